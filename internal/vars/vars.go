@@ -1,0 +1,23 @@
+// Package vars holds the names of the environment variables that a launcher
+// sets and a rank reads. It is all that launch and bootstrap share.
+package vars
+
+// The variables of a job. README's table describes each to users.
+const (
+	Rank        = "TUTTI_RANK"        // this process's rank, 0 to size-1
+	Size        = "TUTTI_SIZE"        // the number of ranks
+	LocalRank   = "TUTTI_LOCAL_RANK"  // the rank among those of this host
+	LocalSize   = "TUTTI_LOCAL_SIZE"  // the number of ranks on this host
+	Root        = "TUTTI_ROOT"        // host:port where rank 0 listens
+	ListenFD    = "TUTTI_LISTEN_FD"   // rank 0: an inherited descriptor that listens on Root already
+	Job         = "TUTTI_JOB"         // the job's name, unique among jobs alive
+	Incarnation = "TUTTI_INCARNATION" // counts restarts of the job, from 0
+	Secret      = "TUTTI_SECRET"      // the job's secret, in hex
+	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
+	Transport   = "TUTTI_TRANSPORT"   // auto, memory, tcp, grpc
+	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
+	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
+	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
+	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
+	Report      = "TUTTI_REPORT_TRANSPORT"
+)
