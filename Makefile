@@ -1,0 +1,125 @@
+# The chores of this module. `make help` lists them; each does its own set-up,
+# and needs nothing but Go, git, make and gcc (gcc for the race detector only).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+GO ?= go
+# The time each fuzz target gets.
+FUZZTIME ?= 10s
+# More arguments for go test: make test TESTFLAGS='-run Ring -v'.
+TESTFLAGS ?=
+# The packages that test, race, bench and cover look at.
+PKGS ?= ./...
+# Ranks of the demo.
+NP ?= 4
+
+# Two packages at a time: several suites start processes and measure how soon a
+# fault is reported, and more of them at once would measure each other.
+GOTEST := $(GO) test -p 2
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Where the code must build and vet cleanly, as GOOS/GOARCH.
+PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
+
+##@ Start here
+
+.PHONY: help
+help: ## list these targets
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: build ## train the handwritten digits on 4 processes; curves go to out/
+	bin/tuttirun -np $(NP) bin/digits -out out $(DEMOFLAGS)
+
+.PHONY: build
+build: ## build every program into bin/
+	@mkdir -p bin
+	$(GO) build -o bin/ ./cmd/... ./examples/...
+
+##@ Check
+
+.PHONY: test
+test: ## run every test that needs no special hardware (at most 8 minutes on 2 cores)
+	$(GOTEST) -timeout 7m $(TESTFLAGS) $(PKGS)
+
+.PHONY: race
+race: ## the same under the race detector (at most 15 minutes on 2 cores)
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(PKGS)
+
+.PHONY: lint
+lint: lint-fmt lint-vet lint-static lint-imports lint-paths ## gofmt, vet for all platforms, staticcheck, import policy, stray paths
+
+.PHONY: lint-fmt
+lint-fmt:
+	@bad=$$(git ls-files -z '*.go' | xargs -0 -r gofmt -l); \
+	if [ -n "$$bad" ]; then printf 'not formatted by gofmt:\n%s\n' "$$bad"; exit 1; fi
+
+.PHONY: lint-vet
+lint-vet:
+	@for p in $(PLATFORMS); do \
+		echo "go vet for $$p"; \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./...; \
+	done
+
+# The exceptions and their reasons stand in staticcheck.conf.
+.PHONY: lint-static
+lint-static:
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: lint-imports
+lint-imports:
+	$(GO) test ./internal/archtest
+
+.PHONY: lint-paths
+lint-paths:
+	@tools/stray-paths.sh
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (10s) each
+	@GO=$(GO) FUZZTIME=$(FUZZTIME) tools/fuzz.sh
+
+.PHONY: examples
+examples: build ## run every program in examples/ and check its output
+	$(GO) run ./tools/transcript examples
+
+.PHONY: cross
+cross: ## build for the other platforms, without cgo
+	@for p in $(PLATFORMS); do \
+		echo "go build for $$p"; \
+		CGO_ENABLED=0 GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build ./...; \
+	done
+
+.PHONY: cover
+cover: ## test coverage over all packages, as a figure and as out/cover.html
+	@mkdir -p out
+	$(GOTEST) -timeout 14m -coverpkg=./... -coverprofile=out/cover.out $(TESTFLAGS) $(PKGS)
+	$(GO) tool cover -html=out/cover.out -o out/cover.html
+	@$(GO) tool cover -func=out/cover.out | tail -n 1
+
+# What is too long for every change: the full matrices and long runs.
+.PHONY: soak
+soak: ## the long tests: full matrices, hours of faults (up to 2 hours)
+	TUTTI_SOAK=1 $(GOTEST) -timeout 2h $(TESTFLAGS) $(PKGS)
+
+##@ Measure
+
+.PHONY: bench
+bench: ## run every benchmark once
+	$(GOTEST) -p 1 -run '^$$' -bench . -benchmem -timeout 30m $(TESTFLAGS) $(PKGS)
+
+.PHONY: plots
+plots: build ## draw the pictures in docs/ anew, on this machine
+	@mkdir -p docs/img
+	bin/tuttirun -np $(NP) bin/digits -out docs/img
+	for t in tcp grpc; do \
+		bin/tuttirun -np $(NP) bin/tuttibench -op allreduce -transport $$t -plot docs/img/allreduce-$$t.svg; \
+	done
+
+.PHONY: clean
+clean: ## remove what make built
+	rm -rf bin out

@@ -1,0 +1,124 @@
+// Command transcript runs the programs of a folder as their transcripts say,
+// and fails when one prints something else. Every folder that holds a main
+// package must have a transcript.txt; it reads as a terminal does:
+//
+//	# A comment.
+//	$ bin/tuttirun -np 2 bin/hello
+//	hello from rank 0 of 2
+//	hello from rank 1 of 2 in ...
+//	...
+//
+// A line that begins with "$ " is a command, run without a shell from the
+// current directory; the lines below it are what it prints on standard output.
+// Ranks print whenever they get to it, so the order of the lines is free, but
+// each must appear, and nothing else. "..." stands for any text in a line, and
+// alone on a line for any further lines. The command must exit with 0.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+func main() {
+	limit := flag.Duration("timeout", 2*time.Minute, "how long one command may take")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := checkAll(ctx, flag.Arg(0), *limit); err != nil {
+		fmt.Fprintln(os.Stderr, "transcript:", err)
+		os.Exit(1)
+	}
+}
+
+// checkAll replays the transcript of every program directly below root. It goes
+// on after a failure, so that one run shows them all.
+func checkAll(ctx context.Context, root string, limit time.Duration) error {
+	dirs, err := programs(root)
+	if err != nil {
+		return err
+	}
+	if len(dirs) == 0 {
+		return fmt.Errorf("no program in %q", root)
+	}
+	var failures []error
+	for _, dir := range dirs {
+		if err := check(ctx, filepath.Join(dir, "transcript.txt"), limit); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// programs lists the folders directly below root that hold a main package.
+func programs(root string) ([]string, error) {
+	mains, err := filepath.Glob(filepath.Join(root, "*", "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, file := range mains {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		dir := filepath.Dir(file)
+		last := len(dirs) > 0 && dirs[len(dirs)-1] == dir
+		if !last && bytes.Contains(text, []byte("\npackage main\n")) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, nil
+}
+
+// check replays the transcript in file.
+func check(ctx context.Context, file string, limit time.Duration) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	scenes, err := parse(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, s := range scenes {
+		begin := time.Now()
+		output, err := play(ctx, s.command, limit)
+		if err == nil {
+			err = s.compare(output)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: $ %s: %w\nit printed:\n%s", file, s.command, err, output)
+		}
+		fmt.Printf("ok  %s  (%.1fs)\n", s.command, time.Since(begin).Seconds())
+	}
+	return nil
+}
+
+// play runs one command and returns what it wrote on standard output; standard
+// error goes through.
+func play(ctx context.Context, command string, limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	words := strings.Fields(command)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Stderr = os.Stderr
+	// The launcher ends its ranks when it is asked to; killed, it could not.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	output, err := cmd.Output()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("not finished after %v: %w", limit, err)
+	}
+	return string(output), err
+}

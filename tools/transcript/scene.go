@@ -1,0 +1,87 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A scene is one command and what it must print.
+type scene struct {
+	command string
+	lines   []string // "..." within one stands for any text
+	open    bool     // further lines may appear
+}
+
+// parse reads a transcript; see the command's documentation for its form.
+func parse(text string) ([]scene, error) {
+	var scenes []scene
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			scenes = append(scenes, scene{command: command})
+			continue
+		}
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if len(scenes) == 0 {
+			return nil, fmt.Errorf("output %q stands before any command", line)
+		}
+		s := &scenes[len(scenes)-1]
+		if line == "..." {
+			s.open = true
+		} else {
+			s.lines = append(s.lines, line)
+		}
+	}
+	if len(scenes) == 0 {
+		return nil, errors.New("no command")
+	}
+	return scenes, nil
+}
+
+// compare says what is missing from output, and what should not be there. Each
+// expected line is met by one line of output only; exact ones are matched
+// first, so that a line with "..." does not take theirs.
+func (s scene) compare(output string) error {
+	expected := slices.Clone(s.lines)
+	slices.SortStableFunc(expected, func(a, b string) int {
+		return strings.Count(a, "...") - strings.Count(b, "...")
+	})
+	rest := slices.DeleteFunc(strings.Split(output, "\n"), func(l string) bool { return l == "" })
+	var failures []error
+	for _, want := range expected {
+		at := slices.IndexFunc(rest, func(got string) bool { return matches(got, want) })
+		if at < 0 {
+			failures = append(failures, fmt.Errorf("missing: %q", want))
+			continue
+		}
+		rest = slices.Delete(rest, at, at+1)
+	}
+	if !s.open {
+		for _, got := range rest {
+			failures = append(failures, fmt.Errorf("unexpected: %q", got))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// matches reports whether line is pattern, with any text for each "...".
+func matches(line, pattern string) bool {
+	parts := strings.Split(pattern, "...")
+	rest, ok := strings.CutPrefix(line, parts[0])
+	if !ok || len(parts) == 1 {
+		return ok && rest == ""
+	}
+	last := len(parts) - 1
+	for _, part := range parts[1:last] {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			return false
+		}
+		rest = after
+	}
+	return strings.HasSuffix(rest, parts[last])
+}
