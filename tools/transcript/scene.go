@@ -19,7 +19,7 @@ func parse(text string) ([]scene, error) {
 	var scenes []scene
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
-		if command, ok := strings.CutPrefix(line, "$ "); ok {
+		if command, ok := strings.CutPrefix(line, "$ "); ok && strings.TrimSpace(command) != "" {
 			scenes = append(scenes, scene{command: command})
 			continue
 		}

@@ -57,7 +57,7 @@ func TestCompareNamesWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 }
 
 func TestParseRefusesATranscriptWithoutCommand(t *testing.T) {
-	for _, text := range []string{"", "# only a comment\n", "output\n$ x\n"} {
+	for _, text := range []string{"", "# only a comment\n", "$ \n", "output\n$ x\n"} {
 		if scenes, err := parse(text); err == nil {
 			t.Errorf("parse(%q) = %v, want an error", text, scenes)
 		}

@@ -1,0 +1,144 @@
+// Package archtest compares this module's source with the import policy in
+// policy.txt, and with three habits that an import list shows too late: no init
+// functions, no imports for their side effects, and no end of the process
+// anywhere but in programs. It does not know what any package is for.
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// module is this module's path.
+const module = "github.com/tutti-go/tutti"
+
+// check returns one line per violation in the Go files of fsys, the module's
+// root. It reads every file, whatever its build constraints: an import that only
+// Windows sees is an arrow too.
+func check(fsys fs.FS, rules []rule) ([]string, error) {
+	var violations []string
+	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return skip(name)
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		found, err := checkFile(fsys, name, rules)
+		violations = append(violations, found...)
+		return err
+	})
+	return violations, err
+}
+
+// skip leaves out the folders that the go command leaves out as well.
+func skip(name string) error {
+	base := path.Base(name)
+	hidden := name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_"))
+	if hidden || base == "testdata" || base == "vendor" {
+		return fs.SkipDir
+	}
+	return nil
+}
+
+// checkFile holds one file against the rule of its package.
+func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
+	text, err := fs.ReadFile(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	pkg := path.Dir(name)
+	r, ok := find(rules, pkg)
+	if !ok {
+		return []string{fmt.Sprintf("%s: no line of the policy names package %s", name, pkg)}, nil
+	}
+	var violations []string
+	complain := func(at token.Pos, format string, args ...any) {
+		violations = append(violations, fmt.Sprintf("%v: %s", files.Position(at), fmt.Sprintf(format, args...)))
+	}
+	test := strings.HasSuffix(name, "_test.go")
+	for _, spec := range file.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, err
+		}
+		if why := r.refuses(imported, test); why != "" {
+			complain(spec.Pos(), "%s imports %s: %s", pkg, imported, why)
+		}
+		if spec.Name != nil && spec.Name.Name == "_" && imported != "embed" {
+			complain(spec.Pos(), "%s imports %s for its side effects", pkg, imported)
+		}
+	}
+	if !test {
+		checkHabits(file, pkg, complain)
+	}
+	return violations, nil
+}
+
+// refuses says why a package under this rule must not import imported, or "".
+func (r rule) refuses(imported string, test bool) string {
+	if ours, ok := cutModule(imported); ok {
+		if test || matchAny(r.allowed, ours) {
+			return ""
+		}
+		return "the policy has no such arrow"
+	}
+	first, _, _ := strings.Cut(imported, "/")
+	switch {
+	case strings.Contains(first, "."):
+		if matchAny(r.allowed, imported) || test && matchAny([]string{"gonum.org/v1/gonum/..."}, imported) {
+			return ""
+		}
+		return "the policy does not allow this third party here"
+	case slices.Contains(guarded[:], imported):
+		if test && imported == "unsafe" || matchAny(r.allowed, imported) {
+			return ""
+		}
+		return "the policy must name this package"
+	case !test && slices.Contains(r.refused, imported):
+		return "the policy forbids this package here"
+	}
+	return ""
+}
+
+// cutModule returns a package's path within this module.
+func cutModule(imported string) (string, bool) {
+	if imported == module {
+		return ".", true
+	}
+	return strings.CutPrefix(imported, module+"/")
+}
+
+// checkHabits looks for init functions, and for calls that end the process in
+// packages that are not programs.
+func checkHabits(file *ast.File, pkg string, complain func(at token.Pos, format string, args ...any)) {
+	program := file.Name.Name == "main"
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv == nil && n.Name.Name == "init" {
+				complain(n.Pos(), "%s has an init function; a transport, like all else, is a value", pkg)
+			}
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "os" && n.Sel.Name == "Exit" && !program {
+				complain(n.Pos(), "%s calls os.Exit; only programs may", pkg)
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,89 @@
+package archtest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A rule is one line of the policy.
+type rule struct {
+	packages []string // patterns of this module's packages, relative to it
+	allowed  []string // patterns: of this module, of third parties, guarded ones
+	refused  []string // packages of the standard library
+}
+
+// guarded are the packages of the standard library that a rule must name.
+var guarded = [...]string{"C", "log", "unsafe"}
+
+// parsePolicy reads a policy; policy.txt says how one is written. It refuses
+// one whose arrows do not all point down.
+func parsePolicy(text string) ([]rule, error) {
+	var rules []rule
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		left, right, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, fmt.Errorf("policy: no colon in %q", strings.TrimSpace(line))
+		}
+		r := rule{packages: list(left)}
+		for _, item := range list(right) {
+			if name, ok := strings.CutPrefix(item, "!"); ok {
+				r.refused = append(r.refused, name)
+				continue
+			}
+			if isOurs(item) && !ruled(rules, item) {
+				return nil, fmt.Errorf("policy: %s may import %s, which no earlier line names", left, item)
+			}
+			r.allowed = append(r.allowed, item)
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+// list splits at commas.
+func list(s string) []string {
+	var items []string
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// isOurs tells a pattern of this module from third parties, whose first element
+// is a host name, and from the guarded packages.
+func isOurs(pattern string) bool {
+	first, _, _ := strings.Cut(pattern, "/")
+	return !strings.Contains(first, ".") && !slices.Contains(guarded[:], pattern)
+}
+
+// ruled reports whether rules speak about what item names.
+func ruled(rules []rule, item string) bool {
+	base := strings.TrimSuffix(item, "/...")
+	_, ok := find(rules, base)
+	return ok
+}
+
+// find returns the first rule about the package.
+func find(rules []rule, pkg string) (rule, bool) {
+	for _, r := range rules {
+		if matchAny(r.packages, pkg) {
+			return r, true
+		}
+	}
+	return rule{}, false
+}
+
+// matchAny reports whether a pattern covers path.
+func matchAny(patterns []string, path string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		base, below := strings.CutSuffix(pattern, "/...")
+		return path == base || below && strings.HasPrefix(path, base+"/")
+	})
+}
