@@ -1,0 +1,130 @@
+package memory
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A slot names an exposure: its place in the table, and which use of the place
+// it is. The generation is unique in the Hub and never 0, so a Token that is
+// stale, or another Conn's, finds nothing.
+//
+//	Token  bytes 0..7   generation
+//	       bytes 8..11  index
+//	       bytes 12..31 zero
+type slot struct {
+	generation uint64
+	index      uint32
+}
+
+func slotOf(t transport.Token) slot {
+	return slot{binary.LittleEndian.Uint64(t[:]), binary.LittleEndian.Uint32(t[8:])}
+}
+
+func (s slot) token() (t transport.Token) {
+	binary.LittleEndian.PutUint64(t[:], s.generation)
+	binary.LittleEndian.PutUint32(t[8:], s.index)
+	return t
+}
+
+// exposed is the memory that one Conn has shown to its peer. Places are used
+// again, so that exposing for each receive allocates nothing.
+type exposed struct {
+	mu    sync.Mutex // guards the table, not the entries
+	table []*exposure
+	free  []uint32
+}
+
+// An exposure is one place of the table. Its lock is held while a slice is
+// copied in: at most about 30 µs, which release may have to wait.
+type exposure struct {
+	mu         sync.Mutex // guards the rest
+	generation uint64     // 0 when the place is free
+	id         uint32
+	buf        []byte
+	release    func() // made once, given out at each use
+}
+
+// Expose lets the peer write into buf until release, by frames that name the
+// Token and arrive with ID id. release is called once; when it has returned,
+// nothing writes into buf any more.
+func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	generation := c.home.hub.exposures.Add(1)
+	index, e := c.memory.take()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.generation, e.id, e.buf = generation, id, buf
+	return slot{generation, index}.token(), e.release, nil
+}
+
+// take finds a free place, or adds one.
+func (x *exposed) take() (uint32, *exposure) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if n := len(x.free); n > 0 {
+		index := x.free[n-1]
+		x.free = x.free[:n-1]
+		return index, x.table[index]
+	}
+	index, e := uint32(len(x.table)), new(exposure)
+	e.release = func() { x.clear(index, e) }
+	x.table = append(x.table, e)
+	return index, e
+}
+
+// clear takes the memory away from the peer and frees the place.
+func (x *exposed) clear(index uint32, e *exposure) {
+	e.mu.Lock()
+	used := e.generation != 0
+	e.generation, e.buf = 0, nil
+	e.mu.Unlock()
+	if !used {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.free = append(x.free, index)
+}
+
+// lock is the exposure that s names, locked; nil when it is released.
+func (x *exposed) lock(s slot) *exposure {
+	x.mu.Lock()
+	var e *exposure
+	if int(s.index) < len(x.table) {
+		e = x.table[s.index]
+	}
+	x.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	if s.generation == 0 || e.generation != s.generation {
+		e.mu.Unlock()
+		return nil
+	}
+	return e
+}
+
+// find is the ID that s was exposed with, if size bytes fit.
+func (x *exposed) find(s slot, size int) (id uint32, ok bool) {
+	e := x.lock(s)
+	if e == nil {
+		return 0, false
+	}
+	defer e.mu.Unlock()
+	return e.id, size <= len(e.buf)
+}
+
+// write copies n bytes of the body, from off on, to the same place in the
+// memory; false when it was released meanwhile.
+func (x *exposed) write(s slot, it *item, off, n int) bool {
+	e := x.lock(s)
+	if e == nil {
+		return false
+	}
+	defer e.mu.Unlock()
+	it.copyPart(e.buf[off:off+n], off)
+	return true
+}

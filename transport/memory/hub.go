@@ -1,0 +1,245 @@
+// Package memory is the transport between ranks that are goroutines of one
+// process: no wire, one copy per body.
+//
+// A frame is queued at the peer's end by reference. The peer's Progress copies
+// its body once, into what the Sink's Place returns or into exposed memory, and
+// then runs the sender's Done, on the receiver's goroutine. So a queued frame
+// costs its sender's memory and nothing of the receiver's, and "written" means
+// "received": there is no buffer between the two.
+//
+// It has every ability of package transport: its Conns are Exposer, Gatherer and
+// Parker, its Transport is a Sharer. It proves them for hardware, so it is no more
+// generous than hardware: a frame into exposed memory arrives without its Head.
+//
+// A steady state allocates nothing per frame. It does not know ranks: an address
+// is the place of a Transport among those that its Hub has made.
+package memory
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Name is the word that selects this transport.
+const Name = "memory"
+
+// addrPrefix stands before a Transport's number in its address.
+const addrPrefix = "hub/"
+
+// A Hub joins the ranks of one process: the Transports made by one Hub can dial
+// each other, and no others. All its methods may be called concurrently.
+type Hub struct {
+	id string
+
+	exposures atomic.Uint64 // the last generation given to an exposure; see expose.go
+
+	mu     sync.Mutex // guards the rest
+	ends   []*Transport
+	shares map[string]*gathering
+}
+
+// New is a Hub without Transports.
+func New() *Hub {
+	var id [8]byte
+	rand.Read(id[:]) // never fails since Go 1.24
+	return &Hub{id: hex.EncodeToString(id[:]), shares: make(map[string]*gathering)}
+}
+
+// ID is a random text of 16 letters that no other Hub has, in any process. It
+// lets a rank tell whether an address was issued by the Hub it shares.
+func (h *Hub) ID() string { return h.id }
+
+// Addr is the address that the n-th call of Transport, from 0, serves on.
+func (h *Hub) Addr(n int) string { return addrPrefix + strconv.Itoa(n) }
+
+// Transport makes the next rank's Transport. It holds nothing until it serves,
+// dials or shares; then it needs a Close.
+func (h *Hub) Transport() *Transport {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := &Transport{
+		hub:   h,
+		addr:  h.Addr(len(h.ends)),
+		conns: make(map[*conn]struct{}),
+		done:  make(chan struct{}),
+	}
+	t.bell.L = &t.mu
+	h.ends = append(h.ends, t)
+	return t
+}
+
+// find is the Transport that issued addr; nil when there is none.
+func (h *Hub) find(addr string) *Transport {
+	digits, ok := strings.CutPrefix(addr, addrPrefix)
+	n, err := strconv.Atoi(digits)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !ok || err != nil || n < 0 || n >= len(h.ends) {
+		return nil
+	}
+	return h.ends[n]
+}
+
+// forget drops a closed Transport; its number is not given again.
+func (h *Hub) forget(t *Transport) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.ends {
+		if h.ends[i] == t {
+			h.ends[i] = nil
+		}
+	}
+}
+
+// A Transport is one rank's end of a Hub. It implements transport.Transport and
+// transport.Sharer; all its methods may be called concurrently.
+type Transport struct {
+	hub  *Hub
+	addr string
+	done chan struct{} // closed when Close begins
+
+	mu       sync.Mutex // guards the rest; taken after a link's lock, never before
+	conns    map[*conn]struct{}
+	accept   func(transport.Conn)
+	closed   bool
+	notifier notifier
+	bell     sync.Cond // rung for the notifier
+}
+
+// Name is "memory".
+func (t *Transport) Name() string { return Name }
+
+// Serve lets others dial the address that it returns. It needs no listener, so
+// in is not looked at. A second call is fault.Misuse.
+func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return "", failure(fault.Closed, "serve", nil)
+	case t.accept != nil:
+		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+	case accept == nil:
+		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+	}
+	t.accept = accept
+	return t.addr, nil
+}
+
+// Dial opens a Conn to the Transport that serves addr. It never waits: an
+// address that nobody serves (yet) is fault.Refused.
+func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if err := ctxFailure(ctx, "dial "+addr); err != nil {
+		return nil, err
+	}
+	peer := t.hub.find(addr)
+	if peer == nil || !peer.serving() {
+		return nil, failure(fault.Refused, "dial "+addr, errors.New("nobody serves this address"))
+	}
+	near, far := newPair(t, peer)
+	if !t.adopt(near) {
+		return nil, failure(fault.Closed, "dial "+addr, nil)
+	}
+	if !peer.welcome(far) {
+		near.Close()
+		return nil, failure(fault.Refused, "dial "+addr, errors.New("the peer has closed"))
+	}
+	return near, nil
+}
+
+// Close ends every Conn made here and waits for the notifier, and so for the
+// accept or ready call it may be in. It must not be called from those.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	first := !t.closed
+	t.closed = true
+	open := make([]*conn, 0, len(t.conns))
+	for c := range t.conns {
+		open = append(open, c)
+	}
+	t.mu.Unlock()
+	if first {
+		close(t.done)
+		t.hub.forget(t)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	t.stopNotifier()
+	return nil
+}
+
+// serving reports whether others may dial.
+func (t *Transport) serving() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.accept != nil && !t.closed
+}
+
+// adopt takes c among the Conns that Close ends; false when it is too late.
+func (t *Transport) adopt(c *conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.conns[c] = struct{}{}
+	return true
+}
+
+// welcome adopts a Conn that a peer opened, and has the notifier accept it.
+func (t *Transport) welcome(c *conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.conns[c] = struct{}{}
+	t.notifier.arrivals = append(t.notifier.arrivals, c)
+	t.ring()
+	return true
+}
+
+// drop forgets a closed Conn.
+func (t *Transport) drop(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, c)
+}
+
+// failure is this package's error. A transport does not know ranks: Rank is -1.
+func failure(k fault.Kind, op string, err error) error {
+	return &fault.Error{Kind: k, Op: "memory: " + op, Rank: -1, Err: err}
+}
+
+// ctxFailure is the error of a call whose context has ended; nil while it lives.
+func ctxFailure(ctx context.Context, op string) error {
+	err := ctx.Err()
+	if err == nil {
+		return nil
+	}
+	kind := fault.Canceled
+	if errors.Is(err, context.DeadlineExceeded) {
+		kind = fault.Timeout
+	}
+	return failure(kind, op, err)
+}
+
+// errPeerClosed is what a Conn reports whose peer has closed in order.
+func errPeerClosed() error { return failure(fault.LinkLost, "the peer closed the link", io.EOF) }
+
+var (
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Sharer    = (*Transport)(nil)
+)

@@ -1,0 +1,113 @@
+package memory
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// pair is two Conns of one link, and their Transports' end.
+func pair(t testing.TB) (near, far transport.Conn) {
+	t.Helper()
+	hub := New()
+	a, b := hub.Transport(), hub.Transport()
+	t.Cleanup(func() { a.Close(); b.Close() })
+	accepted := make(chan transport.Conn, 1)
+	addr, err := b.Serve(nil, func(c transport.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err = a.Dial(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, <-accepted
+}
+
+// fixed is a Sink that places every body in the same buffer.
+type fixed struct{ buf []byte }
+
+func (s *fixed) Place(h transport.Header) []byte { return s.buf[:h.Size] }
+func (s *fixed) Arrived(transport.Header, int)   {}
+
+func TestFramesAllocateNothingInASteadyState(t *testing.T) {
+	near, far := pair(t)
+	sink := &fixed{make([]byte, 1<<20)}
+	body := make([]byte, 1<<20)
+	pieces := [][]byte{make([]byte, 10), nil, make([]byte, 300<<10)}
+	for _, tc := range []struct {
+		name string
+		turn func(f *transport.Frame)
+	}{
+		{"small", func(f *transport.Frame) { f.Body = body[:100]; near.Send(f) }},
+		{"large", func(f *transport.Frame) { f.Body = body; near.Send(f) }},
+		{"in parts", func(f *transport.Frame) {
+			near.(transport.Gatherer).SendParts(f, pieces)
+		}},
+		{"exposed", func(f *transport.Frame) {
+			to, release, err := far.(transport.Exposer).Expose(7, sink.buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.To, f.Body = to, body
+			near.Send(f)
+			for f.To != (transport.Token{}) {
+				far.Progress(sink)
+			}
+			release()
+		}},
+		{"armed", func(f *transport.Frame) {
+			far.Arm(func() {})
+			f.Body = nil
+			near.Send(f)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			done := false
+			f := &transport.Frame{Head: make([]byte, 64)}
+			f.Done = func(err error) {
+				if err != nil {
+					t.Error(err)
+				}
+				done, f.To = true, transport.Token{}
+			}
+			got := testing.AllocsPerRun(100, func() {
+				done = false
+				tc.turn(f)
+				for !done {
+					far.Progress(sink)
+				}
+			})
+			if got != 0 {
+				t.Errorf("%v allocations per frame, want 0", got)
+			}
+		})
+	}
+}
+
+func BenchmarkOneWay(b *testing.B) {
+	for _, bc := range []struct {
+		name string
+		size int
+	}{{"4B", 4}, {"64KiB", 64 << 10}, {"1MiB", 1 << 20}} {
+		b.Run(bc.name, func(b *testing.B) {
+			near, far := pair(b)
+			sink := &fixed{make([]byte, bc.size)}
+			left := b.N
+			f := &transport.Frame{Head: make([]byte, 64), Body: make([]byte, bc.size)}
+			f.Done = func(error) {
+				if left--; left > 0 {
+					near.Send(f)
+				}
+			}
+			b.SetBytes(int64(bc.size))
+			b.ReportAllocs()
+			b.ResetTimer()
+			near.Send(f)
+			for left > 0 {
+				far.Progress(sink)
+			}
+		})
+	}
+}

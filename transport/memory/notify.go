@@ -1,0 +1,96 @@
+package memory
+
+// A notifier is the one goroutine of a Transport. It runs accept and the ready
+// callbacks, so that they never run on the goroutine of whoever sent a frame.
+// The Transport's mu guards its fields.
+type notifier struct {
+	arrivals    []*conn // opened by peers, to be given to accept; as many as peers have dialled
+	first, last *conn   // Conns whose ready is due, linked by nextDue; each at most once
+	ended       chan struct{}
+	stopping    bool
+}
+
+// ring starts the notifier, or wakes it. The Transport's mu is held.
+func (t *Transport) ring() {
+	if t.notifier.ended == nil {
+		t.notifier.ended = make(chan struct{})
+		go t.notify()
+		return
+	}
+	t.bell.Signal()
+}
+
+// due has the notifier run c's ready callback. c's link is locked. Once the
+// notifier is gone, a wake-up has a goroutine of its own, since it must come.
+func (t *Transport) due(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := &t.notifier
+	if n.stopping {
+		go c.fire()
+		return
+	}
+	c.nextDue = nil
+	if n.last == nil {
+		n.first = c
+	} else {
+		n.last.nextDue = c
+	}
+	n.last = c
+	t.ring()
+}
+
+// notify is the notifier's loop. It ends when told to and nothing is due.
+func (t *Transport) notify() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer close(t.notifier.ended)
+	for {
+		n := &t.notifier
+		switch {
+		case len(n.arrivals) > 0:
+			t.acceptNext()
+		case n.first != nil:
+			c := n.first
+			n.first = c.nextDue
+			if n.first == nil {
+				n.last = nil
+			}
+			t.mu.Unlock()
+			c.fire()
+			t.mu.Lock()
+		case n.stopping:
+			return
+		default:
+			t.bell.Wait()
+		}
+	}
+}
+
+// acceptNext hands one arrival over, unless Close has ended it meanwhile. The
+// Transport's mu is held, but not during the call.
+func (t *Transport) acceptNext() {
+	n := &t.notifier
+	c := n.arrivals[0]
+	n.arrivals[0] = nil
+	n.arrivals = n.arrivals[1:]
+	if t.closed {
+		return
+	}
+	accept := t.accept
+	t.mu.Unlock()
+	accept(c)
+	t.mu.Lock()
+}
+
+// stopNotifier lets the notifier finish what is due, and waits for it.
+func (t *Transport) stopNotifier() {
+	t.mu.Lock()
+	t.notifier.stopping = true
+	ended := t.notifier.ended
+	t.bell.Signal()
+	t.mu.Unlock()
+	if ended != nil {
+		<-ended
+	}
+}

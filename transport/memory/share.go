@@ -1,0 +1,121 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// cacheLine is what shared memory is aligned to, so that ranks can lay out
+// their flags without sharing lines.
+const cacheLine = 64
+
+// A gathering is a Share that not all have come to. The Hub's mu guards it.
+type gathering struct {
+	ranks, size int
+	present     map[*Transport]bool
+	done        chan struct{} // closed when all have come, or err is set
+	err         error
+	mem         []byte
+}
+
+// Share gives the ranks of a group one piece of zeroed memory that starts on a
+// cache line. Callers that disagree about ranks or size all get fault.Mismatch.
+// The name is free again once all have come. release drops this rank's hold; the
+// memory lives until no rank uses it.
+func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
+	op := "share " + name
+	if ranks < 1 || size < 0 {
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("%d ranks, %d bytes", ranks, size))
+	}
+	if err := ctxFailure(ctx, op); err != nil {
+		return nil, nil, err
+	}
+	g, err := t.come(name, ranks, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	select {
+	case <-g.done:
+	case <-ctx.Done():
+		t.leave(name, g)
+	case <-t.done:
+		t.leave(name, g)
+	}
+	return t.shared(ctx, op, g)
+}
+
+// come joins the gathering of that name, and completes it when t is the last.
+func (t *Transport) come(name string, ranks, size int) (*gathering, error) {
+	h := t.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.shares[name]
+	if g == nil {
+		g = &gathering{ranks: ranks, size: size, present: make(map[*Transport]bool), done: make(chan struct{})}
+		h.shares[name] = g
+	}
+	if g.present[t] {
+		return nil, failure(fault.Misuse, "share "+name, fmt.Errorf("this rank waits for that name already"))
+	}
+	g.present[t] = true
+	switch {
+	case g.ranks != ranks || g.size != size:
+		g.err = failure(fault.Mismatch, "share "+name, fmt.Errorf(
+			"%d bytes for %d ranks, and %d bytes for %d ranks", g.size, g.ranks, size, ranks))
+	case len(g.present) < ranks:
+		return g, nil
+	default:
+		g.mem = alignedMemory(size)
+	}
+	delete(h.shares, name)
+	close(g.done)
+	return g, nil
+}
+
+// leave withdraws from a gathering, unless it has ended meanwhile.
+func (t *Transport) leave(name string, g *gathering) {
+	h := t.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.shares[name] != g {
+		return
+	}
+	delete(g.present, t)
+	if len(g.present) == 0 {
+		delete(h.shares, name)
+	}
+}
+
+// shared is what Share returns to a rank that has waited.
+func (t *Transport) shared(ctx context.Context, op string, g *gathering) ([]byte, func() error, error) {
+	select {
+	case <-g.done:
+	default:
+		if err := ctxFailure(ctx, op); err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, failure(fault.Closed, op, nil)
+	}
+	if g.err != nil {
+		return nil, nil, g.err
+	}
+	var released atomic.Bool
+	release := func() error {
+		if !released.CompareAndSwap(false, true) {
+			return failure(fault.Misuse, op, fmt.Errorf("released twice"))
+		}
+		return nil
+	}
+	return g.mem, release, nil
+}
+
+// alignedMemory is zeroed memory that starts on a cache line.
+func alignedMemory(size int) []byte {
+	b := make([]byte, size+cacheLine-1)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)
+	return b[skip : skip+size : skip+size]
+}
