@@ -1,8 +1,3 @@
-// Package fault defines the one error type of this module.
-//
-// A Kind answers "what should the caller do now?", never "which line failed?".
-// Programs branch on Kind with errors.Is; people read Op, Rank, Peers and the
-// cause. Nobody should have to match text.
 package fault
 
 import (
@@ -41,9 +36,12 @@ var kindNames = [...]string{
 	Closed:    "closed",
 }
 
+// Valid reports whether k is one of the kinds above.
+func (k Kind) Valid() bool { return k != 0 && int(k) < len(kindNames) }
+
 // Error is the kind in words.
 func (k Kind) Error() string {
-	if k == 0 || int(k) >= len(kindNames) {
+	if !k.Valid() {
 		return fmt.Sprintf("fault kind %d", uint8(k))
 	}
 	return kindNames[k]
@@ -57,6 +55,18 @@ type Error struct {
 	Rank  int    // the rank that noticed
 	Peers []Peer // the ranks to blame; nil when nobody else is
 	Err   error  // the cause; nil when the Kind says it all
+}
+
+// New makes an Error of kind k, noticed by rank in the exported call op, with
+// the cause that format and args give; %w keeps a cause that can be matched. An
+// empty format means no cause. Whoever has Peers to blame writes an Error
+// literal instead.
+func New(k Kind, op string, rank int, format string, args ...any) *Error {
+	e := &Error{Kind: k, Op: op, Rank: rank}
+	if format != "" {
+		e.Err = fmt.Errorf(format, args...)
+	}
+	return e
 }
 
 // A Peer is a rank as the blamed see it: where it runs, its last call, and the
