@@ -39,12 +39,14 @@ type Token [32]byte
 // memory that the peer exposed, skips the peer's Place, and arrives by ID.
 //
 // From Send until Done the frame and its slices belong to the Conn. A Frame may
-// be used again once Done has run; Done itself may send it again.
+// be used again once Done has run; Done itself may send it again. Done may run on
+// any goroutine. Without an error it says that the Conn needs the memory no
+// longer, not that the peer has read it; a Close after it does not take it back.
 type Frame struct {
 	Head []byte // at most MaxHead bytes, opaque here, delivered before the body
 	Body []byte
 	To   Token
-	ID   uint32
+	ID   uint32      // opaque here; arrives as Header.ID
 	Done func(error) // never nil; short, never blocks; may call Send; runs without the Conn's locks
 
 	next *Frame // for Queue
@@ -73,7 +75,9 @@ const (
 //
 // For each arriving frame without a To, Place is called once (also when Size is
 // 0), then Arrived one or more times with n growing; n == h.Size completes the
-// frame and comes exactly once. A frame with a To skips Place.
+// frame and comes exactly once, also when the body is dropped. A frame with a To
+// skips Place. Memory from Place is the Conn's until that last Arrived, or until
+// Progress has returned an error: a Close does not wait for a Progress under way.
 type Sink interface {
 	Place(h Header) []byte   // at least Size bytes, or nil to drop the body
 	Arrived(h Header, n int) // the first n bytes of the body are in
@@ -85,7 +89,7 @@ type Sink interface {
 type Conn interface {
 	// Send queues f and moves what goes without waiting. After a failure or
 	// Close it calls f.Done with the error. A head that is too long is a bug of
-	// the caller's and reaches Done as fault.Misuse.
+	// the caller's and reaches Done as fault.Misuse; the Conn lives on.
 	Send(f *Frame)
 	// Progress moves, both ways, what can move now, and completes at most one
 	// arriving frame. The error is the Conn's first one, and final.
@@ -94,11 +98,13 @@ type Conn interface {
 	// came, queued bytes can be written again, the Conn failed or was closed.
 	// ready runs once, soon, on a goroutine of the transport's, with no lock
 	// held; it may call Progress, Send and Arm, and must not block. A second
-	// Arm before the first has fired replaces it.
+	// Arm before the first has fired replaces it. A wake-up may be in vain:
+	// another goroutine may have moved meanwhile what it was for.
 	Arm(ready func())
 	// Close ends the Conn at once, both ways; frames still queued get Done with
-	// an error of kind fault.Closed. Whoever wants them delivered waits for
-	// their Done first. It may be called twice.
+	// an error of kind fault.Closed (soon, if another goroutine is just moving
+	// them). Whoever wants them delivered waits for their Done first. The peer's
+	// Conn fails. It may be called twice.
 	Close() error
 }
 
@@ -117,8 +123,8 @@ type Transport interface {
 	// Dial opens a Conn to the address that a peer's Serve returned. It returns
 	// when the wire is up (nothing has been said on it), or ctx ended.
 	Dial(ctx context.Context, addr string) (Conn, error)
-	// Close stops accepting, closes every Conn made here, and waits until all
-	// that it started has ended.
+	// Close stops accepting and closes in, closes every Conn made here, and waits
+	// until all that it started has ended; so not from accept, Done or ready.
 	Close() error
 }
 
@@ -142,7 +148,9 @@ type Guest interface {
 
 // An Exposer is a Conn whose peer can write straight into memory shown to it
 // beforehand. Until release, the peer may write into buf by Frame.To; each such
-// frame arrives here with ID id, without Place.
+// frame arrives here with ID id, without Place and without its Head. When release
+// has returned, nothing writes into buf any more, and a frame that still names it
+// fails the Conn, as does one that is larger than buf. release is called once.
 type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
@@ -155,7 +163,8 @@ type Gatherer interface {
 
 // A Parker is a Conn on which one goroutine can sleep in place: Park returns
 // once Progress could move something, Wake was called, or d has passed (false).
-// A Wake before Park counts. Only one goroutine may park at a time.
+// A Wake before Park counts, and so do failure and Close. Only one goroutine may
+// park at a time.
 type Parker interface {
 	Park(d time.Duration) bool
 	Wake()
@@ -163,7 +172,9 @@ type Parker interface {
 
 // A Sharer is a Transport that can give the n ranks of a group one piece of
 // memory. All call Share with equal name, ranks and size; it returns when all
-// have come, or ctx ended. release gives the memory back when all have called it.
+// have come, or ctx ended; ranks that disagree get fault.Mismatch. The memory is
+// zeroed and starts at a multiple of 64 bytes. release gives it back when all have
+// called it; it may not be used from this rank's release on.
 type Sharer interface {
 	Share(ctx context.Context, name string, ranks, size int) (mem []byte, release func() error, err error)
 }
