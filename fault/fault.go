@@ -52,7 +52,7 @@ func (k Kind) Error() string {
 type Error struct {
 	Kind  Kind
 	Op    string // the exported call: "allreduce grad/7", not the helper inside it
-	Rank  int    // the rank that noticed
+	Rank  int    // the rank that noticed; negative where ranks are not known
 	Peers []Peer // the ranks to blame; nil when nobody else is
 	Err   error  // the cause; nil when the Kind says it all
 }
@@ -95,7 +95,11 @@ func (p Peer) String() string {
 // Error reads as one line: operation, place, kind, blame, cause.
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: rank %d: %v", e.Op, e.Rank, e.Kind)
+	b.WriteString(e.Op)
+	if e.Rank >= 0 {
+		fmt.Fprintf(&b, ": rank %d", e.Rank)
+	}
+	fmt.Fprintf(&b, ": %v", e.Kind)
 	if len(e.Peers) > 0 {
 		fmt.Fprintf(&b, " %v", e.Peers)
 	}

@@ -51,6 +51,7 @@ func TestErrorReadsAsOneLine(t *testing.T) {
 		want string
 	}{
 		{"kind only", &Error{Kind: Closed, Op: "send", Rank: 2}, "send: rank 2: closed"},
+		{"rank unknown", New(Misuse, "tensor.ParseDType", -1, "unknown"), "tensor.ParseDType: misuse: unknown"},
 		{"cause", New(Misuse, "bcast", 0, "root %d of %d", 9, 4), "bcast: rank 0: misuse: root 9 of 4"},
 		{
 			"blame",

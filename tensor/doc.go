@@ -1,0 +1,25 @@
+// Package tensor says what elements are made of, and where they lie in memory.
+//
+// A DType names an element type at run time and on the wire; Element is the same
+// set as a type constraint. TypeOf leads from the one to the other:
+//
+//	dtype            bytes  Go types
+//	int8 … int64     1…8    int8 … int64, and int as the one of its size
+//	uint8 … uint64   1…8    uint8 … uint64, and uint as the one of its size
+//	float16          2      Float16 (IEEE 754 binary16)
+//	bfloat16         2      BFloat16 (the upper half of a float32)
+//	float32, float64 4, 8   float32, float64
+//	complex64, 128   8, 16  complex64, complex128
+//	bool             1      bool
+//	loc[v]           16     Loc[v], for every v above but complex and bool
+//
+// Named types over the basic ones count as the basic ones. Multi-byte elements
+// are in the host's byte order; ranks of unlike order never meet (the handshake
+// refuses them). loc[v] has the size that the compiler gives it, 16 bytes on
+// 64-bit hosts; its padding travels, and means nothing.
+//
+// A View is a matrix-shaped window on a slice. It copies nothing when it is
+// made, and touches no element outside itself.
+//
+// The package does not know operators, ranks or wires.
+package tensor

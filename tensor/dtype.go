@@ -1,0 +1,151 @@
+package tensor
+
+import (
+	"strings"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A DType names an element type. Its numbers are part of the wire format, so
+// they never change.
+type DType uint8
+
+// The element types. The two short floats have short names, because Float16 and
+// BFloat16 are the Go types of such elements.
+const (
+	Invalid    DType = 0
+	Int8       DType = 1
+	Int16      DType = 2
+	Int32      DType = 3
+	Int64      DType = 4
+	Uint8      DType = 5
+	Uint16     DType = 6
+	Uint32     DType = 7
+	Uint64     DType = 8
+	F16        DType = 9  // elements of type Float16
+	BF16       DType = 10 // elements of type BFloat16
+	Float32    DType = 11
+	Float64    DType = 12
+	Complex64  DType = 13
+	Complex128 DType = 14
+	Bool       DType = 15
+)
+
+// locBit turns the number of a value's type into that of its Loc.
+const locBit DType = 0x80
+
+// A format is what there is to know about one DType.
+type format struct {
+	name string
+	size int // bytes of an element
+	loc  int // bytes of its Loc; 0 when there is none
+}
+
+var formats = [...]format{
+	Invalid:    {"invalid", 0, 0},
+	Int8:       {"int8", 1, int(unsafe.Sizeof(Loc[int8]{}))},
+	Int16:      {"int16", 2, int(unsafe.Sizeof(Loc[int16]{}))},
+	Int32:      {"int32", 4, int(unsafe.Sizeof(Loc[int32]{}))},
+	Int64:      {"int64", 8, int(unsafe.Sizeof(Loc[int64]{}))},
+	Uint8:      {"uint8", 1, int(unsafe.Sizeof(Loc[uint8]{}))},
+	Uint16:     {"uint16", 2, int(unsafe.Sizeof(Loc[uint16]{}))},
+	Uint32:     {"uint32", 4, int(unsafe.Sizeof(Loc[uint32]{}))},
+	Uint64:     {"uint64", 8, int(unsafe.Sizeof(Loc[uint64]{}))},
+	F16:        {"float16", 2, int(unsafe.Sizeof(Loc[Float16]{}))},
+	BF16:       {"bfloat16", 2, int(unsafe.Sizeof(Loc[BFloat16]{}))},
+	Float32:    {"float32", 4, int(unsafe.Sizeof(Loc[float32]{}))},
+	Float64:    {"float64", 8, int(unsafe.Sizeof(Loc[float64]{}))},
+	Complex64:  {"complex64", 8, 0},
+	Complex128: {"complex128", 16, 0},
+	Bool:       {"bool", 1, 0},
+}
+
+// DTypes lists every valid DType in the order of their numbers.
+func DTypes() []DType {
+	var all []DType
+	for n := range 256 {
+		if d := DType(n); d.Valid() {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// LocOf is the type of Loc elements whose values are of type base, or Invalid
+// when base is not one that Loc takes.
+func LocOf(base DType) DType {
+	if d := base | locBit; base != d && d.Valid() {
+		return d
+	}
+	return Invalid
+}
+
+// Base is the type of a Loc's values, and d itself for every other type.
+func (d DType) Base() DType { return d &^ locBit }
+
+// IsLoc reports whether elements of type d are values with an index.
+func (d DType) IsLoc() bool { return d&locBit != 0 }
+
+// Valid reports whether d is one of the types of this package.
+func (d DType) Valid() bool { return d.Size() > 0 }
+
+// Size is the number of bytes of one element, or 0 when d is not valid.
+func (d DType) Size() int {
+	base := d.Base()
+	if int(base) >= len(formats) {
+		return 0
+	}
+	if d.IsLoc() {
+		return formats[base].loc
+	}
+	return formats[base].size
+}
+
+// String is the name that ParseDType reads: "float32", "loc[int8]".
+func (d DType) String() string {
+	if !d.Valid() {
+		return formats[Invalid].name
+	}
+	name := formats[d.Base()].name
+	if d.IsLoc() {
+		return "loc[" + name + "]"
+	}
+	return name
+}
+
+// ParseDType reads the name of an element type as String writes it. An unknown
+// name gets fault.Misuse, which lists the known ones.
+func ParseDType(s string) (DType, error) {
+	base, isLoc := strings.CutPrefix(s, "loc[")
+	if isLoc {
+		var closed bool
+		if base, closed = strings.CutSuffix(base, "]"); !closed {
+			return Invalid, unknown(s)
+		}
+	}
+	for d := Int8; d <= Bool; d++ {
+		if formats[d].name != base {
+			continue
+		}
+		if isLoc {
+			d = LocOf(d)
+		}
+		if d.Valid() {
+			return d, nil
+		}
+	}
+	return Invalid, unknown(s)
+}
+
+func unknown(s string) error {
+	if len(s) > 40 {
+		s = s[:40] + "…"
+	}
+	var names []string
+	for _, f := range formats[Int8:] {
+		names = append(names, f.name)
+	}
+	return fault.New(fault.Misuse, "tensor.ParseDType", -1,
+		"%q is no element type; known are %s, and loc[…] of the real ones", s, strings.Join(names, ", "))
+}

@@ -1,0 +1,134 @@
+package tensor
+
+import (
+	"reflect"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Element is every type that can be sent and, with an operator that takes it,
+// reduced.
+type Element interface {
+	~int8 | ~int16 | ~int32 | ~int64 | ~int |
+		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
+		~float32 | ~float64 | ~complex64 | ~complex128 | ~bool |
+		Float16 | BFloat16 |
+		Loc[int8] | Loc[int16] | Loc[int32] | Loc[int64] | Loc[int] |
+		Loc[uint8] | Loc[uint16] | Loc[uint32] | Loc[uint64] | Loc[uint] |
+		Loc[float32] | Loc[float64] | Loc[Float16] | Loc[BFloat16]
+}
+
+// LocValue is every type that Loc can carry: those with an order.
+type LocValue interface {
+	int8 | int16 | int32 | int64 | int |
+		uint8 | uint16 | uint32 | uint64 | uint |
+		float32 | float64 | Float16 | BFloat16
+}
+
+// A Loc is a value and where it came from: a rank, a row, whatever the caller
+// numbers. MinLoc and MaxLoc reduce it.
+type Loc[T LocValue] struct {
+	Value T
+	Index int64
+}
+
+// kinds leads from a basic type, named or not, to its DType.
+var kinds = [...]DType{
+	reflect.Int8:       Int8,
+	reflect.Int16:      Int16,
+	reflect.Int32:      Int32,
+	reflect.Int64:      Int64,
+	reflect.Int:        signedOf[unsafe.Sizeof(int(0))],
+	reflect.Uint8:      Uint8,
+	reflect.Uint16:     Uint16,
+	reflect.Uint32:     Uint32,
+	reflect.Uint64:     Uint64,
+	reflect.Uint:       unsignedOf[unsafe.Sizeof(uint(0))],
+	reflect.Float32:    Float32,
+	reflect.Float64:    Float64,
+	reflect.Complex64:  Complex64,
+	reflect.Complex128: Complex128,
+	reflect.Bool:       Bool,
+}
+
+// The DTypes of int and uint, by their bytes.
+var (
+	signedOf   = [...]DType{4: Int32, 8: Int64}
+	unsignedOf = [...]DType{4: Uint32, 8: Uint64}
+)
+
+// TypeOf is the DType of T. It does not allocate.
+func TypeOf[T Element]() DType {
+	if k := reflect.TypeFor[T]().Kind(); k != reflect.Struct {
+		return kinds[k]
+	}
+	// The structs are closed types, so a switch on them is complete. A nil
+	// pointer makes an interface without allocating.
+	switch any((*T)(nil)).(type) {
+	case *Float16:
+		return F16
+	case *BFloat16:
+		return BF16
+	case *Loc[int8]:
+		return LocOf(Int8)
+	case *Loc[int16]:
+		return LocOf(Int16)
+	case *Loc[int32]:
+		return LocOf(Int32)
+	case *Loc[int64]:
+		return LocOf(Int64)
+	case *Loc[int]:
+		return LocOf(kinds[reflect.Int])
+	case *Loc[uint8]:
+		return LocOf(Uint8)
+	case *Loc[uint16]:
+		return LocOf(Uint16)
+	case *Loc[uint32]:
+		return LocOf(Uint32)
+	case *Loc[uint64]:
+		return LocOf(Uint64)
+	case *Loc[uint]:
+		return LocOf(kinds[reflect.Uint])
+	case *Loc[float32]:
+		return LocOf(Float32)
+	case *Loc[float64]:
+		return LocOf(Float64)
+	case *Loc[Float16]:
+		return LocOf(F16)
+	case *Loc[BFloat16]:
+		return LocOf(BF16)
+	}
+	return Invalid // no Element is left
+}
+
+// Bytes is the memory of s, not a copy; nil when s is empty. Go does not track
+// the two as one: who holds the bytes keeps to whatever was agreed about s.
+func Bytes[T Element](s []T) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
+}
+
+// Elements is the memory of b as elements, not a copy; nil when b is empty. That
+// b is Aligned and holds whole elements is the caller's promise, and checked as
+// an index is: Elements panics with a *fault.Error of kind Misuse. Memory that
+// may become a []bool holds only the bytes 0 and 1.
+func Elements[T Element](b []byte) []T {
+	var e T
+	if len(b) == 0 {
+		return nil
+	}
+	if len(b)%int(unsafe.Sizeof(e)) != 0 || !Aligned[T](b) {
+		panic(fault.New(fault.Misuse, "tensor.Elements", -1,
+			"%d bytes at %p are no whole and aligned elements of type %v", len(b), b, TypeOf[T]()))
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
+}
+
+// Aligned reports whether b begins where an element of type T may.
+func Aligned[T Element](b []byte) bool {
+	var e T
+	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(e) == 0
+}

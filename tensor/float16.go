@@ -1,0 +1,108 @@
+package tensor
+
+import (
+	"math"
+	"strconv"
+)
+
+// A Float16 is an IEEE 754 binary16 number: a sign, 5 bits of exponent, 10 of
+// fraction. It is for storing and sending; compute in float32. == compares
+// bits, so NaN may equal NaN and -0 is not +0. The zero value is +0.
+type Float16 struct{ bits uint16 }
+
+// A BFloat16 is the upper half of a float32: a sign, 8 bits of exponent, 7 of
+// fraction. Otherwise what is said of Float16 holds.
+type BFloat16 struct{ bits uint16 }
+
+// The bits that narrowing gives every NaN: quiet, positive, without payload, so
+// that processors that differ in payloads do not differ here.
+const (
+	float16NaN  = 0x7e00
+	bfloat16NaN = 0x7fc0
+)
+
+// Parts of the formats, as bits of a float32.
+const (
+	signBit     = 1 << 31
+	infinity    = 0xff << 23
+	fractionGap = 23 - 10          // bits of fraction that binary16 lacks
+	biasGap     = (127 - 15) << 23 // what separates the exponents
+	tooLarge16  = (127 + 16) << 23 // 65536, beyond every finite binary16
+	smallest16  = (127 - 14) << 23 // 2^-14, the smallest normal binary16
+)
+
+// Float16From is the Float16 nearest to f, of two the even one; beyond the range
+// an infinity, below it a subnormal or a zero. Every NaN becomes the positive
+// quiet one without payload.
+func Float16From(f float32) Float16 {
+	u := math.Float32bits(f)
+	sign := uint16(u >> 16 & 0x8000)
+	u &^= signBit
+	switch {
+	case u > infinity:
+		return Float16{float16NaN}
+	case u >= tooLarge16:
+		return Float16{sign | 0x7c00}
+	case u < smallest16:
+		// Beside 0.5 a float32's last bit counts 2^-24, which is what a
+		// subnormal's does: the addition rounds, to even, at the right place.
+		const half = 126 << 23
+		sum := math.Float32frombits(u) + 0.5
+		return Float16{sign | uint16(math.Float32bits(sum)-half)}
+	}
+	// Half a unit less one, and one more when the last bit kept is odd: a carry
+	// into the exponent is right too, up to infinity.
+	odd := u >> fractionGap & 1
+	u += 1<<(fractionGap-1) - 1 + odd - biasGap
+	return Float16{sign | uint16(u>>fractionGap)}
+}
+
+// Float16FromBits is the number whose encoding is u.
+func Float16FromBits(u uint16) Float16 { return Float16{u} }
+
+// Bits is the encoding of f.
+func (f Float16) Bits() uint16 { return f.bits }
+
+// Float32 is the same number; every Float16 is one. A NaN keeps its payload.
+func (f Float16) Float32() float32 {
+	sign := uint32(f.bits&0x8000) << 16
+	u := uint32(f.bits&0x7fff) << fractionGap
+	switch {
+	case u >= 0x1f<<23: // infinity and NaN
+		u |= infinity
+	case u >= 1<<23:
+		u += biasGap
+	default:
+		// A subnormal: put its fraction below a leading one, and take the one off.
+		u = math.Float32bits(math.Float32frombits(u|smallest16) - math.Float32frombits(smallest16))
+	}
+	return math.Float32frombits(sign | u)
+}
+
+// String is the shortest decimal that a float32 needs for it.
+func (f Float16) String() string { return decimal(f.Float32()) }
+
+// BFloat16From is the BFloat16 nearest to f, of two the even one; beyond the
+// range an infinity. Every NaN becomes the positive quiet one without payload.
+func BFloat16From(f float32) BFloat16 {
+	u := math.Float32bits(f)
+	if u&^signBit > infinity {
+		return BFloat16{bfloat16NaN}
+	}
+	odd := u >> 16 & 1
+	return BFloat16{uint16((u + 0x7fff + odd) >> 16)}
+}
+
+// BFloat16FromBits is the number whose encoding is u.
+func BFloat16FromBits(u uint16) BFloat16 { return BFloat16{u} }
+
+// Bits is the encoding of f.
+func (f BFloat16) Bits() uint16 { return f.bits }
+
+// Float32 is the same number; every BFloat16 is one. A NaN keeps its payload.
+func (f BFloat16) Float32() float32 { return math.Float32frombits(uint32(f.bits) << 16) }
+
+// String is the shortest decimal that a float32 needs for it.
+func (f BFloat16) String() string { return decimal(f.Float32()) }
+
+func decimal(f float32) string { return strconv.FormatFloat(float64(f), 'g', -1, 32) }
