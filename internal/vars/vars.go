@@ -19,5 +19,15 @@ const (
 	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
+	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name in package bootstrap
 	Report      = "TUTTI_REPORT_TRANSPORT"
 )
+
+// Identity lists the variables that say which job and rank a process is. A
+// launcher inside another job's rank must not hand these on to its own ranks.
+func Identity() []string {
+	return []string{
+		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, Incarnation,
+		Secret, SecretFile, Hosts, Listen, Bootstrap,
+	}
+}

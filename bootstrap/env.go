@@ -1,0 +1,196 @@
+package bootstrap
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// refuse is an error about the environment; rank is unknown (-1) early on.
+func refuse(rank int, format string, args ...any) error {
+	return fault.New(fault.Refused, op, rank, format, args...)
+}
+
+// badVar refuses a variable for its value. The value is quoted and cut, because
+// it may be long, or binary.
+func badVar(rank int, name, value, why, remedy string) error {
+	if len(value) > 80 {
+		value = value[:80] + "…"
+	}
+	return refuse(rank, "%s=%q %s: %s", name, value, why, remedy)
+}
+
+// get returns a variable that is set and not empty.
+func (f *finder) get(name string) (string, bool) {
+	v, ok := f.lookup(name)
+	return v, ok && v != ""
+}
+
+func (f *finder) has(name string) bool {
+	_, ok := f.get(name)
+	return ok
+}
+
+// number reads a decimal in lo..hi.
+func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, err error) {
+	v, ok := f.get(name)
+	if !ok {
+		return 0, false, nil
+	}
+	i, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || i < lo || i > hi {
+		return 0, true, badVar(rank, name, v, "is not a number from "+strconv.FormatInt(lo, 10)+" to "+strconv.FormatInt(hi, 10), "correct it, or unset it")
+	}
+	return int(i), true, nil
+}
+
+// flag reads a yes or no.
+func (f *finder) flag(rank int, name string) (bool, error) {
+	v, ok := f.get(name)
+	if !ok {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, badVar(rank, name, v, "is neither true nor false", "use 1 or 0")
+	}
+	return b, nil
+}
+
+// duration reads a Go duration, or a plain number of seconds.
+func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
+	v, ok := f.get(name)
+	if !ok {
+		return 0, false, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		d, err = time.ParseDuration(v + "s")
+	}
+	if err != nil || d < 0 {
+		return 0, true, badVar(rank, name, v, "is no duration", "use one like 90s or 10m; 0 means none")
+	}
+	return d, true, nil
+}
+
+// newJob is a job of unknown host layout, as most sources begin.
+func newJob(source string) *Job {
+	return &Job{LocalRank: -1, LocalSize: -1, listenFD: -1, Name: "tutti", Source: source}
+}
+
+// rankAndSize reads the two numbers that every source of several ranks needs.
+func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
+	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
+		if f.has(pair[0]) && !f.has(pair[1]) || !f.has(pair[0]) && !f.has(pair[1]) {
+			v, _ := f.get(pair[0])
+			return refuse(unknown, "%s=%q, but %s is not set: set both for each rank", pair[0], v, pair[1])
+		}
+	}
+	size, _, err := f.number(unknown, sizeVar, 1, MaxRanks)
+	if err != nil {
+		return err
+	}
+	rank, _, err := f.number(unknown, rankVar, 0, MaxRanks-1)
+	if err != nil {
+		return err
+	}
+	if rank >= size {
+		return badVar(unknown, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "ranks count from 0")
+	}
+	j.Rank, j.Size = rank, size
+	return nil
+}
+
+// local reads the place among the ranks of this host; both variables or none.
+func (f *finder) local(j *Job, rankVar, sizeVar string) error {
+	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
+	if err != nil {
+		return err
+	}
+	rank, okRank, err := f.number(j.Rank, rankVar, 0, int64(j.Size)-1)
+	if err != nil {
+		return err
+	}
+	if ok && okRank {
+		if rank >= size {
+			return badVar(j.Rank, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "local ranks count from 0")
+		}
+		j.LocalRank, j.LocalSize = rank, size
+	}
+	return nil
+}
+
+// plainName tells whether a job's name is fit for handshakes and file names.
+func plainName(s string) bool {
+	if len(s) == 0 || len(s) > 64 {
+		return false
+	}
+	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:@") == ""
+}
+
+// nameFrom makes a job's name from any text: itself when fit, else its hash.
+func nameFrom(prefix, s string) string {
+	if name := prefix + "." + s; plainName(name) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(s))
+	return prefix + "." + hex.EncodeToString(sum[:8])
+}
+
+// checkAddr checks host:port, both given.
+func checkAddr(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return errors.New("is not host:port")
+	}
+	if host == "" || len(host) > 253 || strings.ContainsAny(host, " \t\r\n/\\\"") {
+		return errors.New("has no valid host")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return errors.New("has no port from 1 to 65535")
+	}
+	return nil
+}
+
+// splitListen takes apart host, host:port and :port; port is "" when not given.
+func splitListen(s string) (host, port string, err error) {
+	if host, port, err = net.SplitHostPort(s); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n > 65535 {
+			return "", "", errors.New("bad port")
+		}
+		return host, port, nil
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]")
+	if strings.Contains(host, ":") {
+		if _, err := netip.ParseAddr(host); err != nil {
+			return "", "", err
+		}
+	}
+	if strings.ContainsAny(host, " \t\r\n/\\\"") {
+		return "", "", errors.New("bad host")
+	}
+	return host, "", nil
+}
+
+// isLoopback tells whether an address, with or without a port, is this host's
+// loopback by its spelling alone: names other than localhost are not looked up.
+func isLoopback(s string) bool {
+	host, _, err := splitListen(s)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
+}

@@ -1,0 +1,148 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// maxText bounds a list of hosts and a TF_CONFIG, in bytes.
+const maxText = 4 << 20
+
+// hosts reads a static list of addresses, one per rank in rank order. The rank
+// is TUTTI_RANK, or else the one entry that is an address of this machine.
+func (f *finder) hosts() (*Job, error) {
+	text, ok := f.get(vars.Hosts)
+	if !ok {
+		return nil, nil
+	}
+	peers, err := parseHosts(text)
+	if err != nil {
+		return nil, badVar(unknown, vars.Hosts, text, err.Error(), "list one host:port per rank, separated by commas")
+	}
+	if size, ok, err := f.number(unknown, vars.Size, 1, MaxRanks); err != nil {
+		return nil, err
+	} else if ok && size != len(peers) {
+		return nil, refuse(unknown, "%s=%d, but %s lists %d: correct one, or unset %s", vars.Size, size, vars.Hosts, len(peers), vars.Size)
+	}
+	rank, ok, err := f.number(unknown, vars.Rank, 0, int64(len(peers))-1)
+	if err != nil {
+		return nil, err
+	}
+	source := vars.Hosts + ", " + vars.Rank
+	if !ok {
+		if rank, err = f.ownEntry(peers); err != nil {
+			return nil, err
+		}
+		source = vars.Hosts + ", this machine's addresses"
+	}
+	j := listed(source, "hosts", rank, peers)
+	return j, f.identity(j)
+}
+
+// listed is the job of rank among known addresses. Ranks whose host is spelled
+// alike are taken to run on one host.
+func listed(source, kind string, rank int, peers []string) *Job {
+	j := newJob(source)
+	j.Rank, j.Size, j.Peers = rank, len(peers), peers
+	// All ranks see the same list, and two lists that meet are two jobs.
+	j.Name = nameFrom(kind, strings.Join(peers, ","))
+	own, _, _ := net.SplitHostPort(peers[rank])
+	j.LocalRank, j.LocalSize = 0, 0
+	for r, p := range peers {
+		if h, _, _ := net.SplitHostPort(p); h == own {
+			j.LocalSize++
+			if r < rank {
+				j.LocalRank++
+			}
+		}
+	}
+	return j
+}
+
+// parseHosts takes a comma separated list apart. An empty last entry is let
+// pass, because scripts that join with commas leave one.
+func parseHosts(text string) ([]string, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("has more than %d bytes", maxText)
+	}
+	text = strings.TrimSuffix(strings.TrimSpace(text), ",")
+	entries := strings.Split(text, ",")
+	if len(entries) > MaxRanks {
+		return nil, fmt.Errorf("lists more than %d addresses", MaxRanks)
+	}
+	for i, e := range entries {
+		entries[i] = strings.TrimSpace(e)
+	}
+	return entries, checkPeers(entries)
+}
+
+// checkPeers wants every address valid and none twice.
+func checkPeers(peers []string) error {
+	if len(peers) == 0 {
+		return errors.New("lists no address")
+	}
+	seen := make(map[string]int, len(peers))
+	for i, p := range peers {
+		if err := checkAddr(p); err != nil {
+			return fmt.Errorf("entry %d, %.80q, %w", i, p, err)
+		}
+		if first, ok := seen[p]; ok {
+			return fmt.Errorf("lists %.80q twice, for ranks %d and %d", p, first, i)
+		}
+		seen[p] = i
+	}
+	return nil
+}
+
+// ownEntry finds the one entry that is this machine: by an address of its
+// interfaces, or by its name, in full or up to the first dot. Names are not
+// looked up. A full match counts more than one of first labels.
+func (f *finder) ownEntry(peers []string) (int, error) {
+	var full, short []int
+	name := strings.ToLower(f.host())
+	label, _, _ := strings.Cut(name, ".")
+	own := f.ownAddrs()
+	for r, p := range peers {
+		host, _, _ := net.SplitHostPort(p)
+		host = strings.ToLower(host)
+		first, _, _ := strings.Cut(host, ".")
+		a, err := netip.ParseAddr(host)
+		switch {
+		case err == nil && own[a.Unmap()], err != nil && host == name:
+			full = append(full, r)
+		case err != nil && first == label:
+			short = append(short, r)
+		}
+	}
+	if len(full) == 0 {
+		full = short
+	}
+	if len(full) == 1 {
+		return full[0], nil
+	}
+	why := "no entry of %s is an address or the name of this machine (%s)"
+	if len(full) > 1 {
+		why = fmt.Sprintf("entries %d and %d of %%s are both this machine (%%s)", full[0], full[1])
+	}
+	return 0, refuse(unknown, why+": set %s to this process's rank, the place in the list counted from 0", vars.Hosts, f.host(), vars.Rank)
+}
+
+// ownAddrs is the set of this machine's addresses, without zones.
+func (f *finder) ownAddrs() map[netip.Addr]bool {
+	own := make(map[netip.Addr]bool)
+	addrs, err := f.addrs()
+	if err != nil {
+		return own // then only the name can match
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own[p.Addr().Unmap().WithZone("")] = true
+		}
+	}
+	return own
+}

@@ -1,0 +1,214 @@
+package bootstrap
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// MaxRanks is the most ranks that a description of a job may ask for. It guards
+// against numbers that are garbage; it is no promise that so many would work.
+const MaxRanks = 1 << 16
+
+// op is how errors of this package name what failed.
+const op = "bootstrap"
+
+// unknown is the rank in errors that come up before the rank is known.
+const unknown = -1
+
+// Options change where Find looks and what it accepts. The zero value reads the
+// environment of this process.
+type Options struct {
+	// Lookup reads one variable; nil means os.LookupEnv. A variable that is set
+	// to "" counts as not set. Settings made in code are an overlay on it.
+	Lookup func(name string) (value string, ok bool)
+
+	// Secret, when not empty, is the job's secret; TUTTI_SECRET_FILE and
+	// TUTTI_SECRET are not read then. At least 16 bytes.
+	Secret []byte
+
+	// Insecure lets a job without a secret listen beyond loopback. Whoever can
+	// reach the port can then join it.
+	Insecure bool
+
+	// Listen, when not "", is used in place of TUTTI_LISTEN.
+	Listen string
+}
+
+// A Job says who this process is and how it reaches the others. It is made by
+// Find; fields may be changed before Listen. It may be read by any number of
+// goroutines.
+type Job struct {
+	Rank, Size int
+
+	// LocalRank is the rank among those of this host, of LocalSize. Both are -1
+	// when the source does not tell.
+	LocalRank, LocalSize int
+
+	// Name is unique among the jobs alive on these hosts; at most 64 bytes.
+	// Incarnation counts the restarts of one job.
+	Name        string
+	Incarnation uint32
+
+	// Secret is proof of membership; empty when there is none.
+	Secret []byte
+
+	// Root is where rank 0 can be reached, host:port. It is "" when Peers has
+	// the addresses of all ranks, and for one rank alone.
+	Root  string
+	Peers []string
+
+	// Host is this machine's own name, for people to read.
+	Host string
+
+	// Source names the source that decided, and the variables it used.
+	Source string
+
+	// Settings that travel with the job, uninterpreted: "" when not set.
+	Transport string // which transport; "auto" and so on
+	Algorithm string // operation:algorithm[,...]
+	Report    bool   // the choice of transports shall be printed
+
+	// Timeout is the default deadline of calls, 0 for none; it counts only when
+	// TimeoutSet.
+	Timeout    time.Duration
+	TimeoutSet bool
+
+	// Loopback says that this job listens on loopback only, whatever its
+	// addresses say. Notes are lines that deserve a warning in the log.
+	Loopback bool
+	Notes    []string
+
+	listen   string // TUTTI_LISTEN: host or host:port; "" to choose
+	listenFD int    // an inherited listener's descriptor; -1 for none
+}
+
+// String says who this is and how it was found, without the secret.
+func (j Job) String() string {
+	return fmt.Sprintf("rank %d of %d on %s, by %s", j.Rank, j.Size, j.Host, j.Source)
+}
+
+// Find returns the job that this process belongs to, or a *fault.Error: Refused
+// when the environment is incomplete, malformed or contradicts itself (it names
+// the variable, its value and the remedy), Misuse when the options are wrong.
+// It reads variables and at most one file, and opens no socket.
+func Find(o Options) (*Job, error) {
+	f := &finder{lookup: o.Lookup, hostname: os.Hostname, addrs: net.InterfaceAddrs}
+	if f.lookup == nil {
+		f.lookup = os.LookupEnv
+	}
+	return f.find(o)
+}
+
+// A finder is one call of Find; tests replace what it asks of the machine.
+type finder struct {
+	lookup   func(string) (string, bool)
+	hostname func() (string, error)
+	addrs    func() ([]net.Addr, error)
+}
+
+func (f *finder) find(o Options) (*Job, error) {
+	if n := len(o.Secret); n > 0 && n < minSecret {
+		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret has %d bytes: give at least %d", n, minSecret)
+	}
+	j, err := f.decide()
+	if err != nil {
+		return nil, err
+	}
+	j.Host = f.host()
+	if err := f.settings(j); err != nil {
+		return nil, err
+	}
+	if j.listen == "" || o.Listen != "" {
+		j.listen = o.Listen
+	}
+	if j.Secret = o.Secret; len(j.Secret) == 0 {
+		if j.Secret, err = f.secret(j.Rank); err != nil {
+			return nil, err
+		}
+	}
+	return j, j.confine(o.Insecure)
+}
+
+// decide asks the sources in their order, or the one that TUTTI_BOOTSTRAP names.
+func (f *finder) decide() (*Job, error) {
+	only, forced := f.get(vars.Bootstrap)
+	var names []string
+	for _, s := range sources() {
+		names = append(names, s.name)
+		if forced && s.name != only {
+			continue
+		}
+		j, err := s.find(f)
+		if err != nil {
+			return nil, err
+		}
+		if j != nil {
+			return j, nil
+		}
+		if forced {
+			return nil, refuse(unknown, "%s=%q, but the variables of that source are not set: it applies when %s",
+				vars.Bootstrap, only, s.applies)
+		}
+	}
+	if !forced || slices.Contains(names, only) {
+		return nil, refuse(unknown, "no source of a job applies") // unreachable: single always does
+	}
+	return nil, badVar(unknown, vars.Bootstrap, only, "is no source of a job",
+		"use one of "+strings.Join(names, ", ")+", or unset it")
+}
+
+// settings reads what travels with the job whatever its source.
+func (f *finder) settings(j *Job) error {
+	j.Transport, _ = f.get(vars.Transport)
+	j.Algorithm, _ = f.get(vars.Algorithm)
+	j.listen, _ = f.get(vars.Listen)
+	var err error
+	if j.Report, err = f.flag(j.Rank, vars.Report); err != nil {
+		return err
+	}
+	j.Timeout, j.TimeoutSet, err = f.duration(j.Rank, vars.Timeout)
+	return err
+}
+
+// confine keeps a job without a secret on loopback. It refuses when the ranks'
+// addresses show that this cannot work: better now than a join that never ends.
+func (j *Job) confine(insecure bool) error {
+	if j.listen != "" {
+		if _, _, err := splitListen(j.listen); err != nil {
+			return badVar(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, as in 10.0.0.7 or 10.0.0.7:7000")
+		}
+	}
+	if len(j.Secret) > 0 || j.Size == 1 {
+		return nil
+	}
+	if insecure {
+		j.Notes = append(j.Notes, "no secret: whoever reaches this job's ports can join it (Insecure)")
+		return nil
+	}
+	for _, a := range append([]string{j.Root, j.listen}, j.Peers...) {
+		if a != "" && !isLoopback(a) {
+			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
+				"give all ranks the same %s (or %s), or use 127.0.0.1 when all ranks run on this host, or ask for Insecure",
+				a, vars.SecretFile, vars.Secret)
+		}
+	}
+	j.Loopback = true
+	j.Notes = append(j.Notes, fmt.Sprintf("no secret: listening on loopback only, where every user of this host can join; set %s or %s",
+		vars.SecretFile, vars.Secret))
+	return nil
+}
+
+// host is this machine's name, for people; never empty.
+func (f *finder) host() string {
+	if h, err := f.hostname(); err == nil && h != "" {
+		return h
+	}
+	return "localhost"
+}

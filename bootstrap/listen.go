@@ -1,0 +1,177 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// lookupLimit and lookupPause bound the wait for rank 0's name: in Kubernetes
+// the name of a pod appears some time after the pod.
+const (
+	lookupLimit = 2 * time.Minute
+	lookupPause = 250 * time.Millisecond
+)
+
+// Listen opens this process's one listener, TCP, whose address the others can
+// dial. It is, in this order:
+//
+//   - the descriptor that rank 0 was handed (close-on-exec is set on it);
+//   - TUTTI_LISTEN, with the port that the job's addresses give this rank when
+//     it names none;
+//   - this rank's own address: Root for rank 0, Peers[Rank] for any;
+//   - loopback with a port of the system's choice, for a job that lives there;
+//   - else, with such a port, the address of this machine that faces Root.
+//
+// It waits for nothing but the look-up of Root's name, in the last case, at
+// most two minutes and no longer than ctx. Errors are *fault.Error: Refused
+// (address in use, not allowed), Timeout, Canceled.
+func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
+	own := j.own()
+	if j.listenFD >= 0 {
+		if l, err := takeFD(j.listenFD, own); err == nil {
+			return l, nil
+		}
+		// Taken before by this process, or this is a child of rank 0 that did
+		// not inherit it. The address itself decides: it is free, or in use.
+	}
+	if j.listen != "" {
+		host, port, err := splitListen(j.listen)
+		if err != nil {
+			return nil, badVar(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port")
+		}
+		if _, known, err := net.SplitHostPort(own); port == "" && err == nil {
+			port = known
+		}
+		return j.bind(ctx, net.JoinHostPort(host, orZero(port)))
+	}
+	switch {
+	case own != "":
+		return j.bindOwn(ctx, own)
+	case j.Loopback, j.Size == 1, isLoopback(j.Root):
+		return j.bindLoopback(ctx)
+	}
+	host, err := facing(ctx, j.Root)
+	if err != nil {
+		return nil, j.lookupError(ctx, err)
+	}
+	if isLoopback(host) {
+		// Root's name is loopback on this host; ranks elsewhere need another way
+		// in. TEST-NET-1 has no hosts, so this is the default route's address.
+		if outward, err := routeTo(ctx, "192.0.2.1:9"); err == nil {
+			host = outward
+		}
+	}
+	return j.bind(ctx, net.JoinHostPort(host, "0"))
+}
+
+// own is the address at which the others expect this rank; "" if they do not.
+func (j *Job) own() string {
+	switch {
+	case len(j.Peers) > 0:
+		return j.Peers[j.Rank]
+	case j.Rank == 0:
+		return j.Root
+	}
+	return ""
+}
+
+func orZero(port string) string {
+	if port == "" {
+		return "0"
+	}
+	return port
+}
+
+// bindOwn listens on a given address. The port on all interfaces has to do where
+// its host is not of this machine (a service's address, a forwarded one), and
+// where its name is loopback here only, as Debian's hosts file has it; never so
+// for a job that must stay on loopback.
+func (j *Job) bindOwn(ctx context.Context, own string) (net.Listener, error) {
+	l, err := j.bind(ctx, own)
+	if j.Loopback || isLoopback(own) {
+		return l, err
+	}
+	_, port, _ := net.SplitHostPort(own)
+	if err == nil && isLoopback(l.Addr().String()) {
+		l.Close()
+		return j.bind(ctx, net.JoinHostPort("", port))
+	}
+	var dns *net.DNSError
+	if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.As(err, &dns) {
+		return j.bind(ctx, net.JoinHostPort("", port))
+	}
+	return l, err
+}
+
+// bindLoopback takes the family of Root, else IPv4, else what there is.
+func (j *Job) bindLoopback(ctx context.Context) (net.Listener, error) {
+	if host, _, err := net.SplitHostPort(j.Root); err == nil && host != "localhost" && isLoopback(j.Root) {
+		return j.bind(ctx, net.JoinHostPort(host, "0"))
+	}
+	l, err := j.bind(ctx, "127.0.0.1:0")
+	if err != nil {
+		if l6, err6 := j.bind(ctx, "[::1]:0"); err6 == nil {
+			return l6, nil
+		}
+	}
+	return l, err
+}
+
+func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	// Multipath TCP changes what the sockets below can do; plain TCP is meant.
+	config.SetMultipathTCP(false)
+	l, err := config.Listen(ctx, "tcp", addr)
+	if err == nil {
+		return l, nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, refuse(j.Rank, "%w: another process listens there (a second rank %d, or an earlier job that has not ended?); end it, or choose another port",
+			err, j.Rank)
+	}
+	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
+}
+
+// facing is the address of this machine from which root is reached.
+func facing(ctx context.Context, root string) (string, error) {
+	ctx, stop := context.WithTimeout(ctx, lookupLimit)
+	defer stop()
+	for {
+		host, err := routeTo(ctx, root)
+		if err == nil {
+			return host, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w (%w)", err, ctx.Err())
+		case <-time.After(lookupPause):
+		}
+	}
+}
+
+// routeTo connects a datagram socket, which asks the routing table for the own
+// address and sends nothing.
+func routeTo(ctx context.Context, addr string) (string, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "udp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	host, _, err := net.SplitHostPort(c.LocalAddr().String())
+	return host, err
+}
+
+func (j *Job) lookupError(ctx context.Context, err error) error {
+	kind := fault.Timeout
+	if errors.Is(ctx.Err(), context.Canceled) {
+		kind = fault.Canceled
+	}
+	return fault.New(kind, op, j.Rank, "cannot find the way to rank 0 at %s: %w; is the name right?", j.Root, err)
+}

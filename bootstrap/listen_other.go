@@ -1,0 +1,13 @@
+//go:build !unix
+
+package bootstrap
+
+import (
+	"errors"
+	"net"
+)
+
+// takeFD is not possible here: descriptors are not inherited by number.
+func takeFD(int, string) (net.Listener, error) {
+	return nil, errors.New("no inherited listeners on this system")
+}

@@ -1,0 +1,69 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/hex"
+	"io"
+	"os"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// A secret is at least 16 bytes, because whoever sees one handshake can try
+// shorter ones at leisure. A file holds at most 4 KiB.
+const (
+	minSecret = 16
+	maxSecret = 4 << 10
+)
+
+// secret reads TUTTI_SECRET_FILE, else TUTTI_SECRET. The file's bytes, without
+// white space around them, are the secret as they are; the variable is hex.
+func (f *finder) secret(rank int) ([]byte, error) {
+	if path, ok := f.get(vars.SecretFile); ok {
+		return secretFile(rank, path)
+	}
+	text, ok := f.get(vars.Secret)
+	if !ok {
+		return nil, nil
+	}
+	// The value itself stays out of the errors: they are printed and logged.
+	const remedy = "set it to the same 32 or more hex digits for all ranks, as from: openssl rand -hex 16"
+	b, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, refuse(rank, "%s is not hex: %s", vars.Secret, remedy)
+	}
+	if len(b) < minSecret || len(b) > maxSecret {
+		return nil, refuse(rank, "%s has %d bytes, not %d to %d: %s", vars.Secret, len(b), minSecret, maxSecret, remedy)
+	}
+	return b, nil
+}
+
+// secretFile reads a secret that only this user can read.
+func secretFile(rank int, path string) ([]byte, error) {
+	const remedy = "write one with: (umask 077; openssl rand -hex 16 > FILE)"
+	// Asked before opening: opening a FIFO waits for its writer.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, badVar(rank, vars.SecretFile, path, "is not a regular file", remedy)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+	}
+	if exposed(info.Mode()) {
+		return nil, badVar(rank, vars.SecretFile, path, "can be read by others (mode "+info.Mode().Perm().String()+")",
+			"chmod 600 it (a Kubernetes secret's volume: defaultMode: 0400)")
+	}
+	b, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
+	if err != nil {
+		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+	}
+	if b = bytes.TrimSpace(b); len(b) < minSecret || len(b) > maxSecret {
+		return nil, badVar(rank, vars.SecretFile, path, "holds no secret of "+itoa(minSecret)+" to "+itoa(maxSecret)+" bytes", remedy)
+	}
+	return b, nil
+}

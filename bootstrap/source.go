@@ -1,0 +1,125 @@
+package bootstrap
+
+import (
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// A source is one way to find out about the job. find returns nil, nil when the
+// source does not apply.
+type source struct {
+	name    string
+	applies string // when, for people
+	find    func(*finder) (*Job, error)
+}
+
+// sources is the order of the package comment; a new source goes in its place.
+func sources() []source {
+	return []source{
+		{"tuttirun", vars.Rank + " and " + vars.Size + " are set", (*finder).tuttirun},
+		{"hosts", vars.Hosts + " is set", (*finder).hosts},
+		{"torchrun", vars.TorchRunID + " and " + vars.TorchRank + " are set", (*finder).torchrun},
+		{"env", vars.TorchAddr + " and " + vars.TorchRank + " are set", (*finder).env},
+		{"tf_config", vars.TFConfig + " is set and describes a cluster", (*finder).tfConfig},
+		{"single", "always", (*finder).single},
+	}
+}
+
+// tuttirun reads the variables of our own launcher, or of whoever sets them by
+// hand. A static list is the next source's, even when the rank is given.
+func (f *finder) tuttirun() (*Job, error) {
+	if f.has(vars.Hosts) || !f.has(vars.Rank) && !f.has(vars.Size) && !f.has(vars.Root) {
+		return nil, nil
+	}
+	j := newJob(vars.Rank + ", " + vars.Size)
+	if err := f.rankAndSize(j, vars.Rank, vars.Size); err != nil {
+		return nil, err
+	}
+	if err := f.local(j, vars.LocalRank, vars.LocalSize); err != nil {
+		return nil, err
+	}
+	if err := f.identity(j); err != nil {
+		return nil, err
+	}
+	root, ok := f.get(vars.Root)
+	switch {
+	case !ok && j.Size > 1:
+		return nil, refuse(j.Rank, "%s=%d, but %s is not set: set it to the host:port of rank 0, or start the ranks with tuttirun",
+			vars.Size, j.Size, vars.Root)
+	case !ok:
+		return j, nil
+	}
+	if err := checkAddr(root); err != nil {
+		return nil, badVar(j.Rank, vars.Root, root, err.Error(), "set it to the host:port where rank 0 listens")
+	}
+	j.Root = root
+	j.Source += ", " + vars.Root
+	return j, f.inherited(j)
+}
+
+// inherited notes the listener that rank 0 was handed. Other ranks ignore the
+// variable: a shell may have passed it on.
+func (f *finder) inherited(j *Job) error {
+	if j.Rank != 0 {
+		return nil
+	}
+	fd, ok, err := f.number(j.Rank, vars.ListenFD, 0, 1<<20)
+	if err != nil {
+		return err
+	}
+	if ok && fd <= 2 {
+		return badVar(j.Rank, vars.ListenFD, itoa(fd), "is standard input, output or error", "unset it, and rank 0 listens by itself")
+	}
+	if ok {
+		j.listenFD = fd
+	}
+	return nil
+}
+
+// identity reads the job's name and incarnation, where they are given.
+func (f *finder) identity(j *Job) error {
+	if name, ok := f.get(vars.Job); ok {
+		if !plainName(name) {
+			return badVar(j.Rank, vars.Job, name, "is no job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
+		}
+		j.Name = name
+	}
+	n, _, err := f.number(j.Rank, vars.Incarnation, 0, 1<<32-1)
+	j.Incarnation = uint32(n)
+	return err
+}
+
+// single is the last resort: one rank alone. It refuses when a launcher's
+// variables show that there are others, because a program that then computes N
+// times the same looks like one that works.
+func (f *finder) single() (*Job, error) {
+	only, _ := f.get(vars.Bootstrap)
+	j := newJob("no launcher's variables")
+	j.Size, j.LocalRank, j.LocalSize, j.Name = 1, 0, 1, "single"
+	if only == "single" {
+		j.Source = vars.Bootstrap + "=single"
+		return j, nil
+	}
+	for _, l := range vars.Foreigners() {
+		if l.Needs != "" && !f.has(l.Needs) {
+			continue
+		}
+		if name, n := f.severalBy(l); name != "" {
+			return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
+				"start them with tuttirun, or set %s (and %s) for all of them, or %s=single when each shall work alone",
+				name, n, l.Launcher, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+		}
+	}
+	return j, nil
+}
+
+// severalBy returns the variable, if any, by which l shows more than one rank.
+// What is no number there is none of our business.
+func (f *finder) severalBy(l vars.Foreign) (name string, value int) {
+	if n, _, err := f.number(unknown, l.Size, 0, MaxRanks); err == nil && n > 1 {
+		return l.Size, n
+	}
+	if n, _, err := f.number(unknown, l.Rank, 0, MaxRanks); err == nil && n > 0 {
+		return l.Rank, n
+	}
+	return "", 0
+}

@@ -1,0 +1,111 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// tfRoles are the jobs of a TensorFlow cluster in the order of their ranks. A
+// parameter server is a rank like any other here, and comes last, so that the
+// workers' ranks are contiguous from 0.
+var tfRoles = [...]string{"chief", "master", "worker", "ps"}
+
+// tfConfig reads TF_CONFIG. One without a cluster describes a single process,
+// as TensorFlow has it, and this source does not apply then.
+func (f *finder) tfConfig() (*Job, error) {
+	text, ok := f.get(vars.TFConfig)
+	if !ok {
+		return nil, nil
+	}
+	rank, peers, err := parseTFConfig(text)
+	if err != nil {
+		return nil, badVar(unknown, vars.TFConfig, text, err.Error(),
+			`give {"cluster":{"worker":["host:port",...]},"task":{"type":"worker","index":0}}, or unset it`)
+	}
+	if len(peers) == 0 {
+		return nil, nil
+	}
+	j := listed(vars.TFConfig, "tf", rank, peers)
+	return j, f.identity(j)
+}
+
+// tfIndex is a number that some schedulers write as a string.
+type tfIndex int
+
+func (i *tfIndex) UnmarshalJSON(b []byte) error {
+	n, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 31)
+	if err != nil {
+		return errors.New("task.index is no number")
+	}
+	*i = tfIndex(n)
+	return nil
+}
+
+// parseTFConfig returns the task's rank and the addresses of all ranks; none
+// when there is no cluster. Evaluators stand outside the cluster: they neither
+// train nor have a rank.
+func parseTFConfig(text string) (rank int, peers []string, err error) {
+	if len(text) > maxText {
+		return 0, nil, fmt.Errorf("has more than %d bytes", maxText)
+	}
+	var c struct {
+		Cluster map[string]json.RawMessage `json:"cluster"`
+		Task    *struct {
+			Type  string   `json:"type"`
+			Index *tfIndex `json:"index"`
+		} `json:"task"`
+	}
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return 0, nil, fmt.Errorf("is not what it should be (%w)", err)
+	}
+	if len(c.Cluster) == 0 {
+		return 0, nil, nil
+	}
+	if c.Task == nil || c.Task.Index == nil {
+		return 0, nil, errors.New("has a cluster, but does not say which task this is")
+	}
+	first, count, peers, err := tfCluster(c.Cluster, c.Task.Type)
+	if err != nil {
+		return 0, nil, err
+	}
+	if c.Task.Type == "evaluator" {
+		return 0, nil, errors.New("makes this process an evaluator, which has no rank")
+	}
+	if i := int(*c.Task.Index); i < count {
+		return first + i, peers, nil
+	}
+	return 0, nil, fmt.Errorf("is for task %d of %q, and the cluster has %d of them", *c.Task.Index, c.Task.Type, count)
+}
+
+// tfCluster lists the addresses in rank order, and where those of role stand.
+func tfCluster(cluster map[string]json.RawMessage, role string) (first, count int, peers []string, err error) {
+	for name := range cluster {
+		if name != "evaluator" && !slices.Contains(tfRoles[:], name) {
+			return 0, 0, nil, fmt.Errorf("has tasks of unknown type %.80q", name)
+		}
+	}
+	if cluster["chief"] != nil && cluster["master"] != nil {
+		return 0, 0, nil, errors.New("has both a chief and a master")
+	}
+	for _, name := range tfRoles {
+		var some []string
+		if raw := cluster[name]; raw != nil {
+			if err := json.Unmarshal(raw, &some); err != nil {
+				return 0, 0, nil, fmt.Errorf("does not list the addresses of %s as strings", name)
+			}
+		}
+		if name == role {
+			first, count = len(peers), len(some)
+		}
+		if peers = append(peers, some...); len(peers) > MaxRanks {
+			return 0, 0, nil, fmt.Errorf("lists more than %d addresses", MaxRanks)
+		}
+	}
+	return first, count, peers, checkPeers(peers)
+}

@@ -1,0 +1,125 @@
+package bootstrap
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net"
+	"strings"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// defaultPort is torch's, for a job that gives MASTER_ADDR without a port.
+const defaultPort = "29500"
+
+// torchrun reads what torchrun gives its workers.
+//
+// MASTER_PORT is not ours there: the agent of node 0, or torch's own store,
+// listens on it. All ranks derive another port from it and from the run's id.
+// The restart count enters only on one node, because each agent counts its own
+// restarts, and the counts of several agents differ after a failure.
+func (f *finder) torchrun() (*Job, error) {
+	id, ok := f.get(vars.TorchRunID)
+	if !ok || !f.has(vars.TorchRank) {
+		return nil, nil
+	}
+	j, err := f.torch(vars.TorchRunID + ", " + vars.TorchRank + ", " + vars.TorchSize)
+	if err != nil {
+		return nil, err
+	}
+	nodes, ok, err := f.number(j.Rank, vars.TorchGroupSize, 1, MaxRanks)
+	if err != nil {
+		return nil, err
+	}
+	if ok && nodes == 1 || j.LocalSize == j.Size {
+		n, _, err := f.number(j.Rank, vars.TorchRestarts, 0, 1<<32-1)
+		if err != nil {
+			return nil, err
+		}
+		j.Incarnation = uint32(n)
+	}
+	port, _ := f.get(vars.TorchPort)
+	j.Name = nameFrom("torchrun", id+":"+port)
+	if j.Root != "" {
+		host, _, _ := net.SplitHostPort(j.Root)
+		key := strings.Join([]string{"tutti", id, port, itoa(int(j.Incarnation))}, "|")
+		j.Root = net.JoinHostPort(host, derivedPort(key))
+	}
+	return j, nil
+}
+
+// env reads MASTER_ADDR with torch's names for rank and size, as scripts and
+// training operators set them. MASTER_PORT is free for rank 0 there.
+func (f *finder) env() (*Job, error) {
+	if !f.has(vars.TorchAddr) || !f.has(vars.TorchRank) && !f.has(vars.TorchSize) {
+		return nil, nil
+	}
+	j, err := f.torch(vars.TorchAddr + ", " + vars.TorchRank + ", " + vars.TorchSize)
+	if err != nil {
+		return nil, err
+	}
+	if only, _ := f.get(vars.Bootstrap); only != "env" {
+		err = f.contradicted(j)
+	}
+	j.Name = nameFrom("env", j.Root)
+	return j, err
+}
+
+// torch is what both sources share: numbers and rank 0's address.
+func (f *finder) torch(source string) (*Job, error) {
+	j := newJob(source)
+	if err := f.rankAndSize(j, vars.TorchRank, vars.TorchSize); err != nil {
+		return nil, err
+	}
+	if err := f.local(j, vars.TorchLocalRank, vars.TorchLocalSize); err != nil {
+		return nil, err
+	}
+	if j.Size == 1 {
+		return j, nil
+	}
+	host, ok := f.get(vars.TorchAddr)
+	if !ok {
+		return nil, refuse(j.Rank, "%s=%d, but %s is not set: set it to the host of rank 0", vars.TorchSize, j.Size, vars.TorchAddr)
+	}
+	port, ok := f.get(vars.TorchPort)
+	if !ok {
+		port = defaultPort
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if err := checkAddr(net.JoinHostPort(host, "1")); err != nil {
+		return nil, badVar(j.Rank, vars.TorchAddr, host, err.Error(), "set it to the host of rank 0")
+	}
+	if err := checkAddr(net.JoinHostPort(host, port)); err != nil {
+		return nil, badVar(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
+	}
+	if j.LocalSize == j.Size {
+		host = "127.0.0.1" // all on this host, whatever name its launcher gives it
+	}
+	j.Root = net.JoinHostPort(host, port)
+	return j, nil
+}
+
+// contradicted refuses when a launcher that starts each rank itself tells
+// another rank: RANK is then the pod's or the node's, not this process's.
+func (f *finder) contradicted(j *Job) error {
+	for _, l := range vars.Foreigners() {
+		switch {
+		case l.Rank == vars.TorchRank, l.Launcher == "srun": // srun often starts one process per node, which starts the ranks
+			continue
+		case l.Needs != "" && !f.has(l.Needs):
+			continue
+		}
+		if n, ok, err := f.number(j.Rank, l.Rank, 0, MaxRanks); ok && err == nil && n != j.Rank {
+			return refuse(j.Rank, "%s=%d, but %s=%d of %s says otherwise: give each process its own %s and %s (or %s and %s), or set %s=env if %s is right",
+				vars.TorchRank, j.Rank, l.Rank, n, l.Launcher, vars.TorchRank, vars.TorchSize, vars.Rank, vars.Size, vars.Bootstrap, vars.TorchRank)
+		}
+	}
+	return nil
+}
+
+// derivedPort is a port that all ranks compute alike, below the range from
+// which systems take ephemeral ports.
+func derivedPort(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return itoa(15000 + int(binary.BigEndian.Uint64(sum[:])%15000))
+}

@@ -1,0 +1,66 @@
+package vars
+
+import "strings"
+
+// The variables of torchrun and of everybody who copied its names.
+const (
+	TorchRank      = "RANK"
+	TorchSize      = "WORLD_SIZE"
+	TorchLocalRank = "LOCAL_RANK"
+	TorchLocalSize = "LOCAL_WORLD_SIZE"
+	TorchAddr      = "MASTER_ADDR"
+	TorchPort      = "MASTER_PORT"
+	TorchRunID     = "TORCHELASTIC_RUN_ID"
+	TorchRestarts  = "TORCHELASTIC_RESTART_COUNT"
+	TorchGroupSize = "GROUP_WORLD_SIZE"
+)
+
+// TFConfig is TensorFlow's description of a cluster and of one task in it, JSON.
+const TFConfig = "TF_CONFIG"
+
+// A Foreign is one launcher as its variables show it: the names under which a
+// process finds its rank and the number of ranks. Either may be "" where that
+// launcher does not tell. Needs, when not "", must be set for the others to
+// mean anything.
+type Foreign struct {
+	Launcher, Rank, Size, Needs string
+}
+
+// Foreigners lists the launchers whose variables show that a process is one of
+// several. Slurm's count only inside a step: a plain program in a batch script
+// sees SLURM_PROCID=0 and SLURM_NTASKS=4, and is not rank 0 of 4.
+func Foreigners() []Foreign {
+	return []Foreign{
+		{Launcher: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
+		{Launcher: "mpiexec (Hydra, PMI)", Rank: "PMI_RANK", Size: "PMI_SIZE"},
+		{Launcher: "mpiexec (Hydra, -pmi-port)", Rank: "PMI_ID", Needs: "PMI_PORT"},
+		{Launcher: "a PMIx launcher", Rank: "PMIX_RANK", Needs: "PMIX_NAMESPACE"},
+		{Launcher: "srun", Rank: "SLURM_PROCID", Size: "SLURM_STEP_NUM_TASKS", Needs: "SLURM_STEP_ID"},
+		{Launcher: "horovodrun", Rank: "HOROVOD_RANK", Size: "HOROVOD_SIZE"},
+		{Launcher: "torchrun", Rank: TorchRank, Size: TorchSize},
+	}
+}
+
+// IsForeignIdentity tells whether name is a variable by which another launcher
+// tells its children who they are. A rank that inherits one beside our own may
+// be taken, by itself or by a library in it, for a member of the outer job.
+func IsForeignIdentity(name string) bool {
+	for _, p := range [...]string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	switch name {
+	case TorchRank, TorchSize, TorchLocalRank, TorchLocalSize, TorchAddr, TorchPort,
+		"GROUP_RANK", TorchGroupSize, "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE",
+		TFConfig,
+		"OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE",
+		"HYDI_CONTROL_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+		"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS",
+		"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS",
+		"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+		"HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE":
+		return true
+	}
+	return false
+}
