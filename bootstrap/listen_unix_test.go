@@ -1,0 +1,83 @@
+//go:build unix
+
+package bootstrap
+
+import (
+	"net"
+	"os"
+	"syscall"
+	"testing"
+)
+
+// handed is a listener's descriptor as a launcher would hand it: open, and not
+// close-on-exec.
+func handed(t *testing.T) (fd int, addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if fd, err = syscall.Dup(int(file.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	return fd, l.Addr().String()
+}
+
+func TestInheritedListenerIsTakenOnceAndNotPassedOn(t *testing.T) {
+	fd, addr := handed(t)
+	j := newJob("test")
+	j.Size, j.Root, j.listenFD = 2, addr, fd
+	l, err := j.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Addr().String() != addr {
+		t.Errorf("got %s, want %s", l.Addr(), addr)
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		flags, _, _ := syscall.Syscall(syscall.SYS_FCNTL, fd, syscall.F_GETFD, 0)
+		if flags&syscall.FD_CLOEXEC == 0 {
+			t.Error("children would inherit the listener")
+		}
+	})
+	l.Close()
+	// Closed in order, the same job may begin again: the address is free.
+	again, err := j.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
+// A child of rank 0 has rank 0's variables but not its descriptor: whatever has
+// that number is not touched.
+func TestDescriptorThatIsNoListenerIsLeftAlone(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	j := newJob("test")
+	j.Size, j.Root, j.listenFD = 2, free(t), int(r.Fd())
+	l, err := j.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if l.Addr().String() != j.Root {
+		t.Errorf("got %s, want %s", l.Addr(), j.Root)
+	}
+	if _, err := w.Write([]byte("x")); err != nil {
+		t.Errorf("the descriptor was closed: %v", err)
+	}
+}
