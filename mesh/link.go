@@ -1,0 +1,295 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// errDuplicate refuses the second of two data Conns between the same ranks.
+var errDuplicate = errors.New("a connection between these ranks is up or on its way already")
+
+// dialLimit bounds how long a data Conn may take to come up.
+const dialLimit = 10 * time.Second
+
+// Data is what carries messages above the data Conns. Its methods may be called
+// on any goroutine and never block.
+type Data interface {
+	// Sink is asked once per peer, before its first frame.
+	Sink(l *Link) transport.Sink
+	// LinkDown says that the Conn to a peer broke, or never came up; it comes
+	// once per Link, and nothing arrives on that Link afterwards.
+	LinkDown(rank int, err error)
+}
+
+type linkState uint8
+
+const (
+	linkIdle      linkState = iota // nobody needed it yet
+	linkDialing                    // this side dials
+	linkAccepting                  // the peer's Conn was admitted, or its dial has won
+	linkOpening                    // frames queued meanwhile are being sent, in order
+	linkUp
+	linkFailed
+)
+
+// A Link is the data Conn to one peer. It is opened when it is first needed;
+// frames sent before that wait in it, bounded by the credits of the layer above.
+//
+// Send may be called by anyone. At most one goroutine at a time is in Progress:
+// the word role is taken by compare-and-swap for one call, and never waited for.
+type Link struct {
+	Rank int // the peer's
+
+	m       *Mesh
+	role    atomic.Uint32 // 1 while somebody is in the Conn's Progress
+	armed   atomic.Bool   // the Conn holds our wake-up
+	polls   atomic.Uint32 // counts turns of waiters; the ticker looks for links that rest
+	conn    atomic.Pointer[upConn]
+	onReady func()                // l.ready, bound once
+	doom    atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
+
+	mu      sync.Mutex // guards what follows
+	state   linkState
+	pending transport.Queue
+	sink    transport.Sink
+	err     error
+}
+
+// upConn is a Conn with the Sink that its frames go to.
+type upConn struct {
+	transport.Conn
+	sink transport.Sink
+}
+
+// Conn is the peer's Conn once it is up, else nil; for abilities.
+func (l *Link) Conn() transport.Conn {
+	if c := l.conn.Load(); c != nil {
+		return c.Conn
+	}
+	return nil
+}
+
+// Send queues f on the Conn, and opens the Conn when this is its first use. It
+// never blocks; f.Done may run before it returns. Frames of one goroutine keep
+// their order.
+func (l *Link) Send(f *transport.Frame) {
+	if c := l.conn.Load(); c != nil {
+		c.Send(f)
+		return
+	}
+	l.mu.Lock()
+	switch l.state {
+	case linkFailed:
+		err := l.err
+		l.mu.Unlock()
+		f.Done(err)
+		return
+	case linkUp:
+		l.mu.Unlock()
+		l.conn.Load().Send(f)
+		return
+	case linkIdle:
+		l.state = linkDialing
+		l.m.links.spawn(l.dial)
+	}
+	l.pending.Push(f)
+	l.mu.Unlock()
+}
+
+// Open starts the dial without sending anything.
+func (l *Link) Open() {
+	l.mu.Lock()
+	if l.state == linkIdle {
+		l.state = linkDialing
+		l.m.links.spawn(l.dial)
+	}
+	l.mu.Unlock()
+}
+
+// dial opens the Conn. When both sides dial at once, the lower rank's dial wins
+// and the other is refused as a duplicate; its Conn comes by acceptData then.
+func (l *Link) dial(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	c, err := l.m.dialLane(ctx, l.Rank, laneData)
+	switch {
+	case errors.Is(err, errDuplicate):
+		l.awaitPeer(ctx)
+	case err != nil:
+		l.fail(err)
+	default:
+		l.install(c, linkDialing)
+	}
+}
+
+// awaitPeer waits for the peer's own Conn after it refused ours.
+func (l *Link) awaitPeer(ctx context.Context) {
+	l.mu.Lock()
+	if l.state == linkDialing {
+		l.state = linkAccepting
+	}
+	l.mu.Unlock()
+	<-ctx.Done() // ends with dialLimit, or by install
+	l.mu.Lock()
+	late := l.state == linkAccepting
+	l.mu.Unlock()
+	if late {
+		l.fail(errors.New("the peer refused our connection in favour of its own, which never came"))
+	}
+}
+
+// mayAcceptData decides, before the peer is told that it is welcome, whether its
+// data Conn is taken: not when one is up, and not when our own dial has precedence.
+func (m *Mesh) mayAcceptData(rank int) error {
+	l := m.Link(rank)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.state {
+	case linkIdle, linkAccepting:
+		l.state = linkAccepting
+		return nil
+	case linkDialing:
+		if m.Rank() < rank {
+			return errDuplicate
+		}
+		l.state = linkAccepting
+		return nil
+	case linkFailed:
+		return l.err
+	}
+	return errDuplicate
+}
+
+// acceptData takes over an admitted data Conn of the peer's.
+func (m *Mesh) acceptData(rank int, c transport.Conn) {
+	m.Link(rank).install(c, linkAccepting)
+}
+
+// install makes c the link's Conn, sends what waited, and starts reading. A Conn
+// that comes when another is there already is closed.
+func (l *Link) install(c transport.Conn, from linkState) {
+	l.mu.Lock()
+	if l.state != from && !(from == linkDialing && l.state == linkAccepting) {
+		l.mu.Unlock()
+		c.Close()
+		return
+	}
+	l.state = linkOpening
+	if l.sink == nil {
+		l.sink = l.m.cfg.Data.Sink(l)
+	}
+	for f := l.pending.Pop(); f != nil; f = l.pending.Pop() {
+		l.mu.Unlock() // Done may run inside Send, and may come back here
+		c.Send(f)
+		l.mu.Lock()
+	}
+	if l.state == linkFailed {
+		l.mu.Unlock()
+		c.Close()
+		return
+	}
+	l.conn.Store(&upConn{Conn: c, sink: l.sink})
+	l.state = linkUp
+	l.mu.Unlock()
+	l.arm()
+}
+
+// fail ends the link: what waits in it and in its Conn is done with err, the
+// layer above is told, and the control plane is asked for a verdict.
+func (l *Link) fail(err error) {
+	if l.end(err) {
+		l.m.cfg.Data.LinkDown(l.Rank, err)
+		l.m.Suspect(l.Rank, err)
+	}
+}
+
+// end closes the link without telling anyone; false when it had ended before.
+func (l *Link) end(err error) bool {
+	l.mu.Lock()
+	if l.state == linkFailed {
+		l.mu.Unlock()
+		return false
+	}
+	l.state, l.err = linkFailed, err
+	waiting := l.pending
+	l.pending = transport.Queue{}
+	l.mu.Unlock()
+	if c := l.conn.Load(); c != nil {
+		c.Close()
+		l.quiesce()
+	}
+	for f := waiting.Pop(); f != nil; f = waiting.Pop() {
+		f.Done(err)
+	}
+	return true
+}
+
+// quiesce returns once nobody is in the closed Conn's Progress: from then on no
+// receive's buffer is written into. Progress never blocks, so this is short.
+func (l *Link) quiesce() {
+	for !l.role.CompareAndSwap(0, 1) {
+		runtime.Gosched()
+	}
+	l.role.Store(0)
+}
+
+// Doom ends the link because of what arrived on it. A Sink calls it from within
+// Progress; the link ends when that has returned.
+func (l *Link) Doom(err error) { l.doom.CompareAndSwap(nil, &err) }
+
+// End ends the link without a suspicion: the peer is known to be gone.
+func (l *Link) End(err error) { l.end(err) }
+
+// Progress moves the link once, unless another goroutine is doing so.
+func (l *Link) Progress() transport.State {
+	c := l.conn.Load()
+	if c == nil {
+		return transport.Idle
+	}
+	if !l.role.CompareAndSwap(0, 1) {
+		return transport.Busy
+	}
+	state, err := c.Progress(c.sink)
+	l.role.Store(0)
+	if why := l.doom.Load(); why != nil && err == nil {
+		err = *why
+	}
+	if err != nil {
+		l.fail(err)
+		return transport.Idle
+	}
+	return state
+}
+
+// arm leaves our wake-up with the Conn, unless it lies there already.
+func (l *Link) arm() {
+	if c := l.conn.Load(); c != nil && l.armed.CompareAndSwap(false, true) {
+		c.Arm(l.onReady)
+	}
+}
+
+// readyTurns bounds how long one link keeps the transport's goroutine.
+const readyTurns = 64
+
+// ready runs on the transport's goroutine when the Conn could move something
+// and nobody waits for it. A waiter that holds the role arms again on leaving.
+func (l *Link) ready() {
+	l.armed.Store(false)
+	for range readyTurns {
+		switch l.Progress() {
+		case transport.Busy:
+			l.m.links.unarmed()
+			return
+		case transport.Idle:
+			l.arm()
+			return
+		}
+	}
+	l.arm() // what is left to move fires at once
+}

@@ -1,0 +1,142 @@
+package mesh
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// tick is how long a link that nobody waits for may stay without a wake-up armed.
+// It bounds how late a frame is noticed while the program computes.
+const tick = 5 * time.Millisecond
+
+// links are the data Links of one rank, and the goroutines that serve them: one
+// per dial under way, and a ticker that sleeps while every link is armed.
+type links struct {
+	peer []*Link
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu     sync.Mutex // guards closed against spawn
+	closed bool
+
+	ticking atomic.Bool   // the ticker is awake, and will look at every link again
+	kick    chan struct{} // wakes the ticker; holds one
+}
+
+func (ls *links) init(m *Mesh) {
+	ls.ctx, ls.cancel = context.WithCancel(context.Background())
+	ls.kick = make(chan struct{}, 1)
+	ls.peer = make([]*Link, m.Size())
+	for r := range ls.peer {
+		l := &Link{Rank: r, m: m}
+		l.onReady = l.ready
+		ls.peer[r] = l
+	}
+	ls.spawn(ls.tickLoop)
+}
+
+// Link is the data link to a rank; it need not be up.
+func (m *Mesh) Link(rank int) *Link { return m.links.peer[rank] }
+
+// Links are the data links to all ranks, by rank.
+func (m *Mesh) Links() []*Link { return m.links.peer }
+
+// spawn runs f on a goroutine that close waits for; f ends when its ctx does.
+func (ls *links) spawn(f func(context.Context)) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed {
+		return
+	}
+	ls.work.Add(1)
+	go func() {
+		defer ls.work.Done()
+		f(ls.ctx)
+	}()
+}
+
+// close ends every link with err and waits for the goroutines started here.
+func (ls *links) close(err error) {
+	ls.mu.Lock()
+	ls.closed = true
+	ls.mu.Unlock()
+	ls.cancel()
+	for _, l := range ls.peer {
+		l.end(err)
+	}
+	ls.work.Wait()
+}
+
+// unarmed tells the ticker that a link was left without its wake-up. It costs
+// one load while the ticker is awake, which it is between calls in a busy program.
+func (ls *links) unarmed() {
+	if !ls.ticking.Load() && ls.ticking.CompareAndSwap(false, true) {
+		select {
+		case ls.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tickLoop arms links that rest. It sleeps without a timer once all are armed.
+func (ls *links) tickLoop(ctx context.Context) {
+	seen := make([]uint32, len(ls.peer))
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ls.kick:
+			timer.Reset(tick)
+			continue
+		case <-timer.C:
+		}
+		ls.ticking.Store(false) // before looking: who leaves a link from here on kicks
+		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
+			timer.Reset(tick)
+		}
+	}
+}
+
+// armResting arms every link that is up, unarmed and was not polled since the
+// last look; it reports whether one is left that was.
+func (ls *links) armResting(seen []uint32) (again bool) {
+	for r, l := range ls.peer {
+		if l.conn.Load() == nil || l.armed.Load() {
+			continue
+		}
+		if polls := l.polls.Load(); polls != seen[r] {
+			seen[r] = polls
+			again = true
+			continue
+		}
+		l.arm()
+	}
+	return again
+}
+
+// unsender is a Conn that tells how long the wire has refused offered bytes.
+type unsender interface {
+	Unsent() (bytes int, since time.Time)
+}
+
+// checkStall fails links whose wire has refused bytes for the stall limit. The
+// control goroutine calls it now and then.
+func (ls *links) checkStall(now time.Time, limit time.Duration) {
+	for _, l := range ls.peer {
+		c, ok := l.Conn().(unsender)
+		if !ok {
+			continue
+		}
+		if n, since := c.Unsent(); n > 0 && now.Sub(since) > limit {
+			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
+		}
+	}
+}

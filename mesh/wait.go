@@ -1,0 +1,177 @@
+package mesh
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A Waiter is how one goroutine sleeps until something it waits for has
+// happened. Wake may be called by anyone; the rest belongs to that goroutine.
+type Waiter struct {
+	wake  chan struct{}
+	timer *time.Timer
+}
+
+var waiters = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &Waiter{wake: make(chan struct{}, 1), timer: t}
+}}
+
+// NewWaiter takes a Waiter from a pool; Free gives it back.
+func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
+
+// Free returns w to the pool. Nobody may call Wake afterwards.
+func (w *Waiter) Free() {
+	select {
+	case <-w.wake:
+	default:
+	}
+	waiters.Put(w)
+}
+
+// Wake ends the sleep that is under way, or the next one.
+func (w *Waiter) Wake() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// An Event is what a goroutine waits for. Happened is called often and must be
+// cheap; once true it stays true until the wait has returned.
+type Event interface {
+	Happened() bool
+}
+
+// A Patience bounds a wait. It is asked when the waiter goes to sleep and each
+// time the moment it named has come; it must not block.
+type Patience interface {
+	// Until is the next moment at which Due wants to be called; zero: never.
+	Until() time.Time
+	// Due is called then; an error ends the wait.
+	Due() error
+}
+
+// How a waiter polls before it sleeps. Ranks that are processes of their own
+// cores poll for a bounded time; ranks that share a process or a core hand it
+// over between polls and sleep soon.
+const (
+	pollTime   = 50 * time.Microsecond
+	pollsLocal = 24
+	ctxEvery   = 8
+	mostPolled = 32 // links; a wait for more sleeps at once
+)
+
+// Wait returns nil once ev has happened, and otherwise ctx's or p's error. Who
+// makes ev happen calls w.Wake afterwards. While it waits it moves the links in
+// ls itself; every other link has its wake-up. p may be nil.
+func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...*Link) error {
+	if ev.Happened() {
+		return nil
+	}
+	if len(ls) <= mostPolled && m.poll(ctx, ev, ls) {
+		return nil
+	}
+	for {
+		for _, l := range ls {
+			l.arm()
+		}
+		if ev.Happened() {
+			return nil
+		}
+		if err := w.sleep(ctx, p); err != nil {
+			return err
+		}
+		if ev.Happened() {
+			return nil
+		}
+	}
+}
+
+// poll moves the links until ev has happened or it is time to sleep.
+func (m *Mesh) poll(ctx context.Context, ev Event, ls []*Link) bool {
+	var end time.Time
+	for i := 0; ; i++ {
+		moved := false
+		for _, l := range ls {
+			if l.Progress() == transport.Moved {
+				moved = true
+			}
+		}
+		if ev.Happened() {
+			m.leave(ls)
+			return true
+		}
+		if moved {
+			end = time.Time{}
+			i = 0
+		}
+		if i%ctxEvery == ctxEvery-1 && ctx.Err() != nil {
+			return false
+		}
+		if m.inProcess {
+			if i >= pollsLocal {
+				return false
+			}
+			runtime.Gosched()
+			continue
+		}
+		if i%ctxEvery == ctxEvery-1 {
+			now := time.Now()
+			if end.IsZero() {
+				end = now.Add(pollTime)
+			} else if now.After(end) {
+				return false
+			}
+		}
+		if m.crowded {
+			yieldCore()
+		}
+	}
+}
+
+// leave notes that a waiter has left links that may have no wake-up.
+func (m *Mesh) leave(ls []*Link) {
+	for _, l := range ls {
+		l.polls.Add(1)
+		if !l.armed.Load() {
+			m.links.unarmed()
+		}
+	}
+}
+
+// sleep parks until Wake, the end of ctx, or an error of p's.
+func (w *Waiter) sleep(ctx context.Context, p Patience) error {
+	for {
+		var due <-chan time.Time
+		if p != nil {
+			if at := p.Until(); !at.IsZero() {
+				w.timer.Reset(time.Until(at))
+				due = w.timer.C
+			}
+		}
+		select {
+		case <-w.wake:
+			w.stop(due)
+			return nil
+		case <-ctx.Done():
+			w.stop(due)
+			return ctx.Err()
+		case <-due:
+			if err := p.Due(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *Waiter) stop(due <-chan time.Time) {
+	if due != nil {
+		w.timer.Stop()
+	}
+}

@@ -1,0 +1,217 @@
+package rendezvous
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+type frameKind uint8
+
+const (
+	kindEager frameKind = iota + 1
+	kindOffer
+	kindRequest
+	kindData
+	kindCredit
+	kindWithdraw
+	kindDrop
+	kindBye
+	kindTook
+	kindName
+	kindEnd // one past the last
+)
+
+const (
+	flagNamed = 1 << iota
+	flagDead
+	flagToken
+	flagSum
+)
+
+// maxDims is the most dimensions a named tensor may have.
+const maxDims = 8
+
+// maxBytes is the largest message; what claims more is a lie.
+const maxBytes = 1 << 46
+
+// head is a frame's head in decoded form; doc.go has its layout.
+type head struct {
+	kind   frameKind
+	flags  uint8
+	dtype  uint8
+	ndim   uint8
+	id     uint32
+	credit uint32
+
+	context uint64
+	tag     int32
+	size    uint64
+	print   uint64
+
+	step uint64
+	name uint32
+	dims [maxDims]int64
+
+	receive uint32
+	offset  uint64
+	token   transport.Token
+
+	sum uint32 // the body's, with flagSum
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+const commonHead = 12
+
+// encode writes h to b and returns the head's length.
+func (h *head) encode(b *[transport.MaxHead]byte) int {
+	le := binary.LittleEndian
+	b[0], b[1], b[2], b[3] = byte(h.kind), h.flags, h.dtype, h.ndim
+	le.PutUint32(b[4:], h.id)
+	le.PutUint32(b[8:], h.credit)
+	n := commonHead
+	switch h.kind {
+	case kindEager, kindOffer:
+		le.PutUint64(b[12:], h.context)
+		le.PutUint32(b[20:], uint32(h.tag))
+		le.PutUint64(b[24:], h.size)
+		le.PutUint64(b[32:], h.print)
+		n = 40
+		if h.flags&flagNamed != 0 {
+			le.PutUint64(b[40:], h.step)
+			le.PutUint32(b[48:], h.name)
+			n = 52
+			for _, d := range h.dims[:h.ndim] {
+				le.PutUint64(b[n:], uint64(d))
+				n += 8
+			}
+		}
+	case kindRequest:
+		le.PutUint32(b[12:], h.receive)
+		le.PutUint64(b[16:], h.size)
+		n = 24
+		if h.flags&flagToken != 0 {
+			n += copy(b[24:], h.token[:])
+		}
+	case kindData:
+		le.PutUint64(b[12:], h.offset)
+		le.PutUint64(b[20:], h.size)
+		n = 28
+	}
+	if h.flags&flagSum != 0 {
+		le.PutUint32(b[n:], h.sum)
+		n += 4
+	}
+	le.PutUint32(b[n:], crc32.Checksum(b[:n], castagnoli))
+	return n + 4
+}
+
+// length is how long a head with these first bytes must be, without its CRC.
+func (h *head) length() int {
+	n := commonHead
+	switch h.kind {
+	case kindEager, kindOffer:
+		n = 40
+		if h.flags&flagNamed != 0 {
+			n = 52 + 8*int(h.ndim)
+		}
+	case kindRequest:
+		n = 24
+		if h.flags&flagToken != 0 {
+			n += len(h.token)
+		}
+	case kindData:
+		n = 28
+	}
+	if h.flags&flagSum != 0 {
+		n += 4
+	}
+	return n
+}
+
+// decode reads a head that announces body bytes. Every error means that the
+// peer, or the wire, lies; the link is not to be trusted further.
+func (h *head) decode(b []byte, body int) error {
+	if len(b) < commonHead+4 || len(b) > transport.MaxHead {
+		return fmt.Errorf("a head of %d bytes", len(b))
+	}
+	le := binary.LittleEndian
+	end := len(b) - 4
+	if got, want := crc32.Checksum(b[:end], castagnoli), le.Uint32(b[end:]); got != want {
+		return fmt.Errorf("a head with checksum %08x instead of %08x", got, want)
+	}
+	*h = head{
+		kind: frameKind(b[0]), flags: b[1], dtype: b[2], ndim: b[3],
+		id: le.Uint32(b[4:]), credit: le.Uint32(b[8:]),
+	}
+	if h.kind == 0 || h.kind >= kindEnd {
+		return fmt.Errorf("a frame of unknown kind %d", h.kind)
+	}
+	if h.ndim > maxDims {
+		return fmt.Errorf("a tensor of %d dimensions; at most %d are allowed", h.ndim, maxDims)
+	}
+	if want := h.length(); want != end {
+		return fmt.Errorf("a head of %d bytes where its kind has %d", len(b), want+4)
+	}
+	h.decodeRest(b)
+	return h.check(body)
+}
+
+func (h *head) decodeRest(b []byte) {
+	le := binary.LittleEndian
+	switch h.kind {
+	case kindEager, kindOffer:
+		h.context = le.Uint64(b[12:])
+		h.tag = int32(le.Uint32(b[20:]))
+		h.size = le.Uint64(b[24:])
+		h.print = le.Uint64(b[32:])
+		if h.flags&flagNamed != 0 {
+			h.step = le.Uint64(b[40:])
+			h.name = le.Uint32(b[48:])
+			for i := range h.dims[:h.ndim] {
+				h.dims[i] = int64(le.Uint64(b[52+8*i:]))
+			}
+		}
+	case kindRequest:
+		h.receive = le.Uint32(b[12:])
+		h.size = le.Uint64(b[16:])
+		if h.flags&flagToken != 0 {
+			copy(h.token[:], b[24:])
+		}
+	case kindData:
+		h.offset = le.Uint64(b[12:])
+		h.size = le.Uint64(b[20:])
+	}
+	if h.flags&flagSum != 0 {
+		h.sum = le.Uint32(b[len(b)-8:])
+	}
+}
+
+// check compares what the head says of its body with the body announced.
+func (h *head) check(body int) error {
+	want := uint64(0)
+	switch h.kind {
+	case kindEager, kindData:
+		want = h.size
+	case kindName:
+		if body < 1 || body > maxName {
+			return fmt.Errorf("a name of %d bytes; 1 to %d are allowed", body, maxName)
+		}
+		return nil
+	}
+	if h.size > maxBytes || h.offset > maxBytes {
+		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)
+	}
+	if want != uint64(body) {
+		return fmt.Errorf("a body of %d bytes where the head says %d", body, want)
+	}
+	for _, d := range h.dims[:h.ndim] {
+		if d < 0 {
+			return fmt.Errorf("a tensor with dimension %d", d)
+		}
+	}
+	return nil
+}

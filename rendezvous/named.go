@@ -1,0 +1,303 @@
+package rendezvous
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+const (
+	maxName  = 1 << 10 // bytes of a tensor's name
+	maxNames = 1 << 16 // names on one link; each is sent once
+	maxEnded = 1 << 12 // ended steps that are remembered
+)
+
+// A Tensor is what a named message carries besides its key.
+type Tensor struct {
+	DType tensor.DType
+	Shape []int // at most 8 dimensions
+	Dead  bool  // the producer did not run; Data is empty
+	Data  []byte
+}
+
+func (t *Tensor) describe(h *head) {
+	h.dtype, h.ndim = uint8(t.DType), uint8(len(t.Shape))
+	for i, d := range t.Shape {
+		h.dims[i] = int64(d)
+	}
+	if t.Dead {
+		h.flags |= flagDead
+	}
+}
+
+// into fills t with what the envelope says.
+func (env *envelope) into(t *Tensor) {
+	t.DType, t.Dead = tensor.DType(env.dtype), env.dead
+	t.Shape = make([]int, env.ndim)
+	for i := range t.Shape {
+		t.Shape[i] = int(env.dims[i])
+	}
+}
+
+// steps are the steps of all spaces: what each holds, and which are over.
+type steps struct {
+	held  map[stepID]int64
+	ended map[stepID]error
+	order []stepID // of ended, oldest first
+}
+
+type stepID struct {
+	context, step uint64
+}
+
+func (st *steps) over(context, step uint64) bool {
+	_, over := st.ended[stepID{context, step}]
+	return over
+}
+
+func (st *steps) end(id stepID, err error) {
+	if st.ended == nil {
+		st.ended = make(map[stepID]error)
+	}
+	if len(st.order) >= maxEnded {
+		delete(st.ended, st.order[0])
+		st.order = st.order[:copy(st.order, st.order[1:])]
+	}
+	st.ended[id] = err
+	st.order = append(st.order, id)
+	delete(st.held, id)
+}
+
+func (st *steps) hold(id stepID, n int64) {
+	if st.held == nil {
+		st.held = make(map[stepID]int64)
+	}
+	st.held[id] += n
+	if st.held[id] == 0 {
+		delete(st.held, id)
+	}
+}
+
+// SendNamed sends a tensor by name, within a step, to a rank. It never blocks:
+// t.Data belongs to the engine until done has run, once, with nil when the bytes
+// are the caller's again. What a step's sends may hold is bounded by StepBytes;
+// beyond it SendNamed fails at once with fault.Exhausted and done is not called.
+// done runs on whatever goroutine moved the bytes; it must not block.
+func (s *Space) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
+	e := s.e
+	if err := e.checkNamed(name, &t); err != nil {
+		return err
+	}
+	id := stepID{s.id, step}
+	size := int64(len(t.Data) + envelopeCost)
+	e.mu.Lock()
+	defer e.release()
+	switch err, over := e.steps.ended[id]; {
+	case over:
+		return err
+	case e.steps.held[id]+size > e.cfg.StepBytes:
+		return e.stepFull(id, name, size)
+	case e.peers[to].namesFull(name):
+		return fault.New(fault.Exhausted, "send", e.cfg.Rank, "more than %d names to rank %d; reuse names over the steps", maxNames, to)
+	}
+	e.steps.hold(id, size)
+	op := e.take()
+	op.tensor = &t
+	op.finished = func(op *Op) {
+		err := op.err
+		e.mu.Lock()
+		if _, over := e.steps.ended[id]; !over {
+			e.steps.hold(id, -size)
+		}
+		e.recycle(op)
+		e.release()
+		if done != nil {
+			done(err)
+		}
+	}
+	k := key{source: int32(e.cfg.Rank), tag: namedTag, step: step, name: name}
+	e.begin(op, s, to, k, 0, t.Data, Auto)
+	return nil
+}
+
+func (e *Engine) checkNamed(name string, t *Tensor) error {
+	switch {
+	case name == "" || len(name) > maxName:
+		return e.misuse("send", "a tensor's name has 1 to %d bytes, not %d", maxName, len(name))
+	case len(t.Shape) > maxDims:
+		return e.misuse("send", "tensor %q has %d dimensions; at most %d are allowed", name, len(t.Shape), maxDims)
+	}
+	for _, d := range t.Shape {
+		if d < 0 {
+			return e.misuse("send", "tensor %q has dimension %d", name, d)
+		}
+	}
+	return nil
+}
+
+// stepFull names the largest tensors that a step holds.
+func (e *Engine) stepFull(id stepID, name string, size int64) error {
+	var ops []*Op
+	for _, p := range e.peers {
+		for _, list := range []*opList{&p.pending, &p.sends} {
+			for op := list.first; op != nil; op = op.next {
+				if op.tensor != nil && op.space.id == id.context && op.key.step == id.step {
+					ops = append(ops, op)
+				}
+			}
+		}
+	}
+	sort.Slice(ops, func(i, j int) bool { return len(ops[i].buf) > len(ops[j].buf) })
+	var largest []string
+	for _, op := range ops[:min(3, len(ops))] {
+		largest = append(largest, fmt.Sprintf("%q to rank %d (%d bytes)", op.key.name, op.peer.rank, len(op.buf)))
+	}
+	return fault.New(fault.Exhausted, "send", e.cfg.Rank,
+		"step %d holds %d bytes, and tensor %q of %d more would pass StepBytes of %d; the largest not yet received: %s",
+		id.step, e.steps.held[id], name, size, e.cfg.StepBytes, strings.Join(largest, ", "))
+}
+
+func (p *peer) namesFull(name string) bool {
+	_, known := p.namesOut[name]
+	return !known && len(p.namesOut) >= maxNames
+}
+
+// nameID is the number of a name on this link; a new name is sent in full first.
+func (p *peer) nameID(name string) uint32 {
+	id, ok := p.namesOut[name]
+	if !ok {
+		id = uint32(len(p.namesOut) + 1)
+		p.namesOut[name] = id
+		p.sayBody(head{kind: kindName, id: id}, []byte(name))
+	}
+	return id
+}
+
+// RecvNamed receives a tensor by name. Its bytes go into buf; with a nil buf
+// they get a slice of their own, at most StepBytes large.
+func (s *Space) RecvNamed(ctx context.Context, p mesh.Patience, step uint64, from int, name string, buf []byte) (Tensor, error) {
+	op := s.postNamed(step, from, name, buf, nil)
+	err := s.e.wait(ctx, op, p)
+	t := op.received()
+	op.Free()
+	return t, err
+}
+
+// OnNamed leaves a callback for a tensor: got runs once, on the goroutine that
+// moved the last of it, must not block, and may send.
+func (s *Space) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) {
+	s.postNamed(step, from, name, buf, func(op *Op) {
+		t, err := op.received(), op.err
+		op.Free()
+		got(t, err)
+	})
+}
+
+func (op *Op) received() Tensor {
+	t := *op.tensor
+	t.Data = op.buf
+	return t
+}
+
+func (s *Space) postNamed(step uint64, from int, name string, buf []byte, finished func(*Op)) *Op {
+	e := s.e
+	e.mu.Lock()
+	op := e.take()
+	op.space, op.buf, op.whole = s, buf, buf
+	op.key = key{source: int32(from), tag: namedTag, step: step, name: name}
+	op.tensor, op.alloc, op.finished = &Tensor{}, buf == nil, finished
+	if err, over := e.steps.ended[stepID{s.id, step}]; over {
+		e.finish(op, err)
+	} else {
+		e.post(op)
+	}
+	e.release()
+	return op
+}
+
+// FloodStep is the kind of the flood that ends a step; its body goes to StepEnded.
+const FloodStep = 's'
+
+// EndStep ends a step on every rank of the job: what waits in it fails, what
+// still comes for it is dropped. A nil cause is the ordinary end.
+func (s *Space) EndStep(step uint64, cause error) {
+	text := ""
+	if cause != nil {
+		text = cause.Error()
+	}
+	body := binary.LittleEndian.AppendUint64(nil, s.id)
+	body = binary.LittleEndian.AppendUint64(body, step)
+	body = append(body, text[:min(len(text), 1<<10)]...)
+	s.e.endStep(stepID{s.id, step}, s.e.cfg.Rank, text)
+	s.e.m.Flood(FloodStep, body)
+}
+
+// StepEnded acts on another rank's EndStep.
+func (e *Engine) StepEnded(from int, body []byte) {
+	if len(body) < 16 {
+		return
+	}
+	id := stepID{binary.LittleEndian.Uint64(body), binary.LittleEndian.Uint64(body[8:])}
+	e.endStep(id, from, string(body[16:]))
+}
+
+func (e *Engine) endStep(id stepID, by int, text string) {
+	err := fault.New(fault.Closed, "step", e.cfg.Rank, "step %d was ended by rank %d", id.step, by)
+	if text != "" {
+		err = &fault.Error{Kind: fault.Canceled, Op: "step", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: by}},
+			Err: fmt.Errorf("step %d was aborted: %s", id.step, text)}
+	}
+	e.mu.Lock()
+	defer e.release()
+	if e.steps.over(id.context, id.step) {
+		return
+	}
+	e.steps.end(id, err)
+	if s := e.spaces[id.context]; s != nil {
+		s.failStep(id.step, err)
+	}
+}
+
+// failStep ends what a step has under way in this space.
+func (s *Space) failStep(step uint64, err error) {
+	e := s.e
+	in := func(k key) bool { return k.tag == namedTag && k.step == step }
+	s.eachPosted(func(op *Op) {
+		if in(op.key) {
+			s.table.unpost(op)
+			e.finish(op, err)
+		}
+	})
+	for op := s.matched.first; op != nil; {
+		next := op.next
+		if in(op.key) {
+			e.retire(op, err)
+		}
+		op = next
+	}
+	for m := s.table.arrivals.first; m != nil; {
+		next := m.later
+		if in(m.key) {
+			s.table.remove(m)
+			e.refuse(m)
+		}
+		m = next
+	}
+	for _, p := range e.peers {
+		for _, list := range []*opList{&p.pending, &p.sends} {
+			for op := list.first; op != nil; {
+				next := op.next
+				if op.space == s && op.tensor != nil && in(op.key) {
+					p.endSend(op, err)
+				}
+				op = next
+			}
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package rendezvous
+
+import (
+	"sync/atomic"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A phase is where an Op stands. The engine's lock guards it.
+type phase uint8
+
+const (
+	phaseIdle    phase = iota
+	phasePending       // a send that waits for credit, or for nothing but its turn
+	phaseOffered       // a send whose offer is out
+	phaseFlowing       // a send whose bytes belong to the Conn
+	phasePosted        // a receive in the table
+	phaseMatched       // a receive that has met its message
+	phaseDone
+)
+
+// An Op is one send or one receive under way. The goroutine that started it
+// waits for it and frees it; everything else in it belongs to the engine.
+type Op struct {
+	e     *Engine
+	space *Space
+	key   key    // a receive's pattern; a send's own key as its receiver sees it
+	buf   []byte // the caller's until the op is done
+	whole []byte // a posted receive's buffer before it was cut to its message
+	print uint64
+	phase phase
+	send  bool
+
+	done   atomic.Bool
+	waiter atomic.Pointer[mesh.Waiter]
+	err    error
+
+	// In the table, or in a peer's lists.
+	order      uint64
+	prev, next *Op
+	posted     bool
+
+	peer *peer  // a send's receiver; a matched receive's sender
+	id   uint32 // the offer's, or the receive's
+
+	// Sends.
+	sent     int      // bytes handed to frames
+	flying   int      // frames that belong to the Conn
+	pull     bool     // its bytes wait for a request
+	local    *message // of a send to this rank itself, while no receive has met it
+	token    transport.Token
+	request  uint32 // the receive id at the peer
+	frames   [2]dataFrame
+	detached bool // nobody waits: the engine frees it
+	spilled  int64
+	tensor   *Tensor // a named send's, or what a named receive got
+	finished func(*Op)
+
+	// Receives.
+	match    envelope
+	arrived  int
+	offer    uint32   // the offer that it met, until its bytes begin to come
+	claimed  *message // the message that it met while its bytes were arriving
+	touching bool     // buf is being written into right now, or shown to the sender
+	leaving  error    // what it ends with once nothing touches buf
+	unexpose func()
+	alloc    bool // a named receive without a buffer gets one of the message's size
+}
+
+// An envelope is what is known of a message without its bytes.
+type envelope struct {
+	source int
+	tag    int32
+	size   int
+	print  uint64
+	dead   bool
+	dtype  uint8
+	ndim   uint8
+	dims   [maxDims]int64
+}
+
+// dataFrame is a frame with room for its head.
+type dataFrame struct {
+	transport.Frame
+	room [transport.MaxHead]byte
+	busy bool
+}
+
+// Happened reports whether the op is done; see mesh.Event.
+func (op *Op) Happened() bool { return op.done.Load() }
+
+// Err is the op's error once it is done.
+func (op *Op) Err() error { return op.err }
+
+// Source is the job's rank that the received message came from.
+func (op *Op) Source() int { return op.match.source }
+
+// Tag is the received message's tag.
+func (op *Op) Tag() int { return int(op.match.tag) }
+
+// Bytes is the received message's size.
+func (op *Op) Bytes() int { return op.match.size }
+
+// take gets an op from the free list; e.mu is held.
+func (e *Engine) take() *Op {
+	op := e.freeOps
+	if op == nil {
+		op = &Op{e: e}
+		for i := range op.frames {
+			f := &op.frames[i]
+			f.Done = func(err error) { op.frameDone(f, err) }
+		}
+		return op
+	}
+	e.freeOps = op.next
+	op.next = nil
+	return op
+}
+
+// Free gives a finished op back. The caller must not touch it afterwards.
+func (op *Op) Free() {
+	op.e.mu.Lock()
+	op.e.recycle(op)
+	op.e.mu.Unlock()
+}
+
+func (e *Engine) recycle(op *Op) {
+	op.space, op.buf, op.whole, op.err, op.peer, op.tensor, op.finished, op.claimed = nil, nil, nil, nil, nil, nil, nil, nil
+	op.key, op.match = key{}, envelope{}
+	op.phase, op.send, op.posted, op.detached = phaseIdle, false, false, false
+	op.pull, op.local = false, nil
+	op.sent, op.flying, op.arrived, op.spilled = 0, 0, 0, 0
+	op.id, op.request, op.offer, op.print, op.order = 0, 0, 0, 0, 0
+	op.token = transport.Token{}
+	op.touching, op.leaving, op.unexpose, op.alloc = false, nil, nil, false
+	op.waiter.Store(nil)
+	op.done.Store(false)
+	op.prev, op.next = nil, e.freeOps
+	e.freeOps = op
+}
+
+// finish ends an op; e.mu is held. Whoever waits is woken, a callback is run
+// after the lock is released, and a detached op goes back to the free list.
+func (e *Engine) finish(op *Op, err error) {
+	if op.phase == phaseDone {
+		return
+	}
+	switch op.phase {
+	case phasePending:
+		op.peer.pending.remove(op)
+	case phaseOffered, phaseFlowing:
+		op.peer.sends.remove(op)
+	case phaseMatched:
+		e.unmatch(op)
+	}
+	op.phase = phaseDone
+	op.err = err
+	e.spilled -= op.spilled
+	op.spilled = 0
+	if op.finished != nil {
+		e.later(chore{do: choreCall, op: op})
+		return
+	}
+	if op.detached {
+		e.lost(op, err)
+		e.recycle(op)
+		return
+	}
+	e.signal(op)
+}
+
+// unmatch forgets what joined a receive with its message.
+func (e *Engine) unmatch(op *Op) {
+	if op.send { // to this rank itself
+		return
+	}
+	op.space.matched.remove(op)
+	if op.id != 0 {
+		delete(op.peer.receives, op.id)
+	}
+	if m := op.claimed; m != nil {
+		op.claimed, m.claim, m.gone = nil, nil, true
+	}
+}
+
+// signal tells the goroutine that waits for op.
+func (e *Engine) signal(op *Op) {
+	op.done.Store(true)
+	if w := op.waiter.Load(); w != nil {
+		w.Wake()
+	}
+}
+
+// lost notes that a send which had been accepted, and whose caller has gone on,
+// could not be delivered: Close reports it.
+func (e *Engine) lost(op *Op, err error) {
+	if err != nil && e.undelivered == nil {
+		e.undelivered = fault.New(fault.PeerLost, "close", e.cfg.Rank,
+			"a message of %d bytes to rank %d that Send had accepted was not delivered: %w", len(op.buf), op.peer.rank, err)
+	}
+}
+
+// retire ends an op from outside the exchange: at once, or, while a Conn writes
+// into its buffer, as soon as that has ended. e.mu is held.
+func (e *Engine) retire(op *Op, err error) {
+	switch {
+	case op.phase == phaseDone:
+	case op.unexpose != nil:
+		op.leaving = err
+		e.later(chore{do: choreRetire, op: op})
+	case op.touching || op.flying > 0:
+		op.leaving = err
+	default:
+		e.finish(op, err)
+	}
+}

@@ -1,0 +1,284 @@
+package rendezvous
+
+import (
+	"hash/crc32"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A peer is the exchange with one other rank: what may still be sent to it, what
+// is on its way, both ways, and the frames that wait for their turn. It is the
+// Sink of that rank's Link. The engine's lock guards it.
+type peer struct {
+	e    *Engine
+	rank int
+	link *mesh.Link
+
+	out      transport.Queue // frames in the order they were decided
+	flushing bool            // one goroutine is sending from out
+	listed   bool            // in e.dirty
+	unsent   int             // frames that the Conn has not done yet
+
+	credit  int64 // what may be sent before the peer gives some back
+	owed    int64 // what we have to give back
+	held    int64 // what the peer has used of its credit, and we keep
+	pending opList
+	sends   opList // offered or flowing
+
+	offers      map[uint32]*Op
+	receives    map[uint32]*Op
+	nextOffer   uint32
+	nextReceive uint32
+	offered     map[uint32]*message // offers of the peer's that no receive has met
+
+	in inbound
+
+	namesOut map[string]uint32
+	namesIn  map[uint32]string
+
+	broken error // the Conn broke; a verdict follows
+	gone   error // the verdict, or the goodbye: what calls that need it get
+	said   bool  // our bye is out
+	took   bool  // and was answered
+}
+
+// inbound is the frame whose body is arriving.
+type inbound struct {
+	active bool
+	h      head
+	op     *Op
+	msg    *message
+	name   []byte
+	into   []byte
+}
+
+func newPeer(e *Engine, rank int) *peer {
+	return &peer{
+		e: e, rank: rank,
+		credit:   minCredit,
+		owed:     int64(e.cfg.Credit - minCredit),
+		offers:   make(map[uint32]*Op),
+		receives: make(map[uint32]*Op),
+		offered:  make(map[uint32]*message),
+		namesOut: make(map[string]uint32),
+		namesIn:  make(map[uint32]string),
+	}
+}
+
+// A ctlFrame is a frame of the exchange's own. It goes back to a free list.
+type ctlFrame struct {
+	transport.Frame
+	room [transport.MaxHead]byte
+	next *ctlFrame
+	peer *peer
+}
+
+func (e *Engine) takeCtl(p *peer) *ctlFrame {
+	c := e.freeCtl
+	if c == nil {
+		c = &ctlFrame{}
+		c.Done = func(error) {
+			e.mu.Lock()
+			c.peer.unsent--
+			c.peer, c.Body = nil, nil
+			c.next, e.freeCtl = e.freeCtl, c
+			e.release()
+		}
+	} else {
+		e.freeCtl = c.next
+	}
+	c.peer = p
+	return c
+}
+
+// say queues a frame without a body.
+func (p *peer) say(h head) { p.sayBody(h, nil) }
+
+// sayBody queues a frame with a small body.
+func (p *peer) sayBody(h head, body []byte) {
+	c := p.e.takeCtl(p)
+	h.credit = p.giveBack()
+	c.Head = c.room[:h.encode(&c.room)]
+	c.Body = body
+	p.push(&c.Frame)
+}
+
+// push queues a frame for flush; e.mu is held.
+func (p *peer) push(f *transport.Frame) {
+	p.out.Push(f)
+	p.unsent++
+	if !p.listed && !p.flushing {
+		p.listed = true
+		p.e.dirty = append(p.e.dirty, p)
+	}
+}
+
+// flush sends what is queued. It is entered and left with e.mu held, and lets go
+// of it around each Send. Another goroutine that is at it already goes on with
+// ours: that is what keeps frames in the order in which they were decided.
+func (p *peer) flush() {
+	p.listed = false
+	if p.flushing {
+		return
+	}
+	p.flushing = true
+	for f := p.out.Pop(); f != nil; f = p.out.Pop() {
+		p.e.mu.Unlock()
+		p.link.Send(f)
+		p.e.mu.Lock()
+	}
+	p.flushing = false
+}
+
+// giveBack is the credit that the next head takes along.
+func (p *peer) giveBack() uint32 {
+	n := min(p.owed, 1<<31)
+	p.owed -= n
+	return uint32(n)
+}
+
+// owe remembers credit to give back, and sends it by itself when it is much.
+func (p *peer) owe(n int64) {
+	p.held -= n
+	p.owed += n
+	if p.owed >= int64(p.e.cfg.Credit/4) && p.gone == nil && p.broken == nil {
+		p.say(head{kind: kindCredit})
+	}
+}
+
+// hold counts what a message of the peer's takes of its credit. A peer that
+// takes more than it was given is not to be trusted.
+func (p *peer) hold(n int64) bool {
+	p.held += n
+	if p.held > int64(p.e.cfg.Credit) {
+		p.distrust("sent %d bytes beyond its credit of %d", p.held-int64(p.e.cfg.Credit), p.e.cfg.Credit)
+		return false
+	}
+	return true
+}
+
+// granted takes credit that the peer gave back, and lets waiting sends go.
+func (p *peer) granted(n uint32) {
+	p.credit += int64(n)
+	for op := p.pending.first; op != nil && p.affords(); op = p.pending.first {
+		p.pending.remove(op)
+		p.launch(op)
+	}
+}
+
+// Place implements transport.Sink. It runs under the link's role.
+func (p *peer) Place(f transport.Header) []byte {
+	var h head
+	if err := h.decode(f.Head, f.Size); err != nil {
+		p.distrust("sent %v", err)
+		return nil
+	}
+	p.e.mu.Lock()
+	if h.credit > 0 {
+		p.granted(h.credit)
+	}
+	p.in = inbound{active: true, h: h}
+	switch h.kind {
+	case kindEager:
+		p.placeEager(&h)
+	case kindData:
+		p.placeData(&h)
+	case kindName:
+		p.in.name = make([]byte, f.Size)
+		p.in.into = p.in.name
+	}
+	into := p.in.into
+	p.e.release()
+	return into
+}
+
+// Arrived implements transport.Sink.
+func (p *peer) Arrived(f transport.Header, n int) {
+	if n != f.Size {
+		return
+	}
+	p.e.mu.Lock()
+	if !p.in.active { // it went straight into memory that we exposed
+		if f.ID != 0 {
+			p.dataArrived(p.receives[f.ID], f.Size)
+		}
+		p.e.release()
+		return
+	}
+	in := p.in
+	p.in = inbound{}
+	if in.h.flags&flagSum != 0 && in.into != nil {
+		if got := crc32.Checksum(in.into[:f.Size], castagnoli); got != in.h.sum {
+			p.letGo(&in)
+			p.e.release()
+			p.distrust("sent a body with checksum %08x instead of %08x", got, in.h.sum)
+			return
+		}
+	}
+	p.handle(&in)
+	p.e.release()
+}
+
+// handle acts on a frame that is in as a whole; e.mu is held.
+func (p *peer) handle(in *inbound) {
+	h := &in.h
+	switch h.kind {
+	case kindEager:
+		p.eagerArrived(in)
+	case kindData:
+		if in.op != nil {
+			in.op.touching = false
+			p.dataArrived(in.op, int(h.size))
+		}
+	case kindOffer:
+		p.offerArrived(h)
+	case kindRequest:
+		p.requested(h)
+	case kindWithdraw:
+		p.withdrawn(h.id)
+	case kindDrop:
+		if op := p.offers[h.id]; op != nil {
+			delete(p.offers, h.id)
+			p.e.finish(op, nil)
+		}
+	case kindBye:
+		p.say(head{kind: kindTook})
+	case kindTook:
+		p.took = true
+		p.e.wakeClosers()
+	case kindName:
+		if len(p.namesIn) >= maxNames {
+			p.distrust("sent more than %d names", maxNames)
+			return
+		}
+		p.namesIn[h.id] = string(in.name)
+	}
+}
+
+// dropInbound lets go of the frame that was arriving when the Conn broke.
+func (p *peer) dropInbound() {
+	in := p.in
+	p.in = inbound{}
+	p.letGo(&in)
+}
+
+// letGo ends what a half-arrived body was being written into: a receive stays
+// matched until the verdict, or ends now if it was leaving.
+func (p *peer) letGo(in *inbound) {
+	if in.op != nil {
+		in.op.touching = false
+		if in.op.leaving != nil {
+			p.e.retire(in.op, in.op.leaving)
+		}
+	}
+	if in.msg != nil {
+		p.e.abandonMessage(in.msg)
+	}
+}
+
+// distrust ends the link: what came on it cannot have been meant so.
+func (p *peer) distrust(format string, args ...any) {
+	p.link.Doom(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "rank %d "+format, append([]any{p.rank}, args...)...))
+}

@@ -1,0 +1,443 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// exposeFrom is the size from which a buffer is shown to its sender, where the
+// Conn can do that.
+const exposeFrom = 16 << 10
+
+// A message is what has come, or was offered, and met no receive yet.
+type message struct {
+	space *Space
+	key   key
+	env   envelope
+	peer  *peer
+	cost  int64
+
+	data     []byte // pushed bytes
+	complete bool   // all of data is in
+	claim    *Op    // the receive that met it while data was arriving
+	gone     bool   // its space was closed while data was arriving
+	offer    uint32 // when it is an offer
+	local    *Op    // when it is a send of this rank's to itself
+
+	prev, next     *message // in its slot
+	earlier, later *message // in the space's arrivals
+	listed         bool
+}
+
+func (e *Engine) takeMessage(s *Space, k key) *message {
+	m := e.freeMsg
+	if m == nil {
+		m = &message{}
+	} else {
+		e.freeMsg = m.next
+		data := m.data[:0]
+		*m = message{data: data}
+	}
+	m.space, m.key = s, k
+	return m
+}
+
+// keepData is the largest storage that a free message keeps.
+const keepData = 64 << 10
+
+func (e *Engine) freeMessage(m *message) {
+	if cap(m.data) > keepData {
+		m.data = nil
+	}
+	*m = message{data: m.data[:0], next: e.freeMsg}
+	e.freeMsg = m
+}
+
+// discard ends a message whose bytes are not needed any more, and owes its cost.
+func (e *Engine) discard(m *message) {
+	if m.peer != nil {
+		m.peer.owe(m.cost)
+	}
+	e.freeMessage(m)
+}
+
+// Post begins to receive a message that from and tag cover (Any is a wildcard)
+// into buf and returns at once. The buffer is the op's until it is done.
+func (s *Space) Post(from int, tag int32, print uint64, buf []byte) *Op {
+	e := s.e
+	e.mu.Lock()
+	op := e.take()
+	op.space, op.buf, op.whole, op.print = s, buf, buf, print
+	op.key = key{source: int32(from), tag: tag}
+	e.post(op)
+	e.release()
+	return op
+}
+
+// Recv receives a message that from and tag cover into buf, and returns its
+// envelope. ctx and p bound the wait; p may be nil.
+func (s *Space) Recv(ctx context.Context, p mesh.Patience, from int, tag int32, print uint64, buf []byte) (Envelope, error) {
+	op := s.Post(from, tag, print, buf)
+	err := s.e.wait(ctx, op, p)
+	env := op.envelope()
+	op.Free()
+	return env, err
+}
+
+// An Envelope is what a receive learns of its message.
+type Envelope struct {
+	Source, Tag, Bytes int
+}
+
+func (op *Op) envelope() Envelope {
+	return Envelope{Source: op.match.source, Tag: int(op.match.tag), Bytes: op.match.size}
+}
+
+// post looks for op's message, or lets op wait; e.mu is held.
+func (e *Engine) post(op *Op) {
+	s := op.space
+	if m := s.table.find(op.key); m != nil && e.ended == nil && s.err == nil {
+		s.table.remove(m)
+		e.meet(op, m)
+		return
+	}
+	if err := s.receivable(op.key); err != nil {
+		e.finish(op, err)
+		return
+	}
+	op.phase = phasePosted
+	s.table.post(op)
+}
+
+// receivable is why a message that k covers can never come.
+func (s *Space) receivable(k key) error {
+	e := s.e
+	switch {
+	case e.ended != nil:
+		return e.ended
+	case s.err != nil:
+		return s.err
+	case k.source >= 0:
+		return e.peers[k.source].gone
+	}
+	for _, r := range s.members {
+		if err := e.peers[r].gone; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// meet joins a receive with its message, which is in no list any more.
+func (e *Engine) meet(op *Op, m *message) {
+	e.match(op, e.peers[m.env.source], m.env)
+	fits := e.admit(op)
+	switch {
+	case m.local != nil:
+		from := m.local
+		from.local = nil
+		e.freeMessage(m)
+		from.phase = phaseMatched
+		from.peer.sends.remove(from)
+		if !fits {
+			op.buf = nil
+		}
+		op.touching = true
+		e.later(chore{do: choreLocal, op: op, from: from})
+	case m.offer != 0:
+		delete(m.peer.offered, m.offer)
+		e.accept(op, m, fits)
+	case !m.complete:
+		m.claim, op.claimed = op, m
+	case !fits:
+		e.discard(m)
+		e.finish(op, op.leaving)
+	default:
+		op.touching = true
+		e.later(chore{do: choreCopy, op: op, msg: m})
+	}
+}
+
+// match notes which message a receive has met.
+func (e *Engine) match(op *Op, p *peer, env envelope) {
+	op.phase = phaseMatched
+	op.space.matched.push(op)
+	op.peer, op.match = p, env
+	if op.tensor != nil {
+		env.into(op.tensor)
+	}
+}
+
+// admit checks a message against the receive that it met, and notes in
+// op.leaving what is wrong; the message is used up all the same.
+func (e *Engine) admit(op *Op) bool {
+	env := &op.match
+	switch {
+	case op.print != 0 && env.print != 0 && op.print != env.print:
+		op.leaving = &fault.Error{Kind: fault.Mismatch, Op: "recv", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: env.source}}}
+	case op.alloc && int64(env.size) <= e.cfg.StepBytes:
+		op.buf = make([]byte, env.size)
+		op.tensor.Data = op.buf
+	case op.alloc:
+		op.leaving = fault.New(fault.Exhausted, "recv", e.cfg.Rank,
+			"tensor %q of %d bytes from rank %d is above this rank's StepBytes of %d", op.key.name, env.size, env.source, e.cfg.StepBytes)
+	case env.size > len(op.buf):
+		op.leaving = e.misuse("recv", "the message of %d bytes from rank %d with tag %d does not fit the receive's %d bytes; make the buffer larger or Probe first",
+			env.size, env.source, env.tag, len(op.buf))
+	}
+	if op.leaving != nil {
+		return false
+	}
+	op.buf = op.buf[:env.size]
+	return true
+}
+
+// accept requests the bytes of an offer, or declines them.
+func (e *Engine) accept(op *Op, m *message, fits bool) {
+	p, offer := m.peer, m.offer
+	e.discard(m)
+	if !fits {
+		p.say(head{kind: kindDrop, id: offer})
+		e.finish(op, op.leaving)
+		return
+	}
+	p.nextReceive++
+	op.id, op.offer = p.nextReceive, offer
+	p.receives[op.id] = op
+	if len(op.buf) >= exposeFrom && p.exposer() != nil {
+		op.touching = true
+		e.later(chore{do: choreExpose, op: op})
+		return
+	}
+	p.say(head{kind: kindRequest, id: offer, receive: op.id, size: uint64(len(op.buf))})
+	if len(op.buf) == 0 {
+		p.dataArrived(op, 0)
+	}
+}
+
+func (p *peer) exposer() transport.Exposer {
+	x, _ := p.link.Conn().(transport.Exposer)
+	return x
+}
+
+// exposeAndRequest shows op's buffer to the peer and requests the bytes into it.
+// It runs without the lock, because exposing may take its time.
+func (e *Engine) exposeAndRequest(op *Op) {
+	p := op.peer
+	h := head{kind: kindRequest, id: op.offer, receive: op.id, size: uint64(len(op.buf))}
+	var token transport.Token
+	var hide func()
+	err := errNoExposer
+	if x := p.exposer(); x != nil {
+		token, hide, err = x.Expose(op.id, op.buf)
+	}
+	e.mu.Lock()
+	defer e.release()
+	op.touching = false
+	if err == nil {
+		h.flags, h.token = flagToken, token
+		op.unexpose = hide
+	}
+	if op.leaving != nil { // it was retired meanwhile
+		e.retire(op, op.leaving)
+		return
+	}
+	p.say(h)
+}
+
+// errNoExposer says that the Conn went away, and its abilities with it.
+var errNoExposer = errors.New("the connection is gone")
+
+// errWithdrawn ends a receive that cannot go back into the table.
+var errWithdrawn = errors.New("the sender took the message back")
+
+// deliver gives a message that is or will be complete to the receive that waits
+// for it, or lets it wait.
+func (e *Engine) deliver(m *message) {
+	s := m.space
+	if op := s.table.arrive(m.key); op != nil {
+		e.meet(op, m)
+		return
+	}
+	s.table.add(m)
+	s.noticed()
+}
+
+// placeEager finds the place of a pushed message's bytes: the buffer of the
+// receive that waits for it, or storage in the table.
+func (p *peer) placeEager(h *head) {
+	e := p.e
+	s := e.space(h.context)
+	k, ok := p.keyOf(h)
+	if s == nil || !ok {
+		p.hold(envelopeCost + int64(h.size))
+		p.owe(envelopeCost + int64(h.size))
+		return
+	}
+	cost := envelopeCost + int64(h.size)
+	if !p.hold(cost) {
+		return
+	}
+	if op := s.table.arrive(k); op != nil {
+		e.match(op, p, p.envelopeOf(h))
+		p.in.op = op
+		if e.admit(op) {
+			op.touching = true
+			p.in.into = op.buf
+		}
+		return
+	}
+	m := e.takeMessage(s, k)
+	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
+	if cap(m.data) < int(h.size) {
+		m.data = make([]byte, h.size)
+	}
+	m.data = m.data[:h.size]
+	p.in.msg, p.in.into = m, m.data
+	s.table.add(m)
+	s.noticed()
+}
+
+// eagerArrived ends what placeEager began.
+func (p *peer) eagerArrived(in *inbound) {
+	e := p.e
+	switch {
+	case in.op != nil:
+		in.op.touching = false
+		p.owe(envelopeCost + int64(in.h.size))
+		e.finish(in.op, in.op.leaving)
+	case in.msg != nil:
+		m := in.msg
+		m.complete = true
+		switch {
+		case m.gone:
+			e.discard(m)
+		case m.claim != nil:
+			op := m.claim
+			m.claim, op.claimed = nil, nil
+			if op.leaving != nil {
+				e.discard(m)
+				e.finish(op, op.leaving)
+				return
+			}
+			op.touching = true
+			e.later(chore{do: choreCopy, op: op, msg: m})
+		}
+	}
+}
+
+// abandonMessage drops a message whose bytes will never all be in.
+func (e *Engine) abandonMessage(m *message) {
+	if m.listed {
+		m.space.table.remove(m)
+	}
+	m.complete, m.gone = true, true // a claim ends with the verdict
+}
+
+// offerArrived meets an offer with its receive, or lets it wait.
+func (p *peer) offerArrived(h *head) {
+	e := p.e
+	s := e.space(h.context)
+	k, ok := p.keyOf(h)
+	if !p.hold(envelopeCost) {
+		return
+	}
+	if s == nil || !ok {
+		p.owe(envelopeCost)
+		p.say(head{kind: kindDrop, id: h.id})
+		return
+	}
+	m := e.takeMessage(s, k)
+	m.peer, m.env, m.cost = p, p.envelopeOf(h), envelopeCost
+	m.offer, m.complete = h.id, true
+	p.offered[h.id] = m
+	e.deliver(m)
+}
+
+// withdrawn takes an offer out of the table. A receive that has met it already
+// goes back to where it stood: the message was never sent.
+func (p *peer) withdrawn(offer uint32) {
+	e := p.e
+	if m := p.offered[offer]; m != nil {
+		delete(p.offered, offer)
+		m.space.table.remove(m)
+		e.discard(m)
+		return
+	}
+	for id, op := range p.receives {
+		if op.offer != offer {
+			continue
+		}
+		if op.unexpose != nil || op.touching || op.leaving != nil {
+			e.retire(op, firstError(op.leaving, errWithdrawn))
+			return
+		}
+		delete(p.receives, id)
+		op.space.matched.remove(op)
+		op.phase, op.peer, op.offer, op.id = phasePosted, nil, 0, 0
+		op.buf = op.whole
+		if m := op.space.table.repost(op); m != nil {
+			e.meet(op, m)
+		}
+		return
+	}
+}
+
+// placeData finds the place of a data frame in its receive's buffer.
+func (p *peer) placeData(h *head) {
+	op := p.receives[h.receive]
+	if op == nil {
+		return // the receive has left; its bytes go into a drain
+	}
+	if h.offset+h.size > uint64(len(op.buf)) {
+		p.distrust("sent data at %d+%d for a message of %d bytes", h.offset, h.size, len(op.buf))
+		return
+	}
+	if op.leaving != nil {
+		return
+	}
+	op.touching = true
+	p.in.op = op
+	p.in.into = op.buf[h.offset : h.offset+h.size]
+}
+
+// dataArrived counts n more bytes of op's message, and ends op with the last.
+func (p *peer) dataArrived(op *Op, n int) {
+	if op == nil || op.phase != phaseMatched {
+		return
+	}
+	op.arrived += n
+	e := p.e
+	switch {
+	case op.leaving != nil:
+		delete(p.receives, op.id)
+		e.retire(op, op.leaving)
+	case op.arrived > len(op.buf):
+		p.distrust("sent %d bytes of a message of %d", op.arrived, len(op.buf))
+	case op.arrived == len(op.buf):
+		delete(p.receives, op.id)
+		e.retire(op, nil)
+	}
+}
+
+// keyOf is the key of a message from p.
+func (p *peer) keyOf(h *head) (key, bool) {
+	k := key{source: int32(p.rank), tag: h.tag}
+	if h.flags&flagNamed == 0 {
+		return k, h.tag >= 0
+	}
+	name, ok := p.namesIn[h.name]
+	k.tag, k.step, k.name = namedTag, h.step, name
+	return k, ok && !p.e.steps.over(h.context, h.step)
+}
+
+func (p *peer) envelopeOf(h *head) envelope {
+	return envelope{
+		source: p.rank, tag: h.tag, size: int(h.size), print: h.print,
+		dead: h.flags&flagDead != 0, dtype: h.dtype, ndim: h.ndim, dims: h.dims,
+	}
+}

@@ -1,0 +1,244 @@
+package rendezvous
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/mesh"
+)
+
+// A Space is one context: messages and receives meet within it only. A
+// communicator has two, one for point-to-point and one for collectives.
+//
+// Messages may come before this rank has opened the space; they wait in it,
+// within the peer's credit. All methods may be called concurrently.
+type Space struct {
+	e       *Engine
+	id      uint64
+	members []int // the job's ranks in it; nil until it is opened
+	table   table
+	matched opList // receives that have met a message, and are not done
+	probers map[*mesh.Waiter]struct{}
+	err     error // why calls fail: revoked, or closed
+}
+
+// Open gives the space with this id to its members, which are ranks of the job.
+func (e *Engine) Open(id uint64, members []int) *Space {
+	e.mu.Lock()
+	defer e.release()
+	s := e.space(id)
+	if s == nil { // an id that was closed is never used again; a fresh space fails at once
+		s = &Space{e: e, id: id, err: e.misuse("open", "context %#x was closed before", id)}
+	}
+	s.members = members
+	return s
+}
+
+// ID is the context's number.
+func (s *Space) ID() uint64 { return s.id }
+
+// space finds or begins a space; nil when it was closed. e.mu is held.
+func (e *Engine) space(id uint64) *Space {
+	if s := e.spaces[id]; s != nil {
+		return s
+	}
+	if _, closed := e.closedIDs[id]; closed {
+		return nil
+	}
+	s := &Space{e: e, id: id}
+	e.spaces[id] = s
+	return s
+}
+
+// maxClosed bounds how many closed contexts are remembered, so that what still
+// arrives for them is dropped.
+const maxClosed = 1 << 16
+
+// Close ends the space: calls in it fail with err, and what waits or still comes
+// for it is dropped.
+func (s *Space) Close(err error) {
+	e := s.e
+	e.mu.Lock()
+	defer e.release()
+	s.fail(err)
+	delete(e.spaces, s.id)
+	if len(e.closedIDs) >= maxClosed {
+		clear(e.closedIDs) // a straggler older than that would wait in a space nobody opens, within its credit
+	}
+	e.closedIDs[s.id] = struct{}{}
+}
+
+// Revoke ends every call in the space with err, now and later. The first error stays.
+func (s *Space) Revoke(err error) {
+	s.e.mu.Lock()
+	defer s.e.release()
+	s.fail(err)
+}
+
+// Err is why the space was revoked or closed, or nil.
+func (s *Space) Err() error {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	return s.err
+}
+
+// fail ends the space's calls and empties its table; e.mu is held.
+func (s *Space) fail(err error) {
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	e := s.e
+	s.eachPosted(func(op *Op) {
+		s.table.unpost(op)
+		e.finish(op, err)
+	})
+	for op := s.matched.first; op != nil; {
+		next := op.next
+		e.retire(op, err)
+		op = next
+	}
+	for m := s.table.arrivals.first; m != nil; m = s.table.arrivals.first {
+		s.table.remove(m)
+		e.refuse(m)
+	}
+	for _, p := range e.peers {
+		p.endSends(s, err)
+	}
+	s.noticed()
+}
+
+// eachPosted calls do for every receive in the table; do may take it out.
+func (s *Space) eachPosted(do func(*Op)) {
+	var ops []*Op
+	for op := s.table.wild.first; op != nil; op = op.next {
+		ops = append(ops, op)
+	}
+	for _, slot := range s.table.slots {
+		for op := slot.ops.first; op != nil; op = op.next {
+			ops = append(ops, op)
+		}
+	}
+	for _, op := range ops {
+		do(op)
+	}
+}
+
+// refuse drops a message that was taken out of its table, and releases its sender.
+func (e *Engine) refuse(m *message) {
+	switch {
+	case m.local != nil:
+		m.local.local = nil
+		e.freeMessage(m)
+	case !m.complete:
+		m.gone = true // its bytes are still arriving
+	default:
+		if m.offer != 0 {
+			delete(m.peer.offered, m.offer)
+			if m.peer.gone == nil && m.peer.broken == nil {
+				m.peer.say(head{kind: kindDrop, id: m.offer})
+			}
+		}
+		e.discard(m)
+	}
+}
+
+// endSends ends the sends to p in one space, or in all when s is nil.
+func (p *peer) endSends(s *Space, err error) {
+	for _, list := range []*opList{&p.pending, &p.sends} {
+		for op := list.first; op != nil; {
+			next := op.next
+			if s == nil || op.space == s {
+				p.endSend(op, err)
+			}
+			op = next
+		}
+	}
+}
+
+func (p *peer) endSend(op *Op, err error) {
+	if op.phase == phaseOffered {
+		p.e.withdraw(op)
+	}
+	p.e.retire(op, err)
+}
+
+// noticed wakes who probes the space; e.mu is held.
+func (s *Space) noticed() {
+	for w := range s.probers {
+		w.Wake()
+	}
+}
+
+// Probe waits until a message that from and tag cover is there, and returns its
+// envelope; the message stays.
+func (s *Space) Probe(ctx context.Context, p mesh.Patience, from int, tag int32) (Envelope, error) {
+	pr := &probe{s: s, key: key{source: int32(from), tag: tag}}
+	if pr.Happened() {
+		return pr.found, pr.err
+	}
+	w := mesh.NewWaiter()
+	defer w.Free()
+	s.watch(w)
+	defer s.unwatch(w)
+	err := s.e.m.Wait(ctx, w, pr, p, s.e.linksOf(from)...)
+	if err != nil {
+		return Envelope{}, err
+	}
+	return pr.found, pr.err
+}
+
+// TryProbe is Probe without waiting; ok is false when no such message is there.
+func (s *Space) TryProbe(from int, tag int32) (env Envelope, ok bool, err error) {
+	for _, l := range s.e.linksOf(from) {
+		l.Progress()
+	}
+	pr := &probe{s: s, key: key{source: int32(from), tag: tag}}
+	ok = pr.Happened()
+	return pr.found, ok && pr.err == nil, pr.err
+}
+
+func (s *Space) watch(w *mesh.Waiter) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	if s.probers == nil {
+		s.probers = make(map[*mesh.Waiter]struct{})
+	}
+	s.probers[w] = struct{}{}
+}
+
+func (s *Space) unwatch(w *mesh.Waiter) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	delete(s.probers, w)
+}
+
+// A probe is the event that a message is there, or can never come.
+type probe struct {
+	s     *Space
+	key   key
+	found Envelope
+	err   error
+}
+
+func (pr *probe) Happened() bool {
+	s := pr.s
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	if m := s.table.find(pr.key); m != nil {
+		pr.found = Envelope{Source: m.env.source, Tag: int(m.env.tag), Bytes: m.env.size}
+		return true
+	}
+	pr.err = s.receivable(pr.key)
+	return pr.err != nil
+}
+
+// linksOf are the links that messages from a source, or from any, can come on.
+func (e *Engine) linksOf(from int) []*mesh.Link {
+	switch {
+	case from == Any:
+		return e.m.Links()
+	case from == e.cfg.Rank:
+		return nil
+	}
+	return e.m.Links()[from : from+1]
+}
