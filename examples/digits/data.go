@@ -1,0 +1,125 @@
+package main
+
+import (
+	"compress/gzip"
+	_ "embed"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+const (
+	pixels  = 64 // of one image, 8 by 8
+	classes = 10 // the digits 0 to 9
+	maxInk  = 16 // the darkest pixel
+)
+
+// packed is the data as it was published; DATA.md names its authors.
+//
+//go:embed digits.csv.gz
+var packed string
+
+// A set is some of the images with the digits that they show. It is never
+// changed once made, so goroutines may share it.
+type set struct {
+	images *mat.Dense // one row per image, ink from 0 to 1
+	digits []int
+}
+
+// len is the number of images.
+func (s set) len() int { return len(s.digits) }
+
+// pick returns the images of these rows, in this order. There must be one.
+func (s set) pick(rows []int) set {
+	picked := set{mat.NewDense(len(rows), pixels, nil), make([]int, len(rows))}
+	for i, row := range rows {
+		picked.images.SetRow(i, s.images.RawRowView(row))
+		picked.digits[i] = s.digits[row]
+	}
+	return picked
+}
+
+// load unpacks the embedded data.
+func load() (set, error) {
+	unpacked, err := gzip.NewReader(strings.NewReader(packed))
+	if err != nil {
+		return set{}, err
+	}
+	return parse(unpacked)
+}
+
+// parse reads rows of 64 pixels and the digit.
+func parse(r io.Reader) (set, error) {
+	lines := csv.NewReader(r)
+	lines.FieldsPerRecord = pixels + 1
+	records, err := lines.ReadAll()
+	if err != nil {
+		return set{}, err
+	}
+	if len(records) == 0 {
+		return set{}, errors.New("no rows")
+	}
+	all := set{mat.NewDense(len(records), pixels, nil), make([]int, len(records))}
+	for i, record := range records {
+		for j, field := range record {
+			value, err := strconv.Atoi(field)
+			limit := maxInk
+			if j == pixels {
+				limit = classes - 1
+			}
+			if err != nil || value < 0 || value > limit {
+				return set{}, fmt.Errorf("row %d, column %d: %q is not a number from 0 to %d", i+1, j+1, field, limit)
+			}
+			if j == pixels {
+				all.digits[i] = value
+			} else {
+				all.images.Set(i, j, float64(value)/maxInk)
+			}
+		}
+	}
+	return all, nil
+}
+
+// split returns the rows to train on and those to test with, which are never
+// trained on: of every digit a fifth, rounded, drawn by the seed alone. All
+// ranks that give the same seed get the same rows.
+func split(digits []int, seed uint64) (train, test []int) {
+	var rows [classes][]int
+	for row, digit := range digits {
+		rows[digit] = append(rows[digit], row)
+	}
+	draw := rand.New(rand.NewPCG(seed, 0))
+	for _, of := range rows {
+		draw.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+		fifth := (len(of) + 2) / 5
+		test = append(test, of[:fifth]...)
+		train = append(train, of[fifth:]...)
+	}
+	return train, test
+}
+
+// batches deals all rows out in an order that the seed and the epoch decide, so
+// that every rank, and the single process of the proof, walks the same batches.
+// The last one may be smaller.
+func batches(rows, size int, seed uint64, epoch int) [][]int {
+	order := rand.New(rand.NewPCG(seed, 1+uint64(epoch))).Perm(rows)
+	var dealt [][]int
+	for len(order) > 0 {
+		n := min(size, len(order))
+		dealt = append(dealt, order[:n])
+		order = order[n:]
+	}
+	return dealt
+}
+
+// share is the part of a batch that one rank computes. The parts differ by one
+// row at most; with more ranks than rows, some are empty.
+func share(batch []int, rank, size int) []int {
+	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/mat"
+)
+
+// A network is a multi-layer perceptron: tanh between the layers, softmax at
+// the end. All its numbers lie in one slice, because that is what travels: one
+// broadcast at the start, one all-reduce per step, whatever the layers are.
+//
+// The gradient of a network has the same layout, and is a network, too.
+type network struct {
+	params []float64
+	layers []layer // views of params
+}
+
+// A layer maps its input x to x·weights + bias.
+type layer struct {
+	weights *mat.Dense // inputs by outputs
+	bias    []float64
+}
+
+// newNetwork returns a network of zeros. The widths are those of the input, of
+// each hidden layer, and of the output.
+func newNetwork(widths ...int) *network {
+	total := 0
+	for i, out := range widths[1:] {
+		total += (widths[i] + 1) * out
+	}
+	n := &network{params: make([]float64, total)}
+	rest := n.params
+	for i, out := range widths[1:] {
+		in := widths[i]
+		n.layers = append(n.layers, layer{mat.NewDense(in, out, rest[:in*out]), rest[in*out : (in+1)*out]})
+		rest = rest[(in+1)*out:]
+	}
+	return n
+}
+
+// like returns a network of zeros with n's layers.
+func (n *network) like() *network {
+	in, _ := n.layers[0].weights.Dims()
+	widths := []int{in}
+	for _, l := range n.layers {
+		widths = append(widths, len(l.bias))
+	}
+	return newNetwork(widths...)
+}
+
+// randomize draws the weights after Glorot and Bengio, AISTATS 2010, eq. 16,
+// which keeps the scale of signals and of gradients through tanh layers. Biases
+// start at zero.
+func (n *network) randomize(seed uint64) {
+	draw := rand.New(rand.NewPCG(seed, math.MaxUint64))
+	for _, l := range n.layers {
+		in, out := l.weights.Dims()
+		limit := math.Sqrt(6 / float64(in+out))
+		l.weights.Apply(func(_, _ int, _ float64) float64 { return limit * (2*draw.Float64() - 1) }, l.weights)
+	}
+}
+
+// forward returns what each layer puts out, one row per image; the last are the
+// scores before softmax.
+func (n *network) forward(images *mat.Dense) []*mat.Dense {
+	outputs := make([]*mat.Dense, len(n.layers))
+	x := images
+	for i, l := range n.layers {
+		y := new(mat.Dense)
+		y.Mul(x, l.weights)
+		last := i == len(n.layers)-1
+		for row := range y.RawMatrix().Rows {
+			values := y.RawRowView(row)
+			floats.Add(values, l.bias)
+			if !last {
+				for j, v := range values {
+					values[j] = math.Tanh(v)
+				}
+			}
+		}
+		outputs[i], x = y, y
+	}
+	return outputs
+}
+
+// A tally is how well a network did on some images. Sums over images add up
+// over ranks; means would not.
+type tally struct {
+	loss    float64 // the sum of the cross entropies, in nats
+	correct float64 // images whose digit had the highest score
+}
+
+// judge turns scores into the gradient of the loss with respect to them, in
+// place, and counts.
+func judge(scores *mat.Dense, digits []int) tally {
+	var t tally
+	for row, digit := range digits {
+		p := scores.RawRowView(row)
+		if floats.MaxIdx(p) == digit {
+			t.correct++
+		}
+		t.loss -= p[digit]
+		norm := floats.LogSumExp(p)
+		t.loss += norm
+		for j := range p {
+			p[j] = math.Exp(p[j] - norm)
+		}
+		p[digit]--
+	}
+	return t
+}
+
+// test counts how well the network does on s.
+func (n *network) test(s set) tally {
+	outputs := n.forward(s.images)
+	return judge(outputs[len(outputs)-1], s.digits)
+}
+
+// learn sets grad to the gradient of the summed loss over s: back propagation.
+func (n *network) learn(s set, grad *network) tally {
+	outputs := n.forward(s.images)
+	delta := outputs[len(outputs)-1]
+	t := judge(delta, s.digits)
+	for i := len(n.layers) - 1; i >= 0; i-- {
+		x := s.images
+		if i > 0 {
+			x = outputs[i-1]
+		}
+		grad.layers[i].weights.Mul(x.T(), delta)
+		sumRows(grad.layers[i].bias, delta)
+		if i > 0 {
+			below := new(mat.Dense)
+			below.Mul(delta, n.layers[i].weights.T())
+			// The derivative of y = tanh(x) is 1 - y².
+			below.Apply(func(r, c int, v float64) float64 {
+				y := x.At(r, c)
+				return v * (1 - y*y)
+			}, below)
+			delta = below
+		}
+	}
+	return t
+}
+
+// sumRows sets dst to the sum of m's rows.
+func sumRows(dst []float64, m *mat.Dense) {
+	clear(dst)
+	for row := range m.RawMatrix().Rows {
+		floats.Add(dst, m.RawRowView(row))
+	}
+}

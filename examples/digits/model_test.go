@@ -1,0 +1,83 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"gonum.org/v1/gonum/mat"
+)
+
+// randomSet returns images of any width with random ink and digits below k.
+func randomSet(rows, width, k int) set {
+	draw := rand.New(rand.NewPCG(1, 2))
+	s := set{mat.NewDense(rows, width, nil), make([]int, rows)}
+	s.images.Apply(func(_, _ int, _ float64) float64 { return draw.Float64() }, s.images)
+	for i := range s.digits {
+		s.digits[i] = draw.IntN(k)
+	}
+	return s
+}
+
+// Every parameter's partial derivative is compared with the central difference
+// of the loss, whose own error is about h² plus the rounding of the loss over h.
+func TestGradientAgreesWithFiniteDifferences(t *testing.T) {
+	n := newNetwork(5, 4, 4, 3)
+	n.randomize(1)
+	s := randomSet(6, 5, 3)
+	grad := n.like()
+	n.learn(s, grad)
+
+	const h, tolerance = 1e-5, 1e-8
+	for i, before := range n.params {
+		n.params[i] = before + h
+		above := n.test(s).loss
+		n.params[i] = before - h
+		below := n.test(s).loss
+		n.params[i] = before
+		want := (above - below) / (2 * h)
+		if got := grad.params[i]; math.Abs(got-want) > tolerance {
+			t.Errorf("parameter %d: got a derivative of %v, want %v", i, got, want)
+		}
+	}
+}
+
+func TestLearnAndTestCountAlike(t *testing.T) {
+	n := newNetwork(5, 4, 3)
+	n.randomize(1)
+	s := randomSet(6, 5, 3)
+	if got, want := n.learn(s, n.like()), n.test(s); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestUntrainedNetworkGuesses(t *testing.T) {
+	s := randomSet(6, 5, 3)
+	got := newNetwork(5, 3).test(s).over(s.len()).loss
+	if want := math.Log(3); math.Abs(got-want) > 1e-12 {
+		t.Errorf("a network of zeros has a loss of %v, want %v", got, want)
+	}
+}
+
+func TestLayersAreViewsOfAllParameters(t *testing.T) {
+	n := newNetwork(5, 4, 3)
+	if got, want := len(n.params), 5*4+4+4*3+3; got != want {
+		t.Fatalf("got %d parameters, want %d", got, want)
+	}
+	for _, l := range n.layers {
+		rows, cols := l.weights.Dims()
+		for i := range rows {
+			for j := range cols {
+				l.weights.Set(i, j, 1)
+			}
+		}
+		for j := range l.bias {
+			l.bias[j] = 1
+		}
+	}
+	for i, v := range n.params {
+		if v != 1 {
+			t.Errorf("parameter %d belongs to no layer", i)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// A progress shows how training goes: a bar where a person watches, and a line
+// for every fifth epoch elsewhere, as in logs.
+type progress struct {
+	bar    *progressbar.ProgressBar // nil without a terminal
+	lines  io.Writer
+	epochs int
+	done   int
+}
+
+// newProgress returns a progress over so many epochs. The bar, if asked for,
+// goes to screen, the lines to lines.
+func newProgress(epochs int, bar bool, screen, lines io.Writer) *progress {
+	p := &progress{lines: lines, epochs: epochs}
+	if bar {
+		p.bar = progressbar.NewOptions(epochs,
+			progressbar.OptionSetWriter(screen),
+			progressbar.OptionSetWidth(30),
+			progressbar.OptionShowCount(),
+			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionOnCompletion(func() { fmt.Fprintln(screen) }),
+		)
+	}
+	return p
+}
+
+// epoch reports one more epoch.
+func (p *progress) epoch(at point) error {
+	p.done++
+	state := fmt.Sprintf("loss %.4f  accuracy %5.1f %%", at.train.loss, 100*at.test.correct)
+	if p.bar != nil {
+		p.bar.Describe(state)
+		return p.bar.Add(1)
+	}
+	if p.done%5 != 0 && p.done != p.epochs {
+		return nil
+	}
+	_, err := fmt.Fprintf(p.lines, "epoch %2d of %d  %s\n", p.done, p.epochs, state)
+	return err
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// options are what the command line says.
+type options struct {
+	settings
+	out string // the folder for the curves
+	bar bool   // show a progress bar on the screen
+}
+
+// defaults are what the options are unless given.
+var defaults = options{
+	settings: settings{epochs: 40, batch: 50, rate: 0.2, momentum: 0.9, seed: 1},
+	out:      "out",
+}
+
+// passing is the accuracy on the test images below which the run has failed.
+const passing = 0.95
+
+// run trains on the team, draws the curves, and proves that training in
+// parallel gave what a single process gives. Rank 0 speaks; all ranks fail or
+// succeed together.
+func run(ctx context.Context, t team, o options, screen, lines io.Writer) error {
+	all, err := load()
+	if err != nil {
+		return err
+	}
+	trainRows, testRows := split(all.digits, o.seed)
+	training, testing := all.pick(trainRows), all.pick(testRows)
+	if t.rank > 0 {
+		lines = io.Discard
+	}
+	fmt.Fprintf(lines, "%d images to train on, %d to test with, ranks: %d\n", training.len(), testing.len(), t.size)
+
+	var curves []point
+	shown := newProgress(o.epochs, o.bar && t.rank == 0, screen, lines)
+	n, err := train(ctx, t, o.settings, training, func(n *network, sum tally) {
+		if t.rank == 0 {
+			curves = append(curves, point{sum, n.test(testing).over(testing.len())})
+			shown.epoch(curves[len(curves)-1])
+		}
+	})
+	if err != nil {
+		return err
+	}
+	accuracy := n.test(testing).over(testing.len()).correct
+	fmt.Fprintf(lines, "accuracy on the test images: %.1f %%\n", 100*accuracy)
+	if t.rank == 0 {
+		paths, err := drawCurves(o.out, curves)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(lines, "curves: %s\n", strings.Join(paths, ", "))
+	}
+	if err := prove(ctx, t, o.settings, training, n.params, lines); err != nil {
+		return err
+	}
+	if !(accuracy >= passing) {
+		return fmt.Errorf("accuracy is %.3g, want at least %g", accuracy, passing)
+	}
+	return nil
+}
+
+// prove checks both promises of data-parallel training and prints the figures.
+func prove(ctx context.Context, t team, s settings, data set, params []float64, lines io.Writer) error {
+	if err := identical(ctx, t, params); err != nil {
+		return err
+	}
+	fmt.Fprintf(lines, "all %d ranks hold identical parameters (%d float64s, compared bit for bit)\n", t.size, len(params))
+	far, err := matchesSingle(ctx, t, s, data, params)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(lines, "relative L2 distance to a single process on the same batches: %.2g (at most %g)\n", far, tolerance)
+	return nil
+}
