@@ -231,9 +231,9 @@ func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, op *Op, p mesh.P
 // Links are those that can make op happen.
 func (op *Op) Links() []*mesh.Link {
 	if op.send {
-		return op.e.linksOf(op.peer.rank)
+		return op.e.LinksOf(op.peer.rank)
 	}
-	return op.e.linksOf(int(op.key.source))
+	return op.e.LinksOf(int(op.key.source))
 }
 
 // Watch has w woken when op is done; nil ends that.

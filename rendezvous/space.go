@@ -180,7 +180,7 @@ func (s *Space) Probe(ctx context.Context, p mesh.Patience, from int, tag int32)
 	defer w.Free()
 	s.watch(w)
 	defer s.unwatch(w)
-	err := s.e.m.Wait(ctx, w, pr, p, s.e.linksOf(from)...)
+	err := s.e.m.Wait(ctx, w, pr, p, s.e.LinksOf(from)...)
 	if err != nil {
 		return Envelope{}, err
 	}
@@ -189,7 +189,7 @@ func (s *Space) Probe(ctx context.Context, p mesh.Patience, from int, tag int32)
 
 // TryProbe is Probe without waiting; ok is false when no such message is there.
 func (s *Space) TryProbe(from int, tag int32) (env Envelope, ok bool, err error) {
-	for _, l := range s.e.linksOf(from) {
+	for _, l := range s.e.LinksOf(from) {
 		l.Progress()
 	}
 	pr := &probe{s: s, key: key{source: int32(from), tag: tag}}
@@ -232,8 +232,8 @@ func (pr *probe) Happened() bool {
 	return pr.err != nil
 }
 
-// linksOf are the links that messages from a source, or from any, can come on.
-func (e *Engine) linksOf(from int) []*mesh.Link {
+// LinksOf are the links that messages from a source, or from any, can come on.
+func (e *Engine) LinksOf(from int) []*mesh.Link {
 	switch {
 	case from == Any:
 		return e.m.Links()

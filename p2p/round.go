@@ -1,0 +1,229 @@
+package p2p
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/rendezvous"
+)
+
+// window is how many segments of a message are under way each way. In an
+// exchange a rank sends at most so many more than it has received: large
+// exchanges that run ahead of each other are up to twice as slow.
+const window = 4
+
+// A Side says where an arrived share stands in a fold.
+type Side uint8
+
+// The sides.
+const (
+	Earlier Side = iota + 1 // op(arrived, own)
+	Later                   // op(own, arrived)
+)
+
+// A Round is one collective operation on a group: what an algorithm exchanges
+// in. Its messages carry the operation's sequence number and fingerprint, so
+// they meet those of the same operation only. A message travels in segments
+// whose number depends on its length alone; an empty one still travels.
+//
+// One goroutine uses a Round. After an error the group's collectives are revoked
+// on this rank, because half a collective cannot be unsent; buffers are the
+// caller's again when a method has returned.
+type Round struct {
+	g     *Group
+	p     mesh.Patience
+	tag   int32
+	print uint64
+
+	sends, recvs [window]*rendezvous.Op
+	links        [2]*mesh.Link
+	scratch      []scratch
+}
+
+var rounds = sync.Pool{New: func() any { return new(Round) }}
+
+// NewRound begins a round. seq counts the group's collectives; print is the
+// fingerprint that all members must agree on.
+func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
+	r := rounds.Get().(*Round)
+	r.g, r.p, r.tag, r.print = g, p, int32(seq&MaxTag), print
+	return r
+}
+
+// End gives the round and its scratch memory back.
+func (r *Round) End() {
+	for i, s := range r.scratch {
+		r.g.pool.put(s)
+		r.scratch[i] = scratch{}
+	}
+	*r = Round{scratch: r.scratch[:0]}
+	rounds.Put(r)
+}
+
+// Rank is this process's rank in the group.
+func (r *Round) Rank() int { return r.g.rank }
+
+// Size is the number of members.
+func (r *Round) Size() int { return len(r.g.ranks) }
+
+// Segment is the size of a segment in bytes.
+func (r *Round) Segment() int { return r.g.seg }
+
+// Send sends b to a member, which receives it in this round.
+func (r *Round) Send(ctx context.Context, to int, b []byte) error {
+	return r.move(ctx, to, b, none, nil, nil)
+}
+
+// Recv receives exactly len(b) bytes.
+func (r *Round) Recv(ctx context.Context, from int, b []byte) error {
+	return r.move(ctx, none, nil, from, b, nil)
+}
+
+// Exchange sends out and receives into in at the same time; it never deadlocks.
+// The buffers must not overlap.
+func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in []byte) error {
+	return r.move(ctx, to, out, from, in, nil)
+}
+
+// RecvFold receives a share and folds it into acc, segment by segment as it
+// arrives: acc = op(arrived, acc) for Earlier, op(acc, arrived) for Later.
+func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
+	return r.move(ctx, none, nil, from, acc, &fold{k, side})
+}
+
+// ExchangeFold is RecvFold while out is being sent. out and acc must not overlap.
+func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, acc []byte, k reduce.Kernel, side Side) error {
+	return r.move(ctx, to, out, from, acc, &fold{k, side})
+}
+
+// none stands for "no peer" in move.
+const none = -1
+
+// fold says what becomes of arrived segments.
+type fold struct {
+	kernel reduce.Kernel
+	side   Side
+}
+
+func (f *fold) into(acc, arrived []byte) {
+	if f.side == Earlier {
+		f.kernel.Fold(acc, arrived, acc)
+	} else {
+		f.kernel.Fold(acc, acc, arrived)
+	}
+}
+
+// move sends out and receives in, both in segments, windowed and paced.
+func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byte, f *fold) error {
+	ns, nr := 0, 0
+	links := r.links[:0]
+	if to != none {
+		ns = r.segments(len(out))
+		links = append(links, r.g.e.LinksOf(r.g.ranks[to])...)
+	}
+	var stage []byte
+	if from != none {
+		nr = r.segments(len(in))
+		if from != to {
+			links = append(links, r.g.e.LinksOf(r.g.ranks[from])...)
+		}
+		if f != nil {
+			stage = r.Scratch(min(nr, window) * min(r.g.seg, len(in)))
+		}
+	}
+	var sent, started, got, posted int
+	for sent < ns || got < nr {
+		for ; posted < nr && posted < got+window; posted++ {
+			r.recvs[posted%window] = r.g.coll.Post(r.g.ranks[from], r.tag, r.print, r.place(in, stage, posted))
+		}
+		for ; started < ns && started < sent+window && (got == nr || started < got+window); started++ {
+			r.sends[started%window] = r.g.coll.Start(r.g.ranks[to], r.tag, r.print, r.cut(out, started), rendezvous.Push)
+		}
+		for sent < started && r.sends[sent%window].Happened() {
+			if err := r.sent(&sent); err != nil {
+				return r.fail(err)
+			}
+		}
+		var err error
+		switch {
+		case got < posted:
+			if err = r.g.e.WaitOn(ctx, r.p, r.recvs[got%window], links); err == nil {
+				err = r.received(&got, in, stage, f)
+			}
+		case sent < started:
+			err = r.g.e.WaitOn(ctx, r.p, r.sends[sent%window], links)
+		}
+		if err != nil {
+			return r.fail(err)
+		}
+	}
+	return nil
+}
+
+// segments is how many segments a message of n bytes has.
+func (r *Round) segments(n int) int { return max(1, (n+r.g.seg-1)/r.g.seg) }
+
+// cut is segment i of b.
+func (r *Round) cut(b []byte, i int) []byte {
+	return b[i*r.g.seg : min((i+1)*r.g.seg, len(b))]
+}
+
+// place is where segment i is received: in place, or in the stage for a fold.
+func (r *Round) place(in, stage []byte, i int) []byte {
+	part := r.cut(in, i)
+	if stage == nil {
+		return part
+	}
+	at := i % window * r.g.seg
+	return stage[at : at+len(part)]
+}
+
+// sent reaps the oldest send.
+func (r *Round) sent(n *int) error {
+	op := r.sends[*n%window]
+	err := op.Err()
+	op.Free()
+	r.sends[*n%window] = nil
+	*n++
+	return err
+}
+
+// received reaps the oldest receive, and folds what it brought.
+func (r *Round) received(n *int, in, stage []byte, f *fold) error {
+	i := *n
+	op := r.recvs[i%window]
+	err, size, source := op.Err(), op.Bytes(), op.Source()
+	op.Free()
+	r.recvs[i%window] = nil
+	*n++
+	part := r.cut(in, i)
+	switch {
+	case err != nil:
+		return err
+	case size != len(part):
+		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
+			Err: fault.New(fault.Misuse, "collective", source, "it sent %d bytes where %d were expected", size, len(part))}
+	case f != nil:
+		f.into(part, r.place(in, stage, i))
+	}
+	return nil
+}
+
+// fail revokes the group's collectives, so that nothing under way touches a
+// buffer any more, and ends what this round has outstanding.
+func (r *Round) fail(err error) error {
+	r.g.coll.Revoke(err)
+	for _, ops := range []*[window]*rendezvous.Op{&r.sends, &r.recvs} {
+		for i, op := range ops {
+			if op != nil {
+				r.g.e.Settle(err, op)
+				op.Free()
+				ops[i] = nil
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,56 @@
+package p2p
+
+import (
+	"math/bits"
+	"sync"
+	"unsafe"
+)
+
+// scratch is memory that a round borrows, as words so that it is aligned for
+// every element type.
+type scratch []uint64
+
+// scratchPool keeps scratch memory of one group by size class. What it keeps is
+// bounded by keepClass per class; larger pieces go back to the collector.
+type scratchPool struct {
+	mu   sync.Mutex
+	free [keepClass + 1][]scratch
+}
+
+// keepClass is the largest class kept: 2^keepClass words, 64 MiB.
+const keepClass = 23
+
+// Scratch is n bytes of memory until the round ends, with any content, aligned
+// for every element type.
+func (r *Round) Scratch(n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	s := r.g.pool.get((n + 7) / 8)
+	r.scratch = append(r.scratch, s)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*8)[:n]
+}
+
+func (p *scratchPool) get(words int) scratch {
+	class := bits.Len(uint(words - 1))
+	if class <= keepClass {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if n := len(p.free[class]); n > 0 {
+			s := p.free[class][n-1]
+			p.free[class] = p.free[class][:n-1]
+			return s
+		}
+	}
+	return make(scratch, 1<<class)
+}
+
+func (p *scratchPool) put(s scratch) {
+	class := bits.Len(uint(len(s) - 1))
+	if class > keepClass {
+		return
+	}
+	p.mu.Lock()
+	p.free[class] = append(p.free[class], s)
+	p.mu.Unlock()
+}
