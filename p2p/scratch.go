@@ -3,7 +3,8 @@ package p2p
 import (
 	"math/bits"
 	"sync"
-	"unsafe"
+
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // scratch is memory that a round borrows, as words so that it is aligned for
@@ -28,7 +29,7 @@ func (r *Round) Scratch(n int) []byte {
 	}
 	s := r.g.pool.get((n + 7) / 8)
 	r.scratch = append(r.scratch, s)
-	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*8)[:n]
+	return tensor.Bytes([]uint64(s))[:n]
 }
 
 func (p *scratchPool) get(words int) scratch {
