@@ -1,0 +1,131 @@
+package reduce
+
+import (
+	"unsafe"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// The loops of this package reslice their operands to dst's length first, so
+// that the compiler drops the checks inside.
+
+type integer interface {
+	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64
+}
+
+type float interface{ float32 | float64 }
+
+type number interface{ integer | float }
+
+func sum[T number](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = earlier[i] + later[i]
+	}
+}
+
+func prod[T number](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = earlier[i] * later[i]
+	}
+}
+
+// divide is the last step of Mean.
+func divide[T float](buf []T, ranks int) {
+	n := T(ranks)
+	for i := range buf {
+		buf[i] /= n
+	}
+}
+
+// An axpy is gonum's y += alpha*x over n elements, in assembly on amd64. With
+// alpha 1 the product is exact, so it adds and rounds once on every processor.
+type axpy[T float] func(n int, alpha T, x []T, incX int, y []T, incY int)
+
+// axpyBlock is how many elements are copied before they are added to, when dst
+// is memory of its own: few enough to be in the first cache still.
+const axpyBlock = 1024
+
+func (plus axpy[T]) sum(dst, earlier, later []T) {
+	switch unsafe.SliceData(dst) {
+	case unsafe.SliceData(later):
+		plus(len(dst), 1, earlier, 1, dst, 1)
+		return
+	case unsafe.SliceData(earlier):
+		plus(len(dst), 1, later, 1, dst, 1)
+		return
+	}
+	for len(dst) > 0 {
+		n := copy(dst[:min(len(dst), axpyBlock)], later)
+		plus(n, 1, earlier, 1, dst, 1)
+		dst, earlier, later = dst[n:], earlier[n:], later[n:]
+	}
+}
+
+// The explicit conversions around products below are what the language offers
+// against fusing them into the sum, which arm64's compiler does otherwise.
+
+// prodComplex64 multiplies in float64, where the products are exact.
+func prodComplex64(dst, earlier, later []complex64) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		a, b := float64(real(earlier[i])), float64(imag(earlier[i]))
+		c, d := float64(real(later[i])), float64(imag(later[i]))
+		dst[i] = complex(float32(float64(a*c)-float64(b*d)), float32(float64(a*d)+float64(b*c)))
+	}
+}
+
+func prodComplex128(dst, earlier, later []complex128) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		a, b := real(earlier[i]), imag(earlier[i])
+		c, d := real(later[i]), imag(later[i])
+		dst[i] = complex(float64(a*c)-float64(b*d), float64(a*d)+float64(b*c))
+	}
+}
+
+// The short floats have loops of their own, because a loop generic over both
+// would call their conversions instead of inlining them.
+
+func sumFloat16(dst, earlier, later []tensor.Float16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = tensor.Float16From(earlier[i].Float32() + later[i].Float32())
+	}
+}
+
+func prodFloat16(dst, earlier, later []tensor.Float16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = tensor.Float16From(earlier[i].Float32() * later[i].Float32())
+	}
+}
+
+func divideFloat16(buf []tensor.Float16, ranks int) {
+	n := float32(ranks)
+	for i := range buf {
+		buf[i] = tensor.Float16From(buf[i].Float32() / n)
+	}
+}
+
+func sumBFloat16(dst, earlier, later []tensor.BFloat16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = tensor.BFloat16From(earlier[i].Float32() + later[i].Float32())
+	}
+}
+
+func prodBFloat16(dst, earlier, later []tensor.BFloat16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = tensor.BFloat16From(earlier[i].Float32() * later[i].Float32())
+	}
+}
+
+func divideBFloat16(buf []tensor.BFloat16, ranks int) {
+	n := float32(ranks)
+	for i := range buf {
+		buf[i] = tensor.BFloat16From(buf[i].Float32() / n)
+	}
+}

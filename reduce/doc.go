@@ -1,0 +1,65 @@
+// Package reduce holds the operators of reductions and the kernels that apply
+// them to memory.
+//
+// An Op is what a program names: Sum, Max, a function of its own. Joined with a
+// DType it gives a Kernel, which folds runs of elements:
+//
+//	dst[i] = earlier[i] op later[i]
+//
+// Which share is the earlier one is the algorithm's business, and stands in its
+// header. A Kernel computes the same bits on every processor.
+//
+// # Which operator takes which type
+//
+// Every other pair is refused with fault.Misuse, before anything is sent.
+//
+//	operator                           ints  uints  float16/32/64, bfloat16  complex  bool  loc
+//	sum, prod                          yes   yes    yes                      yes      -     -
+//	mean                               -     -      yes                      yes      -     -
+//	min, max                           yes   yes    yes                      -        -     -
+//	minloc, maxloc                     -     -      -                        -        -     yes
+//	logical_and, logical_or, …_xor     yes   yes    -                        -        yes   -
+//	bit_and, bit_or, bit_xor           yes   yes    -                        -        yes   -
+//
+// # What the operators mean
+//
+// Integers wrap, as Go's do.
+//
+// Floats add and multiply as IEEE 754 says, to nearest, ties to even, each
+// operation rounded by itself: nothing is fused. A NaN gives a NaN; which of its
+// payloads a sum or product of float32, float64 or complex carries is the
+// processor's choice, and all that may differ between processors.
+//
+// Float16 and bfloat16 are widened to float32, folded there, and rounded once
+// per fold. Their NaNs come out as the canonical one.
+//
+// Complex products are (ac-bd) + (ad+bc)i, without C's extra care for
+// infinities. Those of complex64 are computed in float64 and rounded once, as
+// Go's own are.
+//
+// Mean is the sum, in the type itself, and one division by the number of ranks
+// in Finish; a complex number's two parts are divided each by itself. A sum that
+// overflows stays infinite.
+//
+// Min and max put -0 before +0, and NaN before all numbers: one NaN makes the
+// result the canonical NaN, which is quiet, positive and has no payload
+// (0x7ff8000000000000 for float64).
+//
+// Minloc and maxloc keep the value that min or max would give, and its index;
+// between equal values (NaN among NaNs too) the lower index. Padding in a Loc
+// means nothing and is not kept.
+//
+// The logical operators take every integer but 0 as true, and give 1 and 0. A
+// bool is true unless its byte is 0. The bitwise operators on bool are the
+// logical ones.
+//
+// Nothing is folded where there is one rank only: its share stays as it is,
+// signalling NaNs and all.
+//
+// # Cost
+//
+// A Kernel does not allocate, unless memory is not aligned for its element type:
+// then it allocates one small block per call, and copies through it.
+//
+// The package does not know ranks, messages or algorithms.
+package reduce

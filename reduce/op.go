@@ -1,0 +1,160 @@
+package reduce
+
+import (
+	"strconv"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// An Op is a reduction operator. It is an immutable value, copied freely, and
+// used by any number of goroutines. The zero Op is none, and refused.
+type Op struct {
+	name  string
+	id    uint64
+	code  code
+	order Order
+	user  *userFold // of Func's operators only
+}
+
+// An Order says what an operator lets an algorithm do with the shares. Every
+// operator is taken to be associative.
+type Order uint8
+
+// The orders.
+const (
+	// Commutative operators may be given the shares in any order.
+	Commutative Order = iota + 1
+	// RankOrder operators get rank 0's share first, then rank 1's, and so on.
+	RankOrder
+)
+
+// code is an operator's row in the table of kernels.
+type code uint8
+
+const (
+	codeNone code = iota
+	codeSum
+	codeProd
+	codeMin
+	codeMax
+	codeMean
+	codeLogicalAnd
+	codeLogicalOr
+	codeLogicalXor
+	codeBitAnd
+	codeBitOr
+	codeBitXor
+	codeMinLoc
+	codeMaxLoc
+	codeUser
+)
+
+// The operators of this package. They commute; what each means for which type
+// stands in the package's doc.
+var (
+	Sum        = builtin("sum", codeSum)
+	Prod       = builtin("prod", codeProd)
+	Min        = builtin("min", codeMin)
+	Max        = builtin("max", codeMax)
+	Mean       = builtin("mean", codeMean)
+	LogicalAnd = builtin("logical_and", codeLogicalAnd)
+	LogicalOr  = builtin("logical_or", codeLogicalOr)
+	LogicalXor = builtin("logical_xor", codeLogicalXor)
+	BitAnd     = builtin("bit_and", codeBitAnd)
+	BitOr      = builtin("bit_or", codeBitOr)
+	BitXor     = builtin("bit_xor", codeBitXor)
+	MinLoc     = builtin("minloc", codeMinLoc)
+	MaxLoc     = builtin("maxloc", codeMaxLoc)
+)
+
+func builtin(name string, c code) Op {
+	return Op{name: name, id: hash(name), code: c, order: Commutative}
+}
+
+// A userFold is what Func was given.
+type userFold struct {
+	dtype tensor.DType
+	fold  fold
+	wrong string // why there is no fold
+}
+
+// Func makes an operator of a function of the caller's. The name tells it from
+// others: ranks that give different names, or different orders, get
+// fault.Mismatch. A nil f, an empty name or an unknown order is reported by
+// Kernel, as fault.Misuse.
+//
+// f must be associative, up to rounding if the caller can live with that, must
+// give equal results for equal arguments on every rank, and may be called by
+// several goroutines at once. A panic in f leaves Fold with dst half written; it
+// is not recovered here.
+func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T) Op {
+	u := &userFold{dtype: tensor.TypeOf[T]()}
+	switch {
+	case name == "":
+		u.wrong = "an operator without a name"
+	case order != Commutative && order != RankOrder:
+		u.wrong = "operator " + name + " has neither of the two orders"
+	case f == nil:
+		u.wrong = "operator " + name + " without a function"
+	default:
+		u.fold = over(func(dst, earlier, later []T) {
+			for i := range dst {
+				dst[i] = f(earlier[i], later[i])
+			}
+		})
+	}
+	// The prefix keeps a user's "sum" apart from Sum.
+	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
+	return Op{name: name, id: id, code: codeUser, order: order, user: u}
+}
+
+// Name is the operator's name: "sum", "logical_and", or what Func was given.
+func (o Op) Name() string { return o.name }
+
+// Commutative reports whether an algorithm may give it the shares in any order.
+func (o Op) Commutative() bool { return o.order == Commutative }
+
+// ID is equal on all ranks that use the same operator, and most likely different
+// for different ones. It is a hash of the name and, for Func's, the order.
+func (o Op) ID() uint64 { return o.id }
+
+// hash is FNV-1a, 64 bits.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// Kernel is o for elements of type d. A pair that makes no sense, and the zero
+// Op, get fault.Misuse. Operators of this package cost no allocation here.
+func (o Op) Kernel(d tensor.DType) (Kernel, error) {
+	k := Kernel{op: o, dtype: d}
+	switch {
+	case o.code == codeNone:
+		return Kernel{}, misuse("no operator was given")
+	case !d.Valid():
+		return Kernel{}, misuse("%s of elements of no valid type (%d)", o.name, uint8(d))
+	case o.code == codeUser && o.user.wrong != "":
+		return Kernel{}, misuse("%s", o.user.wrong)
+	case o.code == codeUser && o.user.dtype != d:
+		return Kernel{}, misuse("%s takes %v, not %v", o.name, o.user.dtype, d)
+	case o.code == codeUser:
+		k.fold = o.user.fold
+	default:
+		k.fold = kernels.folds[o.code][d]
+	}
+	if k.fold == nil {
+		return Kernel{}, misuse("%s does not take %v; it takes %v", o.name, d, kernels.takenBy(o.code))
+	}
+	if o.code == codeMean {
+		k.finish = kernels.divisions[d]
+	}
+	return k, nil
+}
+
+func misuse(format string, args ...any) error {
+	return fault.New(fault.Misuse, "reduce.Op.Kernel", -1, format, args...)
+}

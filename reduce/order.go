@@ -1,0 +1,97 @@
+package reduce
+
+import (
+	"math"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// The canonical NaN of each float type: quiet, positive, no payload. (math.NaN
+// has a payload of 1.)
+const (
+	canonicalFloat64  = 0x7ff8000000000000 // converts to float32's, 0x7fc00000
+	canonicalFloat16  = 0x7e00
+	canonicalBFloat16 = 0x7fc0
+)
+
+func minInteger[T integer](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = min(earlier[i], later[i])
+	}
+}
+
+func maxInteger[T integer](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = max(earlier[i], later[i])
+	}
+}
+
+// Go's own min and max have the rules wanted here, except that they keep a
+// payload.
+
+func minFloat[T float](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = canonical(min(earlier[i], later[i]))
+	}
+}
+
+func maxFloat[T float](dst, earlier, later []T) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		dst[i] = canonical(max(earlier[i], later[i]))
+	}
+}
+
+// canonical is v, or the canonical NaN for any NaN. Integers pass.
+func canonical[T number](v T) T {
+	if v != v {
+		return T(math.Float64frombits(canonicalFloat64))
+	}
+	return v
+}
+
+func minLoc[T number](dst, earlier, later []tensor.Loc[T]) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if x.Value != x.Value || y.Value != y.Value {
+			dst[i] = nanLoc(x, y)
+			continue
+		}
+		if below(y.Value, x.Value) || !below(x.Value, y.Value) && y.Index < x.Index {
+			x = y
+		}
+		dst[i] = x
+	}
+}
+
+func maxLoc[T number](dst, earlier, later []tensor.Loc[T]) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if x.Value != x.Value || y.Value != y.Value {
+			dst[i] = nanLoc(x, y)
+			continue
+		}
+		if below(x.Value, y.Value) || !below(y.Value, x.Value) && y.Index < x.Index {
+			x = y
+		}
+		dst[i] = x
+	}
+}
+
+// below orders numbers as min and max do: -0 is below +0.
+func below[T number](x, y T) bool {
+	return x < y || x == y && x == 0 && math.Signbit(float64(x)) && !math.Signbit(float64(y))
+}
+
+// nanLoc is what a NaN among x and y leaves: itself, and the lower index of two.
+func nanLoc[T number](x, y tensor.Loc[T]) tensor.Loc[T] {
+	if x.Value == x.Value || y.Value != y.Value && y.Index < x.Index {
+		x = y
+	}
+	return tensor.Loc[T]{Value: canonical(x.Value), Index: x.Index}
+}

@@ -1,0 +1,91 @@
+package reduce
+
+import "github.com/tutti-go/tutti/tensor"
+
+// A halfOrder is the order of one of the short floats, on their bits: min and
+// max need no arithmetic. The loops see elements as uint16, as they lie in
+// memory.
+type halfOrder struct {
+	infinity uint16 // the bits above which, but for the sign, lie the NaNs
+	nan      uint16 // the canonical one
+}
+
+func float16Order() halfOrder  { return halfOrder{infinity: 0x7c00, nan: canonicalFloat16} }
+func bfloat16Order() halfOrder { return halfOrder{infinity: 0x7f80, nan: canonicalBFloat16} }
+
+func (h halfOrder) isNaN(bits uint16) bool { return bits&0x7fff > h.infinity }
+
+// key grows with the number that bits encode; -0 has the key below +0's.
+func key(bits uint16) int32 {
+	magnitude := int32(bits & 0x7fff)
+	if bits&0x8000 != 0 {
+		return ^magnitude
+	}
+	return magnitude
+}
+
+func (h halfOrder) min(dst, earlier, later []uint16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if key(y) < key(x) {
+			x, y = y, x
+		}
+		if h.isNaN(x) || h.isNaN(y) {
+			x = h.nan
+		}
+		dst[i] = x
+	}
+}
+
+func (h halfOrder) max(dst, earlier, later []uint16) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if key(x) < key(y) {
+			x, y = y, x
+		}
+		if h.isNaN(x) || h.isNaN(y) {
+			x = h.nan
+		}
+		dst[i] = x
+	}
+}
+
+func (h halfOrder) minLoc(dst, earlier, later []tensor.Loc[uint16]) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if h.isNaN(x.Value) || h.isNaN(y.Value) {
+			dst[i] = h.nanLoc(x, y)
+			continue
+		}
+		if kx, ky := key(x.Value), key(y.Value); ky < kx || ky == kx && y.Index < x.Index {
+			x = y
+		}
+		dst[i] = x
+	}
+}
+
+func (h halfOrder) maxLoc(dst, earlier, later []tensor.Loc[uint16]) {
+	earlier, later = earlier[:len(dst)], later[:len(dst)]
+	for i := range dst {
+		x, y := earlier[i], later[i]
+		if h.isNaN(x.Value) || h.isNaN(y.Value) {
+			dst[i] = h.nanLoc(x, y)
+			continue
+		}
+		if kx, ky := key(x.Value), key(y.Value); kx < ky || ky == kx && y.Index < x.Index {
+			x = y
+		}
+		dst[i] = x
+	}
+}
+
+// nanLoc is what a NaN among x and y leaves: itself, and the lower index of two.
+func (h halfOrder) nanLoc(x, y tensor.Loc[uint16]) tensor.Loc[uint16] {
+	if !h.isNaN(x.Value) || h.isNaN(y.Value) && y.Index < x.Index {
+		x = y
+	}
+	return tensor.Loc[uint16]{Value: h.nan, Index: x.Index}
+}
