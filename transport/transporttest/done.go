@@ -1,0 +1,106 @@
+package transporttest
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+func donePromises() []promise {
+	return []promise{
+		{"FrameMayBeUsedAgainAfterDone", frameUsedAgain},
+		{"DoneMaySendItsFrameAgain", doneSendsAgain},
+		{"DoneMaySendOnAnyConn", doneSendsElsewhere},
+		{"SendingLeavesTheFrameUnchanged", sendingLeavesFrame},
+	}
+}
+
+// frameUsedAgain overwrites head and body as soon as Done allows it; what has
+// arrived, or is on its way, must not change.
+func frameUsedAgain(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	for _, size := range []int{8, 3000, 200_000, 1 << 20} {
+		head, body := make([]byte, 16), make([]byte, size)
+		for round := range uint64(12) {
+			fresh := pattern(size, round)
+			copy(body, fresh)
+			binary.LittleEndian.PutUint64(head, round)
+			wantHead := append([]byte(nil), head...)
+			before := len(far.sink.got)
+			s := w.frame(head, body, func(error) { clear(head); clear(body) })
+			s.want = arrival{head: wantHead, body: fresh}
+			near.Send(&s.Frame)
+			w.until("Done", func() bool { return s.done() && len(far.sink.got) > before })
+			w.compare([]*sent{s}, far.sink.got[before:])
+		}
+	}
+}
+
+// doneSendsAgain keeps two frames circling, each sent again by its own Done, as
+// a pipeline of segments does.
+func doneSendsAgain(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	const rounds = 300
+	type lap struct {
+		s    *sent
+		left int
+	}
+	body := pattern(9000, 1)
+	laps := make([]*lap, 2)
+	for i := range laps {
+		l := &lap{left: rounds}
+		l.s = w.frame([]byte{byte(i)}, body, nil)
+		l.s.Done = func(err error) {
+			if err != nil {
+				w.errorf("Done: %v", err)
+				return
+			}
+			if l.left--; l.left > 0 {
+				near.Send(&l.s.Frame)
+			}
+		}
+		laps[i] = l
+		near.Send(&l.s.Frame)
+	}
+	w.until("all laps", func() bool { return len(far.sink.got) == rounds*len(laps) })
+	var heads [2]int
+	for _, got := range far.sink.got {
+		if err := (arrival{head: got.head, body: body}).differs(got); err != nil {
+			t.Fatal(err)
+		}
+		heads[got.head[0]]++
+	}
+	if heads != [2]int{rounds, rounds} {
+		t.Errorf("the two frames arrived %v times, want %d each", heads, rounds)
+	}
+}
+
+// doneSendsElsewhere sends from Done on the same Conn, on the other end's and on
+// a third: Done holds no lock.
+func doneSendsElsewhere(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 3)
+	near, far := w.link(0, 1)
+	other, third := w.link(0, 2)
+	var same, back, onward *sent
+	first := w.frame([]byte("first"), pattern(100_000, 1), func(error) {
+		same = near.send([]byte("same"), nil)
+		back = far.send([]byte("back"), nil)
+		onward = other.send([]byte("onward"), nil)
+	})
+	near.Send(&first.Frame)
+	w.until("what Done sent", func() bool {
+		return len(far.sink.got) == 2 && len(near.sink.got) == 1 && len(third.sink.got) == 1
+	})
+	w.compare([]*sent{first, same}, far.sink.got)
+	w.compare([]*sent{back}, near.sink.got)
+	w.compare([]*sent{onward}, third.sink.got)
+}
+
+func sendingLeavesFrame(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	head, body := pattern(60, 1), pattern(500_000, 2)
+	s := near.send(pattern(60, 1), pattern(500_000, 2))
+	w.exchange([]*sent{s}, far)
+	if err := (arrival{head: head, body: body}).differs(arrival{head: s.Head, body: s.Body, id: s.ID}); err != nil {
+		t.Errorf("the frame changed by being sent: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package transporttest
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func exposePromises() []promise {
+	return []promise{
+		{"Exposer/FramesComeStraightIn", exposedStraightIn},
+		{"Exposer/OrderHoldsAmongAllFrames", exposedOrder},
+		{"Exposer/ManyExposuresBothWays", manyExposures},
+		{"Exposer/ReleasedMemoryIsNotWritten", releasedNotWritten},
+		{"Exposer/LargerThanExposedFails", largerThanExposed},
+		{"Exposer/CloseFailsWhatIsQueued", exposedClose},
+	}
+}
+
+// exposer is e's Conn as an Exposer; the test is skipped when it is none.
+func (e *end) exposer() transport.Exposer {
+	x, ok := e.Conn.(transport.Exposer)
+	if !ok {
+		e.w.tb.Skipf("%T is not a transport.Exposer", e.Conn)
+	}
+	return x
+}
+
+// expose shows memory to the peer and tells e's Sink of it.
+func (e *end) expose(id uint32, buf []byte) (to transport.Token, release func()) {
+	e.w.tb.Helper()
+	to, release, err := e.exposer().Expose(id, buf)
+	if err != nil {
+		e.w.tb.Fatalf("Expose: %v", err)
+	}
+	if to == (transport.Token{}) {
+		e.w.tb.Fatal("Expose returned the zero Token, which names nothing")
+	}
+	if e.sink.exposed == nil {
+		e.sink.exposed = make(map[uint32][]byte)
+	}
+	e.sink.exposed[id] = buf
+	return to, release
+}
+
+// sendTo sends a frame into memory that the peer exposed.
+func (e *end) sendTo(to transport.Token, id uint32, head, body []byte) *sent {
+	s := e.w.frame(head, body, nil)
+	s.To, s.ID = to, id
+	s.want = arrival{id: id, direct: true, body: body}
+	e.Send(&s.Frame)
+	return s
+}
+
+func exposedStraightIn(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	far.exposer()
+	far.sink.place = func(transport.Header) []byte {
+		t.Error("Place was called for a frame with a To")
+		return nil
+	}
+	for i, size := range sizes() {
+		buf := bytes.Repeat([]byte{0xA5}, size+9)
+		to, release := far.expose(uint32(i)*0x01010101, buf)
+		s := near.sendTo(to, uint32(i)*0x01010101, []byte("lost"), pattern(size, uint64(i)))
+		w.exchange([]*sent{s}, far)
+		release()
+		if !bytes.Equal(buf[size:], bytes.Repeat([]byte{0xA5}, 9)) {
+			t.Errorf("memory behind a body of %d bytes was written", size)
+		}
+	}
+}
+
+// exposedOrder mixes frames that are placed with frames that are not.
+func exposedOrder(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	var frames []*sent
+	for i := range 40 {
+		body := pattern(i*2500, uint64(i))
+		if i%3 == 0 {
+			frames = append(frames, near.send([]byte{byte(i)}, body))
+			continue
+		}
+		to, release := far.expose(uint32(i), make([]byte, len(body)))
+		defer release()
+		frames = append(frames, near.sendTo(to, uint32(i), nil, body))
+	}
+	w.exchange(frames, far)
+}
+
+// manyExposures writes several times into each of several exposures, both ways.
+func manyExposures(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	const exposures, rounds, size = 8, 4, 50_000
+	var tokens [2][exposures]transport.Token
+	ends := [2]*end{near, far}
+	for i, e := range ends {
+		for id := range uint32(exposures) {
+			to, release := e.expose(id, make([]byte, size))
+			defer release()
+			tokens[i][id] = to
+		}
+	}
+	for round := range rounds {
+		var frames [2][]*sent
+		for id := range uint32(exposures) {
+			for i, e := range ends {
+				body := pattern(size, uint64(id)<<8|uint64(round)<<1|uint64(i))
+				frames[i] = append(frames[i], e.sendTo(tokens[1-i][id], id, nil, body))
+			}
+		}
+		start := [2]int{len(near.sink.got), len(far.sink.got)}
+		w.until("the frames", func() bool {
+			return len(near.sink.got) == start[0]+exposures && len(far.sink.got) == start[1]+exposures
+		})
+		w.compare(frames[0], far.sink.got[start[1]:])
+		w.compare(frames[1], near.sink.got[start[0]:])
+	}
+}
+
+// releasedNotWritten uses a Token after its release: the Conn may not survive,
+// but the memory is its owner's again.
+func releasedNotWritten(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	buf := make([]byte, 100_000)
+	to, release := far.expose(5, buf)
+	w.exchange([]*sent{near.sendTo(to, 5, nil, pattern(len(buf), 1))}, far)
+	release()
+	mine := bytes.Repeat([]byte{0x5A}, len(buf))
+	copy(buf, mine)
+	s := near.sendTo(to, 5, nil, pattern(len(buf), 2))
+	w.until("the failure", func() bool { return s.done() && far.err != nil })
+	if !bytes.Equal(buf, mine) {
+		t.Error("memory was written after its release")
+	}
+}
+
+func largerThanExposed(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	whole := bytes.Repeat([]byte{0xA5}, 1000)
+	to, release := far.expose(5, whole[:500])
+	defer release()
+	s := near.sendTo(to, 5, nil, pattern(501, 1))
+	w.until("the failure", func() bool { return s.done() && far.err != nil })
+	if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {
+		t.Error("memory behind the exposed was written")
+	}
+	if len(far.sink.got) > 0 {
+		t.Error("a frame arrived that is larger than what was exposed")
+	}
+}
+
+func exposedClose(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	to, release := far.expose(5, make([]byte, 32<<20))
+	defer release()
+	s := near.sendTo(to, 5, nil, make([]byte, 32<<20))
+	late := near.sendTo(to, 5, nil, make([]byte, 32<<20))
+	near.Close()
+	w.until("Done", func() bool { return s.done() && late.done() && far.err != nil })
+	for _, err := range []error{s.err, late.err} {
+		if err != nil {
+			w.isClosed("Done", err)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package transporttest
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func gatherPromises() []promise {
+	return []promise{
+		{"Gatherer/PartsArriveAsOneBody", partsArriveAsOne},
+		{"Gatherer/PartsKeepTheOrder", partsKeepOrder},
+		{"Gatherer/PartsIntoExposedMemory", partsExposed},
+		{"Gatherer/DoneOnAClosedConn", partsClosed},
+	}
+}
+
+// gatherer is e's Conn as a Gatherer; the test is skipped when it is none.
+func (e *end) gatherer() transport.Gatherer {
+	g, ok := e.Conn.(transport.Gatherer)
+	if !ok {
+		e.w.tb.Skipf("%T is not a transport.Gatherer", e.Conn)
+	}
+	return g
+}
+
+// sendParts sends body in pieces of the given sizes; the last one takes the rest.
+func (e *end) sendParts(head, body []byte, sizes ...int) *sent {
+	s := e.w.frame(head, body, nil)
+	s.Body = []byte("ignored")
+	e.gatherer().SendParts(&s.Frame, split(body, sizes))
+	return s
+}
+
+func split(body []byte, sizes []int) (parts [][]byte) {
+	for _, n := range sizes {
+		n = min(n, len(body))
+		parts = append(parts, body[:n:n])
+		body = body[n:]
+	}
+	return append(parts, body)
+}
+
+func partsArriveAsOne(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	many := make([]int, 3000) // more pieces than one call to a system takes
+	for i := range many {
+		many[i] = i % 50
+	}
+	for _, tc := range []struct {
+		size  int
+		sizes []int
+	}{
+		{0, nil}, {0, []int{0, 0}}, {1, nil}, {10, []int{0, 3, 0, 0, 7}},
+		{100_000, []int{1, 99_998}}, {3 << 20, []int{1 << 20, 5, 1 << 20}}, {80_000, many},
+	} {
+		w.exchange([]*sent{near.sendParts([]byte("head"), pattern(tc.size, 1), tc.sizes...)}, far)
+	}
+	s := w.frame(nil, nil, nil)
+	near.gatherer().SendParts(&s.Frame, nil)
+	w.exchange([]*sent{s}, far)
+}
+
+func partsKeepOrder(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	near.gatherer()
+	var frames []*sent
+	for i := range 60 {
+		body := pattern(i*1500, uint64(i))
+		if i%2 == 0 {
+			frames = append(frames, near.send([]byte{byte(i)}, body))
+		} else {
+			frames = append(frames, near.sendParts([]byte{byte(i)}, body, i, i*100, 0, i*700))
+		}
+	}
+	w.exchange(frames, far)
+}
+
+func partsExposed(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	near.gatherer()
+	body := pattern(700_000, 1)
+	to, release := far.expose(9, make([]byte, len(body)))
+	defer release()
+	s := w.frame(nil, nil, nil)
+	s.To, s.ID, s.want = to, 9, arrival{id: 9, direct: true, body: bytes.Clone(body)}
+	near.gatherer().SendParts(&s.Frame, split(body, []int{1, 300_000, 2}))
+	w.exchange([]*sent{s}, far)
+}
+
+func partsClosed(t *testing.T, mk Maker) {
+	w, near, _ := pair(t, mk)
+	near.gatherer()
+	near.Close()
+	s := near.sendParts(nil, []byte("late"), 1)
+	w.poll("Done", nil, s.done)
+	w.isClosed("Done", s.err)
+}

@@ -1,0 +1,51 @@
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func guestPromises() []promise {
+	return []promise{
+		{"Guest/SmallFramesBeforeAdmit", smallBeforeAdmit},
+		{"Greeter/OthersFirstBytesAreNotItsOwn", othersFirstBytes},
+	}
+}
+
+// smallBeforeAdmit speaks as a handshake does, small frames both ways, before
+// Admit, and anything after it.
+func smallBeforeAdmit(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 2)
+	a, b := w.dial(0, 1)
+	guest, ok := b.(transport.Guest)
+	if !ok {
+		t.Skipf("%T is not a transport.Guest: its Conns have no limits", b)
+	}
+	near, far := w.end("dialling end", a), w.end("accepting end", b)
+	w.exchange([]*sent{near.send(pattern(128, 1), pattern(1000, 1))}, far)
+	answer := far.send(pattern(128, 2), pattern(1000, 2))
+	w.until("the answer", func() bool { return len(near.sink.got) == 1 && answer.done() })
+	w.exchange([]*sent{near.send(pattern(100, 3), nil)}, far)
+	guest.Admit()
+	w.exchange([]*sent{near.send(nil, pattern(3<<20, 4))}, far)
+}
+
+// othersFirstBytes shows what else comes to a port.
+func othersFirstBytes(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 1)
+	g, ok := w.nodes[0].Transport.(transport.Greeter)
+	if !ok {
+		t.Skipf("%T is not a transport.Greeter: it shares no listener", w.nodes[0].Transport)
+	}
+	for _, first := range []string{
+		"GET / HTTP/1.1\r\n", "POST", "SSH-2.0-", "\x16\x03\x01\x02", "\x00\x00\x00\x00", "\xff\xff\xff\xff", "\r\n\r\n",
+	} {
+		if g.Prefix([]byte(first)) {
+			t.Errorf("it takes a connection for its own that opens with %q", first)
+		}
+	}
+	if g.Proto() == "" {
+		t.Error("it has no ALPN name")
+	}
+}

@@ -1,0 +1,84 @@
+package transporttest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+func leftoverPromises() []promise {
+	return []promise{
+		{"UnusedTransportCloses", unusedCloses},
+		{"ConnsThatCloseLeaveNothing", closedConnsLeaveNothing},
+		{"TransportCloseEndsItsConns", transportCloseEndsConns},
+		{"TransportCloseLeavesNothingInTheMiddleOfTraffic", closeInTraffic},
+		{"TransportMayBeClosedTwice", transportClosedTwice},
+	}
+}
+
+// unusedCloses makes, serves and closes; what remains, the world reports.
+func unusedCloses(t *testing.T, mk Maker) { newWorld(t, mk, 2) }
+
+// closedConnsLeaveNothing opens and closes Conns one after the other, more than
+// a process could keep open.
+func closedConnsLeaveNothing(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 2)
+	for i := range 60 {
+		near, far := w.link(0, 1)
+		w.exchange([]*sent{near.send([]byte{byte(i)}, nil)}, far)
+		near.Close()
+		far.Close()
+		w.ends = nil
+	}
+}
+
+func transportCloseEndsConns(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 2)
+	dialled, far := w.link(0, 1)
+	other, accepted := w.link(1, 0)
+	s := dialled.send(nil, make([]byte, 64<<20))
+	w.within("Close", func() { w.closeNode(0) })
+	w.poll("Done", nil, s.done)
+	w.isClosed("Done", s.err)
+	for _, e := range []*end{dialled, accepted} {
+		_, err := e.progress()
+		w.isClosed(fmt.Sprint("Progress of the ", e.name), err)
+	}
+	w.poll("the peers' errors", []*end{far, other}, func() bool { return far.err != nil && other.err != nil })
+}
+
+// closeInTraffic closes one Transport, then the other, while goroutines send and
+// poll; the world's leak check is the test.
+func closeInTraffic(t *testing.T, mk Maker) {
+	for round := range 3 {
+		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+			w := newWorld(t, mk, 2)
+			var senders sync.WaitGroup
+			var stops []func()
+			for range 3 {
+				near, far := w.link(0, 1)
+				stops = append(stops, near.keepPolling(), far.keepPolling())
+				for _, e := range []*end{near, far} {
+					senders.Go(func() { e.burst(200, pattern(round*9000, 1)) })
+				}
+			}
+			<-time.After(time.Duration(round) * time.Millisecond) // any moment will do
+			w.within("Close", func() { w.closeNode(round % 2) })
+			w.within("the end of all senders", senders.Wait)
+			for _, stop := range stops {
+				stop()
+			}
+		})
+	}
+}
+
+func transportClosedTwice(t *testing.T, mk Maker) {
+	w, _, _ := pair(t, mk)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { w.closeNode(0) })
+	}
+	w.within("Close by two goroutines", wg.Wait)
+	w.within("a third Close", func() { w.closeNode(0) })
+}

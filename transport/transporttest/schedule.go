@@ -1,0 +1,160 @@
+package transporttest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func schedulePromises() []promise {
+	var all []promise
+	for seed := range uint64(6) {
+		all = append(all, promise{fmt.Sprintf("RandomSchedule/Seed%d", seed), func(t *testing.T, mk Maker) {
+			Schedule(t, mk, seed, 1500)
+		}})
+	}
+	return all
+}
+
+// Schedule takes a number of random steps on a world of three: it sends frames of
+// all kinds, polls an end a few times, arms it, exposes memory; then it closes
+// some Conns with frames on their way. Each frame must arrive once, whole and in
+// order, and be Done once; behind a Close, some first ones of them must. The seed
+// decides all, so that a failure can be run again, by a fuzz target as well.
+func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
+	w := newWorld(tb, mk, 3)
+	s := &schedule{world: w, rng: rand.New(rand.NewPCG(seed, 7))}
+	for _, l := range [][2]int{{0, 1}, {1, 0}, {1, 2}, {2, 0}} {
+		near, far := w.link(l[0], l[1])
+		s.ways = append(s.ways, &way{from: near, to: far}, &way{from: far, to: near})
+	}
+	for range steps {
+		s.step()
+	}
+	s.finish()
+}
+
+// budget bounds the bytes of one schedule.
+const budget = 48 << 20
+
+type schedule struct {
+	*world
+	rng   *rand.Rand
+	ways  []*way
+	bytes int
+}
+
+// A way is one direction of a link.
+type way struct {
+	from, to *end
+	frames   []*sent
+}
+
+// step does one random thing somewhere.
+func (s *schedule) step() {
+	way := s.ways[s.rng.IntN(len(s.ways))]
+	switch s.rng.IntN(10) {
+	case 0, 1, 2:
+		s.send(way)
+	case 3:
+		s.sendParts(way)
+	case 4:
+		s.sendExposed(way)
+	case 5:
+		way.from.Arm(func() {})
+	default:
+		for range s.rng.IntN(12) {
+			way.to.progress()
+		}
+	}
+}
+
+// body is mostly small, sometimes of several slices.
+func (s *schedule) body() []byte {
+	most := []int{0, 16, 300, 5000, 70_000, 900_000}[s.rng.IntN(6)]
+	if s.bytes > budget {
+		most = 16
+	}
+	b := pattern(s.rng.IntN(most+1), s.rng.Uint64())
+	s.bytes += len(b)
+	return b
+}
+
+func (s *schedule) head() []byte {
+	return pattern(s.rng.IntN(transport.MaxHead+1), s.rng.Uint64())
+}
+
+// send sends a frame; one in four sends another from its Done.
+func (s *schedule) send(w *way) {
+	if s.rng.IntN(4) > 0 {
+		w.frames = append(w.frames, w.from.send(s.head(), s.body()))
+		return
+	}
+	next := s.frame(s.head(), s.body(), nil)
+	f := s.frame(s.head(), s.body(), func(error) {
+		w.frames = append(w.frames, next)
+		w.from.Send(&next.Frame)
+	})
+	w.frames = append(w.frames, f)
+	w.from.Send(&f.Frame)
+}
+
+func (s *schedule) sendParts(w *way) {
+	if _, ok := w.from.Conn.(transport.Gatherer); !ok {
+		return
+	}
+	body := s.body()
+	cuts := make([]int, s.rng.IntN(5))
+	for i := range cuts {
+		cuts[i] = s.rng.IntN(len(body) + 1)
+	}
+	w.frames = append(w.frames, w.from.sendParts(s.head(), body, cuts...))
+}
+
+// sendExposed has the far end expose memory, and writes there.
+func (s *schedule) sendExposed(w *way) {
+	if _, ok := w.to.Conn.(transport.Exposer); !ok {
+		return
+	}
+	id, body := uint32(len(w.to.sink.exposed)+1), s.body()
+	to, release := w.to.expose(id, make([]byte, len(body)+s.rng.IntN(9)))
+	s.tb.Cleanup(release)
+	w.frames = append(w.frames, w.from.sendTo(to, id, s.head(), body))
+}
+
+// finish delivers half of the links' frames, and closes the others as they are.
+func (s *schedule) finish() {
+	for i := 0; i < len(s.ways); i += 4 {
+		s.ways[i].from.Close()
+	}
+	s.until("the end of the schedule", func() bool {
+		for _, w := range s.ways {
+			if !allDone(w.frames) || w.to.err == nil && len(w.to.sink.got) < len(w.frames) {
+				return false
+			}
+		}
+		return true
+	})
+	for i, w := range s.ways {
+		if closed := i%4 < 2; closed {
+			s.arePrefix(w.frames, w.to.sink.got)
+		} else {
+			s.compare(w.frames, w.to.sink.got)
+		}
+	}
+	s.checkExposed()
+}
+
+// checkExposed reads exposed memory again after all has come.
+func (s *schedule) checkExposed() {
+	for i, w := range s.ways {
+		for _, got := range w.to.sink.got {
+			if got.direct && !bytes.Equal(got.body, w.to.sink.exposed[got.id][:len(got.body)]) {
+				s.tb.Errorf("way %d: exposed memory %d changed", i, got.id)
+			}
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package transporttest
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func sinkPromises() []promise {
+	return []promise{
+		{"PlaceReturningNilDropsTheBody", nilPlaceDrops},
+		{"BytesBeyondTheBodyStayUntouched", bytesBeyondStay},
+		{"ArrivedBytesAreIn", arrivedBytesAreIn},
+		{"SinkMayChangeBetweenFrames", sinkMayChange},
+		{"SinkMaySend", sinkMaySend},
+		{"SecondProgressIsBusy", secondProgressIsBusy},
+	}
+}
+
+// nilPlaceDrops drops every second body; its frame completes all the same, and
+// the next one is unharmed.
+func nilPlaceDrops(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	far.sink.place = func(h transport.Header) []byte {
+		if h.Head[0] == 'd' {
+			return nil
+		}
+		return make([]byte, h.Size)
+	}
+	var frames []*sent
+	for i, size := range []int{0, 0, 1, 1, 5000, 5000, 1 << 20, 1 << 20, 3} {
+		body := pattern(size, uint64(i))
+		s := near.send([]byte{"kd"[i%2], byte(i)}, body)
+		if i%2 == 1 {
+			s.want.body = nil
+		}
+		frames = append(frames, s)
+	}
+	w.exchange(frames, far)
+}
+
+func bytesBeyondStay(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	const room = 1 << 20
+	buf := bytes.Repeat([]byte{0xA5}, room)
+	far.sink.place = func(transport.Header) []byte { return buf }
+	for _, size := range []int{0, 1, 63, 4097, 300_001} {
+		w.exchange([]*sent{near.send(nil, pattern(size, 3))}, far)
+		for i, b := range buf[size:] {
+			if b != 0xA5 {
+				t.Fatalf("byte %d behind a body of %d bytes was written", i, size)
+			}
+		}
+		for i := range size {
+			buf[i] = 0xA5
+		}
+	}
+}
+
+// arrivedBytesAreIn reads, at each Arrived, what it says has come.
+func arrivedBytesAreIn(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	body := pattern(5<<20+3, 4)
+	buf, seen := make([]byte, len(body)), 0
+	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.partly = func(_ transport.Header, n int) {
+		if !bytes.Equal(buf[seen:n], body[seen:n]) {
+			t.Errorf("bytes %d to %d are reported, but not in", seen, n)
+		}
+		seen = n
+	}
+	w.exchange([]*sent{near.send([]byte("head"), body)}, far)
+}
+
+func sinkMayChange(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	sinks := [2]*recorder{{w: w, name: "even"}, {w: w, name: "odd"}}
+	var frames [2][]*sent
+	for i := range 40 {
+		frames[i%2] = append(frames[i%2], near.send([]byte{byte(i)}, pattern(i*100, uint64(i))))
+	}
+	total := func() int { return len(sinks[0].got) + len(sinks[1].got) }
+	w.until("the arrival at two Sinks in turn", func() bool {
+		far.sink = sinks[total()%2]
+		return total() == 40
+	})
+	w.compare(frames[0], sinks[0].got)
+	w.compare(frames[1], sinks[1].got)
+}
+
+// sinkMaySend answers from Place and from Arrived, on the Conn itself and on
+// another one of the same node.
+func sinkMaySend(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 3)
+	near, far := w.link(0, 1)
+	other, third := w.link(1, 2)
+	var placed, partly, onward []*sent
+	far.sink.place = func(h transport.Header) []byte {
+		placed = append(placed, far.send([]byte("placed"), bytes.Clone(h.Head)))
+		return make([]byte, h.Size)
+	}
+	far.sink.partly = func(h transport.Header, n int) {
+		if n == h.Size {
+			partly = append(partly, far.send([]byte("arrived"), pattern(n, 5)))
+			onward = append(onward, other.send([]byte("onward"), pattern(n, 6)))
+		}
+	}
+	for i := range 30 {
+		near.send([]byte(fmt.Sprint(i)), pattern(i*997, uint64(i)))
+	}
+	w.until("the answers", func() bool { return len(near.sink.got) == 60 && len(third.sink.got) == 30 })
+	var answers []*sent
+	for i := range placed {
+		answers = append(answers, placed[i], partly[i])
+	}
+	w.compare(answers, near.sink.got)
+	w.compare(onward, third.sink.got)
+}
+
+// secondProgressIsBusy calls Progress inside Progress, from the same goroutine
+// and from another one; neither may wait.
+func secondProgressIsBusy(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	calls := 0
+	again := func(where string) {
+		calls++
+		for _, call := range []func(string, func()){
+			func(_ string, do func()) { do() },
+			w.within,
+		} {
+			call("Progress inside "+where, func() {
+				state, err := far.Conn.Progress(far.sink)
+				if state != transport.Busy || err != nil {
+					t.Errorf("Progress inside %s: got %v, %v, want Busy", where, state, err)
+				}
+			})
+		}
+	}
+	far.sink.place = func(h transport.Header) []byte { again("Place"); return make([]byte, h.Size) }
+	far.sink.partly = func(transport.Header, int) { again("Arrived") }
+	w.exchange([]*sent{near.send(nil, []byte("body"))}, far)
+	if calls != 2 {
+		t.Errorf("the Sink was called %d times, want 2", calls)
+	}
+}

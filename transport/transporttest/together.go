@@ -1,0 +1,152 @@
+package transporttest
+
+import (
+	"encoding/binary"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+func togetherPromises() []promise {
+	return []promise{
+		{"ManyGoroutinesMaySend", manyGoroutinesSend},
+		{"SendMayRunBesideProgress", sendBesideProgress},
+		{"ManyGoroutinesMayPoll", manyGoroutinesPoll},
+	}
+}
+
+// keepPolling polls e in a goroutine of its own until stop, which waits for it.
+func (e *end) keepPolling() (stop func()) {
+	var over atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for idle := 0; !over.Load(); {
+			state, err := e.progress()
+			if err != nil {
+				return
+			}
+			if idle++; state == transport.Moved {
+				idle = 0
+			}
+			breathe(idle)
+		}
+	}()
+	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
+}
+
+// stream sends n frames marked with who and their number, one goroutine's share,
+// never more than a few ahead of their Done.
+func (e *end) stream(who byte, n int) {
+	window := make(chan struct{}, 8)
+	for i := range n {
+		head := binary.LittleEndian.AppendUint32([]byte{who}, uint32(i))
+		s := e.w.frame(head, pattern(i*37%5000, uint64(who)), func(err error) {
+			if err != nil {
+				e.w.errorf("frame %d of goroutine %d: %v", i, who, err)
+			}
+			<-window
+		})
+		select {
+		case window <- struct{}{}:
+		case <-time.After(patience):
+			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, patience, i)
+			return
+		}
+		e.Send(&s.Frame)
+	}
+}
+
+// checkStreams checks that each goroutine's frames came once, whole and in order.
+func (e *end) checkStreams(goroutines, n int) {
+	next := make([]int, goroutines)
+	for _, got := range e.sink.got {
+		who, i := got.head[0], int(binary.LittleEndian.Uint32(got.head[1:]))
+		if i != next[who] {
+			e.w.tb.Fatalf("goroutine %d: frame %d arrived, want %d", who, i, next[who])
+		}
+		next[who]++
+		want := arrival{head: got.head, body: pattern(i*37%5000, uint64(who))}
+		if err := want.differs(got); err != nil {
+			e.w.tb.Fatalf("goroutine %d, frame %d: %v", who, i, err)
+		}
+	}
+	for who, got := range next {
+		if got != n {
+			e.w.tb.Errorf("goroutine %d: %d frames arrived, want %d", who, got, n)
+		}
+	}
+}
+
+func manyGoroutinesSend(t *testing.T, mk Maker) {
+	const goroutines, n = 8, 150
+	w, near, far := pair(t, mk)
+	var wg sync.WaitGroup
+	for who := range goroutines {
+		wg.Go(func() { near.stream(byte(who), n) })
+	}
+	w.until("the frames of all goroutines", func() bool { return len(far.sink.got) == goroutines*n })
+	wg.Wait()
+	far.checkStreams(goroutines, n)
+}
+
+// sendBesideProgress has both ends polled and both ends sent on, each by
+// goroutines of their own.
+func sendBesideProgress(t *testing.T, mk Maker) {
+	const goroutines, n = 2, 300
+	w, near, far := pair(t, mk)
+	var arrived sync.WaitGroup
+	arrived.Add(2 * goroutines * n)
+	count := func(h transport.Header, n int) {
+		if n == h.Size {
+			arrived.Done()
+		}
+	}
+	near.sink.partly, far.sink.partly = count, count
+	stopNear, stopFar := near.keepPolling(), far.keepPolling()
+	var wg sync.WaitGroup
+	for who := range goroutines {
+		wg.Go(func() { near.stream(byte(who), n) })
+		wg.Go(func() { far.stream(byte(who), n) })
+	}
+	wg.Wait()
+	w.within("the arrival of all frames", arrived.Wait)
+	stopNear()
+	stopFar()
+	near.checkStreams(goroutines, n)
+	far.checkStreams(goroutines, n)
+}
+
+// manyGoroutinesPoll has several goroutines poll one end with one Sink, which
+// has no lock: Busy keeps them apart.
+func manyGoroutinesPoll(t *testing.T, mk Maker) {
+	const pollers, n = 4, 400
+	w, near, far := pair(t, mk)
+	var arrived, failed atomic.Int32
+	far.sink.partly = func(h transport.Header, n int) {
+		if n == h.Size {
+			arrived.Add(1)
+		}
+	}
+	stopNear := near.keepPolling()
+	var wg sync.WaitGroup
+	for range pollers {
+		wg.Go(func() {
+			for arrived.Load() < n && failed.Load() == 0 {
+				if _, err := far.Conn.Progress(far.sink); err != nil {
+					w.errorf("Progress: %v", err)
+					failed.Add(1)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	near.stream(0, n)
+	w.within("the arrival of all frames", wg.Wait)
+	stopNear()
+	far.checkStreams(1, n)
+}

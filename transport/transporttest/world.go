@@ -1,0 +1,228 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// patience bounds every wait of the suite. It is far more than any of them
+// takes, so that a slow machine does not fail a sound transport.
+const patience = 20 * time.Second
+
+// A world is the Nodes of one test, serving, and the ends of its links.
+type world struct {
+	tb       testing.TB
+	nodes    []Node
+	addrs    []string
+	accepted []chan transport.Conn
+	ends     []*end
+	over     atomic.Bool // the test has ended; what comes now is too late to report
+}
+
+// newWorld makes n Nodes and has them serve. At the test's end all are closed,
+// and nothing of theirs may remain.
+func newWorld(tb testing.TB, mk Maker, n int) *world {
+	tb.Helper()
+	leak.Check(tb)
+	w := &world{tb: tb, nodes: mk(tb, n)}
+	if len(w.nodes) != n {
+		tb.Fatalf("the maker made %d nodes, want %d", len(w.nodes), n)
+	}
+	tb.Cleanup(w.close)
+	for i, node := range w.nodes {
+		conns := make(chan transport.Conn, 1024)
+		addr, err := node.Transport.Serve(node.Listener, func(c transport.Conn) { conns <- c })
+		if err != nil {
+			tb.Fatalf("Serve of node %d: %v", i, err)
+		}
+		w.accepted = append(w.accepted, conns)
+		w.addrs = append(w.addrs, addr)
+	}
+	return w
+}
+
+// close ends all Nodes; each Close must come back.
+func (w *world) close() {
+	defer w.over.Store(true)
+	for i := range w.nodes {
+		w.within("Close of a Transport", func() { w.closeNode(i) })
+	}
+}
+
+func (w *world) closeNode(i int) {
+	if err := w.nodes[i].Transport.Close(); err != nil {
+		w.errorf("Close of node %d: %v", i, err)
+	}
+}
+
+// errorf reports unless the test has ended, for it is called from any goroutine.
+func (w *world) errorf(format string, args ...any) {
+	if !w.over.Load() {
+		w.tb.Errorf(format, args...)
+	}
+}
+
+// within runs do, which must not block. If it does, the test ends as failed.
+func (w *world) within(what string, do func()) {
+	w.tb.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	w.await(what, done)
+}
+
+// await waits for a close or a value on done.
+func (w *world) await(what string, done <-chan struct{}) {
+	w.tb.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		w.tb.Fatalf("%s has not happened after %v", what, patience)
+	}
+}
+
+// dial opens a Conn and returns both its ends, admitted.
+func (w *world) dial(from, to int) (near, far transport.Conn) {
+	w.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	near, err := w.nodes[from].Transport.Dial(ctx, w.addrs[to])
+	if err != nil {
+		w.tb.Fatalf("Dial from node %d to %q: %v", from, w.addrs[to], err)
+	}
+	select {
+	case far = <-w.accepted[to]:
+	case <-ctx.Done():
+		w.tb.Fatalf("node %d has not accepted the Conn that node %d opened", to, from)
+	}
+	return near, far
+}
+
+// link is dial with both ends wrapped and admitted, to be polled by the test's
+// goroutine.
+func (w *world) link(from, to int) (near, far *end) {
+	w.tb.Helper()
+	a, b := w.dial(from, to)
+	admit(b)
+	return w.end("dialling end", a), w.end("accepting end", b)
+}
+
+// admit lifts the limits of a Conn that has some.
+func admit(c transport.Conn) {
+	if g, ok := c.(transport.Guest); ok {
+		g.Admit()
+	}
+}
+
+// pair is a world of two and one link between them.
+func pair(tb testing.TB, mk Maker) (w *world, near, far *end) {
+	tb.Helper()
+	w = newWorld(tb, mk, 2)
+	near, far = w.link(0, 1)
+	return w, near, far
+}
+
+// until polls all ends of the world, in this goroutine, until done.
+func (w *world) until(what string, done func() bool) {
+	w.tb.Helper()
+	w.poll(what, w.ends, done)
+}
+
+// poll polls the given ends until done.
+func (w *world) poll(what string, ends []*end, done func() bool) {
+	w.tb.Helper()
+	deadline := time.Now().Add(patience)
+	for idle := 0; !done(); {
+		moved := false
+		for _, e := range ends {
+			state, _ := e.progress()
+			moved = moved || state == transport.Moved
+		}
+		if moved {
+			idle = 0
+			continue
+		}
+		idle++
+		breathe(idle)
+		if idle%64 == 0 && time.Now().After(deadline) {
+			w.tb.Fatalf("%s has not happened after %v", what, patience)
+		}
+	}
+}
+
+// breathe lets others run after a poll that found nothing; the longer it has
+// been idle, the longer.
+func breathe(idle int) {
+	if idle < 64 {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(20 * time.Microsecond)
+}
+
+// An end is a Conn with its own Sink. One goroutine uses it.
+type end struct {
+	transport.Conn
+	w    *world
+	name string
+	sink *recorder
+	err  error // what Progress first returned
+}
+
+func (w *world) end(name string, c transport.Conn) *end {
+	e := &end{Conn: c, w: w, name: name, sink: &recorder{w: w, name: name}}
+	w.ends = append(w.ends, e)
+	return e
+}
+
+// progress calls Progress and holds it to what any call promises: at most one
+// frame completes, and an error is final.
+func (e *end) progress() (transport.State, error) {
+	before := len(e.sink.got)
+	state, err := e.Progress(e.sink)
+	if n := len(e.sink.got) - before; n > 1 {
+		e.w.errorf("%s: one call of Progress completed %d frames", e.name, n)
+	}
+	switch {
+	case state != transport.Idle && state != transport.Moved && state != transport.Busy:
+		e.w.errorf("%s: Progress returned state %d", e.name, state)
+	case e.err == nil && err != nil:
+		e.err = err
+		e.w.isFault(e.name+": Progress", err)
+	case e.err != nil && state != transport.Busy && err != e.err:
+		e.w.errorf("%s: Progress returned %v, and then %v", e.name, e.err, err)
+	}
+	return state, err
+}
+
+// isFault checks that err is of this module's one error type.
+func (w *world) isFault(what string, err error) {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		w.errorf("%s: got %v (%T), want a *fault.Error", what, err, err)
+	}
+}
+
+// pattern is n bytes that differ for each seed.
+func pattern(n int, seed uint64) []byte {
+	var key [32]byte
+	for i := range 8 {
+		key[i] = byte(seed >> (8 * i))
+	}
+	b := make([]byte, n)
+	rand.NewChaCha8(key).Read(b)
+	return b
+}
