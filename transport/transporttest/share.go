@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -84,7 +84,7 @@ func (w *world) checkShared(size int, all []share) {
 		if len(s.mem) != size {
 			w.tb.Fatalf("Share by rank %d: got %d bytes, want %d", i, len(s.mem), size)
 		}
-		if size > 0 && uintptr(unsafe.Pointer(&s.mem[0]))%64 != 0 {
+		if size > 0 && reflect.ValueOf(s.mem).Pointer()%64 != 0 {
 			w.tb.Errorf("Share by rank %d: the memory does not start at a multiple of 64", i)
 		}
 		for at, b := range s.mem {
