@@ -1,0 +1,159 @@
+package grpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+
+	rpc "google.golang.org/grpc"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Dial opens a connection of its own for the Conn: one that stalls then holds up
+// no other, and its end is the Conn's end. It returns when the peer's gRPC has
+// answered on the stream. Errors are of kind fault.Refused (nobody listens, or no
+// rank), fault.Timeout, fault.Canceled, fault.Closed and fault.Misuse (TLS files).
+func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if !t.enter() {
+		return nil, failure(fault.Closed, "dial "+addr, nil)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(t.ctx, func() { cancel(nil) })()
+	c, err := t.dial(ctx, addr)
+	if err == nil {
+		return c, nil
+	}
+	t.work.Done()
+	var f *fault.Error
+	switch {
+	case t.ctx.Err() != nil:
+		return nil, failure(fault.Closed, "dial "+addr, nil)
+	case errors.As(err, &f):
+		return nil, f
+	}
+	return nil, dialFailure(ctx, addr, err)
+}
+
+// dial opens connection and stream. On success the Conn's goroutines run, and
+// the last of them undoes enter.
+func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
+	raw, err := t.connect(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	above, state, err := t.secure(ctx, raw, addr)
+	if err != nil {
+		raw.Close()
+		return nil, err
+	}
+	c := newConn(raw, above, t.opts.tune)
+	c.link.admitted.Store(true)
+	d := &dialled{conn: c}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	if d.cc, err = rpc.NewClient("passthrough:///peer", t.opts.tune.dialOptions(addr, c.link, state)...); err != nil {
+		d.cancel()
+		raw.Close()
+		return nil, err
+	}
+	if err := d.open(ctx); err != nil {
+		c.link.cut()
+		d.cc.Close()
+		return nil, err
+	}
+	if !t.keep(c) {
+		c.Close()
+	}
+	go func() {
+		c.readLoop()
+		c.link.end()
+	}()
+	go c.writeLoop(d.stream.CloseSend)
+	go func() {
+		defer t.work.Done()
+		c.wind(d.stop)
+		<-c.writeEnd
+		<-c.readEnd
+		t.forget(c)
+	}()
+	return c, nil
+}
+
+// connect opens the connection below TLS.
+func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) {
+	if t.opts.Dial != nil {
+		return t.opts.Dial(ctx, "tcp", addr)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+}
+
+// secure does the TLS handshake, when there is to be TLS.
+func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
+	if t.opts.TLS == nil {
+		return raw, nil, nil
+	}
+	config, err := t.opts.TLS.Client(t.Proto())
+	if err != nil {
+		return nil, nil, err
+	}
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, nil, err
+		}
+		config.ServerName = host
+	}
+	c := tls.Client(raw, config)
+	if err := c.HandshakeContext(ctx); err != nil {
+		return nil, nil, err
+	}
+	state := c.ConnectionState()
+	if state.NegotiatedProtocol != t.Proto() {
+		return nil, nil, errors.New("the TLS server there does not speak HTTP/2")
+	}
+	return c, &state, nil
+}
+
+// A dialled is what the dialling side holds of gRPC.
+type dialled struct {
+	conn   *conn
+	cc     *rpc.ClientConn
+	stream rpc.ClientStream
+	ctx    context.Context // the stream's
+	cancel context.CancelFunc
+}
+
+// open opens the stream and waits for the peer's headers, which come before any
+// message. With them gRPC gives up keeping messages for a retry.
+func (d *dialled) open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			d.cancel()
+		}
+	}()
+	attached := context.AfterFunc(ctx, d.cancel)
+	desc := streamDesc(nil)
+	if d.stream, err = d.cc.NewStream(d.ctx, &desc, methodName); err != nil {
+		return err
+	}
+	d.conn.stream = d.stream
+	if head, err := d.stream.Header(); err != nil || head == nil {
+		return errors.Join(err, d.stream.RecvMsg(new(incoming)))
+	}
+	if !attached() {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// stop ends gRPC on this connection. gRPC's client closes the connection only
+// after its writer has returned (http2Client.Close, NewHTTP2Client), so that is
+// what this waits for; link.cut makes a blocked writer return.
+func (d *dialled) stop() {
+	d.cancel()
+	d.cc.Close()
+	<-d.conn.link.closed
+}

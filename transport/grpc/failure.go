@@ -1,0 +1,59 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// failure is this package's error. A transport does not know ranks: Rank is -1.
+func failure(k fault.Kind, op string, err error) *fault.Error {
+	return &fault.Error{Kind: k, Op: "grpc: " + op, Rank: -1, Err: err}
+}
+
+var errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
+
+// linkFailure says how the connection below a stream ended.
+func linkFailure(err error) *fault.Error {
+	if errors.Is(err, io.EOF) {
+		err = errPeerClosed
+	}
+	return failure(fault.LinkLost, "link", err)
+}
+
+// streamFailure says how a stream ended. A gRPC status comes from the peer's gRPC,
+// from a proxy, or from our own gRPC; its code stays out of the text.
+func streamFailure(err error) *fault.Error {
+	if errors.Is(err, io.EOF) {
+		return linkFailure(err)
+	}
+	s := status.Convert(err)
+	if s.Code() == codes.ResourceExhausted {
+		return failure(fault.Refused, "link", errors.New(s.Message()))
+	}
+	return failure(fault.LinkLost, "link", errors.New(s.Message()))
+}
+
+// dialFailure says why no stream could be opened.
+func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
+	op := "dial " + addr
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return failure(fault.Timeout, op, ctx.Err())
+	case ctx.Err() != nil:
+		return failure(fault.Canceled, op, ctx.Err())
+	}
+	if s, ok := status.FromError(err); ok {
+		err = errors.New(s.Message())
+		if s.Code() == codes.Unimplemented {
+			err = errors.New("a gRPC server listens there, but no rank of a job")
+		}
+	}
+	return failure(fault.Refused, op, err)
+}

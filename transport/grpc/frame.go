@@ -1,0 +1,150 @@
+package grpc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// preambleSize is the length of what precedes each frame's head; doc.go has the
+// table.
+const preambleSize = 16
+
+// version is the first byte of every preamble.
+const version = 1
+
+// guestBody is the most bytes of body that a peer may send before Admit.
+const guestBody = 4 << 10
+
+// appendPreamble adds f's preamble and head to b.
+func appendPreamble(b []byte, f *transport.Frame) []byte {
+	b = append(b, version, byte(len(f.Head)), 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, f.ID)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(f.Body)))
+	return append(b, f.Head...)
+}
+
+// A decoder turns the bytes of a stream into calls of a Sink. Where messages
+// begin and end means nothing to it. One goroutine at a time uses it.
+type decoder struct {
+	admitted func() bool // nil or false: bodies are bounded by guestBody
+
+	front  [preambleSize + transport.MaxHead]byte // the preamble and head of the frame at hand
+	have   int                                    // bytes of front that are in
+	placed bool                                   // the head is whole, and Place has been called
+	header transport.Header
+	dst    []byte // nil drops the body
+	got    int    // bytes of body that are in
+	told   int    // bytes of body that Arrived has reported
+}
+
+// feed takes bytes from b up to the end of one frame, and says how many. whole
+// means that the frame is complete, and Arrived has said so.
+func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
+	if !d.placed {
+		used = d.gather(b)
+		if d.have < preambleSize || d.have < d.frontSize() {
+			return used, false, d.check()
+		}
+		if err := d.place(in); err != nil {
+			return used, false, err
+		}
+	}
+	n := min(len(b)-used, d.header.Size-d.got)
+	if d.dst != nil {
+		copy(d.dst[d.got:d.got+n], b[used:])
+	}
+	d.got += n
+	used += n
+	if d.got < d.header.Size {
+		return used, false, nil
+	}
+	h := d.header
+	d.have, d.placed, d.header, d.dst, d.got, d.told = 0, false, transport.Header{}, nil, 0, 0
+	in.Arrived(h, h.Size)
+	return used, true, nil
+}
+
+// report tells the Sink of bytes that it has not heard of yet.
+func (d *decoder) report(in transport.Sink) {
+	if d.placed && d.got > d.told {
+		d.told = d.got
+		in.Arrived(d.header, d.got)
+	}
+}
+
+// inside reports whether a frame has begun and is not complete.
+func (d *decoder) inside() bool { return d.have > 0 }
+
+// frontSize is the length of preamble and head; the preamble must be in.
+func (d *decoder) frontSize() int { return preambleSize + int(d.front[1]) }
+
+// gather adds bytes of b to the preamble and head, and says how many.
+func (d *decoder) gather(b []byte) int {
+	used := 0
+	if d.have < preambleSize {
+		used = copy(d.front[d.have:preambleSize], b)
+		d.have += used
+	}
+	if d.have >= preambleSize && d.check() == nil {
+		n := copy(d.front[d.have:d.frontSize()], b[used:])
+		d.have += n
+		used += n
+	}
+	return used
+}
+
+// check judges what is in of the preamble.
+func (d *decoder) check() *fault.Error {
+	if d.have > 0 && d.front[0] != version {
+		return refusal("a frame of version %d, want %d", d.front[0], version)
+	}
+	if d.have < preambleSize {
+		return nil
+	}
+	if n := d.front[1]; n > transport.MaxHead {
+		return refusal("a head of %d bytes, of at most %d", n, transport.MaxHead)
+	}
+	if d.front[2] != 0 || d.front[3] != 0 {
+		return refusal("a frame with reserved bytes set")
+	}
+	size := binary.LittleEndian.Uint64(d.front[8:])
+	if size > math.MaxInt {
+		return refusal("a body of %d bytes", size)
+	}
+	if size > guestBody && (d.admitted == nil || !d.admitted()) {
+		return refusal("a body of %d bytes, of at most %d before the peer has proven itself", size, guestBody)
+	}
+	return nil
+}
+
+// place asks the Sink where the body goes.
+func (d *decoder) place(in transport.Sink) *fault.Error {
+	if err := d.check(); err != nil {
+		return err
+	}
+	d.header = transport.Header{
+		Head: d.front[preambleSize:d.frontSize():d.frontSize()],
+		ID:   binary.LittleEndian.Uint32(d.front[4:]),
+		Size: int(binary.LittleEndian.Uint64(d.front[8:])),
+	}
+	d.placed = true
+	d.dst = in.Place(d.header)
+	if d.dst != nil && len(d.dst) < d.header.Size {
+		return failure(fault.Misuse, "progress",
+			fmt.Errorf("Place returned %d bytes for a body of %d", len(d.dst), d.header.Size))
+	}
+	return nil
+}
+
+// refusal says what is wrong with bytes from a peer.
+func refusal(format string, args ...any) *fault.Error {
+	return failure(fault.Refused, "progress",
+		errors.Join(errMalformed, fmt.Errorf(format, args...)))
+}
+
+var errMalformed = errors.New("the peer sent what is no frame")

@@ -1,0 +1,153 @@
+package grpc
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// guestBytes is the most that a peer may send, all of HTTP/2 included, before
+// Admit: gRPC's own buffers for it stay below this, whatever its windows say.
+const guestBytes = 32 << 10
+
+// drainTime is how long a connection that can no longer be written to is still
+// read: what the peer sent before it went is delivered.
+const drainTime = time.Second
+
+// A link is a connection as gRPC sees it: it lies above TLS and below HTTP/2,
+// notices how the connection ends before gRPC does, and decides when it is
+// closed. gRPC reads on one goroutine and writes on another.
+//
+// gRPC's Close ends reading only. Writes go on until cut, because gRPC's server
+// closes first and flushes what it has buffered afterwards (http2Server.Close,
+// loopyWriter.run).
+type link struct {
+	net.Conn          // TCP, or TLS above it
+	raw      net.Conn // what was dialled or accepted
+	lost     func(error)
+
+	over    chan struct{} // closed when the connection is of no use any more
+	closed  chan struct{} // closed when gRPC has called Close
+	onOver  sync.Once
+	onClose sync.Once
+	onCut   sync.Once
+
+	admitted atomic.Bool
+	heard    atomic.Int64 // bytes received before admission
+}
+
+// newLink wraps raw; above is what speaks on it, raw itself or TLS. lost hears
+// of every failure to read or write, on gRPC's goroutines.
+func newLink(raw, above net.Conn, lost func(error)) *link {
+	return &link{Conn: above, raw: raw, lost: lost, over: make(chan struct{}), closed: make(chan struct{})}
+}
+
+// Read refuses strangers who talk too much. Its failure ends the connection at
+// once, so that a blocked Write comes back.
+func (l *link) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if n > 0 && !l.admitted.Load() && l.heard.Add(int64(n)) > guestBytes {
+		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", guestBytes)
+	}
+	if err != nil {
+		l.lost(err)
+		l.end()
+		l.cut()
+	}
+	return n, err
+}
+
+// Write passes b on. Its failure leaves some time to read what the peer sent.
+func (l *link) Write(b []byte) (int, error) {
+	n, err := l.Conn.Write(b)
+	if err != nil {
+		l.lost(err)
+		l.raw.SetReadDeadline(time.Now().Add(drainTime))
+	}
+	return n, err
+}
+
+// Close is gRPC's: nothing will be read any more.
+func (l *link) Close() error {
+	l.end()
+	l.onClose.Do(func() { close(l.closed) })
+	return l.raw.SetReadDeadline(time.Unix(1, 0))
+}
+
+// end says that the connection is of no use any more. It closes nothing.
+func (l *link) end() { l.onOver.Do(func() { close(l.over) }) }
+
+// cut closes the connection, and never blocks: TLS's own Close may wait for
+// seconds to send a goodbye, so what lies below it is closed first.
+func (l *link) cut() {
+	l.onCut.Do(func() {
+		for c := l.raw; ; {
+			inner, ok := c.(interface{ NetConn() net.Conn })
+			if !ok || inner.NetConn() == nil {
+				c.Close()
+				break
+			}
+			c = inner.NetConn()
+		}
+		l.raw.Close()
+	})
+}
+
+// admit lifts the bounds of a stranger, here and at the listener.
+func (l *link) admit() {
+	l.admitted.Store(true)
+	if g, ok := l.raw.(interface{ Admit() }); ok {
+		g.Admit()
+	}
+}
+
+// terminated is the TLS connection that c is or wraps; nil when there is none.
+func terminated(c net.Conn) *tls.Conn {
+	for c != nil {
+		if t, ok := c.(*tls.Conn); ok {
+			return t
+		}
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		c = inner.NetConn()
+	}
+	return nil
+}
+
+// A once is a listener that yields one connection, and then waits to be closed.
+type once struct {
+	conn   chan net.Conn
+	closed chan struct{}
+	end    sync.Once
+	addr   net.Addr
+}
+
+func listenOnce(c net.Conn) *once {
+	o := &once{conn: make(chan net.Conn, 1), closed: make(chan struct{}), addr: c.LocalAddr()}
+	o.conn <- c
+	return o
+}
+
+func (o *once) Accept() (net.Conn, error) {
+	select {
+	case c := <-o.conn:
+		return c, nil
+	case <-o.closed:
+		return nil, errOnceClosed
+	}
+}
+
+func (o *once) Close() error {
+	o.end.Do(func() { close(o.closed) })
+	return nil
+}
+
+func (o *once) Addr() net.Addr { return o.addr }
+
+var errOnceClosed = errors.New("this listener yields one connection")

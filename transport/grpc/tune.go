@@ -1,0 +1,146 @@
+package grpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math"
+	"net"
+	"time"
+
+	rpc "google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	smallSize   = 2 << 10 // first capacity of what is copied into a message
+	messageCost = 128     // what a message counts for in the inbox, beside its bytes
+	flights     = 8       // messages of one Conn that gRPC may hold unwritten
+	headerList  = 4 << 10 // bytes of HTTP headers that a peer may send
+)
+
+// tuning holds the sizes that measurements may vary, all in bytes.
+type tuning struct {
+	segment int // most of a large body in one message
+	copied  int // bodies up to this are copied into the message
+	batch   int // most that small frames fill of one message
+	inbox   int // received messages that wait for Progress
+	window  int // HTTP/2 flow control: what a stream may send unread
+	write   int // gRPC's write buffer, held only while something is written
+	read    int // gRPC's read buffer, one for each connection
+}
+
+// orDefault fills in what was measured to be best; doc.go has the figures.
+func (t tuning) orDefault() tuning {
+	if t != (tuning{}) {
+		return t
+	}
+	return tuning{
+		segment: 256 << 10,
+		copied:  8 << 10,
+		batch:   32 << 10,
+		inbox:   1 << 20,
+		window:  4 << 20,
+		write:   128 << 10,
+		read:    128 << 10,
+	}
+}
+
+// most is the largest message.
+func (t tuning) most() int { return t.batch + t.segment + t.copied + 1<<10 }
+
+func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState) []rpc.DialOption {
+	return []rpc.DialOption{
+		rpc.WithContextDialer(oneConn(c)),
+		rpc.WithTransportCredentials(creds{state: state}),
+		rpc.WithAuthority(addr),
+		rpc.WithNoProxy(),
+		rpc.WithDisableRetry(),
+		rpc.WithDisableServiceConfig(),
+		rpc.WithDisableHealthCheck(),
+		rpc.WithIdleTimeout(0),
+		rpc.WithStaticStreamWindowSize(int32(t.window)),
+		rpc.WithStaticConnWindowSize(int32(t.window)),
+		rpc.WithWriteBufferSize(t.write),
+		rpc.WithReadBufferSize(t.read),
+		rpc.WithSharedWriteBuffer(true),
+		rpc.WithMaxHeaderListSize(headerList),
+		rpc.WithDefaultCallOptions(
+			rpc.ForceCodecV2(codec{}),
+			rpc.MaxCallRecvMsgSize(t.most()),
+			rpc.MaxCallSendMsgSize(math.MaxInt32),
+		),
+	}
+}
+
+func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
+	return []rpc.ServerOption{
+		rpc.Creds(creds{state: state}),
+		rpc.ForceServerCodecV2(codec{}),
+		rpc.MaxRecvMsgSize(t.most()),
+		rpc.MaxConcurrentStreams(1),
+		rpc.MaxHeaderListSize(headerList),
+		rpc.StaticStreamWindowSize(int32(t.window)),
+		rpc.StaticConnWindowSize(int32(t.window)),
+		rpc.WriteBufferSize(t.write),
+		rpc.ReadBufferSize(t.read),
+		rpc.SharedWriteBuffer(true),
+		rpc.ConnectionTimeout(openTime),
+		// No pings of ours; those of a proxy are welcome.
+		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),
+		rpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// oneConn dials what has been dialled already, once: a stream that breaks stays
+// broken, so gRPC is not to reconnect.
+func oneConn(c net.Conn) func(context.Context, string) (net.Conn, error) {
+	conns := make(chan net.Conn, 1)
+	conns <- c
+	return func(context.Context, string) (net.Conn, error) {
+		select {
+		case c := <-conns:
+			return c, nil
+		default:
+			return nil, errors.New("the connection of this stream has ended")
+		}
+	}
+}
+
+// creds tells gRPC what TLS has agreed on. The handshake is over by then, so that
+// its errors are ours to word, and because a shared listener has done it.
+type creds struct{ state *tls.ConnectionState }
+
+func (c creds) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, c.info(), nil
+}
+
+func (c creds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, c.info(), nil
+}
+
+func (c creds) info() credentials.AuthInfo {
+	if c.state == nil {
+		return plain{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}
+	}
+	return credentials.TLSInfo{State: *c.state,
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+}
+
+// Info decides the scheme: https for "tls".
+func (c creds) Info() credentials.ProtocolInfo {
+	if c.state == nil {
+		return credentials.ProtocolInfo{SecurityProtocol: "insecure"}
+	}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+func (c creds) Clone() credentials.TransportCredentials { return c }
+
+func (c creds) OverrideServerName(string) error { return nil }
+
+// plain is the AuthInfo of a connection without TLS.
+type plain struct{ credentials.CommonAuthInfo }
+
+func (plain) AuthType() string { return "insecure" }

@@ -1,0 +1,224 @@
+package grpc
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A message is what one SendMsg sends: preambles, heads and small bodies, copied,
+// and after them at most one piece of a large body, not copied.
+//
+// It is the mem.BufferPool of its own buffers, so gRPC's release of them comes to
+// Put. That is when their bytes have been copied to the connection's write buffer
+// (loopyWriter.processData), or dropped with the stream. Where gRPC drops a stream
+// without release (a connection that fails: loopyWriter.run), settle comes.
+type message struct {
+	conn  *conn
+	small []byte // capacity above 1 KiB: gRPC does not release smaller buffers
+	large []byte
+	bufs  mem.BufferSlice
+	space [2]mem.Buffer
+	refs  int              // buffers that gRPC has not released
+	size  int              // bytes in all
+	frame *transport.Frame // whose last piece is large; nil: none's
+}
+
+// Get is never called: the pool only takes back.
+func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put is gRPC's release of one buffer. gRPC may hold locks here.
+func (m *message) Put(*[]byte) {
+	c := m.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.refs--
+	if i := slices.Index(c.flying, m); m.refs == 0 && i >= 0 {
+		c.flying = slices.Delete(c.flying, i, i+1)
+		c.landed(m)
+	}
+}
+
+// landed ends a message: gRPC needs its memory no longer. mu is held.
+func (c *conn) landed(m *message) {
+	c.unsent -= m.size
+	c.moved = time.Now()
+	if m.frame != nil {
+		c.end(m.frame)
+	}
+	*m = message{conn: c, small: m.small[:0]}
+	c.idle = append(c.idle, m)
+	c.bell.Broadcast()
+}
+
+// end has f's Done run, on a goroutine of its own: here gRPC may hold locks that
+// Done, by Send, may need. mu is held.
+func (c *conn) end(f *transport.Frame) {
+	e := ending{frame: f}
+	if c.err != nil {
+		e.err = c.err
+	}
+	c.ended = append(c.ended, e)
+	if !c.ending {
+		c.ending = true
+		go c.runEnded()
+	}
+}
+
+// runEnded runs the Done of frames whose memory is free, in order.
+func (c *conn) runEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.ended) > 0 {
+		e := c.ended[0]
+		c.ended = slices.Delete(c.ended, 0, 1)
+		c.mu.Unlock()
+		e.frame.Done(e.err)
+		c.mu.Lock()
+	}
+	c.ending = false
+	c.bell.Broadcast()
+}
+
+// next makes a message of what is queued. It returns the frames that it has
+// copied whole. The caller holds mu and the right to write, which this takes.
+func (c *conn) next() (*message, transport.Queue) {
+	c.writing = true
+	m := c.takeIdle()
+	var copied transport.Queue
+	for f := c.out.First(); f != nil && m.large == nil; f = c.out.First() {
+		rest := f.Body[c.sent:]
+		whole := len(rest) <= c.tune.copied
+		if n := len(m.small); n > 0 && n+preambleSize+transport.MaxHead+len(rest) > c.tune.batch && whole {
+			break
+		}
+		if !c.begun {
+			m.small = appendPreamble(m.small, f)
+			c.begun = true
+		}
+		if whole {
+			m.small = append(m.small, rest...)
+			copied.Push(c.pop())
+			continue
+		}
+		c.attach(m, rest)
+	}
+	m.wrap()
+	c.flying = append(c.flying, m)
+	return m, copied
+}
+
+// attach adds the next piece of the first frame's body to m. The last piece may be
+// a bit longer than the others, so that none is too small to be released.
+func (c *conn) attach(m *message, rest []byte) {
+	n := len(rest)
+	if n > c.tune.segment+c.tune.copied {
+		n = c.tune.segment
+	}
+	m.large = rest[:n]
+	c.sent += n
+	if n == len(rest) {
+		m.frame = c.pop()
+	}
+}
+
+// pop takes the first frame off the queue: gRPC has been given all of it.
+func (c *conn) pop() *transport.Frame {
+	c.begun, c.sent = false, 0
+	return c.out.Pop()
+}
+
+func (c *conn) takeIdle() *message {
+	n := len(c.idle)
+	if n == 0 {
+		return &message{conn: c, small: make([]byte, 0, smallSize)}
+	}
+	m := c.idle[n-1]
+	c.idle = c.idle[:n-1]
+	return m
+}
+
+// wrap makes m's buffers.
+func (m *message) wrap() {
+	m.bufs = m.space[:0]
+	for _, b := range []*[]byte{&m.small, &m.large} {
+		if len(*b) > 0 {
+			m.bufs = append(m.bufs, mem.NewBuffer(b, m))
+			m.refs++
+			m.size += len(*b)
+		}
+	}
+}
+
+// give hands m to gRPC and lets go of the right to write. The frames in copied
+// end here, while this goroutine still has the right, so that a Done that sends
+// again only queues, and the stack does not grow.
+func (c *conn) give(m *message, copied transport.Queue) {
+	err := c.stream.SendMsg(m)
+	finish(&copied, nil)
+	c.mu.Lock()
+	c.writing = false
+	c.broken = c.broken || err != nil
+	if c.err != nil || c.broken || !c.out.Empty() {
+		c.bell.Broadcast()
+	}
+	c.mu.Unlock()
+}
+
+// writeLoop sends what Send could not, until the Conn ends. At most flights
+// messages are on their way: while they are, small frames gather for the next.
+func (c *conn) writeLoop(closeSend func() error) {
+	defer close(c.writeEnd)
+	for {
+		m, copied := c.await()
+		if m == nil {
+			break
+		}
+		finish(&copied, nil)
+		c.give(m, transport.Queue{})
+	}
+	if closeSend != nil {
+		closeSend()
+	}
+}
+
+// await waits until there is something to send and room for it; nil: the Conn has
+// ended, and nobody is in SendMsg.
+func (c *conn) await() (*message, transport.Queue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		switch over := c.broken || c.err != nil; {
+		case c.writing:
+		case over:
+			return nil, transport.Queue{}
+		case !c.out.Empty() && len(c.flying) < flights:
+			return c.next()
+		}
+		c.bell.Wait()
+	}
+}
+
+// settle ends the frames that gRPC has not released, once it no longer runs.
+func (c *conn) settle() {
+	c.mu.Lock()
+	var rest transport.Queue
+	for _, m := range c.flying {
+		if m.frame != nil {
+			rest.Push(m.frame)
+		}
+	}
+	for f := c.out.Pop(); f != nil; f = c.out.Pop() {
+		rest.Push(f)
+	}
+	c.flying, c.idle, c.unsent, c.begun = nil, nil, 0, false
+	err := c.err
+	for c.ending {
+		c.bell.Wait()
+	}
+	c.mu.Unlock()
+	finish(&rest, err)
+}
