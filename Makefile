@@ -32,9 +32,10 @@ help: ## list these targets
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
+# The ranks' standard error is a pipe to the launcher; only we know the terminal.
 .PHONY: demo
 demo: build ## train the handwritten digits on 4 processes; curves go to out/
-	bin/tuttirun -np $(NP) bin/digits -out out $(DEMOFLAGS)
+	bin/tuttirun -np $(NP) bin/digits -out out $$([ ! -t 2 ] || echo -bar)
 
 .PHONY: build
 build: ## build every program into bin/
@@ -110,7 +111,7 @@ soak: ## the long tests: full matrices, hours of faults (up to 2 hours)
 
 .PHONY: bench
 bench: ## run every benchmark once
-	$(GOTEST) -p 1 -run '^$$' -bench . -benchmem -timeout 30m $(TESTFLAGS) $(PKGS)
+	$(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m $(TESTFLAGS) $(PKGS)
 
 .PHONY: plots
 plots: build ## draw the pictures in docs/ anew, on this machine
