@@ -46,6 +46,7 @@ type Frame struct {
 	Head []byte // at most MaxHead bytes, opaque here, delivered before the body
 	Body []byte
 	To   Token
+	At   int         // with a To, where in the exposed memory Body[0] goes
 	ID   uint32      // opaque here; arrives as Header.ID
 	Done func(error) // never nil; short, never blocks; may call Send; runs without the Conn's locks
 
@@ -150,7 +151,7 @@ type Guest interface {
 // beforehand. Until release, the peer may write into buf by Frame.To; each such
 // frame arrives here with ID id, without Place and without its Head. When release
 // has returned, nothing writes into buf any more, and a frame that still names it
-// fails the Conn, as does one that is larger than buf. release is called once.
+// fails the Conn, as does one that does not fit into buf. release is called once.
 type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }

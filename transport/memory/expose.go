@@ -107,24 +107,25 @@ func (x *exposed) lock(s slot) *exposure {
 	return e
 }
 
-// find is the ID that s was exposed with, if size bytes fit.
-func (x *exposed) find(s slot, size int) (id uint32, ok bool) {
+// find is the ID that s was exposed with, if size bytes fit from at on.
+func (x *exposed) find(s slot, at, size int) (id uint32, ok bool) {
 	e := x.lock(s)
 	if e == nil {
 		return 0, false
 	}
 	defer e.mu.Unlock()
-	return e.id, size <= len(e.buf)
+	return e.id, at >= 0 && at <= len(e.buf) && size <= len(e.buf)-at
 }
 
-// write copies n bytes of the body, from off on, to the same place in the
-// memory; false when it was released meanwhile.
+// write copies n bytes of the body, from off on, to where the frame says; false
+// when the memory was released meanwhile.
 func (x *exposed) write(s slot, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {
 		return false
 	}
 	defer e.mu.Unlock()
-	it.copyPart(e.buf[off:off+n], off)
+	at := it.f.At + off
+	it.copyPart(e.buf[at:at+n], off)
 	return true
 }

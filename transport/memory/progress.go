@@ -100,7 +100,7 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {
 		c.target = slotOf(it.f.To)
-		id, ok := c.memory.find(c.target, it.size)
+		id, ok := c.memory.find(c.target, it.f.At, it.size)
 		if !ok {
 			return errNotExposed(it.size)
 		}

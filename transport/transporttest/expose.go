@@ -11,9 +11,10 @@ func exposePromises() []promise {
 	return []promise{
 		{"Exposer/FramesComeStraightIn", exposedStraightIn},
 		{"Exposer/OrderHoldsAmongAllFrames", exposedOrder},
+		{"Exposer/PiecesGoWhereTheyBelong", piecesGoWhere},
 		{"Exposer/ManyExposuresBothWays", manyExposures},
 		{"Exposer/ReleasedMemoryIsNotWritten", releasedNotWritten},
-		{"Exposer/LargerThanExposedFails", largerThanExposed},
+		{"Exposer/BeyondExposedFails", beyondExposed},
 		{"Exposer/CloseFailsWhatIsQueued", exposedClose},
 	}
 }
@@ -89,6 +90,25 @@ func exposedOrder(t *testing.T, mk Maker) {
 	w.exchange(frames, far)
 }
 
+// piecesGoWhere sends a body in pieces, last one first, each to its place.
+func piecesGoWhere(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	body, mem := pattern(900_001, 1), make([]byte, 900_001)
+	to, release := far.expose(3, mem)
+	defer release()
+	var frames []*sent
+	for _, cut := range [][2]int{{500_000, 900_001}, {7, 500_000}, {1, 7}, {1, 1}, {0, 1}} {
+		s := w.frame(nil, body[cut[0]:cut[1]], nil)
+		s.To, s.At, s.ID, s.want.id, s.want.direct = to, cut[0], 3, 3, true
+		near.Send(&s.Frame)
+		frames = append(frames, s)
+	}
+	w.until("the pieces", func() bool { return len(far.sink.got) == len(frames) && allDone(frames) })
+	if !bytes.Equal(mem, body) {
+		t.Errorf("the exposed memory differs from byte %d on", firstDifference(mem, body))
+	}
+}
+
 // manyExposures writes several times into each of several exposures, both ways.
 func manyExposures(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
@@ -136,18 +156,28 @@ func releasedNotWritten(t *testing.T, mk Maker) {
 	}
 }
 
-func largerThanExposed(t *testing.T, mk Maker) {
-	w, near, far := pair(t, mk)
-	whole := bytes.Repeat([]byte{0xA5}, 1000)
-	to, release := far.expose(5, whole[:500])
-	defer release()
-	s := near.sendTo(to, 5, nil, pattern(501, 1))
-	w.until("the failure", func() bool { return s.done() && far.err != nil })
-	if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {
-		t.Error("memory behind the exposed was written")
-	}
-	if len(far.sink.got) > 0 {
-		t.Error("a frame arrived that is larger than what was exposed")
+// beyondExposed sends what does not fit, for its size or for its place.
+func beyondExposed(t *testing.T, mk Maker) {
+	for _, tc := range []struct {
+		name     string
+		at, size int
+	}{{"too large", 0, 501}, {"too far", 400, 101}, {"behind", 501, 0}, {"before", -1, 10}, {"far away", 1 << 62, 1}} {
+		t.Run(tc.name, func(t *testing.T) {
+			w, near, far := pair(t, mk)
+			whole := bytes.Repeat([]byte{0xA5}, 1000)
+			to, release := far.expose(5, whole[:500])
+			defer release()
+			s := w.frame(nil, pattern(tc.size, 1), nil)
+			s.To, s.At, s.ID = to, tc.at, 5
+			near.Send(&s.Frame)
+			w.until("the failure", func() bool { return s.done() && far.err != nil })
+			if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {
+				t.Error("memory behind the exposed was written")
+			}
+			if len(far.sink.got) > 0 || s.err == nil {
+				t.Errorf("%d frames arrived, and Done got %v", len(far.sink.got), s.err)
+			}
+		})
 	}
 }
 

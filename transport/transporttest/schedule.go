@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/tutti-go/tutti/transport"
@@ -51,11 +52,28 @@ type schedule struct {
 type way struct {
 	from, to *end
 	frames   []*sent
+
+	mu  sync.Mutex // guards due
+	due []*sent    // to be sent since another's Done has run, on whatever goroutine
+}
+
+// sendDue sends what the Done of other frames has asked for. That it is the
+// test's goroutine that does so, is for the order of the frames to be known.
+func (w *way) sendDue() {
+	w.mu.Lock()
+	due := w.due
+	w.due = nil
+	w.mu.Unlock()
+	for _, f := range due {
+		w.frames = append(w.frames, f)
+		w.from.Send(&f.Frame)
+	}
 }
 
 // step does one random thing somewhere.
 func (s *schedule) step() {
 	way := s.ways[s.rng.IntN(len(s.ways))]
+	way.sendDue()
 	switch s.rng.IntN(10) {
 	case 0, 1, 2:
 		s.send(way)
@@ -87,7 +105,7 @@ func (s *schedule) head() []byte {
 	return pattern(s.rng.IntN(transport.MaxHead+1), s.rng.Uint64())
 }
 
-// send sends a frame; one in four sends another from its Done.
+// send sends a frame; one in four has another follow its Done.
 func (s *schedule) send(w *way) {
 	if s.rng.IntN(4) > 0 {
 		w.frames = append(w.frames, w.from.send(s.head(), s.body()))
@@ -95,8 +113,9 @@ func (s *schedule) send(w *way) {
 	}
 	next := s.frame(s.head(), s.body(), nil)
 	f := s.frame(s.head(), s.body(), func(error) {
-		w.frames = append(w.frames, next)
-		w.from.Send(&next.Frame)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.due = append(w.due, next)
 	})
 	w.frames = append(w.frames, f)
 	w.from.Send(&f.Frame)
@@ -132,6 +151,7 @@ func (s *schedule) finish() {
 	}
 	s.until("the end of the schedule", func() bool {
 		for _, w := range s.ways {
+			w.sendDue()
 			if !allDone(w.frames) || w.to.err == nil && len(w.to.sink.got) < len(w.frames) {
 				return false
 			}
