@@ -1,0 +1,527 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// started is a world of n ranks that have all their links.
+func started(t *testing.T, n int, seed uint64) *world {
+	t.Helper()
+	w := newWorld(n, seed, true)
+	w.startAll()
+	w.run(Time(Second))
+	if !w.completed() {
+		t.Errorf("%d ranks, seed %d: not all have started after 1 s", n, seed)
+	}
+	return w
+}
+
+// verdict is the first report of a rank; nil when there is none.
+func (x *node) verdict() *fault.Error {
+	if len(x.reports) == 0 {
+		return nil
+	}
+	return x.reports[0].err
+}
+
+func peers(e *fault.Error) (ranks []int) {
+	for _, p := range e.Peers {
+		ranks = append(ranks, p.Rank)
+	}
+	return ranks
+}
+
+func TestRanksStartInAnyOrder(t *testing.T) {
+	for n := 1; n <= 17; n++ {
+		for _, joined := range []bool{true, false} {
+			w := newWorld(n, uint64(n), joined)
+			for r := range w.nodes {
+				w.start(r, Span(w.rng.IntN(3000))*Millisecond)
+			}
+			w.run(Time(6 * Second))
+			if !w.completed() {
+				t.Errorf("%d ranks, joined %v: incomplete; missing for rank 0: %v", n, joined, w.nodes[0].state.Missing())
+			}
+			for r, x := range w.nodes {
+				if x.verdict() != nil {
+					t.Errorf("%d ranks, joined %v: rank %d reports %v", n, joined, r, x.verdict())
+				}
+			}
+		}
+	}
+}
+
+func TestARankThatNeverStartsIsMissing(t *testing.T) {
+	w := newWorld(5, 1, false)
+	for _, r := range []int{0, 1, 2, 4} {
+		w.start(r, 0)
+	}
+	w.run(Time(20 * Second))
+	for _, r := range []int{0, 1, 2, 4} {
+		x := w.nodes[r]
+		if got := x.state.Missing(); !slices.Equal(got, []int{3}) {
+			t.Errorf("rank %d misses %v, want [3]", r, got)
+		}
+		if x.complete || x.verdict() != nil {
+			t.Errorf("rank %d: complete %v, verdict %v; want neither", r, x.complete, x.verdict())
+		}
+	}
+}
+
+func TestAnyKilledRankIsReportedByAllWithin500ms(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for victim := range n {
+			w := started(t, n, uint64(n*10+victim))
+			start := w.now
+			w.kill(victim)
+			w.run(start + Time(500*Millisecond))
+			for r, x := range w.nodes {
+				if r == victim {
+					continue
+				}
+				e := x.verdict()
+				if e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{victim}) {
+					t.Errorf("%d ranks, %d killed: rank %d reports %v", n, victim, r, e)
+				} else if e.Peers[0].Host != fmt.Sprintf("host-%d", victim) {
+					t.Errorf("%d ranks, %d killed: rank %d names host %q", n, victim, r, e.Peers[0].Host)
+				}
+				if len(x.reports) > 1 {
+					t.Errorf("%d ranks, %d killed: rank %d reports %d verdicts", n, victim, r, len(x.reports))
+				}
+			}
+		}
+	}
+}
+
+func TestARankThatIsCutOffIsReportedWithin4500ms(t *testing.T) {
+	for n := 2; n <= 9; n++ {
+		for victim := range n {
+			w := started(t, n, uint64(n*10+victim))
+			start := w.now
+			w.isolate(victim)
+			w.run(start + Time(4500*Millisecond))
+			for r, x := range w.nodes {
+				e := x.verdict()
+				if e == nil || e.Kind != fault.PeerLost {
+					t.Errorf("%d ranks, %d cut off: rank %d reports %v", n, victim, r, e)
+				} else if r != victim && !slices.Equal(peers(e), []int{victim}) {
+					t.Errorf("%d ranks, %d cut off: rank %d blames %v", n, victim, r, peers(e))
+				}
+			}
+		}
+	}
+}
+
+func TestAPairThatIsCutLosesItsLinkOnly(t *testing.T) {
+	for n := 3; n <= 9; n++ {
+		w := started(t, n, uint64(n))
+		start := w.now
+		w.sever(0, 1)
+		w.run(start + Time(5*Second))
+		for r, x := range w.nodes {
+			e := x.verdict()
+			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, 1}) || len(x.reports) != 1 {
+				t.Errorf("%d ranks: rank %d reports %d verdicts, first %v", n, r, len(x.reports), e)
+			}
+		}
+	}
+}
+
+func TestABrokenDataConnectionOfLiveRanksIsALostLink(t *testing.T) {
+	for n := 3; n <= 9; n++ {
+		w := started(t, n, uint64(n))
+		start := w.now
+		w.step(2, Suspect{0, "reset"})
+		w.run(start + Time(200*Millisecond))
+		for r, x := range w.nodes {
+			e := x.verdict()
+			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, 2}) {
+				t.Errorf("%d ranks: rank %d reports %v", n, r, e)
+			}
+		}
+		w.run(start + Time(10*Second))
+		if got := len(w.nodes[0].reports); got != 1 {
+			t.Errorf("%d ranks: %d verdicts, want 1", n, got)
+		}
+	}
+}
+
+func TestABrokenDataConnectionToAStoppedRankIsALostRank(t *testing.T) {
+	w := started(t, 5, 1)
+	start := w.now
+	w.stop(3)
+	w.step(1, Suspect{3, "refused our bytes for 5 s"})
+	w.run(start + Time(Second))
+	for _, r := range []int{0, 1, 2, 4} {
+		if e := w.nodes[r].verdict(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{3}) {
+			t.Errorf("rank %d reports %v", r, e)
+		}
+	}
+}
+
+func TestABrokenControlLinkIsDialledAgain(t *testing.T) {
+	for n := 3; n <= 9; n++ {
+		w := started(t, n, uint64(n))
+		w.run(w.now + Time(2*Second))
+		w.pipes[pair(0, 1)].open = [2]bool{}
+		w.step(0, LinkDown{1, "reset"})
+		w.run(w.now + Time(10*Second))
+		for r, x := range w.nodes {
+			if x.verdict() != nil {
+				t.Errorf("%d ranks: rank %d reports %v", n, r, x.verdict())
+			}
+		}
+		if !w.nodes[0].state.ranks[1].link.up() || !w.nodes[1].state.ranks[0].link.up() {
+			t.Errorf("%d ranks: the link is not up again", n)
+		}
+	}
+}
+
+func TestAGoodbyeIsNoLossAndLinksAreKnitAnew(t *testing.T) {
+	for n := 2; n <= 12; n++ {
+		w := started(t, n, uint64(n))
+		for r := n - 1; r > 0; r-- {
+			w.step(r, Leave{})
+			w.run(w.now + Time(50*Millisecond))
+			if !w.nodes[r].left {
+				t.Fatalf("%d ranks: rank %d has not left after 50 ms", n, r)
+			}
+			w.end(r)
+			w.run(w.now + Time(400*Millisecond))
+			for q := range r {
+				x := w.nodes[q]
+				if !x.state.linked() {
+					t.Errorf("%d ranks, %d left: rank %d lacks links", n, r, q)
+				}
+				if !slices.Contains(x.departed, r) || x.verdict() != nil {
+					t.Errorf("%d ranks, %d left: rank %d: departed %v, verdict %v", n, r, q, x.departed, x.verdict())
+				}
+			}
+		}
+	}
+}
+
+func TestRanksThatLeaveTogetherDoNotBlameEachOther(t *testing.T) {
+	for seed := range uint64(50) {
+		n := 2 + int(seed%8)
+		w := started(t, n, seed)
+		for r := range n {
+			w.after(Span(w.rng.IntN(30))*Millisecond, func() { w.step(r, Leave{}) })
+		}
+		closed := make([]bool, n)
+		for range 200 {
+			w.run(w.now + Time(5*Millisecond))
+			for r, x := range w.nodes {
+				if x.left && !closed[r] {
+					closed[r] = true
+					w.end(r)
+				}
+			}
+		}
+		for r, x := range w.nodes {
+			if !x.left || x.verdict() != nil {
+				t.Errorf("seed %d: rank %d: left %v, verdict %v", seed, r, x.left, x.verdict())
+			}
+		}
+	}
+}
+
+func TestAStoppedRankHearsThatItIsBlamed(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		w := started(t, n, uint64(n))
+		w.stop(1)
+		w.run(w.now + Time(10*Second))
+		if e := w.nodes[0].verdict(); e == nil || !slices.Equal(peers(e), []int{1}) {
+			t.Fatalf("%d ranks: rank 0 reports %v", n, e)
+		}
+		w.resume(1)
+		w.run(w.now + Time(Second))
+		if e := w.nodes[1].verdict(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{1}) {
+			t.Errorf("%d ranks: the stopped rank reports %v, want itself blamed", n, e)
+		}
+		if got := len(w.nodes[1].reports); got != 1 {
+			t.Errorf("%d ranks: the stopped rank reports %d verdicts: %v", n, got, w.nodes[1].reports)
+		}
+	}
+}
+
+func TestARankThatSleptDoesNotBlameTheOthers(t *testing.T) {
+	s := New(Config{Me: 0, Size: 2, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
+	s.Step(0, Tick{})
+	s.Step(0, LinkUp{1})
+	for _, o := range s.Step(Time(60*Second), Tick{}) {
+		if m, ok := o.(Send); ok && m.Msg.Kind == Down {
+			t.Fatalf("after a minute's sleep: %v", o)
+		}
+	}
+	now := Time(60 * Second)
+	for range 14 { // it is awake, and the other rank stays silent
+		now += Time(250 * Millisecond)
+		s.Step(now, Tick{})
+	}
+	if !s.doubted(1) {
+		t.Error("the other rank is not doubted after 4 s of silence")
+	}
+}
+
+func TestAFloodReachesEveryLiveRankOnce(t *testing.T) {
+	for n := 2; n <= 12; n++ {
+		w := started(t, n, uint64(n))
+		for r := range n {
+			for i := range 20 {
+				w.step(r, Flood{7, fmt.Appendf(nil, "%d", i)})
+			}
+		}
+		w.run(w.now + Time(100*Millisecond))
+		for r, x := range w.nodes {
+			if got, want := len(x.flooded), 20*(n-1); got != want {
+				t.Errorf("%d ranks: rank %d has %d floods, want %d", n, r, got, want)
+			}
+			for what, times := range x.flooded {
+				if times != 1 {
+					t.Errorf("%d ranks: rank %d has %q %d times", n, r, what, times)
+				}
+			}
+		}
+	}
+}
+
+func TestAQuestionIsAnsweredOrAnsweredFor(t *testing.T) {
+	w := started(t, 9, 1)
+	w.nodes[4].replies = func([]byte) []byte { return nil }
+	w.step(0, Leave{})
+	w.run(w.now + Time(500*Millisecond))
+	w.end(0)
+	w.stop(7)
+	w.run(w.now + Time(Second))
+	asked := w.now
+	w.step(3, Question{Ticket: 5, Ranks: []int{0, 1, 3, 4, 7, 8}, Body: []byte("where?")})
+	w.run(asked + Time(1100*Millisecond))
+	got, ok := w.nodes[3].answered[5]
+	if !ok {
+		t.Fatal("no answer after 1.1 s")
+	}
+	for _, x := range got.Answers {
+		said := string(x.Body)
+		switch x.Rank {
+		case 1, 3, 8:
+			if said != "re: where?" {
+				t.Errorf("rank %d said %q", x.Rank, said)
+			}
+		case 0, 4:
+			if x.Body != nil {
+				t.Errorf("rank %d said %q, want nothing", x.Rank, said)
+			}
+		case 7:
+			if x.Body != nil || x.Silent < 1500*Millisecond || x.Silent > 2500*Millisecond {
+				t.Errorf("the stopped rank: %v, want a silence of about 2 s", x)
+			}
+		}
+	}
+}
+
+func TestAQuestionToLiveRanksIsAnsweredAtOnce(t *testing.T) {
+	w := started(t, 9, 1)
+	w.step(0, Question{Ticket: 1, Ranks: []int{1, 2, 3, 4, 5, 6, 7, 8}})
+	w.run(w.now + Time(50*Millisecond))
+	if _, ok := w.nodes[0].answered[1]; !ok {
+		t.Error("no answer after 50 ms")
+	}
+}
+
+func TestAForgottenQuestionEndsAtOnce(t *testing.T) {
+	w := started(t, 3, 1)
+	w.stop(2)
+	w.step(0, Question{Ticket: 1, Ranks: []int{2}})
+	w.step(0, Forget{1})
+	if _, ok := w.nodes[0].answered[1]; !ok {
+		t.Error("the question goes on")
+	}
+}
+
+func TestAnAnnouncedVerdictReachesAllAndExplainsTheEnd(t *testing.T) {
+	w := started(t, 5, 1)
+	e := fault.New(fault.PeerLost, "mesh", 3, "panic: %w", errors.New("boom"))
+	e.Peers = []fault.Peer{{Rank: 3}}
+	w.step(3, Announce{Err: e})
+	w.run(w.now + Time(5*Millisecond))
+	w.kill(3)
+	w.run(w.now + Time(2*Second))
+	for _, r := range []int{0, 1, 2, 4} {
+		x := w.nodes[r]
+		if len(x.reports) != 1 || x.verdict().Error() != e.Error() {
+			t.Errorf("rank %d reports %v", r, x.reports)
+		}
+	}
+}
+
+func TestVerdictsThatCrossAreReportedInOneOrder(t *testing.T) {
+	w := started(t, 9, 1)
+	for _, r := range []int{8, 5, 2} {
+		w.step(r, Announce{Err: fault.New(fault.Revoked, "abort", r, "code %d", r)})
+	}
+	w.run(w.now + Time(2*Second))
+	for r, x := range w.nodes {
+		var got []int
+		for _, rep := range x.reports {
+			got = append(got, rep.err.Rank)
+		}
+		if !slices.Equal(got, []int{2, 5, 8}) {
+			t.Errorf("rank %d hears the aborts of %v, want [2 5 8]", r, got)
+		}
+	}
+}
+
+// A schedule is what befalls one world.
+type schedule struct {
+	n       int
+	deaths  []int
+	at      []Span
+	cuts    [][2]int
+	cutAt   []Span
+	suspect bool
+}
+
+func randomSchedule(rng *rand.Rand) (x schedule) {
+	x.n = 2 + rng.IntN(8)
+	order := rng.Perm(x.n)
+	together := rng.IntN(2) == 0
+	for _, r := range order[:rng.IntN(x.n)] {
+		at := Span(rng.IntN(6000)) * Millisecond
+		if together {
+			at = Span(rng.IntN(60)) * Millisecond
+		}
+		x.deaths, x.at = append(x.deaths, r), append(x.at, at)
+	}
+	if x.n > 4 && len(x.deaths) <= 1 && rng.IntN(2) == 0 {
+		x.cuts = append(x.cuts, pair(order[x.n-1], order[x.n-2]))
+		x.cutAt = append(x.cutAt, Span(rng.IntN(2000))*Millisecond)
+	}
+	x.suspect = rng.IntN(2) == 0
+	return x
+}
+
+// TestSurvivorsAgreeOnTheFirstVerdict runs random deaths and cuts. Nobody may be
+// left without a verdict, and nobody may hear another one first.
+func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
+	runs := uint64(600)
+	if os.Getenv("TUTTI_SOAK") != "" {
+		runs = 20_000
+	}
+	for seed := range runs {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		x := randomSchedule(rng)
+		w := started(t, x.n, seed)
+		checkSchedule(t, w, seed, x)
+	}
+}
+
+func checkSchedule(t *testing.T, w *world, seed uint64, x schedule) {
+	t.Helper()
+	for i, r := range x.deaths {
+		w.after(x.at[i], func() {
+			w.kill(r)
+			for q := range w.nodes {
+				if x.suspect && q != r && w.rng.IntN(2) == 0 { // data connections break, too
+					w.after(w.latency(), func() { w.step(q, Suspect{r, "reset"}) })
+				}
+			}
+		})
+	}
+	for i, c := range x.cuts {
+		w.after(x.cutAt[i], func() { w.sever(c[0], c[1]) })
+		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], Suspect{c[1], "takes no bytes"}) }) // they may have no control link
+	}
+	w.run(w.now + Time(14*Second))
+	var first *fault.Error
+	for r, node := range w.nodes {
+		switch e := node.verdict(); {
+		case node.dead:
+		case e == nil && len(x.deaths)+len(x.cuts) > 0:
+			t.Errorf("seed %d %+v: rank %d hears nothing", seed, x, r)
+		case e != nil && first == nil:
+			first = e
+		case e != nil && e.Error() != first.Error():
+			t.Errorf("seed %d %+v: rank %d hears %v, another %v", seed, x, r, e, first)
+		}
+		if node.dead {
+			continue
+		}
+		for _, dead := range x.deaths {
+			if !node.state.ranks[dead].gone() {
+				t.Errorf("seed %d %+v: rank %d takes dead rank %d for alive", seed, x, r, dead)
+			}
+		}
+		for q := range w.nodes {
+			if !w.nodes[q].dead && node.state.ranks[q].gone() {
+				t.Errorf("seed %d %+v: rank %d takes live rank %d for dead", seed, x, r, q)
+			}
+		}
+	}
+}
+
+func TestAWindowKnowsWhatItSaw(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	var w window
+	seen := map[uint32]bool{}
+	at := uint32(1)
+	for range 20000 {
+		n := at + uint32(rng.IntN(400))
+		if rng.IntN(500) == 0 {
+			n += 5000
+		}
+		if want := !seen[n]; w.add(n) != want {
+			t.Fatalf("number %d after %d: new %v, want %v", n, w.last, !want, want)
+		}
+		seen[n] = true
+		at = max(at, n) - min(n, 300)
+		at = max(w.last, 500) - 499
+	}
+	if w.add(0) || w.add(1) {
+		t.Error("0 and what is long past must count as seen")
+	}
+	var top window
+	if !top.add(1<<32-1) || top.add(1<<32-1) {
+		t.Error("the last number there is must be new once")
+	}
+}
+
+func TestNeighboursStayConnectedWithoutAnyOne(t *testing.T) {
+	for n := 2; n <= 40; n++ {
+		members := make([]int, n)
+		for i := range members {
+			members[i] = i * 3
+		}
+		for gone := range n {
+			reached := map[int]bool{}
+			var visit func(i int)
+			visit = func(i int) {
+				if i == gone || reached[i] {
+					return
+				}
+				reached[i] = true
+				for _, r := range Neighbours(members, i) {
+					visit(r / 3)
+				}
+			}
+			visit((gone + 1) % n)
+			if len(reached) != n-1 {
+				t.Errorf("%d ranks without %d: %d reached, want %d", n, gone, len(reached), n-1)
+			}
+		}
+		for i := range members {
+			for _, r := range Neighbours(members, i) {
+				if r == members[i] || !slices.Contains(Neighbours(members, r/3), members[i]) {
+					t.Errorf("%d ranks: %d wants %d, but not the other way round", n, members[i], r)
+				}
+			}
+		}
+	}
+}

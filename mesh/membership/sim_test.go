@@ -1,0 +1,292 @@
+package membership
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A world runs the States of n ranks against a simulated network: connections
+// keep their order, messages take a few milliseconds, killed ranks close theirs,
+// cut pairs lose everything without a sign. Time is a number.
+type world struct {
+	rng   *rand.Rand
+	now   Time
+	queue events
+	count int
+	nodes []*node
+	pipes map[[2]int]*pipe // by (low, high): the present connection
+	cut   map[[2]int]bool
+	trace func(format string, args ...any)
+}
+
+// A node is one rank.
+type node struct {
+	state    *State
+	dead     bool
+	stopped  bool
+	backlog  []Input // while stopped
+	reports  []report
+	departed []int
+	complete bool
+	left     bool
+	answered map[uint64]Answered
+	flooded  map[string]int
+	ticket   int // numbers ticks, so that an old one is ignored
+	replies  func(q []byte) []byte
+}
+
+type report struct {
+	at  Time
+	err *fault.Error
+}
+
+// A pipe is one connection; last is when the last message in each direction arrives.
+type pipe struct {
+	open [2]bool // at the low and the high end
+	last [2]Time
+}
+
+type event struct {
+	at  Time
+	n   int
+	run func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].n < e[j].n
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	last := (*e)[len(*e)-1]
+	*e = (*e)[:len(*e)-1]
+	return last
+}
+
+func newWorld(n int, seed uint64, joined bool) *world {
+	w := &world{
+		rng:   rand.New(rand.NewPCG(seed, 1)),
+		pipes: make(map[[2]int]*pipe),
+		cut:   make(map[[2]int]bool),
+		trace: func(string, ...any) {},
+	}
+	for r := range n {
+		w.nodes = append(w.nodes, &node{
+			state: New(Config{Me: r, Size: n, Host: fmt.Sprintf("host-%d", r), Joined: joined,
+				Heartbeat: 250 * Millisecond, Silence: 4 * Second}),
+			answered: make(map[uint64]Answered),
+			flooded:  make(map[string]int),
+			replies:  func(q []byte) []byte { return append([]byte("re: "), q...) },
+		})
+	}
+	return w
+}
+
+// start has rank r take its first step after a while.
+func (w *world) start(r int, after Span) {
+	w.after(after, func() { w.step(r, Tick{}) })
+}
+
+func (w *world) startAll() {
+	for r := range w.nodes {
+		w.start(r, Span(w.rng.IntN(20))*Millisecond)
+	}
+}
+
+func (w *world) after(d Span, run func()) {
+	w.count++
+	heap.Push(&w.queue, event{w.now + Time(d), w.count, run})
+}
+
+// run lets the world go on until a moment.
+func (w *world) run(until Time) {
+	for len(w.queue) > 0 && w.queue[0].at <= until {
+		e := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		e.run()
+	}
+	w.now = until
+}
+
+func (w *world) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*Millisecond/1000 }
+
+func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
+
+// side is which end of a pair's pipe a is.
+func side(a, b int) int {
+	if a < b {
+		return 0
+	}
+	return 1
+}
+
+func (w *world) step(r int, in Input) {
+	x := w.nodes[r]
+	if x.dead {
+		return
+	}
+	if x.stopped {
+		if _, tick := in.(Tick); !tick {
+			x.backlog = append(x.backlog, in)
+		}
+		return
+	}
+	w.trace("%v %d < %T%+v", Span(w.now), r, in, in)
+	for _, o := range slices.Clone(x.state.Step(w.now, in)) {
+		w.trace("%v %d > %v", Span(w.now), r, o)
+		w.carryOut(r, o)
+	}
+	x.ticket++
+	ticket := x.ticket
+	w.after(max(x.state.Next(), Millisecond/10), func() {
+		if x.ticket == ticket {
+			w.step(r, Tick{})
+		}
+	})
+}
+
+func (w *world) carryOut(r int, o Output) {
+	x := w.nodes[r]
+	switch o := o.(type) {
+	case Send:
+		w.send(r, o.To, o.Msg)
+	case Dial:
+		w.after(w.latency(), func() { w.dial(r, o.Rank) })
+	case Cut:
+		w.hangUp(r, o.Rank)
+	case Report:
+		x.reports = append(x.reports, report{w.now, o.Err})
+	case Departed:
+		x.departed = append(x.departed, o.Rank)
+	case Complete:
+		x.complete = true
+	case Deliver:
+		x.flooded[fmt.Sprintf("%d:%s", o.From, o.Body)]++
+	case Asked:
+		w.after(0, func() { w.step(r, Reply{o.From, o.Ref, x.replies(o.Body)}) })
+	case Answered:
+		x.answered[o.Ticket] = o
+	case Left:
+		x.left = true
+	}
+}
+
+func (w *world) send(from, to int, m Message) {
+	p := w.pipes[pair(from, to)]
+	me := side(from, to)
+	if p == nil || !p.open[me] || w.cut[pair(from, to)] {
+		return
+	}
+	at := max(p.last[me]+1, w.now+Time(w.latency()))
+	p.last[me] = at
+	w.after(Span(at-w.now), func() {
+		if p.open[1-me] && !w.cut[pair(from, to)] {
+			w.step(to, Received{from, m})
+		}
+	})
+}
+
+// dial opens a pipe: at the acceptor's end first, as the handshake has it.
+func (w *world) dial(from, to int) {
+	switch {
+	case w.nodes[from].dead:
+	case w.cut[pair(from, to)] || w.nodes[to].stopped:
+		w.after(2*Second, func() { w.step(from, DialFailed{Rank: to}) })
+	case w.nodes[to].dead || w.nodes[to].ended() || w.nodes[to].ticket == 0:
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
+	case w.nodes[to].state.ranks[from].gone():
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Disowned: true}) })
+	default:
+		if old := w.pipes[pair(from, to)]; old != nil {
+			old.open = [2]bool{}
+		}
+		p := &pipe{open: [2]bool{true, true}}
+		w.pipes[pair(from, to)] = p
+		d := w.latency()
+		p.last[side(to, from)] = w.now + Time(d)
+		w.after(d, func() {
+			if p.open[side(from, to)] {
+				w.step(from, LinkUp{to})
+			} else {
+				w.step(from, DialFailed{Rank: to})
+			}
+		})
+		w.step(to, LinkUp{from})
+	}
+}
+
+func (x *node) ended() bool { return x.left }
+
+// hangUp closes r's end; what it sent still arrives.
+func (w *world) hangUp(r, peer int) {
+	p := w.pipes[pair(r, peer)]
+	me := side(r, peer)
+	if p == nil || !p.open[me] {
+		return
+	}
+	p.open[me] = false
+	if w.cut[pair(r, peer)] {
+		return
+	}
+	at := max(p.last[me]+1, w.now+Time(w.latency()))
+	w.after(Span(at-w.now), func() {
+		if p.open[1-me] && !w.cut[pair(r, peer)] {
+			p.open[1-me] = false
+			w.step(peer, LinkDown{r, "the connection was closed"})
+		}
+	})
+}
+
+// kill ends a rank as SIGKILL does: its system closes its connections.
+func (w *world) kill(r int) {
+	w.trace("%v %d killed", Span(w.now), r)
+	w.nodes[r].dead = true
+	for peer := range w.nodes {
+		if peer != r {
+			w.hangUp(r, peer)
+		}
+	}
+}
+
+// end closes a rank that has left.
+func (w *world) end(r int) { w.kill(r) }
+
+// sever cuts a pair without a sign.
+func (w *world) sever(a, b int) {
+	w.trace("%v cut %d-%d", Span(w.now), a, b)
+	w.cut[pair(a, b)] = true
+}
+
+// isolate cuts a rank off from all.
+func (w *world) isolate(r int) {
+	for peer := range w.nodes {
+		if peer != r {
+			w.sever(r, peer)
+		}
+	}
+}
+
+func (w *world) stop(r int) { w.nodes[r].stopped = true }
+
+func (w *world) resume(r int) {
+	x := w.nodes[r]
+	x.stopped = false
+	backlog := x.backlog
+	x.backlog = nil
+	for _, in := range backlog {
+		w.step(r, in)
+	}
+	w.step(r, Tick{})
+}
+
+// completed reports whether all ranks that live have started.
+func (w *world) completed() bool {
+	return !slices.ContainsFunc(w.nodes, func(x *node) bool { return !x.dead && !x.complete })
+}

@@ -1,0 +1,177 @@
+package membership
+
+import "fmt"
+
+// A Time is a moment, in nanoseconds since some start.
+type Time int64
+
+// A Span is a length of time, in nanoseconds.
+type Span int64
+
+// Units of Span.
+const (
+	Millisecond Span = 1e6
+	Second      Span = 1e9
+)
+
+// String shows a span in milliseconds.
+func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
+
+// The waits that are not configured.
+const (
+	VouchWait  = 300 * Millisecond // for a sign of life of a rank in doubt
+	SettleWait = 50 * Millisecond  // for verdicts that cross on their way
+	KnitWait   = 300 * Millisecond // for links that are about to be, before a verdict settles
+	RedialWait = 750 * Millisecond // for a link that broke to be there again
+	HelpWait   = Second            // for a link that the peer should dial
+	GoodbyeLag = 100 * Millisecond // before links are replaced: goodbyes come in bunches
+	AskWait    = Second            // for an answer
+	NoteWait   = 600 * Millisecond // before a neighbour answers for a silent rank
+	// witnessLag is how much later a rank announces what others saw first-hand.
+	witnessLag = 100 * Millisecond
+	// settledLag protects a fresh link from news about the one before it.
+	settledLag = Second
+)
+
+// A Config says who this rank is.
+type Config struct {
+	Me, Size  int
+	Host      string
+	Joined    bool // all ranks are known to have started: one that cannot be reached is in doubt
+	Heartbeat Span
+	Silence   Span // after which a link counts as broken
+}
+
+// status is what is known of a rank.
+type status uint8
+
+const (
+	absent status = iota // not heard of yet
+	live
+	bye  // has closed in order
+	lost // is gone for good
+)
+
+// A rank is what this rank knows of another, or of itself.
+type rank struct {
+	status  status
+	leaving bool // has announced its own end
+	given   bool // the layer above has been told that it is gone
+	host    string
+	here    Message // the last Here; Seq 0: none yet
+	bye     Message // Seq 0: none
+	seen    window
+	doubts  []doubt
+	link    link
+}
+
+// present reports whether the rank stands in the circle.
+func (r *rank) present() bool { return (r.status == absent || r.status == live) && !r.leaving }
+
+// gone reports whether nothing more is expected of the rank.
+func (r *rank) gone() bool { return r.status == bye || r.status == lost }
+
+// A State is one rank's view of the job. It has one owner.
+type State struct {
+	cfg     Config
+	clock   Time // the caller's, at the last Step
+	now     Time // lived through; all other Times are measured by it
+	next    Time // when to look again
+	begun   bool
+	changed bool // something was decided that other decisions depend on
+	outs    []Output
+
+	ranks    []rank
+	seq      uint32 // the last flood of this rank's own
+	recent   recent
+	beatAt   Time
+	knitFrom Time // links are not replaced before
+
+	verdicts verdicts
+	asking   []asking
+	routes   routes
+	notes    []note
+
+	ready    bool // all links were up once
+	complete bool
+	leaving  bool
+	left     bool
+	disowned bool // the others have given this rank up
+}
+
+// New is the state of a rank that has no link yet. It takes its first Step
+// before Next means anything.
+func New(cfg Config) *State {
+	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size)}
+	if cfg.Joined {
+		for r := range s.ranks {
+			s.ranks[r].status = live
+		}
+	}
+	me := &s.ranks[cfg.Me]
+	me.status, me.host = live, cfg.Host
+	s.seq++
+	me.here = Message{Kind: Here, Origin: cfg.Me, Seq: s.seq, Body: []byte(cfg.Host)}
+	me.seen.add(s.seq)
+	return s
+}
+
+// Missing are the ranks that have not come: not heard of at all, or else, when
+// all were heard of, without all their links.
+func (s *State) Missing() []int {
+	var away, unlinked []int
+	for r := range s.ranks {
+		switch k := &s.ranks[r]; {
+		case k.gone():
+		case k.here.Seq == 0 && !k.link.open:
+			away = append(away, r)
+		case k.here.Code == 0 && r != s.cfg.Me:
+			unlinked = append(unlinked, r)
+		}
+	}
+	if away != nil {
+		return away
+	}
+	return unlinked
+}
+
+// checkReady tells all ranks, once, that this one has all its links, and the
+// caller, once, that all ranks have said so.
+func (s *State) checkReady() {
+	if !s.ready && !s.leaving && s.linked() {
+		s.ready = true
+		s.flood(Message{Kind: Here, Code: 1, Body: []byte(s.cfg.Host)})
+	}
+	if s.complete || !s.ready {
+		return
+	}
+	for r := range s.ranks {
+		if k := &s.ranks[r]; k.here.Code == 0 && !k.gone() {
+			return
+		}
+	}
+	s.complete = true
+	s.out(Complete{})
+}
+
+// arrive takes a rank's Here.
+func (s *State) arrive(m Message) {
+	r := &s.ranks[m.Origin]
+	if m.Seq < r.here.Seq {
+		return // the later one overtook it
+	}
+	if r.here.Seq == 0 {
+		r.host = string(m.Body)
+		s.out(Arrived{m.Origin, r.host})
+	}
+	r.here = m
+	s.revive(m.Origin)
+}
+
+// revive notes that a rank has come.
+func (s *State) revive(r int) {
+	if s.ranks[r].status == absent {
+		s.ranks[r].status = live
+		s.changed = true
+	}
+}

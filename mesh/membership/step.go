@@ -1,0 +1,204 @@
+package membership
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// An Input is something that happened to this rank.
+type Input interface{ apply(s *State) }
+
+// The inputs.
+type (
+	// Tick says only that time has passed.
+	Tick struct{}
+	// LinkUp says that a control link to Rank is open, in place of an earlier one.
+	LinkUp struct{ Rank int }
+	// LinkDown says that the control link to Rank broke.
+	LinkDown struct {
+		Rank  int
+		Cause string
+	}
+	// DialFailed answers a Dial. Disowned says that the peer refused this rank
+	// because it had been given up.
+	DialFailed struct {
+		Rank     int
+		Disowned bool
+		Cause    string
+	}
+	// Resync says that messages to Rank had to be dropped, and that its link
+	// takes more now.
+	Resync struct{ Rank int }
+	// Received brings a message from the link to From. Its Body must not change.
+	Received struct {
+		From int
+		Msg  Message
+	}
+	// Suspect says that the data connection to Rank broke.
+	Suspect struct {
+		Rank  int
+		Cause string
+	}
+	// Announce is a verdict of this rank's own. Leaving says that the rank will
+	// be gone right after it, and that nobody need look for another reason.
+	Announce struct {
+		Err     *fault.Error
+		Leaving bool
+	}
+	// Flood sends Body to every rank.
+	Flood struct {
+		Code byte
+		Body []byte
+	}
+	// Question puts Body to Ranks; one Answered with the same Ticket follows.
+	Question struct {
+		Ticket uint64
+		Ranks  []int
+		Body   []byte
+	}
+	// Forget ends a question early; Answered comes at once, unless it has come.
+	Forget struct{ Ticket uint64 }
+	// Reply answers an Asked; a nil Body is silence.
+	Reply struct {
+		To   int
+		Ref  uint32
+		Body []byte
+	}
+	// Leave says goodbye. Left follows.
+	Leave struct{}
+)
+
+// An Output is something to be done.
+type Output interface {
+	output()
+	fmt.Stringer
+}
+
+// The outputs.
+type (
+	// Send puts Msg on the link to To. A Heartbeat's Body is left to the caller.
+	Send struct {
+		To  int
+		Msg Message
+	}
+	// Dial opens a control link to Rank; LinkUp or DialFailed follows.
+	Dial struct{ Rank int }
+	// Cut closes the link to Rank once what was sent on it is out.
+	Cut struct{ Rank int }
+	// Report tells the layer above a verdict.
+	Report struct{ Err *fault.Error }
+	// Departed tells the layer above that Rank has closed in order.
+	Departed struct{ Rank int }
+	// Arrived tells the host of a rank.
+	Arrived struct {
+		Rank int
+		Host string
+	}
+	// Complete says, once, that every rank has all its links or is gone again.
+	Complete struct{}
+	// Deliver brings a flood to the layer above.
+	Deliver struct {
+		From int
+		Code byte
+		Body []byte
+	}
+	// Asked brings a question; Reply answers it.
+	Asked struct {
+		From int
+		Ref  uint32
+		Body []byte
+	}
+	// Answered ends a question.
+	Answered struct {
+		Ticket  uint64
+		Answers []Reached
+	}
+	// Left says that all neighbours have heard this rank's goodbye, or are gone.
+	Left struct{}
+)
+
+// A Reached is what became of a question to one rank. Body is nil unless the
+// rank said something.
+type Reached struct {
+	Rank   int
+	Body   []byte
+	Last   string
+	Silent Span
+}
+
+func (Send) output()     {}
+func (Dial) output()     {}
+func (Cut) output()      {}
+func (Report) output()   {}
+func (Departed) output() {}
+func (Arrived) output()  {}
+func (Complete) output() {}
+func (Deliver) output()  {}
+func (Asked) output()    {}
+func (Answered) output() {}
+func (Left) output()     {}
+
+// Step tells the State what happened, and when, by a clock that never runs
+// backwards. The Outputs are to be carried out in order; the slice is valid until
+// the next Step.
+func (s *State) Step(now Time, in Input) []Output {
+	s.outs = s.outs[:0]
+	s.advance(now)
+	in.apply(s)
+	s.next = s.now + Time(s.cfg.Heartbeat) // so that a gap is noticed
+	// One decision may open the way for another; each opens it only once.
+	for turn := 0; turn == 0 || s.changed && turn < maxTurns; turn++ {
+		s.changed = false
+		s.decide()
+	}
+	return s.outs
+}
+
+// maxTurns stops a State that contradicts itself; none is known to.
+const maxTurns = 64
+
+// decide does all that is due. Each part notes when it wants to look again.
+func (s *State) decide() {
+	s.findSilent()
+	s.checkReady()
+	s.judge()
+	s.announce()
+	s.settle()
+	s.knit()
+	s.beat()
+	s.endQuestions()
+	s.checkLeft()
+}
+
+// Next is how long the State can wait for its next Step: a Tick, if nothing else
+// happens before.
+func (s *State) Next() Span { return Span(max(0, s.next-s.now)) }
+
+// advance moves the lived time. A gap much longer than Next asked for means that
+// this process did not run, and does not count against anybody else.
+func (s *State) advance(now Time) {
+	if !s.begun {
+		s.begun, s.clock = true, now
+	}
+	gap := max(0, now-s.clock)
+	s.clock += gap
+	s.now += min(gap, 2*Time(s.cfg.Heartbeat))
+}
+
+// due reports whether t has come, and has the State look again at t if not.
+func (s *State) due(t Time) bool {
+	if t <= s.now {
+		return true
+	}
+	s.next = min(s.next, t)
+	return false
+}
+
+func (s *State) out(o Output) { s.outs = append(s.outs, o) }
+
+func (Tick) apply(*State) {}
+
+// never is later than any moment.
+const never = Time(math.MaxInt64)

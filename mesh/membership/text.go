@@ -1,0 +1,62 @@
+package membership
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Transcripts show inputs and outputs as lines of text.
+
+func shown(k Kind, body []byte) string {
+	if k == Verdict {
+		if e, err := fault.ParseWire(body); err == nil {
+			return strconv.Quote(e.Error())
+		}
+	}
+	return strconv.Quote(string(body))
+}
+
+// String is "send 3: down of 0 #2 about 1".
+func (o Send) String() string { return fmt.Sprintf("send %d: %v", o.To, o.Msg) }
+
+// String is "dial 3".
+func (o Dial) String() string { return fmt.Sprintf("dial %d", o.Rank) }
+
+// String is "cut 3".
+func (o Cut) String() string { return fmt.Sprintf("cut %d", o.Rank) }
+
+// String is "report", and the verdict.
+func (o Report) String() string { return fmt.Sprintf("report %v", o.Err) }
+
+// String is "departed 3".
+func (o Departed) String() string { return fmt.Sprintf("departed %d", o.Rank) }
+
+// String is "arrived 3 on host-b".
+func (o Arrived) String() string { return fmt.Sprintf("arrived %d on %s", o.Rank, o.Host) }
+
+// String is "complete".
+func (Complete) String() string { return "complete" }
+
+// String is "deliver 7 from 3:", and the body.
+func (o Deliver) String() string {
+	return fmt.Sprintf("deliver %d from %d: %q", o.Code, o.From, o.Body)
+}
+
+// String is "asked by 3 ref 2:", and the question.
+func (o Asked) String() string { return fmt.Sprintf("asked by %d ref %d: %q", o.From, o.Ref, o.Body) }
+
+// String is "answered 1:", and what became of each rank.
+func (o Answered) String() string { return fmt.Sprintf("answered %d: %v", o.Ticket, o.Answers) }
+
+// String is "left".
+func (Left) String() string { return "left" }
+
+// String is what became of one rank.
+func (x Reached) String() string {
+	if x.Body != nil {
+		return fmt.Sprintf("%d said %q", x.Rank, x.Body)
+	}
+	return fmt.Sprintf("%d silent for %v, last in %q", x.Rank, x.Silent, x.Last)
+}
