@@ -1,0 +1,17 @@
+// Command tuttirun starts the ranks of a job on this host and ends them
+// together, with mpirun's habits:
+//
+//	tuttirun -np 4 ./program arguments
+//
+// tuttirun --help lists the options; package launch documents the behaviour.
+package main
+
+import (
+	"os"
+
+	"github.com/tutti-go/tutti/launch"
+)
+
+func main() {
+	os.Exit(launch.Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,213 @@
+//go:build unix
+
+package launch
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// guardianName is the guardian's argv[0]: what tells Main to be it, and what
+// keeps a "killall tuttirun" from ending both.
+const guardianName = "tutti-guardian"
+
+// guardianFD is the guardian's end of the pipe. Its lines are "job NAME" first,
+// then "+GROUP" and "-GROUP", and "bye" when it is not needed any more.
+const guardianFD = 3
+
+// A guardian is the launcher's side of the process that ends the job should the
+// launcher be killed. Should the guardian be, it is started anew, a few times.
+// Its methods may be called by any goroutine, on a nil guardian too.
+type guardian struct {
+	program string
+	job     string
+	lost    func(error) // told when there is none any more
+
+	mu     sync.Mutex // guards what follows
+	pipe   *os.File   // nil without a guardian
+	groups map[int]bool
+	bye    bool
+	ended  chan struct{} // closed when the current process has ended
+	starts int
+}
+
+// newGuardian starts a guardian; nil when program is "".
+func newGuardian(program, job string, lost func(error)) *guardian {
+	if program == "" {
+		return nil
+	}
+	g := &guardian{program: program, job: job, lost: lost, groups: make(map[int]bool)}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.startLocked()
+	return g
+}
+
+func (g *guardian) startLocked() {
+	g.starts++
+	p, pipe, err := g.fork()
+	if err != nil {
+		g.pipe = nil
+		g.lost(err)
+		return
+	}
+	g.pipe, g.ended = pipe, make(chan struct{})
+	fmt.Fprintf(pipe, "job %s\n", g.job)
+	for pgid := range g.groups {
+		fmt.Fprintf(pipe, "+%d\n", pgid)
+	}
+	go g.watch(p, pipe, g.ended)
+}
+
+// fork starts the process. It is in a session of its own, out of reach of the
+// terminal's signals and of those to our group; of what we opened it holds
+// nothing but the pipe; and it does not carry the job's name, by which it looks
+// for what to kill.
+func (g *guardian) fork() (*os.Process, *os.File, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer null.Close()
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer from.Close()
+	p, err := os.StartProcess(g.program, []string{guardianName}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, from},
+		Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		to.Close()
+		return nil, nil, err
+	}
+	return p, to, nil
+}
+
+// watch reaps one guardian, and starts the next when it was not sent away.
+func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
+	state, err := p.Wait()
+	pipe.Close()
+	close(ended)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.bye:
+	case err == nil && g.starts < 4:
+		g.startLocked()
+	default:
+		g.pipe = nil
+		g.lost(fmt.Errorf("it ended: %v", state))
+	}
+}
+
+func (g *guardian) add(pgid int) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.groups[pgid] = true
+	g.tellLocked("+%d\n", pgid)
+}
+
+func (g *guardian) drop(pgid int) {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.groups, pgid)
+	g.tellLocked("-%d\n", pgid)
+}
+
+// tellLocked writes a line. When the guardian has just gone, watch will repeat
+// all that counts to the next. The pipe holds more than a job writes.
+func (g *guardian) tellLocked(format string, args ...any) {
+	if g.pipe != nil {
+		fmt.Fprintf(g.pipe, format, args...)
+	}
+}
+
+// dismiss sends the guardian away and waits until it has gone.
+func (g *guardian) dismiss() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	g.bye = true
+	g.tellLocked("bye\n")
+	none, ended := g.pipe == nil, g.ended
+	g.mu.Unlock()
+	if !none {
+		<-ended
+	}
+}
+
+// guard is the guardian process: it waits for the end of the pipe, and unless
+// it was said goodbye to, it kills what is left of the job.
+func guard(in io.Reader) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
+	job, groups, bye := watchPipe(in)
+	if bye || job == "" {
+		return 0
+	}
+	// A process that forks while it is being killed may leave a child, so look
+	// again until nothing is found; but not for ever, as something may be
+	// unkillable.
+	for range 100 {
+		for pgid := range groups {
+			signalGroup(pgid, syscall.SIGKILL)
+		}
+		signalStrays(job, syscall.SIGKILL)
+		if len(membersOf(groups, job)) == 0 {
+			return 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return 1
+}
+
+// watchPipe follows the launcher's lines to their end.
+func watchPipe(in io.Reader) (job string, groups map[int]bool, bye bool) {
+	groups = make(map[int]bool)
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		line := lines.Text()
+		pgid, err := strconv.Atoi(strings.TrimLeft(line, "+-"))
+		switch {
+		case line == "bye":
+			return job, groups, true
+		case strings.HasPrefix(line, "job "):
+			job = line[len("job "):]
+		case err != nil || pgid <= 1: // 0 and 1 would be our own group, and everybody
+		case line[0] == '+':
+			groups[pgid] = true
+		default:
+			delete(groups, pgid)
+		}
+	}
+	return job, groups, false
+}
+
+// guardMain is Main in a process that was started as guardian.
+func guardMain() int {
+	in := os.NewFile(guardianFD, "launcher")
+	if in == nil {
+		return exitUsage
+	}
+	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		fmt.Fprintln(os.Stderr, guardianName+": started by tuttirun only")
+		return exitUsage
+	}
+	nameProcess(guardianName)
+	return guard(in)
+}

@@ -1,0 +1,93 @@
+package launch
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// maxQuote is how many bytes of a line a verdict can quote.
+const maxQuote = 1 << 10
+
+// A lastError watches a rank's standard error and remembers the line that most
+// likely says why the rank ended: the last one with an error of this module,
+// else the first line of the last panic, else the last line that is not blank.
+// A stack trace of any length below the line does no harm.
+type lastError struct {
+	mu    sync.Mutex // the verdict may be written while the rank's children still print
+	line  []byte     // the current line, cut at maxQuote
+	fault string
+	kind  fault.Kind // of fault
+	panic string
+	last  string
+}
+
+// write takes the next bytes of the stream.
+func (e *lastError) write(b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(b) > 0 {
+		part, rest, ended := bytes.Cut(b, []byte("\n"))
+		e.line = append(e.line, part[:min(len(part), maxQuote-len(e.line))]...)
+		if ended {
+			e.take(strings.TrimSpace(string(e.line)))
+			e.line = e.line[:0]
+		}
+		b = rest
+	}
+}
+
+// take sorts one whole line.
+func (e *lastError) take(line string) {
+	switch kind := faultIn(line); {
+	case line == "":
+	case kind != 0:
+		e.fault, e.kind = line, kind
+	case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+		e.panic = line
+	default:
+		e.last = line
+	}
+}
+
+// quote is the line to quote, "" when there is none; kind is 0 unless it is an
+// error of this module.
+func (e *lastError) quote() (line string, kind fault.Kind) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.line) > 0 { // a last line without its newline
+		e.take(strings.TrimSpace(string(e.line)))
+		e.line = e.line[:0]
+	}
+	switch {
+	case e.fault != "":
+		return e.fault, e.kind
+	case e.panic != "":
+		return e.panic, 0
+	}
+	return e.last, 0
+}
+
+// faultIn finds an error of this module in a line by its form, "op: rank 3:
+// kind ...", and returns its kind; 0 when there is none.
+func faultIn(line string) fault.Kind {
+	const mark = ": rank "
+	for {
+		_, rest, ok := strings.Cut(line, mark)
+		if !ok {
+			return 0
+		}
+		number, text, _ := strings.Cut(rest, ": ")
+		if _, err := strconv.Atoi(number); err == nil {
+			for k := fault.Kind(1); k.Valid(); k++ {
+				if strings.HasPrefix(text, k.Error()) {
+					return k
+				}
+			}
+		}
+		line = rest
+	}
+}

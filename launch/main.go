@@ -1,0 +1,74 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+)
+
+// Main is the program tuttirun: it reads the command line in args, whose first
+// is the program's own name, runs the job, prints the verdict, and returns the
+// exit code. Started as guardian it is that instead.
+func Main(args, env []string, stdin, stdout, stderr *os.File) int {
+	if len(args) > 0 && args[0] == guardianName {
+		return guardMain()
+	}
+	said := &sink{w: stderr}
+	req, err := parse(args[min(1, len(args)):], env)
+	switch {
+	case err != nil:
+		said.say("%v", err)
+		return exitUsage
+	case req.help:
+		return printed(io.WriteString(stdout, usage()))
+	case req.version:
+		return printed(fmt.Fprintln(stdout, version()))
+	}
+	j := &req.job
+	if !j.Quiet {
+		for _, w := range req.warnings {
+			said.say("%s", w)
+		}
+	}
+	j.Env, j.Stdin, j.Stdout, j.Stderr, j.Guardian = env, stdin, stdout, stderr, self()
+	out := Run(context.Background(), j)
+	if !j.Quiet {
+		for _, line := range out.Verdict {
+			said.say("%s", line)
+		}
+	}
+	return out.Code
+}
+
+func printed(_ int, err error) int {
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// self is this program's file, to be started once more as guardian. The link in
+// /proc holds also when the file has been replaced or removed meanwhile.
+func self() string {
+	const link = "/proc/self/exe"
+	if _, err := os.Stat(link); err == nil && runtime.GOOS == "linux" {
+		return link
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
+// version names the module's version as the build recorded it.
+func version() string {
+	v := "(devel)"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		v = info.Main.Version
+	}
+	return fmt.Sprintf("tuttirun (tutti) %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

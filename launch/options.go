@@ -1,0 +1,219 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A usageError is a command line that cannot be understood.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
+
+// A request is what a command line asks for.
+type request struct {
+	job      Job
+	help     bool
+	version  bool
+	warnings []string
+}
+
+// A parser goes through a command line once. Options stand before the program;
+// ":" begins the next program, with its own -np, -x and --wdir.
+type parser struct {
+	req     request
+	env     []string // for -x NAME
+	host    string   // this machine's name, for -host
+	app     App
+	slots   int      // by -host
+	perNode int      // by -N and its like
+	shared  []string // variables for all programs
+	strict  bool     // --nooversubscribe
+	ignored []string
+}
+
+// parse reads the arguments after the program's own name. Errors are usageError.
+func parse(args, env []string) (*request, error) {
+	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
+	p.host, _ = os.Hostname()
+	for first := true; first || len(args) > 0; first = false {
+		app, rest, more := cutAtColon(args)
+		if err := p.one(app); err != nil {
+			return nil, err
+		}
+		if p.req.help || p.req.version {
+			return &p.req, nil
+		}
+		if args = rest; more && len(rest) == 0 {
+			return nil, usagef("no program after the last ':'")
+		}
+	}
+	return &p.req, p.finish()
+}
+
+// cutAtColon cuts at the first argument that is a colon alone; as with mpirun,
+// a program cannot be given one.
+func cutAtColon(args []string) (app, rest []string, found bool) {
+	if i := slices.Index(args, ":"); i >= 0 {
+		return args[:i], args[i+1:], true
+	}
+	return args, nil, false
+}
+
+// one reads the options and the program of one context.
+func (p *parser) one(args []string) error {
+	p.app, p.slots, p.perNode = App{}, 0, 0
+	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
+		if args[0] == "--" {
+			args = args[1:]
+			break
+		}
+		used, err := p.option(args)
+		if err != nil || p.req.help || p.req.version {
+			return err
+		}
+		args = args[used:]
+	}
+	if len(args) == 0 {
+		return usagef("no program given; see --help")
+	}
+	p.app.Args = args
+	if p.app.Ranks == 0 {
+		p.app.Ranks = max(p.slots, p.perNode)
+	}
+	p.req.job.Apps = append(p.req.job.Apps, p.app)
+	return nil
+}
+
+// option reads the option at args[0] and says how many arguments it took.
+func (p *parser) option(args []string) (used int, err error) {
+	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
+	name, value, joined := strings.Cut(text, "=")
+	o := findOption(name)
+	switch {
+	case o == nil:
+		return 0, unknownOption(args[0], name)
+	case o.refused != "":
+		return 0, usagef("%s: %s", args[0], o.refused)
+	case joined && o.args != 1:
+		return 0, usagef("%s takes no value after '='", "-"+name)
+	case joined:
+		return 1, p.apply(o, args[0], []string{value})
+	case len(args) <= o.args:
+		return 0, usagef("%s needs %s", args[0], o.operand)
+	}
+	return 1 + o.args, p.apply(o, args[0], args[1:1+o.args])
+}
+
+func (p *parser) apply(o *option, spelled string, args []string) error {
+	if o.do == nil {
+		if !o.silent && !slices.Contains(p.ignored, spelled) {
+			p.ignored = append(p.ignored, spelled)
+		}
+		return nil
+	}
+	if err := o.do(p, args); err != nil {
+		return usagef("%s: %v", spelled, err)
+	}
+	return nil
+}
+
+// finish fills in what was left open and checks the whole.
+func (p *parser) finish() error {
+	j := &p.req.job
+	if len(p.ignored) > 0 {
+		p.warn("ignored, as it means nothing here: %s", strings.Join(p.ignored, ", "))
+	}
+	total := 0
+	for i := range j.Apps {
+		a := &j.Apps[i]
+		if a.Ranks == 0 && len(j.Apps) > 1 {
+			return usagef("each program between ':' needs its own -np; %s has none", a.Args[0])
+		}
+		if a.Ranks == 0 {
+			a.Ranks = runtime.NumCPU() // as mpirun does
+		}
+		a.Set = append(slices.Clone(p.shared), a.Set...)
+		total += a.Ranks
+	}
+	if total > MaxRanks {
+		return usagef("%d ranks are more than %d", total, MaxRanks)
+	}
+	if p.strict && total > runtime.NumCPU() {
+		return usagef("%d ranks are more than this host's %d processors, and --nooversubscribe was given", total, runtime.NumCPU())
+	}
+	return nil
+}
+
+func (p *parser) warn(format string, args ...any) {
+	p.req.warnings = append(p.req.warnings, fmt.Sprintf(format, args...))
+}
+
+// count reads a number of ranks.
+func count(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > MaxRanks {
+		return 0, fmt.Errorf("%q is no number from 1 to %d", s, MaxRanks)
+	}
+	return n, nil
+}
+
+// duration reads seconds, or a Go duration.
+func duration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		d, err = time.ParseDuration(s + "s")
+	}
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is no duration; use seconds, or one like 90s or 10m", s)
+	}
+	return d, nil
+}
+
+// variable reads NAME=VALUE or NAME; the latter takes the value from the
+// launcher's environment, also where ranks would not inherit it.
+func (p *parser) variable(s string) (setting string, ok bool, err error) {
+	name, _, has := strings.Cut(s, "=")
+	if name == "" || strings.ContainsRune(s, 0) {
+		return "", false, fmt.Errorf("%q is neither NAME nor NAME=VALUE", s)
+	}
+	if has {
+		return s, true, nil
+	}
+	v, ok := lookup(p.env, name)
+	if !ok {
+		p.warn("-x %s: not set here, so the ranks do not get it", name)
+		return "", false, nil
+	}
+	return name + "=" + v, true, nil
+}
+
+// hosts reads host[:slots],... and accepts this host only.
+func (p *parser) hosts(list string) error {
+	for entry := range strings.SplitSeq(list, ",") {
+		name, slots, has := strings.Cut(entry, ":")
+		if !p.isHere(name) {
+			return fmt.Errorf("%q is not this host, and ranks are started on this host only", name)
+		}
+		n := 1
+		if has {
+			var err error
+			if n, err = count(slots); err != nil {
+				return err
+			}
+		}
+		p.slots += n
+	}
+	return nil
+}
+
+func (p *parser) isHere(name string) bool {
+	return name == "localhost" || name == "127.0.0.1" || name == "::1" || p.host != "" && name == p.host
+}

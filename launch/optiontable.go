@@ -1,0 +1,224 @@
+package launch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An option is one line of the table: its names without dashes, how many
+// arguments it takes, and what it does. One without do is accepted for the sake
+// of scripts written for mpirun and mpiexec, and ignored, with one warning for
+// all unless silent. A refused one would change results if it were ignored.
+type option struct {
+	names   []string
+	args    int
+	operand string // for people
+	help    string // "" keeps it out of --help
+	do      func(p *parser, args []string) error
+	silent  bool
+	refused string
+}
+
+// options are all that the command line knows. Names with one dash or two are
+// alike, as they are to mpirun.
+func options() []option {
+	return slices.Concat(ownOptions(), neighbourOptions(), ignoredOptions(), refusedOptions())
+}
+
+func ownOptions() []option {
+	return []option{
+		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",
+			do: func(p *parser, a []string) (err error) { p.app.Ranks, err = count(a[0]); return }},
+		{names: []string{"x"}, args: 1, operand: "NAME[=VALUE]", help: "set a variable for the program's ranks; repeatable",
+			do: func(p *parser, a []string) error {
+				v, ok, err := p.variable(a[0])
+				if ok {
+					p.app.Set = append(p.app.Set, v)
+				}
+				return err
+			}},
+		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
+			do: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
+		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, tcp, grpc (sets TUTTI_TRANSPORT)",
+			do: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
+		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
+			do: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
+		{names: []string{"l", "prepend-rank"}, help: "begin each line of output with its rank: [3] line",
+			do: func(p *parser, _ []string) error { p.req.job.Tags = RankTag; return nil }},
+		{names: []string{"tag-output"}, help: "the same in mpirun's way: [1,3]<stdout>:line",
+			do: func(p *parser, _ []string) error { p.req.job.Tags = MPITag; return nil }},
+		{names: []string{"timeout"}, args: 1, operand: "DURATION", help: "end the job after this time, in seconds or like 10m; exit code 124",
+			do: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
+		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "what the others have to report when a rank has failed (2s)",
+			do: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
+		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict",
+			do: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
+		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
+			do: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
+		{names: []string{"V", "version"}, help: "print the version",
+			do: func(p *parser, _ []string) error { p.req.version = true; return nil }},
+		{names: []string{"help", "h"}, help: "print this",
+			do: func(p *parser, _ []string) error { p.req.help = true; return nil }},
+	}
+}
+
+// neighbourOptions are other launchers' that have a meaning here.
+func neighbourOptions() []option {
+	return []option{
+		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", silent: true},
+		{names: []string{"allow-run-as-root"}, help: "accepted; so is running as root", silent: true},
+		{names: []string{"bind-to"}, args: 1, operand: "X", help: "accepted; ranks are not bound to processors", silent: true},
+		{names: []string{"nooversubscribe"}, help: "refuse more ranks than processors",
+			do: func(p *parser, _ []string) error { p.strict = true; return nil }},
+		{names: []string{"H", "host", "hosts"}, args: 1, operand: "HOST[:SLOTS],...", help: "accepted for this host; the slots are a default for -np",
+			do: func(p *parser, a []string) error { return p.hosts(a[0]) }},
+		{names: []string{"N", "npernode", "ppn", "perhost"}, args: 1, operand: "N",
+			do: func(p *parser, a []string) (err error) { p.perNode, err = count(a[0]); return }},
+		{names: []string{"genv"}, args: 2, operand: "NAME VALUE",
+			do: func(p *parser, a []string) error {
+				v, _, err := p.variable(a[0] + "=" + a[1])
+				p.shared = append(p.shared, v)
+				return err
+			}},
+		{names: []string{"env"}, args: 2, operand: "NAME VALUE",
+			do: func(p *parser, a []string) error {
+				v, _, err := p.variable(a[0] + "=" + a[1])
+				p.app.Set = append(p.app.Set, v)
+				return err
+			}},
+		{names: []string{"stdin"}, args: 1, operand: "RANK",
+			do: func(p *parser, a []string) error {
+				if a[0] != "0" {
+					return fmt.Errorf("%q: standard input goes to rank 0 only", a[0])
+				}
+				return nil
+			}},
+	}
+}
+
+// ignoredOptions say where ranks go, or are about things that do not exist here.
+func ignoredOptions() []option {
+	var all []option
+	add := func(args int, operand string, names ...string) {
+		for _, n := range names {
+			all = append(all, option{names: []string{n}, args: args, operand: operand})
+		}
+	}
+	add(2, "KEY VALUE", "mca", "gmca", "omca", "pmca", "prtemca")
+	add(1, "a value", "am", "tune", "map-by", "rank-by", "cpus-per-proc", "cpus-per-rank", "cpu-set", "cpu-list", "rankfile", "rf",
+		"path", "prefix", "output", "membind", "iface", "launcher", "bootstrap", "rmk", "genvlist", "envlist")
+	add(0, "", "report-bindings", "display-map", "display-allocation", "bycore", "bynode", "byslot", "use-hwthread-cpus", "nolocal",
+		"timestamp-output", "merge-stderr-to-stdout", "enable-recovery", "disable-auto-cleanup", "genvall", "envall", "pernode", "noprefix",
+		"bind-to-core", "bind-to-none", "bind-to-socket")
+	return all
+}
+
+// refusedOptions ask for what is not there; ignoring them would do other than
+// what was asked for.
+func refusedOptions() []option {
+	const remote = "ranks are started on this host only"
+	var all []option
+	add := func(why string, names ...string) { all = append(all, option{names: names, refused: why}) }
+	add(remote, "hostfile", "machinefile", "default-hostfile", "f")
+	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "ssh-port", "p")
+	add("output goes to standard output; redirect it", "output-filename", "outfile-pattern", "errfile-pattern")
+	add("not supported; write the programs on the command line, separated by ':'", "app", "configfile")
+	add("not supported; ranks inherit the environment", "genvnone", "envnone")
+	add("not supported", "xterm", "debug", "tv")
+	return all
+}
+
+func findOption(name string) *option {
+	for _, o := range options() {
+		if slices.Contains(o.names, name) {
+			return &o
+		}
+	}
+	return nil
+}
+
+// unknownOption refuses and suggests: the closest name, at most two edits away.
+func unknownOption(spelled, name string) error {
+	best, distance := "", 3
+	for _, o := range options() {
+		for _, n := range o.names {
+			if d := edits(name, n); d < distance && d < len(n) {
+				best, distance = n, d
+			}
+		}
+	}
+	if best == "" {
+		return usagef("unknown option %s; see --help, and use -- before a program whose name begins with a dash", spelled)
+	}
+	return usagef("unknown option %s; did you mean %s?", spelled, dashed(best))
+}
+
+// dashed writes an option as people do: one dash for short names.
+func dashed(name string) string {
+	if len(name) <= 2 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// edits is Levenshtein's distance between two short words.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substitute := diagonal
+			if a[i] != b[j] {
+				substitute++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substitute, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
+
+const usageHead = `usage: tuttirun [options] program [arguments] [: [options] program [arguments]]...
+
+Starts the ranks of a job on this host, and ends them together. Options take
+one dash or two, and stand before the program:
+
+`
+
+const usageTail = `
+-np, -x, -wdir and -host hold for one program, all others for the job. Common
+options of mpirun and mpiexec that mean nothing here are ignored with a warning.
+
+When a rank fails, the others have --grace to report and exit by themselves,
+then they get TERM, and 2 s later KILL. INT, TERM, HUP and QUIT are forwarded
+once; the second time the ranks get TERM, the third time KILL. The exit code is
+the first failing rank's (128+n for signal n), 124 after --timeout, 126 or 127
+when a program cannot be started, 2 when the command line is wrong.
+`
+
+// usage is the text of --help.
+func usage() string {
+	var b strings.Builder
+	b.WriteString(usageHead)
+	for _, o := range options() {
+		if o.help == "" {
+			continue
+		}
+		var names []string
+		for _, n := range o.names {
+			names = append(names, dashed(n))
+		}
+		left := strings.TrimRight(strings.Join(names, ", ")+" "+o.operand, " ")
+		if len(left) > 23 {
+			left += "\n" + strings.Repeat(" ", 26)
+		}
+		fmt.Fprintf(&b, "  %-24s%s\n", left, o.help)
+	}
+	b.WriteString(usageTail)
+	return b.String()
+}

@@ -1,0 +1,127 @@
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+)
+
+// maxLine is the most bytes of one line that are held back to write it whole.
+// What is longer is written in pieces of this size.
+const maxLine = 64 << 10
+
+// partialWait is how long an untagged line may stay unfinished before it is
+// shown as it is: prompts and progress bars want to be seen.
+const partialWait = 50 * time.Millisecond
+
+// A sink takes whole lines from many ranks, one write at a time.
+type sink struct {
+	mu   sync.Mutex // one write at a time
+	w    io.Writer
+	gone bool // a write has failed: the reader has left
+}
+
+// write reports whether the bytes went out; after a failure it takes nothing.
+func (s *sink) write(b []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.gone {
+		_, err := s.w.Write(b)
+		s.gone = err != nil
+	}
+	return !s.gone
+}
+
+// say prints a line of the launcher's own.
+func (s *sink) say(format string, args ...any) {
+	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
+}
+
+// A relay passes what one rank writes on to a sink, line by line.
+type relay struct {
+	from *os.File
+	to   *sink
+	tag  string // before each line; "" passes bytes as they are
+	last *lastError
+
+	buf []byte // what has arrived of a line; never beyond maxLine
+	out []byte // tagged lines on their way
+}
+
+// run relays until the writers have all closed their end, and closes its own.
+// A sink that has failed ends it too, so that a writer learns of it as it would
+// without a launcher (SIGPIPE); but what is wanted for the verdict is read on.
+func (r *relay) run() {
+	defer r.from.Close()
+	r.buf = make([]byte, 0, maxLine)
+	for {
+		if r.tag == "" && len(r.buf) > 0 {
+			r.from.SetReadDeadline(time.Now().Add(partialWait))
+		} else {
+			r.from.SetReadDeadline(time.Time{})
+		}
+		n, err := r.from.Read(r.buf[len(r.buf):cap(r.buf)])
+		if r.last != nil {
+			r.last.write(r.buf[len(r.buf) : len(r.buf)+n])
+		}
+		r.buf = r.buf[:len(r.buf)+n]
+		partial := errors.Is(err, os.ErrDeadlineExceeded)
+		ok := r.flush(err != nil)
+		if err != nil && !partial || !ok && r.last == nil {
+			return
+		}
+	}
+}
+
+// flush writes the whole lines in buf; all of it when the line will not grow
+// there: at the end, when it was waited for in vain, and when buf is full.
+func (r *relay) flush(all bool) bool {
+	end := bytes.LastIndexByte(r.buf, '\n') + 1
+	if all || end == 0 && len(r.buf) == cap(r.buf) {
+		end = len(r.buf)
+	}
+	if end == 0 {
+		return true
+	}
+	ok := true
+	if r.tag == "" {
+		ok = r.to.write(r.buf[:end])
+	} else {
+		ok = r.tagged(r.buf[:end])
+	}
+	r.buf = r.buf[:copy(r.buf, r.buf[end:])]
+	return ok
+}
+
+// tagged writes lines, each with its tag and its newline.
+func (r *relay) tagged(text []byte) bool {
+	ok := true
+	for line := range bytes.Lines(text) {
+		r.out = append(append(r.out, r.tag...), bytes.TrimSuffix(line, []byte("\n"))...)
+		r.out = append(r.out, '\n')
+		if len(r.out) >= maxLine {
+			ok = r.to.write(r.out)
+			r.out = r.out[:0]
+		}
+	}
+	if len(r.out) > 0 {
+		ok = r.to.write(r.out)
+		r.out = r.out[:0]
+	}
+	return ok
+}
+
+// tag is what stands before each line of a rank.
+func (t Tags) tag(rank int, stream string) string {
+	switch t {
+	case RankTag:
+		return fmt.Sprintf("[%d] ", rank)
+	case MPITag:
+		return fmt.Sprintf("[1,%d]<%s>:", rank, stream)
+	}
+	return ""
+}

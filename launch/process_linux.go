@@ -1,0 +1,164 @@
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// rankAttr puts a rank in a process group of its own, and has the kernel kill
+// it when the launcher dies.
+func rankAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// A process is one line of the process table.
+type process struct {
+	pid, group int
+	name       string
+	zombie     bool
+}
+
+func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
+
+// groupAlive tells whether a group has members that run. Zombies do not count:
+// where process 1 reaps nothing they stay for ever.
+func groupAlive(pgid int) bool {
+	if syscall.Kill(-pgid, 0) != nil {
+		return false
+	}
+	table, err := processes()
+	if err != nil {
+		return true // no /proc; go by the kernel's first answer
+	}
+	for _, p := range table {
+		if p.group == pgid && !p.zombie {
+			return true
+		}
+	}
+	return false
+}
+
+func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
+
+// membersOf lists the processes that run in the groups, or carry the job's name
+// in their environment.
+func membersOf(groups map[int]bool, job string) []process {
+	table, err := processes()
+	if err != nil {
+		return membersByGroup(groups)
+	}
+	var members []process
+	for _, p := range table {
+		if !p.zombie && (groups[p.group] || carries(p.pid, job)) {
+			members = append(members, p)
+		}
+	}
+	return members
+}
+
+// membersByGroup does with the kernel's answer, which counts zombies too.
+func membersByGroup(groups map[int]bool) []process {
+	var members []process
+	for pgid := range groups {
+		if syscall.Kill(-pgid, 0) == nil {
+			members = append(members, process{pid: pgid, group: pgid, name: "group"})
+		}
+	}
+	return members
+}
+
+// signalStrays signals each process that carries the job's name, in whichever
+// group, and tells how many there were. The process is pinned first and then
+// asked again who it is: its number may have become another's in between.
+func signalStrays(job string, s syscall.Signal) (n int) {
+	table, err := processes()
+	if err != nil {
+		return 0
+	}
+	for _, p := range table {
+		if p.zombie || !carries(p.pid, job) {
+			continue
+		}
+		pinned, err := os.FindProcess(p.pid)
+		if err != nil {
+			continue
+		}
+		if carries(p.pid, job) && pinned.Signal(s) == nil {
+			n++
+		}
+		pinned.Release()
+	}
+	return n
+}
+
+// carries tells whether a process was started with the job's name in its
+// environment. Other users' processes cannot be read, and are not ours.
+func carries(pid int, job string) bool {
+	if pid == os.Getpid() {
+		return false
+	}
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return false
+	}
+	want := []byte(vars.Job + "=" + job)
+	for len(env) > 0 {
+		var e []byte
+		if e, env, _ = bytes.Cut(env, []byte{0}); bytes.Equal(e, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// processes reads the process table. Processes that end meanwhile are left out.
+func processes() ([]process, error) {
+	dirs, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var all []process
+	for _, d := range dirs {
+		pid, err := strconv.Atoi(d.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", d.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		if p, ok := parseStat(pid, string(text)); ok {
+			all = append(all, p)
+		}
+	}
+	if len(all) == 0 {
+		return nil, os.ErrNotExist // not mounted
+	}
+	return all, nil
+}
+
+// parseStat reads "pid (name) state ppid pgrp ...", proc(5). The name may hold
+// anything, brackets and spaces included; the last bracket ends it.
+func parseStat(pid int, text string) (process, bool) {
+	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
+	if open < 0 || end < open {
+		return process{}, false
+	}
+	fields := strings.Fields(text[end+1:])
+	if len(fields) < 3 {
+		return process{}, false
+	}
+	group, err := strconv.Atoi(fields[2])
+	zombie := fields[0] == "Z" || fields[0] == "X"
+	return process{pid: pid, group: group, name: text[open+1 : end], zombie: zombie}, err == nil
+}
+
+// nameProcess sets the name that ps and killall see. Nothing depends on it.
+func nameProcess(name string) { os.WriteFile("/proc/self/comm", []byte(name), 0) }

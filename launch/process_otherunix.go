@@ -1,0 +1,38 @@
+//go:build unix && !linux
+
+package launch
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// rankAttr puts a rank in a process group of its own. There is no parent-death
+// signal here; the guardian alone ends ranks whose launcher was killed.
+func rankAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// A process stands for one group: its members are not listed here.
+type process struct{ pid int }
+
+func (p process) String() string { return fmt.Sprintf("group %d", p.pid) }
+
+func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) == nil }
+
+func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
+
+// membersOf lists the groups that have members.
+func membersOf(groups map[int]bool, _ string) []process {
+	var members []process
+	for pgid := range groups {
+		if groupAlive(pgid) {
+			members = append(members, process{pgid})
+		}
+	}
+	return members
+}
+
+// signalStrays cannot read other processes' environments here.
+func signalStrays(string, syscall.Signal) int { return 0 }
+
+// nameProcess does nothing here: ps shows argv[0].
+func nameProcess(string) {}

@@ -1,0 +1,106 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// A startError is a program that cannot be started, and the shell's exit code
+// for that.
+type startError struct {
+	code int
+	text string
+}
+
+func (e *startError) Error() string { return e.text }
+
+// findProgram resolves a program as execvp would, with the PATH and in the
+// directory that its rank will have. The answer is for a process in dir.
+func findProgram(name, dir, path string) (string, error) {
+	if strings.ContainsRune(name, filepath.Separator) {
+		return name, executable(name, dir, name)
+	}
+	var denied error
+	for _, d := range filepath.SplitList(path) {
+		candidate := filepath.Join(orDot(d), name)
+		if !filepath.IsAbs(candidate) {
+			candidate = "." + string(filepath.Separator) + candidate
+		}
+		err := executable(name, dir, candidate)
+		if err == nil {
+			return candidate, nil
+		}
+		var se *startError
+		if errors.As(err, &se) && se.code == exitNotRunning && denied == nil {
+			denied = err // as the shell: found, but not executable; a later one may do
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	hint := ""
+	local := "." + string(filepath.Separator) + name
+	if executable(name, dir, local) == nil {
+		hint = "; did you mean " + local + "?"
+	}
+	return "", &startError{exitNotFound, fmt.Sprintf("%s: no such program in PATH%s", name, hint)}
+}
+
+func orDot(dir string) string {
+	if dir == "" {
+		return "." // an empty entry of PATH
+	}
+	return dir
+}
+
+// executable says why path, seen from dir, cannot be executed; nil when it can
+// as far as its mode tells.
+func executable(name, dir, path string) error {
+	if dir != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return &startError{exitNotFound, name + ": no such file"}
+	case err != nil:
+		return &startError{exitNotRunning, fmt.Sprintf("%s: %v", name, errors.Unwrap(err))}
+	case info.IsDir():
+		return &startError{exitNotRunning, name + ": is a directory"}
+	case info.Mode()&0o111 == 0:
+		return &startError{exitNotRunning, name + ": is not executable; chmod +x it?"}
+	}
+	return nil
+}
+
+// startFailure explains why the system did not start a program that seemed fit.
+func startFailure(name, dir string, err error) *startError {
+	code, why := exitNotRunning, err.Error()
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		why = pe.Err.Error()
+	}
+	switch {
+	case dir != "" && !isDir(dir):
+		why = "the working directory " + dir + " does not exist"
+	case errors.Is(err, fs.ErrNotExist):
+		code, why = exitNotFound, "no such file, or its interpreter is missing"
+	case errors.Is(err, syscall.ENOEXEC):
+		why = "not a program for this machine, or a script without #! in its first line"
+	case errors.Is(err, syscall.EAGAIN):
+		why += " (too many processes? see ulimit -u)"
+	case errors.Is(err, syscall.EMFILE):
+		why += " (see ulimit -n)"
+	}
+	return &startError{code, name + ": " + why}
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

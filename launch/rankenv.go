@@ -1,0 +1,90 @@
+package launch
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// A world is what all ranks of a job are told.
+type world struct {
+	size   int
+	job    string
+	secret string // hex
+	root   string // where rank 0 listens
+}
+
+// listenFD is the descriptor under which rank 0 finds the listener: the first
+// one after standard error.
+const listenFD = 3
+
+// baseEnv is what ranks inherit: env without the variables that would tell them
+// another identity, be it another launcher's or that of an outer job of ours.
+func baseEnv(env []string) []string {
+	own := vars.Identity()
+	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return slices.Contains(own, name) || vars.IsForeignIdentity(name)
+	})
+}
+
+// rankEnv is the environment of one rank: what it inherits, what the user sets
+// for its program, and last what this job says, which nothing may override.
+func rankEnv(base []string, j *Job, a *App, w world, rank int) []string {
+	env := slices.Concat(base, a.Set)
+	if a.Dir != "" {
+		if dir, err := filepath.Abs(a.Dir); err == nil {
+			env = append(env, "PWD="+dir)
+		}
+	}
+	env = append(env,
+		vars.Rank+"="+strconv.Itoa(rank),
+		vars.Size+"="+strconv.Itoa(w.size),
+		vars.LocalRank+"="+strconv.Itoa(rank),
+		vars.LocalSize+"="+strconv.Itoa(w.size),
+		vars.Root+"="+w.root,
+		vars.Job+"="+w.job,
+		vars.Incarnation+"=0",
+		vars.Secret+"="+w.secret,
+	)
+	if rank == 0 {
+		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
+	}
+	if j.Transport != "" {
+		env = append(env, vars.Transport+"="+j.Transport)
+	}
+	if j.Report {
+		env = append(env, vars.Report+"=1")
+	}
+	return lastOfEach(env)
+}
+
+// lastOfEach keeps the last setting of each name, as programs differ in which
+// of two they see.
+func lastOfEach(env []string) []string {
+	at := make(map[string]int, len(env))
+	kept := env[:0]
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		if i, ok := at[name]; ok {
+			kept[i] = e
+			continue
+		}
+		at[name] = len(kept)
+		kept = append(kept, e)
+	}
+	return kept
+}
+
+// lookup reads one variable of an environment; the last setting counts.
+func lookup(env []string, name string) (string, bool) {
+	for _, e := range slices.Backward(env) {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,23 @@
+//go:build !unix
+
+package launch
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// guardianName is what no process is called here.
+const guardianName = "tutti-guardian"
+
+// Run refuses: without process groups and inherited listeners it could neither
+// promise to end a job nor start one without a race for its port.
+func Run(context.Context, *Job) Outcome {
+	return Outcome{exitNotRunning, []string{
+		"cannot start ranks on " + runtime.GOOS + ": start each by hand, with " +
+			vars.Rank + ", " + vars.Size + ", " + vars.Root + " and " + vars.SecretFile + " set"}}
+}
+
+func guardMain() int { return exitUsage }

@@ -1,0 +1,166 @@
+//go:build unix
+
+package launch
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// A starter forks from one thread that lives as long as the job: the kernel
+// takes the end of the thread that forked a child for the death of its parent.
+type starter struct{ work chan func() }
+
+func newStarter() *starter {
+	s := &starter{work: make(chan func())}
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for f := range s.work {
+			f()
+		}
+	}()
+	return s
+}
+
+// do runs f on the thread and waits for it.
+func (s *starter) do(f func()) {
+	done := make(chan struct{})
+	s.work <- func() {
+		defer close(done)
+		f()
+	}
+	<-done
+}
+
+func (s *starter) stop() { close(s.work) }
+
+// startAll starts the guardian and then the ranks, rank 0 first. When one
+// cannot be started it stops there; the caller ends those that run.
+func (r *run) startAll() *startError {
+	r.starter = newStarter()
+	r.guardian = newGuardian(r.job.Guardian, r.world.job, func(err error) {
+		if !r.job.Quiet {
+			r.err.say("no guardian (%v): if tuttirun is killed, children of ranks may stay", err)
+		}
+	})
+	for i, k := range r.ranks {
+		if err := r.start(k); err != nil {
+			r.policy.living = i // the rest never was
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts one rank and those who watch it.
+func (r *run) start(k *rank) *startError {
+	files, ours, err := r.files(k)
+	if err != nil {
+		return startFailure(k.app.Args[0], "", err)
+	}
+	attr := &os.ProcAttr{Dir: k.app.Dir, Env: k.env, Files: files, Sys: rankAttr()}
+	var p *os.Process
+	r.starter.do(func() { p, err = os.StartProcess(k.program, k.app.Args, attr) })
+	for _, f := range ours {
+		f.Close()
+	}
+	if err != nil {
+		return startFailure(k.app.Args[0], k.app.Dir, err)
+	}
+	k.pid = p.Pid
+	r.guardian.add(k.pid)
+	if k.id == 0 {
+		// From here on the port is rank 0's alone: once it has ended, those who
+		// dial it are turned away instead of waiting for nobody.
+		r.listener.Close()
+		r.listener = nil
+	}
+	if r.job.Verbose {
+		r.err.say("rank %d is process %d, %s", k.id, k.pid, k.program)
+	}
+	go r.wait(k, p)
+	return nil
+}
+
+// wait reports the end of one rank.
+func (r *run) wait(k *rank, p *os.Process) {
+	state, err := p.Wait()
+	if err != nil {
+		r.exits <- exit{k, 255 << 8} // it is not our child any more; nothing else can be said
+		return
+	}
+	r.exits <- exit{k, state.Sys().(syscall.WaitStatus)}
+}
+
+// files are a rank's descriptors, and those of them that are to be closed here
+// once it has started. On failure nothing is left open.
+func (r *run) files(k *rank) (files, ours []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			for _, f := range ours {
+				f.Close()
+			}
+		}
+	}()
+	stdin, err := r.stdin(k)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stdin != r.job.Stdin {
+		ours = append(ours, stdin)
+	}
+	stdout, direct := r.job.Stdout.(*os.File)
+	if !direct || r.job.Tags != NoTags {
+		if stdout, err = r.relay(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
+			return nil, ours, err
+		}
+		ours = append(ours, stdout)
+	}
+	stderr, err := r.relay(r.err, r.job.Tags.tag(k.id, "stderr"), k.said)
+	if err != nil {
+		return nil, ours, err
+	}
+	ours = append(ours, stderr)
+	files = []*os.File{stdin, stdout, stderr}
+	if k.id == 0 {
+		files = append(files, r.listener)
+	}
+	return files, ours, nil
+}
+
+// relay begins to pass one stream on, and returns the end to write to.
+func (r *run) relay(to *sink, tag string, said *lastError) (*os.File, error) {
+	from, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	r.pipes = append(r.pipes, from)
+	r.relays.Go((&relay{from: from, to: to, tag: tag, last: said}).run)
+	return w, nil
+}
+
+// stdin is the launcher's own for rank 0, and nothing for the others.
+func (r *run) stdin(k *rank) (*os.File, error) {
+	in := r.job.Stdin
+	if k.id != 0 || in == nil {
+		return os.Open(os.DevNull)
+	}
+	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {
+		return os.Open(os.DevNull) // started with <&-
+	}
+	if !isControllingTerminal(in) {
+		return in, nil
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	if r.feed, err = newFeed(in, to); err != nil {
+		from.Close()
+		to.Close()
+	}
+	return from, err
+}

@@ -1,0 +1,96 @@
+//go:build unix
+
+package launch
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// foregroundPoll is how often a launcher in the background looks whether it is
+// in the foreground again, in milliseconds.
+const foregroundPoll = 200
+
+// isControllingTerminal tells whether job control applies to f: a read by a
+// process outside the foreground group would stop that process.
+func isControllingTerminal(f *os.File) bool {
+	_, err := foreground(f)
+	return err == nil
+}
+
+// foreground is the process group that may read the terminal.
+func foreground(f *os.File) (pgid int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if e := conn.Control(func(fd uintptr) { pgid, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) }); e != nil {
+		return 0, e
+	}
+	return pgid, err
+}
+
+// A feed copies a terminal to rank 0. It reads only while the launcher is in
+// the foreground, and never blocks in a read, so that it can be stopped.
+type feed struct {
+	quit *os.File // closing it ends the wait for the terminal
+	to   *os.File // closing it ends the wait for rank 0
+	done sync.WaitGroup
+}
+
+func newFeed(in, to *os.File) (*feed, error) {
+	stopped, quit, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	f := &feed{quit: quit, to: to}
+	f.done.Go(func() {
+		defer stopped.Close()
+		defer to.Close()
+		copyTerminal(in, to, stopped)
+	})
+	return f, nil
+}
+
+func (f *feed) stop() {
+	f.quit.Close()
+	f.to.Close()
+	f.done.Wait()
+}
+
+// copyTerminal copies until the terminal's end of file, until rank 0 takes no
+// more, or until stopped is readable.
+func copyTerminal(in, to, stopped *os.File) {
+	buf := make([]byte, 4096)
+	for {
+		fds := []unix.PollFd{
+			{Fd: int32(stopped.Fd()), Events: unix.POLLIN},
+			{Fd: int32(in.Fd()), Events: unix.POLLIN},
+		}
+		timeout := -1
+		if pgid, err := foreground(in); err != nil || pgid != syscall.Getpgrp() {
+			fds, timeout = fds[:1], foregroundPoll
+		}
+		if _, err := unix.Poll(fds, timeout); err != nil && err != unix.EINTR {
+			return
+		}
+		if fds[0].Revents != 0 {
+			return
+		}
+		if len(fds) == 1 || fds[1].Revents == 0 {
+			continue
+		}
+		n, err := in.Read(buf)
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil || n == 0 {
+			return
+		}
+	}
+}

@@ -1,0 +1,203 @@
+//go:build unix
+
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// settle is how close two failures may be for their order to mean nothing: a
+// rank learns of another's death within less.
+const settle = 100 * time.Millisecond
+
+// maxSaid and maxVoices bound a verdict: the bytes of one quotation, and how
+// many different ones there are.
+const (
+	maxSaid   = 300
+	maxVoices = 8
+)
+
+// outcome is the exit code and, when something went wrong, the two lines that
+// say who failed and what the others had to say.
+func (r *run) outcome() Outcome {
+	culprit := culprit(r.ranks)
+	switch {
+	case r.broken != nil:
+		return Outcome{r.broken.code, []string{
+			fmt.Sprintf("cannot start %v", r.broken), r.others(nil)}}
+	case r.policy.timedOut:
+		return Outcome{exitTimeout, []string{
+			fmt.Sprintf("the job did not end within %v (--timeout); it was ended", r.job.Timeout), r.others(nil)}}
+	case culprit != nil:
+		first := culprit.ending()
+		if r.asked != 0 {
+			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.asked), first)
+		}
+		return Outcome{exitCode(culprit.how), []string{first, r.others(culprit)}}
+	case slices.ContainsFunc(r.ranks, (*rank).unfinished):
+		sig := cmp.Or(r.asked, syscall.SIGTERM)
+		return Outcome{128 + int(sig), []string{
+			fmt.Sprintf("the job was asked to end (%s), and was ended", unix.SignalName(sig)), r.others(nil)}}
+	}
+	return Outcome{}
+}
+
+// unfinished tells whether a rank failed because we ended it, or runs still.
+func (k *rank) unfinished() bool { return !k.ended || k.how != 0 }
+
+// exitCode is a shell's: 128 more than the signal.
+func exitCode(how syscall.WaitStatus) int {
+	if how.Signaled() {
+		return 128 + int(how.Signal())
+	}
+	return how.ExitStatus()
+}
+
+// culprit is the rank that brought the job down: the first that failed of its
+// own accord; nil when none did. Among those that failed within settle of the
+// first, a rank that died of a signal comes before one that exited, and one
+// that blames nobody before one whose error blames another rank.
+func culprit(ranks []*rank) *rank {
+	var failed []*rank
+	for _, k := range ranks {
+		if k.ended && k.how != 0 && !k.forced {
+			failed = append(failed, k)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(failed, func(a, b *rank) int { return cmp.Compare(a.at, b.at) })
+	end := failed[0].at + settle
+	failed = slices.DeleteFunc(failed, func(k *rank) bool { return k.at > end })
+	return slices.MinFunc(failed, func(a, b *rank) int { return cmp.Compare(a.innocence(), b.innocence()) })
+}
+
+// innocence orders ranks that failed at the same time, the likeliest culprit
+// first.
+func (k *rank) innocence() int {
+	if k.how.Signaled() {
+		return 0
+	}
+	switch _, kind := k.said.quote(); kind {
+	case fault.PeerLost, fault.LinkLost, fault.Revoked, fault.Closed, fault.Timeout:
+		return 2
+	}
+	return 1
+}
+
+// ending says who a rank was and how it ended, in its own words too.
+func (k *rank) ending() string {
+	s := fmt.Sprintf("rank %d (%s, process %d) %s after %v", k.id, filepath.Base(k.program), k.pid, how(k.how), k.at.Round(time.Millisecond))
+	if line, _ := k.said.quote(); line != "" {
+		s += ": " + quoted(line)
+	}
+	return s
+}
+
+func how(w syscall.WaitStatus) string {
+	if !w.Signaled() {
+		return fmt.Sprintf("exited with code %d", w.ExitStatus())
+	}
+	s := fmt.Sprintf("was killed by signal %d (%s)", w.Signal(), unix.SignalName(w.Signal()))
+	if w.CoreDump() {
+		s += ", core dumped,"
+	}
+	return s
+}
+
+// others quotes the error of each rank but the culprit. Ranks that say the same
+// but for their own number are quoted once.
+func (r *run) others(culprit *rank) string {
+	voices := make(map[string][]int)
+	var order []string
+	for _, k := range r.ranks {
+		if k == culprit || k.pid == 0 || !k.unfinished() {
+			continue
+		}
+		v := k.voice()
+		if voices[v] == nil {
+			order = append(order, v)
+		}
+		voices[v] = append(voices[v], k.id)
+	}
+	if len(order) == 0 {
+		return "no other rank reported an error"
+	}
+	var parts []string
+	for i, v := range order {
+		if i == maxVoices {
+			parts = append(parts, fmt.Sprintf("and %d other errors", len(order)-i))
+			break
+		}
+		parts = append(parts, rankList(voices[v])+" "+v)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// voice is what a rank that did not end well has to say, without its number.
+func (k *rank) voice() string {
+	state := "exited with code " + fmt.Sprint(k.how.ExitStatus())
+	switch {
+	case !k.ended:
+		state = "cannot be killed"
+	case k.forced:
+		state = "was still running, and was ended"
+	case k.how.Signaled():
+		state = how(k.how)
+	}
+	line, kind := k.said.quote()
+	if line == "" {
+		return state
+	}
+	if kind != 0 {
+		line = strings.Replace(line, fmt.Sprintf(": rank %d: ", k.id), ": ", 1)
+		if !k.forced {
+			return "reports " + quoted(line)
+		}
+	}
+	return state + ": " + quoted(line)
+}
+
+// stamp is what log and many other loggers put before a line.
+var stamp = regexp.MustCompile(`^\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S*\s+`)
+
+// quoted is a line as part of a verdict: without its time, printable, bounded.
+func quoted(line string) string {
+	line = stamp.ReplaceAllString(line, "")
+	if len(line) > maxSaid {
+		line = strings.ToValidUTF8(line[:maxSaid], "") + "…"
+	}
+	return fmt.Sprintf("%q", line)
+}
+
+// rankList reads "rank 3", or "ranks 0, 1, 4".
+func rankList(ids []int) string {
+	if len(ids) == 1 {
+		return fmt.Sprintf("rank %d", ids[0])
+	}
+	var b strings.Builder
+	b.WriteString("ranks ")
+	for i, id := range ids {
+		if i == 16 {
+			fmt.Fprintf(&b, " and %d more", len(ids)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, id)
+	}
+	return b.String()
+}
