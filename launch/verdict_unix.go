@@ -141,21 +141,20 @@ func (r *run) others(culprit *rank) string {
 			parts = append(parts, fmt.Sprintf("and %d other errors", len(order)-i))
 			break
 		}
-		parts = append(parts, rankList(voices[v])+" "+v)
+		parts = append(parts, rankList(voices[v])+v)
 	}
 	return strings.Join(parts, "; ")
 }
 
-// voice is what a rank that did not end well has to say, without its number.
+// voice is what a rank that did not end well has to say, to stand after its
+// number. An error of this module tells more than the exit code beside it.
 func (k *rank) voice() string {
-	state := "exited with code " + fmt.Sprint(k.how.ExitStatus())
+	state := " " + how(k.how)
 	switch {
 	case !k.ended:
-		state = "cannot be killed"
+		state = " cannot be killed"
 	case k.forced:
-		state = "was still running, and was ended"
-	case k.how.Signaled():
-		state = how(k.how)
+		state = " was still running, and was ended"
 	}
 	line, kind := k.said.quote()
 	if line == "" {
@@ -164,7 +163,7 @@ func (k *rank) voice() string {
 	if kind != 0 {
 		line = strings.Replace(line, fmt.Sprintf(": rank %d: ", k.id), ": ", 1)
 		if !k.forced {
-			return "reports " + quoted(line)
+			return ": " + quoted(line)
 		}
 	}
 	return state + ": " + quoted(line)

@@ -1,0 +1,157 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseReadsWhatPeopleType(t *testing.T) {
+	two := func(set ...string) []App { return []App{{Ranks: 2, Set: set, Args: []string{"prog", "-np", "9"}}} }
+	host, _ := os.Hostname()
+	for name, c := range map[string]struct {
+		line string
+		want Job
+	}{
+		"np":                     {"-np 2 prog -np 9", Job{Apps: two()}},
+		"two dashes":             {"--np 2 prog -np 9", Job{Apps: two()}},
+		"n":                      {"-n 2 prog -np 9", Job{Apps: two()}},
+		"c":                      {"--c 2 prog -np 9", Job{Apps: two()}},
+		"joined":                 {"-np=2 prog -np 9", Job{Apps: two()}},
+		"two dashes end options": {"-np 2 -- prog -np 9", Job{Apps: two()}},
+		"x":                      {"-np 2 -x A=1 -x HOME -x B= prog -np 9", Job{Apps: two("A=1", "HOME=/h", "B=")}},
+		"x with ranks' names":    {"-np 2 -x RANK prog -np 9", Job{Apps: two("RANK=7")}},
+		"hydra's variables":      {"-genv A 1 -np 2 -env B 2 prog -np 9", Job{Apps: two("A=1", "B=2")}},
+		"accepted":               {"--oversubscribe --allow-run-as-root --bind-to none -np 2 prog -np 9", Job{Apps: two()}},
+		"wdir":                   {"-wdir /tmp -n 1 p", Job{Apps: []App{{Ranks: 1, Dir: "/tmp", Args: []string{"p"}}}}},
+		"one per processor":      {"p", Job{Apps: []App{{Ranks: runtime.NumCPU(), Args: []string{"p"}}}}},
+		"slots":                  {"-H localhost:2," + host + ":3 p", Job{Apps: []App{{Ranks: 5, Args: []string{"p"}}}}},
+		"per node":               {"-N 3 p", Job{Apps: []App{{Ranks: 3, Args: []string{"p"}}}}},
+		"np before slots":        {"-host localhost:2 -np 4 p", Job{Apps: []App{{Ranks: 4, Args: []string{"p"}}}}},
+		"transport":              {"-n 1 --transport tcp --report-transport p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Transport: "tcp", Report: true}},
+		"tags":                   {"-l -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: RankTag}},
+		"mpi tags":               {"-tag-output -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: MPITag}},
+		"times":                  {"--timeout 90 --grace 1m30s -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeout: 90 * time.Second, Grace: 90 * time.Second}},
+		"quiet and loud":         {"-q -v -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Quiet: true, Verbose: true}},
+		"several programs": {"-np 1 -x A=1 -genv G 1 p a : -l -n 2 --wdir d q :: b", Job{Tags: RankTag, Apps: []App{
+			{Ranks: 1, Set: []string{"G=1", "A=1"}, Args: []string{"p", "a"}}, {Ranks: 2, Dir: "d", Set: []string{"G=1"}, Args: []string{"q", "::", "b"}}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.want.Grace == 0 {
+				c.want.Grace = 2 * time.Second
+			}
+			req, err := parse(strings.Fields(c.line), []string{"HOME=/h", "RANK=7"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := req.job, c.want
+			sameApp := func(a, b App) bool {
+				return a.Ranks == b.Ranks && a.Dir == b.Dir && slices.Equal(a.Set, b.Set) && slices.Equal(a.Args, b.Args)
+			}
+			if !slices.EqualFunc(got.Apps, want.Apps, sameApp) {
+				t.Errorf("got programs %+v, want %+v", got.Apps, want.Apps)
+			}
+			if got.Tags != want.Tags || got.Timeout != want.Timeout || got.Grace != want.Grace || got.Quiet != want.Quiet ||
+				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Report != want.Report {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+			if len(req.warnings) != 0 {
+				t.Errorf("got warnings %q", req.warnings)
+			}
+		})
+	}
+}
+
+func TestParseRefusesAndSaysWhatToDo(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                              "no program given; see --help",
+		"-np 2":                         "no program given",
+		"-np":                           "-np needs N",
+		"-np two p":                     `-np: "two" is no number`,
+		"-np 0 p":                       `"0" is no number from 1`,
+		"-np -1 p":                      `"-1" is no number from 1`,
+		"-np 9999999 p":                 "no number from 1 to",
+		"-np 65536 p : -np 1 q":         "65537 ranks",
+		"--tiemout 3 p":                 "did you mean --timeout?",
+		"--tag-outptu p":                "did you mean --tag-output?",
+		"--frobnicate p":                "unknown option --frobnicate; see --help",
+		"-oversubscribe=1 p":            "takes no value",
+		"-x =1 p":                       "neither NAME nor NAME=VALUE",
+		"--timeout soon p":              "no duration",
+		"--timeout -3 p":                "no duration",
+		"--mca btl":                     "--mca needs KEY VALUE",
+		"-np 1 p :":                     "no program after the last ':'",
+		"-np 1 p : : -np 1 q":           "no program given",
+		": -np 1 q":                     "no program given",
+		"p : -np 1 q":                   "needs its own -np; p has none",
+		"-H far:2 p":                    `"far" is not this host`,
+		"--hostfile f p":                "this host only",
+		"--output-filename f p":         "redirect",
+		"--nooversubscribe -np 60000 p": "--nooversubscribe",
+		"-stdin all p":                  "rank 0 only",
+	} {
+		_, err := parse(strings.Fields(line), nil)
+		var usage usageError
+		if !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", line, err, want)
+		}
+	}
+}
+
+func TestParseWarnsOnceAboutWhatItIgnores(t *testing.T) {
+	req, err := parse(strings.Fields("--mca btl tcp --mca pml ob1 -map-by slot -x NOT_SET -np 1 p --mca"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(req.warnings) != 2 || !strings.Contains(req.warnings[0], "-x NOT_SET") || !strings.HasSuffix(req.warnings[1], ": --mca, -map-by") {
+		t.Errorf("got %q", req.warnings)
+	}
+	if set := req.job.Apps[0].Set; len(set) != 0 {
+		t.Errorf("got variables %q", set)
+	}
+}
+
+func TestOptionsHaveOneMeaningEach(t *testing.T) {
+	seen := make(map[string]bool)
+	help := usage()
+	for _, o := range options() {
+		for _, n := range o.names {
+			if seen[n] {
+				t.Errorf("-%s stands twice in the table", n)
+			}
+			seen[n] = true
+			if o.help != "" && !strings.Contains(help, dashed(n)) {
+				t.Errorf("--help does not show %s", n)
+			}
+		}
+		if (o.args > 0) != (o.operand != "") {
+			t.Errorf("%v takes %d arguments, called %q", o.names, o.args, o.operand)
+		}
+	}
+	for line := range strings.Lines(help) {
+		if len(line) > 101 {
+			t.Errorf("--help has a line of %d bytes: %s", len(line), line)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("-np\x002\x00p\x00:\x00-x\x00A=1\x00q")
+	f.Add("--\x00-p")
+	f.Add("-H\x00localhost:2,,:\x00p")
+	f.Fuzz(func(t *testing.T, line string) {
+		req, err := parse(strings.Split(line, "\x00"), nil)
+		if err != nil || req.help || req.version {
+			return
+		}
+		for _, a := range req.job.Apps {
+			if a.Ranks < 1 || len(a.Args) == 0 {
+				t.Errorf("accepted %+v", a)
+			}
+		}
+	})
+}

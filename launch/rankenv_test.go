@@ -1,0 +1,85 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
+	base := baseEnv([]string{
+		"HOME=/h", "TUTTI_RANK=9", "TUTTI_SECRET_FILE=/s", "TUTTI_TIMEOUT=3s", "RANK=4", "WORLD_SIZE=9", "OMPI_COMM_WORLD_RANK=3",
+		"PMI_FD=7", "PMIX_RANK=1", "SLURM_PROCID=1", "SLURM_JOB_ID=5", "TF_CONFIG={}", "A=old",
+	})
+	if want := []string{"HOME=/h", "TUTTI_TIMEOUT=3s", "SLURM_JOB_ID=5", "A=old"}; !slices.Equal(base, want) {
+		t.Errorf("ranks inherit %q, want %q", base, want)
+	}
+	w := world{size: 2, job: "job-x", secret: "00ff", root: "127.0.0.1:5"}
+	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8"}}
+	env := rankEnv(base, &Job{Transport: "tcp", Report: true}, a, w, 1)
+	for _, want := range []string{
+		"A=new", "RANK=8", "TUTTI_RANK=1", "TUTTI_SIZE=2", "TUTTI_LOCAL_RANK=1", "TUTTI_LOCAL_SIZE=2", "TUTTI_ROOT=127.0.0.1:5",
+		"TUTTI_JOB=job-x", "TUTTI_SECRET=00ff", "TUTTI_TRANSPORT=tcp", "TUTTI_REPORT_TRANSPORT=1", "TUTTI_INCARNATION=0",
+	} {
+		if !slices.Contains(env, want) {
+			t.Errorf("%q is missing in %q", want, env)
+		}
+	}
+	names := make(map[string]bool)
+	for _, e := range env {
+		name, _, _ := strings.Cut(e, "=")
+		if names[name] {
+			t.Errorf("%s is set twice", name)
+		}
+		names[name] = true
+	}
+	if names["TUTTI_LISTEN_FD"] {
+		t.Error("rank 1 is told of a listener that it does not have")
+	}
+	if !slices.Contains(rankEnv(base, &Job{}, a, w, 0), "TUTTI_LISTEN_FD=3") {
+		t.Error("rank 0 is not told of its listener")
+	}
+}
+
+func TestFindProgram(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"bin/good": 0o755, "bin/plain": 0o644, "bin2/plain": 0o755, "here": 0o755} {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		os.MkdirAll(filepath.Dir(path), 0o755)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin := filepath.Join(dir, "bin")
+	both := bin + string(filepath.ListSeparator) + filepath.Join(dir, "bin2")
+	slash := func(s string) string { return filepath.FromSlash(s) }
+	for _, c := range []struct {
+		name, dir, path string
+		want            string // the program, or a part of the error
+		code            int    // 0 for found
+	}{
+		{"good", "", bin, filepath.Join(bin, "good"), 0},
+		{slash("./good"), bin, "", slash("./good"), 0},
+		{slash("bin/good"), dir, "", slash("bin/good"), 0},
+		{"plain", "", both, filepath.Join(dir, "bin2", "plain"), 0},
+		{"good", dir, "bin", slash("./bin/good"), 0},
+		{"plain", "", bin, "not executable", 126},
+		{"nope", "", both, "nope: no such program in PATH", 127},
+		{"here", dir, both, "did you mean " + slash("./here"), 127},
+		{filepath.Join(bin, "nope"), "", "", "no such file", 127},
+		{filepath.Join(bin, "good", "x"), "", "", "no such file", 127},
+		{bin, "", "", "is a directory", 126},
+	} {
+		got, err := findProgram(c.name, c.dir, c.path)
+		var se *startError
+		switch {
+		case c.code == 0 && (err != nil || got != c.want):
+			t.Errorf("%s in %s: got %q, %v, want %q", c.name, c.dir, got, err, c.want)
+		case c.code != 0 && (!errors.As(err, &se) || se.code != c.code || !strings.Contains(se.text, c.want)):
+			t.Errorf("%s in %s: got %v, want %q and code %d", c.name, c.dir, err, c.want, c.code)
+		}
+	}
+}
