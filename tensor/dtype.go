@@ -117,21 +117,8 @@ func (d DType) String() string {
 // ParseDType reads the name of an element type as String writes it. An unknown
 // name gets fault.Misuse, which lists the known ones.
 func ParseDType(s string) (DType, error) {
-	base, isLoc := strings.CutPrefix(s, "loc[")
-	if isLoc {
-		var closed bool
-		if base, closed = strings.CutSuffix(base, "]"); !closed {
-			return Invalid, unknown(s)
-		}
-	}
-	for d := Int8; d <= Bool; d++ {
-		if formats[d].name != base {
-			continue
-		}
-		if isLoc {
-			d = LocOf(d)
-		}
-		if d.Valid() {
+	for _, d := range DTypes() {
+		if d.String() == s {
 			return d, nil
 		}
 	}
