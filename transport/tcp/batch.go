@@ -1,0 +1,71 @@
+package tcp
+
+import "github.com/tutti-go/tutti/transport"
+
+const (
+	batchFrames = 32 // the most frames in one write
+	guestFrames = 2  // the same before Admit
+
+	// batchBytes is about how much one write offers: beyond it no frame is added,
+	// but a frame is not cut. Sockets take less at a time.
+	batchBytes = 1 << 20
+)
+
+// A batch is what one write offers: the next frames as a list of byte slices. It
+// belongs to the outbox's writer.
+type batch struct {
+	prefixes [][prefixMax]byte // one per frame
+	frames   int
+	parts    [][]byte
+	bytes    int
+}
+
+func newBatch(frames int) batch {
+	return batch{prefixes: make([][prefixMax]byte, frames), parts: make([][]byte, 0, 2*frames)}
+}
+
+// reset empties the batch, and forgets the frames' memory.
+func (b *batch) reset() {
+	clear(b.parts)
+	b.parts, b.frames, b.bytes = b.parts[:0], 0, 0
+}
+
+// add appends f without its first skip bytes, and reports whether the batch has
+// room for another frame. g says how long the body is, and in which parts it
+// lies if it does.
+func (b *batch) add(f *transport.Frame, g *gather, skip int) (more bool) {
+	prefix := &b.prefixes[b.frames]
+	n := preamble{body: g.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)
+	b.frames++
+	if skip < n {
+		b.append(prefix[skip:n])
+	}
+	skip = max(0, skip-n)
+	if g.parts == nil {
+		b.append(f.Body[skip:])
+		return b.roomy()
+	}
+	skip -= g.skipped
+	for _, p := range g.parts {
+		if len(b.parts) == cap(b.parts) {
+			return false
+		}
+		k := min(skip, len(p))
+		skip -= k
+		b.append(p[k:])
+	}
+	return b.roomy()
+}
+
+// roomy reports whether another frame fits: its prefix, and its body if that
+// lies in one piece.
+func (b *batch) roomy() bool {
+	return b.frames < len(b.prefixes) && len(b.parts)+2 <= cap(b.parts) && b.bytes < batchBytes
+}
+
+func (b *batch) append(p []byte) {
+	if len(p) > 0 {
+		b.parts = append(b.parts, p)
+		b.bytes += len(p)
+	}
+}

@@ -1,0 +1,127 @@
+package tcp
+
+import (
+	"fmt"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A decoder turns a byte stream into calls of a Sink. It does no I/O and keeps
+// at most one frame's prefix; bodies go where the Sink says. It belongs to
+// whoever is in Progress.
+//
+// Bytes reach it in two ways: take copies them out of a buffer, and room and
+// landed let a reader put the rest of a body where it belongs without a copy.
+type decoder struct {
+	greeting int // bytes of the magic that are still to come
+	limit    int // the most bytes of body
+
+	prefix [prefixMax]byte // the arriving frame's; the Header points into it
+	have   int             // bytes of it
+	need   int             // bytes wanted before the next decision; 0 between frames
+	header transport.Header
+	inBody bool
+	dst    []byte // where the body goes; nil drops it
+	got    int    // bytes of body that are in
+}
+
+// take consumes bytes of p until a frame is complete, which it reports, or p is
+// used up. After an error the decoder is of no more use.
+func (d *decoder) take(p []byte, in transport.Sink) (n int, whole bool, err error) {
+	for n < len(p) && !whole {
+		var k int
+		switch {
+		case d.greeting > 0:
+			k, err = d.greet(p[n:])
+		case d.inBody:
+			k = min(len(p)-n, d.header.Size-d.got)
+			if d.dst != nil {
+				copy(d.dst[d.got:], p[n:n+k])
+			}
+			whole = d.landed(k, in)
+		default:
+			k, whole, err = d.takePrefix(p[n:], in)
+		}
+		n += k
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, whole, nil
+}
+
+// greet compares what arrived with what is left of the magic.
+func (d *decoder) greet(p []byte) (int, error) {
+	want := magic[len(magic)-d.greeting:]
+	n := min(len(p), len(want))
+	if string(p[:n]) != want[:n] {
+		return n, failure(fault.Refused, "accept",
+			fmt.Errorf("the peer does not speak %s: it opened with %q", proto, p[:min(len(p), 16)]))
+	}
+	d.greeting -= n
+	return n, nil
+}
+
+// takePrefix gathers preamble and head, and asks the Sink for the body's place.
+func (d *decoder) takePrefix(p []byte, in transport.Sink) (n int, whole bool, err error) {
+	if d.have < preambleLen {
+		n = copy(d.prefix[d.have:preambleLen], p)
+		d.have += n
+		if d.have < preambleLen {
+			return n, false, nil
+		}
+		pre, err := parsePreamble(d.prefix[:], d.limit)
+		if err != nil {
+			return n, false, err
+		}
+		d.need = preambleLen + pre.head
+		d.header = transport.Header{Head: d.prefix[preambleLen:d.need], ID: pre.id, Size: pre.body}
+	}
+	k := copy(d.prefix[d.have:d.need], p[n:])
+	d.have += k
+	n += k
+	if d.have < d.need {
+		return n, false, nil
+	}
+	whole, err = d.begin(in)
+	return n, whole, err
+}
+
+// begin starts the body of the frame whose prefix is complete.
+func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
+	d.have, d.got, d.inBody = 0, 0, true
+	d.dst = in.Place(d.header)
+	if d.dst != nil && len(d.dst) < d.header.Size {
+		return false, failure(fault.Misuse, "progress",
+			fmt.Errorf("Place returned %d bytes for a body of %d", len(d.dst), d.header.Size))
+	}
+	if d.header.Size == 0 {
+		return d.landed(0, in), nil
+	}
+	return false, nil
+}
+
+// room is where the next bytes of a body belong; nil when there is no body under
+// way, or it is being dropped.
+func (d *decoder) room() []byte {
+	if !d.inBody || d.dst == nil {
+		return nil
+	}
+	return d.dst[d.got:d.header.Size]
+}
+
+// landed notes that the next n bytes of the body are in their place, and reports
+// whether they were the last.
+func (d *decoder) landed(n int, in transport.Sink) (whole bool) {
+	d.got += n
+	whole = d.got == d.header.Size
+	if whole {
+		d.inBody, d.dst = false, nil
+	}
+	in.Arrived(d.header, d.got)
+	return whole
+}
+
+// midFrame reports whether the stream would be cut if it ended here.
+func (d *decoder) midFrame() bool { return d.inBody || d.have > 0 || d.greeting > 0 }

@@ -1,0 +1,69 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// magic opens each connection, from the side that dials.
+const magic = "\xF5tut"
+
+const (
+	preambleLen = 12
+	prefixMax   = preambleLen + transport.MaxHead // what precedes a body, at most
+
+	// MaxBody is the most bytes of body that a frame may have: more than any
+	// machine has memory, so that a length beyond it is nonsense.
+	MaxBody = int64(1) << 44
+
+	guestBody    = 4 << 10     // the most bytes of body before Admit
+	admittedBody = math.MaxInt // and after: MaxBody, if that can be addressed
+)
+
+// A preamble is the fixed part of a frame on the wire.
+type preamble struct {
+	body int
+	head int
+	id   uint32
+}
+
+// put writes the preamble and then head into b, which has room for prefixMax
+// bytes, and returns how many bytes it wrote.
+func (p preamble) put(b []byte, head []byte) int {
+	binary.LittleEndian.PutUint64(b, uint64(p.body)|uint64(p.head)<<48)
+	binary.LittleEndian.PutUint32(b[8:], p.id)
+	return preambleLen + copy(b[preambleLen:], head)
+}
+
+// parsePreamble reads the first preambleLen bytes of b. limit is the most bytes
+// of body that are taken now.
+func parsePreamble(b []byte, limit int) (preamble, error) {
+	word := binary.LittleEndian.Uint64(b)
+	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56
+	switch {
+	case flags != 0:
+		return preamble{}, nonsense("unknown flags %#x", flags)
+	case head > transport.MaxHead:
+		return preamble{}, nonsense("a head of %d bytes, of at most %d", head, transport.MaxHead)
+	case body > MaxBody || body > math.MaxInt:
+		return preamble{}, nonsense("a body of %d bytes, of at most %d", body, min(MaxBody, math.MaxInt))
+	case body > int64(limit):
+		return preamble{}, failure(fault.Refused, "receive",
+			fmt.Errorf("a body of %d bytes before the peer was admitted, of at most %d", body, limit))
+	}
+	return preamble{body: int(body), head: head, id: binary.LittleEndian.Uint32(b[8:])}, nil
+}
+
+// nonsense is the error of a stream that is not ours, or no longer in step.
+func nonsense(format string, args ...any) error {
+	return failure(fault.LinkLost, "receive", fmt.Errorf("nonsense on the wire: "+format, args...))
+}
+
+// failure is this package's error. A transport does not know ranks: Rank is -1.
+func failure(k fault.Kind, op string, err error) *fault.Error {
+	return &fault.Error{Kind: k, Op: "tcp: " + op, Rank: -1, Err: err}
+}

@@ -1,0 +1,108 @@
+package tcp
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// An inbox is the ring between a stream's reader goroutine, which fills it, and
+// Progress, which empties it. Its size bounds what is read ahead.
+type inbox struct {
+	filled atomic.Int64 // bytes in it; changed under mu
+
+	mu     sync.Mutex // guards what follows; nobody reads or writes bytes under it
+	room   sync.Cond  // rung when there may be room, or the size or closed changed
+	buf    []byte
+	start  int  // of the oldest byte
+	size   int  // what buf is to grow to
+	closed bool // the reader is to stop
+	err    error
+}
+
+// open makes the ring, with some bytes in it already.
+func (b *inbox) open(size int, first []byte) {
+	b.room.L = &b.mu
+	b.size = size
+	b.buf = make([]byte, max(size, len(first)))
+	b.filled.Store(int64(copy(b.buf, first)))
+}
+
+// grow has the reader make the ring larger.
+func (b *inbox) grow(size int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.size = size
+	b.room.Signal()
+}
+
+// space waits until there is room and returns some; nil when the reader is to
+// stop. It is the reader's.
+func (b *inbox) space() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !b.closed && len(b.buf) >= b.size && int(b.filled.Load()) == len(b.buf) {
+		b.room.Wait()
+	}
+	if b.closed {
+		return nil
+	}
+	n := int(b.filled.Load())
+	if len(b.buf) < b.size {
+		larger := make([]byte, b.size)
+		k := copy(larger, b.buf[b.start:min(b.start+n, len(b.buf))])
+		copy(larger[k:n], b.buf)
+		b.buf, b.start = larger, 0
+	}
+	if end := b.start + n; end < len(b.buf) {
+		return b.buf[end:]
+	}
+	end := (b.start + n) % len(b.buf)
+	return b.buf[end:b.start]
+}
+
+// add tells that the reader has put n bytes into the space it got, and what
+// ended its reading, if anything did.
+func (b *inbox) add(n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.filled.Add(int64(n))
+	b.err = err
+}
+
+// data is the oldest bytes, those in one piece, or else why no more will come.
+func (b *inbox) data() ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := int(b.filled.Load())
+	if n == 0 {
+		return nil, b.err
+	}
+	return b.buf[b.start:min(b.start+n, len(b.buf))], nil
+}
+
+// over reports whether reading has ended.
+func (b *inbox) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err != nil
+}
+
+// used gives the oldest n bytes' room back.
+func (b *inbox) used(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wasFull := int(b.filled.Load()) == len(b.buf)
+	b.start = (b.start + n) % len(b.buf)
+	b.filled.Add(int64(-n))
+	if wasFull {
+		b.room.Signal()
+	}
+}
+
+// close has the reader stop.
+func (b *inbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.room.Signal()
+}

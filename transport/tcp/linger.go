@@ -1,0 +1,27 @@
+package tcp
+
+import "time"
+
+// How long a closed connection is kept while the peer's system has yet to take
+// what was written. A closed socket answers further bytes with a reset, and that
+// would take back bytes whose frames are done. Usually nothing is on its way, or
+// a few milliseconds end it; a peer that is cut off costs all the time.
+const (
+	lingerTime  = time.Second
+	lingerGuest = 100 * time.Millisecond // for a peer that was not admitted
+
+	lingerFirst = 250 * time.Microsecond // between looks, doubling
+	lingerLast  = 8 * time.Millisecond
+)
+
+// linger asks settled again and again, until it is true or the time is over.
+func linger(guest bool, settled func() bool) {
+	patience := lingerTime
+	if guest {
+		patience = lingerGuest
+	}
+	deadline := time.Now().Add(patience)
+	for pause := lingerFirst; !settled() && time.Now().Before(deadline); pause = min(2*pause, lingerLast) {
+		time.Sleep(pause)
+	}
+}

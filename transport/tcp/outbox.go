@@ -1,0 +1,290 @@
+package tcp
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// An outbox holds the frames that wait to be written, and says who writes: one
+// goroutine at a time, its writer. Others leave their frames and go; the writer
+// takes them along. No lock is held during a write or a Done, and nobody waits
+// for the writer.
+type outbox struct {
+	stuck atomic.Bool // frames wait and nobody is writing: Progress must
+
+	mu      sync.Mutex // guards what follows
+	queue   transport.Queue
+	gathers fifo      // of the frames in queue whose bodies lie in parts
+	sent    int       // bytes of the queue's first frame that have been written
+	bytes   int       // all bytes of queue, less sent
+	since   time.Time // when the wire last took bytes, or first refused some; zero: none refused
+	writing bool      // there is a writer
+	err     error     // why nothing more is taken
+	frames  int       // the most frames in one batch
+
+	batch batch // the writer's, or under mu when there is none
+}
+
+// admit lets batches grow.
+func (o *outbox) admit() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.frames = batchFrames
+}
+
+// A gather is a body in parts. Parts that have been written are dropped.
+type gather struct {
+	f       *transport.Frame
+	parts   [][]byte
+	size    int // bytes of the whole body
+	skipped int // bytes in the parts that were dropped
+}
+
+// check tells whether f can be sent at all.
+func check(f *transport.Frame, size int) error {
+	switch {
+	case len(f.Head) > transport.MaxHead:
+		return failure(fault.Misuse, "send",
+			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
+	case int64(size) > MaxBody:
+		return failure(fault.Misuse, "send", fmt.Errorf("a body of %d bytes, of at most %d", size, MaxBody))
+	case f.To != transport.Token{}:
+		return failure(fault.Misuse, "send", fmt.Errorf("a frame into exposed memory: tcp exposes none"))
+	}
+	return nil
+}
+
+// push queues f; parts, when not nil, stand for its body. When it returns true
+// the caller has become the writer, and the batch holds what to write. Frames
+// that cannot be sent get their Done here.
+func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
+	size := len(f.Body)
+	if parts != nil {
+		size = 0
+		for _, p := range parts {
+			size += len(p)
+		}
+	}
+	if err := check(f, size); err != nil {
+		f.Done(err)
+		return false
+	}
+	o.mu.Lock()
+	if o.err != nil {
+		err := o.err
+		o.mu.Unlock()
+		f.Done(err)
+		return false
+	}
+	o.queue.Push(f)
+	o.bytes += preambleLen + len(f.Head) + size
+	if parts != nil {
+		o.gathers.push(gather{f: f, parts: parts, size: size})
+	}
+	write = !o.writing && !o.stuck.Load()
+	if write {
+		o.writing = true
+		o.fill()
+	}
+	o.mu.Unlock()
+	return write
+}
+
+// resume makes the caller the writer if frames wait and there is none.
+func (o *outbox) resume() (write bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.writing || o.queue.Empty() {
+		return false
+	}
+	o.writing = true
+	o.stuck.Store(false)
+	o.fill()
+	return true
+}
+
+// fill puts what comes next into the batch.
+func (o *outbox) fill() {
+	if len(o.batch.prefixes) < o.frames {
+		o.batch = newBatch(o.frames)
+	}
+	o.batch.reset()
+	skip, gathers := o.sent, o.gathers.all()
+	o.queue.Each(func(f *transport.Frame) bool {
+		g := gather{size: len(f.Body)}
+		if len(gathers) > 0 && gathers[0].f == f {
+			g, gathers = gathers[0], gathers[1:]
+		}
+		more := o.batch.add(f, &g, skip)
+		skip = 0
+		return more
+	})
+}
+
+// wrote tells that n bytes of the batch went out, and moves the frames that are
+// complete to done.
+func (o *outbox) wrote(n int, refused bool, done *transport.Queue) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if refused && (n > 0 || o.since.IsZero()) {
+		o.since = time.Now()
+	}
+	o.bytes -= n
+	for n > 0 {
+		f := o.queue.First()
+		left := o.size(f) - o.sent
+		if n < left {
+			o.sent += n
+			o.dropParts(f)
+			return
+		}
+		n -= left
+		o.sent = 0
+		if g := o.gathers.first(); g != nil && g.f == f {
+			o.gathers.pop()
+		}
+		done.Push(o.queue.Pop())
+	}
+}
+
+// size is how many bytes f, a frame in the queue, has on the wire. Only the
+// first frame with parts may be asked for.
+func (o *outbox) size(f *transport.Frame) int {
+	body := len(f.Body)
+	if g := o.gathers.first(); g != nil && g.f == f {
+		body = g.size
+	}
+	return preambleLen + len(f.Head) + body
+}
+
+// dropParts forgets the parts of f, the first frame, that have been written, so
+// that a body in many parts is not searched from its beginning at every write.
+func (o *outbox) dropParts(f *transport.Frame) {
+	g := o.gathers.first()
+	if g == nil || g.f != f {
+		return
+	}
+	body := o.sent - preambleLen - len(f.Head)
+	for len(g.parts) > 0 && g.skipped+len(g.parts[0]) <= body {
+		g.skipped += len(g.parts[0])
+		g.parts = g.parts[1:]
+	}
+}
+
+// next gives the writer its next batch. When it returns false the caller is no
+// longer the writer: nothing is left, or the wire refuses more (stop), or the
+// outbox is closed; then what was queued is moved to failed.
+func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.err != nil:
+		o.drain(failed)
+	case o.queue.Empty():
+		o.since = time.Time{}
+	case stop:
+		o.stuck.Store(true)
+	default:
+		o.fill()
+		return true, nil
+	}
+	o.writing = false
+	o.batch.reset() // keeps no frame's memory alive
+	return false, o.err
+}
+
+// close makes err the answer to every frame, unless there is one already. The
+// frames that wait are moved to failed, by the writer if there is one.
+func (o *outbox) close(err error, failed *transport.Queue) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	if !o.writing {
+		o.drain(failed)
+	}
+	return o.err
+}
+
+func (o *outbox) drain(failed *transport.Queue) {
+	*failed = o.queue
+	o.queue, o.gathers = transport.Queue{}, fifo{}
+	o.bytes, o.sent, o.since = 0, 0, time.Time{}
+	o.stuck.Store(false)
+}
+
+// offer tells that the writer is about to wait for the wire.
+func (o *outbox) offer() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+}
+
+// abandon fails what waits, whoever was to write it: the outbox is closed and
+// its writer ends.
+func (o *outbox) abandon() {
+	var failed transport.Queue
+	o.mu.Lock()
+	o.drain(&failed)
+	o.writing = false
+	err := o.err
+	o.mu.Unlock()
+	finish(&failed, err)
+}
+
+// unsent is Conn.Unsent.
+func (o *outbox) unsent() (bytes int, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		return 0, time.Time{}
+	}
+	return o.bytes, o.since
+}
+
+// finish runs the Done of every frame.
+func finish(q *transport.Queue, err error) {
+	for f := q.Pop(); f != nil; f = q.Pop() {
+		f.Done(err)
+	}
+}
+
+// A fifo is a queue of gathers whose memory is used again.
+type fifo struct {
+	items []gather
+	head  int
+}
+
+func (q *fifo) all() []gather { return q.items[q.head:] }
+
+func (q *fifo) first() *gather {
+	if q.head == len(q.items) {
+		return nil
+	}
+	return &q.items[q.head]
+}
+
+func (q *fifo) push(g gather) {
+	if q.head > 32 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, g)
+}
+
+func (q *fifo) pop() {
+	q.items[q.head] = gather{}
+	q.head++
+	if q.head == len(q.items) {
+		q.items, q.head = q.items[:0], 0
+	}
+}

@@ -1,0 +1,352 @@
+package tcp
+
+import (
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// ownsDescriptors: here a plain TCP connection becomes a raw Conn.
+const ownsDescriptors = true
+
+const (
+	guestBuffer = 1 << 10  // what is read ahead before Admit
+	readBuffer  = 64 << 10 // and after
+	mostReads   = 4        // in one Progress
+	mostWrites  = 16       // in one Progress or Send, each as much as the socket takes
+
+	// readMost bounds one read into a body, so that what lies above works on the
+	// first bytes, still in cache, while the next ones arrive.
+	readMost = 256 << 10
+	// readAhead is how much of the next frame is read along with the end of a
+	// body: its prefix surely, and no more of its body than is cheap to copy.
+	readAhead = 4 << 10
+)
+
+// A raw is a Conn that owns its descriptor. Three goroutines may be in it at
+// once: one reads (gate's reader), one writes (out's writer), and any number
+// arm, admit, queue or close.
+type raw struct {
+	t       *Transport
+	entrant entrant
+	fd      int
+	gate    gate // who may use fd
+	first   firstError
+	guest   atomic.Bool // accepted and not admitted
+
+	// the reader's
+	dec   decoder
+	buf   []byte
+	r, w  int  // buf[r:w] was read and not consumed
+	ended bool // nothing more arrives
+
+	out outbox
+	iov [2 * batchFrames]syscall.Iovec // the writer's
+
+	buffered atomic.Bool // r < w, as of the last Progress
+	alarm    alarm
+}
+
+// newRaw takes the connection away from Go's poller. It closes e on failure.
+func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
+	fd, err := takeDescriptor(tc)
+	if err != nil {
+		e.discard()
+		return nil, failure(fault.Exhausted, "open a connection", err)
+	}
+	c := &raw{t: t, entrant: e, fd: fd}
+	c.dec.limit = admittedBody
+	c.out.frames = batchFrames
+	size := readBuffer
+	if e.accepted {
+		c.guest.Store(true)
+		c.dec.greeting, c.dec.limit = len(magic), guestBody
+		c.out.frames = guestFrames
+		size = max(guestBuffer, len(e.first))
+	} else {
+		widen(fd, t.options.ReceiveBuffer)
+	}
+	c.buf = make([]byte, size)
+	c.w = copy(c.buf, e.first)
+	c.entrant.first = nil
+	c.buffered.Store(c.w > 0)
+	if !t.enlist(c) {
+		syscall.Close(fd)
+		e.discard()
+		return nil, failure(fault.Closed, "open a connection", nil)
+	}
+	if err := c.alarm.join(t, c); err != nil {
+		c.Close()
+		return nil, failure(fault.Exhausted, "open a connection", err)
+	}
+	return c, nil
+}
+
+// Admit lifts the limits of a peer that has proven nothing. It is called before
+// the peer is told, else the peer's first large frame may come too early.
+func (c *raw) Admit() {
+	if !c.guest.CompareAndSwap(true, false) {
+		return
+	}
+	if c.gate.enter() {
+		widen(c.fd, c.t.options.ReceiveBuffer)
+		c.leave()
+	}
+	c.out.admit()
+	c.entrant.admit()
+}
+
+// Progress implements transport.Conn. A poll that finds nothing costs one read.
+func (c *raw) Progress(in transport.Sink) (transport.State, error) {
+	switch c.gate.enterReader() {
+	case occupied:
+		return transport.Busy, nil
+	case shut:
+		return transport.Idle, c.first.get()
+	}
+	state, err := c.progress(in)
+	if c.gate.leaveReader() {
+		c.letGo()
+	}
+	return state, err
+}
+
+func (c *raw) progress(in transport.Sink) (transport.State, error) {
+	if c.ended {
+		return transport.Idle, c.first.get()
+	}
+	state := transport.Idle
+	if c.out.stuck.Load() && c.out.resume() && c.flush() {
+		state = transport.Moved
+	}
+	moved, err := c.receive(in)
+	if err != nil {
+		c.ended = true
+		return transport.Idle, c.fail(err)
+	}
+	if moved {
+		state = transport.Moved
+	}
+	if more := c.r < c.w; more || c.buffered.Load() {
+		c.buffered.Store(more)
+		if more {
+			c.wakeIfArmed()
+		}
+	}
+	return state, nil
+}
+
+// receive moves what has arrived, up to the end of one frame.
+func (c *raw) receive(in transport.Sink) (moved bool, err error) {
+	if c.dec.limit == guestBody && !c.guest.Load() {
+		c.grow()
+	}
+	if c.r < c.w {
+		n, whole, err := c.dec.take(c.buf[c.r:c.w], in)
+		c.r += n
+		if whole || err != nil {
+			return true, err
+		}
+		moved = true
+	}
+	for range mostReads {
+		if c.gate.isShut() { // by the Sink, perhaps
+			return moved, c.first.get()
+		}
+		n, full, whole, err := c.read(in)
+		if err != nil {
+			return moved, err
+		}
+		moved = moved || n > 0
+		if whole || !full {
+			break
+		}
+	}
+	return moved, nil
+}
+
+// read does one read, of a body's rest and of what follows it. full reports that
+// it got all it asked for, so that there may be more. The buffer is empty.
+func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
+	room, ahead := c.dec.room(), c.buf
+	switch {
+	case len(room) > readMost:
+		room, ahead = room[:readMost], nil
+	case len(room) > 0:
+		ahead = ahead[:min(len(ahead), readAhead)]
+	}
+	n, errno := readVector(c.fd, room, ahead)
+	switch {
+	case errno == syscall.EAGAIN:
+		return 0, false, false, c.first.get() // not nil when writing has failed: then nothing more comes
+	case errno != 0:
+		return 0, false, false, failure(fault.LinkLost, "receive", os.NewSyscallError("read", errno))
+	case n == 0:
+		return 0, false, false, errEOF(c.dec.midFrame())
+	}
+	full = n == len(room)+len(ahead)
+	c.r, c.w = 0, max(0, n-len(room))
+	if len(room) > 0 {
+		whole = c.dec.landed(min(n, len(room)), in)
+	}
+	if c.w > 0 && !whole {
+		c.r, whole, err = c.dec.take(c.buf[:c.w], in)
+	}
+	return n, full, whole, err
+}
+
+// grow gives the reader what an admitted peer is worth.
+func (c *raw) grow() {
+	c.dec.limit = admittedBody
+	buf := make([]byte, readBuffer)
+	c.r, c.w = 0, copy(buf, c.buf[c.r:c.w])
+	c.buf = buf
+}
+
+// Send implements transport.Conn.
+func (c *raw) Send(f *transport.Frame) { c.send(f, nil) }
+
+// SendParts implements transport.Gatherer.
+func (c *raw) SendParts(f *transport.Frame, parts [][]byte) {
+	if parts == nil {
+		parts = [][]byte{}
+	}
+	c.send(f, parts)
+}
+
+func (c *raw) send(f *transport.Frame, parts [][]byte) {
+	if !c.out.push(f, parts) {
+		if c.out.stuck.Load() {
+			c.watchWrites()
+		}
+		return
+	}
+	if c.gate.enter() {
+		c.flush()
+		c.leave()
+		return
+	}
+	var failed transport.Queue // Close came first
+	_, err := c.out.next(true, &failed)
+	finish(&failed, err)
+}
+
+// flush writes until nothing waits or the socket takes no more. The caller is
+// the writer, and is not when flush returns.
+func (c *raw) flush() (moved bool) {
+	var done transport.Queue
+	for writes := 1; ; writes++ {
+		n, errno := writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
+		refused := n < c.out.batch.bytes
+		if errno != 0 && errno != syscall.EAGAIN {
+			c.fail(failure(fault.LinkLost, "send", os.NewSyscallError("write", errno)))
+		}
+		moved = moved || n > 0
+		c.out.wrote(n, refused, &done)
+		finish(&done, nil)
+		more, err := c.out.next(refused || writes == mostWrites, &done)
+		if !more {
+			finish(&done, err)
+			break
+		}
+	}
+	if c.out.stuck.Load() {
+		c.watchWrites()
+	}
+	return moved
+}
+
+// Unsent is how many bytes were offered that the wire has refused so far, and
+// since when it has taken none; 0 and the zero time while none are refused. The
+// layer above decides when that is a stall: a Conn has no timers.
+func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
+
+// fail ends the Conn but for what has arrived already, and returns the first
+// error.
+func (c *raw) fail(err error) error {
+	err = c.first.set(err)
+	var failed transport.Queue
+	c.out.close(err, &failed)
+	finish(&failed, err)
+	c.wake()
+	return err
+}
+
+// Close implements transport.Conn. A Progress that runs meanwhile may write into
+// the arriving frame's body until it returns. Bytes that the operating system
+// has taken still go to the peer.
+func (c *raw) Close() error {
+	c.first.set(errClosed())
+	first, last := c.gate.shut()
+	if !first {
+		return nil
+	}
+	c.fail(errClosed())
+	if last {
+		c.letGo()
+	}
+	return nil
+}
+
+// leave ends a use of the descriptor other than the reader's.
+func (c *raw) leave() {
+	if c.gate.leave() {
+		c.letGo()
+	}
+}
+
+// letGo gives back all that the Conn holds; nobody is inside any more. Where
+// bytes are still on their way to the peer, a goroutine waits for them.
+func (c *raw) letGo() {
+	c.alarm.part(c.t, c)
+	onTheWay := unacknowledged(c.fd) > 0
+	syscall.Shutdown(c.fd, syscall.SHUT_WR)
+	if onTheWay && !c.settled() {
+		go func() {
+			linger(c.guest.Load(), c.settled)
+			c.closeDescriptor()
+		}()
+		return
+	}
+	c.discard()
+	c.closeDescriptor()
+}
+
+// settled reports whether a socket that was shut can be closed without harm: the
+// peer's system has everything, or has ended the connection.
+func (c *raw) settled() bool {
+	return c.discard() || unacknowledged(c.fd) <= 1 // the end counts as a byte
+}
+
+// discard throws away what has arrived: a socket that is closed with unread
+// bytes resets the connection. It is true when no more can arrive.
+func (c *raw) discard() (ended bool) {
+	for range 64 {
+		switch n, errno := readVector(c.fd, nil, c.buf); {
+		case errno == syscall.EAGAIN:
+			return false
+		case n == 0 || errno != 0:
+			return true
+		}
+	}
+	return false
+}
+
+func (c *raw) closeDescriptor() {
+	syscall.Close(c.fd)
+	if c.entrant.outer != nil {
+		c.entrant.outer.Close()
+	}
+	c.t.release(c)
+}
+
+var (
+	_ transport.Conn     = (*raw)(nil)
+	_ transport.Guest    = (*raw)(nil)
+	_ transport.Gatherer = (*raw)(nil)
+)

@@ -1,0 +1,353 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+const (
+	streamRing  = 128 << 10 // what a stream reads ahead
+	streamGuest = 1 << 10   // the same, and what it gathers for a write, before Admit
+	streamStage = 16 << 10  // what it gathers for a write: one TLS record
+	streamWrite = 256 << 10 // the most in one write, so that a stall shows
+
+	// lastReads is how long a stream that cannot write any more, or was closed,
+	// still reads what the peer has sent.
+	lastReads   = time.Second
+	lingerReads = time.Millisecond
+)
+
+// A stream is a Conn over any net.Conn, with a goroutine that reads and one that
+// writes. Progress takes from what was read; it never writes.
+type stream struct {
+	t       *Transport
+	entrant entrant
+	nc      net.Conn
+	wire    net.Conn // below TLS; nc without it
+	first   firstError
+	guest   atomic.Bool
+	closed  atomic.Bool
+
+	busy  atomic.Bool // somebody is in Progress; dec and ended are theirs
+	dec   decoder
+	ended bool
+
+	in   inbox
+	out  outbox
+	bell chan struct{} // one slot: the writer goroutine has become out's writer
+	done chan struct{} // closed by Close
+
+	armed atomic.Bool // ready is set
+	mu    sync.Mutex  // guards ready
+	ready func()
+}
+
+// newStream starts the goroutines. It closes e on failure.
+func (t *Transport) newStream(e entrant) (transport.Conn, error) {
+	c := &stream{t: t, entrant: e, nc: e.nc, wire: e.nc, bell: make(chan struct{}, 1), done: make(chan struct{})}
+	if tc, ok := e.nc.(*tls.Conn); ok {
+		c.wire = tc.NetConn()
+	}
+	c.dec.limit = admittedBody
+	c.out.frames = batchFrames
+	ring := streamRing
+	if e.accepted {
+		c.guest.Store(true)
+		c.dec.greeting, c.dec.limit = len(magic), guestBody
+		c.out.frames = guestFrames
+		ring = streamGuest
+	}
+	c.in.open(ring, e.first)
+	c.entrant.first = nil
+	if !t.enlist(c) {
+		e.discard()
+		return nil, failure(fault.Closed, "open a connection", nil)
+	}
+	t.open.Go(c.write)
+	go func() { // its end lets go of the Conn
+		c.read()
+		c.letGo()
+	}()
+	return c, nil
+}
+
+// Admit is as for raw.
+func (c *stream) Admit() {
+	if c.guest.CompareAndSwap(true, false) {
+		c.in.grow(streamRing)
+		c.out.admit()
+		c.entrant.admit()
+	}
+}
+
+// Progress implements transport.Conn.
+func (c *stream) Progress(in transport.Sink) (transport.State, error) {
+	if !c.busy.CompareAndSwap(false, true) {
+		return transport.Busy, nil
+	}
+	defer c.busy.Store(false)
+	if c.closed.Load() || c.ended {
+		return transport.Idle, c.first.get()
+	}
+	if c.dec.limit == guestBody && !c.guest.Load() {
+		c.dec.limit = admittedBody
+	}
+	state, err := c.receive(in)
+	if err != nil {
+		c.ended = true
+		return transport.Idle, c.fail(err)
+	}
+	if c.in.filled.Load() > 0 && c.armed.Load() {
+		c.wake()
+	}
+	return state, nil
+}
+
+// receive takes what was read, up to the end of one frame.
+func (c *stream) receive(in transport.Sink) (transport.State, error) {
+	state := transport.Idle
+	for !c.closed.Load() {
+		p, err := c.in.data()
+		if len(p) == 0 {
+			return state, c.cut(err)
+		}
+		n, whole, err := c.dec.take(p, in)
+		c.in.used(n)
+		if err != nil {
+			return state, err
+		}
+		state = transport.Moved
+		if whole {
+			break
+		}
+	}
+	return state, nil
+}
+
+// cut is the error of a stream whose reading ended with err.
+func (c *stream) cut(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errEOF(c.dec.midFrame())
+	}
+	if first := c.first.get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		return first // the writer's
+	}
+	if c.dec.greeting > 0 {
+		return failure(fault.Refused, "accept", err) // a TLS handshake that failed
+	}
+	return failure(fault.LinkLost, "receive", err)
+}
+
+// read is the reader goroutine.
+func (c *stream) read() {
+	for {
+		p := c.in.space()
+		if p == nil {
+			return
+		}
+		n, err := c.nc.Read(p)
+		c.in.add(n, err)
+		c.fire()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// A halfCloser can end its writing alone, as TCP can.
+type halfCloser interface{ CloseWrite() error }
+
+// letGo closes the connection once Close was called and what was written has
+// reached the peer's system.
+func (c *stream) letGo() {
+	<-c.done
+	if tc, ok := c.wire.(halfCloser); ok {
+		tc.CloseWrite()
+		linger(c.guest.Load(), c.settled)
+	}
+	c.wire.Close()
+	if c.entrant.outer != nil {
+		c.entrant.outer.Close()
+	}
+	c.t.release(c)
+}
+
+// settled is as for raw; where the system does not tell what is on its way, only
+// the peer's end does.
+func (c *stream) settled() bool {
+	c.wire.SetReadDeadline(time.Now().Add(lingerReads))
+	if _, err := io.Copy(io.Discard, c.wire); !errors.Is(err, os.ErrDeadlineExceeded) {
+		return true
+	}
+	n, known := onTheWay(c.wire)
+	return known && n <= 1
+}
+
+// Send implements transport.Conn.
+func (c *stream) Send(f *transport.Frame) { c.send(f, nil) }
+
+// SendParts implements transport.Gatherer.
+func (c *stream) SendParts(f *transport.Frame, parts [][]byte) {
+	if parts == nil {
+		parts = [][]byte{}
+	}
+	c.send(f, parts)
+}
+
+func (c *stream) send(f *transport.Frame, parts [][]byte) {
+	if c.out.push(f, parts) {
+		c.bell <- struct{}{} // never waits: there is one writer
+	}
+}
+
+// write is the writer goroutine.
+func (c *stream) write() {
+	stage := make([]byte, 0, streamGuest)
+	for {
+		select {
+		case <-c.bell:
+		case <-c.done:
+			c.out.abandon()
+			return
+		}
+		if !c.guest.Load() && cap(stage) < streamStage {
+			stage = make([]byte, 0, streamStage)
+		}
+		var done transport.Queue
+		for more := true; more; {
+			c.writeBatch(stage)
+			var err error
+			more, err = c.out.next(false, &done)
+			finish(&done, err)
+		}
+	}
+}
+
+// writeBatch writes what the batch holds: short pieces gathered in stage, long
+// ones as they are.
+func (c *stream) writeBatch(stage []byte) {
+	for _, p := range c.out.batch.parts {
+		if len(p) > cap(stage)-len(stage) {
+			if !c.writeOut(stage) {
+				return
+			}
+			stage = stage[:0]
+		}
+		if len(p) <= cap(stage) {
+			stage = append(stage, p...)
+			continue
+		}
+		for len(p) > 0 {
+			n := min(len(p), streamWrite)
+			if !c.writeOut(p[:n]) {
+				return
+			}
+			p = p[n:]
+		}
+	}
+	c.writeOut(stage)
+}
+
+// writeOut writes p, and is false when that fails.
+func (c *stream) writeOut(p []byte) bool {
+	if len(p) == 0 {
+		return true
+	}
+	c.out.offer()
+	n, err := c.nc.Write(p)
+	var done transport.Queue
+	c.out.wrote(n, true, &done)
+	finish(&done, nil)
+	if err != nil {
+		c.fail(failure(fault.LinkLost, "send", err))
+		if !c.closed.Load() {
+			c.nc.SetReadDeadline(time.Now().Add(lastReads))
+		}
+	}
+	return err == nil
+}
+
+// Unsent is as for raw.
+func (c *stream) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
+
+// Arm implements transport.Conn. Queued bytes need no Progress here, so only
+// arriving ones, failure and Close wake.
+func (c *stream) Arm(ready func()) {
+	c.mu.Lock()
+	c.ready = ready
+	c.armed.Store(true)
+	c.mu.Unlock()
+	if c.in.filled.Load() > 0 || c.first.get() != nil || c.in.over() {
+		c.wake()
+	}
+}
+
+// take is the armed callback, which is not armed any more.
+func (c *stream) take() func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ready := c.ready
+	c.ready = nil
+	c.armed.Store(false)
+	return ready
+}
+
+// fire runs the armed callback, on the reader goroutine.
+func (c *stream) fire() {
+	if ready := c.take(); ready != nil {
+		ready()
+	}
+}
+
+// wake has the armed callback run on the caller's goroutine.
+func (c *stream) wake() {
+	if ready := c.take(); ready != nil {
+		c.t.calls.call(ready)
+	}
+}
+
+// fail is as for raw.
+func (c *stream) fail(err error) error {
+	err = c.first.set(err)
+	var failed transport.Queue
+	c.out.close(err, &failed)
+	finish(&failed, err)
+	c.wake()
+	return err
+}
+
+// Close is as for raw. The goroutines end by themselves, soon; the Transport's
+// Close waits for them.
+func (c *stream) Close() error {
+	c.first.set(errClosed())
+	if c.closed.Swap(true) {
+		return nil
+	}
+	c.in.close()
+	c.fail(errClosed())
+	if _, ok := c.wire.(halfCloser); ok {
+		c.wire.SetDeadline(time.Unix(1, 0)) // ends the read and the write that are under way
+	} else {
+		c.wire.Close()
+	}
+	close(c.done)
+	return nil
+}
+
+var (
+	_ transport.Conn     = (*stream)(nil)
+	_ transport.Guest    = (*stream)(nil)
+	_ transport.Gatherer = (*stream)(nil)
+)

@@ -1,0 +1,80 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/transporttest"
+)
+
+func listen(tb testing.TB) net.Listener {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { l.Close() })
+	return l
+}
+
+// plain makes n Transports as a program makes them.
+func plain(tb testing.TB, n int) []transporttest.Node {
+	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{}), l })
+}
+
+// secured makes n Transports that ask each other for certificates.
+func secured(tb testing.TB, n int) []transporttest.Node {
+	o := identity(tb)
+	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) { return New(Options{TLS: o}), l })
+}
+
+// streamed makes n Transports that do without raw descriptors, as on systems
+// other than Linux.
+func streamed(tb testing.TB, n int) []transporttest.Node {
+	return nodes(tb, n, func(l net.Listener) (transport.Transport, net.Listener) {
+		return portable{New(Options{})}, hiding{l}
+	})
+}
+
+func nodes(tb testing.TB, n int, mk func(net.Listener) (transport.Transport, net.Listener)) []transporttest.Node {
+	all := make([]transporttest.Node, n)
+	for i := range all {
+		all[i].Transport, all[i].Listener = mk(listen(tb))
+	}
+	return all
+}
+
+// A hidden is a TCP connection whose descriptor nobody takes.
+type hidden struct{ *net.TCPConn }
+
+type hiding struct{ net.Listener }
+
+func (l hiding) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return hidden{c.(*net.TCPConn)}, nil
+}
+
+type portable struct{ *Transport }
+
+func (p portable) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if p.life.Err() != nil {
+		return nil, p.dialFailure(ctx, "dial "+addr, 0, p.life.Err())
+	}
+	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, p.dialFailure(ctx, "dial "+addr, 0, err)
+	}
+	if _, err := nc.Write([]byte(magic)); err != nil {
+		return nil, err
+	}
+	return p.adopt(entrant{nc: hidden{nc.(*net.TCPConn)}})
+}
+
+func TestContract(t *testing.T)         { transporttest.Run(t, plain) }
+func TestContractOverTLS(t *testing.T)  { transporttest.Run(t, secured) }
+func TestContractPortable(t *testing.T) { transporttest.Run(t, streamed) }

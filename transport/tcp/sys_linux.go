@@ -1,0 +1,137 @@
+package tcp
+
+import (
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// shortCall is the most bytes moved by a system call that the scheduler is not
+// told of. Telling it costs more than a short copy; not telling it makes the
+// garbage collector wait for a long one.
+const shortCall = 32 << 10
+
+// takeDescriptor duplicates a connection's descriptor and closes the original,
+// which takes it out of Go's poller. It stays non-blocking.
+func takeDescriptor(tc *net.TCPConn) (int, error) {
+	conn, err := tc.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd, dupErr := -1, error(nil)
+	err = conn.Control(func(original uintptr) {
+		fd, dupErr = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if err == nil {
+		err = os.NewSyscallError("fcntl", dupErr)
+	}
+	if err != nil {
+		return -1, err
+	}
+	return fd, tc.Close()
+}
+
+// readVector reads into a and then b, either of which may be empty.
+func readVector(fd int, a, b []byte) (int, syscall.Errno) {
+	if len(a) == 0 {
+		a, b = b, nil
+	}
+	if len(b) == 0 {
+		return call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a))
+	}
+	iov := [2]syscall.Iovec{{Base: &a[0]}, {Base: &b[0]}}
+	iov[0].SetLen(len(a))
+	iov[1].SetLen(len(b))
+	return call(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b))
+}
+
+// writeVector writes parts, which have size bytes in all and at least one. iov
+// is room for it to work in; it keeps nothing.
+func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
+	if len(parts) == 1 {
+		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(parts[0])), size, size)
+	}
+	for i, p := range parts {
+		iov[i].Base = unsafe.SliceData(p)
+		iov[i].SetLen(len(p))
+	}
+	n, errno := call(syscall.SYS_WRITEV, fd, unsafe.Pointer(iov), len(parts), size)
+	clear(iov[:len(parts)])
+	return n, errno
+}
+
+// call is one non-blocking system call that moves at most size bytes. Where it
+// fails it has moved none.
+func call(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.Errno) {
+	for {
+		var moved uintptr
+		var errno syscall.Errno
+		if size <= shortCall {
+			moved, _, errno = syscall.RawSyscall(trap, uintptr(fd), uintptr(p), uintptr(n))
+		} else {
+			moved, _, errno = syscall.Syscall(trap, uintptr(fd), uintptr(p), uintptr(n))
+		}
+		switch errno {
+		case 0:
+			return int(moved), 0
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// unacknowledged is how many bytes were written that the peer's system has not
+// taken yet.
+func unacknowledged(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// onTheWay is unacknowledged for a connection of package net.
+func onTheWay(nc net.Conn) (n int, known bool) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return 0, false
+	}
+	conn, err := sc.SyscallConn()
+	if err != nil {
+		return 0, true // it is closed
+	}
+	err = conn.Control(func(fd uintptr) { n = unacknowledged(int(fd)) })
+	return n, err == nil
+}
+
+// amply is a receive buffer that takes a large message at once, instead of
+// growing into it: a first message of 1 MiB takes half the time.
+const amply = 4 << 20
+
+// widen sets the receive buffer by Options.ReceiveBuffer. A size that is set is
+// one that the system does not adapt any more, so one that it would cut down is
+// not set.
+func widen(fd, size int) {
+	if size == 0 && receiveLimit() >= amply {
+		size = amply
+	}
+	if size > 0 {
+		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, size) // worth trying only
+	}
+}
+
+// receiveLimit is the largest receive buffer that a program may set; 0: unknown.
+func receiveLimit() int {
+	text, err := os.ReadFile("/proc/sys/net/core/rmem_max")
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return n
+}
