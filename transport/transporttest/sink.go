@@ -129,11 +129,11 @@ func (w *world) frame(head, body []byte, then func(error)) *sent {
 		if err != nil {
 			w.isFault("Done", err)
 		}
-		s.err = err
-		s.ended.Add(1)
 		if then != nil {
 			then(err)
 		}
+		s.err = err
+		s.ended.Add(1) // last: whoever sees it may use the frame again
 	}
 	return s
 }
