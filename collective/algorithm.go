@@ -1,0 +1,112 @@
+package collective
+
+import (
+	"context"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// An Algorithm is one way to carry out one collective operation. It is an
+// immutable, comparable value. The zero Algorithm is none, and refused.
+type Algorithm struct{ number uint8 } // place in the catalogue, plus one
+
+// Find is the algorithm of that name for verb. An unknown name gets fault.Misuse
+// with those there are.
+func Find(verb Verb, name string) (Algorithm, error) {
+	for i := range catalogue {
+		if v := &catalogue[i]; v.verb == verb && v.name == name {
+			return Algorithm{uint8(i + 1)}, nil
+		}
+	}
+	var names []string
+	for _, a := range Algorithms(verb) {
+		names = append(names, a.Name())
+	}
+	return Algorithm{}, misuse("collective.Find", "there is no algorithm %q for %v; there are %s", name, verb, strings.Join(names, ", "))
+}
+
+// Algorithms lists what there is for verb, the most modest first.
+func Algorithms(verb Verb) []Algorithm {
+	var all []Algorithm
+	for i := range catalogue {
+		if catalogue[i].verb == verb {
+			all = append(all, Algorithm{uint8(i + 1)})
+		}
+	}
+	return all
+}
+
+// none is what the zero Algorithm refers to.
+var none = variant{}
+
+func (a Algorithm) variant() *variant {
+	if a.number == 0 {
+		return &none
+	}
+	return &catalogue[a.number-1]
+}
+
+// Name is the word that selects it among its verb's: "ring".
+func (a Algorithm) Name() string { return a.variant().name }
+
+// Verb is the operation that it carries out.
+func (a Algorithm) Verb() Verb { return a.variant().verb }
+
+// String reads "allreduce:ring", as in TUTTI_ALGORITHM.
+func (a Algorithm) String() string { return a.Verb().String() + ":" + a.Name() }
+
+// Takes reports whether it may be given operators that do (or do not) commute.
+// Algorithms that do not reduce take everything.
+func (a Algorithm) Takes(order reduce.Order) bool {
+	return order != reduce.RankOrder || a.variant().order != reduce.Commutative
+}
+
+// Cost is what it takes on n ranks: the steps, and the bytes moved and folded
+// one after the other, as fractions of the whole vector.
+func (a Algorithm) Cost(n, m int) (alpha, beta, gamma float64) {
+	return a.variant().cost(float64(n), float64(m))
+}
+
+// The kinds of algorithm, by what they are given. dst and src never share
+// memory, unless the comment says so.
+type (
+	// buf holds this rank's share, and then the finished result.
+	foldToAll func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
+	// dst, on the root only, receives the unfinished fold; it may be src.
+	foldToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
+	// dst receives the unfinished fold of this rank's chunk; it may be that chunk of src.
+	foldToOwners func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
+	// buf is the root's to give, and everyone's to receive.
+	spread func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
+	// buf holds this rank's chunk, and then all.
+	shareAll func(ctx context.Context, r *p2p.Round, buf chunks) error
+	// dst is empty but on the root; src may be the root's chunk of it.
+	collect func(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error
+	// src is empty but on the root; dst may be the root's chunk of it.
+	deal func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
+	// chunk i of src goes to rank i, chunk i of dst comes from rank i.
+	swap func(ctx context.Context, r *p2p.Round, dst, src chunks) error
+	// nothing moves.
+	meet func(ctx context.Context, r *p2p.Round) error
+)
+
+// use is the function of a, which must be one for verb and take op.
+func use[F any](verb Verb, a Algorithm, op reduce.Op) (F, error) {
+	v := a.variant()
+	run, ok := v.run.(F)
+	switch {
+	case v.verb != verb || !ok:
+		return run, misuse(verb.String(), "algorithm %v is not one for %v", a, verb)
+	case v.order == reduce.Commutative && !op.Commutative():
+		return run, misuse(verb.String(), "operator %s does not commute, and algorithm %s needs one that does", op.Name(), v.name)
+	}
+	return run, nil
+}
+
+// misuse is this package's error. It does not know the job's ranks.
+func misuse(op, format string, args ...any) error {
+	return fault.New(fault.Misuse, op, -1, format, args...)
+}

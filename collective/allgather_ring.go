@@ -1,0 +1,40 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// ringAllGather leaves on every rank the chunk of every other, beside its own,
+// which is in its place in buf already.
+//
+// A chunk makes one lap, and every rank that it passes keeps a copy. With four
+// ranks:
+//
+//	          step 0   step 1   step 2
+//	chunk 0   0 → 1    1 → 2    2 → 3
+//	chunk 1   1 → 2    2 → 3    3 → 0
+//	chunk 2   2 → 3    3 → 0    0 → 1
+//	chunk 3   3 → 0    0 → 1    1 → 2
+//
+// Cost: (n-1)α + m(n-1)/n β.
+//
+// Nothing is folded. Chunks may differ in length; the longest one's time is what
+// each step costs then.
+//
+// This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
+// optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+func ringAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
+	n, me := r.Size(), r.Rank()
+	next, prev := mod(me+1, n), mod(me-1, n)
+
+	for step := range n - 1 {
+		leaving := buf.of(mod(me-step, n))
+		arriving := buf.of(mod(me-1-step, n))
+		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
+			return err
+		}
+	}
+	return nil
+}

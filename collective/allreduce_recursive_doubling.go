@@ -1,0 +1,75 @@
+package collective
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// recursiveDoublingAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// Ranks exchange what they have with partners at distance 1, 2, 4, …; each step
+// doubles what a rank has gathered. Ranks beyond the largest power of two lend
+// their share to a neighbour first, and get the result last. With five ranks:
+//
+//	         step 0   step 1    step 2     step 3
+//	rank 0            01 → 2    012 → 3    01234 → 1
+//	rank 1   1 → 0
+//	rank 2            2 → 0     012 → 4
+//	rank 3            3 → 4     34 → 0
+//	rank 4            4 → 3     34 → 2
+//
+// Cost: ⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two;
+// m bytes of scratch memory.
+//
+// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
+// Both partners fold the same operands in the same order, so equal runs give
+// equal bits on all ranks. It is rank order, so op need not commute.
+//
+// The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of
+// collective communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
+func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	power := 1 << (bits.Len(uint(n)) - 1)
+	extra := n - power // ranks 1, 3, …, 2*extra-1 lend their share to the one before
+
+	lender := me < 2*extra && me%2 == 1
+	if lender {
+		return lendAndAwait(ctx, r, me-1, buf)
+	}
+	borrower := me < 2*extra
+	if borrower {
+		if err := r.RecvFold(ctx, me+1, buf, k, p2p.Later); err != nil {
+			return err
+		}
+	}
+	arrived := r.Scratch(len(buf))
+	place := me - min(extra, me/2) // among the ranks that do not lend
+	for distance := 1; distance < power; distance *= 2 {
+		other := place ^ distance
+		partner := other + min(extra, other)
+		if err := r.Exchange(ctx, partner, buf, partner, arrived); err != nil {
+			return err
+		}
+		if partner < me {
+			k.Fold(buf, arrived, buf)
+		} else {
+			k.Fold(buf, buf, arrived)
+		}
+	}
+	k.Finish(buf, n)
+	if borrower {
+		return r.Send(ctx, me+1, buf)
+	}
+	return nil
+}
+
+// lendAndAwait gives this rank's share to another, and gets the result from it.
+func lendAndAwait(ctx context.Context, r *p2p.Round, to int, buf []byte) error {
+	if err := r.Send(ctx, to, buf); err != nil {
+		return err
+	}
+	return r.Recv(ctx, to, buf)
+}

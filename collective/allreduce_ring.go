@@ -1,0 +1,36 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// ringAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// Every chunk makes two laps, one to be reduced and one to be spread:
+// ringReduceScatter and ringAllGather. With three ranks:
+//
+//	          step 0   step 1   step 2   step 3
+//	chunk 0   1 → 2    2 → 0    0 → 1    1 → 2
+//	chunk 1   2 → 0    0 → 1    1 → 2    2 → 0
+//	chunk 2   0 → 1    1 → 2    2 → 0    0 → 1
+//
+// Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ. No algorithm moves fewer bytes.
+//
+// Shares are folded into chunk c in the order c+1, c+2, …, c, each into what has
+// gathered so far. The order depends on n and the chunk alone, and every chunk is
+// folded on one rank, so equal runs give equal bits on all ranks. It is not rank
+// order, so op must commute.
+//
+// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", JPDC 69(2), 2009.
+func ringAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	all := even(r, buf, k.DType().Size())
+	if err := ringReduceScatter(ctx, r, all, k); err != nil {
+		return err
+	}
+	k.Finish(all.of(r.Rank()), r.Size())
+	return ringAllGather(ctx, r, all)
+}

@@ -1,0 +1,36 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// pairwiseAllToAll leaves in chunk i of dst what chunk r of src is on rank i.
+//
+// In step s every rank sends to the rank s+1 after it and receives from the one
+// s+1 before it, so that no two send to the same. With four ranks:
+//
+//	         step 0   step 1   step 2
+//	rank 0   → 1      → 2      → 3
+//	rank 1   → 2      → 3      → 0
+//	rank 2   → 3      → 0      → 1
+//	rank 3   → 0      → 1      → 2
+//
+// Cost: (n-1)α + m(n-1)/n β.
+//
+// Nothing is folded. Chunks may differ in length.
+//
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+// operations in MPICH", IJHPCA 19(1), 2005, section 4.3 (for any number of ranks).
+func pairwiseAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
+	n, me := r.Size(), r.Rank()
+	copy(dst.of(me), src.of(me))
+	for step := range n - 1 {
+		to, from := mod(me+step+1, n), mod(me-step-1, n)
+		if err := r.Exchange(ctx, to, src.of(to), from, dst.of(from)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

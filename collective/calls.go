@@ -1,0 +1,284 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// AllReduce leaves on every rank the reduction of all ranks' buf, in place. buf
+// has whole elements, equally many on all ranks.
+func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, buf []byte, k reduce.Kernel) error {
+	run, err := use[foldToAll](VerbAllReduce, a, k.Op())
+	if err != nil {
+		return err
+	}
+	return run(ctx, r, buf, k)
+}
+
+// Reduce leaves in dst, on the root, the reduction of all ranks' src, which is
+// equally long everywhere. dst may be src; on other ranks it is not looked at.
+func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, k reduce.Kernel) error {
+	run, err := use[foldToRoot](VerbReduce, a, k.Op())
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbReduce, root); err != nil {
+		return err
+	}
+	if r.Rank() != root {
+		return run(ctx, r, root, nil, src, k)
+	}
+	if err := checkSize(VerbReduce, "dst", dst, len(src)); err != nil {
+		return err
+	}
+	if err := run(ctx, r, root, dst, src, k); err != nil {
+		return err
+	}
+	k.Finish(dst, r.Size())
+	return nil
+}
+
+// Broadcast leaves the root's buf on every rank; it is equally long everywhere.
+func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []byte) error {
+	run, err := use[spread](VerbBroadcast, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbBroadcast, root); err != nil {
+		return err
+	}
+	return run(ctx, r, root, buf)
+}
+
+// AllGather leaves on every rank the src of all ranks, one after the other in
+// rank order. src is equally long everywhere, and may be this rank's chunk of dst.
+func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
+	run, err := use[shareAll](VerbAllGather, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(VerbAllGather, "dst", dst, r.Size()*len(src)); err != nil {
+		return err
+	}
+	all := even(r, dst, 1)
+	put(all.of(r.Rank()), src)
+	return run(ctx, r, all)
+}
+
+// AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i.
+// The counts are equal on all ranks.
+func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
+	run, err := use[shareAll](VerbAllGatherV, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	all, err := uneven(r, VerbAllGatherV, dst, counts, elem)
+	if err != nil {
+		return err
+	}
+	own := all.of(r.Rank())
+	if err := checkSize(VerbAllGatherV, "src", src, len(own)); err != nil {
+		return err
+	}
+	put(own, src)
+	return run(ctx, r, all)
+}
+
+// Gather leaves in dst, on the root, the src of all ranks, one after the other in
+// rank order. src is equally long everywhere; the root's may be its chunk of dst.
+// On other ranks dst is not looked at.
+func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
+	run, err := use[collect](VerbGather, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbGather, root); err != nil {
+		return err
+	}
+	if r.Rank() != root {
+		return run(ctx, r, root, chunks{}, src)
+	}
+	if err := checkSize(VerbGather, "dst", dst, r.Size()*len(src)); err != nil {
+		return err
+	}
+	return run(ctx, r, root, even(r, dst, 1), src)
+}
+
+// GatherV is Gather of counts[i] elements of elem bytes from each rank i. On
+// ranks other than the root, dst and counts are not looked at.
+func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
+	run, err := use[collect](VerbGatherV, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbGatherV, root); err != nil {
+		return err
+	}
+	if r.Rank() != root {
+		return run(ctx, r, root, chunks{}, src)
+	}
+	all, err := uneven(r, VerbGatherV, dst, counts, elem)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(VerbGatherV, "src", src, len(all.of(root))); err != nil {
+		return err
+	}
+	return run(ctx, r, root, all, src)
+}
+
+// Scatter leaves in dst, on rank i, chunk i of the root's src. dst is equally
+// long everywhere; the root's may be its chunk of src. On other ranks src is not
+// looked at.
+func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
+	run, err := use[deal](VerbScatter, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbScatter, root); err != nil {
+		return err
+	}
+	if r.Rank() != root {
+		return run(ctx, r, root, dst, chunks{})
+	}
+	if err := checkSize(VerbScatter, "src", src, r.Size()*len(dst)); err != nil {
+		return err
+	}
+	return run(ctx, r, root, dst, even(r, src, 1))
+}
+
+// ScatterV is Scatter of counts[i] elements of elem bytes to each rank i. On
+// ranks other than the root, src and counts are not looked at.
+func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
+	run, err := use[deal](VerbScatterV, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkRoot(r, VerbScatterV, root); err != nil {
+		return err
+	}
+	if r.Rank() != root {
+		return run(ctx, r, root, dst, chunks{})
+	}
+	all, err := uneven(r, VerbScatterV, src, counts, elem)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(VerbScatterV, "dst", dst, len(all.of(root))); err != nil {
+		return err
+	}
+	return run(ctx, r, root, dst, all)
+}
+
+// ReduceScatter leaves in dst, on rank i, the reduction of all ranks' chunk i of
+// src. src has whole elements, equally many on all ranks, is cut by Chunk, and
+// stays as it is. dst is as long as its chunk; it may be that chunk of src, or
+// src's beginning, which are then overwritten.
+func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
+	return reduceScatter(ctx, r, VerbReduceScatter, a, dst, even(r, src, k.DType().Size()), k)
+}
+
+// ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts
+// are equal on all ranks.
+func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, k reduce.Kernel) error {
+	all, err := uneven(r, VerbReduceScatterV, src, counts, k.DType().Size())
+	if err != nil {
+		return err
+	}
+	return reduceScatter(ctx, r, VerbReduceScatterV, a, dst, all, k)
+}
+
+func reduceScatter(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst []byte, src chunks, k reduce.Kernel) error {
+	run, err := use[foldToOwners](verb, a, k.Op())
+	if err != nil {
+		return err
+	}
+	own := src.of(r.Rank())
+	if err := checkSize(verb, "dst", dst, len(own)); err != nil {
+		return err
+	}
+	to := dst
+	if same(dst, src.buf) && !same(dst, own) {
+		to = r.Scratch(len(dst)) // other ranks' chunks lie there, and are still to be sent
+	}
+	if err := run(ctx, r, to, src, k); err != nil {
+		return err
+	}
+	k.Finish(to, r.Size())
+	put(dst, to)
+	return nil
+}
+
+// AllToAll sends chunk i of src to rank i, and leaves in chunk i of dst what rank
+// i sent here. All chunks everywhere are equally long. dst may be src, at the cost
+// of a copy.
+func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
+	run, err := use[swap](VerbAllToAll, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if err := checkSize(VerbAllToAll, "dst", dst, len(src)); err != nil {
+		return err
+	}
+	if len(src)%r.Size() != 0 {
+		return misuse(VerbAllToAll.String(), "%d bytes are not %d equal chunks", len(src), r.Size())
+	}
+	return run(ctx, r, even(r, dst, 1), even(r, apart(r, dst, src), 1))
+}
+
+// AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i, and
+// recvs[i] from it. What a rank sends another must be what that one receives.
+func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, recvs, sends []int, elem int) error {
+	run, err := use[swap](VerbAllToAllV, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	to, err := uneven(r, VerbAllToAllV, dst, recvs, elem)
+	if err != nil {
+		return err
+	}
+	from, err := uneven(r, VerbAllToAllV, src, sends, elem)
+	if err != nil {
+		return err
+	}
+	own := r.Rank()
+	if err := checkSize(VerbAllToAllV, "dst's chunk of this rank itself", to.of(own), len(from.of(own))); err != nil {
+		return err
+	}
+	return run(ctx, r, to, from.in(apart(r, dst, src)))
+}
+
+// apart is src, or a copy of it where dst is the same memory.
+func apart(r *p2p.Round, dst, src []byte) []byte {
+	if !same(dst, src) {
+		return src
+	}
+	own := r.Scratch(len(src))
+	copy(own, src)
+	return own
+}
+
+// Barrier returns when every rank has called it.
+func Barrier(ctx context.Context, r *p2p.Round, a Algorithm) error {
+	run, err := use[meet](VerbBarrier, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	return run(ctx, r)
+}
+
+func checkRoot(r *p2p.Round, verb Verb, root int) error {
+	if root < 0 || root >= r.Size() {
+		return misuse(verb.String(), "root %d is out of range; the ranks are 0 to %d", root, r.Size()-1)
+	}
+	return nil
+}
+
+func checkSize(verb Verb, what string, b []byte, want int) error {
+	if len(b) != want {
+		return misuse(verb.String(), "%s has %d bytes, and must have %d", what, len(b), want)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package collective
+
+import (
+	"math"
+
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// A variant is what there is to know about one algorithm.
+type variant struct {
+	verb  Verb
+	name  string
+	order reduce.Order // Commutative: of operators it needs that; RankOrder: it takes all; 0: it takes none
+	text  string       // the cost, as the header has it
+	cost  cost
+	run   any // a function of the kind that the verb needs
+}
+
+// A cost counts, for n ranks and m bytes, the steps, and the bytes moved and
+// folded one after the other.
+type cost func(n, m float64) (alpha, beta, gamma float64)
+
+// catalogue lists every algorithm; of each verb the most modest comes first,
+// which any table can fall back on. An entry's place is not part of any format.
+var catalogue = [...]variant{
+	{VerbAllReduce, "linear", reduce.RankOrder,
+		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
+		foldToAll(linearAllReduce)},
+	{VerbAllReduce, "reduce_broadcast", reduce.RankOrder,
+		"2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ", func(n, m float64) (_, _, _ float64) { return 2 * up(n), 2 * up(n) * m, up(n) * m },
+		foldToAll(reduceBroadcastAllReduce)},
+	{VerbAllReduce, "recursive_doubling", reduce.RankOrder,
+		"⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two", recursiveDoublingCost,
+		foldToAll(recursiveDoublingAllReduce)},
+	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldToAll(ringAllReduce)},
+	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
+
+	{VerbReduce, "linear", reduce.RankOrder,
+		"(n-1)(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
+		foldToRoot(linearReduce)},
+	{VerbReduce, "binomial", reduce.Commutative,
+		"⌈log₂n⌉(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
+		foldToRoot(binomialReduce)},
+	{VerbReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToRoot(pairwiseReduce)},
+
+	{VerbBroadcast, "binomial", 0,
+		"⌈log₂n⌉(α + mβ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
+		spread(binomialBroadcast)},
+
+	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
+	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, shareAll(bruckAllGather)},
+	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
+
+	{VerbGather, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
+	{VerbGather, "binomial", 0, treeMove, treeMoveCost, collect(binomialGather)},
+	{VerbGatherV, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
+
+	{VerbScatter, "linear", 0, linearMove, linearMoveCost, deal(linearScatter)},
+	{VerbScatter, "binomial", 0, treeMove, treeMoveCost, deal(binomialScatter)},
+	{VerbScatterV, "linear", 0, linearMove, linearMoveCost, deal(linearScatter)},
+
+	{VerbReduceScatter, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
+	{VerbReduceScatter, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
+	{VerbReduceScatter, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
+	{VerbReduceScatterV, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
+	{VerbReduceScatterV, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
+	{VerbReduceScatterV, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
+
+	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
+	{VerbAllToAllV, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
+
+	{VerbBarrier, "dissemination", 0,
+		"⌈log₂n⌉α", func(n, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
+		meet(disseminationBarrier)},
+}
+
+// up is the steps of a binomial tree.
+func up(n float64) float64 { return math.Ceil(math.Log2(n)) }
+
+// The costs that several algorithms have.
+const (
+	linearMove    = "(n-1)α + m(n-1)/n β"
+	treeMove      = "⌈log₂n⌉α + m(n-1)/n β"
+	linearFold    = "(n-1)α + m(n-1)/n (β+γ)"
+	foldAndSpread = "2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ"
+	foldAndDeal   = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
+)
+
+func linearMoveCost(n, m float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
+
+func treeMoveCost(n, m float64) (alpha, beta, gamma float64) { return up(n), m * (n - 1) / n, 0 }
+
+func linearFoldCost(n, m float64) (alpha, beta, gamma float64) {
+	return n - 1, m * (n - 1) / n, m * (n - 1) / n
+}
+
+func foldAndSpreadCost(n, m float64) (alpha, beta, gamma float64) {
+	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
+}
+
+func foldAndDealCost(n, m float64) (alpha, beta, gamma float64) {
+	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
+}
+
+func recursiveDoublingCost(n, m float64) (alpha, beta, gamma float64) {
+	down := math.Floor(math.Log2(n))
+	if down == up(n) {
+		return down, down * m, down * m
+	}
+	return down + 2, (down + 2) * m, (down + 1) * m
+}

@@ -1,0 +1,81 @@
+package collective
+
+import (
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Chunk says which elements of a vector of count elements are chunk i of n: from
+// lo up to, not including, hi. The first count%n chunks are one element longer.
+func Chunk(count, n, i int) (lo, hi int) {
+	size, longer := count/n, count%n
+	lo = i*size + min(i, longer)
+	hi = lo + size
+	if i < longer {
+		hi++
+	}
+	return lo, hi
+}
+
+// chunks is a vector cut into one chunk per rank, in rank order.
+type chunks struct {
+	buf    []byte
+	n      int
+	elem   int     // bytes of an element
+	starts []int64 // of chunk 0 to n, in bytes; nil: cut by Chunk
+}
+
+// of is chunk i.
+func (c chunks) of(i int) []byte {
+	if c.starts != nil {
+		return c.buf[c.starts[i]:c.starts[i+1]]
+	}
+	lo, hi := Chunk(len(c.buf)/c.elem, c.n, i)
+	return c.buf[lo*c.elem : hi*c.elem]
+}
+
+// in is another vector, cut in the same way.
+func (c chunks) in(buf []byte) chunks {
+	c.buf = buf
+	return c
+}
+
+// even cuts buf into a chunk for each rank of r.
+func even(r *p2p.Round, buf []byte, elem int) chunks {
+	return chunks{buf: buf, n: r.Size(), elem: elem}
+}
+
+// uneven cuts buf into a chunk of counts[i] elements for each rank i. The starts
+// live until the round ends.
+func uneven(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks, error) {
+	n := r.Size()
+	if len(counts) != n {
+		return chunks{}, misuse(verb.String(), "%d counts were given for %d ranks", len(counts), n)
+	}
+	starts := tensor.Elements[int64](r.Scratch(8 * (n + 1)))
+	starts[0] = 0
+	for i, count := range counts {
+		left := (len(buf) - int(starts[i])) / elem
+		if count < 0 || count > left {
+			return chunks{}, misuse(verb.String(), "rank %d has %d elements, where %d of %d bytes are left for it", i, count, left*elem, len(buf))
+		}
+		starts[i+1] = starts[i] + int64(count*elem)
+	}
+	if int(starts[n]) != len(buf) {
+		return chunks{}, misuse(verb.String(), "the counts add up to %d bytes, the buffer has %d", starts[n], len(buf))
+	}
+	return chunks{buf: buf, n: n, elem: elem, starts: starts}, nil
+}
+
+// mod is a modulo n, never negative.
+func mod(a, n int) int { return (a%n + n) % n }
+
+// same reports whether a and b begin at the same byte of memory.
+func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
+
+// put copies src to dst, unless it is there already.
+func put(dst, src []byte) {
+	if !same(dst, src) {
+		copy(dst, src)
+	}
+}

@@ -1,0 +1,46 @@
+// Package collective holds the algorithms of the collective operations, one per
+// file, and the table that says which one runs.
+//
+// An algorithm is written against p2p.Round: it names its neighbours, loops over
+// steps, exchanges and folds. Segments, tags and waiting live below it, and so
+// does everything about element types but their size.
+//
+// The exported functions AllReduce, Broadcast, … are what package comm calls.
+// Every rank of the round makes the same call with an equal Algorithm, and
+// arguments that agree; lengths that cannot be right get fault.Misuse before
+// anything is sent. Each function may be called by as many goroutines as have
+// Rounds of their own. Its slices are the caller's again when it has returned.
+//
+// # Words
+//
+//	n, m    the ranks, and the bytes of the whole vector
+//	chunk   the part of a vector that belongs to one rank
+//	α       the time to start a message
+//	β       the time to move a byte
+//	γ       the time to fold a byte
+//
+// A cost counts the steps, and the bytes moved and folded one after the other,
+// for a rank that can send and receive at the same time. A drawing shows what
+// moves in each step, a step being what such a rank does at once. "1 → 2" is a
+// message; in drawings with a row per rank, the digits before the arrow are the
+// ranks whose shares are folded into it, in the order of the fold, or the chunks
+// it carries.
+//
+// # Chunks
+//
+// A vector of count elements is cut into n chunks of count/n elements, the first
+// count%n of them one longer; see Chunk. Chunks of the v-variants are as long as
+// their caller says. Chunks lie in rank order, without gaps, and may be empty; an
+// empty one travels like any other, so that ranks that disagree still meet.
+//
+// # Folds
+//
+// Every fold is op(earlier, later) in the order that the algorithm's header
+// gives. The order depends on the ranks and the lengths alone, so that equal runs
+// give equal bits. A result that several ranks get is computed on one and copied,
+// or computed by all from the same operands in the same order: it has the same
+// bits on all of them. What finishes a fold (the division of a mean) is applied
+// once to each element.
+//
+// The package does not know types of elements, communicators, transports or time.
+package collective

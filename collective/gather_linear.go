@@ -1,0 +1,36 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// linearGather leaves in dst, on the root, the src of every rank as its chunk.
+// The root's src may be its chunk of dst. Other ranks need not know dst.
+//
+// The root takes the chunks one after the other. With four ranks, to root 1:
+//
+//	          step 0   step 1   step 2
+//	chunk 0   0 → 1
+//	chunk 2            2 → 1
+//	chunk 3                     3 → 1
+//
+// Cost: (n-1)α + m(n-1)/n β.
+//
+// Nothing is folded. Chunks may differ in length.
+func linearGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
+	if r.Rank() != root {
+		return r.Send(ctx, root, src)
+	}
+	put(dst.of(root), src)
+	for from := range r.Size() {
+		if from == root {
+			continue
+		}
+		if err := r.Recv(ctx, from, dst.of(from)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

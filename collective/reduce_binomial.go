@@ -1,0 +1,50 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// binomialReduce leaves in dst, on the root, the reduction of all ranks' src. dst
+// may be src; on other ranks it is not looked at.
+//
+// Vectors are folded up a binomial tree: in every step half of those left go to a
+// neighbour. With six ranks, to root 0:
+//
+//	         step 0   step 1    step 2
+//	rank 1   1 → 0
+//	rank 2            23 → 0
+//	rank 3   3 → 2
+//	rank 4                      45 → 0
+//	rank 5   5 → 4
+//
+// Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.
+//
+// Neighbouring blocks of ranks are folded, counted from the root on, the first
+// one as the earlier operand. The order depends on n and the root alone, so equal
+// runs give equal bits. From root 0 it is rank order; else op must commute.
+//
+// The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
+func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+	t := treeFrom(r, root)
+	gathered := src // what a leaf sends
+	switch {
+	case t.me == 0:
+		gathered = dst
+	case t.size() > 1:
+		gathered = r.Scratch(len(src))
+	}
+	put(gathered, src)
+
+	for distance := 1; distance < t.width && t.below(distance) > 0; distance *= 2 {
+		if err := r.RecvFold(ctx, t.rank(t.me+distance), gathered, k, p2p.Later); err != nil {
+			return err
+		}
+	}
+	if t.me == 0 {
+		return nil
+	}
+	return r.Send(ctx, t.parent(), gathered)
+}

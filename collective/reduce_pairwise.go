@@ -1,0 +1,37 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// pairwiseReduce leaves in dst, on the root, the reduction of all ranks' src. dst
+// may be src; on other ranks it is not looked at.
+//
+// The owner of each chunk collects its shares, and the root collects the results:
+// pairwiseReduceScatter and linearGather. With three ranks, to root 0:
+//
+//	          step 0   step 1   step 2   step 3
+//	chunk 0   2 → 0    1 → 0
+//	chunk 1   0 → 1    2 → 1    1 → 0
+//	chunk 2   1 → 2    0 → 2             2 → 0
+//
+// Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, and two chunks of scratch memory.
+//
+// Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b that of
+// the ranks after c, each begun at its last rank. The order depends on n and the
+// chunk alone, so equal runs give equal bits, whatever the root. It is rank order,
+// so op need not commute.
+//
+// Its first half is in Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", IJHPCA 19(1), 2005.
+func pairwiseReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+	shares := even(r, src, k.DType().Size())
+	own := r.Scratch(len(shares.of(r.Rank())))
+	if err := pairwiseReduceScatter(ctx, r, own, shares, k); err != nil {
+		return err
+	}
+	return linearGather(ctx, r, root, shares.in(dst), own)
+}

@@ -1,0 +1,35 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// linearReduceScatter leaves in dst, on rank r, the reduction of every rank's
+// chunk r of src. dst may be that chunk; the rest of src stays as it is.
+//
+// Rank 0 takes all vectors, in rank order, and hands out the chunks: linearReduce
+// and linearScatter. It is the baseline that others are measured against. With
+// three ranks:
+//
+//	         step 0    step 1    step 2   step 3
+//	rank 0                       → 1      → 2
+//	rank 1   1 → 0
+//	rank 2             2 → 0
+//
+// Cost: 2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ, and m bytes of scratch memory on rank 0.
+//
+// Shares are folded in the order 0, 1, …, n-1, each into what has gathered so far:
+// the bits are those of a serial loop over the ranks. Op need not commute.
+func linearReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
+	var all chunks
+	if r.Rank() == 0 {
+		all = src.in(r.Scratch(len(src.buf)))
+	}
+	if err := linearReduce(ctx, r, 0, all.buf, src.buf, k); err != nil {
+		return err
+	}
+	return linearScatter(ctx, r, 0, dst, all)
+}

@@ -1,0 +1,53 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// ringReduceScatter leaves on rank r the reduction of every rank's chunk r.
+//
+// A chunk makes one lap: it starts just after its owner, gathers each rank's
+// share as it passes, and comes home complete. With four ranks:
+//
+//	          step 0   step 1   step 2
+//	chunk 0   1 → 2    2 → 3    3 → 0
+//	chunk 1   2 → 3    3 → 0    0 → 1
+//	chunk 2   3 → 0    0 → 1    1 → 2
+//	chunk 3   0 → 1    1 → 2    2 → 3
+//
+// Cost: (n-1)α + m(n-1)/n (β+γ).
+//
+// Shares are folded into chunk r in the order r+1, r+2, …, r, each into what has
+// gathered so far. The order depends on n alone, so equal runs give equal bits.
+// It is not rank order, so op must commute. The rest of buf is left half reduced.
+//
+// This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
+// optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	next, prev := mod(me+1, n), mod(me-1, n)
+
+	for step := range n - 1 {
+		leaving := buf.of(mod(me-1-step, n))
+		passing := buf.of(mod(me-2-step, n))
+		// passing = op(arrived, passing), segment by segment as it arrives
+		if err := r.ExchangeFold(ctx, next, leaving, prev, passing, k, p2p.Earlier); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ringReduceScatterTo is ringReduceScatter out of place, at the cost of a copy.
+func ringReduceScatterTo(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
+	work := src.in(r.Scratch(len(src.buf)))
+	copy(work.buf, src.buf)
+	if err := ringReduceScatter(ctx, r, work, k); err != nil {
+		return err
+	}
+	copy(dst, work.of(r.Rank()))
+	return nil
+}

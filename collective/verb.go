@@ -1,0 +1,71 @@
+package collective
+
+import "strings"
+
+// A Verb is a collective operation. Its numbers never change.
+type Verb uint8
+
+// The collective operations. Those that end in V take a count per rank.
+const (
+	VerbAllReduce      Verb = 1
+	VerbReduce         Verb = 2
+	VerbBroadcast      Verb = 3
+	VerbAllGather      Verb = 4
+	VerbAllGatherV     Verb = 5
+	VerbGather         Verb = 6
+	VerbGatherV        Verb = 7
+	VerbScatter        Verb = 8
+	VerbScatterV       Verb = 9
+	VerbReduceScatter  Verb = 10
+	VerbReduceScatterV Verb = 11
+	VerbAllToAll       Verb = 12
+	VerbAllToAllV      Verb = 13
+	VerbBarrier        Verb = 14
+)
+
+// verbNames are what programs, tables and TUTTI_ALGORITHM call the verbs.
+var verbNames = [...]string{
+	VerbAllReduce:      "allreduce",
+	VerbReduce:         "reduce",
+	VerbBroadcast:      "broadcast",
+	VerbAllGather:      "allgather",
+	VerbAllGatherV:     "allgatherv",
+	VerbGather:         "gather",
+	VerbGatherV:        "gatherv",
+	VerbScatter:        "scatter",
+	VerbScatterV:       "scatterv",
+	VerbReduceScatter:  "reduce_scatter",
+	VerbReduceScatterV: "reduce_scatterv",
+	VerbAllToAll:       "alltoall",
+	VerbAllToAllV:      "alltoallv",
+	VerbBarrier:        "barrier",
+}
+
+// Verbs lists every collective operation in the order of their numbers.
+func Verbs() []Verb {
+	var all []Verb
+	for v := range verbNames {
+		if v != 0 {
+			all = append(all, Verb(v))
+		}
+	}
+	return all
+}
+
+// String is the verb's name, "reduce_scatter"; "" for a Verb that is none.
+func (v Verb) String() string {
+	if int(v) >= len(verbNames) {
+		return ""
+	}
+	return verbNames[v]
+}
+
+// ParseVerb reads what String wrote. An unknown name gets fault.Misuse.
+func ParseVerb(name string) (Verb, error) {
+	for _, v := range Verbs() {
+		if v.String() == name {
+			return v, nil
+		}
+	}
+	return 0, misuse("collective.ParseVerb", "there is no collective %q; there are %s", name, strings.Join(verbNames[1:], ", "))
+}
