@@ -174,8 +174,8 @@ func beyondExposed(t *testing.T, mk Maker) {
 			if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {
 				t.Error("memory behind the exposed was written")
 			}
-			if len(far.sink.got) > 0 || s.err == nil {
-				t.Errorf("%d frames arrived, and Done got %v", len(far.sink.got), s.err)
+			if len(far.sink.got) > 0 {
+				t.Error("the frame arrived")
 			}
 		})
 	}

@@ -1,0 +1,258 @@
+package flaky
+
+import (
+	"context"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Abilities are found by type assertion, so a wrapper has to have exactly the
+// methods of what it wraps. Each ability is a type of its own here, and a
+// wrapper is the struct that embeds those it needs.
+
+type exposes struct{ c *conn }
+
+// Expose counts, and exposes.
+func (e exposes) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
+	c := e.c
+	err = c.around(Expose, func() error {
+		to, release, err = c.inner.(transport.Exposer).Expose(id, buf)
+		return err
+	})
+	if err != nil && release != nil {
+		release()
+		release = nil
+	}
+	return to, release, err
+}
+
+type gathers struct{ c *conn }
+
+// SendParts counts f and sends it, unless a rule says otherwise.
+func (g gathers) SendParts(f *transport.Frame, parts [][]byte) {
+	g.c.send(&held{Frame: *f, orig: f, parts: parts, gather: true}, Parts)
+}
+
+type parks struct{ c *conn }
+
+// Park counts, and parks. A cut ends it.
+func (p parks) Park(d time.Duration) (woken bool) {
+	err := p.c.around(Park, func() error {
+		woken = p.c.inner.(transport.Parker).Park(d)
+		return nil
+	})
+	return woken || err != nil
+}
+
+// Wake is not a step.
+func (p parks) Wake() { p.c.inner.(transport.Parker).Wake() }
+
+type admits struct{ c *conn }
+
+// Admit is not a step.
+func (a admits) Admit() { a.c.inner.(transport.Guest).Admit() }
+
+// around counts a step without bytes, and applies the rules due before and
+// after it. A cut before it is its error; one after it shows in the next step.
+func (c *conn) around(kind Kind, do func() error) error {
+	s := c.node.script
+	st := c.step(kind, nil)
+	due := s.count(st)
+	for _, i := range due {
+		if s.rules[i].moment == Before {
+			s.strike(i, st.From, c)
+		}
+	}
+	if err := c.failed(nil); err != nil {
+		return err
+	}
+	err := do()
+	for _, i := range due {
+		if m := s.rules[i].moment; m == Within || m == After {
+			s.strike(i, st.From, c)
+		}
+	}
+	return err
+}
+
+// able says whether a Conn is an Exposer, a Gatherer, a Parker.
+type able [3]bool
+
+// withAbilities is c with the methods that the wrapped Conn has beyond a Conn's.
+func (c *conn) withAbilities() transport.Conn {
+	_, x := c.inner.(transport.Exposer)
+	_, g := c.inner.(transport.Gatherer)
+	_, p := c.inner.(transport.Parker)
+	if _, guest := c.inner.(transport.Guest); guest {
+		return c.asGuest(able{x, g, p})
+	}
+	return c.asMember(able{x, g, p})
+}
+
+// asMember is a Conn without Admit. It is long because Go has no other way to
+// say "with these methods and no others".
+func (c *conn) asMember(is able) transport.Conn {
+	x, g, p := exposes{c}, gathers{c}, parks{c}
+	switch is {
+	case able{true, true, true}:
+		return struct {
+			*conn
+			exposes
+			gathers
+			parks
+		}{c, x, g, p}
+	case able{true, true, false}:
+		return struct {
+			*conn
+			exposes
+			gathers
+		}{c, x, g}
+	case able{true, false, true}:
+		return struct {
+			*conn
+			exposes
+			parks
+		}{c, x, p}
+	case able{true, false, false}:
+		return struct {
+			*conn
+			exposes
+		}{c, x}
+	case able{false, true, true}:
+		return struct {
+			*conn
+			gathers
+			parks
+		}{c, g, p}
+	case able{false, true, false}:
+		return struct {
+			*conn
+			gathers
+		}{c, g}
+	case able{false, false, true}:
+		return struct {
+			*conn
+			parks
+		}{c, p}
+	}
+	return c
+}
+
+// asGuest is a Conn with Admit.
+func (c *conn) asGuest(is able) transport.Conn {
+	x, g, p, a := exposes{c}, gathers{c}, parks{c}, admits{c}
+	switch is {
+	case able{true, true, true}:
+		return struct {
+			*conn
+			exposes
+			gathers
+			parks
+			admits
+		}{c, x, g, p, a}
+	case able{true, true, false}:
+		return struct {
+			*conn
+			exposes
+			gathers
+			admits
+		}{c, x, g, a}
+	case able{true, false, true}:
+		return struct {
+			*conn
+			exposes
+			parks
+			admits
+		}{c, x, p, a}
+	case able{true, false, false}:
+		return struct {
+			*conn
+			exposes
+			admits
+		}{c, x, a}
+	case able{false, true, true}:
+		return struct {
+			*conn
+			gathers
+			parks
+			admits
+		}{c, g, p, a}
+	case able{false, true, false}:
+		return struct {
+			*conn
+			gathers
+			admits
+		}{c, g, a}
+	case able{false, false, true}:
+		return struct {
+			*conn
+			parks
+			admits
+		}{c, p, a}
+	default:
+		return struct {
+			*conn
+			admits
+		}{c, a}
+	}
+}
+
+type shares struct{ n *node }
+
+// Share counts, and shares. A cut before it fails this rank's Share without
+// having come; one after it, when all have come. A Share has no Conn to cut.
+func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
+	script := s.n.script
+	due := script.count(Step{Kind: Share, From: s.n.number, To: Unknown})
+	for _, i := range due {
+		if script.rules[i].moment == Before {
+			script.strike(i, s.n.number, nil)
+			return nil, nil, failure(fault.LinkLost, script.rules[i].String(), nil)
+		}
+	}
+	mem, release, err := s.n.inner.(transport.Sharer).Share(ctx, name, ranks, size)
+	for _, i := range due {
+		if m := script.rules[i].moment; err == nil && (m == Within || m == After) {
+			release()
+			script.strike(i, s.n.number, nil)
+			return nil, nil, failure(fault.LinkLost, script.rules[i].String(), nil)
+		}
+	}
+	return mem, release, err
+}
+
+type greets struct{ n *node }
+
+// Prefix is what is wrapped's.
+func (g greets) Prefix(first []byte) bool { return g.n.inner.(transport.Greeter).Prefix(first) }
+
+// Proto is what is wrapped's.
+func (g greets) Proto() string { return g.n.inner.(transport.Greeter).Proto() }
+
+// withAbilities is n with the methods that the wrapped Transport has beyond a
+// Transport's.
+func (n *node) withAbilities() transport.Transport {
+	_, share := n.inner.(transport.Sharer)
+	_, greet := n.inner.(transport.Greeter)
+	switch {
+	case share && greet:
+		return struct {
+			*node
+			shares
+			greets
+		}{n, shares{n}, greets{n}}
+	case share:
+		return struct {
+			*node
+			shares
+		}{n, shares{n}}
+	case greet:
+		return struct {
+			*node
+			greets
+		}{n, greets{n}}
+	}
+	return n
+}

@@ -1,0 +1,272 @@
+package flaky
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A conn is a wrapped Conn; it implements transport.Conn. It keeps a line of its
+// own before the wrapped one's, so that frames leave in the order in which they
+// were counted, also when one is delayed.
+type conn struct {
+	node    *node
+	inner   transport.Conn
+	reading atomic.Bool // the role, so that the Sink can be wrapped
+	sink    sink        // of the Progress under way
+
+	mu      sync.Mutex // guards the rest; not held in calls of others
+	to      int
+	peer    *conn // the other end; nil if it is not known
+	err     error // the first: a rule's, or one that Progress of inner returned
+	closed  bool
+	line    []*held
+	pumping bool // a goroutine, or a timer, is at the line
+	timer   *time.Timer
+	sent    int         // frames given to inner
+	due     map[int]int // rules to apply to arriving frames, by the frame's number
+}
+
+// A held frame is a caller's frame as this package sends it.
+type held struct {
+	transport.Frame
+	parts  [][]byte
+	gather bool // by SendParts
+	orig   *transport.Frame
+	delay  time.Duration
+	due    []int // rules
+	err    error // what its Done is to get, because it is cut before it
+}
+
+func (n *node) unbound(to int) *conn { return &conn{node: n, to: to} }
+
+// newConn wraps inner. When the node has died it is cut from the start.
+func (n *node) newConn(inner transport.Conn, to int) *conn {
+	c := n.unbound(to)
+	c.bind(inner)
+	return c
+}
+
+func (c *conn) bind(inner transport.Conn) {
+	c.inner = inner
+	if !c.node.script.enter(c) {
+		c.cut(failure(fault.LinkLost, "use of a Conn", errDied))
+	}
+}
+
+// ends are the nodes at both ends.
+func (c *conn) step(kind Kind, head []byte) Step {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Step{Kind: kind, From: c.node.number, To: c.to, Head: head}
+}
+
+// Send counts f and sends it, unless a rule says otherwise.
+func (c *conn) Send(f *transport.Frame) {
+	kind := Frame
+	if f.To != (transport.Token{}) {
+		kind = Write
+	}
+	c.send(&held{Frame: *f, orig: f}, kind)
+}
+
+func (c *conn) send(h *held, kind Kind) {
+	h.Done = func(err error) { c.finished(h, err) }
+	s := c.node.script
+	for _, i := range s.count(c.step(kind, h.Head)) {
+		switch r := s.rules[i]; r.action {
+		case delay:
+			h.delay += r.by
+			s.fire(i)
+		case corruptHead:
+			if len(h.Head) > 0 {
+				h.Head = flipped(h.Head, r.step)
+				s.fire(i)
+			}
+		case corruptBody:
+			if h.corruptBody(r.step) {
+				s.fire(i)
+			}
+		default:
+			h.due = append(h.due, i)
+		}
+	}
+	c.mu.Lock()
+	c.line = append(c.line, h)
+	c.mu.Unlock()
+	c.pump()
+}
+
+// finished passes a Done on. What the wrapped Conn says of being closed is, after
+// a cut, what the cut was.
+func (c *conn) finished(h *held, err error) {
+	if err == nil {
+		err = h.err
+	} else {
+		if first := c.failed(nil); first != nil {
+			err = first
+		}
+	}
+	h.orig.Done(err)
+}
+
+// pump gives the line's frames to the wrapped Conn, one by one, unless another
+// goroutine, or a caller further up this one, is doing so.
+func (c *conn) pump() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pumping {
+		return
+	}
+	c.pumping = true
+	for len(c.line) > 0 {
+		h := c.line[0]
+		if h.delay > 0 && c.err == nil && !c.closed {
+			c.wait(h)
+			return // still pumping
+		}
+		c.line[0] = nil
+		c.line = c.line[1:]
+		c.sent++
+		number := c.sent
+		c.mu.Unlock()
+		c.pass(h, number)
+		c.mu.Lock()
+	}
+	c.pumping = false
+}
+
+// wait lets the line stand for the first frame's delay; c.mu is held.
+func (c *conn) wait(h *held) {
+	c.node.timers.Add(1)
+	d := h.delay
+	h.delay = 0
+	c.timer = time.AfterFunc(d, func() {
+		defer c.node.timers.Done()
+		c.resume()
+	})
+}
+
+// resume lets the line go on after a delay.
+func (c *conn) resume() {
+	c.mu.Lock()
+	c.timer = nil
+	c.pumping = false
+	c.mu.Unlock()
+	c.pump()
+}
+
+// pass sends the number-th frame of this Conn, with what its rules say.
+func (c *conn) pass(h *held, number int) {
+	s := c.node.script
+	for _, i := range h.due {
+		c.mu.Lock()
+		peer, err := c.peer, c.err
+		c.mu.Unlock()
+		switch {
+		case err != nil:
+		case peer != nil:
+			peer.expect(number, i)
+			if s.rules[i].moment == Before {
+				h.strip(failure(fault.LinkLost, s.rules[i].String(), nil))
+			}
+		case s.rules[i].moment == Before:
+			s.strike(i, c.node.number, c)
+		default:
+			defer s.strike(i, c.node.number, c)
+		}
+	}
+	err := c.failed(nil)
+	switch {
+	case err != nil:
+		h.Done(err)
+	case h.gather:
+		c.inner.(transport.Gatherer).SendParts(&h.Frame, h.parts)
+	default:
+		c.inner.Send(&h.Frame)
+	}
+}
+
+// strip leaves of a frame what tells the other end that it is there to be cut:
+// what was sent before it shall arrive, and nothing of it.
+func (h *held) strip(err error) {
+	h.err = err
+	h.Head, h.Body, h.To, h.parts, h.gather = nil, nil, transport.Token{}, nil, false
+}
+
+// expect has rule i applied when the number-th frame arrives here.
+func (c *conn) expect(number, i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.due == nil {
+		c.due = make(map[int]int)
+	}
+	c.due[number] = i
+}
+
+// cut ends this Conn with err, as if the wire had failed; the other end sees
+// what the wrapped transport shows of it.
+func (c *conn) cut(err error) {
+	c.mu.Lock()
+	if c.err == nil && !c.closed {
+		c.err = err
+	}
+	c.mu.Unlock()
+	c.inner.Close()
+	c.hurry()
+}
+
+// hurry ends a delay, because the line has nothing to wait for any more.
+func (c *conn) hurry() {
+	c.mu.Lock()
+	stopped := c.timer != nil && c.timer.Stop()
+	c.mu.Unlock()
+	if stopped {
+		c.resume()
+		c.node.timers.Done()
+	}
+}
+
+// Arm arms the wrapped Conn, which a cut closes, and so wakes.
+func (c *conn) Arm(ready func()) { c.inner.Arm(ready) }
+
+// Close closes the wrapped Conn.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.node.script.leave(c)
+	err := c.inner.Close()
+	c.hurry()
+	return err
+}
+
+// flipped is a copy of b, which is not empty, with one bit turned over, which one depends on k.
+func flipped(b []byte, k int) []byte {
+	b = slices.Clone(b)
+	bit := k * 7919 % (8 * len(b)) // any bit will do; a prime reaches all of them
+	b[bit/8] ^= 1 << (bit % 8)
+	return b
+}
+
+// corruptBody flips a bit of the body, in its first piece that has any; false
+// when none has.
+func (h *held) corruptBody(k int) bool {
+	if !h.gather {
+		h.parts = [][]byte{h.Body}
+	}
+	for i, p := range h.parts {
+		if len(p) == 0 {
+			continue
+		}
+		h.parts = slices.Clone(h.parts)
+		h.parts[i] = flipped(p, k)
+		h.Body = h.parts[i] // not looked at when it lies in parts
+		return true
+	}
+	return false
+}

@@ -1,0 +1,193 @@
+// Package flaky wraps a Transport and breaks it by a script: at the k-th step it
+// cuts a Conn, lets a whole node die, delays a frame or corrupts it. Suites run
+// once without a rule to count the steps, and then once for each k.
+//
+//	script := flaky.New(flaky.Options{Rules: []flaky.Rule{flaky.Cut(flaky.Within, 7).From(0)}})
+//	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
+//
+// A step is a frame that is sent, or one use of an ability: a write into exposed
+// memory, a frame sent in parts, an Expose, a Park, a Share. A node is a wrapped
+// Transport; its number is the caller's, who will take the rank. Only steps that
+// Options.Counts wants are counted, so that a suite can, say, leave handshakes
+// and heartbeats alone.
+//
+// An ability is there exactly when what is wrapped has it; see abilities.go.
+//
+// Which node an accepted Conn leads to is learnt by letting only one Dial at a
+// time reach each node. So both ends have to be wrapped by one Script, in one
+// process; towards others a rule's To never matches, and a cut Within or After a
+// frame comes as soon as the frame has been sent.
+//
+// A Script, and all that it wraps, may be used concurrently. Unlike what it
+// wraps, it allocates for each frame.
+package flaky
+
+import (
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Options say what a Script does. The zero Options count every step and break
+// nothing.
+type Options struct {
+	Rules  []Rule
+	Counts func(Step) bool // nil counts every step; short, called concurrently
+}
+
+// A Kind is what sort of step a Step is.
+type Kind uint8
+
+// The kinds of steps.
+const (
+	Frame  Kind = iota + 1 // Send
+	Write                  // Send into exposed memory
+	Parts                  // SendParts, also into exposed memory
+	Expose                 // Expose
+	Park                   // Park
+	Share                  // Share
+)
+
+// Unknown is the To of a step whose other end the Script does not wrap, and of
+// a Share, which has none.
+const Unknown = -1
+
+// A Step is what Counts is asked about.
+type Step struct {
+	Kind     Kind
+	From, To int    // nodes
+	Head     []byte // of a frame; not to be kept
+}
+
+// A Script counts the steps of the Transports that it wraps and applies its rules.
+type Script struct {
+	counts func(Step) bool
+
+	mu      sync.Mutex // guards the rest; taken last
+	rules   []Rule
+	matched []int // for each rule, the counted steps that it matches
+	fired   []bool
+	steps   int
+	dead    map[int]bool
+	servers map[string]*node // by the address they serve
+	conns   map[*conn]struct{}
+}
+
+// New makes a Script for one run; its counters are not reset.
+func New(o Options) *Script {
+	return &Script{
+		counts:  o.Counts,
+		rules:   o.Rules,
+		matched: make([]int, len(o.Rules)),
+		fired:   make([]bool, len(o.Rules)),
+		dead:    make(map[int]bool),
+		servers: make(map[string]*node),
+		conns:   make(map[*conn]struct{}),
+	}
+}
+
+// Steps is how many steps have been counted. A suite that cuts at each of them
+// must make sure that it is not 0.
+func (s *Script) Steps() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps
+}
+
+// Matched is how many of the counted steps rule i of the Options matches, by its
+// From and To.
+func (s *Script) Matched(i int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.matched[i]
+}
+
+// Fired reports whether rule i of the Options has done what it says.
+func (s *Script) Fired(i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fired[i]
+}
+
+// count counts a step and returns the rules that are due at it, by number.
+func (s *Script) count(st Step) (due []int) {
+	if s.counts != nil && !s.counts(st) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps++
+	for i, r := range s.rules {
+		if !r.matches(st) {
+			continue
+		}
+		if s.matched[i]++; s.matched[i] == r.step {
+			due = append(due, i)
+		}
+	}
+	return due
+}
+
+// fire notes that a rule has done what it says.
+func (s *Script) fire(i int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fired[i] = true
+}
+
+// strike cuts c, or lets the node that took the step die, as rule i says.
+func (s *Script) strike(i, from int, c *conn) {
+	s.fire(i)
+	err := failure(fault.LinkLost, s.rules[i].String(), nil)
+	if s.rules[i].action == cut {
+		if c != nil {
+			c.cut(err)
+		}
+		return
+	}
+	s.mu.Lock()
+	s.dead[from] = true
+	var all []*conn
+	for c := range s.conns {
+		if c.node.number == from {
+			all = append(all, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		c.cut(err)
+	}
+}
+
+// died reports whether a node has died by a rule.
+func (s *Script) died(node int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead[node]
+}
+
+// enter takes a Conn among those that die with their node; false when the node
+// is dead already.
+func (s *Script) enter(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead[c.node.number] {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Script) leave(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// failure is this package's error. A transport does not know ranks: Rank is -1.
+func failure(k fault.Kind, op string, err error) error {
+	return &fault.Error{Kind: k, Op: "flaky: " + op, Rank: -1, Err: err}
+}
+
+var _ transport.Transport = (*node)(nil)

@@ -1,0 +1,154 @@
+package flaky
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// meeting is how long a Dial waits for the other end's accept, so as to learn
+// which Conns belong together. After it the Conn works, but leads to Unknown.
+const meeting = 2 * time.Second
+
+// A node is a wrapped Transport; it implements transport.Transport.
+type node struct {
+	inner  transport.Transport
+	script *Script
+	number int
+
+	turn   chan struct{}  // one slot: whose Dial is on its way to this node
+	timers sync.WaitGroup // delays under way
+
+	mu     sync.Mutex // guards caller
+	caller *call      // the Dial whose turn it is
+}
+
+// A call is a Dial that waits for the end that the other node accepts.
+type call struct {
+	near *conn
+	met  chan struct{} // closed when near and the accepted Conn know each other
+}
+
+// Wrap makes t a node of that number. It has the abilities of t.
+func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
+	n := &node{inner: t, script: s, number: number, turn: make(chan struct{}, 1)}
+	return n.withAbilities()
+}
+
+// Name is what is wrapped's.
+func (n *node) Name() string { return n.inner.Name() }
+
+// Serve serves as what is wrapped, and wraps each Conn that comes.
+func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
+		c := n.newConn(inner, Unknown)
+		n.meet(c)
+		accept(c.withAbilities())
+	})
+	if err == nil {
+		n.script.mu.Lock()
+		defer n.script.mu.Unlock()
+		n.script.servers[addr] = n
+	}
+	return addr, err
+}
+
+// Dial dials as what is wrapped, unless one of both ends has died.
+func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	n.script.mu.Lock()
+	server := n.script.servers[addr]
+	n.script.mu.Unlock()
+	if n.script.died(n.number) || server != nil && n.script.died(server.number) {
+		return nil, failure(fault.Refused, "dial "+addr, errDied)
+	}
+	if server == nil {
+		inner, err := n.inner.Dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		return n.newConn(inner, Unknown).withAbilities(), nil
+	}
+	select {
+	case server.turn <- struct{}{}:
+	case <-ctx.Done(): // the wrapped Dial finds the words for it
+		return n.inner.Dial(ctx, addr)
+	}
+	defer func() { <-server.turn }()
+	return n.call(ctx, server, addr)
+}
+
+var errDied = errors.New("the node has died by a rule")
+
+// call dials a node whose turn is ours, and waits for the other end.
+func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {
+	c := &call{near: n.unbound(server.number), met: make(chan struct{})}
+	server.expect(c)
+	defer server.expect(nil)
+	inner, err := n.inner.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	c.near.bind(inner)
+	timer := time.NewTimer(meeting)
+	defer timer.Stop()
+	select {
+	case <-c.met:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return c.near.withAbilities(), nil
+}
+
+// expect sets the Dial whose turn it is; nil when it is over.
+func (n *node) expect(c *call) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.caller = c
+}
+
+// meet joins an accepted Conn with the one that the caller is about to get.
+func (n *node) meet(far *conn) {
+	n.mu.Lock()
+	c := n.caller
+	n.caller = nil
+	n.mu.Unlock()
+	if c == nil {
+		return
+	}
+	near := c.near
+	far.mu.Lock()
+	far.peer, far.to = near, near.node.number
+	far.mu.Unlock()
+	near.mu.Lock()
+	near.peer = far
+	near.mu.Unlock()
+	close(c.met)
+}
+
+// Close closes what is wrapped, once the delays under way have ended.
+func (n *node) Close() error {
+	n.script.mu.Lock()
+	var mine []*conn
+	for c := range n.script.conns {
+		if c.node == n {
+			mine = append(mine, c)
+		}
+	}
+	for addr, server := range n.script.servers {
+		if server == n {
+			delete(n.script.servers, addr)
+		}
+	}
+	n.script.mu.Unlock()
+	for _, c := range mine {
+		c.Close()
+	}
+	err := n.inner.Close()
+	n.timers.Wait()
+	return err
+}

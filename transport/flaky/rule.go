@@ -1,0 +1,183 @@
+package flaky
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A Moment is where in a step a cut falls.
+type Moment uint8
+
+// The moments. A step without bytes (Expose, Park, Share) has no middle: Within
+// is After there.
+const (
+	Before Moment = iota + 1 // nothing of the frame arrives
+	Within                   // it has begun to arrive and never completes
+	After                    // it arrives whole, and is the last
+)
+
+var momentNames = [...]string{Before: "before", Within: "within", After: "after"}
+
+// String is the moment's word in a rule.
+func (m Moment) String() string {
+	if int(m) >= len(momentNames) {
+		return "never"
+	}
+	return momentNames[m]
+}
+
+type action uint8
+
+const (
+	cut action = iota + 1
+	die
+	delay
+	corruptHead
+	corruptBody
+)
+
+var actionNames = [...]string{cut: "cut", die: "die", delay: "delay", corruptHead: "corrupt head", corruptBody: "corrupt body"}
+
+// A Rule says what happens at which step. It is a value, prints as one line, and
+// Parse reads that line:
+//
+//	cut before 7                 the Conn of the 7th counted step
+//	cut within 7 from 0 to 2     the 7th of those that node 0 takes towards node 2
+//	die after 7 from 1           all Conns of the node that takes it, now and later
+//	delay 7 by 5ms               that frame, and what is sent on its Conn meanwhile
+//	corrupt head 7               one bit of it
+//	corrupt body 7               one bit of it, where checksums are on
+type Rule struct {
+	action   action
+	moment   Moment // of cut and die
+	step     int    // from 1
+	by       time.Duration
+	from, to limit
+}
+
+// A limit restricts a rule to one node; the zero limit does not.
+type limit struct {
+	set  bool
+	node int
+}
+
+func (l limit) allows(node int) bool { return !l.set || l.node == node }
+
+// Cut fails the Conn of the k-th step, from 1, at both ends.
+func Cut(m Moment, k int) Rule { return Rule{action: cut, moment: m, step: k} }
+
+// Die fails every Conn of the node that takes the k-th step, and refuses its
+// dials and those to it from then on.
+func Die(m Moment, k int) Rule { return Rule{action: die, moment: m, step: k} }
+
+// Delay holds the k-th step, if it is a frame, for d; frames sent behind it on
+// its Conn wait with it.
+func Delay(k int, d time.Duration) Rule { return Rule{action: delay, step: k, by: d} }
+
+// CorruptHead flips one bit in the head of the k-th step, if it has one.
+func CorruptHead(k int) Rule { return Rule{action: corruptHead, step: k} }
+
+// CorruptBody flips one bit in the body of the k-th step, if it has one.
+func CorruptBody(k int) Rule { return Rule{action: corruptBody, step: k} }
+
+// From restricts the rule to steps that the node takes; only those count for k.
+func (r Rule) From(node int) Rule { r.from = limit{true, node}; return r }
+
+// To restricts the rule to steps towards the node; only those count for k.
+func (r Rule) To(node int) Rule { r.to = limit{true, node}; return r }
+
+func (r Rule) matches(st Step) bool { return r.from.allows(st.From) && r.to.allows(st.To) }
+
+// String is the line that Parse reads.
+func (r Rule) String() string {
+	if int(r.action) >= len(actionNames) || int(r.moment) >= len(momentNames) {
+		return "no rule"
+	}
+	words := []string{actionNames[r.action]}
+	if r.moment != 0 {
+		words = append(words, momentNames[r.moment])
+	}
+	words = append(words, strconv.Itoa(r.step))
+	if r.action == delay {
+		words = append(words, "by", r.by.String())
+	}
+	if r.from.set {
+		words = append(words, "from", strconv.Itoa(r.from.node))
+	}
+	if r.to.set {
+		words = append(words, "to", strconv.Itoa(r.to.node))
+	}
+	return strings.Join(words, " ")
+}
+
+// Parse reads a rule as String prints it. What it cannot read is fault.Misuse.
+func Parse(line string) (Rule, error) {
+	bad := func() (Rule, error) {
+		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("%q is not a rule", line))
+	}
+	words := strings.Fields(line)
+	r, words := parseAction(words)
+	if r.action == 0 || len(words)%2 == 0 {
+		return bad()
+	}
+	k, err := strconv.Atoi(words[0])
+	if err != nil || k < 1 {
+		return bad()
+	}
+	r.step = k
+	for words = words[1:]; len(words) > 0; words = words[2:] {
+		if !r.parsePair(words[0], words[1]) {
+			return bad()
+		}
+	}
+	if (r.by != 0) != (r.action == delay) {
+		return bad()
+	}
+	return r, nil
+}
+
+// parseAction reads the words before the step's number.
+func parseAction(words []string) (Rule, []string) {
+	if len(words) < 3 {
+		return Rule{}, nil
+	}
+	for a := cut; a <= corruptBody; a++ {
+		switch actionNames[a] {
+		case words[0] + " " + words[1]:
+			return Rule{action: a}, words[2:]
+		case words[0]:
+			if a == delay {
+				return Rule{action: a}, words[1:]
+			}
+			for m := Before; m <= After; m++ {
+				if momentNames[m] == words[1] {
+					return Rule{action: a, moment: m}, words[2:]
+				}
+			}
+		}
+	}
+	return Rule{}, nil
+}
+
+// parsePair reads one restriction, or a delay's length.
+func (r *Rule) parsePair(key, value string) bool {
+	if key == "by" {
+		d, err := time.ParseDuration(value)
+		r.by = d
+		return err == nil && d > 0
+	}
+	n, err := strconv.Atoi(value)
+	switch key {
+	case "from":
+		r.from = limit{true, n}
+	case "to":
+		r.to = limit{true, n}
+	default:
+		return false
+	}
+	return err == nil
+}

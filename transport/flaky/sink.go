@@ -1,0 +1,109 @@
+package flaky
+
+import "github.com/tutti-go/tutti/transport"
+
+// A sink stands between the wrapped Conn and the caller's Sink, and cuts in the
+// middle of a frame or behind it. It is used under the role.
+type sink struct {
+	c       *conn
+	in      transport.Sink
+	open    bool // a frame is arriving
+	arrived int  // frames begun
+	rule    int  // the one to apply to this frame, or -1
+	over    bool // the rule has been applied: nothing more goes up
+}
+
+// Progress lets the wrapped Conn move. After a cut it returns the cut's error; an
+// error that the wrapped Conn reported before the cut stays.
+func (c *conn) Progress(in transport.Sink) (transport.State, error) {
+	if !c.reading.CompareAndSwap(false, true) {
+		return transport.Busy, nil
+	}
+	defer c.reading.Store(false)
+	if err := c.failed(nil); err != nil {
+		return transport.Idle, err
+	}
+	c.sink.c, c.sink.in = c, in
+	state, err := c.inner.Progress(&c.sink)
+	c.sink.in = nil
+	if err != nil {
+		err = c.failed(err)
+	}
+	return state, err
+}
+
+// failed is the first error of this Conn, which err may now be.
+func (c *conn) failed(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	return c.err
+}
+
+// begin notes that a frame has begun, and whether a rule waits for it.
+func (s *sink) begin() {
+	s.open, s.rule = true, -1
+	s.arrived++
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if i, ok := s.c.due[s.arrived]; ok {
+		s.rule = i
+		delete(s.c.due, s.arrived)
+	}
+}
+
+// Place implements transport.Sink. An empty body is cut here, since nothing of
+// it could arrive before all of it.
+func (s *sink) Place(h transport.Header) []byte {
+	s.begin()
+	if s.is(Before) {
+		s.strike()
+		return nil
+	}
+	b := s.in.Place(h)
+	if h.Size == 0 && s.is(Within) {
+		s.strike()
+	}
+	return b
+}
+
+// Arrived implements transport.Sink. A frame to be cut within goes up by half.
+func (s *sink) Arrived(h transport.Header, n int) {
+	if s.over {
+		return
+	}
+	if !s.open {
+		s.begin() // it skipped Place
+	}
+	if s.is(Within) {
+		if half := min(n, h.Size/2); half > 0 {
+			s.in.Arrived(h, half)
+		}
+		s.strike()
+		return
+	}
+	s.in.Arrived(h, n)
+	if n == h.Size {
+		s.open = false
+		if s.rule >= 0 {
+			s.strike()
+		}
+	}
+}
+
+// is reports whether this frame is to be cut at that moment.
+func (s *sink) is(m Moment) bool {
+	return s.rule >= 0 && s.c.node.script.rules[s.rule].moment == m
+}
+
+// strike applies the rule: the step was the other end's.
+func (s *sink) strike() {
+	s.over = true
+	script, c := s.c.node.script, s.c
+	c.mu.Lock()
+	from := c.to
+	c.mu.Unlock()
+	script.strike(s.rule, from, c)
+}
