@@ -20,6 +20,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -44,8 +45,9 @@ type Hub struct {
 
 	exposures atomic.Uint64 // the last generation given to an exposure; see expose.go
 
-	mu     sync.Mutex // guards the rest
-	ends   []*Transport
+	mu     sync.Mutex         // guards the rest
+	ends   map[int]*Transport // by number, also those closed: a number is not given again
+	next   int                // no number below it is free
 	shares map[string]*gathering
 }
 
@@ -53,29 +55,53 @@ type Hub struct {
 func New() *Hub {
 	var id [8]byte
 	rand.Read(id[:]) // never fails since Go 1.24
-	return &Hub{id: hex.EncodeToString(id[:]), shares: make(map[string]*gathering)}
+	return &Hub{
+		id:     hex.EncodeToString(id[:]),
+		ends:   make(map[int]*Transport),
+		shares: make(map[string]*gathering),
+	}
 }
 
 // ID is a random text of 16 letters that no other Hub has, in any process. It
-// lets a rank tell whether an address was issued by the Hub it shares.
+// lets a rank tell whether an address was issued by the Hub that it is in itself.
 func (h *Hub) ID() string { return h.id }
 
-// Addr is the address that the n-th call of Transport, from 0, serves on.
+// Addr is the address that the Transport number n serves on.
 func (h *Hub) Addr(n int) string { return addrPrefix + strconv.Itoa(n) }
 
-// Transport makes the next rank's Transport. It holds nothing until it serves,
-// dials or shares; then it needs a Close.
+// Transport makes the Transport with the next number that no call of Transport
+// or Number has taken, from 0. It holds nothing until it serves, dials or shares;
+// then it needs a Close.
 func (h *Hub) Transport() *Transport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for h.ends[h.next] != nil {
+		h.next++
+	}
+	return h.make(h.next)
+}
+
+// Number makes the Transport number n, for ranks that come in any order. A
+// number that is taken, or was, is fault.Misuse.
+func (h *Hub) Number(n int) (*Transport, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n < 0 || h.ends[n] != nil {
+		return nil, failure(fault.Misuse, "transport", fmt.Errorf("number %d is not free", n))
+	}
+	return h.make(n), nil
+}
+
+// make is the Transport number n; h.mu is held.
+func (h *Hub) make(n int) *Transport {
 	t := &Transport{
 		hub:   h,
-		addr:  h.Addr(len(h.ends)),
+		addr:  h.Addr(n),
 		conns: make(map[*conn]struct{}),
 		done:  make(chan struct{}),
 	}
 	t.bell.L = &t.mu
-	h.ends = append(h.ends, t)
+	h.ends[n] = t
 	return t
 }
 
@@ -83,23 +109,12 @@ func (h *Hub) Transport() *Transport {
 func (h *Hub) find(addr string) *Transport {
 	digits, ok := strings.CutPrefix(addr, addrPrefix)
 	n, err := strconv.Atoi(digits)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !ok || err != nil || n < 0 || n >= len(h.ends) {
+	if !ok || err != nil {
 		return nil
 	}
-	return h.ends[n]
-}
-
-// forget drops a closed Transport; its number is not given again.
-func (h *Hub) forget(t *Transport) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := range h.ends {
-		if h.ends[i] == t {
-			h.ends[i] = nil
-		}
-	}
+	return h.ends[n]
 }
 
 // A Transport is one rank's end of a Hub. It implements transport.Transport and
@@ -138,7 +153,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 }
 
 // Dial opens a Conn to the Transport that serves addr. It never waits: an
-// address that nobody serves (yet) is fault.Refused.
+// address that nobody serves, yet or any more, is fault.Refused.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctxFailure(ctx, "dial "+addr); err != nil {
 		return nil, err
@@ -171,7 +186,6 @@ func (t *Transport) Close() error {
 	t.mu.Unlock()
 	if first {
 		close(t.done)
-		t.hub.forget(t)
 	}
 	for _, c := range open {
 		c.Close()

@@ -2,8 +2,10 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"testing"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -109,5 +111,24 @@ func BenchmarkOneWay(b *testing.B) {
 				far.Progress(sink)
 			}
 		})
+	}
+}
+
+func TestNumbersAreGivenOnce(t *testing.T) {
+	hub := New()
+	for _, n := range []int{1, 3} {
+		if _, err := hub.Number(n); err != nil {
+			t.Errorf("Number(%d): %v", n, err)
+		}
+	}
+	for _, want := range []string{"hub/0", "hub/2", "hub/4"} {
+		if got := hub.Transport().addr; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	for n := -1; n < 5; n++ {
+		if _, err := hub.Number(n); !errors.Is(err, fault.Misuse) {
+			t.Errorf("Number(%d) again: got %v, want %v", n, err, fault.Misuse)
+		}
 	}
 }

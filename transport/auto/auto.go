@@ -1,0 +1,177 @@
+// Package auto turns the name of a transport into the transport, and has one of
+// its own, "auto", that picks a wire for each pair of ranks. It is the only
+// package that knows all wires.
+//
+// A rank's address under "auto" lists every wire that it can be reached by:
+//
+//	address = wire *(";" wire)          at most transport.MaxAddr bytes
+//	wire    = "memory=" hub "/" addr    hub: the random ID of the memory.Hub
+//	        / "tcp=" host ":" port
+//	        / kind "=" addr             of a later version: skipped
+//
+// The rank that dials takes memory when it is in that very Hub, which only a rank
+// of the same process can be, for a Hub's ID is random; else tcp. A bare address,
+// as bootstrap knows rank 0's, is taken for tcp's.
+//
+// A transport that is named explicitly is used as it is, also within a process.
+package auto
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/grpc"
+	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// Name is the word that selects the Transport that picks.
+const Name = "auto"
+
+// Options is what the wires need. The zero Options are those of a process that
+// is one rank, without TLS.
+type Options struct {
+	Hub  *memory.Hub     // where the ranks of this process meet; nil: this rank is alone in it
+	Rank int             // this rank's number in the Hub
+	TLS  *tlsopt.Options // of tcp and grpc; nil: none
+	Log  *slog.Logger    // hears of strangers that grpc turns away; nil: nobody does
+}
+
+// New makes the transport of that name. A name that is none, and "memory"
+// without a Hub, are fault.Misuse; one that this build does not have is
+// fault.Refused.
+func New(name string, o Options) (transport.Transport, error) {
+	switch name {
+	case tcp.Name:
+		return tcp.New(tcp.Options{TLS: o.TLS}), nil
+	case grpc.Name:
+		return grpc.New(grpc.Options{TLS: o.TLS, Log: o.Log}), nil
+	case memory.Name:
+		m, err := o.memory()
+		if err == nil && m == nil {
+			err = failure(fault.Misuse, "transport memory",
+				errors.New("it joins the ranks of one process, and this rank is alone in its own"))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
+	case Name:
+		m, err := o.memory()
+		if err != nil {
+			return nil, err
+		}
+		p := &Picker{memory: m, tcp: tcp.New(tcp.Options{TLS: o.TLS})}
+		if m != nil {
+			p.hub = o.Hub.ID()
+		}
+		return p, nil
+	case "shm", "verbs", "grpc+verbs":
+		return nil, failure(fault.Refused, "transport "+name, errors.New("it is not built into this program"))
+	}
+	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
+		errors.New("there is none of that name: auto, memory, tcp, grpc"))
+}
+
+// memory is this rank's place in the Hub; nil without a Hub.
+func (o *Options) memory() (*memory.Transport, error) {
+	if o.Hub == nil {
+		return nil, nil
+	}
+	return o.Hub.Number(o.Rank)
+}
+
+// A Picker is the transport "auto". It implements transport.Transport and
+// transport.Greeter; all its methods may be called concurrently.
+//
+// It is no transport.Sharer, though memory is: whether ranks can share depends on
+// which they are, and a Sharer is asked without that.
+type Picker struct {
+	hub    string            // the ID of the Hub that memory is in
+	memory *memory.Transport // nil without a Hub
+	tcp    *tcp.Transport
+}
+
+// Name is "auto".
+func (p *Picker) Name() string { return Name }
+
+// Prefix reports whether a connection is tcp's, the one wire that listens.
+func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
+
+// Proto is tcp's.
+func (p *Picker) Proto() string { return p.tcp.Proto() }
+
+// Serve serves on every wire and returns the list of their addresses. in is
+// tcp's; without one, which only a world inside one process can do without,
+// there is no tcp.
+func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	var wires []string
+	if p.memory != nil {
+		addr, err := p.memory.Serve(nil, accept)
+		if err != nil {
+			return "", err
+		}
+		wires = append(wires, memory.Name+"="+p.hub+"/"+addr)
+	}
+	if in != nil || p.memory == nil {
+		addr, err := p.tcp.Serve(in, accept)
+		if err != nil {
+			return "", err
+		}
+		wires = append(wires, tcp.Name+"="+addr)
+	}
+	list := strings.Join(wires, ";")
+	if len(list) > transport.MaxAddr {
+		return "", failure(fault.Exhausted, "serve",
+			fmt.Errorf("the address %q has %d bytes, of at most %d", list, len(list), transport.MaxAddr))
+	}
+	return list, nil
+}
+
+// Dial opens a Conn over the wire that Explain names. If that fails it tries no
+// other: two ranks are to meet on the same wire whoever dials.
+func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c := p.pick(addr)
+	switch c.kind {
+	case memory.Name:
+		return p.memory.Dial(ctx, c.addr)
+	case tcp.Name:
+		return p.tcp.Dial(ctx, c.addr)
+	}
+	return nil, failure(fault.Refused, fmt.Sprintf("dial %q", addr), errors.New(c.why))
+}
+
+// Explain says in one line which wire Dial takes to addr, and why.
+func (p *Picker) Explain(addr string) string {
+	c := p.pick(addr)
+	if c.kind == "" {
+		return "no wire: " + c.why
+	}
+	return c.kind + ": " + c.why
+}
+
+// Close closes every wire.
+func (p *Picker) Close() error {
+	err := p.tcp.Close()
+	if p.memory != nil {
+		err = errors.Join(p.memory.Close(), err)
+	}
+	return err
+}
+
+// failure is this package's error. A transport does not know ranks: Rank is -1.
+func failure(k fault.Kind, op string, err error) error {
+	return &fault.Error{Kind: k, Op: op, Rank: -1, Err: err}
+}
+
+var (
+	_ transport.Transport = (*Picker)(nil)
+	_ transport.Greeter   = (*Picker)(nil)
+)

@@ -1,0 +1,146 @@
+package auto
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/transporttest"
+)
+
+func listen(tb testing.TB) net.Listener {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+func node(tb testing.TB, name string, o Options, l net.Listener) transporttest.Node {
+	tb.Helper()
+	t, err := New(name, o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return transporttest.Node{Transport: t, Listener: l}
+}
+
+func TestAutoKeepsTheContract(t *testing.T) {
+	t.Run("within a process", func(t *testing.T) {
+		transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
+			hub := memory.New()
+			for i := range n {
+				nodes = append(nodes, node(tb, "auto", Options{Hub: hub, Rank: i}, listen(tb)))
+			}
+			return nodes
+		})
+	})
+	t.Run("between processes", func(t *testing.T) {
+		transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
+			for range n {
+				nodes = append(nodes, node(tb, "auto", Options{Hub: memory.New()}, listen(tb)))
+			}
+			return nodes
+		})
+	})
+}
+
+// serve makes a served transport, closed at the test's end, and its address.
+func serve(t *testing.T, name string, o Options, l net.Listener) (transport.Transport, string) {
+	t.Helper()
+	n := node(t, name, o, l)
+	addr, err := n.Transport.Serve(n.Listener, func(transport.Conn) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Transport.Close() })
+	return n.Transport, addr
+}
+
+func TestChoiceIsExplained(t *testing.T) {
+	hub := memory.New()
+	me, mine := serve(t, "auto", Options{Hub: hub, Rank: 0}, listen(t))
+	_, sibling := serve(t, "auto", Options{Hub: hub, Rank: 1}, listen(t))
+	_, noPort := serve(t, "auto", Options{Hub: hub, Rank: 2}, nil)
+	_, stranger := serve(t, "auto", Options{Hub: memory.New()}, listen(t))
+	_, single := serve(t, "auto", Options{}, listen(t))
+	for _, tc := range []struct{ name, addr, want string }{
+		{"itself", mine, "memory: the same process"},
+		{"a sibling", sibling, "memory: the same process"},
+		{"a sibling without a port", noPort, "memory: the same process"},
+		{"another process", stranger, "tcp: another process"},
+		{"a process of one rank", single, "tcp: the peer does not offer memory"},
+		{"rank 0 as bootstrap knows it", "127.0.0.1:5000", "tcp: a bare address"},
+		{"a later version", "shm=/x;tcp=127.0.0.1:5000;quic=?", "tcp: the peer does not offer memory"},
+		{"another hub only", "memory=0123456789abcdef/hub/0", "no wire: another process, and there is no tcp"},
+		{"nothing known", "shm=/x", "no wire: the peer does not offer memory, and there is no tcp"},
+		{"nothing", "", `no wire: "" is not kind=address`},
+		{"a broken list", "tcp=127.0.0.1:5000;", `no wire: "" is not kind=address`},
+		{"too long", "tcp=" + strings.Repeat("x", 509), "no wire: the address has 513 bytes, of at most 512"},
+	} {
+		if got := me.(*Picker).Explain(tc.addr); got != tc.want {
+			t.Errorf("%s (%.80q): got %q, want %q", tc.name, tc.addr, got, tc.want)
+		}
+		if !strings.HasPrefix(tc.want, "no wire") {
+			continue
+		}
+		if _, err := me.Dial(context.Background(), tc.addr); !errors.Is(err, fault.Refused) {
+			t.Errorf("dial to %s: got %v, want %v", tc.name, err, fault.Refused)
+		}
+	}
+}
+
+func TestNamedTransportIsUsedWithinAProcess(t *testing.T) {
+	hub := memory.New()
+	for i, tc := range []struct {
+		name     string
+		listener bool
+		sharer   bool
+	}{{"tcp", true, false}, {"grpc", true, false}, {"memory", false, true}} {
+		var l net.Listener
+		if tc.listener {
+			l = listen(t)
+		}
+		got, addr := serve(t, tc.name, Options{Hub: hub, Rank: i}, l)
+		if _, sharer := got.(transport.Sharer); got.Name() != tc.name || strings.Contains(addr, "=") || sharer != tc.sharer {
+			t.Errorf("New(%q): got %s at %q, a Sharer: %v", tc.name, got.Name(), addr, sharer)
+		}
+	}
+}
+
+func TestNameThatCannotBeIsRefused(t *testing.T) {
+	hub := memory.New()
+	hub.Transport()
+	for _, name := range []string{"memory", "auto"} {
+		if tr, err := New(name, Options{Hub: hub}); !errors.Is(err, fault.Misuse) || tr != nil {
+			t.Errorf("New(%q) with a number that is taken: got %v, %v, want %v", name, tr, err, fault.Misuse)
+		}
+	}
+	for name, want := range map[string]fault.Kind{
+		"": fault.Misuse, "tpc": fault.Misuse, "TCP": fault.Misuse, "memory": fault.Misuse,
+		"shm": fault.Refused, "verbs": fault.Refused, "grpc+verbs": fault.Refused,
+	} {
+		tr, err := New(name, Options{})
+		if !errors.Is(err, want) || tr != nil {
+			t.Errorf("New(%q): got %v, %v, want %v", name, tr, err, want)
+		}
+	}
+}
+
+func FuzzPick(f *testing.F) {
+	f.Add("memory=0123456789abcdef/hub/0;tcp=127.0.0.1:5000")
+	f.Add("127.0.0.1:5000")
+	f.Fuzz(func(t *testing.T, addr string) {
+		p := &Picker{}
+		c := p.pick(addr)
+		if c.kind == "memory" || c.kind != "" && c.addr == "" || c.why == "" {
+			t.Errorf("%q: got %+v", addr, c)
+		}
+	})
+}
