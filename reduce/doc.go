@@ -13,13 +13,23 @@
 //
 // Every other pair is refused with fault.Misuse, before anything is sent.
 //
-//	operator                           ints  uints  float16/32/64, bfloat16  complex  bool  loc
-//	sum, prod                          yes   yes    yes                      yes      -     -
-//	mean                               -     -      yes                      yes      -     -
-//	min, max                           yes   yes    yes                      -        -     -
-//	minloc, maxloc                     -     -      -                        -        -     yes
-//	logical_and, logical_or, …_xor     yes   yes    -                        -        yes   -
-//	bit_and, bit_or, bit_xor           yes   yes    -                        -        yes   -
+//	operator     int  uint  float  complex  bool  loc
+//	sum          yes  yes   yes    yes      -     -
+//	prod         yes  yes   yes    yes      -     -
+//	mean         -    -     yes    yes      -     -
+//	min          yes  yes   yes    -        -     -
+//	max          yes  yes   yes    -        -     -
+//	minloc       -    -     -      -        -     yes
+//	maxloc       -    -     -      -        -     yes
+//	logical_and  yes  yes   -      -        yes   -
+//	logical_or   yes  yes   -      -        yes   -
+//	logical_xor  yes  yes   -      -        yes   -
+//	bit_and      yes  yes   -      -        yes   -
+//	bit_or       yes  yes   -      -        yes   -
+//	bit_xor      yes  yes   -      -        yes   -
+//
+// Each word stands for all its sizes; float is float16, bfloat16, float32 and
+// float64.
 //
 // # What the operators mean
 //
