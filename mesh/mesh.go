@@ -3,8 +3,11 @@ package mesh
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -26,8 +29,12 @@ const MaxFlood = 3 << 10
 // MaxCall is the most bytes of a last call that travel with a heartbeat.
 const MaxCall = 200
 
-// A Config says who a rank is and how it reaches the others. Rank, Size and
-// Transport must be set, and of Root and Peers one, unless Size is 1.
+// MaxSize is the most ranks a job may have: a question names the ranks it is for
+// by a bit each, beside MaxFlood bytes.
+const MaxSize = 8 * (maxBody - MaxFlood)
+
+// A Config says who a rank is and how it reaches the others. Size, Transport and,
+// unless Size is 1, Root or Peers must be set.
 type Config struct {
 	Rank, Size  int
 	Job         string              // equal on all ranks of a job, different between jobs
@@ -38,7 +45,7 @@ type Config struct {
 	TLS         *tls.Config         // the server's side of TLS on Listener; nil: plain connections
 	Root        string              // where rank 0 can be reached: addresses are exchanged there
 	Peers       []string            // all ranks' addresses, when they are known beforehand
-	Host        string              // the name to report for this rank's host, at most 255 bytes
+	Host        string              // the name to report for this rank's host, at most 64 bytes
 	BodySums    bool                // bodies carry a checksum; must be equal on all ranks
 	InProcess   bool                // the ranks are goroutines of this process
 	Heartbeat   time.Duration       // between two signs of life; 0: DefaultHeartbeat
@@ -51,8 +58,8 @@ type Config struct {
 
 // Events is what a Mesh tells the layer above. All methods run on the Mesh's
 // control goroutine, one at a time: they are short and never block, and may call
-// Flood, Suspect and Verdict. They may come before Start has returned, and stop
-// when Close returns.
+// Flood, Suspect and Verdict, but not Ask or Close. They may come before Start
+// has returned, and stop when Close returns.
 type Events interface {
 	// Verdict says who failed: fault.PeerLost, fault.LinkLost, or what a rank
 	// announced by Mesh.Verdict. e.Peers names the blamed, and e is the same on
@@ -60,11 +67,12 @@ type Events interface {
 	Verdict(e *fault.Error)
 	// Goodbye says that a rank has closed in order.
 	Goodbye(rank int)
-	// Flooded brings another rank's Flood. body is the callee's to keep.
+	// Flooded brings another rank's Flood. body may be kept, and not changed.
 	Flooded(from int, kind byte, body []byte)
 	// Question answers an Ask; nil is silence. At most MaxFlood bytes are sent.
 	Question(from int, q []byte) []byte
-	// LastCall is what this rank does or did last, for heartbeats.
+	// LastCall is what this rank does or did last, for heartbeats; MaxCall bytes
+	// of it are sent.
 	LastCall() string
 }
 
@@ -72,8 +80,8 @@ type Events interface {
 type Answer struct {
 	Rank   int
 	Body   []byte        // the rank's own words; nil when there are none
-	Last   string        // its last call, as its heartbeats told
-	Silent time.Duration // for how long nothing was heard of it; 0 when it answered
+	Last   string        // of a silent rank: its last call, as its heartbeats told its neighbours
+	Silent time.Duration // of a silent rank: for how long its neighbours have heard nothing
 }
 
 // A Mesh is one rank's place among its peers. All methods may be called by
@@ -81,12 +89,31 @@ type Answer struct {
 type Mesh struct {
 	cfg       Config
 	log       *slog.Logger
+	id        identity
 	inProcess bool // the ranks are goroutines of this process
 	crowded   bool // more ranks than cores share this host; written before Start returns
 	links     links
+	control   *control
+	gathering *gathering // rank 0's, when addresses are exchanged; else nil
+	front     *front     // nil without a listener
+
+	ctx    context.Context // ends when the Mesh shuts down
+	cancel context.CancelFunc
+	work   sync.WaitGroup // handshakes and dials; see spawn
+	once   sync.Once      // Close
+	closed error          // what Close returned
 
 	mu    sync.Mutex // guards the rest
-	hosts []string
+	ended bool       // nothing is spawned any more
+	peers []peer
+}
+
+// A peer is what dials and handshakes need to know of a rank.
+type peer struct {
+	record
+	instance uint64       // the process that has proven to be this rank; 0: none yet
+	lost     *fault.Error // the verdict that gave it up
+	gone     bool         // it has closed in order, or this rank has said so itself
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size: it serves, learns the
@@ -96,7 +123,203 @@ type Mesh struct {
 // PeerLost when one died on the way. After an error nothing is left running,
 // and the Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
-	return nil, fault.New(fault.Misuse, "init", cfg.Rank, "not built yet")
+	if err := cfg.complete(); err != nil {
+		if cfg.Listener != nil {
+			cfg.Listener.Close()
+		}
+		if cfg.Transport != nil {
+			cfg.Transport.Close()
+		}
+		return nil, err
+	}
+	m := newMesh(cfg)
+	if err := m.start(ctx); err != nil {
+		m.shutDown(err)
+		return nil, err
+	}
+	return m, nil
+}
+
+// complete fills in what was left out, and finds what is wrong.
+func (cfg *Config) complete() error {
+	wrong := func(format string, args ...any) error {
+		return fault.New(fault.Misuse, "init", cfg.Rank, format, args...)
+	}
+	switch {
+	case cfg.Size < 1 || cfg.Size > MaxSize:
+		return wrong("%d ranks, of at least 1 and at most %d", cfg.Size, MaxSize)
+	case cfg.Rank < 0 || cfg.Rank >= cfg.Size:
+		return wrong("rank %d is none of 0 to %d", cfg.Rank, cfg.Size-1)
+	case cfg.Transport == nil:
+		return wrong("no transport")
+	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
+		return wrong("no root, and %d addresses for %d ranks", len(cfg.Peers), cfg.Size)
+	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0:
+		return wrong("a negative time")
+	}
+	for _, d := range []struct {
+		value *time.Duration
+		usual time.Duration
+	}{{&cfg.Heartbeat, DefaultHeartbeat}, {&cfg.Silence, DefaultSilence}, {&cfg.Stall, DefaultStall}} {
+		if *d.value == 0 {
+			*d.value = d.usual
+		}
+	}
+	if cfg.Silence < 2*cfg.Heartbeat {
+		return wrong("a silence of %v is shorter than two heartbeats of %v", cfg.Silence, cfg.Heartbeat)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	if cfg.Events == nil {
+		cfg.Events = nobody{}
+	}
+	cfg.Host = clip(cfg.Host, maxHost)
+	return nil
+}
+
+func newMesh(cfg Config) *Mesh {
+	m := &Mesh{
+		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: identify(cfg), inProcess: cfg.InProcess,
+		peers: make([]peer, cfg.Size),
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.control = newControl(m)
+	if cfg.Root != "" && cfg.Rank == 0 {
+		m.gathering = newGathering(cfg.Size)
+	}
+	for r, addr := range cfg.Peers {
+		if r < cfg.Size {
+			m.peers[r].addr = addr
+		}
+	}
+	m.peers[cfg.Rank].host = cfg.Host
+	m.links.init(m)
+	return m
+}
+
+func (m *Mesh) start(ctx context.Context) error {
+	addr, err := m.serve(ctx)
+	if err != nil {
+		return m.failure(fault.Refused, err)
+	}
+	if m.cfg.Root != "" {
+		if err := m.exchange(ctx, record{addr, m.cfg.Host}); err != nil {
+			return err
+		}
+	}
+	m.control.begin(m.cfg.Root != "")
+	return m.control.await(ctx)
+}
+
+// serve opens the front and lets the transport accept; it returns the address.
+func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
+	var in net.Listener
+	if m.cfg.Listener != nil {
+		m.front = openFront(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log)
+		in = m.front.door(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
+	}
+	return m.cfg.Transport.Serve(in, m.accept)
+}
+
+// outward is the address under which others reach a listener. One that listens on
+// all interfaces is reached by the one that leads to root; finding out sends
+// nothing but perhaps a question to the resolver.
+func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
+	ta, ok := addr.(*net.TCPAddr)
+	if !ok || !ta.IP.IsUnspecified() {
+		return addr
+	}
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "udp", root)
+	if err != nil {
+		return addr
+	}
+	defer nc.Close()
+	ua, ok := nc.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return addr
+	}
+	return &net.TCPAddr{IP: ua.IP, Port: ta.Port, Zone: ua.Zone}
+}
+
+// exchange learns all ranks' addresses and hosts from rank 0.
+func (m *Mesh) exchange(ctx context.Context, own record) error {
+	if own.size() > maxRecord {
+		return m.failure(fault.Misuse, fmt.Errorf("an address record of %d bytes, of at most %d", own.size(), maxRecord))
+	}
+	var records []record
+	var err error
+	if m.cfg.Rank == 0 {
+		records, err = m.gather(ctx, own)
+	} else {
+		records, err = m.join(ctx, own)
+	}
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r := range m.peers {
+		m.peers[r].record = records[r]
+	}
+	return nil
+}
+
+// failure is an error of Start.
+func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
+	e := &fault.Error{Kind: k, Op: "init", Rank: m.cfg.Rank, Err: err}
+	var cause *fault.Error
+	if errors.As(err, &cause) {
+		e.Kind = cause.Kind
+	}
+	return e
+}
+
+// spawn runs f on a goroutine that shutDown waits for; f ends when m.ctx does.
+// It reports false, without running f, when the Mesh has shut down.
+func (m *Mesh) spawn(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return false
+	}
+	m.work.Go(f)
+	return true
+}
+
+// shutDown ends everything, in the order in which it hangs together.
+func (m *Mesh) shutDown(why error) {
+	m.mu.Lock()
+	m.ended = true
+	m.mu.Unlock()
+	m.cancel()
+	if m.gathering != nil {
+		m.gathering.end()
+	}
+	m.links.close(why)
+	m.control.stop()
+	if m.front != nil {
+		m.front.Close()
+	} else if m.cfg.Listener != nil {
+		m.cfg.Listener.Close()
+	}
+	m.cfg.Transport.Close()
+	m.work.Wait()
+}
+
+// Close says goodbye, waits until the neighbours have heard it (or are gone, or
+// ctx has ended, which is its error), and closes everything. Later calls return
+// what the first one did.
+func (m *Mesh) Close(ctx context.Context) error {
+	m.once.Do(func() {
+		m.mu.Lock()
+		m.peers[m.cfg.Rank].gone = true
+		m.mu.Unlock()
+		m.closed = m.control.leave(ctx)
+		m.shutDown(fault.New(fault.Closed, "close", m.cfg.Rank, "this rank has closed"))
+	})
+	return m.closed
 }
 
 // Rank is this process's rank.
@@ -109,30 +332,14 @@ func (m *Mesh) Size() int { return m.cfg.Size }
 func (m *Mesh) Host(rank int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.hosts[rank]
+	return m.peers[rank].host
 }
 
-// Flood sends body to every live rank but this one, once each, in no order that
-// floods of other calls could rely on. body is copied; more than MaxFlood bytes
-// are a bug of the caller's, and are not sent.
-func (m *Mesh) Flood(kind byte, body []byte) {}
+// nobody listens to events.
+type nobody struct{}
 
-// Ask puts a question to ranks, each once, and returns one Answer for each, in
-// their order. It returns when all have answered or are known to be gone, after
-// about a second at the latest (a rank that is silent is answered for by what
-// its neighbours know), or when ctx ends.
-func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer { return nil }
-
-// Suspect says that this rank's data Conn to rank broke. Within a second a
-// verdict follows, about the rank or about the link, unless the rank turns out to
-// have said goodbye.
-func (m *Mesh) Suspect(rank int, cause error) {}
-
-// Verdict announces e to all ranks, this one included: a panic, an abort, an
-// exit without Close. The first verdict wins; of several that cross on their
-// way, all ranks hear the one about the lowest rank first.
-func (m *Mesh) Verdict(e *fault.Error) {}
-
-// Close says goodbye, waits until the neighbours have heard it (or are gone, or
-// ctx has ended), and closes everything. Later calls return the first one's error.
-func (m *Mesh) Close(ctx context.Context) error { return nil }
+func (nobody) Verdict(*fault.Error)        {}
+func (nobody) Goodbye(int)                 {}
+func (nobody) Flooded(int, byte, []byte)   {}
+func (nobody) Question(int, []byte) []byte { return nil }
+func (nobody) LastCall() string            { return "" }

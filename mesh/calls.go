@@ -1,0 +1,94 @@
+package mesh
+
+import (
+	"context"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh/membership"
+)
+
+// Flood sends body to every live rank but this one, once each, in no order that
+// floods of other calls could rely on. body is copied. More than MaxFlood bytes,
+// or thousands of floods at once, are a bug of the caller's; they are not sent,
+// and logged.
+func (m *Mesh) Flood(kind byte, body []byte) {
+	if len(body) > MaxFlood || m.control.full() {
+		m.log.Error("a flood is dropped", "bytes", len(body), "most", MaxFlood)
+		return
+	}
+	body = append([]byte(nil), body...)
+	m.control.post(func(c *control) { c.step(membership.Flood{Code: kind, Body: body}) })
+}
+
+// Ask puts a question to ranks and returns one Answer for each, in their order. It
+// returns when all have answered or are known to be gone, after about a second at
+// the latest (a silent rank is answered for by its neighbours), or when ctx ends.
+// A question of more than MaxFlood bytes is not put, and has no answers.
+func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
+	answers := make([]Answer, len(ranks))
+	var asked []int
+	var place []int
+	for i, r := range ranks {
+		answers[i].Rank = r
+		if r >= 0 && r < m.cfg.Size && len(question) <= MaxFlood {
+			asked, place = append(asked, r), append(place, i)
+		}
+	}
+	if len(asked) == 0 {
+		return answers
+	}
+	question = append([]byte(nil), question...)
+	for i, x := range m.control.ask(ctx, asked, question) {
+		a := &answers[place[i]]
+		a.Body, a.Last, a.Silent = x.Body, printable([]byte(x.Last)), time.Duration(x.Silent)
+	}
+	return answers
+}
+
+// ask puts a question and waits for what the State makes of it.
+func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.Reached {
+	ch := make(chan []membership.Reached, 1)
+	ticket := c.ticket.Add(1)
+	c.post(func(c *control) {
+		c.waits[ticket] = ch
+		c.step(membership.Question{Ticket: ticket, Ranks: ranks, Body: question})
+	})
+	select {
+	case got := <-ch:
+		return got
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+	}
+	c.post(func(c *control) { c.step(membership.Forget{Ticket: ticket}) })
+	select {
+	case got := <-ch:
+		return got
+	case <-c.gone:
+		return nil
+	}
+}
+
+// Suspect says that this rank's data Conn to rank broke. Within a second a
+// verdict follows, about the rank or about the link, unless the rank turns out to
+// have said goodbye.
+func (m *Mesh) Suspect(rank int, cause error) {
+	why := "a data connection broke"
+	if cause != nil {
+		why = cause.Error()
+	}
+	m.control.post(func(c *control) { c.step(membership.Suspect{Rank: rank, Cause: why}) })
+}
+
+// Verdict announces e to all ranks, this one included: a panic, an abort, an
+// exit without Close. The first verdict wins; of several that cross on their way,
+// all ranks hear the one about the lowest rank first, and the others after it. A
+// fault.PeerLost that names this rank says that it is about to end: its links may
+// break then without another verdict.
+func (m *Mesh) Verdict(e *fault.Error) {
+	if e == nil {
+		return
+	}
+	m.control.post(func(c *control) { c.step(membership.Announce{Err: e}) })
+}

@@ -1,0 +1,400 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh/membership"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Bounds of the control goroutine's queues.
+const (
+	maxPosted  = 4096      // things asked of it; floods beyond are dropped, with a warning
+	maxQueued  = 512 << 10 // bytes on their way to one peer; more is dropped until it takes some
+	framesTurn = 64        // frames taken from one link before the others have their turn
+)
+
+// abandonTime is how long a start that failed waits for all ranks to agree why.
+const abandonTime = 600 * time.Millisecond
+
+// A control is the one goroutine that knows who belongs to the job. It owns the
+// membership State and the control links, never waits for a Conn or for the layer
+// above, and is reached through post only.
+type control struct {
+	m     *Mesh
+	start time.Time
+	wake  chan struct{} // one slot
+	quit  chan struct{} // closed by stop
+	gone  chan struct{} // closed when the goroutine has ended, or never was
+
+	mu      sync.Mutex // guards the next four
+	posted  []func(*control)
+	running bool
+	stopped bool
+	dials   []bool // by rank: a dial of ours is under way
+
+	ready  chan struct{}     // closed when all ranks have started
+	failed chan *fault.Error // the first verdict before that; one slot
+	left   chan struct{}     // closed when the goodbye was heard
+	ticket atomic.Uint64     // the last question's
+
+	// The goroutine's own.
+	state *membership.State
+	later []membership.Input // what is to be stepped next
+	busy  bool               // in step
+	links []*controlLink     // by rank
+	dying []*controlLink
+	waits map[uint64]chan []membership.Reached
+}
+
+func newControl(m *Mesh) *control {
+	return &control{
+		m: m, start: time.Now(),
+		wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
+		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
+		dials: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
+		waits: make(map[uint64]chan []membership.Reached),
+	}
+}
+
+// begin starts the goroutine. What was posted before waits for it.
+func (c *control) begin(joined bool) {
+	cfg := &c.m.cfg
+	c.state = membership.New(membership.Config{
+		Me: cfg.Rank, Size: cfg.Size, Host: cfg.Host, Joined: joined,
+		Heartbeat: membership.Span(cfg.Heartbeat), Silence: membership.Span(cfg.Silence),
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped {
+		c.running = true
+		go c.run()
+	}
+}
+
+// stop ends the goroutine and waits for it. It must not be called from there.
+func (c *control) stop() {
+	c.mu.Lock()
+	first, running := !c.stopped, c.running
+	c.stopped = true
+	c.mu.Unlock()
+	if first {
+		close(c.quit)
+		if !running {
+			close(c.gone)
+		}
+	}
+	<-c.gone
+}
+
+// post has do run on the control goroutine. It never blocks.
+func (c *control) post(do func(*control)) {
+	c.mu.Lock()
+	c.posted = append(c.posted, do)
+	c.mu.Unlock()
+	c.ring()
+}
+
+// full reports whether so much is posted that floods are to be dropped.
+func (c *control) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.posted) >= maxPosted
+}
+
+func (c *control) ring() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *control) run() {
+	defer close(c.gone)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.quit:
+			c.end()
+			return
+		case <-c.wake:
+		case <-timer.C:
+		}
+		c.turn()
+		timer.Reset(time.Duration(c.state.Next()))
+	}
+}
+
+// turn does what is due. What has arrived comes before the clock: a rank that was
+// stopped first learns what happened meanwhile.
+func (c *control) turn() {
+	c.mu.Lock()
+	posted := c.posted
+	c.posted = nil
+	c.mu.Unlock()
+	for _, do := range posted {
+		do(c)
+	}
+	for _, l := range c.links {
+		if l != nil {
+			l.read()
+		}
+	}
+	c.step(membership.Tick{})
+	for _, l := range c.links {
+		if l != nil {
+			l.tend()
+		}
+	}
+	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
+}
+
+// end closes every link.
+func (c *control) end() {
+	for _, l := range slices.Concat(c.links, c.dying) {
+		if l != nil {
+			l.conn.Close()
+		}
+	}
+}
+
+func (c *control) now() membership.Time { return membership.Time(time.Since(c.start)) }
+
+// step takes one input and all that follow from carrying out its outputs.
+func (c *control) step(in membership.Input) {
+	c.later = append(c.later, in)
+	if c.busy {
+		return
+	}
+	c.busy = true
+	for len(c.later) > 0 {
+		in := c.later[0]
+		c.later = c.later[1:]
+		for _, o := range c.state.Step(c.now(), in) {
+			c.carryOut(o)
+		}
+	}
+	c.later, c.busy = nil, false
+}
+
+func (c *control) carryOut(o membership.Output) {
+	events := c.m.cfg.Events
+	switch o := o.(type) {
+	case membership.Send:
+		if l := c.links[o.To]; l != nil {
+			l.send(o.Msg)
+		}
+	case membership.Dial:
+		c.dial(o.Rank)
+	case membership.Cut:
+		c.cut(o.Rank)
+	case membership.Report:
+		c.report(o.Err)
+	case membership.Departed:
+		c.m.note(o.Rank, func(p *peer) { p.gone = true })
+		events.Goodbye(o.Rank)
+	case membership.Arrived:
+		c.m.note(o.Rank, func(p *peer) { p.host = printable([]byte(o.Host)) })
+	case membership.Complete:
+		c.m.crowded = c.m.countHost() > cores()
+		close(c.ready)
+	case membership.Deliver:
+		events.Flooded(o.From, o.Code, o.Body)
+	case membership.Asked:
+		body := events.Question(o.From, o.Body)
+		c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body[:min(len(body), MaxFlood)]})
+	case membership.Answered:
+		if ch := c.waits[o.Ticket]; ch != nil {
+			delete(c.waits, o.Ticket)
+			ch <- o.Answers // has a slot
+		}
+	case membership.Left:
+		close(c.left)
+	}
+}
+
+// report tells the layer above, and whoever waits in Start.
+func (c *control) report(e *fault.Error) {
+	if e.Kind == fault.PeerLost {
+		for _, p := range e.Peers {
+			c.m.note(p.Rank, func(p *peer) { p.lost = e })
+		}
+	}
+	select {
+	case <-c.ready:
+	default:
+		c.fail(e)
+	}
+	c.m.cfg.Events.Verdict(e)
+}
+
+// fail tells Start why it fails; the first reason holds.
+func (c *control) fail(e *fault.Error) {
+	select {
+	case c.failed <- e:
+	default:
+	}
+}
+
+// note changes what dials and handshakes know of a rank.
+func (m *Mesh) note(rank int, change func(*peer)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.peers[rank])
+}
+
+// countHost is the number of ranks that run on this host.
+func (m *Mesh) countHost() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r := range m.peers {
+		if m.peers[r].host == m.cfg.Host {
+			n++
+		}
+	}
+	return n
+}
+
+// await returns when all ranks have started. When that fails, it tells the others
+// why, so that all ranks name the same reason rather than each other.
+func (c *control) await(ctx context.Context) error {
+	var e *fault.Error
+	select {
+	case <-c.ready:
+		return nil
+	case e := <-c.failed:
+		if e.Kind != fault.Refused || e.Rank != c.m.cfg.Rank {
+			return e // a verdict: everybody knows
+		}
+		return c.abandon(e)
+	case <-c.gone:
+		return c.m.failure(fault.Closed, nil)
+	case <-ctx.Done():
+		e = c.m.late(ctx, c.missing())
+	}
+	return c.abandon(e)
+}
+
+// abandon announces e, and returns what the ranks agree on.
+func (c *control) abandon(e *fault.Error) *fault.Error {
+	c.post(func(c *control) { c.step(membership.Announce{Err: e, Leaving: true}) })
+	select {
+	case agreed := <-c.failed:
+		return agreed
+	case <-c.gone:
+	case <-time.After(abandonTime):
+	}
+	return e
+}
+
+// missing are the ranks that have not come.
+func (c *control) missing() []int {
+	ch := make(chan []int, 1)
+	c.post(func(c *control) { ch <- c.state.Missing() })
+	select {
+	case ranks := <-ch:
+		return ranks
+	case <-c.gone:
+		return nil
+	}
+}
+
+// leave says goodbye and waits until it was heard, or ctx has ended.
+func (c *control) leave(ctx context.Context) error {
+	c.post(func(c *control) { c.step(membership.Leave{}) })
+	select {
+	case <-c.left:
+		return nil
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+	}
+	kind := fault.Timeout
+	if errors.Is(ctx.Err(), context.Canceled) {
+		kind = fault.Canceled
+	}
+	return fault.New(kind, "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
+}
+
+// dialling reports whether a dial of ours to rank is under way.
+func (c *control) dialling(rank int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.dials[rank]
+}
+
+func (c *control) setDialling(rank int, on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dials[rank] = on
+}
+
+// dial opens a control link, on a goroutine of its own.
+func (c *control) dial(rank int) {
+	c.setDialling(rank, true)
+	c.m.spawn(func() {
+		ctx, cancel := context.WithTimeout(c.m.ctx, strangerTime)
+		defer cancel()
+		conn, err := c.m.dialLane(ctx, rank, laneControl)
+		c.setDialling(rank, false)
+		if err == nil {
+			c.linkUp(rank, conn)
+			return
+		}
+		c.post(func(c *control) { c.dialFailed(rank, err) })
+	})
+}
+
+// dialFailed has the State try again later. A peer that will never have us fails
+// Start, and is worth a line afterwards.
+func (c *control) dialFailed(rank int, err error) {
+	var no *refusal
+	if errors.As(err, &no) && no.final(c.m.id.incarnation) {
+		select {
+		case <-c.ready:
+			c.m.log.Warn("a control link refused", "by", rank, "because", no.text)
+		default:
+			e := c.m.failure(fault.Refused, no)
+			e.Peers = []fault.Peer{{Rank: rank, Host: c.m.Host(rank)}}
+			c.fail(e)
+		}
+	}
+	c.step(membership.DialFailed{Rank: rank, Cause: err.Error()})
+}
+
+// linkUp hands over a Conn whose handshake is done.
+func (c *control) linkUp(rank int, conn transport.Conn) {
+	c.post(func(c *control) {
+		if old := c.links[rank]; old != nil {
+			old.conn.Close()
+		}
+		c.links[rank] = newControlLink(c, rank, conn)
+		c.step(membership.LinkUp{Rank: rank})
+	})
+}
+
+// cut closes a link once what was sent on it is out, or farewellTime has passed.
+func (c *control) cut(rank int) {
+	if l := c.links[rank]; l != nil {
+		c.links[rank] = nil
+		l.until = time.Now().Add(farewellTime)
+		c.dying = append(c.dying, l)
+	}
+}
+
+// down ends a link that broke.
+func (c *control) down(l *controlLink, cause string) {
+	if c.links[l.rank] != l {
+		return
+	}
+	c.links[l.rank] = nil
+	l.conn.Close()
+	c.step(membership.LinkDown{Rank: l.rank, Cause: cause})
+}

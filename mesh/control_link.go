@@ -1,0 +1,181 @@
+package mesh
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/mesh/membership"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A controlLink is one control link. All of it belongs to the control goroutine,
+// but for ready and queued.
+type controlLink struct {
+	c      *control
+	rank   int
+	conn   transport.Conn
+	ready  atomic.Bool  // Progress may find something
+	queued atomic.Int64 // bytes that the Conn holds
+	frames sync.Pool    // of *controlFrame
+	onFire func()       // l.fire, bound once
+
+	choked time.Time // since when queued is at its bound; zero: it is not
+	missed bool      // messages were dropped meanwhile
+	until  time.Time // a dying link's end
+
+	// What is arriving.
+	head  controlHead
+	body  []byte
+	whole bool  // a frame has arrived
+	bad   error // what arrives is not a message
+}
+
+// A controlFrame is a message on its way out.
+type controlFrame struct {
+	transport.Frame
+	link *controlLink
+	head [controlSize]byte
+	size int64
+}
+
+func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
+	l := &controlLink{c: c, rank: rank, conn: conn}
+	l.onFire = l.fire
+	l.ready.Store(true)
+	l.frames.New = func() any {
+		f := &controlFrame{link: l}
+		f.Done = f.done
+		return f
+	}
+	return l
+}
+
+// fire is the Conn's wake-up.
+func (l *controlLink) fire() {
+	l.ready.Store(true)
+	l.c.ring()
+}
+
+// send queues a message. One to a peer that takes too little is dropped; what
+// matters of it is sent again when the peer takes more.
+func (l *controlLink) send(m membership.Message) {
+	if l.queued.Load() >= maxQueued {
+		l.missed = l.missed || m.Kind != membership.Heartbeat
+		return
+	}
+	if m.Kind == membership.Heartbeat {
+		m.Body = []byte(clip(l.c.m.cfg.Events.LastCall(), MaxCall))
+	}
+	f := l.frames.Get().(*controlFrame)
+	f.Head = appendControl(f.head[:0], m)
+	f.Body = m.Body
+	f.size = int64(len(f.Head) + len(f.Body))
+	l.queued.Add(f.size)
+	l.conn.Send(&f.Frame)
+}
+
+func (f *controlFrame) done(error) {
+	f.link.queued.Add(-f.size)
+	f.Body = nil
+	f.link.frames.Put(f)
+}
+
+// read takes what has arrived, and leaves a wake-up with the Conn.
+func (l *controlLink) read() {
+	if !l.ready.Load() {
+		return
+	}
+	for range framesTurn {
+		l.whole = false
+		state, err := l.conn.Progress(l)
+		if l.whole && l.bad == nil {
+			l.take()
+		}
+		switch {
+		case l.bad != nil:
+			l.c.m.log.Warn("a control link is closed", "rank", l.rank, "because", l.bad)
+			l.c.down(l, l.bad.Error())
+			return
+		case l.c.links[l.rank] != l:
+			return // what arrived has ended it
+		case err != nil:
+			l.c.down(l, err.Error())
+			return
+		case state != transport.Moved:
+			l.ready.Store(false)
+			l.conn.Arm(l.onFire)
+			return
+		}
+	}
+	l.c.ring() // there may be more
+}
+
+// take hands on a message that has arrived.
+func (l *controlLink) take() {
+	m, err := l.head.withBody(l.body)
+	l.body = nil
+	if err != nil {
+		l.bad = err
+		return
+	}
+	l.c.step(membership.Received{From: l.rank, Msg: m})
+}
+
+// Place implements transport.Sink. Bodies are kept by floods, so each has memory
+// of its own.
+func (l *controlLink) Place(h transport.Header) []byte {
+	head, err := parseControl(h.Head, l.c.m.cfg.Size)
+	if err == nil && h.Size != head.size {
+		err = errMalformed
+	}
+	if err != nil {
+		l.bad = err
+		return nil
+	}
+	l.head, l.body = head, make([]byte, h.Size)
+	return l.body
+}
+
+// Arrived implements transport.Sink.
+func (l *controlLink) Arrived(h transport.Header, n int) { l.whole = n == h.Size }
+
+// tend ends a link whose peer has taken nothing for too long, and sends again what
+// was dropped once it takes more.
+func (l *controlLink) tend() {
+	stall := l.c.m.cfg.Stall
+	switch full := l.queued.Load() >= maxQueued; {
+	case full && l.choked.IsZero():
+		l.choked = time.Now()
+	case full && time.Since(l.choked) > stall:
+		l.c.down(l, fmt.Sprintf("it took no bytes for %v", stall))
+	case !full && !l.choked.IsZero():
+		l.choked = time.Time{}
+		if l.missed {
+			l.missed = false
+			l.c.step(membership.Resync{Rank: l.rank})
+		}
+	}
+}
+
+// buried closes a dying link when it is empty, or late, and reports whether it did.
+func (l *controlLink) buried() bool {
+	_, err := l.conn.Progress(deaf{})
+	if err == nil && l.queued.Load() > 0 && time.Now().Before(l.until) {
+		l.conn.Arm(l.onFire)
+		return false
+	}
+	l.conn.Close()
+	return true
+}
+
+// deaf is a Sink that drops everything.
+type deaf struct{}
+
+func (deaf) Place(transport.Header) []byte { return nil }
+func (deaf) Arrived(transport.Header, int) {}
+
+// cores is the number of processors that this process may use.
+func cores() int { return runtime.GOMAXPROCS(0) }

@@ -1,0 +1,81 @@
+// Package mesh makes the processes of a job each other's peers: one listener per
+// process, a handshake on every connection, the exchange of addresses, control
+// links with heartbeats, and verdicts on who has failed. It also opens the data
+// Conns when they are first needed, and decides who reads them.
+//
+// It does not know communicators, tags, element types or algorithms, nor what the
+// frames on a data Conn mean.
+//
+// # Who is on the line
+//
+// Every Conn begins with a handshake, a frame at a time. In each frame's head all
+// numbers are little endian, and the last 4 bytes are the CRC-32C of those before.
+//
+//	dialling rank                          accepting rank
+//	HELLO              ->
+//	                   <-  CHALLENGE       only when both have a secret
+//	PROOF              ->
+//	                   <-  WELCOME, or at any point REFUSE with its text as body
+//
+//	every head: 0 "tuti"   4 kind   5 zero   6 version (2)   ...
+//
+//	HELLO, kind 1, 72 bytes           CHALLENGE, kind 2, 60 bytes
+//	 8 byte order, 'L' or 'B'          8 nonce (16)
+//	 9 lane: 1 control, 2 data,       24 HMAC (32)
+//	   3 join                         56 CRC-32C (4)
+//	10 options (2): 1 has a secret,   PROOF, kind 3, 44 bytes
+//	   2 bodies carry checksums        8 HMAC (32)
+//	12 incarnation (4)                40 CRC-32C (4)
+//	16 rank (4)                       WELCOME, kind 4, 12 bytes
+//	20 size (4)                        8 CRC-32C (4)
+//	24 the rank that is dialled (4)   REFUSE, kind 5, 24 bytes; body: text, <= 512
+//	28 instance (8)                    8 reason (2)
+//	36 SHA-256 of the job's name,     10 zero (2)
+//	   its first 16 bytes             12 the refusing rank's value, or 0 (8)
+//	52 nonce (16)                     20 CRC-32C (4)
+//	68 CRC-32C (4)
+//
+// The HMACs are HMAC-SHA256 under the job's secret over a label that names the
+// side, the whole HELLO, and the accepting rank's nonce. So both sides prove that
+// they know the secret and neither shows it; nothing of a proof can be used
+// again, or by the other side. What follows on the Conn is protected by TLS or not
+// at all. Magic, kind and version stay where they are in every version, so that
+// two versions can tell each other so.
+//
+// The instance is a random number of each process. The first process that proves
+// to be rank r is rank r; another one is refused.
+//
+// # Where the others are
+//
+// With Config.Root, each rank opens a Conn on the lane join to rank 0 and tells
+// its address; rank 0 says once a second who is missing, and tells all addresses
+// when all have come. A RECORD's body is one record, a TABLE's as many as fit.
+//
+//	RECORD, kind 6, 12 bytes          record, at most 512 bytes
+//	 8 CRC-32C (4)                     0 length of the address (2)
+//	WAIT, kind 7, 16 bytes             2 address
+//	 8 how many are missing (4)          length of the host's name (1)
+//	12 CRC-32C (4)                       host's name, <= 64
+//	   body: the first 64 of them,    TABLE, kind 8, 24 bytes
+//	   4 bytes each                    8 the first record's rank (4)
+//	                                  12 how many records (4)
+//	                                  16 how many ranks (4)
+//	                                  20 CRC-32C (4)
+//
+// # What ranks tell each other
+//
+// A control link carries messages of package mesh/membership, which decides about
+// all of it. The head of each has 40 bytes, the body at most 4096.
+//
+//	 0 kind (1), code (1), zero (2)     16 ref (4)
+//	 4 origin (4)                       20 age in ns (8)
+//	 8 seq (4)                          28 length of the body (4)
+//	12 about (4)                        32 CRC-32C of the body (4)
+//	                                    36 CRC-32C of the head (4)
+//
+// # What a stranger costs
+//
+// A connection that has proven nothing holds one of 64 slots, for at most 5 s, and
+// no more than 4 KiB of our own memory: a guest, 32 peeked bytes, a talk and its
+// one frame, whose body is at most 512 bytes. Whoever is not taken has one line in the log.
+package mesh

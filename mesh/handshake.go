@@ -1,0 +1,262 @@
+package mesh
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// A reason says in a number why a peer is turned down.
+type reason uint16
+
+const (
+	reasonVersion reason = iota + 1
+	reasonOrder
+	reasonJob
+	reasonIncarnation
+	reasonSize
+	reasonRank      // out of range, or the peer's own
+	reasonAddressee // another rank lives here
+	reasonSums
+	reasonSecret
+	reasonTaken     // another process has this rank
+	reasonDuplicate // there is such a connection already, or about to be
+	reasonLost      // the dialling rank has been given up
+	reasonGone      // one of the two has closed, or closes
+	reasonMalformed
+	reasonAbsent // the address exchange ended without some ranks
+)
+
+// final reports whether dialling again would end the same way.
+func (r *refusal) final(incarnation uint32) bool {
+	switch r.reason {
+	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
+		return false
+	case reasonIncarnation:
+		return r.theirs > uint64(incarnation) // else it is a process of the last incarnation that is about to go
+	}
+	return true
+}
+
+// An identity is what both sides of a handshake must agree on, and who we are.
+type identity struct {
+	rank, size  int
+	job         [jobSize]byte
+	incarnation uint32
+	instance    uint64 // random, one for each process
+	secret      []byte
+	sums        bool
+}
+
+func identify(cfg Config) identity {
+	id := identity{
+		rank: cfg.Rank, size: cfg.Size,
+		incarnation: cfg.Incarnation, secret: cfg.Secret, sums: cfg.BodySums,
+	}
+	sum := sha256.Sum256([]byte(cfg.Job))
+	copy(id.job[:], sum[:])
+	var b [8]byte
+	rand.Read(b[:]) // never fails since Go 1.24
+	id.instance = binary.LittleEndian.Uint64(b[:])
+	return id
+}
+
+// hostOrder is 'L' or 'B': how this machine lays out numbers in bodies.
+func hostOrder() byte {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return 'L'
+	}
+	return 'B'
+}
+
+// The labels keep a proof of one side from being used as the other's.
+const (
+	labelAccept = "tutti/1 accepts"
+	labelDial   = "tutti/1 dials"
+)
+
+// proof is the HMAC over everything that was said: the hello with all its fields
+// and its nonce, and the accepting side's nonce.
+func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte) (mac [macSize]byte) {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(label))
+	h.Write(helloHead)
+	h.Write(nonce[:])
+	h.Sum(mac[:0])
+	return mac
+}
+
+// offer is the dialling side. nil: we are welcome, and the Conn carries lane l
+// from the next frame on. A *refusal says who turned whom down, and why.
+func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) error {
+	h := hello{
+		version: version, order: hostOrder(), lane: l, incarnation: id.incarnation,
+		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
+		options: id.options(),
+	}
+	rand.Read(h.nonce[:])
+	mine := h.append(nil)
+	t.send(mine, nil)
+
+	head, body, err := t.recv(ctx, maxRefusal)
+	if err != nil {
+		return err
+	}
+	kind, _, _ := kindOf(head)
+	if kind == kindChallenge && len(id.secret) > 0 {
+		if err := id.answer(ctx, t, mine, head, to); err != nil {
+			return err
+		}
+		if head, body, err = t.recv(ctx, maxRefusal); err != nil {
+			return err
+		}
+		kind, _, _ = kindOf(head)
+	} else if kind == kindWelcome && len(id.secret) > 0 {
+		return &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has one, rank %d did not ask for it", id.rank, to)}
+	}
+	switch {
+	case kind == kindRefuse:
+		r, err := parseRefusal(head, body)
+		if err != nil {
+			return err
+		}
+		return r
+	case check(head, kindWelcome, welcomeSize) != nil || len(body) != 0:
+		return errMalformed
+	}
+	return nil
+}
+
+// answer checks that the accepting side knows the secret, and proves that we do.
+func (id *identity) answer(ctx context.Context, t *talk, mine, head []byte, to int) error {
+	c, err := parseChallenge(head)
+	if err != nil {
+		return err
+	}
+	if want := proof(id.secret, labelAccept, mine, c.nonce); !hmac.Equal(c.mac[:], want[:]) {
+		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another one than rank %d", to, id.rank)}
+		turnDown(ctx, t, r)
+		return r
+	}
+	t.send(appendProof(nil, proof(id.secret, labelDial, mine, c.nonce)), nil)
+	return nil
+}
+
+func (id *identity) options() (o uint16) {
+	if len(id.secret) > 0 {
+		o |= optionSecret
+	}
+	if id.sums {
+		o |= optionSums
+	}
+	return o
+}
+
+// accept is the accepting side, up to the point where the peer has proven that it
+// belongs here; the welcome is the caller's to send. A *refusal has been sent to
+// the peer when accept returns it, or came from the peer.
+func (id *identity) accept(ctx context.Context, t *talk) (hello, error) {
+	head, _, err := t.recv(ctx, 0)
+	if err != nil {
+		return hello{}, err
+	}
+	h, err := parseHello(head)
+	if errors.Is(err, errStranger) {
+		return h, err // it would not understand a refusal
+	}
+	r := &refusal{reason: reasonMalformed, text: "handshake: a malformed hello"}
+	if err == nil {
+		r = id.differs(h)
+	}
+	if r != nil {
+		turnDown(ctx, t, r)
+		return h, r
+	}
+	if len(id.secret) == 0 {
+		return h, nil
+	}
+	return h, id.demand(ctx, t, head)
+}
+
+// demand proves that we know the secret, and has the peer prove it.
+func (id *identity) demand(ctx context.Context, t *talk, theirs []byte) error {
+	var c challenge
+	rand.Read(c.nonce[:])
+	c.mac = proof(id.secret, labelAccept, theirs, c.nonce)
+	t.send(c.append(nil), nil)
+	head, body, err := t.recv(ctx, maxRefusal)
+	if err != nil {
+		return err
+	}
+	if r, err := parseRefusal(head, body); err == nil {
+		return r // the peer has seen from our proof that the secrets differ
+	}
+	mac, err := parseProof(head)
+	want := proof(id.secret, labelDial, theirs, c.nonce)
+	if err != nil || !hmac.Equal(mac[:], want[:]) {
+		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: the dialling rank has another one than rank %d", id.rank)}
+		turnDown(ctx, t, r)
+		return r
+	}
+	return nil
+}
+
+// differs compares a hello with who we are; nil when all is well. The fields come
+// in the order in which a difference explains the others.
+func (id *identity) differs(h hello) *refusal {
+	no := func(why reason, field string, ours, theirs any) *refusal {
+		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
+			field, id.rank, ours, h.rank, theirs)}
+	}
+	has := map[bool]string{true: "one", false: "none"}
+	sums := map[bool]string{true: "them on", false: "them off"}
+	switch theirSecret, theirSums := h.options&optionSecret != 0, h.options&optionSums != 0; {
+	case h.version != version:
+		r := &refusal{reason: reasonVersion, theirs: version}
+		r.text = fmt.Sprintf("protocol version: accepting rank %d speaks %d, the dialling one %d", id.rank, version, h.version)
+		return r
+	case h.order != hostOrder():
+		return no(reasonOrder, "byte order", orderName(hostOrder()), orderName(h.order))
+	case h.job != id.job:
+		return no(reasonJob, "job", fmt.Sprintf("%x…", id.job[:4]), fmt.Sprintf("%x…", h.job[:4]))
+	case h.incarnation != id.incarnation:
+		r := no(reasonIncarnation, "incarnation", id.incarnation, h.incarnation)
+		r.theirs = uint64(id.incarnation)
+		return r
+	case uint64(h.size) != uint64(id.size):
+		return no(reasonSize, "world size", id.size, h.size)
+	case h.rank >= h.size:
+		return &refusal{reason: reasonRank, text: fmt.Sprintf("rank: %d is none of 0 to %d", h.rank, h.size-1)}
+	case uint64(h.to) != uint64(id.rank):
+		return &refusal{reason: reasonAddressee, text: fmt.Sprintf("rank: dialling rank %d looks for rank %d, and found rank %d", h.rank, h.to, id.rank)}
+	case int(h.rank) == id.rank:
+		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: two processes are rank %d", id.rank)}
+	case theirSums != id.sums:
+		return no(reasonSums, "body checksums", sums[id.sums], sums[theirSums])
+	case theirSecret != (len(id.secret) > 0):
+		return no(reasonSecret, "secret", has[len(id.secret) > 0], has[theirSecret])
+	}
+	return nil
+}
+
+func orderName(b byte) string {
+	switch b {
+	case 'L':
+		return "little endian"
+	case 'B':
+		return "big endian"
+	}
+	return fmt.Sprintf("unknown (%#x)", b)
+}
+
+// turnDown tells the peer why, and gives it farewellTime to hear it.
+func turnDown(ctx context.Context, t *talk, r *refusal) {
+	ctx, cancel := context.WithTimeout(ctx, farewellTime)
+	defer cancel()
+	head, body := r.append(nil)
+	t.finish(ctx, head, body)
+}

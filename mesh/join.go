@@ -1,0 +1,305 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// The pace of the address exchange.
+const (
+	joinFirst = 10 * time.Millisecond  // between two dials of rank 0, growing
+	joinLast  = 500 * time.Millisecond // up to this
+	joinTell  = time.Second            // between two words from rank 0 on who is missing
+	joinIdle  = 10 * time.Second       // without a word, after which rank 0 is dialled again
+)
+
+// A gathering is rank 0's side of the address exchange. Each rank's Conn has a
+// goroutine; there is at most one per rank, and they end with the table sent.
+type gathering struct {
+	mu      sync.Mutex // guards the rest
+	records []record
+	here    []uint64 // the instance that came as each rank; 0: none
+	missing int
+	failed  *refusal // set before over ends, unless the table is complete
+
+	over context.Context // ends when the table is complete, or nobody waits any longer
+	end  context.CancelFunc
+	work sync.WaitGroup // the goroutines of serve; none is added after a failure
+}
+
+func newGathering(size int) *gathering {
+	g := &gathering{records: make([]record, size), here: make([]uint64, size), missing: size}
+	g.over, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// enter takes a rank's record. A second process of the same rank is a refusal;
+// the same one may come again, after a connection that broke.
+func (g *gathering) enter(rank int, instance uint64, r record) *refusal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch g.here[rank] {
+	case instance:
+	case 0:
+		g.missing--
+	default:
+		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
+	}
+	g.here[rank], g.records[rank] = instance, r
+	if g.missing == 0 {
+		g.end()
+	}
+	return nil
+}
+
+// leave takes a rank out again whose connection broke before all had come.
+func (g *gathering) leave(rank int, instance uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.missing > 0 && g.here[rank] == instance {
+		g.here[rank] = 0
+		g.missing++
+	}
+}
+
+// fail ends the gathering without a table, and says so to those who have come;
+// they have farewellTime to hear it.
+func (g *gathering) fail() []int {
+	absent := g.absent()
+	g.mu.Lock()
+	g.failed = &refusal{reason: reasonAbsent, text: fmt.Sprintf("rank 0 waited for all ranks to join; never came: %v", absent)}
+	g.end()
+	g.mu.Unlock()
+	g.work.Wait()
+	return absent
+}
+
+// begin counts one more goroutine; false when nobody is waited for any more.
+func (g *gathering) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed == nil {
+		g.work.Add(1)
+	}
+	return g.failed == nil
+}
+
+// absent are the ranks that have not come.
+func (g *gathering) absent() (ranks []int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for r, instance := range g.here {
+		if instance == 0 {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// outcome is the table, or why there is none. It is called after over has ended.
+func (g *gathering) outcome() ([]record, *refusal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.failed == nil && g.missing > 0 {
+		return nil, &refusal{reason: reasonGone, text: "rank 0 closes"}
+	}
+	return g.records, g.failed
+}
+
+// serve speaks with one rank until it has the table. It closes the Conn.
+func (g *gathering) serve(ctx context.Context, c transport.Conn, h hello) {
+	defer c.Close()
+	if !g.begin() {
+		return
+	}
+	defer g.work.Done()
+	rank, t := int(h.rank), newTalk(c)
+	first, cancel := context.WithTimeout(ctx, strangerTime)
+	defer cancel()
+	head, body, err := t.recv(first, maxRecord)
+	if err != nil {
+		return
+	}
+	r, err := parseRecord(head, body)
+	if err != nil {
+		turnDown(first, t, &refusal{reason: reasonMalformed, text: "join: a malformed record"})
+		return
+	}
+	if no := g.enter(rank, h.instance, r); no != nil {
+		turnDown(first, t, no)
+		return
+	}
+	if err := g.hold(ctx, t); err != nil {
+		g.leave(rank, h.instance)
+		return
+	}
+	g.tell(ctx, t)
+}
+
+// hold waits for the outcome, and says now and then who is missing. An error
+// says that the rank is gone.
+func (g *gathering) hold(ctx context.Context, t *talk) error {
+	for {
+		wait, cancel := context.WithTimeout(g.over, joinTell)
+		_, _, err := t.recv(wait, 0)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case g.over.Err() != nil:
+			return nil
+		case err == nil:
+			return errMalformed // nothing is due
+		case !errors.Is(err, context.DeadlineExceeded):
+			return err
+		}
+		t.send(appendWait(nil, g.absent()))
+	}
+}
+
+// tell sends the table, or why there is none, and waits until the rank has it.
+func (g *gathering) tell(ctx context.Context, t *talk) {
+	records, no := g.outcome()
+	if no != nil {
+		turnDown(ctx, t, no)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, strangerTime)
+	defer cancel()
+	for first := 0; ; {
+		head, body, n := appendTable(nil, records, first)
+		if first += n; first == len(records) {
+			t.finish(ctx, head, body)
+			return
+		}
+		t.send(head, body)
+	}
+}
+
+// gather is rank 0's part: it waits until all ranks have come.
+func (m *Mesh) gather(ctx context.Context, own record) ([]record, error) {
+	g := m.gathering
+	if no := g.enter(0, m.id.instance, own); no != nil {
+		return nil, m.failure(fault.Refused, no) // cannot be: only rank 0 enters as 0
+	}
+	select {
+	case <-g.over.Done():
+	case <-ctx.Done():
+		return nil, m.late(ctx, g.fail())
+	case <-m.ctx.Done():
+		return nil, m.failure(fault.Closed, nil)
+	}
+	records, _ := g.outcome()
+	return records, nil
+}
+
+// late is the error of a start whose context ended before these ranks had come.
+func (m *Mesh) late(ctx context.Context, missing []int) *fault.Error {
+	kind := fault.Timeout
+	if errors.Is(ctx.Err(), context.Canceled) {
+		kind = fault.Canceled
+	}
+	e := m.failure(kind, fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
+	for _, r := range missing {
+		e.Peers = append(e.Peers, fault.Peer{Rank: r, Host: m.Host(r)})
+	}
+	return e
+}
+
+// join is every other rank's part: it gives its record to rank 0 and waits for
+// the table. It tries again until ctx ends, unless it is turned down for good.
+func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
+	var missing []int // as rank 0 last said
+	var last error
+	for pause := joinFirst; ; pause = min(2*pause, joinLast) {
+		records, err := m.joinOnce(ctx, own, &missing)
+		var no *refusal
+		switch {
+		case err == nil:
+			return records, nil
+		case errors.As(err, &no) && no.reason == reasonAbsent:
+			e := m.failure(fault.Timeout, no)
+			for _, r := range missing {
+				e.Peers = append(e.Peers, fault.Peer{Rank: r})
+			}
+			return nil, e
+		case errors.As(err, &no) && no.final(m.id.incarnation):
+			e := m.failure(fault.Refused, no)
+			e.Peers = []fault.Peer{{Rank: 0}}
+			return nil, e
+		case ctx.Err() == nil || last == nil:
+			last = err // rather the reason than that time was up
+		}
+		select {
+		case <-ctx.Done():
+			return nil, m.unjoined(ctx, missing, last)
+		case <-m.ctx.Done():
+			return nil, m.failure(fault.Closed, nil)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// unjoined is the error of a rank whose context ended before it had the table.
+func (m *Mesh) unjoined(ctx context.Context, missing []int, last error) *fault.Error {
+	if missing != nil {
+		return m.late(ctx, missing)
+	}
+	e := m.late(ctx, []int{0})
+	e.Err = fmt.Errorf("rank 0 could not be reached at %s: %w; %w", m.cfg.Root, last, context.Cause(ctx))
+	return e
+}
+
+// joinOnce is one attempt. missing becomes who rank 0 says has not come.
+func (m *Mesh) joinOnce(ctx context.Context, own record, missing *[]int) ([]record, error) {
+	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	t := newTalk(c)
+	if err := m.introduce(ctx, t, 0, laneJoin); err != nil {
+		return nil, err
+	}
+	t.send(appendRecordHead(nil), own.append(nil))
+	var records []record
+	for len(records) < m.cfg.Size {
+		head, body, err := m.hear(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		switch kind, _, _ := kindOf(head); kind {
+		case kindRefuse:
+			no, err := parseRefusal(head, body)
+			if err != nil {
+				return nil, err
+			}
+			return nil, no
+		case kindWait:
+			if *missing, err = parseWait(head, body, m.cfg.Size); err != nil {
+				return nil, err
+			}
+		default:
+			more, err := parseTable(head, body, len(records), m.cfg.Size)
+			if err != nil {
+				return nil, err
+			}
+			records = slices.Concat(records, more)
+		}
+	}
+	return records, nil
+}
+
+// hear waits for rank 0's next word.
+func (m *Mesh) hear(ctx context.Context, t *talk) (head, body []byte, err error) {
+	idle, cancel := context.WithTimeout(ctx, joinIdle)
+	defer cancel()
+	return t.recv(idle, maxBody)
+}

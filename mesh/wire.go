@@ -1,0 +1,312 @@
+package mesh
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"unicode/utf8"
+
+	"github.com/tutti-go/tutti/mesh/membership"
+)
+
+// The bytes of all frames here are laid out in doc.go. All numbers are little
+// endian, and every head ends in its CRC-32C.
+
+const (
+	magic   = "tuti" // opens the head of every frame of the handshake
+	version = 1      // of everything in this package, and of what lies above
+)
+
+// MaxBody is the most bytes of body that a frame of the handshake or of a
+// control link may have.
+const maxBody = 4 << 10
+
+// opening is the kind of a frame of the handshake, or of the address exchange.
+type opening uint8
+
+const (
+	kindHello opening = iota + 1
+	kindChallenge
+	kindProof
+	kindWelcome
+	kindRefuse
+	kindRecord
+	kindWait
+	kindTable
+)
+
+// The lengths of the heads.
+const (
+	prefixSize    = 8 // magic, kind, version
+	helloSize     = 72
+	challengeSize = 60
+	proofSize     = 44
+	welcomeSize   = 12
+	refuseSize    = 24
+	recordSize    = 12
+	waitSize      = 16
+	tableSize     = 24
+	controlSize   = 40
+)
+
+const nonceSize, jobSize, macSize = 16, 16, 32
+
+// The bits of a hello's options.
+const (
+	optionSecret = 1 << iota // the dialling rank has a secret
+	optionSums               // bodies carry a checksum
+	optionsKnown = optionSecret | optionSums
+)
+
+var (
+	errStranger  = errors.New("it does not speak tutti's handshake")
+	errMalformed = errors.New("a malformed frame")
+	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// begin starts a head of the handshake.
+func begin(b []byte, k opening) []byte {
+	b = append(b, magic...)
+	b = append(b, byte(k), 0)
+	return binary.LittleEndian.AppendUint16(b, version)
+}
+
+// seal ends a head that began at start.
+func seal(b []byte, start int) []byte {
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+// sealed reports whether a head's checksum is right.
+func sealed(b []byte) bool {
+	n := len(b) - 4
+	return n >= 0 && binary.LittleEndian.Uint32(b[n:]) == crc32.Checksum(b[:n], castagnoli)
+}
+
+// kindOf is the kind of a frame of the handshake, and its version. Only magic,
+// kind and version mean the same in all versions.
+func kindOf(head []byte) (opening, uint16, error) {
+	if len(head) < prefixSize || string(head[:4]) != magic {
+		return 0, 0, errStranger
+	}
+	return opening(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
+}
+
+// check is for frames after the hello: this kind, this length, this version.
+func check(head []byte, k opening, size int) error {
+	switch kind, v, err := kindOf(head); {
+	case err != nil:
+		return err
+	case kind != k || v != version || len(head) != size || head[5] != 0 || !sealed(head):
+		return errMalformed
+	}
+	return nil
+}
+
+// A hello says who dials, whom, and what for.
+type hello struct {
+	version     uint16
+	order       byte // of the elements in bodies: 'L' or 'B'
+	lane        lane
+	options     uint16
+	incarnation uint32
+	rank, size  uint32
+	to          uint32 // the rank that is dialled
+	instance    uint64 // random, one for each process
+	job         [jobSize]byte
+	nonce       [nonceSize]byte
+}
+
+func (h *hello) append(b []byte) []byte {
+	start := len(b)
+	b = begin(b, kindHello)
+	binary.LittleEndian.PutUint16(b[start+6:], h.version)
+	b = append(b, h.order, byte(h.lane))
+	b = binary.LittleEndian.AppendUint16(b, h.options)
+	for _, n := range []uint32{h.incarnation, h.rank, h.size, h.to} {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	b = binary.LittleEndian.AppendUint64(b, h.instance)
+	b = append(b, h.job[:]...)
+	b = append(b, h.nonce[:]...)
+	return seal(b, start)
+}
+
+// parseHello reads a hello. Of another version only that is read: the rest may
+// mean anything.
+func parseHello(b []byte) (h hello, err error) {
+	kind, v, err := kindOf(b)
+	if err != nil {
+		return h, err
+	}
+	if h.version = v; v != version {
+		return h, nil
+	}
+	if err := check(b, kindHello, helloSize); err != nil {
+		return hello{}, err
+	}
+	le := binary.LittleEndian
+	h.order, h.lane, h.options = b[8], lane(b[9]), le.Uint16(b[10:])
+	h.incarnation, h.rank, h.size, h.to = le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
+	h.instance = le.Uint64(b[28:])
+	copy(h.job[:], b[36:])
+	copy(h.nonce[:], b[52:])
+	if kind != kindHello || h.lane < laneControl || h.lane > laneJoin || h.options&^optionsKnown != 0 {
+		return hello{}, errMalformed
+	}
+	return h, nil
+}
+
+// A challenge proves the accepting rank, and asks the dialling one for the same.
+type challenge struct {
+	nonce [nonceSize]byte
+	mac   [macSize]byte
+}
+
+func (c *challenge) append(b []byte) []byte {
+	start := len(b)
+	b = begin(b, kindChallenge)
+	b = append(b, c.nonce[:]...)
+	b = append(b, c.mac[:]...)
+	return seal(b, start)
+}
+
+func parseChallenge(b []byte) (c challenge, err error) {
+	if err := check(b, kindChallenge, challengeSize); err != nil {
+		return c, err
+	}
+	copy(c.nonce[:], b[8:])
+	copy(c.mac[:], b[24:])
+	return c, nil
+}
+
+func appendProof(b []byte, mac [macSize]byte) []byte {
+	start := len(b)
+	b = begin(b, kindProof)
+	b = append(b, mac[:]...)
+	return seal(b, start)
+}
+
+func parseProof(b []byte) (mac [macSize]byte, err error) {
+	if err := check(b, kindProof, proofSize); err != nil {
+		return mac, err
+	}
+	copy(mac[:], b[8:])
+	return mac, nil
+}
+
+func appendWelcome(b []byte) []byte {
+	start := len(b)
+	return seal(begin(b, kindWelcome), start)
+}
+
+// A refusal says why a peer is turned down. It travels as a head and a text.
+type refusal struct {
+	reason reason
+	theirs uint64 // the refusing rank's value of the field that differs, where it is a number
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// maxRefusal is the most bytes of a refusal's text.
+const maxRefusal = 512
+
+func (r *refusal) append(b []byte) (head, body []byte) {
+	start := len(b)
+	b = begin(b, kindRefuse)
+	b = binary.LittleEndian.AppendUint16(b, uint16(r.reason))
+	b = append(b, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, r.theirs)
+	return seal(b, start), []byte(clip(r.text, maxRefusal))
+}
+
+// parseRefusal reads a refusal. Whoever sent it may have proven nothing, and the
+// text goes to logs and terminals, so it is made harmless. Other versions refuse
+// in the same words; what they say is taken as far as it is understood.
+func parseRefusal(head, body []byte) (*refusal, error) {
+	kind, v, err := kindOf(head)
+	if err != nil || kind != kindRefuse || len(body) > maxRefusal {
+		return nil, errMalformed
+	}
+	r := &refusal{reason: reasonVersion, theirs: uint64(v), text: printable(body)}
+	if v == version {
+		if err := check(head, kindRefuse, refuseSize); err != nil {
+			return nil, err
+		}
+		r.reason = reason(binary.LittleEndian.Uint16(head[8:]))
+		r.theirs = binary.LittleEndian.Uint64(head[12:])
+	}
+	return r, nil
+}
+
+// clip cuts a text to at most n bytes, between characters.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// printable replaces what a terminal might obey.
+func printable(b []byte) string {
+	text := []rune(string(b))
+	for i, r := range text {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError {
+			text[i] = '?'
+		}
+	}
+	return string(text)
+}
+
+// appendControl writes a message's head; its body goes beside it.
+func appendControl(b []byte, m membership.Message) []byte {
+	start := len(b)
+	le := binary.LittleEndian
+	b = append(b, byte(m.Kind), m.Code, 0, 0)
+	b = le.AppendUint32(b, uint32(m.Origin))
+	b = le.AppendUint32(b, m.Seq)
+	b = le.AppendUint32(b, uint32(m.About))
+	b = le.AppendUint32(b, m.Ref)
+	b = le.AppendUint64(b, uint64(m.Age))
+	b = le.AppendUint32(b, uint32(len(m.Body)))
+	b = le.AppendUint32(b, crc32.Checksum(m.Body, castagnoli))
+	return seal(b, start)
+}
+
+// A controlHead is a message without its body, and what the body must be like.
+type controlHead struct {
+	msg  membership.Message
+	size int
+	sum  uint32
+}
+
+// parseControl reads a head for a job of size ranks.
+func parseControl(b []byte, size int) (c controlHead, err error) {
+	if len(b) != controlSize || !sealed(b) || b[2] != 0 || b[3] != 0 {
+		return c, errMalformed
+	}
+	le := binary.LittleEndian
+	origin, about, n, age := le.Uint32(b[4:]), le.Uint32(b[12:]), le.Uint32(b[28:]), le.Uint64(b[20:])
+	kind := membership.Kind(b[0])
+	if !kind.Valid() || uint64(origin) >= uint64(size) || uint64(about) >= uint64(size) || n > maxBody || age >= 1<<63 {
+		return c, errMalformed
+	}
+	c.msg = membership.Message{
+		Kind: kind, Code: b[1], Origin: int(origin), Seq: le.Uint32(b[8:]),
+		About: int(about), Ref: le.Uint32(b[16:]), Age: membership.Span(age),
+	}
+	c.size, c.sum = int(n), le.Uint32(b[32:])
+	return c, nil
+}
+
+// withBody completes a message; the body must be what its head announced.
+func (c controlHead) withBody(body []byte) (membership.Message, error) {
+	if len(body) != c.size || crc32.Checksum(body, castagnoli) != c.sum {
+		return membership.Message{}, errMalformed
+	}
+	c.msg.Body = body
+	return c.msg, nil
+}
