@@ -49,6 +49,7 @@ type Link struct {
 	m       *Mesh
 	role    atomic.Uint32 // 1 while somebody is in the Conn's Progress
 	armed   atomic.Bool   // the Conn holds our wake-up
+	ended   atomic.Bool   // the Conn is closed; arming it again would fire for ever
 	polls   atomic.Uint32 // counts turns of waiters; the ticker looks for links that rest
 	conn    atomic.Pointer[upConn]
 	onReady func()                // l.ready, bound once
@@ -220,6 +221,7 @@ func (l *Link) end(err error) bool {
 	waiting := l.pending
 	l.pending = transport.Queue{}
 	l.mu.Unlock()
+	l.ended.Store(true)
 	if c := l.conn.Load(); c != nil {
 		c.Close()
 		l.quiesce()
@@ -249,7 +251,7 @@ func (l *Link) End(err error) { l.end(err) }
 // Progress moves the link once, unless another goroutine is doing so.
 func (l *Link) Progress() transport.State {
 	c := l.conn.Load()
-	if c == nil {
+	if c == nil || l.ended.Load() {
 		return transport.Idle
 	}
 	if !l.role.CompareAndSwap(0, 1) {
@@ -269,7 +271,7 @@ func (l *Link) Progress() transport.State {
 
 // arm leaves our wake-up with the Conn, unless it lies there already.
 func (l *Link) arm() {
-	if c := l.conn.Load(); c != nil && l.armed.CompareAndSwap(false, true) {
+	if c := l.conn.Load(); c != nil && !l.ended.Load() && l.armed.CompareAndSwap(false, true) {
 		c.Arm(l.onReady)
 	}
 }

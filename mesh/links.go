@@ -109,7 +109,7 @@ func (ls *links) tickLoop(ctx context.Context) {
 // last look; it reports whether one is left that was.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
-		if l.conn.Load() == nil || l.armed.Load() {
+		if l.conn.Load() == nil || l.armed.Load() || l.ended.Load() {
 			continue
 		}
 		if polls := l.polls.Load(); polls != seen[r] {

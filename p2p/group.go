@@ -191,3 +191,7 @@ func (g *Group) Exchange(ctx context.Context, p mesh.Patience, to, tag int, out 
 func (g *Group) opStatus(op *rendezvous.Op) Status {
 	return Status{Source: g.index[op.Source()], Tag: op.Tag(), Bytes: op.Bytes()}
 }
+
+// RevokeCollectives ends every collective in the group with err, now and later;
+// messages between its members go on.
+func (g *Group) RevokeCollectives(err error) { g.coll.Revoke(err) }

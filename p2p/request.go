@@ -3,7 +3,6 @@ package p2p
 import (
 	"context"
 
-	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/rendezvous"
 )
@@ -71,54 +70,20 @@ func (r *Request) reap() {
 	r.op = nil
 }
 
-// WaitAll returns when all requests are done, with the first error in their order.
-func WaitAll(ctx context.Context, p mesh.Patience, reqs ...*Request) error {
-	var ops []*rendezvous.Op
-	var e *rendezvous.Engine
-	for _, r := range reqs {
-		if r.op != nil {
-			ops, e = append(ops, r.op), r.g.e
-		}
+// Ready reports whether Wait would return at once, without moving anything.
+func (r *Request) Ready() bool { return r.op == nil || r.op.Happened() }
+
+// Watch has w woken when the request is done; nil ends that.
+func (r *Request) Watch(w *mesh.Waiter) {
+	if r.op != nil {
+		r.op.Watch(w)
 	}
-	if e != nil {
-		e.WaitAll(ctx, p, ops)
-	}
-	var first error
-	for _, r := range reqs {
-		r.reap()
-		if first == nil {
-			first = r.err
-		}
-	}
-	return first
 }
 
-// WaitAny returns the index of a request that is done, and its result. Requests
-// found done before are passed over as long as another is not; when ctx or p ends
-// the wait, all go on and the index is -1.
-func WaitAny(ctx context.Context, p mesh.Patience, reqs ...*Request) (int, Status, error) {
-	var ops []*rendezvous.Op
-	var at []int
-	for i, r := range reqs {
-		if r.op != nil {
-			ops, at = append(ops, r.op), append(at, i)
-		}
+// Links are the links that the request's message can come or go on.
+func (r *Request) Links() []*mesh.Link {
+	if r.op == nil {
+		return nil
 	}
-	if len(ops) == 0 {
-		return anyDone(reqs)
-	}
-	i, err := reqs[at[0]].g.e.WaitAny(ctx, p, ops)
-	if err != nil {
-		return -1, Status{}, err
-	}
-	r := reqs[at[i]]
-	r.reap()
-	return at[i], r.status, r.err
-}
-
-func anyDone(reqs []*Request) (int, Status, error) {
-	if len(reqs) == 0 {
-		return -1, Status{}, fault.New(fault.Misuse, "waitany", 0, "no request is given")
-	}
-	return 0, reqs[0].status, reqs[0].err
+	return r.op.Links()
 }

@@ -43,10 +43,11 @@
 //	eager     a message with its bytes in the body
 //	offer     a message whose bytes wait for a request; id is the offer's
 //	request   asks for the bytes of offer id, to arrive by the receive id
-//	data      bytes of the message that receive id waits for
+//	data      bytes of the message that the receive with this id waits for
 //	credit    gives credit back
 //	withdraw  takes the offer id back: its sender has left
 //	drop      the receiver does not want offer id: its sender is released
+//	abandon   the sender has left: no more data comes for receive id
 //	bye       the last frame of a rank that closes
 //	took      answers bye: all before it has been taken
 //	name      the body is the text of name id on this link

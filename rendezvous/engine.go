@@ -147,7 +147,7 @@ type choreKind uint8
 const (
 	choreCall   choreKind = iota // run op's callback
 	choreExpose                  // show op's buffer to its sender, and request the bytes
-	choreRetire                  // hide op's buffer again, and end it with op.leaving
+	choreHide                    // hide op's buffer again, and end it with op.leaving
 	choreLocal                   // copy from a send of this rank's
 	choreCopy                    // copy from a message that waited
 )
@@ -182,11 +182,15 @@ func (e *Engine) perform(c chore) {
 		c.op.finished(c.op)
 	case choreExpose:
 		e.exposeAndRequest(c.op)
-	case choreRetire:
+	case choreHide:
 		c.op.unexpose()
 		e.mu.Lock()
-		c.op.unexpose = nil
-		e.retire(c.op, c.op.leaving)
+		c.op.unexpose, c.op.touching = nil, false
+		if c.op.withdrew {
+			e.repost(c.op)
+		} else {
+			e.finish(c.op, c.op.leaving)
+		}
 		e.release()
 	case choreLocal:
 		n := copy(c.op.buf, c.from.buf)
@@ -254,6 +258,8 @@ func (e *Engine) cancel(op *Op, err error) {
 	case phaseOffered:
 		e.withdraw(op)
 		e.finish(op, err)
+	case phaseMatched:
+		op.canceled = err
 	}
 	e.release()
 }

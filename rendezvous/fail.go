@@ -29,6 +29,9 @@ func (e *Engine) FailPeer(rank int, err error) {
 	if link != nil {
 		link.End(err) // outside the lock: the frames' Done come back here
 	}
+	e.mu.Lock()
+	p.dropInbound() // now nothing writes into a buffer any more
+	e.release()
 }
 
 // failSource ends the receives of a space that p was to serve.

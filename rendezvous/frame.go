@@ -18,6 +18,7 @@ const (
 	kindCredit
 	kindWithdraw
 	kindDrop
+	kindAbandon
 	kindBye
 	kindTook
 	kindName

@@ -66,6 +66,9 @@ type Op struct {
 	touching bool     // buf is being written into right now, or shown to the sender
 	leaving  error    // what it ends with once nothing touches buf
 	unexpose func()
+	hiding   bool  // unexpose is about to run
+	withdrew bool  // its offer was taken back while its buffer was being exposed
+	canceled error // its caller gave up after the match; counts if the match is taken back
 	alloc    bool // a named receive without a buffer gets one of the message's size
 }
 
@@ -135,6 +138,7 @@ func (e *Engine) recycle(op *Op) {
 	op.id, op.request, op.offer, op.print, op.order = 0, 0, 0, 0, 0
 	op.token = transport.Token{}
 	op.touching, op.leaving, op.unexpose, op.alloc = false, nil, nil, false
+	op.hiding, op.withdrew, op.canceled = false, false, nil
 	op.waiter.Store(nil)
 	op.done.Store(false)
 	op.prev, op.next = nil, e.freeOps
@@ -202,14 +206,27 @@ func (e *Engine) lost(op *Op, err error) {
 	}
 }
 
+// hide ends an exposed op: its sender writes no more. e.mu is held.
+func (e *Engine) hide(op *Op, err error) {
+	op.leaving = err
+	if op.hiding {
+		return
+	}
+	op.hiding, op.touching = true, true
+	e.later(chore{do: choreHide, op: op})
+}
+
 // retire ends an op from outside the exchange: at once, or, while a Conn writes
-// into its buffer, as soon as that has ended. e.mu is held.
+// into its buffer or from it, as soon as that has ended. A buffer that is shown
+// to a live sender is waited for, because hiding it would fail the Conn for
+// others, too: the sender sends the rest, or abandons it. e.mu is held.
 func (e *Engine) retire(op *Op, err error) {
 	switch {
 	case op.phase == phaseDone:
-	case op.unexpose != nil:
+	case op.unexpose != nil && op.peer.gone == nil:
 		op.leaving = err
-		e.later(chore{do: choreRetire, op: op})
+	case op.unexpose != nil:
+		e.hide(op, err)
 	case op.touching || op.flying > 0:
 		op.leaving = err
 	default:

@@ -243,6 +243,8 @@ func (p *peer) handle(in *inbound) {
 			delete(p.offers, h.id)
 			p.e.finish(op, nil)
 		}
+	case kindAbandon:
+		p.abandoned(h.id)
 	case kindBye:
 		p.say(head{kind: kindTook})
 	case kindTook:

@@ -242,18 +242,20 @@ func (e *Engine) exposeAndRequest(op *Op) {
 		h.flags, h.token = flagToken, token
 		op.unexpose = hide
 	}
-	if op.leaving != nil { // it was retired meanwhile
-		e.retire(op, op.leaving)
-		return
+	switch {
+	case op.leaving == nil && !op.withdrew:
+		p.say(h)
+	case op.unexpose != nil: // it was retired, or taken back, and the sender knows nothing of it
+		e.hide(op, op.leaving)
+	case op.withdrew:
+		e.repost(op)
+	default:
+		e.finish(op, op.leaving)
 	}
-	p.say(h)
 }
 
 // errNoExposer says that the Conn went away, and its abilities with it.
 var errNoExposer = errors.New("the connection is gone")
-
-// errWithdrawn ends a receive that cannot go back into the table.
-var errWithdrawn = errors.New("the sender took the message back")
 
 // deliver gives a message that is or will be complete to the receive that waits
 // for it, or lets it wait.
@@ -368,28 +370,65 @@ func (p *peer) withdrawn(offer uint32) {
 		e.discard(m)
 		return
 	}
-	for id, op := range p.receives {
+	for _, op := range p.receives {
 		if op.offer != offer {
 			continue
 		}
-		if op.unexpose != nil || op.touching || op.leaving != nil {
-			e.retire(op, firstError(op.leaving, errWithdrawn))
-			return
-		}
-		delete(p.receives, id)
-		op.space.matched.remove(op)
-		op.phase, op.peer, op.offer, op.id = phasePosted, nil, 0, 0
-		op.buf = op.whole
-		if m := op.space.table.repost(op); m != nil {
-			e.meet(op, m)
+		switch {
+		case op.unexpose != nil:
+			op.withdrew = true
+			e.hide(op, op.leaving)
+		case op.touching: // being exposed just now
+			op.withdrew = true
+		case op.leaving != nil:
+			e.finish(op, op.leaving)
+		default:
+			e.repost(op)
 		}
 		return
 	}
 }
 
+// repost puts a receive back to where it stood before its match, which its
+// sender took back, unless it has left meanwhile.
+func (e *Engine) repost(op *Op) {
+	if err := firstError(op.leaving, op.canceled); err != nil {
+		e.finish(op, err)
+		return
+	}
+	e.unmatch(op)
+	op.phase, op.peer, op.offer, op.id, op.withdrew, op.hiding = phasePosted, nil, 0, 0, false, false
+	op.buf = op.whole
+	if err := op.space.receivable(op.key); err != nil {
+		op.phase = phaseIdle
+		e.finish(op, err)
+		return
+	}
+	if m := op.space.table.repost(op); m != nil {
+		e.meet(op, m)
+	}
+}
+
+// abandoned ends a receive whose sender has left after some of its bytes.
+func (p *peer) abandoned(id uint32) {
+	op := p.receives[id]
+	if op == nil {
+		return
+	}
+	err := op.leaving
+	if err == nil {
+		err = fault.New(fault.Revoked, "recv", p.e.cfg.Rank, "rank %d left the message after %d of %d bytes", p.rank, op.arrived, len(op.buf))
+	}
+	if op.unexpose != nil {
+		p.e.hide(op, err)
+		return
+	}
+	p.e.retire(op, err)
+}
+
 // placeData finds the place of a data frame in its receive's buffer.
 func (p *peer) placeData(h *head) {
-	op := p.receives[h.receive]
+	op := p.receives[h.id]
 	if op == nil {
 		return // the receive has left; its bytes go into a drain
 	}
@@ -413,14 +452,14 @@ func (p *peer) dataArrived(op *Op, n int) {
 	op.arrived += n
 	e := p.e
 	switch {
-	case op.leaving != nil:
-		delete(p.receives, op.id)
+	case op.leaving != nil && op.unexpose == nil:
 		e.retire(op, op.leaving)
 	case op.arrived > len(op.buf):
 		p.distrust("sent %d bytes of a message of %d", op.arrived, len(op.buf))
+	case op.arrived == len(op.buf) && op.unexpose != nil:
+		e.hide(op, op.leaving)
 	case op.arrived == len(op.buf):
-		delete(p.receives, op.id)
-		e.retire(op, nil)
+		e.finish(op, op.leaving)
 	}
 }
 

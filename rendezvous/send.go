@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
 )
 
 // Start begins to send body to a rank and returns at once. The body is the op's
@@ -53,7 +54,10 @@ func (s *soon) Due() error       { return errSpillNow }
 // detachSoon gives a large send's receive a moment to come, and then copies the
 // body into the spill buffer. It reports whether the op left its caller.
 func (e *Engine) detachSoon(ctx context.Context, op *Op, p mesh.Patience) bool {
-	if op.phase == phaseFlowing { // a hint; spill decides under the lock
+	e.mu.Lock()
+	waits := op.spillable()
+	e.mu.Unlock()
+	if !waits {
 		return false
 	}
 	w := mesh.NewWaiter()
@@ -171,12 +175,13 @@ func (p *peer) pushBody(op *Op, f *dataFrame, h head, body []byte) {
 		h.flags |= flagSum
 		h.sum = crc32.Checksum(body, castagnoli)
 	}
-	h.credit = p.giveBack()
-	f.Head = f.room[:h.encode(&f.room)]
-	f.Body, f.To, f.ID = body, op.token, 0
-	if h.kind == kindData && op.token != ([32]byte{}) {
-		f.ID = op.request
+	f.Body, f.To, f.ID = body, transport.Token{}, 0
+	if op.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
+		f.To, f.At, f.ID = op.token, int(h.offset), op.request
+	} else {
+		h.credit = p.giveBack()
 	}
+	f.Head = f.room[:h.encode(&f.room)]
 	f.busy = true
 	op.flying++
 	p.push(&f.Frame)
@@ -212,7 +217,7 @@ func (p *peer) flow(op *Op) {
 			continue
 		}
 		part := op.buf[op.sent:min(op.sent+segment, len(op.buf))]
-		h := head{kind: kindData, receive: op.request, offset: uint64(op.sent), size: uint64(len(part))}
+		h := head{kind: kindData, id: op.request, offset: uint64(op.sent), size: uint64(len(part))}
 		op.sent += len(part)
 		p.pushBody(op, f, h, part)
 	}
@@ -229,6 +234,9 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 	switch {
 	case op.leaving != nil || err != nil && op.peer.gone != nil:
 		if op.flying == 0 {
+			if op.request != 0 && op.sent < len(op.buf) && op.peer.gone == nil && op.peer.broken == nil {
+				op.peer.say(head{kind: kindAbandon, id: op.request})
+			}
 			e.finish(op, firstError(op.leaving, op.peer.gone))
 		}
 	case err != nil: // the verdict will end it

@@ -32,10 +32,9 @@ func (e *Engine) Settle(err error, ops ...*Op) {
 	}
 }
 
-// A set is the event that all, or any, of some ops are done.
+// A set is the event that all of some ops are done.
 type set struct {
 	ops   []*Op
-	any   bool
 	links []*mesh.Link
 }
 
@@ -43,11 +42,11 @@ var sets = sync.Pool{New: func() any { return new(set) }}
 
 func (s *set) Happened() bool {
 	for _, op := range s.ops {
-		if op.done.Load() == s.any {
-			return s.any
+		if !op.done.Load() {
+			return false
 		}
 	}
-	return !s.any || len(s.ops) == 0
+	return true
 }
 
 func (s *set) addLinks(op *Op) {
@@ -65,7 +64,7 @@ func (s *set) addLinks(op *Op) {
 // WaitAll returns when all ops are done, with the first error in their order.
 // When ctx or p ends the wait, ops that have met nothing leave without a trace.
 func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, ops []*Op) error {
-	if err := e.waitSet(ctx, p, ops, false); err != nil {
+	if err := e.waitSet(ctx, p, ops); err != nil {
 		e.Settle(err, ops...)
 	}
 	for _, op := range ops {
@@ -76,28 +75,14 @@ func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, ops []*Op) error 
 	return nil
 }
 
-// WaitAny returns the index of an op that is done. When ctx or p ends the wait,
-// all go on.
-func (e *Engine) WaitAny(ctx context.Context, p mesh.Patience, ops []*Op) (int, error) {
-	if err := e.waitSet(ctx, p, ops, true); err != nil {
-		return -1, err
-	}
-	for i, op := range ops {
-		if op.done.Load() {
-			return i, nil
-		}
-	}
-	return -1, nil
-}
-
-func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op, any bool) error {
+func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error {
 	s := sets.Get().(*set)
 	defer func() {
 		clear(s.links)
 		s.ops, s.links = nil, s.links[:0]
 		sets.Put(s)
 	}()
-	s.ops, s.any = ops, any
+	s.ops = ops
 	if s.Happened() {
 		return nil
 	}

@@ -1,0 +1,124 @@
+// Package callsite remembers where a program called this module, and finds out
+// where one of its goroutines is now.
+package callsite
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// module is what the functions of this library begin with. Its examples and
+// commands are programs like any other.
+const module = "github.com/tutti-go/tutti/"
+
+// depth is how many frames are kept: enough to leave this library.
+const depth = 8
+
+// A Site is a place in a program, kept as program counters and put into words
+// only when somebody asks. The zero Site is nowhere. It is a value.
+type Site struct {
+	pcs [depth]uintptr
+	n   int
+}
+
+// Here is the place that called the function which calls Here, skip frames up.
+func Here(skip int) (s Site) {
+	s.n = runtime.Callers(skip+2, s.pcs[:])
+	return s
+}
+
+// String is "file.go:12" of the first frame outside this library, or "".
+func (s Site) String() string {
+	if s.n == 0 {
+		return ""
+	}
+	frames := runtime.CallersFrames(s.pcs[:s.n])
+	for {
+		f, more := frames.Next()
+		if f.File != "" && !inside(f.Function, f.File) {
+			return fmt.Sprintf("%s:%d", path.Base(f.File), f.Line)
+		}
+		if !more {
+			return ""
+		}
+	}
+}
+
+// inside reports whether a function belongs to the library, or to the runtime.
+func inside(function, file string) bool {
+	if strings.HasPrefix(function, "runtime.") || strings.HasPrefix(function, "testing/synctest.") {
+		return true
+	}
+	rest, ok := strings.CutPrefix(function, module)
+	if !ok || strings.HasSuffix(file, "_test.go") {
+		return false
+	}
+	return !strings.HasPrefix(rest, "examples/") && !strings.HasPrefix(rest, "cmd/")
+}
+
+// Goroutine is the calling goroutine's number. It costs about a microsecond, so
+// it is asked once per job and not per call.
+func Goroutine() uint64 {
+	var buf [64]byte
+	line := buf[:runtime.Stack(buf[:], false)]
+	line = bytes.TrimPrefix(line, []byte("goroutine "))
+	n, _, _ := bytes.Cut(line, []byte(" "))
+	id, _ := strconv.ParseUint(string(n), 10, 64)
+	return id
+}
+
+// maxStacks bounds the memory that Now takes for a program of many goroutines.
+const maxStacks = 1 << 20
+
+// Now is "file.go:12" of the first frame outside this library on a goroutine's
+// stack, or "" when it has ended. It stops the world for a moment.
+func Now(goroutine uint64) string {
+	buf := make([]byte, 64<<10)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) || len(buf) >= maxStacks {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 4*len(buf))
+	}
+	start := []byte("goroutine " + strconv.FormatUint(goroutine, 10) + " ")
+	for stack := range bytes.SplitSeq(buf, []byte("\n\n")) {
+		if bytes.HasPrefix(stack, start) {
+			return firstOutside(strings.Split(string(stack), "\n"))
+		}
+	}
+	return ""
+}
+
+// firstOutside reads a printed stack: pairs of lines, the function with its
+// arguments, and an indented file:line.
+func firstOutside(lines []string) string {
+	for i := 1; i+1 < len(lines); i += 2 {
+		place := strings.TrimSpace(lines[i+1])
+		place, _, _ = strings.Cut(place, " ")
+		file, line, ok := cutLast(place, ":")
+		function := strings.TrimPrefix(lines[i], "created by ")
+		if !ok || inside(function, file) || standard(file) {
+			continue
+		}
+		return path.Base(file) + ":" + line
+	}
+	return ""
+}
+
+// standard reports whether a file is Go's own: a rank that sleeps is where it
+// called Sleep.
+func standard(file string) bool { return strings.HasPrefix(file, runtime.GOROOT()+"/src/") }
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}

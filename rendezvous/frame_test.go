@@ -1,0 +1,129 @@
+package rendezvous
+
+import (
+	"encoding/hex"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// samples has a head of every kind, with every field that the kind carries.
+func samples() map[string]head {
+	token := transport.Token{1, 2, 3, 31: 9}
+	return map[string]head{
+		"eager":       {kind: kindEager, credit: 7, context: 0x1122334455667788, tag: 5, size: 1000, print: 0xfeed},
+		"eager named": {kind: kindEager, flags: flagNamed | flagDead, dtype: 11, ndim: 3, context: 2, tag: namedTag, size: 24, step: 9, name: 4, dims: [maxDims]int64{2, 3, 4}},
+		"eager sum":   {kind: kindEager, flags: flagSum, context: 1, tag: 0, size: 8, sum: 0xdeadbeef},
+		"offer":       {kind: kindOffer, id: 3, context: 1, tag: 1 << 30, size: 1 << 40, print: 1},
+		"request":     {kind: kindRequest, id: 3, receive: 8, size: 1 << 20},
+		"put":         {kind: kindRequest, flags: flagToken, id: 3, receive: 8, size: 1 << 20, token: token},
+		"data":        {kind: kindData, credit: 1, id: 8, offset: 262144, size: 4096},
+		"credit":      {kind: kindCredit, credit: 1 << 20},
+		"withdraw":    {kind: kindWithdraw, id: 3},
+		"drop":        {kind: kindDrop, id: 3},
+		"abandon":     {kind: kindAbandon, id: 8},
+		"bye":         {kind: kindBye},
+		"took":        {kind: kindTook},
+		"name":        {kind: kindName, id: 12},
+	}
+}
+
+// body is how many bytes follow a head on the wire.
+func (h *head) body() int {
+	switch h.kind {
+	case kindEager, kindData:
+		return int(h.size)
+	case kindName:
+		return 1
+	}
+	return 0
+}
+
+func TestEveryHeadSurvivesTheWireAndKeepsItsBytes(t *testing.T) {
+	for name, h := range samples() {
+		t.Run(name, func(t *testing.T) {
+			var room [transport.MaxHead]byte
+			wire := room[:h.encode(&room)]
+			var got head
+			if err := got.decode(wire, h.body()); err != nil {
+				t.Fatalf("decode: %v", err)
+			}
+			if got != h {
+				t.Errorf("got %+v, want %+v", got, h)
+			}
+			golden(t, name, hex.EncodeToString(wire)+"\n")
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", strings.ReplaceAll(name, " ", "_")+".golden")
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the wire format of %q changed: got %s want %s", name, got, want)
+	}
+}
+
+func TestNoChangedByteOfAHeadGoesUnnoticed(t *testing.T) {
+	for name, h := range samples() {
+		var room [transport.MaxHead]byte
+		wire := room[:h.encode(&room)]
+		for i := range wire {
+			for bit := range 8 {
+				wire[i] ^= 1 << bit
+				var got head
+				if got.decode(wire, h.body()) == nil {
+					t.Errorf("%s: bit %d of byte %d was flipped unnoticed", name, bit, i)
+				}
+				wire[i] ^= 1 << bit
+			}
+		}
+	}
+}
+
+func TestAHeadThatLiesAboutItsBodyIsRefused(t *testing.T) {
+	for name, h := range samples() {
+		var room [transport.MaxHead]byte
+		wire := room[:h.encode(&room)]
+		var got head
+		if got.decode(wire, h.body()+1) == nil && h.kind != kindName {
+			t.Errorf("%s: a body of one byte too many was accepted", name)
+		}
+	}
+}
+
+func FuzzDecodeHead(f *testing.F) {
+	for _, h := range samples() {
+		var room [transport.MaxHead]byte
+		f.Add(append([]byte(nil), room[:h.encode(&room)]...), h.body())
+	}
+	f.Fuzz(func(t *testing.T, wire []byte, body int) {
+		var h head
+		if h.decode(wire, body) != nil {
+			return
+		}
+		var room [transport.MaxHead]byte
+		again := room[:h.encode(&room)]
+		if string(again) != string(wire) {
+			t.Errorf("decoded %x to %+v, which encodes to %x", wire, h, again)
+		}
+	})
+}
