@@ -20,6 +20,10 @@ const (
 	framesTurn = 64        // frames taken from one link before the others have their turn
 )
 
+// lastWordTime is how long the link to a rank that was given up stays, for it to
+// learn of that: it may only have been stopped.
+const lastWordTime = 30 * time.Second
+
 // abandonTime is how long a start that failed waits for all ranks to agree why.
 const abandonTime = 600 * time.Millisecond
 
@@ -380,11 +384,11 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 	})
 }
 
-// cut closes a link once what was sent on it is out, or farewellTime has passed.
+// cut closes a link once what was sent on it is out, or lastWordTime has passed.
 func (c *control) cut(rank int) {
 	if l := c.links[rank]; l != nil {
 		c.links[rank] = nil
-		l.until = time.Now().Add(farewellTime)
+		l.until = time.Now().Add(lastWordTime)
 		c.dying = append(c.dying, l)
 	}
 }

@@ -1,0 +1,223 @@
+package mesh
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// A listener is the layer above in tests: it writes down what it hears.
+type listener struct {
+	rank int
+
+	mu       sync.Mutex // guards the rest
+	verdicts []*fault.Error
+	when     []time.Time // of verdicts
+	goodbyes []int
+	floods   []string
+	reply    func(from int, q []byte) []byte
+	call     string
+}
+
+func (l *listener) Verdict(e *fault.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.verdicts, l.when = append(l.verdicts, e), append(l.when, time.Now())
+}
+
+func (l *listener) Goodbye(rank int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.goodbyes = append(l.goodbyes, rank)
+}
+
+func (l *listener) Flooded(from int, kind byte, body []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.floods = append(l.floods, fmt.Sprintf("%d/%d/%s", from, kind, body))
+}
+
+func (l *listener) Question(from int, q []byte) []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reply == nil {
+		return nil
+	}
+	return l.reply(from, q)
+}
+
+func (l *listener) LastCall() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.call
+}
+
+// first is the first verdict, and when it came; nil when there is none.
+func (l *listener) first() (*fault.Error, time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.verdicts) == 0 {
+		return nil, time.Time{}
+	}
+	return l.verdicts[0], l.when[0]
+}
+
+func (l *listener) left() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.goodbyes)
+}
+
+func (l *listener) heard() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.floods)
+}
+
+// lines is a log that tests read.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *lines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// all are the lines so far.
+func (l *lines) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.FieldsFunc(l.buf.String(), func(r rune) bool { return r == '\n' })
+}
+
+// A rig is the ranks of one job in one process.
+type rig struct {
+	t      testing.TB
+	hub    *memory.Hub
+	meshes []*Mesh
+	errs   []error
+	ears   []*listener
+	wires  []*memory.Transport
+	logs   lines
+}
+
+// newRig makes n ranks over memory; tweak may change each one's configuration.
+func newRig(t testing.TB, n int) *rig {
+	r := &rig{t: t, hub: memory.New(), meshes: make([]*Mesh, n), errs: make([]error, n)}
+	for i := range n {
+		r.ears = append(r.ears, &listener{rank: i})
+		r.wires = append(r.wires, r.hub.Transport())
+	}
+	return r
+}
+
+// config is rank i's, with addresses exchanged through rank 0.
+func (r *rig) config(i int) Config {
+	return Config{
+		Rank: i, Size: len(r.meshes), Job: "test", Secret: []byte("sesame"),
+		Transport: r.wires[i], Root: r.hub.Addr(0), Host: fmt.Sprintf("host-%d", i),
+		InProcess: true, Log: r.logs.logger(), Events: r.ears[i],
+	}
+}
+
+// static has all addresses known beforehand.
+func (r *rig) static(cfg *Config) {
+	cfg.Root = ""
+	for i := range r.meshes {
+		cfg.Peers = append(cfg.Peers, r.hub.Addr(i))
+	}
+}
+
+// start starts the ranks given, and waits for all of them.
+func (r *rig) start(ctx context.Context, ranks []int, tweak func(i int, cfg *Config)) {
+	var work sync.WaitGroup
+	for _, i := range ranks {
+		cfg := r.config(i)
+		if tweak != nil {
+			tweak(i, &cfg)
+		}
+		work.Go(func() { r.meshes[i], r.errs[i] = Start(ctx, cfg) })
+	}
+	work.Wait()
+}
+
+// started is a rig whose n ranks have all started.
+func started(t testing.TB, n int, tweak func(i int, cfg *Config)) *rig {
+	t.Helper()
+	r := newRig(t, n)
+	r.start(t.Context(), upTo(n), tweak)
+	for i, err := range r.errs {
+		if err != nil {
+			t.Fatalf("rank %d of %d: %v", i, n, err)
+		}
+	}
+	return r
+}
+
+func upTo(n int) (ranks []int) {
+	for i := range n {
+		ranks = append(ranks, i)
+	}
+	return ranks
+}
+
+func without(n, rank int) []int {
+	return slices.DeleteFunc(upTo(n), func(r int) bool { return r == rank })
+}
+
+// kill ends a rank as SIGKILL does, as far as the others can tell.
+func (r *rig) kill(rank int) { r.wires[rank].Close() }
+
+// close ends what is left, without goodbyes.
+func (r *rig) close() {
+	for _, m := range r.meshes {
+		if m != nil {
+			m.once.Do(func() { m.shutDown(fault.Closed) })
+		}
+	}
+}
+
+// freeze keeps a rank's control goroutine from running, as SIGSTOP does, until
+// the result is called.
+func (r *rig) freeze(rank int) (thaw func()) {
+	release := make(chan struct{})
+	r.meshes[rank].control.post(func(*control) { <-release })
+	return func() { close(release) }
+}
+
+// bubble runs a test in a synctest bubble: time passes only when all wait, and
+// every goroutine must have ended.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// blames reports whether e is of kind k and about just these ranks.
+func blames(e *fault.Error, k fault.Kind, ranks ...int) bool {
+	if e == nil || e.Kind != k || len(e.Peers) != len(ranks) {
+		return false
+	}
+	for i, p := range e.Peers {
+		if p.Rank != ranks[i] {
+			return false
+		}
+	}
+	return true
+}
