@@ -19,8 +19,10 @@ import (
 // keeps a "killall tuttirun" from ending both.
 const guardianName = "tutti-guardian"
 
-// guardianFD is the guardian's end of the pipe. Its lines are "job NAME" first,
-// then "+GROUP" and "-GROUP", and "bye" when it is not needed any more.
+// guardianFD is the guardian's end of the pipe. Its arguments are the job's name
+// and the groups that exist already, so that it knows them from its first
+// moment. The pipe's lines are "+GROUP" and "-GROUP", and "bye" when it is not
+// needed any more.
 const guardianFD = 3
 
 // A guardian is the launcher's side of the process that ends the job should the
@@ -33,6 +35,7 @@ type guardian struct {
 
 	mu     sync.Mutex // guards what follows
 	pipe   *os.File   // nil without a guardian
+	now    *os.Process
 	groups map[int]bool
 	bye    bool
 	ended  chan struct{} // closed when the current process has ended
@@ -59,11 +62,7 @@ func (g *guardian) startLocked() {
 		g.lost(err)
 		return
 	}
-	g.pipe, g.ended = pipe, make(chan struct{})
-	fmt.Fprintf(pipe, "job %s\n", g.job)
-	for pgid := range g.groups {
-		fmt.Fprintf(pipe, "+%d\n", pgid)
-	}
+	g.now, g.pipe, g.ended = p, pipe, make(chan struct{})
 	go g.watch(p, pipe, g.ended)
 }
 
@@ -82,7 +81,11 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 		return nil, nil, err
 	}
 	defer from.Close()
-	p, err := os.StartProcess(g.program, []string{guardianName}, &os.ProcAttr{
+	args := []string{guardianName, g.job}
+	for pgid := range g.groups {
+		args = append(args, strconv.Itoa(pgid))
+	}
+	p, err := os.StartProcess(g.program, args, &os.ProcAttr{
 		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, from},
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
@@ -138,7 +141,8 @@ func (g *guardian) tellLocked(format string, args ...any) {
 	}
 }
 
-// dismiss sends the guardian away and waits until it has gone.
+// dismiss sends the guardian away and waits until it has gone; one that does not
+// go, because somebody stopped it, is killed.
 func (g *guardian) dismiss() {
 	if g == nil {
 		return
@@ -146,19 +150,20 @@ func (g *guardian) dismiss() {
 	g.mu.Lock()
 	g.bye = true
 	g.tellLocked("bye\n")
-	none, ended := g.pipe == nil, g.ended
+	none, now, ended := g.pipe == nil, g.now, g.ended
 	g.mu.Unlock()
-	if !none {
-		<-ended
+	if none {
+		return
 	}
+	late := time.AfterFunc(killAfter, func() { now.Kill() })
+	defer late.Stop()
+	<-ended
 }
 
 // guard is the guardian process: it waits for the end of the pipe, and unless
 // it was said goodbye to, it kills what is left of the job.
-func guard(in io.Reader) int {
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
-	job, groups, bye := watchPipe(in)
-	if bye || job == "" {
+func guard(job string, groups map[int]bool, in io.Reader) int {
+	if bye := watchPipe(in, groups); bye {
 		return 0
 	}
 	// A process that forks while it is being killed may leave a child, so look
@@ -168,7 +173,7 @@ func guard(in io.Reader) int {
 		for pgid := range groups {
 			signalGroup(pgid, syscall.SIGKILL)
 		}
-		signalStrays(job, syscall.SIGKILL)
+		signalStrays(groups, job, syscall.SIGKILL)
 		if len(membersOf(groups, job)) == 0 {
 			return 0
 		}
@@ -177,37 +182,49 @@ func guard(in io.Reader) int {
 	return 1
 }
 
-// watchPipe follows the launcher's lines to their end.
-func watchPipe(in io.Reader) (job string, groups map[int]bool, bye bool) {
-	groups = make(map[int]bool)
+// watchPipe follows the launcher's lines to their end, and keeps the groups.
+func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()
-		pgid, err := strconv.Atoi(strings.TrimLeft(line, "+-"))
-		switch {
-		case line == "bye":
-			return job, groups, true
-		case strings.HasPrefix(line, "job "):
-			job = line[len("job "):]
-		case err != nil || pgid <= 1: // 0 and 1 would be our own group, and everybody
+		if line == "bye" {
+			return true
+		}
+		switch pgid := groupIn(strings.TrimLeft(line, "+-")); {
+		case pgid == 0:
 		case line[0] == '+':
 			groups[pgid] = true
-		default:
+		case line[0] == '-':
 			delete(groups, pgid)
 		}
 	}
-	return job, groups, false
+	return false
 }
 
-// guardMain is Main in a process that was started as guardian.
-func guardMain() int {
-	in := os.NewFile(guardianFD, "launcher")
-	if in == nil {
-		return exitUsage
+// groupIn reads a group's number; 0 when there is none. Numbers below 2 would
+// signal the guardian's own group, or every process there is.
+func groupIn(text string) int {
+	pgid, err := strconv.Atoi(text)
+	if err != nil || pgid < 2 {
+		return 0
 	}
-	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+	return pgid
+}
+
+// guardMain is Main in a process that was started as guardian, with the
+// arguments after its name.
+func guardMain(args []string) int {
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
+	in := os.NewFile(guardianFD, "launcher")
+	if info, err := in.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 || len(args) == 0 || args[0] == "" {
 		fmt.Fprintln(os.Stderr, guardianName+": started by tuttirun only")
 		return exitUsage
 	}
 	nameProcess(guardianName)
-	return guard(in)
+	groups := make(map[int]bool)
+	for _, a := range args[1:] {
+		if pgid := groupIn(a); pgid != 0 {
+			groups[pgid] = true
+		}
+	}
+	return guard(args[0], groups, in)
 }

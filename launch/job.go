@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// MaxRanks is the most ranks that one job may ask for; far more than a host can
-// run, it only catches numbers that are garbage.
-const MaxRanks = 1 << 16
+// MaxRanks is the most ranks that one job may ask for. Waiting for a process
+// holds a thread, and a Go program may have 10,000.
+const MaxRanks = 4096
 
 // A Job is what Run starts: one or more programs whose ranks form one world,
 // numbered in the order of Apps.

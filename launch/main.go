@@ -14,7 +14,7 @@ import (
 // exit code. Started as guardian it is that instead.
 func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
-		return guardMain()
+		return guardMain(args[1:])
 	}
 	said := &sink{w: stderr}
 	req, err := parse(args[min(1, len(args)):], env)

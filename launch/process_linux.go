@@ -74,28 +74,24 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalStrays signals each process that carries the job's name, in whichever
-// group, and tells how many there were. The process is pinned first and then
-// asked again who it is: its number may have become another's in between.
-func signalStrays(job string, s syscall.Signal) (n int) {
-	table, err := processes()
-	if err != nil {
-		return 0
-	}
+// signalStrays signals each process that carries the job's name and is in none
+// of the groups. The process is pinned first and then asked again who it is: its
+// number may have become another's in between.
+func signalStrays(groups map[int]bool, job string, s syscall.Signal) {
+	table, _ := processes() // nothing without /proc
 	for _, p := range table {
-		if p.zombie || !carries(p.pid, job) {
+		if p.zombie || groups[p.group] || !carries(p.pid, job) {
 			continue
 		}
 		pinned, err := os.FindProcess(p.pid)
 		if err != nil {
 			continue
 		}
-		if carries(p.pid, job) && pinned.Signal(s) == nil {
-			n++
+		if carries(p.pid, job) {
+			pinned.Signal(s) // an error says that it has ended
 		}
 		pinned.Release()
 	}
-	return n
 }
 
 // carries tells whether a process was started with the job's name in its

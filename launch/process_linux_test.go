@@ -37,11 +37,12 @@ func TestProcessesFindsThisOne(t *testing.T) {
 // The pipe's lines are the guardian's whole knowledge; none may make it signal
 // its own group or every process.
 func TestGuardianFollowsThePipe(t *testing.T) {
-	job, groups, bye := watchPipe(strings.NewReader("job j-1\n+12\n+13\n-12\n+0\n+1\n+-5\nnonsense\n"))
-	if job != "j-1" || bye || len(groups) != 2 || !groups[13] || !groups[5] {
-		t.Errorf("got %q %v %v", job, groups, bye)
+	groups := map[int]bool{7: true, 8: true}
+	bye := watchPipe(strings.NewReader("+12\n+13\n-12\n-8\n+0\n+1\n-1\n+-1\nnonsense\n\n14\n"), groups)
+	if bye || len(groups) != 2 || !groups[13] || !groups[7] {
+		t.Errorf("got %v %v, want groups 7 and 13", groups, bye)
 	}
-	if _, _, bye := watchPipe(strings.NewReader("job j-1\n+12\nbye\n")); !bye {
+	if bye := watchPipe(strings.NewReader("+12\nbye\n"), groups); !bye {
 		t.Error("a goodbye was not heard")
 	}
 }

@@ -32,7 +32,7 @@ func membersOf(groups map[int]bool, _ string) []process {
 }
 
 // signalStrays cannot read other processes' environments here.
-func signalStrays(string, syscall.Signal) int { return 0 }
+func signalStrays(map[int]bool, string, syscall.Signal) {}
 
 // nameProcess does nothing here: ps shows argv[0].
 func nameProcess(string) {}

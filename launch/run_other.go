@@ -20,4 +20,4 @@ func Run(context.Context, *Job) Outcome {
 			vars.Rank + ", " + vars.Size + ", " + vars.Root + " and " + vars.SecretFile + " set"}}
 }
 
-func guardMain() int { return exitUsage }
+func guardMain([]string) int { return exitUsage }

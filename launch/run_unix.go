@@ -283,39 +283,38 @@ func (r *run) signalled(s syscall.Signal) {
 }
 
 // signalAll signals every group that has members. What must end is also sought
-// by the job's name, and continued, as a stopped process takes no TERM.
+// by the job's name.
 func (r *run) signalAll(s syscall.Signal) {
 	if s == 0 {
 		return
 	}
-	for _, k := range r.ranks {
-		if k.pid == 0 || k.gone {
-			continue
-		}
-		signalGroup(k.pid, s)
-		if r.policy.phase >= terminating {
-			signalGroup(k.pid, syscall.SIGCONT)
-		}
+	groups := r.groups()
+	for pgid := range groups {
+		signalGroup(pgid, s)
 	}
 	if r.policy.phase >= terminating {
-		signalStrays(r.world.job, s)
+		signalStrays(groups, r.world.job, s)
 	}
+}
+
+// groups are the ranks' groups that may have members.
+func (r *run) groups() map[int]bool {
+	groups := make(map[int]bool)
+	for _, k := range r.ranks {
+		if k.pid != 0 && !k.gone {
+			groups[k.pid] = true
+		}
+	}
+	return groups
 }
 
 // leftovers is what the job still has once its ranks have ended: members of
 // their groups, and strays.
 func (r *run) leftovers() []process {
-	groups := make(map[int]bool)
 	for _, k := range r.ranks {
-		if k.pid == 0 {
-			continue
-		}
 		r.settleGroup(k)
-		if !k.gone {
-			groups[k.pid] = true
-		}
 	}
-	return membersOf(groups, r.world.job)
+	return membersOf(r.groups(), r.world.job)
 }
 
 func describe(left []process) string {

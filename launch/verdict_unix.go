@@ -35,7 +35,7 @@ func (r *run) outcome() Outcome {
 	switch {
 	case r.broken != nil:
 		return Outcome{r.broken.code, []string{
-			fmt.Sprintf("cannot start %v", r.broken), r.others(nil)}}
+			fmt.Sprintf("cannot start %v", r.broken), fmt.Sprintf("%d of %d ranks had been started, and were ended", r.started(), len(r.ranks))}}
 	case r.policy.timedOut:
 		return Outcome{exitTimeout, []string{
 			fmt.Sprintf("the job did not end within %v (--timeout); it was ended", r.job.Timeout), r.others(nil)}}
@@ -51,6 +51,15 @@ func (r *run) outcome() Outcome {
 			fmt.Sprintf("the job was asked to end (%s), and was ended", unix.SignalName(sig)), r.others(nil)}}
 	}
 	return Outcome{}
+}
+
+func (r *run) started() (n int) {
+	for _, k := range r.ranks {
+		if k.pid != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // unfinished tells whether a rank failed because we ended it, or runs still.
@@ -99,18 +108,23 @@ func (k *rank) innocence() int {
 
 // ending says who a rank was and how it ended, in its own words too.
 func (k *rank) ending() string {
-	s := fmt.Sprintf("rank %d (%s, process %d) %s after %v", k.id, filepath.Base(k.program), k.pid, how(k.how), k.at.Round(time.Millisecond))
+	was := ""
+	if k.how.Signaled() {
+		was = "was "
+	}
+	s := fmt.Sprintf("rank %d (%s, process %d) %s%s after %v", k.id, filepath.Base(k.program), k.pid, was, how(k.how), k.at.Round(time.Millisecond))
 	if line, _ := k.said.quote(); line != "" {
 		s += ": " + quoted(line)
 	}
 	return s
 }
 
+// how reads well after one rank and after several.
 func how(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
 	}
-	s := fmt.Sprintf("was killed by signal %d (%s)", w.Signal(), unix.SignalName(w.Signal()))
+	s := fmt.Sprintf("killed by signal %d (%s)", w.Signal(), unix.SignalName(w.Signal()))
 	if w.CoreDump() {
 		s += ", core dumped,"
 	}
@@ -152,9 +166,9 @@ func (k *rank) voice() string {
 	state := " " + how(k.how)
 	switch {
 	case !k.ended:
-		state = " cannot be killed"
+		state = " survived even KILL"
 	case k.forced:
-		state = " was still running, and was ended"
+		state = " did not end in time"
 	}
 	line, kind := k.said.quote()
 	if line == "" {

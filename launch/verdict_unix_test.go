@@ -68,7 +68,7 @@ func TestVerdictNamesTheRankAndQuotesTheOthers(t *testing.T) {
 	)
 	want := []string{
 		"rank 2 (prog, process 100) was killed by signal 9 (SIGKILL), core dumped, after 2s",
-		`ranks 0, 1: "allreduce: peer lost [rank 2]"; rank 4 exited with code 4; rank 5 was still running, and was ended: "waiting"`,
+		`ranks 0, 1: "allreduce: peer lost [rank 2]"; rank 4 exited with code 4; rank 5 did not end in time: "waiting"`,
 	}
 	if out.Code != 137 || len(out.Verdict) != 2 || out.Verdict[0] != want[0] || out.Verdict[1] != want[1] {
 		t.Errorf("got %d %q, want 137 %q", out.Code, out.Verdict, want)

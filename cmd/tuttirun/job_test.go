@@ -1,0 +1,249 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/bootstrap"
+)
+
+// This test binary plays three parts besides its own: tuttirun, the guardian
+// that tuttirun starts, and a rank (by the name in testRole).
+const (
+	testLauncher = "TUTTIRUN_TEST_LAUNCHER"
+	testRole     = "TUTTIRUN_TEST_ROLE"
+	testStubborn = "TUTTIRUN_TEST_STUBBORN" // the rank does not end on TERM
+)
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == "tutti-guardian" || os.Getenv(testLauncher) != "" {
+		os.Unsetenv(testLauncher)
+		main()
+	}
+	switch os.Getenv(testRole) {
+	case "signals":
+		rankOfSignals()
+	case "meet":
+		rankThatMeets()
+	}
+	os.Exit(m.Run())
+}
+
+// rankOfSignals prints what it gets, until it gets TERM or its input ends.
+func rankOfSignals() {
+	got := make(chan os.Signal, 16)
+	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)
+	rank := os.Getenv("TUTTI_RANK")
+	fmt.Printf("%s ready %d\n", rank, os.Getpid())
+	if rank == "0" {
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
+	for s := range got {
+		fmt.Printf("%s got %v\n", rank, s)
+		if s == syscall.SIGTERM && os.Getenv(testStubborn) == "" {
+			os.Exit(0)
+		}
+	}
+}
+
+// rankThatMeets joins the others at the root, with the listener it inherited.
+func rankThatMeets() {
+	job, err := bootstrap.Find(bootstrap.Options{})
+	if err == nil && job.Rank == 0 {
+		err = acceptAll(job)
+	} else if err == nil {
+		var c io.Closer
+		if c, err = dial(job.Root); err == nil {
+			c.Close()
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Printf("%d of %d met, secret of %d\n", job.Rank, job.Size, len(job.Secret))
+	os.Exit(0)
+}
+
+// A job is tuttirun under test.
+type job struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *os.File
+	lines  *bufio.Reader
+	stderr bytes.Buffer
+	leak   *os.File // ends when everything that the job started has ended
+	waited sync.Once
+	closed sync.Once
+	code   int
+}
+
+// limit is how long anything here may take on a busy machine.
+const limit = 30 * time.Second
+
+// start runs tuttirun. Every process of the job inherits the far end of one
+// pipe, and so its end of file is the proof that none is left.
+func start(t *testing.T, args ...string) *job {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startCommand(t, self, args...)
+}
+
+func startCommand(t *testing.T, program string, args ...string) *job {
+	t.Helper()
+	j := &job{t: t, cmd: exec.Command(program, args...)}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	leak, held, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	stdout, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	j.leak, j.stdout, j.lines = leak, stdout, bufio.NewReader(stdout)
+	j.cmd.Stdout, j.cmd.Stderr = theirs, &j.stderr
+	j.cmd.ExtraFiles = []*os.File{null, held} // 3 is where rank 0 has its listener
+	j.cmd.Env = append(os.Environ(), testLauncher+"=1", "WORLD_SIZE=99", "PMI_FD=9",
+		"GORACE=atexit_sleep_ms=0") // else each process of a race build waits 1 s at its end
+	if j.stdin, err = j.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.checkNothingIsLeft)
+	stdout.SetReadDeadline(time.Now().Add(limit))
+	return j
+}
+
+// line is the next line of standard output; "" when there are no more.
+func (j *job) line() string {
+	j.t.Helper()
+	s, err := j.lines.ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		j.cmd.Process.Kill()
+		j.t.Fatalf("no more output: %v; standard error:\n%s", err, j.stderr.String())
+	}
+	return strings.TrimSuffix(s, "\n")
+}
+
+// set reads n lines, in whatever order they come.
+func (j *job) set(n int) map[string]bool {
+	j.t.Helper()
+	set := make(map[string]bool)
+	for range n {
+		set[j.line()] = true
+	}
+	return set
+}
+
+// expect reads as many lines as are wanted, in whatever order.
+func (j *job) expect(want ...string) {
+	j.t.Helper()
+	got := j.set(len(want))
+	for _, w := range want {
+		if !got[w] {
+			j.t.Errorf("%q is not among the lines %v", w, got)
+		}
+	}
+}
+
+// signal signals tuttirun itself.
+func (j *job) signal(s syscall.Signal) {
+	j.t.Helper()
+	if err := j.cmd.Process.Signal(s); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// wait returns the exit code, -1 for a signal, and what tuttirun said.
+func (j *job) wait() (code int, said string) {
+	j.t.Helper()
+	j.waited.Do(func() {
+		stuck := time.AfterFunc(limit, func() { j.cmd.Process.Kill() })
+		defer stuck.Stop()
+		j.cmd.Wait()
+		j.code = j.cmd.ProcessState.ExitCode()
+	})
+	return j.code, j.stderr.String()
+}
+
+// ends waits and compares the exit code and parts of standard error.
+func (j *job) ends(code int, parts ...string) string {
+	j.t.Helper()
+	got, said := j.wait()
+	if got != code {
+		j.t.Errorf("exit code %d, want %d", got, code)
+	}
+	for _, p := range parts {
+		if !strings.Contains(said, p) {
+			j.t.Errorf("standard error does not say %q", p)
+		}
+	}
+	if j.t.Failed() {
+		j.t.Logf("standard error:\n%s", said)
+	}
+	return said
+}
+
+func (j *job) checkNothingIsLeft() { j.closed.Do(j.close) }
+
+func (j *job) close() {
+	j.cmd.Process.Kill() // does nothing when it has ended
+	j.stdin.Close()
+	j.wait()
+	j.stdout.Close()
+	j.leak.SetReadDeadline(time.Now().Add(limit))
+	if _, err := j.leak.Read(make([]byte, 1)); err != io.EOF {
+		j.t.Errorf("something that the job started is left: %v", err)
+	}
+	j.leak.Close()
+}
+
+// role makes this test binary the program of ranks.
+func role(t *testing.T, name string) []string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"-x", testRole + "=" + name, self}
+}
+
+// script writes a program.
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stat reads the state and the parent of a process, proc(5).
+func stat(pid int) (state string, parent int) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	parent, _ = strconv.Atoi(fields[1])
+	return fields[0], parent
+}
+
+// until polls what only the process table can tell.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	late := time.After(limit)
+	for !holds() {
+		select {
+		case <-poll.C:
+		case <-late:
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// guardianOf is the process id of a launcher's guardian; 0 when there is none.
+func guardianOf(launcher int) int {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		if _, parent := stat(pid); parent != launcher {
+			continue
+		}
+		if line, _ := os.ReadFile(dir + "/cmdline"); bytes.HasPrefix(line, []byte("tutti-guardian\x00")) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// family is a rank with children: one in its group, one that left it, and one
+// that ignores every signal it can.
+const family = `
+	sleep 1000 &
+	setsid sleep 1000 &
+	(trap '' INT TERM HUP QUIT; exec setsid sh -c 'echo ready; sleep 1000; :') &
+	`
+
+// The check itself is in the clean-up: the pipe that all of them hold must end.
+func TestKilledLauncherLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 4} {
+		j := start(t, "-np", fmt.Sprint(n), "sh", "-c", family+"wait")
+		j.set(n)
+		j.signal(syscall.SIGKILL)
+		j.ends(-1)
+	}
+}
+
+// At any moment of its life, the first included.
+func TestLauncherKilledWhileStartingLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for i := range 20 {
+		j := start(t, "-np", "16", "sh", "-c", "sleep 1000 & sleep 1000")
+		time.Sleep(time.Duration(i) * time.Millisecond) // not to synchronise: to kill somewhere
+		j.signal(syscall.SIGKILL)
+		j.ends(-1)
+		j.checkNothingIsLeft()
+	}
+}
+
+func TestKilledGuardianIsReplaced(t *testing.T) {
+	t.Parallel()
+	j := start(t, "-np", "2", "sh", "-c", family+"wait")
+	j.set(2)
+	launcher := j.cmd.Process.Pid
+	first := guardianOf(launcher)
+	if first == 0 {
+		t.Fatal("there is no guardian")
+	}
+	syscall.Kill(first, syscall.SIGKILL)
+	until(t, "another guardian", func() bool { g := guardianOf(launcher); return g != 0 && g != first })
+	j.signal(syscall.SIGKILL)
+	j.ends(-1)
+}
+
+// The usual ways to kill by name or group reach the launcher, not the guardian.
+func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
+	t.Parallel()
+	j := start(t, "-np", "1", "sh", "-c", family+"wait")
+	j.set(1)
+	g := guardianOf(j.cmd.Process.Pid)
+	own, _ := syscall.Getpgid(j.cmd.Process.Pid)
+	if pgid, err := syscall.Getpgid(g); err != nil || pgid != g || pgid == own {
+		t.Errorf("the guardian is in group %d (%v)", pgid, err)
+	}
+	until(t, "a guardian of that name", func() bool {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", g))
+		return string(name) == "tutti-guardian\n"
+	})
+	j.signal(syscall.SIGKILL)
+	j.ends(-1)
+}
+
+// When a rank fails, the children of all ranks end too, whatever group they
+// fled to.
+func TestFailedJobEndsStraysToo(t *testing.T) {
+	t.Parallel()
+	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", family+`[ $TUTTI_RANK = 1 ] && wait; read line; exit 7`)
+	j.set(2)
+	fmt.Fprintln(j.stdin)
+	j.ends(7)
+}
+
+func TestStopAndContinue(t *testing.T) {
+	t.Parallel()
+	j, pids := ready(t, 2)
+	all := append([]int{j.cmd.Process.Pid}, pids...)
+	j.signal(syscall.SIGTSTP)
+	for _, pid := range all {
+		until(t, "a stopped process", func() bool { s, _ := stat(pid); return s == "T" })
+	}
+	j.signal(syscall.SIGCONT)
+	j.expect("0 got continued", "1 got continued")
+	for _, pid := range all {
+		until(t, "a running process", func() bool { s, _ := stat(pid); return s != "T" })
+	}
+	j.signal(syscall.SIGTERM)
+	j.expect("0 got terminated", "1 got terminated")
+	j.ends(0)
+}
