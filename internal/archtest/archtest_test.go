@@ -55,6 +55,7 @@ func TestCheckerFindsEachViolation(t *testing.T) {
 		"method init":             {"comm/comm.go", "package comm; type t int; func (t) init() {}", ""},
 		"exit in the library":     {"comm/comm.go", `package comm; import "os"; func f() { os.Exit(1) }`, "os.Exit"},
 		"exit in a program":       {"cmd/tuttirun/main.go", `package main; import "os"; func main() { os.Exit(1) }`, ""},
+		"no Go":                   {"comm/comm.go", "packages comm", "expected 'package'"},
 		"unknown package":         {"util/util.go", "package util", "no line of the policy"},
 		"test imports upwards":    {"collective/ring_test.go", "package collective_test; import " + ours + `comm"`, ""},
 		"test, assertion library": {"comm/comm_test.go", `package comm; import "github.com/stretchr/testify/assert"`, "third party"},

@@ -60,7 +60,7 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.SkipObjectResolution)
 	if err != nil {
-		return nil, err
+		return []string{err.Error()}, nil
 	}
 	pkg := path.Dir(name)
 	r, ok := find(rules, pkg)
