@@ -140,3 +140,10 @@ func (ls *links) checkStall(now time.Time, limit time.Duration) {
 		}
 	}
 }
+
+// Addr is the address that a rank is dialled at, "" while it is not known.
+func (m *Mesh) Addr(rank int) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.peers[rank].addr
+}

@@ -1,0 +1,264 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// what says what a call does: all that ranks must agree on, or are told about.
+// Fields that do not apply are zero, or -1 for ranks and tags.
+type what struct {
+	name  string // "allreduce", "send"
+	dtype tensor.DType
+	count int // elements; -1 when ranks may differ
+	root  int
+	peer  int // the member that a message goes to or comes from
+	tag   int
+	op    string // the operator
+	opID  uint64
+	algo  string
+}
+
+// String reads "allreduce float32 x1000 sum".
+func (w what) String() string {
+	var b strings.Builder
+	b.WriteString(w.name)
+	if w.dtype.Valid() {
+		fmt.Fprintf(&b, " %v", w.dtype)
+		if w.count >= 0 {
+			fmt.Fprintf(&b, " x%d", w.count)
+		}
+	}
+	if w.op != "" {
+		b.WriteString(" " + w.op)
+	}
+	switch {
+	case w.root >= 0:
+		fmt.Fprintf(&b, " root %d", w.root)
+	case w.peer >= 0:
+		fmt.Fprintf(&b, " with rank %d tag %d", w.peer, w.tag)
+	case w.peer == anyPeer:
+		b.WriteString(" from any rank")
+	}
+	return b.String()
+}
+
+const (
+	noPeer  = -1
+	anyPeer = -2
+)
+
+// print is the fingerprint of a collective: equal on ranks that agree. It is
+// never 0, which stands for "not checked".
+func (w *what) print(segment int) uint64 {
+	h := uint64(14695981039346656037)
+	mix := func(v uint64) {
+		h ^= v
+		h *= 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	text := func(s string) {
+		for i := 0; i < len(s); i++ {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	text(w.name)
+	text(w.algo)
+	mix(uint64(w.dtype))
+	mix(uint64(w.count))
+	mix(uint64(w.root))
+	mix(w.opID)
+	mix(uint64(segment))
+	return h | 1
+}
+
+// A call is one blocking call of the program's, or one non-blocking collective,
+// while it is under way. It is also the Patience of the call's waits.
+//
+// Its owner writes it before begin lists it; who reads it later holds calls.mu,
+// or is the owner.
+type call struct {
+	what
+	c          *Comm
+	site       callsite.Site
+	collective bool
+	seq        uint32
+	fprint     uint64
+	hasLimit   bool // its context has a deadline
+
+	prev, next *call // in calls
+
+	mu     sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
+	since  time.Time  // of its first sleep
+	raised stage      // those that were due, as bits
+	told   int        // how often the fingerprint was told
+	heard  bool       // another rank told the same one: no need to tell ours
+}
+
+// A stage is what a call that waits long does next.
+type stage uint8
+
+const (
+	stagePrint stage = 1 << iota // tell the others our fingerprint
+	stageWarn                    // log who is missing
+	stageEnd                     // give up
+)
+
+// printAfter is when a rank that waits in a collective tells the others its
+// fingerprint; printSpread keeps ranks that wait together from all doing so.
+const (
+	printAfter  = 100 * time.Millisecond
+	printSpread = 100 * time.Millisecond
+	printAgain  = time.Second // for ranks that have made the communicator only meanwhile
+)
+
+// errTimeout is the communicator's own limit, where the context has none.
+var errTimeout = errors.New("the communicator's Timeout has passed")
+
+// Until implements mesh.Patience.
+func (cl *call) Until() time.Time {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.since.IsZero() {
+		cl.since = time.Now()
+	}
+	at, _ := cl.upcoming()
+	return at
+}
+
+// upcoming is the next stage and its moment; zero when there is none.
+func (cl *call) upcoming() (at time.Time, s stage) {
+	w := cl.c.w
+	after := func(d time.Duration, next stage) {
+		t := cl.since.Add(d)
+		if cl.raised&next == 0 && (at.IsZero() || t.Before(at)) {
+			at, s = t, next
+		}
+	}
+	if cl.collective && !cl.heard {
+		after(printAfter+spread(cl.c.Rank(), cl.c.Size())+time.Duration(cl.told)*printAgain, stagePrint)
+	}
+	if w.opt.stallWarning > 0 {
+		after(w.opt.stallWarning, stageWarn)
+	}
+	if w.opt.timeout > 0 && !cl.hasLimit {
+		after(w.opt.timeout, stageEnd)
+	}
+	return at, s
+}
+
+func spread(rank, size int) time.Duration {
+	return printSpread * time.Duration(rank) / time.Duration(size)
+}
+
+// Due implements mesh.Patience.
+func (cl *call) Due() error {
+	cl.mu.Lock()
+	at, s := cl.upcoming()
+	if at.IsZero() || time.Now().Before(at) {
+		cl.mu.Unlock()
+		return nil
+	}
+	if s == stagePrint {
+		cl.told++
+	} else {
+		cl.raised |= s
+	}
+	cl.mu.Unlock()
+	switch s {
+	case stagePrint:
+		cl.c.tellPrint(cl)
+	case stageWarn:
+		report := cl.report()
+		cl.c.w.spawn(func(ctx context.Context) { report.warn(ctx) })
+	case stageEnd:
+		return errTimeout
+	}
+	return nil
+}
+
+// String reads "allreduce #41 float32 x1000 sum".
+func (cl *call) String() string { return describe(cl.what, cl.collective, cl.seq) }
+
+func describe(w what, collective bool, seq uint32) string {
+	if !collective {
+		return w.String()
+	}
+	name, rest, _ := strings.Cut(w.String(), " ")
+	return strings.TrimSpace(fmt.Sprintf("%s #%d %s", name, seq, rest))
+}
+
+// A past is what is remembered of a collective that has begun.
+type past struct {
+	what
+	site   callsite.Site
+	seq    uint32
+	fprint uint64
+}
+
+func (p *past) String() string { return describe(p.what, true, p.seq) }
+
+// calls are the calls of one rank: those under way, and the last that began.
+type calls struct {
+	mu    sync.Mutex // guards all of it
+	first *call      // the oldest under way
+	last  *call      // the youngest
+	text  what       // of the call that began last, for heartbeats
+	coll  bool
+	seq   uint32
+	site  callsite.Site
+	comm  *Comm
+}
+
+func (cs *calls) begin(cl *call) {
+	cs.mu.Lock()
+	cl.prev = cs.last
+	if cs.last == nil {
+		cs.first = cl
+	} else {
+		cs.last.next = cl
+	}
+	cs.last = cl
+	cs.text, cs.coll, cs.seq, cs.site, cs.comm = cl.what, cl.collective, cl.seq, cl.site, cl.c
+	cs.mu.Unlock()
+}
+
+func (cs *calls) end(cl *call) {
+	cs.mu.Lock()
+	if cl.prev == nil {
+		cs.first = cl.next
+	} else {
+		cl.prev.next = cl.next
+	}
+	if cl.next == nil {
+		cs.last = cl.prev
+	} else {
+		cl.next.prev = cl.prev
+	}
+	cs.mu.Unlock()
+}
+
+var callPool = sync.Pool{New: func() any { return new(call) }}
+
+func newCall(c *Comm, w what) *call {
+	cl := callPool.Get().(*call)
+	cl.c, cl.what = c, w
+	return cl
+}
+
+// free gives cl back; nobody but its owner may know it any more.
+func (cl *call) free() {
+	cl.what, cl.c, cl.site = what{}, nil, callsite.Site{}
+	cl.collective, cl.seq, cl.fprint, cl.hasLimit = false, 0, 0, false
+	cl.prev, cl.next = nil, nil
+	cl.since, cl.raised, cl.heard = time.Time{}, 0, false
+	cl.told = 0
+	callPool.Put(cl)
+}

@@ -1,0 +1,212 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// A Comm is a communicator: an ordered group of ranks whose messages and
+// collectives meet no others. Init and Local make the one of all ranks; Split,
+// Dup and Sub make more.
+//
+// Messages may be sent and received by any number of goroutines. Collectives of
+// one communicator are ordered by the calls that start them: a collective that
+// is started while another goroutine starts one, or is inside a blocking one, on
+// the same communicator is fault.Misuse. Goroutines that want collectives of
+// their own take a Dup each.
+type Comm struct {
+	w     *world
+	g     *p2p.Group
+	id    uint64
+	table *collective.Table
+
+	inside atomic.Pointer[call] // the blocking collective, or the start, under way
+
+	mu       sync.Mutex // guards the rest
+	seq      uint32     // of the last collective that began
+	history  [historySize]past
+	expected expectation
+	children uint64
+	subs     map[uint64]uint64
+	revoked  *fault.Error
+	closed   bool
+}
+
+// historySize is how many collectives back a rank can still tell what it did.
+const historySize = 64
+
+// An expectation is a fingerprint of another rank that is ahead of this one.
+type expectation struct {
+	seq    uint32
+	fprint uint64
+	from   fault.Peer
+}
+
+func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
+	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment})
+	c := &Comm{w: w, g: g, id: id, table: table}
+	w.mu.Lock()
+	w.comms[id] = c
+	early := w.early[id]
+	delete(w.early, id)
+	var lost error
+	for _, r := range ranks {
+		if err := w.gone[r]; err != nil && lost == nil {
+			lost = err
+		}
+	}
+	w.mu.Unlock()
+	if early != nil {
+		c.revoke(early)
+	}
+	if lost != nil && !errors.Is(lost, fault.Closed) {
+		g.RevokeCollectives(lost)
+	}
+	return c
+}
+
+// Rank is this process's rank in the communicator.
+func (c *Comm) Rank() int { return c.g.Rank() }
+
+// Size is the number of ranks in the communicator.
+func (c *Comm) Size() int { return c.g.Size() }
+
+// WorldRank is the job's rank of a rank of the communicator: what errors name.
+func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
+
+// begin admits a blocking collective, or the start of a non-blocking one: it is
+// alone on this communicator, which is in order, and it gets its number.
+func (c *Comm) begin(ctx context.Context, w what) (*call, error) {
+	cl := newCall(c, w)
+	cl.collective = true
+	cl.site = callsite.Here(2)
+	_, cl.hasLimit = ctx.Deadline()
+	if other := c.enter(cl); other != "" {
+		err := c.misuse(w.name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
+			w.name, other, cl.site)
+		cl.free()
+		return nil, err
+	}
+	if err := c.admit(cl); err != nil {
+		c.inside.Store(nil)
+		op := cl.String()
+		cl.free()
+		return nil, c.relabel(op, err)
+	}
+	c.w.calls.begin(cl)
+	return cl, nil
+}
+
+// enter takes the communicator for cl; it returns where another call took it.
+func (c *Comm) enter(cl *call) string {
+	if c.inside.CompareAndSwap(nil, cl) {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.history[c.seq%historySize].site.String(); at != "" {
+		return at
+	}
+	return "an unknown place"
+}
+
+// admit numbers cl, remembers it, and compares it with what others have told.
+func (c *Comm) admit(cl *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.state(); err != nil {
+		return err
+	}
+	c.seq++
+	cl.seq = c.seq
+	cl.fprint = cl.print(c.w.opt.segment)
+	c.history[c.seq%historySize] = past{what: cl.what, site: cl.site, seq: c.seq, fprint: cl.fprint}
+	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
+		err := c.mismatch(&c.history[c.seq%historySize], c.expected.from)
+		c.w.spawn(func(context.Context) { c.revokeAll(err) })
+		return err
+	}
+	return nil
+}
+
+// state is why no call can be made; c.mu is held.
+func (c *Comm) state() error {
+	switch {
+	case c.closed:
+		return fault.New(fault.Closed, "", c.w.rank, "this communicator has been closed on this rank")
+	case c.revoked != nil:
+		return &fault.Error{Kind: fault.Revoked, Rank: c.w.rank, Peers: c.revoked.Peers, Err: c.revoked}
+	}
+	return nil
+}
+
+// leave ends a collective and turns its error into the caller's. blocking says
+// that it held the communicator until now.
+func (c *Comm) leave(ctx context.Context, cl *call, err error) error {
+	c.w.calls.end(cl)
+	if err != nil {
+		err = c.collectiveFailed(ctx, cl, err)
+	}
+	c.inside.CompareAndSwap(cl, nil)
+	cl.free()
+	return err
+}
+
+// relabel gives an error of a lower layer the name of the exported call. The
+// error is wrapped once; its kind and blame stay.
+func (c *Comm) relabel(op string, err error) error {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return &fault.Error{Kind: fault.Canceled, Op: op, Rank: c.w.rank, Err: err}
+	}
+	out := *f
+	out.Op, out.Rank = op, c.w.rank
+	return &out
+}
+
+func (c *Comm) misuse(op, format string, args ...any) error {
+	return fault.New(fault.Misuse, op, c.w.rank, format, args...)
+}
+
+// Close gives the communicator up. On one that Split, Dup or Sub made it is
+// local and immediate. On the job's it returns when all that this rank has sent
+// is taken, then says goodbye; afterwards calls of other ranks that need this
+// rank get fault.Closed, naming it. Its error is a message that Send had
+// accepted and that could not be delivered, or fault.Timeout when ctx ended
+// first. Closing twice is no error.
+func (c *Comm) Close(ctx context.Context) error {
+	c.mu.Lock()
+	again := c.closed
+	c.closed = true
+	c.mu.Unlock()
+	if again {
+		return nil
+	}
+	if c.id == worldID {
+		return c.w.shut(ctx)
+	}
+	c.w.mu.Lock()
+	delete(c.w.comms, c.id)
+	c.w.mu.Unlock()
+	c.g.Close(fault.New(fault.Closed, "close", c.w.rank, "this communicator has been closed on this rank"))
+	return nil
+}
+
+// Abort ends the job: every call of every rank, under way or later, fails with
+// fault.PeerLost naming this rank and the cause. It does not wait.
+func (c *Comm) Abort(cause error) {
+	p := c.w.peer(c.w.rank)
+	p.At = callsite.Here(1).String()
+	p.Call = "abort"
+	c.w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.w.rank, Peers: []fault.Peer{p}, Err: cause})
+}
+
+// worldID is the id of the job's communicator.
+const worldID = 1

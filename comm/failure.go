@@ -1,0 +1,385 @@
+package comm
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/mesh"
+)
+
+// collectiveFailed turns the error that ended a collective on this rank into the
+// caller's, and sees to it that no other rank waits for this one in vain.
+func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error {
+	c.mu.Lock()
+	revoked := c.revoked
+	c.mu.Unlock()
+	var f *fault.Error
+	switch {
+	case revoked != nil:
+		return c.revokedIn(cl, revoked)
+	case !errors.As(err, &f):
+		f = c.gaveUp(cl, err)
+		f.Peers = c.missing(cl)
+	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
+		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
+	case f.Kind == fault.PeerLost, f.Kind == fault.LinkLost:
+		return c.relabel(cl.String(), err) // every rank hears the verdict
+	default:
+		f = c.relabel(cl.String(), err).(*fault.Error)
+	}
+	c.revokeAll(f)
+	return f
+}
+
+// revokedIn is what a call gets that was under way when another rank revoked the
+// communicator: a mismatch concerns it itself, everything else came from there.
+func (c *Comm) revokedIn(cl *call, cause *fault.Error) error {
+	if cause.Kind == fault.Mismatch {
+		return c.relabel(cl.String(), cause)
+	}
+	return &fault.Error{Kind: fault.Revoked, Op: cl.String(), Rank: c.w.rank, Peers: cause.Peers, Err: cause}
+}
+
+// gaveUp is the error of a call whose own time was over.
+func (c *Comm) gaveUp(cl *call, err error) *fault.Error {
+	f := &fault.Error{Kind: fault.Canceled, Op: cl.String(), Rank: c.w.rank, Err: err}
+	if errors.Is(err, errTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		f.Kind = fault.Timeout
+	}
+	return f
+}
+
+// missing are the members that have not begun collective cl, as they say, or as
+// their neighbours heard from them last.
+func (c *Comm) missing(cl *call) []fault.Peer { return c.missingIn(c.w.ctx, cl.seq) }
+
+func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	var ranks []int
+	for i := range c.Size() {
+		if i != c.Rank() {
+			ranks = append(ranks, c.g.World(i))
+		}
+	}
+	var peers []fault.Peer
+	for _, a := range c.w.ask(ctx, ranks, question{Comm: c.id, Seq: seq}) {
+		if !a.Entered {
+			peers = append(peers, a.peer(c.w))
+		}
+	}
+	return peers
+}
+
+// A question is asked over the control links; an answer comes back.
+type question struct {
+	Comm uint64
+	Seq  uint32
+	Past bool // what was collective Seq? Otherwise: what are you doing?
+}
+
+type answer struct {
+	rank    int
+	Entered bool   // collective Seq has begun there
+	Call    string // the call under way, or the last one
+	At      string // where
+	Waits   int    // the job's rank that it waits for, -1 when it is none in particular
+}
+
+func (a answer) peer(w *world) fault.Peer {
+	p := w.peer(a.rank)
+	p.Call, p.At = a.Call, a.At
+	return p
+}
+
+// ask puts q to ranks. For a rank that says nothing, its last heartbeat speaks.
+func (w *world) ask(ctx context.Context, ranks []int, q question) []answer {
+	text, _ := json.Marshal(q) // cannot fail: plain fields
+	var out []answer
+	for _, got := range w.mesh.Ask(ctx, ranks, text) {
+		a := answer{Waits: -1}
+		if got.Body == nil || json.Unmarshal(got.Body, &a) != nil {
+			a = answer{Call: silent(got), Waits: -1}
+		}
+		a.rank = got.Rank
+		out = append(out, a)
+	}
+	return out
+}
+
+func silent(a mesh.Answer) string {
+	s := a.Last
+	if s == "" {
+		s = "no call"
+	}
+	if a.Silent > 0 {
+		s += fmt.Sprintf(" (silent for %.1f s)", a.Silent.Seconds())
+	}
+	return s
+}
+
+// maxWords bounds the texts in an answer.
+const maxWords = 512
+
+// Question implements mesh.Events.
+func (w *world) Question(_ int, text []byte) []byte {
+	var q question
+	if json.Unmarshal(text, &q) != nil {
+		return nil
+	}
+	a := answer{Waits: -1}
+	if c := w.find(q.Comm); c != nil {
+		c.mu.Lock()
+		a.Entered = int32(c.seq-q.Seq) >= 0
+		p := c.history[q.Seq%historySize]
+		c.mu.Unlock()
+		if q.Past && p.seq == q.Seq {
+			a.Call, a.At = p.String(), p.site.String()
+		}
+	}
+	if !q.Past {
+		w.doing(&a)
+	}
+	a.Call, a.At = a.Call[:min(len(a.Call), maxWords)], a.At[:min(len(a.At), maxWords)]
+	out, _ := json.Marshal(a)
+	return out
+}
+
+// doing says what this rank is in, or was in last, and where.
+func (w *world) doing(a *answer) {
+	cs := &w.calls
+	cs.mu.Lock()
+	under := cs.first != nil
+	text, coll, seq, site := cs.text, cs.coll, cs.seq, cs.site
+	if under {
+		cl := cs.first
+		text, coll, seq, site = cl.what, cl.collective, cl.seq, cl.site
+		if cl.peer >= 0 {
+			a.Waits = cl.c.g.World(cl.peer)
+		}
+	}
+	cs.mu.Unlock()
+	if text.name != "" {
+		a.Call = describe(text, coll, seq)
+	}
+	a.At = w.where(site, under)
+}
+
+// A told is a fingerprint on its way to the other ranks.
+type told struct {
+	Comm     uint64
+	Seq      uint32
+	Print    uint64
+	Call, At string
+}
+
+// tellPrint tells all ranks what this one waits in.
+func (c *Comm) tellPrint(cl *call) {
+	text, _ := json.Marshal(told{c.id, cl.seq, cl.fprint, cl.String(), cl.site.String()})
+	c.w.mesh.Flood(floodPrint, text)
+}
+
+// printHeard compares another rank's fingerprint with ours of the same number,
+// now or when this rank gets there.
+func (w *world) printHeard(from int, text []byte) {
+	var t told
+	if json.Unmarshal(text, &t) != nil {
+		return
+	}
+	c := w.find(t.Comm)
+	if c == nil {
+		return
+	}
+	other := w.peer(from)
+	other.Call, other.At = t.Call, t.At
+	c.mu.Lock()
+	p := c.history[t.Seq%historySize]
+	switch {
+	case int32(c.seq-t.Seq) < 0:
+		if c.expected.seq != t.Seq {
+			c.expected = expectation{t.Seq, t.Print, other}
+		}
+		c.mu.Unlock()
+		return
+	case p.seq != t.Seq:
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	if p.fprint == t.Print {
+		w.calls.agreed(c, t.Seq)
+		return
+	}
+	c.revokeAll(c.mismatch(&p, other))
+}
+
+// agreed notes that somebody has told the fingerprint of a call under way.
+func (cs *calls) agreed(c *Comm, seq uint32) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for cl := cs.first; cl != nil; cl = cl.next {
+		if cl.c == c && cl.collective && cl.seq == seq {
+			cl.mu.Lock()
+			cl.heard = true
+			cl.mu.Unlock()
+		}
+	}
+}
+
+// mismatch names both sides' calls: the other's, and this rank's.
+func (c *Comm) mismatch(own *past, other fault.Peer) *fault.Error {
+	me := c.w.peer(c.w.rank)
+	me.Call, me.At = own.String(), own.site.String()
+	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.w.rank, Peers: []fault.Peer{other, me}}
+}
+
+// mismatchWith asks a rank, whose message had another fingerprint, for its call.
+func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
+	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
+	defer cancel()
+	other := c.w.peer(rank)
+	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: cl.seq, Past: true}) {
+		other = a.peer(c.w)
+	}
+	f := c.mismatch(&past{what: cl.what, site: cl.site, seq: cl.seq}, other)
+	f.Err = cause
+	return f
+}
+
+// revoke ends this rank's calls on the communicator, now and later. It reports
+// false when that was done before.
+func (c *Comm) revoke(e *fault.Error) bool {
+	c.mu.Lock()
+	if c.revoked != nil || c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.revoked = e
+	c.mu.Unlock()
+	c.g.Revoke(e)
+	return true
+}
+
+// revokeAll revokes the communicator on every rank. The first cause stays.
+func (c *Comm) revokeAll(e *fault.Error) {
+	if !c.revoke(e) {
+		return
+	}
+	body := binary.LittleEndian.AppendUint64(nil, c.id)
+	wire := e.AppendWire(nil)
+	if len(wire)+8 > mesh.MaxFlood {
+		short := *e
+		short.Peers, short.Err = e.Peers[:min(len(e.Peers), 4)], nil
+		wire = short.AppendWire(nil)
+	}
+	c.w.mesh.Flood(floodRevoke, append(body, wire...))
+}
+
+// revokeHeard acts on another rank's revokeAll.
+func (w *world) revokeHeard(body []byte) {
+	if len(body) < 8 {
+		return
+	}
+	e, err := fault.ParseWire(body[8:])
+	if err != nil {
+		return
+	}
+	id := binary.LittleEndian.Uint64(body)
+	w.mu.Lock()
+	c := w.comms[id]
+	if c == nil && len(w.early) < maxEarly {
+		w.early[id] = e
+	}
+	w.mu.Unlock()
+	if c != nil {
+		c.revoke(e)
+	}
+}
+
+// messageFailed turns the error that ended a message call into the caller's.
+func (c *Comm) messageFailed(cl *call, err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		c.mu.Lock()
+		revoked := c.revoked
+		c.mu.Unlock()
+		if revoked != nil && f == revoked {
+			return c.revokedIn(cl, revoked)
+		}
+		return c.relabel(cl.String(), err)
+	}
+	f = c.gaveUp(cl, err)
+	if cl.peer >= 0 {
+		f.Peers, f.Err = c.chain(cl, err)
+	}
+	return f
+}
+
+// chain follows who waits for whom from a message call on, and says so when it
+// comes back to this rank: a deadlock of the program's.
+func (c *Comm) chain(cl *call, err error) ([]fault.Peer, error) {
+	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
+	defer cancel()
+	first := c.g.World(cl.peer)
+	var peers []fault.Peer
+	path := []string{fmt.Sprintf("rank %d in %s at %s", c.w.rank, cl, cl.site)}
+	for next := first; len(peers) < c.w.size; {
+		as := c.w.ask(ctx, []int{next}, question{Comm: c.id, Seq: 0})
+		if len(as) == 0 {
+			break
+		}
+		a := as[0]
+		peers = append(peers, a.peer(c.w))
+		path = append(path, fmt.Sprintf("rank %d in %s at %s", a.rank, a.Call, a.At))
+		if a.Waits == c.w.rank {
+			return peers, fmt.Errorf("%w; the ranks wait in a cycle: %s", err, strings.Join(path, ", waits for "))
+		}
+		if a.Waits < 0 || a.Waits == next {
+			break
+		}
+		next = a.Waits
+	}
+	return peers[:min(1, len(peers))], err
+}
+
+// A report is what a stall warning needs of its call, which may have ended by
+// the time the other ranks have answered.
+type report struct {
+	c          *Comm
+	text       string
+	site       callsite.Site
+	collective bool
+	seq        uint32
+	peer       int
+}
+
+func (cl *call) report() report {
+	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.peer}
+}
+
+// warn logs one line that says who is missing and where.
+func (r report) warn(ctx context.Context) {
+	var peers []fault.Peer
+	switch {
+	case r.collective:
+		peers = r.c.missingIn(ctx, r.seq)
+	case r.peer >= 0:
+		ctx, cancel := context.WithTimeout(ctx, askLimit)
+		defer cancel()
+		for _, a := range r.c.w.ask(ctx, []int{r.c.g.World(r.peer)}, question{Comm: r.c.id}) {
+			peers = append(peers, a.peer(r.c.w))
+		}
+	}
+	missing := "nobody in particular"
+	if len(peers) > 0 {
+		missing = strings.Trim(fmt.Sprint(peers), "[]")
+	}
+	r.c.w.log.Warn(fmt.Sprintf("tutti: rank %d waits in %s at %s for %v; missing: %s",
+		r.c.w.rank, r.text, r.site, r.c.w.opt.stallWarning, missing))
+}

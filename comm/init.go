@@ -1,0 +1,179 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/auto"
+)
+
+// Init makes this process a rank of its job and returns the communicator of all
+// ranks, once all have called it. Which rank it is, and where the others are, is
+// found in the environment: TUTTI_* variables (as tuttirun sets them), torchrun's
+// names, TF_CONFIG, a static list of hosts; without any of them it is one rank
+// alone. ctx bounds the whole of Init, and nothing after it.
+//
+// A process may be one rank of one job at a time. Errors are *fault.Error:
+// Misuse for options, Refused for an environment or a peer that cannot be,
+// Timeout naming the ranks that never came.
+func Init(ctx context.Context, opts ...Option) (*Comm, error) {
+	o := newOptions(opts)
+	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen})
+	if err != nil {
+		return nil, err
+	}
+	o.adopt(job)
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	t, err := o.wire(auto.Options{})
+	if err != nil {
+		return nil, err
+	}
+	var l net.Listener
+	if job.Size > 1 {
+		if l, err = job.Listen(ctx); err != nil {
+			t.Close()
+			return nil, err
+		}
+	}
+	return start(ctx, o, t, mesh.Config{
+		Rank: job.Rank, Size: job.Size, Job: job.Name, Incarnation: job.Incarnation, Secret: job.Secret,
+		Listener: l, Root: job.Root, Peers: job.Peers, Host: job.Host,
+	})
+}
+
+// adopt takes settings from the environment where the program gave none.
+func (o *options) adopt(job *bootstrap.Job) {
+	if o.transport == "" {
+		o.transport = job.Transport
+	}
+	if o.algorithm == "" {
+		o.algorithm = job.Algorithm
+	}
+	if !o.timeoutSet && job.TimeoutSet {
+		o.timeout = job.Timeout
+	}
+	o.report = o.report || job.Report
+}
+
+// A wrapper puts a transport between the job and its wire, for tests that cut it.
+type wrapper func(rank int, t transport.Transport) transport.Transport
+
+// wire makes the transport that the options name.
+func (o *options) wire(a auto.Options) (transport.Transport, error) {
+	a.TLS = o.tls
+	name := o.transport
+	if name == "" {
+		name = "auto"
+	}
+	return auto.New(name, a)
+}
+
+// start joins the job that cfg describes, over t, and makes its communicator.
+func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
+	if o.wrap != nil {
+		t = o.wrap(cfg.Rank, t)
+	}
+	if o.tls != nil {
+		var err error
+		if cfg.TLS, err = o.tls.Server("tutti/1", "h2"); err != nil {
+			return nil, err
+		}
+	}
+	w := &world{
+		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, home: callsite.Goroutine(),
+		comms: make(map[uint64]*Comm), early: make(map[uint64]*fault.Error), gone: make(map[int]error),
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.eng = rendezvous.New(rendezvous.Config{
+		Rank: cfg.Rank, Size: cfg.Size, Credit: o.credit, Threshold: o.threshold, SendBuffer: o.sendBuffer,
+		StepBytes: o.stepBytes, Drive: o.drive, Checksum: o.checksums, Log: o.log,
+	})
+	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, w, w.eng
+	cfg.Heartbeat, cfg.Silence = o.heartbeat, o.silence
+	m, err := mesh.Start(ctx, cfg)
+	if err != nil {
+		w.cancel()
+		return nil, err
+	}
+	w.attach(m)
+	return w.found(ctx)
+}
+
+// found makes the job's communicator, with the table that rank 0 tells.
+func (w *world) found(ctx context.Context) (*Comm, error) {
+	ranks := make([]int, w.size)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	c := newComm(w, worldID, ranks, w.rank, collective.DefaultTable())
+	table, err := w.agreeOnTable(ctx, c)
+	if err != nil {
+		w.fail(err)
+		return nil, err
+	}
+	c.table = table
+	w.reportTransports()
+	return c, nil
+}
+
+// fail ends a job that did not come about on this rank: the others hear why.
+func (w *world) fail(err error) {
+	p := w.peer(w.rank)
+	p.Call = "init"
+	w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: w.rank, Peers: []fault.Peer{p}, Err: err})
+	w.shut(context.Background())
+}
+
+// maxTable bounds the table's wire form.
+const maxTable = 16 << 10
+
+// agreeOnTable has rank 0 tell all ranks which algorithm runs when: its own
+// defaults with what its options or environment force.
+func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, error) {
+	buf := make([]byte, maxTable)
+	if w.rank == 0 {
+		t := collective.DefaultTable()
+		if err := t.Force(w.opt.algorithm); err != nil {
+			return nil, err
+		}
+		wire := t.AppendWire(nil)
+		copy(buf[4:], wire)
+		buf[0], buf[1] = byte(len(wire)), byte(len(wire)>>8)
+	}
+	if err := Broadcast(ctx, c, buf, 0); err != nil {
+		return nil, err
+	}
+	n := int(buf[0]) | int(buf[1])<<8
+	if n > maxTable-4 {
+		return nil, fault.New(fault.Mismatch, "init", w.rank, "rank 0 told a table of %d bytes", n)
+	}
+	return collective.ParseTable(buf[4 : 4+n])
+}
+
+// reportTransports prints, on request, which wire this rank takes to each other.
+func (w *world) reportTransports() {
+	if !w.opt.report {
+		return
+	}
+	how, _ := w.wire.(interface{ Explain(addr string) string })
+	for r := range w.size {
+		reason := w.wire.Name()
+		if how != nil {
+			reason = how.Explain(w.mesh.Addr(r))
+		}
+		if r != w.rank {
+			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", w.rank, r, reason)
+		}
+	}
+}

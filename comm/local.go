@@ -1,0 +1,169 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/auto"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// Local runs f on n ranks that are goroutines of this process, and returns when
+// all have returned: for tests, for learning, and for programs that share memory
+// anyway. Ranks whose f has returned nil are closed in order; an error or a panic
+// of one rank ends the job, and is what Local returns first. The context that f
+// gets ends when another rank has failed.
+//
+// By default messages are handed over in memory. A transport that is named, as
+// WithTransport("tcp"), carries them even so.
+func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
+	o := newOptions(opts)
+	if err := o.check(); err != nil {
+		return err
+	}
+	if n < 1 || n > maxLocal {
+		return fault.New(fault.Misuse, "local", 0, "%d ranks; 1 to %d are allowed", n, maxLocal)
+	}
+	l := &local{n: n, o: o, f: f, hub: memory.New()}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	defer l.cancel(nil)
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	for r := range n {
+		l.ranks.Go(func() { l.rank(r) })
+	}
+	l.ranks.Wait()
+	return l.err
+}
+
+// maxLocal bounds the ranks of one process.
+const maxLocal = 1024
+
+// local is one run of Local.
+type local struct {
+	n      int
+	o      *options
+	f      func(context.Context, *Comm) error
+	hub    *memory.Hub
+	cfgs   []mesh.Config
+	wires  []transport.Transport // made in the ranks' order, which is that of the hub's addresses
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	ranks  sync.WaitGroup
+
+	mu  sync.Mutex // guards err
+	err error      // of the rank that failed first
+}
+
+// prepare gives every rank its listener and its way to rank 0, where the wire
+// needs them.
+func (l *local) prepare() error {
+	l.cfgs = make([]mesh.Config, l.n)
+	inMemory := l.o.transport == "" || l.o.transport == "auto" || l.o.transport == memory.Name
+	if inMemory {
+		l.o.transport = memory.Name
+	}
+	peers := make([]string, l.n)
+	for r := range peers {
+		peers[r] = l.hub.Addr(r)
+	}
+	for r := range l.cfgs {
+		t, err := l.o.wire(auto.Options{Hub: l.hub, Rank: r})
+		if err != nil {
+			l.discard()
+			return err
+		}
+		l.wires = append(l.wires, t)
+		cfg := &l.cfgs[r]
+		*cfg = mesh.Config{Rank: r, Size: l.n, Job: "local/" + l.hub.ID(), Secret: l.o.secret, InProcess: true, Host: hostName()}
+		if inMemory {
+			cfg.Peers = peers
+			continue
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			l.discard()
+			return fault.New(fault.Refused, "local", r, "no listener on loopback: %w", err)
+		}
+		cfg.Listener = listener
+		cfg.Root = l.cfgs[0].Listener.Addr().String()
+	}
+	return nil
+}
+
+// discard gives back what prepare made before it failed.
+func (l *local) discard() {
+	for r, t := range l.wires {
+		t.Close()
+		if in := l.cfgs[r].Listener; in != nil {
+			in.Close()
+		}
+	}
+}
+
+func hostName() string {
+	h, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return h
+}
+
+// rank runs one rank from its start to its Close.
+func (l *local) rank(r int) {
+	c, err := start(l.ctx, l.o, l.wires[r], l.cfgs[r])
+	if err != nil {
+		l.failed(err)
+		return
+	}
+	err = l.call(c)
+	if err == nil {
+		err = c.Close(l.ctx)
+		if err != nil {
+			l.failed(err)
+		}
+		return
+	}
+	l.failed(err)
+	c.Abort(err)
+	c.Close(l.ctx)
+}
+
+// call runs the program, and makes a panic an error; its stack is printed once.
+func (l *local) call(c *Comm) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("rank %d panicked: %v", c.Rank(), v)
+			fmt.Fprintf(os.Stderr, "tutti: %v\n\n%s", err, debug.Stack())
+		}
+	}()
+	return l.f(l.ctx, c)
+}
+
+// failed keeps the error that came first. Those that follow from it, because
+// another rank named it, say less.
+func (l *local) failed(err error) {
+	l.mu.Lock()
+	first := l.err == nil
+	if first || consequence(l.err) && !consequence(err) {
+		l.err = err
+	}
+	l.mu.Unlock()
+	if first {
+		l.cancel(err)
+	}
+}
+
+// consequence reports whether an error tells of another rank's failure.
+func consequence(err error) bool {
+	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,104 @@
+package comm
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Element is what buffers are made of: the integer, floating-point, complex and
+// bool types and named types over them, Float16, BFloat16, and Loc.
+type Element = tensor.Element
+
+// Wildcards of Recv, Irecv and Probe.
+const (
+	AnySource = p2p.AnySource
+	AnyTag    = p2p.AnyTag
+)
+
+// MaxTag is the largest tag of a message; the smallest is 0.
+const MaxTag = p2p.MaxTag
+
+// A Status is what a receive or a probe learns of its message.
+type Status struct {
+	Source int // the sender's rank in the communicator
+	Tag    int
+	Bytes  int // size; Count in elements is Bytes over the element's size
+}
+
+// Count is the message's size in elements of type T.
+func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size() }
+
+// typePrint is the fingerprint of a message: its element type.
+func typePrint[T Element]() uint64 { return 1<<32 | uint64(tensor.TypeOf[T]()) }
+
+// message begins a call on a message; leaveMessage ends it.
+func (c *Comm) message(ctx context.Context, w what) *call {
+	cl := newCall(c, w)
+	cl.site = callsite.Here(2)
+	_, cl.hasLimit = ctx.Deadline()
+	c.w.calls.begin(cl)
+	return cl
+}
+
+func (c *Comm) leaveMessage(cl *call, err error) error {
+	c.w.calls.end(cl)
+	if err != nil {
+		err = c.messageFailed(cl, err)
+	}
+	cl.free()
+	return err
+}
+
+func wantPeer(from int) int {
+	if from == AnySource {
+		return anyPeer
+	}
+	return from
+}
+
+// Send sends buf to rank to. It returns when buf is the caller's again: at once
+// while the receiver's credit or this rank's spill buffer takes the bytes, else
+// when a receive has met the message (MPI's standard mode). Messages between two
+// ranks with one tag arrive in the order sent.
+func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
+	cl := c.message(ctx, what{name: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag})
+	return c.leaveMessage(cl, c.g.Send(ctx, cl, to, tag, typePrint[T](), tensor.Bytes(buf)))
+}
+
+// Recv receives a message from rank from (or AnySource) with tag (or AnyTag)
+// into buf, which may be larger than the message. A message that does not fit, or
+// of another element type, is used up and is an error. Cancelled before a message
+// has met it, Recv leaves no trace.
+func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
+	cl := c.message(ctx, what{name: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: wantPeer(from), tag: tag})
+	st, err := c.g.Recv(ctx, cl, from, tag, typePrint[T](), tensor.Bytes(buf))
+	return Status(st), c.leaveMessage(cl, err)
+}
+
+// Probe waits until a message is there that Recv with the same arguments would
+// take, and returns its status; the message stays.
+func Probe(ctx context.Context, c *Comm, from, tag int) (Status, error) {
+	cl := c.message(ctx, what{name: "probe", count: -1, root: -1, peer: wantPeer(from), tag: tag})
+	st, err := c.g.Probe(ctx, cl, from, tag)
+	return Status(st), c.leaveMessage(cl, err)
+}
+
+// TryProbe is Probe without waiting; ok is false when no such message is there.
+func TryProbe(c *Comm, from, tag int) (st Status, ok bool, err error) {
+	s, ok, err := c.g.TryProbe(from, tag)
+	if err != nil {
+		err = c.relabel("probe", err)
+	}
+	return Status(s), ok, err
+}
+
+// Exchange sends out to rank to and receives in from rank from at the same time
+// (MPI's sendrecv). It never deadlocks, at any size. out and in must not overlap.
+func Exchange[T Element](ctx context.Context, c *Comm, to, tag int, out []T, from, fromTag int, in []T) (Status, error) {
+	cl := c.message(ctx, what{name: "exchange", dtype: tensor.TypeOf[T](), count: len(out), root: -1, peer: wantPeer(from), tag: fromTag})
+	st, err := c.g.Exchange(ctx, cl, to, tag, tensor.Bytes(out), from, fromTag, tensor.Bytes(in), typePrint[T]())
+	return Status(st), c.leaveMessage(cl, err)
+}

@@ -1,0 +1,90 @@
+package comm
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A Tensor is what SendNamed and RecvNamed carry: raw elements with their type
+// and shape. Dead says that its producer did not run; Data is empty then.
+type Tensor = rendezvous.Tensor
+
+// NewTensor makes a Tensor of the elements in data, without copying them. The
+// shape's product must be len(data); no shape means one dimension.
+func NewTensor[T Element](data []T, shape ...int) Tensor {
+	if len(shape) == 0 {
+		shape = []int{len(data)}
+	}
+	return Tensor{DType: tensor.TypeOf[T](), Shape: shape, Data: tensor.Bytes(data)}
+}
+
+// Values are a Tensor's elements, without copying; nil when they are not of type T.
+func Values[T Element](t Tensor) []T {
+	if t.DType != tensor.TypeOf[T]() || !tensor.Aligned[T](t.Data) {
+		return nil
+	}
+	return tensor.Elements[T](t.Data)
+}
+
+// SendNamed sends a tensor to rank to, found there by step and name. It never
+// blocks: the tensor's data belongs to tutti until done has run (nil is allowed),
+// once, with nil when the bytes have been sent. What the sends of a step may hold
+// is bounded (WithStepBytes); beyond it SendNamed fails at once with
+// fault.Exhausted, naming the largest. done must not block.
+func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(error)) error {
+	if err := c.checkNamed("sendnamed", to, &t); err != nil {
+		return err
+	}
+	if err := c.g.Space().SendNamed(step, c.g.World(to), name, t, done); err != nil {
+		return c.relabel("sendnamed "+name, err)
+	}
+	return nil
+}
+
+// RecvNamed receives the tensor of a step and name from rank from. Its bytes go
+// into buf, which must be large enough; with a nil buf they get memory of their
+// own. Tensors with one key arrive in the order sent.
+func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string, buf []byte) (Tensor, error) {
+	if err := c.checkNamed("recvnamed", from, nil); err != nil {
+		return Tensor{}, err
+	}
+	cl := c.message(ctx, what{name: "recvnamed " + name, count: -1, root: -1, peer: from})
+	t, err := c.g.Space().RecvNamed(ctx, cl, step, c.g.World(from), name, buf)
+	return t, c.leaveMessage(cl, err)
+}
+
+// OnNamed leaves a callback for the tensor of a step and name: got runs once, on
+// the goroutine that moved the last of it. It must not block, and may send.
+func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
+	if err := c.checkNamed("onnamed", from, nil); err != nil {
+		return err
+	}
+	c.g.Space().OnNamed(step, c.g.World(from), name, buf, got)
+	return nil
+}
+
+// EndStep ends a step on every rank: what waits in it fails, and what still comes
+// for it is dropped. With a cause the step is aborted, and the errors say why.
+func EndStep(c *Comm, step uint64, cause error) { c.g.Space().EndStep(step, cause) }
+
+func (c *Comm) checkNamed(op string, rank int, t *Tensor) error {
+	if rank < 0 || rank >= c.Size() {
+		return c.misuse(op, "rank %d is out of range; the communicator has ranks 0 to %d", rank, c.Size()-1)
+	}
+	if t == nil {
+		return nil
+	}
+	n := t.DType.Size()
+	for _, d := range t.Shape {
+		n *= d
+	}
+	switch {
+	case t.Dead && len(t.Data) > 0:
+		return c.misuse(op, "a dead tensor with %d bytes of data", len(t.Data))
+	case !t.Dead && n != len(t.Data):
+		return c.misuse(op, "a tensor of type %v and shape %v has %d bytes, not %d", t.DType, t.Shape, n, len(t.Data))
+	}
+	return nil
+}

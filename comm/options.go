@@ -1,0 +1,162 @@
+package comm
+
+import (
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/rendezvous"
+)
+
+// Defaults of Init's options.
+const (
+	DefaultTimeout      = 10 * time.Minute
+	DefaultStallWarning = 30 * time.Second
+)
+
+// A Drive says who moves a message's bytes; see WithDrive.
+type Drive = rendezvous.Drive
+
+// The drives.
+const (
+	Auto = rendezvous.Auto // small messages are pushed, large ones pulled
+	Push = rendezvous.Push // send-driven
+	Pull = rendezvous.Pull // recv-driven
+)
+
+// An Option changes how Init or Local sets the job up.
+type Option func(*options)
+
+type options struct {
+	transport    string
+	timeout      time.Duration
+	timeoutSet   bool
+	stallWarning time.Duration
+	insecure     bool
+	secret       []byte
+	listen       string
+	tls          *tlsopt.Options
+	heartbeat    time.Duration
+	silence      time.Duration
+	drive        Drive
+	threshold    int
+	credit       int
+	sendBuffer   int64
+	stepBytes    int64
+	segment      int
+	checksums    bool
+	algorithm    string
+	report       bool
+	log          *slog.Logger
+	wrap         wrapper
+}
+
+func newOptions(opts []Option) *options {
+	o := &options{
+		timeout: DefaultTimeout, stallWarning: DefaultStallWarning,
+		heartbeat: mesh.DefaultHeartbeat, silence: mesh.DefaultSilence,
+		segment: p2p.DefaultSegment,
+	}
+	for _, opt := range opts {
+		opt(o)
+	}
+	if o.log == nil {
+		o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	return o
+}
+
+// check refuses options that cannot be meant.
+func (o *options) check() error {
+	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", 0, format, args...) }
+	switch {
+	case o.timeout < 0:
+		return bad("a Timeout of %v; use 0 for none", o.timeout)
+	case o.stallWarning < 0:
+		return bad("a StallWarning of %v; use 0 for none", o.stallWarning)
+	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
+		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
+	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0:
+		return bad("a negative size of a buffer")
+	case o.segment < 64 || o.segment%16 != 0:
+		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
+	case o.drive > Pull:
+		return bad("an unknown drive %d", o.drive)
+	}
+	return nil
+}
+
+// WithTransport selects the wire by name: "auto" (the default), "memory", "tcp",
+// "grpc". A wire that is named is used even between ranks of one process.
+// TUTTI_TRANSPORT does the same where the option is not given.
+func WithTransport(name string) Option { return func(o *options) { o.transport = name } }
+
+// WithTimeout sets how long a call waits whose context has no deadline; 0 means
+// for ever. The default is DefaultTimeout, or TUTTI_TIMEOUT.
+func WithTimeout(d time.Duration) Option {
+	return func(o *options) { o.timeout, o.timeoutSet = d, true }
+}
+
+// WithStallWarning sets after how long a waiting call logs one line that says
+// who is missing and where; 0 means never.
+func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
+
+// WithInsecure lets a job without a secret listen beyond loopback. Whoever can
+// reach its port can then join it.
+func WithInsecure() Option { return func(o *options) { o.insecure = true } }
+
+// WithSecret gives the job's secret, at least 16 bytes, in place of
+// TUTTI_SECRET_FILE and TUTTI_SECRET.
+func WithSecret(secret []byte) Option { return func(o *options) { o.secret = secret } }
+
+// WithListen sets the host or host:port that this rank listens on, in place of
+// TUTTI_LISTEN.
+func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
+
+// TLS names the files for TLS between the ranks, over tcp and grpc alike. With a
+// CA on both sides each proves itself to the other (mutual TLS).
+type TLS = tlsopt.Options
+
+// WithTLS has all connections use TLS.
+func WithTLS(t TLS) Option { return func(o *options) { o.tls = &t } }
+
+// WithHeartbeat sets how often ranks tell each other that they live, and after
+// how much silence one is given up. Equal on all ranks.
+func WithHeartbeat(every, silence time.Duration) Option {
+	return func(o *options) { o.heartbeat, o.silence = every, silence }
+}
+
+// WithDrive sets who moves a message's bytes, for measurement; the default is Auto.
+func WithDrive(d Drive) Option { return func(o *options) { o.drive = d } }
+
+// WithThreshold sets the largest message in bytes that Auto pushes.
+func WithThreshold(bytes int) Option { return func(o *options) { o.threshold = bytes } }
+
+// WithCredit sets how many bytes each peer may send before a receive has met
+// them; at least 512 KiB, and equal on all ranks.
+func WithCredit(bytes int) Option { return func(o *options) { o.credit = bytes } }
+
+// WithSendBuffer sets how many bytes of sends that have returned may wait for
+// their receives; the default is 256 MiB.
+func WithSendBuffer(bytes int64) Option { return func(o *options) { o.sendBuffer = bytes } }
+
+// WithStepBytes bounds what the named sends of one step may hold; the default is 1 GiB.
+func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes = bytes } }
+
+// WithSegment sets the bytes of a segment of collectives' messages, a multiple
+// of 16; equal on all ranks.
+func WithSegment(bytes int) Option { return func(o *options) { o.segment = bytes } }
+
+// WithChecksums has bodies carry a CRC-32C; equal on all ranks. Heads always do.
+func WithChecksums() Option { return func(o *options) { o.checksums = true } }
+
+// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial". Only
+// rank 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
+func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
+
+// WithLogger sends warnings to log; the default prints them on standard error.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }

@@ -1,0 +1,254 @@
+package comm
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A plan is one collective as the program asked for it: checked on this rank,
+// and not begun.
+type plan struct {
+	verb     collective.Verb
+	dtype    tensor.DType
+	dst, src []byte
+	count    int // elements that the ranks must agree on; -1: none
+	root     int // -1: none
+	counts   []int
+	sends    []int
+	op       Op
+	kernel   reduce.Kernel
+	algo     collective.Algorithm
+	bytes    int // of the whole vector, for the choice of the algorithm
+}
+
+// prepare finds the operator's kernel and the algorithm, and refuses what cannot
+// be, before anything is sent: the communicator stays as it was.
+func (pl *plan) prepare(c *Comm) error {
+	name := pl.verb.String()
+	if pl.root < -1 || pl.root >= c.Size() {
+		return c.misuse(name, "root %d is out of range; the communicator has ranks 0 to %d", pl.root, c.Size()-1)
+	}
+	if err := pl.fits(c); err != nil {
+		return err
+	}
+	order := reduce.Commutative
+	if pl.reduces() {
+		var err error
+		if pl.kernel, err = pl.op.Kernel(pl.dtype); err != nil {
+			return c.relabel(name, err)
+		}
+		if !pl.op.Commutative() {
+			order = reduce.RankOrder
+		}
+	}
+	pl.algo = c.table.Select(pl.verb, pl.bytes, c.Size(), order == reduce.Commutative)
+	if !pl.algo.Takes(order) {
+		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does; force another, or none", pl.op.Name(), pl.algo.Name())
+	}
+	return nil
+}
+
+func (pl *plan) reduces() bool {
+	switch pl.verb {
+	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbReduceScatter, collective.VerbReduceScatterV:
+		return true
+	}
+	return false
+}
+
+// fits compares the lengths of the buffers that matter on this rank.
+func (pl *plan) fits(c *Comm) error {
+	es, n := pl.dtype.Size(), c.Size()
+	atRoot := pl.root < 0 || pl.root == c.Rank()
+	short := func(what string, b []byte, want int) error {
+		if len(b) == want {
+			return nil
+		}
+		return c.misuse(pl.verb.String(), "%s has %d elements, and must have %d", what, len(b)/es, want/es)
+	}
+	switch pl.verb {
+	case collective.VerbReduce:
+		if atRoot {
+			return short("dst", pl.dst, len(pl.src))
+		}
+	case collective.VerbAllGather, collective.VerbGather:
+		if atRoot {
+			return short("dst", pl.dst, n*len(pl.src))
+		}
+	case collective.VerbScatter:
+		if atRoot {
+			return short("src", pl.src, n*len(pl.dst))
+		}
+	case collective.VerbAllReduce:
+		return short("dst", pl.dst, len(pl.src))
+	case collective.VerbAllToAll:
+		if len(pl.src)/es%n != 0 {
+			return c.misuse(pl.verb.String(), "src has %d elements, which are not %d equal chunks", len(pl.src)/es, n)
+		}
+		return short("dst", pl.dst, len(pl.src))
+	case collective.VerbReduceScatter:
+		lo, hi := collective.Chunk(len(pl.src)/es, n, c.Rank())
+		return short("dst", pl.dst, (hi-lo)*es)
+	case collective.VerbAllGatherV, collective.VerbReduceScatterV, collective.VerbAllToAllV:
+		return pl.countsFit(c)
+	case collective.VerbGatherV, collective.VerbScatterV:
+		if atRoot {
+			return pl.countsFit(c)
+		}
+	}
+	return nil
+}
+
+// countsFit compares counts per rank with the buffers that they describe.
+func (pl *plan) countsFit(c *Comm) error {
+	es := pl.dtype.Size()
+	sum := func(what string, counts []int, b []byte) error {
+		if len(counts) != c.Size() {
+			return c.misuse(pl.verb.String(), "%d counts for %s were given for %d ranks", len(counts), what, c.Size())
+		}
+		total := 0
+		for r, n := range counts {
+			if n < 0 {
+				return c.misuse(pl.verb.String(), "a count of %d for rank %d", n, r)
+			}
+			total += n
+		}
+		if total*es != len(b) {
+			return c.misuse(pl.verb.String(), "the counts for %s add up to %d elements, and it has %d", what, total, len(b)/es)
+		}
+		return nil
+	}
+	own := func(what string, b []byte) error {
+		if want := pl.counts[c.Rank()]; len(b) != want*es {
+			return c.misuse(pl.verb.String(), "%s has %d elements, and its count is %d", what, len(b)/es, want)
+		}
+		return nil
+	}
+	switch pl.verb {
+	case collective.VerbAllToAllV:
+		if err := sum("src", pl.sends, pl.src); err != nil {
+			return err
+		}
+		return sum("dst", pl.counts, pl.dst)
+	case collective.VerbReduceScatterV, collective.VerbScatterV:
+		if err := sum("src", pl.counts, pl.src); err != nil {
+			return err
+		}
+		return own("dst", pl.dst)
+	}
+	if err := sum("dst", pl.counts, pl.dst); err != nil {
+		return err
+	}
+	return own("src", pl.src)
+}
+
+// what is the call as the ranks compare it.
+func (pl *plan) what() what {
+	w := what{name: pl.verb.String(), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name()}
+	if pl.reduces() {
+		w.op, w.opID = pl.op.Name(), pl.op.ID()
+	}
+	switch pl.verb {
+	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
+		for _, n := range pl.counts {
+			w.opID = (w.opID ^ uint64(n)) * 0x9e3779b97f4a7c15
+		}
+	}
+	return w
+}
+
+// run carries the plan out in a round.
+func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
+	es := pl.dtype.Size()
+	switch pl.verb {
+	case collective.VerbAllReduce:
+		if len(pl.dst) > 0 && &pl.dst[0] != &pl.src[0] {
+			copy(pl.dst, pl.src)
+		}
+		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.kernel)
+	case collective.VerbReduce:
+		return collective.Reduce(ctx, r, pl.algo, pl.root, pl.dst, pl.src, pl.kernel)
+	case collective.VerbBroadcast:
+		return collective.Broadcast(ctx, r, pl.algo, pl.root, pl.dst)
+	case collective.VerbAllGather:
+		return collective.AllGather(ctx, r, pl.algo, pl.dst, pl.src)
+	case collective.VerbAllGatherV:
+		return collective.AllGatherV(ctx, r, pl.algo, pl.dst, pl.src, pl.counts, es)
+	case collective.VerbGather:
+		return collective.Gather(ctx, r, pl.algo, pl.root, pl.dst, pl.src)
+	case collective.VerbGatherV:
+		return collective.GatherV(ctx, r, pl.algo, pl.root, pl.dst, pl.src, pl.counts, es)
+	case collective.VerbScatter:
+		return collective.Scatter(ctx, r, pl.algo, pl.root, pl.dst, pl.src)
+	case collective.VerbScatterV:
+		return collective.ScatterV(ctx, r, pl.algo, pl.root, pl.dst, pl.src, pl.counts, es)
+	case collective.VerbReduceScatter:
+		return collective.ReduceScatter(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
+	case collective.VerbReduceScatterV:
+		return collective.ReduceScatterV(ctx, r, pl.algo, pl.dst, pl.src, pl.counts, pl.kernel)
+	case collective.VerbAllToAll:
+		return collective.AllToAll(ctx, r, pl.algo, pl.dst, pl.src)
+	case collective.VerbAllToAllV:
+		return collective.AllToAllV(ctx, r, pl.algo, pl.dst, pl.src, pl.counts, pl.sends, es)
+	}
+	return collective.Barrier(ctx, r, pl.algo)
+}
+
+// do carries a plan out and returns when this rank's part is done.
+func (c *Comm) do(ctx context.Context, pl *plan) error {
+	if err := pl.prepare(c); err != nil {
+		return err
+	}
+	cl, err := c.begin(ctx, pl.what())
+	if err != nil {
+		return err
+	}
+	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	err = pl.run(ctx, r)
+	r.End()
+	return c.leave(ctx, cl, err)
+}
+
+// start begins a plan and returns at once; a goroutine carries it out. Plans of
+// one communicator get their numbers in the order of their starts.
+func (c *Comm) start(pl plan) *Request {
+	rq := &Request{c: c, what: pl.what(), done: make(chan struct{})}
+	ctx, cancel := context.WithCancelCause(c.w.ctx)
+	rq.cancel = cancel
+	fail := func(err error) *Request {
+		cancel(nil)
+		rq.finish(err)
+		return rq
+	}
+	if err := pl.prepare(c); err != nil {
+		return fail(err)
+	}
+	rq.what = pl.what()
+	rq.what.name = "i" + rq.what.name
+	cl, err := c.begin(ctx, pl.what())
+	if err != nil {
+		return fail(err)
+	}
+	c.inside.CompareAndSwap(cl, nil)
+	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	run := func(context.Context) {
+		err := pl.run(ctx, r)
+		r.End()
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		err = c.leave(ctx, cl, err)
+		cancel(nil)
+		rq.finish(err)
+	}
+	if !c.w.spawn(run) {
+		r.End()
+		return fail(c.leave(ctx, cl, fault.New(fault.Closed, "", c.w.rank, "this rank is closing")))
+	}
+	return rq
+}

@@ -1,0 +1,124 @@
+package comm
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"hash/fnv"
+	"slices"
+)
+
+// Undefined is the color of a rank that Split gives no communicator.
+const Undefined = -1
+
+// Split makes one communicator for each color among the ranks' arguments: of the
+// ranks that gave it, ordered by key, then by their rank here. All ranks of c
+// call it. A rank that gives Undefined gets nil. The new communicators choose
+// their algorithms by the table of c.
+func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
+	if color < Undefined {
+		return nil, c.misuse("split", "color %d; 0 and above, or Undefined, are allowed", color)
+	}
+	n := c.Size()
+	mine := []int64{int64(color), int64(key)}
+	all := make([]int64, 2*n)
+	if err := c.gatherWords(ctx, "split", all, mine); err != nil {
+		return nil, err
+	}
+	id := c.child(uint64(color))
+	if color == Undefined {
+		return nil, nil
+	}
+	var members []int
+	for r := range n {
+		if all[2*r] == int64(color) {
+			members = append(members, r)
+		}
+	}
+	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
+	return c.derive(id, members), nil
+}
+
+// Dup makes a communicator of the same ranks, whose messages and collectives do
+// not meet those of c. All ranks of c call it.
+func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
+	n := c.Size()
+	if err := c.gatherWords(ctx, "dup", make([]int64, n), []int64{0}); err != nil {
+		return nil, err
+	}
+	members := make([]int, n)
+	for i := range members {
+		members[i] = i
+	}
+	return c.derive(c.child(0), members), nil
+}
+
+// Sub makes a communicator of some ranks of c, in the order given. Only they call
+// it, all with the same list; the others take no part.
+func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
+	h := fnv.New64a()
+	seen := make(map[int]bool)
+	var b [8]byte
+	for _, r := range ranks {
+		if r < 0 || r >= c.Size() || seen[r] {
+			return nil, c.misuse("sub", "rank %d is out of range, or twice in the list %v; the communicator has ranks 0 to %d", r, ranks, c.Size()-1)
+		}
+		seen[r] = true
+		binary.LittleEndian.PutUint64(b[:], uint64(r))
+		h.Write(b[:])
+	}
+	if !seen[c.Rank()] {
+		return nil, c.misuse("sub", "this rank, %d, is not in the list %v; only members call Sub", c.Rank(), ranks)
+	}
+	c.mu.Lock()
+	if err := c.state(); err != nil {
+		c.mu.Unlock()
+		return nil, c.relabel("sub", err)
+	}
+	if c.subs == nil {
+		c.subs = make(map[uint64]uint64)
+	}
+	list := h.Sum64()
+	c.subs[list]++
+	id := childID(c.id, list, c.subs[list])
+	c.mu.Unlock()
+	sub := c.derive(id, ranks)
+	if err := Barrier(ctx, sub); err != nil {
+		sub.Close(ctx)
+		return nil, err
+	}
+	return sub, nil
+}
+
+// child is the id of the next communicator made from c: all ranks of c count
+// alike, so they need not talk about it.
+func (c *Comm) child(color uint64) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.children++
+	return childID(c.id, c.children, color)
+}
+
+// childID mixes a communicator's id, 63 bits that no other alive will share.
+func childID(parent, n, color uint64) uint64 {
+	h := fnv.New64a()
+	var b [24]byte
+	binary.LittleEndian.PutUint64(b[0:], parent)
+	binary.LittleEndian.PutUint64(b[8:], n)
+	binary.LittleEndian.PutUint64(b[16:], color)
+	h.Write(b[:])
+	return h.Sum64() >> 1
+}
+
+// derive makes the communicator of some ranks of c.
+func (c *Comm) derive(id uint64, members []int) *Comm {
+	world := make([]int, len(members))
+	rank := 0
+	for i, r := range members {
+		world[i] = c.g.World(r)
+		if r == c.Rank() {
+			rank = i
+		}
+	}
+	return newComm(c.w, id, world, rank, c.table)
+}

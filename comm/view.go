@@ -1,0 +1,82 @@
+package comm
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A View is a matrix in a slice, whose rows may lie apart: tensor.Slice,
+// tensor.Strided, tensor.Dense and tensor.Vec make one of slices and of gonum's
+// matrices and vectors.
+type View[T Element] = tensor.View[T]
+
+// viewPiece is how many bytes of a view are handled at a time. What lies apart is
+// staged in a buffer of that size; what is contiguous is used where it lies. The
+// pieces depend on the view's length alone, so ranks may differ in how theirs lie.
+const viewPiece = 4 << 20
+
+// AllReduceView is AllReduce of a view's elements, in row-major order. Elements
+// of the slice outside the view are neither read nor written.
+func AllReduceView[T Element](ctx context.Context, c *Comm, v View[T], op Op) error {
+	return inPieces(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
+}
+
+// BroadcastView is Broadcast of a view's elements; see AllReduceView.
+func BroadcastView[T Element](ctx context.Context, c *Comm, v View[T], root int) error {
+	mine := c.Rank() == root
+	return inPieces(v, mine, !mine, func(buf []T) error { return Broadcast(ctx, c, buf, root) })
+}
+
+// SendView is Send of a view's elements, to be received by RecvView of a view of
+// the same length; see AllReduceView.
+func SendView[T Element](ctx context.Context, c *Comm, to, tag int, v View[T]) error {
+	return inPieces(v, true, false, func(buf []T) error { return Send(ctx, c, to, tag, buf) })
+}
+
+// RecvView receives what SendView sent into a view of the same length; see
+// AllReduceView. from must be a rank, and tag a tag: no wildcards, because a large
+// view travels as several messages.
+func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T]) error {
+	if from == AnySource || tag == AnyTag {
+		return c.misuse("recvview", "wildcards are not allowed: a large view travels as several messages")
+	}
+	return inPieces(v, false, true, func(buf []T) error {
+		st, err := Recv(ctx, c, from, tag, buf)
+		if err == nil && Count[T](st) != len(buf) {
+			err = c.misuse("recvview", "a piece of %d elements came where %d were expected; the views differ in length", Count[T](st), len(buf))
+		}
+		return err
+	})
+}
+
+// inPieces calls do for one piece of v after the other. read and write say
+// whether do looks at the elements, and whether it changes them.
+func inPieces[T Element](v View[T], read, write bool, do func([]T) error) error {
+	piece := max(1, viewPiece/tensor.TypeOf[T]().Size())
+	whole, contiguous := v.Contiguous()
+	var stage []T
+	if !contiguous {
+		stage = make([]T, min(piece, v.Len()))
+	}
+	for from := 0; from == 0 || from < v.Len(); from += piece {
+		n := min(piece, v.Len()-from)
+		if contiguous {
+			if err := do(whole[from : from+n]); err != nil {
+				return err
+			}
+			continue
+		}
+		buf := stage[:n]
+		if read {
+			v.Read(buf, from)
+		}
+		if err := do(buf); err != nil {
+			return err
+		}
+		if write {
+			v.Write(buf, from)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,257 @@
+package comm
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A world is what all communicators of one rank share: the mesh, the engine, and
+// what is known of the other ranks. It is the mesh's Events.
+type world struct {
+	opt   *options
+	rank  int
+	size  int
+	mesh  *mesh.Mesh // set before any communicator exists; events may come earlier
+	wire  transport.Transport
+	eng   *rendezvous.Engine
+	log   *slog.Logger
+	home  uint64 // the goroutine that called Init, for "where is it now"
+	calls calls
+
+	ctx    context.Context // ends when the world is closed
+	cancel context.CancelFunc
+	work   sync.WaitGroup // goroutines started by spawn
+
+	mu      sync.Mutex // guards the rest
+	comms   map[uint64]*Comm
+	early   map[uint64]*fault.Error // revokes of communicators that this rank has not made yet
+	gone    map[int]error           // ranks that are lost or closed
+	ended   error                   // after Close, or a verdict about this rank
+	closing bool
+	down    *fault.Error // the first verdict
+}
+
+// maxEarly bounds what is remembered for communicators that are not there yet.
+const maxEarly = 256
+
+// spawn runs f on a goroutine that Close waits for; false when it is too late.
+func (w *world) spawn(f func(ctx context.Context)) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closing {
+		return false
+	}
+	w.work.Add(1)
+	go func() {
+		defer w.work.Done()
+		f(w.ctx)
+	}()
+	return true
+}
+
+// Verdict implements mesh.Events: somebody is lost, and all ranks hear the same.
+func (w *world) Verdict(e *fault.Error) {
+	w.mu.Lock()
+	if w.down == nil {
+		w.down = e
+	}
+	w.mu.Unlock()
+	if e.Kind == fault.LinkLost {
+		w.linkLost(e)
+		return
+	}
+	for _, p := range e.Peers {
+		if p.Rank == w.rank {
+			w.end(e)
+			return
+		}
+	}
+	for _, p := range e.Peers {
+		w.lose(p.Rank, e)
+	}
+}
+
+// linkLost ends what needs both ranks of a broken link: messages between them on
+// themselves, and collectives of every communicator that has both.
+func (w *world) linkLost(e *fault.Error) {
+	for _, p := range e.Peers {
+		if p.Rank != w.rank && w.blamed(e, w.rank) {
+			w.eng.FailPeer(p.Rank, e)
+		}
+	}
+	for _, c := range w.all() {
+		both := true
+		for _, p := range e.Peers {
+			_, in := c.g.Member(p.Rank)
+			both = both && in
+		}
+		if both {
+			c.g.RevokeCollectives(e)
+		}
+	}
+}
+
+func (w *world) blamed(e *fault.Error, rank int) bool {
+	for _, p := range e.Peers {
+		if p.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// lose ends every call that needs a rank: messages with it, and collectives of
+// every communicator that has it.
+func (w *world) lose(rank int, err error) {
+	w.mu.Lock()
+	w.gone[rank] = err
+	w.mu.Unlock()
+	w.eng.FailPeer(rank, err)
+	for _, c := range w.all() {
+		if _, in := c.g.Member(rank); in {
+			c.g.RevokeCollectives(err)
+		}
+	}
+}
+
+// Goodbye implements mesh.Events. What the rank sent has been taken; collectives
+// that need no more of it go on.
+func (w *world) Goodbye(rank int) {
+	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{w.peer(rank)}}
+	w.mu.Lock()
+	w.gone[rank] = err
+	w.mu.Unlock()
+	w.eng.FailPeer(rank, err)
+}
+
+// end makes every call of this rank fail with err.
+func (w *world) end(err error) {
+	w.mu.Lock()
+	if w.ended == nil {
+		w.ended = err
+	}
+	w.mu.Unlock()
+	w.eng.End(err)
+}
+
+// all are the communicators alive on this rank.
+func (w *world) all() []*Comm {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cs := make([]*Comm, 0, len(w.comms))
+	for _, c := range w.comms {
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+func (w *world) find(id uint64) *Comm {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.comms[id]
+}
+
+// LastCall implements mesh.Events.
+func (w *world) LastCall() string {
+	cs := &w.calls
+	cs.mu.Lock()
+	text, coll, seq, site := cs.text, cs.coll, cs.seq, cs.site
+	cs.mu.Unlock()
+	if text.name == "" {
+		return ""
+	}
+	s := describe(text, coll, seq)
+	if at := site.String(); at != "" {
+		s += " at " + at
+	}
+	return s
+}
+
+// Kinds of floods; rendezvous.FloodStep is another.
+const (
+	floodPrint  = 'f' // a fingerprint of a rank that waits
+	floodRevoke = 'r' // a communicator is revoked
+)
+
+// Flooded implements mesh.Events.
+func (w *world) Flooded(from int, kind byte, body []byte) {
+	switch kind {
+	case rendezvous.FloodStep:
+		w.eng.StepEnded(from, body)
+	case floodPrint:
+		w.printHeard(from, body)
+	case floodRevoke:
+		w.revokeHeard(body)
+	}
+}
+
+// peer describes a rank for an error.
+func (w *world) peer(rank int) fault.Peer {
+	w.mu.Lock()
+	m := w.mesh
+	w.mu.Unlock()
+	if m == nil {
+		return fault.Peer{Rank: rank}
+	}
+	return fault.Peer{Rank: rank, Host: m.Host(rank)}
+}
+
+// attach gives the world its mesh.
+func (w *world) attach(m *mesh.Mesh) {
+	w.eng.Bind(m)
+	w.mu.Lock()
+	w.mesh = m
+	w.mu.Unlock()
+}
+
+// shut closes the world: promised bytes first, then the goodbye.
+func (w *world) shut(ctx context.Context) error {
+	w.mu.Lock()
+	if w.closing {
+		w.mu.Unlock()
+		return nil
+	}
+	w.closing = true
+	failed := w.ended
+	w.mu.Unlock()
+	var err error
+	if failed == nil {
+		err = w.eng.Drain(ctx)
+	}
+	closed := fault.New(fault.Closed, "close", w.rank, "this rank has closed")
+	w.mu.Lock()
+	if w.ended == nil {
+		w.ended = closed
+	}
+	w.mu.Unlock()
+	w.eng.End(closed)
+	if e := w.mesh.Close(ctx); err == nil {
+		err = e
+	}
+	w.cancel()
+	w.work.Wait()
+	return err
+}
+
+// askLimit bounds how long an error waits for the words of other ranks.
+const askLimit = time.Second
+
+// where is the place that a call was made from, and, for a rank that is in no
+// call, where the goroutine that called Init is now.
+func (w *world) where(site callsite.Site, underWay bool) string {
+	if underWay {
+		return site.String()
+	}
+	if now := callsite.Now(w.home); now != "" {
+		return now
+	}
+	return site.String()
+}
