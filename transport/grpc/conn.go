@@ -186,11 +186,12 @@ func (c *conn) Close() error {
 }
 
 // Unsent is how many bytes of frames this end has taken and gRPC has not written,
-// and since when it has written none of them. Zero bytes: nothing waits.
+// and since when it has written none of them. Zero bytes: nothing waits, or the
+// Conn has ended.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.unsent == 0 {
+	if c.unsent == 0 || c.err != nil {
 		return 0, time.Time{}
 	}
 	return c.unsent, c.moved

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 
 	rpc "google.golang.org/grpc"
@@ -60,6 +61,9 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 		return nil, err
 	}
 	if err := d.open(ctx); err != nil {
+		if f := c.first(); f != nil {
+			err = f.Err // how the connection ended, rather than what gRPC makes of it
+		}
 		c.link.cut()
 		d.cc.Close()
 		return nil, err
@@ -108,11 +112,11 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	}
 	c := tls.Client(raw, config)
 	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	state := c.ConnectionState()
 	if state.NegotiatedProtocol != t.Proto() {
-		return nil, nil, errors.New("the TLS server there does not speak HTTP/2")
+		return nil, nil, errors.New("TLS handshake: the server there does not speak HTTP/2")
 	}
 	return c, &state, nil
 }

@@ -34,7 +34,10 @@ func streamFailure(err error) *fault.Error {
 		return linkFailure(err)
 	}
 	s := status.Convert(err)
-	if s.Code() == codes.ResourceExhausted {
+	switch s.Code() {
+	case codes.Canceled: // the peer's Close, or a proxy's news of it
+		return linkFailure(io.EOF)
+	case codes.ResourceExhausted: // a message above the bound
 		return failure(fault.Refused, "link", errors.New(s.Message()))
 	}
 	return failure(fault.LinkLost, "link", errors.New(s.Message()))

@@ -45,10 +45,11 @@ type Options struct {
 // transport.Transport and transport.Greeter. All methods may be called
 // concurrently.
 type Transport struct {
-	opts Options
-	ctx  context.Context // ends when Close begins
-	stop context.CancelFunc
-	work sync.WaitGroup // one for each Conn, and one for the accepting goroutine
+	opts     Options
+	patience time.Duration   // openTime
+	ctx      context.Context // ends when Close begins
+	stop     context.CancelFunc
+	work     sync.WaitGroup // one for each Conn, and one for the accepting goroutine
 
 	mu     sync.Mutex // guards the rest
 	in     net.Listener
@@ -58,7 +59,7 @@ type Transport struct {
 
 // New makes a Transport. It starts nothing.
 func New(opts Options) *Transport {
-	t := &Transport{opts: opts, conns: make(map[*conn]struct{})}
+	t := &Transport{opts: opts, patience: openTime, conns: make(map[*conn]struct{})}
 	t.opts.tune = opts.tune.orDefault()
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	return t

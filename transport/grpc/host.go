@@ -52,7 +52,7 @@ func (t *Transport) host(raw net.Conn, config *tls.Config, accept func(transport
 		ServiceName: serviceName,
 		Streams:     []rpc.StreamDesc{streamDesc(h.serve)},
 	}, nil)
-	late := time.AfterFunc(openTime, h.late)
+	late := time.AfterFunc(t.patience, h.late)
 	defer late.Stop()
 	go server.Serve(listenOnce(c.link))
 	c.wind(server.Stop)
@@ -72,11 +72,15 @@ func (h *host) leave() {
 	<-l.gone
 }
 
-// hangUp ends the stream's handler, so that gRPC sends the trailers.
+// hangUp ends the stream's handler, so that gRPC sends the trailers; without a
+// stream, the connection.
 func (h *host) hangUp() {
 	if l := h.leash.Load(); l != nil {
 		l.pull()
+		return
 	}
+	h.conn.link.end()
+	h.conn.link.cut()
 }
 
 // welcome does the TLS handshake, unless whoever listens has done it.
@@ -88,7 +92,7 @@ func (t *Transport) welcome(raw net.Conn, config *tls.Config) (net.Conn, *tls.Co
 	if config == nil {
 		return raw, nil, nil
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, openTime)
+	ctx, cancel := context.WithTimeout(t.ctx, t.patience)
 	defer cancel()
 	c := tls.Server(raw, config)
 	if err := c.HandshakeContext(ctx); err != nil {
@@ -101,6 +105,7 @@ func (t *Transport) welcome(raw net.Conn, config *tls.Config) (net.Conn, *tls.Co
 // late ends a connection on which no stream has been opened in time.
 func (h *host) late() {
 	if h.state.Load() != served {
+		h.conn.link.end()
 		h.conn.link.cut()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,8 @@ type link struct {
 
 	admitted atomic.Bool
 	heard    atomic.Int64 // bytes received before admission
+
+	unwritten atomic.Pointer[error] // why Write first failed
 }
 
 // newLink wraps raw; above is what speaks on it, raw itself or TLS. lost hears
@@ -53,20 +56,33 @@ func (l *link) Read(b []byte) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.heard.Add(int64(n)) > guestBytes {
 		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", guestBytes)
 	}
-	if err != nil {
-		l.lost(err)
-		l.end()
-		l.cut()
+	if err == nil {
+		return n, nil
 	}
+	if w := l.unwritten.Load(); w != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = *w
+	}
+	l.lost(err)
+	l.end()
+	l.cut()
 	return n, err
 }
 
-// Write passes b on. Its failure leaves some time to read what the peer sent.
+// Write passes b on. After a failure it leaves Read some time to take what the
+// peer sent before it went, and to learn better why it went.
 func (l *link) Write(b []byte) (int, error) {
 	n, err := l.Conn.Write(b)
-	if err != nil {
+	if err == nil {
+		return n, nil
+	}
+	l.unwritten.CompareAndSwap(nil, &err)
+	l.raw.SetReadDeadline(time.Now().Add(drainTime))
+	timer := time.NewTimer(drainTime)
+	defer timer.Stop()
+	select {
+	case <-l.over:
+	case <-timer.C:
 		l.lost(err)
-		l.raw.SetReadDeadline(time.Now().Add(drainTime))
 	}
 	return n, err
 }

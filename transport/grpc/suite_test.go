@@ -4,14 +4,34 @@ import (
 	"net"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-func TestTransport(t *testing.T) {
+func TestTransport(t *testing.T) { runSuite(t, Options{}) }
+
+// The smallest sizes have every frame cross messages, and every wait happen.
+func TestTransportWithTinyBuffers(t *testing.T) {
+	runSuite(t, Options{tune: tuning{
+		segment: 5000, copied: 2048, batch: 2100, inbox: 1, window: 64 << 10, write: 4 << 10, read: 4 << 10,
+	}})
+}
+
+func TestTransportOverTLS(t *testing.T) {
+	if raceDetector {
+		t.Skip("TLS shares no memory of ours; the other suites do")
+	}
+	ca := newAuthority(t)
+	runSuite(t, Options{TLS: &tlsopt.Options{
+		CAFile: ca.file, CertFile: ca.cert, KeyFile: ca.key, Mutual: true,
+	}})
+}
+
+func runSuite(t *testing.T, opts Options) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		nodes := make([]transporttest.Node, n)
 		for i := range nodes {
-			nodes[i] = transporttest.Node{Transport: New(Options{}), Listener: listen(tb)}
+			nodes[i] = transporttest.Node{Transport: New(opts), Listener: listen(tb)}
 		}
 		return nodes
 	})

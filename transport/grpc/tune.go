@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	smallSize   = 2 << 10 // first capacity of what is copied into a message
-	messageCost = 128     // what a message counts for in the inbox, beside its bytes
-	flights     = 8       // messages of one Conn that gRPC may hold unwritten
-	headerList  = 4 << 10 // bytes of HTTP headers that a peer may send
+	smallSize   = 2 << 10  // first capacity of what is copied into a message
+	messageCost = 128      // what a message counts for in the inbox, beside its bytes
+	flights     = 8        // messages of one Conn that gRPC may hold unwritten
+	headerList  = 16 << 10 // bytes of HTTP headers that a peer may send
 )
 
 // tuning holds the sizes that measurements may vary, all in bytes.
@@ -37,13 +37,13 @@ func (t tuning) orDefault() tuning {
 		return t
 	}
 	return tuning{
-		segment: 256 << 10,
+		segment: 512 << 10,
 		copied:  8 << 10,
 		batch:   32 << 10,
-		inbox:   1 << 20,
+		inbox:   2 << 20,
 		window:  4 << 20,
-		write:   128 << 10,
-		read:    128 << 10,
+		write:   256 << 10,
+		read:    64 << 10,
 	}
 }
 
