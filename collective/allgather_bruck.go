@@ -12,12 +12,12 @@ import (
 // Each rank holds a run of chunks that begins with its own, and in every step
 // doubles it by the run of the rank just behind its end. With five ranks:
 //
-//	         step 0   step 1    step 2
-//	rank 0   0 → 4    01 → 3    0 → 1
-//	rank 1   1 → 0    12 → 4    1 → 2
-//	rank 2   2 → 1    23 → 0    2 → 3
-//	rank 3   3 → 2    34 → 1    3 → 4
-//	rank 4   4 → 3    40 → 2    4 → 0
+//	         step 0   step 1   step 2
+//	rank 0   0 → 4    01 → 3   0 → 1
+//	rank 1   1 → 0    12 → 4   1 → 2
+//	rank 2   2 → 1    23 → 0   2 → 3
+//	rank 3   3 → 2    34 → 1   3 → 4
+//	rank 4   4 → 3    40 → 2   4 → 0
 //
 // Cost: ⌈log₂n⌉α + m(n-1)/n β, and m bytes of scratch memory.
 //

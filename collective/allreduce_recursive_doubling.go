@@ -14,12 +14,12 @@ import (
 // doubles what a rank has gathered. Ranks beyond the largest power of two lend
 // their share to a neighbour first, and get the result last. With five ranks:
 //
-//	         step 0   step 1    step 2     step 3
-//	rank 0            01 → 2    012 → 3    01234 → 1
+//	         step 0   step 1   step 2    step 3
+//	rank 0            01 → 2   012 → 3   01234 → 1
 //	rank 1   1 → 0
-//	rank 2            2 → 0     012 → 4
-//	rank 3            3 → 4     34 → 0
-//	rank 4            4 → 3     34 → 2
+//	rank 2            2 → 0    012 → 4
+//	rank 3   3 → 4             34 → 0
+//	rank 4   4 → 3             34 → 2
 //
 // Cost: ⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two;
 // m bytes of scratch memory.

@@ -12,10 +12,10 @@ import (
 // The vectors are folded up a binomial tree to rank 0, and the result goes down
 // again: binomialReduce and binomialBroadcast. With four ranks:
 //
-//	         step 0   step 1    step 2     step 3
-//	rank 0                      0123 → 2   0123 → 1
+//	         step 0   step 1   step 2     step 3
+//	rank 0                     0123 → 2   0123 → 1
 //	rank 1   1 → 0
-//	rank 2            23 → 0               0123 → 3
+//	rank 2            23 → 0              0123 → 3
 //	rank 3   3 → 2
 //
 // Cost: 2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ, and m bytes of scratch memory on some ranks.

@@ -14,7 +14,7 @@ import (
 //	         step 0   step 1   step 2
 //	rank 0   → 4      → 2      → 1
 //	rank 2                     → 3
-//	rank 4                     → 5
+//	rank 4            → 5
 //
 // Cost: ⌈log₂n⌉(α + mβ).
 //

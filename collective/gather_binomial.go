@@ -12,11 +12,11 @@ import (
 // Chunks gather up a binomial tree: every rank sends its subtree's together. With
 // six ranks, to root 0:
 //
-//	         step 0   step 1    step 2
+//	         step 0   step 1   step 2
 //	rank 1   1 → 0
 //	rank 2            23 → 0
 //	rank 3   3 → 2
-//	rank 4                      45 → 0
+//	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
 // Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to m bytes of scratch memory on ranks that

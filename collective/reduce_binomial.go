@@ -13,11 +13,11 @@ import (
 // Vectors are folded up a binomial tree: in every step half of those left go to a
 // neighbour. With six ranks, to root 0:
 //
-//	         step 0   step 1    step 2
+//	         step 0   step 1   step 2
 //	rank 1   1 → 0
 //	rank 2            23 → 0
 //	rank 3   3 → 2
-//	rank 4                      45 → 0
+//	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
 // Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.

@@ -14,10 +14,10 @@ import (
 // and linearScatter. It is the baseline that others are measured against. With
 // three ranks:
 //
-//	         step 0    step 1    step 2   step 3
-//	rank 0                       → 1      → 2
+//	         step 0   step 1   step 2    step 3
+//	rank 0                     012 → 1   012 → 2
 //	rank 1   1 → 0
-//	rank 2             2 → 0
+//	rank 2            2 → 0
 //
 // Cost: 2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ, and m bytes of scratch memory on rank 0.
 //

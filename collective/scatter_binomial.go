@@ -12,10 +12,10 @@ import (
 // Chunks come down a binomial tree: every rank is sent its subtree's together.
 // With six ranks, from root 0:
 //
-//	         step 0    step 1    step 2
-//	rank 0   45 → 4    23 → 2    1 → 1
-//	rank 2                       3 → 3
-//	rank 4             5 → 5
+//	         step 0   step 1   step 2
+//	rank 0   45 → 4   23 → 2   1 → 1
+//	rank 2                     3 → 3
+//	rank 4            5 → 5
 //
 // Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to m bytes of scratch memory on ranks that
 // pass chunks on, and on the root unless it is rank 0.

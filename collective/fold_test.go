@@ -1,0 +1,356 @@
+package collective
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A fold is the order in which shares are folded: a rank's share, or op(earlier,
+// later) of two folds.
+type fold struct {
+	rank           int
+	earlier, later *fold
+}
+
+// serial folds each share into what has gathered so far.
+func serial(ranks ...int) *fold {
+	f := &fold{rank: ranks[0]}
+	for _, r := range ranks[1:] {
+		f = &fold{earlier: f, later: &fold{rank: r}}
+	}
+	return f
+}
+
+// fromLast folds what has gathered so far into each share, the last one first.
+func fromLast(lo, hi int) *fold {
+	f := &fold{rank: hi}
+	for r := hi - 1; r >= lo; r-- {
+		f = &fold{earlier: &fold{rank: r}, later: f}
+	}
+	return f
+}
+
+// upTo lists n ranks in order, from first on.
+func upTo(n, first int) []int {
+	ranks := make([]int, n)
+	for i := range ranks {
+		ranks[i] = (first + i) % n
+	}
+	return ranks
+}
+
+// around is how pairwise algorithms fold chunk c.
+func around(n, c int) *fold {
+	if c == n-1 {
+		return fromLast(0, c)
+	}
+	return &fold{earlier: fromLast(0, c), later: fromLast(c+1, n-1)}
+}
+
+// upTree is how a binomial tree folds the subtree of a node; width is the root's.
+func upTree(n, root, node, width int) *fold {
+	f := &fold{rank: (node + root) % n}
+	for d := 1; d < width && node+d < n; d *= 2 {
+		f = &fold{earlier: f, later: upTree(n, root, node+d, d)}
+	}
+	return f
+}
+
+// doubled is how recursive doubling folds: neighbours first where ranks are too
+// many, then halves.
+func doubled(n int) *fold {
+	power := 1 << (bits.Len(uint(n)) - 1)
+	var blocks []*fold
+	for r := 0; r < n; r++ {
+		f := &fold{rank: r}
+		if r < 2*(n-power) {
+			r++
+			f = &fold{earlier: f, later: &fold{rank: r}}
+		}
+		blocks = append(blocks, f)
+	}
+	for len(blocks) > 1 {
+		var halves []*fold
+		for i := 0; i < len(blocks); i += 2 {
+			halves = append(halves, &fold{earlier: blocks[i], later: blocks[i+1]})
+		}
+		blocks = halves
+	}
+	return blocks[0]
+}
+
+// documented is the order that a's header promises for a chunk.
+func documented(t testing.TB, a Algorithm, n, root, chunk int) *fold {
+	switch a.Name() {
+	case "linear":
+		return serial(upTo(n, 0)...)
+	case "ring":
+		return serial(upTo(n, (chunk+1)%n)...)
+	case "pairwise":
+		return around(n, chunk)
+	case "recursive_doubling":
+		return doubled(n)
+	case "binomial":
+		return upTree(n, root, 0, n)
+	case "reduce_broadcast":
+		return upTree(n, 0, 0, n)
+	}
+	t.Fatalf("no order is known of %v", a)
+	return nil
+}
+
+// of computes the fold.
+func (f *fold) of(k reduce.Kernel, share func(rank int) []byte) []byte {
+	if f.earlier == nil {
+		return bytes.Clone(share(f.rank))
+	}
+	earlier, later := f.earlier.of(k, share), f.later.of(k, share)
+	k.Fold(earlier, earlier, later)
+	return earlier
+}
+
+// reducing calls do for each algorithm that folds.
+func reducing(do func(a Algorithm)) {
+	everyAlgorithm(func(a Algorithm) {
+		if a.variant().order != 0 {
+			do(a)
+		}
+	})
+}
+
+// folding is a reduction of arbitrary elements, whose result must have the bits
+// of the documented order.
+type folding struct {
+	a      Algorithm
+	k      reduce.Kernel
+	root   int
+	inputs [][]byte // by rank
+}
+
+// run reduces, and compares every rank's result, bit for bit.
+func (x folding) run(t testing.TB, tm *team) {
+	t.Helper()
+	n, size := len(x.inputs), x.k.DType().Size()
+	whole := chunks{buf: x.inputs[0], n: n, elem: size}
+	var want []byte
+	for c := range n {
+		f := documented(t, x.a, n, x.root, c)
+		part := f.of(x.k, func(rank int) []byte { return whole.in(x.inputs[rank]).of(c) })
+		x.k.Finish(part, n)
+		want = append(want, part...)
+	}
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		got, expected, err := x.call(ctx, r, whole.in(want))
+		if err != nil {
+			return err
+		}
+		if got, expected := value(x.k.DType(), got), value(x.k.DType(), expected); !bytes.Equal(got, expected) {
+			return fmt.Errorf("%v, %s of %v on %d ranks, root %d: got %x, want %x", x.a, x.k.Op().Name(), x.k.DType(), n, x.root, got, expected)
+		}
+		return nil
+	})
+}
+
+// call makes one rank's call; it returns the result and what it should be.
+func (x folding) call(ctx context.Context, r *p2p.Round, want chunks) (got, expected []byte, err error) {
+	src := aligned8(x.inputs[r.Rank()])
+	switch x.a.Verb() {
+	case VerbAllReduce:
+		return src, want.buf, AllReduce(ctx, r, x.a, src, x.k)
+	case VerbReduce:
+		if r.Rank() != x.root {
+			return nil, nil, Reduce(ctx, r, x.a, x.root, nil, src, x.k)
+		}
+		dst := aligned8(src)
+		clear(dst)
+		return dst, want.buf, Reduce(ctx, r, x.a, x.root, dst, src, x.k)
+	case VerbReduceScatter:
+		dst := aligned8(want.of(r.Rank()))
+		clear(dst)
+		return dst, want.of(r.Rank()), ReduceScatter(ctx, r, x.a, dst, src, x.k)
+	}
+	dst := aligned8(want.of(r.Rank()))
+	clear(dst)
+	counts := make([]int, want.n)
+	for i := range counts {
+		counts[i] = len(want.of(i)) / want.elem
+	}
+	return dst, want.of(r.Rank()), ReduceScatterV(ctx, r, x.a, dst, src, counts, x.k)
+}
+
+// aligned8 is a copy of b in memory that any element may lie in.
+func aligned8(b []byte) []byte {
+	words := make([]uint64, (len(b)+7)/8)
+	c := tensor.Bytes(words)[:len(b)]
+	copy(c, b)
+	return c
+}
+
+// value is b without what means nothing: the padding after a Loc's value.
+func value(d tensor.DType, b []byte) []byte {
+	if !d.IsLoc() {
+		return b
+	}
+	b = bytes.Clone(b)
+	for i := 0; i < len(b); i += d.Size() {
+		clear(b[i+d.Base().Size() : i+d.Size()-8])
+	}
+	return b
+}
+
+// random is count elements of type d, without NaNs.
+func random(rng *rand.Rand, d tensor.DType, count int) []byte {
+	b := tensor.Bytes(make([]uint64, (count*d.Size()+7)/8))[:count*d.Size()]
+	if d.IsLoc() {
+		values := random(rng, d.Base(), count)
+		size := d.Base().Size()
+		for i := range count {
+			elem := b[i*d.Size():][:d.Size()]
+			copy(elem, values[i*size:][:size])
+			elem[len(elem)-8] = byte(rng.IntN(100))
+		}
+		return b
+	}
+	switch d {
+	case tensor.Float32, tensor.Complex64:
+		fill(b, func() float32 { return float32(rng.NormFloat64()) })
+	case tensor.Float64, tensor.Complex128:
+		fill(b, rng.NormFloat64)
+	case tensor.F16:
+		fill(b, func() tensor.Float16 { return tensor.Float16From(float32(rng.NormFloat64())) })
+	case tensor.BF16:
+		fill(b, func() tensor.BFloat16 { return tensor.BFloat16From(float32(rng.NormFloat64())) })
+	case tensor.Bool:
+		fill(b, func() bool { return rng.IntN(2) == 1 })
+	default:
+		fill(b, func() byte { return byte(rng.Uint32()) })
+	}
+	return b
+}
+
+func fill[T tensor.Element](b []byte, next func() T) {
+	for i, elems := 0, tensor.Elements[T](b); i < len(elems); i++ {
+		elems[i] = next()
+	}
+}
+
+func randomInputs(rng *rand.Rand, d tensor.DType, n, count int) [][]byte {
+	inputs := make([][]byte, n)
+	for i := range inputs {
+		inputs[i] = random(rng, d, count)
+	}
+	return inputs
+}
+
+func builtins() []reduce.Op {
+	return []reduce.Op{
+		reduce.Sum, reduce.Prod, reduce.Min, reduce.Max, reduce.Mean, reduce.LogicalAnd, reduce.LogicalOr, reduce.LogicalXor,
+		reduce.BitAnd, reduce.BitOr, reduce.BitXor, reduce.MinLoc, reduce.MaxLoc,
+	}
+}
+
+// Every pair of operator and type goes through every algorithm once; the folding
+// itself is tested in package reduce.
+func TestEveryOperatorAndTypeGivesTheBitsOfTheDocumentedOrder(t *testing.T) {
+	const n, count = 5, 23
+	tm := newTeam(t, n, 64)
+	rng := rand.New(rand.NewPCG(1, 2))
+	pairs := 0
+	for _, d := range tensor.DTypes() {
+		for _, op := range builtins() {
+			k, err := op.Kernel(d)
+			if err != nil {
+				continue // package reduce says which pairs there are
+			}
+			pairs++
+			inputs := randomInputs(rng, d, n, count)
+			reducing(func(a Algorithm) { folding{a, k, 3, inputs}.run(t, tm) })
+		}
+	}
+	if pairs < 100 {
+		t.Errorf("only %d pairs of operator and type were tried", pairs)
+	}
+}
+
+func TestFloatsHaveTheBitsOfTheDocumentedOrder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for n := 1; n <= 9; n++ {
+		tm := newTeam(t, n, smallSegment)
+		for _, c := range []struct {
+			op    reduce.Op
+			d     tensor.DType
+			count int
+		}{
+			{reduce.Sum, tensor.Float32, 1},
+			{reduce.Sum, tensor.Float32, 2*n + 1},
+			{reduce.Sum, tensor.Float64, 600},
+			{reduce.Mean, tensor.BF16, 3*n - 1},
+			{reduce.Mean, tensor.Float32, 1000},
+		} {
+			k, err := c.op.Kernel(c.d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			inputs := randomInputs(rng, c.d, n, c.count)
+			reducing(func(a Algorithm) {
+				for root := range n {
+					if root == 0 || a.Verb() == VerbReduce {
+						folding{a, k, root, inputs}.run(t, tm)
+					}
+				}
+			})
+		}
+	}
+}
+
+// An affine map x ↦ ax + b modulo 2^32 is a in the upper half and b in the lower.
+// compose applies the earlier one first; it is associative and does not commute.
+func compose(earlier, later uint64) uint64 {
+	a1, b1 := uint32(earlier>>32), uint32(earlier)
+	a2, b2 := uint32(later>>32), uint32(later)
+	return uint64(a2*a1)<<32 | uint64(a2*b1+b2)
+}
+
+func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
+	k, err := reduce.Func("compose", reduce.RankOrder, compose).Kernel(tensor.Uint64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	for n := 1; n <= 9; n++ {
+		tm := newTeam(t, n, smallSegment)
+		for _, count := range []int{0, 1, n - 1, n, n + 1, 500} {
+			inputs := randomInputs(rng, tensor.Uint64, n, count)
+			want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
+			reducing(func(a Algorithm) {
+				if !a.Takes(reduce.RankOrder) {
+					return
+				}
+				for root := range n {
+					if root == 0 || a.Verb() == VerbReduce {
+						checkExactly(t, tm, folding{a, k, root, inputs}, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+func checkExactly(t testing.TB, tm *team, x folding, want []byte) {
+	t.Helper()
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		got, expected, err := x.call(ctx, r, chunks{buf: want, n: r.Size(), elem: 8})
+		if err == nil && !bytes.Equal(got, expected) {
+			err = fmt.Errorf("%v on %d ranks, root %d: got %x, want %x", x.a, r.Size(), x.root, got, expected)
+		}
+		return err
+	})
+}

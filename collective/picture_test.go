@@ -1,0 +1,413 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A spelling is an element that tells where it has been: its chunk in the top
+// byte, and below it one hexadecimal digit, rank + 1, for each share folded into
+// it, in the order of the fold.
+type spelling = uint64
+
+const chunkShift = 56
+
+func spell(chunk, rank int) spelling { return spelling(chunk)<<chunkShift | spelling(rank+1) }
+
+func chunkOf(s spelling) int { return int(s >> chunkShift) }
+
+// ranksOf is the ranks whose shares are folded into s, in the order of the fold.
+func ranksOf(s spelling) []int {
+	var ranks []int
+	for s &= 1<<chunkShift - 1; s != 0; s >>= 4 {
+		ranks = append(ranks, int(s&15)-1)
+	}
+	slices.Reverse(ranks)
+	return ranks
+}
+
+// join puts one spelling after the other.
+func join(earlier, later spelling) spelling {
+	digits := later & (1<<chunkShift - 1)
+	kept := earlier & (1<<chunkShift - 1)
+	for d := digits; d != 0; d >>= 4 {
+		kept <<= 4
+	}
+	return earlier>>chunkShift<<chunkShift | kept | digits
+}
+
+// spelled is join as an operator. What order it claims is up to the test: the
+// order in which an algorithm folds is just what it shows.
+func spelled(t testing.TB, order reduce.Order) reduce.Kernel {
+	k, err := reduce.Func("spell", order, join).Kernel(tensor.Uint64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// A message is one that a recorded run sent.
+type message struct {
+	from, to int
+	bytes    int
+	elems    []spelling
+	step     int
+}
+
+// record runs a on n ranks, with width elements to a chunk, and returns what was
+// sent, each sender's messages in their order.
+func record(t testing.TB, a Algorithm, n, root, width int) []*message {
+	t.Helper()
+	tm, sightings := newWatchedTeam(t, n)
+	k := spelled(t, reduce.Commutative)
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return perform(ctx, r, a, root, width, k) })
+	var all []*message
+	for _, s := range sightings() {
+		// The copy is aligned, whatever the frame's body was.
+		elems := make([]spelling, len(s.body)/8)
+		copy(tensor.Bytes(elems), s.body)
+		all = append(all, &message{from: s.from, to: s.to, bytes: len(s.body), elems: elems})
+	}
+	return all
+}
+
+// perform makes one rank's call of a, on spelled elements.
+func perform(ctx context.Context, r *p2p.Round, a Algorithm, root, width int, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	all := make([]spelling, n*width) // every chunk, as this rank's share
+	for i := range all {
+		all[i] = spell(i/width, me)
+	}
+	own := all[me*width:][:width]
+	counts := slices.Repeat([]int{width}, n)
+	b := tensor.Bytes[spelling]
+	switch a.Verb() {
+	case VerbAllReduce:
+		return AllReduce(ctx, r, a, b(all), k)
+	case VerbReduce:
+		return Reduce(ctx, r, a, root, b(make([]spelling, len(all))), b(all), k)
+	case VerbBroadcast:
+		return Broadcast(ctx, r, a, root, b(all))
+	case VerbAllGather:
+		return AllGather(ctx, r, a, b(all), b(own))
+	case VerbAllGatherV:
+		return AllGatherV(ctx, r, a, b(all), b(own), counts, 8)
+	case VerbGather:
+		return Gather(ctx, r, a, root, b(all), b(own))
+	case VerbGatherV:
+		return GatherV(ctx, r, a, root, b(all), b(own), counts, 8)
+	case VerbScatter:
+		return Scatter(ctx, r, a, root, b(own), b(all))
+	case VerbScatterV:
+		return ScatterV(ctx, r, a, root, b(own), b(all), counts, 8)
+	case VerbReduceScatter:
+		return ReduceScatter(ctx, r, a, b(make([]spelling, width)), b(all), k)
+	case VerbReduceScatterV:
+		return ReduceScatterV(ctx, r, a, b(make([]spelling, width)), b(all), counts, k)
+	case VerbAllToAll:
+		return AllToAll(ctx, r, a, b(make([]spelling, len(all))), b(all))
+	case VerbAllToAllV:
+		return AllToAllV(ctx, r, a, b(make([]spelling, len(all))), b(all), counts, counts, 8)
+	case VerbBarrier:
+		return Barrier(ctx, r, a)
+	}
+	return fmt.Errorf("no call for %v", a)
+}
+
+// schedule gives every message the first step in which it could move, on ranks
+// that send one and receive one at a time: after all that it contains, and after
+// its sender's earlier ones. It returns the number of steps.
+func schedule(t testing.TB, all []*message) int {
+	t.Helper()
+	left := slices.Clone(all)
+	slices.SortStableFunc(left, func(a, b *message) int { return a.from - b.from })
+	var done []*message
+	for step := 0; ; step++ {
+		if len(left) == 0 {
+			return step
+		}
+		sending, receiving := map[int]bool{}, map[int]bool{}
+		var now, later []*message
+		for _, m := range left {
+			if sending[m.from] || receiving[m.to] || !ready(m, done, left) {
+				later = append(later, m)
+				sending[m.from] = true // its later ones wait, too
+				continue
+			}
+			m.step = step
+			sending[m.from], receiving[m.to] = true, true
+			now = append(now, m)
+		}
+		if len(now) == 0 {
+			t.Fatalf("%d messages contain what never arrived", len(left))
+		}
+		done, left = append(done, now...), later
+	}
+}
+
+// ready reports whether all that went into m has arrived at its sender.
+func ready(m *message, done, left []*message) bool {
+	for _, other := range left {
+		if other != m && other.to == m.from && contains(m, other) {
+			return false
+		}
+	}
+	return true
+}
+
+// contains reports whether m carries what part brought to m's sender.
+func contains(m, part *message) bool {
+	for _, p := range part.elems {
+		for _, e := range m.elems {
+			if chunkOf(e) == chunkOf(p) && subset(ranksOf(p), ranksOf(e)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func subset(some, all []int) bool {
+	return !slices.ContainsFunc(some, func(x int) bool { return !slices.Contains(all, x) })
+}
+
+// A look says what a picture's rows are, and what stands before an arrow.
+type look struct{ byChunk, shares, chunks bool }
+
+func lookOf(a Algorithm, byChunk bool) look {
+	switch a.Verb() {
+	case VerbAllReduce, VerbReduce, VerbReduceScatter, VerbReduceScatterV:
+		return look{byChunk: byChunk, shares: true}
+	case VerbBroadcast, VerbAllToAll, VerbAllToAllV, VerbBarrier:
+		return look{byChunk: byChunk}
+	}
+	return look{byChunk: byChunk, chunks: true}
+}
+
+// cell is a message as its row shows it.
+func (l look) cell(m *message) string {
+	switch {
+	case l.byChunk:
+		return fmt.Sprintf("%d → %d", m.from, m.to)
+	case l.shares:
+		return fmt.Sprintf("%s → %d", digits(ranksOf(m.elems[0])), m.to)
+	case l.chunks:
+		var carried []int
+		for _, e := range m.elems {
+			carried = append(carried, chunkOf(e))
+		}
+		return fmt.Sprintf("%s → %d", digits(slices.Compact(carried)), m.to)
+	}
+	return fmt.Sprintf("→ %d", m.to)
+}
+
+func (l look) row(m *message) (string, int) {
+	if l.byChunk {
+		return "chunk", chunkOf(m.elems[0])
+	}
+	return "rank", m.from
+}
+
+func digits(numbers []int) string {
+	var b strings.Builder
+	for _, n := range numbers {
+		b.WriteString(strconv.Itoa(n))
+	}
+	return b.String()
+}
+
+// draw is the picture of scheduled messages: a row for each rank that sends, or
+// for each chunk; a column for each step.
+func draw(l look, all []*message, steps int) string {
+	cells := map[int][]string{}
+	var word string
+	for _, m := range all {
+		var row int
+		word, row = l.row(m)
+		if cells[row] == nil {
+			cells[row] = make([]string, steps)
+		}
+		cells[row][m.step] = l.cell(m)
+	}
+	lines := [][]string{append([]string{""}, titles(steps)...)}
+	for row := range 10 {
+		if cells[row] != nil {
+			lines = append(lines, append([]string{fmt.Sprintf("%s %d", word, row)}, cells[row]...))
+		}
+	}
+	return aligned(lines)
+}
+
+func titles(steps int) []string {
+	var all []string
+	for s := range steps {
+		all = append(all, fmt.Sprintf("step %d", s))
+	}
+	return all
+}
+
+// aligned sets the columns three spaces apart.
+func aligned(lines [][]string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		var text strings.Builder
+		for col, cell := range line {
+			width := 0
+			for _, other := range lines {
+				width = max(width, utf8.RuneCountInString(other[col]))
+			}
+			text.WriteString(cell + strings.Repeat(" ", width-utf8.RuneCountInString(cell)+3))
+		}
+		b.WriteString(strings.TrimRight(text.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// A header is the comment above an algorithm's function.
+type header struct {
+	text  string // all of it, each paragraph on one line
+	image string // the drawing
+	ranks int    // that the drawing has
+	root  int
+}
+
+var (
+	numbers   = []string{"no", "one", "two", "three", "four", "five", "six"}
+	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?:, (?:to|from) root (\d))?:`)
+)
+
+// source is the file of an algorithm; a v-variant shares its verb's.
+func source(a Algorithm) string {
+	verb := strings.TrimSuffix(a.Verb().String(), "v")
+	return strings.ReplaceAll(verb, "_", "") + "_" + a.Name() + ".go"
+}
+
+func readHeader(t testing.TB, a Algorithm) header {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok {
+			return parseHeader(t, f.Doc.Text())
+		}
+	}
+	t.Fatalf("%s has no function", source(a))
+	return header{}
+}
+
+func parseHeader(t testing.TB, doc string) header {
+	t.Helper()
+	var h header
+	var text []string
+	for line := range strings.Lines(doc) {
+		if drawn, ok := strings.CutPrefix(line, "\t"); ok {
+			h.image += drawn
+			continue
+		}
+		text = append(text, strings.TrimSpace(line))
+	}
+	h.text = strings.Join(text, " ")
+	found := condition.FindStringSubmatch(h.text)
+	if found == nil {
+		t.Fatal("the header does not say how many ranks its drawing has")
+	}
+	h.ranks = slices.Index(numbers, found[1])
+	h.root, _ = strconv.Atoi(found[2])
+	return h
+}
+
+// redraw is the picture that h claims to show.
+func (h header) redraw(t testing.TB, a Algorithm) string {
+	t.Helper()
+	all := record(t, a, h.ranks, h.root, 1)
+	steps := schedule(t, all)
+	return draw(lookOf(a, strings.Contains(h.image, "chunk")), all, steps)
+}
+
+func TestDrawingsShowWhatMoves(t *testing.T) {
+	for _, verb := range Verbs() {
+		for _, a := range Algorithms(verb) {
+			t.Run(a.String(), func(t *testing.T) {
+				h := readHeader(t, a)
+				if got := h.redraw(t, a); got != h.image {
+					t.Errorf("a run gives\n%s\n%s draws\n%s", got, source(a), h.image)
+				}
+			})
+		}
+	}
+}
+
+func TestAWrongDrawingIsNoticed(t *testing.T) {
+	a, err := Find(VerbReduce, "binomial")
+	if err != nil {
+		t.Fatal(err)
+	}
+	right := readHeader(t, a)
+	run := right.redraw(t, a)
+	if run != right.image {
+		t.Fatal("the right drawing is refused")
+	}
+	for _, c := range []struct{ name, old, new string }{
+		{"another receiver", "1 → 0", "1 → 2"},
+		{"another order of folding", "23 →", "32 →"},
+		{"a step too early", "         23 → 0", "23 → 0"},
+		{"a rank too few", "rank 5   5 → 4\n", ""},
+	} {
+		wrong := strings.Replace(right.image, c.old, c.new, 1)
+		if wrong == right.image {
+			t.Errorf("%s: %q is not in the drawing", c.name, c.old)
+		}
+		if wrong == run {
+			t.Errorf("%s is not noticed", c.name)
+		}
+	}
+}
+
+func TestCostsAreThoseOfARun(t *testing.T) {
+	const width = 3
+	for _, verb := range Verbs() {
+		for _, a := range Algorithms(verb) {
+			for n := 1; n <= 9; n++ {
+				all := record(t, a, n, 0, width)
+				steps := schedule(t, all)
+				longest := make([]int, steps)
+				for _, m := range all {
+					longest[m.step] = max(longest[m.step], m.bytes)
+				}
+				bytes := 0
+				for _, b := range longest {
+					bytes += b
+				}
+				alpha, beta, _ := a.Cost(n, 8*n*width)
+				if int(alpha+.5) != steps || int(beta+.5) != bytes {
+					t.Errorf("%v on %d ranks: %d steps and %d bytes, want %v and %v", a, n, steps, bytes, alpha, beta)
+				}
+			}
+		}
+	}
+}
+
+func TestHeadersStateTheCostThatTheTableHas(t *testing.T) {
+	for _, verb := range Verbs() {
+		for _, a := range Algorithms(verb) {
+			if h := readHeader(t, a); !strings.Contains(h.text, "Cost: "+a.variant().text) {
+				t.Errorf("%s does not say %q", source(a), "Cost: "+a.variant().text)
+			}
+		}
+	}
+}

@@ -1,0 +1,410 @@
+package collective
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A trial is one collective on all ranks of a team, with inputs whose result is
+// known. Its numbers are small enough for float32 to be exact.
+type trial struct {
+	a     Algorithm
+	n     int
+	count int // elements of the whole vector
+	root  int
+	place place
+	cut   int // which of the v-variants' divisions
+}
+
+// A place is where the result goes.
+type place int
+
+const (
+	outOfPlace place = iota
+	inPlace          // this rank's part of the input, or the input's part of the result
+	atStart          // the input's beginning, for reduce_scatter
+)
+
+func (x trial) String() string {
+	return fmt.Sprintf("%v on %d ranks, %d elements, root %d, place %d, cut %d", x.a, x.n, x.count, x.root, x.place, x.cut)
+}
+
+// cuts is how many divisions chunks knows.
+const cuts = 4
+
+// chunks is how many elements each rank has.
+func (x trial) chunks() []int {
+	counts := make([]int, x.n)
+	switch verb := x.a.Verb(); {
+	case verb == VerbAllGather, verb == VerbGather, verb == VerbScatter, verb == VerbAllToAll:
+		for i := range counts {
+			counts[i] = (x.count + x.n - 1) / x.n
+		}
+	case verb == VerbReduceScatter, x.cut == 0:
+		for i := range counts {
+			lo, hi := Chunk(x.count, x.n, i)
+			counts[i] = hi - lo
+		}
+	case x.cut == 1: // one rank has all
+		counts[x.count%x.n] = x.count
+	case x.cut == 2: // every second rank has nothing
+		for i := 0; i < x.n; i += 2 {
+			counts[i] = x.count / x.n
+		}
+	default: // the last ones have more
+		for i := range counts {
+			counts[i] = x.count * i / (x.n * x.n)
+		}
+	}
+	return counts
+}
+
+// number is what a test vector can be made of.
+type number interface{ int32 | float32 }
+
+// share is element i of rank's vector.
+func share[T number](rank, i int) T { return T((rank + 1) * (i%1009 + 1)) }
+
+func shares[T number](rank, from, count int) []T {
+	s := make([]T, count)
+	for i := range s {
+		s[i] = share[T](rank, from+i)
+	}
+	return s
+}
+
+// sums is what the ranks' vectors add up to.
+func sums[T number](n, from, count int) []T {
+	return shares[T](n*(n+1)/2-1, from, count)
+}
+
+// junk is memory that a collective is to overwrite.
+func junk[T number](count int) []T { return slices.Repeat([]T{-7}, count) }
+
+// attempt makes one rank's call of x, and says what is wrong with its result.
+func attempt[T number](ctx context.Context, r *p2p.Round, x trial) error {
+	var e T
+	k, err := reduce.Sum.Kernel(tensor.TypeOf[T]())
+	if err != nil {
+		return err
+	}
+	switch x.a.Verb() {
+	case VerbAllReduce:
+		buf := shares[T](r.Rank(), 0, x.count)
+		err := AllReduce(ctx, r, x.a, tensor.Bytes(buf), k)
+		return verify(err, "buf", buf, sums[T](x.n, 0, x.count))
+	case VerbReduce:
+		return attemptReduce[T](ctx, r, x, k)
+	case VerbBroadcast:
+		buf := junk[T](x.count)
+		if r.Rank() == x.root {
+			buf = shares[T](x.root, 0, x.count)
+		}
+		err := Broadcast(ctx, r, x.a, x.root, tensor.Bytes(buf))
+		return verify(err, "buf", buf, shares[T](x.root, 0, x.count))
+	case VerbAllGather, VerbAllGatherV, VerbGather, VerbGatherV:
+		return attemptGather[T](ctx, r, x)
+	case VerbScatter, VerbScatterV:
+		return attemptScatter[T](ctx, r, x)
+	case VerbReduceScatter, VerbReduceScatterV:
+		return attemptReduceScatter[T](ctx, r, x, k)
+	case VerbAllToAll:
+		return attemptAllToAll[T](ctx, r, x)
+	case VerbAllToAllV:
+		return attemptAllToAllV[T](ctx, r, x)
+	case VerbBarrier:
+		return Barrier(ctx, r, x.a)
+	}
+	return fmt.Errorf("no trial for %v of %T", x.a, e)
+}
+
+func attemptReduce[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+	src := shares[T](r.Rank(), 0, x.count)
+	root := r.Rank() == x.root
+	var dst []T
+	if root {
+		dst = junk[T](x.count)
+		if x.place != outOfPlace {
+			dst = src
+		}
+	}
+	err := Reduce(ctx, r, x.a, x.root, tensor.Bytes(dst), tensor.Bytes(src), k)
+	if root {
+		err = verify(err, "dst", dst, sums[T](x.n, 0, x.count))
+	}
+	if !root || x.place == outOfPlace {
+		err = verify(err, "src", src, shares[T](r.Rank(), 0, x.count))
+	}
+	return err
+}
+
+// gathered is what n ranks' vectors of counts[i] elements make together.
+func gathered[T number](counts []int) []T {
+	var all []T
+	for rank, count := range counts {
+		all = append(all, shares[T](rank, 0, count)...)
+	}
+	return all
+}
+
+// span says where rank i's part begins and ends.
+func span(counts []int, i int) (lo, hi int) {
+	for _, c := range counts[:i] {
+		lo += c
+	}
+	return lo, lo + counts[i]
+}
+
+func attemptGather[T number](ctx context.Context, r *p2p.Round, x trial) error {
+	counts := x.chunks()
+	want := gathered[T](counts)
+	toAll := x.a.Verb() == VerbAllGather || x.a.Verb() == VerbAllGatherV
+	src := shares[T](r.Rank(), 0, counts[r.Rank()])
+	own := slices.Clone(src)
+	var dst []T
+	if toAll || r.Rank() == x.root {
+		dst = junk[T](len(want))
+		if lo, hi := span(counts, r.Rank()); x.place != outOfPlace {
+			copy(dst[lo:hi], src)
+			src = dst[lo:hi]
+		}
+	}
+	d, s := tensor.Bytes(dst), tensor.Bytes(src)
+	var err error
+	switch x.a.Verb() {
+	case VerbAllGather:
+		err = AllGather(ctx, r, x.a, d, s)
+	case VerbAllGatherV:
+		err = AllGatherV(ctx, r, x.a, d, s, counts, 4)
+	case VerbGather:
+		err = Gather(ctx, r, x.a, x.root, d, s)
+	default:
+		err = GatherV(ctx, r, x.a, x.root, d, s, counts, 4)
+	}
+	if dst != nil {
+		err = verify(err, "dst", dst, want)
+	}
+	return verify(err, "src", src, own)
+}
+
+func attemptScatter[T number](ctx context.Context, r *p2p.Round, x trial) error {
+	counts := x.chunks()
+	all := gathered[T](counts)
+	dst := junk[T](counts[r.Rank()])
+	var src []T
+	if r.Rank() == x.root {
+		src = slices.Clone(all)
+		if lo, hi := span(counts, r.Rank()); x.place != outOfPlace {
+			dst = src[lo:hi]
+		}
+	}
+	d, s := tensor.Bytes(dst), tensor.Bytes(src)
+	var err error
+	if x.a.Verb() == VerbScatter {
+		err = Scatter(ctx, r, x.a, x.root, d, s)
+	} else {
+		err = ScatterV(ctx, r, x.a, x.root, d, s, counts, 4)
+	}
+	if r.Rank() == x.root {
+		err = verify(err, "src", src, all)
+	}
+	return verify(err, "dst", dst, shares[T](r.Rank(), 0, counts[r.Rank()]))
+}
+
+func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+	counts := x.chunks()
+	whole := 0
+	for _, c := range counts {
+		whole += c
+	}
+	lo, hi := span(counts, r.Rank())
+	src := shares[T](r.Rank(), 0, whole)
+	dst := junk[T](hi - lo)
+	switch x.place {
+	case inPlace:
+		dst = src[lo:hi]
+	case atStart:
+		dst = src[:hi-lo]
+	}
+	var err error
+	if x.a.Verb() == VerbReduceScatter {
+		err = ReduceScatter(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), k)
+	} else {
+		err = ReduceScatterV(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), counts, k)
+	}
+	if x.place == outOfPlace {
+		err = verify(err, "src", src, shares[T](r.Rank(), 0, whole))
+	}
+	return verify(err, "dst", dst, sums[T](x.n, lo, hi-lo))
+}
+
+// parcel is what from sends to to.
+func parcel[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
+
+func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x trial) error {
+	count := x.chunks()[0]
+	var src, want []T
+	for i := range x.n {
+		src = append(src, parcel[T](r.Rank(), i, count)...)
+		want = append(want, parcel[T](i, r.Rank(), count)...)
+	}
+	dst, before := junk[T](len(src)), slices.Clone(src)
+	if x.place != outOfPlace {
+		dst = src
+	}
+	err := AllToAll(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src))
+	if x.place == outOfPlace {
+		err = verify(err, "src", src, before)
+	}
+	return verify(err, "dst", dst, want)
+}
+
+func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x trial) error {
+	// What rank i sends rank j depends on both, and is nothing for some.
+	size := func(i, j int) int { return (i*7 + j*3 + x.cut) % 5 * x.count / (4 * x.n) }
+	var src, want []T
+	var sends, recvs []int
+	for i := range x.n {
+		sends, recvs = append(sends, size(r.Rank(), i)), append(recvs, size(i, r.Rank()))
+		src = append(src, parcel[T](r.Rank(), i, sends[i])...)
+		want = append(want, parcel[T](i, r.Rank(), recvs[i])...)
+	}
+	dst, before := junk[T](len(want)), slices.Clone(src)
+	err := AllToAllV(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), recvs, sends, 4)
+	return verify(verify(err, "src", src, before), "dst", dst, want)
+}
+
+// verify is err, or the first element that is wrong.
+func verify[T number](err error, what string, got, want []T) error {
+	if err != nil {
+		return err
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("%s has %d elements, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Errorf("%s[%d] is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+	return nil
+}
+
+// trials are all there are for a, on n ranks and count elements, with few of the
+// roots and divisions when few is asked for.
+func trials(a Algorithm, n, count int, few bool) []trial {
+	roots, places, divisions := 1, 2, 1
+	switch a.Verb() {
+	case VerbReduce, VerbGather, VerbScatter:
+		roots = n
+	case VerbBroadcast:
+		roots, places = n, 1
+	case VerbGatherV, VerbScatterV:
+		roots, divisions = n, cuts
+	case VerbAllGatherV:
+		divisions = cuts
+	case VerbReduceScatter:
+		places = 3
+	case VerbReduceScatterV:
+		places, divisions = 3, cuts
+	case VerbAllToAllV:
+		places, divisions = 1, cuts
+	case VerbAllReduce, VerbBarrier:
+		places = 1
+	}
+	var all []trial
+	for root := range roots {
+		for p := range places {
+			for cut := range divisions {
+				if few && (root != 0 && root != n/2 || p != 0 && root != 0 || cut%3 != 0) {
+					continue
+				}
+				all = append(all, trial{a, n, count, root, place(p), cut})
+			}
+		}
+	}
+	return all
+}
+
+// everyAlgorithm calls do for each there is.
+func everyAlgorithm(do func(a Algorithm)) {
+	for _, verb := range Verbs() {
+		for _, a := range Algorithms(verb) {
+			do(a)
+		}
+	}
+}
+
+func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			tm := newTeam(t, n, smallSegment)
+			everyAlgorithm(func(a Algorithm) {
+				for _, count := range []int{0, 1, n - 1, n, n + 1, 1000} {
+					for _, x := range trials(a, n, count, count == 1000) {
+						tm.runTrial(t, x)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			tm := newTeam(t, n, 0)
+			everyAlgorithm(func(a Algorithm) {
+				for _, x := range trials(a, n, 100_003, true) {
+					tm.runTrial(t, x)
+				}
+			})
+		})
+	}
+}
+
+// smallSegment makes three segments of 1000 elements of four bytes, the last one
+// shorter. It is a multiple of every element's size.
+const smallSegment = 1600
+
+// runTrial runs x with both types of number.
+func (tm *team) runTrial(t testing.TB, x trial) {
+	t.Helper()
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[int32](ctx, r, x)) })
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[float32](ctx, r, x)) })
+}
+
+func named(x trial, err error) error {
+	if err != nil {
+		return fmt.Errorf("%v: %w", x, err)
+	}
+	return nil
+}
+
+func TestNobodyLeavesABarrierBeforeAllHaveCome(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		tm := newTeam(t, n, 0)
+		for _, a := range Algorithms(VerbBarrier) {
+			for round := 1; round <= 20; round++ {
+				var come atomic.Int32
+				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+					come.Add(1)
+					if err := Barrier(ctx, r, a); err != nil {
+						return err
+					}
+					if got := int(come.Load()); got != n {
+						return fmt.Errorf("left when %d of %d ranks had come", got, n)
+					}
+					return nil
+				})
+			}
+		}
+	}
+}
