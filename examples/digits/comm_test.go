@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 4} {
+		var lines bytes.Buffer // rank 0's
+		err := comm.Local(size, func(ctx context.Context, c *comm.Comm) error {
+			o := defaults
+			o.epochs, o.out = 10, t.TempDir()
+			out := io.Discard
+			if c.Rank() == 0 {
+				out = &lines
+			}
+			return run(ctx, teamOf(c), o, io.Discard, out)
+		})
+		if err != nil {
+			t.Errorf("%d ranks: %v\n%s", size, err, &lines)
+		}
+	}
+}
+
+// The mistake that the proof is there for, made with the library itself.
+func TestSumForMeanFailsTheComparison(t *testing.T) {
+	const size = 3
+	data := trainingSet(t)
+	var refused [size]error
+	err := comm.Local(size, func(ctx context.Context, c *comm.Comm) error {
+		tm := teamOf(c)
+		tm.average = func(ctx context.Context, v []float64) error {
+			return comm.AllReduce(ctx, c, v, comm.Sum)
+		}
+		n, err := train(ctx, tm, brief, data, nil)
+		if err != nil {
+			return err
+		}
+		if err := identical(ctx, tm, n.params); err != nil {
+			return err
+		}
+		_, refused[c.Rank()] = matchesSingle(ctx, tm, brief, data, n.params)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rank, err := range refused {
+		if err == nil || !strings.Contains(err.Error(), "relative distance") {
+			t.Errorf("rank %d: got %v, want the distance to be refused", rank, err)
+		}
+	}
+}
