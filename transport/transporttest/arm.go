@@ -58,7 +58,7 @@ func (e *end) settle() {
 
 // sleep waits, by Arm alone, until done; it polls only when woken.
 func (e *end) sleep(what string, done func() bool) {
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(patience())
 	defer deadline.Stop()
 	for {
 		state, err := e.progress()
@@ -72,7 +72,7 @@ func (e *end) sleep(what string, done func() bool) {
 		select {
 		case <-armed(e.Conn):
 		case <-deadline.C:
-			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, patience)
+			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, patience())
 			return
 		}
 	}
@@ -303,7 +303,7 @@ func sleepingSender(t *testing.T, mk Maker) {
 	buf := make([]byte, size)
 	far.sink.place = func(transport.Header) []byte { return buf }
 	stop := far.keepPolling()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(patience())
 	defer timer.Stop()
 	for left.Load() > 0 {
 		for state := transport.Moved; state == transport.Moved; {

@@ -51,7 +51,7 @@ func addressIsShort(t *testing.T, mk Maker) {
 func manyDialsAtOnce(t *testing.T, mk Maker) {
 	const nodes, each = 3, 5
 	w := newWorld(t, mk, nodes)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	var wg sync.WaitGroup
 	for from := range nodes {
@@ -86,7 +86,7 @@ func (w *world) countCallers(to, total, each int) {
 		case c := <-w.accepted[to]:
 			admit(c)
 			ends = append(ends, w.end(fmt.Sprint("accepted by ", to), c))
-		case <-time.After(patience):
+		case <-time.After(patience()):
 			w.tb.Fatalf("node %d has accepted %d Conns, want %d", to, len(ends), total)
 		}
 	}
@@ -120,7 +120,7 @@ func dialsThatCross(t *testing.T, mk Maker) {
 func dialToNobodyFails(t *testing.T, mk Maker) {
 	w := newWorld(t, mk, 2)
 	w.within("Close", func() { w.closeNode(1) })
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	c, err := w.nodes[0].Transport.Dial(ctx, w.addrs[1])
 	if err == nil {
@@ -138,7 +138,7 @@ func dialToNobodyFails(t *testing.T, mk Maker) {
 
 func dialToNonsenseFails(t *testing.T, mk Maker) {
 	w := newWorld(t, mk, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	for _, addr := range []string{"", "nonsense", "=;=;", "\x00\xff"} {
 		c, err := w.nodes[0].Transport.Dial(ctx, addr)

@@ -2,7 +2,10 @@ package transporttest
 
 import (
 	"encoding/binary"
+	"sync"
 	"testing"
+
+	"github.com/tutti-go/tutti/transport"
 )
 
 func donePromises() []promise {
@@ -75,7 +78,7 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 }
 
 // doneSendsElsewhere sends from Done on the same Conn, on the other end's and on
-// a third: Done holds no lock.
+// a third: Done holds no lock. Goroutines poll, so that the test can see them stuck.
 func doneSendsElsewhere(t *testing.T, mk Maker) {
 	w := newWorld(t, mk, 3)
 	near, far := w.link(0, 1)
@@ -86,10 +89,22 @@ func doneSendsElsewhere(t *testing.T, mk Maker) {
 		back = far.send([]byte("back"), nil)
 		onward = other.send([]byte("onward"), nil)
 	})
+	var left sync.WaitGroup
+	left.Add(4)
+	var stops []func()
+	for _, e := range w.ends {
+		e.sink.partly = func(h transport.Header, n int) {
+			if n == h.Size {
+				left.Done()
+			}
+		}
+		stops = append(stops, e.keepPolling())
+	}
 	near.Send(&first.Frame)
-	w.until("what Done sent", func() bool {
-		return len(far.sink.got) == 2 && len(near.sink.got) == 1 && len(third.sink.got) == 1
-	})
+	w.within("the arrival of what Done sent", left.Wait)
+	for _, stop := range stops {
+		stop()
+	}
 	w.compare([]*sent{first, same}, far.sink.got)
 	w.compare([]*sent{back}, near.sink.got)
 	w.compare([]*sent{onward}, third.sink.got)

@@ -29,14 +29,14 @@ func (e *end) parker() transport.Parker {
 
 // parkUntil parks between polls until done.
 func (e *end) parkUntil(what string, done func() bool) {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(patience())
 	for !done() && e.err == nil {
 		if state, _ := e.progress(); state != transport.Idle {
 			runtime.Gosched()
 			continue
 		}
 		if !done() && e.err == nil && !e.parker().Park(time.Until(deadline)) {
-			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, patience)
+			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, patience())
 			return
 		}
 	}
@@ -62,14 +62,14 @@ func wakeEndsPark(t *testing.T, mk Maker) {
 	p := far.parker()
 	far.settle()
 	p.Wake()
-	if !p.Park(patience) {
+	if !p.Park(patience()) {
 		t.Error("a Wake before Park did not count")
 	}
 	parked := make(chan struct{})
 	go func() {
 		defer close(parked)
 		for woken := false; !woken; {
-			woken = p.Park(patience)
+			woken = p.Park(patience())
 		}
 	}()
 	p.Wake()
@@ -106,7 +106,7 @@ func closeEndsPark(t *testing.T, mk Maker) {
 			map[string]*end{"own": far, "peer's": near}[closer].Close()
 			w.await("the end of a Park by Close", parked)
 			w.within("a Park after the end", func() {
-				if !far.parker().Park(patience) {
+				if !far.parker().Park(patience()) {
 					t.Error("Park on a closed Conn sleeps")
 				}
 			})

@@ -61,7 +61,7 @@ func (w *world) shareAll(ctx context.Context, name string, size func(rank int) i
 }
 
 func background() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience)
+	return context.WithTimeout(context.Background(), patience())
 }
 
 func allGetSameMemory(t *testing.T, mk Maker) {

@@ -127,8 +127,8 @@ func secondProgressIsBusy(t *testing.T, mk Maker) {
 	again := func(where string) {
 		calls++
 		for _, call := range []func(string, func()){
+			w.within, // first: it notices a call that waits
 			func(_ string, do func()) { do() },
-			w.within,
 		} {
 			call("Progress inside "+where, func() {
 				state, err := far.Conn.Progress(far.sink)

@@ -53,8 +53,8 @@ func (e *end) stream(who byte, n int) {
 		})
 		select {
 		case window <- struct{}{}:
-		case <-time.After(patience):
-			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, patience, i)
+		case <-time.After(patience()):
+			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, patience(), i)
 			return
 		}
 		e.Send(&s.Frame)

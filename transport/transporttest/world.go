@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -14,9 +15,18 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// patience bounds every wait of the suite. It is far more than any of them
-// takes, so that a slow machine does not fail a sound transport.
-const patience = 20 * time.Second
+// PatienceVar names the environment variable that bounds every wait of the suite,
+// as a time.Duration; without it, 20 s. That is far more than any of them takes,
+// so that a slow machine does not fail a sound transport.
+const PatienceVar = "TRANSPORTTEST_PATIENCE"
+
+func patience() time.Duration {
+	d, err := time.ParseDuration(os.Getenv(PatienceVar))
+	if err != nil || d <= 0 {
+		return 20 * time.Second
+	}
+	return d
+}
 
 // A world is the Nodes of one test, serving, and the ends of its links.
 type world struct {
@@ -85,19 +95,19 @@ func (w *world) within(what string, do func()) {
 // await waits for a close or a value on done.
 func (w *world) await(what string, done <-chan struct{}) {
 	w.tb.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(patience())
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
-		w.tb.Fatalf("%s has not happened after %v", what, patience)
+		w.tb.Fatalf("%s has not happened after %v", what, patience())
 	}
 }
 
 // dial opens a Conn and returns both its ends, admitted.
 func (w *world) dial(from, to int) (near, far transport.Conn) {
 	w.tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	near, err := w.nodes[from].Transport.Dial(ctx, w.addrs[to])
 	if err != nil {
@@ -144,7 +154,7 @@ func (w *world) until(what string, done func() bool) {
 // poll polls the given ends until done.
 func (w *world) poll(what string, ends []*end, done func() bool) {
 	w.tb.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(patience())
 	for idle := 0; !done(); {
 		moved := false
 		for _, e := range ends {
@@ -158,7 +168,7 @@ func (w *world) poll(what string, ends []*end, done func() bool) {
 		idle++
 		breathe(idle)
 		if idle%64 == 0 && time.Now().After(deadline) {
-			w.tb.Fatalf("%s has not happened after %v", what, patience)
+			w.tb.Fatalf("%s has not happened after %v", what, patience())
 		}
 	}
 }

@@ -1,0 +1,399 @@
+package transporttest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// A suite is worth nothing unless it can fail. Each liar is a sound transport
+// with one promise broken, and names the subtest that has to notice.
+func liars() map[string]liar {
+	return map[string]liar{
+		"FramesArriveInOrder":                {conn: func(c transport.Conn) transport.Conn { return &reorders{Conn: c} }},
+		"BodiesOfEverySizeArriveWhole":       {sink: func(in transport.Sink) transport.Sink { return corrupts{in} }},
+		"HeadsOfEveryLengthArriveWhole":      {sink: func(in transport.Sink) transport.Sink { return shortensHeads{in} }},
+		"HeadThatIsTooLongIsMisuse":          {conn: func(c transport.Conn) transport.Conn { return cutsHeads{c} }},
+		"SendNeverWaitsForTheReceiver":       {conn: func(c transport.Conn) transport.Conn { return waitsInSend{c} }},
+		"FrameMayBeUsedAgainAfterDone":       {conn: func(c transport.Conn) transport.Conn { return doneTooSoon{c} }},
+		"CloseFailsWhatIsQueued":             {conn: func(c transport.Conn) transport.Conn { return doneTwice{c} }},
+		"DoneMaySendOnAnyConn":               {conn: func(c transport.Conn) transport.Conn { return &locksInDone{Conn: c} }},
+		"SendingLeavesTheFrameUnchanged":     {conn: func(c transport.Conn) transport.Conn { return scribbles{c} }},
+		"SecondProgressIsBusy":               {conn: func(c transport.Conn) transport.Conn { return &waitsForRole{Conn: c} }},
+		"SinkMayChangeBetweenFrames":         {conn: func(c transport.Conn) transport.Conn { return greedy{c} }},
+		"ClosedConnStaysClosed":              {conn: func(c transport.Conn) transport.Conn { return forgetful{c} }},
+		"FirstErrorIsFinal":                  {conn: func(c transport.Conn) transport.Conn { return forgetful{c} }},
+		"PlaceReturningNilDropsTheBody":      {sink: func(in transport.Sink) transport.Sink { return skipsEmpty{in} }},
+		"BytesBeyondTheBodyStayUntouched":    {sink: func(in transport.Sink) transport.Sink { return overruns{in} }},
+		"ArmNeverLosesAWakeUp":               {conn: func(c transport.Conn) transport.Conn { return &losesWakeUps{Conn: c} }},
+		"ArmFiresOnClose":                    {conn: func(c transport.Conn) transport.Conn { return &losesWakeUps{Conn: c, every: 1} }},
+		"ArmDoesNotSpin":                     {conn: func(c transport.Conn) transport.Conn { return spins{c} }},
+		"ReadyRunsOnce":                      {conn: func(c transport.Conn) transport.Conn { return firesTwice{c} }},
+		"ReadyMayUseTheConn":                 {conn: func(c transport.Conn) transport.Conn { return &locksInDone{Conn: c, ready: true} }},
+		"DialEndsWithItsContext":             {node: func(t transport.Transport) transport.Transport { return ignoresContext{t} }},
+		"AddressIsShort":                     {node: func(t transport.Transport) transport.Transport { return verbose{t} }},
+		"TransportCloseEndsItsConns":         {node: func(t transport.Transport) transport.Transport { return neverCloses{t} }},
+		"ConnsThatCloseLeaveNothing":         {node: func(t transport.Transport) transport.Transport { return leaks{t} }},
+		"BodyCutShortNeverCompletes":         {sink: func(in transport.Sink) transport.Sink { return &completes{Sink: in} }},
+		"Exposer/FramesComeStraightIn":       {conn: func(c transport.Conn) transport.Conn { return placesAll{c, c.(transport.Exposer)} }},
+		"Exposer/ReleasedMemoryIsNotWritten": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
+		"Gatherer/PartsArriveAsOneBody":      {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
+		"Parker/FrameEndsPark":               {conn: func(c transport.Conn) transport.Conn { return sleepsOn{c, c.(transport.Parker)} }},
+	}
+}
+
+// liarVar tells the child process which liar to judge.
+const liarVar = "TRANSPORTTEST_LIAR"
+
+func TestSuiteFindsEachBrokenPromise(t *testing.T) {
+	if name := os.Getenv(liarVar); name != "" {
+		Run(t, liars()[name].make)
+		return
+	}
+	for name := range liars() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			child := exec.Command(os.Args[0], "-test.timeout", "20s", "-test.run", "^TestSuiteFindsEachBrokenPromise$/^"+strings.ReplaceAll(name, "/", "$/^")+"$")
+			child.Env = append(os.Environ(), liarVar+"="+name, PatienceVar+"=300ms")
+			out, err := child.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || !strings.Contains(string(out), name) {
+				t.Errorf("the suite did not notice (%v):\n%s", err, out)
+			}
+		})
+	}
+}
+
+// The suite passes what the liars are made from, so it is the lies that it finds.
+func TestSuitePassesTheSound(t *testing.T) { Run(t, liar{}.make) }
+
+// A liar breaks a promise at one of three places; nil breaks nothing there.
+type liar struct {
+	node func(transport.Transport) transport.Transport
+	conn func(transport.Conn) transport.Conn
+	sink func(transport.Sink) transport.Sink
+}
+
+func (l liar) make(_ testing.TB, n int) []Node {
+	hub := memory.New()
+	nodes := make([]Node, n)
+	for i := range nodes {
+		var t transport.Transport = &lyingNode{hub.Transport(), l}
+		if l.node != nil {
+			t = l.node(t)
+		}
+		nodes[i].Transport = t
+	}
+	return nodes
+}
+
+type lyingNode struct {
+	transport.Transport
+	liar
+}
+
+func (n *lyingNode) wrap(c transport.Conn) transport.Conn {
+	if n.sink != nil {
+		c = lyingSink{c, n.sink}
+	}
+	if n.conn != nil {
+		c = n.conn(c)
+	}
+	return c
+}
+
+func (n *lyingNode) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	return n.Transport.Serve(in, func(c transport.Conn) { accept(n.wrap(c)) })
+}
+
+func (n *lyingNode) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := n.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return n.wrap(c), nil
+}
+
+type lyingSink struct {
+	transport.Conn
+	sink func(transport.Sink) transport.Sink
+}
+
+func (c lyingSink) Progress(in transport.Sink) (transport.State, error) {
+	return c.Conn.Progress(c.sink(in))
+}
+
+// with is a copy of f whose Done is done.
+func with(f *transport.Frame, done func(error)) *transport.Frame {
+	return &transport.Frame{Head: f.Head, Body: f.Body, To: f.To, At: f.At, ID: f.ID, Done: done}
+}
+
+// reorders lets every second frame overtake the one before.
+type reorders struct {
+	transport.Conn
+	mu   sync.Mutex
+	kept *transport.Frame
+	n    int
+}
+
+func (c *reorders) Send(f *transport.Frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n++; c.n == 10 {
+		c.kept = f
+		return
+	}
+	c.Conn.Send(f)
+	if c.kept != nil {
+		c.Conn.Send(c.kept)
+		c.kept = nil
+	}
+}
+
+type corrupts struct{ transport.Sink }
+
+func (s corrupts) Place(h transport.Header) []byte {
+	b := s.Sink.Place(h)
+	if h.Size == 65537 {
+		return append([]byte(nil), b...) // the bytes go elsewhere
+	}
+	return b
+}
+
+type shortensHeads struct{ transport.Sink }
+
+func (s shortensHeads) short(h transport.Header) transport.Header {
+	h.Head = h.Head[:min(len(h.Head), transport.MaxHead-1)]
+	return h
+}
+func (s shortensHeads) Place(h transport.Header) []byte   { return s.Sink.Place(s.short(h)) }
+func (s shortensHeads) Arrived(h transport.Header, n int) { s.Sink.Arrived(s.short(h), n) }
+
+type cutsHeads struct{ transport.Conn }
+
+func (c cutsHeads) Send(f *transport.Frame) {
+	f.Head = f.Head[:min(len(f.Head), transport.MaxHead)]
+	c.Conn.Send(f)
+}
+
+type waitsInSend struct{ transport.Conn }
+
+func (c waitsInSend) Send(f *transport.Frame) {
+	done := make(chan struct{})
+	c.Conn.Send(with(f, func(err error) { f.Done(err); close(done) }))
+	<-done
+}
+
+type doneTooSoon struct{ transport.Conn }
+
+func (c doneTooSoon) Send(f *transport.Frame) {
+	c.Conn.Send(with(f, func(error) {}))
+	f.Done(nil)
+}
+
+type doneTwice struct{ transport.Conn }
+
+func (c doneTwice) Send(f *transport.Frame) {
+	c.Conn.Send(with(f, func(err error) {
+		f.Done(err)
+		if err != nil {
+			f.Done(err)
+		}
+	}))
+}
+
+// locksInDone holds a lock of its own while it calls back.
+type locksInDone struct {
+	transport.Conn
+	mu    sync.Mutex
+	ready bool // only in ready
+}
+
+func (c *locksInDone) Send(f *transport.Frame) {
+	c.mu.Lock()
+	c.mu.Unlock()
+	c.Conn.Send(with(f, func(err error) {
+		if !c.ready {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+		}
+		f.Done(err)
+	}))
+}
+
+func (c *locksInDone) Arm(ready func()) {
+	c.Conn.Arm(func() {
+		if c.ready {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+		}
+		ready()
+	})
+}
+
+type scribbles struct{ transport.Conn }
+
+func (c scribbles) Send(f *transport.Frame) {
+	c.Conn.Send(with(f, func(err error) {
+		if len(f.Body) > 0 {
+			f.Body[0]++
+		}
+		f.Done(err)
+	}))
+}
+
+type waitsForRole struct {
+	transport.Conn
+	mu sync.Mutex
+}
+
+func (c *waitsForRole) Progress(in transport.Sink) (transport.State, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Conn.Progress(in)
+}
+
+type greedy struct{ transport.Conn }
+
+func (c greedy) Progress(in transport.Sink) (transport.State, error) {
+	c.Conn.Progress(in)
+	return c.Conn.Progress(in)
+}
+
+type forgetful struct{ transport.Conn }
+
+func (c forgetful) Progress(in transport.Sink) (transport.State, error) {
+	state, err := c.Conn.Progress(in)
+	if err != nil {
+		err = &fault.Error{Kind: fault.Closed, Op: "again", Rank: -1, Err: err}
+	}
+	return state, err
+}
+
+type skipsEmpty struct{ transport.Sink }
+
+func (s skipsEmpty) Place(h transport.Header) []byte {
+	if h.Size == 0 {
+		return nil
+	}
+	return s.Sink.Place(h)
+}
+
+type overruns struct{ transport.Sink }
+
+func (s overruns) Place(h transport.Header) []byte {
+	b := s.Sink.Place(h)
+	if len(b) > h.Size {
+		b[h.Size]++
+	}
+	return b
+}
+
+type losesWakeUps struct {
+	transport.Conn
+	every int32 // 0: 500
+	n     atomic.Int32
+}
+
+func (c *losesWakeUps) Arm(ready func()) {
+	every := c.every
+	if every == 0 {
+		every = 500
+	}
+	if c.n.Add(1)%every == 0 {
+		ready = func() {}
+	}
+	c.Conn.Arm(ready)
+}
+
+type spins struct{ transport.Conn }
+
+func (c spins) Arm(ready func()) { go ready() }
+
+type firesTwice struct{ transport.Conn }
+
+func (c firesTwice) Arm(ready func()) { c.Conn.Arm(func() { ready(); ready() }) }
+
+type ignoresContext struct{ transport.Transport }
+
+func (n ignoresContext) Dial(_ context.Context, addr string) (transport.Conn, error) {
+	return n.Transport.Dial(context.Background(), addr)
+}
+
+type verbose struct{ transport.Transport }
+
+func (n verbose) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	_, err := n.Transport.Serve(in, accept)
+	return strings.Repeat("x", transport.MaxAddr+1), err
+}
+
+type neverCloses struct{ transport.Transport }
+
+func (neverCloses) Close() error { return nil }
+
+type leaks struct{ transport.Transport }
+
+func (n leaks) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	go func() { select {} }()
+	return n.Transport.Dial(ctx, addr)
+}
+
+// completes reports a body as whole when half of it is in.
+type completes struct{ transport.Sink }
+
+func (s *completes) Arrived(h transport.Header, n int) {
+	if n < h.Size {
+		n = h.Size
+	}
+	s.Sink.Arrived(h, n)
+}
+
+// placesAll takes a Token and then sends as if it had none.
+type placesAll struct {
+	transport.Conn
+	transport.Exposer
+}
+
+func (c placesAll) Send(f *transport.Frame) {
+	g := with(f, f.Done)
+	g.To = transport.Token{}
+	c.Conn.Send(g)
+}
+
+type keepsExposed struct {
+	transport.Conn
+	transport.Exposer
+}
+
+func (c keepsExposed) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	to, _, err := c.Exposer.Expose(id, buf)
+	return to, func() {}, err
+}
+
+type firstPartOnly struct{ transport.Conn }
+
+func (c firstPartOnly) SendParts(f *transport.Frame, parts [][]byte) {
+	g := with(f, f.Done)
+	g.Body = nil
+	if len(parts) > 0 {
+		g.Body = parts[0]
+	}
+	c.Conn.Send(g)
+}
+
+type sleepsOn struct {
+	transport.Conn
+	transport.Parker
+}
+
+func (c sleepsOn) Progress(in transport.Sink) (transport.State, error) { return transport.Idle, nil }
