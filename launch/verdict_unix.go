@@ -146,10 +146,10 @@ func (r *run) others(culprit *rank) string {
 		}
 		voices[v] = append(voices[v], k.id)
 	}
-	if len(order) == 0 {
+	parts := leftEarly(r.ranks, culprit)
+	if len(order)+len(parts) == 0 {
 		return "no other rank reported an error"
 	}
-	var parts []string
 	for i, v := range order {
 		if i == maxVoices {
 			parts = append(parts, fmt.Sprintf("and %d other errors", len(order)-i))
@@ -158,6 +158,24 @@ func (r *run) others(culprit *rank) string {
 		parts = append(parts, rankList(voices[v])+v)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// leftEarly names the ranks that had exited with 0 when the culprit failed for
+// want of another rank: they are the likely cause, though it is no failure.
+func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
+	if culprit == nil || culprit.innocence() < 2 {
+		return nil
+	}
+	var early []int
+	for _, k := range ranks {
+		if k.ended && k.how == 0 && k.at <= culprit.at {
+			early = append(early, k.id)
+		}
+	}
+	if len(early) > 0 {
+		parts = append(parts, rankList(early)+" had exited with code 0 before")
+	}
+	return parts
 }
 
 // voice is what a rank that did not end well has to say, to stand after its

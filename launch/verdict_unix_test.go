@@ -75,6 +75,18 @@ func TestVerdictNamesTheRankAndQuotesTheOthers(t *testing.T) {
 	}
 }
 
+// Exiting with 0 is no failure, but it may be why another rank failed.
+func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
+	out := verdictOf(at(2*time.Second, ending(exitWith(1), lostTo2)), at(3*time.Second, ending(0, "")), at(1*time.Second, ending(0, "")))
+	if want := "rank 2 had exited with code 0 before"; out.Code != 1 || len(out.Verdict) != 2 || out.Verdict[1] != want {
+		t.Errorf("got %d %q, want 1 and %q", out.Code, out.Verdict, want)
+	}
+	out = verdictOf(at(2*time.Second, ending(exitWith(1), "bad input")), at(1*time.Second, ending(0, "")))
+	if want := "no other rank reported an error"; out.Verdict[1] != want {
+		t.Errorf("got %q, want %q", out.Verdict[1], want)
+	}
+}
+
 func TestVerdictIsBoundedAndPrintable(t *testing.T) {
 	ranks := []*rank{at(0, ending(exitWith(1), "\x1b[31m"+strings.Repeat("ü", 4000)))}
 	for range 500 {
