@@ -35,7 +35,8 @@
 //
 // # Bounds
 //
-// A Conn holds 64 KiB for reading, and 4 KiB for the prefixes of the frames that
-// it is writing; before Admit together less than 4 KiB. Frames that wait lie in their sender's
-// memory. Before Admit, a frame whose body has more than 4 KiB ends the Conn.
+// A Conn reads ahead at most 32 KiB, a stream 128 KiB, and uses 8 KiB, a stream
+// 24 KiB, for the frames that it is writing; before Admit all that is together
+// less than 4 KiB. Frames that wait lie in their sender's memory. Before Admit, a
+// frame whose body has more than 4 KiB ends the Conn.
 package tcp

@@ -15,17 +15,19 @@ import (
 const ownsDescriptors = true
 
 const (
-	guestBuffer = 1 << 10  // what is read ahead before Admit
-	readBuffer  = 64 << 10 // and after
-	mostReads   = 4        // in one Progress
-	mostWrites  = 16       // in one Progress or Send, each as much as the socket takes
+	guestBuffer = 1 << 10   // what is read ahead before Admit
+	readBuffer  = shortCall // and after
+	mostReads   = 4         // in one Progress
+	mostWrites  = 16        // in one Progress or Send, each as much as the socket takes
 
 	// readMost bounds one read into a body, so that what lies above works on the
 	// first bytes, still in cache, while the next ones arrive.
 	readMost = 256 << 10
-	// readAhead is how much of the next frame is read along with the end of a
-	// body: its prefix surely, and no more of its body than is cheap to copy.
-	readAhead = 4 << 10
+	// A frame is expected to be like the one before it. After a body of at least
+	// longBody bytes, no more than readAhead is read of the next frame before its
+	// body's place is known: its prefix surely, and little that must be copied.
+	longBody  = 8 << 10
+	readAhead = 1 << 10
 )
 
 // A raw is a Conn that owns its descriptor. Three goroutines may be in it at
@@ -177,7 +179,7 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	switch {
 	case len(room) > readMost:
 		room, ahead = room[:readMost], nil
-	case len(room) > 0:
+	case len(room) > 0 || !c.dec.inBody && c.dec.header.Size >= longBody:
 		ahead = ahead[:min(len(ahead), readAhead)]
 	}
 	n, errno := readVector(c.fd, room, ahead)

@@ -26,10 +26,11 @@ type TLS = tlsopt.Options
 type Options struct {
 	// TLS, when not nil, is asked for on every connection, dialled or accepted.
 	TLS *TLS
-	// ReceiveBuffer is the socket buffer for received bytes, of an admitted
-	// peer. 0: 4 MiB where the system permits it, else what the system does by
-	// itself. Negative: what the system does by itself, which suits long
-	// distances better.
+	// ReceiveBuffer is the socket buffer, in bytes, for what an admitted peer
+	// sends. 0: what the system does by itself, but beginning at 4 MiB, so that a
+	// first large message is not slower than the next. Negative: what the system
+	// does by itself. Positive: that much, where the system permits it; the system
+	// then does not adapt it any more.
 	ReceiveBuffer int
 }
 

@@ -1,0 +1,267 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// bare is a pair of descriptors and no more: what the operating system can do,
+// from Go, with as little as possible in between.
+func bare(tb testing.TB) (a, b int) {
+	l := listen(tb)
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return takeOver(tb, near), takeOver(tb, far)
+}
+
+func takeOver(tb testing.TB, nc net.Conn) int {
+	fd, err := takeDescriptor(nc.(*net.TCPConn))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { syscall.Close(fd) })
+	widen(fd, 0)
+	return fd
+}
+
+var errStopped = errors.New("the other side has ended")
+
+// A crowd yields the core now and then to whoever else wants it; a loop that
+// only polls would measure the scheduler's time slices.
+type crowd int
+
+func (c *crowd) yield() {
+	if *c++; *c%16 == 0 {
+		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+}
+
+func readFull(fd int, p []byte) error {
+	var idle crowd
+	for len(p) > 0 {
+		n, errno := readVector(fd, p, nil)
+		switch {
+		case errno == syscall.EAGAIN:
+			idle.yield()
+		case errno != 0:
+			return errno
+		case n == 0:
+			return errStopped
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+func writeFull(fd int, p []byte) error {
+	var idle crowd
+	var iov [2 * batchFrames]syscall.Iovec
+	for len(p) > 0 {
+		n, errno := writeVector(fd, [][]byte{p}, len(p), &iov)
+		switch {
+		case errno == syscall.EAGAIN:
+			idle.yield()
+		case errno != 0:
+			return errno
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// until polls c until it has received frames in all.
+func until(c transport.Conn, in *store, frames int) error {
+	var idle crowd
+	for in.frames < frames {
+		state, err := c.Progress(in)
+		switch {
+		case err != nil:
+			return err
+		case state == transport.Idle:
+			idle.yield()
+		}
+	}
+	return nil
+}
+
+var benchSizes = []int{8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
+
+// BenchmarkTurn is one round trip within one goroutine: what a message costs the
+// processor, without anybody waiting for anybody.
+func BenchmarkTurn(b *testing.B) {
+	for _, size := range []int{8, 1 << 10, 16 << 10, 64 << 10} {
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { bareTurn(b, size) })
+		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { turn(b, size) })
+	}
+}
+
+func bareTurn(b *testing.B, size int) {
+	near, far := bare(b)
+	out, in := make([]byte, size+40), make([]byte, size+40)
+	for b.Loop() {
+		for _, to := range []struct{ from, to int }{{near, far}, {far, near}} {
+			if err := errors.Join(writeFull(to.from, out), readFull(to.to, in)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func turn(b *testing.B, size int) {
+	near, far := pair(b, Options{})
+	far.(transport.Guest).Admit()
+	out, in := newFrame(size), new(store)
+	b.ReportAllocs()
+	for b.Loop() {
+		near.Send(out)
+		err := until(far, in, in.frames+1)
+		far.Send(out)
+		if err := errors.Join(err, until(near, in, in.frames+1)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkIdle is a poll that finds nothing.
+func BenchmarkIdle(b *testing.B) {
+	b.Run("bare", func(b *testing.B) {
+		near, _ := bare(b)
+		buf := make([]byte, 40)
+		for b.Loop() {
+			readVector(near, buf, nil)
+		}
+	})
+	b.Run("tcp", func(b *testing.B) {
+		near, _ := pair(b, Options{})
+		for b.Loop() {
+			near.Progress(nil)
+		}
+	})
+}
+
+// BenchmarkPingPong is one round trip between two goroutines that poll.
+func BenchmarkPingPong(b *testing.B) {
+	for _, size := range benchSizes {
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { barePingPong(b, size) })
+		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { pingPong(b, size, Options{}) })
+	}
+	b.Run("tls/8", func(b *testing.B) { pingPong(b, 8, Options{TLS: identity(b)}) })
+}
+
+func barePingPong(b *testing.B, size int) {
+	near, far := bare(b)
+	go func() {
+		buf := make([]byte, size+40)
+		for readFull(far, buf) == nil && writeFull(far, buf) == nil {
+		}
+	}()
+	buf := make([]byte, size+40)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := errors.Join(writeFull(near, buf), readFull(near, buf)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	syscall.Shutdown(near, syscall.SHUT_RDWR)
+}
+
+func pingPong(b *testing.B, size int, o Options) {
+	near, far := pair(b, o)
+	far.(transport.Guest).Admit()
+	go func() {
+		in, out := new(store), newFrame(size)
+		for i := 1; until(far, in, i) == nil; i++ {
+			far.Send(out)
+		}
+	}()
+	in, out := new(store), newFrame(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		near.Send(out)
+		if err := until(near, in, in.frames+1); err != nil {
+			b.Fatal(err)
+		}
+		if in.last != size {
+			b.Fatalf("got %d bytes, want %d", in.last, size)
+		}
+	}
+	near.Close()
+}
+
+func newFrame(size int) *transport.Frame {
+	return &transport.Frame{Head: make([]byte, 28), Body: make([]byte, size), Done: func(error) {}}
+}
+
+// BenchmarkBandwidth is a stream of bodies one way, as fast as the receiver
+// takes them.
+func BenchmarkBandwidth(b *testing.B) {
+	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { bareBandwidth(b, size) })
+		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { bandwidth(b, size, Options{}) })
+	}
+	b.Run(fmt.Sprint("tls/", 1<<20), func(b *testing.B) { bandwidth(b, 1<<20, Options{TLS: identity(b)}) })
+}
+
+func bareBandwidth(b *testing.B, size int) {
+	near, far := bare(b)
+	ended := make(chan error, 1)
+	go func() {
+		buf := make([]byte, size)
+		var err error
+		for err == nil {
+			err = writeFull(far, buf)
+		}
+		ended <- err
+	}()
+	buf := make([]byte, size)
+	b.SetBytes(int64(size))
+	for b.Loop() {
+		if err := readFull(near, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+	syscall.Shutdown(near, syscall.SHUT_RDWR)
+	<-ended
+}
+
+// bandwidth keeps a few frames queued; each is sent again by its own Done.
+func bandwidth(b *testing.B, size int, o Options) {
+	near, far := pair(b, o)
+	far.(transport.Guest).Admit()
+	ended := make(chan error, 1)
+	go func() {
+		body := make([]byte, size)
+		for range 4 {
+			f := newFrame(0)
+			f.Body = body
+			f.Done = func(err error) {
+				if err == nil {
+					far.Send(f)
+				}
+			}
+			far.Send(f)
+		}
+		ended <- until(far, new(store), 1)
+	}()
+	in := new(store)
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := until(near, in, in.frames+1); err != nil {
+			b.Fatal(err)
+		}
+	}
+	near.Close()
+	<-ended
+}

@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// writeAll sends frames through an outbox whose wire takes most bytes at a time,
+// and returns what the wire got. parts, if any, are the bodies in pieces.
+func writeAll(tb testing.TB, frames []*transport.Frame, parts [][][]byte, most int) []byte {
+	tb.Helper()
+	o := &outbox{frames: batchFrames}
+	var done []*transport.Frame
+	write := false
+	for i, f := range frames {
+		f.Done = func(err error) {
+			if err != nil {
+				tb.Errorf("Done of frame %d: %v", i, err)
+			}
+			done = append(done, f)
+		}
+		var p [][]byte
+		if parts != nil {
+			p = parts[i]
+		}
+		write = o.push(f, p) || write
+	}
+	var wire []byte
+	for write {
+		all := bytes.Join(o.batch.parts, nil)
+		if len(all) != o.batch.bytes || len(all) == 0 {
+			tb.Fatalf("a batch of %d bytes that says it has %d", len(all), o.batch.bytes)
+		}
+		n := min(most, len(all))
+		wire = append(wire, all[:n]...)
+		var finished transport.Queue
+		o.wrote(n, n < len(all), &finished)
+		finish(&finished, nil)
+		write, _ = o.next(false, &finished)
+	}
+	for i, f := range frames {
+		if i >= len(done) || done[i] != f {
+			tb.Fatalf("%d of %d frames are done, or in another order", len(done), len(frames))
+		}
+	}
+	if bytes, since := o.unsent(); bytes != 0 || !since.IsZero() || o.bytes != 0 {
+		tb.Errorf("%d bytes (%d) are unsent since %v, want none", bytes, o.bytes, since)
+	}
+	return wire
+}
+
+// gathered is frames of which some have bodies in parts, and the wire's bytes.
+func gathered() (frames []*transport.Frame, parts [][][]byte, want []byte) {
+	for i, body := range [][]string{
+		nil, {}, {"one"}, {"", "a", "", "bc"}, nil, {strings.Repeat("x", 50), "y"}, {""},
+		strings.Split(strings.Repeat("many,", 3*batchFrames), ","), nil, {"end"},
+	} {
+		f := &transport.Frame{Head: []byte(fmt.Sprint("head", i)), ID: uint32(i), Body: []byte("whole")}
+		var p [][]byte
+		text := "whole"
+		if body != nil {
+			text, p = strings.Join(body, ""), [][]byte{}
+			for _, s := range body {
+				p = append(p, []byte(s))
+			}
+		}
+		frames, parts = append(frames, f), append(parts, p)
+		want = append(want, encode(f.ID, string(f.Head), text)...)
+	}
+	return frames, parts, want
+}
+
+func TestWritesMayEndAnywhere(t *testing.T) {
+	_, _, want := gathered()
+	for most := 1; most <= len(want); most++ {
+		frames, parts, _ := gathered()
+		if got := writeAll(t, frames, parts, most); !bytes.Equal(got, want) {
+			t.Fatalf("writes of %d bytes: got %q, want %q", most, got, want)
+		}
+	}
+}
+
+func TestManyFramesGoInOneWrite(t *testing.T) {
+	o := &outbox{frames: batchFrames}
+	o.push(&transport.Frame{Body: []byte("first")}, nil) // the writer is at this one meanwhile
+	for range batchFrames {
+		o.push(&transport.Frame{Body: []byte("more")}, nil)
+	}
+	var done transport.Queue
+	o.wrote(o.batch.bytes, false, &done)
+	if more, _ := o.next(false, &done); !more || o.batch.frames != batchFrames {
+		t.Errorf("got a batch of %d frames, want %d", o.batch.frames, batchFrames)
+	}
+}
+
+func TestFramesThatCannotBeSentAreMisuse(t *testing.T) {
+	for name, f := range map[string]*transport.Frame{
+		"head too long":       {Head: make([]byte, transport.MaxHead+1)},
+		"into exposed memory": {To: transport.Token{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got error
+			f.Done = func(err error) { got = err }
+			o := &outbox{frames: batchFrames}
+			if o.push(f, nil) || !errors.Is(got, fault.Misuse) {
+				t.Errorf("Done got %v, want %v", got, fault.Misuse)
+			}
+			if !o.queue.Empty() {
+				t.Error("the frame is queued")
+			}
+		})
+	}
+}
+
+func TestClosedOutboxFailsWhatWaitsOnce(t *testing.T) {
+	o := &outbox{frames: batchFrames}
+	failed := make(map[string]int)
+	frame := func(name string) *transport.Frame {
+		return &transport.Frame{Body: []byte(name), Done: func(err error) {
+			if !errors.Is(err, fault.Closed) {
+				t.Errorf("Done of %s got %v, want %v", name, err, fault.Closed)
+			}
+			failed[name]++
+		}}
+	}
+	write := o.push(frame("in the writer's hands"), nil)
+	o.push(frame("behind it"), nil)
+	var q transport.Queue
+	o.close(errClosed(), &q)
+	if !write || !q.Empty() {
+		t.Fatal("close took frames from the writer")
+	}
+	o.push(frame("after close"), nil)
+	o.wrote(3, true, &q)
+	more, err := o.next(false, &q)
+	finish(&q, err)
+	if more || fmt.Sprint(failed) != "map[after close:1 behind it:1 in the writer's hands:1]" {
+		t.Errorf("got %v, more %v; want each of three frames failed once", failed, more)
+	}
+}

@@ -1,0 +1,337 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A connection that says nothing costs little until its Conn is closed.
+func TestGuestCostsLittleMemory(t *testing.T) {
+	const guests = 200
+	tr := New(Options{})
+	defer tr.Close()
+	conns := make(chan transport.Conn, guests)
+	addr, err := tr.Serve(listen(t), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialled := make([]net.Conn, guests+1)
+	open := func(i int) {
+		if dialled[i], err = net.Dial("tcp", addr); err != nil {
+			t.Fatal(err)
+		}
+		// A part of a frame, so that something is held for it.
+		io.WriteString(dialled[i], magic+string(encode(1, "head", strings.Repeat("x", guestBody))[:300]))
+		c := receive(t, conns)
+		poll(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
+		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})
+	}
+	open(guests) // what comes once and for all
+	before := heap()
+	for i := range guests {
+		open(i)
+	}
+	per := (heap() - before) / guests
+	for _, nc := range dialled {
+		nc.Close()
+	}
+	if per > 4<<10 {
+		t.Errorf("a guest costs %d bytes, want at most 4096", per)
+	}
+}
+
+// dropper drops every body.
+type dropper struct{}
+
+func (dropper) Place(transport.Header) []byte { return nil }
+func (dropper) Arrived(transport.Header, int) {}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A steady state allocates nothing, whatever moves.
+func TestFramesAllocateNothing(t *testing.T) {
+	near, far := pair(t, Options{})
+	far.(transport.Guest).Admit()
+	in := new(store)
+	parts := [][]byte{make([]byte, 100), make([]byte, 3000), make([]byte, 5)}
+	exchange := func(send func()) func() {
+		return func() {
+			send()
+			want := in.frames + 1
+			for in.frames < want {
+				if _, err := far.Progress(in); err != nil {
+					t.Fatal(err)
+				}
+				near.Progress(in)
+			}
+		}
+	}
+	small, large, gathered := newFrame(8), newFrame(3<<20), newFrame(0)
+	var burst [3 * batchFrames]*transport.Frame
+	for i := range burst {
+		burst[i] = newFrame(50 * i)
+	}
+	for name, f := range map[string]func(){
+		"small":  exchange(func() { near.Send(small) }),
+		"large":  exchange(func() { near.Send(large) }),
+		"gather": exchange(func() { near.(transport.Gatherer).SendParts(gathered, parts) }),
+		"burst": func() {
+			for _, f := range burst {
+				near.Send(f)
+			}
+			for want := in.frames + len(burst); in.frames < want; {
+				near.Progress(in)
+				far.Progress(in)
+			}
+		},
+		"idle": func() { near.Progress(in) },
+	} {
+		f() // what grows once
+		if got := testing.AllocsPerRun(50, f); got > 0 {
+			t.Errorf("%s: %v allocations, want none", name, got)
+		}
+	}
+}
+
+func TestWakeUpsAllocateNothing(t *testing.T) {
+	near, far := pair(t, Options{})
+	in, out := new(store), newFrame(8)
+	woken := make(chan struct{}, 1)
+	ready := func() { woken <- struct{}{} }
+	turn := func(frames int) func() {
+		return func() {
+			want := in.frames + frames
+			for range frames {
+				near.Send(out)
+			}
+			for in.frames < want {
+				far.Arm(ready) // by the epoll, and by what lies in the buffer
+				<-woken
+				far.Progress(in)
+			}
+		}
+	}
+	for _, frames := range []int{1, 3} {
+		f := turn(frames)
+		f()
+		if got := testing.AllocsPerRun(50, f); got > 0 {
+			t.Errorf("%d frames: %v allocations, want none", frames, got)
+		}
+	}
+}
+
+// Conns are closed at random moments, while others use them and while others
+// still open descriptors that get the same numbers. Not one byte may be written
+// to, or read from, a descriptor that belongs to somebody else.
+func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
+	leak.Check(t)
+	a, b := New(Options{}), New(Options{})
+	defer a.Close()
+	defer b.Close()
+	conns := make(chan transport.Conn)
+	addr, err := b.Serve(listen(t), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var over atomic.Bool
+	var owners sync.WaitGroup
+	for range 2 {
+		owners.Go(func() {
+			for !over.Load() {
+				ownDescriptors(t)
+			}
+		})
+	}
+	for range 400 {
+		near, err := a.Dial(soon(t), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		abuse(near, receive(t, conns))
+	}
+	over.Store(true)
+	owners.Wait()
+}
+
+// ownDescriptors opens descriptors that nobody else knows, and looks whether
+// somebody used them.
+func ownDescriptors(t *testing.T) {
+	var pairs [8][2]int
+	for i := range pairs {
+		var err error
+		pairs[i], err = syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		syscall.Write(pairs[i][0], []byte("mine"))
+	}
+	runtime.Gosched()
+	for _, p := range pairs {
+		var buf [64]byte
+		if n, err := syscall.Read(p[1], buf[:]); err != nil || string(buf[:n]) != "mine" {
+			t.Errorf("somebody used descriptor %d or %d: %q, %v", p[0], p[1], buf[:max(n, 0)], err)
+		}
+		if n, err := syscall.Read(p[0], buf[:]); err != syscall.EAGAIN {
+			t.Errorf("somebody wrote to descriptor %d: %q, %v", p[1], buf[:max(n, 0)], err)
+		}
+		syscall.Close(p[0])
+		syscall.Close(p[1])
+	}
+}
+
+// abuse uses both ends from all sides until both have been closed.
+func abuse(ends ...transport.Conn) {
+	var wg sync.WaitGroup
+	for _, c := range ends {
+		if g, ok := c.(transport.Guest); ok {
+			g.Admit()
+		}
+		wg.Go(func() {
+			in := new(store)
+			for {
+				if _, err := c.Progress(in); err != nil {
+					return
+				}
+				runtime.Gosched()
+			}
+		})
+		wg.Go(func() {
+			for range 20 {
+				var failed atomic.Bool
+				c.Send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 3000), Done: func(err error) { failed.Store(err != nil) }})
+				if failed.Load() {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 20 {
+				c.Arm(func() {})
+			}
+			c.Close()
+		})
+	}
+	wg.Wait()
+}
+
+// fill sends until the socket takes no more, and returns how many frames have
+// been taken whole.
+func fill(tb testing.TB, c transport.Conn) (done *atomic.Int32, sent int) {
+	done = new(atomic.Int32)
+	for ; sent < 1000; sent++ {
+		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
+		if bytes, _ := c.(interface{ Unsent() (int, time.Time) }).Unsent(); bytes > 0 {
+			return done, sent + 1
+		}
+	}
+	tb.Fatal("the socket takes any number of frames")
+	return nil, 0
+}
+
+func TestUnsentTellsSinceWhenTheWireRefuses(t *testing.T) {
+	near, far := pair(t, Options{})
+	far.(transport.Guest).Admit()
+	c := near.(*raw)
+	if bytes, since := c.Unsent(); bytes != 0 || !since.IsZero() {
+		t.Fatalf("got %d bytes since %v before anything was sent", bytes, since)
+	}
+	start := time.Now()
+	_, sent := fill(t, near)
+	bytes, first := c.Unsent()
+	if bytes <= 0 || bytes > sent*(1<<20+preambleLen) || first.Before(start) || first.After(time.Now()) {
+		t.Fatalf("got %d bytes since %v", bytes, first)
+	}
+	near.Progress(dropper{}) // still refused: that is no progress
+	if _, since := c.Unsent(); !since.Equal(first) {
+		t.Errorf("a refused write moved the time from %v to %v", first, since)
+	}
+	in := new(store)
+	for in.frames < sent {
+		if _, err := far.Progress(in); err != nil {
+			t.Fatal(err)
+		}
+		near.Progress(dropper{})
+		if left, since := c.Unsent(); left > 0 && left < bytes && !since.After(first) {
+			t.Fatalf("%d bytes of %d are left, but the time is still %v", left, bytes, since)
+		}
+	}
+	if bytes, since := c.Unsent(); bytes != 0 || !since.IsZero() {
+		t.Errorf("got %d bytes since %v when all were sent", bytes, since)
+	}
+}
+
+// An armed Conn that is full wakes for room, also when it was filled after Arm;
+// and it is not woken for room again and again when nothing waits.
+func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
+	near, far := pair(t, Options{})
+	far.(transport.Guest).Admit()
+	woken := make(chan struct{}, 1)
+	var ran atomic.Int32
+	near.Arm(func() { ran.Add(1); woken <- struct{}{} })
+	done, sent := fill(t, near)
+	if ran.Load() != 0 {
+		t.Fatal("woken although nothing can move")
+	}
+	in := new(store)
+	for int(done.Load()) < sent {
+		if _, err := far.Progress(in); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-woken:
+			near.Progress(in)
+			near.Arm(func() { woken <- struct{}{} })
+		default:
+		}
+	}
+	if ran.Load() == 0 {
+		t.Error("no wake-up for room")
+	}
+}
+
+// The writing half may fail first; what the peer had sent before is delivered.
+func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
+	near, far := pair(t, Options{})
+	for range 3 {
+		far.Send(&transport.Frame{Head: []byte("last words"), Done: func(error) {}})
+	}
+	far.Close()
+	var failure atomic.Pointer[error]
+	deadline := time.Now().Add(patience)
+	for failure.Load() == nil {
+		near.Send(&transport.Frame{Body: make([]byte, 1000), Done: func(err error) {
+			if err != nil {
+				failure.Store(&err)
+			}
+		}})
+		if time.Now().After(deadline) {
+			t.Fatal("writing to a closed peer does not fail")
+		}
+	}
+	in := new(store)
+	err := untilError(t, near, in)
+	if in.frames != 3 || string(in.head) != "last words" {
+		t.Errorf("got %d frames, the last %q; want 3", in.frames, in.head)
+	}
+	if err != *failure.Load() || !errors.Is(err, fault.LinkLost) {
+		t.Errorf("Progress returned %v, Done got %v; want one link loss", err, *failure.Load())
+	}
+}

@@ -1,0 +1,278 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// kinds are the options under which a Transport serves plain connections or TLS.
+func kinds(t *testing.T, check func(t *testing.T, o Options)) {
+	t.Run("plain", func(t *testing.T) { leak.Check(t); check(t, Options{}) })
+	t.Run("TLS", func(t *testing.T) { leak.Check(t); check(t, Options{TLS: identity(t)}) })
+}
+
+// untilError has Progress run until it fails.
+func untilError(tb testing.TB, c transport.Conn, in transport.Sink) error {
+	tb.Helper()
+	return poll(tb, c, in, func() bool { return false })
+}
+
+func TestStrangersGarbageEndsTheConn(t *testing.T) {
+	kinds(t, func(t *testing.T, o Options) {
+		noise := make([]byte, 5000)
+		rand.NewChaCha8([32]byte{1}).Read(noise)
+		for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", string(noise)} {
+			nc, c := stranger(t, o)
+			if _, err := io.WriteString(nc, said); err != nil {
+				t.Fatal(err)
+			}
+			in := new(store)
+			err := untilError(t, c, in)
+			if !errors.Is(err, fault.Refused) || in.frames != 0 {
+				t.Errorf("%.16q: got %v and %d frames, want %v", said, err, in.frames, fault.Refused)
+			}
+			c.Close()
+		}
+	})
+}
+
+// Whatever follows a good magic is only a frame if it looks like one.
+func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
+	leak.Check(t)
+	nc, c := stranger(t, Options{})
+	io.WriteString(nc, magic+string(encode(1, "head", "body"))+strings.Repeat("\xFF", 100))
+	in := new(store)
+	err := untilError(t, c, in)
+	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "nonsense") || in.frames != 1 {
+		t.Errorf("got %v and %d frames, want the first frame and then nonsense", err, in.frames)
+	}
+}
+
+func TestGuestsBodiesAreSmall(t *testing.T) {
+	kinds(t, func(t *testing.T, o Options) {
+		near, far := pair(t, o)
+		in := new(store)
+		for i, size := range []int{guestBody, guestBody + 1} {
+			near.Send(&transport.Frame{Body: make([]byte, size), Done: func(error) {}})
+			err := poll(t, far, in, func() bool { return in.frames > i })
+			if ok := err == nil; ok != (size <= guestBody) || !ok && !errors.Is(err, fault.Refused) {
+				t.Errorf("a body of %d bytes before Admit: got %v", size, err)
+			}
+		}
+		if cap(in.body) > guestBody {
+			t.Errorf("%d bytes were asked for, want at most %d", cap(in.body), guestBody)
+		}
+	})
+}
+
+func TestAdmittedPeersBodiesAreNot(t *testing.T) {
+	kinds(t, func(t *testing.T, o Options) {
+		near, far := pair(t, o)
+		far.(transport.Guest).Admit()
+		far.(transport.Guest).Admit() // twice does no harm
+		near.Send(&transport.Frame{Body: make([]byte, 10*guestBody), Done: func(error) {}})
+		in := new(store)
+		if err := poll(t, far, in, func() bool { return in.frames == 1 }); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPlainPeerIsRefusedUnderTLS(t *testing.T) {
+	leak.Check(t)
+	o := Options{TLS: identity(t)}
+	server := New(o)
+	defer server.Close()
+	conns := make(chan transport.Conn, 1)
+	addr, err := server.Serve(listen(t), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := New(Options{})
+	defer client.Close()
+	near, err := client.Dial(soon(t), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near.Send(&transport.Frame{Head: []byte("hello"), Done: func(error) {}})
+	if err := untilError(t, receive(t, conns), new(store)); !errors.Is(err, fault.Refused) {
+		t.Errorf("got %v, want %v", err, fault.Refused)
+	}
+}
+
+func TestDialIsRefusedByTLS(t *testing.T) {
+	leak.Check(t)
+	good, other := identity(t), identity(t)
+	for name, client := range map[string]*TLS{
+		"unknown authority": other,
+		"another name":      {CAFile: good.CAFile, CertFile: good.CertFile, KeyFile: good.KeyFile, ServerName: "elsewhere.test"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, tr := New(Options{TLS: good}), New(Options{TLS: client})
+			defer server.Close()
+			defer tr.Close()
+			addr, err := server.Serve(listen(t), func(c transport.Conn) { go untilError(t, c, new(store)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tr.Dial(soon(t), addr); !errors.Is(err, fault.Refused) {
+				t.Errorf("got %v, want %v", err, fault.Refused)
+			}
+		})
+	}
+}
+
+// A client whose certificate is missing hears of it with its first read: TLS 1.3
+// lets it finish its handshake before the server has looked.
+func TestClientWithoutCertificateIsRefused(t *testing.T) {
+	leak.Check(t)
+	good := identity(t)
+	server, tr := New(Options{TLS: good}), New(Options{TLS: &TLS{CAFile: good.CAFile}})
+	defer server.Close()
+	defer tr.Close()
+	conns := make(chan transport.Conn, 1)
+	addr, err := server.Serve(listen(t), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := tr.Dial(soon(t), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := untilError(t, receive(t, conns), new(store)); !errors.Is(err, fault.Refused) {
+		t.Errorf("the server got %v, want %v", err, fault.Refused)
+	}
+	if err := untilError(t, near, new(store)); !errors.Is(err, fault.LinkLost) {
+		t.Errorf("the client got %v, want %v", err, fault.LinkLost)
+	}
+}
+
+func TestBadTLSOptionsAreMisuse(t *testing.T) {
+	tr := New(Options{TLS: &TLS{CertFile: "missing.pem"}})
+	defer tr.Close()
+	l := listen(t)
+	if _, err := tr.Serve(l, func(transport.Conn) {}); !errors.Is(err, fault.Misuse) {
+		t.Errorf("Serve: got %v, want %v", err, fault.Misuse)
+	}
+	if _, err := tr.Dial(soon(t), l.Addr().String()); !errors.Is(err, fault.Misuse) {
+		t.Errorf("Dial: got %v, want %v", err, fault.Misuse)
+	}
+}
+
+// A visitor is what a front yields: a connection whose first bytes were read.
+type visitor struct {
+	net.Conn
+	first    []byte
+	admitted *atomic.Int32
+	closed   *atomic.Int32
+}
+
+func (v visitor) Peeked() []byte    { return v.first }
+func (v visitor) NetConn() net.Conn { return v.Conn }
+func (v visitor) Admit()            { v.admitted.Add(1) }
+func (v visitor) Close() error      { v.closed.Add(1); return v.Conn.Close() }
+
+// A front reads some bytes of each connection, and has done TLS if told to.
+type front struct {
+	net.Listener
+	peek             int
+	tls              *tls.Config
+	admitted, closed atomic.Int32
+}
+
+func (f *front) Accept() (net.Conn, error) {
+	nc, err := f.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if f.tls != nil {
+		nc = tls.Server(nc, f.tls)
+	}
+	first := make([]byte, f.peek)
+	if _, err := io.ReadFull(nc, first); err != nil {
+		return nil, err
+	}
+	return visitor{nc, first, &f.admitted, &f.closed}, nil
+}
+
+func TestFrontMayHaveReadTheFirstBytes(t *testing.T) {
+	kinds(t, func(t *testing.T, o Options) {
+		for _, peek := range []int{0, 4, 9, len(magic) + preambleLen + 4 + 7000} {
+			f := &front{Listener: listen(t), peek: peek}
+			if o.TLS != nil {
+				var err error
+				if f.tls, err = o.TLS.Server(proto); err != nil {
+					t.Fatal(err)
+				}
+			}
+			checkFront(t, f, o)
+		}
+	})
+}
+
+func checkFront(t *testing.T, f *front, o Options) {
+	t.Helper()
+	near, far := New(o), New(o)
+	defer near.Close()
+	defer far.Close()
+	conns := make(chan transport.Conn, 1)
+	addr, err := far.Serve(f, func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := near.Dial(soon(t), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4000), Done: func(error) {}})
+	out.Send(&transport.Frame{Head: []byte("next"), Body: make([]byte, 4000), Done: func(error) {}})
+	c, in := receive(t, conns), new(store)
+	woken := make(chan struct{})
+	c.Arm(func() { close(woken) }) // what was read already counts
+	receive(t, woken)
+	c.(transport.Guest).Admit()
+	if err := poll(t, c, in, func() bool { return in.frames == 2 }); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	far.Close()
+	if f.admitted.Load() != 1 || f.closed.Load() != 1 {
+		t.Errorf("%d bytes read: the front heard of %d Admits and %d Closes, want 1 and 1",
+			f.peek, f.admitted.Load(), f.closed.Load())
+	}
+}
+
+func TestClearConnectionOfAFrontIsRefusedUnderTLS(t *testing.T) {
+	leak.Check(t)
+	f := &front{Listener: listen(t)}
+	far := New(Options{TLS: identity(t)})
+	defer far.Close()
+	addr, err := far.Serve(f, func(transport.Conn) { t.Error("it was accepted") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	nc.SetReadDeadline(time.Now().Add(patience))
+	if _, err := nc.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
+		t.Errorf("the connection is still open: %v", err)
+	}
+	if f.closed.Load() != 1 {
+		t.Errorf("the front heard of %d Closes, want 1", f.closed.Load())
+	}
+}

@@ -1,0 +1,108 @@
+package tcp
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// patience bounds the waits of these tests; none should come near it.
+const patience = 20 * time.Second
+
+// pair is two Conns that are joined, made by Transports with these options; the
+// second was accepted, and is not admitted.
+func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
+	tb.Helper()
+	near, far := New(o), New(o)
+	tb.Cleanup(func() { near.Close(); far.Close() })
+	conns := make(chan transport.Conn, 1)
+	addr, err := far.Serve(listen(tb), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dialled, err = near.Dial(soon(tb), addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return dialled, receive(tb, conns)
+}
+
+// soon is a context that ends with the test, or with patience.
+func soon(tb testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// receive waits for a value.
+func receive[T any](tb testing.TB, from <-chan T) T {
+	tb.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		tb.Fatalf("nothing came within %v", patience)
+		panic("not reached")
+	}
+}
+
+// stranger is a plain connection to a Transport that serves, and what that
+// Transport made of it.
+func stranger(tb testing.TB, o Options) (net.Conn, transport.Conn) {
+	tb.Helper()
+	t := New(o)
+	conns := make(chan transport.Conn, 1)
+	addr, err := t.Serve(listen(tb), func(c transport.Conn) { conns <- c })
+	if err != nil {
+		tb.Fatal(err)
+	}
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { nc.Close(); t.Close() })
+	return nc, receive(tb, conns)
+}
+
+// A store is a Sink that receives into memory of its own, which it uses again
+// for each frame, and counts.
+type store struct {
+	head   []byte
+	body   []byte
+	frames int
+	last   int // bytes of the last frame's body
+}
+
+func (s *store) Place(h transport.Header) []byte {
+	if len(s.body) < h.Size {
+		s.body = make([]byte, h.Size)
+	}
+	s.head = append(s.head[:0], h.Head...)
+	return s.body
+}
+
+func (s *store) Arrived(h transport.Header, n int) {
+	if n == h.Size {
+		s.frames++
+		s.last = n
+	}
+}
+
+// poll has Progress run until done, and returns the error that ended it before.
+func poll(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
+	tb.Helper()
+	deadline := time.Now().Add(patience)
+	for i := 1; !done(); i++ {
+		state, err := c.Progress(in)
+		if err != nil {
+			return err
+		}
+		if state == transport.Idle && i%1024 == 0 && time.Now().After(deadline) {
+			tb.Fatalf("it has not happened within %v", patience)
+		}
+	}
+	return nil
+}
