@@ -40,6 +40,7 @@ type Round struct {
 
 	sends, recvs [window]*rendezvous.Op
 	links        [2]*mesh.Link
+	next         rendezvous.Either // the oldest receive and send under way
 	scratch      []scratch
 }
 
@@ -147,17 +148,23 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 				return r.fail(err)
 			}
 		}
-		var err error
-		switch {
-		case got < posted:
-			if err = r.g.e.WaitOn(ctx, r.p, r.recvs[got%window], links); err == nil {
-				err = r.received(&got, in, stage, f)
+		if got < posted && r.recvs[got%window].Happened() {
+			if err := r.received(&got, in, stage, f); err != nil {
+				return r.fail(err)
 			}
-		case sent < started:
-			err = r.g.e.WaitOn(ctx, r.p, r.sends[sent%window], links)
+			continue
 		}
-		if err != nil {
-			return r.fail(err)
+		// Both: a finished send may be what the peer waits for next.
+		if r.next = (rendezvous.Either{}); got < posted {
+			r.next.A = r.recvs[got%window]
+		}
+		if sent < started {
+			r.next.B = r.sends[sent%window]
+		}
+		if r.next != (rendezvous.Either{}) {
+			if err := r.g.e.WaitEither(ctx, r.p, &r.next, links); err != nil {
+				return r.fail(err)
+			}
 		}
 	}
 	return nil

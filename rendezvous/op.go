@@ -69,7 +69,7 @@ type Op struct {
 	hiding   bool  // unexpose is about to run
 	withdrew bool  // its offer was taken back while its buffer was being exposed
 	canceled error // its caller gave up after the match; counts if the match is taken back
-	alloc    bool // a named receive without a buffer gets one of the message's size
+	alloc    bool  // a named receive without a buffer gets one of the message's size
 }
 
 // An envelope is what is known of a message without its bytes.

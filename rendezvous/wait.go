@@ -7,16 +7,33 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// WaitOn returns when op is done or ctx or p has ended the wait; op goes on in
-// that case. It moves the links in also besides op's own.
-func (e *Engine) WaitOn(ctx context.Context, p mesh.Patience, op *Op, also []*mesh.Link) error {
-	if op.done.Load() {
+// Either is the event that one of two ops is done; a nil op never is.
+type Either struct{ A, B *Op }
+
+// Happened implements mesh.Event.
+func (ei *Either) Happened() bool {
+	return ei.A != nil && ei.A.done.Load() || ei.B != nil && ei.B.done.Load()
+}
+
+func (ei *Either) watch(w *mesh.Waiter) {
+	if ei.A != nil {
+		ei.A.waiter.Store(w)
+	}
+	if ei.B != nil {
+		ei.B.waiter.Store(w)
+	}
+}
+
+// WaitEither returns when one of ei's ops is done, or ctx or p has ended the
+// wait; both go on in that case. It moves the links in also.
+func (e *Engine) WaitEither(ctx context.Context, p mesh.Patience, ei *Either, also []*mesh.Link) error {
+	if ei.Happened() {
 		return nil
 	}
 	w := mesh.NewWaiter()
-	op.waiter.Store(w)
-	err := e.m.Wait(ctx, w, op, p, also...)
-	op.waiter.Store(nil)
+	ei.watch(w)
+	err := e.m.Wait(ctx, w, ei, p, also...)
+	ei.watch(nil)
 	w.Free()
 	return err
 }
