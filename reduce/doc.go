@@ -69,7 +69,7 @@
 // # Cost
 //
 // A Kernel does not allocate, unless memory is not aligned for its element type:
-// then it allocates one small block per call, and copies through it.
+// then it allocates two small blocks per call, and copies through them.
 //
 // The package does not know ranks, messages or algorithms.
 package reduce

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -29,7 +30,8 @@ func against[T tensor.Element](op Op, values []T, ref func(a, b T) T, same func(
 
 // between makes the case of all pairs of one value of xs and one of ys.
 func between[T tensor.Element](op Op, xs, ys []T, ref func(a, b T) T, same func(got, want T) bool) referenceCase {
-	var a, b, want []T
+	n := len(xs) * len(ys)
+	a, b, want := make([]T, 0, n), make([]T, 0, n), make([]T, 0, n)
 	for _, x := range xs {
 		for _, y := range ys {
 			a, b, want = append(a, x), append(b, y), append(want, ref(x, y))
@@ -50,7 +52,7 @@ func between[T tensor.Element](op Op, xs, ys []T, ref func(a, b T) T, same func(
 }
 
 // referenceCases lists every operator with every type that it takes.
-func referenceCases() []referenceCase {
+var referenceCases = sync.OnceValue(func() []referenceCase {
 	var all []referenceCase
 	all = append(all, integerCases(everyByte[int8]())...)
 	all = append(all, integerCases(everyByte[uint8]())...)
@@ -67,7 +69,7 @@ func referenceCases() []referenceCase {
 	all = append(all, complexCases()...)
 	all = append(all, boolCases()...)
 	return append(all, locCases()...)
-}
+})
 
 // Integers.
 
@@ -230,18 +232,18 @@ type shortFloat interface {
 }
 
 // shortCases pairs every value of a short float with each of a set of specials,
-// both ways round.
+// and the other way round for the first of them.
 func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, infinity, nan uint16) []referenceCase {
 	var every, specials []T
 	for u := range 1 << 16 {
 		every = append(every, fromBits(uint16(u)))
 	}
 	one := infinity / 2 // near enough: a middling exponent
-	for _, u := range []uint16{0, 1, 2, 0x7f, 0x80, 0x3ff, 0x400, one, one + 1, one - 1, infinity - 1, infinity, infinity + 1, nan, 0x7fff} {
+	for _, u := range []uint16{0, nan, infinity, infinity + 1, 0x7fff, infinity - 1, 1, 0x7f, 0x80, 0x3ff, 0x400, one, one + 1} {
 		specials = append(specials, fromBits(u), fromBits(u|0x8000))
 	}
 	rng := rand.New(rand.NewPCG(7, uint64(nan)))
-	for range 8 {
+	for range 4 {
 		specials = append(specials, fromBits(uint16(rng.Uint32())))
 	}
 	widen := func(v T) float64 { return float64(v.Float32()) }
@@ -259,7 +261,7 @@ func shortCases[T shortFloat](fromBits func(uint16) T, from func(float32) T, inf
 	} {
 		all = append(all,
 			between(c.op, every, specials, c.ref, equal[T]),
-			between(c.op, specials, every, c.ref, equal[T]))
+			between(c.op, specials[:6], every, c.ref, equal[T]))
 	}
 	return all
 }
