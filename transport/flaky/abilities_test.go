@@ -21,10 +21,6 @@ func has(v any) (got [6]bool) {
 	return got
 }
 
-type guest struct{ transport.Conn }
-
-func (guest) Admit() {}
-
 type greeter struct{ transport.Transport }
 
 func (greeter) Prefix([]byte) bool { return true }

@@ -58,7 +58,7 @@ func (c *conn) bind(inner transport.Conn) {
 	}
 }
 
-// ends are the nodes at both ends.
+// step describes what this end is about to do.
 func (c *conn) step(kind Kind, head []byte) Step {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/tcp"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
@@ -33,6 +35,22 @@ func wrapped(s *Script) transporttest.Maker {
 func TestFlakyWithoutARuleKeepsTheContract(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		return wrapped(New(Options{}))(tb, n)
+	})
+}
+
+// Over a stream transport, so with a listener, guests and what comes of both.
+func TestFlakyOverTCPKeepsTheContract(t *testing.T) {
+	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
+		s := New(Options{})
+		nodes := make([]transporttest.Node, n)
+		for i := range nodes {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				tb.Fatal(err)
+			}
+			nodes[i] = transporttest.Node{Transport: s.Wrap(tcp.New(tcp.Options{}), i), Listener: l}
+		}
+		return nodes
 	})
 }
 
@@ -253,7 +271,7 @@ func TestDelayHoldsFramesInTheirOrder(t *testing.T) {
 		if poll(near, far); far.whole != 1 {
 			t.Errorf("%d frames arrived before the delay was over, want 1", far.whole)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if poll(near, far); !slices.Equal(far.heads, []string{"0", "1", "2", "3"}) {
 			t.Errorf("after the delay %q had arrived", far.heads)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -129,6 +130,53 @@ func TestNumbersAreGivenOnce(t *testing.T) {
 	for n := -1; n < 5; n++ {
 		if _, err := hub.Number(n); !errors.Is(err, fault.Misuse) {
 			t.Errorf("Number(%d) again: got %v, want %v", n, err, fault.Misuse)
+		}
+	}
+}
+
+// short is a Sink whose Place has no room.
+type short struct{ fixed }
+
+func (short) Place(h transport.Header) []byte { return make([]byte, h.Size-1) }
+
+func TestPlaceWithoutRoomFailsTheLink(t *testing.T) {
+	near, far := pair(t)
+	var done error
+	near.Send(&transport.Frame{Body: []byte("body"), Done: func(err error) { done = err }})
+	far.Progress(&short{})
+	_, err := far.Progress(&short{})
+	for what, err := range map[string]error{"Done": done, "Progress": err} {
+		if !errors.Is(err, fault.Misuse) {
+			t.Errorf("%s: got %v, want %v", what, err, fault.Misuse)
+		}
+	}
+}
+
+func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := New().Transport()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			_, _, err := a.Share(ctx, "twice", 2, 10)
+			first <- err
+		}()
+		synctest.Wait() // until it waits for the others
+		if _, _, err := a.Share(ctx, "twice", 2, 10); !errors.Is(err, fault.Misuse) {
+			t.Errorf("got %v, want %v", err, fault.Misuse)
+		}
+		cancel()
+		if err := <-first; !errors.Is(err, fault.Canceled) {
+			t.Errorf("the first one: got %v, want %v", err, fault.Canceled)
+		}
+	})
+}
+
+func TestShareOfNonsenseIsMisuse(t *testing.T) {
+	for _, tc := range [][2]int{{0, 10}, {-1, 10}, {1, -1}} {
+		_, _, err := New().Transport().Share(t.Context(), "name", tc[0], tc[1])
+		if !errors.Is(err, fault.Misuse) {
+			t.Errorf("%d ranks, %d bytes: got %v, want %v", tc[0], tc[1], err, fault.Misuse)
 		}
 	}
 }

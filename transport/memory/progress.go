@@ -112,7 +112,7 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	c.dst = in.Place(c.header)
 	if c.dst != nil && len(c.dst) < it.size {
 		return failure(fault.Misuse, "progress",
-			fmt.Errorf("Place returned %d bytes for a body of %d", len(c.dst), it.size))
+			fmt.Errorf("the place returned has %d bytes for a body of %d", len(c.dst), it.size))
 	}
 	return nil
 }

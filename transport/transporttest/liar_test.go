@@ -215,12 +215,14 @@ func (c doneTwice) Send(f *transport.Frame) {
 // locksInDone holds a lock of its own while it calls back.
 type locksInDone struct {
 	transport.Conn
-	mu    sync.Mutex
+	mu    sync.Mutex // guards sends
+	sends int
 	ready bool // only in ready
 }
 
 func (c *locksInDone) Send(f *transport.Frame) {
 	c.mu.Lock()
+	c.sends++
 	c.mu.Unlock()
 	c.Conn.Send(with(f, func(err error) {
 		if !c.ready {
