@@ -86,7 +86,29 @@ func (m *Mesh) introduce(ctx context.Context, t *talk, rank int, l lane) error {
 	ctx, cancel := context.WithTimeout(ctx, strangerTime)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	return m.id.offer(ctx, t, rank, l)
+	instance, err := m.id.offer(ctx, t, rank, l)
+	if err != nil || l == laneJoin {
+		return err
+	}
+	if no := m.recognise(rank, instance); no != nil {
+		return no
+	}
+	return nil
+}
+
+// recognise holds a process that has proven to be rank against the one that did so
+// before: the first process is that rank from then on.
+func (m *Mesh) recognise(rank int, instance uint64) *refusal {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := &m.peers[rank]
+	if p.instance == 0 {
+		p.instance = instance
+	}
+	if p.instance != instance {
+		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
+	}
+	return nil
 }
 
 // accept takes every Conn that a peer opens. It does not block.
@@ -116,7 +138,7 @@ func (m *Mesh) receive(c transport.Conn) {
 	if g, ok := c.(transport.Guest); ok {
 		g.Admit()
 	}
-	t.send(appendWelcome(nil), nil)
+	t.send(appendWelcome(nil, m.id.instance), nil)
 	switch h.lane {
 	case laneData:
 		m.acceptData(int(h.rank), c)
@@ -130,8 +152,13 @@ func (m *Mesh) receive(c transport.Conn) {
 // vet decides about a peer that has proven that it belongs to the job.
 func (m *Mesh) vet(h hello) *refusal {
 	rank := int(h.rank)
-	if no := m.standing(rank, h); no != nil {
+	if no := m.standing(rank); no != nil {
 		return no
+	}
+	if h.lane != laneJoin { // there a rank may be started again as long as some are missing
+		if no := m.recognise(rank, h.instance); no != nil {
+			return no
+		}
 	}
 	switch h.lane {
 	case laneJoin:
@@ -154,10 +181,8 @@ func (m *Mesh) vet(h hello) *refusal {
 	return nil
 }
 
-// standing refuses ranks that are gone, and all when this one is about to be. The
-// first process that has proven to be a rank is that rank from then on, but for
-// joining: there a rank may be started again as long as some are missing.
-func (m *Mesh) standing(rank int, h hello) *refusal {
+// standing refuses ranks that are gone, and all when this one is about to be.
+func (m *Mesh) standing(rank int) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &m.peers[rank]
@@ -168,12 +193,7 @@ func (m *Mesh) standing(rank int, h hello) *refusal {
 		return &refusal{reason: reasonLost, text: fmt.Sprintf("lost: rank %d was given up: %v", rank, p.lost)}
 	case p.gone:
 		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d has said goodbye", rank)}
-	case h.lane == laneJoin:
-		return nil
-	case p.instance != 0 && p.instance != h.instance:
-		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
 	}
-	p.instance = h.instance
 	return nil
 }
 

@@ -26,14 +26,14 @@
 //	10 options (2): 1 has a secret,   PROOF, kind 3, 44 bytes
 //	   2 bodies carry checksums        8 HMAC (32)
 //	12 incarnation (4)                40 CRC-32C (4)
-//	16 rank (4)                       WELCOME, kind 4, 12 bytes
-//	20 size (4)                        8 CRC-32C (4)
-//	24 the rank that is dialled (4)   REFUSE, kind 5, 24 bytes; body: text, <= 512
-//	28 instance (8)                    8 reason (2)
-//	36 SHA-256 of the job's name,     10 zero (2)
-//	   its first 16 bytes             12 the refusing rank's value, or 0 (8)
-//	52 nonce (16)                     20 CRC-32C (4)
-//	68 CRC-32C (4)
+//	16 rank (4)                       WELCOME, kind 4, 20 bytes
+//	20 size (4)                        8 instance (8)
+//	24 the rank that is dialled (4)   16 CRC-32C (4)
+//	28 instance (8)                   REFUSE, kind 5, 24 bytes; body: text, <= 512
+//	36 SHA-256 of the job's name,      8 reason (2)
+//	   its first 16 bytes             10 zero (2)
+//	52 nonce (16)                     12 the refusing rank's value, or 0 (8)
+//	68 CRC-32C (4)                    20 CRC-32C (4)
 //
 // The HMACs are HMAC-SHA256 under the job's secret over a label that names the
 // side, the whole HELLO, and the accepting rank's nonce. So both sides prove that

@@ -90,9 +90,10 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 	return mac
 }
 
-// offer is the dialling side. nil: we are welcome, and the Conn carries lane l
-// from the next frame on. A *refusal says who turned whom down, and why.
-func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) error {
+// offer is the dialling side. Without an error we are welcome, the Conn carries
+// lane l from the next frame on, and peer is the instance we have found. A *refusal
+// says who turned whom down, and why.
+func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) (peer uint64, err error) {
 	h := hello{
 		version: version, order: hostOrder(), lane: l, incarnation: id.incarnation,
 		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
@@ -104,31 +105,28 @@ func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) error {
 
 	head, body, err := t.recv(ctx, maxRefusal)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	kind, _, _ := kindOf(head)
 	if kind == kindChallenge && len(id.secret) > 0 {
 		if err := id.answer(ctx, t, mine, head, to); err != nil {
-			return err
+			return 0, err
 		}
 		if head, body, err = t.recv(ctx, maxRefusal); err != nil {
-			return err
+			return 0, err
 		}
 		kind, _, _ = kindOf(head)
 	} else if kind == kindWelcome && len(id.secret) > 0 {
-		return &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has one, rank %d did not ask for it", id.rank, to)}
+		return 0, &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has one, rank %d did not ask for it", id.rank, to)}
 	}
-	switch {
-	case kind == kindRefuse:
-		r, err := parseRefusal(head, body)
-		if err != nil {
-			return err
-		}
-		return r
-	case check(head, kindWelcome, welcomeSize) != nil || len(body) != 0:
-		return errMalformed
+	if kind != kindRefuse {
+		return parseWelcome(head, body)
 	}
-	return nil
+	r, err := parseRefusal(head, body)
+	if err != nil {
+		return 0, err
+	}
+	return 0, r
 }
 
 // answer checks that the accepting side knows the secret, and proves that we do.

@@ -25,7 +25,8 @@ const (
 type gathering struct {
 	mu      sync.Mutex // guards the rest
 	records []record
-	here    []uint64 // the instance that came as each rank; 0: none
+	here    []uint64 // the instance that is here as each rank; 0: none
+	came    []bool   // a rank was here, and may have left again
 	missing int
 	failed  *refusal // set before over ends, unless the table is complete
 
@@ -35,7 +36,7 @@ type gathering struct {
 }
 
 func newGathering(size int) *gathering {
-	g := &gathering{records: make([]record, size), here: make([]uint64, size), missing: size}
+	g := &gathering{records: make([]record, size), here: make([]uint64, size), came: make([]bool, size), missing: size}
 	g.over, g.end = context.WithCancel(context.Background())
 	return g
 }
@@ -52,7 +53,7 @@ func (g *gathering) enter(rank int, instance uint64, r record) *refusal {
 	default:
 		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
 	}
-	g.here[rank], g.records[rank] = instance, r
+	g.here[rank], g.came[rank], g.records[rank] = instance, true, r
 	if g.missing == 0 {
 		g.end()
 	}
@@ -91,16 +92,24 @@ func (g *gathering) begin() bool {
 	return g.failed == nil
 }
 
-// absent are the ranks that have not come.
-func (g *gathering) absent() (ranks []int) {
+// absent are the ranks that have never come or, when there are none, those that
+// have left again: they may just have run out of time before this rank.
+func (g *gathering) absent() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	var never, left []int
 	for r, instance := range g.here {
-		if instance == 0 {
-			ranks = append(ranks, r)
+		switch {
+		case !g.came[r]:
+			never = append(never, r)
+		case instance == 0:
+			left = append(left, r)
 		}
 	}
-	return ranks
+	if never != nil {
+		return never
+	}
+	return left
 }
 
 // outcome is the table, or why there is none. It is called after over has ended.

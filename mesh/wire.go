@@ -41,7 +41,7 @@ const (
 	helloSize     = 72
 	challengeSize = 60
 	proofSize     = 44
-	welcomeSize   = 12
+	welcomeSize   = 20
 	refuseSize    = 24
 	recordSize    = 12
 	waitSize      = 16
@@ -194,9 +194,18 @@ func parseProof(b []byte) (mac [macSize]byte, err error) {
 	return mac, nil
 }
 
-func appendWelcome(b []byte) []byte {
+// appendWelcome says that the peer is in, and which process it has found.
+func appendWelcome(b []byte, instance uint64) []byte {
 	start := len(b)
-	return seal(begin(b, kindWelcome), start)
+	b = begin(b, kindWelcome)
+	return seal(binary.LittleEndian.AppendUint64(b, instance), start)
+}
+
+func parseWelcome(head, body []byte) (instance uint64, err error) {
+	if err := check(head, kindWelcome, welcomeSize); err != nil || len(body) != 0 {
+		return 0, errMalformed
+	}
+	return binary.LittleEndian.Uint64(head[8:]), nil
 }
 
 // A refusal says why a peer is turned down. It travels as a head and a text.

@@ -1,0 +1,425 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// twoEnds is a dialled and an accepted Conn.
+func twoEnds(t *testing.T) (dialled, accepted transport.Conn) {
+	t.Helper()
+	hub := memory.New()
+	a, b := hub.Transport(), hub.Transport()
+	t.Cleanup(func() { a.Close(); b.Close() })
+	conns := make(chan transport.Conn, 1)
+	addr, err := b.Serve(nil, func(c transport.Conn) { conns <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dialled, err = a.Dial(t.Context(), addr); err != nil {
+		t.Fatal(err)
+	}
+	return dialled, <-conns
+}
+
+// shake runs both sides of a handshake, 1 dialling 0, and returns their errors.
+func shake(t *testing.T, dialling, accepting identity) (errDial, errAccept error) {
+	t.Helper()
+	near, far := twoEnds(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	done := make(chan error)
+	go func() {
+		instance, err := dialling.offer(ctx, newTalk(near), 0, laneData)
+		if err == nil && instance != accepting.instance {
+			t.Errorf("the welcome is from instance %x, want %x", instance, accepting.instance)
+		}
+		near.Close()
+		done <- err
+	}()
+	talk := newTalk(far)
+	_, errAccept = accepting.accept(ctx, talk)
+	if errAccept == nil {
+		talk.send(appendWelcome(nil, accepting.instance), nil)
+	} else {
+		far.Close()
+	}
+	return <-done, errAccept
+}
+
+func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
+	base := Config{Rank: 1, Size: 4, Job: "train", Incarnation: 3, Secret: []byte("sesame")}
+	for _, tc := range []struct {
+		name   string
+		change func(dialling, accepting *Config)
+		reason reason
+		words  []string // in both errors; none: both are welcome
+	}{
+		{"same", func(*Config, *Config) {}, 0, nil},
+		{"no secrets", func(a, b *Config) { a.Secret, b.Secret = nil, nil }, 0, nil},
+		{"sums on", func(a, b *Config) { a.BodySums, b.BodySums = true, true }, 0, nil},
+		{"job", func(a, b *Config) { a.Job = "other" }, reasonJob, []string{"job", "116f54c4", "d9298a10"}},
+		{"incarnation", func(a, b *Config) { a.Incarnation = 2 }, reasonIncarnation, []string{"incarnation", "rank 0 has 3", "rank 1 has 2"}},
+		{"size", func(a, b *Config) { a.Size = 8 }, reasonSize, []string{"world size", "rank 0 has 4", "rank 1 has 8"}},
+		{"rank", func(a, b *Config) { a.Rank = 4 }, reasonRank, []string{"rank", "4 is none of 0 to 3"}},
+		{"addressee", func(a, b *Config) { b.Rank = 2 }, reasonAddressee, []string{"looks for rank 0", "found rank 2"}},
+		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonTaken, []string{"two processes are rank 0"}},
+		{"sums", func(a, b *Config) { a.BodySums = true }, reasonSums, []string{"body checksums", "rank 0 has them off", "rank 1 has them on"}},
+		{"wrong secret", func(a, b *Config) { a.Secret = []byte("guess") }, reasonSecret, []string{"secret", "another one"}},
+		{"no secret there", func(a, b *Config) { a.Secret = nil }, reasonSecret, []string{"secret", "rank 0 has one", "rank 1 has none"}},
+		{"no secret here", func(a, b *Config) { b.Secret = nil }, reasonSecret, []string{"secret", "rank 0 has none", "rank 1 has one"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := base, base
+			b.Rank = 0
+			tc.change(&a, &b)
+			errDial, errAccept := shake(t, identify(a), identify(b))
+			for side, err := range map[string]error{"dialling": errDial, "accepting": errAccept} {
+				var no *refusal
+				if !errors.As(err, &no) {
+					if err != nil || tc.words != nil {
+						t.Errorf("the %s side: %v, want a refusal: %v", side, err, tc.words != nil)
+					}
+					continue
+				}
+				if no.reason != tc.reason {
+					t.Errorf("the %s side: reason %d, want %d", side, no.reason, tc.reason)
+				}
+				for _, w := range tc.words {
+					if !strings.Contains(no.text, w) {
+						t.Errorf("the %s side says %q, without %q", side, no.text, w)
+					}
+				}
+			}
+		})
+	}
+}
+
+// say is a peer that sends one hello, and reads the answer.
+func say(t *testing.T, accepting identity, head []byte) (answer *refusal, errAccept error) {
+	t.Helper()
+	near, far := twoEnds(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	done := make(chan *refusal)
+	go func() {
+		talk := newTalk(near)
+		talk.send(head, nil)
+		head, body, _ := talk.recv(ctx, maxRefusal)
+		near.Close()
+		no, _ := parseRefusal(head, body)
+		done <- no
+	}()
+	_, errAccept = accepting.accept(ctx, newTalk(far))
+	far.Close()
+	return <-done, errAccept
+}
+
+func TestOtherVersionsAndByteOrdersAreToldSo(t *testing.T) {
+	id := identify(Config{Rank: 0, Size: 4, Job: "train"})
+	h := hello{version: version, order: hostOrder(), lane: laneData, rank: 1, size: 4, job: id.job}
+	for _, tc := range []struct {
+		name   string
+		change func(*hello)
+		words  []string
+	}{
+		{"version", func(h *hello) { h.version = 7 }, []string{"protocol version", "speaks 1", "7"}},
+		{"byte order", func(h *hello) { h.order = 'L' + 'B' - hostOrder() }, []string{"byte order", "little endian", "big endian"}},
+		{"no byte order", func(h *hello) { h.order = 0 }, []string{"byte order", "unknown"}},
+	} {
+		h := h
+		tc.change(&h)
+		answer, err := say(t, id, h.append(nil))
+		for _, w := range tc.words {
+			if answer == nil || !strings.Contains(answer.text, w) || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: there %v, here %v, without %q", tc.name, answer, err, w)
+			}
+		}
+	}
+}
+
+func TestAVersionIsReadInAHelloOfAnotherLayout(t *testing.T) {
+	id := identify(Config{Rank: 0, Size: 4})
+	head := append([]byte(magic), byte(kindHello), 0, 9, 0, 'x', 'y')
+	if answer, err := say(t, id, head); answer == nil || !strings.Contains(err.Error(), "9") {
+		t.Errorf("there %v, here %v; want version 9 refused", answer, err)
+	}
+}
+
+func TestMalformedHellosAreTurnedDown(t *testing.T) {
+	id := identify(Config{Rank: 0, Size: 4, Secret: []byte("sesame")})
+	h := hello{version: version, order: hostOrder(), lane: laneData, rank: 1, size: 4, job: id.job, options: optionSecret}
+	good := h.append(nil)
+	flipped := append([]byte(nil), good...)
+	flipped[20] ^= 1
+	h.lane = 9
+	lane := h.append(nil)
+	for name, head := range map[string][]byte{"flipped bit": flipped, "cut short": good[:40], "lane": lane} {
+		if answer, err := say(t, id, head); answer == nil || err == nil {
+			t.Errorf("%s: there %v, here %v", name, answer, err)
+		}
+	}
+	if answer, err := say(t, id, []byte("something else")); answer != nil || !errors.Is(err, errStranger) {
+		t.Errorf("a stranger: there %v, here %v; want no answer", answer, err)
+	}
+}
+
+// A proof is worth nothing to who has heard it: under another nonce, or from the
+// other side, it is another one.
+func TestProofsCannotBeUsedAgain(t *testing.T) {
+	secret := []byte("sesame")
+	h := hello{version: version, rank: 1}
+	one := proof(secret, labelDial, h.append(nil), [nonceSize]byte{1})
+	h2 := h
+	h2.nonce[0] = 1
+	h3 := h
+	h3.rank = 2
+	for name, other := range map[string][macSize]byte{
+		"the other side":       proof(secret, labelAccept, h.append(nil), [nonceSize]byte{1}),
+		"another nonce":        proof(secret, labelDial, h.append(nil), [nonceSize]byte{2}),
+		"another hello nonce":  proof(secret, labelDial, h2.append(nil), [nonceSize]byte{1}),
+		"another hello's rank": proof(secret, labelDial, h3.append(nil), [nonceSize]byte{1}),
+		"another secret":       proof([]byte("s"), labelDial, h.append(nil), [nonceSize]byte{1}),
+	} {
+		if one == other {
+			t.Errorf("%s: the same proof", name)
+		}
+	}
+}
+
+// An acceptor that does not know the secret learns nothing, and is found out.
+func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
+	id := identify(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
+	for name, answer := range map[string][]byte{
+		"a wrong proof":   (&challenge{}).append(nil),
+		"a welcome":       appendWelcome(nil, 1),
+		"something else":  []byte("HTTP/1.1 400 Bad Request"),
+		"a cut challenge": (&challenge{}).append(nil)[:20],
+	} {
+		near, far := twoEnds(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		heard := make(chan []byte)
+		go func() {
+			talk := newTalk(far)
+			talk.recv(ctx, 0)
+			talk.send(answer, nil)
+			head, _, _ := talk.recv(ctx, maxRefusal)
+			far.Close()
+			heard <- head
+		}()
+		if _, err := id.offer(ctx, newTalk(near), 0, laneData); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+		near.Close()
+		if kind, _, _ := kindOf(<-heard); kind == kindProof {
+			t.Errorf("%s gets a proof", name)
+		}
+		cancel()
+	}
+}
+
+func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
+	for _, secret := range []string{"", "sesame"} {
+		bubble(t, func(t *testing.T) {
+			id := identify(Config{Rank: 1, Size: 2, Secret: []byte(secret)})
+			near, far := twoEnds(t)
+			ctx, cancel := context.WithTimeout(t.Context(), strangerTime)
+			defer cancel()
+			start := time.Now()
+			_, err := id.offer(ctx, newTalk(near), 0, laneData)
+			if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != strangerTime {
+				t.Errorf("dialling: %v after %v", err, took)
+			}
+			start = time.Now()
+			ctx, cancel = context.WithTimeout(t.Context(), strangerTime)
+			defer cancel()
+			other := identify(Config{Rank: 0, Size: 2, Secret: []byte(secret)})
+			if _, err = other.accept(ctx, newTalk(far)); secret != "" && err == nil {
+				t.Error("a hello without a proof is enough")
+			}
+			if took := time.Since(start); took > strangerTime {
+				t.Errorf("accepting: %v after %v", err, took)
+			}
+		})
+	}
+}
+
+func TestTheDialledRankRefusesWithReasons(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 3, nil)
+		defer r.close()
+		wire := r.hub.Transport()
+		defer wire.Close()
+		try := func(change func(*Config)) error {
+			cfg := r.config(1)
+			change(&cfg)
+			id := identify(cfg)
+			c, err := wire.Dial(t.Context(), r.hub.Addr(0))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = id.offer(t.Context(), newTalk(c), 0, laneControl)
+			return err
+		}
+		for name, change := range map[string]func(*Config){
+			"another process has joined as rank 1": func(*Config) {},
+			"secret":                               func(c *Config) { c.Secret = []byte("x") },
+			"job":                                  func(c *Config) { c.Job = "x" },
+		} {
+			if err := try(change); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("got %v, want %q", err, name)
+			}
+		}
+		synctest.Wait()
+		if got := len(r.logs.all()); got != 3 {
+			t.Errorf("%d lines are logged, want 3: %q", got, r.logs.all())
+		}
+		r.meshes[2].Close(t.Context())
+		time.Sleep(time.Second)
+		if err := try(func(c *Config) { c.Rank = 2 }); err == nil || !strings.Contains(err.Error(), "goodbye") {
+			t.Errorf("got %v, want that rank 2 has closed", err)
+		}
+		for i := range 2 {
+			if e, _ := r.ears[i].first(); e != nil {
+				t.Errorf("rank %d hears %v", i, e)
+			}
+		}
+	})
+}
+
+func TestARankJoinsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 3)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		done := make(chan struct{})
+		go func() {
+			r.start(ctx, []int{0, 1}, nil) // rank 2 never comes
+			close(done)
+		}()
+		time.Sleep(time.Second)
+		cfg := r.config(1)
+		cfg.Transport = r.hub.Transport()
+		start := time.Now()
+		_, err := Start(ctx, cfg)
+		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "another process has joined as rank 1") {
+			t.Errorf("the second rank 1: %v", err)
+		}
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		<-done
+		for i := range 2 {
+			var e *fault.Error
+			if !errors.As(r.errs[i], &e) || !blames(e, fault.Timeout, 2) {
+				t.Errorf("rank %d: %v", i, r.errs[i])
+			}
+		}
+	})
+}
+
+func TestARankThatDiesWhileJoiningMayBeStartedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 3)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		first := r.config(1)
+		first.Transport = r.hub.Transport()
+		done := make(chan struct{})
+		go func() {
+			r.start(t.Context(), []int{0}, nil)
+			close(done)
+		}()
+		if _, err := Start(ctx, first); !errors.Is(err, fault.Timeout) {
+			t.Errorf("the first rank 1: %v", err)
+		}
+		r.start(t.Context(), []int{1, 2}, nil)
+		<-done
+		defer r.close()
+		for i, err := range r.errs {
+			if err != nil {
+				t.Errorf("rank %d: %v", i, err)
+			}
+		}
+	})
+}
+
+func TestAMisfitFailsAtOnceAndTheOthersWait(t *testing.T) {
+	for _, list := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, 3)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			mode := func(_ int, cfg *Config) {
+				if list {
+					r.static(cfg)
+				}
+			}
+			done := make(chan struct{})
+			go func() {
+				r.start(ctx, []int{0, 1, 2}, mode)
+				close(done)
+			}()
+			misfit := r.config(0)
+			mode(0, &misfit)
+			misfit.Rank, misfit.Secret, misfit.Transport = 1, []byte("wrong"), r.hub.Transport()
+			if list {
+				misfit.Rank = 0 // so that it is the one that dials
+			}
+			start := time.Now()
+			_, err := Start(ctx, misfit)
+			if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "secret") || time.Since(start) > 2*time.Second {
+				t.Errorf("list %v: the misfit: %v after %v", list, err, time.Since(start))
+			}
+			<-done
+			defer r.close()
+			for i, err := range r.errs {
+				if err != nil {
+					t.Errorf("list %v: rank %d: %v", list, i, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		old := newRig(t, 2)
+		done := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		until, giveUp := context.WithCancel(t.Context())
+		go func() {
+			old.start(ctx, []int{0}, nil) // waits for its rank 1, which is of the next one
+			close(done)
+		}()
+		time.Sleep(time.Second)
+		next := old.config(1)
+		next.Incarnation = 1
+		got := make(chan error)
+		go func() {
+			_, err := Start(until, next)
+			got <- err
+		}()
+		time.Sleep(5 * time.Second)
+		select {
+		case err := <-got:
+			t.Errorf("it gave up: %v", err)
+		default:
+		}
+		cancel()
+		<-done
+		giveUp()
+		if err := <-got; !errors.Is(err, fault.Canceled) || !strings.Contains(err.Error(), "incarnation") {
+			t.Errorf("got %v, want its own cancellation, and what it waited for", err)
+		}
+	})
+}
