@@ -21,6 +21,10 @@ type peeked interface {
 // An admitter wants to know when an accepted connection's peer is admitted.
 type admitter interface{ Admit() }
 
+// A binder wants to end an accepted connection that was not admitted in time, and
+// cannot do so by itself once its descriptor has been taken over.
+type binder interface{ Bind(end func() error) }
+
 // An entrant is a connection on its way to becoming a Conn.
 type entrant struct {
 	nc       net.Conn
@@ -80,6 +84,9 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 		case err == nil:
 			pause = minPause
 			if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
+				if b, ok := nc.(binder); ok {
+					b.Bind(c.Close)
+				}
 				accept(c)
 			}
 			continue
