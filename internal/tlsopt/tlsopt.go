@@ -78,7 +78,7 @@ func (o *Options) Server(protos ...string) (*tls.Config, error) {
 	}
 	if o.Mutual {
 		if cfg.ClientCAs == nil {
-			return nil, misuse("server", errors.New("Mutual needs CAFile, to check the certificates of those who dial"))
+			return nil, misuse("server", errors.New("option Mutual needs CAFile, to check the certificates of those who dial"))
 		}
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -44,6 +45,7 @@ type crowd int
 func (c *crowd) yield() {
 	if *c++; *c%16 == 0 {
 		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+		runtime.Gosched() // for the goroutines that TLS has
 	}
 }
 
@@ -197,6 +199,65 @@ func pingPong(b *testing.B, size int, o Options) {
 		}
 	}
 	near.Close()
+}
+
+// BenchmarkWake is one round trip between two sides that sleep: armed Conns, and
+// goroutines that block in package net.
+func BenchmarkWake(b *testing.B) {
+	b.Run("net", netWake)
+	b.Run("tcp", wake)
+}
+
+func netWake(b *testing.B) {
+	l := listen(b)
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer near.Close()
+	go func() {
+		far, err := l.Accept()
+		buf := make([]byte, 48)
+		for err == nil {
+			if _, err = far.Read(buf); err == nil {
+				_, err = far.Write(buf)
+			}
+		}
+	}()
+	buf := make([]byte, 48)
+	for b.Loop() {
+		if _, err := near.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := near.Read(buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// wake has near's goroutine sleep on a channel, and far answer from its callback.
+func wake(b *testing.B) {
+	near, far := pair(b, Options{})
+	bell, answer, in := make(chan struct{}, 1), newFrame(8), new(store)
+	var ready func()
+	ready = func() {
+		if until(far, in, in.frames+1) == nil {
+			far.Send(answer)
+			far.Arm(ready)
+		}
+	}
+	far.Arm(ready)
+	out, back := newFrame(8), new(store)
+	ring := func() { bell <- struct{}{} }
+	b.ReportAllocs()
+	for b.Loop() {
+		near.Arm(ring)
+		near.Send(out)
+		<-bell
+		if err := until(near, back, back.frames+1); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func newFrame(size int) *transport.Frame {

@@ -94,7 +94,7 @@ func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.dst = in.Place(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return false, failure(fault.Misuse, "progress",
-			fmt.Errorf("Place returned %d bytes for a body of %d", len(d.dst), d.header.Size))
+			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(d.dst), d.header.Size))
 	}
 	if d.header.Size == 0 {
 		return d.landed(0, in), nil

@@ -30,9 +30,17 @@ const (
 	readAhead = 1 << 10
 )
 
-// A raw is a Conn that owns its descriptor. Three goroutines may be in it at
-// once: one reads (gate's reader), one writes (out's writer), and any number
-// arm, admit, queue or close.
+// A raw is a Conn that owns its descriptor. Any number of goroutines may be in it
+// at once, in three roles:
+//
+//   - one reads: gate's reader, for one call of Progress;
+//   - one writes: out's writer, within Send or Progress;
+//   - the rest queue, arm, admit and close, and wait for neither.
+//
+// out.mu and alarm.mu are held for a few instructions or one epoll_ctl, never
+// both, and never while a Sink, a Done or a ready runs. What fails first is kept
+// in first; after that, writing stops at once, and reading when what has arrived
+// is used up.
 type raw struct {
 	t       *Transport
 	entrant entrant
@@ -118,6 +126,8 @@ func (c *raw) Progress(in transport.Sink) (transport.State, error) {
 	return state, err
 }
 
+// progress is Progress in the reader's role: first out what was refused before,
+// then in.
 func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	if c.ended {
 		return transport.Idle, c.first.get()
@@ -221,6 +231,8 @@ func (c *raw) SendParts(f *transport.Frame, parts [][]byte) {
 	c.send(f, parts)
 }
 
+// send queues f and becomes the writer unless there is one, or the socket is
+// full: then whoever calls Progress writes it, woken by room if need be.
 func (c *raw) send(f *transport.Frame, parts [][]byte) {
 	if !c.out.push(f, parts) {
 		if c.out.stuck.Load() {
@@ -244,7 +256,7 @@ func (c *raw) flush() (moved bool) {
 	var done transport.Queue
 	for writes := 1; ; writes++ {
 		n, errno := writeVector(c.fd, c.out.batch.parts, c.out.batch.bytes, &c.iov)
-		refused := n < c.out.batch.bytes
+		refused := n < c.out.batch.bytes // the socket is full: trying again would only say so
 		if errno != 0 && errno != syscall.EAGAIN {
 			c.fail(failure(fault.LinkLost, "send", os.NewSyscallError("write", errno)))
 		}
@@ -339,6 +351,7 @@ func (c *raw) discard() (ended bool) {
 	return false
 }
 
+// closeDescriptor is the end: the number may be somebody else's afterwards.
 func (c *raw) closeDescriptor() {
 	syscall.Close(c.fd)
 	if c.entrant.outer != nil {

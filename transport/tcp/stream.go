@@ -27,7 +27,13 @@ const (
 )
 
 // A stream is a Conn over any net.Conn, with a goroutine that reads and one that
-// writes. Progress takes from what was read; it never writes.
+// writes, since a net.Conn blocks. Progress takes from what was read, which costs
+// a copy; it never writes. The reader waits while the inbox is full, so a peer is
+// slowed by TCP, not buffered here.
+//
+// Both goroutines end after Close: the read and the write under way are ended by
+// a deadline in the past, and what the reader does last is to close the
+// connection. in.mu, out.mu and mu are leaves, held for a few instructions.
 type stream struct {
 	t       *Transport
 	entrant entrant
@@ -80,7 +86,8 @@ func (t *Transport) newStream(e entrant) (transport.Conn, error) {
 	return c, nil
 }
 
-// Admit is as for raw.
+// Admit lifts the limits of a peer that has proven nothing; see raw.Admit for
+// when to call it.
 func (c *stream) Admit() {
 	if c.guest.CompareAndSwap(true, false) {
 		c.in.grow(streamRing)
@@ -89,7 +96,8 @@ func (c *stream) Admit() {
 	}
 }
 
-// Progress implements transport.Conn.
+// Progress implements transport.Conn. A poll that finds nothing costs a lock and
+// no system call.
 func (c *stream) Progress(in transport.Sink) (transport.State, error) {
 	if !c.busy.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -195,7 +203,8 @@ func (c *stream) settled() bool {
 	return known && n <= 1
 }
 
-// Send implements transport.Conn.
+// Send implements transport.Conn. It never writes itself: the writer goroutine
+// does, and runs Done.
 func (c *stream) Send(f *transport.Frame) { c.send(f, nil) }
 
 // SendParts implements transport.Gatherer.
@@ -212,7 +221,8 @@ func (c *stream) send(f *transport.Frame, parts [][]byte) {
 	}
 }
 
-// write is the writer goroutine.
+// write is the writer goroutine. It is out's writer whenever it is not at the
+// select; push has made it so and rung the bell.
 func (c *stream) write() {
 	stage := make([]byte, 0, streamGuest)
 	for {

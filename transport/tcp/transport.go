@@ -30,7 +30,8 @@ type Options struct {
 	// sends. 0: what the system does by itself, but beginning at 4 MiB, so that a
 	// first large message is not slower than the next. Negative: what the system
 	// does by itself. Positive: that much, where the system permits it; the system
-	// then does not adapt it any more.
+	// then does not adapt it any more. It is for Linux without TLS; elsewhere the
+	// system does what it does.
 	ReceiveBuffer int
 }
 
@@ -69,7 +70,7 @@ func (t *Transport) Prefix(first []byte) bool {
 // Proto is "tutti/1".
 func (t *Transport) Proto() string { return proto }
 
-// dialer opens connections. Keep-alives serve the boxes between two hosts, which
+// keepAlive is for every connection. Keep-alives serve the boxes between two hosts, which
 // forget idle connections; peers' deaths are noticed above, and sooner. There is
 // no TCP_USER_TIMEOUT: it would also end connections whose peer just does not
 // receive for a while, which is no fault.
@@ -103,7 +104,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return t.adopt(entrant{nc: nc})
 }
 
-// clientTLS does the handshake of the side that dials. It closes nc on failure.
+// clientTLS does the handshake of the side that dials. It closes nc on failure. A
+// peer that offers other ALPN names than ours refuses us; one that offers none,
+// as a proxy that ends TLS, is told who we are by the magic.
 func (t *Transport) clientTLS(ctx context.Context, nc net.Conn, addr string) (net.Conn, error) {
 	cfg, err := t.options.TLS.Client(proto)
 	if err != nil {
