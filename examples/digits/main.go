@@ -63,6 +63,7 @@ func teamOf(c *comm.Comm) team {
 		},
 	}
 }
+
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := defaults
