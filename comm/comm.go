@@ -50,8 +50,9 @@ type expectation struct {
 }
 
 func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
-	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment})
-	c := &Comm{w: w, g: g, id: id, table: table}
+	c := &Comm{w: w, id: id, table: table}
+	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment, Stray: c.stray})
+	c.g = g
 	w.mu.Lock()
 	w.comms[id] = c
 	early := w.early[id]

@@ -219,6 +219,21 @@ func (w *world) printHeard(from int, text []byte) {
 	c.revokeAll(c.mismatch(&p, other))
 }
 
+// stray compares the fingerprint of a collective's message that nobody awaits
+// with what this rank did, or does, under the same number: without it a root that
+// only sends would never learn that others took themselves for the root.
+func (c *Comm) stray(world int, seq uint32, print uint64) {
+	c.mu.Lock()
+	p := c.history[seq%historySize]
+	c.mu.Unlock()
+	if p.seq != seq || p.fprint == print {
+		return
+	}
+	c.w.spawn(func(context.Context) {
+		c.revokeAll(c.mismatchOf(&p, world, nil))
+	})
+}
+
 // agreed notes that somebody has told the fingerprint of a call under way.
 func (cs *calls) agreed(c *Comm, seq uint32) {
 	cs.mu.Lock()
@@ -239,15 +254,20 @@ func (c *Comm) mismatch(own *past, other fault.Peer) *fault.Error {
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.w.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith asks a rank, whose message had another fingerprint, for its call.
+// mismatchWith is mismatchOf for a call under way.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
+	return c.mismatchOf(&past{what: cl.what, site: cl.site, seq: cl.seq}, rank, cause)
+}
+
+// mismatchOf asks a rank, whose message had another fingerprint, for its call.
+func (c *Comm) mismatchOf(own *past, rank int, cause error) *fault.Error {
 	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
 	defer cancel()
 	other := c.w.peer(rank)
-	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: cl.seq, Past: true}) {
+	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: own.seq, Past: true}) {
 		other = a.peer(c.w)
 	}
-	f := c.mismatch(&past{what: cl.what, site: cl.site, seq: cl.seq}, other)
+	f := c.mismatch(own, other)
 	f.Err = cause
 	return f
 }

@@ -199,6 +199,18 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
+// carryOut runs the plan in its round, and ends that.
+func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
+	defer r.End()
+	if err := pl.run(ctx, r); err != nil {
+		return err
+	}
+	if world, ok := r.Leftover(); ok {
+		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.w.rank, Peers: []fault.Peer{{Rank: world}}}
+	}
+	return nil
+}
+
 // do carries a plan out and returns when this rank's part is done.
 func (c *Comm) do(ctx context.Context, pl *plan) error {
 	if err := pl.prepare(c); err != nil {
@@ -209,8 +221,7 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 		return err
 	}
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
-	err = pl.run(ctx, r)
-	r.End()
+	err = pl.carryOut(ctx, c, r)
 	return c.leave(ctx, cl, err)
 }
 
@@ -237,8 +248,7 @@ func (c *Comm) start(pl plan) *Request {
 	c.inside.CompareAndSwap(cl, nil)
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
 	run := func(context.Context) {
-		err := pl.run(ctx, r)
-		r.End()
+		err := pl.carryOut(ctx, c, r)
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}

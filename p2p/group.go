@@ -49,6 +49,10 @@ type Options struct {
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment
+	// Stray hears of a collective's message that this rank does not await, or
+	// not yet: from which of the job's ranks, of which round, and with which
+	// fingerprint. It must be short and call nothing of the group's. May be nil.
+	Stray func(world int, seq uint32, print uint64)
 }
 
 // DefaultSegment keeps a segment in cache while it is received and folded.
@@ -65,6 +69,9 @@ func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	}
 	g.talk = e.Open(o.ID<<1, o.Ranks)
 	g.coll = e.Open(o.ID<<1|1, o.Ranks)
+	if o.Stray != nil {
+		g.coll.SetJudge(func(source int, tag int32, print uint64) { o.Stray(source, uint32(tag), print) })
+	}
 	return g
 }
 

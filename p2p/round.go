@@ -54,6 +54,10 @@ func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
 	return r
 }
 
+// Leftover is one of the job's ranks that sent something in this round which this
+// rank did not receive: the two have not carried out the same operation.
+func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Leftover(r.tag) }
+
 // End gives the round and its scratch memory back.
 func (r *Round) End() {
 	for i, s := range r.scratch {

@@ -59,7 +59,7 @@ func (s *Space) failSource(p *peer, err error) {
 		}
 		m = next
 	}
-	s.noticed()
+	s.noticed(nil)
 }
 
 func (s *Space) has(rank int) bool {

@@ -110,15 +110,20 @@ func (op *Op) Bytes() int { return op.match.size }
 func (e *Engine) take() *Op {
 	op := e.freeOps
 	if op == nil {
-		op = &Op{e: e}
-		for i := range op.frames {
-			f := &op.frames[i]
-			f.Done = func(err error) { op.frameDone(f, err) }
-		}
-		return op
+		return newOp(e)
 	}
 	e.freeOps = op.next
 	op.next = nil
+	return op
+}
+
+// newOp is apart from take, whose op a closure would move to the heap each time.
+func newOp(e *Engine) *Op {
+	op := &Op{e: e}
+	for i := range op.frames {
+		f := &op.frames[i]
+		f.Done = func(err error) { op.frameDone(f, err) }
+	}
 	return op
 }
 

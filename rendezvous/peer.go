@@ -78,18 +78,24 @@ type ctlFrame struct {
 func (e *Engine) takeCtl(p *peer) *ctlFrame {
 	c := e.freeCtl
 	if c == nil {
-		c = &ctlFrame{}
-		c.Done = func(error) {
-			e.mu.Lock()
-			c.peer.unsent--
-			c.peer, c.Body = nil, nil
-			c.next, e.freeCtl = e.freeCtl, c
-			e.release()
-		}
+		c = newCtl(e)
 	} else {
 		e.freeCtl = c.next
 	}
 	c.peer = p
+	return c
+}
+
+// newCtl is apart from takeCtl for newOp's reason.
+func newCtl(e *Engine) *ctlFrame {
+	c := &ctlFrame{}
+	c.Done = func(error) {
+		e.mu.Lock()
+		c.peer.unsent--
+		c.peer, c.Body = nil, nil
+		c.next, e.freeCtl = e.freeCtl, c
+		e.release()
+	}
 	return c
 }
 

@@ -266,7 +266,7 @@ func (e *Engine) deliver(m *message) {
 		return
 	}
 	s.table.add(m)
-	s.noticed()
+	s.noticed(m)
 }
 
 // placeEager finds the place of a pushed message's bytes: the buffer of the
@@ -301,7 +301,7 @@ func (p *peer) placeEager(h *head) {
 	m.data = m.data[:h.size]
 	p.in.msg, p.in.into = m, m.data
 	s.table.add(m)
-	s.noticed()
+	s.noticed(m)
 }
 
 // eagerArrived ends what placeEager began.

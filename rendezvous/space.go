@@ -19,6 +19,30 @@ type Space struct {
 	matched opList // receives that have met a message, and are not done
 	probers map[*mesh.Waiter]struct{}
 	err     error // why calls fail: revoked, or closed
+	judge   Judge
+}
+
+// A Judge hears of a message that no receive awaits. It runs under the engine's
+// lock: it is short, and calls nothing of the engine's.
+type Judge func(source int, tag int32, print uint64)
+
+// SetJudge has j hear of messages from now on.
+func (s *Space) SetJudge(j Judge) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	s.judge = j
+}
+
+// Leftover is a message with that tag that no receive has met.
+func (s *Space) Leftover(tag int32) (source int, ok bool) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for m := s.table.arrivals.first; m != nil; m = m.later {
+		if m.key.tag == tag {
+			return m.env.source, true
+		}
+	}
+	return 0, false
 }
 
 // Open gives the space with this id to its members, which are ranks of the job.
@@ -104,7 +128,7 @@ func (s *Space) fail(err error) {
 	for _, p := range e.peers {
 		p.endSends(s, err)
 	}
-	s.noticed()
+	s.noticed(nil)
 }
 
 // eachPosted calls do for every receive in the table; do may take it out.
@@ -162,8 +186,11 @@ func (p *peer) endSend(op *Op, err error) {
 	p.e.retire(op, err)
 }
 
-// noticed wakes who probes the space; e.mu is held.
-func (s *Space) noticed() {
+// noticed tells who probes the space, and its judge, that m waits in it; e.mu is held.
+func (s *Space) noticed(m *message) {
+	if s.judge != nil && m != nil {
+		s.judge(m.env.source, m.env.tag, m.env.print)
+	}
 	for w := range s.probers {
 		w.Wake()
 	}

@@ -28,6 +28,7 @@ func (k key) covers(m key) bool {
 type slot struct {
 	ops  opList
 	msgs msgList
+	next *slot // of the spare ones
 }
 
 // table matches messages with receives. It decides and remembers, and does
@@ -40,7 +41,7 @@ type table struct {
 	wild     opList  // wildcard receives, in posting order
 	arrivals msgList // all messages without a receive, in arrival order
 	order    uint64  // of the last receive posted
-	free     *slot   // one spare slot, so that a steady exchange allocates none
+	free     *slot   // spare slots, so that a steady exchange allocates none
 }
 
 func (t *table) slot(k key) *slot {
@@ -51,7 +52,7 @@ func (t *table) slot(k key) *slot {
 	if s == nil {
 		s = &slot{}
 	}
-	t.free = nil
+	t.free, s.next = s.next, nil
 	if t.slots == nil {
 		t.slots = make(map[key]*slot)
 	}
@@ -62,7 +63,7 @@ func (t *table) slot(k key) *slot {
 func (t *table) tidy(k key, s *slot) {
 	if s.ops.first == nil && s.msgs.first == nil {
 		delete(t.slots, k)
-		t.free = s
+		s.next, t.free = t.free, s
 	}
 }
 
