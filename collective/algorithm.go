@@ -100,6 +100,8 @@ func use[F any](verb Verb, a Algorithm, op reduce.Op) (F, error) {
 	switch {
 	case v.verb != verb || !ok:
 		return run, misuse(verb.String(), "algorithm %v is not one for %v", a, verb)
+	case v.order != 0 && op.Name() == "":
+		return run, misuse(verb.String(), "no operator was given")
 	case v.order == reduce.Commutative && !op.Commutative():
 		return run, misuse(verb.String(), "operator %s does not commute, and algorithm %s needs one that does", op.Name(), v.name)
 	}

@@ -14,6 +14,9 @@ func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, buf []byte, k red
 	if err != nil {
 		return err
 	}
+	if err := checkWhole(VerbAllReduce, buf, k); err != nil {
+		return err
+	}
 	return run(ctx, r, buf, k)
 }
 
@@ -25,6 +28,9 @@ func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 		return err
 	}
 	if err := checkRoot(r, VerbReduce, root); err != nil {
+		return err
+	}
+	if err := checkWhole(VerbReduce, src, k); err != nil {
 		return err
 	}
 	if r.Rank() != root {
@@ -177,24 +183,32 @@ func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src
 // stays as it is. dst is as long as its chunk; it may be that chunk of src, or
 // src's beginning, which are then overwritten.
 func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	return reduceScatter(ctx, r, VerbReduceScatter, a, dst, even(r, src, k.DType().Size()), k)
+	run, err := use[foldToOwners](VerbReduceScatter, a, k.Op())
+	if err != nil {
+		return err
+	}
+	if err := checkWhole(VerbReduceScatter, src, k); err != nil {
+		return err
+	}
+	return run.finish(ctx, r, VerbReduceScatter, dst, even(r, src, k.DType().Size()), k)
 }
 
 // ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts
 // are equal on all ranks.
 func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, k reduce.Kernel) error {
+	run, err := use[foldToOwners](VerbReduceScatterV, a, k.Op())
+	if err != nil {
+		return err
+	}
 	all, err := uneven(r, VerbReduceScatterV, src, counts, k.DType().Size())
 	if err != nil {
 		return err
 	}
-	return reduceScatter(ctx, r, VerbReduceScatterV, a, dst, all, k)
+	return run.finish(ctx, r, VerbReduceScatterV, dst, all, k)
 }
 
-func reduceScatter(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst []byte, src chunks, k reduce.Kernel) error {
-	run, err := use[foldToOwners](verb, a, k.Op())
-	if err != nil {
-		return err
-	}
+// finish runs the algorithm, also where dst lies at src's beginning.
+func (run foldToOwners) finish(ctx context.Context, r *p2p.Round, verb Verb, dst []byte, src chunks, k reduce.Kernel) error {
 	own := src.of(r.Rank())
 	if err := checkSize(verb, "dst", dst, len(own)); err != nil {
 		return err
@@ -279,6 +293,13 @@ func checkRoot(r *p2p.Round, verb Verb, root int) error {
 func checkSize(verb Verb, what string, b []byte, want int) error {
 	if len(b) != want {
 		return misuse(verb.String(), "%s has %d bytes, and must have %d", what, len(b), want)
+	}
+	return nil
+}
+
+func checkWhole(verb Verb, b []byte, k reduce.Kernel) error {
+	if len(b)%k.DType().Size() != 0 {
+		return misuse(verb.String(), "%d bytes are no whole elements of %v", len(b), k.DType())
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
+//go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
+
 // A variant is what there is to know about one algorithm.
 type variant struct {
 	verb  Verb

@@ -52,6 +52,9 @@ func uneven(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks
 	if len(counts) != n {
 		return chunks{}, misuse(verb.String(), "%d counts were given for %d ranks", len(counts), n)
 	}
+	if elem <= 0 {
+		return chunks{}, misuse(verb.String(), "elements of %d bytes were given", elem)
+	}
 	starts := tensor.Elements[int64](r.Scratch(8 * (n + 1)))
 	starts[0] = 0
 	for i, count := range counts {

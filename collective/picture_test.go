@@ -67,15 +67,16 @@ type message struct {
 	step     int
 }
 
-// record runs a on n ranks, with width elements to a chunk, and returns what was
-// sent, each sender's messages in their order.
-func record(t testing.TB, a Algorithm, n, root, width int) []*message {
+// record runs a, with width elements to a chunk, and returns what the team sent,
+// each sender's messages in their order.
+func record(t testing.TB, tm *team, seen func() []sighting, a Algorithm, root, width int) []*message {
 	t.Helper()
-	tm, sightings := newWatchedTeam(t, n)
 	k := spelled(t, reduce.Commutative)
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return perform(ctx, r, a, root, width, k) })
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, root)
+	})
 	var all []*message
-	for _, s := range sightings() {
+	for _, s := range seen() {
 		// The copy is aligned, whatever the frame's body was.
 		elems := make([]spelling, len(s.body)/8)
 		copy(tensor.Bytes(elems), s.body)
@@ -84,43 +85,55 @@ func record(t testing.TB, a Algorithm, n, root, width int) []*message {
 	return all
 }
 
-// perform makes one rank's call of a, on spelled elements.
-func perform(ctx context.Context, r *p2p.Round, a Algorithm, root, width int, k reduce.Kernel) error {
-	n, me := r.Size(), r.Rank()
-	all := make([]spelling, n*width) // every chunk, as this rank's share
+// A stand is one rank's place in a recorded run: spelled elements, of its own
+// share, for any collective.
+type stand struct {
+	all, other []byte // every chunk
+	own        []byte // this rank's chunk
+	counts     []int
+	k          reduce.Kernel
+}
+
+func newStand(n, me, width int, k reduce.Kernel) *stand {
+	all := make([]spelling, n*width)
 	for i := range all {
 		all[i] = spell(i/width, me)
 	}
-	own := all[me*width:][:width]
-	counts := slices.Repeat([]int{width}, n)
-	b := tensor.Bytes[spelling]
+	s := &stand{all: tensor.Bytes(all), other: make([]byte, 8*n*width), own: make([]byte, 8*width), k: k}
+	copy(s.own, s.all[len(s.own)*me:])
+	s.counts = slices.Repeat([]int{width}, n)
+	return s
+}
+
+// perform makes this rank's call of a.
+func (s *stand) perform(ctx context.Context, r *p2p.Round, a Algorithm, root int) error {
 	switch a.Verb() {
 	case VerbAllReduce:
-		return AllReduce(ctx, r, a, b(all), k)
+		return AllReduce(ctx, r, a, s.all, s.k)
 	case VerbReduce:
-		return Reduce(ctx, r, a, root, b(make([]spelling, len(all))), b(all), k)
+		return Reduce(ctx, r, a, root, s.other, s.all, s.k)
 	case VerbBroadcast:
-		return Broadcast(ctx, r, a, root, b(all))
+		return Broadcast(ctx, r, a, root, s.all)
 	case VerbAllGather:
-		return AllGather(ctx, r, a, b(all), b(own))
+		return AllGather(ctx, r, a, s.other, s.own)
 	case VerbAllGatherV:
-		return AllGatherV(ctx, r, a, b(all), b(own), counts, 8)
+		return AllGatherV(ctx, r, a, s.other, s.own, s.counts, 8)
 	case VerbGather:
-		return Gather(ctx, r, a, root, b(all), b(own))
+		return Gather(ctx, r, a, root, s.other, s.own)
 	case VerbGatherV:
-		return GatherV(ctx, r, a, root, b(all), b(own), counts, 8)
+		return GatherV(ctx, r, a, root, s.other, s.own, s.counts, 8)
 	case VerbScatter:
-		return Scatter(ctx, r, a, root, b(own), b(all))
+		return Scatter(ctx, r, a, root, s.own, s.all)
 	case VerbScatterV:
-		return ScatterV(ctx, r, a, root, b(own), b(all), counts, 8)
+		return ScatterV(ctx, r, a, root, s.own, s.all, s.counts, 8)
 	case VerbReduceScatter:
-		return ReduceScatter(ctx, r, a, b(make([]spelling, width)), b(all), k)
+		return ReduceScatter(ctx, r, a, s.own, s.all, s.k)
 	case VerbReduceScatterV:
-		return ReduceScatterV(ctx, r, a, b(make([]spelling, width)), b(all), counts, k)
+		return ReduceScatterV(ctx, r, a, s.own, s.all, s.counts, s.k)
 	case VerbAllToAll:
-		return AllToAll(ctx, r, a, b(make([]spelling, len(all))), b(all))
+		return AllToAll(ctx, r, a, s.other, s.all)
 	case VerbAllToAllV:
-		return AllToAllV(ctx, r, a, b(make([]spelling, len(all))), b(all), counts, counts, 8)
+		return AllToAllV(ctx, r, a, s.other, s.all, s.counts, s.counts, 8)
 	case VerbBarrier:
 		return Barrier(ctx, r, a)
 	}
@@ -334,7 +347,8 @@ func parseHeader(t testing.TB, doc string) header {
 // redraw is the picture that h claims to show.
 func (h header) redraw(t testing.TB, a Algorithm) string {
 	t.Helper()
-	all := record(t, a, h.ranks, h.root, 1)
+	tm, seen := newWatchedTeam(t, h.ranks)
+	all := record(t, tm, seen, a, h.root, 1)
 	steps := schedule(t, all)
 	return draw(lookOf(a, strings.Contains(h.image, "chunk")), all, steps)
 }
@@ -380,26 +394,32 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 
 func TestCostsAreThoseOfARun(t *testing.T) {
 	const width = 3
-	for _, verb := range Verbs() {
-		for _, a := range Algorithms(verb) {
-			for n := 1; n <= 9; n++ {
-				all := record(t, a, n, 0, width)
+	for n := 1; n <= 9; n++ {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			tm, seen := newWatchedTeam(t, n)
+			everyAlgorithm(func(a Algorithm) {
+				all := record(t, tm, seen, a, 0, width)
 				steps := schedule(t, all)
-				longest := make([]int, steps)
-				for _, m := range all {
-					longest[m.step] = max(longest[m.step], m.bytes)
-				}
-				bytes := 0
-				for _, b := range longest {
-					bytes += b
-				}
 				alpha, beta, _ := a.Cost(n, 8*n*width)
-				if int(alpha+.5) != steps || int(beta+.5) != bytes {
-					t.Errorf("%v on %d ranks: %d steps and %d bytes, want %v and %v", a, n, steps, bytes, alpha, beta)
+				if int(alpha+.5) != steps || int(beta+.5) != longest(all, steps) {
+					t.Errorf("%v: %d steps and %d bytes, want %v and %v", a, steps, longest(all, steps), alpha, beta)
 				}
-			}
-		}
+			})
+		})
 	}
+}
+
+// longest is the bytes of each step's longest message, all steps together.
+func longest(all []*message, steps int) int {
+	most := make([]int, steps)
+	for _, m := range all {
+		most[m.step] = max(most[m.step], m.bytes)
+	}
+	bytes := 0
+	for _, b := range most {
+		bytes += b
+	}
+	return bytes
 }
 
 func TestHeadersStateTheCostThatTheTableHas(t *testing.T) {

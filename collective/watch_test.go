@@ -27,18 +27,21 @@ type watch struct {
 	accepted chan struct{}
 }
 
-// newWatchedTeam is a team whose messages can be looked at, each rank's in the
-// order in which it sent them. They must be short enough for one segment.
-func newWatchedTeam(t testing.TB, n int) (*team, func() []sighting) {
+// newWatchedTeam is a team whose messages can be looked at: the function returns
+// those since its last call, each rank's in the order in which it sent them. They
+// must be short enough for one segment.
+func newWatchedTeam(t testing.TB, n int) (tm *team, seen func() []sighting) {
 	t.Helper()
 	w := &watch{accepted: make(chan struct{})}
-	tm := startTeam(t, n, 0, func(rank int, tr transport.Transport) transport.Transport {
+	tm = startTeam(t, n, 0, func(rank int, tr transport.Transport) transport.Transport {
 		return &watchedTransport{Transport: tr, w: w, rank: rank}
 	})
 	return tm, func() []sighting {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.seen
+		seen := w.seen
+		w.seen = nil
+		return seen
 	}
 }
 

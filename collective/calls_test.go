@@ -1,0 +1,125 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	sum, err := reduce.Sum.Kernel(tensor.Int32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := func(elems int) []byte { return tensor.Bytes(make([]int32, elems)) }
+	pick := func(verb Verb) Algorithm { return DefaultTable().Select(verb, 0, 3, true) }
+	type call struct {
+		name string
+		do   func(ctx context.Context, r *p2p.Round) error
+		want string
+	}
+	calls := []call{
+		{"another verb's algorithm", func(ctx context.Context, r *p2p.Round) error {
+			return AllReduce(ctx, r, pick(VerbReduce), buf(1), sum)
+		}, "algorithm reduce:binomial is not one for allreduce"},
+		{"no algorithm", func(ctx context.Context, r *p2p.Round) error {
+			return Barrier(ctx, r, Algorithm{})
+		}, "is not one for barrier"},
+		{"a root too high", func(ctx context.Context, r *p2p.Round) error {
+			return Broadcast(ctx, r, pick(VerbBroadcast), 3, buf(1))
+		}, "root 3 is out of range; the ranks are 0 to 2"},
+		{"a negative root", func(ctx context.Context, r *p2p.Round) error {
+			return Reduce(ctx, r, pick(VerbReduce), -1, buf(1), buf(1), sum)
+		}, "root -1"},
+		{"a short allgather", func(ctx context.Context, r *p2p.Round) error {
+			return AllGather(ctx, r, pick(VerbAllGather), buf(5), buf(2))
+		}, "dst has 20 bytes, and must have 24"},
+		{"a short reduce_scatter", func(ctx context.Context, r *p2p.Round) error {
+			return ReduceScatter(ctx, r, pick(VerbReduceScatter), buf(4), buf(9), sum)
+		}, "dst has 16 bytes, and must have 12"},
+		{"alltoall of unequal chunks", func(ctx context.Context, r *p2p.Round) error {
+			return AllToAll(ctx, r, pick(VerbAllToAll), buf(4), buf(4))
+		}, "16 bytes are not 3 equal chunks"},
+		{"counts for other ranks", func(ctx context.Context, r *p2p.Round) error {
+			return AllGatherV(ctx, r, pick(VerbAllGatherV), buf(2), buf(1), []int{1, 1}, 4)
+		}, "2 counts were given for 3 ranks"},
+		{"a negative count", func(ctx context.Context, r *p2p.Round) error {
+			return ReduceScatterV(ctx, r, pick(VerbReduceScatterV), buf(1), buf(1), []int{2, -1, 0}, sum)
+		}, "rank 0 has 2 elements"},
+		{"a count beyond all memory", func(ctx context.Context, r *p2p.Round) error {
+			return AllGatherV(ctx, r, pick(VerbAllGatherV), buf(2), buf(1), []int{1, 1<<62 + 1, 0}, 4)
+		}, "rank 1 has 4611686018427387905 elements"},
+		{"counts that are too few", func(ctx context.Context, r *p2p.Round) error {
+			return AllGatherV(ctx, r, pick(VerbAllGatherV), buf(4), buf(1), []int{1, 1, 1}, 4)
+		}, "the counts add up to 12 bytes, the buffer has 16"},
+		{"no size of an element", func(ctx context.Context, r *p2p.Round) error {
+			return AllGatherV(ctx, r, pick(VerbAllGatherV), buf(3), buf(1), []int{1, 1, 1}, 0)
+		}, "elements of 0 bytes"},
+		{"a zero kernel", func(ctx context.Context, r *p2p.Round) error {
+			return ReduceScatter(ctx, r, pick(VerbReduceScatter), buf(1), buf(3), reduce.Kernel{})
+		}, "no operator"},
+		{"half an element", func(ctx context.Context, r *p2p.Round) error {
+			return AllReduce(ctx, r, pick(VerbAllReduce), buf(2)[:6], sum)
+		}, "6 bytes are no whole elements of int32"},
+	}
+	tm := newTeam(t, 3, 0)
+	for _, c := range calls {
+		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+			if err := c.do(ctx, r); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: got %v, want fault.Misuse that says %q", c.name, err, c.want)
+			}
+			return nil
+		})
+	}
+	// The team is as good as new: nothing was sent that a later round could meet.
+	tm.runTrial(t, trial{a: pick(VerbAllReduce), n: 3, count: 10})
+}
+
+func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *testing.T) {
+	k := spelled(t, reduce.RankOrder)
+	tm := newTeam(t, 2, 0)
+	refused := 0
+	reducing(func(a Algorithm) {
+		if a.Takes(reduce.RankOrder) {
+			return
+		}
+		refused++
+		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+			err := newStand(2, r.Rank(), 1, k).perform(ctx, r, a, 0)
+			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "spell") || !strings.Contains(err.Error(), a.Name()) {
+				t.Errorf("%v: got %v, want fault.Misuse that names both", a, err)
+			}
+			return nil
+		})
+	})
+	if refused == 0 {
+		t.Error("there is no such algorithm")
+	}
+}
+
+func TestChunksCoverTheVectorAndDifferByOneElementAtMost(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		for count := range 40 {
+			at := 0
+			for i := range n {
+				lo, hi := Chunk(count, n, i)
+				if size := hi - lo; lo != at || size != count/n && size != count/n+1 {
+					t.Errorf("chunk %d of %d, %d elements: %d to %d", i, n, count, lo, hi)
+				}
+				if longer := hi-lo > count/n; longer != (i < count%n) {
+					t.Errorf("chunk %d of %d, %d elements: longer is %v", i, n, count, longer)
+				}
+				at = hi
+			}
+			if at != count {
+				t.Errorf("%d chunks of %d elements end at %d", n, count, at)
+			}
+		}
+	}
+}

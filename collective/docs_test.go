@@ -1,0 +1,127 @@
+package collective
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// docsRanks are those for which docs/algorithms.md works the costs out.
+var docsRanks = []int{2, 4, 8, 64}
+
+func TestTheAlgorithmsPageIsUpToDate(t *testing.T) {
+	checkFile(t, filepath.Join("..", "docs", "algorithms.md"), page(t))
+}
+
+func page(t testing.TB) string {
+	var b strings.Builder
+	b.WriteString(`# Algorithms
+
+<!-- Generated from package collective. Write it anew with: go generate ./collective -->
+
+Which algorithm carries out a collective operation is looked up in a table, by the
+bytes of the whole vector and the number of ranks. Rank 0 tells its table to all
+ranks, so all choose alike. ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on
+rank 0 forces some.
+
+α is the time to start a message, β to move a byte, γ to fold a byte; n ranks, m bytes.
+Costs are those of a rank that can send and receive at the same time; the tests
+compare the steps and the bytes moved with those of recorded runs. Each algorithm's
+file begins with a drawing of what moves, which the tests redraw from a run.
+
+`)
+	for _, verb := range Verbs() {
+		fmt.Fprintf(&b, "## %v\n\n", verb)
+		section(t, &b, verb)
+	}
+	b.WriteString("## The default table\n\nThe first line that covers a call, and whose algorithm takes its operator, is\nfollowed. Where none does, the first algorithm listed above runs.\n\n")
+	b.WriteString("| collective | algorithm | up to bytes | up to ranks |\n|---|---|---|---|\n")
+	for _, u := range DefaultTable().Rules() {
+		fmt.Fprintf(&b, "| %v | %s | %s | %s |\n", u.Algorithm.Verb(), u.Algorithm.Name(), limit(u.MaxBytes), limit(uint64(u.MaxRanks)))
+	}
+	return b.String()
+}
+
+func section(t testing.TB, b *strings.Builder, verb Verb) {
+	b.WriteString("| algorithm | operators | cost |")
+	for _, n := range docsRanks {
+		fmt.Fprintf(b, " n = %d |", n)
+	}
+	b.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(docsRanks)) + "\n")
+	for _, a := range Algorithms(verb) {
+		fmt.Fprintf(b, "| [%s](../collective/%s) | %s | %s |", a.Name(), source(a), operators(a), a.variant().text)
+		for _, n := range docsRanks {
+			fmt.Fprintf(b, " %s |", worked(a, n))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("\n")
+	if folds := foldsOf(t, verb); folds != "" {
+		b.WriteString(folds + "\n")
+	}
+}
+
+func operators(a Algorithm) string {
+	switch a.variant().order {
+	case reduce.Commutative:
+		return "commutative"
+	case reduce.RankOrder:
+		return "any"
+	}
+	return "–"
+}
+
+// worked is the cost on n ranks, in figures.
+func worked(a Algorithm, n int) string {
+	const m = 1000_000
+	alpha, beta, gamma := a.Cost(n, m)
+	terms := []string{figure(alpha, "α")}
+	if beta != 0 {
+		terms = append(terms, figure(beta/m, "mβ"))
+	}
+	if gamma != 0 {
+		terms = append(terms, figure(gamma/m, "mγ"))
+	}
+	return strings.Join(terms, " + ")
+}
+
+func figure(x float64, unit string) string {
+	text := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.2f", x), "0"), ".")
+	if text == "1" {
+		text = ""
+	}
+	return text + unit
+}
+
+func limit(n uint64) string {
+	switch {
+	case n == 0:
+		return "any"
+	case n%1024 == 0:
+		return fmt.Sprintf("%d Ki", n>>10)
+	}
+	return fmt.Sprint(n)
+}
+
+// foldsOf lists in which order each algorithm folds the shares of four ranks into
+// chunk 0, as the tests hold it against the bits of runs.
+func foldsOf(t testing.TB, verb Verb) string {
+	var b strings.Builder
+	for _, a := range Algorithms(verb) {
+		if a.variant().order != 0 {
+			fmt.Fprintf(&b, "* %s folds chunk 0 of four ranks as %v.\n", a.Name(), documented(t, a, 4, 0, 0))
+		}
+	}
+	return b.String()
+}
+
+// String is the fold in brackets: ((0 1) 2).
+func (f *fold) String() string {
+	if f.earlier == nil {
+		return fmt.Sprint(f.rank)
+	}
+	return fmt.Sprintf("(%v %v)", f.earlier, f.later)
+}
