@@ -40,17 +40,17 @@ func BenchmarkBare(b *testing.B) {
 				if way == "Echo" {
 					run = subject.echo
 				}
-				compare(b, func(s subject, n int) { run(s, n, size) }, conn, bare)
+				compare(b, max(b.N/rounds, 2<<20/size, 2), func(s subject, n int) { run(s, n, size) }, conn, bare)
 			})
 		}
 	}
 }
 
-// compare spends b.N on each subject, in short rounds that alternate, and compares
+const rounds = 31
+
+// compare runs both subjects in short rounds of n that alternate, and compares
 // their medians, so that the machine's other work meets both alike.
-func compare(b *testing.B, run func(s subject, n int), conn, bare subject) {
-	const rounds = 21
-	n := max(b.N/rounds, 1)
+func compare(b *testing.B, n int, run func(s subject, n int), conn, bare subject) {
 	var times [2][]float64
 	for i := range rounds + 1 {
 		for k, s := range []subject{conn, bare} {
@@ -82,7 +82,7 @@ func newConnSubject(tb testing.TB) *connSubject {
 }
 
 // window is how many frames a sender has queued at a time.
-const window = 4
+const window = 16
 
 func (s *connSubject) oneWay(n, size int) {
 	body := make([]byte, size)

@@ -12,9 +12,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stream is what a bidirectional stream is to either side of it.
+// A stream is what a gRPC stream is to either side of it. One goroutine at a time
+// may be in SendMsg, and one in RecvMsg.
 type stream interface {
-	SendMsg(m any) error // blocks for flow control; not at two places at a time
+	SendMsg(m any) error // waits for flow control
 	RecvMsg(m any) error
 }
 
@@ -40,21 +41,21 @@ type conn struct {
 	readEnd  chan struct{} // closed when readLoop has returned
 	writeEnd chan struct{} // closed when writeLoop has returned
 
-	mu      sync.Mutex // guards the rest
-	bell    sync.Cond  // rung for writeLoop
-	out     transport.Queue
-	begun   bool // the preamble of the first frame in out has been given to gRPC
-	sent    int  // bytes of its body that gRPC has been given
-	writing bool // a goroutine is in SendMsg
-	broken  bool // SendMsg has failed; readLoop learns why
-	flying  []*message
-	idle    []*message
-	unsent  int       // bytes of all frames that gRPC has not written
-	moved   time.Time // when it last wrote some, or when there began to be any
-	ended   []ending  // frames whose Done is to run
-	ending  bool      // a goroutine runs them
-	closed  bool      // by Close
-	err     *fault.Error
+	mu      sync.Mutex      // guards the rest
+	bell    sync.Cond       // rung for writeLoop and settle
+	out     transport.Queue // frames of which gRPC has not been given all
+	begun   bool            // the preamble of the first of them has been given to gRPC
+	sent    int             // bytes of its body that gRPC has been given
+	writing bool            // a goroutine is in SendMsg, or about to be
+	broken  bool            // SendMsg has failed; readLoop learns why
+	flying  []*message      // given to gRPC and not released; at most flights and one
+	idle    []*message      // to be used again; as many
+	unsent  int             // bytes of all frames that gRPC has not written
+	moved   time.Time       // when it last wrote some, or when there began to be any
+	ended   []ending        // frames whose Done is to run
+	ending  bool            // a goroutine runs them
+	closed  bool            // by Close
+	err     *fault.Error    // the first error, and final
 }
 
 // An ending is a frame whose memory is free again.
@@ -63,7 +64,8 @@ type ending struct {
 	err   error
 }
 
-// newConn makes the Conn of a connection; open gives it its stream.
+// newConn makes the Conn of a connection. Whoever opens the stream sets it before
+// the Conn is seen by anyone else.
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
@@ -83,16 +85,17 @@ func (c *conn) wind(stop func()) {
 	case <-c.closing:
 		c.linger()
 	}
-	hard := time.AfterFunc(lingerTime, c.link.cut)
+	hard := time.AfterFunc(lingerTime, c.link.cut) // for a writer that is stuck
 	stop()
 	hard.Stop()
 	c.link.cut()
-	c.fail(linkFailure(net.ErrClosed))
+	c.fail(linkFailure(errGivenUp))
 	c.settle()
 }
 
 // linger gives gRPC some time to write what it has been given, and the peer to
-// take notice and to close the connection, before it is cut.
+// take notice and to close the connection, before it is cut. A frame that was Done
+// before Close gets out in that time, or its peer takes nothing any more.
 func (c *conn) linger() {
 	if c.hangUp != nil {
 		c.hangUp()

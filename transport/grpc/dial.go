@@ -21,9 +21,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	if !t.enter() {
 		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(t.ctx, func() { cancel(nil) })()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
 	c, err := t.dial(ctx, addr)
 	if err == nil {
 		return c, nil
@@ -52,38 +52,37 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 		return nil, err
 	}
 	c := newConn(raw, above, t.opts.tune)
-	c.link.admitted.Store(true)
+	c.link.admitted.Store(true) // we chose whom to dial; he did not choose us
 	d := &dialled{conn: c}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	if d.cc, err = rpc.NewClient("passthrough:///peer", t.opts.tune.dialOptions(addr, c.link, state)...); err != nil {
-		d.cancel()
-		raw.Close()
-		return nil, err
-	}
-	if err := d.open(ctx); err != nil {
+	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
 		if f := c.first(); f != nil {
 			err = f.Err // how the connection ended, rather than what gRPC makes of it
 		}
-		c.link.cut()
-		d.cc.Close()
 		return nil, err
 	}
 	if !t.keep(c) {
 		c.Close()
 	}
+	t.start(d)
+	return c, nil
+}
+
+// start runs the Conn's goroutines.
+func (t *Transport) start(d *dialled) {
+	c := d.conn
 	go func() {
 		c.readLoop()
-		c.link.end()
+		c.link.end() // a stream has ended that was the only one
 	}()
 	go c.writeLoop(d.stream.CloseSend)
 	go func() {
 		defer t.work.Done()
+		defer t.forget(c)
 		c.wind(d.stop)
 		<-c.writeEnd
 		<-c.readEnd
-		t.forget(c)
+		c.in.rest()
 	}()
-	return c, nil
 }
 
 // connect opens the connection below TLS.
@@ -94,12 +93,13 @@ func (t *Transport) connect(ctx context.Context, addr string) (net.Conn, error) 
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// secure does the TLS handshake, when there is to be TLS.
+// secure does the TLS handshake, when there is to be TLS. Here, and not within
+// gRPC, its errors can be told apart from those of HTTP/2.
 func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, *tls.ConnectionState, error) {
 	if t.opts.TLS == nil {
 		return raw, nil, nil
 	}
-	config, err := t.opts.TLS.Client(t.Proto())
+	config, err := t.clientTLS()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,6 +108,7 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 		if err != nil {
 			return nil, nil, err
 		}
+		config = config.Clone()
 		config.ServerName = host
 	}
 	c := tls.Client(raw, config)
@@ -121,34 +122,48 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	return c, &state, nil
 }
 
-// A dialled is what the dialling side holds of gRPC.
+// A dialled is what the dialling side holds of gRPC. A ClientConn serves one
+// stream and is never asked to reconnect, so its back-off and its balancing do
+// nothing.
 type dialled struct {
 	conn   *conn
 	cc     *rpc.ClientConn
 	stream rpc.ClientStream
-	ctx    context.Context // the stream's
-	cancel context.CancelFunc
+	cancel context.CancelFunc // ends the stream
 }
 
-// open opens the stream and waits for the peer's headers, which come before any
-// message. With them gRPC gives up keeping messages for a retry.
-func (d *dialled) open(ctx context.Context) (err error) {
-	defer func() {
-		if err != nil {
-			d.cancel()
-		}
-	}()
-	attached := context.AfterFunc(ctx, d.cancel)
+// open has gRPC take over the connection. It leaves nothing behind when it fails.
+func (d *dialled) open(ctx context.Context, options []rpc.DialOption) (err error) {
+	// The target is not looked up: the connection exists already.
+	if d.cc, err = rpc.NewClient("passthrough:///peer", options...); err != nil {
+		d.conn.link.cut()
+		return err
+	}
+	var life context.Context
+	life, d.cancel = context.WithCancel(context.Background())
+	if err = d.openStream(ctx, life); err != nil {
+		d.cancel()
+		d.conn.link.cut()
+		d.cc.Close()
+	}
+	return err
+}
+
+// openStream opens the stream and waits for the peer's headers, which come before
+// any message. With them gRPC gives up keeping messages for a retry. ctx bounds
+// the opening; the stream lives as long as life.
+func (d *dialled) openStream(ctx, life context.Context) (err error) {
+	detach := context.AfterFunc(ctx, d.cancel)
 	desc := streamDesc(nil)
-	if d.stream, err = d.cc.NewStream(d.ctx, &desc, methodName); err != nil {
+	if d.stream, err = d.cc.NewStream(life, &desc, methodName); err != nil {
 		return err
 	}
 	d.conn.stream = d.stream
 	if head, err := d.stream.Header(); err != nil || head == nil {
-		return errors.Join(err, d.stream.RecvMsg(new(incoming)))
+		return errors.Join(err, d.stream.RecvMsg(new(incoming))) // Header keeps the reason to itself
 	}
-	if !attached() {
-		return context.Cause(ctx)
+	if !detach() {
+		return ctx.Err()
 	}
 	return nil
 }

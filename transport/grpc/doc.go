@@ -1,3 +1,80 @@
 // Package grpc implements package transport over gRPC: each Conn is one
-// bidirectional stream of raw bytes on a connection of its own.
+// bidirectional stream of raw bytes, for the sake of proxies, service meshes and
+// firewalls that pass gRPC and little else. Where speed is what counts, tcp is the
+// better wire.
+//
+// It does not know ranks, what heads mean, or who may connect: package mesh does.
+//
+// # On the wire
+//
+// Method /tutti.Transport/Link, content type application/grpc+tutti, no
+// compression, no proto. The messages of a stream, joined, are a sequence of
+// frames; where a message ends means nothing. Integers are little-endian.
+//
+//	offset  bytes  field
+//	0       1      version, 1
+//	1       1      length of the head, at most 128
+//	2       2      reserved, 0
+//	4       4      ID, uint32
+//	8       8      length of the body, uint64
+//	16      head   opaque here
+//	        body   opaque here
+//
+// The accepting side sends its headers at once; Dial waits for them. The dialling
+// side ends its stream to say that it closes (END_STREAM), the accepting side by
+// the trailers.
+//
+// # How bytes move
+//
+// A Conn has a connection of its own, so that flow control, failure and the
+// bounds on strangers are each a Conn's own, and control never queues behind data.
+//
+// Sending: bodies above 8 KiB are not copied on the way to gRPC's write buffer;
+// they travel in messages of up to 512 KiB, and Done runs when gRPC has released
+// the last of them. Smaller bodies are copied, many into one message when they
+// come faster than gRPC writes, and Done runs at once. Up to 8 messages of a Conn
+// are on their way; in practice gRPC itself holds fewer, since its SendMsg waits
+// while 64 KiB are unwritten.
+//
+// Receiving: gRPC gathers a message in pieces of 16 KiB, and Progress copies them
+// to where Place said. A stream's window is 4 MiB, which gRPC may hold, and 2 MiB
+// more wait for Progress; then the peer waits.
+//
+// gRPC wakes several goroutines for each message, and so it does not pay to poll a
+// Conn of this kind: Arm at once.
+//
+// # Ending
+//
+// A Conn whose connection breaks still delivers what had come. One that is closed
+// lets gRPC write what it has been given, but for no more than 250 ms; so does
+// Transport.Close. gRPC never reconnects.
+//
+// # TLS and proxies
+//
+// TLS is done here, or by the listener; gRPC is told of it, and uses the scheme
+// https. Proxies named by the environment (HTTPS_PROXY) are not used, unlike
+// gRPC's habit: ranks dial ranks. A proxy that ends HTTP/2 itself may stand
+// between two ranks; one that resets streams when it closes them may lose what it
+// had not passed on, and must not limit how long a stream lasts.
+//
+// # Strangers
+//
+// Until Admit a peer may send 32 KiB, all of HTTP/2 included, and bodies of 4 KiB;
+// it has one stream, which it must open within 5 s, and 16 KiB of headers. That
+// costs less than 4 KiB of this package's memory. gRPC itself costs more, measured
+// with silent strangers: 80 KiB of heap, of which 64 KiB are its read buffer, and
+// 30 KiB of stacks for 7 goroutines. The listener's slots bound how many there are.
+//
+// # Cost
+//
+// Medians on a machine with two cores (x86-64 server, 2025) that was busy with other
+// work, both ends in one process, over loopback; "bare" is a gRPC stream with the
+// same codec and settings whose receiver copies each message out once.
+//
+//	go test -run '^$' -bench Bare ./transport/grpc
+//
+// # FIGURES
+//
+// Allocations per frame, both ends together, nearly all of them gRPC's: 5 for
+// 1 KiB, 10 for 64 KiB, 28 for 1 MiB. A test bounds them.
 package grpc

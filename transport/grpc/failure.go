@@ -17,7 +17,14 @@ func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "grpc: " + op, Rank: -1, Err: err}
 }
 
-var errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
+var (
+	// errPeerClosed is a Close at the other end, or the end of its process: a
+	// connection tells no difference.
+	errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
+	// errGivenUp is what is left to say when nobody has said more: the peer broke
+	// the rules of HTTP/2.
+	errGivenUp = errors.New("gRPC has given up the connection")
+)
 
 // linkFailure says how the connection below a stream ended.
 func linkFailure(err error) *fault.Error {

@@ -29,7 +29,9 @@ func appendPreamble(b []byte, f *transport.Frame) []byte {
 }
 
 // A decoder turns the bytes of a stream into calls of a Sink. Where messages
-// begin and end means nothing to it. One goroutine at a time uses it.
+// begin and end means nothing to it. Besides what the Sink gives it, it holds one
+// preamble and one head. One goroutine at a time uses it. After an error it is of
+// no use any more.
 type decoder struct {
 	admitted func() bool // nil or false: bodies are bounded by guestBody
 
@@ -43,7 +45,8 @@ type decoder struct {
 }
 
 // feed takes bytes from b up to the end of one frame, and says how many. whole
-// means that the frame is complete, and Arrived has said so.
+// means that the frame is complete, and Arrived has said so. Otherwise all of b
+// has been taken, and report is to follow at some time.
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
 	if !d.placed {
 		used = d.gather(b)
@@ -77,13 +80,11 @@ func (d *decoder) report(in transport.Sink) {
 	}
 }
 
-// inside reports whether a frame has begun and is not complete.
-func (d *decoder) inside() bool { return d.have > 0 }
-
 // frontSize is the length of preamble and head; the preamble must be in.
 func (d *decoder) frontSize() int { return preambleSize + int(d.front[1]) }
 
-// gather adds bytes of b to the preamble and head, and says how many.
+// gather adds bytes of b to the preamble and head, and says how many. The length
+// of the head is trusted only once check has seen it.
 func (d *decoder) gather(b []byte) int {
 	used := 0
 	if d.have < preambleSize {
@@ -98,7 +99,8 @@ func (d *decoder) gather(b []byte) int {
 	return used
 }
 
-// check judges what is in of the preamble.
+// check judges what is in of the preamble: the version from its first byte on, so
+// that nobody waits for the rest of what is none, the rest when it is whole.
 func (d *decoder) check() *fault.Error {
 	if d.have > 0 && d.front[0] != version {
 		return refusal("a frame of version %d, want %d", d.front[0], version)
@@ -136,7 +138,7 @@ func (d *decoder) place(in transport.Sink) *fault.Error {
 	d.dst = in.Place(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return failure(fault.Misuse, "progress",
-			fmt.Errorf("Place returned %d bytes for a body of %d", len(d.dst), d.header.Size))
+			fmt.Errorf("the Sink placed a body of %d bytes in %d", d.header.Size, len(d.dst)))
 	}
 	return nil
 }

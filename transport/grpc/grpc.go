@@ -51,6 +51,8 @@ type Transport struct {
 	stop     context.CancelFunc
 	work     sync.WaitGroup // one for each Conn, and one for the accepting goroutine
 
+	clientTLS func() (*tls.Config, error) // made once; not to be changed
+
 	mu     sync.Mutex // guards the rest
 	in     net.Listener
 	conns  map[*conn]struct{}
@@ -62,6 +64,7 @@ func New(opts Options) *Transport {
 	t := &Transport{opts: opts, patience: openTime, conns: make(map[*conn]struct{})}
 	t.opts.tune = opts.tune.orDefault()
 	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.clientTLS = sync.OnceValues(func() (*tls.Config, error) { return opts.TLS.Client(t.Proto()) })
 	return t
 }
 

@@ -22,7 +22,7 @@ type host struct {
 	conn   *conn
 	accept func(transport.Conn)
 	leash  atomic.Pointer[leash] // the context of the one stream; nil until it is opened
-	state  atomic.Int32          // waiting until one of the other two has come first
+	state  atomic.Int32          // waiting, until served or missed: whichever is first
 }
 
 const (
@@ -55,8 +55,11 @@ func (t *Transport) host(raw net.Conn, config *tls.Config, accept func(transport
 	late := time.AfterFunc(t.patience, h.late)
 	defer late.Stop()
 	go server.Serve(listenOnce(c.link))
+	// Stop returns when the connection's reader and writer have (Server.removeConn
+	// follows http2Server.HandleStreams, which waits for both).
 	c.wind(server.Stop)
 	h.leave()
+	c.in.rest()
 }
 
 // leave waits for the handler, if it has begun. A stream can pass tap and never
@@ -181,7 +184,8 @@ func (l *leash) pull() {
 
 // reel wakes whoever sleeps in RecvMsg or SendMsg, until the handler has returned.
 // That comes soon, or when the Conn's owner has taken what the inbox has no room
-// for, or has closed the Conn.
+// for, or has closed the Conn. A send that does not wait reaches only a receiver
+// that sleeps in its select, and select sleeps only when nothing is ready.
 func (l *leash) reel() {
 	pause := 20 * time.Microsecond
 	timer := time.NewTimer(pause)

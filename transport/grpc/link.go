@@ -31,11 +31,10 @@ type link struct {
 	raw      net.Conn // what was dialled or accepted
 	lost     func(error)
 
-	over    chan struct{} // closed when the connection is of no use any more
-	closed  chan struct{} // closed when gRPC has called Close
-	onOver  sync.Once
-	onClose sync.Once
-	onCut   sync.Once
+	over   chan struct{} // closed when the connection is of no use any more
+	closed chan struct{} // closed when gRPC has called Close
+
+	onOver, onClose, onCut sync.Once
 
 	admitted atomic.Bool
 	heard    atomic.Int64 // bytes received before admission

@@ -16,12 +16,13 @@ type inbox struct {
 	due atomic.Int32 // messages, plus one at the end; written under mu
 
 	mu    sync.Mutex // guards the rest
-	bell  sync.Cond  // rung for readLoop when there is room
+	bell  sync.Cond  // rung for readLoop when there is room, and for rest
 	msgs  []mem.BufferSlice
 	head  int // of msgs, the first that has not been taken
-	bytes int
+	bytes int // of all messages, and messageCost for each
 	room  int
 	ready func() // armed
+	fires int    // goroutines that run a ready
 	over  bool   // nothing more will be put in
 	gone  bool   // nothing more will be taken out
 }
@@ -29,8 +30,10 @@ type inbox struct {
 // empty reports that Progress would find nothing, not even the end.
 func (b *inbox) empty() bool { return b.due.Load() == 0 }
 
-// put adds a message when there is room; false: nobody will take it. Any message
-// counts for some bytes, so that tiny ones are bounded too.
+// put adds a message when there is room, and waits for that; false: nobody will
+// take it. A message larger than room fits when there is none other. Each counts
+// for some bytes more than it has, so that tiny ones are bounded too. A ready runs
+// here, on readLoop's goroutine: that is one switch of goroutines less.
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
@@ -40,7 +43,7 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 		b.mu.Unlock()
 		return false
 	}
-	if b.head > 0 && len(b.msgs) == cap(b.msgs) {
+	if b.head > 0 && len(b.msgs) == cap(b.msgs) { // move up rather than grow
 		n := copy(b.msgs, b.msgs[b.head:])
 		clear(b.msgs[n:])
 		b.head, b.msgs = 0, b.msgs[:n]
@@ -109,24 +112,47 @@ func (b *inbox) shut() {
 	}
 	b.gone = true
 	b.bell.Broadcast()
-	ready := b.takeReady()
+	b.fire()
 	b.mu.Unlock()
-	if ready != nil {
-		go ready()
-	}
 }
 
 // arm keeps ready for the next event, or runs it when there has been one.
 func (b *inbox) arm(ready func()) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.ready = ready
 	if b.due.Load() > 0 {
-		b.ready = nil
-		go ready()
+		b.fire()
 	}
-	b.mu.Unlock()
 }
 
+// fire runs ready on a goroutine of its own, since whoever is here may hold locks
+// that ready wants. mu is held.
+func (b *inbox) fire() {
+	ready := b.takeReady()
+	if ready == nil {
+		return
+	}
+	b.fires++
+	go func() {
+		ready()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.fires--
+		b.bell.Broadcast()
+	}()
+}
+
+// rest waits until no ready runs on a goroutine of its own.
+func (b *inbox) rest() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.fires > 0 {
+		b.bell.Wait()
+	}
+}
+
+// takeReady disarms. mu is held.
 func (b *inbox) takeReady() func() {
 	ready := b.ready
 	b.ready = nil
@@ -186,7 +212,9 @@ func (c *conn) abort(err *fault.Error) {
 }
 
 // readLoop takes messages from gRPC until the stream ends. Nothing that arrived
-// whole is lost: the inbox ends behind it. After Close it drops what comes.
+// whole is lost: the inbox ends behind it. After Close, the accepting side leaves,
+// which ends the stream; the dialling side drops what comes until the peer has
+// ended it.
 func (c *conn) readLoop() {
 	defer close(c.readEnd)
 	var m incoming
@@ -198,6 +226,9 @@ func (c *conn) readLoop() {
 		}
 		if !c.in.put(m.bufs) {
 			m.bufs.Free()
+			if c.hangUp != nil {
+				break
+			}
 		}
 		m.bufs = nil
 	}

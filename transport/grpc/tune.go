@@ -50,6 +50,10 @@ func (t tuning) orDefault() tuning {
 // most is the largest message.
 func (t tuning) most() int { return t.batch + t.segment + t.copied + 1<<10 }
 
+// dialOptions are gRPC's for one connection that exists already. Windows are
+// static: gRPC's estimate of the bandwidth would cost pings, and starts at 64 KiB.
+// gRPC's habits that need the network or may hold back a stream are off: service
+// configurations, retries, health checks, proxies, going idle.
 func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState) []rpc.DialOption {
 	return []rpc.DialOption{
 		rpc.WithContextDialer(oneConn(c)),
@@ -64,7 +68,6 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 		rpc.WithStaticConnWindowSize(int32(t.window)),
 		rpc.WithWriteBufferSize(t.write),
 		rpc.WithReadBufferSize(t.read),
-		rpc.WithSharedWriteBuffer(true),
 		rpc.WithMaxHeaderListSize(headerList),
 		rpc.WithDefaultCallOptions(
 			rpc.ForceCodecV2(codec{}),
@@ -74,6 +77,7 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 	}
 }
 
+// serverOptions are gRPC's for one accepted connection.
 func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	return []rpc.ServerOption{
 		rpc.Creds(creds{state: state}),
@@ -85,7 +89,6 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 		rpc.StaticConnWindowSize(int32(t.window)),
 		rpc.WriteBufferSize(t.write),
 		rpc.ReadBufferSize(t.read),
-		rpc.SharedWriteBuffer(true),
 		rpc.ConnectionTimeout(openTime),
 		// No pings of ours; those of a proxy are welcome.
 		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),

@@ -16,13 +16,16 @@ import (
 // Put. That is when their bytes have been copied to the connection's write buffer
 // (loopyWriter.processData), or dropped with the stream. Where gRPC drops a stream
 // without release (a connection that fails: loopyWriter.run), settle comes.
+//
+// It is used again after its last release. gRPC reads bufs to release them, one
+// goroutine after the other, so none of them reads on when all are released.
 type message struct {
 	conn  *conn
 	small []byte // capacity above 1 KiB: gRPC does not release smaller buffers
-	large []byte
+	large []byte // of the caller's memory; longer than that, too
 	bufs  mem.BufferSlice
-	space [2]mem.Buffer
-	refs  int              // buffers that gRPC has not released
+	space [2]mem.Buffer    // bufs lies here
+	refs  int              // buffers that gRPC has not released; conn.mu guards it
 	size  int              // bytes in all
 	frame *transport.Frame // whose last piece is large; nil: none's
 }
@@ -30,7 +33,9 @@ type message struct {
 // Get is never called: the pool only takes back.
 func (m *message) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
-// Put is gRPC's release of one buffer. gRPC may hold locks here.
+// Put is gRPC's release of one buffer. gRPC may hold locks here
+// (controlBuffer.finish), so it takes one lock of ours and calls nobody. A release
+// that comes after settle finds nothing to do.
 func (m *message) Put(*[]byte) {
 	c := m.conn
 	c.mu.Lock()
@@ -55,7 +60,8 @@ func (c *conn) landed(m *message) {
 }
 
 // end has f's Done run, on a goroutine of its own: here gRPC may hold locks that
-// Done, by Send, may need. mu is held.
+// Done, by Send, may need. It costs about a microsecond, which only frames above
+// tuning.copied pay. mu is held.
 func (c *conn) end(f *transport.Frame) {
 	e := ending{frame: f}
 	if c.err != nil {
@@ -83,8 +89,9 @@ func (c *conn) runEnded() {
 	c.bell.Broadcast()
 }
 
-// next makes a message of what is queued. It returns the frames that it has
-// copied whole. The caller holds mu and the right to write, which this takes.
+// next makes a message of what is queued, which is not nothing, and takes the
+// right to write. It returns the frames that it has copied whole: their memory is
+// free. mu is held, and nobody else is writing.
 func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
 	m := c.takeIdle()
@@ -202,7 +209,8 @@ func (c *conn) await() (*message, transport.Queue) {
 	}
 }
 
-// settle ends the frames that gRPC has not released, once it no longer runs.
+// settle ends the frames that gRPC has not released, once it no longer runs, and
+// waits until every Done has returned.
 func (c *conn) settle() {
 	c.mu.Lock()
 	var rest transport.Queue
