@@ -32,6 +32,9 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 		return nil, err
 	}
 	o.adopt(job)
+	for _, note := range job.Notes {
+		o.log.Warn("tutti: " + note)
+	}
 	if err := o.check(); err != nil {
 		return nil, err
 	}

@@ -158,6 +158,7 @@ func (c *control) turn() {
 		}
 	}
 	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
+	c.m.links.checkStall(c.m.cfg.Stall)
 }
 
 // end closes every link.

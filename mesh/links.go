@@ -27,6 +27,7 @@ type links struct {
 
 	ticking atomic.Bool   // the ticker is awake, and will look at every link again
 	kick    chan struct{} // wakes the ticker; holds one
+	checked time.Time     // for stalls; the control goroutine's
 }
 
 func (ls *links) init(m *Mesh) {
@@ -127,12 +128,20 @@ type unsender interface {
 	Unsent() (bytes int, since time.Time)
 }
 
-// checkStall fails links whose wire has refused bytes for the stall limit. The
-// control goroutine calls it now and then.
-func (ls *links) checkStall(now time.Time, limit time.Duration) {
+// stallEvery is how often the data Conns are asked whether they stall.
+const stallEvery = time.Second
+
+// checkStall fails links whose wire has refused bytes for longer than limit. The
+// control goroutine calls it in each of its turns.
+func (ls *links) checkStall(limit time.Duration) {
+	now := time.Now()
+	if now.Sub(ls.checked) < stallEvery {
+		return
+	}
+	ls.checked = now
 	for _, l := range ls.peer {
 		c, ok := l.Conn().(unsender)
-		if !ok {
+		if !ok || l.ended.Load() {
 			continue
 		}
 		if n, since := c.Unsent(); n > 0 && now.Sub(since) > limit {
