@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -25,6 +26,36 @@ type admitter interface{ Admit() }
 // cannot do so by itself once its descriptor has been taken over.
 type binder interface{ Bind(end func() error) }
 
+// A recall is what a binder is given: it ends a connection before and after that
+// has become a Conn.
+type recall struct {
+	mu     sync.Mutex // guards what follows
+	called bool
+	conn   transport.Conn
+}
+
+func (r *recall) end() error {
+	r.mu.Lock()
+	r.called = true
+	c := r.conn
+	r.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	return c.Close()
+}
+
+// attach tells which Conn the connection has become, and ends it if it is too late.
+func (r *recall) attach(c transport.Conn) {
+	r.mu.Lock()
+	r.conn = c
+	late := r.called
+	r.mu.Unlock()
+	if late {
+		c.Close()
+	}
+}
+
 // An entrant is a connection on its way to becoming a Conn.
 type entrant struct {
 	nc       net.Conn
@@ -43,7 +74,8 @@ type entrant struct {
 //	Peeked() []byte      // the bytes that were read
 //	NetConn() net.Conn   // the connection itself: *net.TCPConn, or *tls.Conn when TLS is done
 //
-// The accepted Conn's Admit and Close are passed on to what in yielded.
+// The accepted Conn's Admit and Close are passed on to what in yielded. If that
+// has a method Bind(func() error), it is given what ends the Conn.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("no listener, or nobody to accept"))
@@ -83,12 +115,7 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 		switch {
 		case err == nil:
 			pause = minPause
-			if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
-				if b, ok := nc.(binder); ok {
-					b.Bind(c.Close)
-				}
-				accept(c)
-			}
+			t.welcome(nc, cfg, accept)
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -99,6 +126,23 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 		case <-time.After(pause):
 			pause = min(2*pause, maxPause)
 		}
+	}
+}
+
+// welcome makes a Conn of an accepted connection.
+func (t *Transport) welcome(nc net.Conn, cfg *tls.Config, accept func(transport.Conn)) {
+	b, ok := nc.(binder)
+	if !ok {
+		if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
+			accept(c)
+		}
+		return
+	}
+	var r recall
+	b.Bind(r.end)
+	if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
+		r.attach(c)
+		accept(c)
 	}
 }
 

@@ -177,12 +177,18 @@ type visitor struct {
 	first    []byte
 	admitted *atomic.Int32
 	closed   *atomic.Int32
+	bind     func(end func() error)
 }
 
 func (v visitor) Peeked() []byte    { return v.first }
 func (v visitor) NetConn() net.Conn { return v.Conn }
 func (v visitor) Admit()            { v.admitted.Add(1) }
-func (v visitor) Close() error      { v.closed.Add(1); return v.Conn.Close() }
+func (v visitor) Bind(end func() error) {
+	if v.bind != nil {
+		v.bind(end)
+	}
+}
+func (v visitor) Close() error { v.closed.Add(1); return v.Conn.Close() }
 
 // A front reads some bytes of each connection, and has done TLS if told to.
 type front struct {
@@ -190,6 +196,7 @@ type front struct {
 	peek             int
 	tls              *tls.Config
 	admitted, closed atomic.Int32
+	bind             func(end func() error)
 }
 
 func (f *front) Accept() (net.Conn, error) {
@@ -204,7 +211,7 @@ func (f *front) Accept() (net.Conn, error) {
 	if _, err := io.ReadFull(nc, first); err != nil {
 		return nil, err
 	}
-	return visitor{nc, first, &f.admitted, &f.closed}, nil
+	return visitor{nc, first, &f.admitted, &f.closed, f.bind}, nil
 }
 
 func TestFrontMayHaveReadTheFirstBytes(t *testing.T) {
@@ -251,6 +258,38 @@ func checkFront(t *testing.T, f *front, o Options) {
 	if f.admitted.Load() != 1 || f.closed.Load() != 1 {
 		t.Errorf("%d bytes read: the front heard of %d Admits and %d Closes, want 1 and 1",
 			f.peek, f.admitted.Load(), f.closed.Load())
+	}
+}
+
+// A front may give up a peer at any time: before its connection has become a
+// Conn, or when it has.
+func TestFrontMayEndWhatItYielded(t *testing.T) {
+	leak.Check(t)
+	ends := make(chan func() error, 1)
+	for name, bind := range map[string]func(end func() error){
+		"at once": func(end func() error) { end(); ends <- end },
+		"later":   func(end func() error) { ends <- end },
+	} {
+		f := &front{Listener: listen(t), bind: bind}
+		tr := New(Options{})
+		conns := make(chan transport.Conn, 1)
+		addr, err := tr.Serve(f, func(c transport.Conn) { conns <- c })
+		if err != nil {
+			t.Fatal(err)
+		}
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := receive(t, conns)
+		if end := receive(t, ends); name == "later" {
+			end()
+		}
+		if err := untilError(t, c, new(store)); !errors.Is(err, fault.Closed) {
+			t.Errorf("%s: got %v, want %v", name, err, fault.Closed)
+		}
+		nc.Close()
+		tr.Close()
 	}
 }
 

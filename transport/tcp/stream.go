@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -38,7 +37,7 @@ type stream struct {
 	t       *Transport
 	entrant entrant
 	nc      net.Conn
-	wire    net.Conn // below TLS; nc without it
+	wire    net.Conn // below TLS and all else; nc where nothing is
 	first   firstError
 	guest   atomic.Bool
 	closed  atomic.Bool
@@ -59,10 +58,7 @@ type stream struct {
 
 // newStream starts the goroutines. It closes e on failure.
 func (t *Transport) newStream(e entrant) (transport.Conn, error) {
-	c := &stream{t: t, entrant: e, nc: e.nc, wire: e.nc, bell: make(chan struct{}, 1), done: make(chan struct{})}
-	if tc, ok := e.nc.(*tls.Conn); ok {
-		c.wire = tc.NetConn()
-	}
+	c := &stream{t: t, entrant: e, nc: e.nc, wire: innermost(e.nc), bell: make(chan struct{}, 1), done: make(chan struct{})}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames
 	ring := streamRing
@@ -84,6 +80,18 @@ func (t *Transport) newStream(e entrant) (transport.Conn, error) {
 		c.letGo()
 	}()
 	return c, nil
+}
+
+// innermost is the connection below TLS, or below whatever else says what it
+// stands on.
+func innermost(nc net.Conn) net.Conn {
+	for {
+		outer, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nc
+		}
+		nc = outer.NetConn()
+	}
 }
 
 // Admit lifts the limits of a peer that has proven nothing; see raw.Admit for
