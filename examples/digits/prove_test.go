@@ -11,7 +11,7 @@ import (
 
 // brief are settings for tests: a batch that few team sizes divide, and a last
 // one that is smaller.
-var brief = settings{epochs: 5, batch: 50, rate: 0.2, momentum: 0.9, seed: 1}
+var brief = settings{epochs: 3, batch: 50, rate: 0.2, momentum: 0.9, seed: 1}
 
 // trainingSet returns the rows to train on.
 func trainingSet(t *testing.T) set {

@@ -18,7 +18,7 @@ func TestRunOnFourRanksLearnsDrawsAndProves(t *testing.T) {
 	var screen, lines bytes.Buffer // rank 0's
 	errs := together(t, 4, func(ctx context.Context, tm team) error {
 		o := defaults
-		o.out = out
+		o.epochs, o.out = 15, out
 		if tm.rank == 0 {
 			return run(ctx, tm, o, &screen, &lines)
 		}
