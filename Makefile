@@ -53,7 +53,7 @@ race: ## the same under the race detector (at most 15 minutes on 2 cores)
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(PKGS)
 
 .PHONY: lint
-lint: lint-fmt lint-vet lint-static lint-imports lint-paths ## gofmt, vet for all platforms, staticcheck, import policy, stray paths
+lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs
 
 .PHONY: lint-fmt
 lint-fmt:
@@ -112,6 +112,15 @@ soak: ## the long tests: full matrices, hours of faults (up to 2 hours)
 .PHONY: bench
 bench: ## run every benchmark once
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m $(TESTFLAGS) $(PKGS)
+
+.PHONY: docs
+docs: ## write docs/wire.md and docs/algorithms.md anew from the code
+	$(GO) run ./tools/wiredoc docs/wire.md
+	$(GO) generate ./collective
+
+.PHONY: lint-docs
+lint-docs:
+	$(GO) run ./tools/wiredoc -check docs/wire.md
 
 .PHONY: plots
 plots: build ## draw the pictures in docs/ anew, on this machine
