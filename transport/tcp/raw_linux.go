@@ -26,7 +26,8 @@ const (
 	// A frame is expected to be like the one before it. After a body of at least
 	// longBody bytes, no more than readAhead is read of the next frame before its
 	// body's place is known: its prefix surely, and little that must be copied.
-	longBody  = 8 << 10
+	// Below that, a copy costs less than another read.
+	longBody  = 24 << 10
 	readAhead = 1 << 10
 )
 
