@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -27,6 +28,10 @@ func (l lane) String() string {
 
 // farewellTime is how long a last word may take to be heard.
 const farewellTime = time.Second
+
+// frontFirst is how much longer a handshake may take than the front allows: so it
+// is the front that ends it, which knows when the connection came.
+const frontFirst = time.Second
 
 // dialLane opens a Conn to rank and proves who we are. It tries once, for at most
 // strangerTime after the wire is up. A peer that turns us down gets fault.Refused,
@@ -120,7 +125,11 @@ func (m *Mesh) accept(c transport.Conn) {
 
 // receive is the accepting side's handshake, and what follows from it.
 func (m *Mesh) receive(c transport.Conn) {
-	ctx, cancel := context.WithTimeout(m.ctx, strangerTime)
+	limit := strangerTime
+	if _, guest := c.(transport.Guest); guest && m.front != nil {
+		limit += frontFirst
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, limit)
 	defer cancel()
 	t := newTalk(c)
 	h, err := m.id.accept(ctx, t)
@@ -131,7 +140,7 @@ func (m *Mesh) receive(c transport.Conn) {
 		}
 	}
 	if err != nil {
-		m.logRefused(c, h, err)
+		m.logRefused(c, err)
 		c.Close()
 		return
 	}
@@ -199,22 +208,25 @@ func (m *Mesh) standing(rank int) *refusal {
 
 // logRefused writes the one line about a connection that was not taken, unless it
 // says nothing to anybody, or the front has written it.
-func (m *Mesh) logRefused(c transport.Conn, h hello, err error) {
+func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
 	_, guest := c.(transport.Guest)
+	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
+	from := any("a stranger")
+	if r, ok := c.(interface{ RemoteAddr() net.Addr }); ok {
+		from = r.RemoteAddr()
+	}
 	switch {
-	case m.ctx.Err() != nil:
-		return
+	case m.ctx.Err() != nil || guest && ended && no == nil:
+		return // we close, or the front has closed it and said so
 	case errors.Is(err, io.EOF):
-		m.log.Debug("a connection left before it was admitted", "err", err)
+		m.log.Debug("a connection left before it was admitted", "from", from)
 		return
 	case errors.As(err, &no) && (no.reason == reasonDuplicate || no.reason == reasonGone):
-		m.log.Debug("a connection refused", "because", no.text)
-		return
-	case no == nil && guest && m.front != nil && m.front.hasJustExpired():
+		m.log.Debug("a connection refused", "from", from, "because", no.text)
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("it has not proven who it is within %v", strangerTime)
+		err = errUnproven
 	}
-	m.log.Warn("a connection refused", "lane", h.lane, "because", err)
+	m.log.Warn("a connection refused", "from", from, "because", err)
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tutti-go/tutti/transport"
@@ -23,6 +22,8 @@ const (
 	peekLeast     = 4  // bytes that transport.Greeter.Prefix wants
 	tlsRecord     = 0x16
 )
+
+var errUnproven = fmt.Errorf("it has not proven who it is within %v", strangerTime)
 
 // A front is this process's one listener. It looks at the first bytes of every
 // connection and hands those that are the transport's on to it, as guests.
@@ -40,7 +41,6 @@ type front struct {
 	closed  bool
 	dropped int       // connections closed for want of a slot, not logged yet
 	logged  time.Time // when that was logged last
-	expired time.Time // when a guest's time was up last
 }
 
 // openFront starts accepting on ln. Close ends it and closes ln.
@@ -176,7 +176,7 @@ func (f *front) recognise(g *guest) error {
 	g.rest = g.peeked
 	switch secure := n > 0 && buf[0] == tlsRecord; {
 	case isTimeout(err):
-		return fmt.Errorf("it said nothing for %v", strangerTime)
+		return errUnproven
 	case err != nil:
 		return fmt.Errorf("it left after %d bytes: %w", n, err)
 	case f.tls == nil && secure:
@@ -208,14 +208,6 @@ func (f *front) secure(g *guest) error {
 	}
 	g.within = tc
 	return nil
-}
-
-// hasJustExpired reports whether the last refusal was for want of time, and so has
-// its line in the log.
-func (f *front) hasJustExpired() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.expired.IsZero() && time.Since(f.expired) < 200*time.Millisecond
 }
 
 // refuse closes a guest and says why, in one line.
@@ -264,7 +256,7 @@ type guest struct {
 	within   *tls.Conn // TLS over Conn; nil without
 	deadline time.Time
 	timer    *time.Timer
-	bound    atomic.Pointer[func() error]
+	bound    func() error // guarded by front.mu
 	peeked   []byte
 	rest     []byte // of peeked, for Read; one reader at a time, as ever
 }
@@ -304,21 +296,23 @@ func (g *guest) end() bool {
 	return held
 }
 
-// Bind names what ends the connection when the transport has taken it over from
-// NetConn; it may be called once, before Accept's caller does anything else.
-func (g *guest) Bind(end func() error) { g.bound.Store(&end) }
+// Bind names what ends the connection if the transport takes it over: its
+// descriptor may be another one then, and Close alone would end nothing.
+func (g *guest) Bind(end func() error) {
+	g.front.mu.Lock()
+	defer g.front.mu.Unlock()
+	g.bound = end
+}
 
 // expire ends a guest that has not been admitted in time.
 func (g *guest) expire() {
 	g.front.mu.Lock()
-	g.front.expired = time.Now()
+	end := g.bound
 	g.front.mu.Unlock()
-	defer func() {
-		if end := g.bound.Load(); end != nil {
-			(*end)()
-		}
-	}()
-	g.front.refuse(g, fmt.Sprintf("it has not proven who it is within %v", strangerTime))
+	g.front.refuse(g, errUnproven.Error())
+	if end != nil {
+		end()
+	}
 }
 
 func (g *guest) Read(b []byte) (int, error) {

@@ -411,7 +411,7 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 // TestSurvivorsAgreeOnTheFirstVerdict runs random deaths and cuts. Nobody may be
 // left without a verdict, and nobody may hear another one first.
 func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
-	runs := uint64(600)
+	runs := uint64(400)
 	if os.Getenv("TUTTI_SOAK") != "" {
 		runs = 20_000
 	}

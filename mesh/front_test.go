@@ -1,0 +1,460 @@
+package mesh
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// listen opens a listener on the loopback.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// wired is a job of n ranks over tcp in this process.
+type wired struct {
+	*rig
+	addrs []string
+}
+
+func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wired {
+	t.Helper()
+	w := &wired{rig: newRig(t, n)}
+	lns := make([]net.Listener, n)
+	for i := range lns {
+		lns[i] = listen(t)
+		w.addrs = append(w.addrs, lns[i].Addr().String())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	w.start(ctx, upTo(n), func(i int, cfg *Config) {
+		cfg.Transport, cfg.Listener, cfg.Root = tcp.New(tcp.Options{}), lns[i], w.addrs[0]
+		if tweak != nil {
+			tweak(i, cfg)
+		}
+	})
+	for i, err := range w.errs {
+		if err != nil {
+			t.Fatalf("rank %d: %v", i, err)
+		}
+	}
+	return w
+}
+
+// knock opens a connection as a stranger does.
+func knock(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	return nc
+}
+
+// closedAfter is how long a connection stays open, and what was said on it.
+func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
+	t.Helper()
+	start := time.Now()
+	nc.SetReadDeadline(start.Add(10 * time.Second))
+	said, err := io.ReadAll(nc)
+	if isTimeout(err) {
+		t.Error("the connection stays open")
+	}
+	return time.Since(start), string(said)
+}
+
+// slots is how many guests a rank has.
+func (m *Mesh) slots() int {
+	m.front.mu.Lock()
+	defer m.front.mu.Unlock()
+	return len(m.front.guests)
+}
+
+// eventually asks until ok, for at most 10 s.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+// tcpMagic opens a connection of package tcp.
+func tcpMagic(t *testing.T) string {
+	t.Helper()
+	ln := listen(t)
+	defer ln.Close()
+	tr := tcp.New(tcp.Options{})
+	defer tr.Close()
+	if _, err := tr.Dial(t.Context(), ln.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	first := make([]byte, 4)
+	if _, err := io.ReadFull(nc, first); err != nil {
+		t.Fatal(err)
+	}
+	return string(first)
+}
+
+func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 3, nil)
+	defer w.close()
+	ours := tcpMagic(t)
+	junk := make([]byte, 3000)
+	rand.Read(junk)
+	copy(junk, "\x00\x01\x02\x03")
+	for _, tc := range []struct{ name, bytes, because string }{
+		{"random bytes", string(junk), "none of ours"},
+		{"HTTP", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "none of ours"},
+		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "none of ours"},
+		{"TLS", "\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
+		{"our first bytes, then junk", ours + strings.Repeat("\xff", 3000), ""},
+	} {
+		before := len(w.logs.all())
+		nc := knock(t, w.addrs[1])
+		io.WriteString(nc, tc.bytes)
+		if took, _ := closedAfter(t, nc); took > time.Second {
+			t.Errorf("%s: closed after %v", tc.name, took)
+		}
+		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
+		time.Sleep(50 * time.Millisecond) // for lines that are one too many
+		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], tc.because) {
+			t.Errorf("%s: logged %q, want one line with %q", tc.name, got, tc.because)
+		}
+	}
+	w.healthy()
+	before := len(w.logs.all())
+	var slow sync.WaitGroup
+	for _, bytes := range []string{"", "abc", ours, ours + "\x48\x00\x00"} {
+		nc := knock(t, w.addrs[1])
+		io.WriteString(nc, bytes)
+		slow.Go(func() {
+			if took, _ := closedAfter(t, nc); took < 4*time.Second || took > 6*time.Second {
+				t.Errorf("a connection that says %q and no more is closed after %v, want 5s", bytes, took)
+			}
+		})
+	}
+	slow.Wait()
+	time.Sleep(50 * time.Millisecond)
+	got := w.logs.all()[before:]
+	for _, line := range got {
+		if !strings.Contains(line, "not proven") {
+			t.Errorf("logged %q", line)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("4 silent strangers have %d lines", len(got))
+	}
+	eventually(t, "no slot is taken", func() bool { return w.meshes[1].slots() == 0 })
+	w.healthy()
+}
+
+// healthy checks that the job goes on: floods pass, nobody is blamed.
+func (w *wired) healthy() {
+	w.t.Helper()
+	before := make([]int, len(w.ears))
+	for i, ear := range w.ears {
+		before[i] = len(ear.heard())
+		if e, _ := ear.first(); e != nil {
+			w.t.Errorf("rank %d hears %v", i, e)
+		}
+	}
+	w.meshes[0].Flood(1, []byte("still here"))
+	for i := 1; i < len(w.ears); i++ {
+		for end := time.Now().Add(5 * time.Second); len(w.ears[i].heard()) == before[i]; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				w.t.Fatalf("rank %d does not hear a flood", i)
+			}
+		}
+	}
+}
+
+func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 2, nil)
+	defer w.close()
+	for what, tweak := range map[string]func(*Config){
+		"job: ":        func(c *Config) { c.Job = "other" },
+		"secret: ":     func(c *Config) { c.Secret = []byte("wrong") },
+		"world size: ": func(c *Config) { c.Size = 3 },
+	} {
+		before := len(w.logs.all())
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		cfg := w.config(1)
+		cfg.Listener, cfg.Root = listen(t), w.addrs[0]
+		cfg.Transport = tcp.New(tcp.Options{})
+		tweak(&cfg)
+		_, err := Start(ctx, cfg)
+		cancel()
+		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%sgot %v", what, err)
+		}
+		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
+		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], what) {
+			t.Errorf("%slogged %q", what, got)
+		}
+	}
+	w.healthy()
+}
+
+func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 2, nil)
+	defer w.close()
+	ours := tcpMagic(t)
+	var crowd []net.Conn
+	for i := range strangerSlots {
+		nc := knock(t, w.addrs[0])
+		if i%2 == 0 {
+			io.WriteString(nc, ours)
+		}
+		crowd = append(crowd, nc)
+	}
+	eventually(t, "64 slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
+	for range 20 {
+		if took, _ := closedAfter(t, knock(t, w.addrs[0])); took > time.Second {
+			t.Errorf("a connection without a slot is closed after %v", took)
+		}
+	}
+	lines := 0
+	for _, l := range w.logs.all() {
+		if strings.Contains(l, "too many") {
+			lines++
+		}
+	}
+	if lines < 1 || lines > 3 {
+		t.Errorf("%d lines about 20 connections without a slot, want about one a second", lines)
+	}
+	w.healthy()
+	crowd[0].Close()
+	crowd[1].Close()
+	eventually(t, "two slots are free", func() bool { return w.meshes[0].slots() == strangerSlots-2 })
+	for _, nc := range crowd[2:] {
+		nc.Close()
+	}
+	eventually(t, "all slots are free", func() bool { return w.meshes[0].slots() == 0 })
+	w.healthy()
+}
+
+func TestKillOverTCPIsReported(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{2, 4} {
+		for victim := range n {
+			wires := make([]*tcp.Transport, n)
+			w := startWired(t, n, func(i int, cfg *Config) { wires[i] = cfg.Transport.(*tcp.Transport) })
+			start := time.Now()
+			wires[victim].Close()
+			for _, i := range without(n, victim) {
+				eventually(t, "a verdict", func() bool { e, _ := w.ears[i].first(); return e != nil })
+				if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second {
+					t.Errorf("%d ranks, %d killed: rank %d hears %v after %v", n, victim, i, e, when.Sub(start))
+				}
+			}
+			w.close()
+		}
+	}
+}
+
+func TestCloseOverTCPIsNoLoss(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 4, nil)
+	var work sync.WaitGroup
+	for _, m := range w.meshes {
+		work.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	for i, ear := range w.ears {
+		if e, _ := ear.first(); e != nil {
+			t.Errorf("rank %d hears %v", i, e)
+		}
+	}
+	if got := w.logs.all(); len(got) != 0 {
+		t.Errorf("logged %q", got)
+	}
+}
+
+// certificate makes a certificate for the loopback, and the pool that trusts it.
+func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+func TestTLSOnTheFront(t *testing.T) {
+	leak.Check(t)
+	cert, pool := certificate(t)
+	client := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}
+	w := startWired(t, 3, func(_ int, cfg *Config) {
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+		cfg.Transport = tcp.New(tcp.Options{TLS: &tcp.TLS{Config: client}})
+	})
+	defer w.close()
+	w.healthy()
+	for name, tc := range map[string]struct {
+		open    func(nc net.Conn)
+		because string
+	}{
+		"in clear":  {func(nc net.Conn) { io.WriteString(nc, tcpMagic(t)) }, "does not speak TLS"},
+		"bad hello": {func(nc net.Conn) { io.WriteString(nc, "\x16\x03\x01\x00\x05hello") }, "TLS: "},
+		"other protocol": {func(nc net.Conn) {
+			tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}}).Handshake()
+		}, "TLS: "},
+		"no protocol": {func(nc net.Conn) { tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}).Handshake() }, "asks for the protocol"},
+	} {
+		before := len(w.logs.all())
+		nc := knock(t, w.addrs[2])
+		tc.open(nc)
+		if took, _ := closedAfter(t, nc); took > 2*time.Second {
+			t.Errorf("%s: closed after %v", name, took)
+		}
+		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
+		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], tc.because) {
+			t.Errorf("%s: logged %q, want one line with %q", name, got, tc.because)
+		}
+	}
+	w.healthy()
+}
+
+// bare is a stream transport that is no Greeter: every connection is its own.
+type bare struct {
+	transport.Transport
+	in     net.Listener
+	admits chan net.Conn
+}
+
+func (b *bare) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	b.in = in
+	return in.Addr().String(), nil
+}
+
+func TestAGuestReadsAsIfNobodyHadLookedAtIt(t *testing.T) {
+	leak.Check(t)
+	ln := listen(t)
+	var logs lines
+	f := openFront(ln, &bare{}, nil, logs.logger())
+	defer f.Close()
+	door := f.door(ln.Addr())
+	nc := knock(t, ln.Addr().String())
+	io.WriteString(nc, "hello, world")
+	accepted, err := door.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := accepted.(*guest)
+	if !strings.HasPrefix("hello, world", string(g.Peeked())) || len(g.Peeked()) < peekLeast {
+		t.Errorf("peeked %q", g.Peeked())
+	}
+	if _, ok := g.NetConn().(*net.TCPConn); !ok {
+		t.Errorf("NetConn is a %T", g.NetConn())
+	}
+	got := make([]byte, 12)
+	if _, err := io.ReadFull(g, got); err != nil || string(got) != "hello, world" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	g.Admit()
+	g.Admit()
+	if len(f.guests) != 0 {
+		t.Error("an admitted guest holds a slot")
+	}
+	fmt.Fprint(g, "and back")
+	g.Close()
+	if _, said := closedAfter(t, nc); said != "and back" {
+		t.Errorf("said %q", said)
+	}
+	f.Close()
+	if _, err := door.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close, Accept returns %v", err)
+	}
+}
+
+func TestClosingTheFrontEndsItsGuests(t *testing.T) {
+	leak.Check(t)
+	ln := listen(t)
+	var logs lines
+	f := openFront(ln, &bare{}, nil, logs.logger())
+	silent, waiting := knock(t, ln.Addr().String()), knock(t, ln.Addr().String())
+	io.WriteString(waiting, "nobody accepts this")
+	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.guests) == 2 })
+	f.Close()
+	for _, nc := range []net.Conn{silent, waiting} {
+		if took, _ := closedAfter(t, nc); took > time.Second {
+			t.Errorf("closed after %v", took)
+		}
+	}
+	if got := logs.all(); len(got) != 0 {
+		t.Errorf("logged %q", got)
+	}
+}
+
+func TestAnUnspecifiedAddressBecomesTheOneThatLeadsToTheRoot(t *testing.T) {
+	for _, tc := range []struct{ addr, root, want string }{
+		{"0.0.0.0:7", "127.0.0.1:9", "127.0.0.1:7"},
+		{"[::]:7", "127.0.0.1:9", "127.0.0.1:7"},
+		{"127.0.0.2:7", "127.0.0.1:9", "127.0.0.2:7"},
+		{"0.0.0.0:7", "hub/0", "0.0.0.0:7"},
+		{"0.0.0.0:7", "", "0.0.0.0:7"},
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", tc.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := outward(t.Context(), addr, tc.root).String(); got != tc.want {
+			t.Errorf("%s towards %q is %s, want %s", tc.addr, tc.root, got, tc.want)
+		}
+	}
+}
