@@ -358,7 +358,11 @@ func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 }
 
 func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
-	for n := 1; n <= 9; n++ {
+	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if underRace() {
+		ranks = []int{2, 5} // the detector takes fifteen times as long, and larger teams race no more
+	}
+	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
 			tm := newTeam(t, n, 0)
 			everyAlgorithm(func(a Algorithm) {
