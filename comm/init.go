@@ -3,7 +3,6 @@ package comm
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 
 	"github.com/tutti-go/tutti/bootstrap"
@@ -14,6 +13,7 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/auto"
+	"github.com/tutti-go/tutti/transport/memory"
 )
 
 // Init makes this process a rank of its job and returns the communicator of all
@@ -42,17 +42,26 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	var l net.Listener
-	if job.Size > 1 {
-		if l, err = job.Listen(ctx); err != nil {
-			t.Close()
-			return nil, err
-		}
+	if job.Size == 1 {
+		t.Close()
+		return alone(ctx, o, job)
+	}
+	l, err := job.Listen(ctx)
+	if err != nil {
+		t.Close()
+		return nil, err
 	}
 	return start(ctx, o, t, mesh.Config{
 		Rank: job.Rank, Size: job.Size, Job: job.Name, Incarnation: job.Incarnation, Secret: job.Secret,
 		Listener: l, Root: job.Root, Peers: job.Peers, Host: job.Host,
 	})
+}
+
+// alone makes a job of one rank. Nobody will dial it, so it needs no wire: a
+// message to oneself never leaves the table.
+func alone(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
+	hub := memory.New()
+	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
 }
 
 // adopt takes settings from the environment where the program gave none.

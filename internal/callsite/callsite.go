@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"path"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -113,7 +114,24 @@ func firstOutside(lines []string) string {
 
 // standard reports whether a file is Go's own: a rank that sleeps is where it
 // called Sleep.
-func standard(file string) bool { return strings.HasPrefix(file, runtime.GOROOT()+"/src/") }
+func standard(file string) bool {
+	home, known := goHome()
+	if !known || home == "" { // built with -trimpath: Go's own have no domain in front
+		first, _, _ := strings.Cut(file, "/")
+		return !strings.Contains(first, ".") && !path.IsAbs(file)
+	}
+	return strings.HasPrefix(file, home)
+}
+
+// goHome is the folder of the standard library as this program's build saw it.
+func goHome() (string, bool) {
+	f := runtime.FuncForPC(reflect.ValueOf(strings.Cut).Pointer())
+	if f == nil {
+		return "", false
+	}
+	file, _ := f.FileLine(f.Entry())
+	return strings.CutSuffix(file, "strings/strings.go")
+}
 
 func cutLast(s, sep string) (before, after string, ok bool) {
 	i := strings.LastIndex(s, sep)

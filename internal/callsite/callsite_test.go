@@ -1,0 +1,50 @@
+package callsite
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestASiteIsThePlaceOfTheCaller(t *testing.T) {
+	here := func() Site { return Here(0) }
+	if got := here().String(); !strings.HasPrefix(got, "callsite_test.go:") {
+		t.Errorf("got %q, want this file", got)
+	}
+	if got := (Site{}).String(); got != "" {
+		t.Errorf("the zero Site is at %q", got)
+	}
+}
+
+func TestNowFindsAGoroutineBelowTheStandardLibrary(t *testing.T) {
+	id := make(chan uint64)
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		id <- Goroutine()
+		select { // parked in the runtime, called from this line
+		case <-stop:
+		case <-time.After(time.Hour):
+		}
+	}()
+	g := <-id
+	if got := Now(g); !strings.HasPrefix(got, "callsite_test.go:") {
+		t.Errorf("got %q, want this file", got)
+	}
+	close(stop)
+	<-done
+	if got := Now(g); got != "" {
+		t.Errorf("a goroutine that has ended is at %q", got)
+	}
+}
+
+func TestTheStandardLibraryIsKnown(t *testing.T) {
+	home, ok := goHome()
+	if !ok || !standard(home+"time/sleep.go") {
+		t.Errorf("time/sleep.go below %q is not standard", home)
+	}
+	if home != "" && standard("/somewhere/else/time/sleep.go") {
+		t.Error("a stranger's file is standard")
+	}
+}
