@@ -1,0 +1,79 @@
+// Command tuttibench times one operation over a sweep of sizes, verifies every
+// result, and prints a line per size:
+//
+//	tuttirun -np 4 tuttibench -op allreduce -transport tcp -format csv
+//
+// # What is timed
+//
+// Each iteration starts with a barrier. Every rank times its own call, and the
+// slowest one counts, as the operation is over only then. After three
+// iterations that do not count, the ranks repeat this until the times add up to
+// -time and five iterations are done, or 20,000. Operations run out of place
+// unless -inplace is given; broadcast has one buffer only.
+// Peers that are timed in the same way can be set beside these figures.
+//
+// A pingpong is the round trip between ranks 0 and 1; other ranks look on.
+// For allgather, reduce_scatter and alltoall, elements are rounded down to a
+// multiple of the ranks, at least one each, and bytes is that whole vector.
+// A barrier moves nothing; its one line stands under -min.
+//
+// # What the columns say
+//
+//	op, transport      the operation; the wire that was really taken
+//	algorithm          the one that the job's table chose for this size, or - for none
+//	ranks, dtype       how many ranks; what the vector is made of
+//	bytes              of the whole vector
+//	iterations         that count
+//	median_us, min_us  of the slowest ranks' times, in microseconds
+//	p99_us             99 of 100 iterations took at most this
+//	algbw_MBps         bytes over the median time, in 10^6 bytes per second
+//	busbw_MBps         what each rank's link carried one way, if the algorithm is as
+//	                   thrifty as can be: algbw times 2(n-1)/n for allreduce; times
+//	                   (n-1)/n for allgather, reduce_scatter and alltoall; times 2
+//	                   for pingpong (two ways, one after the other); as it is for
+//	                   broadcast. See nccl-tests, doc/PERFORMANCE.md
+//	allocs_per_op      heap allocations of rank 0's process per iteration, of its
+//	                   barrier and its search for the slowest rank, too
+//	wrong              elements that differ from what they must be, on all ranks
+//	                   together, in the last timed run and in one more after it
+//
+// Rank 0 prints; lines that begin with # are comments. The exit code is not 0
+// when anything was wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+func main() {
+	err := run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "tuttibench:", err)
+		os.Exit(1)
+	}
+}
+
+// run is this process's part in the benchmark, from its arguments to Close.
+func run(ctx context.Context, args []string, out, usage io.Writer) error {
+	o, err := parseFlags(args, usage)
+	if err != nil {
+		return err
+	}
+	if o.local > 0 {
+		return comm.Local(o.local, func(ctx context.Context, c *comm.Comm) error {
+			return sweep(ctx, c, o, out)
+		}, o.comm()...)
+	}
+	c, err := comm.Init(ctx, o.comm()...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(sweep(ctx, c, o, out), c.Close(ctx))
+}

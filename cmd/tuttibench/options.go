@@ -1,0 +1,145 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// options are what the command line says; equal on all ranks.
+type options struct {
+	op        string
+	transport string // "": as the environment says
+	algorithm string // "": as the table says
+	dtype     tensor.DType
+	inplace   bool
+	min, max  size
+	factor    int
+	time      time.Duration // that the iterations of one size add up to
+	format    string
+	plot      string // "": none
+	local     int    // ranks within this process; 0: this process is one rank
+}
+
+// opNames are the operations, as -op takes them.
+var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "pingpong", "barrier"}
+
+// parseFlags reads the command line, and refuses what makes no sense.
+func parseFlags(args []string, usage io.Writer) (options, error) {
+	o := options{min: 4, max: 64 << 20}
+	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", "))
+	flags.StringVar(&o.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
+	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")
+	dtype := flags.String("dtype", "float32", "element `type`: "+strings.Join(dtypeNames(), ", "))
+	flags.BoolVar(&o.inplace, "inplace", false, "let the result replace the input")
+	flags.Var(&o.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
+	flags.Var(&o.max, "max", "largest vector in `bytes`")
+	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")
+	flags.DurationVar(&o.time, "time", 200*time.Millisecond, "how long to measure each size")
+	flags.StringVar(&o.format, "format", "table", "table, csv or json")
+	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
+	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
+	if err := flags.Parse(args); err != nil {
+		return options{}, err
+	}
+	if flags.NArg() > 0 {
+		return options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	var err error
+	if o.dtype, err = tensor.ParseDType(*dtype); err != nil {
+		return options{}, err
+	}
+	return o, o.check()
+}
+
+// check refuses options that cannot be meant.
+func (o *options) check() error {
+	switch {
+	case !slices.Contains(opNames, o.op):
+		return fmt.Errorf("-op %q: want one of %s", o.op, strings.Join(opNames, ", "))
+	case !slices.Contains(dtypeNames(), o.dtype.String()):
+		return fmt.Errorf("-dtype %v has no sum; want one of %s", o.dtype, strings.Join(dtypeNames(), ", "))
+	case o.min < 1 || o.max < o.min:
+		return fmt.Errorf("-min %d and -max %d: want 1 <= min <= max", o.min, o.max)
+	case o.factor < 2:
+		return fmt.Errorf("-factor %d: want 2 or more", o.factor)
+	case o.time < 0:
+		return fmt.Errorf("-time %v: want 0 or more", o.time)
+	case sheetFor(o.format, nil) == nil:
+		return fmt.Errorf("-format %q: want table, csv or json", o.format)
+	case o.local < 0:
+		return fmt.Errorf("-local %d: want the number of ranks", o.local)
+	case o.algorithm != "" && o.op == "pingpong":
+		return fmt.Errorf("-algorithm %s: a pingpong has none", o.algorithm)
+	case o.plot != "" && o.op == "barrier":
+		return fmt.Errorf("-plot %s: a barrier has no sizes to draw", o.plot)
+	}
+	return nil
+}
+
+// comm are the options as the communicator takes them.
+func (o *options) comm() []comm.Option {
+	var opts []comm.Option
+	if o.transport != "" {
+		opts = append(opts, comm.WithTransport(o.transport))
+	}
+	if o.algorithm != "" {
+		opts = append(opts, comm.WithAlgorithm(o.op+":"+o.algorithm))
+	}
+	return opts
+}
+
+// counts are the sweep's vectors in elements, for a job of n ranks. Sizes that
+// differ only in what is rounded off come once.
+func (o *options) counts(n int) []int {
+	var all []int
+	for bytes := int(o.min); ; bytes *= o.factor {
+		count := max(1, bytes/o.dtype.Size())
+		switch o.op {
+		case "allgather", "reduce_scatter", "alltoall":
+			count = max(count/n, 1) * n
+		}
+		if len(all) == 0 || all[len(all)-1] != count {
+			all = append(all, count)
+		}
+		if o.op == "barrier" || bytes > int(o.max)/o.factor {
+			return all
+		}
+	}
+}
+
+// A size is a number of bytes on the command line.
+type size int
+
+// String is the size without a suffix.
+func (s *size) String() string { return strconv.Itoa(int(*s)) }
+
+// Set reads "64", "64Ki", "64Mi", "64Gi", each with or without a "B".
+func (s *size) Set(text string) error {
+	number, unit := strings.TrimSuffix(text, "B"), 1
+	for i, suffix := range []string{"Ki", "Mi", "Gi"} {
+		if n, ok := strings.CutSuffix(number, suffix); ok {
+			number, unit = n, 1<<(10*(i+1))
+			break
+		}
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return fmt.Errorf("want a number of bytes, as 4, 64Ki or 1Mi")
+	}
+	if n < 0 || n > math.MaxInt/unit {
+		return fmt.Errorf("out of range")
+	}
+	*s = size(n * unit)
+	return nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A row is a line of the result. Its fields stand in the order of the columns,
+// and JSON calls them as the columns are called.
+type row struct {
+	Op          string  `json:"op"`
+	Transport   string  `json:"transport"`
+	Algorithm   string  `json:"algorithm"`
+	Ranks       int     `json:"ranks"`
+	DType       string  `json:"dtype"`
+	Bytes       int     `json:"bytes"`
+	Iterations  int     `json:"iterations"`
+	MedianUs    float64 `json:"median_us"`
+	MinUs       float64 `json:"min_us"`
+	P99Us       float64 `json:"p99_us"`
+	AlgBW       float64 `json:"algbw_MBps"`
+	BusBW       float64 `json:"busbw_MBps"`
+	AllocsPerOp float64 `json:"allocs_per_op"`
+	Wrong       int     `json:"wrong"`
+}
+
+// rowOf is the row of a sample from vectors of count elements.
+func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
+	r := row{
+		Op: o.op, Transport: wires(c), Algorithm: "-", Ranks: c.Size(), DType: o.dtype.String(),
+		Bytes: count * o.dtype.Size(), Iterations: len(s.seconds),
+		MedianUs:    1e6 * s.seconds[len(s.seconds)/2],
+		MinUs:       1e6 * s.seconds[0],
+		P99Us:       1e6 * percentile(s.seconds, 99),
+		AllocsPerOp: s.allocs, Wrong: s.wrong,
+	}
+	moves := r.Bytes
+	if o.op == "barrier" {
+		moves = 0
+	}
+	if name := c.Algorithm(o.op, moves); name != "" {
+		r.Algorithm = name
+	}
+	// A clock that is too coarse for the median gives no bandwidth.
+	if r.MedianUs > 0 {
+		r.AlgBW = float64(moves) / r.MedianUs
+		r.BusBW = r.AlgBW * busFactor(o.op, c.Size())
+	}
+	return r
+}
+
+// percentile is the least of some ascending values that p of 100 do not exceed.
+func percentile(ascending []float64, p int) float64 {
+	n := len(ascending)
+	return ascending[int(math.Ceil(float64(n*p)/100))-1]
+}
+
+// busFactor is how many bytes the thriftiest algorithm has each rank send, for
+// each byte of the vector. The factors are those of nccl-tests,
+// doc/PERFORMANCE.md; a pingpong's vector goes there and back.
+func busFactor(op string, ranks int) float64 {
+	n := float64(ranks)
+	switch op {
+	case "allreduce":
+		return 2 * (n - 1) / n
+	case "allgather", "reduce_scatter", "alltoall":
+		return (n - 1) / n
+	case "pingpong":
+		return 2
+	}
+	return 1
+}
+
+// wires names the transports between this rank and the others, "memory+tcp"; on
+// one rank alone it is "self".
+func wires(c *comm.Comm) string {
+	var names []string
+	for rank := range c.Size() {
+		name := c.Transport(rank)
+		if (rank != c.Rank() || c.Size() == 1) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, "+")
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// A sheet writes rows down, each as soon as it is known.
+type sheet interface {
+	begin(remark string) error
+	row(row) error
+	end() error
+}
+
+// sheetFor is the sheet of that format; nil where there is none.
+func sheetFor(format string, out io.Writer) sheet {
+	switch format {
+	case "table":
+		return table{out}
+	case "csv":
+		return csv{out}
+	case "json":
+		return &array{out: out}
+	}
+	return nil
+}
+
+// columns are the names that programs know the columns by.
+const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
+
+// csv has comma-separated values. None of them contains a comma or a quote.
+type csv struct{ out io.Writer }
+
+func (s csv) begin(remark string) error {
+	_, err := fmt.Fprintf(s.out, "# %s\n%s\n", remark, columns)
+	return err
+}
+
+func (s csv) row(r row) error {
+	_, err := fmt.Fprintf(s.out, "%s,%s,%s,%d,%s,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%d\n",
+		r.Op, r.Transport, r.Algorithm, r.Ranks, r.DType, r.Bytes, r.Iterations,
+		r.MedianUs, r.MinUs, r.P99Us, r.AlgBW, r.BusBW, r.AllocsPerOp, r.Wrong)
+	return err
+}
+
+func (s csv) end() error { return nil }
+
+// table is for people: what is the same in all rows stands above them.
+type table struct{ out io.Writer }
+
+func (s table) begin(remark string) error {
+	_, err := fmt.Fprintf(s.out, "# %s\n%10s %-9s %-18s %6s %11s %11s %11s %10s %10s %7s %5s\n", remark,
+		"bytes", "transport", "algorithm", "iters", "median us", "min us", "p99 us", "algbw MB/s", "busbw MB/s", "allocs", "wrong")
+	return err
+}
+
+func (s table) row(r row) error {
+	_, err := fmt.Fprintf(s.out, "%10d %-9s %-18s %6d %11.2f %11.2f %11.2f %10.1f %10.1f %7.2f %5d\n",
+		r.Bytes, r.Transport, r.Algorithm, r.Iterations, r.MedianUs, r.MinUs, r.P99Us, r.AlgBW, r.BusBW, r.AllocsPerOp, r.Wrong)
+	return err
+}
+
+func (s table) end() error { return nil }
+
+// array is JSON: one array of all rows, without remarks.
+type array struct {
+	out  io.Writer
+	rows int
+}
+
+func (s *array) begin(string) error { return nil }
+
+func (s *array) row(r row) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	before := "[\n "
+	if s.rows > 0 {
+		before = ",\n "
+	}
+	s.rows++
+	_, err = fmt.Fprintf(s.out, "%s%s", before, text)
+	return err
+}
+
+func (s *array) end() error {
+	_, err := io.WriteString(s.out, "\n]\n")
+	return err
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// How often a trial runs; see the command's documentation.
+const (
+	warmUps       = 3
+	minIterations = 5
+	maxIterations = 20000
+)
+
+// sweep measures every size, and prints on rank 0 as it goes. Its error tells of
+// wrong results, too, equally on all ranks.
+func sweep(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+	if o.op == "pingpong" && c.Size() < 2 {
+		return errors.New("a pingpong needs 2 ranks; tuttirun -np 2 starts them")
+	}
+	counts := o.counts(c.Size())
+	vs, err := vectorsFor(c, o, counts[len(counts)-1])
+	if err != nil {
+		return err
+	}
+	if c.Rank() > 0 {
+		out = io.Discard
+	}
+	paper := sheetFor(o.format, out)
+	if err := paper.begin(remark(c, o)); err != nil {
+		return err
+	}
+	var rows []row
+	for _, count := range counts {
+		s, err := measure(ctx, c, vs.trial(count), o.time)
+		if err != nil {
+			return err
+		}
+		r := o.rowOf(c, count, s)
+		if err := paper.row(r); err != nil {
+			return err
+		}
+		rows = append(rows, r)
+	}
+	if err := paper.end(); err != nil {
+		return err
+	}
+	if o.plot != "" && c.Rank() == 0 {
+		if err := picture(o.plot, rows); err != nil {
+			return err
+		}
+	}
+	return verdict(rows)
+}
+
+// verdict is an error where a result was wrong.
+func verdict(rows []row) error {
+	var wrong []string
+	for _, r := range rows {
+		if r.Wrong > 0 {
+			wrong = append(wrong, fmt.Sprintf("%d elements at %d bytes", r.Wrong, r.Bytes))
+		}
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("wrong results: %s", strings.Join(wrong, ", "))
+	}
+	return nil
+}
+
+// remark says where the figures come from.
+func remark(c *comm.Comm, o options) string {
+	place := "out of place"
+	if o.inplace || o.op == "broadcast" {
+		place = "in place"
+	}
+	return fmt.Sprintf("%s of %v, %s, on %d ranks; %s, %s/%s, %d processors here",
+		o.op, o.dtype, place, c.Size(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+}
+
+// A sample is what the runs of one trial gave.
+type sample struct {
+	seconds []float64 // the slowest rank's, of each iteration; ascending
+	allocs  float64   // of rank 0's process, per iteration; counted by it only
+	wrong   int       // elements, over all ranks
+}
+
+// measure times a trial until its iterations add up to budget. All ranks see the
+// same times, those of the slowest, so they stop together without a word.
+func measure(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sample, error) {
+	st := stopwatch{c: c, t: t, seconds: make([]float64, 0, maxIterations), slowest: make([]float64, 1)}
+	t.load()
+	runtime.GC() // not in the midst of the measurement, if that can be helped
+	for range warmUps {
+		if _, err := st.iterate(ctx); err != nil {
+			return sample{}, err
+		}
+	}
+	before := mallocs(c)
+	for spent := 0.0; len(st.seconds) < maxIterations; {
+		s, err := st.iterate(ctx)
+		if err != nil {
+			return sample{}, err
+		}
+		st.seconds = append(st.seconds, s)
+		spent += s
+		if spent > budget.Seconds() && len(st.seconds) >= minIterations {
+			break
+		}
+	}
+	allocs := float64(mallocs(c)-before) / float64(len(st.seconds))
+	wrong, err := verify(ctx, c, t)
+	slices.Sort(st.seconds)
+	return sample{st.seconds, allocs, wrong}, err
+}
+
+// A stopwatch takes the time of a trial's runs.
+type stopwatch struct {
+	c       *comm.Comm
+	t       trial
+	seconds []float64
+	slowest []float64
+}
+
+// iterate runs the trial once, on all ranks from a barrier on, and returns the
+// seconds that the slowest of them took.
+func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
+	if st.t.spoils {
+		st.t.load()
+	}
+	if err := comm.Barrier(ctx, st.c); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	err := st.t.run(ctx)
+	st.slowest[0] = time.Since(begin).Seconds()
+	if err != nil {
+		return 0, err
+	}
+	err = comm.AllReduce(ctx, st.c, st.slowest, comm.Max)
+	return st.slowest[0], err
+}
+
+// mallocs are the heap objects ever allocated, on rank 0. To count them stops
+// the process for some microseconds, so the other ranks do without.
+func mallocs(c *comm.Comm) uint64 {
+	if c.Rank() > 0 {
+		return 0
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+// verify looks at what the last run has left, and at one more run from cleared
+// buffers: a run that writes nothing shows there. It returns the wrong elements
+// of all ranks.
+func verify(ctx context.Context, c *comm.Comm, t trial) (int, error) {
+	wrong := []int{t.wrong()}
+	t.load()
+	if err := comm.Barrier(ctx, c); err != nil {
+		return 0, err
+	}
+	if err := t.run(ctx); err != nil {
+		return 0, err
+	}
+	wrong[0] += t.wrong()
+	err := comm.AllReduce(ctx, c, wrong, comm.Sum)
+	return wrong[0], err
+}

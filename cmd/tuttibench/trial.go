@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A trial is one operation on vectors of one size. Its functions work on the
+// same buffers, and each rank calls all of them in the same order.
+type trial struct {
+	bytes  int                         // the whole vector
+	load   func()                      // writes the input, and clears the output
+	run    func(context.Context) error // what is timed
+	wrong  func() int                  // elements of this rank's output that are not as they must be
+	spoils bool                        // run overwrites its input: load before each
+}
+
+// vectors hold the buffers of a rank, whatever their element type.
+type vectors interface {
+	trial(count int) trial
+}
+
+// A kit makes trials of one element type. Trials share its buffers, so that
+// sizes differ in nothing but their size.
+type kit[T comm.Element] struct {
+	c         *comm.Comm
+	op        string
+	of        number[T]
+	elemSize  int
+	send, out []T // the same memory in place
+}
+
+func newKit[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) *kit[T] {
+	k := &kit[T]{c: c, op: o.op, of: of, elemSize: o.dtype.Size(), send: make([]T, largest)}
+	k.out = k.send
+	if !o.inplace && o.op != "broadcast" {
+		k.out = make([]T, largest)
+	}
+	return k
+}
+
+// trial is the operation on whole vectors of count elements.
+func (k *kit[T]) trial(count int) trial {
+	t := trial{bytes: count * k.elemSize}
+	in, out := k.send[:count], k.out[:count]
+	inPlace := &in[0] == &out[0]
+	switch k.op {
+	case "allreduce":
+		k.allReduce(&t, in, out, inPlace)
+	case "broadcast":
+		k.broadcast(&t, out)
+	case "allgather":
+		k.allGather(&t, in, out, inPlace)
+	case "reduce_scatter":
+		k.reduceScatter(&t, in, out, inPlace)
+	case "alltoall":
+		k.allToAll(&t, in, out, inPlace)
+	case "pingpong":
+		k.pingPong(&t, in, out, inPlace)
+	case "barrier":
+		k.barrier(&t)
+	}
+	return t
+}
+
+func (k *kit[T]) allReduce(t *trial, in, out []T, inPlace bool) {
+	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.AllReduceTo(ctx, k.c, out, in, comm.Sum) }
+	if inPlace {
+		t.run = func(ctx context.Context) error { return comm.AllReduce(ctx, k.c, out, comm.Sum) }
+	}
+	t.wrong = func() int { return want.wrong(out, 0) }
+	t.spoils = inPlace
+}
+
+func (k *kit[T]) broadcast(t *trial, buf []T) {
+	root := moved(k.of, 0)
+	t.load = func() {
+		clear(buf)
+		if k.c.Rank() == 0 {
+			root.fill(buf, 0)
+		}
+	}
+	t.run = func(ctx context.Context) error { return comm.Broadcast(ctx, k.c, buf, 0) }
+	t.wrong = func() int { return root.wrong(buf, 0) }
+}
+
+// chunk is the part of a vector that belongs to a rank, and where it begins.
+func (k *kit[T]) chunk(whole []T, rank int) (part []T, first int) {
+	m := len(whole) / k.c.Size()
+	return whole[rank*m : (rank+1)*m], rank * m
+}
+
+func (k *kit[T]) allGather(t *trial, in, out []T, inPlace bool) {
+	mine := moved(k.of, k.c.Rank())
+	part, _ := k.chunk(in, 0)
+	if inPlace {
+		part, _ = k.chunk(out, k.c.Rank())
+	}
+	t.load = func() { clear(out); mine.fill(part, 0) }
+	t.run = func(ctx context.Context) error { return comm.AllGather(ctx, k.c, out, part) }
+	t.wrong = func() int {
+		return k.wrongChunks(out, 0)
+	}
+}
+
+// wrongChunks is how many elements of out, made of a chunk from each rank, are
+// not what that rank has from index first on.
+func (k *kit[T]) wrongChunks(out []T, first int) int {
+	wrong := 0
+	for rank := range k.c.Size() {
+		want := moved(k.of, rank)
+		part, _ := k.chunk(out, rank)
+		wrong += want.wrong(part, first)
+	}
+	return wrong
+}
+
+func (k *kit[T]) reduceScatter(t *trial, in, out []T, inPlace bool) {
+	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
+	part, first := k.chunk(in, k.c.Rank())
+	if !inPlace {
+		part, _ = k.chunk(out, 0)
+	}
+	t.load = func() { clear(part); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.ReduceScatter(ctx, k.c, part, in, comm.Sum) }
+	t.wrong = func() int { return want.wrong(part, first) }
+	t.spoils = inPlace
+}
+
+func (k *kit[T]) allToAll(t *trial, in, out []T, inPlace bool) {
+	mine := moved(k.of, k.c.Rank())
+	_, first := k.chunk(in, k.c.Rank())
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.AllToAll(ctx, k.c, out, in) }
+	t.wrong = func() int { return k.wrongChunks(out, first) }
+	t.spoils = inPlace
+}
+
+// The tag of a pingpong's messages.
+const tag = 7
+
+func (k *kit[T]) pingPong(t *trial, in, out []T, inPlace bool) {
+	me := k.c.Rank()
+	if me > 1 {
+		t.load, t.wrong = func() {}, func() int { return 0 }
+		t.run = func(context.Context) error { return nil }
+		return
+	}
+	mine, want := moved(k.of, me), moved(k.of, 1-me)
+	if inPlace {
+		want = moved(k.of, 0) // rank 1 sends back what it got
+	}
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	send := func(ctx context.Context) error { return comm.Send(ctx, k.c, 1-me, tag, in) }
+	recv := func(ctx context.Context) error {
+		_, err := comm.Recv(ctx, k.c, 1-me, tag, out)
+		return err
+	}
+	first, second := send, recv
+	if me == 1 {
+		first, second = recv, send
+	}
+	t.run = func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
+		}
+		return second(ctx)
+	}
+	t.wrong = func() int { return want.wrong(out, 0) }
+}
+
+func (k *kit[T]) barrier(t *trial) {
+	t.load, t.wrong = func() {}, func() int { return 0 }
+	t.run = func(ctx context.Context) error { return comm.Barrier(ctx, k.c) }
+}
