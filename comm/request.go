@@ -141,7 +141,7 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 		return -1, Status{}, nil
 	}
 	ev := anyOf(rs)
-	w := mesh.NewWaiter()
+	w := rs[0].c.w.mesh.NewWaiter()
 	var links []*mesh.Link
 	for _, r := range rs {
 		r.watch(w)

@@ -12,26 +12,29 @@ import (
 // A Waiter is how one goroutine sleeps until something it waits for has
 // happened. Wake may be called by anyone; the rest belongs to that goroutine.
 type Waiter struct {
+	home  *sync.Pool
 	wake  chan struct{}
 	timer *time.Timer
 }
 
-var waiters = sync.Pool{New: func() any {
+// NewWaiter takes a Waiter from this Mesh's pool; Free gives it back. Meshes do
+// not share one: in a test a Waiter's timer runs by the clock of its bubble.
+func (m *Mesh) NewWaiter() *Waiter {
+	if w, ok := m.waiters.Get().(*Waiter); ok {
+		return w
+	}
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &Waiter{wake: make(chan struct{}, 1), timer: t}
-}}
+	return &Waiter{home: &m.waiters, wake: make(chan struct{}, 1), timer: t}
+}
 
-// NewWaiter takes a Waiter from a pool; Free gives it back.
-func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
-
-// Free returns w to the pool. Nobody may call Wake afterwards.
+// Free returns w to its pool. A Wake that comes afterwards ends a sleep in vain.
 func (w *Waiter) Free() {
 	select {
 	case <-w.wake:
 	default:
 	}
-	waiters.Put(w)
+	w.home.Put(w)
 }
 
 // Wake ends the sleep that is under way, or the next one.

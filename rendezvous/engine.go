@@ -216,7 +216,7 @@ func (e *Engine) wait(ctx context.Context, op *Op, p mesh.Patience) error {
 	if op.done.Load() {
 		return op.err
 	}
-	w := mesh.NewWaiter()
+	w := e.m.NewWaiter()
 	op.waiter.Store(w)
 	err := e.waitLinks(ctx, w, op, p)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/mesh"
 )
 
 // FailPeer ends every call that needs a rank, now and later, with err: the
@@ -76,7 +75,7 @@ func (s *Space) has(rank int) bool {
 // order. An accepted message that could not be delivered is its error.
 func (e *Engine) Drain(ctx context.Context) error {
 	d := &drain{e: e}
-	w := mesh.NewWaiter()
+	w := e.m.NewWaiter()
 	defer w.Free()
 	e.mu.Lock()
 	e.closer = w

@@ -60,7 +60,7 @@ func (e *Engine) detachSoon(ctx context.Context, op *Op, p mesh.Patience) bool {
 	if !waits {
 		return false
 	}
-	w := mesh.NewWaiter()
+	w := e.m.NewWaiter()
 	op.waiter.Store(w)
 	err := e.waitLinks(ctx, w, op, &soon{time.Now().Add(spillAfter)})
 	op.waiter.Store(nil)

@@ -203,7 +203,7 @@ func (s *Space) Probe(ctx context.Context, p mesh.Patience, from int, tag int32)
 	if pr.Happened() {
 		return pr.found, pr.err
 	}
-	w := mesh.NewWaiter()
+	w := s.e.m.NewWaiter()
 	defer w.Free()
 	s.watch(w)
 	defer s.unwatch(w)

@@ -30,7 +30,7 @@ func (e *Engine) WaitEither(ctx context.Context, p mesh.Patience, ei *Either, al
 	if ei.Happened() {
 		return nil
 	}
-	w := mesh.NewWaiter()
+	w := e.m.NewWaiter()
 	ei.watch(w)
 	err := e.m.Wait(ctx, w, ei, p, also...)
 	ei.watch(nil)
@@ -103,7 +103,7 @@ func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error 
 	if s.Happened() {
 		return nil
 	}
-	w := mesh.NewWaiter()
+	w := e.m.NewWaiter()
 	defer w.Free()
 	for _, op := range ops {
 		op.waiter.Store(w)
