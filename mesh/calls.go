@@ -11,7 +11,8 @@ import (
 // Flood sends body to every live rank but this one, once each, in no order that
 // floods of other calls could rely on. body is copied. More than MaxFlood bytes,
 // or thousands of floods at once, are a bug of the caller's; they are not sent,
-// and logged.
+// and logged. A rank that takes nothing while half a megabyte is flooded hears
+// only the last 64 floods of that time.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
 		m.log.Error("a flood is dropped", "bytes", len(body), "most", MaxFlood)

@@ -373,8 +373,7 @@ func TestTLSOnTheFront(t *testing.T) {
 // bare is a stream transport that is no Greeter: every connection is its own.
 type bare struct {
 	transport.Transport
-	in     net.Listener
-	admits chan net.Conn
+	in net.Listener
 }
 
 func (b *bare) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +15,7 @@ import (
 
 // The pace of the address exchange.
 const (
-	joinFirst = 10 * time.Millisecond  // between two dials of rank 0, growing
+	joinFirst = time.Millisecond       // between two dials of rank 0, growing
 	joinLast  = 500 * time.Millisecond // up to this
 	joinTell  = time.Second            // between two words from rank 0 on who is missing
 	joinIdle  = 10 * time.Second       // without a word, after which rank 0 is dialled again
@@ -243,6 +244,10 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e := m.failure(fault.Refused, no)
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
+		case hopeless(err):
+			e := m.failure(fault.Refused, fmt.Errorf("rank 0 at %s: %w", m.cfg.Root, err))
+			e.Peers = []fault.Peer{{Rank: 0}}
+			return nil, e
 		case ctx.Err() == nil || last == nil:
 			last = err // rather the reason than that time was up
 		}
@@ -254,6 +259,14 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// hopeless reports whether trying again cannot help: a certificate that one side
+// does not accept, or TLS options that cannot be.
+func hopeless(err error) bool {
+	var cert *tls.CertificateVerificationError
+	var alert tls.AlertError
+	return errors.As(err, &cert) || errors.As(err, &alert) || errors.Is(err, fault.Misuse)
 }
 
 // unjoined is the error of a rank whose context ended before it had the table.

@@ -33,7 +33,7 @@ const (
 func (in LinkUp) apply(s *State) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
-		s.out(Cut{in.Rank})
+		s.out(Cut(in))
 		return
 	}
 	l := &r.link

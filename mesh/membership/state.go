@@ -56,7 +56,6 @@ const (
 type rank struct {
 	status  status
 	leaving bool // has announced its own end
-	given   bool // the layer above has been told that it is gone
 	host    string
 	here    Message // the last Here; Seq 0: none yet
 	bye     Message // Seq 0: none

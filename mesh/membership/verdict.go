@@ -33,8 +33,10 @@ type verdicts struct {
 
 // Bounds: verdicts end jobs, and a job has few.
 const (
-	maxWaiting = 16
-	maxKept    = 16
+	maxWaiting  = 16
+	maxKept     = 16
+	maxReported = 256
+	maxCompete  = 1024
 )
 
 func (v *verdicts) keep(m Message) {
@@ -152,10 +154,10 @@ func (s *State) announce() {
 // its wire form, so that all report the same.
 func (s *State) enter(m Message) {
 	e, err := fault.ParseWire(m.Body)
-	if err != nil || !s.known(e) {
+	v := &s.verdicts
+	if err != nil || !s.known(e) || len(v.compete) == maxCompete {
 		return
 	}
-	v := &s.verdicts
 	if len(v.compete) == 0 {
 		v.since = s.now
 	}
@@ -224,7 +226,11 @@ func (s *State) close() {
 
 // report tells the layer above, and draws the consequences.
 func (s *State) report(e *fault.Error) {
-	s.verdicts.reported = append(s.verdicts.reported, key(e))
+	v := &s.verdicts
+	if len(v.reported) == maxReported {
+		v.reported = slices.Delete(v.reported, 0, 1)
+	}
+	v.reported = append(v.reported, key(e))
 	s.out(Report{e})
 	switch e.Kind {
 	case fault.PeerLost:

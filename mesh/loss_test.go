@@ -1,0 +1,115 @@
+package mesh
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+func TestAKilledRankIsReportedWithItsLastCall(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		for victim := range n {
+			bubble(t, func(t *testing.T) {
+				r := started(t, n, nil)
+				defer r.close()
+				r.ears[victim].mu.Lock()
+				r.ears[victim].call = "allreduce #41 at train.go:88"
+				r.ears[victim].mu.Unlock()
+				time.Sleep(time.Second)
+				start := time.Now()
+				r.kill(victim)
+				time.Sleep(time.Second)
+				for _, i := range without(n, victim) {
+					e, when := r.ears[i].first()
+					if !blames(e, fault.PeerLost, victim) {
+						t.Fatalf("%d ranks, %d killed: rank %d hears %v", n, victim, i, e)
+					}
+					if took := when.Sub(start); took > 500*time.Millisecond {
+						t.Errorf("%d ranks, %d killed: rank %d hears it after %v", n, victim, i, took)
+					}
+					want := fault.Peer{Rank: victim, Host: fmt.Sprintf("host-%d", victim), Call: "allreduce #41 at train.go:88"}
+					if e.Peers[0] != want {
+						t.Errorf("%d ranks: rank %d names %+v, want %+v", n, i, e.Peers[0], want)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestASilentRankIsGivenUpAndHearsSoWhenItWakes(t *testing.T) {
+	for _, n := range []int{2, 3, 5, 9} {
+		bubble(t, func(t *testing.T) {
+			r := started(t, n, nil)
+			defer r.close()
+			time.Sleep(time.Second)
+			start := time.Now()
+			thaw := r.freeze(1)
+			time.Sleep(10 * time.Second)
+			for _, i := range without(n, 1) {
+				e, when := r.ears[i].first()
+				if took := when.Sub(start); !blames(e, fault.PeerLost, 1) || took < 3700*time.Millisecond || took > 4500*time.Millisecond {
+					t.Errorf("%d ranks: rank %d hears %v after %v", n, i, e, took)
+				}
+			}
+			thaw()
+			time.Sleep(time.Second)
+			if e, _ := r.ears[1].first(); !blames(e, fault.PeerLost, 1) {
+				t.Errorf("%d ranks: the silent rank hears %v, want itself blamed", n, e)
+			}
+		})
+	}
+}
+
+func TestAShortPauseHarmsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 5, nil)
+		defer r.close()
+		thaw := r.freeze(2)
+		time.Sleep(3500 * time.Millisecond)
+		thaw()
+		time.Sleep(10 * time.Second)
+		for i := range r.ears {
+			if e, _ := r.ears[i].first(); e != nil {
+				t.Errorf("rank %d hears %v", i, e)
+			}
+		}
+	})
+}
+
+func TestAllRanksPausingTogetherBlameNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 5, nil)
+		defer r.close()
+		var thaws []func()
+		for i := range r.meshes {
+			thaws = append(thaws, r.freeze(i))
+		}
+		time.Sleep(time.Hour)
+		for _, thaw := range thaws {
+			thaw()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		for i := range r.ears {
+			if e, _ := r.ears[i].first(); e != nil {
+				t.Errorf("rank %d hears %v", i, e)
+			}
+		}
+	})
+}
+
+func TestHeartbeatsAndSilenceAreOptions(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 3, func(_ int, cfg *Config) { cfg.Heartbeat, cfg.Silence = 50*time.Millisecond, 500*time.Millisecond })
+		defer r.close()
+		start := time.Now()
+		defer r.freeze(2)()
+		time.Sleep(2 * time.Second)
+		if e, when := r.ears[0].first(); !blames(e, fault.PeerLost, 2) || when.Sub(start) > time.Second {
+			t.Errorf("rank 0 hears %v after %v", e, when.Sub(start))
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package membership
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// FuzzStep feeds a State whatever can come: any order of events, and messages
+// that no sane rank sends. It must not panic, address ranks that are not, nor
+// want to be woken in the past.
+func FuzzStep(f *testing.F) {
+	f.Add([]byte{0, 1, 0, 0, 1, 2, 0, 0, 3, 1, 3, 9})
+	f.Add([]byte{0, 1, 0, 0, 2, 1, 0, 0, 4, 2, 0, 0, 5, 0, 0, 0, 6, 7, 1, 1, 9, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		const size = 5
+		s := New(Config{Me: 2, Size: size, Host: "h", Joined: len(script)%2 == 0, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
+		now := Time(0)
+		for ; len(script) >= 4; script = script[4:] {
+			now += Time(script[3]) * Time(20*Millisecond)
+			for _, o := range s.Step(now, fuzzInput(script)) {
+				checkOutput(t, s, o, size)
+			}
+			if s.Next() < 0 {
+				t.Fatalf("wants to be woken %v ago", -s.Next())
+			}
+		}
+	})
+}
+
+// fuzzInput makes an input of four bytes.
+func fuzzInput(b []byte) Input {
+	r, x := int(b[1]%5), b[2]
+	if r == 2 {
+		r = 3 // the driver never names the rank itself
+	}
+	switch b[0] % 12 {
+	case 0:
+		return LinkUp{r}
+	case 1:
+		return LinkDown{r, "fuzz"}
+	case 2:
+		return DialFailed{Rank: r, Disowned: x == 7}
+	case 3:
+		return Suspect{r, "fuzz"}
+	case 4:
+		return Flood{x, b}
+	case 5:
+		return Question{Ticket: uint64(x), Ranks: []int{r, 2}, Body: b}
+	case 6:
+		return Reply{r, uint32(x), b}
+	case 7:
+		if x < 250 {
+			return Resync{r}
+		}
+		return Leave{}
+	case 8:
+		e := fault.New(fault.Kind(x%10+1), "fuzz", r, "x")
+		e.Peers = []fault.Peer{{Rank: int(x) - 2}}
+		return Announce{Err: e, Leaving: x > 200}
+	case 9:
+		return Forget{uint64(x)}
+	}
+	m := Message{Kind: Kind(x % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(x), About: int(x % 6), Ref: uint32(b[3] % 8), Body: b}
+	if m.Kind == Verdict {
+		e := fault.New(fault.PeerLost, "fuzz", r, "x")
+		e.Peers = []fault.Peer{{Rank: int(x % 7)}}
+		m.Body = e.AppendWire(nil)
+	}
+	return Received{r, m}
+}
+
+func checkOutput(t *testing.T, s *State, o Output, size int) {
+	t.Helper()
+	_ = o.String()
+	switch o := o.(type) {
+	case Send:
+		if o.To < 0 || o.To >= size || o.To == s.cfg.Me {
+			t.Fatalf("%v", o)
+		}
+	case Dial:
+		if o.Rank < 0 || o.Rank >= size || o.Rank == s.cfg.Me {
+			t.Fatalf("%v", o)
+		}
+	case Report:
+		if !s.known(o.Err) {
+			t.Fatalf("%v", o)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package membership
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A schedule is what befalls one world.
+type schedule struct {
+	n       int
+	deaths  []int
+	at      []Span
+	cuts    [][2]int
+	cutAt   []Span
+	suspect bool
+}
+
+func randomSchedule(rng *rand.Rand) (x schedule) {
+	x.n = 2 + rng.IntN(8)
+	order := rng.Perm(x.n)
+	together := rng.IntN(2) == 0
+	for _, r := range order[:rng.IntN(x.n)] {
+		at := Span(rng.IntN(6000)) * Millisecond
+		if together {
+			at = Span(rng.IntN(60)) * Millisecond
+		}
+		x.deaths, x.at = append(x.deaths, r), append(x.at, at)
+	}
+	if x.n > 4 && len(x.deaths) <= 1 && rng.IntN(2) == 0 {
+		x.cuts = append(x.cuts, pair(order[x.n-1], order[x.n-2]))
+		x.cutAt = append(x.cutAt, Span(rng.IntN(2000))*Millisecond)
+	}
+	x.suspect = rng.IntN(2) == 0
+	return x
+}
+
+// TestSurvivorsAgreeOnTheFirstVerdict runs random deaths and cuts. Nobody may be
+// left without a verdict, and nobody may hear another one first.
+func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
+	runs := uint64(400)
+	if os.Getenv("TUTTI_SOAK") != "" {
+		runs = 20_000
+	}
+	for seed := range runs {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		x := randomSchedule(rng)
+		w := started(t, x.n, seed)
+		checkSchedule(t, w, seed, x)
+	}
+}
+
+func checkSchedule(t *testing.T, w *world, seed uint64, x schedule) {
+	t.Helper()
+	for i, r := range x.deaths {
+		w.after(x.at[i], func() {
+			w.kill(r)
+			for q := range w.nodes {
+				if x.suspect && q != r && w.rng.IntN(2) == 0 { // data connections break, too
+					w.after(w.latency(), func() { w.step(q, Suspect{r, "reset"}) })
+				}
+			}
+		})
+	}
+	for i, c := range x.cuts {
+		w.after(x.cutAt[i], func() { w.sever(c[0], c[1]) })
+		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], Suspect{c[1], "takes no bytes"}) }) // they may have no control link
+	}
+	w.run(w.now + Time(14*Second))
+	var first *fault.Error
+	for r, node := range w.nodes {
+		switch e := node.verdict(); {
+		case node.dead:
+		case e == nil && len(x.deaths)+len(x.cuts) > 0:
+			t.Errorf("seed %d %+v: rank %d hears nothing", seed, x, r)
+		case e != nil && first == nil:
+			first = e
+		case e != nil && e.Error() != first.Error():
+			t.Errorf("seed %d %+v: rank %d hears %v, another %v", seed, x, r, e, first)
+		}
+		if node.dead {
+			continue
+		}
+		for _, dead := range x.deaths {
+			if !node.state.ranks[dead].gone() {
+				t.Errorf("seed %d %+v: rank %d takes dead rank %d for alive", seed, x, r, dead)
+			}
+		}
+		for q := range w.nodes {
+			if !w.nodes[q].dead && node.state.ranks[q].gone() {
+				t.Errorf("seed %d %+v: rank %d takes live rank %d for dead", seed, x, r, q)
+			}
+		}
+	}
+}
