@@ -96,6 +96,11 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	if o.wrap != nil {
 		t = o.wrap(cfg.Rank, t)
 	}
+	if _, limited := ctx.Deadline(); !limited && o.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, o.timeout, errTimeout)
+		defer cancel()
+	}
 	if o.tls != nil {
 		var err error
 		if cfg.TLS, err = o.tls.Server("tutti/1", "h2"); err != nil {
