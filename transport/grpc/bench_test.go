@@ -30,7 +30,7 @@ type subject interface {
 // the same codec and settings, in turns, and reports the Conn's speed as a share
 // of the bare stream's ("of-bare": 1 is the same speed, more is faster).
 //
-//	go test -run '^$' -bench Bare ./transport/grpc
+//	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 func BenchmarkBare(b *testing.B) {
 	conn, bare := newConnSubject(b), newBareSubject(b)
 	for _, way := range []string{"OneWay", "Echo"} {
@@ -40,17 +40,22 @@ func BenchmarkBare(b *testing.B) {
 				if way == "Echo" {
 					run = subject.echo
 				}
-				compare(b, max(b.N/rounds, 2<<20/size, 2), func(s subject, n int) { run(s, n, size) }, conn, bare)
+				compare(b, func(s subject, n int) { run(s, n, size) }, roundBytes/size, conn, bare)
 			})
 		}
 	}
 }
 
-const rounds = 31
+// A benchmark is so many rounds of so many bytes for each subject, whatever b.N.
+const (
+	rounds     = 51
+	roundBytes = 8 << 20
+)
 
-// compare runs both subjects in short rounds of n that alternate, and compares
-// their medians, so that the machine's other work meets both alike.
-func compare(b *testing.B, n int, run func(s subject, n int), conn, bare subject) {
+// compare runs both subjects in short rounds that alternate, n bodies each, and
+// compares the medians, so that the machine's other work meets both alike.
+func compare(b *testing.B, run func(s subject, n int), n int, conn, bare subject) {
+	n = min(n, 500)
 	var times [2][]float64
 	for i := range rounds + 1 {
 		for k, s := range []subject{conn, bare} {

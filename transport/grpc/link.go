@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/mem"
 )
 
 // guestBytes is the most that a peer may send, all of HTTP/2 included, before
@@ -29,6 +31,8 @@ const drainTime = time.Second
 type link struct {
 	net.Conn          // TCP, or TLS above it
 	raw      net.Conn // what was dialled or accepted
+	lazy     *lazy    // reads from Conn; nil when that is no socket
+	first    []byte   // what was read from Conn already
 	lost     func(error)
 
 	over   chan struct{} // closed when the connection is of no use any more
@@ -45,13 +49,51 @@ type link struct {
 // newLink wraps raw; above is what speaks on it, raw itself or TLS. lost hears
 // of every failure to read or write, on gRPC's goroutines.
 func newLink(raw, above net.Conn, lost func(error)) *link {
-	return &link{Conn: above, raw: raw, lost: lost, over: make(chan struct{}), closed: make(chan struct{})}
+	l := &link{Conn: above, raw: raw, lost: lost, over: make(chan struct{}), closed: make(chan struct{})}
+	if p, ok := above.(peeked); ok && terminated(raw) == nil {
+		l.first, l.Conn = p.Peeked(), p.NetConn()
+	}
+	l.lazy = newLazy(l.Conn)
+	return l
 }
 
-// Read refuses strangers who talk too much. Its failure ends the connection at
-// once, so that a blocked Write comes back.
+// A peeked connection has been read from already. It would replay that, but to go
+// on with the connection below saves a call for each read and write.
+type peeked interface {
+	Peeked() []byte
+	NetConn() net.Conn
+}
+
+// ReadOnReady is Read for gRPC's framer, which looks for it
+// (internal/transport/readyreader.Reader) and else keeps a buffer of tuning.read
+// bytes for every connection, busy or not. buf is the caller's when n > 0.
+func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
+	if l.lazy != nil && len(l.first) == 0 {
+		buf, n, err = l.lazy.read(size, pool)
+		n, err = l.judge(n, err)
+	} else {
+		buf = pool.Get(size)
+		n, err = l.Read(*buf)
+	}
+	if n == 0 && buf != nil {
+		pool.Put(buf)
+		buf = nil
+	}
+	return buf, n, err
+}
+
+// Read is for the bytes that gRPC reads before it has a framer, and for TLS.
 func (l *link) Read(b []byte) (int, error) {
-	n, err := l.Conn.Read(b)
+	if n := copy(b, l.first); n > 0 {
+		l.first = l.first[n:]
+		return l.judge(n, nil)
+	}
+	return l.judge(l.Conn.Read(b))
+}
+
+// judge passes on what Read found, unless it is a stranger's who talks too much.
+// Any failure ends the connection at once, so that a blocked Write comes back.
+func (l *link) judge(n int, err error) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.heard.Add(int64(n)) > guestBytes {
 		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", guestBytes)
 	}

@@ -42,7 +42,7 @@ func (t tuning) orDefault() tuning {
 		batch:   32 << 10,
 		inbox:   2 << 20,
 		window:  4 << 20,
-		write:   256 << 10,
+		write:   264 << 10, // a body of 256 KiB and what surrounds it go in one write
 		read:    64 << 10,
 	}
 }

@@ -1,0 +1,72 @@
+//go:build unix
+
+package grpc
+
+import (
+	"io"
+	"net"
+	"syscall"
+
+	"google.golang.org/grpc/mem"
+)
+
+// A lazy reads from a socket into a buffer that it takes only when there is
+// something to read, so that a connection on which nothing comes holds none. gRPC
+// does the same to a net.Conn that it knows. One goroutine at a time uses it.
+type lazy struct {
+	raw  syscall.RawConn
+	try  func(fd uintptr) bool
+	size int
+	pool mem.BufferPool
+	buf  *[]byte
+	n    int
+	err  error
+}
+
+// newLazy is nil when c is no socket.
+func newLazy(c net.Conn) *lazy {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	l := &lazy{raw: raw}
+	l.try = l.once // made here, so that reading allocates nothing
+	return l
+}
+
+// read waits, and reads at most size bytes. The buffer, if not nil, is the
+// caller's, who gives it back to the pool.
+func (l *lazy) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
+	l.size, l.pool = size, pool
+	err := l.raw.Read(l.try)
+	buf, n := l.buf, l.n
+	if err == nil {
+		err = l.err
+	}
+	l.buf, l.err, l.pool = nil, nil, nil
+	return buf, n, err
+}
+
+// once is one attempt; false: the socket has nothing yet.
+func (l *lazy) once(fd uintptr) bool {
+	l.buf = l.pool.Get(l.size)
+	for {
+		l.n, l.err = syscall.Read(int(fd), *l.buf)
+		if l.err != syscall.EINTR {
+			break
+		}
+	}
+	switch {
+	case l.n > 0:
+		return true
+	case l.err == nil:
+		l.err = io.EOF
+	}
+	l.pool.Put(l.buf)
+	l.buf, l.n = nil, 0
+	return l.err != syscall.EAGAIN
+}
