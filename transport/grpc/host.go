@@ -31,6 +31,10 @@ const (
 	missed  // the connection has ended before that
 )
 
+// A binder is an accepted connection that wants to know that it has become a Conn,
+// and what ends that.
+type binder interface{ Bind(end func() error) }
+
 // host serves one accepted connection until it has ended.
 func (t *Transport) host(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
 	above, state, err := t.welcome(raw, config)
@@ -141,6 +145,9 @@ func (h *host) serve(_ any, s rpc.ServerStream) error {
 		return nil
 	}
 	go c.writeLoop(nil)
+	if b, ok := c.link.raw.(binder); ok {
+		b.Bind(c.Close)
+	}
 	h.accept(guest{c})
 	c.readLoop()
 	<-c.writeEnd
