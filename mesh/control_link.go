@@ -151,7 +151,7 @@ func (l *controlLink) tend() {
 		l.choked = time.Now()
 	case full && time.Since(l.choked) > stall:
 		l.c.down(l, fmt.Sprintf("it took no bytes for %v", stall))
-	case !full && !l.choked.IsZero():
+	case !full:
 		l.choked = time.Time{}
 		if l.missed {
 			l.missed = false

@@ -79,7 +79,7 @@ func (f *front) Close() {
 	close(f.done)
 	f.ln.Close()
 	for _, g := range left {
-		g.Close()
+		g.end()
 	}
 	f.work.Wait()
 }
@@ -162,9 +162,9 @@ func (f *front) look(g *guest) {
 	select {
 	case f.handed <- g:
 	case <-f.done:
-		g.Close()
+		g.end()
 	case <-time.After(time.Until(g.deadline)):
-		g.Close()
+		f.refuse(g, "the transport does not accept it")
 	}
 }
 
@@ -281,9 +281,19 @@ func (g *guest) Admit() {
 	}
 }
 
-// Close ends the connection.
+// Close ends the connection. It comes from the transport: when the Conn that it
+// made of it is closed, or when it could make none.
 func (g *guest) Close() error {
-	g.end()
+	g.front.mu.Lock()
+	unsaid := g.bound == nil && !g.front.closed
+	g.front.mu.Unlock()
+	why := errors.New("it ended, or said what makes no sense, before it had proven who it is")
+	if time.Until(g.deadline) < 100*time.Millisecond {
+		why = errUnproven // the transport has a limit of its own
+	}
+	if g.end() && unsaid {
+		g.front.log.Warn("a connection refused", "from", g.RemoteAddr(), "because", why)
+	}
 	return g.NetConn().Close()
 }
 
@@ -296,8 +306,9 @@ func (g *guest) end() bool {
 	return held
 }
 
-// Bind names what ends the connection if the transport takes it over: its
-// descriptor may be another one then, and Close alone would end nothing.
+// Bind says that the transport makes a Conn of the connection, and names what ends
+// it: its descriptor may be another one then, and Close alone would end nothing.
+// From then on the handshake says why the connection is refused.
 func (g *guest) Bind(end func() error) {
 	g.front.mu.Lock()
 	defer g.front.mu.Unlock()

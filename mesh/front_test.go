@@ -21,6 +21,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
@@ -34,7 +35,20 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// wired is a job of n ranks over tcp in this process.
+// wires are the stream transports that share the front's listener.
+var wires = map[string]func(conf *tls.Config) transport.Transport{
+	"tcp":  func(conf *tls.Config) transport.Transport { return tcp.New(tcp.Options{TLS: options(conf)}) },
+	"grpc": func(conf *tls.Config) transport.Transport { return grpc.New(grpc.Options{TLS: options(conf)}) },
+}
+
+func options(conf *tls.Config) *tcp.TLS {
+	if conf == nil {
+		return nil
+	}
+	return &tcp.TLS{Config: conf}
+}
+
+// wired is a job of n ranks in this process, over tcp unless tweaked.
 type wired struct {
 	*rig
 	addrs []string
@@ -127,57 +141,75 @@ func tcpMagic(t *testing.T) string {
 }
 
 func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
-	leak.Check(t)
-	w := startWired(t, 3, nil)
-	defer w.close()
-	ours := tcpMagic(t)
 	junk := make([]byte, 3000)
 	rand.Read(junk)
 	copy(junk, "\x00\x01\x02\x03")
-	for _, tc := range []struct{ name, bytes, because string }{
-		{"random bytes", string(junk), "none of ours"},
-		{"HTTP", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "none of ours"},
-		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "none of ours"},
-		{"TLS", "\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
-		{"our first bytes, then junk", ours + strings.Repeat("\xff", 3000), ""},
+	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	for name, begins := range map[string][]string{ // how our own connections begin, ever longer
+		"tcp":  {tcpMagic(t), tcpMagic(t) + "\x48\x00\x00"},
+		"grpc": {preface, preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
 	} {
-		before := len(w.logs.all())
-		nc := knock(t, w.addrs[1])
-		io.WriteString(nc, tc.bytes)
-		if took, _ := closedAfter(t, nc); took > time.Second {
-			t.Errorf("%s: closed after %v", tc.name, took)
-		}
-		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
-		time.Sleep(50 * time.Millisecond) // for lines that are one too many
-		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], tc.because) {
-			t.Errorf("%s: logged %q, want one line with %q", tc.name, got, tc.because)
-		}
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			w := startWired(t, 3, func(i int, cfg *Config) { cfg.Transport = wires[name](nil) })
+			defer w.close()
+			for what, stranger := range map[string]struct{ bytes, because string }{
+				"random bytes":                {string(junk), "none of ours"},
+				"HTTP":                        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "none of ours"},
+				"TLS":                         {"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
+				"our first bytes, then junk":  {begins[0] + strings.Repeat("\xff", 3000), ""},
+				"our second bytes, then junk": {begins[1] + strings.Repeat("\xff", 3000), ""},
+			} {
+				before := len(w.logs.all())
+				nc := knock(t, w.addrs[1])
+				io.WriteString(nc, stranger.bytes)
+				if took, _ := closedAfter(t, nc); took > time.Second {
+					t.Errorf("%s: closed after %v", what, took)
+				}
+				w.logged(before, what, 1, stranger.because)
+			}
+			w.healthy()
+			silentStrangers(t, w, append(begins, "", "abc"))
+			w.healthy()
+		})
 	}
-	w.healthy()
+}
+
+// silentStrangers begin in these ways, and say no more.
+func silentStrangers(t *testing.T, w *wired, begins []string) {
+	t.Helper()
 	before := len(w.logs.all())
-	var slow sync.WaitGroup
-	for _, bytes := range []string{"", "abc", ours, ours + "\x48\x00\x00"} {
+	var all sync.WaitGroup
+	for _, bytes := range begins {
 		nc := knock(t, w.addrs[1])
 		io.WriteString(nc, bytes)
-		slow.Go(func() {
+		all.Go(func() {
 			if took, _ := closedAfter(t, nc); took < 4*time.Second || took > 6*time.Second {
 				t.Errorf("a connection that says %q and no more is closed after %v, want 5s", bytes, took)
 			}
 		})
 	}
-	slow.Wait()
-	time.Sleep(50 * time.Millisecond)
+	all.Wait()
+	w.logged(before, "silent strangers", len(begins), "not proven")
+	eventually(t, "no slot is taken", func() bool { return w.meshes[1].slots() == 0 })
+}
+
+// logged checks that so many lines have come since before, all with these words.
+func (w *wired) logged(before int, what string, n int, words string) {
+	w.t.Helper()
+	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond) // for lines that are one too many
 	got := w.logs.all()[before:]
 	for _, line := range got {
-		if !strings.Contains(line, "not proven") {
-			t.Errorf("logged %q", line)
+		if !strings.Contains(line, words) {
+			w.t.Errorf("%s: logged %q, without %q", what, line, words)
 		}
 	}
-	if len(got) != 4 {
-		t.Errorf("4 silent strangers have %d lines", len(got))
+	if len(got) != n {
+		w.t.Errorf("%s: %d lines, want %d: %q", what, len(got), n, got)
 	}
-	eventually(t, "no slot is taken", func() bool { return w.meshes[1].slots() == 0 })
-	w.healthy()
 }
 
 // healthy checks that the job goes on: floods pass, nobody is blamed.
@@ -267,28 +299,42 @@ func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
 	w.healthy()
 }
 
-func TestKillOverTCPIsReported(t *testing.T) {
-	leak.Check(t)
-	for _, n := range []int{2, 4} {
-		for victim := range n {
-			wires := make([]*tcp.Transport, n)
-			w := startWired(t, n, func(i int, cfg *Config) { wires[i] = cfg.Transport.(*tcp.Transport) })
-			start := time.Now()
-			wires[victim].Close()
-			for _, i := range without(n, victim) {
-				eventually(t, "a verdict", func() bool { e, _ := w.ears[i].first(); return e != nil })
-				if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second {
-					t.Errorf("%d ranks, %d killed: rank %d hears %v after %v", n, victim, i, e, when.Sub(start))
+func TestKillOverAWireIsReported(t *testing.T) {
+	for name, wire := range wires {
+		for victim := range 4 {
+			t.Run(fmt.Sprintf("%s/%d", name, victim), func(t *testing.T) {
+				leak.Check(t)
+				const n = 4
+				ends := make([]transport.Transport, n)
+				w := startWired(t, n, func(i int, cfg *Config) {
+					ends[i] = wire(nil)
+					cfg.Transport = ends[i]
+				})
+				defer w.close()
+				start := time.Now()
+				go ends[victim].Close()
+				for _, i := range without(n, victim) {
+					eventually(t, "a verdict", func() bool { e, _ := w.ears[i].first(); return e != nil })
+					if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second {
+						t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+					}
 				}
-			}
-			w.close()
+			})
 		}
 	}
 }
 
-func TestCloseOverTCPIsNoLoss(t *testing.T) {
-	leak.Check(t)
-	w := startWired(t, 4, nil)
+func TestCloseOverAWireIsNoLoss(t *testing.T) {
+	for name, wire := range wires {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			closeAll(t, startWired(t, 4, func(_ int, cfg *Config) { cfg.Transport = wire(nil) }))
+		})
+	}
+}
+
+func closeAll(t *testing.T, w *wired) {
+	t.Helper()
 	var work sync.WaitGroup
 	for _, m := range w.meshes {
 		work.Go(func() {
@@ -336,15 +382,25 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 }
 
 func TestTLSOnTheFront(t *testing.T) {
-	leak.Check(t)
 	cert, pool := certificate(t)
-	client := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}
-	w := startWired(t, 3, func(_ int, cfg *Config) {
-		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
-		cfg.Transport = tcp.New(tcp.Options{TLS: &tcp.TLS{Config: client}})
-	})
-	defer w.close()
-	w.healthy()
+	both := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}
+	for name, wire := range wires {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			w := startWired(t, 3, func(_ int, cfg *Config) {
+				cfg.TLS, cfg.Transport = &tls.Config{Certificates: []tls.Certificate{cert}}, wire(both)
+			})
+			defer w.close()
+			w.healthy()
+			if name == "tcp" {
+				checkTLSStrangers(t, w, pool)
+			}
+		})
+	}
+}
+
+func checkTLSStrangers(t *testing.T, w *wired, pool *x509.CertPool) {
+	t.Helper()
 	for name, tc := range map[string]struct {
 		open    func(nc net.Conn)
 		because string
