@@ -42,12 +42,13 @@ func newLazy(c net.Conn) *lazy {
 // caller's, who gives it back to the pool.
 func (l *lazy) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	l.size, l.pool = size, pool
+	l.buf, l.n, l.err = nil, 0, nil // for a raw.Read that fails without a try
 	err := l.raw.Read(l.try)
 	buf, n := l.buf, l.n
 	if err == nil {
 		err = l.err
 	}
-	l.buf, l.err, l.pool = nil, nil, nil
+	l.buf, l.pool = nil, nil
 	return buf, n, err
 }
 
