@@ -425,3 +425,47 @@ func TestAllocationsPerFrame(t *testing.T) {
 		})
 	}
 }
+
+// A looker is a listener that has read some bytes to see whose they are.
+type looker struct {
+	net.Listener
+	t *testing.T
+}
+
+type looked struct {
+	net.Conn
+	first []byte
+}
+
+func (l looker) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	first := make([]byte, 30) // the preface, and a bit of what follows
+	if _, err := io.ReadFull(c, first); err != nil {
+		l.t.Error(err)
+	}
+	return &looked{c, first}, nil
+}
+
+func (l *looked) Peeked() []byte    { return l.first }
+func (l *looked) NetConn() net.Conn { return l.Conn }
+
+func TestBytesThatTheListenerReadAreNotLost(t *testing.T) {
+	leak.Check(t)
+	tr := New(Options{})
+	defer tr.Close()
+	accepted := make(chan transport.Conn, 1)
+	addr, err := tr.Serve(looker{listen(t), t}, func(c transport.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := tr.Dial(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := <-accepted
+	far.(transport.Guest).Admit()
+	exchange(t, near, far, make([]byte, 100<<10))
+}
