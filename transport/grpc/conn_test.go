@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -333,66 +331,6 @@ func TestGreeterKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// gRPC's framer trusts that bytes come with a buffer.
-func TestReadOnReadyHasABufferExactlyWhenItHasBytes(t *testing.T) {
-	l := listen(t)
-	defer l.Close()
-	peer, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer peer.Close()
-	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	var lost error
-	link := newLink(c, c, func(err error) { lost = err })
-	link.onCut.Do(func() {}) // the connection is needed after a failure
-	for _, step := range []struct {
-		name string
-		do   func()
-		want int
-		err  error
-	}{
-		{"bytes", func() { peer.Write([]byte("bytes")) }, 5, nil},
-		{"a deadline that has passed", func() { c.SetReadDeadline(time.Unix(1, 0)) }, 0, os.ErrDeadlineExceeded},
-		{"a deadline that passes", func() { c.SetReadDeadline(time.Now().Add(time.Millisecond)) }, 0, os.ErrDeadlineExceeded},
-		{"the end", func() { c.SetReadDeadline(time.Time{}); peer.Close() }, 0, io.EOF},
-		{"a closed connection", func() { c.Close() }, 0, net.ErrClosed},
-	} {
-		step.do()
-		pool := &counted{}
-		for range 2 {
-			buf, n, err := link.ReadOnReady(16, pool)
-			if n != step.want || !errors.Is(err, step.err) || (buf != nil) != (n > 0) {
-				t.Fatalf("%s: got %d bytes, a buffer: %v, and %v; want %d and %v", step.name, n, buf != nil, err, step.want, step.err)
-			}
-			if held := map[bool]int{true: 1}[n > 0]; pool.out != held {
-				t.Errorf("%s: %d buffers are not back, want %d", step.name, pool.out, held)
-			}
-			if err == nil {
-				break
-			}
-			if !errors.Is(lost, step.err) {
-				t.Errorf("%s: the Conn heard %v", step.name, lost)
-			}
-		}
-	}
-}
-
-// counted is a mem.BufferPool that knows how many buffers are out.
-type counted struct{ out int }
-
-func (c *counted) Get(n int) *[]byte {
-	c.out++
-	b := make([]byte, n)
-	return &b
-}
-
-func (c *counted) Put(*[]byte) { c.out-- }
-
 // What a frame allocates, at both ends together, nearly all of it in gRPC. doc.go
 // has the figures; these are bounds.
 func TestAllocationsPerFrame(t *testing.T) {
@@ -424,48 +362,4 @@ func TestAllocationsPerFrame(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A looker is a listener that has read some bytes to see whose they are.
-type looker struct {
-	net.Listener
-	t *testing.T
-}
-
-type looked struct {
-	net.Conn
-	first []byte
-}
-
-func (l looker) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	first := make([]byte, 30) // the preface, and a bit of what follows
-	if _, err := io.ReadFull(c, first); err != nil {
-		l.t.Error(err)
-	}
-	return &looked{c, first}, nil
-}
-
-func (l *looked) Peeked() []byte    { return l.first }
-func (l *looked) NetConn() net.Conn { return l.Conn }
-
-func TestBytesThatTheListenerReadAreNotLost(t *testing.T) {
-	leak.Check(t)
-	tr := New(Options{})
-	defer tr.Close()
-	accepted := make(chan transport.Conn, 1)
-	addr, err := tr.Serve(looker{listen(t), t}, func(c transport.Conn) { accepted <- c })
-	if err != nil {
-		t.Fatal(err)
-	}
-	near, err := tr.Dial(context.Background(), addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far := <-accepted
-	far.(transport.Guest).Admit()
-	exchange(t, near, far, make([]byte, 100<<10))
 }
