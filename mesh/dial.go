@@ -29,10 +29,6 @@ func (l lane) String() string {
 // farewellTime is how long a last word may take to be heard.
 const farewellTime = time.Second
 
-// frontFirst is how much longer a handshake may take than the front allows: so it
-// is the front that ends it, which knows when the connection came.
-const frontFirst = time.Second
-
 // dialLane opens a Conn to rank and proves who we are. It tries once, for at most
 // strangerTime after the wire is up. A peer that turns us down gets fault.Refused,
 // or errDuplicate when it has such a Conn already, or is about to.
@@ -125,12 +121,12 @@ func (m *Mesh) accept(c transport.Conn) {
 
 // receive is the accepting side's handshake, and what follows from it.
 func (m *Mesh) receive(c transport.Conn) {
-	limit := strangerTime
-	if _, guest := c.(transport.Guest); guest && m.front != nil {
-		limit += frontFirst
-	}
-	ctx, cancel := context.WithTimeout(m.ctx, limit)
-	defer cancel()
+	ctx := m.ctx
+	if _, guest := c.(transport.Guest); !guest || m.front == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, strangerTime)
+		defer cancel()
+	} // else the front ends it, which knows when the connection came
 	t := newTalk(c)
 	h, err := m.id.accept(ctx, t)
 	if err == nil {

@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -512,4 +514,66 @@ func TestAnUnspecifiedAddressBecomesTheOneThatLeadsToTheRoot(t *testing.T) {
 			t.Errorf("%s towards %q is %s, want %s", tc.addr, tc.root, got, tc.want)
 		}
 	}
+}
+
+// heap is how many bytes are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A connection costs what package net needs for it; beyond that, one that has
+// proven nothing costs at most 4 KiB of the heap, whatever it says.
+func TestAStrangerCostsAtMost4KiB(t *testing.T) {
+	leak.Check(t)
+	w := startWired(t, 2, nil)
+	defer w.close()
+	plain := listen(t)
+	defer plain.Close()
+	var accepted []net.Conn
+	fill := func(addr, says string) (perConn int64, open []net.Conn) {
+		before := heap()
+		for range strangerSlots {
+			nc := knock(t, addr)
+			io.WriteString(nc, says)
+			open = append(open, nc)
+			if addr == plain.Addr().String() {
+				got, err := plain.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				accepted = append(accepted, got)
+			}
+		}
+		if addr == w.addrs[0] {
+			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
+		}
+		time.Sleep(50 * time.Millisecond) // for what is said to be read
+		return (heap() - before) / strangerSlots, open
+	}
+	bare, open := fill(plain.Addr().String(), "")
+	for _, nc := range append(open, accepted...) {
+		nc.Close()
+	}
+	hello := tcpMagic(t)
+	for name, says := range map[string]string{"nothing": "", "our first bytes": hello, "our first bytes and more": hello + "\x48"} {
+		least := int64(math.MaxInt64) // the rest of the process has a heap, too
+		for range 3 {
+			cost, open := fill(w.addrs[0], says)
+			least = min(least, cost)
+			for _, nc := range open {
+				nc.Close()
+			}
+			eventually(t, "no slot is taken", func() bool { return w.meshes[0].slots() == 0 })
+		}
+		t.Logf("a connection that says %s costs %d bytes, a bare one %d", name, least, bare)
+		if least-bare > 4<<10 {
+			t.Errorf("a stranger who says %s costs %d bytes, want at most 4096", name, least-bare)
+		}
+	}
+	runtime.KeepAlive(accepted)
 }

@@ -164,11 +164,11 @@ func (s *State) ripe(r int) bool {
 }
 
 // deserted reports whether all neighbours of r that are not in doubt themselves
-// have said Down about it.
+// have said Down about their control links to it.
 func (s *State) deserted(r int) bool {
 	members := s.circle(func(int) bool { return true })
 	for _, j := range Neighbours(members, slices.Index(members, r)) {
-		said := slices.ContainsFunc(s.ranks[r].doubts, func(d doubt) bool { return d.by == j && d.stands() })
+		said := slices.ContainsFunc(s.ranks[r].doubts, func(d doubt) bool { return d.by == j && !d.data && d.stands() })
 		if !said && (j == s.cfg.Me || !s.doubted(j)) {
 			return false
 		}

@@ -134,14 +134,15 @@ func TestAPairThatIsCutLosesItsLinkOnly(t *testing.T) {
 }
 
 func TestABrokenDataConnectionOfLiveRanksIsALostLink(t *testing.T) {
-	for n := 3; n <= 9; n++ {
+	for n := 2; n <= 9; n++ {
 		w := started(t, n, uint64(n))
 		start := w.now
-		w.step(2, Suspect{0, "reset"})
+		far := min(n-1, 2)
+		w.step(far, Suspect{0, "reset"})
 		w.run(start + Time(200*Millisecond))
 		for r, x := range w.nodes {
 			e := x.verdict()
-			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, 2}) {
+			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, far}) {
 				t.Errorf("%d ranks: rank %d reports %v", n, r, e)
 			}
 		}

@@ -40,7 +40,7 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 // TestSurvivorsAgreeOnTheFirstVerdict runs random deaths and cuts. Nobody may be
 // left without a verdict, and nobody may hear another one first.
 func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
-	runs := uint64(400)
+	runs := uint64(250)
 	if os.Getenv("TUTTI_SOAK") != "" {
 		runs = 20_000
 	}
