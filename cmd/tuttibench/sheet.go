@@ -19,7 +19,7 @@ func sheetFor(format string, out io.Writer) sheet {
 	case "table":
 		return table{out}
 	case "csv":
-		return csv{out}
+		return lines{out}
 	case "json":
 		return &array{out: out}
 	}
@@ -29,22 +29,22 @@ func sheetFor(format string, out io.Writer) sheet {
 // columns are the names that programs know the columns by.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
-// csv has comma-separated values. None of them contains a comma or a quote.
-type csv struct{ out io.Writer }
+// lines are CSV: comma-separated values. None of them contains a comma or a quote.
+type lines struct{ out io.Writer }
 
-func (s csv) begin(remark string) error {
+func (s lines) begin(remark string) error {
 	_, err := fmt.Fprintf(s.out, "# %s\n%s\n", remark, columns)
 	return err
 }
 
-func (s csv) row(r row) error {
+func (s lines) row(r row) error {
 	_, err := fmt.Fprintf(s.out, "%s,%s,%s,%d,%s,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%d\n",
 		r.Op, r.Transport, r.Algorithm, r.Ranks, r.DType, r.Bytes, r.Iterations,
 		r.MedianUs, r.MinUs, r.P99Us, r.AlgBW, r.BusBW, r.AllocsPerOp, r.Wrong)
 	return err
 }
 
-func (s csv) end() error { return nil }
+func (s lines) end() error { return nil }
 
 // table is for people: what is the same in all rows stands above them.
 type table struct{ out io.Writer }
