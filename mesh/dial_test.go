@@ -1,0 +1,114 @@
+package mesh
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// A pile is the layer above the data Conns in tests: it counts what arrives.
+type pile struct {
+	mu   sync.Mutex
+	got  map[string]int // bodies, by sender
+	down []int
+}
+
+type pileSink struct {
+	*pile
+	from int
+	body []byte
+}
+
+func (p *pile) Sink(l *Link) transport.Sink { return &pileSink{pile: p, from: l.Rank} }
+
+func (p *pile) LinkDown(rank int, _ error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = append(p.down, rank)
+}
+
+func (s *pileSink) Place(h transport.Header) []byte {
+	s.body = make([]byte, h.Size)
+	return s.body
+}
+
+func (s *pileSink) Arrived(h transport.Header, n int) {
+	if n == h.Size {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.got[fmt.Sprintf("%d: %s", s.from, s.body)]++
+	}
+}
+
+func (p *pile) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.got)
+}
+
+// Every rank sends to every other at once, so both ends of each pair dial.
+func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
+	for round := range 10 {
+		for _, wire := range []string{"memory", "tcp"} {
+			t.Run(fmt.Sprintf("%s/%d", wire, round), func(t *testing.T) {
+				leak.Check(t)
+				const n = 5
+				piles := make([]*pile, n)
+				tweak := func(i int, cfg *Config) {
+					piles[i] = &pile{got: make(map[string]int)}
+					cfg.Data = piles[i]
+					cfg.InProcess = wire == "memory"
+				}
+				var r *rig
+				if wire == "memory" {
+					r = started(t, n, tweak)
+				} else {
+					r = startWired(t, n, func(i int, cfg *Config) {
+						tweak(i, cfg)
+						cfg.Transport = tcp.New(tcp.Options{})
+					}).rig
+				}
+				defer r.close()
+				for i, m := range r.meshes {
+					for _, to := range without(n, i) {
+						f := &transport.Frame{Head: []byte("h"), Body: fmt.Appendf(nil, "to %d", to), Done: func(error) {}}
+						go m.Link(to).Send(f)
+					}
+				}
+				for i, p := range piles {
+					eventually(t, fmt.Sprintf("rank %d has %d frames", i, n-1), func() bool { return p.count() == n-1 })
+				}
+				for i := range r.ears {
+					if e, _ := r.ears[i].first(); e != nil || len(piles[i].down) != 0 {
+						t.Errorf("rank %d hears %v, and has lost the links to %v", i, e, piles[i].down)
+					}
+				}
+				if got := r.logs.all(); len(got) != 0 {
+					t.Errorf("logged %q", got)
+				}
+			})
+		}
+	}
+}
+
+func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
+	r := started(t, 3, func(_ int, cfg *Config) { cfg.Data = &pile{got: make(map[string]int)} })
+	defer r.close()
+	f := &transport.Frame{Head: []byte("h"), Done: func(error) {}}
+	r.meshes[0].Link(2).Send(f)
+	eventually(t, "the Conn is up", func() bool { return r.meshes[0].Link(2).Conn() != nil })
+	start := time.Now()
+	r.meshes[0].Link(2).Conn().Close()
+	for i := range r.ears {
+		eventually(t, "a verdict", func() bool { e, _ := r.ears[i].first(); return e != nil })
+		if e, when := r.ears[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
+			t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+		}
+	}
+}
