@@ -147,10 +147,14 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 		for ; started < ns && started < sent+window && (got == nr || started < got+window); started++ {
 			r.sends[started%window] = r.g.coll.Start(r.g.ranks[to], r.tag, r.print, r.cut(out, started), rendezvous.Push)
 		}
+		reaped := sent
 		for sent < started && r.sends[sent%window].Happened() {
 			if err := r.sent(&sent); err != nil {
 				return r.fail(err)
 			}
+		}
+		if sent > reaped {
+			continue // there is room to start more, which the peer may wait for
 		}
 		if got < posted && r.recvs[got%window].Happened() {
 			if err := r.received(&got, in, stage, f); err != nil {
