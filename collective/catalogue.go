@@ -36,6 +36,7 @@ var catalogue = [...]variant{
 		foldToAll(recursiveDoublingAllReduce)},
 	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldToAll(ringAllReduce)},
 	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
+	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToAll(sharedAllReduce)},
 
 	{VerbReduce, "linear", reduce.RankOrder,
 		"(n-1)(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
@@ -44,14 +45,18 @@ var catalogue = [...]variant{
 		"⌈log₂n⌉(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
 		foldToRoot(binomialReduce)},
 	{VerbReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToRoot(pairwiseReduce)},
+	{VerbReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToRoot(sharedReduce)},
 
 	{VerbBroadcast, "binomial", 0,
 		"⌈log₂n⌉(α + mβ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
 		spread(binomialBroadcast)},
+	{VerbBroadcast, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, spread(sharedBroadcast)},
 
 	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
 	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, shareAll(bruckAllGather)},
+	{VerbAllGather, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, shareAll(sharedAllGather)},
 	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
+	{VerbAllGatherV, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, shareAll(sharedAllGather)},
 
 	{VerbGather, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
 	{VerbGather, "binomial", 0, treeMove, treeMoveCost, collect(binomialGather)},
@@ -64,16 +69,20 @@ var catalogue = [...]variant{
 	{VerbReduceScatter, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
 	{VerbReduceScatter, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
 	{VerbReduceScatter, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
+	{VerbReduceScatter, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
 	{VerbReduceScatterV, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
 	{VerbReduceScatterV, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
 	{VerbReduceScatterV, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
+	{VerbReduceScatterV, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
 
 	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
+	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", func(n, m float64) (_, _, _ float64) { return 1, 2 * m * (n - 1) / n, 0 }, swap(sharedAllToAll)},
 	{VerbAllToAllV, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
 
 	{VerbBarrier, "dissemination", 0,
 		"⌈log₂n⌉α", func(n, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
 		meet(disseminationBarrier)},
+	{VerbBarrier, shared, 0, "α", func(_, _ float64) (_, _, _ float64) { return 1, 0, 0 }, meet(sharedBarrier)},
 }
 
 // up is the steps of a binomial tree.
@@ -87,6 +96,14 @@ const (
 	foldAndSpread = "2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ"
 	foldAndDeal   = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
 )
+
+func sharedFoldCost(n, m float64) (alpha, beta, gamma float64) {
+	return 2, m * (2 - 1/n), m * (n - 1) / n
+}
+
+func sharedDealCost(n, m float64) (alpha, beta, gamma float64) {
+	return 1, m * (n - 1) / n, m * (n - 1) / n
+}
 
 func linearMoveCost(n, m float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 

@@ -44,6 +44,15 @@ func DefaultTable() *Table {
 	}
 	const small = 64 << 10 // below it the number of steps decides, above it the bytes
 	return &Table{rules: []Rule{
+		rule(VerbAllReduce, shared, 0),
+		rule(VerbReduce, shared, 0),
+		rule(VerbBroadcast, shared, 0),
+		rule(VerbAllGather, shared, 0),
+		rule(VerbAllGatherV, shared, 0),
+		rule(VerbReduceScatter, shared, 0),
+		rule(VerbReduceScatterV, shared, 0),
+		rule(VerbAllToAll, shared, 0),
+		rule(VerbBarrier, shared, 0),
 		rule(VerbAllReduce, "recursive_doubling", small),
 		rule(VerbAllReduce, "ring", 0),
 		rule(VerbAllReduce, "pairwise", 0),
@@ -86,8 +95,9 @@ func (t *Table) Rules() []Rule { return slices.Clone(t.rules) }
 // bytes is the length of the whole vector: all ranks' chunks together where it
 // has chunks, and 0 for v-variants, where ranks may not know it. A forced
 // algorithm is returned even where it does not take operators that do not
-// commute; the call then fails with fault.Misuse.
-func (t *Table) Select(verb Verb, bytes, ranks int, commutative bool) Algorithm {
+// commute, or needs shared memory and there is none; the call then fails with
+// fault.Misuse.
+func (t *Table) Select(verb Verb, bytes, ranks int, commutative, sharing bool) Algorithm {
 	if int(verb) >= len(t.forced) {
 		return Algorithm{}
 	}
@@ -99,7 +109,7 @@ func (t *Table) Select(verb Verb, bytes, ranks int, commutative bool) Algorithm 
 		order = reduce.Commutative
 	}
 	for _, u := range t.rules {
-		if u.Algorithm.Verb() == verb && u.covers(bytes, ranks) && u.Algorithm.Takes(order) {
+		if u.Algorithm.Verb() == verb && u.covers(bytes, ranks) && u.Algorithm.Takes(order) && (sharing || !u.Algorithm.NeedsShared()) {
 			return u.Algorithm
 		}
 	}

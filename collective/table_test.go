@@ -71,7 +71,7 @@ func TestSelectTakesTheFirstRuleThatCoversTheCall(t *testing.T) {
 		{1001, 2, false, linear},
 		{1001, 3, false, linear}, // no rule takes it: the most modest
 	} {
-		if got := table.Select(VerbAllReduce, c.bytes, c.ranks, c.commutes); got != c.want {
+		if got := table.Select(VerbAllReduce, c.bytes, c.ranks, c.commutes, false); got != c.want {
 			t.Errorf("%d bytes on %d ranks, commutes %v: got %v, want %v", c.bytes, c.ranks, c.commutes, got, c.want)
 		}
 	}
@@ -82,10 +82,10 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 	for _, verb := range Verbs() {
 		for _, bytes := range []int{0, 1, 64 << 10, 64<<10 + 1, 1 << 40} {
 			for ranks := 1; ranks <= 9; ranks++ {
-				if a := table.Select(verb, bytes, ranks, true); a.Verb() != verb {
+				if a := table.Select(verb, bytes, ranks, true, false); a.Verb() != verb {
 					t.Errorf("%v of %d bytes on %d ranks: got %v", verb, bytes, ranks, a)
 				}
-				if a := table.Select(verb, bytes, ranks, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
+				if a := table.Select(verb, bytes, ranks, false, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
 					t.Errorf("%v of %d bytes on %d ranks, not commutative: got %v", verb, bytes, ranks, a)
 				}
 			}
@@ -104,7 +104,7 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 		{VerbReduce, 8, false, "reduce:linear"},
 		{VerbBroadcast, 8, true, "broadcast:binomial"},
 	} {
-		if got := table.Select(c.verb, c.bytes, 4, c.commutes).String(); got != c.want {
+		if got := table.Select(c.verb, c.bytes, 4, c.commutes, false).String(); got != c.want {
 			t.Errorf("%v of %d bytes: got %s, want %s", c.verb, c.bytes, got, c.want)
 		}
 	}
@@ -113,11 +113,11 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 func TestEveryVerbFallsBackOnWhatTakesEverything(t *testing.T) {
 	empty := &Table{}
 	for _, verb := range Verbs() {
-		if a := empty.Select(verb, 1, 2, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
+		if a := empty.Select(verb, 1, 2, false, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
 			t.Errorf("%v falls back on %v", verb, a)
 		}
 	}
-	if a := empty.Select(99, 1, 2, true); a != (Algorithm{}) {
+	if a := empty.Select(99, 1, 2, true, false); a != (Algorithm{}) {
 		t.Errorf("verb 99 gets %v, want none", a)
 	}
 }
@@ -132,10 +132,10 @@ func TestForcedAlgorithmsGoBeforeTheRules(t *testing.T) {
 		if err := table.Force(text); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := table.Select(VerbAllReduce, 1<<30, 4, true), find(t, VerbAllReduce, "linear"); got != want {
+		if got, want := table.Select(VerbAllReduce, 1<<30, 4, true, false), find(t, VerbAllReduce, "linear"); got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
-		if got, want := table.Select(VerbAllGather, 1<<30, 4, true), find(t, VerbAllGather, "ring"); got != want {
+		if got, want := table.Select(VerbAllGather, 1<<30, 4, true, false), find(t, VerbAllGather, "ring"); got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/tensor"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
 )
@@ -70,6 +71,7 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 	for i := range transports {
 		transports[i] = wrap(i, hub.Transport())
 	}
+	shared := tensor.Bytes(make([]uint64, p2p.SharedSize(n)/8))
 	tm.each(t, func(ctx context.Context, i int) error {
 		m := &member{engine: rendezvous.New(rendezvous.Config{Rank: i, Size: n})}
 		var err error
@@ -83,6 +85,7 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 		}
 		m.engine.Bind(m.mesh)
 		m.group = p2p.NewGroup(m.engine, p2p.Options{ID: teamID, Ranks: all, Rank: i, Segment: segment})
+		m.group.SetShared(shared)
 		tm.ranks[i] = m
 		return nil
 	})

@@ -130,7 +130,7 @@ func FuzzParseTable(f *testing.F) {
 			t.Fatalf("told on: %v and %v, want %v", again, err, table)
 		}
 		for _, verb := range Verbs() {
-			if a := table.Select(verb, len(b), 4, true); a.Verb() != verb {
+			if a := table.Select(verb, len(b), 4, true, false); a.Verb() != verb {
 				t.Fatalf("%v for %v", a, verb)
 			}
 		}

@@ -184,11 +184,19 @@ func (cl *call) Due() error {
 	return nil
 }
 
+// waits is the job's rank that a message call waits for; -1: none in particular.
+func (cl *call) waits() int {
+	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
+		return -1
+	}
+	return cl.c.g.World(cl.peer)
+}
+
 // String reads "allreduce #41 float32 x1000 sum".
 func (cl *call) String() string { return describe(cl.what, cl.collective, cl.seq) }
 
 func describe(w what, collective bool, seq uint32) string {
-	if !collective {
+	if !collective || seq == 0 { // one that was not admitted has no number
 		return w.String()
 	}
 	name, rest, _ := strings.Cut(w.String(), " ")
@@ -215,6 +223,8 @@ type calls struct {
 	seq   uint32
 	site  callsite.Site
 	comm  *Comm
+	begun *call // the same call, while it is under way
+	stuck int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
 func (cs *calls) begin(cl *call) {
@@ -227,6 +237,7 @@ func (cs *calls) begin(cl *call) {
 	}
 	cs.last = cl
 	cs.text, cs.coll, cs.seq, cs.site, cs.comm = cl.what, cl.collective, cl.seq, cl.site, cl.c
+	cs.begun, cs.stuck = cl, -1
 	cs.mu.Unlock()
 }
 
@@ -242,7 +253,20 @@ func (cs *calls) end(cl *call) {
 	} else {
 		cl.next.prev = cl.prev
 	}
+	if cs.begun == cl {
+		cs.begun = nil
+	}
 	cs.mu.Unlock()
+}
+
+// gaveUp remembers whom a message call waited for in vain, until the next call:
+// ranks in a cycle that give up one after the other are all to see the cycle.
+func (cs *calls) gaveUp(cl *call) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.begun == cl {
+		cs.stuck = cl.waits()
+	}
 }
 
 var callPool = sync.Pool{New: func() any { return new(call) }}

@@ -16,7 +16,7 @@ func (c *Comm) Algorithm(op string, bytes int) string {
 	if err != nil {
 		return ""
 	}
-	return c.table.Select(verb, bytes, c.Size(), true).Name()
+	return c.table.Select(verb, bytes, c.Size(), true, c.g.HasShared()).Name()
 }
 
 // Transport is the name of the wire between this rank and another one of the

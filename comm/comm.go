@@ -29,6 +29,10 @@ type Comm struct {
 
 	inside atomic.Pointer[call] // the blocking collective, or the start, under way
 
+	doubt   atomic.Pointer[doubt] // not yet known to the others
+	sharing sync.RWMutex          // held while a call looks at the shared memory, and to give it back
+	unshare func() error          // gives the shared memory back; nil when there is none
+
 	mu       sync.Mutex // guards the rest
 	seq      uint32     // of the last collective that began
 	history  [historySize]past
@@ -152,6 +156,9 @@ func (c *Comm) state() error {
 // that it held the communicator until now.
 func (c *Comm) leave(ctx context.Context, cl *call, err error) error {
 	c.w.calls.end(cl)
+	if err == nil && c.doubt.Load() != nil { // the revoke is still on its way
+		err = c.resolve()
+	}
 	if err != nil {
 		err = c.collectiveFailed(ctx, cl, err)
 	}
@@ -197,6 +204,7 @@ func (c *Comm) Close(ctx context.Context) error {
 	delete(c.w.comms, c.id)
 	c.w.mu.Unlock()
 	c.g.Close(fault.New(fault.Closed, "close", c.w.rank, "this communicator has been closed on this rank"))
+	c.giveBack()
 	return nil
 }
 

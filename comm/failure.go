@@ -87,6 +87,7 @@ type question struct {
 type answer struct {
 	rank    int
 	Entered bool   // collective Seq has begun there
+	Print   uint64 // of collective Seq, when that was asked
 	Call    string // the call under way, or the last one
 	At      string // where
 	Waits   int    // the job's rank that it waits for, -1 when it is none in particular
@@ -140,7 +141,7 @@ func (w *world) Question(_ int, text []byte) []byte {
 		p := c.history[q.Seq%historySize]
 		c.mu.Unlock()
 		if q.Past && p.seq == q.Seq {
-			a.Call, a.At = p.String(), p.site.String()
+			a.Call, a.At, a.Print = p.String(), p.site.String(), p.fprint
 		}
 	}
 	if !q.Past {
@@ -157,12 +158,12 @@ func (w *world) doing(a *answer) {
 	cs.mu.Lock()
 	under := cs.first != nil
 	text, coll, seq, site := cs.text, cs.coll, cs.seq, cs.site
-	if under {
+	switch {
+	case under:
 		cl := cs.first
-		text, coll, seq, site = cl.what, cl.collective, cl.seq, cl.site
-		if cl.peer >= 0 {
-			a.Waits = cl.c.g.World(cl.peer)
-		}
+		text, coll, seq, site, a.Waits = cl.what, cl.collective, cl.seq, cl.site, cl.waits()
+	case text.name != "":
+		a.Waits = cs.stuck
 	}
 	cs.mu.Unlock()
 	if text.name != "" {
@@ -229,9 +230,23 @@ func (c *Comm) stray(world int, seq uint32, print uint64) {
 	if p.seq != seq || p.fprint == print {
 		return
 	}
-	c.w.spawn(func(context.Context) {
-		c.revokeAll(c.mismatchOf(&p, world, nil))
-	})
+	if c.doubt.CompareAndSwap(nil, &doubt{p, world}) {
+		c.w.spawn(func(context.Context) { c.resolve() })
+	}
+}
+
+// A doubt is a collective of this rank's that another rank has contradicted.
+type doubt struct {
+	own  past
+	rank int
+}
+
+// resolve makes a doubt a mismatch on all ranks.
+func (c *Comm) resolve() *fault.Error {
+	d := c.doubt.Load()
+	f := c.mismatchOf(&d.own, d.rank, nil)
+	c.revokeAll(f)
+	return f
 }
 
 // agreed notes that somebody has told the fingerprint of a call under way.
@@ -254,22 +269,37 @@ func (c *Comm) mismatch(own *past, other fault.Peer) *fault.Error {
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.w.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith is mismatchOf for a call under way.
+// mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice
+// one collective later: then it is the one before that is named.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
+	c.mu.Lock()
+	before := c.history[(cl.seq-1)%historySize]
+	c.mu.Unlock()
+	if before.seq == cl.seq-1 {
+		if other, print := c.pastOf(rank, before.seq); print != 0 && print != before.fprint {
+			return c.mismatch(&before, other)
+		}
+	}
 	return c.mismatchOf(&past{what: cl.what, site: cl.site, seq: cl.seq}, rank, cause)
 }
 
 // mismatchOf asks a rank, whose message had another fingerprint, for its call.
 func (c *Comm) mismatchOf(own *past, rank int, cause error) *fault.Error {
-	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
-	defer cancel()
-	other := c.w.peer(rank)
-	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: own.seq, Past: true}) {
-		other = a.peer(c.w)
-	}
+	other, _ := c.pastOf(rank, own.seq)
 	f := c.mismatch(own, other)
 	f.Err = cause
 	return f
+}
+
+// pastOf is what a rank says of one of its collectives, with the fingerprint; 0
+// when it says nothing.
+func (c *Comm) pastOf(rank int, seq uint32) (fault.Peer, uint64) {
+	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
+	defer cancel()
+	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: seq, Past: true}) {
+		return a.peer(c.w), a.Print
+	}
+	return c.w.peer(rank), 0
 }
 
 // revoke ends this rank's calls on the communicator, now and later. It reports
@@ -335,21 +365,22 @@ func (c *Comm) messageFailed(cl *call, err error) error {
 		return c.relabel(cl.String(), err)
 	}
 	f = c.gaveUp(cl, err)
-	if cl.peer >= 0 {
-		f.Peers, f.Err = c.chain(cl, err)
+	c.w.calls.gaveUp(cl)
+	peers, cycle := cl.report().chain(c.w.ctx)
+	if f.Peers = peers; cycle != "" {
+		f.Err = fmt.Errorf("%w; %s", err, cycle)
 	}
 	return f
 }
 
 // chain follows who waits for whom from a message call on, and says so when it
 // comes back to this rank: a deadlock of the program's.
-func (c *Comm) chain(cl *call, err error) ([]fault.Peer, error) {
-	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
+func (r report) chain(ctx context.Context) (peers []fault.Peer, cycle string) {
+	c := r.c
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	first := c.g.World(cl.peer)
-	var peers []fault.Peer
-	path := []string{fmt.Sprintf("rank %d in %s at %s", c.w.rank, cl, cl.site)}
-	for next := first; len(peers) < c.w.size; {
+	path := []string{fmt.Sprintf("rank %d in %s at %s", c.w.rank, r.text, r.site)}
+	for next := r.waits; next >= 0 && len(peers) < c.w.size; {
 		as := c.w.ask(ctx, []int{next}, question{Comm: c.id, Seq: 0})
 		if len(as) == 0 {
 			break
@@ -358,14 +389,14 @@ func (c *Comm) chain(cl *call, err error) ([]fault.Peer, error) {
 		peers = append(peers, a.peer(c.w))
 		path = append(path, fmt.Sprintf("rank %d in %s at %s", a.rank, a.Call, a.At))
 		if a.Waits == c.w.rank {
-			return peers, fmt.Errorf("%w; the ranks wait in a cycle: %s", err, strings.Join(path, ", waits for "))
+			return peers, "the ranks wait in a cycle: " + strings.Join(path, ", waits for ")
 		}
-		if a.Waits < 0 || a.Waits == next {
+		if a.Waits == next {
 			break
 		}
 		next = a.Waits
 	}
-	return peers[:min(1, len(peers))], err
+	return peers[:min(1, len(peers))], ""
 }
 
 // A report is what a stall warning needs of its call, which may have ended by
@@ -376,29 +407,28 @@ type report struct {
 	site       callsite.Site
 	collective bool
 	seq        uint32
-	peer       int
+	waits      int // the job's rank that a message call waits for; -1: none in particular
 }
 
 func (cl *call) report() report {
-	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.peer}
+	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.waits()}
 }
 
 // warn logs one line that says who is missing and where.
 func (r report) warn(ctx context.Context) {
 	var peers []fault.Peer
-	switch {
-	case r.collective:
+	var cycle string
+	if r.collective {
 		peers = r.c.missingIn(ctx, r.seq)
-	case r.peer >= 0:
-		ctx, cancel := context.WithTimeout(ctx, askLimit)
-		defer cancel()
-		for _, a := range r.c.w.ask(ctx, []int{r.c.g.World(r.peer)}, question{Comm: r.c.id}) {
-			peers = append(peers, a.peer(r.c.w))
-		}
+	} else {
+		peers, cycle = r.chain(ctx)
 	}
 	missing := "nobody in particular"
 	if len(peers) > 0 {
 		missing = strings.Trim(fmt.Sprint(peers), "[]")
+	}
+	if cycle != "" {
+		missing += "; " + cycle
 	}
 	r.c.w.log.Warn(fmt.Sprintf("tutti: rank %d waits in %s at %s for %v; missing: %s",
 		r.c.w.rank, r.text, r.site, r.c.w.opt.stallWarning, missing))

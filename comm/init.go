@@ -140,6 +140,10 @@ func (w *world) found(ctx context.Context) (*Comm, error) {
 		return nil, err
 	}
 	c.table = table
+	if err := c.share(ctx); err != nil {
+		w.fail(err)
+		return nil, err
+	}
 	w.reportTransports()
 	return c, nil
 }

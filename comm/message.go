@@ -44,10 +44,10 @@ func (c *Comm) message(ctx context.Context, w what) *call {
 }
 
 func (c *Comm) leaveMessage(cl *call, err error) error {
-	c.w.calls.end(cl)
 	if err != nil {
-		err = c.messageFailed(cl, err)
+		err = c.messageFailed(cl, err) // while it still counts as under way: others may be about to ask
 	}
+	c.w.calls.end(cl)
 	cl.free()
 	return err
 }

@@ -53,6 +53,7 @@ type options struct {
 	report       bool
 	log          *slog.Logger
 	wrap         wrapper
+	noSharing    bool
 }
 
 func newOptions(opts []Option) *options {
@@ -157,6 +158,10 @@ func WithChecksums() Option { return func(o *options) { o.checksums = true } }
 // WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial". Only
 // rank 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
+
+// WithoutSharedMemory has collectives go by messages also where the ranks could
+// share memory.
+func WithoutSharedMemory() Option { return func(o *options) { o.noSharing = true } }
 
 // WithLogger sends warnings to log; the default prints them on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }

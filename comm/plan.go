@@ -23,7 +23,8 @@ type plan struct {
 	op       Op
 	kernel   reduce.Kernel
 	algo     collective.Algorithm
-	bytes    int // of the whole vector, for the choice of the algorithm
+	bytes    int  // of the whole vector, for the choice of the algorithm
+	apart    bool // it runs beside others, so not in the memory that the ranks share
 }
 
 // prepare finds the operator's kernel and the algorithm, and refuses what cannot
@@ -46,7 +47,11 @@ func (pl *plan) prepare(c *Comm) error {
 			order = reduce.RankOrder
 		}
 	}
-	pl.algo = c.table.Select(pl.verb, pl.bytes, c.Size(), order == reduce.Commutative)
+	sharing := c.g.HasShared() && !pl.apart
+	pl.algo = c.table.Select(pl.verb, pl.bytes, c.Size(), order == reduce.Commutative, sharing)
+	if pl.algo.NeedsShared() && !sharing {
+		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
+	}
 	if !pl.algo.Takes(order) {
 		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does; force another, or none", pl.op.Name(), pl.algo.Name())
 	}
@@ -154,6 +159,8 @@ func (pl *plan) what() what {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
 	switch pl.verb {
+	case collective.VerbBarrier: // its type is nobody's business
+		w.dtype = tensor.Invalid
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
 		for _, n := range pl.counts {
 			w.opID = (w.opID ^ uint64(n)) * 0x9e3779b97f4a7c15
@@ -221,13 +228,16 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 		return err
 	}
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	c.sharing.RLock() // Close waits until nobody looks at the shared memory
 	err = pl.carryOut(ctx, c, r)
+	c.sharing.RUnlock()
 	return c.leave(ctx, cl, err)
 }
 
 // start begins a plan and returns at once; a goroutine carries it out. Plans of
 // one communicator get their numbers in the order of their starts.
 func (c *Comm) start(pl plan) *Request {
+	pl.apart = true
 	rq := &Request{c: c, what: pl.what(), done: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(c.w.ctx)
 	rq.cancel = cancel

@@ -36,7 +36,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		}
 	}
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
-	return c.derive(id, members), nil
+	return c.derive(ctx, id, members)
 }
 
 // Dup makes a communicator of the same ranks, whose messages and collectives do
@@ -50,7 +50,7 @@ func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
 	for i := range members {
 		members[i] = i
 	}
-	return c.derive(c.child(0), members), nil
+	return c.derive(ctx, c.child(0), members)
 }
 
 // Sub makes a communicator of some ranks of c, in the order given. Only they call
@@ -82,7 +82,10 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	c.subs[list]++
 	id := childID(c.id, list, c.subs[list])
 	c.mu.Unlock()
-	sub := c.derive(id, ranks)
+	sub, err := c.derive(ctx, id, ranks)
+	if err != nil {
+		return nil, err
+	}
 	if err := Barrier(ctx, sub); err != nil {
 		sub.Close(ctx)
 		return nil, err
@@ -111,7 +114,7 @@ func childID(parent, n, color uint64) uint64 {
 }
 
 // derive makes the communicator of some ranks of c.
-func (c *Comm) derive(id uint64, members []int) *Comm {
+func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, error) {
 	world := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
@@ -120,5 +123,10 @@ func (c *Comm) derive(id uint64, members []int) *Comm {
 			rank = i
 		}
 	}
-	return newComm(c.w, id, world, rank, c.table)
+	made := newComm(c.w, id, world, rank, c.table)
+	if err := made.share(ctx); err != nil {
+		made.Close(ctx)
+		return nil, err
+	}
+	return made, nil
 }

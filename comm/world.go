@@ -233,6 +233,9 @@ func (w *world) shut(ctx context.Context) error {
 	}
 	w.mu.Unlock()
 	w.eng.End(closed)
+	for _, c := range w.all() {
+		c.giveBack()
+	}
 	if e := w.mesh.Close(ctx); err == nil {
 		err = e
 	}

@@ -96,6 +96,19 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...
 	}
 }
 
+// Crowded reports whether more ranks than cores share this host, so that polling
+// takes the core from whom it waits for.
+func (m *Mesh) Crowded() bool { return m.crowded || m.inProcess }
+
+// Yield gives the core to another rank: another goroutine, or another process.
+func (m *Mesh) Yield() {
+	if m.inProcess {
+		runtime.Gosched()
+		return
+	}
+	yieldCore()
+}
+
 // poll moves the links until ev has happened or it is time to sleep.
 func (m *Mesh) poll(ctx context.Context, ev Event, ls []*Link) bool {
 	var end time.Time

@@ -41,6 +41,8 @@ type Group struct {
 	coll  *rendezvous.Space // collectives
 	seg   int
 	pool  scratchPool
+	// shared is memory that all members have, nil where they have none.
+	shared *Shared
 }
 
 // Options of a Group; equal on all members.

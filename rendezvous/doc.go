@@ -50,5 +50,6 @@
 //	abandon   the sender has left: no more data comes for receive id
 //	bye       the last frame of a rank that closes
 //	took      answers bye: all before it has been taken
+//	nudge     look again at the memory that the ranks share
 //	name      the body is the text of name id on this link
 package rendezvous

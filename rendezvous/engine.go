@@ -115,6 +115,9 @@ func (e *Engine) Bind(m *mesh.Mesh) {
 	}
 }
 
+// Mesh is what Bind was given.
+func (e *Engine) Mesh() *mesh.Mesh { return e.m }
+
 // Sink implements mesh.Data.
 func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	p := e.peers[l.Rank]

@@ -22,6 +22,7 @@ const (
 	kindBye
 	kindTook
 	kindName
+	kindNudge
 	kindEnd // one past the last
 )
 

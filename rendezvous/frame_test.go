@@ -30,6 +30,7 @@ func samples() map[string]head {
 		"abandon":     {kind: kindAbandon, id: 8},
 		"bye":         {kind: kindBye},
 		"took":        {kind: kindTook},
+		"nudge":       {kind: kindNudge},
 		"name":        {kind: kindName, id: 12},
 	}
 }

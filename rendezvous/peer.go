@@ -251,6 +251,8 @@ func (p *peer) handle(in *inbound) {
 		}
 	case kindAbandon:
 		p.abandoned(h.id)
+	case kindNudge:
+		p.e.nudged()
 	case kindBye:
 		p.say(head{kind: kindTook})
 	case kindTook:

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/mesh"
 )
@@ -20,6 +21,39 @@ type Space struct {
 	probers map[*mesh.Waiter]struct{}
 	err     error // why calls fail: revoked, or closed
 	judge   Judge
+	dead    atomic.Bool // err is set
+}
+
+// Dead reports whether the space was revoked or closed; it is cheap.
+func (s *Space) Dead() bool { return s.dead.Load() }
+
+// Await returns when ev has happened. It looks again after every Nudge, arrival
+// and failure in the space; ctx and p bound the wait.
+func (s *Space) Await(ctx context.Context, p mesh.Patience, ev mesh.Event) error {
+	w := s.e.m.NewWaiter()
+	defer w.Free()
+	s.watch(w)
+	defer s.unwatch(w)
+	return s.e.m.Wait(ctx, w, ev, p)
+}
+
+// Nudge has a rank look again at what its goroutines Await.
+func (e *Engine) Nudge(rank int) {
+	if rank == e.cfg.Rank {
+		return
+	}
+	e.mu.Lock()
+	if p := e.peers[rank]; p.gone == nil && p.broken == nil {
+		p.say(head{kind: kindNudge})
+	}
+	e.release()
+}
+
+// nudged wakes everyone who awaits something in any space; e.mu is held.
+func (e *Engine) nudged() {
+	for _, s := range e.spaces {
+		s.noticed(nil)
+	}
 }
 
 // A Judge hears of a message that no receive awaits. It runs under the engine's
@@ -111,6 +145,7 @@ func (s *Space) fail(err error) {
 		return
 	}
 	s.err = err
+	s.dead.Store(true)
 	e := s.e
 	s.eachPosted(func(op *Op) {
 		s.table.unpost(op)

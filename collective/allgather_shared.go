@@ -1,0 +1,42 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// sharedAllGather leaves on every rank all ranks' chunks; buf holds its own.
+//
+// Piece by piece, every rank copies of its chunk into its slot, and takes what
+// lies in the others' slots. With two ranks:
+//
+//	rank 0  in: A → slot 0   B out of slot 1
+//	rank 1  in: B → slot 1   A out of slot 0
+//
+// Cost: α + mβ, in cache; α for each piece.
+func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
+	n, me := r.Size(), r.Rank()
+	longest := 0
+	for i := range n {
+		longest = max(longest, len(buf.of(i)))
+	}
+	count := pieceCount(longest, p2p.SlotSize)
+	p := r.Pieces(count)
+	for i := range count {
+		if err := p.Claim(ctx); err != nil {
+			return err
+		}
+		copy(p.Slot(me), window(buf.of(me), i, p2p.SlotSize))
+		p.Done()
+		for d := 1; d < n; d++ {
+			rank := mod(me+d, n)
+			if err := p.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+			copy(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
+		}
+		p = p.Next()
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// directBytes is up to which size every rank folds everything itself: one
+// hand-over between the ranks instead of two.
+const directBytes = 4 << 10
+
+// sharedAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// Small vectors: each rank puts its share into its slot, and folds all slots.
+// Larger ones, piece by piece: each rank puts its share of the piece into its
+// slot, folds one part of the piece over all slots, leaves the result in its own
+// slot, and takes the other parts from the others. With two ranks, a piece:
+//
+//	rank 0  in: A0 B0 → slot 0   fold A = op(A0, A1) → slot 0   take B from slot 1
+//	rank 1  in: A1 B1 → slot 1   fold B = op(B0, B1) → slot 1   take A from slot 0
+//
+// While the others still fold, a rank puts its share of the next piece in.
+//
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α for each piece. Small vectors
+// take α, and fold m(n-1).
+//
+// Shares are folded in rank order, element by element, so equal runs give equal
+// bits on all ranks, whatever the sizes of the pieces. op need not commute.
+//
+// The scheme is that of shared-memory collectives in MPI libraries; see Graham
+// and Shipman, "MPI support for multi-core architectures", EuroPVM/MPI 2008.
+func sharedAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	if len(buf) == 0 {
+		return nil
+	}
+	var err error
+	if len(buf) <= directBytes {
+		err = allReduceDirect(ctx, r, buf, k)
+	} else {
+		err = allReduceParts(ctx, r, buf, k)
+	}
+	return err
+}
+
+// allReduceDirect is for vectors of one small piece.
+func allReduceDirect(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	p := r.Pieces(1)
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
+	copy(p.Slot(r.Rank()), buf)
+	p.Done()
+	if err := awaitDone(ctx, r, p); err != nil {
+		return err
+	}
+	foldSlots(r, p, buf, p.Slot(r.Rank())[:len(buf)], 0, len(buf), k)
+	k.Finish(buf, r.Size())
+	return nil
+}
+
+// allReduceParts is for all others: every rank folds one part of each piece.
+func allReduceParts(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	elem := k.DType().Size()
+	size := pieceSize(elem)
+	count := pieceCount(len(buf), size)
+	p := r.Pieces(count)
+	if err := copyIn(ctx, r, p, window(buf, 0, size), elem); err != nil {
+		return err
+	}
+	for i := range count {
+		next := p.Next()
+		if i+1 < count {
+			if err := copyIn(ctx, r, next, window(buf, i+1, size), elem); err != nil {
+				return err
+			}
+		}
+		if err := foldPart(ctx, r, p, even(r, window(buf, i, size), elem), k); err != nil {
+			return err
+		}
+		if err := takeParts(ctx, r, p, even(r, window(buf, i, size), elem)); err != nil {
+			return err
+		}
+		p = next
+	}
+	return nil
+}
+
+// copyIn puts this rank's share of a piece into its slot, but for the part that
+// it folds itself, which nobody else reads.
+func copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, share []byte, elem int) error {
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
+	lo, hi := partOf(r.Rank(), r.Size(), len(share), elem)
+	slot := p.Slot(r.Rank())
+	copy(slot, share[:lo])
+	copy(slot[hi:], share[hi:])
+	p.Ready()
+	return nil
+}
+
+// foldPart folds this rank's part of a piece, in place and into its slot.
+func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, k reduce.Kernel) error {
+	if err := awaitReady(ctx, r, p); err != nil {
+		return err
+	}
+	lo, hi := partOf(r.Rank(), r.Size(), len(parts.buf), parts.elem)
+	mine := parts.buf[lo:hi]
+	foldSlots(r, p, mine, mine, lo, hi, k)
+	k.Finish(mine, r.Size())
+	copy(p.Slot(r.Rank())[lo:hi], mine)
+	p.Done()
+	return nil
+}
+
+// takeParts takes the finished parts of a piece from the other ranks' slots.
+func takeParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks) error {
+	n, me := r.Size(), r.Rank()
+	for i := 1; i < n; i++ {
+		rank := mod(me+i, n)
+		if err := p.AwaitDone(ctx, rank); err != nil {
+			return err
+		}
+		lo, hi := partOf(rank, n, len(parts.buf), parts.elem)
+		copy(parts.buf[lo:hi], p.Slot(rank)[lo:hi])
+	}
+	return nil
+}
+
+// partOf is where rank i's part of a piece of m bytes lies.
+func partOf(i, n, m, elem int) (lo, hi int) {
+	lo, hi = Chunk(m/elem, n, i)
+	return lo * elem, hi * elem
+}

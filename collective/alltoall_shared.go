@@ -1,0 +1,46 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// sharedAllToAll sends chunk i of src to rank i, and receives chunk i of dst from
+// it; all chunks are equally long.
+//
+// Piece by piece, every rank copies a stretch of each chunk into its slot, side
+// by side, and takes its own stretch from each of the others' slots. With two
+// ranks, where A1 is what rank 0 sends rank 1:
+//
+//	rank 0  in: A1 → slot 0   B0 out of slot 1
+//	rank 1  in: B0 → slot 1   A1 out of slot 0
+//
+// Cost: α + 2m(n-1)/n β, in cache; α for each piece.
+func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
+	n, me := r.Size(), r.Rank()
+	put(dst.of(me), src.of(me))
+	stretch := p2p.SlotSize / n
+	count := pieceCount(len(src.of(me)), stretch)
+	p := r.Pieces(count)
+	for i := range count {
+		if err := p.Claim(ctx); err != nil {
+			return err
+		}
+		for rank := range n {
+			if rank != me {
+				copy(p.Slot(me)[rank*stretch:], window(src.of(rank), i, stretch))
+			}
+		}
+		p.Done()
+		for d := 1; d < n; d++ {
+			rank := mod(me+d, n)
+			if err := p.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+			copy(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+		}
+		p = p.Next()
+	}
+	return nil
+}

@@ -1,0 +1,40 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// sharedBroadcast leaves the root's buf on every rank.
+//
+// Piece by piece, the root copies into its slot, and the others copy out of it:
+//
+//	root    in: A → slot        in: B → slot'       in: C → slot"
+//	others                      A out               B out
+//
+// The root is up to two pieces ahead of the slowest.
+//
+// Cost: α + mβ, in cache: in and out at the same time; α for each piece.
+func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
+	count := pieceCount(len(buf), p2p.SlotSize)
+	p := r.Pieces(count)
+	for i := range count {
+		part := window(buf, i, p2p.SlotSize)
+		if r.Rank() == root {
+			if err := p.Claim(ctx); err != nil {
+				return err
+			}
+			copy(p.Slot(root), part)
+			p.Done()
+		} else {
+			if err := p.AwaitDone(ctx, root); err != nil {
+				return err
+			}
+			copy(part, p.Slot(root))
+			p.Done()
+		}
+		p = p.Next()
+	}
+	return nil
+}

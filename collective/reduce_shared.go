@@ -1,0 +1,50 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// sharedReduce leaves in dst, on the root, the unfinished fold of all ranks' src.
+//
+// As sharedAllReduce, piece by piece: every rank folds one part of each piece
+// over all slots and leaves it in its own; only the root takes the parts. With
+// two ranks and root 0, a piece:
+//
+//	rank 0  in: A0 B0 → slot 0   fold A = op(A0, A1)            take B from slot 1
+//	rank 1  in: A1 B1 → slot 1   fold B = op(B0, B1) → slot 1
+//
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α for each piece.
+//
+// Shares are folded in rank order, so bits repeat and op need not commute.
+func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+	elem := k.DType().Size()
+	size := pieceSize(elem)
+	count := pieceCount(len(src), size)
+	p := r.Pieces(count)
+	for i := range count {
+		share := window(src, i, size)
+		if err := copyIn(ctx, r, p, share, elem); err != nil {
+			return err
+		}
+		if err := awaitReady(ctx, r, p); err != nil {
+			return err
+		}
+		lo, hi := partOf(r.Rank(), r.Size(), len(share), elem)
+		own := share[lo:hi]
+		into := p.Slot(r.Rank())[lo:hi]
+		foldSlots(r, p, into, own, lo, hi, k)
+		p.Done()
+		if r.Rank() == root {
+			out := window(dst, i, size)
+			copy(out[lo:hi], into)
+			if err := takeParts(ctx, r, p, even(r, out, elem)); err != nil {
+				return err
+			}
+		}
+		p = p.Next()
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// sharedReduceScatter leaves in dst the unfinished fold of all ranks' shares of
+// this rank's chunk.
+//
+// Piece by piece, every rank copies a stretch of each chunk but its own into its
+// slot, side by side, and folds the stretches of its own chunk over all slots.
+// With two ranks, whose chunks are A and B:
+//
+//	rank 0  in: B0 → slot 0   fold A = op(A0, A1 of slot 1)
+//	rank 1  in: A1 → slot 1   fold B = op(B0 of slot 0, B1)
+//
+// Cost: α + m(n-1)/n (β+γ), in cache; α for each piece.
+//
+// Shares are folded in rank order, so bits repeat and op need not commute.
+func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	stretch := p2p.SlotSize / n / src.elem * src.elem
+	longest := 0
+	for i := range n {
+		longest = max(longest, len(src.of(i)))
+	}
+	count := pieceCount(longest, stretch)
+	p := r.Pieces(count)
+	for i := range count {
+		if err := p.Claim(ctx); err != nil {
+			return err
+		}
+		for rank := range n {
+			if rank != me {
+				copy(p.Slot(me)[rank*stretch:], window(src.of(rank), i, stretch))
+			}
+		}
+		p.Done()
+		if err := awaitDone(ctx, r, p); err != nil {
+			return err
+		}
+		own := window(src.of(me), i, stretch)
+		foldSlots(r, p, window(dst, i, stretch), own, me*stretch, me*stretch+len(own), k)
+		p = p.Next()
+	}
+	return nil
+}

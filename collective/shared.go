@@ -1,0 +1,83 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// The algorithms of this family work in memory that all ranks share, piece by
+// piece, where p2p.Piece says who may touch what, and when. No messages are
+// exchanged, and nobody's share is copied more than once on its way in and once
+// on its way out. Pieces are so small that they stay in cache between the rank
+// that writes them and those that read them.
+//
+// They fold in rank order, so bits do not depend on how a vector is cut, and
+// operators need not commute.
+
+// pieceSize is how many bytes of a rank's share fit into a piece, in whole
+// elements.
+func pieceSize(elem int) int { return p2p.SlotSize / elem * elem }
+
+// pieceCount is how many pieces of at most size bytes m bytes are.
+func pieceCount(m, size int) int { return (m + size - 1) / size }
+
+// shared is the name of this family's algorithms. They can run only where the
+// ranks have memory in common.
+const shared = "shared"
+
+// NeedsShared reports whether an algorithm works in memory that the ranks share.
+func (a Algorithm) NeedsShared() bool { return a.Name() == shared }
+
+// window is bytes i*size to (i+1)*size of b, as far as it has them.
+func window(b []byte, i, size int) []byte {
+	lo := min(i*size, len(b))
+	return b[lo:min(lo+size, len(b))]
+}
+
+// foldSlots folds all ranks' shares of a part of a piece, in rank order, into
+// dst. own is this rank's share, which need not lie in its slot; dst may be it.
+// Nobody else reads that part of this rank's slot meanwhile.
+func foldSlots(r *p2p.Round, p p2p.Piece, dst, own []byte, lo, hi int, k reduce.Kernel) {
+	n, me := r.Size(), r.Rank()
+	share := func(rank int) []byte {
+		if rank == me {
+			return own
+		}
+		return p.Slot(rank)[lo:hi]
+	}
+	if n == 1 {
+		put(dst, own)
+		return
+	}
+	if me > 1 && same(dst, own) { // it would be overwritten before its turn
+		saved := p.Slot(me)[lo:hi]
+		copy(saved, own)
+		own = saved
+	}
+	k.Fold(dst, share(0), share(1))
+	for rank := 2; rank < n; rank++ {
+		k.Fold(dst, dst, share(rank))
+	}
+}
+
+// awaitReady returns when all ranks' shares of p can be read.
+func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
+	for rank := range r.Size() {
+		if err := p.AwaitReady(ctx, rank); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitDone returns when all ranks are done with p.
+func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
+	for rank := range r.Size() {
+		if err := p.AwaitDone(ctx, rank); err != nil {
+			return err
+		}
+	}
+	return nil
+}
