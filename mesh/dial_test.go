@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +53,12 @@ func (p *pile) count() int {
 	return len(p.got)
 }
 
+func (p *pile) lost() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.down)
+}
+
 // Every rank sends to every other at once, so both ends of each pair dial.
 func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 	for round := range 10 {
@@ -85,8 +92,8 @@ func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 					eventually(t, fmt.Sprintf("rank %d has %d frames", i, n-1), func() bool { return p.count() == n-1 })
 				}
 				for i := range r.ears {
-					if e, _ := r.ears[i].first(); e != nil || len(piles[i].down) != 0 {
-						t.Errorf("rank %d hears %v, and has lost the links to %v", i, e, piles[i].down)
+					if e, _ := r.ears[i].first(); e != nil || len(piles[i].lost()) != 0 {
+						t.Errorf("rank %d hears %v, and has lost the links to %v", i, e, piles[i].lost())
 					}
 				}
 				if got := r.logs.all(); len(got) != 0 {
