@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -46,8 +47,8 @@ type raw struct {
 	t       *Transport
 	entrant entrant
 	fd      int
-	gate    gate // who may use fd
-	first   firstError
+	gate    poll.Gate // who may use fd
+	first   poll.FirstError
 	guest   atomic.Bool // accepted and not admitted
 
 	// the reader's
@@ -104,7 +105,7 @@ func (c *raw) Admit() {
 	if !c.guest.CompareAndSwap(true, false) {
 		return
 	}
-	if c.gate.enter() {
+	if c.gate.Enter() {
 		widen(c.fd, c.t.options.ReceiveBuffer)
 		c.leave()
 	}
@@ -114,14 +115,14 @@ func (c *raw) Admit() {
 
 // Progress implements transport.Conn. A poll that finds nothing costs one read.
 func (c *raw) Progress(in transport.Sink) (transport.State, error) {
-	switch c.gate.enterReader() {
-	case occupied:
+	switch c.gate.EnterReader() {
+	case poll.Occupied:
 		return transport.Busy, nil
-	case shut:
-		return transport.Idle, c.first.get()
+	case poll.ShutDown:
+		return transport.Idle, c.first.Get()
 	}
 	state, err := c.progress(in)
-	if c.gate.leaveReader() {
+	if c.gate.LeaveReader() {
 		c.letGo()
 	}
 	return state, err
@@ -131,7 +132,7 @@ func (c *raw) Progress(in transport.Sink) (transport.State, error) {
 // then in.
 func (c *raw) progress(in transport.Sink) (transport.State, error) {
 	if c.ended {
-		return transport.Idle, c.first.get()
+		return transport.Idle, c.first.Get()
 	}
 	state := transport.Idle
 	if c.out.stuck.Load() && c.out.resume() && c.flush() {
@@ -168,8 +169,8 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 		moved = true
 	}
 	for range mostReads {
-		if c.gate.isShut() { // by the Sink, perhaps
-			return moved, c.first.get()
+		if c.gate.IsShut() { // by the Sink, perhaps
+			return moved, c.first.Get()
 		}
 		n, full, whole, err := c.read(in)
 		if err != nil {
@@ -196,7 +197,7 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	n, errno := readVector(c.fd, room, ahead)
 	switch {
 	case errno == syscall.EAGAIN:
-		return 0, false, false, c.first.get() // not nil when writing has failed: then nothing more comes
+		return 0, false, false, c.first.Get() // not nil when writing has failed: then nothing more comes
 	case errno != 0:
 		return 0, false, false, failure(fault.LinkLost, "receive", os.NewSyscallError("read", errno))
 	case n == 0:
@@ -241,7 +242,7 @@ func (c *raw) send(f *transport.Frame, parts [][]byte) {
 		}
 		return
 	}
-	if c.gate.enter() {
+	if c.gate.Enter() {
 		c.flush()
 		c.leave()
 		return
@@ -284,7 +285,7 @@ func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 // fail ends the Conn but for what has arrived already, and returns the first
 // error.
 func (c *raw) fail(err error) error {
-	err = c.first.set(err)
+	err = c.first.Set(err)
 	var failed transport.Queue
 	c.out.close(err, &failed)
 	finish(&failed, err)
@@ -296,8 +297,8 @@ func (c *raw) fail(err error) error {
 // the arriving frame's body until it returns. Bytes that the operating system
 // has taken still go to the peer.
 func (c *raw) Close() error {
-	c.first.set(errClosed())
-	first, last := c.gate.shut()
+	c.first.Set(errClosed())
+	first, last := c.gate.Shut()
 	if !first {
 		return nil
 	}
@@ -310,7 +311,7 @@ func (c *raw) Close() error {
 
 // leave ends a use of the descriptor other than the reader's.
 func (c *raw) leave() {
-	if c.gate.leave() {
+	if c.gate.Leave() {
 		c.letGo()
 	}
 }

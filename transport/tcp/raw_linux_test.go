@@ -35,7 +35,7 @@ func TestGuestCostsLittleMemory(t *testing.T) {
 		// A part of a frame, so that something is held for it.
 		io.WriteString(dialled[i], magic+string(encode(1, "head", strings.Repeat("x", guestBody))[:300]))
 		c := receive(t, conns)
-		poll(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
+		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
 		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})
 	}
 	open(guests) // what comes once and for all

@@ -18,8 +18,3 @@ func (t *Transport) newRaw(_ *net.TCPConn, e entrant) (transport.Conn, error) {
 
 // onTheWay would be how many bytes the peer's system has not taken yet.
 func onTheWay(net.Conn) (n int, known bool) { return 0, false }
-
-// A watcher is of no use here: streams have goroutines of their own.
-type watcher struct{}
-
-func (*watcher) stop() {}

@@ -26,7 +26,7 @@ func kinds(t *testing.T, check func(t *testing.T, o Options)) {
 // untilError has Progress run until it fails.
 func untilError(tb testing.TB, c transport.Conn, in transport.Sink) error {
 	tb.Helper()
-	return poll(tb, c, in, func() bool { return false })
+	return move(tb, c, in, func() bool { return false })
 }
 
 func TestStrangersGarbageEndsTheConn(t *testing.T) {
@@ -66,7 +66,7 @@ func TestGuestsBodiesAreSmall(t *testing.T) {
 		in := new(store)
 		for i, size := range []int{guestBody, guestBody + 1} {
 			near.Send(&transport.Frame{Body: make([]byte, size), Done: func(error) {}})
-			err := poll(t, far, in, func() bool { return in.frames > i })
+			err := move(t, far, in, func() bool { return in.frames > i })
 			if ok := err == nil; ok != (size <= guestBody) || !ok && !errors.Is(err, fault.Refused) {
 				t.Errorf("a body of %d bytes before Admit: got %v", size, err)
 			}
@@ -84,7 +84,7 @@ func TestAdmittedPeersBodiesAreNot(t *testing.T) {
 		far.(transport.Guest).Admit() // twice does no harm
 		near.Send(&transport.Frame{Body: make([]byte, 10*guestBody), Done: func(error) {}})
 		in := new(store)
-		if err := poll(t, far, in, func() bool { return in.frames == 1 }); err != nil {
+		if err := move(t, far, in, func() bool { return in.frames == 1 }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -250,7 +250,7 @@ func checkFront(t *testing.T, f *front, o Options) {
 	c.Arm(func() { close(woken) }) // what was read already counts
 	receive(t, woken)
 	c.(transport.Guest).Admit()
-	if err := poll(t, c, in, func() bool { return in.frames == 2 }); err != nil {
+	if err := move(t, c, in, func() bool { return in.frames == 2 }); err != nil {
 		t.Fatal(err)
 	}
 	c.Close()

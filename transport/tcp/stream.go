@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -38,7 +39,7 @@ type stream struct {
 	entrant entrant
 	nc      net.Conn
 	wire    net.Conn // below TLS and all else; nc where nothing is
-	first   firstError
+	first   poll.FirstError
 	guest   atomic.Bool
 	closed  atomic.Bool
 
@@ -112,7 +113,7 @@ func (c *stream) Progress(in transport.Sink) (transport.State, error) {
 	}
 	defer c.busy.Store(false)
 	if c.closed.Load() || c.ended {
-		return transport.Idle, c.first.get()
+		return transport.Idle, c.first.Get()
 	}
 	if c.dec.limit == guestBody && !c.guest.Load() {
 		c.dec.limit = admittedBody
@@ -157,7 +158,7 @@ func (c *stream) cut(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errEOF(c.dec.midFrame())
 	}
-	if first := c.first.get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+	if first := c.first.Get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return first // the writer's
 	}
 	if c.dec.greeting > 0 {
@@ -307,7 +308,7 @@ func (c *stream) Arm(ready func()) {
 	c.ready = ready
 	c.armed.Store(true)
 	c.mu.Unlock()
-	if c.in.filled.Load() > 0 || c.first.get() != nil || c.in.over() {
+	if c.in.filled.Load() > 0 || c.first.Get() != nil || c.in.over() {
 		c.wake()
 	}
 }
@@ -332,13 +333,13 @@ func (c *stream) fire() {
 // wake has the armed callback run on the caller's goroutine.
 func (c *stream) wake() {
 	if ready := c.take(); ready != nil {
-		c.t.calls.call(ready)
+		c.t.calls.Call(ready)
 	}
 }
 
 // fail is as for raw.
 func (c *stream) fail(err error) error {
-	err = c.first.set(err)
+	err = c.first.Set(err)
 	var failed transport.Queue
 	c.out.close(err, &failed)
 	finish(&failed, err)
@@ -349,7 +350,7 @@ func (c *stream) fail(err error) error {
 // Close is as for raw. The goroutines end by themselves, soon; the Transport's
 // Close waits for them.
 func (c *stream) Close() error {
-	c.first.set(errClosed())
+	c.first.Set(errClosed())
 	if c.closed.Swap(true) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -41,8 +42,8 @@ type Transport struct {
 	options Options
 	life    context.Context // ends with Close
 	end     context.CancelFunc
-	calls   caller
-	watcher watcher
+	calls   poll.Caller
+	watcher poll.Watcher
 	open    sync.WaitGroup // what Close waits for: the accept loop, each Conn, their goroutines
 
 	mu     sync.Mutex // guards what follows
@@ -160,8 +161,8 @@ func (t *Transport) Close() error {
 		c.Close()
 	}
 	t.open.Wait()
-	t.watcher.stop()
-	t.calls.stop()
+	t.watcher.Stop()
+	t.calls.Stop()
 	return nil
 }
 

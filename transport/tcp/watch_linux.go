@@ -9,95 +9,6 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A watcher is one goroutine that waits for every armed raw Conn of a Transport,
-// on an epoll of their own. That epoll's descriptor lies in Go's poller, so the
-// goroutine holds no thread while it waits. A socket is in there one-shot: while
-// somebody polls it, it wakes nobody. The zero watcher is ready; it starts with
-// the first Conn.
-type watcher struct {
-	mu     sync.RWMutex // guards the rest; the epoll itself needs no lock
-	epoll  int
-	file   *os.File // epoll, as Go's poller has it
-	conns  map[int32]*raw
-	lastID int32
-	ended  chan struct{}
-}
-
-// add gives c a number by which events find it. Numbers are not used again
-// before 2³¹ others were, unlike descriptors'.
-func (w *watcher) add(c *raw) (id int32, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.file == nil {
-		if err := w.start(); err != nil {
-			return 0, err
-		}
-	}
-	for {
-		w.lastID++
-		if _, taken := w.conns[w.lastID]; !taken {
-			w.conns[w.lastID] = c
-			return w.lastID, nil
-		}
-	}
-}
-
-func (w *watcher) start() error {
-	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("epoll_create1", err)
-	}
-	syscall.SetNonblock(fd, true) // asks os.NewFile to register it
-	file := os.NewFile(uintptr(fd), "tcp epoll")
-	conn, err := file.SyscallConn()
-	if err != nil {
-		file.Close()
-		return err
-	}
-	w.epoll, w.file, w.conns, w.ended = fd, file, make(map[int32]*raw), make(chan struct{})
-	go w.run(conn)
-	return nil
-}
-
-// run hands out events until the file is closed.
-func (w *watcher) run(conn syscall.RawConn) {
-	defer close(w.ended)
-	events, n := make([]syscall.EpollEvent, 64), 0
-	wait := func(fd uintptr) bool {
-		n, _ = syscall.EpollWait(int(fd), events, 0)
-		return n > 0
-	}
-	for conn.Read(wait) == nil {
-		for _, e := range events[:n] {
-			w.mu.RLock()
-			c := w.conns[e.Fd]
-			w.mu.RUnlock()
-			if c != nil {
-				c.event(e.Pad, e.Events)
-			}
-		}
-	}
-}
-
-// remove forgets a Conn; no event finds it afterwards.
-func (w *watcher) remove(id int32) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.conns, id)
-}
-
-// stop ends the goroutine, and waits for it. All Conns are gone by then.
-func (w *watcher) stop() {
-	w.mu.Lock()
-	file := w.file
-	w.file = nil
-	w.mu.Unlock()
-	if file != nil {
-		file.Close()
-		<-w.ended
-	}
-}
-
 // An alarm is a raw Conn's one armed wake-up, and what the epoll knows of it.
 type alarm struct {
 	id    int32
@@ -112,7 +23,7 @@ type alarm struct {
 
 // join enters c in its Transport's watcher.
 func (a *alarm) join(t *Transport, c *raw) (err error) {
-	a.id, err = t.watcher.add(c)
+	a.id, err = t.watcher.Add(c)
 	return err
 }
 
@@ -120,11 +31,11 @@ func (a *alarm) join(t *Transport, c *raw) (err error) {
 func (a *alarm) part(t *Transport, c *raw) {
 	a.mu.Lock()
 	if a.added {
-		syscall.EpollCtl(t.watcher.epoll, syscall.EPOLL_CTL_DEL, c.fd, nil)
+		t.watcher.Control(syscall.EPOLL_CTL_DEL, c.fd, a.id, 0, 0)
 		a.added = false
 	}
 	a.mu.Unlock()
-	t.watcher.remove(a.id)
+	t.watcher.Remove(a.id)
 }
 
 // take is the armed callback, which is not armed any more.
@@ -144,8 +55,8 @@ func (c *raw) Arm(ready func()) {
 	a.ready = ready
 	a.armed.Store(true)
 	var err error
-	if c.buffered.Load() || c.first.get() != nil {
-		c.t.calls.call(a.take())
+	if c.buffered.Load() || c.first.Get() != nil {
+		c.t.calls.Call(a.take())
 	} else {
 		err = c.watch()
 	}
@@ -162,7 +73,7 @@ func (c *raw) watch() error {
 	if c.out.stuck.Load() {
 		events |= syscall.EPOLLOUT
 	}
-	if a.events&events == events || !c.gate.enter() {
+	if a.events&events == events || !c.gate.Enter() {
 		return nil // a Close that shut the gate wakes after it
 	}
 	op := syscall.EPOLL_CTL_MOD
@@ -170,12 +81,11 @@ func (c *raw) watch() error {
 		op = syscall.EPOLL_CTL_ADD
 	}
 	a.turn++
-	err := syscall.EpollCtl(c.t.watcher.epoll, op, c.fd,
-		&syscall.EpollEvent{Events: events, Fd: a.id, Pad: a.turn})
+	err := c.t.watcher.Control(op, c.fd, a.id, a.turn, events)
 	if err == nil {
 		a.added, a.events = true, events
 	}
-	if c.gate.leave() {
+	if c.gate.Leave() {
 		go c.letGo() // not here: it wants the alarm
 	}
 	return err
@@ -197,8 +107,8 @@ func (c *raw) watchWrites() {
 	}
 }
 
-// event takes the watcher's word that something could move.
-func (c *raw) event(turn int32, events uint32) {
+// Event implements poll.Handler: it takes the watcher's word that something could move.
+func (c *raw) Event(turn int32, events uint32) {
 	a := &c.alarm
 	a.mu.Lock()
 	if turn != a.turn {
@@ -225,7 +135,7 @@ func (c *raw) wake() {
 	ready := c.alarm.take()
 	c.alarm.mu.Unlock()
 	if ready != nil {
-		c.t.calls.call(ready)
+		c.t.calls.Call(ready)
 	}
 }
 

@@ -91,8 +91,8 @@ func (s *store) Arrived(h transport.Header, n int) {
 	}
 }
 
-// poll has Progress run until done, and returns the error that ended it before.
-func poll(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
+// move has Progress run until done, and returns the error that ended it before.
+func move(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
 	tb.Helper()
 	deadline := time.Now().Add(patience)
 	for i := 1; !done(); i++ {

@@ -1,11 +1,11 @@
-package tcp
+package poll
 
 import "sync"
 
-// A caller is one goroutine that runs the ready callbacks that are due for a
+// A Caller is one goroutine that runs the ready callbacks that are due for a
 // reason that no wait can see: bytes lie in a buffer, a Conn failed. The zero
-// caller is ready; its goroutine starts with the first callback.
-type caller struct {
+// Caller is ready; its goroutine starts with the first callback.
+type Caller struct {
 	mu       sync.Mutex // guards the rest
 	bell     sync.Cond
 	due      []func()
@@ -13,9 +13,9 @@ type caller struct {
 	stopping bool
 }
 
-// call has the goroutine run ready. After stop, a goroutine of its own runs it,
+// Call has the goroutine run ready. After Stop, a goroutine of its own runs it,
 // since a wake-up must come.
-func (c *caller) call(ready func()) {
+func (c *Caller) Call(ready func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopping {
@@ -31,8 +31,8 @@ func (c *caller) call(ready func()) {
 	c.bell.Signal()
 }
 
-// run calls what is due until stop has been called and nothing is.
-func (c *caller) run() {
+// run calls what is due until Stop has been called and nothing is.
+func (c *Caller) run() {
 	defer close(c.ended)
 	var now []func()
 	c.mu.Lock()
@@ -54,9 +54,9 @@ func (c *caller) run() {
 	}
 }
 
-// stop returns when all that is due has run. It must not be called by a ready
+// Stop returns when all that is due has run. It must not be called by a ready
 // callback.
-func (c *caller) stop() {
+func (c *Caller) Stop() {
 	c.mu.Lock()
 	c.stopping = true
 	ended := c.ended

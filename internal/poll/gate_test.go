@@ -1,4 +1,4 @@
-package tcp
+package poll
 
 import (
 	"sync"
@@ -7,23 +7,23 @@ import (
 )
 
 func TestGateHasOneReader(t *testing.T) {
-	var g gate
-	if g.enterReader() != entered || g.enterReader() != occupied || !g.enter() {
+	var g Gate
+	if g.EnterReader() != Entered || g.EnterReader() != Occupied || !g.Enter() {
 		t.Fatal("want one reader, and others beside it")
 	}
-	if g.leave() || g.leaveReader() || g.enterReader() != entered {
+	if g.Leave() || g.LeaveReader() || g.EnterReader() != Entered {
 		t.Fatal("want the role to be free again")
 	}
-	if first, last := g.shut(); !first || last {
+	if first, last := g.Shut(); !first || last {
 		t.Fatal("want the reader to be the last one")
 	}
-	if first, last := g.shut(); first || last {
+	if first, last := g.Shut(); first || last {
 		t.Fatal("want one first shut")
 	}
-	if g.enter() || g.enterReader() != shut {
+	if g.Enter() || g.EnterReader() != ShutDown {
 		t.Fatal("want a shut gate to let nobody in")
 	}
-	if !g.leaveReader() {
+	if !g.LeaveReader() {
 		t.Fatal("want the reader to close")
 	}
 }
@@ -31,7 +31,7 @@ func TestGateHasOneReader(t *testing.T) {
 // However many come and go, one of them closes, after all others have left.
 func TestGateIsClosedOnceByTheLast(t *testing.T) {
 	for range 60 {
-		var g gate
+		var g Gate
 		var inside, closed atomic.Int32
 		end := func(last bool) {
 			if last && (inside.Load() != 0 || closed.Add(1) != 1) {
@@ -41,23 +41,23 @@ func TestGateIsClosedOnceByTheLast(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				for g.enter() {
+				for g.Enter() {
 					inside.Add(1)
 					inside.Add(-1)
-					end(g.leave())
+					end(g.Leave())
 				}
 			})
 			wg.Go(func() {
-				for found := g.enterReader(); found != shut; found = g.enterReader() {
-					if found == entered {
+				for found := g.EnterReader(); found != ShutDown; found = g.EnterReader() {
+					if found == Entered {
 						inside.Add(1)
 						inside.Add(-1)
-						end(g.leaveReader())
+						end(g.LeaveReader())
 					}
 				}
 			})
 			wg.Go(func() {
-				_, last := g.shut()
+				_, last := g.Shut()
 				end(last)
 			})
 		}

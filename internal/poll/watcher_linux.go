@@ -1,0 +1,109 @@
+package poll
+
+import (
+	"os"
+	"sync"
+	"syscall"
+)
+
+// A Handler hears of what happened to the descriptor that it was added for.
+type Handler interface {
+	// Event runs on the Watcher's goroutine, so it must not block. pad is what
+	// Control was given; events are epoll's. It may come after Remove.
+	Event(pad int32, events uint32)
+}
+
+// A Watcher is one goroutine that waits for any number of descriptors, on an
+// epoll of their own. That epoll's descriptor lies in Go's poller, so that the
+// goroutine holds no thread while it waits, and no descriptor in it wakes an idle
+// thread unless it was asked to. The zero Watcher is ready; it starts with the
+// first Handler. All methods may be called by anyone.
+type Watcher struct {
+	mu       sync.RWMutex // guards the rest; the epoll itself needs no lock
+	epoll    int
+	file     *os.File // epoll, as Go's poller has it
+	handlers map[int32]Handler
+	lastID   int32
+	ended    chan struct{}
+}
+
+// Add gives h a number by which events find it. Numbers are not used again
+// before 2³¹ others were, unlike descriptors'.
+func (w *Watcher) Add(h Handler) (id int32, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file == nil {
+		if err := w.start(); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		w.lastID++
+		if _, taken := w.handlers[w.lastID]; !taken {
+			w.handlers[w.lastID] = h
+			return w.lastID, nil
+		}
+	}
+}
+
+func (w *Watcher) start() error {
+	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	syscall.SetNonblock(fd, true) // asks os.NewFile to register it
+	file := os.NewFile(uintptr(fd), "epoll")
+	conn, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return err
+	}
+	w.epoll, w.file, w.handlers, w.ended = fd, file, make(map[int32]Handler), make(chan struct{})
+	go w.run(conn)
+	return nil
+}
+
+// Control is epoll_ctl on fd, for the Handler of that id, which has been added
+// and not yet removed.
+func (w *Watcher) Control(op, fd int, id, pad int32, events uint32) error {
+	return syscall.EpollCtl(w.epoll, op, fd, &syscall.EpollEvent{Events: events, Fd: id, Pad: pad})
+}
+
+// run hands out events until the file is closed.
+func (w *Watcher) run(conn syscall.RawConn) {
+	defer close(w.ended)
+	events, n := make([]syscall.EpollEvent, 64), 0
+	wait := func(fd uintptr) bool {
+		n, _ = syscall.EpollWait(int(fd), events, 0)
+		return n > 0
+	}
+	for conn.Read(wait) == nil {
+		for _, e := range events[:n] {
+			w.mu.RLock()
+			h := w.handlers[e.Fd]
+			w.mu.RUnlock()
+			if h != nil {
+				h.Event(e.Pad, e.Events)
+			}
+		}
+	}
+}
+
+// Remove forgets a Handler. Its descriptor has left the epoll before.
+func (w *Watcher) Remove(id int32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.handlers, id)
+}
+
+// Stop ends the goroutine, and waits for it. Nothing is added any more.
+func (w *Watcher) Stop() {
+	w.mu.Lock()
+	file := w.file
+	w.file = nil
+	w.mu.Unlock()
+	if file != nil {
+		file.Close()
+		<-w.ended
+	}
+}
