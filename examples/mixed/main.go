@@ -1,0 +1,80 @@
+// Command mixed trains one model in two ways at once, as recommenders are
+// trained: its few dense weights are on every worker and averaged by AllReduce;
+// its large table of embeddings is on rank 0 alone, and workers pull the rows
+// that they need and push gradients for them.
+//
+//	bin/tuttirun -np 4 bin/mixed            # rank 0 serves, ranks 1 to 3 work
+//	bin/mixed -local 4                      # the same, in one process
+//
+// Read worker.go and server.go side by side: both go through the same steps. The
+// dense gradients take a communicator of the workers' own, made by Split; rows
+// and their gradients travel as named tensors, found by step and name, so nobody
+// cares who is early. In the end rank 0 trains the same model alone and compares.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := job(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "mixed:", err)
+		os.Exit(1)
+	}
+}
+
+// job is this process's part: one rank of its job, or all ranks of a local one.
+func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
+	flags := flag.NewFlagSet("mixed", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	local := flags.Int("local", 0, "run this many `ranks` as goroutines of one process")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *local > 0 {
+		return comm.Local(*local, func(ctx context.Context, c *comm.Comm) error {
+			return play(ctx, c, comm.Mean, out)
+		})
+	}
+	c, err := comm.Init(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close(ctx)) }()
+	return play(ctx, c, comm.Mean, out)
+}
+
+// The colors of Split: rank 0 takes no part in what the workers do together.
+const working = 0
+
+// play gives every rank its part. average is how the workers join their dense
+// gradients.
+func play(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
+	if c.Size() < 2 {
+		return errors.New("a server and a worker are needed: bin/tuttirun -np 2 bin/mixed")
+	}
+	color := working
+	if c.Rank() == 0 {
+		color = comm.Undefined
+	}
+	team, err := c.Split(ctx, color, c.Rank())
+	if err != nil {
+		return err
+	}
+	if team == nil {
+		return serve(ctx, c, out)
+	}
+	defer team.Close(ctx)
+	return work(ctx, c, team, average, out)
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// page collects what several ranks print.
+type page struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.Write(b)
+}
+
+func TestEveryWireAndNumberOfWorkersLearnsTheSame(t *testing.T) {
+	var first string
+	for _, wire := range []string{"memory", "tcp", "grpc"} {
+		for _, n := range []int{2, 4, 5} {
+			var out page
+			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+				return play(ctx, c, comm.Mean, &out)
+			}, comm.WithTransport(wire))
+			if err != nil {
+				t.Fatalf("%s, %d ranks: %v", wire, n, err)
+			}
+			losses, proof, _ := strings.Cut(out.b.String(), "\n"+string(rune('0'+n-1))+" worker")
+			if first == "" {
+				first = losses
+			}
+			if losses != first || !strings.Contains(proof, "learnt what one process learns") {
+				t.Errorf("%s, %d ranks: got %q and %q, want %q and a proof", wire, n, losses, proof, first)
+			}
+		}
+	}
+}
+
+func TestAWrongAverageFailsTheProof(t *testing.T) {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		return play(ctx, c, comm.Max, io.Discard)
+	})
+	if err == nil || !strings.Contains(err.Error(), "away from that of one process") {
+		t.Errorf("got %v, want the proof to fail", err)
+	}
+}
+
+func TestAWordOutsideTheTableEndsTheStepEverywhere(t *testing.T) {
+	var atWorker error
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 0 {
+			err := serve(ctx, c, io.Discard)
+			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil { // the worker has seen it
+				return err
+			}
+			return err
+		}
+		_, atWorker = pull(ctx, c, 0, []int32{words})
+		return comm.Send(ctx, c, 0, 0, []byte(nil))
+	})
+	if !errors.Is(err, fault.Misuse) {
+		t.Errorf("got %v, want Misuse of the server", err)
+	}
+	if atWorker == nil || !strings.Contains(atWorker.Error(), "wants word 100 of 100") {
+		t.Errorf("got %v at the worker, want the server's reason", atWorker)
+	}
+}
+
+func TestSharesMakeUpTheBatch(t *testing.T) {
+	for n := 1; n <= batch+1; n++ {
+		total := 0
+		for worker := range n {
+			total += len(share(lesson(0), worker, n))
+		}
+		if total != batch {
+			t.Errorf("%d workers: got %d examples, want %d", n, total, batch)
+		}
+	}
+}
+
+func TestOneRankAloneIsToldThatItNeedsAWorker(t *testing.T) {
+	err := job(t.Context(), []string{"-local", "1"}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "-np 2") {
+		t.Errorf("got %v, want to be told how to start two", err)
+	}
+}

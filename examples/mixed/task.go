@@ -1,0 +1,118 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// What is to be learnt: each word has a secret worth, an example is three words
+// and the sum of their worths. The model gives each word a row of numbers, adds
+// the rows of an example, and weighs the sum with the dense weights.
+const (
+	words    = 100 // rows of the table
+	dim      = 8   // numbers in a row, and dense weights
+	perText  = 3   // words in an example
+	batch    = 50  // examples in a step, over all workers together
+	steps    = 400
+	rate     = 0.1
+	showEach = 100 // steps
+)
+
+// An example is some words and what they are worth together.
+type example struct {
+	words [perText]int32
+	worth float64
+}
+
+// lesson is the batch of a step, the same on every rank.
+func lesson(step int) []example {
+	rng := rand.New(rand.NewPCG(1, uint64(step)))
+	examples := make([]example, batch)
+	for i := range examples {
+		e := &examples[i]
+		for j := range e.words {
+			word := rng.IntN(words)
+			e.words[j] = int32(word)
+			e.worth += math.Sin(float64(word)) // nobody would guess
+		}
+	}
+	return examples
+}
+
+// share is the part of a batch that one of n workers takes. Shares differ by one
+// example at most.
+func share(examples []example, worker, n int) []example {
+	return examples[worker*len(examples)/n : (worker+1)*len(examples)/n]
+}
+
+// wordsOf lists the words of some examples, one after the other.
+func wordsOf(examples []example) []int32 {
+	var ids []int32
+	for _, e := range examples {
+		ids = append(ids, e.words[:]...)
+	}
+	return ids
+}
+
+// firstWeights and firstTable are where every run begins.
+func firstWeights() []float64 { return scattered(2, dim) }
+func firstTable() []float64   { return scattered(3, words*dim) }
+
+func scattered(seed uint64, n int) []float64 {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = 0.5 * rng.NormFloat64()
+	}
+	return v
+}
+
+// gradients are those of the squared error, summed over examples: of the dense
+// weights, with the sum of the errors as one more number behind them; and of the
+// rows, which lie as in rows, one for each word of each example.
+func gradients(weights, rows []float64, examples []example) (dense, ofRows []float64) {
+	dense, ofRows = make([]float64, dim+1), make([]float64, len(rows))
+	for i, e := range examples {
+		first := i * perText * dim
+		sum := make([]float64, dim)
+		for j := range perText * dim {
+			sum[j%dim] += rows[first+j]
+		}
+		off := -e.worth
+		for j, w := range weights {
+			off += w * sum[j]
+		}
+		for j := range dim {
+			dense[j] += 2 * off * sum[j]
+		}
+		dense[dim] += off * off
+		for j := range perText * dim {
+			ofRows[first+j] = 2 * off * weights[j%dim]
+		}
+	}
+	return dense, ofRows
+}
+
+// pick copies the rows of some words.
+func pick(table []float64, ids []int32) []float64 {
+	rows := make([]float64, 0, len(ids)*dim)
+	for _, id := range ids {
+		rows = append(rows, table[int(id)*dim:(int(id)+1)*dim]...)
+	}
+	return rows
+}
+
+// descend moves the rows of some words against their gradients, which are sums
+// over a share of the batch.
+func descend(table, ofRows []float64, ids []int32) {
+	for i, id := range ids {
+		move(table[int(id)*dim:(int(id)+1)*dim], ofRows[i*dim:(i+1)*dim], rate/batch)
+	}
+}
+
+// move adds -by times the gradient.
+func move(v, gradient []float64, by float64) {
+	for i := range v {
+		v[i] -= by * gradient[i]
+	}
+}

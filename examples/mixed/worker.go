@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// The names of tensors. With the step they make the keys; the ranks are part of
+// the key, too, so all workers use the same names.
+const (
+	wanted  = "wanted"  // worker to server: the words whose rows it needs
+	rows    = "rows"    // server to worker
+	pushed  = "pushed"  // worker to server: gradients of those rows
+	weights = "weights" // first worker to server, after the last step
+)
+
+// server is the rank that has the table.
+const server = 0
+
+// work is a worker's part. team are the workers; its first one speaks for them.
+func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Writer) error {
+	dense := firstWeights()
+	for step := range steps {
+		mine := share(lesson(step), team.Rank(), team.Size())
+		pulled, err := pull(ctx, c, step, wordsOf(mine))
+		if err != nil {
+			return err
+		}
+		gradient, ofRows := gradients(dense, pulled, mine)
+		// SendNamed never blocks, and has ofRows until the bytes are on their way.
+		// Nobody writes to it again, so there is nothing to wait for.
+		err = comm.SendNamed(c, uint64(step), server, pushed, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
+		if err != nil {
+			return err
+		}
+		// Shares may differ by an example. Scaled like this, the mean over the
+		// workers is the mean over the batch.
+		for i := range gradient {
+			gradient[i] *= float64(team.Size()) / batch
+		}
+		if err := comm.AllReduce(ctx, team, gradient, average); err != nil {
+			return err
+		}
+		move(dense, gradient[:dim], rate)
+		if team.Rank() == 0 && (step+1)%showEach == 0 {
+			fmt.Fprintf(out, "step %d: mean squared error %.4f\n", step+1, gradient[dim])
+		}
+	}
+	if team.Rank() > 0 {
+		return nil
+	}
+	return comm.SendNamed(c, steps, server, weights, comm.NewTensor(dense), nil)
+}
+
+// pull gets the rows of some words from the server.
+func pull(ctx context.Context, c *comm.Comm, step int, ids []int32) ([]float64, error) {
+	if err := comm.SendNamed(c, uint64(step), server, wanted, comm.NewTensor(ids), nil); err != nil {
+		return nil, err
+	}
+	got := make([]float64, len(ids)*dim)
+	err := recvInto(ctx, c, step, server, rows, got)
+	return got, err
+}
+
+// recvInto receives a tensor of exactly len(dst) float64s.
+func recvInto(ctx context.Context, c *comm.Comm, step, from int, name string, dst []float64) error {
+	t, err := comm.RecvNamed(ctx, c, uint64(step), from, name, comm.NewTensor(dst).Data)
+	if err != nil {
+		return err
+	}
+	if got := comm.Values[float64](t); len(got) != len(dst) || t.Dead {
+		return fault.New(fault.Mismatch, "recvnamed "+name, c.Rank(), "rank %d sent %v of shape %v, want %d float64s", from, t.DType, t.Shape, len(dst))
+	}
+	return nil
+}
