@@ -41,6 +41,7 @@ type Round struct {
 	sends, recvs [window]*rendezvous.Op
 	links        [2]*mesh.Link
 	next         rendezvous.Either // the oldest receive and send under way
+	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -215,7 +216,8 @@ func (p Piece) await(ctx context.Context, flag *uint64, count uint64) error {
 // sleep parks until a member's flag shows count, or the wait is over.
 func (p Piece) sleep(ctx context.Context, flag *uint64, count uint64) error {
 	g := p.r.g
-	ev := &flagEvent{p: p, flag: flag, asleep: g.shared.sleep[g.rank], count: count}
+	ev := &p.r.flag
+	*ev = flagEvent{coll: g.coll, flag: flag, asleep: g.shared.sleep[g.rank], count: count}
 	err := g.coll.Await(ctx, p.r.p, ev)
 	atomic.StoreUint64(g.shared.sleep[g.rank], 0)
 	if err == nil && atomic.LoadUint64(ev.flag) < count {
@@ -230,7 +232,7 @@ func (p Piece) sleep(ctx context.Context, flag *uint64, count uint64) error {
 // flagEvent is the event that a flag shows a count, or that the group's
 // collectives are revoked. Looking at it in vain leaves the wish to be nudged.
 type flagEvent struct {
-	p      Piece
+	coll   *rendezvous.Space
 	flag   *uint64
 	asleep *uint64
 	count  uint64
@@ -238,7 +240,7 @@ type flagEvent struct {
 
 // Happened implements mesh.Event.
 func (ev *flagEvent) Happened() bool {
-	if atomic.LoadUint64(ev.flag) >= ev.count || ev.p.r.g.coll.Dead() {
+	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() {
 		return true
 	}
 	atomic.StoreUint64(ev.asleep, 1)

@@ -55,6 +55,7 @@ type Op struct {
 	frames   [2]dataFrame
 	detached bool // nobody waits: the engine frees it
 	spilled  int64
+	soon     soon    // the moment after which it is spilled
 	tensor   *Tensor // a named send's, or what a named receive got
 	finished func(*Op)
 

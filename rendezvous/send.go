@@ -62,7 +62,8 @@ func (e *Engine) detachSoon(ctx context.Context, op *Op, p mesh.Patience) bool {
 	}
 	w := e.m.NewWaiter()
 	op.waiter.Store(w)
-	err := e.waitLinks(ctx, w, op, &soon{time.Now().Add(spillAfter)})
+	op.soon.at = time.Now().Add(spillAfter)
+	err := e.waitLinks(ctx, w, op, &op.soon)
 	op.waiter.Store(nil)
 	w.Free()
 	return err != nil && errors.Is(err, errSpillNow) && e.spill(op)

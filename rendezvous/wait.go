@@ -96,10 +96,11 @@ func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error 
 	s := sets.Get().(*set)
 	defer func() {
 		clear(s.links)
-		s.ops, s.links = nil, s.links[:0]
+		clear(s.ops)
+		s.ops, s.links = s.ops[:0], s.links[:0]
 		sets.Put(s)
 	}()
-	s.ops = ops
+	s.ops = append(s.ops[:0], ops...) // a copy, so that the caller's array need not live on the heap
 	if s.Happened() {
 		return nil
 	}
