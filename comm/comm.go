@@ -91,7 +91,7 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 func (c *Comm) begin(ctx context.Context, w what) (*call, error) {
 	cl := newCall(c, w)
 	cl.collective = true
-	cl.site = callsite.Here(2)
+	cl.site = callsite.Here()
 	_, cl.hasLimit = ctx.Deadline()
 	if other := c.enter(cl); other != "" {
 		err := c.misuse(w.name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
@@ -212,7 +212,7 @@ func (c *Comm) Close(ctx context.Context) error {
 // fault.PeerLost naming this rank and the cause. It does not wait.
 func (c *Comm) Abort(cause error) {
 	p := c.w.peer(c.w.rank)
-	p.At = callsite.Here(1).String()
+	p.At = callsite.Here().String()
 	p.Call = "abort"
 	c.w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.w.rank, Peers: []fault.Peer{p}, Err: cause})
 }

@@ -37,7 +37,7 @@ func typePrint[T Element]() uint64 { return 1<<32 | uint64(tensor.TypeOf[T]()) }
 // message begins a call on a message; leaveMessage ends it.
 func (c *Comm) message(ctx context.Context, w what) *call {
 	cl := newCall(c, w)
-	cl.site = callsite.Here(2)
+	cl.site = callsite.Here()
 	_, cl.hasLimit = ctx.Deadline()
 	c.w.calls.begin(cl)
 	return cl

@@ -55,7 +55,7 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 func (r *Request) call(ctx context.Context) *call {
 	cl := newCall(r.c, r.what)
 	cl.name = "wait for " + r.what.name
-	cl.site = callsite.Here(2)
+	cl.site = callsite.Here()
 	_, cl.hasLimit = ctx.Deadline()
 	r.c.w.calls.begin(cl)
 	return cl

@@ -16,8 +16,9 @@ import (
 // commands are programs like any other.
 const module = "github.com/tutti-go/tutti/"
 
-// depth is how many frames are kept: enough to leave this library.
-const depth = 8
+// depth is how many frames are kept: enough to leave this library. The assembly
+// knows it, too.
+const depth = 10
 
 // A Site is a place in a program, kept as program counters and put into words
 // only when somebody asks. The zero Site is nowhere. It is a value.
@@ -26,9 +27,12 @@ type Site struct {
 	n   int
 }
 
-// Here is the place that called the function which calls Here, skip frames up.
-func Here(skip int) (s Site) {
-	s.n = runtime.Callers(skip+2, s.pcs[:])
+// Here is the place where the program has called this library. It must have a
+// frame of its own, which an inlined function has not.
+//
+//go:noinline
+func Here() (s Site) {
+	s.n = framePCs(&s.pcs)
 	return s
 }
 

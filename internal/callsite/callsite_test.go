@@ -7,8 +7,7 @@ import (
 )
 
 func TestASiteIsThePlaceOfTheCaller(t *testing.T) {
-	here := func() Site { return Here(0) }
-	if got := here().String(); !strings.HasPrefix(got, "callsite_test.go:") {
+	if got := Here().String(); !strings.HasPrefix(got, "callsite_test.go:") {
 		t.Errorf("got %q, want this file", got)
 	}
 	if got := (Site{}).String(); got != "" {
@@ -46,5 +45,12 @@ func TestTheStandardLibraryIsKnown(t *testing.T) {
 	}
 	if home != "" && standard("/somewhere/else/time/sleep.go") {
 		t.Error("a stranger's file is standard")
+	}
+}
+
+func BenchmarkHere(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		Here()
 	}
 }

@@ -1,0 +1,85 @@
+package comm_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A verb is what takes a communicator, or is a method of one that does more than
+// tell its state. The non-blocking form of a collective is used like those that
+// have an Example, and needs none.
+func TestEveryVerbHasAnExample(t *testing.T) {
+	verbs, examples := map[string]bool{}, map[string]bool{}
+	files, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !strings.HasSuffix(file.Name(), ".go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), file.Name(), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range tree.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			switch {
+			case !ok || !f.Name.IsExported():
+			case strings.HasSuffix(file.Name(), "_test.go"):
+				if name, ok := strings.CutPrefix(f.Name.Name, "Example"); ok {
+					examples[name] = true
+				}
+			case isVerb(f):
+				verbs[name(f)] = true
+			}
+		}
+	}
+	if len(verbs) < 40 {
+		t.Errorf("found %d verbs, and there are more", len(verbs))
+	}
+	for verb := range verbs {
+		blocking, starts := strings.CutPrefix(verb, "I")
+		if !examples[verb] && !(starts && verbs[blocking]) {
+			t.Errorf("%s has no Example", verb)
+		}
+	}
+}
+
+// name is what the Example of f is called after "Example".
+func name(f *ast.FuncDecl) string {
+	if f.Recv != nil {
+		return "Comm_" + f.Name.Name
+	}
+	return f.Name.Name
+}
+
+// isVerb reports whether f takes a *Comm, or is a method of *Comm that acts.
+func isVerb(f *ast.FuncDecl) bool {
+	switch {
+	case f.Name.Name == "Init" || f.Name.Name == "Local":
+		return true
+	case f.Recv != nil:
+		acts := map[string]bool{"Split": true, "Dup": true, "Sub": true, "Close": true, "Abort": true}
+		return isComm(f.Recv.List[0].Type) && acts[f.Name.Name]
+	}
+	for _, p := range f.Type.Params.List {
+		if isComm(p.Type) {
+			return true
+		}
+	}
+	return false
+}
+
+func isComm(e ast.Expr) bool {
+	star, ok := e.(*ast.StarExpr)
+	if !ok {
+		return false
+	}
+	id, ok := star.X.(*ast.Ident)
+	return ok && id.Name == "Comm"
+}

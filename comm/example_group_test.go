@@ -1,0 +1,141 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Rows of a grid of ranks add up by themselves.
+func ExampleComm_Split() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		row, err := c.Split(ctx, c.Rank()/2, c.Rank())
+		if err != nil {
+			return err
+		}
+		defer row.Close(ctx)
+		sum := []int{c.Rank()}
+		if err := comm.AllReduce(ctx, row, sum, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Printf("rank %d is rank %d of %d in its row, whose sum is %d\n", c.Rank(), row.Rank(), row.Size(), sum[0])
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 is rank 0 of 2 in its row, whose sum is 1
+	// rank 1 is rank 1 of 2 in its row, whose sum is 1
+	// rank 2 is rank 0 of 2 in its row, whose sum is 5
+	// rank 3 is rank 1 of 2 in its row, whose sum is 5
+	// <nil>
+}
+
+// Messages of a Dup meet none of the original's, though all else is equal.
+func ExampleComm_Dup() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		other, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		defer other.Close(ctx)
+		if c.Rank() == 0 {
+			if err := comm.Send(ctx, c, 1, 0, []byte("first")); err != nil {
+				return err
+			}
+			return comm.Send(ctx, other, 1, 0, []byte("second"))
+		}
+		a, b := make([]byte, 6), make([]byte, 5)
+		if _, err := comm.Recv(ctx, other, 0, 0, a); err != nil {
+			return err
+		}
+		if _, err := comm.Recv(ctx, c, 0, 0, b); err != nil {
+			return err
+		}
+		fmt.Printf("%s, %s\n", a, b)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// second, first
+	// <nil>
+}
+
+// Ranks 3 and 1, in this order, talk among themselves; nobody else need call.
+func ExampleComm_Sub() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() != 1 && c.Rank() != 3 {
+			return nil
+		}
+		pair, err := c.Sub(ctx, 3, 1)
+		if err != nil {
+			return err
+		}
+		defer pair.Close(ctx)
+		ranks := make([]int, 2)
+		if err := comm.AllGather(ctx, pair, ranks, []int{c.Rank()}); err != nil {
+			return err
+		}
+		if pair.Rank() == 0 {
+			fmt.Println(ranks, pair.WorldRank(0), pair.WorldRank(1))
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [3 1] 3 1
+	// <nil>
+}
+
+// A rank that closes has delivered what it sent; who needs more of it is told.
+func ExampleComm_Close() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 0 {
+			if err := comm.Send(ctx, c, 1, 0, []int{1}); err != nil {
+				return err
+			}
+			return c.Close(ctx)
+		}
+		buf := make([]int, 1)
+		_, first := comm.Recv(ctx, c, 0, 0, buf)
+		_, second := comm.Recv(ctx, c, 0, 0, buf)
+		fmt.Println(first, buf, errors.Is(second, fault.Closed))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// <nil> [1] true
+	// <nil>
+}
+
+func ExampleComm_Abort() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 1 {
+			c.Abort(errors.New("the disk is full"))
+			return nil
+		}
+		err := comm.Barrier(context.Background(), c)
+		fmt.Println(errors.Is(err, fault.PeerLost))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// true
+	// <nil>
+}
+
+// What ran, and over what.
+func ExampleComm_Algorithm() {
+	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
+		if c.Rank() == 0 {
+			fmt.Println(c.Algorithm("allreduce", 4<<20), "over", c.Transport(1))
+		}
+		return nil
+	}, comm.WithTransport("tcp"), comm.WithAlgorithm("allreduce:ring"))
+	fmt.Println(err)
+	// Output:
+	// ring over tcp
+	// <nil>
+}

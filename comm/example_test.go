@@ -1,0 +1,389 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// The Examples run their ranks as goroutines, by Local. A program of its own
+// calls Init instead and is one rank; the rest is the same.
+
+func ExampleInit() {
+	ctx := context.Background()
+	c, err := comm.Init(ctx, comm.WithTransport("tcp"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("rank", c.Rank(), "of", c.Size()) // without a launcher, one rank alone
+	fmt.Println(c.Close(ctx))
+	// Output:
+	// rank 0 of 1
+	// <nil>
+}
+
+func ExampleLocal() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		fmt.Println("rank", c.Rank(), "of", c.Size())
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 of 3
+	// rank 1 of 3
+	// rank 2 of 3
+	// <nil>
+}
+
+func ExampleAllReduce() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		grads := []float64{float64(c.Rank()), 1}
+		if err := comm.AllReduce(ctx, c, grads, comm.Mean); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println(grads) // equal bits on every rank
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [1.5 1]
+	// <nil>
+}
+
+// Where in all ranks' data is the largest value?
+func ExampleAllReduce_maxLoc() {
+	losses := []float32{0.3, 0.1, 0.7, 0.2} // of each rank
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		worst := []comm.Loc[float32]{{Value: losses[c.Rank()], Index: int64(c.Rank())}}
+		if err := comm.AllReduce(ctx, c, worst, comm.MaxLoc); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Printf("%.1f on rank %d\n", worst[0].Value, worst[0].Index)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 0.7 on rank 2
+	// <nil>
+}
+
+func ExampleAllReduceTo() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		mine, sum := []int{c.Rank(), 10}, make([]int, 2)
+		if err := comm.AllReduceTo(ctx, c, sum, mine, comm.Sum); err != nil {
+			return err
+		}
+		if c.Rank() == 2 {
+			fmt.Println(mine, sum)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [2 10] [3 30]
+	// <nil>
+}
+
+// The sum is on its way while the rank does something else.
+func ExampleIAllReduce() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		grads := []float32{1, 2, 3}
+		sum := comm.IAllReduce(c, grads, comm.Sum)
+		// Compute here, and leave grads alone.
+		if _, err := sum.Wait(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println(grads)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [4 8 12]
+	// <nil>
+}
+
+func ExampleReduce() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		mine := []int{c.Rank() + 1}
+		product := make([]int, 1) // looked at on the root only
+		if err := comm.Reduce(ctx, c, product, mine, comm.Prod, 3); err != nil {
+			return err
+		}
+		if c.Rank() == 3 {
+			fmt.Println(product)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [24]
+	// <nil>
+}
+
+func ExampleBroadcast() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		weights := make([]float32, 2)
+		if c.Rank() == 0 {
+			weights = []float32{0.5, 0.25}
+		}
+		if err := comm.Broadcast(ctx, c, weights, 0); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", weights)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [0.5 0.25]
+	// rank 1 has [0.5 0.25]
+	// rank 2 has [0.5 0.25]
+	// <nil>
+}
+
+func ExampleAllGather() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		mine := []int{c.Rank(), c.Rank() * c.Rank()}
+		all := make([]int, c.Size()*len(mine))
+		if err := comm.AllGather(ctx, c, all, mine); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			fmt.Println(all)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [0 0 1 1 2 4]
+	// <nil>
+}
+
+func ExampleAllGatherV() {
+	counts := []int{1, 0, 2} // of each rank
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		mine := make([]int, counts[c.Rank()])
+		for i := range mine {
+			mine[i] = 10*c.Rank() + i
+		}
+		all := make([]int, 3)
+		if err := comm.AllGatherV(ctx, c, all, mine, counts); err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			fmt.Println(all)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [0 20 21]
+	// <nil>
+}
+
+func ExampleGather() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		mine := []string{"red", "green", "blue"}[c.Rank()][:3]
+		all := make([]byte, 9) // looked at on the root only
+		if err := comm.Gather(ctx, c, all, []byte(mine), 0); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Printf("%s\n", all)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// redgreblu
+	// <nil>
+}
+
+func ExampleGatherV() {
+	words := []string{"al", "leg", "ro"}
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		var all []byte
+		var counts []int
+		if c.Rank() == 0 { // both matter here only
+			all, counts = make([]byte, 7), []int{2, 3, 2}
+		}
+		if err := comm.GatherV(ctx, c, all, []byte(words[c.Rank()]), counts, 0); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Printf("%s\n", all)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// allegro
+	// <nil>
+}
+
+func ExampleScatter() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		var rows []int
+		if c.Rank() == 0 {
+			rows = []int{1, 2, 3, 4, 5, 6}
+		}
+		mine := make([]int, 2)
+		if err := comm.Scatter(ctx, c, mine, rows, 0); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", mine)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [1 2]
+	// rank 1 has [3 4]
+	// rank 2 has [5 6]
+	// <nil>
+}
+
+func ExampleScatterV() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		var rows, counts []int
+		if c.Rank() == 0 {
+			rows, counts = []int{1, 2, 3, 4}, []int{0, 1, 3}
+		}
+		mine := make([]int, []int{0, 1, 3}[c.Rank()])
+		if err := comm.ScatterV(ctx, c, mine, rows, counts, 0); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", mine)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has []
+	// rank 1 has [1]
+	// rank 2 has [2 3 4]
+	// <nil>
+}
+
+func ExampleReduceScatter() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		src := []int{1, 2, 3, 4, 5}
+		mine := make([]int, 3-c.Rank()) // parts as even as can be, the first ones longer
+		if err := comm.ReduceScatter(ctx, c, mine, src, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", mine)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [2 4 6]
+	// rank 1 has [8 10]
+	// <nil>
+}
+
+func ExampleReduceScatterV() {
+	counts := []int{1, 4}
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		src := []int{1, 2, 3, 4, 5}
+		mine := make([]int, counts[c.Rank()])
+		if err := comm.ReduceScatterV(ctx, c, mine, src, counts, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", mine)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [2]
+	// rank 1 has [4 6 8 10]
+	// <nil>
+}
+
+// A matrix is held by columns, and afterwards by rows.
+func ExampleAllToAll() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		r := c.Rank()
+		column := []int{r, 10 + r, 20 + r}
+		row := make([]int, 3)
+		if err := comm.AllToAll(ctx, c, row, column); err != nil {
+			return err
+		}
+		fmt.Println("rank", r, "had", column, "and has", row)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 had [0 10 20] and has [0 1 2]
+	// rank 1 had [1 11 21] and has [10 11 12]
+	// rank 2 had [2 12 22] and has [20 21 22]
+	// <nil>
+}
+
+// Each rank sends i elements to rank i, so rank i receives i from each.
+func ExampleAllToAllV() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		r := c.Rank()
+		src, sends := []int{100 + r, 200 + r, 201 + r}, []int{0, 1, 2}
+		dst, recvs := make([]int, 3*r), []int{r, r, r}
+		if err := comm.AllToAllV(ctx, c, dst, src, recvs, sends); err != nil {
+			return err
+		}
+		fmt.Println("rank", r, "has", dst)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has []
+	// rank 1 has [100 101 102]
+	// rank 2 has [200 201 201 202 202 203]
+	// <nil>
+}
+
+func ExampleBarrier() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 1 {
+			fmt.Println("rank 1 prepares what rank 0 needs")
+		}
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println("rank 0 uses it")
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// rank 1 prepares what rank 0 needs
+	// rank 0 uses it
+	// <nil>
+}
+
+// A rank tells the others that it is there, and goes on until all are.
+func ExampleIBarrier() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		all := comm.IBarrier(c)
+		worked := 0
+		for done := false; !done; {
+			var err error
+			if _, done, err = all.Test(); err != nil {
+				return err
+			}
+			worked++
+		}
+		if c.Rank() == 0 {
+			fmt.Println("all are there, and rank 0 has worked meanwhile:", worked > 0)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// all are there, and rank 0 has worked meanwhile: true
+	// <nil>
+}
