@@ -111,7 +111,7 @@ func (e *Engine) Bind(m *mesh.Mesh) {
 	defer e.mu.Unlock()
 	e.m = m
 	for r, p := range e.peers {
-		p.link = m.Link(r)
+		p.bind(m.Link(r))
 	}
 }
 
@@ -123,8 +123,16 @@ func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	p := e.peers[l.Rank]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	p.link = l
+	p.bind(l)
 	return p
+}
+
+// bind gives p its link, which Bind or the first Conn knows first. It is written
+// once, before there is anyone to read it: frames are sent outside the lock.
+func (p *peer) bind(l *mesh.Link) {
+	if p.link != l {
+		p.link = l
+	}
 }
 
 // LinkDown implements mesh.Data. What was under way stays so until the verdict
