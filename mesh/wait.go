@@ -64,7 +64,7 @@ type Patience interface {
 // cores poll for a bounded time; ranks that share a process or a core hand it
 // over between polls and sleep soon.
 const (
-	pollTime   = 50 * time.Microsecond
+	pollTime   = 300 * time.Microsecond
 	pollsLocal = 24
 	ctxEvery   = 8
 	mostPolled = 32 // links; a wait for more sleeps at once
