@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -116,6 +117,32 @@ func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
 		eventually(t, "a verdict", func() bool { e, _ := r.ears[i].first(); return e != nil })
 		if e, when := r.ears[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
 			t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
+		}
+	}
+}
+
+func TestADataConnComesUpOnceStrangersLeaveItASlot(t *testing.T) {
+	leak.Check(t)
+	var got *pile
+	w := startWired(t, 2, func(i int, cfg *Config) {
+		got = &pile{got: make(map[string]int)}
+		cfg.Data = got
+	})
+	defer w.close()
+	var crowd []net.Conn
+	for range strangerSlots {
+		crowd = append(crowd, knock(t, w.addrs[1]))
+	}
+	eventually(t, "64 slots are taken", func() bool { return w.meshes[1].slots() == strangerSlots })
+	w.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
+	eventually(t, "somebody was turned away", func() bool { return len(w.logs.all()) > 0 })
+	for _, nc := range crowd {
+		nc.Close()
+	}
+	eventually(t, "the frame arrives", func() bool { return got.count() == 1 })
+	for i := range w.ears {
+		if e, _ := w.ears[i].first(); e != nil {
+			t.Errorf("rank %d hears %v", i, e)
 		}
 	}
 }

@@ -8,14 +8,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
 
 // errDuplicate refuses the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is up or on its way already")
 
-// dialLimit bounds how long a data Conn may take to come up.
-const dialLimit = 10 * time.Second
+// dialLimit bounds how long a data Conn may take to come up; longer than a
+// stranger may hold a slot. Between attempts a dial sleeps, ever longer.
+const (
+	dialLimit   = 10 * time.Second
+	redialFirst = 5 * time.Millisecond
+	redialLast  = 250 * time.Millisecond
+)
 
 // Data is what carries messages above the data Conns. Its methods may be called
 // on any goroutine and never block.
@@ -114,19 +120,52 @@ func (l *Link) Open() {
 }
 
 // dial opens the Conn. When both sides dial at once, the lower rank's dial wins
-// and the other is refused as a duplicate; its Conn comes by acceptData then.
+// and the other is refused as a duplicate; its Conn comes by acceptData then. A
+// dial that fails otherwise is tried again: strangers may hold all the slots of
+// the peer's front for a while, and it turns away unheard whoever comes then.
 func (l *Link) dial(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	c, err := l.m.dialLane(ctx, l.Rank, laneData)
-	switch {
-	case errors.Is(err, errDuplicate):
-		l.awaitPeer(ctx)
-	case err != nil:
-		l.fail(err)
-	default:
-		l.install(c, linkDialing)
+	for pause := redialFirst; ; pause = min(2*pause, redialLast) {
+		c, err := l.m.dialLane(ctx, l.Rank, laneData)
+		switch {
+		case errors.Is(err, errDuplicate):
+			l.awaitPeer(ctx)
+			return
+		case err == nil:
+			l.install(c, linkDialing)
+			return
+		case settled(err) || !sleep(ctx, pause):
+			l.fail(err)
+			return
+		case !l.dialling():
+			return
+		}
 	}
+}
+
+// settled reports whether a data Conn's dial has failed for good: the peer, or
+// what is known of it, says so.
+func settled(err error) bool {
+	var no *refusal
+	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || hopeless(err)
+}
+
+// sleep reports whether ctx has let it sleep that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// dialling reports whether the Conn is still this side's to open.
+func (l *Link) dialling() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == linkDialing
 }
 
 // awaitPeer waits for the peer's own Conn after it refused ours.
