@@ -169,7 +169,7 @@ func (w *world) doing(a *answer) {
 	if text.name != "" {
 		a.Call = describe(text, coll, seq)
 	}
-	a.At = w.where(site, under)
+	a.At = w.where(site, under || a.Waits >= 0)
 }
 
 // A told is a fingerprint on its way to the other ranks.
