@@ -65,6 +65,7 @@ type Op struct {
 	offer    uint32   // the offer that it met, until its bytes begin to come
 	claimed  *message // the message that it met while its bytes were arriving
 	touching bool     // buf is being written into right now, or shown to the sender
+	whollyIn bool     // all its bytes are here: it ends well, whoever goes meanwhile
 	leaving  error    // what it ends with once nothing touches buf
 	unexpose func()
 	hiding   bool  // unexpose is about to run
@@ -143,7 +144,7 @@ func (e *Engine) recycle(op *Op) {
 	op.sent, op.flying, op.arrived, op.spilled = 0, 0, 0, 0
 	op.id, op.request, op.offer, op.print, op.order = 0, 0, 0, 0, 0
 	op.token = transport.Token{}
-	op.touching, op.leaving, op.unexpose, op.alloc = false, nil, nil, false
+	op.touching, op.whollyIn, op.leaving, op.unexpose, op.alloc = false, false, nil, nil, false
 	op.hiding, op.withdrew, op.canceled = false, false, nil
 	op.waiter.Store(nil)
 	op.done.Store(false)
@@ -223,12 +224,13 @@ func (e *Engine) hide(op *Op, err error) {
 }
 
 // retire ends an op from outside the exchange: at once, or, while a Conn writes
-// into its buffer or from it, as soon as that has ended. A buffer that is shown
-// to a live sender is waited for, because hiding it would fail the Conn for
-// others, too: the sender sends the rest, or abandons it. e.mu is held.
+// into its buffer or from it, as soon as that has ended. A receive whose message
+// is here as a whole ends as it was about to. A buffer that is shown to a live
+// sender is waited for, because hiding it would fail the Conn for others, too:
+// the sender sends the rest, or abandons it. e.mu is held.
 func (e *Engine) retire(op *Op, err error) {
 	switch {
-	case op.phase == phaseDone:
+	case op.phase == phaseDone, op.whollyIn:
 	case op.unexpose != nil && op.peer.gone == nil:
 		op.leaving = err
 	case op.unexpose != nil:

@@ -157,9 +157,14 @@ func (e *Engine) meet(op *Op, m *message) {
 		e.discard(m)
 		e.finish(op, op.leaving)
 	default:
-		op.touching = true
-		e.later(chore{do: choreCopy, op: op, msg: m})
+		e.copyLater(op, m)
 	}
+}
+
+// copyLater has a message that is here as a whole copied into its receive.
+func (e *Engine) copyLater(op *Op, m *message) {
+	op.touching, op.whollyIn = true, true
+	e.later(chore{do: choreCopy, op: op, msg: m})
 }
 
 // match notes which message a receive has met.
@@ -326,8 +331,7 @@ func (p *peer) eagerArrived(in *inbound) {
 				e.finish(op, op.leaving)
 				return
 			}
-			op.touching = true
-			e.later(chore{do: choreCopy, op: op, msg: m})
+			e.copyLater(op, m)
 		}
 	}
 }
@@ -457,6 +461,7 @@ func (p *peer) dataArrived(op *Op, n int) {
 	case op.arrived > len(op.buf):
 		p.distrust("sent %d bytes of a message of %d", op.arrived, len(op.buf))
 	case op.arrived == len(op.buf) && op.unexpose != nil:
+		op.whollyIn = op.leaving == nil
 		e.hide(op, op.leaving)
 	case op.arrived == len(op.buf):
 		e.finish(op, op.leaving)

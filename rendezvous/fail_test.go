@@ -1,0 +1,44 @@
+package rendezvous
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// arrive has a pushed message come from a rank, as its link would.
+func arrive(e *Engine, from int, s *Space, tag int32, body string) {
+	h := head{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
+	var room [transport.MaxHead]byte
+	f := transport.Header{Head: room[:h.encode(&room)], Size: len(body)}
+	copy(e.peers[from].Place(f), body)
+	e.peers[from].Arrived(f, len(body))
+}
+
+// A rank may go the moment its message has been taken, while the receive that it
+// has met is still copying it.
+func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) {
+	gone := fault.New(fault.Closed, "close", 1, "")
+	for name, leave := range map[string]func(e *Engine, s *Space){
+		"the sender closes":    func(e *Engine, s *Space) { s.failSource(e.peers[1], gone) },
+		"the space is revoked": func(_ *Engine, s *Space) { s.fail(gone) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Rank: 0, Size: 2, Credit: minCredit})
+			s := e.Open(7, []int{0, 1})
+			arrive(e, 1, s, 3, "hello")
+			buf := make([]byte, 5)
+			e.mu.Lock()
+			op := e.take()
+			op.space, op.buf, op.whole, op.key = s, buf, buf, key{source: 1, tag: 3}
+			e.post(op) // the copy is put off until release
+			e.peers[1].gone = gone
+			leave(e, s)
+			e.release()
+			if !op.Happened() || op.Err() != nil || string(buf) != "hello" {
+				t.Errorf("done %v with %v and %q, want the message", op.Happened(), op.Err(), buf)
+			}
+		})
+	}
+}
