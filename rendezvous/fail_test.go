@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
@@ -38,6 +39,35 @@ func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) 
 			e.release()
 			if !op.Happened() || op.Err() != nil || string(buf) != "hello" {
 				t.Errorf("done %v with %v and %q, want the message", op.Happened(), op.Err(), buf)
+			}
+		})
+	}
+}
+
+// The Conn may say that a frame is out only after the peer has taken it, and gone.
+func TestASendWhoseBytesAreAllOnTheirWayEndsWellWhenThePeerCloses(t *testing.T) {
+	const size = 100
+	for name, c := range map[string]struct {
+		kind fault.Kind
+		sent int
+		want error
+	}{
+		"the peer closes":                     {fault.Closed, size, nil},
+		"the peer closes before it has all":   {fault.Closed, size / 2, fault.Closed},
+		"the peer is lost with all its bytes": {fault.PeerLost, size, fault.PeerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Rank: 0, Size: 2})
+			p := e.peers[1]
+			op := e.take()
+			op.space, op.send, op.peer, op.buf = e.Open(7, []int{0, 1}), true, p, make([]byte, size)
+			op.phase, op.sent, op.flying = phaseFlowing, c.sent, 1
+			p.sends.push(op)
+			p.unsent, op.frames[0].busy = 1, true
+			e.FailPeer(1, fault.New(c.kind, "close", 1, ""))
+			op.frames[0].Done(errors.New("the link has ended"))
+			if !op.Happened() || !errors.Is(op.Err(), c.want) {
+				t.Errorf("done %v with %v, want %v", op.Happened(), op.Err(), c.want)
 			}
 		})
 	}

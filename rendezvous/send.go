@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"time"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -233,6 +234,10 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 	op.flying--
 	op.peer.unsent--
 	switch {
+	case err != nil && op.leaving == nil && op.handedOver() && op.peer.leftInOrder():
+		if op.flying == 0 {
+			e.finish(op, nil)
+		}
 	case op.leaving != nil || err != nil && op.peer.gone != nil:
 		if op.flying == 0 {
 			if op.request != 0 && op.sent < len(op.buf) && op.peer.gone == nil && op.peer.broken == nil {
@@ -247,6 +252,17 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 		e.finish(op, nil)
 	}
 	e.release()
+}
+
+// handedOver reports whether the Conn has got all bytes of a send.
+func (op *Op) handedOver() bool { return op.phase == phaseFlowing && op.sent == len(op.buf) }
+
+// leftInOrder reports whether the peer has said goodbye. It has taken what it
+// wanted by then: a send whose bytes were all on their way has done its part,
+// even if the Conn has not come round to saying so.
+func (p *peer) leftInOrder() bool {
+	var f *fault.Error
+	return errors.As(p.gone, &f) && f.Kind == fault.Closed
 }
 
 func firstError(errs ...error) error {

@@ -215,6 +215,9 @@ func (p *peer) endSends(s *Space, err error) {
 }
 
 func (p *peer) endSend(op *Op, err error) {
+	if op.handedOver() && p.leftInOrder() {
+		return // it ends well with the link, at the latest
+	}
 	if op.phase == phaseOffered {
 		p.e.withdraw(op)
 	}
