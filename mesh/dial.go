@@ -150,7 +150,9 @@ func (m *Mesh) receive(c transport.Conn) {
 	case laneControl:
 		m.control.linkUp(int(h.rank), c)
 	case laneJoin:
-		m.gathering.serve(m.ctx, c, h)
+		if err := m.gathering.serve(m.ctx, c, h); err != nil {
+			m.logRefused(c, err)
+		}
 	}
 }
 

@@ -317,6 +317,10 @@ func TestARankJoinsOnce(t *testing.T) {
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
+		synctest.Wait() // rank 0 has seen it go
+		if got := r.logs.all(); len(got) != 1 || !strings.Contains(got[0], "another process has joined as rank 1") {
+			t.Errorf("logged %q, want one line about it", got)
+		}
 		<-done
 		for i := range 2 {
 			var e *fault.Error

@@ -123,11 +123,12 @@ func (g *gathering) outcome() ([]record, *refusal) {
 	return g.records, g.failed
 }
 
-// serve speaks with one rank until it has the table. It closes the Conn.
-func (g *gathering) serve(ctx context.Context, c transport.Conn, h hello) {
+// serve speaks with one rank until it has the table, or was turned down, which is
+// the error. It closes the Conn.
+func (g *gathering) serve(ctx context.Context, c transport.Conn, h hello) error {
 	defer c.Close()
 	if !g.begin() {
-		return
+		return nil
 	}
 	defer g.work.Done()
 	rank, t := int(h.rank), newTalk(c)
@@ -135,22 +136,24 @@ func (g *gathering) serve(ctx context.Context, c transport.Conn, h hello) {
 	defer cancel()
 	head, body, err := t.recv(first, maxRecord)
 	if err != nil {
-		return
+		return nil // it has gone
 	}
 	r, err := parseRecord(head, body)
 	if err != nil {
-		turnDown(first, t, &refusal{reason: reasonMalformed, text: "join: a malformed record"})
-		return
+		no := &refusal{reason: reasonMalformed, text: "join: a malformed record"}
+		turnDown(first, t, no)
+		return no
 	}
 	if no := g.enter(rank, h.instance, r); no != nil {
 		turnDown(first, t, no)
-		return
+		return no
 	}
 	if err := g.hold(ctx, t); err != nil {
 		g.leave(rank, h.instance)
-		return
+		return nil
 	}
 	g.tell(ctx, t)
+	return nil
 }
 
 // hold waits for the outcome, and says now and then who is missing. An error
