@@ -1,0 +1,153 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// stayAway has one rank not take part in a sum; the others wait until their
+// deadline, and go on with another communicator.
+func stayAway(ctx context.Context, a *actor, c *comm.Comm) error {
+	twin, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	at, err := here(), comm.Barrier(ctx, twin)
+	a.tell("together", at, err)
+	if a.rank == a.Victim {
+		a.wait(0)
+		at, err = here(), comm.AllReduce(ctx, twin, make([]float64, 1000), comm.Sum)
+		a.tell("late", at, err)
+	} else {
+		limited, cancel := context.WithTimeout(ctx, a.Deadline)
+		at, err = here(), comm.AllReduce(limited, twin, make([]float64, 1000), comm.Sum)
+		cancel()
+		a.tell("waited", at, err)
+	}
+	return comm.Barrier(ctx, c)
+}
+
+func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
+			const ranks, victim = 3, 1
+			o := order{Scene: "absent", Victim: victim, Deadline: 1200 * time.Millisecond, Stall: 300 * time.Millisecond}
+			j := run(t, ranks, wire, o)
+			j.events("together", ranks)
+			first := false
+			for _, e := range j.events("waited", ranks-1) {
+				if !e.is(fault.Timeout) {
+					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.Timeout)
+				}
+				first = first || e.Kind == fault.Timeout.Error()
+				j.wantBlamed(e, victim, "barrier #1")
+				if at := e.Peers[0].At; !strings.HasPrefix(at, "absent_test.go:") && !strings.HasPrefix(at, "actor_test.go:") {
+					t.Errorf("rank %d says that rank %d is at %q, want the file where it waits: %s", e.Rank, victim, at, e.Text)
+				}
+				if took := e.took(); took < o.Deadline/2 || took > o.Deadline+2*time.Second {
+					t.Errorf("rank %d returned after %v, with a deadline of %v", e.Rank, took, o.Deadline)
+				}
+				stall := fmt.Sprintf("tutti: rank %d waits in allreduce #2 float64 x1000 sum at %s for %v; missing: rank %d on ", e.Rank, e.At, o.Stall, victim)
+				if n := j.err.count(stall, " last in barrier #1 at "); n != 1 {
+					t.Errorf("%d lines warn %q, want 1:\n%v", n, stall, j.err)
+				}
+			}
+			if !first {
+				t.Errorf("nobody's own error is a %q", fault.Timeout)
+			}
+			j.open(0)
+			late := j.events("late", 1)[0]
+			if !late.is(fault.Timeout) {
+				t.Errorf("the late rank got %q, want what ended the others' call", late.Text)
+			}
+			j.wantBlamed(late, victim, "barrier #1")
+			j.ends(0)
+		})
+	}
+}
+
+// sumUntilStopped sums until that fails, with a deadline for each sum or none,
+// and stays until all have told what they have to.
+func sumUntilStopped(ctx context.Context, a *actor, c *comm.Comm) error {
+	buf := make([]float32, a.Bytes/4)
+	began, told := time.Now(), false
+	for {
+		limited, cancel := ctx, context.CancelFunc(func() {})
+		if a.Deadline > 0 {
+			limited, cancel = context.WithTimeout(ctx, a.Deadline)
+		}
+		at, err := here(), comm.AllReduce(limited, c, buf, comm.Sum)
+		cancel()
+		if err != nil {
+			a.tell("ended", at, err)
+			a.wait(0)
+			return err
+		}
+		if !told && time.Since(began) > heard {
+			a.say("summing", "")
+			told = true
+		}
+	}
+}
+
+func TestAStoppedRankIsTimedOutOrGivenUpAndHearsOfIt(t *testing.T) {
+	for _, wire := range wires {
+		for _, c := range []struct {
+			name     string
+			deadline time.Duration
+			kind     fault.Kind
+			most     time.Duration // from the signal on
+		}{
+			{"deadline before silence", 1200 * time.Millisecond, fault.Timeout, 1200*time.Millisecond + 2*time.Second},
+			{"silence", 0, fault.PeerLost, 5 * time.Second},
+		} {
+			t.Run(wire+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				stopOne(t, wire, c.deadline, c.kind, c.most)
+			})
+		}
+	}
+}
+
+func stopOne(t *testing.T, wire string, deadline time.Duration, kind fault.Kind, most time.Duration) {
+	t.Helper()
+	const ranks, victim = 3, 1
+	j := run(t, ranks, wire, order{Scene: "stop", Victim: victim, Bytes: 4096, Deadline: deadline})
+	pids := j.pids(ranks)
+	j.events("summing", ranks)
+	stopped := j.signal(pids[victim], syscall.SIGSTOP)
+	first := false
+	for _, e := range j.events("ended", ranks-1) {
+		if !e.is(kind) {
+			t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, kind)
+		}
+		first = first || e.Kind == kind.Error()
+		j.wantBlamed(e, victim, "allreduce #")
+		if at := e.Peers[0].Call; !strings.Contains(at, " at absent_test.go:") {
+			t.Errorf("rank %d says of rank %d's last call %q, want its place, too", e.Rank, victim, at)
+		}
+		j.wantWithin(e, stopped, most)
+	}
+	if !first {
+		t.Errorf("nobody's own error is a %q", kind)
+	}
+	woken := j.signal(pids[victim], syscall.SIGCONT)
+	e := j.events("ended", ranks)[victim]
+	if !e.is(kind) {
+		t.Errorf("the rank that was stopped got %q, want a %q", e.Text, kind)
+	}
+	j.wantBlamed(e, victim, "allreduce #")
+	j.wantWithin(e, woken, 2*time.Second)
+	j.open(0)
+	j.ends(1)
+}

@@ -1,0 +1,233 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A quarrel is a call that three ranks make differently. It returns where this
+// rank made its own.
+type quarrel struct {
+	name string
+	call func(ctx context.Context, c *comm.Comm) (call, error)
+	// away says that nobody needs to notice within the call: no rank waits for
+	// another that makes a different one.
+	away bool
+}
+
+func quarrels() []quarrel {
+	return []quarrel{
+		{name: "collective", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 1 {
+				return here(), comm.Barrier(ctx, c)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "collective, of nothing", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 1 {
+				return here(), comm.Barrier(ctx, c)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Sum)
+		}},
+		{name: "three collectives", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Barrier(ctx, c)
+			case 1:
+				return here(), comm.AllGather(ctx, c, make([]int32, 3*100), make([]int32, 100))
+			}
+			return here(), comm.AllToAll(ctx, c, make([]int32, 300), make([]int32, 300))
+		}},
+		{name: "dtype of one size", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.AllReduce(ctx, c, make([]int32, 1000), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "dtype of another size", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 2 {
+				return here(), comm.AllReduce(ctx, c, make([]float64, 100_000), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 100_000), comm.Sum)
+		}},
+		{name: "count", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 1 {
+				return here(), comm.AllReduce(ctx, c, make([]float32, 1001), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "count, nothing on one", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 2 {
+				return here(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "count, a broadcast of nothing", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.Broadcast(ctx, c, make([]float32, 0), 0)
+			}
+			return here(), comm.Broadcast(ctx, c, make([]float32, 10), 0)
+		}},
+		{name: "count, small and large", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.AllReduce(ctx, c, make([]float32, 4<<20), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1), comm.Sum)
+		}},
+		{name: "root of a broadcast", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 2 {
+				return here(), comm.Broadcast(ctx, c, make([]float32, 1000), 1)
+			}
+			return here(), comm.Broadcast(ctx, c, make([]float32, 1000), 0)
+		}},
+		{name: "three ranks, three roots, broadcast", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Broadcast(ctx, c, make([]float32, 1000), 0)
+			case 1:
+				return here(), comm.Broadcast(ctx, c, make([]float32, 1000), 1)
+			}
+			return here(), comm.Broadcast(ctx, c, make([]float32, 1000), 2)
+		}},
+		{name: "three ranks, three roots, reduce", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			dst, src := make([]float32, 1000), make([]float32, 1000)
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Reduce(ctx, c, dst, src, comm.Sum, 0)
+			case 1:
+				return here(), comm.Reduce(ctx, c, dst, src, comm.Sum, 1)
+			}
+			return here(), comm.Reduce(ctx, c, dst, src, comm.Sum, 2)
+		}},
+		{name: "three ranks, three roots, all someone else", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			buf := make([]float32, 1000)
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Broadcast(ctx, c, buf, 1)
+			case 1:
+				return here(), comm.Broadcast(ctx, c, buf, 2)
+			}
+			return here(), comm.Broadcast(ctx, c, buf, 0)
+		}},
+		{name: "three ranks, three roots, gather", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			dst, src := make([]float32, 300), make([]float32, 100)
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Gather(ctx, c, dst, src, 0)
+			case 1:
+				return here(), comm.Gather(ctx, c, dst, src, 1)
+			}
+			return here(), comm.Gather(ctx, c, dst, src, 2)
+		}},
+		{name: "three ranks, three roots, scatter", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			dst, src := make([]float32, 100), make([]float32, 300)
+			switch c.Rank() {
+			case 0:
+				return here(), comm.Scatter(ctx, c, dst, src, 0)
+			case 1:
+				return here(), comm.Scatter(ctx, c, dst, src, 1)
+			}
+			return here(), comm.Scatter(ctx, c, dst, src, 2)
+		}},
+		{name: "operator", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Max)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "operator, on nothing", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Max)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Sum)
+		}},
+		{name: "dtype, of nothing", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.AllReduce(ctx, c, make([]float64, 0), comm.Sum)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Sum)
+		}},
+	}
+}
+
+// disagree makes one call after another differently on each rank, each on a
+// communicator of its own, and sees each time whether another is harmed.
+func disagree(ctx context.Context, a *actor, c *comm.Comm) error {
+	for i, q := range quarrels() {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if err := comm.Barrier(ctx, c); err != nil { // nobody is late because of the last one
+			return err
+		}
+		at, err := q.call(ctx, twin)
+		a.tell(fmt.Sprintf("called %d", i), at, err)
+		at, err = here(), comm.Barrier(ctx, twin)
+		a.tell(fmt.Sprintf("next %d", i), at, err)
+		if err := comm.Barrier(ctx, c); err != nil {
+			return fmt.Errorf("after %q another communicator is of no use: %w", q.name, err)
+		}
+		twin.Close(ctx)
+	}
+	return nil
+}
+
+func TestRanksThatDisagreeGetBothCalls(t *testing.T) {
+	const ranks = 3
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			j := run(t, ranks, wire, order{Scene: "disagree"})
+			for i, q := range quarrels() {
+				t.Run(q.name, func(t *testing.T) {
+					in := *j
+					in.t = t
+					called := in.events(fmt.Sprintf("called %d", i), ranks)
+					next := in.events(fmt.Sprintf("next %d", i), ranks)
+					for r := range ranks {
+						if !called[r].Failed { // it had left before anybody knew
+							in.wantMismatch(next[r], called)
+						} else {
+							in.wantMismatch(called[r], called)
+						}
+						if !next[r].is(fault.Mismatch) {
+							t.Errorf("rank %d got from its next call %q, want a %q", r, next[r].Text, fault.Mismatch)
+						}
+					}
+				})
+			}
+			j.ends(0)
+		})
+	}
+}
+
+// wantMismatch wants two calls named, where they were made, and that soon.
+func (j *job) wantMismatch(e event, made []event) {
+	j.t.Helper()
+	if !e.is(fault.Mismatch) {
+		j.t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.Mismatch)
+		return
+	}
+	if took := e.took(); took > time.Second {
+		j.t.Errorf("rank %d was told after %v", e.Rank, took)
+	}
+	var named, calls []string
+	for _, p := range e.Peers {
+		if p.Rank >= len(made) || p.At != made[p.Rank].At {
+			j.t.Errorf("rank %d says that rank %d is at %q, which called at %q: %s", e.Rank, p.Rank, p.At, made[p.Rank].At, e.Text)
+		}
+		named, calls = append(named, fmt.Sprint(p.Rank)), append(calls, p.Call)
+	}
+	slices.Sort(calls)
+	if len(slices.Compact(slices.Clone(calls))) < 2 {
+		j.t.Errorf("rank %d names the calls %q of ranks %v, want two that differ: %s", e.Rank, calls, named, e.Text)
+	}
+}

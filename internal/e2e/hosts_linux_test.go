@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A lab is some pseudo-hosts, n0 and up; see tools/hosts.
+type lab struct {
+	t    *testing.T
+	tool string
+	dir  string
+}
+
+// hosts sets up n hosts, or skips the test where that cannot be.
+func hosts(t *testing.T, n int) *lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, tool := range []string{"bash", "ip", "unshare", "nsenter"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("network namespaces need %s: %v", tool, err)
+		}
+	}
+	if out, err := exec.Command("unshare", "-n", "-u", "-m", "ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
+		t.Skipf("no network namespaces or bridges here: %v: %s", err, out)
+	}
+	tool, err := filepath.Abs("../../tools/hosts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lab{t: t, tool: tool, dir: filepath.Join(t.TempDir(), "lab")}
+	t.Cleanup(func() { l.do("down") })
+	l.do("up", fmt.Sprint(n))
+	return l
+}
+
+// do runs the tool.
+func (l *lab) do(args ...string) {
+	l.t.Helper()
+	cmd := exec.Command(l.tool, args...)
+	cmd.Env = append(os.Environ(), "HOSTS_LAB="+l.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		l.t.Fatalf("hosts %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// spread starts one rank on each host; the job's root is on n0.
+func (l *lab) spread(ranks int, wire, root string, o order) *job {
+	l.t.Helper()
+	j := newJob(l.t)
+	j.root = root
+	j.on = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank)} }
+	for r := range ranks {
+		j.rank(r, ranks, wire, o, "HOSTS_LAB="+l.dir)
+	}
+	return j
+}
+
+func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	const ranks, victim, within = 3, 2, 5 * time.Second
+	l := hosts(t, ranks)
+	jobs := make(map[string]*job)
+	for i, wire := range wires {
+		jobs[wire] = l.spread(ranks, wire, fmt.Sprintf("10.77.0.10:%d", 7000+i), order{Scene: "sum", Bytes: 100_000})
+	}
+	for _, j := range jobs {
+		j.events("summing", ranks)
+	}
+	cut := time.Now()
+	l.do("cut", fmt.Sprintf("n%d", victim))
+	for wire, j := range jobs {
+		for _, e := range j.events("ended", ranks) {
+			j.wantWithin(e, cut, within)
+			if e.Kind != fault.PeerLost.Error() {
+				t.Errorf("%s: rank %d got %q, want a %q", wire, e.Rank, e.Text, fault.PeerLost)
+			}
+			if e.Rank == victim { // it cannot know, but it can tell that nobody answers
+				if !strings.Contains(e.Text, "it may be this one that is cut off") {
+					t.Errorf("%s: the rank that was cut off got %q", wire, e.Text)
+				}
+				continue
+			}
+			j.wantBlamed(e, victim, "allreduce #")
+			if len(e.Peers) == 1 && e.Peers[0].Host != fmt.Sprintf("n%d", victim) {
+				t.Errorf("%s: rank %d says that rank %d is on %q", wire, e.Rank, victim, e.Peers[0].Host)
+			}
+		}
+		for _, p := range j.ranks {
+			p.exits(j, 1)
+		}
+	}
+}

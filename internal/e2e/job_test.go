@@ -1,0 +1,439 @@
+//go:build unix
+
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/internal/vars"
+)
+
+// limit is how long anything here may take on a busy machine. What has a limit
+// of its own is held to that one.
+const limit = 40 * time.Second
+
+// A job is some processes under test, and what they have told.
+type job struct {
+	t        *testing.T
+	launcher *process   // tuttirun; nil when the director starts the ranks itself
+	ranks    []*process // by rank; of those that the director has started
+	out      *transcript
+	err      *transcript
+	root     string // where rank 0 listens; "" with the launcher
+	listener *os.File
+	on       func(rank int) []string // what to put before a rank's command; nil: nothing
+
+	leak         *os.File // ends when every process of the job has
+	lifeline     *os.File
+	gate         [gates]*os.File
+	inherited    []*os.File
+	shm          []string
+	expectPanics bool
+}
+
+// A process is one that the director has started.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// run starts ranks by tuttirun, over a wire.
+func run(t *testing.T, ranks int, wire string, o order) *job {
+	t.Helper()
+	j := newJob(t)
+	args := []string{"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t)}
+	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.text())
+	return j
+}
+
+// spawn starts ranks itself: they can be told apart, and so can what they are told.
+func spawn(t *testing.T, ranks int, wire string, o order) *job {
+	t.Helper()
+	j := newJob(t)
+	j.listen()
+	for r := range ranks {
+		j.rank(r, ranks, wire, o)
+	}
+	return j
+}
+
+func newJob(t *testing.T) *job {
+	t.Helper()
+	j := &job{t: t, shm: shared()}
+	t.Cleanup(j.close)
+	leak, held := j.pipe()
+	theirs, lifeline := j.pipe()
+	j.leak, j.lifeline = leak, lifeline
+	j.inherited = []*os.File{held, theirs}
+	for i := range j.gate {
+		theirs, j.gate[i] = j.pipe()
+		j.inherited = append(j.inherited, theirs)
+	}
+	out, outEnd := j.pipe()
+	err, errEnd := j.pipe()
+	j.inherited = append(j.inherited, outEnd, errEnd) // the last two become 1 and 2
+	j.out, j.err = record(out), record(err)
+	return j
+}
+
+func (j *job) pipe() (r, w *os.File) {
+	j.t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return r, w
+}
+
+// listen opens rank 0's listener, so that its address is known beforehand.
+func (j *job) listen() {
+	j.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	defer l.Close()
+	j.root = l.Addr().String()
+	if j.listener, err = l.(*net.TCPListener).File(); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// rank starts one rank of a job of size. Later settings in env win.
+func (j *job) rank(r, size int, wire string, o order, env ...string) *process {
+	j.t.Helper()
+	var third *os.File
+	if r == 0 && j.listener != nil {
+		third = j.listener
+		env = append([]string{vars.ListenFD + "=3"}, env...)
+	}
+	command := []string{self(j.t)}
+	if j.on != nil {
+		command = append(j.on(r), command...)
+	}
+	p := j.start(exec.Command(command[0], command[1:]...), third, append(j.identity(r, size, wire, o), env...)...)
+	if r == 0 && j.listener != nil {
+		j.listener.Close()
+		j.listener = nil
+	}
+	j.ranks = append(j.ranks, p)
+	return p
+}
+
+// identity is what a launcher tells a rank.
+func (j *job) identity(r, size int, wire string, o order) []string {
+	return []string{
+		vars.Rank + "=" + strconv.Itoa(r), vars.Size + "=" + strconv.Itoa(size),
+		vars.LocalRank + "=" + strconv.Itoa(r), vars.LocalSize + "=" + strconv.Itoa(size),
+		vars.Root + "=" + j.root, vars.Job + "=e2e." + j.id(), vars.Incarnation + "=1",
+		vars.Secret + "=" + hex.EncodeToString([]byte(secret)), vars.Transport + "=" + wire,
+		asRank + "=" + o.text(),
+	}
+}
+
+// secret is that of the jobs whose ranks the director starts.
+const secret = "what only these ranks know"
+
+// id tells this job from others alive.
+func (j *job) id() string {
+	_, port, _ := net.SplitHostPort(j.root)
+	return strconv.Itoa(os.Getpid()) + "." + port
+}
+
+func (o order) text() string {
+	text, _ := json.Marshal(o) // cannot fail: plain fields
+	return string(text)
+}
+
+// start starts a process that inherits what all processes of a job do.
+func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
+	j.t.Helper()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	defer null.Close()
+	if third == nil {
+		third = null
+	}
+	n := len(j.inherited) - 2
+	cmd.Stdout, cmd.Stderr = j.inherited[n], j.inherited[n+1]
+	cmd.ExtraFiles = append([]*os.File{third}, j.inherited[:n]...)
+	cmd.Env = append(clean(os.Environ()), "GORACE=atexit_sleep_ms=0") // else each process of a race build ends 1 s late
+	cmd.Env = append(cmd.Env, env...)
+	if err := cmd.Start(); err != nil {
+		j.t.Fatal(err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		cmd.Wait()
+	}()
+	return p
+}
+
+// clean is an environment without the variables of any job.
+func clean(env []string) []string {
+	return slices.DeleteFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return strings.HasPrefix(name, "TUTTI_") || vars.IsForeignIdentity(name)
+	})
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// open lets the ranks pass a gate, now and later.
+func (j *job) open(n int) {
+	if j.gate[n] != nil {
+		j.gate[n].Close()
+		j.gate[n] = nil
+	}
+}
+
+// events waits until ranks have told n events of that name, and returns them in
+// the order of the ranks.
+func (j *job) events(name string, n int) []event {
+	j.t.Helper()
+	var got []event
+	ok := j.out.await(limit, func(lines []string) bool {
+		got = got[:0]
+		for _, line := range lines {
+			var e event
+			if json.Unmarshal([]byte(line), &e) == nil && e.Name == name {
+				got = append(got, e)
+			}
+		}
+		return len(got) >= n
+	})
+	slices.SortStableFunc(got, func(a, b event) int { return cmp.Compare(a.Rank, b.Rank) })
+	if !ok {
+		j.t.Fatalf("%d events %q, want %d; the ranks said:\n%v\n%v", len(got), name, n, j.out, j.err)
+	}
+	return got
+}
+
+// pids waits until n ranks have joined, and returns their processes by rank.
+func (j *job) pids(n int) map[int]int {
+	j.t.Helper()
+	pids := make(map[int]int)
+	for _, e := range j.events("joined", n) {
+		pids[e.Rank] = e.PID
+	}
+	return pids
+}
+
+// signal signals a rank and returns the moment just before.
+func (j *job) signal(pid int, s syscall.Signal) time.Time {
+	j.t.Helper()
+	now := time.Now()
+	if err := syscall.Kill(pid, s); err != nil {
+		j.t.Fatal(err)
+	}
+	return now
+}
+
+// ends waits for tuttirun, and compares its exit code and what it said.
+func (j *job) ends(code int, parts ...string) {
+	j.t.Helper()
+	j.launcher.exits(j, code)
+	j.letGo()
+	j.err.await(limit, func([]string) bool { return j.err.ended })
+	for _, p := range parts {
+		if !strings.Contains(j.err.String(), p) {
+			j.t.Errorf("standard error does not say %q", p)
+		}
+	}
+	if j.t.Failed() {
+		j.t.Logf("standard error:\n%v", j.err)
+	}
+}
+
+// exits waits for a process and compares its exit code, -1 for a signal.
+func (p *process) exits(j *job, code int) {
+	j.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(limit):
+		j.t.Fatalf("%v does not end; standard error:\n%v", p.cmd.Args, j.err)
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		j.t.Errorf("process %d ended with code %d, want %d", p.cmd.Process.Pid, got, code)
+	}
+}
+
+// letGo closes the director's copies of what processes inherit, so that the
+// pipes end with the last of these.
+func (j *job) letGo() {
+	for _, f := range j.inherited {
+		f.Close()
+	}
+	j.inherited = nil
+}
+
+// close ends what runs still and looks for what it has left.
+func (j *job) close() {
+	for _, p := range append(slices.Clone(j.ranks), j.launcher) {
+		if p != nil {
+			p.cmd.Process.Kill() // does nothing when it has ended
+			<-p.done
+		}
+	}
+	j.letGo()
+	j.lifeline.Close()
+	if j.listener != nil {
+		j.listener.Close()
+	}
+	for i := range j.gate {
+		j.open(i)
+	}
+	j.leak.SetReadDeadline(time.Now().Add(limit))
+	if _, err := j.leak.Read(make([]byte, 1)); err != io.EOF {
+		j.t.Errorf("something that the job started is left: %v", err)
+	}
+	j.leak.Close()
+	j.out.finish()
+	j.err.finish()
+	j.judge()
+}
+
+// judge looks at what no job may leave or say.
+func (j *job) judge() {
+	for _, name := range shared() {
+		if !slices.Contains(j.shm, name) {
+			j.t.Errorf("the job has left %s", name)
+		}
+	}
+	said := j.err.String()
+	for _, bad := range []string{"DATA RACE", "fatal error:", "panic:"} {
+		if strings.Contains(said, bad) && !(bad == "panic:" && j.expectPanics) {
+			j.t.Errorf("standard error says %q:\n%s", bad, said)
+		}
+	}
+}
+
+// shared are the files of this library in shared memory; others' come and go.
+func shared() []string {
+	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
+	return names
+}
+
+// A transcript is what processes have written to a pipe, line by line.
+type transcript struct {
+	from *os.File
+	over chan struct{}
+
+	mu    sync.Mutex // guards the rest
+	lines []string
+	rest  []byte
+	ended bool
+	more  chan struct{} // closed when something is added
+}
+
+func record(from *os.File) *transcript {
+	tr := &transcript{from: from, over: make(chan struct{}), more: make(chan struct{})}
+	go func() {
+		defer close(tr.over)
+		_, err := io.Copy(tr, from)
+		if err != nil && !errors.Is(err, os.ErrClosed) {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+		}
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		tr.ended = true
+		tr.tellLocked()
+	}()
+	return tr
+}
+
+// Write implements io.Writer.
+func (tr *transcript) Write(b []byte) (int, error) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.rest = append(tr.rest, b...)
+	for {
+		line, rest, ok := bytes.Cut(tr.rest, []byte("\n"))
+		if !ok {
+			break
+		}
+		tr.lines, tr.rest = append(tr.lines, string(line)), rest
+	}
+	tr.tellLocked()
+	return len(b), nil
+}
+
+func (tr *transcript) tellLocked() {
+	close(tr.more)
+	tr.more = make(chan struct{})
+}
+
+// await returns true as soon as enough says so of the lines, and false when no
+// more come, or none in time.
+func (tr *transcript) await(within time.Duration, enough func(lines []string) bool) bool {
+	late := time.After(within)
+	for {
+		tr.mu.Lock()
+		ok, ended, more := enough(tr.lines), tr.ended, tr.more
+		tr.mu.Unlock()
+		if ok || ended {
+			return ok
+		}
+		select {
+		case <-more:
+		case <-late:
+			return false
+		}
+	}
+}
+
+// count is the number of lines so far that hold all of some parts.
+func (tr *transcript) count(parts ...string) int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return countLines(tr.lines, parts...)
+}
+
+func countLines(lines []string, parts ...string) (n int) {
+	for _, line := range lines {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			n++
+		}
+	}
+	return n
+}
+
+func (tr *transcript) String() string {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return strings.Join(tr.lines, "\n")
+}
+
+// finish stops recording; all writers have ended.
+func (tr *transcript) finish() {
+	tr.from.SetReadDeadline(time.Now().Add(time.Second))
+	<-tr.over
+	tr.from.Close()
+}

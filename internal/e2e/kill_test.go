@@ -1,0 +1,124 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+)
+
+// wires are those that join processes today.
+var wires = []string{"tcp", "grpc"}
+
+// heard is how long a rank works before anybody is to know what it does: its
+// heartbeats tell.
+const heard = 3 * mesh.DefaultHeartbeat
+
+// sumForever sums until that fails.
+func sumForever(ctx context.Context, a *actor, c *comm.Comm) error {
+	buf := make([]float32, a.Bytes/4)
+	began, told := time.Now(), false
+	for {
+		at, err := here(), comm.AllReduce(ctx, c, buf, comm.Sum)
+		if err != nil {
+			return a.tell("ended", at, err)
+		}
+		if !told && time.Since(began) > heard {
+			a.say("summing", "")
+			told = true
+		}
+	}
+}
+
+func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
+	for _, wire := range wires {
+		for _, size := range []struct {
+			name  string
+			bytes int
+			ranks int
+		}{{"4B", 4, 4}, {"64MiB", 64 << 20, 3}} {
+			for _, victim := range []int{0, size.ranks - 2} {
+				t.Run(fmt.Sprintf("%s/%s/rank%d", wire, size.name, victim), func(t *testing.T) {
+					killOne(t, size.ranks, wire, size.bytes, victim, 0)
+				})
+			}
+		}
+	}
+}
+
+// killOne kills a rank in the midst of allreduces, pause after all have begun.
+func killOne(t *testing.T, ranks int, wire string, bytes, victim int, pause time.Duration) {
+	t.Helper()
+	j := run(t, ranks, wire, order{Scene: "sum", Bytes: bytes})
+	pids := j.pids(ranks)
+	j.events("summing", ranks)
+	time.Sleep(pause)
+	killed := j.signal(pids[victim], syscall.SIGKILL)
+	for _, e := range j.events("ended", ranks-1) {
+		if e.Kind != fault.PeerLost.Error() {
+			t.Errorf("rank %d got kind %q, want %q", e.Rank, e.Kind, fault.PeerLost)
+		}
+		j.wantBlamed(e, victim, "allreduce #")
+		j.wantWithin(e, killed, time.Second)
+	}
+	j.ends(128+int(syscall.SIGKILL),
+		fmt.Sprintf("tuttirun: rank %d (", victim), fmt.Sprintf("process %d) was killed by signal 9 (SIGKILL)", pids[victim]))
+	j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
+}
+
+// wantBlamed compares whom an error names, and that rank's last call.
+func (j *job) wantBlamed(e event, victim int, lastCall string) {
+	j.t.Helper()
+	if len(e.Peers) != 1 || e.Peers[0].Rank != victim {
+		j.t.Errorf("rank %d names %v, want rank %d: %s", e.Rank, e.Peers, victim, e.Text)
+		return
+	}
+	if p := e.Peers[0]; p.Host == "" || !strings.Contains(p.Call, lastCall) {
+		j.t.Errorf("rank %d says of rank %d host %q and last call %q, want some host and %q", e.Rank, victim, p.Host, p.Call, lastCall)
+	}
+}
+
+// wantWithin compares when a rank's call had returned, by the rank's own word,
+// with the moment of the deed: both read the same clock.
+func (j *job) wantWithin(e event, since time.Time, most time.Duration) {
+	j.t.Helper()
+	if took := time.Unix(0, e.Ended).Sub(since); took < 0 || took > most {
+		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, took, most, e.Text)
+	}
+}
+
+// wantQuoted wants the second line of tuttirun's verdict to quote the survivors.
+func (j *job) wantQuoted(part string) {
+	j.t.Helper()
+	if n := j.err.count("tuttirun: rank", part); n == 0 {
+		j.t.Errorf("tuttirun does not quote %q:\n%v", part, j.err)
+	}
+}
+
+// Any moment will do for a rank to die.
+func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
+	if !soaking() {
+		t.Skip("hundreds of jobs: make soak")
+	}
+	seed := uint64(time.Now().UnixNano())
+	rng := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	for i := range 400 {
+		ranks := 2 + rng.IntN(3)
+		bytes := 4 << rng.IntN(23)
+		wire, victim := wires[rng.IntN(len(wires))], rng.IntN(ranks)
+		pause := time.Duration(rng.IntN(50_000)) * time.Microsecond
+		t.Run(fmt.Sprintf("%d/%s/%dranks/%dB/rank%d/%v", i, wire, ranks, bytes, victim, pause), func(t *testing.T) {
+			killOne(t, ranks, wire, bytes, victim, pause)
+		})
+	}
+}

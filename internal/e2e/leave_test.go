@@ -1,0 +1,159 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// sumForAWhile is sumForever until everybody has heard what this rank does.
+func sumForAWhile(ctx context.Context, a *actor, c *comm.Comm) error {
+	buf := make([]float32, a.Bytes/4)
+	for began := time.Now(); time.Since(began) < heard; {
+		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// panicOnOne has one rank panic while the others sum.
+func panicOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
+	if a.rank == a.Victim {
+		if err := sumForAWhile(ctx, a, c); err != nil {
+			return err
+		}
+		a.say("about to panic", "")
+		panic("out of ideas")
+	}
+	return sumForever(ctx, a, c)
+}
+
+func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			const ranks, victim = 3, 1
+			j := run(t, ranks, wire, order{Scene: "panic", Victim: victim, Bytes: 4000})
+			j.expectPanics = true
+			panicked := j.events("about to panic", 1)[0]
+			for _, e := range j.events("ended", ranks-1) {
+				if e.Kind != fault.PeerLost.Error() {
+					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.PeerLost)
+				}
+				j.wantBlamed(e, victim, "allreduce #")
+				j.wantWithin(e, time.Unix(0, panicked.Ended), time.Second)
+			}
+			j.ends(2, fmt.Sprintf("tuttirun: rank %d (", victim), "exited with code 2", `"panic: out of ideas`)
+			j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
+			for _, once := range []string{"e2e.panicOnOne(", "[running]:"} {
+				if n := j.err.count(once); n != 1 {
+					t.Errorf("%q is printed %d times, want once:\n%v", once, n, j.err)
+				}
+			}
+		})
+	}
+}
+
+// quitOnOne has one rank leave as a program does whose main returns too early.
+func quitOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
+	if a.rank == a.Victim {
+		if err := sumForAWhile(ctx, a, c); err != nil {
+			return err
+		}
+		a.say("about to leave", "")
+		os.Exit(0)
+	}
+	return sumForever(ctx, a, c)
+}
+
+func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			const ranks, victim = 3, 0
+			j := run(t, ranks, wire, order{Scene: "quit", Victim: victim, Bytes: 4000})
+			left := j.events("about to leave", 1)[0]
+			for _, e := range j.events("ended", ranks-1) {
+				if e.Kind != fault.PeerLost.Error() {
+					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.PeerLost)
+				}
+				j.wantBlamed(e, victim, "allreduce #")
+				j.wantWithin(e, time.Unix(0, left.Ended), time.Second)
+			}
+			j.ends(1, fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim),
+				fmt.Sprintf("rank %d had exited with code 0 before", victim))
+		})
+	}
+}
+
+// closeOneFirst has one rank close in order. What needs it fails from then on,
+// and what does not goes on. A collective comes last: where one has failed, the
+// communicator is of no more use.
+func closeOneFirst(ctx context.Context, a *actor, c *comm.Comm) error {
+	rest, err := c.Split(ctx, map[bool]int{true: 0, false: 1}[a.rank == a.Victim], a.rank)
+	if err != nil {
+		return err
+	}
+	if a.rank == a.Victim {
+		// Received by nobody yet, and owed to all the same.
+		if err := comm.Send(ctx, c, (a.rank+1)%c.Size(), 5, []int32{42}); err != nil {
+			return err
+		}
+		at, err := here(), c.Close(ctx)
+		return a.tell("closed", at, err)
+	}
+	a.wait(0)
+	got := make([]int32, 1)
+	if a.rank == (a.Victim+1)%c.Size() {
+		if _, err := comm.Recv(ctx, c, a.Victim, 5, got); err != nil || got[0] != 42 {
+			return fmt.Errorf("what was sent before the close: %v, %w", got, err)
+		}
+	}
+	at, err := here(), comm.Send(ctx, c, a.Victim, 0, got)
+	a.tell("send", at, err)
+	at = here()
+	_, err = comm.Recv(ctx, c, a.Victim, 0, got)
+	a.tell("recv", at, err)
+	at = here()
+	_, err = comm.Recv(ctx, c, comm.AnySource, 0, got)
+	a.tell("recv from any", at, err)
+	if err := useful(ctx, rest); err != nil {
+		return err
+	}
+	at, err = here(), comm.Barrier(ctx, c)
+	a.tell("collective", at, err)
+	return useful(ctx, rest)
+}
+
+func TestCallsThatNeedARankThatHasClosedSayThatItHas(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			const ranks, victim = 3, 2
+			j := run(t, ranks, wire, order{Scene: "close", Victim: victim})
+			if e := j.events("closed", 1)[0]; e.Failed {
+				t.Errorf("Close: %s", e.Text)
+			}
+			j.open(0)
+			for _, name := range []string{"send", "recv", "recv from any", "collective"} {
+				for _, e := range j.events(name, ranks-1) {
+					if !e.is(fault.Closed) || len(e.Peers) != 1 || e.Peers[0].Rank != victim {
+						t.Errorf("%s: rank %d got %q, want a %q that names rank %d", name, e.Rank, e.Text, fault.Closed, victim)
+					}
+					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have been told first
+						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
+					}
+					if took := e.took(); took > time.Second {
+						t.Errorf("%s: rank %d was told after %v", name, e.Rank, took)
+					}
+				}
+			}
+			j.ends(0)
+		})
+	}
+}

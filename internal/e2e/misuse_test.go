@@ -1,0 +1,285 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// misuse makes calls that are wrong, or left before their time, and shows after
+// each that nothing else is harmed.
+func misuse(ctx context.Context, a *actor, c *comm.Comm) error {
+	sister, err := c.Dup(ctx)
+	if err != nil {
+		return err
+	}
+	for _, step := range []struct {
+		name string
+		do   func(ctx context.Context, a *actor, c *comm.Comm) error
+	}{
+		{"arguments that cannot be", badArguments},
+		{"a buffer that is too small", smallBuffer},
+		{"a receive that is cancelled", cancelledRecv},
+		{"a large send that is cancelled", cancelledSend},
+	} {
+		if err := step.do(ctx, a, c); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		for _, comms := range []*comm.Comm{c, sister} {
+			if err := useful(ctx, comms); err != nil {
+				return fmt.Errorf("after %s: %w", step.name, err)
+			}
+		}
+	}
+	return afterClose(ctx, c, sister)
+}
+
+// useful passes a message around and a sum through a communicator.
+func useful(ctx context.Context, c *comm.Comm) error {
+	n, r := c.Size(), c.Rank()
+	in := make([]int32, 1)
+	if _, err := comm.Exchange(ctx, c, (r+1)%n, 9, []int32{int32(r)}, (r+n-1)%n, 9, in); err != nil {
+		return err
+	}
+	if err := comm.AllReduce(ctx, c, in, comm.Sum); err != nil {
+		return err
+	}
+	if want := int32(n * (n - 1) / 2); in[0] != want {
+		return fmt.Errorf("the ranks' sum is %d, want %d", in[0], want)
+	}
+	return nil
+}
+
+// want compares an error's kind, and that it says a word.
+func want(err error, k fault.Kind, word string) error {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Kind != k || !strings.Contains(err.Error(), word) {
+		return fmt.Errorf("got %v, want a %q with %q in it", err, k, word)
+	}
+	return nil
+}
+
+func badArguments(ctx context.Context, _ *actor, c *comm.Comm) error {
+	one := []int32{1}
+	_, from := comm.Recv(ctx, c, c.Size(), 0, one)
+	_, early := comm.Probe(ctx, c, -7, 0)
+	_, split := c.Split(ctx, -2, 0)
+	_, sub := c.Sub(ctx, c.Rank(), c.Size())
+	_, isend := comm.Isend(c, -1, 0, one).Wait(ctx)
+	_, iall := comm.IAllReduce(c, one, comm.Op{}).Wait(ctx)
+	return errors.Join(
+		want(comm.Send(ctx, c, c.Size(), 0, one), fault.Misuse, "rank 3 is out of range"),
+		want(comm.Send(ctx, c, 0, -1, one), fault.Misuse, "tag -1"),
+		want(from, fault.Misuse, "rank 3 is out of range"),
+		want(early, fault.Misuse, "rank -7 is out of range"),
+		want(isend, fault.Misuse, "rank -1 is out of range"),
+		want(comm.Broadcast(ctx, c, one, 3), fault.Misuse, "root 3 is out of range"),
+		want(comm.AllReduce(ctx, c, one, comm.Op{}), fault.Misuse, "operator"),
+		want(iall, fault.Misuse, "operator"),
+		want(comm.AllReduce(ctx, c, one, comm.Mean), fault.Misuse, "mean"),
+		want(comm.AllGather(ctx, c, one, one), fault.Misuse, "must have 3"),
+		want(split, fault.Misuse, "color -2"),
+		want(sub, fault.Misuse, "rank 3 is out of range"),
+	)
+}
+
+// smallBuffer receives what does not fit; the messages behind it still come.
+func smallBuffer(ctx context.Context, a *actor, c *comm.Comm) error {
+	for _, bytes := range []int{100, 1 << 20} {
+		switch a.rank {
+		case 0:
+			if err := comm.Send(ctx, c, 1, 1, make([]byte, bytes)); err != nil {
+				return err
+			}
+			if err := comm.Send(ctx, c, 1, 1, []byte{7}); err != nil {
+				return err
+			}
+		case 1:
+			got := make([]byte, 3)
+			_, err := comm.Recv(ctx, c, 0, 1, got)
+			if err := want(err, fault.Misuse, fmt.Sprintf("%d bytes from rank 0 with tag 1 does not fit the receive's 3 bytes", bytes)); err != nil {
+				return err
+			}
+			if _, err := comm.Recv(ctx, c, 0, 1, got); err != nil || got[0] != 7 {
+				return fmt.Errorf("the next message: %v, %w", got, err)
+			}
+		}
+	}
+	return nil
+}
+
+// cancelledRecv leaves a receive before its message; its siblings go on, and the
+// message is another one's.
+func cancelledRecv(ctx context.Context, a *actor, c *comm.Comm) error {
+	const tags = 3
+	if a.rank == 1 {
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		for tag := range tags {
+			if err := comm.Send(ctx, c, 0, tag, []int32{int32(tag)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if a.rank != 0 {
+		return comm.Barrier(ctx, c)
+	}
+	got := make([][]int32, tags)
+	var siblings []*comm.Request
+	for tag := range tags {
+		got[tag] = make([]int32, 1)
+		if tag != 1 {
+			siblings = append(siblings, comm.Irecv(c, 1, tag, got[tag]))
+		}
+	}
+	short, cancel := context.WithCancel(ctx)
+	left := make(chan error, 1)
+	go func() {
+		_, err := comm.Recv(short, c, 1, 1, make([]int32, 1))
+		left <- err
+	}()
+	cancel()
+	if err := want(<-left, fault.Canceled, "recv"); err != nil {
+		return err
+	}
+	if err := comm.Barrier(ctx, c); err != nil {
+		return err
+	}
+	if err := comm.WaitAll(ctx, siblings...); err != nil {
+		return err
+	}
+	if _, err := comm.Recv(ctx, c, 1, 1, got[1]); err != nil {
+		return err
+	}
+	for tag := range tags {
+		if got[tag][0] != int32(tag) {
+			return fmt.Errorf("tag %d brought %d", tag, got[tag][0])
+		}
+	}
+	return nil
+}
+
+// cancelledSend leaves a send that nobody has received; it was never sent.
+func cancelledSend(ctx context.Context, a *actor, c *comm.Comm) error {
+	switch a.rank {
+	case 0:
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer cancel()
+		if err := want(comm.Send(short, c, 1, 4, make([]byte, 8<<20)), fault.Timeout, "rank 1"); err != nil {
+			return err
+		}
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		return comm.Send(ctx, c, 1, 4, []byte{4})
+	case 1:
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		got := make([]byte, 8<<20)
+		st, err := comm.Recv(ctx, c, 0, 4, got)
+		if err == nil && (st.Bytes != 1 || got[0] != 4) {
+			err = fmt.Errorf("got %+v", st)
+		}
+		return err
+	}
+	return comm.Barrier(ctx, c)
+}
+
+// afterClose uses what was closed.
+func afterClose(ctx context.Context, c, sister *comm.Comm) error {
+	if err := sister.Close(ctx); err != nil {
+		return err
+	}
+	if err := want(comm.Barrier(ctx, sister), fault.Closed, "closed"); err != nil {
+		return err
+	}
+	if err := want(comm.Send(ctx, sister, 0, 0, []byte{1}), fault.Closed, "closed"); err != nil {
+		return err
+	}
+	if err := useful(ctx, c); err != nil {
+		return err
+	}
+	if err := c.Close(ctx); err != nil {
+		return err
+	}
+	_, recv := comm.Recv(ctx, c, 0, 0, make([]byte, 1))
+	_, dup := c.Dup(ctx)
+	return errors.Join(
+		want(comm.Barrier(ctx, c), fault.Closed, "closed"),
+		want(comm.Send(ctx, c, 0, 0, []byte{1}), fault.Closed, "closed"),
+		want(recv, fault.Closed, "closed"),
+		want(dup, fault.Closed, "closed"),
+		c.Close(ctx),
+	)
+}
+
+func TestWrongCallsSaySoAndHarmNothingElse(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			run(t, 3, wire, order{Scene: "misuse", SendBuffer: 1 << 20}).ends(0)
+		})
+	}
+}
+
+// sendInACycle has all ranks send to the next first, more than anybody takes.
+func sendInACycle(ctx context.Context, a *actor, c *comm.Comm) error {
+	if err := comm.Barrier(ctx, c); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, a.Deadline)
+	defer cancel()
+	at, err := here(), comm.Send(limited, c, (a.rank+1)%c.Size(), 6, make([]byte, a.Bytes))
+	a.tell("sent", at, err)
+	a.wait(0)
+	return useful(ctx, c)
+}
+
+func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			t.Parallel()
+			const ranks = 3
+			o := order{Scene: "cycle", Bytes: 8 << 20, SendBuffer: 1 << 20, Deadline: time.Second, Stall: 300 * time.Millisecond}
+			j := run(t, ranks, wire, o)
+			sent := j.events("sent", ranks)
+			for _, e := range sent {
+				if e.Kind != fault.Timeout.Error() {
+					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.Timeout)
+				}
+				if took := e.took(); took < o.Deadline || took > o.Deadline+2*time.Second {
+					t.Errorf("rank %d returned after %v, with a deadline of %v", e.Rank, took, o.Deadline)
+				}
+				cycle := cycleFrom(e.Rank, sent)
+				if !strings.Contains(e.Text, cycle) || len(e.Peers) != ranks-1 {
+					t.Errorf("rank %d does not say %q, and name the others: %s", e.Rank, cycle, e.Text)
+				}
+				if n := j.err.count(fmt.Sprintf("tutti: rank %d waits in send ", e.Rank), cycle); n != 1 {
+					t.Errorf("%d lines warn of %q, want 1:\n%v", n, cycle, j.err)
+				}
+			}
+			j.open(0)
+			j.ends(0)
+		})
+	}
+}
+
+// cycleFrom is how an error of a rank tells who waits for whom.
+func cycleFrom(rank int, sent []event) string {
+	var path []string
+	for i := range sent {
+		e := sent[(rank+i)%len(sent)]
+		path = append(path, fmt.Sprintf("rank %d in send uint8 x%d with rank %d tag 6 at %s", e.Rank, 8<<20, (e.Rank+1)%len(sent), e.At))
+	}
+	return strings.Join(path, ", waits for ")
+}

@@ -1,0 +1,169 @@
+//go:build unix
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// The limits that the sizes below are around. A message costs envelope bytes of
+// its own besides its data.
+const (
+	testCredit = 512 << 10
+	testSpill  = 1 << 20
+	envelope   = 256
+)
+
+func drives() map[string]comm.Drive {
+	return map[string]comm.Drive{"auto": comm.Auto, "push": comm.Push, "pull": comm.Pull}
+}
+
+func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
+	leak.Check(t)
+	for name, drive := range drives() {
+		for _, bytes := range []int{1, testCredit - 1, testCredit, testCredit + 1,
+			testCredit - envelope - 1, testCredit - envelope, testCredit - envelope + 1,
+			testSpill - envelope - 1, testSpill - envelope} {
+			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
+				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+					ctx, cancel := context.WithTimeout(ctx, limit)
+					defer cancel()
+					if err := comm.Send(ctx, c, 1-c.Rank(), 0, pattern(c.Rank(), bytes)); err != nil {
+						return err
+					}
+					return receive(ctx, c, bytes)
+				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// One byte more, and both wait for their receives, as in MPI's standard mode.
+func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing.T) {
+	leak.Check(t)
+	for name, drive := range drives() {
+		for _, bytes := range []int{testSpill - envelope + 1, testSpill + 1} {
+			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
+				texts := make([]string, 2)
+				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+					// Rank 1 is the more patient one, and is still there to be asked.
+					limited, cancel := context.WithTimeout(ctx, time.Duration(1+9*c.Rank())*300*time.Millisecond)
+					defer cancel()
+					err := comm.Send(limited, c, 1-c.Rank(), 0, pattern(c.Rank(), bytes))
+					if c.Rank() == 1 {
+						if err != nil { // rank 0 receives by now
+							return err
+						}
+						return receive(ctx, c, bytes)
+					}
+					if !errors.Is(err, fault.Timeout) {
+						return fmt.Errorf("got %v, want a %q", err, fault.Timeout)
+					}
+					texts[0] = err.Error()
+					if err := receive(ctx, c, bytes); err != nil {
+						return err
+					}
+					return comm.Send(ctx, c, 1, 0, pattern(0, bytes))
+				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				if err != nil {
+					t.Error(err)
+				}
+				for _, part := range []string{"wait in a cycle: rank 0 in send ", ", waits for rank 1 in send "} {
+					if !strings.Contains(texts[0], part) {
+						t.Errorf("rank 0 was told %q, want %q in it", texts[0], part)
+					}
+				}
+				if n := strings.Count(texts[0], " at sendfirst_test.go:"); n < 2 {
+					t.Errorf("%d places in %q, want both", n, texts[0])
+				}
+			})
+		}
+	}
+}
+
+// However many messages go unreceived, what they hold is bounded, and none is lost.
+func TestSendsThatNobodyReceivesAreBoundedByCreditAndSpill(t *testing.T) {
+	leak.Check(t)
+	for name, drive := range drives() {
+		for _, bytes := range []int{1000, 100_000} {
+			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
+				var accepted int
+				counted := make(chan struct{})
+				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) (err error) {
+					if c.Rank() == 0 {
+						defer close(counted)
+						accepted, err = sendUntilItWaits(ctx, c, bytes)
+						return err
+					}
+					<-counted
+					for i := range accepted {
+						got := make([]byte, bytes)
+						if _, err := comm.Recv(ctx, c, 0, 0, got); err != nil {
+							return fmt.Errorf("message %d of %d: %w", i, accepted, err)
+						}
+						if got[0] != byte(i) {
+							return fmt.Errorf("message %d is number %d", i, got[0])
+						}
+					}
+					return nil
+				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				if err != nil {
+					t.Error(err)
+				}
+				least, most := testSpill/(bytes+envelope), (testSpill+testCredit)/bytes+1
+				if accepted < least || accepted > most {
+					t.Errorf("%d messages of %d bytes were accepted, want %d to %d", accepted, bytes, least, most)
+				}
+			})
+		}
+	}
+}
+
+// sendUntilItWaits sends numbered messages until Send would wait, and counts them.
+func sendUntilItWaits(ctx context.Context, c *comm.Comm, bytes int) (n int, err error) {
+	for ; ; n++ {
+		limited, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		b := make([]byte, bytes)
+		b[0] = byte(n)
+		err := comm.Send(limited, c, 1, 0, b)
+		cancel()
+		if errors.Is(err, fault.Timeout) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+func pattern(rank, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + rank)
+	}
+	return b
+}
+
+func receive(ctx context.Context, c *comm.Comm, n int) error {
+	got := make([]byte, n)
+	if _, err := comm.Recv(ctx, c, 1-c.Rank(), 0, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, pattern(1-c.Rank(), n)) {
+		return fmt.Errorf("rank %d got other bytes than were sent", c.Rank())
+	}
+	return nil
+}
