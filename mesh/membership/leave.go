@@ -11,7 +11,9 @@ func (in Leave) apply(s *State) {
 	}
 }
 
-// depart takes a rank's goodbye.
+// depart takes a rank's goodbye. While verdicts compete the layer above hears of
+// it after theirs: a rank may close because of a verdict that has settled there
+// already, and calls here are to fail for that reason and not for the goodbye.
 func (s *State) depart(r int) {
 	k := &s.ranks[r]
 	if k.gone() {
@@ -22,6 +24,10 @@ func (s *State) depart(r int) {
 	s.acquit(r)
 	s.loosen()
 	s.changed = true
+	if len(s.verdicts.compete) > 0 {
+		s.verdicts.departed = append(s.verdicts.departed, r)
+		return
+	}
 	s.out(Departed{r})
 }
 

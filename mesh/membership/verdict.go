@@ -25,7 +25,8 @@ type held struct {
 type verdicts struct {
 	epoch    uint32 // how many have settled
 	compete  []candidate
-	since    Time // when the first of them was heard
+	since    Time  // when the first of them was heard
+	departed []int // who has said goodbye meanwhile
 	waiting  []held
 	reported []string  // what was reported, by its key
 	kept     []Message // for links that come up later
@@ -214,6 +215,10 @@ func (s *State) close() {
 	v.compete = nil
 	v.epoch++
 	s.report(all[0].err)
+	for _, r := range v.departed {
+		s.out(Departed{r})
+	}
+	v.departed = nil
 	for _, c := range all[1:] {
 		due := s.now
 		if c.by != s.cfg.Me {
