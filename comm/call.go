@@ -43,7 +43,10 @@ func (w what) String() string {
 	case w.root >= 0:
 		fmt.Fprintf(&b, " root %d", w.root)
 	case w.peer >= 0:
-		fmt.Fprintf(&b, " with rank %d tag %d", w.peer, w.tag)
+		fmt.Fprintf(&b, " with rank %d", w.peer)
+		if w.tag >= 0 {
+			fmt.Fprintf(&b, " tag %d", w.tag)
+		}
 	case w.peer == anyPeer:
 		b.WriteString(" from any rank")
 	}

@@ -165,5 +165,5 @@ func (l *local) failed(err error) {
 
 // consequence reports whether an error tells of another rank's failure.
 func consequence(err error) bool {
-	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, context.Canceled)
+	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, fault.Closed) || errors.Is(err, context.Canceled)
 }

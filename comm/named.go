@@ -50,7 +50,7 @@ func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string,
 	if err := c.checkNamed("recvnamed", from, nil); err != nil {
 		return Tensor{}, err
 	}
-	cl := c.message(ctx, what{name: "recvnamed " + name, count: -1, root: -1, peer: from})
+	cl := c.message(ctx, what{name: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
 	t, err := c.g.Space().RecvNamed(ctx, cl, step, c.g.World(from), name, buf)
 	return t, c.leaveMessage(cl, err)
 }

@@ -26,7 +26,7 @@
 //	offset size
 //	     0    1  kind
 //	     1    1  flags: 1 named, 2 dead (is_dead of a named tensor), 4 token follows,
-//	             8 the body's CRC-32C follows
+//	             8 the body's CRC-32C follows, 16 an offer beyond the credit
 //	     2    1  element type of a named tensor
 //	     3    1  number of dimensions of a named tensor, at most 8
 //	     4    4  id
@@ -44,7 +44,7 @@
 //	offer     a message whose bytes wait for a request; id is the offer's
 //	request   asks for the bytes of offer id, to arrive by the receive id
 //	data      bytes of the message that the receive with this id waits for
-//	credit    gives credit back
+//	credit    gives credit back, and allows id more offers beyond it
 //	withdraw  takes the offer id back: its sender has left
 //	drop      the receiver does not want offer id: its sender is released
 //	abandon   the sender has left: no more data comes for receive id

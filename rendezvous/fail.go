@@ -36,11 +36,20 @@ func (e *Engine) FailPeer(rank int, err error) {
 // failSource ends the receives of a space that p was to serve.
 func (s *Space) failSource(p *peer, err error) {
 	e := s.e
-	member := s.has(p.rank)
+	anySource := error(nil)
+	if s.has(p.rank) {
+		anySource = s.nobodyLeft()
+	}
 	s.eachPosted(func(op *Op) {
-		if int(op.key.source) == p.rank || op.key.source == Any && member {
+		why := err
+		if op.key.source == Any {
+			why = anySource
+		} else if int(op.key.source) != p.rank {
+			return
+		}
+		if why != nil {
 			s.table.unpost(op)
-			e.finish(op, err)
+			e.finish(op, why)
 		}
 	})
 	for op := s.matched.first; op != nil; {

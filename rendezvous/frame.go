@@ -31,6 +31,7 @@ const (
 	flagDead
 	flagToken
 	flagSum
+	flagExtra
 )
 
 // maxDims is the most dimensions a named tensor may have.

@@ -163,6 +163,8 @@ func (e *Engine) finish(op *Op, err error) {
 		op.peer.pending.remove(op)
 	case phaseOffered, phaseFlowing:
 		op.peer.sends.remove(op)
+	case phasePosted:
+		e.unwant(op)
 	case phaseMatched:
 		e.unmatch(op)
 	}

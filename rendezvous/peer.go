@@ -21,11 +21,16 @@ type peer struct {
 	listed   bool            // in e.dirty
 	unsent   int             // frames that the Conn has not done yet
 
-	credit  int64 // what may be sent before the peer gives some back
-	owed    int64 // what we have to give back
-	held    int64 // what the peer has used of its credit, and we keep
-	pending opList
-	sends   opList // offered or flowing
+	credit int64 // what may be sent before the peer gives some back
+	owed   int64 // what we have to give back
+	held   int64 // what the peer has used of its credit, and we keep
+	wanted int   // receives in tables that name this peer
+
+	extra     int // envelopes that may be sent without credit
+	extraOpen int // envelopes granted that have not come yet
+	extras    int // those that have come, and no receive has met
+	pending   opList
+	sends     opList // offered or flowing
 
 	offers      map[uint32]*Op
 	receives    map[uint32]*Op
@@ -165,9 +170,37 @@ func (p *peer) hold(n int64) bool {
 	return true
 }
 
+// Envelopes beyond the credit are granted extraStep at a time, and at most
+// extraMost of them wait in the table.
+const (
+	extraStep = 64
+	extraMost = 1 << 16
+)
+
+// relieve grants envelopes to a peer that has used up its credit while a receive
+// waits here that one of its next messages may be for: messages that nobody
+// receives yet must not stand in the way of those, nor of collectives. The bytes
+// stay in the peer's spill buffer, which bounds how many there can be. e.mu is held.
+func (p *peer) relieve() {
+	if p.wanted == 0 && p.e.wantedAny == 0 || p.gone != nil || p.broken != nil {
+		return
+	}
+	if int64(p.e.cfg.Credit)-p.held-p.owed >= envelopeCost || p.extraOpen > 0 {
+		return
+	}
+	switch {
+	case p.owed >= envelopeCost:
+		p.say(head{kind: kindCredit})
+	case p.extras < extraMost:
+		p.extraOpen += extraStep
+		p.say(head{kind: kindCredit, id: extraStep})
+	}
+}
+
 // granted takes credit that the peer gave back, and lets waiting sends go.
-func (p *peer) granted(n uint32) {
+func (p *peer) granted(n, extra uint32) {
 	p.credit += int64(n)
+	p.extra += int(min(extra, extraMost))
 	for op := p.pending.first; op != nil && p.affords(); op = p.pending.first {
 		p.pending.remove(op)
 		p.launch(op)
@@ -182,8 +215,11 @@ func (p *peer) Place(f transport.Header) []byte {
 		return nil
 	}
 	p.e.mu.Lock()
-	if h.credit > 0 {
-		p.granted(h.credit)
+	switch {
+	case h.kind == kindCredit:
+		p.granted(h.credit, h.id)
+	case h.credit > 0:
+		p.granted(h.credit, 0)
 	}
 	p.in = inbound{active: true, h: h}
 	switch h.kind {

@@ -60,7 +60,7 @@ func (e *Engine) freeMessage(m *message) {
 // discard ends a message whose bytes are not needed any more, and owes its cost.
 func (e *Engine) discard(m *message) {
 	if m.peer != nil {
-		m.peer.owe(m.cost)
+		m.peer.pay(m.cost)
 	}
 	e.freeMessage(m)
 }
@@ -109,8 +109,33 @@ func (e *Engine) post(op *Op) {
 		e.finish(op, err)
 		return
 	}
-	op.phase = phasePosted
 	s.table.post(op)
+	e.want(op)
+}
+
+// want notes that op waits in a table, and sees to it that what it waits for can
+// come.
+func (e *Engine) want(op *Op) {
+	op.phase = phasePosted
+	switch r := int(op.key.source); r {
+	case Any:
+		e.wantedAny++
+		for _, m := range op.space.members {
+			e.peers[m].relieve()
+		}
+	default:
+		e.peers[r].wanted++
+		e.peers[r].relieve()
+	}
+}
+
+// unwant undoes want when op leaves the table.
+func (e *Engine) unwant(op *Op) {
+	if op.key.source == Any {
+		e.wantedAny--
+		return
+	}
+	e.peers[op.key.source].wanted--
 }
 
 // receivable is why a message that k covers can never come.
@@ -124,12 +149,28 @@ func (s *Space) receivable(k key) error {
 	case k.source >= 0:
 		return e.peers[k.source].gone
 	}
+	return s.nobodyLeft()
+}
+
+// nobodyLeft is why a receive from any source fails: a member is lost, or all
+// others have closed in order. e.mu is held.
+func (s *Space) nobodyLeft() error {
+	var closed error
+	left := false
 	for _, r := range s.members {
-		if err := e.peers[r].gone; err != nil {
+		switch err := s.e.peers[r].gone; {
+		case err != nil && !errors.Is(err, fault.Closed):
 			return err
+		case err != nil:
+			closed = err
+		case r != s.e.cfg.Rank:
+			left = true
 		}
 	}
-	return nil
+	if left {
+		return nil
+	}
+	return closed
 }
 
 // meet joins a receive with its message, which is in no list any more.
@@ -169,6 +210,9 @@ func (e *Engine) copyLater(op *Op, m *message) {
 
 // match notes which message a receive has met.
 func (e *Engine) match(op *Op, p *peer, env envelope) {
+	if op.phase == phasePosted {
+		e.unwant(op)
+	}
 	op.phase = phaseMatched
 	op.space.matched.push(op)
 	op.peer, op.match = p, env
@@ -272,6 +316,9 @@ func (e *Engine) deliver(m *message) {
 	}
 	s.table.add(m)
 	s.noticed(m)
+	if m.peer != nil {
+		m.peer.relieve()
+	}
 }
 
 // placeEager finds the place of a pushed message's bytes: the buffer of the
@@ -307,6 +354,7 @@ func (p *peer) placeEager(h *head) {
 	p.in.msg, p.in.into = m, m.data
 	s.table.add(m)
 	s.noticed(m)
+	p.relieve()
 }
 
 // eagerArrived ends what placeEager began.
@@ -349,19 +397,44 @@ func (p *peer) offerArrived(h *head) {
 	e := p.e
 	s := e.space(h.context)
 	k, ok := p.keyOf(h)
-	if !p.hold(envelopeCost) {
+	cost, fair := p.charge(h)
+	if !fair {
 		return
 	}
 	if s == nil || !ok {
-		p.owe(envelopeCost)
+		p.pay(cost)
 		p.say(head{kind: kindDrop, id: h.id})
 		return
 	}
 	m := e.takeMessage(s, k)
-	m.peer, m.env, m.cost = p, p.envelopeOf(h), envelopeCost
+	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.offer, m.complete = h.id, true
 	p.offered[h.id] = m
 	e.deliver(m)
+}
+
+// charge counts what an offer takes: credit, or one of the envelopes granted
+// beyond it, which cost nothing.
+func (p *peer) charge(h *head) (cost int64, fair bool) {
+	if h.flags&flagExtra == 0 {
+		return envelopeCost, p.hold(envelopeCost)
+	}
+	if p.extraOpen == 0 {
+		p.distrust("sent an offer that neither its credit nor a grant allows")
+		return 0, false
+	}
+	p.extraOpen--
+	p.extras++
+	return 0, true
+}
+
+// pay undoes charge once the message is used up.
+func (p *peer) pay(cost int64) {
+	if cost == 0 {
+		p.extras--
+		return
+	}
+	p.owe(cost)
 }
 
 // withdrawn takes an offer out of the table. A receive that has met it already
@@ -401,16 +474,17 @@ func (e *Engine) repost(op *Op) {
 		return
 	}
 	e.unmatch(op)
-	op.phase, op.peer, op.offer, op.id, op.withdrew, op.hiding = phasePosted, nil, 0, 0, false, false
+	op.phase, op.peer, op.offer, op.id, op.withdrew, op.hiding = phaseIdle, nil, 0, 0, false, false
 	op.buf = op.whole
 	if err := op.space.receivable(op.key); err != nil {
-		op.phase = phaseIdle
 		e.finish(op, err)
 		return
 	}
 	if m := op.space.table.repost(op); m != nil {
 		e.meet(op, m)
+		return
 	}
+	e.want(op)
 }
 
 // abandoned ends a receive whose sender has left after some of its bytes.

@@ -135,7 +135,7 @@ func (e *Engine) sendable(s *Space, p *peer) error {
 
 // affords reports whether the peer's credit allows op's envelope. When it allows
 // the envelope but not the bytes, the message goes as an offer.
-func (p *peer) affords() bool { return p.credit >= envelopeCost }
+func (p *peer) affords() bool { return p.credit >= envelopeCost || p.extra > 0 }
 
 // launch puts op's envelope on the peer's stream: with its bytes when they are
 // to be pushed and the credit allows it, else as an offer.
@@ -151,7 +151,12 @@ func (p *peer) launch(op *Op) {
 		p.pushBody(op, &op.frames[0], h, op.buf)
 		return
 	}
-	p.credit -= envelopeCost
+	if p.credit >= envelopeCost {
+		p.credit -= envelopeCost
+	} else {
+		p.extra--
+		h.flags |= flagExtra
+	}
 	op.phase = phaseOffered
 	p.nextOffer++
 	op.id = p.nextOffer
