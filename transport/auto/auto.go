@@ -6,14 +6,19 @@
 //
 //	address = wire *(";" wire)          at most transport.MaxAddr bytes
 //	wire    = "memory=" hub "/" addr    hub: the random ID of the memory.Hub
+//	        / "shm=" place "/@" name    see package shm
 //	        / "tcp=" host ":" port
 //	        / kind "=" addr             of a later version: skipped
 //
 // The rank that dials takes memory when it is in that very Hub, which only a rank
-// of the same process can be, for a Hub's ID is random; else tcp. A bare address,
-// as bootstrap knows rank 0's, is taken for tcp's.
+// of the same process can be, for a Hub's ID is random; else shm, when the two
+// processes run on one host as one user; else tcp. A bare address, as bootstrap
+// knows rank 0's, is taken for tcp's. Two ranks judge each other alike, so that
+// they meet on the same wire whoever dials.
 //
 // A transport that is named explicitly is used as it is, also within a process.
+// "shm" is a Picker, too, because ranks find each other through rank 0's bare
+// address: that goes over tcp, and everything else over shm or not at all.
 package auto
 
 import (
@@ -23,12 +28,14 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
@@ -41,7 +48,13 @@ type Options struct {
 	Hub  *memory.Hub     // where the ranks of this process meet; nil: this rank is alone in it
 	Rank int             // this rank's number in the Hub
 	TLS  *tlsopt.Options // of tcp and grpc; nil: none
-	Log  *slog.Logger    // hears of strangers that grpc turns away; nil: nobody does
+	Log  *slog.Logger    // hears of strangers that grpc and shm turn away; nil: nobody does
+
+	// Job sets this job's shared memory apart from other jobs' of this user; see
+	// shm.Options.
+	Job string
+	// NoShm keeps "auto" from taking shm.
+	NoShm bool
 }
 
 // New makes the transport of that name. A name that is none, and "memory"
@@ -68,16 +81,28 @@ func New(name string, o Options) (transport.Transport, error) {
 		if err != nil {
 			return nil, err
 		}
-		p := &Picker{memory: m, tcp: tcp.New(tcp.Options{TLS: o.TLS})}
+		p := &Picker{name: Name, memory: m, shm: o.shm(), tcp: tcp.New(tcp.Options{TLS: o.TLS})}
 		if m != nil {
 			p.hub = o.Hub.ID()
 		}
+		if err := p.shm.Available(); err != nil {
+			p.avoid(because(err))
+		} else if o.NoShm {
+			p.avoid("shm is switched off")
+		}
 		return p, nil
-	case "shm", "verbs", "grpc+verbs":
+	case shm.Name:
+		p := &Picker{name: shm.Name, shm: o.shm(), tcp: tcp.New(tcp.Options{TLS: o.TLS})}
+		if err := p.shm.Available(); err != nil {
+			p.Close()
+			return nil, err
+		}
+		return p, nil
+	case "verbs", "grpc+verbs":
 		return nil, failure(fault.Refused, "transport "+name, errors.New("it is not built into this program"))
 	}
 	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
-		errors.New("there is none of that name: auto, memory, tcp, grpc"))
+		errors.New("there is none of that name: auto, memory, shm, tcp, grpc"))
 }
 
 // memory is this rank's place in the Hub; nil without a Hub.
@@ -88,19 +113,25 @@ func (o *Options) memory() (*memory.Transport, error) {
 	return o.Hub.Number(o.Rank)
 }
 
-// A Picker is the transport "auto". It implements transport.Transport and
-// transport.Greeter; all its methods may be called concurrently.
+func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, Log: o.Log}) }
+
+// A Picker is the transport "auto", or "shm". It implements transport.Transport
+// and transport.Greeter; all its methods may be called concurrently.
 //
-// It is no transport.Sharer, though memory is: whether ranks can share depends on
-// which they are, and a Sharer is asked without that.
+// It is no transport.Sharer, though memory and shm are: whether ranks can share
+// depends on which they are. SharerFor tells.
 type Picker struct {
+	name   string
 	hub    string            // the ID of the Hub that memory is in
 	memory *memory.Transport // nil without a Hub
+	shm    *shm.Transport
 	tcp    *tcp.Transport
+
+	noShm atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
 }
 
-// Name is "auto".
-func (p *Picker) Name() string { return Name }
+// Name is "auto" or "shm".
+func (p *Picker) Name() string { return p.name }
 
 // Prefix reports whether a connection is tcp's, the one wire that listens.
 func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
@@ -108,24 +139,41 @@ func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 // Proto is tcp's.
 func (p *Picker) Proto() string { return p.tcp.Proto() }
 
+// avoid has shm not be taken any more.
+func (p *Picker) avoid(why string) { p.noShm.CompareAndSwap(nil, &why) }
+
 // Serve serves on every wire and returns the list of their addresses. in is
-// tcp's; without one, which only a world inside one process can do without,
-// there is no tcp.
+// tcp's; without one, which only a world on one host can do without, there is no
+// tcp. Where shm cannot serve, "auto" does without it.
 func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	var wires []string
+	offer := func(kind, addr string) { wires = append(wires, kind+"="+addr) }
 	if p.memory != nil {
 		addr, err := p.memory.Serve(nil, accept)
 		if err != nil {
 			return "", err
 		}
-		wires = append(wires, memory.Name+"="+p.hub+"/"+addr)
+		offer(memory.Name, p.hub+"/"+addr)
 	}
-	if in != nil || p.memory == nil {
+	if p.noShm.Load() == nil {
+		addr, err := p.shm.Serve(nil, accept)
+		switch {
+		case err == nil:
+			offer(shm.Name, addr)
+		case p.name == shm.Name || !errors.Is(err, fault.Refused):
+			return "", err
+		default:
+			p.avoid(because(err))
+		}
+	}
+	if in != nil || p.memory == nil && p.name == Name {
 		addr, err := p.tcp.Serve(in, accept)
 		if err != nil {
 			return "", err
 		}
-		wires = append(wires, tcp.Name+"="+addr)
+		if p.name == Name {
+			offer(tcp.Name, addr)
+		}
 	}
 	list := strings.Join(wires, ";")
 	if len(list) > transport.MaxAddr {
@@ -135,6 +183,15 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 	return list, nil
 }
 
+// because is the cause of a wire's error, without the rest of the line.
+func because(err error) string {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Err != nil {
+		return f.Err.Error()
+	}
+	return err.Error()
+}
+
 // Dial opens a Conn over the wire that Explain names. If that fails it tries no
 // other: two ranks are to meet on the same wire whoever dials.
 func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
@@ -142,10 +199,31 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 	switch c.kind {
 	case memory.Name:
 		return p.memory.Dial(ctx, c.addr)
+	case shm.Name:
+		return p.shm.Dial(ctx, c.addr)
 	case tcp.Name:
 		return p.tcp.Dial(ctx, c.addr)
 	}
 	return nil, failure(fault.Refused, fmt.Sprintf("dial %q", addr), errors.New(c.why))
+}
+
+// SharerFor is what can give the ranks of these addresses one piece of memory,
+// among them this rank; nil when nothing can. All ranks among them get the same
+// answer.
+func (p *Picker) SharerFor(addrs []string) transport.Sharer {
+	inProcess, onHost := true, true
+	for _, addr := range addrs {
+		wires, err := parse(addr)
+		inProcess = inProcess && p.pick(addr).kind == memory.Name
+		onHost = onHost && err == nil && p.notShm(wires[shm.Name]) == ""
+	}
+	switch {
+	case inProcess && len(addrs) > 0:
+		return p.memory
+	case onHost && len(addrs) > 0:
+		return sharer(p.shm)
+	}
+	return nil
 }
 
 // Explain says in one line which wire Dial takes to addr, and why.
@@ -159,7 +237,7 @@ func (p *Picker) Explain(addr string) string {
 
 // Close closes every wire.
 func (p *Picker) Close() error {
-	err := p.tcp.Close()
+	err := errors.Join(p.shm.Close(), p.tcp.Close())
 	if p.memory != nil {
 		err = errors.Join(p.memory.Close(), err)
 	}

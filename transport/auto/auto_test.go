@@ -3,13 +3,16 @@ package auto
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
@@ -37,6 +40,23 @@ func TestAutoKeepsTheContract(t *testing.T) {
 			hub := memory.New()
 			for i := range n {
 				nodes = append(nodes, node(tb, "auto", Options{Hub: hub, Rank: i}, listen(tb)))
+			}
+			return nodes
+		})
+	})
+	t.Run("shm alone", func(t *testing.T) {
+		onLinux(t)
+		transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
+			for range n {
+				nodes = append(nodes, node(tb, "shm", Options{}, listen(tb)))
+			}
+			return nodes
+		})
+	})
+	t.Run("between processes without shm", func(t *testing.T) {
+		transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
+			for range n {
+				nodes = append(nodes, node(tb, "auto", Options{NoShm: true}, listen(tb)))
 			}
 			return nodes
 		})
@@ -70,16 +90,22 @@ func TestChoiceIsExplained(t *testing.T) {
 	_, noPort := serve(t, "auto", Options{Hub: hub, Rank: 2}, nil)
 	_, stranger := serve(t, "auto", Options{Hub: memory.New()}, listen(t))
 	_, single := serve(t, "auto", Options{}, listen(t))
+	_, without := serve(t, "auto", Options{NoShm: true}, listen(t))
+	onHost, notOffered := "shm: the same host", "the peer does not offer shm"
+	if ok, why := me.(*Picker).shm.Reaches(""); !ok && runtime.GOOS != "linux" {
+		onHost, notOffered = "tcp: "+why, why
+	}
 	for _, tc := range []struct{ name, addr, want string }{
 		{"itself", mine, "memory: the same process"},
 		{"a sibling", sibling, "memory: the same process"},
 		{"a sibling without a port", noPort, "memory: the same process"},
-		{"another process", stranger, "tcp: another process"},
-		{"a process of one rank", single, "tcp: the peer does not offer memory"},
+		{"another process", stranger, onHost},
+		{"a process of one rank", single, onHost},
+		{"a process that avoids shm", without, "tcp: " + notOffered},
 		{"rank 0 as bootstrap knows it", "127.0.0.1:5000", "tcp: a bare address"},
-		{"a later version", "shm=/x;tcp=127.0.0.1:5000;quic=?", "tcp: the peer does not offer memory"},
-		{"another hub only", "memory=0123456789abcdef/hub/0", "no wire: another process, and there is no tcp"},
-		{"nothing known", "shm=/x", "no wire: the peer does not offer memory, and there is no tcp"},
+		{"a later version", "rdma=/x;tcp=127.0.0.1:5000;quic=?", "tcp: " + notOffered},
+		{"another hub only", "memory=0123456789abcdef/hub/0", "no wire: " + notOffered + ", and there is no tcp"},
+		{"nothing known", "rdma=/x", "no wire: " + notOffered + ", and there is no tcp"},
 		{"nothing", "", `no wire: "" is not kind=address`},
 		{"a broken list", "tcp=127.0.0.1:5000;", `no wire: "" is not kind=address`},
 		{"too long", "tcp=" + strings.Repeat("x", 509), "no wire: the address has 513 bytes, of at most 512"},
@@ -102,7 +128,7 @@ func TestNamedTransportIsUsedWithinAProcess(t *testing.T) {
 		name     string
 		listener bool
 		sharer   bool
-	}{{"tcp", true, false}, {"grpc", true, false}, {"memory", false, true}} {
+	}{{"tcp", true, false}, {"grpc", true, false}, {"memory", false, true}} { // shm: see TestShmAloneIsForEverythingButTheWayToRankZero
 		var l net.Listener
 		if tc.listener {
 			l = listen(t)
@@ -124,7 +150,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 	for name, want := range map[string]fault.Kind{
 		"": fault.Misuse, "tpc": fault.Misuse, "TCP": fault.Misuse, "memory": fault.Misuse,
-		"shm": fault.Refused, "verbs": fault.Refused, "grpc+verbs": fault.Refused,
+		"verbs": fault.Refused, "grpc+verbs": fault.Refused,
 	} {
 		tr, err := New(name, Options{})
 		if !errors.Is(err, want) || tr != nil {
@@ -133,11 +159,88 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
+// onLinux skips what needs shm where there is none.
+func onLinux(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+}
+
+func TestShmIsRefusedWhereItCannotBe(t *testing.T) {
+	if runtime.GOOS == "linux" {
+		t.Skip("here it can be")
+	}
+	if tr, err := New("shm", Options{}); !errors.Is(err, fault.Refused) || tr != nil {
+		t.Errorf("got %v, %v, want %v", tr, err, fault.Refused)
+	}
+}
+
+// With shm by name, data goes over shm or not at all; only a bare address, which
+// is the way to rank 0, is dialled over tcp.
+func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
+	onLinux(t)
+	l := listen(t)
+	me, mine := serve(t, "shm", Options{}, l)
+	_, both := serve(t, "auto", Options{}, listen(t))
+	if me.Name() != "shm" || !strings.HasPrefix(mine, "shm=") || strings.Contains(mine, ";") {
+		t.Errorf("got %s at %q", me.Name(), mine)
+	}
+	for addr, want := range map[string]string{
+		mine:                 "shm: the same host",
+		both:                 "shm: the same host",
+		l.Addr().String():    "tcp: a bare address",
+		"tcp=127.0.0.1:5000": "no wire: the peer does not offer shm, and shm is asked for",
+		strings.Replace(mine, "shm=", "shm=f", 1): "no wire: another host, and shm is asked for",
+	} {
+		if got := me.(*Picker).Explain(addr); got != want {
+			t.Errorf("%q: got %q, want %q", addr, got, want)
+		}
+		c, err := me.Dial(context.Background(), addr)
+		if refused := errors.Is(err, fault.Refused); refused != strings.HasPrefix(want, "no wire") {
+			t.Errorf("dial to %q: got %v", addr, err)
+		}
+		if err == nil {
+			c.Close()
+		}
+	}
+}
+
+func TestRanksOfAHostCanShare(t *testing.T) {
+	onLinux(t)
+	a, first := serve(t, "shm", Options{}, nil)
+	b, second := serve(t, "auto", Options{}, listen(t))
+	c, third := serve(t, "auto", Options{NoShm: true}, listen(t))
+	hub := memory.New()
+	d, fourth := serve(t, "auto", Options{Hub: hub, Rank: 0}, listen(t))
+	_, fifth := serve(t, "auto", Options{Hub: hub, Rank: 1}, listen(t))
+	for _, tc := range []struct {
+		who   transport.Transport
+		addrs []string
+		want  string
+	}{
+		{a, []string{first, second}, "*shm.Transport"},
+		{b, []string{first, second}, "*shm.Transport"},
+		{b, []string{second, third}, "<nil>"},
+		{c, []string{second, third}, "<nil>"},
+		{d, []string{fourth, fifth}, "*memory.Transport"},
+		{d, []string{fourth, fifth, first}, "*shm.Transport"},
+		{a, []string{fourth, fifth, first}, "*shm.Transport"},
+		{a, []string{first, "127.0.0.1:5000"}, "<nil>"},
+		{a, nil, "<nil>"},
+	} {
+		if got := fmt.Sprintf("%T", tc.who.(*Picker).SharerFor(tc.addrs)); got != tc.want {
+			t.Errorf("%s among %q: got %s, want %s", tc.who.Name(), tc.addrs, got, tc.want)
+		}
+	}
+}
+
 func FuzzPick(f *testing.F) {
 	f.Add("memory=0123456789abcdef/hub/0;tcp=127.0.0.1:5000")
 	f.Add("127.0.0.1:5000")
+	f.Add("shm=00/host/1/2/@name;tcp=127.0.0.1:5000")
 	f.Fuzz(func(t *testing.T, addr string) {
-		p := &Picker{}
+		p := &Picker{name: Name, shm: shm.New(shm.Options{})}
 		c := p.pick(addr)
 		if c.kind == "memory" || c.kind != "" && c.addr == "" || c.why == "" {
 			t.Errorf("%q: got %+v", addr, c)

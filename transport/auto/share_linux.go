@@ -1,0 +1,9 @@
+package auto
+
+import (
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/shm"
+)
+
+// sharer is shm as a Sharer.
+func sharer(t *shm.Transport) transport.Sharer { return t }

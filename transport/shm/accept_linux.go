@@ -1,0 +1,177 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// What a stranger may have: one of so many slots, for so long. helloTime is for
+// its first bytes. guestLife is for all before Admit; it is longer than mesh gives
+// a handshake, so that mesh ends one first, and says so.
+const (
+	guestSlots = 64
+	helloTime  = 5 * time.Second
+	guestLife  = 10 * time.Second
+)
+
+// Serve listens on a unix socket that has a random name and no file, and returns
+// the address. It needs no listener of the process's, so in is not looked at.
+func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
+	if accept == nil {
+		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+	}
+	if err := t.Available(); err != nil {
+		return "", err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return "", failure(fault.Closed, "serve", nil)
+	case t.in != nil:
+		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+	}
+	n := newNonce()
+	a := address{t.here, "tutti-" + hex.EncodeToString(n[:])}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + a.name})
+	if err != nil {
+		return "", failure(fault.Refused, "serve", err)
+	}
+	t.in = l
+	t.open.Go(func() { t.acceptAll(l, accept) })
+	return a.String(), nil
+}
+
+// The accept loop's pause after a failure that may pass, such as a lack of
+// descriptors, grows from the first to the second.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
+)
+
+// acceptAll gives each connection a slot and a goroutine; where all slots are
+// taken, connections wait in the socket's queue. It ends when l is closed.
+func (t *Transport) acceptAll(l *net.UnixListener, accept func(transport.Conn)) {
+	pause := minPause
+	for {
+		select {
+		case t.slots <- struct{}{}:
+		case <-t.life.Done():
+			return
+		}
+		nc, err := l.AcceptUnix()
+		if err == nil {
+			pause = minPause
+			t.open.Go(func() { t.welcome(nc, accept) })
+			continue
+		}
+		t.leaveSlot()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		select {
+		case <-t.life.Done():
+			return
+		case <-time.After(pause):
+			pause = min(2*pause, maxPause)
+		}
+	}
+}
+
+func (t *Transport) leaveSlot() { <-t.slots }
+
+// welcome makes a Conn of an accepted connection, which has a slot.
+func (t *Transport) welcome(nc *net.UnixConn, accept func(transport.Conn)) {
+	w, err := t.receive(nc)
+	if err != nil {
+		t.leaveSlot()
+		if !errors.Is(err, io.EOF) && t.life.Err() == nil && t.options.Log != nil {
+			t.options.Log.Warn("a connection to shared memory refused", "because", err)
+		}
+		return
+	}
+	w.slot = t.leaveSlot
+	if c, err := t.newConn(w); err == nil {
+		accept(c)
+	}
+}
+
+// receive is the side of the meeting that accepts. It closes nc, and lasts no
+// longer than helloTime.
+func (t *Transport) receive(nc *net.UnixConn) (w wire, err error) {
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(helloTime))
+	defer context.AfterFunc(t.life, func() { nc.SetDeadline(time.Unix(1, 0)) })()
+	if w.peer, err = sameUser(nc); err != nil {
+		return wire{}, err
+	}
+	w.seg, err = t.hearHello(nc)
+	if err != nil {
+		turnAway(nc, err)
+		return wire{}, err
+	}
+	if err = sayWelcome(nc, w.seg); err == nil {
+		w.fd, err = takeSocket(nc)
+	}
+	if err != nil {
+		w.seg.close()
+		return wire{}, err
+	}
+	return w, nil
+}
+
+// hearHello reads a stranger's first bytes and maps the memory that came along.
+func (t *Transport) hearHello(nc *net.UnixConn) (*segment, error) {
+	b := make([]byte, helloLen)
+	fd, err := readWithRights(nc, b)
+	if fd >= 0 {
+		defer unix.Close(fd)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case string(b[:len(magic)]) != magic:
+		return nil, fmt.Errorf("it is none of ours: it began with %q", b[:16])
+	case binary.NativeEndian.Uint32(b[8:]) != version:
+		return nil, fmt.Errorf("it speaks version %d, this side %d", binary.NativeEndian.Uint32(b[8:]), version)
+	case fd < 0:
+		return nil, errors.New("it brought no memory")
+	}
+	ring := binary.NativeEndian.Uint32(b[12:])
+	if ring > ringMost {
+		return nil, fmt.Errorf("rings of %d bytes", ring)
+	}
+	return open(fd, int(ring), t.seal)
+}
+
+func sayWelcome(nc *net.UnixConn, seg *segment) error {
+	mine := newNonce()
+	copy(seg.mem[answerAt:], mine[:])
+	b := make([]byte, answerLen)
+	copy(b, magic)
+	theirs := seg.nonce(nonceAt)
+	copy(b[16:], theirs[:])
+	copy(b[32:], mine[:])
+	_, err := nc.Write(b)
+	return err
+}
+
+// turnAway tells a stranger why; where it does not listen, that is its loss.
+func turnAway(nc *net.UnixConn, why error) {
+	b := make([]byte, answerLen)
+	copy(b, magic)
+	b[8] = 1
+	b[9] = byte(copy(b[reasonAt:], why.Error()))
+	nc.Write(b)
+}

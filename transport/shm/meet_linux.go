@@ -1,0 +1,211 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Two processes meet at a unix socket. Whoever dials sends a hello, with the
+// descriptor of the memory that it has made; the other one maps it and answers.
+// Each proves by a nonce that it sees the same memory as the other: the answer
+// repeats what was found in the memory, and leaves there what it says itself.
+//
+//	hello   offset  bytes  field
+//	        0       8      "tuttishm"
+//	        8       4      version, 1
+//	        12      4      bytes in each ring
+//	        16      48     0
+//
+//	answer  offset  bytes  field
+//	        0       8      "tuttishm"
+//	        8       1      0: welcome; 1: turned away
+//	        9       1      length of the reason
+//	        16      16     the nonce of the side that dialled, from the memory
+//	        32      16     the nonce of the side that accepted, which is there too
+//	        48      80     the reason
+const (
+	helloLen  = 64
+	answerLen = 128
+	reasonAt  = 48
+)
+
+// A wire is what a meeting has led to, on its way to becoming a Conn.
+type wire struct {
+	seg  *segment
+	fd   int // the socket, taken from Go's poller
+	peer unix.Ucred
+	slot func() // of who has accepted: gives the guest's slot back
+}
+
+func (w *wire) discard() {
+	w.seg.close()
+	unix.Close(w.fd)
+	if w.slot != nil {
+		w.slot()
+	}
+}
+
+// connect opens a socket to a name. A listener whose queue is full is tried again.
+func connect(ctx context.Context, name string) (*net.UnixConn, error) {
+	var d net.Dialer
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		nc, err := d.DialContext(ctx, "unix", "@"+name)
+		if err == nil {
+			return nc.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, syscall.EAGAIN) {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// call is the side of the meeting that dials. It ends with ctx.
+func (t *Transport) call(ctx context.Context, name string) (w wire, err error) {
+	nc, err := connect(ctx, name)
+	if err != nil {
+		return wire{}, err
+	}
+	defer nc.Close()
+	defer context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })()
+
+	if w.peer, err = sameUser(nc); err != nil {
+		return wire{}, err
+	}
+	mine := newNonce()
+	seg, fd, err := create(t.shared, ringSize, mine)
+	if err != nil {
+		return wire{}, failure(fault.Exhausted, "make shared memory", err)
+	}
+	err = sayHello(nc, fd, ringSize)
+	unix.Close(fd)
+	if err == nil {
+		err = hearAnswer(nc, seg, mine)
+	}
+	if err == nil {
+		w.fd, err = takeSocket(nc)
+	}
+	if err != nil {
+		seg.close()
+		return wire{}, err
+	}
+	w.seg = seg
+	return w, nil
+}
+
+func sayHello(nc *net.UnixConn, fd, ring int) error {
+	b := make([]byte, helloLen)
+	copy(b, magic)
+	binary.NativeEndian.PutUint32(b[8:], version)
+	binary.NativeEndian.PutUint32(b[12:], uint32(ring))
+	_, _, err := nc.WriteMsgUnix(b, unix.UnixRights(fd), nil)
+	return err
+}
+
+// hearAnswer reads what the peer says to our hello.
+func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
+	b := make([]byte, answerLen)
+	if _, err := io.ReadFull(nc, b); err != nil {
+		return fmt.Errorf("no answer to our hello: %w", err)
+	}
+	switch {
+	case string(b[:len(magic)]) != magic:
+		return failure(fault.Refused, "dial", fmt.Errorf("the peer does not speak shm: it answered %q", b[:16]))
+	case b[8] != 0:
+		reason := b[reasonAt:][:min(int(b[9]), answerLen-reasonAt)]
+		return failure(fault.Refused, "dial", fmt.Errorf("the peer turned us away: %q", reason))
+	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(answerAt) || nonce(b[32:]) == nonce{}:
+		return failure(fault.Refused, "dial", errors.New("the peer does not see the same memory"))
+	}
+	return nil
+}
+
+// sameUser is the peer's process, if it is this user's.
+func sameUser(nc *net.UnixConn) (unix.Ucred, error) {
+	conn, err := nc.SyscallConn()
+	if err != nil {
+		return unix.Ucred{}, err
+	}
+	var peer *unix.Ucred
+	var credErr error
+	err = conn.Control(func(fd uintptr) {
+		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, credErr); err != nil {
+		return unix.Ucred{}, err
+	}
+	if me := os.Geteuid(); int(peer.Uid) != me {
+		return *peer, failure(fault.Refused, "meet",
+			fmt.Errorf("process %d runs as user %d, this one as %d", peer.Pid, peer.Uid, me))
+	}
+	return *peer, nil
+}
+
+// takeSocket duplicates a connection's descriptor, which takes it out of Go's
+// poller once the original is closed. It stays non-blocking.
+func takeSocket(nc *net.UnixConn) (int, error) {
+	conn, err := nc.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd, dupErr := -1, error(nil)
+	err = conn.Control(func(original uintptr) {
+		fd, dupErr = unix.FcntlInt(original, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	return fd, errors.Join(err, os.NewSyscallError("fcntl", dupErr))
+}
+
+// readWithRights fills b, and returns the one descriptor that came with it, or
+// -1. It is the caller's to close, also with an error.
+func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
+	fd = -1
+	oob := make([]byte, unix.CmsgSpace(4))
+	for len(b) > 0 {
+		n, oobn, _, _, err := nc.ReadMsgUnix(b, oob)
+		fds := rights(oob[:oobn])
+		for i, got := range fds {
+			if fd < 0 && i == 0 {
+				fd = got
+			} else {
+				unix.Close(got)
+			}
+		}
+		switch {
+		case err != nil:
+			return fd, err
+		case n == 0:
+			return fd, io.ErrUnexpectedEOF
+		}
+		b = b[n:]
+	}
+	return fd, nil
+}
+
+// rights are the descriptors in a control message.
+func rights(oob []byte) (fds []int) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for i := range messages {
+		if got, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}

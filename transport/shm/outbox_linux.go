@@ -1,0 +1,279 @@
+package shm
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// An outbox holds the frames that wait for room in the ring, and says who puts
+// them there: one goroutine at a time, its writer. Others leave their frames and
+// go. A small frame that nothing waits before is put under the lock, which costs
+// less than becoming the writer; otherwise no lock is held while bytes are copied.
+type outbox struct {
+	stuck  atomic.Bool  // frames wait and nobody is writing: Progress must
+	nested atomic.Int32 // Dones that run in a Send which put its frame at once
+
+	mu      sync.Mutex // guards what follows
+	queue   fifo
+	bytes   int       // of the frames in queue that are not in the ring yet
+	since   time.Time // when the ring last took bytes, or first refused some; zero: none refused
+	writing bool      // there is a writer
+	err     error     // why nothing more is taken
+
+	out     producer // the writer's, or under mu when there is none
+	passing body     // what is left of the queue's first frame; the same
+	begun   bool     // some of it is in the ring; the same
+}
+
+// An item is a frame that waits, with its body if that lies in parts.
+type item struct {
+	f     *transport.Frame
+	parts [][]byte // nil: the body is f.Body
+	size  int      // bytes of body
+}
+
+func (it *item) body() body {
+	switch {
+	case it.parts == nil:
+		return body{one: it.f.Body, left: it.size}
+	case len(it.parts) == 0:
+		return body{}
+	}
+	return body{one: it.parts[0], more: it.parts[1:], left: it.size}
+}
+
+// check tells whether f can be sent at all.
+func check(f *transport.Frame, size int) error {
+	switch {
+	case len(f.Head) > transport.MaxHead:
+		return failure(fault.Misuse, "send",
+			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
+	case int64(size) > MaxBody:
+		return failure(fault.Misuse, "send", fmt.Errorf("a body of %d bytes, of at most %d", size, MaxBody))
+	case f.To != transport.Token{}:
+		return failure(fault.Misuse, "send", fmt.Errorf("a frame into exposed memory: shm exposes none"))
+	}
+	return nil
+}
+
+// nestedMost bounds how deep a Done that sends its frame again, inside Send, can
+// be called from itself. Beyond that its frame is queued, and a loop sends it.
+const nestedMost = 16
+
+// What push did with a frame.
+type pushed uint8
+
+const (
+	queued  pushed = iota // somebody will put it
+	put                   // it is in the ring
+	toWrite               // it is queued, and the caller has become the writer
+	refused               // nothing is taken any more
+)
+
+// push puts a small frame into the ring if nothing waits, and queues any other.
+// due asks the caller to ring the peer's bell.
+func (o *outbox) push(it item) (did pushed, due bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return refused, false, o.err
+	}
+	if it.size <= wholeMost && !o.writing && o.queue.empty() && o.nested.Load() < nestedMost {
+		b := it.body()
+		done, err := o.out.whole(it.f.ID, it.f.Head, &b)
+		if err != nil {
+			return refused, false, err
+		}
+		if done {
+			due, o.out.due = o.out.due, false
+			o.nested.Add(1)
+			return put, due, nil
+		}
+	}
+	o.queue.push(it)
+	o.bytes += it.size
+	if o.writing || o.stuck.Load() {
+		return queued, false, nil
+	}
+	o.writing = true
+	o.start()
+	return toWrite, false, nil
+}
+
+// resume makes the caller the writer if frames wait and there is none.
+func (o *outbox) resume() (write bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.writing || o.queue.empty() {
+		return false
+	}
+	o.writing = true
+	o.stuck.Store(false)
+	if !o.begun {
+		o.start()
+	}
+	return true
+}
+
+// start prepares the queue's first frame for being put.
+func (o *outbox) start() {
+	o.passing, o.begun = o.queue.first().body(), false
+}
+
+// write puts one record of f, the queue's first frame. The caller is the writer.
+// It returns how many bytes of body that took; whole when they were the last.
+func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
+	b := &o.passing
+	if !o.begun && b.left <= wholeMost {
+		n = b.left
+		if whole, err = o.out.whole(f.ID, f.Head, b); whole {
+			return n, true, nil
+		}
+		return 0, false, err
+	}
+	n, err = o.out.chunk(f.ID, f.Head, !o.begun, b)
+	o.begun = o.begun || n > 0
+	return n, n > 0 && b.left == 0, err
+}
+
+// wrote tells that n bytes went in, and takes the first frame out if that was the
+// last of it.
+func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
+	o.bytes -= n
+	if !whole {
+		return nil
+	}
+	o.passing, o.begun = body{}, false
+	return o.queue.pop().f
+}
+
+// A turn is what the writer does next.
+type turn struct {
+	first  *transport.Frame // the frame to go on with; nil: the caller is no longer the writer
+	done   *transport.Frame // is in the ring
+	failed fifo             // were queued when the outbox was closed, with err
+	err    error
+}
+
+// next ends one write, of n bytes, and says how to go on. With stop, the ring
+// takes no more, or the writer has done enough.
+func (o *outbox) next(n int, whole, stop bool) (t turn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t.done = o.wrote(n, whole)
+	switch {
+	case o.err != nil:
+		t.failed, t.err = o.drain(), o.err
+	case o.queue.empty():
+		o.since = time.Time{}
+	case stop:
+		if n > 0 || o.since.IsZero() {
+			o.since = time.Now()
+		}
+		o.stuck.Store(true)
+	default:
+		if whole {
+			o.start()
+		}
+		t.first = o.queue.first().f
+		return t
+	}
+	o.writing = false
+	return t
+}
+
+// close makes err the answer to every frame, unless there is one already, and
+// returns the frames that wait; those that the writer has left it fails itself.
+func (o *outbox) close(err error) (failed fifo) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	if o.writing {
+		return fifo{}
+	}
+	return o.drain()
+}
+
+func (o *outbox) drain() (all fifo) {
+	all, o.queue = o.queue, fifo{}
+	o.passing, o.begun = body{}, false
+	o.bytes, o.since = 0, time.Time{}
+	o.stuck.Store(false)
+	return all
+}
+
+// await has the consumer ring mine when there is room again: half of the ring,
+// so that it does not ring for each chunk. True when there is now, or something
+// else to do.
+func (o *outbox) await(mine *bell) (now bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil || !o.stuck.Load() {
+		return o.err != nil
+	}
+	half := uint64(len(o.out.ring) / 2)
+	if o.out.at-o.out.taken.Load() <= half {
+		return true
+	}
+	mine.wanted.Store(o.out.at - half)
+	if o.out.at-o.out.taken.Load() <= half {
+		mine.wanted.Store(0)
+		return true
+	}
+	return false
+}
+
+// unsent is Conn.Unsent.
+func (o *outbox) unsent() (bytes int, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() {
+		return 0, time.Time{}
+	}
+	return max(o.bytes, 1), o.since // frames may have heads only
+}
+
+// A fifo is a queue whose memory is used again.
+type fifo struct {
+	items []item
+	head  int
+}
+
+func (q *fifo) empty() bool { return q.head == len(q.items) }
+
+// first is the oldest item; the queue is not empty.
+func (q *fifo) first() *item { return &q.items[q.head] }
+
+func (q *fifo) push(it item) {
+	if q.head > 32 && q.head > len(q.items)/2 {
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	q.items = append(q.items, it)
+}
+
+// pop takes the oldest item; the queue is not empty.
+func (q *fifo) pop() item {
+	it := q.items[q.head]
+	q.items[q.head] = item{}
+	q.head++
+	if q.empty() {
+		q.items, q.head = q.items[:0], 0
+	}
+	return it
+}
+
+// fail runs the Done of every frame, oldest first. No lock may be held.
+func (q *fifo) fail(err error) {
+	for !q.empty() {
+		q.pop().f.Done(err)
+	}
+}

@@ -1,0 +1,203 @@
+package shm
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	magic   = "tuttishm"
+	version = 1
+
+	ringSize  = 256 << 10 // what this side asks for, each way
+	ringLeast = 64 << 10  // what is accepted
+	ringMost  = 64 << 20
+
+	ringsAt = 4096 // where the rings begin
+)
+
+// A nonce proves that two processes look at the same memory.
+type nonce [16]byte
+
+func newNonce() (n nonce) {
+	rand.Read(n[:]) // never fails since Go 1.24
+	return n
+}
+
+// A bell is how one side says, in shared memory, what it sleeps for.
+type bell struct {
+	asleep atomic.Uint32
+	closed atomic.Uint32
+	wanted atomic.Uint64
+}
+
+// A segment is the memory of one Conn, mapped.
+type segment struct {
+	mem  []byte
+	ring int // bytes in each ring
+}
+
+// Where the sides' lines are.
+const (
+	nonceAt  = 16
+	answerAt = 32
+	bellsAt  = 128
+	takenAt  = 384
+	apart    = 128
+)
+
+func segmentSize(ring int) int { return ringsAt + 2*ring }
+
+// create makes a new segment and its descriptor.
+func create(shared func(size int) (int, error), ring int, n nonce) (*segment, int, error) {
+	fd, err := shared(segmentSize(ring))
+	if err != nil {
+		return nil, -1, err
+	}
+	mem, err := mapShared(fd, segmentSize(ring))
+	if err != nil {
+		unix.Close(fd)
+		return nil, -1, err
+	}
+	copy(mem, magic)
+	binary.NativeEndian.PutUint32(mem[8:], version)
+	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
+	copy(mem[nonceAt:], n[:])
+	return &segment{mem, ring}, fd, nil
+}
+
+// open maps a segment that a peer has made, with rings of that size. mustSeal
+// asks for memory that cannot shrink under us.
+func open(fd, ring int, mustSeal bool) (*segment, error) {
+	if ring < ringLeast || ring > ringMost || ring&(ring-1) != 0 {
+		return nil, fmt.Errorf("rings of %d bytes", ring)
+	}
+	if err := checkShared(fd, segmentSize(ring), mustSeal); err != nil {
+		return nil, err
+	}
+	mem, err := mapShared(fd, segmentSize(ring))
+	if err != nil {
+		return nil, err
+	}
+	s := &segment{mem, ring}
+	if string(mem[:len(magic)]) != magic || binary.NativeEndian.Uint32(mem[8:]) != version ||
+		binary.NativeEndian.Uint32(mem[12:]) != uint32(ring) {
+		s.close()
+		return nil, errors.New("the memory is not laid out as a Conn's")
+	}
+	return s, nil
+}
+
+func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
+
+func (s *segment) close() error { return unix.Munmap(s.mem) }
+
+// sides are the two ends' views: what goes out and what comes in, and the bells
+// of the end itself and of its peer. dialled tells which end it is.
+func (s *segment) sides(dialled bool) (out producer, in consumer, mine, theirs *bell) {
+	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&s.mem[i]) }
+	bells := [2]*bell{(*bell)(at(bellsAt)), (*bell)(at(bellsAt + apart))}
+	taken := [2]*atomic.Uint64{(*atomic.Uint64)(at(takenAt)), (*atomic.Uint64)(at(takenAt + apart))}
+	rings := [2]ring{s.mem[ringsAt : ringsAt+s.ring], s.mem[ringsAt+s.ring:]}
+	me, peer := 0, 1
+	if !dialled {
+		me, peer = 1, 0
+	}
+	out = producer{ring: rings[me], taken: taken[me], bell: bells[peer]}
+	in = consumer{ring: rings[peer], taken: taken[peer], bell: bells[peer]}
+	return out, in, bells[me], bells[peer]
+}
+
+// mapShared maps all of a descriptor's memory.
+func mapShared(fd, size int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return mem, os.NewSyscallError("mmap", err)
+}
+
+// A sealed memory has a size for good: touching it cannot become fatal because
+// another process cut it short.
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// checkShared holds a peer's descriptor to what it is said to be.
+func checkShared(fd, size int, mustSeal bool) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(size) {
+		return fmt.Errorf("the descriptor is of mode %#o with %d bytes, not memory of %d", st.Mode, st.Size, size)
+	}
+	if !mustSeal {
+		return nil
+	}
+	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || got&unix.F_SEAL_SHRINK == 0 {
+		return errors.New("the memory is not sealed against shrinking")
+	}
+	return nil
+}
+
+// sealedMemory is anonymous memory of that many zero bytes, which nobody can
+// make smaller.
+func sealedMemory(size int) (int, error) {
+	fd, err := unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("memfd_create", err)
+	}
+	if err = unix.Ftruncate(fd, int64(size)); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("memfd", err)
+	}
+	return fd, nil
+}
+
+// fileMemory is the same in a file without a name, for systems that forbid
+// memfd_create. Its blocks are there from the start: a full file system is an
+// error here, not a fatal signal later.
+func fileMemory(size int) (fd int, err error) {
+	for _, dir := range []string{"/dev/shm", os.TempDir()} {
+		if fd, err = nameless(dir); err != nil {
+			continue
+		}
+		for {
+			if err = unix.Fallocate(fd, 0, 0, int64(size)); err != unix.EINTR {
+				break
+			}
+		}
+		if err == nil {
+			return fd, nil
+		}
+		unix.Close(fd)
+	}
+	return -1, fmt.Errorf("no shared memory, neither in /dev/shm nor in %s: %w", os.TempDir(), err)
+}
+
+// nameless opens a new file that has no name, or loses it at once.
+func nameless(dir string) (int, error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return fd, nil
+	}
+	f, err := os.CreateTemp(dir, "tutti-")
+	if err != nil {
+		return -1, err
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return -1, err
+	}
+	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+}

@@ -1,0 +1,390 @@
+package shm
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// The ranks of a Share find each other by a unix socket whose name is a hash of
+// the Share's: whoever comes first binds it and is the host, the others call.
+// When all have come, the host makes the memory and sends everyone its
+// descriptor. A host that gives up closes its socket, and one of those that wait
+// binds the name again.
+//
+// Who gives up says so by closing its half of the connection, and then listens:
+// whether it was too late for that is the host's decision, so that either all
+// return memory or none does, short of a death.
+//
+//	request  offset  bytes  field
+//	         0       8      "tuttishr"
+//	         8       4      version, 1
+//	         12      4      ranks
+//	         16      8      bytes of memory
+//
+//	verdict  offset  bytes  field
+//	         0       1      'm': here is the memory; '!': there is a mismatch;
+//	                        'x': the host could not make the memory
+//	         1       4      on a mismatch: ranks, as another one said
+//	         5       8      on a mismatch: bytes, as another one said
+const (
+	shareMagic = "tuttishr"
+	requestLen = 24
+	verdictLen = 13
+)
+
+const (
+	verdictMemory   = 'm'
+	verdictMismatch = '!'
+	verdictFailed   = 'x'
+)
+
+// verdictTime bounds how long the host of a Share may take to answer one that
+// gives up: a host that was stopped does not.
+const verdictTime = time.Second
+
+// A want is what a rank asks of a Share.
+type want struct{ ranks, size int }
+
+func (w want) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
+
+// Share implements transport.Sharer between the processes of one user on one
+// host, or within one. The name must be one that no other group uses at the same
+// time: other jobs on the host are kept apart by Options.Job, or by a random part
+// of the name that one rank has told the others. The memory is mapped until
+// release, which only the first time is no fault.Misuse.
+func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
+	op := fmt.Sprintf("share %.80q", name)
+	w := want{ranks, size}
+	if ranks < 1 || size < 0 || int64(size) > MaxBody || int64(ranks) > 1<<31-1 {
+		return nil, nil, failure(fault.Misuse, op, errors.New(w.String()))
+	}
+	if err := t.Available(); err != nil {
+		return nil, nil, err
+	}
+	if err := t.beginShare(op, name); err != nil {
+		return nil, nil, err
+	}
+	defer t.endShare(name)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.life, cancel)()
+	fd, err := t.gather(ctx, t.shareName(name), w)
+	if err != nil {
+		return nil, nil, t.ended(ctx, op, fault.LinkLost, err)
+	}
+	defer unix.Close(fd)
+	return t.mapShare(op, fd, size)
+}
+
+// beginShare takes the name, of which this rank waits for one Share at a time.
+func (t *Transport) beginShare(op, name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return failure(fault.Closed, op, nil)
+	}
+	if t.sharing[name] {
+		return failure(fault.Misuse, op, errors.New("this rank waits for that name already"))
+	}
+	t.sharing[name] = true
+	t.open.Add(1)
+	return nil
+}
+
+func (t *Transport) endShare(name string) {
+	t.mu.Lock()
+	delete(t.sharing, name)
+	t.mu.Unlock()
+	t.open.Done()
+}
+
+// shareName is the socket's name for a Share.
+func (t *Transport) shareName(name string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(t.options.Job), t.options.Job, name))
+	return "tutti-share-" + hex.EncodeToString(sum[:16])
+}
+
+// mapShare is what Share returns.
+func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, error) {
+	mem := []byte{}
+	if size > 0 {
+		whole, err := mapShared(fd, size)
+		if err != nil {
+			return nil, nil, failure(fault.Exhausted, op, err)
+		}
+		mem = whole[:size:size]
+	}
+	var released atomic.Bool
+	release := func() error {
+		if !released.CompareAndSwap(false, true) {
+			return failure(fault.Misuse, op, errors.New("released twice"))
+		}
+		if size == 0 {
+			return nil
+		}
+		return unix.Munmap(mem)
+	}
+	return mem, release, nil
+}
+
+// atLeastOne is the size of a Share's memory: none at all cannot be made everywhere.
+func atLeastOne(size int) int { return max(size, 1) }
+
+// errAgain ends an attempt that others have to make anew, as host or as guest.
+var errAgain = errors.New("the host of the share has left")
+
+// gather meets the other ranks and returns the memory's descriptor.
+func (t *Transport) gather(ctx context.Context, name string, w want) (int, error) {
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
+		var fd int
+		switch {
+		case err == nil:
+			fd, err = t.host(ctx, l, w)
+		case errors.Is(err, syscall.EADDRINUSE):
+			fd, err = t.visit(ctx, name, w)
+		}
+		if !errors.Is(err, errAgain) {
+			return fd, err
+		}
+		select {
+		case <-ctx.Done():
+			return -1, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// visit asks the host for the memory, and waits for the verdict.
+func (t *Transport) visit(ctx context.Context, name string, w want) (int, error) {
+	nc, err := connect(ctx, name)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return -1, errAgain // bound, but not listening yet or any more
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer nc.Close()
+	if _, err := sameUser(nc); err != nil {
+		return -1, err
+	}
+	b := make([]byte, requestLen)
+	copy(b, shareMagic)
+	binary.NativeEndian.PutUint32(b[8:], version)
+	binary.NativeEndian.PutUint32(b[12:], uint32(w.ranks))
+	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
+	if _, err := nc.Write(b); err != nil {
+		return -1, errAgain
+	}
+	defer context.AfterFunc(ctx, func() {
+		nc.SetReadDeadline(time.Now().Add(verdictTime))
+		nc.CloseWrite()
+	})()
+	return t.hearVerdict(nc, w)
+}
+
+// hearVerdict waits for what the host decides.
+func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
+	b := make([]byte, verdictLen)
+	fd, err := readWithRights(nc, b)
+	switch {
+	case err != nil:
+		err = errAgain
+	case b[0] == verdictMismatch:
+		theirs := want{int(binary.NativeEndian.Uint32(b[1:])), int(binary.NativeEndian.Uint64(b[5:]))}
+		err = mismatch(w, theirs)
+	case b[0] != verdictMemory || fd < 0:
+		err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make the memory"))
+	default:
+		err = checkShared(fd, atLeastOne(w.size), t.seal)
+	}
+	if err != nil && fd >= 0 {
+		unix.Close(fd)
+	}
+	return fd, err
+}
+
+func mismatch(mine, theirs want) error {
+	return failure(fault.Mismatch, "share", fmt.Errorf("%v here, %v elsewhere", mine, theirs))
+}
+
+// A hosting is a Share as its host sees it.
+type hosting struct {
+	t    *Transport
+	in   *net.UnixListener
+	want want
+	work sync.WaitGroup
+
+	mu       sync.Mutex              // guards what follows
+	visitors map[*net.UnixConn]*want // nil: it has not asked yet
+	over     chan struct{}           // closed when decided
+	decided  bool
+	fd       int
+	err      error
+}
+
+// host waits for the others and decides. It closes l.
+func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int, error) {
+	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), fd: -1}
+	h.mu.Lock()
+	h.complete()
+	h.mu.Unlock()
+	h.work.Go(h.acceptAll)
+	select {
+	case <-h.over:
+	case <-ctx.Done():
+		h.mu.Lock()
+		if !h.decided {
+			h.decide(ctx.Err(), nil, nil)
+		}
+		h.mu.Unlock()
+	}
+	h.work.Wait()
+	return h.fd, h.err
+}
+
+// acceptAll takes visitors until the listener is closed, by decide.
+func (h *hosting) acceptAll() {
+	for {
+		nc, err := h.in.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // a lack of descriptors, perhaps
+			select {
+			case <-h.over:
+				return
+			case <-time.After(minPause):
+			}
+			continue
+		}
+		if !h.enter(nc) {
+			nc.Close()
+			continue
+		}
+		h.work.Go(func() { h.serve(nc) })
+	}
+}
+
+// enter takes a visitor in, unless all is decided, or too many strangers came.
+func (h *hosting) enter(nc *net.UnixConn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.decided || len(h.visitors) >= h.want.ranks-1+guestSlots {
+		return false
+	}
+	h.visitors[nc] = nil
+	return true
+}
+
+// serve hears one visitor's request, and then whether it gives up. The verdict
+// ends it, by closing the connection.
+func (h *hosting) serve(nc *net.UnixConn) {
+	theirs, err := hearRequest(nc)
+	h.mu.Lock()
+	if err == nil && !h.decided {
+		h.visitors[nc] = &theirs
+		if theirs != h.want {
+			h.disagree(theirs)
+		} else {
+			h.complete()
+		}
+	}
+	h.mu.Unlock()
+	if err == nil {
+		var b [1]byte
+		nc.Read(b[:]) // ends when it gives up or dies, or all is decided
+	}
+	h.mu.Lock()
+	delete(h.visitors, nc)
+	h.mu.Unlock()
+	nc.Close()
+}
+
+// hearRequest reads what a visitor asks for, within helloTime.
+func hearRequest(nc *net.UnixConn) (want, error) {
+	if _, err := sameUser(nc); err != nil {
+		return want{}, err
+	}
+	nc.SetReadDeadline(time.Now().Add(helloTime))
+	defer nc.SetReadDeadline(time.Time{})
+	b := make([]byte, requestLen)
+	fd, err := readWithRights(nc, b)
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	if err != nil {
+		return want{}, err
+	}
+	if string(b[:len(shareMagic)]) != shareMagic || binary.NativeEndian.Uint32(b[8:]) != version {
+		return want{}, fmt.Errorf("it began with %q", b[:16])
+	}
+	return want{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, nil
+}
+
+// complete decides when all have come. h.mu is held.
+func (h *hosting) complete() {
+	here := 1
+	for _, asked := range h.visitors {
+		if asked != nil {
+			here++
+		}
+	}
+	if here < h.want.ranks {
+		return
+	}
+	fd, err := h.t.shared(atLeastOne(h.want.size))
+	if err != nil {
+		h.decide(failure(fault.Exhausted, "share", err), nil, func(want) []byte { return verdict(verdictFailed, want{}) })
+		return
+	}
+	h.fd = fd
+	h.decide(nil, unix.UnixRights(fd), func(want) []byte { return verdict(verdictMemory, want{}) })
+}
+
+// disagree decides that there is a mismatch, and tells each what another one said.
+func (h *hosting) disagree(theirs want) {
+	h.decide(mismatch(h.want, theirs), nil, func(w want) []byte {
+		if w == h.want {
+			return verdict(verdictMismatch, theirs)
+		}
+		return verdict(verdictMismatch, h.want)
+	})
+}
+
+func verdict(code byte, w want) []byte {
+	b := make([]byte, verdictLen)
+	b[0] = code
+	binary.NativeEndian.PutUint32(b[1:], uint32(w.ranks))
+	binary.NativeEndian.PutUint64(b[5:], uint64(w.size))
+	return b
+}
+
+// decide ends the Share with err for the host: everybody who asked gets a verdict,
+// and the name is free. Without verdicts the others are to start anew. A verdict
+// always fits into a socket that nothing was written to, and can be read when the
+// socket has been closed behind it. h.mu is held.
+func (h *hosting) decide(err error, rights []byte, verdict func(want) []byte) {
+	h.decided, h.err = true, err
+	h.in.Close()
+	for nc, asked := range h.visitors {
+		if asked != nil && verdict != nil {
+			nc.WriteMsgUnix(verdict(*asked), rights, nil)
+		}
+		nc.Close()
+	}
+	close(h.over)
+}

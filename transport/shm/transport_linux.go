@@ -1,0 +1,229 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A Transport makes Conns through shared memory. It implements
+// transport.Transport and transport.Sharer; all its methods may be called
+// concurrently.
+type Transport struct {
+	options Options
+	here    place
+	cannot  error                       // why there is no shared memory here
+	shared  func(size int) (int, error) // makes memory to share
+	seal    bool                        // peers' memory must be sealed, as ours is
+	life    context.Context             // ends with Close
+	end     context.CancelFunc
+	calls   poll.Caller
+	watcher poll.Watcher
+	slots   chan struct{}  // a place for each guest
+	open    sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
+
+	mu      sync.Mutex // guards what follows
+	conns   map[*conn]struct{}
+	in      *net.UnixListener
+	sharing map[string]bool // names that a Share waits for
+	closed  bool
+}
+
+// New is a Transport that holds nothing yet. Once it has served, dialled or
+// shared, it needs a Close.
+func New(o Options) *Transport {
+	t := &Transport{
+		options: o, shared: sealedMemory, seal: true, slots: make(chan struct{}, guestSlots),
+		conns: make(map[*conn]struct{}), sharing: make(map[string]bool),
+	}
+	t.life, t.end = context.WithCancel(context.Background())
+	if fd, err := sealedMemory(ringsAt); err == nil {
+		unix.Close(fd)
+	} else {
+		t.shared, t.seal = fileMemory, false
+	}
+	t.here, t.cannot = whereAmI()
+	return t
+}
+
+// whereAmI finds this process's place.
+func whereAmI() (place, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return place{}, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return place{}, err
+	}
+	network, err := namespace("net")
+	if err != nil {
+		return place{}, err
+	}
+	user, err := namespace("user")
+	if err != nil {
+		user = "0" // a kernel without them
+	}
+	sum := sha256.Sum256(bytes.TrimSpace(boot))
+	return place{
+		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network,
+		user: fmt.Sprintf("%d.%s", os.Geteuid(), user),
+	}, nil
+}
+
+// namespace is the number of this process's namespace of that kind.
+func namespace(kind string) (string, error) {
+	link, err := os.Readlink("/proc/self/ns/" + kind) // "net:[4026531840]"
+	if err != nil {
+		return "", err
+	}
+	return strings.Trim(strings.TrimPrefix(link, kind+":"), "[]"), nil
+}
+
+// Name is "shm".
+func (t *Transport) Name() string { return Name }
+
+// Available is nil where this Transport can work, and else says why not.
+func (t *Transport) Available() error {
+	if t.cannot != nil {
+		return failure(fault.Refused, "find out where this process runs", t.cannot)
+	}
+	return nil
+}
+
+// Reaches reports whether memory can be shared with the process that serves an
+// address, as far as the address tells; if not, why. It is symmetric: both
+// processes get the same answer about each other.
+func (t *Transport) Reaches(addr string) (ok bool, why string) {
+	if t.cannot != nil {
+		return false, "no shared memory here: " + t.cannot.Error()
+	}
+	a, err := parseAddress(addr)
+	if err != nil {
+		return false, err.Error()
+	}
+	why = t.here.differs(a.place)
+	return why == "", why
+}
+
+// Dial opens a Conn to the process that serves an address. Errors: fault.Refused
+// by an address that is none or of another place, and by the peer; fault.Timeout
+// and fault.Canceled by ctx, fault.Closed after Close, else fault.LinkLost.
+func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.life, cancel)()
+
+	op := "dial " + fmt.Sprintf("%.80q", addr)
+	if err := ctx.Err(); err != nil {
+		return nil, t.ended(ctx, op, fault.Closed, err)
+	}
+	if ok, why := t.Reaches(addr); !ok {
+		return nil, failure(fault.Refused, op, errors.New(why))
+	}
+	a, _ := parseAddress(addr)
+	w, err := t.call(ctx, a.name)
+	if err != nil {
+		return nil, t.ended(ctx, op, fault.LinkLost, err)
+	}
+	c, err := t.newConn(w)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// ended names what ended a wait: ctx, Close, or else kind.
+func (t *Transport) ended(ctx context.Context, op string, kind fault.Kind, err error) error {
+	var ours *fault.Error
+	switch {
+	case t.life.Err() != nil:
+		kind = fault.Closed
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		kind, err = fault.Timeout, ctx.Err()
+	case ctx.Err() != nil:
+		kind, err = fault.Canceled, ctx.Err()
+	case errors.As(err, &ours):
+		kind = ours.Kind
+	}
+	return failure(kind, op, err)
+}
+
+// Close ends every Conn made here and every Share that waits, and returns when
+// each Conn has let go of its memory, and the accept or ready call that is running
+// has returned. It must not be called from those, nor from a Sink. Memory from
+// Share stays until its release.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	t.end()
+	in := t.in
+	open := make([]*conn, 0, len(t.conns))
+	for c := range t.conns {
+		open = append(open, c)
+	}
+	t.mu.Unlock()
+	if in != nil {
+		in.Close()
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	t.open.Wait()
+	t.watcher.Stop()
+	t.calls.Stop()
+	return nil
+}
+
+// enlist takes c among the Conns that Close ends; false when it is too late.
+// release undoes it.
+func (t *Transport) enlist(c *conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	c.listed = true
+	t.conns[c] = struct{}{}
+	t.open.Add(1)
+	return true
+}
+
+// release forgets a Conn that holds nothing any more.
+func (t *Transport) release(c *conn) {
+	if !c.listed {
+		return
+	}
+	t.mu.Lock()
+	delete(t.conns, c)
+	t.mu.Unlock()
+	t.open.Done()
+}
+
+// begin counts something that Close waits for; false when it is too late.
+func (t *Transport) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.open.Add(1)
+	}
+	return !t.closed
+}
+
+var (
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Sharer    = (*Transport)(nil)
+)
