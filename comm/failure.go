@@ -16,16 +16,19 @@ import (
 // collectiveFailed turns the error that ended a collective on this rank into the
 // caller's, and sees to it that no other rank waits for this one in vain.
 func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error {
-	c.mu.Lock()
-	revoked := c.revoked
-	c.mu.Unlock()
+	if by := c.revokedBy(); by != nil {
+		return c.revokedIn(cl, by)
+	}
 	var f *fault.Error
 	switch {
-	case revoked != nil:
-		return c.revokedIn(cl, revoked)
 	case !errors.As(err, &f):
 		f = c.gaveUp(cl, err)
 		f.Peers = c.missing(cl)
+		// Nobody is missing when this rank itself was: stopped, say, until its time
+		// was over. What the others made of that comes before their answers.
+		if by := c.revokedBy(); by != nil && len(f.Peers) == 0 {
+			return c.revokedIn(cl, by)
+		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
 	case f.Kind == fault.PeerLost, f.Kind == fault.LinkLost:
@@ -35,6 +38,13 @@ func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error 
 	}
 	c.revokeAll(f)
 	return f
+}
+
+// revokedBy is what revoked the communicator, or nil.
+func (c *Comm) revokedBy() *fault.Error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.revoked
 }
 
 // revokedIn is what a call gets that was under way when another rank revoked the
