@@ -3,6 +3,7 @@ package comm_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/tutti-go/tutti/collective"
@@ -253,7 +254,14 @@ func collectives[T int32 | float32]() []collectiveCase {
 func testCounts(n int) []int { return []int{0, 1, n - 1, n, n + 1, 1000, 100_003} }
 
 // transports are the wires every collective is tried over.
-var transports = []string{"memory", "tcp", "grpc"}
+var transports = wires()
+
+func wires() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"memory", "tcp", "grpc", "shm"}
+	}
+	return []string{"memory", "tcp", "grpc"}
+}
 
 func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 	for _, wire := range transports {
