@@ -18,9 +18,6 @@ import (
 type quarrel struct {
 	name string
 	call func(ctx context.Context, c *comm.Comm) (call, error)
-	// away says that nobody needs to notice within the call: no rank waits for
-	// another that makes a different one.
-	away bool
 }
 
 func quarrels() []quarrel {
