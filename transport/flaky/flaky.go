@@ -156,6 +156,9 @@ func (s *Script) strike(i, from int, c *conn) {
 	}
 	s.mu.Unlock()
 	for _, c := range all {
+		c.mute(err) // all at once: the dead do not answer those who notice first
+	}
+	for _, c := range all {
 		c.cut(err)
 	}
 }

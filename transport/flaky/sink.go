@@ -57,6 +57,9 @@ func (s *sink) begin() {
 // Place implements transport.Sink. An empty body is cut here, since nothing of
 // it could arrive before all of it.
 func (s *sink) Place(h transport.Header) []byte {
+	if s.over {
+		return nil // of a node that has died: its Conn is closed, but more was on the wire
+	}
 	s.begin()
 	if s.is(Before) {
 		s.strike()

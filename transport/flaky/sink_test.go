@@ -1,0 +1,27 @@
+package flaky
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// On a wire that holds many frames, those behind the one at which a node died
+// are still to come. Placed, they would never arrive.
+func TestFramesBehindADeathAreNotPlaced(t *testing.T) {
+	w := newWorld(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
+	_, far := w.link(1, 0)
+	c := (&node{script: w.script}).newConn(far.Conn, 1)
+	c.expect(1, 0)
+	s := &sink{c: c, in: far}
+	for i := range 3 {
+		h := transport.Header{Size: 10}
+		if placed := s.Place(h) != nil; placed != (i == 0) {
+			t.Errorf("frame %d is placed: %v", i, placed)
+		}
+		s.Arrived(h, 10)
+	}
+	if far.whole != 0 || !w.script.Fired(0) {
+		t.Errorf("%d frames arrived whole, fired: %v", far.whole, w.script.Fired(0))
+	}
+}
