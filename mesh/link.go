@@ -296,16 +296,26 @@ func (l *Link) Progress() transport.State {
 	if !l.role.CompareAndSwap(0, 1) {
 		return transport.Busy
 	}
-	state, err := c.Progress(c.sink)
+	state, err := l.turn(c)
 	l.role.Store(0)
-	if why := l.doom.Load(); why != nil && err == nil {
-		err = *why
-	}
 	if err != nil {
 		l.fail(err)
 		return transport.Idle
 	}
 	return state
+}
+
+// turn is one turn of the Conn's, unless what has arrived so far has doomed it:
+// what follows a frame that was refused would be taken for that frame.
+func (l *Link) turn(c *upConn) (transport.State, error) {
+	if why := l.doom.Load(); why != nil {
+		return transport.Idle, *why
+	}
+	state, err := c.Progress(c.sink)
+	if why := l.doom.Load(); why != nil && err == nil {
+		err = *why
+	}
+	return state, err
 }
 
 // arm leaves our wake-up with the Conn, unless it lies there already.

@@ -1,0 +1,42 @@
+package mesh
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A turnstile is a Conn that counts its turns.
+type turnstile struct{ turns int }
+
+func (c *turnstile) Send(f *transport.Frame) { f.Done(nil) }
+func (c *turnstile) Progress(transport.Sink) (transport.State, error) {
+	c.turns++
+	return transport.Moved, nil
+}
+func (c *turnstile) Arm(func())   {}
+func (c *turnstile) Close() error { return nil }
+
+// A frame that was refused must not be followed by another: who waits for the
+// first would take the second for it. The second may be in the hands of another
+// goroutine, whose turn comes right after the one that found the first to be bad.
+func TestNothingArrivesOnALinkThatIsDoomed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		above := &pile{got: make(map[string]int)}
+		r := started(t, 2, func(_ int, cfg *Config) { cfg.Data = above })
+		defer r.close()
+		conn := new(turnstile)
+		l := r.meshes[0].Link(1)
+		l.install(conn, linkIdle)
+		l.Doom(errors.New("a frame that cannot be"))
+		l.Progress()
+		if conn.turns != 0 {
+			t.Errorf("the Conn had %d more turns", conn.turns)
+		}
+		if got, want := above.lost(), []int{1}; !slices.Equal(got, want) {
+			t.Errorf("links %v are down, want %v", got, want)
+		}
+	})
+}
