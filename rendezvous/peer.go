@@ -111,6 +111,10 @@ func (p *peer) say(h head) { p.sayBody(h, nil) }
 func (p *peer) sayBody(h head, body []byte) {
 	c := p.e.takeCtl(p)
 	h.credit = p.giveBack()
+	if p.e.cfg.Checksum && body != nil {
+		h.flags |= flagSum
+		h.sum = crc32.Checksum(body, castagnoli)
+	}
 	c.Head = c.room[:h.encode(&c.room)]
 	c.Body = body
 	p.push(&c.Frame)
