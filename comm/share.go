@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -50,6 +51,9 @@ func (c *Comm) share(ctx context.Context) error {
 	if n == 1 || n > maxSharing {
 		return nil
 	}
+	table := c.table
+	c.table = collective.DefaultTable() // what is forced may need the memory that is not there yet
+	defer func() { c.table = table }()
 	with := c.sharer()
 	all, err := c.agree(ctx, with != nil)
 	if err != nil || !all {
