@@ -18,6 +18,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/worldtest"
 )
 
 // certificate writes a self-signed certificate for loopback, which is its own
@@ -61,8 +62,8 @@ func TestCollectivesRunUnderMutualTLS(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 				for _, count := range []int{1, 1000, 1_000_003} {
-					for _, cc := range collectives[float32]() {
-						if err := cc.run(ctx, c, count/c.Size()); err != nil {
+					for _, call := range worldtest.Collectives[float32]() {
+						if err := call.Run(ctx, c, count/c.Size(), new(worldtest.Ledger)); err != nil {
 							return err
 						}
 					}

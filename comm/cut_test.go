@@ -1,0 +1,253 @@
+package comm_test
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"testing"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/worldtest"
+)
+
+// soak has every blow fall on every step, where otherwise they take turns.
+var soak = os.Getenv("TUTTI_SOAK") != ""
+
+// taking deals, at each step, one blow of each kind given, in turns.
+func taking(kinds ...[]blow) func(i int) []blow {
+	return func(i int) []blow {
+		var now []blow
+		for _, blows := range kinds {
+			if soak {
+				now = append(now, blows...)
+				continue
+			}
+			now = append(now, blows[i%len(blows)])
+		}
+		return now
+	}
+}
+
+// A segment is so small here that a message of a few of them costs nothing.
+const segment = 256
+
+// elements is a vector of int32 of so many segments.
+func elements(segments float64) int { return int(segments * segment / 4) }
+
+// chunked are the algorithms of folds whose messages are chunks.
+var chunked = map[string]bool{"ring": true, "pairwise": true}
+
+func verbOf(call worldtest.Call) collective.Verb {
+	verb, err := collective.ParseVerb(call.Verb)
+	if err != nil {
+		panic(err) // a slip in the list of calls
+	}
+	return verb
+}
+
+// collectiveScenes are all collectives by all their algorithms, with messages of
+// so many segments.
+func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option) []*scene {
+	var all []*scene
+	for _, call := range worldtest.Collectives[int32]() {
+		for _, a := range collective.Algorithms(verbOf(call)) {
+			if a.NeedsShared() {
+				continue // no frames; see TestADeathIsNoticedInSharedMemory
+			}
+			count := elements(segments)
+			if call.Chunks && chunked[a.Name()] {
+				count *= n
+			}
+			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count,
+				opts: append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)})
+		}
+	}
+	return all
+}
+
+// threeFrames are elements of a message that the receiver asks for, and whose
+// bytes come in three frames.
+const threeFrames = 530_000 / 4
+
+// messageScenes are all ways to send, by all drives: messages that are pushed,
+// and those whose bytes are requested, in one frame and in three.
+func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
+	drives := []struct {
+		name   string
+		drive  comm.Drive
+		counts []int
+	}{
+		{", auto", comm.Auto, []int{0, elements(0.5), elements(2.5), threeFrames}},
+		{", push", comm.Push, []int{elements(0.5), elements(2.5)}},
+		{", pull", comm.Pull, []int{0, elements(0.5)}},
+	}
+	var all []*scene
+	for _, call := range worldtest.Messages[int32]() {
+		for _, d := range drives {
+			for _, count := range d.counts {
+				if count == threeFrames && n > 2 && !soak {
+					continue
+				}
+				all = append(all, &scene{wire: wire, n: n, call: call, count: count, label: d.name,
+					opts: append([]comm.Option{comm.WithDrive(d.drive), comm.WithThreshold(segment), comm.WithoutSharedMemory()}, opts...)})
+			}
+		}
+	}
+	return all
+}
+
+// The numbers of ranks.
+var (
+	most = []int{2, 3, 4}
+	some = []int{3}
+)
+
+// inMemory strikes at all steps of the scenes for these numbers of ranks.
+func inMemory(t *testing.T, ranks []int, choose func(i int) []blow, scenes func(n int) []*scene) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each play begins with nothing
+	if soak {
+		ranks = []int{2, 3, 4, 5}
+	} else if raceEnabled {
+		ranks = some
+	}
+	var sum count
+	t.Run("memory", func(t *testing.T) {
+		for _, n := range ranks {
+			for _, s := range scenes(n) {
+				t.Run(s.String(), func(t *testing.T) {
+					t.Parallel()
+					s.strikeAll(t, &sum, choose)
+				})
+			}
+		}
+	})
+	sum.report(t)
+}
+
+func TestCollectivesEndWhenAnyFrameIsCut(t *testing.T) {
+	inMemory(t, most, taking(cuts, dies), func(n int) []*scene { return collectiveScenes("memory", n, 2.5) })
+}
+
+func TestMessagesEndWhenAnyFrameIsCut(t *testing.T) {
+	inMemory(t, most, taking(cuts, dies), func(n int) []*scene { return messageScenes("memory", n) })
+}
+
+func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
+	inMemory(t, some, taking([]blow{badHead}), func(n int) []*scene {
+		return append(collectiveScenes("memory", n, 1.5), messageScenes("memory", n)...)
+	})
+}
+
+func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
+	inMemory(t, some, taking([]blow{badBody}), func(n int) []*scene {
+		return append(collectiveScenes("memory", n, 1.5, comm.WithChecksums()), messageScenes("memory", n, comm.WithChecksums())...)
+	})
+}
+
+// The segments of these are above what may be pushed, so receivers ask for them,
+// and show their memory to the senders.
+const huge = 256 << 10
+
+func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
+	inMemory(t, some, taking(cuts, dies), func(n int) []*scene {
+		var few []*scene
+		for i, s := range collectiveScenes("memory", n, 1.5) {
+			if !soak && i%7 != 0 {
+				continue
+			}
+			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
+			s.count *= huge / segment
+			few = append(few, s)
+		}
+		return few
+	})
+}
+
+func idle(context.Context, *comm.Comm, int, *worldtest.Ledger) error { return nil }
+
+func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {
+	inMemory(t, most, taking(cuts, []blow{badHead}), func(n int) []*scene {
+		return []*scene{{wire: "memory", n: n, call: worldtest.Call{Name: "start", Run: idle}, during: starting}}
+	})
+}
+
+// What was sent before is still on its way when the ranks close.
+func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
+	inMemory(t, most, taking(cuts, dies, []blow{badHead}), func(n int) []*scene {
+		return []*scene{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.Ledger) error {
+			for r := range c.Size() { // so that there are Conns to cut
+				if err := comm.Send(ctx, c, r, 1, []int32{1}); err != nil {
+					return err
+				}
+			}
+			return comm.Barrier(ctx, c)
+		}}, during: closing}}
+	})
+}
+
+// A rank that is about to die carries out one more collective in shared memory
+// than it should have frames for, sends a message, and calls no more; the others
+// are in the next collective by then, or will be.
+func TestADeathIsNoticedInSharedMemory(t *testing.T) {
+	var sum count
+	for n := 2; n <= 4; n++ {
+		for _, call := range worldtest.Collectives[int32]() {
+			a, err := collective.Find(verbOf(call), "shared")
+			if err != nil || call.Name == "iallreduce" {
+				continue // there is none, or not for calls that do not block
+			}
+			for victim := range n {
+				s := &scene{wire: "memory", n: n, algorithm: a.String(), call: lastCall(call, victim), count: 100}
+				s.strike(t, &sum, dies[victim%3], target{victim, (victim + 1) % n, 1})
+			}
+		}
+	}
+	sum.steps.Add(sum.plays.Load())
+	sum.report(t)
+}
+
+// lastCall is two calls, of which the victim makes one.
+func lastCall(call worldtest.Call, victim int) worldtest.Call {
+	twice := call
+	twice.Name += " before a death"
+	twice.Run = func(ctx context.Context, c *comm.Comm, count int, l *worldtest.Ledger) error {
+		if err := call.Run(ctx, c, count, l); err != nil {
+			return err
+		}
+		if c.Rank() == victim {
+			return comm.Send(ctx, c, (victim+1)%c.Size(), 1, []int32{1})
+		}
+		return call.Run(ctx, c, count, l)
+	}
+	return twice
+}
+
+// overWire strikes at a few steps of the scenes, as many as share times wants; in
+// a soak at all.
+func overWire(t *testing.T, wire string, share int) {
+	leak.Check(t)
+	var sum count
+	w := newWave()
+	i := 0
+	for n := 2; n <= 4; n++ {
+		for j, s := range append(collectiveScenes(wire, n, 2.5), messageScenes(wire, n)...) {
+			if !soak && j%3 != n-2 {
+				continue
+			}
+			for _, at := range s.unharmed(t, &sum) {
+				for _, b := range append(append(cuts[:3:3], dies...), badHead) {
+					if i++; soak || i%share == 0 {
+						w.strike(t, s, &sum, b, at)
+					}
+				}
+			}
+		}
+	}
+	w.work.Wait()
+	sum.report(t)
+}
+
+func TestCutsOverTCP(t *testing.T)  { overWire(t, "tcp", 61) }
+func TestCutsOverGRPC(t *testing.T) { overWire(t, "grpc", 61) }

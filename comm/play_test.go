@@ -1,0 +1,250 @@
+package comm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/flaky"
+)
+
+// The times of a scene. Over memory they pass in a bubble, and cost nothing.
+const (
+	callLimit  = 20 * time.Second // a call that needs longer has hung
+	closeLimit = 10 * time.Second
+	sceneLimit = 60 * time.Second      // then something else has hung
+	soonEnough = time.Second           // from a fault to its verdict, where time is exact
+	lastFrames = 50 * time.Millisecond // for what nobody waits for
+)
+
+// A scene is one call by the ranks of one job, which a test plays many times:
+// once unharmed, and then with something broken at each of its steps.
+type scene struct {
+	wire      string
+	n         int
+	algorithm string // "allreduce:ring"; "" for messages
+	call      worldtest.Call
+	count     int
+	label     string // of the options
+	opts      []comm.Option
+	during    phase // when steps count
+}
+
+// A phase is a part of a job.
+type phase int
+
+const (
+	calling phase = iota
+	starting
+	closing
+)
+
+func (s *scene) String() string {
+	return fmt.Sprintf("%s/%s/%s/%d ranks/%d elements%s", s.wire, s.call.Name, s.algorithm, s.n, s.count, s.label)
+}
+
+// An outcome is what one rank got.
+type outcome struct {
+	err     error // of the call
+	took    time.Duration
+	verdict *fault.Error // the first that it heard
+	closing error        // of Close
+	debt    error        // memory touched too late, callbacks that did not run
+}
+
+// A play is one performance of a scene.
+type play struct {
+	scene    *scene
+	rules    []flaky.Rule
+	script   *flaky.Script
+	gate     atomic.Bool       // steps count while it is open
+	mu       sync.Mutex        // guards steps
+	steps    [][][]bool        // by the ranks from and to; true: of a handshake
+	phases   [3]sync.WaitGroup // started, returned, told
+	outcomes []outcome
+	local    error
+}
+
+// newPlay prepares a performance that the rules disturb.
+func (s *scene) newPlay(rules ...flaky.Rule) *play {
+	p := &play{scene: s, rules: rules, outcomes: make([]outcome, s.n), steps: make([][][]bool, s.n)}
+	for r := range p.steps {
+		p.steps[r] = make([][]bool, s.n)
+	}
+	p.script = flaky.New(flaky.Options{Rules: rules, Counts: p.counts})
+	p.gate.Store(s.during == starting)
+	return p
+}
+
+// controlHead is the length of a control message's head, and of no other.
+const controlHead = 40
+
+// counts leaves out what belongs to other phases, and during the call what comes
+// by the clock.
+func (p *play) counts(st flaky.Step) bool {
+	if !p.gate.Load() || p.scene.during == calling && st.Kind == flaky.Frame && len(st.Head) == controlHead {
+		return false
+	}
+	if st.To != flaky.Unknown {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		to := &p.steps[st.From][st.To]
+		*to = append(*to, bytes.HasPrefix(st.Head, []byte(handshake)))
+	}
+	return true
+}
+
+// handshake opens the head of each of its frames.
+const handshake = "tuti"
+
+// perform plays the scene: in a bubble of time where the wire allows it. A rank
+// that hangs ends the test process with all stacks.
+func (p *play) perform(t *testing.T) {
+	defer watchdog(p, 2*sceneLimit).Stop()
+	if p.scene.wire != "memory" {
+		p.local = p.run()
+		return
+	}
+	synctest.Test(t, func(*testing.T) {
+		defer watchdog(p, sceneLimit).Stop()
+		p.local = p.run()
+	})
+}
+
+func watchdog(p *play, limit time.Duration) *time.Timer {
+	return time.AfterFunc(limit, func() {
+		buf := make([]byte, 4<<20)
+		os.Stderr.Write(buf[:runtime.Stack(buf, true)])
+		panic(fmt.Sprintf("%v hangs: %v%s", p.scene, p.rules, p.describe()))
+	})
+}
+
+var silence = slog.New(slog.DiscardHandler)
+
+func (p *play) run() error {
+	s := p.scene
+	for i := range p.phases {
+		p.phases[i].Add(s.n)
+	}
+	opts := slices.Concat([]comm.Option{
+		comm.WithTransport(s.wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(silence),
+		comm.WithWrap(func(rank int, t transport.Transport) transport.Transport { return p.script.Wrap(t, rank) }),
+	}, s.opts)
+	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
+		if s.during == starting {
+			p.gate.Store(false)
+			return nil // the others may never come
+		}
+		p.rank(c, &p.outcomes[c.Rank()])
+		return nil
+	}, opts...)
+}
+
+// rank is one rank's part. It stays until all others have returned from the call
+// and heard what there is to hear, so that nobody's Close is what they hear of.
+func (p *play) rank(c *comm.Comm, o *outcome) {
+	var ledger worldtest.Ledger
+	p.meet(0)
+	p.gate.Store(p.scene.during == calling)
+	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+	began := time.Now()
+	o.err = p.scene.call.Run(ctx, c, p.scene.count, &ledger)
+	o.took = time.Since(began)
+	cancel()
+	ledger.Returned()
+	p.meet(1)
+	p.gate.Store(false)
+	time.Sleep(lastFrames)
+	if p.fired() {
+		p.listen(c)
+	}
+	o.verdict = c.Verdict()
+	p.meet(2)
+	p.gate.Store(p.scene.during == closing)
+	ctx, cancel = context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	o.closing = c.Close(ctx)
+	o.debt = ledger.Settle()
+}
+
+// meet returns when all ranks have come so far.
+func (p *play) meet(phase int) {
+	p.phases[phase].Done()
+	p.phases[phase].Wait()
+}
+
+// listen waits for a verdict for as long as one may take.
+func (p *play) listen(c *comm.Comm) {
+	for until := time.Now().Add(2 * soonEnough); c.Verdict() == nil && time.Now().Before(until); {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// fired reports whether something was broken: there is one rule at most.
+func (p *play) fired() bool { return p.script.Fired(0) }
+
+// leaves are the errors that errors.Join has joined.
+func leaves(err error) []error {
+	var f *fault.Error
+	if f2, ok := err.(*fault.Error); ok {
+		f = f2
+	}
+	many, ok := err.(interface{ Unwrap() []error })
+	if f != nil || !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range many.Unwrap() {
+		all = append(all, leaves(e)...)
+	}
+	return all
+}
+
+// verdictIn is the verdict that an error goes back to; nil when there is none.
+func verdictIn(err error) *fault.Error {
+	var f *fault.Error
+	for errors.As(err, &f) {
+		if (f.Kind == fault.PeerLost || f.Kind == fault.LinkLost) && len(f.Peers) > 0 {
+			return f
+		}
+		err = f.Err
+	}
+	return nil
+}
+
+func blames(f *fault.Error, kind fault.Kind, ranks ...int) bool {
+	return f != nil && f.Kind == kind && slices.Equal(blamed(f), ranks)
+}
+
+func blamed(f *fault.Error) (ranks []int) {
+	for _, p := range f.Peers {
+		ranks = append(ranks, p.Rank)
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// describe lists what all ranks got, for a failure's report.
+func (p *play) describe() string {
+	var b strings.Builder
+	for r := range p.outcomes {
+		o := &p.outcomes[r]
+		fmt.Fprintf(&b, "\n\trank %d after %v: %v\n\t\tverdict: %v\n\t\tclose: %v", r, o.took, o.err, o.verdict, o.closing)
+	}
+	return b.String()
+}

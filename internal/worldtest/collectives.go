@@ -1,0 +1,105 @@
+package worldtest
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// Collectives are one call of each collective, in and out of place, from one root
+// and another, blocking and not.
+func Collectives[T number]() []Call {
+	calls := []Call{
+		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *Ledger) error {
+			return comm.Barrier(ctx, c)
+		}},
+		{Name: "broadcast from the first", Verb: "broadcast", Run: broadcast[T](first)},
+		{Name: "broadcast from the last", Verb: "broadcast", Run: broadcast[T](last)},
+		{Name: "gather", Verb: "gather", Run: gather[T](middle)},
+		{Name: "gather in place", Verb: "gather", Run: gatherInPlace[T]},
+		{Name: "scatter", Verb: "scatter", Run: scatter[T](middle)},
+		{Name: "scatter from the last", Verb: "scatter", Run: scatter[T](last)},
+	}
+	for _, more := range [][]Call{folds[T](), exchanges[T](), variants[T]()} {
+		calls = append(calls, more...)
+	}
+	return calls
+}
+
+// A place chooses a root among n ranks.
+type place func(n int) int
+
+func first(int) int    { return 0 }
+func middle(n int) int { return n / 2 }
+func last(n int) int   { return n - 1 }
+
+// run is the kind of function that a Call has.
+type run = func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error
+
+func broadcast[T number](root place) run {
+	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		root := root(c.Size())
+		buf := lend(l, vector[T](c.Rank(), count))
+		if err := comm.Broadcast(ctx, c, buf, root); err != nil {
+			return err
+		}
+		return same("buf", buf, vector[T](root, count))
+	}
+}
+
+func gather[T number](root place) run {
+	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		root := root(c.Size())
+		src := lend(l, vector[T](c.Rank(), count))
+		var all []T
+		if c.Rank() == root {
+			all = lend(l, make([]T, c.Size()*count))
+		}
+		err := comm.Gather(ctx, c, all, src, root)
+		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+			return e
+		}
+		if err != nil || c.Rank() != root {
+			return err
+		}
+		return same("dst", all, joined[T](c.Size(), count))
+	}
+}
+
+func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	own := vector[T](c.Rank(), count)
+	var all []T
+	if c.Rank() == 0 {
+		all = make([]T, c.Size()*count)
+		copy(all, own)
+		own = all[:count]
+		lend(l, all)
+	} else {
+		lend(l, own)
+	}
+	if err := comm.Gather(ctx, c, all, own, 0); err != nil || c.Rank() != 0 {
+		return err
+	}
+	return same("dst", all, joined[T](c.Size(), count))
+}
+
+func scatter[T number](root place) run {
+	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		root := root(c.Size())
+		dst := lend(l, make([]T, count))
+		var all []T
+		if c.Rank() == root {
+			all = lend(l, joined[T](c.Size(), count))
+		}
+		err := comm.Scatter(ctx, c, dst, all, root)
+		if c.Rank() == root {
+			if e := same("src", all, joined[T](c.Size(), count)); e != nil {
+				return e
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return same("dst", dst, vector[T](c.Rank(), count))
+	}
+}

@@ -1,0 +1,141 @@
+package worldtest
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// exchanges are the calls after which every rank holds something of every other.
+func exchanges[T number]() []Call {
+	return []Call{
+		{Name: "allgather", Verb: "allgather", Run: allGather[T]},
+		{Name: "allgather in place", Verb: "allgather", Run: allGatherInPlace[T]},
+		{Name: "alltoall", Verb: "alltoall", Run: allToAll[T]},
+		{Name: "alltoall in place", Verb: "alltoall", Run: allToAllInPlace[T]},
+		{Name: "alltoallv", Verb: "alltoallv", Run: allToAllV[T]},
+	}
+}
+
+// variants are the calls with a count for each rank.
+func variants[T number]() []Call {
+	return []Call{
+		{Name: "allgatherv", Verb: "allgatherv", Run: allGatherV[T]},
+		{Name: "gatherv", Verb: "gatherv", Run: gatherV[T]},
+		{Name: "scatterv", Verb: "scatterv", Run: scatterV[T]},
+	}
+}
+
+func allGather[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, c.Size()*count))
+	err := comm.AllGather(ctx, c, dst, src)
+	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, joined[T](c.Size(), count))
+}
+
+func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	dst := lend(l, make([]T, c.Size()*count))
+	own := dst[c.Rank()*count : (c.Rank()+1)*count]
+	copy(own, vector[T](c.Rank(), count))
+	if err := comm.AllGather(ctx, c, dst, own); err != nil {
+		return err
+	}
+	return same("dst", dst, joined[T](c.Size(), count))
+}
+
+// parcels are what rank me has for each of n ranks, and what it gets from them.
+func parcels[T number](n, me, count int) (out, in []T) {
+	for r := range n {
+		out = append(out, vector[T](me*n+r, count)...)
+		in = append(in, vector[T](r*n+me, count)...)
+	}
+	return out, in
+}
+
+func allToAll[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	src, want := parcels[T](c.Size(), c.Rank(), count)
+	lend(l, src)
+	dst := lend(l, make([]T, len(want)))
+	err := comm.AllToAll(ctx, c, dst, src)
+	out, _ := parcels[T](c.Size(), c.Rank(), count)
+	if e := same("src", src, out); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, want)
+}
+
+func allToAllInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf, want := parcels[T](c.Size(), c.Rank(), count)
+	lend(l, buf)
+	if err := comm.AllToAll(ctx, c, buf, buf); err != nil {
+		return err
+	}
+	return same("buf", buf, want)
+}
+
+func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	n, me := c.Size(), c.Rank()
+	some := func(from, to int) int { return (from*n + to + count) % 7 * (count/7 + 1) }
+	sends, recvs := make([]int, n), make([]int, n)
+	var src, want []T
+	for r := range n {
+		sends[r], recvs[r] = some(me, r), some(r, me)
+		src = append(src, vector[T](me*n+r, sends[r])...)
+		want = append(want, vector[T](r*n+me, recvs[r])...)
+	}
+	lend(l, src)
+	dst := lend(l, make([]T, len(want)))
+	if err := comm.AllToAllV(ctx, c, dst, src, recvs, sends); err != nil {
+		return err
+	}
+	return same("dst", dst, want)
+}
+
+// whole is the vector that the ranks' unequal parts make up.
+func whole[T number](total int) []T { return vector[T](3, total) }
+
+func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	counts, total := unequal(c.Size(), count)
+	lo, hi := offset(counts, c.Rank())
+	src, dst := lend(l, whole[T](total)[lo:hi]), lend(l, make([]T, total))
+	if err := comm.AllGatherV(ctx, c, dst, src, counts); err != nil {
+		return err
+	}
+	return same("dst", dst, whole[T](total))
+}
+
+func gatherV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	counts, total := unequal(c.Size(), count)
+	lo, hi := offset(counts, c.Rank())
+	src := lend(l, whole[T](total)[lo:hi])
+	var dst []T
+	if c.Rank() == 0 {
+		dst = lend(l, make([]T, total))
+	}
+	if err := comm.GatherV(ctx, c, dst, src, counts, 0); err != nil || c.Rank() != 0 {
+		return err
+	}
+	return same("dst", dst, whole[T](total))
+}
+
+func scatterV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	counts, total := unequal(c.Size(), count)
+	lo, hi := offset(counts, c.Rank())
+	dst := lend(l, make([]T, hi-lo))
+	var src []T
+	if c.Rank() == 0 {
+		src = lend(l, whole[T](total))
+	}
+	if err := comm.ScatterV(ctx, c, dst, src, counts, 0); err != nil {
+		return err
+	}
+	return same("dst", dst, whole[T](total)[lo:hi])
+}

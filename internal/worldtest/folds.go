@@ -1,0 +1,130 @@
+package worldtest
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// folds are the calls that reduce.
+func folds[T number]() []Call {
+	return []Call{
+		{Name: "allreduce", Verb: "allreduce", Chunks: true, Run: allReduce[T]},
+		{Name: "allreduce out of place", Verb: "allreduce", Chunks: true, Run: allReduceTo[T]},
+		{Name: "iallreduce", Verb: "allreduce", Chunks: true, Run: iAllReduce[T]},
+		{Name: "reduce to the last", Verb: "reduce", Chunks: true, Run: reduceTo[T](last)},
+		{Name: "reduce in place", Verb: "reduce", Chunks: true, Run: reduceInPlace[T]},
+		{Name: "reduce_scatter", Verb: "reduce_scatter", Chunks: true, Run: reduceScatter[T]},
+		{Name: "reduce_scatterv", Verb: "reduce_scatterv", Run: reduceScatterV[T]},
+	}
+}
+
+func allReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf := lend(l, vector[T](c.Rank(), count))
+	if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+		return err
+	}
+	return same("buf", buf, sums[T](c.Size(), count))
+}
+
+func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+	err := comm.AllReduceTo(ctx, c, dst, src, comm.Sum)
+	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, sums[T](c.Size(), count))
+}
+
+// iAllReduce has two sums under way at once.
+func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	a, b := lend(l, vector[T](c.Rank(), count)), lend(l, vector[T](c.Rank()+1, count))
+	ra, rb := comm.IAllReduce(c, a, comm.Sum), comm.IAllReduce(c, b, comm.Max)
+	_, errB := rb.Wait(ctx)
+	_, errA := ra.Wait(ctx)
+	if errA == nil {
+		if err := same("the first buf", a, sums[T](c.Size(), count)); err != nil {
+			return err
+		}
+	}
+	if errB == nil {
+		if err := same("the second buf", b, largest[T](1, c.Size(), count)); err != nil {
+			return err
+		}
+	}
+	if errA != nil {
+		return errA
+	}
+	return errB
+}
+
+// largest is the maximum of n ranks' vectors, from rank r on.
+func largest[T number](r, n, count int) []T {
+	v := vector[T](r, count)
+	for i := range v {
+		for k := 1; k < n; k++ {
+			v[i] = max(v[i], T(value(r+k, i)))
+		}
+	}
+	return v
+}
+
+func reduceTo[T number](root place) run {
+	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		root := root(c.Size())
+		src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+		err := comm.Reduce(ctx, c, dst, src, comm.Sum, root)
+		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+			return e
+		}
+		if c.Rank() != root {
+			if e := same("dst elsewhere", dst, make([]T, count)); e != nil {
+				return e
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		return same("dst", dst, sums[T](c.Size(), count))
+	}
+}
+
+func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf := lend(l, vector[T](c.Rank(), count))
+	err := comm.Reduce(ctx, c, buf, buf, comm.Sum, 0)
+	if err != nil || c.Rank() != 0 {
+		return err
+	}
+	return same("buf", buf, sums[T](c.Size(), count))
+}
+
+func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	lo, hi := chunk(count, c.Size(), c.Rank())
+	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, hi-lo))
+	err := comm.ReduceScatter(ctx, c, dst, src, comm.Sum)
+	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, sums[T](c.Size(), count)[lo:hi])
+}
+
+func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	counts, total := unequal(c.Size(), count)
+	lo, hi := offset(counts, c.Rank())
+	src, dst := lend(l, vector[T](c.Rank(), total)), lend(l, make([]T, hi-lo))
+	err := comm.ReduceScatterV(ctx, c, dst, src, counts, comm.Sum)
+	if e := same("src", src, vector[T](c.Rank(), total)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, sums[T](c.Size(), total)[lo:hi])
+}

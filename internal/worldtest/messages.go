@@ -1,0 +1,151 @@
+package worldtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Messages are the ways to send: in each, every rank sends two vectors to the
+// next one and receives two from the one before. A rank whose message fails goes
+// on with the others; the errors of all are joined.
+func Messages[T number]() []Call {
+	return []Call{
+		{Name: "send", Run: sendRecv[T]},
+		{Name: "exchange", Run: exchange[T]},
+		{Name: "isend", Run: isend[T]},
+		{Name: "send to any", Run: sendToAny[T]},
+		{Name: "sendnamed", Run: named[T]},
+	}
+}
+
+// ring is a rank's place among those that send in a circle.
+func ring(c *comm.Comm) (next, prev int) {
+	return (c.Rank() + 1) % c.Size(), (c.Rank() + c.Size() - 1) % c.Size()
+}
+
+// letter is message i of rank r.
+func letter[T number](r, i, count int) []T { return vector[T](10*r+i, count) }
+
+// read compares a message with what its sender had in mind.
+func read[T number](st comm.Status, from, tag int, got, want []T) error {
+	if st.Source != from || st.Tag != tag || comm.Count[T](st) != len(want) {
+		return wrong("a message of %+v, want %d elements from rank %d with tag %d", st, len(want), from, tag)
+	}
+	return same(fmt.Sprintf("message %d from rank %d", tag, from), got, want)
+}
+
+// sendRecv takes the second message first.
+func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	var errs []error
+	for i := range 2 {
+		errs = append(errs, comm.Send(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+	}
+	for i := 1; i >= 0; i-- {
+		in := lend(l, make([]T, count+i))
+		st, err := comm.Recv(ctx, c, prev, i, in)
+		if err == nil {
+			err = read(st, prev, i, in[:count], letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func exchange[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	var errs []error
+	for i := range 2 {
+		out, in := lend(l, letter[T](c.Rank(), i, count)), lend(l, make([]T, count))
+		st, err := comm.Exchange(ctx, c, next, i, out, prev, i, in)
+		if err == nil {
+			err = read(st, prev, i, in, letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func isend[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	var errs []error
+	var recvs, sends []*comm.Request
+	var ins [][]T
+	for i := range 2 {
+		ins = append(ins, lend(l, make([]T, count)))
+		recvs = append(recvs, comm.Irecv(c, prev, i, ins[i]))
+		sends = append(sends, comm.Isend(c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+	}
+	for i, r := range recvs {
+		st, err := r.Wait(ctx)
+		if err == nil {
+			err = read(st, prev, i, ins[i], letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	for _, r := range sends {
+		_, err := r.Wait(ctx)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// sendToAny has the receivers take whatever comes, after a look at it.
+func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	var errs []error
+	for i := range 2 {
+		errs = append(errs, comm.Send(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+	}
+	for i := range 2 {
+		in := lend(l, make([]T, count))
+		seen, err := comm.Probe(ctx, c, comm.AnySource, comm.AnyTag)
+		var st comm.Status
+		if err == nil {
+			st, err = comm.Recv(ctx, c, comm.AnySource, comm.AnyTag, in)
+		}
+		if err == nil && st != seen {
+			err = wrong("a message of %+v, after a probe had found %+v", st, seen)
+		}
+		if err == nil {
+			err = read(st, prev, i, in, letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func named[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	const step = 3
+	name := func(i int) string { return fmt.Sprintf("grad/%d", i) }
+	var errs []error
+	for i := range 2 {
+		out := letter[T](c.Rank(), i, count)
+		done := lendUntil(l, name(i), out)
+		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out, 1, count), done)
+		if err != nil {
+			done(err) // it will not be called
+		}
+		errs = append(errs, err)
+	}
+	for i := 1; i >= 0; i-- {
+		var buf []byte // the second one gets memory of its own
+		if i == 0 {
+			buf = tensor.Bytes(lend(l, make([]T, count)))
+		}
+		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
+		if err == nil && (len(t.Shape) != 2 || t.Shape[1] != count || t.Dead) {
+			err = wrong("tensor %s has shape %v", name(i), t.Shape)
+		}
+		if err == nil {
+			err = same(name(i), comm.Values[T](t), letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,122 @@
+// Package worldtest is what tests do with the ranks of a whole job: one call of
+// every collective and of every way to send a message, with inputs whose results
+// can be checked, and random traffic. The same bodies run over every transport and
+// number of ranks, unharmed and while something is being broken.
+//
+// It does not know what is being broken, nor which outcomes a test allows: a Call
+// only tells a wrong result, which nothing excuses, from an error.
+package worldtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A Call is one use of the library on every rank of a communicator.
+type Call struct {
+	Name string
+	Verb string // the collective whose algorithms can run it; "" for messages
+	// Chunks says that the vector has a chunk for each rank, so that a message has
+	// about Count/ranks elements rather than Count.
+	Chunks bool
+	// Run makes the call for vectors of count elements and checks what it brought.
+	// What it lends to the library is noted in l.
+	Run func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error
+}
+
+// Wrong is a result that is not what the call should have brought.
+type Wrong struct{ text string }
+
+// Error says what is wrong.
+func (w *Wrong) Error() string { return "wrong result: " + w.text }
+
+// IsWrong reports whether err tells of a wrong result, rather than of a failure.
+func IsWrong(err error) bool {
+	var w *Wrong
+	return errors.As(err, &w)
+}
+
+func wrong(format string, args ...any) error { return &Wrong{fmt.Sprintf(format, args...)} }
+
+// number is what the tests' vectors are made of.
+type number interface{ int32 | float32 }
+
+// value is what rank r contributes at index i: small, so that sums stay exact.
+func value(r, i int) int { return (r*31+i*7)%1000 - 300 }
+
+func vector[T number](r, count int) []T {
+	v := make([]T, count)
+	for i := range v {
+		v[i] = T(value(r, i))
+	}
+	return v
+}
+
+// sums is the sum of n ranks' vectors.
+func sums[T number](n, count int) []T {
+	v := make([]T, count)
+	for i := range v {
+		s := 0
+		for r := range n {
+			s += value(r, i)
+		}
+		v[i] = T(s)
+	}
+	return v
+}
+
+// joined is n ranks' vectors, one after the other.
+func joined[T number](n, count int) []T {
+	var v []T
+	for r := range n {
+		v = append(v, vector[T](r, count)...)
+	}
+	return v
+}
+
+func same[T comparable](what string, got, want []T) error {
+	if len(got) != len(want) {
+		return wrong("%s has %d elements, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return wrong("element %d of %d of %s is %v, want %v", i, len(got), what, got[i], want[i])
+		}
+	}
+	return nil
+}
+
+// chunk is the part of a vector that belongs to rank i of n.
+func chunk(count, n, i int) (lo, hi int) {
+	size, longer := count/n, count%n
+	lo = i*size + min(i, longer)
+	hi = lo + size
+	if i < longer {
+		hi++
+	}
+	return lo, hi
+}
+
+// unequal are the counts of the v-variants: a different one for each rank, and
+// none for one of them.
+func unequal(n, count int) (counts []int, total int) {
+	counts = make([]int, n)
+	for r := range counts {
+		counts[r] = (count + r*r) % (count/2 + 3)
+		if r == n/2 {
+			counts[r] = 0
+		}
+		total += counts[r]
+	}
+	return counts, total
+}
+
+func offset(counts []int, r int) (lo, hi int) {
+	for _, n := range counts[:r] {
+		lo += n
+	}
+	return lo, lo + counts[r]
+}
