@@ -63,13 +63,13 @@ func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledge
 
 // largest is the maximum of n ranks' vectors, from rank r on.
 func largest[T number](r, n, count int) []T {
-	v := vector[T](r, count)
-	for i := range v {
-		for k := 1; k < n; k++ {
-			v[i] = max(v[i], T(value(r+k, i)))
+	return repeating[T](count, func(i int) int {
+		most := value(r, i)
+		for k := range n {
+			most = max(most, value(r+k, i))
 		}
-	}
-	return v
+		return most
+	})
 }
 
 func reduceTo[T number](root place) run {

@@ -45,27 +45,37 @@ func wrong(format string, args ...any) error { return &Wrong{fmt.Sprintf(format,
 type number interface{ int32 | float32 }
 
 // value is what rank r contributes at index i: small, so that sums stay exact.
-func value(r, i int) int { return (r*31+i*7)%1000 - 300 }
+func value(r, i int) int { return (r*31+i*7)%period - 300 }
 
-func vector[T number](r, count int) []T {
+// period is after how many elements all vectors repeat themselves; no power of
+// two, so that what is out of place by a segment is noticed.
+const period = 1000
+
+// repeating is a vector of what at says for the first period.
+func repeating[T number](count int, at func(i int) int) []T {
 	v := make([]T, count)
-	for i := range v {
-		v[i] = T(value(r, i))
+	for i := range min(period, count) {
+		v[i] = T(at(i))
+	}
+	for n := period; n < count; n *= 2 {
+		copy(v[n:], v[:n])
 	}
 	return v
 }
 
+func vector[T number](r, count int) []T {
+	return repeating[T](count, func(i int) int { return value(r, i) })
+}
+
 // sums is the sum of n ranks' vectors.
 func sums[T number](n, count int) []T {
-	v := make([]T, count)
-	for i := range v {
+	return repeating[T](count, func(i int) int {
 		s := 0
 		for r := range n {
 			s += value(r, i)
 		}
-		v[i] = T(s)
-	}
-	return v
+		return s
+	})
 }
 
 // joined is n ranks' vectors, one after the other.
