@@ -28,8 +28,9 @@ const (
 type Data interface {
 	// Sink is asked once per peer, before its first frame.
 	Sink(l *Link) transport.Sink
-	// LinkDown says that the Conn to a peer broke, or never came up; it comes
-	// once per Link, and nothing arrives on that Link afterwards.
+	// LinkDown says that the Conn to a peer broke, never came up, or was closed by
+	// the Mesh's end; it comes at most once per Link, and nothing arrives on that
+	// Link afterwards.
 	LinkDown(rank int, err error)
 }
 
@@ -129,16 +130,20 @@ func (l *Link) dial(ctx context.Context) {
 	for pause := redialFirst; ; pause = min(2*pause, redialLast) {
 		c, err := l.m.dialLane(ctx, l.Rank, laneData)
 		switch {
-		case errors.Is(err, errDuplicate):
-			l.awaitPeer(ctx)
-			return
 		case err == nil:
 			l.install(c, linkDialing)
 			return
-		case settled(err) || !sleep(ctx, pause):
-			l.fail(err)
+		case errors.Is(err, errDuplicate):
+			l.awaitPeer(ctx)
 			return
-		case !l.dialling():
+		}
+		final := settled(err) || !sleep(ctx, pause)
+		switch {
+		case !l.dialling(): // the peer's Conn has come meanwhile, however our dial has ended
+			l.awaitPeer(ctx)
+			return
+		case final:
+			l.fail(err)
 			return
 		}
 	}
@@ -168,14 +173,18 @@ func (l *Link) dialling() bool {
 	return l.state == linkDialing
 }
 
-// awaitPeer waits for the peer's own Conn after it refused ours.
+// awaitPeer waits for the peer's own Conn, which has precedence over ours.
 func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
 	if l.state == linkDialing {
 		l.state = linkAccepting
 	}
+	waits := l.state == linkAccepting
 	l.mu.Unlock()
-	<-ctx.Done() // ends with dialLimit, or by install
+	if !waits {
+		return
+	}
+	<-ctx.Done() // dialLimit, also when the Conn has come meanwhile, or the Mesh's end
 	l.mu.Lock()
 	late := l.state == linkAccepting
 	l.mu.Unlock()
@@ -250,15 +259,16 @@ func (l *Link) fail(err error) {
 }
 
 // end closes the link without telling anyone; false when it had ended before.
+// Either way nothing arrives on it once end has returned, so it must not be called
+// from within Progress.
 func (l *Link) end(err error) bool {
 	l.mu.Lock()
-	if l.state == linkFailed {
-		l.mu.Unlock()
-		return false
+	first := l.state != linkFailed
+	var waiting transport.Queue
+	if first {
+		l.state, l.err = linkFailed, err
+		waiting, l.pending = l.pending, waiting
 	}
-	l.state, l.err = linkFailed, err
-	waiting := l.pending
-	l.pending = transport.Queue{}
 	l.mu.Unlock()
 	l.ended.Store(true)
 	if c := l.conn.Load(); c != nil {
@@ -268,7 +278,7 @@ func (l *Link) end(err error) bool {
 	for f := waiting.Pop(); f != nil; f = waiting.Pop() {
 		f.Done(err)
 	}
-	return true
+	return first
 }
 
 // quiesce returns once nobody is in the closed Conn's Progress: from then on no
@@ -295,6 +305,10 @@ func (l *Link) Progress() transport.State {
 	}
 	if !l.role.CompareAndSwap(0, 1) {
 		return transport.Busy
+	}
+	if l.ended.Load() { // meanwhile: end has seen the role free, and promised that nothing arrives any more
+		l.role.Store(0)
+		return transport.Idle
 	}
 	state, err := l.turn(c)
 	l.role.Store(0)

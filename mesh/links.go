@@ -69,7 +69,9 @@ func (ls *links) close(err error) {
 	ls.mu.Unlock()
 	ls.cancel()
 	for _, l := range ls.peer {
-		l.end(err)
+		if l.end(err) && l.m.cfg.Data != nil {
+			l.m.cfg.Data.LinkDown(l.Rank, err)
+		}
 	}
 	ls.work.Wait()
 }

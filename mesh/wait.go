@@ -68,6 +68,8 @@ const (
 	pollsLocal = 24
 	ctxEvery   = 8
 	mostPolled = 32 // links; a wait for more sleeps at once
+
+	patienceEvery = 256 // turns, also of links that move all the time
 )
 
 // Wait returns nil once ev has happened, and otherwise ctx's or p's error. Who
@@ -77,7 +79,7 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...
 	if ev.Happened() {
 		return nil
 	}
-	if len(ls) <= mostPolled && m.poll(ctx, ev, ls) {
+	if len(ls) <= mostPolled && m.poll(ctx, ev, p, ls) {
 		return nil
 	}
 	for {
@@ -109,10 +111,15 @@ func (m *Mesh) Yield() {
 	yieldCore()
 }
 
-// poll moves the links until ev has happened or it is time to sleep.
-func (m *Mesh) poll(ctx context.Context, ev Event, ls []*Link) bool {
+// poll moves the links until ev has happened or it is time to sleep. That is also
+// when the wait's own end may have come: links that move without a pause, for
+// others, must not keep a waiter from noticing it.
+func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool {
 	var end time.Time
-	for i := 0; ; i++ {
+	for i, turns := 0, 1; ; i, turns = i+1, turns+1 {
+		if turns%patienceEvery == 0 && overdue(ctx, p) {
+			return false
+		}
 		moved := false
 		for _, l := range ls {
 			if l.Progress() == transport.Moved {
@@ -149,6 +156,18 @@ func (m *Mesh) poll(ctx context.Context, ev Event, ls []*Link) bool {
 			yieldCore()
 		}
 	}
+}
+
+// overdue reports whether the wait may be over before its event has happened.
+func overdue(ctx context.Context, p Patience) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	if p == nil {
+		return false
+	}
+	at := p.Until()
+	return !at.IsZero() && !time.Now().Before(at)
 }
 
 // leave notes that a waiter has left links that may have no wake-up.

@@ -1,0 +1,167 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A scripted Conn does in Progress and Close what a test says.
+type scripted struct {
+	progress func() transport.State
+	close    func()
+}
+
+func (c *scripted) Send(f *transport.Frame) { f.Done(fault.Closed) }
+func (c *scripted) Arm(func())              {}
+
+func (c *scripted) Progress(transport.Sink) (transport.State, error) { return c.progress(), nil }
+
+func (c *scripted) Close() error {
+	c.close()
+	return nil
+}
+
+// up makes c the data Conn from rank 0 to rank 1 of a rig of two.
+func (r *rig) up(c transport.Conn) *Link {
+	l := r.meshes[0].Link(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = linkUp
+	l.conn.Store(&upConn{Conn: c})
+	return l
+}
+
+func withData(_ int, cfg *Config) { cfg.Data = &pile{got: make(map[string]int)} }
+
+func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
+	r := started(t, 2, withData)
+	defer r.close()
+	inside := make(chan bool)
+	release := make(chan struct{})
+	var reading atomic.Bool
+	var l *Link
+	closes := 0
+	c := &scripted{
+		progress: func() transport.State {
+			reading.Store(true)
+			defer reading.Store(false)
+			inside <- true
+			<-release
+			return transport.Idle
+		},
+		close: func() {
+			if closes++; closes == 2 {
+				close(release)
+				return
+			} else if closes > 2 {
+				return
+			}
+			l.end(errors.New("again")) // as by another goroutine, while the first is here
+			if reading.Load() {
+				t.Error("the second end returned while a Progress was under way")
+				close(release)
+			}
+		},
+	}
+	l = r.up(c)
+	go l.Progress()
+	<-inside
+	l.end(errors.New("first"))
+	if reading.Load() {
+		t.Error("the first end returned while a Progress was under way")
+	}
+}
+
+func TestAWaitEndsInTimeWhileItsLinksMoveForOthers(t *testing.T) {
+	r := started(t, 2, withData)
+	defer r.close()
+	l := r.up(&scripted{progress: func() transport.State { return transport.Moved }, close: func() {}})
+	m := r.meshes[0]
+	for name, wait := range map[string]func(w *Waiter) error{
+		"context": func(w *Waiter) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			return m.Wait(ctx, w, never{}, nil, l)
+		},
+		"patience": func(w *Waiter) error {
+			return m.Wait(t.Context(), w, never{}, until(time.Now().Add(10*time.Millisecond)), l)
+		},
+	} {
+		ended := make(chan error, 1)
+		go func() {
+			w := m.NewWaiter()
+			ended <- wait(w)
+		}()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: got %v", name, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the wait goes on", name)
+		}
+	}
+}
+
+type never struct{}
+
+func (never) Happened() bool { return false }
+
+// until is a Patience that ends then.
+type until time.Time
+
+func (u until) Until() time.Time { return time.Time(u) }
+func (u until) Due() error       { return context.DeadlineExceeded }
+
+// A dialler's data Conns fail, each as soon as the link that it is for is up.
+type lateDial struct {
+	transport.Transport
+	late func() bool // which dials fail so
+	up   func() bool
+	over chan struct{}
+}
+
+var errLate = errors.New("the wire is down")
+
+func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	if !d.late() {
+		return d.Transport.Dial(ctx, addr)
+	}
+	for !d.up() && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	defer close(d.over)
+	return nil, errLate
+}
+
+func TestADialThatFailsLeavesThePeersConnAlone(t *testing.T) {
+	var armed atomic.Bool
+	piles := [2]*pile{}
+	d := &lateDial{late: armed.Load, over: make(chan struct{})}
+	r := started(t, 2, func(i int, cfg *Config) {
+		piles[i] = &pile{got: make(map[string]int)}
+		cfg.Data = piles[i]
+		if i == 1 {
+			d.Transport, cfg.Transport = cfg.Transport, d
+		}
+	})
+	defer r.close()
+	l := r.meshes[1].Link(0)
+	d.up = func() bool { return l.Conn() != nil }
+	armed.Store(true)
+	l.Open() // its dial hangs until rank 0's has come, and fails then
+	r.meshes[0].Link(1).Open()
+	<-d.over
+	f := &transport.Frame{Head: []byte("h"), Body: []byte("still here"), Done: func(error) {}}
+	l.Send(f)
+	eventually(t, "the frame arrives", func() bool { return piles[0].count() == 1 || len(piles[1].lost()) > 0 })
+	if lost := piles[1].lost(); len(lost) != 0 {
+		t.Errorf("rank 1 has given up the links to %v", lost)
+	}
+}
