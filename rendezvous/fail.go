@@ -9,7 +9,8 @@ import (
 
 // FailPeer ends every call that needs a rank, now and later, with err: the
 // verdict about it, or its goodbye. What has arrived from it whole can still be
-// received. A receive from any source ends when its space has that rank.
+// received. A receive from any source ends when a rank of its space is lost, or
+// when all others have said goodbye.
 func (e *Engine) FailPeer(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
@@ -116,6 +117,8 @@ type drain struct{ e *Engine }
 // farewell says bye to a peer once nothing is owed to it any more.
 func (d *drain) farewell(p *peer) bool {
 	switch {
+	case d.e.ended != nil:
+		return true // by a verdict: there is no more to come
 	case p.rank == d.e.cfg.Rank:
 		return true // nobody is left to receive what this rank sent to itself
 	case p.gone != nil:
@@ -164,5 +167,9 @@ func (e *Engine) End(err error) {
 	for _, s := range e.spaces {
 		s.fail(err)
 	}
+	for _, p := range e.peers {
+		p.endSends(nil, err) // also those that a closed space had left to go on
+	}
+	e.wakeClosers()
 	e.release()
 }

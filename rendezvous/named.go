@@ -290,14 +290,6 @@ func (s *Space) failStep(step uint64, err error) {
 		m = next
 	}
 	for _, p := range e.peers {
-		for _, list := range []*opList{&p.pending, &p.sends} {
-			for op := list.first; op != nil; {
-				next := op.next
-				if op.space == s && op.tensor != nil && in(op.key) {
-					p.endSend(op, err)
-				}
-				op = next
-			}
-		}
+		p.endSendsIf(err, func(op *Op) bool { return op.space == s && op.tensor != nil && in(op.key) })
 	}
 }

@@ -227,13 +227,13 @@ func (e *Engine) hide(op *Op, err error) {
 
 // retire ends an op from outside the exchange: at once, or, while a Conn writes
 // into its buffer or from it, as soon as that has ended. A receive whose message
-// is here as a whole ends as it was about to. A buffer that is shown to a live
-// sender is waited for, because hiding it would fail the Conn for others, too:
-// the sender sends the rest, or abandons it. e.mu is held.
+// is here as a whole ends as it was about to. A buffer that is shown to a sender
+// is waited for as long as the Conn lives, because hiding it would fail the Conn
+// for others, too: the sender sends the rest, or abandons it. e.mu is held.
 func (e *Engine) retire(op *Op, err error) {
 	switch {
 	case op.phase == phaseDone, op.whollyIn:
-	case op.unexpose != nil && op.peer.gone == nil:
+	case op.unexpose != nil && op.peer.gone == nil && op.peer.broken == nil:
 		op.leaving = err
 	case op.unexpose != nil:
 		e.hide(op, err)

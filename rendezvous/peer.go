@@ -59,6 +59,14 @@ type inbound struct {
 	into   []byte
 }
 
+// after counts on and gives the new number, which is never 0: that stands for none.
+func after(n *uint32) uint32 {
+	if *n++; *n == 0 {
+		*n = 1
+	}
+	return *n
+}
+
 func newPeer(e *Engine, rank int) *peer {
 	return &peer{
 		e: e, rank: rank,
@@ -307,11 +315,17 @@ func (p *peer) handle(in *inbound) {
 	}
 }
 
-// dropInbound lets go of the frame that was arriving when the Conn broke.
+// dropInbound lets go of the frame that was arriving when the Conn broke, and of
+// receives that were leaving and waited for their sender.
 func (p *peer) dropInbound() {
 	in := p.in
 	p.in = inbound{}
 	p.letGo(&in)
+	for _, op := range p.receives {
+		if op.leaving != nil {
+			p.e.retire(op, op.leaving)
+		}
+	}
 }
 
 // letGo ends what a half-arrived body was being written into: a receive stays

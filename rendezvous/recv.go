@@ -159,11 +159,11 @@ func (s *Space) nobodyLeft() error {
 	var closed error
 	left := false
 	for _, r := range s.members {
-		switch err := s.e.peers[r].gone; {
-		case err != nil && !errors.Is(err, fault.Closed):
-			return err
-		case err != nil:
-			closed = err
+		switch p := s.e.peers[r]; {
+		case p.gone != nil && !p.leftInOrder():
+			return p.gone
+		case p.gone != nil:
+			closed = p.gone
 		case r != s.e.cfg.Rank:
 			left = true
 		}
@@ -255,8 +255,7 @@ func (e *Engine) accept(op *Op, m *message, fits bool) {
 		e.finish(op, op.leaving)
 		return
 	}
-	p.nextReceive++
-	op.id, op.offer = p.nextReceive, offer
+	op.id, op.offer = after(&p.nextReceive), offer
 	p.receives[op.id] = op
 	if len(op.buf) >= exposeFrom && !e.cfg.Checksum && p.exposer() != nil {
 		op.touching = true
@@ -328,7 +327,7 @@ func (p *peer) placeEager(h *head) {
 	e := p.e
 	s := e.space(h.context)
 	k, ok := p.keyOf(h)
-	if s == nil || !ok {
+	if s == nil || s.err != nil || !ok {
 		p.hold(envelopeCost + int64(h.size))
 		p.owe(envelopeCost + int64(h.size))
 		return
@@ -339,9 +338,8 @@ func (p *peer) placeEager(h *head) {
 	}
 	if op := s.table.arrive(k); op != nil {
 		e.match(op, p, p.envelopeOf(h))
-		p.in.op = op
+		p.in.op, op.touching = op, true // also when the bytes are dropped: p.in holds the op until they are in
 		if e.admit(op) {
-			op.touching = true
 			p.in.into = op.buf
 		}
 		return
@@ -402,7 +400,7 @@ func (p *peer) offerArrived(h *head) {
 	if !fair {
 		return
 	}
-	if s == nil || !ok {
+	if s == nil || s.err != nil || !ok {
 		p.pay(cost)
 		p.say(head{kind: kindDrop, id: h.id})
 		return

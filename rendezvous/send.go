@@ -158,8 +158,7 @@ func (p *peer) launch(op *Op) {
 		h.flags |= flagExtra
 	}
 	op.phase = phaseOffered
-	p.nextOffer++
-	op.id = p.nextOffer
+	op.id = after(&p.nextOffer)
 	p.offers[op.id] = op
 	h.kind, h.id = kindOffer, op.id
 	p.say(h)
@@ -288,6 +287,9 @@ func (e *Engine) withdraw(op *Op) {
 		}
 		e.freeMessage(m)
 		return
+	}
+	if op.peer.rank == e.cfg.Rank {
+		return // its message was dropped before
 	}
 	delete(op.peer.offers, op.id)
 	if op.peer.gone == nil && op.peer.broken == nil {

@@ -112,12 +112,19 @@ func (e *Engine) space(id uint64) *Space {
 const maxClosed = 1 << 16
 
 // Close ends the space: calls in it fail with err, and what waits or still comes
-// for it is dropped.
+// for it is dropped. What Send and SendNamed have accepted is still delivered.
 func (s *Space) Close(err error) {
 	e := s.e
 	e.mu.Lock()
 	defer e.release()
-	s.fail(err)
+	if s.err == nil {
+		s.empty(err)
+		for _, p := range e.peers {
+			p.endSendsIf(err, func(op *Op) bool {
+				return op.space == s && (p.rank == e.cfg.Rank || !op.detached && op.tensor == nil)
+			})
+		}
+	}
 	delete(e.spaces, s.id)
 	if len(e.closedIDs) >= maxClosed {
 		clear(e.closedIDs) // a straggler older than that would wait in a space nobody opens, within its credit
@@ -139,11 +146,19 @@ func (s *Space) Err() error {
 	return s.err
 }
 
-// fail ends the space's calls and empties its table; e.mu is held.
+// fail ends all that is under way in the space; e.mu is held.
 func (s *Space) fail(err error) {
 	if s.err != nil {
 		return
 	}
+	s.empty(err)
+	for _, p := range s.e.peers {
+		p.endSends(s, err)
+	}
+}
+
+// empty ends the space's receives and empties its table; e.mu is held.
+func (s *Space) empty(err error) {
 	s.err = err
 	s.dead.Store(true)
 	e := s.e
@@ -159,9 +174,6 @@ func (s *Space) fail(err error) {
 	for m := s.table.arrivals.first; m != nil; m = s.table.arrivals.first {
 		s.table.remove(m)
 		e.refuse(m)
-	}
-	for _, p := range e.peers {
-		p.endSends(s, err)
 	}
 	s.noticed(nil)
 }
@@ -203,10 +215,15 @@ func (e *Engine) refuse(m *message) {
 
 // endSends ends the sends to p in one space, or in all when s is nil.
 func (p *peer) endSends(s *Space, err error) {
+	p.endSendsIf(err, func(op *Op) bool { return s == nil || op.space == s })
+}
+
+// endSendsIf ends those sends to p that which picks.
+func (p *peer) endSendsIf(err error, which func(*Op) bool) {
 	for _, list := range []*opList{&p.pending, &p.sends} {
 		for op := list.first; op != nil; {
 			next := op.next
-			if s == nil || op.space == s {
+			if which(op) {
 				p.endSend(op, err)
 			}
 			op = next
