@@ -43,6 +43,7 @@ type Round struct {
 	next         rendezvous.Either // the oldest receive and send under way
 	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
+	stage        []byte // where segments that are to be folded arrive; one message's after the other's
 }
 
 var rounds = sync.Pool{New: func() any { return new(Round) }}
@@ -137,7 +138,7 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 			links = append(links, r.g.e.LinksOf(r.g.ranks[from])...)
 		}
 		if f != nil {
-			stage = r.Scratch(min(nr, window) * min(r.g.seg, len(in)))
+			stage = r.staging(min(nr, window) * min(r.g.seg, len(in)))
 		}
 	}
 	var sent, started, got, posted int
@@ -177,6 +178,15 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 		}
 	}
 	return nil
+}
+
+// staging is n bytes of the round's stage. Rounds have many messages: were each
+// given Scratch of its own, a ring of many ranks would hold as many windows.
+func (r *Round) staging(n int) []byte {
+	if cap(r.stage) < n {
+		r.stage = r.Scratch(n)
+	}
+	return r.stage[:n]
 }
 
 // segments is how many segments a message of n bytes has.

@@ -11,15 +11,18 @@ import (
 // every element type.
 type scratch []uint64
 
-// scratchPool keeps scratch memory of one group by size class. What it keeps is
-// bounded by keepClass per class; larger pieces go back to the collector.
+// scratchPool keeps scratch memory of one group by size class: pieces of at most
+// 2^keepClass words, and keepWords in all. The rest goes back to the collector.
 type scratchPool struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // guards the rest
 	free [keepClass + 1][]scratch
+	kept int // words in free
 }
 
-// keepClass is the largest class kept: 2^keepClass words, 64 MiB.
-const keepClass = 23
+const (
+	keepClass = 23             // 64 MiB
+	keepWords = 2 << keepClass // 128 MiB
+)
 
 // Scratch is n bytes of memory until the round ends, with any content, aligned
 // for every element type.
@@ -39,7 +42,9 @@ func (p *scratchPool) get(words int) scratch {
 		defer p.mu.Unlock()
 		if n := len(p.free[class]); n > 0 {
 			s := p.free[class][n-1]
+			p.free[class][n-1] = nil
 			p.free[class] = p.free[class][:n-1]
+			p.kept -= len(s)
 			return s
 		}
 	}
@@ -52,6 +57,10 @@ func (p *scratchPool) put(s scratch) {
 		return
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kept+len(s) > keepWords {
+		return
+	}
+	p.kept += len(s)
 	p.free[class] = append(p.free[class], s)
-	p.mu.Unlock()
 }
