@@ -99,7 +99,7 @@ type call struct {
 	prev, next *call // in calls
 
 	mu     sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
-	since  time.Time  // of its first sleep
+	since  time.Time  // it was first asked, having polled for a while
 	raised stage      // those that were due, as bits
 	told   int        // how often the fingerprint was told
 	heard  bool       // another rank told the same one: no need to tell ours

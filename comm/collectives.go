@@ -283,10 +283,10 @@ func barrier() plan {
 	return plan{verb: collective.VerbBarrier, dtype: tensor.Uint8, count: 0, root: -1}
 }
 
-// gatherWords is AllGather under another name in errors.
+// gatherWords is AllGather on behalf of another call: it meets no AllGather, and
+// errors bear that call's name.
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
-	if err := AllGather(ctx, c, dst, src); err != nil {
-		return c.relabel(name, err)
-	}
-	return nil
+	pl := allGather(dst, src)
+	pl.as = name
+	return c.do(ctx, &pl)
 }

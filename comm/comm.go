@@ -59,19 +59,13 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 	c.g = g
 	w.mu.Lock()
 	w.comms[id] = c
-	early := w.early[id]
-	delete(w.early, id)
-	var lost error
-	for _, r := range ranks {
-		if err := w.gone[r]; err != nil && lost == nil {
-			lost = err
-		}
-	}
+	early := w.early.take(id)
+	lost := w.lostIn(c)
 	w.mu.Unlock()
 	if early != nil {
 		c.revoke(early)
 	}
-	if lost != nil && !errors.Is(lost, fault.Closed) {
+	if lost != nil {
 		g.RevokeCollectives(lost)
 	}
 	return c
@@ -184,11 +178,12 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 }
 
 // Close gives the communicator up. On one that Split, Dup or Sub made it is
-// local and immediate. On the job's it returns when all that this rank has sent
-// is taken, then says goodbye; afterwards calls of other ranks that need this
-// rank get fault.Closed, naming it. Its error is a message that Send had
-// accepted and that could not be delivered, or fault.Timeout when ctx ended
-// first. Closing twice is no error.
+// local and immediate; what its Sends had accepted is still delivered. On the
+// job's it returns when all that this rank has sent is taken, then says goodbye;
+// afterwards calls of other ranks that need this rank get fault.Closed, naming
+// it. Its error is a message that Send had accepted and that could not be
+// delivered, or fault.Timeout when ctx ended first, or the communicator's Timeout
+// where ctx has no deadline. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
 	c.mu.Lock()
 	again := c.closed
@@ -198,6 +193,11 @@ func (c *Comm) Close(ctx context.Context) error {
 		return nil
 	}
 	if c.id == worldID {
+		if _, limited := ctx.Deadline(); !limited && c.w.opt.timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, c.w.opt.timeout, errTimeout)
+			defer cancel()
+		}
 		return c.w.shut(ctx)
 	}
 	c.w.mu.Lock()

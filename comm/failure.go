@@ -353,8 +353,8 @@ func (w *world) revokeHeard(body []byte) {
 	id := binary.LittleEndian.Uint64(body)
 	w.mu.Lock()
 	c := w.comms[id]
-	if c == nil && len(w.early) < maxEarly {
-		w.early[id] = e
+	if c == nil {
+		w.early.add(id, e)
 	}
 	w.mu.Unlock()
 	if c != nil {

@@ -91,7 +91,8 @@ func (o *options) wire(a auto.Options) (transport.Transport, error) {
 	return auto.New(name, a)
 }
 
-// start joins the job that cfg describes, over t, and makes its communicator.
+// start joins the job that cfg describes, over t, and makes its communicator. It
+// closes t and the listener when that fails.
 func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Config) (*Comm, error) {
 	if o.wrap != nil {
 		t = o.wrap(cfg.Rank, t)
@@ -104,12 +105,16 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	if o.tls != nil {
 		var err error
 		if cfg.TLS, err = o.tls.Server("tutti/1", "h2"); err != nil {
+			t.Close()
+			if cfg.Listener != nil {
+				cfg.Listener.Close()
+			}
 			return nil, err
 		}
 	}
 	w := &world{
 		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, home: callsite.Goroutine(),
-		comms: make(map[uint64]*Comm), early: make(map[uint64]*fault.Error), gone: make(map[int]error),
+		comms: make(map[uint64]*Comm), gone: make(map[int]error),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.eng = rendezvous.New(rendezvous.Config{

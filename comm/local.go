@@ -125,10 +125,16 @@ func (l *local) rank(r int) {
 		l.failed(err)
 		return
 	}
+	// What holds when f never returns; then only deferred functions still run.
+	err = fault.New(fault.Misuse, "local", r, "the rank's function ended by runtime.Goexit, as t.FailNow does")
+	defer func() { l.leave(c, err) }()
 	err = l.call(c)
+}
+
+// leave closes a rank whose f has ended with err.
+func (l *local) leave(c *Comm, err error) {
 	if err == nil {
-		err = c.Close(l.ctx)
-		if err != nil {
+		if err = c.Close(l.ctx); err != nil {
 			l.failed(err)
 		}
 		return

@@ -1,6 +1,7 @@
 package comm
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/tutti-go/tutti/collective"
@@ -14,6 +15,7 @@ import (
 // and not begun.
 type plan struct {
 	verb     collective.Verb
+	as       string // the exported call's name, where it is not the verb's
 	dtype    tensor.DType
 	dst, src []byte
 	count    int // elements that the ranks must agree on; -1: none
@@ -154,7 +156,7 @@ func (pl *plan) countsFit(c *Comm) error {
 
 // what is the call as the ranks compare it.
 func (pl *plan) what() what {
-	w := what{name: pl.verb.String(), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name()}
+	w := what{name: cmp.Or(pl.as, pl.verb.String()), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name()}
 	if pl.reduces() {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
@@ -228,10 +230,19 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 		return err
 	}
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
-	c.sharing.RLock() // Close waits until nobody looks at the shared memory
-	err = pl.carryOut(ctx, c, r)
-	c.sharing.RUnlock()
-	return c.leave(ctx, cl, err)
+	return c.leave(ctx, cl, pl.carryOutInside(ctx, c, r))
+}
+
+// carryOutInside is carryOut for a blocking call: Close waits with giving the
+// shared memory back until nobody looks at it, and nobody does afterwards.
+func (pl *plan) carryOutInside(ctx context.Context, c *Comm, r *p2p.Round) error {
+	c.sharing.RLock()
+	defer c.sharing.RUnlock()
+	if pl.algo.NeedsShared() && c.unshare == nil {
+		r.End()
+		return fault.New(fault.Closed, "", c.w.rank, "this rank has closed")
+	}
+	return pl.carryOut(ctx, c, r)
 }
 
 // start begins a plan and returns at once; a goroutine carries it out. Plans of

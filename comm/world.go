@@ -2,7 +2,9 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,15 +34,47 @@ type world struct {
 
 	mu      sync.Mutex // guards the rest
 	comms   map[uint64]*Comm
-	early   map[uint64]*fault.Error // revokes of communicators that this rank has not made yet
-	gone    map[int]error           // ranks that are lost or closed
-	ended   error                   // after Close, or a verdict about this rank
+	early   earlyRevokes
+	gone    map[int]error  // ranks that are lost or closed
+	cut     []*fault.Error // links that are lost
+	ended   error          // after Close, or a verdict about this rank
 	closing bool
 	down    *fault.Error // the first verdict
 }
 
 // maxEarly bounds what is remembered for communicators that are not there yet.
 const maxEarly = 256
+
+// earlyRevokes are the last maxEarly revokes of communicators that this rank does
+// not have. It may make them soon; of others it is no member, or has closed them.
+type earlyRevokes struct {
+	why   map[uint64]*fault.Error
+	order []uint64 // the oldest first
+}
+
+func (er *earlyRevokes) add(id uint64, e *fault.Error) {
+	if er.why[id] != nil {
+		return
+	}
+	if er.why == nil {
+		er.why = make(map[uint64]*fault.Error)
+	}
+	if len(er.order) == maxEarly {
+		delete(er.why, er.order[0])
+		er.order = slices.Delete(er.order, 0, 1)
+	}
+	er.why[id] = e
+	er.order = append(er.order, id)
+}
+
+func (er *earlyRevokes) take(id uint64) *fault.Error {
+	e := er.why[id]
+	if e != nil {
+		delete(er.why, id)
+		er.order = slices.DeleteFunc(er.order, func(x uint64) bool { return x == id })
+	}
+	return e
+}
 
 // spawn runs f on a goroutine that Close waits for; false when it is too late.
 func (w *world) spawn(f func(ctx context.Context)) bool {
@@ -82,21 +116,46 @@ func (w *world) Verdict(e *fault.Error) {
 // linkLost ends what needs both ranks of a broken link: messages between them on
 // themselves, and collectives of every communicator that has both.
 func (w *world) linkLost(e *fault.Error) {
+	w.mu.Lock()
+	w.cut = append(w.cut, e)
+	w.mu.Unlock()
 	for _, p := range e.Peers {
 		if p.Rank != w.rank && w.blamed(e, w.rank) {
 			w.eng.FailPeer(p.Rank, e)
 		}
 	}
 	for _, c := range w.all() {
-		both := true
-		for _, p := range e.Peers {
-			_, in := c.g.Member(p.Rank)
-			both = both && in
-		}
-		if both {
+		if c.hasAll(e.Peers) {
 			c.g.RevokeCollectives(e)
 		}
 	}
+}
+
+func (c *Comm) hasAll(peers []fault.Peer) bool {
+	for _, p := range peers {
+		if _, in := c.g.Member(p.Rank); !in {
+			return false
+		}
+	}
+	return true
+}
+
+// lostIn is why collectives of a new communicator cannot be: one of its ranks, or
+// a link between two of them, is lost. Ranks that exchange nothing over that link
+// would not find out by themselves. w.mu is held.
+func (w *world) lostIn(c *Comm) error {
+	for r := range c.Size() {
+		var f *fault.Error
+		if errors.As(w.gone[c.g.World(r)], &f) && f.Kind != fault.Closed {
+			return f
+		}
+	}
+	for _, e := range w.cut {
+		if c.hasAll(e.Peers) {
+			return e
+		}
+	}
+	return nil
 }
 
 func (w *world) blamed(e *fault.Error, rank int) bool {
@@ -234,6 +293,9 @@ func (w *world) shut(ctx context.Context) error {
 	w.mu.Unlock()
 	w.eng.End(closed)
 	for _, c := range w.all() {
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
 		c.giveBack()
 	}
 	if e := w.mesh.Close(ctx); err == nil {

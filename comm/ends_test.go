@@ -1,0 +1,201 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+func TestClosingASplitDeliversWhatItsSendsHadAccepted(t *testing.T) {
+	for _, size := range []int{10, 1 << 20} {
+		err := Local(2, func(ctx context.Context, c *Comm) error {
+			sub, err := c.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			if c.Rank() == 1 {
+				if err := Barrier(ctx, c); err != nil { // rank 0 has closed its end
+					return err
+				}
+				_, err = Recv(ctx, sub, 0, 0, make([]byte, size))
+				return err
+			}
+			if err := Send(ctx, sub, 1, 0, make([]byte, size)); err != nil {
+				return err
+			}
+			if err := sub.Close(ctx); err != nil {
+				return err
+			}
+			return Barrier(ctx, c)
+		}, WithTimeout(10*time.Second))
+		if err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		err := Local(2, func(ctx context.Context, c *Comm) error {
+			if c.Rank() == 1 {
+				time.Sleep(20 * time.Second) // and receives nothing
+				return nil
+			}
+			if err := Send(ctx, c, 1, 0, make([]byte, 1<<20)); err != nil {
+				return err
+			}
+			started := time.Now()
+			err := c.Close(context.Background())
+			if took := time.Since(started); !errors.Is(err, fault.Timeout) || took > 6*time.Second {
+				return fmt.Errorf("got %v after %v, want a timeout after 5 s", err, took)
+			}
+			return nil
+		}, WithTimeout(5*time.Second))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestARankThatEndsByGoexitEndsTheJob(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		if c.Rank() == 0 {
+			runtime.Goexit() // as t.FailNow does
+		}
+		return Barrier(ctx, c)
+	}, WithTimeout(10*time.Second))
+	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "Goexit") {
+		t.Errorf("got %v, want misuse by rank 0", err)
+	}
+}
+
+func TestDupAndSplitMeetNoAllGather(t *testing.T) {
+	for words, make1 := range map[int]func(ctx context.Context, c *Comm) (*Comm, error){
+		1: func(ctx context.Context, c *Comm) (*Comm, error) { return c.Dup(ctx) },
+		2: func(ctx context.Context, c *Comm) (*Comm, error) { return c.Split(ctx, 0, 0) },
+	} {
+		err := Local(2, func(ctx context.Context, c *Comm) error {
+			var err error
+			if c.Rank() == 0 {
+				_, err = make1(ctx, c)
+			} else {
+				err = AllGather(ctx, c, make([]int64, 2*words), make([]int64, words))
+			}
+			if err == nil { // it had left before anybody knew
+				err = Barrier(ctx, c)
+			}
+			if !errors.Is(err, fault.Mismatch) {
+				t.Errorf("%d words: rank %d got %v, want a mismatch", words, c.Rank(), err)
+			}
+			_, err = Exchange(ctx, c, 1-c.Rank(), 0, []byte{1}, 1-c.Rank(), 0, make([]byte, 1))
+			if !errors.Is(err, fault.Mismatch) {
+				t.Errorf("%d words: rank %d got %v from its next call", words, c.Rank(), err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestRevokesOfUnknownCommunicatorsDoNotDisplaceLaterOnes(t *testing.T) {
+	var er earlyRevokes
+	const n = 3 * maxEarly
+	for id := range uint64(n) {
+		er.add(id, &fault.Error{Rank: int(id)})
+	}
+	if len(er.why) != maxEarly || len(er.order) != maxEarly {
+		t.Errorf("%d and %d are kept, want %d", len(er.why), len(er.order), maxEarly)
+	}
+	if e := er.take(n - 1); e == nil || e.Rank != n-1 {
+		t.Errorf("the last one is %v", e)
+	}
+	if e := er.take(0); e != nil {
+		t.Errorf("the first one is %v still", e)
+	}
+	if len(er.why) != maxEarly-1 || len(er.order) != maxEarly-1 {
+		t.Errorf("%d and %d are left, want %d", len(er.why), len(er.order), maxEarly-1)
+	}
+}
+
+func TestACommunicatorMadeAfterALinkWasLostKnowsSo(t *testing.T) {
+	err := Local(3, func(ctx context.Context, c *Comm) error {
+		var err error
+		if c.Rank() == 0 {
+			if err = Send(ctx, c, 1, 0, []byte{1}); err != nil {
+				return err
+			}
+			c.w.mesh.Link(1).Conn().Close()
+		}
+		for err == nil {
+			err = Barrier(ctx, c)
+		}
+		if !errors.Is(err, fault.LinkLost) {
+			return err
+		}
+		if _, err = c.Sub(ctx, 0, 1, 2); !errors.Is(err, fault.LinkLost) || errors.Is(err, fault.Timeout) {
+			t.Errorf("rank %d got %v, want the lost link", c.Rank(), err)
+		}
+		return nil
+	}, WithTimeout(10*time.Second), WithoutSharedMemory())
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallsOnASplitAfterTheJobHasClosedSaySo(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		sub, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.Close(ctx); err != nil {
+			return err
+		}
+		if err := AllReduce(ctx, sub, []int{1}, Sum); !errors.Is(err, fault.Closed) {
+			t.Errorf("got %v, want closed", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A watched transport tells that it was closed.
+type watched struct {
+	transport.Transport
+	closed bool
+}
+
+func (w *watched) Close() error {
+	w.closed = true
+	return w.Transport.Close()
+}
+
+func TestAnUnusableCertificateLeavesNothingOpen(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := &watched{Transport: memory.New().Transport()}
+	o := newOptions([]Option{WithTLS(TLS{CertFile: "none", KeyFile: "none"})})
+	if _, err := start(t.Context(), o, wire, mesh.Config{Size: 1, Listener: listener}); err == nil {
+		t.Fatal("no error")
+	}
+	if _, err := listener.Accept(); !wire.closed || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the transport is closed: %v; the listener: %v", wire.closed, err)
+	}
+}
