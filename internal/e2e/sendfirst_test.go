@@ -59,8 +59,11 @@ func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing
 			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
 				texts := make([]string, 2)
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+					if err := comm.Barrier(ctx, c); err != nil { // rank 0's time begins when both are here
+						return err
+					}
 					// Rank 1 is the more patient one, and is still there to be asked.
-					limited, cancel := context.WithTimeout(ctx, time.Duration(1+9*c.Rank())*300*time.Millisecond)
+					limited, cancel := context.WithTimeout(ctx, time.Duration(1+9*c.Rank())*time.Second)
 					defer cancel()
 					err := comm.Send(limited, c, 1-c.Rank(), 0, pattern(c.Rank(), bytes))
 					if c.Rank() == 1 {
