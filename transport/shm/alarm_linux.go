@@ -46,6 +46,7 @@ func (c *conn) settle() {
 // listen says in shared memory that this end sleeps, and looks once more; true
 // when there is something to do.
 func (c *conn) listen() (now bool) {
+	c.tell()
 	c.mine.asleep.Store(1)
 	now = c.in.waiting() || c.first.Get() != nil || c.out.await(c.mine)
 	if now {

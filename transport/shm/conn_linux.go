@@ -131,6 +131,7 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 			c.ended = true
 			return transport.Idle, gone
 		}
+		c.tell()
 		return state, nil
 	}
 	if gone != nil && c.grace <= 0 {
@@ -142,6 +143,17 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 		return transport.Idle, c.fail(err)
 	}
 	return transport.Moved, nil
+}
+
+// tell gives the peer the room of what was taken, if it has not been told.
+func (c *conn) tell() {
+	if c.in.at != c.in.told {
+		c.in.tell()
+		if c.in.due {
+			c.in.due = false
+			c.ring()
+		}
+	}
 }
 
 // receive moves what has arrived, up to the end of one frame.
@@ -196,7 +208,6 @@ func (c *conn) send(it item) {
 			c.leave()
 		}
 		it.f.Done(nil)
-		c.out.nested.Add(-1)
 	case toWrite:
 		if c.gate.Enter() {
 			c.flush()

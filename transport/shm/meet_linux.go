@@ -87,12 +87,12 @@ func (t *Transport) call(ctx context.Context, name string) (w wire, err error) {
 	if w.peer, err = sameUser(nc); err != nil {
 		return wire{}, err
 	}
-	mine := newNonce()
-	seg, fd, err := create(t.shared, ringSize, mine)
+	mine, ring := newNonce(), t.ringSize()
+	seg, fd, err := create(t.shared, ring, mine)
 	if err != nil {
 		return wire{}, failure(fault.Exhausted, "make shared memory", err)
 	}
-	err = sayHello(nc, fd, ringSize)
+	err = sayHello(nc, fd, ring)
 	unix.Close(fd)
 	if err == nil {
 		err = hearAnswer(nc, seg, mine)

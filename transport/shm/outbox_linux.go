@@ -15,14 +15,14 @@ import (
 // go. A small frame that nothing waits before is put under the lock, which costs
 // less than becoming the writer; otherwise no lock is held while bytes are copied.
 type outbox struct {
-	stuck  atomic.Bool  // frames wait and nobody is writing: Progress must
-	nested atomic.Int32 // Dones that run in a Send which put its frame at once
+	stuck atomic.Bool // frames wait and nobody is writing: Progress must
 
 	mu      sync.Mutex // guards what follows
 	queue   fifo
 	bytes   int       // of the frames in queue that are not in the ring yet
 	since   time.Time // when the ring last took bytes, or first refused some; zero: none refused
 	writing bool      // there is a writer
+	streak  int       // frames put at once since the last one that was queued
 	err     error     // why nothing more is taken
 
 	out     producer // the writer's, or under mu when there is none
@@ -61,9 +61,10 @@ func check(f *transport.Frame, size int) error {
 	return nil
 }
 
-// nestedMost bounds how deep a Done that sends its frame again, inside Send, can
-// be called from itself. Beyond that its frame is queued, and a loop sends it.
-const nestedMost = 16
+// streakMost bounds how deep a Send can be called from itself, by a Done that
+// sends again: after so many frames put at once, one is queued and put by its
+// writer, and what a Done sends meanwhile follows in the writer's loop.
+const streakMost = 64
 
 // What push did with a frame.
 type pushed uint8
@@ -83,7 +84,7 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 	if o.err != nil {
 		return refused, false, o.err
 	}
-	if it.size <= wholeMost && !o.writing && o.queue.empty() && o.nested.Load() < nestedMost {
+	if it.size <= wholeMost && !o.writing && o.queue.empty() && o.streak < streakMost {
 		b := it.body()
 		done, err := o.out.whole(it.f.ID, it.f.Head, &b)
 		if err != nil {
@@ -91,10 +92,11 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 		}
 		if done {
 			due, o.out.due = o.out.due, false
-			o.nested.Add(1)
+			o.streak++
 			return put, due, nil
 		}
 	}
+	o.streak = 0
 	o.queue.push(it)
 	o.bytes += it.size
 	if o.writing || o.stuck.Load() {

@@ -33,6 +33,15 @@ const (
 	chunkMost  = 32 << 10 // the most bytes of body in a record
 	chunkLeast = 4 << 10  // the fewest, unless they are the last
 
+	// While only small frames pass, the ring is used up to here, so that a Conn
+	// for small frames has little memory, and that is in the caches.
+	shortLap  = 32 << 10
+	shortMost = 2 << 10 // the longest record of a small frame
+	// wipeAhead is how far ahead words are cleared for small records.
+	wipeAhead = 16 * line
+	// tellEvery is the part of the ring after which the consumer gives room back.
+	tellEvery = 16
+
 	alignedBody = 1 << 10 // from so many bytes on, a body begins a line
 )
 
@@ -81,9 +90,15 @@ type producer struct {
 	taken *atomic.Uint64 // how many bytes the consumer has taken; shared
 	bell  *bell          // the consumer's; shared
 
-	at   uint64 // bytes put
-	seen uint64 // taken as last read, and found possible
-	due  bool   // the consumer's bell is to be rung
+	at    uint64 // bytes put
+	seen  uint64 // taken as last read, and found possible
+	clean uint64 // every line from at to here begins with 0, and at least one does
+	long  bool   // a record that is not short was put since the ring's beginning
+	due   bool   // the consumer's bell is to be rung
+}
+
+func newProducer(r ring, taken *atomic.Uint64, b *bell) producer {
+	return producer{ring: r, taken: taken, bell: b, clean: uint64(len(r))}
 }
 
 // refresh reads how far the consumer is. It can neither go back nor be ahead of
@@ -111,14 +126,17 @@ func (p *producer) reserve(least int) (int, error) {
 		}
 	}
 	span := len(p.ring) - p.ring.pos(p.at)
-	if span < least {
+	if span < least || !p.long && p.ring.pos(p.at) >= shortLap {
 		if p.free() < span+least {
-			if err := p.refresh(); err != nil || p.free() < span+least {
+			if err := p.refresh(); err != nil {
 				return 0, err
 			}
 		}
-		p.publish(makeWord(kindSkip, 0, 0, 0), span)
-		span = len(p.ring)
+		if p.free() >= span+least {
+			p.publish(makeWord(kindSkip, 0, 0, 0), span)
+			p.long = false
+			span = len(p.ring)
+		}
 	}
 	if room := min(p.free(), span); room >= least {
 		return room, nil
@@ -131,11 +149,30 @@ func (p *producer) reserve(least int) (int, error) {
 // the bell: either we see that the consumer sleeps, or it sees the record.
 func (p *producer) publish(w word, n int) {
 	next := p.at + uint64(n)
-	*(*uint64)(unsafe.Pointer(p.ring.word(next))) = 0
+	if next >= p.clean {
+		p.wipe(next)
+		p.clean = next + line
+	}
 	p.ring.word(p.at).Store(uint64(w))
 	p.at = next
 	if p.bell.asleep.Load() != 0 && p.bell.asleep.Swap(0) != 0 {
 		p.due = true
+	}
+	if n <= alignedBody && p.clean-p.at < wipeAhead/2 {
+		p.wipeMore()
+	}
+}
+
+// wipe clears the word at a place that the consumer is done with, and does not
+// look at before the record in front of it is published.
+func (p *producer) wipe(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.word(at))) = 0 }
+
+// wipeMore clears several words ahead. The lines have to come from the consumer's
+// cache; one by one, each small record would wait for the next one's.
+func (p *producer) wipeMore() {
+	end := min(p.at+wipeAhead, p.seen+uint64(len(p.ring)))
+	for ; p.clean < end; p.clean += line {
+		p.wipe(p.clean)
 	}
 }
 
@@ -152,6 +189,7 @@ func (p *producer) whole(id uint32, head []byte, b *body) (bool, error) {
 	rec := p.ring[pos : pos+n]
 	copy(rec[8:], head)
 	b.read(rec[at : at+b.left])
+	p.long = p.long || n > shortMost
 	p.publish(w, n)
 	return true, nil
 }
@@ -180,6 +218,7 @@ func (p *producer) chunk(id uint32, head []byte, first bool, b *body) (int, erro
 		copy(rec[16:], head)
 	}
 	b.read(rec[at : at+n])
+	p.long = true
 	p.publish(w, len(rec))
 	return n, nil
 }
@@ -212,8 +251,9 @@ type consumer struct {
 	bell  *bell          // the producer's; shared
 	guest *atomic.Bool   // the peer has proven nothing yet
 
-	at  uint64 // bytes taken
-	due bool   // the producer's bell is to be rung
+	at   uint64 // bytes taken
+	told uint64 // taken as last stored
+	due  bool   // the producer's bell is to be rung
 
 	// the frame that is arriving
 	head   [transport.MaxHead]byte
@@ -328,10 +368,20 @@ func (c *consumer) landed(chunk []byte, n int, in transport.Sink) (whole bool) {
 	return whole
 }
 
-// free gives the producer room. The swap that Store is orders it before the look
-// at the bell.
+// free counts n bytes as taken. The producer is told when they have become many;
+// the rest when there is nothing to take, so that it costs no time that matters.
+// What it is not told of is less than what keeps it from putting a record.
 func (c *consumer) free(n int) {
 	c.at += uint64(n)
+	if c.at-c.told >= uint64(len(c.ring)/tellEvery) {
+		c.tell()
+	}
+}
+
+// tell gives the producer the room of what was taken. The swap that Store is
+// orders it before the look at the bell.
+func (c *consumer) tell() {
+	c.told = c.at
 	c.taken.Store(c.at)
 	if w := c.bell.wanted.Load(); w != 0 && c.at >= w && c.bell.wanted.CompareAndSwap(w, 0) {
 		c.due = true

@@ -202,6 +202,16 @@ func (t *Transport) enlist(c *conn) bool {
 	return true
 }
 
+// ringSize is how large the next Conn's rings are to be.
+func (t *Transport) ringSize() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.conns) >= manyConns {
+		return ringSmall
+	}
+	return ringSize
+}
+
 // release forgets a Conn that holds nothing any more.
 func (t *Transport) release(c *conn) {
 	if !c.listed {
