@@ -161,14 +161,16 @@ func (r *run) others(culprit *rank) string {
 }
 
 // leftEarly names the ranks that had exited with 0 when the culprit failed for
-// want of another rank: they are the likely cause, though it is no failure.
+// want of another rank: they are the likely cause, though it is no failure. A
+// rank's connections end before the kernel is done with it, so its end may be
+// seen a little after that of the rank that missed it.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.innocence() < 2 {
 		return nil
 	}
 	var early []int
 	for _, k := range ranks {
-		if k.ended && k.how == 0 && k.at <= culprit.at {
+		if k.ended && k.how == 0 && k.at <= culprit.at+settle {
 			early = append(early, k.id)
 		}
 	}

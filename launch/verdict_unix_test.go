@@ -81,6 +81,10 @@ func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	if want := "rank 2 had exited with code 0 before"; out.Code != 1 || len(out.Verdict) != 2 || out.Verdict[1] != want {
 		t.Errorf("got %d %q, want 1 and %q", out.Code, out.Verdict, want)
 	}
+	out = verdictOf(at(2*time.Second, ending(exitWith(1), lostTo2)), at(3*time.Second, ending(0, "")), at(2*time.Second+settle, ending(0, "")))
+	if want := "rank 2 had exited with code 0 before"; out.Verdict[1] != want {
+		t.Errorf("seen a little later: got %q, want %q", out.Verdict[1], want)
+	}
 	out = verdictOf(at(2*time.Second, ending(exitWith(1), "bad input")), at(1*time.Second, ending(0, "")))
 	if want := "no other rank reported an error"; out.Verdict[1] != want {
 		t.Errorf("got %q, want %q", out.Verdict[1], want)
