@@ -37,6 +37,7 @@ func stayAway(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
@@ -105,6 +106,7 @@ func sumUntilStopped(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestAStoppedRankIsTimedOutOrGivenUpAndHearsOfIt(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires {
 		for _, c := range []struct {
 			name     string

@@ -22,6 +22,7 @@ type order struct {
 	Scene      string
 	Victim     int           // the rank that the scene is about
 	Bytes      int           // of a vector or a message
+	Early      bool          // say that all is under way before others can have heard what this rank does
 	Deadline   time.Duration // of the call in question; 0: none
 	Stall      time.Duration // StallWarning
 	Heartbeat  time.Duration // with Silence, in place of the defaults
@@ -145,9 +146,14 @@ type call struct {
 }
 
 // here is its caller's place and the time: of a call in the same line.
-func here() call {
-	_, file, line, _ := runtime.Caller(1)
-	return call{fmt.Sprintf("%s:%d", path.Base(file), line), time.Now()}
+func here() call { return in(0) }
+
+// below is here, of a call in the next line.
+func below() call { return in(1) }
+
+func in(lines int) call {
+	_, file, line, _ := runtime.Caller(2)
+	return call{fmt.Sprintf("%s:%d", path.Base(file), line+lines), time.Now()}
 }
 
 // tell says what became of a call, and returns err.

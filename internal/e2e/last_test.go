@@ -15,7 +15,7 @@ import (
 // programs are. Nobody's last call may fail for it.
 func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 	leak.Check(t)
-	again := 5
+	again := 2
 	if soaking() {
 		again = 500
 	}

@@ -117,7 +117,7 @@ func closeOneFirst(ctx context.Context, a *actor, c *comm.Comm) error {
 	}
 	at, err := here(), comm.Send(ctx, c, a.Victim, 0, got)
 	a.tell("send", at, err)
-	at = here()
+	at = below()
 	_, err = comm.Recv(ctx, c, a.Victim, 0, got)
 	a.tell("recv", at, err)
 	if err := useful(ctx, rest); err != nil {

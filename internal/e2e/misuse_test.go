@@ -246,6 +246,7 @@ func sendInACycle(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()

@@ -54,7 +54,7 @@ func workUnharmed(ctx context.Context, a *actor, c *comm.Comm) error {
 		a.tell("met", at, err)
 	case 0:
 		got := []int32{0}
-		at := here()
+		at := below()
 		_, err := comm.Recv(ctx, c, comm.AnySource, 1, got)
 		if a.tell("met", at, err); err == nil && got[0] != 42 {
 			return fmt.Errorf("got %d", got[0])
@@ -268,6 +268,7 @@ func (j *job) intruder(wire string, env ...string) {
 }
 
 func TestHalfOpenConnectionsTakeSlotsForATimeAndHarmNobody(t *testing.T) {
+	t.Parallel()
 	for _, wire := range wires {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
