@@ -94,7 +94,8 @@ type call struct {
 	collective bool
 	seq        uint32
 	fprint     uint64
-	hasLimit   bool // its context has a deadline
+	trail      uint64 // of all collectives up to this one
+	hasLimit   bool   // its context has a deadline
 
 	prev, next *call // in calls
 

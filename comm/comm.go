@@ -35,6 +35,7 @@ type Comm struct {
 
 	mu       sync.Mutex // guards the rest
 	seq      uint32     // of the last collective that began
+	trail    uint64     // the fingerprints of all that began, in order
 	history  [historySize]past
 	expected expectation
 	children uint64
@@ -126,6 +127,8 @@ func (c *Comm) admit(cl *call) error {
 	c.seq++
 	cl.seq = c.seq
 	cl.fprint = cl.print(c.w.opt.segment)
+	c.trail = (c.trail ^ cl.fprint) * 0x9e3779b97f4a7c15
+	cl.trail = c.trail
 	c.history[c.seq%historySize] = past{what: cl.what, site: cl.site, seq: c.seq, fprint: cl.fprint}
 	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
 		err := c.mismatch(&c.history[c.seq%historySize], c.expected.from)

@@ -280,14 +280,20 @@ func (c *Comm) mismatch(own *past, other fault.Peer) *fault.Error {
 }
 
 // mismatchWith is mismatchOf for a call under way. Ranks that disagree may notice
-// one collective later: then it is the one before that is named.
+// some collectives later, when those between moved nothing: then it is the one
+// they disagree about that is named.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
-	c.mu.Lock()
-	before := c.history[(cl.seq-1)%historySize]
-	c.mu.Unlock()
-	if before.seq == cl.seq-1 {
-		if other, print := c.pastOf(rank, before.seq); print != 0 && print != before.fprint {
-			return c.mismatch(&before, other)
+	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
+		c.mu.Lock()
+		own := c.history[(cl.seq-back)%historySize]
+		c.mu.Unlock()
+		if own.seq == 0 || own.seq != cl.seq-back {
+			continue
+		}
+		if other, print := c.pastOf(rank, own.seq); print != 0 && print != own.fprint {
+			f := c.mismatch(&own, other)
+			f.Err = cause
+			return f
 		}
 	}
 	return c.mismatchOf(&past{what: cl.what, site: cl.site, seq: cl.seq}, rank, cause)

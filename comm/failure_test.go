@@ -62,6 +62,18 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 			}
 			return sum(ctx, c, 1000)
 		},
+		"a barrier beside a sum of nothing": func(ctx context.Context, c *comm.Comm) error {
+			if c.Rank() == 1 {
+				return comm.Barrier(ctx, c)
+			}
+			return sum(ctx, c, 0)
+		},
+		"different operators, on nothing": func(ctx context.Context, c *comm.Comm) error {
+			if c.Rank() == 0 {
+				return comm.AllReduce(ctx, c, make([]float32, 0), comm.Max)
+			}
+			return sum(ctx, c, 0)
+		},
 		"three ranks, three roots": func(ctx context.Context, c *comm.Comm) error {
 			return comm.Broadcast(ctx, c, make([]float32, 10), c.Rank())
 		},

@@ -208,6 +208,13 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
+// round begins the round of a call.
+func (c *Comm) round(cl *call) *p2p.Round {
+	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	r.Follow(cl.trail)
+	return r
+}
+
 // carryOut runs the plan in its round, and ends that.
 func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
 	defer r.End()
@@ -229,7 +236,7 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 	if err != nil {
 		return err
 	}
-	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	r := c.round(cl)
 	return c.leave(ctx, cl, pl.carryOutInside(ctx, c, r))
 }
 
@@ -267,7 +274,7 @@ func (c *Comm) start(pl plan) *Request {
 		return fail(err)
 	}
 	c.inside.CompareAndSwap(cl, nil)
-	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	r := c.round(cl)
 	run := func(context.Context) {
 		err := pl.carryOut(ctx, c, r)
 		if cause := context.Cause(ctx); err != nil && cause != nil {

@@ -37,6 +37,7 @@ type Round struct {
 	p     mesh.Patience
 	tag   int32
 	print uint64
+	trail uint64
 
 	sends, recvs [window]*rendezvous.Op
 	links        [2]*mesh.Link
@@ -55,6 +56,11 @@ func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
 	r.g, r.p, r.tag, r.print = g, p, int32(seq&MaxTag), print
 	return r
 }
+
+// Follow says what the group's operations up to this one were, in one number that
+// is equal on members that agree about all of them. Messages of an operation tell
+// by themselves; one in shared memory that moves nothing leaves no trace else.
+func (r *Round) Follow(trail uint64) { r.trail = trail }
 
 // Leftover is one of the job's ranks that sent something in this round which this
 // rank did not receive: the two have not carried out the same operation.

@@ -16,7 +16,7 @@ import (
 //
 //	control block   0  ready: the last piece whose share lies in this rank's slot
 //	                8  done: the last piece that this rank is done with
-//	               16  print: fingerprints of its last four pieces
+//	               16  print: the marks of its last four pieces
 //	              192  asleep: 1 while this rank waits to be nudged
 const (
 	controlSize = 256
@@ -133,7 +133,7 @@ func (p Piece) Done() { p.publish(p.r.g.shared.done) }
 
 func (p Piece) publish(flags []*uint64) {
 	s, me := p.r.g.shared, p.r.g.rank
-	atomic.StoreUint64(s.print(me, p.n), p.r.print)
+	atomic.StoreUint64(s.print(me, p.n), p.mark())
 	atomic.StoreUint64(flags[me], p.n)
 	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
@@ -152,13 +152,19 @@ func (p Piece) AwaitDone(ctx context.Context, rank int) error {
 	return p.awaitAgreed(ctx, rank, p.r.g.shared.done[rank])
 }
 
+// mark is the fingerprint of the operation that the piece belongs to, with all
+// that went before it: an operation that moves nothing has no piece.
+func (p Piece) mark() uint64 {
+	return p.r.print ^ (p.r.trail+uint64(uint32(p.r.tag)))*0x9e3779b97f4a7c15
+}
+
 // awaitAgreed awaits the piece's number in a member's flag, and compares
 // fingerprints: that member may be in another operation.
 func (p Piece) awaitAgreed(ctx context.Context, rank int, flag *uint64) error {
 	if err := p.await(ctx, flag, p.n); err != nil {
 		return err
 	}
-	if atomic.LoadUint64(p.r.g.shared.print(rank, p.n)) != p.r.print {
+	if atomic.LoadUint64(p.r.g.shared.print(rank, p.n)) != p.mark() {
 		return p.disagree(rank)
 	}
 	return p.compare(rank, p.n-1)
