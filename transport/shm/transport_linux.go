@@ -223,16 +223,6 @@ func (t *Transport) release(c *conn) {
 	t.open.Done()
 }
 
-// begin counts something that Close waits for; false when it is too late.
-func (t *Transport) begin() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.closed {
-		t.open.Add(1)
-	}
-	return !t.closed
-}
-
 var (
 	_ transport.Transport = (*Transport)(nil)
 	_ transport.Sharer    = (*Transport)(nil)
