@@ -214,7 +214,8 @@ func (c *conn) send(it item) {
 			c.leave()
 			return
 		}
-		c.release(c.out.next(0, false, true)) // Close came in between
+		_, failed, err := c.out.next(true) // Close came in between
+		failed.fail(err)
 	case refused:
 		if c.first.Get() == nil {
 			err = c.fail(err)
@@ -227,15 +228,14 @@ func (c *conn) send(it item) {
 // for one call. The caller is the writer and inside the gate, and is no longer the
 // writer when flush returns.
 func (c *conn) flush() (moved bool) {
-	n, whole, stop := 0, false, false
-	for most := putMost; ; {
-		t := c.out.next(n, whole, stop)
-		c.release(t)
-		if t.first == nil {
+	for most, stop := putMost, false; ; {
+		f, failed, err := c.out.next(stop)
+		if f == nil {
+			failed.fail(err)
 			break
 		}
-		var err error
-		if n, whole, err = c.out.write(t.first); err != nil {
+		n, whole, err := c.out.write(f)
+		if err != nil {
 			c.fail(err)
 		}
 		if c.out.out.due {
@@ -243,21 +243,16 @@ func (c *conn) flush() (moved bool) {
 			c.ring()
 		}
 		most -= n + line
-		moved = moved || n > 0 || whole
 		stop = n == 0 && !whole || most <= 0
+		moved = moved || n > 0 || whole
+		if done := c.out.wrote(n, whole); done != nil {
+			done.Done(nil)
+		}
 	}
 	if c.out.stuck.Load() && c.alarm.armed.Load() && c.out.await(c.mine) {
 		c.wake()
 	}
 	return moved
-}
-
-// release runs the Done of the frames that a turn has ended.
-func (c *conn) release(t turn) {
-	if t.done != nil {
-		t.done.Done(nil)
-	}
-	t.failed.fail(t.err)
 }
 
 // Unsent is how many bytes wait that the ring has had no room for so far, and

@@ -27,7 +27,7 @@ type outbox struct {
 
 	out     producer // the writer's, or under mu when there is none
 	passing body     // what is left of the queue's first frame; the same
-	begun   bool     // some of it is in the ring; the same
+	begun   bool     // some of that is in the ring; the same
 }
 
 // An item is a frame that waits, with its body if that lies in parts.
@@ -99,11 +99,13 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 	o.streak = 0
 	o.queue.push(it)
 	o.bytes += it.size
+	if len(o.queue.items)-o.queue.head == 1 {
+		o.start()
+	}
 	if o.writing || o.stuck.Load() {
 		return queued, false, nil
 	}
 	o.writing = true
-	o.start()
 	return toWrite, false, nil
 }
 
@@ -116,9 +118,6 @@ func (o *outbox) resume() (write bool) {
 	}
 	o.writing = true
 	o.stuck.Store(false)
-	if !o.begun {
-		o.start()
-	}
 	return true
 }
 
@@ -143,50 +142,48 @@ func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
 	return n, n > 0 && b.left == 0, err
 }
 
-// wrote tells that n bytes went in, and takes the first frame out if that was the
-// last of it.
+// wrote tells that n bytes went in, and whether they were the last of the first
+// frame; then that is taken out and returned. The caller stays the writer while it
+// runs Done: what Done sends is queued, and follows in the writer's loop.
 func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.bytes -= n
+	if n > 0 && !o.since.IsZero() {
+		o.since = time.Now()
+	}
 	if !whole {
 		return nil
 	}
+	done = o.queue.pop().f
 	o.passing, o.begun = body{}, false
-	return o.queue.pop().f
+	if !o.queue.empty() {
+		o.start()
+	}
+	return done
 }
 
-// A turn is what the writer does next.
-type turn struct {
-	first  *transport.Frame // the frame to go on with; nil: the caller is no longer the writer
-	done   *transport.Frame // is in the ring
-	failed fifo             // were queued when the outbox was closed, with err
-	err    error
-}
-
-// next ends one write, of n bytes, and says how to go on. With stop, the ring
-// takes no more, or the writer has done enough.
-func (o *outbox) next(n int, whole, stop bool) (t turn) {
+// next is the frame to go on with. nil: nothing is left, or stop asks to leave it
+// to Progress, or the outbox is closed; then the caller is no longer the writer,
+// and fails what it gets with err.
+func (o *outbox) next(stop bool) (f *transport.Frame, failed fifo, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	t.done = o.wrote(n, whole)
 	switch {
 	case o.err != nil:
-		t.failed, t.err = o.drain(), o.err
+		failed, err = o.drain(), o.err
 	case o.queue.empty():
 		o.since = time.Time{}
 	case stop:
-		if n > 0 || o.since.IsZero() {
+		if o.since.IsZero() {
 			o.since = time.Now()
 		}
 		o.stuck.Store(true)
 	default:
-		if whole {
-			o.start()
-		}
-		t.first = o.queue.first().f
-		return t
+		return o.queue.first().f, fifo{}, nil
 	}
 	o.writing = false
-	return t
+	return nil, failed, err
 }
 
 // close makes err the answer to every frame, unless there is one already, and

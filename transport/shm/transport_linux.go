@@ -152,8 +152,8 @@ func (t *Transport) ended(ctx context.Context, op string, kind fault.Kind, err e
 	switch {
 	case t.life.Err() != nil:
 		kind = fault.Closed
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		kind, err = fault.Timeout, ctx.Err()
+	case errors.Is(ctx.Err(), context.DeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		kind, err = fault.Timeout, context.DeadlineExceeded // a dialer may be early
 	case ctx.Err() != nil:
 		kind, err = fault.Canceled, ctx.Err()
 	case errors.As(err, &ours):

@@ -1,0 +1,207 @@
+package shm
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	in := &store{buf: make([]byte, 1<<20)}
+	for _, size := range []int{8, 5000, 100_000, 1 << 20} {
+		out := newFrame(size)
+		turn := func() {
+			near.Send(out)
+			for n := in.frames; in.frames == n; {
+				far.Progress(in)
+				near.Progress(in)
+			}
+		}
+		turn()
+		if got := testing.AllocsPerRun(100, turn); got > 0 {
+			t.Errorf("%d bytes: %v allocations, want none", size, got)
+		}
+	}
+}
+
+// fill sends until the ring takes no more, and returns how many were sent.
+func fill(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
+	for ; sent < 100; sent++ {
+		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
+		for range 100 {
+			c.Progress(new(store))
+		}
+		if bytes, _ := c.Unsent(); bytes > 0 {
+			return sent + 1
+		}
+	}
+	tb.Fatal("the ring takes any number of frames")
+	return 0
+}
+
+func TestUnsentTellsSinceWhenTheRingIsFull(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	if bytes, since := near.Unsent(); bytes != 0 || !since.IsZero() {
+		t.Fatalf("got %d bytes since %v before anything was sent", bytes, since)
+	}
+	start := time.Now()
+	var done atomic.Int32
+	sent := fill(t, near, &done)
+	bytes, first := near.Unsent()
+	if bytes <= 0 || bytes > sent<<20 || first.Before(start) || first.After(time.Now()) {
+		t.Fatalf("got %d bytes since %v", bytes, first)
+	}
+	near.Progress(new(store)) // still full: that is no progress
+	if _, since := near.Unsent(); !since.Equal(first) {
+		t.Errorf("a refused byte moved the time from %v to %v", first, since)
+	}
+	for in := new(store); in.frames < sent; {
+		far.Progress(in)
+		near.Progress(in)
+		if left, since := near.Unsent(); left > 0 && left < bytes && !since.After(first) {
+			t.Fatalf("%d bytes of %d are left, but the time is still %v", left, bytes, since)
+		}
+	}
+	if bytes, since := near.Unsent(); bytes != 0 || !since.IsZero() {
+		t.Errorf("got %d bytes since %v when all were sent", bytes, since)
+	}
+}
+
+// An armed Conn that is full wakes for room, also when it was filled after Arm,
+// and not for each chunk.
+func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	woken := make(chan struct{}, 1)
+	var ran, done atomic.Int32
+	near.Arm(func() { ran.Add(1); woken <- struct{}{} })
+	sent := fill(t, near, &done)
+	in, wakes := new(store), 0
+	for deadline := time.Now().Add(patience); int(done.Load()) < sent; {
+		far.Progress(in)
+		select {
+		case <-woken:
+			wakes++
+			for state := transport.Moved; state == transport.Moved; {
+				state, _ = near.Progress(in)
+			}
+			near.Arm(func() { woken <- struct{}{} })
+		default:
+			if time.Now().After(deadline) {
+				t.Fatal("no wake-up for room")
+			}
+		}
+	}
+	if most := 8 * sent; wakes == 0 || wakes > most {
+		t.Errorf("%d wake-ups for %d MiB, want at most %d", wakes, sent, most)
+	}
+}
+
+// A peer that rings, or fills the ring, without end costs no more than work.
+func TestPeerThatNeverStopsDoesNotKeepAFailedConnAlive(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	far.fail(failure(fault.LinkLost, "test", errors.New("as if writing had failed")))
+	out := newFrame(1000)
+	err := error(nil)
+	for deadline := time.Now().Add(patience); err == nil; {
+		near.Send(out)
+		_, err = far.Progress(new(store))
+		if time.Now().After(deadline) {
+			t.Fatal("the failure is never reported")
+		}
+	}
+}
+
+// A Done that sends its frame again, inside Send, does not use up the stack while
+// the peer takes everything.
+func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	in := new(store)
+	depth, deepest, left := 0, 0, 100_000
+	f := newFrame(8)
+	f.Done = func(error) {
+		depth++
+		deepest = max(deepest, depth)
+		if left--; left > 0 {
+			far.Progress(in)
+			near.Send(f)
+		}
+		depth--
+	}
+	near.Send(f)
+	for left > 0 {
+		far.Progress(in)
+		near.Progress(in)
+	}
+	if deepest > streakMost+1 {
+		t.Errorf("Send was called from itself %d deep", deepest)
+	}
+}
+
+// Conns are closed at random moments while others use them: the memory is given
+// back once, when nobody looks at it any more; looking later would be fatal.
+func TestClosedMemoryIsNotTouched(t *testing.T) {
+	leak.Check(t)
+	a, name, conns := serving(t, Options{})
+	_ = a
+	here, _ := whereAmI()
+	b := New(Options{})
+	defer b.Close()
+	for range 300 {
+		near, err := b.Dial(soon(t), address{here, name}.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		abuse(near, receive(t, conns))
+	}
+}
+
+// abuse uses both ends from all sides until both have been closed.
+func abuse(ends ...transport.Conn) {
+	var wg sync.WaitGroup
+	for _, c := range ends {
+		if g, ok := c.(transport.Guest); ok {
+			g.Admit()
+		}
+		for range 2 {
+			wg.Go(func() {
+				in := new(flooded)
+				for {
+					if _, err := c.Progress(in); err != nil {
+						return
+					}
+					runtime.Gosched()
+				}
+			})
+		}
+		wg.Go(func() {
+			for i := range 20 {
+				var failed atomic.Bool
+				c.Send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 3000*i), Done: func(err error) { failed.Store(err != nil) }})
+				c.(*conn).Unsent()
+				if failed.Load() {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for range 20 {
+				c.Arm(func() {})
+			}
+			c.Close()
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,319 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A journal keeps what is logged.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(p)
+}
+
+func (j *journal) text() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.String()
+}
+
+// serving is a Transport that serves, and what it has accepted.
+func serving(tb testing.TB, o Options) (t *Transport, name string, conns chan transport.Conn) {
+	tb.Helper()
+	t, conns = New(o), make(chan transport.Conn, 256)
+	tb.Cleanup(func() { t.Close() })
+	addr, err := t.Serve(nil, func(c transport.Conn) { conns <- c })
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a, err := parseAddress(addr)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t, a.name, conns
+}
+
+// stranger is a plain connection to a socket.
+func stranger(tb testing.TB, name string) *net.UnixConn {
+	tb.Helper()
+	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: "@" + name})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { nc.Close() })
+	nc.SetDeadline(time.Now().Add(patience))
+	return nc
+}
+
+// hello is what a peer says first.
+func hello(version, ring uint32) []byte {
+	b := make([]byte, helloLen)
+	copy(b, magic)
+	binary.NativeEndian.PutUint32(b[8:], version)
+	binary.NativeEndian.PutUint32(b[12:], ring)
+	return b
+}
+
+// unsealed is anonymous memory that its owner may cut short.
+func unsealed(size int) (int, error) {
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err == nil {
+		err = unix.Ftruncate(fd, int64(size))
+	}
+	return fd, err
+}
+
+func TestStrangersAreTurnedAway(t *testing.T) {
+	size := segmentSize(ringLeast)
+	proper := func() (int, error) {
+		s, fd, err := create(sealedMemory, ringLeast, newNonce())
+		if err == nil {
+			s.close()
+		}
+		return fd, err
+	}
+	for name, tc := range map[string]struct {
+		says   []byte
+		memory func() (int, error) // nil: none
+		want   string              // in the log
+	}{
+		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "none of ours"},
+		"another version":    {says: hello(2, ringLeast), memory: proper, want: "version 2"},
+		"no memory":          {says: hello(version, ringLeast), want: "no memory"},
+		"a small ring":       {says: hello(version, 4096), memory: proper, want: "rings of 4096"},
+		"a huge ring":        {says: hello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
+		"an odd ring":        {says: hello(version, ringLeast+64), memory: proper, want: "rings of 65600"},
+		"less memory":        {says: hello(version, 2*ringLeast), memory: proper, want: "not memory of"},
+		"unsealed memory":    {says: hello(version, ringLeast), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
+		"memory of no Conn":  {says: hello(version, ringLeast), memory: func() (int, error) { return sealedMemory(size) }, want: "not laid out"},
+		"another descriptor": {says: hello(version, ringLeast), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			j := new(journal)
+			_, to, conns := serving(t, Options{Log: slog.New(slog.NewTextHandler(j, nil))})
+			nc := stranger(t, to)
+			var rights []byte
+			if tc.memory != nil {
+				fd, err := tc.memory()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer unix.Close(fd)
+				rights = unix.UnixRights(fd)
+			}
+			if _, _, err := nc.WriteMsgUnix(tc.says, rights, nil); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := io.ReadAll(nc)
+			if err == nil && (len(answer) != answerLen || answer[8] != 1) {
+				t.Errorf("got the answer %q", answer)
+			}
+			for deadline := time.Now().Add(patience); j.text() == "" && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond) // the log comes after the answer
+			}
+			if len(conns) > 0 || !strings.Contains(j.text(), tc.want) {
+				t.Errorf("%d Conns, the log says %q, want %q", len(conns), j.text(), tc.want)
+			}
+		})
+	}
+}
+
+// liar answers hellos as no Transport does.
+func liar(t *testing.T, answer func(b []byte) []byte) (addr string) {
+	here, err := whereAmI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "tutti-test-" + newToken()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			nc, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			if fd, err := readWithRights(nc, make([]byte, helloLen)); err == nil {
+				unix.Close(fd)
+			}
+			b := make([]byte, answerLen)
+			copy(b, magic)
+			nc.Write(answer(b))
+			nc.Close()
+		}
+	}()
+	return address{here, name}.String()
+}
+
+func TestAnswersThatProveNothingAreRefused(t *testing.T) {
+	leak.Check(t)
+	for name, tc := range map[string]struct {
+		answer func([]byte) []byte
+		kind   fault.Kind
+		want   string
+	}{
+		"silence":       {func([]byte) []byte { return nil }, fault.LinkLost, "no answer"},
+		"half of it":    {func(b []byte) []byte { return b[:50] }, fault.LinkLost, "no answer"},
+		"others' magic": {func(b []byte) []byte { return bytes.Repeat([]byte("x"), answerLen) }, fault.Refused, "does not speak shm"},
+		"no nonces":     {func(b []byte) []byte { return b }, fault.Refused, "the same memory"},
+		"turned away":   {func(b []byte) []byte { b[8], b[9] = 1, 255; copy(b[48:], "because"); return b }, fault.Refused, "because"},
+	} {
+		tr := New(Options{})
+		_, err := tr.Dial(soon(t), liar(t, tc.answer))
+		if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %v with %q", name, err, tc.kind, tc.want)
+		}
+		tr.Close()
+	}
+}
+
+// A peer that never answers costs the caller no more than its context.
+func TestDialToTheSilentEnds(t *testing.T) {
+	leak.Check(t)
+	here, _ := whereAmI()
+	name := "tutti-test-" + newToken()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tr := New(Options{})
+	defer tr.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := tr.Dial(ctx, address{here, name}.String()); !errors.Is(err, fault.Timeout) {
+		t.Errorf("got %v, want %v", err, fault.Timeout)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := tr.Dial(context.Background(), address{here, name}.String())
+		ended <- err
+	}()
+	time.AfterFunc(5*time.Millisecond, func() { tr.Close() })
+	if err := receive(t, ended); !errors.Is(err, fault.Closed) {
+		t.Errorf("beside Close: got %v, want %v", err, fault.Closed)
+	}
+}
+
+// Strangers hold the slots for as long as they may; who comes meanwhile waits,
+// and is served as soon as one leaves.
+func TestSlotsAreBounded(t *testing.T) {
+	leak.Check(t)
+	_, name, conns := serving(t, Options{})
+	var held []*net.UnixConn
+	for range guestSlots {
+		held = append(held, stranger(t, name))
+	}
+	near := New(Options{})
+	defer near.Close()
+	here, _ := whereAmI()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := near.Dial(soon(t), address{here, name}.String())
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Fatalf("a guest more than there are slots was served: %v", err)
+	case <-time.After(10 * time.Millisecond):
+	}
+	for _, nc := range held[:2] {
+		nc.Close()
+	}
+	if err := receive(t, ended); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, conns)
+}
+
+// Guests that are admitted, or leave, give their slots back.
+func TestManyMoreGuestsThanSlots(t *testing.T) {
+	leak.Check(t)
+	_, name, conns := serving(t, Options{})
+	here, _ := whereAmI()
+	near := New(Options{})
+	defer near.Close()
+	for i := range 2*guestSlots + 10 {
+		c, err := near.Dial(soon(t), address{here, name}.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		far := receive(t, conns)
+		if i%2 == 0 {
+			far.(transport.Guest).Admit()
+		} else {
+			far.Close()
+		}
+		if i%3 > 0 {
+			c.Close()
+		}
+	}
+}
+
+func TestPlacesAreCompared(t *testing.T) {
+	p := place{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837"}
+	for _, tc := range []struct {
+		change func(*place)
+		want   string
+	}{
+		{func(*place) {}, ""},
+		{func(q *place) { q.boot = "0012" }, "another host"},
+		{func(q *place) { q.host = "node-2" }, `another host name, "node-2"`},
+		{func(q *place) { q.net = "1" }, "another network namespace"},
+		{func(q *place) { q.user = "0.4026531837" }, "another user"},
+	} {
+		q := p
+		tc.change(&q)
+		a, err := parseAddress(address{q, "name"}.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.place != q || a.name != "name" || len(a.String()) > transport.MaxAddr/2 {
+			t.Errorf("%v became %v", q, a)
+		}
+		if got := p.differs(a.place); got != tc.want {
+			t.Errorf("got %q, want %q", got, tc.want)
+		}
+		if (q.differs(p) == "") != (tc.want == "") {
+			t.Error("the two places do not judge alike")
+		}
+	}
+	if s := escape(strings.Repeat("ü", 64)); len(s) > maxField || strings.ContainsAny(s, ";=/@ ") {
+		t.Errorf("escaped to %q", s)
+	}
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add("0011/node/4026531840/1000.4026531837/@tutti-0")
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := parseAddress(s)
+		if err == nil && a.String() != s {
+			t.Errorf("%q became %q", s, a)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package shm
+
+import (
+	"crypto/rand"
+	"errors"
+	mrand "math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+func newToken() string { return rand.Text() }
+
+// containsLine reports whether a line of text ends with what.
+func containsLine(text, what string) bool {
+	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
+}
+
+// Nobody closes anything when a process is killed, and its memory says nothing.
+// The survivor is told all the same, whether it polls or sleeps, and nothing of
+// what arrived is torn.
+func TestPeerKilledAtAnyMomentIsNoticedWithinASecond(t *testing.T) {
+	leak.Check(t)
+	before := files(t)
+	for round := range 12 {
+		p := process(t, "flood")
+		c := reach(t, p.addr)
+		failed := make(chan error, 1)
+		go func() {
+			if round%2 == 0 {
+				failed <- flood(c, func(s string) { t.Error(s) })
+				return
+			}
+			failed <- until(c, new(store), 1<<60)
+		}()
+		time.Sleep(mrand.N(15 * time.Millisecond)) // any moment will do
+		p.kill()
+		killed := time.Now()
+		err := receive(t, failed)
+		if took := time.Since(killed); took > time.Second {
+			t.Errorf("round %d: noticed after %v", round, took)
+		}
+		if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "process has ended") {
+			t.Errorf("round %d: got %v, want %v", round, err, fault.LinkLost)
+		}
+		var done atomic.Int32
+		c.Send(&transport.Frame{Done: func(e error) {
+			if e != nil {
+				done.Add(1)
+			}
+		}})
+		if done.Load() != 1 {
+			t.Errorf("round %d: a frame sent to the dead is not done with an error", round)
+		}
+	}
+	if left := files(t); !slices.Equal(left, before) {
+		t.Errorf("files are left behind: %q", left)
+	}
+}
+
+func TestPeerThatClosesIsToldFromOneThatDies(t *testing.T) {
+	p := process(t, "answer close")
+	c := reach(t, p.addr)
+	p.shut()
+	err := sleep(c, new(store), func() bool { return false })
+	if err == nil || !strings.Contains(err.Error(), "the peer closed") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// More processes than cores, each with one thread for its goroutines, and all of
+// them asleep when they have nothing to do.
+func TestManyProcessesOnFewCoresAnswer(t *testing.T) {
+	leak.Check(t)
+	const peers, rounds = 6, 200
+	failed := make(chan error, peers)
+	for range peers {
+		c := reach(t, process(t, "answer", "GOMAXPROCS=1").addr)
+		go func() {
+			in := new(store)
+			for i := range rounds {
+				c.Send(newFrame(i * i * 10))
+				if err := sleep(c, in, func() bool { return in.frames > i }); err != nil {
+					failed <- err
+					return
+				}
+				if in.last != i*i*10 {
+					t.Errorf("got %d bytes, want %d", in.last, i*i*10)
+				}
+			}
+			failed <- nil
+		}()
+	}
+	for range peers {
+		if err := receive(t, failed); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package shm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// ends are the two sides of one ring in plain memory.
+func ends(size int) (*producer, *consumer, ring) {
+	words := make([]uint64, size/8+8)
+	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (line - 1)
+	r := ring(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[skip : skip+size])
+	var taken atomic.Uint64
+	p := newProducer(r, &taken, new(bell))
+	return &p, &consumer{ring: r, taken: &taken, bell: new(bell), guest: new(atomic.Bool)}, r
+}
+
+// A keeper is a Sink that keeps what arrives, and holds it to the contract.
+type keeper struct {
+	tb   testing.TB
+	got  []string // heads and bodies
+	body []byte
+	n    int
+	open bool
+}
+
+func (k *keeper) Place(h transport.Header) []byte {
+	if k.open || h.Size < 0 || len(h.Head) > transport.MaxHead {
+		k.tb.Fatalf("Place of a head of %d and %d bytes, while a frame is open: %v", len(h.Head), h.Size, k.open)
+	}
+	k.open, k.n = true, -1
+	if h.Size > 64<<20 {
+		k.body = nil // a liar's; dropped
+		return nil
+	}
+	k.body = make([]byte, h.Size)
+	return k.body
+}
+
+func (k *keeper) Arrived(h transport.Header, n int) {
+	if !k.open || n <= k.n || n > h.Size || n == 0 && h.Size > 0 {
+		k.tb.Fatalf("Arrived with %d of %d after %d, open: %v", n, h.Size, k.n, k.open)
+	}
+	k.n = n
+	if n == h.Size {
+		k.open = false
+		k.got = append(k.got, fmt.Sprintf("%d %x %x", h.ID, h.Head, k.body))
+	}
+}
+
+// drain takes all there is, and at most so many records.
+func (k *keeper) drain(c *consumer, most int) error {
+	for range most {
+		n, _, err := c.take(k)
+		if err != nil || n == 0 {
+			return err
+		}
+	}
+	return nil
+}
+
+// Frames of all lengths in rings of all sizes, with a consumer that takes a few
+// records now and then: what comes out is what went in.
+func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
+	for seed := range uint64(40) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		p, c, _ := ends(ringLeast << rng.IntN(3))
+		k := &keeper{tb: t}
+		var want []string
+		for id := range uint32(300) {
+			size := rng.IntN(1 << rng.IntN(19))
+			head, data := make([]byte, rng.IntN(transport.MaxHead+1)), make([]byte, size)
+			for i := range head {
+				head[i] = byte(rng.Uint32())
+			}
+			for i := range data {
+				data[i] = byte(rng.Uint32() | 1) // never 0: a word that is not cleared shows
+			}
+			want = append(want, fmt.Sprintf("%d %x %x", id, head, data))
+			b := body{one: data, left: size}
+			for first, whole := true, false; !whole; {
+				n, err := 0, error(nil)
+				if first && size <= wholeMost {
+					whole, err = p.whole(id, head, &b)
+				} else {
+					n, err = p.chunk(id, head, first, &b)
+					first, whole = first && n == 0, n > 0 && b.left == 0
+				}
+				if err == nil && (n == 0 && !whole || rng.IntN(3) == 0) {
+					if err = k.drain(c, 1+rng.IntN(20)); !c.waiting() {
+						c.tell()
+					}
+				}
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+		}
+		if err := k.drain(c, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if len(k.got) != len(want) {
+			t.Fatalf("seed %d: %d frames of %d arrived", seed, len(k.got), len(want))
+		}
+		for i := range want {
+			if k.got[i] != want[i] {
+				t.Fatalf("seed %d: frame %d: got %.100s, want %.100s", seed, i, k.got[i], want[i])
+			}
+		}
+	}
+}
+
+// While only small frames pass, only the ring's beginning is touched.
+func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
+	p, c, r := ends(ringSize)
+	k := &keeper{tb: t}
+	for range 20_000 {
+		b := body{one: []byte("12345678"), left: 8}
+		if done, err := p.whole(1, []byte("head"), &b); !done || err != nil {
+			t.Fatal(done, err)
+		}
+		if err := k.drain(c, 2); err != nil {
+			t.Fatal(err)
+		}
+		c.tell()
+	}
+	if len(k.got) != 20_000 {
+		t.Fatalf("got %d frames", len(k.got))
+	}
+	if rest := r[shortLap+4096:]; !bytes.Equal(rest, make([]byte, len(rest))) {
+		t.Error("the rest of the ring was used as well")
+	}
+}
+
+// Every lie that a peer can tell about its own index is found out.
+func TestConsumersIndexThatCannotBeIsRefused(t *testing.T) {
+	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(ringLeast) * 5} {
+		p, c, _ := ends(ringLeast)
+		err := error(nil)
+		for range ringLeast/1024 + 2 { // until it looks
+			b := body{one: make([]byte, 1000), left: 1000}
+			if c.taken.Store(lie); lie == 64 {
+				c.taken.Store(p.at + 64)
+			}
+			if _, err = p.whole(1, nil, &b); err != nil {
+				break
+			}
+		}
+		if !errors.Is(err, fault.LinkLost) {
+			t.Errorf("taken %#x: got %v, want %v", lie, err, fault.LinkLost)
+		}
+	}
+}
+
+func TestRecordsThatCannotBeAreRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		w    word
+		size uint64 // of a first chunk
+	}{
+		"no kind":                   {w: 1 << 20},
+		"an unknown kind":           {w: makeWord(9, 0, 0, 0)},
+		"a head too long":           {w: makeWord(kindWhole, 129, 0, 0)},
+		"longer than the ring":      {w: makeWord(kindWhole, 0, ringLeast, 0)},
+		"more of nothing":           {w: makeWord(kindMore, 0, 10, 0)},
+		"a skip at the beginning":   {w: makeWord(kindSkip, 0, 0, 0)},
+		"a first of no bytes":       {w: makeWord(kindFirst, 0, 0, 0), size: 100},
+		"a first longer than all":   {w: makeWord(kindFirst, 0, 101, 0), size: 100},
+		"a body beyond any machine": {w: makeWord(kindFirst, 0, 100, 0), size: 1 << 45},
+		"a negative body":           {w: makeWord(kindFirst, 0, 100, 0), size: 1<<64 - 1},
+	} {
+		_, c, r := ends(ringLeast)
+		binary.NativeEndian.PutUint64(r, uint64(tc.w))
+		binary.NativeEndian.PutUint64(r[8:], tc.size)
+		k := &keeper{tb: t}
+		if err := k.drain(c, 10); !errors.Is(err, fault.LinkLost) || len(k.got) > 0 {
+			t.Errorf("%s: got %v and %q, want %v", name, err, k.got, fault.LinkLost)
+		}
+	}
+}
+
+func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
+	for _, size := range []int{guestBody, guestBody + 1, 100_000} {
+		p, c, _ := ends(ringLeast)
+		c.guest.Store(true)
+		b := body{one: make([]byte, size), left: size}
+		var err error
+		if size <= wholeMost {
+			_, err = p.whole(1, nil, &b)
+		} else {
+			_, err = p.chunk(1, nil, true, &b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = (&keeper{tb: t}).drain(c, 1)
+		if refused := errors.Is(err, fault.Refused); refused != (size > guestBody) {
+			t.Errorf("%d bytes: got %v", size, err)
+		}
+	}
+}
+
+// FuzzRing lets a liar write into the ring, and into the consumer's index, while
+// both sides work. Nothing may be touched that is not the ring's, and no Sink may
+// hear what the contract rules out; errors are to be expected.
+func FuzzRing(f *testing.F) {
+	f.Add([]byte{}, []byte{0, 0, 1})
+	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeWord(kindWhole, 3, 5, 7))), []byte{0, 0})
+	f.Add(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(makeWord(kindFirst, 3, 5, 7))), 100), []byte{0, 0, 9, 1})
+	f.Fuzz(func(t *testing.T, lies, steps []byte) {
+		p, c, r := ends(ringLeast)
+		k := &keeper{tb: t}
+		steps = steps[:min(len(steps), 200)]
+		for i, s := range steps {
+			at := int(s) * line % len(r)
+			switch s % 4 {
+			case 0:
+				copy(r[at:], lies)
+			case 1:
+				if len(lies) >= 8 {
+					c.taken.Store(binary.NativeEndian.Uint64(lies) + uint64(s))
+				}
+			case 2:
+				size := int(s) << (i % 9)
+				b := body{one: make([]byte, size), left: size}
+				var err error
+				if size <= wholeMost {
+					_, err = p.whole(uint32(i), lies[:min(len(lies), 128)], &b)
+				} else {
+					_, err = p.chunk(uint32(i), nil, true, &b)
+				}
+				if err != nil {
+					return
+				}
+			case 3:
+				if k.drain(c, int(s)) != nil {
+					return
+				}
+				c.tell()
+			}
+		}
+	})
+}

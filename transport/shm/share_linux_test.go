@@ -1,0 +1,189 @@
+package shm
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// playShare is a peer that shares memory: "name ranks size". It adds 1 to the
+// first word and waits until the others have.
+func playShare(t *Transport, part []string) {
+	ranks, _ := strconv.Atoi(part[1])
+	size, _ := strconv.Atoi(part[2])
+	fmt.Println("here")
+	mem, release, err := t.Share(context.Background(), part[0], ranks, size)
+	if err != nil {
+		fmt.Println("error:", err)
+		return
+	}
+	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
+	count.Add(1)
+	for int(count.Load()) < ranks {
+		time.Sleep(time.Millisecond)
+	}
+	release()
+	bufio.NewReader(os.Stdin).ReadByte()
+}
+
+// isHosted reports whether somebody waits for others in a Share of that name.
+func isHosted(t *Transport, name string) bool {
+	text, _ := os.ReadFile("/proc/net/unix")
+	return containsLine(string(text), "@"+t.shareName(name))
+}
+
+func TestProcessesShareMemory(t *testing.T) {
+	leak.Check(t)
+	tr := New(Options{})
+	defer tr.Close()
+	name := t.Name() + newToken()
+	for range 3 {
+		process(t, "share "+name+" 4 4096")
+	}
+	mem, release, err := tr.Share(soon(t), name, 4, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
+	count.Add(1)
+	for deadline := time.Now().Add(patience); count.Load() < 4; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of 4 processes have written into the memory", count.Load())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Whoever came first serves the others. When it is killed, one of them does.
+func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
+	leak.Check(t)
+	tr := New(Options{})
+	defer tr.Close()
+	for range 4 {
+		name := t.Name() + newToken()
+		first := process(t, "share "+name+" 3 100")
+		for deadline := time.Now().Add(patience); !isHosted(tr, name); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody hosts the share")
+			}
+		}
+		process(t, "share "+name+" 3 100")
+		time.AfterFunc(5*time.Millisecond, first.kill)
+		got := make(chan error, 1)
+		go func() {
+			_, release, err := tr.Share(soon(t), name, 3, 100)
+			if err == nil {
+				release()
+			}
+			got <- err
+		}()
+		first.kill()
+		process(t, "share "+name+" 3 100")
+		if err := receive(t, got); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestShareRefusesNonsense(t *testing.T) {
+	tr := New(Options{})
+	for _, tc := range [][2]int{{0, 10}, {-1, 10}, {1, -1}, {1 << 40, 1}} {
+		if _, _, err := tr.Share(t.Context(), "name", tc[0], tc[1]); !errors.Is(err, fault.Misuse) {
+			t.Errorf("%d ranks, %d bytes: got %v, want %v", tc[0], tc[1], err, fault.Misuse)
+		}
+	}
+	mem, release, err := tr.Share(t.Context(), "alone", 1, 10)
+	if err != nil || len(mem) != 10 || cap(mem) != 10 {
+		t.Fatalf("alone: got %d bytes, %v", len(mem), err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if err := release(); !errors.Is(err, fault.Misuse) {
+		t.Errorf("a second release: got %v, want %v", err, fault.Misuse)
+	}
+}
+
+func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
+	leak.Check(t)
+	tr := New(Options{})
+	defer tr.Close()
+	name := t.Name() + newToken()
+	ctx, cancel := context.WithCancel(soon(t))
+	first := make(chan error, 1)
+	go func() {
+		_, _, err := tr.Share(ctx, name, 2, 10)
+		first <- err
+	}()
+	for !isHosted(tr, name) {
+		time.Sleep(time.Millisecond)
+	}
+	if _, _, err := tr.Share(ctx, name, 2, 10); !errors.Is(err, fault.Misuse) {
+		t.Errorf("got %v, want %v", err, fault.Misuse)
+	}
+	cancel()
+	if err := receive(t, first); !errors.Is(err, fault.Canceled) {
+		t.Errorf("the first one: got %v, want %v", err, fault.Canceled)
+	}
+}
+
+// Ranks that give up at any moment, among others that try again, all end: with
+// the memory, or with their context's error.
+func TestRanksThatGiveUpBlockNobody(t *testing.T) {
+	leak.Check(t)
+	const ranks = 4
+	job := newToken()
+	var all [ranks]*Transport
+	for i := range all {
+		all[i] = New(Options{Job: job})
+		defer all[i].Close()
+	}
+	for round := range 30 {
+		got := make(chan error, ranks)
+		for i, tr := range all {
+			limit := patience
+			if i == round%ranks {
+				limit = time.Duration(round) * 50 * time.Microsecond
+			}
+			go func() {
+				var err error
+				ctx, cancel := context.WithTimeout(context.Background(), limit)
+				defer cancel()
+				_, release, err := tr.Share(ctx, "name", ranks, 100)
+				if errors.Is(err, fault.Timeout) {
+					_, release, err = tr.Share(soon(t), "name", ranks, 100)
+				}
+				if err == nil {
+					release()
+				}
+				got <- err
+			}()
+		}
+		for range ranks {
+			if err := receive(t, got); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+	}
+}
+
+// files is what lies where memory falls back to when it has to have a file.
+func files(tb testing.TB) []string {
+	names, err := filepath.Glob("/dev/shm/*")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return names
+}
