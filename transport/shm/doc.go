@@ -17,12 +17,20 @@
 // Conn. Only processes of the same user, the same host and the same network
 // namespace meet.
 //
+// Rings of a megabyte each way are used up only by long bodies; a Conn that
+// carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64
+// slots for at most 10 seconds, its first 64 bytes must come within 5, and a frame
+// whose body has more than 4 KiB ends the Conn.
+//
 // A frame is done when its last byte is in the ring: not when the peer has it. A
 // Conn has no timers and notices neither silence nor a stall; package mesh does,
 // with heartbeats and with Unsent. The Transport is a transport.Sharer, too.
 //
 // It knows neither ranks nor handshakes nor what heads mean. On other systems it
 // is there, and refuses with the reason.
+//
+// How two processes meet, and the ranks of a Share, stands in meet_linux.go and
+// share_linux.go.
 //
 // # Layout of a Conn's memory
 //

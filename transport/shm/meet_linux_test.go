@@ -276,7 +276,7 @@ func TestManyMoreGuestsThanSlots(t *testing.T) {
 }
 
 func TestPlacesAreCompared(t *testing.T) {
-	p := place{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837"}
+	p := place{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837", "memory"}
 	for _, tc := range []struct {
 		change func(*place)
 		want   string
@@ -286,6 +286,7 @@ func TestPlacesAreCompared(t *testing.T) {
 		{func(q *place) { q.host = "node-2" }, `another host name, "node-2"`},
 		{func(q *place) { q.net = "1" }, "another network namespace"},
 		{func(q *place) { q.user = "0.4026531837" }, "another user"},
+		{func(q *place) { q.kind = "file" }, `another kind of memory, "file"`},
 	} {
 		q := p
 		tc.change(&q)
@@ -309,7 +310,7 @@ func TestPlacesAreCompared(t *testing.T) {
 }
 
 func FuzzAddress(f *testing.F) {
-	f.Add("0011/node/4026531840/1000.4026531837/@tutti-0")
+	f.Add("0011/node/4026531840/1000.4026531837/memory/@tutti-0")
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := parseAddress(s)
 		if err == nil && a.String() != s {

@@ -71,7 +71,7 @@ func (k *keeper) drain(c *consumer, most int) error {
 // Frames of all lengths in rings of all sizes, with a consumer that takes a few
 // records now and then: what comes out is what went in.
 func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		p, c, _ := ends(ringLeast << rng.IntN(3))
 		k := &keeper{tb: t}

@@ -21,8 +21,7 @@ func world(_ testing.TB, n int) []transporttest.Node {
 func filed(tb testing.TB, n int) []transporttest.Node {
 	nodes := world(tb, n)
 	for i := range nodes {
-		t := nodes[i].Transport.(*Transport)
-		t.shared, t.seal = fileMemory, false
+		nodes[i].Transport.(*Transport).useFiles()
 	}
 	return nodes
 }

@@ -50,14 +50,17 @@ func New(o Options) *Transport {
 		conns: make(map[*conn]struct{}), sharing: make(map[string]bool),
 	}
 	t.life, t.end = context.WithCancel(context.Background())
+	t.here, t.cannot = whereAmI()
 	if fd, err := sealedMemory(ringsAt); err == nil {
 		unix.Close(fd)
 	} else {
-		t.shared, t.seal = fileMemory, false
+		t.useFiles()
 	}
-	t.here, t.cannot = whereAmI()
 	return t
 }
+
+// useFiles has memory be that of files, which cannot be sealed.
+func (t *Transport) useFiles() { t.shared, t.seal, t.here.kind = fileMemory, false, "file" }
 
 // whereAmI finds this process's place.
 func whereAmI() (place, error) {
@@ -79,7 +82,7 @@ func whereAmI() (place, error) {
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(boot))
 	return place{
-		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network,
+		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network, kind: "memory",
 		user: fmt.Sprintf("%d.%s", os.Geteuid(), user),
 	}, nil
 }
