@@ -243,3 +243,29 @@ func TestAPanicEndsTheJobAndIsReported(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
+	for _, wire := range transports {
+		t.Run(wire, func(t *testing.T) {
+			errs := make([]error, 3)
+			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+				if c.Rank() == 2 {
+					return nil // and so it closes
+				}
+				ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+				defer cancel()
+				errs[c.Rank()] = comm.Barrier(ctx, c)
+				return nil
+			}, comm.WithTransport(wire))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for r, err := range errs[:2] {
+				var f *fault.Error
+				if !errors.As(err, &f) || !errors.Is(err, fault.Closed) || len(f.Peers) != 1 || f.Peers[0].Rank != 2 {
+					t.Errorf("rank %d got %v, want closed, naming rank 2", r, err)
+				}
+			}
+		})
+	}
+}

@@ -114,7 +114,7 @@ func (p Piece) Claim(ctx context.Context) error {
 		return nil
 	}
 	for rank, flag := range p.r.g.shared.done {
-		if err := p.await(ctx, flag, p.n-2); err != nil {
+		if err := p.await(ctx, rank, flag, p.n-2); err != nil {
 			return err
 		}
 		if err := p.compare(rank, p.n-2); err != nil {
@@ -161,7 +161,7 @@ func (p Piece) mark() uint64 {
 // awaitAgreed awaits the piece's number in a member's flag, and compares
 // fingerprints: that member may be in another operation.
 func (p Piece) awaitAgreed(ctx context.Context, rank int, flag *uint64) error {
-	if err := p.await(ctx, flag, p.n); err != nil {
+	if err := p.await(ctx, rank, flag, p.n); err != nil {
 		return err
 	}
 	if atomic.LoadUint64(p.r.g.shared.print(rank, p.n)) != p.mark() {
@@ -194,7 +194,7 @@ const (
 )
 
 // await returns when a member's flag shows count.
-func (p Piece) await(ctx context.Context, flag *uint64, count uint64) error {
+func (p Piece) await(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	if atomic.LoadUint64(flag) >= count {
 		return nil
 	}
@@ -216,18 +216,20 @@ func (p Piece) await(ctx context.Context, flag *uint64, count uint64) error {
 		}
 		p.r.g.e.Mesh().Yield()
 	}
-	return p.sleep(ctx, flag, count)
+	return p.sleep(ctx, rank, flag, count)
 }
 
 // sleep parks until a member's flag shows count, or the wait is over.
-func (p Piece) sleep(ctx context.Context, flag *uint64, count uint64) error {
+func (p Piece) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	g := p.r.g
 	ev := &p.r.flag
-	*ev = flagEvent{coll: g.coll, flag: flag, asleep: g.shared.sleep[g.rank], count: count}
+	*ev = flagEvent{coll: g.coll, e: g.e, world: g.ranks[rank], flag: flag, asleep: g.shared.sleep[g.rank], count: count}
 	err := g.coll.Await(ctx, p.r.p, ev)
 	atomic.StoreUint64(g.shared.sleep[g.rank], 0)
 	if err == nil && atomic.LoadUint64(ev.flag) < count {
-		err = g.coll.Err()
+		if err = g.coll.Err(); err == nil {
+			err = g.e.Gone(ev.world)
+		}
 	}
 	if err != nil {
 		return p.r.fail(err)
@@ -235,10 +237,13 @@ func (p Piece) sleep(ctx context.Context, flag *uint64, count uint64) error {
 	return nil
 }
 
-// flagEvent is the event that a flag shows a count, or that the group's
-// collectives are revoked. Looking at it in vain leaves the wish to be nudged.
+// flagEvent is the event that a flag shows a count, or never will: the group's
+// collectives are revoked, or the flag's rank has gone. Looking at it in vain
+// leaves the wish to be nudged.
 type flagEvent struct {
 	coll   *rendezvous.Space
+	e      *rendezvous.Engine
+	world  int // the job's rank of the flag's owner
 	flag   *uint64
 	asleep *uint64
 	count  uint64
@@ -246,7 +251,7 @@ type flagEvent struct {
 
 // Happened implements mesh.Event.
 func (ev *flagEvent) Happened() bool {
-	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() {
+	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() || ev.e.Gone(ev.world) != nil {
 		return true
 	}
 	atomic.StoreUint64(ev.asleep, 1)

@@ -34,6 +34,13 @@ func (e *Engine) FailPeer(rank int, err error) {
 	e.release()
 }
 
+// Gone is what FailPeer said of a rank, or nil.
+func (e *Engine) Gone(rank int) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.peers[rank].gone
+}
+
 // failSource ends the receives of a space that p was to serve.
 func (s *Space) failSource(p *peer, err error) {
 	e := s.e
