@@ -38,7 +38,7 @@ func stayAway(ctx context.Context, a *actor, c *comm.Comm) error {
 
 func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
 	t.Parallel()
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks, victim = 3, 1
@@ -107,7 +107,7 @@ func sumUntilStopped(ctx context.Context, a *actor, c *comm.Comm) error {
 
 func TestAStoppedRankIsTimedOutOrGivenUpAndHearsOfIt(t *testing.T) {
 	t.Parallel()
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		for _, c := range []struct {
 			name     string
 			deadline time.Duration

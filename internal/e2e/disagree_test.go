@@ -206,7 +206,7 @@ func disagree(ctx context.Context, a *actor, c *comm.Comm) error {
 
 func TestRanksThatDisagreeGetBothCalls(t *testing.T) {
 	const ranks = 3
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			j := run(t, ranks, wire, order{Scene: "disagree"})
 			for i, q := range quarrels() {

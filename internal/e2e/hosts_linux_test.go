@@ -70,7 +70,7 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 	const ranks, victim, within = 3, 2, 5 * time.Second
 	l := hosts(t, ranks)
 	jobs := make(map[string]*job)
-	for i, wire := range wires {
+	for i, wire := range streams() {
 		jobs[wire] = l.spread(ranks, wire, fmt.Sprintf("10.77.0.10:%d", 7000+i), order{Scene: "sum", Bytes: 100_000})
 	}
 	for _, j := range jobs {

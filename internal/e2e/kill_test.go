@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,8 +17,16 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// wires are those that join processes today.
-var wires = []string{"tcp", "grpc"}
+// wires are those that join processes on one host.
+func wires() []string {
+	if runtime.GOOS == "linux" {
+		return append(streams(), "shm")
+	}
+	return streams()
+}
+
+// streams are those of them that strangers can reach, and other hosts.
+func streams() []string { return []string{"tcp", "grpc"} }
 
 // heard is how long a rank works before anybody is to know what it does: its
 // heartbeats tell.
@@ -40,7 +49,7 @@ func sumForever(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		for _, size := range []struct {
 			name  string
 			bytes int
@@ -120,7 +129,7 @@ func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
 	for i := range 400 {
 		ranks := 2 + rng.IntN(3)
 		bytes := 4 << rng.IntN(23)
-		wire, victim := wires[rng.IntN(len(wires))], rng.IntN(ranks)
+		wire, victim := wires()[rng.IntN(len(wires()))], rng.IntN(ranks)
 		pause := time.Duration(rng.IntN(50_000)) * time.Microsecond
 		t.Run(fmt.Sprintf("%d/%s/%dranks/%dB/rank%d/%v", i, wire, ranks, bytes, victim, pause), func(t *testing.T) {
 			killOne(t, ranks, wire, order{Bytes: bytes, Victim: victim, Early: true}, pause)

@@ -37,7 +37,7 @@ func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 			return comm.Broadcast(ctx, c, buf, 0)
 		},
 	}
-	for _, wire := range append([]string{"memory"}, wires...) {
+	for _, wire := range append([]string{"memory"}, wires()...) {
 		for name, last := range lasts {
 			for drive, d := range drives() {
 				for _, bytes := range []int{1, 60_000, 250_000, 1 << 20} {

@@ -37,7 +37,7 @@ func panicOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 1
 			j := run(t, ranks, wire, order{Scene: "panic", Victim: victim, Bytes: 4000})
@@ -74,7 +74,7 @@ func quitOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 0
 			j := run(t, ranks, wire, order{Scene: "quit", Victim: victim, Bytes: 4000})
@@ -129,7 +129,7 @@ func closeOneFirst(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 func TestCallsThatNeedARankThatHasClosedSayThatItHas(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 2
 			j := run(t, ranks, wire, order{Scene: "close", Victim: victim})

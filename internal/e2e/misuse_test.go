@@ -225,7 +225,7 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 }
 
 func TestWrongCallsSaySoAndHarmNothingElse(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			run(t, 3, wire, order{Scene: "misuse", SendBuffer: 1 << 20}).ends(0)
 		})
@@ -247,7 +247,7 @@ func sendInACycle(ctx context.Context, a *actor, c *comm.Comm) error {
 
 func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
 	t.Parallel()
-	for _, wire := range wires {
+	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks = 3

@@ -53,10 +53,11 @@ func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
 
 // One byte more, and both wait for their receives, as in MPI's standard mode.
 func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing.T) {
-	leak.Check(t)
+	t.Parallel()
 	for name, drive := range drives() {
 		for _, bytes := range []int{testSpill - envelope + 1, testSpill + 1} {
 			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
+				t.Parallel()
 				texts := make([]string, 2)
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 					if err := comm.Barrier(ctx, c); err != nil { // rank 0's time begins when both are here

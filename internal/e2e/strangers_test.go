@@ -93,7 +93,7 @@ func passToken(ctx context.Context, c *comm.Comm, token []int32) error {
 const refused = `msg="a connection refused"`
 
 func TestStrangersAreRefusedWithOneLineAndTheJobGoesOn(t *testing.T) {
-	for _, wire := range wires {
+	for _, wire := range streams() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks = 4
 			j := spawn(t, ranks, wire, order{Scene: "host"})
@@ -269,7 +269,7 @@ func (j *job) intruder(wire string, env ...string) {
 
 func TestHalfOpenConnectionsTakeSlotsForATimeAndHarmNobody(t *testing.T) {
 	t.Parallel()
-	for _, wire := range wires {
+	for _, wire := range streams() {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks, slots, visitors = 4, 64, 100
