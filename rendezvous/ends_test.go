@@ -89,7 +89,7 @@ func (tm *team) connect(t *testing.T, from, to int) {
 func (e *Engine) arriving(from int, h head) (rest func()) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)]}
-	if h.kind == kindEager || h.kind == kindData {
+	if h.kind == kindEager || h.kind == kindData || h.kind == kindName {
 		f.Size = int(h.size)
 	}
 	e.peers[from].Place(f)

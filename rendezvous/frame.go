@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -204,6 +205,9 @@ func (h *head) check(body int) error {
 			return fmt.Errorf("a name of %d bytes; 1 to %d are allowed", body, maxName)
 		}
 		return nil
+	}
+	if h.kind == kindOffer && h.id == 0 {
+		return errors.New("an offer without an id")
 	}
 	if h.size > maxBytes || h.offset > maxBytes {
 		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)

@@ -405,6 +405,10 @@ func (p *peer) offerArrived(h *head) {
 		p.say(head{kind: kindDrop, id: h.id})
 		return
 	}
+	if p.offered[h.id] != nil {
+		p.distrust("sent a second offer %d", h.id)
+		return
+	}
 	m := e.takeMessage(s, k)
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.offer, m.complete = h.id, true

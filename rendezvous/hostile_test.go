@@ -1,0 +1,159 @@
+package rendezvous
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// deaf is what lies above the data Conns of a rank that takes everything and says
+// nothing.
+type deaf struct{}
+
+func (deaf) Sink(*mesh.Link) transport.Sink    { return deaf{} }
+func (deaf) LinkDown(int, error)               {}
+func (deaf) Place(transport.Header) []byte     { return nil }
+func (deaf) Arrived(h transport.Header, n int) {}
+
+// besideDeaf is rank 0 of two, with a Conn to a rank 1 that is deaf: so that a
+// test can say on rank 1's behalf whatever it wants.
+func besideDeaf(t *testing.T) *Engine {
+	t.Helper()
+	hub := memory.New()
+	e := New(Config{Rank: 0, Size: 2})
+	meshes := make(chan *mesh.Mesh, 2)
+	for r, data := range []mesh.Data{e, deaf{}} {
+		cfg := mesh.Config{
+			Rank: r, Size: 2, Job: "test", Transport: hub.Transport(), Peers: []string{hub.Addr(0), hub.Addr(1)},
+			InProcess: true, Data: data, Log: slog.New(slog.DiscardHandler),
+		}
+		go func() {
+			m, err := mesh.Start(t.Context(), cfg)
+			if err != nil {
+				t.Error(err)
+			}
+			meshes <- m
+		}()
+	}
+	tm := &team{engines: []*Engine{e, New(Config{Size: 1})}, meshes: []*mesh.Mesh{<-meshes, <-meshes}}
+	if t.Failed() {
+		t.FailNow()
+	}
+	t.Cleanup(tm.close)
+	for _, m := range tm.meshes {
+		if m.Rank() == 0 {
+			e.Bind(m)
+		}
+	}
+	e.m.Link(1).Open()
+	for e.m.Link(1).Conn() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	return e
+}
+
+// A babble is a rank that calls at random, beside a peer that says well-formed
+// frames at random.
+type babble struct {
+	*rand.Rand
+	e      *Engine
+	spaces []*Space
+	ops    []*Op
+}
+
+// call does something that a program may do.
+func (b *babble) call() {
+	s := b.spaces[b.IntN(len(b.spaces))]
+	print, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
+	step, name := uint64(b.IntN(3)), []string{"a", "b"}[b.IntN(2)]
+	switch b.IntN(10) {
+	case 0, 1, 2:
+		from, tag := []int{0, 1, Any}[b.IntN(3)], int32(b.IntN(4))-1
+		b.ops = append(b.ops, s.Post(from, tag, print, buf))
+	case 3, 4:
+		b.ops = append(b.ops, s.Start(b.IntN(2), int32(b.IntN(3)), print, buf, Drive(b.IntN(3))))
+	case 5, 6:
+		if len(b.ops) > 0 {
+			b.ops[b.IntN(len(b.ops))].Cancel(errEnded)
+		}
+		b.reap()
+	case 7:
+		s.SendNamed(step, b.IntN(2), name, Tensor{Data: buf}, nil)
+		s.OnNamed(step, b.IntN(2), name, nil, func(Tensor, error) {})
+	case 8:
+		b.e.endStep(stepID{s.id, step}, 0, "")
+	case 9:
+		if b.IntN(20) == 0 {
+			s.Revoke(errRevoked)
+		}
+	}
+}
+
+// reap frees the ops that are done.
+func (b *babble) reap() {
+	waiting := b.ops[:0]
+	for _, op := range b.ops {
+		if op.Happened() {
+			op.Free()
+		} else {
+			waiting = append(waiting, op)
+		}
+	}
+	b.ops = waiting
+}
+
+// say has a frame of the peer's arrive.
+func (b *babble) say() {
+	h := head{
+		kind: frameKind(1 + b.IntN(int(kindEnd)-1)), id: uint32(b.IntN(12)), credit: uint32(b.IntN(1000)),
+		context: uint64(5 + b.IntN(4)), tag: int32(b.IntN(3)), size: uint64(b.IntN(3) * 20000), print: uint64(b.IntN(2)),
+		receive: uint32(b.IntN(8)), offset: uint64(b.IntN(3) * 10000),
+	}
+	if h.kind == kindName {
+		h.size = 3 // not in its head
+	}
+	if message := h.kind == kindEager || h.kind == kindOffer; message && b.IntN(4) == 0 {
+		h.flags |= flagNamed
+		h.ndim, h.name, h.step = uint8(b.IntN(maxDims+1)), uint32(b.IntN(3)), uint64(b.IntN(3))
+	}
+	if h.kind == kindOffer && b.IntN(3) == 0 {
+		h.flags |= flagExtra
+	}
+	rest := b.e.arriving(1, h)
+	if b.IntN(3) == 0 {
+		b.call()
+	}
+	rest()
+}
+
+func TestWhateverAPeerSaysEveryOpEnds(t *testing.T) {
+	for seed := range uint64(100) {
+		e := besideDeaf(t)
+		b := &babble{Rand: rand.New(rand.NewPCG(seed, 1)), e: e}
+		for id := range uint64(3) {
+			b.spaces = append(b.spaces, e.Open(5+id, []int{0, 1}))
+		}
+		for range 400 {
+			if b.IntN(2) == 0 {
+				b.call()
+			} else {
+				b.say()
+			}
+		}
+		e.FailPeer(1, fault.New(fault.PeerLost, "test", 1, ""))
+		e.End(errEnded)
+		late := time.Now().Add(10 * time.Second)
+		for b.reap(); len(b.ops) > 0; b.reap() {
+			if time.Now().After(late) {
+				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.ops), b.ops[0].phase)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
