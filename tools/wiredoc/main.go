@@ -22,6 +22,7 @@ import (
 // layers are the packages that put bytes on a wire, from the bottom up.
 var layers = []struct{ dir, title string }{
 	{"transport/tcp", "Frames over TCP"},
+	{"transport/shm", "Frames through shared memory"},
 	{"transport/grpc", "Frames over gRPC"},
 	{"mesh", "Handshake, address exchange, control links"},
 	{"rendezvous", "Messages"},
