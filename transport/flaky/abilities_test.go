@@ -41,7 +41,7 @@ func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{script: New(Options{})}
+	n := &node{script: New(Options{}), grave: new(grave)}
 	base := n.newConn(full, Unknown)
 	for i := range 16 {
 		is := able{i&1 > 0, i&2 > 0, i&4 > 0}

@@ -211,18 +211,13 @@ func (c *conn) expect(number, i int) {
 // cut ends this Conn with err, as if the wire had failed; the other end sees
 // what the wrapped transport shows of it.
 func (c *conn) cut(err error) {
-	c.mute(err)
-	c.inner.Close()
-	c.hurry()
-}
-
-// mute has this Conn send and receive nothing any more.
-func (c *conn) mute(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.err == nil && !c.closed {
 		c.err = err
 	}
+	c.mu.Unlock()
+	c.inner.Close()
+	c.hurry()
 }
 
 // hurry ends a delay, because the line has nothing to wait for any more.

@@ -24,6 +24,7 @@ package flaky
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -69,7 +70,7 @@ type Script struct {
 	matched []int // for each rule, the counted steps that it matches
 	fired   []bool
 	steps   int
-	dead    map[int]bool
+	graves  map[int]*grave   // by the node's number
 	servers map[string]*node // by the address they serve
 	conns   map[*conn]struct{}
 }
@@ -81,7 +82,7 @@ func New(o Options) *Script {
 		rules:   o.Rules,
 		matched: make([]int, len(o.Rules)),
 		fired:   make([]bool, len(o.Rules)),
-		dead:    make(map[int]bool),
+		graves:  make(map[int]*grave),
 		servers: make(map[string]*node),
 		conns:   make(map[*conn]struct{}),
 	}
@@ -147,7 +148,7 @@ func (s *Script) strike(i, from int, c *conn) {
 		return
 	}
 	s.mu.Lock()
-	s.dead[from] = true
+	s.graveOf(from).Store(&err) // all at once: the dead do not speak of what they see of it
 	var all []*conn
 	for c := range s.conns {
 		if c.node.number == from {
@@ -156,26 +157,33 @@ func (s *Script) strike(i, from int, c *conn) {
 	}
 	s.mu.Unlock()
 	for _, c := range all {
-		c.mute(err) // all at once: the dead do not answer those who notice first
-	}
-	for _, c := range all {
 		c.cut(err)
 	}
 }
 
-// died reports whether a node has died by a rule.
-func (s *Script) died(node int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead[node]
+// A grave holds what a node has died of, and nil while it lives. All wrapped
+// Transports of that number share it.
+type grave struct{ atomic.Pointer[error] }
+
+// graveOf is the grave of a node; s.mu is held.
+func (s *Script) graveOf(number int) *grave {
+	g := s.graves[number]
+	if g == nil {
+		g = new(grave)
+		s.graves[number] = g
+	}
+	return g
 }
+
+// died reports whether a node has died by a rule.
+func (n *node) died() bool { return n.grave.Load() != nil }
 
 // enter takes a Conn among those that die with their node; false when the node
 // is dead already.
 func (s *Script) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.dead[c.node.number] {
+	if c.node.died() {
 		return false
 	}
 	s.conns[c] = struct{}{}

@@ -20,6 +20,7 @@ type node struct {
 	inner  transport.Transport
 	script *Script
 	number int
+	grave  *grave
 
 	turn   chan struct{}  // one slot: whose Dial is on its way to this node
 	timers sync.WaitGroup // delays under way
@@ -36,7 +37,9 @@ type call struct {
 
 // Wrap makes t a node of that number. It has the abilities of t.
 func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
-	n := &node{inner: t, script: s, number: number, turn: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := &node{inner: t, script: s, number: number, grave: s.graveOf(number), turn: make(chan struct{}, 1)}
 	return n.withAbilities()
 }
 
@@ -63,7 +66,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	n.script.mu.Lock()
 	server := n.script.servers[addr]
 	n.script.mu.Unlock()
-	if n.script.died(n.number) || server != nil && n.script.died(server.number) {
+	if n.died() || server != nil && server.died() {
 		return nil, failure(fault.Refused, "dial "+addr, errDied)
 	}
 	if server == nil {

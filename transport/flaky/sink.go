@@ -36,10 +36,14 @@ func (c *conn) Progress(in transport.Sink) (transport.State, error) {
 func (c *conn) failed(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
+	if c.err != nil {
+		return c.err
 	}
-	return c.err
+	if died := c.node.grave.Load(); died != nil && !c.closed {
+		err = *died
+	}
+	c.err = err
+	return err
 }
 
 // begin notes that a frame has begun, and whether a rule waits for it.

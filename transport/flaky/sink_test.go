@@ -11,7 +11,7 @@ import (
 func TestFramesBehindADeathAreNotPlaced(t *testing.T) {
 	w := newWorld(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
 	_, far := w.link(1, 0)
-	c := (&node{script: w.script}).newConn(far.Conn, 1)
+	c := (&node{script: w.script, grave: new(grave)}).newConn(far.Conn, 1)
 	c.expect(1, 0)
 	s := &sink{c: c, in: far}
 	for i := range 3 {

@@ -42,7 +42,7 @@ type conn struct {
 	seg   *segment
 	fd    int // the socket
 	peer  unix.Ucred
-	id    int32 // in the Transport's watcher
+	id    int32 // in the Transport's watcher; 0: not in it
 	gate  poll.Gate
 	first poll.FirstError
 	guest atomic.Bool // accepted and not admitted
@@ -70,23 +70,21 @@ func (t *Transport) newConn(w wire) (*conn, error) {
 		c.guest.Store(true)
 		c.limit = time.AfterFunc(guestLife, c.expire)
 	}
-	var err error
-	if c.id, err = t.watcher.Add(c); err == nil {
-		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.id, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
-		if err != nil {
-			t.watcher.Remove(c.id)
-		}
-	}
-	if err != nil {
-		if c.limit != nil {
-			c.limit.Stop()
-		}
-		w.discard()
-		return nil, failure(fault.Exhausted, "open a connection", err)
-	}
+	c.gate.Enter() // a Close from now on lets go when all is set up
+	defer c.leave()
 	if !t.enlist(c) {
 		c.Close()
 		return nil, failure(fault.Closed, "open a connection", nil)
+	}
+	var err error
+	if c.id, err = t.watcher.Add(c); err == nil {
+		// Level-triggered, and always: a peer's end is to be noticed also while
+		// nobody is armed. Bytes come only when this end has asked for a ring.
+		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.id, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
+	}
+	if err != nil {
+		c.Close()
+		return nil, failure(fault.Exhausted, "open a connection", err)
 	}
 	return c, nil
 }
@@ -263,8 +261,7 @@ func (c *conn) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 // fail ends the Conn but for what has arrived already, and returns the first
 // error.
 func (c *conn) fail(err error) error {
-	err = c.first.Set(err)
-	failed := c.out.close(err)
+	failed, err := c.out.close(&c.first, err)
 	failed.fail(err)
 	c.wake()
 	return err
@@ -274,8 +271,7 @@ func (c *conn) fail(err error) error {
 // the arriving frame's body until it returns. What is in the ring still reaches
 // the peer.
 func (c *conn) Close() error {
-	err := c.first.Set(errClosed())
-	failed := c.out.close(err) // before the gate: who holds out's lock need not enter
+	failed, err := c.out.close(&c.first, errClosed()) // before the gate: who holds out's lock need not enter
 	if first, last := c.gate.Shut(); first && last {
 		c.letGo()
 	}
@@ -294,8 +290,10 @@ func (c *conn) leave() {
 // letGo gives back all that the Conn holds; nobody is inside any more.
 func (c *conn) letGo() {
 	c.theirsToKnow()
-	c.t.watcher.Control(syscall.EPOLL_CTL_DEL, c.fd, 0, 0, 0)
-	c.t.watcher.Remove(c.id)
+	if c.id != 0 {
+		c.t.watcher.Control(syscall.EPOLL_CTL_DEL, c.fd, 0, 0, 0)
+		c.t.watcher.Remove(c.id)
+	}
 	syscall.Close(c.fd)
 	c.seg.close()
 	if c.guest.CompareAndSwap(true, false) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -186,18 +187,20 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed fifo, err error) {
 	return nil, failed, err
 }
 
-// close makes err the answer to every frame, unless there is one already, and
+// close makes err the Conn's first error, unless there is one already, and that
+// the answer to every frame: whoever has seen it finds Send failing, too. It
 // returns the frames that wait; those that the writer has left it fails itself.
-func (o *outbox) close(err error) (failed fifo) {
+func (o *outbox) close(first *poll.FirstError, err error) (failed fifo, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	err = first.Set(err)
 	if o.err == nil {
 		o.err = err
 	}
 	if o.writing {
-		return fifo{}
+		return fifo{}, err
 	}
-	return o.drain()
+	return o.drain(), err
 }
 
 func (o *outbox) drain() (all fifo) {

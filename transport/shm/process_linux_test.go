@@ -6,7 +6,6 @@ import (
 	mrand "math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,14 +48,10 @@ func TestPeerKilledAtAnyMomentIsNoticedWithinASecond(t *testing.T) {
 		if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "process has ended") {
 			t.Errorf("round %d: got %v, want %v", round, err, fault.LinkLost)
 		}
-		var done atomic.Int32
-		c.Send(&transport.Frame{Done: func(e error) {
-			if e != nil {
-				done.Add(1)
-			}
-		}})
-		if done.Load() != 1 {
-			t.Errorf("round %d: a frame sent to the dead is not done with an error", round)
+		done := make(chan error, 1)
+		c.Send(&transport.Frame{Done: func(e error) { done <- e }})
+		if err := receive(t, done); err == nil {
+			t.Errorf("round %d: a frame sent to the dead is done without an error", round)
 		}
 	}
 	if left := files(t); !slices.Equal(left, before) {

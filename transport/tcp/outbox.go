@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -198,11 +199,13 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 	return false, o.err
 }
 
-// close makes err the answer to every frame, unless there is one already. The
+// close makes err the Conn's first error, unless there is one already, and that
+// the answer to every frame: whoever has seen it finds Send failing, too. The
 // frames that wait are moved to failed, by the writer if there is one.
-func (o *outbox) close(err error, failed *transport.Queue) error {
+func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queue) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	err = first.Set(err)
 	if o.err == nil {
 		o.err = err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -132,7 +133,7 @@ func TestClosedOutboxFailsWhatWaitsOnce(t *testing.T) {
 	write := o.push(frame("in the writer's hands"), nil)
 	o.push(frame("behind it"), nil)
 	var q transport.Queue
-	o.close(errClosed(), &q)
+	o.close(new(poll.FirstError), errClosed(), &q)
 	if !write || !q.Empty() {
 		t.Fatal("close took frames from the writer")
 	}

@@ -87,12 +87,15 @@ func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
 	c.w = copy(c.buf, e.first)
 	c.entrant.first = nil
 	c.buffered.Store(c.w > 0)
+	c.gate.Enter() // a Close from now on lets go when all is set up
 	if !t.enlist(c) {
 		syscall.Close(fd)
 		e.discard()
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
-	if err := c.alarm.join(t, c); err != nil {
+	err = c.alarm.join(t, c)
+	c.leave()
+	if err != nil {
 		c.Close()
 		return nil, failure(fault.Exhausted, "open a connection", err)
 	}
@@ -285,9 +288,8 @@ func (c *raw) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 // fail ends the Conn but for what has arrived already, and returns the first
 // error.
 func (c *raw) fail(err error) error {
-	err = c.first.Set(err)
 	var failed transport.Queue
-	c.out.close(err, &failed)
+	err = c.out.close(&c.first, err, &failed)
 	finish(&failed, err)
 	c.wake()
 	return err

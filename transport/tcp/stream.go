@@ -339,9 +339,8 @@ func (c *stream) wake() {
 
 // fail is as for raw.
 func (c *stream) fail(err error) error {
-	err = c.first.Set(err)
 	var failed transport.Queue
-	c.out.close(err, &failed)
+	err = c.out.close(&c.first, err, &failed)
 	finish(&failed, err)
 	c.wake()
 	return err
