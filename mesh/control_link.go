@@ -3,7 +3,6 @@ package mesh
 import (
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,6 @@ type controlLink struct {
 	conn   transport.Conn
 	ready  atomic.Bool  // Progress may find something
 	queued atomic.Int64 // bytes that the Conn holds
-	frames sync.Pool    // of *controlFrame
 	onFire func()       // l.fire, bound once
 
 	choked time.Time // since when queued is at its bound; zero: it is not
@@ -45,11 +43,6 @@ func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
 	l := &controlLink{c: c, rank: rank, conn: conn}
 	l.onFire = l.fire
 	l.ready.Store(true)
-	l.frames.New = func() any {
-		f := &controlFrame{link: l}
-		f.Done = f.done
-		return f
-	}
 	return l
 }
 
@@ -69,7 +62,8 @@ func (l *controlLink) send(m membership.Message) {
 	if m.Kind == membership.Heartbeat {
 		m.Body = []byte(clip(l.c.m.cfg.Events.LastCall(), MaxCall))
 	}
-	f := l.frames.Get().(*controlFrame)
+	f := &controlFrame{link: l}
+	f.Done = f.done
 	f.Head = appendControl(f.head[:0], m)
 	f.Body = m.Body
 	f.size = int64(len(f.Head) + len(f.Body))
@@ -79,8 +73,6 @@ func (l *controlLink) send(m membership.Message) {
 
 func (f *controlFrame) done(error) {
 	f.link.queued.Add(-f.size)
-	f.Body = nil
-	f.link.frames.Put(f)
 }
 
 // read takes what has arrived, and leaves a wake-up with the Conn.

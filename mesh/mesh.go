@@ -96,7 +96,7 @@ type Mesh struct {
 	control   *control
 	gathering *gathering // rank 0's, when addresses are exchanged; else nil
 	front     *front     // nil without a listener
-	waiters   sync.Pool  // of *Waiter
+	waiters   waiters
 
 	ctx    context.Context // ends when the Mesh shuts down
 	cancel context.CancelFunc

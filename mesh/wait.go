@@ -12,15 +12,24 @@ import (
 // A Waiter is how one goroutine sleeps until something it waits for has
 // happened. Wake may be called by anyone; the rest belongs to that goroutine.
 type Waiter struct {
-	home  *sync.Pool
+	home  *waiters
 	wake  chan struct{}
 	timer *time.Timer
 }
 
-// NewWaiter takes a Waiter from this Mesh's pool; Free gives it back. Meshes do
-// not share one: in a test a Waiter's timer runs by the clock of its bubble.
+// waiters are a Mesh's Waiters that nobody uses. Meshes do not share them: in a
+// test a Waiter's timer runs by the clock of its bubble. Nor are they a sync.Pool,
+// which would keep a Mesh that has ended alive over two collections.
+type waiters struct {
+	mu   sync.Mutex
+	free []*Waiter // at most keepWaiters
+}
+
+const keepWaiters = 64
+
+// NewWaiter takes one of this Mesh's Waiters, or makes one; Free gives it back.
 func (m *Mesh) NewWaiter() *Waiter {
-	if w, ok := m.waiters.Get().(*Waiter); ok {
+	if w := m.waiters.take(); w != nil {
 		return w
 	}
 	t := time.NewTimer(time.Hour)
@@ -28,13 +37,34 @@ func (m *Mesh) NewWaiter() *Waiter {
 	return &Waiter{home: &m.waiters, wake: make(chan struct{}, 1), timer: t}
 }
 
-// Free returns w to its pool. A Wake that comes afterwards ends a sleep in vain.
+func (ws *waiters) take() *Waiter {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	last := len(ws.free) - 1
+	if last < 0 {
+		return nil
+	}
+	w := ws.free[last]
+	ws.free[last] = nil
+	ws.free = ws.free[:last]
+	return w
+}
+
+func (ws *waiters) put(w *Waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if len(ws.free) < keepWaiters {
+		ws.free = append(ws.free, w)
+	}
+}
+
+// Free gives w back. A Wake that comes afterwards ends a sleep in vain.
 func (w *Waiter) Free() {
 	select {
 	case <-w.wake:
 	default:
 	}
-	w.home.Put(w)
+	w.home.put(w)
 }
 
 // Wake ends the sleep that is under way, or the next one.
