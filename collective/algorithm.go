@@ -64,10 +64,17 @@ func (a Algorithm) Takes(order reduce.Order) bool {
 	return order != reduce.RankOrder || a.variant().order != reduce.Commutative
 }
 
-// Cost is what it takes on n ranks: the steps, and the bytes moved and folded
-// one after the other, as fractions of the whole vector.
-func (a Algorithm) Cost(n, m int) (alpha, beta, gamma float64) {
-	return a.variant().cost(float64(n), float64(m))
+// Cost is what it takes on n ranks for a vector of m bytes, when messages travel
+// in segments of so many bytes: how many messages are started, and how many bytes
+// are moved and folded, one after the other. Multiplied by α, β and γ they add up
+// to a time. Where the algorithm needs shared memory, α is the time to hand a piece
+// over there, and β that to copy a byte. The zero Algorithm costs nothing.
+func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
+	v := a.variant()
+	if v.cost == nil {
+		return 0, 0, 0
+	}
+	return v.cost(float64(n), float64(m), float64(segment))
 }
 
 // The kinds of algorithm, by what they are given. dst and src never share

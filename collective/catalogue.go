@@ -18,45 +18,47 @@ type variant struct {
 	run   any // a function of the kind that the verb needs
 }
 
-// A cost counts, for n ranks and m bytes, the steps, and the bytes moved and
-// folded one after the other.
-type cost func(n, m float64) (alpha, beta, gamma float64)
+// A cost counts, for n ranks, m bytes and segments of s bytes, the messages
+// started, and the bytes moved and folded, one after the other. Algorithms that
+// work in shared memory count hand-overs of a piece for messages, and copies for
+// bytes moved. m may be any number; n is 1 at least.
+type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
 // catalogue lists every algorithm; of each verb the most modest comes first,
 // which any table can fall back on. An entry's place is not part of any format.
 var catalogue = [...]variant{
 	{VerbAllReduce, "linear", reduce.RankOrder,
-		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
+		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
 		foldToAll(linearAllReduce)},
 	{VerbAllReduce, "reduce_broadcast", reduce.RankOrder,
-		"2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ", func(n, m float64) (_, _, _ float64) { return 2 * up(n), 2 * up(n) * m, up(n) * m },
+		"2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * up(n), 2 * up(n) * m, up(n) * m },
 		foldToAll(reduceBroadcastAllReduce)},
 	{VerbAllReduce, "recursive_doubling", reduce.RankOrder,
 		"⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two", recursiveDoublingCost,
 		foldToAll(recursiveDoublingAllReduce)},
 	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldToAll(ringAllReduce)},
 	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
-	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToAll(sharedAllReduce)},
+	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedAllReduceCost, foldToAll(sharedAllReduce)},
 
 	{VerbReduce, "linear", reduce.RankOrder,
-		"(n-1)(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
+		"(n-1)(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
 		foldToRoot(linearReduce)},
 	{VerbReduce, "binomial", reduce.Commutative,
-		"⌈log₂n⌉(α + mβ + mγ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
+		"⌈log₂n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
 		foldToRoot(binomialReduce)},
 	{VerbReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToRoot(pairwiseReduce)},
 	{VerbReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToRoot(sharedReduce)},
 
 	{VerbBroadcast, "binomial", 0,
-		"⌈log₂n⌉(α + mβ)", func(n, m float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
+		"⌈log₂n⌉(α + mβ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
 		spread(binomialBroadcast)},
-	{VerbBroadcast, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, spread(sharedBroadcast)},
+	{VerbBroadcast, shared, 0, "α + mβ, in cache", sharedSpreadCost, spread(sharedBroadcast)},
 
 	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
 	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, shareAll(bruckAllGather)},
-	{VerbAllGather, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, shareAll(sharedAllGather)},
+	{VerbAllGather, shared, 0, "α + mβ, in cache", sharedShareCost, shareAll(sharedAllGather)},
 	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
-	{VerbAllGatherV, shared, 0, "α + mβ, in cache", func(_, m float64) (_, _, _ float64) { return 1, m, 0 }, shareAll(sharedAllGather)},
+	{VerbAllGatherV, shared, 0, "α + mβ, in cache", sharedShareCost, shareAll(sharedAllGather)},
 
 	{VerbGather, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
 	{VerbGather, "binomial", 0, treeMove, treeMoveCost, collect(binomialGather)},
@@ -76,13 +78,13 @@ var catalogue = [...]variant{
 	{VerbReduceScatterV, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
 
 	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
-	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", func(n, m float64) (_, _, _ float64) { return 1, 2 * m * (n - 1) / n, 0 }, swap(sharedAllToAll)},
+	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", sharedSwapCost, swap(sharedAllToAll)},
 	{VerbAllToAllV, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
 
 	{VerbBarrier, "dissemination", 0,
-		"⌈log₂n⌉α", func(n, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
+		"⌈log₂n⌉α", func(n, _, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
 		meet(disseminationBarrier)},
-	{VerbBarrier, shared, 0, "α", func(_, _ float64) (_, _, _ float64) { return 1, 0, 0 }, meet(sharedBarrier)},
+	{VerbBarrier, shared, 0, "α", func(_, _, _ float64) (_, _, _ float64) { return 1, 0, 0 }, meet(sharedBarrier)},
 }
 
 // up is the steps of a binomial tree.
@@ -97,31 +99,23 @@ const (
 	foldAndDeal   = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
 )
 
-func sharedFoldCost(n, m float64) (alpha, beta, gamma float64) {
-	return 2, m * (2 - 1/n), m * (n - 1) / n
-}
+func linearMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 
-func sharedDealCost(n, m float64) (alpha, beta, gamma float64) {
-	return 1, m * (n - 1) / n, m * (n - 1) / n
-}
+func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return up(n), m * (n - 1) / n, 0 }
 
-func linearMoveCost(n, m float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
-
-func treeMoveCost(n, m float64) (alpha, beta, gamma float64) { return up(n), m * (n - 1) / n, 0 }
-
-func linearFoldCost(n, m float64) (alpha, beta, gamma float64) {
+func linearFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n - 1, m * (n - 1) / n, m * (n - 1) / n
 }
 
-func foldAndSpreadCost(n, m float64) (alpha, beta, gamma float64) {
+func foldAndSpreadCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-func foldAndDealCost(n, m float64) (alpha, beta, gamma float64) {
+func foldAndDealCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
 }
 
-func recursiveDoublingCost(n, m float64) (alpha, beta, gamma float64) {
+func recursiveDoublingCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	down := math.Floor(math.Log2(n))
 	if down == up(n) {
 		return down, down * m, down * m

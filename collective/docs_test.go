@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 )
 
@@ -74,10 +75,13 @@ func operators(a Algorithm) string {
 	return "–"
 }
 
-// worked is the cost on n ranks, in figures.
+// worked is the cost on n ranks, in figures; in shared memory, that of one piece.
 func worked(a Algorithm, n int) string {
-	const m = 1000_000
-	alpha, beta, gamma := a.Cost(n, m)
+	m := 1e6
+	if a.NeedsShared() {
+		m = p2p.SlotSize
+	}
+	alpha, beta, gamma := a.Cost(n, int(m), p2p.DefaultSegment)
 	terms := []string{figure(alpha, "α")}
 	if beta != 0 {
 		terms = append(terms, figure(beta/m, "mβ"))

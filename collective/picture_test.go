@@ -411,39 +411,6 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 	}
 }
 
-func TestCostsAreThoseOfARun(t *testing.T) {
-	const width = 3
-	for n := 1; n <= 9; n++ {
-		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			tm, seen := newWatchedTeam(t, n)
-			everyAlgorithm(func(a Algorithm) {
-				if a.NeedsShared() {
-					return // no frames move
-				}
-				all := record(t, tm, seen, a, 0, width)
-				steps := schedule(t, all)
-				alpha, beta, _ := a.Cost(n, 8*n*width)
-				if int(alpha+.5) != steps || int(beta+.5) != longest(all, steps) {
-					t.Errorf("%v: %d steps and %d bytes, want %v and %v", a, steps, longest(all, steps), alpha, beta)
-				}
-			})
-		})
-	}
-}
-
-// longest is the bytes of each step's longest message, all steps together.
-func longest(all []*message, steps int) int {
-	most := make([]int, steps)
-	for _, m := range all {
-		most[m.step] = max(most[m.step], m.bytes)
-	}
-	bytes := 0
-	for _, b := range most {
-		bytes += b
-	}
-	return bytes
-}
-
 func TestHeadersStateTheCostThatTheTableHas(t *testing.T) {
 	for _, verb := range Verbs() {
 		for _, a := range Algorithms(verb) {

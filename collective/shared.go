@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"math"
 
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
@@ -80,4 +81,34 @@ func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
 		}
 	}
 	return nil
+}
+
+// Their costs count, for α, how often a rank waits for the others: once or twice
+// for each piece. A piece is taken to be full, whatever an element's size is.
+
+// handOvers is how many pieces the slots make of m bytes in each.
+func handOvers(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
+
+func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
+	if m <= directBytes {
+		return handOvers(m), m, m * (n - 1)
+	}
+	return sharedFoldCost(n, m, s)
+}
+
+func sharedFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return 2 * handOvers(m), m * (2 - 1/n), m * (n - 1) / n
+}
+
+func sharedSpreadCost(_, m, _ float64) (alpha, beta, gamma float64) { return handOvers(m), m, 0 }
+
+// sharedShareCost is that of slots with a chunk in each.
+func sharedShareCost(n, m, _ float64) (alpha, beta, gamma float64) { return handOvers(m / n), m, 0 }
+
+func sharedSwapCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return handOvers(m), 2 * m * (n - 1) / n, 0
+}
+
+func sharedDealCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return handOvers(m), m * (n - 1) / n, m * (n - 1) / n
 }

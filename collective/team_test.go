@@ -26,8 +26,9 @@ const teamID = 0x5eed_7ea3_0c11_ec71
 
 // A team is n ranks that are goroutines of this test, joined in memory.
 type team struct {
-	ranks []*member
-	seq   uint32
+	ranks  []*member
+	seq    uint32
+	shared []byte // the memory that all ranks have
 }
 
 // A member is one rank of a team, and what it hears of the others.
@@ -71,7 +72,7 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 	for i := range transports {
 		transports[i] = wrap(i, hub.Transport())
 	}
-	shared := tensor.Bytes(make([]uint64, p2p.SharedSize(n)/8))
+	tm.shared = tensor.Bytes(make([]uint64, p2p.SharedSize(n)/8))
 	tm.each(t, func(ctx context.Context, i int) error {
 		m := &member{engine: rendezvous.New(rendezvous.Config{Rank: i, Size: n})}
 		var err error
@@ -85,7 +86,7 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 		}
 		m.engine.Bind(m.mesh)
 		m.group = p2p.NewGroup(m.engine, p2p.Options{ID: teamID, Ranks: all, Rank: i, Segment: segment})
-		m.group.SetShared(shared)
+		m.group.SetShared(tm.shared)
 		tm.ranks[i] = m
 		return nil
 	})

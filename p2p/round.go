@@ -38,6 +38,7 @@ type Round struct {
 	tag   int32
 	print uint64
 	trail uint64
+	seg   int // bytes of a segment
 
 	sends, recvs [window]*rendezvous.Op
 	links        [2]*mesh.Link
@@ -53,7 +54,7 @@ var rounds = sync.Pool{New: func() any { return new(Round) }}
 // fingerprint that all members must agree on.
 func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
 	r := rounds.Get().(*Round)
-	r.g, r.p, r.tag, r.print = g, p, int32(seq&MaxTag), print
+	r.g, r.p, r.tag, r.print, r.seg = g, p, int32(seq&MaxTag), print, g.seg
 	return r
 }
 
@@ -83,7 +84,16 @@ func (r *Round) Rank() int { return r.g.rank }
 func (r *Round) Size() int { return len(r.g.ranks) }
 
 // Segment is the size of a segment in bytes.
-func (r *Round) Segment() int { return r.g.seg }
+func (r *Round) Segment() int { return r.seg }
+
+// SetSegment has this round's messages travel in segments of that many bytes,
+// equally many on all members and whole elements; 0 leaves the group's. It comes
+// before the round's first message.
+func (r *Round) SetSegment(bytes int) {
+	if bytes > 0 {
+		r.seg = bytes
+	}
+}
 
 // Send sends b to a member, which receives it in this round.
 func (r *Round) Send(ctx context.Context, to int, b []byte) error {
@@ -144,7 +154,7 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 			links = append(links, r.g.e.LinksOf(r.g.ranks[from])...)
 		}
 		if f != nil {
-			stage = r.staging(min(nr, window) * min(r.g.seg, len(in)))
+			stage = r.staging(min(nr, window) * min(r.seg, len(in)))
 		}
 	}
 	var sent, started, got, posted int
@@ -196,11 +206,11 @@ func (r *Round) staging(n int) []byte {
 }
 
 // segments is how many segments a message of n bytes has.
-func (r *Round) segments(n int) int { return max(1, (n+r.g.seg-1)/r.g.seg) }
+func (r *Round) segments(n int) int { return max(1, (n+r.seg-1)/r.seg) }
 
 // cut is segment i of b.
 func (r *Round) cut(b []byte, i int) []byte {
-	return b[i*r.g.seg : min((i+1)*r.g.seg, len(b))]
+	return b[i*r.seg : min((i+1)*r.seg, len(b))]
 }
 
 // place is where segment i is received: in place, or in the stage for a fold.
@@ -209,7 +219,7 @@ func (r *Round) place(in, stage []byte, i int) []byte {
 	if stage == nil {
 		return part
 	}
-	at := i % window * r.g.seg
+	at := i % window * r.seg
 	return stage[at : at+len(part)]
 }
 

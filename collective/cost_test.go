@@ -1,0 +1,119 @@
+package collective
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+func TestCostsAreThoseOfARun(t *testing.T) {
+	const width = 3
+	for n := 1; n <= 9; n++ {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			tm, seen := newWatchedTeam(t, n)
+			everyAlgorithm(func(a Algorithm) {
+				if a.NeedsShared() {
+					return // no frames move
+				}
+				all := record(t, tm, seen, a, 0, width)
+				steps := schedule(t, all)
+				alpha, beta, _ := a.Cost(n, 8*n*width, 8*n*width)
+				if int(alpha+.5) != steps || int(beta+.5) != longest(all, steps) {
+					t.Errorf("%v: %d steps and %d bytes, want %v and %v", a, steps, longest(all, steps), alpha, beta)
+				}
+			})
+		})
+	}
+}
+
+// longest is the bytes of each step's longest message, all steps together.
+func longest(all []*message, steps int) int {
+	most := make([]int, steps)
+	for _, m := range all {
+		most[m.step] = max(most[m.step], m.bytes)
+	}
+	bytes := 0
+	for _, b := range most {
+		bytes += b
+	}
+	return bytes
+}
+
+// Of every algorithm there is a rank that folds all that its cost counts: no
+// other rank's fold is waited for beside that rank's own.
+func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
+	for n := 1; n <= 9; n++ {
+		tm := newTeam(t, n, 0)
+		everyAlgorithm(func(a Algorithm) {
+			for _, width := range []int{3, 3000} { // small enough for one fold by each rank, and more
+				got := mostFolded(t, tm, a, width)
+				_, _, gamma := a.Cost(n, 8*n*width, p2p.DefaultSegment)
+				if math.Abs(gamma-float64(got)) > gamma/200+.5 { // parts of a piece differ by an element
+					t.Errorf("%v on %d ranks: %d bytes are folded of %d, want %v", a, n, got, 8*n*width, gamma)
+				}
+			}
+		})
+	}
+}
+
+// mostFolded runs a, with width elements to a chunk, and returns the bytes that
+// the rank which folds most has folded.
+func mostFolded(t testing.TB, tm *team, a Algorithm, width int) int {
+	t.Helper()
+	folded := make([]atomic.Int64, len(tm.ranks))
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		count := func(earlier, _ spelling) spelling {
+			folded[r.Rank()].Add(8)
+			return earlier
+		}
+		k, err := reduce.Func("count", reduce.Commutative, count).Kernel(tensor.Uint64)
+		if err != nil {
+			return err
+		}
+		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, 0)
+	})
+	most := 0
+	for i := range folded {
+		most = max(most, int(folded[i].Load()))
+	}
+	return most
+}
+
+func TestCostsInSharedMemoryCountHandOvers(t *testing.T) {
+	for n := 2; n <= 8; n *= 2 {
+		tm := newTeam(t, n, 0)
+		everyAlgorithm(func(a Algorithm) {
+			if !a.NeedsShared() {
+				return
+			}
+			for _, m := range []int{64 * n, p2p.SlotSize, 3 * p2p.SlotSize, 100_000 * n} {
+				_, before := tm.flags()
+				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+					return newStand(r.Size(), r.Rank(), m/n/8, spelled(t, reduce.Commutative)).perform(ctx, r, a, 0)
+				})
+				ready, done := tm.flags()
+				got := done - max(before, 1) // the first piece is number 2
+				if ready == done {
+					got *= 2
+				}
+				if alpha, _, _ := a.Cost(n, m, p2p.DefaultSegment); int(alpha) != got {
+					t.Errorf("%v of %d bytes on %d ranks: %d hand-overs, want %v", a, m, n, got, alpha)
+				}
+			}
+		})
+	}
+}
+
+// flags are the last pieces that rank 0 was ready, and done, with: words 0 and 1
+// of its control block in the shared memory.
+func (tm *team) flags() (ready, done int) {
+	word := func(i int) int { return int(binary.NativeEndian.Uint64(tm.shared[8*i:])) }
+	return word(0), word(1)
+}

@@ -1,0 +1,26 @@
+package collective
+
+import (
+	"context"
+	"testing"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+func TestARoundMayHaveSegmentsOfItsOwn(t *testing.T) {
+	tm, seen := newWatchedTeam(t, 2)
+	ring := find(t, VerbAllGather, "ring")
+	const width = 30 // elements of a chunk: the one message that each rank sends
+	for _, c := range []struct{ segment, want int }{
+		{0, 1}, {8 * width, 1}, {64, 4}, {8 * width / 2, 2}, {0, 1},
+	} {
+		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+			r.SetSegment(c.segment)
+			return newStand(2, r.Rank(), width, spelled(t, reduce.Commutative)).perform(ctx, r, ring, 0)
+		})
+		if got := len(seen()); got != 2*c.want {
+			t.Errorf("segments of %d bytes: %d messages, want %d", c.segment, got, 2*c.want)
+		}
+	}
+}
