@@ -18,7 +18,7 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := func(elems int) []byte { return tensor.Bytes(make([]int32, elems)) }
-	pick := func(verb Verb) Algorithm { return DefaultTable().Select(verb, 0, 3, true, false) }
+	pick := func(verb Verb) Algorithm { return selected(DefaultTable(), verb, 0, 3, true, false) }
 	type call struct {
 		name string
 		do   func(ctx context.Context, r *p2p.Round) error

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -24,9 +25,9 @@ func page(t testing.TB) string {
 <!-- Generated from package collective. Write it anew with: go generate ./collective -->
 
 Which algorithm carries out a collective operation is looked up in a table, by the
-bytes of the whole vector and the number of ranks. Rank 0 tells its table to all
-ranks, so all choose alike. ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on
-rank 0 forces some.
+bytes of the whole vector, the number of ranks and the wire. Rank 0 tells its table
+to all ranks, so all choose alike. [Tuning](tuning.md) measures one, and forces
+algorithms: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on rank 0.
 
 α is the time to start a message, β to move a byte, γ to fold a byte; n ranks, m bytes.
 Costs are those of a rank that can send and receive at the same time; the tests
@@ -39,9 +40,10 @@ file begins with a drawing of what moves, which the tests redraw from a run.
 		section(t, &b, verb)
 	}
 	b.WriteString("## The default table\n\nThe first line that covers a call, and whose algorithm takes its operator, is\nfollowed. Where none does, the first algorithm listed above runs.\n\n")
-	b.WriteString("| collective | algorithm | up to bytes | up to ranks |\n|---|---|---|---|\n")
-	for _, u := range DefaultTable().Rules() {
-		fmt.Fprintf(&b, "| %v | %s | %s | %s |\n", u.Algorithm.Verb(), u.Algorithm.Name(), limit(u.MaxBytes), limit(uint64(u.MaxRanks)))
+	b.WriteString("| collective | algorithm | segment | up to bytes | ranks | wire |\n|---|---|---|---|---|---|\n")
+	for _, u := range DefaultRules() {
+		fmt.Fprintf(&b, "| %v | %s | %s | %s | %s | %s |\n",
+			u.Algorithm.Verb(), u.Algorithm.Name(), cmp.Or(strings.TrimPrefix(limit(uint64(u.Segment)), "any"), "–"), limit(u.MaxBytes), between(u.MinRanks, u.MaxRanks), cmp.Or(u.Wire, "any"))
 	}
 	return b.String()
 }
@@ -108,6 +110,16 @@ func limit(n uint64) string {
 		return fmt.Sprintf("%d Ki", n>>10)
 	}
 	return fmt.Sprint(n)
+}
+
+func between(least, most uint32) string {
+	switch {
+	case least <= 1:
+		return limit(uint64(most))
+	case most == 0:
+		return fmt.Sprintf("%d and more", least)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
 }
 
 // foldsOf lists in which order each algorithm folds the shares of four ranks into

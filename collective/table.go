@@ -2,26 +2,35 @@ package collective
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A Rule says when an algorithm runs: for vectors of at most MaxBytes on at most
-// MaxRanks ranks. 0 stands for no limit.
+// A Rule says when an algorithm runs, and in which segments its messages travel:
+// for vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are joined
+// by Wire. What is 0, or "", stands for no limit.
 type Rule struct {
 	Algorithm Algorithm
 	MaxBytes  uint64
+	MinRanks  uint32
 	MaxRanks  uint32
+	Segment   uint32 // bytes; 0: the communicator's own
+	Wire      string // what the communicator calls its wires; any word, which is only compared
 }
 
-func (u Rule) covers(bytes, ranks int) bool {
-	return (u.MaxBytes == 0 || uint64(bytes) <= u.MaxBytes) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks))
+// concerns reports whether u can ever cover calls of such a communicator.
+func (u Rule) concerns(ranks int, wire string) bool {
+	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
 
-// MaxRules is the most rules that a table may have.
-const MaxRules = 128
+// Bounds of what a Table may hold.
+const (
+	MaxRules   = 512
+	MinSegment = 64
+	MaxSegment = 16 << 20
+	maxWord    = 32 // bytes of a wire's name
+)
 
 // A Table says which algorithm runs. Of the rules for a verb, the first that
 // covers a call, and whose algorithm takes its operator, is followed. All ranks
@@ -30,90 +39,139 @@ const MaxRules = 128
 // A Table that nobody changes may be used by any number of goroutines.
 type Table struct {
 	rules  []Rule
-	forced [len(verbNames)]Algorithm
+	tuned  int // so many of the rules, the first, come from a measurement
+	forced [len(verbNames)]pick
 }
 
-// DefaultTable holds the rules for when nothing was measured.
-func DefaultTable() *Table {
-	rule := func(verb Verb, name string, maxBytes uint64) Rule {
-		a, err := Find(verb, name)
-		if err != nil {
-			panic(err) // a slip in the lines below, which every test of the table would find
-		}
-		return Rule{Algorithm: a, MaxBytes: maxBytes}
-	}
-	const small = 64 << 10 // below it the number of steps decides, above it the bytes
-	return &Table{rules: []Rule{
-		rule(VerbAllReduce, shared, 0),
-		rule(VerbReduce, shared, 0),
-		rule(VerbBroadcast, shared, 0),
-		rule(VerbAllGather, shared, 0),
-		rule(VerbAllGatherV, shared, 0),
-		rule(VerbReduceScatter, shared, 0),
-		rule(VerbReduceScatterV, shared, 0),
-		rule(VerbAllToAll, shared, 0),
-		rule(VerbBarrier, shared, 0),
-		rule(VerbAllReduce, "recursive_doubling", small),
-		rule(VerbAllReduce, "ring", 0),
-		rule(VerbAllReduce, "pairwise", 0),
-		rule(VerbReduce, "binomial", small),
-		rule(VerbReduce, "linear", small),
-		rule(VerbReduce, "pairwise", 0),
-		rule(VerbBroadcast, "binomial", 0),
-		rule(VerbAllGather, "bruck", small),
-		rule(VerbAllGather, "ring", 0),
-		rule(VerbGather, "binomial", small),
-		rule(VerbGather, "linear", 0),
-		rule(VerbScatter, "binomial", small),
-		rule(VerbScatter, "linear", 0),
-		rule(VerbReduceScatter, "pairwise", 0),
-		rule(VerbReduceScatterV, "pairwise", 0),
-	}}
+// A pick is an algorithm with the segment that it is to have; 0: any.
+type pick struct {
+	algorithm Algorithm
+	segment   uint32
 }
 
-// NewTable makes a table of rules. More than MaxRules, and rules without an
-// algorithm, get fault.Misuse.
-func NewTable(rules []Rule) (*Table, error) {
-	if len(rules) > MaxRules {
-		return nil, misuse("collective.NewTable", "%d rules; at most %d are allowed", len(rules), MaxRules)
+// NewTable makes a table of rules: those that somebody measured, and, for calls
+// that none of them covers, others. More than MaxRules, and rules that cannot be,
+// get fault.Misuse.
+func NewTable(tuned, others []Rule) (*Table, error) {
+	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
+	if len(t.rules) > MaxRules {
+		return nil, misuse("collective.NewTable", "%d rules; at most %d are allowed", len(t.rules), MaxRules)
 	}
-	for i, u := range rules {
-		if u.Algorithm == (Algorithm{}) {
-			return nil, misuse("collective.NewTable", "rule %d has no algorithm", i)
+	for i, u := range t.rules {
+		if err := u.Check(); err != nil {
+			return nil, fault.New(fault.Misuse, "collective.NewTable", -1, "rule %d: %w", i+1, err)
 		}
 	}
-	return &Table{rules: slices.Clone(rules)}, nil
+	return t, nil
+}
+
+// Check refuses, with fault.Misuse, a rule that no Table may have.
+func (u Rule) Check() error {
+	bad := func(format string, args ...any) error { return misuse("collective.Rule.Check", format, args...) }
+	switch {
+	case u.Algorithm == (Algorithm{}):
+		return bad("there is no algorithm")
+	case u.MaxRanks != 0 && u.MaxRanks < u.MinRanks:
+		return bad("from %d ranks up to %d there are none", u.MinRanks, u.MaxRanks)
+	case u.Segment != 0 && u.Algorithm.NeedsShared():
+		return bad("%v sends no messages, so it has no segments", u.Algorithm)
+	case len(u.Wire) > maxWord:
+		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), maxWord)
+	}
+	return CheckSegment(int(u.Segment))
+}
+
+// CheckSegment refuses, with fault.Misuse, a segment that cannot be: 0 is none,
+// and any other is a multiple of 16 bytes, the largest element, in its bounds.
+func CheckSegment(bytes int) error {
+	if bytes != 0 && (bytes < MinSegment || bytes > MaxSegment || bytes%16 != 0) {
+		return misuse("collective.CheckSegment", "segments of %d bytes; a multiple of 16 from %d to %d is needed", bytes, MinSegment, MaxSegment)
+	}
+	return nil
 }
 
 // Rules are the table's rules, without what Force added.
 func (t *Table) Rules() []Rule { return slices.Clone(t.rules) }
 
-// Select is the algorithm for a vector of that many bytes on that many ranks. It
-// is a pure function of the table and the arguments, so ranks that agree on them
-// choose alike.
+// A Reason says why an algorithm was chosen.
+type Reason uint8
+
+// The reasons.
+const (
+	Forced   Reason = iota + 1 // by Table.Force, whatever the rules say
+	Tuned                      // by a rule that was measured
+	Default                    // by another rule
+	Fallback                   // because no rule covers the call
+)
+
+// A Choice is what a table says about a call.
+type Choice struct {
+	Algorithm Algorithm
+	Segment   int // bytes; 0: the communicator's own
+	Reason    Reason
+	Rule      int // its number, from 1 on, where the reason is a rule
+}
+
+// A Chooser is a Table as one communicator asks it: with the rules that can cover
+// a call of its at all, so that a choice takes nanoseconds. It is never changed.
+type Chooser struct {
+	forced [len(verbNames)]pick
+	rules  [len(verbNames)][]candidate
+}
+
+type candidate struct {
+	pick
+	maxBytes uint64
+	commutes bool // it needs an operator that commutes
+	shares   bool // it needs shared memory
+	reason   Reason
+	number   int
+}
+
+// Chooser is t for a communicator of so many ranks, joined by that wire. Equal
+// tables and arguments choose alike.
+func (t *Table) Chooser(ranks int, wire string) *Chooser {
+	c := &Chooser{forced: t.forced}
+	for i, u := range t.rules {
+		if !u.concerns(ranks, wire) {
+			continue
+		}
+		reason, number := Tuned, i+1
+		if i >= t.tuned {
+			reason, number = Default, i+1-t.tuned
+		}
+		verb := u.Algorithm.Verb()
+		c.rules[verb] = append(c.rules[verb], candidate{
+			pick: pick{u.Algorithm, u.Segment}, maxBytes: u.MaxBytes,
+			commutes: !u.Algorithm.Takes(reduce.RankOrder), shares: u.Algorithm.NeedsShared(),
+			reason: reason, number: number,
+		})
+	}
+	return c
+}
+
+// Choose is the algorithm for a vector of that many bytes, for operators that
+// commute or do not, where memory is shared or is not.
 //
 // bytes is the length of the whole vector: all ranks' chunks together where it
 // has chunks, and 0 for v-variants, where ranks may not know it. A forced
 // algorithm is returned even where it does not take operators that do not
 // commute, or needs shared memory and there is none; the call then fails with
 // fault.Misuse.
-func (t *Table) Select(verb Verb, bytes, ranks int, commutative, sharing bool) Algorithm {
-	if int(verb) >= len(t.forced) {
-		return Algorithm{}
+func (c *Chooser) Choose(verb Verb, bytes int, commutative, sharing bool) Choice {
+	if int(verb) >= len(c.forced) {
+		return Choice{}
 	}
-	if a := t.forced[verb]; a != (Algorithm{}) {
-		return a
+	if p := c.forced[verb]; p.algorithm != (Algorithm{}) {
+		return Choice{Algorithm: p.algorithm, Segment: int(p.segment), Reason: Forced}
 	}
-	order := reduce.RankOrder
-	if commutative {
-		order = reduce.Commutative
-	}
-	for _, u := range t.rules {
-		if u.Algorithm.Verb() == verb && u.covers(bytes, ranks) && u.Algorithm.Takes(order) && (sharing || !u.Algorithm.NeedsShared()) {
-			return u.Algorithm
+	for i := range c.rules[verb] {
+		u := &c.rules[verb][i]
+		if (u.maxBytes == 0 || uint64(bytes) <= u.maxBytes) && (commutative || !u.commutes) && (sharing || !u.shares) {
+			return Choice{Algorithm: u.algorithm, Segment: int(u.segment), Reason: u.reason, Rule: u.number}
 		}
 	}
-	return modest(verb)
+	return Choice{Algorithm: modest(verb), Reason: Fallback}
 }
 
 // modest is the first of verb's algorithms in the catalogue, which takes
@@ -125,39 +183,4 @@ func modest(verb Verb) Algorithm {
 		}
 	}
 	return Algorithm{}
-}
-
-// Force makes algorithms run whatever the rules say, by a text like
-// "allreduce:ring,broadcast:binomial", the form of TUTTI_ALGORITHM. An empty
-// text changes nothing. A text that cannot be followed gets fault.Misuse, which
-// lists what there is, and changes nothing either. Force is called before the
-// table is in use.
-func (t *Table) Force(text string) error {
-	forced := t.forced
-	for item := range strings.SplitSeq(text, ",") {
-		item = strings.TrimSpace(item)
-		if item == "" {
-			continue
-		}
-		a, err := parseAlgorithm(item)
-		if err != nil {
-			return fault.New(fault.Misuse, "collective.Table.Force", -1, "%q: %w", text, err)
-		}
-		forced[a.Verb()] = a
-	}
-	t.forced = forced
-	return nil
-}
-
-// parseAlgorithm reads what Algorithm.String wrote.
-func parseAlgorithm(text string) (Algorithm, error) {
-	verbName, name, ok := strings.Cut(text, ":")
-	if !ok {
-		return Algorithm{}, misuse("collective", "%q is not of the form collective:algorithm", text)
-	}
-	verb, err := ParseVerb(strings.TrimSpace(verbName))
-	if err != nil {
-		return Algorithm{}, err
-	}
-	return Find(verb, strings.TrimSpace(name))
 }

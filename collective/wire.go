@@ -11,51 +11,61 @@ import (
 // ones find out before they run different ones.
 //
 //	offset size
-//	     0    1  version: 1
-//	     1    1  number of rules
-//	     2    1  number of forced algorithms
-//	     3       the rules, then the forced algorithms; of each
+//	     0    1  version: 2
+//	     1    2  number of rules
+//	     3    2  how many of them, the first, were measured
+//	     5    1  number of forced algorithms
+//	     6       the rules, then the forced algorithms; of each
 //	          8  MaxBytes           (rules only)
+//	          4  MinRanks           (rules only)
 //	          4  MaxRanks           (rules only)
+//	          4  the segment in bytes; 0: any
+//	          1  length of the wire's name (rules only)
+//	             the wire's name    (rules only)
 //	          1  length of the name
 //	             the name: "allreduce:ring"
 const (
-	tableVersion = 1
-	tableHead    = 3
-	ruleHead     = 12
+	tableVersion = 2
+	tableHead    = 6
+	ruleHead     = 16
 	maxName      = 48 // bytes of a name
 )
 
 // MaxWire is the most bytes that a table's wire form has.
-const MaxWire = tableHead + MaxRules*(ruleHead+1+maxName) + len(verbNames)*(1+maxName)
+const MaxWire = tableHead + MaxRules*(ruleHead+4+1+maxWord+1+maxName) + len(verbNames)*(4+1+maxName)
 
 // AppendWire appends t's wire form, at most MaxWire bytes, and returns the longer
 // slice.
 func (t *Table) AppendWire(b []byte) []byte {
 	forced := 0
-	for _, a := range t.forced {
-		if a != (Algorithm{}) {
+	for _, p := range t.forced {
+		if p != (pick{}) {
 			forced++
 		}
 	}
-	b = append(b, tableVersion, byte(len(t.rules)), byte(forced))
+	b = append(b, tableVersion)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(t.rules)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(t.tuned))
+	b = append(b, byte(forced))
 	for _, u := range t.rules {
 		b = binary.LittleEndian.AppendUint64(b, u.MaxBytes)
+		b = binary.LittleEndian.AppendUint32(b, u.MinRanks)
 		b = binary.LittleEndian.AppendUint32(b, u.MaxRanks)
-		b = appendName(b, u.Algorithm)
+		b = binary.LittleEndian.AppendUint32(b, u.Segment)
+		b = appendText(b, u.Wire)
+		b = appendText(b, u.Algorithm.String())
 	}
-	for _, a := range t.forced {
-		if a != (Algorithm{}) {
-			b = appendName(b, a)
+	for _, p := range t.forced {
+		if p != (pick{}) {
+			b = binary.LittleEndian.AppendUint32(b, p.segment)
+			b = appendText(b, p.algorithm.String())
 		}
 	}
 	return b
 }
 
-func appendName(b []byte, a Algorithm) []byte {
-	name := a.String()
-	b = append(b, byte(len(name)))
-	return append(b, name...)
+func appendText(b []byte, text string) []byte {
+	return append(append(b, byte(len(text))), text...)
 }
 
 // ParseTable reads what AppendWire wrote, and takes all of b. It keeps no part of
@@ -68,48 +78,77 @@ func ParseTable(b []byte) (*Table, error) {
 	if b[0] != tableVersion {
 		return nil, malformed("version %d, want %d", b[0], tableVersion)
 	}
-	rules, forced := int(b[1]), int(b[2])
-	if rules > MaxRules {
-		return nil, malformed("%d rules, of at most %d", rules, MaxRules)
+	rules, tuned, forced := int(binary.LittleEndian.Uint16(b[1:])), int(binary.LittleEndian.Uint16(b[3:])), int(b[5])
+	if rules > MaxRules || tuned > rules {
+		return nil, malformed("%d rules, of at most %d, and %d of them measured", rules, MaxRules, tuned)
 	}
-	t := &Table{}
-	rest := b[tableHead:]
-	var err error
+	t := &Table{tuned: tuned}
+	d := &reader{rest: b[tableHead:]}
 	for range rules {
-		var u Rule
-		if len(rest) < ruleHead {
-			return nil, malformed("cut short")
-		}
-		u.MaxBytes = binary.LittleEndian.Uint64(rest)
-		u.MaxRanks = binary.LittleEndian.Uint32(rest[8:])
-		if u.Algorithm, rest, err = takeName(rest[ruleHead:]); err != nil {
-			return nil, err
-		}
+		u := Rule{MaxBytes: d.u64(), MinRanks: d.u32(), MaxRanks: d.u32(), Segment: d.u32(), Wire: d.text(), Algorithm: d.algorithm()}
+		d.check(u)
 		t.rules = append(t.rules, u)
 	}
 	for range forced {
-		var a Algorithm
-		if a, rest, err = takeName(rest); err != nil {
-			return nil, err
-		}
-		t.forced[a.Verb()] = a
+		p := pick{segment: d.u32(), algorithm: d.algorithm()}
+		d.check(Rule{Algorithm: p.algorithm, Segment: p.segment})
+		t.forced[p.algorithm.Verb()] = p
 	}
-	if len(rest) > 0 {
-		return nil, malformed("%d bytes too many", len(rest))
+	if d.err == nil && len(d.rest) > 0 {
+		d.err = malformed("%d bytes too many", len(d.rest))
+	}
+	if d.err != nil {
+		return nil, d.err
 	}
 	return t, nil
 }
 
-func takeName(b []byte) (Algorithm, []byte, error) {
-	if len(b) == 0 || int(b[0]) > len(b)-1 {
-		return Algorithm{}, nil, malformed("cut short")
+// A reader takes a wire form apart. After its first error it gives zeros.
+type reader struct {
+	rest []byte
+	err  error
+}
+
+func (d *reader) take(n int) []byte {
+	if d.err == nil && n > len(d.rest) {
+		d.err = malformed("cut short")
 	}
-	name, rest := string(b[1:1+b[0]]), b[1+b[0]:]
+	if d.err != nil {
+		return make([]byte, n)
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
+
+func (d *reader) u32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
+
+func (d *reader) u64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
+
+func (d *reader) text() string {
+	n := int(d.take(1)[0])
+	return string(d.take(n))
+}
+
+func (d *reader) algorithm() Algorithm {
+	name := d.text()
+	if d.err != nil {
+		return Algorithm{}
+	}
 	a, err := parseAlgorithm(name)
 	if err != nil {
-		return Algorithm{}, nil, malformed("an algorithm that this rank does not have: %w", err)
+		d.err = malformed("an algorithm that this rank does not have: %w", err)
 	}
-	return a, rest, nil
+	return a
+}
+
+func (d *reader) check(u Rule) {
+	if d.err != nil {
+		return
+	}
+	if err := u.Check(); err != nil {
+		d.err = malformed("%w", err)
+	}
 }
 
 func malformed(format string, args ...any) error {

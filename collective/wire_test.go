@@ -21,12 +21,14 @@ var update = flag.Bool("update", false, "rewrite the golden file and docs/algori
 // samples are the tables of the golden file, in its order.
 func samples(t testing.TB) []*Table {
 	forced := DefaultTable()
-	if err := forced.Force("allreduce:linear,barrier:dissemination"); err != nil {
+	if err := forced.Force("allreduce:linear@256Ki,barrier:dissemination"); err != nil {
 		t.Fatal(err)
 	}
 	measured, err := NewTable([]Rule{
-		{find(t, VerbAllReduce, "recursive_doubling"), 1 << 40, 0},
-		{find(t, VerbReduceScatterV, "pairwise"), 0, 1 << 20},
+		{Algorithm: find(t, VerbAllReduce, "recursive_doubling"), MaxBytes: 1 << 40, MinRanks: 3, Wire: "shm+tcp"},
+		{Algorithm: find(t, VerbAllReduce, "ring"), Segment: 128 << 10, Wire: "tcp"},
+	}, []Rule{
+		{Algorithm: find(t, VerbReduceScatterV, "pairwise"), MaxRanks: 1 << 20},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -75,12 +77,12 @@ func TestTheWireFormIsBounded(t *testing.T) {
 		if len(a.String()) > len(longest.String()) {
 			longest = a
 		}
-		table.forced[a.Verb()] = a
+		table.forced[a.Verb()] = pick{algorithm: a}
 	})
 	if got := len(longest.String()); got > maxName {
 		t.Errorf("%v has %d bytes, want at most %d", longest, got, maxName)
 	}
-	table.rules = slices.Repeat([]Rule{{Algorithm: longest}}, MaxRules)
+	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", maxWord)}}, MaxRules)
 	wire := table.AppendWire(nil)
 	if len(wire) > MaxWire {
 		t.Errorf("the largest table has %d bytes, want at most %d", len(wire), MaxWire)
@@ -92,11 +94,16 @@ func TestTheWireFormIsBounded(t *testing.T) {
 
 func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 	good := samples(t)[2].AppendWire(nil)
+	with := func(at int, b ...byte) []byte { return slices.Concat(good[:at], b, good[at+len(b):]) }
 	cases := map[string][]byte{
-		"another version":       append([]byte{2}, good[1:]...),
+		"another version":       with(0, 1),
 		"a byte too many":       append(bytes.Clone(good), 0),
-		"a rule too few":        append([]byte{1, good[1] + 1}, good[2:]...),
-		"too many rules":        append([]byte{1, MaxRules + 1}, good[2:]...),
+		"a rule too few":        with(1, good[1]+1),
+		"too many rules":        with(1, 1, (MaxRules+1)>>8),
+		"more measured":         with(3, good[1]+1),
+		"an odd segment":        with(tableHead+16, 7),
+		"a segment of shared":   with(tableHead+16, 64),
+		"too long a wire":       slices.Concat(good[:tableHead+20], []byte{maxWord + 1}, make([]byte, maxWord+1), good[tableHead+21:]),
 		"too long":              append(bytes.Clone(good), make([]byte, MaxWire)...),
 		"an unknown algorithm":  bytes.Replace(good, []byte("ring"), []byte("rung"), 1),
 		"an unknown collective": bytes.Replace(good, []byte("reduce:"), []byte("reduct:"), 1),
@@ -130,7 +137,7 @@ func FuzzParseTable(f *testing.F) {
 			t.Fatalf("told on: %v and %v, want %v", again, err, table)
 		}
 		for _, verb := range Verbs() {
-			if a := table.Select(verb, len(b), 4, true, false); a.Verb() != verb {
+			if a := table.Chooser(4, "tcp").Choose(verb, len(b), true, false).Algorithm; a.Verb() != verb {
 				t.Fatalf("%v for %v", a, verb)
 			}
 		}
@@ -142,6 +149,7 @@ func FuzzParseTable(f *testing.F) {
 func FuzzForce(f *testing.F) {
 	f.Add("allreduce:ring, broadcast:binomial,")
 	f.Add("allreduce:")
+	f.Add("allreduce:ring@64Ki,allreduce:shared@64,barrier:shared@1000000000000")
 	f.Fuzz(func(t *testing.T, text string) {
 		table := &Table{}
 		if err := table.Force(text); err != nil {
@@ -151,9 +159,11 @@ func FuzzForce(f *testing.F) {
 			return
 		}
 		var again []string
-		for _, a := range table.forced {
-			if a != (Algorithm{}) {
-				again = append(again, a.String())
+		for _, p := range table.forced {
+			if p.segment != 0 {
+				again = append(again, fmt.Sprintf("%v@%d", p.algorithm, p.segment))
+			} else if p != (pick{}) {
+				again = append(again, p.algorithm.String())
 			}
 		}
 		other := &Table{}

@@ -24,6 +24,8 @@ type what struct {
 	op    string // the operator
 	opID  uint64
 	algo  string
+	// segment is the bytes of a segment of a collective's messages.
+	segment int
 }
 
 // String reads "allreduce float32 x1000 sum".
@@ -60,7 +62,7 @@ const (
 
 // print is the fingerprint of a collective: equal on ranks that agree. It is
 // never 0, which stands for "not checked".
-func (w *what) print(segment int) uint64 {
+func (w *what) print() uint64 {
 	h := uint64(14695981039346656037)
 	mix := func(v uint64) {
 		h ^= v
@@ -78,7 +80,7 @@ func (w *what) print(segment int) uint64 {
 	mix(uint64(w.count))
 	mix(uint64(w.root))
 	mix(w.opID)
-	mix(uint64(segment))
+	mix(uint64(w.segment))
 	return h | 1
 }
 

@@ -16,7 +16,7 @@ func (c *Comm) Algorithm(op string, bytes int) string {
 	if err != nil {
 		return ""
 	}
-	return c.table.Select(verb, bytes, c.Size(), true, c.g.HasShared()).Name()
+	return c.chooser.Choose(verb, bytes, true, c.g.HasShared()).Algorithm.Name()
 }
 
 // Transport is the name of the wire between this rank and another one of the

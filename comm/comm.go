@@ -22,10 +22,13 @@ import (
 // the same communicator is fault.Misuse. Goroutines that want collectives of
 // their own take a Dup each.
 type Comm struct {
-	w     *world
-	g     *p2p.Group
-	id    uint64
-	table *collective.Table
+	w  *world
+	g  *p2p.Group
+	id uint64
+
+	table   *collective.Table
+	wire    string              // the names of all wires between its ranks; equal on all of them
+	chooser *collective.Chooser // the table, for so many ranks and that wire
 
 	inside atomic.Pointer[call] // the blocking collective, or the start, under way
 
@@ -55,9 +58,10 @@ type expectation struct {
 }
 
 func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
-	c := &Comm{w: w, id: id, table: table}
+	c := &Comm{w: w, id: id}
 	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment, Stray: c.stray})
 	c.g = g
+	c.use(table)
 	w.mu.Lock()
 	w.comms[id] = c
 	early := w.early.take(id)
@@ -70,6 +74,11 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 		g.RevokeCollectives(lost)
 	}
 	return c
+}
+
+// use has the communicator choose its algorithms by table. No call is under way.
+func (c *Comm) use(table *collective.Table) {
+	c.table, c.chooser = table, table.Chooser(c.Size(), c.wire)
 }
 
 // Rank is this process's rank in the communicator.
@@ -126,7 +135,7 @@ func (c *Comm) admit(cl *call) error {
 	}
 	c.seq++
 	cl.seq = c.seq
-	cl.fprint = cl.print(c.w.opt.segment)
+	cl.fprint = cl.print()
 	c.trail = (c.trail ^ cl.fprint) * 0x9e3779b97f4a7c15
 	cl.trail = c.trail
 	c.history[c.seq%historySize] = past{what: cl.what, site: cl.site, seq: c.seq, fprint: cl.fprint}

@@ -144,7 +144,7 @@ func (w *world) found(ctx context.Context) (*Comm, error) {
 		w.fail(err)
 		return nil, err
 	}
-	c.table = table
+	c.use(table)
 	if err := c.share(ctx); err != nil {
 		w.fail(err)
 		return nil, err
@@ -161,30 +161,38 @@ func (w *world) fail(err error) {
 	w.shut(context.Background())
 }
 
-// maxTable bounds the table's wire form.
-const maxTable = 16 << 10
-
 // agreeOnTable has rank 0 tell all ranks which algorithm runs when: its own
 // defaults with what its options or environment force.
 func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, error) {
-	buf := make([]byte, maxTable)
+	var told []byte
 	if w.rank == 0 {
-		t := collective.DefaultTable()
-		if err := t.Force(w.opt.algorithm); err != nil {
+		t, err := collective.DefaultTable().Forcing(w.opt.algorithm)
+		if err != nil {
 			return nil, err
 		}
-		wire := t.AppendWire(nil)
-		copy(buf[4:], wire)
-		buf[0], buf[1] = byte(len(wire)), byte(len(wire)>>8)
+		told = t.AppendWire(nil)
 	}
-	if err := Broadcast(ctx, c, buf, 0); err != nil {
+	told, err := tell(ctx, c, told, collective.MaxWire)
+	if err != nil {
 		return nil, err
 	}
-	n := int(buf[0]) | int(buf[1])<<8
-	if n > maxTable-4 {
-		return nil, fault.New(fault.Mismatch, "init", w.rank, "rank 0 told a table of %d bytes", n)
+	return collective.ParseTable(told)
+}
+
+// tell gives rank 0's bytes to all ranks, its length first. More than most bytes
+// are refused before they are received.
+func tell(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
+	length := []int64{int64(len(b))}
+	if err := Broadcast(ctx, c, length, 0); err != nil {
+		return nil, err
 	}
-	return collective.ParseTable(buf[4 : 4+n])
+	if length[0] < 0 || length[0] > int64(most) {
+		return nil, fault.New(fault.Mismatch, "init", c.w.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
+	}
+	if c.Rank() != 0 {
+		b = make([]byte, length[0])
+	}
+	return b, Broadcast(ctx, c, b, 0)
 }
 
 // reportTransports prints, on request, which wire this rank takes to each other.

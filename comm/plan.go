@@ -25,6 +25,7 @@ type plan struct {
 	op       Op
 	kernel   reduce.Kernel
 	algo     collective.Algorithm
+	segment  int  // bytes of a segment of its messages
 	bytes    int  // of the whole vector, for the choice of the algorithm
 	apart    bool // it runs beside others, so not in the memory that the ranks share
 }
@@ -50,7 +51,8 @@ func (pl *plan) prepare(c *Comm) error {
 		}
 	}
 	sharing := c.g.HasShared() && !pl.apart
-	pl.algo = c.table.Select(pl.verb, pl.bytes, c.Size(), order == reduce.Commutative, sharing)
+	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
+	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.w.opt.segment)
 	if pl.algo.NeedsShared() && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
 	}
@@ -156,7 +158,7 @@ func (pl *plan) countsFit(c *Comm) error {
 
 // what is the call as the ranks compare it.
 func (pl *plan) what() what {
-	w := what{name: cmp.Or(pl.as, pl.verb.String()), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name()}
+	w := what{name: cmp.Or(pl.as, pl.verb.String()), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name(), segment: pl.segment}
 	if pl.reduces() {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
@@ -212,6 +214,7 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 func (c *Comm) round(cl *call) *p2p.Round {
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
 	r.Follow(cl.trail)
+	r.SetSegment(cl.segment)
 	return r
 }
 

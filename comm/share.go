@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tutti-go/tutti/collective"
@@ -43,19 +45,22 @@ func (c *Comm) sharer() transport.Sharer {
 	return s.SharerFor(addrs)
 }
 
-// share gives the communicator memory that all its ranks have in common, when
-// all of them can: they agree on it twice, before they try and afterwards, so
-// that all have it or none.
+// share has the ranks agree on the wires between them, and gives the communicator
+// memory that all its ranks have in common, when all of them can: they agree on
+// it twice, before they try and afterwards, so that all have it or none.
 func (c *Comm) share(ctx context.Context) error {
 	n := c.Size()
-	if n == 1 || n > maxSharing {
+	if n == 1 {
 		return nil
 	}
 	table := c.table
-	c.table = collective.DefaultTable() // what is forced may need the memory that is not there yet
-	defer func() { c.table = table }()
-	with := c.sharer()
-	all, err := c.agree(ctx, with != nil)
+	c.use(collective.DefaultTable()) // what is forced may need the memory that is not there yet
+	defer func() { c.use(table) }()
+	var with transport.Sharer
+	if n <= maxSharing {
+		with = c.sharer()
+	}
+	all, err := c.survey(ctx, with != nil)
 	if err != nil || !all {
 		return err
 	}
@@ -82,6 +87,41 @@ func (c *Comm) share(ctx context.Context) error {
 	c.g.SetShared(mem)
 	c.unshare = release
 	return nil
+}
+
+// wireNames are the wires that tables know, in the order of a survey's bits.
+func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "verbs", "other"} }
+
+// survey finds out which wires there are between any two ranks, and reports
+// whether all ranks can share memory.
+func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
+	const unable = 1 << 16
+	names := wireNames()
+	seen := []int32{0}
+	if !sharing {
+		seen[0] = unable
+	}
+	for rank := range c.Size() {
+		if rank == c.Rank() {
+			continue
+		}
+		bit := slices.Index(names, c.Transport(rank))
+		if bit < 0 {
+			bit = len(names) - 1
+		}
+		seen[0] |= 1 << bit
+	}
+	if err := AllReduce(ctx, c, seen, BitOr); err != nil {
+		return false, err
+	}
+	var wires []string
+	for bit, name := range names {
+		if seen[0]&(1<<bit) != 0 {
+			wires = append(wires, name)
+		}
+	}
+	c.wire = strings.Join(wires, "+")
+	return seen[0]&unable == 0, nil
 }
 
 // agree reports whether all ranks say yes.

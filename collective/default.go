@@ -1,0 +1,48 @@
+package collective
+
+// DefaultTable holds the rules for when nothing was measured.
+func DefaultTable() *Table {
+	t, err := NewTable(nil, DefaultRules())
+	if err != nil {
+		panic(err) // a slip in DefaultRules, which every test of the table would find
+	}
+	return t
+}
+
+// DefaultRules are those of DefaultTable.
+func DefaultRules() []Rule {
+	rule := func(verb Verb, name string, maxBytes uint64) Rule {
+		a, err := Find(verb, name)
+		if err != nil {
+			panic(err) // a slip in the lines below, which every test of the table would find
+		}
+		return Rule{Algorithm: a, MaxBytes: maxBytes}
+	}
+	const small = 64 << 10 // below it the number of steps decides, above it the bytes
+	return []Rule{
+		rule(VerbAllReduce, shared, 0),
+		rule(VerbReduce, shared, 0),
+		rule(VerbBroadcast, shared, 0),
+		rule(VerbAllGather, shared, 0),
+		rule(VerbAllGatherV, shared, 0),
+		rule(VerbReduceScatter, shared, 0),
+		rule(VerbReduceScatterV, shared, 0),
+		rule(VerbAllToAll, shared, 0),
+		rule(VerbBarrier, shared, 0),
+		rule(VerbAllReduce, "recursive_doubling", small),
+		rule(VerbAllReduce, "ring", 0),
+		rule(VerbAllReduce, "pairwise", 0),
+		rule(VerbReduce, "binomial", small),
+		rule(VerbReduce, "linear", small),
+		rule(VerbReduce, "pairwise", 0),
+		rule(VerbBroadcast, "binomial", 0),
+		rule(VerbAllGather, "bruck", small),
+		rule(VerbAllGather, "ring", 0),
+		rule(VerbGather, "binomial", small),
+		rule(VerbGather, "linear", 0),
+		rule(VerbScatter, "binomial", small),
+		rule(VerbScatter, "linear", 0),
+		rule(VerbReduceScatter, "pairwise", 0),
+		rule(VerbReduceScatterV, "pairwise", 0),
+	}
+}

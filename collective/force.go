@@ -1,0 +1,87 @@
+package collective
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Force makes algorithms run whatever the rules say, by a text like
+// "allreduce:ring,broadcast:binomial@256Ki", the form of TUTTI_ALGORITHM; what
+// stands after @ is the segment in bytes. An empty text changes nothing. A text
+// that cannot be followed gets fault.Misuse, which lists what there is, and
+// changes nothing either. Force is called before the table is in use.
+func (t *Table) Force(text string) error {
+	forced := t.forced
+	for item := range strings.SplitSeq(text, ",") {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			continue
+		}
+		p, err := parsePick(item)
+		if err != nil {
+			return fault.New(fault.Misuse, "collective.Table.Force", -1, "%q: %w", text, err)
+		}
+		forced[p.algorithm.Verb()] = p
+	}
+	t.forced = forced
+	return nil
+}
+
+// Forcing is a copy of t that Force has changed.
+func (t *Table) Forcing(text string) (*Table, error) {
+	changed := *t // its rules are never changed, so they may be shared
+	return &changed, changed.Force(text)
+}
+
+// parsePick reads "allreduce:ring@256Ki", whose end may be missing.
+func parsePick(text string) (pick, error) {
+	name, size, cut := strings.Cut(text, "@")
+	a, err := parseAlgorithm(name)
+	if err != nil || !cut {
+		return pick{algorithm: a}, err
+	}
+	segment, err := ParseSize(strings.TrimSpace(size))
+	if err != nil {
+		return pick{}, err
+	}
+	if segment == 0 {
+		return pick{}, misuse("collective", "segments of 0 bytes; leave @ out for the usual ones")
+	}
+	if segment > MaxSegment {
+		segment = MaxSegment + 16 // refused by its true bounds below
+	}
+	u := Rule{Algorithm: a, Segment: uint32(segment)}
+	return pick{a, u.Segment}, u.Check()
+}
+
+// ParseSize reads a number of bytes: "64", "64Ki", "4Mi", "1Gi". Anything else
+// gets fault.Misuse.
+func ParseSize(text string) (uint64, error) {
+	number, shift := text, 0
+	for i, suffix := range []string{"Ki", "Mi", "Gi"} {
+		if n, ok := strings.CutSuffix(text, suffix); ok {
+			number, shift = n, 10*(i+1)
+			break
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 64)
+	if err != nil || n<<shift>>shift != n {
+		return 0, misuse("collective.ParseSize", "%q is not a number of bytes such as 64, 64Ki or 4Mi", text)
+	}
+	return n << shift, nil
+}
+
+// parseAlgorithm reads what Algorithm.String wrote.
+func parseAlgorithm(text string) (Algorithm, error) {
+	verbName, name, ok := strings.Cut(text, ":")
+	if !ok {
+		return Algorithm{}, misuse("collective", "%q is not of the form collective:algorithm", text)
+	}
+	verb, err := ParseVerb(strings.TrimSpace(verbName))
+	if err != nil {
+		return Algorithm{}, err
+	}
+	return Find(verb, strings.TrimSpace(name))
+}
