@@ -21,17 +21,18 @@ import (
 // Cost: (n-1)α + m(n-1)/n β.
 //
 // Nothing is folded. Chunks may differ in length; the longest one's time is what
-// each step costs then.
+// each step costs then. The ring passes the ranks in the order of their hosts and
+// racks: of every step one message enters each host, and one leaves it.
 //
 // This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
 // optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 func ringAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
-	n, me := r.Size(), r.Rank()
-	next, prev := mod(me+1, n), mod(me-1, n)
+	ring := circleOf(r)
+	next, prev := ring.at(1), ring.at(-1)
 
-	for step := range n - 1 {
-		leaving := buf.of(mod(me-step, n))
-		arriving := buf.of(mod(me-1-step, n))
+	for step := range ring.n - 1 {
+		leaving := buf.of(ring.at(-step))
+		arriving := buf.of(ring.at(-1 - step))
 		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
 			return err
 		}

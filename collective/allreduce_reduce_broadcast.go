@@ -21,8 +21,10 @@ import (
 // Cost: 2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ, and m bytes of scratch memory on some ranks.
 //
 // Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
-// The order depends on n alone, and rank 0's bits are copied, so equal runs give
-// equal bits on all ranks. It is rank order, so op need not commute.
+// The order depends on n alone where hosts are in rank order; else ranks are taken
+// in the order of hosts and racks, as binomialReduce has it, but for operators that
+// do not commute, which get rank order. Rank 0's bits are copied, so equal runs give
+// equal bits on all ranks, and op need not commute.
 func reduceBroadcastAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	if err := binomialReduce(ctx, r, 0, buf, buf, k); err != nil {
 		return err

@@ -20,9 +20,10 @@ import (
 // Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ. No algorithm moves fewer bytes.
 //
 // Shares are folded into chunk c in the order c+1, c+2, …, c, each into what has
-// gathered so far. The order depends on n and the chunk alone, and every chunk is
-// folded on one rank, so equal runs give equal bits on all ranks. It is not rank
-// order, so op must commute.
+// gathered so far; where ranks are on several hosts, c+1 stands for the rank that
+// follows c in the order of hosts and racks. The order depends on n, that placement
+// and the chunk alone, and every chunk is folded on one rank, so equal runs give
+// equal bits on all ranks. It is not rank order, so op must commute.
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", JPDC 69(2), 2009.

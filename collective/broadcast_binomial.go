@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tutti-go/tutti/p2p"
 )
@@ -16,9 +17,12 @@ import (
 //	rank 2                     → 3
 //	rank 4            → 5
 //
-// Cost: ⌈log₂n⌉(α + mβ).
+// Cost: ⌈log₂n⌉(α + mβ), and up to two steps more where there are several hosts.
 //
-// Nothing is folded. From another root, ranks are counted from it on.
+// Nothing is folded. From another root, ranks are counted from it on, in the order
+// of hosts and racks. Every host and every rack but the root's is entered once: the
+// tree joins the first ranks of racks, in each rack those of hosts, and each host's
+// ranks.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
@@ -28,11 +32,8 @@ func binomialBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) 
 			return err
 		}
 	}
-	for distance := t.width / 2; distance > 0; distance /= 2 {
-		if t.below(distance) <= 0 {
-			continue
-		}
-		if err := r.Send(ctx, t.rank(t.me+distance), buf); err != nil {
+	for _, child := range slices.Backward(t.children()) {
+		if err := r.Send(ctx, child.rank, buf); err != nil {
 			return err
 		}
 	}

@@ -19,37 +19,36 @@ import (
 //	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
-// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to m bytes of scratch memory on ranks that
-// pass chunks on, and on the root unless it is rank 0.
+// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several
+// hosts; up to m bytes of scratch memory on ranks that pass chunks on, and on the
+// root unless it is rank 0 and hosts are in rank order.
 //
-// Nothing is folded. To another root, ranks are counted from it on.
+// Nothing is folded. To another root, ranks are counted from it on, in the order of hosts
+// and racks. Chunks of a host or rack cross its boundary once, together: the tree
+// joins the first ranks of racks, in each rack those of hosts, and each host's ranks.
 func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
 	t := treeFrom(r, root)
 	size := len(src)
 	run := src // the chunks of this rank's subtree, its own first
 	switch {
-	case t.me == 0 && root == 0:
+	case t.me == 0 && t.inRankOrder(r):
 		run = dst.buf
 	case t.size() > 1:
 		run = r.Scratch(t.size() * size)
 	}
 	put(run, src)
 
-	for distance := 1; distance < t.width && t.below(distance) > 0; distance *= 2 {
-		arriving := run[distance*size:][:t.below(distance)*size]
-		if err := r.Recv(ctx, t.rank(t.me+distance), arriving); err != nil {
+	for _, child := range t.children() {
+		arriving := run[(child.node-t.me)*size:][:child.size*size]
+		if err := r.Recv(ctx, child.rank, arriving); err != nil {
 			return err
 		}
 	}
-	switch {
-	case t.me != 0:
+	if t.me != 0 {
 		return r.Send(ctx, t.parent(), run)
-	case root != 0:
-		first := (t.n - root) * size
-		copy(dst.buf[root*size:], run[:first])
-		copy(dst.buf, run[first:])
-	default:
-		// The chunks are in their places.
+	}
+	for node := 0; node < t.n && !same(run, dst.buf); node++ {
+		copy(dst.of(t.walk.Rank(node)), run[node*size:][:size])
 	}
 	return nil
 }

@@ -20,15 +20,22 @@ import (
 //	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
-// Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.
+// Cost: ⌈log₂n⌉(α + mβ + mγ), and up to two steps more where there are several
+// hosts; m bytes of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, counted from the root on, the first
-// one as the earlier operand. The order depends on n and the root alone, so equal
-// runs give equal bits. From root 0 it is rank order; else op must commute.
+// Neighbouring blocks of ranks are folded, counted from the root on, the first one
+// as the earlier operand: in each host, then in each rack, then all of them, each a
+// binomial tree in the order of hosts and racks. Every host and every rack but the
+// root's is left once. The order depends on n, that placement and the root alone,
+// so equal runs give equal bits. From root 0 it is rank order unless hosts are
+// interleaved, and made so for reduceBroadcastAllReduce; else op must commute.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	t := treeFrom(r, root)
+	if !k.Op().Commutative() {
+		t = treeInRankOrder(r) // for root 0, which is all that such operators come with
+	}
 	gathered := src // what a leaf sends
 	switch {
 	case t.me == 0:
@@ -38,8 +45,8 @@ func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte
 	}
 	put(gathered, src)
 
-	for distance := 1; distance < t.width && t.below(distance) > 0; distance *= 2 {
-		if err := r.RecvFold(ctx, t.rank(t.me+distance), gathered, k, p2p.Later); err != nil {
+	for _, child := range t.children() {
+		if err := r.RecvFold(ctx, child.rank, gathered, k, p2p.Later); err != nil {
 			return err
 		}
 	}

@@ -21,18 +21,21 @@ import (
 // Cost: (n-1)α + m(n-1)/n (β+γ).
 //
 // Shares are folded into chunk r in the order r+1, r+2, …, r, each into what has
-// gathered so far. The order depends on n alone, so equal runs give equal bits.
-// It is not rank order, so op must commute. The rest of buf is left half reduced.
+// gathered so far; where ranks are on several hosts, r+1 stands for the rank that
+// follows r in the order of hosts and racks, so that of every step one message
+// enters each host, and one leaves it. The order depends on n and that placement
+// alone, so equal runs give equal bits. It is not rank order, so op must commute.
+// The rest of buf is left half reduced.
 //
 // This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
 // optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) error {
-	n, me := r.Size(), r.Rank()
-	next, prev := mod(me+1, n), mod(me-1, n)
+	ring := circleOf(r)
+	next, prev := ring.at(1), ring.at(-1)
 
-	for step := range n - 1 {
-		leaving := buf.of(mod(me-1-step, n))
-		passing := buf.of(mod(me-2-step, n))
+	for step := range ring.n - 1 {
+		leaving := buf.of(ring.at(-1 - step))
+		passing := buf.of(ring.at(-2 - step))
 		// passing = op(arrived, passing), segment by segment as it arrives
 		if err := r.ExchangeFold(ctx, next, leaving, prev, passing, k, p2p.Earlier); err != nil {
 			return err

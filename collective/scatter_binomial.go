@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tutti-go/tutti/p2p"
 )
@@ -17,38 +18,35 @@ import (
 //	rank 2                     3 → 3
 //	rank 4            5 → 5
 //
-// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to m bytes of scratch memory on ranks that
-// pass chunks on, and on the root unless it is rank 0.
+// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several
+// hosts; up to m bytes of scratch memory on ranks that pass chunks on, and on the
+// root unless it is rank 0 and hosts are in rank order.
 //
-// Nothing is folded. From another root, ranks are counted from it on.
+// Nothing is folded. From another root, ranks are counted from it on, in the order of hosts
+// and racks. Chunks of a host or rack cross its boundary once, together: the tree
+// joins the first ranks of racks, in each rack those of hosts, and each host's ranks.
 func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error {
 	t := treeFrom(r, root)
 	size := len(dst)
 	run := dst // the chunks of this rank's subtree, its own first
 	switch {
-	case t.me == 0 && root == 0:
+	case t.me == 0 && t.inRankOrder(r):
 		run = src.buf
 	case t.size() > 1:
 		run = r.Scratch(t.size() * size)
 	}
-	switch {
-	case t.me != 0:
+	if t.me != 0 {
 		if err := r.Recv(ctx, t.parent(), run); err != nil {
 			return err
 		}
-	case root != 0:
-		first := (t.n - root) * size
-		copy(run[:first], src.buf[root*size:])
-		copy(run[first:], src.buf)
-	default:
-		// The chunks are in their places.
-	}
-	for distance := t.width / 2; distance > 0; distance /= 2 {
-		if t.below(distance) <= 0 {
-			continue
+	} else {
+		for node := 0; node < t.n && !same(run, src.buf); node++ {
+			copy(run[node*size:], src.of(t.walk.Rank(node)))
 		}
-		leaving := run[distance*size:][:t.below(distance)*size]
-		if err := r.Send(ctx, t.rank(t.me+distance), leaving); err != nil {
+	}
+	for _, child := range slices.Backward(t.children()) {
+		leaving := run[(child.node-t.me)*size:][:child.size*size]
+		if err := r.Send(ctx, child.rank, leaving); err != nil {
 			return err
 		}
 	}

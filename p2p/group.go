@@ -12,6 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/topology"
 )
 
 // Wildcards of a receive or probe.
@@ -41,8 +42,8 @@ type Group struct {
 	coll  *rendezvous.Space // collectives
 	seg   int
 	pool  scratchPool
-	// shared is memory that all members have, nil where they have none.
-	shared *Shared
+	all   party // all members
+	host  party // those on this rank's host
 }
 
 // Options of a Group; equal on all members.
@@ -69,6 +70,9 @@ func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	for i, r := range o.Ranks {
 		g.index[r] = i
 	}
+	g.all = party{ranks: g.ranks, rank: g.rank}
+	flat := topology.Flat(len(o.Ranks))
+	g.SetLayout(&flat)
 	g.talk = e.Open(o.ID<<1, o.Ranks)
 	g.coll = e.Open(o.ID<<1|1, o.Ranks)
 	if o.Stray != nil {

@@ -29,10 +29,17 @@ const (
 // they meet those of the same operation only. A message travels in segments
 // whose number depends on its length alone; an empty one still travels.
 //
-// One goroutine uses a Round. After an error the group's collectives are revoked
-// on this rank, because half a collective cannot be unsent; buffers are the
-// caller's again when a method has returned.
+// One goroutine uses a Round, and one Round of an operation at a time: besides the
+// one of all members there may be some of a few; see Host and Among. After an
+// error the group's collectives are revoked on this rank, because half a collective
+// cannot be unsent; buffers are the caller's again when a method has returned.
 type Round struct {
+	*operation
+	on party // whose ranks this Round counts
+}
+
+// An operation is what the Rounds of one collective operation have in common.
+type operation struct {
 	g     *Group
 	p     mesh.Patience
 	tag   int32
@@ -46,16 +53,19 @@ type Round struct {
 	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
 	stage        []byte // where segments that are to be folded arrive; one message's after the other's
+
+	apart  bool    // it runs beside others, so not in shared memory
+	rounds *rounds // never nil
 }
 
-var rounds = sync.Pool{New: func() any { return new(Round) }}
+var operations = sync.Pool{New: func() any { return &operation{rounds: new(rounds)} }}
 
 // NewRound begins a round. seq counts the group's collectives; print is the
 // fingerprint that all members must agree on.
 func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
-	r := rounds.Get().(*Round)
-	r.g, r.p, r.tag, r.print, r.seg = g, p, int32(seq&MaxTag), print, g.seg
-	return r
+	o := operations.Get().(*operation)
+	o.g, o.p, o.tag, o.print, o.seg = g, p, int32(seq&MaxTag), print, g.seg
+	return o.round(g.all)
 }
 
 // Follow says what the group's operations up to this one were, in one number that
@@ -69,19 +79,21 @@ func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Leftover(r.tag
 
 // End gives the round and its scratch memory back.
 func (r *Round) End() {
-	for i, s := range r.scratch {
-		r.g.pool.put(s)
-		r.scratch[i] = scratch{}
+	o := r.operation
+	for i, s := range o.scratch {
+		o.g.pool.put(s)
+		o.scratch[i] = scratch{}
 	}
-	*r = Round{scratch: r.scratch[:0]}
-	rounds.Put(r)
+	o.rounds.clear()
+	*o = operation{scratch: o.scratch[:0], rounds: o.rounds}
+	operations.Put(o)
 }
 
-// Rank is this process's rank in the group.
-func (r *Round) Rank() int { return r.g.rank }
+// Rank is this process's rank in the round.
+func (r *Round) Rank() int { return r.on.rank }
 
-// Size is the number of members.
-func (r *Round) Size() int { return len(r.g.ranks) }
+// Size is the number of ranks in the round.
+func (r *Round) Size() int { return len(r.on.ranks) }
 
 // Segment is the size of a segment in bytes.
 func (r *Round) Segment() int { return r.seg }
@@ -95,7 +107,7 @@ func (r *Round) SetSegment(bytes int) {
 	}
 }
 
-// Send sends b to a member, which receives it in this round.
+// Send sends b to a rank of the round, which receives it in this round.
 func (r *Round) Send(ctx context.Context, to int, b []byte) error {
 	return r.move(ctx, to, b, none, nil, nil)
 }
@@ -145,13 +157,13 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 	links := r.links[:0]
 	if to != none {
 		ns = r.segments(len(out))
-		links = append(links, r.g.e.LinksOf(r.g.ranks[to])...)
+		links = append(links, r.g.e.LinksOf(r.on.ranks[to])...)
 	}
 	var stage []byte
 	if from != none {
 		nr = r.segments(len(in))
 		if from != to {
-			links = append(links, r.g.e.LinksOf(r.g.ranks[from])...)
+			links = append(links, r.g.e.LinksOf(r.on.ranks[from])...)
 		}
 		if f != nil {
 			stage = r.staging(min(nr, window) * min(r.seg, len(in)))
@@ -160,10 +172,10 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
 		for ; posted < nr && posted < got+window; posted++ {
-			r.recvs[posted%window] = r.g.coll.Post(r.g.ranks[from], r.tag, r.print, r.place(in, stage, posted))
+			r.recvs[posted%window] = r.g.coll.Post(r.on.ranks[from], r.tag, r.print, r.place(in, stage, posted))
 		}
 		for ; started < ns && started < sent+window && (got == nr || started < got+window); started++ {
-			r.sends[started%window] = r.g.coll.Start(r.g.ranks[to], r.tag, r.print, r.cut(out, started), rendezvous.Push)
+			r.sends[started%window] = r.g.coll.Start(r.on.ranks[to], r.tag, r.print, r.cut(out, started), rendezvous.Push)
 		}
 		reaped := sent
 		for sent < started && r.sends[sent%window].Happened() {

@@ -3,7 +3,7 @@ package p2p
 import "testing"
 
 func TestARoundHasOneStageForAllItsMessages(t *testing.T) {
-	r := &Round{g: &Group{}}
+	r := &Round{operation: &operation{g: &Group{}}}
 	for _, n := range []int{1000, 0, 1, 1000, 999} {
 		if got := len(r.staging(n)); got != n {
 			t.Errorf("got %d bytes, want %d", got, n)

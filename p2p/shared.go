@@ -32,11 +32,11 @@ const (
 	SlotSize = 64 << 10
 )
 
-// SharedSize is how many bytes of shared memory a group of n members needs.
+// SharedSize is how many bytes of shared memory n ranks need.
 func SharedSize(n int) int { return n * (controlSize + Slots*SlotSize) }
 
-// Shared is memory that all members of a group can read and write, as one of
-// them uses it. The goroutine inside a blocking collective uses it, one piece
+// Shared is memory that some members of a group can read and write, as one of
+// them uses it: all, or those of a host. The goroutine inside a blocking collective uses it, one piece
 // after the other; pieces are numbered alike on all members, because every
 // algorithm publishes as many for equal arguments.
 //
@@ -46,7 +46,8 @@ func SharedSize(n int) int { return n * (controlSize + Slots*SlotSize) }
 // slot is written for piece i only when all members are Done with piece i-2, and
 // so do not read piece i-3, which lay in the same slot.
 type Shared struct {
-	g     *Group
+	ranks []int // the job's rank of each
+	rank  int   // this process's place among them
 	mem   []byte
 	words []uint64 // the control blocks; read and written atomically
 	ready []*uint64
@@ -60,18 +61,27 @@ const firstPiece = 2
 
 // SetShared gives the group shared memory of SharedSize bytes, zeroed, that all
 // members have. It comes before the group's first round, on all members or none.
-func (g *Group) SetShared(mem []byte) {
-	s := &Shared{g: g, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem[:len(g.ranks)*controlSize])}
-	for r := range g.ranks {
+func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
+
+// SetHostShared is SetShared for the members on this rank's host, all of which do
+// so or none.
+func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, mem) }
+
+func newShared(on party, mem []byte) *Shared {
+	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem[:len(on.ranks)*controlSize])}
+	for r := range on.ranks {
 		s.ready = append(s.ready, s.word(r, 0))
 		s.done = append(s.done, s.word(r, doneAt))
 		s.sleep = append(s.sleep, s.word(r, asleepAt))
 	}
-	g.shared = s
+	return s
 }
 
-// HasShared reports whether the group has shared memory.
-func (g *Group) HasShared() bool { return g.shared != nil }
+// HasShared reports whether the whole group has shared memory.
+func (g *Group) HasShared() bool { return g.all.shared != nil }
+
+// HasShared reports whether the round's ranks have shared memory that it may use.
+func (r *Round) HasShared() bool { return r.on.shared != nil }
 
 // Slot is a member's slot for a piece.
 func (s *Shared) slot(rank int, piece uint64) []byte {
@@ -95,7 +105,7 @@ type Piece struct {
 
 // Pieces begins n pieces, which are used in order. Every member does so alike.
 func (r *Round) Pieces(n int) Piece {
-	s := r.g.shared
+	s := r.on.shared
 	first := s.piece
 	s.piece += uint64(n)
 	return Piece{r, first}
@@ -106,14 +116,14 @@ func (p Piece) Next() Piece { return Piece{p.r, p.n + 1} }
 
 // Slot is where a member's share of the piece lies, SlotSize bytes. A rank
 // writes its own between Claim and Ready, and others' never.
-func (p Piece) Slot(rank int) []byte { return p.r.g.shared.slot(rank, p.n) }
+func (p Piece) Slot(rank int) []byte { return p.r.on.shared.slot(rank, p.n) }
 
 // Claim returns when this rank's slot may be written.
 func (p Piece) Claim(ctx context.Context) error {
 	if p.n < firstPiece+2 {
 		return nil
 	}
-	for rank, flag := range p.r.g.shared.done {
+	for rank, flag := range p.r.on.shared.done {
 		if err := p.await(ctx, rank, flag, p.n-2); err != nil {
 			return err
 		}
@@ -125,31 +135,31 @@ func (p Piece) Claim(ctx context.Context) error {
 }
 
 // Ready publishes this rank's share.
-func (p Piece) Ready() { p.publish(p.r.g.shared.ready) }
+func (p Piece) Ready() { p.publish(p.r.on.shared.ready) }
 
 // Done publishes that this rank has finished the piece's second stage, or, for a
 // piece of one stage, its share.
-func (p Piece) Done() { p.publish(p.r.g.shared.done) }
+func (p Piece) Done() { p.publish(p.r.on.shared.done) }
 
 func (p Piece) publish(flags []*uint64) {
-	s, me := p.r.g.shared, p.r.g.rank
-	atomic.StoreUint64(s.print(me, p.n), p.mark())
-	atomic.StoreUint64(flags[me], p.n)
+	s := p.r.on.shared
+	atomic.StoreUint64(s.print(s.rank, p.n), p.mark())
+	atomic.StoreUint64(flags[s.rank], p.n)
 	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
-			p.r.g.e.Nudge(p.r.g.ranks[rank])
+			p.r.g.e.Nudge(s.ranks[rank])
 		}
 	}
 }
 
 // AwaitReady returns when a member's share of the piece can be read.
 func (p Piece) AwaitReady(ctx context.Context, rank int) error {
-	return p.awaitAgreed(ctx, rank, p.r.g.shared.ready[rank])
+	return p.awaitAgreed(ctx, rank, p.r.on.shared.ready[rank])
 }
 
 // AwaitDone returns when a member is done with the piece.
 func (p Piece) AwaitDone(ctx context.Context, rank int) error {
-	return p.awaitAgreed(ctx, rank, p.r.g.shared.done[rank])
+	return p.awaitAgreed(ctx, rank, p.r.on.shared.done[rank])
 }
 
 // mark is the fingerprint of the operation that the piece belongs to, with all
@@ -164,7 +174,7 @@ func (p Piece) awaitAgreed(ctx context.Context, rank int, flag *uint64) error {
 	if err := p.await(ctx, rank, flag, p.n); err != nil {
 		return err
 	}
-	if atomic.LoadUint64(p.r.g.shared.print(rank, p.n)) != p.mark() {
+	if atomic.LoadUint64(p.r.on.shared.print(rank, p.n)) != p.mark() {
 		return p.disagree(rank)
 	}
 	return p.compare(rank, p.n-1)
@@ -173,8 +183,8 @@ func (p Piece) awaitAgreed(ctx context.Context, rank int, flag *uint64) error {
 // compare compares the fingerprints of an earlier piece: a root that only gives
 // would not notice otherwise that another rank took itself for the root.
 func (p Piece) compare(rank int, piece uint64) error {
-	s := p.r.g.shared
-	if piece >= firstPiece && atomic.LoadUint64(s.print(rank, piece)) != atomic.LoadUint64(s.print(p.r.g.rank, piece)) {
+	s := p.r.on.shared
+	if piece >= firstPiece && atomic.LoadUint64(s.print(rank, piece)) != atomic.LoadUint64(s.print(s.rank, piece)) {
 		return p.disagree(rank)
 	}
 	return nil
@@ -182,7 +192,7 @@ func (p Piece) compare(rank int, piece uint64) error {
 
 func (p Piece) disagree(rank int) error {
 	g := p.r.g
-	return p.r.fail(&fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: g.ranks[g.rank], Peers: []fault.Peer{{Rank: g.ranks[rank]}}})
+	return p.r.fail(&fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: g.ranks[g.rank], Peers: []fault.Peer{{Rank: p.r.on.shared.ranks[rank]}}})
 }
 
 // How a rank polls a flag: by itself, and when that was in vain, giving the core
@@ -221,11 +231,11 @@ func (p Piece) await(ctx context.Context, rank int, flag *uint64, count uint64) 
 
 // sleep parks until a member's flag shows count, or the wait is over.
 func (p Piece) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
-	g := p.r.g
+	g, s := p.r.g, p.r.on.shared
 	ev := &p.r.flag
-	*ev = flagEvent{coll: g.coll, e: g.e, world: g.ranks[rank], flag: flag, asleep: g.shared.sleep[g.rank], count: count}
+	*ev = flagEvent{coll: g.coll, e: g.e, world: s.ranks[rank], flag: flag, asleep: s.sleep[s.rank], count: count}
 	err := g.coll.Await(ctx, p.r.p, ev)
-	atomic.StoreUint64(g.shared.sleep[g.rank], 0)
+	atomic.StoreUint64(s.sleep[s.rank], 0)
 	if err == nil && atomic.LoadUint64(ev.flag) < count {
 		if err = g.coll.Err(); err == nil {
 			err = g.e.Gone(ev.world)

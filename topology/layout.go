@@ -1,0 +1,210 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A Place is where a rank runs. A name has at most MaxName bytes.
+type Place struct{ Host, Rack string }
+
+// Check refuses places of which one host stands in two racks, naming two of the
+// ranks that say so, with fault.Mismatch.
+func Check(places []Place) error {
+	first := make(map[string]int)
+	for rank, p := range places {
+		seen, ok := first[p.Host]
+		if !ok {
+			first[p.Host] = rank
+			continue
+		}
+		if other := places[seen].Rack; other != p.Rack {
+			return fault.New(fault.Mismatch, "topology", -1, "ranks %d and %d are both on host %q, but in racks %q and %q: give all ranks of a host the same rack",
+				seen, rank, p.Host, other, p.Rack)
+		}
+	}
+	return nil
+}
+
+// A Layout is where the ranks of a group run, and their order. A place is a
+// position in that order. It is immutable, and may be used by any number of
+// goroutines. Hosts and racks are numbered as they come in the order.
+type Layout struct {
+	n      int
+	order  []int // the rank of each place; nil: places are ranks
+	at     []int // and back
+	hosts  []int // the first place of each host, and n; nil: one host
+	hostOf []int // the host of each place
+	racks  []int // the first host of each rack, and how many there are; nil: one rack
+	rackOf []int // the rack of each host
+	names  []Place
+}
+
+// Flat is the layout of n ranks on one host.
+func Flat(n int) Layout { return Layout{n: n} }
+
+// New puts the places of ranks 0, 1, … in order.
+func New(places []Place) *Layout {
+	n := len(places)
+	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each
+	for r := n - 1; r >= 0; r-- {
+		host[places[r]], rack[places[r].Rack] = r, r
+	}
+	l := &Layout{n: n, order: make([]int, n), at: make([]int, n), hostOf: make([]int, n)}
+	for r := range l.order {
+		l.order[r] = r
+	}
+	slices.SortFunc(l.order, func(a, b int) int {
+		pa, pb := places[a], places[b]
+		return cmp.Or(cmp.Compare(rack[pa.Rack], rack[pb.Rack]), cmp.Compare(host[pa], host[pb]), cmp.Compare(a, b))
+	})
+	for place, r := range l.order {
+		l.at[r] = place
+		p := places[r]
+		if place == 0 || p != l.names[len(l.names)-1] {
+			if place == 0 || p.Rack != l.names[len(l.names)-1].Rack {
+				l.racks = append(l.racks, len(l.hosts))
+			}
+			l.hosts = append(l.hosts, place)
+			l.rackOf = append(l.rackOf, len(l.racks)-1)
+			l.names = append(l.names, p)
+		}
+		l.hostOf[place] = len(l.hosts) - 1
+	}
+	l.racks = append(l.racks, len(l.hosts))
+	l.hosts = append(l.hosts, n)
+	return l
+}
+
+// Size is the number of ranks.
+func (l *Layout) Size() int { return l.n }
+
+// Rank is the rank at a place.
+func (l *Layout) Rank(place int) int {
+	if l.order == nil {
+		return place
+	}
+	return l.order[place]
+}
+
+// Place is a rank's place.
+func (l *Layout) Place(rank int) int {
+	if l.at == nil {
+		return rank
+	}
+	return l.at[rank]
+}
+
+// Order is the ranks in order, in a slice of the caller's.
+func (l *Layout) Order() []int {
+	order := make([]int, l.n)
+	for place := range order {
+		order[place] = l.Rank(place)
+	}
+	return order
+}
+
+// InOrder reports whether the order is that of the ranks.
+func (l *Layout) InOrder() bool {
+	return l.order == nil || slices.IsSorted(l.order)
+}
+
+// Hosts is the number of hosts.
+func (l *Layout) Hosts() int { return max(1, len(l.hosts)-1) }
+
+// Racks is the number of racks.
+func (l *Layout) Racks() int { return max(1, len(l.racks)-1) }
+
+// HostOf is the host of a rank.
+func (l *Layout) HostOf(rank int) int {
+	if l.hostOf == nil {
+		return 0
+	}
+	return l.hostOf[l.Place(rank)]
+}
+
+// Host is the places of a host: from first up to, not including, end.
+func (l *Layout) Host(host int) (first, end int) {
+	if l.hosts == nil {
+		return 0, l.n
+	}
+	return l.hosts[host], l.hosts[host+1]
+}
+
+// rack is the hosts of a rack: from first up to, not including, end.
+func (l *Layout) rack(rack int) (first, end int) {
+	if l.racks == nil {
+		return 0, l.Hosts()
+	}
+	return l.racks[rack], l.racks[rack+1]
+}
+
+// rackOfHost is the rack that a host stands in.
+func (l *Layout) rackOfHost(host int) int {
+	if l.rackOf == nil {
+		return 0
+	}
+	return l.rackOf[host]
+}
+
+// Fewest is the number of ranks on the host that has the fewest, and Most on the
+// one that has the most.
+func (l *Layout) Fewest() int {
+	fewest := l.n
+	for h := range l.Hosts() {
+		first, end := l.Host(h)
+		fewest = min(fewest, end-first)
+	}
+	return fewest
+}
+
+// Most is the number of ranks on the host that has the most.
+func (l *Layout) Most() int {
+	most := 0
+	for h := range l.Hosts() {
+		first, end := l.Host(h)
+		most = max(most, end-first)
+	}
+	return most
+}
+
+// Across is the layout of the hosts: of one rank on each, in their order. What are
+// racks in l are its hosts, because their boundaries are left to be crossed.
+func (l *Layout) Across() Layout {
+	return Layout{n: l.Hosts(), hosts: l.racks, hostOf: l.rackOf}
+}
+
+// maxText is the most bytes of what String gives.
+const maxText = 2 << 10
+
+// String lists the ranks in order, by host, with the rack where it has a name:
+// "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]". A long list is cut short.
+func (l *Layout) String() string {
+	var b strings.Builder
+	for h := range l.Hosts() {
+		if h > 0 {
+			b.WriteByte(' ')
+		}
+		if b.Len() > maxText {
+			fmt.Fprintf(&b, "… %d hosts", l.Hosts())
+			break
+		}
+		if h < len(l.names) {
+			if l.names[h].Rack != "" {
+				b.WriteString(l.names[h].Rack + "/")
+			}
+			b.WriteString(l.names[h].Host)
+		}
+		first, end := l.Host(h)
+		ranks := make([]int, 0, end-first)
+		for place := first; place < end; place++ {
+			ranks = append(ranks, l.Rank(place))
+		}
+		fmt.Fprint(&b, ranks)
+	}
+	return b.String()
+}
