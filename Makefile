@@ -52,6 +52,12 @@ test: ## run every test that needs no special hardware (at most 8 minutes on 2 c
 race: ## the same under the race detector (at most 15 minutes on 2 cores)
 	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(PKGS)
 
+# What waits must not starve what it waits for, also where Go runs one goroutine at
+# a time: heartbeats, watchers, the ranks of one process.
+.PHONY: test-1p
+test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
+	GOMAXPROCS=1 $(GOTEST) -timeout 14m $(TESTFLAGS) $(PKGS)
+
 .PHONY: lint
 lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs
 
@@ -112,6 +118,18 @@ soak: ## the long tests: full matrices, hours of faults (up to 2 hours)
 .PHONY: bench
 bench: ## run every benchmark once
 	$(GO) test -p 1 -run '^$$' -bench . -benchmem -timeout 30m $(TESTFLAGS) $(PKGS)
+
+# More arguments for the recording; the short form of it:
+#   make bench-peers PEERFLAGS='-rounds 1 -time 0.02 -max 1048576 -dir out/peers'
+PEERFLAGS ?=
+
+.PHONY: bench-peers
+bench-peers: build ## set tutti beside Open MPI, MPICH and Gloo; writes bench/results (10 minutes)
+	$(GO) run ./tools/peers record $(PEERFLAGS)
+
+.PHONY: plot-peers
+plot-peers: ## draw README's picture from what bench-peers has recorded
+	$(GO) run ./tools/peers draw docs/img/peers.svg
 
 .PHONY: docs
 docs: ## write docs/wire.md and docs/algorithms.md anew from the code

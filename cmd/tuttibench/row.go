@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/figure"
 )
 
 // A row is a line of the result. Its fields stand in the order of the columns,
@@ -47,7 +48,7 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	// A clock that is too coarse for the median gives no bandwidth.
 	if r.MedianUs > 0 {
 		r.AlgBW = float64(moves) / r.MedianUs
-		r.BusBW = r.AlgBW * busFactor(o.op, c.Size())
+		r.BusBW = r.AlgBW * figure.BusFactor(o.op, c.Size())
 	}
 	return r
 }
@@ -56,22 +57,6 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 func percentile(ascending []float64, p int) float64 {
 	n := len(ascending)
 	return ascending[int(math.Ceil(float64(n*p)/100))-1]
-}
-
-// busFactor is how many bytes the thriftiest algorithm has each rank send, for
-// each byte of the vector. The factors are those of nccl-tests,
-// doc/PERFORMANCE.md; a pingpong's vector goes there and back.
-func busFactor(op string, ranks int) float64 {
-	n := float64(ranks)
-	switch op {
-	case "allreduce":
-		return 2 * (n - 1) / n
-	case "allgather", "reduce_scatter", "alltoall":
-		return (n - 1) / n
-	case "pingpong":
-		return 2
-	}
-	return 1
 }
 
 // wires names the transports between this rank and the others, "memory+tcp"; on

@@ -1,0 +1,206 @@
+// Package figure says what a benchmark's figures mean, and draws them: curves over
+// the bytes of a vector on logarithmic scales, in panels side by side.
+//
+// It does not know where figures come from.
+package figure
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// BusFactor is how many bytes the thriftiest algorithm has each rank send, for
+// each byte of the vector. Times the bytes over the time it is the bus bandwidth.
+// The factors are those of nccl-tests, doc/PERFORMANCE.md; a pingpong's vector
+// goes there and back. An operation that it has no factor for has 1.
+func BusFactor(op string, ranks int) float64 {
+	n := float64(ranks)
+	switch op {
+	case "allreduce":
+		return 2 * (n - 1) / n
+	case "allgather", "reduce_scatter", "alltoall":
+		return (n - 1) / n
+	case "pingpong":
+		return 2
+	}
+	return 1
+}
+
+// A Panel is one pair of axes. The horizontal one counts bytes.
+type Panel struct {
+	Title  string
+	Unit   string // of the vertical axis
+	Curves []Curve
+}
+
+// A Curve is drawn with a mark at each point. With a Name it has a line in the
+// panel's legend.
+type Curve struct {
+	Name   string
+	Points []Point
+}
+
+// A Point where either number is not above 0, as the bus bandwidth of one rank,
+// has no place on a logarithmic scale and is left out.
+type Point struct{ Bytes, Value float64 }
+
+// The size of a panel, with what stands around it.
+const width, height = 13 * vg.Centimeter, 11 * vg.Centimeter
+
+// Draw draws rows of panels, equally many in each, into an SVG file, whose folder
+// it makes if missing.
+func Draw(path string, rows [][]Panel) error {
+	var all [][]*plot.Plot
+	for _, panels := range rows {
+		var plots []*plot.Plot
+		for _, p := range panels {
+			plots = append(plots, p.plot())
+		}
+		all = append(all, plots)
+	}
+	if len(all) == 0 || len(all[0]) == 0 {
+		return fmt.Errorf("draw %s: there is nothing to draw", path)
+	}
+	canvas := vgsvg.New(width*vg.Length(len(all[0])), height*vg.Length(len(all)))
+	tiles := draw.Tiles{Rows: len(all), Cols: len(all[0]), PadX: vg.Centimeter, PadY: vg.Centimeter / 2, PadRight: vg.Points(12), PadTop: vg.Points(4)}
+	for i, cells := range plot.Align(all, tiles, draw.New(canvas)) {
+		for j, cell := range cells {
+			all[i][j].Draw(cell)
+		}
+	}
+	return write(path, canvas)
+}
+
+func write(path string, canvas *vgsvg.Canvas) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := canvas.WriteTo(file); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
+}
+
+// plot is the panel as gonum draws it.
+func (panel Panel) plot() *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = panel.Title, "bytes", panel.Unit
+	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = powers{base: 4, label: binary}, powers{base: 10, label: decimal}
+	p.Add(plotter.NewGrid())
+	p.Legend.Top, p.Legend.Left = true, true
+	var all plotter.XYs
+	for i, c := range panel.Curves {
+		points := c.drawable()
+		all = append(all, points...)
+		if len(points) == 0 {
+			continue
+		}
+		line, dots, err := plotter.NewLinePoints(points)
+		if err != nil {
+			continue // only for values that are not finite, and there are none
+		}
+		look(i, line, dots)
+		p.Add(line, dots)
+		if c.Name != "" {
+			p.Legend.Add(c.Name, line, dots)
+		}
+	}
+	p.X.Min, p.X.Max = span(all, 4, func(xy plotter.XY) float64 { return xy.X })
+	p.Y.Min, p.Y.Max = span(all, 10, func(xy plotter.XY) float64 { return xy.Y })
+	return p
+}
+
+// drawable are the points that have a place on logarithmic scales.
+func (c Curve) drawable() (points plotter.XYs) {
+	for _, p := range c.Points {
+		if p.Bytes > 0 && p.Value > 0 && !math.IsInf(p.Value, 1) {
+			points = append(points, plotter.XY{X: p.Bytes, Y: p.Value})
+		}
+	}
+	return points
+}
+
+// look sets colour and mark of the i-th curve. The first is the heaviest: it is
+// the one that the picture is about.
+func look(i int, line *plotter.Line, dots *plotter.Scatter) {
+	colours := []color.RGBA{
+		{0x1f, 0x77, 0xb4, 0xff}, {0xff, 0x7f, 0x0e, 0xff}, {0x2c, 0xa0, 0x2c, 0xff},
+		{0x94, 0x67, 0xbd, 0xff}, {0x8c, 0x56, 0x4b, 0xff}, {0x7f, 0x7f, 0x7f, 0xff},
+	}
+	marks := []draw.GlyphDrawer{
+		draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{},
+		draw.CrossGlyph{}, draw.RingGlyph{}, draw.PlusGlyph{},
+	}
+	line.Color, dots.Color = colours[i%len(colours)], colours[i%len(colours)]
+	dots.Shape, dots.Radius = marks[i%len(marks)], vg.Points(2.5)
+	line.Width = vg.Points(1)
+	if i == 0 {
+		line.Width = vg.Points(2)
+	}
+}
+
+// span is the range of an axis, from one power of base to another, so that it
+// has room on both sides and is never empty.
+func span(points plotter.XYs, base float64, of func(plotter.XY) float64) (lo, hi float64) {
+	lo, hi = 1, base
+	for i, p := range points {
+		log := math.Log(of(p)) / math.Log(base)
+		below, above := math.Pow(base, math.Floor(log)), math.Pow(base, math.Floor(log)+1)
+		if i == 0 {
+			lo, hi = below, above
+		}
+		lo, hi = min(lo, below), max(hi, above)
+	}
+	return lo, hi
+}
+
+// powers ticks a logarithmic axis at the powers of base.
+type powers struct {
+	base  float64
+	label func(float64) string
+}
+
+// Ticks implements plot.Ticker. Of many ticks, every second one is labelled.
+func (p powers) Ticks(lo, hi float64) []plot.Tick {
+	var ticks []plot.Tick
+	for e := math.Round(math.Log(lo) / math.Log(p.base)); math.Pow(p.base, e) <= hi*1.001; e++ {
+		v := math.Pow(p.base, e)
+		ticks = append(ticks, plot.Tick{Value: v, Label: p.label(v)})
+	}
+	if len(ticks) > 8 {
+		for i := 1; i < len(ticks); i += 2 {
+			ticks[i].Label = ""
+		}
+	}
+	return ticks
+}
+
+// binary writes a power of two: 64, 4Ki, 16Mi.
+func binary(v float64) string {
+	for _, unit := range []string{"", "Ki", "Mi", "Gi"} {
+		if v < 1024 {
+			return fmt.Sprintf("%.0f%s", v, unit)
+		}
+		v /= 1024
+	}
+	return fmt.Sprintf("%.0fTi", v)
+}
+
+// decimal writes a power of ten.
+func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A band is the sizes from a number of bytes up to the next band, and the ratio
+// that their geometric mean should reach.
+type band struct {
+	from  int
+	floor float64
+}
+
+// parseBands reads "4:1.3,1024:2".
+func parseBands(text string) ([]band, error) {
+	var all []band
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		from, floor, _ := strings.Cut(part, ":")
+		bytes, err1 := strconv.Atoi(from)
+		ratio, err2 := strconv.ParseFloat(floor, 64)
+		if err1 != nil || err2 != nil || bytes < 0 || ratio <= 0 {
+			return nil, fmt.Errorf("-require %q: want BYTES:RATIO,..., as 4:1.3,1024:2", part)
+		}
+		all = append(all, band{bytes, ratio})
+	}
+	slices.SortFunc(all, func(a, b band) int { return a.from - b.from })
+	return all, nil
+}
+
+// means are what the table reaches in each band.
+func (t *table) means(bands []band) []float64 {
+	var all []float64
+	for i, b := range bands {
+		end := math.MaxInt
+		if i+1 < len(bands) {
+			end = bands[i+1].from
+		}
+		all = append(all, t.mean(b.from, end))
+	}
+	return all
+}
+
+// judge prints each band, and fails when one falls short, or when a size has been
+// run by one side only: a peer that fails must not be a way to win.
+func (t *table) judge(out io.Writer, bands []band) error {
+	var short []string
+	if lonely := t.lonely(); len(lonely) > 0 && len(bands) > 0 {
+		short = append(short, fmt.Sprintf("sizes without a partner %v", lonely))
+	}
+	for i, got := range t.means(bands) {
+		fmt.Fprintf(out, "from %d bytes: %.2f (asked %g)\n", bands[i].from, got, bands[i].floor)
+		if !(got >= bands[i].floor) {
+			short = append(short, fmt.Sprintf("%d: %.2f < %g", bands[i].from, got, bands[i].floor))
+		}
+	}
+	if len(short) > 0 {
+		return fmt.Errorf("falls short at %s", strings.Join(short, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// sources are the peers' programs: they need no checkout.
+//
+//go:embed src
+var sources embed.FS
+
+// A recipe says how a peer's program is compiled, and where its compiler comes from.
+type recipe struct {
+	name, compiler, source string
+	libs                   []string
+	packages               string // Debian's
+}
+
+func recipes() []recipe {
+	return []recipe{
+		{"openmpi", "mpicc.openmpi", "mpi_bench.c", []string{"-lm"}, "libopenmpi-dev openmpi-bin"},
+		{"mpich", "mpicc.mpich", "mpi_bench.c", []string{"-lm"}, "libmpich-dev mpich"},
+		{"gloo", "g++", "gloo_bench.cc", []string{"-lgloo", "-lpthread"}, "g++ libgloo-dev"},
+	}
+}
+
+// buildPeers compiles the peers' programs that are not there yet, and returns them
+// by name. A peer that cannot be built is left out, with a line that says why.
+func buildPeers(ctx context.Context, log io.Writer) map[string]string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	built := make(map[string]string)
+	for _, r := range recipes() {
+		program, err := r.build(ctx, filepath.Join(cache, "tutti-peers"))
+		if err != nil {
+			fmt.Fprintf(log, "# %s is left out: %v\n#   on Debian: apt-get install %s\n", r.name, err, r.packages)
+			continue
+		}
+		built[r.name] = program
+	}
+	return built
+}
+
+// build compiles into dir, under a name that tells the source and the command, and
+// returns the program. It is there at once or not at all.
+func (r recipe) build(ctx context.Context, dir string) (string, error) {
+	source, err := sources.ReadFile("src/" + r.source)
+	if err != nil {
+		return "", err
+	}
+	compiler, err := exec.LookPath(r.compiler)
+	if err != nil {
+		return "", fmt.Errorf("there is no %s", r.compiler)
+	}
+	args := append([]string{"-O3", "-march=native", "-x", language(r.source), "-", "-x", "none"}, r.libs...)
+	mark := sha256.Sum256(append(source, strings.Join(append(args, compiler), " ")...))
+	program := filepath.Join(dir, fmt.Sprintf("%s-%x", r.name, mark[:6]))
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	fresh := fmt.Sprintf("%s.%d", program, os.Getpid())
+	defer os.Remove(fresh)
+	cmd := exec.CommandContext(ctx, compiler, append([]string{"-o", fresh}, args...)...)
+	cmd.Stdin = bytes.NewReader(source)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+		return "", fmt.Errorf("%s: %w: %s", r.compiler, err, lines[0])
+	}
+	return program, os.Rename(fresh, program)
+}
+
+// language is what compilers call that of a source.
+func language(name string) string {
+	if filepath.Ext(name) == ".cc" {
+		return "c++"
+	}
+	return "c"
+}

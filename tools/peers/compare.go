@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// A contest is one comparison: an operation, by so many ranks, over a wire.
+type contest struct {
+	op     string
+	np     int
+	wire   string
+	min    int // bytes; each size is 4 times the one before
+	max    int
+	rounds int
+	time   float64 // seconds that the iterations of one size add up to
+	bin    string  // where tuttirun and tuttibench lie
+}
+
+// flags are those of a contest that all commands have.
+func (c *contest) flags(log io.Writer, name string) *flag.FlagSet {
+	f := flag.NewFlagSet("peers "+name, flag.ContinueOnError)
+	f.SetOutput(log)
+	f.IntVar(&c.min, "min", 4, "smallest vector in `bytes`")
+	f.IntVar(&c.max, "max", 64<<20, "largest vector in `bytes`")
+	f.IntVar(&c.rounds, "rounds", 3, "how `often` each contender has its turn")
+	f.Float64Var(&c.time, "time", 0.2, "how many `seconds` to measure each size in each round")
+	f.StringVar(&c.bin, "bin", "bin", "the `folder` of tuttirun and tuttibench")
+	return f
+}
+
+func (c *contest) check() error {
+	switch {
+	case c.np < 2:
+		return fmt.Errorf("-np %d: want 2 or more", c.np)
+	case c.wire != "shm" && c.wire != "tcp":
+		return fmt.Errorf("-wire %q: want shm or tcp", c.wire)
+	case c.min < 1 || c.max < c.min:
+		return fmt.Errorf("-min %d and -max %d: want 1 <= min <= max", c.min, c.max)
+	case c.rounds < 1 || c.time <= 0:
+		return fmt.Errorf("-rounds %d and -time %v: want both above 0", c.rounds, c.time)
+	}
+	return nil
+}
+
+// compareCommand prints one contest's table.
+func compareCommand(ctx context.Context, args []string, out, log io.Writer) error {
+	var c contest
+	f := c.flags(log, "compare")
+	f.StringVar(&c.op, "op", "allreduce", "the `operation`")
+	f.IntVar(&c.np, "np", 2, "how many `ranks`")
+	f.StringVar(&c.wire, "wire", "shm", "shm or tcp")
+	require := f.String("require", "", "fail below these ratios: `BYTES:RATIO,...`")
+	csv := f.String("csv", "", "write the table into this `file`, too")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	floors, err := parseBands(*require)
+	if err = errors.Join(c.check(), err); err != nil {
+		return err
+	}
+	t, err := c.hold(ctx, c.contenders(buildPeers(ctx, log), log), log)
+	if err != nil {
+		return err
+	}
+	if err := t.print(out); err != nil {
+		return err
+	}
+	if *csv != "" {
+		if err := os.WriteFile(*csv, []byte(t.csv()), 0o644); err != nil {
+			return err
+		}
+	}
+	return t.judge(out, floors)
+}
+
+// hold lets the contenders take turns.
+func (c *contest) hold(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
+	t := &table{contest: *c, best: make(map[string]map[int]float64)}
+	for _, who := range contenders {
+		t.names = append(t.names, who.name)
+		t.best[who.name] = make(map[int]float64)
+	}
+	for range c.rounds {
+		for _, who := range contenders {
+			got, err := who.run(ctx)
+			if err != nil {
+				if who.name == ours || ctx.Err() != nil {
+					return nil, fmt.Errorf("%s: %w", who.name, err)
+				}
+				fmt.Fprintf(log, "# %s: %v\n", who.name, err)
+			}
+			for bytes, us := range got {
+				if old, ok := t.best[who.name][bytes]; !ok || us < old {
+					t.best[who.name][bytes] = us
+				}
+			}
+		}
+	}
+	if slices.Contains(t.names, ours) && len(t.best[ours]) == 0 {
+		return nil, errors.New("tutti printed no figures")
+	}
+	return t, nil
+}
+
+// ours is the contender that the others are compared with.
+const ours = "tutti"
+
+// A table holds what a contest brought.
+type table struct {
+	contest
+	names []string                   // in the order of their turns
+	best  map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
+}
+
+// sizes are the bytes that tutti ran, or without it anybody, ascending.
+func (t *table) sizes() []int {
+	var all []int
+	for _, name := range t.names {
+		if name != ours && slices.Contains(t.names, ours) {
+			continue
+		}
+		for bytes := range t.best[name] {
+			if !slices.Contains(all, bytes) {
+				all = append(all, bytes)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// lonely are the sizes that only tutti, or only its peers, ran.
+func (t *table) lonely() []int {
+	var all []int
+	for _, name := range t.names {
+		for bytes := range t.best[name] {
+			if math.IsNaN(t.ratio(bytes)) && !slices.Contains(all, bytes) {
+				all = append(all, bytes)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// figure is a contender's time; NaN where it has none.
+func (t *table) figure(name string, bytes int) float64 {
+	if us, ok := t.best[name][bytes]; ok {
+		return us
+	}
+	return math.NaN()
+}
+
+// ratio is the best peer's time over tutti's; NaN where one of them has none.
+func (t *table) ratio(bytes int) float64 {
+	best := math.NaN()
+	for _, name := range t.names {
+		if us := t.figure(name, bytes); name != ours && (math.IsNaN(best) || us < best) {
+			best = us
+		}
+	}
+	return best / t.figure(ours, bytes)
+}
+
+// mean is the geometric mean of the ratios of all sizes from lo on, below hi; NaN
+// when there are none.
+func (t *table) mean(lo, hi int) float64 {
+	sum, n := 0.0, 0
+	for _, bytes := range t.sizes() {
+		if r := t.ratio(bytes); lo <= bytes && bytes < hi && !math.IsNaN(r) {
+			sum += math.Log(r)
+			n++
+		}
+	}
+	return math.Exp(sum / float64(n))
+}
+
+// print is the table for people.
+func (t *table) print(out io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s np=%d %s, microseconds, best of %d medians\n%10s", t.op, t.np, t.wire, t.rounds, "bytes")
+	for _, name := range append(slices.Clone(t.names), "ratio") {
+		fmt.Fprintf(&b, " %12s", name)
+	}
+	for _, bytes := range t.sizes() {
+		fmt.Fprintf(&b, "\n%10d", bytes)
+		for _, name := range t.names {
+			fmt.Fprintf(&b, " %12.2f", t.figure(name, bytes))
+		}
+		fmt.Fprintf(&b, " %12.2f", t.ratio(bytes))
+	}
+	if lonely := t.lonely(); len(lonely) > 0 {
+		fmt.Fprintf(&b, "\nsizes without a partner: %v", lonely)
+	}
+	fmt.Fprintf(&b, "\ngeometric mean of ratios: %.2f\n", t.mean(0, math.MaxInt))
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// csv is the table for programs: microseconds, and the ratio.
+func (t *table) csv() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "bytes,%s,ratio\n", strings.Join(t.names, ","))
+	for _, bytes := range t.sizes() {
+		fmt.Fprintf(&b, "%d", bytes)
+		for _, name := range t.names {
+			fmt.Fprintf(&b, ",%.2f", t.figure(name, bytes))
+		}
+		fmt.Fprintf(&b, ",%.3f\n", t.ratio(bytes))
+	}
+	return b.String()
+}

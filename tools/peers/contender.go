@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A contender runs the whole sweep once, and returns microseconds by bytes. With an
+// error it may have some of them, too.
+type contender struct {
+	name string
+	run  func(ctx context.Context) (map[int]float64, error)
+}
+
+// contenders are tutti, if it is built, and those peers that can run the contest.
+func (c *contest) contenders(built map[string]string, log io.Writer) []contender {
+	var all []contender
+	if path := filepath.Join(c.bin, "tuttirun"); exists(path) {
+		all = append(all, contender{ours, c.tutti})
+	} else {
+		fmt.Fprintf(log, "# there is no %s (make build): peers alone\n", path)
+	}
+	if p := built["openmpi"]; p != "" {
+		all = append(all, c.openMPI(p))
+	}
+	if p := built["mpich"]; p != "" {
+		all = append(all, c.mpich(p)...)
+	}
+	if p := built["gloo"]; p != "" && c.wire == "tcp" {
+		for _, kind := range glooKinds(c.op) {
+			all = append(all, contender{"gloo-" + kind, func(ctx context.Context) (map[int]float64, error) {
+				return c.gloo(ctx, p, kind)
+			}})
+		}
+	}
+	return all
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// sweep are the sizes and the time, as the peers' programs take them.
+func (c *contest) sweep() []string {
+	return []string{strconv.Itoa(c.min), strconv.Itoa(c.max), strconv.FormatFloat(c.time, 'g', -1, 64)}
+}
+
+// tutti runs tuttibench under tuttirun.
+func (c *contest) tutti(ctx context.Context) (map[int]float64, error) {
+	out, err := output(ctx, nil, filepath.Join(c.bin, "tuttirun"), "-np", strconv.Itoa(c.np),
+		filepath.Join(c.bin, "tuttibench"), "-op", c.op, "-transport", c.wire,
+		"-min", strconv.Itoa(c.min), "-max", strconv.Itoa(c.max),
+		"-time", time.Duration(c.time*float64(time.Second)).String(), "-format", "csv")
+	if err != nil {
+		return nil, err
+	}
+	return readBench(out)
+}
+
+// readBench reads tuttibench's CSV. A wrong result is an error.
+func readBench(text string) (map[int]float64, error) {
+	r := csv.NewReader(strings.NewReader(text))
+	r.Comment = '#'
+	lines, err := r.ReadAll()
+	if err != nil || len(lines) == 0 {
+		return nil, errors.Join(errors.New("tuttibench printed no CSV"), err)
+	}
+	column := make(map[string]int)
+	for i, name := range lines[0] {
+		column[name] = i + 1
+	}
+	size, median, wrong := column["bytes"]-1, column["median_us"]-1, column["wrong"]-1
+	if size < 0 || median < 0 || wrong < 0 {
+		return nil, fmt.Errorf("tuttibench's columns are %v", lines[0])
+	}
+	got := make(map[int]float64)
+	for _, l := range lines[1:] {
+		if l[wrong] != "0" {
+			return nil, fmt.Errorf("%s elements are wrong at %s bytes", l[wrong], l[size])
+		}
+		n, err1 := strconv.Atoi(l[size])
+		us, err2 := strconv.ParseFloat(l[median], 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		got[n] = us
+	}
+	return got, nil
+}
+
+// openMPI runs as it comes; over tcp without its shared memory.
+func (c *contest) openMPI(program string) contender {
+	args := []string{"-np", strconv.Itoa(c.np), "--oversubscribe"}
+	if c.wire == "tcp" {
+		args = append(args, "--mca", "btl", "tcp,self")
+	}
+	args = append(append(args, program, c.op), c.sweep()...)
+	env := []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"}
+	return contender{"openmpi", func(ctx context.Context) (map[int]float64, error) {
+		return peer(ctx, env, "mpirun.openmpi", args...)
+	}}
+}
+
+// mpich has two ways within a host: ch4's own shared memory, the default, and UCX,
+// which takes its own, or TCP when it is told to.
+func (c *contest) mpich(program string) []contender {
+	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
+	with := func(name string, env ...string) contender {
+		return contender{name, func(ctx context.Context) (map[int]float64, error) {
+			return peer(ctx, env, "mpirun.mpich", args...)
+		}}
+	}
+	if c.wire == "tcp" {
+		return []contender{with("mpich", "MPIR_CVAR_NOLOCAL=1", "UCX_TLS=tcp,self")}
+	}
+	return []contender{with("mpich"), with("mpich-ucx", "MPIR_CVAR_NOLOCAL=1")}
+}
+
+// glooKinds are the algorithms of an operation that gloo_bench has and that are
+// worth their time.
+func glooKinds(op string) []string {
+	switch op {
+	case "allreduce":
+		return []string{"ring", "halving"}
+	case "broadcast":
+		return []string{"broadcast"}
+	}
+	return nil
+}
+
+// gloo starts the ranks itself: gloo has no launcher.
+func (c *contest) gloo(ctx context.Context, program, kind string) (map[int]float64, error) {
+	store, err := os.MkdirTemp("", "tutti-gloo-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(store)
+	ctx, cancel := context.WithCancel(ctx)
+	command := func(rank int) []string {
+		return append([]string{strconv.Itoa(rank), strconv.Itoa(c.np), store, kind}, c.sweep()...)
+	}
+	ended := make(chan error, c.np)
+	for rank := 1; rank < c.np; rank++ {
+		go func() {
+			_, err := output(ctx, nil, program, command(rank)...)
+			ended <- err
+		}()
+	}
+	got, err := peer(ctx, nil, program, command(0)...)
+	if err != nil {
+		cancel() // the others would wait for it
+	}
+	for range c.np - 1 {
+		if e := <-ended; err == nil {
+			err = e
+		}
+	}
+	cancel()
+	return got, err
+}
+
+// figures is what the peers' programs print.
+var figures = regexp.MustCompile(`bytes=(\d+) median_us=([\d.]+)`)
+
+// peer runs a peer's program and reads its figures, also those that it has printed
+// before it failed.
+func peer(ctx context.Context, env []string, program string, args ...string) (map[int]float64, error) {
+	out, err := output(ctx, env, program, args...)
+	got := make(map[int]float64)
+	for _, m := range figures.FindAllStringSubmatch(out, -1) {
+		n, err1 := strconv.Atoi(m[1])
+		us, err2 := strconv.ParseFloat(m[2], 64)
+		if err1 == nil && err2 == nil {
+			got[n] = us
+		}
+	}
+	return got, err
+}
+
+// patience is how long one sweep may take; then the program is asked to end, and
+// after a while made to.
+const (
+	patience = 4 * time.Minute
+	grace    = 5 * time.Second
+)
+
+// output is what a program prints on standard output. Its error quotes the end of
+// standard error.
+func output(ctx context.Context, env []string, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // launchers end their ranks
+	cmd.WaitDelay = grace
+	err := cmd.Run()
+	if err != nil {
+		text := strings.TrimSpace(said.String())
+		err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, text[max(0, len(text)-400):])
+	}
+	return out.String(), err
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+)
+
+// machine describes where the figures come from: processor, cores, kernel.
+func machine() string {
+	return fmt.Sprintf("%s, %d cores, %s, %s/%s", processor(), runtime.NumCPU(), kernel(), runtime.GOOS, runtime.GOARCH)
+}
+
+// processor is the model as Linux calls it.
+func processor() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown processor"
+}
+
+func kernel() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown kernel"
+	}
+	return "kernel " + strings.TrimSpace(string(text))
+}
+
+// commit is what the checkout is at. Uncommitted changes show as "+", but for those
+// in the folder of the results, which each recording makes.
+func commit(ctx context.Context, results string) string {
+	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude)"+results).Output()
+	mark := ""
+	if err != nil || len(bytes.TrimSpace(changed)) > 0 {
+		mark = "+"
+	}
+	return strings.TrimSpace(string(head)) + mark
+}
+
+// versions are those of the peers' Debian packages, as far as they are known.
+func versions(ctx context.Context) string {
+	out, _ := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Package} ${Version}, ",
+		"openmpi-bin", "mpich", "libgloo-dev").Output() // what is missing it reports on standard error
+	if text := strings.TrimSuffix(string(out), ", "); text != "" {
+		return text
+	}
+	return "of unknown versions"
+}

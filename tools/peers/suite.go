@@ -1,0 +1,28 @@
+package main
+
+// A row is one contest of the table that record runs, with the floors below which
+// tutti should not fall.
+type row struct {
+	op    string
+	wire  string
+	np    int
+	bands []band
+}
+
+// suite is the table: the ratios, best peer over tutti, that we hold ourselves to
+// on two cores. It is what README's speed section quotes.
+func suite() []row {
+	bands := func(tiny, small, middle, large float64) []band {
+		return []band{{4, tiny}, {1 << 10, small}, {64 << 10, middle}, {4 << 20, large}}
+	}
+	all := []row{
+		{"allreduce", "shm", 2, bands(1.3, 2.0, 1.6, 3.0)},
+		{"allreduce", "tcp", 2, bands(1.0, 1.5, 1.25, 1.5)},
+		{"allreduce", "shm", 4, bands(0.8, 1.3, 1.3, 2.3)},
+		{"allreduce", "tcp", 4, bands(1.0, 1.1, 1.0, 1.3)},
+	}
+	for _, op := range []string{"broadcast", "allgather", "reduce_scatter", "alltoall", "pingpong"} {
+		all = append(all, row{op, "shm", 2, bands(1.0, 1.2, 1.3, 1.5)})
+	}
+	return all
+}
