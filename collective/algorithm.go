@@ -49,6 +49,9 @@ func (a Algorithm) variant() *variant {
 	return &catalogue[a.number-1]
 }
 
+// Number tells it from all others of this build, and is never 0.
+func (a Algorithm) Number() uint8 { return a.number }
+
 // Name is the word that selects it among its verb's: "ring".
 func (a Algorithm) Name() string { return a.variant().name }
 

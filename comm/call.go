@@ -26,6 +26,7 @@ type what struct {
 	algo  string
 	// segment is the bytes of a segment of a collective's messages.
 	segment int
+	kind    uint64 // of a collective: a number for its name and its algorithm
 }
 
 // String reads "allreduce float32 x1000 sum".
@@ -69,16 +70,9 @@ func (w *what) print() uint64 {
 		h *= 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
-	text := func(s string) {
-		for i := 0; i < len(s); i++ {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-	}
-	text(w.name)
-	text(w.algo)
-	mix(uint64(w.dtype))
+	mix(w.kind)
+	mix(uint64(w.dtype)<<32 ^ uint64(uint32(w.root)))
 	mix(uint64(w.count))
-	mix(uint64(w.root))
 	mix(w.opID)
 	mix(uint64(w.segment))
 	return h | 1
@@ -217,19 +211,18 @@ type past struct {
 	fprint uint64
 }
 
-func (p *past) String() string { return describe(p.what, true, p.seq) }
+func (p *past) String() string { return describe(p.what, p.seq != 0, p.seq) }
 
 // calls are the calls of one rank: those under way, and the last that began.
 type calls struct {
 	mu    sync.Mutex // guards all of it
 	first *call      // the oldest under way
 	last  *call      // the youngest
-	text  what       // of the call that began last, for heartbeats
-	coll  bool
-	seq   uint32
+	comm  *Comm      // of the call that began last, for heartbeats
+	seq   uint32     // which of the communicator's collectives it was; 0: a message
+	text  what       // of the last message call
 	site  callsite.Site
-	comm  *Comm
-	begun *call // the same call, while it is under way
+	begun *call // the call that began last, while it is under way
 	stuck int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
@@ -242,9 +235,24 @@ func (cs *calls) begin(cl *call) {
 		cs.last.next = cl
 	}
 	cs.last = cl
-	cs.text, cs.coll, cs.seq, cs.site, cs.comm = cl.what, cl.collective, cl.seq, cl.site, cl.c
 	cs.begun, cs.stuck = cl, -1
+	if cs.comm, cs.seq = cl.c, cl.seq; !cl.collective {
+		cs.text, cs.site, cs.seq = cl.what, cl.site, 0
+	}
 	cs.mu.Unlock()
+}
+
+// recent is the call that began last; the zero past when there was none.
+func (cs *calls) recent() past {
+	cs.mu.Lock()
+	c, p := cs.comm, past{what: cs.text, site: cs.site, seq: cs.seq}
+	cs.mu.Unlock()
+	if p.seq == 0 {
+		return p
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.history[p.seq%historySize]
 }
 
 func (cs *calls) end(cl *call) {
@@ -277,18 +285,24 @@ func (cs *calls) gaveUp(cl *call) {
 
 var callPool = sync.Pool{New: func() any { return new(call) }}
 
-func newCall(c *Comm, w what) *call {
+func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
-	cl.c, cl.what = c, w
+	cl.c = c
 	return cl
 }
 
 // free gives cl back; nobody but its owner may know it any more.
 func (cl *call) free() {
-	cl.what, cl.c, cl.site = what{}, nil, callsite.Site{}
-	cl.collective, cl.seq, cl.fprint, cl.hasLimit = false, 0, 0, false
-	cl.prev, cl.next = nil, nil
-	cl.since, cl.raised, cl.heard = time.Time{}, 0, false
-	cl.told = 0
+	cl.clear()
+	cl.what, cl.c, cl.site, cl.seq = what{}, nil, callsite.Site{}, 0
 	callPool.Put(cl)
+}
+
+// clear makes cl ready for its owner's next call.
+func (cl *call) clear() {
+	cl.prev, cl.next = nil, nil
+	cl.collective = false
+	if !cl.since.IsZero() || cl.heard {
+		cl.since, cl.raised, cl.heard, cl.told = time.Time{}, 0, false, 0
+	}
 }

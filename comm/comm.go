@@ -31,6 +31,8 @@ type Comm struct {
 	chooser *collective.Chooser // the table, for so many ranks and that wire
 
 	inside atomic.Pointer[call] // the blocking collective, or the start, under way
+	own    call                 // the blocking collective's, which is inside
+	round  *p2p.Round           // and its round; nil before the first
 
 	doubt   atomic.Pointer[doubt] // not yet known to the others
 	sharing sync.RWMutex          // held while a call looks at the shared memory, and to give it back
@@ -92,25 +94,27 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 
 // begin admits a blocking collective, or the start of a non-blocking one: it is
 // alone on this communicator, which is in order, and it gets its number.
-func (c *Comm) begin(ctx context.Context, w what) (*call, error) {
-	cl := newCall(c, w)
-	cl.collective = true
-	cl.site = callsite.Here()
-	_, cl.hasLimit = ctx.Deadline()
+//
+// cl becomes the call, when this is no error. It is the communicator's own or one
+// that nobody knows.
+func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	if other := c.enter(cl); other != "" {
-		err := c.misuse(w.name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
-			w.name, other, cl.site)
-		cl.free()
-		return nil, err
+		name := pl.verb.String()
+		return c.misuse(name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
+			name, other, callsite.Here())
 	}
+	pl.describe(&cl.what)
+	cl.c, cl.collective, cl.seq = c, true, 0
+	cl.site.Set()
+	_, cl.hasLimit = ctx.Deadline()
 	if err := c.admit(cl); err != nil {
-		c.inside.Store(nil)
 		op := cl.String()
-		cl.free()
-		return nil, c.relabel(op, err)
+		cl.clear()
+		c.inside.Store(nil)
+		return c.relabel(op, err)
 	}
 	c.w.calls.begin(cl)
-	return cl, nil
+	return nil
 }
 
 // enter takes the communicator for cl; it returns where another call took it.
@@ -138,9 +142,10 @@ func (c *Comm) admit(cl *call) error {
 	cl.fprint = cl.print()
 	c.trail = (c.trail ^ cl.fprint) * 0x9e3779b97f4a7c15
 	cl.trail = c.trail
-	c.history[c.seq%historySize] = past{what: cl.what, site: cl.site, seq: c.seq, fprint: cl.fprint}
+	p := &c.history[c.seq%historySize]
+	p.what, p.site, p.seq, p.fprint = cl.what, cl.site, c.seq, cl.fprint
 	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
-		err := c.mismatch(&c.history[c.seq%historySize], c.expected.from)
+		err := c.mismatch(p, c.expected.from)
 		c.w.spawn(func(context.Context) { c.revokeAll(err) })
 		return err
 	}
@@ -158,8 +163,7 @@ func (c *Comm) state() error {
 	return nil
 }
 
-// leave ends a collective and turns its error into the caller's. blocking says
-// that it held the communicator until now.
+// leave ends a collective and turns its error into the caller's.
 func (c *Comm) leave(ctx context.Context, cl *call, err error) error {
 	c.w.calls.end(cl)
 	if err == nil && c.doubt.Load() != nil { // the revoke is still on its way
@@ -168,8 +172,12 @@ func (c *Comm) leave(ctx context.Context, cl *call, err error) error {
 	if err != nil {
 		err = c.collectiveFailed(ctx, cl, err)
 	}
-	c.inside.CompareAndSwap(cl, nil)
-	cl.free()
+	if cl != &c.own { // one that did not block
+		cl.free()
+		return err
+	}
+	cl.clear()
+	c.inside.Store(nil)
 	return err
 }
 

@@ -165,21 +165,21 @@ func (w *world) Question(_ int, text []byte) []byte {
 // doing says what this rank is in, or was in last, and where.
 func (w *world) doing(a *answer) {
 	cs := &w.calls
+	last := cs.recent()
 	cs.mu.Lock()
 	under := cs.first != nil
-	text, coll, seq, site := cs.text, cs.coll, cs.seq, cs.site
 	switch {
 	case under:
 		cl := cs.first
-		text, coll, seq, site, a.Waits = cl.what, cl.collective, cl.seq, cl.site, cl.waits()
-	case text.name != "":
+		last, a.Waits = past{what: cl.what, site: cl.site, seq: cl.seq}, cl.waits()
+	case last.name != "":
 		a.Waits = cs.stuck
 	}
 	cs.mu.Unlock()
-	if text.name != "" {
-		a.Call = describe(text, coll, seq)
+	if last.name != "" {
+		a.Call = last.String()
 	}
-	a.At = w.where(site, under || a.Waits >= 0)
+	a.At = w.where(last.site, under || a.Waits >= 0)
 }
 
 // A told is a fingerprint on its way to the other ranks.

@@ -3,7 +3,6 @@ package comm
 import (
 	"context"
 
-	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -36,8 +35,9 @@ func typePrint[T Element]() uint64 { return 1<<32 | uint64(tensor.TypeOf[T]()) }
 
 // message begins a call on a message; leaveMessage ends it.
 func (c *Comm) message(ctx context.Context, w what) *call {
-	cl := newCall(c, w)
-	cl.site = callsite.Here()
+	cl := newCall(c)
+	cl.what = w
+	cl.site.Set()
 	_, cl.hasLimit = ctx.Deadline()
 	c.w.calls.begin(cl)
 	return cl

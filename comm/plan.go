@@ -156,9 +156,17 @@ func (pl *plan) countsFit(c *Comm) error {
 	return own("src", pl.src)
 }
 
-// what is the call as the ranks compare it.
-func (pl *plan) what() what {
-	w := what{name: cmp.Or(pl.as, pl.verb.String()), dtype: pl.dtype, count: pl.count, root: pl.root, peer: noPeer, algo: pl.algo.Name(), segment: pl.segment}
+// describe sets w, all of it, to the call as the ranks compare it.
+func (pl *plan) describe(w *what) {
+	w.name, w.algo = pl.verb.String(), pl.algo.Name()
+	w.dtype, w.count, w.root = pl.dtype, pl.count, pl.root
+	w.peer, w.tag, w.segment = noPeer, 0, pl.segment
+	w.kind = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
+	if pl.as != "" {
+		w.name = pl.as
+		w.kind ^= nameHash(pl.as)
+	}
+	w.op, w.opID = "", 0
 	if pl.reduces() {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
@@ -170,7 +178,15 @@ func (pl *plan) what() what {
 			w.opID = (w.opID ^ uint64(n)) * 0x9e3779b97f4a7c15
 		}
 	}
-	return w
+}
+
+// nameHash is FNV-1a of a name that is not a verb's.
+func nameHash(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
 }
 
 // run carries the plan out in a round.
@@ -210,17 +226,8 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// round begins the round of a call.
-func (c *Comm) round(cl *call) *p2p.Round {
-	r := c.g.NewRound(cl.seq, cl.fprint, cl)
-	r.Follow(cl.trail)
-	r.SetSegment(cl.segment)
-	return r
-}
-
-// carryOut runs the plan in its round, and ends that.
+// carryOut runs the plan in its round.
 func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
-	defer r.End()
 	if err := pl.run(ctx, r); err != nil {
 		return err
 	}
@@ -235,21 +242,30 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 	if err := pl.prepare(c); err != nil {
 		return err
 	}
-	cl, err := c.begin(ctx, pl.what())
-	if err != nil {
+	cl := &c.own
+	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
 	}
-	r := c.round(cl)
-	return c.leave(ctx, cl, pl.carryOutInside(ctx, c, r))
+	r := c.g.Again(c.round, cl.seq, cl.fprint, cl)
+	c.round = r
+	r.Follow(cl.trail)
+	r.SetSegment(cl.segment)
+	var err error
+	if pl.algo.NeedsShared() {
+		err = pl.carryOutSharing(ctx, c, r)
+	} else {
+		err = pl.carryOut(ctx, c, r)
+	}
+	r.Clear()
+	return c.leave(ctx, cl, err)
 }
 
-// carryOutInside is carryOut for a blocking call: Close waits with giving the
-// shared memory back until nobody looks at it, and nobody does afterwards.
-func (pl *plan) carryOutInside(ctx context.Context, c *Comm, r *p2p.Round) error {
+// carryOutSharing is carryOut in shared memory: Close waits with giving it back
+// until nobody looks at it, and nobody does afterwards.
+func (pl *plan) carryOutSharing(ctx context.Context, c *Comm, r *p2p.Round) error {
 	c.sharing.RLock()
 	defer c.sharing.RUnlock()
-	if pl.algo.NeedsShared() && c.unshare == nil {
-		r.End()
+	if c.unshare == nil {
 		return fault.New(fault.Closed, "", c.w.rank, "this rank has closed")
 	}
 	return pl.carryOut(ctx, c, r)
@@ -259,7 +275,8 @@ func (pl *plan) carryOutInside(ctx context.Context, c *Comm, r *p2p.Round) error
 // one communicator get their numbers in the order of their starts.
 func (c *Comm) start(pl plan) *Request {
 	pl.apart = true
-	rq := &Request{c: c, what: pl.what(), done: make(chan struct{})}
+	rq := &Request{c: c, done: make(chan struct{})}
+	pl.describe(&rq.what)
 	ctx, cancel := context.WithCancelCause(c.w.ctx)
 	rq.cancel = cancel
 	fail := func(err error) *Request {
@@ -270,16 +287,20 @@ func (c *Comm) start(pl plan) *Request {
 	if err := pl.prepare(c); err != nil {
 		return fail(err)
 	}
-	rq.what = pl.what()
+	pl.describe(&rq.what)
 	rq.what.name = "i" + rq.what.name
-	cl, err := c.begin(ctx, pl.what())
-	if err != nil {
+	cl := newCall(c)
+	if err := c.begin(ctx, &pl, cl); err != nil {
+		cl.free()
 		return fail(err)
 	}
-	c.inside.CompareAndSwap(cl, nil)
-	r := c.round(cl)
+	c.inside.Store(nil)
+	r := c.g.NewRound(cl.seq, cl.fprint, cl)
+	r.Follow(cl.trail)
+	r.SetSegment(cl.segment)
 	run := func(context.Context) {
 		err := pl.carryOut(ctx, c, r)
+		r.End()
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 
-	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
@@ -53,9 +52,10 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 
 // call is the wait for a message as a call of its own.
 func (r *Request) call(ctx context.Context) *call {
-	cl := newCall(r.c, r.what)
+	cl := newCall(r.c)
+	cl.what = r.what
 	cl.name = "wait for " + r.what.name
-	cl.site = callsite.Here()
+	cl.site.Set()
 	_, cl.hasLimit = ctx.Deadline()
 	r.c.w.calls.begin(cl)
 	return cl

@@ -220,15 +220,12 @@ func (w *world) find(id uint64) *Comm {
 
 // LastCall implements mesh.Events.
 func (w *world) LastCall() string {
-	cs := &w.calls
-	cs.mu.Lock()
-	text, coll, seq, site := cs.text, cs.coll, cs.seq, cs.site
-	cs.mu.Unlock()
-	if text.name == "" {
+	last := w.calls.recent()
+	if last.name == "" {
 		return ""
 	}
-	s := describe(text, coll, seq)
-	if at := site.String(); at != "" {
+	s := last.String()
+	if at := last.site.String(); at != "" {
 		s += " at " + at
 	}
 	return s

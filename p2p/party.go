@@ -126,9 +126,9 @@ func (rs *rounds) list(n int) []int {
 	return rs.worlds[at : at+n : at+n]
 }
 
-// clear forgets the Rounds.
-func (rs *rounds) clear() {
-	clear(rs.few[:rs.used])
+// clear forgets the Rounds but for the first few that are kept.
+func (rs *rounds) clear(kept int) {
+	clear(rs.few[kept:rs.used])
 	clear(rs.layouts[:rs.laid])
-	rs.used, rs.laid, rs.worlds = 0, 0, rs.worlds[:0]
+	rs.used, rs.laid, rs.worlds = kept, 0, rs.worlds[:0]
 }

@@ -68,6 +68,17 @@ func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
 	return o.round(g.all)
 }
 
+// Again is NewRound in the memory of r, a round of this group's of all members
+// that Clear has ended, or nil.
+func (g *Group) Again(r *Round, seq uint32, print uint64, p mesh.Patience) *Round {
+	if r == nil {
+		return g.NewRound(seq, print, p)
+	}
+	r.p, r.tag, r.print, r.seg = p, int32(seq&MaxTag), print, g.seg
+	r.on = g.all
+	return r
+}
+
 // Follow says what the group's operations up to this one were, in one number that
 // is equal on members that agree about all of them. Messages of an operation tell
 // by themselves; one in shared memory that moves nothing leaves no trace else.
@@ -80,13 +91,32 @@ func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Leftover(r.tag
 // End gives the round and its scratch memory back.
 func (r *Round) End() {
 	o := r.operation
+	o.release()
+	o.rounds.clear(0)
+	*o = operation{scratch: o.scratch, rounds: o.rounds}
+	operations.Put(o)
+}
+
+// Clear gives the round's scratch memory back, and the rounds of some of its
+// ranks. It is for Again, or left to the collector.
+func (r *Round) Clear() {
+	o := r.operation
+	if len(o.scratch) > 0 {
+		o.release()
+	}
+	if o.rounds.used > 1 {
+		o.rounds.clear(1) // but for r
+	}
+	o.p, o.apart = nil, false
+}
+
+// release gives scratch memory back.
+func (o *operation) release() {
 	for i, s := range o.scratch {
 		o.g.pool.put(s)
-		o.scratch[i] = scratch{}
+		o.scratch[i] = nil
 	}
-	o.rounds.clear()
-	*o = operation{scratch: o.scratch[:0], rounds: o.rounds}
-	operations.Put(o)
+	o.scratch, o.stage = o.scratch[:0], nil
 }
 
 // Rank is this process's rank in the round.

@@ -35,7 +35,7 @@ func (k Kernel) Op() Op { return k.op }
 func (k Kernel) Fold(dst, earlier, later []byte) {
 	if len(dst) != len(earlier) || len(dst) != len(later) || len(dst)%k.dtype.Size() != 0 {
 		panic(fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%d = %s(%d, %d) bytes of %v",
-			len(dst), k.op.name, len(earlier), len(later), k.dtype))
+			len(dst), k.op.Name(), len(earlier), len(later), k.dtype))
 	}
 	if len(dst) > 0 {
 		k.fold(dst, earlier, later)

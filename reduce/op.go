@@ -9,12 +9,26 @@ import (
 
 // An Op is a reduction operator. It is an immutable value, copied freely, and
 // used by any number of goroutines. The zero Op is none, and refused.
-type Op struct {
+type Op struct{ def *definition }
+
+// A definition is what an Op stands for. It never changes, and is shared: a Kernel
+// is made, and handed on by value, in every collective.
+type definition struct {
 	name  string
 	id    uint64
 	code  code
 	order Order
 	user  *userFold // of Func's operators only
+}
+
+// undefined is what the zero Op stands for.
+var undefined definition
+
+func (o Op) is() *definition {
+	if o.def == nil {
+		return &undefined
+	}
+	return o.def
 }
 
 // An Order says what an operator lets an algorithm do with the shares. Every
@@ -69,7 +83,7 @@ var (
 )
 
 func builtin(name string, c code) Op {
-	return Op{name: name, id: hash(name), code: c, order: Commutative}
+	return Op{&definition{name: name, id: hash(name), code: c, order: Commutative}}
 }
 
 // A userFold is what Func was given.
@@ -106,18 +120,18 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	}
 	// The prefix keeps a user's "sum" apart from Sum.
 	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
-	return Op{name: name, id: id, code: codeUser, order: order, user: u}
+	return Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}
 }
 
 // Name is the operator's name: "sum", "logical_and", or what Func was given.
-func (o Op) Name() string { return o.name }
+func (o Op) Name() string { return o.is().name }
 
 // Commutative reports whether an algorithm may give it the shares in any order.
-func (o Op) Commutative() bool { return o.order == Commutative }
+func (o Op) Commutative() bool { return o.is().order == Commutative }
 
 // ID is equal on all ranks that use the same operator, and most likely different
 // for different ones. It is a hash of the name and, for Func's, the order.
-func (o Op) ID() uint64 { return o.id }
+func (o Op) ID() uint64 { return o.is().id }
 
 // hash is FNV-1a, 64 bits.
 func hash(s string) uint64 {
@@ -131,25 +145,25 @@ func hash(s string) uint64 {
 // Kernel is o for elements of type d. A pair that makes no sense, and the zero
 // Op, get fault.Misuse. Operators of this package cost no allocation here.
 func (o Op) Kernel(d tensor.DType) (Kernel, error) {
-	k := Kernel{op: o, dtype: d}
+	k, def := Kernel{op: o, dtype: d}, o.is()
 	switch {
-	case o.code == codeNone:
+	case def.code == codeNone:
 		return Kernel{}, misuse("no operator was given")
 	case !d.Valid():
-		return Kernel{}, misuse("%s of elements of no valid type (%d)", o.name, uint8(d))
-	case o.code == codeUser && o.user.wrong != "":
-		return Kernel{}, misuse("%s", o.user.wrong)
-	case o.code == codeUser && o.user.dtype != d:
-		return Kernel{}, misuse("%s takes %v, not %v", o.name, o.user.dtype, d)
-	case o.code == codeUser:
-		k.fold = o.user.fold
+		return Kernel{}, misuse("%s of elements of no valid type (%d)", def.name, uint8(d))
+	case def.code == codeUser && def.user.wrong != "":
+		return Kernel{}, misuse("%s", def.user.wrong)
+	case def.code == codeUser && def.user.dtype != d:
+		return Kernel{}, misuse("%s takes %v, not %v", def.name, def.user.dtype, d)
+	case def.code == codeUser:
+		k.fold = def.user.fold
 	default:
-		k.fold = kernels.folds[o.code][d]
+		k.fold = kernels.folds[def.code][d]
 	}
 	if k.fold == nil {
-		return Kernel{}, misuse("%s does not take %v; it takes %v", o.name, d, kernels.takenBy(o.code))
+		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, kernels.takenBy(def.code))
 	}
-	if o.code == codeMean {
+	if def.code == codeMean {
 		k.finish = kernels.divisions[d]
 	}
 	return k, nil

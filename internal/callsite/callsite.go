@@ -36,6 +36,12 @@ func Here() (s Site) {
 	return s
 }
 
+// Set makes s the place where the program has called this library: Here, without
+// a copy.
+//
+//go:noinline
+func (s *Site) Set() { s.n = framePCs(&s.pcs) }
+
 // String is "file.go:12" of the first frame outside this library, or "".
 func (s Site) String() string {
 	if s.n == 0 {
