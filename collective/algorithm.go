@@ -83,6 +83,8 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 // The kinds of algorithm, by what they are given. dst and src never share
 // memory, unless the comment says so.
 type (
+	// dst receives the finished result; it may be src.
+	foldAcross func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
 	// buf holds this rank's share, and then the finished result.
 	foldToAll func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// dst, on the root only, receives the unfinished fold; it may be src.

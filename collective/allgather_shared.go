@@ -22,7 +22,7 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 		longest = max(longest, len(buf.of(i)))
 	}
 	count := pieceCount(longest, p2p.SlotSize)
-	p := r.Pieces(count)
+	p := r.Pieces(count, longest)
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err

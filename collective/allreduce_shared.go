@@ -9,9 +9,9 @@ import (
 
 // directBytes is up to which size every rank folds everything itself: one
 // hand-over between the ranks instead of two.
-const directBytes = 4 << 10
+const directBytes = p2p.SmallSize
 
-// sharedAllReduce leaves on every rank the reduction of all ranks' buf.
+// sharedAllReduce leaves on every rank the reduction of all ranks' src, in dst.
 //
 // Small vectors: each rank puts its share into its slot, and folds all slots.
 // Larger ones, piece by piece: each rank puts its share of the piece into its
@@ -31,55 +31,53 @@ const directBytes = 4 << 10
 //
 // The scheme is that of shared-memory collectives in MPI libraries; see Graham
 // and Shipman, "MPI support for multi-core architectures", EuroPVM/MPI 2008.
-func sharedAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	if len(buf) == 0 {
+func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
+	switch {
+	case len(src) == 0:
 		return nil
+	case len(src) <= directBytes:
+		return allReduceDirect(ctx, r, dst, src, k)
 	}
-	var err error
-	if len(buf) <= directBytes {
-		err = allReduceDirect(ctx, r, buf, k)
-	} else {
-		err = allReduceParts(ctx, r, buf, k)
-	}
-	return err
+	return allReduceParts(ctx, r, dst, src, k)
 }
 
 // allReduceDirect is for vectors of one small piece.
-func allReduceDirect(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	p := r.Pieces(1)
+func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
+	p := r.Pieces(1, len(src))
 	if err := p.Claim(ctx); err != nil {
 		return err
 	}
-	copy(p.Slot(r.Rank()), buf)
+	copy(p.Slot(r.Rank()), src)
 	p.Done()
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
-	foldSlots(r, p, buf, p.Slot(r.Rank())[:len(buf)], 0, len(buf), k)
-	k.Finish(buf, r.Size())
+	foldSlots(r, p, dst, p.Slot(r.Rank())[:len(src)], 0, len(src), k)
+	k.Finish(dst, r.Size())
 	return nil
 }
 
 // allReduceParts is for all others: every rank folds one part of each piece.
-func allReduceParts(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+func allReduceParts(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := pieceSize(elem)
-	count := pieceCount(len(buf), size)
-	p := r.Pieces(count)
-	if err := copyIn(ctx, r, p, window(buf, 0, size), elem); err != nil {
+	count := pieceCount(len(src), size)
+	p := r.Pieces(count, len(src))
+	if err := copyIn(ctx, r, p, window(src, 0, size), elem); err != nil {
 		return err
 	}
 	for i := range count {
 		next := p.Next()
 		if i+1 < count {
-			if err := copyIn(ctx, r, next, window(buf, i+1, size), elem); err != nil {
+			if err := copyIn(ctx, r, next, window(src, i+1, size), elem); err != nil {
 				return err
 			}
 		}
-		if err := foldPart(ctx, r, p, even(r, window(buf, i, size), elem), k); err != nil {
+		out := even(r, window(dst, i, size), elem)
+		if err := foldPart(ctx, r, p, out, window(src, i, size), k); err != nil {
 			return err
 		}
-		if err := takeParts(ctx, r, p, even(r, window(buf, i, size), elem)); err != nil {
+		if err := takeParts(ctx, r, p, out); err != nil {
 			return err
 		}
 		p = next
@@ -101,14 +99,14 @@ func copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, share []byte, elem i
 	return nil
 }
 
-// foldPart folds this rank's part of a piece, in place and into its slot.
-func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, k reduce.Kernel) error {
+// foldPart folds this rank's part of a piece into its place and into its slot.
+func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
 	lo, hi := partOf(r.Rank(), r.Size(), len(parts.buf), parts.elem)
 	mine := parts.buf[lo:hi]
-	foldSlots(r, p, mine, mine, lo, hi, k)
+	foldSlots(r, p, mine, share[lo:hi], lo, hi, k)
 	k.Finish(mine, r.Size())
 	copy(p.Slot(r.Rank())[lo:hi], mine)
 	p.Done()

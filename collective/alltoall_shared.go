@@ -20,9 +20,9 @@ import (
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	put(dst.of(me), src.of(me))
-	stretch := p2p.SlotSize / n
+	stretch := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := pieceCount(len(src.of(me)), stretch)
-	p := r.Pieces(count)
+	p := r.Pieces(count, n*stretch)
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err

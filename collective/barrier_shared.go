@@ -14,7 +14,7 @@ import (
 //
 // Cost: α.
 func sharedBarrier(ctx context.Context, r *p2p.Round) error {
-	p := r.Pieces(1)
+	p := r.Pieces(1, 0)
 	p.Done()
 	return awaitDone(ctx, r, p)
 }

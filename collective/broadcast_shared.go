@@ -18,7 +18,7 @@ import (
 // Cost: α + mβ, in cache: in and out at the same time; α for each piece.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	count := pieceCount(len(buf), p2p.SlotSize)
-	p := r.Pieces(count)
+	p := r.Pieces(count, len(buf))
 	for i := range count {
 		part := window(buf, i, p2p.SlotSize)
 		if r.Rank() == root {

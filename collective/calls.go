@@ -7,17 +7,28 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// AllReduce leaves on every rank the reduction of all ranks' buf, in place. buf
-// has whole elements, equally many on all ranks.
-func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, buf []byte, k reduce.Kernel) error {
+// AllReduce leaves on every rank, in dst, the reduction of all ranks' src, which
+// has whole elements, equally many on all ranks. dst may be src.
+func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
+	if err := checkWhole(VerbAllReduce, src, k); err != nil {
+		return err
+	}
+	if err := checkSize(VerbAllReduce, "dst", dst, len(src)); err != nil {
+		return err
+	}
+	if a.Verb() == VerbAllReduce && a.NeedsShared() {
+		run, err := use[foldAcross](VerbAllReduce, a, k.Op())
+		if err != nil {
+			return err
+		}
+		return run(ctx, r, dst, src, k)
+	}
 	run, err := use[foldToAll](VerbAllReduce, a, k.Op())
 	if err != nil {
 		return err
 	}
-	if err := checkWhole(VerbAllReduce, buf, k); err != nil {
-		return err
-	}
-	return run(ctx, r, buf, k)
+	put(dst, src)
+	return run(ctx, r, dst, k)
 }
 
 // Reduce leaves in dst, on the root, the reduction of all ranks' src, which is

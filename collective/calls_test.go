@@ -26,7 +26,7 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 	calls := []call{
 		{"another verb's algorithm", func(ctx context.Context, r *p2p.Round) error {
-			return AllReduce(ctx, r, pick(VerbReduce), buf(1), sum)
+			return AllReduce(ctx, r, pick(VerbReduce), buf(1), buf(1), sum)
 		}, "algorithm reduce:binomial is not one for allreduce"},
 		{"no algorithm", func(ctx context.Context, r *p2p.Round) error {
 			return Barrier(ctx, r, Algorithm{})
@@ -65,7 +65,7 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			return ReduceScatter(ctx, r, pick(VerbReduceScatter), buf(1), buf(3), reduce.Kernel{})
 		}, "no operator"},
 		{"half an element", func(ctx context.Context, r *p2p.Round) error {
-			return AllReduce(ctx, r, pick(VerbAllReduce), buf(2)[:6], sum)
+			return AllReduce(ctx, r, pick(VerbAllReduce), buf(2)[:6], buf(2)[:6], sum)
 		}, "6 bytes are no whole elements of int32"},
 	}
 	tm := newTeam(t, 3, 0)

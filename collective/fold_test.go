@@ -164,7 +164,7 @@ func (x folding) call(ctx context.Context, r *p2p.Round, want chunks) (got, expe
 	src := aligned8(x.inputs[r.Rank()])
 	switch x.a.Verb() {
 	case VerbAllReduce:
-		return src, want.buf, AllReduce(ctx, r, x.a, src, x.k)
+		return src, want.buf, AllReduce(ctx, r, x.a, src, src, x.k)
 	case VerbReduce:
 		if r.Rank() != x.root {
 			return nil, nil, Reduce(ctx, r, x.a, x.root, nil, src, x.k)

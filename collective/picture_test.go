@@ -109,7 +109,7 @@ func newStand(n, me, width int, k reduce.Kernel) *stand {
 func (s *stand) perform(ctx context.Context, r *p2p.Round, a Algorithm, root int) error {
 	switch a.Verb() {
 	case VerbAllReduce:
-		return AllReduce(ctx, r, a, s.all, s.k)
+		return AllReduce(ctx, r, a, s.all, s.all, s.k)
 	case VerbReduce:
 		return Reduce(ctx, r, a, root, s.other, s.all, s.k)
 	case VerbBroadcast:

@@ -23,7 +23,7 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 	elem := k.DType().Size()
 	size := pieceSize(elem)
 	count := pieceCount(len(src), size)
-	p := r.Pieces(count)
+	p := r.Pieces(count, len(src))
 	for i := range count {
 		share := window(src, i, size)
 		if err := copyIn(ctx, r, p, share, elem); err != nil {

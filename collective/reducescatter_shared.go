@@ -27,8 +27,9 @@ func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chun
 	for i := range n {
 		longest = max(longest, len(src.of(i)))
 	}
+	stretch = max(min(stretch, longest), src.elem)
 	count := pieceCount(longest, stretch)
-	p := r.Pieces(count)
+	p := r.Pieces(count, n*stretch)
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err

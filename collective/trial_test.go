@@ -97,9 +97,16 @@ func attempt[T number](ctx context.Context, r *p2p.Round, x trial) error {
 	}
 	switch x.a.Verb() {
 	case VerbAllReduce:
-		buf := shares[T](r.Rank(), 0, x.count)
-		err := AllReduce(ctx, r, x.a, tensor.Bytes(buf), k)
-		return verify(err, "buf", buf, sums[T](x.n, 0, x.count))
+		src := shares[T](r.Rank(), 0, x.count)
+		dst := junk[T](x.count)
+		if err := verify(AllReduce(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), k), "dst", dst, sums[T](x.n, 0, x.count)); err != nil {
+			return err
+		}
+		if err := verify(nil, "src", src, shares[T](r.Rank(), 0, x.count)); err != nil {
+			return err
+		}
+		err := AllReduce(ctx, r, x.a, tensor.Bytes(src), tensor.Bytes(src), k)
+		return verify(err, "buf", src, sums[T](x.n, 0, x.count))
 	case VerbReduce:
 		return attemptReduce[T](ctx, r, x, k)
 	case VerbBroadcast:

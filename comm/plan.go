@@ -194,10 +194,7 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
 	case collective.VerbAllReduce:
-		if len(pl.dst) > 0 && &pl.dst[0] != &pl.src[0] {
-			copy(pl.dst, pl.src)
-		}
-		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.kernel)
+		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
 	case collective.VerbReduce:
 		return collective.Reduce(ctx, r, pl.algo, pl.root, pl.dst, pl.src, pl.kernel)
 	case collective.VerbBroadcast:

@@ -141,6 +141,12 @@ func (m *Mesh) Yield() {
 	yieldCore()
 }
 
+// Core is the core that the caller runs on, or -1 where that is not known.
+func (m *Mesh) Core() int { return currentCore() }
+
+// LeaveCore has the caller run on another core than this one, if it may.
+func (m *Mesh) LeaveCore(core int) { leaveCore(core) }
+
 // poll moves the links until ev has happened or it is time to sleep. That is also
 // when the wait's own end may have come: links that move without a pause, for
 // others, must not keep a waiter from noticing it.
