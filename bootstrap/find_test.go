@@ -186,12 +186,12 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 }
 
 func TestSettingsTravelWithTheJob(t *testing.T) {
-	j, err := finderOf("TUTTI_TRANSPORT=tcp", "TUTTI_ALGORITHM=allreduce:ring", "TUTTI_TIMEOUT=90",
+	j, err := finderOf("TUTTI_TRANSPORT=tcp", "TUTTI_ALGORITHM=allreduce:ring", "TUTTI_TUNING=t.json", "TUTTI_TIMEOUT=90",
 		"TUTTI_REPORT_TRANSPORT=1", "TUTTI_SECRET="+testSecret).find(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.Transport != "tcp" || j.Algorithm != "allreduce:ring" || !j.Report || j.Timeout != 90*time.Second || !j.TimeoutSet {
+	if j.Transport != "tcp" || j.Algorithm != "allreduce:ring" || j.Tuning != "t.json" || !j.Report || j.Timeout != 90*time.Second || !j.TimeoutSet {
 		t.Errorf("got %+v", j)
 	}
 	if len(j.Secret) != 16 || j.Secret[15] != 15 {

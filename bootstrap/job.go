@@ -73,6 +73,7 @@ type Job struct {
 	// Settings that travel with the job, uninterpreted: "" when not set.
 	Transport string // which transport; "auto" and so on
 	Algorithm string // operation:algorithm[,...]
+	Tuning    string // the file of a tuning
 	Report    bool   // the choice of transports shall be printed
 
 	// Timeout is the default deadline of calls, 0 for none; it counts only when
@@ -168,6 +169,7 @@ func (f *finder) decide() (*Job, error) {
 func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)
+	j.Tuning, _ = f.get(vars.Tuning)
 	j.listen, _ = f.get(vars.Listen)
 	var err error
 	if j.Report, err = f.flag(j.Rank, vars.Report); err != nil {

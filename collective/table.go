@@ -29,7 +29,7 @@ const (
 	MaxRules   = 512
 	MinSegment = 64
 	MaxSegment = 16 << 20
-	maxWord    = 32 // bytes of a wire's name
+	MaxWord    = 32 // bytes of a wire's name
 )
 
 // A Table says which algorithm runs. Of the rules for a verb, the first that
@@ -75,8 +75,8 @@ func (u Rule) Check() error {
 		return bad("from %d ranks up to %d there are none", u.MinRanks, u.MaxRanks)
 	case u.Segment != 0 && u.Algorithm.NeedsShared():
 		return bad("%v sends no messages, so it has no segments", u.Algorithm)
-	case len(u.Wire) > maxWord:
-		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), maxWord)
+	case len(u.Wire) > MaxWord:
+		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), MaxWord)
 	}
 	return CheckSegment(int(u.Segment))
 }

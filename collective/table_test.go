@@ -204,7 +204,7 @@ func TestRulesThatCannotBeAreRefused(t *testing.T) {
 		"a large segment":           {Algorithm: ring, Segment: MaxSegment + 16},
 		"an odd segment":            {Algorithm: ring, Segment: 1000},
 		"segments without messages": {Algorithm: find(t, VerbAllReduce, shared), Segment: 1024},
-		"a long name":               {Algorithm: ring, Wire: strings.Repeat("w", maxWord+1)},
+		"a long name":               {Algorithm: ring, Wire: strings.Repeat("w", MaxWord+1)},
 	} {
 		if _, err := NewTable([]Rule{{Algorithm: ring}, u}, nil); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "rule 2") {
 			t.Errorf("%s: got %v, want fault.Misuse that names the rule", name, err)

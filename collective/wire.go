@@ -32,7 +32,7 @@ const (
 )
 
 // MaxWire is the most bytes that a table's wire form has.
-const MaxWire = tableHead + MaxRules*(ruleHead+4+1+maxWord+1+maxName) + len(verbNames)*(4+1+maxName)
+const MaxWire = tableHead + MaxRules*(ruleHead+4+1+MaxWord+1+maxName) + len(verbNames)*(4+1+maxName)
 
 // AppendWire appends t's wire form, at most MaxWire bytes, and returns the longer
 // slice.

@@ -82,7 +82,7 @@ func TestTheWireFormIsBounded(t *testing.T) {
 	if got := len(longest.String()); got > maxName {
 		t.Errorf("%v has %d bytes, want at most %d", longest, got, maxName)
 	}
-	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", maxWord)}}, MaxRules)
+	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", MaxWord)}}, MaxRules)
 	wire := table.AppendWire(nil)
 	if len(wire) > MaxWire {
 		t.Errorf("the largest table has %d bytes, want at most %d", len(wire), MaxWire)
@@ -103,7 +103,7 @@ func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 		"more measured":         with(3, good[1]+1),
 		"an odd segment":        with(tableHead+16, 7),
 		"a segment of shared":   with(tableHead+16, 64),
-		"too long a wire":       slices.Concat(good[:tableHead+20], []byte{maxWord + 1}, make([]byte, maxWord+1), good[tableHead+21:]),
+		"too long a wire":       slices.Concat(good[:tableHead+20], []byte{MaxWord + 1}, make([]byte, MaxWord+1), good[tableHead+21:]),
 		"too long":              append(bytes.Clone(good), make([]byte, MaxWire)...),
 		"an unknown algorithm":  bytes.Replace(good, []byte("ring"), []byte("rung"), 1),
 		"an unknown collective": bytes.Replace(good, []byte("reduce:"), []byte("reduct:"), 1),

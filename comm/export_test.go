@@ -16,3 +16,10 @@ func (c *Comm) Verdict() *fault.Error {
 	defer c.w.mu.Unlock()
 	return c.w.down
 }
+
+// ForceHere forces algorithms on this rank alone, as no program can.
+func (c *Comm) ForceHere(list string) error {
+	t, err := c.table.Forcing(list)
+	c.use(t)
+	return err
+}

@@ -72,6 +72,9 @@ func (o *options) adopt(job *bootstrap.Job) {
 	if o.algorithm == "" {
 		o.algorithm = job.Algorithm
 	}
+	if o.tuning == "" {
+		o.tuning = job.Tuning
+	}
 	if !o.timeoutSet && job.TimeoutSet {
 		o.timeout = job.Timeout
 	}
@@ -159,40 +162,6 @@ func (w *world) fail(err error) {
 	p.Call = "init"
 	w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: w.rank, Peers: []fault.Peer{p}, Err: err})
 	w.shut(context.Background())
-}
-
-// agreeOnTable has rank 0 tell all ranks which algorithm runs when: its own
-// defaults with what its options or environment force.
-func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, error) {
-	var told []byte
-	if w.rank == 0 {
-		t, err := collective.DefaultTable().Forcing(w.opt.algorithm)
-		if err != nil {
-			return nil, err
-		}
-		told = t.AppendWire(nil)
-	}
-	told, err := tell(ctx, c, told, collective.MaxWire)
-	if err != nil {
-		return nil, err
-	}
-	return collective.ParseTable(told)
-}
-
-// tell gives rank 0's bytes to all ranks, its length first. More than most bytes
-// are refused before they are received.
-func tell(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
-	length := []int64{int64(len(b))}
-	if err := Broadcast(ctx, c, length, 0); err != nil {
-		return nil, err
-	}
-	if length[0] < 0 || length[0] > int64(most) {
-		return nil, fault.New(fault.Mismatch, "init", c.w.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
-	}
-	if c.Rank() != 0 {
-		b = make([]byte, length[0])
-	}
-	return b, Broadcast(ctx, c, b, 0)
 }
 
 // reportTransports prints, on request, which wire this rank takes to each other.

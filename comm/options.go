@@ -50,6 +50,7 @@ type options struct {
 	segment      int
 	checksums    bool
 	algorithm    string
+	tuning       string
 	report       bool
 	log          *slog.Logger
 	wrap         wrapper
@@ -148,16 +149,23 @@ func WithSendBuffer(bytes int64) Option { return func(o *options) { o.sendBuffer
 // WithStepBytes bounds what the named sends of one step may hold; the default is 1 GiB.
 func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes = bytes } }
 
-// WithSegment sets the bytes of a segment of collectives' messages, a multiple
-// of 16; equal on all ranks.
+// WithSegment sets the bytes of a segment of collectives' messages where neither
+// a tuning nor WithAlgorithm says otherwise: a multiple of 16; equal on all ranks.
 func WithSegment(bytes int) Option { return func(o *options) { o.segment = bytes } }
 
 // WithChecksums has bodies carry a CRC-32C; equal on all ranks. Heads always do.
 func WithChecksums() Option { return func(o *options) { o.checksums = true } }
 
-// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial". Only
-// rank 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
+// WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki",
+// where the number after @ is the segment of their messages in bytes. Only rank
+// 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
 func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm = list } }
+
+// WithTuning has the algorithms and their segments chosen by a file that
+// `tuttibench tune` wrote; where it has no rule, the default ones hold. Only rank
+// 0's counts: it reads the file and tells the others. It wins over rank 0's
+// TUTTI_TUNING.
+func WithTuning(file string) Option { return func(o *options) { o.tuning = file } }
 
 // WithoutSharedMemory has collectives go by messages also where the ranks could
 // share memory.

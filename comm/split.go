@@ -6,6 +6,9 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"slices"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
 )
 
 // Undefined is the color of a rank that Split gives no communicator.
@@ -113,8 +116,43 @@ func childID(parent, n, color uint64) uint64 {
 	return h.Sum64() >> 1
 }
 
-// derive makes the communicator of some ranks of c.
+// DupForcing is Dup, with a communicator that runs the algorithms of list, as
+// WithAlgorithm takes it, whatever the rules say; an empty list forces nothing
+// that c does not. All ranks of c call it with equal lists: else all of them get
+// fault.Mismatch. It is for measuring algorithms beside each other in one job.
+func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
+	table, err := c.table.Forcing(list)
+	if err != nil {
+		return nil, c.relabel("dupforcing", err)
+	}
+	h := fnv.New64a()
+	h.Write([]byte(list))
+	n := c.Size()
+	lists := make([]int64, n)
+	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(h.Sum64())}); err != nil {
+		return nil, err
+	}
+	members := make([]int, n)
+	for i := range members {
+		members[i] = i
+	}
+	id := c.child(0)
+	for r, other := range lists {
+		if other != lists[0] {
+			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dupforcing", Rank: c.w.rank,
+				Peers: []fault.Peer{c.w.peer(c.WorldRank(r)), c.w.peer(c.WorldRank(0))},
+				Err:   fault.New(fault.Misuse, "dupforcing", c.w.rank, "the ranks force different algorithms; here it is %q", list)}
+		}
+	}
+	return c.deriveWith(ctx, id, members, table)
+}
+
+// derive makes the communicator of some ranks of c, with its table.
 func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, error) {
+	return c.deriveWith(ctx, id, members, c.table)
+}
+
+func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *collective.Table) (*Comm, error) {
 	world := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
@@ -123,7 +161,7 @@ func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, err
 			rank = i
 		}
 	}
-	made := newComm(c.w, id, world, rank, c.table)
+	made := newComm(c.w, id, world, rank, table)
 	if err := made.share(ctx); err != nil {
 		made.Close(ctx)
 		return nil, err

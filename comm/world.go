@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/mesh"
@@ -27,6 +28,7 @@ type world struct {
 	log   *slog.Logger
 	home  uint64 // the goroutine that called Init, for "where is it now"
 	calls calls
+	model choose.Model // rank 0's; set before Init returns
 
 	ctx    context.Context // ends when the world is closed
 	cancel context.CancelFunc

@@ -1,0 +1,265 @@
+package choose
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Decode reads what Encode wrote, or somebody has edited. name is the file's, for
+// errors: they are fault.Misuse, and say the line, the field, and what would be
+// right. A file without rules is no error.
+func Decode(name string, text []byte) (*Tuning, error) {
+	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
+	p.dec.UseNumber()
+	if len(text) > MaxFile {
+		return nil, p.fail("", "the file has %d bytes, and at most %d are read; is it a tuning file?", len(text), MaxFile)
+	}
+	t := p.tuning()
+	if p.err == nil {
+		if _, err := p.dec.Token(); err != io.EOF {
+			p.fail("", "something follows the object; remove it")
+		}
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	return t, nil
+}
+
+// A parser reads JSON of a known shape, token by token, so that it knows the line
+// of whatever is wrong. After its first error its methods do nothing.
+type parser struct {
+	name string
+	text []byte
+	dec  *json.Decoder
+	err  error
+}
+
+// fail keeps the first error, and returns it.
+func (p *parser) fail(field, format string, args ...any) error {
+	if p.err == nil {
+		line := 1 + bytes.Count(p.text[:min(int(p.dec.InputOffset()), len(p.text))], []byte("\n"))
+		if field != "" {
+			format = "%s:%d: %s: " + format
+			args = append([]any{p.name, line, field}, args...)
+		} else {
+			format = "%s:%d: " + format
+			args = append([]any{p.name, line}, args...)
+		}
+		p.err = fault.New(fault.Misuse, "tuning", -1, format, args...)
+	}
+	return p.err
+}
+
+func (p *parser) token(field string) json.Token {
+	if p.err != nil {
+		return nil
+	}
+	t, err := p.dec.Token()
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
+		p.fail(field, "the file ends too early; it was cut short")
+	case err != nil:
+		p.fail(field, "this is not JSON: %w", err)
+	}
+	return t
+}
+
+func (p *parser) delim(field string, want json.Delim, what string) {
+	if t := p.token(field); p.err == nil && t != want {
+		p.fail(field, "%v was found where %s is needed", t, what)
+	}
+}
+
+// A reading is what a field's value is handed to, with its path.
+type reading map[string]func(field string)
+
+// object reads one with those fields, each at most once, and the required ones.
+func (p *parser) object(field string, known reading, required ...string) {
+	p.delim(field, '{', "an object")
+	var seen []string
+	for p.err == nil && p.dec.More() {
+		name, _ := p.token(field).(string)
+		path := strings.TrimPrefix(field+"."+name, ".")
+		read, ok := known[name]
+		switch {
+		case p.err != nil:
+			return
+		case !ok:
+			p.fail(path, "there is no such field; there are %s", strings.Join(sortedNames(known), ", "))
+		case slices.Contains(seen, name):
+			p.fail(path, "it comes twice; remove one")
+		default:
+			seen = append(seen, name)
+			read(path)
+		}
+	}
+	p.delim(field, '}', "the object's end")
+	for _, name := range required {
+		if p.err == nil && !slices.Contains(seen, name) {
+			p.fail(strings.TrimPrefix(field+"."+name, "."), "it is missing")
+		}
+	}
+}
+
+func sortedNames(r reading) []string {
+	var names []string
+	for name := range r {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// list reads at most so many items.
+func (p *parser) list(field string, most int, item func(field string)) {
+	p.delim(field, '[', "a list")
+	for i := 0; p.err == nil && p.dec.More(); i++ {
+		if i == most {
+			p.fail(field, "there are more than %d; remove some", most)
+			return
+		}
+		item(field + "[" + strconv.Itoa(i) + "]")
+	}
+	p.delim(field, ']', "the list's end")
+}
+
+func (p *parser) string(field string, most int) string {
+	t := p.token(field)
+	s, ok := t.(string)
+	switch {
+	case p.err != nil:
+	case !ok:
+		p.fail(field, "%v was found where a text in quotes is needed", t)
+	case len(s) > most:
+		p.fail(field, "it has %d bytes; at most %d are allowed", len(s), most)
+	}
+	return s
+}
+
+// seconds reads a number that was measured, in that unit.
+func (p *parser) seconds(field string, unit float64) float64 {
+	const most = 1e12 // microseconds: twelve days
+	t := p.token(field)
+	n, ok := t.(json.Number)
+	v, err := strconv.ParseFloat(string(n), 64)
+	if p.err == nil && (!ok || err != nil || v < 0 || v > most) {
+		p.fail(field, "%v was found where a number from 0 to %g is needed", t, float64(most))
+	}
+	return v * unit
+}
+
+// size reads a whole number from 0 to most.
+func (p *parser) size(field string, most uint64) uint64 {
+	t := p.token(field)
+	n, ok := t.(json.Number)
+	v, err := strconv.ParseUint(string(n), 10, 64)
+	if p.err == nil && (!ok || err != nil || v > most) {
+		p.fail(field, "%v was found where a whole number from 0 to %d is needed", t, most)
+		return 0
+	}
+	return v
+}
+
+// tuning reads the whole file.
+func (p *parser) tuning() *Tuning {
+	t := &Tuning{}
+	text := func(to *string) func(string) { return func(f string) { *to = p.string(f, maxText) } }
+	p.object("", reading{
+		"tutti_tuning": func(f string) {
+			if v := p.size(f, math.MaxInt32); p.err == nil && v != Version {
+				p.fail(f, "format %d; this tutti reads %d: measure again with its own `tuttibench tune`", v, Version)
+			}
+		},
+		"machine": text(&t.Machine), "commit": text(&t.Commit), "command": text(&t.Command), "taken": text(&t.Taken),
+		"gamma_us_per_MiB": func(f string) { t.Model.Gamma = p.seconds(f, micro*perMiB) },
+		"links": func(f string) {
+			p.list(f, MaxLines, func(f string) { t.Model.Lines = append(t.Model.Lines, p.line(f)) })
+		},
+		"rules": func(f string) {
+			p.list(f, collective.MaxRules-len(collective.DefaultRules()), func(f string) { t.Rules = append(t.Rules, p.rule(f)) })
+		},
+		"times": func(f string) {
+			p.list(f, MaxTimes, func(f string) { t.Times = append(t.Times, p.time(f)) })
+		},
+	}, "tutti_tuning")
+	return t
+}
+
+func (p *parser) line(field string) (l Line) {
+	p.object(field, reading{
+		"wire":            func(f string) { l.Wire = p.string(f, collective.MaxWord) },
+		"up_to_bytes":     func(f string) { l.MaxBytes = p.size(f, math.MaxInt64) },
+		"alpha_us":        func(f string) { l.Alpha = p.seconds(f, micro) },
+		"beta_us_per_MiB": func(f string) { l.Beta = p.seconds(f, micro*perMiB) },
+	}, "wire", "alpha_us", "beta_us_per_MiB")
+	return l
+}
+
+func (p *parser) rule(field string) (u collective.Rule) {
+	var op, name string
+	p.object(field, reading{
+		"op":          func(f string) { op = p.string(f, maxText) },
+		"algorithm":   func(f string) { name = p.string(f, maxText) },
+		"wire":        func(f string) { u.Wire = p.string(f, collective.MaxWord) },
+		"min_ranks":   func(f string) { u.MinRanks = uint32(p.size(f, math.MaxInt32)) },
+		"max_ranks":   func(f string) { u.MaxRanks = uint32(p.size(f, math.MaxInt32)) },
+		"up_to_bytes": func(f string) { u.MaxBytes = p.size(f, math.MaxInt64) },
+		"segment":     func(f string) { u.Segment = uint32(p.size(f, collective.MaxSegment)) },
+	}, "op", "algorithm")
+	u.Algorithm = p.algorithm(field, op, name)
+	if p.err == nil {
+		if err := u.Check(); err != nil {
+			p.fail(field, "%w", err)
+		}
+	}
+	return u
+}
+
+func (p *parser) time(field string) (t Time) {
+	var op, name string
+	p.object(field, reading{
+		"op":        func(f string) { op = p.string(f, maxText) },
+		"algorithm": func(f string) { name = p.string(f, maxText) },
+		"wire":      func(f string) { t.Wire = p.string(f, collective.MaxWord) },
+		"ranks":     func(f string) { t.Ranks = int(p.size(f, math.MaxInt32)) },
+		"bytes":     func(f string) { t.Bytes = int(p.size(f, math.MaxInt)) },
+		"segment":   func(f string) { t.Segment = int(p.size(f, collective.MaxSegment)) },
+		"us":        func(f string) { t.Seconds = p.seconds(f, micro) },
+	}, "op", "algorithm", "ranks", "us")
+	t.Algorithm = p.algorithm(field, op, name)
+	if p.err == nil && t.Ranks < 2 {
+		p.fail(field+".ranks", "%d; a job of 2 ranks at least is measured", t.Ranks)
+	}
+	if p.err == nil {
+		if err := (collective.Rule{Algorithm: t.Algorithm, Segment: uint32(t.Segment)}).Check(); err != nil {
+			p.fail(field, "%w", err)
+		}
+	}
+	return t
+}
+
+// algorithm is the one of that name for an op; errors say what there is.
+func (p *parser) algorithm(field, op, name string) collective.Algorithm {
+	if p.err != nil {
+		return collective.Algorithm{}
+	}
+	verb, err := collective.ParseVerb(op)
+	if err != nil {
+		p.fail(field+".op", "%w", err)
+		return collective.Algorithm{}
+	}
+	a, err := collective.Find(verb, name)
+	if err != nil {
+		p.fail(field+".algorithm", "%w", err)
+	}
+	return a
+}

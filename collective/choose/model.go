@@ -1,0 +1,138 @@
+package choose
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/tutti-go/tutti/collective"
+)
+
+// Shared is the "wire" of memory that ranks have in common: there α is the time to
+// hand a piece over, and β that to copy a byte of it.
+const Shared = "shared"
+
+// A Line is how long a message takes on a wire, α + β·bytes, for messages of at
+// most MaxBytes; 0 stands for no limit.
+type Line struct {
+	Wire     string
+	MaxBytes uint64
+	Alpha    float64 // seconds
+	Beta     float64 // seconds per byte
+}
+
+// A Model is the speed of a machine. The lines of a wire stand in the order of
+// their sizes. A Model that nobody changes may be used concurrently.
+type Model struct {
+	Lines []Line
+	Gamma float64 // seconds to fold a byte
+}
+
+// line is the one for messages of that many bytes; of several wires together,
+// "shm+tcp", the slowest one's. ok is false where the model does not know any.
+func (m *Model) line(wire string, bytes float64) (line Line, ok bool) {
+	for name := range strings.SplitSeq(wire, "+") {
+		if l, known := m.lineOf(name, bytes); known && (!ok || l.at(bytes) > line.at(bytes)) {
+			line, ok = l, true
+		}
+	}
+	return line, ok
+}
+
+func (m *Model) lineOf(name string, bytes float64) (line Line, ok bool) {
+	for _, l := range m.Lines {
+		if l.Wire != name {
+			continue
+		}
+		line, ok = l, true // beyond the last one, the last one holds
+		if l.MaxBytes == 0 || bytes <= float64(l.MaxBytes) {
+			break
+		}
+	}
+	return line, ok
+}
+
+func (l Line) at(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
+
+// Predict is how many seconds an algorithm takes on so many ranks for a vector of
+// that many bytes. α and β are those of its mean message. ok is false where the
+// model does not know the wire.
+func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire string) (seconds float64, ok bool) {
+	alpha, beta, gamma := a.Cost(ranks, bytes, segment)
+	if alpha == 0 {
+		return 0, true
+	}
+	if a.NeedsShared() {
+		wire = Shared
+	}
+	l, ok := m.line(wire, beta/alpha)
+	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
+}
+
+// A Candidate is an algorithm with what it is predicted to take.
+type Candidate struct {
+	Algorithm collective.Algorithm
+	Seconds   float64
+	Known     bool // the model knows the wire
+}
+
+// Candidates are all algorithms of a verb, the one that is predicted to be the
+// fastest first, and those that the model cannot predict last.
+func (m *Model) Candidates(verb collective.Verb, ranks, bytes, segment int, wire string) []Candidate {
+	var all []Candidate
+	for _, a := range collective.Algorithms(verb) {
+		seconds, known := m.Predict(a, ranks, bytes, segment, wire)
+		all = append(all, Candidate{a, seconds, known})
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int {
+		if a.Known != b.Known {
+			if a.Known {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Seconds, b.Seconds)
+	})
+	return all
+}
+
+// A Point is a message's size and how many seconds it took.
+type Point struct{ Bytes, Seconds float64 }
+
+// Lines are the lines through points, which stand in the order of their sizes:
+// between two of them, both are met. A line never has a negative α or β, as a time
+// that falls with the size is a slip of the clock.
+func Lines(wire string, points []Point) []Line {
+	var all []Line
+	for i := 1; i < len(points); i++ {
+		from, to := points[i-1], points[i]
+		if to.Bytes <= from.Bytes {
+			continue
+		}
+		l := Line{Wire: wire, MaxBytes: uint64(to.Bytes), Beta: max(0, (to.Seconds-from.Seconds)/(to.Bytes-from.Bytes))}
+		l.Alpha = max(0, to.Seconds-l.Beta*to.Bytes)
+		all = append(all, l)
+	}
+	switch {
+	case len(all) > 0:
+		all[len(all)-1].MaxBytes = 0
+	case len(points) > 0:
+		all = []Line{{Wire: wire, Alpha: points[0].Seconds}}
+	}
+	return all
+}
+
+// DefaultModel is the machine that tutti was developed on, with two cores, for
+// when nothing was measured. `tuttirun -np 2 tuttibench tune` gave the figures.
+func DefaultModel() Model {
+	return Model{
+		Gamma: 30e-12,
+		Lines: []Line{
+			{"memory", 0, 2e-6, 150e-12},
+			{"shm", 0, 1e-6, 150e-12},
+			{"tcp", 0, 10e-6, 250e-12},
+			{"grpc", 0, 30e-6, 700e-12},
+			{Shared, 0, 0.2e-6, 50e-12},
+		},
+	}
+}

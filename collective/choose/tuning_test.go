@@ -1,0 +1,141 @@
+package choose
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden file")
+
+func tuned(t testing.TB) *Tuning {
+	ring := find(t, collective.VerbAllReduce, "ring")
+	return &Tuning{
+		Machine: "a \"machine\" <of> 2 processors", Commit: "0123456789ab", Command: "tuttirun -np 4 tuttibench tune", Taken: "2026-01-02T03:04:05Z",
+		Model: Model{Gamma: 5e-11, Lines: []Line{{"tcp", 4096, 1e-5, 2e-10}, {"tcp", 0, 2e-5, 1e-10}, {Shared, 0, 0, 0}}},
+		Rules: []collective.Rule{
+			{Algorithm: find(t, collective.VerbAllReduce, "recursive_doubling"), MaxBytes: 4096, MinRanks: 2, MaxRanks: 4, Wire: "tcp"},
+			{Algorithm: ring, Segment: 128 << 10},
+		},
+		Times: []Time{{ring, "tcp", 4, 1 << 20, 128 << 10, 1.5e-3}, {find(t, collective.VerbBarrier, "shared"), "shm", 2, 0, 0, 1e-6}},
+	}
+}
+
+func TestTheFileIsTheGoldenOne(t *testing.T) {
+	file := filepath.Join("testdata", "tuning.golden")
+	got := tuned(t).Encode()
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
+	for name, x := range map[string]*Tuning{"all": tuned(t), "nothing": {}} {
+		text := x.Encode()
+		got, err := Decode(name, text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if again := got.Encode(); !bytes.Equal(again, text) {
+			t.Errorf("%s: got\n%s, want\n%s", name, again, text)
+		}
+		if len(got.Rules) != len(x.Rules) || len(got.Times) != len(x.Times) {
+			t.Errorf("%s: got %v, want %v", name, got, x)
+		}
+		for i, u := range got.Rules {
+			if u != x.Rules[i] {
+				t.Errorf("%s: rule %d is %v, want %v", name, i, u, x.Rules[i])
+			}
+		}
+	}
+}
+
+func TestErrorsSayTheLineTheFieldAndTheRemedy(t *testing.T) {
+	file := func(rest string) string { return "{\n \"tutti_tuning\": 1" + rest + "\n}\n" }
+	rule := func(rest string) string {
+		return file(",\n \"rules\": [\n  {\"op\": \"allreduce\", \"algorithm\": \"ring\"},\n  {" + rest + "}\n ]")
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"empty":               {"", "f.json:1: the file ends too early"},
+		"no JSON":             {"tuning", "f.json:1: this is not JSON"},
+		"no object":           {"[]", "f.json:1: [ was found where an object is needed"},
+		"cut short":           {"{\n \"tutti_tuning\": 1,\n \"rules\": [", "f.json:3: rules: the file ends too early"},
+		"no version":          {"{\n}", "f.json:2: tutti_tuning: it is missing"},
+		"another version":     {"{\"tutti_tuning\": 2}", "f.json:1: tutti_tuning: format 2; this tutti reads 1: measure again"},
+		"something behind":    {file("") + "{}", "f.json:4: something follows the object"},
+		"an unknown field":    {file(",\n \"ruels\": []"), "f.json:3: ruels: there is no such field; there are command"},
+		"other letters":       {file(",\n \"Rules\": []"), "f.json:3: Rules: there is no such field"},
+		"a field twice":       {file(",\n \"tutti_tuning\": 1"), "f.json:3: tutti_tuning: it comes twice"},
+		"a text as number":    {file(",\n \"gamma_us_per_MiB\": \"3\""), "f.json:3: gamma_us_per_MiB: 3 was found where a number"},
+		"a number below 0":    {file(",\n \"gamma_us_per_MiB\": -3"), "-3 was found where a number from 0"},
+		"a number as text":    {file(",\n \"machine\": 7"), "f.json:3: machine: 7 was found where a text in quotes"},
+		"too long a text":     {file(",\n \"machine\": \"" + strings.Repeat("x", maxText+1) + "\""), "at most 4096 are allowed"},
+		"a link without wire": {file(",\n \"links\": [{\"alpha_us\": 1, \"beta_us_per_MiB\": 1}]"), "f.json:3: links[0].wire: it is missing"},
+		"no collective":       {rule(`"op": "allsum", "algorithm": "ring"`), "f.json:5: rules[1].op: "},
+		"no algorithm":        {rule(`"op": "allreduce", "algorithm": "rung"`), "rules[1].algorithm: "},
+		"names are told":      {rule(`"op": "allreduce", "algorithm": "rung"`), "there are linear, reduce_broadcast"},
+		"half a rank":         {rule(`"op": "allreduce", "algorithm": "ring", "min_ranks": 1.5`), "f.json:5: rules[1].min_ranks: 1.5 was found where a whole number"},
+		"no ranks":            {rule(`"op": "allreduce", "algorithm": "ring", "min_ranks": 5, "max_ranks": 4`), "f.json:5: rules[1]: "},
+		"an odd segment":      {rule(`"op": "allreduce", "algorithm": "ring", "segment": 100`), "a multiple of 16 from 64 to 16777216"},
+		"a list of numbers":   {file(",\n \"rules\": [1]"), "f.json:3: rules[0]: 1 was found where an object is needed"},
+		"a time without us":   {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 2}]"), "times[0].us: it is missing"},
+		"a time of one rank":  {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 1, \"us\": 1}]"), "times[0].ranks: 1; a job of 2"},
+		"a time in segments":  {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 2, \"us\": 1, \"segment\": 64}]"), "sends no messages"},
+		"too many rules":      {file(",\n \"rules\": [" + strings.Repeat(`{"op": "barrier", "algorithm": "shared"},`, collective.MaxRules) + `{"op": "barrier", "algorithm": "shared"}]`), "there are more than"},
+		"too large":           {file("") + strings.Repeat(" ", MaxFile), "and at most 4194304 are read"},
+	} {
+		got, err := Decode("f.json", []byte(c.text))
+		if got != nil || !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v and %v, want an error with %q", name, got, err, c.want)
+		}
+	}
+}
+
+// FuzzDecode checks that any bytes either are refused as misuse, or give a tuning
+// that can be written down, is read back alike, and makes a table.
+func FuzzDecode(f *testing.F) {
+	f.Add(tuned(f).Encode())
+	f.Add([]byte(`{"tutti_tuning": 1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		x, err := Decode("f", text)
+		if err != nil {
+			if x != nil || !errors.Is(err, fault.Misuse) {
+				t.Fatalf("refused with %v and %v", x, err)
+			}
+			return
+		}
+		first := x.Encode()
+		again, err := Decode("f", first)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, first)
+		}
+		if second := again.Encode(); !bytes.Equal(first, second) {
+			t.Fatalf("got\n%s, want\n%s", second, first)
+		}
+		if _, err := collective.NewTable(x.Rules, collective.DefaultRules()); err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range Rules(x.Times) {
+			if err := u.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,23 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+func ExampleExplain() {
+	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
+		x, err := comm.Explain(c, "allreduce", 1<<20)
+		if err == nil && c.Rank() == 0 {
+			fmt.Printf("%s on %d ranks over %s: %v\n", x.Op, x.Ranks, x.Wire, x.Chosen)
+		}
+		return err // fmt.Print(x) shows the candidates with their predicted costs, too
+	}, comm.WithAlgorithm("allreduce:ring@128Ki"))
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// allreduce on 4 ranks over memory: ring in segments of 131072 bytes: forced
+}

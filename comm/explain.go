@@ -1,0 +1,126 @@
+package comm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// An Explanation says which algorithm a collective runs, why, and what the others
+// would cost. It prints as lines for people.
+type Explanation struct {
+	Op    string // "allreduce"
+	Bytes int    // of the whole vector
+	Ranks int
+	Wire  string // all wires between the ranks: "tcp", "shm+tcp"; "" for one rank alone
+
+	// What is chosen for operators that commute, and for the others, which is
+	// the same where nothing is folded; and for non-blocking calls of the former.
+	Chosen, InOrder, Apart Chosen
+
+	Candidates []Candidate // the one that is predicted to be the fastest first
+}
+
+// A Chosen is an algorithm, and the reason for it.
+type Chosen struct {
+	Algorithm string
+	Segment   int    // bytes of a segment of its messages; 0: it sends none
+	Reason    string // "forced", "rule 3 of the tuning file", …
+}
+
+func (x Chosen) String() string {
+	if x.Segment == 0 {
+		return fmt.Sprintf("%s: %s", x.Algorithm, x.Reason)
+	}
+	return fmt.Sprintf("%s in segments of %d bytes: %s", x.Algorithm, x.Segment, x.Reason)
+}
+
+// A Candidate is one of a collective's algorithms.
+type Candidate struct {
+	Algorithm string
+	Seconds   float64 // as predicted, where Known
+	Known     bool
+	Note      string // why it cannot run here, or only sometimes; ""
+}
+
+// Explain says how c carries out a collective on vectors of that many bytes: all
+// ranks' parts together where it has parts, and 0 for v-variants, whose algorithm
+// does not depend on it. op is the collective's name as errors give it,
+// "reduce_scatter"; other names get fault.Misuse. It sends nothing, and any rank
+// may call it at any time.
+//
+// Times are predicted from α, β and γ of the tuning file, or of the machine that
+// tutti was developed on. They rank algorithms; where a tuning has measured
+// better, they decide nothing.
+func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
+	verb, err := collective.ParseVerb(op)
+	if err != nil {
+		return nil, c.relabel("explain", err)
+	}
+	sharing := c.g.HasShared()
+	x := &Explanation{
+		Op: op, Bytes: bytes, Ranks: c.Size(), Wire: c.wire,
+		Chosen:  c.chosen(verb, bytes, true, sharing),
+		InOrder: c.chosen(verb, bytes, false, sharing),
+		Apart:   c.chosen(verb, bytes, true, false),
+	}
+	for _, k := range c.w.model.Candidates(verb, c.Size(), bytes, c.w.opt.segment, c.wire) {
+		note := ""
+		switch {
+		case k.Algorithm.NeedsShared() && !sharing:
+			note = "impossible here: the ranks share no memory"
+		case k.Algorithm.NeedsShared():
+			note = "blocking calls only"
+		case !k.Algorithm.Takes(reduce.RankOrder):
+			note = "only for operators that commute"
+		}
+		x.Candidates = append(x.Candidates, Candidate{k.Algorithm.Name(), k.Seconds, k.Known, note})
+	}
+	return x, nil
+}
+
+func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) Chosen {
+	k := c.chooser.Choose(verb, bytes, commutative, sharing)
+	x := Chosen{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
+	if x.Segment == 0 && !k.Algorithm.NeedsShared() {
+		x.Segment = c.w.opt.segment
+	}
+	switch k.Reason {
+	case collective.Forced:
+		x.Reason = "forced"
+	case collective.Tuned:
+		x.Reason = fmt.Sprintf("rule %d of the tuning file", k.Rule)
+	case collective.Default:
+		x.Reason = fmt.Sprintf("default rule %d", k.Rule)
+	default:
+		x.Reason = "no rule covers this call"
+	}
+	return x
+}
+
+// String is some lines, each ended by a newline.
+func (x *Explanation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %d bytes on %d ranks", x.Op, x.Bytes, x.Ranks)
+	if x.Wire != "" {
+		fmt.Fprintf(&b, " over %s", x.Wire)
+	}
+	fmt.Fprintf(&b, "\n  runs %v\n", x.Chosen)
+	if x.InOrder != x.Chosen {
+		fmt.Fprintf(&b, "  where the operator does not commute: %v\n", x.InOrder)
+	}
+	if x.Apart != x.Chosen {
+		fmt.Fprintf(&b, "  where the call does not block: %v\n", x.Apart)
+	}
+	for _, k := range x.Candidates {
+		predicted := "unknown"
+		if k.Known {
+			predicted = fmt.Sprintf("%.1f us", 1e6*k.Seconds)
+		}
+		line := fmt.Sprintf("  %14s  %-18s  %s", predicted, k.Algorithm, k.Note)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}

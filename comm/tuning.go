@@ -1,0 +1,97 @@
+package comm
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/collective/choose"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// maxModel bounds what rank 0 tells of a model: no file of that many lines is longer.
+const maxModel = choose.MaxLines * 256
+
+// agreeOnTable has rank 0 tell all ranks which algorithm runs when: what it reads
+// in a tuning file, its own defaults, and what its options or environment force.
+// What the tuning says of the machine's speed is for Explain.
+func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, error) {
+	var rules, speed []byte
+	if w.rank == 0 {
+		tuning, err := readTuning(w.opt.tuning)
+		if err != nil {
+			return nil, err
+		}
+		t, err := collective.NewTable(tuning.Rules, collective.DefaultRules())
+		if err != nil {
+			return nil, err
+		}
+		if err := t.Force(w.opt.algorithm); err != nil {
+			return nil, err
+		}
+		rules = t.AppendWire(nil)
+		speed = (&choose.Tuning{Model: tuning.Model}).Encode()
+	}
+	rules, err := tell(ctx, c, rules, collective.MaxWire)
+	if err != nil {
+		return nil, err
+	}
+	if speed, err = tell(ctx, c, speed, maxModel); err != nil {
+		return nil, err
+	}
+	tuning, err := choose.Decode("what rank 0 tells of its tuning", speed)
+	if err != nil {
+		return nil, err
+	}
+	w.model = tuning.Model
+	return collective.ParseTable(rules)
+}
+
+// tell gives rank 0's bytes to all ranks, the length first. More than most bytes
+// are refused before they are received.
+func tell(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
+	length := []int64{int64(len(b))}
+	if err := Broadcast(ctx, c, length, 0); err != nil {
+		return nil, err
+	}
+	if length[0] < 0 || length[0] > int64(most) {
+		return nil, fault.New(fault.Mismatch, "init", c.w.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
+	}
+	if c.Rank() != 0 {
+		b = make([]byte, length[0])
+	}
+	return b, Broadcast(ctx, c, b, 0)
+}
+
+// readTuning reads a tuning file. Without one there are no rules, and the default
+// model.
+func readTuning(file string) (*choose.Tuning, error) {
+	if file == "" {
+		return &choose.Tuning{Model: choose.DefaultModel()}, nil
+	}
+	unreadable := func(err error) error {
+		return fault.New(fault.Misuse, "init", 0, "the tuning file, which rank 0 reads on its host, cannot be read: %w; correct TUTTI_TUNING or WithTuning, or leave it out", err)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if !info.Mode().IsRegular() { // to open a pipe could take for ever
+		return nil, unreadable(fault.New(fault.Misuse, "init", 0, "%s is no regular file", file))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, choose.MaxFile+1))
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	tuning, err := choose.Decode(file, text)
+	if err == nil && len(tuning.Model.Lines) == 0 {
+		tuning.Model = choose.DefaultModel()
+	}
+	return tuning, err
+}

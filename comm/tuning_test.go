@@ -1,0 +1,202 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// tuningFile writes one with those rules.
+func tuningFile(t *testing.T, rules string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tuning.json")
+	text := `{"tutti_tuning": 1, "gamma_us_per_MiB": 1000,
+ "links": [{"wire": "memory", "alpha_us": 100, "beta_us_per_MiB": 0}],
+ "rules": [` + rules + "]}"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
+	file := tuningFile(t, `
+  {"op": "allreduce", "algorithm": "linear", "up_to_bytes": 100, "min_ranks": 4},
+  {"op": "allreduce", "algorithm": "ring", "up_to_bytes": 100, "wire": "memory", "segment": 128},
+  {"op": "allreduce", "algorithm": "linear", "up_to_bytes": 1000, "wire": "tcp"}`)
+	check := func(c *comm.Comm, bytes int, want string) error {
+		x, err := comm.Explain(c, "allreduce", bytes)
+		if err != nil {
+			return err
+		}
+		if got := x.Chosen.String(); got != want {
+			return fmt.Errorf("%d bytes on %d ranks: got %q, want %q", bytes, c.Size(), got, want)
+		}
+		if got := c.Algorithm("allreduce", bytes); got != x.Chosen.Algorithm {
+			return fmt.Errorf("Algorithm says %q, Explain %q", got, x.Chosen.Algorithm)
+		}
+		return nil
+	}
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		dup, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		half, err := c.Split(ctx, c.Rank()/2, 0)
+		if err != nil {
+			return err
+		}
+		for _, x := range []*comm.Comm{c, dup} {
+			if err := check(x, 100, "linear in segments of 65536 bytes: rule 1 of the tuning file"); err != nil {
+				return err
+			}
+		}
+		if err := check(half, 100, "ring in segments of 128 bytes: rule 2 of the tuning file"); err != nil {
+			return err
+		}
+		if x, err := comm.Explain(c, "allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
+			return fmt.Errorf("got %v and %v, want a default rule", x, err)
+		}
+		for _, x := range []*comm.Comm{c, dup, half} { // in one segment, in one, and in two
+			v := []float64{float64(c.Rank()), 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+			if err := comm.AllReduce(ctx, x, v, comm.Sum); err != nil {
+				return err
+			}
+			if v[11] != float64(x.Size()) {
+				return fmt.Errorf("got %v", v)
+			}
+		}
+		return nil
+	}, comm.WithTuning(file), comm.WithSegment(64<<10))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
+	file := tuningFile(t, `{"op": "barrier", "algorithm": "shared"}, {"op": "allreduce", "algorithm": "ring"}`)
+	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
+		x, err := comm.Explain(c, "allreduce", 8)
+		if err != nil || x.Chosen != (comm.Chosen{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
+			return fmt.Errorf("got %+v and %v", x, err)
+		}
+		return nil
+	}, comm.WithTuning(file), comm.WithAlgorithm("allreduce:linear@256"))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct{ file, want string }{
+		"missing":     {filepath.Join(t.TempDir(), "none.json"), "no such file"},
+		"a directory": {t.TempDir(), "is no regular file"},
+		"not a rule":  {tuningFile(t, "\n{\"op\": \"allreduce\", \"algorithm\": \"rung\"}"), "tuning.json:4: rules[0].algorithm: "},
+	} {
+		err := comm.Local(2, func(context.Context, *comm.Comm) error { return nil }, comm.WithTuning(c.file))
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want fault.Misuse with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
+	file := tuningFile(t, "")
+	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
+		x, err := comm.Explain(c, "allreduce", 1<<20)
+		if err != nil {
+			return err
+		}
+		text := x.String()
+		for _, want := range []string{
+			"allreduce of 1048576 bytes on 4 ranks over memory\n", "\n  runs ", ": default rule ",
+			"where the operator does not commute: ",
+			"1350.0 us  ring                only for operators that commute\n", // 6α, and ¾ MiB folded
+			"shared              impossible here: the ranks share no memory\n",
+		} {
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("no %q in\n%s", want, text)
+			}
+		}
+		if _, err := comm.Explain(c, "allsum", 1); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("got %v for no collective, want fault.Misuse", err)
+		}
+		return nil
+	}, comm.WithTuning(file), comm.WithoutSharedMemory())
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDupForcingRunsWhatItsListSays(t *testing.T) {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		for _, list := range []string{"allreduce:linear", "allreduce:ring@128,barrier:dissemination", ""} {
+			d, err := c.DupForcing(ctx, list)
+			if err != nil {
+				return err
+			}
+			v := make([]int64, 100)
+			v[99] = 1
+			if err := comm.AllReduce(ctx, d, v, comm.Sum); err != nil {
+				return err
+			}
+			want, _, _ := strings.Cut(strings.TrimPrefix(list, "allreduce:"), "@")
+			if list == "" {
+				want = c.Algorithm("allreduce", 800)
+			}
+			if got := d.Algorithm("allreduce", 800); got != want || v[99] != 3 {
+				return fmt.Errorf("%q: got %s and %d, want %s and 3", list, got, v[99], want)
+			}
+			if err := d.Close(ctx); err != nil {
+				return err
+			}
+		}
+		if _, err := c.DupForcing(ctx, "allreduce:rung"); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("got %v for no algorithm, want fault.Misuse", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRanksThatForceDifferentAlgorithmsDisagree(t *testing.T) {
+	lists := []string{"allreduce:ring", "allreduce:linear"}
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if _, err := c.DupForcing(ctx, lists[c.Rank()]); !errors.Is(err, fault.Mismatch) {
+			return fmt.Errorf("got %v, want fault.Mismatch", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
+	for _, lists := range [][]string{
+		{"allreduce:ring@128", "allreduce:ring@256"},
+		{"allreduce:ring", "allreduce:pairwise"},
+	} {
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			if err := c.ForceHere(lists[c.Rank()]); err != nil {
+				return err
+			}
+			if err := comm.AllReduce(ctx, c, make([]int64, 100), comm.Sum); !errors.Is(err, fault.Mismatch) {
+				return fmt.Errorf("got %v, want fault.Mismatch", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%v: %v", lists, err)
+		}
+	}
+}
