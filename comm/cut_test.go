@@ -3,13 +3,17 @@ package comm_test
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/transport/flaky"
 )
 
 // soak has every blow fall on every step, where otherwise they take turns.
@@ -208,6 +212,35 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	sum.report(t)
 }
 
+// pieceElements are as many as one piece of shared memory has of a rank.
+const pieceElements = p2p.SlotSize / 4
+
+// publishScenes are all collectives in shared memory, with so many pieces of a
+// vector that every slot is used, and used again.
+func publishScenes(wire string, n int) []*scene {
+	var all []*scene
+	for _, call := range worldtest.Collectives[int32]() {
+		a, err := collective.Find(verbOf(call), "shared")
+		if err != nil || call.Name == "iallreduce" {
+			continue // there is none, or not for calls that do not block
+		}
+		for _, pieces := range []float64{0.01, 3.5} {
+			count := int(pieces * pieceElements)
+			if call.Chunks {
+				count *= n
+			}
+			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count, only: flaky.Publish})
+		}
+	}
+	return all
+}
+
+// A rank dies at each flag that it sets in shared memory: the others wait for it
+// there, and no frame tells them.
+func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
+	inMemory(t, most, taking([]blow{dieAt(flaky.Before), dieAt(flaky.After)}), func(n int) []*scene { return publishScenes("memory", n) })
+}
+
 // lastCall is two calls, of which the victim makes one.
 func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	twice := call
@@ -226,18 +259,18 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 
 // overWire strikes at a few steps of the scenes, as many as share times wants; in
 // a soak at all.
-func overWire(t *testing.T, wire string, share int) {
+func overWire(t *testing.T, share int, blows []blow, scenes func(n int) []*scene) {
 	leak.Check(t)
 	var sum count
 	w := newWave()
 	i := 0
 	for n := 2; n <= 4; n++ {
-		for j, s := range append(collectiveScenes(wire, n, 2.5), messageScenes(wire, n)...) {
+		for j, s := range scenes(n) {
 			if !soak && j%3 != n-2 {
 				continue
 			}
 			for _, at := range s.unharmed(t, &sum) {
-				for _, b := range append(append(cuts[:3:3], dies...), badHead) {
+				for _, b := range blows {
 					if i++; soak || i%share == 0 {
 						w.strike(t, s, &sum, b, at)
 					}
@@ -249,5 +282,51 @@ func overWire(t *testing.T, wire string, share int) {
 	sum.report(t)
 }
 
-func TestCutsOverTCP(t *testing.T)  { overWire(t, "tcp", 61) }
-func TestCutsOverGRPC(t *testing.T) { overWire(t, "grpc", 61) }
+// frameScenes are all collectives and all ways to send, by messages.
+func frameScenes(wire string) func(n int) []*scene {
+	return func(n int) []*scene {
+		return append(collectiveScenes(wire, n, 2.5), messageScenes(wire, n)...)
+	}
+}
+
+// atFrames are the blows that a frame can suffer.
+func atFrames() []blow { return append(append(cuts[:3:3], dies...), badHead) }
+
+func TestCutsOverTCP(t *testing.T)  { overWire(t, 61, atFrames(), frameScenes("tcp")) }
+func TestCutsOverGRPC(t *testing.T) { overWire(t, 61, atFrames(), frameScenes("grpc")) }
+
+func TestCutsOverSharedMemory(t *testing.T) {
+	needsSharedMemory(t)
+	overWire(t, 61, atFrames(), frameScenes("shm"))
+}
+
+// A large body passes through the ring in chunks; any of them may be the last to
+// come. No memory is exposed here, which could spare it the ring.
+func TestCutsAtAnyChunkInARing(t *testing.T) {
+	needsSharedMemory(t)
+	overWire(t, 61, []blow{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*scene {
+		var all []*scene
+		for _, s := range collectiveScenes("shm", n, 1.5) {
+			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
+			s.count *= huge / segment
+			s.only, s.hide = flaky.Chunk, []flaky.Kind{flaky.Expose}
+			if s.call.Verb == "barrier" || n == 2 && strings.HasSuffix(s.call.Name, "v") {
+				continue // it moves nothing, or nothing to others
+			}
+			all = append(all, s)
+		}
+		return all
+	})
+}
+
+func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
+	needsSharedMemory(t)
+	overWire(t, 17, []blow{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*scene { return publishScenes("shm", n) })
+}
+
+func needsSharedMemory(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("the wire shm is Linux's")
+	}
+}

@@ -42,7 +42,9 @@ type scene struct {
 	count     int
 	label     string // of the options
 	opts      []comm.Option
-	during    phase // when steps count
+	during    phase      // when steps count
+	only      flaky.Kind // if not 0, steps of this kind count, and no others
+	hide      []flaky.Kind
 }
 
 // A phase is a part of a job.
@@ -86,7 +88,7 @@ func (s *scene) newPlay(rules ...flaky.Rule) *play {
 	for r := range p.steps {
 		p.steps[r] = make([][]bool, s.n)
 	}
-	p.script = flaky.New(flaky.Options{Rules: rules, Counts: p.counts})
+	p.script = flaky.New(flaky.Options{Rules: rules, Counts: p.counts, Hide: s.hide})
 	p.gate.Store(s.during == starting)
 	return p
 }
@@ -97,15 +99,26 @@ const controlHead = 40
 // counts leaves out what belongs to other phases, and during the call what comes
 // by the clock.
 func (p *play) counts(st flaky.Step) bool {
+	if only := p.scene.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
+		return false
+	}
+	if st.Kind == flaky.Publish {
+		return p.gate.Load() && p.note(st.From, st.From, false)
+	}
 	if !p.gate.Load() || p.scene.during == calling && st.Kind == flaky.Frame && len(st.Head) == controlHead {
 		return false
 	}
-	if st.To != flaky.Unknown {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		to := &p.steps[st.From][st.To]
-		*to = append(*to, bytes.HasPrefix(st.Head, []byte(handshake)))
+	if st.From != flaky.Unknown && st.To != flaky.Unknown {
+		p.note(st.From, st.To, bytes.HasPrefix(st.Head, []byte(handshake)))
 	}
+	return true
+}
+
+// note notes a step. What a rank publishes it tells itself and all others.
+func (p *play) note(from, to int, ofHandshake bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.steps[from][to] = append(p.steps[from][to], ofHandshake)
 	return true
 }
 
@@ -143,7 +156,7 @@ func (p *play) run() error {
 	}
 	opts := slices.Concat([]comm.Option{
 		comm.WithTransport(s.wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(silence),
-		comm.WithWrap(func(rank int, t transport.Transport) transport.Transport { return p.script.Wrap(t, rank) }),
+		comm.WithWrap(wrapBy(p.script, slices.Contains(s.hide, flaky.Share))),
 	}, s.opts)
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
 		if s.during == starting {
@@ -153,6 +166,44 @@ func (p *play) run() error {
 		p.rank(c, &p.outcomes[c.Rank()])
 		return nil
 	}, opts...)
+}
+
+// wrapBy puts a script between a rank and its wire.
+func wrapBy(script *flaky.Script, hideShare bool) func(rank int, t transport.Transport) transport.Transport {
+	return func(rank int, t transport.Transport) transport.Transport {
+		wrapped := script.Wrap(t, rank)
+		g, ok := t.(grouper)
+		if !ok || hideShare {
+			return wrapped
+		}
+		return groups{wrapped, func(addrs []string) transport.Sharer {
+			s := g.SharerFor(addrs)
+			if s == nil {
+				return nil
+			}
+			return script.Wrap(sharing{t, s}, rank).(transport.Sharer)
+		}}
+	}
+}
+
+// A grouper is a Transport that shares memory among some ranks and not others. It
+// is no transport.Sharer, so a script cannot find it.
+type grouper interface {
+	SharerFor(addrs []string) transport.Sharer
+}
+
+// groups is a wrapped grouper.
+type groups struct {
+	transport.Transport
+	sharerFor func(addrs []string) transport.Sharer
+}
+
+func (g groups) SharerFor(addrs []string) transport.Sharer { return g.sharerFor(addrs) }
+
+// sharing is a grouper's Transport with what it shares memory by.
+type sharing struct {
+	transport.Transport
+	transport.Sharer
 }
 
 // rank is one rank's part. It stays until all others have returned from the call

@@ -85,6 +85,9 @@ func (c *Comm) share(ctx context.Context) error {
 		return err
 	}
 	c.g.SetShared(mem)
+	if w, ok := with.(transport.Witness); ok {
+		c.g.WitnessShared(w.Publish)
+	}
 	c.unshare = release
 	return nil
 }

@@ -63,6 +63,8 @@ type Shared struct {
 	words []uint64 // the same; the heads of notes are read and written atomically
 	sleep []*uint64
 	piece uint64 // the number of the next piece
+
+	witness func(set func()) // nil: flags are set at once
 }
 
 // firstPiece leaves room for the two before it that everyone is done with.
@@ -75,6 +77,10 @@ func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
 // SetHostShared is SetShared for the members on this rank's host, all of which do
 // so or none.
 func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, mem) }
+
+// WitnessShared has see called for each flag that this rank is about to set in the
+// memory of SetShared. A flag is set when see calls its argument.
+func (g *Group) WitnessShared(see func(set func())) { g.all.shared.witness = see }
 
 func newShared(on party, mem []byte) *Shared {
 	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem)}
@@ -169,6 +175,16 @@ func (p Piece) publish(at int) {
 	if atomic.LoadUint64(mark) != own {
 		atomic.StoreUint64(mark, own)
 	}
+	if s.witness != nil {
+		s.witness(func() { p.set(at) })
+		return
+	}
+	p.set(at)
+}
+
+// set sets this rank's flag, and wakes who sleeps for it.
+func (p Piece) set(at int) {
+	s := p.r.on.shared
 	atomic.StoreUint64(s.word(s.rank, p.n, at), p.n)
 	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {

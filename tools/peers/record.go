@@ -99,7 +99,7 @@ func (r *recorder) record(row row, t *table) error {
 		verdict = err.Error()
 		fmt.Fprintln(&text, verdict)
 	}
-	line := fmt.Sprintf("%-18s", row.name())
+	line := fmt.Sprintf("%-22s", row.name())
 	for i, got := range t.means(row.bands) {
 		line += fmt.Sprintf("  %5.2f (%4.2f)", got, row.bands[i].floor)
 	}
@@ -112,7 +112,7 @@ func (r *recorder) record(row row, t *table) error {
 
 // summarise writes how each row stands, and prints it.
 func (r *recorder) summarise(out io.Writer) error {
-	head := fmt.Sprintf("Best peer / tutti, geometric mean in each band (floor); above 1 tutti is faster.\n\n%-18s  %-12s  %-12s  %-12s  %-12s\n",
+	head := fmt.Sprintf("Best peer / tutti, geometric mean in each band (floor); above 1 tutti is faster.\n\n%-22s  %-12s  %-12s  %-12s  %-12s\n",
 		"row", "4 B..", "1 KiB..", "64 KiB..", "4 MiB..")
 	text := head + strings.Join(r.lines, "\n") + "\n"
 	if _, err := io.WriteString(out, "\n"+text); err != nil {

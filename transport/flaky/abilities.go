@@ -85,6 +85,8 @@ func (c *conn) withAbilities() transport.Conn {
 	_, x := c.inner.(transport.Exposer)
 	_, g := c.inner.(transport.Gatherer)
 	_, p := c.inner.(transport.Parker)
+	hides := c.node.script.hides
+	x, g, p = x && !hides(Expose), g && !hides(Parts), p && !hides(Park)
 	if _, guest := c.inner.(transport.Guest); guest {
 		return c.asGuest(able{x, g, p})
 	}
@@ -235,6 +237,7 @@ func (g greets) Proto() string { return g.n.inner.(transport.Greeter).Proto() }
 // Transport's.
 func (n *node) withAbilities() transport.Transport {
 	_, share := n.inner.(transport.Sharer)
+	share = share && !n.script.hides(Share)
 	_, greet := n.inner.(transport.Greeter)
 	switch {
 	case share && greet:

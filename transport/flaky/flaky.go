@@ -6,12 +6,15 @@
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
 // A step is a frame that is sent, or one use of an ability: a write into exposed
-// memory, a frame sent in parts, an Expose, a Park, a Share. A node is a wrapped
+// memory, a frame sent in parts, an Expose, a Park, a Share, a flag published in
+// shared memory. A chunk of a frame's body that arrives by itself is one for those
+// who ask for it. A node is a wrapped
 // Transport; its number is the caller's, who will take the rank. Only steps that
 // Options.Counts wants are counted, so that a suite can, say, leave handshakes
 // and heartbeats alone.
 //
-// An ability is there exactly when what is wrapped has it; see abilities.go.
+// An ability is there exactly when what is wrapped has it, and Options.Hide does not
+// name it; see abilities.go.
 //
 // Which node an accepted Conn leads to is learnt by letting only one Dial at a
 // time reach each node. So both ends have to be wrapped by one Script, in one
@@ -34,7 +37,8 @@ import (
 // nothing.
 type Options struct {
 	Rules  []Rule
-	Counts func(Step) bool // nil counts every step; short, called concurrently
+	Counts func(Step) bool // nil counts every step but chunks; short, called concurrently
+	Hide   []Kind          // abilities, by their step, that what is wrapped shall seem to lack
 }
 
 // A Kind is what sort of step a Step is.
@@ -42,16 +46,27 @@ type Kind uint8
 
 // The kinds of steps.
 const (
-	Frame  Kind = iota + 1 // Send
-	Write                  // Send into exposed memory
-	Parts                  // SendParts, also into exposed memory
-	Expose                 // Expose
-	Park                   // Park
-	Share                  // Share
+	Frame   Kind = iota + 1 // Send
+	Write                   // Send into exposed memory
+	Parts                   // SendParts, also into exposed memory
+	Expose                  // Expose
+	Park                    // Park
+	Share                   // Share
+	Publish                 // a flag set in what was shared
+	Chunk                   // a part of a body that has arrived before the rest: as many as the wire's timing makes
 )
 
+// String is the kind's name.
+func (k Kind) String() string {
+	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Park: "park", Share: "share", Publish: "publish", Chunk: "chunk"}
+	if int(k) >= len(names) || k == 0 {
+		return "no kind"
+	}
+	return names[k]
+}
+
 // Unknown is the To of a step whose other end the Script does not wrap, and of
-// a Share, which has none.
+// a Share and a Publish, which have none.
 const Unknown = -1
 
 // A Step is what Counts is asked about.
@@ -64,6 +79,7 @@ type Step struct {
 // A Script counts the steps of the Transports that it wraps and applies its rules.
 type Script struct {
 	counts func(Step) bool
+	hidden []Kind
 
 	mu      sync.Mutex // guards the rest; taken last
 	rules   []Rule
@@ -79,6 +95,7 @@ type Script struct {
 func New(o Options) *Script {
 	return &Script{
 		counts:  o.Counts,
+		hidden:  o.Hide,
 		rules:   o.Rules,
 		matched: make([]int, len(o.Rules)),
 		fired:   make([]bool, len(o.Rules)),
@@ -113,7 +130,7 @@ func (s *Script) Fired(i int) bool {
 
 // count counts a step and returns the rules that are due at it, by number.
 func (s *Script) count(st Step) (due []int) {
-	if s.counts != nil && !s.counts(st) {
+	if s.counts == nil && st.Kind == Chunk || s.counts != nil && !s.counts(st) {
 		return nil
 	}
 	s.mu.Lock()
@@ -147,6 +164,17 @@ func (s *Script) strike(i, from int, c *conn) {
 		}
 		return
 	}
+	s.bury(from, err)
+}
+
+// fell lets a node die, as rule i says.
+func (s *Script) fell(i, from int) {
+	s.fire(i)
+	s.bury(from, failure(fault.LinkLost, s.rules[i].String(), nil))
+}
+
+// bury fails all Conns of a node, those to come, too.
+func (s *Script) bury(from int, err error) {
 	s.mu.Lock()
 	s.graveOf(from).Store(&err) // all at once: the dead do not speak of what they see of it
 	var all []*conn

@@ -92,11 +92,13 @@ func (s *sink) Arrived(h transport.Header, n int) {
 		return
 	}
 	s.in.Arrived(h, n)
-	if n == h.Size {
-		s.open = false
-		if s.rule >= 0 {
-			s.strike()
-		}
+	if n < h.Size {
+		s.chunk()
+		return
+	}
+	s.open = false
+	if s.rule >= 0 {
+		s.strike()
 	}
 }
 

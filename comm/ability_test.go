@@ -1,0 +1,86 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/transport/flaky"
+)
+
+// abilities are the kinds of steps that show each at work.
+var abilities = map[flaky.Kind][]flaky.Kind{
+	flaky.Expose: {flaky.Expose, flaky.Write},
+	flaky.Parts:  {flaky.Parts},
+	flaky.Park:   {flaky.Park},
+	flaky.Share:  {flaky.Share, flaky.Publish},
+}
+
+// used are the abilities that a job cannot but use on a wire. Nothing above the
+// wires gathers or parks so far.
+var used = map[string][]flaky.Kind{
+	"memory": {flaky.Expose, flaky.Share},
+	"shm":    {flaky.Share},
+}
+
+// Hiding an ability may cost speed, never correctness. That it was used, or was
+// not, is seen by the steps.
+func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
+	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Park, flaky.Share}
+	for _, wire := range transports {
+		hidden := [][]flaky.Kind{nil, all}
+		if len(used[wire]) > 0 {
+			hidden = append(hidden, all[:1], all[1:2], all[2:3], all[3:])
+		}
+		for _, hide := range hidden {
+			t.Run(fmt.Sprintf("%s/without %v", wire, hide), func(t *testing.T) {
+				taken := callThroughScript(t, wire, hide)
+				for ability, steps := range abilities {
+					for _, kind := range steps {
+						n := taken[kind].Load()
+						if slices.Contains(hide, ability) && n > 0 {
+							t.Errorf("%d steps of kind %v, whose ability is hidden", n, kind)
+						}
+						if !slices.Contains(hide, ability) && slices.Contains(used[wire], ability) && n == 0 {
+							t.Errorf("no step of kind %v: its ability is there, and was not used", kind)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// callThroughScript makes every call on three ranks, with vectors that are small,
+// and so large that receivers ask for them. It returns how many steps of each kind
+// the ranks took.
+func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Chunk + 1]atomic.Int64 {
+	t.Helper()
+	var taken [flaky.Chunk + 1]atomic.Int64
+	script := flaky.New(flaky.Options{Hide: hide, Counts: func(s flaky.Step) bool {
+		taken[s.Kind].Add(1)
+		return false
+	}})
+	shares := slices.Contains(used[wire], flaky.Share) && !slices.Contains(hide, flaky.Share)
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		if got := c.Algorithm("allreduce", 4); (got == "shared") != shares {
+			t.Errorf("rank %d: allreduce goes by %q; want memory that the ranks share: %v", c.Rank(), got, shares)
+		}
+		for _, count := range []int{1, 1000, huge} {
+			for _, call := range append(worldtest.Collectives[int32](), worldtest.Messages[int32]()...) {
+				if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+					return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
+				}
+			}
+		}
+		return nil
+	}, comm.WithTransport(wire), comm.WithWrap(wrapBy(script, slices.Contains(hide, flaky.Share))))
+	if err != nil {
+		t.Error(err)
+	}
+	return &taken
+}
