@@ -33,7 +33,7 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Park, flaky.Share}
 	for _, wire := range transports {
 		hidden := [][]flaky.Kind{nil, all}
-		if len(used[wire]) > 0 {
+		if len(used[wire]) > 0 && !raceEnabled {
 			hidden = append(hidden, all[:1], all[1:2], all[2:3], all[3:])
 		}
 		for _, hide := range hidden {
