@@ -216,7 +216,7 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 const pieceElements = p2p.SlotSize / 4
 
 // publishScenes are all collectives in shared memory, with so many pieces of a
-// vector that every slot is used, and used again.
+// vector that every slot and every note is used, and used again.
 func publishScenes(wire string, n int) []*scene {
 	var all []*scene
 	for _, call := range worldtest.Collectives[int32]() {
@@ -224,7 +224,7 @@ func publishScenes(wire string, n int) []*scene {
 		if err != nil || call.Name == "iallreduce" {
 			continue // there is none, or not for calls that do not block
 		}
-		for _, pieces := range []float64{0.01, 3.5} {
+		for _, pieces := range []float64{0.01, 4.5} {
 			count := int(pieces * pieceElements)
 			if call.Chunks {
 				count *= n
