@@ -24,5 +24,6 @@ func scenes() map[string]scene {
 		"misuse":   misuse,
 		"cycle":    sendInACycle,
 		"host":     workUnharmed,
+		"busy":     stayBusy,
 	}
 }

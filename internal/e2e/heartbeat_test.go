@@ -1,0 +1,87 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// The times of a job in which whoever is not heard for a while is given up, and of
+// each of the two ways in which its ranks are busy for longer than that.
+const (
+	busyBeat    = 100 * time.Millisecond
+	busySilence = 20 * busyBeat
+	busyFor     = busySilence + busySilence/4
+)
+
+// With one P per process, whatever polls must still let the heartbeats out and in:
+// ranks that call the library without a pause, one that waits in it, and one that
+// computes without calling it.
+func TestPollingStarvesNoHeartbeats(t *testing.T) {
+	polled := wires()
+	if !soaking() {
+		polled = polled[len(polled)-1:] // shared memory, where there is any: nothing polls harder
+	}
+	for _, wire := range polled {
+		for _, ranks := range []int{2, 4} {
+			t.Run(fmt.Sprintf("%s/%d ranks", wire, ranks), func(t *testing.T) {
+				j := newJob(t)
+				j.listen()
+				o := order{Scene: "busy", Heartbeat: busyBeat, Silence: busySilence}
+				for r := range ranks {
+					j.rank(r, ranks, wire, o, "GOMAXPROCS=1")
+				}
+				for _, name := range []string{"summed", "met"} {
+					for _, e := range j.events(name, ranks) {
+						if e.Failed {
+							t.Errorf("rank %d: %s", e.Rank, e.Text)
+						}
+					}
+				}
+				for _, p := range j.ranks {
+					p.exits(j, 0)
+				}
+			})
+		}
+	}
+}
+
+// stayBusy sums for a while without a pause, and then has all ranks wait for the
+// last one, which computes.
+func stayBusy(ctx context.Context, a *actor, c *comm.Comm) error {
+	over := []int32{0}
+	began := time.Now()
+	at := here()
+	for over[0] == 0 {
+		if c.Rank() == 0 && time.Since(began) > busyFor {
+			over[0] = 1 // the sum tells all
+		}
+		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {
+			return a.tell("summed", at, err)
+		}
+	}
+	a.tell("summed", at, nil)
+	last := c.Size() - 1
+	if c.Rank() == last {
+		compute(busyFor)
+		for r := range last {
+			if err := comm.Send(ctx, c, r, 1, over); err != nil {
+				return a.tell("met", at, err)
+			}
+		}
+		return a.tell("met", at, nil)
+	}
+	_, err := comm.Recv(ctx, c, last, 1, over)
+	return a.tell("met", at, err)
+}
+
+// compute keeps a P busy for some time.
+func compute(d time.Duration) {
+	for began := time.Now(); time.Since(began) < d; {
+	}
+}

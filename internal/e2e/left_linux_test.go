@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// A cupboard is a /dev/shm that nobody else uses: in a mount namespace of its own,
+// which a process keeps for as long as the test runs.
+type cupboard struct{ keeper int }
+
+// newCupboard makes one, or skips the test where that cannot be.
+func newCupboard(t *testing.T) *cupboard {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mount namespaces need root")
+	}
+	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("mount namespaces need %s: %v", tool, err)
+		}
+	}
+	keeper := exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev/shm && echo ready && exec cat")
+	in, err := keeper.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := keeper.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := keeper.Start(); err != nil {
+		t.Skipf("no mount namespaces here: %v", err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		keeper.Wait()
+	})
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Skip("no mount namespaces here: unshare or mount failed")
+	}
+	return &cupboard{keeper.Process.Pid}
+}
+
+// left is what lies in it.
+func (c *cupboard) left(t *testing.T) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/dev/shm", c.keeper))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// run starts ranks by tuttirun, which see this /dev/shm.
+func (c *cupboard) run(t *testing.T, ranks int, wire string, o order) *job {
+	t.Helper()
+	j := newJob(t)
+	j.launcher = j.start(exec.Command("nsenter", "-m", "-t", strconv.Itoa(c.keeper), self(t),
+		"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t)), nil, asLauncher+"=1", asRank+"="+o.text())
+	return j
+}
+
+// However a job ends, nothing of it lies in /dev/shm, not under any name, and no
+// process is left; the clean-up of every job looks for those.
+func TestNothingIsLeftInSharedMemory(t *testing.T) {
+	const ranks = 3
+	for name, end := range map[string]func(j *job, pids map[int]int){
+		"a rank is killed": func(j *job, pids map[int]int) {
+			j.signal(pids[1], syscall.SIGKILL)
+			j.events("ended", ranks-1)
+			j.ends(128 + int(syscall.SIGKILL))
+		},
+		"all ranks are killed": func(j *job, pids map[int]int) {
+			for _, pid := range pids {
+				j.signal(pid, syscall.SIGKILL)
+			}
+			j.ends(128 + int(syscall.SIGKILL))
+		},
+		"the launcher is killed": func(j *job, pids map[int]int) {
+			j.signal(j.launcher.cmd.Process.Pid, syscall.SIGKILL)
+			j.launcher.exits(j, -1)
+		},
+		"the launcher is interrupted": func(j *job, pids map[int]int) {
+			j.signal(j.launcher.cmd.Process.Pid, syscall.SIGTERM)
+			<-j.launcher.done
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCupboard(t)
+			t.Run("", func(t *testing.T) { // its clean-up waits for all processes
+				j := c.run(t, ranks, "shm", order{Scene: "sum", Bytes: 1 << 20, Early: true})
+				pids := j.pids(ranks)
+				j.events("summing", ranks)
+				end(j, pids)
+			})
+			if left := c.left(t); len(left) > 0 {
+				t.Errorf("/dev/shm holds %q", left)
+			}
+		})
+	}
+}
