@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// ringAllReduce leaves on every rank the reduction of all ranks' buf.
+// ringAllReduce leaves on every rank the reduction of all ranks' src, in dst.
 //
 // Every chunk makes two laps, one to be reduced and one to be spread:
 // ringReduceScatter and ringAllGather. With three ranks:
@@ -27,9 +27,9 @@ import (
 //
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", JPDC 69(2), 2009.
-func ringAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	all := even(r, buf, k.DType().Size())
-	if err := ringReduceScatter(ctx, r, all, k); err != nil {
+func ringAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
+	all := even(r, dst, k.DType().Size())
+	if err := ringReduceScatterAcross(ctx, r, all, all.in(src), k); err != nil {
 		return err
 	}
 	k.Finish(all.of(r.Rank()), r.Size())

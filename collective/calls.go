@@ -16,7 +16,7 @@ func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	if err := checkSize(VerbAllReduce, "dst", dst, len(src)); err != nil {
 		return err
 	}
-	if a.Verb() == VerbAllReduce && a.NeedsShared() {
+	if _, ok := a.variant().run.(foldAcross); ok {
 		run, err := use[foldAcross](VerbAllReduce, a, k.Op())
 		if err != nil {
 			return err

@@ -36,7 +36,7 @@ var catalogue = [...]variant{
 	{VerbAllReduce, "recursive_doubling", reduce.RankOrder,
 		"⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two", recursiveDoublingCost,
 		foldToAll(recursiveDoublingAllReduce)},
-	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldToAll(ringAllReduce)},
+	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldAcross(ringAllReduce)},
 	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
 	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedAllReduceCost, foldAcross(sharedAllReduce)},
 

@@ -44,11 +44,32 @@ func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.K
 	return nil
 }
 
-// ringReduceScatterTo is ringReduceScatter out of place, at the cost of a copy.
+// ringReduceScatterAcross is ringReduceScatter of src in dst, which may be src.
+// Otherwise what arrives lies where it belongs, and is folded there.
+func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks, k reduce.Kernel) error {
+	if same(dst.buf, src.buf) {
+		return ringReduceScatter(ctx, r, dst, k)
+	}
+	ring := circleOf(r)
+	if ring.n == 1 {
+		copy(dst.buf, src.buf)
+	}
+	leaving := src.of(ring.at(-1))
+	for step := range ring.n - 1 {
+		c := ring.at(-2 - step)
+		if err := r.ExchangeFoldTo(ctx, ring.at(1), leaving, ring.at(-1), dst.of(c), src.of(c), k, p2p.Earlier); err != nil {
+			return err
+		}
+		leaving = dst.of(c)
+	}
+	return nil
+}
+
+// ringReduceScatterTo is ringReduceScatter of src, whose own chunk ends in dst.
+// dst may be that chunk of src.
 func ringReduceScatterTo(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	work := src.in(r.Scratch(len(src.buf)))
-	copy(work.buf, src.buf)
-	if err := ringReduceScatter(ctx, r, work, k); err != nil {
+	if err := ringReduceScatterAcross(ctx, r, work, src, k); err != nil {
 		return err
 	}
 	copy(dst, work.of(r.Rank()))

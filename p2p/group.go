@@ -58,8 +58,10 @@ type Options struct {
 	Stray func(world int, seq uint32, print uint64)
 }
 
-// DefaultSegment keeps a segment in cache while it is received and folded.
-const DefaultSegment = 64 << 10
+// DefaultSegment keeps a segment in cache while it is received and folded. Of the
+// sizes tried over tcp (64 to 512 KiB) the largest that is still pushed, unasked,
+// with its envelope, was the fastest from 256 KiB on.
+const DefaultSegment = 240 << 10
 
 // NewGroup opens the group's contexts.
 func NewGroup(e *rendezvous.Engine, o Options) *Group {

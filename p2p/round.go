@@ -156,12 +156,19 @@ func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in [
 // RecvFold receives a share and folds it into acc, segment by segment as it
 // arrives: acc = op(arrived, acc) for Earlier, op(acc, arrived) for Later.
 func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, none, nil, from, acc, &fold{k, side})
+	return r.move(ctx, none, nil, from, acc, &fold{kernel: k, side: side})
 }
 
 // ExchangeFold is RecvFold while out is being sent. out and acc must not overlap.
 func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, acc []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, to, out, from, acc, &fold{k, side})
+	return r.move(ctx, to, out, from, acc, &fold{kernel: k, side: side})
+}
+
+// ExchangeFoldTo is ExchangeFold of own and what arrives into dst, which is where
+// it arrives: dst = op(arrived, own) for Earlier, op(own, arrived) for Later. dst
+// overlaps neither out nor own.
+func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int, dst, own []byte, k reduce.Kernel, side Side) error {
+	return r.move(ctx, to, out, from, dst, &fold{k, side, own})
 }
 
 // none stands for "no peer" in move.
@@ -171,13 +178,14 @@ const none = -1
 type fold struct {
 	kernel reduce.Kernel
 	side   Side
+	own    []byte // what they are folded with; nil: what lies where they belong
 }
 
-func (f *fold) into(acc, arrived []byte) {
+func (f *fold) into(acc, own, arrived []byte) {
 	if f.side == Earlier {
-		f.kernel.Fold(acc, arrived, acc)
+		f.kernel.Fold(acc, arrived, own)
 	} else {
-		f.kernel.Fold(acc, acc, arrived)
+		f.kernel.Fold(acc, own, arrived)
 	}
 }
 
@@ -195,7 +203,7 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 		if from != to {
 			links = append(links, r.g.e.LinksOf(r.on.ranks[from])...)
 		}
-		if f != nil {
+		if f != nil && f.own == nil {
 			stage = r.staging(min(nr, window) * min(r.seg, len(in)))
 		}
 	}
@@ -291,7 +299,11 @@ func (r *Round) received(n *int, in, stage []byte, f *fold) error {
 		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
 			Err: fault.New(fault.Misuse, "collective", source, "it sent %d bytes where %d were expected", size, len(part))}
 	case f != nil:
-		f.into(part, r.place(in, stage, i))
+		own := part
+		if f.own != nil {
+			own = r.cut(f.own, i)
+		}
+		f.into(part, own, r.place(in, stage, i))
 	}
 	return nil
 }
