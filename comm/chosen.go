@@ -19,6 +19,11 @@ func (c *Comm) Algorithm(op string, bytes int) string {
 	return c.chooser.Choose(verb, bytes, true, c.g.HasShared()).Algorithm.Name()
 }
 
+// Wire names all wires between ranks of the communicator, equally on all of them:
+// "tcp", or "shm+tcp" where some are on one host and some are not. It is what rules
+// of a tuning file name; "" on one rank alone.
+func (c *Comm) Wire() string { return c.wire }
+
 // Transport is the name of the wire between this rank and another one of the
 // communicator: "tcp", also where that is what "auto" has picked. It is "self"
 // for this rank, whose messages to itself take no wire, and "" for a rank that

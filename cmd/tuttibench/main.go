@@ -39,6 +39,19 @@
 //
 // Rank 0 prints; lines that begin with # are comments. The exit code is not 0
 // when anything was wrong.
+//
+// # Other commands
+//
+//	tuttirun -np 4 tuttibench tune -transport tcp -o tcp.json
+//	tuttirun -np 2 tuttibench limits
+//	TUTTI_TUNING=tcp.json tuttirun -np 4 tuttibench explain -op broadcast
+//
+// tune times all algorithms of all collectives, and segments, at some sizes, and
+// writes the tuning file that TUTTI_TUNING names; docs/tuning.md says more. limits
+// sets an allreduce beside the time to copy its vector and to add (n-1)/n of it, on
+// all ranks at once and from memory that no cache holds. explain prints what would
+// run, why, and what the other algorithms are predicted to take. Each has flags of
+// its own: tuttibench tune -h lists them.
 package main
 
 import (
@@ -62,6 +75,9 @@ func main() {
 
 // run is this process's part in the benchmark, from its arguments to Close.
 func run(ctx context.Context, args []string, out, usage io.Writer) error {
+	if known, err := subcommand(ctx, args, out, usage); known {
+		return err
+	}
 	o, err := parseFlags(args, usage)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type options struct {
 }
 
 // opNames are the operations, as -op takes them.
-var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "pingpong", "barrier"}
+var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "pingpong", "barrier"}
 
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
@@ -106,7 +106,7 @@ func (o *options) counts(n int) []int {
 	for bytes := int(o.min); ; bytes *= o.factor {
 		count := max(1, bytes/o.dtype.Size())
 		switch o.op {
-		case "allgather", "reduce_scatter", "alltoall":
+		case "allgather", "reduce_scatter", "alltoall", "gather", "scatter":
 			count = max(count/n, 1) * n
 		}
 		if len(all) == 0 || all[len(all)-1] != count {

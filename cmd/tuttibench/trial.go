@@ -56,6 +56,12 @@ func (k *kit[T]) trial(count int) trial {
 		k.reduceScatter(&t, in, out, inPlace)
 	case "alltoall":
 		k.allToAll(&t, in, out, inPlace)
+	case "reduce":
+		k.reduce(&t, in, out, inPlace)
+	case "gather":
+		k.gather(&t, in, out, inPlace)
+	case "scatter":
+		k.scatter(&t, in, out, inPlace)
 	case "pingpong":
 		k.pingPong(&t, in, out, inPlace)
 	case "barrier":
@@ -137,6 +143,49 @@ func (k *kit[T]) allToAll(t *trial, in, out []T, inPlace bool) {
 	t.run = func(ctx context.Context) error { return comm.AllToAll(ctx, k.c, out, in) }
 	t.wrong = func() int { return k.wrongChunks(out, first) }
 	t.spoils = inPlace
+}
+
+func (k *kit[T]) reduce(t *trial, in, out []T, inPlace bool) {
+	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
+	root := k.c.Rank() == 0
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.Reduce(ctx, k.c, out, in, comm.Sum, 0) }
+	t.wrong = func() int {
+		if !root {
+			return 0
+		}
+		return want.wrong(out, 0)
+	}
+	t.spoils = inPlace
+}
+
+func (k *kit[T]) gather(t *trial, in, out []T, inPlace bool) {
+	mine := moved(k.of, k.c.Rank())
+	part, _ := k.chunk(in, 0)
+	if inPlace {
+		part, _ = k.chunk(out, k.c.Rank())
+	}
+	t.load = func() { clear(out); mine.fill(part, 0) }
+	t.run = func(ctx context.Context) error { return comm.Gather(ctx, k.c, out, part, 0) }
+	t.wrong = func() int {
+		if k.c.Rank() > 0 {
+			return 0
+		}
+		return k.wrongChunks(out, 0)
+	}
+}
+
+func (k *kit[T]) scatter(t *trial, in, out []T, inPlace bool) {
+	root := moved(k.of, 0)
+	part, first := k.chunk(out, k.c.Rank())
+	t.load = func() {
+		clear(out)
+		if k.c.Rank() == 0 {
+			root.fill(in, 0)
+		}
+	}
+	t.run = func(ctx context.Context) error { return comm.Scatter(ctx, k.c, part, in, 0) }
+	t.wrong = func() int { return root.wrong(part, first) }
 }
 
 // The tag of a pingpong's messages.

@@ -28,9 +28,13 @@ type Model struct {
 	Gamma float64 // seconds to fold a byte
 }
 
-// line is the one for messages of that many bytes; of several wires together,
-// "shm+tcp", the slowest one's. ok is false where the model does not know any.
+// line is the one for messages of that many bytes. Several wires together,
+// "shm+tcp", have lines of their own where they were measured together, or else
+// the slowest one's. ok is false where the model does not know any.
 func (m *Model) line(wire string, bytes float64) (line Line, ok bool) {
+	if line, ok = m.lineOf(wire, bytes); ok {
+		return line, true
+	}
 	for name := range strings.SplitSeq(wire, "+") {
 		if l, known := m.lineOf(name, bytes); known && (!ok || l.at(bytes) > line.at(bytes)) {
 			line, ok = l, true
@@ -67,6 +71,18 @@ func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire 
 	}
 	l, ok := m.line(wire, beta/alpha)
 	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
+}
+
+// MergeModels is the newer model, with the older one's lines of other wires.
+func MergeModels(older, newer Model) Model {
+	var lines []Line
+	for _, l := range older.Lines {
+		if _, again := newer.lineOf(l.Wire, 0); !again {
+			lines = append(lines, l)
+		}
+	}
+	newer.Lines = append(lines, newer.Lines...)
+	return newer
 }
 
 // A Candidate is an algorithm with what it is predicted to take.

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A job is how the ranks of a command come about.
+type job struct {
+	transport string // "": as the environment says
+	local     int    // ranks within this process; 0: this process is one rank
+}
+
+func (j *job) flags(f *flag.FlagSet) {
+	f.StringVar(&j.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
+	f.IntVar(&j.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
+}
+
+// join has each rank of the job do its part.
+func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Context, *comm.Comm) error) error {
+	if j.transport != "" {
+		opts = append(opts, comm.WithTransport(j.transport))
+	}
+	if j.local != 0 {
+		return comm.Local(j.local, part, opts...)
+	}
+	c, err := comm.Init(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(part(ctx, c), c.Close(ctx))
+}
+
+// sizes are the vectors of a sweep, in bytes.
+type sizes struct {
+	min, max size
+	factor   int
+}
+
+func (s *sizes) flags(f *flag.FlagSet) {
+	f.Var(&s.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
+	f.Var(&s.max, "max", "largest vector in `bytes`")
+	f.IntVar(&s.factor, "factor", s.factor, "each vector is this many `times` the one before")
+}
+
+func (s *sizes) check() error {
+	switch {
+	case s.min < 1 || s.max < s.min:
+		return fmt.Errorf("-min %d and -max %d: want 1 <= min <= max", s.min, s.max)
+	case s.factor < 2:
+		return fmt.Errorf("-factor %d: want 2 or more", s.factor)
+	}
+	return nil
+}
+
+func (s *sizes) all() []int {
+	var all []int
+	for bytes := int(s.min); ; bytes *= s.factor {
+		all = append(all, bytes)
+		if bytes > int(s.max)/s.factor {
+			return all
+		}
+	}
+}
+
+// subcommand runs the one that args begin with; known is false for none.
+func subcommand(ctx context.Context, args []string, out, usage io.Writer) (known bool, err error) {
+	if len(args) == 0 {
+		return false, nil
+	}
+	switch args[0] {
+	case "tune":
+		o, err := parseTune(args[1:], usage)
+		if err != nil {
+			return true, err
+		}
+		return true, o.join(ctx, nil, func(ctx context.Context, c *comm.Comm) error { return tune(ctx, c, o, out, usage) })
+	case "limits":
+		o, err := parseLimits(args[1:], usage)
+		if err != nil {
+			return true, err
+		}
+		var opts []comm.Option
+		if o.algorithm != "" {
+			opts = append(opts, comm.WithAlgorithm("allreduce:"+o.algorithm))
+		}
+		return true, o.join(ctx, opts, func(ctx context.Context, c *comm.Comm) error { return limits(ctx, c, o, out) })
+	case "explain":
+		o, err := parseExplain(args[1:], usage)
+		if err != nil {
+			return true, err
+		}
+		return true, o.join(ctx, nil, func(_ context.Context, c *comm.Comm) error { return explain(c, o, out) })
+	}
+	return false, nil
+}
+
+// explainOptions are what the command line of explain says.
+type explainOptions struct {
+	job
+	sizes
+	op string
+}
+
+func parseExplain(args []string, usage io.Writer) (*explainOptions, error) {
+	o := &explainOptions{sizes: sizes{min: 4, max: 64 << 20, factor: 64}}
+	flags := flag.NewFlagSet("tuttibench explain", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	o.job.flags(flags)
+	o.sizes.flags(flags)
+	flags.StringVar(&o.op, "op", "allreduce", "the `collective`")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return o, o.sizes.check()
+}
+
+// explain prints what the job would run, and why.
+func explain(c *comm.Comm, o *explainOptions, out io.Writer) error {
+	for _, bytes := range o.all() {
+		x, err := comm.Explain(c, o.op, bytes)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Fprint(out, x)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// limitsOptions are what the command line of limits says.
+type limitsOptions struct {
+	job
+	sizes
+	algorithm string
+	cold      size
+	time      time.Duration
+}
+
+func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
+	o := &limitsOptions{sizes: sizes{min: 64 << 20, max: 64 << 20, factor: 4}, cold: 256 << 20}
+	flags := flag.NewFlagSet("tuttibench limits", flag.ContinueOnError)
+	flags.SetOutput(usage)
+	o.job.flags(flags)
+	o.sizes.flags(flags)
+	flags.StringVar(&o.algorithm, "algorithm", "", "force the allreduce's algorithm of this `name`")
+	flags.Var(&o.cold, "cold", "`bytes` that each rank goes through before it comes back to the same ones: more than its caches hold")
+	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "how long to measure each figure")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if o.time < 0 || o.cold < 1 {
+		return nil, fmt.Errorf("-time %v and -cold %d: want 0, and 1, or more", o.time, o.cold)
+	}
+	return o, o.sizes.check()
+}
+
+// limits prints, for each size, how long an allreduce takes, beside what no
+// algorithm on this machine can do without: every rank copies the vector once, and
+// adds to it (n-1)/n as many elements. All ranks do so at once, and none finds
+// anything in a cache.
+func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
+	if c.Size() < 2 {
+		return fmt.Errorf("one rank reduces nothing; tuttirun -np 2 starts two")
+	}
+	if c.Rank() > 0 {
+		out = io.Discard
+	}
+	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), commit())
+	fmt.Fprintf(out, "%10s %-9s %-18s %11s %11s %11s %12s %6s\n", "bytes", "transport", "algorithm", "copy us", "add us", "bound us", "allreduce us", "ratio")
+	for _, bytes := range o.all() {
+		l := newLane(c, bytes, int(o.cold))
+		copied, err := l.time(ctx, o.time, func(dst, src []float32) error { copy(dst, src); return nil })
+		if err != nil {
+			return err
+		}
+		added, err := l.timeAdd(ctx, o.time)
+		if err != nil {
+			return err
+		}
+		reduced, err := l.timeAllReduce(ctx, o.time)
+		if err != nil {
+			return err
+		}
+		bound := copied + added
+		fmt.Fprintf(out, "%10d %-9s %-18s %11.2f %11.2f %11.2f %12.2f %6.2f\n", 4*l.count, wires(c), c.Algorithm("allreduce", 4*l.count),
+			1e6*copied, 1e6*added, 1e6*bound, 1e6*reduced, reduced/bound)
+	}
+	return nil
+}
+
+// A lane is the memory that one rank streams through: pairs of vectors, each of
+// which is as cold as memory gets when its turn comes again.
+type lane struct {
+	c     *comm.Comm
+	count int // elements of a vector
+	pairs [][2][]float32
+	mine  pattern[float32]
+	turn  int
+}
+
+func newLane(c *comm.Comm, bytes, cold int) *lane {
+	l := &lane{c: c, count: max(1, bytes/4), mine: addend(integer[float32], c.Rank())}
+	for range max(2, (cold+8*l.count-1)/(8*l.count)) {
+		pair := [2][]float32{make([]float32, l.count), make([]float32, l.count)}
+		l.mine.fill(pair[1], 0)
+		clear(pair[0]) // so that its pages are there
+		l.pairs = append(l.pairs, pair)
+	}
+	runtime.GC() // what the last size has left
+	return l
+}
+
+// time is the median of the slowest rank's times of f, each on another pair.
+func (l *lane) time(ctx context.Context, budget time.Duration, f func(dst, src []float32) error) (float64, error) {
+	run := func(context.Context) error {
+		l.turn++
+		pair := l.pairs[l.turn%len(l.pairs)]
+		return f(pair[0], pair[1])
+	}
+	st := stopwatch{c: l.c, t: trial{run: run}, slowest: make([]float64, 1)}
+	for range len(l.pairs) { // once around: all that comes then is cold, and its pages are there
+		if _, err := st.iterate(ctx); err != nil {
+			return 0, err
+		}
+	}
+	for spent := 0.0; spent <= budget.Seconds() || len(st.seconds) < minIterations; {
+		s, err := st.iterate(ctx)
+		if err != nil {
+			return 0, err
+		}
+		st.seconds = append(st.seconds, s)
+		if spent += s; len(st.seconds) == maxIterations {
+			break
+		}
+	}
+	slices.Sort(st.seconds)
+	return st.seconds[len(st.seconds)/2], nil
+}
+
+// timeAdd adds as many elements as each rank must at least: (n-1)/n of a vector.
+func (l *lane) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
+	k, err := reduce.Sum.Kernel(tensor.Float32)
+	if err != nil {
+		return 0, err
+	}
+	n := l.c.Size()
+	part := l.count * (n - 1) / n
+	return l.time(ctx, budget, func(dst, src []float32) error {
+		d := tensor.Bytes(dst[:part])
+		k.Fold(d, d, tensor.Bytes(src[:part]))
+		return nil
+	})
+}
+
+// timeAllReduce is the time of the real thing, whose last result is looked at.
+func (l *lane) timeAllReduce(ctx context.Context, budget time.Duration) (float64, error) {
+	var last []float32
+	seconds, err := l.time(ctx, budget, func(dst, src []float32) error {
+		last = dst
+		return comm.AllReduceTo(ctx, l.c, dst, src, comm.Sum)
+	})
+	if err != nil {
+		return 0, err
+	}
+	want := sum(integer[float32], l.c.Size())
+	wrong := []int{want.wrong(last, 0)}
+	if err := comm.AllReduce(ctx, l.c, wrong, comm.Sum); err != nil {
+		return 0, err
+	}
+	if wrong[0] > 0 {
+		return 0, fmt.Errorf("wrong results: %d elements at %d bytes", wrong[0], 4*l.count)
+	}
+	return seconds, nil
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/collective/choose"
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// messageSizes are those by which α and β are found: bytes per message.
+func messageSizes() []int { return []int{8, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20} }
+
+// model measures α, β and γ, with all ranks at work at once: that is how algorithms
+// find the machine.
+func (t *tuner) model(ctx context.Context) (choose.Model, error) {
+	var m choose.Model
+	for _, probe := range []struct{ name, wire string }{{"ring", t.c.Wire()}, {"shared", choose.Shared}} {
+		points, err := t.points(ctx, probe.name)
+		if err != nil {
+			return m, fmt.Errorf("α and β of %s: %w", probe.wire, err)
+		}
+		m.Lines = append(m.Lines, choose.Lines(probe.wire, points)...)
+	}
+	gamma, err := t.gamma(ctx)
+	m.Gamma = gamma
+	for _, l := range m.Lines {
+		fmt.Fprintf(t.log, "%-14s %9d bytes  alpha %.2f us, beta %.2f us/MiB\n", l.Wire, l.MaxBytes, 1e6*l.Alpha, 1e6*l.Beta*(1<<20))
+	}
+	fmt.Fprintf(t.log, "gamma %.2f us/MiB\n", 1e6*gamma*(1<<20))
+	return m, err
+}
+
+// points are the times of single messages, from allgathers by an algorithm whose
+// steps are alike and fold nothing; none where it cannot run.
+func (t *tuner) points(ctx context.Context, name string) ([]choose.Point, error) {
+	a, err := collective.Find(collective.VerbAllGather, name)
+	if err != nil {
+		return nil, err
+	}
+	c, err := t.c.DupForcing(ctx, a.String())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close(ctx)
+	n := c.Size()
+	k := options{op: "allgather", dtype: tensor.Float32}
+	var points []choose.Point
+	for _, size := range messageSizes() {
+		seconds, err := t.time(ctx, k, n*size/4, c, 0)
+		if errors.Is(err, fault.Misuse) && a.NeedsShared() {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		alpha, beta, _ := a.Cost(n, n*size, 64<<10)
+		points = append(points, choose.Point{Bytes: beta / alpha, Seconds: seconds / alpha})
+	}
+	return points, nil
+}
+
+// gamma is how long it takes to fold a byte of a vector in cache, as all
+// algorithms fold: the slowest rank's median, all of them folding at once.
+func (t *tuner) gamma(ctx context.Context) (float64, error) {
+	const bytes, folds, rounds = 64 << 10, 50, 9
+	k, err := reduce.Sum.Kernel(tensor.Float32)
+	if err != nil {
+		return 0, err
+	}
+	dst, src := tensor.Bytes(make([]float32, bytes/4)), tensor.Bytes(make([]float32, bytes/4))
+	var all []float64
+	for range rounds {
+		if err := comm.Barrier(ctx, t.c); err != nil {
+			return 0, err
+		}
+		begin := time.Now()
+		for range folds {
+			k.Fold(dst, dst, src)
+		}
+		all = append(all, time.Since(begin).Seconds()/folds/bytes)
+	}
+	slices.Sort(all)
+	slowest := []float64{all[rounds/2]}
+	err = comm.AllReduce(ctx, t.c, slowest, comm.Max)
+	return slowest[0], err
+}
+
+// machine says where something was measured.
+func machine() string {
+	processor := "an unknown processor"
+	text, _ := os.ReadFile("/proc/cpuinfo") // on Linux only
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			processor = strings.TrimSpace(value)
+			break
+		}
+	}
+	return fmt.Sprintf("%s, %d processors, %s/%s, %s", processor, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+}
+
+// commit is the one that this program was built from, as far as the go command
+// has written it down: a + says that the checkout had changes.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	head, mark := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			head = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			mark = "+"
+		}
+	}
+	if head == "" {
+		return "unknown, of module version " + info.Main.Version
+	}
+	return head + mark
+}
