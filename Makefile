@@ -59,7 +59,7 @@ test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
 	GOMAXPROCS=1 $(GOTEST) -timeout 14m $(TESTFLAGS) $(PKGS)
 
 .PHONY: lint
-lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs
+lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly
 
 .PHONY: lint-fmt
 lint-fmt:
@@ -85,6 +85,17 @@ lint-imports:
 .PHONY: lint-paths
 lint-paths:
 	@tools/stray-paths.sh
+
+# The generator is a module of its own, with the assembly's folder above it.
+VECTOR := reduce/internal/vector
+
+.PHONY: generate
+generate: ## write the vector kernels' assembly anew
+	cd $(VECTOR)/gen && $(GO) run . ..
+
+.PHONY: lint-generated
+lint-generated:
+	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check ..
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (10s) each

@@ -47,7 +47,14 @@ type axpy[T float] func(n int, alpha T, x []T, incX int, y []T, incY int)
 // is memory of its own: few enough to be in the first cache still.
 const axpyBlock = 1024
 
+// axpyLeast is how many elements are worth the call.
+const axpyLeast = 16
+
 func (plus axpy[T]) sum(dst, earlier, later []T) {
+	if len(dst) < axpyLeast {
+		sum(dst, earlier, later)
+		return
+	}
 	switch unsafe.SliceData(dst) {
 	case unsafe.SliceData(later):
 		plus(len(dst), 1, earlier, 1, dst, 1)

@@ -2,51 +2,61 @@ package reduce
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/tutti-go/tutti/reduce/internal/vector"
+	"github.com/tutti-go/tutti/tensor"
 )
 
-// BenchmarkFold folds 64 KiB, which stays in the cache, into the earlier share;
-// MB/s counts the bytes of one share. A result is verified before it is timed.
+// BenchmarkFold folds into the earlier share, at each level that this machine
+// has: fold/<level>/<operator>/<type>/<bytes of one share>. MB/s counts the
+// bytes of one share. A result is verified before it is timed.
 func BenchmarkFold(b *testing.B) {
-	for _, k := range allKernels() {
-		b.Run(name(k), func(b *testing.B) { benchmarkFold(b, k, 64<<10) })
+	for _, level := range vector.Available() {
+		for _, k := range kernelsOf(newTable(level)) {
+			if level != vector.None && k.loops.vector == nil {
+				continue // what plain Go serves has been timed
+			}
+			for _, n := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+				b.Run(fmt.Sprintf("%v/%s/%s", level, name(k), inUnits(n)), func(b *testing.B) { benchmarkFold(b, k, n) })
+			}
+		}
 	}
 }
 
-// BenchmarkFoldElsewhere folds into memory of its own.
-func BenchmarkFoldElsewhere(b *testing.B) {
-	for _, k := range allKernels() {
-		if k.Op().Name() != "sum" {
-			continue
-		}
-		b.Run(name(k), func(b *testing.B) {
-			earlier, later := operands(k, 64<<10)
-			dst := aligned(len(earlier), 0)
-			b.SetBytes(int64(len(dst)))
-			for b.Loop() {
-				k.Fold(dst, earlier, later)
-			}
-		})
+func inUnits(n int) string {
+	if n >= 1<<20 {
+		return fmt.Sprintf("%dMiB", n>>20)
 	}
+	return fmt.Sprintf("%dKiB", n>>10)
 }
 
 func benchmarkFold(b *testing.B, k Kernel, n int) {
 	acc, later := operands(k, n)
-	want := aligned(n, 0)
-	size := k.DType().Size()
-	for i := 0; i < n; i += size {
-		k.Fold(want[i:i+size], acc[i:i+size], later[i:i+size])
-	}
-	if k.Fold(acc, acc, later); !bytes.Equal(significant(acc, k.DType()), significant(want, k.DType())) {
-		b.Fatal("a wrong result")
-	}
+	verify(b, k, acc, later)
 	b.SetBytes(int64(n))
 	for b.Loop() {
 		// Products and sums run into infinities or zeros with time; processors
 		// take no longer for those. Subnormals would cost, so the operand keeps
 		// its distance from zero.
 		k.Fold(acc, acc, later)
+	}
+}
+
+// verify compares with plain Go, and leaves the operands as they are.
+func verify(b *testing.B, k Kernel, earlier, later []byte) {
+	b.Helper()
+	plain, err := k.Op().kernel(newTable(vector.None), k.DType())
+	if err != nil {
+		b.Fatal(err)
+	}
+	want, got := aligned(len(earlier), 0), aligned(len(earlier), 0)
+	plain.Fold(want, earlier, later)
+	k.Fold(got, earlier, later)
+	if !bytes.Equal(significant(got, k.DType()), significant(want, k.DType())) {
+		b.Fatal("a wrong result")
 	}
 }
 
@@ -58,20 +68,63 @@ func operands(k Kernel, n int) (earlier, later []byte) {
 	return earlier, later
 }
 
+// BenchmarkFoldElsewhere folds into memory of its own.
+func BenchmarkFoldElsewhere(b *testing.B) {
+	for _, level := range vector.Available() {
+		for _, k := range kernelsOf(newTable(level)) {
+			if k.Op().Name() != "sum" {
+				continue
+			}
+			b.Run(fmt.Sprintf("%v/%s", level, name(k)), func(b *testing.B) {
+				earlier, later := operands(k, 64<<10)
+				verify(b, k, earlier, later)
+				dst := aligned(len(earlier), 0)
+				b.SetBytes(int64(len(dst)))
+				for b.Loop() {
+					k.Fold(dst, earlier, later)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkFoldFewBytes shows what a call costs.
+func BenchmarkFoldFewBytes(b *testing.B) {
+	for _, level := range vector.Available() {
+		for _, d := range []tensor.DType{tensor.Float32, tensor.F16} {
+			k, err := Sum.kernel(newTable(level), d)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for _, n := range []int{4, 16, 64, 256} {
+				acc, later := operands(k, n)
+				verify(b, k, acc, later)
+				b.Run(fmt.Sprintf("%v/%s/%d", level, name(k), n), func(b *testing.B) {
+					for b.Loop() {
+						k.Fold(acc, acc, later)
+					}
+				})
+			}
+		}
+	}
+}
+
 // BenchmarkFinish divides 64 KiB by 3.
 func BenchmarkFinish(b *testing.B) {
-	for _, k := range allKernels() {
-		if k.Op().Name() != "mean" {
-			continue
-		}
-		b.Run(name(k), func(b *testing.B) {
-			buf, _ := operands(k, 64<<10)
-			fresh := bytes.Clone(buf)
-			b.SetBytes(int64(len(buf)))
-			for b.Loop() {
-				copy(buf, fresh) // or it would end among the subnormals
-				k.Finish(buf, 3)
+	for _, level := range vector.Available() {
+		for _, k := range kernelsOf(newTable(level)) {
+			if k.Op().Name() != "mean" {
+				continue
 			}
-		})
+			b.Run(fmt.Sprintf("%v/%s", level, name(k)), func(b *testing.B) {
+				buf, _ := operands(k, 64<<10)
+				fresh := bytes.Clone(buf)
+				b.SetBytes(int64(len(buf)))
+				for b.Loop() {
+					copy(buf, fresh) // or it would end among the subnormals
+					k.Finish(buf, 3)
+				}
+			})
+		}
 	}
 }

@@ -1,18 +1,30 @@
 package reduce
 
 import (
+	"math"
+	"unsafe"
+
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce/internal/vector"
 	"github.com/tutti-go/tutti/tensor"
 )
 
 // A Kernel is an operator for one element type, made by Op.Kernel. It is an
-// immutable value, and any number of goroutines may fold with it at once, each
-// into memory of its own.
-type Kernel struct {
+// immutable value of one word, and any number of goroutines may fold with it at
+// once, each into memory of its own. The zero Kernel is none: its DType is
+// invalid, and it must not fold.
+type Kernel struct{ loops *loops }
+
+// loops is what a Kernel runs. It never changes.
+type loops struct {
 	op     Op
 	dtype  tensor.DType
-	fold   fold
-	finish finish // nil when there is nothing to finish
+	size   int         // bytes of an element
+	part   int         // bits of a length that are 0 in whole elements; all bits where that cannot be said
+	plain  fold        // for any length
+	vector vector.Fold // the same in the processor's vectors, for least bytes or more
+	least  int         // math.MaxInt where there is no vector loop
+	finish finish      // nil when there is nothing to finish
 }
 
 // A fold sets dst to op(earlier, later), element by element.
@@ -21,11 +33,31 @@ type fold func(dst, earlier, later []byte)
 // A finish turns a complete fold of that many ranks' shares into the result.
 type finish func(buf []byte, ranks int)
 
+// newLoops leaves the vector loop out.
+func newLoops(op Op, d tensor.DType, plain fold) *loops {
+	size := d.Size()
+	part := size - 1
+	if size&part != 0 {
+		part = -1 // a Loc of a 32-bit host, of 12 bytes
+	}
+	return &loops{op: op, dtype: d, size: size, part: part, plain: plain, least: math.MaxInt}
+}
+
 // DType is the type of the elements.
-func (k Kernel) DType() tensor.DType { return k.dtype }
+func (k Kernel) DType() tensor.DType {
+	if k.loops == nil {
+		return tensor.Invalid
+	}
+	return k.loops.dtype
+}
 
 // Op is the operator.
-func (k Kernel) Op() Op { return k.op }
+func (k Kernel) Op() Op {
+	if k.loops == nil {
+		return Op{}
+	}
+	return k.loops.op
+}
 
 // Fold sets dst to op(earlier, later), element by element. dst may be the very
 // memory of earlier, of later, or of both; it may not overlap them otherwise.
@@ -33,21 +65,28 @@ func (k Kernel) Op() Op { return k.op }
 // The three have equal lengths, in whole elements. That is the caller's promise,
 // and checked as an index is: Fold panics with a *fault.Error of kind Misuse.
 func (k Kernel) Fold(dst, earlier, later []byte) {
-	if len(dst) != len(earlier) || len(dst) != len(later) || len(dst)%k.dtype.Size() != 0 {
-		panic(fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%d = %s(%d, %d) bytes of %v",
-			len(dst), k.op.Name(), len(earlier), len(later), k.dtype))
+	l := k.loops
+	switch {
+	case len(dst) != len(earlier) || len(dst) != len(later) || len(dst)&l.part != 0 && len(dst)%l.size != 0:
+		panic(l.refuse(len(dst), len(earlier), len(later)))
+	case len(dst) >= l.least:
+		l.foldVector(dst, earlier, later)
+	case len(dst) > 0:
+		l.plain(dst, earlier, later)
 	}
-	if len(dst) > 0 {
-		k.fold(dst, earlier, later)
-	}
+}
+
+func (l *loops) refuse(dst, earlier, later int) error {
+	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%d = %s(%d, %d) bytes of %v",
+		dst, l.op.Name(), earlier, later, l.dtype)
 }
 
 // Finish turns the complete fold of all ranks' shares, in whole elements, into
 // the result, in place: for Mean it divides by ranks, at least 1; for every
 // other operator it does nothing. Each element is finished once.
 func (k Kernel) Finish(buf []byte, ranks int) {
-	if k.finish != nil && len(buf) > 0 && ranks > 1 {
-		k.finish(buf, ranks)
+	if l := k.loops; l.finish != nil && len(buf) > 0 && ranks > 1 {
+		l.finish(buf, ranks)
 	}
 }
 
@@ -58,8 +97,15 @@ func over[T tensor.Element](loop func(dst, earlier, later []T)) fold {
 			staged(loop, dst, earlier, later)
 			return
 		}
-		loop(tensor.Elements[T](dst), tensor.Elements[T](earlier), tensor.Elements[T](later))
+		loop(elements[T](dst), elements[T](earlier), elements[T](later))
 	}
+}
+
+// elements is tensor.Elements without its checks, which Fold has made: it is
+// inlined, and a fold of one element costs half as much.
+func elements[T tensor.Element](b []byte) []T {
+	var e T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
 }
 
 // stageLen is how many elements are copied at a time when memory is not aligned.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce/internal/vector"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -17,12 +18,14 @@ func builtins() []Op {
 	return []Op{Sum, Prod, Min, Max, Mean, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor}
 }
 
-// allKernels lists every kernel of this package.
-func allKernels() []Kernel {
+// allKernels lists every kernel of this package, as this machine runs it.
+func allKernels() []Kernel { return kernelsOf(kernels) }
+
+func kernelsOf(tab *table) []Kernel {
 	var all []Kernel
 	for _, op := range builtins() {
 		for _, d := range tensor.DTypes() {
-			if k, err := op.Kernel(d); err == nil {
+			if k, err := op.kernel(tab, d); err == nil {
 				all = append(all, k)
 			}
 		}
@@ -32,10 +35,22 @@ func allKernels() []Kernel {
 
 func name(k Kernel) string { return fmt.Sprintf("%s/%v", k.Op().Name(), k.DType()) }
 
-func TestKernelsAgreeWithPlainGo(t *testing.T) {
+// atEachLevel runs a test with the kernels of each level that this machine has,
+// plain Go's among them.
+func atEachLevel(t *testing.T, test func(t *testing.T, tab *table)) {
+	for _, level := range vector.Available() {
+		t.Run(level.String(), func(t *testing.T) { test(t, newTable(level)) })
+	}
+}
+
+func TestKernelsAgreeWithTheReference(t *testing.T) {
+	atEachLevel(t, checkReference)
+}
+
+func checkReference(t *testing.T, tab *table) {
 	tried := map[string]bool{}
 	for _, c := range referenceCases() {
-		k, err := c.op.Kernel(c.dtype)
+		k, err := c.op.kernel(tab, c.dtype)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -59,7 +74,7 @@ func TestKernelsAgreeWithPlainGo(t *testing.T) {
 			}
 		})
 	}
-	for _, k := range allKernels() {
+	for _, k := range kernelsOf(tab) {
 		if !tried[name(k)] {
 			t.Errorf("%s was compared with nothing", name(k))
 		}
@@ -99,28 +114,35 @@ func significant(b []byte, d tensor.DType) []byte {
 }
 
 // Whatever the length, the alignment and the memory that dst shares, a fold is
-// the fold of each element alone, and touches no byte beside dst.
+// the fold of each element alone by plain Go, and touches no byte beside dst.
 func TestFoldAtEveryLengthAndAlignment(t *testing.T) {
-	const mostElems, guard = 67, 16
-	for _, k := range allKernels() {
-		t.Run(name(k), func(t *testing.T) {
-			t.Parallel()
-			d, size := k.DType(), k.DType().Size()
-			rng := rand.New(rand.NewPCG(10, 11))
-			earlier, later, want := aligned(mostElems*size, 0), aligned(mostElems*size, 0), aligned(mostElems*size, 0)
-			fill(rng, earlier, d)
-			fill(rng, later, d)
-			for i := 0; i < len(want); i += size {
-				k.Fold(want[i:i+size], earlier[i:i+size], later[i:i+size])
-			}
-			for elems := range mostElems + 1 {
-				for shift := range guard {
-					n := elems * size
-					checkFold(t, k, earlier[:n], later[:n], want[:n], shift)
+	// Vector loops take up to four vectors at a time, of up to 64 bytes.
+	const most = 7 * 64
+	plain := newTable(vector.None)
+	atEachLevel(t, func(t *testing.T, tab *table) {
+		for _, k := range kernelsOf(tab) {
+			t.Run(name(k), func(t *testing.T) {
+				t.Parallel()
+				one, err := k.Op().kernel(plain, k.DType())
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-		})
-	}
+				d, size := k.DType(), k.DType().Size()
+				rng := rand.New(rand.NewPCG(10, 11))
+				earlier, later, want := aligned(most, 0), aligned(most, 0), aligned(most, 0)
+				fill(rng, earlier, d)
+				fill(rng, later, d)
+				for i := 0; i+size <= len(want); i += size {
+					one.Fold(want[i:i+size], earlier[i:i+size], later[i:i+size])
+				}
+				for n := 0; n <= most; n += size {
+					for _, shift := range []int{0, 1, n / size % 16, 4 * (n / size) % 16} {
+						checkFold(t, k, earlier[:n], later[:n], want[:n], shift)
+					}
+				}
+			})
+		}
+	})
 }
 
 // checkFold folds with every sharing of memory, each operand shifted otherwise.
@@ -169,7 +191,11 @@ func checkFold(t *testing.T, k Kernel, earlier, later, want []byte, shift int) {
 }
 
 func TestFoldOfMemoryWithItself(t *testing.T) {
-	for _, k := range allKernels() {
+	atEachLevel(t, checkFoldWithItself)
+}
+
+func checkFoldWithItself(t *testing.T, tab *table) {
+	for _, k := range kernelsOf(tab) {
 		const elems = 67
 		buf := aligned(elems*k.DType().Size(), 0)
 		fill(rand.New(rand.NewPCG(12, 13)), buf, k.DType())
@@ -184,7 +210,11 @@ func TestFoldOfMemoryWithItself(t *testing.T) {
 
 // Blocks are an affair of the kernel's: a long fold is the fold of its parts.
 func TestLongFoldsAreTheirParts(t *testing.T) {
-	for _, k := range allKernels() {
+	atEachLevel(t, checkLongFolds)
+}
+
+func checkLongFolds(t *testing.T, tab *table) {
+	for _, k := range kernelsOf(tab) {
 		for _, elems := range []int{127, 128, 129, 1023, 1024, 1025, 5000} {
 			for _, shift := range []int{0, 1} {
 				n := elems * k.DType().Size()
@@ -269,7 +299,11 @@ func TestBoolBytesOfAnyValueBecomeZeroOrOne(t *testing.T) {
 }
 
 func TestFoldAndFinishAllocateNothing(t *testing.T) {
-	for _, k := range allKernels() {
+	atEachLevel(t, checkAllocations)
+}
+
+func checkAllocations(t *testing.T, tab *table) {
+	for _, k := range kernelsOf(tab) {
 		n := 100 * k.DType().Size()
 		dst, a, b := aligned(n, 0), aligned(n, 0), aligned(n, 0)
 		if got := testing.AllocsPerRun(20, func() {
@@ -313,12 +347,16 @@ func TestEmptyFoldsDoNothing(t *testing.T) {
 }
 
 func TestMeanDividesEachValueOnce(t *testing.T) {
-	checkMean(t, floats32(), func(v float32, n int) float32 { return v / float32(n) }, sameNumber)
-	checkMean(t, floats64(), func(v float64, n int) float64 { return v / float64(n) }, sameNumber)
-	checkMean(t, []complex64{complex(1, -3), complex(0, 7)}, func(v complex64, n int) complex64 {
+	atEachLevel(t, checkMeans)
+}
+
+func checkMeans(t *testing.T, tab *table) {
+	checkMean(t, tab, floats32(), func(v float32, n int) float32 { return v / float32(n) }, sameNumber)
+	checkMean(t, tab, floats64(), func(v float64, n int) float64 { return v / float64(n) }, sameNumber)
+	checkMean(t, tab, []complex64{complex(1, -3), complex(0, 7)}, func(v complex64, n int) complex64 {
 		return complex(real(v)/float32(n), imag(v)/float32(n))
 	}, equal)
-	checkMean(t, []complex128{complex(1, -3), complex(0, 7)}, func(v complex128, n int) complex128 {
+	checkMean(t, tab, []complex128{complex(1, -3), complex(0, 7)}, func(v complex128, n int) complex128 {
 		return complex(real(v)/float64(n), imag(v)/float64(n))
 	}, equal)
 	var halves []tensor.Float16
@@ -327,13 +365,13 @@ func TestMeanDividesEachValueOnce(t *testing.T) {
 		halves = append(halves, tensor.Float16FromBits(uint16(u)))
 		brains = append(brains, tensor.BFloat16FromBits(uint16(u)))
 	}
-	checkMean(t, halves, func(v tensor.Float16, n int) tensor.Float16 { return tensor.Float16From(v.Float32() / float32(n)) }, equal)
-	checkMean(t, brains, func(v tensor.BFloat16, n int) tensor.BFloat16 { return tensor.BFloat16From(v.Float32() / float32(n)) }, equal)
+	checkMean(t, tab, halves, func(v tensor.Float16, n int) tensor.Float16 { return tensor.Float16From(v.Float32() / float32(n)) }, equal)
+	checkMean(t, tab, brains, func(v tensor.BFloat16, n int) tensor.BFloat16 { return tensor.BFloat16From(v.Float32() / float32(n)) }, equal)
 }
 
-func checkMean[T tensor.Element](t *testing.T, values []T, ref func(v T, n int) T, same func(got, want T) bool) {
+func checkMean[T tensor.Element](t *testing.T, tab *table, values []T, ref func(v T, n int) T, same func(got, want T) bool) {
 	t.Helper()
-	k, err := Mean.Kernel(tensor.TypeOf[T]())
+	k, err := Mean.kernel(tab, tensor.TypeOf[T]())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type definition struct {
 	id    uint64
 	code  code
 	order Order
-	user  *userFold // of Func's operators only
+	user  *userOp // of Func's operators only
 }
 
 // undefined is what the zero Op stands for.
@@ -86,11 +86,10 @@ func builtin(name string, c code) Op {
 	return Op{&definition{name: name, id: hash(name), code: c, order: Commutative}}
 }
 
-// A userFold is what Func was given.
-type userFold struct {
-	dtype tensor.DType
-	fold  fold
-	wrong string // why there is no fold
+// A userOp is what Func was given.
+type userOp struct {
+	loops *loops
+	wrong string // why there are none
 }
 
 // Func makes an operator of a function of the caller's. The name tells it from
@@ -103,7 +102,10 @@ type userFold struct {
 // several goroutines at once. A panic in f leaves Fold with dst half written; it
 // is not recovered here.
 func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T) Op {
-	u := &userFold{dtype: tensor.TypeOf[T]()}
+	// The prefix keeps a user's "sum" apart from Sum.
+	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
+	u := new(userOp)
+	o := Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}
 	switch {
 	case name == "":
 		u.wrong = "an operator without a name"
@@ -112,15 +114,13 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	case f == nil:
 		u.wrong = "operator " + name + " without a function"
 	default:
-		u.fold = over(func(dst, earlier, later []T) {
+		u.loops = newLoops(o, tensor.TypeOf[T](), over(func(dst, earlier, later []T) {
 			for i := range dst {
 				dst[i] = f(earlier[i], later[i])
 			}
-		})
+		}))
 	}
-	// The prefix keeps a user's "sum" apart from Sum.
-	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
-	return Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}
+	return o
 }
 
 // Name is the operator's name: "sum", "logical_and", or what Func was given.
@@ -143,30 +143,28 @@ func hash(s string) uint64 {
 }
 
 // Kernel is o for elements of type d. A pair that makes no sense, and the zero
-// Op, get fault.Misuse. Operators of this package cost no allocation here.
-func (o Op) Kernel(d tensor.DType) (Kernel, error) {
-	k, def := Kernel{op: o, dtype: d}, o.is()
+// Op, get fault.Misuse. It does not allocate.
+func (o Op) Kernel(d tensor.DType) (Kernel, error) { return o.kernel(kernels, d) }
+
+// kernel is Kernel with the loops of a table.
+func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
+	def := o.is()
 	switch {
 	case def.code == codeNone:
 		return Kernel{}, misuse("no operator was given")
 	case !d.Valid():
 		return Kernel{}, misuse("%s of elements of no valid type (%d)", def.name, uint8(d))
-	case def.code == codeUser && def.user.wrong != "":
+	case def.code != codeUser:
+		if l := t.loops[def.code][d]; l != nil {
+			return Kernel{l}, nil
+		}
+		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, t.takenBy(def.code))
+	case def.user.wrong != "":
 		return Kernel{}, misuse("%s", def.user.wrong)
-	case def.code == codeUser && def.user.dtype != d:
-		return Kernel{}, misuse("%s takes %v, not %v", def.name, def.user.dtype, d)
-	case def.code == codeUser:
-		k.fold = def.user.fold
-	default:
-		k.fold = kernels.folds[def.code][d]
+	case def.user.loops.dtype != d:
+		return Kernel{}, misuse("%s takes %v, not %v", def.name, def.user.loops.dtype, d)
 	}
-	if k.fold == nil {
-		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, kernels.takenBy(def.code))
-	}
-	if def.code == codeMean {
-		k.finish = kernels.divisions[d]
-	}
-	return k, nil
+	return Kernel{def.user.loops}, nil
 }
 
 func misuse(format string, args ...any) error {

@@ -6,21 +6,39 @@ import (
 
 	"gonum.org/v1/gonum/blas/gonum"
 
+	"github.com/tutti-go/tutti/reduce/internal/vector"
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A table holds the fold of every operator for every type that it takes, and
+// A table holds the loops of every operator for every type that it takes, and
 // nothing for the rest. It is filled once and never changes.
 type table struct {
-	folds     [codeUser][math.MaxUint8 + 1]fold // by code and DType
-	divisions [math.MaxUint8 + 1]finish         // of Mean
+	loops [codeUser][math.MaxUint8 + 1]*loops // by code and DType
 }
 
-var kernels = newTable()
+var kernels = newTable(best())
 
-func newTable() *table {
+// newTable fills the table for a processor of that level: with plain loops for
+// all, and then with the level's own beside them.
+func newTable(level vector.Level) *table {
 	t := new(table)
+	t.addPlain()
+	t.addVectors(level.Kernels())
+	return t
+}
 
+// set puts a plain loop into the table.
+func (t *table) set(o Op, d tensor.DType, plain fold) {
+	t.loops[o.is().code][d] = newLoops(o, d, plain)
+}
+
+// setMean puts Mean's loops into the table; its fold is Sum's.
+func (t *table) setMean(d tensor.DType, divide finish) {
+	t.set(Mean, d, t.loops[codeSum][d].plain)
+	t.loops[codeMean][d].finish = divide
+}
+
+func (t *table) addPlain() {
 	addInteger[int8](t)
 	addInteger[int16](t)
 	addInteger[int32](t)
@@ -49,51 +67,47 @@ func newTable() *table {
 	addLoc(t, tensor.Float64, minLoc[float64], maxLoc[float64])
 	addLoc(t, tensor.F16, float16Order().minLoc, float16Order().maxLoc)
 	addLoc(t, tensor.BF16, bfloat16Order().minLoc, bfloat16Order().maxLoc)
-	return t
 }
 
 func addInteger[T integer](t *table) {
 	d := tensor.TypeOf[T]()
-	t.folds[codeSum][d] = over(sum[T])
-	t.folds[codeProd][d] = over(prod[T])
-	t.folds[codeMin][d] = over(minInteger[T])
-	t.folds[codeMax][d] = over(maxInteger[T])
-	t.folds[codeLogicalAnd][d] = over(logicalAnd[T])
-	t.folds[codeLogicalOr][d] = over(logicalOr[T])
-	t.folds[codeLogicalXor][d] = over(logicalXor[T])
-	t.folds[codeBitAnd][d] = bitAnd
-	t.folds[codeBitOr][d] = bitOr
-	t.folds[codeBitXor][d] = bitXor
+	t.set(Sum, d, over(sum[T]))
+	t.set(Prod, d, over(prod[T]))
+	t.set(Min, d, over(minInteger[T]))
+	t.set(Max, d, over(maxInteger[T]))
+	t.set(LogicalAnd, d, over(logicalAnd[T]))
+	t.set(LogicalOr, d, over(logicalOr[T]))
+	t.set(LogicalXor, d, over(logicalXor[T]))
+	t.set(BitAnd, d, bitAnd)
+	t.set(BitOr, d, bitOr)
+	t.set(BitXor, d, bitXor)
 }
 
 func addFloat[T float](t *table, plus axpy[T]) {
 	d := tensor.TypeOf[T]()
-	t.folds[codeSum][d] = over(plus.sum)
-	t.folds[codeMean][d] = over(plus.sum)
-	t.divisions[d] = overEach(divide[T])
-	t.folds[codeProd][d] = over(prod[T])
-	t.folds[codeMin][d] = over(minFloat[T])
-	t.folds[codeMax][d] = over(maxFloat[T])
+	t.set(Sum, d, over(plus.sum))
+	t.setMean(d, overEach(divide[T]))
+	t.set(Prod, d, over(prod[T]))
+	t.set(Min, d, over(minFloat[T]))
+	t.set(Max, d, over(maxFloat[T]))
 }
 
 func addFloat16(t *table) {
 	const d = tensor.F16
-	t.folds[codeSum][d] = over(sumFloat16)
-	t.folds[codeMean][d] = over(sumFloat16)
-	t.divisions[d] = overEach(divideFloat16)
-	t.folds[codeProd][d] = over(prodFloat16)
-	t.folds[codeMin][d] = over(float16Order().min)
-	t.folds[codeMax][d] = over(float16Order().max)
+	t.set(Sum, d, over(sumFloat16))
+	t.setMean(d, overEach(divideFloat16))
+	t.set(Prod, d, over(prodFloat16))
+	t.set(Min, d, over(float16Order().min))
+	t.set(Max, d, over(float16Order().max))
 }
 
 func addBFloat16(t *table) {
 	const d = tensor.BF16
-	t.folds[codeSum][d] = over(sumBFloat16)
-	t.folds[codeMean][d] = over(sumBFloat16)
-	t.divisions[d] = overEach(divideBFloat16)
-	t.folds[codeProd][d] = over(prodBFloat16)
-	t.folds[codeMin][d] = over(bfloat16Order().min)
-	t.folds[codeMax][d] = over(bfloat16Order().max)
+	t.set(Sum, d, over(sumBFloat16))
+	t.setMean(d, overEach(divideBFloat16))
+	t.set(Prod, d, over(prodBFloat16))
+	t.set(Min, d, over(bfloat16Order().min))
+	t.set(Max, d, over(bfloat16Order().max))
 }
 
 // addComplex comes after addFloat: what works on each part by itself is the
@@ -103,33 +117,38 @@ func addComplex(t *table) {
 		{tensor.Complex64, tensor.Float32},
 		{tensor.Complex128, tensor.Float64},
 	} {
-		t.folds[codeSum][c.whole] = t.folds[codeSum][c.part]
-		t.folds[codeMean][c.whole] = t.folds[codeMean][c.part]
-		t.divisions[c.whole] = t.divisions[c.part]
+		t.set(Sum, c.whole, t.loops[codeSum][c.part].plain)
+		t.setMean(c.whole, t.loops[codeMean][c.part].finish)
 	}
-	t.folds[codeProd][tensor.Complex64] = over(prodComplex64)
-	t.folds[codeProd][tensor.Complex128] = over(prodComplex128)
+	t.set(Prod, tensor.Complex64, over(prodComplex64))
+	t.set(Prod, tensor.Complex128, over(prodComplex128))
 }
 
 // addBool comes after addInteger: a bool is a byte, and normalized as one.
 func addBool(t *table) {
-	for logical, bit := range map[code]code{codeLogicalAnd: codeBitAnd, codeLogicalOr: codeBitOr, codeLogicalXor: codeBitXor} {
-		t.folds[logical][tensor.Bool] = t.folds[logical][tensor.Uint8]
-		t.folds[bit][tensor.Bool] = t.folds[logical][tensor.Uint8]
+	for _, c := range sameOnBools() {
+		plain := t.loops[c.logical.is().code][tensor.Uint8].plain
+		t.set(c.logical, tensor.Bool, plain)
+		t.set(c.bit, tensor.Bool, plain)
 	}
+}
+
+// sameOnBools pairs the operators that do the same to bools.
+func sameOnBools() []struct{ logical, bit Op } {
+	return []struct{ logical, bit Op }{{LogicalAnd, BitAnd}, {LogicalOr, BitOr}, {LogicalXor, BitXor}}
 }
 
 // addLoc takes the loops ready made: a Loc of a type parameter is no Element.
 func addLoc[L tensor.Element](t *table, value tensor.DType, minimum, maximum func(dst, earlier, later []L)) {
-	t.folds[codeMinLoc][tensor.LocOf(value)] = over(minimum)
-	t.folds[codeMaxLoc][tensor.LocOf(value)] = over(maximum)
+	t.set(MinLoc, tensor.LocOf(value), over(minimum))
+	t.set(MaxLoc, tensor.LocOf(value), over(maximum))
 }
 
 // takenBy lists the types that an operator takes, for people.
 func (t *table) takenBy(c code) string {
 	var names []string
 	for _, d := range tensor.DTypes() {
-		if t.folds[c][d] != nil {
+		if t.loops[c][d] != nil {
 			names = append(names, d.String())
 		}
 	}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+)
+
+// The operands of an instruction are in Go's order: what Intel's manual writes
+// first, the destination, is last.
+
+// An instruction is one of avo's methods that takes two vectors and gives one.
+type instruction func(c *build.Context, ops ...operand.Op)
+
+// of makes a pair of an instruction: first the manual's second source.
+func of(ins instruction) pair {
+	return func(v *vec, a, b value) value {
+		d := v.reg()
+		ins(v.Context, b, a, d)
+		return d
+	}
+}
+
+func addInt(bits int) pair {
+	return of(map[int]instruction{
+		8:  (*build.Context).VPADDB,
+		16: (*build.Context).VPADDW,
+		32: (*build.Context).VPADDD,
+		64: (*build.Context).VPADDQ,
+	}[bits])
+}
+
+func minSigned(bits int) pair {
+	return of(map[int]instruction{
+		8:  (*build.Context).VPMINSB,
+		16: (*build.Context).VPMINSW,
+		32: (*build.Context).VPMINSD,
+	}[bits])
+}
+
+func maxSigned(bits int) pair {
+	return of(map[int]instruction{
+		8:  (*build.Context).VPMAXSB,
+		16: (*build.Context).VPMAXSW,
+		32: (*build.Context).VPMAXSD,
+	}[bits])
+}
+
+func minUnsigned(bits int) pair {
+	return of(map[int]instruction{
+		8:  (*build.Context).VPMINUB,
+		16: (*build.Context).VPMINUW,
+		32: (*build.Context).VPMINUD,
+		64: (*build.Context).VPMINUQ, // AVX-512 only
+	}[bits])
+}
+
+func maxUnsigned(bits int) pair {
+	return of(map[int]instruction{
+		8:  (*build.Context).VPMAXUB,
+		16: (*build.Context).VPMAXUW,
+		32: (*build.Context).VPMAXUD,
+	}[bits])
+}
+
+// mulInt keeps the lower half of each product, as Go does.
+func mulInt(bits int) pair {
+	switch bits {
+	case 16:
+		return of((*build.Context).VPMULLW)
+	case 32:
+		return of((*build.Context).VPMULLD)
+	}
+	return (*vec).mulInt64
+}
+
+// mulInt64 has an instruction in AVX-512; before that it is schoolbook, in
+// digits of 32 bits: lo*lo + (lo*hi + hi*lo)<<32.
+func (v *vec) mulInt64(a, b value) value {
+	if v.masks {
+		return of((*build.Context).VPMULLQ)(v, a, b)
+	}
+	aHigh, bHigh, d := v.reg(), v.reg(), v.reg()
+	v.VPSRLQ(operand.U8(32), a, aHigh)
+	v.VPSRLQ(operand.U8(32), b, bHigh)
+	v.VPMULUDQ(b, aHigh, aHigh)
+	v.VPMULUDQ(bHigh, a, bHigh)
+	v.VPADDQ(aHigh, bHigh, bHigh)
+	v.VPSLLQ(operand.U8(32), bHigh, bHigh)
+	v.VPMULUDQ(b, a, d)
+	v.VPADDQ(d, bHigh, d)
+	return d
+}
+
+// mulInt8 has no instruction at all: even and odd bytes are multiplied as words.
+// A product's lower byte depends on its factors' lower bytes only.
+func mulInt8(v *vec) step {
+	low, high := v.constant(2, 0x00ff), v.constant(2, 0xff00)
+	return func(args ...value) value {
+		a, b := args[0], args[1]
+		even, aOdd := v.reg(), v.reg()
+		v.VPMULLW(b, a, even)
+		even = v.and(even, low)
+		v.VPSRLW(operand.U8(8), a, aOdd)
+		odd := v.and(b, high) // odd bytes times 256, and so are the products
+		v.VPMULLW(odd, aOdd, odd)
+		return v.or(even, odd)
+	}
+}
+
+// extremeInt64 is min or max of 64 bits.
+type extremeInt64 struct{ min, signed bool }
+
+func (e extremeInt64) build(v *vec) step {
+	if v.masks {
+		return lanewise(of(map[extremeInt64]instruction{
+			{true, true}:   (*build.Context).VPMINSQ,
+			{true, false}:  (*build.Context).VPMINUQ,
+			{false, true}:  (*build.Context).VPMAXSQ,
+			{false, false}: (*build.Context).VPMAXUQ,
+		}[e]))(v)
+	}
+	// AVX2 compares signed numbers only: turn the sign bits for the comparison.
+	turn := func(x value) value { return x }
+	if !e.signed {
+		sign := v.constant(8, 1<<63)
+		turn = func(x value) value { return v.xor(x, sign) }
+	}
+	return func(args ...value) value {
+		a, b := args[0], args[1]
+		greater, d := v.reg(), v.reg()
+		v.VPCMPGTQ(turn(b), turn(a), greater) // a > b
+		if e.min {
+			v.VPBLENDVB(greater, b, a, d)
+		} else {
+			v.VPBLENDVB(greater, a, b, d)
+		}
+		return d
+	}
+}
+
+// Truth is 1 or 0, and the unsigned minimum of x and 1 is the truth of x: one
+// instruction, but for 64 bits before AVX-512.
+
+func logicalAnd(bits int) builder {
+	return func(v *vec) step {
+		truth := v.truth(bits)
+		if v.lacksMinimum(bits) {
+			return func(args ...value) value { return v.and(truth(args[0]), truth(args[1])) }
+		}
+		lower := minUnsigned(bits) // not 0 where neither is
+		return func(args ...value) value { return truth(lower(v, args[0], args[1])) }
+	}
+}
+
+func logicalOr(bits int) builder {
+	return func(v *vec) step {
+		truth := v.truth(bits)
+		return func(args ...value) value { return truth(v.or(args[0], args[1])) }
+	}
+}
+
+func logicalXor(bits int) builder {
+	return func(v *vec) step {
+		truth := v.truth(bits)
+		return func(args ...value) value { return v.xor(truth(args[0]), truth(args[1])) }
+	}
+}
+
+func (v *vec) lacksMinimum(bits int) bool { return bits == 64 && !v.masks }
+
+// truth gives a function that makes 1 of everything but 0.
+func (v *vec) truth(bits int) func(x value) value {
+	one := v.constant(bits/8, 1)
+	if !v.lacksMinimum(bits) {
+		return func(x value) value { return minUnsigned(bits)(v, x, one) }
+	}
+	zero := v.constant(8, 0)
+	return func(x value) value {
+		d := v.reg()
+		v.VPCMPEQQ(x, zero, d) // -1 for 0
+		v.VPADDQ(d, one, d)
+		return d
+	}
+}
+
+func (v *vec) and(a, b value) value {
+	d := v.reg()
+	if v.masks {
+		v.VPANDD(b, a, d)
+	} else {
+		v.VPAND(b, a, d)
+	}
+	return d
+}
+
+func (v *vec) or(a, b value) value {
+	d := v.reg()
+	if v.masks {
+		v.VPORD(b, a, d)
+	} else {
+		v.VPOR(b, a, d)
+	}
+	return d
+}
+
+func (v *vec) xor(a, b value) value {
+	d := v.reg()
+	if v.masks {
+		v.VPXORD(b, a, d)
+	} else {
+		v.VPXOR(b, a, d)
+	}
+	return d
+}

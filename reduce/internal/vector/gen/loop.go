@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// A level is an instruction set to write for.
+type level struct {
+	prefix   string // of the functions' and files' names
+	width    int    // bytes of a vector
+	shortest int    // bytes that a call needs at least
+	masks    bool   // has mask registers, and thirty-two vectors
+}
+
+var (
+	avx2   = level{prefix: "avx2", width: 32, shortest: 4}
+	avx512 = level{prefix: "avx512", width: 64, shortest: 1, masks: true}
+)
+
+// unroll is how many vectors the main loop takes at a time: enough to hide its
+// own two instructions, and short functions still.
+const unroll = 4
+
+// vec writes the functions of one level.
+type vec struct {
+	*build.Context
+	level
+	known map[string]bool // names of the constants in the data section
+}
+
+func newVec(l level) *vec {
+	return &vec{Context: build.NewContext(), level: l, known: map[string]bool{}}
+}
+
+// A value is a register with one vector of elements.
+type value = reg.VecVirtual
+
+// A step is what a kernel does to one vector of each operand. It leaves its
+// operands as they are.
+type step func(args ...value) value
+
+// A builder writes a kernel's constants, and gives its step.
+type builder func(v *vec) step
+
+// fold writes func(dst, earlier, later *byte, n int).
+func (v *vec) fold(name string, build builder) {
+	v.begin(name, "func(dst, earlier, later *byte, n int)")
+	dst := v.Load(v.Param("dst"), v.GP64())
+	earlier := v.Load(v.Param("earlier"), v.GP64())
+	later := v.Load(v.Param("later"), v.GP64())
+	n := v.Load(v.Param("n"), v.GP64())
+	v.loop(build(v), dst, n, earlier, later)
+}
+
+// divide writes func(buf *byte, n int, divisor float64). The kernel finds the
+// divisor where its constants are.
+func (v *vec) divide(name string, build builder) {
+	v.begin(name, "func(buf *byte, n int, divisor float64)")
+	buf := v.Load(v.Param("buf"), v.GP64())
+	n := v.Load(v.Param("n"), v.GP64())
+	v.loop(build(v), buf, n, buf)
+}
+
+func (v *vec) begin(name, signature string) {
+	v.Function(name)
+	v.Attributes(attr.NOSPLIT)
+	v.SignatureExpr(signature)
+}
+
+// loop applies s to n bytes of each source, and stores to dst.
+//
+// The last vector is computed first and stored last. It may overlap the one
+// before it, so any n from one vector on needs no other tail; and because it has
+// been computed from the untouched sources, dst may be one of them.
+func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
+	v.CMPQ(n, operand.U8(v.width))
+	v.JL(operand.LabelRef("short"))
+	end, off := v.GP64(), v.GP64()
+	v.LEAQ(operand.Mem{Base: n, Disp: -v.width}, end)
+	last := s(v.loadAll(sources, end, 0)...)
+	v.XORQ(off, off)
+
+	// While more than unroll vectors are left.
+	many := v.GP64()
+	v.LEAQ(operand.Mem{Base: n, Disp: -unroll * v.width}, many)
+	v.CMPQ(off, many)
+	v.JGE(operand.LabelRef("few"))
+	v.Label("many")
+	for i := range unroll {
+		v.store(s(v.loadAll(sources, off, i)...), dst, off, i)
+	}
+	v.ADDQ(operand.U32(unroll*v.width), off)
+	v.CMPQ(off, many)
+	v.JL(operand.LabelRef("many"))
+
+	// While more than the last is left.
+	v.Label("few")
+	v.CMPQ(off, end)
+	v.JGE(operand.LabelRef("end"))
+	v.store(s(v.loadAll(sources, off, 0)...), dst, off, 0)
+	v.ADDQ(operand.U32(v.width), off)
+	v.JMP(operand.LabelRef("few"))
+
+	v.Label("end")
+	v.store(last, dst, end, 0)
+	v.VZEROUPPER()
+	v.RET()
+
+	v.Label("short")
+	if v.masks {
+		v.masked(s, dst, n, sources)
+	} else {
+		v.ends(s, dst, n, sources)
+	}
+}
+
+// masked is the loop for less than one vector: the bytes beyond n are neither
+// read nor written.
+func (v *vec) masked(s step, dst, n reg.Register, sources []reg.Register) {
+	bits, mask := v.GP64(), v.K()
+	v.MOVQ(operand.I32(-1), bits)
+	v.BZHIQ(n, bits, bits)
+	v.KMOVQ(bits, mask)
+	var args []value
+	for _, src := range sources {
+		x := v.reg()
+		v.VMOVDQU8_Z(operand.Mem{Base: src}, mask, x)
+		args = append(args, x)
+	}
+	v.VMOVDQU8(s(args...), mask, operand.Mem{Base: dst})
+	v.VZEROUPPER()
+	v.RET()
+}
+
+// ends is the loop for less than one vector where there are no masks. It takes
+// the first and the last 16, 8 or 4 bytes, whichever overlap or touch; both are
+// computed before either is stored, for the reason that loop has.
+func (v *vec) ends(s step, dst, n reg.Register, sources []reg.Register) {
+	var first, last []value
+	for range sources {
+		first, last = append(first, v.YMM()), append(last, v.YMM())
+	}
+	load := func(bytes int, move func(from, to operand.Op)) {
+		for i, src := range sources {
+			move(operand.Mem{Base: src}, first[i].AsX())
+			move(operand.Mem{Base: src, Index: n, Scale: 1, Disp: -bytes}, last[i].AsX())
+		}
+	}
+	v.byLength(n, "load", load)
+	x, y := s(first...), s(last...)
+	v.byLength(n, "store", func(bytes int, move func(from, to operand.Op)) {
+		move(x.AsX(), operand.Mem{Base: dst})
+		move(y.AsX(), operand.Mem{Base: dst, Index: n, Scale: 1, Disp: -bytes})
+	})
+	v.VZEROUPPER()
+	v.RET()
+}
+
+// byLength writes three branches, for the largest of 16, 8 and 4 that is at most
+// n. A move of less than 16 bytes clears the rest of its register.
+func (v *vec) byLength(n reg.Register, name string, write func(bytes int, move func(from, to operand.Op))) {
+	for _, c := range []struct {
+		bytes int
+		move  func(from, to operand.Op)
+	}{
+		{16, v.VMOVDQU},
+		{8, func(from, to operand.Op) { v.VMOVQ(from, to) }},
+		{4, func(from, to operand.Op) { v.VMOVD(from, to) }},
+	} {
+		less := fmt.Sprintf("%sLess%d", name, c.bytes)
+		if c.bytes > 4 {
+			v.CMPQ(n, operand.U8(c.bytes))
+			v.JL(operand.LabelRef(less))
+		}
+		write(c.bytes, c.move)
+		if c.bytes > 4 {
+			v.JMP(operand.LabelRef(name + "Done"))
+			v.Label(less)
+		}
+	}
+	v.Label(name + "Done")
+}
+
+func (v *vec) loadAll(sources []reg.Register, off reg.Register, i int) []value {
+	var args []value
+	for _, src := range sources {
+		x := v.reg()
+		v.move(v.at(src, off, i), x)
+		args = append(args, x)
+	}
+	return args
+}
+
+func (v *vec) store(x value, dst, off reg.Register, i int) { v.move(x, v.at(dst, off, i)) }
+
+// at is the i-th vector after base+off.
+func (v *vec) at(base, off reg.Register, i int) operand.Mem {
+	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width}
+}
+
+func (v *vec) move(from, to operand.Op) {
+	if v.masks {
+		v.VMOVDQU64(from, to)
+		return
+	}
+	v.VMOVDQU(from, to)
+}
+
+// reg is a register of the level's width.
+func (v *vec) reg() value {
+	if v.masks {
+		return v.ZMM()
+	}
+	return v.YMM()
+}
+
+// half is a register of half the width.
+func (v *vec) half() value {
+	if v.masks {
+		return v.YMM()
+	}
+	return v.XMM()
+}
+
+// constant is a register whose elements of that many bytes are all x.
+func (v *vec) constant(bytes int, x uint64) value {
+	var c operand.Constant
+	var spread func(...operand.Op)
+	switch bytes {
+	case 1:
+		c, spread = operand.U8(x), v.VPBROADCASTB
+	case 2:
+		c, spread = operand.U16(x), v.VPBROADCASTW
+	case 4:
+		c, spread = operand.U32(x), v.VPBROADCASTD
+	case 8:
+		c, spread = operand.U64(x), v.VPBROADCASTQ
+	}
+	// A constant is written once per file, where it is first wanted.
+	name := fmt.Sprintf("%sConst%dx%x", v.prefix, 8*bytes, x)
+	mem := operand.NewDataAddr(operand.NewStaticSymbol(name), 0)
+	if !v.known[name] {
+		v.known[name] = true
+		mem = v.ConstData(name, c)
+	}
+	r := v.reg()
+	spread(mem, r)
+	return r
+}

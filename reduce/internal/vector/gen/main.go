@@ -1,0 +1,57 @@
+// Gen writes the vector kernels of package vector: for each instruction set the
+// assembly, its declarations, and the table of which operator and element type
+// each function serves.
+//
+//	go run . [-check] <folder of package vector>
+//
+// With -check it writes nothing, and fails when a file differs from what it
+// would write. The kernels stand in kernels.go, one row each; what is around
+// them, loads, loops, tails and stores, in loop.go.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// by is in the first line of each generated file.
+const by = "reduce/internal/vector/gen (make generate)"
+
+func main() {
+	check := flag.Bool("check", false, "compare with the files instead of writing them")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fail(fmt.Errorf("usage: gen [-check] <folder of package vector>"))
+	}
+	for _, l := range []level{avx2, avx512} {
+		files, err := generate(l)
+		if err != nil {
+			fail(err)
+		}
+		for name, text := range files {
+			if err := settle(filepath.Join(flag.Arg(0), name), text, *check); err != nil {
+				fail(err)
+			}
+		}
+	}
+}
+
+// settle writes the file, or holds it against text.
+func settle(path string, text []byte, check bool) error {
+	if !check {
+		return os.WriteFile(path, text, 0o644)
+	}
+	got, err := os.ReadFile(path)
+	if err == nil && !bytes.Equal(got, text) {
+		err = fmt.Errorf("%s is not what the generator writes: run make generate", path)
+	}
+	return err
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "gen:", err)
+	os.Exit(1)
+}

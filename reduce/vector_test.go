@@ -1,0 +1,200 @@
+package reduce
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/reduce/internal/vector"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// lenient puts one NaN for all into the results of sums and products, whose
+// payloads are the processor's choice. The short floats' NaNs are defined.
+func lenient(b []byte, k Kernel) []byte {
+	if !slices.Contains([]string{"sum", "prod", "mean"}, k.Op().Name()) {
+		return significant(b, k.DType())
+	}
+	b = bytes.Clone(b)
+	switch k.DType() {
+	case tensor.Float32, tensor.Complex64:
+		all := aligned(len(b), 0)
+		copy(all, b)
+		oneNaNOf(tensor.Elements[float32](all))
+		return all
+	case tensor.Float64, tensor.Complex128:
+		all := aligned(len(b), 0)
+		copy(all, b)
+		oneNaNOf(tensor.Elements[float64](all))
+		return all
+	}
+	return b
+}
+
+func oneNaNOf[T float](values []T) {
+	for i, v := range values {
+		values[i] = canonical(v)
+	}
+}
+
+// Plain Go runs beside each level on the same random bits, of which many are
+// NaNs, infinities and subnormals.
+func TestVectorLoopsGiveTheBitsOfPlainGo(t *testing.T) {
+	plain := newTable(vector.None)
+	atEachLevel(t, func(t *testing.T, tab *table) {
+		rng := rand.New(rand.NewPCG(30, 31))
+		for _, k := range kernelsOf(tab) {
+			want, err := k.Op().kernel(plain, k.DType())
+			if err != nil {
+				t.Fatal(err)
+			}
+			const most = 16 << 10
+			a, b := randomBits(rng, most), randomBits(rng, most)
+			for range 4 {
+				n := rng.IntN(most) / k.DType().Size() * k.DType().Size()
+				compareFolds(t, k, want, a[:n], b[most-n:])
+			}
+		}
+	})
+}
+
+// randomBits makes every kind of number likely: some bytes are all zeros, some
+// all ones, so that exponents are.
+func randomBits(rng *rand.Rand, n int) []byte {
+	b := aligned(n, 0)
+	for i := range b {
+		switch rng.IntN(6) {
+		case 0:
+			b[i] = 0
+		case 1:
+			b[i] = 0xff
+		case 2:
+			b[i] = 0x80
+		case 3:
+			b[i] = 0x7f
+		default:
+			b[i] = byte(rng.Uint32())
+		}
+	}
+	return b
+}
+
+// compareFolds folds with two kernels, into memory of its own and into either
+// operand, and finishes the result.
+func compareFolds(t *testing.T, k, plain Kernel, earlier, later []byte) {
+	t.Helper()
+	want := aligned(len(earlier), 0)
+	plain.Fold(want, earlier, later)
+	got, intoEarlier, intoLater := aligned(len(earlier), 0), bytes.Clone(earlier), bytes.Clone(later)
+	k.Fold(got, earlier, later)
+	k.Fold(intoEarlier, intoEarlier, later)
+	k.Fold(intoLater, earlier, intoLater)
+	for i, r := range [][]byte{got, intoEarlier, intoLater} {
+		if at := firstDifference(k, r, want); at >= 0 {
+			from := at / k.DType().Size() * k.DType().Size()
+			to := from + k.DType().Size()
+			t.Fatalf("%s, %d bytes, sharing %d, at byte %d: %x and %x give %x, want %x", name(k), len(got), i, at,
+				earlier[from:to], later[from:to], r[from:to], want[from:to])
+		}
+	}
+	k.Finish(got, 3)
+	plain.Finish(want, 3)
+	if at := firstDifference(k, got, want); at >= 0 {
+		t.Fatalf("%s, %d bytes: finishing differs at byte %d", name(k), len(got), at)
+	}
+}
+
+// firstDifference is the first byte in which two results of k differ, where they
+// may not, or -1.
+func firstDifference(k Kernel, got, want []byte) int {
+	if bytes.Equal(got, want) {
+		return -1
+	}
+	got, want = lenient(got, k), lenient(want, k)
+	for i := range got {
+		if got[i] != want[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// Longer memory is folded in pieces, which must fit together whatever is left.
+func TestPiecesOfLongFoldsFitTogether(t *testing.T) {
+	plain := newTable(vector.None)
+	rng := rand.New(rand.NewPCG(32, 33))
+	a, b := randomBits(rng, 4*vectorBlock), randomBits(rng, 4*vectorBlock)
+	atEachLevel(t, func(t *testing.T, tab *table) {
+		for _, d := range []tensor.DType{tensor.Int8, tensor.Float32, tensor.F16, tensor.Complex128} {
+			op := Sum
+			if d != tensor.Int8 {
+				op = Mean // for its Finish
+			}
+			for _, n := range []int{2*vectorBlock - d.Size(), 2 * vectorBlock, 3*vectorBlock + 7*d.Size()} {
+				k, err := op.kernel(tab, d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := op.kernel(plain, d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compareFolds(t, k, want, a[:n], b[:n])
+			}
+		}
+	})
+}
+
+// What has no vector loop is known, so that none is lost unseen.
+func TestEveryLevelServesAllButLocs(t *testing.T) {
+	for _, level := range vector.Available()[1:] {
+		for _, k := range kernelsOf(newTable(level)) {
+			if has, want := k.loops.vector != nil, !k.DType().IsLoc(); has != want {
+				t.Errorf("%v, %s: has a vector loop: %v, want %v", level, name(k), has, want)
+			}
+		}
+	}
+	for _, k := range kernelsOf(newTable(vector.None)) {
+		if k.loops.vector != nil {
+			t.Errorf("%s has a vector loop without vectors", name(k))
+		}
+	}
+}
+
+func TestBestIsTheHighestLevel(t *testing.T) {
+	for _, level := range vector.Available() {
+		if level > best() {
+			t.Errorf("%v is available, and best is %v", level, best())
+		}
+	}
+}
+
+// FuzzFold holds every level against plain Go. The first bytes choose the
+// operator, the type and the alignment; the rest is cut in two operands.
+func FuzzFold(f *testing.F) {
+	plain := newTable(vector.None)
+	var levels [][]Kernel
+	for _, level := range vector.Available() {
+		levels = append(levels, kernelsOf(newTable(level)))
+	}
+	rng := rand.New(rand.NewPCG(33, 34))
+	for i := range levels[0] {
+		f.Add(uint8(i), uint8(i), randomBits(rng, 16*(1+rng.IntN(40))))
+	}
+	f.Fuzz(func(t *testing.T, which, shift uint8, data []byte) {
+		for _, all := range levels {
+			k := all[int(which)%len(all)]
+			want, err := k.Op().kernel(plain, k.DType())
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := len(data) / 2 / k.DType().Size() * k.DType().Size()
+			s := int(shift % 32)
+			a, b := aligned(n, 32)[s:s+n], aligned(n, 32)[:n]
+			copy(a, data[:n])
+			copy(b, data[len(data)/2:])
+			compareFolds(t, k, want, a, b)
+		}
+	})
+}
