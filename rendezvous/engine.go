@@ -71,6 +71,7 @@ type Engine struct {
 	freeOps     *Op
 	freeCtl     *ctlFrame
 	freeMsg     *message
+	storage     storage
 	wantedAny   int // receives in tables that name no peer
 	steps       steps
 	closer      *mesh.Waiter // Drain's

@@ -40,22 +40,48 @@ func (e *Engine) takeMessage(s *Space, k key) *message {
 		m = &message{}
 	} else {
 		e.freeMsg = m.next
-		data := m.data[:0]
-		*m = message{data: data}
+		*m = message{}
 	}
 	m.space, m.key = s, k
 	return m
 }
 
-// keepData is the largest storage that a free message keeps.
-const keepData = 64 << 10
-
 func (e *Engine) freeMessage(m *message) {
-	if cap(m.data) > keepData {
-		m.data = nil
-	}
-	*m = message{data: m.data[:0], next: e.freeMsg}
+	e.storage.put(m.data)
+	*m = message{next: e.freeMsg}
 	e.freeMsg = m
+}
+
+// storage is memory for pushed bytes that met no receive, between two uses.
+type storage struct {
+	free [][]byte
+	kept int // bytes in free
+}
+
+const (
+	keepData = 4 << 20 // the most bytes of free storage
+	tryData  = 4       // pieces that are looked at, for one about as large, before a new one is made
+)
+
+// get is n bytes of storage, with any content.
+func (st *storage) get(n int) []byte {
+	last := len(st.free) - 1
+	for i := last; i >= max(0, last-tryData); i-- {
+		if b := st.free[i]; cap(b) >= n && cap(b) <= 2*n+512 {
+			st.free[i], st.free[last] = st.free[last], nil
+			st.free = st.free[:last]
+			st.kept -= cap(b)
+			return b[:n]
+		}
+	}
+	return make([]byte, n)
+}
+
+func (st *storage) put(b []byte) {
+	if cap(b) > 0 && st.kept+cap(b) <= keepData {
+		st.free = append(st.free, b)
+		st.kept += cap(b)
+	}
 }
 
 // discard ends a message whose bytes are not needed any more, and owes its cost.
@@ -346,10 +372,7 @@ func (p *peer) placeEager(h *head) {
 	}
 	m := e.takeMessage(s, k)
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
-	if cap(m.data) < int(h.size) {
-		m.data = make([]byte, h.size)
-	}
-	m.data = m.data[:h.size]
+	m.data = e.storage.get(int(h.size))
 	p.in.msg, p.in.into = m, m.data
 	s.table.add(m)
 	s.noticed(m)
