@@ -24,6 +24,7 @@ var layers = []struct{ dir, title string }{
 	{"transport/tcp", "Frames over TCP"},
 	{"transport/shm", "Frames through shared memory"},
 	{"transport/grpc", "Frames over gRPC"},
+	{"transport/verbs", "Frames over RDMA verbs"},
 	{"mesh", "Handshake, address exchange, control links"},
 	{"rendezvous", "Messages"},
 	{"fault", "Errors"},

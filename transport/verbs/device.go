@@ -1,0 +1,84 @@
+package verbs
+
+// A device is what the protocol needs of an RDMA device: little enough that one
+// in software can stand in for it, and that nothing of the protocol lies on its
+// far side. All methods may be called concurrently.
+type device interface {
+	// describe is one line about the device for people.
+	describe() string
+	// alloc is memory of the device's own, registered for local use, that lies
+	// outside Go's heap where that matters.
+	alloc(size int) (*region, error)
+	// register lets the device use b, and a peer write to it when remote is set.
+	// The memory is pinned until drop.
+	register(b []byte, remote bool) (*region, error)
+	// newPair makes a reliable-connected queue pair that can receive but is not
+	// connected. notify is called once after each arm, when there is something to
+	// poll; it must not block and takes no lock of the caller's.
+	newPair(depth int, notify func()) (pair, error)
+	// close ends the device, all of whose pairs and regions are closed already.
+	close() error
+}
+
+// A region is registered memory. It is immutable; drop is called once, and when it
+// has returned neither the device nor a peer touches mem any more.
+type region struct {
+	mem        []byte
+	addr       uint64 // of mem[0], as peers name it
+	lkey, rkey uint32
+	drop       func() error
+}
+
+// A pair is a queue pair with its completion queue. Its methods are called by one
+// goroutine at a time; newPair's notify comes from any.
+type pair interface {
+	// local is what the peer has to know to connect.
+	local() endpoint
+	// connect joins the pair with the peer's, and it may send.
+	connect(peer endpoint) error
+	// receive posts mem, which lies in r, for the peer's next message.
+	receive(id uint64, r *region, mem []byte) error
+	// send posts the works in order. There are never more than depth without a
+	// completion.
+	send(ws []work) error
+	// poll takes up to len(into) completions. Work completes in the order posted;
+	// the completion of a work that is signalled stands for those before it.
+	poll(into []completion) (int, error)
+	// arm asks for one notify after the next completion. One that is already
+	// there may not count: poll again.
+	arm() error
+	// close ends the pair; from its return on, no memory posted is touched.
+	close() error
+}
+
+// An endpoint is a pair as its peer addresses it.
+type endpoint struct {
+	gid [16]byte
+	qpn uint32
+	psn uint32 // of the first packet it sends
+	lid uint16
+	mtu uint8 // as enum ibv_mtu: 1 is 256 bytes, 5 is 4096
+}
+
+// A work is one message, or one write with an immediate value.
+type work struct {
+	id       uint64
+	mem      []byte // lies in the region of lkey
+	lkey     uint32
+	write    bool
+	signaled bool
+	raddr    uint64 // write: where to, and by which right
+	rkey     uint32
+	imm      uint32
+}
+
+// A completion is the end of a work or of a receive.
+type completion struct {
+	id     uint64
+	recv   bool
+	write  bool // recv: it was a write with an immediate value
+	status status
+	vendor uint32
+	bytes  int // recv
+	imm    uint32
+}

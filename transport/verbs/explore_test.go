@@ -1,0 +1,160 @@
+package verbs
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// A pact is two flows and what is on its way between them; the explorer walks all
+// orders in which their ends may act. It is the deadlock check of the protocol:
+// wherever no end can act any more, every frame must have arrived.
+type pact struct {
+	flows [2]flow
+	queue [2][]parcel // to flow i, in order: the queue pair
+	left  [2][]frame  // to be sent by flow i
+	got   [2]int      // frames that arrived at flow i
+	used  [2]int      // receives of flow i in use: on their way, or not reposted
+}
+
+// A parcel takes one receive.
+type parcel struct {
+	packet packet
+	write  bool
+	imm    uint32
+	size   uint64
+}
+
+func (p *pact) clone() *pact {
+	c := *p
+	for i := range 2 {
+		f := &c.flows[i]
+		f.theirs, f.notes = slices.Clone(f.theirs), slices.Clone(f.notes)
+		f.mine, f.free = slices.Clone(f.mine), slices.Clone(f.free)
+		c.queue[i], c.left[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i])
+	}
+	return &c
+}
+
+// feed gives flow i its next frame when it has none.
+func (p *pact) feed(i int) {
+	if p.flows[i].out.phase == resting && len(p.left[i]) > 0 {
+		p.flows[i].step(input{do: offered, frame: p.left[i][0]})
+		p.left[i] = p.left[i][1:]
+	}
+}
+
+// post has end i post one thing, if it may.
+func (p *pact) post(i int) (moved bool, err error) {
+	p.feed(i)
+	out, err := p.flows[i].step(input{do: pull})
+	if err != nil || out.do == nothing {
+		return false, err
+	}
+	p.queue[1-i] = append(p.queue[1-i], parcel{packet: out.packet, write: out.do == write, imm: out.place, size: out.size})
+	if p.used[1-i]++; p.used[1-i] > p.flows[1-i].depth {
+		return true, fmt.Errorf("end %d posted more than end %d has receives for", i, 1-i)
+	}
+	return true, nil
+}
+
+// take has end i handle its oldest arrival and post the receive again.
+func (p *pact) take(i int) (moved bool, err error) {
+	if len(p.queue[i]) == 0 {
+		return false, nil
+	}
+	a, f := p.queue[i][0], &p.flows[i]
+	p.queue[i] = p.queue[i][1:]
+	in := input{do: came, packet: a.packet}
+	if a.write {
+		in = input{do: wrote, place: a.imm, size: a.size}
+	}
+	out, err := f.step(in)
+	if err != nil {
+		return true, err
+	}
+	switch out.do {
+	case ask:
+		in = input{do: placed, size: out.packet.size}
+		if out.packet.id == dropped {
+			in = input{do: declined}
+			p.got[i]++
+		}
+		if _, err = f.step(in); err != nil {
+			return true, err
+		}
+	case small, direct:
+		p.got[i]++
+	case part:
+		if f.arriving < 0 {
+			p.got[i]++
+		}
+	}
+	p.used[i]--
+	_, err = f.step(input{do: reposted})
+	return true, err
+}
+
+const dropped = 99
+
+// An explorer visits every state once. A state that is met again while it is still
+// being followed means that the ends can go round for ever: frames only ever
+// advance, so nothing of them moved on the way.
+type explorer struct {
+	*testing.T
+	want     [2]int
+	followed map[string]bool // true while it is, false when it has been
+}
+
+func (e *explorer) follow(p *pact) {
+	key := fmt.Sprint(*p)
+	if now, seen := e.followed[key]; now {
+		e.Fatalf("the ends can go round for ever, with %v of %v frames in:\n%+v", p.got, e.want, *p)
+	} else if seen {
+		return
+	}
+	e.followed[key] = true
+	defer func() { e.followed[key] = false }()
+	stuck := true
+	for i := range 2 {
+		for _, act := range []func(*pact, int) (bool, error){(*pact).post, (*pact).take} {
+			next := p.clone()
+			moved, err := act(next, i)
+			if err != nil {
+				e.Fatalf("after %d states: %v\n%+v", len(e.followed), err, *p)
+			}
+			if moved {
+				stuck = false
+				e.follow(next)
+			}
+		}
+	}
+	if stuck && p.got != e.want {
+		e.Fatalf("nobody can act, and %v frames of %v have arrived:\n%+v", p.got, e.want, *p)
+	}
+}
+
+func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
+	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: dropped}
+	direct := frame{direct: true, place: placeOf(0, 1), size: 120}
+	for name, left := range map[string][2][]frame{
+		"short both ways":   {{short, short, short, short}, {short, short, short}},
+		"long both ways":    {{long, short, long}, {long, long}},
+		"dropped":           {{drop, short, drop}, {long, drop}},
+		"exposed both ways": {{direct, short, direct}, {direct, direct, short}},
+		"one way":           {{short, long, direct, drop, short, direct}, nil},
+	} {
+		for depth := minDepth; depth <= 5; depth++ {
+			p := &pact{left: left}
+			for i := range p.flows {
+				p.flows[i] = *newFlow(depth, depth, 100, 60)
+				if _, err := p.flows[i].step(input{do: exposed, size: 500}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e := &explorer{T: t, want: [2]int{len(left[1]), len(left[0])}, followed: make(map[string]bool)}
+			e.follow(p)
+			t.Logf("%s, depth %d: %d states", name, depth, len(e.followed))
+		}
+	}
+}

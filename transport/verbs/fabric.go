@@ -1,0 +1,292 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+)
+
+// A Fabric joins RDMA devices that are made of software, in one process: queue
+// pairs, completion queues, registered memory and its keys behave as hardware's
+// do, down to what hardware does about mistakes. It exists for tests, which it
+// lets run on every machine; data is copied at once, on the goroutine that posts.
+//
+// All its methods may be called concurrently.
+type Fabric struct {
+	mu      sync.Mutex // guards all of the fabric, its devices, pairs and regions
+	pairs   map[uint32]*softPair
+	regions map[uint32]*softRegion
+	last    uint32 // the last number given to a pair or a region
+	stalls  int    // works that met no receive, which the protocol must not let happen
+}
+
+// NewFabric is a Fabric without devices.
+func NewFabric() *Fabric {
+	return &Fabric{pairs: make(map[uint32]*softPair), regions: make(map[uint32]*softRegion), last: 0x100}
+}
+
+// number is a number that no pair or region has.
+func (f *Fabric) number() uint32 {
+	f.last++
+	return f.last
+}
+
+// A softDevice is one end's device; memory is registered with it alone.
+type softDevice struct{ fabric *Fabric }
+
+type softRegion struct {
+	device *softDevice
+	mem    []byte
+	remote bool
+}
+
+func (d *softDevice) describe() string { return "software device" }
+
+func (d *softDevice) alloc(size int) (*region, error) { return d.register(make([]byte, size), false) }
+
+func (d *softDevice) register(b []byte, remote bool) (*region, error) {
+	f := d.fabric
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := f.number()
+	f.regions[key] = &softRegion{device: d, mem: b, remote: remote}
+	return &region{mem: b, addr: addressOf(b), lkey: key, rkey: key, drop: func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.regions, key)
+		return nil
+	}}, nil
+}
+
+func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// find is the part of a region that starts at addr; nil when there is no such.
+func (d *softDevice) find(key uint32, addr uint64, n int, remote bool) []byte {
+	r := d.fabric.regions[key]
+	if r == nil || r.device != d || remote && !r.remote {
+		return nil
+	}
+	off := addr - addressOf(r.mem)
+	if off > uint64(len(r.mem)) || uint64(n) > uint64(len(r.mem))-off {
+		return nil
+	}
+	return r.mem[off : off+uint64(n)]
+}
+
+func (d *softDevice) newPair(depth int, notify func()) (pair, error) {
+	f := d.fabric
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := &softPair{device: d, number: f.number(), depth: depth, notify: notify}
+	p.room = 4*depth + 16
+	f.pairs[p.number] = p
+	return p, nil
+}
+
+// close reports what was left behind.
+func (d *softDevice) close() error {
+	f := d.fabric
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pairs, regions := 0, 0
+	for _, p := range f.pairs {
+		if p.device == d {
+			pairs++
+		}
+	}
+	for _, r := range f.regions {
+		if r.device == d {
+			regions++
+		}
+	}
+	if pairs+regions > 0 {
+		return fmt.Errorf("%d queue pairs and %d memory regions are left behind", pairs, regions)
+	}
+	return nil
+}
+
+// A softPair is a queue pair; the fabric's lock guards it.
+type softPair struct {
+	device *softDevice
+	number uint32
+	depth  int
+	room   int // completions that the queue holds
+	notify func()
+	peer   uint32 // 0: not connected
+	state  pairState
+
+	receives []softReceive // posted, oldest first
+	stalled  []work        // posted, and met no receive
+	done     []completion  // oldest first
+	armed    bool
+	overrun  bool // a completion was lost
+}
+
+type pairState uint8
+
+const (
+	pairReady pairState = iota
+	pairBroken
+	pairClosed
+)
+
+type softReceive struct {
+	id  uint64
+	mem []byte
+}
+
+var errPairState = errors.New("the queue pair is in the error state")
+
+func (p *softPair) local() endpoint { return endpoint{qpn: p.number, mtu: 5} }
+
+func (p *softPair) connect(peer endpoint) error {
+	p.device.fabric.mu.Lock()
+	defer p.device.fabric.mu.Unlock()
+	if p.state != pairReady || p.peer != 0 {
+		return errPairState
+	}
+	p.peer = peer.qpn
+	return nil
+}
+
+func (p *softPair) receive(id uint64, r *region, mem []byte) error {
+	f := p.device.fabric
+	var wake []func()
+	defer func() { ring(wake) }()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.state == pairClosed || p.device.find(r.lkey, addressOf(mem), len(mem), false) == nil && len(mem) > 0 {
+		return errPairState
+	}
+	if p.state == pairBroken {
+		return nil // flushed, and nobody is told twice
+	}
+	p.receives = append(p.receives, softReceive{id, mem})
+	if peer := f.pairs[p.peer]; peer != nil && len(peer.stalled) > 0 && peer.state == pairReady {
+		w := peer.stalled[0]
+		peer.stalled = peer.stalled[1:]
+		wake = peer.run(&w, wake)
+	}
+	return nil
+}
+
+func ring(wake []func()) {
+	for _, notify := range wake {
+		notify()
+	}
+}
+
+func (p *softPair) send(ws []work) error {
+	f := p.device.fabric
+	var buf [4]func()
+	wake := buf[:0]
+	f.mu.Lock()
+	if p.state != pairReady || p.peer == 0 {
+		f.mu.Unlock()
+		return errPairState
+	}
+	for i := range ws {
+		if len(p.stalled) > 0 && p.state == pairReady {
+			p.stalled = append(p.stalled, ws[i])
+			continue
+		}
+		wake = p.run(&ws[i], wake)
+	}
+	f.mu.Unlock()
+	ring(wake)
+	return nil
+}
+
+// run does w, as the devices of both ends do, and returns who is to be notified.
+func (p *softPair) run(w *work, wake []func()) []func() {
+	if p.state != pairReady {
+		return p.complete(completion{id: w.id, status: flushed}, wake)
+	}
+	to := p.device.fabric.pairs[p.peer]
+	switch {
+	case to == nil || to.state != pairReady || to.peer != p.number:
+		return p.breakDown(completion{id: w.id, status: retryExceeded}, wake)
+	case len(w.mem) > 0 && p.device.find(w.lkey, addressOf(w.mem), len(w.mem), false) == nil:
+		return p.breakDown(completion{id: w.id, status: localProtect}, wake)
+	case len(to.receives) == 0:
+		p.device.fabric.stalls++
+		p.stalled = append(p.stalled, *w)
+		return wake
+	}
+	r := to.receives[0]
+	dst := r.mem
+	if w.write {
+		if dst = to.device.find(w.rkey, w.raddr, len(w.mem), true); dst == nil && len(w.mem) > 0 {
+			wake = to.breakDown(completion{id: r.id, recv: true, status: remoteAccess}, wake)
+			return p.breakDown(completion{id: w.id, status: remoteAccess}, wake)
+		}
+	} else if len(w.mem) > len(dst) {
+		wake = to.breakDown(completion{id: r.id, recv: true, status: localLength}, wake)
+		return p.breakDown(completion{id: w.id, status: remoteInvalid}, wake)
+	}
+	copy(dst, w.mem)
+	to.receives = to.receives[:copy(to.receives, to.receives[1:])]
+	wake = to.complete(completion{id: r.id, recv: true, write: w.write, bytes: len(w.mem), imm: w.imm}, wake)
+	if w.signaled {
+		wake = p.complete(completion{id: w.id}, wake)
+	}
+	return wake
+}
+
+// complete queues c. A queue that overruns loses completions, and breaks the pair.
+func (p *softPair) complete(c completion, wake []func()) []func() {
+	if len(p.done) == p.room {
+		p.state, p.overrun = pairBroken, true
+		return wake
+	}
+	p.done = append(p.done, c)
+	if p.armed {
+		p.armed = false
+		wake = append(wake, p.notify)
+	}
+	return wake
+}
+
+// breakDown puts the pair into the error state with its first error; what is posted
+// is flushed behind it.
+func (p *softPair) breakDown(c completion, wake []func()) []func() {
+	if p.state != pairReady {
+		return wake
+	}
+	p.state = pairBroken
+	wake = p.complete(c, wake)
+	for _, w := range p.stalled {
+		wake = p.complete(completion{id: w.id, status: flushed}, wake)
+	}
+	p.receives, p.stalled = nil, nil
+	return wake
+}
+
+var errOverrun = errors.New("the completion queue has overrun")
+
+func (p *softPair) poll(into []completion) (int, error) {
+	p.device.fabric.mu.Lock()
+	defer p.device.fabric.mu.Unlock()
+	if p.overrun {
+		return 0, errOverrun
+	}
+	n := copy(into, p.done)
+	p.done = p.done[:copy(p.done, p.done[n:])]
+	return n, nil
+}
+
+func (p *softPair) arm() error {
+	p.device.fabric.mu.Lock()
+	defer p.device.fabric.mu.Unlock()
+	p.armed = true
+	return nil
+}
+
+func (p *softPair) close() error {
+	p.device.fabric.mu.Lock()
+	defer p.device.fabric.mu.Unlock()
+	p.state, p.peer, p.receives, p.stalled, p.done = pairClosed, 0, nil, nil, nil
+	delete(p.device.fabric.pairs, p.number)
+	return nil
+}

@@ -1,0 +1,331 @@
+package verbs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// A bench is two Conns on one Fabric, live, polled by the test's goroutine.
+type bench struct {
+	*testing.T
+	fabric *Fabric
+	ends   [2]*conn
+	sinks  [2]tally
+}
+
+// A tally is a Sink that counts frames and keeps the last body.
+type tally struct {
+	n    int
+	body []byte
+}
+
+func (s *tally) Place(h transport.Header) []byte {
+	s.body = make([]byte, h.Size)
+	return s.body
+}
+
+func (s *tally) Arrived(h transport.Header, n int) {
+	if n == h.Size {
+		s.n++
+	}
+}
+
+func newBench(t *testing.T, o Options) *bench {
+	t.Helper()
+	leak.Check(t)
+	b := &bench{T: t, fabric: NewFabric()}
+	hub := memory.New()
+	accepted := make(chan transport.Conn, 1)
+	var trs [2]transport.Transport
+	for i := range trs {
+		o.Setup, o.Fabric = hub.Transport(), b.fabric
+		tr, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := tr.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		trs[i] = tr
+	}
+	addr, err := trs[1].Serve(nil, func(c transport.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := trs[0].Dial(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := (<-accepted).(guest)
+	g.Admit()
+	b.ends = [2]*conn{c.(*conn), g.conn}
+	b.until("a queue pair", func() bool { return b.ends[0].has(live) && b.ends[1].has(live) })
+	return b
+}
+
+// until polls both ends until done; errors are for done to find.
+func (b *bench) until(what string, done func() bool) {
+	b.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !done() {
+		for i, c := range b.ends {
+			c.Progress(&b.sinks[i])
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%s has not come", what)
+		}
+	}
+}
+
+// send sends a frame from end 0 and returns what its Done will have got.
+func (b *bench) send(f *transport.Frame) <-chan error {
+	done := make(chan error, 1)
+	f.Done = func(err error) { done <- err }
+	b.ends[0].Send(f)
+	return done
+}
+
+// fails polls until both ends have failed, and returns the errors.
+func (b *bench) fails() (errs [2]error) {
+	b.Helper()
+	b.until("the failure of both ends", func() bool {
+		for i, c := range b.ends {
+			if _, err := c.Progress(&b.sinks[i]); err != nil {
+				errs[i] = err
+			}
+		}
+		return errs[0] != nil && errs[1] != nil
+	})
+	return errs
+}
+
+// pairs are the two queue pairs.
+func (b *bench) pairs() (near, far *softPair) {
+	return b.ends[0].line.pair.(*softPair), b.ends[1].line.pair.(*softPair)
+}
+
+// inject does something to the fabric.
+func (b *bench) inject(do func()) {
+	var wake []func()
+	b.fabric.mu.Lock()
+	do()
+	for _, p := range b.fabric.pairs {
+		if p.armed {
+			p.armed = false
+			wake = append(wake, p.notify)
+		}
+	}
+	b.fabric.mu.Unlock()
+	ring(wake)
+}
+
+func TestHardwareErrorsSayWhatToDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(b *bench, near, far *softPair)
+		want  string
+	}{
+		"the peer's queue pair is gone": {func(b *bench, _, far *softPair) { far.peer = 0 }, "transport retry counter exceeded"},
+		"a wrong key": {func(b *bench, _, _ *softPair) {
+			for _, r := range b.fabric.regions {
+				r.remote = false
+			}
+		}, "remote access error"},
+		"the link is down": {func(b *bench, near, _ *softPair) {
+			near.breakDown(completion{status: localPairOp, vendor: 0x51}, nil)
+		}, "vendor error 0x51): probably the link is down"},
+		"a completion queue that overran": {func(b *bench, near, _ *softPair) { near.overrun = true }, "has overrun"},
+		"an unknown status": {func(b *bench, near, _ *softPair) {
+			near.breakDown(completion{status: 250}, nil)
+		}, "status 250"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Options{})
+			mem := make([]byte, 50_000)
+			to, release, err := b.ends[1].Expose(1, mem)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+			b.until("the exposure", func() bool {
+				b.ends[0].mu.Lock()
+				defer b.ends[0].mu.Unlock()
+				return len(b.ends[0].flow.theirs) > 0
+			})
+			near, far := b.pairs()
+			b.inject(func() { c.fault(b, near, far) })
+			done := b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{1}, len(mem))})
+			errs := b.fails()
+			if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), c.want) || err != errs[0] {
+				t.Errorf("Done got %v, Progress %v; want %q in both", err, errs[0], c.want)
+			}
+		})
+	}
+}
+
+// A lost completion cannot be told from a slow one here: what ends the wait is that
+// the owner sees that nothing moves.
+func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
+	b := newBench(t, Options{})
+	near, _ := b.pairs()
+	done := b.send(&transport.Frame{Body: make([]byte, 100)})
+	b.inject(func() { near.done = nil })
+	b.until("the frame", func() bool { return b.sinks[1].n == 1 })
+	if n, since := b.ends[0].Unsent(); n != 100 || since.IsZero() {
+		t.Errorf("Unsent() = %d, %v; want 100 bytes", n, since)
+	}
+	b.ends[0].Close()
+	if err := <-done; !errors.Is(err, fault.Closed) {
+		t.Errorf("Done got %v", err)
+	}
+}
+
+func TestReceiverIsAlwaysReady(t *testing.T) {
+	for _, depth := range []int{3, 4, 7, 32} {
+		b := newBench(t, Options{Depth: depth, Buffer: 300})
+		for i := range 400 {
+			b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, i*7)})
+			b.ends[1].Send(&transport.Frame{Body: make([]byte, i*3), Done: ignore})
+			if i%3 == 0 {
+				b.ends[i%2].Progress(&b.sinks[i%2])
+			}
+		}
+		b.until("all frames", func() bool { return b.sinks[0].n == 400 && b.sinks[1].n == 400 })
+		b.fabric.mu.Lock()
+		if b.fabric.stalls > 0 {
+			t.Errorf("depth %d: %d works met no posted receive", depth, b.fabric.stalls)
+		}
+		b.fabric.mu.Unlock()
+	}
+}
+
+func TestStrangerHasNoQueuePair(t *testing.T) {
+	leak.Check(t)
+	hub, fabric := memory.New(), NewFabric()
+	server, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	client, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	defer server.Close()
+	defer client.Close()
+	accepted := make(chan transport.Conn, 1)
+	addr, err := server.Serve(nil, func(c transport.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Dial(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Send(&transport.Frame{Body: []byte("hello"), Done: ignore})
+	var sink tally
+	far := <-accepted
+	for sink.n == 0 {
+		if _, err := far.Progress(&sink); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fabric.mu.Lock()
+	defer fabric.mu.Unlock()
+	if len(fabric.pairs)+len(fabric.regions) > 0 || string(sink.body) != "hello" {
+		t.Errorf("a stranger that said %q holds %d queue pairs and %d regions", sink.body, len(fabric.pairs), len(fabric.regions))
+	}
+}
+
+func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
+	leak.Check(t)
+	hub, fabric := memory.New(), NewFabric()
+	server, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	client, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	defer server.Close()
+	defer client.Close()
+	accepted := make(chan transport.Conn, 1)
+	addr, _ := server.Serve(nil, func(c transport.Conn) { accepted <- c })
+	c, err := client.Dial(context.Background(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for say := range byte(8) {
+		c.Send(&transport.Frame{Head: append([]byte(setupMark), say), Body: []byte{say}, Done: ignore})
+	}
+	var sink tally
+	for far := <-accepted; sink.n < 8; {
+		if _, err := far.Progress(&sink); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sink.body[0] != 7 {
+		t.Errorf("the last frame was %v", sink.body)
+	}
+}
+
+func TestAlienTokenIsMisuse(t *testing.T) {
+	b := newBench(t, Options{})
+	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // its own, not its peer's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	done := b.send(&transport.Frame{To: to, Body: make([]byte, 5)})
+	b.fails()
+	if err := <-done; !errors.Is(err, fault.Misuse) {
+		t.Errorf("Done got %v, want %v", err, fault.Misuse)
+	}
+}
+
+func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
+	d := &softDevice{fabric: NewFabric()}
+	c := newCache(d, 1000)
+	bufs := make([][]byte, 5)
+	var held *lease
+	for i := range bufs {
+		bufs[i] = make([]byte, 400)
+		l, err := c.take(bufs[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			held = l
+			continue
+		}
+		l.free()
+	}
+	if len(c.entries) != 2 || c.bytes != 800 {
+		t.Errorf("%d entries of %d bytes, want the one in use and the last one", len(c.entries), c.bytes)
+	}
+	again, err := c.take(bufs[0][:100])
+	if err != nil || again != held {
+		t.Errorf("a part of what is registered was registered again: %v", err)
+	}
+	again.free()
+	held.free()
+	c.close()
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
+	if Built {
+		t.Skip("this build has verbs")
+	}
+	hub := memory.New().Transport()
+	defer hub.Close()
+	if _, err := New(Options{Setup: hub}); !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "make build VERBS=1") {
+		t.Errorf("got %v", err)
+	}
+	for _, o := range []Options{{}, {Setup: hub, Depth: 2}, {Setup: hub, Depth: 2000}, {Setup: hub, Buffer: 10}} {
+		o.Fabric = NewFabric()
+		if _, err := New(o); !errors.Is(err, fault.Misuse) {
+			t.Errorf("%+v: got %v, want %v", o, err, fault.Misuse)
+		}
+	}
+}

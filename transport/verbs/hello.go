@@ -1,0 +1,127 @@
+package verbs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// What two ends say to each other on the set-up link, beside their owners' frames,
+// are frames whose head is setupMark and one of these.
+const (
+	sayOffer   = 1 // the accepting end's queue pair
+	sayAnswer  = 2 // the dialling end's, which can receive
+	sayReady   = 3 // the accepting end can receive, and sends over the queue pair from now on
+	sayOver    = 4 // so does the dialling end
+	sayLiteral = 5 // the next frame is an owner's, though it looks like one of these
+	sayRefuse  = 6 // there will be no queue pair; the body says why
+)
+
+const (
+	setupMark    = "tuttiRC\x01"
+	setupHead    = len(setupMark) + 1
+	helloLen     = 44
+	helloVersion = 1
+	maxRefusal   = 400 // bytes of text
+)
+
+// The bounds on what a hello may say.
+const (
+	minDepth  = 3 // with two, credit could not reach the two that make an ACK
+	maxDepth  = 1024
+	minBuffer = 256
+	maxBuffer = 1 << 20
+	maxBody   = 1 << 40
+	maxNotes  = 4 * maxPlaces
+)
+
+// A hello is what the peer needs to know of this end before the first message.
+type hello struct {
+	endpoint
+	depth  uint32 // receives posted
+	buffer uint32 // bytes of each
+	salt   uint64 // what this end's Tokens carry
+}
+
+func (h *hello) put(b []byte) {
+	le := binary.LittleEndian
+	copy(b, h.gid[:])
+	le.PutUint32(b[16:], h.qpn)
+	le.PutUint32(b[20:], h.psn)
+	le.PutUint16(b[24:], h.lid)
+	b[26], b[27] = h.mtu, helloVersion
+	le.PutUint32(b[28:], h.depth)
+	le.PutUint32(b[32:], h.buffer)
+	le.PutUint64(b[36:], h.salt)
+}
+
+func parseHello(b []byte) (hello, error) {
+	if len(b) != helloLen {
+		return hello{}, fmt.Errorf("a hello of %d bytes, want %d", len(b), helloLen)
+	}
+	le := binary.LittleEndian
+	h := hello{
+		endpoint: endpoint{qpn: le.Uint32(b[16:]), psn: le.Uint32(b[20:]), lid: le.Uint16(b[24:]), mtu: b[26]},
+		depth:    le.Uint32(b[28:]), buffer: le.Uint32(b[32:]), salt: le.Uint64(b[36:]),
+	}
+	copy(h.gid[:], b)
+	switch {
+	case b[27] != helloVersion:
+		return h, fmt.Errorf("a hello of version %d, want %d", b[27], helloVersion)
+	case h.mtu < 1 || h.mtu > 5 || h.qpn >= 1<<24 || h.psn >= 1<<24:
+		return h, fmt.Errorf("a hello with MTU %d, queue pair %#x and packet number %#x", h.mtu, h.qpn, h.psn)
+	case h.depth < minDepth || h.depth > maxDepth || h.buffer < minBuffer || h.buffer > maxBuffer:
+		return h, fmt.Errorf("a hello with %d buffers of %d bytes", h.depth, h.buffer)
+	}
+	return h, nil
+}
+
+// setupFrame is a frame of this package's for the set-up link.
+func setupFrame(say byte, body []byte, done func(error)) *transport.Frame {
+	return &transport.Frame{Head: append([]byte(setupMark), say), Body: body, Done: done}
+}
+
+// looksLikeSetup reports whether a head could be taken for one of this package's.
+func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setupMark)) }
+
+// A relay is the Sink of the set-up link: it hands owners' frames through to the
+// owner's Sink, and keeps what the two ends say to each other. Only Progress uses
+// it.
+type relay struct {
+	c       *conn
+	owner   transport.Sink // for the length of one Progress
+	literal bool           // the next frame is an owner's
+	ours    bool           // the frame that is arriving is
+	body    [max(helloLen, maxRefusal)]byte
+	err     error // the peer broke the rules
+}
+
+// Place implements transport.Sink.
+func (r *relay) Place(h transport.Header) []byte {
+	r.ours = !r.literal && looksLikeSetup(h.Head)
+	r.literal = false
+	switch {
+	case !r.ours && r.c.switched.Load():
+		r.err = fmt.Errorf("a frame on the set-up link, after the peer had left it")
+		r.ours = true
+		return nil
+	case !r.ours:
+		return r.owner.Place(h)
+	case h.Size > len(r.body) || len(h.Head) != setupHead:
+		r.err = fmt.Errorf("a set-up message of %d and %d bytes", len(h.Head), h.Size)
+		return nil
+	}
+	return r.body[:]
+}
+
+// Arrived implements transport.Sink.
+func (r *relay) Arrived(h transport.Header, n int) {
+	switch {
+	case !r.ours:
+		r.owner.Arrived(h, n)
+	case n == h.Size && r.err == nil:
+		r.err = r.c.heard(h.Head[setupHead-1], r.body[:n])
+	}
+}

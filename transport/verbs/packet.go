@@ -1,0 +1,127 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A kind is one of the six messages of the protocol; they are TensorFlow's, in
+// its order (contrib/verbs/README.md of TensorFlow 1.3). doc.go says what each
+// means here.
+type kind uint8
+
+const (
+	ack kind = iota + 1
+	bufferIdle
+	bufferRequest
+	bufferResponse
+	tensorRequest
+	tensorWrite
+)
+
+var kindNames = [...]string{
+	ack: "ACK", bufferIdle: "BUFFER_IDLE", bufferRequest: "BUFFER_REQUEST",
+	bufferResponse: "BUFFER_RESPONSE", tensorRequest: "TENSOR_REQUEST", tensorWrite: "TENSOR_WRITE",
+}
+
+// String is the name that TensorFlow gave the message.
+func (k kind) String() string {
+	if k < ack || k > tensorWrite {
+		return fmt.Sprintf("message %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+const (
+	packetVersion = 1
+	packetLen     = 40 // bytes before head and body
+	flagNone      = 1  // BUFFER_RESPONSE: the body is not wanted, send none
+)
+
+// A packet is one message as it lies in a message buffer, but for head and body.
+type packet struct {
+	kind   kind
+	none   bool   // flagNone
+	head   int    // bytes of head that follow
+	credit uint32 // receive buffers that the sender has posted again
+	id     uint32 // of a frame
+	place  uint32 // names memory; see placeOf
+	size   uint64 // bytes of body, or of memory
+	addr   uint64
+	rkey   uint32
+}
+
+// put writes p to b, which has room for it.
+func (p *packet) put(b []byte) {
+	flags := byte(0)
+	if p.none {
+		flags = flagNone
+	}
+	b[0], b[1], b[2], b[3] = packetVersion, byte(p.kind), flags, byte(p.head)
+	le := binary.LittleEndian
+	le.PutUint32(b[4:], p.credit)
+	le.PutUint32(b[8:], p.id)
+	le.PutUint32(b[12:], p.place)
+	le.PutUint64(b[16:], p.size)
+	le.PutUint64(b[24:], p.addr)
+	le.PutUint32(b[32:], p.rkey)
+	le.PutUint32(b[36:], 0)
+}
+
+// parse reads a message that fills b. Head and body are what follows packetLen.
+func parse(b []byte) (packet, error) {
+	if len(b) < packetLen {
+		return packet{}, fmt.Errorf("a message of %d bytes, of at least %d", len(b), packetLen)
+	}
+	le := binary.LittleEndian
+	p := packet{
+		kind: kind(b[1]), none: b[2] == flagNone, head: int(b[3]),
+		credit: le.Uint32(b[4:]), id: le.Uint32(b[8:]), place: le.Uint32(b[12:]),
+		size: le.Uint64(b[16:]), addr: le.Uint64(b[24:]), rkey: le.Uint32(b[32:]),
+	}
+	body := uint64(0)
+	if p.kind == tensorWrite {
+		body = p.size
+	}
+	switch {
+	case b[0] != packetVersion:
+		return p, fmt.Errorf("a message of version %d, want %d", b[0], packetVersion)
+	case p.kind < ack || p.kind > tensorWrite:
+		return p, fmt.Errorf("%v, which there is none of", p.kind)
+	case b[2] > flagNone || le.Uint32(b[36:]) != 0:
+		return p, fmt.Errorf("%v with flags %#x and reserved bytes %#x", p.kind, b[2], le.Uint32(b[36:]))
+	case p.head > transport.MaxHead:
+		return p, fmt.Errorf("%v with a head of %d bytes, of at most %d", p.kind, p.head, transport.MaxHead)
+	case p.none && p.kind != bufferResponse:
+		return p, fmt.Errorf("%v with a flag that only %v has", p.kind, bufferResponse)
+	case p.head > 0 && p.kind != tensorWrite && p.kind != bufferRequest:
+		return p, fmt.Errorf("%v with a head of %d bytes, which it has none of", p.kind, p.head)
+	case body > uint64(len(b)) || uint64(len(b)) != packetLen+uint64(p.head)+body:
+		return p, fmt.Errorf("%v of %d bytes that says it has %d of head and %d of body", p.kind, len(b), p.head, body)
+	}
+	return p, nil
+}
+
+// A place is named by 31 bits: which of the receiver's places it is, and which
+// use of it, so that a name that is stale is noticed. The top bit is set in the
+// immediate value of a write that more writes of the same frame follow.
+const (
+	more           = 1 << 31
+	maxPlaces      = 1 << 12
+	generationMask = 1<<19 - 1
+)
+
+func placeOf(slot int, generation uint32) uint32 {
+	return generation&generationMask<<12 | uint32(slot)
+}
+
+func slotOf(place uint32) int { return int(place & (maxPlaces - 1)) }
+
+// newer reports whether a is a later use of the same place than b, as serial
+// numbers are compared (RFC 1982).
+func newer(a, b uint32) bool {
+	d := (a>>12 - b>>12) & generationMask
+	return d != 0 && d < 1<<18
+}

@@ -1,0 +1,142 @@
+package verbs
+
+import (
+	"bytes"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// golden are messages whose bytes lie in testdata: the wire format, once more than
+// doc.go's table, so that a change of it cannot go unnoticed.
+var golden = []struct {
+	name string
+	p    packet
+	rest string // head and body
+}{
+	{"ack", packet{kind: ack, credit: 17}, ""},
+	{"buffer-idle", packet{kind: bufferIdle, credit: 1, place: placeOf(5, 3)}, ""},
+	{"buffer-request", packet{kind: bufferRequest, head: 4, id: 0xA1B2C3D4, size: 1 << 33}, "head"},
+	{"buffer-response", packet{kind: bufferResponse, place: placeOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
+	{"buffer-response-none", packet{kind: bufferResponse, none: true}, ""},
+	{"tensor-request", packet{kind: tensorRequest, id: 7, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-write", packet{kind: tensorWrite, head: 2, id: 1, size: 5}, "hdbytes"},
+}
+
+func TestMessageBytes(t *testing.T) {
+	for _, g := range golden {
+		b := make([]byte, packetLen+len(g.rest))
+		g.p.put(b)
+		copy(b[packetLen:], g.rest)
+		text, err := os.ReadFile(filepath.Join("testdata", g.name+".hex"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := strings.Join(strings.Fields(string(text)), "")
+		if got := hex.EncodeToString(b); got != want {
+			t.Errorf("%s: got %s, want %s", g.name, got, want)
+		}
+		back, err := parse(b)
+		if err != nil || back != g.p {
+			t.Errorf("%s: parsed %+v, %v; want %+v", g.name, back, err, g.p)
+		}
+	}
+}
+
+func TestNonsenseMessagesAreRefused(t *testing.T) {
+	good := packet{kind: tensorWrite, head: 2, size: 5}
+	for name, c := range map[string]struct {
+		at   int
+		b    byte
+		cut  int
+		want string
+	}{
+		"too short":         {cut: 47 - 39, want: "a message of 39 bytes"},
+		"another version":   {at: 0, b: 2, want: "of version 2"},
+		"no kind":           {at: 1, b: 0, want: "message 0"},
+		"a kind too many":   {at: 1, b: 7, want: "message 7"},
+		"flags":             {at: 2, b: 2, want: "flags 0x2"},
+		"reserved":          {at: 39, b: 1, want: "reserved bytes"},
+		"head too long":     {at: 3, b: 129, want: "a head of 129"},
+		"another head":      {at: 3, b: 3, want: "says it has 3 of head"},
+		"huge body":         {at: 23, b: 0xFF, want: "of body"},
+		"flag elsewhere":    {at: 2, b: 1, want: "a flag that only BUFFER_RESPONSE has"},
+		"head on an ACK":    {at: 1, b: 1, want: "a head of 2 bytes, which it has none of"},
+		"body on a request": {at: 1, b: byte(bufferRequest), want: "and 0 of body"},
+		"a byte too few":    {cut: 1, want: "and 5 of body"},
+	} {
+		b := make([]byte, packetLen+7)
+		good.put(b)
+		if c.cut == 0 {
+			b[c.at] = c.b
+		}
+		if _, err := parse(b[:len(b)-c.cut]); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, g := range golden {
+		b := make([]byte, packetLen+len(g.rest))
+		g.p.put(b)
+		f.Add(append(b[:packetLen], g.rest...))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parse(b)
+		if err != nil {
+			return
+		}
+		again := make([]byte, packetLen)
+		p.put(again)
+		if !bytes.Equal(again, b[:packetLen]) {
+			t.Errorf("%x was read as %+v, which is written as %x", b, p, again)
+		}
+		// Whatever it says, a flow takes it or refuses it.
+		newFlow(4, 4, 200, 100).step(input{do: came, packet: p})
+	})
+}
+
+func TestPlacesAreToldApart(t *testing.T) {
+	for _, c := range []struct {
+		a, b uint32
+		want bool
+	}{
+		{placeOf(3, 2), placeOf(3, 1), true}, {placeOf(3, 1), placeOf(3, 2), false},
+		{placeOf(3, 1), placeOf(3, 1), false}, {placeOf(3, 1<<19), placeOf(3, 1<<19-1), true},
+	} {
+		if got := newer(c.a, c.b); got != c.want || slotOf(c.a) != 3 || c.a&more != 0 {
+			t.Errorf("newer(%#x, %#x) = %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestHelloSurvivesTheTrip(t *testing.T) {
+	h := hello{endpoint: endpoint{gid: [16]byte{10: 0xFF, 11: 0xFF, 12: 10, 15: 1}, qpn: 0x123456, psn: 0xABCDEF, lid: 7, mtu: 5},
+		depth: 32, buffer: 8192, salt: 0x0102030405060708}
+	b := make([]byte, helloLen)
+	h.put(b)
+	const want = "00000000000000000000ffff0a000001" + "56341200" + "efcdab00" + "0700" + "05" + "01" + "20000000" + "00200000" + "0807060504030201"
+	if got := hex.EncodeToString(b); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if back, err := parseHello(b); err != nil || back != h {
+		t.Errorf("parsed %+v, %v", back, err)
+	}
+}
+
+func FuzzParseHello(f *testing.F) {
+	f.Add(make([]byte, helloLen))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := parseHello(b)
+		if err != nil {
+			return
+		}
+		again := make([]byte, helloLen)
+		if h.put(again); !bytes.Equal(again, b) {
+			t.Errorf("%x was read as %+v, which is written as %x", b, h, again)
+		}
+	})
+}

@@ -1,0 +1,268 @@
+package verbs
+
+import "fmt"
+
+// A flow is the protocol of one Conn as one end sees it: what may be posted, what
+// has been agreed about memory, and what an arrival means. It moves no bytes and
+// knows no time, no locks and no device; step takes it from one state to the next.
+//
+// Credits: whatever takes one of the peer's posted receives, which is each message
+// and each write with an immediate value, costs one. The last one is kept for a
+// message that gives credit back, so that two ends that have both run out can
+// never wait for each other ([MS-SMBD] 3.1.5.1 has the same rule). Credit goes by
+// itself, in an ACK, once it is half of all and at least two: an ACK takes one, and
+// two ends that each answered one credit with one would do so for ever.
+type flow struct {
+	depth   int // receives that each end has posted
+	payload int // bytes of head and body that a message takes
+	segment int // bytes of the longest write
+
+	credits int // the peer's posted receives that we may use
+	owed    int // our receives posted again that the peer does not know of
+
+	out    outgoing
+	theirs []remote // the peer's places, by slot
+	notes  []packet // messages about memory that are to be posted, oldest first
+	noted  int      // of notes, those already posted
+
+	mine     []local // our places, by slot
+	free     []int   // slots of mine that are not in use
+	arriving int     // the slot that a placed body comes into; -1: none
+	awaiting uint64  // size of the frame whose place is being asked for; 0: none
+}
+
+// A phase is how far the frame that is being sent has come.
+type phase uint8
+
+const (
+	resting phase = iota // there is none
+	fresh                // nothing of it is posted
+	asked                // BUFFER_REQUEST is posted, the answer is not here
+	writing              // its place is known, not all of it is posted
+)
+
+type outgoing struct {
+	phase phase
+	frame frame
+	to    remote // where it goes, when writing
+	sent  uint64
+}
+
+// A frame is what a flow knows of a transport.Frame.
+type frame struct {
+	head   int
+	size   uint64
+	id     uint32
+	direct bool   // it goes to place, from at on
+	place  uint32 // the peer's
+	at     uint64
+}
+
+// A remote is memory of the peer's.
+type remote struct {
+	place  uint32
+	known  bool // it was ever told of
+	closed bool // it is idle: BUFFER_IDLE came
+	addr   uint64
+	size   uint64
+	rkey   uint32
+}
+
+// A local is memory that the peer may write to, or could once.
+type local struct {
+	place  uint32
+	id     uint32 // what it arrives by
+	size   uint64
+	got    uint64 // bytes of the frame that is arriving
+	open   bool
+	placed bool // it was asked for by BUFFER_REQUEST and holds one body
+}
+
+func newFlow(depth, theirDepth, payload, segment int) *flow {
+	return &flow{depth: depth, payload: payload, segment: segment, credits: theirDepth, arriving: -1}
+}
+
+// The inputs of a flow.
+type input struct {
+	do     verb
+	frame  frame  // offered
+	packet packet // came
+	place  uint32 // wrote: the immediate value; concealed: the place
+	size   uint64 // wrote: bytes; placed, exposed: of the memory
+	addr   uint64 // placed, exposed
+	rkey   uint32 // placed, exposed
+	id     uint32 // exposed
+}
+
+type verb uint8
+
+const (
+	offered   verb = iota + 1 // a frame is to be sent; the flow must be resting
+	pull                      // what may be posted now?
+	came                      // a message
+	wrote                     // a write with an immediate value has come
+	placed                    // the answer to an output ask: there is memory
+	declined                  // the answer to an output ask: drop the body
+	exposed                   // memory is shown to the peer
+	concealed                 // and is not any more
+	reposted                  // a receive is posted again
+)
+
+// An output is what one step wants done.
+type output struct {
+	do     deed
+	packet packet // post, ask, small
+	remote remote // write
+	off    uint64 // write: from where in the body; and, with at, where in the memory
+	at     uint64
+	size   uint64 // write: bytes; part: bytes in so far; whole, direct: of the frame
+	id     uint32 // part, direct
+	place  uint32 // write: the immediate value; part, whole, direct, shown: the place
+	last   bool   // post, write: nothing of the frame is left to be posted
+}
+
+type deed uint8
+
+const (
+	nothing deed = iota
+	post         // post a message; with last it carries the frame that was offered
+	write        // post a write
+	skip         // the frame is done: its receiver does not want it
+	ask          // find memory for the body of packet, and answer placed or declined
+	small        // a frame has come in a message
+	part         // more of a placed body is in; all of it when size says so
+	direct       // a frame has come into exposed memory
+	shown        // the answer to exposed: the place's name
+)
+
+// step is the whole protocol. An error means that the peer, or who sends here, has
+// broken it; the Conn is to fail.
+func (f *flow) step(in input) (output, error) {
+	switch in.do {
+	case offered:
+		f.out = outgoing{phase: fresh, frame: in.frame}
+	case pull:
+		return f.pull()
+	case came:
+		return f.came(in.packet)
+	case wrote:
+		return f.wrote(in.place, in.size)
+	case placed:
+		return f.placed(in)
+	case declined:
+		f.awaiting = 0
+		f.note(packet{kind: bufferResponse, none: true})
+	case exposed:
+		return f.exposed(in)
+	case concealed:
+		f.close(slotOf(in.place))
+		f.note(packet{kind: bufferIdle, place: in.place})
+	case reposted:
+		f.owed++
+	}
+	return output{}, nil
+}
+
+// pull is the next thing that may be posted: messages about memory first, for
+// others wait for them; then the frame; then credit that is worth a message.
+func (f *flow) pull() (output, error) {
+	switch {
+	case f.noted < len(f.notes):
+		if !f.mayTell() {
+			return output{}, nil
+		}
+		return f.tell(f.nextNote(), false), nil
+	case f.out.phase == fresh:
+		if out, err := f.begin(); out.do != nothing || err != nil {
+			return out, err
+		}
+	case f.out.phase == writing && f.credits > 1:
+		return f.write(), nil
+	}
+	if f.owed >= max(f.depth/2, 2) && f.mayTell() {
+		return f.tell(packet{kind: ack}, false), nil
+	}
+	return output{}, nil
+}
+
+// mayTell reports whether a message may go; it takes all credit owed along.
+func (f *flow) mayTell() bool { return f.credits > 1 || f.credits == 1 && f.owed > 0 }
+
+func (f *flow) tell(p packet, last bool) output {
+	p.credit, f.owed = uint32(f.owed), 0
+	f.credits--
+	return output{do: post, packet: p, last: last}
+}
+
+func (f *flow) note(p packet) { f.notes = append(f.notes, p) }
+
+// nextNote takes the oldest note; what is before it is given back when that is
+// most of the list.
+func (f *flow) nextNote() packet {
+	p := f.notes[f.noted]
+	if f.noted++; 2*f.noted >= len(f.notes) {
+		f.notes = f.notes[:copy(f.notes, f.notes[f.noted:])]
+		f.noted = 0
+	}
+	return p
+}
+
+// begin posts the first thing about the frame that was offered, if it may.
+func (f *flow) begin() (output, error) {
+	fr := &f.out.frame
+	if fr.direct {
+		to, ok, err := f.target()
+		if !ok || err != nil {
+			return output{}, err
+		}
+		f.out.phase, f.out.to = writing, to
+		if f.credits <= 1 {
+			return output{}, nil
+		}
+		return f.write(), nil
+	}
+	if !f.mayTell() {
+		return output{}, nil
+	}
+	p := packet{kind: tensorWrite, head: fr.head, id: fr.id, size: fr.size}
+	if fr.size <= uint64(f.payload-fr.head) {
+		f.out.phase = resting
+		return f.tell(p, true), nil
+	}
+	f.out.phase = asked
+	p.kind = bufferRequest
+	return f.tell(p, false), nil
+}
+
+// target is the memory that the frame names. What has not been told of yet is
+// waited for; what is idle, or too small, is an error.
+func (f *flow) target() (to remote, ok bool, err error) {
+	fr := &f.out.frame
+	slot := slotOf(fr.place)
+	if slot >= len(f.theirs) || !f.theirs[slot].known || newer(fr.place, f.theirs[slot].place) {
+		return remote{}, false, nil
+	}
+	to = f.theirs[slot]
+	switch {
+	case to.place != fr.place || to.closed:
+		return to, false, fmt.Errorf("a frame of %d bytes into memory that is not exposed any more", fr.size)
+	case fr.at > to.size || fr.size > to.size-fr.at:
+		return to, false, fmt.Errorf("a frame of %d bytes at %d into exposed memory of %d bytes", fr.size, int64(fr.at), to.size)
+	}
+	return to, true, nil
+}
+
+// write is the frame's next write.
+func (f *flow) write() output {
+	o := &f.out
+	n := min(o.frame.size-o.sent, uint64(f.segment))
+	out := output{do: write, remote: o.to, off: o.sent, at: o.frame.at + o.sent, size: n, place: o.to.place}
+	o.sent += n
+	f.credits--
+	if out.last = o.sent == o.frame.size; out.last {
+		o.phase = resting
+	} else {
+		out.place |= more
+	}
+	return out
+}

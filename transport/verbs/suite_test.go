@@ -1,0 +1,70 @@
+package verbs
+
+import (
+	"net"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/tcp"
+	"github.com/tutti-go/tutti/transport/transporttest"
+)
+
+// world makes Transports on one Fabric, set up over memory.
+func world(o Options) transporttest.Maker {
+	return func(tb testing.TB, n int) []transporttest.Node {
+		hub, fabric := memory.New(), NewFabric()
+		nodes := make([]transporttest.Node, n)
+		for i := range nodes {
+			o := o
+			o.Setup, o.Fabric = hub.Transport(), fabric
+			t, err := New(o)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			nodes[i].Transport = t
+		}
+		tb.Cleanup(func() {
+			fabric.mu.Lock()
+			defer fabric.mu.Unlock()
+			if fabric.stalls > 0 {
+				tb.Errorf("%d works met no posted receive", fabric.stalls)
+			}
+		})
+		return nodes
+	}
+}
+
+func TestVerbsKeepsTheContract(t *testing.T) { transporttest.Run(t, world(Options{})) }
+
+// The smallest buffers have every frame but the shortest cross messages, and every
+// wait for credit happen.
+func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
+	transporttest.Run(t, world(Options{Depth: 3, Buffer: 256, CacheBytes: -1}))
+}
+
+// Over tcp the set-up link has strangers, limits and a listener.
+func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
+	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
+		fabric := NewFabric()
+		nodes := make([]transporttest.Node, n)
+		for i := range nodes {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				tb.Fatal(err)
+			}
+			t, err := New(Options{Setup: tcp.New(tcp.Options{}), Fabric: fabric})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			nodes[i] = transporttest.Node{Transport: t, Listener: l}
+		}
+		return nodes
+	})
+}
+
+func FuzzSchedule(f *testing.F) {
+	f.Add(uint64(1))
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		transporttest.Schedule(t, world(Options{Depth: 3, Buffer: 512}), seed, 400)
+	})
+}

@@ -1,0 +1,186 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/poll"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// Name is what this wire is called; a Transport's Name has the set-up wire's
+// before it, as in TensorFlow's "grpc+verbs".
+const Name = "verbs"
+
+// Options says how a Transport is set up, and what it may use.
+type Options struct {
+	// Setup is the wire over which two ends find each other and agree on a queue
+	// pair, and by which they notice that the other is gone. The Transport owns
+	// it from New on, and closes it.
+	Setup transport.Transport
+	// Fabric, if not nil, has the Transport use a software device of it instead of
+	// hardware; for tests.
+	Fabric *Fabric
+
+	// Depth is how many messages, and writes of tensors, a peer may have on their
+	// way to this end on one Conn: 3 to 1024; 0 is 32.
+	Depth int
+	// Buffer is the size in bytes of a message buffer, and bodies that fit into
+	// one with 40 bytes and their head are copied rather than registered: 256 to
+	// 1 MiB; 0 is 8192. A Conn has twice Depth of them.
+	Buffer int
+	// CacheBytes bounds the memory that stays registered because it was sent from:
+	// 0 is 256 MiB; negative, none beyond what is being sent.
+	CacheBytes int
+}
+
+// A Transport is one end's RDMA device and the queue pairs on it: TensorFlow's
+// adapter and manager. It implements transport.Transport; all its methods may be
+// called concurrently.
+type Transport struct {
+	opts   Options
+	device device
+	cache  *cache
+	caller *poll.Caller
+	lines  sync.WaitGroup // message buffers that are not given back
+
+	mu     sync.Mutex // guards the rest
+	conns  map[*conn]struct{}
+	closed bool
+	over   chan struct{} // closed when Close has ended
+}
+
+// New opens the device. The result is a transport.Greeter if the set-up wire is.
+// It is fault.Misuse if o says what cannot be, and fault.Refused, with the remedy,
+// if this program or this host has no verbs; then Setup is left alone.
+func New(o Options) (transport.Transport, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	d := device(nil)
+	if o.Fabric != nil {
+		d = &softDevice{fabric: o.Fabric}
+	} else {
+		var err error
+		if d, err = openDevice(); err != nil {
+			return nil, failure(fault.Refused, "open", err)
+		}
+	}
+	t := &Transport{opts: o, device: d, cache: newCache(d, o.CacheBytes), caller: new(poll.Caller),
+		conns: make(map[*conn]struct{}), over: make(chan struct{})}
+	if g, ok := o.Setup.(transport.Greeter); ok {
+		return greeter{t, g}, nil
+	}
+	return t, nil
+}
+
+// check fills in what is left out.
+func (o *Options) check() error {
+	if o.Depth == 0 {
+		o.Depth = 32
+	}
+	if o.Buffer == 0 {
+		o.Buffer = 8192
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 256 << 20
+	}
+	switch {
+	case o.Setup == nil:
+		return failure(fault.Misuse, "open", errors.New("there is no wire to set up over"))
+	case o.Depth < minDepth || o.Depth > maxDepth:
+		return failure(fault.Misuse, "open", fmt.Errorf("a depth of %d, want %d to %d", o.Depth, minDepth, maxDepth))
+	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
+		return failure(fault.Misuse, "open", fmt.Errorf("message buffers of %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
+	}
+	return nil
+}
+
+// A greeter is a Transport whose set-up wire shares the process's listener.
+type greeter struct {
+	*Transport
+	transport.Greeter
+}
+
+// Name is the set-up wire's name, "+" and "verbs".
+func (t *Transport) Name() string { return t.opts.Setup.Name() + "+" + Name }
+
+// Serve serves on the set-up wire; the address is that wire's.
+func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	if accept == nil {
+		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+	}
+	return t.opts.Setup.Serve(in, func(s transport.Conn) {
+		if c := t.adopt(s, true); c != nil {
+			accept(guest{c})
+		}
+	})
+}
+
+// Dial opens a Conn over the set-up wire. It has a queue pair once the peer has
+// admitted it; that there can be none fails the Conn, then, with the reason.
+func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	s, err := t.opts.Setup.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if c := t.adopt(s, false); c != nil {
+		return c, nil
+	}
+	return nil, failure(fault.Closed, "dial "+addr, nil)
+}
+
+// adopt makes a Conn that Close ends, too; nil when it is too late.
+func (t *Transport) adopt(s transport.Conn, accepted bool) *conn {
+	c := newConn(t, s, accepted)
+	t.mu.Lock()
+	if !t.closed {
+		t.conns[c] = struct{}{}
+		t.mu.Unlock()
+		return c
+	}
+	t.mu.Unlock()
+	s.Close()
+	return nil
+}
+
+func (t *Transport) forget(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, c)
+}
+
+// Close ends every Conn made here, and returns when nothing of theirs is with the
+// device any more. It must not be called from a Sink either.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	first := !t.closed
+	t.closed = true
+	open := make([]*conn, 0, len(t.conns))
+	for c := range t.conns {
+		open = append(open, c)
+	}
+	t.mu.Unlock()
+	if !first {
+		<-t.over
+		return nil
+	}
+	defer close(t.over)
+	for _, c := range open {
+		c.Close()
+	}
+	err := t.opts.Setup.Close()
+	t.lines.Wait()
+	t.caller.Stop()
+	t.cache.close()
+	return errors.Join(err, t.device.close())
+}
+
+var (
+	_ transport.Transport = (*Transport)(nil)
+	_ transport.Greeter   = greeter{}
+)
