@@ -1,13 +1,16 @@
-// Package leak fails a test that leaves goroutines or descriptors behind.
+// Package leak fails a test that leaves goroutines, descriptors or files in shared
+// memory behind.
 //
 // It compares the process before and after, so tests that use it must not run in
-// parallel with others. It knows nothing of what it watches.
+// parallel with others. It knows nothing of what it watches, but how this module's
+// files in shared memory are called, which it tells from others' by that.
 package leak
 
 import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -19,18 +22,21 @@ const patience = 5 * time.Second
 
 // Check notes what the process holds now and, when tb and all its cleanups that
 // are registered later have ended, reports as errors what has come since: each
-// goroutine by its stack, each descriptor by what it is open on. Descriptors are
-// seen on Linux only.
+// goroutine by its stack, each descriptor by what it is open on, each file by its
+// name. Descriptors and files are seen on Linux only.
 func Check(tb testing.TB) {
 	tb.Helper()
 	startPoller()
-	goroutines, files := stacks(), descriptors()
+	goroutines, files, segments := stacks(), descriptors(), sharedMemory()
 	tb.Cleanup(func() {
 		for _, left := range settle(func() []string { return added(goroutines, stacks()) }) {
 			tb.Errorf("a goroutine is left behind:\n%s", left)
 		}
 		for _, left := range settle(func() []string { return added(files, descriptors()) }) {
 			tb.Errorf("a descriptor is left behind: %s", left)
+		}
+		for _, left := range settle(func() []string { return added(segments, sharedMemory()) }) {
+			tb.Errorf("shared memory is left behind: %s", left)
 		}
 	})
 }
@@ -120,6 +126,16 @@ func descriptors() map[string]string {
 		}
 		text := fmt.Sprintf("%s -> %s", e.Name(), target)
 		all[text] = text
+	}
+	return all
+}
+
+// sharedMemory is every file of this module's in /dev/shm.
+func sharedMemory() map[string]string {
+	names, _ := filepath.Glob("/dev/shm/*tutti*") // the pattern is well-formed
+	all := make(map[string]string)
+	for _, name := range names {
+		all[name] = name
 	}
 	return all
 }

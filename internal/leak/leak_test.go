@@ -2,6 +2,7 @@ package leak
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,6 +40,23 @@ func TestDescriptorThatStaysIsNamed(t *testing.T) {
 	}
 	if left := added(before, descriptors()); len(left) > 0 {
 		t.Errorf("got %q, want nothing once it is closed", left)
+	}
+}
+
+func TestFileThatStaysInSharedMemoryIsNamed(t *testing.T) {
+	before := sharedMemory()
+	f, err := os.CreateTemp("/dev/shm", "tutti-leak-")
+	if err != nil {
+		t.Skipf("no /dev/shm on this system: %v", err)
+	}
+	f.Close()
+	got := added(before, sharedMemory())
+	os.Remove(f.Name())
+	if !slices.Contains(got, f.Name()) {
+		t.Errorf("got %q, want %s", got, f.Name())
+	}
+	if left := added(before, sharedMemory()); slices.Contains(left, f.Name()) {
+		t.Errorf("got %q, want nothing once it is removed", left)
 	}
 }
 
