@@ -55,10 +55,14 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Point, error)
 	}
 	defer c.Close(ctx)
 	n := c.Size()
-	k := options{op: "allgather", dtype: tensor.Float32}
+	sizes := messageSizes()
+	vs, err := vectorsFor(c, options{op: "allgather", dtype: tensor.Float32}, n*slices.Max(sizes)/4)
+	if err != nil {
+		return nil, err
+	}
 	var points []choose.Point
-	for _, size := range messageSizes() {
-		seconds, err := t.time(ctx, k, n*size/4, c, 0)
+	for _, size := range sizes {
+		seconds, err := t.time(ctx, vs.trial(n*size/4), 0)
 		if errors.Is(err, fault.Misuse) && a.NeedsShared() {
 			return nil, nil
 		}

@@ -19,6 +19,7 @@ type trial struct {
 // vectors hold the buffers of a rank, whatever their element type.
 type vectors interface {
 	trial(count int) trial
+	on(c *comm.Comm) vectors // the same buffers, on another communicator of the same ranks
 }
 
 // A kit makes trials of one element type. Trials share its buffers, so that
@@ -38,6 +39,12 @@ func newKit[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) 
 		k.out = make([]T, largest)
 	}
 	return k
+}
+
+func (k *kit[T]) on(c *comm.Comm) vectors {
+	other := *k
+	other.c = c
+	return &other
 }
 
 // trial is the operation on whole vectors of count elements.

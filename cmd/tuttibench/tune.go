@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func parseTune(args []string, usage io.Writer) (*tuneOptions, error) {
 	o.sizes.flags(flags)
 	ops := flags.String("ops", strings.Join(tunable(), ","), "the `collectives` to tune")
 	segments := flags.String("segments", "64Ki,128Ki,256Ki,512Ki", "the `sizes` of segments to try in messages that have several")
-	flags.DurationVar(&o.time, "time", 20*time.Millisecond, "how long to measure each algorithm at each size")
+	flags.DurationVar(&o.time, "time", 10*time.Millisecond, "how long to measure each algorithm at each size, three times")
 	flags.StringVar(&o.file, "o", "", "write the tuning `file` here; by default it is printed")
 	flags.StringVar(&o.add, "add", "", "add to what this tuning `file` holds of other ranks, wires and collectives")
 	if err := flags.Parse(args); err != nil {
@@ -188,8 +189,14 @@ func (t *tuner) op(ctx context.Context, op string) error {
 		}
 	}
 	k := options{op: op, dtype: tensor.Float32, min: t.o.min, max: t.o.max, factor: t.o.factor}
-	for _, count := range k.counts(t.c.Size()) {
-		if err := t.size(ctx, k, count, ways); err != nil {
+	counts := k.counts(t.c.Size())
+	vs, err := vectorsFor(t.c, k, counts[len(counts)-1])
+	if err != nil {
+		return err
+	}
+	runtime.GC() // not in the midst of a measurement, if that can be helped
+	for _, count := range counts {
+		if err := t.size(ctx, k, vs, count, ways); err != nil {
 			return err
 		}
 	}
@@ -198,18 +205,19 @@ func (t *tuner) op(ctx context.Context, op string) error {
 
 // size times all ways with vectors of count elements. Ways that are far behind
 // are not timed to the end, and segments only of those that are not.
-func (t *tuner) size(ctx context.Context, k options, count int, ways []*way) error {
+func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
 	bytes := count * k.dtype.Size()
 	if k.op == "barrier" {
 		bytes = 0
 	}
-	best, usual := 0.0, make(map[collective.Algorithm]float64)
-	for _, segmented := range []bool{false, true} {
+	best := 0.0
+	got := make(map[*way]float64)
+	for pass := range passes {
 		for _, w := range ways {
-			if (w.segment != 0) != segmented || segmented && !t.worthCutting(w, bytes, usual[w.algorithm], best) {
+			if pass == 0 && w.segment != 0 || pass > 0 && !t.worthMore(w, bytes, got, ways, best) {
 				continue
 			}
-			seconds, err := t.time(ctx, k, count, w.c, best)
+			seconds, err := t.time(ctx, vs.on(w.c).trial(count), best)
 			if errors.Is(err, fault.Misuse) && w.algorithm.NeedsShared() {
 				continue // these ranks share no memory: refused before anything was sent
 			}
@@ -219,37 +227,57 @@ func (t *tuner) size(ctx context.Context, k options, count int, ways []*way) err
 			if best == 0 || seconds < best {
 				best = seconds
 			}
-			if !segmented {
-				usual[w.algorithm] = seconds
+			if old, ok := got[w]; !ok || seconds < old {
+				got[w] = seconds
 			}
-			x := choose.Time{Algorithm: w.algorithm, Wire: t.c.Wire(), Ranks: t.c.Size(), Bytes: bytes, Segment: w.segment, Seconds: seconds}
-			t.times = append(t.times, x)
-			fmt.Fprintf(t.log, "%-14s %9d bytes  %-20s %7d %11.2f us\n", k.op, bytes, w.algorithm.Name(), w.segment, 1e6*seconds)
 		}
+	}
+	for _, w := range ways {
+		seconds, ok := got[w]
+		if !ok {
+			continue
+		}
+		x := choose.Time{Algorithm: w.algorithm, Wire: t.c.Wire(), Ranks: t.c.Size(), Bytes: bytes, Segment: w.segment, Seconds: seconds}
+		t.times = append(t.times, x)
+		fmt.Fprintf(t.log, "%-14s %9d bytes  %-20s %7d %11.2f us\n", k.op, bytes, w.algorithm.Name(), w.segment, 1e6*seconds)
 	}
 	return nil
 }
 
-// worthCutting reports whether a way's segments make more than one of its mean
-// message, and its algorithm is within reach of the best.
-func (t *tuner) worthCutting(w *way, bytes int, usual, best float64) bool {
-	alpha, beta, _ := w.algorithm.Cost(t.c.Size(), bytes, w.segment)
-	return alpha > 0 && beta/alpha >= float64(w.segment) && usual <= 1.5*best
+// passes is how often each way is timed; the least median counts. Passes over all
+// ways keep a moment in which the machine was slow from deciding. The first one
+// leaves segments out.
+const passes = 3
+
+// worthMore reports whether a way is to be timed again: its algorithm is within
+// reach of the best, and its segments make more than one of its mean message.
+func (t *tuner) worthMore(w *way, bytes int, got map[*way]float64, ways []*way, best float64) bool {
+	usual, ok := got[w]
+	if w.segment != 0 {
+		alpha, beta, _ := w.algorithm.Cost(t.c.Size(), bytes, w.segment)
+		if alpha == 0 || beta/alpha < float64(w.segment) {
+			return false
+		}
+		for _, other := range ways {
+			if other.algorithm == w.algorithm && other.segment == 0 {
+				usual, ok = got[other]
+			}
+		}
+	}
+	return ok && usual <= 1.5*best
 }
 
 // hopeless is how many times as long as the best a way may take to be timed on.
 const hopeless = 3
 
 // time is the median time of one trial; the least, where it is hopeless.
-func (t *tuner) time(ctx context.Context, k options, count int, c *comm.Comm, best float64) (float64, error) {
-	vs, err := vectorsFor(c, k, count)
-	if err != nil {
-		return 0, err
-	}
-	st := stopwatch{c: t.c, t: vs.trial(count), slowest: make([]float64, 1)}
+func (t *tuner) time(ctx context.Context, x trial, best float64) (float64, error) {
+	st := stopwatch{c: t.c, t: x, seconds: make([]float64, 0, maxIterations), slowest: make([]float64, 1)}
 	st.t.load()
-	if _, err := st.iterate(ctx); err != nil { // a first run opens connections
-		return 0, err
+	for range warmUps { // the first opens connections
+		if _, err := st.iterate(ctx); err != nil {
+			return 0, err
+		}
 	}
 	for spent := 0.0; len(st.seconds) < maxIterations; {
 		s, err := st.iterate(ctx)
@@ -258,7 +286,7 @@ func (t *tuner) time(ctx context.Context, k options, count int, c *comm.Comm, be
 		}
 		st.seconds = append(st.seconds, s)
 		spent += s
-		if len(st.seconds) >= 2 && best > 0 && slices.Min(st.seconds) > hopeless*best {
+		if len(st.seconds) >= minIterations && best > 0 && slices.Min(st.seconds) > hopeless*best {
 			return slices.Min(st.seconds), nil
 		}
 		if spent > t.o.time.Seconds() && len(st.seconds) >= minIterations {

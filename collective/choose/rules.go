@@ -19,10 +19,10 @@ type Time struct {
 	Seconds   float64
 }
 
-// worthwhile is how much faster another algorithm, or segment, must be than the
-// one that is best for smaller vectors: less may be chance, and a table with few
-// changes is easier to read.
-const worthwhile = 0.97
+// worthwhile is how much faster another algorithm must be than the one that is
+// best for smaller vectors, or another segment than the usual one: less may be
+// chance, and a table with few changes is easier to read.
+const worthwhile = 0.92
 
 // Merge is the older times with the newer ones, which replace those of the same
 // wire and number of ranks and collective: one measurement should not be compared
@@ -110,13 +110,7 @@ func best(times, before []Time) []Time {
 			if len(can) == 0 {
 				continue
 			}
-			pick := can[0]
-			for _, t := range can[1:] {
-				if slices.ContainsFunc(before, func(b Time) bool { return alike(b, t) }) && pick.Seconds > worthwhile*t.Seconds {
-					pick = t
-					break
-				}
-			}
+			pick := steady(can, before)
 			if !slices.ContainsFunc(all, func(t Time) bool { return alike(t, pick) }) {
 				all = append(all, pick)
 			}
@@ -124,6 +118,21 @@ func best(times, before []Time) []Time {
 	}
 	slices.SortStableFunc(all, func(a, b Time) int { return cmp.Compare(a.Seconds, b.Seconds) })
 	return all
+}
+
+// steady is the fastest of times, which are sorted, or one that is nearly as fast
+// and changes less: what was best before, or else what has the usual segments.
+func steady(times, before []Time) Time {
+	level := filter(times, func(t Time) bool { return times[0].Seconds > worthwhile*t.Seconds })
+	for _, same := range []func(Time) bool{
+		func(t Time) bool { return slices.ContainsFunc(before, func(b Time) bool { return alike(b, t) }) },
+		func(t Time) bool { return t.Segment == 0 },
+	} {
+		if i := slices.IndexFunc(level, same); i >= 0 {
+			return level[i]
+		}
+	}
+	return times[0]
 }
 
 func filter(times []Time, keep func(Time) bool) []Time {

@@ -34,6 +34,8 @@ func TestRulesFollowTheFastest(t *testing.T) {
 			[]collective.Rule{rule(shared, 0, 0), rule(ring, 0, 0), rule(doubling, 0, 0)}},
 		{"not what the fastest makes superfluous", []Time{at(doubling, 100, 0, 1), at(shared, 100, 0, 2)},
 			[]collective.Rule{rule(doubling, 0, 0)}},
+		{"the usual segment, when another is hardly better", []Time{at(doubling, 10000, 1024, 0.95), at(doubling, 10000, 0, 1)},
+			[]collective.Rule{rule(doubling, 0, 0)}},
 		{"another segment", []Time{at(doubling, 100, 0, 1), at(doubling, 10000, 1024, 1), at(doubling, 10000, 2048, 2)},
 			[]collective.Rule{rule(doubling, 1000, 0), rule(doubling, 0, 1024)}},
 	} {
