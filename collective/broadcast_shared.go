@@ -17,10 +17,11 @@ import (
 //
 // Cost: α + mβ, in cache: in and out at the same time; α for each piece.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
-	count := pieceCount(len(buf), p2p.SlotSize)
-	p := r.Pieces(count, len(buf))
+	const step = p2p.SmallSize // the notes stay in the first-level cache
+	count := pieceCount(len(buf), step)
+	p := r.Pieces(count, min(len(buf), step))
 	for i := range count {
-		part := window(buf, i, p2p.SlotSize)
+		part := window(buf, i, step)
 		if r.Rank() == root {
 			if err := p.Claim(ctx); err != nil {
 				return err

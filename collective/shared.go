@@ -100,7 +100,9 @@ func sharedFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * handOvers(m), m * (2 - 1/n), m * (n - 1) / n
 }
 
-func sharedSpreadCost(_, m, _ float64) (alpha, beta, gamma float64) { return handOvers(m), m, 0 }
+func sharedSpreadCost(_, m, _ float64) (alpha, beta, gamma float64) {
+	return math.Ceil(m / p2p.SmallSize), m, 0
+}
 
 // sharedShareCost is that of slots with a chunk in each.
 func sharedShareCost(n, m, _ float64) (alpha, beta, gamma float64) { return handOvers(m / n), m, 0 }
