@@ -306,3 +306,29 @@ func ExampleRecvView() {
 	// [7 2 8 4]
 	// <nil>
 }
+
+// What a rank receives over and over goes into memory that it has made for that.
+func ExampleAlloc() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		const count = 100_000
+		if c.Rank() == 1 {
+			out := make([]float32, count)
+			out[count-1] = 42
+			return comm.Send(ctx, c, 0, 1, out)
+		}
+		in, err := comm.Alloc[float32](c, count)
+		if err != nil {
+			return err
+		}
+		defer in.Close() // no collector does it
+		if _, err := comm.Recv(ctx, c, 1, 1, in.Slice()); err != nil {
+			return err
+		}
+		fmt.Println(in.Slice()[count-1])
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 42
+	// <nil>
+}

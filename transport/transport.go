@@ -152,6 +152,8 @@ type Guest interface {
 // frame arrives here with ID id, without Place and without its Head. When release
 // has returned, nothing writes into buf any more, and a frame that still names it
 // fails the Conn, as does one that does not fit into buf. release is called once.
+// Some Exposers take only memory from their Transport's Alloc; then Expose of other
+// memory is fault.Refused, and costs little.
 type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
@@ -178,4 +180,15 @@ type Parker interface {
 // called it; it may not be used from this rank's release on.
 type Sharer interface {
 	Share(ctx context.Context, name string, ranks, size int) (mem []byte, release func() error, err error)
+}
+
+// An Allocator is a Transport with memory of its own, which its Conns expose where
+// they can expose no other, or at less cost. Alloc returns size zero bytes from a
+// multiple of 64 on; fault.Refused says that there is none of this kind to be had,
+// and ordinary memory has to do. The garbage collector does not know the memory: it
+// is there until free, also after the Transport's Close, and must not be touched
+// afterwards. free is fault.Misuse while a part of the memory is exposed, and the
+// second time.
+type Allocator interface {
+	Alloc(size int) (mem []byte, free func() error, err error)
 }

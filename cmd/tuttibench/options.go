@@ -21,6 +21,7 @@ type options struct {
 	algorithm string // "": as the table says
 	dtype     tensor.DType
 	inplace   bool
+	alloc     bool // vectors are from comm.Alloc
 	min, max  size
 	factor    int
 	time      time.Duration // that the iterations of one size add up to
@@ -42,6 +43,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")
 	dtype := flags.String("dtype", "float32", "element `type`: "+strings.Join(dtypeNames(), ", "))
 	flags.BoolVar(&o.inplace, "inplace", false, "let the result replace the input")
+	flags.BoolVar(&o.alloc, "alloc", false, "take the vectors from comm.Alloc: memory that other ranks can write into, where the wire has some")
 	flags.Var(&o.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
 	flags.Var(&o.max, "max", "largest vector in `bytes`")
 	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")

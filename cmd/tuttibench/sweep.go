@@ -31,6 +31,13 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if o.alloc {
+		free, err := vs.alloc()
+		if err != nil {
+			return err
+		}
+		defer free()
+	}
 	if c.Rank() > 0 {
 		out = io.Discard
 	}
@@ -80,6 +87,9 @@ func remark(c *comm.Comm, o options) string {
 	place := "out of place"
 	if o.inplace || o.op == "broadcast" {
 		place = "in place"
+	}
+	if o.alloc {
+		place += " in memory from Alloc"
 	}
 	return fmt.Sprintf("%s of %v, %s, on %d ranks; %s, %s/%s, %d processors here",
 		o.op, o.dtype, place, c.Size(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tutti-go/tutti/comm"
 )
@@ -20,6 +21,7 @@ type trial struct {
 type vectors interface {
 	trial(count int) trial
 	on(c *comm.Comm) vectors // the same buffers, on another communicator of the same ranks
+	alloc() (free func() error, err error)
 }
 
 // A kit makes trials of one element type. Trials share its buffers, so that
@@ -45,6 +47,26 @@ func (k *kit[T]) on(c *comm.Comm) vectors {
 	other := *k
 	other.c = c
 	return &other
+}
+
+// alloc moves the buffers into memory from comm.Alloc, until free.
+func (k *kit[T]) alloc() (free func() error, err error) {
+	send, err := comm.Alloc[T](k.c, len(k.send))
+	if err != nil {
+		return nil, err
+	}
+	inPlace := &k.send[0] == &k.out[0]
+	k.send = send.Slice()
+	if inPlace {
+		k.out = k.send
+		return send.Close, nil
+	}
+	out, err := comm.Alloc[T](k.c, len(k.out))
+	if err != nil {
+		return nil, errors.Join(err, send.Close())
+	}
+	k.out = out.Slice()
+	return func() error { return errors.Join(send.Close(), out.Close()) }, nil
 }
 
 // trial is the operation on whole vectors of count elements.

@@ -17,6 +17,7 @@ type Ledger struct {
 	lent     [][]byte
 	back     [][]byte
 	promises []*promise
+	last     []func() error // what Settle ends with
 }
 
 // A promise is a callback that has to run once.
@@ -87,6 +88,9 @@ func (l *Ledger) Settle() error {
 		if p.runs != 1 {
 			errs = append(errs, fmt.Errorf("the callback of %s ran %d times", p.what, p.runs))
 		}
+	}
+	for _, do := range l.last {
+		errs = append(errs, do())
 	}
 	return errors.Join(errs...)
 }

@@ -56,6 +56,30 @@ func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger)
 	return errors.Join(errs...)
 }
 
+// IntoBuffers is the way to send that is apart: receives go into memory from
+// comm.Alloc, where a wire that has such memory writes straight into it. The
+// ledger's Settle frees it.
+func IntoBuffers[T number]() Call { return Call{Name: "send into a buffer", Run: intoBuffer[T]} }
+
+func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	b, err := comm.Alloc[T](c, 2*count+2)
+	if err != nil {
+		return err
+	}
+	l.last = append(l.last, b.Close)
+	var errs []error
+	for i := range 2 {
+		in := lend(l, b.Slice()[i*(count+1):][:count])
+		st, err := comm.Exchange(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count)), prev, i, in)
+		if err == nil {
+			err = read(st, prev, i, in, letter[T](prev, i, count))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 func exchange[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
 	next, prev := ring(c)
 	var errs []error

@@ -226,6 +226,15 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	return nil
 }
 
+// Alloc implements transport.Allocator with shm's memory, which is of use for peers
+// that are reached over shm, and is as good as any other towards the rest.
+func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
+	if why := p.noShm.Load(); why != nil {
+		return nil, nil, failure(fault.Refused, "allocate", errors.New(*why))
+	}
+	return alloc(p.shm, size)
+}
+
 // Explain says in one line which wire Dial takes to addr, and why.
 func (p *Picker) Explain(addr string) string {
 	c := p.pick(addr)
@@ -252,4 +261,5 @@ func failure(k fault.Kind, op string, err error) error {
 var (
 	_ transport.Transport = (*Picker)(nil)
 	_ transport.Greeter   = (*Picker)(nil)
+	_ transport.Allocator = (*Picker)(nil)
 )

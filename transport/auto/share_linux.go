@@ -7,3 +7,6 @@ import (
 
 // sharer is shm as a Sharer.
 func sharer(t *shm.Transport) transport.Sharer { return t }
+
+// alloc is shm's memory.
+func alloc(t *shm.Transport, size int) ([]byte, func() error, error) { return t.Alloc(size) }

@@ -77,7 +77,8 @@ func (c *conn) around(kind Kind, do func() error) error {
 	return err
 }
 
-// able says whether a Conn is an Exposer, a Gatherer, a Parker.
+// able says whether a Conn is an Exposer, a Gatherer, a Parker; or a Transport a
+// Sharer, a Greeter, an Allocator.
 type able [3]bool
 
 // withAbilities is c with the methods that the wrapped Conn has beyond a Conn's.
@@ -233,29 +234,62 @@ func (g greets) Prefix(first []byte) bool { return g.n.inner.(transport.Greeter)
 // Proto is what is wrapped's.
 func (g greets) Proto() string { return g.n.inner.(transport.Greeter).Proto() }
 
+type allocates struct{ n *node }
+
+// Alloc is not a step.
+func (a allocates) Alloc(size int) ([]byte, func() error, error) {
+	return a.n.inner.(transport.Allocator).Alloc(size)
+}
+
 // withAbilities is n with the methods that the wrapped Transport has beyond a
-// Transport's.
+// Transport's. It is long for asMember's reason.
 func (n *node) withAbilities() transport.Transport {
 	_, share := n.inner.(transport.Sharer)
 	share = share && !n.script.hides(Share)
 	_, greet := n.inner.(transport.Greeter)
-	switch {
-	case share && greet:
+	_, alloc := n.inner.(transport.Allocator)
+	s, g, a := shares{n}, greets{n}, allocates{n}
+	switch (able{share, greet, alloc}) {
+	case able{true, true, true}:
 		return struct {
 			*node
 			shares
 			greets
-		}{n, shares{n}, greets{n}}
-	case share:
+			allocates
+		}{n, s, g, a}
+	case able{true, true, false}:
 		return struct {
 			*node
 			shares
-		}{n, shares{n}}
-	case greet:
+			greets
+		}{n, s, g}
+	case able{true, false, true}:
+		return struct {
+			*node
+			shares
+			allocates
+		}{n, s, a}
+	case able{true, false, false}:
+		return struct {
+			*node
+			shares
+		}{n, s}
+	case able{false, true, true}:
 		return struct {
 			*node
 			greets
-		}{n, greets{n}}
+			allocates
+		}{n, g, a}
+	case able{false, true, false}:
+		return struct {
+			*node
+			greets
+		}{n, g}
+	case able{false, false, true}:
+		return struct {
+			*node
+			allocates
+		}{n, a}
 	}
 	return n
 }

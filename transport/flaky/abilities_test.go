@@ -11,13 +11,14 @@ import (
 )
 
 // has lists the abilities that a Conn or a Transport shows.
-func has(v any) (got [6]bool) {
+func has(v any) (got [7]bool) {
 	_, got[0] = v.(transport.Exposer)
 	_, got[1] = v.(transport.Gatherer)
 	_, got[2] = v.(transport.Parker)
 	_, got[3] = v.(transport.Guest)
 	_, got[4] = v.(transport.Sharer)
 	_, got[5] = v.(transport.Greeter)
+	_, got[6] = v.(transport.Allocator)
 	return got
 }
 
@@ -25,6 +26,10 @@ type greeter struct{ transport.Transport }
 
 func (greeter) Prefix([]byte) bool { return true }
 func (greeter) Proto() string      { return "x" }
+
+type allocator struct{ transport.Transport }
+
+func (allocator) Alloc(size int) ([]byte, func() error, error) { return make([]byte, size), nil, nil }
 
 // A wrapper of a wrapper shows what the inner one shows: each of the sixteen
 // kinds of Conn, made by wrapping one that has less or more.
@@ -45,7 +50,7 @@ func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 	base := n.newConn(full, Unknown)
 	for i := range 16 {
 		is := able{i&1 > 0, i&2 > 0, i&4 > 0}
-		inner, want := base.asMember(is), [6]bool{is[0], is[1], is[2], i&8 > 0}
+		inner, want := base.asMember(is), [7]bool{is[0], is[1], is[2], i&8 > 0}
 		if want[3] {
 			inner = base.asGuest(is)
 		}
@@ -68,6 +73,20 @@ func TestTransportShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 			greeter
 			transport.Sharer
 		}{greeter{mem}, mem},
+		allocator{mem},
+		struct {
+			allocator
+			transport.Sharer
+		}{allocator{mem}, mem},
+		struct {
+			allocator
+			transport.Greeter
+		}{allocator{mem}, greeter{}},
+		struct {
+			allocator
+			transport.Greeter
+			transport.Sharer
+		}{allocator{mem}, greeter{}, mem},
 	} {
 		if got, want := has(s.Wrap(inner, 0)), has(inner); got != want {
 			t.Errorf("the wrapper of %v has %v", want, got)

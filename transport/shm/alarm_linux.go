@@ -74,7 +74,8 @@ func (c *conn) Event(_ int32, events uint32) {
 	if !c.gate.Enter() {
 		return
 	}
-	gone := !c.heard() || events&(syscall.EPOLLHUP|syscall.EPOLLRDHUP|syscall.EPOLLERR) != 0
+	_, open, err := c.hear()
+	gone := !open || events&(syscall.EPOLLHUP|syscall.EPOLLRDHUP|syscall.EPOLLERR) != 0
 	closed := false
 	if gone {
 		closed = c.theirs.closed.Load() != 0
@@ -82,27 +83,14 @@ func (c *conn) Event(_ int32, events uint32) {
 	}
 	c.leave()
 	if gone {
-		c.fail(errGone(closed))
+		if err == nil {
+			err = errGone(closed)
+		}
+		c.fail(err)
 		return
 	}
 	if ready := c.alarm.take(); ready != nil {
 		ready()
-	}
-}
-
-// heard reads what rings there were; false when the peer's end is closed.
-func (c *conn) heard() bool {
-	var b [64]byte
-	for {
-		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, uintptr(c.fd), uintptr(unsafe.Pointer(&b)), uintptr(len(b)),
-			syscall.MSG_DONTWAIT, 0, 0)
-		switch errno {
-		case syscall.EINTR:
-			continue
-		case 0:
-			return n > 0
-		}
-		return errno == syscall.EAGAIN
 	}
 }
 

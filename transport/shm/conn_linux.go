@@ -59,13 +59,18 @@ type conn struct {
 	out          outbox
 	mine, theirs *bell
 	alarm        alarm
+
+	shown exposures // this side's memory
+	far   foreign   // the peer's
 }
 
 // newConn makes a Conn of a mapping and the socket it came with, and owns both.
 func (t *Transport) newConn(w wire) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peer: w.peer, slot: w.slot, grace: w.seg.ring}
+	c.seg.users.Store(1)
 	c.out.out, c.in, c.mine, c.theirs = w.seg.sides(w.slot == nil)
-	c.in.guest = &c.guest
+	c.in.guest, c.in.shown = &c.guest, &c.shown
+	c.shown.words, c.far.words = w.seg.slots(w.slot == nil)
 	if w.slot != nil {
 		c.guest.Store(true)
 		c.limit = time.AfterFunc(guestLife, c.expire)
@@ -232,7 +237,7 @@ func (c *conn) flush() (moved bool) {
 			failed.fail(err)
 			break
 		}
-		n, whole, err := c.out.write(f)
+		n, whole, err := c.write(f)
 		if err != nil {
 			c.fail(err)
 		}
@@ -295,7 +300,8 @@ func (c *conn) letGo() {
 		c.t.watcher.Remove(c.id)
 	}
 	syscall.Close(c.fd)
-	c.seg.close()
+	c.far.close()
+	c.seg.leave()
 	if c.guest.CompareAndSwap(true, false) {
 		c.leaveSlot()
 	}

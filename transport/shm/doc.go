@@ -6,7 +6,7 @@
 // visible by one store; a large body passes in chunks, which the receiver's
 // Progress copies straight to where Place wants them while the next ones are put
 // in. Beside the rings there is a unix socket per Conn. No frame passes through
-// it: it brought the memory's descriptor, it is the bell that wakes who sleeps,
+// it: it brings descriptors of memory, it is the bell that wakes who sleeps,
 // and it tells at once when the other process is gone.
 //
 // The memory is anonymous (memfd_create), sealed so that it cannot shrink, and
@@ -21,6 +21,10 @@
 // carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64
 // slots for at most 10 seconds, its first 64 bytes must come within 5, and a frame
 // whose body has more than 4 KiB ends the Conn.
+//
+// Memory from Alloc lies in arenas, memfds of their own. A Conn exposes it: the peer
+// gets the arena's descriptor over the socket, maps it, and writes bodies there by one
+// copy. How that is held to what is exposed stands in expose_linux.go.
 //
 // A frame is done when its last byte is in the ring: not when the peer has it. A
 // Conn has no timers and notices neither silence nor a stall; package mesh does,
@@ -47,6 +51,8 @@
 //	256     16     bell of the side that accepted
 //	384     8      bytes taken from the first ring, by the side that accepted
 //	512     8      bytes taken from the second ring, by the side that dialled
+//	1024    512    what the side that dialled exposes: 64 slots of 8 bytes
+//	1536    512    what the side that accepted exposes
 //	4096    r      first ring: from the side that dialled
 //	4096+r  r      second ring: from the side that accepted
 //
@@ -66,7 +72,7 @@
 // cleared before a record is published.
 //
 //	bits of the word  field
-//	0..3              kind: 1 whole frame, 2 first chunk, 3 more, 4 skip
+//	0..3              kind: 1 whole frame, 2 first chunk, 3 more, 4 skip, 5 told
 //	4..11             h, the length of the head
 //	12..31            n, the bytes of body in this record
 //	32..63            the frame's ID
@@ -76,4 +82,6 @@
 //	first  8 bytes: length of the whole body; head; body from the next multiple of 64
 //	more   body from offset 64
 //	skip   nothing: the next record is at the ring's beginning
+//	told   8 bytes each: slot, number of the exposure, place in it and bytes that were
+//	       written there, which is done
 package shm

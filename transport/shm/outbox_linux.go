@@ -29,6 +29,7 @@ type outbox struct {
 	out     producer // the writer's, or under mu when there is none
 	passing body     // what is left of the queue's first frame; the same
 	begun   bool     // some of that is in the ring; the same
+	length  int      // of a body that goes into exposed memory; the same
 }
 
 // An item is a frame that waits, with its body if that lies in parts.
@@ -56,8 +57,6 @@ func check(f *transport.Frame, size int) error {
 			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
 	case int64(size) > MaxBody:
 		return failure(fault.Misuse, "send", fmt.Errorf("a body of %d bytes, of at most %d", size, MaxBody))
-	case f.To != transport.Token{}:
-		return failure(fault.Misuse, "send", fmt.Errorf("a frame into exposed memory: shm exposes none"))
 	}
 	return nil
 }
@@ -85,7 +84,7 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 	if o.err != nil {
 		return refused, false, o.err
 	}
-	if it.size <= wholeMost && !o.writing && o.queue.empty() && o.streak < streakMost {
+	if it.size <= wholeMost && it.f.To == (transport.Token{}) && !o.writing && o.queue.empty() && o.streak < streakMost {
 		b := it.body()
 		done, err := o.out.whole(it.f.ID, it.f.Head, &b)
 		if err != nil {

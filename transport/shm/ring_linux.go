@@ -17,6 +17,7 @@ const (
 	kindFirst
 	kindMore
 	kindSkip
+	kindTold
 )
 
 const (
@@ -250,6 +251,7 @@ type consumer struct {
 	taken *atomic.Uint64 // how many bytes were taken; shared
 	bell  *bell          // the producer's; shared
 	guest *atomic.Bool   // the peer has proven nothing yet
+	shown *exposures
 
 	at   uint64 // bytes taken
 	told uint64 // taken as last stored
@@ -280,6 +282,8 @@ func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
 		return c.begin(w, in)
 	case kindMore:
 		return c.more(w, in)
+	case kindTold:
+		return c.exposed(w, in)
 	case kindSkip:
 		span := len(c.ring) - c.ring.pos(c.at)
 		if w != makeWord(kindSkip, 0, 0, 0) || span == len(c.ring) {

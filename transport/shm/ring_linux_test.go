@@ -21,7 +21,7 @@ func ends(size int) (*producer, *consumer, ring) {
 	r := ring(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[skip : skip+size])
 	var taken atomic.Uint64
 	p := newProducer(r, &taken, new(bell))
-	return &p, &consumer{ring: r, taken: &taken, bell: new(bell), guest: new(atomic.Bool)}, r
+	return &p, &consumer{ring: r, taken: &taken, bell: new(bell), guest: new(atomic.Bool), shown: new(exposures)}, r
 }
 
 // A keeper is a Sink that keeps what arrives, and holds it to the contract.

@@ -46,8 +46,9 @@ type bell struct {
 
 // A segment is the memory of one Conn, mapped.
 type segment struct {
-	mem  []byte
-	ring int // bytes in each ring
+	mem   []byte
+	ring  int          // bytes in each ring
+	users atomic.Int32 // of a Conn's: the Conn, and each of its exposures
 }
 
 // Where the sides' lines are.
@@ -57,6 +58,8 @@ const (
 	bellsAt  = 128
 	takenAt  = 384
 	apart    = 128
+
+	shownAt = 1024 // the slots of the side that dialled, then the other's
 )
 
 func segmentSize(ring int) int { return ringsAt + 2*ring }
@@ -76,7 +79,7 @@ func create(shared func(size int) (int, error), ring int, n nonce) (*segment, in
 	binary.NativeEndian.PutUint32(mem[8:], version)
 	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
 	copy(mem[nonceAt:], n[:])
-	return &segment{mem, ring}, fd, nil
+	return &segment{mem: mem, ring: ring}, fd, nil
 }
 
 // open maps a segment that a peer has made, with rings of that size. mustSeal
@@ -92,7 +95,7 @@ func open(fd, ring int, mustSeal bool) (*segment, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &segment{mem, ring}
+	s := &segment{mem: mem, ring: ring}
 	if string(mem[:len(magic)]) != magic || binary.NativeEndian.Uint32(mem[8:]) != version ||
 		binary.NativeEndian.Uint32(mem[12:]) != uint32(ring) {
 		s.close()
@@ -104,6 +107,22 @@ func open(fd, ring int, mustSeal bool) (*segment, error) {
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 
 func (s *segment) close() error { return unix.Munmap(s.mem) }
+
+// leave is what each user does at last.
+func (s *segment) leave() {
+	if s.users.Add(-1) == 0 {
+		s.close()
+	}
+}
+
+// slots are the tables of what the end itself exposes, and of what its peer does.
+func (s *segment) slots(dialled bool) (mine, theirs slots) {
+	first, second := slotsAt(s.mem, shownAt), slotsAt(s.mem, shownAt+8*slotCount)
+	if dialled {
+		return first, second
+	}
+	return second, first
+}
 
 // sides are the two ends' views: what goes out and what comes in, and the bells
 // of the end itself and of its peer. dialled tells which end it is.

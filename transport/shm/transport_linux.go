@@ -32,6 +32,7 @@ type Transport struct {
 	end     context.CancelFunc
 	calls   poll.Caller
 	watcher poll.Watcher
+	arenas  arenas
 	slots   chan struct{}  // a place for each guest
 	open    sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
 
@@ -186,6 +187,7 @@ func (t *Transport) Close() error {
 		c.Close()
 	}
 	t.open.Wait()
+	t.arenas.close()
 	t.watcher.Stop()
 	t.calls.Stop()
 	return nil
@@ -229,4 +231,5 @@ func (t *Transport) release(c *conn) {
 var (
 	_ transport.Transport = (*Transport)(nil)
 	_ transport.Sharer    = (*Transport)(nil)
+	_ transport.Allocator = (*Transport)(nil)
 )

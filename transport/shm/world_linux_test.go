@@ -64,6 +64,7 @@ var parts = map[string]func(transport.Conn){
 	"answer":  answer,
 	"flood":   func(c transport.Conn) { flood(c, nil) },
 	"nothing": func(transport.Conn) {},
+	"write":   writer,
 }
 
 // A peer is a process that plays a part.

@@ -127,7 +127,9 @@ func (w *world) link(from, to int) (near, far *end) {
 	w.tb.Helper()
 	a, b := w.dial(from, to)
 	admit(b)
-	return w.end("dialling end", a), w.end("accepting end", b)
+	near, far = w.end("dialling end", a), w.end("accepting end", b)
+	near.node, far.node = from, to
+	return near, far
 }
 
 // admit lifts the limits of a Conn that has some.
@@ -188,6 +190,7 @@ type end struct {
 	transport.Conn
 	w    *world
 	name string
+	node int // whose it is, of the world's
 	sink *recorder
 	err  error // what Progress first returned
 }

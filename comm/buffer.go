@@ -1,0 +1,80 @@
+package comm
+
+import (
+	"errors"
+	"math"
+	"sync"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A Buffer is memory for elements that other ranks may be let write into: where the
+// job's wire has such memory, a large message that is received into any part of it
+// is copied once, by its sender, straight to where it belongs. Otherwise it is
+// ordinary memory. It is of use for receives of 64 KiB and more, and does no harm
+// elsewhere; it pays to make it once and use it often.
+//
+// Where it is the wire's memory, the garbage collector does not know it: it is not
+// freed when nobody refers to it, neither to the Buffer nor to a slice of it, but by
+// Close alone, and counts neither for GOGC nor for GOMEMLIMIT. No other rank can
+// reach it except while a receive into it is under way.
+//
+// Slice may be called concurrently; Close is not to be called while somebody uses
+// the memory.
+type Buffer[T Element] struct {
+	c *Comm
+
+	mu   sync.Mutex // guards the rest
+	all  []T
+	free func() error // nil: it is ordinary memory
+}
+
+// Alloc makes a Buffer of n zero elements. It is local. The memory is this process's
+// and not the communicator's: it may be used with any communicator of the job, and
+// stays when they close, until its own Close. Errors: fault.Misuse for an n that cannot be,
+// fault.Exhausted when there is not enough memory, or too many Buffers are alive,
+// fault.Closed when the job has been closed.
+func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
+	size := tensor.TypeOf[T]().Size()
+	if n < 0 || n > math.MaxInt/size {
+		return nil, c.misuse("alloc", "%d elements; 0 to %d are allowed", n, math.MaxInt/size)
+	}
+	b := &Buffer[T]{c: c}
+	if a, ok := c.w.wire.(transport.Allocator); ok {
+		mem, free, err := a.Alloc(n * size)
+		switch {
+		case err == nil:
+			b.all, b.free = tensor.Elements[T](mem), free
+			return b, nil
+		case !errors.Is(err, fault.Refused):
+			return nil, c.relabel("alloc", err)
+		}
+	}
+	b.all = make([]T, n)
+	return b, nil
+}
+
+// Slice is the memory; nil after Close.
+func (b *Buffer[T]) Slice() []T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all
+}
+
+// Close frees the memory, which must not be touched afterwards, not even read: that
+// ends the process, as a bad pointer does. It frees nothing, and returns
+// fault.Misuse, while a receive into it is under way that its sender knows of.
+// Closing twice is no error.
+func (b *Buffer[T]) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.free != nil {
+		if err := b.free(); err != nil {
+			return b.c.relabel("close a buffer", err)
+		}
+	}
+	b.all, b.free = nil, nil
+	return nil
+}

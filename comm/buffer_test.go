@@ -1,0 +1,165 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/flaky"
+)
+
+// What Alloc gives is memory as any other, for messages and collectives, on every
+// wire, until Close; also when the communicator it was made with has closed.
+func TestABufferIsMemoryAsAnyOther(t *testing.T) {
+	for _, wire := range transports {
+		for _, n := range []int{1, 2, 3} {
+			leak.Check(t)
+			buffers := make([]*comm.Buffer[float32], n)
+			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+				const count = 200_003
+				dup, err := c.Dup(ctx)
+				if err != nil {
+					return err
+				}
+				b, err := comm.Alloc[float32](dup, 2*count)
+				if err != nil {
+					return err
+				}
+				buffers[c.Rank()] = b
+				out, in := b.Slice()[:count], b.Slice()[count:]
+				if slices.Max(in) != 0 || slices.Min(in) != 0 {
+					t.Error("the memory is not zeroed")
+				}
+				next, prev := (c.Rank()+1)%n, (c.Rank()+n-1)%n
+				for i := range out {
+					out[i] = float32(c.Rank() + i%100)
+				}
+				if err := dup.Close(ctx); err != nil {
+					return err
+				}
+				for range 3 {
+					clear(in)
+					if _, err := comm.Exchange(ctx, c, next, 1, out, prev, 1, in); err != nil {
+						return err
+					}
+					for i := range in {
+						if in[i] != float32(prev+i%100) {
+							return fmt.Errorf("rank %d has %v at %d", c.Rank(), in[i], i)
+						}
+					}
+				}
+				return comm.AllReduce(ctx, c, in, comm.Sum)
+			}, comm.WithTransport(wire))
+			if err != nil {
+				t.Fatalf("%s, %d ranks: %v", wire, n, err)
+			}
+			for r, b := range buffers { // the job is over; the memory is still there
+				if got, want := b.Slice()[200_003+100], float32(n*(n-1)/2); got != want {
+					t.Errorf("%s: rank %d has %v, want %v", wire, r, got, want)
+				}
+				if err := errors.Join(b.Close(), b.Close()); err != nil || b.Slice() != nil {
+					t.Errorf("%s: closed: %v, with %d elements", wire, err, len(b.Slice()))
+				}
+			}
+		}
+	}
+}
+
+func TestABufferThatCannotBeIsMisuse(t *testing.T) {
+	for _, wire := range transports {
+		err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
+			for _, n := range []int{-1, 1 << 62} {
+				if _, err := comm.Alloc[float64](c, n); !errors.Is(err, fault.Misuse) {
+					t.Errorf("%s: %d elements: got %v, want %v", wire, n, err, fault.Misuse)
+				}
+			}
+			b, err := comm.Alloc[float64](c, 0)
+			if err != nil || len(b.Slice()) != 0 || b.Close() != nil {
+				t.Errorf("%s: no elements: got %v", wire, err)
+			}
+			return nil
+		}, comm.WithTransport(wire))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Over shm a large message goes into a Buffer by one copy, without a ring; into
+// other memory it does not, and neither does one whose body is checked.
+func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	for name, tc := range map[string]struct {
+		call     worldtest.Call
+		opts     []comm.Option
+		straight bool
+	}{
+		"into a buffer":             {worldtest.IntoBuffers[int32](), nil, true},
+		"into ordinary memory":      {worldtest.Messages[int32]()[1], nil, false},
+		"into a buffer, with sums":  {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithChecksums()}, false},
+		"into a buffer, all pushed": {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithThreshold(1 << 20)}, false},
+	} {
+		count := 300_000
+		if name == "into a buffer, all pushed" {
+			count = 30_000
+		}
+		var writes atomic.Int64
+		script := flaky.New(flaky.Options{Counts: func(st flaky.Step) bool {
+			if st.Kind == flaky.Write {
+				writes.Add(1)
+			}
+			return true
+		}})
+		var ledgers [2]worldtest.Ledger
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			return tc.call.Run(ctx, c, count, &ledgers[c.Rank()])
+		}, append(tc.opts, comm.WithTransport("shm"),
+			comm.WithWrap(func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }))...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := writes.Load() > 0; got != tc.straight {
+			t.Errorf("%s: %d frames were written straight", name, writes.Load())
+		}
+		for i := range ledgers {
+			ledgers[i].Returned()
+			if err := ledgers[i].Settle(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Each exposure, and each frame that is written into exposed memory, is cut in turn.
+func TestCutsOfWritesIntoBuffers(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shm is Linux's")
+	}
+	leak.Check(t)
+	var sum count
+	w := newWave()
+	for n := 2; n <= 3; n++ {
+		s := &scene{wire: "shm", n: n, call: worldtest.IntoBuffers[int32](), count: threeFrames,
+			opts: []comm.Option{comm.WithoutSharedMemory()}}
+		for i, at := range s.unharmed(t, &sum) {
+			for j, b := range append(append(cuts[:3:3], dies...), badHead) {
+				if soak || (i+j)%5 == 0 {
+					w.strike(t, s, &sum, b, at)
+				}
+			}
+		}
+	}
+	w.work.Wait()
+	sum.report(t)
+}

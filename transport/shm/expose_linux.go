@@ -1,0 +1,283 @@
+package shm
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A body goes into exposed memory by one copy: the sender has the receiver's arena
+// mapped, and writes there itself. What is exposed to the peer of a Conn stands in a
+// table of slots in the Conn's memory, a word each:
+//
+//	0           nothing, or not any more
+//	g<<1        exposed; g counts the exposures of this side's, from 1
+//	g<<1 | 1    the same, and the peer is writing into it
+//
+// The peer writes a piece after it has changed the second into the third, and then
+// changes it back. Who takes memory back changes the second into 0, and waits while
+// it is the third: for no longer than one piece takes, unless the peer was stopped
+// or killed in the middle of it; see withdraw.
+//
+// Memory is shown to none who has not the arena's descriptor, which goes over the
+// socket when a part of it is first exposed to that peer:
+//
+//	offset  bytes  field
+//	0       4      1, to tell it from a ring of the bell, which is one byte of 0
+//	4       4      the arena's number
+//	8       8      bytes in it
+//
+// When all is written, a record in the ring says so, and is held against the table's
+// private copy. A peer that lies can spoil no more than what is exposed, and arenas
+// that it has got to see.
+const (
+	slotCount = 64
+	arenaNote = 16
+	knownMost = 256 // arenas that a peer is shown, or has mapped, at a time
+)
+
+// A token says where exposed memory is.
+//
+//	Token  bytes 0..3    the arena's number
+//	       bytes 4..7    the slot
+//	       bytes 8..15   the exposure's number
+//	       bytes 16..23  where in the arena it begins
+//	       bytes 24..31  its size
+type token struct {
+	arena, slot uint32
+	number      uint64
+	at, size    uint64
+}
+
+func tokenOf(b transport.Token) token {
+	e := binary.NativeEndian
+	return token{e.Uint32(b[0:]), e.Uint32(b[4:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
+}
+
+func (t token) bytes() (b transport.Token) {
+	e := binary.NativeEndian
+	e.PutUint32(b[0:], t.arena)
+	e.PutUint32(b[4:], t.slot)
+	e.PutUint64(b[8:], t.number)
+	e.PutUint64(b[16:], t.at)
+	e.PutUint64(b[24:], t.size)
+	return b
+}
+
+// slots is a table of slots in a Conn's memory.
+type slots *[slotCount]atomic.Uint64
+
+func slotsAt(mem []byte, at int) slots {
+	return slots((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
+}
+
+// exposures are the parts of arenas that one Conn has shown to its peer. Slots are
+// used again, so that exposing for each receive allocates nothing.
+type exposures struct {
+	words slots // shared
+
+	mu    sync.Mutex // guards the rest
+	last  uint64
+	free  []uint32 // slots
+	table [slotCount]exposure
+	known map[uint32]*arena // those that the peer has been told of
+}
+
+// An exposure is what one slot stands for.
+type exposure struct {
+	number  uint64 // 0 when the slot is free
+	id      uint32
+	buf     []byte
+	arena   *arena
+	release func() // made once, given out at each use
+}
+
+// Why memory is not exposed. They are made once: rendezvous tries for every large
+// receive.
+var (
+	errNotArena = failure(fault.Refused, "expose", errors.New("it is no memory from Alloc"))
+	errNoSlot   = failure(fault.Exhausted, "expose", errors.New("too much is exposed already"))
+	errNotTold  = failure(fault.Exhausted, "expose", errors.New("the peer cannot be told of the memory now"))
+)
+
+// Expose implements transport.Exposer for parts of what this Transport's Alloc has
+// given out; other memory it refuses.
+func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	a, at := c.t.arenas.pin(buf)
+	if a == nil {
+		return transport.Token{}, nil, errNotArena
+	}
+	if !c.gate.Enter() {
+		c.t.arenas.unpin(a)
+		return transport.Token{}, nil, errClosed()
+	}
+	defer c.leave()
+	x := &c.shown
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	err := c.introduce(a)
+	if err == nil && x.free == nil {
+		x.begin(c)
+	}
+	if err == nil && len(x.free) == 0 {
+		err = errNoSlot
+	}
+	if err != nil {
+		c.t.arenas.unpin(a)
+		return transport.Token{}, nil, err
+	}
+	slot := x.free[len(x.free)-1]
+	x.free = x.free[:len(x.free)-1]
+	x.last++
+	e := &x.table[slot]
+	e.number, e.id, e.buf, e.arena = x.last, id, buf, a
+	c.seg.users.Add(1) // the table is looked at until release, also when the Conn has gone
+	x.words[slot].Store(e.number << 1)
+	return token{a.id, slot, e.number, uint64(at), uint64(len(buf))}.bytes(), e.release, nil
+}
+
+// begin makes the slots.
+func (x *exposures) begin(c *conn) {
+	x.free = make([]uint32, 0, slotCount)
+	for i := range uint32(slotCount) {
+		x.free = append(x.free, i)
+		x.table[i].release = func() { c.withdraw(i) }
+	}
+}
+
+// introduce sends the peer an arena's descriptor, unless it has it. c.shown.mu is
+// held, and the caller is inside the gate.
+func (c *conn) introduce(a *arena) error {
+	x := &c.shown
+	if x.known[a.id] != nil {
+		return nil
+	}
+	if x.known == nil {
+		x.known = make(map[uint32]*arena)
+	}
+	if len(x.known) >= knownMost {
+		c.t.arenas.forget(x.known)
+		if len(x.known) >= knownMost {
+			return errNoSlot
+		}
+	}
+	var b [arenaNote]byte
+	b[0] = 1
+	binary.NativeEndian.PutUint32(b[4:], a.id)
+	binary.NativeEndian.PutUint64(b[8:], uint64(len(a.mem)))
+	for {
+		err := unix.Sendmsg(c.fd, b[:], unix.UnixRights(a.fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch err {
+		case nil:
+			x.known[a.id] = a
+			return nil
+		case unix.EINTR:
+			continue
+		}
+		return errNotTold
+	}
+}
+
+// forget drops those that were freed.
+func (as *arenas) forget(known map[uint32]*arena) {
+	as.mu.Lock()
+	defer as.mu.Unlock()
+	for id, a := range known {
+		if a.mem == nil {
+			delete(known, id)
+		}
+	}
+}
+
+// severAfter is how long a peer may be in the middle of writing a piece, which
+// takes some ten microseconds, before the memory is taken away from it.
+const severAfter = 250 * time.Millisecond
+
+// withdraw ends the exposure in a slot; when it has returned, nothing writes there.
+// It waits for a piece that is being written: its writer is at work, or it has died
+// and writes no more, or it was stopped, and then it keeps the pages, and this
+// process gets others with what was in them.
+func (c *conn) withdraw(slot uint32) {
+	x := &c.shown
+	x.mu.Lock()
+	e := &x.table[slot]
+	number, buf, a := e.number, e.buf, e.arena
+	e.number, e.buf, e.arena = 0, nil, nil
+	x.mu.Unlock()
+	if number == 0 {
+		return
+	}
+	word := &x.words[slot]
+	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
+		if !c.awaitWriter(word, number) {
+			a.sever(buf) // where that fails, too, there is no memory for a page
+		}
+		word.Store(0)
+	}
+	x.mu.Lock()
+	x.free = append(x.free, slot)
+	x.mu.Unlock()
+	c.t.arenas.unpin(a)
+	c.seg.leave()
+}
+
+// awaitWriter reports whether the peer is not writing any more, for certain.
+func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
+	writing := func() bool { return word.Load() == number<<1|1 }
+	for began, i := time.Now(), 0; writing(); i++ {
+		runtime.Gosched()
+		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+		if i%64 < 63 {
+			continue
+		}
+		if c.peerEnded() {
+			return true
+		}
+		if time.Since(began) > severAfter {
+			return !writing()
+		}
+	}
+	return true
+}
+
+// peerEnded reports whether the peer's process has ended. A child of ours that
+// nobody has waited for has ended, too.
+func (c *conn) peerEnded() bool {
+	fd, err := unix.PidfdOpen(int(c.peer.Pid), 0)
+	if err != nil {
+		return err == unix.ESRCH
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
+}
+
+// arrived is the ID of an exposure that the peer says to have written to, if it can
+// have.
+func (x *exposures) arrived(slot uint64, number, at, size uint64) (id uint32, ok bool) {
+	if slot >= slotCount || number == 0 {
+		return 0, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e := &x.table[slot]
+	n := uint64(len(e.buf))
+	if e.number != number || at > n || size > n-at || e.arena.severed.Load() {
+		return 0, false
+	}
+	return e.id, true
+}
+
+var (
+	_ transport.Exposer = (*conn)(nil)
+)
