@@ -134,6 +134,18 @@ func TestCollectivesEndWhenAnyFrameIsCut(t *testing.T) {
 	inMemory(t, most, taking(cuts, dies), func(n int) []*scene { return collectiveScenes("memory", n, 2.5) })
 }
 
+// A start of a persistent collective ends as a call does.
+func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
+	inMemory(t, some, taking(cuts, dies), func(n int) []*scene {
+		var all []*scene
+		for _, call := range worldtest.Persistent[int32]() {
+			all = append(all, &scene{wire: "memory", n: n, call: call, count: elements(2.5),
+				opts: []comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}})
+		}
+		return all
+	})
+}
+
 func TestMessagesEndWhenAnyFrameIsCut(t *testing.T) {
 	inMemory(t, most, taking(cuts, dies), func(n int) []*scene { return messageScenes("memory", n) })
 }

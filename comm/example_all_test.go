@@ -10,8 +10,8 @@ import (
 )
 
 // A verb is what takes a communicator, or is a method of one that does more than
-// tell its state. The non-blocking form of a collective is used like those that
-// have an Example, and needs none.
+// tell its state. The non-blocking form of a collective, and its persistent one, are
+// used like those that have an Example, and need none.
 func TestEveryVerbHasAnExample(t *testing.T) {
 	verbs, examples := map[string]bool{}, map[string]bool{}
 	files, err := os.ReadDir(".")
@@ -44,7 +44,8 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 	}
 	for verb := range verbs {
 		blocking, starts := strings.CutPrefix(verb, "I")
-		if !examples[verb] && !(starts && verbs[blocking]) {
+		prepared, prepares := strings.CutSuffix(verb, "Init")
+		if !examples[verb] && !(starts && verbs[blocking]) && !(prepares && verbs[prepared]) {
 			t.Errorf("%s has no Example", verb)
 		}
 	}

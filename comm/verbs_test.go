@@ -41,6 +41,7 @@ func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 // callAll makes every call on n ranks with vectors of every length.
 func callAll(t *testing.T, n int, opts ...comm.Option) {
 	calls := append(worldtest.Collectives[float32](), worldtest.Collectives[int32]()...)
+	calls = append(calls, worldtest.Persistent[float32]()...)
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		for _, count := range testCounts(n) {
 			for _, call := range calls {

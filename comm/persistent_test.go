@@ -1,0 +1,290 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// A start meets the buffers as they are then, and every start its own on all ranks.
+func TestAPersistentStartsManyTimes(t *testing.T) {
+	for _, wire := range transports {
+		leak.Check(t)
+		err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+			buf, all := make([]int64, 1000), make([]int64, 3000)
+			sum, err := comm.AllReduceInit(c, buf, comm.Sum)
+			if err != nil {
+				return err
+			}
+			join, err := comm.AllGatherInit(c, all, buf)
+			if err != nil {
+				return err
+			}
+			for i := range 50 {
+				for j := range buf {
+					buf[j] = int64(c.Rank() + i)
+				}
+				if err := sum.Start(ctx); err != nil {
+					return err
+				}
+				for done := i%2 == 0; !done; {
+					if done, err = sum.Test(); err != nil {
+						return err
+					}
+				}
+				if err := sum.Wait(ctx); err != nil {
+					return err
+				}
+				buf[7] += int64(c.Rank())
+				if err := comm.StartAll(ctx, join); err != nil {
+					return err
+				}
+				if err := join.Wait(ctx); err != nil {
+					return err
+				}
+				for r := range 3 {
+					if got, want := all[r*1000+7], int64(3+3*i+r); got != want || all[r*1000+8] != int64(3+3*i) {
+						return fmt.Errorf("start %d: rank %d has %d of rank %d, want %d", i, c.Rank(), got, r, want)
+					}
+				}
+			}
+			return errors.Join(sum.Close(), join.Close(), join.Close())
+		}, comm.WithTransport(wire))
+		if err != nil {
+			t.Errorf("%s: %v", wire, err)
+		}
+	}
+}
+
+// Several may be active at a time, beside other collectives, which they meet in the
+// order of the starts.
+func TestPersistentsOverlapWithAllElse(t *testing.T) {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		var ps []*comm.Persistent
+		bufs := make([][]int32, 4)
+		for i := range bufs {
+			bufs[i] = []int32{int32(i), int32(c.Rank())}
+			p, err := comm.AllReduceInit(c, bufs[i], comm.Sum)
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			ps = append(ps, p)
+		}
+		if err := comm.StartAll(ctx, ps...); err != nil {
+			return err
+		}
+		v := []int32{1}
+		r := comm.IAllReduce(c, v, comm.Sum)
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		for i := range ps {
+			if err := ps[len(ps)-1-i].Wait(ctx); err != nil {
+				return err
+			}
+		}
+		if _, err := r.Wait(ctx); err != nil || v[0] != 4 {
+			return fmt.Errorf("the sum beside them is %v: %w", v, err)
+		}
+		for i, b := range bufs {
+			if b[0] != int32(4*i) || b[1] != 6 {
+				return fmt.Errorf("sum %d is %v", i, b)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A start meets the non-blocking form of its collective on other ranks, and is found
+// out when it meets another one.
+func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		buf := []float64{1}
+		p, err := comm.AllReduceInit(c, buf, comm.Sum)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if c.Rank() == 0 {
+			err = p.Start(ctx)
+			if err == nil {
+				err = p.Wait(ctx)
+			}
+		} else {
+			_, err = comm.IAllReduce(c, buf, comm.Sum).Wait(ctx)
+		}
+		if err != nil || buf[0] != 2 {
+			return fmt.Errorf("the sum is %v: %w", buf, err)
+		}
+		if c.Rank() == 1 {
+			p.Close()
+			if p, err = comm.AllReduceInit(c, buf, comm.Max); err != nil {
+				return err
+			}
+			defer p.Close()
+		}
+		if err = p.Start(ctx); err == nil {
+			err = p.Wait(ctx)
+		}
+		if !errors.Is(err, fault.Mismatch) || strings.Count(err.Error(), "persistent_test.go:") != 2 {
+			t.Errorf("rank %d: got %v, want a mismatch with both places", c.Rank(), err)
+		}
+		if err := p.Start(ctx); !errors.Is(err, fault.Revoked) {
+			t.Errorf("rank %d: after that, got %v, want %v", c.Rank(), err, fault.Revoked)
+		}
+		if done, err := p.Test(); !done || err != nil {
+			t.Errorf("what was not started is %v, %v", done, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPersistentIsRefusedWhatItCannot(t *testing.T) {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if _, err := comm.ReduceInit(c, []int8{1}, []int8{1}, comm.Sum, 2); !errors.Is(err, fault.Misuse) {
+			t.Errorf("a root that is none: got %v", err)
+		}
+		if _, err := comm.AllGatherInit(c, make([]int8, 3), make([]int8, 1)); !errors.Is(err, fault.Misuse) {
+			t.Errorf("a dst that is too long: got %v", err)
+		}
+		if _, err := comm.AllReduceInit(c, []complex64{1}, comm.Max); err == nil {
+			t.Error("an operator without a meaning for the type is prepared")
+		}
+		p, err := comm.BarrierInit(c)
+		if err != nil {
+			return err
+		}
+		if err := p.Wait(ctx); err != nil { // inactive
+			return err
+		}
+		if c.Rank() == 1 { // let rank 0 be active for a while
+			if _, err := comm.Recv(ctx, c, 0, 0, make([]byte, 1)); err != nil {
+				return err
+			}
+		}
+		if err := p.Start(ctx); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if err := p.Start(ctx); !errors.Is(err, fault.Misuse) {
+				t.Errorf("started while active: got %v", err)
+			}
+			if err := p.Close(); !errors.Is(err, fault.Misuse) {
+				t.Errorf("closed while active: got %v", err)
+			}
+			if err := comm.Send(ctx, c, 1, 0, []byte{1}); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(p.Wait(ctx), p.Close(), p.Close()); err != nil {
+			return err
+		}
+		if err := p.Start(ctx); !errors.Is(err, fault.Misuse) {
+			t.Errorf("started after Close: got %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// When its context ends, that of Start or that of Wait, all ranks hear who was
+// missing.
+func TestAPersistentEndsWithItsContexts(t *testing.T) {
+	for _, which := range []string{"Start", "Wait"} {
+		err := comm.Local(2, func(ctx context.Context, other *comm.Comm) error {
+			c, err := other.Dup(ctx)
+			if err != nil {
+				return err
+			}
+			p, err := comm.BarrierInit(c)
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			if c.Rank() == 1 {
+				_, err := comm.Recv(ctx, other, 0, 0, make([]byte, 1))
+				if err == nil {
+					err = p.Start(ctx)
+				}
+				if err == nil { // what it needs of rank 0 had been sent before that gave up
+					err = p.Wait(ctx)
+				}
+				if err != nil && !errors.Is(err, fault.Revoked) {
+					t.Errorf("%s: rank 1 got %v, want %v", which, err, fault.Revoked)
+				}
+				return nil
+			}
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			start, wait := ctx, short
+			if which == "Start" {
+				start, wait = short, ctx
+			}
+			if err := p.Start(start); err != nil {
+				return err
+			}
+			var f *fault.Error
+			if err := p.Wait(wait); !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
+				t.Errorf("%s: rank 0 got %v, want a timeout that names rank 1", which, err)
+			}
+			// A communicator that was not revoked.
+			return comm.Send(ctx, other, 1, 0, []byte{1})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who closes the job while one is active, or prepared, is not kept waiting, and
+// neither is who waits for it.
+func TestCloseEndsPersistents(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		idle, err := comm.BarrierInit(c)
+		if err != nil {
+			return err
+		}
+		active, err := comm.BarrierInit(c)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			if err := active.Start(ctx); err != nil {
+				return err
+			}
+		}
+		if err := c.Close(ctx); err != nil {
+			return err
+		}
+		if err := active.Wait(ctx); c.Rank() == 0 && !errors.Is(err, fault.Closed) && !errors.Is(err, fault.Revoked) {
+			t.Errorf("the active one got %v", err)
+		}
+		if err := idle.Start(ctx); !errors.Is(err, fault.Closed) {
+			t.Errorf("a start afterwards got %v, want %v", err, fault.Closed)
+		}
+		if _, err := comm.BarrierInit(c); !errors.Is(err, fault.Closed) {
+			t.Errorf("one made afterwards got %v, want %v", err, fault.Closed)
+		}
+		return errors.Join(idle.Close(), active.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,185 @@
+package worldtest
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// Persistent are all persistent collectives, each started twice, with its output
+// cleared, and its input written anew, in between.
+func Persistent[T number]() []Call {
+	return []Call{
+		{Name: "persistent barrier", Verb: "barrier", Run: persist(barrierInit[T])},
+		{Name: "persistent broadcast", Verb: "broadcast", Run: persist(broadcastInit[T])},
+		{Name: "persistent allreduce", Verb: "allreduce", Chunks: true, Run: persist(allReduceInit[T])},
+		{Name: "persistent allreduce out of place", Verb: "allreduce", Chunks: true, Run: persist(allReduceToInit[T])},
+		{Name: "persistent reduce", Verb: "reduce", Chunks: true, Run: persist(reduceInit[T])},
+		{Name: "persistent reduce_scatter", Verb: "reduce_scatter", Chunks: true, Run: persist(reduceScatterInit[T])},
+		{Name: "persistent reduce_scatterv", Verb: "reduce_scatterv", Run: persist(reduceScatterVInit[T])},
+		{Name: "persistent allgather", Verb: "allgather", Run: persist(allGatherInit[T])},
+		{Name: "persistent allgatherv", Verb: "allgatherv", Run: persist(allGatherVInit[T])},
+		{Name: "persistent gather", Verb: "gather", Run: persist(gatherInit[T])},
+		{Name: "persistent gatherv", Verb: "gatherv", Run: persist(gatherVInit[T])},
+		{Name: "persistent scatter", Verb: "scatter", Run: persist(scatterInit[T])},
+		{Name: "persistent scatterv", Verb: "scatterv", Run: persist(scatterVInit[T])},
+		{Name: "persistent alltoall", Verb: "alltoall", Run: persist(allToAllInit[T])},
+		{Name: "persistent alltoallv", Verb: "alltoallv", Run: persist(allToAllVInit[T])},
+	}
+}
+
+// A drill is a persistent collective, and what it works on.
+type drill[T number] struct {
+	c       *comm.Comm
+	n, me   int
+	count   int
+	in, src []T // what src holds before a start
+	dst     []T // empty where nothing comes
+	want    []T // what dst holds afterwards, if not empty
+}
+
+// persist makes a Call of what sets a drill up.
+func persist[T number](setUp func(d *drill[T]) (*comm.Persistent, error)) run {
+	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		d := &drill[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
+		p, err := setUp(d)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		lend(l, d.src)
+		lend(l, d.dst)
+		for range 2 {
+			clear(d.dst)
+			copy(d.src, d.in)
+			if err := p.Start(ctx); err != nil {
+				return err
+			}
+			if err := p.Wait(ctx); err != nil {
+				return err
+			}
+			if err := same("dst", d.dst, d.want); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// take sets a drill's buffers up, of which src and dst are made here.
+func (d *drill[T]) take(in, want []T) (dst, src []T) {
+	d.in, d.want, d.src, d.dst = in, want, make([]T, len(in)), make([]T, len(want))
+	return d.dst, d.src
+}
+
+// at is v on the root, and nothing elsewhere.
+func (d *drill[T]) at(root int, v []T) []T {
+	if d.me != root {
+		return nil
+	}
+	return v
+}
+
+func barrierInit[T number](d *drill[T]) (*comm.Persistent, error) { return comm.BarrierInit(d.c) }
+
+// inOne sets up a drill with one buffer for input and output.
+func (d *drill[T]) inOne(in, want []T) []T {
+	buf := make([]T, len(in))
+	d.in, d.want, d.src, d.dst = in, want, buf, buf
+	return buf
+}
+
+func broadcastInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	root := d.n - 1
+	return comm.BroadcastInit(d.c, d.inOne(vector[T](d.me, d.count), vector[T](root, d.count)), root)
+}
+
+func allReduceInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	return comm.AllReduceInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](d.n, d.count)), comm.Sum)
+}
+
+func allReduceToInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.n, d.count))
+	return comm.AllReduceToInit(d.c, dst, src, comm.Sum)
+}
+
+func reduceInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	root := d.n / 2
+	dst, src := d.take(vector[T](d.me, d.count), d.at(root, sums[T](d.n, d.count)))
+	return comm.ReduceInit(d.c, dst, src, comm.Sum, root)
+}
+
+func reduceScatterInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	lo, hi := chunk(d.count, d.n, d.me)
+	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.n, d.count)[lo:hi])
+	return comm.ReduceScatterInit(d.c, dst, src, comm.Sum)
+}
+
+func reduceScatterVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	counts, total := unequal(d.n, d.count)
+	lo, hi := offset(counts, d.me)
+	dst, src := d.take(vector[T](d.me, total), sums[T](d.n, total)[lo:hi])
+	return comm.ReduceScatterVInit(d.c, dst, src, counts, comm.Sum)
+}
+
+func allGatherInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(vector[T](d.me, d.count), joined[T](d.n, d.count))
+	return comm.AllGatherInit(d.c, dst, src)
+}
+
+// part is this rank's part of the whole, with all ranks' counts.
+func (d *drill[T]) part() (mine, all []T, counts []int) {
+	counts, total := unequal(d.n, d.count)
+	lo, hi := offset(counts, d.me)
+	all = whole[T](total)
+	return all[lo:hi], all, counts
+}
+
+func allGatherVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	mine, all, counts := d.part()
+	dst, src := d.take(mine, all)
+	p, err := comm.AllGatherVInit(d.c, dst, src, counts)
+	clear(counts) // they were copied
+	return p, err
+}
+
+func gatherInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(vector[T](d.me, d.count), d.at(0, joined[T](d.n, d.count)))
+	return comm.GatherInit(d.c, dst, src, 0)
+}
+
+func gatherVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	mine, all, counts := d.part()
+	dst, src := d.take(mine, d.at(d.n-1, all))
+	return comm.GatherVInit(d.c, dst, src, counts, d.n-1)
+}
+
+func scatterInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(d.at(0, joined[T](d.n, d.count)), vector[T](d.me, d.count))
+	return comm.ScatterInit(d.c, dst, src, 0)
+}
+
+func scatterVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	mine, all, counts := d.part()
+	dst, src := d.take(d.at(d.n-1, all), mine)
+	return comm.ScatterVInit(d.c, dst, src, counts, d.n-1)
+}
+
+func allToAllInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	out, in := parcels[T](d.n, d.me, d.count)
+	dst, src := d.take(out, in)
+	return comm.AllToAllInit(d.c, dst, src)
+}
+
+func allToAllVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	some := func(from, to int) int { return (from*d.n + to + d.count) % 7 * (d.count/7 + 1) }
+	sends, recvs := make([]int, d.n), make([]int, d.n)
+	var out, in []T
+	for r := range d.n {
+		sends[r], recvs[r] = some(d.me, r), some(r, d.me)
+		out = append(out, vector[T](d.me*d.n+r, sends[r])...)
+		in = append(in, vector[T](r*d.n+d.me, recvs[r])...)
+	}
+	dst, src := d.take(out, in)
+	return comm.AllToAllVInit(d.c, dst, src, recvs, sends)
+}
