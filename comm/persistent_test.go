@@ -110,6 +110,10 @@ func TestPersistentsOverlapWithAllElse(t *testing.T) {
 // out when it meets another one.
 func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
 		buf := []float64{1}
 		p, err := comm.AllReduceInit(c, buf, comm.Sum)
 		if err != nil {
@@ -146,7 +150,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
-		return nil
+		return comm.Barrier(ctx, twin) // until then the other one can be asked
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,98 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// While rank 0 computes, and calls nothing of this module, its part of what it has
+// started goes on: the others complete, though they need all of it. So it does when
+// there is one thread for all goroutines, which rank 0 never gives up by itself.
+func TestWhatWasStartedGoesOnWhileTheCallerComputes(t *testing.T) {
+	for _, threads := range []int{runtime.GOMAXPROCS(0), 1} {
+		for _, wire := range []string{"memory", "tcp", "shm"} {
+			if wire == "shm" && runtime.GOOS != "linux" {
+				continue
+			}
+			for _, w := range works {
+				t.Run(fmt.Sprintf("%s/%s/%d threads", wire, w.name, threads), func(t *testing.T) {
+					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
+					if err := computeBeside(wire, w); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A work is something under way. start begins it; all ranks must take part until
+// the last one's is done.
+type work struct {
+	name  string
+	start func(ctx context.Context, c *comm.Comm) (wait func() error, err error)
+}
+
+var works = []work{
+	{"iallreduce", func(ctx context.Context, c *comm.Comm) (func() error, error) {
+		buf := make([]float32, 300_000)
+		return waiting(ctx, comm.IAllReduce(c, buf, comm.Sum)), nil
+	}},
+	{"iallgather and ibarrier", func(ctx context.Context, c *comm.Comm) (func() error, error) {
+		all := make([]float32, 3*1000)
+		return waiting(ctx, comm.IAllGather(c, all, all[:1000:1000]), comm.IBarrier(c)), nil
+	}},
+	{"persistent", func(ctx context.Context, c *comm.Comm) (func() error, error) {
+		p, err := comm.AllReduceInit(c, make([]float32, 100_000), comm.Sum)
+		if err == nil {
+			err = p.Start(ctx)
+		}
+		return func() error { defer p.Close(); return p.Wait(ctx) }, err
+	}},
+	{"irecv and isend", func(ctx context.Context, c *comm.Comm) (func() error, error) {
+		var rs []*comm.Request
+		for r := range c.Size() { // large ones: the bytes are asked for, and then sent
+			if r != c.Rank() {
+				rs = append(rs, comm.Irecv(c, r, 1, make([]float32, 300_000)), comm.Isend(c, r, 1, make([]float32, 300_000)))
+			}
+		}
+		return waiting(ctx, rs...), nil
+	}},
+}
+
+func waiting(ctx context.Context, rs ...*comm.Request) func() error {
+	return func() error { return comm.WaitAll(ctx, rs...) }
+}
+
+// computeBeside starts w on three ranks. Rank 0 then does nothing but count until
+// the others are done.
+func computeBeside(wire string, w work) error {
+	var done atomic.Int32
+	return comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		if err := comm.Barrier(ctx, c); err != nil { // all Conns need not be up
+			return err
+		}
+		wait, err := w.start(ctx, c)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			limit := time.Now().Add(60 * time.Second)
+			for n := 1; done.Load() < 2; n++ {
+				if n%(1<<20) == 0 && time.Now().After(limit) {
+					return fmt.Errorf("after a minute of computing %d of 2 others are done", done.Load())
+				}
+			}
+			return wait()
+		}
+		err = wait()
+		done.Add(1)
+		return err
+	}, comm.WithTransport(wire))
+}
