@@ -25,3 +25,23 @@ func BenchmarkCallAlone(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// A round trip of a small message between two ranks of this process.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, wire := range []string{"memory", "shm", "tcp"} {
+		b.Run(wire, func(b *testing.B) {
+			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+				buf := []float32{1}
+				for range b.N {
+					if err := pingPong(ctx, c, buf, buf); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, comm.WithTransport(wire))
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
