@@ -143,6 +143,10 @@ bench-peers: build ## set tutti beside Open MPI, MPICH and Gloo; writes bench/re
 plot-peers: ## draw README's picture from what bench-peers has recorded
 	$(GO) run ./tools/peers draw docs/img/peers.svg
 
+.PHONY: kernel-table
+kernel-table: ## time the kernels of package reduce, as a table (docs/kernels.md keeps one)
+	@GO=$(GO) tools/kernel-table.sh
+
 .PHONY: docs
 docs: ## write docs/wire.md and docs/algorithms.md anew from the code
 	$(GO) run ./tools/wiredoc docs/wire.md

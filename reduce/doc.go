@@ -74,6 +74,8 @@
 // float64 in gonum's kernels. The bits are the same. GODEBUG=cpu.avx512f=off or
 // cpu.avx2=off hides a processor's instructions.
 //
+// docs/kernels.md has their speeds, and the command that prints them.
+//
 // A vector loop takes memory at any alignment, and is not preempted for the time
 // that 512 KiB take. The race detector is told of the memory that it uses.
 //
