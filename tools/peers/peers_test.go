@@ -164,8 +164,7 @@ func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var said bytes.Buffer
-	if err := r.summarise(&said); err != nil {
+	if err := r.summarise(); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{

@@ -43,11 +43,12 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(t.print(out), r.record(row, t)); err != nil {
+		if err := errors.Join(t.print(out), r.record(row, t), r.summarise()); err != nil {
 			return err
 		}
 	}
-	return r.summarise(out)
+	_, err = fmt.Fprintf(out, "\n%s", r.summary())
+	return err
 }
 
 // name is the row's, and that of its files.
@@ -110,16 +111,15 @@ func (r *recorder) record(row row, t *table) error {
 	)
 }
 
-// summarise writes how each row stands, and prints it.
-func (r *recorder) summarise(out io.Writer) error {
+// summary is how each row stands.
+func (r *recorder) summary() string {
 	head := fmt.Sprintf("Best peer / tutti, geometric mean in each band (floor); above 1 tutti is faster.\n\n%-22s  %-12s  %-12s  %-12s  %-12s\n",
 		"row", "4 B..", "1 KiB..", "64 KiB..", "4 MiB..")
-	text := head + strings.Join(r.lines, "\n") + "\n"
-	if _, err := io.WriteString(out, "\n"+text); err != nil {
-		return err
-	}
-	return r.write("summary.txt", text)
+	return head + strings.Join(r.lines, "\n") + "\n"
 }
+
+// summarise writes the summary of the rows so far: a recording may be interrupted.
+func (r *recorder) summarise() error { return r.write("summary.txt", r.summary()) }
 
 // write writes a file with the origin above it, whole or not at all.
 func (r *recorder) write(name, text string) error {
