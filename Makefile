@@ -37,10 +37,17 @@ help: ## list these targets
 demo: build ## train the handwritten digits on 4 processes; curves go to out/
 	bin/tuttirun -np $(NP) bin/digits -out out $$([ ! -t 2 ] || echo -bar)
 
+# VERBS=1 builds in the RDMA transports, for which libibverbs-dev, gcc and Linux are needed.
+VERBS ?=
+ifneq ($(VERBS),)
+build test-verbs: export CGO_ENABLED = 1
+BUILDTAGS := -tags verbs
+endif
+
 .PHONY: build
-build: ## build every program into bin/
+build: ## build every program into bin/ (VERBS=1: with RDMA)
 	@mkdir -p bin
-	$(GO) build -o bin/ ./cmd/... ./examples/...
+	$(GO) build $(BUILDTAGS) -o bin/ ./cmd/... ./examples/...
 
 ##@ Check
 
@@ -58,6 +65,10 @@ race: ## the same under the race detector (at most 15 minutes on 2 cores)
 .PHONY: test-1p
 test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
 	GOMAXPROCS=1 $(GOTEST) -count=1 -timeout 14m $(TESTFLAGS) $(PKGS)
+
+.PHONY: test-verbs
+test-verbs: ## build with RDMA and test it on soft-RoCE in a small VM (Debian, apt; at most 12 minutes)
+	@tools/test-verbs.sh
 
 .PHONY: lint
 lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly

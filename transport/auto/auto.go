@@ -37,6 +37,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/tcp"
+	"github.com/tutti-go/tutti/transport/verbs"
 )
 
 // Name is the word that selects the Transport that picks.
@@ -98,11 +99,24 @@ func New(name string, o Options) (transport.Transport, error) {
 			return nil, err
 		}
 		return p, nil
-	case "verbs", "grpc+verbs":
-		return nil, failure(fault.Refused, "transport "+name, errors.New("it is not built into this program"))
+	case "grpc+" + verbs.Name:
+		return overVerbs(grpc.New(grpc.Options{TLS: o.TLS, Log: o.Log}))
+	case "tcp+" + verbs.Name:
+		return overVerbs(tcp.New(tcp.Options{TLS: o.TLS}))
 	}
 	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
-		errors.New("there is none of that name: auto, memory, shm, tcp, grpc"))
+		errors.New("there is none of that name: auto, memory, shm, tcp, grpc, grpc+verbs, tcp+verbs"))
+}
+
+// overVerbs is the verbs transport set up over a wire, which it closes if there can
+// be none.
+func overVerbs(setup transport.Transport) (transport.Transport, error) {
+	t, err := verbs.New(verbs.Options{Setup: setup})
+	if err != nil {
+		setup.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
 // memory is this rank's place in the Hub; nil without a Hub.

@@ -307,7 +307,7 @@ func (c *conn) giveBack() {
 	}
 	c.mu.Lock()
 	if c.line != nil && c.line.free() {
-		c.home.lines.Done()
+		c.home.leave()
 	}
 	c.mu.Unlock()
 	c.reading.Store(false)

@@ -25,6 +25,10 @@ func (x *exposure) drop() {
 // is this exposure's own: after release the device refuses what comes late.
 // fault.Exhausted: the device takes no more memory, or the Conn has 4096 exposures.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	if !c.home.enter() {
+		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
+	}
+	defer c.home.leave()
 	r := &region{}
 	if len(buf) > 0 {
 		var err error

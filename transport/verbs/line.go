@@ -61,13 +61,14 @@ func (c *conn) newLine() (*line, error) {
 	l := &line{size: o.Buffer, depth: o.Depth}
 	l.flights, l.works = make([]flight, l.depth), make([]work, 0, l.depth)
 	l.polled, l.in.slots = make([]completion, 16), make([]completion, l.depth)
+	if !c.home.enter() {
+		return nil, failure(fault.Closed, "make a queue pair", nil)
+	}
 	err := l.open(c.home.device, func() { c.home.caller.Call(c.fired) })
 	if err != nil {
-		l.close()
-		l.free()
+		c.discard(l)
 		return nil, failure(fault.Exhausted, "make a queue pair on "+c.home.device.describe(), err)
 	}
-	c.home.lines.Add(1)
 	return l, nil
 }
 

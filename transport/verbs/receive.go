@@ -166,6 +166,10 @@ func (c *conn) place(p *packet, buf []byte, in transport.Sink) error {
 	if dst == nil {
 		return c.decline(in)
 	}
+	if !c.home.enter() {
+		return nil // Close ends the Conn
+	}
+	defer c.home.leave()
 	r, err := c.home.device.register(dst[:p.size], true)
 	if err != nil {
 		return unregistered(int(p.size), err)

@@ -46,7 +46,7 @@ type Transport struct {
 	device device
 	cache  *cache
 	caller *poll.Caller
-	lines  sync.WaitGroup // message buffers that are not given back
+	work   sync.WaitGroup // what uses the device: message buffers, and registrations under way
 
 	mu     sync.Mutex // guards the rest
 	conns  map[*conn]struct{}
@@ -54,7 +54,8 @@ type Transport struct {
 	over   chan struct{} // closed when Close has ended
 }
 
-// New opens the device. The result is a transport.Greeter if the set-up wire is.
+// New opens the device: the first that has an active port and a GID, or the one
+// that TUTTI_VERBS_DEVICE names; of its GIDs, RoCE version 2's over IPv4 if it can. The result is a transport.Greeter if the set-up wire is.
 // It is fault.Misuse if o says what cannot be, and fault.Refused, with the remedy,
 // if this program or this host has no verbs; then Setup is left alone.
 func New(o Options) (transport.Transport, error) {
@@ -148,6 +149,19 @@ func (t *Transport) adopt(s transport.Conn, accepted bool) *conn {
 	return nil
 }
 
+// enter counts a use of the device that Close has to wait for; false: Close has
+// begun. Each is undone by leave.
+func (t *Transport) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.work.Add(1)
+	}
+	return !t.closed
+}
+
+func (t *Transport) leave() { t.work.Done() }
+
 func (t *Transport) forget(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +188,7 @@ func (t *Transport) Close() error {
 		c.Close()
 	}
 	err := t.opts.Setup.Close()
-	t.lines.Wait()
+	t.work.Wait()
 	t.caller.Stop()
 	t.cache.close()
 	return errors.Join(err, t.device.close())

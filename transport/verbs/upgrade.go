@@ -64,7 +64,7 @@ func (c *conn) begin(l *line) bool {
 func (c *conn) discard(l *line) {
 	l.close()
 	if l.free() {
-		c.home.lines.Done()
+		c.home.leave()
 	}
 }
 

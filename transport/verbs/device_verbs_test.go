@@ -1,0 +1,38 @@
+//go:build verbs && linux && cgo
+
+package verbs
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/transporttest"
+)
+
+// TestDeviceKeepsTheContract runs the suite on this machine's device. `make
+// test-verbs` runs it where there is one, of soft-RoCE's.
+func TestDeviceKeepsTheContract(t *testing.T) {
+	if _, err := openDeviceForTest(); err != nil {
+		t.Skipf("there is no usable RDMA device: %v", err)
+	}
+	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
+		hub := memory.New()
+		nodes := make([]transporttest.Node, n)
+		for i := range nodes {
+			t, err := New(Options{Setup: hub.Transport()})
+			if err != nil {
+				tb.Fatal(err)
+			}
+			nodes[i].Transport = t
+		}
+		return nodes
+	})
+}
+
+func openDeviceForTest() (string, error) {
+	d, err := openDevice()
+	if err != nil {
+		return "", err
+	}
+	return d.describe(), d.close()
+}
