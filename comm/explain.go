@@ -51,9 +51,8 @@ type Candidate struct {
 // "reduce_scatter"; other names get fault.Misuse. It sends nothing, and any rank
 // may call it at any time.
 //
-// Times are predicted from α, β and γ of the tuning file, or of the machine that
-// tutti was developed on. They rank algorithms; where a tuning has measured
-// better, they decide nothing.
+// Times are predicted from α, β and γ of the tuning file, or, without one, from
+// round figures. They rank algorithms, and decide nothing.
 func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
