@@ -1,0 +1,57 @@
+package negotiate
+
+import (
+	"fmt"
+	"testing"
+)
+
+// BenchmarkStep is the leader's work for one step of 500 tensors, submitted by
+// all ranks, decoded already: uncached, every rank sends every request in full;
+// cached, a bit each. up and down are the bytes of the messages per step.
+func BenchmarkStep(b *testing.B) {
+	const tensors = 500
+	for _, ranks := range []int{8, 64, 512, 1024, 4096} {
+		for _, cached := range []bool{false, true} {
+			b.Run(fmt.Sprintf("ranks=%d/cached=%v", ranks, cached), func(b *testing.B) {
+				benchmarkStep(b, ranks, tensors, cached)
+			})
+		}
+	}
+}
+
+func benchmarkStep(b *testing.B, ranks, tensors int, cached bool) {
+	cfg := Config{Size: ranks, Cycle: Millisecond, Fusion: 128 << 20, Alone: 256 << 10, Partition: 4 << 20, Credit: 1 << 40, Cache: 0}
+	if cached {
+		cfg.Cache = 1024
+	}
+	l := NewLeader(cfg)
+	full := &Up{}
+	bits := &Up{}
+	for i := range tensors {
+		q := Request{Tensor: sampleTensor(), Site: "train.go:12"}
+		q.Set, q.Group, q.GroupSize, q.Name = World, 0, 0, fmt.Sprintf("model/layer%d/weight", i)
+		full.Requests = append(full.Requests, q)
+		bits.Cached.Add(i)
+	}
+	step := func(up *Up) (down int) {
+		for r := range ranks {
+			for _, o := range l.Step(0, Told{r, up}) {
+				if t, ok := o.(Tell); ok {
+					down += len(AppendDown(nil, t.Down))
+				}
+			}
+		}
+		return down
+	}
+	step(full)
+	up := full
+	if cached {
+		up = bits
+	}
+	down := step(up)
+	for b.Loop() {
+		step(up)
+	}
+	b.ReportMetric(float64(len(AppendUp(nil, up))), "up-bytes/rank")
+	b.ReportMetric(float64(down), "down-bytes/rank")
+}

@@ -1,0 +1,63 @@
+package negotiate
+
+import "math/bits"
+
+// Bits is a set of small numbers. The zero Bits is empty.
+type Bits []uint64
+
+// Has reports whether i is in the set.
+func (b Bits) Has(i int) bool { return i/64 < len(b) && b[i/64]&(1<<(i%64)) != 0 }
+
+// Add puts i into the set, which grows as needed, and reports whether it is new.
+func (b *Bits) Add(i int) bool {
+	for i/64 >= len(*b) {
+		*b = append(*b, 0)
+	}
+	w, m := &(*b)[i/64], uint64(1)<<(i%64)
+	fresh := *w&m == 0
+	*w |= m
+	return fresh
+}
+
+// Remove takes i out.
+func (b Bits) Remove(i int) {
+	if i/64 < len(b) {
+		b[i/64] &^= 1 << (i % 64)
+	}
+}
+
+// Empty reports whether nothing is in the set.
+func (b Bits) Empty() bool {
+	for _, w := range b {
+		if w != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Count is how many numbers are in the set.
+func (b Bits) Count() int {
+	n := 0
+	for _, w := range b {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// All calls yield for each number, from the lowest on.
+func (b Bits) All(yield func(int) bool) {
+	for i, w := range b {
+		for ; w != 0; w &= w - 1 {
+			if !yield(64*i + bits.TrailingZeros64(w)) {
+				return
+			}
+		}
+	}
+}
+
+func (b Bits) clear() {
+	for i := range b {
+		b[i] = 0
+	}
+}

@@ -1,0 +1,172 @@
+package negotiate
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A unit is a tensor that is ready, or what is left of it.
+type unit struct {
+	id     uint32
+	once   bool
+	tensor *Tensor
+	absent []int
+	bytes  int
+	parts  int
+	next   int // the part to be launched
+}
+
+// A class is what tensors of one Bucket have in common.
+type class struct {
+	kind        Kind
+	set         uint32
+	dtype, wire tensor.DType
+	op          uint64
+	root        int
+}
+
+// perTensor is what launching a tensor costs beside its bytes.
+const perTensor = 64
+
+// Cost is what a part of a tensor counts for Config.Credit.
+func Cost(t *Tensor, rows []int, part, parts int) int {
+	return Size(t, rows, part, parts) + perTensor
+}
+
+// Size is how many bytes a part of a tensor has. An AllToAll's, which differs
+// from rank to rank, is taken for large.
+func Size(t *Tensor, rows []int, part, parts int) int {
+	switch {
+	case t.Kind == Barrier:
+		return 0
+	case t.Kind == AllToAll:
+		return 4 << 20
+	case t.Kind == AllGather:
+		n := 0
+		for _, r := range rows {
+			n += r
+		}
+		return n * t.Bytes()
+	}
+	lo, hi := Chunk(t.Elements(), parts, part)
+	return (hi - lo) * t.DType.Size()
+}
+
+// enqueue makes a tensor ready to be launched.
+func (l *Leader) enqueue(p *pending, absent []int) {
+	id, once := l.number(p, absent)
+	t := p.variants[0].tensor
+	u := &unit{id: id, once: once, tensor: t, absent: absent, bytes: Size(t, p.rows, 0, 1), parts: 1}
+	if l.cfg.Partition > 0 && u.bytes > l.cfg.Partition && (t.Kind == AllReduce || t.Kind == Broadcast) {
+		u.parts = min((u.bytes+l.cfg.Partition-1)/l.cfg.Partition, t.Elements())
+	}
+	if len(l.queue) == 0 {
+		l.readyAt = l.now
+	}
+	l.queue = append(l.queue, u)
+	l.bytes += u.bytes
+	if t.Kind == Barrier {
+		l.hurry = true // somebody waits for it
+	}
+}
+
+// launch puts ready tensors into Buckets, the urgent ones first.
+func (l *Leader) launch() {
+	if len(l.queue) == 0 || l.ended {
+		l.urgent, l.hurry = false, false
+		return
+	}
+	if !l.urgent && !l.hurry && len(l.pending) > 0 && l.bytes < l.cfg.Fusion && !l.due(l.readyAt+Time(l.cfg.Cycle)) {
+		return
+	}
+	slices.SortStableFunc(l.queue, func(a, b *unit) int {
+		return cmp.Or(cmp.Compare(b.tensor.Priority, a.tensor.Priority), cmp.Compare(a.id, b.id))
+	})
+	open := make(map[class]*bucket)
+	var list []*bucket
+	left := l.queue[:0]
+	for _, u := range l.queue {
+		if !l.put(u, open, &list) {
+			left = append(left, u)
+		}
+	}
+	clear(l.queue[len(left):])
+	l.queue = left
+	l.urgent, l.hurry = false, false
+	for _, b := range list {
+		l.down.Items = append(l.down.Items, b.item)
+	}
+}
+
+// A bucket is a Bucket in the making.
+type bucket struct {
+	item  Item
+	bytes int
+	first *unit
+	mixed bool // tensors of different priorities
+}
+
+// put launches what it can of u, and reports whether that was all.
+func (l *Leader) put(u *unit, open map[class]*bucket, list *[]*bucket) bool {
+	c := class{u.tensor.Kind, u.tensor.Set, u.tensor.DType, u.tensor.Wire, u.tensor.OpID, u.tensor.Root}
+	fusible := u.parts == 1 && u.bytes <= l.cfg.Alone && len(u.absent) == 0 && (c.kind == AllReduce || c.kind == Broadcast)
+	if b := open[c]; fusible && b != nil && l.fits(b, u) {
+		b.bytes += u.bytes
+		b.mixed = b.mixed || u.tensor.Priority != b.first.tensor.Priority
+		b.item.Runs = appendRun(b.item.Runs, u.id)
+		l.launched(u, u.bytes+perTensor)
+		return true
+	}
+	for u.next < u.parts {
+		if l.inflight >= l.cfg.Credit && !l.urgent && c.kind != Barrier {
+			return false
+		}
+		b := &bucket{item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: []Span32{{u.id, 1}}}, bytes: u.bytes, first: u}
+		*list = append(*list, b)
+		if fusible {
+			open[c] = b
+		}
+		cost := u.bytes + perTensor
+		if u.parts > 1 {
+			cost = Cost(u.tensor, nil, u.next, u.parts)
+		}
+		u.next++
+		l.launched(u, cost)
+	}
+	return true
+}
+
+func (l *Leader) fits(b *bucket, u *unit) bool {
+	limit := l.cfg.Fusion
+	if b.mixed || u.tensor.Priority != b.first.tensor.Priority {
+		limit = min(limit, l.cfg.Partition)
+	}
+	return b.bytes+u.bytes <= limit
+}
+
+// launched charges a part of u, and ends its number's use with the last one.
+func (l *Leader) launched(u *unit, cost int) {
+	l.inflight += cost
+	if u.parts > 1 && u.next < u.parts {
+		return
+	}
+	l.bytes -= u.bytes
+	l.used++
+	if u.once {
+		l.spent = append(l.spent, u.id)
+		return
+	}
+	l.slots[u.id].busy = false
+	l.slots[u.id].used = l.used
+}
+
+// appendRun adds a number to runs of them.
+func appendRun(runs []Span32, id uint32) []Span32 {
+	if n := len(runs); n > 0 && runs[n-1].First+runs[n-1].Count == id {
+		runs[n-1].Count++
+		return runs
+	}
+	return append(runs, Span32{id, 1})
+}

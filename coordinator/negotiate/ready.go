@@ -1,0 +1,354 @@
+package negotiate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A pending tensor has been submitted by somebody.
+type pending struct {
+	key      key
+	set      *set
+	variants []variant // what was submitted, each with the lowest rank that did
+	got      Bits      // who has, by the place in the set
+	n        int       // how many have
+	rows     []int     // AllGather: first dimensions, by the place in the set
+	slot     int       // its number in the cache; -1: none
+	full     bool      // somebody sent it in full, so that its meaning is told anew
+	since    Time
+	stall    stallState
+	ready    bool // waiting for the others of its group
+	failed   *fault.Error
+}
+
+// A variant is one of the requests that ranks disagree about.
+type variant struct {
+	tensor *Tensor
+	site   string
+	rank   int
+}
+
+// maxVariants bounds what is remembered of ranks that all disagree.
+const maxVariants = 4
+
+type groupKey struct {
+	set   uint32
+	group uint64
+}
+
+// A group is tensors submitted as one: none runs before all are ready.
+type group struct{ members []*pending }
+
+// hearBit is a rank's submission of a cached tensor, as before.
+func (l *Leader) hearBit(from, id int) {
+	if id >= len(l.slots) || l.slots[id].state == slotFree {
+		l.liar(from, "submits number %d, which means nothing", id)
+		return
+	}
+	s := &l.slots[id]
+	p := s.pend
+	if p == nil {
+		if p = l.pend(s.meaning); p == nil {
+			return
+		}
+	}
+	at := p.set.at(from)
+	if !l.admit(p, from, at) {
+		return
+	}
+	if s.rows != nil {
+		p.setRows(at, s.rows[at])
+	}
+	p.full = p.full || s.state != slotLive
+	if len(p.variants) == 1 && p.variants[0].tensor == s.meaning {
+		p.variants[0].rank = min(p.variants[0].rank, from)
+	} else {
+		p.vary(s.meaning, s.site, from)
+	}
+	l.check(p)
+}
+
+// hearRequest is a rank's submission in full.
+func (l *Leader) hearRequest(from int, q *Request) {
+	p := l.pending[q.key()]
+	if p == nil {
+		if p = l.pend(&q.Tensor); p == nil {
+			return
+		}
+	}
+	at := p.set.at(from)
+	if !l.admit(p, from, at) {
+		return
+	}
+	if q.Kind == AllGather {
+		if q.Rows < 0 || q.Rows > maxElements {
+			l.liar(from, "has %d rows of %q", q.Rows, q.Name)
+			return
+		}
+		p.setRows(at, q.Rows)
+	}
+	p.full = true
+	p.vary(&q.Tensor, q.Site, from)
+	l.check(p)
+}
+
+// pend begins a pending tensor. It is nil when its set is not there: removed, or
+// never made.
+func (l *Leader) pend(t *Tensor) *pending {
+	set := l.sets[t.Set]
+	if set == nil {
+		l.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d has been removed", t.Set)}, t.key())
+		return nil
+	}
+	if p := l.pending[t.key()]; p != nil {
+		return p
+	}
+	var p *pending
+	if n := len(l.spare); n > 0 {
+		p, l.spare = l.spare[n-1], l.spare[:n-1]
+		p.got.clear()
+		*p = pending{variants: p.variants[:0], got: p.got}
+	} else {
+		p = new(pending)
+	}
+	p.key, p.set, p.since, p.slot = t.key(), set, l.now, -1
+	if id, ok := l.cached[p.key]; ok {
+		p.slot = int(id)
+		l.slots[id].pend = p
+	}
+	l.pending[p.key] = p
+	return p
+}
+
+// admit notes that a rank has submitted p.
+func (l *Leader) admit(p *pending, from, at int) bool {
+	switch {
+	case at < 0:
+		l.liar(from, "submits %q of process set %d, which it is not in", p.key.name, p.key.set)
+	case l.joined.Has(from) || l.leaving.Has(from):
+		l.liar(from, "submits %q after it has joined or left", p.key.name)
+	case !p.got.Add(at):
+		l.liar(from, "submits %q twice", p.key.name)
+	default:
+		p.n++
+		return true
+	}
+	return false
+}
+
+func (p *pending) setRows(at, rows int) {
+	if p.rows == nil {
+		p.rows = make([]int, len(p.set.ranks))
+	}
+	p.rows[at] = rows
+}
+
+// vary notes what a rank submitted.
+func (p *pending) vary(t *Tensor, site string, rank int) {
+	for i := range p.variants {
+		v := &p.variants[i]
+		if v.tensor.Differs(t) != "" {
+			continue
+		}
+		if rank < v.rank {
+			v.rank, v.site = rank, cmp.Or(site, v.site)
+		}
+		return
+	}
+	if len(p.variants) < maxVariants {
+		p.variants = append(p.variants, variant{t, site, rank})
+	}
+}
+
+// absent are the members that have joined without submitting p.
+func (l *Leader) absent(p *pending) []int {
+	if l.joined.Empty() {
+		return nil
+	}
+	var list []int
+	for at, r := range p.set.ranks {
+		if l.joined.Has(r) && !p.got.Has(at) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// check settles p when nobody is missing any more.
+func (l *Leader) check(p *pending) {
+	if p.ready || l.ended {
+		return
+	}
+	if p.n == len(p.set.ranks) {
+		l.settle(p, nil)
+		return
+	}
+	if l.joined.Empty() && l.leaving.Empty() {
+		return
+	}
+	absent := l.absent(p)
+	if p.n+len(absent) == len(p.set.ranks) {
+		l.settle(p, absent)
+		return
+	}
+	var gone []fault.Peer
+	for at, r := range p.set.ranks {
+		if l.leaving.Has(r) && !p.got.Has(at) && !l.joined.Has(r) {
+			gone = append(gone, fault.Peer{Rank: r})
+		}
+	}
+	if gone != nil {
+		l.forsake(p, &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting it")})
+	}
+}
+
+// forsake fails a tensor, and with it those submitted as one with it, before all
+// have submitted it: those who have hear it now, the others when they do.
+func (l *Leader) forsake(p *pending, err *fault.Error) {
+	gk := groupKey{p.key.set, p.variants[0].tensor.Group}
+	l.fail(err, p.key)
+	l.drop(p)
+	if gk.group == 0 {
+		return
+	}
+	delete(l.groups, gk)
+	for _, o := range l.all() {
+		if o.key.set == gk.set && o.variants[0].tensor.Group == gk.group {
+			l.fail(err, o.key)
+			l.drop(o)
+		}
+	}
+}
+
+func (p *pending) call() string { return p.variants[0].tensor.Call() }
+
+// settle decides what becomes of a tensor that all have submitted, or are absent
+// from.
+func (l *Leader) settle(p *pending, absent []int) {
+	t := p.variants[0].tensor
+	p.failed = l.judge(p, absent)
+	if t.GroupSize == 0 {
+		l.release(p, absent)
+		return
+	}
+	p.ready = true
+	gk := groupKey{t.Set, t.Group}
+	g := l.groups[gk]
+	if g == nil {
+		g = new(group)
+		l.groups[gk] = g
+	}
+	g.members = append(g.members, p)
+	if len(g.members) < t.GroupSize {
+		return
+	}
+	delete(l.groups, gk)
+	for _, m := range g.members {
+		if m.failed != nil {
+			p.failed = m.failed
+		}
+	}
+	for _, m := range g.members {
+		m.failed = p.failed
+		l.release(m, l.absent(m))
+	}
+}
+
+// judge is why a tensor cannot run, or nil.
+func (l *Leader) judge(p *pending, absent []int) *fault.Error {
+	if len(p.variants) > 1 {
+		return p.mismatch()
+	}
+	t := p.variants[0].tensor
+	if len(absent) == 0 {
+		return nil
+	}
+	for _, r := range absent {
+		if t.Root >= 0 && t.Root < len(p.set.ranks) && p.set.ranks[t.Root] == r {
+			return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: []fault.Peer{{Rank: r, Call: "join"}}, Err: fmt.Errorf("the root has joined, so it gives nothing")}
+		}
+	}
+	switch {
+	case t.NoIdentity:
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and operator %s has no identity that they could give", t.Op)}
+	case t.Set == Registry:
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("process sets change while no rank has joined")}
+	}
+	return nil
+}
+
+func blame(ranks []int, call string) []fault.Peer {
+	var peers []fault.Peer
+	for _, r := range ranks[:min(len(ranks), fault.MaxPeers)] {
+		peers = append(peers, fault.Peer{Rank: r, Call: call})
+	}
+	return peers
+}
+
+// mismatch names the lowest rank, and the lowest that disagrees with it.
+func (p *pending) mismatch() *fault.Error {
+	slices.SortFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
+	a, b := p.variants[0], p.variants[1]
+	return &fault.Error{
+		Kind: fault.Mismatch, Op: fmt.Sprintf("%v %s", a.tensor.Kind, p.key.name),
+		Peers: []fault.Peer{{Rank: a.rank, Call: a.tensor.Call(), At: a.site}, {Rank: b.rank, Call: b.tensor.Call(), At: b.site}},
+		Err:   fmt.Errorf("the ranks disagree about the %s", a.tensor.Differs(b.tensor)),
+	}
+}
+
+// release takes a settled tensor out of the pending ones and queues it, or fails.
+func (l *Leader) release(p *pending, absent []int) {
+	if p.failed != nil {
+		l.fail(p.failed, p.key)
+		l.drop(p)
+		return
+	}
+	t := p.variants[0].tensor
+	switch t.Kind {
+	case AddSet, RemoveSet:
+		l.changeSets(p, t)
+	default:
+		l.enqueue(p, absent)
+	}
+	l.drop(p)
+}
+
+// fail tells those who have submitted tensors that they failed.
+func (l *Leader) fail(err *fault.Error, k key) {
+	l.down.Items = append(l.down.Items, Item{Kind: ItemFail, Err: err, Failed: []Named{{k.set, k.name}}})
+}
+
+// drop forgets a pending tensor.
+func (l *Leader) drop(p *pending) {
+	delete(l.pending, p.key)
+	if p.slot >= 0 && l.slots[p.slot].pend == p {
+		l.slots[p.slot].pend = nil
+	}
+	for i, w := range l.warned {
+		if w == p { // the report names it all the same
+			l.warned[i] = &pending{key: p.key, set: p.set, variants: slices.Clone(p.variants), got: slices.Clone(p.got), n: p.n, since: p.since}
+		}
+	}
+	p.rows = nil
+	if len(l.spare) < maxSpare {
+		l.spare = append(l.spare, p)
+	}
+}
+
+const maxSpare = 4096
+
+// all are the pending tensors in the order of their names, so that what follows
+// does not depend on a map's order.
+func (l *Leader) all() []*pending {
+	list := make([]*pending, 0, len(l.pending))
+	for _, p := range l.pending {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *pending) int {
+		return cmp.Or(cmp.Compare(a.key.set, b.key.set), cmp.Compare(a.key.name, b.key.name))
+	})
+	return list
+}

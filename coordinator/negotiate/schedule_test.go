@@ -1,0 +1,196 @@
+package negotiate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// TestAnyScheduleEndsWithAllRanksAgreeing runs thousands of small jobs: random
+// tensors, submitted in an order of its own by each rank, over several steps,
+// with messages, Buckets and time moving in random order. Everything submitted
+// must be carried out, and all ranks must have run the same in the same order.
+func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
+	seeds := 3000
+	if testing.Short() {
+		seeds = 300
+	}
+	for seed := range uint64(seeds) {
+		j := newJob(seed)
+		if err := j.play(); err != nil {
+			t.Fatalf("seed %d, %+v: %v", seed, j.sim.leader.cfg, err)
+		}
+	}
+}
+
+// A job is what the ranks of one simulation will submit.
+type job struct {
+	*sim
+	rnd   *rand.Rand
+	n     int
+	plans [][]func() bool // of each rank, in order; false: not yet
+	mine  []map[string]Ticket
+	join  bool
+}
+
+func newJob(seed uint64) *job {
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	cfg := Config{
+		Size: 1 + rnd.IntN(8), Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), Alone: 1 << rnd.IntN(8),
+		Partition: 16 << rnd.IntN(6), Credit: 1 << rnd.IntN(12), Cache: rnd.IntN(6),
+	}
+	j := &job{sim: newSim(cfg), rnd: rnd, n: cfg.Size, join: rnd.IntN(3) == 0}
+	j.plans = make([][]func() bool, j.n)
+	for r := range j.n {
+		j.mine = append(j.mine, make(map[string]Ticket))
+		for step := range 2 + seed%4 {
+			j.planStep(r, seed, step)
+		}
+		if j.join { // it runs out at a moment of its own
+			j.plans[r] = append(j.plans[r], func() bool {
+				j.tickets++
+				j.mine[r]["join"] = j.tickets
+				j.tell(r, Join{j.tickets})
+				return true
+			})
+		}
+		j.plans[r] = append(j.plans[r], func() bool { j.tell(r, Leave{}); return true })
+	}
+	return j
+}
+
+// planStep submits the tensors of one step on rank r. What they are follows from
+// the seed and the step; their order is the rank's own.
+func (j *job) planStep(r int, seed, step uint64) {
+	common := rand.New(rand.NewPCG(seed, step))
+	var units [][]Request
+	for i := range 1 + common.IntN(6) {
+		q := j.tensor(common, fmt.Sprintf("w%d", i))
+		if q.Kind == AllGather {
+			q.Rows = (r + int(step/2)) % 3
+		}
+		units = append(units, []Request{q})
+	}
+	if common.IntN(3) == 0 {
+		a, b := j.tensor(common, "g0"), j.tensor(common, "g1")
+		a.Kind, b.Kind, a.Shape, b.Shape = AllReduce, AllReduce, []int{3}, []int{5}
+		for _, q := range []*Request{&a, &b} {
+			q.Group, q.GroupSize = 5, 2
+		}
+		units = append(units, []Request{a, b})
+	}
+	j.rnd.Shuffle(len(units), func(a, b int) { units[a], units[b] = units[b], units[a] })
+	for _, u := range units {
+		for i := range u {
+			u[i].Site = fmt.Sprintf("rank%d:%d", r, step)
+		}
+		j.plans[r] = append(j.plans[r], func() bool { return j.submitOnce(r, u) })
+	}
+	if j.rnd.IntN(2) == 0 {
+		j.plans[r] = append(j.plans[r], func() bool { j.tell(r, Flush{}); return true })
+	}
+}
+
+func (j *job) tensor(rnd *rand.Rand, name string) Request {
+	q := Request{Tensor: Tensor{Name: name, DType: tensor.Float32, Wire: tensor.Float32, Root: -1, Pre: 1, Post: 1, Op: "sum", OpID: 1, Priority: rnd.IntN(3)}}
+	q.Kind = [...]Kind{AllReduce, AllReduce, AllReduce, AllGather, Broadcast, Barrier}[rnd.IntN(6)]
+	q.Shape = []int{rnd.IntN(40)}
+	switch q.Kind {
+	case AllGather:
+		q.Shape = []int{-1, 2}
+	case Broadcast:
+		q.Root = rnd.IntN(j.n)
+		if j.join {
+			q.Kind, q.Root = AllReduce, -1
+		}
+	}
+	return q
+}
+
+// submitOnce submits unless a name is still under way on this rank.
+func (j *job) submitOnce(r int, u []Request) bool {
+	for i := range u {
+		if t, before := j.mine[r][u[i].Name]; before && j.fate[r][t] == "" {
+			return false
+		}
+	}
+	first := j.submit(r, u...)
+	for i := range u {
+		j.mine[r][u[i].Name] = first + Ticket(i)
+	}
+	return true
+}
+
+// play makes random moves until nothing is left to do.
+func (j *job) play() error {
+	for turn := 0; ; turn++ {
+		if turn > 200_000 {
+			return fmt.Errorf("no end: %v", j.where())
+		}
+		moved := false
+		if r := j.rnd.IntN(j.n); len(j.plans[r]) > 0 && j.plans[r][0]() {
+			j.plans[r], moved = j.plans[r][1:], true
+		}
+		if list := j.moves(); len(list) > 0 && j.rnd.IntN(4) > 0 {
+			j.make(list[j.rnd.IntN(len(list))])
+			moved = true
+		}
+		if moved {
+			continue
+		}
+		if wait, ok := j.next(); ok {
+			j.tick(max(wait, Microsecond))
+		}
+		if !slices.Contains(j.end, "") && len(j.moves()) == 0 {
+			return j.check()
+		}
+	}
+}
+
+func (j *job) where() string { return strings.Join(j.end, "|") }
+
+// check compares what the ranks did.
+func (j *job) check() error {
+	for r := range j.n {
+		if j.end[r] != "end" {
+			return fmt.Errorf("rank %d ended with %q", r, j.end[r])
+		}
+		for name, t := range j.mine[r] {
+			if f := j.fate[r][t]; !strings.HasPrefix(f, "done") && !strings.HasPrefix(f, "joined") && !(j.closing(f)) {
+				return fmt.Errorf("rank %d: %s ended with %q", r, name, f)
+			}
+		}
+		got, want := ran(j.log[r]), ran(j.log[0])
+		if !slices.Equal(got, want) {
+			return fmt.Errorf("rank %d ran\n%v\nand rank 0\n%v", r, got, want)
+		}
+	}
+	return nil
+}
+
+// closing allows for a rank that closed without having all the others' steps.
+func (j *job) closing(fate string) bool { return strings.Contains(fate, "without submitting it") }
+
+// ran is a log without what differs between ranks that take part and absent ones.
+func ran(log []string) []string {
+	out := make([]string, len(log))
+	for i, line := range log {
+		out[i] = strings.ReplaceAll(line, " (absent)", "")
+	}
+	return out
+}
+
+func TestAHungJobIsNoticedByTheSchedules(t *testing.T) {
+	j := newJob(3)
+	j.held.Add(j.n - 1)
+	j.plans[j.n-1] = nil
+	done := make(chan error, 1)
+	go func() { done <- j.play() }()
+	if err := <-done; err == nil {
+		t.Error("a rank that submits nothing and never leaves went unnoticed")
+	}
+}

@@ -1,0 +1,205 @@
+package negotiate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Bounds of what may be asked for.
+const (
+	MaxName = 512 // bytes of a tensor's or a process set's name
+	MaxDims = 8   // dimensions of a tensor
+	MaxSite = 256 // bytes of a place in a program
+	maxOp   = 128 // bytes of an operator's name
+)
+
+// A Kind is what is done with a tensor. Its numbers are part of the wire form.
+type Kind uint8
+
+// The kinds.
+const (
+	AllReduce     Kind = 1
+	AllGather     Kind = 2
+	Broadcast     Kind = 3
+	ReduceScatter Kind = 4
+	AllToAll      Kind = 5
+	Barrier       Kind = 6
+	AddSet        Kind = 7 // Shape lists the ranks
+	RemoveSet     Kind = 8 // Shape holds the set's number
+)
+
+var kindNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset"}
+
+// Valid reports whether k is one of the kinds above.
+func (k Kind) Valid() bool { return k != 0 && int(k) < len(kindNames) }
+
+// String is "allreduce".
+func (k Kind) String() string {
+	if !k.Valid() {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return kindNames[k]
+}
+
+// World is the process set of all ranks; Registry is the one in which sets are
+// added and removed, again of all ranks, so that their names meet no tensor's.
+const (
+	World    uint32 = 0
+	Registry uint32 = 1<<32 - 1
+)
+
+// A Tensor is what the ranks must agree on. It is immutable once submitted.
+type Tensor struct {
+	Set   uint32
+	Name  string
+	Kind  Kind
+	DType tensor.DType
+	Wire  tensor.DType // what travels; DType unless compressed
+	// Shape in elements. AllGather and AllToAll, where first dimensions differ,
+	// have -1 there.
+	Shape      []int
+	Op         string
+	OpID       uint64
+	NoIdentity bool // the operator has none, so nobody may be absent
+	Root       int  // a rank of the set; -1: none
+	Pre, Post  float64
+	Priority   int    // higher ones go first
+	Group      uint64 // equal for tensors submitted as one; 0: none
+	GroupSize  int
+}
+
+// A Request is a Tensor as one rank submits it.
+type Request struct {
+	Tensor
+	Rows   int   // AllGather: this rank's first dimension
+	Splits []int // AllToAll: rows to each rank of the set
+	Site   string
+}
+
+// A key is what a tensor is found by.
+type key struct {
+	set  uint32
+	name string
+}
+
+func (t *Tensor) key() key { return key{t.Set, t.Name} }
+
+// Elements is how many elements the shape has; unknown dimensions count as 1.
+func (t *Tensor) Elements() int {
+	n := 1
+	for _, d := range t.Shape {
+		if d >= 0 {
+			n *= d
+		}
+	}
+	return n
+}
+
+// Bytes is the size of the elements.
+func (t *Tensor) Bytes() int { return t.Elements() * t.DType.Size() }
+
+// Differs names the first thing in which two requests for one name disagree, or
+// is "".
+func (t *Tensor) Differs(o *Tensor) string {
+	switch {
+	case t.Kind != o.Kind:
+		return "operation"
+	case t.DType != o.DType:
+		return "element type"
+	case !slices.Equal(t.Shape, o.Shape):
+		return "shape"
+	case t.OpID != o.OpID || t.Op != o.Op:
+		return "operator"
+	case t.Root != o.Root:
+		return "root"
+	case t.Pre != o.Pre || t.Post != o.Post:
+		return "scale"
+	case t.Wire != o.Wire:
+		return "compression"
+	case t.Priority != o.Priority:
+		return "priority"
+	case t.Group != o.Group || t.GroupSize != o.GroupSize:
+		return "group"
+	}
+	return ""
+}
+
+// same reports whether a rank submits what it did before.
+func (r *Request) same(o *Request) bool {
+	return r.Rows == o.Rows && slices.Equal(r.Splits, o.Splits) && r.Differs(&o.Tensor) == ""
+}
+
+// Call is the request in words: "allreduce w1 float32 [3 4] sum".
+func (t *Tensor) Call() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v %s", t.Kind, t.Name)
+	if t.DType.Valid() && t.Kind < Barrier {
+		fmt.Fprintf(&b, " %v %v", t.DType, t.Shape)
+	}
+	if t.Op != "" {
+		b.WriteString(" " + t.Op)
+	}
+	if t.Root >= 0 {
+		fmt.Fprintf(&b, " root %d", t.Root)
+	}
+	if t.Pre != 1 || t.Post != 1 {
+		fmt.Fprintf(&b, " scaled by %g and %g", t.Pre, t.Post)
+	}
+	if t.Wire != t.DType {
+		fmt.Fprintf(&b, " as %v", t.Wire)
+	}
+	if t.Priority != 0 {
+		fmt.Fprintf(&b, " priority %d", t.Priority)
+	}
+	if t.GroupSize > 0 {
+		fmt.Fprintf(&b, " in a group of %d", t.GroupSize)
+	}
+	if t.Kind == AddSet {
+		fmt.Fprintf(&b, " of ranks %v", t.Shape)
+	}
+	return b.String()
+}
+
+// valid refuses what no Member submits.
+func (t *Tensor) valid() bool {
+	if !t.Kind.Valid() || t.Name == "" || len(t.Name) > MaxName || len(t.Op) > maxOp {
+		return false
+	}
+	if t.Kind == AddSet || t.Kind == RemoveSet {
+		return t.Set == Registry
+	}
+	if t.Set == Registry || len(t.Shape) > MaxDims || t.GroupSize < 0 || (t.GroupSize == 0) != (t.Group == 0) {
+		return false
+	}
+	if t.Kind != Barrier && (!t.DType.Valid() || !t.Wire.Valid()) {
+		return false
+	}
+	size := 1
+	for i, d := range t.Shape {
+		open := i == 0 && d == -1 && (t.Kind == AllGather || t.Kind == AllToAll)
+		if d < 0 && !open || d > 0 && size > maxElements/d {
+			return false
+		}
+		size *= max(1, d)
+	}
+	return true
+}
+
+// maxElements keeps sizes in bytes within an int.
+const maxElements = 1 << 56
+
+// Chunk says which of count elements, or rows, are chunk i of n: from lo up to,
+// not including, hi. The first count%n chunks are one longer; package collective
+// cuts in the same way.
+func Chunk(count, n, i int) (lo, hi int) {
+	size, longer := count/n, count%n
+	lo = i*size + min(i, longer)
+	hi = lo + size
+	if i < longer {
+		hi++
+	}
+	return lo, hi
+}

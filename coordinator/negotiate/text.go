@@ -1,0 +1,161 @@
+package negotiate
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Transcripts show inputs and outputs as lines of text.
+
+// String is "tell", and the message.
+func (o Tell) String() string { return "tell " + o.Down.String() }
+
+// String is "warn", and what waits.
+func (o Warn) String() string {
+	var lines []string
+	for _, s := range o.Stalls {
+		lines = append(lines, s.String())
+	}
+	return "warn " + strings.Join(lines, "; ")
+}
+
+// String is "#3: 0 means allreduce w1 float32 [4] sum; run 0".
+func (d *Down) String() string {
+	var parts []string
+	for _, e := range d.Meanings {
+		s := fmt.Sprintf("%d means %s", e.ID, e.Tensor.Call())
+		if e.Tensor.Set != World && e.Tensor.Set != Registry {
+			s += fmt.Sprintf(" of set %d", e.Tensor.Set)
+		}
+		if e.Rows != nil {
+			s += fmt.Sprintf(" rows %v", e.Rows)
+		}
+		if e.Once {
+			s += " once"
+		}
+		parts = append(parts, s)
+	}
+	for i := range d.Items {
+		parts = append(parts, d.Items[i].String())
+	}
+	for _, id := range d.Over {
+		parts = append(parts, fmt.Sprintf("%d is over", id))
+	}
+	return fmt.Sprintf("#%d: %s", d.Seq, strings.Join(parts, "; "))
+}
+
+// String is "run 0-3 7 part 1 of 4 without [2]".
+func (it *Item) String() string {
+	switch it.Kind {
+	case ItemRun:
+		s := "run"
+		for _, r := range it.Runs {
+			s += fmt.Sprintf(" %d", r.First)
+			if r.Count > 1 {
+				s += fmt.Sprintf("-%d", r.First+r.Count-1)
+			}
+		}
+		return s + of(it.Part, it.Parts) + without(it.Ranks)
+	case ItemFail:
+		return fmt.Sprintf("fail %v: %v", it.Failed, it.Err)
+	case ItemJoined:
+		return fmt.Sprintf("joined, rank %d last", it.Rank)
+	case ItemSet:
+		return fmt.Sprintf("set %d is %s of ranks %v", it.ID, it.Name, it.Ranks)
+	case ItemUnset:
+		return fmt.Sprintf("set %d, %s, is no more", it.ID, it.Name)
+	case ItemWhere:
+		return fmt.Sprintf("where are ranks %v", it.Ranks)
+	case ItemAbort:
+		return fmt.Sprintf("abort: %v", it.Err)
+	case ItemBye:
+		return "bye"
+	}
+	return fmt.Sprintf("item %d", it.Kind)
+}
+
+func of(part, parts int) string {
+	if parts == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" part %d of %d", part, parts)
+}
+
+func without(ranks []int) string {
+	if len(ranks) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" without ranks %v", ranks)
+}
+
+// String is "ack 3, cached 0 1 2, allreduce w1 float32 [4] sum, joins".
+func (m *Up) String() string {
+	parts := []string{fmt.Sprintf("ack %d", m.Ack)}
+	if !m.Cached.Empty() {
+		s := "cached"
+		for id := range m.Cached.All {
+			s += fmt.Sprintf(" %d", id)
+		}
+		parts = append(parts, s)
+	}
+	for i := range m.Requests {
+		q := &m.Requests[i]
+		s := q.Call()
+		if q.Kind == AllGather {
+			s += fmt.Sprintf(" rows %d", q.Rows)
+		}
+		parts = append(parts, s)
+	}
+	if m.IsHere {
+		parts = append(parts, "here at "+m.Here)
+	}
+	if m.Join {
+		parts = append(parts, "joins")
+	}
+	if m.Leave {
+		parts = append(parts, "leaves")
+	}
+	if m.Fault != nil {
+		parts = append(parts, fmt.Sprintf("fault: %v", m.Fault))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String is "send", and the message.
+func (o Send) String() string { return "send " + o.Up.String() }
+
+// String is "run w1 w2".
+func (o Run) String() string {
+	b := o.Bucket
+	if b.Outside {
+		return "pass"
+	}
+	s := "run"
+	for _, r := range b.Refs {
+		s += " " + r.Tensor.Name
+		if r.Ticket == 0 {
+			s += " (absent)"
+		}
+	}
+	return s + of(b.Part, b.Parts) + without(b.Absent)
+}
+
+// String is "fail 1 2:", and why.
+func (o Fail) String() string { return fmt.Sprintf("fail %v: %v", o.Tickets, o.Err) }
+
+// String is "joined, rank 2 last".
+func (o Joined) String() string { return fmt.Sprintf("joined, rank %d last", o.Last) }
+
+// String is "set 1 evens [0 2]".
+func (o Set) String() string { return fmt.Sprintf("set %d %s %v", o.ID, o.Name, o.Ranks) }
+
+// String is "where".
+func (Where) String() string { return "where" }
+
+// String is "end", and why.
+func (o End) String() string {
+	if o.Err == nil {
+		return "end"
+	}
+	return fmt.Sprintf("end: %v", o.Err)
+}

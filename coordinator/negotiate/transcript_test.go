@@ -1,0 +1,238 @@
+package negotiate
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+var update = flag.Bool("update", false, "write the traces of the transcripts in testdata anew")
+
+// TestTranscripts replays what is written under testdata: commands, and after
+// each the trace of all ranks in lines that begin with >, compared and, with
+// -update, rewritten. A message is delivered as soon as it is sent, and a Bucket
+// carried out as soon as it is given out, unless the rank is held or busy.
+//
+//	ranks 3 cache 4 partition 1000
+//	0 allreduce w1 float32 4 sum    all: every rank; several tensors by "and"
+//	all flush                       also join, leave, fault TEXT
+//	hold 2; release 2; busy 0; idle 0
+//	tick 1ms
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, name := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := replay(want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(name, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s: got\n%s\n(see -update)", name, got)
+			}
+		})
+	}
+}
+
+func replay(text []byte) ([]byte, error) {
+	var out bytes.Buffer
+	var s *sim
+	for n, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
+		if strings.HasPrefix(line, "> ") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] == "#" {
+			continue
+		}
+		if words[0] == "ranks" {
+			s = newSim(config(words))
+			s.trace = func(format string, args ...any) { fmt.Fprintf(&out, "> "+format+"\n", args...) }
+			continue
+		}
+		if s == nil {
+			return nil, fmt.Errorf("line %d: no ranks yet", n+1)
+		}
+		if err := command(s, words, n+1); err != nil {
+			return nil, fmt.Errorf("line %d: %q: %w", n+1, line, err)
+		}
+		s.run()
+	}
+	return out.Bytes(), nil
+}
+
+// config reads "ranks 3 cache 4 warn 60".
+func config(words []string) Config {
+	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, Alone: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, Cache: 8}
+	for i := 0; i+1 < len(words); i += 2 {
+		v := number(words[i+1])
+		switch words[i] {
+		case "ranks":
+			cfg.Size = v
+		case "cache":
+			cfg.Cache = v
+		case "fusion":
+			cfg.Fusion = v
+		case "alone":
+			cfg.Alone = v
+		case "partition":
+			cfg.Partition = v
+		case "credit":
+			cfg.Credit = v
+		case "warn":
+			cfg.StallWarn = Span(v) * Second
+		case "end":
+			cfg.StallEnd = Span(v) * Second
+		}
+	}
+	return cfg
+}
+
+func number(s string) int {
+	n, _ := strconv.Atoi(s)
+	return n
+}
+
+func command(s *sim, words []string, line int) error {
+	switch words[0] {
+	case "hold":
+		s.held.Add(number(words[1]))
+	case "release":
+		s.held.Remove(number(words[1]))
+	case "busy":
+		s.busy.Add(number(words[1]))
+	case "idle":
+		s.busy.Remove(number(words[1]))
+	case "tick":
+		d := number(strings.TrimSuffix(strings.TrimSuffix(words[1], "ms"), "s"))
+		if strings.HasSuffix(words[1], "ms") {
+			s.tick(Span(d) * Millisecond)
+		} else {
+			s.tick(Span(d) * Second)
+		}
+	default:
+		for r := range s.members {
+			if words[0] == "all" || words[0] == strconv.Itoa(r) {
+				if err := act(s, r, words[1:], line); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// act has one rank do something.
+func act(s *sim, rank int, words []string, line int) error {
+	switch words[0] {
+	case "flush":
+		s.tell(rank, Flush{})
+	case "join":
+		s.tickets++
+		s.tell(rank, Join{s.tickets})
+	case "leave":
+		s.tell(rank, Leave{})
+	case "fault":
+		s.tell(rank, Failed{fault.New(fault.PeerLost, "allreduce", rank, "%s", strings.Join(words[1:], " "))})
+	default:
+		var rs []Request
+		for _, text := range strings.Split(strings.Join(words, " "), " and ") {
+			q, err := request(strings.Fields(text))
+			if err != nil {
+				return err
+			}
+			q.Site = fmt.Sprintf("line:%d", line)
+			rs = append(rs, q)
+		}
+		if len(rs) > 1 {
+			for i := range rs {
+				rs[i].Group, rs[i].GroupSize = 77, len(rs)
+			}
+		}
+		s.submit(rank, rs...)
+	}
+	return nil
+}
+
+// request reads "allreduce w1 float32 3x4 sum priority 2".
+func request(words []string) (q Request, err error) {
+	for k := AllReduce; k.Valid(); k++ {
+		if k.String() == words[0] {
+			q.Kind = k
+		}
+	}
+	if q.Kind == 0 {
+		return q, fmt.Errorf("unknown command")
+	}
+	q.Name, q.Root, q.Pre, q.Post = words[1], -1, 1, 1
+	words = words[2:]
+	if q.Kind == AddSet || q.Kind == RemoveSet {
+		q.Set = Registry
+		for _, w := range words {
+			q.Shape = append(q.Shape, number(w))
+		}
+		return q, nil
+	}
+	if q.Kind != Barrier {
+		if q.DType, err = tensor.ParseDType(words[0]); err != nil {
+			return q, err
+		}
+		q.Wire = q.DType
+		for d := range strings.SplitSeq(words[1], "x") {
+			q.Shape = append(q.Shape, number(d))
+		}
+		words = words[2:]
+	}
+	if q.Kind == AllGather || q.Kind == AllToAll {
+		q.Rows, q.Shape[0] = q.Shape[0], -1
+	}
+	if len(words)%2 == 1 {
+		q.Op, words = words[0], words[1:]
+		for _, c := range q.Op {
+			q.OpID = 31*q.OpID + uint64(c)
+		}
+	}
+	return q, options(&q, words)
+}
+
+func options(q *Request, words []string) error {
+	for i := 0; i+1 < len(words); i += 2 {
+		v := number(words[i+1])
+		switch words[i] {
+		case "priority":
+			q.Priority = v
+		case "root":
+			q.Root = v
+		case "set":
+			q.Set = uint32(v)
+		case "scale":
+			q.Post = float64(v)
+		case "noidentity":
+			q.NoIdentity = v == 1
+		default:
+			return fmt.Errorf("unknown option %q", words[i])
+		}
+	}
+	return nil
+}
