@@ -1,0 +1,57 @@
+package coordinator
+
+import (
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// compresses reports whether a request can travel as it asks to.
+func compresses(q *negotiate.Request) bool {
+	from := q.DType == tensor.Float32 || q.DType == tensor.Float64
+	to := q.Wire == tensor.F16 || q.Wire == tensor.BF16
+	return q.Kind == negotiate.AllReduce && from && to
+}
+
+// narrow writes src, of float32 or float64 times factor, as 16-bit floats.
+func narrow(wire tensor.DType, dst []byte, d tensor.DType, src []byte, factor float64) {
+	if d == tensor.Float32 {
+		narrowFrom(wire, dst, tensor.Elements[float32](src), float32(factor))
+		return
+	}
+	narrowFrom(wire, dst, tensor.Elements[float64](src), factor)
+}
+
+func narrowFrom[T float32 | float64](wire tensor.DType, dst []byte, src []T, factor T) {
+	if wire == tensor.F16 {
+		out := tensor.Elements[tensor.Float16](dst)
+		for i, v := range src {
+			out[i] = tensor.Float16From(float32(v * factor))
+		}
+		return
+	}
+	out := tensor.Elements[tensor.BFloat16](dst)
+	for i, v := range src {
+		out[i] = tensor.BFloat16From(float32(v * factor))
+	}
+}
+
+// widen writes 16-bit floats as float32 or float64, exactly.
+func widen(d tensor.DType, dst []byte, wire tensor.DType, src []byte) {
+	if d == tensor.Float32 {
+		widenTo(tensor.Elements[float32](dst), wire, src)
+		return
+	}
+	widenTo(tensor.Elements[float64](dst), wire, src)
+}
+
+func widenTo[T float32 | float64](dst []T, wire tensor.DType, src []byte) {
+	if wire == tensor.F16 {
+		for i, v := range tensor.Elements[tensor.Float16](src) {
+			dst[i] = T(v.Float32())
+		}
+		return
+	}
+	for i, v := range tensor.Elements[tensor.BFloat16](src) {
+		dst[i] = T(v.Float32())
+	}
+}

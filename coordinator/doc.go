@@ -1,0 +1,81 @@
+// Package coordinator reduces named tensors in the background, in one order on
+// all ranks, whatever the order they become ready in.
+//
+//	co, err := coordinator.Start(ctx, c)
+//	...
+//	for i := len(layers) - 1; i >= 0; i-- { // backward: gradients come one by one
+//		handles[i] = coordinator.AllReduce(co, layers[i].Name, layers[i].Grad, comm.Mean)
+//	}
+//	err = coordinator.WaitAll(ctx, handles...)
+//	...
+//	err = co.Close(ctx)
+//
+// Each rank submits what it has; rank 0 learns of it, decides what is ready
+// everywhere, puts small tensors together, and tells all ranks one order, which
+// they carry out. So ranks may submit in any order, from any goroutine, and a
+// rank that submits something else than the others gets an error instead of a
+// wrong sum. The decisions are those of package negotiate, which see.
+//
+// # What is promised
+//
+// A submission's buffers belong to the coordinator until its handle is done. A
+// name stands for one tensor at a time in its process set: submitted again before
+// it is done, it is refused with fault.Misuse, naming both places, and the first
+// goes on. Ranks that submit a name with different operations, types, shapes,
+// operators, roots, scales, compression, priorities or groups all get fault.Mismatch, naming
+// both sides; other tensors are not disturbed, and the name is free again.
+//
+// Results are the same bits on every rank, and do not depend on what a tensor was
+// fused with, on the order of submission, on the cache or on timing. They depend
+// on the number of ranks, on the algorithm that the communicator's table gives for
+// ReduceScatterV, and for tensors above WithPartition on that size. With the
+// default table the algorithm does not depend on sizes; where a table makes it
+// depend on them, results may depend on fusion, too.
+//
+// A mean is the sum divided once by the number of ranks that took part. Scales
+// are factors in the element type, the first before and the second after the
+// fold, and after the division.
+//
+// # What ends a wait
+//
+// A handle is done when its tensor is, or has failed. The loss of any rank ends
+// the coordinator on all ranks, and every handle with fault.PeerLost naming it. A
+// tensor that some ranks have submitted and others not is reported after
+// DefaultStallWarn in the log of rank 0, with who has submitted it and the
+// file:line where the others are now; after DefaultStallEnd it ends the
+// coordinator on all ranks with fault.Timeout naming those. A Wait that is
+// cancelled leaves its tensor under way. An error inside a collective of the
+// coordinator's ends it on all ranks; c itself, and other coordinators, go on.
+//
+// # Cost
+//
+// A coordinator is two goroutines and two communicators. Idle, both sleep on
+// channels, and nothing is sent. A step whose names were all submitted before
+// costs each rank one message with a bit per tensor to rank 0, and one with the
+// order back. Submissions wait up to WithCycle for company, unless one completes
+// the names of the last step or a group, or somebody waits for one. Tensors of at
+// most WithAlone bytes are copied into a common buffer, of at most WithFusion
+// bytes, and back; larger ones are reduced where they lie.
+//
+// # Configuration
+//
+// Options of rank 0 hold for all ranks, and win over its environment, where the
+// first of these names counts that is set:
+//
+//	option             variables                                  unit
+//	WithFusion         TUTTI_FUSION_THRESHOLD                     bytes
+//	                   HOROVOD_FUSION_THRESHOLD
+//	WithCycle          TUTTI_CYCLE_TIME, HOROVOD_CYCLE_TIME       milliseconds
+//	WithCache          TUTTI_CACHE_CAPACITY                       tensors
+//	                   HOROVOD_CACHE_CAPACITY
+//	WithPartition      TUTTI_PARTITION_BYTES                      bytes
+//	                   BYTEPS_PARTITION_BYTES
+//	WithStallLimits    TUTTI_STALL_CHECK_TIME_SECONDS             seconds to the report
+//	                   HOROVOD_STALL_CHECK_TIME_SECONDS
+//	                   TUTTI_STALL_SHUTDOWN_TIME_SECONDS          seconds to the end
+//	                   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS
+//	                   TUTTI_STALL_CHECK_DISABLE                  1: neither
+//	                   HOROVOD_STALL_CHECK_DISABLE
+//
+// The package does not know algorithms, transports, or how ranks find each other.
+package coordinator

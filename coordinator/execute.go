@@ -1,0 +1,285 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// An executor carries out what the leader has ordered, one thing after the other,
+// on a goroutine of its own, so that negotiation goes on meanwhile.
+type executor struct {
+	co   *Coordinator
+	wake chan struct{}
+	gone chan struct{} // closed when the loop has ended
+
+	mu    sync.Mutex // guards these
+	queue []job
+	comms []*comm.Comm // of process sets
+	last  bool         // nothing more will be added
+	drop  bool         // and what is there need not be done
+
+	// These belong to the loop; err to who comes after it.
+	sets   map[uint32]*members
+	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
+	counts []int
+	err    error
+}
+
+// A job is one thing to be done.
+type job struct {
+	bucket *negotiate.Bucket
+	set    *negotiate.Set
+	joined *negotiate.Joined
+}
+
+// members is a process set with its communicator.
+type members struct {
+	c     *comm.Comm
+	ranks []int // of the coordinator's communicator
+}
+
+func (x *executor) init(co *Coordinator) {
+	x.co, x.wake, x.gone = co, make(chan struct{}, 1), make(chan struct{})
+	x.sets = map[uint32]*members{negotiate.World: {co.data, ranks(co.size)}}
+}
+
+// add is bounded by the leader, which launches only Config.Credit bytes ahead.
+func (x *executor) add(j job) {
+	x.mu.Lock()
+	x.queue = append(x.queue, j)
+	x.mu.Unlock()
+	x.signal()
+}
+
+func (x *executor) signal() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// abandon ends what is being carried out: its communicator is closed.
+func (x *executor) abandon() {
+	x.mu.Lock()
+	x.last, x.drop = true, true
+	x.mu.Unlock()
+	x.co.data.Close(context.Background())
+	x.closeSets()
+	x.signal()
+}
+
+// finish waits until all is done, and says what went wrong.
+func (x *executor) finish() error {
+	x.mu.Lock()
+	x.last = true
+	x.mu.Unlock()
+	x.signal()
+	<-x.gone
+	return x.err
+}
+
+func (x *executor) next() (j job, ok bool) {
+	for {
+		x.mu.Lock()
+		if x.drop || x.last && len(x.queue) == 0 {
+			x.mu.Unlock()
+			return job{}, false
+		}
+		if len(x.queue) > 0 {
+			j = x.queue[0]
+			x.queue = slices.Delete(x.queue, 0, 1)
+			x.mu.Unlock()
+			return j, true
+		}
+		x.mu.Unlock()
+		<-x.wake
+	}
+}
+
+func (x *executor) loop() {
+	defer close(x.gone)
+	ctx := context.Background() // abandon ends what waits
+	for {
+		j, ok := x.next()
+		if !ok {
+			return
+		}
+		if err := x.do(ctx, j); err != nil {
+			x.err = err
+			x.co.post(event{err: err})
+			return
+		}
+	}
+}
+
+func (x *executor) do(ctx context.Context, j job) error {
+	switch {
+	case j.set != nil:
+		return x.changeSet(ctx, j.set)
+	case j.joined != nil:
+		if h := x.co.lookup(j.joined.Ticket); h != nil {
+			h.last = x.co.world(j.joined.Last)
+		}
+		x.co.complete(j.joined.Ticket, nil)
+		return nil
+	}
+	b := j.bucket
+	if !b.Outside {
+		if err := x.run(ctx, b); err != nil {
+			return err
+		}
+	}
+	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before anybody can submit these names again
+	if b.Part+1 == b.Parts {
+		for i := range b.Refs {
+			x.co.complete(b.Refs[i].Ticket, nil)
+		}
+	}
+	return nil
+}
+
+// run carries out a Bucket.
+func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
+	t := b.Refs[0].Tensor
+	s := x.sets[t.Set]
+	if s == nil {
+		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
+	}
+	items := make([]item, len(b.Refs))
+	for i := range b.Refs {
+		items[i] = item{Ref: b.Refs[i], h: x.co.lookup(b.Refs[i].Ticket)}
+		if items[i].h == nil && b.Refs[i].Ticket != 0 {
+			return fault.New(fault.Misuse, t.Call(), x.co.rank, "submission %d is not there", b.Refs[i].Ticket)
+		}
+	}
+	givers := len(s.ranks)
+	for _, r := range s.ranks {
+		if slices.Contains(b.Absent, r) {
+			givers--
+		}
+	}
+	switch t.Kind {
+	case negotiate.AllReduce:
+		return x.allReduce(ctx, s, b, items, givers)
+	case negotiate.ReduceScatter:
+		return x.reduceScatter(ctx, s, items[0], givers)
+	case negotiate.Broadcast:
+		return x.broadcast(ctx, s, b, items)
+	case negotiate.AllGather:
+		return x.allGather(ctx, s, items[0])
+	case negotiate.AllToAll:
+		return x.allToAll(ctx, s, items[0])
+	}
+	return nil // a barrier is what the ranks have agreed on
+}
+
+// An item is one tensor of a Bucket with its buffers; h is nil when this rank is
+// absent.
+type item struct {
+	negotiate.Ref
+	h *Handle
+}
+
+// elements is the length of an item in its Bucket.
+func (it *item) elements(b *negotiate.Bucket) (lo, hi int) {
+	return negotiate.Chunk(it.Tensor.Elements(), b.Parts, b.Part)
+}
+
+// stage is memory of the executor's, aligned for every element type.
+func (x *executor) stage(which, bytes int) []byte {
+	words := (bytes + 7) / 8
+	if cap(x.stages[which]) < words {
+		x.stages[which] = make([]uint64, words)
+	}
+	return tensor.Bytes(x.stages[which][:words])[:bytes:bytes]
+}
+
+// perRank is a list with a number for each rank, zero at first.
+func (x *executor) perRank(n int) []int {
+	if cap(x.counts) < n {
+		x.counts = make([]int, n)
+	}
+	x.counts = x.counts[:n]
+	clear(x.counts)
+	return x.counts
+}
+
+// broadcast carries out one tensor where it lies, or packs several.
+func (x *executor) broadcast(ctx context.Context, s *members, b *negotiate.Bucket, items []item) error {
+	root := items[0].Tensor.Root
+	if len(items) == 1 && items[0].h != nil {
+		es := items[0].Tensor.DType.Size()
+		lo, hi := items[0].elements(b)
+		return comm.Broadcast(ctx, s.c, items[0].h.dst[lo*es:hi*es], root)
+	}
+	total := 0
+	for i := range items {
+		lo, hi := items[i].elements(b)
+		total += (hi - lo) * items[i].Tensor.DType.Size()
+	}
+	buf := x.stage(0, total)
+	mine := s.ranks[root] == x.co.rank
+	at := 0
+	for i := range items {
+		if mine && items[i].h != nil {
+			at += copy(buf[at:], items[i].h.src)
+		}
+	}
+	if err := comm.Broadcast(ctx, s.c, buf, root); err != nil {
+		return err
+	}
+	at = 0
+	for i := range items {
+		if !mine && items[i].h != nil {
+			at += copy(items[i].h.dst, buf[at:])
+		}
+	}
+	return nil
+}
+
+func (x *executor) allGather(ctx context.Context, s *members, it item) error {
+	row := rowBytes(it.Tensor)
+	counts := x.perRank(len(s.ranks))
+	total := 0
+	for i, n := range it.Rows {
+		counts[i] = n * row
+		total += counts[i]
+	}
+	if it.h == nil {
+		return comm.AllGatherV(ctx, s.c, x.stage(0, total), nil, counts)
+	}
+	it.h.counts = slices.Clone(it.Rows)
+	return comm.AllGatherV(ctx, s.c, it.h.alloc(total), it.h.src, counts)
+}
+
+// allToAll first tells each rank how much it gets.
+func (x *executor) allToAll(ctx context.Context, s *members, it item) error {
+	n, row := len(s.ranks), rowBytes(it.Tensor)
+	sends, recvs := make([]int, n), make([]int, n)
+	var src []byte
+	if it.h != nil {
+		copy(sends, it.h.splits)
+		src = it.h.src
+	}
+	if err := comm.AllToAll(ctx, s.c, recvs, sends); err != nil {
+		return err
+	}
+	rows := slices.Clone(recvs)
+	total := 0
+	for i := range n {
+		sends[i] *= row
+		recvs[i] *= row
+		total += recvs[i]
+	}
+	if it.h == nil {
+		return comm.AllToAllV(ctx, s.c, x.stage(0, total), src, recvs, sends)
+	}
+	it.h.counts = rows
+	return comm.AllToAllV(ctx, s.c, it.h.alloc(total), src, recvs, sends)
+}

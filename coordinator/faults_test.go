@@ -1,0 +1,323 @@
+package coordinator_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+func TestRanksThatDisagreeBothGetBothSidesAndTheJobGoesOn(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		size := 4
+		if c.Rank() == 2 {
+			size = 5
+		}
+		good := vector(3, c.Rank())
+		other := coordinator.AllReduce(co, "good", good, comm.Sum)
+		err := coordinator.AllReduce(co, "bad", make([]float32, size), comm.Sum).Wait(ctx)
+		if !errors.Is(err, fault.Mismatch) {
+			return fmt.Errorf("got %v, want a mismatch", err)
+		}
+		for _, want := range []string{"rank 0, last in allreduce bad float32 [4] sum at faults_test.go", "rank 2, last in allreduce bad float32 [5] sum at faults_test.go", "shape"} {
+			if !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("%q does not say %q", err, want)
+			}
+		}
+		if err := other.Wait(ctx); err != nil {
+			return err
+		}
+		if err := coordinator.AllReduce(co, "bad", make([]float32, 4), comm.Sum).Wait(ctx); err != nil {
+			return fmt.Errorf("the name is not free again: %w", err)
+		}
+		return equal("good", good, sum(3, 3))
+	}))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestANameSubmittedTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		buf := vector(3, c.Rank())
+		first := coordinator.AllReduce(co, "w", buf, comm.Sum)
+		if c.Rank() == 0 { // rank 1 has not submitted it, so it is under way
+			err := coordinator.AllReduce(co, "w", make([]float32, 3), comm.Max).Wait(ctx)
+			if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "faults_test.go:") < 2 {
+				return fmt.Errorf("got %v, want misuse with both places", err)
+			}
+		}
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if err := first.Wait(ctx); err != nil {
+			return err
+		}
+		return equal("w", buf, sum(3, 2))
+	}, coordinator.WithCycle(time.Hour))) // nothing is sent before somebody waits
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		f := make([]float32, 6)
+		for what, h := range map[string]*coordinator.Handle{
+			"no name":     coordinator.AllReduce(co, "", f, comm.Sum),
+			"long name":   coordinator.AllReduce(co, strings.Repeat("x", 513), f, comm.Sum),
+			"shape":       coordinator.AllReduce(co, "a", f, comm.Sum, coordinator.Shape(2, 2)),
+			"operator":    coordinator.AllReduce(co, "b", f, comm.BitAnd),
+			"integers":    coordinator.AllReduce(co, "c", []int{1}, comm.Mean),
+			"scale":       coordinator.AllReduce(co, "d", []int{1}, comm.Sum, coordinator.Scale(2, 1)),
+			"root":        coordinator.Broadcast(co, "e", f, 2),
+			"splits":      coordinator.AllToAll(co, "f", f, []int{1, 2}).Handle,
+			"dst's size":  coordinator.ReduceScatter(co, "g", f, f, comm.Sum),
+			"nine dims":   coordinator.AllReduce(co, "h", f[:1], comm.Sum, coordinator.Shape(1, 1, 1, 1, 1, 1, 1, 1, 1)),
+			"minus shape": coordinator.AllReduce(co, "i", f, comm.Sum, coordinator.Shape(-2, -3)),
+		} {
+			select {
+			case <-h.Done():
+			default:
+				return fmt.Errorf("%s: not refused at once", what)
+			}
+			if err := h.Wait(ctx); !errors.Is(err, fault.Misuse) {
+				return fmt.Errorf("%s: got %v, want misuse", what, err)
+			}
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A rank is lost while others wait in each phase: for the negotiation, with rank
+// 0 gone, and inside the collective.
+func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
+	for _, wire := range []string{"memory", "tcp"} {
+		for _, dead := range []int{0, 1, 2} {
+			for _, phase := range []string{"negotiation", "collective", "idle"} {
+				t.Run(fmt.Sprintf("%s/rank %d/%s", wire, dead, phase), func(t *testing.T) {
+					leak.Check(t)
+					loseARank(t, wire, dead, phase)
+				})
+			}
+		}
+	}
+}
+
+func loseARank(t *testing.T, wire string, dead int, phase string) {
+	cause := errors.New("pulled the plug")
+	var ready sync.WaitGroup
+	ready.Add(3)
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		co, err := coordinator.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		var hs []*coordinator.Handle
+		if c.Rank() != dead && phase == "negotiation" {
+			hs = append(hs, coordinator.AllReduce(co, "w", make([]float32, 4), comm.Sum))
+		}
+		if phase == "collective" {
+			for i := range 50 {
+				hs = append(hs, coordinator.AllReduce(co, fmt.Sprint(i), make([]float32, 1<<20), comm.Sum))
+			}
+			if err := hs[0].Wait(ctx); err != nil {
+				return err
+			}
+		}
+		ready.Done()
+		if ready.Wait(); c.Rank() == dead {
+			c.Abort(cause)
+			return cause // without Close, as a process that dies
+		}
+		if phase == "idle" {
+			hs = append(hs, coordinator.AllReduce(co, "later", make([]float32, 4), comm.Sum))
+		}
+		err = coordinator.WaitAll(context.Background(), hs...)
+		for _, h := range hs {
+			if err := h.Wait(ctx); err != nil && !names(err, dead) {
+				return fmt.Errorf("rank %d got %v, want a loss naming rank %d", c.Rank(), err, dead)
+			}
+		}
+		if phase != "collective" && err == nil {
+			return fmt.Errorf("rank %d got nothing", c.Rank())
+		}
+		if err := co.Close(context.Background()); !names(err, dead) {
+			return fmt.Errorf("rank %d: Close says %v", c.Rank(), err)
+		}
+		return nil
+	}, comm.WithTransport(wire))
+	if !errors.Is(err, cause) {
+		t.Error(err)
+	}
+}
+
+// names reports whether err tells of the loss of a rank.
+func names(err error, rank int) bool {
+	var f *fault.Error
+	if !errors.As(err, &f) || !errors.Is(err, fault.PeerLost) {
+		return false
+	}
+	for _, p := range f.Peers {
+		if p.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+func TestAStalledTensorIsReportedWithWhereTheMissingRanksAre(t *testing.T) {
+	leak.Check(t)
+	var mu sync.Mutex
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&lockedWriter{&mu, &log}, nil))
+	release := make(chan struct{})
+	var once sync.Once
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		co, err := coordinator.Start(ctx, c, coordinator.WithStallLimits(50*time.Millisecond, 500*time.Millisecond), coordinator.WithLogger(logger))
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 1 {
+			<-release
+			if err := co.Close(ctx); !errors.Is(err, fault.Timeout) {
+				return fmt.Errorf("Close says %v", err)
+			}
+			return nil
+		}
+		err = coordinator.AllReduce(co, "late", make([]float32, 4), comm.Sum).Wait(ctx)
+		once.Do(func() { close(release) })
+		var f *fault.Error
+		if !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) != 1 || f.Peers[0].Rank != 1 || !strings.HasPrefix(f.Peers[0].At, "faults_test.go:") {
+			return fmt.Errorf("got %v, want a timeout that names rank 1 and where it is", err)
+		}
+		co.Close(ctx)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if text := log.String(); !strings.Contains(text, "allreduce late") || !strings.Contains(text, "rank 1 at faults_test.go:") {
+		t.Errorf("the log says %q", text)
+	}
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	b  *bytes.Buffer
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.Write(p)
+}
+
+func TestARankThatClosesFailsWhatNeedsItAndNothingElse(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		co, err := coordinator.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		buf := vector(10, c.Rank())
+		last := coordinator.AllReduce(co, "last", buf, comm.Sum)
+		if c.Rank() != 1 {
+			err := coordinator.AllReduce(co, "never", make([]float32, 4), comm.Sum).Wait(ctx)
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
+				return fmt.Errorf("got %v, want closed by rank 1", err)
+			}
+		}
+		if err := co.Close(ctx); err != nil {
+			return err
+		}
+		if err := last.Wait(ctx); err != nil {
+			return err
+		}
+		if err := coordinator.Barrier(co, "after").Wait(ctx); !errors.Is(err, fault.Closed) {
+			return fmt.Errorf("after Close: got %v", err)
+		}
+		return equal("last", buf, sum(10, 3))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseThatOthersDoNotJoinEndsByItsContext(t *testing.T) {
+	leak.Check(t)
+	var closed sync.WaitGroup
+	closed.Add(1)
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		co, err := coordinator.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			limited, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			err := co.Close(limited)
+			closed.Done()
+			if !errors.Is(err, fault.Timeout) {
+				return fmt.Errorf("got %v, want a timeout", err)
+			}
+			return nil
+		}
+		closed.Wait()
+		if err := co.Close(ctx); err == nil {
+			return errors.New("the other rank's end was not heard")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAWaitThatIsCancelledLeavesTheTensorUnderWay(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		buf := vector(4, c.Rank())
+		if c.Rank() == 0 {
+			h := coordinator.AllReduce(co, "w", buf, comm.Sum)
+			short, cancel := context.WithCancel(ctx)
+			cancel()
+			if err := h.Wait(short); !errors.Is(err, fault.Canceled) {
+				return fmt.Errorf("got %v, want canceled", err)
+			}
+			if err := comm.Barrier(ctx, c); err != nil {
+				return err
+			}
+			if err := h.Wait(ctx); err != nil {
+				return err
+			}
+			return equal("w", buf, sum(4, 2))
+		}
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		return coordinator.AllReduce(co, "w", buf, comm.Sum).Wait(ctx)
+	}))
+	if err != nil {
+		t.Error(err)
+	}
+}

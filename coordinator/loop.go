@@ -1,0 +1,301 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Messages of the negotiation are named tensors of one step: sending them never
+// blocks, and receiving calls back, so that an idle coordinator waits for nothing
+// but its channel.
+const (
+	step     = 0
+	upName   = "up"
+	downName = "down"
+)
+
+// loop owns the state machines, and ends when the coordinator does.
+func (co *Coordinator) loop() {
+	co.listenAll()
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	for over := false; !over; {
+		select {
+		case <-co.wake:
+		case <-timer.C:
+			over = co.step(negotiate.Tick{})
+		}
+		for evs := co.take(); len(evs) > 0 && !over; evs = co.take() {
+			for i := range evs {
+				if over = co.happened(&evs[i]); over {
+					break
+				}
+			}
+		}
+		if wait, ok := co.next(); ok {
+			timer.Reset(wait)
+		}
+	}
+	co.end()
+}
+
+// next is when a state machine wants to look again.
+func (co *Coordinator) next() (time.Duration, bool) {
+	wait, ok := co.member.Next()
+	if co.leader != nil {
+		if w, some := co.leader.Next(); some && (!ok || w < wait) {
+			wait, ok = w, true
+		}
+	}
+	return time.Duration(wait), ok
+}
+
+func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.began)) }
+
+// take is what has happened since it was last called.
+func (co *Coordinator) take() []event {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	evs := co.inbox
+	co.inbox = nil
+	return evs
+}
+
+// happened acts on an event, and reports whether that was the end.
+func (co *Coordinator) happened(ev *event) bool {
+	switch {
+	case ev.err != nil:
+		return co.step(negotiate.Failed{Err: co.fault(ev.err)})
+	case ev.in != nil:
+		return co.step(ev.in)
+	}
+	return co.received(ev.from, ev.body)
+}
+
+// received acts on another rank's message.
+func (co *Coordinator) received(from int, body []byte) bool {
+	if co.leader != nil {
+		up, err := negotiate.ParseUp(body)
+		if err != nil {
+			return co.step(negotiate.Failed{Err: co.fault(err)})
+		}
+		co.listen(from, upName)
+		co.lead(negotiate.Told{From: from, Up: up})
+		return co.pump()
+	}
+	down, err := negotiate.ParseDown(body)
+	if err != nil {
+		return co.step(negotiate.Failed{Err: co.fault(err)})
+	}
+	co.listen(from, downName)
+	return co.step(negotiate.Heard{Down: down})
+}
+
+// step gives the Member an input, and carries out all that follows.
+func (co *Coordinator) step(in negotiate.MemberInput) bool {
+	if _, tick := in.(negotiate.Tick); tick && co.leader != nil {
+		co.lead(negotiate.Tick{})
+	}
+	if b, ok := in.(negotiate.Finished); ok && co.leader != nil {
+		co.lead(negotiate.Carried{Cost: b.Bucket.Cost})
+	}
+	over := co.tell(in)
+	return co.pump() || over
+}
+
+// pump delivers the messages between leader and Member of this rank.
+func (co *Coordinator) pump() (over bool) {
+	for len(co.local) > 0 {
+		m := co.local[0]
+		co.local = co.local[1:]
+		switch m := m.(type) {
+		case *negotiate.Up:
+			co.lead(negotiate.Told{From: 0, Up: m})
+		case *negotiate.Down:
+			over = co.tell(negotiate.Heard{Down: m}) || over
+		}
+	}
+	co.local = nil
+	return over
+}
+
+// lead gives the leader an input, and tells all ranks what it says.
+func (co *Coordinator) lead(in negotiate.LeaderInput) {
+	for _, o := range co.leader.Step(co.now(), in) {
+		switch o := o.(type) {
+		case negotiate.Tell:
+			co.local = append(co.local, o.Down)
+			body := negotiate.AppendDown(nil, o.Down)
+			for r := 1; r < co.size; r++ {
+				co.send(r, downName, body)
+			}
+		case negotiate.Warn:
+			for _, s := range o.Stalls {
+				co.log.Warn("tutti: the coordinator: " + s.String())
+			}
+		}
+	}
+}
+
+// tell gives the Member an input; it reports the end.
+func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
+	for _, o := range co.member.Step(co.now(), in) {
+		switch o := o.(type) {
+		case negotiate.Send:
+			if co.leader != nil {
+				co.local = append(co.local, o.Up)
+			} else {
+				co.send(0, upName, negotiate.AppendUp(nil, o.Up))
+			}
+		case negotiate.Run:
+			co.exec.add(job{bucket: o.Bucket})
+		case negotiate.Set:
+			co.exec.add(job{set: &o})
+		case negotiate.Joined:
+			co.exec.add(job{joined: &o})
+		case negotiate.Fail:
+			for _, t := range o.Tickets {
+				co.complete(t, co.named(o.Err))
+			}
+		case negotiate.Where:
+			co.post(event{in: negotiate.Here{At: callsite.Now(co.home)}})
+		case negotiate.End:
+			co.why, over = o.Err, true
+		}
+	}
+	return over
+}
+
+// named is a fault of the state machines, whose ranks are the communicator's,
+// with those of the job.
+func (co *Coordinator) named(e *fault.Error) *fault.Error {
+	if e == nil {
+		return nil
+	}
+	out := *e
+	out.Rank = co.world(co.rank)
+	out.Peers = make([]fault.Peer, len(e.Peers))
+	for i, p := range e.Peers {
+		if p.Rank >= 0 && p.Rank < co.size {
+			p.Rank = co.world(p.Rank)
+		}
+		out.Peers[i] = p
+	}
+	return &out
+}
+
+// fault is an error of the layers below, whose ranks are the job's, for the state
+// machines.
+func (co *Coordinator) fault(err error) *fault.Error {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return &fault.Error{Kind: fault.Canceled, Op: "coordinator", Rank: co.rank, Err: err}
+	}
+	out := *f
+	out.Rank = co.rank
+	out.Peers = make([]fault.Peer, len(f.Peers))
+	for i, p := range f.Peers {
+		for r := range co.size {
+			if co.world(r) == p.Rank {
+				p.Rank = r
+				break
+			}
+		}
+		out.Peers[i] = p
+	}
+	return &out
+}
+
+// end ends the coordinator on this rank. What is being carried out is ended
+// first, so that no buffer is used any more when its handle is done.
+func (co *Coordinator) end() {
+	ctx := context.Background()
+	if co.why != nil {
+		co.exec.abandon()
+	}
+	if err := co.exec.finish(); err != nil && co.why == nil {
+		co.why = co.fault(err)
+	}
+	co.mu.Lock()
+	co.over = true
+	if co.why != nil {
+		co.err = co.named(co.why)
+	}
+	left := co.handles
+	co.handles = nil
+	co.mu.Unlock()
+	for _, h := range left {
+		h.finish(co.ending(h.call))
+	}
+	co.exec.closeSets()
+	co.data.Close(ctx)
+	co.nego.Close(ctx)
+	close(co.ended)
+}
+
+// ending is what a call gets that the end of the coordinator has ended.
+func (co *Coordinator) ending(call string) error {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	var f *fault.Error
+	if errors.As(co.err, &f) {
+		out := *f
+		out.Op = call
+		return &out
+	}
+	return fault.New(fault.Closed, call, co.world(co.rank), "the coordinator has been closed")
+}
+
+// listenAll posts the receives of the negotiation.
+func (co *Coordinator) listenAll() {
+	if co.leader == nil {
+		co.listen(0, downName)
+		return
+	}
+	for r := 1; r < co.size; r++ {
+		co.listen(r, upName)
+	}
+}
+
+func (co *Coordinator) listen(from int, name string) {
+	err := comm.OnNamed(co.nego, step, from, name, nil, func(t comm.Tensor, err error) {
+		co.post(event{from: from, body: t.Data, err: err})
+	})
+	if err != nil {
+		co.post(event{err: err})
+	}
+}
+
+// send never blocks. That a rank is gone is heard where its messages are awaited.
+func (co *Coordinator) send(to int, name string, body []byte) {
+	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
+	if err := comm.SendNamed(co.nego, step, to, name, t, nil); err != nil {
+		co.post(event{err: err})
+	}
+}
+
+// complete ends a submission.
+func (co *Coordinator) complete(t negotiate.Ticket, err error) {
+	co.mu.Lock()
+	h := co.handles[t]
+	delete(co.handles, t)
+	co.mu.Unlock()
+	if h != nil {
+		h.finish(err)
+	}
+}
+
+// lookup is the handle of a submission under way.
+func (co *Coordinator) lookup(t negotiate.Ticket) *Handle {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	return co.handles[t]
+}

@@ -1,0 +1,142 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A ProcessSet is some ranks of a coordinator, among whom tensors can be
+// submitted with In. It is immutable.
+type ProcessSet struct {
+	id    uint32
+	name  string
+	ranks []int
+}
+
+// Name is what the set was called when it was added.
+func (s *ProcessSet) Name() string { return s.name }
+
+// Ranks are its members, in order; a root or a part of a set is a place in it.
+func (s *ProcessSet) Ranks() []int { return slices.Clone(s.ranks) }
+
+func ranks(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// AddProcessSet makes a process set while the coordinator is running. All ranks
+// of the coordinator call it, with the same name and ranks, members or not; it
+// returns when all have.
+func (co *Coordinator) AddProcessSet(ctx context.Context, name string, members ...int) (*ProcessSet, error) {
+	h, err := co.changeSets(ctx, negotiate.AddSet, name, members)
+	if err != nil {
+		return nil, err
+	}
+	return h.set, nil
+}
+
+// RemoveProcessSet ends a process set. All ranks of the coordinator call it. What
+// is submitted to the set and not by all its members yet fails with fault.Misuse.
+func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) error {
+	_, err := co.changeSets(ctx, negotiate.RemoveSet, s.name, []int{int(s.id)})
+	return err
+}
+
+func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Kind, name string, list []int) (*Handle, error) {
+	q := negotiate.Request{Site: co.site()}
+	q.Set, q.Kind, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.Registry, kind, name, slices.Clone(list), -1, 1, 1
+	h := newHandle(co)
+	h.call = q.Call()
+	co.submitAll([]negotiate.Request{q}, []*Handle{h})
+	return h, h.Wait(ctx)
+}
+
+// changeSet makes or closes a set's communicator; all ranks do so at the same
+// place in the order.
+func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
+	if s.Ranks == nil {
+		if m := x.sets[s.ID]; m != nil && m.c != nil {
+			m.c.Close(ctx)
+		}
+		delete(x.sets, s.ID)
+		x.co.complete(s.Ticket, nil)
+		return nil
+	}
+	color, key := comm.Undefined, slices.Index(s.Ranks, x.co.rank)
+	if key >= 0 {
+		color = 0
+	}
+	c, err := x.co.data.Split(ctx, color, key)
+	if err != nil {
+		return err
+	}
+	x.sets[s.ID] = &members{c, s.Ranks}
+	if !x.own(c) {
+		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
+	}
+	if h := x.co.lookup(s.Ticket); h != nil {
+		h.set = &ProcessSet{s.ID, s.Name, s.Ranks}
+	}
+	x.co.complete(s.Ticket, nil)
+	return nil
+}
+
+// own notes a communicator for closeSets; false when that has been.
+func (x *executor) own(c *comm.Comm) bool {
+	if c == nil {
+		return true
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.comms = append(x.comms, c)
+	if x.drop {
+		c.Close(context.Background())
+	}
+	return !x.drop
+}
+
+// closeSets closes the communicators of all process sets.
+func (x *executor) closeSets() {
+	x.mu.Lock()
+	cs := x.comms
+	x.comms = nil
+	x.mu.Unlock()
+	for _, c := range cs {
+		c.Close(context.Background())
+	}
+}
+
+// Join says that this rank has run out of data. Until all ranks have joined it
+// takes part in what the others submit without giving anything: the identity to
+// reductions, no rows to gathers; means divide by the number of ranks that gave.
+// What needs something that only this rank has, as a broadcast of which it is the
+// root, or a reduction by an operator of the program's own, fails with
+// fault.Misuse on the ranks that submitted it. What this rank has submitted
+// before is done as ever; until the join is done it submits nothing.
+//
+// Join returns which rank of the job joined last, the same on all ranks.
+func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
+	h := newHandle(co)
+	h.call = "join"
+	co.mu.Lock()
+	if co.handles == nil {
+		co.mu.Unlock()
+		return 0, co.ending("join")
+	}
+	co.ticket++
+	co.handles[co.ticket] = h
+	co.inbox = append(co.inbox, event{in: negotiate.Join{Ticket: co.ticket}})
+	co.mu.Unlock()
+	co.signal()
+	if err := h.Wait(ctx); err != nil {
+		return 0, err
+	}
+	return h.last, nil
+}
