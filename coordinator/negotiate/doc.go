@@ -54,7 +54,8 @@
 // # Wire form
 //
 // Integers are unsigned varints (signed ones zigzag), texts and lists begin with
-// their length. A Member's message, at most MaxMessage bytes:
+// their length. A Member's message, of at most 512 requests; who has more to say
+// sends several:
 //
 //	byte       version, 1
 //	byte       marks: 1 joins, 2 leaves, 4 here, 8 fault

@@ -71,10 +71,11 @@ type Leader struct {
 	leaving Bits
 	ended   bool
 
-	warned []*pending // the report that waits for answers
-	asked  Bits
-	places []Place
-	askEnd Time
+	stallAt Time       // when the first tensor may have waited too long
+	warned  []*pending // the report that waits for answers
+	asked   Bits
+	places  []Place
+	askEnd  Time
 
 	down Down
 	outs []Output
@@ -134,7 +135,7 @@ func NewLeader(cfg Config) *Leader {
 	l := &Leader{
 		cfg: cfg, sets: make(map[uint32]*set), nextSet: 1,
 		pending: make(map[key]*pending), groups: make(map[groupKey]*group),
-		cached: make(map[key]uint32), lastAck: make([]uint32, cfg.Size),
+		cached: make(map[key]uint32), lastAck: make([]uint32, cfg.Size), stallAt: never,
 	}
 	l.sets[World] = newSet(everyone(cfg.Size))
 	l.sets[Registry] = l.sets[World]
@@ -234,7 +235,7 @@ func (l *Leader) checkBye() {
 	}
 }
 
-// flush tells what was decided, in messages of a bounded size.
+// flush tells what was decided, in messages of a bounded number of meanings.
 func (l *Leader) flush() {
 	d := l.down
 	l.down = Down{}
@@ -254,8 +255,7 @@ func (l *Leader) flush() {
 	l.drain()
 }
 
-// maxMeanings in one Down keep it below MaxMessage, but for shapes of process
-// sets of very many ranks.
+// maxMeanings in one Down keep it to some 100 KiB with names of ordinary length.
 const maxMeanings = 512
 
 // A set is a process set: some ranks of the job, in order.

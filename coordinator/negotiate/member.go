@@ -285,7 +285,7 @@ func (m *Member) begin() {
 	}
 }
 
-// send gives out what was collected, in messages of a bounded size.
+// send gives out what was collected, in messages of a bounded number of requests.
 func (m *Member) send() {
 	up := m.up
 	m.up = Up{}

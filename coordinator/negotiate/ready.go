@@ -120,6 +120,8 @@ func (l *Leader) pend(t *Tensor) *pending {
 		l.slots[id].pend = p
 	}
 	l.pending[p.key] = p
+	l.over(p, l.cfg.StallWarn)
+	l.over(p, l.cfg.StallEnd)
 	return p
 }
 

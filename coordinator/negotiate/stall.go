@@ -56,30 +56,49 @@ const (
 	askWait   = 1 * Second // for ranks to say where they are
 )
 
-// judgeStalls finds tensors that have waited too long.
+// judgeStalls finds tensors that have waited too long. It looks at all that wait
+// only when the first of them may have.
 func (l *Leader) judgeStalls() {
-	if l.ended || len(l.pending) == 0 && l.warned == nil {
+	if l.ended {
 		return
 	}
 	if l.warned != nil && (l.asked.Empty() || l.due(l.askEnd)) {
 		l.report()
 	}
-	if l.cfg.StallWarn <= 0 && l.cfg.StallEnd <= 0 {
+	if !l.due(l.stallAt) {
 		return
 	}
+	l.stallAt = never
 	var stalled []*pending
 	for _, p := range l.pending {
-		if l.cfg.StallEnd > 0 && l.due(p.since+Time(l.cfg.StallEnd)) {
+		if l.over(p, l.cfg.StallEnd) {
 			l.giveUp()
 			return
 		}
-		if l.cfg.StallWarn > 0 && p.stall == stallNone && l.warned == nil && l.due(p.since+Time(l.cfg.StallWarn)) {
+		if p.stall == stallNone && l.over(p, l.cfg.StallWarn) {
 			stalled = append(stalled, p)
 		}
 	}
-	if stalled != nil {
+	switch {
+	case stalled != nil && l.warned == nil:
 		l.ask(stalled)
+	case stalled != nil: // after the report that is being made
+		l.stallAt = min(l.stallAt, l.askEnd+1)
 	}
+	l.due(l.stallAt)
+}
+
+// over reports whether p has waited for a limit, and has l look again when not.
+func (l *Leader) over(p *pending, limit Span) bool {
+	if limit <= 0 {
+		return false
+	}
+	at := p.since + Time(limit)
+	if at <= l.now {
+		return true
+	}
+	l.stallAt = min(l.stallAt, at)
+	return false
 }
 
 // ask begins a report: the missing ranks are to say where they are.

@@ -8,9 +8,6 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// MaxMessage bounds a message, in bytes. Who has more to say sends several.
-const MaxMessage = 1 << 20
-
 const wireVersion = 1
 
 const (

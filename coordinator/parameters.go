@@ -1,0 +1,71 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"maps"
+	"slices"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// BroadcastParameters replaces every rank's params by the root's, as a training
+// does before its first step. All ranks have the same names and lengths; those
+// that have not get fault.Mismatch. The tensors are submitted as one group, under
+// "parameter/" and their names.
+func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, params map[string][]T, root int) error {
+	g := co.Group()
+	var hs []*Handle
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		hs = append(hs, Broadcast(g, "parameter/"+name, params[name], root))
+	}
+	g.Submit()
+	return WaitAll(ctx, hs...)
+}
+
+// maxObject bounds an encoded object, in bytes.
+const maxObject = 1 << 30
+
+// BroadcastObject replaces what v points to, on every rank, by the root's, as
+// encoding/gob carries it: an epoch, an optimizer's state, a configuration. What
+// the root cannot encode is fault.Misuse on all ranks, and so is what a rank
+// cannot decode, on that rank. The name is taken in two tensors' names.
+func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
+	var body bytes.Buffer
+	var failed error
+	size := []int64{0}
+	if co.rank == root {
+		if failed = gob.NewEncoder(&body).Encode(v); failed != nil || body.Len() > maxObject {
+			size[0] = -1
+		} else {
+			size[0] = int64(body.Len())
+		}
+	}
+	if err := Broadcast(co, name+"/size", size, root).Wait(ctx); err != nil {
+		return err
+	}
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Misuse, "broadcast object "+name, co.world(co.rank), format, args...)
+	}
+	switch {
+	case failed != nil:
+		return bad("%w", failed)
+	case size[0] < 0 || size[0] > maxObject:
+		return bad("rank %d cannot encode its object, or it is larger than %d bytes", co.world(root), maxObject)
+	}
+	buf := body.Bytes()
+	if co.rank != root {
+		buf = make([]byte, size[0])
+	}
+	if err := Broadcast(co, name+"/object", buf, root).Wait(ctx); err != nil || co.rank == root {
+		return err
+	}
+	var got T // gob leaves out zero fields, which must not keep this rank's values
+	if err := gob.NewDecoder(bytes.NewReader(buf)).Decode(&got); err != nil {
+		return bad("%w", err)
+	}
+	*v = got
+	return nil
+}
