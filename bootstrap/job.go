@@ -75,6 +75,8 @@ type Job struct {
 	Algorithm string // operation:algorithm[,...]
 	Tuning    string // the file of a tuning
 	Report    bool   // the choice of transports shall be printed
+	Rack      string // where this host stands
+	Topology  string // a file that says where all hosts stand
 
 	// Timeout is the default deadline of calls, 0 for none; it counts only when
 	// TimeoutSet.
@@ -170,6 +172,8 @@ func (f *finder) settings(j *Job) error {
 	j.Transport, _ = f.get(vars.Transport)
 	j.Algorithm, _ = f.get(vars.Algorithm)
 	j.Tuning, _ = f.get(vars.Tuning)
+	j.Rack, _ = f.get(vars.Rack)
+	j.Topology, _ = f.get(vars.Topology)
 	j.listen, _ = f.get(vars.Listen)
 	var err error
 	if j.Report, err = f.flag(j.Rank, vars.Report); err != nil {

@@ -71,7 +71,8 @@ func (a Algorithm) Takes(order reduce.Order) bool {
 // in segments of so many bytes: how many messages are started, and how many bytes
 // are moved and folded, one after the other. Multiplied by α, β and γ they add up
 // to a time. Where the algorithm needs shared memory, α is the time to hand a piece
-// over there, and β that to copy a byte. The zero Algorithm costs nothing.
+// over there, and β that to copy a byte. Of a hierarchical one it is what moves and
+// is folded between n hosts. The zero Algorithm costs nothing.
 func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 	v := a.variant()
 	if v.cost == nil {

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -19,9 +20,19 @@ func TestAlgorithmsAllocateNothing(t *testing.T) {
 	if underRace() {
 		t.Skip("under the race detector pools forget at random, so that races with their users are found")
 	}
+	for _, hosts := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d hosts", hosts), func(t *testing.T) {
+			allocateNothing(t, startPlacedTeam(t, onHosts(4, hosts), sharing, 0, bare))
+		})
+	}
+}
+
+func allocateNothing(t *testing.T, tm *team) {
 	const tries, enough = 5, 0.1 // the runtime allocates now and then, too
-	tm := newTeam(t, 4, 0)
 	everyAlgorithm(func(a Algorithm) {
+		if a.NeedsShared() && !tm.ranks[0].group.HasShared() {
+			return
+		}
 		var got []float64
 		for range tries {
 			got = append(got, allocations(t, tm, a))

@@ -31,6 +31,12 @@ import (
 // The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of
 // collective communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
 func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	return doubling(ctx, r, buf, k, r.Size())
+}
+
+// doubling is recursiveDoublingAllReduce of vectors that have gathered the shares of
+// so many ranks together.
+func doubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	n, me := r.Size(), r.Rank()
 	power := 1 << (bits.Len(uint(n)) - 1)
 	extra := n - power // ranks 1, 3, …, 2*extra-1 lend their share to the one before
@@ -59,7 +65,7 @@ func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 			k.Fold(buf, buf, arrived)
 		}
 	}
-	k.Finish(buf, n)
+	k.Finish(buf, ranks)
 	if borrower {
 		return r.Send(ctx, me+1, buf)
 	}

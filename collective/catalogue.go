@@ -21,7 +21,8 @@ type variant struct {
 // A cost counts, for n ranks, m bytes and segments of s bytes, the messages
 // started, and the bytes moved and folded, one after the other. Algorithms that
 // work in shared memory count hand-overs of a piece for messages, and copies for
-// bytes moved. m may be any number; n is 1 at least.
+// bytes moved. Hierarchical ones count what moves and is folded between n hosts,
+// which is all where each has one rank. m may be any number; n is 1 at least.
 type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
 // catalogue lists every algorithm; of each verb the most modest comes first,
@@ -39,6 +40,11 @@ var catalogue = [...]variant{
 	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldAcross(ringAllReduce)},
 	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
 	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedAllReduceCost, foldAcross(sharedAllReduce)},
+	{VerbAllReduce, hierarchical, reduce.RankOrder,
+		"between h hosts ⌊log₂h⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless h is a power of two", recursiveDoublingCost,
+		foldToAll(hierarchicalAllReduce)},
+	{VerbAllReduce, hierarchicalSplit, reduce.Commutative, "between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ", foldAndSpreadCost,
+		foldToAll(hierarchicalSplitAllReduce)},
 
 	{VerbReduce, "linear", reduce.RankOrder,
 		"(n-1)(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
@@ -48,17 +54,25 @@ var catalogue = [...]variant{
 		foldToRoot(binomialReduce)},
 	{VerbReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToRoot(pairwiseReduce)},
 	{VerbReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToRoot(sharedReduce)},
+	{VerbReduce, hierarchical, reduce.Commutative,
+		"between h hosts ⌈log₂h⌉(α + mβ + mγ)", func(h, m, _ float64) (_, _, _ float64) { return up(h), up(h) * m, up(h) * m },
+		foldToRoot(hierarchicalReduce)},
 
 	{VerbBroadcast, "binomial", 0,
 		"⌈log₂n⌉(α + mβ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
 		spread(binomialBroadcast)},
 	{VerbBroadcast, shared, 0, "α + mβ, in cache", sharedSpreadCost, spread(sharedBroadcast)},
+	{VerbBroadcast, hierarchical, 0,
+		"between h hosts ⌈log₂h⌉(α + mβ)", func(h, m, _ float64) (_, _, _ float64) { return up(h), up(h) * m, 0 },
+		spread(hierarchicalBroadcast)},
 
 	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
 	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, shareAll(bruckAllGather)},
 	{VerbAllGather, shared, 0, "α + mβ, in cache", sharedShareCost, shareAll(sharedAllGather)},
+	{VerbAllGather, hierarchical, 0, moveBetween, linearMoveCost, shareAll(hierarchicalAllGather)},
 	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
 	{VerbAllGatherV, shared, 0, "α + mβ, in cache", sharedShareCost, shareAll(sharedAllGather)},
+	{VerbAllGatherV, hierarchical, 0, moveBetween, linearMoveCost, shareAll(hierarchicalAllGather)},
 
 	{VerbGather, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
 	{VerbGather, "binomial", 0, treeMove, treeMoveCost, collect(binomialGather)},
@@ -72,10 +86,12 @@ var catalogue = [...]variant{
 	{VerbReduceScatter, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
 	{VerbReduceScatter, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
 	{VerbReduceScatter, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
+	{VerbReduceScatter, hierarchical, reduce.Commutative, foldBetween, linearFoldCost, foldToOwners(hierarchicalReduceScatter)},
 	{VerbReduceScatterV, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
 	{VerbReduceScatterV, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
 	{VerbReduceScatterV, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
 	{VerbReduceScatterV, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
+	{VerbReduceScatterV, hierarchical, reduce.Commutative, foldBetween, linearFoldCost, foldToOwners(hierarchicalReduceScatter)},
 
 	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
 	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", sharedSwapCost, swap(sharedAllToAll)},
@@ -85,6 +101,7 @@ var catalogue = [...]variant{
 		"⌈log₂n⌉α", func(n, _, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
 		meet(disseminationBarrier)},
 	{VerbBarrier, shared, 0, "α", func(_, _, _ float64) (_, _, _ float64) { return 1, 0, 0 }, meet(sharedBarrier)},
+	{VerbBarrier, hierarchical, 0, "between h hosts ⌈log₂h⌉α", func(h, _, _ float64) (_, _, _ float64) { return up(h), 0, 0 }, meet(hierarchicalBarrier)},
 }
 
 // up is the steps of a binomial tree.
@@ -96,6 +113,8 @@ const (
 	treeMove      = "⌈log₂n⌉α + m(n-1)/n β"
 	linearFold    = "(n-1)α + m(n-1)/n (β+γ)"
 	foldAndSpread = "2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ"
+	moveBetween   = "between h hosts (h-1)α + m(h-1)/h β"
+	foldBetween   = "between h hosts (h-1)α + m(h-1)/h (β+γ)"
 	foldAndDeal   = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
 )
 

@@ -15,21 +15,30 @@ import (
 
 func TestCostsAreThoseOfARun(t *testing.T) {
 	const width = 3
-	for n := 1; n <= 9; n++ {
-		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			tm, seen := newWatchedTeam(t, n)
-			everyAlgorithm(func(a Algorithm) {
-				if a.NeedsShared() {
-					return // no frames move
-				}
-				all := record(t, tm, seen, a, 0, width)
-				steps := schedule(t, all)
-				alpha, beta, _ := a.Cost(n, 8*n*width, 8*n*width)
-				if int(alpha+.5) != steps || int(beta+.5) != longest(all, steps) {
-					t.Errorf("%v: %d steps and %d bytes, want %v and %v", a, steps, longest(all, steps), alpha, beta)
-				}
-			})
+	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
+		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), sharing)
+		everyAlgorithm(func(a Algorithm) {
+			if a.NeedsShared() || a.Hierarchical() != (hosts > 1) {
+				return // no frames move, or it is another case's
+			}
+			all := record(t, tm, seen, a, 0, width)
+			steps := schedule(t, all)
+			alpha, beta, _ := a.Cost(n, 8*n*width, 8*n*width)
+			if int(alpha+.5) != steps || int(beta+.5) != longest(all, steps) {
+				t.Errorf("%v: %d steps and %d bytes, want %v and %v", a, steps, longest(all, steps), alpha, beta)
+			}
 		})
+	})
+}
+
+// onHostsOfCosts runs do on 1 to 9 ranks, on one host, and on a host each: what a
+// cost counts of hierarchical algorithms.
+func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
+	for n := 1; n <= 9; n++ {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { do(t, n, 1) })
+		if n > 1 {
+			t.Run(fmt.Sprintf("%d hosts", n), func(t *testing.T) { do(t, n, n) })
+		}
 	}
 }
 
@@ -49,9 +58,12 @@ func longest(all []*message, steps int) int {
 // Of every algorithm there is a rank that folds all that its cost counts: no
 // other rank's fold is waited for beside that rank's own.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
-	for n := 1; n <= 9; n++ {
-		tm := newTeam(t, n, 0)
+	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
+		tm := startPlacedTeam(t, onHosts(n, hosts), sharing, 0, bare)
 		everyAlgorithm(func(a Algorithm) {
+			if a.Hierarchical() != (hosts > 1) {
+				return
+			}
 			for _, width := range []int{3, 3000} { // small enough for one fold by each rank, and more
 				got := mostFolded(t, tm, a, width)
 				_, _, gamma := a.Cost(n, 8*n*width, p2p.DefaultSegment)
@@ -60,7 +72,7 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 				}
 			}
 		})
-	}
+	})
 }
 
 // mostFolded runs a, with width elements to a chunk, and returns the bytes that

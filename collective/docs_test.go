@@ -30,7 +30,8 @@ to all ranks, so all choose alike. [Tuning](tuning.md) measures one, and forces
 algorithms: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on rank 0.
 
 α is the time to start a message, β to move a byte, γ to fold a byte; n ranks, m bytes.
-Costs are those of a rank that can send and receive at the same time; the tests
+Costs are those of a rank that can send and receive at the same time; those of
+hierarchical algorithms are what moves between h hosts, here worked out for h = n. The tests
 compare the steps and the bytes moved with those of recorded runs. Each algorithm's
 file begins with a drawing of what moves, which the tests redraw from a run.
 

@@ -90,7 +90,9 @@ func doubled(n int) *fold {
 // documented is the order that a's header promises for a chunk.
 func documented(t testing.TB, a Algorithm, n, root, chunk int) *fold {
 	switch a.Name() {
-	case "linear", shared:
+	case "linear", shared, hierarchical: // on one host
+		return serial(upTo(n, 0)...)
+	case hierarchicalSplit: // on one host, whose ranks fold a part each
 		return serial(upTo(n, 0)...)
 	case "ring":
 		return serial(upTo(n, (chunk+1)%n)...)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/topology"
 )
 
 // A Rule says when an algorithm runs, and in which segments its messages travel:
@@ -128,12 +129,20 @@ type candidate struct {
 	number   int
 }
 
-// Chooser is t for a communicator of so many ranks, joined by that wire. Equal
-// tables and arguments choose alike.
+// Chooser is t for a communicator of so many ranks on one host, joined by that
+// wire. Equal tables and arguments choose alike.
 func (t *Table) Chooser(ranks int, wire string) *Chooser {
+	flat := topology.Flat(ranks)
+	return t.ChooserOn(&flat, wire)
+}
+
+// ChooserOn is Chooser for ranks that are placed in that way. Rules for hierarchical
+// algorithms count only where there are several hosts, and several ranks on one.
+func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
+	levels := l.Hosts() > 1 && l.Most() > 1
 	for i, u := range t.rules {
-		if !u.concerns(ranks, wire) {
+		if !u.concerns(l.Size(), wire) || u.Algorithm.Hierarchical() && !levels {
 			continue
 		}
 		reason, number := Tuned, i+1
@@ -143,7 +152,7 @@ func (t *Table) Chooser(ranks int, wire string) *Chooser {
 		verb := u.Algorithm.Verb()
 		c.rules[verb] = append(c.rules[verb], candidate{
 			pick: pick{u.Algorithm, u.Segment}, maxBytes: u.MaxBytes,
-			commutes: !u.Algorithm.Takes(reduce.RankOrder), shares: u.Algorithm.NeedsShared(),
+			commutes: !u.Algorithm.TakesOn(reduce.RankOrder, l), shares: u.Algorithm.NeedsShared(),
 			reason: reason, number: number,
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/tensor"
+	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
 )
@@ -56,11 +57,29 @@ func (m *member) LastCall() string            { return "a test" }
 // nothing behind.
 func newTeam(t testing.TB, n, segment int) *team {
 	t.Helper()
-	return startTeam(t, n, segment, func(_ int, tr transport.Transport) transport.Transport { return tr })
+	return startTeam(t, n, segment, bare)
 }
 
-func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Transport) transport.Transport) *team {
+// A wrapper puts something between a rank and its wire.
+type wrapper func(rank int, t transport.Transport) transport.Transport
+
+func bare(_ int, t transport.Transport) transport.Transport { return t }
+
+func startTeam(t testing.TB, n, segment int, wrap wrapper) *team {
 	t.Helper()
+	return startPlacedTeam(t, make([]topology.Place, n), sharing, segment, wrap)
+}
+
+// Whether the ranks of a host share memory.
+const (
+	sharing = true
+	alone   = false
+)
+
+// startPlacedTeam starts a rank at each place.
+func startPlacedTeam(t testing.TB, places []topology.Place, share bool, segment int, wrap wrapper) *team {
+	t.Helper()
+	n := len(places)
 	leak.Check(t)
 	hub := memory.New()
 	tm := &team{ranks: make([]*member, n)}
@@ -72,7 +91,13 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 	for i := range transports {
 		transports[i] = wrap(i, hub.Transport())
 	}
-	tm.shared = tensor.Bytes(make([]uint64, p2p.SharedSize(n)/8))
+	l := topology.New(places)
+	memory := make([][]byte, l.Hosts())
+	for host := range memory {
+		first, end := l.Host(host)
+		memory[host] = tensor.Bytes(make([]uint64, p2p.SharedSize(end-first)/8))
+	}
+	tm.shared = memory[0]
 	tm.each(t, func(ctx context.Context, i int) error {
 		m := &member{engine: rendezvous.New(rendezvous.Config{Rank: i, Size: n})}
 		var err error
@@ -86,7 +111,13 @@ func startTeam(t testing.TB, n, segment int, wrap func(rank int, t transport.Tra
 		}
 		m.engine.Bind(m.mesh)
 		m.group = p2p.NewGroup(m.engine, p2p.Options{ID: teamID, Ranks: all, Rank: i, Segment: segment})
-		m.group.SetShared(tm.shared)
+		m.group.SetLayout(l)
+		switch {
+		case share && l.Hosts() == 1:
+			m.group.SetShared(tm.shared)
+		case share:
+			m.group.SetHostShared(memory[l.HostOf(i)])
+		}
 		tm.ranks[i] = m
 		return nil
 	})

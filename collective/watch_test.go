@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -32,8 +33,14 @@ type watch struct {
 // must be short enough for one segment.
 func newWatchedTeam(t testing.TB, n int) (tm *team, seen func() []sighting) {
 	t.Helper()
+	return newWatchedTeamAt(t, make([]topology.Place, n), sharing)
+}
+
+// newWatchedTeamAt is newWatchedTeam with a rank at each place.
+func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *team, seen func() []sighting) {
+	t.Helper()
 	w := &watch{accepted: make(chan struct{})}
-	tm = startTeam(t, n, 0, func(rank int, tr transport.Transport) transport.Transport {
+	tm = startPlacedTeam(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
 		return &watchedTransport{Transport: tr, w: w, rank: rank}
 	})
 	return tm, func() []sighting {

@@ -63,6 +63,7 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 	c := &Comm{w: w, id: id}
 	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment, Stray: c.stray})
 	c.g = g
+	c.settle()
 	c.use(table)
 	w.mu.Lock()
 	w.comms[id] = c
@@ -80,7 +81,7 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 
 // use has the communicator choose its algorithms by table. No call is under way.
 func (c *Comm) use(table *collective.Table) {
-	c.table, c.chooser = table, table.Chooser(c.Size(), c.wire)
+	c.table, c.chooser = table, table.ChooserOn(c.g.Layout(), c.wire)
 }
 
 // Rank is this process's rank in the communicator.

@@ -41,7 +41,7 @@ const segment = 256
 func elements(segments float64) int { return int(segments * segment / 4) }
 
 // chunked are the algorithms of folds whose messages are chunks.
-var chunked = map[string]bool{"ring": true, "pairwise": true}
+var chunked = map[string]bool{"ring": true, "pairwise": true, "hierarchical_split": true}
 
 func verbOf(call worldtest.Call) collective.Verb {
 	verb, err := collective.ParseVerb(call.Verb)
@@ -64,8 +64,11 @@ func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option)
 			if call.Chunks && chunked[a.Name()] {
 				count *= n
 			}
-			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count,
-				opts: append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)})
+			opts := append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
+			if a.Hierarchical() {
+				opts = append(opts, inTurn(2))
+			}
+			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count, opts: opts})
 		}
 	}
 	return all

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -23,3 +24,17 @@ func (c *Comm) ForceHere(list string) error {
 	c.use(t)
 	return err
 }
+
+// WithPlaces has ranks say that they run elsewhere: on hosts and in racks of the
+// test's making. What is said to be on several hosts shares no memory.
+func WithPlaces(at func(rank int) (host, rack string)) Option {
+	return func(o *options) {
+		o.placed = func(rank int) topology.Place {
+			host, rack := at(rank)
+			return topology.Place{Host: host, Rack: rack}
+		}
+	}
+}
+
+// HostShares reports whether this rank shares memory with the others on its host.
+func (c *Comm) HostShares() bool { return c.g.HasHostShared() }

@@ -75,6 +75,12 @@ func (o *options) adopt(job *bootstrap.Job) {
 	if o.tuning == "" {
 		o.tuning = job.Tuning
 	}
+	if o.rack == "" {
+		o.rack = job.Rack
+	}
+	if o.topology == "" {
+		o.topology = job.Topology
+	}
 	if !o.timeoutSet && job.TimeoutSet {
 		o.timeout = job.Timeout
 	}
@@ -147,11 +153,17 @@ func (w *world) found(ctx context.Context) (*Comm, error) {
 		w.fail(err)
 		return nil, err
 	}
+	if w.places, err = w.agreeOnPlaces(ctx, c); err != nil {
+		w.fail(err)
+		return nil, err
+	}
+	c.settle()
 	c.use(table)
 	if err := c.share(ctx); err != nil {
 		w.fail(err)
 		return nil, err
 	}
+	w.reportOrder(c)
 	w.reportTransports()
 	return c, nil
 }

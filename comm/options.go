@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/topology"
 )
 
 // Defaults of Init's options.
@@ -52,6 +53,9 @@ type options struct {
 	algorithm    string
 	tuning       string
 	report       bool
+	rack         string
+	topology     string
+	placed       func(rank int) topology.Place // for tests: where ranks say that they are
 	log          *slog.Logger
 	wrap         wrapper
 	noSharing    bool
@@ -88,6 +92,11 @@ func (o *options) check() error {
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
 	case o.drive > Pull:
 		return bad("an unknown drive %d", o.drive)
+	}
+	if o.rack != "" {
+		if err := topology.CheckName(o.rack); err != nil {
+			return bad("the rack (TUTTI_RACK, or WithRack): %w", err)
+		}
 	}
 	return nil
 }
@@ -166,6 +175,17 @@ func WithAlgorithm(list string) Option { return func(o *options) { o.algorithm =
 // 0's counts: it reads the file and tells the others. It wins over rank 0's
 // TUTTI_TUNING.
 func WithTuning(file string) Option { return func(o *options) { o.tuning = file } }
+
+// WithRack says in which rack this rank's host stands, for the order in which rings
+// and trees visit the ranks; TUTTI_RACK does the same where the option is not given.
+// All ranks of a host give the same. A name has at most 64 bytes of printable ASCII,
+// without blanks, "#" and "/".
+func WithRack(name string) Option { return func(o *options) { o.rack = name } }
+
+// WithTopology names a file that says in which rack each host stands, with lines of
+// the form "host rack"; see topology.ParseFile. Only rank 0's counts, and it wins over
+// rank 0's TUTTI_TOPOLOGY. Every host of the job must be listed.
+func WithTopology(file string) Option { return func(o *options) { o.topology = file } }
 
 // WithoutSharedMemory has collectives go by messages also where the ranks could
 // share memory.

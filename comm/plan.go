@@ -56,8 +56,8 @@ func (pl *plan) prepare(c *Comm) error {
 	if pl.algo.NeedsShared() && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
 	}
-	if !pl.algo.Takes(order) {
-		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does; force another, or none", pl.op.Name(), pl.algo.Name())
+	if !pl.algo.TakesOn(order, c.g.Layout()) {
+		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Topology())
 	}
 	return nil
 }
@@ -166,6 +166,9 @@ func (pl *plan) describe(w *what) {
 		w.name = pl.as
 		w.kind ^= nameHash(pl.as)
 	}
+	if pl.apart && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
+		w.kind |= 1 << 16
+	}
 	w.op, w.opID = "", 0
 	if pl.reduces() {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
@@ -248,7 +251,7 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 	r.Follow(cl.trail)
 	r.SetSegment(cl.segment)
 	var err error
-	if pl.algo.NeedsShared() {
+	if pl.algo.NeedsShared() || pl.algo.Hierarchical() && c.g.HasHostShared() {
 		err = pl.carryOutSharing(ctx, c, r)
 	} else {
 		err = pl.carryOut(ctx, c, r)
@@ -295,6 +298,7 @@ func (c *Comm) start(pl plan) *Request {
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
 	r.Follow(cl.trail)
 	r.SetSegment(cl.segment)
+	r.Apart()
 	run := func(context.Context) {
 		err := pl.carryOut(ctx, c, r)
 		r.End()

@@ -26,8 +26,12 @@ type groupSharer interface {
 	SharerFor(addrs []string) transport.Sharer
 }
 
-// sharer is what can share memory among all members, as this rank sees it.
-func (c *Comm) sharer() transport.Sharer {
+// sharer is what can share memory among some members, as this rank sees it; nil
+// when nothing can, or they are more than maxSharing.
+func (c *Comm) sharer(members []int) transport.Sharer {
+	if len(members) > maxSharing {
+		return nil
+	}
 	if c.w.opt.noSharing {
 		return nil
 	}
@@ -38,16 +42,17 @@ func (c *Comm) sharer() transport.Sharer {
 	if !ok {
 		return nil
 	}
-	addrs := make([]string, c.Size())
-	for i := range addrs {
-		addrs[i] = c.w.mesh.Addr(c.g.World(i))
+	addrs := make([]string, len(members))
+	for i, member := range members {
+		addrs[i] = c.w.mesh.Addr(c.g.World(member))
 	}
 	return s.SharerFor(addrs)
 }
 
 // share has the ranks agree on the wires between them, and gives the communicator
 // memory that all its ranks have in common, when all of them can: they agree on
-// it twice, before they try and afterwards, so that all have it or none.
+// it twice, before they try and afterwards, so that all have it or none. Ranks on
+// several hosts cannot, but those of each may.
 func (c *Comm) share(ctx context.Context) error {
 	n := c.Size()
 	if n == 1 {
@@ -57,29 +62,23 @@ func (c *Comm) share(ctx context.Context) error {
 	c.use(collective.DefaultTable()) // what is forced may need the memory that is not there yet
 	defer func() { c.use(table) }()
 	var with transport.Sharer
-	if n <= maxSharing {
-		with = c.sharer()
+	if l := c.g.Layout(); l.Hosts() == 1 {
+		with = c.sharer(l.Order())
 	}
 	all, err := c.survey(ctx, with != nil)
-	if err != nil || !all {
+	if err != nil {
 		return err
 	}
-	token := make([]byte, 16)
-	if c.Rank() == 0 {
-		rand.Read(token) // never fails since Go 1.24
+	if !all {
+		return c.shareOnHosts(ctx)
 	}
+	token := newToken()
 	if err := Broadcast(ctx, c, token, 0); err != nil {
 		return err
 	}
-	limited, cancel := context.WithTimeout(ctx, shareLimit)
-	defer cancel()
-	mem, release, err := with.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
-	if err != nil {
-		c.w.log.Warn("tutti: no memory could be shared; collectives go by messages", "because", err)
-	}
-	mapped := err == nil
-	if all, err = c.agree(ctx, mapped); err != nil || !all {
-		if mapped {
+	mem, release := c.mapMemory(ctx, with, token, n)
+	if all, err = c.agree(ctx, mem != nil); err != nil || !all {
+		if mem != nil {
 			release()
 		}
 		return err
@@ -90,6 +89,78 @@ func (c *Comm) share(ctx context.Context) error {
 	}
 	c.unshare = release
 	return nil
+}
+
+// tokenSize is the bytes of a name that no other group's memory has.
+const tokenSize = 16
+
+func newToken() []byte {
+	token := make([]byte, tokenSize)
+	rand.Read(token) // never fails since Go 1.24
+	return token
+}
+
+// mapMemory maps memory for n ranks, all of whom do so with the same token; nil when
+// that fails.
+func (c *Comm) mapMemory(ctx context.Context, with transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
+	limited, cancel := context.WithTimeout(ctx, shareLimit)
+	defer cancel()
+	mem, release, err := with.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
+	if err != nil {
+		c.w.log.Warn("tutti: no memory could be shared; collectives go by messages", "because", err)
+		return nil, nil
+	}
+	return mem, release
+}
+
+// shareOnHosts gives the ranks of each host that has several memory which they have
+// in common, when all of them can. All ranks of c take part, and learn of all whether
+// they can, and then whether they have done so; each looks at those of its host.
+func (c *Comm) shareOnHosts(ctx context.Context) error {
+	l := c.g.Layout()
+	if l.Hosts() == 1 || l.Most() == 1 {
+		return nil
+	}
+	first, end := l.Host(l.HostOf(c.Rank()))
+	members := l.Order()[first:end]
+	var with transport.Sharer
+	if len(members) > 1 {
+		with = c.sharer(members)
+	}
+	offers, err := c.allOf(ctx, with != nil)
+	if err != nil {
+		return err
+	}
+	mine := func(offers []byte) bool { // whether all on this host say yes
+		return !slices.ContainsFunc(members, func(member int) bool { return offers[member*offerSize] == 0 })
+	}
+	var mem []byte
+	var release func() error
+	if mine(offers) {
+		token := offers[members[0]*offerSize+1:][:tokenSize]
+		mem, release = c.mapMemory(ctx, with, token, len(members))
+	}
+	offers, err = c.allOf(ctx, mem != nil)
+	if err == nil && mine(offers) {
+		c.g.SetHostShared(mem)
+		c.unshare = release
+	} else if mem != nil {
+		release()
+	}
+	return err
+}
+
+// An offer is a yes or no, and a token.
+const offerSize = 1 + tokenSize
+
+// allOf tells all ranks this one's answer, with a new token, and returns all offers.
+func (c *Comm) allOf(ctx context.Context, yes bool) ([]byte, error) {
+	own := append([]byte{0}, newToken()...)
+	if yes {
+		own[0] = 1
+	}
+	offers := make([]byte, c.Size()*offerSize)
+	return offers, AllGather(ctx, c, offers, own)
 }
 
 // wireNames are the wires that tables know, in the order of a survey's bits.

@@ -13,6 +13,7 @@ import (
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -29,6 +30,9 @@ type world struct {
 	home  uint64 // the goroutine that called Init, for "where is it now"
 	calls calls
 	model choose.Model // rank 0's; set before Init returns
+	// places is where each rank runs; all ranks know the same. Set once, before any
+	// communicator but the job's exists.
+	places []topology.Place
 
 	ctx    context.Context // ends when the world is closed
 	cancel context.CancelFunc

@@ -17,6 +17,8 @@ const (
 	Transport   = "TUTTI_TRANSPORT"   // auto, memory, tcp, grpc
 	Algorithm   = "TUTTI_ALGORITHM"   // operation:algorithm[,...]; read by rank 0
 	Tuning      = "TUTTI_TUNING"      // a file that tuttibench tune wrote; read by rank 0
+	Rack        = "TUTTI_RACK"        // the rack that this rank's host stands in
+	Topology    = "TUTTI_TOPOLOGY"    // a file that says which rack each host stands in; read by rank 0
 	Timeout     = "TUTTI_TIMEOUT"     // a duration; 0 means none
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on

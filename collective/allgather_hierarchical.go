@@ -1,0 +1,51 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// hierarchicalAllGather leaves on every rank the chunk of every other, beside its
+// own, which is in its place in buf already.
+//
+// The ranks of a host give each other their chunks; one rank of each passes them
+// around a ring, a host's together; and it spreads the other hosts' on its own. With
+// four ranks on two hosts:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1    01 → 2   23 → 1
+//	rank 1   1 → 0
+//	rank 2   2 → 3    23 → 0   01 → 3
+//	rank 3   3 → 2
+//
+// Cost: between h hosts (h-1)α + m(h-1)/h β; on each host that of an allgather of
+// its chunks and a broadcast of all others, in two parts; m bytes of scratch memory
+// unless hosts are in rank order.
+//
+// Nothing is folded. Chunks may differ in length; the longest host's time is what
+// each step costs then. The ring passes hosts in the order of racks.
+func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
+	v := arrange(r, buf)
+	host, own := r.Host(), v.own()
+	put(own.of(host.Rank()), buf.of(r.Rank()))
+	if err := shareWithin(ctx, host, own); err != nil {
+		return err
+	}
+	if among := lane(r, 0); among != nil {
+		if err := ringAllGather(ctx, among, v.byHost); err != nil {
+			return err
+		}
+	}
+	before, after := v.others()
+	for _, part := range [...][]byte{before, after} {
+		if len(part) == 0 {
+			continue
+		}
+		if err := spreadWithin(ctx, host, 0, part); err != nil {
+			return err
+		}
+	}
+	v.out()
+	return nil
+}

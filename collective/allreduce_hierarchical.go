@@ -1,0 +1,47 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// hierarchicalAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// On each host one rank gathers the fold of all, these ranks do recursive doubling
+// among themselves, and each spreads the result on its host. With six ranks on two
+// hosts:
+//
+//	         step 0   step 1   step 2    step 3       step 4
+//	rank 0                     012 → 3   012345 → 2   012345 → 1
+//	rank 1   1 → 0
+//	rank 2            2 → 0
+//	rank 3                     345 → 0   012345 → 5   012345 → 4
+//	rank 4   4 → 3
+//	rank 5            5 → 3
+//
+// Cost: between h hosts ⌊log₂h⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless h is a
+// power of two; on each host that of a reduction and a broadcast.
+//
+// Shares of a host are folded in the order of its ranks, each into what has
+// gathered so far; the results of neighbouring blocks of hosts then, the earlier one
+// as the earlier operand. The order depends on the placement alone, and what is
+// spread is copied, so equal runs give equal bits on all ranks, also with and
+// without shared memory. Where hosts are in rank order so are the folds, and op need
+// not commute.
+func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	if !k.Op().Commutative() && !r.Layout().InOrder() {
+		return misuse(VerbAllReduce.String(), "operator %s does not commute, and algorithm %s would fold out of rank order: ranks of one host do not follow each other", k.Op().Name(), hierarchical)
+	}
+	host := r.Host()
+	if err := foldWithin(ctx, host, 0, buf, buf, k); err != nil {
+		return err
+	}
+	if among := lane(r, 0); among != nil {
+		if err := doubling(ctx, among, buf, k, r.Size()); err != nil {
+			return err
+		}
+	}
+	return spreadWithin(ctx, host, 0, buf)
+}

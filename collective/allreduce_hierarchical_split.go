@@ -1,0 +1,70 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// hierarchicalSplitAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// The vector has a part for each rank of the host that has the fewest. On each host
+// a rank folds its part of all; those of the same part on all hosts run a ring
+// all-reduce; and the ranks of a host give each other their parts. With four ranks
+// on two hosts:
+//
+//	         step 0   step 1   step 2     step 3
+//	rank 0   0 → 1    01 → 2   2301 → 2   2301 → 1
+//	rank 1   1 → 0    01 → 3   2301 → 3   2301 → 0
+//	rank 2   2 → 3    23 → 0   0123 → 0   2301 → 3
+//	rank 3   3 → 2    23 → 1   0123 → 1   2301 → 2
+//
+// Cost: between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ for all parts together;
+// on each host that of a reduce-scatter and an allgather; m bytes of scratch memory
+// unless the host's ranks share memory.
+//
+// A part has a chunk for each host. Of chunk c, shares of a host are folded in the
+// order of its ranks, and the hosts' results in the order c+1, c+2, …, c, counted
+// in the order of racks. The order depends on the placement and the chunk alone, and
+// every chunk is folded on one rank, so equal runs give equal bits on all ranks, also
+// with and without shared memory. It is not rank order, so op must commute.
+//
+// The scheme is that of Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing
+// all-reduce for deep learning on heterogeneous network hierarchy", MLSys 2019.
+func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	host := r.Host()
+	parts := partsOf(host, buf, r.Layout().Fewest(), k.DType().Size())
+	if err := dealWithin(ctx, host, parts, k); err != nil {
+		return err
+	}
+	if host.Rank() < r.Layout().Fewest() {
+		among := lane(r, host.Rank())
+		part := even(among, parts.of(host.Rank()), k.DType().Size())
+		if err := ringReduceScatter(ctx, among, part, k); err != nil {
+			return err
+		}
+		k.Finish(part.of(among.Rank()), r.Size())
+		if err := ringAllGather(ctx, among, part); err != nil {
+			return err
+		}
+	}
+	return shareWithin(ctx, host, parts)
+}
+
+// partsOf cuts buf into parts, one for each of the first ranks of a host; those of
+// the others are empty.
+func partsOf(host *p2p.Round, buf []byte, parts, elem int) chunks {
+	n := host.Size()
+	starts := tensor.Elements[int64](host.Scratch(8 * (n + 1)))
+	starts[0] = 0
+	for i := range n {
+		starts[i+1] = int64(len(buf))
+		if i < parts {
+			_, hi := Chunk(len(buf)/elem, parts, i)
+			starts[i+1] = int64(hi * elem)
+		}
+	}
+	return chunks{buf: buf, n: n, elem: elem, starts: starts}
+}

@@ -1,0 +1,65 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// hierarchicalBarrier returns when every rank has called it.
+//
+// On each host one rank waits for the others; these ranks run a dissemination
+// barrier; and each tells its host. With four ranks on two hosts, one after the other:
+//
+//	n0   1 → 0   0 → 2   0 → 1
+//	n1   3 → 2   2 → 0   2 → 3
+//
+// Cost: between h hosts ⌈log₂h⌉α; on each host that of all reporting to one, and of
+// a broadcast of nothing.
+//
+// Nothing is folded.
+func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
+	host := r.Host()
+	if err := reportWithin(ctx, host); err != nil {
+		return err
+	}
+	if among := lane(r, 0); among != nil {
+		if err := disseminationBarrier(ctx, among); err != nil {
+			return err
+		}
+	}
+	return releaseWithin(ctx, host)
+}
+
+// reportWithin returns, on a host's first rank, when the others have called it; on
+// those, at once.
+func reportWithin(ctx context.Context, host *p2p.Round) error {
+	if !host.HasShared() {
+		return linearGather(ctx, host, 0, chunks{n: host.Size(), elem: 1}, nil)
+	}
+	p := host.Pieces(1, 0)
+	if host.Rank() == 0 {
+		for rank := 1; rank < host.Size(); rank++ {
+			if err := p.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+		}
+	}
+	p.Done()
+	return nil
+}
+
+// releaseWithin returns when a host's first rank has called it.
+func releaseWithin(ctx context.Context, host *p2p.Round) error {
+	if !host.HasShared() {
+		return binomialBroadcast(ctx, host, 0, nil)
+	}
+	p := host.Pieces(1, 0)
+	if host.Rank() > 0 {
+		if err := p.AwaitDone(ctx, 0); err != nil {
+			return err
+		}
+	}
+	p.Done()
+	return nil
+}

@@ -1,0 +1,453 @@
+package collective
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+	"github.com/tutti-go/tutti/topology"
+)
+
+// onHosts places n ranks evenly on hosts, host by host.
+func onHosts(n, hosts int) []topology.Place {
+	places := make([]topology.Place, n)
+	for rank := range places {
+		places[rank].Host = fmt.Sprintf("n%d", rank*hosts/n)
+	}
+	return places
+}
+
+// at reads "a/n0 a/n1 n2": the place of each rank.
+func at(text string) []topology.Place {
+	var places []topology.Place
+	for item := range strings.FieldsSeq(text) {
+		rack, host, ok := strings.Cut(item, "/")
+		if !ok {
+			rack, host = "", item
+		}
+		places = append(places, topology.Place{Host: host, Rack: rack})
+	}
+	return places
+}
+
+// placements are those that tests go through: in order and in turn, even and uneven,
+// with racks and without.
+func placements() []string {
+	all := []string{
+		"n0 n0 n1 n1",
+		"n0 n1 n0 n1",
+		"n0 n1 n2 n0 n1 n2",
+		"n0 n1 n1 n1 n0 n2 n1",
+		"n1 n0 n0 n0 n0",
+		"a/n0 b/n1 a/n2 b/n3 a/n0 b/n1 a/n2 b/n3",
+		"b/n1 a/n0 c/n2 a/n3 b/n4 a/n0 c/n2 a/n3 b/n1",
+		"n0 n1 n2 n3 n4",
+	}
+	if underRace() {
+		return all[3:6] // the detector takes fifteen times as long
+	}
+	return all
+}
+
+// atPlacements runs do on a team for every placement, with and without memory that
+// the ranks of a host share.
+func atPlacements(t *testing.T, do func(t *testing.T, tm *team, places []topology.Place)) {
+	for _, text := range placements() {
+		for _, share := range []bool{sharing, alone} {
+			t.Run(fmt.Sprintf("%s, shared %v", text, share), func(t *testing.T) {
+				do(t, startPlacedTeam(t, at(text), share, smallSegment, bare), at(text))
+			})
+		}
+	}
+}
+
+func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
+	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+		n := len(places)
+		everyAlgorithm(func(a Algorithm) {
+			if a.NeedsShared() {
+				return
+			}
+			for _, count := range []int{0, 1, n + 1, 1000} {
+				for _, x := range trials(a, n, count, true) {
+					tm.runTrial(t, x)
+				}
+			}
+			for _, x := range trials(a, n, 50_003, true)[:1] { // several pieces of shared memory
+				tm.runTrial(t, x)
+			}
+		})
+	})
+}
+
+// grouped is the ranks by rack and by host, from root on: a second, simpler account
+// of the order than package topology's.
+func grouped(places []topology.Place, root int) [][][]int {
+	var racks [][][]int
+	for rank, p := range places {
+		r := slices.IndexFunc(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == p.Rack })
+		if r < 0 {
+			racks, r = append(racks, nil), len(racks)
+		}
+		h := slices.IndexFunc(racks[r], func(host []int) bool { return places[host[0]].Host == p.Host })
+		if h < 0 {
+			racks[r], h = append(racks[r], nil), len(racks[r])
+		}
+		racks[r][h] = append(racks[r][h], rank)
+	}
+	turn(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == places[root].Rack })
+	turn(racks[0], func(host []int) bool { return places[host[0]].Host == places[root].Host })
+	turn(racks[0][0], func(rank int) bool { return rank == root })
+	return racks
+}
+
+// turn rotates items until the one that is meant comes first.
+func turn[T any](items []T, first func(T) bool) {
+	for i := slices.IndexFunc(items, first); i > 0; i-- {
+		item := items[0]
+		copy(items, items[1:])
+		items[len(items)-1] = item
+	}
+}
+
+// inTree is how a binomial tree over items folds them, each folded before.
+func inTree(items []*fold) *fold {
+	f := items[0]
+	for d := 1; d < len(items); d *= 2 {
+		f = &fold{earlier: f, later: inTree(items[d:min(2*d, len(items))])}
+	}
+	return f
+}
+
+func shareOf(rank int) *fold { return &fold{rank: rank} }
+
+func mapped[A, B any](items []A, f func(A) B) []B {
+	var all []B
+	for _, x := range items {
+		all = append(all, f(x))
+	}
+	return all
+}
+
+// documentedAt is the order that a's header promises for the element at offset i of
+// count, which belongs to chunk c, where ranks are placed so.
+func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i, count int, commutes bool) *fold {
+	n := len(places)
+	hosts := func(root int) [][]int { return slices.Concat(grouped(places, root)...) }
+	eachHost := func(root int) []*fold {
+		return mapped(hosts(root), func(h []int) *fold { slices.Sort(h); return serial(h...) })
+	}
+	ring := func(chunk int) []int { // the ranks from the one after chunk on, chunk last
+		order := slices.Concat(hosts(0)...)
+		turn(order, func(rank int) bool { return rank == chunk })
+		return append(order[1:], order[0])
+	}
+	afterHost := func(h int) *fold { // the hosts from the one after h on, h last
+		folds := eachHost(0)
+		return chain(append(folds[h+1:], folds[:h+1]...))
+	}
+	switch a.Name() {
+	case "ring":
+		return serial(ring(c)...)
+	case "binomial", "reduce_broadcast":
+		if a.Name() == "reduce_broadcast" {
+			root = 0
+		}
+		if !commutes {
+			return inTree(mapped(upTo(n, 0), shareOf))
+		}
+		return inTree(mapped(grouped(places, root), func(rack [][]int) *fold {
+			return inTree(mapped(rack, func(host []int) *fold { return inTree(mapped(host, shareOf)) }))
+		}))
+	case hierarchical:
+		switch a.Verb() {
+		case VerbAllReduce:
+			return doubledOf(eachHost(0))
+		case VerbReduce:
+			var racks []*fold
+			for _, rack := range grouped(places, root) {
+				racks = append(racks, inTree(mapped(rack, func(h []int) *fold { slices.Sort(h); return serial(h...) })))
+			}
+			return inTree(racks)
+		}
+		return afterHost(slices.IndexFunc(hosts(0), func(h []int) bool { return slices.Contains(h, c) }))
+	case hierarchicalSplit:
+		parts := n
+		for _, h := range hosts(0) {
+			parts = min(parts, len(h))
+		}
+		lo, hi := partAround(count, parts, i)
+		h, _ := chunkAround(hi-lo, len(hosts(0)), i-lo)
+		return afterHost(h)
+	}
+	return documented(t, a, n, root, c)
+}
+
+// chain folds each into what has gathered so far.
+func chain(folds []*fold) *fold {
+	f := folds[0]
+	for _, later := range folds[1:] {
+		f = &fold{earlier: f, later: later}
+	}
+	return f
+}
+
+// doubledOf is doubled of folds instead of ranks.
+func doubledOf(items []*fold) *fold {
+	var put func(f *fold) *fold
+	put = func(f *fold) *fold {
+		if f.earlier == nil {
+			return items[f.rank]
+		}
+		return &fold{earlier: put(f.earlier), later: put(f.later)}
+	}
+	return put(doubled(len(items)))
+}
+
+// partAround is where the part of count elements that has element i lies.
+func partAround(count, parts, i int) (lo, hi int) {
+	p, _ := chunkAround(count, parts, i)
+	return Chunk(count, parts, p)
+}
+
+// chunkAround is which of n chunks has element i.
+func chunkAround(count, n, i int) (chunk, lo int) {
+	for c := range n {
+		if lo, hi := Chunk(count, n, c); i >= lo && i < hi {
+			return c, lo
+		}
+	}
+	return 0, 0
+}
+
+// Elements are folded one by one here, so that each may have an order of its own.
+func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	mean, err := reduce.Mean.Kernel(tensor.Float32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+		for _, count := range []int{1, 61} {
+			inputs := randomInputs(rng, tensor.Float32, len(places), count)
+			reducing(func(a Algorithm) {
+				if !a.NeedsShared() {
+					checkPlaced(t, tm, folding{a, mean, len(places) / 2, inputs}, places)
+				}
+			})
+		}
+	})
+}
+
+// checkPlaced holds every element against the documented order.
+func checkPlaced(t testing.TB, tm *team, x folding, places []topology.Place) {
+	t.Helper()
+	n, size := len(places), x.k.DType().Size()
+	count := len(x.inputs[0]) / size
+	var want []byte
+	for i := range count {
+		c, _ := chunkAround(count, n, i)
+		f := documentedAt(t, x.a, places, x.root, c, i, count, x.k.Op().Commutative())
+		elem := f.of(x.k, func(rank int) []byte { return aligned8(x.inputs[rank][i*size:][:size]) })
+		x.k.Finish(elem, n)
+		want = append(want, elem...)
+	}
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		got, expected, err := x.call(ctx, r, chunks{buf: want, n: n, elem: size})
+		if err == nil && !slices.Equal(got, expected) {
+			err = fmt.Errorf("%v of %d elements, root %d: got %x, want %x", x.a, count, x.root, got, expected)
+		}
+		return err
+	})
+}
+
+func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
+	k, err := reduce.Func("compose", reduce.RankOrder, compose).Kernel(tensor.Uint64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(9, 10))
+	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+		n, l := len(places), topology.New(places)
+		inputs := randomInputs(rng, tensor.Uint64, n, 500)
+		want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
+		reducing(func(a Algorithm) {
+			switch {
+			case a.NeedsShared() || !a.Takes(reduce.RankOrder):
+			case a.TakesOn(reduce.RankOrder, l):
+				checkExactly(t, tm, folding{a, k, 0, inputs}, want)
+			default:
+				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, chunks{buf: want, n: n, elem: 8})
+					if !errors.Is(err, fault.Misuse) {
+						return fmt.Errorf("%v on %v: got %v, want fault.Misuse", a, l, err)
+					}
+					return nil
+				})
+			}
+		})
+	})
+}
+
+// crossings counts, over a recorded run, the messages that enter and leave each
+// group, where group tells a rank's.
+func crossings(all []*message, group func(rank int) string) (enter, leave map[string]int, pairs map[[2]int]bool) {
+	enter, leave, pairs = map[string]int{}, map[string]int{}, map[[2]int]bool{}
+	for _, m := range all {
+		from, to := group(m.from), group(m.to)
+		if from == to {
+			continue
+		}
+		enter[to]++
+		leave[from]++
+		pairs[[2]int{m.from, m.to}] = true
+	}
+	return enter, leave, pairs
+}
+
+// groupings are what boundaries are drawn around.
+func groupings(places []topology.Place) map[string]func(rank int) string {
+	return map[string]func(rank int) string{
+		"host": func(rank int) string { return places[rank].Rack + "/" + places[rank].Host },
+		"rack": func(rank int) string { return places[rank].Rack },
+	}
+}
+
+func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
+	for _, text := range placements() {
+		places := at(text)
+		n := len(places)
+		tm, seen := newWatchedTeamAt(t, places, alone)
+		for _, c := range []struct {
+			a     Algorithm
+			steps int
+		}{
+			{find(t, VerbAllReduce, "ring"), 2 * (n - 1)},
+			{find(t, VerbReduceScatter, "ring"), n - 1},
+			{find(t, VerbAllGather, "ring"), n - 1},
+			{find(t, VerbAllGatherV, "ring"), n - 1},
+		} {
+			all := record(t, tm, seen, c.a, 0, 2)
+			for what, group := range groupings(places) {
+				enter, leave, pairs := crossings(all, group)
+				for name := range enter {
+					if enter[name] != c.steps || leave[name] != c.steps {
+						t.Errorf("%v on %s: %d messages enter %s %s, and %d leave it, want %d each", c.a, text, enter[name], what, name, leave[name], c.steps)
+					}
+				}
+				if len(pairs) != len(enter) {
+					t.Errorf("%v on %s: %d links join %d %ss, want one into each", c.a, text, len(pairs), len(enter), what)
+				}
+			}
+		}
+	}
+}
+
+func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
+	for _, text := range placements() {
+		places := at(text)
+		tm, seen := newWatchedTeamAt(t, places, alone)
+		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
+			for _, name := range []string{"binomial", hierarchical} {
+				a, err := Find(verb, name)
+				if err != nil {
+					continue // there is no hierarchical gather
+				}
+				for root := range places {
+					checkTree(t, record(t, tm, seen, a, root, 2), a, places, root)
+				}
+			}
+		}
+	}
+}
+
+// checkTree counts the messages over each boundary: one, away from the root's group
+// or towards it.
+func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Place, root int) {
+	t.Helper()
+	for what, group := range groupings(places) {
+		enter, leave, pairs := crossings(all, group)
+		once := enter // what goes down enters all but the root's
+		if a.Verb() == VerbReduce || a.Verb() == VerbGather {
+			once = leave
+		}
+		groups := map[string]bool{}
+		for rank := range places {
+			groups[group(rank)] = true
+		}
+		for name := range groups {
+			want := 1
+			if name == group(root) {
+				want = 0
+			}
+			if once[name] != want {
+				t.Errorf("%v from root %d on %v: %d messages cross the boundary of %s %s, want %d", a, root, places, once[name], what, name, want)
+			}
+		}
+		if len(pairs) != len(groups)-1 {
+			t.Errorf("%v from root %d on %v: %d links join %d %ss", a, root, places, len(pairs), len(groups), what)
+		}
+	}
+}
+
+// What a hierarchical algorithm moves between hosts does not grow with the ranks on
+// each; within hosts that share memory, it sends nothing that could be copied there.
+func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostSays(t *testing.T) {
+	places := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
+	const hosts, width = 3, 6
+	tm, seen := newWatchedTeamAt(t, places, sharing)
+	everyAlgorithm(func(a Algorithm) {
+		if !a.Hierarchical() {
+			return
+		}
+		all := record(t, tm, seen, a, 0, width)
+		var between []*message
+		for _, m := range all {
+			if places[m.from] != places[m.to] {
+				between = append(between, m)
+			}
+		}
+		bytes := 0
+		for _, m := range between {
+			bytes += m.bytes
+		}
+		_, beta, _ := a.Cost(hosts, 8*len(places)*width, 1<<20)
+		if a.Verb() != VerbBroadcast && a.Verb() != VerbReduce && a != find(t, VerbAllReduce, hierarchical) {
+			beta *= hosts // each host sends so much
+			if bytes != int(beta+.5) {
+				t.Errorf("%v: %d bytes between hosts, want %v", a, bytes, beta)
+			}
+		}
+	})
+}
+
+func TestHierarchicalRulesNeedSeveralHostsWithSeveralRanks(t *testing.T) {
+	for _, c := range []struct {
+		places   string
+		bytes    int
+		commutes bool
+		want     string
+	}{
+		{"n0 n0 n1 n1", 64, true, hierarchical},
+		{"n0 n0 n1 n1", 1 << 20, true, hierarchicalSplit},
+		{"n0 n0 n1 n1", 64, false, hierarchical},
+		{"n0 n0 n1 n1", 1 << 20, false, "pairwise"},
+		{"n0 n1 n0 n1", 64, false, "recursive_doubling"},
+		{"n0 n1 n0 n1", 64, true, hierarchical},
+		{"n0 n1 n2 n3", 64, true, "recursive_doubling"},
+		{"n0 n0 n0 n0", 64, true, "recursive_doubling"},
+	} {
+		chooser := DefaultTable().ChooserOn(topology.New(at(c.places)), "tcp")
+		if got := chooser.Choose(VerbAllReduce, c.bytes, c.commutes, false).Algorithm.Name(); got != c.want {
+			t.Errorf("%s, %d bytes, commutes %v: got %s, want %s", c.places, c.bytes, c.commutes, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// hierarchicalReduce leaves in dst, on the root, the reduction of all ranks' src.
+// dst may be src; on other ranks it is not looked at.
+//
+// On each host one rank gathers the fold of all, the root on its own; the results
+// go up a binomial tree of these ranks. With six ranks on three hosts, to root 1:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1
+//	rank 2            23 → 1
+//	rank 3   3 → 2
+//	rank 4                     45 → 1
+//	rank 5   5 → 4
+//
+// Cost: between h hosts ⌈log₂h⌉(α + mβ + mγ); on each host that of a reduction; 2m
+// bytes of scratch memory on some ranks.
+//
+// Shares of a host are folded in the order of its ranks, each into what has
+// gathered so far; then neighbouring blocks of hosts, counted from the root's on in
+// the order of racks, the first one as the earlier operand. The order depends on the
+// placement and the root's host alone, so equal runs give equal bits, also with and
+// without shared memory. It is not rank order, so op must commute.
+func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+	among := heads(r, root)
+	folded := dst
+	if among != nil && r.Rank() != root {
+		folded = r.Scratch(len(src))
+	}
+	if err := foldWithin(ctx, r.Host(), headOf(r, root), folded, src, k); err != nil {
+		return err
+	}
+	if among == nil {
+		return nil
+	}
+	return binomialReduce(ctx, among, r.Layout().HostOf(root), dst, folded, k)
+}

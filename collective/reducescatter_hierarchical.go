@@ -1,0 +1,48 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// hierarchicalReduceScatter leaves in dst, on rank r, the reduction of every rank's
+// chunk r of src. dst may be that chunk.
+//
+// On each host one rank gathers the fold of all vectors; these ranks run the first
+// half of a ring all-reduce, in which a host's chunks are one; and each deals its
+// host's chunks out. With four ranks on two hosts:
+//
+//	         step 0   step 1   step 2
+//	rank 0            01 → 2   2301 → 1
+//	rank 1   1 → 0
+//	rank 2            23 → 0   0123 → 3
+//	rank 3   3 → 2
+//
+// Cost: between h hosts (h-1)α + m(h-1)/h (β+γ); on each host that of a reduction
+// of the vector and a scatter of its chunks; up to 2m bytes of scratch memory.
+//
+// Shares of a host are folded in the order of its ranks, each into what has
+// gathered so far; the hosts' results, for chunks of host h, in the order h+1, h+2,
+// …, h, counted in the order of racks. The order depends on the placement alone, so
+// equal runs give equal bits, also with and without shared memory. It is not rank
+// order, so op must commute.
+func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
+	v := arrange(r, src)
+	v.in()
+	host, among := r.Host(), lane(r, 0)
+	var folded []byte
+	if among != nil {
+		folded = r.Scratch(len(src.buf))
+	}
+	if err := foldWithin(ctx, host, 0, folded, v.byPlace.buf, k); err != nil {
+		return err
+	}
+	if among != nil {
+		if err := ringReduceScatter(ctx, among, v.byHost.in(folded), k); err != nil {
+			return err
+		}
+	}
+	return linearScatter(ctx, host, 0, dst, v.own().in(folded))
+}

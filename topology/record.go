@@ -1,0 +1,57 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+)
+
+// The form in which ranks tell each other a Place, RecordSize bytes:
+//
+//	offset size
+//	     0    1  length of the host's name, 0 to 64
+//	     1   64  the host's name, then zeroes
+//	    65    1  length of the rack's name, 0 to 64
+//	    66   64  the rack's name, then zeroes
+const (
+	RecordSize = 2 * fieldSize
+	fieldSize  = 1 + MaxName
+)
+
+// AppendRecord appends p's record; longer names are cut.
+func AppendRecord(b []byte, p Place) []byte {
+	for _, name := range [...]string{p.Host, p.Rack} {
+		var field [fieldSize]byte
+		field[0] = byte(copy(field[1:], name))
+		b = append(b, field[:]...)
+	}
+	return b
+}
+
+// ParseRecords reads what AppendRecord wrote for one rank after the other, and
+// takes all of b. Names keep no part of b; bytes of theirs that cannot be printed
+// become "?".
+func ParseRecords(b []byte) ([]Place, error) {
+	if len(b)%RecordSize != 0 {
+		return nil, fmt.Errorf("%d bytes are no whole records of %d", len(b), RecordSize)
+	}
+	places := make([]Place, len(b)/RecordSize)
+	for i := range places {
+		record := b[i*RecordSize:][:RecordSize]
+		for j, name := range [...]*string{&places[i].Host, &places[i].Rack} {
+			field := record[j*fieldSize:][:fieldSize]
+			n := int(field[0])
+			if n > MaxName {
+				return nil, fmt.Errorf("record %d has a name of %d bytes, of at most %d", i, n, MaxName)
+			}
+			*name = strings.Map(printable, string(field[1:1+n]))
+		}
+	}
+	return places, nil
+}
+
+func printable(r rune) rune {
+	if r <= ' ' || r >= 0x7f {
+		return '?'
+	}
+	return r
+}
