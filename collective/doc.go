@@ -14,6 +14,7 @@
 // # Words
 //
 //	n, m    the ranks, and the bytes of the whole vector
+//	h       the hosts
 //	chunk   the part of a vector that belongs to one rank
 //	α       the time to start a message
 //	β       the time to move a byte
@@ -33,11 +34,18 @@
 // their caller says. Chunks lie in rank order, without gaps, and may be empty; an
 // empty one travels like any other, so that ranks that disagree still meet.
 //
+// # Hosts and racks
+//
+// Rings and binomial trees visit ranks host by host and rack by rack; package
+// topology has the order. It is that of the ranks where they are placed so, as most
+// launchers do, and for ranks on one host. Of operators that do not commute the
+// folds are in rank order all the same.
+//
 // # Folds
 //
 // Every fold is op(earlier, later) in the order that the algorithm's header
-// gives. The order depends on the ranks and the lengths alone, so that equal runs
-// give equal bits. A result that several ranks get is computed on one and copied,
+// gives. The order depends on the ranks, where they are placed, and the lengths
+// alone, so that equal runs give equal bits. A result that several ranks get is computed on one and copied,
 // or computed by all from the same operands in the same order: it has the same
 // bits on all of them. What finishes a fold (the division of a mean) is applied
 // once to each element.

@@ -40,7 +40,7 @@ file begins with a drawing of what moves, which the tests redraw from a run.
 		fmt.Fprintf(&b, "## %v\n\n", verb)
 		section(t, &b, verb)
 	}
-	b.WriteString("## The default table\n\nThe first line that covers a call, and whose algorithm takes its operator, is\nfollowed. Where none does, the first algorithm listed above runs.\n\n")
+	b.WriteString("## The default table\n\nThe first line that covers a call, and whose algorithm takes its operator, is\nfollowed. Where none does, the first algorithm listed above runs. Lines of shared\nalgorithms count where all ranks share memory, and those of hierarchical ones where\nthere are several hosts, and several ranks on one.\n\n")
 	b.WriteString("| collective | algorithm | segment | up to bytes | ranks | wire |\n|---|---|---|---|---|---|\n")
 	for _, u := range DefaultRules() {
 		fmt.Fprintf(&b, "| %v | %s | %s | %s | %s | %s |\n",

@@ -72,6 +72,10 @@ func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 			note = "impossible here: the ranks share no memory"
 		case k.Algorithm.NeedsShared():
 			note = "blocking calls only"
+		case k.Algorithm.Hierarchical() && c.g.Layout().Hosts() == 1:
+			note = "gains nothing on one host"
+		case k.Algorithm.Hierarchical():
+			note = "predicted as if every rank had a host to itself"
 		case !k.Algorithm.Takes(reduce.RankOrder):
 			note = "only for operators that commute"
 		}

@@ -25,5 +25,6 @@ func scenes() map[string]scene {
 		"cycle":    sendInACycle,
 		"host":     workUnharmed,
 		"busy":     stayBusy,
+		"places":   tellPlaces,
 	}
 }
