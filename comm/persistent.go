@@ -102,6 +102,7 @@ func (p *Persistent) Start(ctx context.Context) error {
 	}
 	p.c.inside.Store(nil)
 	p.round = p.c.g.Again(p.round, cl.seq, cl.fprint, cl)
+	p.round.Apart()
 	p.round.Follow(cl.trail)
 	p.round.SetSegment(cl.segment)
 	p.ctx, p.call, p.active = ctx, cl, true
