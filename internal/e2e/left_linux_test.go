@@ -1,10 +1,10 @@
 package e2e
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -50,7 +50,7 @@ func newCupboard(t *testing.T) *cupboard {
 // left is what lies in it.
 func (c *cupboard) left(t *testing.T) (names []string) {
 	t.Helper()
-	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/root/dev/shm", c.keeper))
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(c.keeper), "root", "dev", "shm"))
 	if err != nil {
 		t.Fatal(err)
 	}
