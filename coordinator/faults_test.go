@@ -243,7 +243,7 @@ func TestARankThatClosesFailsWhatNeedsItAndNothingElse(t *testing.T) {
 		if c.Rank() != 1 {
 			err := coordinator.AllReduce(co, "never", make([]float32, 4), comm.Sum).Wait(ctx)
 			var f *fault.Error
-			if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
+			if !errors.As(err, &f) || f.Kind != fault.Closed || len(f.Peers) == 0 || f.Peers[0].Rank != 1 { // rank 2 may have heard, and closed, before rank 0 submits
 				return fmt.Errorf("got %v, want closed by rank 1", err)
 			}
 		}
