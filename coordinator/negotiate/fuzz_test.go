@@ -150,7 +150,7 @@ func FuzzMember(f *testing.F) {
 			down.Seq = seq + 1
 			for _, o := range m.Step(0, Heard{down}) {
 				if r, ok := o.(Run); ok {
-					m.Step(0, Finished{r.Bucket})
+					m.Step(0, Finished(r))
 				}
 			}
 		}

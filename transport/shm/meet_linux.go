@@ -48,14 +48,6 @@ type wire struct {
 	slot func() // of who has accepted: gives the guest's slot back
 }
 
-func (w *wire) discard() {
-	w.seg.close()
-	unix.Close(w.fd)
-	if w.slot != nil {
-		w.slot()
-	}
-}
-
 // connect opens a socket to a name. A listener whose queue is full is tried again.
 func connect(ctx context.Context, name string) (*net.UnixConn, error) {
 	var d net.Dialer
