@@ -102,6 +102,9 @@ type (
 	deal func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
 	// chunk i of src goes to rank i, chunk i of dst comes from rank i.
 	swap func(ctx context.Context, r *p2p.Round, dst, src chunks) error
+	// buf holds this rank's share, and then the unfinished fold of those up to it,
+	// or before it.
+	foldSoFar func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// nothing moves.
 	meet func(ctx context.Context, r *p2p.Round) error
 )

@@ -285,6 +285,42 @@ func apart(r *p2p.Round, dst, src []byte) []byte {
 	return own
 }
 
+// Scan leaves on rank i, in dst, the reduction of the src of ranks 0 to i, which has
+// whole elements, equally many on all ranks. dst may be src.
+func Scan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
+	return scan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
+}
+
+// ExScan leaves on rank i, in dst, the reduction of the src of ranks 0 to i-1, which
+// has whole elements, equally many on all ranks. dst may be src. Rank 0's dst stays
+// as it is.
+func ExScan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
+	return scan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
+}
+
+// scan carries out both; the result is that of so many ranks' shares.
+func scan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
+	run, err := use[foldSoFar](verb, a, k.Op())
+	if err != nil {
+		return err
+	}
+	if err := checkWhole(verb, src, k); err != nil {
+		return err
+	}
+	if err := checkSize(verb, "dst", dst, len(src)); err != nil {
+		return err
+	}
+	if shares == 0 {
+		return run(ctx, r, src, k) // which is only read
+	}
+	put(dst, src)
+	if err := run(ctx, r, dst, k); err != nil {
+		return err
+	}
+	k.Finish(dst, shares)
+	return nil
+}
+
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, r *p2p.Round, a Algorithm) error {
 	run, err := use[meet](VerbBarrier, a, reduce.Sum)

@@ -23,15 +23,34 @@ type chunks struct {
 	n      int
 	elem   int     // bytes of an element
 	starts []int64 // of chunk 0 to n, in bytes; nil: cut by Chunk
+	at     int     // which stretch of each chunk is meant
+	width  int     // bytes of a stretch; 0: the whole chunk
 }
 
 // of is chunk i.
 func (c chunks) of(i int) []byte {
-	if c.starts != nil {
-		return c.buf[c.starts[i]:c.starts[i+1]]
+	if c.width > 0 {
+		return window(c.run(i, i+1), c.at, c.width)
 	}
-	lo, hi := Chunk(len(c.buf)/c.elem, c.n, i)
-	return c.buf[lo*c.elem : hi*c.elem]
+	return c.run(i, i+1)
+}
+
+// stretch is bytes i*width up to, not including, (i+1)*width of each chunk, as far
+// as it has them.
+func (c chunks) stretch(i, width int) chunks {
+	c.at, c.width = i, width
+	return c
+}
+
+// run is chunks lo up to, not including, hi, whole.
+func (c chunks) run(lo, hi int) []byte {
+	if c.starts != nil {
+		return c.buf[c.starts[lo]:c.starts[hi]]
+	}
+	count := len(c.buf) / c.elem
+	first, _ := Chunk(count, c.n, lo)
+	end, _ := Chunk(count, c.n, hi)
+	return c.buf[first*c.elem : end*c.elem]
 }
 
 // in is another vector, cut in the same way.

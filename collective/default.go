@@ -37,6 +37,8 @@ func DefaultRules() []Rule {
 		rule(VerbReduceScatter, hierarchical, 0),
 		rule(VerbReduceScatterV, hierarchical, 0),
 		rule(VerbBarrier, hierarchical, 0),
+		rule(VerbScan, shared, 0),
+		rule(VerbExScan, shared, 0),
 		rule(VerbAllReduce, "recursive_doubling", small),
 		rule(VerbAllReduce, "ring", 0),
 		rule(VerbAllReduce, "pairwise", 0),
@@ -52,5 +54,9 @@ func DefaultRules() []Rule {
 		rule(VerbScatter, "linear", 0),
 		rule(VerbReduceScatter, "pairwise", 0),
 		rule(VerbReduceScatterV, "pairwise", 0),
+		rule(VerbScan, "recursive_doubling", small),
+		rule(VerbScan, "chain", 0),
+		rule(VerbExScan, "recursive_doubling", small),
+		rule(VerbExScan, "chain", 0),
 	}
 }

@@ -128,7 +128,10 @@ func between(least, most uint32) string {
 func foldsOf(t testing.TB, verb Verb) string {
 	var b strings.Builder
 	for _, a := range Algorithms(verb) {
-		if a.variant().order != 0 {
+		switch {
+		case a.isScan():
+			fmt.Fprintf(&b, "* %s folds, for the last of four ranks, %v.\n", a.Name(), documentedScan(t, a, 4, 3))
+		case a.variant().order != 0:
 			fmt.Fprintf(&b, "* %s folds chunk 0 of four ranks as %v.\n", a.Name(), documented(t, a, 4, 0, 0))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tutti-go/tutti/p2p"
@@ -55,14 +56,69 @@ func around(n, c int) *fold {
 	return &fold{earlier: fromLast(0, c), later: fromLast(c+1, n-1)}
 }
 
-// upTree is how a binomial tree folds the subtree of a node; width is the root's.
-func upTree(n, root, node, width int) *fold {
+// upTree is how a k-nomial tree, with k the radix, folds the subtree of a node that
+// has so many at most.
+func upTree(n, root, node, width, radix int) *fold {
 	f := &fold{rank: (node + root) % n}
-	for d := 1; d < width && node+d < n; d *= 2 {
-		f = &fold{earlier: f, later: upTree(n, root, node+d, d)}
+	for d := 1; d < width; d *= radix {
+		for child := node + d; child < min(n, node+radix*d); child += d {
+			f = &fold{earlier: f, later: upTree(n, root, child, d, radix)}
+		}
 	}
 	return f
 }
+
+// lastOf is how a scan by recursive doubling folds the last so many ranks up to one:
+// a power of two of them, or all that there are.
+func lastOf(ranks, upTo int) *fold {
+	if ranks == 1 {
+		return &fold{rank: upTo}
+	}
+	half := ranks / 2
+	if upTo < half {
+		return lastOf(half, upTo)
+	}
+	return &fold{earlier: lastOf(half, upTo-half), later: lastOf(half, upTo)}
+}
+
+// lastBefore is lastOf without the rank itself; nil is the fold of nothing.
+func lastBefore(ranks, rank int) *fold {
+	if ranks == 1 || rank == 0 {
+		return nil
+	}
+	half := ranks / 2
+	later := lastBefore(half, rank)
+	switch {
+	case rank < half:
+		return later
+	case later == nil:
+		return lastOf(half, rank-half)
+	}
+	return &fold{earlier: lastOf(half, rank-half), later: later}
+}
+
+// documentedScan is the order that the header of a, a scan, promises for a rank; nil
+// where there is nothing to fold.
+func documentedScan(t testing.TB, a Algorithm, n, rank int) *fold {
+	before := a.Verb() == VerbExScan
+	width := 1 << bits.Len(uint(n-1))
+	switch {
+	case before && rank == 0:
+		return nil
+	case a.Name() == "recursive_doubling" && before:
+		return lastBefore(width, rank)
+	case a.Name() == "recursive_doubling":
+		return lastOf(width, rank)
+	case a.Name() != "linear" && a.Name() != "chain" && a.Name() != shared:
+		t.Fatalf("no order is known of %v", a)
+	case before:
+		return serial(upTo(rank, 0)...)
+	}
+	return serial(upTo(rank+1, 0)...)
+}
+
+// isScan reports whether a's results differ from rank to rank.
+func (a Algorithm) isScan() bool { return a.Verb() == VerbScan || a.Verb() == VerbExScan }
 
 // doubled is how recursive doubling folds: neighbours first where ranks are too
 // many, then halves.
@@ -90,20 +146,22 @@ func doubled(n int) *fold {
 // documented is the order that a's header promises for a chunk.
 func documented(t testing.TB, a Algorithm, n, root, chunk int) *fold {
 	switch a.Name() {
-	case "linear", shared, hierarchical: // on one host
+	case "linear", "allgather_reduce", shared, hierarchical: // on one host
 		return serial(upTo(n, 0)...)
 	case hierarchicalSplit: // on one host, whose ranks fold a part each
 		return serial(upTo(n, 0)...)
-	case "ring":
+	case "ring", "segmented_ring":
 		return serial(upTo(n, (chunk+1)%n)...)
 	case "pairwise":
 		return around(n, chunk)
-	case "recursive_doubling":
+	case "recursive_doubling", "rabenseifner", "recursive_halving":
 		return doubled(n)
 	case "binomial":
-		return upTree(n, root, 0, n)
+		return upTree(n, root, 0, n, 2)
+	case "knomial4":
+		return upTree(n, root, 0, n, 4)
 	case "reduce_broadcast":
-		return upTree(n, 0, 0, n)
+		return upTree(n, 0, 0, n, 2)
 	}
 	t.Fatalf("no order is known of %v", a)
 	return nil
@@ -142,6 +200,10 @@ func (x folding) run(t testing.TB, tm *team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
 	whole := chunks{buf: x.inputs[0], n: n, elem: size}
+	if x.a.isScan() {
+		x.scan(t, tm)
+		return
+	}
 	var want []byte
 	for c := range n {
 		f := documented(t, x.a, n, x.root, c)
@@ -159,6 +221,41 @@ func (x folding) run(t testing.TB, tm *team) {
 		}
 		return nil
 	})
+}
+
+// scan is run for scans, where every rank has a result of its own.
+func (x folding) scan(t testing.TB, tm *team) {
+	t.Helper()
+	n := len(x.inputs)
+	want := slices.Clone(x.inputs)
+	for rank := range want {
+		if f := documentedScan(t, x.a, n, rank); f != nil {
+			want[rank] = f.of(x.k, func(rank int) []byte { return x.inputs[rank] })
+			x.k.Finish(want[rank], f.shares())
+		}
+	}
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		got := aligned8(x.inputs[r.Rank()])
+		call := Scan
+		if x.a.Verb() == VerbExScan {
+			call = ExScan
+		}
+		if err := call(ctx, r, x.a, got, got, x.k); err != nil {
+			return err
+		}
+		if got, want := value(x.k.DType(), got), value(x.k.DType(), want[r.Rank()]); !bytes.Equal(got, want) {
+			return fmt.Errorf("%v, %s of %v on rank %d of %d: got %x, want %x", x.a, x.k.Op().Name(), x.k.DType(), r.Rank(), n, got, want)
+		}
+		return nil
+	})
+}
+
+// shares is how many ranks' shares f folds.
+func (f *fold) shares() int {
+	if f.earlier == nil {
+		return 1
+	}
+	return f.earlier.shares() + f.later.shares()
 }
 
 // call makes one rank's call; it returns the result and what it should be.
@@ -336,6 +433,10 @@ func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
 				if !a.Takes(reduce.RankOrder) {
 					return
 				}
+				if a.isScan() {
+					checkScan(t, tm, folding{a, k, 0, inputs})
+					return
+				}
 				for root := range n {
 					if root == 0 || a.Verb() == VerbReduce {
 						checkExactly(t, tm, folding{a, k, root, inputs}, want)
@@ -344,6 +445,26 @@ func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
 			})
 		}
 	}
+}
+
+// checkScan compares a scan, element by element, with a loop over the ranks.
+func checkScan(t testing.TB, tm *team, x folding) {
+	t.Helper()
+	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		got := aligned8(x.inputs[r.Rank()])
+		call, before := Scan, r.Rank()+1
+		if x.a.Verb() == VerbExScan {
+			call, before = ExScan, max(1, r.Rank()) // rank 0's is its own share
+		}
+		if err := call(ctx, r, x.a, got, got, x.k); err != nil {
+			return err
+		}
+		want := serial(upTo(before, 0)...).of(x.k, func(rank int) []byte { return x.inputs[rank] })
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("%v on rank %d of %d: got %x, want %x", x.a, r.Rank(), r.Size(), got, want)
+		}
+		return nil
+	})
 }
 
 func checkExactly(t testing.TB, tm *team, x folding, want []byte) {

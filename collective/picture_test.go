@@ -67,12 +67,14 @@ type message struct {
 	step     int
 }
 
-// record runs a, with width elements to a chunk, and returns what the team sent,
-// each sender's messages in their order.
-func record(t testing.TB, tm *team, seen func() []sighting, a Algorithm, root, width int) []*message {
+// record runs a, with width elements to a chunk and segments of so many bytes (0 is
+// one for each message), and returns what the team sent, each sender's messages in
+// their order.
+func record(t testing.TB, tm *team, seen func() []sighting, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
 	k := spelled(t, reduce.Commutative)
 	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		r.SetSegment(segment)
 		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, root)
 	})
 	var all []*message
@@ -136,6 +138,10 @@ func (s *stand) perform(ctx context.Context, r *p2p.Round, a Algorithm, root int
 		return AllToAllV(ctx, r, a, s.other, s.all, s.counts, s.counts, 8)
 	case VerbBarrier:
 		return Barrier(ctx, r, a)
+	case VerbScan:
+		return Scan(ctx, r, a, s.all, s.all, s.k)
+	case VerbExScan:
+		return ExScan(ctx, r, a, s.all, s.all, s.k)
 	}
 	return fmt.Errorf("no call for %v", a)
 }
@@ -174,18 +180,26 @@ func schedule(t testing.TB, all []*message) int {
 // ready reports whether all that went into m has arrived at its sender.
 func ready(m *message, done, left []*message) bool {
 	for _, other := range left {
-		if other != m && other.to == m.from && contains(m, other) {
+		if other != m && other.to == m.from && contains(m, other, done) {
 			return false
 		}
 	}
 	return true
 }
 
-// contains reports whether m carries what part brought to m's sender.
-func contains(m, part *message) bool {
-	for _, p := range part.elems {
-		for _, e := range m.elems {
-			if chunkOf(e) == chunkOf(p) && subset(ranksOf(p), ranksOf(e)) {
+// contains reports whether m carries what part brought to m's sender, and what that
+// had not already.
+func contains(m, part *message, done []*message) bool {
+	for _, e := range m.elems {
+		var had []int
+		for _, p := range part.elems {
+			if chunkOf(e) != chunkOf(p) || !subset(ranksOf(p), ranksOf(e)) {
+				continue
+			}
+			if had == nil {
+				had = append(arrived(e, m.from, done), m.from)
+			}
+			if !subset(ranksOf(p), had) {
 				return true
 			}
 		}
@@ -193,21 +207,49 @@ func contains(m, part *message) bool {
 	return false
 }
 
+// arrived is the ranks whose shares in e have come to a rank.
+func arrived(e spelling, at int, done []*message) []int {
+	var ranks []int
+	for _, other := range done {
+		if other.to != at {
+			continue
+		}
+		for _, p := range other.elems {
+			if chunkOf(e) == chunkOf(p) && subset(ranksOf(p), ranksOf(e)) {
+				ranks = append(ranks, ranksOf(p)...)
+			}
+		}
+	}
+	return ranks
+}
+
 func subset(some, all []int) bool {
 	return !slices.ContainsFunc(some, func(x int) bool { return !slices.Contains(all, x) })
 }
 
-// A look says what a picture's rows are, and what stands before an arrow.
+// A look says what a picture's rows are, and what stands before an arrow: the ranks
+// whose shares are folded, the chunks that are carried, or these and, in brackets,
+// those.
 type look struct{ byChunk, shares, chunks bool }
 
-func lookOf(a Algorithm, byChunk bool) look {
+// lookOf is how a picture of a looks: like the one in its header, where that could
+// be one or the other.
+func lookOf(a Algorithm, image string) look {
+	l := look{byChunk: strings.Contains(image, "chunk")}
+	brackets, carries := strings.Contains(image, "("), regexp.MustCompile(`\d → `).MatchString(image)
 	switch a.Verb() {
-	case VerbAllReduce, VerbReduce, VerbReduceScatter, VerbReduceScatterV:
-		return look{byChunk: byChunk, shares: true}
-	case VerbBroadcast, VerbAllToAll, VerbAllToAllV, VerbBarrier:
-		return look{byChunk: byChunk}
+	case VerbAllReduce, VerbReduce, VerbReduceScatter, VerbReduceScatterV, VerbScan, VerbExScan:
+		l.shares, l.chunks = true, brackets
+	case VerbAllToAll, VerbAllToAllV:
+		l.shares, l.chunks = brackets, brackets
+	case VerbBroadcast:
+		l.chunks = carries
+	case VerbBarrier:
+		// Nothing stands there.
+	default:
+		l.chunks = true
 	}
-	return look{byChunk: byChunk, chunks: true}
+	return l
 }
 
 // cell is a message as its row shows it.
@@ -215,6 +257,8 @@ func (l look) cell(m *message) string {
 	switch {
 	case l.byChunk:
 		return fmt.Sprintf("%d → %d", m.from, m.to)
+	case l.shares && l.chunks:
+		return fmt.Sprintf("%s → %d", m.contents(), m.to)
 	case l.shares:
 		return fmt.Sprintf("%s → %d", digits(ranksOf(m.elems[0])), m.to)
 	case l.chunks:
@@ -225,6 +269,21 @@ func (l look) cell(m *message) string {
 		return fmt.Sprintf("%s → %d", digits(slices.Compact(carried)), m.to)
 	}
 	return fmt.Sprintf("→ %d", m.to)
+}
+
+// contents is the chunks that m carries, each run of those that have the same ranks'
+// shares with these in brackets: "01(23)".
+func (m *message) contents() string {
+	var b strings.Builder
+	for i, e := range m.elems {
+		if i == 0 || chunkOf(e) != chunkOf(m.elems[i-1]) {
+			fmt.Fprint(&b, chunkOf(e))
+		}
+		if last := i+1 == len(m.elems); last || !slices.Equal(ranksOf(e), ranksOf(m.elems[i+1])) {
+			fmt.Fprintf(&b, "(%s)", digits(ranksOf(e)))
+		}
+	}
+	return b.String()
 }
 
 func (l look) row(m *message) (string, int) {
@@ -295,12 +354,13 @@ type header struct {
 	image string // the drawing
 	ranks int    // that the drawing has
 	hosts int
+	cuts  int // segments of its vectors; 0: as many as messages have
 	root  int
 }
 
 var (
 	numbers   = []string{"no", "one", "two", "three", "four", "five", "six"}
-	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?: on (\w+) hosts)?(?:, (?:to|from) root (\d))?:`)
+	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?: on (\w+) hosts| and (\w+) segments)?(?:, (?:to|from) root (\d))?(?:, and in brackets[^:]*)?:`)
 )
 
 // source is the file of an algorithm; a v-variant shares its verb's.
@@ -358,7 +418,8 @@ func parseHeader(t testing.TB, doc string) header {
 	}
 	h.ranks = slices.Index(numbers, found[1])
 	h.hosts = max(1, slices.Index(numbers, found[2]))
-	h.root, _ = strconv.Atoi(found[3])
+	h.cuts = max(0, slices.Index(numbers, found[3]))
+	h.root, _ = strconv.Atoi(found[4])
 	return h
 }
 
@@ -366,9 +427,13 @@ func parseHeader(t testing.TB, doc string) header {
 func (h header) redraw(t testing.TB, a Algorithm) string {
 	t.Helper()
 	tm, seen := newWatchedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
-	all := record(t, tm, seen, a, h.root, 1)
+	segment := 0
+	if h.cuts > 0 {
+		segment = 8 * h.ranks / h.cuts
+	}
+	all := record(t, tm, seen, a, h.root, 1, segment)
 	steps := schedule(t, all)
-	return draw(lookOf(a, strings.Contains(h.image, "chunk")), all, steps)
+	return draw(lookOf(a, h.image), all, steps)
 }
 
 func TestDrawingsShowWhatMoves(t *testing.T) {

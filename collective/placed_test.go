@@ -155,8 +155,18 @@ func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i
 		return chain(append(folds[h+1:], folds[:h+1]...))
 	}
 	switch a.Name() {
-	case "ring":
+	case "ring", "segmented_ring":
 		return serial(ring(c)...)
+	case "knomial4":
+		nodes := topology.New(places).From(root)
+		var named func(f *fold) *fold
+		named = func(f *fold) *fold {
+			if f.earlier == nil {
+				return &fold{rank: nodes.Rank(f.rank)}
+			}
+			return &fold{earlier: named(f.earlier), later: named(f.later)}
+		}
+		return named(upTree(n, 0, 0, n, 4))
 	case "binomial", "reduce_broadcast":
 		if a.Name() == "reduce_broadcast" {
 			root = 0
@@ -252,6 +262,10 @@ func checkPlaced(t testing.TB, tm *team, x folding, places []topology.Place) {
 	t.Helper()
 	n, size := len(places), x.k.DType().Size()
 	count := len(x.inputs[0]) / size
+	if x.a.isScan() {
+		x.scan(t, tm) // in rank order, wherever they are
+		return
+	}
 	var want []byte
 	for i := range count {
 		c, _ := chunkAround(count, n, i)
@@ -282,6 +296,8 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 		reducing(func(a Algorithm) {
 			switch {
 			case a.NeedsShared() || !a.Takes(reduce.RankOrder):
+			case a.isScan():
+				checkScan(t, tm, folding{a, k, 0, inputs})
 			case a.TakesOn(reduce.RankOrder, l):
 				checkExactly(t, tm, folding{a, k, 0, inputs}, want)
 			default:
@@ -335,7 +351,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 			{find(t, VerbAllGather, "ring"), n - 1},
 			{find(t, VerbAllGatherV, "ring"), n - 1},
 		} {
-			all := record(t, tm, seen, c.a, 0, 2)
+			all := record(t, tm, seen, c.a, 0, 2, 0)
 			for what, group := range groupings(places) {
 				enter, leave, pairs := crossings(all, group)
 				for name := range enter {
@@ -362,7 +378,7 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 					continue // there is no hierarchical gather
 				}
 				for root := range places {
-					checkTree(t, record(t, tm, seen, a, root, 2), a, places, root)
+					checkTree(t, record(t, tm, seen, a, root, 2, 0), a, places, root)
 				}
 			}
 		}
@@ -408,7 +424,7 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostSays(t *testing.T) {
 		if !a.Hierarchical() {
 			return
 		}
-		all := record(t, tm, seen, a, 0, width)
+		all := record(t, tm, seen, a, 0, width, 0)
 		var between []*message
 		for _, m := range all {
 			if places[m.from] != places[m.to] {

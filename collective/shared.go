@@ -114,3 +114,11 @@ func sharedSwapCost(n, m, _ float64) (alpha, beta, gamma float64) {
 func sharedDealCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return handOvers(m), m * (n - 1) / n, m * (n - 1) / n
 }
+
+func sharedScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return handOvers(m), m, m * (n - 1)
+}
+
+func sharedExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return handOvers(m), m, m * max(n-2, 0)
+}

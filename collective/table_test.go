@@ -29,7 +29,7 @@ func selected(t *Table, verb Verb, bytes, ranks int, commutes, sharing bool) Alg
 func TestVerbsKeepTheirNumbersAndNames(t *testing.T) {
 	for i, name := range []string{
 		"allreduce", "reduce", "broadcast", "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv",
-		"reduce_scatter", "reduce_scatterv", "alltoall", "alltoallv", "barrier",
+		"reduce_scatter", "reduce_scatterv", "alltoall", "alltoallv", "barrier", "scan", "exscan",
 	} {
 		v := Verb(i + 1)
 		if v.String() != name {
@@ -39,10 +39,10 @@ func TestVerbsKeepTheirNumbersAndNames(t *testing.T) {
 			t.Errorf("ParseVerb(%q) is %d and %v, want %d", name, got, err, v)
 		}
 	}
-	if got := len(Verbs()); got != 14 {
-		t.Errorf("there are %d verbs, want 14", got)
+	if got := len(Verbs()); got != 16 {
+		t.Errorf("there are %d verbs, want 16", got)
 	}
-	for _, v := range []Verb{0, 15, 255} {
+	for _, v := range []Verb{0, 17, 255} {
 		if v.String() != "" {
 			t.Errorf("verb %d is %q, want none", v, v)
 		}

@@ -128,8 +128,31 @@ func attempt[T number](ctx context.Context, r *p2p.Round, x trial) error {
 		return attemptAllToAllV[T](ctx, r, x)
 	case VerbBarrier:
 		return Barrier(ctx, r, x.a)
+	case VerbScan, VerbExScan:
+		return attemptScan[T](ctx, r, x, k)
 	}
 	return fmt.Errorf("no trial for %v of %T", x.a, e)
+}
+
+func attemptScan[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+	src := shares[T](r.Rank(), 0, x.count)
+	dst := junk[T](x.count)
+	if x.place != outOfPlace {
+		dst = src
+	}
+	call, want := Scan, sums[T](r.Rank()+1, 0, x.count)
+	if x.a.Verb() == VerbExScan {
+		call, want = ExScan, sums[T](r.Rank(), 0, x.count)
+		if r.Rank() == 0 {
+			want = slices.Clone(dst) // as it was
+		}
+	}
+	err := call(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), k)
+	err = verify(err, "dst", dst, want)
+	if x.place == outOfPlace {
+		err = verify(err, "src", src, shares[T](r.Rank(), 0, x.count))
+	}
+	return err
 }
 
 func attemptReduce[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
@@ -356,6 +379,25 @@ func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 			everyAlgorithm(func(a Algorithm) {
 				for _, count := range []int{0, 1, n - 1, n, n + 1, 1000} {
 					for _, x := range trials(a, n, count, count == 1000) {
+						tm.runTrial(t, x)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
+	ranks := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if underRace() {
+		ranks = []int{3, 5} // larger teams race no more
+	}
+	for _, n := range ranks {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			tm := newTeam(t, n, 64)
+			everyAlgorithm(func(a Algorithm) {
+				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // segments are of 16
+					for _, x := range trials(a, n, count, true) {
 						tm.runTrial(t, x)
 					}
 				}

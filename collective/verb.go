@@ -21,6 +21,8 @@ const (
 	VerbAllToAll       Verb = 12
 	VerbAllToAllV      Verb = 13
 	VerbBarrier        Verb = 14
+	VerbScan           Verb = 15
+	VerbExScan         Verb = 16
 )
 
 // verbNames are what programs, tables and TUTTI_ALGORITHM call the verbs.
@@ -39,6 +41,8 @@ var verbNames = [...]string{
 	VerbAllToAll:       "alltoall",
 	VerbAllToAllV:      "alltoallv",
 	VerbBarrier:        "barrier",
+	VerbScan:           "scan",
+	VerbExScan:         "exscan",
 }
 
 // Verbs lists every collective operation in the order of their numbers.

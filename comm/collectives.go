@@ -270,6 +270,58 @@ func allToAllV[T Element](dst, src []T, recvs, sends []int) plan {
 	return plan{verb: collective.VerbAllToAllV, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: tensor.Bytes(src), count: -1, root: -1, counts: recvs, sends: sends}
 }
 
+// Scan replaces buf, on rank i, by the reduction of the buf of ranks 0 to i (MPI's
+// inclusive scan). Mean divides by those i+1.
+func Scan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
+	pl := scan(collective.VerbScan, buf, buf, op)
+	return c.do(ctx, &pl)
+}
+
+// ScanTo is Scan of src into dst; src stays as it is.
+func ScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
+	pl := scan(collective.VerbScan, dst, src, op)
+	return c.do(ctx, &pl)
+}
+
+// IScan starts Scan and returns at once.
+func IScan[T Element](c *Comm, buf []T, op Op) *Request {
+	return c.start(scan(collective.VerbScan, buf, buf, op))
+}
+
+// IScanTo starts ScanTo and returns at once.
+func IScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
+	return c.start(scan(collective.VerbScan, dst, src, op))
+}
+
+// ExScan replaces buf, on rank i, by the reduction of the buf of ranks 0 to i-1
+// (MPI's exclusive scan). Before rank 0 there is none: its buf stays as it is. Mean
+// divides by those i.
+func ExScan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
+	pl := scan(collective.VerbExScan, buf, buf, op)
+	return c.do(ctx, &pl)
+}
+
+// ExScanTo is ExScan of src into dst; src stays as it is, and so does rank 0's dst.
+func ExScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
+	pl := scan(collective.VerbExScan, dst, src, op)
+	return c.do(ctx, &pl)
+}
+
+// IExScan starts ExScan and returns at once.
+func IExScan[T Element](c *Comm, buf []T, op Op) *Request {
+	return c.start(scan(collective.VerbExScan, buf, buf, op))
+}
+
+// IExScanTo starts ExScanTo and returns at once.
+func IExScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
+	return c.start(scan(collective.VerbExScan, dst, src, op))
+}
+
+func scan[T Element](verb collective.Verb, dst, src []T, op Op) plan {
+	s := tensor.Bytes(src)
+	return plan{verb: verb, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, op: op, bytes: len(s)}
+}
+
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, c *Comm) error {
 	pl := barrier()

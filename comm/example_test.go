@@ -346,6 +346,102 @@ func ExampleAllToAllV() {
 	// <nil>
 }
 
+func ExampleScan() {
+	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+		sum := []int{c.Rank() + 1, 1}
+		if err := comm.Scan(ctx, c, sum, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("ranks 0 to", c.Rank(), "have", sum)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// ranks 0 to 0 have [1 1]
+	// ranks 0 to 1 have [3 2]
+	// ranks 0 to 2 have [6 3]
+	// ranks 0 to 3 have [10 4]
+	// <nil>
+}
+
+func ExampleScanTo() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		score := []int{[]int{7, 9, 4}[c.Rank()]}
+		best := make([]int, 1) // so far
+		if err := comm.ScanTo(ctx, c, best, score, comm.Max); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", score, "and the best so far is", best)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [7] and the best so far is [7]
+	// rank 1 has [9] and the best so far is [9]
+	// rank 2 has [4] and the best so far is [9]
+	// <nil>
+}
+
+// Two scans are on their way at once.
+func ExampleIScan() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		upTo, before := []int{1}, []int{c.Rank()}
+		a, b := comm.IScan(c, upTo, comm.Sum), comm.IExScanTo(c, before, []int{1}, comm.Sum)
+		if _, err := b.Wait(ctx); err != nil {
+			return err
+		}
+		if _, err := a.Wait(ctx); err != nil {
+			return err
+		}
+		fmt.Println("up to rank", c.Rank(), "there are", upTo[0], "and before it", before[0])
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// up to rank 0 there are 1 and before it 0
+	// up to rank 1 there are 2 and before it 1
+	// up to rank 2 there are 3 and before it 2
+	// <nil>
+}
+
+// Before rank 0 there is no rank, and its buffer stays as it is.
+func ExampleExScan() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		before := []int{10 * (c.Rank() + 1)}
+		if err := comm.ExScan(ctx, c, before, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", before)
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 has [10]
+	// rank 1 has [10]
+	// rank 2 has [30]
+	// <nil>
+}
+
+// Where in a common file does each rank write its records? Rank 0's offset stays
+// what it was, 0.
+func ExampleExScanTo() {
+	records := [][]int{{30}, {10}, {20}} // of each rank
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		at := make([]int, 1)
+		if err := comm.ExScanTo(ctx, c, at, records[c.Rank()], comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "writes", records[c.Rank()][0], "records from", at[0], "on")
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// rank 0 writes 30 records from 0 on
+	// rank 1 writes 10 records from 30 on
+	// rank 2 writes 20 records from 40 on
+	// <nil>
+}
+
 func ExampleBarrier() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {

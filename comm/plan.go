@@ -64,7 +64,8 @@ func (pl *plan) prepare(c *Comm) error {
 
 func (pl *plan) reduces() bool {
 	switch pl.verb {
-	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbReduceScatter, collective.VerbReduceScatterV:
+	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbReduceScatter, collective.VerbReduceScatterV,
+		collective.VerbScan, collective.VerbExScan:
 		return true
 	}
 	return false
@@ -93,7 +94,7 @@ func (pl *plan) fits(c *Comm) error {
 		if atRoot {
 			return short("src", pl.src, n*len(pl.dst))
 		}
-	case collective.VerbAllReduce:
+	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
 		return short("dst", pl.dst, len(pl.src))
 	case collective.VerbAllToAll:
 		if len(pl.src)/es%n != 0 {
@@ -198,6 +199,10 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	switch pl.verb {
 	case collective.VerbAllReduce:
 		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
+	case collective.VerbScan:
+		return collective.Scan(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
+	case collective.VerbExScan:
+		return collective.ExScan(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
 	case collective.VerbReduce:
 		return collective.Reduce(ctx, r, pl.algo, pl.root, pl.dst, pl.src, pl.kernel)
 	case collective.VerbBroadcast:

@@ -31,7 +31,7 @@ type options struct {
 }
 
 // opNames are the operations, as -op takes them.
-var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "pingpong", "barrier"}
+var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "scan", "exscan", "pingpong", "barrier"}
 
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {

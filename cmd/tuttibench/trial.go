@@ -91,6 +91,10 @@ func (k *kit[T]) trial(count int) trial {
 		k.gather(&t, in, out, inPlace)
 	case "scatter":
 		k.scatter(&t, in, out, inPlace)
+	case "scan":
+		k.scan(&t, in, out, inPlace)
+	case "exscan":
+		k.exScan(&t, in, out, inPlace)
 	case "pingpong":
 		k.pingPong(&t, in, out, inPlace)
 	case "barrier":
@@ -105,6 +109,32 @@ func (k *kit[T]) allReduce(t *trial, in, out []T, inPlace bool) {
 	t.run = func(ctx context.Context) error { return comm.AllReduceTo(ctx, k.c, out, in, comm.Sum) }
 	if inPlace {
 		t.run = func(ctx context.Context) error { return comm.AllReduce(ctx, k.c, out, comm.Sum) }
+	}
+	t.wrong = func() int { return want.wrong(out, 0) }
+	t.spoils = inPlace
+}
+
+func (k *kit[T]) scan(t *trial, in, out []T, inPlace bool) {
+	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank()+1)
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.ScanTo(ctx, k.c, out, in, comm.Sum) }
+	if inPlace {
+		t.run = func(ctx context.Context) error { return comm.Scan(ctx, k.c, out, comm.Sum) }
+	}
+	t.wrong = func() int { return want.wrong(out, 0) }
+	t.spoils = inPlace
+}
+
+// exScan leaves rank 0's output as load has made it: cleared, or in place its input.
+func (k *kit[T]) exScan(t *trial, in, out []T, inPlace bool) {
+	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank())
+	t.load = func() { clear(out); mine.fill(in, 0) }
+	t.run = func(ctx context.Context) error { return comm.ExScanTo(ctx, k.c, out, in, comm.Sum) }
+	if inPlace {
+		t.run = func(ctx context.Context) error { return comm.ExScan(ctx, k.c, out, comm.Sum) }
+		if k.c.Rank() == 0 {
+			want = mine
+		}
 	}
 	t.wrong = func() int { return want.wrong(out, 0) }
 	t.spoils = inPlace

@@ -156,6 +156,18 @@ func quarrels() []quarrel {
 			_, err := rq.Wait(ctx)
 			return at, err
 		}},
+		{name: "scan and exscan", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 1 {
+				return here(), comm.ExScan(ctx, c, make([]float32, 1000), comm.Sum)
+			}
+			return here(), comm.Scan(ctx, c, make([]float32, 1000), comm.Sum)
+		}},
+		{name: "operator of a scan", call: func(ctx context.Context, c *comm.Comm) (call, error) {
+			if c.Rank() == 0 {
+				return here(), comm.Scan(ctx, c, make([]float32, 10), comm.Max)
+			}
+			return here(), comm.Scan(ctx, c, make([]float32, 10), comm.Sum)
+		}},
 		{name: "counts of a v-variant", call: func(ctx context.Context, c *comm.Comm) (call, error) {
 			if c.Rank() == 1 {
 				return here(), comm.AllGatherV(ctx, c, make([]int32, 6), make([]int32, 2), []int{1, 2, 3})

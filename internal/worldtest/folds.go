@@ -16,6 +16,10 @@ func folds[T number]() []Call {
 		{Name: "reduce in place", Verb: "reduce", Chunks: true, Run: reduceInPlace[T]},
 		{Name: "reduce_scatter", Verb: "reduce_scatter", Chunks: true, Run: reduceScatter[T]},
 		{Name: "reduce_scatterv", Verb: "reduce_scatterv", Run: reduceScatterV[T]},
+		{Name: "scan", Verb: "scan", Run: scan[T]},
+		{Name: "scan out of place", Verb: "scan", Run: scanTo[T]},
+		{Name: "exscan", Verb: "exscan", Run: exScan[T]},
+		{Name: "exscan out of place", Verb: "exscan", Run: exScanTo[T]},
 	}
 }
 
@@ -127,4 +131,48 @@ func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, l *L
 		return err
 	}
 	return same("dst", dst, sums[T](c.Size(), total)[lo:hi])
+}
+
+func scan[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf := lend(l, vector[T](c.Rank(), count))
+	if err := comm.Scan(ctx, c, buf, comm.Sum); err != nil {
+		return err
+	}
+	return same("buf", buf, sums[T](c.Rank()+1, count))
+}
+
+func scanTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+	err := comm.ScanTo(ctx, c, dst, src, comm.Max)
+	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	return same("dst", dst, largest[T](0, c.Rank()+1, count))
+}
+
+func exScan[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf := lend(l, vector[T](c.Rank(), count))
+	if err := comm.ExScan(ctx, c, buf, comm.Sum); err != nil {
+		return err
+	}
+	return same("buf", buf, sums[T](max(1, c.Rank()), count)) // rank 0 keeps its own
+}
+
+func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, vector[T](7, count))
+	err := comm.ExScanTo(ctx, c, dst, src, comm.Sum)
+	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	want := sums[T](c.Rank(), count)
+	if c.Rank() == 0 {
+		want = vector[T](7, count) // as it was
+	}
+	return same("dst", dst, want)
 }

@@ -1,0 +1,51 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// neighborExchangeAllGather leaves on every rank the chunk of every other, beside
+// its own, which is in its place in buf already.
+//
+// Neighbours two by two exchange their chunks, and then, with the neighbour on the
+// left and the one on the right in turns, the two chunks that came last. It takes
+// an even number of ranks; an odd one gets ringAllGather. With six ranks:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1    01 → 5   45 → 1
+//	rank 1   1 → 0    01 → 2   23 → 0
+//	rank 2   2 → 3    23 → 1   01 → 3
+//	rank 3   3 → 2    23 → 4   45 → 2
+//	rank 4   4 → 5    45 → 3   23 → 5
+//	rank 5   5 → 4    45 → 0   01 → 4
+//
+// Cost: n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β.
+//
+// Nothing is folded. Chunks may differ in length; the longest ones' time is what
+// each step costs then.
+//
+// Chen, Zhang, Zhang and Yuan, "Performance evaluation of allgather algorithms on
+// terascale Linux cluster with fast Ethernet", HPC Asia 2005.
+func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
+	n, me := r.Size(), r.Rank()
+	if n%2 != 0 {
+		return ringAllGather(ctx, r, buf)
+	}
+	side := 1 - me%2*2 // where the other rank of the pair is
+	partner := me + side
+	if err := r.Exchange(ctx, partner, buf.of(me), partner, buf.of(partner)); err != nil {
+		return err
+	}
+	latest := me / 2 // the pair whose chunks came last
+	for step := 1; step < n/2; step++ {
+		side = -side
+		partner, arriving := mod(me+side, n), mod(me/2+side*((step+1)/2), n/2)
+		if err := r.Exchange(ctx, partner, buf.run(2*latest, 2*latest+2), partner, buf.run(2*arriving, 2*arriving+2)); err != nil {
+			return err
+		}
+		latest = arriving
+	}
+	return nil
+}

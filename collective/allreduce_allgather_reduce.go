@@ -1,0 +1,38 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// allGatherReduceAllReduce leaves on every rank the reduction of all ranks' buf.
+//
+// Every rank gets all vectors, and folds them itself: bruckAllGather and a loop. It
+// is for vectors so short that only the steps count. With three ranks:
+//
+//	         step 0   step 1
+//	rank 0   0 → 2    0 → 1
+//	rank 1   1 → 0    1 → 2
+//	rank 2   2 → 1    2 → 0
+//
+// Cost: ⌈log₂n⌉α + (n-1)mβ + (n-1)mγ, and 2nm bytes of scratch memory.
+//
+// Shares are folded in the order 0, 1, …, n-1, each into what has gathered so far,
+// by every rank alike: the bits are those of a serial loop over the ranks, and equal
+// on all of them. Op need not commute.
+func allGatherReduceAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n := r.Size()
+	all := even(r, r.Scratch(n*len(buf)), 1)
+	copy(all.of(r.Rank()), buf)
+	if err := bruckAllGather(ctx, r, all); err != nil {
+		return err
+	}
+	copy(buf, all.of(0))
+	for rank := 1; rank < n; rank++ {
+		k.Fold(buf, buf, all.of(rank))
+	}
+	k.Finish(buf, n)
+	return nil
+}

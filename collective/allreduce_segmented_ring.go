@@ -1,0 +1,49 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// segmentedRingAllReduce leaves on every rank the reduction of all ranks' src, in
+// dst.
+//
+// It is ringAllReduce for one stretch of all chunks after the other, so that what
+// a rank has folded is still in its cache when it sends it on. A stretch, with
+// three ranks:
+//
+//	          step 0   step 1   step 2   step 3
+//	chunk 0   1 → 2    2 → 0    0 → 1    1 → 2
+//	chunk 1   2 → 0    0 → 1    1 → 2    2 → 0
+//	chunk 2   0 → 1    1 → 2    2 → 0    0 → 1
+//
+// Cost: 2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t stretches, of at most two
+// segments of each chunk.
+//
+// Shares are folded into chunk c in the order c+1, c+2, …, c, each into what has
+// gathered so far: the order, and so the bits, are those of ringAllReduce. It is not
+// rank order, so op must commute.
+//
+// The stretches are the phases of Open MPI's segmented ring,
+// ompi/mca/coll/base/coll_base_allreduce.c.
+func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
+	all := even(r, dst, k.DType().Size())
+	stretch := ringStretch * r.Segment()
+	for i := range max(1, pieceCount(len(all.of(0)), stretch)) { // chunk 0 is a longest one
+		part := all.stretch(i, stretch)
+		if err := ringReduceScatterAcross(ctx, r, part, part.in(src), k); err != nil {
+			return err
+		}
+		k.Finish(part.of(r.Rank()), r.Size())
+		if err := ringAllGather(ctx, r, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ringStretch is how many segments of a chunk make a lap together: one is folded
+// while the other arrives.
+const ringStretch = 2

@@ -1,0 +1,54 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// bruckAllToAll leaves in chunk i of dst what chunk r of src is on rank i. All
+// chunks are equally long.
+//
+// A chunk whose owner is d ranks on goes there by jumps of 1, 2, 4, …, those that d
+// is the sum of; chunks that jump together travel together. With four ranks, and
+// in brackets where a chunk comes from:
+//
+//	         step 0      step 1
+//	rank 0   13(0) → 1   2(0)(3) → 2
+//	rank 1   20(1) → 2   3(1)(0) → 3
+//	rank 2   31(2) → 3   0(2)(1) → 0
+//	rank 3   02(3) → 0   1(3)(2) → 1
+//
+// Cost: ⌈log₂n⌉α, and at most ⌈log₂n⌉m/2 β; 2m bytes of scratch memory.
+//
+// Nothing is folded. It is for short chunks: each moves up to ⌈log₂n⌉ times.
+//
+// Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems", IEEE TPDS 8(11), 1997.
+func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
+	n, me := r.Size(), r.Rank()
+	size := len(src.of(me))
+	ahead := even(r, r.Scratch(n*size), 1) // chunk d has d ranks to go, less the jumps it has made
+	for d := range n {
+		copy(ahead.of(d), src.of(mod(me+d, n)))
+	}
+	half := (n + 1) / 2 * size
+	leaving, arriving := r.Scratch(half), r.Scratch(half)
+	for jump := 1; jump < n; jump *= 2 {
+		packed := 0
+		for d := jump; d < n; d = (d + 1) | jump { // those whose sum has the jump
+			packed += copy(leaving[packed:], ahead.of(d))
+		}
+		if err := r.Exchange(ctx, mod(me+jump, n), leaving[:packed], mod(me-jump, n), arriving[:packed]); err != nil {
+			return err
+		}
+		unpacked := 0
+		for d := jump; d < n; d = (d + 1) | jump {
+			unpacked += copy(ahead.of(d), arriving[unpacked:])
+		}
+	}
+	for d := range n {
+		copy(dst.of(mod(me-d, n)), ahead.of(d))
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// chainBroadcast leaves the root's buf on every rank.
+//
+// Every rank passes the vector on to the next, each segment while the one behind it
+// arrives. With three ranks and three segments, from root 0:
+//
+//	          step 0   step 1   step 2   step 3
+//	chunk 0   0 → 1    1 → 2
+//	chunk 1            0 → 1    1 → 2
+//	chunk 2                     0 → 1    1 → 2
+//
+// Cost: (n-2+s)(α + m/s β), for s segments.
+//
+// Nothing is folded. From another root, ranks are counted from it on, in the order
+// of hosts and racks: every host and every rack but the root's is entered once.
+//
+// It is the chain, with a fanout of one, of Open MPI's broadcasts,
+// ompi/mca/coll/base/coll_base_bcast.c.
+func chainBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
+	n, nodes := r.Size(), r.Layout().From(root)
+	me := nodes.Node(r.Rank())
+	if n == 1 {
+		return nil
+	}
+	next, prev := nodes.Rank(mod(me+1, n)), nodes.Rank(mod(me-1, n))
+	switch me {
+	case 0:
+		return r.Send(ctx, next, buf)
+	case n - 1:
+		return r.Recv(ctx, prev, buf)
+	}
+	p := pipelineOf(r, buf)
+	last := p.segments() - 1
+	if err := r.Recv(ctx, prev, p.of(0)); err != nil {
+		return err
+	}
+	for i := range last {
+		if err := r.Exchange(ctx, next, p.of(i), prev, p.of(i+1)); err != nil {
+			return err
+		}
+	}
+	return r.Send(ctx, next, p.of(last))
+}

@@ -1,0 +1,50 @@
+package collective
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// scatterAllGatherBroadcast leaves the root's buf on every rank.
+//
+// A chunk for each rank comes down a binomial tree, and then all chunks make a lap.
+// With four ranks, from root 0:
+//
+//	         step 0   step 1   step 2   step 3   step 4
+//	rank 0   23 → 2   1 → 1    0 → 1    3 → 1    2 → 1
+//	rank 1                     1 → 2    0 → 2    3 → 2
+//	rank 2            3 → 3    2 → 3    1 → 3    0 → 3
+//	rank 3                     3 → 0    2 → 0    1 → 0
+//
+// Cost: (⌈log₂n⌉ + n-1)α + 2m(n-1)/n β.
+//
+// Nothing is folded. From another root, ranks are counted from it on, in the order
+// of hosts and racks.
+//
+// Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective
+// communication library (InterCom)", SHPCC 1994.
+func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
+	t := treeFrom(r, root)
+	parts := even(r, buf, 1) // by nodes, not by ranks
+	if t.me != 0 {
+		if err := r.Recv(ctx, t.parent(), parts.run(t.me, t.me+t.size())); err != nil {
+			return err
+		}
+	}
+	for _, child := range slices.Backward(t.children()) {
+		if err := r.Send(ctx, child.rank, parts.run(child.node, child.node+child.size)); err != nil {
+			return err
+		}
+	}
+	next, prev := t.walk.Rank(mod(t.me+1, t.n)), t.walk.Rank(mod(t.me-1, t.n))
+	for step := range t.n - 1 {
+		leaving := parts.of(mod(t.me-step, t.n))
+		arriving := parts.of(mod(t.me-1-step, t.n))
+		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
+			return err
+		}
+	}
+	return nil
+}

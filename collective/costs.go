@@ -1,0 +1,164 @@
+package collective
+
+import (
+	"math"
+	"math/bits"
+)
+
+// The costs of algorithms that have one of their own.
+
+// power is the largest power of two up to n.
+func power(n float64) float64 { return math.Exp2(math.Floor(math.Log2(n))) }
+
+// rabenseifnerCost is that of recursive halving and the way back, and of so many
+// steps, and vectors, more for ranks beyond a power of two.
+func rabenseifnerCost(steps, vectors float64) cost {
+	return func(n, m, _ float64) (alpha, beta, gamma float64) {
+		p := power(n)
+		alpha, beta, gamma = 2*math.Log2(p), 2*m*(p-1)/p, m*(p-1)/p
+		if p != n {
+			alpha, beta, gamma = alpha+steps, beta+vectors*m, gamma+m
+		}
+		return alpha, beta, gamma
+	}
+}
+
+const halvingFold = "⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at most m(2+2/n)β + 2mγ"
+
+// halvingFoldCost counts a place's chunks: in each step the longer half of what is
+// left, that of places that stand for two ranks.
+func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	p := power(n)
+	extra := n - p
+	for places, twos := p/2, extra; places >= 1; places /= 2 {
+		twos = math.Ceil(twos / 2)
+		beta += m * (places + twos) / n
+	}
+	alpha, gamma = math.Log2(p), beta
+	if extra > 0 {
+		alpha, beta, gamma = alpha+2, beta+m+m/n, gamma+m
+	}
+	return alpha, beta, gamma
+}
+
+const doublingMove = "⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ"
+
+// doublingMoveCost counts the chunks of the first places, which stand for two ranks.
+func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	p := power(n)
+	extra := n - p
+	for held := 1.0; held < p; held *= 2 {
+		beta += m * (held + min(held, extra)) / n
+	}
+	alpha = math.Log2(p)
+	if extra > 0 {
+		alpha, beta = alpha+2, beta+m+m/n
+	}
+	return alpha, beta, 0
+}
+
+const neighborMove = "n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β"
+
+func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	if math.Mod(n, 2) != 0 {
+		return linearMoveCost(n, m, 0)
+	}
+	return n / 2, m * (n - 1) / n, 0
+}
+
+// bruckMoveCost counts the chunks of each jump.
+func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	for jump := 1; jump < int(n); jump *= 2 {
+		whole, rest := int(n)/(2*jump), int(n)%(2*jump)
+		chunks := whole*jump + max(rest-jump, 0)
+		beta += m * float64(chunks) / n
+	}
+	return up(n), beta, 0
+}
+
+// knomialSteps is how many messages follow each other in a k-nomial broadcast: the
+// root's to the children of each level, and then those of the last child's subtree.
+func knomialSteps(n float64) float64 {
+	steps, width := 0, 1
+	for width < int(n) {
+		width *= radix
+	}
+	for left := int(n); left > 1; {
+		width /= radix
+		children := (left - 1) / width
+		steps += children
+		left = max(left-children*width, min(left, width))
+	}
+	return float64(steps)
+}
+
+// segmentedRingCost is the ring's, once for each stretch of the longest chunk.
+func segmentedRingCost(n, m, s float64) (alpha, beta, gamma float64) {
+	stretches := max(1, math.Ceil(m/n/(ringStretch*s)))
+	return 2 * (n - 1) * stretches, 2 * m * (n - 1) / n, m * (n - 1) / n
+}
+
+// pipelined is how long the last of a vector's segments takes, in steps of one
+// segment, that is away for so many steps.
+func pipelined(steps, each, m, s float64) (alpha, beta float64) {
+	segments := max(1, math.Ceil(m/s))
+	steps += each * (segments - 1)
+	return steps, steps * m / segments
+}
+
+func chainMoveCost(n, m, s float64) (alpha, beta, gamma float64) {
+	if n == 1 {
+		return 0, 0, 0
+	}
+	alpha, beta = pipelined(n-1, 1, m, s)
+	return alpha, beta, 0
+}
+
+func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
+	alpha, beta, _ = chainMoveCost(n, m, s)
+	return alpha, beta, beta
+}
+
+// chainBeforeCost is without a fold on the last rank.
+func chainBeforeCost(n, m, s float64) (alpha, beta, gamma float64) {
+	alpha, beta, _ = chainMoveCost(n, m, s)
+	if n > 2 {
+		_, gamma = pipelined(n-2, 1, m, s)
+	}
+	return alpha, beta, gamma
+}
+
+// binaryTreeCost is the way of the last segment: it waits for those before it, each
+// of which the root sends twice, and goes down, to the right in two steps and to the
+// left in one.
+func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
+	if n <= 2 {
+		return chainMoveCost(n, m, s)
+	}
+	// Node v is v+1 in binary: after the first digit, 0 is left and 1 is right. The
+	// last node of the level above, which is full, is farther than some of the last.
+	last := uint(n)
+	levels := bits.Len(last) - 1
+	depth := max(2*(levels-1), levels+bits.OnesCount(last)-1)
+	for digit := range levels {
+		if last>>digit&1 == 1 {
+			depth = max(depth, levels+bits.OnesCount(last>>digit)-2+digit)
+		}
+	}
+	alpha, beta = pipelined(float64(depth), 2, m, s)
+	return alpha, beta, 0
+}
+
+// doublingBeforeCost counts the folds of the busiest rank, which is a power of two:
+// of two in every step, one is of what it gives later, and one of its result.
+func doublingBeforeCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	most := 0
+	for rank, results := 1, 0; rank < int(n); rank, results = rank*2, results+1 {
+		folds := results
+		for distance := 1; distance <= rank && rank+2*distance < int(n); distance *= 2 {
+			folds++
+		}
+		most = max(most, folds)
+	}
+	return up(n), up(n) * m, float64(most) * m
+}

@@ -1,0 +1,51 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// chainExScan leaves on rank r the reduction of the buf of ranks 0 to r-1. Rank 0's
+// stays as it is.
+//
+// It is linearExScan in a pipeline: every rank passes a segment on while the one
+// behind it arrives. With three ranks and three segments:
+//
+//	          step 0   step 1   step 2   step 3
+//	chunk 0   0 → 1    1 → 2
+//	chunk 1            0 → 1    1 → 2
+//	chunk 2                     0 → 1    1 → 2
+//
+// Cost: (n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments, and m bytes of scratch
+// memory.
+//
+// Shares are folded in the order 0, 1, …, r-1, each into what has gathered so far:
+// the bits are those of a serial loop over the ranks. Op need not commute.
+func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	switch {
+	case n == 1:
+		return nil
+	case me == 0:
+		return r.Send(ctx, 1, buf)
+	case me == n-1:
+		return r.Recv(ctx, me-1, buf)
+	}
+	own := r.Scratch(len(buf))
+	copy(own, buf)
+	before, passing := pipelineOf(r, buf), pipelineOf(r, own)
+	last := before.segments() - 1
+	if err := r.Recv(ctx, me-1, before.of(0)); err != nil {
+		return err
+	}
+	for i := range last {
+		k.Fold(passing.of(i), before.of(i), passing.of(i))
+		if err := r.Exchange(ctx, me+1, passing.of(i), me-1, before.of(i+1)); err != nil {
+			return err
+		}
+	}
+	k.Fold(passing.of(last), before.of(last), passing.of(last))
+	return r.Send(ctx, me+1, passing.of(last))
+}

@@ -1,0 +1,43 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// linearExScan leaves on rank r the reduction of the buf of ranks 0 to r-1. Rank 0's
+// stays as it is.
+//
+// Every rank takes what the ones before it make, and passes on what they and it
+// make. It is the baseline that others are measured against. With four ranks:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1
+//	rank 1            01 → 2
+//	rank 2                     012 → 3
+//
+// Cost: (n-1)(α + mβ) + (n-2)mγ, and m bytes of scratch memory.
+//
+// Shares are folded in the order 0, 1, …, r-1, each into what has gathered so far:
+// the bits are those of a serial loop over the ranks. Op need not commute.
+func linearExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	if me == n-1 {
+		if me == 0 {
+			return nil
+		}
+		return r.Recv(ctx, me-1, buf)
+	}
+	passing := buf
+	if me > 0 {
+		passing = r.Scratch(len(buf))
+		copy(passing, buf)
+		if err := r.Recv(ctx, me-1, buf); err != nil {
+			return err
+		}
+		k.Fold(passing, buf, passing)
+	}
+	return r.Send(ctx, me+1, passing)
+}

@@ -1,0 +1,61 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// recursiveDoublingExScan leaves on rank r the reduction of the buf of ranks 0 to
+// r-1. Rank 0's stays as it is.
+//
+// In every step each rank passes what it has, its own share included, to the rank
+// 1, 2, 4, … after it. With five ranks:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1    0 → 2    0 → 4
+//	rank 1   1 → 2    01 → 3
+//	rank 2   2 → 3    12 → 4
+//	rank 3   3 → 4
+//
+// Cost: ⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ; 2m bytes of scratch memory.
+//
+// Neighbouring blocks of ranks are folded, the lower one as the earlier operand. The
+// order depends on the rank alone, so equal runs give equal bits. It is rank order,
+// so op need not commute.
+//
+// Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
+func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	with, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // with: buf and this rank's share
+	copy(with, buf)
+	for distance := 1; distance < n; distance *= 2 {
+		gives, takes := me+distance < n, me >= distance
+		into := arrived
+		if distance == 1 {
+			into = buf
+		}
+		var err error
+		switch {
+		case gives && takes:
+			err = r.Exchange(ctx, me+distance, with, me-distance, into)
+		case gives:
+			err = r.Send(ctx, me+distance, with)
+		case takes:
+			err = r.Recv(ctx, me-distance, into)
+		default:
+			return nil // so it is in all later steps
+		}
+		if err != nil {
+			return err
+		}
+		if takes && me+2*distance < n { // it will be given
+			k.Fold(with, into, with)
+		}
+		if takes && distance > 1 {
+			k.Fold(buf, arrived, buf)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// knomial4Reduce leaves in dst, on the root, the reduction of all ranks' src. dst
+// may be src; on other ranks it is not looked at.
+//
+// Vectors are folded up a 4-nomial tree: in every level three of four go to a
+// neighbour. With six ranks, to root 0:
+//
+//	         step 0   step 1   step 2   step 3
+//	rank 1   1 → 0
+//	rank 2            2 → 0
+//	rank 3                     3 → 0
+//	rank 4                              45 → 0
+//	rank 5   5 → 4
+//
+// Cost: at most 3⌈log₄n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.
+//
+// Neighbouring blocks of ranks are folded, counted from the root on in the order of
+// hosts and racks, each into what has gathered so far. The order depends on n, that
+// placement and the root alone, so equal runs give equal bits. From root 0 it is rank
+// order unless hosts are interleaved; else op must commute.
+//
+// The k-nomial trees are those of MPICH, src/mpi/coll/reduce/reduce_intra_tree.c.
+func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+	t := knomialFrom(r, root)
+	gathered := src // what a leaf sends
+	switch {
+	case t.me == 0:
+		gathered = dst
+	case t.width > 1:
+		gathered = r.Scratch(len(src))
+	}
+	put(gathered, src)
+
+	for distance := 1; distance < t.width; distance *= radix {
+		for child := t.me + distance; child < min(t.me+radix*distance, t.n); child += distance {
+			if err := r.RecvFold(ctx, t.nodes.Rank(child), gathered, k, p2p.Later); err != nil {
+				return err
+			}
+		}
+	}
+	if t.me == 0 {
+		return nil
+	}
+	return r.Send(ctx, t.parent(), gathered)
+}

@@ -1,0 +1,73 @@
+package collective
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// recursiveHalvingReduceScatter leaves in dst, on rank r, the reduction of every
+// rank's chunk r of src. dst may be that chunk; the rest of src stays as it is.
+//
+// Partners at distance 1, 2, 4, … each fold one half of the chunks that they still
+// have: those of ranks whose place is as odd as their own. Ranks beyond the largest
+// power of two lend their share to a neighbour first, and get their chunk last.
+// With five ranks, and in brackets the ranks whose shares are folded:
+//
+//	         step 0         step 1       step 2       step 3
+//	rank 0                  24(01) → 2   3(012) → 3   1(01234) → 1
+//	rank 1   01324(1) → 0
+//	rank 2                  013(2) → 0   4(012) → 4
+//	rank 3   24(3) → 4                   01(34) → 0
+//	rank 4   013(4) → 3                  2(34) → 2
+//
+// Cost: ⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at
+// most m(2+2/n)β + 2mγ. m bytes of scratch memory.
+//
+// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
+// The order depends on n alone, so equal runs give equal bits. It is rank order,
+// so op need not commute.
+//
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+// operations in MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest
+// partners come first, which needs operators that commute.
+func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
+	d := pairingOf(r, 0)
+	work := d.reversed(r, src)
+	if d.lends() {
+		if err := r.Send(ctx, d.neighbour(), work.buf); err != nil {
+			return err
+		}
+		return r.Recv(ctx, d.neighbour(), dst)
+	}
+	if err := d.borrow(ctx, r, work.buf, k); err != nil {
+		return err
+	}
+	own, err := d.halve(ctx, r, work, k)
+	if err != nil {
+		return err
+	}
+	mine := work.of(own)
+	copy(dst, mine)
+	if d.borrows() {
+		return r.Send(ctx, d.neighbour(), mine[len(dst):])
+	}
+	return nil
+}
+
+// reversed is a copy of src with a chunk for each place, made of the chunks of the
+// place's ranks, in the order in which halve hands them out.
+func (d pairing) reversed(r *p2p.Round, src chunks) chunks {
+	c := chunks{buf: r.Scratch(len(src.buf)), n: d.power, elem: src.elem}
+	c.starts = tensor.Elements[int64](r.Scratch(8 * (d.power + 1)))
+	c.starts[0] = 0
+	for i := range d.power {
+		place := bits.Reverse(uint(i)) >> (bits.UintSize - bits.TrailingZeros(uint(d.power)))
+		n := copy(c.buf[c.starts[i]:], src.run(d.first(int(place)), d.first(int(place)+1)))
+		c.starts[i+1] = c.starts[i] + int64(n)
+	}
+	return c
+}

@@ -1,0 +1,52 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// recursiveDoublingScan leaves on rank r the reduction of the buf of ranks 0 to r.
+//
+// In every step each rank passes what it has to the rank 1, 2, 4, … after it; what
+// it has gathered doubles, until it begins at rank 0. With five ranks:
+//
+//	         step 0   step 1   step 2
+//	rank 0   0 → 1    0 → 2    0 → 4
+//	rank 1   1 → 2    01 → 3
+//	rank 2   2 → 3    12 → 4
+//	rank 3   3 → 4
+//
+// Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory.
+//
+// Neighbouring blocks of ranks are folded, the lower one as the earlier operand. The
+// order depends on the rank alone, so equal runs give equal bits. It is rank order,
+// so op need not commute.
+//
+// Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
+func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	n, me := r.Size(), r.Rank()
+	arrived := r.Scratch(len(buf))
+	for distance := 1; distance < n; distance *= 2 {
+		gives, takes := me+distance < n, me >= distance
+		var err error
+		switch {
+		case gives && takes:
+			err = r.Exchange(ctx, me+distance, buf, me-distance, arrived)
+		case gives:
+			err = r.Send(ctx, me+distance, buf)
+		case takes:
+			err = r.Recv(ctx, me-distance, arrived)
+		default:
+			return nil // so it is in all later steps
+		}
+		if err != nil {
+			return err
+		}
+		if takes {
+			k.Fold(buf, arrived, buf)
+		}
+	}
+	return nil
+}

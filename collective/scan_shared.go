@@ -1,0 +1,53 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// sharedScan leaves on rank r the reduction of the buf of ranks 0 to r.
+//
+// Piece by piece, every rank puts its share into its slot, and folds those of the
+// ranks before it, and its own. With three ranks, a piece:
+//
+//	rank 0  in: A0 → slot 0
+//	rank 1  in: A1 → slot 1   fold op(A0, A1)
+//	rank 2  in: A2 → slot 2   fold op(op(A0, A1), A2)
+//
+// Cost: α + mβ + m(n-1)γ, in cache; α for each piece.
+//
+// Shares are folded in rank order, so bits repeat and op need not commute.
+func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
+	return scanSlots(ctx, r, buf, k, r.Rank()+1)
+}
+
+// scanSlots replaces buf by the fold of the first ranks' shares; there is no fold of
+// none.
+func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
+	size := pieceSize(k.DType().Size())
+	count := pieceCount(len(buf), size)
+	p := r.Pieces(count, len(buf))
+	for i := range count {
+		part := window(buf, i, size)
+		if err := p.Claim(ctx); err != nil {
+			return err
+		}
+		copy(p.Slot(r.Rank()), part)
+		p.Done()
+		for rank := range ranks {
+			if err := p.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+			share := p.Slot(rank)[:len(part)]
+			if rank == 0 {
+				copy(part, share)
+			} else {
+				k.Fold(part, part, share)
+			}
+		}
+		p = p.Next()
+	}
+	return nil
+}
