@@ -77,6 +77,7 @@ func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	g.SetLayout(&flat)
 	g.talk = e.Open(o.ID<<1, o.Ranks)
 	g.coll = e.Open(o.ID<<1|1, o.Ranks)
+	g.coll.SetOrdered()
 	if o.Stray != nil {
 		g.coll.SetJudge(func(source int, tag int32, print uint64) { o.Stray(source, uint32(tag), print) })
 	}

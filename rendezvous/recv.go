@@ -26,6 +26,7 @@ type message struct {
 	complete bool   // all of data is in
 	claim    *Op    // the receive that met it while data was arriving
 	gone     bool   // its space was closed while data was arriving
+	taken    bool   // an offer of an ordered space that its sender took back
 	offer    uint32 // when it is an offer
 	local    *Op    // when it is a send of this rank's to itself
 
@@ -216,6 +217,9 @@ func (e *Engine) meet(op *Op, m *message) {
 		}
 		op.touching = true
 		e.later(chore{do: choreLocal, op: op, from: from})
+	case m.taken:
+		e.discard(m)
+		e.repost(op)
 	case m.offer != 0:
 		delete(m.peer.offered, m.offer)
 		e.accept(op, m, fits)
@@ -469,6 +473,10 @@ func (p *peer) withdrawn(offer uint32) {
 	e := p.e
 	if m := p.offered[offer]; m != nil {
 		delete(p.offered, offer)
+		if m.space.ordered {
+			m.taken, m.offer = true, 0 // it stands before what came after it
+			return
+		}
 		m.space.table.remove(m)
 		e.discard(m)
 		return
@@ -493,7 +501,8 @@ func (p *peer) withdrawn(offer uint32) {
 }
 
 // repost puts a receive back to where it stood before its match, which its
-// sender took back, unless it has left meanwhile.
+// sender took back, unless it has left meanwhile. In an ordered space it meets
+// nothing any more.
 func (e *Engine) repost(op *Op) {
 	if err := firstError(op.leaving, op.canceled); err != nil {
 		e.finish(op, err)
@@ -502,6 +511,9 @@ func (e *Engine) repost(op *Op) {
 	e.unmatch(op)
 	op.phase, op.peer, op.offer, op.id, op.withdrew, op.hiding = phaseIdle, nil, 0, 0, false, false
 	op.buf = op.whole
+	if op.space.ordered {
+		op.key.tag = strandedTag
+	}
 	if err := op.space.receivable(op.key); err != nil {
 		e.finish(op, err)
 		return

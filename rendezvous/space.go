@@ -21,6 +21,7 @@ type Space struct {
 	probers map[*mesh.Waiter]struct{}
 	err     error // why calls fail: revoked, or closed
 	judge   Judge
+	ordered bool        // see SetOrdered
 	dead    atomic.Bool // err is set
 }
 
@@ -59,6 +60,17 @@ func (e *Engine) nudged() {
 // A Judge hears of a message that no receive awaits. It runs under the engine's
 // lock: it is short, and calls nothing of the engine's.
 type Judge func(source int, tag int32, print uint64)
+
+// SetOrdered has a receive whose message was taken back meet no later one, and
+// wait until its own space, or its peer, ends. So it is where messages are parts of
+// a whole that the sender takes back only when the space has ended for it: the rest
+// of the whole, already on its way, is not to pass for the part that is missing. It
+// comes before the space is used.
+func (s *Space) SetOrdered() {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	s.ordered = true
+}
 
 // SetJudge has j hear of messages from now on.
 func (s *Space) SetJudge(j Judge) {
@@ -218,15 +230,17 @@ func (p *peer) endSends(s *Space, err error) {
 	p.endSendsIf(err, func(op *Op) bool { return s == nil || op.space == s })
 }
 
-// endSendsIf ends those sends to p that which picks.
+// endSendsIf ends those sends to p that which picks, the youngest first: a peer
+// whose receives meet what has not been withdrawn yet must not meet a later
+// message with a receive meant for an earlier one.
 func (p *peer) endSendsIf(err error, which func(*Op) bool) {
 	for _, list := range []*opList{&p.pending, &p.sends} {
-		for op := list.first; op != nil; {
-			next := op.next
+		for op := list.last; op != nil; {
+			before := op.prev
 			if which(op) {
 				p.endSend(op, err)
 			}
-			op = next
+			op = before
 		}
 	}
 }

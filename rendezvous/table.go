@@ -14,6 +14,9 @@ type key struct {
 // namedTag marks the keys of named tensors.
 const namedTag = -2
 
+// strandedTag is that of a receive in an ordered space that is to meet nothing.
+const strandedTag = -3
+
 func (k key) wild() bool { return k.source == Any || k.tag == Any }
 
 // covers reports whether a receive for k takes a message with key m.
