@@ -136,9 +136,9 @@ func (p *play) judge(b blow, at target) error {
 	if p.scene.during == starting {
 		return p.judgeStart()
 	}
-	if f := p.outcomes[(at.a+1)%p.scene.n].verdict; p.hurried() && v.b.kind == fault.LinkLost &&
+	if f := p.bystander(at).verdict; (p.hurried() || p.scene.during == closing) && v.b.kind == fault.LinkLost &&
 		(blames(f, fault.PeerLost, at.a) || blames(f, fault.PeerLost, at.b)) {
-		v.b.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives
+		v.b.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives, or whoever had heard it had left
 	}
 	if p.local != nil {
 		return fmt.Errorf("Local: %w", p.local)
@@ -149,6 +149,30 @@ func (p *play) judge(b blow, at target) error {
 		}
 	}
 	return p.agree(v)
+}
+
+// bystander is the outcome of a rank that is at neither end of what was struck, if
+// there is one.
+func (p *play) bystander(at target) *outcome {
+	for r := range p.outcomes {
+		if r != at.a && r != at.b {
+			return &p.outcomes[r]
+		}
+	}
+	return &p.outcomes[at.b]
+}
+
+// leftEarly reports whether err is that of a message to a rank that has closed
+// without taking it, because it had failed before.
+func (p *play) leftEarly(err error) bool {
+	var f *fault.Error
+	for errors.As(err, &f) {
+		if f.Kind == fault.Closed && len(f.Peers) == 1 {
+			return p.outcomes[f.Peers[0].Rank].err != nil
+		}
+		err = f.Err
+	}
+	return false
 }
 
 // A view is the verdict that all living ranks should share.
@@ -190,6 +214,7 @@ func (p *play) judgeRank(r int, v view) error {
 			return err
 		case !p.fired():
 			return fmt.Errorf("nothing was broken, and it got: %w", err)
+		case behind == nil && p.hurried() && p.leftEarly(err):
 		case behind == nil:
 			return fmt.Errorf("no verdict is behind its error: %w", err)
 		case !v.dead(r) && !v.holds(behind):
