@@ -18,6 +18,9 @@ func (c *Comm) Order() []int { return c.g.Layout().Order() }
 // their racks where they have names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
 func (c *Comm) Topology() string { return c.g.Layout().String() }
 
+// Hosts is on how many hosts the communicator's ranks are.
+func (c *Comm) Hosts() int { return c.g.Layout().Hosts() }
+
 // settle says where the communicator's ranks are, once that is known.
 func (c *Comm) settle() {
 	if c.w.places == nil {

@@ -172,7 +172,11 @@ func (t *tuner) op(ctx context.Context, op string) error {
 			w.c.Close(ctx)
 		}
 	}()
+	levels := t.c.Hosts() > 1 && t.c.Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
+		if a.Hierarchical() && !levels {
+			continue // no rule would choose it
+		}
 		for _, segment := range append([]int{0}, t.o.segments...) {
 			if segment != 0 && (a.NeedsShared() || op == "barrier") {
 				continue
