@@ -70,7 +70,11 @@ func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Chu
 		if got := c.Algorithm("allreduce", 4); (got == "shared") != shares {
 			t.Errorf("rank %d: allreduce goes by %q; want memory that the ranks share: %v", c.Rank(), got, shares)
 		}
-		for _, count := range []int{1, 1000, huge} {
+		counts := []int{1, 1000, huge}
+		if raceEnabled {
+			counts = []int{3, huge / 2}
+		}
+		for _, count := range counts {
 			for _, call := range append(worldtest.Collectives[int32](), worldtest.Messages[int32]()...) {
 				if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
 					return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
