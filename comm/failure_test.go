@@ -249,8 +249,13 @@ func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			errs := make([]error, 3)
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+				err := comm.Barrier(ctx, c) // whoever is still in Init would fail there
 				if c.Rank() == 2 {
-					return nil // and so it closes
+					return err // and so it closes
+				}
+				if err != nil { // another is in the next already
+					errs[c.Rank()] = err
+					return nil
 				}
 				ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 				defer cancel()

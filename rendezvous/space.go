@@ -246,8 +246,8 @@ func (p *peer) endSendsIf(err error, which func(*Op) bool) {
 }
 
 func (p *peer) endSend(op *Op, err error) {
-	if op.handedOver() && p.leftInOrder() {
-		return // it ends well with the link, at the latest
+	if op.handedOver() && op.flying > 0 && p.leftInOrder() {
+		return // it ends well with the link, at the latest; the Conn still has it
 	}
 	if op.phase == phaseOffered {
 		p.e.withdraw(op)
