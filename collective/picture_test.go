@@ -444,6 +444,9 @@ func TestDrawingsShowWhatMoves(t *testing.T) {
 					t.Skip("no frames move: the drawing shows slots of shared memory")
 				}
 				if a == find(t, VerbBarrier, hierarchical) {
+					// A drawing's order is read off the contents that depend on each other,
+					// and a barrier's messages have none. What it is for is held by
+					// TestNobodyLeavesABarrierBeforeAllHaveCome.
 					t.Skip("empty messages do not tell what they wait for")
 				}
 				h := readHeader(t, a)

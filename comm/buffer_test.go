@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -97,9 +96,7 @@ func TestABufferThatCannotBeIsMisuse(t *testing.T) {
 // Over shm a large message goes into a Buffer by one copy, without a ring; into
 // other memory it does not, and neither does one whose body is checked.
 func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
-	}
+	needsSharedMemory(t)
 	for name, tc := range map[string]struct {
 		call     worldtest.Call
 		opts     []comm.Option
@@ -143,9 +140,7 @@ func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
 
 // Each exposure, and each frame that is written into exposed memory, is cut in turn.
 func TestCutsOfWritesIntoBuffers(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
-	}
+	needsSharedMemory(t)
 	leak.Check(t)
 	var sum count
 	w := newWave()

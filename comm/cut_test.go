@@ -376,9 +376,11 @@ func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
 	overWire(t, 17, []blow{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*scene { return publishScenes("shm", n) })
 }
 
+// needsSharedMemory skips what runs over the wire shm where that is not built: it
+// stands on memfds and abstract sockets, which no other system has.
 func needsSharedMemory(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("the wire shm is Linux's")
+		t.Skip("the wire shm is built on Linux only")
 	}
 }

@@ -49,7 +49,7 @@ func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			if c.Rank() == 1 {
-				time.Sleep(20 * time.Second) // and receives nothing
+				time.Sleep(20 * time.Second) // by the bubble's clock, which takes no time: it receives nothing meanwhile
 				return nil
 			}
 			if err := Send(ctx, c, 1, 0, make([]byte, 1<<20)); err != nil {

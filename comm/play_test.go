@@ -220,7 +220,7 @@ func (p *play) rank(c *comm.Comm, o *outcome) {
 	ledger.Returned()
 	p.meet(1)
 	p.gate.Store(false)
-	time.Sleep(lastFrames)
+	time.Sleep(lastFrames) // what is still on its way then has nobody who waits for it
 	if p.fired() {
 		p.listen(c)
 	}
@@ -242,7 +242,7 @@ func (p *play) meet(phase int) {
 // listen waits for a verdict for as long as one may take.
 func (p *play) listen(c *comm.Comm) {
 	for until := time.Now().Add(2 * soonEnough); c.Verdict() == nil && time.Now().Before(until); {
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // a verdict wakes calls, and none is under way here
 	}
 }
 

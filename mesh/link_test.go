@@ -134,7 +134,7 @@ func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error
 		return d.Transport.Dial(ctx, addr)
 	}
 	for !d.up() && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // up has no event: it looks at a state that the test sets
 	}
 	defer close(d.over)
 	return nil, errLate

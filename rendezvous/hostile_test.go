@@ -53,7 +53,7 @@ func besideDeaf(t *testing.T) *Engine {
 	}
 	e.m.Link(1).Open()
 	for e.m.Link(1).Conn() == nil {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // a Link tells nobody that it is up
 	}
 	return e
 }
@@ -153,7 +153,7 @@ func TestWhateverAPeerSaysEveryOpEnds(t *testing.T) {
 			if time.Now().After(late) {
 				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.ops), b.ops[0].phase)
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // ops that hang wake nobody
 		}
 	}
 }

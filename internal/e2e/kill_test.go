@@ -75,7 +75,7 @@ func killOne(t *testing.T, ranks int, wire string, o order, pause time.Duration)
 	j := run(t, ranks, wire, o)
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
-	time.Sleep(pause)
+	time.Sleep(pause) // any moment will do; the calls' own work is what it falls into
 	killed := j.signal(pids[victim], syscall.SIGKILL)
 	for _, e := range j.events("ended", ranks-1) {
 		if e.Kind != fault.PeerLost.Error() {

@@ -163,11 +163,12 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// onLinux skips what needs shm where there is none.
+// onLinux skips what needs the wire shm where that is not built: it stands on memfds
+// and abstract sockets. What auto does there is for tests without this.
 func onLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("shm is Linux's")
+		t.Skip("the wire shm is built on Linux only")
 	}
 }
 

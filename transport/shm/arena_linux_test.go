@@ -344,7 +344,7 @@ func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 			if err := unix.Sendmsg(near.fd, tc.note, rights, nil, 0); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(patience); far.first.Get() == nil; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(patience); far.first.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}

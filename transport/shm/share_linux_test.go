@@ -31,7 +31,7 @@ func playShare(t *Transport, part []string) {
 	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
 	count.Add(1)
 	for int(count.Load()) < ranks {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // other processes count, and the memory wakes nobody
 	}
 	release()
 	bufio.NewReader(os.Stdin).ReadByte()
@@ -62,7 +62,7 @@ func TestProcessesShareMemory(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 4 processes have written into the memory", count.Load())
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // other processes count, and the memory wakes nobody
 	}
 }
 
@@ -74,7 +74,7 @@ func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	for range 4 {
 		name := t.Name() + newToken()
 		first := process(t, "share "+name+" 3 100")
-		for deadline := time.Now().Add(patience); !isHosted(tr, name); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(patience); !isHosted(tr, name); time.Sleep(time.Millisecond) { // another process hosts it, and says nothing yet
 			if time.Now().After(deadline) {
 				t.Fatal("nobody hosts the share")
 			}
@@ -128,7 +128,7 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 		first <- err
 	}()
 	for !isHosted(tr, name) {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // Share says nothing before all have come
 	}
 	if _, _, err := tr.Share(ctx, name, 2, 10); !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want %v", err, fault.Misuse)
