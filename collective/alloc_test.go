@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -22,15 +23,15 @@ func TestAlgorithmsAllocateNothing(t *testing.T) {
 	}
 	for _, hosts := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d hosts", hosts), func(t *testing.T) {
-			allocateNothing(t, startPlacedTeam(t, onHosts(4, hosts), sharing, 0, bare))
+			allocateNothing(t, teamtest.StartPlaced(t, onHosts(4, hosts), teamtest.Sharing, 0, teamtest.Bare))
 		})
 	}
 }
 
-func allocateNothing(t *testing.T, tm *team) {
+func allocateNothing(t *testing.T, tm *teamtest.Team) {
 	const tries, enough = 5, 0.1 // the runtime allocates now and then, too
 	everyAlgorithm(func(a Algorithm) {
-		if a.NeedsShared() && !tm.ranks[0].group.HasShared() {
+		if a.NeedsShared() && !tm.Ranks[0].Group.HasShared() {
 			return
 		}
 		var got []float64
@@ -46,19 +47,19 @@ func allocateNothing(t *testing.T, tm *team) {
 
 // allocations is how many there are per call and rank of a. A barrier after each
 // call keeps ranks that only send from running ahead.
-func allocations(t testing.TB, tm *team, a Algorithm) float64 {
+func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 	const width, warm, calls = 50, 50, 200
 	k, err := reduce.Sum.Kernel(tensor.Uint64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := len(tm.ranks)
+	n := len(tm.Ranks)
 	var before, after runtime.MemStats
 	var ready sync.WaitGroup
 	ready.Add(n)
-	first := tm.seq + 1
-	tm.seq += warm + calls
-	tm.each(t, func(ctx context.Context, rank int) error {
+	first := tm.Seq + 1
+	tm.Seq += warm + calls
+	tm.Each(t, func(ctx context.Context, rank int) error {
 		s := newStand(n, rank, width, k)
 		for i := range uint32(warm + calls) {
 			if i == warm {
@@ -68,7 +69,7 @@ func allocations(t testing.TB, tm *team, a Algorithm) float64 {
 					runtime.ReadMemStats(&before)
 				}
 			}
-			r := tm.ranks[rank].group.NewRound(first+i, 1, nil)
+			r := tm.Ranks[rank].Group.NewRound(first+i, 1, nil)
 			if err := s.perform(ctx, r, a, 0); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -68,9 +69,9 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			return AllReduce(ctx, r, pick(VerbAllReduce), buf(2)[:6], buf(2)[:6], sum)
 		}, "6 bytes are no whole elements of int32"},
 	}
-	tm := newTeam(t, 3, 0)
+	tm := teamtest.New(t, 3, 0)
 	for _, c := range calls {
-		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			if err := c.do(ctx, r); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: got %v, want fault.Misuse that says %q", c.name, err, c.want)
 			}
@@ -78,19 +79,19 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		})
 	}
 	// The team is as good as new: nothing was sent that a later round could meet.
-	tm.runTrial(t, trial{a: pick(VerbAllReduce), n: 3, count: 10})
+	trial{a: pick(VerbAllReduce), n: 3, count: 10}.run(t, tm)
 }
 
 func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *testing.T) {
 	k := spelled(t, reduce.RankOrder)
-	tm := newTeam(t, 2, 0)
+	tm := teamtest.New(t, 2, 0)
 	refused := 0
 	reducing(func(a Algorithm) {
 		if a.Takes(reduce.RankOrder) {
 			return
 		}
 		refused++
-		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			err := newStand(2, r.Rank(), 1, k).perform(ctx, r, a, 0)
 			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "spell") || !strings.Contains(err.Error(), a.Name()) {
 				t.Errorf("%v: got %v, want fault.Misuse that names both", a, err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -20,7 +21,7 @@ const evenWidth = 24
 func TestCostsAreThoseOfARun(t *testing.T) {
 	const width = evenWidth
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
-		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), sharing)
+		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), teamtest.Sharing)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() || a.Hierarchical() != (hosts > 1) {
 				return // no frames move, or it is another case's
@@ -84,7 +85,7 @@ func longest(all []*message, steps int) int {
 // along the ranks, each folds no more than the vector.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
-		tm := startPlacedTeam(t, onHosts(n, hosts), sharing, 0, bare)
+		tm := teamtest.StartPlaced(t, onHosts(n, hosts), teamtest.Sharing, 0, teamtest.Bare)
 		everyAlgorithm(func(a Algorithm) {
 			if a.Hierarchical() != (hosts > 1) {
 				return
@@ -105,10 +106,10 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 
 // mostFolded runs a, with width elements to a chunk, and returns the bytes that
 // the rank which folds most has folded.
-func mostFolded(t testing.TB, tm *team, a Algorithm, width int) int {
+func mostFolded(t testing.TB, tm *teamtest.Team, a Algorithm, width int) int {
 	t.Helper()
-	folded := make([]atomic.Int64, len(tm.ranks))
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	folded := make([]atomic.Int64, len(tm.Ranks))
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		count := func(earlier, _ spelling) spelling {
 			folded[r.Rank()].Add(8)
 			return earlier
@@ -128,17 +129,17 @@ func mostFolded(t testing.TB, tm *team, a Algorithm, width int) int {
 
 func TestCostsInSharedMemoryCountHandOvers(t *testing.T) {
 	for n := 2; n <= 8; n *= 2 {
-		tm := newTeam(t, n, 0)
+		tm := teamtest.New(t, n, 0)
 		everyAlgorithm(func(a Algorithm) {
 			if !a.NeedsShared() {
 				return
 			}
 			for _, m := range []int{64 * n, p2p.SlotSize, 3 * p2p.SlotSize, 100_000 * n} {
-				_, before := tm.flags()
-				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+				_, before := flags(tm)
+				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 					return newStand(r.Size(), r.Rank(), m/n/8, spelled(t, reduce.Commutative)).perform(ctx, r, a, 0)
 				})
-				ready, done := tm.flags()
+				ready, done := flags(tm)
 				got := done - max(before, 1) // the first piece is number 2
 				if ready == done {
 					got *= 2
@@ -153,10 +154,10 @@ func TestCostsInSharedMemoryCountHandOvers(t *testing.T) {
 
 // flags are the last pieces that rank 0 was ready, and done, with: what the heads
 // of its four notes show, which lie behind all ranks' control blocks of 64 bytes.
-func (tm *team) flags() (ready, done int) {
+func flags(tm *teamtest.Team) (ready, done int) {
 	size := (p2p.SharedSize(1) - 64 - 3*p2p.SlotSize) / 4
 	for i := range 4 {
-		note := tm.shared[len(tm.ranks)*64+i*size:]
+		note := tm.Shared[len(tm.Ranks)*64+i*size:]
 		done = max(done, int(binary.NativeEndian.Uint64(note)))
 		ready = max(ready, int(binary.NativeEndian.Uint64(note[8:])))
 	}

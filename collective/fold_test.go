@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -196,7 +197,7 @@ type folding struct {
 }
 
 // run reduces, and compares every rank's result, bit for bit.
-func (x folding) run(t testing.TB, tm *team) {
+func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
 	whole := chunks{buf: x.inputs[0], n: n, elem: size}
@@ -211,7 +212,7 @@ func (x folding) run(t testing.TB, tm *team) {
 		x.k.Finish(part, n)
 		want = append(want, part...)
 	}
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		got, expected, err := x.call(ctx, r, whole.in(want))
 		if err != nil {
 			return err
@@ -224,7 +225,7 @@ func (x folding) run(t testing.TB, tm *team) {
 }
 
 // scan is run for scans, where every rank has a result of its own.
-func (x folding) scan(t testing.TB, tm *team) {
+func (x folding) scan(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n := len(x.inputs)
 	want := slices.Clone(x.inputs)
@@ -234,7 +235,7 @@ func (x folding) scan(t testing.TB, tm *team) {
 			x.k.Finish(want[rank], f.shares())
 		}
 	}
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		got := aligned8(x.inputs[r.Rank()])
 		call := Scan
 		if x.a.Verb() == VerbExScan {
@@ -360,7 +361,7 @@ func builtins() []reduce.Op {
 // itself is tested in package reduce.
 func TestEveryOperatorAndTypeGivesTheBitsOfTheDocumentedOrder(t *testing.T) {
 	const n, count = 5, 23
-	tm := newTeam(t, n, 64)
+	tm := teamtest.New(t, n, 64)
 	rng := rand.New(rand.NewPCG(1, 2))
 	pairs := 0
 	for _, d := range tensor.DTypes() {
@@ -382,7 +383,7 @@ func TestEveryOperatorAndTypeGivesTheBitsOfTheDocumentedOrder(t *testing.T) {
 func TestFloatsHaveTheBitsOfTheDocumentedOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for n := 1; n <= 9; n++ {
-		tm := newTeam(t, n, smallSegment)
+		tm := teamtest.New(t, n, smallSegment)
 		for _, c := range []struct {
 			op    reduce.Op
 			d     tensor.DType
@@ -425,7 +426,7 @@ func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(5, 6))
 	for n := 1; n <= 9; n++ {
-		tm := newTeam(t, n, smallSegment)
+		tm := teamtest.New(t, n, smallSegment)
 		for _, count := range []int{0, 1, n - 1, n, n + 1, 500} {
 			inputs := randomInputs(rng, tensor.Uint64, n, count)
 			want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
@@ -448,9 +449,9 @@ func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
 }
 
 // checkScan compares a scan, element by element, with a loop over the ranks.
-func checkScan(t testing.TB, tm *team, x folding) {
+func checkScan(t testing.TB, tm *teamtest.Team, x folding) {
 	t.Helper()
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		got := aligned8(x.inputs[r.Rank()])
 		call, before := Scan, r.Rank()+1
 		if x.a.Verb() == VerbExScan {
@@ -467,9 +468,9 @@ func checkScan(t testing.TB, tm *team, x folding) {
 	})
 }
 
-func checkExactly(t testing.TB, tm *team, x folding, want []byte) {
+func checkExactly(t testing.TB, tm *teamtest.Team, x folding, want []byte) {
 	t.Helper()
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		got, expected, err := x.call(ctx, r, chunks{buf: want, n: r.Size(), elem: 8})
 		if err == nil && !bytes.Equal(got, expected) {
 			err = fmt.Errorf("%v on %d ranks, root %d: got %x, want %x", x.a, r.Size(), x.root, got, expected)

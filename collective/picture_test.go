@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -70,10 +71,10 @@ type message struct {
 // record runs a, with width elements to a chunk and segments of so many bytes (0 is
 // one for each message), and returns what the team sent, each sender's messages in
 // their order.
-func record(t testing.TB, tm *team, seen func() []sighting, a Algorithm, root, width, segment int) []*message {
+func record(t testing.TB, tm *teamtest.Team, seen func() []sighting, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
 	k := spelled(t, reduce.Commutative)
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		r.SetSegment(segment)
 		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, root)
 	})

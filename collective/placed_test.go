@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -59,18 +60,18 @@ func placements() []string {
 
 // atPlacements runs do on a team for every placement, with and without memory that
 // the ranks of a host share.
-func atPlacements(t *testing.T, do func(t *testing.T, tm *team, places []topology.Place)) {
+func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, places []topology.Place)) {
 	for _, text := range placements() {
-		for _, share := range []bool{sharing, alone} {
+		for _, share := range []bool{teamtest.Sharing, teamtest.Alone} {
 			t.Run(fmt.Sprintf("%s, shared %v", text, share), func(t *testing.T) {
-				do(t, startPlacedTeam(t, at(text), share, smallSegment, bare), at(text))
+				do(t, teamtest.StartPlaced(t, at(text), share, smallSegment, teamtest.Bare), at(text))
 			})
 		}
 	}
 }
 
 func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
-	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
 		n := len(places)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() {
@@ -78,11 +79,11 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 			}
 			for _, count := range []int{0, 1, n + 1, 1000} {
 				for _, x := range trials(a, n, count, true) {
-					tm.runTrial(t, x)
+					x.run(t, tm)
 				}
 			}
 			for _, x := range trials(a, n, 50_003, true)[:1] { // several pieces of shared memory
-				tm.runTrial(t, x)
+				x.run(t, tm)
 			}
 		})
 	})
@@ -245,7 +246,7 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
 		for _, count := range []int{1, 61} {
 			inputs := randomInputs(rng, tensor.Float32, len(places), count)
 			reducing(func(a Algorithm) {
@@ -258,7 +259,7 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 }
 
 // checkPlaced holds every element against the documented order.
-func checkPlaced(t testing.TB, tm *team, x folding, places []topology.Place) {
+func checkPlaced(t testing.TB, tm *teamtest.Team, x folding, places []topology.Place) {
 	t.Helper()
 	n, size := len(places), x.k.DType().Size()
 	count := len(x.inputs[0]) / size
@@ -274,7 +275,7 @@ func checkPlaced(t testing.TB, tm *team, x folding, places []topology.Place) {
 		x.k.Finish(elem, n)
 		want = append(want, elem...)
 	}
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		got, expected, err := x.call(ctx, r, chunks{buf: want, n: n, elem: size})
 		if err == nil && !slices.Equal(got, expected) {
 			err = fmt.Errorf("%v of %d elements, root %d: got %x, want %x", x.a, count, x.root, got, expected)
@@ -289,7 +290,7 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(9, 10))
-	atPlacements(t, func(t *testing.T, tm *team, places []topology.Place) {
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
 		n, l := len(places), topology.New(places)
 		inputs := randomInputs(rng, tensor.Uint64, n, 500)
 		want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
@@ -301,7 +302,7 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 			case a.TakesOn(reduce.RankOrder, l):
 				checkExactly(t, tm, folding{a, k, 0, inputs}, want)
 			default:
-				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, chunks{buf: want, n: n, elem: 8})
 					if !errors.Is(err, fault.Misuse) {
 						return fmt.Errorf("%v on %v: got %v, want fault.Misuse", a, l, err)
@@ -341,7 +342,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
 		n := len(places)
-		tm, seen := newWatchedTeamAt(t, places, alone)
+		tm, seen := newWatchedTeamAt(t, places, teamtest.Alone)
 		for _, c := range []struct {
 			a     Algorithm
 			steps int
@@ -370,7 +371,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
-		tm, seen := newWatchedTeamAt(t, places, alone)
+		tm, seen := newWatchedTeamAt(t, places, teamtest.Alone)
 		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
 			for _, name := range []string{"binomial", hierarchical} {
 				a, err := Find(verb, name)
@@ -419,7 +420,7 @@ func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Plac
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostSays(t *testing.T) {
 	places := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
-	tm, seen := newWatchedTeamAt(t, places, sharing)
+	tm, seen := newWatchedTeamAt(t, places, teamtest.Sharing)
 	everyAlgorithm(func(a Algorithm) {
 		if !a.Hierarchical() {
 			return

@@ -15,7 +15,7 @@ func TestARoundMayHaveSegmentsOfItsOwn(t *testing.T) {
 	for _, c := range []struct{ segment, want int }{
 		{0, 1}, {8 * width, 1}, {64, 4}, {8 * width / 2, 2}, {0, 1},
 	} {
-		tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			r.SetSegment(c.segment)
 			return newStand(2, r.Rank(), width, spelled(t, reduce.Commutative)).perform(ctx, r, ring, 0)
 		})

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -375,11 +376,11 @@ func everyAlgorithm(do func(a Algorithm)) {
 func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			tm := newTeam(t, n, smallSegment)
+			tm := teamtest.New(t, n, smallSegment)
 			everyAlgorithm(func(a Algorithm) {
 				for _, count := range []int{0, 1, n - 1, n, n + 1, 1000} {
 					for _, x := range trials(a, n, count, count == 1000) {
-						tm.runTrial(t, x)
+						x.run(t, tm)
 					}
 				}
 			})
@@ -394,11 +395,11 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			tm := newTeam(t, n, 64)
+			tm := teamtest.New(t, n, 64)
 			everyAlgorithm(func(a Algorithm) {
 				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // segments are of 16
 					for _, x := range trials(a, n, count, true) {
-						tm.runTrial(t, x)
+						x.run(t, tm)
 					}
 				}
 			})
@@ -413,10 +414,10 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	}
 	for _, n := range ranks {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
-			tm := newTeam(t, n, 0)
+			tm := teamtest.New(t, n, 0)
 			everyAlgorithm(func(a Algorithm) {
 				for _, x := range trials(a, n, 100_003, true) {
-					tm.runTrial(t, x)
+					x.run(t, tm)
 				}
 			})
 		})
@@ -427,11 +428,11 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 // shorter. It is a multiple of every element's size.
 const smallSegment = 1600
 
-// runTrial runs x with both types of number.
-func (tm *team) runTrial(t testing.TB, x trial) {
+// run runs x with both types of number.
+func (x trial) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[int32](ctx, r, x)) })
-	tm.run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[float32](ctx, r, x)) })
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[int32](ctx, r, x)) })
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[float32](ctx, r, x)) })
 }
 
 func named(x trial, err error) error {
@@ -443,11 +444,11 @@ func named(x trial, err error) error {
 
 func TestNobodyLeavesABarrierBeforeAllHaveCome(t *testing.T) {
 	for n := 1; n <= 9; n++ {
-		tm := newTeam(t, n, 0)
+		tm := teamtest.New(t, n, 0)
 		for _, a := range Algorithms(VerbBarrier) {
 			for round := 1; round <= 20; round++ {
 				var come atomic.Int32
-				tm.run(t, func(ctx context.Context, r *p2p.Round) error {
+				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 					come.Add(1)
 					if err := Barrier(ctx, r, a); err != nil {
 						return err

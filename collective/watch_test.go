@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/teamtest"
 	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -31,16 +32,16 @@ type watch struct {
 // newWatchedTeam is a team whose messages can be looked at: the function returns
 // those since its last call, each rank's in the order in which it sent them. They
 // must be short enough for one segment.
-func newWatchedTeam(t testing.TB, n int) (tm *team, seen func() []sighting) {
+func newWatchedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sighting) {
 	t.Helper()
-	return newWatchedTeamAt(t, make([]topology.Place, n), sharing)
+	return newWatchedTeamAt(t, make([]topology.Place, n), teamtest.Sharing)
 }
 
 // newWatchedTeamAt is newWatchedTeam with a rank at each place.
-func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *team, seen func() []sighting) {
+func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *teamtest.Team, seen func() []sighting) {
 	t.Helper()
 	w := &watch{accepted: make(chan struct{})}
-	tm = startPlacedTeam(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
+	tm = teamtest.StartPlaced(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
 		return &watchedTransport{Transport: tr, w: w, rank: rank}
 	})
 	return tm, func() []sighting {
@@ -93,7 +94,7 @@ const (
 	kindEager   = 1
 	atContext   = 12
 	eagerHead   = 40
-	collectives = teamID<<1 | 1
+	collectives = teamtest.ID<<1 | 1
 )
 
 func (c *watchedConn) Send(f *transport.Frame) {

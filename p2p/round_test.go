@@ -1,4 +1,4 @@
-package p2p
+package p2p_test
 
 import (
 	"bytes"
@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -17,7 +19,7 @@ const tiny = 16
 
 // lengths are messages of none, parts and many segments, in elements: around the
 // ends of a segment and of the window.
-var lengths = []int{0, 1, 2, 3, 2*window - 1, 2 * window, 2*window + 1, 9 * window}
+var lengths = []int{0, 1, 2, 3, 2*p2p.Window - 1, 2 * p2p.Window, 2*p2p.Window + 1, 9 * p2p.Window}
 
 // numbers are count elements that only this rank and message have.
 func numbers(rank, count int) []uint64 {
@@ -31,10 +33,10 @@ func numbers(rank, count int) []uint64 {
 // The two directions of an exchange end at different times; whoever is done with
 // one goes on with the other.
 func TestExchangesOfAnyTwoLengthsEnd(t *testing.T) {
-	g := newRig(t, 2, tiny)
+	tm := teamtest.New(t, 2, tiny)
 	for _, there := range lengths {
 		for _, back := range lengths {
-			g.round(t, func(ctx context.Context, r *Round) error {
+			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 				out, in := there, back
 				if r.Rank() == 1 {
 					out, in = back, there
@@ -56,9 +58,9 @@ func TestExchangesOfAnyTwoLengthsEnd(t *testing.T) {
 // to wait for an end that comes only when it goes on itself.
 func TestAChainOfMessagesFlows(t *testing.T) {
 	const n = 4
-	g := newRig(t, n, tiny)
+	tm := teamtest.New(t, n, tiny)
 	for _, count := range lengths {
-		g.round(t, func(ctx context.Context, r *Round) error {
+		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			buf := numbers(0, count)
 			if r.Rank() > 0 {
 				buf = make([]uint64, count)
@@ -91,12 +93,12 @@ func before(t *testing.T) reduce.Kernel {
 }
 
 func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
-	g := newRig(t, 2, tiny)
+	tm := teamtest.New(t, 2, tiny)
 	k := before(t)
 	for _, count := range lengths {
-		for _, side := range []Side{Earlier, Later} {
+		for _, side := range []p2p.Side{p2p.Earlier, p2p.Later} {
 			for _, apart := range []bool{false, true} {
-				g.round(t, func(ctx context.Context, r *Round) error {
+				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 					me, peer := r.Rank(), 1-r.Rank()
 					own, out, dst := make([]uint64, count), make([]uint64, count), make([]uint64, count)
 					for i := range own {
@@ -113,7 +115,7 @@ func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
 						return err
 					}
 					want := uint64(10*(peer+1) + me + 1)
-					if side == Later {
+					if side == p2p.Later {
 						want = uint64(10*(me+1) + peer + 1)
 					}
 					for i := range dst {
@@ -132,9 +134,9 @@ func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
 // used again while slower ranks still look at it.
 func TestPiecesAreNotOverwrittenWhileTheyAreRead(t *testing.T) {
 	const n, pieces = 3, 200
-	g := newRig(t, n, tiny)
-	for _, size := range []int{8, SmallSize, SmallSize + 8, SlotSize} {
-		g.round(t, func(ctx context.Context, r *Round) error {
+	tm := teamtest.New(t, n, tiny)
+	for _, size := range []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize} {
+		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			p := r.Pieces(pieces, size)
 			for i := range pieces {
 				if err := p.Claim(ctx); err != nil {
@@ -163,9 +165,9 @@ func TestPiecesAreNotOverwrittenWhileTheyAreRead(t *testing.T) {
 }
 
 func TestRanksInDifferentOperationsDoNotTakeEachOthersPieces(t *testing.T) {
-	g := newRig(t, 2, tiny)
-	g.each(t, func(ctx context.Context, i int) error {
-		r := g.nodes[i].group.NewRound(1, uint64(100+i), nil)
+	tm := teamtest.New(t, 2, tiny)
+	tm.Each(t, func(ctx context.Context, i int) error {
+		r := tm.Ranks[i].Group.NewRound(1, uint64(100+i), nil)
 		defer r.End()
 		p := r.Pieces(1, 8)
 		p.Done()

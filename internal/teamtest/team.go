@@ -1,0 +1,171 @@
+// Package teamtest joins ranks that are goroutines of a test, with nothing above
+// package p2p: what tests of rounds, and of algorithms written with them, run on.
+package teamtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/tensor"
+	"github.com/tutti-go/tutti/topology"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// roundLimit bounds a round of a test, so that a deadlock is a failure.
+const roundLimit = 30 * time.Second
+
+// ID is the team's communicator: a number that no other bytes look like.
+const ID = 0x5eed_7ea3_0c11_ec71
+
+// A Team is n ranks that are goroutines of this test, joined in memory.
+type Team struct {
+	Ranks  []*Member
+	Seq    uint32 // of the last round
+	Shared []byte // the memory that all ranks of the first host have
+}
+
+// A Member is one rank of a Team, and what it hears of the others.
+type Member struct {
+	Group  *p2p.Group
+	engine *rendezvous.Engine
+	mesh   *mesh.Mesh
+}
+
+func (m *Member) Verdict(e *fault.Error) {
+	for _, p := range e.Peers {
+		m.engine.FailPeer(p.Rank, e)
+	}
+}
+
+func (m *Member) Goodbye(rank int) {
+	m.engine.FailPeer(rank, fault.New(fault.Closed, "close", rank, ""))
+}
+
+func (m *Member) Flooded(int, byte, []byte)   {}
+func (m *Member) Question(int, []byte) []byte { return nil }
+func (m *Member) LastCall() string            { return "a test" }
+
+// New starts n ranks, whose messages travel in segments of that many bytes (0: the
+// usual ones), and closes them when the test ends, which must leave
+// nothing behind.
+func New(t testing.TB, n, segment int) *Team {
+	t.Helper()
+	return Start(t, n, segment, Bare)
+}
+
+// A Wrapper puts something between a rank and its wire.
+type Wrapper func(rank int, t transport.Transport) transport.Transport
+
+// Bare puts nothing there.
+func Bare(_ int, t transport.Transport) transport.Transport { return t }
+
+// Start is New with something between each rank and its wire.
+func Start(t testing.TB, n, segment int, wrap Wrapper) *Team {
+	t.Helper()
+	return StartPlaced(t, make([]topology.Place, n), Sharing, segment, wrap)
+}
+
+// Whether the ranks of a host share memory.
+const (
+	Sharing = true
+	Alone   = false
+)
+
+// StartPlaced starts a rank at each place.
+func StartPlaced(t testing.TB, places []topology.Place, share bool, segment int, wrap Wrapper) *Team {
+	t.Helper()
+	n := len(places)
+	leak.Check(t)
+	hub := memory.New()
+	tm := &Team{Ranks: make([]*Member, n)}
+	peers, all := make([]string, n), make([]int, n)
+	for i := range peers {
+		peers[i], all[i] = hub.Addr(i), i
+	}
+	transports := make([]transport.Transport, n)
+	for i := range transports {
+		transports[i] = wrap(i, hub.Transport())
+	}
+	l := topology.New(places)
+	memory := make([][]byte, l.Hosts())
+	for host := range memory {
+		first, end := l.Host(host)
+		memory[host] = tensor.Bytes(make([]uint64, p2p.SharedSize(end-first)/8))
+	}
+	tm.Shared = memory[0]
+	tm.Each(t, func(ctx context.Context, i int) error {
+		m := &Member{engine: rendezvous.New(rendezvous.Config{Rank: i, Size: n})}
+		var err error
+		m.mesh, err = mesh.Start(ctx, mesh.Config{
+			Rank: i, Size: n, Job: "test/" + hub.ID(), Transport: transports[i], Peers: peers,
+			InProcess: true, Events: m, Data: m.engine,
+			Heartbeat: time.Minute, Silence: time.Hour, // so that the tests' own load looks like no failure
+		})
+		if err != nil {
+			return err
+		}
+		m.engine.Bind(m.mesh)
+		m.Group = p2p.NewGroup(m.engine, p2p.Options{ID: ID, Ranks: all, Rank: i, Segment: segment})
+		m.Group.SetLayout(l)
+		switch {
+		case share && l.Hosts() == 1:
+			m.Group.SetShared(tm.Shared)
+		case share:
+			m.Group.SetHostShared(memory[l.HostOf(i)])
+		}
+		tm.Ranks[i] = m
+		return nil
+	})
+	t.Cleanup(func() { tm.close(t) })
+	return tm
+}
+
+func (tm *Team) close(t testing.TB) {
+	tm.Each(t, func(ctx context.Context, i int) error {
+		tm.Ranks[i].engine.End(fault.New(fault.Closed, "close", i, ""))
+		return tm.Ranks[i].mesh.Close(ctx)
+	})
+}
+
+// Run has all ranks be in one round at once.
+func (tm *Team) Run(t testing.TB, f func(ctx context.Context, r *p2p.Round) error) {
+	t.Helper()
+	tm.Seq++
+	tm.Each(t, func(ctx context.Context, i int) error {
+		r := tm.Ranks[i].Group.NewRound(tm.Seq, uint64(tm.Seq), nil)
+		defer r.End()
+		return f(ctx, r)
+	})
+}
+
+// Each calls f for every rank at once, and fails the test by the first error,
+// which ends the others' contexts.
+func (tm *Team) Each(t testing.TB, f func(ctx context.Context, rank int) error) {
+	t.Helper()
+	limited, stop := context.WithTimeout(context.Background(), roundLimit)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(limited)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i := range tm.Ranks {
+		wg.Go(func() {
+			if err := f(ctx, i); err != nil && !errors.Is(err, context.Canceled) {
+				cancel(fmt.Errorf("rank %d of %d: %w", i, len(tm.Ranks), err))
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
