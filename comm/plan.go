@@ -3,6 +3,8 @@ package comm
 import (
 	"cmp"
 	"context"
+	"hash/fnv"
+	"io"
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
@@ -165,7 +167,7 @@ func (pl *plan) describe(w *what) {
 	w.kind = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
 	if pl.as != "" {
 		w.name = pl.as
-		w.kind ^= nameHash(pl.as)
+		w.kind ^= textHash(pl.as)
 	}
 	if pl.apart && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
 		w.kind |= 1 << 16
@@ -184,13 +186,11 @@ func (pl *plan) describe(w *what) {
 	}
 }
 
-// nameHash is FNV-1a of a name that is not a verb's.
-func nameHash(s string) uint64 {
-	h := uint64(14695981039346656037)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return h
+// textHash is what ranks compare where they must agree on a text.
+func textHash(s string) uint64 {
+	h := fnv.New64a()
+	io.WriteString(h, s) // a hash takes all
+	return h.Sum64()
 }
 
 // run carries the plan out in a round.

@@ -125,11 +125,9 @@ func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
 	if err != nil {
 		return nil, c.relabel("dupforcing", err)
 	}
-	h := fnv.New64a()
-	h.Write([]byte(list))
 	n := c.Size()
 	lists := make([]int64, n)
-	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(h.Sum64())}); err != nil {
+	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(textHash(list))}); err != nil {
 		return nil, err
 	}
 	members := make([]int, n)

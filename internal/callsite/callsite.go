@@ -32,7 +32,7 @@ type Site struct {
 //
 //go:noinline
 func Here() (s Site) {
-	s.n = framePCs(&s.pcs)
+	s.Set()
 	return s
 }
 
