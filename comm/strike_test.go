@@ -136,7 +136,7 @@ func (p *play) judge(b blow, at target) error {
 	if p.scene.during == starting {
 		return p.judgeStart()
 	}
-	if f := p.bystander(at).verdict; (p.hurried() || p.scene.during == closing) && v.b.kind == fault.LinkLost &&
+	if f := p.testimony(at); (p.hurried() || p.scene.during == closing) && v.b.kind == fault.LinkLost &&
 		(blames(f, fault.PeerLost, at.a) || blames(f, fault.PeerLost, at.b)) {
 		v.b.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives, or whoever had heard it had left
 	}
@@ -149,6 +149,18 @@ func (p *play) judge(b blow, at target) error {
 		}
 	}
 	return p.agree(v)
+}
+
+// testimony is the verdict that a rank has which is at neither end of what was
+// struck, or, where all such ranks have left, that an end went by as it closed.
+func (p *play) testimony(at target) *fault.Error {
+	f := p.bystander(at).verdict
+	for r := range p.outcomes {
+		if f == nil && p.scene.during == closing {
+			f = verdictIn(p.outcomes[r].closing)
+		}
+	}
+	return f
 }
 
 // bystander is the outcome of a rank that is at neither end of what was struck, if

@@ -257,6 +257,20 @@ func TestDrainEndsWithTheEngine(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatWasSentToOthersCountsAsNotDelivered(t *testing.T) {
+	for to, want := range []error{nil, fault.PeerLost} {
+		e := newTeam(t, 2).engines[0]
+		s := e.Open(5, []int{0, 1})
+		if err := s.Send(t.Context(), nil, to, 3, 0, make([]byte, 100), Pull); err != nil {
+			t.Fatal(err)
+		}
+		e.FailPeer(to, fault.New(fault.PeerLost, "mesh", 1-to, ""))
+		if err := e.Drain(t.Context()); !errors.Is(err, want) {
+			t.Errorf("to rank %d: got %v, want %v", to, err, want)
+		}
+	}
+}
+
 func TestIDsAreNeverZero(t *testing.T) {
 	n := uint32(math.MaxUint32)
 	if got := after(&n); got != 1 {

@@ -207,9 +207,10 @@ func (e *Engine) signal(op *Op) {
 }
 
 // lost notes that a send which had been accepted, and whose caller has gone on,
-// could not be delivered: Close reports it.
+// could not be delivered: Close reports it. What a rank has sent to itself and not
+// received it gives up by closing, whatever else happens then.
 func (e *Engine) lost(op *Op, err error) {
-	if err != nil && e.undelivered == nil {
+	if err != nil && e.undelivered == nil && op.peer.rank != e.cfg.Rank {
 		e.undelivered = fault.New(fault.PeerLost, "close", e.cfg.Rank,
 			"a message of %d bytes to rank %d that Send had accepted was not delivered: %w", len(op.buf), op.peer.rank, err)
 	}
