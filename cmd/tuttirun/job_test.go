@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
+	if signal.Ignored(syscall.SIGHUP) { // under nohup; what is caught here, unlike what is ignored, is no child's heritage
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	os.Exit(m.Run())
 }
 
