@@ -40,6 +40,16 @@
 // Rank 0 prints; lines that begin with # are comments. The exit code is not 0
 // when anything was wrong.
 //
+// # A model's gradients
+//
+//	tuttirun -np 4 tuttibench -op coordinator -model resnet50 -format csv
+//
+// reduces the gradients of a model, float32 tensors of the sizes that its layers
+// have, in three ways, and prints a row for each: coordinator, which each rank
+// gives them in another order in every step; separate, as one blocking allreduce
+// after the other in one order; and whole, as one allreduce of all of them. Steps
+// of the three take turns; bytes are those of all tensors.
+//
 // # Other commands
 //
 //	tuttirun -np 4 tuttibench tune -transport tcp -o tcp.json
@@ -84,12 +94,19 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	}
 	if o.local > 0 {
 		return comm.Local(o.local, func(ctx context.Context, c *comm.Comm) error {
-			return sweep(ctx, c, o, out)
+			return measureAll(ctx, c, o, out)
 		}, o.comm()...)
 	}
 	c, err := comm.Init(ctx, o.comm()...)
 	if err != nil {
 		return err
 	}
-	return errors.Join(sweep(ctx, c, o, out), c.Close(ctx))
+	return errors.Join(measureAll(ctx, c, o, out), c.Close(ctx))
+}
+
+func measureAll(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+	if o.op == named {
+		return sweepNamed(ctx, c, o, out)
+	}
+	return sweep(ctx, c, o, out)
 }

@@ -28,9 +28,13 @@ type options struct {
 	format    string
 	plot      string // "": none
 	local     int    // ranks within this process; 0: this process is one rank
+	model     string // whose gradients a coordinator reduces
 }
 
-// opNames are the operations, as -op takes them.
+// named is the operation that reduces a model's tensors, and has no sizes.
+const named = "coordinator"
+
+// opNames are the operations on vectors of a size, as -op takes them.
 var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "scan", "exscan", "pingpong", "barrier"}
 
 // parseFlags reads the command line, and refuses what makes no sense.
@@ -38,7 +42,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := options{min: 4, max: 64 << 20}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
 	flags.SetOutput(usage)
-	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", "))
+	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
 	flags.StringVar(&o.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")
 	dtype := flags.String("dtype", "float32", "element `type`: "+strings.Join(dtypeNames(), ", "))
@@ -50,6 +54,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.DurationVar(&o.time, "time", 200*time.Millisecond, "how long to measure each size")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
+	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator reduces: one `of` "+strings.Join(models(), ", "))
 	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err
@@ -67,8 +72,12 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 // check refuses options that cannot be meant.
 func (o *options) check() error {
 	switch {
-	case !slices.Contains(opNames, o.op):
-		return fmt.Errorf("-op %q: want one of %s", o.op, strings.Join(opNames, ", "))
+	case o.op != named && !slices.Contains(opNames, o.op):
+		return fmt.Errorf("-op %q: want one of %s, %s", o.op, strings.Join(opNames, ", "), named)
+	case !knownModel(o.model):
+		return fmt.Errorf("-model %q: want one of %s", o.model, strings.Join(models(), ", "))
+	case o.op == named && (o.dtype != tensor.Float32 || o.algorithm != "" || o.plot != ""):
+		return fmt.Errorf("-op %s reduces float32 by algorithms of its own, and has no sizes to draw", named)
 	case !slices.Contains(dtypeNames(), o.dtype.String()):
 		return fmt.Errorf("-dtype %v has no sum; want one of %s", o.dtype, strings.Join(dtypeNames(), ", "))
 	case o.min < 1 || o.max < o.min:

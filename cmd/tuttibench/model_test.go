@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// The totals are those that the papers' reference implementations count.
+func TestModelsHaveAsManyTensorsAndParametersAsPublished(t *testing.T) {
+	for _, tc := range []struct {
+		model             string
+		tensors, elements int
+	}{
+		{"resnet50", 161, 25_557_032},
+		{"vgg16", 32, 138_357_544},
+		{"bert-base", 199, 109_482_240},
+		{"small1000", 1000, 256_000},
+		{"gpt", 0, 0},
+	} {
+		l := params(paramsOf(tc.model))
+		if len(l) != tc.tensors || l.elements() != tc.elements {
+			t.Errorf("%s: got %d tensors of %d elements, want %d of %d", tc.model, len(l), l.elements(), tc.tensors, tc.elements)
+		}
+		seen := make(map[string]bool)
+		for _, p := range l {
+			if seen[p.name] || p.count < 1 {
+				t.Errorf("%s: tensor %s of %d elements is there twice, or empty", tc.model, p.name, p.count)
+			}
+			seen[p.name] = true
+		}
+	}
+}
+
+func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
+	for _, wire := range []string{"memory", "tcp"} {
+		args := fmt.Sprintf("-local 3 -op coordinator -model small1000 -transport %s -time 0 -format csv", wire)
+		rows := records(t, bench(t, args))
+		var ops []string
+		for _, r := range rows {
+			ops = append(ops, r["op"])
+			if r["wrong"] != "0" || r["ranks"] != "3" || r["bytes"] != "1024000" || r["dtype"] != "float32" || r["transport"] != wire {
+				t.Errorf("%s: got %v", args, r)
+			}
+		}
+		if got := strings.Join(ops, " "); got != "coordinator separate whole" {
+			t.Errorf("%s: got rows of %q", args, got)
+		}
+	}
+}

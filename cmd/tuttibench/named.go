@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/internal/figure"
+)
+
+// namedRow is what one of the three ways to reduce a model's gradients is called.
+type namedRow struct {
+	op  string
+	run func(context.Context) error
+}
+
+// sweepNamed sets three ways beside each other to reduce a model's gradients: by a
+// coordinator, each rank submitting them in an order of its own; as separate calls
+// in one order; and as one vector. Iterations of the three take turns, so that
+// what disturbs the machine disturbs them alike.
+func sweepNamed(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+	g := newGradients(c, paramsOf(o.model))
+	co, err := coordinator.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	ways := []namedRow{
+		{"coordinator", func(ctx context.Context) error { return g.named(ctx, co) }},
+		{"separate", g.separate},
+		{"whole", g.whole},
+	}
+	samples, err := g.measure(ctx, ways, o.time.Seconds())
+	if err != nil {
+		return err
+	}
+	if err := co.Close(ctx); err != nil {
+		return err
+	}
+	if c.Rank() > 0 {
+		out = io.Discard
+	}
+	return printNamed(c, o, ways, samples, g, out)
+}
+
+func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *gradients, out io.Writer) error {
+	paper := sheetFor(o.format, out)
+	o.inplace = true
+	if err := paper.begin(o.model + ": " + remark(c, o)); err != nil {
+		return err
+	}
+	var rows []row
+	for i, way := range ways {
+		r := o.rowOf(c, len(g.all), samples[i])
+		r.Op, r.BusBW = way.op, r.AlgBW*figure.BusFactor("allreduce", c.Size())
+		if way.op == "whole" {
+			r.Algorithm = c.Algorithm("allreduce", r.Bytes)
+		}
+		if err := paper.row(r); err != nil {
+			return err
+		}
+		rows = append(rows, r)
+	}
+	if err := paper.end(); err != nil {
+		return err
+	}
+	return verdict(rows)
+}
+
+// gradients are a model's, side by side in one vector.
+type gradients struct {
+	c          *comm.Comm
+	params     []param
+	all        []float32
+	each       [][]float32
+	order      []int // in which this rank submits them; another in every step
+	shuffle    *rand.Rand
+	handles    []*coordinator.Handle
+	mine, want pattern[float32]
+}
+
+func newGradients(c *comm.Comm, ps []param) *gradients {
+	g := &gradients{
+		c: c, params: ps, all: make([]float32, params(ps).elements()), handles: make([]*coordinator.Handle, len(ps)),
+		shuffle: rand.New(rand.NewPCG(uint64(c.Rank()), 1)),
+		mine:    addend(integer[float32], c.Rank()), want: sum(integer[float32], c.Size()),
+	}
+	at := 0
+	for i, p := range ps {
+		g.each = append(g.each, g.all[at:at+p.count:at+p.count])
+		g.order = append(g.order, i)
+		at += p.count
+	}
+	return g
+}
+
+// load makes the gradients new, and ready in another order.
+func (g *gradients) load() {
+	g.mine.fill(g.all, 0)
+	g.shuffle.Shuffle(len(g.order), func(i, j int) { g.order[i], g.order[j] = g.order[j], g.order[i] })
+}
+
+func (g *gradients) named(ctx context.Context, co *coordinator.Coordinator) error {
+	for _, i := range g.order {
+		g.handles[i] = coordinator.AllReduce(co, g.params[i].name, g.each[i], comm.Sum)
+	}
+	return coordinator.WaitAll(ctx, g.handles...)
+}
+
+func (g *gradients) separate(ctx context.Context) error {
+	for _, v := range g.each {
+		if err := comm.AllReduce(ctx, g.c, v, comm.Sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *gradients) whole(ctx context.Context) error {
+	return comm.AllReduce(ctx, g.c, g.all, comm.Sum)
+}
+
+// measure times all ways in turns until those of each add up to budget, in
+// seconds; the quickest has no more turns than the others.
+func (g *gradients) measure(ctx context.Context, ways []namedRow, budget float64) ([]sample, error) {
+	watches := make([]stopwatch, len(ways))
+	samples := make([]sample, len(ways))
+	for i, way := range ways {
+		t := trial{load: g.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
+		watches[i] = stopwatch{c: g.c, t: t, slowest: make([]float64, 1)}
+	}
+	runtime.GC()
+	spent := make([]float64, len(ways))
+	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < budget && turn < maxIterations; turn++ {
+		for i := range watches {
+			before := mallocs(g.c)
+			s, err := watches[i].iterate(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if turn < warmUps {
+				continue
+			}
+			samples[i].allocs += float64(mallocs(g.c) - before)
+			samples[i].seconds = append(samples[i].seconds, s)
+			spent[i] += s
+		}
+	}
+	for i := range watches {
+		var err error
+		if samples[i].wrong, err = verify(ctx, g.c, watches[i].t); err != nil {
+			return nil, err
+		}
+		samples[i].allocs /= float64(len(samples[i].seconds))
+		slices.Sort(samples[i].seconds)
+	}
+	return samples, nil
+}
