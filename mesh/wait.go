@@ -104,14 +104,23 @@ const (
 
 // Wait returns nil once ev has happened, and otherwise ctx's or p's error. Who
 // makes ev happen calls w.Wake afterwards. While it waits it moves the links in
-// ls itself; every other link has its wake-up. p may be nil.
+// ls itself; every other link has its wake-up. p may be nil. It is Poll, and then
+// Sleep.
 func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...*Link) error {
-	if ev.Happened() {
+	if m.Poll(ctx, ev, p, ls) {
 		return nil
 	}
-	if len(ls) <= mostPolled && m.poll(ctx, ev, p, ls) {
-		return nil
-	}
+	return m.Sleep(ctx, w, ev, p, ls)
+}
+
+// Poll moves the links for as long as is worth while, and reports whether ev has
+// happened. A wait that ends here needs no Waiter.
+func (m *Mesh) Poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool {
+	return ev.Happened() || len(ls) <= mostPolled && m.poll(ctx, ev, p, ls)
+}
+
+// Sleep is the part of Wait for which ev's maker must know w.
+func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Event, p Patience, ls []*Link) error {
 	for {
 		for _, l := range ls {
 			l.arm()

@@ -226,12 +226,13 @@ func (e *Engine) perform(c chore) {
 // without a trace if nothing has matched it, and is waited for otherwise: by
 // then its peer has promised the bytes, or is found out by the control links.
 func (e *Engine) wait(ctx context.Context, op *Op, p mesh.Patience) error {
-	if op.done.Load() {
+	ls := op.Links()
+	if e.m.Poll(ctx, op, p, ls) {
 		return op.err
 	}
 	w := e.m.NewWaiter()
 	op.waiter.Store(w)
-	err := e.waitLinks(ctx, w, op, p)
+	err := e.m.Sleep(ctx, w, op, p, ls)
 	if err != nil {
 		e.cancel(op, err)
 		e.waitLinks(context.Background(), w, op, nil)

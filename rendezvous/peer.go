@@ -59,6 +59,11 @@ type inbound struct {
 	into   []byte
 }
 
+// clear makes room for the next frame; its head is written over.
+func (in *inbound) clear() {
+	in.active, in.op, in.msg, in.name, in.into = false, nil, nil, nil, nil
+}
+
 // after counts on and gives the new number, which is never 0: that stands for none.
 func after(n *uint32) uint32 {
 	if *n++; *n == 0 {
@@ -221,7 +226,9 @@ func (p *peer) granted(n, extra uint32) {
 
 // Place implements transport.Sink. It runs under the link's role.
 func (p *peer) Place(f transport.Header) []byte {
-	var h head
+	in := &p.in
+	h := &in.h // the role guards it; nobody else looks at it
+	*h = head{}
 	if err := h.decode(f.Head, f.Size); err != nil {
 		p.distrust("sent %v", err)
 		return nil
@@ -233,17 +240,17 @@ func (p *peer) Place(f transport.Header) []byte {
 	case h.credit > 0:
 		p.granted(h.credit, 0)
 	}
-	p.in = inbound{active: true, h: h}
+	in.active = true
 	switch h.kind {
 	case kindEager:
-		p.placeEager(&h)
+		p.placeEager(h)
 	case kindData:
-		p.placeData(&h)
+		p.placeData(h)
 	case kindName:
-		p.in.name = make([]byte, f.Size)
-		p.in.into = p.in.name
+		in.name = make([]byte, f.Size)
+		in.into = in.name
 	}
-	into := p.in.into
+	into := in.into
 	p.e.release()
 	return into
 }
@@ -254,24 +261,24 @@ func (p *peer) Arrived(f transport.Header, n int) {
 		return
 	}
 	p.e.mu.Lock()
-	if !p.in.active { // it went straight into memory that we exposed
+	in := &p.in
+	if !in.active { // it went straight into memory that we exposed
 		if f.ID != 0 {
 			p.dataArrived(p.receives[f.ID], f.Size)
 		}
 		p.e.release()
 		return
 	}
-	in := p.in
-	p.in = inbound{}
 	if in.h.flags&flagSum != 0 && in.into != nil {
 		if got := crc32.Checksum(in.into[:f.Size], castagnoli); got != in.h.sum {
-			p.letGo(&in)
+			p.letGo()
 			p.e.release()
 			p.distrust("sent a body with checksum %08x instead of %08x", got, in.h.sum)
 			return
 		}
 	}
-	p.handle(&in)
+	p.handle(in)
+	in.clear()
 	p.e.release()
 }
 
@@ -318,9 +325,7 @@ func (p *peer) handle(in *inbound) {
 // dropInbound lets go of the frame that was arriving when the Conn broke, and of
 // receives that were leaving and waited for their sender.
 func (p *peer) dropInbound() {
-	in := p.in
-	p.in = inbound{}
-	p.letGo(&in)
+	p.letGo()
 	for _, op := range p.receives {
 		if op.leaving != nil {
 			p.e.retire(op, op.leaving)
@@ -330,7 +335,9 @@ func (p *peer) dropInbound() {
 
 // letGo ends what a half-arrived body was being written into: a receive stays
 // matched until the verdict, or ends now if it was leaving.
-func (p *peer) letGo(in *inbound) {
+func (p *peer) letGo() {
+	in := &p.in
+	defer in.clear()
 	if in.op != nil {
 		in.op.touching = false
 		if in.op.leaving != nil {

@@ -192,16 +192,7 @@ func (s *Space) empty(err error) {
 
 // eachPosted calls do for every receive in the table; do may take it out.
 func (s *Space) eachPosted(do func(*Op)) {
-	var ops []*Op
-	for op := s.table.wild.first; op != nil; op = op.next {
-		ops = append(ops, op)
-	}
-	for _, slot := range s.table.slots {
-		for op := slot.ops.first; op != nil; op = op.next {
-			ops = append(ops, op)
-		}
-	}
-	for _, op := range ops {
+	for _, op := range s.table.posted() {
 		do(op)
 	}
 }

@@ -29,26 +29,62 @@ func (k key) covers(m key) bool {
 
 // A slot holds what waits under one exact key: receives or messages, never both.
 type slot struct {
-	ops  opList
-	msgs msgList
-	next *slot // of the spare ones
+	key     key
+	ops     opList
+	msgs    msgList
+	resting bool  // it is among the table's resting slots
+	next    *slot // of the spare ones
 }
+
+func (s *slot) empty() bool { return s.ops.first == nil && s.msgs.first == nil }
 
 // table matches messages with receives. It decides and remembers, and does
 // nothing else: no bytes move here, nothing blocks, and its owner locks it.
 //
 // Receives match messages in the order posted, messages receives in the order of
 // arrival; a wildcard receive takes its turn by the order of posting.
+//
+// An exchange mostly goes on under the key that it has just used. So the slot of
+// the last look is tried first, and slots that become empty stay for a while:
+// then a message costs no look into a map, and changes none.
 type table struct {
-	slots    map[key]*slot
-	wild     opList  // wildcard receives, in posting order
-	arrivals msgList // all messages without a receive, in arrival order
-	order    uint64  // of the last receive posted
-	free     *slot   // spare slots, so that a steady exchange allocates none
+	tagged   map[uint64]*slot // by source and tag
+	named    map[key]*slot
+	recent   *slot           // found or made last; it is in a map
+	resting  [restMost]*slot // slots in a map that have become empty, and may have been filled again
+	turn     int             // in resting: the longest
+	wild     opList          // wildcard receives, in posting order
+	arrivals msgList         // all messages without a receive, in arrival order
+	order    uint64          // of the last receive posted
+	free     *slot           // spare slots, so that a steady exchange allocates none
 }
 
-func (t *table) slot(k key) *slot {
-	if s := t.slots[k]; s != nil {
+// restMost is how many empty slots stay in a table.
+const restMost = 4
+
+// exact is the key of a tagged message as a number.
+func (k *key) exact() uint64 { return uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)) }
+
+// lookup is the slot of a key, or nil.
+func (t *table) lookup(k *key) *slot {
+	s := t.recent
+	if s != nil && s.key == *k {
+		return s
+	}
+	if k.tag == namedTag {
+		s = t.named[*k]
+	} else {
+		s = t.tagged[k.exact()]
+	}
+	if s != nil {
+		t.recent = s
+	}
+	return s
+}
+
+// slot is the slot of a key, which is made if there is none.
+func (t *table) slot(k *key) *slot {
+	if s := t.lookup(k); s != nil {
 		return s
 	}
 	s := t.free
@@ -56,26 +92,55 @@ func (t *table) slot(k key) *slot {
 		s = &slot{}
 	}
 	t.free, s.next = s.next, nil
-	if t.slots == nil {
-		t.slots = make(map[key]*slot)
+	s.key = *k
+	t.recent = s
+	if t.tagged == nil {
+		t.tagged, t.named = make(map[uint64]*slot), make(map[key]*slot)
 	}
-	t.slots[k] = s
+	if k.tag == namedTag {
+		t.named[*k] = s
+	} else {
+		t.tagged[k.exact()] = s
+	}
 	return s
 }
 
-func (t *table) tidy(k key, s *slot) {
-	if s.ops.first == nil && s.msgs.first == nil {
-		delete(t.slots, k)
-		s.next, t.free = t.free, s
+// rest lets a slot go if it is empty, when some others have become so after it.
+func (t *table) rest(s *slot) {
+	if !s.empty() || s.resting {
+		return
 	}
+	old := t.resting[t.turn]
+	t.resting[t.turn], s.resting = s, true
+	t.turn = (t.turn + 1) % restMost
+	if old == nil {
+		return
+	}
+	old.resting = false
+	if old.empty() {
+		t.forget(old)
+	}
+}
+
+// forget takes an empty slot out of its map.
+func (t *table) forget(s *slot) {
+	if s.key.tag == namedTag {
+		delete(t.named, s.key)
+	} else {
+		delete(t.tagged, s.key.exact())
+	}
+	if t.recent == s {
+		t.recent = nil
+	}
+	s.key = key{}
+	s.next, t.free = t.free, s
 }
 
 // arrive finds the receive that a message with key k belongs to, and takes it
 // out; nil when none is posted.
 func (t *table) arrive(k key) *Op {
 	var exact *Op
-	s := t.slots[k]
-	if s != nil {
+	if s := t.lookup(&k); s != nil {
 		exact = s.ops.first
 	}
 	op := exact
@@ -122,7 +187,24 @@ func (t *table) enlist(op *Op) {
 		t.wild.insert(op)
 		return
 	}
-	t.slot(op.key).ops.insert(op)
+	t.slot(&op.key).ops.insert(op)
+}
+
+// posted are all receives that wait, in no particular order.
+func (t *table) posted() (ops []*Op) {
+	add := func(l *opList) {
+		for op := l.first; op != nil; op = op.next {
+			ops = append(ops, op)
+		}
+	}
+	add(&t.wild)
+	for _, s := range t.tagged {
+		add(&s.ops)
+	}
+	for _, s := range t.named {
+		add(&s.ops)
+	}
+	return ops
 }
 
 // unpost takes a waiting receive out.
@@ -132,15 +214,15 @@ func (t *table) unpost(op *Op) {
 		t.wild.remove(op)
 		return
 	}
-	s := t.slots[op.key]
+	s := t.lookup(&op.key)
 	s.ops.remove(op)
-	t.tidy(op.key, s)
+	t.rest(s)
 }
 
 // find is the oldest message that k covers; it stays.
 func (t *table) find(k key) *message {
 	if !k.wild() {
-		if s := t.slots[k]; s != nil {
+		if s := t.lookup(&k); s != nil {
 			return s.msgs.first
 		}
 		return nil
@@ -155,7 +237,7 @@ func (t *table) find(k key) *message {
 
 // add lets a message that no receive awaits wait in the table.
 func (t *table) add(m *message) {
-	t.slot(m.key).msgs.push(m)
+	t.slot(&m.key).msgs.push(m)
 	m.earlier, m.later = t.arrivals.last, nil
 	if t.arrivals.last == nil {
 		t.arrivals.first = m
@@ -168,9 +250,9 @@ func (t *table) add(m *message) {
 
 // remove takes a message out.
 func (t *table) remove(m *message) {
-	s := t.slots[m.key]
+	s := t.lookup(&m.key)
 	s.msgs.remove(m)
-	t.tidy(m.key, s)
+	t.rest(s)
 	if m.earlier == nil {
 		t.arrivals.first = m.later
 	} else {

@@ -27,12 +27,12 @@ func (ei *Either) watch(w *mesh.Waiter) {
 // WaitEither returns when one of ei's ops is done, or ctx or p has ended the
 // wait; both go on in that case. It moves the links in also.
 func (e *Engine) WaitEither(ctx context.Context, p mesh.Patience, ei *Either, also []*mesh.Link) error {
-	if ei.Happened() {
+	if e.m.Poll(ctx, ei, p, also) {
 		return nil
 	}
 	w := e.m.NewWaiter()
 	ei.watch(w)
-	err := e.m.Wait(ctx, w, ei, p, also...)
+	err := e.m.Sleep(ctx, w, ei, p, also)
 	ei.watch(nil)
 	w.Free()
 	return err
@@ -101,18 +101,20 @@ func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error 
 		sets.Put(s)
 	}()
 	s.ops = append(s.ops[:0], ops...) // a copy, so that the caller's array need not live on the heap
-	if s.Happened() {
+	for _, op := range ops {
+		if !op.done.Load() {
+			s.addLinks(op)
+		}
+	}
+	if e.m.Poll(ctx, s, p, s.links) {
 		return nil
 	}
 	w := e.m.NewWaiter()
 	defer w.Free()
 	for _, op := range ops {
 		op.waiter.Store(w)
-		if !op.done.Load() {
-			s.addLinks(op)
-		}
 	}
-	err := e.m.Wait(ctx, w, s, p, s.links...)
+	err := e.m.Sleep(ctx, w, s, p, s.links)
 	for _, op := range ops {
 		op.waiter.Store(nil)
 	}
