@@ -11,8 +11,9 @@ import (
 // Piece by piece, every rank copies of its chunk into its slot, and takes what
 // lies in the others' slots. With two ranks:
 //
-//	rank 0  in: A → slot 0   B out of slot 1
-//	rank 1  in: B → slot 1   A out of slot 0
+//	         step 0       step 1
+//	rank 0   A → slot 0   B ← slot 1
+//	rank 1   B → slot 1   A ← slot 0
 //
 // Cost: α + mβ, in cache; α for each piece.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {

@@ -14,12 +14,13 @@ const directBytes = p2p.SmallSize
 // sharedAllReduce leaves on every rank the reduction of all ranks' src, in dst.
 //
 // Small vectors: each rank puts its share into its slot, and folds all slots.
-// Larger ones, piece by piece: each rank puts its share of the piece into its
-// slot, folds one part of the piece over all slots, leaves the result in its own
-// slot, and takes the other parts from the others. With two ranks, a piece:
+// Larger ones, piece by piece: each rank puts its share of the others' parts of the
+// piece into its slot, folds its own part over all slots, leaves the result in its
+// own slot, and takes the other parts from the others. With two ranks:
 //
-//	rank 0  in: A0 B0 → slot 0   fold A = op(A0, A1) → slot 0   take B from slot 1
-//	rank 1  in: A1 B1 → slot 1   fold B = op(B0, B1) → slot 1   take A from slot 0
+//	         step 0        step 1                step 2
+//	rank 0   B0 → slot 0   op(A0, A1) → slot 0   B ← slot 1
+//	rank 1   A1 → slot 1   op(B0, B1) → slot 1   A ← slot 0
 //
 // While the others still fold, a rank puts its share of the next piece in.
 //

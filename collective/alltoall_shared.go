@@ -10,11 +10,11 @@ import (
 // it; all chunks are equally long.
 //
 // Piece by piece, every rank copies a stretch of each chunk into its slot, side
-// by side, and takes its own stretch from each of the others' slots. With two
-// ranks, where A1 is what rank 0 sends rank 1:
+// by side, and takes its own stretch from each of the others' slots. With two ranks:
 //
-//	rank 0  in: A1 → slot 0   B0 out of slot 1
-//	rank 1  in: B0 → slot 1   A1 out of slot 0
+//	         step 0        step 1
+//	rank 0   B0 → slot 0   A1 ← slot 1
+//	rank 1   A1 → slot 1   B0 ← slot 0
 //
 // Cost: α + 2m(n-1)/n β, in cache; α for each piece.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {

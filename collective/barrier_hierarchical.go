@@ -9,10 +9,13 @@ import (
 // hierarchicalBarrier returns when every rank has called it.
 //
 // On each host one rank waits for the others; these ranks run a dissemination
-// barrier; and each tells its host. With four ranks on two hosts, one after the other:
+// barrier; and each tells its host. With four ranks on two hosts:
 //
-//	n0   1 → 0   0 → 2   0 → 1
-//	n1   3 → 2   2 → 0   2 → 3
+//	         step 0   step 1   step 2
+//	rank 0            → 2      → 1
+//	rank 1   → 0
+//	rank 2            → 0      → 3
+//	rank 3   → 2
 //
 // Cost: between h hosts ⌈log₂h⌉α; on each host that of all reporting to one, and of
 // a broadcast of nothing.

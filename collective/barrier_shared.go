@@ -9,8 +9,9 @@ import (
 // sharedBarrier returns when every rank has called it: each shows its flag, and
 // looks at all the others'. With two ranks:
 //
-//	rank 0  shows flag 0   sees flag 1
-//	rank 1  shows flag 1   sees flag 0
+//	         step 0         step 1
+//	rank 0   shows flag 0   sees flag 1
+//	rank 1   shows flag 1   sees flag 0
 //
 // Cost: α.
 func sharedBarrier(ctx context.Context, r *p2p.Round) error {

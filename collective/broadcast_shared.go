@@ -8,10 +8,13 @@ import (
 
 // sharedBroadcast leaves the root's buf on every rank.
 //
-// Piece by piece, the root copies into its slot, and the others copy out of it:
+// Piece by piece, the root copies into its slot, and the others copy out of it.
+// With three ranks, from root 0:
 //
-//	root    in: A → slot        in: B → slot'       in: C → slot"
-//	others                      A out               B out
+//	         step 0       step 1       step 2       step 3
+//	rank 0   A → slot 0   B → slot 0   C → slot 0
+//	rank 1                A ← slot 0   B ← slot 0   C ← slot 0
+//	rank 2                A ← slot 0   B ← slot 0   C ← slot 0
 //
 // The root is up to two pieces ahead of the slowest.
 //

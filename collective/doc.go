@@ -25,7 +25,8 @@
 // moves in each step, a step being what such a rank does at once. "1 → 2" is a
 // message; in drawings with a row per rank, the digits before the arrow are the
 // ranks whose shares are folded into it, in the order of the fold, or the chunks
-// it carries.
+// it carries. In drawings of shared memory A0 is rank 0's share of chunk A; it is
+// put into a rank's own slot by "→", and taken out of another's by "←".
 //
 // # Chunks
 //

@@ -10,12 +10,13 @@ import (
 // sharedExScan leaves on rank r the reduction of the buf of ranks 0 to r-1. Rank
 // 0's stays as it is.
 //
-// Piece by piece, every rank puts its share into its slot, and folds those of the
-// ranks before it. With three ranks, a piece:
+// Piece by piece, every rank but the last puts its share into its slot, and folds
+// those of the ranks before it. With three ranks:
 //
-//	rank 0  in: A0 → slot 0
-//	rank 1  in: A1 → slot 1   take A0
-//	rank 2                    fold op(A0, A1)
+//	         step 0        step 1
+//	rank 0   A0 → slot 0
+//	rank 1   A1 → slot 1   A0 ← slot 0
+//	rank 2                 op(A0, A1)
 //
 // Cost: α + mβ + m(n-2)γ, in cache; α for each piece.
 //

@@ -3,9 +3,6 @@ package collective
 import (
 	"context"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"regexp"
 	"slices"
 	"strconv"
@@ -65,8 +62,12 @@ type message struct {
 	from, to int
 	bytes    int
 	elems    []spelling
+	after    []receipt // where contents do not tell: what its sender had received before
 	step     int
 }
+
+// A receipt is the nth message that a rank received from another.
+type receipt struct{ from, nth int }
 
 // record runs a, with width elements to a chunk and segments of so many bytes (0 is
 // one for each message), and returns what the team sent, each sender's messages in
@@ -86,6 +87,29 @@ func record(t testing.TB, tm *teamtest.Team, seen func() []sighting, a Algorithm
 		all = append(all, &message{from: s.from, to: s.to, bytes: len(s.body), elems: elems})
 	}
 	return all
+}
+
+// recordEmpty is record for an algorithm whose messages are empty, and so do not
+// tell what they wait for: but what their senders had received does.
+func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
+	t.Helper()
+	sent := make([][]*message, len(tm.Ranks))
+	for rank, m := range tm.Ranks {
+		var had []receipt
+		times := map[int]int{}
+		m.Group.Observe(func(s p2p.Sight) {
+			switch s.Act {
+			case p2p.Sends:
+				sent[rank] = append(sent[rank], &message{from: rank, to: s.Peer, after: slices.Clone(had)})
+			case p2p.Receives:
+				had = append(had, receipt{s.Peer, times[s.Peer]})
+				times[s.Peer]++
+			}
+		})
+		defer m.Group.Observe(nil)
+	}
+	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return Barrier(ctx, r, a) })
+	return slices.Concat(sent...)
 }
 
 // A stand is one rank's place in a recorded run: spelled elements, of its own
@@ -182,6 +206,17 @@ func schedule(t testing.TB, all []*message) int {
 func ready(m *message, done, left []*message) bool {
 	for _, other := range left {
 		if other != m && other.to == m.from && contains(m, other, done) {
+			return false
+		}
+	}
+	for _, had := range m.after {
+		from := 0
+		for _, other := range done {
+			if other.from == had.from && other.to == m.from {
+				from++
+			}
+		}
+		if from <= had.nth {
 			return false
 		}
 	}
@@ -349,90 +384,22 @@ func aligned(lines [][]string) string {
 	return b.String()
 }
 
-// A header is the comment above an algorithm's function.
-type header struct {
-	text  string // all of it, each paragraph on one line
-	image string // the drawing
-	ranks int    // that the drawing has
-	hosts int
-	cuts  int // segments of its vectors; 0: as many as messages have
-	root  int
-}
-
-var (
-	numbers   = []string{"no", "one", "two", "three", "four", "five", "six"}
-	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?: on (\w+) hosts| and (\w+) segments)?(?:, (?:to|from) root (\d))?(?:, and in brackets[^:]*)?:`)
-)
-
-// source is the file of an algorithm; a v-variant shares its verb's.
-func source(a Algorithm) string {
-	verb := strings.TrimSuffix(a.Verb().String(), "v")
-	return strings.ReplaceAll(verb, "_", "") + "_" + a.Name() + ".go"
-}
-
-func readHeader(t testing.TB, a Algorithm) header {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			return parseHeader(t, f.Doc.Text())
-		}
-	}
-	t.Fatalf("%s has no function", source(a))
-	return header{}
-}
-
-// headerText is the first function's comment, on one line.
-func headerText(t testing.TB, a Algorithm) string {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			return strings.Join(strings.Fields(f.Doc.Text()), " ")
-		}
-	}
-	t.Fatalf("%s has no function", source(a))
-	return ""
-}
-
-func parseHeader(t testing.TB, doc string) header {
-	t.Helper()
-	var h header
-	var text []string
-	for line := range strings.Lines(doc) {
-		if drawn, ok := strings.CutPrefix(line, "\t"); ok {
-			h.image += drawn
-			continue
-		}
-		text = append(text, strings.TrimSpace(line))
-	}
-	h.text = strings.Join(text, " ")
-	found := condition.FindStringSubmatch(h.text)
-	if found == nil {
-		t.Fatal("the header does not say how many ranks its drawing has")
-	}
-	h.ranks = slices.Index(numbers, found[1])
-	h.hosts = max(1, slices.Index(numbers, found[2]))
-	h.cuts = max(0, slices.Index(numbers, found[3]))
-	h.root, _ = strconv.Atoi(found[4])
-	return h
-}
-
 // redraw is the picture that h claims to show.
 func (h header) redraw(t testing.TB, a Algorithm) string {
 	t.Helper()
-	tm, seen := newWatchedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
-	segment := 0
-	if h.cuts > 0 {
-		segment = 8 * h.ranks / h.cuts
+	if a.NeedsShared() {
+		return redrawSlots(t, a, h.ranks, h.root)
 	}
-	all := record(t, tm, seen, a, h.root, 1, segment)
+	tm, seen := newWatchedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
+	var all []*message
+	switch {
+	case a.Verb() == VerbBarrier:
+		all = recordEmpty(t, tm, a)
+	case h.cuts > 0:
+		all = record(t, tm, seen, a, h.root, 1, 8*h.ranks/h.cuts)
+	default:
+		all = record(t, tm, seen, a, h.root, 1, 0)
+	}
 	steps := schedule(t, all)
 	return draw(lookOf(a, h.image), all, steps)
 }
@@ -441,15 +408,6 @@ func TestDrawingsShowWhatMoves(t *testing.T) {
 	for _, verb := range Verbs() {
 		for _, a := range Algorithms(verb) {
 			t.Run(a.String(), func(t *testing.T) {
-				if a.NeedsShared() {
-					t.Skip("no frames move: the drawing shows slots of shared memory")
-				}
-				if a == find(t, VerbBarrier, hierarchical) {
-					// A drawing's order is read off the contents that depend on each other,
-					// and a barrier's messages have none. What it is for is held by
-					// TestNobodyLeavesABarrierBeforeAllHaveCome.
-					t.Skip("empty messages do not tell what they wait for")
-				}
 				h := readHeader(t, a)
 				if got := h.redraw(t, a); got != h.image {
 					t.Errorf("a run gives\n%s\n%s draws\n%s", got, source(a), h.image)
@@ -460,37 +418,45 @@ func TestDrawingsShowWhatMoves(t *testing.T) {
 }
 
 func TestAWrongDrawingIsNoticed(t *testing.T) {
-	a, err := Find(VerbReduce, "binomial")
-	if err != nil {
-		t.Fatal(err)
-	}
-	right := readHeader(t, a)
-	run := right.redraw(t, a)
-	if run != right.image {
-		t.Fatal("the right drawing is refused")
-	}
-	for _, c := range []struct{ name, old, new string }{
-		{"another receiver", "1 → 0", "1 → 2"},
-		{"another order of folding", "23 →", "32 →"},
-		{"a step too early", "         23 → 0", "23 → 0"},
-		{"a rank too few", "rank 5   5 → 4\n", ""},
+	for _, c := range []struct {
+		a              Algorithm
+		name, old, new string
+	}{
+		{find(t, VerbReduce, "binomial"), "another receiver", "1 → 0", "1 → 2"},
+		{find(t, VerbReduce, "binomial"), "another order of folding", "23 →", "32 →"},
+		{find(t, VerbReduce, "binomial"), "a step too early", "         23 → 0", "23 → 0"},
+		{find(t, VerbReduce, "binomial"), "a rank too few", "rank 5   5 → 4\n", ""},
+		{find(t, VerbBarrier, hierarchical), "a step too early", "         → 2 ", "→ 2         "},
+		{find(t, VerbReduce, shared), "another slot", "B ← slot 1", "B ← slot 0"},
+		{find(t, VerbReduce, shared), "another order of folding", "op(A0, A1)", "op(A1, A0)"},
+		{find(t, VerbBroadcast, shared), "a step too early", "         A ← slot 0", "A ← slot 0         "},
 	} {
+		right := readHeader(t, c.a)
+		run := right.redraw(t, c.a)
+		if run != right.image {
+			t.Fatalf("%v: the right drawing is refused", c.a)
+		}
 		wrong := strings.Replace(right.image, c.old, c.new, 1)
 		if wrong == right.image {
-			t.Errorf("%s: %q is not in the drawing", c.name, c.old)
+			t.Errorf("%v: %s: %q is not in the drawing", c.a, c.name, c.old)
 		}
 		if wrong == run {
-			t.Errorf("%s is not noticed", c.name)
+			t.Errorf("%v: %s is not noticed", c.a, c.name)
 		}
 	}
 }
 
-func TestHeadersStateTheCostThatTheTableHas(t *testing.T) {
-	for _, verb := range Verbs() {
-		for _, a := range Algorithms(verb) {
-			if h := headerText(t, a); !strings.Contains(h, "Cost: "+a.variant().text) {
-				t.Errorf("%s does not say %q", source(a), "Cost: "+a.variant().text)
-			}
-		}
+// What reads without waiting has a drawing of its own.
+func TestADrawingOfSlotsShowsWhatWaits(t *testing.T) {
+	a := find(t, VerbBroadcast, shared)
+	scribes := transcribe(t, a, 2, 0) // a piece for each rank
+	if _, steps := inSteps(t, a, scribes); steps != 3 {
+		t.Errorf("two pieces take %d steps, want 3", steps)
+	}
+	for _, x := range scribes[1].stints {
+		x.sees = nil
+	}
+	if _, steps := inSteps(t, a, scribes); steps != 2 {
+		t.Errorf("two pieces that nobody waits for take %d steps, want 2", steps)
 	}
 }

@@ -11,10 +11,11 @@ import (
 //
 // As sharedAllReduce, piece by piece: every rank folds one part of each piece
 // over all slots and leaves it in its own; only the root takes the parts. With
-// two ranks and root 0, a piece:
+// two ranks, to root 0:
 //
-//	rank 0  in: A0 B0 → slot 0   fold A = op(A0, A1)            take B from slot 1
-//	rank 1  in: A1 B1 → slot 1   fold B = op(B0, B1) → slot 1
+//	         step 0        step 1                step 2
+//	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
+//	rank 1   A1 → slot 1   op(B0, B1) → slot 1
 //
 // Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α for each piece.
 //

@@ -12,10 +12,11 @@ import (
 //
 // Piece by piece, every rank copies a stretch of each chunk but its own into its
 // slot, side by side, and folds the stretches of its own chunk over all slots.
-// With two ranks, whose chunks are A and B:
+// With two ranks:
 //
-//	rank 0  in: B0 → slot 0   fold A = op(A0, A1 of slot 1)
-//	rank 1  in: A1 → slot 1   fold B = op(B0 of slot 0, B1)
+//	         step 0        step 1
+//	rank 0   B0 → slot 0   op(A0, A1)
+//	rank 1   A1 → slot 1   op(B0, B1)
 //
 // Cost: α + m(n-1)/n (β+γ), in cache; α for each piece.
 //

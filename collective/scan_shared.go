@@ -10,11 +10,12 @@ import (
 // sharedScan leaves on rank r the reduction of the buf of ranks 0 to r.
 //
 // Piece by piece, every rank puts its share into its slot, and folds those of the
-// ranks before it, and its own. With three ranks, a piece:
+// ranks before it, and its own. With three ranks:
 //
-//	rank 0  in: A0 → slot 0
-//	rank 1  in: A1 → slot 1   fold op(A0, A1)
-//	rank 2  in: A2 → slot 2   fold op(op(A0, A1), A2)
+//	         step 0        step 1
+//	rank 0   A0 → slot 0
+//	rank 1   A1 → slot 1   op(A0, A1)
+//	rank 2   A2 → slot 2   op(op(A0, A1), A2)
 //
 // Cost: α + mβ + m(n-1)γ, in cache; α for each piece.
 //
@@ -24,7 +25,7 @@ func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) 
 }
 
 // scanSlots replaces buf by the fold of the first ranks' shares; there is no fold of
-// none.
+// none. Nobody wants the last rank's share but that rank itself.
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	size := pieceSize(k.DType().Size())
 	count := pieceCount(len(buf), size)
@@ -34,7 +35,9 @@ func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, r
 		if err := p.Claim(ctx); err != nil {
 			return err
 		}
-		copy(p.Slot(r.Rank()), part)
+		if r.Rank() < max(ranks, r.Size()-1) {
+			copy(p.Slot(r.Rank()), part)
+		}
 		p.Done()
 		for rank := range ranks {
 			if err := p.AwaitDone(ctx, rank); err != nil {

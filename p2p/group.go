@@ -44,6 +44,8 @@ type Group struct {
 	pool  scratchPool
 	all   party // all members
 	host  party // those on this rank's host
+
+	see func(Sight) // nil: nobody looks
 }
 
 // Options of a Group; equal on all members.

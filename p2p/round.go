@@ -191,6 +191,9 @@ func (f *fold) into(acc, own, arrived []byte) {
 
 // move sends out and receives in, both in segments, windowed and paced.
 func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byte, f *fold) error {
+	if r.g.see != nil && to != none {
+		r.g.see(Sight{Act: Sends, Peer: r.on.ranks[to]})
+	}
 	ns, nr := 0, 0
 	links := r.links[:0]
 	if to != none {
@@ -242,6 +245,9 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 				return r.fail(err)
 			}
 		}
+	}
+	if r.g.see != nil && from != none {
+		r.g.see(Sight{Act: Receives, Peer: r.on.ranks[from]})
 	}
 	return nil
 }

@@ -158,6 +158,9 @@ func (p Piece) Claim(ctx context.Context) error {
 		if err := p.compare(rank, p.n-2); err != nil {
 			return err
 		}
+		if p.r.g.see != nil {
+			p.r.g.see(Sight{SeesDone, s.ranks[rank], Piece{p.r, p.n - 2, p.small}})
+		}
 	}
 	return nil
 }
@@ -174,6 +177,9 @@ func (p Piece) publish(at int) {
 	mark, own := s.word(s.rank, p.n, markAt), p.mark()
 	if atomic.LoadUint64(mark) != own {
 		atomic.StoreUint64(mark, own)
+	}
+	if p.r.g.see != nil {
+		p.r.g.see(Sight{flagAct(at, ShowsReady, ShowsDone), s.ranks[s.rank], p})
 	}
 	if s.witness != nil {
 		s.witness(func() { p.set(at) })
@@ -217,7 +223,18 @@ func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 	if atomic.LoadUint64(s.word(rank, p.n, markAt)) != p.mark() {
 		return p.disagree(rank)
 	}
+	if p.r.g.see != nil {
+		p.r.g.see(Sight{flagAct(at, SeesReady, SeesDone), s.ranks[rank], p})
+	}
 	return p.compare(rank, p.n-1)
+}
+
+// flagAct is ready for the flag that lies there in a note, or else done.
+func flagAct(at int, ready, done Act) Act {
+	if at == readyAt {
+		return ready
+	}
+	return done
 }
 
 // compare compares the fingerprints of an earlier piece: a root that only gives
