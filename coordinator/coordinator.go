@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
@@ -35,6 +36,10 @@ type Coordinator struct {
 	ended  chan struct{} // closed when nothing more will happen
 	stopMu sync.Mutex    // serves only to make Close wait for Close
 
+	rec     atomic.Pointer[recorder] // of the timeline that is being made; nil for none
+	clockMu sync.Mutex               // serves to make pings come one after the other; guards mute
+	mute    bool                     // rank 0 has not answered a ping
+
 	mu      sync.Mutex // guards the rest
 	inbox   []event
 	unsent  bool // something was submitted since the last Flush
@@ -59,6 +64,7 @@ type event struct {
 // two communicators of its own, so collectives on c go on beside it. Rank 0's
 // options hold for all. Close ends it.
 func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, error) {
+	began := time.Now() // on rank 0 before anything that another rank does after Start
 	o, err := newOptions(c, opts)
 	if err != nil {
 		return nil, err
@@ -80,7 +86,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	}
 	co := &Coordinator{
 		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: o.log,
-		nego: nego, data: data, began: time.Now(), member: negotiate.NewMember(cfg, c.Rank()),
+		nego: nego, data: data, began: began, member: negotiate.NewMember(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		handles: make(map[negotiate.Ticket]*Handle), sites: make(map[callsite.Site]string),
 	}
@@ -91,6 +97,11 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	co.exec.init(co)
 	go co.exec.loop()
 	go co.loop()
+	if file := timelineFile(); file != "" {
+		if err := co.StartTimeline(ctx, file); err != nil {
+			co.log.Warn("tutti: the timeline: " + err.Error())
+		}
+	}
 	return co, nil
 }
 
@@ -113,6 +124,9 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(co.cfg.StallEnd))
 		defer cancel()
+	}
+	if r := co.rec.Load(); r != nil {
+		co.markClock(ctx, r) // while rank 0 is there
 	}
 	co.post(event{in: negotiate.Leave{}})
 	select {

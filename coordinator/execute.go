@@ -28,6 +28,7 @@ type executor struct {
 	sets   map[uint32]*members
 	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
 	counts []int
+	lap    lap // of the Bucket under way; for the timeline
 	err    error
 }
 
@@ -36,6 +37,7 @@ type job struct {
 	bucket *negotiate.Bucket
 	set    *negotiate.Set
 	joined *negotiate.Joined
+	told   int64 // when the bucket came; for the timeline
 }
 
 // members is a process set with its communicator.
@@ -131,6 +133,7 @@ func (x *executor) do(ctx context.Context, j job) error {
 	}
 	b := j.bucket
 	if !b.Outside {
+		x.lap = lap{told: j.told, begun: x.co.stamp()}
 		if err := x.run(ctx, b); err != nil {
 			return err
 		}
@@ -164,7 +167,17 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 			givers--
 		}
 	}
-	switch t.Kind {
+	if err := x.operate(ctx, s, b, items, givers); err != nil {
+		return err
+	}
+	x.record(b, items)
+	return nil
+}
+
+// operate does what the Bucket's tensors are for; a barrier is what the ranks
+// have agreed on.
+func (x *executor) operate(ctx context.Context, s *members, b *negotiate.Bucket, items []item, givers int) error {
+	switch items[0].Tensor.Kind {
 	case negotiate.AllReduce:
 		return x.allReduce(ctx, s, b, items, givers)
 	case negotiate.ReduceScatter:
@@ -176,7 +189,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	case negotiate.AllToAll:
 		return x.allToAll(ctx, s, items[0])
 	}
-	return nil // a barrier is what the ranks have agreed on
+	return nil
 }
 
 // An item is one tensor of a Bucket with its buffers; h is nil when this rank is
@@ -231,9 +244,11 @@ func (x *executor) broadcast(ctx context.Context, s *members, b *negotiate.Bucke
 			at += copy(buf[at:], items[i].h.src)
 		}
 	}
+	x.lap.packed = x.co.stamp()
 	if err := comm.Broadcast(ctx, s.c, buf, root); err != nil {
 		return err
 	}
+	x.lap.wired = x.co.stamp()
 	at = 0
 	for i := range items {
 		if !mine && items[i].h != nil {

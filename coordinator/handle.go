@@ -15,6 +15,7 @@ type Handle struct {
 	call string // "allreduce w1 float32 [4] sum"
 	done chan struct{}
 	err  error
+	born int64 // when it was submitted; for the timeline
 
 	dst, src []byte
 	op       comm.Op

@@ -156,7 +156,7 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 				co.send(0, upName, negotiate.AppendUp(nil, o.Up))
 			}
 		case negotiate.Run:
-			co.exec.add(job{bucket: o.Bucket})
+			co.exec.add(job{bucket: o.Bucket, told: co.stamp()})
 		case negotiate.Set:
 			co.exec.add(job{set: &o})
 		case negotiate.Joined:
@@ -235,6 +235,7 @@ func (co *Coordinator) end() {
 	for _, h := range left {
 		h.finish(co.ending(h.call))
 	}
+	co.endTimeline()
 	co.exec.closeSets()
 	co.data.Close(ctx)
 	co.nego.Close(ctx)
@@ -262,6 +263,7 @@ func (co *Coordinator) listenAll() {
 	}
 	for r := 1; r < co.size; r++ {
 		co.listen(r, upName)
+		co.answerPings(r)
 	}
 }
 

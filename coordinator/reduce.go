@@ -60,9 +60,11 @@ func (x *executor) allReduce(ctx context.Context, s *members, b *negotiate.Bucke
 		return err
 	}
 	buf := x.pack(&l)
+	x.lap.packed = x.co.stamp()
 	if err := x.fold(ctx, s, &items[0], l.counts, buf, givers); err != nil {
 		return err
 	}
+	x.lap.wired = x.co.stamp()
 	l.unpack(buf)
 	return nil
 }

@@ -248,6 +248,7 @@ func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
 // submitAll gives requests to the loop as one.
 func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 	tickets := make([]negotiate.Ticket, len(rs))
+	born := co.stamp()
 	co.mu.Lock()
 	if co.over || co.handles == nil {
 		co.mu.Unlock()
@@ -259,6 +260,7 @@ func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 	for i, h := range hs {
 		co.ticket++
 		tickets[i] = co.ticket
+		h.born = born
 		co.handles[co.ticket] = h
 	}
 	co.unsent = true

@@ -33,6 +33,12 @@
 // Beyond its reach is a grandchild that left its group and wiped its
 // environment while the launcher was killed.
 //
+// # Timelines
+//
+// With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and
+// so on when it ends, and the launcher makes FILE of them when all ranks have
+// ended. Ranks that were killed are missing, and named.
+//
 // # Exit codes
 //
 //	0          every rank exited with 0

@@ -19,6 +19,10 @@ type Job struct {
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves it as it is
 	Report    bool   // have the ranks print their choice of transports
 
+	// Timeline names the file that gets what the ranks' coordinators did, as
+	// Chrome's trace events; "" makes none. Ranks that are killed are not in it.
+	Timeline string
+
 	Tags    Tags
 	Timeout time.Duration // the job's longest life; 0 is none
 	Grace   time.Duration // what the others have once a rank has failed

@@ -26,6 +26,12 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 		return printed(io.WriteString(stdout, usage()))
 	case req.version:
 		return printed(fmt.Fprintln(stdout, version()))
+	case req.merge != "":
+		if err := mergeAlone(req.merge); err != nil {
+			said.say("--merge-timeline: %v", err)
+			return exitNotRunning
+		}
+		return 0
 	}
 	j := &req.job
 	if !j.Quiet {

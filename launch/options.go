@@ -22,8 +22,12 @@ type request struct {
 	job      Job
 	help     bool
 	version  bool
+	merge    string // a timeline whose parts are to be merged; "": none
 	warnings []string
 }
+
+// alone reports whether something is asked for that needs no program.
+func (r *request) alone() bool { return r.help || r.version || r.merge != "" }
 
 // A parser goes through a command line once. Options stand before the program;
 // ":" begins the next program, with its own -np, -x and --wdir.
@@ -48,7 +52,7 @@ func parse(args, env []string) (*request, error) {
 		if err := p.one(app); err != nil {
 			return nil, err
 		}
-		if p.req.help || p.req.version {
+		if p.req.alone() {
 			return &p.req, nil
 		}
 		if args = rest; more && len(rest) == 0 {
@@ -76,7 +80,7 @@ func (p *parser) one(args []string) error {
 			break
 		}
 		used, err := p.option(args)
-		if err != nil || p.req.help || p.req.version {
+		if err != nil || p.req.alone() {
 			return err
 		}
 		args = args[used:]

@@ -37,6 +37,7 @@ func TestParseReadsWhatPeopleType(t *testing.T) {
 		"mpi tags":               {"-tag-output -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Tags: MPITag}},
 		"times":                  {"--timeout 90 --grace 1m30s -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeout: 90 * time.Second, Grace: 90 * time.Second}},
 		"quiet and loud":         {"-q -v -n 1 p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Quiet: true, Verbose: true}},
+		"timeline":               {"-n 1 --timeline out.json p", Job{Apps: []App{{Ranks: 1, Args: []string{"p"}}}, Timeline: "out.json"}},
 		"several programs": {"-np 1 -x A=1 -genv G 1 p a : -l -n 2 --wdir d q :: b", Job{Tags: RankTag, Apps: []App{
 			{Ranks: 1, Set: []string{"G=1", "A=1"}, Args: []string{"p", "a"}}, {Ranks: 2, Dir: "d", Set: []string{"G=1"}, Args: []string{"q", "::", "b"}}}}},
 	} {
@@ -56,7 +57,7 @@ func TestParseReadsWhatPeopleType(t *testing.T) {
 				t.Errorf("got programs %+v, want %+v", got.Apps, want.Apps)
 			}
 			if got.Tags != want.Tags || got.Timeout != want.Timeout || got.Grace != want.Grace || got.Quiet != want.Quiet ||
-				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Report != want.Report {
+				got.Verbose != want.Verbose || got.Transport != want.Transport || got.Timeline != want.Timeline || got.Report != want.Report {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 			if len(req.warnings) != 0 {

@@ -15,6 +15,8 @@ type world struct {
 	job    string
 	secret string // hex
 	root   string // where rank 0 listens
+
+	timeline string // the file, with its whole path; "": none
 }
 
 // listenFD is the descriptor under which rank 0 finds the listener: the first
@@ -55,6 +57,9 @@ func rankEnv(base []string, j *Job, a *App, w world, rank int) []string {
 	}
 	if j.Transport != "" {
 		env = append(env, vars.Transport+"="+j.Transport)
+	}
+	if w.timeline != "" {
+		env = append(env, vars.Timeline+"="+w.timeline)
 	}
 	if j.Report {
 		env = append(env, vars.Report+"=1")

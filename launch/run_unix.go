@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/signal"
@@ -83,6 +84,13 @@ func Run(ctx context.Context, j *Job) Outcome {
 	}
 	r.loop(ctx)
 	r.drain()
+	if r.world.timeline != "" {
+		for _, note := range mergeTimeline(r.world.timeline, r.world.size) {
+			if !j.Quiet {
+				r.err.say("%s", note)
+			}
+		}
+	}
 	return r.outcome()
 }
 
@@ -109,6 +117,12 @@ func (r *run) prepare() error {
 	r.world.job, r.world.secret = "job-"+random(8), random(16)
 	for i := range r.job.Apps {
 		r.world.size += r.job.Apps[i].Ranks
+	}
+	if r.job.Timeline != "" {
+		var err error
+		if r.world.timeline, err = clearTimeline(r.job.Timeline, r.world.size); err != nil {
+			return fmt.Errorf("with --timeline: %w", err)
+		}
 	}
 	listener, root, err := listen()
 	if err != nil {

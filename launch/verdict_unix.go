@@ -214,23 +214,3 @@ func quoted(line string) string {
 	}
 	return fmt.Sprintf("%q", line)
 }
-
-// rankList reads "rank 3", or "ranks 0, 1, 4".
-func rankList(ids []int) string {
-	if len(ids) == 1 {
-		return fmt.Sprintf("rank %d", ids[0])
-	}
-	var b strings.Builder
-	b.WriteString("ranks ")
-	for i, id := range ids {
-		if i == 16 {
-			fmt.Fprintf(&b, " and %d more", len(ids)-i)
-			break
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprint(&b, id)
-	}
-	return b.String()
-}

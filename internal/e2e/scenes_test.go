@@ -26,5 +26,6 @@ func scenes() map[string]scene {
 		"host":     workUnharmed,
 		"busy":     stayBusy,
 		"places":   tellPlaces,
+		"train":    train,
 	}
 }

@@ -23,6 +23,7 @@ const (
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host or host:port that this rank listens on
 	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name in package bootstrap
+	Timeline    = "TUTTI_TIMELINE"    // the file that coordinators write what they did beside
 	Report      = "TUTTI_REPORT_TRANSPORT"
 )
 

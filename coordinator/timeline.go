@@ -1,0 +1,211 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"strconv"
+	"sync"
+
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/timeline"
+)
+
+// maxLives bounds what a timeline remembers: the last so many tensors, or parts of
+// large ones, that this rank carried out; some 8 MB.
+const maxLives = 1 << 16
+
+// A life is one tensor, or a part of it, from its submission on: moments in
+// nanoseconds on this rank's clock, 0 where they were not seen.
+type life struct {
+	tensor      *negotiate.Tensor
+	bytes       int
+	part, parts int
+	together    int // tensors of the Bucket
+
+	submitted, told, begun, packed, wired, done int64
+}
+
+// A recorder remembers lives while a timeline is made. Where none is made there
+// is no recorder, and nobody looks at a clock.
+type recorder struct {
+	file string
+
+	mu      sync.Mutex // guards the rest
+	lives   []life     // a ring once it is full
+	next    int
+	dropped uint64
+	marks   []clockMark // at the start and at the end
+}
+
+func (r *recorder) add(l life) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.lives) < maxLives {
+		r.lives = append(r.lives, l)
+		return
+	}
+	r.lives[r.next] = l
+	r.next = (r.next + 1) % maxLives
+	r.dropped++
+}
+
+// StartTimeline has this rank remember what becomes of its tensors: how long each
+// was negotiated, waited in the queue, was fused, was on the wire and was copied
+// out. StopTimeline or the end of the coordinator writes that to the file
+// PartName(file, rank), as Chrome's trace events in the time of rank 0, whose
+// clock is asked for now and then; that takes some round trips, at most a second.
+// Each rank starts and stops by itself. What is remembered is bounded: the last
+// 65,536 tensors. A second start before a stop is fault.Misuse.
+//
+// `tuttirun --timeline` starts it on all ranks and merges the parts; so does
+// `tuttirun --merge-timeline` for jobs that it did not start.
+func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Misuse, "start timeline", co.world(co.rank), format, args...)
+	}
+	if co.rec.Load() != nil {
+		return bad("a timeline is being made already")
+	}
+	part := timeline.PartName(file, co.world(co.rank))
+	f, err := os.Create(part) // now, and not in an hour, is when to hear that it cannot be
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return bad("%w", err)
+	}
+	r := &recorder{file: part}
+	co.markClock(ctx, r)
+	if !co.rec.CompareAndSwap(nil, r) {
+		return bad("a timeline is being made already")
+	}
+	return nil
+}
+
+// StopTimeline ends what StartTimeline began, and writes this rank's part. Without
+// a start it does nothing.
+func (co *Coordinator) StopTimeline(ctx context.Context) error {
+	r := co.rec.Swap(nil)
+	if r == nil {
+		return nil
+	}
+	co.markClock(ctx, r)
+	return co.writeTimeline(r)
+}
+
+// timelineFile is what the environment asks for. Horovod's DYNAMIC means that the
+// program will start one.
+func timelineFile() string {
+	file := cmp.Or(os.Getenv("TUTTI_TIMELINE"), os.Getenv("HOROVOD_TIMELINE"))
+	if file == "DYNAMIC" {
+		return ""
+	}
+	return file
+}
+
+// endTimeline writes what the end of the coordinator finds.
+func (co *Coordinator) endTimeline() {
+	r := co.rec.Swap(nil)
+	if r == nil {
+		return
+	}
+	if err := co.writeTimeline(r); err != nil {
+		co.log.Warn("tutti: the timeline: " + err.Error())
+	}
+}
+
+// stamp is the time, or 0 when no timeline is made.
+func (co *Coordinator) stamp() int64 {
+	if co.rec.Load() == nil {
+		return 0
+	}
+	return int64(co.now())
+}
+
+// A lap is when the executor did what with a Bucket.
+type lap struct{ told, begun, packed, wired int64 }
+
+// record remembers the tensors of a Bucket that has been carried out.
+func (x *executor) record(b *negotiate.Bucket, items []item) {
+	r := x.co.rec.Load()
+	if r == nil || x.lap.begun == 0 {
+		return
+	}
+	done := int64(x.co.now())
+	for i := range items {
+		l := life{
+			tensor: items[i].Tensor, bytes: negotiate.Size(items[i].Tensor, items[i].Rows, b.Part, b.Parts),
+			part: b.Part, parts: b.Parts, together: len(items),
+			told: x.lap.told, begun: x.lap.begun, packed: x.lap.packed, wired: x.lap.wired, done: done,
+		}
+		if items[i].h != nil {
+			l.submitted = items[i].h.born
+		}
+		r.add(l)
+	}
+}
+
+// writeTimeline writes a part beside its place, and puts it there when it is
+// whole: a rank that is killed leaves an empty part, and none that is broken off.
+func (co *Coordinator) writeTimeline(r *recorder) error {
+	f, err := os.Create(r.file + ".new")
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clock := newClock(r.marks)
+	host, _ := os.Hostname() // its name alone is lost
+	w := timeline.NewWriter(f, timeline.Info{
+		Rank: co.world(co.rank), Host: host, Offset: clock.offset[0], Error: clock.off, Dropped: r.dropped,
+	})
+	ends := make(map[string]int64) // of the last life on each thread
+	for i := range r.lives {
+		r.lives[(r.next+i)%len(r.lives)].write(w, clock, ends)
+	}
+	err = w.Close()
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), r.file)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// write tells a life as spans: the whole, and the phases in it. A part of a
+// tensor begins where the one before has ended, as far as anybody can see.
+func (l *life) write(w *timeline.Writer, clock clock, ends map[string]int64) {
+	t := l.tensor
+	on := t.Name
+	if t.Set != negotiate.World {
+		on += " of set " + strconv.Itoa(int(t.Set))
+	}
+	begin := max(cmp.Or(l.submitted, l.told, l.begun), ends[on])
+	ends[on] = l.done
+	told := max(begin, l.told)
+	begun := max(told, l.begun)
+	packed := max(begun, l.packed)
+	wired := l.done
+	if l.wired != 0 {
+		wired = max(packed, l.wired)
+	}
+	args := []timeline.Arg{{Name: "bytes", Value: l.bytes}, {Name: "type", Text: t.DType.String()}, {Name: "tensors together", Value: l.together}}
+	if l.parts > 1 {
+		args = append(args, timeline.Arg{Name: "part", Value: l.part}, timeline.Arg{Name: "parts", Value: l.parts})
+	}
+	w.Span(on, t.Kind.String(), clock.at(begin), clock.at(l.done), args...)
+	for _, p := range [...]struct {
+		name     string
+		from, to int64
+	}{{"negotiate", begin, told}, {"queue", told, begun}, {"fuse", begun, packed}, {"wire", packed, wired}, {"copy-out", wired, l.done}} {
+		if p.from < p.to {
+			w.Span(on, p.name, clock.at(p.from), clock.at(p.to))
+		}
+	}
+}

@@ -1,0 +1,103 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/internal/timeline"
+)
+
+// train sums some named tensors for some steps. With a victim other than -1, that
+// one tells so and waits to be killed.
+func train(ctx context.Context, a *actor, c *comm.Comm) error {
+	co, err := coordinator.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	for range 5 {
+		var hs []*coordinator.Handle
+		for i := range 4 {
+			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("layer", i), make([]float32, a.Bytes/4), comm.Sum))
+		}
+		if err := coordinator.WaitAll(ctx, hs...); err != nil {
+			return err
+		}
+	}
+	if a.rank == a.Victim {
+		a.say("trained", "")
+		select {}
+	}
+	return co.Close(ctx)
+}
+
+func runTimeline(t *testing.T, file string, ranks int, o order) *job {
+	t.Helper()
+	j := newJob(t)
+	o.Scene = "train"
+	args := []string{"-np", strconv.Itoa(ranks), "--timeline", file, "--grace", "20", self(t)}
+	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.text())
+	return j
+}
+
+// checkFile reads a merged timeline.
+func checkFile(t *testing.T, file string) ([]timeline.Seen, []timeline.Info) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	spans, infos, err := timeline.Check(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spans, infos
+}
+
+func TestTheLauncherMergesTheTimelinesOfAllRanks(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.json")
+	if err := os.WriteFile(timeline.PartName(file, 3), []byte("of an earlier job"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runTimeline(t, file, 4, order{Bytes: 4000, Victim: -1}).ends(0)
+	spans, infos := checkFile(t, file)
+	if len(infos) != 4 {
+		t.Errorf("ranks %+v, want 4", infos)
+	}
+	for r := range 4 {
+		n := 0
+		for _, s := range spans {
+			if s.Rank == r && s.Depth == 0 {
+				n++
+			}
+		}
+		if n != 20 {
+			t.Errorf("rank %d: %d tensors, want 20", r, n)
+		}
+	}
+	if left, _ := filepath.Glob(file + "?*"); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+}
+
+func TestATimelineNamesTheRankThatWasKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out.json")
+	j := runTimeline(t, file, 3, order{Bytes: 4000, Victim: 1})
+	pids := j.pids(3)
+	j.events("trained", 1)
+	j.signal(pids[1], syscall.SIGKILL)
+	j.ends(128+int(syscall.SIGKILL), file+" is without rank 1")
+	if spans, infos := checkFile(t, file); len(infos) != 2 || len(spans) == 0 {
+		t.Errorf("ranks %+v, want 2; %d spans", infos, len(spans))
+	}
+}

@@ -1,0 +1,115 @@
+package timeline
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+)
+
+// A Seen is a span of a timeline as Check has read it, in nanoseconds.
+type Seen struct {
+	Rank       int
+	On, Name   string
+	Begin, End int64
+	Depth      int // how many spans it lies in
+}
+
+// event is one line of a list.
+type event struct {
+	Name string      `json:"name"`
+	Ph   string      `json:"ph"`
+	PID  *int        `json:"pid"`
+	TID  *int        `json:"tid"`
+	TS   json.Number `json:"ts"`
+	Dur  json.Number `json:"dur"`
+	Args struct {
+		Name string `json:"name"`
+	} `json:"args"`
+}
+
+// Check reads a timeline with a parser of JSON that knows nothing of how it was
+// written, and returns its spans, by rank, thread and time, and what the ranks
+// told. Perfetto wants every event to have a process and a thread, no negative
+// times, and spans of one thread to nest; anything else is an error.
+func Check(r io.Reader) ([]Seen, []Info, error) {
+	var file struct {
+		TraceEvents []event `json:"traceEvents"`
+		OtherData   struct {
+			Ranks []Info `json:"ranks"`
+		} `json:"otherData"`
+	}
+	if err := json.NewDecoder(r).Decode(&file); err != nil {
+		return nil, nil, err
+	}
+	type thread struct{ pid, tid int }
+	names := make(map[thread]string)
+	spans := make(map[thread][]Seen)
+	var order []thread
+	for i, e := range file.TraceEvents {
+		if e.PID == nil || e.TID == nil || e.Name == "" {
+			return nil, nil, fmt.Errorf("event %d has no name, process or thread", i)
+		}
+		at := thread{*e.PID, *e.TID}
+		switch {
+		case e.Ph == "M" && e.Name == "thread_name":
+			names[at] = e.Args.Name
+		case e.Ph == "X":
+			begin, err := nanos(e.TS)
+			dur, err2 := nanos(e.Dur)
+			if err != nil || err2 != nil {
+				return nil, nil, fmt.Errorf("event %d: times %q and %q", i, e.TS, e.Dur)
+			}
+			if spans[at] == nil {
+				order = append(order, at)
+			}
+			spans[at] = append(spans[at], Seen{Rank: at.pid, Name: e.Name, Begin: begin, End: begin + dur})
+		case e.Ph != "M":
+			return nil, nil, fmt.Errorf("event %d has phase %q", i, e.Ph)
+		}
+	}
+	slices.SortFunc(order, func(a, b thread) int { return cmp.Or(a.pid-b.pid, a.tid-b.tid) })
+	var all []Seen
+	for _, at := range order {
+		if names[at] == "" {
+			return nil, nil, fmt.Errorf("thread %d of rank %d has no name", at.tid, at.pid)
+		}
+		if err := nest(spans[at], names[at]); err != nil {
+			return nil, nil, err
+		}
+		all = append(all, spans[at]...)
+	}
+	return all, file.OtherData.Ranks, nil
+}
+
+// nanos reads microseconds with three digits after the point.
+func nanos(n json.Number) (int64, error) {
+	var micros, rest int64
+	if _, err := fmt.Sscanf(string(n), "%d.%03d", &micros, &rest); err != nil {
+		return 0, err
+	}
+	if micros < 0 {
+		return 0, fmt.Errorf("a negative time")
+	}
+	return 1000*micros + rest, nil
+}
+
+// nest sorts the spans of a thread, and says how deep each lies.
+func nest(list []Seen, name string) error {
+	slices.SortStableFunc(list, func(a, b Seen) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(b.End, a.End)) })
+	var open []Seen
+	for i := range list {
+		s := &list[i]
+		s.On = name
+		for len(open) > 0 && open[len(open)-1].End <= s.Begin {
+			open = open[:len(open)-1]
+		}
+		if n := len(open); n > 0 && open[n-1].End < s.End {
+			return fmt.Errorf("rank %d, %s: %s ends at %d ns, and %s, in which it begins, at %d ns", s.Rank, name, s.Name, s.End, open[n-1].Name, open[n-1].End)
+		}
+		s.Depth = len(open)
+		open = append(open, *s)
+	}
+	return nil
+}

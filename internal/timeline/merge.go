@@ -1,0 +1,86 @@
+package timeline
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// maxLine bounds a line of a part: names have at most some hundred bytes.
+const maxLine = 1 << 20
+
+// Merge writes one timeline of the parts, line by line. What is no part, or
+// broken off, is an error that says which one; w is worth nothing then.
+func Merge(w io.Writer, parts ...io.Reader) error {
+	out := bufio.NewWriter(w)
+	var about []json.RawMessage
+	var readers []*bufio.Scanner
+	for i, p := range parts {
+		sc := bufio.NewScanner(p)
+		sc.Buffer(make([]byte, 0, 64<<10), maxLine)
+		ranks, err := readHead(sc)
+		if err != nil {
+			return fmt.Errorf("part %d: %w", i, err)
+		}
+		about = append(about, ranks...)
+		readers = append(readers, sc)
+	}
+	head, err := json.Marshal(map[string]any{"ranks": about})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":%s,\n%s\n", head, listHead)
+	some := false
+	for i, sc := range readers {
+		if err := copyEvents(out, sc, &some); err != nil {
+			return fmt.Errorf("part %d: %w", i, err)
+		}
+	}
+	fmt.Fprintf(out, "\n%s\n", listTail)
+	return out.Flush()
+}
+
+// readHead reads up to the list of events.
+func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
+	var head struct {
+		OtherData struct {
+			Ranks []json.RawMessage `json:"ranks"`
+		} `json:"otherData"`
+	}
+	if !sc.Scan() {
+		return nil, fmt.Errorf("it is empty, or cannot be read: %v", sc.Err())
+	}
+	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
+	if err := json.Unmarshal(line, &head); err != nil {
+		return nil, fmt.Errorf("it does not begin as a timeline: %v", err)
+	}
+	if !sc.Scan() || sc.Text() != listHead {
+		return nil, fmt.Errorf("it has no list of events")
+	}
+	return head.OtherData.Ranks, nil
+}
+
+// copyEvents copies the lines of a list.
+func copyEvents(out *bufio.Writer, sc *bufio.Scanner, some *bool) error {
+	for sc.Scan() {
+		line := sc.Bytes()
+		if string(line) == listTail {
+			return nil
+		}
+		line = bytes.TrimSuffix(line, []byte(","))
+		if len(line) == 0 {
+			continue
+		}
+		if !json.Valid(line) {
+			return fmt.Errorf("%.60q is no event", line)
+		}
+		if *some {
+			out.WriteString(",\n")
+		}
+		*some = true
+		out.Write(line)
+	}
+	return fmt.Errorf("it is broken off (%v)", sc.Err())
+}

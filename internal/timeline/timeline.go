@@ -1,0 +1,156 @@
+// Package timeline writes and merges what happened on the ranks of a job, as
+// Chrome's trace events, which Perfetto and chrome://tracing show.
+//
+// Each rank writes a part of its own, and the launcher makes one file of all. A
+// part is a trace file by itself: an object whose list of events has one event
+// per line, so that merging is copying lines, whatever their number. Its times
+// are nanoseconds of the clock of rank 0, which the writer has to know.
+//
+// A rank is a process of the trace, and a name (of a tensor, say) one of its
+// threads. Spans of one name must nest or follow one another.
+//
+// The format is that of "Trace Event Format" by Google (docs.google.com, document
+// 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): complete events ("X"), and
+// metadata ("M") that names processes and threads.
+package timeline
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+)
+
+// PartName is the file of a rank's part of a timeline.
+func PartName(file string, rank int) string { return file + ".rank" + strconv.Itoa(rank) }
+
+// Info is what a rank tells about its part.
+type Info struct {
+	Rank    int    `json:"rank"`
+	Host    string `json:"host"`
+	Offset  int64  `json:"clock_offset_ns"` // what was added to this rank's clock to get rank 0's
+	Error   int64  `json:"clock_error_ns"`  // at most so much is that wrong: half a round trip
+	Dropped uint64 `json:"dropped"`         // tensors that did not fit into the recorder
+}
+
+// An Arg is something to be told about a span: a number, or a text if Text is not "".
+type Arg struct {
+	Name  string
+	Value int
+	Text  string
+}
+
+// A Writer writes one part. It is used by one goroutine. The first error stays,
+// and Close tells it.
+type Writer struct {
+	w       *bufio.Writer
+	rank    int
+	threads map[string]int
+	line    []byte
+	some    bool
+	err     error
+}
+
+// NewWriter begins a part.
+func NewWriter(w io.Writer, about Info) *Writer {
+	t := &Writer{w: bufio.NewWriter(w), rank: about.Rank, threads: make(map[string]int)}
+	head, err := json.Marshal(about)
+	t.err = err
+	t.write([]byte(`{"displayTimeUnit":"ms","otherData":{"ranks":[` + string(head) + "]},\n" + listHead + "\n"))
+	t.meta("process_name", 0, "name", strconv.Quote(fmt.Sprintf("rank %d", about.Rank)))
+	t.meta("process_sort_index", 0, "sort_index", strconv.Itoa(about.Rank))
+	return t
+}
+
+// The list of events begins and ends with lines of their own.
+const (
+	listHead = `"traceEvents":[`
+	listTail = `]}`
+)
+
+func (t *Writer) write(b []byte) {
+	if t.err == nil {
+		_, t.err = t.w.Write(b)
+	}
+}
+
+// event writes the line that was made.
+func (t *Writer) event() {
+	if t.some {
+		t.write([]byte(",\n"))
+	}
+	t.some = true
+	t.write(t.line)
+}
+
+func (t *Writer) meta(what string, thread int, key, value string) {
+	t.line = fmt.Appendf(t.line[:0], `{"name":%q,"ph":"M","pid":%d,"tid":%d,"args":{%q:%s}}`, what, t.rank, thread, key, value)
+	t.event()
+}
+
+// thread is the number of a name; 0 is that of the process.
+func (t *Writer) thread(name string) int {
+	id, known := t.threads[name]
+	if !known {
+		id = len(t.threads) + 1
+		t.threads[name] = id
+		quoted, err := json.Marshal(name)
+		if err != nil && t.err == nil {
+			t.err = err
+		}
+		t.meta("thread_name", id, "name", string(quoted))
+		t.meta("thread_sort_index", id, "sort_index", strconv.Itoa(id))
+	}
+	return id
+}
+
+// Span writes that something went on, on the thread of a name, from begin to end,
+// in nanoseconds of rank 0's clock.
+func (t *Writer) Span(on, what string, begin, end int64, args ...Arg) {
+	id := t.thread(on)
+	quoted, err := json.Marshal(what)
+	if err != nil && t.err == nil {
+		t.err = err
+	}
+	b := append(append(t.line[:0], `{"name":`...), quoted...)
+	b = fmt.Appendf(b, `,"cat":"tutti","ph":"X","pid":%d,"tid":%d,"ts":`, t.rank, id)
+	b = appendMicros(b, begin)
+	b = append(b, `,"dur":`...)
+	b = appendMicros(b, max(0, end-begin))
+	if len(args) > 0 {
+		b = append(b, `,"args":{`...)
+		for i, a := range args {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(strconv.AppendQuote(b, a.Name), ':')
+			if a.Text == "" {
+				b = strconv.AppendInt(b, int64(a.Value), 10)
+				continue
+			}
+			text, _ := json.Marshal(a.Text) // of a string it cannot fail
+			b = append(b, text...)
+		}
+		b = append(b, '}')
+	}
+	t.line = append(b, '}')
+	t.event()
+}
+
+// appendMicros writes nanoseconds as the format's microseconds, exactly.
+func appendMicros(b []byte, ns int64) []byte {
+	ns = min(max(ns, 0), math.MaxInt64)
+	b = strconv.AppendInt(b, ns/1000, 10)
+	return fmt.Appendf(b, ".%03d", ns%1000)
+}
+
+// Close ends the part, and returns the first error of all.
+func (t *Writer) Close() error {
+	t.write([]byte("\n" + listTail + "\n"))
+	if t.err == nil {
+		t.err = t.w.Flush()
+	}
+	return t.err
+}

@@ -1,0 +1,129 @@
+package launch
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/tutti-go/tutti/internal/timeline"
+)
+
+// clearTimeline makes room for the ranks' parts, and hears at once when the
+// timeline cannot be written.
+func clearTimeline(file string, ranks int) (path string, err error) {
+	if path, err = filepath.Abs(file); err != nil {
+		return "", err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	for r := range ranks {
+		os.Remove(timeline.PartName(path, r)) // of an earlier job
+	}
+	return path, f.Close()
+}
+
+// timelineParts are the parts that lie beside a timeline's file, by rank.
+func timelineParts(file string, ranks int) (parts []string, missing []int) {
+	for r := range ranks {
+		part := timeline.PartName(file, r)
+		if info, err := os.Stat(part); err != nil || info.Size() == 0 { // a rank that was killed leaves it empty
+			missing = append(missing, r)
+			continue
+		}
+		parts = append(parts, part)
+	}
+	return parts, missing
+}
+
+// mergeTimeline makes one file of the parts, removes them, and returns what
+// people should know of it.
+func mergeTimeline(file string, ranks int) (notes []string) {
+	parts, missing := timelineParts(file, ranks)
+	switch {
+	case len(parts) == 0:
+		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}
+	case len(missing) > 0:
+		notes = append(notes, fmt.Sprintf("the timeline %s is without %s: killed, or without a coordinator", file, rankList(missing)))
+	}
+	if err := mergeFiles(file, parts); err != nil {
+		return append(notes, fmt.Sprintf("the timeline %s cannot be made of its parts: %v", file, err))
+	}
+	for r := range ranks {
+		os.Remove(timeline.PartName(file, r))
+	}
+	return notes
+}
+
+func mergeFiles(file string, parts []string) error {
+	var readers []io.Reader
+	for _, p := range parts {
+		f, err := os.Open(p)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		readers = append(readers, f)
+	}
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	err = timeline.Merge(out, readers...)
+	if e := out.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// mergeAlone merges the parts of a job that this launcher did not start. The
+// highest rank that has left a part says how many there should be.
+func mergeAlone(file string) error {
+	names, err := filepath.Glob(escapeGlob(file) + ".rank*")
+	if err != nil {
+		return err
+	}
+	ranks := 0
+	for _, n := range names {
+		if r, err := strconv.Atoi(n[len(file)+len(".rank"):]); err == nil && r >= 0 && r < MaxRanks {
+			ranks = max(ranks, r+1)
+		}
+	}
+	parts, missing := timelineParts(file, ranks)
+	if len(parts) == 0 {
+		return fmt.Errorf("there is no part %s.rank0, or any other", file)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("there are %d parts %s.rank*; missing or empty: %s", len(parts), file, rankList(missing))
+	}
+	return mergeFiles(file, parts)
+}
+
+// escapeGlob has a pattern mean itself.
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
+}
+
+// rankList reads "rank 3", or "ranks 0, 1, 4".
+func rankList(ids []int) string {
+	if len(ids) == 1 {
+		return fmt.Sprintf("rank %d", ids[0])
+	}
+	var b strings.Builder
+	b.WriteString("ranks ")
+	for i, id := range ids {
+		if i == 16 {
+			fmt.Fprintf(&b, " and %d more", len(ids)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, id)
+	}
+	return b.String()
+}
