@@ -13,7 +13,43 @@ import (
 // tell its state. The non-blocking form of a collective, and its persistent one, are
 // used like those that have an Example, and need none.
 func TestEveryVerbHasAnExample(t *testing.T) {
-	verbs, examples := map[string]bool{}, map[string]bool{}
+	verbs, examples := declared(t)
+	if len(verbs) < 40 {
+		t.Errorf("found %d verbs, and there are more", len(verbs))
+	}
+	for verb := range verbs {
+		blocking, starts := strings.CutPrefix(verb, "I")
+		prepared, prepares := strings.CutSuffix(verb, "Init")
+		if !examples[verb] && !(starts && verbs[blocking]) && !(prepares && verbs[prepared]) {
+			t.Errorf("%s has no Example", verb)
+		}
+	}
+}
+
+func TestEveryCollectiveHasANonBlockingAndAPersistentForm(t *testing.T) {
+	verbs, _ := declared(t)
+	forms := 0
+	for verb := range verbs {
+		blocking, isMessage := strings.TrimPrefix(verb, "I"), verb == "ISend" || verb == "IRecv"
+		switch {
+		case isMessage || verb == "Init":
+		case blocking != verb && verbs[blocking]:
+			forms++
+			if !verbs[blocking+"Init"] {
+				t.Errorf("%s has a non-blocking form, and no persistent one", blocking)
+			}
+		case verbs[verb+"Init"] && !verbs["I"+verb]:
+			t.Errorf("%s has a persistent form, and no non-blocking one", verb)
+		}
+	}
+	if forms < 16 {
+		t.Errorf("found %d collectives, and there are more", forms)
+	}
+}
+
+// declared are the verbs of this package, and what has an Example.
+func declared(t *testing.T) (verbs, examples map[string]bool) {
+	verbs, examples = map[string]bool{}, map[string]bool{}
 	files, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
@@ -39,16 +75,7 @@ func TestEveryVerbHasAnExample(t *testing.T) {
 			}
 		}
 	}
-	if len(verbs) < 40 {
-		t.Errorf("found %d verbs, and there are more", len(verbs))
-	}
-	for verb := range verbs {
-		blocking, starts := strings.CutPrefix(verb, "I")
-		prepared, prepares := strings.CutSuffix(verb, "Init")
-		if !examples[verb] && !(starts && verbs[blocking]) && !(prepares && verbs[prepared]) {
-			t.Errorf("%s has no Example", verb)
-		}
-	}
+	return verbs, examples
 }
 
 // name is what the Example of f is called after "Example".

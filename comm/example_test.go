@@ -2,7 +2,6 @@ package comm_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
@@ -482,68 +481,5 @@ func ExampleIBarrier() {
 	fmt.Println(err)
 	// Output:
 	// all are there, and rank 0 has worked meanwhile: true
-	// <nil>
-}
-
-// The gradients of each step are summed in the same memory: what can be decided
-// beforehand is.
-func ExampleAllReduceInit() {
-	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		grads := make([]float64, 2)
-		sum, err := comm.AllReduceInit(c, grads, comm.Sum)
-		if err != nil {
-			return err
-		}
-		defer sum.Close()
-		for step := range 3 {
-			grads[0], grads[1] = float64(step), float64(c.Rank())
-			if err := sum.Start(ctx); err != nil {
-				return err
-			}
-			// ... compute what does not need them ...
-			if err := sum.Wait(ctx); err != nil {
-				return err
-			}
-			if c.Rank() == 0 {
-				fmt.Println(grads)
-			}
-		}
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// [0 3]
-	// [3 3]
-	// [6 3]
-	// <nil>
-}
-
-func ExampleStartAll() {
-	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		weights, steps := []float32{float32(c.Rank())}, []int{c.Rank()}
-		a, err := comm.BroadcastInit(c, weights, 1)
-		if err != nil {
-			return err
-		}
-		defer a.Close()
-		b, err := comm.AllReduceInit(c, steps, comm.Max)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
-		if err := comm.StartAll(ctx, a, b); err != nil {
-			return err
-		}
-		if err := errors.Join(a.Wait(ctx), b.Wait(ctx)); err != nil {
-			return err
-		}
-		if c.Rank() == 0 {
-			fmt.Println(weights, steps)
-		}
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// [1] [1]
 	// <nil>
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/p2p"
 )
@@ -263,6 +264,26 @@ func AllToAllInit[T Element](c *Comm, dst, src []T) (*Persistent, error) {
 // AllToAllVInit prepares AllToAllV.
 func AllToAllVInit[T Element](c *Comm, dst, src []T, recvs, sends []int) (*Persistent, error) {
 	return c.prepared(allToAllV(dst, src, recvs, sends))
+}
+
+// ScanInit prepares Scan.
+func ScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
+	return c.prepared(scan(collective.VerbScan, buf, buf, op))
+}
+
+// ScanToInit prepares ScanTo.
+func ScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
+	return c.prepared(scan(collective.VerbScan, dst, src, op))
+}
+
+// ExScanInit prepares ExScan.
+func ExScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
+	return c.prepared(scan(collective.VerbExScan, buf, buf, op))
+}
+
+// ExScanToInit prepares ExScanTo.
+func ExScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
+	return c.prepared(scan(collective.VerbExScan, dst, src, op))
 }
 
 // BarrierInit prepares Barrier.

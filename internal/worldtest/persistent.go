@@ -25,6 +25,10 @@ func Persistent[T number]() []Call {
 		{Name: "persistent scatterv", Verb: "scatterv", Run: persist(scatterVInit[T])},
 		{Name: "persistent alltoall", Verb: "alltoall", Run: persist(allToAllInit[T])},
 		{Name: "persistent alltoallv", Verb: "alltoallv", Run: persist(allToAllVInit[T])},
+		{Name: "persistent scan", Verb: "scan", Run: persist(scanInit[T])},
+		{Name: "persistent scan out of place", Verb: "scan", Run: persist(scanToInit[T])},
+		{Name: "persistent exscan", Verb: "exscan", Run: persist(exScanInit[T])},
+		{Name: "persistent exscan out of place", Verb: "exscan", Run: persist(exScanToInit[T])},
 	}
 }
 
@@ -182,4 +186,23 @@ func allToAllVInit[T number](d *drill[T]) (*comm.Persistent, error) {
 	}
 	dst, src := d.take(out, in)
 	return comm.AllToAllVInit(d.c, dst, src, recvs, sends)
+}
+
+func scanInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	return comm.ScanInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](d.me+1, d.count)), comm.Sum)
+}
+
+func scanToInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(vector[T](d.me, d.count), largest[T](0, d.me+1, d.count))
+	return comm.ScanToInit(d.c, dst, src, comm.Max)
+}
+
+func exScanInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	// Rank 0 keeps its own.
+	return comm.ExScanInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum)
+}
+
+func exScanToInit[T number](d *drill[T]) (*comm.Persistent, error) {
+	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's stays cleared
+	return comm.ExScanToInit(d.c, dst, src, comm.Sum)
 }

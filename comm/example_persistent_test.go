@@ -1,0 +1,136 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// The gradients of each step are summed in the same memory: what can be decided
+// beforehand is.
+func ExampleAllReduceInit() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		grads := make([]float64, 2)
+		sum, err := comm.AllReduceInit(c, grads, comm.Sum)
+		if err != nil {
+			return err
+		}
+		defer sum.Close()
+		for step := range 3 {
+			grads[0], grads[1] = float64(step), float64(c.Rank())
+			if err := sum.Start(ctx); err != nil {
+				return err
+			}
+			// ... compute what does not need them ...
+			if err := sum.Wait(ctx); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				fmt.Println(grads)
+			}
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [0 3]
+	// [3 3]
+	// [6 3]
+	// <nil>
+}
+
+// Each turn, every rank's records follow those of the ranks before it in a common
+// file: the same scan, of other numbers.
+func ExampleExScanToInit() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		records, at := make([]int, 1), make([]int, 1)
+		offset, err := comm.ExScanToInit(c, at, records, comm.Sum)
+		if err != nil {
+			return err
+		}
+		defer offset.Close()
+		for turn := range 2 {
+			records[0] = 10 * (turn + c.Rank() + 1)
+			if err := offset.Start(ctx); err != nil {
+				return err
+			}
+			if err := offset.Wait(ctx); err != nil {
+				return err
+			}
+			fmt.Println("turn", turn, "rank", c.Rank(), "writes", records[0], "records from", at[0], "on")
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// turn 0 rank 0 writes 10 records from 0 on
+	// turn 0 rank 1 writes 20 records from 10 on
+	// turn 0 rank 2 writes 30 records from 30 on
+	// turn 1 rank 0 writes 20 records from 0 on
+	// turn 1 rank 1 writes 30 records from 20 on
+	// turn 1 rank 2 writes 40 records from 50 on
+	// <nil>
+}
+
+func ExampleScanInit() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		sum := make([]int, 1)
+		upTo, err := comm.ScanInit(c, sum, comm.Sum)
+		if err != nil {
+			return err
+		}
+		defer upTo.Close()
+		for turn := range 2 {
+			sum[0] = turn + 1 // a start meets what the buffer holds then
+			if err := upTo.Start(ctx); err != nil {
+				return err
+			}
+			if err := upTo.Wait(ctx); err != nil {
+				return err
+			}
+			fmt.Println("turn", turn, "ranks 0 to", c.Rank(), "have", sum[0])
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Unordered output:
+	// turn 0 ranks 0 to 0 have 1
+	// turn 0 ranks 0 to 1 have 2
+	// turn 0 ranks 0 to 2 have 3
+	// turn 1 ranks 0 to 0 have 2
+	// turn 1 ranks 0 to 1 have 4
+	// turn 1 ranks 0 to 2 have 6
+	// <nil>
+}
+
+func ExampleStartAll() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		weights, steps := []float32{float32(c.Rank())}, []int{c.Rank()}
+		a, err := comm.BroadcastInit(c, weights, 1)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		b, err := comm.AllReduceInit(c, steps, comm.Max)
+		if err != nil {
+			return err
+		}
+		defer b.Close()
+		if err := comm.StartAll(ctx, a, b); err != nil {
+			return err
+		}
+		if err := errors.Join(a.Wait(ctx), b.Wait(ctx)); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println(weights, steps)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [1] [1]
+	// <nil>
+}
