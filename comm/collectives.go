@@ -47,6 +47,16 @@ func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 	return c.do(ctx, &pl)
 }
 
+// AllReduceBy is AllReduce by the algorithm of that name, as Algorithm tells it,
+// whatever the table would choose: so the order of folds can be kept for vectors
+// of all sizes. An algorithm that cannot run here, on this operator, or is none,
+// is fault.Misuse; ranks that name different ones get fault.Mismatch.
+func AllReduceBy[T Element](ctx context.Context, c *Comm, algorithm string, buf []T, op Op) error {
+	pl := allReduce(buf, buf, op)
+	pl.force = algorithm
+	return c.do(ctx, &pl)
+}
+
 // AllReduceTo is AllReduce of src into dst; src stays as it is.
 func AllReduceTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	pl := allReduce(dst, src, op)

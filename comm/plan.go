@@ -26,6 +26,7 @@ type plan struct {
 	sends    []int
 	op       Op
 	kernel   reduce.Kernel
+	force    string // the algorithm that the caller has named; "": the table chooses
 	algo     collective.Algorithm
 	segment  int  // bytes of a segment of its messages
 	bytes    int  // of the whole vector, for the choice of the algorithm
@@ -54,6 +55,13 @@ func (pl *plan) prepare(c *Comm) error {
 	}
 	sharing := c.g.HasShared() && !pl.apart
 	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
+	if pl.force != "" && pl.force != chosen.Algorithm.Name() {
+		a, err := collective.Find(pl.verb, pl.force)
+		if err != nil {
+			return c.relabel(name, err)
+		}
+		chosen = collective.Choice{Algorithm: a}
+	}
 	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.w.opt.segment)
 	if pl.algo.NeedsShared() && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)

@@ -27,10 +27,8 @@
 //
 // Results are the same bits on every rank, and do not depend on what a tensor was
 // fused with, on the order of submission, on the cache or on timing. They depend
-// on the number of ranks, on the algorithm that the communicator's table gives for
-// ReduceScatterV, and for tensors above WithPartition on that size. With the
-// default table the algorithm does not depend on sizes; where a table makes it
-// depend on them, results may depend on fusion, too.
+// on the number of ranks, on the algorithm that the communicator's table gives
+// large vectors, and for tensors above WithPartition on that size.
 //
 // A mean is the sum divided once by the number of ranks that took part. Scales
 // are factors in the element type, the first before and the second after the

@@ -12,11 +12,16 @@ import (
 // An element is an element type's way into comm, whose functions are generic,
 // from a DType that is known only when a tensor runs.
 type element interface {
+	allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error
 	reduceScatterV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int, op comm.Op) error
 	allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error
 }
 
 type typed[T comm.Element] struct{}
+
+func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error {
+	return comm.AllReduceBy(ctx, c, algorithm, tensor.Elements[T](buf), op)
+}
 
 func (typed[T]) reduceScatterV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int, op comm.Op) error {
 	return comm.ReduceScatterV(ctx, c, tensor.Elements[T](dst), tensor.Elements[T](src), counts, op)

@@ -42,13 +42,22 @@ type job struct {
 
 // members is a process set with its communicator.
 type members struct {
-	c     *comm.Comm
-	ranks []int // of the coordinator's communicator
+	c         *comm.Comm
+	ranks     []int  // of the coordinator's communicator
+	algorithm string // of its allreduces; "": two calls
+}
+
+func membersOf(c *comm.Comm, ranks []int) *members {
+	s := &members{c: c, ranks: ranks}
+	if c != nil {
+		s.algorithm = algorithmOf(c)
+	}
+	return s
 }
 
 func (x *executor) init(co *Coordinator) {
 	x.co, x.wake, x.gone = co, make(chan struct{}, 1), make(chan struct{})
-	x.sets = map[uint32]*members{negotiate.World: {co.data, ranks(co.size)}}
+	x.sets = map[uint32]*members{negotiate.World: membersOf(co.data, ranks(co.size))}
 }
 
 // add is bounded by the leader, which launches only Config.Credit bytes ahead.
@@ -157,6 +166,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	items := make([]item, len(b.Refs))
 	for i := range b.Refs {
 		items[i] = item{Ref: b.Refs[i], h: x.co.lookup(b.Refs[i].Ticket)}
+		items[i].lo, items[i].hi = negotiate.Chunk(items[i].Tensor.Elements(), b.Parts, b.Part)
 		if items[i].h == nil && b.Refs[i].Ticket != 0 {
 			return fault.New(fault.Misuse, t.Call(), x.co.rank, "submission %d is not there", b.Refs[i].Ticket)
 		}
@@ -167,7 +177,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 			givers--
 		}
 	}
-	if err := x.operate(ctx, s, b, items, givers); err != nil {
+	if err := x.operate(ctx, s, items, givers); err != nil {
 		return err
 	}
 	x.record(b, items)
@@ -176,14 +186,14 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 
 // operate does what the Bucket's tensors are for; a barrier is what the ranks
 // have agreed on.
-func (x *executor) operate(ctx context.Context, s *members, b *negotiate.Bucket, items []item, givers int) error {
+func (x *executor) operate(ctx context.Context, s *members, items []item, givers int) error {
 	switch items[0].Tensor.Kind {
 	case negotiate.AllReduce:
-		return x.allReduce(ctx, s, b, items, givers)
+		return x.allReduce(ctx, s, items, givers)
 	case negotiate.ReduceScatter:
 		return x.reduceScatter(ctx, s, items[0], givers)
 	case negotiate.Broadcast:
-		return x.broadcast(ctx, s, b, items)
+		return x.broadcast(ctx, s, items)
 	case negotiate.AllGather:
 		return x.allGather(ctx, s, items[0])
 	case negotiate.AllToAll:
@@ -196,13 +206,12 @@ func (x *executor) operate(ctx context.Context, s *members, b *negotiate.Bucket,
 // absent.
 type item struct {
 	negotiate.Ref
-	h *Handle
+	h      *Handle
+	lo, hi int // its elements, or those of the part that the Bucket is
 }
 
-// elements is the length of an item in its Bucket.
-func (it *item) elements(b *negotiate.Bucket) (lo, hi int) {
-	return negotiate.Chunk(it.Tensor.Elements(), b.Parts, b.Part)
-}
+// bytes are what an item has in its Bucket.
+func (it *item) bytes() int { return (it.hi - it.lo) * it.Tensor.DType.Size() }
 
 // stage is memory of the executor's, aligned for every element type.
 func (x *executor) stage(which, bytes int) []byte {
@@ -224,17 +233,15 @@ func (x *executor) perRank(n int) []int {
 }
 
 // broadcast carries out one tensor where it lies, or packs several.
-func (x *executor) broadcast(ctx context.Context, s *members, b *negotiate.Bucket, items []item) error {
+func (x *executor) broadcast(ctx context.Context, s *members, items []item) error {
 	root := items[0].Tensor.Root
 	if len(items) == 1 && items[0].h != nil {
 		es := items[0].Tensor.DType.Size()
-		lo, hi := items[0].elements(b)
-		return comm.Broadcast(ctx, s.c, items[0].h.dst[lo*es:hi*es], root)
+		return comm.Broadcast(ctx, s.c, items[0].h.dst[items[0].lo*es:items[0].hi*es], root)
 	}
 	total := 0
 	for i := range items {
-		lo, hi := items[i].elements(b)
-		total += (hi - lo) * items[i].Tensor.DType.Size()
+		total += items[i].bytes()
 	}
 	buf := x.stage(0, total)
 	mine := s.ranks[root] == x.co.rank

@@ -7,61 +7,86 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
+// algorithmOf is the algorithm that a group's allreduces run, whatever their size:
+// what its table gives large vectors, if that is one in which the order of an
+// element's folds follows from the number of its chunk alone, or from nothing. It
+// is "" for others; the folds are then those of ReduceScatterV, and two calls.
+func algorithmOf(c *comm.Comm) string {
+	const large = 64 << 20
+	switch name := c.Algorithm("allreduce", large); name {
+	case inRankOrder, "ring", "pairwise":
+		return name
+	}
+	return ""
+}
+
+// inRankOrder is the algorithm that folds all elements in the order of the ranks,
+// so that it does not matter where in a vector they lie.
+const inRankOrder = "shared"
+
 // A layout says where the tensors of a Bucket lie in one vector: for each rank r,
-// chunk r of every tensor, one after the other. So each element is in the chunk
-// of the same rank, and is folded in the same order, whatever its tensor was
-// fused with.
+// chunk r of every tensor, one after the other, each as wide as the widest of its
+// tensor. So each element is in the chunk of the same rank, and is folded in the
+// same order, whatever its tensor was fused with; and all chunks of the vector are
+// equally long, at the cost of less than an element per tensor and rank.
 //
-//	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 b1
+//	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 -- b1
+//
+// Where the order is that of the ranks, tensors lie one after the other.
 type layout struct {
-	b      *negotiate.Bucket
-	items  []item
-	counts []int // elements of each rank's chunk
+	items []item
+	cuts  int // chunks of each tensor
 }
 
-func (x *executor) layout(b *negotiate.Bucket, items []item, n int) layout {
-	l := layout{b, items, x.perRank(n)}
-	for i := range items {
-		lo, hi := items[i].elements(b)
-		for r := range n {
-			from, to := negotiate.Chunk(hi-lo, n, r)
-			l.counts[r] += to - from
-		}
+func (s *members) layout(items []item) layout {
+	if s.algorithm == inRankOrder {
+		return layout{items, 1}
 	}
-	return l
+	return layout{items, len(s.ranks)}
 }
 
-// each calls f for every piece: the elements from up to to of an item, that lie
-// from element at on in the vector.
-func (l *layout) each(f func(it *item, from, to, at int)) {
+// elements are those of the whole vector.
+func (l *layout) elements() int {
+	n := 0
+	for i := range l.items {
+		n += l.cuts * l.widest(&l.items[i])
+	}
+	return n
+}
+
+func (l *layout) widest(it *item) int { return (it.hi - it.lo + l.cuts - 1) / l.cuts }
+
+// A piece is where elements lo up to hi of an item lie: from element at on.
+type piece struct{ lo, hi, at int }
+
+// each calls f for every piece of every item, in the order of the vector.
+func (l *layout) each(f func(it *item, p piece)) {
 	at := 0
-	n := len(l.counts)
-	for r := range n {
+	for r := range l.cuts {
 		for i := range l.items {
-			lo, hi := l.items[i].elements(l.b)
-			from, to := negotiate.Chunk(hi-lo, n, r)
-			f(&l.items[i], lo+from, lo+to, at)
-			at += to - from
+			it := &l.items[i]
+			lo, hi := negotiate.Chunk(it.hi-it.lo, l.cuts, r)
+			f(it, piece{it.lo + lo, it.lo + hi, at})
+			at += l.widest(it)
 		}
 	}
 }
 
-// allReduce reduces a Bucket: every rank folds its chunk, then all gather. One
-// tensor alone is reduced where it lies; its chunks are the layout already.
-func (x *executor) allReduce(ctx context.Context, s *members, b *negotiate.Bucket, items []item, givers int) error {
+// allReduce reduces a Bucket. One tensor alone is reduced where it lies: its chunks
+// are the layout already.
+func (x *executor) allReduce(ctx context.Context, s *members, items []item, givers int) error {
 	t := items[0].Tensor
-	l := x.layout(b, items, len(s.ranks))
-	if len(items) == 1 && items[0].h != nil && t.Wire == t.DType {
-		lo, hi := items[0].elements(b)
-		buf := items[0].h.dst[lo*t.DType.Size() : hi*t.DType.Size()]
+	if len(items) == 1 && t.Wire == t.DType {
+		buf := x.inPlace(&items[0])
 		scale(t.DType, buf, t.Pre)
-		err := x.fold(ctx, s, &items[0], l.counts, buf, givers)
+		err := x.fold(ctx, s, &items[0], buf, givers)
 		scale(t.DType, buf, t.Post)
 		return err
 	}
+	l := s.layout(items)
 	buf := x.pack(&l)
 	x.lap.packed = x.co.stamp()
-	if err := x.fold(ctx, s, &items[0], l.counts, buf, givers); err != nil {
+	if err := x.fold(ctx, s, &items[0], buf, givers); err != nil {
 		return err
 	}
 	x.lap.wired = x.co.stamp()
@@ -69,28 +94,38 @@ func (x *executor) allReduce(ctx context.Context, s *members, b *negotiate.Bucke
 	return nil
 }
 
+// inPlace is an item's own memory, or where this rank is absent as much of the
+// executor's, with the identity.
+func (x *executor) inPlace(it *item) []byte {
+	if it.h == nil {
+		buf := x.stage(0, it.bytes())
+		identity(it.Tensor.OpID, it.Tensor.DType, buf)
+		return buf
+	}
+	es := it.Tensor.DType.Size()
+	return it.h.dst[it.lo*es : it.hi*es]
+}
+
 // pack lays a Bucket out in memory of the executor's, scaled and as it travels;
 // where this rank is absent, the identity.
 func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Tensor
 	es, ws := t.DType.Size(), t.Wire.Size()
-	total := 0
-	for _, c := range l.counts {
-		total += c * ws
-	}
-	buf := x.stage(0, total)
+	buf := x.stage(0, l.elements()*ws)
 	if l.items[0].h == nil { // it is alone: absent ranks fuse nothing
 		identity(t.OpID, t.Wire, buf)
 		return buf
 	}
-	l.each(func(it *item, from, to, at int) {
-		piece := buf[at*ws : (at+to-from)*ws]
+	l.each(func(it *item, p piece) {
+		size, width := p.hi-p.lo, l.widest(it)
+		to := buf[p.at*ws : (p.at+size)*ws]
+		clear(buf[(p.at+size)*ws : (p.at+width)*ws])
 		if t.Wire != t.DType {
-			narrow(t.Wire, piece, t.DType, it.h.src[from*es:to*es], it.Tensor.Pre)
+			narrow(t.Wire, to, t.DType, it.h.src[p.lo*es:p.hi*es], it.Tensor.Pre)
 			return
 		}
-		copy(piece, it.h.src[from*es:to*es])
-		scale(t.DType, piece, it.Tensor.Pre)
+		copy(to, it.h.src[p.lo*es:p.hi*es])
+		scale(t.DType, to, it.Tensor.Pre)
 	})
 	return buf
 }
@@ -99,32 +134,51 @@ func (x *executor) pack(l *layout) []byte {
 func (l *layout) unpack(buf []byte) {
 	t := l.items[0].Tensor
 	es, ws := t.DType.Size(), t.Wire.Size()
-	l.each(func(it *item, from, to, at int) {
+	l.each(func(it *item, p piece) {
 		if it.h == nil {
 			return
 		}
-		piece, dst := buf[at*ws:(at+to-from)*ws], it.h.dst[from*es:to*es]
+		from, dst := buf[p.at*ws:(p.at+p.hi-p.lo)*ws], it.h.dst[p.lo*es:p.hi*es]
 		if t.Wire != t.DType {
-			widen(t.DType, dst, t.Wire, piece)
+			widen(t.DType, dst, t.Wire, from)
 			scale(t.DType, dst, it.Tensor.Post)
 			return
 		}
-		copy(dst, piece)
+		copy(dst, from)
 		scale(t.DType, dst, it.Tensor.Post)
 	})
 }
 
-// fold reduces buf, cut into counts, on all ranks of s. A mean's division is done
-// once for each element, by its chunk's owner.
-func (x *executor) fold(ctx context.Context, s *members, it *item, counts []int, buf []byte, givers int) error {
-	t := it.Tensor
-	ws, me := t.Wire.Size(), s.c.Rank()
-	at := 0
-	for _, c := range counts[:me] {
-		at += c * ws
+// fold reduces buf on all ranks of s, in place.
+func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
+	t, kind, op := it.Tensor, elementOf(it.Tensor.Wire), it.wireOp()
+	mean := t.OpID == comm.Mean.ID()
+	switch {
+	case s.algorithm == "" || !op.Commutative() && s.algorithm == "ring":
+		return x.foldTwice(ctx, s, it, buf, givers)
+	case mean && givers == len(s.ranks): // every element is divided once, by its owner
+		return kind.allReduce(ctx, s.c, s.algorithm, buf, comm.Mean)
 	}
-	own := buf[at : at+counts[me]*ws]
-	kind := elementOf(t.Wire)
+	err := kind.allReduce(ctx, s.c, s.algorithm, buf, op)
+	divide(t, buf, givers)
+	return err
+}
+
+// foldTwice is fold by two calls: every rank folds its chunk, then all gather. A
+// mean's division is done once for each element, by its chunk's owner.
+func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
+	t, kind := it.Tensor, elementOf(it.Tensor.Wire)
+	ws, me := t.Wire.Size(), s.c.Rank()
+	counts := x.perRank(len(s.ranks))
+	at := 0
+	for r := range counts {
+		lo, hi := negotiate.Chunk(len(buf)/ws, len(counts), r)
+		counts[r] = hi - lo
+		if r == me {
+			at = lo
+		}
+	}
+	own := buf[at*ws : (at+counts[me])*ws]
 	if err := kind.reduceScatterV(ctx, s.c, own, buf, counts, it.wireOp()); err != nil {
 		return err
 	}
@@ -146,12 +200,12 @@ func (it *item) wireOp() comm.Op {
 }
 
 // divide makes a sum a mean, if that is what is wanted.
-func divide(t *negotiate.Tensor, own []byte, givers int) {
+func divide(t *negotiate.Tensor, sums []byte, givers int) {
 	if t.OpID != comm.Mean.ID() {
 		return
 	}
 	if k, err := comm.Mean.Kernel(t.Wire); err == nil {
-		k.Finish(own, givers)
+		k.Finish(sums, givers)
 	}
 }
 

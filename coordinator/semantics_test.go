@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -53,7 +54,7 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 		return v
 	}
 	var mu sync.Mutex
-	var want map[string][]float32
+	wants := make(map[bool]map[string][]float32) // by whether the ranks work in shared memory
 	for k, opts := range [][]coordinator.Option{
 		{coordinator.WithFusion(0)},
 		{},
@@ -61,7 +62,12 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 		{coordinator.WithAlone(1 << 20), coordinator.WithCache(0)},
 		{coordinator.WithCredit(1), coordinator.WithCycle(0)},
 	} {
-		for _, wire := range []string{"memory", "tcp"} {
+		for _, wire := range []string{"memory", "tcp", "memory, shared"} {
+			wire, shared := strings.CutSuffix(wire, ", shared")
+			limits := []comm.Option{comm.WithTransport(wire)}
+			if !shared {
+				limits = append(limits, comm.WithoutSharedMemory())
+			}
 			got := make(map[string][]float32)
 			leak.Check(t)
 			err := comm.Local(4, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
@@ -81,14 +87,14 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 					got[fmt.Sprintf("rank %d tensor %d", c.Rank(), i)] = bufs[i]
 				}
 				return nil
-			}, opts...), comm.WithTransport(wire), comm.WithoutSharedMemory())
+			}, opts...), limits...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want == nil {
-				want = got
+			if wants[shared] == nil {
+				wants[shared] = got
 			}
-			for name, w := range want {
+			for name, w := range wants[shared] {
 				for j := range w {
 					if math.Float32bits(w[j]) != math.Float32bits(got[name][j]) {
 						t.Fatalf("setting %d over %s: %s, element %d is %v, and was %v", k, wire, name, j, got[name][j], w[j])

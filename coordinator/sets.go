@@ -77,7 +77,7 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
 	if err != nil {
 		return err
 	}
-	x.sets[s.ID] = &members{c, s.Ranks}
+	x.sets[s.ID] = membersOf(c, s.Ranks)
 	if !x.own(c) {
 		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
 	}
