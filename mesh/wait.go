@@ -97,6 +97,7 @@ const (
 	pollTime   = 300 * time.Microsecond
 	pollsLocal = 24
 	ctxEvery   = 8
+	clockEvery = 32 // looking at the clock takes as long as moving a link twice
 	mostPolled = 32 // links; a wait for more sleeps at once
 
 	patienceEvery = 256 // turns, also of links that move all the time
@@ -189,7 +190,7 @@ func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool 
 			runtime.Gosched()
 			continue
 		}
-		if i%ctxEvery == ctxEvery-1 {
+		if i%clockEvery == clockEvery-1 {
 			now := time.Now()
 			if end.IsZero() {
 				end = now.Add(pollTime)

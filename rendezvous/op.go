@@ -24,7 +24,15 @@ const (
 // An Op is one send or one receive under way. The goroutine that started it
 // waits for it and frees it; everything else in it belongs to the engine.
 type Op struct {
-	e     *Engine
+	e      *Engine
+	done   atomic.Bool
+	waiter atomic.Pointer[mesh.Waiter]
+	frames [2]dataFrame
+	use
+}
+
+// A use is all that an Op is while it serves one send or receive.
+type use struct {
 	space *Space
 	key   key    // a receive's pattern; a send's own key as its receiver sees it
 	buf   []byte // the caller's until the op is done
@@ -32,10 +40,7 @@ type Op struct {
 	print uint64
 	phase phase
 	send  bool
-
-	done   atomic.Bool
-	waiter atomic.Pointer[mesh.Waiter]
-	err    error
+	err   error
 
 	// In the table, or in a peer's lists.
 	order      uint64
@@ -52,8 +57,7 @@ type Op struct {
 	local    *message // of a send to this rank itself, while no receive has met it
 	token    transport.Token
 	request  uint32 // the receive id at the peer
-	frames   [2]dataFrame
-	detached bool // nobody waits: the engine frees it
+	detached bool   // nobody waits: the engine frees it
 	spilled  int64
 	soon     soon    // the moment after which it is spilled
 	tensor   *Tensor // a named send's, or what a named receive got
@@ -137,18 +141,11 @@ func (op *Op) Free() {
 }
 
 func (e *Engine) recycle(op *Op) {
-	op.space, op.buf, op.whole, op.err, op.peer, op.tensor, op.finished, op.claimed = nil, nil, nil, nil, nil, nil, nil, nil
-	op.key, op.match = key{}, envelope{}
-	op.phase, op.send, op.posted, op.detached = phaseIdle, false, false, false
-	op.pull, op.local = false, nil
-	op.sent, op.flying, op.arrived, op.spilled = 0, 0, 0, 0
-	op.id, op.request, op.offer, op.print, op.order = 0, 0, 0, 0, 0
-	op.token = transport.Token{}
-	op.touching, op.whollyIn, op.leaving, op.unexpose, op.alloc = false, false, nil, nil, false
-	op.hiding, op.withdrew, op.canceled = false, false, nil
-	op.waiter.Store(nil)
+	op.use = use{next: e.freeOps}
+	if op.waiter.Load() != nil {
+		op.waiter.Store(nil)
+	}
 	op.done.Store(false)
-	op.prev, op.next = nil, e.freeOps
 	e.freeOps = op
 }
 

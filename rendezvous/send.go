@@ -141,14 +141,15 @@ func (p *peer) affords() bool { return p.credit >= envelopeCost || p.extra > 0 }
 // to be pushed and the credit allows it, else as an offer.
 func (p *peer) launch(op *Op) {
 	p.sends.push(op)
-	h := p.envelope(op)
+	var h head
+	p.envelope(op, &h)
 	cost := envelopeCost + int64(len(op.buf))
 	if !op.pull && p.credit >= cost {
 		p.credit -= cost
 		op.phase = phaseFlowing
 		op.sent = len(op.buf)
 		h.kind = kindEager
-		p.pushBody(op, &op.frames[0], h, op.buf)
+		p.pushBody(op, &op.frames[0], &h, op.buf)
 		return
 	}
 	if p.credit >= envelopeCost {
@@ -164,19 +165,18 @@ func (p *peer) launch(op *Op) {
 	p.say(h)
 }
 
-// envelope is the head of op's first frame.
-func (p *peer) envelope(op *Op) head {
-	h := head{context: op.space.id, tag: op.key.tag, size: uint64(len(op.buf)), print: op.print}
+// envelope fills the head of op's first frame, which is zero so far.
+func (p *peer) envelope(op *Op, h *head) {
+	h.context, h.tag, h.size, h.print = op.space.id, op.key.tag, uint64(len(op.buf)), op.print
 	if t := op.tensor; t != nil {
 		h.flags = flagNamed
 		h.step, h.name = op.key.step, p.nameID(op.key.name)
-		t.describe(&h)
+		t.describe(h)
 	}
-	return h
 }
 
 // pushBody queues a frame with bytes of op's.
-func (p *peer) pushBody(op *Op, f *dataFrame, h head, body []byte) {
+func (p *peer) pushBody(op *Op, f *dataFrame, h *head, body []byte) {
 	if p.e.cfg.Checksum {
 		h.flags |= flagSum
 		h.sum = crc32.Checksum(body, castagnoli)
@@ -225,7 +225,7 @@ func (p *peer) flow(op *Op) {
 		part := op.buf[op.sent:min(op.sent+segment, len(op.buf))]
 		h := head{kind: kindData, id: op.request, offset: uint64(op.sent), size: uint64(len(part))}
 		op.sent += len(part)
-		p.pushBody(op, f, h, part)
+		p.pushBody(op, f, &h, part)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func recvFor(source, tag int32) *Op { return &Op{key: key{source: source, tag: tag}} }
+func recvFor(source, tag int32) *Op { return &Op{use: use{key: key{source: source, tag: tag}}} }
 
 func msgOf(source, tag int32, id uint64) *message {
 	return &message{key: key{source: source, tag: tag}, env: envelope{print: id}}
@@ -105,7 +105,7 @@ func TestNamedTensorsNeverMeetTaggedMessages(t *testing.T) {
 	if m := tb.post(recvFor(Any, Any)); m != nil {
 		t.Error("a wildcard receive took a named tensor")
 	}
-	want := &Op{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}
+	want := &Op{use: use{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}}
 	if m := tb.post(want); m != named {
 		t.Error("the tensor was not found by its name")
 	}
