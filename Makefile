@@ -103,11 +103,11 @@ VECTOR := reduce/internal/vector
 
 .PHONY: generate
 generate: ## write the vector kernels' assembly anew
-	cd $(VECTOR)/gen && $(GO) run . ..
+	cd $(VECTOR)/gen && $(GO) run . .. $(CURDIR)/internal/stream
 
 .PHONY: lint-generated
 lint-generated:
-	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check ..
+	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check .. $(CURDIR)/internal/stream
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (10s) each

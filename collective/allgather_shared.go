@@ -24,6 +24,7 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	}
 	count := pieceCount(longest, p2p.SlotSize)
 	p := r.Pieces(count, longest)
+	move := outward(n * len(buf.buf))
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err
@@ -35,7 +36,7 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 			if err := p.AwaitDone(ctx, rank); err != nil {
 				return err
 			}
-			copy(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
+			move(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
 		}
 		p = p.Next()
 	}

@@ -15,12 +15,12 @@ const directBytes = p2p.SmallSize
 //
 // Small vectors: each rank puts its share into its slot, and folds all slots.
 // Larger ones, piece by piece: each rank puts its share of the others' parts of the
-// piece into its slot, folds its own part over all slots, leaves the result in its
-// own slot, and takes the other parts from the others. With two ranks:
+// piece into its slot, folds its own part over all slots into its own slot, and
+// takes all parts from the slots. With two ranks:
 //
 //	         step 0        step 1                step 2
-//	rank 0   B0 → slot 0   op(A0, A1) → slot 0   B ← slot 1
-//	rank 1   A1 → slot 1   op(B0, B1) → slot 1   A ← slot 0
+//	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
+//	rank 1   A1 → slot 1   op(B0, B1) → slot 1   A ← slot 0, B ← slot 1
 //
 // While the others still fold, a rank puts its share of the next piece in.
 //
@@ -64,6 +64,7 @@ func allReduceParts(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce
 	size := pieceSize(elem)
 	count := pieceCount(len(src), size)
 	p := r.Pieces(count, len(src))
+	move := outward(r.Size() * len(dst))
 	if err := copyIn(ctx, r, p, window(src, 0, size), elem); err != nil {
 		return err
 	}
@@ -75,10 +76,10 @@ func allReduceParts(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce
 			}
 		}
 		out := even(r, window(dst, i, size), elem)
-		if err := foldPart(ctx, r, p, out, window(src, i, size), k); err != nil {
+		if err := foldPart(ctx, r, p, out, window(src, i, size), k, move); err != nil {
 			return err
 		}
-		if err := takeParts(ctx, r, p, out); err != nil {
+		if err := takeParts(ctx, r, p, out, move); err != nil {
 			return err
 		}
 		p = next
@@ -100,22 +101,23 @@ func copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, share []byte, elem i
 	return nil
 }
 
-// foldPart folds this rank's part of a piece into its place and into its slot.
-func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel) error {
+// foldPart folds this rank's part of a piece into its slot, and moves it from there
+// to its place.
+func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel, move mover) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
 	lo, hi := partOf(r.Rank(), r.Size(), len(parts.buf), parts.elem)
-	mine := parts.buf[lo:hi]
+	mine := p.Slot(r.Rank())[lo:hi]
 	foldSlots(r, p, mine, share[lo:hi], lo, hi, k)
 	k.Finish(mine, r.Size())
-	copy(p.Slot(r.Rank())[lo:hi], mine)
 	p.Done()
+	move(parts.buf[lo:hi], mine)
 	return nil
 }
 
 // takeParts takes the finished parts of a piece from the other ranks' slots.
-func takeParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks) error {
+func takeParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, move mover) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
 		rank := mod(me+i, n)
@@ -123,7 +125,7 @@ func takeParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks) err
 			return err
 		}
 		lo, hi := partOf(rank, n, len(parts.buf), parts.elem)
-		copy(parts.buf[lo:hi], p.Slot(rank)[lo:hi])
+		move(parts.buf[lo:hi], p.Slot(rank)[lo:hi])
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	stretch := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := pieceCount(len(src.of(me)), stretch)
 	p := r.Pieces(count, n*stretch)
+	move := outward(n * len(dst.buf))
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err
@@ -38,7 +39,7 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 			if err := p.AwaitDone(ctx, rank); err != nil {
 				return err
 			}
-			copy(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+			move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
 		}
 		p = p.Next()
 	}

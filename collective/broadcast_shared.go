@@ -23,6 +23,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 	const step = p2p.SmallSize // the notes stay in the first-level cache
 	count := pieceCount(len(buf), step)
 	p := r.Pieces(count, min(len(buf), step))
+	move := outward((r.Size() - 1) * len(buf))
 	for i := range count {
 		part := window(buf, i, step)
 		if r.Rank() == root {
@@ -35,7 +36,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 			if err := p.AwaitDone(ctx, root); err != nil {
 				return err
 			}
-			copy(part, p.Slot(root))
+			move(part, p.Slot(root))
 			p.Done()
 		}
 		p = p.Next()

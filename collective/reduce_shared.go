@@ -25,6 +25,7 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 	size := pieceSize(elem)
 	count := pieceCount(len(src), size)
 	p := r.Pieces(count, len(src))
+	move := outward(len(dst))
 	for i := range count {
 		share := window(src, i, size)
 		if err := copyIn(ctx, r, p, share, elem); err != nil {
@@ -40,8 +41,8 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		p.Done()
 		if r.Rank() == root {
 			out := window(dst, i, size)
-			copy(out[lo:hi], into)
-			if err := takeParts(ctx, r, p, even(r, out, elem)); err != nil {
+			move(out[lo:hi], into)
+			if err := takeParts(ctx, r, p, even(r, out, elem), move); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"github.com/tutti-go/tutti/internal/stream"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 )
@@ -35,6 +36,18 @@ func (a Algorithm) NeedsShared() bool { return a.Name() == shared }
 func window(b []byte, i, size int) []byte {
 	lo := min(i*size, len(b))
 	return b[lo:min(lo+size, len(b))]
+}
+
+// A mover copies bytes, as the built-in copy does.
+type mover func(dst, src []byte) int
+
+// outward is how results leave the slots, of which all ranks together write so
+// many bytes: past the caches when these are too small for them anyway.
+func outward(bytes int) mover {
+	if bytes >= stream.Least {
+		return stream.Copy
+	}
+	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
 // foldSlots folds all ranks' shares of a part of a piece, in rank order, into

@@ -20,7 +20,7 @@ func generate(l level) (map[string][]byte, error) {
 	for _, k := range divisions {
 		v.divide(l.prefix+k.name, k.build)
 	}
-	asm, err := assembly(v.Context)
+	asm, err := assembly(v.Context, "vector")
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", l.prefix, err)
 	}
@@ -32,7 +32,7 @@ func generate(l level) (map[string][]byte, error) {
 }
 
 // assembly runs avo's passes (liveness, register allocation) and its printer.
-func assembly(c *build.Context) ([]byte, error) {
+func assembly(c *build.Context, pkg string) ([]byte, error) {
 	file, err := c.Result()
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func assembly(c *build.Context) ([]byte, error) {
 	if err := pass.Compile.Execute(file); err != nil {
 		return nil, err
 	}
-	return printer.NewGoAsm(printer.Config{Name: by, Pkg: "vector"}).Print(file)
+	return printer.NewGoAsm(printer.Config{Name: by, Pkg: pkg}).Print(file)
 }
 
 // declarations is the Go side: the table, and the functions without bodies.

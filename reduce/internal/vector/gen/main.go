@@ -1,12 +1,12 @@
 // Gen writes the vector kernels of package vector: for each instruction set the
 // assembly, its declarations, and the table of which operator and element type
-// each function serves.
+// each function serves. It writes the assembly of package stream as well.
 //
-//	go run . [-check] <folder of package vector>
+//	go run . [-check] <folder of package vector> <folder of package stream>
 //
 // With -check it writes nothing, and fails when a file differs from what it
 // would write. The kernels stand in kernels.go, one row each; what is around
-// them, loads, loops, tails and stores, in loop.go.
+// them, loads, loops, tails and stores, in loop.go; the copy in stream.go.
 package main
 
 import (
@@ -23,18 +23,25 @@ const by = "reduce/internal/vector/gen (make generate)"
 func main() {
 	check := flag.Bool("check", false, "compare with the files instead of writing them")
 	flag.Parse()
-	if flag.NArg() != 1 {
-		fail(fmt.Errorf("usage: gen [-check] <folder of package vector>"))
+	if flag.NArg() != 2 {
+		fail(fmt.Errorf("usage: gen [-check] <folder of package vector> <folder of package stream>"))
 	}
 	for _, l := range []level{avx2, avx512} {
 		files, err := generate(l)
-		if err != nil {
+		settleAll(flag.Arg(0), files, err, *check)
+	}
+	files, err := generateStream(avx2)
+	settleAll(flag.Arg(1), files, err, *check)
+}
+
+// settleAll settles the files of one folder.
+func settleAll(folder string, files map[string][]byte, err error, check bool) {
+	if err != nil {
+		fail(err)
+	}
+	for name, text := range files {
+		if err := settle(filepath.Join(folder, name), text, check); err != nil {
 			fail(err)
-		}
-		for name, text := range files {
-			if err := settle(filepath.Join(flag.Arg(0), name), text, *check); err != nil {
-				fail(err)
-			}
 		}
 	}
 }

@@ -1,0 +1,38 @@
+package stream
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// avx2 copies n bytes, a multiple of block and not 0, to a multiple of align.
+//
+//go:noescape
+func avx2(dst, src *byte, n int)
+
+const (
+	align = 32
+	block = 128
+
+	// most is what is copied in one piece: while avx2 runs, its goroutine cannot be
+	// preempted.
+	most = 256 << 10
+)
+
+func streamed(dst, src []byte) int {
+	n := min(len(dst), len(src))
+	if !cpu.X86.HasAVX2 || n < 2*block {
+		return copy(dst, src)
+	}
+	dst, src = dst[:n], src[:n]
+	at := -int(uintptr(unsafe.Pointer(&dst[0]))) & (align - 1)
+	copy(dst[:at], src[:at])
+	for n-at >= block {
+		size := min((n-at)&^(block-1), most)
+		avx2(&dst[at], &src[at], size)
+		at += size
+	}
+	copy(dst[at:], src[at:])
+	return n
+}

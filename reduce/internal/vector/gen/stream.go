@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+)
+
+// generateStream gives the assembly of package stream, by its file's name.
+func generateStream(l level) (map[string][]byte, error) {
+	v := newVec(l)
+	v.ConstraintExpr("amd64")
+	v.stream(l.prefix)
+	asm, err := assembly(v.Context, "stream")
+	if err != nil {
+		return nil, fmt.Errorf("stream: %w", err)
+	}
+	return map[string][]byte{l.prefix + "_amd64.s": asm}, nil
+}
+
+// stream writes func(dst, src *byte, n int), for a dst at a multiple of the
+// vector's width and an n that is a multiple of unroll vectors, and not 0.
+//
+// Its stores are ordered before whatever the caller stores afterwards: that of a
+// flag, for one.
+func (v *vec) stream(name string) {
+	v.begin(name, "func(dst, src *byte, n int)")
+	dst := v.Load(v.Param("dst"), v.GP64())
+	src := v.Load(v.Param("src"), v.GP64())
+	n := v.Load(v.Param("n"), v.GP64())
+	off := v.GP64()
+	v.XORQ(off, off)
+	v.Label("more")
+	var part []value
+	for i := range unroll {
+		x := v.reg()
+		v.move(v.at(src, off, i), x)
+		part = append(part, x)
+	}
+	for i, x := range part {
+		v.VMOVNTDQ(x, v.at(dst, off, i))
+	}
+	v.ADDQ(operand.U32(unroll*v.width), off)
+	v.CMPQ(off, n)
+	v.JL(operand.LabelRef("more"))
+	v.SFENCE()
+	v.VZEROUPPER()
+	v.RET()
+}
