@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -52,6 +53,20 @@ func (w what) String() string {
 		}
 	case w.peer == anyPeer:
 		b.WriteString(" from any rank")
+	}
+	return b.String()
+}
+
+// how says what String leaves out, and ranks must agree on all the same: it is for
+// calls that read alike.
+func (w what) how() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "by %s in segments of %d bytes", w.algo, w.segment)
+	if strings.HasSuffix(w.name, "v") && w.opID != 0 {
+		fmt.Fprintf(&b, " with counts of hash %08x", uint32(w.opID))
+	}
+	if _, err := collective.ParseVerb(w.name); err == nil && w.kind&besideOthers != 0 {
+		b.WriteString(", beside other calls")
 	}
 	return b.String()
 }

@@ -57,6 +57,7 @@ type expectation struct {
 	seq    uint32
 	fprint uint64
 	from   fault.Peer
+	how    string
 }
 
 func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
@@ -146,7 +147,7 @@ func (c *Comm) admit(cl *call) error {
 	p := &c.history[c.seq%historySize]
 	p.what, p.site, p.seq, p.fprint = cl.what, cl.site, c.seq, cl.fprint
 	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
-		err := c.mismatch(p, c.expected.from)
+		err := c.mismatch(p, c.expected.from, c.expected.how)
 		c.w.spawn(func(context.Context) { c.revokeAll(err) })
 		return err
 	}

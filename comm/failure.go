@@ -99,6 +99,7 @@ type answer struct {
 	Entered bool   // collective Seq has begun there
 	Print   uint64 // of collective Seq, when that was asked
 	Call    string // the call under way, or the last one
+	How     string // what.how of collective Seq, when that was asked
 	At      string // where
 	Waits   int    // the job's rank that it waits for, -1 when it is none in particular
 }
@@ -151,7 +152,7 @@ func (w *world) Question(_ int, text []byte) []byte {
 		p := c.history[q.Seq%historySize]
 		c.mu.Unlock()
 		if q.Past && p.seq == q.Seq {
-			a.Call, a.At, a.Print = p.String(), p.site.String(), p.fprint
+			a.Call, a.At, a.Print, a.How = p.String(), p.site.String(), p.fprint, p.how()
 		}
 	}
 	if !q.Past {
@@ -188,11 +189,12 @@ type told struct {
 	Seq      uint32
 	Print    uint64
 	Call, At string
+	How      string
 }
 
 // tellPrint tells all ranks what this one waits in.
 func (c *Comm) tellPrint(cl *call) {
-	text, _ := json.Marshal(told{c.id, cl.seq, cl.fprint, cl.String(), cl.site.String()})
+	text, _ := json.Marshal(told{c.id, cl.seq, cl.fprint, cl.String(), cl.site.String(), cl.how()})
 	c.w.mesh.Flood(floodPrint, text)
 }
 
@@ -214,7 +216,7 @@ func (w *world) printHeard(from int, text []byte) {
 	switch {
 	case int32(c.seq-t.Seq) < 0:
 		if c.expected.seq != t.Seq {
-			c.expected = expectation{t.Seq, t.Print, other}
+			c.expected = expectation{t.Seq, t.Print, other, t.How}
 		}
 		c.mu.Unlock()
 		return
@@ -227,7 +229,7 @@ func (w *world) printHeard(from int, text []byte) {
 		w.calls.agreed(c, t.Seq)
 		return
 	}
-	c.revokeAll(c.mismatch(&p, other))
+	c.revokeAll(c.mismatch(&p, other, t.How))
 }
 
 // stray compares the fingerprint of a collective's message that nobody awaits
@@ -272,10 +274,15 @@ func (cs *calls) agreed(c *Comm, seq uint32) {
 	}
 }
 
-// mismatch names both sides' calls: the other's, and this rank's.
-func (c *Comm) mismatch(own *past, other fault.Peer) *fault.Error {
+// mismatch names both sides' calls, the other's and this rank's; where these read
+// alike, with how they are carried out there, and here.
+func (c *Comm) mismatch(own *past, other fault.Peer, how string) *fault.Error {
 	me := c.w.peer(c.w.rank)
 	me.Call, me.At = own.String(), own.site.String()
+	if me.Call == other.Call && how != "" {
+		other.Call += " " + how[:min(len(how), maxWords)]
+		me.Call += " " + own.how()
+	}
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.w.rank, Peers: []fault.Peer{other, me}}
 }
 
@@ -290,8 +297,8 @@ func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 		if own.seq == 0 || own.seq != cl.seq-back {
 			continue
 		}
-		if other, print := c.pastOf(rank, own.seq); print != 0 && print != own.fprint {
-			f := c.mismatch(&own, other)
+		if a := c.pastOf(rank, own.seq); a.Print != 0 && a.Print != own.fprint {
+			f := c.mismatch(&own, a.peer(c.w), a.How)
 			f.Err = cause
 			return f
 		}
@@ -301,21 +308,21 @@ func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 
 // mismatchOf asks a rank, whose message had another fingerprint, for its call.
 func (c *Comm) mismatchOf(own *past, rank int, cause error) *fault.Error {
-	other, _ := c.pastOf(rank, own.seq)
-	f := c.mismatch(own, other)
+	a := c.pastOf(rank, own.seq)
+	f := c.mismatch(own, a.peer(c.w), a.How)
 	f.Err = cause
 	return f
 }
 
-// pastOf is what a rank says of one of its collectives, with the fingerprint; 0
-// when it says nothing.
-func (c *Comm) pastOf(rank int, seq uint32) (fault.Peer, uint64) {
+// pastOf is what a rank says of one of its collectives; its fingerprint is 0 when it
+// says nothing.
+func (c *Comm) pastOf(rank int, seq uint32) answer {
 	ctx, cancel := context.WithTimeout(c.w.ctx, askLimit)
 	defer cancel()
 	for _, a := range c.w.ask(ctx, []int{rank}, question{Comm: c.id, Seq: seq, Past: true}) {
-		return a.peer(c.w), a.Print
+		return a
 	}
-	return c.w.peer(rank), 0
+	return answer{rank: rank, Waits: -1}
 }
 
 // revoke ends this rank's calls on the communicator, now and later. It reports

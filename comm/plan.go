@@ -167,6 +167,9 @@ func (pl *plan) countsFit(c *Comm) error {
 	return own("src", pl.src)
 }
 
+// besideOthers is the bit of what.kind that says so, where it makes a difference.
+const besideOthers = 1 << 16
+
 // describe sets w, all of it, to the call as the ranks compare it.
 func (pl *plan) describe(w *what) {
 	w.name, w.algo = pl.verb.String(), pl.algo.Name()
@@ -178,7 +181,7 @@ func (pl *plan) describe(w *what) {
 		w.kind ^= textHash(pl.as)
 	}
 	if pl.apart && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
-		w.kind |= 1 << 16
+		w.kind |= besideOthers
 	}
 	w.op, w.opID = "", 0
 	if pl.reduces() {

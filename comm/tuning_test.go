@@ -182,21 +182,64 @@ func TestRanksThatForceDifferentAlgorithmsDisagree(t *testing.T) {
 }
 
 func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
-	for _, lists := range [][]string{
-		{"allreduce:ring@128", "allreduce:ring@256"},
-		{"allreduce:ring", "allreduce:pairwise"},
-	} {
-		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-			if err := c.ForceHere(lists[c.Rank()]); err != nil {
-				return err
+	sum := func(ctx context.Context, c *comm.Comm) error {
+		return comm.AllReduce(ctx, c, make([]int64, 100), comm.Sum)
+	}
+	cases := []struct {
+		name  string
+		lists [2]string
+		call  func(ctx context.Context, c *comm.Comm) error
+		say   [2]string // what every rank is told of each, as the calls read alike
+	}{
+		{"segments", [2]string{"allreduce:ring@128", "allreduce:ring@256"}, sum,
+			[2]string{"int64 x100 sum by ring in segments of 128 bytes", "int64 x100 sum by ring in segments of 256 bytes"}},
+		{"algorithms", [2]string{"allreduce:ring@128", "allreduce:pairwise@128"}, sum,
+			[2]string{"sum by ring in segments of 128 bytes", "sum by pairwise in segments of 128 bytes"}},
+		{"algorithms of nothing", [2]string{"allreduce:ring@128", "allreduce:linear@128"},
+			func(ctx context.Context, c *comm.Comm) error {
+				if err := comm.AllReduce(ctx, c, []int64{}, comm.Sum); err != nil {
+					return err
+				}
+				return comm.Barrier(ctx, c)
+			},
+			[2]string{"x0 sum by ring in segments of 128 bytes", "x0 sum by linear in segments of 128 bytes"}},
+		{"counts", [2]string{"allgatherv:ring@128", "allgatherv:ring@128"},
+			func(ctx context.Context, c *comm.Comm) error {
+				return comm.AllGatherV(ctx, c, make([]int8, 5), make([]int8, 3), []int{3 - c.Rank(), 2 + c.Rank()})
+			},
+			[2]string{"segments of 128 bytes with counts of hash ", "segments of 128 bytes with counts of hash "}},
+	}
+	for _, x := range cases {
+		for _, wire := range transports {
+			errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+				if err := c.ForceHere(x.lists[c.Rank()]); err != nil {
+					return err
+				}
+				return x.call(ctx, c)
+			}, comm.WithTransport(wire))
+			for r, err := range errs {
+				if !errors.Is(err, fault.Mismatch) {
+					t.Errorf("%s over %s: rank %d got %v, want fault.Mismatch", x.name, wire, r, err)
+					continue
+				}
+				for _, say := range x.say {
+					if !strings.Contains(err.Error(), say) {
+						t.Errorf("%s over %s: rank %d is told %v, want %q in it", x.name, wire, r, err, say)
+					}
+				}
 			}
-			if err := comm.AllReduce(ctx, c, make([]int64, 100), comm.Sum); !errors.Is(err, fault.Mismatch) {
-				return fmt.Errorf("got %v, want fault.Mismatch", err)
-			}
-			return nil
-		})
-		if err != nil {
-			t.Errorf("%v: %v", lists, err)
+		}
+	}
+}
+
+// Calls that can be told apart by what the program wrote are told so.
+func TestAMismatchThatTheProgramShowsSaysNoMore(t *testing.T) {
+	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+		return comm.AllReduce(ctx, c, make([]int64, 100+c.Rank()), comm.Sum)
+	})
+	for r, err := range errs {
+		if !errors.Is(err, fault.Mismatch) || strings.Contains(err.Error(), "segments") {
+			t.Errorf("rank %d got %v, want fault.Mismatch without a word of segments", r, err)
 		}
 	}
 }
