@@ -42,6 +42,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := options{min: 4, max: 64 << 20}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
 	flags.SetOutput(usage)
+	flags.Usage = func() { help(flags, usage) }
 	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
 	flags.StringVar(&o.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")

@@ -230,7 +230,7 @@ func TestThePlotIsDrawn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Contains(text, []byte("<path")) || !bytes.Contains(text, []byte("bus bandwidth")) {
+		if !bytes.Contains(text, []byte("<path")) || !bytes.Contains(text, []byte("median time in µs")) || !bytes.Contains(text, []byte("bus bandwidth in MB/s")) {
 			t.Errorf("%s: the picture lacks something", args)
 		}
 		for d := xml.NewDecoder(bytes.NewReader(text)); ; {

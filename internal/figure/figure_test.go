@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 )
 
@@ -37,6 +38,16 @@ func TestThePictureHoldsEveryPanelAndItsLegend(t *testing.T) {
 			break
 		} else if err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+func TestBothScalesAreLogarithmic(t *testing.T) {
+	p := Panel{Curves: []Curve{{Points: []Point{{4, 1}, {1 << 20, 900}}}}}.plot()
+	for name, axis := range map[string]plot.Axis{"bytes": p.X, "values": p.Y} {
+		least, most := axis.Min, axis.Max
+		if middle := axis.Scale.Normalize(least, most, math.Sqrt(least*most)); math.Abs(middle-0.5) > 1e-9 {
+			t.Errorf("the %s' geometric mean lies at %v of their axis, want 0.5", name, middle)
 		}
 	}
 }

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/tutti-go/tutti/collective"
+)
+
+// A command is one that is named first on the command line.
+type command struct{ name, does string }
+
+var commands = []command{
+	{"tune", "time all algorithms and segments, and write a file for TUTTI_TUNING"},
+	{"limits", "set an allreduce beside the least that memory allows"},
+	{"explain", "print what would run, why, and what else is predicted to take how long"},
+}
+
+// help prints all that the command line takes.
+func help(flags *flag.FlagSet, out io.Writer) {
+	fmt.Fprint(out, "usage: tuttibench [flags]            time one operation over a sweep of sizes\n")
+	for _, c := range commands {
+		fmt.Fprintf(out, "       tuttibench %-7s [flags]    %s\n", c.name, c.does)
+	}
+	fmt.Fprint(out, "\nEach rank of a job runs it: tuttirun -np 4 tuttibench -op allreduce; or -local 4 does\nwith goroutines. Each command has flags of its own: tuttibench tune -h lists them.\n")
+	fmt.Fprint(out, "\noperations, and their algorithms:\n")
+	for _, op := range opNames {
+		fmt.Fprintf(out, "  %-14s  %s\n", op, strings.Join(algorithmNames(op), " "))
+	}
+	fmt.Fprintf(out, "  %-14s  of -model's tensors: %s\n", named, strings.Join(models(), " "))
+	fmt.Fprint(out, "\nflags:\n")
+	flags.PrintDefaults()
+}
+
+// algorithmNames are those of an operation; a dash for one that has none.
+func algorithmNames(op string) []string {
+	verb, err := collective.ParseVerb(op)
+	if err != nil {
+		return []string{"–"}
+	}
+	var names []string
+	for _, a := range collective.Algorithms(verb) {
+		names = append(names, a.Name())
+	}
+	return names
+}
