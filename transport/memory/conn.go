@@ -33,7 +33,7 @@ type conn struct {
 	waiting atomic.Int32 // frames in the inbox, plus one after a failure; written under link.mu
 
 	// guarded by link.mu
-	inbox  ring
+	inbox  items
 	pinned bool   // the inbox's first is in the hands of Progress
 	err    error  // the first error, and final
 	ready  func() // armed
@@ -91,11 +91,11 @@ func (c *conn) send(it item) {
 	if c.err != nil {
 		stale, err := c.unsent(), c.err
 		c.link.mu.Unlock()
-		stale.fail(err)
+		fail(stale, err)
 		it.f.Done(err)
 		return
 	}
-	c.peer.inbox.push(it)
+	c.peer.inbox.Push(it)
 	c.peer.changed()
 	c.link.mu.Unlock()
 }
@@ -103,7 +103,7 @@ func (c *conn) send(it item) {
 // changed recounts what Progress would find, and wakes who waits for it. The
 // link is locked.
 func (c *conn) changed() {
-	n := c.inbox.n
+	n := c.inbox.Len()
 	if c.err != nil {
 		n++
 	}
@@ -126,11 +126,11 @@ func (c *conn) wakeUp() {
 
 // unsent takes what this end sent and the peer has not received, except a
 // pinned frame. The link is locked; the caller fails the frames after unlocking.
-func (c *conn) unsent() ring {
+func (c *conn) unsent() items {
 	out := c.peer.inbox
-	c.peer.inbox = ring{}
+	c.peer.inbox = items{}
 	if c.peer.pinned {
-		c.peer.inbox.push(out.pop())
+		c.peer.inbox.Push(out.Pop())
 	}
 	c.peer.changed()
 	return out
@@ -180,7 +180,7 @@ func (c *conn) end(own error, theirs func() error) {
 	stale, err := c.unsent(), c.err
 	c.changed()
 	c.link.mu.Unlock()
-	stale.fail(err)
+	fail(stale, err)
 }
 
 var (

@@ -40,15 +40,15 @@ func (c *conn) pin() (item, error) {
 	if c.err != nil {
 		stale, err := c.unsent(), c.err
 		c.link.mu.Unlock()
-		stale.fail(err)
+		fail(stale, err)
 		return item{}, err
 	}
 	defer c.link.mu.Unlock()
-	if c.inbox.n == 0 {
+	if c.inbox.Len() == 0 {
 		return item{}, nil
 	}
 	c.pinned = true
-	return c.inbox.first(), nil
+	return *c.inbox.First(), nil
 }
 
 // unpin lets go of the frame, and ends it when it is whole or the link is not.
@@ -60,7 +60,7 @@ func (c *conn) unpin() {
 		c.link.mu.Unlock()
 		return
 	}
-	f, err := c.inbox.pop().f, c.peer.err
+	f, err := c.inbox.Pop().f, c.peer.err
 	if whole {
 		err = nil
 	}

@@ -218,7 +218,7 @@ func (c *conn) send(it item) {
 			return
 		}
 		_, failed, err := c.out.next(true) // Close came in between
-		failed.fail(err)
+		fail(failed, err)
 	case refused:
 		if c.first.Get() == nil {
 			err = c.fail(err)
@@ -234,7 +234,7 @@ func (c *conn) flush() (moved bool) {
 	for most, stop := putMost, false; ; {
 		f, failed, err := c.out.next(stop)
 		if f == nil {
-			failed.fail(err)
+			fail(failed, err)
 			break
 		}
 		n, whole, err := c.write(f)
@@ -267,7 +267,7 @@ func (c *conn) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
 // error.
 func (c *conn) fail(err error) error {
 	failed, err := c.out.close(&c.first, err)
-	failed.fail(err)
+	fail(failed, err)
 	c.wake()
 	return err
 }
@@ -280,7 +280,7 @@ func (c *conn) Close() error {
 	if first, last := c.gate.Shut(); first && last {
 		c.letGo()
 	}
-	failed.fail(err)
+	fail(failed, err)
 	c.wake()
 	return nil
 }

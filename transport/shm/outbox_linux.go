@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/fifo"
 	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -19,7 +20,7 @@ type outbox struct {
 	stuck atomic.Bool // frames wait and nobody is writing: Progress must
 
 	mu      sync.Mutex // guards what follows
-	queue   fifo
+	queue   items
 	bytes   int       // of the frames in queue that are not in the ring yet
 	since   time.Time // when the ring last took bytes, or first refused some; zero: none refused
 	writing bool      // there is a writer
@@ -84,7 +85,7 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 	if o.err != nil {
 		return refused, false, o.err
 	}
-	if it.size <= wholeMost && it.f.To == (transport.Token{}) && !o.writing && o.queue.empty() && o.streak < streakMost {
+	if it.size <= wholeMost && it.f.To == (transport.Token{}) && !o.writing && o.queue.Len() == 0 && o.streak < streakMost {
 		b := it.body()
 		done, err := o.out.whole(it.f.ID, it.f.Head, &b)
 		if err != nil {
@@ -97,9 +98,9 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 		}
 	}
 	o.streak = 0
-	o.queue.push(it)
+	o.queue.Push(it)
 	o.bytes += it.size
-	if len(o.queue.items)-o.queue.head == 1 {
+	if o.queue.Len() == 1 {
 		o.start()
 	}
 	if o.writing || o.stuck.Load() {
@@ -113,7 +114,7 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.writing || o.queue.empty() {
+	if o.writing || o.queue.Len() == 0 {
 		return false
 	}
 	o.writing = true
@@ -123,7 +124,7 @@ func (o *outbox) resume() (write bool) {
 
 // start prepares the queue's first frame for being put.
 func (o *outbox) start() {
-	o.passing, o.begun = o.queue.first().body(), false
+	o.passing, o.begun = o.queue.First().body(), false
 }
 
 // write puts one record of f, the queue's first frame. The caller is the writer.
@@ -155,9 +156,9 @@ func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
 	if !whole {
 		return nil
 	}
-	done = o.queue.pop().f
+	done = o.queue.Pop().f
 	o.passing, o.begun = body{}, false
-	if !o.queue.empty() {
+	if o.queue.Len() > 0 {
 		o.start()
 	}
 	return done
@@ -166,13 +167,13 @@ func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
 // next is the frame to go on with. nil: nothing is left, or stop asks to leave it
 // to Progress, or the outbox is closed; then the caller is no longer the writer,
 // and fails what it gets with err.
-func (o *outbox) next(stop bool) (f *transport.Frame, failed fifo, err error) {
+func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.err != nil:
 		failed, err = o.drain(), o.err
-	case o.queue.empty():
+	case o.queue.Len() == 0:
 		o.since = time.Time{}
 	case stop:
 		if o.since.IsZero() {
@@ -180,7 +181,7 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed fifo, err error) {
 		}
 		o.stuck.Store(true)
 	default:
-		return o.queue.first().f, fifo{}, nil
+		return o.queue.First().f, items{}, nil
 	}
 	o.writing = false
 	return nil, failed, err
@@ -189,7 +190,7 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed fifo, err error) {
 // close makes err the Conn's first error, unless there is one already, and that
 // the answer to every frame: whoever has seen it finds Send failing, too. It
 // returns the frames that wait; those that the writer has left it fails itself.
-func (o *outbox) close(first *poll.FirstError, err error) (failed fifo, _ error) {
+func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	err = first.Set(err)
@@ -197,13 +198,13 @@ func (o *outbox) close(first *poll.FirstError, err error) (failed fifo, _ error)
 		o.err = err
 	}
 	if o.writing {
-		return fifo{}, err
+		return items{}, err
 	}
 	return o.drain(), err
 }
 
-func (o *outbox) drain() (all fifo) {
-	all, o.queue = o.queue, fifo{}
+func (o *outbox) drain() (all items) {
+	all, o.queue = o.queue, items{}
 	o.passing, o.begun = body{}, false
 	o.bytes, o.since = 0, time.Time{}
 	o.stuck.Store(false)
@@ -241,40 +242,12 @@ func (o *outbox) unsent() (bytes int, since time.Time) {
 	return max(o.bytes, 1), o.since // frames may have heads only
 }
 
-// A fifo is a queue whose memory is used again.
-type fifo struct {
-	items []item
-	head  int
-}
-
-func (q *fifo) empty() bool { return q.head == len(q.items) }
-
-// first is the oldest item; the queue is not empty.
-func (q *fifo) first() *item { return &q.items[q.head] }
-
-func (q *fifo) push(it item) {
-	if q.head > 32 && q.head > len(q.items)/2 {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
-	}
-	q.items = append(q.items, it)
-}
-
-// pop takes the oldest item; the queue is not empty.
-func (q *fifo) pop() item {
-	it := q.items[q.head]
-	q.items[q.head] = item{}
-	q.head++
-	if q.empty() {
-		q.items, q.head = q.items[:0], 0
-	}
-	return it
-}
+// items are frames that wait.
+type items = fifo.Queue[item]
 
 // fail runs the Done of every frame, oldest first. No lock may be held.
-func (q *fifo) fail(err error) {
-	for !q.empty() {
-		q.pop().f.Done(err)
+func fail(q items, err error) {
+	for q.Len() > 0 {
+		q.Pop().f.Done(err)
 	}
 }

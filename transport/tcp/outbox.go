@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/fifo"
 	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -20,7 +21,7 @@ type outbox struct {
 
 	mu      sync.Mutex // guards what follows
 	queue   transport.Queue
-	gathers fifo      // of the frames in queue whose bodies lie in parts
+	gathers gathers   // of the frames in queue whose bodies lie in parts
 	sent    int       // bytes of the queue's first frame that have been written
 	bytes   int       // all bytes of queue, less sent
 	since   time.Time // when the wire last took bytes, or first refused some; zero: none refused
@@ -45,6 +46,8 @@ type gather struct {
 	size    int // bytes of the whole body
 	skipped int // bytes in the parts that were dropped
 }
+
+type gathers = fifo.Queue[gather]
 
 // check tells whether f can be sent at all.
 func check(f *transport.Frame, size int) error {
@@ -85,7 +88,7 @@ func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
 	o.queue.Push(f)
 	o.bytes += preambleLen + len(f.Head) + size
 	if parts != nil {
-		o.gathers.push(gather{f: f, parts: parts, size: size})
+		o.gathers.Push(gather{f: f, parts: parts, size: size})
 	}
 	write = !o.writing && !o.stuck.Load()
 	if write {
@@ -115,11 +118,12 @@ func (o *outbox) fill() {
 		o.batch = newBatch(o.frames)
 	}
 	o.batch.reset()
-	skip, gathers := o.sent, o.gathers.all()
+	skip, gathered := o.sent, 0
 	o.queue.Each(func(f *transport.Frame) bool {
 		g := gather{size: len(f.Body)}
-		if len(gathers) > 0 && gathers[0].f == f {
-			g, gathers = gathers[0], gathers[1:]
+		if gathered < o.gathers.Len() && o.gathers.At(gathered).f == f {
+			g = *o.gathers.At(gathered)
+			gathered++
 		}
 		more := o.batch.add(f, &g, skip)
 		skip = 0
@@ -146,8 +150,8 @@ func (o *outbox) wrote(n int, refused bool, done *transport.Queue) {
 		}
 		n -= left
 		o.sent = 0
-		if g := o.gathers.first(); g != nil && g.f == f {
-			o.gathers.pop()
+		if g := o.gathers.First(); g != nil && g.f == f {
+			o.gathers.Pop()
 		}
 		done.Push(o.queue.Pop())
 	}
@@ -157,7 +161,7 @@ func (o *outbox) wrote(n int, refused bool, done *transport.Queue) {
 // first frame with parts may be asked for.
 func (o *outbox) size(f *transport.Frame) int {
 	body := len(f.Body)
-	if g := o.gathers.first(); g != nil && g.f == f {
+	if g := o.gathers.First(); g != nil && g.f == f {
 		body = g.size
 	}
 	return preambleLen + len(f.Head) + body
@@ -166,7 +170,7 @@ func (o *outbox) size(f *transport.Frame) int {
 // dropParts forgets the parts of f, the first frame, that have been written, so
 // that a body in many parts is not searched from its beginning at every write.
 func (o *outbox) dropParts(f *transport.Frame) {
-	g := o.gathers.first()
+	g := o.gathers.First()
 	if g == nil || g.f != f {
 		return
 	}
@@ -217,7 +221,7 @@ func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queu
 
 func (o *outbox) drain(failed *transport.Queue) {
 	*failed = o.queue
-	o.queue, o.gathers = transport.Queue{}, fifo{}
+	o.queue, o.gathers = transport.Queue{}, gathers{}
 	o.bytes, o.sent, o.since = 0, 0, time.Time{}
 	o.stuck.Store(false)
 }
@@ -257,37 +261,5 @@ func (o *outbox) unsent() (bytes int, since time.Time) {
 func finish(q *transport.Queue, err error) {
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		f.Done(err)
-	}
-}
-
-// A fifo is a queue of gathers whose memory is used again.
-type fifo struct {
-	items []gather
-	head  int
-}
-
-func (q *fifo) all() []gather { return q.items[q.head:] }
-
-func (q *fifo) first() *gather {
-	if q.head == len(q.items) {
-		return nil
-	}
-	return &q.items[q.head]
-}
-
-func (q *fifo) push(g gather) {
-	if q.head > 32 && q.head > len(q.items)/2 {
-		n := copy(q.items, q.items[q.head:])
-		clear(q.items[n:])
-		q.items, q.head = q.items[:n], 0
-	}
-	q.items = append(q.items, g)
-}
-
-func (q *fifo) pop() {
-	q.items[q.head] = gather{}
-	q.head++
-	if q.head == len(q.items) {
-		q.items, q.head = q.items[:0], 0
 	}
 }
