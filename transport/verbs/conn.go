@@ -57,7 +57,7 @@ type conn struct {
 	line      *line // nil before the stage agreeing
 	theirs    hello
 	exposures []exposure      // by slot
-	placing   *region         // what the arriving body is written to
+	placing   *lease          // what the arriving body is written to
 	finished  transport.Queue // Done is to run, without an error
 	err       error           // the first error, and final
 	shut      bool            // nothing is to be delivered any more
@@ -244,7 +244,8 @@ func (c *conn) dismantle() (done transport.Queue) {
 		l.close()
 	}
 	for i := range c.exposures {
-		c.exposures[i].drop()
+		c.exposures[i].lease.drop()
+		c.exposures[i].lease = nil
 	}
 	c.dropPlacing()
 	done, c.finished = c.finished, transport.Queue{}
@@ -281,10 +282,8 @@ func finish(q *transport.Queue, err error) {
 
 // dropPlacing takes the arriving body's memory from the device; mu is held.
 func (c *conn) dropPlacing() {
-	if c.placing != nil {
-		c.placing.drop()
-		c.placing = nil
-	}
+	c.placing.drop()
+	c.placing = nil
 }
 
 // spend gives the message buffers back as soon as nothing is to be delivered.

@@ -6,9 +6,9 @@ package verbs
 type device interface {
 	// describe is one line about the device for people.
 	describe() string
-	// alloc is memory of the device's own, registered for local use, that lies
-	// outside Go's heap where that matters.
-	alloc(size int) (*region, error)
+	// alloc is memory of the device's own, registered, that lies outside Go's heap
+	// where that matters. A peer may write to it when remote is set.
+	alloc(size int, remote bool) (*region, error)
 	// register lets the device use b, and a peer write to it when remote is set.
 	// The memory is pinned until drop.
 	register(b []byte, remote bool) (*region, error)
@@ -44,6 +44,8 @@ type pair interface {
 	// poll takes up to len(into) completions. Work completes in the order posted;
 	// the completion of a work that is signalled stands for those before it.
 	poll(into []completion) (int, error)
+	// inline is the most bytes of a work that may be inline.
+	inline() int
 	// arm asks for one notify after the next completion. One that is already
 	// there may not count: poll again.
 	arm() error
@@ -60,12 +62,16 @@ type endpoint struct {
 	mtu uint8 // as enum ibv_mtu: 1 is 256 bytes, 5 is 4096
 }
 
-// A work is one message, or one write with an immediate value.
+// A work is one message, or one write: with an immediate value, which takes one of
+// the peer's receives and makes a completion there, or silent, of which the peer
+// knows nothing before the next work arrives.
 type work struct {
 	id       uint64
 	mem      []byte // lies in the region of lkey
 	lkey     uint32
 	write    bool
+	silent   bool // write: without imm
+	inline   bool // mem is read before send returns, and lkey is not looked at
 	signaled bool
 	raddr    uint64 // write: where to, and by which right
 	rkey     uint32

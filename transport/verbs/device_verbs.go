@@ -28,10 +28,12 @@ static struct ibv_mr *tutti_reg_mr(struct ibv_pd *pd, uintptr_t p, size_t n, int
 }
 static int tutti_notify(struct ibv_cq *cq) { return ibv_req_notify_cq(cq, 0); }
 
-static struct ibv_qp *tutti_create_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth) {
+static struct ibv_qp *tutti_create_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth, uint32_t *inlined) {
 	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1 } };
-	return ibv_create_qp(pd, &a);
+		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = *inlined } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &a);
+	*inlined = a.cap.max_inline_data;
+	return qp;
 }
 static int tutti_init(struct ibv_qp *qp, uint8_t port) {
 	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = port,
@@ -60,7 +62,7 @@ static int tutti_recv(struct ibv_qp *qp, uint64_t id, uint64_t addr, uint32_t le
 
 typedef struct {
 	uint64_t id, addr, raddr;
-	uint32_t len, lkey, rkey, imm, write, signaled;
+	uint32_t len, lkey, rkey, imm, opcode, flags;
 } tutti_work;
 
 static int tutti_send(struct ibv_qp *qp, const tutti_work *w, int n) {
@@ -72,8 +74,8 @@ static int tutti_send(struct ibv_qp *qp, const tutti_work *w, int n) {
 		wr[i].wr_id = w[i].id;
 		wr[i].sg_list = &sge[i];
 		wr[i].num_sge = w[i].len > 0;
-		wr[i].opcode = w[i].write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND;
-		wr[i].send_flags = w[i].signaled ? IBV_SEND_SIGNALED : 0;
+		wr[i].opcode = w[i].opcode;
+		wr[i].send_flags = w[i].flags;
 		wr[i].imm_data = htobe32(w[i].imm);
 		wr[i].wr.rdma.remote_addr = w[i].raddr;
 		wr[i].wr.rdma.rkey = w[i].rkey;
@@ -130,6 +132,8 @@ const (
 	hardPort = 1
 	// retries is below 7, which has some drivers try for ever.
 	retries = 6
+	// wantInline is how many bytes are to go inline: a message with a short body.
+	wantInline = 220
 	// batch is how many works go to the device in one call.
 	batch = 16
 )
@@ -243,12 +247,12 @@ func (d *hardDevice) findGID() error {
 func (d *hardDevice) describe() string { return d.name }
 
 // alloc is memory outside Go's heap, which the collector need not keep in place.
-func (d *hardDevice) alloc(size int) (*region, error) {
+func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
 	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
 		return nil, err
 	}
-	r, err := d.register(mem, false)
+	r, err := d.register(mem, remote)
 	if err != nil {
 		syscall.Munmap(mem)
 		return nil, err
@@ -283,14 +287,14 @@ func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
 func (d *hardDevice) wait() {
 	defer close(d.ended)
 	raw, err := d.events.SyscallConn()
+	var pair C.uintptr_t
+	var rc C.int
+	take := func(uintptr) bool {
+		rc = C.tutti_event(d.channel, &pair)
+		return rc != C.EAGAIN
+	}
 	for err == nil {
-		var pair C.uintptr_t
-		var rc C.int
-		err = raw.Read(func(uintptr) bool {
-			rc = C.tutti_event(d.channel, &pair)
-			return rc != C.EAGAIN
-		})
-		if err != nil || rc != 0 {
+		if err = raw.Read(take); err != nil || rc != 0 {
 			return
 		}
 		d.mu.Lock()
@@ -335,6 +339,7 @@ type hardPair struct {
 	cq     *C.struct_ibv_cq
 	qp     *C.struct_ibv_qp
 	psn    uint32
+	room   int // bytes that go inline
 	works  [batch]C.tutti_work
 	done   [batch]C.tutti_done
 }
@@ -360,9 +365,15 @@ func (p *hardPair) open(depth int) (err error) {
 	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.channel); p.cq == nil {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
-	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uint32_t(depth)); p.qp == nil {
+	inlined := C.uint32_t(wantInline)
+	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uint32_t(depth), &inlined); p.qp == nil {
+		inlined = 0 // a device that takes so much does not refuse for another reason twice
+		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uint32_t(depth), &inlined)
+	}
+	if p.qp == nil {
 		return fmt.Errorf("ibv_create_qp: %w", err)
 	}
+	p.room = int(inlined)
 	if rc := C.tutti_init(p.qp, hardPort); rc != 0 {
 		return fmt.Errorf("ibv_modify_qp to INIT: %w", syscall.Errno(rc))
 	}
@@ -411,11 +422,19 @@ func hardWork(w *work) C.tutti_work {
 	if len(w.mem) > 0 {
 		h.addr = C.uint64_t(addressOf(w.mem))
 	}
-	if w.write {
-		h.write = 1
+	switch {
+	case w.silent:
+		h.opcode = C.IBV_WR_RDMA_WRITE
+	case w.write:
+		h.opcode = C.IBV_WR_RDMA_WRITE_WITH_IMM
+	default:
+		h.opcode = C.IBV_WR_SEND
 	}
 	if w.signaled {
-		h.signaled = 1
+		h.flags = C.IBV_SEND_SIGNALED
+	}
+	if w.inline {
+		h.flags |= C.IBV_SEND_INLINE
 	}
 	return h
 }
@@ -432,6 +451,8 @@ func (p *hardPair) poll(into []completion) (int, error) {
 	}
 	return n, nil
 }
+
+func (p *hardPair) inline() int { return p.room }
 
 func (p *hardPair) arm() error {
 	if rc := C.tutti_notify(p.cq); rc != 0 {

@@ -29,6 +29,14 @@ func TestDeviceKeepsTheContract(t *testing.T) {
 	})
 }
 
+// BenchmarkDeviceFrame is to be read beside ib_write_bw's and ib_send_lat's figures.
+func BenchmarkDeviceFrame(b *testing.B) {
+	if _, err := openDeviceForTest(); err != nil {
+		b.Skipf("there is no usable RDMA device: %v", err)
+	}
+	benchFrames(b, nil)
+}
+
 func openDeviceForTest() (string, error) {
 	d, err := openDevice()
 	if err != nil {

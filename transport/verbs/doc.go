@@ -37,7 +37,7 @@
 //	20      4      number of its first packet, below 2^24
 //	24      2      LID
 //	26      1      MTU, as enum ibv_mtu: 1 is 256 bytes, 5 is 4096
-//	27      1      version, 1
+//	27      1      version, 2
 //	28      4      receives posted: 3 to 1024
 //	32      4      bytes of each of their buffers: 256 to 1 MiB
 //	36      8      salt of this end's Tokens
@@ -50,9 +50,9 @@
 // ends never wait for each other's credit. A message is:
 //
 //	offset  bytes  field
-//	0       1      version, 1
+//	0       1      version, 2
 //	1       1      kind, below
-//	2       1      flags: 1 in a BUFFER_RESPONSE that wants no body; else 0
+//	2       1      flag, below, or 0
 //	3       1      length of the head, at most 128
 //	4       4      credit: receives that the sender has posted again
 //	8       4      ID of the frame, or of the exposure
@@ -60,9 +60,9 @@
 //	16      8      bytes of body, or of the memory at the place
 //	24      8      address of the place
 //	32      4      key for writing there
-//	36      4      reserved, 0
+//	36      4      freed: bytes of the sender's strip that are free again
 //	40      head   opaque here; in TENSOR_WRITE and BUFFER_REQUEST
-//	        body   opaque here; in TENSOR_WRITE
+//	        body   opaque here; in TENSOR_WRITE without a flag
 //
 // The kinds are TensorFlow's six, and mean here:
 //
@@ -72,6 +72,25 @@
 //	4 BUFFER_RESPONSE  there; or nowhere, the body is not wanted
 //	5 TENSOR_REQUEST   this memory may be written (an Expose); what follows may name it
 //	6 TENSOR_WRITE     a whole frame, in the message
+//
+// and with a flag:
+//
+//	1 BUFFER_RESPONSE  nowhere: the body is not wanted
+//	2 TENSOR_REQUEST   this memory is the sender's strip
+//	2 TENSOR_WRITE     a whole frame, whose body lies in the receiver's strip at address
+//	4 BUFFER_REQUEST   the place is written full; may it be written again?
+//	4 BUFFER_RESPONSE  it may
+//
+// An end that is asked for a place for a body of middling size makes a strip: memory
+// that such bodies are written to from then on, one behind the other and round again,
+// by plain writes with a TENSOR_WRITE behind each. A body takes a quarter of the strip
+// at most, lies in one piece (at the beginning, when the rest is too short), and is
+// copied out; freed counts the rest that stayed empty, too. It goes by itself, in an
+// ACK, once it is half the strip.
+//
+// Exposed memory is written to its size, in all, and no further before a
+// BUFFER_REQUEST is answered; BUFFER_IDLE is an answer, too. So its owner knows, when
+// as much has come, that nothing is on its way there.
 //
 // A place is memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 which
 // use of the slot it is. A write carries it as its immediate value; bit 31 says that
@@ -88,11 +107,13 @@
 //
 // # Memory
 //
-// Memory that a peer may write is registered for just that long: from Expose to
-// release, and from Place to the last Arrived. A device refuses a write that comes
-// late, and the Conn fails. Memory that is sent from is registered for local use only,
-// and stays so for the next time, up to Options.CacheBytes. A Conn's message buffers
-// are twice Depth times Buffer bytes, 512 KiB unless told otherwise.
+// Memory that a peer may write, from Expose to release and from Place to the last
+// Arrived, is registered for that one use, and so is memory that is sent from, for
+// local use only. Both stay registered for the next time, up to Options.CacheBytes
+// each; but where something of the peer's may still be on its way at a release, the
+// registration ends there and then: the device refuses what comes late, and the Conn
+// fails. Options.Fresh has it end always. A Conn's message buffers are twice Depth
+// times Buffer bytes, 512 KiB unless told otherwise, and its strip is 2 MiB.
 //
 // # Ending
 //

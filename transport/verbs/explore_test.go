@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 )
@@ -15,7 +16,11 @@ type pact struct {
 	left  [2][]frame  // to be sent by flow i
 	got   [2]int      // frames that arrived at flow i
 	used  [2]int      // receives of flow i in use: on their way, or not reposted
+	lying [2][]span   // bodies in the strip of flow i, oldest first
 }
+
+// A span is a part of a strip.
+type span struct{ from, to uint64 }
 
 // A parcel takes one receive.
 type parcel struct {
@@ -31,7 +36,7 @@ func (p *pact) clone() *pact {
 		f := &c.flows[i]
 		f.theirs, f.notes = slices.Clone(f.theirs), slices.Clone(f.notes)
 		f.mine, f.free = slices.Clone(f.mine), slices.Clone(f.free)
-		c.queue[i], c.left[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i])
+		c.queue[i], c.left[i], c.lying[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i]), slices.Clone(p.lying[i])
 	}
 	return &c
 }
@@ -51,11 +56,28 @@ func (p *pact) post(i int) (moved bool, err error) {
 	if err != nil || out.do == nothing {
 		return false, err
 	}
+	if out.do == fill {
+		return true, p.fill(1-i, span{out.at, out.at + out.size})
+	}
 	p.queue[1-i] = append(p.queue[1-i], parcel{packet: out.packet, write: out.do == write, imm: out.place, size: out.size})
 	if p.used[1-i]++; p.used[1-i] > p.flows[1-i].depth {
 		return true, fmt.Errorf("end %d posted more than end %d has receives for", i, 1-i)
 	}
 	return true, nil
+}
+
+// fill puts a body into the strip of flow i, where none must lie that is not taken.
+func (p *pact) fill(i int, s span) error {
+	for _, old := range p.lying[i] {
+		if s.from < old.to && old.from < s.to {
+			return fmt.Errorf("end %d wrote %v of the strip, where %v lies", 1-i, s, old)
+		}
+	}
+	if s.to > p.flows[i].runway.size {
+		return fmt.Errorf("end %d wrote %v of a strip of %d bytes", 1-i, s, p.flows[i].runway.size)
+	}
+	p.lying[i] = append(p.lying[i], s)
+	return nil
 }
 
 // take has end i handle its oldest arrival and post the receive again.
@@ -85,6 +107,12 @@ func (p *pact) take(i int) (moved bool, err error) {
 		}
 	case small, direct:
 		p.got[i]++
+		if out.packet.flag == flagLanded {
+			if at := p.lying[i][0].from; at != out.off {
+				return true, fmt.Errorf("end %d takes a body at %d that lies at %d", i, out.off, at)
+			}
+			p.lying[i] = p.lying[i][1:]
+		}
 	case part:
 		if f.arriving < 0 {
 			p.got[i]++
@@ -136,20 +164,30 @@ func (e *explorer) follow(p *pact) {
 
 func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: dropped}
-	direct := frame{direct: true, place: placeOf(0, 1), size: 120}
+	direct, full := frame{direct: true, place: placeOf(0, 1), size: 120}, frame{direct: true, place: placeOf(0, 1), size: 500}
+	mid := frame{size: 104}
+	deepest := 4
+	if os.Getenv("TUTTI_SOAK") != "" {
+		deepest = 6
+	}
 	for name, left := range map[string][2][]frame{
 		"short both ways":   {{short, short, short, short}, {short, short, short}},
 		"long both ways":    {{long, short, long}, {long, long}},
 		"dropped":           {{drop, short, drop}, {long, drop}},
 		"exposed both ways": {{direct, short, direct}, {direct, direct, short}},
+		"written full":      {{full, direct, full}, {full}},
+		"strips both ways":  {{mid, mid, mid, mid}, {mid, long, mid}},
+		"strip one way":     {{mid, mid, mid, direct, mid, short, mid, mid}, nil},
 		"one way":           {{short, long, direct, drop, short, direct}, nil},
 	} {
-		for depth := minDepth; depth <= 5; depth++ {
+		for depth := minDepth; depth <= deepest; depth++ {
 			p := &pact{left: left}
 			for i := range p.flows {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
-				if _, err := p.flows[i].step(input{do: exposed, size: 500}); err != nil {
-					t.Fatal(err)
+				for _, in := range []input{{do: exposed, size: 500}, {do: laid, size: 4*104 + 3}} {
+					if _, err := p.flows[i].step(in); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			e := &explorer{T: t, want: [2]int{len(left[1]), len(left[0])}, followed: make(map[string]bool)}

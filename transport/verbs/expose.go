@@ -8,55 +8,45 @@ import (
 // An exposure is the device's side of one place. release is made once per slot and
 // given out at each use.
 type exposure struct {
-	region  *region
+	lease   *lease
 	place   uint32
 	release func()
 }
 
-func (x *exposure) drop() {
-	if x.region != nil {
-		x.region.drop()
-		x.region = nil
-	}
-}
-
-// Expose registers buf for the peer's writes, and tells the peer by a
-// TENSOR_REQUEST, which goes before any frame sent from now on. The registration
-// is this exposure's own: after release the device refuses what comes late.
-// fault.Exhausted: the device takes no more memory, or the Conn has 4096 exposures.
+// Expose has the device let the peer write to buf, and tells the peer by a
+// TENSOR_REQUEST, which goes before any frame sent from now on. After release the
+// device refuses what comes late, unless nothing can: then buf stays registered for
+// the next time. fault.Exhausted: the device takes no more memory, or the Conn has
+// 4096 exposures.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.home.enter() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
 	}
 	defer c.home.leave()
-	r := &region{}
+	in := input{do: exposed, id: id, size: uint64(len(buf))}
+	var l *lease
 	if len(buf) > 0 {
 		var err error
-		if r, err = c.home.device.register(buf, true); err != nil {
-			return transport.Token{}, nil, unregistered(len(buf), err)
+		if l, err = c.home.shown.take(buf); err != nil {
+			return transport.Token{}, nil, err
 		}
+		in.addr, in.rkey = l.region.addr, l.region.rkey
 	}
 	c.mu.Lock()
 	err := c.err
 	var out output
 	if err == nil {
-		out, err = c.flow.step(input{do: exposed, id: id, size: uint64(len(buf)), addr: r.addr, rkey: r.rkey})
-		if err != nil {
+		if out, err = c.flow.step(in); err != nil {
 			err = failure(fault.Exhausted, "expose", err)
 		}
 	}
 	if err != nil {
 		c.mu.Unlock()
-		if r.drop != nil {
-			r.drop()
-		}
+		l.free()
 		return transport.Token{}, nil, err
 	}
 	x := c.exposureOf(slotOf(out.place))
-	x.place = out.place
-	if r.drop != nil {
-		x.region = r
-	}
+	x.place, x.lease = out.place, l
 	release := x.release
 	c.pumpAndUnlock()
 	return c.token(out.place), release, nil
@@ -76,15 +66,18 @@ func (c *conn) exposureOf(slot int) *exposure {
 func (c *conn) conceal(slot int) {
 	c.mu.Lock()
 	x := &c.exposures[slot]
-	r := x.region
-	x.region = nil
+	l := x.lease
+	x.lease = nil
 	if c.err != nil {
 		c.mu.Unlock()
-	} else {
-		c.flow.step(input{do: concealed, place: x.place})
-		c.pumpAndUnlock()
+		l.drop()
+		return
 	}
-	if r != nil {
-		r.drop()
+	out, _ := c.flow.step(input{do: concealed, place: x.place})
+	c.pumpAndUnlock()
+	if out.quiet {
+		l.free()
+	} else {
+		l.drop()
 	}
 }

@@ -43,7 +43,9 @@ type softRegion struct {
 
 func (d *softDevice) describe() string { return "software device" }
 
-func (d *softDevice) alloc(size int) (*region, error) { return d.register(make([]byte, size), false) }
+func (d *softDevice) alloc(size int, remote bool) (*region, error) {
+	return d.register(make([]byte, size), remote)
+}
 
 func (d *softDevice) register(b []byte, remote bool) (*region, error) {
 	f := d.fabric
@@ -207,8 +209,10 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 	switch {
 	case to == nil || to.state != pairReady || to.peer != p.number:
 		return p.breakDown(completion{id: w.id, status: retryExceeded}, wake)
-	case len(w.mem) > 0 && p.device.find(w.lkey, addressOf(w.mem), len(w.mem), false) == nil:
+	case len(w.mem) > 0 && !w.inline && p.device.find(w.lkey, addressOf(w.mem), len(w.mem), false) == nil:
 		return p.breakDown(completion{id: w.id, status: localProtect}, wake)
+	case w.silent:
+		return p.runSilent(w, to, wake)
 	case len(to.receives) == 0:
 		p.device.fabric.stalls++
 		p.stalled = append(p.stalled, *w)
@@ -228,6 +232,20 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 	copy(dst, w.mem)
 	to.receives = to.receives[:copy(to.receives, to.receives[1:])]
 	wake = to.complete(completion{id: r.id, recv: true, write: w.write, bytes: len(w.mem), imm: w.imm}, wake)
+	if w.signaled {
+		wake = p.complete(completion{id: w.id}, wake)
+	}
+	return wake
+}
+
+// runSilent does a write that takes no receive.
+func (p *softPair) runSilent(w *work, to *softPair, wake []func()) []func() {
+	dst := to.device.find(w.rkey, w.raddr, len(w.mem), true)
+	if dst == nil {
+		wake = to.breakDown(completion{recv: true, status: remoteAccess}, wake)
+		return p.breakDown(completion{id: w.id, status: remoteAccess}, wake)
+	}
+	copy(dst, w.mem)
 	if w.signaled {
 		wake = p.complete(completion{id: w.id}, wake)
 	}
@@ -275,6 +293,11 @@ func (p *softPair) poll(into []completion) (int, error) {
 	p.done = p.done[:copy(p.done, p.done[n:])]
 	return n, nil
 }
+
+// softInline is what many devices take inline.
+const softInline = 220
+
+func (p *softPair) inline() int { return softInline }
 
 func (p *softPair) arm() error {
 	p.device.fabric.mu.Lock()

@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A bench is two Conns on one Fabric, live, polled by the test's goroutine.
+// A bench is two Conns on one Fabric, or device if that is nil, live, polled by the test's goroutine.
 type bench struct {
-	*testing.T
+	testing.TB
 	fabric *Fabric
 	ends   [2]*conn
 	sinks  [2]tally
@@ -39,15 +39,15 @@ func (s *tally) Arrived(h transport.Header, n int) {
 	}
 }
 
-func newBench(t *testing.T, o Options) *bench {
+func newBench(t testing.TB, o Options) *bench {
 	t.Helper()
 	leak.Check(t)
-	b := &bench{T: t, fabric: NewFabric()}
+	b := &bench{TB: t, fabric: o.Fabric}
 	hub := memory.New()
 	accepted := make(chan transport.Conn, 1)
 	var trs [2]transport.Transport
 	for i := range trs {
-		o.Setup, o.Fabric = hub.Transport(), b.fabric
+		o.Setup = hub.Transport()
 		tr, err := New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 		}, "status 250"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, Options{})
+			b := newBench(t, Options{Fabric: NewFabric()})
 			mem := make([]byte, 50_000)
 			to, release, err := b.ends[1].Expose(1, mem)
 			if err != nil {
@@ -176,7 +176,7 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 // A lost completion cannot be told from a slow one here: what ends the wait is that
 // the owner sees that nothing moves.
 func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, Options{Fabric: NewFabric()})
 	near, _ := b.pairs()
 	done := b.send(&transport.Frame{Body: make([]byte, 100)})
 	b.inject(func() { near.done = nil })
@@ -192,7 +192,7 @@ func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
 
 func TestReceiverIsAlwaysReady(t *testing.T) {
 	for _, depth := range []int{3, 4, 7, 32} {
-		b := newBench(t, Options{Depth: depth, Buffer: 300})
+		b := newBench(t, Options{Fabric: NewFabric(), Depth: depth, Buffer: 300})
 		for i := range 400 {
 			b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, i*7)})
 			b.ends[1].Send(&transport.Frame{Body: make([]byte, i*3), Done: ignore})
@@ -268,7 +268,7 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 }
 
 func TestAlienTokenIsMisuse(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newBench(t, Options{Fabric: NewFabric()})
 	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // its own, not its peer's
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func TestAlienTokenIsMisuse(t *testing.T) {
 
 func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 	d := &softDevice{fabric: NewFabric()}
-	c := newCache(d, 1000)
+	c := newCache(d, 1000, false)
 	bufs := make([][]byte, 5)
 	var held *lease
 	for i := range bufs {

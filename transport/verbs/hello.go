@@ -23,7 +23,7 @@ const (
 	setupMark    = "tuttiRC\x01"
 	setupHead    = len(setupMark) + 1
 	helloLen     = 44
-	helloVersion = 1
+	helloVersion = 2
 	maxRefusal   = 400 // bytes of text
 )
 
@@ -35,6 +35,8 @@ const (
 	maxBuffer = 1 << 20
 	maxBody   = 1 << 40
 	maxNotes  = 4 * maxPlaces
+	minStrip  = 1 << 10
+	maxStrip  = 1 << 30
 )
 
 // A hello is what the peer needs to know of this end before the first message.

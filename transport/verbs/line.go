@@ -20,6 +20,7 @@ type line struct {
 	depth   int     // buffers each way, and works that may be posted
 	recv    *region // depth buffers
 	send    *region // depth buffers
+	strip   *region // for bodies that fit no buffer; nil before the first of them
 	posted  uint64
 	ended   uint64
 	flights []flight // by work modulo depth
@@ -76,10 +77,10 @@ func (l *line) open(d device, notify func()) (err error) {
 	if l.pair, err = d.newPair(l.depth, notify); err != nil {
 		return err
 	}
-	if l.recv, err = d.alloc(l.depth * l.size); err != nil {
+	if l.recv, err = d.alloc(l.depth*l.size, false); err != nil {
 		return err
 	}
-	if l.send, err = d.alloc(l.depth * l.size); err != nil {
+	if l.send, err = d.alloc(l.depth*l.size, false); err != nil {
 		return err
 	}
 	for i := range l.depth {
@@ -112,7 +113,7 @@ func (l *line) free() (first bool) {
 		return false
 	}
 	l.freed = true
-	for _, r := range []*region{l.recv, l.send} {
+	for _, r := range []*region{l.recv, l.send, l.strip} {
 		if r != nil {
 			r.drop()
 		}

@@ -35,17 +35,35 @@ func (k kind) String() string {
 }
 
 const (
-	packetVersion = 1
+	packetVersion = 2
 	packetLen     = 40 // bytes before head and body
 	flagNone      = 1  // BUFFER_RESPONSE: the body is not wanted, send none
+	flagLanded    = 2  // TENSOR_REQUEST: of the strip; TENSOR_WRITE: the body lies there
+	flagAgain     = 4  // BUFFER_REQUEST and its answer: the place is written full, may it be again?
 )
+
+// mayHave reports whether a flag belongs to the message. One has at most one flag.
+func (k kind) mayHave(flag byte) bool {
+	switch flag {
+	case 0:
+		return true
+	case flagNone:
+		return k == bufferResponse
+	case flagLanded:
+		return k == tensorRequest || k == tensorWrite
+	case flagAgain:
+		return k == bufferRequest || k == bufferResponse
+	}
+	return false
+}
 
 // A packet is one message as it lies in a message buffer, but for head and body.
 type packet struct {
 	kind   kind
-	none   bool   // flagNone
+	flag   byte   // 0, or what belongs to the kind
 	head   int    // bytes of head that follow
 	credit uint32 // receive buffers that the sender has posted again
+	freed  uint32 // bytes of the sender's strip that may be written again
 	id     uint32 // of a frame
 	place  uint32 // names memory; see placeOf
 	size   uint64 // bytes of body, or of memory
@@ -55,11 +73,7 @@ type packet struct {
 
 // put writes p to b, which has room for it.
 func (p *packet) put(b []byte) {
-	flags := byte(0)
-	if p.none {
-		flags = flagNone
-	}
-	b[0], b[1], b[2], b[3] = packetVersion, byte(p.kind), flags, byte(p.head)
+	b[0], b[1], b[2], b[3] = packetVersion, byte(p.kind), p.flag, byte(p.head)
 	le := binary.LittleEndian
 	le.PutUint32(b[4:], p.credit)
 	le.PutUint32(b[8:], p.id)
@@ -67,7 +81,7 @@ func (p *packet) put(b []byte) {
 	le.PutUint64(b[16:], p.size)
 	le.PutUint64(b[24:], p.addr)
 	le.PutUint32(b[32:], p.rkey)
-	le.PutUint32(b[36:], 0)
+	le.PutUint32(b[36:], p.freed)
 }
 
 // parse reads a message that fills b. Head and body are what follows packetLen.
@@ -77,12 +91,12 @@ func parse(b []byte) (packet, error) {
 	}
 	le := binary.LittleEndian
 	p := packet{
-		kind: kind(b[1]), none: b[2] == flagNone, head: int(b[3]),
+		kind: kind(b[1]), flag: b[2], head: int(b[3]),
 		credit: le.Uint32(b[4:]), id: le.Uint32(b[8:]), place: le.Uint32(b[12:]),
-		size: le.Uint64(b[16:]), addr: le.Uint64(b[24:]), rkey: le.Uint32(b[32:]),
+		size: le.Uint64(b[16:]), addr: le.Uint64(b[24:]), rkey: le.Uint32(b[32:]), freed: le.Uint32(b[36:]),
 	}
 	body := uint64(0)
-	if p.kind == tensorWrite {
+	if p.kind == tensorWrite && p.flag != flagLanded {
 		body = p.size
 	}
 	switch {
@@ -90,12 +104,10 @@ func parse(b []byte) (packet, error) {
 		return p, fmt.Errorf("a message of version %d, want %d", b[0], packetVersion)
 	case p.kind < ack || p.kind > tensorWrite:
 		return p, fmt.Errorf("%v, which there is none of", p.kind)
-	case b[2] > flagNone || le.Uint32(b[36:]) != 0:
-		return p, fmt.Errorf("%v with flags %#x and reserved bytes %#x", p.kind, b[2], le.Uint32(b[36:]))
+	case !p.kind.mayHave(p.flag):
+		return p, fmt.Errorf("%v with flags %#x, which it has none of", p.kind, p.flag)
 	case p.head > transport.MaxHead:
 		return p, fmt.Errorf("%v with a head of %d bytes, of at most %d", p.kind, p.head, transport.MaxHead)
-	case p.none && p.kind != bufferResponse:
-		return p, fmt.Errorf("%v with a flag that only %v has", p.kind, bufferResponse)
 	case p.head > 0 && p.kind != tensorWrite && p.kind != bufferRequest:
 		return p, fmt.Errorf("%v with a head of %d bytes, which it has none of", p.kind, p.head)
 	case body > uint64(len(b)) || uint64(len(b)) != packetLen+uint64(p.head)+body:

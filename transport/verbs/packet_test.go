@@ -20,8 +20,11 @@ var golden = []struct {
 	{"buffer-idle", packet{kind: bufferIdle, credit: 1, place: placeOf(5, 3)}, ""},
 	{"buffer-request", packet{kind: bufferRequest, head: 4, id: 0xA1B2C3D4, size: 1 << 33}, "head"},
 	{"buffer-response", packet{kind: bufferResponse, place: placeOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
-	{"buffer-response-none", packet{kind: bufferResponse, none: true}, ""},
+	{"buffer-response-none", packet{kind: bufferResponse, flag: flagNone}, ""},
 	{"tensor-request", packet{kind: tensorRequest, id: 7, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagLanded, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
+	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagLanded, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
+	{"buffer-request-again", packet{kind: bufferRequest, flag: flagAgain, place: placeOf(5, 3)}, ""},
 	{"tensor-write", packet{kind: tensorWrite, head: 2, id: 1, size: 5}, "hdbytes"},
 }
 
@@ -54,15 +57,16 @@ func TestNonsenseMessagesAreRefused(t *testing.T) {
 		want string
 	}{
 		"too short":         {cut: 47 - 39, want: "a message of 39 bytes"},
-		"another version":   {at: 0, b: 2, want: "of version 2"},
+		"another version":   {at: 0, b: 1, want: "of version 1"},
 		"no kind":           {at: 1, b: 0, want: "message 0"},
 		"a kind too many":   {at: 1, b: 7, want: "message 7"},
-		"flags":             {at: 2, b: 2, want: "flags 0x2"},
-		"reserved":          {at: 39, b: 1, want: "reserved bytes"},
+		"flags":             {at: 2, b: 8, want: "flags 0x8"},
+		"two flags":         {at: 2, b: 3, want: "flags 0x3"},
+		"landed and here":   {at: 2, b: flagLanded, want: "says it has 2 of head and 0 of body"},
 		"head too long":     {at: 3, b: 129, want: "a head of 129"},
 		"another head":      {at: 3, b: 3, want: "says it has 3 of head"},
 		"huge body":         {at: 23, b: 0xFF, want: "of body"},
-		"flag elsewhere":    {at: 2, b: 1, want: "a flag that only BUFFER_RESPONSE has"},
+		"flag elsewhere":    {at: 2, b: 1, want: "TENSOR_WRITE with flags 0x1"},
 		"head on an ACK":    {at: 1, b: 1, want: "a head of 2 bytes, which it has none of"},
 		"body on a request": {at: 1, b: byte(bufferRequest), want: "and 0 of body"},
 		"a byte too few":    {cut: 1, want: "and 5 of body"},
@@ -118,7 +122,7 @@ func TestHelloSurvivesTheTrip(t *testing.T) {
 		depth: 32, buffer: 8192, salt: 0x0102030405060708}
 	b := make([]byte, helloLen)
 	h.put(b)
-	const want = "00000000000000000000ffff0a000001" + "56341200" + "efcdab00" + "0700" + "05" + "01" + "20000000" + "00200000" + "0807060504030201"
+	const want = "00000000000000000000ffff0a000001" + "56341200" + "efcdab00" + "0700" + "05" + "02" + "20000000" + "00200000" + "0807060504030201"
 	if got := hex.EncodeToString(b); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -77,17 +77,13 @@ func (c *conn) take(e completion, in transport.Sink) bool {
 		c.repostAndUnlock(e.id, err)
 		return false
 	}
-	var last *region
+	var last *lease
 	if out.do == part && c.placing != nil && out.size == uint64(c.header.Size) {
 		last, c.placing = c.placing, nil
 	}
 	c.mu.Unlock()
-	if last != nil {
-		err = last.drop()
-	}
-	if err == nil {
-		err = c.hand(&out, buf, in)
-	}
+	last.free() // all of it has come: nothing is on its way there
+	err = c.hand(&out, buf, in)
 	c.mu.Lock()
 	c.repostAndUnlock(e.id, err)
 	return true
@@ -138,8 +134,12 @@ func (c *conn) hand(out *output, buf []byte, in transport.Sink) error {
 		if err := fits(dst, h.Size); err != nil || c.isShut() {
 			return err
 		}
+		body := buf[packetLen+len(head):]
+		if out.packet.flag == flagLanded {
+			body = c.line.strip.mem[out.off:][:h.Size]
+		}
 		if dst != nil {
-			copy(dst, buf[packetLen+len(head):])
+			copy(dst, body)
 		}
 		in.Arrived(h, h.Size)
 	case ask:
@@ -170,18 +170,45 @@ func (c *conn) place(p *packet, buf []byte, in transport.Sink) error {
 		return nil // Close ends the Conn
 	}
 	defer c.home.leave()
-	r, err := c.home.device.register(dst[:p.size], true)
+	l, err := c.home.shown.take(dst[:p.size])
 	if err != nil {
-		return unregistered(int(p.size), err)
+		return err
 	}
+	strip := c.newStrip(int(p.size))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		return r.drop()
+		l.drop()
+		if strip != nil {
+			strip.drop()
+		}
+		return nil
 	}
-	c.placing = r
-	_, err = c.flow.step(input{do: placed, size: p.size, addr: r.addr, rkey: r.rkey})
+	if strip != nil {
+		c.line.strip = strip
+		if _, err := c.flow.step(input{do: laid, size: uint64(len(strip.mem)), addr: strip.addr, rkey: strip.rkey}); err != nil {
+			return err
+		}
+	}
+	c.placing = l
+	_, err = c.flow.step(input{do: placed, size: p.size, addr: l.region.addr, rkey: l.region.rkey})
 	return err
+}
+
+// newStrip makes the strip when the first body comes that it would have been good
+// for, so that links which carry little do without one; nil when there is none to be
+// made. That the device takes no more memory costs speed here, and no more. The
+// caller is in Progress, which alone makes strips.
+func (c *conn) newStrip(size int) *region {
+	o := &c.home.opts
+	if c.line.strip != nil || size > o.Strip/4 {
+		return nil
+	}
+	r, err := c.home.device.alloc(o.Strip, true)
+	if err != nil {
+		return nil
+	}
+	return r
 }
 
 // decline drops the body that is asked about: it need not come.

@@ -105,8 +105,8 @@ func (c *conn) prepare(out *output) {
 	l := c.line
 	l.posted++
 	w := work{id: l.posted, signaled: l.posted%uint64(max(l.depth/signalEvery, 1)) == 0}
-	if out.do == write {
-		w.write, w.imm = true, out.place
+	if out.do == write || out.do == fill {
+		w.write, w.silent, w.imm = true, out.do == fill, out.place
 		w.raddr, w.rkey = out.remote.addr+out.at, out.remote.rkey
 		if out.size > 0 {
 			w.mem, w.lkey = c.current.Body[out.off:out.off+out.size], c.lease.region.lkey
@@ -118,10 +118,10 @@ func (c *conn) prepare(out *output) {
 		if out.packet.head > 0 {
 			n += copy(b[n:], c.current.Head)
 		}
-		if out.packet.kind == tensorWrite {
+		if out.packet.kind == tensorWrite && out.packet.flag != flagLanded {
 			n += copy(b[n:], c.current.Body)
 		}
-		w.mem, w.lkey = b[:n], l.send.lkey
+		w.mem, w.lkey, w.inline = b[:n], l.send.lkey, n <= l.pair.inline()
 	}
 	if out.last {
 		l.flights[l.posted%uint64(l.depth)] = flight{frame: c.current, lease: c.lease}

@@ -21,10 +21,14 @@ type flow struct {
 	owed    int // our receives posted again that the peer does not know of
 
 	out    outgoing
+	strip  strip    // the peer's, which we write to
 	theirs []remote // the peer's places, by slot
 	notes  []packet // messages about memory that are to be posted, oldest first
 	noted  int      // of notes, those already posted
 
+	runway   strip   // ours, which the peer writes to
+	freed    uint64  // bytes of it that the peer does not know to be free
+	taking   uint64  // bytes of it that the arrival at hand has
 	mine     []local // our places, by slot
 	free     []int   // slots of mine that are not in use
 	arriving int     // the slot that a placed body comes into; -1: none
@@ -35,17 +39,46 @@ type flow struct {
 type phase uint8
 
 const (
-	resting phase = iota // there is none
-	fresh                // nothing of it is posted
-	asked                // BUFFER_REQUEST is posted, the answer is not here
-	writing              // its place is known, not all of it is posted
+	resting  phase = iota // there is none
+	fresh                 // nothing of it is posted
+	landed                // its body is in the peer's strip, its message is not posted
+	asked                 // BUFFER_REQUEST is posted, the answer is not here
+	renewing              // the same; the place that it names has been written full
+	writing               // its place is known, not all of it is posted
 )
+
+// A strip is memory of one end's that the other writes bodies of middling size to,
+// one behind the other and round again, without asking for each: they are copied out
+// at once, which costs less than a question, an answer and a registration. The
+// writer learns with the credit which bytes are free again.
+type strip struct {
+	addr uint64
+	size uint64 // 0: there is none
+	rkey uint32
+	head uint64 // bytes ever used
+	tail uint64 // of those, bytes that are free again; only the writer knows
+}
+
+// takes reports whether a body may lie in the strip. Four must fit, so that two
+// that wait for room are enough to have the reader tell of it.
+func (s *strip) takes(n uint64) bool { return n > 0 && n <= s.size/4 }
+
+// next is where a body of n bytes lies, and what it uses up: it lies in one piece,
+// and the rest of the strip behind it stays empty if need be.
+func (s *strip) next(n uint64) (off, used uint64) {
+	off = s.head % s.size
+	if rest := s.size - off; rest < n {
+		return 0, rest + n
+	}
+	return off, n
+}
 
 type outgoing struct {
 	phase phase
 	frame frame
 	to    remote // where it goes, when writing
 	sent  uint64
+	off   uint64 // where it lies, when landed
 }
 
 // A frame is what a flow knows of a transport.Frame.
@@ -65,6 +98,7 @@ type remote struct {
 	closed bool // it is idle: BUFFER_IDLE came
 	addr   uint64
 	size   uint64
+	left   uint64 // bytes that may be written before it must be asked for again
 	rkey   uint32
 }
 
@@ -74,9 +108,15 @@ type local struct {
 	id     uint32 // what it arrives by
 	size   uint64
 	got    uint64 // bytes of the frame that is arriving
+	total  uint64 // bytes that came since it was shown
 	open   bool
+	again  bool // it was shown again, when it had been written full
 	placed bool // it was asked for by BUFFER_REQUEST and holds one body
 }
+
+// quiet reports that nothing of the peer's can be on its way to l any more: it has
+// written as much as it may.
+func (l *local) quiet() bool { return l.total == l.size && !l.again }
 
 func newFlow(depth, theirDepth, payload, segment int) *flow {
 	return &flow{depth: depth, payload: payload, segment: segment, credits: theirDepth, arriving: -1}
@@ -103,6 +143,7 @@ const (
 	wrote                     // a write with an immediate value has come
 	placed                    // the answer to an output ask: there is memory
 	declined                  // the answer to an output ask: drop the body
+	laid                      // there is a strip, of size at addr
 	exposed                   // memory is shown to the peer
 	concealed                 // and is not any more
 	reposted                  // a receive is posted again
@@ -119,6 +160,7 @@ type output struct {
 	id     uint32 // part, direct
 	place  uint32 // write: the immediate value; part, whole, direct, shown: the place
 	last   bool   // post, write: nothing of the frame is left to be posted
+	quiet  bool   // hidden: nothing of the peer's can be on its way there
 }
 
 type deed uint8
@@ -127,12 +169,14 @@ const (
 	nothing deed = iota
 	post         // post a message; with last it carries the frame that was offered
 	write        // post a write
+	fill         // post a write to the strip, which the peer does not hear of
 	skip         // the frame is done: its receiver does not want it
 	ask          // find memory for the body of packet, and answer placed or declined
-	small        // a frame has come in a message
+	small        // a frame has come in a message, or in the strip from off on
 	part         // more of a placed body is in; all of it when size says so
 	direct       // a frame has come into exposed memory
 	shown        // the answer to exposed: the place's name
+	hidden       // the answer to concealed
 )
 
 // step is the whole protocol. An error means that the peer, or who sends here, has
@@ -151,14 +195,21 @@ func (f *flow) step(in input) (output, error) {
 		return f.placed(in)
 	case declined:
 		f.awaiting = 0
-		f.note(packet{kind: bufferResponse, none: true})
+		f.note(packet{kind: bufferResponse, flag: flagNone})
+	case laid:
+		f.runway = strip{size: in.size}
+		f.note(packet{kind: tensorRequest, flag: flagLanded, size: in.size, addr: in.addr, rkey: in.rkey})
 	case exposed:
 		return f.exposed(in)
 	case concealed:
-		f.close(slotOf(in.place))
+		slot := slotOf(in.place)
+		f.close(slot)
 		f.note(packet{kind: bufferIdle, place: in.place})
+		return output{do: hidden, quiet: f.mine[slot].quiet()}, nil
 	case reposted:
 		f.owed++
+		f.freed += f.taking
+		f.taking = 0
 	}
 	return output{}, nil
 }
@@ -172,14 +223,18 @@ func (f *flow) pull() (output, error) {
 			return output{}, nil
 		}
 		return f.tell(f.nextNote(), false), nil
-	case f.out.phase == fresh:
+	case f.out.phase == fresh || f.out.phase == landed:
 		if out, err := f.begin(); out.do != nothing || err != nil {
 			return out, err
+		}
+	case f.out.phase == renewing:
+		if _, _, err := f.target(); err != nil { // it is idle: that is the answer
+			return output{}, err
 		}
 	case f.out.phase == writing && f.credits > 1:
 		return f.write(), nil
 	}
-	if f.owed >= max(f.depth/2, 2) && f.mayTell() {
+	if (f.owed >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.runway.size/2) && f.mayTell() {
 		return f.tell(packet{kind: ack}, false), nil
 	}
 	return output{}, nil
@@ -190,6 +245,7 @@ func (f *flow) mayTell() bool { return f.credits > 1 || f.credits == 1 && f.owed
 
 func (f *flow) tell(p packet, last bool) output {
 	p.credit, f.owed = uint32(f.owed), 0
+	p.freed, f.freed = uint32(f.freed), 0
 	f.credits--
 	return output{do: post, packet: p, last: last}
 }
@@ -211,27 +267,61 @@ func (f *flow) nextNote() packet {
 func (f *flow) begin() (output, error) {
 	fr := &f.out.frame
 	if fr.direct {
-		to, ok, err := f.target()
-		if !ok || err != nil {
-			return output{}, err
-		}
-		f.out.phase, f.out.to = writing, to
-		if f.credits <= 1 {
-			return output{}, nil
-		}
-		return f.write(), nil
+		return f.beginDirect()
 	}
 	if !f.mayTell() {
 		return output{}, nil
 	}
 	p := packet{kind: tensorWrite, head: fr.head, id: fr.id, size: fr.size}
-	if fr.size <= uint64(f.payload-fr.head) {
-		f.out.phase = resting
-		return f.tell(p, true), nil
+	switch {
+	case f.out.phase == landed:
+		p.flag, p.addr = flagLanded, f.out.off
+	case fr.size <= uint64(f.payload-fr.head):
+	case f.strip.takes(fr.size):
+		return f.land(), nil
+	default:
+		f.out.phase = asked
+		p.kind = bufferRequest
+		return f.tell(p, false), nil
 	}
-	f.out.phase = asked
-	p.kind = bufferRequest
-	return f.tell(p, false), nil
+	f.out.phase = resting
+	return f.tell(p, true), nil
+}
+
+// beginDirect begins a frame into memory that the peer has shown. It is written to
+// its size and no further, so that its owner knows from the bytes that have come
+// that no more are on their way; who wants to write there again asks.
+func (f *flow) beginDirect() (output, error) {
+	fr := &f.out.frame
+	to, ok, err := f.target()
+	switch {
+	case !ok || err != nil:
+		return output{}, err
+	case fr.size > to.left:
+		if !f.mayTell() {
+			return output{}, nil
+		}
+		f.out.phase = renewing
+		return f.tell(packet{kind: bufferRequest, flag: flagAgain, place: to.place}, false), nil
+	}
+	f.theirs[slotOf(fr.place)].left -= fr.size
+	f.out.phase, f.out.to = writing, to
+	if f.credits <= 1 {
+		return output{}, nil
+	}
+	return f.write(), nil
+}
+
+// land writes the frame's body to the peer's strip, if there is room.
+func (f *flow) land() output {
+	s, n := &f.strip, f.out.frame.size
+	off, used := s.next(n)
+	if s.head-s.tail+used > s.size {
+		return output{}
+	}
+	s.head += used
+	f.out.phase, f.out.off = landed, off
+	return output{do: fill, remote: remote{addr: s.addr, rkey: s.rkey}, at: off, size: n}
 }
 
 // target is the memory that the frame names. What has not been told of yet is

@@ -11,10 +11,15 @@ func (f *flow) came(p packet) (output, error) {
 	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
 		return output{}, fmt.Errorf("%v gives credit for %d messages, and %d in all", p.kind, p.credit, f.credits)
 	}
-	switch p.kind {
-	case tensorWrite:
-		return output{do: small, packet: p}, f.between(p.kind)
-	case bufferRequest:
+	if err := f.cleared(p); err != nil {
+		return output{}, err
+	}
+	switch {
+	case p.kind == tensorWrite:
+		return f.whole(p)
+	case p.kind == bufferRequest && p.flag == flagAgain:
+		return output{}, f.renew(p)
+	case p.kind == bufferRequest:
 		if err := f.between(p.kind); err != nil {
 			return output{}, err
 		}
@@ -23,12 +28,57 @@ func (f *flow) came(p packet) (output, error) {
 		}
 		f.awaiting = p.size
 		return output{do: ask, packet: p}, nil
-	case bufferResponse:
+	case p.kind == bufferResponse:
 		return f.answered(p)
-	case tensorRequest, bufferIdle:
+	case p.kind == tensorRequest || p.kind == bufferIdle:
 		return output{}, f.told(p)
 	}
 	return output{}, nil // ACK: its credit was all it had
+}
+
+// cleared notes what is free again of the peer's strip.
+func (f *flow) cleared(p packet) error {
+	s := &f.strip
+	if s.tail += uint64(p.freed); s.tail > s.head {
+		return fmt.Errorf("%v frees %d bytes that are not in use", p.kind, s.tail-s.head)
+	}
+	return nil
+}
+
+// whole is a frame that is here: in the message, or in our strip, at the one place
+// where both ends know that the next one lies.
+func (f *flow) whole(p packet) (output, error) {
+	if err := f.between(p.kind); err != nil || p.flag != flagLanded {
+		return output{do: small, packet: p}, err
+	}
+	s := &f.runway
+	if !s.takes(p.size) {
+		return output{}, fmt.Errorf("%v of %d bytes on a strip of %d", p.kind, p.size, s.size)
+	}
+	off, used := s.next(p.size)
+	if p.addr != off {
+		return output{}, fmt.Errorf("%v at %d on the strip, want %d", p.kind, p.addr, off)
+	}
+	s.head += used
+	f.taking = used
+	return output{do: small, packet: p, off: off}, nil
+}
+
+// renew shows memory again that the peer has written full. What is idle by now needs
+// no answer: the peer hears that it is.
+func (f *flow) renew(p packet) error {
+	slot := slotOf(p.place)
+	switch {
+	case p.place&more != 0 || slot >= len(f.mine) || newer(p.place, f.mine[slot].place):
+		return fmt.Errorf("%v for the place %#x, which there is none of", p.kind, p.place)
+	case f.mine[slot].place != p.place || !f.mine[slot].open:
+		return nil
+	case f.mine[slot].placed || f.mine[slot].got > 0 || len(f.notes)-f.noted >= maxNotes:
+		return fmt.Errorf("%v for the place %#x out of turn", p.kind, p.place)
+	}
+	f.mine[slot].again, f.mine[slot].total = true, 0
+	f.note(packet{kind: bufferResponse, flag: flagAgain, place: p.place})
+	return nil
 }
 
 // between refuses a frame that comes inside another one.
@@ -43,9 +93,14 @@ func (f *flow) between(k kind) error {
 func (f *flow) answered(p packet) (output, error) {
 	o := &f.out
 	switch {
-	case o.phase != asked:
+	case p.flag == flagAgain && o.phase == renewing && p.place == o.frame.place:
+		to := &f.theirs[slotOf(p.place)]
+		to.left = to.size
+		o.phase = fresh
+		return output{}, nil
+	case o.phase != asked || p.flag == flagAgain:
 		return output{}, fmt.Errorf("%v that nobody asked for", p.kind)
-	case p.none:
+	case p.flag == flagNone:
 		o.phase = resting
 		return output{do: skip}, nil
 	case p.size != o.frame.size:
@@ -59,6 +114,13 @@ func (f *flow) answered(p packet) (output, error) {
 // told notes what the peer says of its exposed memory.
 func (f *flow) told(p packet) error {
 	slot := slotOf(p.place)
+	if p.flag == flagLanded {
+		if f.strip.size != 0 || p.size == 0 || p.size > maxStrip {
+			return fmt.Errorf("%v for a strip of %d bytes, after one of %d", p.kind, p.size, f.strip.size)
+		}
+		f.strip = strip{addr: p.addr, size: p.size, rkey: p.rkey}
+		return nil
+	}
 	if p.place&more != 0 {
 		return fmt.Errorf("%v with the place %#x", p.kind, p.place)
 	}
@@ -75,7 +137,7 @@ func (f *flow) told(p packet) error {
 	if old := &f.theirs[slot]; old.known && !old.closed {
 		return fmt.Errorf("%v for the place %#x, which is in use", p.kind, p.place)
 	}
-	f.theirs[slot] = remote{place: p.place, known: true, addr: p.addr, size: p.size, rkey: p.rkey}
+	f.theirs[slot] = remote{place: p.place, known: true, addr: p.addr, size: p.size, left: p.size, rkey: p.rkey}
 	return nil
 }
 
@@ -133,10 +195,11 @@ func (f *flow) wrote(imm uint32, n uint64) (output, error) {
 		return output{}, errStray
 	}
 	l := &f.mine[slot]
-	if n > l.size-l.got {
-		return output{}, fmt.Errorf("%d bytes more than the %d that were announced", n-(l.size-l.got), l.size)
+	if n > l.size-l.total {
+		return output{}, fmt.Errorf("%d bytes more than the %d that were announced", n-(l.size-l.total), l.size)
 	}
 	l.got += n
+	l.total += n
 	switch {
 	case l.placed && slot != f.arriving || !l.placed && (f.awaiting > 0 || f.arriving >= 0):
 		return output{}, fmt.Errorf("a write to place %#x inside another frame", imm)

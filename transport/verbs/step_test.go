@@ -86,7 +86,7 @@ func inputOf(t *testing.T, words []string, v map[string]uint64) input {
 	case "pull":
 		return input{do: pull}
 	case "came":
-		p := packet{none: v["none"] == 1, head: int(v["head"]), credit: uint32(v["credit"]), id: uint32(v["id"]),
+		p := packet{flag: flagOf(v), head: int(v["head"]), credit: uint32(v["credit"]), freed: uint32(v["freed"]), id: uint32(v["id"]),
 			place: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
 		for k := ack; k <= tensorWrite; k++ {
 			if k.String() == words[1] {
@@ -101,6 +101,8 @@ func inputOf(t *testing.T, words []string, v map[string]uint64) input {
 		return input{do: wrote, place: place, size: v["size"]}
 	case "placed":
 		return input{do: placed, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+	case "laid":
+		return input{do: laid, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
 	case "declined":
 		return input{do: declined}
 	case "expose":
@@ -112,6 +114,10 @@ func inputOf(t *testing.T, words []string, v map[string]uint64) input {
 	}
 	t.Fatalf("no input %q", words[0])
 	return input{}
+}
+
+func flagOf(v map[string]uint64) byte {
+	return byte(v["none"]*flagNone + v["landed"]*flagLanded + v["again"]*flagAgain)
 }
 
 // show is an output as transcripts write it.
@@ -133,8 +139,13 @@ func show(o output, err error) string {
 		case bufferResponse, tensorRequest, bufferIdle:
 			s += fmt.Sprintf(" place=%#x size=%d", p.place, p.size)
 		}
-		if p.none {
-			s += " none"
+		for flag, name := range map[byte]string{flagNone: " none", flagLanded: " landed", flagAgain: " again"} {
+			if p.flag == flag {
+				s += name
+			}
+		}
+		if p.freed > 0 {
+			s += fmt.Sprintf(" freed=%d", p.freed)
 		}
 		return s + last
 	case write:
@@ -143,11 +154,21 @@ func show(o output, err error) string {
 			s += " more"
 		}
 		return s + last
+	case fill:
+		return fmt.Sprintf("fill at=%d size=%d", o.at, o.size)
+	case hidden:
+		if o.quiet {
+			return "hidden quiet"
+		}
+		return "hidden"
 	case skip:
 		return "skip"
 	case ask:
 		return fmt.Sprintf("ask head=%d size=%d", p.head, p.size)
 	case small:
+		if p.flag == flagLanded {
+			return fmt.Sprintf("small head=%d size=%d landed at=%d", p.head, p.size, o.off)
+		}
 		return fmt.Sprintf("small head=%d size=%d", p.head, p.size)
 	case part:
 		return fmt.Sprintf("part %d", o.size)

@@ -33,9 +33,18 @@ type Options struct {
 	// one with 40 bytes and their head are copied rather than registered: 256 to
 	// 1 MiB; 0 is 8192. A Conn has twice Depth of them.
 	Buffer int
-	// CacheBytes bounds the memory that stays registered because it was sent from:
-	// 0 is 256 MiB; negative, none beyond what is being sent.
+	// Strip is the size in bytes of a Conn's strip: bodies of up to a quarter of it
+	// that fit no message buffer are written there without asking for each, and
+	// copied out. It is made with the first such body. 1 KiB to 1 GiB; 0 is 2 MiB,
+	// negative none.
+	Strip int
+	// CacheBytes bounds the memory that stays registered because it was sent from,
+	// and as much again that peers wrote to: 0 is 256 MiB; negative, none beyond
+	// what is in use.
 	CacheBytes int
+	// Fresh has memory be registered anew for each use by a peer, so that no key is
+	// of any use afterwards, also to a peer that breaks the rules.
+	Fresh bool
 }
 
 // A Transport is one end's RDMA device and the queue pairs on it: TensorFlow's
@@ -44,7 +53,8 @@ type Options struct {
 type Transport struct {
 	opts   Options
 	device device
-	cache  *cache
+	cache  *cache // what is sent from
+	shown  *cache // what peers may write to
 	caller *poll.Caller
 	work   sync.WaitGroup // what uses the device: message buffers, and registrations under way
 
@@ -71,7 +81,7 @@ func New(o Options) (transport.Transport, error) {
 			return nil, failure(fault.Refused, "open", err)
 		}
 	}
-	t := &Transport{opts: o, device: d, cache: newCache(d, o.CacheBytes), caller: new(poll.Caller),
+	t := &Transport{opts: o, device: d, cache: newCache(d, o.CacheBytes, false), shown: newCache(d, o.shownBytes(), true), caller: new(poll.Caller),
 		conns: make(map[*conn]struct{}), over: make(chan struct{})}
 	if g, ok := o.Setup.(transport.Greeter); ok {
 		return greeter{t, g}, nil
@@ -90,6 +100,9 @@ func (o *Options) check() error {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = 256 << 20
 	}
+	if o.Strip == 0 {
+		o.Strip = 2 << 20
+	}
 	switch {
 	case o.Setup == nil:
 		return failure(fault.Misuse, "open", errors.New("there is no wire to set up over"))
@@ -97,8 +110,18 @@ func (o *Options) check() error {
 		return failure(fault.Misuse, "open", fmt.Errorf("a depth of %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
 		return failure(fault.Misuse, "open", fmt.Errorf("message buffers of %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
+	case o.Strip > 0 && o.Strip < minStrip || o.Strip > maxStrip:
+		return failure(fault.Misuse, "open", fmt.Errorf("a strip of %d bytes, want %d to %d", o.Strip, minStrip, maxStrip))
 	}
 	return nil
+}
+
+// shownBytes is how much may stay registered for peers that nobody is writing to.
+func (o *Options) shownBytes() int {
+	if o.Fresh {
+		return -1
+	}
+	return o.CacheBytes
 }
 
 // A greeter is a Transport whose set-up wire shares the process's listener.
@@ -191,6 +214,7 @@ func (t *Transport) Close() error {
 	t.work.Wait()
 	t.caller.Stop()
 	t.cache.close()
+	t.shown.close()
 	return errors.Join(err, t.device.close())
 }
 

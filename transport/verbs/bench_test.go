@@ -1,0 +1,139 @@
+package verbs
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A kept is a Sink that has one place for all bodies.
+type kept struct {
+	n    int
+	body []byte
+}
+
+func (s *kept) Place(h transport.Header) []byte { return s.body[:h.Size] }
+
+func (s *kept) Arrived(h transport.Header, n int) {
+	if n == h.Size {
+		s.n++
+	}
+}
+
+// A lane sends frames of one size from end 0 to end 1, each by the path that its
+// size takes: in a message, by the strip, asked for, or into exposed memory.
+type lane struct {
+	*bench
+	frame transport.Frame
+	sink  kept
+	done  int
+	shown bool
+}
+
+func newLane(t testing.TB, f *Fabric, size int, shown bool) *lane {
+	l := &lane{bench: newBench(t, Options{Fabric: f}), sink: kept{body: make([]byte, size)}, shown: shown}
+	l.frame = transport.Frame{Head: []byte("head"), Body: make([]byte, size), Done: func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		l.done++
+	}}
+	return l
+}
+
+// pass has one frame arrive and be done.
+func (l *lane) pass(t testing.TB) {
+	release := func() {}
+	if l.shown {
+		to, hide, err := l.ends[1].Expose(1, l.sink.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.frame.To, release = to, hide
+	}
+	got, done := l.sink.n+1, l.done+1
+	l.ends[0].Send(&l.frame)
+	for l.sink.n < got || l.done < done {
+		l.ends[0].Progress(&l.sink)
+		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release()
+}
+
+// paths are frames of all ways to go.
+var paths = []struct {
+	name  string
+	size  int
+	shown bool
+}{
+	{"inline", 64, false}, {"message", 4096, false}, {"strip", 240 << 10, false},
+	{"asked for", 1 << 20, false}, {"exposed", 1 << 20, true},
+}
+
+func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
+	for _, p := range paths {
+		t.Run(p.name, func(t *testing.T) {
+			l := newLane(t, NewFabric(), p.size, p.shown)
+			if n := testing.AllocsPerRun(100, func() { l.pass(t) }); n >= 1 {
+				t.Errorf("%v allocations per frame", n)
+			}
+		})
+	}
+}
+
+func BenchmarkFrame(b *testing.B) { benchFrames(b, NewFabric()) }
+
+func benchFrames(b *testing.B, f *Fabric) {
+	for _, p := range paths {
+		b.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(b *testing.B) {
+			l := newLane(b, f, p.size, p.shown)
+			b.SetBytes(int64(p.size))
+			b.ReportAllocs()
+			for b.Loop() {
+				l.pass(b)
+			}
+		})
+	}
+	for _, p := range paths[1:3] {
+		b.Run(fmt.Sprintf("%s/%d in a stream", p.name, p.size), func(b *testing.B) {
+			l := newLane(b, f, p.size, false)
+			b.SetBytes(int64(p.size))
+			b.ReportAllocs()
+			l.stream(b, 8)
+		})
+	}
+}
+
+// stream passes b.N frames, some of them in flight at a time.
+func (l *lane) stream(b *testing.B, flying int) {
+	frames := make([]transport.Frame, flying)
+	sent := 0
+	for i := range frames {
+		f := &frames[i]
+		*f = transport.Frame{Head: l.frame.Head, Body: l.frame.Body}
+		f.Done = func(err error) {
+			if l.done++; err != nil {
+				b.Error(err)
+			} else if sent < b.N {
+				sent++
+				l.ends[0].Send(f)
+			}
+		}
+	}
+	b.ResetTimer()
+	for i := range frames {
+		if sent < b.N {
+			sent++
+			l.ends[0].Send(&frames[i])
+		}
+	}
+	for l.sink.n < b.N || l.done < b.N {
+		l.ends[0].Progress(&l.sink)
+		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
