@@ -15,7 +15,7 @@ import (
 // worlds runs f on every rank of a coordinator, over several wires and sizes.
 func worlds(t *testing.T, f func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error, opts ...coordinator.Option) {
 	t.Helper()
-	for _, wire := range []string{"memory", "tcp"} {
+	for _, wire := range wires() {
 		for _, n := range []int{1, 2, 3, 4} {
 			t.Run(fmt.Sprintf("%s/%d", wire, n), func(t *testing.T) {
 				leak.Check(t)

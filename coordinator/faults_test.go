@@ -108,7 +108,7 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 // A rank is lost while others wait in each phase: for the negotiation, with rank
 // 0 gone, and inside the collective.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
-	for _, wire := range []string{"memory", "tcp"} {
+	for _, wire := range wires() {
 		for _, dead := range []int{0, 1, 2} {
 			for _, phase := range []string{"negotiation", "collective", "idle"} {
 				t.Run(fmt.Sprintf("%s/rank %d/%s", wire, dead, phase), func(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 type order struct {
 	Scene      string
 	Victim     int           // the rank that the scene is about
+	Phase      string        // of a tensor, in which the victim is killed
 	Bytes      int           // of a vector or a message
 	Early      bool          // say that all is under way before others can have heard what this rank does
 	Deadline   time.Duration // of the call in question; 0: none

@@ -14,18 +14,19 @@ type scene func(ctx context.Context, a *actor, c *comm.Comm) error
 
 func scenes() map[string]scene {
 	return map[string]scene{
-		"disagree": disagree,
-		"sum":      sumForever,
-		"absent":   stayAway,
-		"stop":     sumUntilStopped,
-		"panic":    panicOnOne,
-		"quit":     quitOnOne,
-		"close":    closeOneFirst,
-		"misuse":   misuse,
-		"cycle":    sendInACycle,
-		"host":     workUnharmed,
-		"busy":     stayBusy,
-		"places":   tellPlaces,
-		"train":    train,
+		"disagree":   disagree,
+		"sum":        sumForever,
+		"absent":     stayAway,
+		"stop":       sumUntilStopped,
+		"panic":      panicOnOne,
+		"quit":       quitOnOne,
+		"close":      closeOneFirst,
+		"misuse":     misuse,
+		"cycle":      sendInACycle,
+		"host":       workUnharmed,
+		"busy":       stayBusy,
+		"places":     tellPlaces,
+		"train":      train,
+		"coordinate": coordinate,
 	}
 }
