@@ -34,6 +34,14 @@
 // are factors in the element type, the first before and the second after the
 // fold, and after the division.
 //
+// # Fewer bytes, and other sums
+//
+// Compress has elements travel in 16 bits, TopK as the few that are furthest from
+// zero, OneBit as their signs; the latter two keep what was not sent for the next
+// step. AllReduceSparse adds rows by their index. Adasum is an operator that adds
+// gradients as far as they point elsewhere. All of them promise equal bits on all
+// ranks, whatever a tensor was fused with, as plain sums do.
+//
 // # What ends a wait
 //
 // A handle is done when its tensor is, or has failed. The loss of any rank ends

@@ -28,7 +28,8 @@ type executor struct {
 	sets   map[uint32]*members
 	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
 	counts []int
-	lap    lap // of the Bucket under way; for the timeline
+	lap    lap   // of the Bucket under way; for the timeline
+	absent []int // ranks that give nothing to it
 	err    error
 }
 
@@ -171,6 +172,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 			return fault.New(fault.Misuse, t.Call(), x.co.rank, "submission %d is not there", b.Refs[i].Ticket)
 		}
 	}
+	x.absent = b.Absent
 	givers := len(s.ranks)
 	for _, r := range s.ranks {
 		if slices.Contains(b.Absent, r) {

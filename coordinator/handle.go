@@ -6,6 +6,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // A Handle is a submission under way. Its buffers are the caller's again once it
@@ -17,13 +18,15 @@ type Handle struct {
 	err  error
 	born int64 // when it was submitted; for the timeline
 
-	dst, src []byte
-	op       comm.Op
-	splits   []int                  // alltoall: rows to each rank
-	alloc    func(bytes int) []byte // makes a result whose size was not known
-	counts   []int                  // rows from each rank, of such a result
-	set      *ProcessSet            // addset's result
-	last     int                    // join's
+	dst, src     []byte
+	op           comm.Op
+	residual     []byte                 // allreduce: what was not sent before,
+	residualType tensor.DType           // and of which elements it is
+	splits       []int                  // alltoall: rows to each rank
+	alloc        func(bytes int) []byte // makes a result whose size was not known
+	counts       []int                  // rows from each rank, of such a result
+	set          *ProcessSet            // addset's result
+	last         int                    // join's
 }
 
 func newHandle(co *Coordinator) *Handle { return &Handle{co: co, done: make(chan struct{})} }

@@ -76,6 +76,12 @@ func (l *layout) each(f func(it *item, p piece)) {
 // are the layout already.
 func (x *executor) allReduce(ctx context.Context, s *members, items []item, givers int) error {
 	t := items[0].Tensor
+	switch {
+	case t.OpID == Adasum.ID():
+		return x.adasum(ctx, s, items)
+	case t.Codec != negotiate.Plain:
+		return x.coded(ctx, s, &items[0], givers)
+	}
 	if len(items) == 1 && t.Wire == t.DType {
 		buf := x.inPlace(&items[0])
 		scale(t.DType, buf, t.Pre)

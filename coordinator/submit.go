@@ -26,6 +26,8 @@ type CallOption struct {
 	shape    []int
 	set      *ProcessSet
 	wire     tensor.DType
+	codec    negotiate.Codec
+	residual []byte // of elements of type wire
 }
 
 type optionCode uint8
@@ -36,6 +38,7 @@ const (
 	optScale
 	optSet
 	optCompress
+	optCodec
 )
 
 // Shape tells the dimensions of the buffer, at most 8; without it, it has one.
@@ -121,7 +124,7 @@ func start(to Submitter, kind negotiate.Kind, name string, d tensor.DType, count
 		if opts[i].set != nil {
 			set = opts[i].set
 		}
-		opts[i].apply(q)
+		opts[i].apply(q, h)
 	}
 	if kind == negotiate.Barrier {
 		q.DType, q.Wire, q.Shape = tensor.Invalid, tensor.Invalid, nil
@@ -136,7 +139,7 @@ func start(to Submitter, kind negotiate.Kind, name string, d tensor.DType, count
 	return h
 }
 
-func (o *CallOption) apply(q *negotiate.Request) {
+func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
 	switch o.code {
 	case optShape:
 		q.Shape = slices.Clone(o.shape)
@@ -146,6 +149,12 @@ func (o *CallOption) apply(q *negotiate.Request) {
 		q.Pre, q.Post = o.pre, o.pos
 	case optCompress:
 		q.Wire = o.wire
+	case optCodec:
+		q.Codec, q.Whole = o.codec, true
+		if o.codec == negotiate.TopK {
+			q.Keep = o.n
+		}
+		h.residual, h.residualType = o.residual, o.wire
 	case optSet:
 		if o.set != nil {
 			q.Set = o.set.id
@@ -184,14 +193,20 @@ func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *
 	case q.Wire != q.DType && !compresses(q):
 		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Kind, q.DType, q.Wire)
 	}
+	if why := refuseFold(q, h, count); why != "" {
+		return bad("%s", why)
+	}
 	switch q.Kind {
 	case negotiate.AllReduce, negotiate.ReduceScatter:
+		q.Op, q.OpID = h.op.Name(), h.op.ID()
+		if q.OpID == Adasum.ID() {
+			return nil
+		}
 		for _, d := range [...]tensor.DType{q.DType, q.Wire} {
 			if _, err := h.op.Kernel(d); err != nil {
 				return bad("%w", err)
 			}
 		}
-		q.Op, q.OpID = h.op.Name(), h.op.ID()
 		_, known := builtin(q.OpID)
 		q.NoIdentity = !known
 		if q.Kind == negotiate.ReduceScatter {

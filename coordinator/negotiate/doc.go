@@ -80,7 +80,9 @@
 //	8 bytes    scale before; 8 bytes: scale after (float64)
 //	varint     priority (signed)
 //	8 bytes    group; varint: tensors in it
-//	byte       marks: 1 the operator has no identity
+//	byte       marks: 1 the operator has no identity, 2 it is never cut into
+//	           parts, 4 it is coded
+//	byte       with mark 4: the codec; varint: the elements that each rank keeps
 //
 // The leader's message:
 //

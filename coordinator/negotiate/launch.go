@@ -59,7 +59,7 @@ func (l *Leader) enqueue(p *pending, absent []int) {
 	id, once := l.number(p, absent)
 	t := p.variants[0].tensor
 	u := &unit{id: id, once: once, tensor: t, absent: absent, bytes: Size(t, p.rows, 0, 1), parts: 1}
-	if l.cfg.Partition > 0 && u.bytes > l.cfg.Partition && (t.Kind == AllReduce || t.Kind == Broadcast) {
+	if l.cfg.Partition > 0 && u.bytes > l.cfg.Partition && !t.Whole && (t.Kind == AllReduce || t.Kind == Broadcast) {
 		u.parts = min((u.bytes+l.cfg.Partition-1)/l.cfg.Partition, t.Elements())
 	}
 	if len(l.queue) == 0 {
@@ -111,7 +111,7 @@ type bucket struct {
 // put launches what it can of u, and reports whether that was all.
 func (l *Leader) put(u *unit, open map[class]*bucket, list *[]*bucket) bool {
 	c := class{u.tensor.Kind, u.tensor.Set, u.tensor.DType, u.tensor.Wire, u.tensor.OpID, u.tensor.Root}
-	fusible := u.parts == 1 && u.bytes <= l.cfg.Alone && len(u.absent) == 0 && (c.kind == AllReduce || c.kind == Broadcast)
+	fusible := u.parts == 1 && u.tensor.Codec == Plain && u.bytes <= l.cfg.Alone && len(u.absent) == 0 && (c.kind == AllReduce || c.kind == Broadcast)
 	if b := open[c]; fusible && b != nil && l.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixed = b.mixed || u.tensor.Priority != b.first.tensor.Priority

@@ -51,6 +51,17 @@ const (
 	Registry uint32 = 1<<32 - 1
 )
 
+// A Codec is how a rank's share of an AllReduce is written in fewer bytes. Its
+// numbers are part of the wire form.
+type Codec uint8
+
+// The codecs.
+const (
+	Plain  Codec = 0 // as it is
+	TopK   Codec = 1 // the Keep elements furthest from zero
+	OneBit Codec = 2 // a bit for each element
+)
+
 // A Tensor is what the ranks must agree on. It is immutable once submitted.
 type Tensor struct {
 	Set   uint32
@@ -64,7 +75,10 @@ type Tensor struct {
 	Op         string
 	OpID       uint64
 	NoIdentity bool // the operator has none, so nobody may be absent
-	Root       int  // a rank of the set; -1: none
+	Whole      bool // it is never launched in parts
+	Codec      Codec
+	Keep       int // TopK: elements of each rank
+	Root       int // a rank of the set; -1: none
 	Pre, Post  float64
 	Priority   int    // higher ones go first
 	Group      uint64 // equal for tensors submitted as one; 0: none
@@ -117,7 +131,7 @@ func (t *Tensor) Differs(o *Tensor) string {
 		return "root"
 	case t.Pre != o.Pre || t.Post != o.Post:
 		return "scale"
-	case t.Wire != o.Wire:
+	case t.Wire != o.Wire || t.Codec != o.Codec || t.Keep != o.Keep:
 		return "compression"
 	case t.Priority != o.Priority:
 		return "priority"
@@ -151,6 +165,12 @@ func (t *Tensor) Call() string {
 	if t.Wire != t.DType {
 		fmt.Fprintf(&b, " as %v", t.Wire)
 	}
+	switch t.Codec {
+	case TopK:
+		fmt.Fprintf(&b, " of each rank's top %d", t.Keep)
+	case OneBit:
+		b.WriteString(" in one bit")
+	}
 	if t.Priority != 0 {
 		fmt.Fprintf(&b, " priority %d", t.Priority)
 	}
@@ -175,6 +195,9 @@ func (t *Tensor) valid() bool {
 		return false
 	}
 	if t.Kind != Barrier && (!t.DType.Valid() || !t.Wire.Valid()) {
+		return false
+	}
+	if t.Codec > OneBit || t.Keep < 0 || (t.Codec == TopK) != (t.Keep > 0) || t.Codec != Plain && t.Kind != AllReduce {
 		return false
 	}
 	size := 1

@@ -211,8 +211,23 @@ func appendTensor(b []byte, t *Tensor) []byte {
 	b = binary.AppendVarint(b, int64(t.Priority))
 	b = binary.LittleEndian.AppendUint64(b, t.Group)
 	b = binary.AppendUvarint(b, uint64(t.GroupSize))
-	return append(b, mark(t.NoIdentity))
+	marks := mark(t.NoIdentity)
+	if t.Whole {
+		marks |= tensorWhole
+	}
+	if t.Codec == Plain {
+		return append(b, marks)
+	}
+	b = append(b, marks|tensorCoded, byte(t.Codec))
+	return binary.AppendUvarint(b, uint64(t.Keep))
 }
+
+// Marks of a tensor.
+const (
+	tensorNoIdentity = 1 << iota
+	tensorWhole
+	tensorCoded
+)
 
 // The fewest bytes of a tensor and of a request: what a list's length is checked
 // against before memory is taken for it.
@@ -230,7 +245,13 @@ func (r *reader) tensor(t *Tensor) {
 	t.Pre, t.Post = math.Float64frombits(r.u64()), math.Float64frombits(r.u64())
 	t.Priority = r.int()
 	t.Group, t.GroupSize = r.u64(), int(r.u32())
-	t.NoIdentity = r.flag()
+	marks := r.byte()
+	t.NoIdentity, t.Whole = marks&tensorNoIdentity != 0, marks&tensorWhole != 0
+	if marks&tensorCoded != 0 {
+		t.Codec, t.Keep = Codec(r.byte()), int(r.u32())
+		r.bad = r.bad || t.Codec == Plain
+	}
+	r.bad = r.bad || marks > tensorNoIdentity|tensorWhole|tensorCoded
 	if !r.bad && !t.valid() {
 		r.bad = true
 	}

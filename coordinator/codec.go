@@ -1,0 +1,272 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// TopK has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send of
+// each rank's buffer only the keep elements that are furthest from zero; of equal
+// ones those in front. What a rank does not send it adds to residual, and what was
+// there is added to the buffer first: the error is fed back. residual has the
+// length of the buffer, zeros before the first step, and the coordinator's while
+// the submission is under way; nil forgets what is not sent.
+//
+// A rank sends 8 (float64: 12) bytes for each element kept to every other rank,
+// and the shares are added in the order of the ranks. A NaN counts as the furthest
+// from zero.
+//
+// Sources: Strom, "Scalable distributed DNN training using commodity GPU cloud
+// computing", Interspeech 2015; Stich, Cordonnier and Jaggi, "Sparsified SGD with
+// memory", NeurIPS 2018.
+func TopK[T float32 | float64](keep int, residual []T) CallOption {
+	return CallOption{code: optCodec, codec: negotiate.TopK, n: keep, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
+}
+
+// OneBit has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send one
+// bit for each element: whether it is below zero. Those that are, and those that
+// are not, are taken for the mean of theirs. residual is as TopK's, and without
+// one little can be learnt.
+//
+// Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its
+// application to data-parallel distributed training of speech DNNs", Interspeech
+// 2014; the two means are over a tensor here, and over a column there.
+func OneBit[T float32 | float64](residual []T) CallOption {
+	return CallOption{code: optCodec, codec: negotiate.OneBit, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
+}
+
+// refuseFold is why Adasum, or coded elements, cannot be had; "" when they can, or
+// are not asked for.
+func refuseFold(q *negotiate.Request, h *Handle, count int) string {
+	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
+	plain := q.Kind == negotiate.AllReduce && floats && q.Wire == q.DType
+	sums := h.op.ID() == comm.Sum.ID() || h.op.ID() == comm.Mean.ID()
+	switch {
+	case h.op.ID() == Adasum.ID():
+		q.Whole = true
+		if !plain || q.Codec != negotiate.Plain {
+			return "Adasum is for allreduces of float32 and float64, not compressed"
+		}
+	case q.Codec == negotiate.Plain:
+	case !plain || !sums:
+		return "TopK and OneBit are for allreduces of float32 and float64 by comm.Sum or comm.Mean, not compressed otherwise"
+	case h.residualType != q.DType || len(h.residual) != 0 && len(h.residual) != len(h.src):
+		return "the residual has other elements than the buffer, or another number of them"
+	case q.Codec == negotiate.TopK && (q.Keep < 1 || q.Keep > math.MaxUint32 || count > math.MaxUint32):
+		return "TopK keeps 1 element or more, of at most 4,294,967,295"
+	}
+	return ""
+}
+
+// coded reduces one tensor of which each rank sends a message of few bytes to all.
+func (x *executor) coded(ctx context.Context, s *members, it *item, givers int) error {
+	if it.Tensor.DType == tensor.Float32 {
+		return codedSum[float32](ctx, x, s, it, givers)
+	}
+	return codedSum[float64](ctx, x, s, it, givers)
+}
+
+func codedSum[T float32 | float64](ctx context.Context, x *executor, s *members, it *item, givers int) error {
+	t := it.Tensor
+	c := codecOf[T](t)
+	counts := make([]int, len(s.ranks))
+	for i, r := range s.ranks {
+		if !slices.Contains(x.absent, r) {
+			counts[i] = c.bytes()
+		}
+	}
+	var mine []byte
+	if it.h != nil {
+		mine = x.stage(0, c.bytes())
+		c.encode(mine, c.accumulate(x, it))
+	}
+	x.lap.packed = x.co.stamp()
+	all := x.stage(1, givers*c.bytes())
+	if err := comm.AllGatherV(ctx, s.c, all, mine, counts); err != nil {
+		return err
+	}
+	x.lap.wired = x.co.stamp()
+	if it.h == nil {
+		return nil
+	}
+	dst := tensor.Elements[T](it.h.dst)
+	clear(dst)
+	for ; len(all) > 0; all = all[c.bytes():] {
+		if !c.add(dst, all[:c.bytes()]) {
+			return fault.New(fault.Mismatch, t.Call(), x.co.world(x.co.rank), "a rank sends elements beyond the %d", c.n)
+		}
+	}
+	divide(t, it.h.dst, givers)
+	scale(t.DType, it.h.dst, t.Post)
+	return nil
+}
+
+// A codec writes n elements in few bytes.
+type codec[T float32 | float64] struct {
+	kind    negotiate.Codec
+	n, keep int
+}
+
+func codecOf[T float32 | float64](t *negotiate.Tensor) codec[T] {
+	n := t.Elements()
+	return codec[T]{t.Codec, n, min(t.Keep, n)}
+}
+
+// bytes of a message: for TopK the places and then the elements, for OneBit the two
+// means, below zero and not, and then the bits.
+func (c codec[T]) bytes() int {
+	size := int(unsafe.Sizeof(T(0)))
+	switch {
+	case c.n == 0:
+		return 0
+	case c.kind == negotiate.TopK:
+		return c.keep * (4 + size)
+	}
+	return 2*size + (c.n+7)/8
+}
+
+// accumulate is what is to be sent: the buffer, scaled, and what was not sent
+// before. It lies in the residual, or in memory of the executor's.
+func (c codec[T]) accumulate(x *executor, it *item) []T {
+	src, pre := tensor.Elements[T](it.h.src), T(it.Tensor.Pre)
+	sum := tensor.Elements[T](it.h.residual)
+	if len(sum) == 0 {
+		sum = tensor.Elements[T](x.stage(1, len(it.h.src)))
+		clear(sum)
+	}
+	for i, v := range src {
+		sum[i] += T(v * pre) // rounded by itself, also where a processor could do both at once
+	}
+	return sum
+}
+
+// encode writes a message, and leaves in sum what it does not say.
+func (c codec[T]) encode(msg []byte, sum []T) {
+	if len(sum) == 0 {
+		return
+	}
+	if c.kind == negotiate.TopK {
+		c.encodeTop(msg, sum)
+		return
+	}
+	c.encodeBits(msg, sum)
+}
+
+func (c codec[T]) encodeTop(msg []byte, sum []T) {
+	limit, ties := kthLargest(sum, c.keep)
+	places, values := msg[:4*c.keep], msg[4*c.keep:]
+	size := len(values) / c.keep
+	for i, v := range sum {
+		m := magnitude(v)
+		if m < limit || m == limit && ties == 0 {
+			continue
+		}
+		if m == limit {
+			ties--
+		}
+		binary.LittleEndian.PutUint32(places, uint32(i))
+		putFloat(values, v)
+		places, values = places[4:], values[size:]
+		sum[i] = 0
+	}
+}
+
+func (c codec[T]) encodeBits(msg []byte, sum []T) {
+	var below, other float64
+	var belows int
+	for _, v := range sum {
+		if v < 0 {
+			below += float64(v)
+			belows++
+		} else {
+			other += float64(v)
+		}
+	}
+	size := int(unsafe.Sizeof(T(0)))
+	means := [2]T{T(other / float64(max(1, len(sum)-belows))), T(below / float64(max(1, belows)))}
+	putFloat(msg, means[0])
+	putFloat(msg[size:], means[1])
+	bits := msg[2*size:]
+	clear(bits)
+	for i, v := range sum {
+		which := 0
+		if v < 0 {
+			which = 1
+			bits[i/8] |= 1 << (i % 8)
+		}
+		sum[i] = v - means[which]
+	}
+}
+
+// add adds what a message says to dst, and reports whether it can be.
+func (c codec[T]) add(dst []T, msg []byte) bool {
+	size := int(unsafe.Sizeof(T(0)))
+	if c.kind == negotiate.TopK {
+		for k := range c.keep {
+			at := binary.LittleEndian.Uint32(msg[4*k:])
+			if int64(at) >= int64(len(dst)) {
+				return false
+			}
+			dst[at] += getFloat[T](msg[4*c.keep+k*size:])
+		}
+		return true
+	}
+	means, bits := [2]T{getFloat[T](msg), getFloat[T](msg[size:])}, msg[2*size:]
+	for i := range dst {
+		dst[i] += means[bits[i/8]>>(i%8)&1]
+	}
+	return true
+}
+
+// magnitude orders elements by their distance from zero; a NaN is furthest.
+func magnitude[T float32 | float64](v T) uint64 {
+	if unsafe.Sizeof(v) == 4 {
+		return uint64(math.Float32bits(float32(v)) &^ (1 << 31))
+	}
+	return math.Float64bits(float64(v)) &^ (1 << 63)
+}
+
+// kthLargest is the k-th largest magnitude, and how many of those that have it
+// are among the k largest. It goes over the elements once for each byte of one.
+func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
+	var known uint64 // the bits of limit that are decided
+	for shift := 8*int(unsafe.Sizeof(T(0))) - 8; shift >= 0; shift -= 8 {
+		var counts [256]int
+		for _, e := range v {
+			if m := magnitude(e); m&known == limit {
+				counts[m>>shift&255]++
+			}
+		}
+		digit := 255
+		for ; counts[digit] < k; digit-- {
+			k -= counts[digit]
+		}
+		limit |= uint64(digit) << shift
+		known |= 255 << shift
+	}
+	return limit, k
+}
+
+func putFloat[T float32 | float64](b []byte, v T) {
+	if unsafe.Sizeof(v) == 4 {
+		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
+		return
+	}
+	binary.LittleEndian.PutUint64(b, math.Float64bits(float64(v)))
+}
+
+func getFloat[T float32 | float64](b []byte) T {
+	var v T
+	if unsafe.Sizeof(v) == 4 {
+		return T(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	}
+	return T(math.Float64frombits(binary.LittleEndian.Uint64(b)))
+}
