@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"unsafe"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
@@ -123,7 +122,7 @@ func codecOf[T float32 | float64](t *negotiate.Tensor) codec[T] {
 // bytes of a message: for TopK the places and then the elements, for OneBit the two
 // means, below zero and not, and then the bits.
 func (c codec[T]) bytes() int {
-	size := int(unsafe.Sizeof(T(0)))
+	size := tensor.TypeOf[T]().Size()
 	switch {
 	case c.n == 0:
 		return 0
@@ -190,7 +189,7 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 			other += float64(v)
 		}
 	}
-	size := int(unsafe.Sizeof(T(0)))
+	size := tensor.TypeOf[T]().Size()
 	means := [2]T{T(other / float64(max(1, len(sum)-belows))), T(below / float64(max(1, belows)))}
 	putFloat(msg, means[0])
 	putFloat(msg[size:], means[1])
@@ -208,7 +207,7 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 
 // add adds what a message says to dst, and reports whether it can be.
 func (c codec[T]) add(dst []T, msg []byte) bool {
-	size := int(unsafe.Sizeof(T(0)))
+	size := tensor.TypeOf[T]().Size()
 	if c.kind == negotiate.TopK {
 		for k := range c.keep {
 			at := binary.LittleEndian.Uint32(msg[4*k:])
@@ -227,18 +226,17 @@ func (c codec[T]) add(dst []T, msg []byte) bool {
 }
 
 // magnitude orders elements by their distance from zero; a NaN is furthest.
-func magnitude[T float32 | float64](v T) uint64 {
-	if unsafe.Sizeof(v) == 4 {
-		return uint64(math.Float32bits(float32(v)) &^ (1 << 31))
-	}
-	return math.Float64bits(float64(v)) &^ (1 << 63)
-}
+func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
 
 // kthLargest is the k-th largest magnitude, and how many of those that have it
 // are among the k largest. It goes over the elements once for each byte of one.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 	var known uint64 // the bits of limit that are decided
-	for shift := 8*int(unsafe.Sizeof(T(0))) - 8; shift >= 0; shift -= 8 {
+	last := 0
+	if tensor.TypeOf[T]() == tensor.Float32 {
+		last = 24 // a float32 has no bits below
+	}
+	for shift := 56; shift >= last; shift -= 8 {
 		var counts [256]int
 		for _, e := range v {
 			if m := magnitude(e); m&known == limit {
@@ -256,7 +254,7 @@ func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 }
 
 func putFloat[T float32 | float64](b []byte, v T) {
-	if unsafe.Sizeof(v) == 4 {
+	if tensor.TypeOf[T]() == tensor.Float32 {
 		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
 		return
 	}
@@ -264,8 +262,7 @@ func putFloat[T float32 | float64](b []byte, v T) {
 }
 
 func getFloat[T float32 | float64](b []byte) T {
-	var v T
-	if unsafe.Sizeof(v) == 4 {
+	if tensor.TypeOf[T]() == tensor.Float32 {
 		return T(math.Float32frombits(binary.LittleEndian.Uint32(b)))
 	}
 	return T(math.Float64frombits(binary.LittleEndian.Uint64(b)))
