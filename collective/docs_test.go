@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/golden"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 )
@@ -15,7 +16,7 @@ import (
 var docsRanks = []int{2, 4, 8, 64}
 
 func TestTheAlgorithmsPageIsUpToDate(t *testing.T) {
-	checkFile(t, filepath.Join("..", "docs", "algorithms.md"), page(t))
+	golden.Compare(t, filepath.Join("..", "docs", "algorithms.md"), page(t))
 }
 
 func page(t testing.TB) string {

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -14,9 +12,8 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden file and docs/algorithms.md")
 
 // samples are the tables of the golden file, in its order.
 func samples(t testing.TB) []*Table {
@@ -41,24 +38,7 @@ func TestTheWireFormIsTheGoldenOne(t *testing.T) {
 	for _, table := range samples(t)[:2] {
 		fmt.Fprintln(&got, hex.EncodeToString(table.AppendWire(nil)))
 	}
-	checkFile(t, filepath.Join("testdata", "table.golden"), got.String())
-}
-
-// checkFile compares a file that is generated from the code, or writes it.
-func checkFile(t testing.TB, file, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is not what the code gives; go test ./collective -update writes it anew\ngot\n%s", file, got)
-	}
+	golden.Compare(t, filepath.Join("testdata", "table.golden"), got.String())
 }
 
 func TestParseTableGivesBackWhatWasAppended(t *testing.T) {

@@ -5,19 +5,17 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden file")
+	"github.com/tutti-go/tutti/internal/golden"
+)
 
 // samples are the errors of the golden file, in its order.
 func samples() []struct {
@@ -44,24 +42,14 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
+// Were it another one, a peer of the last release could not read it.
 func TestWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, s := range samples() {
 		fmt.Fprintf(&got, "%s: %s\n", s.name, hex.EncodeToString(s.err.AppendWire(nil)))
 	}
 	file := filepath.Join("testdata", "wire.golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != string(want) {
-		t.Errorf("the wire form changed; a peer of the last release cannot read it\ngot\n%swant\n%s", got.String(), want)
-	}
+	golden.Compare(t, file, got.String())
 }
 
 func TestParseGivesBackWhatWasAppended(t *testing.T) {

@@ -3,18 +3,15 @@ package mesh
 import (
 	"bytes"
 	"encoding/hex"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/golden"
 	"github.com/tutti-go/tutti/mesh/membership"
 )
-
-var update = flag.Bool("update", false, "write the golden files in testdata anew")
 
 // samples are one frame of each kind, by name, as head and body.
 func samples() map[string][2][]byte {
@@ -53,18 +50,7 @@ func TestFramesMatchTheGoldenFiles(t *testing.T) {
 	for name, frame := range samples() {
 		file := filepath.Join("testdata", "wire", name+".hex")
 		got := fmt.Sprintf("head\n%sbody\n%s", hex.Dump(frame[0]), hex.Dump(frame[1]))
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got != string(want) {
-			t.Errorf("%s: got\n%swant\n%s", name, got, want)
-		}
+		golden.Compare(t, file, got)
 	}
 }
 

@@ -2,16 +2,13 @@ package rendezvous
 
 import (
 	"encoding/hex"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/golden"
 	"github.com/tutti-go/tutti/transport"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // samples has a head of every kind, with every field that the kind carries.
 func samples() map[string]head {
@@ -58,28 +55,8 @@ func TestEveryHeadSurvivesTheWireAndKeepsItsBytes(t *testing.T) {
 			if got != h {
 				t.Errorf("got %+v, want %+v", got, h)
 			}
-			golden(t, name, hex.EncodeToString(wire)+"\n")
+			golden.Compare(t, filepath.Join("testdata", strings.ReplaceAll(name, " ", "_")+".golden"), hex.EncodeToString(wire)+"\n")
 		})
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", strings.ReplaceAll(name, " ", "_")+".golden")
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the wire format of %q changed: got %s want %s", name, got, want)
 	}
 }
 

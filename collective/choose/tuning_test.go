@@ -3,17 +3,14 @@ package choose
 import (
 	"bytes"
 	"errors"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden file")
 
 func tuned(t testing.TB) *Tuning {
 	ring := find(t, collective.VerbAllReduce, "ring")
@@ -30,19 +27,7 @@ func tuned(t testing.TB) *Tuning {
 
 func TestTheFileIsTheGoldenOne(t *testing.T) {
 	file := filepath.Join("testdata", "tuning.golden")
-	got := tuned(t).Encode()
-	if *update {
-		if err := os.WriteFile(file, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("got\n%s", got)
-	}
+	golden.Compare(t, file, string(tuned(t).Encode()))
 }
 
 func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {

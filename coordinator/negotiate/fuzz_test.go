@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/golden"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -51,18 +52,7 @@ func sampleDown() *Down {
 func TestWireFormIsThatOfTheGoldenFile(t *testing.T) {
 	const name = "testdata/wire.golden"
 	text := "up " + hex.EncodeToString(AppendUp(nil, sampleUp())) + "\ndown " + hex.EncodeToString(AppendDown(nil, sampleDown())) + "\n"
-	if *update {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", text, want)
-	}
+	golden.Compare(t, name, text)
 	up, err := ParseUp(AppendUp(nil, sampleUp()))
 	if err != nil || up.String() != sampleUp().String() || !reflect.DeepEqual(up.Requests, sampleUp().Requests) || !reflect.DeepEqual(up.Cached, sampleUp().Cached) {
 		t.Errorf("got %v, %v\nwant %v", up, err, sampleUp())

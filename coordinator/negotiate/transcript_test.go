@@ -2,19 +2,15 @@ package negotiate
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/golden"
 	"github.com/tutti-go/tutti/tensor"
 )
-
-var update = flag.Bool("update", false, "write the traces of the transcripts in testdata anew")
 
 // TestTranscripts replays what is written under testdata: commands, and after
 // each the trace of all ranks in lines that begin with >, compared and, with
@@ -27,31 +23,7 @@ var update = flag.Bool("update", false, "write the traces of the transcripts in 
 //	hold 2; release 2; busy 0; idle 0
 //	tick 1ms
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := replay(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(name, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: got\n%s\n(see -update)", name, got)
-			}
-		})
-	}
+	golden.Replay(t, "testdata/*.txt", replay)
 }
 
 func replay(text []byte) ([]byte, error) {

@@ -2,19 +2,15 @@ package membership
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the outputs of the transcripts in testdata anew")
 
 // TestTranscripts replays what is written under testdata. A transcript begins
 // with "rank 1 of 3", "joined" or not, and has one input per line after the time;
@@ -24,31 +20,7 @@ var update = flag.Bool("update", false, "write the outputs of the transcripts in
 //	5ms up 2
 //	7ms recv 2 here of 2 #1 body "host-2"
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := replay(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(name, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if !bytes.Equal(got, want) {
-				t.Errorf("%s: got\n%s\n(see -update)", name, got)
-			}
-		})
-	}
+	golden.Replay(t, "testdata/*.txt", replay)
 }
 
 // replay runs a transcript and writes it again with the outputs that came.

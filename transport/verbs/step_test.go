@@ -1,15 +1,16 @@
 package verbs
 
 import (
+	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	transcripts "github.com/tutti-go/tutti/internal/golden"
 )
 
 // Transcripts are conversations with one flow, in testdata/*.flow. A line is an
-// input; the indented line below it is what the step must want:
+// input; the line below it, which begins with a tab, is what the step must want:
 //
 //	offer head=H size=N [place=P at=A]    a frame is to be sent
 //	pull                                  what may be posted?
@@ -19,72 +20,62 @@ import (
 //
 // A new flow begins with: flow depth=D theirs=T payload=P segment=S
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.flow")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".flow"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			replay(t, string(text))
-		})
-	}
+	transcripts.Replay(t, "testdata/*.flow", replay)
 }
 
-func replay(t *testing.T, text string) {
+// replay carries a transcript's inputs out, and writes it again with what came.
+func replay(text []byte) ([]byte, error) {
 	var f *flow
-	var got string
-	for i, line := range strings.Split(text, "\n") {
-		trimmed := strings.TrimSpace(line)
-		switch {
-		case trimmed == "" || trimmed[0] == '#':
-		case line[0] == ' ' || line[0] == '\t':
-			if got != trimmed {
-				t.Fatalf("line %d: got %q, want %q", i+1, got, trimmed)
-			}
-			got = ""
-		default:
-			if got != "" {
-				t.Fatalf("line %d: the transcript says nothing of %q before it", i+1, got)
-			}
-			words := strings.Fields(trimmed)
-			v := values(t, words[1:])
-			if words[0] == "flow" {
-				f = newFlow(int(v["depth"]), int(v["theirs"]), int(v["payload"]), int(v["segment"]))
-				continue
-			}
-			out, err := f.step(inputOf(t, words, v))
-			got = show(out, err)
+	var out bytes.Buffer
+	for line := range strings.Lines(string(text)) {
+		if line[0] == '\t' {
+			continue
 		}
+		out.WriteString(line)
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0][0] == '#' {
+			continue
+		}
+		v, err := values(words[1:])
+		if err != nil {
+			return nil, err
+		}
+		if words[0] == "flow" {
+			f = newFlow(int(v["depth"]), int(v["theirs"]), int(v["payload"]), int(v["segment"]))
+			continue
+		}
+		in, err := inputOf(words, v)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&out, "\t%s\n", show(f.step(in)))
 	}
+	return out.Bytes(), nil
 }
 
-func values(t *testing.T, words []string) map[string]uint64 {
+func values(words []string) (map[string]uint64, error) {
 	v := make(map[string]uint64)
 	for _, w := range words {
 		name, text, ok := strings.Cut(w, "=")
 		n := uint64(1)
 		if ok {
 			if _, err := fmt.Sscanf(text, "%v", &n); err != nil {
-				t.Fatalf("%q: %v", w, err)
+				return nil, fmt.Errorf("%q: %w", w, err)
 			}
 		}
 		v[name] = n
 	}
-	return v
+	return v, nil
 }
 
-func inputOf(t *testing.T, words []string, v map[string]uint64) input {
+func inputOf(words []string, v map[string]uint64) (input, error) {
 	place := uint32(v["place"])
 	switch words[0] {
 	case "offer":
 		_, direct := v["place"]
-		return input{do: offered, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), direct: direct, place: place, at: v["at"]}}
+		return input{do: offered, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), direct: direct, place: place, at: v["at"]}}, nil
 	case "pull":
-		return input{do: pull}
+		return input{do: pull}, nil
 	case "came":
 		p := packet{flag: flagOf(v), head: int(v["head"]), credit: uint32(v["credit"]), freed: uint32(v["freed"]), id: uint32(v["id"]),
 			place: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
@@ -93,27 +84,26 @@ func inputOf(t *testing.T, words []string, v map[string]uint64) input {
 				p.kind = k
 			}
 		}
-		return input{do: came, packet: p}
+		return input{do: came, packet: p}, nil
 	case "wrote":
 		if v["more"] == 1 {
 			place |= more
 		}
-		return input{do: wrote, place: place, size: v["size"]}
+		return input{do: wrote, place: place, size: v["size"]}, nil
 	case "placed":
-		return input{do: placed, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+		return input{do: placed, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "laid":
-		return input{do: laid, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+		return input{do: laid, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "declined":
-		return input{do: declined}
+		return input{do: declined}, nil
 	case "expose":
-		return input{do: exposed, id: uint32(v["id"]), size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+		return input{do: exposed, id: uint32(v["id"]), size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "conceal":
-		return input{do: concealed, place: place}
+		return input{do: concealed, place: place}, nil
 	case "reposted":
-		return input{do: reposted}
+		return input{do: reposted}, nil
 	}
-	t.Fatalf("no input %q", words[0])
-	return input{}
+	return input{}, fmt.Errorf("no input %q", words[0])
 }
 
 func flagOf(v map[string]uint64) byte {
