@@ -30,6 +30,7 @@ type Coordinator struct {
 	member *negotiate.Member // these two belong to the loop
 	leader *negotiate.Leader // nil but on rank 0
 	local  []any             // messages between the two on this rank
+	clock  negotiate.Time    // when the loop woke: to ask for every event takes longer than most events
 	why    *fault.Error      // of the end; nil when all ranks have closed
 
 	wake   chan struct{} // there is something in inbox
@@ -40,14 +41,19 @@ type Coordinator struct {
 	clockMu sync.Mutex               // serves to make pings come one after the other; guards mute
 	mute    bool                     // rank 0 has not answered a ping
 
-	mu      sync.Mutex // guards the rest
-	inbox   []event
-	unsent  bool // something was submitted since the last Flush
-	ticket  negotiate.Ticket
-	handles map[negotiate.Ticket]*Handle
-	sites   map[callsite.Site]string
-	err     error // why it ended; nil before, and when all ranks have closed
-	over    bool
+	mu        sync.Mutex // guards the rest
+	inbox     []event
+	spare     []event // the one before, for reuse
+	unsent    bool    // something was submitted since the last Flush
+	table     table   // of what is under way
+	fresh     int     // submissions in inbox that the loop was not woken for
+	missing   int     // how many complete a step
+	timed     bool    // the loop will wake by itself
+	sites     map[callsite.Site]string
+	lastSite  callsite.Site // most submissions are from the place of the one before
+	lastWords string
+	err       error // why it ended; nil before, and when all ranks have closed
+	over      bool
 
 	exec executor
 }
@@ -88,9 +94,9 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: o.log,
 		nego: nego, data: data, began: began, member: negotiate.NewMember(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		handles: make(map[negotiate.Ticket]*Handle), sites: make(map[callsite.Site]string),
+		sites: make(map[callsite.Site]string),
 	}
-	co.all = &ProcessSet{ranks: ranks(co.size)}
+	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {
 		co.leader = negotiate.NewLeader(cfg)
 	}
@@ -181,6 +187,14 @@ func (co *Coordinator) site() string {
 	at := callsite.Here()
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	return co.inWords(at)
+}
+
+// inWords puts a place into words. co.mu is held.
+func (co *Coordinator) inWords(at callsite.Site) string {
+	if at == co.lastSite {
+		return co.lastWords
+	}
 	s, known := co.sites[at]
 	if !known {
 		s = at.String()
@@ -188,6 +202,7 @@ func (co *Coordinator) site() string {
 			co.sites[at] = s
 		}
 	}
+	co.lastSite, co.lastWords = at, s
 	return s
 }
 

@@ -28,8 +28,9 @@ type executor struct {
 	sets   map[uint32]*members
 	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
 	counts []int
-	lap    lap   // of the Bucket under way; for the timeline
-	absent []int // ranks that give nothing to it
+	items  []item // of the Bucket under way
+	absent []int  // ranks that give nothing to it
+	lap    lap    // of it; for the timeline
 	err    error
 }
 
@@ -150,9 +151,7 @@ func (x *executor) do(ctx context.Context, j job) error {
 	}
 	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before anybody can submit these names again
 	if b.Part+1 == b.Parts {
-		for i := range b.Refs {
-			x.co.complete(b.Refs[i].Ticket, nil)
-		}
+		x.co.completeAll(b.Refs)
 	}
 	return nil
 }
@@ -164,13 +163,9 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	if s == nil {
 		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
 	}
-	items := make([]item, len(b.Refs))
-	for i := range b.Refs {
-		items[i] = item{Ref: b.Refs[i], h: x.co.lookup(b.Refs[i].Ticket)}
-		items[i].lo, items[i].hi = negotiate.Chunk(items[i].Tensor.Elements(), b.Parts, b.Part)
-		if items[i].h == nil && b.Refs[i].Ticket != 0 {
-			return fault.New(fault.Misuse, t.Call(), x.co.rank, "submission %d is not there", b.Refs[i].Ticket)
-		}
+	items, err := x.lookup(b)
+	if err != nil {
+		return err
 	}
 	x.absent = b.Absent
 	givers := len(s.ranks)
@@ -184,6 +179,22 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	}
 	x.record(b, items)
 	return nil
+}
+
+// lookup finds the handles of a Bucket.
+func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
+	x.items = slices.Grow(x.items[:0], len(b.Refs))[:len(b.Refs)]
+	x.co.mu.Lock()
+	defer x.co.mu.Unlock()
+	for i := range b.Refs {
+		it := &x.items[i]
+		it.Ref, it.h = b.Refs[i], x.co.table.at(b.Refs[i].Ticket)
+		it.lo, it.hi = negotiate.Chunk(it.Tensor.Elements(), b.Parts, b.Part)
+		if it.h == nil && it.Ticket != 0 {
+			return nil, fault.New(fault.Misuse, it.Tensor.Call(), x.co.rank, "submission %d is not there", it.Ticket)
+		}
+	}
+	return x.items, nil
 }
 
 // operate does what the Bucket's tensors are for; a barrier is what the ranks

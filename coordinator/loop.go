@@ -31,18 +31,21 @@ func (co *Coordinator) loop() {
 		select {
 		case <-co.wake:
 		case <-timer.C:
+			co.clock = co.now()
 			over = co.step(negotiate.Tick{})
 		}
-		for evs := co.take(); len(evs) > 0 && !over; evs = co.take() {
-			for i := range evs {
-				if over = co.happened(&evs[i]); over {
-					break
-				}
+		co.clock = co.now()
+		evs := co.take()
+		for i := range evs {
+			if over = over || co.happened(&evs[i]); over {
+				break
 			}
 		}
-		if wait, ok := co.next(); ok {
+		wait, timed := co.next()
+		if timed {
 			timer.Reset(wait)
 		}
+		co.rest(timed)
 	}
 	co.end()
 }
@@ -65,8 +68,26 @@ func (co *Coordinator) take() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	evs := co.inbox
-	co.inbox = nil
+	clear(co.spare)
+	co.inbox, co.spare, co.fresh = co.spare[:0], evs, 0
 	return evs
+}
+
+// rest tells those who submit when the loop is to be woken.
+func (co *Coordinator) rest(timed bool) {
+	co.mu.Lock()
+	co.timed, co.missing = timed, co.member.Missing()
+	more := co.ripe()
+	co.mu.Unlock()
+	if more {
+		co.signal()
+	}
+}
+
+// ripe reports whether what was submitted is worth waking the loop for: it
+// completes a step, or nobody looks at it else. co.mu is held.
+func (co *Coordinator) ripe() bool {
+	return co.fresh > 0 && (!co.timed || co.fresh >= co.missing)
 }
 
 // happened acts on an event, and reports whether that was the end.
@@ -129,7 +150,7 @@ func (co *Coordinator) pump() (over bool) {
 
 // lead gives the leader an input, and tells all ranks what it says.
 func (co *Coordinator) lead(in negotiate.LeaderInput) {
-	for _, o := range co.leader.Step(co.now(), in) {
+	for _, o := range co.leader.Step(co.clock, in) {
 		switch o := o.(type) {
 		case negotiate.Tell:
 			co.local = append(co.local, o.Down)
@@ -147,7 +168,7 @@ func (co *Coordinator) lead(in negotiate.LeaderInput) {
 
 // tell gives the Member an input; it reports the end.
 func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
-	for _, o := range co.member.Step(co.now(), in) {
+	for _, o := range co.member.Step(co.clock, in) {
 		switch o := o.(type) {
 		case negotiate.Send:
 			if co.leader != nil {
@@ -162,8 +183,9 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 		case negotiate.Joined:
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:
+			err := co.named(o.Err)
 			for _, t := range o.Tickets {
-				co.complete(t, co.named(o.Err))
+				co.complete(t, err)
 			}
 		case negotiate.Where:
 			co.post(event{in: negotiate.Here{At: callsite.Now(co.home)}})
@@ -229,12 +251,13 @@ func (co *Coordinator) end() {
 	if co.why != nil {
 		co.err = co.named(co.why)
 	}
-	left := co.handles
-	co.handles = nil
-	co.mu.Unlock()
-	for _, h := range left {
-		h.finish(co.ending(h.call))
+	for _, h := range co.table.all {
+		if h != nil {
+			h.finish(co.ending(h.what()))
+		}
 	}
+	co.table = table{}
+	co.mu.Unlock()
 	co.endTimeline()
 	co.exec.closeSets()
 	co.data.Close(ctx)
@@ -242,10 +265,9 @@ func (co *Coordinator) end() {
 	close(co.ended)
 }
 
-// ending is what a call gets that the end of the coordinator has ended.
+// ending is what a call gets that the end of the coordinator has ended. co.mu is
+// held.
 func (co *Coordinator) ending(call string) error {
-	co.mu.Lock()
-	defer co.mu.Unlock()
 	var f *fault.Error
 	if errors.As(co.err, &f) {
 		out := *f
@@ -287,11 +309,20 @@ func (co *Coordinator) send(to int, name string, body []byte) {
 // complete ends a submission.
 func (co *Coordinator) complete(t negotiate.Ticket, err error) {
 	co.mu.Lock()
-	h := co.handles[t]
-	delete(co.handles, t)
-	co.mu.Unlock()
-	if h != nil {
+	defer co.mu.Unlock()
+	if h := co.table.take(t); h != nil {
 		h.finish(err)
+	}
+}
+
+// completeAll ends what a Bucket was for.
+func (co *Coordinator) completeAll(refs []negotiate.Ref) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	for i := range refs {
+		if h := co.table.take(refs[i].Ticket); h != nil {
+			h.finish(nil)
+		}
 	}
 }
 
@@ -299,5 +330,40 @@ func (co *Coordinator) complete(t negotiate.Ticket, err error) {
 func (co *Coordinator) lookup(t negotiate.Ticket) *Handle {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return co.handles[t]
+	return co.table.at(t)
+}
+
+// A table has the handles of what is under way, by their tickets.
+type table struct {
+	all  []*Handle // ticket 1 first
+	free []negotiate.Ticket
+}
+
+// add gives a handle a ticket, which is its until take.
+func (b *table) add(h *Handle) negotiate.Ticket {
+	if n := len(b.free); n > 0 {
+		h.ticket, b.free = b.free[n-1], b.free[:n-1]
+		b.all[h.ticket-1] = h
+	} else {
+		b.all = append(b.all, h)
+		h.ticket = negotiate.Ticket(len(b.all))
+	}
+	return h.ticket
+}
+
+// at is the handle with a ticket, or nil.
+func (b *table) at(t negotiate.Ticket) *Handle {
+	if t == 0 || t > negotiate.Ticket(len(b.all)) {
+		return nil
+	}
+	return b.all[t-1]
+}
+
+func (b *table) take(t negotiate.Ticket) *Handle {
+	h := b.at(t)
+	if h != nil {
+		b.all[t-1] = nil
+		b.free = append(b.free, t)
+	}
+	return h
 }

@@ -15,6 +15,11 @@ type ProcessSet struct {
 	id    uint32
 	name  string
 	ranks []int
+	kept  map[string]*Handle // of names that were submitted before; the coordinator's mutex guards it
+}
+
+func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
+	return &ProcessSet{id, name, ranks, make(map[string]*Handle)}
 }
 
 // Name is what the set was called when it was added.
@@ -52,8 +57,7 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Kind, name string, list []int) (*Handle, error) {
 	q := negotiate.Request{Site: co.site()}
 	q.Set, q.Kind, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.Registry, kind, name, slices.Clone(list), -1, 1, 1
-	h := newHandle(co)
-	h.call = q.Call()
+	h := &Handle{co: co, call: q.Call()}
 	co.submitAll([]negotiate.Request{q}, []*Handle{h})
 	return h, h.Wait(ctx)
 }
@@ -82,7 +86,7 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
 		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
 	}
 	if h := x.co.lookup(s.Ticket); h != nil {
-		h.set = &ProcessSet{s.ID, s.Name, s.Ranks}
+		h.set = newProcessSet(s.ID, s.Name, s.Ranks)
 	}
 	x.co.complete(s.Ticket, nil)
 	return nil
@@ -123,16 +127,13 @@ func (x *executor) closeSets() {
 //
 // Join returns which rank of the job joined last, the same on all ranks.
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
-	h := newHandle(co)
-	h.call = "join"
+	h := &Handle{co: co, call: "join"}
 	co.mu.Lock()
-	if co.handles == nil {
-		co.mu.Unlock()
+	if co.over {
+		defer co.mu.Unlock()
 		return 0, co.ending("join")
 	}
-	co.ticket++
-	co.handles[co.ticket] = h
-	co.inbox = append(co.inbox, event{in: negotiate.Join{Ticket: co.ticket}})
+	co.inbox = append(co.inbox, event{in: negotiate.Join{Ticket: co.table.add(h)}})
 	co.mu.Unlock()
 	co.signal()
 	if err := h.Wait(ctx); err != nil {

@@ -37,7 +37,7 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, s Sparse[T], op 
 	co := to.coordinator()
 	out := &SparseOutput[T]{name: name, op: op, width: s.Width}
 	if err := co.refuseSparse(name, tensor.TypeOf[T](), op, len(s.Indices), len(s.Values), s.Width, opts); err != nil {
-		h := newHandle(co)
+		h := &Handle{co: co}
 		h.finish(err)
 		out.indices, out.values = &Output[int64]{Handle: h}, &Output[T]{Handle: h}
 		return out

@@ -8,6 +8,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -63,80 +64,167 @@ func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompres
 // are numbered within it.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
+// A submission is what a program asks for, before anybody has looked at it.
+type submission struct {
+	kind     negotiate.Kind
+	name     string
+	dtype    tensor.DType
+	count    int // elements of src
+	dst, src []byte
+	op       comm.Op
+	root     int // -1: none
+	splits   []int
+	alloc    func(bytes int) []byte
+}
+
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
 func AllReduce[T comm.Element](to Submitter, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
-	return start(to, negotiate.AllReduce, name, tensor.TypeOf[T](), len(buf), &Handle{dst: b, src: b, op: op}, opts)
+	return start(to, &submission{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
 // ReduceScatter leaves in dst, on rank i, rows of part i of the reduction of all
 // ranks' src. Rows are cut as evenly as can be, the first parts longer by one.
 // src and dst must not overlap.
 func ReduceScatter[T comm.Element](to Submitter, name string, dst, src []T, op comm.Op, opts ...CallOption) *Handle {
-	return start(to, negotiate.ReduceScatter, name, tensor.TypeOf[T](), len(src), &Handle{dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op}, opts)
+	return start(to, &submission{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
 }
 
 // Broadcast replaces buf, on every rank, by the root's.
 func Broadcast[T comm.Element](to Submitter, name string, buf []T, root int, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
-	return start(to, negotiate.Broadcast, name, tensor.TypeOf[T](), len(buf), &Handle{dst: b, src: b}, append(opts[:len(opts):len(opts)], CallOption{n: root}))
+	return start(to, &submission{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
 }
 
 // AllGather gives every rank all ranks' src in rank order. First dimensions may
 // differ from rank to rank.
 func AllGather[T comm.Element](to Submitter, name string, src []T, opts ...CallOption) *Output[T] {
-	h, out := withResult[T](src)
-	return &Output[T]{start(to, negotiate.AllGather, name, tensor.TypeOf[T](), len(src), h, opts), out}
+	return withResult(to, &submission{kind: negotiate.AllGather, name: name, root: -1}, src, opts)
 }
 
 // AllToAll sends splits[i] rows of src to rank i, and gives this rank what all
 // ranks sent it, in rank order.
 func AllToAll[T comm.Element](to Submitter, name string, src []T, splits []int, opts ...CallOption) *Output[T] {
-	h, out := withResult[T](src)
-	h.splits = slices.Clone(splits)
-	return &Output[T]{start(to, negotiate.AllToAll, name, tensor.TypeOf[T](), len(src), h, opts), out}
+	return withResult(to, &submission{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, src, opts)
 }
 
-func withResult[T comm.Element](src []T) (*Handle, *[]T) {
+func withResult[T comm.Element](to Submitter, s *submission, src []T, opts []CallOption) *Output[T] {
 	out := new([]T)
-	var e T
-	size := len(tensor.Bytes([]T{e}))
-	return &Handle{src: tensor.Bytes(src), alloc: func(bytes int) []byte {
+	s.dtype, s.count, s.src = tensor.TypeOf[T](), len(src), tensor.Bytes(src)
+	size := s.dtype.Size()
+	s.alloc = func(bytes int) []byte {
 		*out = make([]T, bytes/size)
 		return tensor.Bytes(*out)
-	}}, out
+	}
+	return &Output[T]{start(to, s, opts), out}
 }
 
 // Barrier is done when every rank has submitted it.
 func Barrier(to Submitter, name string, opts ...CallOption) *Handle {
-	return start(to, negotiate.Barrier, name, tensor.Uint8, 0, &Handle{}, opts)
+	return start(to, &submission{kind: negotiate.Barrier, name: name, dtype: tensor.Uint8, root: -1}, opts)
 }
 
 // start checks what this rank can check by itself, and submits.
-func start(to Submitter, kind negotiate.Kind, name string, d tensor.DType, count int, h *Handle, opts []CallOption) *Handle {
+func start(to Submitter, s *submission, opts []CallOption) *Handle {
 	co := to.coordinator()
-	h.co, h.done = co, make(chan struct{})
-	q := &negotiate.Request{Site: co.site()}
-	q.Kind, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = kind, name, d, d, -1, 1, 1
-	q.Shape = []int{count}
+	if h := co.again(to, s, opts); h != nil {
+		return h
+	}
+	h := &Handle{
+		co: co, dst: s.dst, src: s.src, op: s.op, splits: s.splits, alloc: s.alloc,
+		count: s.count, sizes: [2]int{len(s.dst), len(s.src)}, opts: slices.Clone(opts),
+	}
+	q := &h.requests[0]
+	q.Site = co.site()
+	q.Kind, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = s.kind, s.name, s.dtype, s.dtype, s.root, 1, 1
+	q.Shape = []int{s.count}
+	set := co.setOf(opts)
+	for i := range opts {
+		opts[i].apply(q, h)
+	}
+	if s.kind == negotiate.Barrier {
+		q.DType, q.Wire, q.Shape = tensor.Invalid, tensor.Invalid, nil
+	}
+	if err := co.refusal(q, h, s.count, set); err != nil {
+		h.finish(err)
+		return h
+	}
+	h.set = set
+	to.submit(q, h)
+	return h
+}
+
+// setOf is the process set that a submission is for: the last one named.
+func (co *Coordinator) setOf(opts []CallOption) *ProcessSet {
 	set := co.all
 	for i := range opts {
 		if opts[i].set != nil {
 			set = opts[i].set
 		}
-		opts[i].apply(q, h)
 	}
-	if kind == negotiate.Barrier {
-		q.DType, q.Wire, q.Shape = tensor.Invalid, tensor.Invalid, nil
+	return set
+}
+
+// maxKept bounds the handles of a process set that are remembered by their names.
+const maxKept = 1 << 16
+
+// again submits what was submitted before, with all that was made for it; nil
+// where something is new. It costs no allocation.
+func (co *Coordinator) again(to Submitter, s *submission, opts []CallOption) *Handle {
+	if to != Submitter(co) || s.alloc != nil {
+		return nil
 	}
-	if err := co.refusal(q, h, count, set); err != nil {
-		h.call = q.Call()
-		h.finish(err)
-		return h
+	set := co.setOf(opts)
+	var at callsite.Site
+	at.Set()
+	born := co.stamp()
+	co.mu.Lock()
+	h := set.kept[s.name]
+	if h == nil || !h.repeats(s, opts) || co.over || !h.state.CompareAndSwap(awaited, underWay) {
+		co.mu.Unlock()
+		return nil
 	}
-	h.call = q.Call()
-	to.submit(q, h)
+	h.turn++
+	h.done, h.dst, h.src, h.op, h.born = nil, s.dst, s.src, s.op, born
+	h.requests[0].Site = co.inWords(at)
+	wake := co.enlist(h)
+	co.mu.Unlock()
+	if wake {
+		co.signal()
+	}
 	return h
+}
+
+// repeats reports whether a submission is the one that the handle is of, but for
+// where the buffers lie.
+func (h *Handle) repeats(s *submission, opts []CallOption) bool {
+	q := &h.requests[0]
+	if q.Kind != s.kind || q.DType != s.dtype && s.kind != negotiate.Barrier || h.count != s.count || q.Root != s.root ||
+		h.sizes != [2]int{len(s.dst), len(s.src)} || h.op != s.op || len(h.opts) != len(opts) {
+		return false
+	}
+	for i := range opts {
+		if !h.opts[i].equal(&opts[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// equal is never true for codecs, which have memory of their own.
+func (o *CallOption) equal(p *CallOption) bool {
+	return o.code == p.code && o.code != optCodec && o.n == p.n && o.pre == p.pre && o.pos == p.pos && o.set == p.set && o.wire == p.wire && slices.Equal(o.shape, p.shape)
+}
+
+// enlist gives a handle's one request to the loop, and reports whether it is to be
+// woken. co.mu is held.
+func (co *Coordinator) enlist(h *Handle) (wake bool) {
+	h.tickets[0] = co.table.add(h)
+	h.whole = negotiate.Submit{Requests: h.requests[:], Tickets: h.tickets[:]}
+	co.unsent = true
+	co.inbox = append(co.inbox, event{in: &h.whole})
+	co.fresh++
+	return co.ripe()
 }
 
 func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
@@ -159,8 +247,6 @@ func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
 		if o.set != nil {
 			q.Set = o.set.id
 		}
-	default:
-		q.Root = o.n
 	}
 }
 
@@ -256,8 +342,28 @@ func rowBytes(t *negotiate.Tensor) int {
 
 func (co *Coordinator) coordinator() *Coordinator { return co }
 
+// submit keeps the handle for the name's next turn.
 func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
-	co.submitAll([]negotiate.Request{*q}, []*Handle{h})
+	born := co.stamp()
+	co.mu.Lock()
+	if co.over {
+		h.finish(co.ending(h.what()))
+		co.mu.Unlock()
+		return
+	}
+	h.born = born
+	if h.alloc == nil {
+		kept := h.set.kept
+		if len(kept) >= maxKept { // of a program with a new name for everything
+			clear(kept)
+		}
+		kept[q.Name] = h
+	}
+	wake := co.enlist(h)
+	co.mu.Unlock()
+	if wake {
+		co.signal()
+	}
 }
 
 // submitAll gives requests to the loop as one.
@@ -265,18 +371,16 @@ func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 	tickets := make([]negotiate.Ticket, len(rs))
 	born := co.stamp()
 	co.mu.Lock()
-	if co.over || co.handles == nil {
-		co.mu.Unlock()
+	if co.over {
 		for _, h := range hs {
-			h.finish(co.ending(h.call))
+			h.finish(co.ending(h.what()))
 		}
+		co.mu.Unlock()
 		return
 	}
 	for i, h := range hs {
-		co.ticket++
-		tickets[i] = co.ticket
+		tickets[i] = co.table.add(h)
 		h.born = born
-		co.handles[co.ticket] = h
 	}
 	co.unsent = true
 	co.inbox = append(co.inbox, event{in: negotiate.Submit{Requests: rs, Tickets: tickets}})
@@ -324,6 +428,8 @@ func (g *Group) Submit() {
 	}
 	for i := range rs {
 		if rs[i].Set != rs[0].Set {
+			g.co.mu.Lock()
+			defer g.co.mu.Unlock()
 			for _, h := range hs {
 				h.finish(fault.New(fault.Misuse, "group", g.co.world(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
 			}

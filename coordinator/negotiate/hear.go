@@ -86,7 +86,7 @@ func (m *Member) forget(id uint32) {
 func (m *Member) lose(n *name) {
 	n.id, n.agreed = -1, false
 	if n.ticket == 0 {
-		delete(m.names, n.key)
+		m.drop(n)
 	}
 }
 

@@ -58,7 +58,8 @@ func Size(t *Tensor, rows []int, part, parts int) int {
 func (l *Leader) enqueue(p *pending, absent []int) {
 	id, once := l.number(p, absent)
 	t := p.variants[0].tensor
-	u := &unit{id: id, once: once, tensor: t, absent: absent, bytes: Size(t, p.rows, 0, 1), parts: 1}
+	u := l.newUnit()
+	*u = unit{id: id, once: once, tensor: t, absent: absent, bytes: Size(t, p.rows, 0, 1), parts: 1}
 	if l.cfg.Partition > 0 && u.bytes > l.cfg.Partition && !t.Whole && (t.Kind == AllReduce || t.Kind == Broadcast) {
 		u.parts = min((u.bytes+l.cfg.Partition-1)/l.cfg.Partition, t.Elements())
 	}
@@ -72,47 +73,94 @@ func (l *Leader) enqueue(p *pending, absent []int) {
 	}
 }
 
+func (l *Leader) newUnit() *unit {
+	if n := len(l.units); n > 0 {
+		u := l.units[n-1]
+		l.units = l.units[:n-1]
+		return u
+	}
+	return new(unit)
+}
+
 // launch puts ready tensors into Buckets, the urgent ones first.
 func (l *Leader) launch() {
 	if len(l.queue) == 0 || l.ended {
 		l.urgent, l.hurry = false, false
 		return
 	}
-	if !l.urgent && !l.hurry && len(l.pending) > 0 && l.bytes < l.cfg.Fusion && !l.due(l.readyAt+Time(l.cfg.Cycle)) {
+	if !l.urgent && !l.hurry && l.waiting > 0 && l.bytes < l.cfg.Fusion && !l.due(l.readyAt+Time(l.cfg.Cycle)) {
 		return
 	}
-	slices.SortStableFunc(l.queue, func(a, b *unit) int {
-		return cmp.Or(cmp.Compare(b.tensor.Priority, a.tensor.Priority), cmp.Compare(a.id, b.id))
-	})
-	open := make(map[class]*bucket)
-	var list []*bucket
+	if !slices.IsSortedFunc(l.queue, first) { // they mostly are, and to look is cheap
+		slices.SortStableFunc(l.queue, first)
+	}
+	var bs buckets
 	left := l.queue[:0]
+	done := len(l.units)
 	for _, u := range l.queue {
-		if !l.put(u, open, &list) {
+		if l.put(u, &bs) {
+			l.units = append(l.units, u)
+		} else {
 			left = append(left, u)
 		}
 	}
 	clear(l.queue[len(left):])
 	l.queue = left
 	l.urgent, l.hurry = false, false
-	for _, b := range list {
+	for _, b := range bs.list {
 		l.down.Items = append(l.down.Items, b.item)
 	}
+	for _, u := range l.units[done:] {
+		*u = unit{}
+	}
+	l.units = l.units[:min(len(l.units), maxSpare)]
+}
+
+// first orders units by urgency, then by number.
+func first(a, b *unit) int {
+	return cmp.Or(cmp.Compare(b.tensor.Priority, a.tensor.Priority), cmp.Compare(a.id, b.id))
 }
 
 // A bucket is a Bucket in the making.
 type bucket struct {
+	class class
 	item  Item
 	bytes int
 	first *unit
 	mixed bool // tensors of different priorities
 }
 
+// buckets are those of one launch. Of each class one is open for more.
+type buckets struct {
+	list []*bucket
+	open map[class]*bucket
+	last *bucket // that was opened
+}
+
+// find is the open one of a class, or nil.
+func (bs *buckets) find(c class) *bucket {
+	if bs.last != nil && bs.last.class == c {
+		return bs.last
+	}
+	return bs.open[c]
+}
+
+func (bs *buckets) add(b *bucket, fusible bool) {
+	bs.list = append(bs.list, b)
+	if !fusible {
+		return
+	}
+	if bs.open == nil {
+		bs.open = make(map[class]*bucket)
+	}
+	bs.open[b.class], bs.last = b, b
+}
+
 // put launches what it can of u, and reports whether that was all.
-func (l *Leader) put(u *unit, open map[class]*bucket, list *[]*bucket) bool {
+func (l *Leader) put(u *unit, bs *buckets) bool {
 	c := class{u.tensor.Kind, u.tensor.Set, u.tensor.DType, u.tensor.Wire, u.tensor.OpID, u.tensor.Root}
 	fusible := u.parts == 1 && u.tensor.Codec == Plain && u.bytes <= l.cfg.Alone && len(u.absent) == 0 && (c.kind == AllReduce || c.kind == Broadcast)
-	if b := open[c]; fusible && b != nil && l.fits(b, u) {
+	if b := bs.find(c); fusible && b != nil && l.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixed = b.mixed || u.tensor.Priority != b.first.tensor.Priority
 		b.item.Runs = appendRun(b.item.Runs, u.id)
@@ -123,11 +171,8 @@ func (l *Leader) put(u *unit, open map[class]*bucket, list *[]*bucket) bool {
 		if l.inflight >= l.cfg.Credit && !l.urgent && c.kind != Barrier {
 			return false
 		}
-		b := &bucket{item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: []Span32{{u.id, 1}}}, bytes: u.bytes, first: u}
-		*list = append(*list, b)
-		if fusible {
-			open[c] = b
-		}
+		b := &bucket{class: c, item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: []Span32{{u.id, 1}}}, bytes: u.bytes, first: u}
+		bs.add(b, fusible)
 		cost := u.bytes + perTensor
 		if u.parts > 1 {
 			cost = Cost(u.tensor, nil, u.next, u.parts)

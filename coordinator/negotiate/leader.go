@@ -45,7 +45,8 @@ type Leader struct {
 	sets    map[uint32]*set
 	nextSet uint32
 
-	pending map[key]*pending // submitted by somebody, and not launched or failed
+	pending map[key]*pending // submitted by somebody, and not launched or failed; but for those of slots
+	waiting int              // how many there are, with those
 	groups  map[groupKey]*group
 	spare   []*pending // for reuse
 
@@ -60,8 +61,9 @@ type Leader struct {
 	lastAck []uint32
 
 	queue    []*unit
-	readyAt  Time // when the first of queue came
-	bytes    int  // in queue
+	units    []*unit // for reuse
+	readyAt  Time    // when the first of queue came
+	bytes    int     // in queue
 	inflight int
 	urgent   bool // launch all that is ready, whatever it costs
 	hurry    bool // launch without waiting for company
@@ -229,7 +231,7 @@ func (l *Leader) abort(err *fault.Error) {
 
 // checkBye ends the coordinator when all ranks have left and nothing is to be done.
 func (l *Leader) checkBye() {
-	if !l.ended && l.leaving.Count() == l.cfg.Size && len(l.queue) == 0 && len(l.pending) == 0 {
+	if !l.ended && l.leaving.Count() == l.cfg.Size && len(l.queue) == 0 && l.waiting == 0 {
 		l.down.Items = append(l.down.Items, Item{Kind: ItemBye})
 		l.ended = true
 	}

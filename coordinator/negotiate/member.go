@@ -50,6 +50,7 @@ type name struct {
 	agreed     bool // request is what the number means
 	unsent     bool // the submission lies in up
 	generation uint64
+	gone       bool // not in Member.names any more
 }
 
 // An entry is what a number means.
@@ -113,7 +114,8 @@ type MemberInput interface{ applyMember(m *Member) }
 
 // The inputs of a Member, beside Tick.
 type (
-	// Submit submits Requests as one. Tickets are numbered alike.
+	// Submit submits Requests as one. Tickets are numbered alike. A *Submit is
+	// as good; it may be submitted again, and is found the faster then.
 	Submit struct {
 		Requests []Request
 		Tickets  []Ticket
@@ -176,6 +178,8 @@ func (m *Member) refuse(in MemberInput) {
 		return &fault.Error{Kind: fault.Closed, Op: op, Rank: m.me, Err: fmt.Errorf("the coordinator has ended")}
 	}
 	switch in := in.(type) {
+	case *Submit:
+		m.outs = append(m.outs, Fail{in.Tickets, closed(in.Requests[0].Call())})
 	case Submit:
 		m.outs = append(m.outs, Fail{in.Tickets, closed(in.Requests[0].Call())})
 	case Join:
@@ -188,6 +192,9 @@ func (Tick) applyMember(*Member) {}
 func (Flush) applyMember(m *Member) { m.urgent = m.urgent || m.has }
 
 func (in Submit) applyMember(m *Member) {
+	if len(in.Requests) == 1 && m.again(&in.Requests[0], in.Tickets[0]) {
+		return
+	}
 	if err := m.refusal(in.Requests); err != nil {
 		m.outs = append(m.outs, Fail{in.Tickets, err})
 		return
@@ -198,6 +205,35 @@ func (in Submit) applyMember(m *Member) {
 	if q := &in.Requests[0]; q.GroupSize > 0 || q.Kind >= Barrier {
 		m.urgent = true
 	}
+}
+
+// again notes a request that the cache knows: the same as before, in order then
+// and now. It is false where there is more to be looked at.
+func (m *Member) again(q *Request, t Ticket) bool {
+	n := q.memo
+	if n == nil || n.gone {
+		n = m.names[q.key()]
+		q.memo = n
+	}
+	if n == nil || n.ticket != 0 || n.id < 0 || !n.agreed || m.leaving || m.joining || len(m.closing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
+		return false
+	}
+	n.request.Site = q.Site
+	n.ticket, n.unsent = t, true
+	m.begin()
+	m.up.Cached.Add(n.id)
+	m.countStep(n)
+	m.urgent = m.urgent || q.Kind >= Barrier
+	return true
+}
+
+// Missing is how many submissions complete the step, if it has as many as the last
+// one: until then they may as well be told to the Member later.
+func (m *Member) Missing() int {
+	if m.count < m.expect {
+		return m.expect - m.count
+	}
+	return max(1, m.count)
 }
 
 // refusal is why none of some requests can be submitted, or nil.
@@ -368,8 +404,13 @@ func (in Finished) applyMember(m *Member) {
 func (m *Member) done(n *name) {
 	n.ticket = 0
 	if n.id < 0 {
-		delete(m.names, n.key)
+		m.drop(n)
 	}
+}
+
+func (m *Member) drop(n *name) {
+	n.gone = true
+	delete(m.names, n.key)
 }
 
 // fail ends submissions by name.

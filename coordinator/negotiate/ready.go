@@ -20,6 +20,7 @@ type pending struct {
 	full     bool      // somebody sent it in full, so that its meaning is told anew
 	since    Time
 	stall    stallState
+	live     bool // not dropped
 	ready    bool // waiting for the others of its group
 	failed   *fault.Error
 }
@@ -50,7 +51,10 @@ func (l *Leader) hearBit(from, id int) {
 	}
 	s := &l.slots[id]
 	p := s.pend
-	if p == nil {
+	if set := l.sets[s.meaning.Set]; p == nil && s.state == slotLive && set != nil {
+		p = l.begin(s.meaning, set)
+		p.slot, s.pend = id, p
+	} else if p == nil {
 		if p = l.pend(s.meaning); p == nil {
 			return
 		}
@@ -73,7 +77,7 @@ func (l *Leader) hearBit(from, id int) {
 
 // hearRequest is a rank's submission in full.
 func (l *Leader) hearRequest(from int, q *Request) {
-	p := l.pending[q.key()]
+	p := l.find(q.key())
 	if p == nil {
 		if p = l.pend(&q.Tensor); p == nil {
 			return
@@ -95,7 +99,15 @@ func (l *Leader) hearRequest(from int, q *Request) {
 	l.check(p)
 }
 
-// pend begins a pending tensor. It is nil when its set is not there: removed, or
+// find is the pending tensor of a name, or nil.
+func (l *Leader) find(k key) *pending {
+	if id, ok := l.cached[k]; ok && l.slots[id].pend != nil {
+		return l.slots[id].pend
+	}
+	return l.pending[k]
+}
+
+// pend begins a pending tensor, or finds it. It is nil when its set is not there: removed, or
 // never made.
 func (l *Leader) pend(t *Tensor) *pending {
 	set := l.sets[t.Set]
@@ -103,10 +115,22 @@ func (l *Leader) pend(t *Tensor) *pending {
 		l.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d has been removed", t.Set)}, t.key())
 		return nil
 	}
-	if p := l.pending[t.key()]; p != nil {
+	k := t.key()
+	if p := l.find(k); p != nil {
 		return p
 	}
-	var p *pending
+	p := l.begin(t, set)
+	if id, ok := l.cached[k]; ok {
+		p.slot = int(id)
+		l.slots[id].pend = p
+	} else {
+		l.pending[k] = p
+	}
+	return p
+}
+
+// begin is a pending tensor that nobody has submitted.
+func (l *Leader) begin(t *Tensor, set *set) (p *pending) {
 	if n := len(l.spare); n > 0 {
 		p, l.spare = l.spare[n-1], l.spare[:n-1]
 		p.got.clear()
@@ -114,12 +138,8 @@ func (l *Leader) pend(t *Tensor) *pending {
 	} else {
 		p = new(pending)
 	}
-	p.key, p.set, p.since, p.slot = t.key(), set, l.now, -1
-	if id, ok := l.cached[p.key]; ok {
-		p.slot = int(id)
-		l.slots[id].pend = p
-	}
-	l.pending[p.key] = p
+	p.key, p.set, p.since, p.slot, p.live = t.key(), set, l.now, -1, true
+	l.waiting++
 	l.over(p, l.cfg.StallWarn)
 	l.over(p, l.cfg.StallEnd)
 	return p
@@ -325,9 +345,12 @@ func (l *Leader) fail(err *fault.Error, k key) {
 
 // drop forgets a pending tensor.
 func (l *Leader) drop(p *pending) {
-	delete(l.pending, p.key)
+	p.live = false
+	l.waiting--
 	if p.slot >= 0 && l.slots[p.slot].pend == p {
 		l.slots[p.slot].pend = nil
+	} else if l.pending[p.key] == p {
+		delete(l.pending, p.key)
 	}
 	for i, w := range l.warned {
 		if w == p { // the report names it all the same
@@ -345,12 +368,26 @@ const maxSpare = 4096
 // all are the pending tensors in the order of their names, so that what follows
 // does not depend on a map's order.
 func (l *Leader) all() []*pending {
-	list := make([]*pending, 0, len(l.pending))
-	for _, p := range l.pending {
+	list := make([]*pending, 0, l.waiting)
+	for p := range l.each {
 		list = append(list, p)
 	}
 	slices.SortFunc(list, func(a, b *pending) int {
 		return cmp.Or(cmp.Compare(a.key.set, b.key.set), cmp.Compare(a.key.name, b.key.name))
 	})
 	return list
+}
+
+// each yields the pending tensors, in no order.
+func (l *Leader) each(yield func(*pending) bool) {
+	for _, p := range l.pending {
+		if !yield(p) {
+			return
+		}
+	}
+	for i := range l.slots {
+		if p := l.slots[i].pend; p != nil && !yield(p) {
+			return
+		}
+	}
 }

@@ -47,7 +47,7 @@ func (l *Leader) leave(rank int) {
 
 func (l *Leader) checkAll() {
 	for _, p := range l.all() {
-		if l.pending[p.key] == p { // it may have failed with another of its group
+		if p.live { // it may have failed with another of its group
 			l.check(p)
 		}
 	}
@@ -68,7 +68,7 @@ func (l *Leader) changeSets(p *pending, t *Tensor) {
 		return
 	}
 	for _, o := range l.all() {
-		if o.key.set == id && l.pending[o.key] == o {
+		if o.key.set == id && o.live {
 			l.forsake(o, &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("its process set %s has been removed before all its ranks had submitted it", t.Name)})
 		}
 	}

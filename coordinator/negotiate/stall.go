@@ -70,7 +70,7 @@ func (l *Leader) judgeStalls() {
 	}
 	l.stallAt = never
 	var stalled []*pending
-	for _, p := range l.pending {
+	for p := range l.each {
 		if l.over(p, l.cfg.StallEnd) {
 			l.giveUp()
 			return

@@ -91,6 +91,7 @@ type Request struct {
 	Rows   int   // AllGather: this rank's first dimension
 	Splits []int // AllToAll: rows to each rank of the set
 	Site   string
+	memo   *name // what the Member knew of it when it was last submitted
 }
 
 // A key is what a tensor is found by.
