@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
@@ -16,8 +17,9 @@ import (
 // the next submission of its name may get the same Handle, which then stands for
 // that one.
 type Handle struct {
-	co   *Coordinator
-	born int64 // when it was submitted; for the timeline
+	co    *Coordinator
+	born  int64         // when it was submitted; for the timeline
+	ended time.Duration // when it succeeded, since the coordinator began; written before its state
 
 	state atomic.Uint32 // a handleState
 	err   error         // of a failed one; written before its state

@@ -317,10 +317,12 @@ func (co *Coordinator) complete(t negotiate.Ticket, err error) {
 
 // completeAll ends what a Bucket was for.
 func (co *Coordinator) completeAll(refs []negotiate.Ref) {
+	now := time.Since(co.began)
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	for i := range refs {
 		if h := co.table.take(refs[i].Ticket); h != nil {
+			h.ended = now
 			h.finish(nil)
 		}
 	}

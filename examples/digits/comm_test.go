@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
 )
 
 func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
@@ -24,6 +25,35 @@ func TestRunOverCommunicatorsOfAllSizes(t *testing.T) {
 		})
 		if err != nil {
 			t.Errorf("%d ranks: %v\n%s", size, err, &lines)
+		}
+	}
+}
+
+// The proof holds as well when layers are averaged by name, in the background.
+func TestRunLayerByLayerByACoordinator(t *testing.T) {
+	for _, size := range []int{1, 4} {
+		var lines bytes.Buffer
+		err := comm.Local(size, func(ctx context.Context, c *comm.Comm) error {
+			co, err := coordinator.Start(ctx, c)
+			if err != nil {
+				return err
+			}
+			o := defaults
+			o.epochs, o.out = 6, t.TempDir()
+			out := io.Discard
+			if c.Rank() == 0 {
+				out = &lines
+			}
+			if err := run(ctx, teamOf(c).with(co), o, io.Discard, out); err != nil {
+				return err
+			}
+			return co.Close(ctx)
+		})
+		if err != nil {
+			t.Errorf("%d ranks: %v\n%s", size, err, &lines)
+		}
+		if !strings.Contains(lines.String(), "gradients were under way for ") {
+			t.Errorf("%d ranks: nothing about the overlap in\n%s", size, &lines)
 		}
 	}
 }

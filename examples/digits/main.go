@@ -2,6 +2,7 @@
 // parallel, and proves at the end that this gave what one process alone gives.
 //
 //	bin/tuttirun -np 4 bin/digits -out out
+//	bin/tuttirun -np 4 bin/digits -out out -coordinator
 //
 // Read train.go first: a step is a share of the batch, an all-reduce, and the
 // same move of all parameters on every rank. All that the ranks do together
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
 )
 
 func main() {
@@ -43,7 +45,26 @@ func job(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
-	return run(ctx, teamOf(c), o, os.Stderr, os.Stdout)
+	t := teamOf(c)
+	if o.named {
+		co, err := coordinator.Start(ctx, c)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, co.Close(ctx)) }()
+		t = t.with(co)
+	}
+	return run(ctx, t, o, os.Stderr, os.Stdout)
+}
+
+// with is the team with a coordinator, which averages gradients by name in the
+// background: in the order that rank 0 finds them ready everywhere.
+func (t team) with(co *coordinator.Coordinator) team {
+	g := coordinator.NewGradients[float64](co, comm.Mean)
+	t.begin = func(name string, part []float64) { g.Ready(name, part) }
+	t.finish = g.Wait
+	t.overlap = g.Overlap
+	return t
 }
 
 // teamOf is a communicator as training sees it.
@@ -76,6 +97,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Float64Var(&o.momentum, "momentum", o.momentum, "share of the last move that the next one keeps")
 	flags.Uint64Var(&o.seed, "seed", o.seed, "decides the split, the first parameters and the batches")
 	flags.StringVar(&o.out, "out", o.out, "folder for the curves")
+	flags.BoolVar(&o.named, "coordinator", o.named, "average the gradients layer by layer, while that of the next layer is computed")
 	flags.BoolVar(&o.bar, "bar", o.bar, "show a progress bar on standard error; by default if that is a terminal")
 	if err := flags.Parse(args); err != nil {
 		return options{}, err

@@ -19,8 +19,8 @@ func TestFlagsRefuseNonsense(t *testing.T) {
 }
 
 func TestFlagsSetTheOptions(t *testing.T) {
-	got, err := parseFlags([]string{"-epochs=3", "-batch=7", "-rate=0.5", "-momentum=0", "-seed=9", "-out=x", "-bar"}, io.Discard)
-	want := options{settings{3, 7, 0.5, 0, 9}, "x", true}
+	got, err := parseFlags([]string{"-epochs=3", "-batch=7", "-rate=0.5", "-momentum=0", "-seed=9", "-out=x", "-bar", "-coordinator"}, io.Discard)
+	want := options{settings{3, 7, 0.5, 0, 9}, "x", true, true}
 	if err != nil || got != want {
 		t.Errorf("got %+v and %v, want %+v", got, err, want)
 	}

@@ -51,6 +51,17 @@ func (n *network) like() *network {
 	return newNetwork(widths...)
 }
 
+// part is the layer's weights and biases, which lie side by side, in a slice that
+// is laid out as params.
+func (n *network) part(layer int, params []float64) []float64 {
+	begin, end := 0, 0
+	for i := range layer + 1 {
+		in, out := n.layers[i].weights.Dims()
+		begin, end = end, end+(in+1)*out
+	}
+	return params[begin:end]
+}
+
 // randomize draws the weights after Glorot and Bengio, AISTATS 2010, eq. 16,
 // which keeps the scale of signals and of gradients through tanh layers. Biases
 // start at zero.
@@ -119,8 +130,10 @@ func (n *network) test(s set) tally {
 	return judge(outputs[len(outputs)-1], s.digits)
 }
 
-// learn sets grad to the gradient of the summed loss over s: back propagation.
-func (n *network) learn(s set, grad *network) tally {
+// learn sets grad to the gradient of the summed loss over s: back propagation. It
+// tells of each layer whose gradient is there, the last one first, before it goes
+// on with the one below; unless ready is nil.
+func (n *network) learn(s set, grad *network, ready func(layer int)) tally {
 	outputs := n.forward(s.images)
 	delta := outputs[len(outputs)-1]
 	t := judge(delta, s.digits)
@@ -131,6 +144,9 @@ func (n *network) learn(s set, grad *network) tally {
 		}
 		grad.layers[i].weights.Mul(x.T(), delta)
 		sumRows(grad.layers[i].bias, delta)
+		if ready != nil {
+			ready(i)
+		}
 		if i > 0 {
 			below := new(mat.Dense)
 			below.Mul(delta, n.layers[i].weights.T())

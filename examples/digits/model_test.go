@@ -26,7 +26,7 @@ func TestGradientAgreesWithFiniteDifferences(t *testing.T) {
 	n.randomize(1)
 	s := randomSet(6, 5, 3)
 	grad := n.like()
-	n.learn(s, grad)
+	n.learn(s, grad, nil)
 
 	const h, tolerance = 1e-5, 1e-8
 	for i, before := range n.params {
@@ -46,7 +46,7 @@ func TestLearnAndTestCountAlike(t *testing.T) {
 	n := newNetwork(5, 4, 3)
 	n.randomize(1)
 	s := randomSet(6, 5, 3)
-	if got, want := n.learn(s, n.like()), n.test(s); got != want {
+	if got, want := n.learn(s, n.like(), nil), n.test(s); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }

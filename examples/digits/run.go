@@ -10,8 +10,9 @@ import (
 // options are what the command line says.
 type options struct {
 	settings
-	out string // the folder for the curves
-	bar bool   // show a progress bar on the screen
+	out   string // the folder for the curves
+	bar   bool   // show a progress bar on the screen
+	named bool   // gradients are averaged layer by layer, while the next one is computed
 }
 
 // defaults are what the options are unless given.
@@ -51,6 +52,11 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 	}
 	accuracy := n.test(testing).over(testing.len()).correct
 	fmt.Fprintf(lines, "accuracy on the test images: %.1f %%\n", 100*accuracy)
+	if t.overlap != nil {
+		o := t.overlap()
+		fmt.Fprintf(lines, "gradients were under way for %.1f us per step, %.0f %% of it while others were computed\n",
+			1e6*o.UnderWay.Seconds()/float64(o.Steps), 100*o.Hidden())
+	}
 	if t.rank == 0 {
 		paths, err := drawCurves(o.out, curves)
 		if err != nil {

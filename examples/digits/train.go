@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"gonum.org/v1/gonum/floats"
+
+	"github.com/tutti-go/tutti/coordinator"
 )
 
 // A team is what training needs from the ranks around it. main makes one of a
@@ -19,6 +22,14 @@ type team struct {
 	// gather returns the bytes of all ranks one after the other, by rank. All
 	// ranks give equally many.
 	gather func(ctx context.Context, mine []byte) ([]byte, error)
+
+	// begin, unless nil, takes a part of a step's numbers to be averaged as soon as
+	// it is there, by its name, and finish returns when all parts are. The ranks
+	// need not give the parts in the same order. Without it, average gets all.
+	begin  func(name string, part []float64)
+	finish func(ctx context.Context) error
+	// overlap, unless nil, is how much of that was hidden behind the computation.
+	overlap func() coordinator.Overlap
 }
 
 // alone is a team of one.
@@ -105,21 +116,48 @@ func newStepper(t team, n *network) *stepper {
 // size/batch instead; the mean over the ranks is then the batch's sum divided
 // by the batch's length, whoever computed which part.
 func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, error) {
-	var mine tally
-	rows := share(batch, s.team.rank, s.team.size)
-	if len(rows) == 0 {
-		clear(s.grad.params)
-	} else {
-		mine = s.net.learn(data.pick(rows), s.grad)
+	weight := float64(s.team.size) / float64(len(batch))
+	hand := func(name string, part []float64) {
+		floats.Scale(weight, part)
+		if s.team.begin != nil {
+			s.team.begin(name, part)
+		}
 	}
-	end := copy(s.message, s.grad.params)
-	s.message[end], s.message[end+1] = mine.loss, mine.correct
-	floats.Scale(float64(s.team.size)/float64(len(batch)), s.message)
+	ready := func(layer int) {
+		part := s.net.part(layer, s.message)
+		copy(part, s.net.part(layer, s.grad.params))
+		hand(fmt.Sprintf("layer%d", layer), part)
+	}
+	mine := s.learn(data, share(batch, s.team.rank, s.team.size), ready)
+	end := len(s.grad.params)
+	counts := s.message[end:]
+	counts[0], counts[1] = mine.loss, mine.correct
+	hand("tally", counts)
 
-	if err := s.team.average(ctx, s.message); err != nil {
+	if err := s.await(ctx); err != nil {
 		return tally{}, err
 	}
-	return tally{s.message[end], s.message[end+1]}, nil
+	return tally{counts[0], counts[1]}, nil
+}
+
+// learn is the network's, also for a rank that has no images in this step.
+func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
+	if len(rows) > 0 {
+		return s.net.learn(data.pick(rows), s.grad, ready)
+	}
+	clear(s.grad.params)
+	for i := len(s.net.layers) - 1; i >= 0; i-- {
+		ready(i)
+	}
+	return tally{}
+}
+
+// await has the message averaged, or waits until that is done.
+func (s *stepper) await(ctx context.Context) error {
+	if s.team.begin != nil {
+		return s.team.finish(ctx)
+	}
+	return s.team.average(ctx, s.message)
 }
 
 // descend takes one step of gradient descent with momentum (Polyak, 1964).

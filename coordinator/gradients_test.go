@@ -1,0 +1,74 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/fault"
+)
+
+func TestGradientsAreMeansAfterEachStep(t *testing.T) {
+	worlds(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		g := coordinator.NewGradients[float64](co, comm.Mean, coordinator.Scale(2, 1))
+		rnd := rand.New(rand.NewPCG(uint64(c.Rank()), 1))
+		grads := [][]float64{make([]float64, 3), make([]float64, 1000), make([]float64, 40_000)}
+		for step := range 5 {
+			for _, i := range rnd.Perm(len(grads)) {
+				for j := range grads[i] {
+					grads[i][j] = float64(c.Rank() + step + i)
+				}
+				g.Ready(fmt.Sprint(i), grads[i], coordinator.Priority(-i))
+			}
+			if err := g.Wait(ctx); err != nil {
+				return err
+			}
+			for i := range grads {
+				want := 2*float64(step+i) + float64(c.Size()-1)
+				for j, got := range grads[i] {
+					if got != want {
+						return fmt.Errorf("step %d, gradient %d, element %d: got %v, want %v", step, i, j, got, want)
+					}
+				}
+			}
+		}
+		o := g.Overlap()
+		if o.Steps != 5 || o.UnderWay <= 0 || o.Waited > o.UnderWay || o.Hidden() < 0 || o.Hidden() > 1 {
+			return fmt.Errorf("got the overlap %+v", o)
+		}
+		return g.Wait(ctx) // a step without gradients
+	})
+}
+
+func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		g := coordinator.NewGradients[float32](co, comm.Sum)
+		g.Ready("a", make([]float32, 4))
+		g.Ready("b", make([]float32, 4+c.Rank()))
+		if err := g.Wait(ctx); !errors.Is(err, fault.Mismatch) {
+			return fmt.Errorf("got %v, want a mismatch", err)
+		}
+		g.Ready("b", make([]float32, 4))
+		return g.Wait(ctx)
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOverlapIsTheShareThatNobodyWaitedFor(t *testing.T) {
+	for want, o := range map[float64]coordinator.Overlap{
+		0:    {},
+		0.75: {Steps: 1, UnderWay: 4 * time.Second, Waited: time.Second},
+		1:    {Steps: 2, UnderWay: time.Second},
+	} {
+		if got := o.Hidden(); got != want {
+			t.Errorf("%+v: got %v, want %v", o, got, want)
+		}
+	}
+}
