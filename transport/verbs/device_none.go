@@ -7,7 +7,9 @@ import "errors"
 // Built reports whether this program was built with libibverbs.
 const Built = false
 
+var errNotBuilt = errors.New("verbs is not built into this program: build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
+
 // openDevice says how a program comes to have verbs.
-func openDevice() (device, error) {
-	return nil, errors.New("verbs is not built into this program: build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
-}
+func openDevice(*wishes) (device, error) { return nil, errNotBuilt }
+
+func explainDevices(*wishes) ([]string, error) { return nil, errNotBuilt }

@@ -2,115 +2,8 @@
 
 package verbs
 
-/*
-#cgo LDFLAGS: -libverbs
-#include <errno.h>
-#include <string.h>
-#include <infiniband/verbs.h>
-
-// Much of verbs.h is static inline or a macro, and its unions are opaque to cgo: what
-// follows is that, as functions, and nothing else. They return an errno value.
-
-static int tutti_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *a) {
-	return ibv_query_port(c, port, a);
-}
-static int tutti_gid(struct ibv_context *c, uint8_t port, int i, uint8_t *gid, uint32_t *type) {
-	struct ibv_gid_entry e;
-	int rc = ibv_query_gid_ex(c, port, i, &e, 0);
-	if (rc == 0) {
-		memcpy(gid, e.gid.raw, 16);
-		*type = e.gid_type;
-	}
-	return rc;
-}
-static struct ibv_mr *tutti_reg_mr(struct ibv_pd *pd, uintptr_t p, size_t n, int access) {
-	return ibv_reg_mr(pd, (void *)p, n, access);
-}
-static int tutti_notify(struct ibv_cq *cq) { return ibv_req_notify_cq(cq, 0); }
-
-static struct ibv_qp *tutti_create_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth, uint32_t *inlined) {
-	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = *inlined } };
-	struct ibv_qp *qp = ibv_create_qp(pd, &a);
-	*inlined = a.cap.max_inline_data;
-	return qp;
-}
-static int tutti_init(struct ibv_qp *qp, uint8_t port) {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT, .port_num = port,
-		.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
-	return ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-}
-static int tutti_connect(struct ibv_qp *qp, uint8_t port, int gid_index, const uint8_t *gid, uint32_t qpn,
-		uint32_t their_psn, uint32_t psn, uint16_t lid, int mtu, uint8_t retries) {
-	struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = qpn, .rq_psn = their_psn,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .dlid = lid, .port_num = port,
-		.grh = { .sgid_index = gid_index, .hop_limit = 64 } } };
-	memcpy(a.ah_attr.grh.dgid.raw, gid, 16);
-	int rc = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-		IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	if (rc) return rc;
-	struct ibv_qp_attr s = { .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 14, .retry_cnt = retries,
-		.rnr_retry = retries, .max_rd_atomic = 1 };
-	return ibv_modify_qp(qp, &s, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-}
-static int tutti_recv(struct ibv_qp *qp, uint64_t id, uint64_t addr, uint32_t len, uint32_t lkey) {
-	struct ibv_sge sge = { .addr = addr, .length = len, .lkey = lkey };
-	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
-	return ibv_post_recv(qp, &wr, &bad);
-}
-
-typedef struct {
-	uint64_t id, addr, raddr;
-	uint32_t len, lkey, rkey, imm, opcode, flags;
-} tutti_work;
-
-static int tutti_send(struct ibv_qp *qp, const tutti_work *w, int n) {
-	struct ibv_send_wr wr[16], *bad;
-	struct ibv_sge sge[16];
-	memset(wr, 0, sizeof wr);
-	for (int i = 0; i < n; i++) {
-		sge[i] = (struct ibv_sge){ .addr = w[i].addr, .length = w[i].len, .lkey = w[i].lkey };
-		wr[i].wr_id = w[i].id;
-		wr[i].sg_list = &sge[i];
-		wr[i].num_sge = w[i].len > 0;
-		wr[i].opcode = w[i].opcode;
-		wr[i].send_flags = w[i].flags;
-		wr[i].imm_data = htobe32(w[i].imm);
-		wr[i].wr.rdma.remote_addr = w[i].raddr;
-		wr[i].wr.rdma.rkey = w[i].rkey;
-		wr[i].next = i + 1 < n ? &wr[i + 1] : NULL;
-	}
-	return ibv_post_send(qp, wr, &bad);
-}
-
-typedef struct {
-	uint64_t id;
-	uint32_t status, vendor, bytes, imm, recv, write;
-} tutti_done;
-
-static int tutti_poll(struct ibv_cq *cq, tutti_done *d, int n) {
-	struct ibv_wc wc[16];
-	n = ibv_poll_cq(cq, n, wc);
-	for (int i = 0; i < n; i++)
-		d[i] = (tutti_done){ .id = wc[i].wr_id, .status = wc[i].status, .vendor = wc[i].vendor_err,
-			.bytes = wc[i].byte_len, .imm = be32toh(wc[i].imm_data), .recv = wc[i].opcode >> 7 & 1,
-			.write = wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM };
-	return n;
-}
-// The pair's number comes with the event, as the queue's context.
-static int tutti_event(struct ibv_comp_channel *ch, uintptr_t *pair) {
-	struct ibv_cq *cq;
-	void *context;
-	if (ibv_get_cq_event(ch, &cq, &context)) return errno;
-	*pair = (uintptr_t)context;
-	ibv_ack_cq_events(cq, 1);
-	return 0;
-}
-static struct ibv_cq *tutti_create_cq(struct ibv_context *c, int n, uintptr_t pair, struct ibv_comp_channel *ch) {
-	return ibv_create_cq(c, n, (void *)pair, ch, 0);
-}
-*/
+// #cgo LDFLAGS: -libverbs
+// #include "device_verbs.h"
 import "C"
 
 import (
@@ -129,9 +22,6 @@ import (
 const Built = true
 
 const (
-	hardPort = 1
-	// retries is below 7, which has some drivers try for ever.
-	retries = 6
 	// wantInline is how many bytes are to go inline: a message with a short body.
 	wantInline = 220
 	// batch is how many works go to the device in one call.
@@ -140,13 +30,11 @@ const (
 
 // A hardDevice is one device of libibverbs'. One goroutine waits for its events.
 type hardDevice struct {
-	name    string
+	pick    *pick
+	wishes  *wishes
 	context *C.struct_ibv_context
 	pd      *C.struct_ibv_pd
 	channel *C.struct_ibv_comp_channel
-	port    C.struct_ibv_port_attr
-	gid     [16]byte
-	index   C.int
 	events  *os.File // the channel's descriptor, in Go's poller
 	ended   chan struct{}
 
@@ -155,48 +43,87 @@ type hardDevice struct {
 	last  uintptr
 }
 
-// openDevice opens the first device that has a usable GID, or the one that
-// TUTTI_VERBS_DEVICE names.
-func openDevice() (device, error) {
+// withDevices runs do with the list of this host's devices.
+func withDevices(do func([]*C.struct_ibv_device) error) error {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
 	if list == nil {
-		return nil, fmt.Errorf("libibverbs lists no devices: %w; is the kernel module ib_uverbs loaded?", err)
+		return fmt.Errorf("libibverbs lists no devices: %w; is the kernel module ib_uverbs loaded?", err)
 	}
 	defer C.ibv_free_device_list(list)
-	var tried []error
-	for _, dev := range unsafe.Slice(list, int(n)) {
-		name := C.GoString(C.ibv_get_device_name(dev))
-		if want := os.Getenv("TUTTI_VERBS_DEVICE"); want != "" && want != name {
-			continue
+	return do(unsafe.Slice(list, int(n)))
+}
+
+// openDevice opens the device that the wishes and choose agree on.
+func openDevice(w *wishes) (d device, err error) {
+	err = withDevices(func(list []*C.struct_ibv_device) error {
+		p, _, err := choose(describeAll(list), w)
+		if err != nil {
+			return err
 		}
-		d := &hardDevice{name: name, ended: make(chan struct{}), pairs: make(map[uintptr]func())}
-		if err := d.open(dev); err != nil {
-			d.release()
-			tried = append(tried, fmt.Errorf("%s: %w", name, err))
-			continue
+		h := &hardDevice{pick: p, wishes: w, ended: make(chan struct{}), pairs: make(map[uintptr]func())}
+		if err := h.open(list[p.device]); err != nil {
+			h.release()
+			return fmt.Errorf("%v: %w", p, err)
 		}
-		go d.wait()
-		return d, nil
+		go h.wait()
+		d = h
+		return nil
+	})
+	return d, err
+}
+
+// explainDevices is what choose says of this host.
+func explainDevices(w *wishes) (why []string, err error) {
+	err = withDevices(func(list []*C.struct_ibv_device) (err error) {
+		_, why, err = choose(describeAll(list), w)
+		return err
+	})
+	return why, err
+}
+
+func describeAll(list []*C.struct_ibv_device) []deviceInfo {
+	infos := make([]deviceInfo, len(list))
+	for i, dev := range list {
+		infos[i].name = C.GoString(C.ibv_get_device_name(dev))
+		infos[i].ports, infos[i].err = portsOf(dev)
 	}
-	if tried != nil {
-		return nil, errors.Join(tried...)
+	return infos
+}
+
+func portsOf(dev *C.struct_ibv_device) ([]portInfo, error) {
+	context, err := C.ibv_open_device(dev)
+	if context == nil {
+		return nil, fmt.Errorf("open: %w", err)
 	}
-	return nil, fmt.Errorf("none of %d devices is the one wanted (TUTTI_VERBS_DEVICE=%q); ibv_devices lists them", int(n), os.Getenv("TUTTI_VERBS_DEVICE"))
+	defer C.ibv_close_device(context)
+	var a C.struct_ibv_device_attr
+	if rc := C.ibv_query_device(context, &a); rc != 0 {
+		return nil, fmt.Errorf("query: %w", syscall.Errno(rc))
+	}
+	ports := make([]portInfo, a.phys_port_cnt)
+	for i := range ports {
+		var port C.struct_ibv_port_attr
+		n := C.uint8_t(i + 1)
+		if rc := C.tutti_query_port(context, n, &port); rc != 0 {
+			return nil, fmt.Errorf("query port %d: %w", n, syscall.Errno(rc))
+		}
+		ports[i] = portInfo{number: i + 1, active: port.state == C.IBV_PORT_ACTIVE, mtu: uint8(port.active_mtu), lid: uint16(port.lid)}
+		for index := range C.int(port.gid_tbl_len) {
+			g := gidInfo{index: int(index)}
+			var kind C.uint32_t
+			if C.tutti_gid(context, n, index, (*C.uint8_t)(&g.gid[0]), &kind) == 0 && g.gid != [16]byte{} {
+				g.roce = map[C.uint32_t]int{C.IBV_GID_TYPE_ROCE_V1: 1, C.IBV_GID_TYPE_ROCE_V2: 2}[kind]
+				ports[i].gids = append(ports[i].gids, g)
+			}
+		}
+	}
+	return ports, nil
 }
 
 func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
-	}
-	if rc := C.tutti_query_port(d.context, hardPort, &d.port); rc != 0 {
-		return fmt.Errorf("query port: %w", syscall.Errno(rc))
-	}
-	if d.port.state != C.IBV_PORT_ACTIVE {
-		return fmt.Errorf("port %d is not active; bring its network interface up", hardPort)
-	}
-	if err := d.findGID(); err != nil {
-		return err
 	}
 	if d.pd, err = C.ibv_alloc_pd(d.context); d.pd == nil {
 		return fmt.Errorf("protection domain: %w", err)
@@ -213,38 +140,11 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 		return err
 	}
 	syscall.CloseOnExec(fd)
-	d.events = os.NewFile(uintptr(fd), "completion channel of "+d.name)
+	d.events = os.NewFile(uintptr(fd), "completion channel of "+d.pick.name)
 	return nil
 }
 
-// findGID takes the GID of RoCE version 2 over IPv4, else any of version 2, else
-// the first.
-func (d *hardDevice) findGID() error {
-	best := 0
-	for i := range C.int(d.port.gid_tbl_len) {
-		var gid [16]byte
-		var kind C.uint32_t
-		if C.tutti_gid(d.context, hardPort, i, (*C.uint8_t)(&gid[0]), &kind) != 0 || gid == [16]byte{} {
-			continue
-		}
-		worth := 1
-		if kind == C.IBV_GID_TYPE_ROCE_V2 {
-			worth = 2
-			if [12]byte(gid[:12]) == [12]byte{10: 0xFF, 11: 0xFF} {
-				worth = 3
-			}
-		}
-		if worth > best {
-			best, d.gid, d.index = worth, gid, i
-		}
-	}
-	if best == 0 {
-		return errors.New("it has no GID; give its network interface an address")
-	}
-	return nil
-}
-
-func (d *hardDevice) describe() string { return d.name }
+func (d *hardDevice) describe() string { return d.pick.String() }
 
 // alloc is memory outside Go's heap, which the collector need not keep in place.
 func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
@@ -272,12 +172,12 @@ func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
 	mr, err := C.tutti_reg_mr(d.pd, C.uintptr_t(addressOf(b)), C.size_t(len(b)), access)
 	if mr == nil {
 		pin.Unpin()
-		return nil, fmt.Errorf("%s: ibv_reg_mr: %w", d.name, err)
+		return nil, fmt.Errorf("%s: ibv_reg_mr: %w", d.pick.name, err)
 	}
 	return &region{mem: b, addr: addressOf(b), lkey: uint32(mr.lkey), rkey: uint32(mr.rkey), drop: func() error {
 		defer pin.Unpin()
 		if rc := C.ibv_dereg_mr(mr); rc != 0 {
-			return fmt.Errorf("%s: ibv_dereg_mr: %w", d.name, syscall.Errno(rc))
+			return fmt.Errorf("%s: ibv_dereg_mr: %w", d.pick.name, syscall.Errno(rc))
 		}
 		return nil
 	}}, nil
@@ -317,7 +217,7 @@ func (d *hardDevice) release() error {
 	var errs []error
 	check := func(what string, rc C.int) {
 		if rc != 0 {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", d.name, what, syscall.Errno(rc)))
+			errs = append(errs, fmt.Errorf("%s: %s: %w", d.pick.name, what, syscall.Errno(rc)))
 		}
 	}
 	if d.channel != nil {
@@ -374,22 +274,35 @@ func (p *hardPair) open(depth int) (err error) {
 		return fmt.Errorf("ibv_create_qp: %w", err)
 	}
 	p.room = int(inlined)
-	if rc := C.tutti_init(p.qp, hardPort); rc != 0 {
+	if rc := C.tutti_init(p.qp, C.uint8_t(d.pick.port.number), C.uint16_t(d.wishes.pkey)); rc != 0 {
 		return fmt.Errorf("ibv_modify_qp to INIT: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
 func (p *hardPair) local() endpoint {
-	d := p.device
-	return endpoint{gid: d.gid, qpn: uint32(p.qp.qp_num), psn: p.psn, lid: uint16(d.port.lid), mtu: uint8(d.port.active_mtu)}
+	c := p.device.pick
+	return endpoint{gid: c.gid.gid, qpn: uint32(p.qp.qp_num), psn: p.psn, lid: c.port.lid, mtu: p.device.mtu()}
+}
+
+// mtu is what this end would use.
+func (d *hardDevice) mtu() uint8 {
+	if m := mtuOf(d.wishes.mtu); m != 0 {
+		return min(m, d.pick.port.mtu)
+	}
+	return d.pick.port.mtu
 }
 
 func (p *hardPair) connect(peer endpoint) error {
-	d := p.device
-	rc := C.tutti_connect(p.qp, hardPort, d.index, (*C.uint8_t)(&peer.gid[0]), C.uint32_t(peer.qpn), C.uint32_t(peer.psn),
-		C.uint32_t(p.psn), C.uint16_t(peer.lid), C.int(min(peer.mtu, uint8(d.port.active_mtu))), retries)
-	if rc != 0 {
+	c, w := p.device.pick, p.device.wishes
+	path := C.tutti_path{qpn: C.uint32_t(peer.qpn), their_psn: C.uint32_t(peer.psn), psn: C.uint32_t(p.psn),
+		gid_index: C.uint32_t(c.gid.index), lid: C.uint16_t(peer.lid), port: C.uint8_t(c.port.number),
+		mtu: C.uint8_t(min(peer.mtu, p.device.mtu())), traffic_class: C.uint8_t(w.class), service_level: C.uint8_t(w.level),
+		timeout: C.uint8_t(w.timeout), retries: C.uint8_t(w.retries), rnr_retries: C.uint8_t(w.rnr)}
+	for i, b := range peer.gid {
+		path.gid[i] = C.uint8_t(b)
+	}
+	if rc := C.tutti_connect(p.qp, &path); rc != 0 {
 		return fmt.Errorf("ibv_modify_qp: %w", syscall.Errno(rc))
 	}
 	return nil

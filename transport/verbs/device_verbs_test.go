@@ -38,7 +38,7 @@ func BenchmarkDeviceFrame(b *testing.B) {
 }
 
 func openDeviceForTest() (string, error) {
-	d, err := openDevice()
+	d, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6})
 	if err != nil {
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 
 	"github.com/tutti-go/tutti/fault"
@@ -64,11 +65,18 @@ type Transport struct {
 	over   chan struct{} // closed when Close has ended
 }
 
-// New opens the device: the first that has an active port and a GID, or the one
-// that TUTTI_VERBS_DEVICE names; of its GIDs, RoCE version 2's over IPv4 if it can. The result is a transport.Greeter if the set-up wire is.
+// New opens the device: the first that has an active port and a GID, and of its GIDs,
+// RoCE version 2's over IPv4 if it can; Explain tells. The variables in docs/verbs.md,
+// TUTTI_VERBS_DEVICE and so on, say otherwise, and fill in what o leaves open. The
+// result is a transport.Greeter if the set-up wire is.
 // It is fault.Misuse if o says what cannot be, and fault.Refused, with the remedy,
 // if this program or this host has no verbs; then Setup is left alone.
 func New(o Options) (transport.Transport, error) {
+	w, err := wishesOf(os.Getenv)
+	if err != nil {
+		return nil, failure(fault.Misuse, "open", err)
+	}
+	w.apply(&o)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -76,8 +84,7 @@ func New(o Options) (transport.Transport, error) {
 	if o.Fabric != nil {
 		d = &softDevice{fabric: o.Fabric}
 	} else {
-		var err error
-		if d, err = openDevice(); err != nil {
+		if d, err = openDevice(w); err != nil {
 			return nil, failure(fault.Refused, "open", err)
 		}
 	}
@@ -87,6 +94,20 @@ func New(o Options) (transport.Transport, error) {
 		return greeter{t, g}, nil
 	}
 	return t, nil
+}
+
+// Explain says, a line each, which of this host's devices, ports and GIDs New would
+// take, and why not the others. The error is New's.
+func Explain() ([]string, error) {
+	w, err := wishesOf(os.Getenv)
+	if err != nil {
+		return nil, failure(fault.Misuse, "explain", err)
+	}
+	lines, err := explainDevices(w)
+	if err != nil {
+		return lines, failure(fault.Refused, "explain", err)
+	}
+	return lines, nil
 }
 
 // check fills in what is left out.

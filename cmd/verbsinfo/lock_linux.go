@@ -1,0 +1,26 @@
+package main
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// enough is what a rank with a few peers locks: strips, message buffers, and what is
+// cached by default.
+const enough = 1 << 30
+
+// lockable says how much memory this program may register.
+func lockable() string {
+	var l unix.Rlimit
+	switch err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); {
+	case err != nil:
+		return fmt.Sprintf("memory that may be locked: not known: %v", err)
+	case l.Cur == unix.RLIM_INFINITY:
+		return "memory that may be locked: unlimited"
+	case l.Cur < enough:
+		return fmt.Sprintf("memory that may be locked: %d bytes, which is little; see docs/verbs.md", l.Cur)
+	default:
+		return fmt.Sprintf("memory that may be locked: %d bytes", l.Cur)
+	}
+}

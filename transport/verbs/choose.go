@@ -1,0 +1,154 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// A deviceInfo is what choosing needs to know of a device: what the system tells.
+type deviceInfo struct {
+	name  string
+	err   error // why it cannot be opened
+	ports []portInfo
+}
+
+type portInfo struct {
+	number int
+	active bool
+	mtu    uint8 // as enum ibv_mtu
+	lid    uint16
+	gids   []gidInfo
+}
+
+type gidInfo struct {
+	index int
+	gid   [16]byte
+	roce  int // version; 0: InfiniBand
+}
+
+func (g gidInfo) family() string {
+	if netip.AddrFrom16(g.gid).Is4In6() {
+		return "ipv4"
+	}
+	return "ipv6"
+}
+
+func (g gidInfo) String() string {
+	kind := "InfiniBand"
+	if g.roce > 0 {
+		kind = fmt.Sprintf("RoCE v%d", g.roce)
+	}
+	return fmt.Sprintf("GID %d, %v, %s", g.index, netip.AddrFrom16(g.gid).Unmap(), kind)
+}
+
+// A pick is the device, port and GID that queue pairs will use.
+type pick struct {
+	device int // its number in the list
+	name   string
+	port   portInfo
+	gid    gidInfo
+}
+
+func (p *pick) String() string { return fmt.Sprintf("%s port %d, %v", p.name, p.port.number, p.gid) }
+
+// choose takes the first device, and port of it, that the wishes allow, that is
+// active and has a GID they allow; of its GIDs the best. why says a line of each
+// device, port and GID: taken, or why not. The error is of all that was looked at.
+func choose(devices []deviceInfo, w *wishes) (best *pick, why []string, err error) {
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+	for i, d := range devices {
+		if w.device != "" && w.device != d.name {
+			say("%s: not the device wanted, %q", d.name, w.device)
+			continue
+		}
+		if d.err != nil {
+			say("%s: %v", d.name, d.err)
+			continue
+		}
+		for _, p := range d.ports {
+			g, not := w.best(p)
+			switch {
+			case not != "":
+				say("%s port %d: %s", d.name, p.number, not)
+			case best != nil:
+				say("%s port %d: usable, but %s comes first", d.name, p.number, best.name)
+			default:
+				best = &pick{device: i, name: d.name, port: p, gid: g}
+				say("%v: taken", best)
+				for _, other := range p.gids {
+					if other.index != g.index {
+						say("%s port %d, %v: %s", d.name, p.number, other, w.notTaken(other))
+					}
+				}
+			}
+		}
+	}
+	switch {
+	case best != nil:
+		return best, why, nil
+	case len(devices) == 0:
+		return nil, why, errors.New("this host has no RDMA device: see that its driver is loaded (rdma link, ibv_devices), or make one of an Ethernet interface: rdma link add rxe0 type rxe netdev eth0")
+	}
+	return nil, why, errors.New(strings.Join(why, "; "))
+}
+
+// best is the GID to use of a port, or why there is none.
+func (w *wishes) best(p portInfo) (best gidInfo, not string) {
+	switch {
+	case w.port != 0 && w.port != p.number:
+		return best, fmt.Sprintf("not the port wanted, %d", w.port)
+	case !p.active:
+		return best, "it is not active: bring its network interface up (ip link), or connect its cable"
+	case len(p.gids) == 0:
+		return best, "it has no GID: give its network interface an address"
+	}
+	worth := 0
+	for _, g := range p.gids {
+		if n := w.worth(g); n > worth {
+			best, worth = g, n
+		}
+	}
+	if worth == 0 {
+		return best, fmt.Sprintf("none of its %d GIDs is what was asked for (%sGID_INDEX, GID_FAMILY, ROCE_VERSION)", len(p.gids), ourPrefix)
+	}
+	return best, ""
+}
+
+// worth ranks GIDs: RoCE version 2 can be routed, an IPv4 address is what people
+// set up, and one that is link-local is known on one link only. 0: not allowed.
+func (w *wishes) worth(g gidInfo) int {
+	if w.forbids(g) != "" {
+		return 0
+	}
+	n := 1
+	if g.roce == 2 {
+		n += 4
+	}
+	if g.family() == "ipv4" {
+		n += 2
+	} else if !netip.AddrFrom16(g.gid).IsLinkLocalUnicast() {
+		n++
+	}
+	return n
+}
+
+func (w *wishes) forbids(g gidInfo) string {
+	switch {
+	case w.gid >= 0 && w.gid != g.index:
+		return fmt.Sprintf("not the index wanted, %d", w.gid)
+	case w.family != "" && w.family != g.family():
+		return "not the family wanted, " + w.family
+	case w.roce != 0 && g.roce != 0 && w.roce != g.roce:
+		return fmt.Sprintf("not the RoCE version wanted, %d", w.roce)
+	}
+	return ""
+}
+
+func (w *wishes) notTaken(g gidInfo) string {
+	if not := w.forbids(g); not != "" {
+		return not
+	}
+	return "the one taken is better, or comes first"
+}

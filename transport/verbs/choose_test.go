@@ -1,0 +1,93 @@
+package verbs
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func gidOf(index, roce int, addr string) gidInfo {
+	return gidInfo{index: index, roce: roce, gid: netip.MustParseAddr(addr).As16()}
+}
+
+// host has what hosts have: a port that is down, RoCE in both versions and families.
+func host() []deviceInfo {
+	return []deviceInfo{
+		{name: "mlx5_0", err: errors.New("open: permission denied")},
+		{name: "mlx5_1", ports: []portInfo{{number: 1}, {number: 2, active: true}}},
+		{name: "mlx5_2", ports: []portInfo{{number: 1, active: true, gids: []gidInfo{
+			gidOf(0, 1, "fe80::1"), gidOf(1, 2, "fe80::1"), gidOf(2, 1, "10.0.0.1"), gidOf(3, 2, "10.0.0.1"), gidOf(5, 2, "2001:db8::1"),
+		}}}},
+		{name: "mlx5_3", ports: []portInfo{{number: 1, active: true, gids: []gidInfo{gidOf(0, 0, "fe80::2")}}}},
+	}
+}
+
+func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  map[string]string
+		want string // of the pick, or of the error
+	}{
+		"the best":             {nil, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2"},
+		"IPv6 before fe80":     {map[string]string{"TUTTI_VERBS_GID_FAMILY": "ipv6"}, "mlx5_2 port 1, GID 5, 2001:db8::1, RoCE v2"},
+		"version 1":            {map[string]string{"TUTTI_VERBS_ROCE_VERSION": "1"}, "mlx5_2 port 1, GID 2, 10.0.0.1, RoCE v1"},
+		"an index":             {map[string]string{"TUTTI_VERBS_GID_INDEX": "1"}, "mlx5_2 port 1, GID 1, fe80::1, RoCE v2"},
+		"TensorFlow's names":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "RDMA_GID_INDEX": "0"}, "mlx5_2 port 1, GID 0, fe80::1, RoCE v1"},
+		"ours before theirs":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "TUTTI_VERBS_DEVICE": "mlx5_3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand"},
+		"a port that is down":  {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "1"}, "bring its network interface up"},
+		"a port without GID":   {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "2"}, "give its network interface an address"},
+		"no such device":       {map[string]string{"TUTTI_VERBS_DEVICE": "mlx4_0"}, `not the device wanted, "mlx4_0"`},
+		"no such index":        {map[string]string{"TUTTI_VERBS_GID_INDEX": "9"}, "none of its 5 GIDs is what was asked for"},
+		"no right to open one": {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_0"}, "permission denied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, err := wishesOf(func(n string) string { return c.env[n] })
+			if err != nil {
+				t.Fatal(err)
+			}
+			best, why, err := choose(host(), w)
+			if err == nil && best.String() != c.want || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, %v; want %q; because\n%s", best, err, c.want, strings.Join(why, "\n"))
+			}
+			for _, d := range host() {
+				if !strings.Contains(strings.Join(why, "\n"), d.name) {
+					t.Errorf("nothing is said of %s", d.name)
+				}
+			}
+		})
+	}
+	if _, _, err := choose(nil, &wishes{}); err == nil || !strings.Contains(err.Error(), "rdma link add") {
+		t.Errorf("without a device: %v", err)
+	}
+}
+
+func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
+	for name, value := range map[string]string{
+		"TUTTI_VERBS_PORT": "first", "TUTTI_VERBS_GID_FAMILY": "ipx", "TUTTI_VERBS_MTU": "1500", "TUTTI_VERBS_RETRIES": "7",
+		"RDMA_QP_TIMEOUT": "99", "TUTTI_VERBS_DEPTH": "2", "TUTTI_VERBS_FRESH": "yes", "RDMA_QP_SL": "16",
+	} {
+		_, err := wishesOf(func(n string) string {
+			if n == name {
+				return value
+			}
+			return ""
+		})
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
+			t.Errorf("%s=%s: got %v", name, value, err)
+		}
+	}
+}
+
+func TestWishesFillInOptions(t *testing.T) {
+	env := map[string]string{"RDMA_QP_QUEUE_DEPTH": "4096", "TUTTI_VERBS_STRIP": "-1", "TUTTI_VERBS_BUFFER": "512",
+		"TUTTI_VERBS_FRESH": "1", "RDMA_QP_RETRY_COUNT": "7"}
+	w, err := wishesOf(func(n string) string { return env[n] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Buffer: 1024}
+	w.apply(&o)
+	if o.Depth != maxDepth || o.Strip != -1 || o.Buffer != 1024 || !o.Fresh || w.retries != 6 {
+		t.Errorf("got %+v and %d retries", o, w.retries)
+	}
+}
