@@ -37,6 +37,11 @@ type Coordinator struct {
 	ended  chan struct{} // closed when nothing more will happen
 	stopMu sync.Mutex    // serves only to make Close wait for Close
 
+	opts     *options
+	sampler  *sampler // of autotune, on rank 0; belongs to the loop
+	settings Settings // mu guards this and the next
+	settled  bool
+
 	rec     atomic.Pointer[recorder] // of the timeline that is being made; nil for none
 	clockMu sync.Mutex               // serves to make pings come one after the other; guards mute
 	mute    bool                     // rank 0 has not answered a ping
@@ -96,6 +101,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		sites: make(map[callsite.Site]string),
 	}
+	co.opts, co.settings = o, settingsOf(negotiate.Tuning{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {
 		co.leader = negotiate.NewLeader(cfg)

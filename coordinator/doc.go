@@ -73,6 +73,19 @@
 // that the environment starts timelines for, the last to end is kept. Without a
 // timeline it costs one load of a pointer where a clock would be read.
 //
+// # Autotune
+//
+// WithAutotune has rank 0 try settings while the program runs, and settle for the
+// best: how much is fused, how long submissions wait for company, whether tensors
+// are remembered, and the class of algorithm. The first three change no bit of any
+// result. The last changes the order of the folds, on all ranks at the same place
+// in the order of tensors; Deterministic leaves it alone. Package autotune decides.
+//
+//	WithAutotune       TUTTI_AUTOTUNE, HOROVOD_AUTOTUNE           1: on
+//	Autotune.Log       TUTTI_AUTOTUNE_LOG, HOROVOD_AUTOTUNE_LOG   a file, of CSV
+//	Autotune.File,     TUTTI_AUTOTUNE_FILE                        a file: loaded if it is
+//	WithSettings                                                  there, else written
+//
 // # Configuration
 //
 // Options of rank 0 hold for all ranks, and win over its environment, where the

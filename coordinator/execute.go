@@ -31,6 +31,7 @@ type executor struct {
 	items  []item // of the Bucket under way
 	absent []int  // ranks that give nothing to it
 	lap    lap    // of it; for the timeline
+	class  uint8  // of algorithms, an index of classes
 	err    error
 }
 
@@ -39,6 +40,7 @@ type job struct {
 	bucket *negotiate.Bucket
 	set    *negotiate.Set
 	joined *negotiate.Joined
+	tuned  *negotiate.Tuning
 	told   int64 // when the bucket came; for the timeline
 }
 
@@ -133,6 +135,9 @@ func (x *executor) loop() {
 
 func (x *executor) do(ctx context.Context, j job) error {
 	switch {
+	case j.tuned != nil:
+		x.tuned(j.tuned.Class)
+		return nil
 	case j.set != nil:
 		return x.changeSet(ctx, j.set)
 	case j.joined != nil:

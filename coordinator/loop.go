@@ -24,6 +24,10 @@ const (
 // loop owns the state machines, and ends when the coordinator does.
 func (co *Coordinator) loop() {
 	co.listenAll()
+	if co.leader != nil {
+		co.beginTuning()
+		co.pump()
+	}
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
@@ -127,6 +131,7 @@ func (co *Coordinator) step(in negotiate.MemberInput) bool {
 	}
 	if b, ok := in.(negotiate.Finished); ok && co.leader != nil {
 		co.lead(negotiate.Carried{Cost: b.Bucket.Cost})
+		co.sample(b.Bucket)
 	}
 	over := co.tell(in)
 	return co.pump() || over
@@ -180,6 +185,8 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 			co.exec.add(job{bucket: o.Bucket, told: co.stamp()})
 		case negotiate.Set:
 			co.exec.add(job{set: &o})
+		case negotiate.Tuned:
+			co.switchTo(o.Tuning)
 		case negotiate.Joined:
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:

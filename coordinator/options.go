@@ -30,6 +30,10 @@ type Option func(*options)
 type options struct {
 	cfg negotiate.Config
 	log *slog.Logger
+
+	tune     *Autotune // see tune.go; rank 0's count
+	settings *Settings
+	frozen   bool
 }
 
 // WithCycle sets how long a submission waits for company: that long on its rank
@@ -76,11 +80,19 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
 		return nil, err
 	}
+	if err := o.tuneEnvironment(c); err != nil {
+		return nil, err
+	}
 	for _, opt := range opts {
 		opt(o)
 	}
 	if o.log == nil {
 		o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	if o.settings != nil {
+		if _, err := o.settings.tuning(); err != nil {
+			return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "%w", err)
+		}
 	}
 	cfg := &o.cfg
 	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.Alone < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||

@@ -82,6 +82,7 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
 		return err
 	}
 	x.sets[s.ID] = membersOf(c, s.Ranks)
+	x.tuned(x.class)
 	if !x.own(c) {
 		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
 	}

@@ -9,6 +9,9 @@ import (
 // has, a free one of the cache, or one for this launch only.
 func (l *Leader) number(p *pending, absent []int) (id uint32, once bool) {
 	t := p.variants[0].tensor
+	if l.uncached {
+		return l.numberOnce(p), true
+	}
 	if p.slot >= 0 && l.slots[p.slot].state == slotLive && !p.full && (absent == nil || t.Kind != AllGather) {
 		l.slots[p.slot].busy = true
 		return uint32(p.slot), false

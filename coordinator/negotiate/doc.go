@@ -99,6 +99,8 @@
 //	             where    list of ranks that are asked where they are
 //	             abort    an error
 //	             bye      nothing
+//	             tune     varint: the cycle in ns; varint: bytes of fusion; byte 1
+//	                      if the cache is used; byte: class of algorithm
 //	list       numbers whose meaning is over
 //
 // A decoder takes nothing on trust: lengths are checked against what is there

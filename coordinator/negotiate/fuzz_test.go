@@ -42,6 +42,7 @@ func sampleDown() *Down {
 			{Kind: ItemFail, Failed: []Named{{3, "layer.1/weight"}}, Err: fault.New(fault.Mismatch, "allreduce", 0, "shape")},
 			{Kind: ItemJoined, Rank: 3}, {Kind: ItemSet, ID: 1, Name: "evens", Ranks: []int{0, 2}}, {Kind: ItemUnset, ID: 1, Name: "evens"},
 			{Kind: ItemWhere, Ranks: []int{2}}, {Kind: ItemAbort, Err: fault.New(fault.Timeout, "x", 0, "")}, {Kind: ItemBye},
+			{Kind: ItemTune, Tuning: Tuning{Cycle: Second, Fusion: 5, Cache: true, Class: 2}},
 		},
 		Over: []uint32{4, 5},
 	}

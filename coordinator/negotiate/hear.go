@@ -124,6 +124,8 @@ func (m *Member) carry(it *Item) {
 		own := *it.Err
 		own.Rank = m.me
 		m.end(&own)
+	case ItemTune:
+		m.tune(it.Tuning)
 	case ItemBye:
 		m.end(nil)
 	}

@@ -73,6 +73,8 @@ type Leader struct {
 	leaving Bits
 	ended   bool
 
+	uncached bool // tensors get no number that is remembered
+
 	stallAt Time       // when the first tensor may have waited too long
 	warned  []*pending // the report that waits for answers
 	asked   Bits

@@ -43,6 +43,7 @@ const (
 	ItemWhere  ItemKind = 6 // Ranks are asked where they are
 	ItemAbort  ItemKind = 7 // the coordinator ends with Err
 	ItemBye    ItemKind = 8 // all ranks have left
+	ItemTune   ItemKind = 9 // what comes from now on goes by Tuning
 )
 
 // An Item is one thing that the leader tells. Fields that do not apply are zero.
@@ -56,6 +57,7 @@ type Item struct {
 	ID          uint32
 	Name        string
 	Rank        int
+	Tuning      Tuning
 }
 
 // A Span32 is numbers from First on.

@@ -139,6 +139,9 @@ func (j *job) play() error {
 			j.make(list[j.rnd.IntN(len(list))])
 			moved = true
 		}
+		if j.rnd.IntN(60) == 0 {
+			j.lead(Retune{Tuning{Cycle: Span(j.rnd.IntN(int(Millisecond))), Fusion: j.rnd.IntN(1000), Cache: j.rnd.IntN(2) == 0, Class: uint8(j.rnd.IntN(3))}})
+		}
 		if moved {
 			continue
 		}

@@ -65,6 +65,8 @@ func (s *sim) tell(rank int, in MemberInput) {
 				s.settle(rank, o.Ticket, o.String())
 			}
 			s.log[rank] = append(s.log[rank], o.String())
+		case Tuned:
+			s.log[rank] = append(s.log[rank], o.String())
 		case Where:
 			defer s.tell(rank, Here{s.at})
 		case End:

@@ -68,6 +68,8 @@ func (it *Item) String() string {
 		return fmt.Sprintf("where are ranks %v", it.Ranks)
 	case ItemAbort:
 		return fmt.Sprintf("abort: %v", it.Err)
+	case ItemTune:
+		return "tune: " + it.Tuning.String()
 	case ItemBye:
 		return "bye"
 	}

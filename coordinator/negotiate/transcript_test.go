@@ -22,6 +22,7 @@ import (
 //	all flush                       also join, leave, fault TEXT
 //	hold 2; release 2; busy 0; idle 0
 //	tick 1ms
+//	tune 5 64 nocache 1             cycle in ms, fusion, cache, class
 func TestTranscripts(t *testing.T) {
 	golden.Replay(t, "testdata/*.txt", replay)
 }
@@ -88,6 +89,8 @@ func number(s string) int {
 
 func command(s *sim, words []string, line int) error {
 	switch words[0] {
+	case "tune":
+		s.lead(Retune{Tuning{Cycle: Span(number(words[1])) * Millisecond, Fusion: number(words[2]), Cache: words[3] == "cache", Class: uint8(number(words[4]))}})
 	case "hold":
 		s.held.Add(number(words[1]))
 	case "release":

@@ -147,6 +147,10 @@ func appendItem(b []byte, it *Item) []byte {
 		b = appendInts(b, it.Ranks)
 	case ItemAbort:
 		b = appendFault(b, it.Err)
+	case ItemTune:
+		b = binary.AppendUvarint(b, uint64(it.Tuning.Cycle))
+		b = binary.AppendUvarint(b, uint64(it.Tuning.Fusion))
+		b = append(b, mark(it.Tuning.Cache), it.Tuning.Class)
 	}
 	return b
 }
@@ -178,6 +182,10 @@ func (r *reader) item(it *Item) {
 		it.Ranks = r.ints()
 	case ItemAbort:
 		it.Err = r.fault()
+	case ItemTune:
+		it.Tuning.Cycle, it.Tuning.Fusion = Span(r.uvarint()), int(r.uvarint())
+		it.Tuning.Cache, it.Tuning.Class = r.flag(), r.byte()
+		r.bad = r.bad || !it.Tuning.valid()
 	case ItemBye:
 	default:
 		r.bad = true

@@ -1,0 +1,186 @@
+package autotune_test
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/coordinator/autotune"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A problem is a synthetic function, as a rate that depends on settings.
+type problem struct {
+	name  string
+	axes  []autotune.Axis
+	score func(p autotune.Point) float64
+	best  float64
+}
+
+func problems() []problem {
+	fusion := autotune.Axis{Name: "fusion", Low: 1 << 16, High: 1 << 28, Log: true}
+	cycle := autotune.Axis{Name: "cycle", Low: 0.1, High: 100, Log: true}
+	cache := autotune.Axis{Name: "cache", Choices: 2}
+	class := autotune.Axis{Name: "class", Choices: 3}
+	hill := func(v, top, width float64) float64 { d := math.Log(v/top) / width; return math.Exp(-d * d) }
+	return []problem{
+		{"one hill", []autotune.Axis{fusion}, func(p autotune.Point) float64 { return 100 * hill(p[0], 5e6, 3) }, 100},
+		{"a parabola", []autotune.Axis{{Name: "x", Low: -3, High: 7}}, func(p autotune.Point) float64 { return 50 - (p[0]-2)*(p[0]-2) }, 50},
+		{"a hill of two axes", []autotune.Axis{fusion, cycle}, func(p autotune.Point) float64 { return 100 * (0.3 + 0.7*hill(p[0], 2e7, 3)*hill(p[1], 3, 2)) }, 100},
+		{"two hills", []autotune.Axis{fusion, cycle}, func(p autotune.Point) float64 {
+			return 100 * max(hill(p[0], 1e8, 2.5)*hill(p[1], 1, 2.5), 0.7*hill(p[0], 3e5, 2.5)*hill(p[1], 50, 2.5))
+		}, 100},
+		{"settings and choices", []autotune.Axis{fusion, cycle, cache, class}, func(p autotune.Point) float64 {
+			return 100 * (0.4 + 0.2*p[2] + 0.2*math.Abs(p[3]-1)) * (0.5 + 0.5*hill(p[0], 3e7, 4)*hill(p[1], 2, 3))
+		}, 80},
+		{"it does not matter", []autotune.Axis{fusion, cycle, class}, func(autotune.Point) float64 { return 7 }, 7},
+		{"it matters on one axis of three", []autotune.Axis{fusion, cycle, class}, func(p autotune.Point) float64 { return 10 + 90*p[2]/2 }, 100},
+	}
+}
+
+func newTuner(t *testing.T, axes []autotune.Axis, seed uint64) *autotune.Tuner {
+	t.Helper()
+	tu, err := autotune.New(axes, autotune.Options{Seed: seed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tu
+}
+
+func TestATunerFindsWhatIsNearlyBestAndSettles(t *testing.T) {
+	for _, p := range problems() {
+		for _, noise := range []float64{0, 0.03} {
+			var found []float64
+			for seed := range uint64(seeds) {
+				tu, rnd := newTuner(t, p.axes, seed), rand.New(rand.NewPCG(seed, 1))
+				asked := 0
+				for ; !tu.Settled(); asked++ {
+					if asked > 40 {
+						t.Fatalf("%s: not settled after %d", p.name, asked)
+					}
+					tu.Tell(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))
+				}
+				if !slices.Equal(tu.Ask(), tu.Best()) {
+					t.Errorf("%s: settled, it asks for %v, and the best is %v", p.name, tu.Ask(), tu.Best())
+				}
+				found = append(found, p.score(tu.Best())/p.best)
+			}
+			slices.Sort(found)
+			if found[0] < 0.85 || seeds > 1 && found[len(found)/2] < 0.95 {
+				t.Errorf("%s, noise %g: the worst of %d is %.3f of the best, want 0.85; the median %.3f, want 0.95", p.name, noise, seeds, found[0], found[len(found)/2])
+			}
+		}
+	}
+}
+
+// The reference is as many random points: the process must be worth its trouble.
+func TestATunerBeatsRandomSearch(t *testing.T) {
+	p := problems()[3]
+	var tuned, random float64
+	for seed := range uint64(10) {
+		tu, rnd := newTuner(t, p.axes, seed), rand.New(rand.NewPCG(seed, 2))
+		asked := 0
+		for ; !tu.Settled(); asked++ {
+			tu.Tell(p.score(tu.Ask()))
+		}
+		tuned += p.score(tu.Best())
+		var best float64
+		for range asked {
+			at := make(autotune.Point, len(p.axes))
+			for i, a := range p.axes {
+				at[i] = a.Low * math.Pow(a.High/a.Low, rnd.Float64())
+			}
+			best = max(best, p.score(at))
+		}
+		random += best
+	}
+	if tuned <= random*1.02 {
+		t.Errorf("on average the tuner finds %.1f, and random points %.1f", tuned/10, random/10)
+	}
+}
+
+func TestEqualScoresLeadToEqualQuestions(t *testing.T) {
+	p := problems()[4]
+	a, b := newTuner(t, p.axes, 5), newTuner(t, p.axes, 5)
+	for !a.Settled() {
+		if !slices.Equal(a.Ask(), b.Ask()) {
+			t.Fatalf("after %d scores: %v and %v", len(a.Samples()), a.Ask(), b.Ask())
+		}
+		s := p.score(a.Ask())
+		a.Tell(s)
+		b.Tell(s)
+	}
+}
+
+func TestScoresThatAreNoNumbersCountAsTheWorst(t *testing.T) {
+	p := problems()[0]
+	tu := newTuner(t, p.axes, 1)
+	for i := 0; !tu.Settled(); i++ {
+		at := tu.Ask()
+		switch {
+		case i%5 == 3:
+			tu.Tell(math.NaN())
+		case i%7 == 4:
+			tu.Tell(math.Inf(1))
+		default:
+			tu.Tell(p.score(at))
+		}
+	}
+	if s := p.score(tu.Best()); s < 80 {
+		t.Errorf("the best has %.1f, want 80", s)
+	}
+	for _, s := range tu.Samples() {
+		if math.IsNaN(s.Score) || math.IsInf(s.Score, 0) {
+			t.Errorf("sample %+v", s)
+		}
+	}
+}
+
+func TestTheStartIsTriedFirstAndAskChangesNothing(t *testing.T) {
+	start := autotune.Point{1 << 20, 5}
+	tu, err := autotune.New(problems()[2].axes, autotune.Options{Start: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := tu.Ask()
+	got[0] = -1
+	if !slices.Equal(tu.Ask(), start) || !slices.Equal(tu.Best(), start) {
+		t.Errorf("got %v, want %v", tu.Ask(), start)
+	}
+}
+
+func TestAxesAndOptionsThatCannotBeAreRefused(t *testing.T) {
+	good := autotune.Axis{Name: "x", Low: 1, High: 2}
+	for what, c := range map[string]struct {
+		axes []autotune.Axis
+		opts autotune.Options
+	}{
+		"no axis":         {nil, autotune.Options{}},
+		"turned round":    {[]autotune.Axis{{Low: 2, High: 1}}, autotune.Options{}},
+		"log of 0":        {[]autotune.Axis{{Low: 0, High: 1, Log: true}}, autotune.Options{}},
+		"no choice":       {[]autotune.Axis{{Choices: -1}}, autotune.Options{}},
+		"no end":          {[]autotune.Axis{{Low: 0, High: math.Inf(1)}}, autotune.Options{}},
+		"outside":         {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{3}}},
+		"other dimension": {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{1, 1}}},
+		"most below":      {[]autotune.Axis{good}, autotune.Options{First: 5, Most: 4}},
+	} {
+		if _, err := autotune.New(c.axes, c.opts); !errors.Is(err, fault.Misuse) {
+			t.Errorf("%s: got %v, want misuse", what, err)
+		}
+	}
+}
+
+func BenchmarkAsk(b *testing.B) {
+	p := problems()[4]
+	for b.Loop() {
+		tu, err := autotune.New(p.axes, autotune.Options{Least: 1e-12})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for !tu.Settled() {
+			tu.Tell(p.score(tu.Ask()))
+		}
+	}
+}

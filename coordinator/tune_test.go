@@ -1,0 +1,175 @@
+package coordinator_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// tuneOut takes steps until rank 0 has settled, and one more. Every result is
+// compared with the sum, to the bit between ranks.
+func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+	for step := 0; ; step++ {
+		if step > 1000 {
+			return errors.New("it does not settle")
+		}
+		_, settled := co.Settings()
+		flag := []int32{0}
+		if settled {
+			flag[0] = 1
+		}
+		if err := comm.Broadcast(ctx, c, flag, 0); err != nil {
+			return err
+		}
+		bufs := [][]float32{vector(3, c.Rank()), vector(1000, c.Rank()), vector(70_000, c.Rank())}
+		var hs []*coordinator.Handle
+		for i, b := range bufs {
+			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", i), b, comm.Sum))
+		}
+		if err := coordinator.WaitAll(ctx, hs...); err != nil {
+			return err
+		}
+		for i, b := range bufs {
+			if err := equal(fmt.Sprint("w", i), b, sum(len(b), c.Size())); err != nil {
+				return err
+			}
+		}
+		if flag[0] == 1 {
+			return nil
+		}
+	}
+}
+
+// sameSettings compares those of all ranks.
+func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+	s, _ := co.Settings()
+	mine := make([]byte, 200)
+	copy(mine, fmt.Sprint(s))
+	all := make([]byte, len(mine)*c.Size())
+	if err := comm.AllGather(ctx, c, all, mine); err != nil {
+		return err
+	}
+	for r := range c.Size() {
+		if theirs := all[r*len(mine) : (r+1)*len(mine)]; !bytes.Equal(theirs, mine) {
+			return fmt.Errorf("rank %d has %s, and rank %d %s", r, theirs, c.Rank(), mine)
+		}
+	}
+	return nil
+}
+
+func TestAutotuneSettlesOnAllRanksAndSavesItsChoice(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		leak.Check(t)
+		file := filepath.Join(t.TempDir(), "settings.json")
+		var log bytes.Buffer
+		opts := []coordinator.Option{coordinator.WithAutotune(coordinator.Autotune{Steps: 1, Warmup: 1, Log: &log, File: file})}
+		if frozen {
+			opts = append(opts, coordinator.Deterministic())
+		}
+		var chosen coordinator.Settings
+		if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			if err := tuneOut(ctx, c, co); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				chosen, _ = co.Settings()
+			}
+			return sameSettings(ctx, c, co)
+		}, opts...)); err != nil {
+			t.Fatal(err)
+		}
+		if saved, err := coordinator.LoadSettings(file); err != nil || saved != chosen {
+			t.Errorf("saved are %+v (%v), and chosen %+v", saved, err, chosen)
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) < 9 || len(lines) > 41 {
+			t.Errorf("the log has %d lines:\n%s", len(lines), log.String())
+		}
+		other := strings.Contains(log.String(), ",ring,") || strings.Contains(log.String(), ",reduce_scatter+allgather,")
+		if other == frozen {
+			t.Errorf("frozen is %v, and the log says\n%s", frozen, log.String())
+		}
+	}
+}
+
+func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
+	leak.Check(t)
+	want := coordinator.Settings{Cycle: 3 * time.Millisecond, Fusion: 12345, Cache: false, Algorithm: coordinator.Ring}
+	file := filepath.Join(t.TempDir(), "settings.json")
+	if err := want.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TUTTI_AUTOTUNE_FILE", file)
+	t.Setenv("TUTTI_AUTOTUNE", "1") // there are settings, so none are sought
+	if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		buf := vector(9, c.Rank())
+		if err := coordinator.AllReduce(co, "w", buf, comm.Sum).Wait(ctx); err != nil {
+			return err
+		}
+		if got, _ := co.Settings(); got != want {
+			return fmt.Errorf("rank %d has %+v, want %+v", c.Rank(), got, want)
+		}
+		return equal("w", buf, sum(9, 3))
+	})); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheEnvironmentTurnsAutotuneOn(t *testing.T) {
+	leak.Check(t)
+	log := filepath.Join(t.TempDir(), "log.csv")
+	t.Setenv("HOROVOD_AUTOTUNE", "1")
+	t.Setenv("HOROVOD_AUTOTUNE_LOG", log)
+	if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		for range 45 { // 30 steps to warm up, 10 for a sample
+			if err := coordinator.AllReduce(co, "w", vector(9, c.Rank()), comm.Sum).Wait(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "\n") < 2 || !strings.HasPrefix(string(b), "sample,cycle_ms,") {
+		t.Errorf("the log is %q, %v", b, err)
+	}
+}
+
+func TestSettingsThatCannotBeAreRefused(t *testing.T) {
+	leak.Check(t)
+	file := filepath.Join(t.TempDir(), "settings.json")
+	for _, text := range []string{"", "{", `{"algorithm":"fast"}`, `{"algorithm":"ring","fusion_bytes":-1}`} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := coordinator.LoadSettings(file); !errors.Is(err, fault.Misuse) {
+			t.Errorf("%q: got %+v and %v, want misuse", text, s, err)
+		}
+	}
+	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
+		_, err := coordinator.Start(ctx, c, coordinator.WithSettings(coordinator.Settings{Algorithm: "fast"}))
+		return err
+	})
+	if !errors.Is(err, fault.Misuse) {
+		t.Errorf("got %v, want misuse", err)
+	}
+	t.Setenv("TUTTI_AUTOTUNE", "yes")
+	err = comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
+		_, err := coordinator.Start(ctx, c)
+		return err
+	})
+	if !errors.Is(err, fault.Misuse) {
+		t.Errorf("got %v, want misuse", err)
+	}
+}
