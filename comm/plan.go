@@ -154,7 +154,13 @@ func (pl *plan) countsFit(c *Comm) error {
 		if err := sum("src", pl.sends, pl.src); err != nil {
 			return err
 		}
-		return sum("dst", pl.counts, pl.dst)
+		if err := sum("dst", pl.counts, pl.dst); err != nil {
+			return err
+		}
+		if me := c.Rank(); pl.sends[me] != pl.counts[me] {
+			return c.misuse(pl.verb.String(), "this rank sends itself %d elements, and receives %d of them", pl.sends[me], pl.counts[me])
+		}
+		return nil
 	case collective.VerbReduceScatterV, collective.VerbScatterV:
 		if err := sum("src", pl.counts, pl.src); err != nil {
 			return err

@@ -2,6 +2,8 @@ package p2p
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/tutti-go/tutti/fault"
@@ -298,12 +300,15 @@ func (r *Round) received(n *int, in, stage []byte, f *fold) error {
 	r.recvs[i%window] = nil
 	*n++
 	part := r.cut(in, i)
+	// A message that does not fit is misuse of a Recv; in a round the sender's counts
+	// are as likely wrong as this rank's, be they larger or smaller.
+	differs := err == nil && size != len(part) || size > len(part) && errors.Is(err, fault.Misuse)
 	switch {
+	case differs:
+		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
+			Err: fmt.Errorf("rank %d sent %d bytes where %d were expected", source, size, len(part))}
 	case err != nil:
 		return err
-	case size != len(part):
-		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
-			Err: fault.New(fault.Misuse, "collective", source, "it sent %d bytes where %d were expected", size, len(part))}
 	case f != nil:
 		own := part
 		if f.own != nil {

@@ -1,0 +1,75 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// Whoever sends more, or less, than the receiver counts on is named to both: which
+// of the two is wrong nobody but the program knows.
+func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
+	verbs := map[string]func(ctx context.Context, c *comm.Comm, sent, received int) error{
+		"alltoallv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
+			if c.Rank() == 1 {
+				return comm.AllToAllV(ctx, c, make([]float32, 1), make([]float32, sent), []int{1, 0}, []int{sent, 0})
+			}
+			return comm.AllToAllV(ctx, c, make([]float32, received), make([]float32, 1), []int{0, received}, []int{0, 1})
+		},
+		"gatherv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
+			if c.Rank() == 1 {
+				return comm.GatherV(ctx, c, nil, make([]float32, sent), nil, 0)
+			}
+			return comm.GatherV(ctx, c, make([]float32, received), nil, []int{0, received}, 0)
+		},
+		"scatterv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
+			if c.Rank() == 1 {
+				return comm.ScatterV(ctx, c, nil, make([]float32, sent), []int{sent, 0}, 1)
+			}
+			return comm.ScatterV(ctx, c, make([]float32, received), nil, nil, 1)
+		},
+	}
+	for name, call := range verbs {
+		for _, n := range [][2]int{{4, 3}, {3, 4}, {100_000, 3}, {3, 100_000}} { // elements sent, and expected
+			t.Run(fmt.Sprintf("%s/%d for %d", name, n[0], n[1]), func(t *testing.T) {
+				errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+					err := call(ctx, c, n[0], n[1])
+					if err == nil { // the sender had left before anybody knew
+						err = comm.Barrier(ctx, c)
+					}
+					return err
+				}, comm.WithoutSharedMemory())
+				for r, err := range errs {
+					if !errors.Is(err, fault.Mismatch) || errors.Is(err, fault.Misuse) {
+						t.Errorf("rank %d got %v, want a mismatch and no misuse", r, err)
+					}
+					if err != nil && strings.Count(err.Error(), "counts_test.go:") < 2 {
+						t.Errorf("rank %d is not told both places: %v", r, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
+	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+		counts, other := []int{1, 1}, []int{1, 1}
+		counts[c.Rank()], other[c.Rank()] = 2, 1
+		err := comm.AllToAllV(ctx, c, make([]int8, 2), make([]int8, 3), other, counts)
+		if !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("got %v, want misuse", err)
+		}
+		return comm.Barrier(ctx, c) // nothing was harmed
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
