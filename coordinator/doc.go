@@ -94,11 +94,13 @@
 //	option             variables                                  unit
 //	WithFusion         TUTTI_FUSION_THRESHOLD                     bytes
 //	                   HOROVOD_FUSION_THRESHOLD
+//	WithAlone          TUTTI_ALONE_BYTES                          bytes
 //	WithCycle          TUTTI_CYCLE_TIME, HOROVOD_CYCLE_TIME       milliseconds
 //	WithCache          TUTTI_CACHE_CAPACITY                       tensors
 //	                   HOROVOD_CACHE_CAPACITY
 //	WithPartition      TUTTI_PARTITION_BYTES                      bytes
 //	                   BYTEPS_PARTITION_BYTES
+//	WithCredit         TUTTI_CREDIT_BYTES                         bytes
 //	WithStallLimits    TUTTI_STALL_CHECK_TIME_SECONDS             seconds to the report
 //	                   HOROVOD_STALL_CHECK_TIME_SECONDS
 //	                   TUTTI_STALL_SHUTDOWN_TIME_SECONDS          seconds to the end

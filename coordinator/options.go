@@ -14,14 +14,17 @@ import (
 
 // Defaults of Start's options. Bytes are those of the tensors.
 const (
-	DefaultCycle     = time.Millisecond
-	DefaultFusion    = 128 << 20
-	DefaultAlone     = 256 << 10
-	DefaultPartition = 4_096_000
-	DefaultCredit    = 16 << 20
-	DefaultCache     = 1024
-	DefaultStallWarn = 60 * time.Second
-	DefaultStallEnd  = comm.DefaultTimeout
+	DefaultCycle  = time.Millisecond
+	DefaultFusion = 128 << 20
+	DefaultAlone  = 256 << 10
+	// DefaultAloneShared is that where ranks reduce in memory that they share: a
+	// call of its own costs little there, and copying as much as elsewhere.
+	DefaultAloneShared = 16 << 10
+	DefaultPartition   = 4_096_000
+	DefaultCredit      = 16 << 20
+	DefaultCache       = 1024
+	DefaultStallWarn   = 60 * time.Second
+	DefaultStallEnd    = comm.DefaultTimeout
 )
 
 // An Option changes how Start sets a coordinator up. Rank 0's hold for all.
@@ -77,6 +80,9 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		Partition: DefaultPartition, Credit: DefaultCredit, Cache: DefaultCache,
 		StallWarn: negotiate.Span(DefaultStallWarn), StallEnd: negotiate.Span(DefaultStallEnd),
 	}}
+	if algorithmOf(c) == inRankOrder {
+		o.cfg.Alone = DefaultAloneShared
+	}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
 		return nil, err
 	}
@@ -130,6 +136,8 @@ func variables() []variable {
 	return []variable{
 		{[]string{"TUTTI_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"}, func(o *options, v float64) { o.cfg.Fusion = int(v) }},
 		{[]string{"TUTTI_CYCLE_TIME", "HOROVOD_CYCLE_TIME"}, func(o *options, v float64) { o.cfg.Cycle = negotiate.Span(v * float64(negotiate.Millisecond)) }},
+		{[]string{"TUTTI_ALONE_BYTES"}, func(o *options, v float64) { o.cfg.Alone = int(v) }},
+		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.cfg.Credit = int(v) }},
 		{[]string{"TUTTI_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY"}, func(o *options, v float64) { o.cfg.Cache = int(v) }},
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},
 		{[]string{"TUTTI_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallWarn = seconds(v) }},

@@ -49,6 +49,8 @@ type Leader struct {
 	waiting int              // how many there are, with those
 	groups  map[groupKey]*group
 	spare   []*pending // for reuse
+	before  *pending   // what the message has submitted in full so far; at first, start
+	start   pending
 
 	slots   []slot
 	cached  map[key]uint32
@@ -203,6 +205,7 @@ func (in Told) apply(l *Leader) {
 	for id := range m.Cached.All {
 		l.hearBit(in.From, id)
 	}
+	l.before = &l.start
 	for i := range m.Requests {
 		l.hearRequest(in.From, &m.Requests[i])
 	}

@@ -20,8 +20,9 @@ type pending struct {
 	full     bool      // somebody sent it in full, so that its meaning is told anew
 	since    Time
 	stall    stallState
-	live     bool // not dropped
-	ready    bool // waiting for the others of its group
+	live     bool     // not dropped
+	next     *pending // what the last rank to submit it in full submitted then; a hint
+	ready    bool     // waiting for the others of its group
 	failed   *fault.Error
 }
 
@@ -77,12 +78,18 @@ func (l *Leader) hearBit(from, id int) {
 
 // hearRequest is a rank's submission in full.
 func (l *Leader) hearRequest(from int, q *Request) {
-	p := l.find(q.key())
+	k := q.key()
+	p := l.before.next // ranks mostly submit in the order of the one before
+	if p == nil || !p.live || p.key != k {
+		p = l.find(k)
+	}
 	if p == nil {
 		if p = l.pend(&q.Tensor); p == nil {
 			return
 		}
 	}
+	l.before.next = p
+	l.before = p
 	at := p.set.at(from)
 	if !l.admit(p, from, at) {
 		return
@@ -101,10 +108,13 @@ func (l *Leader) hearRequest(from int, q *Request) {
 
 // find is the pending tensor of a name, or nil.
 func (l *Leader) find(k key) *pending {
-	if id, ok := l.cached[k]; ok && l.slots[id].pend != nil {
+	if p := l.pending[k]; p != nil {
+		return p
+	}
+	if id, ok := l.cached[k]; ok {
 		return l.slots[id].pend
 	}
-	return l.pending[k]
+	return nil
 }
 
 // pend begins a pending tensor, or finds it. It is nil when its set is not there: removed, or

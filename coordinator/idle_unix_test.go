@@ -1,0 +1,48 @@
+//go:build unix
+
+package coordinator_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+)
+
+// BenchmarkIdle reports how much of one core two ranks take, over tcp, that have
+// worked and have nothing to do now: their heartbeats, too.
+func BenchmarkIdle(b *testing.B) {
+	const idle = 2 * time.Second
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		s := newSteps(100, 100)
+		for range 3 {
+			if err := s.step(ctx, co); err != nil {
+				return err
+			}
+		}
+		if c.Rank() > 0 {
+			return nil // and wait in Close
+		}
+		before := cpuTime(b)
+		for b.Loop() {
+			time.Sleep(idle)
+		}
+		b.ReportMetric(100*float64(cpuTime(b)-before)/float64(b.Elapsed()), "%core")
+		return nil
+	}), comm.WithTransport("tcp"))
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// cpuTime is what the process has taken so far.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
