@@ -70,6 +70,10 @@ test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
 test-verbs: ## build with RDMA and test it on soft-RoCE in a small VM (Debian, apt; at most 12 minutes)
 	@tools/test-verbs.sh
 
+.PHONY: model
+model: ## check the model of the coordinator's negotiation with spin (2 minutes; needs Debian's packages spin and gcc)
+	@coordinator/negotiate/model/check.sh
+
 .PHONY: lint
 lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly
 

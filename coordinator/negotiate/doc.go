@@ -51,6 +51,13 @@
 // without giving anything; a Bucket says who is absent so. A rank that leaves
 // will submit nothing more; what needs it fails with fault.Closed.
 //
+// # Model
+//
+// model/negotiation.pml is the protocol between the machines as spin reads it:
+// messages under way, numbers that are given to other names, joins. `make model`
+// explores all interleavings within small bounds for deadlock and agreement, and
+// shows that it finds the bugs that are planted in it.
+//
 // # Wire form
 //
 // Integers are unsigned varints (signed ones zigzag), texts and lists begin with
