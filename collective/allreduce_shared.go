@@ -33,10 +33,7 @@ const directBytes = p2p.SmallSize
 // The scheme is that of shared-memory collectives in MPI libraries; see Graham
 // and Shipman, "MPI support for multi-core architectures", EuroPVM/MPI 2008.
 func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
-	switch {
-	case len(src) == 0:
-		return nil
-	case len(src) <= directBytes:
+	if len(src) <= directBytes {
 		return allReduceDirect(ctx, r, dst, src, k)
 	}
 	return allReduceParts(ctx, r, dst, src, k)

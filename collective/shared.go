@@ -22,8 +22,9 @@ import (
 // elements.
 func pieceSize(elem int) int { return p2p.SlotSize / elem * elem }
 
-// pieceCount is how many pieces of at most size bytes m bytes are.
-func pieceCount(m, size int) int { return (m + size - 1) / size }
+// pieceCount is how many pieces of at most size bytes m bytes are. Of nothing there
+// is one, too: ranks that disagree, or are gone, are noticed by it.
+func pieceCount(m, size int) int { return max(1, (m+size-1)/size) }
 
 // shared is the name of this family's algorithms. They can run only where the
 // ranks have memory in common.

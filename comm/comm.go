@@ -72,7 +72,7 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 	lost := w.lostIn(c)
 	w.mu.Unlock()
 	if early != nil {
-		c.revoke(early)
+		c.revoke(early, nil)
 	}
 	if lost != nil {
 		g.RevokeCollectives(lost)
@@ -110,6 +110,10 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	cl.site.Set()
 	_, cl.hasLimit = ctx.Deadline()
 	if err := c.admit(cl); err != nil {
+		if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
+			c.revokeAll(f)
+			c.w.lastWords()
+		}
 		op := cl.String()
 		cl.clear()
 		c.inside.Store(nil)
@@ -147,9 +151,7 @@ func (c *Comm) admit(cl *call) error {
 	p := &c.history[c.seq%historySize]
 	p.what, p.site, p.seq, p.fprint = cl.what, cl.site, c.seq, cl.fprint
 	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
-		err := c.mismatch(p, c.expected.from, c.expected.how)
-		c.w.spawn(func(context.Context) { c.revokeAll(err) })
-		return err
+		return c.mismatch(p, c.expected.from, c.expected.how)
 	}
 	return nil
 }
@@ -166,13 +168,13 @@ func (c *Comm) state() error {
 }
 
 // leave ends a collective and turns its error into the caller's.
-func (c *Comm) leave(ctx context.Context, cl *call, err error) error {
+func (c *Comm) leave(cl *call, err error) error {
 	c.w.calls.end(cl)
-	if err == nil && c.doubt.Load() != nil { // the revoke is still on its way
-		err = c.resolve()
+	if c.doubt.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
+		err = c.resolve() // whose revoke is still on its way; the rank that disagreed may have closed in good faith
 	}
 	if err != nil {
-		err = c.collectiveFailed(ctx, cl, err)
+		err = c.collectiveFailed(cl, err)
 	}
 	if cl != &c.own { // one that did not block
 		cl.free()
@@ -231,12 +233,14 @@ func (c *Comm) Close(ctx context.Context) error {
 }
 
 // Abort ends the job: every call of every rank, under way or later, fails with
-// fault.PeerLost naming this rank and the cause. It does not wait.
+// fault.PeerLost naming this rank and the cause. It returns once others have heard,
+// after a tenth of a second at the latest, so that the process may end then.
 func (c *Comm) Abort(cause error) {
 	p := c.w.peer(c.w.rank)
 	p.At = callsite.Here().String()
 	p.Call = "abort"
 	c.w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.w.rank, Peers: []fault.Peer{p}, Err: cause})
+	c.w.lastWords()
 }
 
 // worldID is the id of the job's communicator.

@@ -68,6 +68,41 @@ func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
 	})
 }
 
+// The receiver takes what was sent before Close, goes on, and closes nothing.
+func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
+	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // pushed; offered, and spilled
+		synctest.Test(t, func(t *testing.T) {
+			const late = 3 * time.Second
+			err := Local(2, func(ctx context.Context, c *Comm) error {
+				began := time.Now()
+				buf := make([]byte, bytes)
+				if c.Rank() == 0 {
+					if err := Send(ctx, c, 1, 1, buf); err != nil {
+						return err
+					}
+					err := c.Close(ctx)
+					if took := time.Since(began); bytes > 64<<10 && took < late || took > 2*late {
+						t.Errorf("%d bytes: Close returned after %v, with %v; the message was taken after %v", bytes, took, err, late)
+					}
+					return err
+				}
+				time.Sleep(late)
+				if _, err := Recv(ctx, c, 0, 1, buf); err != nil {
+					return err
+				}
+				_, err := Recv(ctx, c, 0, 2, buf)
+				if took := time.Since(began); !errors.Is(err, fault.Closed) || took > 2*late {
+					t.Errorf("%d bytes: another receive got %v after %v, want closed", bytes, err, took)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestARankThatEndsByGoexitEndsTheJob(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		if c.Rank() == 0 {

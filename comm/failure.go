@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
@@ -14,8 +15,15 @@ import (
 )
 
 // collectiveFailed turns the error that ended a collective on this rank into the
-// caller's, and sees to it that no other rank waits for this one in vain.
-func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error {
+// caller's, and sees to it that no other rank waits for this one in vain, nor
+// blames it for leaving because of that error.
+func (c *Comm) collectiveFailed(cl *call, err error) error {
+	err = c.collectiveError(cl, err)
+	c.w.lastWords()
+	return err
+}
+
+func (c *Comm) collectiveError(cl *call, err error) error {
 	if by := c.revokedBy(); by != nil {
 		return c.revokedIn(cl, by)
 	}
@@ -31,6 +39,10 @@ func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error 
 		}
 	case f.Kind == fault.Mismatch && len(f.Peers) > 0:
 		f = c.mismatchWith(cl, f.Peers[0].Rank, f.Err)
+		// The rank that was asked may have left, but not before it told all of us why.
+		if by := c.revokedBy(); by != nil {
+			return c.revokedIn(cl, by)
+		}
 	case f.Kind == fault.PeerLost, f.Kind == fault.LinkLost:
 		return c.relabel(cl.String(), err) // every rank hears the verdict
 	default:
@@ -38,6 +50,17 @@ func (c *Comm) collectiveFailed(ctx context.Context, cl *call, err error) error 
 	}
 	c.revokeAll(f)
 	return f
+}
+
+// lastWordsLimit bounds how long a failed call stays for others to hear why.
+const lastWordsLimit = 100 * time.Millisecond
+
+// lastWords returns when the ranks around this one have heard, and told on, what
+// it has said so far: the program may end as soon as it has its error.
+func (w *world) lastWords() {
+	ctx, cancel := context.WithTimeout(w.ctx, lastWordsLimit)
+	defer cancel()
+	w.mesh.Fence(ctx)
 }
 
 // revokedBy is what revoked the communicator, or nil.
@@ -128,7 +151,7 @@ func (w *world) ask(ctx context.Context, ranks []int, q question) []answer {
 func silent(a mesh.Answer) string {
 	s := a.Last
 	if s == "" {
-		s = "no call"
+		s = "no call that others know of"
 	}
 	if a.Silent > 0 {
 		s += fmt.Sprintf(" (silent for %.1f s)", a.Silent.Seconds())
@@ -325,25 +348,25 @@ func (c *Comm) pastOf(rank int, seq uint32) answer {
 	return answer{rank: rank, Waits: -1}
 }
 
-// revoke ends this rank's calls on the communicator, now and later. It reports
-// false when that was done before.
-func (c *Comm) revoke(e *fault.Error) bool {
+// revoke ends this rank's calls on the communicator, now and later, and runs
+// before first, which may be nil; neither when that was done before.
+func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {
 		c.mu.Unlock()
-		return false
+		return
+	}
+	if before != nil {
+		before()
 	}
 	c.revoked = e
 	c.mu.Unlock()
 	c.g.Revoke(e)
-	return true
 }
 
-// revokeAll revokes the communicator on every rank. The first cause stays.
+// revokeAll revokes the communicator on every rank. The first cause stays. The
+// others are told before anything here can find it revoked, and leave.
 func (c *Comm) revokeAll(e *fault.Error) {
-	if !c.revoke(e) {
-		return
-	}
 	body := binary.LittleEndian.AppendUint64(nil, c.id)
 	wire := e.AppendWire(nil)
 	if len(wire)+8 > mesh.MaxFlood {
@@ -351,7 +374,7 @@ func (c *Comm) revokeAll(e *fault.Error) {
 		short.Peers, short.Err = e.Peers[:min(len(e.Peers), 4)], nil
 		wire = short.AppendWire(nil)
 	}
-	c.w.mesh.Flood(floodRevoke, append(body, wire...))
+	c.revoke(e, func() { c.w.mesh.Flood(floodRevoke, append(body, wire...)) })
 }
 
 // revokeHeard acts on another rank's revokeAll.
@@ -371,7 +394,7 @@ func (w *world) revokeHeard(body []byte) {
 	}
 	w.mu.Unlock()
 	if c != nil {
-		c.revoke(e)
+		c.revoke(e, nil)
 	}
 }
 

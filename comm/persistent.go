@@ -80,7 +80,7 @@ func (p *Persistent) work(ctx context.Context) {
 func (p *Persistent) carryOut() {
 	err := p.pl.carryOut(p.ctx, p.c, p.round)
 	p.round.Clear()
-	p.err = p.c.leave(p.ctx, p.call, err)
+	p.err = p.c.leave(p.call, err)
 	p.ended <- struct{}{}
 }
 

@@ -279,7 +279,7 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 		err = pl.carryOut(ctx, c, r)
 	}
 	r.Clear()
-	return c.leave(ctx, cl, err)
+	return c.leave(cl, err)
 }
 
 // carryOutSharing is carryOut in shared memory: Close waits with giving it back
@@ -327,13 +327,13 @@ func (c *Comm) start(pl plan) *Request {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
-		err = c.leave(ctx, cl, err)
+		err = c.leave(cl, err)
 		cancel(nil)
 		rq.finish(err)
 	}
 	if !c.w.spawn(run) {
 		r.End()
-		return fail(c.leave(ctx, cl, fault.New(fault.Closed, "", c.w.rank, "this rank is closing")))
+		return fail(c.leave(cl, fault.New(fault.Closed, "", c.w.rank, "this rank is closing")))
 	}
 	return rq
 }

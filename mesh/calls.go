@@ -22,6 +22,27 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 	m.control.post(func(c *control) { c.step(membership.Flood{Code: kind, Body: body}) })
 }
 
+// Fence returns when the neighbours have handled, and sent on, all that this rank
+// has flooded before, or are out of reach, or ctx has ended. A rank whose process
+// may end now calls it, so that its last words do not end with it. It must not be
+// called from Events.
+func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
+
+func (c *control) fence(ctx context.Context) {
+	ch := make(chan struct{})
+	ticket := c.ticket.Add(1)
+	c.post(func(c *control) {
+		c.fences[ticket] = ch
+		c.step(membership.Fence{Ticket: ticket})
+	})
+	select {
+	case <-ch:
+	case <-c.gone:
+	case <-ctx.Done():
+		c.post(func(c *control) { c.step(membership.Unfence{Ticket: ticket}) })
+	}
+}
+
 // Ask puts a question to ranks and returns one Answer for each, in their order. It
 // returns when all have answered or are known to be gone, after about a second at
 // the latest (a silent rank is answered for by its neighbours), or when ctx ends.

@@ -46,15 +46,16 @@ type control struct {
 	ready  chan struct{}     // closed when all ranks have started
 	failed chan *fault.Error // the first verdict before that; one slot
 	left   chan struct{}     // closed when the goodbye was heard
-	ticket atomic.Uint64     // the last question's
+	ticket atomic.Uint64     // the last question's or fence's
 
 	// The goroutine's own.
-	state *membership.State
-	later []membership.Input // what is to be stepped next
-	busy  bool               // in step
-	links []*controlLink     // by rank
-	dying []*controlLink
-	waits map[uint64]chan []membership.Reached
+	state  *membership.State
+	later  []membership.Input // what is to be stepped next
+	busy   bool               // in step
+	links  []*controlLink     // by rank
+	dying  []*controlLink
+	waits  map[uint64]chan []membership.Reached // by the question's ticket
+	fences map[uint64]chan struct{}             // by theirs
 }
 
 func newControl(m *Mesh) *control {
@@ -63,7 +64,7 @@ func newControl(m *Mesh) *control {
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
 		dials: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
-		waits: make(map[uint64]chan []membership.Reached),
+		waits: make(map[uint64]chan []membership.Reached), fences: make(map[uint64]chan struct{}),
 	}
 }
 
@@ -219,6 +220,11 @@ func (c *control) carryOut(o membership.Output) {
 		if ch := c.waits[o.Ticket]; ch != nil {
 			delete(c.waits, o.Ticket)
 			ch <- o.Answers // has a slot
+		}
+	case membership.Fenced:
+		if ch := c.fences[o.Ticket]; ch != nil {
+			delete(c.fences, o.Ticket)
+			close(ch)
 		}
 	case membership.Left:
 		close(c.left)

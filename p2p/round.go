@@ -320,8 +320,14 @@ func (r *Round) received(n *int, in, stage []byte, f *fold) error {
 }
 
 // fail revokes the group's collectives, so that nothing under way touches a
-// buffer any more, and ends what this round has outstanding.
+// buffer any more, and ends what this round has outstanding. A rank that has said
+// goodbye may have done so after another operation in this one's place.
 func (r *Round) fail(err error) error {
+	if errors.Is(err, fault.Closed) {
+		if world, ok := r.g.coll.Contradiction(r.tag, r.print); ok {
+			err = &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: world}}}
+		}
+	}
 	r.g.coll.Revoke(err)
 	for _, ops := range []*[window]*rendezvous.Op{&r.sends, &r.recvs} {
 		for i, op := range ops {

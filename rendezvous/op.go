@@ -158,8 +158,10 @@ func (e *Engine) finish(op *Op, err error) {
 	switch op.phase {
 	case phasePending:
 		op.peer.pending.remove(op)
+		e.wakeClosers()
 	case phaseOffered, phaseFlowing:
 		op.peer.sends.remove(op)
+		e.wakeClosers()
 	case phasePosted:
 		e.unwant(op)
 	case phaseMatched:

@@ -91,6 +91,19 @@ func (s *Space) Leftover(tag int32) (source int, ok bool) {
 	return 0, false
 }
 
+// Contradiction is a message with that tag and another fingerprint that no receive
+// has met.
+func (s *Space) Contradiction(tag int32, print uint64) (source int, ok bool) {
+	s.e.mu.Lock()
+	defer s.e.mu.Unlock()
+	for m := s.table.arrivals.first; m != nil; m = m.later {
+		if m.key.tag == tag && m.env.print != print && m.env.print != 0 {
+			return m.env.source, true
+		}
+	}
+	return 0, false
+}
+
 // Open gives the space with this id to its members, which are ranks of the job.
 func (e *Engine) Open(id uint64, members []int) *Space {
 	e.mu.Lock()

@@ -30,6 +30,7 @@ type order struct {
 	Silence    time.Duration
 	SendBuffer int64
 	Secret     string // in place of the environment's
+	Blunder    string // what goes wrong
 }
 
 func (o order) options() []comm.Option {

@@ -28,5 +28,6 @@ func scenes() map[string]scene {
 		"places":     tellPlaces,
 		"train":      train,
 		"coordinate": coordinate,
+		"fatal":      leaveAtOnce,
 	}
 }

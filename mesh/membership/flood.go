@@ -162,5 +162,9 @@ func (s *State) act(from int, m Message) {
 		s.hearAsk(from, m)
 	case Answer:
 		s.hearAnswer(m)
+	case Mark:
+		s.out(Send{from, Message{Kind: Marked, Origin: s.cfg.Me, Ref: m.Ref}})
+	case Marked:
+		s.hearMarked(from, m)
 	}
 }

@@ -34,7 +34,7 @@ func fuzzInput(b []byte) Input {
 	if r == 2 {
 		r = 3 // the driver never names the rank itself
 	}
-	switch b[0] % 12 {
+	switch b[0] % 14 {
 	case 0:
 		return LinkUp{r}
 	case 1:
@@ -60,6 +60,10 @@ func fuzzInput(b []byte) Input {
 		return Announce{Err: e, Leaving: x > 200}
 	case 9:
 		return Forget{uint64(x)}
+	case 10:
+		return Fence{uint64(x)}
+	case 11:
+		return Unfence{uint64(x)}
 	}
 	m := Message{Kind: Kind(x % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(x), About: int(x % 6), Ref: uint32(b[3] % 8), Body: b}
 	if m.Kind == Verdict {

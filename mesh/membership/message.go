@@ -19,7 +19,9 @@ const (
 	App                       // flooded; Code, Body: the layer above's
 	Ask                       // flooded; Body: a bit per rank asked, then the question
 	Answer                    // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
-	lastKind  = Answer
+	Mark                      // direct; Ref: of a fence; the receiver has handled all that came before it
+	Marked                    // direct; Ref: the Mark's
+	lastKind  = Marked
 )
 
 // What a Down's Code says.
@@ -39,6 +41,7 @@ const (
 var kindNames = [...]string{
 	Heartbeat: "heartbeat", Here: "here", Down: "down", Up: "up", Vouch: "vouch", Verdict: "verdict",
 	Bye: "bye", ByeAck: "byeack", App: "app", Ask: "ask", Answer: "answer",
+	Mark: "mark", Marked: "marked",
 }
 
 // Valid reports whether k is one of the kinds above.
@@ -55,7 +58,7 @@ func (k Kind) String() string {
 // flooded reports whether messages of kind k go to everybody.
 func (k Kind) flooded() bool {
 	switch k {
-	case Heartbeat, ByeAck, Answer:
+	case Heartbeat, ByeAck, Answer, Mark, Marked:
 		return false
 	}
 	return k.Valid()

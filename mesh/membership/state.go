@@ -90,6 +90,8 @@ type State struct {
 	asking   []asking
 	routes   routes
 	notes    []note
+	fences   []fence
+	fenceRef uint32 // of the last fence
 
 	ready    bool // all links were up once
 	complete bool

@@ -60,6 +60,11 @@ type (
 	}
 	// Forget ends a question early; Answered comes at once, unless it has come.
 	Forget struct{ Ticket uint64 }
+	// Fence asks the neighbours to say when they have handled all that was sent to
+	// them so far; one Fenced with the same Ticket follows.
+	Fence struct{ Ticket uint64 }
+	// Unfence ends a fence early; Fenced comes at once, unless it has come.
+	Unfence struct{ Ticket uint64 }
 	// Reply answers an Asked; a nil Body is silence.
 	Reply struct {
 		To   int
@@ -115,6 +120,9 @@ type (
 		Ticket  uint64
 		Answers []Reached
 	}
+	// Fenced ends a fence: the neighbours have handled what was sent before it, or
+	// are out of reach.
+	Fenced struct{ Ticket uint64 }
 	// Left says that all neighbours have heard this rank's goodbye, or are gone.
 	Left struct{}
 )
@@ -138,6 +146,7 @@ func (Complete) output() {}
 func (Deliver) output()  {}
 func (Asked) output()    {}
 func (Answered) output() {}
+func (Fenced) output()   {}
 func (Left) output()     {}
 
 // Step tells the State what happened, and when, by a clock that never runs
@@ -169,6 +178,7 @@ func (s *State) decide() {
 	s.knit()
 	s.beat()
 	s.endQuestions()
+	s.checkFences()
 	s.checkLeft()
 }
 

@@ -50,6 +50,9 @@ func (o Asked) String() string { return fmt.Sprintf("asked by %d ref %d: %q", o.
 // String is "answered 1:", and what became of each rank.
 func (o Answered) String() string { return fmt.Sprintf("answered %d: %v", o.Ticket, o.Answers) }
 
+// String is "fenced 1".
+func (o Fenced) String() string { return fmt.Sprintf("fenced %d", o.Ticket) }
+
 // String is "left".
 func (Left) String() string { return "left" }
 

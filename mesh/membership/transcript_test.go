@@ -105,6 +105,10 @@ func parseInput(words []string) (at Time, in Input, err error) {
 		in = Flood{byte(r), []byte(text)}
 	case "ask":
 		in = Question{Ticket: 1, Ranks: []int{r}, Body: []byte(text)}
+	case "fence":
+		in = Fence{uint64(r)}
+	case "unfence":
+		in = Unfence{uint64(r)}
 	case "reply":
 		in = Reply{r, uint32(number(words[3])), []byte(words[4])}
 	case "leave":

@@ -1,0 +1,111 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// leaveAtOnce has every rank end its process with its first error, as log.Fatal
+// does: without Close, and while others may not have heard of the error yet.
+func leaveAtOnce(ctx context.Context, a *actor, c *comm.Comm) error {
+	if err := comm.Barrier(ctx, c); err != nil {
+		return err
+	}
+	at, err := blunders()[a.Blunder](ctx, a, c)
+	a.tell("left", at, err)
+	if err == nil {
+		return nil // and close
+	}
+	os.Exit(1)
+	return nil
+}
+
+const disk = "the disk is full"
+
+// blunders are what the ranks do wrong.
+func blunders() map[string]func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+	return map[string]func(ctx context.Context, a *actor, c *comm.Comm) (call, error){
+		"another operator": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+			op := comm.Sum
+			if a.rank == a.Victim {
+				op = comm.Max
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), op)
+		},
+		"three roots, of nothing": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+			for range 10 {
+				if err := comm.Broadcast(ctx, c, make([]float32, 0), a.rank); err != nil {
+					return here(), err
+				}
+			}
+			return here(), nil
+		},
+		"a deadline": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+			if a.rank == a.Victim {
+				a.wait(0)
+				return here(), nil
+			}
+			if a.rank == 0 {
+				limited, cancel := context.WithTimeout(ctx, a.Deadline)
+				defer cancel()
+				ctx = limited
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		},
+		"abort": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+			if a.rank == a.Victim {
+				a.say("about to abort", "")
+				c.Abort(errors.New(disk))
+				os.Exit(7)
+			}
+			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+		},
+	}
+}
+
+func TestARankThatLeavesWithItsErrorIsNotBlamedForLeaving(t *testing.T) {
+	const ranks, victim = 3, 1
+	for _, wire := range wires() {
+		for _, scene := range []struct {
+			blunder string
+			events  int
+			kind    fault.Kind
+			says    string
+			code    int
+		}{
+			{"another operator", ranks, fault.Mismatch, fmt.Sprintf("rank %d on ", victim), 1},
+			{"three roots, of nothing", ranks, fault.Mismatch, "broadcast #", 1},
+			{"a deadline", ranks - 1, fault.Timeout, fmt.Sprintf("rank %d on ", victim), 1},
+			{"abort", ranks - 1, fault.PeerLost, disk, 7},
+		} {
+			t.Run(wire+"/"+scene.blunder, func(t *testing.T) {
+				j := run(t, ranks, wire, order{Scene: "fatal", Victim: victim, Blunder: scene.blunder, Deadline: 300 * time.Millisecond})
+				failed := 0
+				for _, e := range j.events("left", scene.events) {
+					switch {
+					case !e.Failed && scene.blunder == "three roots, of nothing": // it had closed before anybody knew
+					case !e.is(scene.kind) || !strings.Contains(e.Text, scene.says):
+						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, scene.kind, scene.says)
+					default:
+						failed++
+					}
+				}
+				if failed == 0 {
+					t.Error("no rank got an error")
+				}
+				j.open(0)
+				j.ends(scene.code)
+			})
+		}
+	}
+}
