@@ -21,3 +21,21 @@ func ExampleExplain() {
 	// Output:
 	// allreduce on 4 ranks over memory: ring in segments of 131072 bytes: forced
 }
+
+func ExampleAllReduceBy() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		buf := []float32{1, 2}
+		if err := comm.AllReduceBy(ctx, c, "ring", buf, comm.Sum); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println(buf)
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [3 6]
+}
