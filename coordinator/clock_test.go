@@ -67,3 +67,13 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 		}
 	}
 }
+
+func TestARecorderKeepsTheLastAndCountsTheOthers(t *testing.T) {
+	var r recorder
+	for i := range maxLives + 5 {
+		r.add(life{bytes: i})
+	}
+	if len(r.lives) != maxLives || r.dropped != 5 || r.lives[r.next].bytes != 5 {
+		t.Errorf("it has %d, dropped %d, and the oldest is %d; want %d, 5 and 5", len(r.lives), r.dropped, r.lives[r.next].bytes, maxLives)
+	}
+}

@@ -45,6 +45,13 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 				return err
 			}
 		}
+		rough := gradient(5000, c.Rank(), step) // whose sum shows the order of the folds
+		if err := coordinator.AllReduce(co, "rough", rough, comm.Sum).Wait(ctx); err != nil {
+			return err
+		}
+		if err := sameOnAll(ctx, c, fmt.Sprint("step ", step), rough); err != nil {
+			return err
+		}
 		if flag[0] == 1 {
 			return nil
 		}
@@ -123,6 +130,32 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 		return equal("w", buf, sum(9, 3))
 	})); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestEveryClassOfAlgorithmRunsOnAnyNumberOfRanksAndInProcessSets(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		for _, a := range []coordinator.Algorithm{coordinator.ByTable, coordinator.Ring, coordinator.InTwo} {
+			leak.Check(t)
+			start := coordinator.WithSettings(coordinator.Settings{Cycle: time.Millisecond, Fusion: 1 << 20, Cache: true, Algorithm: a})
+			if err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+				last, err := co.AddProcessSet(ctx, "last", n-1)
+				if err != nil {
+					return err
+				}
+				buf, alone := vector(1001, c.Rank()), vector(7, c.Rank())
+				hs := []*coordinator.Handle{coordinator.AllReduce(co, "w", buf, comm.Sum)}
+				if c.Rank() == n-1 {
+					hs = append(hs, coordinator.AllReduce(co, "alone", alone, comm.Sum, coordinator.In(last)))
+				}
+				if err := coordinator.WaitAll(ctx, hs...); err != nil {
+					return err
+				}
+				return errors.Join(equal("w", buf, sum(1001, n)), equal("alone", alone, vector(7, c.Rank())))
+			}, start)); err != nil {
+				t.Errorf("%d ranks, %s: %v", n, a, err)
+			}
+		}
 	}
 }
 
