@@ -91,6 +91,10 @@ func (l *Leader) launch() {
 	if !l.urgent && !l.hurry && l.waiting > 0 && l.bytes < l.cfg.Fusion && !l.due(l.readyAt+Time(l.cfg.Cycle)) {
 		return
 	}
+	if l.full && l.inflight > l.cfg.Credit/2 && !l.urgent && !l.hurry {
+		return // one message for several parts, and not one for each that is done
+	}
+	l.full = false
 	if !slices.IsSortedFunc(l.queue, first) { // they mostly are, and to look is cheap
 		slices.SortStableFunc(l.queue, first)
 	}
@@ -169,6 +173,7 @@ func (l *Leader) put(u *unit, bs *buckets) bool {
 	}
 	for u.next < u.parts {
 		if l.inflight >= l.cfg.Credit && !l.urgent && c.kind != Barrier {
+			l.full = true
 			return false
 		}
 		b := &bucket{class: c, item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: []Span32{{u.id, 1}}}, bytes: u.bytes, first: u}

@@ -67,6 +67,7 @@ type Leader struct {
 	readyAt  Time    // when the first of queue came
 	bytes    int     // in queue
 	inflight int
+	full     bool // the credit was spent; half of it must come back
 	urgent   bool // launch all that is ready, whatever it costs
 	hurry    bool // launch without waiting for company
 
