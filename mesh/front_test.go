@@ -2,17 +2,13 @@ package mesh
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"math/big"
 	"net"
 	"runtime"
 	"strings"
@@ -22,6 +18,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/tcp"
@@ -358,33 +355,8 @@ func closeAll(t *testing.T, w *wired) {
 	}
 }
 
-// certificate makes a certificate for the loopback, and the pool that trusts it.
-func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
-}
-
 func TestTLSOnTheFront(t *testing.T) {
-	cert, pool := certificate(t)
+	cert, pool := tlstest.New(t).Load(t)
 	both := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}
 	for name, wire := range wires {
 		t.Run(name, func(t *testing.T) {

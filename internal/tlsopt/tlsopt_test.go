@@ -1,62 +1,15 @@
 package tlsopt
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlstest"
 )
-
-// identity writes a self-signed certificate for 127.0.0.1 and its key; the
-// certificate is its own authority.
-func identity(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	about := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		Subject:               pkix.Name{CommonName: "a rank"},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-		DNSNames:              []string{"rank.test"},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return writePEM(t, "cert.pem", "CERTIFICATE", der), writePEM(t, "key.pem", "PRIVATE KEY", secret)
-}
-
-func writePEM(t *testing.T, name, kind string, der []byte) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
 
 // link is a TCP connection to oneself. A pipe would not do: it has no room for
 // the tickets that a TLS server sends unasked.
@@ -113,7 +66,8 @@ func shake(t *testing.T, client, server *Options, name string) (*tls.ConnectionS
 }
 
 func TestBothSidesFromOneOptions(t *testing.T) {
-	cert, key := identity(t)
+	ours := tlstest.New(t)
+	cert, key := ours.Cert, ours.Key
 	both := &Options{CertFile: cert, KeyFile: key, CAFile: cert, Mutual: true}
 	state, err, serverErr := shake(t, both, both, "127.0.0.1")
 	if err != nil || serverErr != nil {
@@ -125,8 +79,10 @@ func TestBothSidesFromOneOptions(t *testing.T) {
 }
 
 func TestHandshakeIsRefused(t *testing.T) {
-	cert, key := identity(t)
-	otherCert, otherKey := identity(t)
+	ours := tlstest.New(t)
+	cert, key := ours.Cert, ours.Key
+	others := tlstest.New(t)
+	otherCert, otherKey := others.Cert, others.Key
 	server := &Options{CertFile: cert, KeyFile: key, CAFile: cert, Mutual: true}
 	for name, client := range map[string]*Options{
 		"no certificate":    {CAFile: cert},
@@ -143,17 +99,19 @@ func TestHandshakeIsRefused(t *testing.T) {
 }
 
 func TestServerNameOverridesTheHost(t *testing.T) {
-	cert, key := identity(t)
+	ours := tlstest.New(t)
+	cert, key := ours.Cert, ours.Key
 	server := &Options{CertFile: cert, KeyFile: key}
-	client := &Options{CAFile: cert, ServerName: "rank.test"}
+	client := &Options{CAFile: cert, ServerName: tlstest.Name}
 	if _, err, serverErr := shake(t, client, server, "10.0.0.1"); err != nil || serverErr != nil {
 		t.Errorf("got %v and %v, want a handshake", err, serverErr)
 	}
 }
 
 func TestBadOptionsAreMisuse(t *testing.T) {
-	cert, key := identity(t)
-	empty := writePEM(t, "empty.pem", "NOTHING", nil)
+	ours := tlstest.New(t)
+	cert, key := ours.Cert, ours.Key
+	empty := tlstest.WritePEM(t, "empty.pem", "NOTHING", nil)
 	for name, c := range map[string]struct {
 		o    Options
 		want string

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
@@ -21,9 +22,9 @@ func TestTransportOverTLS(t *testing.T) {
 	if raceDetector {
 		t.Skip("TLS shares no memory of ours; the other suites do")
 	}
-	ca := newAuthority(t)
+	ca := tlstest.New(t)
 	runSuite(t, Options{TLS: &tlsopt.Options{
-		CAFile: ca.file, CertFile: ca.cert, KeyFile: ca.key, Mutual: true,
+		CAFile: ca.CA, CertFile: ca.Cert, KeyFile: ca.Key, Mutual: true,
 	}})
 }
 

@@ -2,95 +2,29 @@ package grpc
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An authority is a CA's file, and those of a certificate for 127.0.0.1 that it
-// has signed.
-type authority struct{ file, cert, key string }
-
-func newAuthority(tb testing.TB) authority {
-	tb.Helper()
-	dir := tb.TempDir()
-	caKey, leafKey := newKey(tb), newKey(tb)
-	ca := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "rank"},
-		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	keyDER, err := x509.MarshalECPrivateKey(leafKey)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return authority{
-		file: writePEM(tb, dir, "ca.pem", "CERTIFICATE", sign(tb, ca, ca, &caKey.PublicKey, caKey)),
-		cert: writePEM(tb, dir, "cert.pem", "CERTIFICATE", sign(tb, leaf, ca, &leafKey.PublicKey, caKey)),
-		key:  writePEM(tb, dir, "key.pem", "EC PRIVATE KEY", keyDER),
-	}
-}
-
-func newKey(tb testing.TB) *ecdsa.PrivateKey {
-	tb.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return k
-}
-
-func sign(tb testing.TB, c, by *x509.Certificate, pub *ecdsa.PublicKey, key *ecdsa.PrivateKey) []byte {
-	tb.Helper()
-	der, err := x509.CreateCertificate(rand.Reader, c, by, pub, key)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return der
-}
-
-func writePEM(tb testing.TB, dir, name, kind string, der []byte) string {
-	tb.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		tb.Fatal(err)
-	}
-	return path
-}
-
 func TestTLSTurnsAwayWhoeverDoesNotFit(t *testing.T) {
-	ours, others := newAuthority(t), newAuthority(t)
-	good := tlsopt.Options{CAFile: ours.file, CertFile: ours.cert, KeyFile: ours.key}
+	ours, others := tlstest.New(t), tlstest.New(t)
+	good := tlsopt.Options{CAFile: ours.CA, CertFile: ours.Cert, KeyFile: ours.Key}
 	mutual := good
 	mutual.Mutual = true
-	anonymous := tlsopt.Options{CAFile: ours.file}
-	stranger := tlsopt.Options{CAFile: ours.file, CertFile: others.cert, KeyFile: others.key}
-	distrustful := tlsopt.Options{CAFile: others.file}
-	misnamed := tlsopt.Options{CAFile: ours.file, ServerName: "elsewhere"}
+	anonymous := tlsopt.Options{CAFile: ours.CA}
+	stranger := tlsopt.Options{CAFile: ours.CA, CertFile: others.Cert, KeyFile: others.Key}
+	distrustful := tlsopt.Options{CAFile: others.CA}
+	misnamed := tlsopt.Options{CAFile: ours.CA, ServerName: "elsewhere"}
 	for _, tc := range []struct {
 		name           string
 		server, client *tlsopt.Options
@@ -161,8 +95,8 @@ func (c *fronted) Admit()            { c.front.admits.Add(1) }
 
 func TestTLSMayHaveBeenDoneByTheListener(t *testing.T) {
 	leak.Check(t)
-	ca := newAuthority(t)
-	tlsOptions := &tlsopt.Options{CAFile: ca.file, CertFile: ca.cert, KeyFile: ca.key}
+	ca := tlstest.New(t)
+	tlsOptions := &tlsopt.Options{CAFile: ca.CA, CertFile: ca.Cert, KeyFile: ca.Key}
 	config, err := tlsOptions.Server("h2")
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,82 @@
+// Package tlstest makes certificates for tests.
+package tlstest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Name is one that an Identity's certificate is for, besides 127.0.0.1.
+const Name = "rank.test"
+
+// An Identity is who a rank shows itself to be: the PEM files of a certificate and
+// its key, and of the authority that has signed it, which is itself.
+type Identity struct{ Cert, Key, CA string }
+
+// New makes an Identity that is like no other. Its files go with the test.
+func New(tb testing.TB) Identity {
+	tb.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	about := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "a rank"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames:              []string{Name, "localhost"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	cert := WritePEM(tb, "cert.pem", "CERTIFICATE", der)
+	return Identity{Cert: cert, Key: WritePEM(tb, "key.pem", "PRIVATE KEY", secret), CA: cert}
+}
+
+// Load is the certificate, and a pool that trusts it.
+func (id Identity) Load(tb testing.TB) (tls.Certificate, *x509.CertPool) {
+	tb.Helper()
+	cert, err := tls.LoadX509KeyPair(id.Cert, id.Key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return cert, pool
+}
+
+// WritePEM writes one block into a file of its own, which goes with the test.
+func WritePEM(tb testing.TB, name, kind string, der []byte) string {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), name)
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return file
+}
