@@ -71,8 +71,9 @@ test-verbs: ## build with RDMA and test it on soft-RoCE in a small VM (Debian, a
 	@tools/test-verbs.sh
 
 .PHONY: model
-model: ## check the model of the coordinator's negotiation with spin (2 minutes; needs Debian's packages spin and gcc)
+model: ## check the models of the protocols with spin (some minutes; needs Debian's packages spin and gcc)
 	@coordinator/negotiate/model/check.sh
+	@transport/verbs/model/check.sh
 
 .PHONY: lint
 lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly

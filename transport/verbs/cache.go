@@ -18,7 +18,7 @@ import (
 // A registration pins its memory, and so the garbage collector neither frees nor
 // reuses it while it is cached: an entry cannot go stale. The price is that up to
 // limit bytes stay alive that the program has dropped. Memory that is not Go's, and
-// is unmapped by its owner, must be forgotten first, as Transport.Alloc's is.
+// is unmapped by its owner, must not be sent from or shown.
 type cache struct {
 	device device
 	remote bool
@@ -140,25 +140,6 @@ func (l *lease) drop() {
 	}
 	c.mu.Unlock()
 	l.region.drop()
-}
-
-// evict forgets what lies in b, which is about to go away. It reports whether some
-// of it is in use.
-func (c *cache) evict(b []byte) (used bool) {
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for at, l := range c.entries {
-		if at < start || at-start >= uintptr(len(b)) {
-			continue
-		}
-		if l.users > 0 {
-			used = true
-			continue
-		}
-		c.forget(l)
-	}
-	return used
 }
 
 // close forgets everything; what is in use ends with its users.
