@@ -59,9 +59,11 @@
 // channels, and nothing is sent. A step whose names were all submitted before
 // costs each rank one message with a bit per tensor to rank 0, and one with the
 // order back. Submissions wait up to WithCycle for company, unless one completes
-// the names of the last step or a group, or somebody waits for one. Tensors of at
-// most WithAlone bytes are copied into a common buffer, of at most WithFusion
-// bytes, and back; larger ones are reduced where they lie.
+// the names of the last step or a group, or somebody waits for one. A name that is
+// submitted again as before, after a Wait for it has returned, costs no allocation:
+// it gets the same Handle. Tensors of at most WithAlone bytes are copied into a
+// common buffer, of at most WithFusion bytes, and back; larger ones are reduced
+// where they lie.
 //
 // # Timeline
 //
@@ -107,6 +109,9 @@
 //	                   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS
 //	                   TUTTI_STALL_CHECK_DISABLE                  1: neither
 //	                   HOROVOD_STALL_CHECK_DISABLE
+//	Deterministic      TUTTI_DETERMINISTIC                        1: autotune changes no bit
+//
+// docs/coordinator.md has the defaults, and what changes bits.
 //
 // The package does not know algorithms, transports, or how ranks find each other.
 package coordinator

@@ -142,6 +142,7 @@ func variables() []variable {
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},
 		{[]string{"TUTTI_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallWarn = seconds(v) }},
 		{[]string{"TUTTI_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallEnd = seconds(v) }},
+		{[]string{"TUTTI_DETERMINISTIC"}, func(o *options, v float64) { o.frozen = v != 0 }},
 		{[]string{"TUTTI_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE"}, func(o *options, v float64) {
 			if v != 0 {
 				o.cfg.StallWarn, o.cfg.StallEnd = 0, 0

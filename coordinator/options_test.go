@@ -1,0 +1,47 @@
+package coordinator
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestTheDocsListEveryVariable(t *testing.T) {
+	for _, file := range []string{"doc.go", "../docs/coordinator.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range variables() {
+			for _, name := range v.names {
+				if !strings.Contains(string(text), name) {
+					t.Errorf("%s says nothing about %s", file, name)
+				}
+			}
+		}
+	}
+}
+
+func TestTheFirstVariableThatIsSetCounts(t *testing.T) {
+	for _, name := range []string{
+		"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "BYTEPS_PARTITION_BYTES",
+		"HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "TUTTI_ALONE_BYTES", "TUTTI_CREDIT_BYTES", "TUTTI_DETERMINISTIC",
+	} {
+		t.Setenv(name, "2")
+	}
+	t.Setenv("TUTTI_CYCLE_TIME", "0.5")
+	t.Setenv("TUTTI_CACHE_CAPACITY", "3")
+	o := new(options)
+	if err := o.environment(0); err != nil {
+		t.Fatal(err)
+	}
+	c := o.cfg
+	if c.Fusion != 2 || c.Cycle != 500_000 || c.Cache != 3 || c.Partition != 2 || c.Alone != 2 || c.Credit != 2 ||
+		c.StallWarn != 2_000_000_000 || c.StallEnd != 2_000_000_000 || !o.frozen {
+		t.Errorf("got %+v, frozen %v", c, o.frozen)
+	}
+	t.Setenv("TUTTI_STALL_CHECK_DISABLE", "1")
+	if err := o.environment(0); err != nil || o.cfg.StallWarn != 0 || o.cfg.StallEnd != 0 {
+		t.Errorf("got %+v, error %v, want no limits", o.cfg, err)
+	}
+}
