@@ -10,6 +10,9 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
+// wireHelp says what -transport takes.
+const wireHelp = "`wire`: auto, shm, tcp, grpc, or memory with -local; tcp+verbs and grpc+verbs where built in (VERBS=1); by default TUTTI_TRANSPORT, or auto"
+
 // A job is how the ranks of a command come about.
 type job struct {
 	transport string // "": as the environment says
@@ -17,7 +20,7 @@ type job struct {
 }
 
 func (j *job) flags(f *flag.FlagSet) {
-	f.StringVar(&j.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
+	f.StringVar(&j.transport, "transport", "", wireHelp)
 	f.IntVar(&j.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 }
 
@@ -52,6 +55,8 @@ func (s *sizes) check() error {
 	switch {
 	case s.min < 1 || s.max < s.min:
 		return fmt.Errorf("-min %d and -max %d: want 1 <= min <= max", s.min, s.max)
+	case tooLarge("max", s.max) != nil:
+		return tooLarge("max", s.max)
 	case s.factor < 2:
 		return fmt.Errorf("-factor %d: want 2 or more", s.factor)
 	}
@@ -110,11 +115,10 @@ type explainOptions struct {
 func parseExplain(args []string, usage io.Writer) (*explainOptions, error) {
 	o := &explainOptions{sizes: sizes{min: 4, max: 64 << 20, factor: 64}}
 	flags := flag.NewFlagSet("tuttibench explain", flag.ContinueOnError)
-	flags.SetOutput(usage)
 	o.job.flags(flags)
 	o.sizes.flags(flags)
 	flags.StringVar(&o.op, "op", "allreduce", "the `collective`")
-	if err := flags.Parse(args); err != nil {
+	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}
 	if flags.NArg() > 0 {

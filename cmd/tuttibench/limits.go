@@ -24,15 +24,14 @@ type limitsOptions struct {
 }
 
 func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
-	o := &limitsOptions{sizes: sizes{min: 64 << 20, max: 64 << 20, factor: 4}, cold: 256 << 20}
+	o := &limitsOptions{sizes: sizes{min: 64 << 20, max: 64 << 20, factor: 4}, cold: 256 << 20, time: 500 * time.Millisecond}
 	flags := flag.NewFlagSet("tuttibench limits", flag.ContinueOnError)
-	flags.SetOutput(usage)
 	o.job.flags(flags)
 	o.sizes.flags(flags)
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the allreduce's algorithm of this `name`")
 	flags.Var(&o.cold, "cold", "`bytes` that each rank goes through before it comes back to the same ones: more than its caches hold")
-	flags.DurationVar(&o.time, "time", 500*time.Millisecond, "how long to measure each figure")
-	if err := flags.Parse(args); err != nil {
+	flags.Var((*span)(&o.time), "time", "how long to measure each figure: a `time` as 150ms or 2s")
+	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}
 	if flags.NArg() > 0 {
@@ -40,6 +39,9 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	}
 	if o.time < 0 || o.cold < 1 {
 		return nil, fmt.Errorf("-time %v and -cold %d: want 0, and 1, or more", o.time, o.cold)
+	}
+	if err := tooLarge("cold", o.cold); err != nil {
+		return nil, err
 	}
 	return o, o.sizes.check()
 }

@@ -37,7 +37,8 @@
 //	wrong              elements that differ from what they must be, on all ranks
 //	                   together, in the last timed run and in one more after it
 //
-// Rank 0 prints; lines that begin with # are comments. The exit code is not 0
+// Rank 0 prints; lines that begin with # are comments, which CSV has on standard
+// error: its first line is the header. The exit code is not 0
 // when anything was wrong.
 //
 // # A model's gradients
@@ -83,7 +84,8 @@ func main() {
 	}
 }
 
-// run is this process's part in the benchmark, from its arguments to Close.
+// run is this process's part in the benchmark, from its arguments to Close. Help and
+// remarks go to usage.
 func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	if known, err := subcommand(ctx, args, out, usage); known {
 		return err
@@ -94,19 +96,19 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	}
 	if o.local > 0 {
 		return comm.Local(o.local, func(ctx context.Context, c *comm.Comm) error {
-			return measureAll(ctx, c, o, out)
+			return measureAll(ctx, c, o, out, usage)
 		}, o.comm()...)
 	}
 	c, err := comm.Init(ctx, o.comm()...)
 	if err != nil {
 		return err
 	}
-	return errors.Join(measureAll(ctx, c, o, out), c.Close(ctx))
+	return errors.Join(measureAll(ctx, c, o, out, usage), c.Close(ctx))
 }
 
-func measureAll(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+func measureAll(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	if o.op == named {
-		return sweepNamed(ctx, c, o, out)
+		return sweepNamed(ctx, c, o, out, notes)
 	}
-	return sweep(ctx, c, o, out)
+	return sweep(ctx, c, o, out, notes)
 }

@@ -22,7 +22,7 @@ type namedRow struct {
 // coordinator, each rank submitting them in an order of its own; as separate calls
 // in one order; and as one vector. Iterations of the three take turns, so that
 // what disturbs the machine disturbs them alike.
-func sweepNamed(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {
@@ -41,13 +41,12 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out io.Writer) err
 		return err
 	}
 	if c.Rank() > 0 {
-		out = io.Discard
+		out, notes = io.Discard, io.Discard
 	}
-	return printNamed(c, o, ways, samples, g, out)
+	return printNamed(c, o, ways, samples, g, sheetFor(o.format, out, notes))
 }
 
-func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *gradients, out io.Writer) error {
-	paper := sheetFor(o.format, out)
+func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *gradients, paper sheet) error {
 	o.inplace = true
 	if err := paper.begin(o.model + ": " + remark(c, o)); err != nil {
 		return err

@@ -39,12 +39,11 @@ var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", 
 
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
-	o := options{min: 4, max: 64 << 20}
+	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
-	flags.SetOutput(usage)
 	flags.Usage = func() { help(flags, usage) }
 	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
-	flags.StringVar(&o.transport, "transport", "", "`wire`: auto, tcp, grpc, or memory with -local; by default TUTTI_TRANSPORT, or auto")
+	flags.StringVar(&o.transport, "transport", "", wireHelp)
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")
 	dtype := flags.String("dtype", "float32", "element `type`: "+strings.Join(dtypeNames(), ", "))
 	flags.BoolVar(&o.inplace, "inplace", false, "let the result replace the input")
@@ -52,12 +51,12 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Var(&o.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
 	flags.Var(&o.max, "max", "largest vector in `bytes`")
 	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")
-	flags.DurationVar(&o.time, "time", 200*time.Millisecond, "how long to measure each size")
+	flags.Var((*span)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
 	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator reduces: one `of` "+strings.Join(models(), ", "))
 	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
-	if err := flags.Parse(args); err != nil {
+	if err := parse(flags, args, usage); err != nil {
 		return options{}, err
 	}
 	if flags.NArg() > 0 {
@@ -83,11 +82,13 @@ func (o *options) check() error {
 		return fmt.Errorf("-dtype %v has no sum; want one of %s", o.dtype, strings.Join(dtypeNames(), ", "))
 	case o.min < 1 || o.max < o.min:
 		return fmt.Errorf("-min %d and -max %d: want 1 <= min <= max", o.min, o.max)
+	case tooLarge("max", o.max) != nil:
+		return tooLarge("max", o.max)
 	case o.factor < 2:
 		return fmt.Errorf("-factor %d: want 2 or more", o.factor)
 	case o.time < 0:
 		return fmt.Errorf("-time %v: want 0 or more", o.time)
-	case sheetFor(o.format, nil) == nil:
+	case sheetFor(o.format, nil, nil) == nil:
 		return fmt.Errorf("-format %q: want table, csv or json", o.format)
 	case o.local < 0:
 		return fmt.Errorf("-local %d: want the number of ranks", o.local)

@@ -13,13 +13,14 @@ type sheet interface {
 	end() error
 }
 
-// sheetFor is the sheet of that format; nil where there is none.
-func sheetFor(format string, out io.Writer) sheet {
+// sheetFor is the sheet of that format; nil where there is none. What programs read
+// goes to out alone; remarks beside it, for people, to notes.
+func sheetFor(format string, out, notes io.Writer) sheet {
 	switch format {
 	case "table":
 		return table{out}
 	case "csv":
-		return lines{out}
+		return lines{out, notes}
 	case "json":
 		return &array{out: out}
 	}
@@ -29,11 +30,14 @@ func sheetFor(format string, out io.Writer) sheet {
 // columns are the names that programs know the columns by.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
-// lines are CSV: comma-separated values. None of them contains a comma or a quote.
-type lines struct{ out io.Writer }
+// lines are CSV: comma-separated values below one line of columns. None of them contains a comma or a quote.
+type lines struct{ out, notes io.Writer }
 
 func (s lines) begin(remark string) error {
-	_, err := fmt.Fprintf(s.out, "# %s\n%s\n", remark, columns)
+	if _, err := fmt.Fprintf(s.notes, "# %s\n", remark); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(s.out, columns)
 	return err
 }
 

@@ -22,9 +22,14 @@ const (
 
 // sweep measures every size, and prints on rank 0 as it goes. Its error tells of
 // wrong results, too, equally on all ranks.
-func sweep(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
+func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	if o.op == "pingpong" && c.Size() < 2 {
 		return errors.New("a pingpong needs 2 ranks; tuttirun -np 2 starts them")
+	}
+	if o.plot != "" {
+		if err := drawable(ctx, c, o.plot); err != nil {
+			return err
+		}
 	}
 	counts := o.counts(c.Size())
 	vs, err := vectorsFor(c, o, counts[len(counts)-1])
@@ -39,9 +44,9 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out io.Writer) error {
 		defer free()
 	}
 	if c.Rank() > 0 {
-		out = io.Discard
+		out, notes = io.Discard, io.Discard
 	}
-	paper := sheetFor(o.format, out)
+	paper := sheetFor(o.format, out, notes)
 	if err := paper.begin(remark(c, o)); err != nil {
 		return err
 	}

@@ -33,17 +33,16 @@ type tuneOptions struct {
 }
 
 func parseTune(args []string, usage io.Writer) (*tuneOptions, error) {
-	o := &tuneOptions{sizes: sizes{min: 4, max: 16 << 20, factor: 8}, command: strings.Join(append([]string{"tuttibench", "tune"}, args...), " ")}
+	o := &tuneOptions{sizes: sizes{min: 4, max: 16 << 20, factor: 8}, time: 10 * time.Millisecond, command: strings.Join(append([]string{"tuttibench", "tune"}, args...), " ")}
 	flags := flag.NewFlagSet("tuttibench tune", flag.ContinueOnError)
-	flags.SetOutput(usage)
 	o.job.flags(flags)
 	o.sizes.flags(flags)
 	ops := flags.String("ops", strings.Join(tunable(), ","), "the `collectives` to tune")
 	segments := flags.String("segments", "64Ki,128Ki,256Ki,512Ki", "the `sizes` of segments to try in messages that have several")
-	flags.DurationVar(&o.time, "time", 10*time.Millisecond, "how long to measure each algorithm at each size, three times")
+	flags.Var((*span)(&o.time), "time", "how long to measure each algorithm at each size, three times: a `time` as 10ms")
 	flags.StringVar(&o.file, "o", "", "write the tuning `file` here; by default it is printed")
 	flags.StringVar(&o.add, "add", "", "add to what this tuning `file` holds of other ranks, wires and collectives")
-	if err := flags.Parse(args); err != nil {
+	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}
 	for op := range strings.SplitSeq(*ops, ",") {

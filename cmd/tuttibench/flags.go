@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// parse reads args, and shows the help only to those who ask for it: what is wrong
+// on a command line fits one line, which each rank prints.
+func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
+	show := flags.Usage
+	if show == nil {
+		show = func() {
+			fmt.Fprintf(usage, "Usage of %s:\n", flags.Name())
+			flags.PrintDefaults()
+		}
+	}
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		flags.SetOutput(usage)
+		show()
+	}
+	return err
+}
+
+// A span is a time on the command line.
+type span time.Duration
+
+// String is the time as Set reads it.
+func (s *span) String() string { return time.Duration(*s).String() }
+
+// Set reads "150ms", "2s".
+func (s *span) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return errors.New("want a time with its unit, as 150ms or 2s")
+	}
+	*s = span(d)
+	return nil
+}
+
+// maxVector bounds a vector, in bytes, so that a slip of the pen is told from a
+// wish; what of it the host has memory for is the host's to say.
+const maxVector = 1 << 40
+
+// tooLarge is the error of a vector that cannot be meant; nil when it can.
+func tooLarge(flag string, s size) error {
+	if int64(s) > maxVector {
+		return fmt.Errorf("-%s %d: a vector has at most %d bytes (1024Gi)", flag, s, int64(maxVector))
+	}
+	return nil
+}
+
+// drawable finds out whether rank 0 can make the file of a plot, before anything is
+// measured, and tells all ranks.
+func drawable(ctx context.Context, c *comm.Comm, path string) error {
+	var own error
+	failed := []int{0}
+	if c.Rank() == 0 {
+		if own = makeable(path); own != nil {
+			failed[0] = 1
+		}
+	}
+	if err := comm.Broadcast(ctx, c, failed, 0); err != nil {
+		return err
+	}
+	if own == nil && failed[0] != 0 {
+		own = errors.New("rank 0 cannot make this file")
+	}
+	if own != nil {
+		return fmt.Errorf("-plot %s: %w", path, own)
+	}
+	return nil
+}
+
+// makeable makes a file's folder, and the file for a moment where there is none.
+func makeable(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	_, missing := os.Stat(path)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil || missing == nil {
+		return err
+	}
+	return os.Remove(path)
+}

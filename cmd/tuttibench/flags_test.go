@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCSVBeginsWithItsHeaderAndRemarksGoElsewhere(t *testing.T) {
+	for _, op := range []string{"allreduce", "coordinator"} {
+		var out, notes bytes.Buffer
+		args := "-local 2 -max 64 -time 0 -format csv -op " + op
+		if err := run(t.Context(), strings.Fields(args), &out, &notes); err != nil {
+			t.Fatal(err)
+		}
+		if first, _, _ := strings.Cut(out.String(), "\n"); first != columns {
+			t.Errorf("%s: the first line is %q, want the header", op, first)
+		}
+		if got := notes.String(); !strings.HasPrefix(got, "# ") || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s: got the remark %q, want one line", op, got)
+		}
+	}
+}
+
+func TestAWrongFlagGetsOneLineWithItsRemedyAndNoUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"-time 0.15":               "150ms",
+		"tune -time 3":             "150ms",
+		"limits -time x":           "150ms",
+		"-max 9999999Gi":           "at most",
+		"-min 9999999Gi":           "min <= max",
+		"limits -max 9999999Gi":    "at most",
+		"limits -cold 9999999Gi":   "at most",
+		"-min 2000Gi -max 2000Gi":  "at most",
+		"-nonsense":                "nonsense",
+		"explain -op":              "-op",
+		"tune -factor many -o x.y": "many",
+	} {
+		var said bytes.Buffer
+		err := run(t.Context(), strings.Fields(args), io.Discard, &said)
+		switch {
+		case err == nil:
+			t.Errorf("%s: got no error", args)
+		case !strings.Contains(err.Error(), want), strings.Contains(err.Error(), "\n"):
+			t.Errorf("%s: got %q, want one line with %q", args, err, want)
+		case said.Len() > 0:
+			t.Errorf("%s: prints %q beside its error", args, said.String())
+		}
+	}
+}
+
+func TestAPlotThatCannotBeMadeEndsTheSweepBeforeItBegins(t *testing.T) {
+	dir := t.TempDir()
+	blocked := filepath.Join(dir, "file")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err := run(t.Context(), strings.Fields("-local 2 -max 64 -time 0 -plot "+filepath.Join(blocked, "x.svg")), &out, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "-plot") || out.Len() > 0 {
+		t.Errorf("got error %v after printing %q, want one that names -plot, and no figures", err, out.String())
+	}
+	kept := filepath.Join(dir, "kept.svg")
+	if err := os.WriteFile(kept, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{kept, filepath.Join(dir, "new", "x.svg")} {
+		if err := makeable(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if text, err := os.ReadFile(kept); string(text) != "old" {
+		t.Errorf("a look at a file left %q in it, error %v", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "new", "x.svg")); err == nil {
+		t.Error("a look has left a file behind")
+	}
+}
