@@ -30,7 +30,7 @@ PLATFORMS := linux/amd64 linux/arm64 darwin/arm64 windows/amd64
 help: ## list these targets
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+		/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 # The ranks' standard error is a pipe to the launcher; only we know the terminal.
 .PHONY: demo

@@ -66,6 +66,7 @@ const (
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
 	Verdict []string // what went wrong, for people; empty when nothing did
+	Broken  bool     // some rank could not be started; said also to those who want no verdict
 }
 
 // The exit codes that are not a rank's.

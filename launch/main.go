@@ -41,7 +41,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	}
 	j.Env, j.Stdin, j.Stdout, j.Stderr, j.Guardian = env, stdin, stdout, stderr, self()
 	out := Run(context.Background(), j)
-	if !j.Quiet {
+	if !j.Quiet || out.Broken {
 		for _, line := range out.Verdict {
 			said.say("%s", line)
 		}

@@ -188,6 +188,10 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	if name == "" || strings.ContainsRune(s, 0) {
 		return "", false, fmt.Errorf("%q is neither NAME nor NAME=VALUE", s)
 	}
+	if slices.Contains(decided(), name) {
+		p.warn("-x %s: ignored, as tuttirun itself tells each rank its %s", name, name)
+		return "", false, nil
+	}
 	if has {
 		return s, true, nil
 	}

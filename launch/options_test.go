@@ -116,6 +116,26 @@ func TestParseWarnsOnceAboutWhatItIgnores(t *testing.T) {
 	}
 }
 
+func TestVariablesThatTheLauncherDecidesAreIgnoredWithAWarning(t *testing.T) {
+	for _, name := range decided() {
+		for _, line := range []string{"-x " + name + "=7", "-x " + name, "-env " + name + " 7", "-genv " + name + " 7"} {
+			req, err := parse(strings.Fields(line+" -np 1 p"), []string{name + "=7"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(req.warnings) != 1 || !strings.Contains(req.warnings[0], name) || len(req.job.Apps[0].Set) != 0 {
+				t.Errorf("%s: got warnings %q and variables %q", line, req.warnings, req.job.Apps[0].Set)
+			}
+		}
+	}
+	env := rankEnv(nil, &Job{}, &App{}, world{}, 1)
+	for _, name := range decided() {
+		if _, ok := lookup(env, name); !ok {
+			t.Errorf("%s is not given to a rank", name)
+		}
+	}
+}
+
 func TestOptionsHaveOneMeaningEach(t *testing.T) {
 	seen := make(map[string]bool)
 	help := usage()

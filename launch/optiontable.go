@@ -40,7 +40,7 @@ func ownOptions() []option {
 			}},
 		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
 			do: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
-		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, tcp, grpc (sets TUTTI_TRANSPORT)",
+		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, shm, tcp, grpc; tcp+verbs,\n" + strings.Repeat(" ", 26) + "grpc+verbs where built in (sets TUTTI_TRANSPORT)",
 			do: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
 			do: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
@@ -56,7 +56,7 @@ func ownOptions() []option {
 			do: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
 		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "what the others have to report when a rank has failed (2s)",
 			do: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
-		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict",
+		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, but why a program cannot start",
 			do: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
 			do: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
@@ -81,14 +81,18 @@ func neighbourOptions() []option {
 			do: func(p *parser, a []string) (err error) { p.perNode, err = count(a[0]); return }},
 		{names: []string{"genv"}, args: 2, operand: "NAME VALUE",
 			do: func(p *parser, a []string) error {
-				v, _, err := p.variable(a[0] + "=" + a[1])
-				p.shared = append(p.shared, v)
+				v, ok, err := p.variable(a[0] + "=" + a[1])
+				if ok {
+					p.shared = append(p.shared, v)
+				}
 				return err
 			}},
 		{names: []string{"env"}, args: 2, operand: "NAME VALUE",
 			do: func(p *parser, a []string) error {
-				v, _, err := p.variable(a[0] + "=" + a[1])
-				p.app.Set = append(p.app.Set, v)
+				v, ok, err := p.variable(a[0] + "=" + a[1])
+				if ok {
+					p.app.Set = append(p.app.Set, v)
+				}
 				return err
 			}},
 		{names: []string{"stdin"}, args: 1, operand: "RANK",

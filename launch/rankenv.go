@@ -67,6 +67,12 @@ func rankEnv(base []string, j *Job, a *App, w world, rank int) []string {
 	return lastOfEach(env)
 }
 
+// decided are the variables that rankEnv gives every rank, whatever is set for its
+// program.
+func decided() []string {
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.Secret}
+}
+
 // lastOfEach keeps the last setting of each name, as programs differ in which
 // of two they see.
 func lastOfEach(env []string) []string {

@@ -15,7 +15,7 @@ const guardianName = "tutti-guardian"
 // Run refuses: without process groups and inherited listeners it could neither
 // promise to end a job nor start one without a race for its port.
 func Run(context.Context, *Job) Outcome {
-	return Outcome{exitNotRunning, []string{
+	return Outcome{Code: exitNotRunning, Broken: true, Verdict: []string{
 		"cannot start ranks on " + runtime.GOOS + ": start each by hand, with " +
 			vars.Rank + ", " + vars.Size + ", " + vars.Root + " and " + vars.SecretFile + " set"}}
 }

@@ -101,7 +101,7 @@ func failed(err error) Outcome {
 	if errors.As(err, &se) {
 		code = se.code
 	}
-	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}}
+	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
 func (r *run) now() time.Duration { return time.Since(r.begin) }

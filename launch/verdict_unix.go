@@ -34,20 +34,20 @@ func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
 	case r.broken != nil:
-		return Outcome{r.broken.code, []string{
+		return Outcome{Code: r.broken.code, Broken: true, Verdict: []string{
 			fmt.Sprintf("cannot start %v", r.broken), fmt.Sprintf("%d of %d ranks had been started, and were ended", r.started(), len(r.ranks))}}
 	case r.policy.timedOut:
-		return Outcome{exitTimeout, []string{
+		return Outcome{Code: exitTimeout, Verdict: []string{
 			fmt.Sprintf("the job did not end within %v (--timeout); it was ended", r.job.Timeout), r.others(nil)}}
 	case culprit != nil:
 		first := culprit.ending()
 		if r.asked != 0 {
 			first = fmt.Sprintf("the job was asked to end (%s): %s", unix.SignalName(r.asked), first)
 		}
-		return Outcome{exitCode(culprit.how), []string{first, r.others(culprit)}}
+		return Outcome{Code: exitCode(culprit.how), Verdict: []string{first, r.others(culprit)}}
 	case slices.ContainsFunc(r.ranks, (*rank).unfinished):
 		sig := cmp.Or(r.asked, syscall.SIGTERM)
-		return Outcome{128 + int(sig), []string{
+		return Outcome{Code: 128 + int(sig), Verdict: []string{
 			fmt.Sprintf("the job was asked to end (%s), and was ended", unix.SignalName(sig)), r.others(nil)}}
 	}
 	return Outcome{}

@@ -84,6 +84,7 @@ func TestTimeout(t *testing.T) {
 
 func TestQuietSaysNothing(t *testing.T) {
 	t.Parallel()
+	start(t, "-q", "-np", "1", "/nonexistent/program").ends(127, "tuttirun: cannot start ", "/nonexistent/program")
 	if said := start(t, "-q", "--mca", "a", "b", "-np", "1", "false").ends(1); said != "" {
 		t.Errorf("got %q", said)
 	}
