@@ -3,7 +3,7 @@
 // environment. It ends with status 1, and the remedy, where there is none to take.
 //
 //	$ verbsinfo
-//	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2: taken
+//	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2, MTU 4096: taken
 //	rxe0 port 1, GID 0, fe80::24d3:8cff:fe02:1: the one taken is better, or comes first
 //	memory that may be locked: 67108864 bytes, which is little; see docs/verbs.md
 package main

@@ -51,7 +51,13 @@ type pick struct {
 	gid    gidInfo
 }
 
-func (p *pick) String() string { return fmt.Sprintf("%s port %d, %v", p.name, p.port.number, p.gid) }
+func (p *pick) String() string {
+	lid := ""
+	if p.gid.roce == 0 {
+		lid = fmt.Sprintf(", LID %d", p.port.lid)
+	}
+	return fmt.Sprintf("%s port %d, %v%s, MTU %d", p.name, p.port.number, p.gid, lid, 128<<p.port.mtu)
+}
 
 // choose takes the first device, and port of it, that the wishes allow, that is
 // active and has a GID they allow; of its GIDs the best. why says a line of each

@@ -16,10 +16,10 @@ func host() []deviceInfo {
 	return []deviceInfo{
 		{name: "mlx5_0", err: errors.New("open: permission denied")},
 		{name: "mlx5_1", ports: []portInfo{{number: 1}, {number: 2, active: true}}},
-		{name: "mlx5_2", ports: []portInfo{{number: 1, active: true, gids: []gidInfo{
+		{name: "mlx5_2", ports: []portInfo{{number: 1, active: true, mtu: 5, gids: []gidInfo{
 			gidOf(0, 1, "fe80::1"), gidOf(1, 2, "fe80::1"), gidOf(2, 1, "10.0.0.1"), gidOf(3, 2, "10.0.0.1"), gidOf(5, 2, "2001:db8::1"),
 		}}}},
-		{name: "mlx5_3", ports: []portInfo{{number: 1, active: true, gids: []gidInfo{gidOf(0, 0, "fe80::2")}}}},
+		{name: "mlx5_3", ports: []portInfo{{number: 1, active: true, mtu: 4, lid: 7, gids: []gidInfo{gidOf(0, 0, "fe80::2")}}}},
 	}
 }
 
@@ -28,12 +28,12 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 		env  map[string]string
 		want string // of the pick, or of the error
 	}{
-		"the best":             {nil, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2"},
-		"IPv6 before fe80":     {map[string]string{"TUTTI_VERBS_GID_FAMILY": "ipv6"}, "mlx5_2 port 1, GID 5, 2001:db8::1, RoCE v2"},
-		"version 1":            {map[string]string{"TUTTI_VERBS_ROCE_VERSION": "1"}, "mlx5_2 port 1, GID 2, 10.0.0.1, RoCE v1"},
-		"an index":             {map[string]string{"TUTTI_VERBS_GID_INDEX": "1"}, "mlx5_2 port 1, GID 1, fe80::1, RoCE v2"},
-		"TensorFlow's names":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "RDMA_GID_INDEX": "0"}, "mlx5_2 port 1, GID 0, fe80::1, RoCE v1"},
-		"ours before theirs":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "TUTTI_VERBS_DEVICE": "mlx5_3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand"},
+		"the best":             {nil, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2, MTU 4096"},
+		"IPv6 before fe80":     {map[string]string{"TUTTI_VERBS_GID_FAMILY": "ipv6"}, "mlx5_2 port 1, GID 5, 2001:db8::1, RoCE v2, MTU 4096"},
+		"version 1":            {map[string]string{"TUTTI_VERBS_ROCE_VERSION": "1"}, "mlx5_2 port 1, GID 2, 10.0.0.1, RoCE v1, MTU 4096"},
+		"an index":             {map[string]string{"TUTTI_VERBS_GID_INDEX": "1"}, "mlx5_2 port 1, GID 1, fe80::1, RoCE v2, MTU 4096"},
+		"TensorFlow's names":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "RDMA_GID_INDEX": "0"}, "mlx5_2 port 1, GID 0, fe80::1, RoCE v1, MTU 4096"},
+		"ours before theirs":   {map[string]string{"RDMA_DEVICE": "mlx5_2", "TUTTI_VERBS_DEVICE": "mlx5_3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
 		"a port that is down":  {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "1"}, "bring its network interface up"},
 		"a port without GID":   {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "2"}, "give its network interface an address"},
 		"no such device":       {map[string]string{"TUTTI_VERBS_DEVICE": "mlx4_0"}, `not the device wanted, "mlx4_0"`},
