@@ -9,18 +9,19 @@ import (
 // sharedBroadcast leaves the root's buf on every rank.
 //
 // Piece by piece, the root copies into its slot, and the others copy out of it.
-// With three ranks, from root 0:
+// With two ranks, from root 0:
 //
-//	         step 0       step 1       step 2       step 3
-//	rank 0   A → slot 0   B → slot 0   C → slot 0
-//	rank 1                A ← slot 0   B ← slot 0   C ← slot 0
-//	rank 2                A ← slot 0   B ← slot 0   C ← slot 0
+//	         step 0       step 1       step 2
+//	rank 0   A → slot 0   B → slot 0
+//	rank 1                A ← slot 0   B ← slot 0
 //
-// The root is up to two pieces ahead of the slowest.
+// The root is up to two pieces ahead of the slowest. Two ranks hand over pieces that
+// stay in the first-level cache; more of them larger ones, because each piece has
+// all of them wait, which takes longest where they outnumber the cores.
 //
 // Cost: α + mβ, in cache: in and out at the same time; α for each piece.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
-	const step = p2p.SmallSize // the notes stay in the first-level cache
+	step := spreadPiece(r.Size())
 	count := pieceCount(len(buf), step)
 	p := r.Pieces(count, min(len(buf), step))
 	move := outward((r.Size() - 1) * len(buf))
@@ -42,4 +43,12 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 		p = p.Next()
 	}
 	return nil
+}
+
+// spreadPiece is the bytes of a piece for so many ranks.
+func spreadPiece(n int) int {
+	if n == 2 {
+		return p2p.SmallSize
+	}
+	return p2p.SlotSize
 }

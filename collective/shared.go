@@ -114,8 +114,8 @@ func sharedFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * handOvers(m), m * (2 - 1/n), m * (n - 1) / n
 }
 
-func sharedSpreadCost(_, m, _ float64) (alpha, beta, gamma float64) {
-	return math.Ceil(m / p2p.SmallSize), m, 0
+func sharedSpreadCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return math.Ceil(m / float64(spreadPiece(int(n)))), m, 0
 }
 
 // sharedShareCost is that of slots with a chunk in each.
