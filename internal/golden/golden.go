@@ -33,7 +33,7 @@ func Compare(t testing.TB, file, got string) {
 		return
 	}
 	line, is, was := difference(got, string(want))
-	t.Errorf("%s:%d: got %q, want %q (go test -update writes it anew); all of it:\n%s", file, line, is, was, got)
+	t.Errorf("%s:%d: got %q, want %q (go test -update writes it anew)", file, line, is, was)
 }
 
 func write(t testing.TB, file, text string) {
