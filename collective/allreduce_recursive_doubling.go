@@ -51,7 +51,10 @@ func doubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ra
 			return err
 		}
 	}
-	arrived := r.Scratch(len(buf))
+	var arrived []byte
+	if power > 1 {
+		arrived = r.Scratch(len(buf))
+	}
 	place := me - min(extra, me/2) // among the ranks that do not lend
 	for distance := 1; distance < power; distance *= 2 {
 		other := place ^ distance
