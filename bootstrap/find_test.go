@@ -136,7 +136,7 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 		"hosts, rank outside":   {"TUTTI_HOSTS=a:1,b:1 TUTTI_RANK=2", []string{"TUTTI_RANK", `"2"`}},
 		"hosts, none is ours":   {"TUTTI_HOSTS=a:1,b:1", []string{"TUTTI_HOSTS", "n1.lab", "TUTTI_RANK"}},
 		"hosts, two are ours":   {"TUTTI_HOSTS=127.0.0.1:1,127.0.0.1:2", []string{"TUTTI_HOSTS", "entries 0 and 1", "TUTTI_RANK"}},
-		"hosts, no secret":      {"TUTTI_HOSTS=a:1,b:1 TUTTI_RANK=0", []string{"no secret", "a:1", "TUTTI_SECRET_FILE", "Insecure"}},
+		"hosts, no secret":      {"TUTTI_HOSTS=a:1,b:1 TUTTI_RANK=0", []string{"no secret", "a:1", "TUTTI_SECRET_FILE", "WithInsecure"}},
 		"env, rank missing":     {"WORLD_SIZE=2 MASTER_ADDR=localhost", []string{"WORLD_SIZE", "RANK is not set"}},
 		"env, port":             {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=http", []string{"MASTER_PORT", `"http"`}},
 		"env, addr":             {"RANK=0 WORLD_SIZE=2 MASTER_ADDR=a/b", []string{"MASTER_ADDR", `"a/b"`}},

@@ -201,7 +201,7 @@ func (j *Job) confine(insecure bool) error {
 	for _, a := range append([]string{j.Root, j.listen}, j.Peers...) {
 		if a != "" && !isLoopback(a) {
 			return refuse(j.Rank, "the job has no secret, so it stays on loopback, but %s is beyond it: "+
-				"give all ranks the same %s (or %s), or use 127.0.0.1 when all ranks run on this host, or ask for Insecure",
+				"give all ranks the same %s (or %s), or use 127.0.0.1 when all ranks run on this host, or let anybody in with comm.WithInsecure",
 				a, vars.SecretFile, vars.Secret)
 		}
 	}

@@ -32,7 +32,10 @@ algorithms: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on ran
 
 α is the time to start a message, β to move a byte, γ to fold a byte; n ranks, m bytes.
 Costs are those of a rank that can send and receive at the same time; those of
-hierarchical algorithms are what moves between h hosts, here worked out for h = n. The tests
+hierarchical algorithms are what moves between h hosts, here worked out for h = n. The
+columns are for 10⁶ bytes in segments of 240 KiB, so s = 5 where segments count; those of
+shared algorithms for one slot of 64 KiB, which broadcast moves in 16 pieces, each with
+an α of its own. The tests
 compare the steps and the bytes moved with those of recorded runs. Each algorithm's
 file begins with a drawing of what moves, which the tests redraw from a run.
 

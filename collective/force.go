@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
@@ -21,12 +22,22 @@ func (t *Table) Force(text string) error {
 		}
 		p, err := parsePick(item)
 		if err != nil {
-			return fault.New(fault.Misuse, "collective.Table.Force", -1, "%q: %w", text, err)
+			return misuse("forced algorithms", "%q: %v", text, reason(err))
 		}
 		forced[p.algorithm.Verb()] = p
 	}
 	t.forced = forced
 	return nil
+}
+
+// reason is what an error of this package says, without the name of its function,
+// which is nothing to those who wrote the text.
+func reason(err error) error {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Err != nil {
+		return f.Err
+	}
+	return err
 }
 
 // Forcing is a copy of t that Force has changed.

@@ -93,10 +93,18 @@ func reduceTo[T Element](dst, src []T, op Op, root int) plan {
 	return plan{verb: collective.VerbReduce, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: atLeast0(root), op: op, bytes: len(s)}
 }
 
-// atLeast0 keeps a root of -1, which stands for "none" in a plan, out of range.
+// atLeast0 keeps a negative root out of range: -1 stands for "none" in a plan.
 func atLeast0(root int) int {
 	if root < 0 {
-		return -2
+		return root - 1
+	}
+	return root
+}
+
+// rootGiven undoes atLeast0.
+func rootGiven(root int) int {
+	if root < 0 {
+		return root + 1
 	}
 	return root
 }

@@ -27,6 +27,12 @@ import (
 // Timeout naming the ranks that never came.
 func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	o := newOptions(opts)
+	if ctx == nil {
+		return nil, fault.New(fault.Misuse, "init", -1, "the context is nil; context.Background() waits without a limit")
+	}
+	if o.bad != nil {
+		return nil, o.bad
+	}
 	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen})
 	if err != nil {
 		return nil, err

@@ -2,8 +2,12 @@ package comm
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -45,11 +49,34 @@ func (c *Comm) message(ctx context.Context, w what) *call {
 
 func (c *Comm) leaveMessage(cl *call, err error) error {
 	if err != nil {
+		err = typed(err, cl)
 		err = c.messageFailed(cl, err) // while it still counts as under way: others may be about to ask
 	}
 	c.w.calls.end(cl)
 	cl.free()
 	return err
+}
+
+// typed says of a message of another element type than its receive's what both are,
+// and which receive of the program it has met.
+func typed(err error, cl *call) error {
+	var p *rendezvous.PrintError
+	var f *fault.Error
+	if !errors.As(err, &p) || !errors.As(err, &f) {
+		return err
+	}
+	out := *f
+	out.Err = fmt.Errorf("the message from rank %d with tag %d is of %v, the receive at %v of %v: send and receive one element type",
+		p.Source, p.Tag, typeOfPrint(p.Sent), cl.site, typeOfPrint(p.Wanted))
+	return &out
+}
+
+// typeOfPrint undoes typePrint; a peer may have sent anything.
+func typeOfPrint(print uint64) string {
+	if d := tensor.DType(print); print>>32 == 1 && uint64(d) == print&(1<<32-1) && d.Valid() {
+		return d.String()
+	}
+	return "an unknown type"
 }
 
 func wantPeer(from int) int {

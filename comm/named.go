@@ -34,7 +34,7 @@ func Values[T Element](t Tensor) []T {
 // is bounded (WithStepBytes); beyond it SendNamed fails at once with
 // fault.Exhausted, naming the largest. done must not block.
 func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(error)) error {
-	if err := c.checkNamed("sendnamed", to, &t); err != nil {
+	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
 	}
 	if err := c.g.Space().SendNamed(step, c.g.World(to), name, t, done); err != nil {
@@ -47,7 +47,7 @@ func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(er
 // into buf, which must be large enough; with a nil buf they get memory of their
 // own. Tensors with one key arrive in the order sent.
 func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string, buf []byte) (Tensor, error) {
-	if err := c.checkNamed("recvnamed", from, nil); err != nil {
+	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err
 	}
 	cl := c.message(ctx, what{name: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
@@ -58,7 +58,7 @@ func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string,
 // OnNamed leaves a callback for the tensor of a step and name: got runs once, on
 // the goroutine that moved the last of it. It must not block, and may send.
 func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
-	if err := c.checkNamed("onnamed", from, nil); err != nil {
+	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
 	c.g.Space().OnNamed(step, c.g.World(from), name, buf, got)
@@ -69,7 +69,10 @@ func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(T
 // for it is dropped. With a cause the step is aborted, and the errors say why.
 func EndStep(c *Comm, step uint64, cause error) { c.g.Space().EndStep(step, cause) }
 
-func (c *Comm) checkNamed(op string, rank int, t *Tensor) error {
+func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
+	if name == "" {
+		return c.misuse(op, "the tensor's name is empty; sender and receiver find each other by it")
+	}
 	if rank < 0 || rank >= c.Size() {
 		return c.misuse(op, "rank %d is out of range; the communicator has ranks 0 to %d", rank, c.Size()-1)
 	}

@@ -59,6 +59,7 @@ type options struct {
 	log          *slog.Logger
 	wrap         wrapper
 	noSharing    bool
+	bad          *fault.Error // what is wrong with the list of options itself
 }
 
 func newOptions(opts []Option) *options {
@@ -67,7 +68,11 @@ func newOptions(opts []Option) *options {
 		heartbeat: mesh.DefaultHeartbeat, silence: mesh.DefaultSilence,
 		segment: p2p.DefaultSegment,
 	}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			o.bad = fault.New(fault.Misuse, "init", 0, "option %d of %d is nil", i, len(opts))
+			continue
+		}
 		opt(o)
 	}
 	if o.log == nil {
@@ -80,6 +85,8 @@ func newOptions(opts []Option) *options {
 func (o *options) check() error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", 0, format, args...) }
 	switch {
+	case o.bad != nil:
+		return o.bad
 	case o.timeout < 0:
 		return bad("a Timeout of %v; use 0 for none", o.timeout)
 	case o.stallWarning < 0:
@@ -101,8 +108,8 @@ func (o *options) check() error {
 	return nil
 }
 
-// WithTransport selects the wire by name: "auto" (the default), "memory", "tcp",
-// "grpc". A wire that is named is used even between ranks of one process.
+// WithTransport selects the wire by name: "auto" (the default), "memory", "shm",
+// "tcp", "grpc"; "tcp+verbs" and "grpc+verbs" where they are built in. A wire that is named is used even between ranks of one process.
 // TUTTI_TRANSPORT does the same where the option is not given.
 func WithTransport(name string) Option { return func(o *options) { o.transport = name } }
 

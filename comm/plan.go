@@ -3,6 +3,7 @@ package comm
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/fnv"
 	"io"
 
@@ -38,7 +39,7 @@ type plan struct {
 func (pl *plan) prepare(c *Comm) error {
 	name := pl.verb.String()
 	if pl.root < -1 || pl.root >= c.Size() {
-		return c.misuse(name, "root %d is out of range; the communicator has ranks 0 to %d", pl.root, c.Size()-1)
+		return c.misuse(name, "root %d is out of range; the communicator has ranks 0 to %d", rootGiven(pl.root), c.Size()-1)
 	}
 	if err := pl.fits(c); err != nil {
 		return err
@@ -303,6 +304,9 @@ func (c *Comm) start(pl plan) *Request {
 	rq.cancel = cancel
 	fail := func(err error) *Request {
 		cancel(nil)
+		if errors.Is(err, fault.Misuse) {
+			err = c.relabel("i"+pl.verb.String(), err) // nothing was begun: it is this call that was refused
+		}
 		rq.finish(err)
 		return rq
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
@@ -123,8 +124,25 @@ func (r *Request) finish(err error) {
 	r.mu.Unlock()
 }
 
+// waitable refuses what cannot be waited for, before anything is.
+func waitable(op string, ctx context.Context, rs []*Request) error {
+	for i, r := range rs {
+		if r == nil {
+			return fault.New(fault.Misuse, op, -1, "request %d of %d is nil; leave those out that were never started", i, len(rs))
+		}
+	}
+	if ctx == nil {
+		return fault.New(fault.Misuse, op, -1, "the context is nil; context.Background() waits without a limit")
+	}
+	return nil
+}
+
 // WaitAll returns when all requests are done, with the first error in their order.
+// A nil request among them is fault.Misuse, before anything is waited for.
 func WaitAll(ctx context.Context, rs ...*Request) error {
+	if err := waitable("waitall", ctx, rs); err != nil {
+		return err
+	}
 	var first error
 	for _, r := range rs {
 		if _, err := r.Wait(ctx); err != nil && first == nil {
@@ -135,10 +153,14 @@ func WaitAll(ctx context.Context, rs ...*Request) error {
 }
 
 // WaitAny returns the index of a request that is done, and its result. When ctx
-// ends first, the index is -1 and all requests go on.
+// ends first, the index is -1 and all requests go on. A nil request among them is
+// fault.Misuse.
 func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	if len(rs) == 0 {
 		return -1, Status{}, nil
+	}
+	if err := waitable("waitany", ctx, rs); err != nil {
+		return -1, Status{}, err
 	}
 	ev := anyOf(rs)
 	w := rs[0].c.w.mesh.NewWaiter()

@@ -28,7 +28,7 @@ func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, e
 			return nil, err
 		}
 		if err := t.Force(w.opt.algorithm); err != nil {
-			return nil, err
+			return nil, c.relabel("init: TUTTI_ALGORITHM or WithAlgorithm", err)
 		}
 		rules = t.AppendWire(nil)
 		speed = (&choose.Tuning{Model: tuning.Model}).Encode()

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/mesh"
@@ -252,13 +253,24 @@ func (e *Engine) match(op *Op, p *peer, env envelope) {
 	}
 }
 
+// A PrintError is the cause where a message's fingerprint is not its receive's.
+type PrintError struct {
+	Source, Tag  int
+	Sent, Wanted uint64
+}
+
+func (e *PrintError) Error() string {
+	return fmt.Sprintf("the message from rank %d with tag %d has fingerprint %x, the receive %x", e.Source, e.Tag, e.Sent, e.Wanted)
+}
+
 // admit checks a message against the receive that it met, and notes in
 // op.leaving what is wrong; the message is used up all the same.
 func (e *Engine) admit(op *Op) bool {
 	env := &op.match
 	switch {
 	case op.print != 0 && env.print != 0 && op.print != env.print:
-		op.leaving = &fault.Error{Kind: fault.Mismatch, Op: "recv", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: env.source}}}
+		op.leaving = &fault.Error{Kind: fault.Mismatch, Op: "recv", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: env.source}},
+			Err: &PrintError{Source: env.source, Tag: int(env.tag), Sent: env.print, Wanted: op.print}}
 	case op.alloc && int64(env.size) <= e.cfg.StepBytes:
 		op.buf = make([]byte, env.size)
 		op.tensor.Data = op.buf

@@ -1,0 +1,100 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// says is nil when err is of that kind, and its text has and has not these words.
+func says(err error, kind fault.Kind, has, hasNot string) error {
+	switch {
+	case !errors.Is(err, kind):
+		return fmt.Errorf("got %v, want %v", err, kind)
+	case !strings.Contains(err.Error(), has), hasNot != "" && strings.Contains(err.Error(), hasNot):
+		return fmt.Errorf("got %q, want %q in it, and not %q", err, has, hasNot)
+	}
+	return nil
+}
+
+func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
+	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+		_, wait := comm.IAllReduce(c, []int{1}, comm.Op{}).Wait(ctx)
+		_, noName := comm.RecvNamed(ctx, c, 0, 0, "", nil)
+		return errors.Join(
+			says(comm.Broadcast(ctx, c, []int{1}, -1), fault.Misuse, "root -1 is out of range", ""),
+			says(comm.Broadcast(ctx, c, []int{1}, -7), fault.Misuse, "root -7 is out of range", ""),
+			says(wait, fault.Misuse, "iallreduce: ", ""),
+			says(noName, fault.Misuse, "recvnamed: ", "  "),
+			says(comm.OnNamed(c, 0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
+			says(comm.SendNamed(c, 0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
+			comm.Barrier(ctx, c), // nothing was harmed
+		)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
+
+func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
+	err := comm.Local(1, func(context.Context, *comm.Comm) error { return nil }, comm.WithAlgorithm("allreduce:foo"))
+	if err := says(err, fault.Misuse, `TUTTI_ALGORITHM or WithAlgorithm: rank 0: misuse: "allreduce:foo": there is no algorithm "foo"`, "collective."); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNilArgumentsAreMisuse(t *testing.T) {
+	var none context.Context
+	run := func(context.Context, *comm.Comm) error { return nil }
+	if err := says(comm.Local(1, run, nil), fault.Misuse, "option 0 of 1 is nil", ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := comm.Init(none); says(err, fault.Misuse, "context is nil", "") != nil {
+		t.Errorf("Init without a context: got %v", err)
+	}
+	if _, err := comm.Init(t.Context(), nil); says(err, fault.Misuse, "option 0 of 1 is nil", "") != nil {
+		t.Errorf("Init with a nil option: got %v", err)
+	}
+	errs := perRank(t, 1, func(ctx context.Context, c *comm.Comm) error {
+		_, _, anyNil := comm.WaitAny(ctx, nil, nil)
+		r := comm.IBarrier(c)
+		_, _, noContext := comm.WaitAny(none, r)
+		return errors.Join(
+			says(comm.WaitAll(ctx, nil), fault.Misuse, "request 0 of 1 is nil", ""),
+			says(comm.WaitAll(ctx, r, nil), fault.Misuse, "request 1 of 2 is nil", ""),
+			says(anyNil, fault.Misuse, "request 0 of 2 is nil", ""),
+			says(noContext, fault.Misuse, "context is nil", ""),
+			says(comm.WaitAll(none, r), fault.Misuse, "context is nil", ""),
+			comm.WaitAll(ctx, r),
+		)
+	})
+	if errs[0] != nil {
+		t.Error(errs[0])
+	}
+}
+
+func TestAMessageOfAnotherTypeNamesBothTypesAndTheReceive(t *testing.T) {
+	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 1 {
+			return comm.Send(ctx, c, 0, 5, []float32{1})
+		}
+		_, err := comm.Recv(ctx, c, 1, 5, make([]int32, 1))
+		return errors.Join(
+			says(err, fault.Mismatch, "rank 1 with tag 5 is of float32", ""),
+			says(err, fault.Mismatch, "of int32", ""),
+			says(err, fault.Mismatch, "words_test.go:", "words_test.go:0"),
+		)
+	})
+	for r, err := range errs {
+		if err != nil {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+}
