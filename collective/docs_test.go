@@ -34,7 +34,7 @@ algorithms: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on ran
 Costs are those of a rank that can send and receive at the same time; those of
 hierarchical algorithms are what moves between h hosts, here worked out for h = n. The
 columns are for 10⁶ bytes in segments of 240 KiB, so s = 5 where segments count; those of
-shared algorithms for one slot of 64 KiB, which broadcast moves in 16 pieces, each with
+shared algorithms for one slot of 64 KiB, which broadcast moves in 16 pieces on two ranks, each with
 an α of its own. The tests
 compare the steps and the bytes moved with those of recorded runs. Each algorithm's
 file begins with a drawing of what moves, which the tests redraw from a run.

@@ -77,7 +77,8 @@ const (
 )
 
 // print is the fingerprint of a collective: equal on ranks that agree. It is
-// never 0, which stands for "not checked".
+// never 0, which stands for "not checked", also in the form of last segments; see
+// p2p.Same.
 func (w *what) print() uint64 {
 	h := uint64(14695981039346656037)
 	mix := func(v uint64) {
@@ -90,7 +91,7 @@ func (w *what) print() uint64 {
 	mix(uint64(w.count))
 	mix(w.opID)
 	mix(uint64(w.segment))
-	return h | 1
+	return h | 3
 }
 
 // A call is one blocking call of the program's, or one non-blocking collective,

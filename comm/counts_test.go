@@ -35,7 +35,7 @@ func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 		},
 	}
 	for name, call := range verbs {
-		for _, n := range [][2]int{{4, 3}, {3, 4}, {100_000, 3}, {3, 100_000}} { // elements sent, and expected
+		for _, n := range [][2]int{{4, 3}, {3, 4}, {100_000, 3}, {3, 100_000}, {61_440, 100_000}, {122_880, 61_440}} { // elements sent, and expected
 			t.Run(fmt.Sprintf("%s/%d for %d", name, n[0], n[1]), func(t *testing.T) {
 				errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 					err := call(ctx, c, n[0], n[1])

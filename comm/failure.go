@@ -12,6 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/p2p"
 )
 
 // collectiveFailed turns the error that ended a collective on this rank into the
@@ -262,7 +263,7 @@ func (c *Comm) stray(world int, seq uint32, print uint64) {
 	c.mu.Lock()
 	p := c.history[seq%historySize]
 	c.mu.Unlock()
-	if p.seq != seq || p.fprint == print {
+	if p.seq != seq || p2p.Same(print, p.fprint) {
 		return
 	}
 	if c.doubt.CompareAndSwap(nil, &doubt{p, world}) {

@@ -215,10 +215,10 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
 		for ; posted < nr && posted < got+window; posted++ {
-			r.recvs[posted%window] = r.g.coll.Post(r.on.ranks[from], r.tag, r.print, r.place(in, stage, posted))
+			r.recvs[posted%window] = r.g.coll.Post(r.on.ranks[from], r.tag, r.mark(posted, nr), r.place(in, stage, posted))
 		}
 		for ; started < ns && started < sent+window && (got == nr || started < got+window); started++ {
-			r.sends[started%window] = r.g.coll.Start(r.on.ranks[to], r.tag, r.print, r.cut(out, started), rendezvous.Push)
+			r.sends[started%window] = r.g.coll.Start(r.on.ranks[to], r.tag, r.mark(started, ns), r.cut(out, started), rendezvous.Push)
 		}
 		reaped := sent
 		for sent < started && r.sends[sent%window].Happened() {
@@ -262,6 +262,23 @@ func (r *Round) staging(n int) []byte {
 	}
 	return r.stage[:n]
 }
+
+// mark is the fingerprint that segment i of n carries. The last one's says so: else
+// a message of whole segments only would pass for the beginning of a longer one,
+// whose receiver waits for the rest.
+func (r *Round) mark(i, n int) uint64 {
+	if i == n-1 {
+		return r.print &^ lastBit
+	}
+	return r.print
+}
+
+// lastBit is set in every fingerprint but those of last segments.
+const lastBit = 1
+
+// Same reports whether the fingerprint of a message is that of an operation with
+// this one.
+func Same(message, print uint64) bool { return message|lastBit == print|lastBit }
 
 // segments is how many segments a message of n bytes has.
 func (r *Round) segments(n int) int { return max(1, (n+r.seg-1)/r.seg) }
@@ -324,7 +341,7 @@ func (r *Round) received(n *int, in, stage []byte, f *fold) error {
 // goodbye may have done so after another operation in this one's place.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
-		if world, ok := r.g.coll.Contradiction(r.tag, r.print); ok {
+		if world, ok := r.g.coll.Contradiction(r.tag, func(print uint64) bool { return !Same(print, r.print) }); ok {
 			err = &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: world}}}
 		}
 	}

@@ -91,13 +91,13 @@ func (s *Space) Leftover(tag int32) (source int, ok bool) {
 	return 0, false
 }
 
-// Contradiction is a message with that tag and another fingerprint that no receive
-// has met.
-func (s *Space) Contradiction(tag int32, print uint64) (source int, ok bool) {
+// Contradiction is a message with that tag that no receive has met, and that has a
+// fingerprint which is another.
+func (s *Space) Contradiction(tag int32, other func(print uint64) bool) (source int, ok bool) {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	for m := s.table.arrivals.first; m != nil; m = m.later {
-		if m.key.tag == tag && m.env.print != print && m.env.print != 0 {
+		if m.key.tag == tag && m.env.print != 0 && other(m.env.print) {
 			return m.env.source, true
 		}
 	}
