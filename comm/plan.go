@@ -215,6 +215,10 @@ func textHash(s string) uint64 {
 func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
+	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // each side has its own word on the counts
+		r.MarkEnds()
+	}
+	switch pl.verb {
 	case collective.VerbAllReduce:
 		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
 	case collective.VerbScan:

@@ -47,7 +47,8 @@ type operation struct {
 	tag   int32
 	print uint64
 	trail uint64
-	seg   int // bytes of a segment
+	seg   int  // bytes of a segment
+	ends  bool // see MarkEnds
 
 	sends, recvs [window]*rendezvous.Op
 	links        [2]*mesh.Link
@@ -76,7 +77,7 @@ func (g *Group) Again(r *Round, seq uint32, print uint64, p mesh.Patience) *Roun
 	if r == nil {
 		return g.NewRound(seq, print, p)
 	}
-	r.p, r.tag, r.print, r.seg = p, int32(seq&MaxTag), print, g.seg
+	r.p, r.tag, r.print, r.seg, r.ends = p, int32(seq&MaxTag), print, g.seg, false
 	r.on = g.all
 	return r
 }
@@ -263,17 +264,22 @@ func (r *Round) staging(n int) []byte {
 	return r.stage[:n]
 }
 
-// mark is the fingerprint that segment i of n carries. The last one's says so: else
-// a message of whole segments only would pass for the beginning of a longer one,
-// whose receiver waits for the rest.
+// MarkEnds has the last segment of each message say so, in this round on all
+// members. It is for operations in which a message may be shorter than its receiver
+// expects: one of whole segments would pass for the beginning of what is expected,
+// and the rest be waited for. Both sides must then cut messages alike. It comes
+// before the round's first message.
+func (r *Round) MarkEnds() { r.ends = true }
+
+// mark is the fingerprint that segment i of n carries.
 func (r *Round) mark(i, n int) uint64 {
-	if i == n-1 {
+	if r.ends && i == n-1 {
 		return r.print &^ lastBit
 	}
 	return r.print
 }
 
-// lastBit is set in every fingerprint but those of last segments.
+// lastBit is set in every fingerprint but those of last segments that are marked.
 const lastBit = 1
 
 // Same reports whether the fingerprint of a message is that of an operation with
