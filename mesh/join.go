@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -231,6 +233,7 @@ func (m *Mesh) late(ctx context.Context, missing []int) *fault.Error {
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	var missing []int // as rank 0 last said
 	var last error
+	var trouble int // attempts that were turned down for now, or cut off unheard
 	for pause := joinFirst; ; pause = min(2*pause, joinLast) {
 		records, err := m.joinOnce(ctx, own, &missing)
 		var no *refusal
@@ -252,7 +255,12 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
 		case ctx.Err() == nil || last == nil:
-			last = err // rather the reason than that time was up
+			last = explained(err) // rather the reason than that time was up
+		}
+		if no != nil || cutOff(err) {
+			if trouble++; trouble == troubleTold {
+				m.log.Warn(fmt.Sprintf("tutti: rank %d tries to join again and again: %v", m.cfg.Rank, last), "root", m.cfg.Root)
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -262,6 +270,23 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// troubleTold is at which attempt of that kind a rank says what keeps it: the first
+// ones may meet a process of the job before, or a listener that is being flooded.
+const troubleTold = 3
+
+// cutOff reports whether the other side has ended the connection without a word.
+func cutOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// explained is err with what mostly leads to it.
+func explained(err error) error {
+	if cutOff(err) {
+		return fmt.Errorf("%w (who listens there takes another wire, so TUTTI_TRANSPORT and TLS must be equal on all ranks; or it is no rank of this job)", err)
+	}
+	return err
 }
 
 // hopeless reports whether trying again cannot help: a certificate that one side
