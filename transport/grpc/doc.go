@@ -68,26 +68,26 @@
 // # Cost
 //
 // Medians in microseconds for each body, on a machine with two cores (x86-64
-// server, 2025) that was busy with other work too, both ends in one process, over
+// server, 2026) that was busy with little else, both ends in one process, over
 // loopback. "Bare" is a gRPC stream with the same codec and settings, whose
 // receiver copies each message out once. One way: a stream of bodies. Echo: one
 // body there and back.
 //
 //	body      one way: Conn   bare          echo: Conn   bare
-//	1 KiB                0.76    1.9  2.44         32      31  0.96
-//	4 KiB                3.0     4.1  1.36         39      37  0.95
-//	16 KiB              11      11    0.98         41      37  0.92
-//	64 KiB              44      41    0.93        101      97  0.96
-//	256 KiB            169     167    0.98        243     223  0.92
-//	1 MiB              457     494    1.08       1077    1205  1.12
-//	4 MiB             2093    2598    1.24       4854    5119  1.05
+//	1 KiB                0.95    2.1  2.24         27      25  0.94
+//	4 KiB                3.5     5.3  1.52         30      30  0.99
+//	16 KiB              12      11    0.96         38      38  0.99
+//	64 KiB              41      43    1.05         87      78  0.90
+//	256 KiB            162     159    0.98        222     193  0.87
+//	1 MiB              711     731    1.03       1114    1458  1.31
+//	4 MiB             3677    4321    1.18       7116    7483  1.05
 //
 //	go test -run '^$' -bench Bare -benchtime 1x ./transport/grpc
 //
-// prints both and the Conn's speed as a share of the bare stream's. Over several
-// runs the share stayed above 0.93 one way. An echo has one switch of goroutines
-// more at each end: at 64 and 256 KiB it lay between 0.85 and 0.96, and once, when
-// other programs wanted both cores, at 0.73.
+// prints both and the Conn's speed as a share of the bare stream's. An echo has
+// one switch of goroutines more at each end: at 64 and 256 KiB its share lay
+// between 0.85 and 0.96 over several runs, and down to 0.73 where other programs
+// wanted both cores. Of a stream of bodies it was above 0.93 where they did not.
 //
 // Allocations per frame, both ends together, nearly all of them gRPC's: 5 for
 // 1 KiB, 10 for 64 KiB, 28 for 1 MiB. A test bounds them.
