@@ -140,6 +140,7 @@ func (p *play) judge(b blow, at target) error {
 		(blames(f, fault.PeerLost, at.a) || blames(f, fault.PeerLost, at.b)) {
 		v.b.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives, or whoever had heard it had left
 	}
+	v.torn = p.torn(at)
 	if p.local != nil {
 		return fmt.Errorf("Local: %w", p.local)
 	}
@@ -161,6 +162,19 @@ func (p *play) testimony(at target) *fault.Error {
 		}
 	}
 	return f
+}
+
+// torn reports whether, where real time passes, some ranks took an end of the link
+// for lost and others the link: floods that took longer than ranks wait for them
+// crossed, and each side had settled by then.
+func (p *play) torn(at target) bool {
+	var peer, link bool
+	for r := range p.outcomes {
+		f := p.outcomes[r].verdict
+		peer = peer || blames(f, fault.PeerLost, at.a) || blames(f, fault.PeerLost, at.b)
+		link = link || blames(f, fault.LinkLost, min(at.a, at.b), max(at.a, at.b))
+	}
+	return p.hurried() && peer && link
 }
 
 // bystander is the outcome of a rank that is at neither end of what was struck, if
@@ -192,6 +206,7 @@ type view struct {
 	b     blow
 	at    target
 	ranks []int
+	torn  bool // some blame an end, and some the link
 }
 
 // dead reports whether a rank is taken for dead: what it hears is its own affair.
@@ -202,11 +217,20 @@ func (v *view) dead(r int) bool { return v.b.kind == fault.PeerLost && r == v.ra
 func (p *play) hurried() bool { return p.scene.wire != "memory" }
 
 // holds reports whether f is this verdict.
-func (v *view) holds(f *fault.Error) bool { return blames(f, v.b.kind, v.ranks...) }
+func (v *view) holds(f *fault.Error) bool {
+	if v.torn {
+		return blames(f, fault.PeerLost, v.at.a) || blames(f, fault.PeerLost, v.at.b) ||
+			blames(f, fault.LinkLost, min(v.at.a, v.at.b), max(v.at.a, v.at.b))
+	}
+	return blames(f, v.b.kind, v.ranks...)
+}
 
 // concerns reports whether a message in the ring may fail on rank r.
 func (v *view) concerns(p *play, r int) bool {
-	if v.b.kind == fault.LinkLost {
+	switch {
+	case v.torn:
+		return true
+	case v.b.kind == fault.LinkLost:
 		return r == v.at.a || r == v.at.b
 	}
 	n, lost := p.scene.n, v.ranks[0]
@@ -252,7 +276,7 @@ func (p *play) agree(v view) error {
 	for r := range p.outcomes {
 		heard := p.outcomes[r].verdict
 		switch {
-		case v.dead(r) || heard == nil:
+		case v.dead(r) || heard == nil || v.torn && v.holds(heard):
 		case first == nil:
 			first = heard
 		case p.hurried() && blames(heard, first.Kind, blamed(first)...): // two ranks said so at once
