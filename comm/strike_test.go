@@ -164,17 +164,22 @@ func (p *play) testimony(at target) *fault.Error {
 	return f
 }
 
-// torn reports whether, where real time passes, some ranks took an end of the link
-// for lost and others the link: floods that took longer than ranks wait for them
+// torn reports whether, where real time passes, ranks took different ones for lost
+// of the link and its ends: floods that took longer than ranks wait for them
 // crossed, and each side had settled by then.
 func (p *play) torn(at target) bool {
-	var peer, link bool
+	var a, b, link int
 	for r := range p.outcomes {
-		f := p.outcomes[r].verdict
-		peer = peer || blames(f, fault.PeerLost, at.a) || blames(f, fault.PeerLost, at.b)
-		link = link || blames(f, fault.LinkLost, min(at.a, at.b), max(at.a, at.b))
+		switch f := p.outcomes[r].verdict; {
+		case blames(f, fault.PeerLost, at.a):
+			a = 1
+		case blames(f, fault.PeerLost, at.b):
+			b = 1
+		case blames(f, fault.LinkLost, min(at.a, at.b), max(at.a, at.b)):
+			link = 1
+		}
 	}
-	return p.hurried() && peer && link
+	return p.hurried() && a+b+link > 1
 }
 
 // bystander is the outcome of a rank that is at neither end of what was struck, if
