@@ -40,8 +40,9 @@ func (e *end) keepPolling() (stop func()) {
 }
 
 // stream sends n frames marked with who and their number, one goroutine's share,
-// never more than a few ahead of their Done.
-func (e *end) stream(who byte, n int) {
+// never more than a few ahead of their Done. What it returns waits for the last of
+// these, which may come after the frames have arrived; somebody must poll e.
+func (e *end) stream(who byte, n int) (settle func()) {
 	window := make(chan struct{}, 8)
 	for i := range n {
 		head := binary.LittleEndian.AppendUint32([]byte{who}, uint32(i))
@@ -55,9 +56,14 @@ func (e *end) stream(who byte, n int) {
 		case window <- struct{}{}:
 		case <-time.After(patience()):
 			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, patience(), i)
-			return
+			return func() {}
 		}
 		e.Send(&s.Frame)
+	}
+	return func() {
+		for range cap(window) {
+			window <- struct{}{}
+		}
 	}
 }
 
@@ -145,8 +151,9 @@ func manyGoroutinesPoll(t *testing.T, mk Maker) {
 			}
 		})
 	}
-	near.stream(0, n)
+	settle := near.stream(0, n)
 	w.within("the arrival of all frames", wg.Wait)
+	w.within("the Done of all frames", settle)
 	stopNear()
 	far.checkStreams(1, n)
 }
