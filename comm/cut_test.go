@@ -381,6 +381,6 @@ func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
 func needsSharedMemory(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("the wire shm is built on Linux only")
+		t.Skip("the wire shm is built on Linux only: it stands on memfds and abstract sockets")
 	}
 }

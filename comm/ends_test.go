@@ -86,7 +86,7 @@ func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
 					}
 					return err
 				}
-				time.Sleep(late)
+				time.Sleep(late) // by the bubble's clock: rank 0 is asleep in Close by then, which is what is tested
 				if _, err := Recv(ctx, c, 0, 1, buf); err != nil {
 					return err
 				}

@@ -220,6 +220,8 @@ func (p *play) rank(c *comm.Comm, o *outcome) {
 	ledger.Returned()
 	p.meet(1)
 	p.gate.Store(false)
+	// Nothing tells when no frame is on its way any more: one that hits the blow only
+	// now is to do so before the ranks listen. In memory this is the bubble's clock.
 	time.Sleep(lastFrames) // what is still on its way then has nobody who waits for it
 	if p.fired() {
 		p.listen(c)

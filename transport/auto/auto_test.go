@@ -168,7 +168,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 func onLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
-		t.Skip("the wire shm is built on Linux only")
+		t.Skip("the wire shm is built on Linux only: it stands on memfds and abstract sockets")
 	}
 }
 
