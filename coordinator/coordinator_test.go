@@ -41,6 +41,24 @@ func with(f func(context.Context, *comm.Comm, *coordinator.Coordinator) error, o
 	}
 }
 
+// whileRank1HasJoined runs f on ranks 0 and 2 of three, without rank 1, which joins
+// at once; then these join, too.
+func whileRank1HasJoined(t *testing.T, f func(context.Context, *comm.Comm, *coordinator.Coordinator) error) {
+	t.Helper()
+	leak.Check(t)
+	if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		if c.Rank() != 1 {
+			if err := f(ctx, c, co); err != nil {
+				return err
+			}
+		}
+		_, err := co.Join(ctx)
+		return err
+	})); err != nil {
+		t.Error(err)
+	}
+}
+
 func vector(n, rank int) []float32 {
 	v := make([]float32, n)
 	for i := range v {

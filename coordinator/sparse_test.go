@@ -73,27 +73,21 @@ func TestSparseGradientsAreAddedByIndex(t *testing.T) {
 }
 
 func TestSparseGradientsGoInGroupsAndWithoutRanksThatHaveJoined(t *testing.T) {
-	leak.Check(t)
-	if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-		if c.Rank() != 1 {
-			g := co.Group()
-			dense := vector(4, c.Rank())
-			h := coordinator.AllReduce(g, "dense", dense, comm.Sum)
-			out := coordinator.AllReduceSparse(g, "sparse", coordinator.Sparse[float64]{Indices: []int64{5}, Values: []float64{3}, Width: 1}, comm.Mean)
-			g.Submit()
-			got, err := out.Result(ctx)
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(h.Wait(ctx), equal("indices", got.Indices, []int64{5}), equal("mean", got.Values, []float64{3})); err != nil {
-				return err
-			}
+	whileRank1HasJoined(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		g := co.Group()
+		dense := vector(4, c.Rank())
+		h := coordinator.AllReduce(g, "dense", dense, comm.Sum)
+		out := coordinator.AllReduceSparse(g, "sparse", coordinator.Sparse[float64]{Indices: []int64{5}, Values: []float64{3}, Width: 1}, comm.Mean)
+		g.Submit()
+		got, err := out.Result(ctx)
+		if err != nil {
+			return err
 		}
-		_, err := co.Join(ctx)
-		return err
-	})); err != nil {
-		t.Error(err)
-	}
+		if err := errors.Join(h.Wait(ctx), equal("indices", got.Indices, []int64{5}), equal("mean", got.Values, []float64{3})); err != nil {
+			return err
+		}
+		return nil
+	})
 }
 
 func TestSparseGradientsThatCannotBeAreRefused(t *testing.T) {
