@@ -34,21 +34,17 @@ func source(a Algorithm) string {
 
 func readHeader(t testing.TB, a Algorithm) header {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			return parseHeader(t, f.Doc.Text())
-		}
-	}
-	t.Fatalf("%s has no function", source(a))
-	return header{}
+	return parseHeader(t, comment(t, a))
 }
 
-// headerText is the first function's comment, on one line.
+// headerText is the algorithm's comment, on one line.
 func headerText(t testing.TB, a Algorithm) string {
+	t.Helper()
+	return strings.Join(strings.Fields(comment(t, a)), " ")
+}
+
+// comment is that of the first function in the algorithm's file.
+func comment(t testing.TB, a Algorithm) string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)
 	if err != nil {
@@ -56,7 +52,7 @@ func headerText(t testing.TB, a Algorithm) string {
 	}
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok {
-			return strings.Join(strings.Fields(f.Doc.Text()), " ")
+			return f.Doc.Text()
 		}
 	}
 	t.Fatalf("%s has no function", source(a))
