@@ -138,7 +138,7 @@ cover: ## test coverage over all packages, as a figure and as out/cover.html
 
 # What is too long for every change: the full matrices and long runs.
 .PHONY: soak
-soak: ## the long tests: full matrices, hours of faults (up to 2 hours)
+soak: ## the long tests: full matrices, hours of faults (about an hour)
 	TUTTI_SOAK=1 $(GOTEST) -timeout 2h $(TESTFLAGS) $(PKGS)
 
 ##@ Measure
