@@ -215,6 +215,22 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 	})
 }
 
+// Over verbs each frame takes several works and completions, of which any can be the
+// last that a device does. Frames are struck at, too, as over the other wires.
+func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
+	inMemory(t, some, sparing(5, taking(cuts, dies)), func(n int) []*scene {
+		var few []*scene
+		for i, s := range append(collectiveScenes("verbs", n, 2.5), messageScenes("verbs", n)...) {
+			if !soak && i%5 > 1 {
+				continue
+			}
+			s.works = i%5 == 1
+			few = append(few, s)
+		}
+		return few
+	})
+}
+
 func idle(context.Context, *comm.Comm, int, *worldtest.Ledger) error { return nil }
 
 func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {

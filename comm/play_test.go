@@ -21,6 +21,7 @@ import (
 	"github.com/tutti-go/tutti/internal/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/flaky"
+	rdma "github.com/tutti-go/tutti/transport/verbs"
 )
 
 // The times of a scene. Over memory they pass in a bubble, and cost nothing.
@@ -44,6 +45,7 @@ type scene struct {
 	opts      []comm.Option
 	during    phase      // when steps count
 	only      flaky.Kind // if not 0, steps of this kind count, and no others
+	works     bool       // what the devices below the wire verbs do counts, and no frames
 	hide      []flaky.Kind
 }
 
@@ -57,7 +59,11 @@ const (
 )
 
 func (s *scene) String() string {
-	return fmt.Sprintf("%s/%s/%s/%d ranks/%d elements%s", s.wire, s.call.Name, s.algorithm, s.n, s.count, s.label)
+	wire := s.wire
+	if s.works {
+		wire += "' works"
+	}
+	return fmt.Sprintf("%s/%s/%s/%d ranks/%d elements%s", wire, s.call.Name, s.algorithm, s.n, s.count, s.label)
 }
 
 // An outcome is what one rank got.
@@ -102,10 +108,14 @@ func (p *play) counts(st flaky.Step) bool {
 	if only := p.scene.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
 		return false
 	}
+	ofDevice := st.Kind == flaky.Post || st.Kind == flaky.Completion
+	if ofDevice != p.scene.works {
+		return false
+	}
 	if st.Kind == flaky.Publish {
 		return p.gate.Load() && p.note(st.From, st.From, false)
 	}
-	if !p.gate.Load() || p.scene.during == calling && st.Kind == flaky.Frame && len(st.Head) == controlHead {
+	if !p.gate.Load() || p.scene.during == calling && (st.Kind == flaky.Frame || ofDevice) && len(st.Head) == controlHead {
 		return false
 	}
 	if st.From != flaky.Unknown && st.To != flaky.Unknown {
@@ -129,7 +139,7 @@ const handshake = "tuti"
 // that hangs ends the test process with all stacks.
 func (p *play) perform(t *testing.T) {
 	defer watchdog(p, 2*sceneLimit).Stop()
-	if p.scene.wire != "memory" {
+	if p.hurried() {
 		p.local = p.run()
 		return
 	}
@@ -154,9 +164,12 @@ func (p *play) run() error {
 	for i := range p.phases {
 		p.phases[i].Add(s.n)
 	}
+	wire, wrap := s.wire, wrapBy(p.script, slices.Contains(s.hide, flaky.Share))
+	if wire == "verbs" {
+		wire, wrap = "memory", p.overDevices(wrap)
+	}
 	opts := slices.Concat([]comm.Option{
-		comm.WithTransport(s.wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(silence),
-		comm.WithWrap(wrapBy(p.script, slices.Contains(s.hide, flaky.Share))),
+		comm.WithTransport(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(silence), comm.WithWrap(wrap),
 	}, s.opts)
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
 		if s.during == starting {
@@ -168,8 +181,37 @@ func (p *play) run() error {
 	}, opts...)
 }
 
+// overDevices has frames go over verbs, with devices in software whose works and
+// completions are steps, and puts wrap above.
+func (p *play) overDevices(wrap wrapping) wrapping {
+	fabric := rdma.NewFabric()
+	fabric.Watch(func(st rdma.Step) rdma.Break {
+		kind := flaky.Post
+		if st.Completion {
+			kind = flaky.Completion
+		}
+		return map[flaky.Moment]rdma.Break{flaky.Before: rdma.BreakBefore, flaky.Within: rdma.BreakWithin,
+			flaky.After: rdma.BreakAfter}[p.script.Device(kind, st.From, st.To, st.Head)]
+	})
+	return overVerbs(fabric, wrap)
+}
+
+// overVerbs has frames go over software devices of the fabric, and puts wrap above.
+func overVerbs(fabric *rdma.Fabric, wrap wrapping) wrapping {
+	return func(rank int, t transport.Transport) transport.Transport {
+		v, err := rdma.New(rdma.Options{Setup: t, Fabric: fabric, Number: rank})
+		if err != nil {
+			panic(err) // the options are what they always are
+		}
+		return wrap(rank, v)
+	}
+}
+
+// A wrapping puts something between a rank and its wire.
+type wrapping = func(rank int, t transport.Transport) transport.Transport
+
 // wrapBy puts a script between a rank and its wire.
-func wrapBy(script *flaky.Script, hideShare bool) func(rank int, t transport.Transport) transport.Transport {
+func wrapBy(script *flaky.Script, hideShare bool) wrapping {
 	return func(rank int, t transport.Transport) transport.Transport {
 		wrapped := script.Wrap(t, rank)
 		g, ok := t.(grouper)

@@ -219,7 +219,7 @@ func (v *view) dead(r int) bool { return v.b.kind == fault.PeerLost && r == v.ra
 
 // hurried reports whether real time passes, on a machine that may be busy with
 // something else for as long as the ranks give each other.
-func (p *play) hurried() bool { return p.scene.wire != "memory" }
+func (p *play) hurried() bool { return p.scene.wire != "memory" && p.scene.wire != "verbs" }
 
 // holds reports whether f is this verdict.
 func (v *view) holds(f *fault.Error) bool {

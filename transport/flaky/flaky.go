@@ -8,7 +8,8 @@
 // A step is a frame that is sent, or one use of an ability: a write into exposed
 // memory, a frame sent in parts, an Expose, a Park, a Share, a flag published in
 // shared memory. A chunk of a frame's body that arrives by itself is one for those
-// who ask for it. A node is a wrapped
+// who ask for it; so are the work requests and the completions of a device in
+// software that asks Device about them. A node is a wrapped
 // Transport; its number is the caller's, who will take the rank. Only steps that
 // Options.Counts wants are counted, so that a suite can, say, leave handshakes
 // and heartbeats alone.
@@ -46,19 +47,22 @@ type Kind uint8
 
 // The kinds of steps.
 const (
-	Frame   Kind = iota + 1 // Send
-	Write                   // Send into exposed memory
-	Parts                   // SendParts, also into exposed memory
-	Expose                  // Expose
-	Park                    // Park
-	Share                   // Share
-	Publish                 // a flag set in what was shared
-	Chunk                   // a part of a body that has arrived before the rest: as many as the wire's timing makes
+	Frame      Kind = iota + 1 // Send
+	Write                      // Send into exposed memory
+	Parts                      // SendParts, also into exposed memory
+	Expose                     // Expose
+	Park                       // Park
+	Share                      // Share
+	Publish                    // a flag set in what was shared
+	Chunk                      // a part of a body that has arrived before the rest: as many as the wire's timing makes
+	Post                       // a work request that a device is about to carry out; see Device
+	Completion                 // a completion that a device is about to queue; see Device
 )
 
 // String is the kind's name.
 func (k Kind) String() string {
-	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Park: "park", Share: "share", Publish: "publish", Chunk: "chunk"}
+	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Park: "park", Share: "share", Publish: "publish", Chunk: "chunk",
+		Post: "post", Completion: "completion"}
 	if int(k) >= len(names) || k == 0 {
 		return "no kind"
 	}
@@ -89,11 +93,13 @@ type Script struct {
 	graves  map[int]*grave   // by the node's number
 	servers map[string]*node // by the address they serve
 	conns   map[*conn]struct{}
+	burials int // by buryLater, under way
+	buried  sync.Cond
 }
 
 // New makes a Script for one run; its counters are not reset.
 func New(o Options) *Script {
-	return &Script{
+	s := &Script{
 		counts:  o.Counts,
 		hidden:  o.Hide,
 		rules:   o.Rules,
@@ -103,6 +109,8 @@ func New(o Options) *Script {
 		servers: make(map[string]*node),
 		conns:   make(map[*conn]struct{}),
 	}
+	s.buried.L = &s.mu
+	return s
 }
 
 // Steps is how many steps have been counted. A suite that cuts at each of them

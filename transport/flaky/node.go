@@ -133,7 +133,7 @@ func (n *node) meet(far *conn) {
 	close(c.met)
 }
 
-// Close closes what is wrapped, once the delays under way have ended.
+// Close closes what is wrapped; delays and burials under way end before it does.
 func (n *node) Close() error {
 	n.script.mu.Lock()
 	var mine []*conn
@@ -153,5 +153,6 @@ func (n *node) Close() error {
 	}
 	err := n.inner.Close()
 	n.timers.Wait()
+	n.script.mourn()
 	return err
 }

@@ -19,6 +19,7 @@ type Fabric struct {
 	regions map[uint32]*softRegion
 	last    uint32 // the last number given to a pair or a region
 	stalls  int    // works that met no receive, which the protocol must not let happen
+	ask     func(Step) Break
 }
 
 // NewFabric is a Fabric without devices.
@@ -33,7 +34,10 @@ func (f *Fabric) number() uint32 {
 }
 
 // A softDevice is one end's device; memory is registered with it alone.
-type softDevice struct{ fabric *Fabric }
+type softDevice struct {
+	fabric *Fabric
+	number int
+}
 
 type softRegion struct {
 	device *softDevice
@@ -218,6 +222,10 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 		p.stalled = append(p.stalled, *w)
 		return wake
 	}
+	at := p.judge(w, to)
+	if at == BreakBefore || at == BreakWithin && !w.write {
+		return p.breakOff(w, wake)
+	}
 	r := to.receives[0]
 	dst := r.mem
 	if w.write {
@@ -229,11 +237,23 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 		wake = to.breakDown(completion{id: r.id, recv: true, status: localLength}, wake)
 		return p.breakDown(completion{id: w.id, status: remoteInvalid}, wake)
 	}
+	if at == BreakWithin {
+		copy(dst, w.mem[:len(w.mem)/2])
+		return p.breakOff(w, wake)
+	}
 	copy(dst, w.mem)
 	to.receives = to.receives[:copy(to.receives, to.receives[1:])]
 	wake = to.complete(completion{id: r.id, recv: true, write: w.write, bytes: len(w.mem), imm: w.imm}, wake)
-	if w.signaled {
-		wake = p.complete(completion{id: w.id}, wake)
+	return p.ended(w, at, wake)
+}
+
+// ended is the end of a work that was carried out.
+func (p *softPair) ended(w *work, at Break, wake []func()) []func() {
+	switch {
+	case at == BreakAfter:
+		return p.breakOff(w, wake)
+	case w.signaled:
+		return p.complete(completion{id: w.id}, wake)
 	}
 	return wake
 }
@@ -245,15 +265,35 @@ func (p *softPair) runSilent(w *work, to *softPair, wake []func()) []func() {
 		wake = to.breakDown(completion{recv: true, status: remoteAccess}, wake)
 		return p.breakDown(completion{id: w.id, status: remoteAccess}, wake)
 	}
-	copy(dst, w.mem)
-	if w.signaled {
-		wake = p.complete(completion{id: w.id}, wake)
+	at := p.judge(w, to)
+	switch at {
+	case BreakBefore:
+		return p.breakOff(w, wake)
+	case BreakWithin:
+		copy(dst, w.mem[:len(w.mem)/2])
+		return p.breakOff(w, wake)
 	}
-	return wake
+	copy(dst, w.mem)
+	return p.ended(w, at, wake)
 }
 
 // complete queues c. A queue that overruns loses completions, and breaks the pair.
 func (p *softPair) complete(c completion, wake []func()) []func() {
+	at := NoBreak
+	if c.status == success {
+		at = p.judge(nil, p.device.fabric.pairs[p.peer])
+	}
+	if at == NoBreak || at == BreakAfter {
+		wake = p.queue(c, wake)
+	}
+	if at != NoBreak {
+		wake = p.breakDown(completion{id: c.id, recv: c.recv, status: fatal}, wake)
+	}
+	return wake
+}
+
+// queue has the owner find c.
+func (p *softPair) queue(c completion, wake []func()) []func() {
 	if len(p.done) == p.room {
 		p.state, p.overrun = pairBroken, true
 		return wake
@@ -273,9 +313,9 @@ func (p *softPair) breakDown(c completion, wake []func()) []func() {
 		return wake
 	}
 	p.state = pairBroken
-	wake = p.complete(c, wake)
+	wake = p.queue(c, wake)
 	for _, w := range p.stalled {
-		wake = p.complete(completion{id: w.id, status: flushed}, wake)
+		wake = p.queue(completion{id: w.id, status: flushed}, wake)
 	}
 	p.receives, p.stalled = nil, nil
 	return wake

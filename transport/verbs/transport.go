@@ -26,6 +26,8 @@ type Options struct {
 	// Fabric, if not nil, has the Transport use a software device of it instead of
 	// hardware; for tests.
 	Fabric *Fabric
+	// Number is what this end is called in the Fabric's Steps.
+	Number int
 
 	// Depth is how many messages, and writes of tensors, a peer may have on their
 	// way to this end on one Conn: 3 to 1024; 0 is 32.
@@ -82,7 +84,7 @@ func New(o Options) (transport.Transport, error) {
 	}
 	d := device(nil)
 	if o.Fabric != nil {
-		d = &softDevice{fabric: o.Fabric}
+		d = &softDevice{fabric: o.Fabric, number: o.Number}
 	} else {
 		if d, err = openDevice(w); err != nil {
 			return nil, failure(fault.Refused, "open", err)
