@@ -107,11 +107,13 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 }
 
 // A rank is lost while others wait in each phase: for the negotiation, with rank
-// 0 gone, and inside the collective.
+// 0 gone; inside the collective; for all to join, or to agree on a process set;
+// while a report of what stalls asks it where it is; for all to close. That it
+// takes no second is shown in package comm's test of deaths at every frame.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
 	for _, wire := range wires() {
-		for _, dead := range []int{0, 1, 2} {
-			for _, phase := range []string{"negotiation", "collective", "idle"} {
+		for _, dead := range []int{0, 1} {
+			for _, phase := range []string{"negotiation", "collective", "idle", "join", "process set", "stall", "close"} {
 				t.Run(fmt.Sprintf("%s/rank %d/%s", wire, dead, phase), func(t *testing.T) {
 					leak.Check(t)
 					loseARank(t, wire, dead, phase)
@@ -125,13 +127,14 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 	cause := errors.New("pulled the plug")
 	var ready sync.WaitGroup
 	ready.Add(3)
+	quiet := slog.New(slog.DiscardHandler)
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		co, err := coordinator.Start(ctx, c)
+		co, err := coordinator.Start(ctx, c, coordinator.WithLogger(quiet), coordinator.WithStallLimits(stallLimit(phase), time.Minute))
 		if err != nil {
 			return err
 		}
 		var hs []*coordinator.Handle
-		if c.Rank() != dead && phase == "negotiation" {
+		if c.Rank() != dead && (phase == "negotiation" || phase == "stall") {
 			hs = append(hs, coordinator.AllReduce(co, "w", make([]float32, 4), comm.Sum))
 		}
 		if phase == "collective" {
@@ -147,6 +150,15 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 			c.Abort(cause)
 			return cause // without Close, as a process that dies
 		}
+		switch phase {
+		case "join":
+			_, err = co.Join(context.Background())
+		case "process set":
+			_, err = co.AddProcessSet(context.Background(), "some", 0, 1)
+		}
+		if (phase == "join" || phase == "process set") && !names(err, dead) {
+			return fmt.Errorf("rank %d: got %v", c.Rank(), err)
+		}
 		if phase == "idle" {
 			hs = append(hs, coordinator.AllReduce(co, "later", make([]float32, 4), comm.Sum))
 		}
@@ -156,7 +168,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 				return fmt.Errorf("rank %d got %v, want a loss naming rank %d", c.Rank(), err, dead)
 			}
 		}
-		if phase != "collective" && err == nil {
+		if phase != "collective" && phase != "close" && err == nil && len(hs) > 0 {
 			return fmt.Errorf("rank %d got nothing", c.Rank())
 		}
 		if err := co.Close(context.Background()); !names(err, dead) {
@@ -167,6 +179,14 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 	if !errors.Is(err, cause) {
 		t.Error(err)
 	}
+}
+
+// stallLimit has a report begin at once, or never.
+func stallLimit(phase string) time.Duration {
+	if phase == "stall" {
+		return time.Millisecond
+	}
+	return 0
 }
 
 // names reports whether err tells of the loss of a rank.

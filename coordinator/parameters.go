@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
+	"encoding/json"
 	"maps"
 	"slices"
 
@@ -33,14 +34,46 @@ const maxObject = 1 << 30
 // the root cannot encode is fault.Misuse on all ranks, and so is what a rank
 // cannot decode, on that rank. The name is taken in two tensors' names.
 func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
-	var body bytes.Buffer
+	encode := func() ([]byte, error) {
+		var body bytes.Buffer
+		err := gob.NewEncoder(&body).Encode(v)
+		return body.Bytes(), err
+	}
+	decode := func(body []byte) error {
+		var got T // gob leaves out zero fields, which must not keep this rank's values
+		err := gob.NewDecoder(bytes.NewReader(body)).Decode(&got)
+		if err == nil {
+			*v = got
+		}
+		return err
+	}
+	return co.broadcastObject(ctx, name, root, encode, decode)
+}
+
+// BroadcastJSON is BroadcastObject by encoding/json, for values that say how they
+// are written in it, and of types that gob does not take.
+func BroadcastJSON[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
+	decode := func(body []byte) error {
+		var got T
+		err := json.Unmarshal(body, &got)
+		if err == nil {
+			*v = got
+		}
+		return err
+	}
+	return co.broadcastObject(ctx, name, root, func() ([]byte, error) { return json.Marshal(v) }, decode)
+}
+
+// broadcastObject tells all ranks the size first, so that each has the memory.
+func (co *Coordinator) broadcastObject(ctx context.Context, name string, root int, encode func() ([]byte, error), decode func([]byte) error) error {
+	var body []byte
 	var failed error
 	size := []int64{0}
 	if co.rank == root {
-		if failed = gob.NewEncoder(&body).Encode(v); failed != nil || body.Len() > maxObject {
+		if body, failed = encode(); failed != nil || len(body) > maxObject {
 			size[0] = -1
 		} else {
-			size[0] = int64(body.Len())
+			size[0] = int64(len(body))
 		}
 	}
 	if err := Broadcast(co, name+"/size", size, root).Wait(ctx); err != nil {
@@ -55,17 +88,14 @@ func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v
 	case size[0] < 0 || size[0] > maxObject:
 		return bad("rank %d cannot encode its object, or it is larger than %d bytes", co.world(root), maxObject)
 	}
-	buf := body.Bytes()
 	if co.rank != root {
-		buf = make([]byte, size[0])
+		body = make([]byte, size[0])
 	}
-	if err := Broadcast(co, name+"/object", buf, root).Wait(ctx); err != nil || co.rank == root {
+	if err := Broadcast(co, name+"/object", body, root).Wait(ctx); err != nil || co.rank == root {
 		return err
 	}
-	var got T // gob leaves out zero fields, which must not keep this rank's values
-	if err := gob.NewDecoder(bytes.NewReader(buf)).Decode(&got); err != nil {
+	if err := decode(body); err != nil {
 		return bad("%w", err)
 	}
-	*v = got
 	return nil
 }

@@ -35,6 +35,13 @@ func TestParametersAndObjectsBecomeTheRoots(t *testing.T) {
 		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{"w": float64(root)}) {
 			return fmt.Errorf("got %+v", s)
 		}
+		s = state{Epoch: root - c.Rank(), Rates: map[string]float64{fmt.Sprint("w", c.Rank()): 1}}
+		if err := coordinator.BroadcastJSON(ctx, co, "state", &s, root); err != nil {
+			return err
+		}
+		if s.Epoch != 0 || !maps.Equal(s.Rates, map[string]float64{fmt.Sprint("w", root): 1}) { // and none of this rank's names
+			return fmt.Errorf("as JSON: got %+v", s)
+		}
 		return nil
 	})
 }
@@ -45,6 +52,29 @@ func TestWhatTheRootCannotEncodeIsMisuseEverywhere(t *testing.T) {
 		var f func()
 		if err := coordinator.BroadcastObject(ctx, co, "f", &f, 0); !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v, want misuse", err)
+		}
+		if err := coordinator.BroadcastJSON(ctx, co, "f", &f, 1); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("as JSON: got %v, want misuse", err)
+		}
+		return nil
+	}))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatARankCannotDecodeIsMisuseThere(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		if c.Rank() == 0 {
+			text := "a text"
+			return errors.Join(coordinator.BroadcastObject(ctx, co, "v", &text, 0), coordinator.BroadcastJSON(ctx, co, "j", &text, 0))
+		}
+		number := 5
+		for _, err := range []error{coordinator.BroadcastObject(ctx, co, "v", &number, 0), coordinator.BroadcastJSON(ctx, co, "j", &number, 0)} {
+			if !errors.Is(err, fault.Misuse) || number != 5 {
+				return fmt.Errorf("got %v and %d, want misuse and nothing changed", err, number)
+			}
 		}
 		return nil
 	}))

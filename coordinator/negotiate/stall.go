@@ -30,6 +30,10 @@ func (s Stall) String() string {
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
+	if len(s.Missing) == 0 { // they have submitted it, or joined, while they were asked
+		b.WriteString("; nobody is missing any more")
+		return b.String()
+	}
 	b.WriteString("; missing:")
 	for i, m := range s.Missing {
 		if i > 0 {

@@ -178,8 +178,11 @@ func (t *Tensor) Call() string {
 	if t.GroupSize > 0 {
 		fmt.Fprintf(&b, " in a group of %d", t.GroupSize)
 	}
-	if t.Kind == AddSet {
+	switch {
+	case t.Kind == AddSet:
 		fmt.Fprintf(&b, " of ranks %v", t.Shape)
+	case t.Set != World && t.Set != Registry:
+		fmt.Fprintf(&b, " in process set %d", t.Set)
 	}
 	return b.String()
 }

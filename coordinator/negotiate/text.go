@@ -24,9 +24,6 @@ func (d *Down) String() string {
 	var parts []string
 	for _, e := range d.Meanings {
 		s := fmt.Sprintf("%d means %s", e.ID, e.Tensor.Call())
-		if e.Tensor.Set != World && e.Tensor.Set != Registry {
-			s += fmt.Sprintf(" of set %d", e.Tensor.Set)
-		}
 		if e.Rows != nil {
 			s += fmt.Sprintf(" rows %v", e.Rows)
 		}

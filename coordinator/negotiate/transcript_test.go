@@ -203,8 +203,20 @@ func options(q *Request, words []string) error {
 			q.Set = uint32(v)
 		case "scale":
 			q.Post = float64(v)
+		case "before":
+			q.Pre = float64(v)
 		case "noidentity":
 			q.NoIdentity = v == 1
+		case "as":
+			d, err := tensor.ParseDType(words[i+1])
+			if err != nil {
+				return err
+			}
+			q.Wire = d
+		case "keep":
+			q.Codec, q.Keep = TopK, v
+		case "bits":
+			q.Codec = OneBit
 		default:
 			return fmt.Errorf("unknown option %q", words[i])
 		}

@@ -1,0 +1,27 @@
+package coordinator
+
+import "fmt"
+
+// Record has a rank remember what it carries out, for Sequence: a timeline that
+// nobody writes.
+func Record(co *Coordinator) { co.rec.Store(new(recorder)) }
+
+// Sequence ends Record, and is what the rank has carried out since, in order: the
+// process set, the name, the part, and how many were carried out together.
+func Sequence(co *Coordinator) []Carried {
+	r := co.rec.Swap(nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var list []Carried
+	for i := range r.lives {
+		l := &r.lives[(r.next+i)%len(r.lives)]
+		list = append(list, Carried{l.tensor.Set, fmt.Sprintf("%s part %d of %d, of %d together", l.tensor.Call(), l.part, l.parts, l.together)})
+	}
+	return list
+}
+
+// A Carried is one thing that a rank has carried out.
+type Carried struct {
+	Set  uint32
+	What string
+}

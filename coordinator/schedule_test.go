@@ -1,0 +1,360 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// TestRandomTensorsInRandomOrdersOnRealWires plays jobs of up to 8 ranks, whose
+// ranks submit at their own pace.
+func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
+	for i, wire := range wires() {
+		for n := 1; n <= 8; n++ {
+			t.Run(fmt.Sprintf("%s/%d", wire, n), func(t *testing.T) {
+				leak.Check(t)
+				p := &schedule{seed: uint64(100*i + n), n: n, rounds: 6, pause: dawdle}
+				if err := p.play(comm.WithTransport(wire)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// dawdle is up to a tenth of a millisecond, or none.
+func dawdle(rnd *rand.Rand) {
+	switch rnd.IntN(4) {
+	case 0:
+		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond) // the delay is what is tested with; nothing waits for it
+	case 1:
+		runtime.Gosched()
+	}
+}
+
+// TestThousandsOfSchedulesAgree plays jobs in bubbles of time: a rank may be late
+// by many cycles, and a job that hangs ends by its own limits, at no cost. A
+// schedule is one round: tensors, and for each rank an order and pauses.
+func TestThousandsOfSchedulesAgree(t *testing.T) {
+	jobs, rounds := 150, 20
+	if raceEnabled || testing.Short() {
+		jobs = 20
+	}
+	for seed := range jobs {
+		p := &schedule{seed: uint64(seed), n: 1 + seed%8, rounds: rounds, pause: idle}
+		limits := []comm.Option{comm.WithTransport("memory")}
+		if seed%3 > 0 {
+			limits = append(limits, comm.WithoutSharedMemory())
+		}
+		var err error
+		synctest.Test(t, func(*testing.T) { err = p.play(limits...) })
+		if err != nil {
+			t.Fatalf("seed %d, %d ranks: %v", seed, p.n, err)
+		}
+	}
+}
+
+// idle is up to some cycles, or none.
+func idle(rnd *rand.Rand) {
+	if rnd.IntN(2) == 0 {
+		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond) // of the bubble's time, which passes when all wait
+	}
+}
+
+// A schedule is one job: what is submitted follows from the seed and is known to
+// all ranks; when, and in which order, each rank draws for itself.
+type schedule struct {
+	seed      uint64
+	n, rounds int
+	pause     func(*rand.Rand)
+	ran       [][]coordinator.Carried // by each rank
+	last      []int                   // who joined last, as each rank was told
+}
+
+func (p *schedule) play(opts ...comm.Option) error {
+	p.ran, p.last = make([][]coordinator.Carried, p.n), make([]int, p.n)
+	rnd := rand.New(rand.NewPCG(p.seed, 1))
+	settings := []coordinator.Option{
+		coordinator.WithPartition(1000 << rnd.IntN(4)), coordinator.WithAlone(100 << rnd.IntN(8)), coordinator.WithFusion(200 << rnd.IntN(8)),
+		coordinator.WithCredit(500 << rnd.IntN(8)), coordinator.WithCache(rnd.IntN(12)), coordinator.WithCycle(time.Duration(rnd.IntN(2000)) * time.Microsecond),
+	}
+	if err := comm.Local(p.n, with(p.rank, settings...), opts...); err != nil {
+		return err
+	}
+	return p.agree()
+}
+
+// rank is one rank's program: rounds that all take part in; some more that it
+// takes part in until its data runs out; and the join.
+func (p *schedule) rank(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+	me := c.Rank()
+	coordinator.Record(co)
+	some := []int{p.n - 1, 0}[:min(2, p.n)] // not in the order of the ranks
+	set, err := co.AddProcessSet(ctx, "some", some...)
+	if err != nil {
+		return err
+	}
+	for round := range p.rounds {
+		if err := p.round(ctx, co, set, me, round); err != nil {
+			return fmt.Errorf("rank %d, round %d: %w", me, round, err)
+		}
+	}
+	own := rand.New(rand.NewPCG(p.seed, uint64(me)))
+	for batch := range p.batches(me) {
+		p.pause(own)
+		givers := 0
+		for r := range p.n {
+			if p.batches(r) > batch {
+				givers++
+			}
+		}
+		ones, mean := []int32{1, 1, 1}, []float32{float32(batch)}
+		if err := coordinator.WaitAll(ctx, coordinator.AllReduce(co, "ones", ones, comm.Sum), coordinator.AllReduce(co, "batch", mean, comm.Mean)); err != nil {
+			return err
+		}
+		if int(ones[2]) != givers || mean[0] != float32(batch) {
+			return fmt.Errorf("rank %d, batch %d: %v and %v of %d ranks", me, batch, ones, mean, givers)
+		}
+	}
+	p.pause(own)
+	if p.last[me], err = co.Join(ctx); err != nil {
+		return err
+	}
+	if err := co.RemoveProcessSet(ctx, set); err != nil {
+		return err
+	}
+	p.ran[me] = coordinator.Sequence(co)
+	return nil
+}
+
+// batches are those of a rank beyond the rounds.
+func (p *schedule) batches(rank int) int { return int(p.seed+uint64(rank)*7) % 4 }
+
+// agree compares what the ranks have carried out, where two of them take part.
+func (p *schedule) agree() error {
+	for r := range p.n {
+		mine, first := p.ran[r], p.ran[0]
+		if r != 0 && r != p.n-1 { // it has seen nothing of the process set
+			first = slices.DeleteFunc(slices.Clone(first), func(c coordinator.Carried) bool { return c.Set != 0 })
+		}
+		if len(mine) == 0 || len(mine) != len(first) {
+			return fmt.Errorf("rank %d has carried out %d things, and rank 0 %d", r, len(mine), len(first))
+		}
+		for i := range mine {
+			if mine[i] != first[i] {
+				return fmt.Errorf("what rank %d has carried out as number %d is %v, and rank 0 %v", r, i, mine[i], first[i])
+			}
+		}
+		if p.last[r] != p.last[0] {
+			return fmt.Errorf("rank %d joined last, says rank %d, and rank 0 says %d", p.last[r], r, p.last[0])
+		}
+	}
+	return nil
+}
+
+// round submits some tensors, and waits for them, in orders of the rank's own.
+func (p *schedule) round(ctx context.Context, co *coordinator.Coordinator, set *coordinator.ProcessSet, me, round int) error {
+	common := rand.New(rand.NewPCG(p.seed, 1000+uint64(round)))
+	own := rand.New(rand.NewPCG(p.seed, 1_000_000+uint64(1000*me+round)))
+	var all []task
+	for i := range 1 + common.IntN(8) {
+		all = append(all, p.draw(common, i, round))
+	}
+	var checks []func(context.Context) error
+	for _, i := range own.Perm(len(all)) {
+		p.pause(own)
+		k := all[i]
+		k.me, k.n = me, p.n
+		if k.inSet {
+			k.opts = append(k.opts, coordinator.In(set))
+			if k.me, k.n = slices.Index(set.Ranks(), me), len(set.Ranks()); k.me < 0 {
+				continue
+			}
+		}
+		checks = append(checks, k.submit(co))
+	}
+	own.Shuffle(len(checks), func(i, j int) { checks[i], checks[j] = checks[j], checks[i] })
+	for _, check := range checks {
+		p.pause(own)
+		if err := check(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A task is one tensor, or a group of them, and what must come of it.
+type task struct {
+	name  string
+	kind  int
+	size  int // elements, or rows
+	round int
+	root  int
+	inSet bool
+	opts  []coordinator.CallOption
+	me, n int // in the set
+}
+
+// draw makes a task; its name may have stood for something else before.
+func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
+	k := task{name: fmt.Sprint("t", i), kind: rnd.IntN(10), size: []int{0, 1, 2, 5, 40, 300, 1500}[rnd.IntN(7)], round: round}
+	k.inSet = rnd.IntN(5) == 0
+	k.root = rnd.IntN(p.n)
+	if k.inSet {
+		k.root %= min(2, p.n)
+	}
+	k.opts = []coordinator.CallOption{coordinator.Priority(rnd.IntN(3))}
+	return k
+}
+
+// submit submits a task on this rank; what it returns waits, and compares.
+func (k task) submit(co *coordinator.Coordinator) func(context.Context) error {
+	switch k.kind {
+	case 0:
+		return k.gather(co)
+	case 1:
+		return k.exchange(co)
+	case 2:
+		return k.broadcast(co)
+	case 3:
+		return coordinator.Barrier(co, k.name, k.opts...).Wait
+	case 4:
+		return k.scatter(co)
+	case 5:
+		return k.group(co)
+	case 6:
+		return k.reduce(co, k.name, comm.Max, func(v int) float64 { return float64(k.n * v) })
+	case 7:
+		return k.reduce(co, k.name, comm.Mean, func(v int) float64 { return float64((k.n+1)*v) / 2 })
+	}
+	return k.reduce(co, k.name, comm.Sum, k.sum)
+}
+
+// share is this rank's of an element: its place in the set, from 1 on, times v.
+func (k task) share(v int) float64 { return float64((k.me + 1) * v) }
+
+func (k task) sum(v int) float64 { return float64(k.n * (k.n + 1) / 2 * v) }
+
+// shares are those of size elements.
+func (k task) shares(size int) []float64 {
+	buf := make([]float64, size)
+	for i := range buf {
+		buf[i] = k.share(value(i))
+	}
+	return buf
+}
+
+func value(i int) int { return 2 * (i%11 + 1) }
+
+func (k task) reduce(to coordinator.Submitter, name string, op comm.Op, want func(v int) float64) func(context.Context) error {
+	buf := k.shares(k.size)
+	h := coordinator.AllReduce(to, name, buf, op, k.opts...)
+	return func(ctx context.Context) error {
+		if err := h.Wait(ctx); err != nil {
+			return err
+		}
+		return matches(name, buf, func(i int) float64 { return want(value(i)) })
+	}
+}
+
+// matches compares elements with what they must be.
+func matches[T comparable](what string, got []T, want func(i int) T) error {
+	for i, v := range got {
+		if v != want(i) {
+			return fmt.Errorf("%s: element %d of %d is %v, want %v", what, i, len(got), v, want(i))
+		}
+	}
+	return nil
+}
+
+func (k task) group(co *coordinator.Coordinator) func(context.Context) error {
+	g := co.Group()
+	a := k.reduce(g, k.name+"a", comm.Sum, k.sum)
+	b := k.reduce(g, k.name+"b", comm.Max, func(v int) float64 { return float64(k.n * v) })
+	g.Submit()
+	return func(ctx context.Context) error { return errors.Join(a(ctx), b(ctx)) }
+}
+
+func (k task) broadcast(co *coordinator.Coordinator) func(context.Context) error {
+	buf := k.shares(k.size)
+	h := coordinator.Broadcast(co, k.name, buf, k.root, k.opts...)
+	return func(ctx context.Context) error {
+		if err := h.Wait(ctx); err != nil {
+			return err
+		}
+		return matches(k.name, buf, func(i int) float64 { return float64((k.root + 1) * value(i)) })
+	}
+}
+
+func (k task) scatter(co *coordinator.Coordinator) func(context.Context) error {
+	lo, hi := k.part(k.me)
+	dst := make([]float64, hi-lo)
+	h := coordinator.ReduceScatter(co, k.name, dst, k.shares(k.size), comm.Sum, k.opts...)
+	return func(ctx context.Context) error {
+		if err := h.Wait(ctx); err != nil {
+			return err
+		}
+		return matches(k.name, dst, func(i int) float64 { return k.sum(value(lo + i)) })
+	}
+}
+
+// part is which rows are a rank's.
+func (k task) part(rank int) (lo, hi int) {
+	longer := k.size % k.n
+	lo = rank*(k.size/k.n) + min(rank, longer)
+	hi = lo + k.size/k.n
+	if rank < longer {
+		hi++
+	}
+	return lo, hi
+}
+
+// rows are how many a rank gives to a gather: others in every round.
+func (k task) rows(rank int) int { return (k.size + rank*k.round) % 37 }
+
+func (k task) gather(co *coordinator.Coordinator) func(context.Context) error {
+	src := slices.Repeat([]int32{int32(k.me)}, k.rows(k.me))
+	h := coordinator.AllGather(co, k.name, src, k.opts...)
+	return func(ctx context.Context) error {
+		got, rows, err := h.Result(ctx)
+		if err != nil {
+			return err
+		}
+		var want []int32
+		for r := range k.n {
+			want = append(want, slices.Repeat([]int32{int32(r)}, k.rows(r))...)
+		}
+		return errors.Join(equal(k.name, got, want), matches(k.name+"'s rows", rows, k.rows))
+	}
+}
+
+func (k task) exchange(co *coordinator.Coordinator) func(context.Context) error {
+	var src []int32
+	splits := make([]int, k.n)
+	for r := range k.n {
+		splits[r] = (k.me + r + k.size) % 5
+		src = append(src, slices.Repeat([]int32{int32(10*k.me + r)}, splits[r])...)
+	}
+	h := coordinator.AllToAll(co, k.name, src, splits, k.opts...)
+	return func(ctx context.Context) error {
+		got, rows, err := h.Result(ctx)
+		if err != nil {
+			return err
+		}
+		var want []int32
+		for r := range k.n {
+			want = append(want, slices.Repeat([]int32{int32(10*r + k.me)}, (r+k.me+k.size)%5)...)
+		}
+		return errors.Join(equal(k.name, got, want), matches(k.name+"'s rows", rows, func(r int) int { return (r + k.me + k.size) % 5 }))
+	}
+}
