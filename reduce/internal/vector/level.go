@@ -6,7 +6,7 @@
 // compared anew by make lint.
 //
 // Every loop computes the bits that package reduce promises, which are the same
-// at every level: nothing is fused, and nothing is approximated. It reads and
+// at every level: no result is fused or approximated. It reads and
 // writes no byte beside its operands, at any alignment. A destination may be the
 // very memory of an operand; other overlaps are not allowed.
 //
@@ -25,7 +25,7 @@ type Level uint8
 // The levels. Each has what the ones before it have.
 const (
 	None   Level = iota // no vector loops
-	AVX2                // AVX2 and F16C, on vectors of 32 bytes
+	AVX2                // AVX2, F16C and FMA, on vectors of 32 bytes
 	AVX512              // AVX-512 F, BW, DQ and VL with VBMI2, and BMI2, on vectors of 64 bytes
 )
 

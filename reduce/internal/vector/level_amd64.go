@@ -8,7 +8,7 @@ import "golang.org/x/sys/cpu"
 // Setting GODEBUG=cpu.avx512f=off or GODEBUG=cpu.avx2=off hides a level.
 func Available() []Level {
 	levels := []Level{None}
-	if cpu.X86.HasAVX2 && cpu.X86.HasF16C {
+	if cpu.X86.HasAVX2 && cpu.X86.HasF16C && cpu.X86.HasFMA {
 		levels = append(levels, AVX2)
 		if wide() {
 			levels = append(levels, AVX512)

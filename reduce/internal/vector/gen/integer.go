@@ -193,6 +193,17 @@ func (v *vec) and(a, b value) value {
 	return d
 }
 
+// andNot is a without b's bits.
+func (v *vec) andNot(a, b value) value {
+	d := v.reg()
+	if v.masks {
+		v.VPANDND(a, b, d)
+	} else {
+		v.VPANDN(a, b, d)
+	}
+	return d
+}
+
 func (v *vec) or(a, b value) value {
 	d := v.reg()
 	if v.masks {

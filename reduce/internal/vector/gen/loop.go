@@ -31,6 +31,7 @@ type vec struct {
 	*build.Context
 	level
 	known map[string]bool // names of the constants in the data section
+	quick quick           // the function's, if it has one
 }
 
 func newVec(l level) *vec {
@@ -46,6 +47,13 @@ type step func(args ...value) value
 
 // A builder writes a kernel's constants, and gives its step.
 type builder func(v *vec) step
+
+// A quick is another way to do unroll vectors at once, the ones at off, for the
+// main loop. It may find that they are not for it, before it stores anything, and
+// jump to notQuick, where the step does them.
+type quick func(dst, off reg.Register, sources []reg.Register)
+
+const notQuick = "careful"
 
 // fold writes func(dst, earlier, later *byte, n int).
 func (v *vec) fold(name string, build builder) {
@@ -67,6 +75,7 @@ func (v *vec) divide(name string, build builder) {
 }
 
 func (v *vec) begin(name, signature string) {
+	v.quick = nil
 	v.Function(name)
 	v.Attributes(attr.NOSPLIT)
 	v.SignatureExpr(signature)
@@ -91,8 +100,16 @@ func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.CMPQ(off, many)
 	v.JGE(operand.LabelRef("few"))
 	v.Label("many")
-	for i := range unroll {
-		v.store(s(v.loadAll(sources, off, i)...), dst, off, i)
+	steps := func() {
+		for i := range unroll {
+			v.store(s(v.loadAll(sources, off, i)...), dst, off, i)
+		}
+	}
+	if v.quick != nil {
+		v.quick(dst, off, sources)
+		v.Label("done")
+	} else {
+		steps()
 	}
 	v.ADDQ(operand.U32(unroll*v.width), off)
 	v.CMPQ(off, many)
@@ -110,6 +127,12 @@ func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.store(last, dst, end, 0)
 	v.VZEROUPPER()
 	v.RET()
+
+	if v.quick != nil {
+		v.Label(notQuick)
+		steps()
+		v.JMP(operand.LabelRef("done"))
+	}
 
 	v.Label("short")
 	if v.masks {
@@ -213,7 +236,7 @@ func (v *vec) move(from, to operand.Op) {
 
 // reg is a register of the level's width.
 func (v *vec) reg() value {
-	if v.masks {
+	if v.width == 64 {
 		return v.ZMM()
 	}
 	return v.YMM()
@@ -221,7 +244,7 @@ func (v *vec) reg() value {
 
 // half is a register of half the width.
 func (v *vec) half() value {
-	if v.masks {
+	if v.width == 64 {
 		return v.YMM()
 	}
 	return v.XMM()

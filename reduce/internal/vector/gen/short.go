@@ -19,9 +19,17 @@ var (
 // A cleaner makes every NaN among short floats the canonical one.
 type cleaner func(x value) value
 
+// cleaner keeps its constants in registers only where there are many.
 func (v *vec) cleaner(f encoding) cleaner {
-	magnitude, infinity, nan := v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
+	constants := func() (magnitude, infinity, nan value) {
+		return v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
+	}
+	if v.masks {
+		magnitude, infinity, nan := constants()
+		constants = func() (value, value, value) { return magnitude, infinity, nan }
+	}
 	return func(x value) value {
+		magnitude, infinity, nan := constants()
 		return v.where16(v.and(x, magnitude), infinity, nan, x)
 	}
 }
@@ -44,18 +52,105 @@ func (v *vec) where16(a, b, x, y value) value {
 // whatever the processor's modes are. A NaN passes through them as a NaN.
 func float16(p pair) builder {
 	return func(v *vec) step {
-		return v.float16(func(args ...value) value { return p(v, args[0], args[1]) })
+		return v.float16(func(v *vec, args ...value) value { return p(v, args[0], args[1]) })
 	}
 }
 
-func (v *vec) float16(s step) step {
+// float16 is a step on float16s of one on float32s, which it asks for on narrower
+// vectors, too.
+func (v *vec) float16(s func(v *vec, args ...value) value) step {
 	clean := v.cleaner(binary16)
 	nearestEven := operand.U8(0)
+	v.quick = func(dst, off reg.Register, sources []reg.Register) {
+		n := v.narrow()
+		var wide []value
+		for i := range 2 * unroll * v.width / n.width {
+			wide = append(wide, s(n, n.widenHalves(sources, off, i)...))
+		}
+		n.carefulIfNaNClings(wide)
+		for i, x := range wide {
+			v.VCVTPS2PH(nearestEven, x, n.halfAt(dst, off, i))
+		}
+	}
 	return func(args ...value) value {
-		return clean(v.inHalves(args, v.VCVTPH2PS, s, func(wide value, half reg.Register) {
+		own := func(args ...value) value { return s(v, args...) }
+		return clean(v.inHalves(args, v.VCVTPH2PS, own, func(wide value, half reg.Register) {
 			v.VCVTPS2PH(nearestEven, wide, half)
 		}))
 	}
+}
+
+// narrow writes for vectors of 32 bytes, with all of the level's instructions.
+// Where 64 bytes are done in two turns, as on Zen 4, converting them takes longer
+// than converting 32 twice.
+func (v *vec) narrow() *vec {
+	n := *v
+	n.width = 32
+	return &n
+}
+
+// fit is the part of x that v's vectors have.
+func (v *vec) fit(x value) value {
+	if v.width == 32 {
+		return x.AsY().(value)
+	}
+	return x
+}
+
+// widenHalves is the i-th half of a vector of each source, a float32 for each
+// float16.
+func (v *vec) widenHalves(sources []reg.Register, off reg.Register, i int) (wide []value) {
+	for _, src := range sources {
+		x := v.reg()
+		v.VCVTPH2PS(v.halfAt(src, off, i), x)
+		wide = append(wide, x)
+	}
+	return wide
+}
+
+// halfAt is the i-th half of a vector after base+off.
+func (v *vec) halfAt(base, off reg.Register, i int) operand.Mem {
+	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width / 2}
+}
+
+// carefulIfNaN leaves a quick way where one of the float32s is a NaN: seldom, so
+// that to look for one costs less than to put each right. Their number is even.
+func (v *vec) carefulIfNaN(wide []value) {
+	if v.masks {
+		any := v.K()
+		v.VCMPPS(operand.U8(unordered), wide[0], wide[1], any)
+		for i := 2; i < len(wide); i += 2 {
+			k := v.K()
+			v.VCMPPS(operand.U8(unordered), wide[i], wide[i+1], k)
+			v.KORW(k, any, any)
+		}
+		v.KORTESTW(any, any)
+		v.JNE(operand.LabelRef(notQuick))
+		return
+	}
+	any, signs := v.reg(), v.GP32()
+	v.VCMPPS(operand.U8(unordered), wide[0], wide[1], any)
+	for i := 2; i < len(wide); i += 2 {
+		d := v.reg()
+		v.VCMPPS(operand.U8(unordered), wide[i], wide[i+1], d)
+		v.VORPS(d, any, any)
+	}
+	v.VMOVMSKPS(any, signs)
+	v.TESTL(signs, signs)
+	v.JNE(operand.LabelRef(notQuick))
+}
+
+// carefulIfNaNClings is carefulIfNaN for half as many instructions: a NaN clings
+// to a sum of products. Infinities may make one as well, and then the longer way
+// was not needed. It is for numbers in the reach of float16's, whose products are
+// neither infinite nor subnormal: those would be slow.
+func (v *vec) carefulIfNaNClings(wide []value) {
+	sum := v.reg()
+	v.VMULPS(wide[0], wide[1], sum)
+	for i := 2; i < len(wide); i += 2 {
+		v.VFMADD231PS(wide[i], wide[i+1], sum)
+	}
+	v.carefulIfNaN([]value{sum, sum})
 }
 
 // bfloat16 takes even and odd elements apart by a shift and a mask, because a
@@ -68,39 +163,69 @@ func bfloat16(p pair) builder {
 }
 
 func (v *vec) bfloat16(s step) step {
-	upper, bit, most := v.constant(4, 0xffff0000), v.constant(4, 1), v.constant(4, 0x7fff)
-	clean := v.cleaner(brain16)
-	// round adds half a unit less one, and one more where the last bit kept is
-	// odd. A NaN survives: its lower half is zero, as its operand's was, so
-	// nothing is carried.
-	round := func(x value) value {
-		odd := v.reg()
-		v.VPSRLD(operand.U8(16), x, odd)
-		odd = v.and(odd, bit)
-		v.VPADDD(x, most, x)
-		v.VPADDD(x, odd, x)
-		return x
-	}
-	return func(args ...value) value {
-		var evens, odds []value
-		for _, x := range args {
-			e := v.reg()
-			v.VPSLLD(operand.U8(16), x, e)
-			evens, odds = append(evens, e), append(odds, v.and(x, upper))
+	upper := v.constant(4, 0xffff0000)
+	round := v.rounder()
+	v.quick = func(dst, off reg.Register, sources []reg.Register) {
+		var wide []value
+		for i := range unroll {
+			even, odd := v.apart(v.loadAll(sources, off, i), upper, s)
+			wide = append(wide, even, odd)
 		}
-		even, odd := round(s(evens...)), round(s(odds...))
-		v.VPSRLD(operand.U8(16), even, even)
-		return clean(v.zip(even, odd, upper))
+		v.carefulIfNaN(wide)
+		for i := range unroll {
+			v.store(round(wide[2*i], wide[2*i+1]), dst, off, i)
+		}
+	}
+	clean := v.cleaner(brain16)
+	// A NaN survives rounding: its lower half is zero, as its operand's was.
+	return func(args ...value) value { return clean(round(v.apart(args, upper, s))) }
+}
+
+// apart applies s to the even elements and to the odd ones, each widened.
+func (v *vec) apart(args []value, upper value, s step) (even, odd value) {
+	var evens, odds []value
+	for _, x := range args {
+		e := v.reg()
+		v.VPSLLD(operand.U8(16), x, e)
+		evens, odds = append(evens, e), append(odds, v.and(x, upper))
+	}
+	return s(evens...), s(odds...)
+}
+
+// rounder rounds float32s to bfloat16s, even elements and odd ones at once: the
+// upper halves are the results, and grow by one where the lower half is more than
+// a half of the last bit, or just that and the upper one is odd. It changes even.
+func (v *vec) rounder() func(even, odd value) value {
+	bit, odds := v.constant(2, 1), v.oddPlaces()
+	return func(even, odd value) value {
+		up, down := v.reg(), v.reg()
+		v.VPSRLD(operand.U8(16), even, up)
+		v.VPSLLD(operand.U8(16), odd, down)
+		upper, lower := v.mix(up, odd, odds), v.mix(even, down, odds)
+		more := v.andNot(bit, upper) // one less than a half is none
+		v.VPSUBUSW(more, lower, more)
+		v.VPSRLW(operand.U8(15), more, more)
+		v.VPADDW(more, upper, upper)
+		return upper
 	}
 }
 
-// zip takes the lower halves of each 32 bits from even, the upper ones from odd.
-// even's upper halves are zero.
-func (v *vec) zip(even, odd, upper value) value {
+// oddPlaces is a mask of every other 16 bits, where there are masks.
+func (v *vec) oddPlaces() reg.Register {
+	if !v.masks {
+		return nil
+	}
+	bits, k := v.GP32(), v.K()
+	v.MOVL(operand.U32(0xaaaaaaaa), bits)
+	v.KMOVD(bits, k)
+	return k
+}
+
+// mix takes every other 16 bits from odd, and changes even.
+func (v *vec) mix(even, odd value, odds reg.Register) value {
 	if v.masks {
-		const aAndBOrC = 0xea
-		v.VPTERNLOGD(operand.U8(aAndBOrC), even, upper, odd)
-		return odd
+		v.VMOVDQU16(odd, odds, even)
+		return even
 	}
 	d := v.reg()
 	v.VPBLENDW(operand.U8(0xaa), odd, even, d)
@@ -133,7 +258,7 @@ func extremeHalf(f encoding, choose pair) builder {
 
 func divideFloat16(v *vec) step {
 	divisor := v.divisor32()
-	return v.float16(func(args ...value) value { return v.quotient32(args[0], divisor) })
+	return v.float16(func(v *vec, args ...value) value { return v.quotient32(args[0], v.fit(divisor)) })
 }
 
 func divideBFloat16(v *vec) step {
