@@ -222,6 +222,9 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 // last that a device does. Frames are struck at, too, as over the other wires.
 func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
 	inMemory(t, some, sparing(5, taking(cuts, dies)), func(n int) []*scene {
+		if n > 3 {
+			return nil // a device does for its third peer what it does for its second
+		}
 		var few []*scene
 		for i, s := range append(collectiveScenes("verbs", n, 2.5), messageScenes("verbs", n)...) {
 			if !soak && i%5 > 1 {
