@@ -7,12 +7,14 @@
 //	address = wire *(";" wire)          at most transport.MaxAddr bytes
 //	wire    = "memory=" hub "/" addr    hub: the random ID of the memory.Hub
 //	        / "shm=" place "/@" name    see package shm
+//	        / "verbs=" network          at the address of tcp; see verbs.Transport.Network
 //	        / "tcp=" host ":" port
 //	        / kind "=" addr             of a later version: skipped
 //
 // The rank that dials takes memory when it is in that very Hub, which only a rank
 // of the same process can be, for a Hub's ID is random; else shm, when the two
-// processes run on one host as one user; else tcp. A bare address, as bootstrap
+// processes run on one host as one user; else verbs, set up over tcp, when both have
+// an RDMA device and the devices are on one kind of network; else tcp. A bare address, as bootstrap
 // knows rank 0's, is taken for tcp's. Two ranks judge each other alike, so that
 // they meet on the same wire whoever dials.
 //
@@ -56,6 +58,9 @@ type Options struct {
 	Job string
 	// NoShm keeps "auto" from taking shm.
 	NoShm bool
+	// Fabric, if not nil, has "auto" take a software device of it for an RDMA device;
+	// for tests.
+	Fabric *verbs.Fabric
 }
 
 // New makes the transport of that name. A name that is none, and "memory"
@@ -91,6 +96,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		} else if o.NoShm {
 			p.avoid("shm is switched off")
 		}
+		p.openVerbs(&o)
 		return p, nil
 	case shm.Name:
 		p := &Picker{name: shm.Name, shm: o.shm(), tcp: tcp.New(tcp.Options{TLS: o.TLS})}
@@ -140,8 +146,10 @@ type Picker struct {
 	memory *memory.Transport // nil without a Hub
 	shm    *shm.Transport
 	tcp    *tcp.Transport
+	verbs  *verbs.Transport // set up over tcp; nil: not taken
 
-	noShm atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
+	noVerbs string                 // why verbs is not taken
+	noShm   atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
 }
 
 // Name is "auto" or "shm".
@@ -181,9 +189,12 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 		}
 	}
 	if in != nil || p.memory == nil && p.name == Name {
-		addr, err := p.tcp.Serve(in, accept)
+		addr, err := p.setup().Serve(in, accept)
 		if err != nil {
 			return "", err
+		}
+		if p.verbs != nil {
+			offer(verbs.Name, p.verbs.Network())
 		}
 		if p.name == Name {
 			offer(tcp.Name, addr)
@@ -195,6 +206,14 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 			fmt.Errorf("the address %q has %d bytes, of at most %d", list, len(list), transport.MaxAddr))
 	}
 	return list, nil
+}
+
+// setup is what accepts connections over tcp.
+func (p *Picker) setup() transport.Transport {
+	if p.verbs != nil {
+		return p.verbs
+	}
+	return p.tcp
 }
 
 // because is the cause of a wire's error, without the rest of the line.
@@ -215,6 +234,8 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 		return p.memory.Dial(ctx, c.addr)
 	case shm.Name:
 		return p.shm.Dial(ctx, c.addr)
+	case verbs.Name:
+		return p.verbs.Dial(ctx, c.addr)
 	case tcp.Name:
 		return p.tcp.Dial(ctx, c.addr)
 	}
@@ -241,8 +262,12 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 }
 
 // Alloc implements transport.Allocator with shm's memory, which is of use for peers
-// that are reached over shm, and is as good as any other towards the rest.
+// that are reached over shm, and is as good as any other towards the rest; where shm
+// is not taken, with verbs', if that is.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
+	if p.noShm.Load() != nil && p.verbs != nil {
+		return p.verbs.Alloc(size)
+	}
 	if why := p.noShm.Load(); why != nil {
 		return nil, nil, failure(fault.Refused, "allocate", errors.New(*why))
 	}
@@ -260,7 +285,11 @@ func (p *Picker) Explain(addr string) string {
 
 // Close closes every wire.
 func (p *Picker) Close() error {
-	err := errors.Join(p.shm.Close(), p.tcp.Close())
+	err := p.shm.Close()
+	if p.verbs != nil {
+		err = errors.Join(err, p.verbs.Close())
+	}
+	err = errors.Join(err, p.tcp.Close())
 	if p.memory != nil {
 		err = errors.Join(p.memory.Close(), err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/tcp"
+	"github.com/tutti-go/tutti/transport/verbs"
 )
 
 // A choice is a wire, the peer's address on it, and the reason. Without a kind,
@@ -37,7 +38,14 @@ func (p *Picker) pick(addr string) choice {
 	if p.name == shm.Name {
 		return choice{why: why + ", and shm is asked for"}
 	}
-	if a := wires[tcp.Name]; a != "" {
+	a := wires[tcp.Name]
+	not := p.notVerbs(wires[verbs.Name])
+	switch {
+	case a != "" && not == "":
+		return choice{verbs.Name, a, why + ", and both have RDMA devices: " + wires[verbs.Name]}
+	case a != "" && verbs.Built:
+		return choice{tcp.Name, a, why + "; " + not}
+	case a != "":
 		return choice{tcp.Name, a, why}
 	}
 	return choice{why: why + ", and there is no tcp"}
@@ -54,6 +62,49 @@ func (p *Picker) notShm(addr string) string {
 	_, why := p.shm.Reaches(addr)
 	return why
 }
+
+// notVerbs is why the network of a peer's RDMA device is not taken; "" when it is.
+func (p *Picker) notVerbs(network string) string {
+	switch {
+	case p.verbs == nil:
+		return "no verbs: " + p.noVerbs
+	case network == "":
+		return "no verbs: the peer does not offer it; verbsinfo on its host tells why"
+	case network != p.verbs.Network():
+		return fmt.Sprintf("no verbs: this rank's device is on %s, the peer's on %s", p.verbs.Network(), network)
+	}
+	return ""
+}
+
+// openVerbs opens an RDMA device, if verbs may be taken. That it cannot be is no
+// error here: the device was not asked for by name, and Explain tells.
+func (p *Picker) openVerbs(o *Options) {
+	switch {
+	case !verbs.Built && o.Fabric == nil:
+		p.noVerbs = "it is not built in"
+		return
+	case o.TLS != nil:
+		p.noVerbs = "TLS is asked for, and RDMA does not encrypt"
+		return
+	}
+	t, err := verbs.New(verbs.Options{Setup: plain{p.tcp}, Fabric: o.Fabric, Number: o.Rank, OnRequest: true})
+	if err != nil {
+		p.noVerbs = because(err)
+		return
+	}
+	v := t.(*verbs.Transport)
+	if err := v.Try(); err != nil {
+		v.Close()
+		p.noVerbs = because(err)
+		return
+	}
+	p.verbs = v
+}
+
+// plain is tcp as verbs is set up over it: the Picker has its greeting, and its end.
+type plain struct{ transport.Transport }
+
+func (plain) Close() error { return nil }
 
 // parse reads an address list: the address by kind. Of a kind that comes twice
 // the first one counts.

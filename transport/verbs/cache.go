@@ -1,9 +1,6 @@
 package verbs
 
-import (
-	"sync"
-	"unsafe"
-)
+import "sync"
 
 // A cache keeps memory registered that is used again and again: registering costs
 // about 2 ms for 10 MB, and more than sending on fast links. One cache has what is
@@ -26,7 +23,8 @@ type cache struct {
 
 	mu      sync.Mutex // guards the rest
 	entries map[uintptr]*lease
-	unused  lease // of leases without users, a ring: next is the last used one
+	arenas  []*lease // in the order of their addresses
+	unused  lease    // of leases without users, a ring: next is the last used one
 	bytes   int
 }
 
@@ -38,6 +36,9 @@ type lease struct {
 	start      uintptr
 	users      int
 	stray      bool   // not among the entries: gone with its last user
+	mem        []byte // of an arena; nil: it is none
+	arena      *lease // that its memory is a part of; nil: none
+	parts      int    // of an arena, uses of parts by registrations of their own
 	prev, next *lease // in unused; nil while in use
 }
 
@@ -49,9 +50,24 @@ func newCache(d device, limit int, remote bool) *cache {
 
 // take registers b, or finds that it is. b is not empty.
 func (c *cache) take(b []byte) (*lease, error) {
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	arena := c.arenaOf(b)
+	if arena != nil {
+		if l, err := c.use(arena); l != nil || err != nil {
+			return l, err
+		}
+	}
+	l, err := c.takeOne(b, arena)
+	if err == nil && arena != nil {
+		arena.parts++
+	}
+	return l, err
+}
+
+// takeOne is take of memory that needs a registration of its own. mu is held.
+func (c *cache) takeOne(b []byte, arena *lease) (*lease, error) {
+	start := startOf(b)
 	l := c.entries[start]
 	if l != nil && len(l.region.mem) >= len(b) && (l.users == 0 || !c.remote) {
 		l.users++
@@ -59,14 +75,11 @@ func (c *cache) take(b []byte) (*lease, error) {
 		return l, nil
 	}
 	c.shrink(c.limit - len(b))
-	r, err := c.device.register(b, c.remote)
-	if err != nil { // perhaps all that may be locked is cached
-		c.shrink(0)
-		if r, err = c.device.register(b, c.remote); err != nil {
-			return nil, unregistered(len(b), err)
-		}
+	r, err := c.registered(b)
+	if err != nil {
+		return nil, err
 	}
-	fresh := &lease{cache: c, region: r, start: start, users: 1}
+	fresh := &lease{cache: c, region: r, start: start, users: 1, arena: arena}
 	if l != nil && (l.users > 0 && c.remote) {
 		fresh.stray = true
 		return fresh, nil
@@ -77,6 +90,18 @@ func (c *cache) take(b []byte) (*lease, error) {
 	c.entries[start] = fresh
 	c.bytes += len(b)
 	return fresh, nil
+}
+
+// registered registers b. mu is held.
+func (c *cache) registered(b []byte) (*region, error) {
+	r, err := c.device.register(b, c.remote)
+	if err != nil { // perhaps all that may be locked is cached
+		c.shrink(0)
+		if r, err = c.device.register(b, c.remote); err != nil {
+			return nil, unregistered(len(b), err)
+		}
+	}
+	return r, nil
 }
 
 // forget takes an entry out; it ends with its last user. mu is held.
@@ -115,7 +140,8 @@ func (l *lease) free() {
 	c := l.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.users--; l.users > 0 {
+	l.leave()
+	if l.users > 0 || l.mem != nil {
 		return
 	}
 	if l.stray {
@@ -127,6 +153,14 @@ func (l *lease) free() {
 	c.shrink(c.limit)
 }
 
+// leave ends one use in the books. mu is held.
+func (l *lease) leave() {
+	l.users--
+	if l.arena != nil {
+		l.arena.parts--
+	}
+}
+
 // drop ends the only use of a remote lease, and the registration: from its return on
 // nothing is written there. A nil lease has nothing to end.
 func (l *lease) drop() {
@@ -135,17 +169,26 @@ func (l *lease) drop() {
 	}
 	c := l.cache
 	c.mu.Lock()
-	if !l.stray {
+	defer c.mu.Unlock()
+	l.leave()
+	switch {
+	case l.mem != nil:
+		l.end()
+		return
+	case !l.stray:
 		c.forget(l)
 	}
-	c.mu.Unlock()
 	l.region.drop()
 }
 
-// close forgets everything; what is in use ends with its users.
+// close forgets everything; what is in use ends with its users. Memory from Alloc
+// stays, and is not registered any more.
 func (c *cache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit = 0
 	c.shrink(0)
+	for _, a := range c.arenas {
+		a.end()
+	}
 }

@@ -59,6 +59,21 @@ func (p *pick) String() string {
 	return fmt.Sprintf("%s port %d, %v%s, MTU %d", p.name, p.port.number, p.gid, lid, 128<<p.port.mtu)
 }
 
+// network is what a device of the other end must be on, too: a RoCE v2 address can be
+// routed as far as IP goes, all others belong to one subnet, whose prefix is the
+// first half of a GID.
+func (p *pick) network() string {
+	switch {
+	case p.gid.roce == 2 && p.gid.family() == "ipv4":
+		return "roce2-ipv4"
+	case p.gid.roce == 2 && !netip.AddrFrom16(p.gid.gid).IsLinkLocalUnicast():
+		return "roce2-ipv6"
+	case p.gid.roce > 0:
+		return fmt.Sprintf("roce%d-%s-%x", p.gid.roce, p.gid.family(), p.gid.gid[:8])
+	}
+	return fmt.Sprintf("infiniband-%x", p.gid.gid[:8])
+}
+
 // choose takes the first device, and port of it, that the wishes allow, that is
 // active and has a GID they allow; of its GIDs the best. why says a line of each
 // device, port and GID: taken, or why not. The error is of all that was looked at.

@@ -91,3 +91,27 @@ func TestWishesFillInOptions(t *testing.T) {
 		t.Errorf("got %+v and %d retries", o, w.retries)
 	}
 }
+
+func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
+	on := func(roce int, addr string) string {
+		return (&pick{gid: gidInfo{roce: roce, gid: netip.MustParseAddr(addr).As16()}}).network()
+	}
+	for name, c := range map[string]struct {
+		here, there string
+		equal       bool
+	}{
+		"routed IPv4":         {on(2, "::ffff:10.0.0.1"), on(2, "::ffff:192.168.7.7"), true},
+		"routed IPv6":         {on(2, "fd00::1"), on(2, "2001:db8::1"), true},
+		"link-local":          {on(2, "fe80::1"), on(2, "fd00::1"), false},
+		"both link-local":     {on(2, "fe80::1"), on(2, "fe80::2"), true},
+		"two families":        {on(2, "::ffff:10.0.0.1"), on(2, "fd00::1"), false},
+		"two versions":        {on(1, "::ffff:10.0.0.1"), on(2, "::ffff:10.0.0.1"), false},
+		"one subnet":          {on(0, "fe80::2:c903:1"), on(0, "fe80::2:c903:2"), true},
+		"two subnets":         {on(0, "fe80::1"), on(0, "fec0:0:0:1::1"), false},
+		"InfiniBand and RoCE": {on(0, "fe80::1"), on(1, "fe80::1"), false},
+	} {
+		if (c.here == c.there) != c.equal || strings.ContainsAny(c.here+c.there, ";=") {
+			t.Errorf("%s: got %q and %q, equal: want %v", name, c.here, c.there, c.equal)
+		}
+	}
+}

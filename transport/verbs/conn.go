@@ -46,6 +46,8 @@ type conn struct {
 
 	mu        sync.Mutex // guards the rest
 	stage     stage
+	wanted    bool             // there is to be a queue pair
+	admitted  bool             // accepted: Admit has been called
 	holding   bool             // frames wait for the queue pair from now on
 	early     transport.Queue  // for the set-up link
 	passing   bool             // a goroutine hands early over
@@ -66,7 +68,7 @@ type conn struct {
 }
 
 func newConn(home *Transport, setup transport.Conn, accepted bool) *conn {
-	c := &conn{home: home, setup: setup, accepted: accepted, salt: newSalt()}
+	c := &conn{home: home, setup: setup, accepted: accepted, salt: newSalt(), wanted: !accepted || !home.opts.OnRequest}
 	c.flow = newFlow(home.opts.Depth, 0, 0, segmentSize)
 	c.relay.c = c
 	c.fired, c.rung = c.fire, c.setupRang

@@ -6,6 +6,10 @@ package verbs
 type device interface {
 	// describe is one line about the device for people.
 	describe() string
+	// network is what Transport.Network says.
+	network() string
+	// memory is size zero bytes, outside Go's heap where that matters, until free.
+	memory(size int) (mem []byte, free func() error, err error)
 	// alloc is memory of the device's own, registered, that lies outside Go's heap
 	// where that matters. A peer may write to it when remote is set.
 	alloc(size int, remote bool) (*region, error)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -146,20 +147,44 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 
 func (d *hardDevice) describe() string { return d.pick.String() }
 
+func (d *hardDevice) network() string { return d.pick.network() }
+
 // alloc is memory outside Go's heap, which the collector need not keep in place.
 func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
-	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	mem, free, err := d.memory(size)
 	if err != nil {
 		return nil, err
 	}
 	r, err := d.register(mem, remote)
 	if err != nil {
-		syscall.Munmap(mem)
+		free()
 		return nil, err
 	}
 	drop := r.drop
-	r.drop = func() error { return errors.Join(drop(), syscall.Munmap(mem)) }
+	r.drop = func() error { return errors.Join(drop(), free()) }
 	return r, nil
+}
+
+// memory is refused where it is more than half of what the host has left: pinning
+// brings the pages in, and the kernel kills processes rather than refuse them.
+func (d *hardDevice) memory(size int) ([]byte, func() error, error) {
+	if most := available() / 2; most > 0 && size > most {
+		return nil, nil, fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once", most)
+	}
+	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil, nil, err
+	}
+	return mem, func() error { return syscall.Munmap(mem) }, nil
+}
+
+// available is how many bytes of memory this host has left; 0 where that is not told.
+func available() (bytes int) {
+	text, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(text)) {
+		fmt.Sscanf(line, "MemAvailable: %d kB", &bytes)
+	}
+	return bytes << 10
 }
 
 func (d *hardDevice) register(b []byte, remote bool) (*region, error) {

@@ -27,6 +27,7 @@
 //	4     OVER     dialling   none; its next frame goes there, too
 //	5     LITERAL  either     none; the next frame is an owner's, whatever its head
 //	6     REFUSE   either     up to 400 bytes of text: why there is no queue pair
+//	7     WANT     dialling   none; asks for an OFFER, with Options.OnRequest
 //
 // Frames of the owners go over the set-up link until READY or OVER, which is written
 // before a frame goes over the queue pair; the receiver takes those in this order.

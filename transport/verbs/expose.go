@@ -1,6 +1,8 @@
 package verbs
 
 import (
+	"errors"
+
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -17,12 +19,16 @@ type exposure struct {
 // TENSOR_REQUEST, which goes before any frame sent from now on. After release the
 // device refuses what comes late, unless nothing can: then buf stays registered for
 // the next time. fault.Exhausted: the device takes no more memory, or the Conn has
-// 4096 exposures.
+// 4096 exposures. fault.Refused: it has no queue pair, because its peer has asked for
+// none; see Options.OnRequest.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.home.enter() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
 	}
 	defer c.home.leave()
+	if !c.isWanted() {
+		return transport.Token{}, nil, failure(fault.Refused, "expose", errPlain)
+	}
 	in := input{do: exposed, id: id, size: uint64(len(buf))}
 	var l *lease
 	if len(buf) > 0 {
@@ -30,7 +36,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 		if l, err = c.home.shown.take(buf); err != nil {
 			return transport.Token{}, nil, err
 		}
-		in.addr, in.rkey = l.region.addr, l.region.rkey
+		in.addr, in.rkey = addressOf(buf), l.region.rkey
 	}
 	c.mu.Lock()
 	err := c.err
@@ -50,6 +56,14 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	release := x.release
 	c.pumpAndUnlock()
 	return c.token(out.place), release, nil
+}
+
+var errPlain = errors.New("the peer has no queue pair")
+
+func (c *conn) isWanted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wanted
 }
 
 // exposureOf is the entry of a slot, made when needed. mu is held. Entries do not

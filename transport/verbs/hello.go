@@ -17,6 +17,7 @@ const (
 	sayOver    = 4 // so does the dialling end
 	sayLiteral = 5 // the next frame is an owner's, though it looks like one of these
 	sayRefuse  = 6 // there will be no queue pair; the body says why
+	sayWant    = 7 // the dialling end asks for a queue pair, where it is for it to ask
 )
 
 const (

@@ -191,7 +191,7 @@ func (c *conn) place(p *packet, buf []byte, in transport.Sink) error {
 		}
 	}
 	c.placing = l
-	_, err = c.flow.step(input{do: placed, size: p.size, addr: l.region.addr, rkey: l.region.rkey})
+	_, err = c.flow.step(input{do: placed, size: p.size, addr: addressOf(dst), rkey: l.region.rkey})
 	return err
 }
 

@@ -29,6 +29,12 @@ type Options struct {
 	// Number is what this end is called in the Fabric's Steps.
 	Number int
 
+	// OnRequest has an accepted Conn get a queue pair only if its peer has asked for
+	// one, which a peer does by dialling with OnRequest itself. Otherwise it stays a
+	// Conn of the set-up wire, also towards peers that know that wire only, and shows
+	// no memory: for who picks a wire per peer.
+	OnRequest bool
+
 	// Depth is how many messages, and writes of tensors, a peer may have on their
 	// way to this end on one Conn: 3 to 1024; 0 is 32.
 	Depth int
@@ -147,6 +153,22 @@ func (o *Options) shownBytes() int {
 	return o.CacheBytes
 }
 
+// Network says, in a word without ";" and "=", what network the device is on: two
+// ends whose words are equal have addresses of one kind, by which each device should
+// reach the other's.
+func (t *Transport) Network() string { return t.device.network() }
+
+// Try finds out whether a Conn could be set up here: it makes a queue pair with its
+// message buffers, and gives them back. The error is what the Conn's would be.
+func (t *Transport) Try() error {
+	c := newConn(t, nil, false)
+	l, err := c.newLine()
+	if err == nil {
+		c.discard(l)
+	}
+	return err
+}
+
 // A greeter is a Transport whose set-up wire shares the process's listener.
 type greeter struct {
 	*Transport
@@ -175,10 +197,14 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	if c := t.adopt(s, false); c != nil {
-		return c, nil
+	c := t.adopt(s, false)
+	if c == nil {
+		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
-	return nil, failure(fault.Closed, "dial "+addr, nil)
+	if t.opts.OnRequest {
+		s.Send(setupFrame(sayWant, nil, ignore)) // before any frame of the owner's
+	}
+	return c, nil
 }
 
 // adopt makes a Conn that Close ends, too; nil when it is too late.
@@ -244,4 +270,5 @@ func (t *Transport) Close() error {
 var (
 	_ transport.Transport = (*Transport)(nil)
 	_ transport.Greeter   = greeter{}
+	_ transport.Allocator = (*Transport)(nil)
 )

@@ -20,12 +20,23 @@ func newSalt() uint64 {
 // memory: a stranger costs what it costs on the set-up link.
 type guest struct{ *conn }
 
-// Admit lifts the set-up link's limits, and offers the peer a queue pair.
+// Admit lifts the set-up link's limits, and offers the peer a queue pair if it is to
+// have one.
 func (g guest) Admit() {
 	if sg, ok := g.setup.(transport.Guest); ok {
 		sg.Admit()
 	}
-	g.offer()
+	if g.owes(func() { g.admitted = true }) {
+		g.offer()
+	}
+}
+
+// owes notes something, and reports whether it was the last that an offer waited for.
+func (c *conn) owes(note func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	note()
+	return c.admitted && c.wanted
 }
 
 // RemoteAddr is the set-up link's; nil where that has none.
@@ -88,6 +99,10 @@ func (c *conn) heard(say byte, body []byte) error {
 	switch agreed := c.has(agreeing); {
 	case say == sayLiteral:
 		c.relay.literal = true
+	case say == sayWant && c.accepted && !c.wanted:
+		if c.owes(func() { c.wanted = true }) {
+			c.offer()
+		}
 	case say == sayRefuse:
 		c.end(failure(fault.Refused, "connect", fmt.Errorf("the peer has no queue pair for this link: %q", body)), true)
 	case say == sayOffer && !c.accepted && c.has(relaying), say == sayAnswer && c.accepted && agreed:

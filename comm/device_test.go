@@ -1,0 +1,222 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/worldtest"
+	rdma "github.com/tutti-go/tutti/transport/verbs"
+)
+
+// overDevice is what `make test-verbs` runs these tests over, on soft-RoCE.
+const overDevice = "grpc+verbs"
+
+// needsDevice skips what only `make test-verbs` can run.
+func needsDevice(t *testing.T) {
+	t.Helper()
+	if _, err := rdma.Explain(); err != nil {
+		t.Skipf("there is no usable RDMA device: %v", err)
+	}
+}
+
+func TestDeviceCarriesEveryCollective(t *testing.T) {
+	needsDevice(t)
+	for _, n := range []int{1, 2, 3, 4} {
+		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
+			leak.Check(t)
+			if err := comm.Local(n, deviceCalls, comm.WithTransport(overDevice)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// deviceCalls makes every call with vectors that fit a message, go by the strip, and
+// are asked for.
+func deviceCalls(ctx context.Context, c *comm.Comm) error {
+	calls := append(worldtest.Collectives[float32](), worldtest.Messages[int32]()...)
+	calls = append(calls, worldtest.Persistent[int32]()...)
+	for _, count := range []int{0, 1000, 70_001} {
+		for _, call := range calls {
+			if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+				return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
+			}
+		}
+	}
+	return nil
+}
+
+// This process is one rank of a job, as its environment says.
+func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
+	if os.Getenv("TUTTI_HOSTS") == "" {
+		t.Skip("this process is no rank of a job: `make test-verbs` runs this test on two machines")
+	}
+	needsDevice(t)
+	leak.Check(t)
+	ctx := t.Context()
+	c, err := comm.Init(ctx, comm.WithTransport(overDevice))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Size() < 2 {
+		t.Errorf("%d ranks, want 2", c.Size())
+	}
+	if err := errors.Join(deviceCalls(ctx, c), c.Close(ctx)); err != nil {
+		t.Error(err)
+	}
+}
+
+// All ways to send and a few collectives: the suite strikes at every frame of all of
+// them over devices in software, and here only a device that is a kernel's is new.
+func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
+	needsDevice(t)
+	leak.Check(t)
+	const each = 31 // of the scenes
+	var sum count
+	blows, i := atFrames(), 0
+	for j, s := range frameScenes(overDevice)(3) {
+		if !soak && j%each != 0 {
+			continue
+		}
+		for _, at := range s.unharmed(t, &sum) {
+			i++
+			s.strike(t, &sum, blows[i%len(blows)], at)
+		}
+	}
+	sum.report(t)
+}
+
+// Tensors that grow and shrink, some of them named, for thousands of steps: neither
+// goroutines nor pinned memory nor what the kernel's device has grow with the steps.
+// TUTTI_SOAK is how many steps, if it is a number above 1.
+func TestDeviceSoakLeavesNothing(t *testing.T) {
+	needsDevice(t)
+	steps, _ := strconv.Atoi(os.Getenv("TUTTI_SOAK"))
+	if steps <= 1 {
+		t.Skip("it takes long: `make soak-verbs` runs it")
+	}
+	leak.Check(t)
+	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20)) // little, so that registrations come and go
+	before := held(t)
+	var early, late holding
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		r := rand.New(rand.NewPCG(1, 2)) // the same on both ranks
+		for step := range steps {
+			if err := soakStep(ctx, c, step, r); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			if c.Rank() == 0 && (step+1)%(steps/10) == 0 {
+				runtime.GC()
+				late = held(t)
+				t.Logf("after %d steps: %+v", step+1, late)
+				if step+1 == steps/10*2 {
+					early = late
+				}
+			}
+		}
+		return nil
+	}, comm.WithTransport(overDevice))
+	if err != nil {
+		t.Error(err)
+	}
+	if late.pairs != early.pairs || late.goroutines > early.goroutines+3 || late.regions > 2*early.regions+20 {
+		t.Errorf("from a fifth of the steps to the end, this grew: %+v, %+v", early, late)
+	}
+	if after := held(t); after.pairs != before.pairs || after.queues != before.queues || after.regions != before.regions || after.pinnedKB > before.pinnedKB {
+		t.Errorf("left behind: %+v, before %+v", after, before)
+	}
+}
+
+// soakStep is one allreduce, one message by name and one exchange, each of a length
+// that both ranks draw.
+func soakStep(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
+	length := func() int { return 1 + int(float64(r.IntN(40_000))*r.Float64()*r.Float64()) }
+	sum := make([]float32, length())
+	for i := range sum {
+		sum[i] = float32(i % 7)
+	}
+	if err := comm.AllReduce(ctx, c, sum, comm.Sum); err != nil {
+		return err
+	}
+	for i, x := range sum {
+		if x != float32(2*(i%7)) {
+			return fmt.Errorf("element %d of %d is %v", i, len(sum), x)
+		}
+	}
+	n := length()
+	got, sent := make([]int32, n), make([]int32, n)
+	for i := range sent {
+		sent[i] = int32(i + c.Rank())
+	}
+	peer := 1 - c.Rank()
+	if _, err := comm.Exchange(ctx, c, peer, 3, sent, peer, 3, got); err != nil {
+		return err
+	}
+	for i, x := range got {
+		if x != int32(i+peer) {
+			return fmt.Errorf("element %d of %d received is %v", i, n, x)
+		}
+	}
+	return named(ctx, c, step, r)
+}
+
+// named sends one tensor, whose length is another one each time, by its name.
+func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
+	n := 1 + r.IntN(300_000)
+	peer := 1 - c.Rank()
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = byte(i + c.Rank())
+	}
+	sent := make(chan error, 1)
+	if err := comm.SendNamed(c, uint64(step), peer, "weights", comm.NewTensor(out), func(err error) { sent <- err }); err != nil {
+		return err
+	}
+	got, err := comm.RecvNamed(ctx, c, uint64(step), peer, "weights", nil)
+	for i, x := range got.Data {
+		if err == nil && x != byte(i+peer) {
+			return fmt.Errorf("byte %d of %d received by name is %v", i, n, x)
+		}
+	}
+	return errors.Join(err, <-sent)
+}
+
+// A holding is what the process and the kernel's devices hold.
+type holding struct{ goroutines, pairs, queues, regions, pinnedKB int }
+
+var resource = regexp.MustCompile(`\b(qp|cq|mr) (\d+)`)
+
+func held(t *testing.T) (h holding) {
+	h.goroutines = runtime.NumGoroutine()
+	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
+	if err != nil {
+		t.Errorf("rdma resource show: %v: %s", err, out)
+	}
+	for _, m := range resource.FindAllStringSubmatch(string(out), -1) {
+		n, _ := strconv.Atoi(m[2])
+		switch m[1] {
+		case "qp":
+			h.pairs = n
+		case "cq":
+			h.queues = n
+		case "mr":
+			h.regions = n
+		}
+	}
+	status, _ := os.ReadFile("/proc/self/status")
+	for line := range strings.Lines(string(status)) {
+		fmt.Sscanf(line, "VmPin: %d kB", &h.pinnedKB)
+	}
+	return h
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# verbs-in-vm.sh vm|pair|soak is what test-verbs.sh runs in its VMs, which are
+# emulated and slow: no time is judged here but by limits that are far away.
+set -euo pipefail
+export TRANSPORTTEST_PATIENCE=60s
+
+say() { echo "=== $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) $*"; }
+
+# tests PROGRAM PATTERN [LIMIT]: its tests, of which one at least must not be skipped.
+tests() {
+	local status=0
+	"./$1" -test.run "$2" -test.v -test.timeout "${3:-400s}" >tests.log 2>&1 || status=$?
+	grep -E '^ *--- |^PASS|^FAIL|panic|: (after|killed|[0-9]+ steps)' tests.log | grep -v -e '--- SKIP' -e '^        *---' || :
+	if [ $status != 0 ] || ! grep -q '^--- PASS' tests.log; then
+		echo "FAIL: $1 $2: status $status"; tail -n 60 tests.log; exit 1
+	fi
+}
+
+bench() { # TRANSPORT ARGUMENT...
+	local t=$1; shift
+	./tuttirun -np 2 ./tuttibench -transport "$t" "$@"
+}
+
+# A job that is made to fail must end soon, with an error status and the cause in its
+# output.
+must_fail() { # WHAT WANTED: the job runs in the background, its output in fault.log
+	local status=0
+	wait "$job" || status=$?
+	if [ "$status" = 0 ] || [ "$status" = 124 ] || ! grep -q "$2" fault.log; then
+		echo "FAIL: $1: status $status, want an error with \"$2\":"; cat fault.log; exit 1
+	fi
+	echo "ok: $1: $(grep -m 1 -o "$2.*" fault.log | cut -c 1-120)"
+}
+start() { # a job that would go on for long; returns once it is in its calls
+	timeout 100 ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Mi -max 1Mi -time 90s >fault.log 2>&1 &
+	job=$!
+	for i in $(seq 300); do ! grep -q median fault.log || break; sleep 0.1; done
+	sleep 1
+}
+
+faults() {
+	say "faults"
+	start; kill -9 "$(pgrep -x tuttibench | head -n 1)"; must_fail "SIGKILL of a rank" "peer lost"
+	start; ip link set "$VERBS_NETDEV" down; must_fail "link down" "local queue pair operation error"
+	ip link set "$VERBS_NETDEV" up
+	for i in $(seq 100); do ! grep -q 0000:ffff: "/sys/class/infiniband/$VERBS_DEV/ports/1/gids/$VERBS_GID" || break; sleep 0.1; done
+	TUTTI_VERBS_GID_INDEX=9 ./tuttirun -np 2 ./tuttibench -transport grpc+verbs >fault.log 2>&1 & job=$!
+	must_fail "a GID that there is none of" "GIDs is what was asked for"
+	loss 100 100ms
+}
+
+# loss LIMIT TIME: right results over a link that loses 1 % of its packets.
+loss() {
+	say "1 % of packets lost"
+	tc qdisc add dev "$VERBS_NETDEV" root netem loss 1%
+	timeout "$1" ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Ki -max 256Ki -factor 16 -time "$2"
+	tc qdisc del dev "$VERBS_NETDEV" root
+}
+
+vm() {
+	./verbsinfo
+	say "the transport on the device"
+	tests verbs.test Device
+	say "collectives and cuts on the device"
+	tests comm.test Device
+	say "ranks as processes"
+	bench tcp+verbs -op pingpong -min 8 -max 512Ki -factor 256
+	bench grpc+verbs -op allreduce -min 8 -max 2Mi -factor 512
+	faults
+	say "done"
+}
+
+# pair is rank VERBS_RANK on one of two machines.
+pair() {
+	export TUTTI_HOSTS=10.99.0.1:4000,10.99.0.2:4000 TUTTI_RANK=$VERBS_RANK TUTTI_SECRET=0123456789abcdef0123456789abcdef
+	say "every call between two machines"
+	tests comm.test DevicesOfTwoMachines
+	say "allreduce between two machines"
+	./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512
+	say "the digits between two machines"
+	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits
+	say "done"
+}
+
+soak() {
+	say "$TUTTI_SOAK steps"
+	tests comm.test DeviceSoak 100m
+	loss 1000 30s
+	say "done"
+}
+
+"$1"

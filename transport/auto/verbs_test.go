@@ -1,0 +1,72 @@
+package auto
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/transport/transporttest"
+	"github.com/tutti-go/tutti/transport/verbs"
+)
+
+// Every end has a device, or every other one: those that have none meet the others
+// over tcp, whoever dials.
+func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
+	for name, each := range map[string]int{"every end has a device": 1, "every other end has one": 2} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
+				fabric := verbs.NewFabric()
+				for i := range n {
+					o := Options{NoShm: true}
+					if i%each == 0 {
+						o.Fabric = fabric
+					}
+					nodes = append(nodes, node(tb, "auto", o, listen(tb)))
+				}
+				return nodes
+			})
+		})
+	}
+}
+
+func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
+	leak.Check(t)
+	fabric := verbs.NewFabric()
+	me, mine := serve(t, "auto", Options{NoShm: true, Fabric: fabric}, listen(t))
+	_, without := serve(t, "auto", Options{NoShm: true}, listen(t))
+	if !strings.Contains(mine, "verbs=software;tcp=") {
+		t.Errorf("got the address %q", mine)
+	}
+	for addr, want := range map[string]string{
+		mine:    "verbs: shm is switched off, and both have RDMA devices: software",
+		without: "tcp: shm is switched off",
+		strings.Replace(mine, "=software", "=roce2-ipv4", 1): "tcp: shm is switched off",
+	} {
+		got := me.(*Picker).Explain(addr)
+		if before, _, _ := strings.Cut(got, "; no verbs: "); before != want {
+			t.Errorf("%q: got %q, want %q", addr, got, want)
+		}
+	}
+	mem, free, err := me.(*Picker).Alloc(100)
+	if err != nil || len(mem) != 100 {
+		t.Fatalf("%d bytes, %v", len(mem), err)
+	}
+	if err := free(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A device on which nothing can be set up is found out before anyone is told of it.
+func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
+	p := &Picker{name: Name}
+	p.openVerbs(&Options{Fabric: verbs.NewFabric(), TLS: new(tlsopt.Options)})
+	if got := p.notVerbs("software"); !strings.Contains(got, "RDMA does not encrypt") {
+		t.Errorf("with TLS: %q", got)
+	}
+	t.Setenv("TUTTI_VERBS_DEPTH", "none")
+	p.openVerbs(&Options{Fabric: verbs.NewFabric()})
+	if p.verbs != nil || !strings.Contains(p.noVerbs, "TUTTI_VERBS_DEPTH") {
+		t.Errorf("got %v, because of %q", p.verbs, p.noVerbs)
+	}
+}

@@ -1,0 +1,149 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"unsafe"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// An arena of a cache is memory from Alloc, registered in one piece as long as it
+// lives: what is sent from any part of it, or shown, needs no registration. It is a
+// lease among cache.arenas. What peers may write to is one registration for one use,
+// here as elsewhere, so that it can end with that use; further parts that are shown
+// at the same time have registrations of their own, from the cache.
+
+// Alloc implements transport.Allocator with memory that is registered, and pinned,
+// from the start until free. It lies outside Go's heap. fault.Exhausted: the device,
+// or the limit on locked memory, or the host has no room for it.
+func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
+	op := fmt.Sprintf("allocate %d bytes", size)
+	switch {
+	case size < 0 || size > maxBody:
+		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
+	case size == 0:
+		return []byte{}, func() error { return nil }, nil
+	case !t.enter():
+		return nil, nil, failure(fault.Closed, op, nil)
+	}
+	defer t.leave()
+	mem, unmap, err := t.device.memory(size)
+	if err != nil {
+		return nil, nil, failure(fault.Exhausted, op, err)
+	}
+	sent, err := t.cache.adopt(mem)
+	if err != nil {
+		return nil, nil, errors.Join(err, unmap())
+	}
+	shown, err := t.shown.adopt(mem)
+	if err != nil {
+		return nil, nil, errors.Join(err, t.cache.disown(sent), unmap())
+	}
+	var mu sync.Mutex
+	freed := false
+	return mem, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if freed || shown.busy() || sent.busy() || shown.cache.disown(shown) != nil || sent.cache.disown(sent) != nil {
+			return failure(fault.Misuse, "free memory", errInUse)
+		}
+		freed = true
+		return unmap()
+	}, nil
+}
+
+var errInUse = errors.New("a part of it is shown to a peer or being sent, or it was freed before")
+
+// adopt registers mem for as long as it lives.
+func (c *cache) adopt(mem []byte) (*lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, err := c.registered(mem)
+	if err != nil {
+		return nil, err
+	}
+	l := &lease{cache: c, region: r, mem: mem, start: startOf(mem)}
+	i, _ := slices.BinarySearchFunc(c.arenas, l.start, byStart)
+	c.arenas = slices.Insert(c.arenas, i, l)
+	return l, nil
+}
+
+func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+func byStart(l *lease, start uintptr) int {
+	switch {
+	case l.start < start:
+		return -1
+	case l.start > start:
+		return 1
+	}
+	return 0
+}
+
+// arenaOf is the arena that b lies in; nil when it lies in none. mu is held.
+func (c *cache) arenaOf(b []byte) *lease {
+	start := startOf(b)
+	i, found := slices.BinarySearchFunc(c.arenas, start, byStart)
+	if !found {
+		i--
+	}
+	if i < 0 || start-c.arenas[i].start >= uintptr(len(c.arenas[i].mem)) {
+		return nil
+	}
+	return c.arenas[i]
+}
+
+// use is the arena's own registration for one more use, if it is free for that; it is
+// made anew if its last use had to end it. mu is held.
+func (c *cache) use(a *lease) (*lease, error) {
+	if c.remote && a.users > 0 {
+		return nil, nil
+	}
+	if a.region == nil {
+		r, err := c.registered(a.mem)
+		if err != nil {
+			return nil, err
+		}
+		a.region = r
+	}
+	a.users++
+	return a, nil
+}
+
+// busy reports whether a part of an arena is in use.
+func (l *lease) busy() bool {
+	l.cache.mu.Lock()
+	defer l.cache.mu.Unlock()
+	return l.users+l.parts > 0
+}
+
+// disown ends an arena, and what else is registered of its memory, unless a part of
+// it is in use. It may be called again.
+func (c *cache) disown(a *lease) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.users+a.parts > 0 {
+		return errInUse
+	}
+	if i, found := slices.BinarySearchFunc(c.arenas, a.start, byStart); found && c.arenas[i] == a {
+		c.arenas = slices.Delete(c.arenas, i, i+1)
+	}
+	for _, l := range c.entries {
+		if l.arena == a {
+			c.forget(l)
+		}
+	}
+	a.end()
+	return nil
+}
+
+// end ends the registration of an arena, if there is one; mu is held.
+func (l *lease) end() {
+	if l.region != nil {
+		l.region.drop()
+		l.region = nil
+	}
+}

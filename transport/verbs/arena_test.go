@@ -1,0 +1,140 @@
+package verbs
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// registrations are how many the fabric has.
+func (f *Fabric) registrations() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.regions)
+}
+
+func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	home := b.ends[1].home
+	mem, free, err := home.Alloc(1 << 20)
+	if err != nil || addressOf(mem)%64 != 0 || len(mem) != 1<<20 || bytes.Count(mem, []byte{0}) != len(mem) {
+		t.Fatalf("%d bytes at %#x: %v", len(mem), addressOf(mem), err)
+	}
+	before := b.fabric.registrations()
+	b.ends[1].Send(&transport.Frame{Body: mem[100:80_000], Done: ignore})
+	b.until("what was sent from it", func() bool { return b.sinks[0].n == 1 })
+	to, release, err := b.ends[1].Expose(1, mem[5000:6000])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := free(); !errors.Is(err, fault.Misuse) {
+		t.Errorf("free of memory that is shown: got %v, want %v", err, fault.Misuse)
+	}
+	<-drained(b, b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{7}, 1000)}))
+	b.until("what was written to it", func() bool { return b.sinks[1].n == 1 })
+	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
+		t.Error("it was not written where it was shown")
+	}
+	if got := b.fabric.registrations(); got > before+3 { // the place of the asked body, the strip it brought, the body written
+		t.Errorf("%d registrations, before %d", got, before)
+	}
+	release()
+	if err := free(); err != nil {
+		t.Error(err)
+	}
+	if err := free(); !errors.Is(err, fault.Misuse) {
+		t.Errorf("the second time: got %v, want %v", err, fault.Misuse)
+	}
+}
+
+// drained moves the bench until a Done has run, whose error it passes on.
+func drained(b *bench, done <-chan error) <-chan error {
+	out := make(chan error, 1)
+	b.until("Done", func() bool {
+		select {
+		case err := <-done:
+			out <- err
+			return true
+		default:
+			return false
+		}
+	})
+	return out
+}
+
+// Two parts of one piece are shown at once, and one is taken back before it was
+// written: what comes there later is refused, and the other part stays open.
+func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
+	d := &softDevice{fabric: NewFabric()}
+	c := newCache(d, 1<<20, true)
+	mem, _, _ := d.memory(1000)
+	arena, err := c.adopt(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func(b []byte) *lease {
+		l, err := c.take(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first, second := take(mem[:400]), take(mem[400:])
+	if first != arena || second == arena || first.region.rkey == second.region.rkey {
+		t.Error("two uses share one registration")
+	}
+	if err := c.disown(arena); !errors.Is(err, errInUse) {
+		t.Errorf("got %v, want %v", err, errInUse)
+	}
+	key := first.region.rkey
+	first.drop()
+	if d.find(key, addressOf(mem), 1, true) != nil || d.find(second.region.rkey, addressOf(mem[400:]), 600, true) == nil {
+		t.Error("what was taken back can be written, or what is shown can not")
+	}
+	again := take(mem[10:20])
+	if again != arena || again.region.rkey == key {
+		t.Error("the key that was taken back is in use again")
+	}
+	again.free()
+	second.free() // cached from now on
+	if err := c.disown(arena); err != nil {
+		t.Error(err)
+	}
+	if n := d.fabric.registrations(); n > 0 {
+		t.Errorf("%d registrations of memory that was freed", n)
+	}
+	if l := take(mem[:10]); l == arena {
+		t.Error("freed memory is taken for an arena's")
+	} else {
+		l.free()
+	}
+	c.close()
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMemoryFromAllocOutlivesItsTransport(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	home := b.ends[0].home
+	mem, free, err := home.Alloc(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := home.Close(); err != nil {
+		t.Error(err)
+	}
+	mem[99] = 1
+	if err := free(); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := home.Alloc(100); !errors.Is(err, fault.Closed) {
+		t.Errorf("after Close: got %v, want %v", err, fault.Closed)
+	}
+	if _, _, err := b.ends[1].home.Alloc(-1); !errors.Is(err, fault.Misuse) {
+		t.Errorf("a negative size: got %v, want %v", err, fault.Misuse)
+	}
+}

@@ -1,0 +1,314 @@
+//go:build verbs && linux && cgo
+
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
+)
+
+// needsDevice skips what only `make test-verbs` can run.
+func needsDevice(t testing.TB) {
+	t.Helper()
+	if _, err := openDeviceForTest(); err != nil {
+		t.Skipf("there is no usable RDMA device: %v", err)
+	}
+}
+
+func TestDeviceRefusesAWrongKey(t *testing.T) {
+	needsDevice(t)
+	b := newBench(t, Options{})
+	mem := make([]byte, 50_000)
+	to, release, err := b.ends[1].Expose(1, mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	b.until("the exposure", func() bool {
+		b.ends[0].mu.Lock()
+		defer b.ends[0].mu.Unlock()
+		if len(b.ends[0].flow.theirs) == 0 {
+			return false
+		}
+		b.ends[0].flow.theirs[0].rkey ^= 0x5a00
+		return true
+	})
+	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, len(mem))})
+	b.fails()
+	if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "remote access error") {
+		t.Errorf("Done got %v", err)
+	}
+}
+
+// A deadly device kills its process at one step: before and after what is posted,
+// and where a completion has been taken and not been acted on.
+type deadly struct {
+	device
+	left *atomic.Int64
+}
+
+func (d deadly) step() {
+	if d.left.Add(-1) == 0 {
+		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	}
+}
+
+func (d deadly) newPair(depth int, notify func()) (pair, error) {
+	d.step()
+	p, err := d.device.newPair(depth, notify)
+	d.step()
+	return deadlyPair{p, d}, err
+}
+
+type deadlyPair struct {
+	pair
+	deadly
+}
+
+func (p deadlyPair) connect(peer endpoint) error {
+	p.step()
+	defer p.step()
+	return p.pair.connect(peer)
+}
+
+func (p deadlyPair) send(ws []work) error {
+	p.step()
+	defer p.step()
+	return p.pair.send(ws)
+}
+
+func (p deadlyPair) poll(into []completion) (int, error) {
+	n, err := p.pair.poll(into)
+	if n > 0 {
+		p.step()
+	}
+	return n, err
+}
+
+func (p deadlyPair) close() error { return p.pair.close() }
+
+// A party is one end of a conversation in which frames go all the ways that there
+// are. What a frame asks for is in the first byte of its head: an echo (e), to write
+// to the Token in its body (w), to show memory to write to (s); r is the reply.
+type party struct {
+	testing.TB
+	c       *conn
+	body    []byte
+	todo    []func()
+	replies int
+	written int
+	onFull  func()
+}
+
+const (
+	shownSize = 300_000 // two writes
+	shownID   = 9
+)
+
+func (p *party) Place(h transport.Header) []byte {
+	p.body = make([]byte, h.Size)
+	return p.body
+}
+
+func (p *party) Arrived(h transport.Header, n int) {
+	if n < h.Size {
+		return
+	}
+	if len(h.Head) == 0 && h.ID == shownID {
+		if p.written++; p.written%2 == 0 {
+			p.todo = append(p.todo, p.onFull)
+		}
+		return
+	}
+	body := p.body
+	switch h.Head[0] {
+	case 'e':
+		p.todo = append(p.todo, func() { p.say('r', body) })
+	case 's':
+		p.todo = append(p.todo, func() { p.show(func() { p.say('r', nil) }) })
+	case 'w':
+		to := transport.Token(body)
+		p.todo = append(p.todo, func() {
+			for range 2 { // the second time the place is full, and has to be asked for
+				p.c.Send(&transport.Frame{To: to, ID: shownID, Body: make([]byte, shownSize), Done: ignore})
+			}
+		})
+	case 'r':
+		p.replies++
+	}
+}
+
+func (p *party) say(what byte, body []byte) {
+	p.c.Send(&transport.Frame{Head: []byte{what}, Body: body, Done: ignore})
+}
+
+// show has the peer write twice to memory that is shown, and then does full.
+func (p *party) show(full func()) {
+	to, release, err := p.c.Expose(shownID, make([]byte, shownSize))
+	if err != nil {
+		return // the Conn has failed, which Progress tells
+	}
+	p.onFull = func() { release(); full() }
+	p.say('w', to[:])
+}
+
+// turn moves the Conn, and does what has come to be done.
+func (p *party) turn() error {
+	_, err := p.c.Progress(p)
+	todo := p.todo
+	p.todo = nil
+	for _, do := range todo {
+		do()
+	}
+	return err
+}
+
+// await turns until there are so many replies.
+func (p *party) await(replies int) {
+	for p.replies < replies {
+		if err := p.turn(); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
+const (
+	victimAddr = "TUTTI_VERBS_TEST_ADDR"
+	victimStep = "TUTTI_VERBS_TEST_STEP"
+)
+
+// TestDeviceVictim is the process that is killed; it passes if it has lived on.
+func TestDeviceVictim(t *testing.T) {
+	if os.Getenv(victimAddr) == "" {
+		t.Skip("TestDevicePeerIsKilledAtAnyStep starts this as a process of its own")
+	}
+	tr, err := New(Options{Setup: tcp.New(tcp.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := tr.(greeter).Transport
+	left := new(atomic.Int64)
+	v.device = deadly{v.device, left}
+	step, _ := strconv.Atoi(os.Getenv(victimStep))
+	left.Store(int64(step))
+	c, err := tr.Dial(context.Background(), os.Getenv(victimAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &party{TB: t, c: c.(*conn)}
+	for i, n := range []int{64, 4096, 60_000, 60_000, 1 << 20, 0} {
+		p.say('e', make([]byte, n))
+		p.await(i + 1)
+	}
+	p.say('s', nil)
+	p.await(7)
+	p.show(func() { p.replies++ })
+	p.await(8)
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The peer is killed at each step of a conversation in turn. Each time this end hears
+// of it soon, and gives everything back: a device that still has memory registered,
+// or a queue pair, refuses to be closed.
+func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
+	needsDevice(t)
+	leak.Check(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := New(Options{Setup: tcp.New(tcp.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan transport.Conn, 1)
+	addr, err := tr.Serve(l, func(c transport.Conn) { accepted <- c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := 1
+	for killed := true; killed; step++ {
+		killed = withVictim(t, addr, step, accepted)
+	}
+	t.Logf("killed at %d steps", step-2)
+	if step < 20 {
+		t.Errorf("killed at %d steps only: the conversation has more", step-2)
+	}
+	if err := tr.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// patience bounds what an emulated machine may take.
+const patience = 60 * time.Second
+
+// withVictim talks to a process that is killed at a step, and reports whether it was.
+func withVictim(t *testing.T, addr string, step int, accepted chan transport.Conn) (killed bool) {
+	t.Helper()
+	victim := exec.Command(os.Args[0], "-test.run", "^TestDeviceVictim$")
+	victim.Env = append(os.Environ(), victimAddr+"="+addr, fmt.Sprintf("%s=%d", victimStep, step))
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- victim.Wait() }()
+	var c transport.Conn
+	select {
+	case c = <-accepted:
+	case err := <-ended:
+		t.Fatalf("step %d: the victim ended before it came: %v", step, err)
+	}
+	c.(guest).Admit()
+	p := &party{TB: t, c: c.(guest).conn}
+	var died time.Time
+	var exit error
+	for deadline := time.Now().Add(patience); ; {
+		err := p.turn()
+		if died.IsZero() {
+			select {
+			case exit = <-ended:
+				died = time.Now()
+			default:
+			}
+		}
+		if err != nil {
+			if !errors.Is(err, fault.LinkLost) {
+				t.Errorf("step %d: got %v, want %v", step, err, fault.LinkLost)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			victim.Process.Kill()
+			t.Fatalf("step %d: no error %v after the peer's death", step, time.Since(died))
+		}
+	}
+	p.c.Close()
+	if died.IsZero() {
+		exit = <-ended
+	} else if late := time.Since(died); late > 10*time.Second {
+		t.Errorf("step %d: the peer's death showed after %v", step, late)
+	}
+	var status *exec.ExitError
+	if errors.As(exit, &status) && status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("step %d: the victim failed: %v", step, exit)
+	}
+	return exit != nil
+}
