@@ -69,41 +69,59 @@ func (s *steps) step(ctx context.Context, co *coordinator.Coordinator) error {
 }
 
 // What a step costs is there however many tensors it has: messages and lists, and
-// none of it for each tensor.
+// none of it for each tensor, nor for each part of a large one.
 func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
-	const tensors = 2000
-	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-		s := newSteps(tensors, 16)
-		const runs = 10
-		for range 5 { // until the cache knows all names, and tables have grown
-			if err := s.step(ctx, co); err != nil {
+	for _, c := range []struct {
+		what                      string
+		tensors, elements, pieces int // that are carried out
+		opts                      []coordinator.Option
+	}{
+		{"small tensors", 2000, 16, 2000, nil},
+		{"tensors that go alone", 300, 300, 300, []coordinator.Option{coordinator.WithAlone(0)}},
+		{"large tensors in parts", 3, 100_000, 300, []coordinator.Option{coordinator.WithPartition(4000)}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			opts := append(c.opts, coordinator.WithCache(2*c.tensors), coordinator.WithCredit(1<<30),
+				coordinator.WithCycle(time.Minute)) // so that a slow machine does not tell a step in many messages
+			err := comm.Local(2, with(func(ctx context.Context, cm *comm.Comm, co *coordinator.Coordinator) error {
+				got, err := allocations(ctx, cm, co, newSteps(c.tensors, c.elements))
+				if limit := uint64(40 + c.pieces/4); err == nil && got > limit {
+					err = fmt.Errorf("got %d allocations in a step on both ranks, want at most %d", got, limit)
+				}
 				return err
+			}, opts...))
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		var before, after runtime.MemStats
-		if err := comm.Barrier(ctx, c); err != nil {
-			return err
-		}
-		if c.Rank() == 0 {
-			runtime.ReadMemStats(&before)
-		}
-		for range runs {
-			if err := s.step(ctx, co); err != nil {
-				return err
-			}
-		}
-		if c.Rank() > 0 {
-			return nil
-		}
-		runtime.ReadMemStats(&after)
-		if got := (after.Mallocs - before.Mallocs) / runs; got > tensors/4 {
-			return fmt.Errorf("got %d allocations in a step of %d tensors on both ranks", got, tensors)
-		}
-		return nil
-	}, coordinator.WithCache(2*tensors), coordinator.WithCycle(time.Minute))) // so that a slow machine does not tell a step in many messages
-	if err != nil {
-		t.Fatal(err)
+		})
 	}
+}
+
+// allocations are those of one step in many, on all ranks; 0 on other ranks than 0.
+func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, s *steps) (uint64, error) {
+	const runs = 10
+	for range 5 { // until the cache knows all names, and tables have grown
+		if err := s.step(ctx, co); err != nil {
+			return 0, err
+		}
+	}
+	var before, after runtime.MemStats
+	if err := comm.Barrier(ctx, c); err != nil {
+		return 0, err
+	}
+	if c.Rank() == 0 {
+		runtime.ReadMemStats(&before)
+	}
+	for range runs {
+		if err := s.step(ctx, co); err != nil {
+			return 0, err
+		}
+	}
+	if c.Rank() > 0 {
+		return 0, nil
+	}
+	runtime.ReadMemStats(&after)
+	return (after.Mallocs - before.Mallocs) / runs, nil
 }
 
 func TestAHandleStandsForTheNextSubmissionOfItsNameOnceAWaitHasReturned(t *testing.T) {
@@ -137,4 +155,116 @@ func TestAHandleStandsForTheNextSubmissionOfItsNameOnceAWaitHasReturned(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// BenchmarkParts is a step of large tensors that go in parts, of which allocs/op
+// shows what each costs, on all ranks together.
+func BenchmarkParts(b *testing.B) {
+	for _, wire := range []string{"memory", "tcp"} {
+		b.Run(wire, func(b *testing.B) {
+			b.ReportAllocs()
+			err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+				s := newSteps(8, 1<<18) // of 16 parts each
+				for range 3 {
+					if err := s.step(ctx, co); err != nil {
+						return err
+					}
+				}
+				if err := comm.Barrier(ctx, c); err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					b.ResetTimer()
+				}
+				for range b.N {
+					if err := s.step(ctx, co); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, coordinator.WithPartition(1<<16)), comm.WithTransport(wire))
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkModel is a step of a model's gradients, of which few are large and many
+// small, on ranks that are goroutines: by a coordinator; as separate calls, one
+// after the other; and as one vector. With GOMAXPROCS=1 it compares what they cost.
+func BenchmarkModel(b *testing.B) {
+	sizes := []int{9408, 2_048_000} // elements, as ResNet-50 has them, some fewer
+	for stage := range 4 {
+		width := 64 << stage
+		for range 3 {
+			sizes = append(sizes, width, width, width, width, 4*width, 4*width, 4*width*width, 9*width*width, 4*width*width)
+		}
+	}
+	for _, wire := range []string{"tcp", "shm"} {
+		for _, way := range []string{"coordinator", "separate", "whole"} {
+			b.Run(wire+"/"+way, func(b *testing.B) {
+				err := comm.Local(4, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+					s := newModel(sizes)
+					step := map[string]func() error{
+						"coordinator": func() error { return s.step(ctx, co) },
+						"separate":    func() error { return s.separate(ctx, c) },
+						"whole":       func() error { return comm.AllReduce(ctx, c, s.all, comm.Sum) },
+					}[way]
+					for range 2 {
+						if err := step(); err != nil {
+							return err
+						}
+					}
+					if err := comm.Barrier(ctx, c); err != nil {
+						return err
+					}
+					if c.Rank() == 0 {
+						b.SetBytes(int64(4 * len(s.all)))
+						b.ResetTimer()
+					}
+					for range b.N {
+						if err := step(); err != nil {
+							return err
+						}
+					}
+					return nil
+				}), comm.WithTransport(wire))
+				if err != nil {
+					b.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+// model is steps of tensors that lie side by side in one vector.
+type model struct {
+	steps
+	all []float32
+}
+
+func newModel(sizes []int) *model {
+	m := &model{steps: steps{handles: make([]*coordinator.Handle, len(sizes))}}
+	total := 0
+	for _, n := range sizes {
+		total += n
+	}
+	m.all = make([]float32, total)
+	at := 0
+	for i, n := range sizes {
+		m.names = append(m.names, fmt.Sprint("tensor", i))
+		m.bufs = append(m.bufs, m.all[at:at+n:at+n])
+		at += n
+	}
+	return m
+}
+
+func (m *model) separate(ctx context.Context, c *comm.Comm) error {
+	for _, buf := range m.bufs {
+		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -30,6 +30,7 @@ type Coordinator struct {
 	member *negotiate.Member // these two belong to the loop
 	leader *negotiate.Leader // nil but on rank 0
 	local  []any             // messages between the two on this rank
+	cost   negotiate.Carried // what the leader is told, again and again
 	clock  negotiate.Time    // when the loop woke: to ask for every event takes longer than most events
 	why    *fault.Error      // of the end; nil when all ranks have closed
 
@@ -48,12 +49,13 @@ type Coordinator struct {
 
 	mu        sync.Mutex // guards the rest
 	inbox     []event
-	spare     []event // the one before, for reuse
-	unsent    bool    // something was submitted since the last Flush
-	table     table   // of what is under way
-	fresh     int     // submissions in inbox that the loop was not woken for
-	missing   int     // how many complete a step
-	timed     bool    // the loop will wake by itself
+	spare     []event   // the one before, for reuse
+	unsent    bool      // something was submitted since the last Flush
+	table     table     // of what is under way
+	fresh     int       // submissions in inbox that the loop was not woken for
+	missing   int       // how many complete a step
+	timed     bool      // the loop will wake by itself
+	idle      []*waiter // for reuse
 	sites     map[callsite.Site]string
 	lastSite  callsite.Site // most submissions are from the place of the one before
 	lastWords string

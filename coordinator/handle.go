@@ -25,10 +25,11 @@ type Handle struct {
 	err   error         // of a failed one; written before its state
 
 	// The coordinator's mutex guards these.
-	call   string        // "allreduce w1 float32 [4] sum"; "" when nobody has asked
-	done   chan struct{} // nil when nobody has asked
-	turn   uint64        // how often it was submitted
-	ticket negotiate.Ticket
+	call    string        // "allreduce w1 float32 [4] sum"; "" when nobody has asked
+	done    chan struct{} // nil when nobody has asked
+	waiters *waiter       // those in Wait
+	turn    uint64        // how often it was submitted
+	ticket  negotiate.Ticket
 
 	// What was submitted does not change while it is under way.
 	requests [1]negotiate.Request
@@ -70,6 +71,56 @@ func (h *Handle) finish(err error) {
 	if h.done != nil {
 		close(h.done)
 	}
+	for w := h.waiters; w != nil; w = w.next {
+		w.woken <- struct{}{}
+	}
+	h.waiters = nil
+}
+
+// A waiter is a goroutine in Wait. Its channel gets one token, for which it has
+// room, when the submission's turn is over. Unlike one that is closed it can be
+// used again, so that a Wait allocates nothing.
+type waiter struct {
+	woken chan struct{}
+	next  *waiter
+}
+
+// maxIdle bounds the waiters that are kept for reuse.
+const maxIdle = 64
+
+// await adds a waiter for the submission's turn; nil when it is over.
+func (h *Handle) await() (w *waiter, turn uint64) {
+	co := h.co
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	if h.state.Load() != underWay {
+		return nil, h.turn
+	}
+	if n := len(co.idle); n > 0 {
+		w, co.idle = co.idle[n-1], co.idle[:n-1]
+	} else {
+		w = &waiter{woken: make(chan struct{}, 1)}
+	}
+	w.next, h.waiters = h.waiters, w
+	return w, h.turn
+}
+
+// part ends a waiter, which has its token or gives up. co.mu is held.
+func (h *Handle) part(w *waiter) {
+	for at := &h.waiters; *at != nil; at = &(*at).next {
+		if *at == w {
+			*at = w.next
+			break
+		}
+	}
+	select { // the turn may have ended just now
+	case <-w.woken:
+	default:
+	}
+	w.next = nil
+	if co := h.co; len(co.idle) < maxIdle {
+		co.idle = append(co.idle, w)
+	}
 }
 
 // what is the submission in words. co.mu is held, or nobody knows the handle yet.
@@ -102,20 +153,19 @@ func (h *Handle) Wait(ctx context.Context) error {
 		return err
 	}
 	h.co.flush()
-	done, turn := h.channel()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		kind := fault.Canceled
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			kind = fault.Timeout
+	w, turn := h.await()
+	if w != nil {
+		select {
+		case <-w.woken:
+		case <-ctx.Done():
+			return h.leave(w, ctx.Err())
 		}
-		h.co.mu.Lock()
-		defer h.co.mu.Unlock()
-		return fault.New(kind, "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", ctx.Err())
 	}
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
+	if w != nil {
+		h.part(w)
+	}
 	if h.turn != turn { // another goroutine has waited, and submitted the name again
 		return nil
 	}
@@ -123,14 +173,20 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return err
 }
 
-// Done is closed when the submission is done.
-func (h *Handle) Done() <-chan struct{} {
-	done, _ := h.channel()
-	return done
+// leave is what a Wait returns whose context has ended.
+func (h *Handle) leave(w *waiter, why error) error {
+	kind := fault.Canceled
+	if errors.Is(why, context.DeadlineExceeded) {
+		kind = fault.Timeout
+	}
+	h.co.mu.Lock()
+	defer h.co.mu.Unlock()
+	h.part(w)
+	return fault.New(kind, "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
 }
 
-// channel is closed when the submission's turn is over.
-func (h *Handle) channel() (done <-chan struct{}, turn uint64) {
+// Done is closed when the submission is done.
+func (h *Handle) Done() <-chan struct{} {
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
 	if h.done == nil {
@@ -139,7 +195,7 @@ func (h *Handle) channel() (done <-chan struct{}, turn uint64) {
 			close(h.done)
 		}
 	}
-	return h.done, h.turn
+	return h.done
 }
 
 // WaitAll waits for all handles, and returns the first error in their order.

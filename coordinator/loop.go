@@ -130,7 +130,8 @@ func (co *Coordinator) step(in negotiate.MemberInput) bool {
 		co.lead(negotiate.Tick{})
 	}
 	if b, ok := in.(negotiate.Finished); ok && co.leader != nil {
-		co.lead(negotiate.Carried{Cost: b.Bucket.Cost})
+		co.cost.Cost = b.Bucket.Cost
+		co.lead(&co.cost)
 		co.sample(b.Bucket)
 	}
 	over := co.tell(in)

@@ -58,7 +58,8 @@ func WithAlone(bytes int) Option { return func(o *options) { o.cfg.Alone = bytes
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
 // WithCredit sets about how many bytes are ordered ahead of what rank 0 has
-// carried out: the most that an urgent tensor waits for.
+// carried out: the most that an urgent tensor waits for. It holds from the first
+// tensor with a Priority on; until then it is 1 GiB at least.
 func WithCredit(bytes int) Option { return func(o *options) { o.cfg.Credit = bytes } }
 
 // WithCache sets how many tensors are negotiated by a bit each; 0: none.

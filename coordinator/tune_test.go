@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,6 +108,51 @@ func TestAutotuneSettlesOnAllRanksAndSavesItsChoice(t *testing.T) {
 		other := strings.Contains(log.String(), ",ring,") || strings.Contains(log.String(), ",reduce_scatter+allgather,")
 		if other == frozen {
 			t.Errorf("frozen is %v, and the log says\n%s", frozen, log.String())
+		}
+	}
+}
+
+// What autotune may change is in the docs' table; with Deterministic none of it
+// changes a bit, though other settings are tried in every step.
+func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
+	leak.Check(t)
+	const steps = 45
+	run := func(opts ...coordinator.Option) (results [][]float64, tried string) {
+		var log bytes.Buffer
+		if opts != nil {
+			opts = append(opts, coordinator.WithAutotune(coordinator.Autotune{Steps: 1, Warmup: 1, Log: &log}))
+		}
+		if err := comm.Local(4, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			for step := range steps {
+				var hs []*coordinator.Handle
+				var bufs [][]float64
+				for i, n := range []int{1, 17, 500, 3001} {
+					bufs = append(bufs, gradient(n, c.Rank(), step))
+					hs = append(hs, coordinator.AllReduce(co, fmt.Sprint("w", i), bufs[i], comm.Sum))
+				}
+				if err := coordinator.WaitAll(ctx, hs...); err != nil {
+					return err
+				}
+				if c.Rank() == 0 {
+					results = append(results, slices.Concat(bufs...))
+				}
+			}
+			return nil
+		}, opts...), comm.WithoutSharedMemory()); err != nil {
+			t.Fatal(err)
+		}
+		return results, log.String()
+	}
+	want, _ := run()
+	got, tried := run(coordinator.Deterministic())
+	if n := strings.Count(tried, "\n"); n < 10 {
+		t.Errorf("only %d lines of samples:\n%s", n, tried)
+	}
+	for step := range want {
+		for i, w := range want[step] {
+			if math.Float64bits(w) != math.Float64bits(got[step][i]) {
+				t.Fatalf("step %d, element %d is %v, and was %v", step, i, got[step][i], w)
+			}
 		}
 	}
 }

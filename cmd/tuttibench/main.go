@@ -48,8 +48,10 @@
 // reduces the gradients of a model, float32 tensors of the sizes that its layers
 // have, in three ways, and prints a row for each: coordinator, which each rank
 // gives them in another order in every step; separate, as one blocking allreduce
-// after the other in one order; and whole, as one allreduce of all of them. Steps
-// of the three take turns; bytes are those of all tensors.
+// after the other in one order; and whole, as one allreduce of all of them. A fourth
+// row, negotiation, is what a coordinator needs for as many tensors of no elements,
+// from the submission of the last of a step until all of them are done. The four
+// take turns; bytes are those of all tensors.
 //
 // # Other commands
 //

@@ -2,48 +2,73 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// namedRow is what one of the three ways to reduce a model's gradients is called.
+// namedRow is what one of the ways to reduce a model's gradients is called, or
+// what is measured beside them, which reduces nothing.
 type namedRow struct {
-	op  string
-	run func(context.Context) error
+	op    string
+	load  func()
+	run   func(context.Context) error
+	empty bool
 }
 
 // sweepNamed sets three ways beside each other to reduce a model's gradients: by a
 // coordinator, each rank submitting them in an order of its own; as separate calls
-// in one order; and as one vector. Iterations of the three take turns, so that
-// what disturbs the machine disturbs them alike.
+// in one order; and as one vector. Beside them stands the negotiation alone. What
+// is measured takes turns, so that what disturbs the machine disturbs all alike.
 func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {
 		return err
 	}
+	asked, err := startAsked(ctx, c)
+	if err != nil {
+		return err
+	}
 	ways := []namedRow{
-		{"coordinator", func(ctx context.Context) error { return g.named(ctx, co) }},
-		{"separate", g.separate},
-		{"whole", g.whole},
+		{op: "coordinator", load: g.load, run: func(ctx context.Context) error { return g.named(ctx, co) }},
+		{op: "separate", load: g.load, run: g.separate},
+		{op: "whole", load: g.load, run: g.whole},
+		{op: "negotiation", load: func() { g.submitBut(asked) }, run: func(ctx context.Context) error { return g.negotiate(ctx, asked) }, empty: true},
 	}
 	samples, err := g.measure(ctx, ways, o.time.Seconds())
 	if err != nil {
 		return err
 	}
-	if err := co.Close(ctx); err != nil {
+	if err := errors.Join(co.Close(ctx), asked.Close(ctx)); err != nil {
 		return err
 	}
 	if c.Rank() > 0 {
 		out, notes = io.Discard, io.Discard
 	}
 	return printNamed(c, o, ways, samples, g, sheetFor(o.format, out, notes))
+}
+
+// startAsked starts the coordinator that only negotiates: nothing is told before
+// the last submission of a step. What the environment asks of coordinators beyond
+// settings, a timeline or to be tuned, is meant for the other one.
+func startAsked(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
+	if err := comm.Barrier(ctx, c); err != nil { // ranks of one process have one environment
+		return nil, err
+	}
+	for _, name := range []string{"TIMELINE", "AUTOTUNE", "AUTOTUNE_FILE"} {
+		os.Unsetenv("TUTTI_" + name)
+		os.Unsetenv("HOROVOD_" + name)
+	}
+	return coordinator.Start(ctx, c, coordinator.WithCycle(time.Hour))
 }
 
 func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *gradients, paper sheet) error {
@@ -53,7 +78,11 @@ func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *g
 	}
 	var rows []row
 	for i, way := range ways {
-		r := o.rowOf(c, len(g.all), samples[i])
+		count := len(g.all)
+		if way.empty {
+			count = 0
+		}
+		r := o.rowOf(c, count, samples[i])
 		r.Op, r.BusBW = way.op, r.AlgBW*figure.BusFactor("allreduce", c.Size())
 		if way.op == "whole" {
 			r.Algorithm = c.Algorithm("allreduce", r.Bytes)
@@ -109,6 +138,25 @@ func (g *gradients) named(ctx context.Context, co *coordinator.Coordinator) erro
 	return coordinator.WaitAll(ctx, g.handles...)
 }
 
+// submitBut submits all names but this rank's last one, without any elements.
+func (g *gradients) submitBut(co *coordinator.Coordinator) {
+	last := len(g.order) - 1
+	for _, i := range g.order[:last] {
+		g.submitEmpty(co, i)
+	}
+}
+
+// negotiate submits the last name, and waits for all of them: what passes is the
+// negotiation of a step. Nothing is packed, and nothing travels but its messages.
+func (g *gradients) negotiate(ctx context.Context, co *coordinator.Coordinator) error {
+	g.submitEmpty(co, g.order[len(g.order)-1])
+	return coordinator.WaitAll(ctx, g.handles...)
+}
+
+func (g *gradients) submitEmpty(co *coordinator.Coordinator, i int) {
+	g.handles[i] = coordinator.AllReduce(co, g.params[i].name, g.each[i][:0], comm.Sum)
+}
+
 func (g *gradients) separate(ctx context.Context) error {
 	for _, v := range g.each {
 		if err := comm.AllReduce(ctx, g.c, v, comm.Sum); err != nil {
@@ -128,7 +176,10 @@ func (g *gradients) measure(ctx context.Context, ways []namedRow, budget float64
 	watches := make([]stopwatch, len(ways))
 	samples := make([]sample, len(ways))
 	for i, way := range ways {
-		t := trial{load: g.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
+		t := trial{load: way.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
+		if way.empty {
+			t.wrong = func() int { return 0 }
+		}
 		watches[i] = stopwatch{c: g.c, t: t, slowest: make([]float64, 1)}
 	}
 	runtime.GC()

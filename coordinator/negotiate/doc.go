@@ -15,9 +15,10 @@
 // A tensor is ready when every rank of its process set has submitted its name,
 // or has joined. Ready tensors are launched in the order of their priority, then
 // of their number; because that order is made in one place, ranks may submit in
-// any order. At most Config.Credit bytes are launched beyond what rank 0 has
-// carried out, so that an urgent tensor overtakes large ones that are ready
-// before it; and tensors above Config.Partition are launched in parts.
+// any order. Tensors above Config.Partition are launched in parts. Once a program
+// has given any tensor a priority, at most Config.Credit bytes are launched beyond
+// what rank 0 has carried out, so that an urgent tensor overtakes large ones that
+// are ready before it; until then 1 GiB, so that ranks do not wait for orders.
 //
 // Launching waits until nothing is half submitted, or Config.Fusion bytes are
 // ready, or Config.Cycle has passed since the first became ready. So small

@@ -133,7 +133,6 @@ func (m *Member) carry(it *Item) {
 
 // run gives out a Bucket.
 func (m *Member) run(it *Item) {
-	b := &Bucket{Part: it.Part, Parts: it.Parts, Absent: it.Ranks}
 	total := 0
 	for _, s := range it.Runs {
 		if total += int(s.Count); total > maxRun {
@@ -144,7 +143,7 @@ func (m *Member) run(it *Item) {
 		m.liar("launches %d tensors, part %d of %d", total, it.Part, it.Parts)
 		return
 	}
-	b.Refs = make([]Ref, 0, total)
+	b := m.newBucket(it, total)
 	for _, s := range it.Runs {
 		for i := range s.Count {
 			if !m.add(b, s.First+i) {
@@ -153,6 +152,23 @@ func (m *Member) run(it *Item) {
 		}
 	}
 	m.outs = append(m.outs, Run{b})
+}
+
+// newBucket is an empty Bucket for some tensors. Memory for many is made at once:
+// there is one for every part of a large tensor.
+func (m *Member) newBucket(it *Item, tensors int) *Bucket {
+	const many = 64
+	if len(m.buckets) == 0 {
+		m.buckets = make([]Bucket, many)
+	}
+	if len(m.refs) < tensors {
+		m.refs = make([]Ref, max(many, tensors))
+	}
+	b := &m.buckets[0]
+	m.buckets = m.buckets[1:]
+	*b = Bucket{Refs: m.refs[:0:tensors], Part: it.Part, Parts: it.Parts, Absent: it.Ranks}
+	m.refs = m.refs[tensors:]
+	return b
 }
 
 // maxRun bounds the tensors of a Bucket.

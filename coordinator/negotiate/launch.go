@@ -91,18 +91,18 @@ func (l *Leader) launch() {
 	if !l.urgent && !l.hurry && l.waiting > 0 && l.bytes < l.cfg.Fusion && !l.due(l.readyAt+Time(l.cfg.Cycle)) {
 		return
 	}
-	if l.full && l.inflight > l.cfg.Credit/2 && !l.urgent && !l.hurry {
+	if l.full && l.inflight > l.credit()/2 && !l.urgent && !l.hurry {
 		return // one message for several parts, and not one for each that is done
 	}
 	l.full = false
 	if !slices.IsSortedFunc(l.queue, first) { // they mostly are, and to look is cheap
 		slices.SortStableFunc(l.queue, first)
 	}
-	var bs buckets
+	bs := &l.making
 	left := l.queue[:0]
 	done := len(l.units)
 	for _, u := range l.queue {
-		if l.put(u, &bs) {
+		if l.put(u, bs) {
 			l.units = append(l.units, u)
 		} else {
 			left = append(left, u)
@@ -111,9 +111,11 @@ func (l *Leader) launch() {
 	clear(l.queue[len(left):])
 	l.queue = left
 	l.urgent, l.hurry = false, false
+	l.down.Items = slices.Grow(l.down.Items, len(bs.list))
 	for _, b := range bs.list {
 		l.down.Items = append(l.down.Items, b.item)
 	}
+	bs.clear()
 	for _, u := range l.units[done:] {
 		*u = unit{}
 	}
@@ -136,9 +138,32 @@ type bucket struct {
 
 // buckets are those of one launch. Of each class one is open for more.
 type buckets struct {
-	list []*bucket
-	open map[class]*bucket
-	last *bucket // that was opened
+	list  []*bucket
+	open  map[class]*bucket
+	last  *bucket   // that was opened
+	spare []*bucket // for reuse
+}
+
+// clear forgets all, once they have been told.
+func (bs *buckets) clear() {
+	for _, b := range bs.list {
+		*b = bucket{}
+		if len(bs.spare) < maxSpare {
+			bs.spare = append(bs.spare, b)
+		}
+	}
+	clear(bs.list)
+	clear(bs.open)
+	bs.list, bs.last = bs.list[:0], nil
+}
+
+func (bs *buckets) take() *bucket {
+	if n := len(bs.spare); n > 0 {
+		b := bs.spare[n-1]
+		bs.spare = bs.spare[:n-1]
+		return b
+	}
+	return new(bucket)
 }
 
 // find is the open one of a class, or nil.
@@ -172,11 +197,12 @@ func (l *Leader) put(u *unit, bs *buckets) bool {
 		return true
 	}
 	for u.next < u.parts {
-		if l.inflight >= l.cfg.Credit && !l.urgent && c.kind != Barrier {
+		if (l.inflight >= l.credit() || len(bs.list) >= maxBuckets) && !l.urgent && c.kind != Barrier {
 			l.full = true
 			return false
 		}
-		b := &bucket{class: c, item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: []Span32{{u.id, 1}}}, bytes: u.bytes, first: u}
+		b := bs.take()
+		*b = bucket{class: c, item: Item{Kind: ItemRun, Part: u.next, Parts: u.parts, Ranks: u.absent, Runs: l.span(u.id)}, bytes: u.bytes, first: u}
 		bs.add(b, fusible)
 		cost := u.bytes + perTensor
 		if u.parts > 1 {
@@ -187,6 +213,33 @@ func (l *Leader) put(u *unit, bs *buckets) bool {
 	}
 	return true
 }
+
+// span is one number. Memory for many is made at once, as by Member.newBucket.
+func (l *Leader) span(id uint32) []Span32 {
+	if len(l.spans) == 0 {
+		l.spans = make([]Span32, 64)
+	}
+	s := l.spans[:1:1]
+	l.spans = l.spans[1:]
+	s[0] = Span32{id, 1}
+	return s
+}
+
+// credit is how many bytes are launched ahead. Who waits for more orders idles, so
+// they are few only where a tensor that comes later may be more urgent.
+func (l *Leader) credit() int {
+	if l.ranked {
+		return l.cfg.Credit
+	}
+	return max(l.cfg.Credit, unranked)
+}
+
+// Bounds of what is launched ahead: in bytes where nothing has a priority, and of
+// Buckets in one message.
+const (
+	unranked   = 1 << 30
+	maxBuckets = 1 << 16
+)
 
 func (l *Leader) fits(b *bucket, u *unit) bool {
 	limit := l.cfg.Fusion

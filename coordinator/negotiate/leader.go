@@ -29,7 +29,9 @@ type Config struct {
 	Fusion    int // bytes of a Bucket of several tensors, at most
 	Alone     int // tensors above this many bytes are not fused
 	Partition int // bytes of a part of a large tensor
-	Credit    int // bytes launched and not carried out by rank 0, about
+	// Credit is about how many bytes are launched and not carried out by rank 0,
+	// once there has been a tensor with a priority.
+	Credit    int
 	Cache     int // tensors that have numbers; 0: no cache
 	StallWarn Span
 	StallEnd  Span
@@ -64,10 +66,13 @@ type Leader struct {
 
 	queue    []*unit
 	units    []*unit // for reuse
-	readyAt  Time    // when the first of queue came
-	bytes    int     // in queue
+	making   buckets
+	spans    []Span32 // memory for the next Buckets' numbers
+	readyAt  Time     // when the first of queue came
+	bytes    int      // in queue
 	inflight int
 	full     bool // the credit was spent; half of it must come back
+	ranked   bool // there has been a tensor with a priority, so some may overtake others
 	urgent   bool // launch all that is ready, whatever it costs
 	hurry    bool // launch without waiting for company
 

@@ -35,7 +35,9 @@ type Member struct {
 	closing          map[uint32]bool // sets whose removal was submitted
 	ended            bool
 
-	outs []MemberOutput
+	outs    []MemberOutput
+	buckets []Bucket // memory for the next ones,
+	refs    []Ref    // and for their Refs
 }
 
 // A Ticket is the runtime's number of a submission; 0 is none.

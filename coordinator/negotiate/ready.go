@@ -150,6 +150,7 @@ func (l *Leader) begin(t *Tensor, set *set) (p *pending) {
 	}
 	p.key, p.set, p.since, p.slot, p.live = t.key(), set, l.now, -1, true
 	l.waiting++
+	l.ranked = l.ranked || t.Priority != 0
 	l.over(p, l.cfg.StallWarn)
 	l.over(p, l.cfg.StallEnd)
 	return p

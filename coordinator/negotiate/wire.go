@@ -106,6 +106,7 @@ func ParseDown(b []byte) (*Down, error) {
 		e.Rows = r.ints()
 	}
 	m.Items = make([]Item, r.count(1))
+	r.items = len(m.Items)
 	for i := range m.Items {
 		r.item(&m.Items[i])
 	}
@@ -159,7 +160,7 @@ func (r *reader) item(it *Item) {
 	it.Kind = ItemKind(r.byte())
 	switch it.Kind {
 	case ItemRun:
-		it.Runs = make([]Span32, r.count(2))
+		it.Runs = r.runs(r.count(2))
 		for i := range it.Runs {
 			it.Runs[i] = Span32{r.u32(), r.u32()}
 		}
@@ -305,8 +306,10 @@ func appendBits(b []byte, set Bits) []byte {
 // A reader takes a message apart. After the first thing that cannot be, all that
 // it returns is zero.
 type reader struct {
-	b   []byte
-	bad bool
+	b     []byte
+	bad   bool
+	items int      // of the message
+	spans []Span32 // memory for the next runs
 }
 
 func (r *reader) version() {
@@ -394,6 +397,17 @@ func (r *reader) text(limit int) string {
 		r.bad = true
 	}
 	return string(r.take(n))
+}
+
+// runs is memory for the numbers of a Bucket. That of all is made at once, where
+// they have one each; what is left over when there are more is less than these.
+func (r *reader) runs(n int) []Span32 {
+	if len(r.spans) < n {
+		r.spans = make([]Span32, max(n, r.items))
+	}
+	list := r.spans[:n:n]
+	r.spans = r.spans[n:]
+	return list
 }
 
 func (r *reader) ints() []int {
