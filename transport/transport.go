@@ -164,6 +164,29 @@ type Gatherer interface {
 	SendParts(f *Frame, parts [][]byte)
 }
 
+// A Prompter is a Conn that spares small frames what they do not need: a Frame and a
+// Done to send them, and a turn of Progress per look to receive them.
+//
+// SendNow sends a frame with ID 0 if all of it can go on its way at once, in order
+// with all others, and reports whether it did. It never waits; the slices are the
+// caller's again when it returns. False says that nothing was sent, for whatever
+// reason, and Send is to take the frame. True is what Done without an error is.
+//
+// Linger is Progress that looks up to so many times, at least once, for something
+// to move before it reports Idle.
+type Prompter interface {
+	SendNow(head, body []byte) bool
+	Linger(in Sink, looks int) (State, error)
+}
+
+// A Taker is a Sink that takes a frame without a To in one call, in place of Place
+// and Arrived, where all of it lies in the Conn's own memory. Body is valid during
+// the call only, and the peer may still be able to write there: it is to be copied,
+// and read nowhere else. A Conn need not look for it.
+type Taker interface {
+	Take(h Header, body []byte)
+}
+
 // A Parker is a Conn on which one goroutine can sleep in place: Park returns
 // once Progress could move something, Wake was called, or d has passed (false).
 // A Wake before Park counts, and so do failure and Close. Only one goroutine may

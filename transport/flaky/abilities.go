@@ -78,7 +78,8 @@ func (c *conn) around(kind Kind, do func() error) error {
 }
 
 // able says whether a Conn is an Exposer, a Gatherer, a Parker; or a Transport a
-// Sharer, a Greeter, an Allocator.
+// Sharer, a Greeter, an Allocator. That a Conn is a Prompter is said by a type of its
+// own; see prompt.go.
 type able [3]bool
 
 // withAbilities is c with the methods that the wrapped Conn has beyond a Conn's.
@@ -88,7 +89,11 @@ func (c *conn) withAbilities() transport.Conn {
 	_, p := c.inner.(transport.Parker)
 	hides := c.node.script.hides
 	x, g, p = x && !hides(Expose), g && !hides(Parts), p && !hides(Park)
-	if _, guest := c.inner.(transport.Guest); guest {
+	_, guest := c.inner.(transport.Guest)
+	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(Prompt) {
+		return prompter{c}.withAbilities(able{x, g, p}, guest)
+	}
+	if guest {
 		return c.asGuest(able{x, g, p})
 	}
 	return c.asMember(able{x, g, p})

@@ -11,7 +11,7 @@ import (
 )
 
 // has lists the abilities that a Conn or a Transport shows.
-func has(v any) (got [7]bool) {
+func has(v any) (got [8]bool) {
 	_, got[0] = v.(transport.Exposer)
 	_, got[1] = v.(transport.Gatherer)
 	_, got[2] = v.(transport.Parker)
@@ -19,6 +19,7 @@ func has(v any) (got [7]bool) {
 	_, got[4] = v.(transport.Sharer)
 	_, got[5] = v.(transport.Greeter)
 	_, got[6] = v.(transport.Allocator)
+	_, got[7] = v.(transport.Prompter)
 	return got
 }
 
@@ -31,7 +32,7 @@ type allocator struct{ transport.Transport }
 
 func (allocator) Alloc(size int) ([]byte, func() error, error) { return make([]byte, size), nil, nil }
 
-// A wrapper of a wrapper shows what the inner one shows: each of the sixteen
+// A wrapper of a wrapper shows what the inner one shows: each of the 32
 // kinds of Conn, made by wrapping one that has less or more.
 func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 	hub := memory.New()
@@ -48,10 +49,13 @@ func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 	}
 	n := &node{script: New(Options{}), grave: new(grave)}
 	base := n.newConn(full, Unknown)
-	for i := range 16 {
+	for i := range 32 {
 		is := able{i&1 > 0, i&2 > 0, i&4 > 0}
-		inner, want := base.asMember(is), [7]bool{is[0], is[1], is[2], i&8 > 0}
-		if want[3] {
+		inner, want := base.asMember(is), [8]bool{is[0], is[1], is[2], i&8 > 0, 7: i&16 > 0}
+		switch {
+		case want[7]:
+			inner = prompter{base}.withAbilities(is, want[3])
+		case want[3]:
 			inner = base.asGuest(is)
 		}
 		if got := has(inner); got != want {

@@ -28,6 +28,7 @@ type conn struct {
 	pumping bool // a goroutine, or a timer, is at the line
 	timer   *time.Timer
 	sent    int         // frames given to inner
+	refused *[]int      // the rules due at a frame that was counted by SendNow, and is for Send; else nil
 	due     map[int]int // rules to apply to arriving frames, by the frame's number
 }
 
@@ -77,7 +78,7 @@ func (c *conn) Send(f *transport.Frame) {
 func (c *conn) send(h *held, kind Kind) {
 	h.Done = func(err error) { c.finished(h, err) }
 	s := c.node.script
-	for _, i := range s.count(c.step(kind, h.Head)) {
+	for _, i := range c.count(h.Head, kind) {
 		switch r := s.rules[i]; r.action {
 		case delay:
 			h.delay += r.by

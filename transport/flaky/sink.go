@@ -16,6 +16,10 @@ type sink struct {
 // Progress lets the wrapped Conn move. After a cut it returns the cut's error; an
 // error that the wrapped Conn reported before the cut stays.
 func (c *conn) Progress(in transport.Sink) (transport.State, error) {
+	return c.progress(in, c.inner.Progress)
+}
+
+func (c *conn) progress(in transport.Sink, move func(transport.Sink) (transport.State, error)) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -24,7 +28,7 @@ func (c *conn) Progress(in transport.Sink) (transport.State, error) {
 		return transport.Idle, err
 	}
 	c.sink.c, c.sink.in = c, in
-	state, err := c.inner.Progress(&c.sink)
+	state, err := move(&c.sink)
 	c.sink.in = nil
 	if err != nil {
 		err = c.failed(err)
@@ -99,6 +103,32 @@ func (s *sink) Arrived(h transport.Header, n int) {
 	s.open = false
 	if s.rule >= 0 {
 		s.strike()
+	}
+}
+
+// Take implements transport.Taker. A frame that a rule waits for, or that the Sink
+// above does not take so, goes up in two calls.
+func (s *sink) Take(h transport.Header, body []byte) {
+	if s.over {
+		return
+	}
+	s.begin()
+	t, ok := s.in.(transport.Taker)
+	switch {
+	case s.is(Before):
+		s.strike()
+	case ok && s.rule < 0:
+		t.Take(h, body)
+		s.open = false
+	default:
+		if b := s.in.Place(h); b != nil {
+			copy(b, body)
+		}
+		if h.Size == 0 && s.is(Within) {
+			s.strike()
+			return
+		}
+		s.Arrived(h, h.Size)
 	}
 }
 

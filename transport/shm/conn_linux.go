@@ -104,13 +104,18 @@ func (c *conn) Admit() {
 
 // Progress implements transport.Conn. A poll that finds nothing costs a look at
 // the place where the next record will begin.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) {
+func (c *conn) Progress(in transport.Sink) (transport.State, error) { return c.Linger(in, 1) }
+
+// Linger implements transport.Prompter: it looks so many times at that place, and
+// does nothing else meanwhile.
+func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
 		return transport.Busy, nil
 	case poll.ShutDown:
 		return transport.Idle, c.first.Get()
 	}
+	c.in.await(looks)
 	state, err := c.progress(in)
 	if c.gate.LeaveReader() {
 		c.letGo()
@@ -183,6 +188,16 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 
 // Send implements transport.Conn.
 func (c *conn) Send(f *transport.Frame) { c.send(item{f: f, size: len(f.Body)}) }
+
+// SendNow implements transport.Prompter.
+func (c *conn) SendNow(head, body []byte) bool {
+	did, due := c.out.now(head, body)
+	if due && c.gate.Enter() {
+		c.ring()
+		c.leave()
+	}
+	return did
+}
 
 // SendParts implements transport.Gatherer.
 func (c *conn) SendParts(f *transport.Frame, parts [][]byte) {
@@ -351,6 +366,7 @@ var (
 	_ transport.Conn     = (*conn)(nil)
 	_ transport.Guest    = (*conn)(nil)
 	_ transport.Gatherer = (*conn)(nil)
+	_ transport.Prompter = (*conn)(nil)
 	_ poll.Handler       = (*conn)(nil)
 )
 

@@ -110,6 +110,20 @@ func (o *outbox) push(it item) (did pushed, due bool, err error) {
 	return toWrite, false, nil
 }
 
+// now puts a small frame into the ring if nothing waits, and does nothing else. due
+// asks the caller to ring the peer's bell. What makes the ring nonsense is left for
+// push to find.
+func (o *outbox) now(head, bytes []byte) (did, due bool) {
+	o.mu.Lock()
+	if o.err == nil && len(bytes) <= wholeMost && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
+		b := body{one: bytes, left: len(bytes)}
+		did, _ = o.out.whole(0, head, &b)
+		due, o.out.due = o.out.due, false
+	}
+	o.mu.Unlock()
+	return did, due
+}
+
 // resume makes the caller the writer if frames wait and there is none.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()

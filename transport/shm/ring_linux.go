@@ -268,6 +268,12 @@ type consumer struct {
 // waiting reports whether there is a record to take.
 func (c *consumer) waiting() bool { return c.ring.word(c.at).Load() != 0 }
 
+// await looks for a record up to so many times.
+func (c *consumer) await(looks int) {
+	for w := c.ring.word(c.at); looks > 1 && w.Load() == 0; looks-- {
+	}
+}
+
 // take hands over the next record, if there is one; whole reports that it
 // completed a frame.
 func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
@@ -331,6 +337,11 @@ func (c *consumer) begin(w word, in transport.Sink) (int, bool, error) {
 	}
 	head := c.head[:copy(c.head[:], rec[from:from+w.head()])]
 	c.header, c.got = transport.Header{Head: head, ID: w.id(), Size: size}, 0
+	if t, ok := in.(transport.Taker); ok && w.kind() == kindWhole {
+		t.Take(c.header, rec[at:at+n])
+		c.free(len(rec))
+		return len(rec), true, nil
+	}
 	c.dst = in.Place(c.header)
 	if c.dst != nil && len(c.dst) < size {
 		return 0, false, failure(fault.Misuse, "progress",

@@ -1,0 +1,169 @@
+package flaky
+
+import "github.com/tutti-go/tutti/transport"
+
+// A prompter is a wrapped Conn that is a Prompter.
+type prompter struct{ *conn }
+
+// SendNow counts, and sends at once unless frames stand in line or a rule is due at
+// this one. Then it refuses, as any Conn may, and the rule is for the Send that
+// follows, which is the same step.
+func (c prompter) SendNow(head, body []byte) bool {
+	c.mu.Lock()
+	if c.pumping || len(c.line) > 0 || c.refused != nil {
+		c.mu.Unlock()
+		return false
+	}
+	c.pumping = true // what is sent meanwhile comes behind it
+	c.mu.Unlock()
+	did, due := false, []int(nil)
+	alive := c.failed(nil) == nil
+	if alive {
+		due = c.node.script.count(c.step(Prompt, head))
+		did = len(due) == 0 && c.inner.(transport.Prompter).SendNow(head, body)
+	}
+	c.mu.Lock()
+	c.pumping = false
+	if did {
+		c.sent++
+	} else if alive {
+		c.refused = &due
+	}
+	c.mu.Unlock()
+	c.pump()
+	return did
+}
+
+// count counts a frame that comes to Send, unless SendNow has, and returns the rules
+// that are due at it.
+func (c *conn) count(head []byte, kind Kind) []int {
+	c.mu.Lock()
+	due := c.refused
+	c.refused = nil
+	c.mu.Unlock()
+	if due != nil {
+		return *due
+	}
+	return c.node.script.count(c.step(kind, head))
+}
+
+// Linger is Progress by the wrapped Conn's Linger.
+func (c prompter) Linger(in transport.Sink, looks int) (transport.State, error) {
+	return c.progress(in, func(in transport.Sink) (transport.State, error) {
+		return c.inner.(transport.Prompter).Linger(in, looks)
+	})
+}
+
+// withAbilities is c with what else the wrapped Conn can do.
+func (c prompter) withAbilities(is able, guest bool) transport.Conn {
+	if guest {
+		return c.asGuest(is)
+	}
+	return c.asMember(is)
+}
+
+// asMember is a Conn without Admit; see conn.asMember.
+func (c prompter) asMember(is able) transport.Conn {
+	x, g, p := exposes{c.conn}, gathers{c.conn}, parks{c.conn}
+	switch is {
+	case able{true, true, true}:
+		return struct {
+			prompter
+			exposes
+			gathers
+			parks
+		}{c, x, g, p}
+	case able{true, true, false}:
+		return struct {
+			prompter
+			exposes
+			gathers
+		}{c, x, g}
+	case able{true, false, true}:
+		return struct {
+			prompter
+			exposes
+			parks
+		}{c, x, p}
+	case able{true, false, false}:
+		return struct {
+			prompter
+			exposes
+		}{c, x}
+	case able{false, true, true}:
+		return struct {
+			prompter
+			gathers
+			parks
+		}{c, g, p}
+	case able{false, true, false}:
+		return struct {
+			prompter
+			gathers
+		}{c, g}
+	case able{false, false, true}:
+		return struct {
+			prompter
+			parks
+		}{c, p}
+	}
+	return c
+}
+
+// asGuest is a Conn with Admit.
+func (c prompter) asGuest(is able) transport.Conn {
+	x, g, p, a := exposes{c.conn}, gathers{c.conn}, parks{c.conn}, admits{c.conn}
+	switch is {
+	case able{true, true, true}:
+		return struct {
+			prompter
+			exposes
+			gathers
+			parks
+			admits
+		}{c, x, g, p, a}
+	case able{true, true, false}:
+		return struct {
+			prompter
+			exposes
+			gathers
+			admits
+		}{c, x, g, a}
+	case able{true, false, true}:
+		return struct {
+			prompter
+			exposes
+			parks
+			admits
+		}{c, x, p, a}
+	case able{true, false, false}:
+		return struct {
+			prompter
+			exposes
+			admits
+		}{c, x, a}
+	case able{false, true, true}:
+		return struct {
+			prompter
+			gathers
+			parks
+			admits
+		}{c, g, p, a}
+	case able{false, true, false}:
+		return struct {
+			prompter
+			gathers
+			admits
+		}{c, g, a}
+	case able{false, false, true}:
+		return struct {
+			prompter
+			parks
+			admits
+		}{c, p, a}
+	}
+	return struct {
+		prompter
+		admits
+	}{c, a}
+}

@@ -1,0 +1,90 @@
+package flaky
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A quick Conn takes what SendNow is given, unless it is to refuse; the rest of a
+// Conn it has not.
+type quick struct {
+	transport.Conn
+	refuse bool
+	heads  []string // of the frames taken, in order
+	closed bool
+}
+
+func (q *quick) SendNow(head, _ []byte) bool {
+	if q.refuse || q.closed {
+		return false
+	}
+	q.heads = append(q.heads, string(head))
+	return true
+}
+
+func (q *quick) Send(f *transport.Frame) {
+	q.heads = append(q.heads, string(f.Head))
+	f.Done(nil)
+}
+
+func (q *quick) Linger(transport.Sink, int) (transport.State, error) { return transport.Moved, nil }
+
+func (q *quick) Close() error {
+	q.closed = true
+	return nil
+}
+
+// prompt wraps a quick Conn.
+func prompt(o Options) (*quick, *Script, transport.Conn) {
+	s, q := New(o), new(quick)
+	n := &node{script: s, grave: new(grave)}
+	return q, s, n.newConn(q, 1).withAbilities()
+}
+
+// sendNow sends as a layer above does: by Send where SendNow refuses.
+func sendNow(c transport.Conn, head string) (now bool, err error) {
+	if c.(transport.Prompter).SendNow([]byte(head), nil) {
+		return true, nil
+	}
+	c.Send(&transport.Frame{Head: []byte(head), Done: func(e error) { err = e }})
+	return false, err
+}
+
+func TestAPromptFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
+	var kinds []Kind
+	q, s, c := prompt(Options{Counts: func(st Step) bool { kinds = append(kinds, st.Kind); return true }})
+	for i, refuse := range []bool{false, true, false} {
+		q.refuse = refuse
+		if now, err := sendNow(c, string(rune('a'+i))); now == refuse || err != nil {
+			t.Errorf("frame %d went at once: %v, %v", i, now, err)
+		}
+	}
+	if want := []Kind{Prompt, Prompt, Prompt}; s.Steps() != 3 || !slices.Equal(kinds, want) {
+		t.Errorf("%d steps, of kinds %v; want %v", s.Steps(), kinds, want)
+	}
+	if want := []string{"a", "b", "c"}; !slices.Equal(q.heads, want) {
+		t.Errorf("sent %q, want %q", q.heads, want)
+	}
+}
+
+func TestARuleIsAppliedToThePromptFrameThatItIsFor(t *testing.T) {
+	for _, tc := range []struct {
+		rule Rule
+		sent int // frames that the wire gets to see
+	}{{Cut(Before, 2), 1}, {Cut(After, 2), 2}, {Die(Before, 2), 1}, {CorruptHead(2), 3}} {
+		t.Run(tc.rule.String(), func(t *testing.T) {
+			q, s, c := prompt(Options{Rules: []Rule{tc.rule}})
+			for range 3 {
+				sendNow(c, "head")
+			}
+			if !s.Fired(0) || len(q.heads) != tc.sent {
+				t.Errorf("fired: %v; %d frames were sent, want %d", s.Fired(0), len(q.heads), tc.sent)
+			}
+			if tc.rule.action == corruptHead && (q.heads[0] != "head" || q.heads[1] == "head" || q.heads[2] != "head") {
+				t.Errorf("sent %q, want the second corrupted", q.heads)
+			}
+		})
+	}
+}
