@@ -18,23 +18,24 @@ var abilities = map[flaky.Kind][]flaky.Kind{
 	flaky.Parts:  {flaky.Parts},
 	flaky.Park:   {flaky.Park},
 	flaky.Share:  {flaky.Share, flaky.Publish},
+	flaky.Prompt: {flaky.Prompt},
 }
 
 // used are the abilities that a job cannot but use on a wire. Nothing above the
 // wires gathers or parks so far.
 var used = map[string][]flaky.Kind{
 	"memory": {flaky.Expose, flaky.Share},
-	"shm":    {flaky.Share},
+	"shm":    {flaky.Share, flaky.Prompt},
 }
 
 // Hiding an ability may cost speed, never correctness. That it was used, or was
 // not, is seen by the steps.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
-	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Park, flaky.Share}
+	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Park, flaky.Share, flaky.Prompt}
 	for _, wire := range transports {
 		hidden := [][]flaky.Kind{nil, all}
 		if len(used[wire]) > 0 && !raceEnabled {
-			hidden = append(hidden, all[:1], all[1:2], all[2:3], all[3:])
+			hidden = append(hidden, all[:1], all[1:2], all[2:3], all[3:4], all[4:])
 		}
 		for _, hide := range hidden {
 			t.Run(fmt.Sprintf("%s/without %v", wire, hide), func(t *testing.T) {
@@ -58,9 +59,9 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 // callThroughScript makes every call on three ranks, with vectors that are small,
 // and so large that receivers ask for them. It returns how many steps of each kind
 // the ranks took.
-func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Chunk + 1]atomic.Int64 {
+func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Prompt + 1]atomic.Int64 {
 	t.Helper()
-	var taken [flaky.Chunk + 1]atomic.Int64
+	var taken [flaky.Prompt + 1]atomic.Int64
 	script := flaky.New(flaky.Options{Hide: hide, Counts: func(s flaky.Step) bool {
 		taken[s.Kind].Add(1)
 		return false

@@ -258,6 +258,16 @@ func (cs *calls) begin(cl *call) {
 	cs.mu.Unlock()
 }
 
+// pass is begin and end of a message call that does not wait. It is remembered as
+// the one that began last, but not listed: it is over before anyone could ask.
+func (cs *calls) pass(c *Comm, w *what) {
+	cs.mu.Lock()
+	cs.comm, cs.seq, cs.text = c, 0, *w
+	cs.site.Set()
+	cs.begun, cs.stuck = nil, -1
+	cs.mu.Unlock()
+}
+
 // recent is the call that began last; the zero past when there was none.
 func (cs *calls) recent() past {
 	cs.mu.Lock()

@@ -35,7 +35,9 @@ type Status struct {
 func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size() }
 
 // typePrint is the fingerprint of a message: its element type.
-func typePrint[T Element]() uint64 { return 1<<32 | uint64(tensor.TypeOf[T]()) }
+func typePrint[T Element]() uint64 { return printOf(tensor.TypeOf[T]()) }
+
+func printOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
 // message begins a call on a message; leaveMessage ends it.
 func (c *Comm) message(ctx context.Context, w what) *call {
@@ -91,8 +93,13 @@ func wantPeer(from int) int {
 // when a receive has met the message (MPI's standard mode). Messages between two
 // ranks with one tag arrive in the order sent.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
-	cl := c.message(ctx, what{name: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag})
-	return c.leaveMessage(cl, c.g.Send(ctx, cl, to, tag, typePrint[T](), tensor.Bytes(buf)))
+	w := what{name: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
+	if c.g.SendNow(to, tag, printOf(w.dtype), tensor.Bytes(buf)) {
+		c.w.calls.pass(c, &w)
+		return nil
+	}
+	cl := c.message(ctx, w)
+	return c.leaveMessage(cl, c.g.Send(ctx, cl, to, tag, printOf(w.dtype), tensor.Bytes(buf)))
 }
 
 // Recv receives a message from rank from (or AnySource) with tag (or AnyTag)
@@ -100,8 +107,13 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 // of another element type, is used up and is an error. Cancelled before a message
 // has met it, Recv leaves no trace.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
-	cl := c.message(ctx, what{name: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: wantPeer(from), tag: tag})
-	st, err := c.g.Recv(ctx, cl, from, tag, typePrint[T](), tensor.Bytes(buf))
+	w := what{name: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: wantPeer(from), tag: tag}
+	c.w.calls.pass(c, &w)
+	if st, ok := c.g.RecvSoon(from, tag, printOf(w.dtype), tensor.Bytes(buf)); ok {
+		return Status(st), nil
+	}
+	cl := c.message(ctx, w)
+	st, err := c.g.Recv(ctx, cl, from, tag, printOf(w.dtype), tensor.Bytes(buf))
 	return Status(st), c.leaveMessage(cl, err)
 }
 

@@ -72,7 +72,8 @@ type Link struct {
 // upConn is a Conn with the Sink that its frames go to.
 type upConn struct {
 	transport.Conn
-	sink transport.Sink
+	sink   transport.Sink
+	prompt transport.Prompter // the Conn as one, or nil
 }
 
 // Conn is the peer's Conn once it is up, else nil; for abilities.
@@ -108,6 +109,19 @@ func (l *Link) Send(f *transport.Frame) {
 	}
 	l.pending.Push(f)
 	l.mu.Unlock()
+}
+
+// Prompt reports whether SendNow may succeed: the Conn is up, and a Prompter.
+func (l *Link) Prompt() bool {
+	c := l.conn.Load()
+	return c != nil && c.prompt != nil
+}
+
+// SendNow sends a small frame if it can go at once, and reports whether it did; see
+// transport.Prompter. If not, it is for Send.
+func (l *Link) SendNow(head, body []byte) bool {
+	c := l.conn.Load()
+	return c != nil && c.prompt != nil && c.prompt.SendNow(head, body)
 }
 
 // Open starts the dial without sending anything.
@@ -243,7 +257,8 @@ func (l *Link) install(c transport.Conn, from linkState) {
 		c.Close()
 		return
 	}
-	l.conn.Store(&upConn{Conn: c, sink: l.sink})
+	prompt, _ := c.(transport.Prompter)
+	l.conn.Store(&upConn{Conn: c, sink: l.sink, prompt: prompt})
 	l.state = linkUp
 	l.mu.Unlock()
 	l.arm()
@@ -298,7 +313,10 @@ func (l *Link) Doom(err error) { l.doom.CompareAndSwap(nil, &err) }
 func (l *Link) End(err error) { l.end(err) }
 
 // Progress moves the link once, unless another goroutine is doing so.
-func (l *Link) Progress() transport.State {
+func (l *Link) Progress() transport.State { return l.move(1) }
+
+// move is Progress that looks several times where the Conn can do that.
+func (l *Link) move(looks int) transport.State {
 	c := l.conn.Load()
 	if c == nil || l.ended.Load() {
 		return transport.Idle
@@ -310,7 +328,7 @@ func (l *Link) Progress() transport.State {
 		l.role.Store(0)
 		return transport.Idle
 	}
-	state, err := l.turn(c)
+	state, err := l.turn(c, looks)
 	l.role.Store(0)
 	if err != nil {
 		l.fail(err)
@@ -321,11 +339,15 @@ func (l *Link) Progress() transport.State {
 
 // turn is one turn of the Conn's, unless what has arrived so far has doomed it:
 // what follows a frame that was refused would be taken for that frame.
-func (l *Link) turn(c *upConn) (transport.State, error) {
+func (l *Link) turn(c *upConn, looks int) (state transport.State, err error) {
 	if why := l.doom.Load(); why != nil {
 		return transport.Idle, *why
 	}
-	state, err := c.Progress(c.sink)
+	if c.prompt != nil {
+		state, err = c.prompt.Linger(c.sink, looks)
+	} else {
+		state, err = c.Progress(c.sink)
+	}
 	if why := l.doom.Load(); why != nil && err == nil {
 		err = *why
 	}

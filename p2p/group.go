@@ -159,6 +159,25 @@ func (g *Group) Send(ctx context.Context, p mesh.Patience, to, tag int, print ui
 	return g.talk.Send(ctx, p, g.ranks[to], int32(tag), print, b, rendezvous.Auto)
 }
 
+// SendNow is Send where that would return at once and has nothing to prepare, and
+// reports whether it has sent; if not, Send is to follow.
+func (g *Group) SendNow(to, tag int, print uint64, b []byte) bool {
+	if uint(to) >= uint(len(g.ranks)) || to == g.rank || uint(tag) > MaxTag {
+		return false
+	}
+	return g.talk.SendNow(g.ranks[to], int32(tag), print, b)
+}
+
+// RecvSoon is Recv of a small message that comes within a moment, and reports
+// whether it did; if not, Recv is to follow.
+func (g *Group) RecvSoon(from, tag int, print uint64, b []byte) (Status, bool) {
+	if uint(from) >= uint(len(g.ranks)) || from == g.rank || uint(tag) > MaxTag {
+		return Status{}, false
+	}
+	n, ok := g.talk.RecvSoon(g.ranks[from], int32(tag), print, b)
+	return Status{Source: from, Tag: tag, Bytes: n}, ok
+}
+
 // Recv receives a message into b, which must be large enough for it.
 func (g *Group) Recv(ctx context.Context, p mesh.Patience, from, tag int, print uint64, b []byte) (Status, error) {
 	if err := g.check("recv", "source rank", from, tag, true); err != nil {

@@ -22,16 +22,22 @@ type team struct {
 
 func newTeam(t *testing.T, n int) *team {
 	t.Helper()
+	return newTeamOf(t, n, Config{}, func(w transport.Transport) transport.Transport { return w })
+}
+
+// newTeamOf is a team whose Engines have cfg, and whose Transports are wrapped.
+func newTeamOf(t *testing.T, n int, of Config, wrap func(transport.Transport) transport.Transport) *team {
+	t.Helper()
 	hub := memory.New()
 	tm := &team{meshes: make([]*mesh.Mesh, n)}
 	peers := make([]string, n)
 	for r := range n {
 		peers[r] = hub.Addr(r)
-		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n}))
+		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: of.Credit}))
 	}
 	var starts sync.WaitGroup
 	for r := range n {
-		cfg := mesh.Config{Rank: r, Size: n, Job: "test", Transport: hub.Transport(), Peers: peers, InProcess: true, Data: tm.engines[r]}
+		cfg := mesh.Config{Rank: r, Size: n, Job: "test", Transport: wrap(hub.Transport()), Peers: peers, InProcess: true, Data: tm.engines[r]}
 		starts.Go(func() {
 			m, err := mesh.Start(t.Context(), cfg)
 			if err != nil {

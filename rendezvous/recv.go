@@ -359,6 +359,7 @@ func (e *Engine) deliver(m *message) {
 	s.table.add(m)
 	s.noticed(m)
 	if m.peer != nil {
+		m.peer.catch.waits(m)
 		m.peer.relieve()
 	}
 }
@@ -392,6 +393,7 @@ func (p *peer) placeEager(h *head) {
 	p.in.msg, p.in.into = m, m.data
 	s.table.add(m)
 	s.noticed(m)
+	p.catch.waits(m)
 	p.relieve()
 }
 
@@ -530,6 +532,7 @@ func (e *Engine) repost(op *Op) {
 		e.finish(op, err)
 		return
 	}
+	op.space.recall()
 	if m := op.space.table.repost(op); m != nil {
 		e.meet(op, m)
 		return

@@ -235,6 +235,13 @@ func (t *table) find(k key) *message {
 	return nil
 }
 
+// idle reports whether nothing waits that a message with key k, or a receive for
+// it, would have to let go first.
+func (t *table) idle(k key) bool {
+	s := t.lookup(&k)
+	return t.wild.first == nil && (s == nil || s.empty())
+}
+
 // add lets a message that no receive awaits wait in the table.
 func (t *table) add(m *message) {
 	t.slot(&m.key).msgs.push(m)

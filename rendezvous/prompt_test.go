@@ -1,0 +1,335 @@
+package rendezvous
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A hasty Transport has Conns that are Prompters, and hand small frames to a Taker:
+// what memory, by which bytes wait at their sender's, cannot promise and a test does
+// not need.
+type hasty struct{ transport.Transport }
+
+func (h hasty) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	return h.Transport.Serve(in, func(c transport.Conn) { accept(&hastyConn{Conn: c}) })
+}
+
+func (h hasty) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := h.Transport.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &hastyConn{Conn: c}, nil
+}
+
+type hastyConn struct {
+	transport.Conn
+	refuse bool // the next SendNow
+	sink   hastySink
+}
+
+func (c *hastyConn) SendNow(head, body []byte) bool {
+	if c.refuse {
+		c.refuse = false
+		return false
+	}
+	c.Send(&transport.Frame{Head: bytes.Clone(head), Body: bytes.Clone(body), Done: func(error) {}})
+	return true
+}
+
+func (c *hastyConn) Progress(in transport.Sink) (transport.State, error) {
+	c.sink.Sink = in
+	return c.Conn.Progress(&c.sink)
+}
+
+func (c *hastyConn) Linger(in transport.Sink, looks int) (state transport.State, err error) {
+	for range looks {
+		if state, err = c.Progress(in); state != transport.Idle || err != nil {
+			break
+		}
+	}
+	return state, err
+}
+
+// hastySink has small frames pass through its own memory.
+type hastySink struct {
+	transport.Sink
+	room [promptMost]byte
+	own  bool
+}
+
+func (s *hastySink) Place(h transport.Header) []byte {
+	_, ok := s.Sink.(transport.Taker)
+	if s.own = ok && h.Size <= len(s.room); s.own {
+		return s.room[:]
+	}
+	return s.Sink.Place(h)
+}
+
+func (s *hastySink) Arrived(h transport.Header, n int) {
+	if s.own {
+		s.own = false
+		s.Sink.(transport.Taker).Take(h, s.room[:h.Size])
+		return
+	}
+	s.Sink.Arrived(h, n)
+}
+
+// hastyTeam is two ranks that have exchanged a message.
+func hastyTeam(t *testing.T, cfg Config) (tm *team, a, b *Space) {
+	t.Helper()
+	tm = newTeamOf(t, 2, cfg, func(w transport.Transport) transport.Transport { return hasty{w} })
+	tm.connect(t, 0, 1)
+	tm.connect(t, 1, 0)
+	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
+}
+
+func TestASmallMessageNeedsNoOp(t *testing.T) {
+	tm, a, b := hastyTeam(t, Config{})
+	buf := make([]byte, promptMost)
+	for i, size := range []int{0, 1, 4, 1000, promptMost} {
+		body := bytes.Repeat([]byte{byte(i + 1)}, size)
+		before := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}
+		if !a.SendNow(1, 7, 99, body) {
+			t.Fatalf("%d bytes do not go at once, though nothing is in their way", size)
+		}
+		n, ok := b.RecvSoon(0, 7, 99, buf)
+		if !ok || !bytes.Equal(buf[:n], body) {
+			t.Fatalf("of %d bytes got %d by a receive that was to meet them: %v", size, n, ok)
+		}
+		if after := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}; after != before {
+			t.Error("an Op was used")
+		}
+	}
+	if a.SendNow(1, 7, 99, make([]byte, promptMost+1)) {
+		t.Error("a message went at once that is not small")
+	}
+}
+
+func TestAMessageOfTheShortWayMeetsAnyReceive(t *testing.T) {
+	tm, a, b := hastyTeam(t, Config{})
+	for _, from := range []int{0, Any} {
+		op := b.Post(from, Any, 0, make([]byte, 4))
+		if !a.SendNow(1, 7, 99, []byte("post")) {
+			t.Fatal("the message does not go at once")
+		}
+		if err := tm.engines[1].Wait(t.Context(), op, nil); err != nil || string(op.buf) != "post" {
+			t.Errorf("got %q, %v", op.buf, err)
+		}
+		op.Free()
+	}
+}
+
+// The short way is for what nobody else could notice.
+func TestAReceiveTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
+	for name, before := range map[string]func(tm *team, a, b *Space){
+		"a receive for the same messages": func(_ *team, _, b *Space) { b.Post(0, 7, 0, make([]byte, 4)) },
+		"a receive from any source":       func(_ *team, _, b *Space) { b.Post(Any, 7, 0, make([]byte, 4)) },
+		"a receive of any tag":            func(_ *team, _, b *Space) { b.Post(0, Any, 0, make([]byte, 4)) },
+		"a message that waits": func(tm *team, a, b *Space) {
+			a.SendNow(1, 7, 0, []byte("one "))
+			for tm.engines[1].m.Link(0).Progress() == transport.Moved {
+			}
+		},
+		"the space's end": func(_ *team, _, b *Space) { b.Revoke(errRevoked) },
+		"the engine's end": func(tm *team, _, _ *Space) {
+			tm.engines[1].mu.Lock()
+			tm.engines[1].ended = errEnded
+			tm.engines[1].release()
+		},
+		"the peer's end": func(tm *team, _, _ *Space) {
+			tm.engines[1].mu.Lock()
+			tm.engines[1].peers[0].gone = errEnded
+			tm.engines[1].release()
+		},
+		"another receive on the short way": func(tm *team, _, _ *Space) { tm.engines[1].peers[0].catch.busy.Store(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tm, a, b := hastyTeam(t, Config{})
+			before(tm, a, b)
+			a.SendNow(1, 7, 0, []byte("next"))
+			if n, ok := b.RecvSoon(0, 7, 0, make([]byte, 4)); ok {
+				t.Errorf("got a message of %d bytes past it", n)
+			}
+		})
+	}
+}
+
+// What comes while a receive waits on the short way, and is not for the short way,
+// goes the long one; and what comes behind it must not overtake it.
+func TestNothingOvertakesAMessageOfTheLongWay(t *testing.T) {
+	small := head{kind: kindEager, context: 5, tag: 7, size: 2, print: 1}
+	for name, first := range map[string]head{
+		"an offer":               {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, print: 1, id: 9},
+		"one that does not fit":  {kind: kindEager, context: 5, tag: 7, size: 5, print: 1},
+		"one of another print":   {kind: kindEager, context: 5, tag: 7, size: 1, print: 2},
+		"one that is in already": {kind: kindEager, context: 5, tag: 7, size: 1, print: 1}, // not by Take
+	} {
+		t.Run(name, func(t *testing.T) {
+			tm, _, b := hastyTeam(t, Config{})
+			e := tm.engines[1]
+			p := e.peers[0]
+			if !p.catch.begin(p, b, 7, 1, make([]byte, 4)) {
+				t.Fatal("the short way is not free")
+			}
+			if name == "one that is in already" || first.kind == kindOffer {
+				e.arriving(0, first)()
+			} else {
+				e.taking(0, first)
+			}
+			if got := p.catch.state.Load(); got != missed {
+				t.Errorf("the receive is in state %d, and must be posted", got)
+			}
+			e.taking(0, small)
+			if m := b.table.find(key{source: 0, tag: 7}); m == nil || m.env.size != int(first.size) {
+				t.Errorf("the first message in the table is %+v", m)
+			}
+		})
+	}
+}
+
+// A receive whose message is taken back stands before all that came after it.
+func TestAReceiveThatIsPostedAgainHasPrecedence(t *testing.T) {
+	tm, _, b := hastyTeam(t, Config{})
+	e := tm.engines[1]
+	p := e.peers[0]
+	op := b.Post(0, 7, 0, make([]byte, 4))
+	e.arriving(0, head{kind: kindOffer, context: 5, tag: 7, size: 4, id: 9})()
+	if !p.catch.begin(p, b, 7, 0, make([]byte, 4)) {
+		t.Fatal("the short way is not free")
+	}
+	e.arriving(0, head{kind: kindWithdraw, id: 9})()
+	e.taking(0, head{kind: kindEager, context: 5, tag: 7, size: 2})
+	if !op.Happened() || op.Bytes() != 2 || p.catch.state.Load() != missed {
+		t.Errorf("the receive posted first is done: %v; the later one is in state %d", op.Happened(), p.catch.state.Load())
+	}
+}
+
+// taking has a small frame from a rank arrive in one call.
+func (e *Engine) taking(from int, h head) {
+	var room [transport.MaxHead]byte
+	f := transport.Header{Head: room[:h.encode(&room)], Size: int(h.size)}
+	e.peers[from].Take(f, make([]byte, h.size))
+}
+
+func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
+	for name, before := range map[string]func(p *peer, s *Space){
+		"a send that waits":  func(p *peer, s *Space) { p.credit = 0; s.Start(1, 7, 0, []byte("one"), Auto); p.credit = minCredit },
+		"no credit":          func(p *peer, _ *Space) { p.credit = envelopeCost + 3 },
+		"a frame on its way": func(p *peer, _ *Space) { p.flushing = true },
+		"the space's end":    func(_ *peer, s *Space) { s.err = errRevoked },
+		"the engine's end":   func(p *peer, _ *Space) { p.e.ended = errEnded },
+		"the peer's end":     func(p *peer, _ *Space) { p.gone = errEnded },
+		"a broken Conn":      func(p *peer, _ *Space) { p.broken = errEnded },
+		"checksums":          func(p *peer, _ *Space) { p.e.cfg.Checksum = true },
+		"the drive":          func(p *peer, _ *Space) { p.e.cfg.Drive = Pull },
+		"the threshold":      func(p *peer, _ *Space) { p.e.cfg.Threshold = 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tm, a, _ := hastyTeam(t, Config{})
+			before(tm.engines[0].peers[1], a)
+			if a.SendNow(1, 7, 0, []byte("next")) {
+				t.Error("the message went past it")
+			}
+		})
+	}
+}
+
+func TestARefusedMessageCostsNoCredit(t *testing.T) {
+	tm, a, b := hastyTeam(t, Config{})
+	p := tm.engines[0].peers[1]
+	p.owed = int64(tm.engines[0].cfg.Credit) / creditSoon // so that some is to go along
+	credit, owed := p.credit, p.owed
+	p.link.Conn().(*hastyConn).refuse = true
+	if a.SendNow(1, 7, 0, []byte("lost")) {
+		t.Fatal("the Conn has refused")
+	}
+	if p.credit != credit || p.owed != owed || p.flushing {
+		t.Errorf("credit %d, owed %d, flushing %v; want %d, %d and false", p.credit, p.owed, p.flushing, credit, owed)
+	}
+	if err := a.Send(t.Context(), nil, 1, 7, 0, []byte("sent"), Auto); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 4)
+	if _, err := b.Recv(t.Context(), nil, 0, 7, 0, buf); err != nil || string(buf) != "sent" {
+		t.Errorf("got %q, %v", buf, err)
+	}
+}
+
+// Several times the credit passes, in both ways of receiving, and in the order sent.
+func TestCreditComesBackOnTheShortWay(t *testing.T) {
+	tm, a, b := hastyTeam(t, Config{Credit: 2 * minCredit})
+	now, soon := 0, 0
+	body, buf := make([]byte, 4000), make([]byte, 4000)
+	for i := range 1000 {
+		body[0] = byte(i)
+		if a.SendNow(1, 7, 0, body) {
+			now++
+		} else if err := a.Send(t.Context(), nil, 1, 7, 0, body, Auto); err != nil {
+			t.Fatal(err)
+		}
+		clear(buf)
+		if _, ok := b.RecvSoon(0, 7, 0, buf); ok {
+			soon++
+		} else if _, err := b.Recv(t.Context(), nil, 0, 7, 0, buf); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(buf, body) {
+			t.Fatalf("message %d: got that of %d", i, buf[0])
+		}
+		tm.engines[0].m.Link(1).Progress() // the credit
+	}
+	if now < 600 || soon < 600 {
+		t.Errorf("%d messages were sent by the short way, and %d received; want nearly all", now, soon)
+	}
+}
+
+func TestAReceiveOfTheLongWayEndsAsItsMessageSays(t *testing.T) {
+	_, a, b := hastyTeam(t, Config{})
+	for _, tc := range []struct {
+		print uint64
+		size  int
+		want  error
+	}{{1, 8, fault.Misuse}, {2, 4, fault.Mismatch}} {
+		if !a.SendNow(1, 7, tc.print, make([]byte, tc.size)) {
+			t.Fatal("the message does not go at once")
+		}
+		if n, ok := b.RecvSoon(0, 7, 1, make([]byte, 4)); ok {
+			t.Errorf("got %d bytes of a message that must not be had", n)
+		}
+		if _, err := b.Recv(t.Context(), nil, 0, 7, 1, make([]byte, 4)); !errors.Is(err, tc.want) {
+			t.Errorf("got %v, want %v", err, tc.want)
+		}
+	}
+}
+
+// A head that is the last one's again is not decoded again; one that differs in any
+// bit is, and is refused.
+func TestAHeadThatIsNotQuiteTheLastOneIsRefused(t *testing.T) {
+	tm, _, _ := hastyTeam(t, Config{})
+	p := tm.engines[1].peers[0]
+	h := head{kind: kindEager, context: 5, tag: 7, size: 4, print: 1}
+	var room [transport.MaxHead]byte
+	text := room[:h.encode(&room)]
+	if !p.read(transport.Header{Head: text, Size: 4}) {
+		t.Fatal("a good head is refused")
+	}
+	for bit := range 8 * len(text) {
+		bad := bytes.Clone(text)
+		bad[bit/8] ^= 1 << (bit % 8)
+		if p.read(transport.Header{Head: bad, Size: 4}) {
+			t.Errorf("a head with bit %d flipped is taken for the last one", bit)
+		}
+		p.read(transport.Header{Head: text, Size: 4})
+	}
+	if p.read(transport.Header{Head: text, Size: 5}) {
+		t.Error("a head is taken with a body of another size than it says")
+	}
+}
