@@ -80,36 +80,30 @@ const (
 // never 0, which stands for "not checked", also in the form of last segments; see
 // p2p.Same.
 func (w *what) print() uint64 {
-	h := uint64(14695981039346656037)
-	mix := func(v uint64) {
-		h ^= v
-		h *= 0x9e3779b97f4a7c15
-		h ^= h >> 29
-	}
-	mix(w.kind)
-	mix(uint64(w.dtype)<<32 ^ uint64(uint32(w.root)))
-	mix(uint64(w.count))
-	mix(w.opID)
-	mix(uint64(w.segment))
-	return h | 3
+	// Products that do not wait for each other, with odd numbers that are taken from
+	// the fractions of square roots.
+	h := w.kind*0x6a09e667f3bcc909 + (uint64(w.dtype)<<32^uint64(uint32(w.root)))*0xbb67ae8584caa73b +
+		uint64(w.count)*0x3c6ef372fe94f82b + w.opID*0xa54ff53a5f1d36f1 + uint64(w.segment)*0x510e527fade682d1
+	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
+	return (h ^ h>>29) | 3
 }
 
 // A call is one blocking call of the program's, or one non-blocking collective,
 // while it is under way. It is also the Patience of the call's waits.
 //
-// Its owner writes it before begin lists it; who reads it later holds calls.mu,
+// Its owner writes it before it is listed; who reads it later holds calls.mu,
 // or is the owner.
 type call struct {
-	what
+	*past      // what it is: kept, or the entry of its communicator's history, where no other can take that meanwhile
+	kept       past
 	c          *Comm
-	site       callsite.Site
 	collective bool
-	seq        uint32
-	fprint     uint64
-	trail      uint64 // of all collectives up to this one
 	hasLimit   bool   // its context has a deadline
+	trail      uint64 // of all collectives up to this one
+	entry      uint64 // of a communicator's own call: what entered was
 
-	prev, next *call // in calls
+	listed     bool // in calls, which guard it and its neighbours there
+	prev, next *call
 
 	mu     sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
 	since  time.Time  // it was first asked, having polled for a while
@@ -229,35 +223,48 @@ type past struct {
 
 func (p *past) String() string { return describe(p.what, p.seq != 0, p.seq) }
 
-// calls are the calls of one rank: those under way, and the last that began.
+// calls are the calls of one rank: those under way, and the last that began. Every
+// collective takes the lock once. It ends without: a communicator's own call, the
+// blocking one, stays listed until its next, or until the communicator is closed, and
+// underWay tells whether it is.
 type calls struct {
-	mu    sync.Mutex // guards all of it
-	first *call      // the oldest under way
+	mu    sync.Mutex // guards all of it, and what it says in Comm
+	first *call      // the one listed longest
 	last  *call      // the youngest
 	comm  *Comm      // of the call that began last, for heartbeats
 	seq   uint32     // which of the communicator's collectives it was; 0: a message
 	text  what       // of the last message call
 	site  callsite.Site
-	begun *call // the call that began last, while it is under way
+	begun *call // the call that began last, while it is listed
 	stuck int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
+// begin lists a call that has no place among its communicator's collectives.
 func (cs *calls) begin(cl *call) {
 	cs.mu.Lock()
-	cl.prev = cs.last
-	if cs.last == nil {
-		cs.first = cl
-	} else {
-		cs.last.next = cl
-	}
-	cs.last = cl
-	cs.begun, cs.stuck = cl, -1
-	if cs.comm, cs.seq = cl.c, cl.seq; !cl.collective {
-		cs.text, cs.site, cs.seq = cl.what, cl.site, 0
-	}
+	cs.list(cl)
+	cs.text, cs.site, cs.seq = cl.what, cl.site, 0
 	cs.mu.Unlock()
 }
 
+// list makes cl the youngest call. cs.mu is held.
+func (cs *calls) list(cl *call) {
+	if cs.last != cl {
+		if cl.listed {
+			cs.unlist(cl)
+		}
+		if cl.prev, cl.listed = cs.last, true; cs.last == nil {
+			cs.first = cl
+		} else {
+			cs.last.next = cl
+		}
+		cs.last = cl
+	}
+	cs.begun, cs.stuck = cl, -1
+	cs.comm, cs.seq = cl.c, cl.seq
+}
+
+<<<<<<< HEAD
 // pass is begin and end of a message call that does not wait. It is remembered as
 // the one that began last, but not listed: it is over before anyone could ask.
 func (cs *calls) pass(c *Comm, w *what) {
@@ -283,6 +290,10 @@ func (cs *calls) recent() past {
 
 func (cs *calls) end(cl *call) {
 	cs.mu.Lock()
+=======
+// unlist takes cl out, which is listed. cs.mu is held.
+func (cs *calls) unlist(cl *call) {
+>>>>>>> 5520358 (Take one lock for all checks of a collective, and none when it ends)
 	if cl.prev == nil {
 		cs.first = cl.next
 	} else {
@@ -296,7 +307,41 @@ func (cs *calls) end(cl *call) {
 	if cs.begun == cl {
 		cs.begun = nil
 	}
+	cl.prev, cl.next, cl.listed = nil, nil, false
+}
+
+// end takes a call out.
+func (cs *calls) end(cl *call) {
+	cs.mu.Lock()
+	if cl.listed {
+		cs.unlist(cl)
+	}
 	cs.mu.Unlock()
+}
+
+// underWay reports whether a listed call has not left yet. calls.mu is held.
+func (cl *call) underWay() bool {
+	c := cl.c
+	return cl != &c.own || cl.entry == c.entered && c.left.Load() != cl.entry
+}
+
+// oldest is the call that is under way for longest, or nil. cs.mu is held.
+func (cs *calls) oldest() *call {
+	for cl := cs.first; cl != nil; cl = cl.next {
+		if cl.underWay() {
+			return cl
+		}
+	}
+	return nil
+}
+
+// recent is the call that began last; the zero past when there was none. cs.mu is
+// held.
+func (cs *calls) recent() past {
+	if cs.seq == 0 {
+		return past{what: cs.text, site: cs.site}
+	}
+	return cs.comm.history[cs.seq%historySize]
 }
 
 // gaveUp remembers whom a message call waited for in vain, until the next call:
@@ -313,21 +358,19 @@ var callPool = sync.Pool{New: func() any { return new(call) }}
 
 func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
-	cl.c = c
+	cl.past, cl.c = &cl.kept, c
 	return cl
 }
 
 // free gives cl back; nobody but its owner may know it any more.
 func (cl *call) free() {
 	cl.clear()
-	cl.what, cl.c, cl.site, cl.seq = what{}, nil, callsite.Site{}, 0
+	cl.past, cl.kept, cl.c, cl.collective = nil, past{}, nil, false
 	callPool.Put(cl)
 }
 
-// clear makes cl ready for its owner's next call.
+// clear forgets how long the last call waited, for the next.
 func (cl *call) clear() {
-	cl.prev, cl.next = nil, nil
-	cl.collective = false
 	if !cl.since.IsZero() || cl.heard {
 		cl.since, cl.raised, cl.heard, cl.told = time.Time{}, 0, false, 0
 	}

@@ -30,17 +30,22 @@ type Comm struct {
 	wire    string              // the names of all wires between its ranks; equal on all of them
 	chooser *collective.Chooser // the table, for so many ranks and that wire
 
-	inside atomic.Pointer[call] // the blocking collective, or the start, under way
-	own    call                 // the blocking collective's, which is inside
-	round  *p2p.Round           // and its round; nil before the first
+	own   call       // the blocking collective's, while one is inside
+	round *p2p.Round // and its round; nil before the first
+	// left is what entered was for the last call that has left: equal when none is
+	// inside. A call leaves without the lock.
+	left    atomic.Uint64
+	closing atomic.Bool // who leaves has something to do for Close
 
 	doubt   atomic.Pointer[doubt] // not yet known to the others
-	sharing sync.RWMutex          // held while a call looks at the shared memory, and to give it back
-	unshare func() error          // gives the shared memory back; nil when there is none
+	unshare func() error          // gives the shared memory back, at Close; nil when there is none
 
-	mu       sync.Mutex // guards the rest
-	seq      uint32     // of the last collective that began
-	trail    uint64     // the fingerprints of all that began, in order
+	mu       *sync.Mutex   // the world's calls.mu; guards the rest
+	entered  uint64        // how often a blocking collective, or a start, has been let in
+	looks    bool          // the one inside may be looking at the shared memory
+	unseen   chan struct{} // closed when it is not any more; nil: nobody waits for that
+	seq      uint32        // of the last collective that began
+	trail    uint64        // the fingerprints of all that began, in order
 	history  [historySize]past
 	expected expectation
 	children uint64
@@ -61,7 +66,8 @@ type expectation struct {
 }
 
 func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
-	c := &Comm{w: w, id: id}
+	c := &Comm{w: w, id: id, mu: &w.calls.mu}
+	c.own.c, c.own.collective = c, true
 	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment, Stray: c.stray})
 	c.g = g
 	c.settle()
@@ -97,62 +103,78 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 // begin admits a blocking collective, or the start of a non-blocking one: it is
 // alone on this communicator, which is in order, and it gets its number.
 //
-// cl becomes the call, when this is no error. It is the communicator's own or one
-// that nobody knows.
+// cl becomes the call, when this is no error, and is listed. It is the
+// communicator's own or one that nobody knows.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
-	if other := c.enter(cl); other != "" {
-		name := pl.verb.String()
-		return c.misuse(name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
-			name, other, callsite.Here())
+	_, limited := ctx.Deadline()
+	c.mu.Lock()
+	if c.entered != c.left.Load() {
+		other := c.history[c.seq%historySize].site
+		c.mu.Unlock()
+		return c.crowded(pl.verb.String(), other)
 	}
-	pl.describe(&cl.what)
-	cl.c, cl.collective, cl.seq = c, true, 0
-	cl.site.Set()
-	_, cl.hasLimit = ctx.Deadline()
-	if err := c.admit(cl); err != nil {
-		if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
-			c.revokeAll(f)
-			c.w.lastWords()
-		}
-		op := cl.String()
-		cl.clear()
-		c.inside.Store(nil)
-		return c.relabel(op, err)
+	c.entered++
+	err := c.state()
+	seq := uint32(0)
+	if err == nil {
+		cl.hasLimit = limited
+		err = c.admit(pl, cl)
+		seq = c.seq
 	}
-	c.w.calls.begin(cl)
+	c.mu.Unlock()
+	if err != nil {
+		return c.refused(pl, seq, err)
+	}
 	return nil
 }
 
-// enter takes the communicator for cl; it returns where another call took it.
-func (c *Comm) enter(cl *call) string {
-	if c.inside.CompareAndSwap(nil, cl) {
-		return ""
+// crowded is the error of a call that has found another one inside.
+func (c *Comm) crowded(name string, other callsite.Site) error {
+	at := other.String()
+	if at == "" {
+		at = "an unknown place"
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if at := c.history[c.seq%historySize].site.String(); at != "" {
-		return at
-	}
-	return "an unknown place"
+	return c.misuse(name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
+		name, at, callsite.Here())
 }
 
-// admit numbers cl, remembers it, and compares it with what others have told.
-func (c *Comm) admit(cl *call) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.state(); err != nil {
-		return err
+// refused leaves, and is the error of a call that was not admitted; seq is 0 when it
+// has got no number.
+func (c *Comm) refused(pl *plan, seq uint32, err error) error {
+	if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
+		c.revokeAll(f)
+		c.w.lastWords()
 	}
+	c.exit()
+	var w what
+	pl.describe(&w)
+	return c.relabel(describe(w, true, seq), err)
+}
+
+// exit lets the next call in.
+func (c *Comm) exit() { c.left.Store(c.entered) }
+
+// admit numbers cl, remembers it, compares it with what others have told, and lists
+// it. c.mu is held.
+func (c *Comm) admit(pl *plan, cl *call) error {
 	c.seq++
-	cl.seq = c.seq
-	cl.fprint = cl.print()
-	c.trail = (c.trail ^ cl.fprint) * 0x9e3779b97f4a7c15
-	cl.trail = c.trail
 	p := &c.history[c.seq%historySize]
-	p.what, p.site, p.seq, p.fprint = cl.what, cl.site, c.seq, cl.fprint
-	if c.expected.seq == c.seq && c.expected.fprint != cl.fprint {
+	pl.describe(&p.what)
+	p.site.Set()
+	p.seq = c.seq
+	p.fprint = p.print()
+	c.trail = (c.trail ^ p.fprint) * 0x9e3779b97f4a7c15
+	cl.trail, cl.collective = c.trail, true
+	if c.expected.seq == c.seq && c.expected.fprint != p.fprint {
 		return c.mismatch(p, c.expected.from, c.expected.how)
 	}
+	if cl == &c.own { // alone until it leaves, so its entry stays
+		cl.clear()
+		cl.past, cl.entry, c.looks = p, c.entered, pl.shares
+	} else {
+		cl.kept = *p
+	}
+	c.w.calls.list(cl)
 	return nil
 }
 
@@ -169,20 +191,43 @@ func (c *Comm) state() error {
 
 // leave ends a collective and turns its error into the caller's.
 func (c *Comm) leave(cl *call, err error) error {
-	c.w.calls.end(cl)
+	own := cl == &c.own
+	if err == nil && own && c.doubt.Load() == nil {
+		c.exit()
+		if c.closing.Load() { // looked at after leaving, as Close looks whether it has left after saying so
+			c.off(cl)
+		}
+		return nil
+	}
+	c.off(cl)
 	if c.doubt.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
 		err = c.resolve() // whose revoke is still on its way; the rank that disagreed may have closed in good faith
 	}
 	if err != nil {
 		err = c.collectiveFailed(cl, err)
 	}
-	if cl != &c.own { // one that did not block
+	if own {
+		c.exit()
+	} else {
 		cl.free()
-		return err
 	}
-	cl.clear()
-	c.inside.Store(nil)
 	return err
+}
+
+// off takes a call off the list. The shared memory is Close's to take then.
+func (c *Comm) off(cl *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cl.listed {
+		c.w.calls.unlist(cl)
+	}
+	if cl != &c.own {
+		return
+	}
+	if c.looks = false; c.unseen != nil {
+		close(c.unseen)
+		c.unseen = nil
+	}
 }
 
 // relabel gives an error of a lower layer the name of the exported call. The

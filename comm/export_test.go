@@ -38,3 +38,10 @@ func WithPlaces(at func(rank int) (host, rack string)) Option {
 
 // HostShares reports whether this rank shares memory with the others on its host.
 func (c *Comm) HostShares() bool { return c.g.HasHostShared() }
+
+// occupied reports whether a call is inside.
+func (c *Comm) occupied() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.entered != c.left.Load()
+}

@@ -190,13 +190,11 @@ func (w *world) Question(_ int, text []byte) []byte {
 // doing says what this rank is in, or was in last, and where.
 func (w *world) doing(a *answer) {
 	cs := &w.calls
-	last := cs.recent()
 	cs.mu.Lock()
-	under := cs.first != nil
+	cl, last := cs.oldest(), cs.recent()
 	switch {
-	case under:
-		cl := cs.first
-		last, a.Waits = past{what: cl.what, site: cl.site, seq: cl.seq}, cl.waits()
+	case cl != nil:
+		last, a.Waits = *cl.past, cl.waits()
 	case last.name != "":
 		a.Waits = cs.stuck
 	}
@@ -204,7 +202,7 @@ func (w *world) doing(a *answer) {
 	if last.name != "" {
 		a.Call = last.String()
 	}
-	a.At = w.where(last.site, under || a.Waits >= 0)
+	a.At = w.where(last.site, cl != nil || a.Waits >= 0)
 }
 
 // A told is a fingerprint on its way to the other ranks.
@@ -290,7 +288,7 @@ func (cs *calls) agreed(c *Comm, seq uint32) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for cl := cs.first; cl != nil; cl = cl.next {
-		if cl.c == c && cl.collective && cl.seq == seq {
+		if cl.c == c && cl.collective && cl.seq == seq && cl.underWay() {
 			cl.mu.Lock()
 			cl.heard = true
 			cl.mu.Unlock()
@@ -327,7 +325,7 @@ func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 			return f
 		}
 	}
-	return c.mismatchOf(&past{what: cl.what, site: cl.site, seq: cl.seq}, rank, cause)
+	return c.mismatchOf(cl.past, rank, cause)
 }
 
 // mismatchOf asks a rank, whose message had another fingerprint, for its call.

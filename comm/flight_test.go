@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce"
 )
 
 func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *testing.T) {
@@ -20,7 +21,7 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 		}
 		first := make(chan error, 1)
 		go func() { first <- Barrier(ctx, c) }()
-		for c.inside.Load() == nil { // ends: the Barrier waits for rank 1, which waits for us
+		for !c.occupied() { // ends: the Barrier waits for rank 1, which waits for us
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
@@ -100,5 +101,96 @@ func TestSplitDupAndSubMeetOnlyTheirOwn(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// listed are the calls under way on this rank, the oldest first.
+func (cs *calls) listed() (all []string) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for cl := cs.first; cl != nil; cl = cl.next {
+		if cl.underWay() {
+			all = append(all, cl.name)
+		}
+	}
+	return all
+}
+
+func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		calls := &c.w.calls
+		if c.Rank() == 1 {
+			if _, err := Recv(ctx, c, 0, 1, make([]byte, 1)); err != nil {
+				return err
+			}
+			return errors.Join(Broadcast(ctx, c, []int8{1}, 0), Barrier(ctx, twin), Send(ctx, c, 0, 0, []byte{1}))
+		}
+		done := make(chan error, 3)
+		begin := func(f func() error) {
+			before := len(calls.listed())
+			go func() { done <- f() }()
+			for len(calls.listed()) == before { // ends: all of them wait for rank 1, which waits for us
+				runtime.Gosched()
+			}
+		}
+		if got := calls.listed(); len(got) != 0 {
+			t.Errorf("before the first call %q are under way", got)
+		}
+		begin(func() error { _, err := Recv(ctx, c, 1, 0, make([]byte, 1)); return err })
+		begin(func() error { return Barrier(ctx, twin) }) // listed since its share in Dup, before Recv
+		if got, want := strings.Join(calls.listed(), " "), "recv barrier"; got != want {
+			t.Errorf("%q are under way, want %q", got, want)
+		}
+		if err := errors.Join(Send(ctx, c, 1, 1, []byte{1}), Broadcast(ctx, c, []int8{1}, 0), <-done, <-done); err != nil {
+			return err
+		}
+		if got := calls.listed(); len(got) != 0 {
+			t.Errorf("after the last call %q are under way", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAClosedCommunicatorIsNotKeptInTheListOfCalls(t *testing.T) {
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		twin, err := c.Dup(ctx)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(Barrier(ctx, twin), Barrier(ctx, c), twin.Close(ctx)); err != nil {
+			return err
+		}
+		cs := &c.w.calls
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		for cl := cs.first; cl != nil; cl = cl.next {
+			if cl.c == twin {
+				t.Errorf("rank %d: a call of a closed communicator is still listed", c.Rank())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnOperatorThatPanicsInSharedMemoryDoesNotKeepCloseWaiting(t *testing.T) {
+	bad := reduce.Func("bad", reduce.Commutative, func(a, b int32) int32 { panic("on purpose") })
+	err := Local(2, func(ctx context.Context, c *Comm) error {
+		if !c.g.HasShared() {
+			t.Error("no memory is shared, so this test shows nothing")
+		}
+		return AllReduceBy(ctx, c, "shared", []int32{1}, bad)
+	})
+	if err == nil || !strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("got %v, want the panic", err)
 	}
 }

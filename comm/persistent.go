@@ -101,7 +101,7 @@ func (p *Persistent) Start(ctx context.Context) error {
 		cl.free()
 		return err
 	}
-	p.c.inside.Store(nil)
+	p.c.exit()
 	p.round = p.c.g.Again(p.round, cl.seq, cl.fprint, cl)
 	p.round.Apart()
 	p.round.Follow(cl.trail)

@@ -32,6 +32,7 @@ type plan struct {
 	segment  int  // bytes of a segment of its messages
 	bytes    int  // of the whole vector, for the choice of the algorithm
 	apart    bool // it runs beside others, so not in the memory that the ranks share
+	shares   bool // it works in that memory
 }
 
 // prepare finds the operator's kernel and the algorithm, and refuses what cannot
@@ -64,11 +65,15 @@ func (pl *plan) prepare(c *Comm) error {
 		chosen = collective.Choice{Algorithm: a}
 	}
 	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.w.opt.segment)
-	if pl.algo.NeedsShared() && !sharing {
+	pl.shares = pl.algo.NeedsShared()
+	if pl.shares && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
 	}
-	if !pl.algo.TakesOn(order, c.g.Layout()) {
+	if order != reduce.Commutative && !pl.algo.TakesOn(order, c.g.Layout()) {
 		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Topology())
+	}
+	if !pl.shares && !pl.apart && c.g.HasHostShared() {
+		pl.shares = pl.algo.Hierarchical()
 	}
 	return nil
 }
@@ -276,9 +281,9 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 	r := c.g.Again(c.round, cl.seq, cl.fprint, cl)
 	c.round = r
 	r.Follow(cl.trail)
-	r.SetSegment(cl.segment)
+	r.SetSegment(pl.segment)
 	var err error
-	if pl.algo.NeedsShared() || pl.algo.Hierarchical() && c.g.HasHostShared() {
+	if pl.shares {
 		err = pl.carryOutSharing(ctx, c, r)
 	} else {
 		err = pl.carryOut(ctx, c, r)
@@ -287,15 +292,18 @@ func (c *Comm) do(ctx context.Context, pl *plan) error {
 	return c.leave(cl, err)
 }
 
-// carryOutSharing is carryOut in shared memory: Close waits with giving it back
-// until nobody looks at it, and nobody does afterwards.
+// carryOutSharing is carryOut in shared memory. Close waits with giving it back until
+// this call has left, or has ended by a panic, an operator's perhaps.
 func (pl *plan) carryOutSharing(ctx context.Context, c *Comm, r *p2p.Round) error {
-	c.sharing.RLock()
-	defer c.sharing.RUnlock()
-	if c.unshare == nil {
-		return fault.New(fault.Closed, "", c.w.rank, "this rank has closed")
-	}
-	return pl.carryOut(ctx, c, r)
+	panics := true
+	defer func() {
+		if panics {
+			c.off(&c.own)
+		}
+	}()
+	err := pl.carryOut(ctx, c, r)
+	panics = false
+	return err
 }
 
 // start begins a plan and returns at once; a goroutine carries it out. Plans of
@@ -324,7 +332,7 @@ func (c *Comm) start(pl plan) *Request {
 		cl.free()
 		return fail(err)
 	}
-	c.inside.Store(nil)
+	c.exit()
 	r := c.g.NewRound(cl.seq, cl.fprint, cl)
 	r.Follow(cl.trail)
 	r.SetSegment(cl.segment)

@@ -208,13 +208,32 @@ func (c *Comm) agree(ctx context.Context, yes bool) (bool, error) {
 	return vote[0] == 1, err
 }
 
-// giveBack unmaps the shared memory, once no call of this rank looks at it. The
-// group was closed before, so such a call ends soon.
+// giveBack unmaps the shared memory, once no call of this rank looks at it, and takes
+// the communicator's own call off the list. Before, the communicator has been closed
+// to new calls, and the group to the one inside, which so ends soon.
 func (c *Comm) giveBack() {
-	c.sharing.Lock()
-	defer c.sharing.Unlock()
-	if c.unshare != nil {
-		c.unshare()
-		c.unshare = nil
+	c.closing.Store(true)
+	c.mu.Lock()
+	var unseen chan struct{}
+	switch {
+	case !c.own.listed:
+	case !c.own.underWay():
+		c.w.calls.unlist(&c.own)
+	case c.looks:
+		if c.unseen == nil {
+			c.unseen = make(chan struct{})
+		}
+		unseen = c.unseen
+	}
+	c.mu.Unlock()
+	if unseen != nil {
+		<-unseen
+	}
+	c.mu.Lock()
+	release := c.unshare
+	c.unshare = nil
+	c.mu.Unlock()
+	if release != nil {
+		release()
 	}
 }

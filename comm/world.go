@@ -226,7 +226,9 @@ func (w *world) find(id uint64) *Comm {
 
 // LastCall implements mesh.Events.
 func (w *world) LastCall() string {
+	w.calls.mu.Lock()
 	last := w.calls.recent()
+	w.calls.mu.Unlock()
 	if last.name == "" {
 		return ""
 	}

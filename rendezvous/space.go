@@ -21,7 +21,7 @@ type Space struct {
 	probers map[*mesh.Waiter]struct{}
 	err     error // why calls fail: revoked, or closed
 	judge   Judge
-	ordered bool        // see SetOrdered
+	ordered bool        // see SetOrdered; set before the space is used
 	dead    atomic.Bool // err is set
 }
 
@@ -69,7 +69,8 @@ type Judge func(source int, tag int32, print uint64)
 func (s *Space) SetOrdered() {
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
-	s.ordered = true
+	s.ordered, s.table.tells = true, true
+	s.table.some.Store(s.table.arrivals.first != nil)
 }
 
 // SetJudge has j hear of messages from now on.
@@ -79,8 +80,12 @@ func (s *Space) SetJudge(j Judge) {
 	s.judge = j
 }
 
-// Leftover is a message with that tag that no receive has met.
+// Leftover is a message with that tag that no receive has met. In an ordered space
+// it is cheap where no message waits.
 func (s *Space) Leftover(tag int32) (source int, ok bool) {
+	if s.ordered && !s.table.some.Load() {
+		return 0, false
+	}
 	s.e.mu.Lock()
 	defer s.e.mu.Unlock()
 	for m := s.table.arrivals.first; m != nil; m = m.later {

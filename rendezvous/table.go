@@ -1,5 +1,7 @@
 package rendezvous
 
+import "sync/atomic"
+
 // Any stands for every source, or every tag, in a receive.
 const Any = -1
 
@@ -57,6 +59,9 @@ type table struct {
 	arrivals msgList         // all messages without a receive, in arrival order
 	order    uint64          // of the last receive posted
 	free     *slot           // spare slots, so that a steady exchange allocates none
+
+	tells bool        // whether there are arrivals is told without the owner's lock, too, by some
+	some  atomic.Bool // there are
 }
 
 // restMost is how many empty slots stay in a table.
@@ -248,6 +253,9 @@ func (t *table) add(m *message) {
 	m.earlier, m.later = t.arrivals.last, nil
 	if t.arrivals.last == nil {
 		t.arrivals.first = m
+		if t.tells {
+			t.some.Store(true)
+		}
 	} else {
 		t.arrivals.last.later = m
 	}
@@ -271,6 +279,9 @@ func (t *table) remove(m *message) {
 		m.later.earlier = m.earlier
 	}
 	m.earlier, m.later, m.listed = nil, nil, false
+	if t.tells && t.arrivals.first == nil {
+		t.some.Store(false)
+	}
 }
 
 // opList is a doubly linked list of receives, ordered by Op.order.
