@@ -264,7 +264,6 @@ func (cs *calls) list(cl *call) {
 	cs.comm, cs.seq = cl.c, cl.seq
 }
 
-<<<<<<< HEAD
 // pass is begin and end of a message call that does not wait. It is remembered as
 // the one that began last, but not listed: it is over before anyone could ask.
 func (cs *calls) pass(c *Comm, w *what) {
@@ -275,25 +274,8 @@ func (cs *calls) pass(c *Comm, w *what) {
 	cs.mu.Unlock()
 }
 
-// recent is the call that began last; the zero past when there was none.
-func (cs *calls) recent() past {
-	cs.mu.Lock()
-	c, p := cs.comm, past{what: cs.text, site: cs.site, seq: cs.seq}
-	cs.mu.Unlock()
-	if p.seq == 0 {
-		return p
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.history[p.seq%historySize]
-}
-
-func (cs *calls) end(cl *call) {
-	cs.mu.Lock()
-=======
 // unlist takes cl out, which is listed. cs.mu is held.
 func (cs *calls) unlist(cl *call) {
->>>>>>> 5520358 (Take one lock for all checks of a collective, and none when it ends)
 	if cl.prev == nil {
 		cs.first = cl.next
 	} else {
