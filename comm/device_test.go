@@ -116,13 +116,19 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 			if err := soakStep(ctx, c, step, r); err != nil {
 				return fmt.Errorf("step %d: %w", step, err)
 			}
-			if c.Rank() == 0 && (step+1)%(steps/10) == 0 {
+			if (step+1)%(steps/10) != 0 {
+				continue
+			}
+			if c.Rank() == 0 {
 				runtime.GC()
 				late = held(t)
 				t.Logf("after %d steps: %+v", step+1, late)
 				if step+1 == steps/10*2 {
 					early = late
 				}
+			}
+			if err := comm.Barrier(ctx, c); err != nil { // what the other rank holds counts, too
+				return err
 			}
 		}
 		return nil

@@ -32,7 +32,7 @@ job=$(mktemp -d)
 trap 'rm -rf "$job"' EXIT
 
 # An emulated machine that needs longer to boot than this would time out in its tests.
-SLOW=60
+SLOW=40
 if [ "$part" = ci ]; then
 	skip() { printf '\nSKIPPED: verbs is not tested here: %s\n' "$*"; exit 0; }
 	packages || skip "there are no packages gcc and libibverbs-dev to be had"

@@ -77,6 +77,9 @@ pair() {
 	tests comm.test DevicesOfTwoMachines
 	say "allreduce between two machines"
 	./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512
+	say "auto between two machines"
+	TUTTI_REPORT_TRANSPORT=1 ./tuttibench -op allreduce -transport auto -min 64Ki -max 64Ki 2>&1 | tee auto.log
+	grep -q ': verbs: .*both have RDMA devices: roce2-ipv4' auto.log || { echo "FAIL: auto did not take verbs"; exit 1; }
 	say "the digits between two machines"
 	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits
 	say "done"

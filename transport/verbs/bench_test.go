@@ -32,7 +32,11 @@ type lane struct {
 }
 
 func newLane(t testing.TB, f *Fabric, size int, shown bool) *lane {
-	l := &lane{bench: newBench(t, Options{Fabric: f}), sink: kept{body: make([]byte, size)}, shown: shown}
+	return newLaneWith(t, Options{Fabric: f}, size, shown)
+}
+
+func newLaneWith(t testing.TB, o Options, size int, shown bool) *lane {
+	l := &lane{bench: newBench(t, o), sink: kept{body: make([]byte, size)}, shown: shown}
 	l.frame = transport.Frame{Head: []byte("head"), Body: make([]byte, size), Done: func(err error) {
 		if err != nil {
 			t.Error(err)
@@ -135,5 +139,73 @@ func (l *lane) stream(b *testing.B, flying int) {
 		if _, err := l.ends[1].Progress(&l.sink); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// plain are the options with which every body is asked for, and registered for that
+// one use: the six messages and nothing that spares one.
+var plain = Options{Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}
+
+// protocols are what is set beside each other.
+var protocols = []struct {
+	name string
+	o    Options
+}{
+	{"six messages", plain},
+	{"and longer message buffers", Options{Strip: -1, CacheBytes: -1, Fresh: true}},
+	{"and the strip", Options{CacheBytes: -1, Fresh: true}},
+	{"and registrations that stay", Options{}},
+	{"and twice the messages in flight", Options{Depth: 64}},
+}
+
+func BenchmarkImprovements(b *testing.B) { benchImprovements(b, NewFabric()) }
+
+// benchImprovements is 64 bodies of 4 KiB, and of 64 KiB, in flight; and steps with 100
+// tensors of 64 KiB, which are the same at each.
+func benchImprovements(b *testing.B, f *Fabric) {
+	for _, p := range protocols {
+		p.o.Fabric = f
+		for _, size := range []int{4 << 10, 64 << 10} {
+			b.Run(fmt.Sprintf("%d KiB, 64 in flight/%s", size>>10, p.name), func(b *testing.B) {
+				l := newLaneWith(b, p.o, size, false)
+				b.SetBytes(int64(size))
+				l.stream(b, 64)
+			})
+		}
+		b.Run("steps of 100 tensors/"+p.name, func(b *testing.B) {
+			const tensors, size = 100, 64 << 10
+			l := newLaneWith(b, p.o, size, false)
+			b.SetBytes(tensors * size)
+			out, in := make([][]byte, tensors), make([][]byte, tensors)
+			for i := range in {
+				out[i], in[i] = make([]byte, size), make([]byte, size)
+			}
+			for b.Loop() {
+				l.step(b, out, in)
+			}
+		})
+	}
+}
+
+// step has end 1 show memory for all tensors, and end 0 write them.
+func (l *lane) step(b *testing.B, out, in [][]byte) {
+	var releases []func()
+	got, done := l.sink.n+len(in), l.done+len(in)
+	for i := range in {
+		to, release, err := l.ends[1].Expose(uint32(i), in[i])
+		if err != nil {
+			b.Fatal(err)
+		}
+		releases = append(releases, release)
+		l.ends[0].Send(&transport.Frame{To: to, ID: uint32(i), Body: out[i], Done: l.frame.Done})
+	}
+	for l.sink.n < got || l.done < done {
+		l.ends[0].Progress(&l.sink)
+		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, release := range releases {
+		release()
 	}
 }

@@ -303,7 +303,7 @@ func withVictim(t *testing.T, addr string, step int, accepted chan transport.Con
 	p.c.Close()
 	if died.IsZero() {
 		exit = <-ended
-	} else if late := time.Since(died); late > 10*time.Second {
+	} else if late := time.Since(died); late > patience/2 {
 		t.Errorf("step %d: the peer's death showed after %v", step, late)
 	}
 	var status *exec.ExitError

@@ -37,6 +37,14 @@ func BenchmarkDeviceFrame(b *testing.B) {
 	benchFrames(b, nil)
 }
 
+// BenchmarkDeviceImprovements is what the messages cost that are spared.
+func BenchmarkDeviceImprovements(b *testing.B) {
+	if _, err := openDeviceForTest(); err != nil {
+		b.Skipf("there is no usable RDMA device: %v", err)
+	}
+	benchImprovements(b, nil)
+}
+
 func openDeviceForTest() (string, error) {
 	d, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6})
 	if err != nil {
