@@ -1,24 +1,43 @@
 #!/usr/bin/env bash
 # verbs-in-vm.sh vm|pair|soak is what test-verbs.sh runs in its VMs, which are
-# emulated and slow: no time is judged here but by limits that are far away.
+# emulated and slow: no time is judged here but by limits that are far away. What fails
+# where the machine is much slower still exits with 77, after saying so.
 set -euo pipefail
 export TRANSPORTTEST_PATIENCE=60s
 
 say() { echo "=== $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) $*"; }
 
+# loop is the milliseconds of something that takes a second or two in a VM whose host
+# has nothing else to do; SLOW is what nothing can be judged by.
+loop() {
+	local begin=${EPOCHREALTIME/./} i
+	for ((i = 0; i < 200000; i++)); do :; done
+	echo $(((${EPOCHREALTIME/./} - begin) / 1000))
+}
+SLOW=12000
+atfirst=$(loop)
+
+fail() { # WHAT...: what went wrong, with its output in tests.log or fault.log
+	local now
+	now=$(loop)
+	echo "FAIL: $*; a loop took $atfirst ms at first, and takes $now ms now"
+	[ "$atfirst" -lt $SLOW ] && [ "$now" -lt $SLOW ] || exit 77
+	exit 1
+}
+
 # tests PROGRAM PATTERN [LIMIT]: its tests, of which one at least must not be skipped.
 tests() {
 	local status=0
-	"./$1" -test.run "$2" -test.v -test.timeout "${3:-400s}" >tests.log 2>&1 || status=$?
+	"./$1" -test.run "$2" -test.v -test.timeout "${3:-${LIMIT:-300s}}" >tests.log 2>&1 || status=$?
 	grep -E '^ *--- |^PASS|^FAIL|panic|: (after|killed|[0-9]+ steps)' tests.log | grep -v -e '--- SKIP' -e '^        *---' || :
 	if [ $status != 0 ] || ! grep -q '^--- PASS' tests.log; then
-		echo "FAIL: $1 $2: status $status"; tail -n 60 tests.log; exit 1
+		tail -n 60 tests.log; fail "$1 $2: status $status"
 	fi
 }
 
 bench() { # TRANSPORT ARGUMENT...
 	local t=$1; shift
-	./tuttirun -np 2 ./tuttibench -transport "$t" "$@"
+	./tuttirun -np 2 ./tuttibench -transport "$t" "$@" || fail "tuttibench $t $*"
 }
 
 # A job that is made to fail must end soon, with an error status and the cause in its
@@ -27,7 +46,7 @@ must_fail() { # WHAT WANTED: the job runs in the background, its output in fault
 	local status=0
 	wait "$job" || status=$?
 	if [ "$status" = 0 ] || [ "$status" = 124 ] || ! grep -q "$2" fault.log; then
-		echo "FAIL: $1: status $status, want an error with \"$2\":"; cat fault.log; exit 1
+		cat fault.log; fail "$1: status $status, want an error with \"$2\""
 	fi
 	echo "ok: $1: $(grep -m 1 -o "$2.*" fault.log | cut -c 1-120)"
 }
@@ -53,12 +72,13 @@ faults() {
 loss() {
 	say "1 % of packets lost"
 	tc qdisc add dev "$VERBS_NETDEV" root netem loss 1%
-	timeout "$1" ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Ki -max 256Ki -factor 16 -time "$2"
+	timeout "$1" ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Ki -max 256Ki -factor 16 -time "$2" || fail "1 % of packets lost"
 	tc qdisc del dev "$VERBS_NETDEV" root
 }
 
 vm() {
 	./verbsinfo
+	say "a loop takes $atfirst ms"
 	say "the transport on the device"
 	tests verbs.test Device
 	say "collectives and cuts on the device"
@@ -76,12 +96,12 @@ pair() {
 	say "every call between two machines"
 	tests comm.test DevicesOfTwoMachines
 	say "allreduce between two machines"
-	./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512
+	./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512 || fail "allreduce"
 	say "auto between two machines"
 	TUTTI_REPORT_TRANSPORT=1 ./tuttibench -op allreduce -transport auto -min 64Ki -max 64Ki 2>&1 | tee auto.log
-	grep -q ': verbs: .*both have RDMA devices: roce2-ipv4' auto.log || { echo "FAIL: auto did not take verbs"; exit 1; }
+	grep -q ': verbs: .*both have RDMA devices: roce2-ipv4' auto.log || fail "auto did not take verbs"
 	say "the digits between two machines"
-	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits
+	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits || fail "the digits"
 	say "done"
 }
 

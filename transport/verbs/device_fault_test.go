@@ -244,13 +244,15 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	step := 1
-	for killed := true; killed; step++ {
-		killed = withVictim(t, addr, step, accepted)
+	step, begin := 1, time.Now()
+	for withVictim(t, addr, step, accepted) {
+		if step++; time.Since(begin) > patience { // a machine so slow that every step would take too long
+			step += 6
+		}
 	}
-	t.Logf("killed at %d steps", step-2)
+	t.Logf("killed at %d steps", step-1)
 	if step < 20 {
-		t.Errorf("killed at %d steps only: the conversation has more", step-2)
+		t.Errorf("killed at %d steps only: the conversation has more", step-1)
 	}
 	if err := tr.Close(); err != nil {
 		t.Error(err)
