@@ -38,8 +38,10 @@ const (
 	// for small frames has little memory, and that is in the caches.
 	shortLap  = 32 << 10
 	shortMost = 2 << 10 // the longest record of a small frame
-	// wipeAhead is how far ahead words are cleared for small records.
+	// wipeAhead is how far ahead words are cleared for small records, besides the
+	// room of one more record of the last one's size; wipeMost is the longest of them.
 	wipeAhead = 16 * line
+	wipeMost  = 5 << 10
 	// tellEvery is the part of the ring after which the consumer gives room back.
 	tellEvery = 16
 
@@ -159,8 +161,8 @@ func (p *producer) publish(w word, n int) {
 	if p.bell.asleep.Load() != 0 && p.bell.asleep.Swap(0) != 0 {
 		p.due = true
 	}
-	if n <= alignedBody && p.clean-p.at < wipeAhead/2 {
-		p.wipeMore()
+	if n <= wipeMost && p.clean-p.at < uint64(wipeAhead/2+n) {
+		p.wipeMore(uint64(wipeAhead + n))
 	}
 }
 
@@ -169,9 +171,11 @@ func (p *producer) publish(w word, n int) {
 func (p *producer) wipe(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.word(at))) = 0 }
 
 // wipeMore clears several words ahead. The lines have to come from the consumer's
-// cache; one by one, each small record would wait for the next one's.
-func (p *producer) wipeMore() {
-	end := min(p.at+wipeAhead, p.seen+uint64(len(p.ring)))
+// cache; one by one, each small record would wait for the next one's. A record that
+// is longer has all its lines here then when the next message is written, and that
+// one does not wait for them.
+func (p *producer) wipeMore(ahead uint64) {
+	end := min(p.at+ahead, p.seen+uint64(len(p.ring)))
 	for ; p.clean < end; p.clean += line {
 		p.wipe(p.clean)
 	}
