@@ -110,6 +110,9 @@ func (r *Round) Clear() {
 	if o.rounds.used > 1 {
 		o.rounds.clear(1) // but for r
 	}
+	if s := r.on.shared; s != nil && !o.apart {
+		s.ahead()
+	}
 	o.p, o.apart = nil, false
 }
 

@@ -142,6 +142,24 @@ func (p Piece) Slot(rank int) []byte {
 	return s.mem[at : at+SlotSize : at+SlotSize]
 }
 
+// ahead fetches what the next piece needs first, beside whatever this rank does until
+// then: the line that it will write, which others have read, and that in which they
+// tell that it may. A line takes as long to come as all checks of a call.
+func (s *Shared) ahead() {
+	fetchToWrite(s.word(s.rank, s.piece, 0))
+	if len(s.ranks) > aheadMost {
+		return
+	}
+	for rank := range s.ranks {
+		if rank != s.rank {
+			fetchToRead(s.word(rank, s.piece-2, 0))
+		}
+	}
+}
+
+// aheadMost is of how many ranks the lines are fetched ahead.
+const aheadMost = 8
+
 // Claim returns when this rank's share may be written.
 func (p Piece) Claim(ctx context.Context) error {
 	if p.n < firstPiece+2 {
@@ -175,8 +193,8 @@ func (p Piece) Done() { p.publish(0) }
 func (p Piece) publish(at int) {
 	s := p.r.on.shared
 	mark, own := s.word(s.rank, p.n, markAt), p.mark()
-	if atomic.LoadUint64(mark) != own {
-		atomic.StoreUint64(mark, own)
+	if *mark != own {
+		storeMark(mark, own)
 	}
 	if p.r.g.see != nil {
 		p.r.g.see(Sight{flagAct(at, ShowsReady, ShowsDone), s.ranks[s.rank], p})
@@ -219,6 +237,9 @@ func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 	s := p.r.on.shared
 	if err := p.await(ctx, rank, s.word(rank, p.n, at), p.n); err != nil {
 		return err
+	}
+	if rank == s.rank && p.r.g.see == nil {
+		return nil
 	}
 	if atomic.LoadUint64(s.word(rank, p.n, markAt)) != p.mark() {
 		return p.disagree(rank)
