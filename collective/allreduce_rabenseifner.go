@@ -39,7 +39,7 @@ func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k redu
 	if err := d.borrow(ctx, r, buf, k); err != nil {
 		return err
 	}
-	parts := chunks{buf: buf, n: d.power, elem: k.DType().Size()}
+	parts := evenly(buf, d.power, k.DType().Size())
 	own, err := d.halve(ctx, r, parts, k)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
 // those, at once.
 func reportWithin(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
-		return linearGather(ctx, host, 0, chunks{n: host.Size(), elem: 1}, nil)
+		return linearGather(ctx, host, 0, evenly(nil, host.Size(), 1), nil)
 	}
 	p := host.Pieces(1, 0)
 	if host.Rank() == 0 {

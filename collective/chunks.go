@@ -23,6 +23,8 @@ type chunks struct {
 	n      int
 	elem   int     // bytes of an element
 	starts []int64 // of chunk 0 to n, in bytes; nil: cut by Chunk
+	size   int     // bytes of a chunk then
+	longer int     // so many of the first have an element more
 	at     int     // which stretch of each chunk is meant
 	width  int     // bytes of a stretch; 0: the whole chunk
 }
@@ -47,21 +49,33 @@ func (c chunks) run(lo, hi int) []byte {
 	if c.starts != nil {
 		return c.buf[c.starts[lo]:c.starts[hi]]
 	}
-	count := len(c.buf) / c.elem
-	first, _ := Chunk(count, c.n, lo)
-	end, _ := Chunk(count, c.n, hi)
-	return c.buf[first*c.elem : end*c.elem]
+	return c.buf[c.start(lo):c.start(hi)]
 }
+
+// start is where chunk i begins, as Chunk has it: a division takes as long as a few
+// bytes take to copy, so there is one for all chunks.
+func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
 // in is another vector, cut in the same way.
 func (c chunks) in(buf []byte) chunks {
+	if c.starts == nil && len(buf) != len(c.buf) {
+		other := evenly(buf, c.n, c.elem)
+		c.size, c.longer = other.size, other.longer
+	}
 	c.buf = buf
 	return c
 }
 
 // even cuts buf into a chunk for each rank of r.
-func even(r *p2p.Round, buf []byte, elem int) chunks {
-	return chunks{buf: buf, n: r.Size(), elem: elem}
+func even(r *p2p.Round, buf []byte, elem int) chunks { return evenly(buf, r.Size(), elem) }
+
+// evenly cuts buf into n chunks by Chunk.
+func evenly(buf []byte, n, elem int) chunks {
+	count := len(buf)
+	if elem != 1 {
+		count /= elem
+	}
+	return chunks{buf: buf, n: n, elem: elem, size: count / n * elem, longer: count % n}
 }
 
 // uneven cuts buf into a chunk of counts[i] elements for each rank i. The starts

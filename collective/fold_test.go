@@ -200,7 +200,7 @@ type folding struct {
 func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
-	whole := chunks{buf: x.inputs[0], n: n, elem: size}
+	whole := evenly(x.inputs[0], n, size)
 	if x.a.isScan() {
 		x.scan(t, tm)
 		return
@@ -471,7 +471,7 @@ func checkScan(t testing.TB, tm *teamtest.Team, x folding) {
 func checkExactly(t testing.TB, tm *teamtest.Team, x folding, want []byte) {
 	t.Helper()
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		got, expected, err := x.call(ctx, r, chunks{buf: want, n: r.Size(), elem: 8})
+		got, expected, err := x.call(ctx, r, evenly(want, r.Size(), 8))
 		if err == nil && !bytes.Equal(got, expected) {
 			err = fmt.Errorf("%v on %d ranks, root %d: got %x, want %x", x.a, r.Size(), x.root, got, expected)
 		}

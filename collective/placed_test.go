@@ -276,7 +276,7 @@ func checkPlaced(t testing.TB, tm *teamtest.Team, x folding, places []topology.P
 		want = append(want, elem...)
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		got, expected, err := x.call(ctx, r, chunks{buf: want, n: n, elem: size})
+		got, expected, err := x.call(ctx, r, evenly(want, n, size))
 		if err == nil && !slices.Equal(got, expected) {
 			err = fmt.Errorf("%v of %d elements, root %d: got %x, want %x", x.a, count, x.root, got, expected)
 		}
@@ -303,7 +303,7 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 				checkExactly(t, tm, folding{a, k, 0, inputs}, want)
 			default:
 				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, chunks{buf: want, n: n, elem: 8})
+					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, evenly(want, n, 8))
 					if !errors.Is(err, fault.Misuse) {
 						return fmt.Errorf("%v on %v: got %v, want fault.Misuse", a, l, err)
 					}

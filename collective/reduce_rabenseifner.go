@@ -43,7 +43,7 @@ func rabenseifnerReduce(ctx context.Context, r *p2p.Round, root int, dst, src []
 	if err := d.borrow(ctx, r, work, k); err != nil {
 		return err
 	}
-	parts := chunks{buf: work, n: d.power, elem: k.DType().Size()}
+	parts := evenly(work, d.power, k.DType().Size())
 	own, err := d.halve(ctx, r, parts, k)
 	if err != nil {
 		return err

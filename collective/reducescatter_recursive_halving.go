@@ -61,7 +61,7 @@ func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte
 // reversed is a copy of src with a chunk for each place, made of the chunks of the
 // place's ranks, in the order in which halve hands them out.
 func (d pairing) reversed(r *p2p.Round, src chunks) chunks {
-	c := chunks{buf: r.Scratch(len(src.buf)), n: d.power, elem: src.elem}
+	c := evenly(r.Scratch(len(src.buf)), d.power, src.elem)
 	c.starts = tensor.Elements[int64](r.Scratch(8 * (d.power + 1)))
 	c.starts[0] = 0
 	for i := range d.power {
