@@ -163,9 +163,9 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 // commute or do not, where memory is shared or is not.
 //
 // bytes is the length of the whole vector: all ranks' chunks together where it
-// has chunks, and 0 for v-variants, where ranks may not know it. A forced
-// algorithm is returned even where it does not take operators that do not
-// commute, or needs shared memory and there is none; the call then fails with
+// has chunks, and 0 for gatherv, scatterv and alltoallv, where ranks may not know
+// it. A forced algorithm is returned even where it does not take operators that do
+// not commute, or needs shared memory and there is none; the call then fails with
 // fault.Misuse.
 func (c *Chooser) Choose(verb Verb, bytes int, commutative, sharing bool) Choice {
 	if int(verb) >= len(c.forced) {

@@ -46,10 +46,10 @@ type Candidate struct {
 }
 
 // Explain says how c carries out a collective on vectors of that many bytes: all
-// ranks' parts together where it has parts, and 0 for v-variants, whose algorithm
-// does not depend on it. op is the collective's name as errors give it,
-// "reduce_scatter"; other names get fault.Misuse. It sends nothing, and any rank
-// may call it at any time.
+// ranks' parts together where it has parts, and 0 for gatherv, scatterv and
+// alltoallv, where ranks may not know it. op is the collective's name as errors
+// give it, "reduce_scatter"; other names get fault.Misuse. It sends nothing, and
+// any rank may call it at any time.
 //
 // Times are predicted from α, β and γ of the tuning file, or, without one, from
 // round figures. They rank algorithms, and decide nothing.

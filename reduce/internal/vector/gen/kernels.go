@@ -37,7 +37,7 @@ var folds = []kernel{
 	{"SumInt64", "sum", every64, lanewise(addInt(64))},
 	{"SumFloat32", "sum", singles, lanewise(addFloat(32))},
 	{"SumFloat64", "sum", doubles, lanewise(addFloat(64))},
-	{"SumFloat16", "sum", halves, float16(addFloat(32))},
+	{"SumFloat16", "sum", halves, float16(addFloat(32), (*vec).carefulIfNaNClings)},
 	{"SumBFloat16", "sum", brains, bfloat16(addFloat(32))},
 
 	{"ProdInt8", "prod", every8, mulInt8},
@@ -46,7 +46,7 @@ var folds = []kernel{
 	{"ProdInt64", "prod", every64, lanewise(mulInt(64))},
 	{"ProdFloat32", "prod", []string{"Float32"}, lanewise(mulFloat(32))},
 	{"ProdFloat64", "prod", []string{"Float64"}, lanewise(mulFloat(64))},
-	{"ProdFloat16", "prod", halves, float16(mulFloat(32))},
+	{"ProdFloat16", "prod", halves, float16(mulFloat(32), (*vec).carefulIfNaN)},
 	{"ProdBFloat16", "prod", brains, bfloat16(mulFloat(32))},
 	{"ProdComplex64", "prod", []string{"Complex64"}, mulComplex64},
 	{"ProdComplex128", "prod", []string{"Complex128"}, mulComplex128},

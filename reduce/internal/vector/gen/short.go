@@ -50,15 +50,17 @@ func (v *vec) where16(a, b, x, y value) value {
 
 // float16 uses the conversions of F16C and AVX-512, which know subnormals
 // whatever the processor's modes are. A NaN passes through them as a NaN.
-func float16(p pair) builder {
+//
+// look is how the quick way looks for NaNs.
+func float16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
-		return v.float16(func(v *vec, args ...value) value { return p(v, args[0], args[1]) })
+		return v.float16(func(v *vec, args ...value) value { return p(v, args[0], args[1]) }, look)
 	}
 }
 
 // float16 is a step on float16s of one on float32s, which it asks for on narrower
 // vectors, too.
-func (v *vec) float16(s func(v *vec, args ...value) value) step {
+func (v *vec) float16(s func(v *vec, args ...value) value, look func(v *vec, wide []value)) step {
 	clean := v.cleaner(binary16)
 	nearestEven := operand.U8(0)
 	v.quick = func(dst, off reg.Register, sources []reg.Register) {
@@ -67,7 +69,7 @@ func (v *vec) float16(s func(v *vec, args ...value) value) step {
 		for i := range 2 * unroll * v.width / n.width {
 			wide = append(wide, s(n, n.widenHalves(sources, off, i)...))
 		}
-		n.carefulIfNaNClings(wide)
+		look(n, wide)
 		for i, x := range wide {
 			v.VCVTPS2PH(nearestEven, x, n.halfAt(dst, off, i))
 		}
@@ -142,8 +144,9 @@ func (v *vec) carefulIfNaN(wide []value) {
 
 // carefulIfNaNClings is carefulIfNaN for half as many instructions: a NaN clings
 // to a sum of products. Infinities may make one as well, and then the longer way
-// was not needed. It is for numbers in the reach of float16's, whose products are
-// neither infinite nor subnormal: those would be slow.
+// was not needed: it is for sums, where they are as rare, and not for products. And
+// it is for numbers in the reach of float16's, whose products are neither infinite
+// nor subnormal: those would be slow.
 func (v *vec) carefulIfNaNClings(wide []value) {
 	sum := v.reg()
 	v.VMULPS(wide[0], wide[1], sum)
@@ -258,7 +261,7 @@ func extremeHalf(f encoding, choose pair) builder {
 
 func divideFloat16(v *vec) step {
 	divisor := v.divisor32()
-	return v.float16(func(v *vec, args ...value) value { return v.quotient32(args[0], v.fit(divisor)) })
+	return v.float16(func(v *vec, args ...value) value { return v.quotient32(args[0], v.fit(divisor)) }, (*vec).carefulIfNaNClings)
 }
 
 func divideBFloat16(v *vec) step {
