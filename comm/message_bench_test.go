@@ -41,14 +41,14 @@ func bothEnds(b *testing.B, wire string, n int) {
 			return err
 		}
 		b.ReportAllocs()
-		least, n, start := time.Duration(0), 0, time.Now()
+		least, trips, start := time.Duration(0), 0, time.Now()
 		for b.Loop() {
 			for from := range 2 {
 				if err := turn(from); err != nil {
 					return err
 				}
 			}
-			if n++; n%run == 0 {
+			if trips++; trips%run == 0 {
 				now := time.Now()
 				if took := now.Sub(start); least == 0 || took < least {
 					least = took

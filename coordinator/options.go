@@ -21,7 +21,7 @@ const (
 	// call of its own costs little there, and copying as much as elsewhere.
 	DefaultAloneShared = 16 << 10
 	DefaultPartition   = 4_096_000
-	DefaultCredit      = 16 << 20
+	DefaultCredit      = 16 << 20 // from the first tensor with a Priority on; before, 1 GiB
 	DefaultCache       = 1024
 	DefaultStallWarn   = 60 * time.Second
 	DefaultStallEnd    = comm.DefaultTimeout
@@ -58,9 +58,17 @@ func WithAlone(bytes int) Option { return func(o *options) { o.cfg.Alone = bytes
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
 // WithCredit sets about how many bytes are ordered ahead of what rank 0 has
-// carried out: the most that an urgent tensor waits for. It holds from the first
-// tensor with a Priority on; until then it is 1 GiB at least.
-func WithCredit(bytes int) Option { return func(o *options) { o.cfg.Credit = bytes } }
+// carried out: the most that an urgent tensor waits for. It holds from the start;
+// DefaultCredit from the first tensor with a Priority on, so that without any no rank
+// waits for orders.
+func WithCredit(bytes int) Option { return func(o *options) { o.credit(bytes) } }
+
+// credit is for a credit that somebody asks for.
+func (o *options) credit(bytes int) { o.cfg.Credit, o.cfg.Unranked = bytes, 0 }
+
+// unranked is in bytes what the credit is that nobody has asked for, while no tensor
+// has had a priority.
+const unranked = 1 << 30
 
 // WithCache sets how many tensors are negotiated by a bit each; 0: none.
 func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = tensors } }
@@ -78,7 +86,7 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
 		Size: c.Size(), Cycle: negotiate.Span(DefaultCycle), Fusion: DefaultFusion, Alone: DefaultAlone,
-		Partition: DefaultPartition, Credit: DefaultCredit, Cache: DefaultCache,
+		Partition: DefaultPartition, Credit: DefaultCredit, Unranked: unranked, Cache: DefaultCache,
 		StallWarn: negotiate.Span(DefaultStallWarn), StallEnd: negotiate.Span(DefaultStallEnd),
 	}}
 	if algorithmOf(c) == inRankOrder {
@@ -116,12 +124,13 @@ const maxCache = 1 << 20
 // agree gives all ranks rank 0's configuration.
 func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, error) {
 	cfg := o.cfg
-	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.Alone), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd)}
+	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.Alone), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd), int64(cfg.Unranked)}
 	if err := comm.Broadcast(ctx, c, words, 0); err != nil {
 		return cfg, err
 	}
 	cfg.Cycle, cfg.StallWarn, cfg.StallEnd = negotiate.Span(words[0]), negotiate.Span(words[6]), negotiate.Span(words[7])
 	cfg.Fusion, cfg.Alone, cfg.Partition, cfg.Credit, cfg.Cache = int(words[1]), int(words[2]), int(words[3]), int(words[4]), int(words[5])
+	cfg.Unranked = int(words[8])
 	return cfg, nil
 }
 
@@ -138,7 +147,7 @@ func variables() []variable {
 		{[]string{"TUTTI_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"}, func(o *options, v float64) { o.cfg.Fusion = int(v) }},
 		{[]string{"TUTTI_CYCLE_TIME", "HOROVOD_CYCLE_TIME"}, func(o *options, v float64) { o.cfg.Cycle = negotiate.Span(v * float64(negotiate.Millisecond)) }},
 		{[]string{"TUTTI_ALONE_BYTES"}, func(o *options, v float64) { o.cfg.Alone = int(v) }},
-		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.cfg.Credit = int(v) }},
+		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.credit(int(v)) }},
 		{[]string{"TUTTI_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY"}, func(o *options, v float64) { o.cfg.Cache = int(v) }},
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},
 		{[]string{"TUTTI_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallWarn = seconds(v) }},

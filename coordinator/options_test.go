@@ -1,9 +1,12 @@
 package coordinator
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/comm"
 )
 
 func TestTheDocsListEveryVariable(t *testing.T) {
@@ -43,5 +46,41 @@ func TestTheFirstVariableThatIsSetCounts(t *testing.T) {
 	t.Setenv("TUTTI_STALL_CHECK_DISABLE", "1")
 	if err := o.environment(0); err != nil || o.cfg.StallWarn != 0 || o.cfg.StallEnd != 0 {
 		t.Errorf("got %+v, error %v, want no limits", o.cfg, err)
+	}
+}
+
+func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
+	for _, tc := range []struct {
+		what, env        string
+		opts             []Option
+		credit, unranked int
+	}{
+		{what: "the default", credit: DefaultCredit, unranked: 1 << 30},
+		{what: "an option", opts: []Option{WithCredit(700)}, credit: 700},
+		{what: "the default's value as an option", opts: []Option{WithCredit(DefaultCredit)}, credit: DefaultCredit},
+		{what: "a variable", env: "800", credit: 800},
+		{what: "both", env: "800", opts: []Option{WithCredit(700)}, credit: 700},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			t.Setenv("TUTTI_CREDIT_BYTES", tc.env)
+			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+				opts := tc.opts
+				if c.Rank() != 0 {
+					opts = []Option{WithCredit(1)} // rank 0's counts
+				}
+				o, err := newOptions(c, opts)
+				if err != nil {
+					return err
+				}
+				cfg, err := o.agree(ctx, c)
+				if err == nil && (cfg.Credit != tc.credit || cfg.Unranked != tc.unranked) {
+					t.Errorf("rank %d: credit %d, and %d without priorities; want %d and %d", c.Rank(), cfg.Credit, cfg.Unranked, tc.credit, tc.unranked)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -18,7 +18,8 @@
 // any order. Tensors above Config.Partition are launched in parts. Once a program
 // has given any tensor a priority, at most Config.Credit bytes are launched beyond
 // what rank 0 has carried out, so that an urgent tensor overtakes large ones that
-// are ready before it; until then 1 GiB, so that ranks do not wait for orders.
+// are ready before it; until then Config.Unranked may allow more, so that ranks do
+// not wait for orders.
 //
 // Launching waits until nothing is half submitted, or Config.Fusion bytes are
 // ready, or Config.Cycle has passed since the first became ready. So small

@@ -226,20 +226,16 @@ func (l *Leader) span(id uint32) []Span32 {
 }
 
 // credit is how many bytes are launched ahead. Who waits for more orders idles, so
-// they are few only where a tensor that comes later may be more urgent.
+// they may be few only where a tensor that comes later may be more urgent.
 func (l *Leader) credit() int {
 	if l.ranked {
 		return l.cfg.Credit
 	}
-	return max(l.cfg.Credit, unranked)
+	return max(l.cfg.Credit, l.cfg.Unranked)
 }
 
-// Bounds of what is launched ahead: in bytes where nothing has a priority, and of
-// Buckets in one message.
-const (
-	unranked   = 1 << 30
-	maxBuckets = 1 << 16
-)
+// maxBuckets bounds what is launched ahead in one message.
+const maxBuckets = 1 << 16
 
 func (l *Leader) fits(b *bucket, u *unit) bool {
 	limit := l.cfg.Fusion

@@ -29,9 +29,10 @@ type Config struct {
 	Fusion    int // bytes of a Bucket of several tensors, at most
 	Alone     int // tensors above this many bytes are not fused
 	Partition int // bytes of a part of a large tensor
-	// Credit is about how many bytes are launched and not carried out by rank 0,
-	// once there has been a tensor with a priority.
+	// Credit is about how many bytes are launched and not carried out by rank 0.
+	// Unranked is the same while no tensor has had a priority, where it is more.
 	Credit    int
+	Unranked  int
 	Cache     int // tensors that have numbers; 0: no cache
 	StallWarn Span
 	StallEnd  Span

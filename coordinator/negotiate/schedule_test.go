@@ -43,6 +43,9 @@ func newJob(seed uint64) *job {
 		Size: 1 + rnd.IntN(8), Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), Alone: 1 << rnd.IntN(8),
 		Partition: 16 << rnd.IntN(6), Credit: 1 << rnd.IntN(12), Cache: rnd.IntN(6),
 	}
+	if seed%2 == 0 {
+		cfg.Unranked = 1 << 30
+	}
 	j := &job{sim: newSim(cfg), rnd: rnd, n: cfg.Size, join: rnd.IntN(3) == 0}
 	j.plans = make([][]func() bool, j.n)
 	for r := range j.n {

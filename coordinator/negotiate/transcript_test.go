@@ -57,7 +57,7 @@ func replay(text []byte) ([]byte, error) {
 
 // config reads "ranks 3 cache 4 warn 60".
 func config(words []string) Config {
-	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, Alone: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, Cache: 8}
+	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, Alone: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, Unranked: 1 << 30, Cache: 8}
 	for i := 0; i+1 < len(words); i += 2 {
 		v := number(words[i+1])
 		switch words[i] {
@@ -73,6 +73,8 @@ func config(words []string) Config {
 			cfg.Partition = v
 		case "credit":
 			cfg.Credit = v
+		case "unranked":
+			cfg.Unranked = v
 		case "warn":
 			cfg.StallWarn = Span(v) * Second
 		case "end":
