@@ -70,9 +70,10 @@ test-1p: ## every test with GOMAXPROCS=1 (at most 3 times as long as make test)
 test-verbs: ## build with RDMA and test it on soft-RoCE in small VMs (Debian, apt; at most 12 minutes)
 	@tools/test-verbs.sh
 
-# What cannot be had here is said, and no failure: see the script.
+# Packages that cannot be had, a machine that is too slow and a VM that does not run
+# are said, and no failure: see the script.
 .PHONY: test-verbs-ci
-test-verbs-ci: ## its part for one VM, where the packages can be had and the machine is fast enough (5 minutes)
+test-verbs-ci: ## its part for one VM, where the packages can be had and the machine is fast enough (5 minutes, at most 15)
 	@tools/test-verbs.sh ci
 
 .PHONY: soak-verbs
