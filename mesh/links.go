@@ -11,7 +11,7 @@ import (
 
 // tick is how long a link that nobody waits for may stay without a wake-up armed.
 // It bounds how late a frame is noticed while the program computes.
-const tick = 5 * time.Millisecond
+const tick = time.Millisecond
 
 // links are the data Links of one rank, and the goroutines that serve them: one
 // per dial under way, and a ticker that sleeps while every link is armed.

@@ -39,7 +39,7 @@ type peer struct {
 	offered     map[uint32]*message // offers of the peer's that no receive has met
 
 	in    inbound
-	last  said
+	last  encoded
 	catch catch
 
 	namesOut map[string]uint32

@@ -16,16 +16,16 @@ import (
 // promptMost is the largest message that is tried so.
 const promptMost = 8 << 10
 
-// said is the head of the last small message to a peer. Messages like the one
+// encoded is the head of the last small message to a peer. Messages like the one
 // before have the same, and need not encode it again.
-type said struct {
+type encoded struct {
 	h    head
-	room [128]byte
-	n    int
+	room [transport.MaxHead]byte
+	n    int // the bytes of it; 0: none
 }
 
 // head is the encoded head of a message without a name and a checksum.
-func (l *said) head(context uint64, tag int32, size int, print uint64, credit uint32) []byte {
+func (l *encoded) head(context uint64, tag int32, size int, print uint64, credit uint32) []byte {
 	h := &l.h
 	if l.n == 0 || h.context != context || h.tag != tag || h.size != uint64(size) || h.print != print || h.credit != credit {
 		*h = head{kind: kindEager, context: context, tag: tag, size: uint64(size), print: print, credit: credit}
@@ -61,13 +61,14 @@ func (s *Space) SendNow(to int, tag int32, print uint64, body []byte) bool {
 	sent := p.link.SendNow(h, body)
 	e.mu.Lock()
 	p.flushing = false
-	if !sent {
-		p.credit += cost
-		p.owed += int64(back)
-	}
-	if p.out.Empty() {
+	if sent && p.out.Empty() {
 		e.mu.Unlock()
-		return sent
+		return true
+	}
+	if !sent { // others have met less credit meanwhile, and may wait for what nobody would give back again
+		p.owed += int64(back)
+		p.granted(uint32(cost), 0)
+		p.relieve()
 	}
 	p.flush()
 	e.release()
@@ -80,7 +81,7 @@ func (p *peer) mayPrompt(s *Space, size int) bool {
 	e := p.e
 	return size <= min(promptMost, e.cfg.Threshold) && e.cfg.Drive != Pull && !e.cfg.Checksum &&
 		e.ended == nil && s.err == nil && p.gone == nil && p.broken == nil &&
-		!p.flushing && p.out.Empty() && p.pending.first == nil && p.link != nil
+		!p.flushing && p.out.Empty() && p.pending.first == nil && p.link != nil && p.link.Prompt()
 }
 
 // A catch is a receive that waits for a moment only, for one message that it takes
@@ -211,12 +212,13 @@ func (p *peer) caught(body []byte) bool {
 	}
 	p.held += cost
 	p.owe(cost)
-	if len(e.dirty) > 0 || len(e.chores) > 0 {
-		e.release()
-	} else {
-		e.mu.Unlock()
-	}
+	more := len(e.dirty) > 0 || len(e.chores) > 0
+	e.mu.Unlock()
 	c.size = copy(buf, body)
 	c.state.Store(caught)
+	if more { // after the message, whose receive waits for nothing else
+		e.mu.Lock()
+		e.release()
+	}
 	return true
 }

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -31,11 +35,24 @@ func (h hasty) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 
 type hastyConn struct {
 	transport.Conn
-	refuse bool // the next SendNow
-	sink   hastySink
+	refuse         bool // the next SendNow
+	sends, lingers meanwhile
+	sink           hastySink
+}
+
+// meanwhile is what happens while the next call of its kind is under way.
+type meanwhile struct{ atomic.Pointer[func()] }
+
+func (m *meanwhile) set(do func()) { m.Store(&do) }
+
+func (m *meanwhile) happen() {
+	if do := m.Swap(nil); do != nil {
+		(*do)()
+	}
 }
 
 func (c *hastyConn) SendNow(head, body []byte) bool {
+	c.sends.happen()
 	if c.refuse {
 		c.refuse = false
 		return false
@@ -50,6 +67,7 @@ func (c *hastyConn) Progress(in transport.Sink) (transport.State, error) {
 }
 
 func (c *hastyConn) Linger(in transport.Sink, looks int) (state transport.State, err error) {
+	c.lingers.happen()
 	for range looks {
 		if state, err = c.Progress(in); state != transport.Idle || err != nil {
 			break
@@ -91,21 +109,39 @@ func hastyTeam(t *testing.T, cfg Config) (tm *team, a, b *Space) {
 	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
 }
 
+// A message that another goroutine has moved into the table before the receive looked
+// goes the long way; sooner or later one does not.
 func TestASmallMessageNeedsNoOp(t *testing.T) {
+	const tries = 1000
 	tm, a, b := hastyTeam(t, Config{})
 	buf := make([]byte, promptMost)
-	for i, size := range []int{0, 1, 4, 1000, promptMost} {
+	short := func(i, size int) bool {
 		body := bytes.Repeat([]byte{byte(i + 1)}, size)
 		before := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}
 		if !a.SendNow(1, 7, 99, body) {
 			t.Fatalf("%d bytes do not go at once, though nothing is in their way", size)
 		}
 		n, ok := b.RecvSoon(0, 7, 99, buf)
-		if !ok || !bytes.Equal(buf[:n], body) {
-			t.Fatalf("of %d bytes got %d by a receive that was to meet them: %v", size, n, ok)
+		if !ok {
+			if _, err := b.Recv(t.Context(), nil, 0, 7, 99, buf); err != nil {
+				t.Fatal(err)
+			}
+			return false
+		}
+		if !bytes.Equal(buf[:n], body) {
+			t.Fatalf("of %d bytes got %d, or others", size, n)
 		}
 		if after := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}; after != before {
 			t.Error("an Op was used")
+		}
+		return true
+	}
+	for i, size := range []int{0, 1, 4, 1000, promptMost} {
+		try := 1
+		for ; !short(i, size); try++ {
+			if try == tries {
+				t.Fatalf("none of %d messages of %d bytes took the short way", tries, size)
+			}
 		}
 	}
 	if a.SendNow(1, 7, 99, make([]byte, promptMost+1)) {
@@ -263,6 +299,110 @@ func TestARefusedMessageCostsNoCredit(t *testing.T) {
 	}
 }
 
+// A send that found too little credit, because a message that was then refused held
+// some, needs no answer from the peer to go.
+func TestASendThatMetLessCreditGoesOnceTheRefusedMessageHasGivenItBack(t *testing.T) {
+	tm, a, b := hastyTeam(t, Config{})
+	p := tm.engines[0].peers[1]
+	c := p.link.Conn().(*hastyConn)
+	tm.engines[0].mu.Lock()
+	p.credit, c.refuse = envelopeCost+4, true
+	tm.engines[0].mu.Unlock()
+	var other *Op
+	c.sends.set(func() { other = a.Start(1, 7, 0, []byte("two "), Auto) })
+	if a.SendNow(1, 8, 0, []byte("one ")) {
+		t.Fatal("the Conn has refused")
+	}
+	got := b.Post(0, 7, 0, make([]byte, 4))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := tm.engines[0].Wait(ctx, other, nil); err != nil {
+		t.Error(err)
+	}
+	if err := tm.engines[1].Wait(ctx, got, nil); err != nil || string(got.buf) != "two " {
+		t.Errorf("got %q, %v", got.buf, err)
+	}
+	other.Free()
+	got.Free()
+}
+
+// What ends a wait ends it also on the short way, whose receive is then posted and
+// gets the error.
+func TestAReceiveOnTheShortWayEndsWithItsSpaceOrPeer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(tm *team, b *Space)
+		want error
+	}{
+		"the space": {func(_ *team, b *Space) { b.Revoke(errRevoked) }, errRevoked},
+		"the peer":  {func(tm *team, _ *Space) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
+	} {
+		t.Run(name, func(t *testing.T) {
+			tm, _, b := hastyTeam(t, Config{})
+			tm.engines[1].m.Link(0).Conn().(*hastyConn).lingers.set(func() { tc.end(tm, b) })
+			if n, ok := b.RecvSoon(0, 7, 0, make([]byte, 4)); ok {
+				t.Fatalf("got %d bytes that nobody has sent", n)
+			}
+			if _, err := b.Recv(t.Context(), nil, 0, 7, 0, make([]byte, 4)); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// Goroutines that send and receive at once serve each other's messages, those on the
+// short way too, and a stream that nobody answers uses up the credit beside them.
+func TestGoroutinesShareTheShortWay(t *testing.T) {
+	const pairs, rounds = 4, 300
+	_, a, b := hastyTeam(t, Config{Credit: 2 * minCredit})
+	ctx := t.Context()
+	send := func(s *Space, to, tag int, body []byte) error {
+		if s.SendNow(to, int32(tag), 0, body) {
+			return nil
+		}
+		return s.Send(ctx, nil, to, int32(tag), 0, body, Auto)
+	}
+	recv := func(s *Space, from, tag, i int, buf []byte) error {
+		n, ok := s.RecvSoon(from, int32(tag), 0, buf)
+		if !ok {
+			e, err := s.Recv(ctx, nil, from, int32(tag), 0, buf)
+			if err != nil {
+				return err
+			}
+			n = e.Bytes
+		}
+		if want := bytes.Repeat([]byte{byte(i + tag)}, sizeOf(i)); !bytes.Equal(buf[:n], want) {
+			return fmt.Errorf("message %d of tag %d: got %d bytes of %d, want %d of %d", i, tag, n, buf[0], len(want), want[0])
+		}
+		return nil
+	}
+	var work sync.WaitGroup
+	run := func(tag int, do func(i int, body, buf []byte) error) {
+		work.Go(func() {
+			buf := make([]byte, sizeOf(rounds-1))
+			for i := range rounds {
+				if err := do(i, bytes.Repeat([]byte{byte(i + tag)}, sizeOf(i)), buf); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for tag := range pairs {
+		run(tag, func(i int, body, buf []byte) error {
+			return errors.Join(send(a, 1, tag, body), recv(a, 1, tag, i, buf))
+		})
+		run(tag, func(i int, body, buf []byte) error {
+			return errors.Join(recv(b, 0, tag, i, buf), send(b, 0, tag, body))
+		})
+	}
+	run(pairs, func(_ int, body, _ []byte) error { return send(a, 1, pairs, body) })
+	run(pairs, func(i int, _, buf []byte) error { return recv(b, 0, pairs, i, buf) })
+	work.Wait()
+}
+
+// sizeOf is the bytes of message i: 1 and more, up to some that are not small.
+func sizeOf(i int) int { return 1 + 30*i }
+
 // Several times the credit passes, in both ways of receiving, and in the order sent.
 func TestCreditComesBackOnTheShortWay(t *testing.T) {
 	tm, a, b := hastyTeam(t, Config{Credit: 2 * minCredit})
@@ -286,8 +426,8 @@ func TestCreditComesBackOnTheShortWay(t *testing.T) {
 		}
 		tm.engines[0].m.Link(1).Progress() // the credit
 	}
-	if now < 600 || soon < 600 {
-		t.Errorf("%d messages were sent by the short way, and %d received; want nearly all", now, soon)
+	if now < 100 || soon < 100 { // nearly all, where no other goroutine gets hold of them first
+		t.Errorf("%d messages of 1000 were sent by the short way, and %d received", now, soon)
 	}
 }
 
