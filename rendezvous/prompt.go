@@ -111,8 +111,12 @@ func (c *catch) Happened() bool { return c.state.Load() != 0 }
 
 // RecvSoon receives a message that from and tag cover, neither a wildcard, into buf,
 // if it is a small one that comes within a moment; n is its size. If not, nothing
-// has happened, and Recv is to follow.
+// has happened, and Recv is to follow. With more room than a small message needs it is
+// at once: a large one that came meanwhile would have to wait in memory of ours.
 func (s *Space) RecvSoon(from int, tag int32, print uint64, buf []byte) (n int, ok bool) {
+	if len(buf) > promptMost {
+		return 0, false
+	}
 	e := s.e
 	p := e.peers[from]
 	c := &p.catch

@@ -473,3 +473,13 @@ func TestAHeadThatIsNotQuiteTheLastOneIsRefused(t *testing.T) {
 		t.Error("a head is taken with a body of another size than it says")
 	}
 }
+
+// A message for so much room may be large: it is to find its receive posted.
+func TestAReceiveOfALargeMessageDoesNotWaitOnTheShortWay(t *testing.T) {
+	tm, _, b := hastyTeam(t, Config{})
+	looked := false
+	tm.engines[1].m.Link(0).Conn().(*hastyConn).lingers.set(func() { looked = tm.engines[1].peers[0].catch.busy.Load() })
+	if n, ok := b.RecvSoon(0, 7, 0, make([]byte, promptMost+1)); ok || looked {
+		t.Errorf("got %d bytes, %v; looked for them: %v", n, ok, looked)
+	}
+}
