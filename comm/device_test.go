@@ -26,6 +26,7 @@ const overDevice = "grpc+verbs"
 func needsDevice(t *testing.T) {
 	t.Helper()
 	if _, err := rdma.Explain(); err != nil {
+		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 }
@@ -60,6 +61,7 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 // This process is one rank of a job, as its environment says.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {
+		// Reason: it needs a second machine and a launcher; tools/test-verbs.sh starts it on two.
 		t.Skip("this process is no rank of a job: `make test-verbs` runs this test on two machines")
 	}
 	needsDevice(t)
@@ -104,6 +106,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 	needsDevice(t)
 	steps, _ := strconv.Atoi(os.Getenv("TUTTI_SOAK"))
 	if steps <= 1 {
+		// Reason: ten thousand steps and their loss runs take too long for the 12 minutes of `make test-verbs`.
 		t.Skip("it takes long: `make soak-verbs` runs it")
 	}
 	leak.Check(t)

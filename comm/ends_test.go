@@ -86,7 +86,9 @@ func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
 					}
 					return err
 				}
-				time.Sleep(late) // by the bubble's clock: rank 0 is asleep in Close by then, which is what is tested
+				// Reason: how late the message is taken is what is tested. It is the synctest bubble's
+				// clock: no real time passes, and it moves only once rank 0 is asleep in Close.
+				time.Sleep(late)
 				if _, err := Recv(ctx, c, 0, 1, buf); err != nil {
 					return err
 				}

@@ -168,6 +168,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 func onLinux(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
+		// Reason: there is no shm to test on other systems; its tests run on Linux, in every gate.
 		t.Skip("the wire shm is built on Linux only: it stands on memfds and abstract sockets")
 	}
 }

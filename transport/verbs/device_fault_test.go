@@ -26,6 +26,7 @@ import (
 func needsDevice(t testing.TB) {
 	t.Helper()
 	if _, err := openDeviceForTest(); err != nil {
+		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 }
@@ -196,6 +197,7 @@ const (
 // TestDeviceVictim is the process that is killed; it passes if it has lived on.
 func TestDeviceVictim(t *testing.T) {
 	if os.Getenv(victimAddr) == "" {
+		// Reason: it is no test by itself, but the process that the test named here kills.
 		t.Skip("TestDevicePeerIsKilledAtAnyStep starts this as a process of its own")
 	}
 	tr, err := New(Options{Setup: tcp.New(tcp.Options{})})

@@ -13,6 +13,7 @@ import (
 // test-verbs` runs it where there is one, of soft-RoCE's.
 func TestDeviceKeepsTheContract(t *testing.T) {
 	if _, err := openDeviceForTest(); err != nil {
+		// Reason: a real device is what is tested; `make test-verbs` has one, the software devices' tests need none.
 		t.Skipf("there is no usable RDMA device: %v", err)
 	}
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {

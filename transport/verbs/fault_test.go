@@ -315,6 +315,7 @@ func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 
 func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 	if Built {
+		// Reason: what is tested is the error of a build without verbs, which `make test` makes.
 		t.Skip("this build has verbs, and may find a device; the default build, which cannot, runs this test")
 	}
 	hub := memory.New().Transport()
