@@ -16,32 +16,36 @@ import (
 // submission to the last wait, on ranks that are goroutines.
 func BenchmarkSmallTensors(b *testing.B) {
 	for _, ranks := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) {
-			b.ReportAllocs()
-			err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-				s := newSteps(1000, 256)
-				for range 3 {
-					if err := s.step(ctx, co); err != nil {
-						return err
-					}
-				}
-				if err := comm.Barrier(ctx, c); err != nil {
-					return err
-				}
-				if c.Rank() == 0 {
-					b.ResetTimer()
-				}
-				for range b.N {
-					if err := s.step(ctx, co); err != nil {
-						return err
-					}
-				}
-				return nil
-			}))
-			if err != nil {
-				b.Fatal(err)
+		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) { benchSteps(b, ranks, "auto", 1000, 256) })
+	}
+}
+
+// benchSteps times steps of that many tensors of so many elements, after some that
+// are not timed.
+func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opts ...coordinator.Option) {
+	b.ReportAllocs()
+	err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		s := newSteps(tensors, elements)
+		for range 3 {
+			if err := s.step(ctx, co); err != nil {
+				return err
 			}
-		})
+		}
+		if err := comm.Barrier(ctx, c); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			b.ResetTimer()
+		}
+		for range b.N {
+			if err := s.step(ctx, co); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, opts...), comm.WithTransport(wire))
+	if err != nil {
+		b.Fatal(err)
 	}
 }
 
@@ -162,30 +166,7 @@ func TestAHandleStandsForTheNextSubmissionOfItsNameOnceAWaitHasReturned(t *testi
 func BenchmarkParts(b *testing.B) {
 	for _, wire := range []string{"memory", "tcp"} {
 		b.Run(wire, func(b *testing.B) {
-			b.ReportAllocs()
-			err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-				s := newSteps(8, 1<<18) // of 16 parts each
-				for range 3 {
-					if err := s.step(ctx, co); err != nil {
-						return err
-					}
-				}
-				if err := comm.Barrier(ctx, c); err != nil {
-					return err
-				}
-				if c.Rank() == 0 {
-					b.ResetTimer()
-				}
-				for range b.N {
-					if err := s.step(ctx, co); err != nil {
-						return err
-					}
-				}
-				return nil
-			}, coordinator.WithPartition(1<<16)), comm.WithTransport(wire))
-			if err != nil {
-				b.Fatal(err)
-			}
+			benchSteps(b, 2, wire, 8, 1<<18, coordinator.WithPartition(1<<16)) // of 16 parts each
 		})
 	}
 }
