@@ -34,21 +34,11 @@ func needsDevice(t testing.TB) {
 func TestDeviceRefusesAWrongKey(t *testing.T) {
 	needsDevice(t)
 	b := newBench(t, Options{})
-	mem := make([]byte, 50_000)
-	to, release, err := b.ends[1].Expose(1, mem)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem, to, release := b.expose(50_000)
 	defer release()
-	b.until("the exposure", func() bool {
-		b.ends[0].mu.Lock()
-		defer b.ends[0].mu.Unlock()
-		if len(b.ends[0].flow.theirs) == 0 {
-			return false
-		}
-		b.ends[0].flow.theirs[0].rkey ^= 0x5a00
-		return true
-	})
+	b.ends[0].mu.Lock()
+	b.ends[0].flow.theirs[0].rkey ^= 0x5a00
+	b.ends[0].mu.Unlock()
 	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, len(mem))})
 	b.fails()
 	if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "remote access error") {

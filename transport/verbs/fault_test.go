@@ -74,6 +74,22 @@ func newBench(t testing.TB, o Options) *bench {
 	return b
 }
 
+// expose shows memory of end 1's to end 0, and returns when that knows of it.
+func (b *bench) expose(size int) (mem []byte, to transport.Token, release func()) {
+	b.Helper()
+	mem = make([]byte, size)
+	to, release, err := b.ends[1].Expose(1, mem)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.until("the exposure", func() bool {
+		b.ends[0].mu.Lock()
+		defer b.ends[0].mu.Unlock()
+		return len(b.ends[0].flow.theirs) > 0
+	})
+	return mem, to, release
+}
+
 // until polls both ends until done; errors are for done to find.
 func (b *bench) until(what string, done func() bool) {
 	b.Helper()
@@ -151,17 +167,8 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, Options{Fabric: NewFabric()})
-			mem := make([]byte, 50_000)
-			to, release, err := b.ends[1].Expose(1, mem)
-			if err != nil {
-				t.Fatal(err)
-			}
+			mem, to, release := b.expose(50_000)
 			defer release()
-			b.until("the exposure", func() bool {
-				b.ends[0].mu.Lock()
-				defer b.ends[0].mu.Unlock()
-				return len(b.ends[0].flow.theirs) > 0
-			})
 			near, far := b.pairs()
 			b.inject(func() { c.fault(b, near, far) })
 			done := b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{1}, len(mem))})

@@ -27,17 +27,8 @@ func TestBreakLeavesWhatItSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, Options{Fabric: NewFabric()})
-			mem := make([]byte, 50_000)
-			to, release, err := b.ends[1].Expose(1, mem)
-			if err != nil {
-				t.Fatal(err)
-			}
+			mem, to, release := b.expose(50_000)
 			defer release()
-			b.until("the exposure", func() bool {
-				b.ends[0].mu.Lock()
-				defer b.ends[0].mu.Unlock()
-				return len(b.ends[0].flow.theirs) > 0
-			})
 			steps := 0
 			b.fabric.Watch(func(s Step) Break {
 				if steps++; s.Completion == c.completion && steps <= 2 {
