@@ -110,17 +110,23 @@ func (in Resync) apply(s *State) {
 
 func (in Flood) apply(s *State) { s.flood(Message{Kind: App, Code: in.Code, Body: in.Body}) }
 
-// apply takes a message: notes that its sender lives, drops what was seen, sends
-// a flood on, and acts on it.
+// apply takes a message. A goodbye is acknowledged after the layer above has been
+// told, so that once a rank's Close has returned, calls of its neighbours that
+// need it fail; and also when it came by another way first.
 func (in Received) apply(s *State) {
 	m, from := in.Msg, in.From
 	if !s.plausible(in) {
 		return
 	}
 	s.hear(from)
+	s.take(m, from)
 	if m.Kind == Bye && m.Origin == from {
-		s.out(Send{from, Message{Kind: ByeAck, Origin: s.cfg.Me}}) // also when it came by another way first
+		s.out(Send{from, Message{Kind: ByeAck, Origin: s.cfg.Me}})
 	}
+}
+
+// take drops what was seen, sends a flood on, and acts on the message.
+func (s *State) take(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {
 			return
