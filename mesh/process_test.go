@@ -36,34 +36,47 @@ func TestMain(m *testing.M) {
 }
 
 // teller prints what a rank hears, a line each.
-type teller struct{ nobody }
+type teller struct {
+	nobody
+	told chan<- struct{} // takes one for each heartbeat to a peer, while it has room
+}
 
-func (teller) Verdict(e *fault.Error) { fmt.Println("verdict", e.Kind, e.Peers) }
+func (teller) Verdict(e *fault.Error) { fmt.Println("verdict", e.Kind, e.Peers, time.Now().UnixNano()) }
 func (teller) Goodbye(rank int)       { fmt.Println("goodbye", rank) }
-func (teller) LastCall() string       { return "allreduce #" + os.Getenv(envRank) }
 
-// beRank joins, tells what it hears, and closes when its standard input ends.
+func (t teller) LastCall() string {
+	select {
+	case t.told <- struct{}{}:
+	default:
+	}
+	return "allreduce #" + os.Getenv(envRank)
+}
+
+// beRank joins, tells all of its last call and what it hears itself, and closes when
+// its standard input ends.
 func beRank() int {
 	rank, _ := strconv.Atoi(os.Getenv(envRank))
 	size, _ := strconv.Atoi(os.Getenv(envSize))
-	address := "127.0.0.1:0"
-	if rank == 0 {
-		address = os.Getenv(envRoot)
-	}
-	ln, err := net.Listen("tcp", address)
+	ln, err := ownListener(rank)
 	if err != nil {
 		fmt.Println("error", err)
 		return 1
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	told := make(chan struct{})
 	m, err := Start(ctx, Config{
 		Rank: rank, Size: size, Job: "processes", Secret: []byte("sesame"), Transport: tcp.New(tcp.Options{}),
-		Listener: ln, Root: os.Getenv(envRoot), Host: "here", Events: teller{},
+		Listener: ln, Root: os.Getenv(envRoot), Host: "here", Events: teller{told: told},
 	})
 	if err != nil {
 		fmt.Println("error", err)
 		return 1
+	}
+	// All links are up. Two rounds of heartbeats from here on: when the last of the second
+	// is being written, each peer has been sent the first.
+	for range 2 * (size - 1) {
+		<-told
 	}
 	fmt.Println("ready")
 	io.Copy(io.Discard, os.Stdin)
@@ -73,6 +86,17 @@ func beRank() int {
 	}
 	fmt.Println("closed")
 	return 0
+}
+
+// ownListener is one for this rank; rank 0's comes from the test, so that nobody can
+// take its address in between.
+func ownListener(rank int) (net.Listener, error) {
+	if rank > 0 {
+		return net.Listen("tcp", "127.0.0.1:0")
+	}
+	f := os.NewFile(3, "listener")
+	defer f.Close()
+	return net.FileListener(f)
 }
 
 // A process is one rank, as the test sees it.
@@ -86,14 +110,22 @@ type process struct {
 // launch starts n ranks and waits until all are ready.
 func launch(t *testing.T, n int) []*process {
 	t.Helper()
-	ln := listen(t) // for a free port; rank 0 takes it over
+	ln := listen(t)
+	defer ln.Close()
 	root := ln.Addr().String()
-	ln.Close()
+	listener, err := ln.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
 	var ranks []*process
 	for r := range n {
 		p := &process{t: t, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
 		p.cmd.Env = append(os.Environ(), envRank+"="+strconv.Itoa(r), envSize+"="+strconv.Itoa(n), envRoot+"="+root)
 		p.cmd.Stderr = os.Stderr
+		if r == 0 {
+			p.cmd.ExtraFiles = []*os.File{listener}
+		}
 		out, err := p.cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -119,32 +151,57 @@ func launch(t *testing.T, n int) []*process {
 		ranks = append(ranks, p)
 	}
 	for _, p := range ranks {
-		p.expect("ready", 20*time.Second)
+		p.expect("ready")
 	}
 	return ranks
 }
 
-// expect waits for the rank's next line, which must begin with want.
-func (p *process) expect(want string, within time.Duration) {
+// limit is how long anything here may take on a busy machine. What has a limit of its
+// own is held to that one.
+const limit = 40 * time.Second
+
+// expect waits for the rank's next line, which must begin with want, and returns the
+// moment that the line tells at its end, if any.
+func (p *process) expect(want string) time.Time {
 	p.t.Helper()
 	select {
 	case line := <-p.lines:
 		if !strings.HasPrefix(line, want) {
 			p.t.Errorf("got %q, want %q", line, want)
 		}
-	case <-time.After(within):
-		p.t.Errorf("no line within %v, want %q", within, want)
+		nanos, _ := strconv.ParseInt(line[strings.LastIndexByte(line, ' ')+1:], 10, 64)
+		return time.Unix(0, nanos)
+	case <-time.After(limit):
+		p.t.Fatalf("no line within %v, want %q", limit, want)
 	}
+	return time.Time{}
+}
+
+// expectWithin is expect, of what the rank itself must have heard that soon.
+func (p *process) expectWithin(want string, since time.Time, most time.Duration) {
+	p.t.Helper()
+	if took := p.expect(want).Sub(since); took > most {
+		p.t.Errorf("%q after %v, want at most %v", want, took, most)
+	}
+}
+
+// signal signals the rank and returns the moment just before.
+func (p *process) signal(s syscall.Signal) time.Time {
+	p.t.Helper()
+	now := time.Now()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+	return now
 }
 
 func TestAKilledProcessIsNamedByAllWithinASecond(t *testing.T) {
 	for victim := range 3 {
 		ranks := launch(t, 3)
-		time.Sleep(300 * time.Millisecond) // for a heartbeat
-		ranks[victim].cmd.Process.Signal(syscall.SIGKILL)
+		killed := ranks[victim].signal(syscall.SIGKILL)
 		for r, p := range ranks {
 			if r != victim {
-				p.expect(fmt.Sprintf("verdict peer lost [rank %d on here, last in allreduce #%d]", victim, victim), time.Second)
+				p.expectWithin(fmt.Sprintf("verdict peer lost [rank %d on here, last in allreduce #%d]", victim, victim), killed, time.Second)
 			}
 		}
 	}
@@ -152,31 +209,35 @@ func TestAKilledProcessIsNamedByAllWithinASecond(t *testing.T) {
 
 func TestAStoppedProcessIsNamedAndHearsSoWhenItGoesOn(t *testing.T) {
 	ranks := launch(t, 4)
-	ranks[2].cmd.Process.Signal(syscall.SIGSTOP)
+	stopped := ranks[2].signal(syscall.SIGSTOP)
 	for r, p := range ranks {
 		if r != 2 {
-			p.expect("verdict peer lost [rank 2 on here", 5*time.Second)
+			p.expectWithin("verdict peer lost [rank 2 on here", stopped, 5*time.Second)
 		}
 	}
-	time.Sleep(2 * time.Second)
-	ranks[2].cmd.Process.Signal(syscall.SIGCONT)
-	ranks[2].expect("verdict peer lost [rank 2 on here", time.Second)
+	woken := ranks[2].signal(syscall.SIGCONT)
+	ranks[2].expectWithin("verdict peer lost [rank 2 on here", woken, time.Second)
 }
+
+// stopped is for how long the rank below does not run: far longer than the second in
+// which one that has died is named, and shorter than DefaultSilence by so much that a
+// busy machine may let the test oversleep.
+const stopped = DefaultSilence / 2
 
 func TestAProcessThatWasStoppedForAWhileIsForgiven(t *testing.T) {
 	ranks := launch(t, 3)
-	ranks[1].cmd.Process.Signal(syscall.SIGSTOP)
-	time.Sleep(2500 * time.Millisecond)
-	ranks[1].cmd.Process.Signal(syscall.SIGCONT)
-	time.Sleep(500 * time.Millisecond)
+	ranks[1].signal(syscall.SIGSTOP)
+	// Reason: how long it is stopped is what is tested with.
+	time.Sleep(stopped)
+	ranks[1].signal(syscall.SIGCONT)
 	for r := range ranks {
 		ranks[r].stdin.Close()
 		for q, p := range ranks {
 			switch {
 			case q == r:
-				p.expect("closed", 2*time.Second)
+				p.expect("closed")
 			case q > r:
-				p.expect(fmt.Sprintf("goodbye %d", r), 2*time.Second)
+				p.expect(fmt.Sprintf("goodbye %d", r))
 			}
 		}
 	}
