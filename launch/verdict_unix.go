@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 // settle is how close two failures may be for their order to mean nothing: a
-// rank learns of another's death within less.
+// rank mostly learns of another's death within less.
 const settle = 100 * time.Millisecond
 
 // maxSaid and maxVoices bound a verdict: the bytes of one quotation, and how
@@ -76,7 +77,10 @@ func exitCode(how syscall.WaitStatus) int {
 // culprit is the rank that brought the job down: the first that failed of its
 // own accord; nil when none did. Among those that failed within settle of the
 // first, a rank that died of a signal comes before one that exited, and one
-// that blames nobody before one whose error blames another rank.
+// that blames nobody before one whose error blames another rank. With them counts
+// whom one of them has called lost, however much later that was seen to end: a
+// rank's connections end before the kernel is done with it, and on a busy machine
+// others have heard of that, and exited, long before.
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
@@ -89,8 +93,13 @@ func culprit(ranks []*rank) *rank {
 	}
 	slices.SortStableFunc(failed, func(a, b *rank) int { return cmp.Compare(a.at, b.at) })
 	end := failed[0].at + settle
-	failed = slices.DeleteFunc(failed, func(k *rank) bool { return k.at > end })
-	return slices.MinFunc(failed, func(a, b *rank) int { return cmp.Compare(a.innocence(), b.innocence()) })
+	soon := failed[:0:0]
+	for _, k := range failed {
+		if k.at <= end || slices.ContainsFunc(soon, func(by *rank) bool { return by.lost(k) }) {
+			soon = append(soon, k)
+		}
+	}
+	return slices.MinFunc(soon, func(a, b *rank) int { return cmp.Compare(a.innocence(), b.innocence()) })
 }
 
 // innocence orders ranks that failed at the same time, the likeliest culprit
@@ -104,6 +113,17 @@ func (k *rank) innocence() int {
 		return 2
 	}
 	return 1
+}
+
+// lost reports whether a rank ended with an error that says that another is lost.
+func (k *rank) lost(other *rank) bool {
+	line, kind := k.said.quote()
+	if kind != fault.PeerLost {
+		return false
+	}
+	_, blamed, _ := strings.Cut(line, fmt.Sprintf(": %v [rank ", kind))
+	end := strings.IndexFunc(blamed, func(r rune) bool { return r < '0' || r > '9' })
+	return end > 0 && blamed[:end] == strconv.Itoa(other.id)
 }
 
 // ending says who a rank was and how it ended, in its own words too.
@@ -161,16 +181,16 @@ func (r *run) others(culprit *rank) string {
 }
 
 // leftEarly names the ranks that had exited with 0 when the culprit failed for
-// want of another rank: they are the likely cause, though it is no failure. A
-// rank's connections end before the kernel is done with it, so its end may be
-// seen a little after that of the rank that missed it.
+// want of another rank: they are the likely cause, though it is no failure. As in
+// culprit, their ends may be seen a little after that of the rank that missed them,
+// or, where it calls them lost, at any time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.innocence() < 2 {
 		return nil
 	}
 	var early []int
 	for _, k := range ranks {
-		if k.ended && k.how == 0 && k.at <= culprit.at+settle {
+		if k.ended && k.how == 0 && (k.at <= culprit.at+settle || culprit.lost(k)) {
 			early = append(early, k.id)
 		}
 	}

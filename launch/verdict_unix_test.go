@@ -27,14 +27,17 @@ func TestCulpritIsTheFirstToFailOfItsOwnAccord(t *testing.T) {
 		ranks []*rank
 		want  int // -1 none
 	}{
-		"nobody":               {[]*rank{at(0, ending(0, ""))}, -1},
-		"the first":            {[]*rank{at(500*ms, ending(exitWith(1), "")), at(0, ending(exitWith(2), "")), at(300*ms, ending(diedOf(9), ""))}, 1},
-		"not whom we ended":    {[]*rank{at(0, forced(diedOf(15), "")), at(500*ms, ending(exitWith(2), ""))}, 1},
-		"signal before code":   {[]*rank{at(0, ending(exitWith(1), "")), at(1*ms, ending(diedOf(9), ""))}, 1},
-		"who blames no other":  {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(1*ms, ending(exitWith(3), "bad input"))}, 1},
-		"all blame another":    {[]*rank{at(1*ms, ending(exitWith(1), lostTo2)), at(0, ending(exitWith(1), lostTo2))}, 1},
-		"much later is no tie": {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(time.Second, ending(diedOf(9), ""))}, 0},
-		"one that never ended": {[]*rank{{how: 0, said: saying("")}}, -1},
+		"nobody":                {[]*rank{at(0, ending(0, ""))}, -1},
+		"the first":             {[]*rank{at(500*ms, ending(exitWith(1), "")), at(0, ending(exitWith(2), "")), at(300*ms, ending(diedOf(9), ""))}, 1},
+		"not whom we ended":     {[]*rank{at(0, forced(diedOf(15), "")), at(500*ms, ending(exitWith(2), ""))}, 1},
+		"signal before code":    {[]*rank{at(0, ending(exitWith(1), "")), at(1*ms, ending(diedOf(9), ""))}, 1},
+		"who blames no other":   {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(1*ms, ending(exitWith(3), "bad input"))}, 1},
+		"all blame another":     {[]*rank{at(1*ms, ending(exitWith(1), lostTo2)), at(0, ending(exitWith(1), lostTo2))}, 1},
+		"much later is no tie":  {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(time.Second, ending(diedOf(9), ""))}, 0},
+		"whom the first lost":   {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(time.Second, ending(diedOf(9), "")), at(time.Second, ending(diedOf(9), ""))}, 2},
+		"whom others lost":      {[]*rank{at(time.Second, ending(exitWith(1), lostTo2)), at(0, ending(exitWith(3), "bad input")), at(time.Second, ending(diedOf(9), ""))}, 1},
+		"lost, but ended by us": {[]*rank{at(0, ending(exitWith(1), lostTo2)), at(0, ending(0, "")), at(time.Second, forced(diedOf(9), ""))}, 0},
+		"one that never ended":  {[]*rank{{how: 0, said: saying("")}}, -1},
 	} {
 		for i, k := range c.ranks {
 			k.id = i
@@ -84,6 +87,10 @@ func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	out = verdictOf(at(2*time.Second, ending(exitWith(1), lostTo2)), at(3*time.Second, ending(0, "")), at(2*time.Second+settle, ending(0, "")))
 	if want := "rank 2 had exited with code 0 before"; out.Verdict[1] != want {
 		t.Errorf("seen a little later: got %q, want %q", out.Verdict[1], want)
+	}
+	out = verdictOf(at(2*time.Second, ending(exitWith(1), lostTo2)), at(3*time.Second, ending(0, "")), at(4*time.Second, ending(0, "")))
+	if want := "rank 2 had exited with code 0 before"; out.Verdict[1] != want {
+		t.Errorf("seen much later, but lost: got %q, want %q", out.Verdict[1], want)
 	}
 	out = verdictOf(at(2*time.Second, ending(exitWith(1), "bad input")), at(1*time.Second, ending(0, "")))
 	if want := "no other rank reported an error"; out.Verdict[1] != want {
