@@ -38,7 +38,7 @@ var folds = []kernel{
 	{"SumFloat32", "sum", singles, lanewise(addFloat(32))},
 	{"SumFloat64", "sum", doubles, lanewise(addFloat(64))},
 	{"SumFloat16", "sum", halves, float16(addFloat(32), (*vec).carefulIfNaNClings)},
-	{"SumBFloat16", "sum", brains, bfloat16(addFloat(32))},
+	{"SumBFloat16", "sum", brains, bfloat16(addFloat(32), (*vec).carefulIfNaNClings)},
 
 	{"ProdInt8", "prod", every8, mulInt8},
 	{"ProdInt16", "prod", every16, lanewise(mulInt(16))},
@@ -47,7 +47,7 @@ var folds = []kernel{
 	{"ProdFloat32", "prod", []string{"Float32"}, lanewise(mulFloat(32))},
 	{"ProdFloat64", "prod", []string{"Float64"}, lanewise(mulFloat(64))},
 	{"ProdFloat16", "prod", halves, float16(mulFloat(32), (*vec).carefulIfNaN)},
-	{"ProdBFloat16", "prod", brains, bfloat16(mulFloat(32))},
+	{"ProdBFloat16", "prod", brains, bfloat16(mulFloat(32), (*vec).carefulIfNaN)},
 	{"ProdComplex64", "prod", []string{"Complex64"}, mulComplex64},
 	{"ProdComplex128", "prod", []string{"Complex128"}, mulComplex128},
 

@@ -143,14 +143,14 @@ func (v *vec) carefulIfNaN(wide []value) {
 }
 
 // carefulIfNaNClings is carefulIfNaN for half as many instructions: a NaN clings
-// to a sum of products. Infinities may make one as well, and then the longer way
-// was not needed: it is for sums, where they are as rare, and not for products. And
-// it is for numbers in the reach of float16's, whose products are neither infinite
-// nor subnormal: those would be slow.
+// to a sum of products. So does one of two infinities, or of one and a zero, and
+// then the longer way was not needed: it is for sums, where they are as rare, and
+// not for products. Finite numbers make none, because a product is not rounded
+// before it is added. The sum begins at 1, so that tiny products do not make it
+// subnormal, which would be slow.
 func (v *vec) carefulIfNaNClings(wide []value) {
-	sum := v.reg()
-	v.VMULPS(wide[0], wide[1], sum)
-	for i := 2; i < len(wide); i += 2 {
+	sum := v.constant(4, 0x3f800000)
+	for i := 0; i < len(wide); i += 2 {
 		v.VFMADD231PS(wide[i], wide[i+1], sum)
 	}
 	v.carefulIfNaN([]value{sum, sum})
@@ -159,22 +159,24 @@ func (v *vec) carefulIfNaNClings(wide []value) {
 // bfloat16 takes even and odd elements apart by a shift and a mask, because a
 // bfloat16 is the upper half of a float32. The processors' own instructions for
 // it take subnormals for zeros, so they are no use.
-func bfloat16(p pair) builder {
+//
+// look is how the quick way looks for NaNs.
+func bfloat16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
-		return v.bfloat16(func(args ...value) value { return p(v, args[0], args[1]) })
+		return v.bfloat16(func(args ...value) value { return p(v, args[0], args[1]) }, look)
 	}
 }
 
-func (v *vec) bfloat16(s step) step {
+func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 	upper := v.constant(4, 0xffff0000)
 	round := v.rounder()
 	v.quick = func(dst, off reg.Register, sources []reg.Register) {
 		var wide []value
 		for i := range unroll {
-			even, odd := v.apart(v.loadAll(sources, off, i), upper, s)
+			even, odd := v.apartAt(sources, off, i, upper, s)
 			wide = append(wide, even, odd)
 		}
-		v.carefulIfNaN(wide)
+		look(v, wide)
 		for i := range unroll {
 			v.store(round(wide[2*i], wide[2*i+1]), dst, off, i)
 		}
@@ -191,6 +193,27 @@ func (v *vec) apart(args []value, upper value, s step) (even, odd value) {
 		e := v.reg()
 		v.VPSLLD(operand.U8(16), x, e)
 		evens, odds = append(evens, e), append(odds, v.and(x, upper))
+	}
+	return s(evens...), s(odds...)
+}
+
+// apartAt is apart of the i-th vector of each source. Even elements are where odd
+// ones would be to who looks two bytes before them: a mask takes them from there,
+// where no shift takes its operand from memory. Not so those of the first vector,
+// whose two bytes before may be none of the operand's, or have just been stored:
+// to load what is partly on its way to the cache takes long.
+func (v *vec) apartAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
+	if v.masks || i == 0 {
+		return v.apart(v.loadAll(sources, off, i), upper, s)
+	}
+	var evens, odds []value
+	for _, src := range sources {
+		e, o, at := v.reg(), v.reg(), v.at(src, off, i)
+		before := at
+		before.Disp -= 2
+		v.VPAND(before, upper, e)
+		v.VPAND(at, upper, o)
+		evens, odds = append(evens, e), append(odds, o)
 	}
 	return s(evens...), s(odds...)
 }
@@ -266,5 +289,5 @@ func divideFloat16(v *vec) step {
 
 func divideBFloat16(v *vec) step {
 	divisor := v.divisor32()
-	return v.bfloat16(func(args ...value) value { return v.quotient32(args[0], divisor) })
+	return v.bfloat16(func(args ...value) value { return v.quotient32(args[0], divisor) }, (*vec).carefulIfNaNClings)
 }
