@@ -15,6 +15,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/starved"
 )
 
 // An order tells a rank what to act. Fields that a scene does not use are zero.
@@ -50,9 +51,10 @@ type event struct {
 	Name    string
 	Rank    int
 	PID     int
-	At      string // the file:line of the call that it is about
-	Began   int64  // when that call was made, in ns of the host's clock
-	Ended   int64  // when it had returned
+	At      string           // the file:line of the call that it is about
+	Began   int64            // when that call was made, in ns of the host's clock
+	Ended   int64            // when it had returned
+	Starved [2]time.Duration // how long this process had starved at those moments
 	Failed  bool
 	Kind    string // of the error itself
 	Causes  []string
@@ -141,10 +143,32 @@ func (a *actor) wait(n int) {
 	io.Copy(io.Discard, os.NewFile(uintptr(firstGateFD+n), "gate"))
 }
 
+// An expiring context ends as if a deadline had passed, once gate n is open: whatever
+// has to happen before then has all the time that it takes.
+type expiring struct{ context.Context }
+
+func (a *actor) until(ctx context.Context, n int) context.Context {
+	ctx, expire := context.WithCancelCause(ctx)
+	go func() {
+		a.wait(n)
+		expire(context.DeadlineExceeded)
+	}()
+	return expiring{ctx}
+}
+
+// Err implements context.Context.
+func (e expiring) Err() error {
+	if e.Context.Err() == nil {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
 // A call is where and when a rank called the library.
 type call struct {
-	at    string
-	began time.Time
+	at      string
+	began   time.Time
+	starved time.Duration
 }
 
 // here is its caller's place and the time: of a call in the same line.
@@ -155,12 +179,13 @@ func below() call { return in(1) }
 
 func in(lines int) call {
 	_, file, line, _ := runtime.Caller(2)
-	return call{fmt.Sprintf("%s:%d", path.Base(file), line+lines), time.Now()}
+	return call{fmt.Sprintf("%s:%d", path.Base(file), line+lines), time.Now(), starved.Of(os.Getpid())}
 }
 
 // tell says what became of a call, and returns err.
 func (a *actor) tell(name string, c call, err error) error {
 	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), At: c.at, Began: c.began.UnixNano(), Ended: time.Now().UnixNano()}
+	e.Starved = [2]time.Duration{c.starved, starved.Of(e.PID)}
 	if err != nil {
 		e.Failed, e.Text = true, err.Error()
 		for k := fault.Kind(1); k.Valid(); k++ {
@@ -180,6 +205,7 @@ func (a *actor) tell(name string, c call, err error) error {
 // say tells something that is about no call.
 func (a *actor) say(name, text string) {
 	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), Text: text, Ended: time.Now().UnixNano()}
+	e.Starved[1] = starved.Of(e.PID)
 	e.print()
 }
 

@@ -45,6 +45,7 @@ type job struct {
 	gate         [gates]*os.File
 	inherited    []*os.File
 	shm          []string
+	starving     map[int]time.Duration // by process: how long it has starved, by the last that is known
 	expectPanics bool
 }
 
@@ -76,7 +77,7 @@ func spawn(t *testing.T, ranks int, wire string, o order) *job {
 
 func newJob(t *testing.T) *job {
 	t.Helper()
-	j := &job{t: t, shm: shared()}
+	j := &job{t: t, shm: shared(), starving: make(map[int]time.Duration)}
 	t.Cleanup(j.close)
 	leak, held := j.pipe()
 	theirs, lifeline := j.pipe()
@@ -236,6 +237,12 @@ func (j *job) events(name string, n int) []event {
 	return got
 }
 
+// warnings waits until n warnings of a stall have been logged of such a call.
+func (j *job) warnings(n int, call string) {
+	j.t.Helper()
+	j.err.await(limit, func(lines []string) bool { return countLines(lines, "tutti: rank ", call) >= n })
+}
+
 // pids waits until n ranks have joined, and returns their processes by rank.
 func (j *job) pids(n int) map[int]int {
 	j.t.Helper()
@@ -247,9 +254,9 @@ func (j *job) pids(n int) map[int]int {
 }
 
 // signal signals a rank and returns the moment just before.
-func (j *job) signal(pid int, s syscall.Signal) time.Time {
+func (j *job) signal(pid int, s syscall.Signal) deed {
 	j.t.Helper()
-	now := time.Now()
+	now := j.deed()
 	if err := syscall.Kill(pid, s); err != nil {
 		j.t.Fatal(err)
 	}

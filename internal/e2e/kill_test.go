@@ -101,15 +101,6 @@ func (j *job) wantBlamed(e event, victim int, lastCall string) {
 	}
 }
 
-// wantWithin compares when a rank's call had returned, by the rank's own word,
-// with the moment of the deed: both read the same clock.
-func (j *job) wantWithin(e event, since time.Time, most time.Duration) {
-	j.t.Helper()
-	if took := time.Unix(0, e.Ended).Sub(since); took < 0 || took > most {
-		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, took, most, e.Text)
-	}
-}
-
 // wantQuoted wants the second line of tuttirun's verdict to quote the survivors.
 func (j *job) wantQuoted(part string) {
 	j.t.Helper()

@@ -1,0 +1,44 @@
+package starved
+
+import (
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// More threads than there are processors cannot all run at once.
+func TestThreadsThatShareAProcessorStarve(t *testing.T) {
+	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
+		// Reason: some kernels, and sandboxes that imitate one, count no waiting; Of is 0 there.
+		t.Skipf("this kernel does not tell: %v", err)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2*runtime.NumCPU() + 1))
+	before := Of(os.Getpid())
+	var enough atomic.Bool
+	var spinning sync.WaitGroup
+	for range 2*runtime.NumCPU() + 1 {
+		spinning.Go(func() {
+			for !enough.Load() {
+			}
+		})
+	}
+	const most = 20 * time.Second // a kernel takes some ms
+	began := time.Now()
+	for Of(os.Getpid()) <= before && time.Since(began) < most {
+		runtime.Gosched()
+	}
+	enough.Store(true)
+	spinning.Wait()
+	if Of(os.Getpid()) <= before {
+		t.Errorf("%d busy threads on %d processors have not starved in %v", 2*runtime.NumCPU()+1, runtime.NumCPU(), most)
+	}
+}
+
+func TestAProcessThatIsNotThereDoesNotStarve(t *testing.T) {
+	if got := Of(1 << 30); got != 0 {
+		t.Errorf("got %v", got)
+	}
+}
