@@ -18,10 +18,7 @@ import (
 // Cost: α + mβ, in cache; α for each piece.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	n, me := r.Size(), r.Rank()
-	longest := 0
-	for i := range n {
-		longest = max(longest, len(buf.of(i)))
-	}
+	longest := buf.longest()
 	count := pieceCount(longest, p2p.SlotSize)
 	p := r.Pieces(count, longest)
 	move := outward(n * len(buf.buf))

@@ -30,11 +30,22 @@ type chunks struct {
 }
 
 // of is chunk i.
-func (c chunks) of(i int) []byte {
+func (c *chunks) of(i int) []byte {
 	if c.width > 0 {
 		return window(c.run(i, i+1), c.at, c.width)
 	}
 	return c.run(i, i+1)
+}
+
+// longest is how many bytes the longest chunk has.
+func (c *chunks) longest() (most int) {
+	if c.starts == nil { // the first, since those with an element more come first
+		return len(c.of(0))
+	}
+	for i := range c.n {
+		most = max(most, len(c.of(i)))
+	}
+	return most
 }
 
 // stretch is bytes i*width up to, not including, (i+1)*width of each chunk, as far
@@ -45,7 +56,7 @@ func (c chunks) stretch(i, width int) chunks {
 }
 
 // run is chunks lo up to, not including, hi, whole.
-func (c chunks) run(lo, hi int) []byte {
+func (c *chunks) run(lo, hi int) []byte {
 	if c.starts != nil {
 		return c.buf[c.starts[lo]:c.starts[hi]]
 	}

@@ -208,7 +208,10 @@ func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	var want []byte
 	for c := range n {
 		f := documented(t, x.a, n, x.root, c)
-		part := f.of(x.k, func(rank int) []byte { return whole.in(x.inputs[rank]).of(c) })
+		part := f.of(x.k, func(rank int) []byte {
+			share := whole.in(x.inputs[rank])
+			return share.of(c)
+		})
 		x.k.Finish(part, n)
 		want = append(want, part...)
 	}

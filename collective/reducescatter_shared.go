@@ -24,10 +24,7 @@ import (
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	stretch := p2p.SlotSize / n / src.elem * src.elem
-	longest := 0
-	for i := range n {
-		longest = max(longest, len(src.of(i)))
-	}
+	longest := src.longest()
 	stretch = max(min(stretch, longest), src.elem)
 	count := pieceCount(longest, stretch)
 	p := r.Pieces(count, n*stretch)

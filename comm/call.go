@@ -219,6 +219,7 @@ type past struct {
 	site   callsite.Site
 	seq    uint32
 	fprint uint64
+	known  uint64 // the number of what the communicator remembers of it; 0: nothing
 }
 
 func (p *past) String() string { return describe(p.what, p.seq != 0, p.seq) }

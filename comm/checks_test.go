@@ -13,7 +13,8 @@ import (
 func BenchmarkChecks(b *testing.B) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
-		pl := allReduce(buf, buf, Sum)
+		var pl plan
+		allReduce(&pl, buf, buf, Sum)
 		if err := pl.prepare(c); err != nil {
 			return err
 		}

@@ -43,8 +43,8 @@ type Loc[T tensor.LocValue] = tensor.Loc[T]
 
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
 func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
-	pl := allReduce(buf, buf, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allReduce(&pl, buf, buf, op))
 }
 
 // AllReduceBy is AllReduce by the algorithm of that name, as Algorithm tells it,
@@ -52,45 +52,52 @@ func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 // of all sizes. An algorithm that cannot run here, on this operator, or is none,
 // is fault.Misuse; ranks that name different ones get fault.Mismatch.
 func AllReduceBy[T Element](ctx context.Context, c *Comm, algorithm string, buf []T, op Op) error {
-	pl := allReduce(buf, buf, op)
+	var pl plan
+	allReduce(&pl, buf, buf, op)
 	pl.force = algorithm
 	return c.do(ctx, &pl)
 }
 
 // AllReduceTo is AllReduce of src into dst; src stays as it is.
 func AllReduceTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
-	pl := allReduce(dst, src, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allReduce(&pl, dst, src, op))
 }
 
 // IAllReduce starts AllReduce and returns at once.
-func IAllReduce[T Element](c *Comm, buf []T, op Op) *Request { return c.start(allReduce(buf, buf, op)) }
+func IAllReduce[T Element](c *Comm, buf []T, op Op) *Request {
+	return c.start(allReduce(new(plan), buf, buf, op))
+}
 
 // IAllReduceTo starts AllReduceTo and returns at once.
 func IAllReduceTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(allReduce(dst, src, op))
+	return c.start(allReduce(new(plan), dst, src, op))
 }
 
-func allReduce[T Element](dst, src []T, op Op) plan {
+func allReduce[T Element](pl *plan, dst, src []T, op Op) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbAllReduce, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, op: op, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbAllReduce, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.op, pl.bytes = len(src), -1, op, len(s)
+	return pl
 }
 
 // Reduce leaves in dst, on the root, the reduction of all ranks' src. dst may be
 // src; on other ranks it is not looked at.
 func Reduce[T Element](ctx context.Context, c *Comm, dst, src []T, op Op, root int) error {
-	pl := reduceTo(dst, src, op, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, reduceTo(&pl, dst, src, op, root))
 }
 
 // IReduce starts Reduce and returns at once.
 func IReduce[T Element](c *Comm, dst, src []T, op Op, root int) *Request {
-	return c.start(reduceTo(dst, src, op, root))
+	return c.start(reduceTo(new(plan), dst, src, op, root))
 }
 
-func reduceTo[T Element](dst, src []T, op Op, root int) plan {
+func reduceTo[T Element](pl *plan, dst, src []T, op Op, root int) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbReduce, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: atLeast0(root), op: op, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbReduce, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.op, pl.bytes = len(src), atLeast0(root), op, len(s)
+	return pl
 }
 
 // atLeast0 keeps a negative root out of range: -1 stands for "none" in a plan.
@@ -111,252 +118,285 @@ func rootGiven(root int) int {
 
 // Broadcast replaces buf, on every rank, by the root's.
 func Broadcast[T Element](ctx context.Context, c *Comm, buf []T, root int) error {
-	pl := broadcast(buf, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, broadcast(&pl, buf, root))
 }
 
 // IBroadcast starts Broadcast and returns at once.
-func IBroadcast[T Element](c *Comm, buf []T, root int) *Request { return c.start(broadcast(buf, root)) }
+func IBroadcast[T Element](c *Comm, buf []T, root int) *Request {
+	return c.start(broadcast(new(plan), buf, root))
+}
 
-func broadcast[T Element](buf []T, root int) plan {
+func broadcast[T Element](pl *plan, buf []T, root int) *plan {
 	b := tensor.Bytes(buf)
-	return plan{verb: collective.VerbBroadcast, dtype: tensor.TypeOf[T](), dst: b, src: b, count: len(buf), root: atLeast0(root), bytes: len(b)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbBroadcast, tensor.TypeOf[T](), b, b
+	pl.count, pl.root, pl.bytes = len(buf), atLeast0(root), len(b)
+	return pl
 }
 
 // AllGather leaves in dst, on every rank, all ranks' src in rank order. src is
 // equally long everywhere, and may be this rank's part of dst.
 func AllGather[T Element](ctx context.Context, c *Comm, dst, src []T) error {
-	pl := allGather(dst, src)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allGather(&pl, dst, src))
 }
 
 // IAllGather starts AllGather and returns at once.
-func IAllGather[T Element](c *Comm, dst, src []T) *Request { return c.start(allGather(dst, src)) }
+func IAllGather[T Element](c *Comm, dst, src []T) *Request {
+	return c.start(allGather(new(plan), dst, src))
+}
 
-func allGather[T Element](dst, src []T) plan {
+func allGather[T Element](pl *plan, dst, src []T) *plan {
 	d := tensor.Bytes(dst)
-	return plan{verb: collective.VerbAllGather, dtype: tensor.TypeOf[T](), dst: d, src: tensor.Bytes(src), count: len(src), root: -1, bytes: len(d)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbAllGather, tensor.TypeOf[T](), d, tensor.Bytes(src)
+	pl.count, pl.root, pl.bytes = len(src), -1, len(d)
+	return pl
 }
 
 // AllGatherV is AllGather of counts[i] elements from each rank i; the counts are
 // equal on all ranks.
 func AllGatherV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int) error {
-	pl := allGatherV(dst, src, counts)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allGatherV(&pl, dst, src, counts))
 }
 
 // IAllGatherV starts AllGatherV and returns at once.
 func IAllGatherV[T Element](c *Comm, dst, src []T, counts []int) *Request {
-	return c.start(allGatherV(dst, src, counts))
+	return c.start(allGatherV(new(plan), dst, src, counts))
 }
 
-func allGatherV[T Element](dst, src []T, counts []int) plan {
+func allGatherV[T Element](pl *plan, dst, src []T, counts []int) *plan {
 	d := tensor.Bytes(dst)
-	return plan{verb: collective.VerbAllGatherV, dtype: tensor.TypeOf[T](), dst: d, src: tensor.Bytes(src), count: len(dst), root: -1, counts: counts, bytes: len(d)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbAllGatherV, tensor.TypeOf[T](), d, tensor.Bytes(src)
+	pl.count, pl.root, pl.counts, pl.bytes = len(dst), -1, counts, len(d)
+	return pl
 }
 
 // Gather leaves in dst, on the root, all ranks' src in rank order. src is equally
 // long everywhere; the root's may be its part of dst. On other ranks dst is not
 // looked at.
 func Gather[T Element](ctx context.Context, c *Comm, dst, src []T, root int) error {
-	pl := gather(c, dst, src, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, gather(&pl, c, dst, src, root))
 }
 
 // IGather starts Gather and returns at once.
 func IGather[T Element](c *Comm, dst, src []T, root int) *Request {
-	return c.start(gather(c, dst, src, root))
+	return c.start(gather(new(plan), c, dst, src, root))
 }
 
-func gather[T Element](c *Comm, dst, src []T, root int) plan {
+func gather[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbGather, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: atLeast0(root), bytes: c.Size() * len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbGather, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.bytes = len(src), atLeast0(root), c.Size()*len(s)
+	return pl
 }
 
 // GatherV is Gather of counts[i] elements from each rank i. On ranks other than
 // the root, dst and counts are not looked at.
 func GatherV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, root int) error {
-	pl := gatherV(dst, src, counts, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, gatherV(&pl, dst, src, counts, root))
 }
 
 // IGatherV starts GatherV and returns at once.
 func IGatherV[T Element](c *Comm, dst, src []T, counts []int, root int) *Request {
-	return c.start(gatherV(dst, src, counts, root))
+	return c.start(gatherV(new(plan), dst, src, counts, root))
 }
 
-func gatherV[T Element](dst, src []T, counts []int, root int) plan {
-	return plan{verb: collective.VerbGatherV, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: tensor.Bytes(src), count: -1, root: atLeast0(root), counts: counts}
+func gatherV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbGatherV, tensor.TypeOf[T](), tensor.Bytes(dst), tensor.Bytes(src)
+	pl.count, pl.root, pl.counts = -1, atLeast0(root), counts
+	return pl
 }
 
 // Scatter leaves in dst, on rank i, part i of the root's src. dst is equally long
 // everywhere; the root's may be its part of src. On other ranks src is not looked at.
 func Scatter[T Element](ctx context.Context, c *Comm, dst, src []T, root int) error {
-	pl := scatter(c, dst, src, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scatter(&pl, c, dst, src, root))
 }
 
 // IScatter starts Scatter and returns at once.
 func IScatter[T Element](c *Comm, dst, src []T, root int) *Request {
-	return c.start(scatter(c, dst, src, root))
+	return c.start(scatter(new(plan), c, dst, src, root))
 }
 
-func scatter[T Element](c *Comm, dst, src []T, root int) plan {
+func scatter[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
 	d := tensor.Bytes(dst)
-	return plan{verb: collective.VerbScatter, dtype: tensor.TypeOf[T](), dst: d, src: tensor.Bytes(src), count: len(dst), root: atLeast0(root), bytes: c.Size() * len(d)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbScatter, tensor.TypeOf[T](), d, tensor.Bytes(src)
+	pl.count, pl.root, pl.bytes = len(dst), atLeast0(root), c.Size()*len(d)
+	return pl
 }
 
 // ScatterV is Scatter of counts[i] elements to each rank i. On ranks other than
 // the root, src and counts are not looked at.
 func ScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, root int) error {
-	pl := scatterV(dst, src, counts, root)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scatterV(&pl, dst, src, counts, root))
 }
 
 // IScatterV starts ScatterV and returns at once.
 func IScatterV[T Element](c *Comm, dst, src []T, counts []int, root int) *Request {
-	return c.start(scatterV(dst, src, counts, root))
+	return c.start(scatterV(new(plan), dst, src, counts, root))
 }
 
-func scatterV[T Element](dst, src []T, counts []int, root int) plan {
-	return plan{verb: collective.VerbScatterV, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: tensor.Bytes(src), count: -1, root: atLeast0(root), counts: counts}
+func scatterV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbScatterV, tensor.TypeOf[T](), tensor.Bytes(dst), tensor.Bytes(src)
+	pl.count, pl.root, pl.counts = -1, atLeast0(root), counts
+	return pl
 }
 
 // ReduceScatter leaves in dst, on rank i, the reduction of all ranks' part i of
 // src. Parts are as even as can be, the first ones longer by one element: see
 // collective.Chunk. src stays as it is, unless dst is a part of it.
 func ReduceScatter[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
-	pl := reduceScatter(dst, src, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, reduceScatter(&pl, dst, src, op))
 }
 
 // IReduceScatter starts ReduceScatter and returns at once.
 func IReduceScatter[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(reduceScatter(dst, src, op))
+	return c.start(reduceScatter(new(plan), dst, src, op))
 }
 
-func reduceScatter[T Element](dst, src []T, op Op) plan {
+func reduceScatter[T Element](pl *plan, dst, src []T, op Op) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbReduceScatter, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, op: op, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbReduceScatter, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.op, pl.bytes = len(src), -1, op, len(s)
+	return pl
 }
 
 // ReduceScatterV is ReduceScatter with parts of counts[i] elements; the counts
 // are equal on all ranks.
 func ReduceScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, op Op) error {
-	pl := reduceScatterV(dst, src, counts, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, reduceScatterV(&pl, dst, src, counts, op))
 }
 
 // IReduceScatterV starts ReduceScatterV and returns at once.
 func IReduceScatterV[T Element](c *Comm, dst, src []T, counts []int, op Op) *Request {
-	return c.start(reduceScatterV(dst, src, counts, op))
+	return c.start(reduceScatterV(new(plan), dst, src, counts, op))
 }
 
-func reduceScatterV[T Element](dst, src []T, counts []int, op Op) plan {
+func reduceScatterV[T Element](pl *plan, dst, src []T, counts []int, op Op) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbReduceScatterV, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, counts: counts, op: op, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbReduceScatterV, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.counts, pl.op, pl.bytes = len(src), -1, counts, op, len(s)
+	return pl
 }
 
 // AllToAll sends part i of src to rank i, and leaves in part i of dst what rank i
 // sent here. All parts everywhere are equally long. dst may be src.
 func AllToAll[T Element](ctx context.Context, c *Comm, dst, src []T) error {
-	pl := allToAll(dst, src)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allToAll(&pl, dst, src))
 }
 
 // IAllToAll starts AllToAll and returns at once.
-func IAllToAll[T Element](c *Comm, dst, src []T) *Request { return c.start(allToAll(dst, src)) }
+func IAllToAll[T Element](c *Comm, dst, src []T) *Request {
+	return c.start(allToAll(new(plan), dst, src))
+}
 
-func allToAll[T Element](dst, src []T) plan {
+func allToAll[T Element](pl *plan, dst, src []T) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: collective.VerbAllToAll, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbAllToAll, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.bytes = len(src), -1, len(s)
+	return pl
 }
 
 // AllToAllV is AllToAll of sends[i] elements to each rank i, and recvs[i] from
 // it. What a rank sends another must be what that one receives.
 func AllToAllV[T Element](ctx context.Context, c *Comm, dst, src []T, recvs, sends []int) error {
-	pl := allToAllV(dst, src, recvs, sends)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, allToAllV(&pl, dst, src, recvs, sends))
 }
 
 // IAllToAllV starts AllToAllV and returns at once.
 func IAllToAllV[T Element](c *Comm, dst, src []T, recvs, sends []int) *Request {
-	return c.start(allToAllV(dst, src, recvs, sends))
+	return c.start(allToAllV(new(plan), dst, src, recvs, sends))
 }
 
-func allToAllV[T Element](dst, src []T, recvs, sends []int) plan {
-	return plan{verb: collective.VerbAllToAllV, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: tensor.Bytes(src), count: -1, root: -1, counts: recvs, sends: sends}
+func allToAllV[T Element](pl *plan, dst, src []T, recvs, sends []int) *plan {
+	pl.verb, pl.dtype, pl.dst, pl.src = collective.VerbAllToAllV, tensor.TypeOf[T](), tensor.Bytes(dst), tensor.Bytes(src)
+	pl.count, pl.root, pl.counts, pl.sends = -1, -1, recvs, sends
+	return pl
 }
 
 // Scan replaces buf, on rank i, by the reduction of the buf of ranks 0 to i (MPI's
 // inclusive scan). Mean divides by those i+1.
 func Scan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
-	pl := scan(collective.VerbScan, buf, buf, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scan(&pl, collective.VerbScan, buf, buf, op))
 }
 
 // ScanTo is Scan of src into dst; src stays as it is.
 func ScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
-	pl := scan(collective.VerbScan, dst, src, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scan(&pl, collective.VerbScan, dst, src, op))
 }
 
 // IScan starts Scan and returns at once.
 func IScan[T Element](c *Comm, buf []T, op Op) *Request {
-	return c.start(scan(collective.VerbScan, buf, buf, op))
+	return c.start(scan(new(plan), collective.VerbScan, buf, buf, op))
 }
 
 // IScanTo starts ScanTo and returns at once.
 func IScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(scan(collective.VerbScan, dst, src, op))
+	return c.start(scan(new(plan), collective.VerbScan, dst, src, op))
 }
 
 // ExScan replaces buf, on rank i, by the reduction of the buf of ranks 0 to i-1
 // (MPI's exclusive scan). Before rank 0 there is none: its buf stays as it is. Mean
 // divides by those i.
 func ExScan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
-	pl := scan(collective.VerbExScan, buf, buf, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scan(&pl, collective.VerbExScan, buf, buf, op))
 }
 
 // ExScanTo is ExScan of src into dst; src stays as it is, and so does rank 0's dst.
 func ExScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
-	pl := scan(collective.VerbExScan, dst, src, op)
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, scan(&pl, collective.VerbExScan, dst, src, op))
 }
 
 // IExScan starts ExScan and returns at once.
 func IExScan[T Element](c *Comm, buf []T, op Op) *Request {
-	return c.start(scan(collective.VerbExScan, buf, buf, op))
+	return c.start(scan(new(plan), collective.VerbExScan, buf, buf, op))
 }
 
 // IExScanTo starts ExScanTo and returns at once.
 func IExScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(scan(collective.VerbExScan, dst, src, op))
+	return c.start(scan(new(plan), collective.VerbExScan, dst, src, op))
 }
 
-func scan[T Element](verb collective.Verb, dst, src []T, op Op) plan {
+func scan[T Element](pl *plan, verb collective.Verb, dst, src []T, op Op) *plan {
 	s := tensor.Bytes(src)
-	return plan{verb: verb, dtype: tensor.TypeOf[T](), dst: tensor.Bytes(dst), src: s, count: len(src), root: -1, op: op, bytes: len(s)}
+	pl.verb, pl.dtype, pl.dst, pl.src = verb, tensor.TypeOf[T](), tensor.Bytes(dst), s
+	pl.count, pl.root, pl.op, pl.bytes = len(src), -1, op, len(s)
+	return pl
 }
 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, c *Comm) error {
-	pl := barrier()
-	return c.do(ctx, &pl)
+	var pl plan
+	return c.do(ctx, barrier(&pl))
 }
 
 // IBarrier starts Barrier and returns at once.
-func IBarrier(c *Comm) *Request { return c.start(barrier()) }
+func IBarrier(c *Comm) *Request { return c.start(barrier(new(plan))) }
 
-func barrier() plan {
-	return plan{verb: collective.VerbBarrier, dtype: tensor.Uint8, count: 0, root: -1}
+func barrier(pl *plan) *plan {
+	pl.verb, pl.dtype = collective.VerbBarrier, tensor.Uint8
+	pl.root = -1
+	return pl
 }
 
 // gatherWords is AllGather on behalf of another call: it meets no AllGather, and
 // errors bear that call's name.
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
-	pl := allGather(dst, src)
+	var pl plan
+	allGather(&pl, dst, src)
 	pl.as = name
 	return c.do(ctx, &pl)
 }

@@ -40,18 +40,20 @@ type Comm struct {
 	doubt   atomic.Pointer[doubt] // not yet known to the others
 	unshare func() error          // gives the shared memory back, at Close; nil when there is none
 
-	mu       *sync.Mutex   // the world's calls.mu; guards the rest
-	entered  uint64        // how often a blocking collective, or a start, has been let in
-	looks    bool          // the one inside may be looking at the shared memory
-	unseen   chan struct{} // closed when it is not any more; nil: nobody waits for that
-	seq      uint32        // of the last collective that began
-	trail    uint64        // the fingerprints of all that began, in order
-	history  [historySize]past
-	expected expectation
-	children uint64
-	subs     map[uint64]uint64
-	revoked  *fault.Error
-	closed   bool
+	mu         *sync.Mutex   // the world's calls.mu; guards the rest
+	entered    uint64        // how often a blocking collective, or a start, has been let in
+	looks      bool          // the one inside may be looking at the shared memory
+	unseen     chan struct{} // closed when it is not any more; nil: nobody waits for that
+	seq        uint32        // of the last collective that began
+	trail      uint64        // the fingerprints of all that began, in order
+	history    [historySize]past
+	known      [knownSize]known
+	remembered uint64 // how often something was put there
+	expected   expectation
+	children   uint64
+	subs       map[uint64]uint64
+	revoked    *fault.Error
+	closed     bool
 }
 
 // historySize is how many collectives back a rank can still tell what it did.
@@ -89,6 +91,7 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 // use has the communicator choose its algorithms by table. No call is under way.
 func (c *Comm) use(table *collective.Table) {
 	c.table, c.chooser = table, table.ChooserOn(c.g.Layout(), c.wire)
+	c.forget()
 }
 
 // Rank is this process's rank in the communicator.
@@ -112,6 +115,12 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 		other := c.history[c.seq%historySize].site
 		c.mu.Unlock()
 		return c.crowded(pl.verb.String(), other)
+	}
+	if cl == &c.own {
+		if err := c.ready(pl); err != nil {
+			c.mu.Unlock()
+			return err
+		}
 	}
 	c.entered++
 	err := c.state()
@@ -159,10 +168,9 @@ func (c *Comm) exit() { c.left.Store(c.entered) }
 func (c *Comm) admit(pl *plan, cl *call) error {
 	c.seq++
 	p := &c.history[c.seq%historySize]
-	pl.describe(&p.what)
+	pl.record(p)
 	p.site.Set()
 	p.seq = c.seq
-	p.fprint = p.print()
 	c.trail = (c.trail ^ p.fprint) * 0x9e3779b97f4a7c15
 	cl.trail, cl.collective = c.trail, true
 	if c.expected.seq == c.seq && c.expected.fprint != p.fprint {

@@ -45,14 +45,14 @@ type Persistent struct {
 
 // prepared makes a Persistent of a plan. Init functions are local: they check their
 // arguments on this rank, and send nothing.
-func (c *Comm) prepared(pl plan) (*Persistent, error) {
+func (c *Comm) prepared(pl *plan) (*Persistent, error) {
 	pl.apart = true
 	pl.counts, pl.sends = slices.Clone(pl.counts), slices.Clone(pl.sends)
 	if err := pl.prepare(c); err != nil {
 		return nil, err
 	}
 	p := &Persistent{
-		c: c, pl: pl,
+		c: c, pl: *pl,
 		begun: make(chan struct{}, 1), ended: make(chan struct{}, 1), over: make(chan struct{}), gone: make(chan struct{}),
 	}
 	p.pl.describe(&p.what)
@@ -198,93 +198,93 @@ func StartAll(ctx context.Context, ps ...*Persistent) error {
 
 // AllReduceInit prepares AllReduce.
 func AllReduceInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(allReduce(buf, buf, op))
+	return c.prepared(allReduce(new(plan), buf, buf, op))
 }
 
 // AllReduceToInit prepares AllReduceTo.
 func AllReduceToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(allReduce(dst, src, op))
+	return c.prepared(allReduce(new(plan), dst, src, op))
 }
 
 // ReduceInit prepares Reduce.
 func ReduceInit[T Element](c *Comm, dst, src []T, op Op, root int) (*Persistent, error) {
-	return c.prepared(reduceTo(dst, src, op, root))
+	return c.prepared(reduceTo(new(plan), dst, src, op, root))
 }
 
 // BroadcastInit prepares Broadcast.
 func BroadcastInit[T Element](c *Comm, buf []T, root int) (*Persistent, error) {
-	return c.prepared(broadcast(buf, root))
+	return c.prepared(broadcast(new(plan), buf, root))
 }
 
 // AllGatherInit prepares AllGather.
 func AllGatherInit[T Element](c *Comm, dst, src []T) (*Persistent, error) {
-	return c.prepared(allGather(dst, src))
+	return c.prepared(allGather(new(plan), dst, src))
 }
 
 // AllGatherVInit prepares AllGatherV.
 func AllGatherVInit[T Element](c *Comm, dst, src []T, counts []int) (*Persistent, error) {
-	return c.prepared(allGatherV(dst, src, counts))
+	return c.prepared(allGatherV(new(plan), dst, src, counts))
 }
 
 // GatherInit prepares Gather.
 func GatherInit[T Element](c *Comm, dst, src []T, root int) (*Persistent, error) {
-	return c.prepared(gather(c, dst, src, root))
+	return c.prepared(gather(new(plan), c, dst, src, root))
 }
 
 // GatherVInit prepares GatherV.
 func GatherVInit[T Element](c *Comm, dst, src []T, counts []int, root int) (*Persistent, error) {
-	return c.prepared(gatherV(dst, src, counts, root))
+	return c.prepared(gatherV(new(plan), dst, src, counts, root))
 }
 
 // ScatterInit prepares Scatter.
 func ScatterInit[T Element](c *Comm, dst, src []T, root int) (*Persistent, error) {
-	return c.prepared(scatter(c, dst, src, root))
+	return c.prepared(scatter(new(plan), c, dst, src, root))
 }
 
 // ScatterVInit prepares ScatterV.
 func ScatterVInit[T Element](c *Comm, dst, src []T, counts []int, root int) (*Persistent, error) {
-	return c.prepared(scatterV(dst, src, counts, root))
+	return c.prepared(scatterV(new(plan), dst, src, counts, root))
 }
 
 // ReduceScatterInit prepares ReduceScatter.
 func ReduceScatterInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(reduceScatter(dst, src, op))
+	return c.prepared(reduceScatter(new(plan), dst, src, op))
 }
 
 // ReduceScatterVInit prepares ReduceScatterV.
 func ReduceScatterVInit[T Element](c *Comm, dst, src []T, counts []int, op Op) (*Persistent, error) {
-	return c.prepared(reduceScatterV(dst, src, counts, op))
+	return c.prepared(reduceScatterV(new(plan), dst, src, counts, op))
 }
 
 // AllToAllInit prepares AllToAll.
 func AllToAllInit[T Element](c *Comm, dst, src []T) (*Persistent, error) {
-	return c.prepared(allToAll(dst, src))
+	return c.prepared(allToAll(new(plan), dst, src))
 }
 
 // AllToAllVInit prepares AllToAllV.
 func AllToAllVInit[T Element](c *Comm, dst, src []T, recvs, sends []int) (*Persistent, error) {
-	return c.prepared(allToAllV(dst, src, recvs, sends))
+	return c.prepared(allToAllV(new(plan), dst, src, recvs, sends))
 }
 
 // ScanInit prepares Scan.
 func ScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(collective.VerbScan, buf, buf, op))
+	return c.prepared(scan(new(plan), collective.VerbScan, buf, buf, op))
 }
 
 // ScanToInit prepares ScanTo.
 func ScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(collective.VerbScan, dst, src, op))
+	return c.prepared(scan(new(plan), collective.VerbScan, dst, src, op))
 }
 
 // ExScanInit prepares ExScan.
 func ExScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(collective.VerbExScan, buf, buf, op))
+	return c.prepared(scan(new(plan), collective.VerbExScan, buf, buf, op))
 }
 
 // ExScanToInit prepares ExScanTo.
 func ExScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(collective.VerbExScan, dst, src, op))
+	return c.prepared(scan(new(plan), collective.VerbExScan, dst, src, op))
 }
 
 // BarrierInit prepares Barrier.
-func BarrierInit(c *Comm) (*Persistent, error) { return c.prepared(barrier()) }
+func BarrierInit(c *Comm) (*Persistent, error) { return c.prepared(barrier(new(plan))) }

@@ -29,10 +29,11 @@ type plan struct {
 	kernel   reduce.Kernel
 	force    string // the algorithm that the caller has named; "": the table chooses
 	algo     collective.Algorithm
-	segment  int  // bytes of a segment of its messages
-	bytes    int  // of the whole vector, for the choice of the algorithm
-	apart    bool // it runs beside others, so not in the memory that the ranks share
-	shares   bool // it works in that memory
+	segment  int    // bytes of a segment of its messages
+	bytes    int    // of the whole vector, for the choice of the algorithm
+	apart    bool   // it runs beside others, so not in the memory that the ranks share
+	shares   bool   // it works in that memory
+	known    *known // what its communicator remembers of it; nil: nothing
 }
 
 // prepare finds the operator's kernel and the algorithm, and refuses what cannot
@@ -209,6 +210,18 @@ func (pl *plan) describe(w *what) {
 	}
 }
 
+// record sets p to the call. Where p was of one like it, there is nothing to write:
+// calls that repeat themselves go around the history without touching much of it.
+func (pl *plan) record(p *past) {
+	switch k := pl.known; {
+	case k == nil:
+		pl.describe(&p.what)
+		p.fprint, p.known = p.print(), 0
+	case p.known != k.number:
+		p.what, p.fprint, p.known = k.what, k.fprint, k.number
+	}
+}
+
 // textHash is what ranks compare where they must agree on a text.
 func textHash(s string) uint64 {
 	h := fnv.New64a()
@@ -271,9 +284,6 @@ func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
 
 // do carries a plan out and returns when this rank's part is done.
 func (c *Comm) do(ctx context.Context, pl *plan) error {
-	if err := pl.prepare(c); err != nil {
-		return err
-	}
 	cl := &c.own
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
@@ -308,7 +318,7 @@ func (pl *plan) carryOutSharing(ctx context.Context, c *Comm, r *p2p.Round) erro
 
 // start begins a plan and returns at once; a goroutine carries it out. Plans of
 // one communicator get their numbers in the order of their starts.
-func (c *Comm) start(pl plan) *Request {
+func (c *Comm) start(pl *plan) *Request {
 	pl.apart = true
 	rq := &Request{c: c, done: make(chan struct{})}
 	pl.describe(&rq.what)
@@ -328,7 +338,7 @@ func (c *Comm) start(pl plan) *Request {
 	pl.describe(&rq.what)
 	rq.what.name = "i" + rq.what.name
 	cl := newCall(c)
-	if err := c.begin(ctx, &pl, cl); err != nil {
+	if err := c.begin(ctx, pl, cl); err != nil {
 		cl.free()
 		return fail(err)
 	}

@@ -124,7 +124,7 @@ func (m *Mesh) Poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool 
 // answer to one just sent.
 const (
 	glanceTurns = 32
-	glanceLooks = 128
+	glanceLooks = 16
 )
 
 // Glance moves a link for a moment, and reports whether ev has happened. It comes

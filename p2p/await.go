@@ -5,19 +5,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/spin"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// How a rank polls a flag. With a core of its own it looks without a pause, for a
+// How a rank polls a flag. With a core of its own it looks again and again, for a
 // bounded time. Where ranks outnumber cores it gives the core away after a few
 // looks, each time. Then it sleeps until it is nudged.
 const (
 	flagTime    = 200 * time.Microsecond
 	flagsCrowd  = 20
 	flagYields  = 200
-	flagsInTurn = 256 // looks between looks at everything else: about a microsecond
-	partAfter   = 8   // turns: whoever takes so long may share our core
+	flagsInTurn = 32 // looks between looks at everything else: about a microsecond
+	partAfter   = 8  // turns: whoever takes so long may share our core
 )
 
 // await returns when a member's flag shows count.
@@ -46,6 +47,7 @@ func (p Piece) poll(ctx context.Context, rank int, flag *uint64, count uint64) b
 			if atomic.LoadUint64(flag) >= count {
 				return true
 			}
+			spin.Pause()
 		}
 		if ctx.Err() != nil || p.r.g.coll.Dead() {
 			return false

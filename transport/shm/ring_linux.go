@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/spin"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -275,6 +276,7 @@ func (c *consumer) waiting() bool { return c.ring.word(c.at).Load() != 0 }
 // await looks for a record up to so many times.
 func (c *consumer) await(looks int) {
 	for w := c.ring.word(c.at); looks > 1 && w.Load() == 0; looks-- {
+		spin.Pause()
 	}
 }
 

@@ -1,0 +1,2 @@
+// Package spin is for loops that look at memory until another core has changed it.
+package spin
