@@ -21,8 +21,9 @@ type plan struct {
 	as       string // the exported call's name, where it is not the verb's
 	dtype    tensor.DType
 	dst, src []byte
-	count    int // elements that the ranks must agree on; -1: none
-	root     int // -1: none
+	list     [][]byte // an allreduce's vectors, instead of these two
+	count    int      // elements that the ranks must agree on; -1: none
+	root     int      // -1: none
 	counts   []int
 	sends    []int
 	op       Op
@@ -201,6 +202,10 @@ func (pl *plan) describe(w *what) {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
 	switch pl.verb {
+	case collective.VerbAllReduce:
+		for _, v := range pl.list { // that a list is as long as another does not make it the same
+			w.opID = (w.opID ^ uint64(len(v))) * 0x9e3779b97f4a7c15
+		}
 	case collective.VerbBarrier: // its type is nobody's business
 		w.dtype = tensor.Invalid
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
@@ -238,6 +243,9 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	}
 	switch pl.verb {
 	case collective.VerbAllReduce:
+		if pl.list != nil {
+			return collective.AllReduceList(ctx, r, pl.algo, pl.list, pl.kernel)
+		}
 		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
 	case collective.VerbScan:
 		return collective.Scan(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)

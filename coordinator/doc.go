@@ -61,9 +61,12 @@
 // order back. Submissions wait up to WithCycle for company, unless one completes
 // the names of the last step or a group, or somebody waits for one. A name that is
 // submitted again as before, after a Wait for it has returned, costs no allocation:
-// it gets the same Handle. Tensors of at most WithAlone bytes are copied into a
-// common buffer, of at most WithFusion bytes, and back; larger ones are reduced
-// where they lie.
+// it gets the same Handle. Tensors of at most WithAlone bytes are fused, up to
+// WithFusion bytes, which saves calls and no copies: ranks that share memory give all
+// tensors of a call from where they lie, and get them there; so do ranks that pass
+// chunks around a ring, but for tensors of at most 16 KiB, which are copied into a
+// common buffer and back. Other algorithms, and compressed tensors, need that buffer
+// for all.
 //
 // # Timeline
 //

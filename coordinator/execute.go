@@ -28,10 +28,12 @@ type executor struct {
 	sets   map[uint32]*members
 	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
 	counts []int
-	items  []item // of the Bucket under way
-	absent []int  // ranks that give nothing to it
-	lap    lap    // of it; for the timeline
-	class  uint8  // of algorithms, an index of classes
+	items  []item   // of the Bucket under way,
+	packed []item   // those of them that are packed,
+	list   [][]byte // and what is reduced as a list
+	absent []int    // ranks that give nothing to it
+	lap    lap      // of it; for the timeline
+	class  uint8    // of algorithms, an index of classes
 	err    error
 }
 

@@ -14,17 +14,14 @@ import (
 
 // Defaults of Start's options. Bytes are those of the tensors.
 const (
-	DefaultCycle  = time.Millisecond
-	DefaultFusion = 128 << 20
-	DefaultAlone  = 256 << 10
-	// DefaultAloneShared is that where ranks reduce in memory that they share: a
-	// call of its own costs little there, and copying as much as elsewhere.
-	DefaultAloneShared = 16 << 10
-	DefaultPartition   = 4_096_000
-	DefaultCredit      = 16 << 20 // from the first tensor with a Priority on; before, 1 GiB
-	DefaultCache       = 1024
-	DefaultStallWarn   = 60 * time.Second
-	DefaultStallEnd    = comm.DefaultTimeout
+	DefaultCycle     = time.Millisecond
+	DefaultFusion    = 128 << 20
+	DefaultAlone     = 256 << 10
+	DefaultPartition = 4_096_000
+	DefaultCredit    = 16 << 20 // from the first tensor with a Priority on; before, 1 GiB
+	DefaultCache     = 1024
+	DefaultStallWarn = 60 * time.Second
+	DefaultStallEnd  = comm.DefaultTimeout
 )
 
 // An Option changes how Start sets a coordinator up. Rank 0's hold for all.
@@ -49,8 +46,7 @@ func WithCycle(d time.Duration) Option {
 // WithFusion sets the most bytes that are fused; 0 fuses nothing.
 func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = bytes } }
 
-// WithAlone sets the size in bytes of the largest tensor that is fused. Larger
-// ones are not copied.
+// WithAlone sets the size in bytes of the largest tensor that is fused.
 func WithAlone(bytes int) Option { return func(o *options) { o.cfg.Alone = bytes } }
 
 // WithPartition sets the bytes of the parts that large tensors are cut into. It
@@ -89,9 +85,6 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		Partition: DefaultPartition, Credit: DefaultCredit, Unranked: unranked, Cache: DefaultCache,
 		StallWarn: negotiate.Span(DefaultStallWarn), StallEnd: negotiate.Span(DefaultStallEnd),
 	}}
-	if algorithmOf(c) == inRankOrder {
-		o.cfg.Alone = DefaultAloneShared
-	}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
 		return nil, err
 	}

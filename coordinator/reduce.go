@@ -89,6 +89,9 @@ func (x *executor) allReduce(ctx context.Context, s *members, items []item, give
 		scale(t.DType, buf, t.Post)
 		return err
 	}
+	if s.gathers(t, items, givers) {
+		return x.allReduceList(ctx, s, items)
+	}
 	l := s.layout(items)
 	buf := x.pack(&l)
 	x.lap.packed = x.co.stamp()
@@ -98,6 +101,77 @@ func (x *executor) allReduce(ctx context.Context, s *members, items []item, give
 	x.lap.wired = x.co.stamp()
 	l.unpack(buf)
 	return nil
+}
+
+// packMost is the bytes of the largest tensor that is packed where the others of its
+// Bucket are gathered: a system call takes longer for such a piece than a copy does.
+const packMost = 16 << 10
+
+// gathers reports whether the tensors of a Bucket can be reduced where they lie, as
+// a list. All ranks have the same answer.
+func (s *members) gathers(t *negotiate.Tensor, items []item, givers int) bool {
+	if t.Wire != t.DType || givers < len(s.ranks) {
+		return false
+	}
+	if s.algorithm != inRankOrder && (s.algorithm != "ring" || !items[0].wireOp().Commutative()) {
+		return false
+	}
+	return items[0].h != nil
+}
+
+// allReduceList reduces a Bucket as a list of vectors: each tensor where it lies. Over
+// messages those of at most packMost bytes are packed first, which makes them one
+// vector, cut as they are by themselves.
+func (x *executor) allReduceList(ctx context.Context, s *members, items []item) error {
+	t := items[0].Tensor
+	small := items[:0:0]
+	if s.algorithm != inRankOrder {
+		small = x.small(items)
+	}
+	x.list = x.list[:0]
+	l := s.layout(small)
+	var buf []byte
+	if len(small) > 0 {
+		buf = x.pack(&l)
+		x.list = append(x.list, buf)
+	}
+	for i := range items {
+		it := &items[i]
+		if len(small) > 0 && it.bytes() <= packMost {
+			continue
+		}
+		scale(t.DType, it.h.dst, it.Tensor.Pre)
+		x.list = append(x.list, it.h.dst)
+	}
+	x.lap.packed = x.co.stamp()
+	op := items[0].wireOp()
+	if t.OpID == comm.Mean.ID() {
+		op = comm.Mean
+	}
+	err := comm.AllReduceListBy(ctx, s.c, s.algorithm, t.DType, x.list, op)
+	clear(x.list)
+	if err != nil {
+		return err
+	}
+	x.lap.wired = x.co.stamp()
+	l.unpack(buf)
+	for i := range items {
+		if it := &items[i]; len(small) == 0 || it.bytes() > packMost {
+			scale(t.DType, it.h.dst, it.Tensor.Post)
+		}
+	}
+	return nil
+}
+
+// small are the items of at most packMost bytes.
+func (x *executor) small(items []item) []item {
+	x.packed = x.packed[:0]
+	for i := range items {
+		if items[i].bytes() <= packMost {
+			x.packed = append(x.packed, items[i])
+		}
+	}
+	return x.packed
 }
 
 // inPlace is an item's own memory, or where this rank is absent as much of the
@@ -138,6 +212,9 @@ func (x *executor) pack(l *layout) []byte {
 
 // unpack gives every tensor its result.
 func (l *layout) unpack(buf []byte) {
+	if len(l.items) == 0 {
+		return
+	}
 	t := l.items[0].Tensor
 	es, ws := t.DType.Size(), t.Wire.Size()
 	l.each(func(it *item, p piece) {

@@ -74,6 +74,7 @@ type upConn struct {
 	transport.Conn
 	sink   transport.Sink
 	prompt transport.Prompter // the Conn as one, or nil
+	gather transport.Gatherer // the same
 }
 
 // Conn is the peer's Conn once it is up, else nil; for abilities.
@@ -109,6 +110,18 @@ func (l *Link) Send(f *transport.Frame) {
 	}
 	l.pending.Push(f)
 	l.mu.Unlock()
+}
+
+// Gathers reports whether the Conn is up, and a Gatherer. It stays so.
+func (l *Link) Gathers() bool {
+	c := l.conn.Load()
+	return c != nil && c.gather != nil
+}
+
+// SendParts is Send of a frame whose body lies in several pieces, which are the
+// Conn's until Done. It comes after Gathers has said yes.
+func (l *Link) SendParts(f *transport.Frame, parts [][]byte) {
+	l.conn.Load().gather.SendParts(f, parts)
 }
 
 // Prompt reports whether SendNow may succeed: the Conn is up, and a Prompter.
@@ -258,7 +271,8 @@ func (l *Link) install(c transport.Conn, from linkState) {
 		return
 	}
 	prompt, _ := c.(transport.Prompter)
-	l.conn.Store(&upConn{Conn: c, sink: l.sink, prompt: prompt})
+	gather, _ := c.(transport.Gatherer)
+	l.conn.Store(&upConn{Conn: c, sink: l.sink, prompt: prompt, gather: gather})
 	l.state = linkUp
 	l.mu.Unlock()
 	l.arm()

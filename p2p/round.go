@@ -55,7 +55,9 @@ type operation struct {
 	next         rendezvous.Either // the oldest receive and send under way
 	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
-	stage        []byte // where segments that are to be folded arrive; one message's after the other's
+	stage        []byte     // where segments that are to be folded arrive; one message's after the other's
+	parts        Parts      // of those under way; the last for what is at hand
+	vectors      [2]Vectors // of the message that goes out, and of that which comes in
 
 	apart  bool    // it runs beside others, so not in shared memory
 	rounds *rounds // never nil
@@ -96,7 +98,7 @@ func (r *Round) End() {
 	o := r.operation
 	o.release()
 	o.rounds.clear(0)
-	*o = operation{scratch: o.scratch, rounds: o.rounds}
+	*o = operation{scratch: o.scratch, rounds: o.rounds, parts: o.parts}
 	operations.Put(o)
 }
 
@@ -104,7 +106,7 @@ func (r *Round) End() {
 // ranks. It is for Again, or left to the collector.
 func (r *Round) Clear() {
 	o := r.operation
-	if len(o.scratch) > 0 {
+	if len(o.scratch) > 0 || o.parts.used() {
 		o.release()
 	}
 	if o.rounds.used > 1 {
@@ -118,6 +120,8 @@ func (r *Round) Clear() {
 
 // release gives scratch memory back.
 func (o *operation) release() {
+	o.parts.forget()
+	o.vectors = [2]Vectors{}
 	for i, s := range o.scratch {
 		o.g.pool.put(s)
 		o.scratch[i] = nil
@@ -145,47 +149,50 @@ func (r *Round) SetSegment(bytes int) {
 
 // Send sends b to a rank of the round, which receives it in this round.
 func (r *Round) Send(ctx context.Context, to int, b []byte) error {
-	return r.move(ctx, to, b, none, nil, nil)
+	return r.move(ctx, to, flat(b), none, load{}, fold{})
 }
 
 // Recv receives exactly len(b) bytes.
 func (r *Round) Recv(ctx context.Context, from int, b []byte) error {
-	return r.move(ctx, none, nil, from, b, nil)
+	return r.move(ctx, none, load{}, from, flat(b), fold{})
 }
 
 // Exchange sends out and receives into in at the same time; it never deadlocks.
 // The buffers must not overlap.
 func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in []byte) error {
-	return r.move(ctx, to, out, from, in, nil)
+	return r.move(ctx, to, flat(out), from, flat(in), fold{})
 }
 
 // RecvFold receives a share and folds it into acc, segment by segment as it
 // arrives: acc = op(arrived, acc) for Earlier, op(acc, arrived) for Later.
 func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, none, nil, from, acc, &fold{kernel: k, side: side})
+	return r.move(ctx, none, load{}, from, flat(acc), fold{kernel: k, side: side})
 }
 
 // ExchangeFold is RecvFold while out is being sent. out and acc must not overlap.
 func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, acc []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, to, out, from, acc, &fold{kernel: k, side: side})
+	return r.move(ctx, to, flat(out), from, flat(acc), fold{kernel: k, side: side})
 }
 
 // ExchangeFoldTo is ExchangeFold of own and what arrives into dst, which is where
 // it arrives: dst = op(arrived, own) for Earlier, op(own, arrived) for Later. dst
 // overlaps neither out nor own.
 func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int, dst, own []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, to, out, from, dst, &fold{k, side, own})
+	return r.move(ctx, to, flat(out), from, flat(dst), fold{k, side, own})
 }
 
 // none stands for "no peer" in move.
 const none = -1
 
-// fold says what becomes of arrived segments.
+// fold says what becomes of arrived segments. The zero fold: nothing, they are in
+// place.
 type fold struct {
 	kernel reduce.Kernel
 	side   Side
 	own    []byte // what they are folded with; nil: what lies where they belong
 }
+
+func (f *fold) none() bool { return f.side == 0 }
 
 func (f *fold) into(acc, own, arrived []byte) {
 	if f.side == Earlier {
@@ -196,33 +203,31 @@ func (f *fold) into(acc, own, arrived []byte) {
 }
 
 // move sends out and receives in, both in segments, windowed and paced.
-func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byte, f *fold) error {
+func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f fold) error {
 	if r.g.see != nil && to != none {
 		r.g.see(Sight{Act: Sends, Peer: r.on.ranks[to]})
 	}
-	ns, nr := 0, 0
+	var s sender
+	var v receiver
 	links := r.links[:0]
 	if to != none {
-		ns = r.segments(len(out))
-		links = append(links, r.g.e.LinksOf(r.on.ranks[to])...)
+		s = r.sender(to, out)
+		links = append(links, r.g.e.LinksOf(s.to)...)
 	}
-	var stage []byte
 	if from != none {
-		nr = r.segments(len(in))
+		v = r.receiver(from, in, f)
 		if from != to {
-			links = append(links, r.g.e.LinksOf(r.on.ranks[from])...)
-		}
-		if f != nil && f.own == nil {
-			stage = r.staging(min(nr, window) * min(r.seg, len(in)))
+			links = append(links, r.g.e.LinksOf(v.from)...)
 		}
 	}
+	ns, nr := s.count, v.count
 	var sent, started, got, posted int
 	for sent < ns || got < nr {
 		for ; posted < nr && posted < got+window; posted++ {
-			r.recvs[posted%window] = r.g.coll.Post(r.on.ranks[from], r.tag, r.mark(posted, nr), r.place(in, stage, posted))
+			r.recvs[posted%window] = v.post(posted)
 		}
 		for ; started < ns && started < sent+window && (got == nr || started < got+window); started++ {
-			r.sends[started%window] = r.g.coll.Start(r.on.ranks[to], r.tag, r.mark(started, ns), r.cut(out, started), rendezvous.Push)
+			r.sends[started%window] = s.start(started)
 		}
 		reaped := sent
 		for sent < started && r.sends[sent%window].Happened() {
@@ -234,7 +239,7 @@ func (r *Round) move(ctx context.Context, to int, out []byte, from int, in []byt
 			continue // there is room to start more, which the peer may wait for
 		}
 		if got < posted && r.recvs[got%window].Happened() {
-			if err := r.received(&got, in, stage, f); err != nil {
+			if err := r.received(&got, &v); err != nil {
 				return r.fail(err)
 			}
 			continue
@@ -292,6 +297,9 @@ func Same(message, print uint64) bool { return message|lastBit == print|lastBit 
 // segments is how many segments a message of n bytes has.
 func (r *Round) segments(n int) int { return max(1, (n+r.seg-1)/r.seg) }
 
+// cutSize is the bytes of segment i of a message of so many.
+func (r *Round) cutSize(size, i int) int { return min((i+1)*r.seg, size) - i*r.seg }
+
 // cut is segment i of b.
 func (r *Round) cut(b []byte, i int) []byte {
 	return b[i*r.seg : min((i+1)*r.seg, len(b))]
@@ -318,30 +326,25 @@ func (r *Round) sent(n *int) error {
 }
 
 // received reaps the oldest receive, and folds what it brought.
-func (r *Round) received(n *int, in, stage []byte, f *fold) error {
+func (r *Round) received(n *int, v *receiver) error {
 	i := *n
 	op := r.recvs[i%window]
 	err, size, source := op.Err(), op.Bytes(), op.Source()
 	op.Free()
 	r.recvs[i%window] = nil
 	*n++
-	part := r.cut(in, i)
+	want := r.cutSize(v.what.size, i)
 	// A message that does not fit is misuse of a Recv; in a round the sender's counts
 	// are as likely wrong as this rank's, be they larger or smaller.
-	differs := err == nil && size != len(part) || size > len(part) && errors.Is(err, fault.Misuse)
+	differs := err == nil && size != want || size > want && errors.Is(err, fault.Misuse)
 	switch {
 	case differs:
 		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
-			Err: fmt.Errorf("rank %d sent %d bytes where %d were expected", source, size, len(part))}
+			Err: fmt.Errorf("rank %d sent %d bytes where %d were expected", source, size, want)}
 	case err != nil:
 		return err
-	case f != nil:
-		own := part
-		if f.own != nil {
-			own = r.cut(f.own, i)
-		}
-		f.into(part, own, r.place(in, stage, i))
 	}
+	v.arrived(i)
 	return nil
 }
 

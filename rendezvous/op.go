@@ -34,9 +34,11 @@ type Op struct {
 // A use is all that an Op is while it serves one send or receive.
 type use struct {
 	space *Space
-	key   key    // a receive's pattern; a send's own key as its receiver sees it
-	buf   []byte // the caller's until the op is done
-	whole []byte // a posted receive's buffer before it was cut to its message
+	key   key      // a receive's pattern; a send's own key as its receiver sees it
+	buf   []byte   // the caller's until the op is done
+	parts [][]byte // of a send in several pieces, instead of buf
+	size  int      // bytes of these
+	whole []byte   // a posted receive's buffer before it was cut to its message
 	print uint64
 	phase phase
 	send  bool
@@ -88,6 +90,14 @@ type envelope struct {
 	dtype  uint8
 	ndim   uint8
 	dims   [maxDims]int64
+}
+
+// length is the bytes of a message.
+func (op *Op) length() int {
+	if op.parts != nil {
+		return op.size
+	}
+	return len(op.buf)
 }
 
 // dataFrame is a frame with room for its head.

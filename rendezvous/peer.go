@@ -17,6 +17,7 @@ type peer struct {
 	link *mesh.Link
 
 	out      transport.Queue // frames in the order they were decided
+	gathers  []gather        // those of out whose bodies lie in pieces, in the same order
 	flushing bool            // one goroutine is sending from out
 	listed   bool            // in e.dirty
 	unsent   int             // frames that the Conn has not done yet
@@ -49,6 +50,12 @@ type peer struct {
 	gone   error // the verdict, or the goodbye: what calls that need it get
 	said   bool  // our bye is out
 	took   bool  // and was answered
+}
+
+// A gather is a frame with its body.
+type gather struct {
+	f     *transport.Frame
+	parts [][]byte
 }
 
 // inbound is the frame whose body is arriving.
@@ -157,11 +164,28 @@ func (p *peer) flush() {
 	}
 	p.flushing = true
 	for f := p.out.Pop(); f != nil; f = p.out.Pop() {
+		parts := p.partsOf(f)
 		p.e.mu.Unlock()
-		p.link.Send(f)
+		if parts != nil {
+			p.link.SendParts(f, parts)
+		} else {
+			p.link.Send(f)
+		}
 		p.e.mu.Lock()
 	}
 	p.flushing = false
+}
+
+// partsOf takes out the pieces of a frame that is taken from out; nil: it has none.
+func (p *peer) partsOf(f *transport.Frame) [][]byte {
+	if len(p.gathers) == 0 || p.gathers[0].f != f {
+		return nil
+	}
+	parts := p.gathers[0].parts
+	last := copy(p.gathers, p.gathers[1:])
+	p.gathers[last] = gather{}
+	p.gathers = p.gathers[:last]
+	return parts
 }
 
 // giveBack is the credit that the next head takes along.

@@ -23,6 +23,23 @@ func (s *Space) Start(to int, tag int32, print uint64, body []byte, d Drive) *Op
 	return op
 }
 
+// StartParts is Start of a message that lies in several pieces, of size bytes in
+// all, which the link gathers. It is nil where it cannot be: for a message that is
+// longer than one frame, to this rank itself, or over a link that does not gather.
+// The pieces, and the list, are the op's until it is done.
+func (s *Space) StartParts(to int, tag int32, print uint64, parts [][]byte, size int) *Op {
+	e := s.e
+	if size > segment || to == e.cfg.Rank || !e.m.Link(to).Gathers() {
+		return nil
+	}
+	e.mu.Lock()
+	op := e.take()
+	op.parts, op.size = parts, size
+	e.begin(op, s, to, key{source: int32(e.cfg.Rank), tag: tag}, print, nil, Push)
+	e.release()
+	return op
+}
+
 // Send sends body to a rank and returns when body is the caller's again: at once
 // while the peer's credit or this rank's spill buffer can take it, else when its
 // receive has met it. ctx and p bound the wait; p may be nil.
@@ -105,7 +122,7 @@ func (e *Engine) begin(op *Op, s *Space, to int, k key, print uint64, body []byt
 	if d == Auto {
 		d = e.cfg.Drive
 	}
-	if d == Pull || d == Auto && len(body) > e.cfg.Threshold || len(body)+envelopeCost > minCredit/2 {
+	if d == Pull || d == Auto && op.length() > e.cfg.Threshold || op.length()+envelopeCost > minCredit/2 {
 		op.pull = true
 	}
 	switch err := e.sendable(s, p); {
@@ -143,11 +160,11 @@ func (p *peer) launch(op *Op) {
 	p.sends.push(op)
 	var h head
 	p.envelope(op, &h)
-	cost := envelopeCost + int64(len(op.buf))
+	cost := envelopeCost + int64(op.length())
 	if !op.pull && p.credit >= cost {
 		p.credit -= cost
 		op.phase = phaseFlowing
-		op.sent = len(op.buf)
+		op.sent = op.length()
 		h.kind = kindEager
 		p.pushBody(op, &op.frames[0], &h, op.buf)
 		return
@@ -167,7 +184,7 @@ func (p *peer) launch(op *Op) {
 
 // envelope fills the head of op's first frame, which is zero so far.
 func (p *peer) envelope(op *Op, h *head) {
-	h.context, h.tag, h.size, h.print = op.space.id, op.key.tag, uint64(len(op.buf)), op.print
+	h.context, h.tag, h.size, h.print = op.space.id, op.key.tag, uint64(op.length()), op.print
 	if t := op.tensor; t != nil {
 		h.flags = flagNamed
 		h.step, h.name = op.key.step, p.nameID(op.key.name)
@@ -175,11 +192,15 @@ func (p *peer) envelope(op *Op, h *head) {
 	}
 }
 
-// pushBody queues a frame with bytes of op's.
+// pushBody queues a frame with bytes of op's, or where it lies in pieces with all of
+// it.
 func (p *peer) pushBody(op *Op, f *dataFrame, h *head, body []byte) {
 	if p.e.cfg.Checksum {
 		h.flags |= flagSum
 		h.sum = crc32.Checksum(body, castagnoli)
+		for _, part := range op.parts {
+			h.sum = crc32.Update(h.sum, castagnoli, part)
+		}
 	}
 	f.Body, f.To, f.ID = body, transport.Token{}, 0
 	if op.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
@@ -190,6 +211,9 @@ func (p *peer) pushBody(op *Op, f *dataFrame, h *head, body []byte) {
 	f.Head = f.room[:h.encode(&f.room)]
 	f.busy = true
 	op.flying++
+	if op.parts != nil {
+		p.gathers = append(p.gathers, gather{&f.Frame, op.parts})
+	}
 	p.push(&f.Frame)
 }
 
@@ -201,17 +225,21 @@ func (p *peer) requested(h *head) {
 		return
 	}
 	delete(p.offers, h.id)
-	if h.size != uint64(len(op.buf)) {
-		p.distrust("requested %d bytes of a message of %d", h.size, len(op.buf))
+	if h.size != uint64(op.length()) {
+		p.distrust("requested %d bytes of a message of %d", h.size, op.length())
 		return
 	}
 	op.phase = phaseFlowing
 	op.request, op.token = h.receive, h.token
-	if len(op.buf) == 0 {
+	switch {
+	case op.length() == 0:
 		p.e.finish(op, nil)
-		return
+	case op.parts != nil: // they fit into one frame
+		op.sent = op.size
+		p.pushBody(op, &op.frames[0], &head{kind: kindData, id: op.request, size: uint64(op.size)}, nil)
+	default:
+		p.flow(op)
 	}
-	p.flow(op)
 }
 
 // flow queues the next data frames of op: two at a time, so that the Conn always
@@ -244,13 +272,13 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 		}
 	case op.leaving != nil || err != nil && op.peer.gone != nil:
 		if op.flying == 0 {
-			if op.request != 0 && op.sent < len(op.buf) && op.peer.gone == nil && op.peer.broken == nil {
+			if op.request != 0 && op.sent < op.length() && op.peer.gone == nil && op.peer.broken == nil {
 				op.peer.say(head{kind: kindAbandon, id: op.request})
 			}
 			e.finish(op, firstError(op.leaving, op.peer.gone))
 		}
 	case err != nil: // the verdict will end it
-	case op.sent < len(op.buf):
+	case op.sent < op.length():
 		op.peer.flow(op)
 	case op.flying == 0:
 		e.finish(op, nil)
@@ -259,7 +287,7 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 }
 
 // handedOver reports whether the Conn has got all bytes of a send.
-func (op *Op) handedOver() bool { return op.phase == phaseFlowing && op.sent == len(op.buf) }
+func (op *Op) handedOver() bool { return op.phase == phaseFlowing && op.sent == op.length() }
 
 // leftInOrder reports whether the peer has said goodbye. It has taken what it
 // wanted by then: a send whose bytes were all on their way has done its part,

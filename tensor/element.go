@@ -167,3 +167,12 @@ func Aligned[T Element](b []byte) bool {
 	var e T
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(e) == 0
 }
+
+// AlignedFor is Aligned for a type that is known only at run time.
+func AlignedFor(d DType, b []byte) bool {
+	align := min(d.Size(), 8)
+	if d == Complex64 {
+		align = 4
+	}
+	return align == 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%uintptr(align) == 0
+}

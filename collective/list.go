@@ -1,0 +1,220 @@
+package collective
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/p2p"
+	"github.com/tutti-go/tutti/reduce"
+)
+
+// AllReduceList replaces every vector of list, on every rank, by the reduction of
+// all ranks' vectors of that place. All ranks give as many, equally long and of
+// whole elements; they must not overlap. The whole list is one operation.
+//
+// Each vector is cut into chunks by itself, and chunk i of the list is chunk i of
+// every vector, one after the other. So every element is folded as AllReduce of its
+// vector alone by the same algorithm folds it, to the bit, whatever else is in the
+// list. Algorithms that TakesLists does not name are fault.Misuse.
+func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte, k reduce.Kernel) error {
+	for _, v := range list {
+		if err := checkWhole(VerbAllReduce, v, k); err != nil {
+			return err
+		}
+	}
+	if _, err := use[foldAcross](VerbAllReduce, a, k.Op()); err != nil {
+		return err
+	}
+	switch a.Name() {
+	case shared:
+		return sharedAllReduceList(ctx, r, list, k)
+	case ring:
+		return ringAllReduceList(ctx, r, list, k)
+	}
+	return misuse(VerbAllReduce.String(), "algorithm %s does not take a list of vectors", a.Name())
+}
+
+// TakesLists reports whether AllReduceList can run a.
+func (a Algorithm) TakesLists() bool {
+	return a.Verb() == VerbAllReduce && (a.Name() == shared || a.Name() == ring)
+}
+
+// ring is the name of the algorithms that pass chunks around in a circle.
+const ring = "ring"
+
+// ringAllReduceList is ringAllReduce of vectors that need not lie side by side:
+// what a rank passes on is gathered from its chunk of each of them, and what it
+// gets is folded, or put, there, segment by segment while the next ones travel.
+func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
+	all := p2p.Vectors{List: list, Chunks: r.Size(), Elem: k.DType().Size()}
+	circle := circleOf(r)
+	next, prev := circle.at(1), circle.at(-1)
+	for step := range circle.n - 1 {
+		leaving, passing := circle.at(-1-step), circle.at(-2-step)
+		if err := r.ExchangeFoldVectors(ctx, next, all.Of(leaving), prev, all.Of(passing), k, p2p.Earlier); err != nil {
+			return err
+		}
+	}
+	for piece := range all.Of(r.Rank()).Pieces {
+		k.Finish(piece, r.Size())
+	}
+	for step := range circle.n - 1 {
+		if err := r.ExchangeVectors(ctx, next, all.Of(circle.at(-step)), prev, all.Of(circle.at(-1-step))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sharedAllReduceList is sharedAllReduce of vectors that need not lie side by side:
+// shares are copied straight from them into the slots, and results straight back.
+// It folds in rank order, so it does not matter where in a piece an element lies.
+func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
+	total := 0
+	for _, v := range list {
+		total += len(v)
+	}
+	s := strip{left: list}
+	if total <= directBytes {
+		return listDirect(ctx, r, s.next(total, &r.Parts()[0]), total, k)
+	}
+	return listPieces(ctx, r, &s, total, k)
+}
+
+// listDirect is allReduceDirect of a list.
+func listDirect(ctx context.Context, r *p2p.Round, list stretch, total int, k reduce.Kernel) error {
+	p := r.Pieces(1, total)
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
+	slot := p.Slot(r.Rank())
+	list.each(0, total, func(lo, hi int, v []byte) { copy(slot[lo:hi], v) })
+	p.Done()
+	if err := awaitDone(ctx, r, p); err != nil {
+		return err
+	}
+	list.each(0, total, func(lo, hi int, v []byte) {
+		foldSlots(r, p, v, slot[lo:hi], lo, hi, k)
+		k.Finish(v, r.Size())
+	})
+	return nil
+}
+
+// listPieces is allReduceParts of a list.
+func listPieces(ctx context.Context, r *p2p.Round, s *strip, total int, k reduce.Kernel) error {
+	elem := k.DType().Size()
+	size := pieceSize(elem)
+	count := pieceCount(total, size)
+	p := r.Pieces(count, total)
+	move := outward(r.Size() * total)
+	memory := r.Parts() // for the piece at hand and the next one
+	at := s.next(min(size, total), &memory[0])
+	if err := at.copyIn(ctx, r, p, elem); err != nil {
+		return err
+	}
+	for i := range count {
+		next, ahead := p.Next(), stretch{}
+		if i+1 < count {
+			ahead = s.next(min(size, total-(i+1)*size), &memory[(i+1)%2])
+			if err := ahead.copyIn(ctx, r, next, elem); err != nil {
+				return err
+			}
+		}
+		if err := at.fold(ctx, r, p, elem, k, move); err != nil {
+			return err
+		}
+		if err := at.take(ctx, r, p, elem, move); err != nil {
+			return err
+		}
+		p, at = next, ahead
+	}
+	return nil
+}
+
+// copyIn is copyIn of a stretch.
+func (s *stretch) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int) error {
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
+	lo, hi := partOf(r.Rank(), r.Size(), s.size, elem)
+	slot := p.Slot(r.Rank())
+	put := func(lo, hi int, v []byte) { copy(slot[lo:hi], v) }
+	s.each(0, lo, put)
+	s.each(hi, s.size, put)
+	p.Ready()
+	return nil
+}
+
+// fold is foldPart of a stretch.
+func (s *stretch) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, k reduce.Kernel, move mover) error {
+	if err := awaitReady(ctx, r, p); err != nil {
+		return err
+	}
+	lo, hi := partOf(r.Rank(), r.Size(), s.size, elem)
+	slot := p.Slot(r.Rank())
+	s.each(lo, hi, func(lo, hi int, v []byte) { foldSlots(r, p, slot[lo:hi], v, lo, hi, k) })
+	k.Finish(slot[lo:hi], r.Size())
+	p.Done()
+	s.each(lo, hi, func(lo, hi int, v []byte) { move(v, slot[lo:hi]) })
+	return nil
+}
+
+// take is takeParts of a stretch.
+func (s *stretch) take(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, move mover) error {
+	n, me := r.Size(), r.Rank()
+	for i := 1; i < n; i++ {
+		rank := mod(me+i, n)
+		if err := p.AwaitDone(ctx, rank); err != nil {
+			return err
+		}
+		lo, hi := partOf(rank, n, s.size, elem)
+		slot := p.Slot(rank)
+		s.each(lo, hi, func(lo, hi int, v []byte) { move(v, slot[lo:hi]) })
+	}
+	return nil
+}
+
+// A strip is what is left of a list, read from the front on.
+type strip struct {
+	left [][]byte
+	at   int // bytes of the first that are gone
+}
+
+// A stretch is bytes of a list that follow each other, as the parts they lie in.
+type stretch struct {
+	parts [][]byte
+	size  int
+}
+
+// next takes the next n bytes, which it lists in memory.
+func (s *strip) next(n int, memory *[][]byte) stretch {
+	out := stretch{(*memory)[:0], n}
+	for n > 0 {
+		v := s.left[0][s.at:]
+		if len(v) > n {
+			v = v[:n:n]
+			s.at += n
+		} else {
+			s.left, s.at = s.left[1:], 0
+		}
+		if n -= len(v); len(v) > 0 {
+			out.parts = append(out.parts, v)
+		}
+	}
+	*memory = out.parts
+	return out
+}
+
+// each calls f for all parts between bytes lo and hi, with where they begin and end.
+func (s *stretch) each(lo, hi int, f func(lo, hi int, v []byte)) {
+	at := 0
+	for _, v := range s.parts {
+		if at >= hi {
+			return
+		}
+		if end := at + len(v); end > lo {
+			from, to := max(lo, at), min(hi, end)
+			f(from, to, v[from-at:to-at])
+		}
+		at += len(v)
+	}
+}

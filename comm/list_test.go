@@ -1,0 +1,179 @@
+package comm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// listSizes are lengths of a list's vectors, some in one segment with others, some
+// in several.
+var listSizes = [][]int{
+	{},
+	{0},
+	{1},
+	{0, 3, 0, 1, 700},
+	{5, 64, 65, 1, 2, 3, 127},
+	{1000, 20_000, 3, 0, 5000, 70_001, 16_384},
+	{150_000, 1, 60_000},
+}
+
+// rough are floats whose sums depend on the order of the folds.
+func rough(n, rank, place int) []float32 {
+	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(place)))
+	v := make([]float32, n)
+	for i := range v {
+		bits := rnd.Uint32() // sign and fraction; an exponent of -27 up to 4
+		v[i] = math.Float32frombits(bits&0x807f_ffff | (100+bits>>23&31)<<23)
+	}
+	return v
+}
+
+func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
+	type setting struct {
+		wire, algorithm string
+		opts            []comm.Option
+	}
+	settings := []setting{
+		{"memory", "ring", nil}, {"memory", "shared", nil}, {"tcp", "ring", nil}, {"grpc", "ring", nil},
+		{"tcp", "ring", []comm.Option{comm.WithSegment(4096)}}, {"memory", "ring", []comm.Option{comm.WithSegment(96)}},
+		{"tcp", "ring", []comm.Option{comm.WithChecksums()}},
+	}
+	if runtime.GOOS == "linux" {
+		settings = append(settings, setting{"shm", "ring", nil}, setting{"shm", "shared", nil})
+	}
+	for _, s := range settings {
+		for _, n := range []int{1, 2, 3, 5} {
+			if n == 1 && s.algorithm == "shared" {
+				continue // a rank alone shares memory with nobody
+			}
+			t.Run(fmt.Sprintf("%s/%s/%d/%d", s.wire, s.algorithm, n, len(s.opts)), func(t *testing.T) {
+				leak.Check(t)
+				err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+					for i, sizes := range listSizes {
+						for _, op := range []comm.Op{comm.Sum, comm.Mean} {
+							if err := sameAsAlone(ctx, c, s.algorithm, sizes, op); err != nil {
+								return fmt.Errorf("list %d, %s: %w", i, op.Name(), err)
+							}
+						}
+					}
+					return nil
+				}, append(s.opts, comm.WithTransport(s.wire))...)
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// sameAsAlone compares a list's results with those of its vectors one by one.
+func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []int, op comm.Op) error {
+	var list [][]byte
+	var wants [][]float32
+	for place, n := range sizes {
+		list = append(list, tensor.Bytes(rough(n, c.Rank(), place)))
+		want := rough(n, c.Rank(), place)
+		if err := comm.AllReduceBy(ctx, c, algorithm, want, op); err != nil {
+			return err
+		}
+		wants = append(wants, want)
+	}
+	if err := comm.AllReduceListBy(ctx, c, algorithm, tensor.Float32, list, op); err != nil {
+		return err
+	}
+	for place, want := range wants {
+		if !bytes.Equal(list[place], tensor.Bytes(want)) {
+			return fmt.Errorf("rank %d: vector %d, of %d elements, has other bits than alone", c.Rank(), place, len(want))
+		}
+	}
+	return nil
+}
+
+func TestListsThatCannotBeAreRefused(t *testing.T) {
+	whole := make([]float32, 4)
+	b := tensor.Bytes(whole)
+	for _, tc := range []struct {
+		what, algorithm string
+		d               tensor.DType
+		list            [][]byte
+		says            string
+	}{
+		{"half an element", "ring", tensor.Float32, [][]byte{b, b[:6]}, "vector 1"},
+		{"between elements", "ring", tensor.Float32, [][]byte{b[2:10]}, "aligned"},
+		{"no type", "ring", tensor.Invalid, [][]byte{b}, "type"},
+		{"an algorithm that takes none", "pairwise", tensor.Float32, [][]byte{b}, "ring and shared"},
+		{"no algorithm", "quickest", tensor.Float32, [][]byte{b}, "quickest"},
+	} {
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			err := comm.AllReduceListBy(ctx, c, tc.algorithm, tc.d, tc.list, comm.Sum)
+			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), tc.says) {
+				return fmt.Errorf("got %v, want fault.Misuse that says %q", err, tc.says)
+			}
+			return nil
+		}, comm.WithTransport("tcp"))
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+		}
+	}
+}
+
+func TestRanksWhoseListsAreCutOtherwiseGetMismatch(t *testing.T) {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		list := [][]byte{make([]byte, 8), make([]byte, 16)}
+		if c.Rank() == 1 {
+			list[0], list[1] = list[1], list[0]
+		}
+		if err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float64, list, comm.Sum); !errors.Is(err, fault.Mismatch) {
+			return fmt.Errorf("got %v, want fault.Mismatch", err)
+		}
+		return nil
+	}, comm.WithTransport("tcp"))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAListAllocatesNothingInSteadyState(t *testing.T) {
+	if raceEnabled { // rounds come from a sync.Pool
+		t.Skip("the race detector's sync.Pool forgets at random")
+	}
+	wires := []string{"memory", "tcp"}
+	if runtime.GOOS == "linux" {
+		wires = append(wires, "shm")
+	}
+	for _, wire := range wires {
+		for _, opts := range [][]comm.Option{nil, {comm.WithoutSharedMemory()}} {
+			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+				algorithm := c.Algorithm("allreduce", 64<<20)
+				for _, n := range []int{1, 300, 50_000} {
+					list := [][]byte{make([]byte, 4*n), make([]byte, 8), make([]byte, 8*n)}
+					got, err := allocations(ctx, c, 100, func() error {
+						return comm.AllReduceListBy(ctx, c, algorithm, tensor.Float32, list, comm.Sum)
+					})
+					if err == nil && c.Rank() == 0 && got >= 0.5 {
+						err = fmt.Errorf("a list of %d elements allocates %.2f times per call", 3*n+2, got)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			}, append(opts, comm.WithTransport(wire))...)
+			if err != nil {
+				t.Errorf("%s, %d options: %v", wire, len(opts), err)
+			}
+		}
+	}
+}
