@@ -118,8 +118,12 @@ func TestARankThatNeverCallsIsNamed(t *testing.T) {
 			done := make(chan struct{})
 			var waiting sync.WaitGroup
 			waiting.Add(2)
+			var ready sync.WaitGroup // nobody's time begins while another is still joining
+			ready.Add(3)
 			go func() { waiting.Wait(); close(done) }()
 			errs := perRank(t, 3, func(ctx context.Context, c *comm.Comm) error {
+				ready.Done()
+				ready.Wait()
 				if c.Rank() == 1 {
 					<-done
 					return nil

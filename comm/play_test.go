@@ -18,6 +18,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/starved"
 	"github.com/tutti-go/tutti/internal/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/flaky"
@@ -73,6 +74,7 @@ type outcome struct {
 	verdict *fault.Error // the first that it heard
 	closing error        // of Close
 	debt    error        // memory touched too late, callbacks that did not run
+	heeded  bool         // the blow had fallen when it began to listen
 }
 
 // A play is one performance of a scene.
@@ -265,7 +267,7 @@ func (p *play) rank(c *comm.Comm, o *outcome) {
 	// Nothing tells when no frame is on its way any more: one that hits the blow only
 	// now is to do so before the ranks listen. In memory this is the bubble's clock.
 	time.Sleep(lastFrames) // what is still on its way then has nobody who waits for it
-	if p.fired() {
+	if o.heeded = p.fired(); o.heeded {
 		p.listen(c)
 	}
 	o.verdict = c.Verdict()
@@ -283,9 +285,14 @@ func (p *play) meet(phase int) {
 	p.phases[phase].Wait()
 }
 
-// listen waits for a verdict for as long as one may take.
+// listen waits for a verdict for as long as one may take: longer by what this process
+// starves, where real time passes.
 func (p *play) listen(c *comm.Comm) {
-	for until := time.Now().Add(2 * soonEnough); c.Verdict() == nil && time.Now().Before(until); {
+	since := func() time.Duration { return 0 }
+	if p.hurried() {
+		since = starved.Since(os.Getpid())
+	}
+	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+since(); {
 		time.Sleep(5 * time.Millisecond) // a verdict wakes calls, and none is under way here
 	}
 }

@@ -269,6 +269,7 @@ func (p *play) judgeRank(r int, v view) error {
 	case p.scene.call.Verb == "" && !v.concerns(p, r) && o.err != nil:
 		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
 	case p.scene.during == closing, v.b.quiet && o.verdict == nil:
+	case p.hurried() && !o.heeded && o.verdict == nil: // it hit a frame that came so late that nobody listened
 	case !v.holds(o.verdict):
 		return fmt.Errorf("want the verdict %v of %v, got %v", v.b.kind, v.ranks, o.verdict)
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/starved"
 	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/grpc"
@@ -100,6 +102,16 @@ func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
 	return time.Since(start), string(said)
 }
 
+// shownOut wants a connection to be closed that soon, and later only by what this
+// process starved meanwhile.
+func shownOut(t *testing.T, what string, nc net.Conn, most time.Duration) {
+	t.Helper()
+	waited := starved.Since(os.Getpid())
+	if took, _ := closedAfter(t, nc); took > most+waited() {
+		t.Errorf("%s: closed after %v", what, took)
+	}
+}
+
 // slots is how many guests a rank has.
 func (m *Mesh) slots() int {
 	m.front.mu.Lock()
@@ -162,9 +174,7 @@ func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
 				before := len(w.logs.all())
 				nc := knock(t, w.addrs[1])
 				io.WriteString(nc, stranger.bytes)
-				if took, _ := closedAfter(t, nc); took > time.Second {
-					t.Errorf("%s: closed after %v", what, took)
-				}
+				shownOut(t, what, nc, time.Second)
 				w.logged(before, what, 1, stranger.because)
 			}
 			w.healthy()
@@ -180,11 +190,13 @@ func silentStrangers(t *testing.T, w *wired, begins []string) {
 	before := len(w.logs.all())
 	var all sync.WaitGroup
 	for _, bytes := range begins {
+		began, waited := time.Now(), starved.Since(os.Getpid())
 		nc := knock(t, w.addrs[1])
 		io.WriteString(nc, bytes)
 		all.Go(func() {
-			if took, _ := closedAfter(t, nc); took < 4*time.Second || took > 6*time.Second {
-				t.Errorf("a connection that says %q and no more is closed after %v, want 5s", bytes, took)
+			closedAfter(t, nc)
+			if took := time.Since(began); took < strangerTime || took > strangerTime+time.Second+waited() {
+				t.Errorf("a connection that says %q and no more is closed after %v, want %v", bytes, took, strangerTime)
 			}
 		})
 	}
@@ -241,7 +253,7 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 		"world size: ": func(c *Config) { c.Size = 3 },
 	} {
 		before := len(w.logs.all())
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // as in startWired: it is to end by the refusal
 		cfg := w.config(1)
 		cfg.Listener, cfg.Root = listen(t), w.addrs[0]
 		cfg.Transport = tcp.New(tcp.Options{})
@@ -273,10 +285,9 @@ func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
 		crowd = append(crowd, nc)
 	}
 	eventually(t, "64 slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
+	began := time.Now()
 	for range 20 {
-		if took, _ := closedAfter(t, knock(t, w.addrs[0])); took > time.Second {
-			t.Errorf("a connection without a slot is closed after %v", took)
-		}
+		shownOut(t, "a connection without a slot", knock(t, w.addrs[0]), time.Second)
 	}
 	lines := 0
 	for _, l := range w.logs.all() {
@@ -284,13 +295,13 @@ func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
 			lines++
 		}
 	}
-	if lines < 1 || lines > 3 {
-		t.Errorf("%d lines about 20 connections without a slot, want about one a second", lines)
+	if took := time.Since(began); lines < 1 || lines > 3+int(took/time.Second) {
+		t.Errorf("%d lines about 20 connections without a slot in %v, want about one a second", lines, took)
 	}
 	w.healthy()
 	crowd[0].Close()
 	crowd[1].Close()
-	eventually(t, "two slots are free", func() bool { return w.meshes[0].slots() == strangerSlots-2 })
+	eventually(t, "two slots are free", func() bool { return w.meshes[0].slots() <= strangerSlots-2 })
 	for _, nc := range crowd[2:] {
 		nc.Close()
 	}
@@ -310,11 +321,11 @@ func TestKillOverAWireIsReported(t *testing.T) {
 					cfg.Transport = ends[i]
 				})
 				defer w.close()
-				start := time.Now()
+				start, waited := time.Now(), starved.Since(os.Getpid())
 				go ends[victim].Close()
 				for _, i := range without(n, victim) {
 					eventually(t, "a verdict", func() bool { e, _ := w.ears[i].first(); return e != nil })
-					if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second {
+					if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second+waited() {
 						t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
 					}
 				}
@@ -389,9 +400,7 @@ func checkTLSStrangers(t *testing.T, w *wired, pool *x509.CertPool) {
 		before := len(w.logs.all())
 		nc := knock(t, w.addrs[2])
 		tc.open(nc)
-		if took, _ := closedAfter(t, nc); took > 2*time.Second {
-			t.Errorf("%s: closed after %v", name, took)
-		}
+		shownOut(t, name, nc, 2*time.Second)
 		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
 		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], tc.because) {
 			t.Errorf("%s: logged %q, want one line with %q", name, got, tc.because)

@@ -7,3 +7,11 @@
 // however busy the machine is. It knows of nothing that keeps a whole virtual machine
 // from running, and of nothing but Linux, whose schedstat it reads.
 package starved
+
+import "time"
+
+// Since returns a function that tells how long a process has starved since now.
+func Since(pid int) func() time.Duration {
+	before := Of(pid)
+	return func() time.Duration { return max(0, Of(pid)-before) }
+}

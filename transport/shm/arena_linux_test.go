@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/starved"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -432,11 +434,12 @@ func TestWriterKilledAtAnyMoment(t *testing.T) {
 		failed := make(chan error, 1)
 		go func() { failed <- until(c, in, 1<<60) }()
 		time.Sleep(mrand.N(5 * time.Millisecond)) // any moment will do
+		waited := starved.Since(os.Getpid())
 		p.kill()
 		killed := time.Now()
 		err := receive(t, failed)
 		release()
-		if took := time.Since(killed); took > time.Second || !errors.Is(err, fault.LinkLost) {
+		if took := time.Since(killed); took > time.Second+waited() || !errors.Is(err, fault.LinkLost) {
 			t.Errorf("round %d: %v after %v", round, err, took)
 		}
 		for i, b := range mem {
