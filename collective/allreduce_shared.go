@@ -50,7 +50,11 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
-	foldSlots(r, p, dst, p.Slot(r.Rank())[:len(src)], 0, len(src), k)
+	own := src // not what was just written, which the slot's readers have taken
+	if r.Rank() > 1 && same(dst, src) {
+		own = p.Slot(r.Rank())[:len(src)]
+	}
+	foldSlots(r, p, dst, own, 0, len(src), k)
 	k.Finish(dst, r.Size())
 	return nil
 }
