@@ -5,7 +5,8 @@
 // because a socket registered there wakes an idle thread at every segment.
 // Progress and Send read and write it directly, without blocking; bodies are
 // read straight into the memory that Place returned. One goroutine per Transport
-// waits for all Conns that are armed, on an epoll of its own. Elsewhere, and
+// waits for all Conns that are armed, on an epoll of its own. A connection inside
+// the host leaves BBR, if that is the system's choice, for Reno. Elsewhere, and
 // under TLS, a Conn has a reader and a writer goroutine around a net.Conn, with
 // one bounded buffer each; the promises are the same, the speed is not.
 //

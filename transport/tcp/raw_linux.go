@@ -66,11 +66,13 @@ type raw struct {
 
 // newRaw takes the connection away from Go's poller. It closes e on failure.
 func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
+	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := takeDescriptor(tc)
 	if err != nil {
 		e.discard()
 		return nil, failure(fault.Exhausted, "open a connection", err)
 	}
+	unpace(fd, local, remote)
 	c := &raw{t: t, entrant: e, fd: fd}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport"
@@ -333,5 +335,39 @@ func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
 	}
 	if err != *failure.Load() || !errors.Is(err, fault.LinkLost) {
 		t.Errorf("Progress returned %v, Done got %v; want one link loss", err, *failure.Load())
+	}
+}
+
+// Inside a host BBR's pacing only costs time; to other hosts it is the system's business.
+func TestConnectionsInsideAHostLeaveBBR(t *testing.T) {
+	ln := listen(t)
+	nc, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	fd, err := takeDescriptor(nc.(*net.TCPConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr"); err != nil {
+		// The system has no BBR, or keeps it from this user: there is nothing to leave.
+		t.Skip("BBR is not to be had:", err)
+	}
+	here := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
+	for _, c := range []struct {
+		local, remote net.Addr
+		want          string
+	}{
+		{here, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}, "bbr"},
+		{here, here, "reno"},
+		{nc.LocalAddr(), nc.RemoteAddr(), "reno"},
+	} {
+		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
+		unpace(fd, c.local, c.remote)
+		if got, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || got != c.want {
+			t.Errorf("%v to %v: %q (%v), want %q", c.local, c.remote, got, err, c.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package tcp
 import (
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -137,4 +138,27 @@ func widen(fd, size int) {
 		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, ample)
 		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, 1)
 	}
+}
+
+// unpace takes a connection inside this host from BBR, which many systems choose
+// for their links, to Reno, which each has. BBR sends at the rate that it has seen
+// the path take; here the path is the two processes' own copying, whose rate is
+// that of whoever had the core, and large messages took up to a third longer.
+// What the system chose for connections to other hosts, or chose otherwise, stays.
+func unpace(fd int, local, remote net.Addr) {
+	if !sameHost(local, remote) {
+		return
+	}
+	name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if err == nil && strings.HasPrefix(name, "bbr") {
+		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // worth trying only
+	}
+}
+
+// sameHost reports whether bytes between two addresses stay on this host: then
+// both ends are the same one, or are loopback's.
+func sameHost(local, remote net.Addr) bool {
+	l, ok := local.(*net.TCPAddr)
+	r, too := remote.(*net.TCPAddr)
+	return ok && too && (l.IP.Equal(r.IP) || l.IP.IsLoopback() && r.IP.IsLoopback())
 }
