@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -92,10 +93,16 @@ func TestTuneAddsToAnOlderFile(t *testing.T) {
 func TestLimitsSetsAnAllReduceBesideItsBound(t *testing.T) {
 	out := bench(t, "limits -local 2 -min 1Mi -max 2Mi -factor 2 -time 0 -cold 8Mi")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "# allreduce of float32 on 2 ranks") {
+	if len(lines) != 5 || !strings.HasPrefix(lines[0], "# allreduce of float32 on 2 ranks") {
 		t.Fatalf("got\n%s", out)
 	}
-	for i, line := range lines[2:] {
+	var took float64
+	if runtime.GOMAXPROCS(0) > 1 {
+		if _, err := fmt.Sscanf(lines[1], "# two cores show each other a number in %f ns", &took); err != nil || took <= 0 {
+			t.Errorf("got %q: %v", lines[1], err)
+		}
+	}
+	for i, line := range lines[3:] {
 		var size int
 		var wire, algorithm string
 		var copied, added, bound, reduced, ratio float64

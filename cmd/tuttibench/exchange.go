@@ -1,0 +1,64 @@
+package main
+
+import (
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// How often exchange tries, and for how long at most.
+const (
+	exchangeRound  = 100
+	exchangeRounds = 1000
+	exchangeLimit  = 100 * time.Millisecond
+)
+
+// exchange is how long two cores take to show each other a number, in seconds: each
+// writes a cache line of its own, and looks at the other's until it sees the same
+// number there. No collective, and half of no message back and forth, is faster. It
+// is the median of many rounds, and 0 where only one goroutine can run at a time.
+//
+// What it takes depends on where the two cores are, which a virtual machine may
+// change while it runs.
+func exchange() float64 {
+	if runtime.GOMAXPROCS(0) < 2 {
+		return 0
+	}
+	var lines [2]struct {
+		n atomic.Uint64
+		_ [120]byte
+	}
+	var stop atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := uint64(1); meet(&lines[1].n, &lines[0].n, n, &stop); n++ {
+		}
+	}()
+	var rounds []float64
+	n := uint64(1)
+	for began := time.Now(); len(rounds) < exchangeRounds && time.Since(began) < exchangeLimit; {
+		from, at := n, time.Now()
+		for ; n < from+exchangeRound; n++ {
+			meet(&lines[0].n, &lines[1].n, n, &stop)
+		}
+		rounds = append(rounds, time.Since(at).Seconds()/exchangeRound)
+	}
+	stop.Store(true)
+	<-ended
+	slices.Sort(rounds)
+	return rounds[len(rounds)/2]
+}
+
+// meet shows n, and returns when the other shows it, too; false when that is not
+// going to happen.
+func meet(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
+	own.Store(n)
+	for looks := 1; other.Load() < n; looks++ {
+		if looks%exchangeRound == 0 && stop.Load() {
+			return false
+		}
+	}
+	return true
+}
