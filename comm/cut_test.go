@@ -133,7 +133,9 @@ func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
 			}
 		}
 	}
-	return all
+	step := &scene{wire: wire, n: n, call: worldtest.StepByStep[int32](), count: 5000, label: ", laid out"}
+	step.opts = append([]comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 20), comm.WithoutSharedMemory()}, opts...)
+	return append(all, step)
 }
 
 // The numbers of ranks.

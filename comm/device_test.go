@@ -58,6 +58,18 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
+// Recurring tensors are written where both ends know that they lie.
+func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
+	needsDevice(t)
+	leak.Check(t)
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		return worldtest.StepByStep[int32]().Run(ctx, c, 100_000, new(worldtest.Ledger))
+	}, comm.WithTransport(overDevice), comm.WithDrive(comm.Pull), comm.WithTensorRegion(4<<20))
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // This process is one rank of a job, as its environment says.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {

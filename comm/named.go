@@ -45,7 +45,8 @@ func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(er
 
 // RecvNamed receives the tensor of a step and name from rank from. Its bytes go
 // into buf, which must be large enough; with a nil buf they get memory of their
-// own. Tensors with one key arrive in the order sent.
+// own, or with WithTensorRegion, where they recur, memory that Tensor.Release gives
+// back. Tensors with one key arrive in the order sent.
 func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err

@@ -48,6 +48,7 @@ type options struct {
 	credit       int
 	sendBuffer   int64
 	stepBytes    int64
+	region       int64
 	segment      int
 	checksums    bool
 	algorithm    string
@@ -93,7 +94,7 @@ func (o *options) check() error {
 		return bad("a StallWarning of %v; use 0 for none", o.stallWarning)
 	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
 		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
-	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0:
+	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0 || o.region < 0:
 		return bad("a negative size of a buffer")
 	case o.segment < 64 || o.segment%16 != 0:
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
@@ -165,6 +166,15 @@ func WithSendBuffer(bytes int64) Option { return func(o *options) { o.sendBuffer
 
 // WithStepBytes bounds what the named sends of one step may hold; the default is 1 GiB.
 func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes = bytes } }
+
+// WithTensorRegion has this rank lay out the named tensors that recur step after step,
+// with at most so many bytes for those of each sender: one piece of memory that senders
+// write straight into, without offering each tensor at each step. It is for wires that
+// can show memory (memory, verbs), for tensors of 16 KiB and more that are not pushed
+// (WithThreshold), and not with WithChecksums. RecvNamed and OnNamed without a buffer
+// then give such tensors where they lie, until Tensor.Release; into a buffer they are
+// copied. The default is 0: none. Ranks need not agree.
+func WithTensorRegion(bytes int64) Option { return func(o *options) { o.region = bytes } }
 
 // WithSegment sets the bytes of a segment of collectives' messages where neither
 // a tuning nor WithAlgorithm says otherwise: a multiple of 16; equal on all ranks.

@@ -33,7 +33,7 @@ func newTeamOf(t *testing.T, n int, of Config, wrap func(transport.Transport) tr
 	peers := make([]string, n)
 	for r := range n {
 		peers[r] = hub.Addr(r)
-		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: of.Credit}))
+		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: of.Credit, Region: of.Region, Drive: of.Drive}))
 	}
 	var starts sync.WaitGroup
 	for r := range n {
@@ -95,7 +95,7 @@ func (tm *team) connect(t *testing.T, from, to int) {
 func (e *Engine) arriving(from int, h head) (rest func()) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)]}
-	if h.kind == kindEager || h.kind == kindData || h.kind == kindName {
+	if h.kind == kindEager || h.kind == kindData || h.kind == kindName || h.kind == kindRegion || h.kind == kindFreed {
 		f.Size = int(h.size)
 	}
 	e.peers[from].Place(f)

@@ -46,6 +46,7 @@ type Config struct {
 	SendBuffer int64 // bytes that accepted sends may hold
 	StepBytes  int64 // bytes that one step's named sends may hold
 	Drive      Drive // what Auto means
+	Region     int64 // bytes laid out for the recurring tensors of each peer; 0: none
 	Checksum   bool  // bodies carry a CRC-32C
 	Log        *slog.Logger
 }
@@ -144,6 +145,7 @@ func (e *Engine) LinkDown(rank int, err error) {
 	e.mu.Lock()
 	p.broken = err
 	p.dropInbound()
+	p.clearShelf()
 	e.release()
 }
 
@@ -153,6 +155,7 @@ type chore struct {
 	op   *Op
 	from *Op
 	msg  *message
+	run  func()
 }
 
 type choreKind uint8
@@ -163,6 +166,7 @@ const (
 	choreHide                    // hide op's buffer again, and end it with op.leaving
 	choreLocal                   // copy from a send of this rank's
 	choreCopy                    // copy from a message that waited
+	choreRun                     // call run
 )
 
 func (e *Engine) later(c chore) { e.chores = append(e.chores, c) }
@@ -191,6 +195,8 @@ func (e *Engine) release() {
 
 func (e *Engine) perform(c chore) {
 	switch c.do {
+	case choreRun:
+		c.run()
 	case choreCall:
 		c.op.finished(c.op)
 	case choreExpose:

@@ -31,6 +31,7 @@ func (e *Engine) FailPeer(rank int, err error) {
 	}
 	e.mu.Lock()
 	p.dropInbound() // now nothing writes into a buffer any more
+	p.clearShelf()
 	e.release()
 }
 
@@ -176,6 +177,7 @@ func (e *Engine) End(err error) {
 	}
 	for _, p := range e.peers {
 		p.endSends(nil, err) // also those that a closed space had left to go on
+		p.clearShelf()
 	}
 	e.wakeClosers()
 	e.release()

@@ -24,6 +24,10 @@ const (
 	kindTook
 	kindName
 	kindNudge
+	kindRegion
+	kindLaid
+	kindPlaced
+	kindFreed
 	kindEnd // one past the last
 )
 
@@ -78,7 +82,7 @@ func (h *head) encode(b *[transport.MaxHead]byte) int {
 	le.PutUint32(b[8:], h.credit)
 	n := commonHead
 	switch h.kind {
-	case kindEager, kindOffer:
+	case kindEager, kindOffer, kindPlaced:
 		le.PutUint64(b[12:], h.context)
 		le.PutUint32(b[20:], uint32(h.tag))
 		le.PutUint64(b[24:], h.size)
@@ -104,6 +108,12 @@ func (h *head) encode(b *[transport.MaxHead]byte) int {
 		le.PutUint64(b[12:], h.offset)
 		le.PutUint64(b[20:], h.size)
 		n = 28
+	case kindRegion, kindFreed:
+		le.PutUint64(b[12:], h.size)
+		n = 20
+		if h.flags&flagToken != 0 {
+			n += copy(b[20:], h.token[:])
+		}
 	}
 	if h.flags&flagSum != 0 {
 		le.PutUint32(b[n:], h.sum)
@@ -117,7 +127,7 @@ func (h *head) encode(b *[transport.MaxHead]byte) int {
 func (h *head) length() int {
 	n := commonHead
 	switch h.kind {
-	case kindEager, kindOffer:
+	case kindEager, kindOffer, kindPlaced:
 		n = 40
 		if h.flags&flagNamed != 0 {
 			n = 52 + 8*int(h.ndim)
@@ -129,6 +139,11 @@ func (h *head) length() int {
 		}
 	case kindData:
 		n = 28
+	case kindRegion, kindFreed:
+		n = 20
+		if h.flags&flagToken != 0 {
+			n += len(h.token)
+		}
 	}
 	if h.flags&flagSum != 0 {
 		n += 4
@@ -167,7 +182,7 @@ func (h *head) decode(b []byte, body int) error {
 func (h *head) decodeRest(b []byte) {
 	le := binary.LittleEndian
 	switch h.kind {
-	case kindEager, kindOffer:
+	case kindEager, kindOffer, kindPlaced:
 		h.context = le.Uint64(b[12:])
 		h.tag = int32(le.Uint32(b[20:]))
 		h.size = le.Uint64(b[24:])
@@ -188,6 +203,11 @@ func (h *head) decodeRest(b []byte) {
 	case kindData:
 		h.offset = le.Uint64(b[12:])
 		h.size = le.Uint64(b[20:])
+	case kindRegion, kindFreed:
+		h.size = le.Uint64(b[12:])
+		if h.flags&flagToken != 0 {
+			copy(h.token[:], b[20:])
+		}
 	}
 	if h.flags&flagSum != 0 {
 		h.sum = le.Uint32(b[len(b)-8:])
@@ -200,6 +220,11 @@ func (h *head) check(body int) error {
 	switch h.kind {
 	case kindEager, kindData:
 		want = h.size
+	case kindRegion, kindFreed:
+		if h.size > maxBerths*berthLen {
+			return fmt.Errorf("a region's message of %d bytes; at most %d are allowed", h.size, maxBerths*berthLen)
+		}
+		want = h.size
 	case kindName:
 		if body < 1 || body > maxName {
 			return fmt.Errorf("a name of %d bytes; 1 to %d are allowed", body, maxName)
@@ -208,6 +233,9 @@ func (h *head) check(body int) error {
 	}
 	if h.kind == kindOffer && h.id == 0 {
 		return errors.New("an offer without an id")
+	}
+	if h.kind == kindPlaced && h.flags&flagNamed == 0 {
+		return errors.New("a message without a name in a region")
 	}
 	if h.size > maxBytes || h.offset > maxBytes {
 		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)

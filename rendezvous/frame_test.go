@@ -29,13 +29,17 @@ func samples() map[string]head {
 		"took":        {kind: kindTook},
 		"nudge":       {kind: kindNudge},
 		"name":        {kind: kindName, id: 12},
+		"region":      {kind: kindRegion, flags: flagToken, id: 2, size: 3 * berthLen, token: token},
+		"laid":        {kind: kindLaid, id: 2},
+		"placed":      {kind: kindPlaced, flags: flagNamed, dtype: 11, ndim: 1, id: 5, context: 2, tag: namedTag, size: 1 << 20, step: 9, name: 4, dims: [maxDims]int64{1 << 18}},
+		"freed":       {kind: kindFreed, id: 2, size: 16},
 	}
 }
 
 // body is how many bytes follow a head on the wire.
 func (h *head) body() int {
 	switch h.kind {
-	case kindEager, kindData:
+	case kindEager, kindData, kindRegion, kindFreed:
 		return int(h.size)
 	case kindName:
 		return 1

@@ -26,7 +26,7 @@ func (deaf) Arrived(h transport.Header, n int) {}
 func besideDeaf(t *testing.T) *Engine {
 	t.Helper()
 	hub := memory.New()
-	e := New(Config{Rank: 0, Size: 2})
+	e := New(Config{Rank: 0, Size: 2, Region: 64 << 10})
 	meshes := make(chan *mesh.Mesh, 2)
 	for r, data := range []mesh.Data{e, deaf{}} {
 		cfg := mesh.Config{
@@ -117,6 +117,15 @@ func (b *babble) say() {
 	}
 	if h.kind == kindName {
 		h.size = 3 // not in its head
+	}
+	if h.kind == kindRegion && b.IntN(4) > 0 {
+		h.flags, h.id, h.size = flagToken, b.e.peers[1].places.number+1, uint64(b.IntN(3))*berthLen
+	}
+	if h.kind == kindFreed && b.IntN(4) > 0 {
+		h.id, h.size = b.e.peers[1].places.number, uint64(b.IntN(2))*4
+	}
+	if h.kind == kindPlaced {
+		h.flags, h.name = flagNamed, uint32(b.IntN(3))
 	}
 	if message := h.kind == kindEager || h.kind == kindOffer; message && b.IntN(4) == 0 {
 		h.flags |= flagNamed

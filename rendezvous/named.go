@@ -24,6 +24,8 @@ type Tensor struct {
 	Shape []int // at most 8 dimensions
 	Dead  bool  // the producer did not run; Data is empty
 	Data  []byte
+
+	lent lent // what Data lies in, if it is to be given back
 }
 
 func (t *Tensor) describe(h *head) {
@@ -180,7 +182,8 @@ func (p *peer) nameID(name string) uint32 {
 }
 
 // RecvNamed receives a tensor by name. Its bytes go into buf; with a nil buf
-// they get a slice of their own, at most StepBytes large.
+// they get a slice of their own, at most StepBytes large; with Config.Region, perhaps
+// memory that Release gives back.
 func (s *Space) RecvNamed(ctx context.Context, p mesh.Patience, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	op := s.postNamed(step, from, name, buf, nil)
 	err := s.e.wait(ctx, op, p)

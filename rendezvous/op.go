@@ -59,6 +59,9 @@ type use struct {
 	local    *message // of a send to this rank itself, while no receive has met it
 	token    transport.Token
 	request  uint32 // the receive id at the peer
+	base     int    // where the peer's memory begins that token shows
+	inBerth  uint32 // of the peer's region, that it is written to
+	untold   bool   // it is being written there, and the peer has not been told
 	detached bool   // nobody waits: the engine frees it
 	spilled  int64
 	soon     soon    // the moment after which it is spilled
@@ -171,6 +174,7 @@ func (e *Engine) finish(op *Op, err error) {
 		e.wakeClosers()
 	case phaseOffered, phaseFlowing:
 		op.peer.sends.remove(op)
+		op.peer.unplace(op)
 		e.wakeClosers()
 	case phasePosted:
 		e.unwant(op)

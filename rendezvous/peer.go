@@ -43,6 +43,9 @@ type peer struct {
 	last  encoded
 	catch catch
 
+	shelf  shelf  // what the peer writes to
+	places places // what we write to
+
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
 
@@ -75,9 +78,10 @@ func (in *inbound) clear() {
 	in.active, in.op, in.msg, in.name, in.into = false, nil, nil, nil, nil
 }
 
-// after counts on and gives the new number, which is never 0: that stands for none.
+// after counts on and gives the new number, which is never 0: that stands for none;
+// nor transport.Unheard.
 func after(n *uint32) uint32 {
-	if *n++; *n == 0 {
+	if *n++; *n == 0 || *n == transport.Unheard {
 		*n = 1
 	}
 	return *n
@@ -246,7 +250,7 @@ func (p *peer) relieve() {
 func (p *peer) granted(n, extra uint32) {
 	p.credit += int64(n)
 	p.extra += int(min(extra, extraMost))
-	for op := p.pending.first; op != nil && p.affords(); op = p.pending.first {
+	for op := p.pending.first; op != nil && p.affords() && !p.overtakes(op); op = p.pending.first {
 		p.pending.remove(op)
 		p.launch(op)
 	}
@@ -293,7 +297,7 @@ func (p *peer) place(f transport.Header) []byte {
 		p.placeEager(h)
 	case kindData:
 		p.placeData(h)
-	case kindName:
+	case kindName, kindRegion, kindFreed:
 		in.name = make([]byte, f.Size)
 		in.into = in.name
 	}
@@ -357,6 +361,14 @@ func (p *peer) handle(in *inbound) {
 		p.e.nudged()
 	case kindBye:
 		p.say(head{kind: kindTook})
+	case kindRegion:
+		p.laidOut(h, in.name)
+	case kindLaid:
+		p.laid(h.id)
+	case kindPlaced:
+		p.placedArrived(h)
+	case kindFreed:
+		p.berthsFreed(h.id, in.name)
 	case kindTook:
 		p.took = true
 		p.e.wakeClosers()

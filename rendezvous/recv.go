@@ -29,6 +29,7 @@ type message struct {
 	gone     bool   // its space was closed while data was arriving
 	taken    bool   // an offer of an ordered space that its sender took back
 	offer    uint32 // when it is an offer
+	lies     lent   // where data is, when it lies in a region
 	local    *Op    // when it is a send of this rank's to itself
 
 	prev, next     *message // in its slot
@@ -49,7 +50,11 @@ func (e *Engine) takeMessage(s *Space, k key) *message {
 }
 
 func (e *Engine) freeMessage(m *message) {
-	e.storage.put(m.data)
+	if l := m.lies.from; l != nil {
+		l.giveBack(m.lies.berth)
+	} else {
+		e.storage.put(m.data)
+	}
 	*m = message{next: e.freeMsg}
 	e.freeMsg = m
 }
@@ -205,6 +210,10 @@ func (s *Space) nobodyLeft() error {
 // meet joins a receive with its message, which is in no list any more.
 func (e *Engine) meet(op *Op, m *message) {
 	e.match(op, e.peers[m.env.source], m.env)
+	if m.lies.from != nil && op.alloc && int64(m.env.size) <= e.cfg.StepBytes {
+		e.lend(op, m)
+		return
+	}
 	fits := e.admit(op)
 	switch {
 	case m.local != nil:
@@ -454,6 +463,7 @@ func (p *peer) offerArrived(h *head) {
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.offer, m.complete = h.id, true
 	p.offered[h.id] = m
+	p.noteOffer(h)
 	e.deliver(m)
 }
 

@@ -130,7 +130,7 @@ func (e *Engine) begin(op *Op, s *Space, to int, k key, print uint64, body []byt
 		e.finish(op, err)
 	case to == e.cfg.Rank:
 		e.sendLocal(op)
-	case p.pending.first == nil && p.affords():
+	case p.pending.first == nil && p.affords() && !p.overtakes(op):
 		p.launch(op)
 	default:
 		op.phase = phasePending
@@ -167,6 +167,10 @@ func (p *peer) launch(op *Op) {
 		op.sent = op.length()
 		h.kind = kindEager
 		p.pushBody(op, &op.frames[0], &h, op.buf)
+		return
+	}
+	if i, ok := p.berthFor(op); ok {
+		p.placeIn(op, i)
 		return
 	}
 	if p.credit >= envelopeCost {
@@ -251,9 +255,12 @@ func (p *peer) flow(op *Op) {
 			continue
 		}
 		part := op.buf[op.sent:min(op.sent+segment, len(op.buf))]
-		h := head{kind: kindData, id: op.request, offset: uint64(op.sent), size: uint64(len(part))}
+		h := head{kind: kindData, id: op.request, offset: uint64(op.base + op.sent), size: uint64(len(part))}
 		op.sent += len(part)
 		p.pushBody(op, f, &h, part)
+	}
+	if op.untold && op.sent == len(op.buf) {
+		p.tell(op)
 	}
 }
 
@@ -280,6 +287,7 @@ func (op *Op) frameDone(f *dataFrame, err error) {
 	case err != nil: // the verdict will end it
 	case op.sent < op.length():
 		op.peer.flow(op)
+		op.peer.granted(0, 0) // what op's end would have been overtaken by
 	case op.flying == 0:
 		e.finish(op, nil)
 	}

@@ -152,11 +152,16 @@ type Guest interface {
 // frame arrives here with ID id, without Place and without its Head. When release
 // has returned, nothing writes into buf any more, and a frame that still names it
 // fails the Conn, as does one that does not fit into buf. release is called once.
+// With the id Unheard no such frame needs to be told of: the owner learns from what
+// follows it, in order, on the Conn. An Exposer may tell all the same.
 // Some Exposers take only memory from their Transport's Alloc; then Expose of other
 // memory is fault.Refused, and costs little.
 type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
+
+// Unheard is the id of exposed memory whose owner need not hear of each frame.
+const Unheard = 1<<32 - 1
 
 // A Gatherer is a Conn that can send a body that lies in several pieces, as if
 // they were one. f.Body is ignored; parts belong to the Conn until Done.

@@ -22,6 +22,44 @@ func Messages[T number]() []Call {
 	}
 }
 
+// StepByStep is a way to send that is apart, too: named tensors of one size over several
+// steps, and then of a larger one, for comm.WithTensorRegion.
+func StepByStep[T number]() Call { return Call{Name: "sendnamed step by step", Run: stepByStep[T]} }
+
+func stepByStep[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	next, prev := ring(c)
+	const steps, grown = 10, 5
+	var errs []error
+	for step := range steps {
+		if step == grown {
+			count += count / 2
+		}
+		name := func(i int) string { return fmt.Sprintf("weights/%d", i) }
+		for i := range 2 {
+			out := letter[T](c.Rank(), i+2*step, count)
+			done := lendUntil(l, name(i), out)
+			err := comm.SendNamed(c, uint64(step), next, name(i), comm.NewTensor(out), done)
+			if err != nil {
+				done(err) // it will not be called
+			}
+			errs = append(errs, err)
+		}
+		for i := range 2 {
+			var buf []byte
+			if i == 0 {
+				buf = tensor.Bytes(lend(l, make([]T, count)))
+			}
+			t, err := comm.RecvNamed(ctx, c, uint64(step), prev, name(i), buf)
+			if err == nil {
+				err = same(name(i), comm.Values[T](t), letter[T](prev, i+2*step, count))
+			}
+			t.Release()
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // ring is a rank's place among those that send in a circle.
 func ring(c *comm.Comm) (next, prev int) {
 	return (c.Rank() + 1) % c.Size(), (c.Rank() + c.Size() - 1) % c.Size()

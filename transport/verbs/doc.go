@@ -51,7 +51,7 @@
 // ends never wait for each other's credit. A message is:
 //
 //	offset  bytes  field
-//	0       1      version, 2
+//	0       1      version, 3
 //	1       1      kind, below
 //	2       1      flag, below, or 0
 //	3       1      length of the head, at most 128
@@ -81,6 +81,7 @@
 //	2 TENSOR_WRITE     a whole frame, whose body lies in the receiver's strip at address
 //	4 BUFFER_REQUEST   the place is written full; may it be written again?
 //	4 BUFFER_RESPONSE  it may
+//	8 TENSOR_REQUEST   this memory is kept: written in silence, and as often as wanted
 //
 // An end that is asked for a place for a body of middling size makes a strip: memory
 // that such bodies are written to from then on, one behind the other and round again,
@@ -92,6 +93,10 @@
 // Exposed memory is written to its size, in all, and no further before a
 // BUFFER_REQUEST is answered; BUFFER_IDLE is an answer, too. So its owner knows, when
 // as much has come, that nothing is on its way there.
+//
+// Memory that is kept (transport.Unheard) is written by plain writes, of which its owner
+// learns by what comes behind them: package rendezvous lays recurring tensors out there.
+// Nothing bounds what is written, so that its registration ends with its release.
 //
 // A place is memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 which
 // use of the slot it is. A write carries it as its immediate value; bit 31 says that

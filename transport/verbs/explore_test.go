@@ -56,6 +56,12 @@ func (p *pact) post(i int) (moved bool, err error) {
 	if err != nil || out.do == nothing {
 		return false, err
 	}
+	if out.do == fill && p.flows[i].out.phase != landed { // kept memory, of which end 1-i hears nothing
+		if out.last {
+			p.got[1-i]++
+		}
+		return true, nil
+	}
 	if out.do == fill {
 		return true, p.fill(1-i, span{out.at, out.at + out.size})
 	}
@@ -166,6 +172,7 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: dropped}
 	direct, full := frame{direct: true, place: placeOf(0, 1), size: 120}, frame{direct: true, place: placeOf(0, 1), size: 500}
 	mid := frame{size: 104}
+	kept := frame{direct: true, place: placeOf(1, 1), size: 100}
 	deepest := 4
 	if os.Getenv("TUTTI_SOAK") != "" {
 		deepest = 6
@@ -176,6 +183,7 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 		"dropped":           {{drop, short, drop}, {long, drop}},
 		"exposed both ways": {{direct, short, direct}, {direct, direct, short}},
 		"written full":      {{full, direct, full}, {full}},
+		"kept both ways":    {{kept, short, kept}, {kept, kept, short}},
 		"strips both ways":  {{mid, mid, mid, mid}, {mid, long, mid}},
 		"strip one way":     {{mid, mid, mid, direct, mid, short, mid, mid}, nil},
 		"one way":           {{short, long, direct, drop, short, direct}, nil},
@@ -184,7 +192,11 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 			p := &pact{left: left}
 			for i := range p.flows {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
-				for _, in := range []input{{do: exposed, size: 500}, {do: laid, size: 4*104 + 3}} {
+				ins := []input{{do: exposed, size: 500}, {do: laid, size: 4*104 + 3}}
+				if name == "kept both ways" {
+					ins[1] = input{do: exposed, size: 300, kept: true}
+				}
+				for _, in := range ins {
 					if _, err := p.flows[i].step(in); err != nil {
 						t.Fatal(err)
 					}

@@ -18,7 +18,8 @@ type exposure struct {
 // Expose has the device let the peer write to buf, and tells the peer by a
 // TENSOR_REQUEST, which goes before any frame sent from now on. After release the
 // device refuses what comes late, unless nothing can: then buf stays registered for
-// the next time. fault.Exhausted: the device takes no more memory, or the Conn has
+// the next time. With the id transport.Unheard the peer writes in silence, as often as
+// it wants: no receive, no credit and no completion here is spent on it. fault.Exhausted: the device takes no more memory, or the Conn has
 // 4096 exposures. fault.Refused: it has no queue pair, because its peer has asked for
 // none; see Options.OnRequest.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
@@ -29,7 +30,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.isWanted() {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errPlain)
 	}
-	in := input{do: exposed, id: id, size: uint64(len(buf))}
+	in := input{do: exposed, id: id, kept: id == transport.Unheard, size: uint64(len(buf))}
 	var l *lease
 	if len(buf) > 0 {
 		var err error

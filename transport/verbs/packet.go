@@ -35,11 +35,12 @@ func (k kind) String() string {
 }
 
 const (
-	packetVersion = 2
+	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
 	flagNone      = 1  // BUFFER_RESPONSE: the body is not wanted, send none
 	flagLanded    = 2  // TENSOR_REQUEST: of the strip; TENSOR_WRITE: the body lies there
 	flagAgain     = 4  // BUFFER_REQUEST and its answer: the place is written full, may it be again?
+	flagKept      = 8  // TENSOR_REQUEST: the place is written in silence, as often as wanted
 )
 
 // mayHave reports whether a flag belongs to the message. One has at most one flag.
@@ -53,6 +54,8 @@ func (k kind) mayHave(flag byte) bool {
 		return k == tensorRequest || k == tensorWrite
 	case flagAgain:
 		return k == bufferRequest || k == bufferResponse
+	case flagKept:
+		return k == tensorRequest
 	}
 	return false
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tutti-go/tutti/transport"
 )
 
 // golden are messages whose bytes lie in testdata: the wire format, once more than
@@ -22,6 +24,7 @@ var golden = []struct {
 	{"buffer-response", packet{kind: bufferResponse, place: placeOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
 	{"buffer-response-none", packet{kind: bufferResponse, flag: flagNone}, ""},
 	{"tensor-request", packet{kind: tensorRequest, id: 7, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagKept, id: transport.Unheard, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
 	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagLanded, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
 	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagLanded, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
 	{"buffer-request-again", packet{kind: bufferRequest, flag: flagAgain, place: placeOf(5, 3)}, ""},
@@ -60,7 +63,7 @@ func TestNonsenseMessagesAreRefused(t *testing.T) {
 		"another version":   {at: 0, b: 1, want: "of version 1"},
 		"no kind":           {at: 1, b: 0, want: "message 0"},
 		"a kind too many":   {at: 1, b: 7, want: "message 7"},
-		"flags":             {at: 2, b: 8, want: "flags 0x8"},
+		"flags":             {at: 2, b: 16, want: "flags 0x10"},
 		"two flags":         {at: 2, b: 3, want: "flags 0x3"},
 		"landed and here":   {at: 2, b: flagLanded, want: "says it has 2 of head and 0 of body"},
 		"head too long":     {at: 3, b: 129, want: "a head of 129"},

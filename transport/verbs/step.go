@@ -100,6 +100,7 @@ type remote struct {
 	size   uint64
 	left   uint64 // bytes that may be written before it must be asked for again
 	rkey   uint32
+	kept   bool // its owner hears of no write, and bounds none
 }
 
 // A local is memory that the peer may write to, or could once.
@@ -112,11 +113,12 @@ type local struct {
 	open   bool
 	again  bool // it was shown again, when it had been written full
 	placed bool // it was asked for by BUFFER_REQUEST and holds one body
+	kept   bool // it is written in silence, as often as the peer wants
 }
 
 // quiet reports that nothing of the peer's can be on its way to l any more: it has
-// written as much as it may.
-func (l *local) quiet() bool { return l.total == l.size && !l.again }
+// written as much as it may. Of memory that is kept nobody can know.
+func (l *local) quiet() bool { return l.total == l.size && !l.again && !l.kept }
 
 func newFlow(depth, theirDepth, payload, segment int) *flow {
 	return &flow{depth: depth, payload: payload, segment: segment, credits: theirDepth, arriving: -1}
@@ -132,6 +134,7 @@ type input struct {
 	addr   uint64 // placed, exposed
 	rkey   uint32 // placed, exposed
 	id     uint32 // exposed
+	kept   bool   // exposed: its owner does not want to hear of writes
 }
 
 type verb uint8
@@ -159,7 +162,7 @@ type output struct {
 	size   uint64 // write: bytes; part: bytes in so far; whole, direct: of the frame
 	id     uint32 // part, direct
 	place  uint32 // write: the immediate value; part, whole, direct, shown: the place
-	last   bool   // post, write: nothing of the frame is left to be posted
+	last   bool   // post, write, fill: nothing of the frame is left to be posted
 	quiet  bool   // hidden: nothing of the peer's can be on its way there
 }
 
@@ -169,7 +172,7 @@ const (
 	nothing deed = iota
 	post         // post a message; with last it carries the frame that was offered
 	write        // post a write
-	fill         // post a write to the strip, which the peer does not hear of
+	fill         // post a write which the peer does not hear of; with last it ends the frame
 	skip         // the frame is done: its receiver does not want it
 	ask          // find memory for the body of packet, and answer placed or declined
 	small        // a frame has come in a message, or in the strip from off on
@@ -231,7 +234,7 @@ func (f *flow) pull() (output, error) {
 		if _, _, err := f.target(); err != nil { // it is idle: that is the answer
 			return output{}, err
 		}
-	case f.out.phase == writing && f.credits > 1:
+	case f.out.phase == writing && (f.out.to.kept || f.credits > 1):
 		return f.write(), nil
 	}
 	if (f.owed >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.runway.size/2) && f.mayTell() {
@@ -297,6 +300,9 @@ func (f *flow) beginDirect() (output, error) {
 	switch {
 	case !ok || err != nil:
 		return output{}, err
+	case to.kept:
+		f.out.phase, f.out.to = writing, to
+		return f.write(), nil
 	case fr.size > to.left:
 		if !f.mayTell() {
 			return output{}, nil
@@ -342,17 +348,22 @@ func (f *flow) target() (to remote, ok bool, err error) {
 	return to, true, nil
 }
 
-// write is the frame's next write.
+// write is the frame's next write. What goes to memory that is kept takes no receive,
+// and so no credit.
 func (f *flow) write() output {
 	o := &f.out
 	n := min(o.frame.size-o.sent, uint64(f.segment))
 	out := output{do: write, remote: o.to, off: o.sent, at: o.frame.at + o.sent, size: n, place: o.to.place}
 	o.sent += n
-	f.credits--
 	if out.last = o.sent == o.frame.size; out.last {
 		o.phase = resting
 	} else {
 		out.place |= more
 	}
+	if o.to.kept {
+		out.do = fill
+		return out
+	}
+	f.credits--
 	return out
 }

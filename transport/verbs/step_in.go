@@ -73,7 +73,7 @@ func (f *flow) renew(p packet) error {
 		return fmt.Errorf("%v for the place %#x, which there is none of", p.kind, p.place)
 	case f.mine[slot].place != p.place || !f.mine[slot].open:
 		return nil
-	case f.mine[slot].placed || f.mine[slot].got > 0 || len(f.notes)-f.noted >= maxNotes:
+	case f.mine[slot].placed || f.mine[slot].kept || f.mine[slot].got > 0 || len(f.notes)-f.noted >= maxNotes:
 		return fmt.Errorf("%v for the place %#x out of turn", p.kind, p.place)
 	}
 	f.mine[slot].again, f.mine[slot].total = true, 0
@@ -137,7 +137,7 @@ func (f *flow) told(p packet) error {
 	if old := &f.theirs[slot]; old.known && !old.closed {
 		return fmt.Errorf("%v for the place %#x, which is in use", p.kind, p.place)
 	}
-	f.theirs[slot] = remote{place: p.place, known: true, addr: p.addr, size: p.size, left: p.size, rkey: p.rkey}
+	f.theirs[slot] = remote{place: p.place, known: true, addr: p.addr, size: p.size, left: p.size, rkey: p.rkey, kept: p.flag == flagKept}
 	return nil
 }
 
@@ -182,11 +182,18 @@ func (f *flow) exposed(in input) (output, error) {
 		return output{}, err
 	}
 	l := &f.mine[slot]
-	f.note(packet{kind: tensorRequest, id: in.id, place: l.place, size: in.size, addr: in.addr, rkey: in.rkey})
+	p := packet{kind: tensorRequest, id: in.id, place: l.place, size: in.size, addr: in.addr, rkey: in.rkey}
+	if l.kept = in.kept; l.kept {
+		p.flag = flagKept
+	}
+	f.note(p)
 	return output{do: shown, place: l.place}, nil
 }
 
-var errStray = errors.New("a write into memory that is not shown")
+var (
+	errStray = errors.New("a write into memory that is not shown")
+	errHeard = errors.New("a write that is told of, into memory that is written in silence")
+)
 
 // wrote counts n bytes that have come into a place of ours.
 func (f *flow) wrote(imm uint32, n uint64) (output, error) {
@@ -195,6 +202,9 @@ func (f *flow) wrote(imm uint32, n uint64) (output, error) {
 		return output{}, errStray
 	}
 	l := &f.mine[slot]
+	if l.kept {
+		return output{}, errHeard
+	}
 	if n > l.size-l.total {
 		return output{}, fmt.Errorf("%d bytes more than the %d that were announced", n-(l.size-l.total), l.size)
 	}

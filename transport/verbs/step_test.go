@@ -16,7 +16,7 @@ import (
 //	pull                                  what may be posted?
 //	came KIND [none] [credit=..] [...]    a message
 //	wrote place=P size=N [more]           a write has come
-//	placed | declined | expose id=I size=N | conceal place=P | reposted
+//	placed | declined | expose id=I size=N [kept] | conceal place=P | reposted
 //
 // A new flow begins with: flow depth=D theirs=T payload=P segment=S
 func TestTranscripts(t *testing.T) {
@@ -97,7 +97,7 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 	case "declined":
 		return input{do: declined}, nil
 	case "expose":
-		return input{do: exposed, id: uint32(v["id"]), size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
+		return input{do: exposed, id: uint32(v["id"]), kept: v["kept"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "conceal":
 		return input{do: concealed, place: place}, nil
 	case "reposted":
@@ -107,7 +107,7 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 }
 
 func flagOf(v map[string]uint64) byte {
-	return byte(v["none"]*flagNone + v["landed"]*flagLanded + v["again"]*flagAgain)
+	return byte(v["none"]*flagNone + v["landed"]*flagLanded + v["again"]*flagAgain + v["kept"]*flagKept)
 }
 
 // show is an output as transcripts write it.
@@ -129,7 +129,7 @@ func show(o output, err error) string {
 		case bufferResponse, tensorRequest, bufferIdle:
 			s += fmt.Sprintf(" place=%#x size=%d", p.place, p.size)
 		}
-		for flag, name := range map[byte]string{flagNone: " none", flagLanded: " landed", flagAgain: " again"} {
+		for flag, name := range map[byte]string{flagNone: " none", flagLanded: " landed", flagAgain: " again", flagKept: " kept"} {
 			if p.flag == flag {
 				s += name
 			}
@@ -145,7 +145,7 @@ func show(o output, err error) string {
 		}
 		return s + last
 	case fill:
-		return fmt.Sprintf("fill at=%d size=%d", o.at, o.size)
+		return fmt.Sprintf("fill at=%d size=%d", o.at, o.size) + last
 	case hidden:
 		if o.quiet {
 			return "hidden quiet"

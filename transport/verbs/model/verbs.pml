@@ -124,6 +124,7 @@ proctype End(byte me) {
 			:: phase == fresh && MAYTELL && !strip -> tell(REQUEST); phase = asked
 			:: phase == fresh && MAYTELL && strip && lying[me] < STRIP -> lying[me]++; phase = landed
 			:: phase == landed && MAYTELL -> tell(LANDED); phase = resting; finished[me]++
+			:: phase == fresh -> phase = resting; finished[me]++	/* into kept memory: nobody hears of it */
 			:: phase == fresh && idle[me] -> phase = resting; finished[me]++	/* an error, above */
 			:: phase == renewing && idle[me] -> phase = resting; finished[me]++
 #ifdef NOBUDGET

@@ -1,0 +1,151 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/transport"
+	rdma "github.com/tutti-go/tutti/transport/verbs"
+)
+
+// recurring are the ways in which tensors that are the same at every step can travel.
+var recurring = []struct {
+	name  string
+	plain bool // nothing of the wire verbs' that spares messages
+	place bool // received where they lie
+	opts  []comm.Option
+}{
+	{"six messages", true, false, []comm.Option{comm.WithDrive(comm.Pull)}},
+	{"asked for", false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
+	{"pushed", false, false, []comm.Option{comm.WithDrive(comm.Push)}},
+	{"laid out, copied", false, false, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
+	{"laid out, in place", false, true, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
+}
+
+// BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over
+// devices in software. Everything is on one machine, whose memory is the wire.
+func BenchmarkRecurringTensors(b *testing.B) {
+	asIs := func(_ int, t transport.Transport) transport.Transport { return t }
+	benchRecurring(b, func() []comm.Option {
+		return []comm.Option{comm.WithTransport("memory"), comm.WithWrap(overVerbs(rdma.NewFabric(), asIs))}
+	})
+}
+
+// BenchmarkDeviceRecurringTensors is the same over a device of the kernel's.
+func BenchmarkDeviceRecurringTensors(b *testing.B) {
+	if _, err := rdma.Explain(); err != nil {
+		b.Skipf("there is no usable RDMA device: %v", err)
+	}
+	benchRecurring(b, func() []comm.Option { return []comm.Option{comm.WithTransport(overDevice)} })
+}
+
+func benchRecurring(b *testing.B, over func() []comm.Option) {
+	const tensors = 100
+	for _, size := range []int{64 << 10, 256 << 10} {
+		for _, way := range recurring {
+			b.Run(fmt.Sprintf("%d KiB/%s", size>>10, way.name), func(b *testing.B) {
+				if way.plain {
+					for _, v := range []string{"BUFFER=256", "STRIP=-1", "CACHE=-1", "FRESH=1"} {
+						name, value, _ := strings.Cut(v, "=")
+						b.Setenv("TUTTI_VERBS_"+name, value)
+					}
+				}
+				b.SetBytes(int64(tensors * size))
+				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+					return recurringSteps(ctx, b, c, newBatch(tensors, size, way.place))
+				}, append(over(), way.opts...)...)
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A batch is the tensors of a step.
+type batch struct {
+	names   []string
+	buffers [][]byte
+	place   bool
+}
+
+func newBatch(tensors, size int, place bool) *batch {
+	s := &batch{place: place}
+	for i := range tensors {
+		s.names = append(s.names, fmt.Sprintf("layer%d/weights", i))
+		s.buffers = append(s.buffers, make([]byte, size))
+	}
+	return s
+}
+
+// recurringSteps has rank 0 send batches to rank 1, which says when it has them all.
+// The first steps, in which layouts are made, do not count.
+func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *batch) error {
+	const warm = 6
+	n := 0
+	if c.Rank() == 1 {
+		for ; ; n++ {
+			var more [1]byte
+			if _, err := comm.Recv(ctx, c, 0, 1, more[:]); err != nil || more[0] == 0 {
+				return err
+			}
+			if err := s.receive(ctx, c, uint64(n)); err != nil {
+				return err
+			}
+			if err := comm.Send(ctx, c, 0, 2, more[:]); err != nil {
+				return err
+			}
+		}
+	}
+	step := func() error {
+		if err := comm.Send(ctx, c, 1, 1, []byte{1}); err != nil {
+			return err
+		}
+		err := s.send(c, uint64(n))
+		n++
+		if _, also := comm.Recv(ctx, c, 1, 2, make([]byte, 1)); also != nil {
+			err = errors.Join(err, also)
+		}
+		return err
+	}
+	var errs []error
+	for range warm {
+		errs = append(errs, step())
+	}
+	for b.Loop() {
+		errs = append(errs, step())
+	}
+	return errors.Join(append(errs, comm.Send(ctx, c, 1, 1, []byte{0}))...)
+}
+
+func (s *batch) send(c *comm.Comm, step uint64) error {
+	for i, name := range s.names {
+		s.buffers[i][0] = byte(step)
+		if err := comm.SendNamed(c, step, 1, name, comm.NewTensor(s.buffers[i]), nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *batch) receive(ctx context.Context, c *comm.Comm, step uint64) error {
+	for i, name := range s.names {
+		var buf []byte
+		if !s.place {
+			buf = s.buffers[i]
+		}
+		t, err := comm.RecvNamed(ctx, c, step, 0, name, buf)
+		if err != nil {
+			return err
+		}
+		if len(t.Data) != len(s.buffers[i]) || t.Data[0] != byte(step) {
+			return fmt.Errorf("%s of step %d: %d bytes that begin with %d", name, step, len(t.Data), t.Data[0])
+		}
+		t.Release()
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package rendezvous
+
+import (
+	"encoding/binary"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// places are the berths that a peer has laid out for what this rank sends to it. The
+// engine's lock guards them.
+type places struct {
+	number uint32
+	token  transport.Token
+	berths []berth // used: from the first write until the peer gives it back
+	by     map[tensorID]uint32
+	open   int     // sends that write there and have not been told of
+	next   *places // told of while some were open
+}
+
+// laidOut takes a region of the peer's: at once, or when nothing is being written to
+// the one before.
+func (p *peer) laidOut(h *head, body []byte) {
+	berths, err := parseRegion(body)
+	switch {
+	case err != nil || h.flags&flagToken == 0:
+		p.distrust("sent region %d that cannot be: %v", h.id, err)
+		return
+	case p.places.next != nil || h.id != p.places.number+1:
+		p.distrust("sent region %d after %d", h.id, p.places.number)
+		return
+	}
+	p.places.next = &places{number: h.id, token: h.token, berths: berths, by: index(berths)}
+	p.changePlaces()
+}
+
+func (p *peer) changePlaces() {
+	if next := p.places.next; next != nil && p.places.open == 0 {
+		p.places = *next
+		p.say(head{kind: kindLaid, id: next.number})
+	}
+}
+
+// berthsFreed hears which berths may be written again. Those of regions before are gone.
+func (p *peer) berthsFreed(number uint32, body []byte) {
+	if number != p.places.number {
+		return
+	}
+	for ; len(body) >= 4; body = body[4:] {
+		i := binary.LittleEndian.Uint32(body)
+		if uint64(i) >= uint64(len(p.places.berths)) || !p.places.berths[i].used {
+			p.distrust("gave berth %d back, which this rank does not use", i)
+			return
+		}
+		p.places.berths[i].used = false
+	}
+}
+
+// berthFor is the berth that a named send may be written to, if there is one.
+func (p *peer) berthFor(op *Op) (i uint32, ok bool) {
+	if op.tensor == nil || len(p.places.berths) == 0 || p.places.next != nil || len(op.buf) == 0 || p.credit < envelopeCost {
+		return 0, false
+	}
+	i, ok = p.places.by[tensorID{op.space.id, p.namesOut[op.key.name]}]
+	return i, ok && !p.places.berths[i].used && uint64(len(op.buf)) <= p.places.berths[i].size
+}
+
+// placeIn writes op to a berth.
+func (p *peer) placeIn(op *Op, i uint32) {
+	s := &p.places.berths[i]
+	s.used = true
+	p.places.open++
+	p.credit -= envelopeCost
+	op.phase, op.inBerth, op.untold = phaseFlowing, i, true
+	op.token, op.base = p.places.token, int(s.off)
+	p.flow(op)
+}
+
+// tell says that op lies in its berth, behind the last of its bytes.
+func (p *peer) tell(op *Op) {
+	var h head
+	p.envelope(op, &h)
+	h.kind, h.id = kindPlaced, op.inBerth
+	p.say(h)
+	op.untold = false
+	p.places.open--
+	p.changePlaces()
+}
+
+// unplace frees the berth of a send that ended before the peer was told of it.
+func (p *peer) unplace(op *Op) {
+	if !op.untold {
+		return
+	}
+	op.untold = false
+	p.places.berths[op.inBerth].used = false
+	p.places.open--
+	if p.gone == nil && p.broken == nil {
+		p.changePlaces()
+		p.granted(0, 0)
+	}
+}
+
+// overtakes reports whether op's envelope would come before that of an earlier message
+// with its key, which is still being written to a berth.
+func (p *peer) overtakes(op *Op) bool {
+	if op.tensor == nil || p.places.open == 0 {
+		return false
+	}
+	for s := p.sends.first; s != nil; s = s.next {
+		if s.untold && s.space == op.space && s.key == op.key {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package rendezvous
+
+import (
+	"encoding/binary"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A shelf is the memory of this rank's that a peer writes recurring tensors to. The
+// engine's lock guards it, and its regions.
+type shelf struct {
+	census  census
+	now     *region // where the peer writes; nil before it has said so
+	next    *region // told to the peer, which has not answered
+	making  bool    // one is being made, without the lock
+	refused bool    // the Conn cannot expose such memory: there is no region
+	count   uint32  // of regions
+}
+
+// A region is one piece of memory with a berth per tensor. The collector keeps the
+// memory for as long as somebody has a part of it, also when the region is replaced.
+type region struct {
+	peer   *peer
+	number uint32
+	mem    []byte
+	berths []berth
+	by     map[tensorID]uint32
+	untold []uint32 // berths given back, of which the peer does not know
+	hide   func()
+}
+
+// A lent is a berth that a program has: the zero one is none.
+type lent struct {
+	from  *region
+	berth uint32
+	use   uint32
+}
+
+// Release gives Data back to the region that it lies in (Config.Region): its sender
+// may write there again from then on. Elsewhere, and the second time, it does nothing.
+// Without it Data stays the program's, and the tensors of that name are asked for, at
+// later steps, as if there were no region.
+func (t Tensor) Release() {
+	l := t.lent.from
+	if l == nil {
+		return
+	}
+	e := l.peer.e
+	e.mu.Lock()
+	defer e.release()
+	if s := &l.berths[t.lent.berth]; s.used && s.use == t.lent.use {
+		l.giveBack(t.lent.berth)
+	}
+}
+
+// giveBack has the peer hear that it may write to a berth again: once that is so for a
+// quarter of them, or when it offers what has a free berth. e.mu is held.
+func (l *region) giveBack(i uint32) {
+	l.berths[i].used = false
+	l.untold = append(l.untold, i)
+	if len(l.untold) >= max(1, len(l.berths)/4) {
+		l.tell()
+	}
+}
+
+// tell says which berths are free again, if the peer still uses the region.
+func (l *region) tell() {
+	p := l.peer
+	if len(l.untold) == 0 || p.shelf.now != l || p.gone != nil || p.broken != nil {
+		return
+	}
+	body := make([]byte, 0, 4*len(l.untold))
+	for _, i := range l.untold {
+		body = binary.LittleEndian.AppendUint32(body, i)
+	}
+	l.untold = l.untold[:0]
+	p.sayBody(head{kind: kindFreed, id: l.number, size: uint64(len(body))}, body)
+}
+
+// noteOffer counts a tensor that the peer has offered, and makes a region when it is
+// time. e.mu is held.
+func (p *peer) noteOffer(h *head) {
+	e, sh := p.e, &p.shelf
+	if e.cfg.Region <= 0 || e.cfg.Checksum || h.flags&flagNamed == 0 || h.size < exposeFrom || sh.refused {
+		return
+	}
+	id := tensorID{h.context, h.name}
+	if now := sh.now; now != nil {
+		if i, ok := now.by[id]; ok && !now.berths[i].used {
+			now.tell() // it was offered for want of that
+		}
+	}
+	p.note(id, h.step, h.size)
+}
+
+// note counts a tensor, and plans when a step begins with it.
+func (p *peer) note(id tensorID, step, size uint64) {
+	sh := &p.shelf
+	if sh.census.begins(id.context, step) && !sh.making && sh.next == nil {
+		p.plan()
+	}
+	sh.census.note(id, step, size)
+}
+
+// plan has a region made if another one would be better.
+func (p *peer) plan() {
+	sh := &p.shelf
+	var by map[tensorID]uint32
+	var berths []berth
+	if sh.now != nil {
+		by, berths = sh.now.by, sh.now.berths
+	}
+	next, bytes := sh.census.plan(by, berths, uint64(p.e.cfg.Region))
+	if next == nil {
+		return
+	}
+	sh.making = true
+	p.e.later(chore{do: choreRun, run: func() { p.lay(next, int(bytes)) }})
+}
+
+// lay makes the memory of a region, shows it, and tells the peer. It runs without the
+// lock, because exposing may take its time.
+func (p *peer) lay(berths []berth, bytes int) {
+	l := &region{peer: p, mem: make([]byte, bytes), berths: berths, by: index(berths)}
+	var token transport.Token
+	err := errNoExposer
+	if x := p.exposer(); x != nil {
+		token, l.hide, err = x.Expose(transport.Unheard, l.mem)
+	}
+	e := p.e
+	e.mu.Lock()
+	defer e.release()
+	sh := &p.shelf
+	sh.making = false
+	switch {
+	case err != nil:
+		sh.refused = true // a device that is full now is not asked at every step
+	case p.gone != nil || p.broken != nil || e.ended != nil:
+		l.retire()
+	default:
+		sh.count++
+		l.number, sh.next = sh.count, l
+		body := putRegion(berths)
+		p.sayBody(head{kind: kindRegion, flags: flagToken, id: l.number, size: uint64(len(body)), token: token}, body)
+	}
+}
+
+// laid hears that the peer writes to the next region, and to no other any more.
+func (p *peer) laid(number uint32) {
+	sh := &p.shelf
+	if sh.next == nil || sh.next.number != number {
+		p.distrust("uses region %d, which it was not told of", number)
+		return
+	}
+	old := sh.now
+	sh.now, sh.next = sh.next, nil
+	if old != nil {
+		old.retire()
+	}
+}
+
+// retire takes the memory from the peer; what has come there stays. e.mu is held.
+func (l *region) retire() {
+	if hide := l.hide; hide != nil {
+		l.hide = nil
+		l.peer.e.later(chore{do: choreRun, run: hide})
+	}
+}
+
+// clearShelf takes all memory from the peer, for good. e.mu is held.
+func (p *peer) clearShelf() {
+	sh := &p.shelf
+	for _, l := range []*region{sh.now, sh.next} {
+		if l != nil {
+			l.retire()
+		}
+	}
+	sh.now, sh.next, sh.refused = nil, nil, true
+}
+
+// placedArrived is a message whose bytes lie in a berth.
+func (p *peer) placedArrived(h *head) {
+	e, l := p.e, p.shelf.now
+	id := tensorID{h.context, h.name}
+	if l == nil || uint64(h.id) >= uint64(len(l.berths)) || l.berths[h.id].id != id || l.berths[h.id].used || h.size > l.berths[h.id].size {
+		p.distrust("sent %d bytes in berth %d, which it may not", h.size, h.id)
+		return
+	}
+	s := &l.berths[h.id]
+	s.used = true
+	s.use++
+	if !p.hold(envelopeCost) {
+		return
+	}
+	p.note(id, h.step, h.size)
+	sp := e.space(h.context)
+	k, ok := p.keyOf(h)
+	if sp == nil || sp.err != nil || !ok {
+		p.owe(envelopeCost)
+		l.giveBack(h.id)
+		return
+	}
+	m := e.takeMessage(sp, k)
+	m.peer, m.env, m.cost, m.complete = p, p.envelopeOf(h), envelopeCost, true
+	m.data = l.mem[s.off : s.off+h.size : s.off+h.size]
+	m.lies = lent{l, h.id, s.use}
+	e.deliver(m)
+}
+
+// lend gives a receive without a buffer the memory that its message lies in. e.mu is
+// held.
+func (e *Engine) lend(op *Op, m *message) {
+	op.buf, op.tensor.lent = m.data, m.lies
+	m.data, m.lies = nil, lent{}
+	e.discard(m)
+	e.finish(op, nil)
+}
