@@ -3,24 +3,51 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/tutti-go/tutti/internal/starved"
 )
 
-// A deed is a moment from which a limit counts, and how long the director and the
-// ranks had starved by then.
+// A deed is a moment, that from which a limit counts, and how long the director and
+// the ranks had starved at the first.
 type deed struct {
-	at      time.Time
-	starved time.Duration
+	at, done time.Time
+	starved  time.Duration
 }
 
 // deed is now.
 func (j *job) deed() deed {
 	total := j.starved() // before the moment: what it takes to ask counts as starved, if anything
-	return deed{time.Now(), total}
+	now := time.Now()
+	return deed{now, now, total}
+}
+
+// gone returns once a process that was killed has ended, which on a busy machine takes
+// its time: it dies on its own turns of a processor. Whether somebody else has waited
+// for it is all one. Where there is no /proc it returns at once.
+func (j *job) gone(pid int) {
+	j.t.Helper()
+	for late := time.Now().Add(limit); ; {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return
+		}
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first may have ended before the others
+		state := strings.TrimSpace(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(threads) <= 1 && strings.ContainsAny(state[:1], "ZX") {
+			return
+		}
+		if time.Now().After(late) {
+			j.t.Fatalf("process %d lives on", pid)
+		}
+		// Reason: it is another's child, and only the table of processes tells of its end.
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // starved is how long the director and all ranks that have joined have starved so far.
@@ -39,14 +66,15 @@ func (j *job) starved() time.Duration {
 }
 
 // wantWithin compares when a rank's call had returned, by the rank's own word,
-// with the moment of the deed: both read the same clock. To most is added for how
+// with the moment at which the deed was done: both read the same clock. To most is added for how
 // long the job's processes had no processor meanwhile: the limit is a promise of the
 // library, which cannot keep it while it is not running. A rank that is not told
 // sleeps, and sleeping is not starving.
 func (j *job) wantWithin(e event, since deed, most time.Duration) {
 	j.t.Helper()
 	most += j.starved() - since.starved
-	if took := time.Unix(0, e.Ended).Sub(since.at); took < 0 || took > most {
+	took := time.Unix(0, e.Ended).Sub(since.done)
+	if time.Unix(0, e.Ended).Before(since.at) || took > most {
 		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, took, most, e.Text)
 	}
 }

@@ -253,14 +253,19 @@ func (j *job) pids(n int) map[int]int {
 	return pids
 }
 
-// signal signals a rank and returns the moment just before.
+// signal signals a process. The deed is just before; it is done, if it is to kill, once
+// the process has ended.
 func (j *job) signal(pid int, s syscall.Signal) deed {
 	j.t.Helper()
-	now := j.deed()
+	d := j.deed()
 	if err := syscall.Kill(pid, s); err != nil {
 		j.t.Fatal(err)
 	}
-	return now
+	if s == syscall.SIGKILL {
+		j.gone(pid)
+		d.done = time.Now()
+	}
+	return d
 }
 
 // ends waits for tuttirun, and compares its exit code and what it said.
