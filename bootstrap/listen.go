@@ -133,7 +133,7 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 		return l, nil
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, refuse(j.Rank, "%w: another process listens there (a second rank %d, or an earlier job that has not ended?); end it, or choose another port",
+		return nil, refuse(j.Rank, "%w: another process listens there (a second rank %d, a second Init of this process, or an earlier job that has not ended?); end it, or choose another port",
 			err, j.Rank)
 	}
 	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)

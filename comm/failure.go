@@ -470,11 +470,20 @@ func (r report) warn(ctx context.Context) {
 	}
 	missing := "nobody in particular"
 	if len(peers) > 0 {
-		missing = strings.Trim(fmt.Sprint(peers), "[]")
+		missing = names(peers)
 	}
 	if cycle != "" {
 		missing += "; " + cycle
 	}
 	r.c.w.log.Warn(fmt.Sprintf("tutti: rank %d waits in %s at %s for %v; missing: %s",
 		r.c.w.rank, r.text, r.site, r.c.w.opt.stallWarning, missing))
+}
+
+// names is peers as people read them.
+func names(peers []fault.Peer) string {
+	texts := make([]string, len(peers))
+	for i, p := range peers {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, "; ")
 }

@@ -41,7 +41,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	for _, note := range job.Notes {
 		o.log.Warn("tutti: " + note)
 	}
-	if err := o.check(); err != nil {
+	if err := o.check(job.Rank); err != nil {
 		return nil, err
 	}
 	t, err := o.wire(auto.Options{})
@@ -137,7 +137,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 		StepBytes: o.stepBytes, Region: o.region, Drive: o.drive, Checksum: o.checksums, Log: o.log,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, w, w.eng
-	cfg.Heartbeat, cfg.Silence = o.heartbeat, o.silence
+	cfg.Heartbeat, cfg.Silence, cfg.Notice = o.heartbeat, o.silence, o.stallWarning
 	m, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		w.cancel()

@@ -52,7 +52,7 @@ func (c *Comm) ready(pl *plan) error {
 		return pl.prepare(c)
 	}
 	k := &c.known[(uint64(pl.bytes)*0x9e3779b97f4a7c15>>32^uint64(pl.verb))%knownSize]
-	if k.number != 0 && k.of.is(pl) {
+	if k.number != 0 && k.of.is(pl) && !pl.tangled() { // where the buffers lie is all that lengths do not tell
 		pl.kernel, pl.algo, pl.segment, pl.shares, pl.known = k.kernel, k.algo, k.segment, k.shares, k
 		return nil
 	}

@@ -26,7 +26,7 @@ import (
 // WithTransport("tcp"), carries them even so.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
-	if err := o.check(); err != nil {
+	if err := o.check(-1); err != nil {
 		return err
 	}
 	if n < 1 || n > maxLocal {

@@ -71,7 +71,7 @@ func newOptions(opts []Option) *options {
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			o.bad = fault.New(fault.Misuse, "init", 0, "option %d of %d is nil", i, len(opts))
+			o.bad = fault.New(fault.Misuse, "init", -1, "option %d of %d is nil", i, len(opts))
 			continue
 		}
 		opt(o)
@@ -82,9 +82,9 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-// check refuses options that cannot be meant.
-func (o *options) check() error {
-	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", 0, format, args...) }
+// check refuses options that cannot be meant, of a rank or, below 0, of them all.
+func (o *options) check(rank int) error {
+	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	switch {
 	case o.bad != nil:
 		return o.bad
@@ -121,8 +121,8 @@ func WithTimeout(d time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = d, true }
 }
 
-// WithStallWarning sets after how long a waiting call logs one line that says
-// who is missing and where; 0 means never.
+// WithStallWarning sets after how long a waiting call, Init among them, logs one
+// line that says who is missing and where; 0 means never.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
 // WithInsecure lets a job without a secret listen beyond loopback. Whoever can

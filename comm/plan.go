@@ -99,10 +99,16 @@ func (pl *plan) fits(c *Comm) error {
 		}
 		return c.misuse(pl.verb.String(), "%s has %d elements, and must have %d", what, len(b)/es, want/es)
 	}
+	apart := func(err error) error {
+		if err != nil || !pl.tangled() {
+			return err
+		}
+		return c.misuse(pl.verb.String(), "dst and src overlap; give one slice for both, or two that are apart")
+	}
 	switch pl.verb {
 	case collective.VerbReduce:
 		if atRoot {
-			return short("dst", pl.dst, len(pl.src))
+			return apart(short("dst", pl.dst, len(pl.src)))
 		}
 	case collective.VerbAllGather, collective.VerbGather:
 		if atRoot {
@@ -113,7 +119,7 @@ func (pl *plan) fits(c *Comm) error {
 			return short("src", pl.src, n*len(pl.dst))
 		}
 	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
-		return short("dst", pl.dst, len(pl.src))
+		return apart(short("dst", pl.dst, len(pl.src)))
 	case collective.VerbAllToAll:
 		if len(pl.src)/es%n != 0 {
 			return c.misuse(pl.verb.String(), "src has %d elements, which are not %d equal chunks", len(pl.src)/es, n)
@@ -130,6 +136,16 @@ func (pl *plan) fits(c *Comm) error {
 		}
 	}
 	return nil
+}
+
+// tangled reports whether a reduction's two buffers overlap without being one: what
+// is folded into the one would be read again from the other, a wrong sum in silence.
+func (pl *plan) tangled() bool {
+	switch pl.verb {
+	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbScan, collective.VerbExScan:
+		return tensor.Overlap(pl.dst, pl.src)
+	}
+	return false
 }
 
 // countsFit compares counts per rank with the buffers that they describe.

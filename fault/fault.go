@@ -101,7 +101,12 @@ func (e *Error) Error() string {
 	}
 	fmt.Fprintf(&b, ": %v", e.Kind)
 	if len(e.Peers) > 0 {
-		fmt.Fprintf(&b, " %v", e.Peers)
+		open := " ["
+		for _, p := range e.Peers {
+			b.WriteString(open + p.String())
+			open = "; "
+		}
+		b.WriteByte(']')
 	}
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)

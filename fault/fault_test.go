@@ -61,7 +61,7 @@ func TestErrorReadsAsOneLine(t *testing.T) {
 		{
 			"blame of little-known peers, and cause",
 			&Error{Kind: Timeout, Op: "barrier", Rank: 0, Peers: []Peer{{Rank: 0}, {Rank: 7, Host: "c"}}, Err: io.EOF},
-			"barrier: rank 0: timeout [rank 0 rank 7 on c]: EOF",
+			"barrier: rank 0: timeout [rank 0; rank 7 on c]: EOF",
 		},
 	} {
 		if got := c.err.Error(); got != c.want {

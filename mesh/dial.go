@@ -107,7 +107,7 @@ func (m *Mesh) recognise(rank int, instance uint64) *refusal {
 		p.instance = instance
 	}
 	if p.instance != instance {
-		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
+		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
 	}
 	return nil
 }

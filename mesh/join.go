@@ -54,7 +54,7 @@ func (g *gathering) enter(rank int, instance uint64, r record) *refusal {
 	case 0:
 		g.missing--
 	default:
-		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d", rank)}
+		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
 	}
 	g.here[rank], g.came[rank], g.records[rank] = instance, true, r
 	if g.missing == 0 {
@@ -231,18 +231,17 @@ func (m *Mesh) late(ctx context.Context, missing []int) *fault.Error {
 // join is every other rank's part: it gives its record to rank 0 and waits for
 // the table. It tries again until ctx ends, unless it is turned down for good.
 func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
-	var missing []int // as rank 0 last said
 	var last error
 	var trouble int // attempts that were turned down for now, or cut off unheard
 	for pause := joinFirst; ; pause = min(2*pause, joinLast) {
-		records, err := m.joinOnce(ctx, own, &missing)
+		records, err := m.joinOnce(ctx, own)
 		var no *refusal
 		switch {
 		case err == nil:
 			return records, nil
 		case errors.As(err, &no) && no.reason == reasonAbsent:
 			e := m.failure(fault.Timeout, no)
-			for _, r := range missing {
+			for _, r := range m.awaited.said() {
 				e.Peers = append(e.Peers, fault.Peer{Rank: r})
 			}
 			return nil, e
@@ -256,6 +255,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			return nil, e
 		case ctx.Err() == nil || last == nil:
 			last = explained(err) // rather the reason than that time was up
+			m.awaited.set(func(a *awaited) { a.heard, a.trouble = false, last })
 		}
 		if no != nil || cutOff(err) {
 			if trouble++; trouble == troubleTold {
@@ -264,7 +264,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, m.unjoined(ctx, missing, last)
+			return nil, m.unjoined(ctx, last)
 		case <-m.ctx.Done():
 			return nil, m.failure(fault.Closed, nil)
 		case <-time.After(pause):
@@ -298,8 +298,8 @@ func hopeless(err error) bool {
 }
 
 // unjoined is the error of a rank whose context ended before it had the table.
-func (m *Mesh) unjoined(ctx context.Context, missing []int, last error) *fault.Error {
-	if missing != nil {
+func (m *Mesh) unjoined(ctx context.Context, last error) *fault.Error {
+	if missing := m.awaited.said(); missing != nil {
 		return m.late(ctx, missing)
 	}
 	e := m.late(ctx, []int{0})
@@ -307,8 +307,8 @@ func (m *Mesh) unjoined(ctx context.Context, missing []int, last error) *fault.E
 	return e
 }
 
-// joinOnce is one attempt. missing becomes who rank 0 says has not come.
-func (m *Mesh) joinOnce(ctx context.Context, own record, missing *[]int) ([]record, error) {
+// joinOnce is one attempt. It notes who rank 0 says has not come.
+func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 	c, err := m.cfg.Transport.Dial(ctx, m.cfg.Root)
 	if err != nil {
 		return nil, err
@@ -318,6 +318,7 @@ func (m *Mesh) joinOnce(ctx context.Context, own record, missing *[]int) ([]reco
 	if err := m.introduce(ctx, t, 0, laneJoin); err != nil {
 		return nil, err
 	}
+	m.awaited.set(func(a *awaited) { a.heard = true })
 	t.send(appendRecordHead(nil), own.append(nil))
 	var records []record
 	for len(records) < m.cfg.Size {
@@ -333,9 +334,11 @@ func (m *Mesh) joinOnce(ctx context.Context, own record, missing *[]int) ([]reco
 			}
 			return nil, no
 		case kindWait:
-			if *missing, err = parseWait(head, body, m.cfg.Size); err != nil {
+			missing, err := parseWait(head, body, m.cfg.Size)
+			if err != nil {
 				return nil, err
 			}
+			m.awaited.set(func(a *awaited) { a.ranks = missing })
 		default:
 			more, err := parseTable(head, body, len(records), m.cfg.Size)
 			if err != nil {

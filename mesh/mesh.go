@@ -51,6 +51,7 @@ type Config struct {
 	Heartbeat   time.Duration       // between two signs of life; 0: DefaultHeartbeat
 	Silence     time.Duration       // after which a rank is given up; 0: DefaultSilence
 	Stall       time.Duration       // for which a peer may refuse offered bytes; 0: DefaultStall
+	Notice      time.Duration       // after which a Start that waits logs whom it waits for; 0: never
 	Log         *slog.Logger        // nil: warnings on standard error
 	Events      Events              // nil: nobody listens
 	Data        Data                // what lies above the data Conns
@@ -96,6 +97,7 @@ type Mesh struct {
 	control   *control
 	gathering *gathering // rank 0's, when addresses are exchanged; else nil
 	front     *front     // nil without a listener
+	awaited   awaited
 	waiters   waiters
 
 	ctx    context.Context // ends when the Mesh shuts down
@@ -155,7 +157,7 @@ func (cfg *Config) complete() error {
 		return wrong("no transport")
 	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
 		return wrong("no root, and %d addresses for %d ranks", len(cfg.Peers), cfg.Size)
-	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0:
+	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.Notice < 0:
 		return wrong("a negative time")
 	}
 	for _, d := range []struct {
@@ -204,6 +206,8 @@ func (m *Mesh) start(ctx context.Context) error {
 	if err != nil {
 		return m.failure(fault.Refused, err)
 	}
+	m.awaited.joining = m.cfg.Root != ""
+	defer m.notice(m.cfg.Notice)()
 	if m.cfg.Root != "" {
 		if err := m.exchange(ctx, record{addr, m.cfg.Host}); err != nil {
 			return err
@@ -259,6 +263,7 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	if err != nil {
 		return err
 	}
+	m.awaited.set(func(a *awaited) { a.joining = false })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r := range m.peers {

@@ -146,6 +146,16 @@ func Bytes[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
+// Overlap reports whether a and b have bytes in common and begin at different ones.
+// Slices that begin at one byte are one and the same to it.
+func Overlap(a, b []byte) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
+	}
+	at, bt := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return at != bt && (at-bt < uintptr(len(b)) || bt-at < uintptr(len(a)))
+}
+
 // Elements is the memory of b as elements, not a copy; nil when b is empty. That
 // b is Aligned and holds whole elements is the caller's promise, and checked as
 // an index is: Elements panics with a *fault.Error of kind Misuse. Memory that

@@ -76,7 +76,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		m, err := o.memory()
 		if err == nil && m == nil {
 			err = failure(fault.Misuse, "transport memory",
-				errors.New("it joins the ranks of one process, and this rank is alone in its own"))
+				errors.New("it joins the ranks of one process, and this rank is alone in its own: leave TUTTI_TRANSPORT or WithTransport out"))
 		}
 		if err != nil {
 			return nil, err
@@ -111,7 +111,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		return overVerbs(tcp.New(tcp.Options{TLS: o.TLS}))
 	}
 	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
-		errors.New("there is none of that name: auto, memory, shm, tcp, grpc, grpc+verbs, tcp+verbs"))
+		errors.New("there is none of that name; set TUTTI_TRANSPORT or WithTransport to one of auto, memory, shm, tcp, grpc, grpc+verbs, tcp+verbs"))
 }
 
 // overVerbs is the verbs transport set up over a wire, which it closes if there can

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,13 +81,17 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interv
 // Dial opens a connection to a "host:port", with its TLS handshake, and returns
 // it once the peer's system has taken it. Errors: fault.Timeout and
 // fault.Canceled by ctx, fault.Refused by a TLS handshake, fault.Misuse by bad
-// TLS options, fault.Closed after Close, else fault.LinkLost.
+// TLS options and by the address of another transport, fault.Closed after Close,
+// else fault.LinkLost.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
 
 	op := "dial " + addr
+	if strings.Contains(addr, "=") { // of transport auto: no name to ask a resolver for, and trying again is in vain
+		return nil, failure(fault.Misuse, op, errors.New("the address is not tcp's: TUTTI_TRANSPORT or WithTransport must be equal on all ranks"))
+	}
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	nc, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -1,0 +1,78 @@
+package mesh
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// TestAStartThatWaitsSaysOnceForWhom: each rank that has come says who has not, long
+// before the deadline does.
+func TestAStartThatWaitsSaysOnceForWhom(t *testing.T) {
+	for _, list := range []bool{false, true} {
+		for _, gone := range []int{0, 2, 4} {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, 5)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				r.start(ctx, without(5, gone), func(_ int, cfg *Config) {
+					cfg.Notice = 20 * time.Second
+					if list {
+						r.static(cfg)
+					}
+				})
+				for _, i := range without(5, gone) {
+					if e, _ := r.errs[i].(*fault.Error); !blames(e, fault.Timeout, gone) {
+						t.Errorf("list %v: rank %d: %v", list, i, r.errs[i])
+					}
+				}
+				want := "waits in init for 20s; missing: rank " + string(rune('0'+gone))
+				told := 0
+				for _, line := range r.logs.all() {
+					if strings.Contains(line, want) {
+						told++
+					} else if strings.Contains(line, "missing") {
+						t.Errorf("list %v, without %d: a line says otherwise: %s", list, gone, line)
+					}
+				}
+				if told != 4 {
+					t.Errorf("list %v, without %d: %d ranks say %q, want 4: %q", list, gone, told, want, r.logs.all())
+				}
+			})
+		}
+	}
+}
+
+func TestAStartThatComesAboutInTimeSaysNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 4, func(_ int, cfg *Config) { cfg.Notice = 20 * time.Second })
+		time.Sleep(time.Minute)
+		if got := r.logs.all(); len(got) != 0 {
+			t.Errorf("it says %q", got)
+		}
+		r.close()
+	})
+}
+
+// TestAStartDoesNotMissWhomItHasHeardFrom: rank 0 says once a second who has not
+// come; a notice that is due before that must not put the blame on rank 0.
+func TestAStartDoesNotMissWhomItHasHeardFrom(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, 3)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r.start(ctx, []int{0, 2}, func(_ int, cfg *Config) { cfg.Notice = joinTell / 2 })
+		lines := r.logs.all()
+		if len(lines) != 2 {
+			t.Fatalf("got %d lines, want one of each rank: %q", len(lines), lines)
+		}
+		for _, line := range lines {
+			if strings.Contains(line, "missing: rank 0") {
+				t.Errorf("a rank misses rank 0, which has answered: %s", line)
+			}
+		}
+	})
+}

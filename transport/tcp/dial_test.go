@@ -1,0 +1,25 @@
+package tcp
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// TestTheAddressOfAnotherTransportIsRefusedAtOnce: a rank that takes "tcp" is told
+// the addresses of ranks that take "auto" or "shm". No resolver is asked, and the
+// Kind says that there is no use in trying again.
+func TestTheAddressOfAnotherTransportIsRefusedAtOnce(t *testing.T) {
+	leak.Check(t)
+	w := New(Options{})
+	defer w.Close()
+	for _, addr := range []string{"shm=1/n0/2/3/memory/@tutti-4;tcp=127.0.0.1:5", "shm=1/n0/2/3/memory/@tutti-4"} {
+		_, err := w.Dial(t.Context(), addr)
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "TUTTI_TRANSPORT") {
+			t.Errorf("%s: got %v, want a misuse that names TUTTI_TRANSPORT", addr, err)
+		}
+	}
+}
