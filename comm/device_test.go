@@ -70,6 +70,16 @@ func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
 	}
 }
 
+// The queues of a device are spread over several waiters.
+func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
+	needsDevice(t)
+	leak.Check(t)
+	t.Setenv("TUTTI_VERBS_WAITERS", "3")
+	if err := comm.Local(4, deviceCalls, comm.WithTransport(overDevice)); err != nil {
+		t.Error(err)
+	}
+}
+
 // This process is one rank of a job, as its environment says.
 func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	if os.Getenv("TUTTI_HOSTS") == "" {

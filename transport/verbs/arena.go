@@ -10,14 +10,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An arena of a cache is memory from Alloc, registered in one piece as long as it
-// lives: what is sent from any part of it, or shown, needs no registration. It is a
-// lease among cache.arenas. What peers may write to is one registration for one use,
-// here as elsewhere, so that it can end with that use; further parts that are shown
-// at the same time have registrations of their own, from the cache.
+// An arena of a cache is memory from Alloc, registered in one piece: what is sent from
+// any part of it, or shown, needs no registration. It is a lease among cache.arenas. For
+// sending it stays registered until free, or the Transport's Close. What peers may write
+// to is one registration for one use, here as elsewhere, so that it can end with that
+// use, if something may still be on its way; the next use then registers all of it anew.
+// Further parts that are shown at the same time have registrations of their own, from
+// the cache.
 
 // Alloc implements transport.Allocator with memory that is registered, and pinned,
-// from the start until free. It lies outside Go's heap. fault.Exhausted: the device,
+// from the start. It stays so until free or the Transport's Close. It lies outside Go's heap. fault.Exhausted: the device,
 // or the limit on locked memory, or the host has no room for it.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
@@ -57,7 +59,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 
 var errInUse = errors.New("a part of it is shown to a peer or being sent, or it was freed before")
 
-// adopt registers mem for as long as it lives.
+// adopt registers mem, and makes an arena of it.
 func (c *cache) adopt(mem []byte) (*lease, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -137,6 +137,19 @@ func (w *wishes) best(p portInfo) (best gidInfo, not string) {
 	return best, ""
 }
 
+// maxWaiters is how many goroutines may wait for a device's events.
+const maxWaiters = 64
+
+// leastLoaded is the first of the waiters that the fewest completion queues belong to.
+func leastLoaded(queues []int) (waiter int) {
+	for i, n := range queues {
+		if n < queues[waiter] {
+			waiter = i
+		}
+	}
+	return waiter
+}
+
 // worth ranks GIDs: RoCE version 2 can be routed, an IPv4 address is what people
 // set up, and one that is link-local is known on one link only. 0: not allowed.
 func (w *wishes) worth(g gidInfo) int {

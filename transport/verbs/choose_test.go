@@ -115,3 +115,14 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 		}
 	}
 }
+
+func TestQueuesAreSpreadOverWaiters(t *testing.T) {
+	load := make([]int, 3)
+	for range 7 {
+		load[leastLoaded(load)]++
+	}
+	load[2] -= 2 // two pairs are closed
+	if got := leastLoaded(load); got != 2 || load[0] != 3 || load[1] != 2 {
+		t.Errorf("waiter %d of %v is next, want 2 of [3 2 0]", got, load)
+	}
+}

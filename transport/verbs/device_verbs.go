@@ -29,19 +29,25 @@ const (
 	batch = 16
 )
 
-// A hardDevice is one device of libibverbs'. One goroutine waits for its events.
+// A hardDevice is one device of libibverbs'. Its waiters share its completion queues.
 type hardDevice struct {
 	pick    *pick
 	wishes  *wishes
 	context *C.struct_ibv_context
 	pd      *C.struct_ibv_pd
-	channel *C.struct_ibv_comp_channel
-	events  *os.File // the channel's descriptor, in Go's poller
-	ended   chan struct{}
+	waiters []*waiter // immutable once open has returned
 
 	mu    sync.Mutex // guards the rest
 	pairs map[uintptr]func()
 	last  uintptr
+	load  []int // completion queues, by waiter
+}
+
+// A waiter is a goroutine that waits for the events of some completion queues.
+type waiter struct {
+	channel *C.struct_ibv_comp_channel
+	events  *os.File // the channel's descriptor, in Go's poller; nil: not opened
+	ended   chan struct{}
 }
 
 // withDevices runs do with the list of this host's devices.
@@ -62,12 +68,14 @@ func openDevice(w *wishes) (d device, err error) {
 		if err != nil {
 			return err
 		}
-		h := &hardDevice{pick: p, wishes: w, ended: make(chan struct{}), pairs: make(map[uintptr]func())}
+		h := &hardDevice{pick: p, wishes: w, pairs: make(map[uintptr]func())}
 		if err := h.open(list[p.device]); err != nil {
 			h.release()
 			return fmt.Errorf("%v: %w", p, err)
 		}
-		go h.wait()
+		for _, w := range h.waiters {
+			go h.wait(w)
+		}
 		d = h
 		return nil
 	})
@@ -129,10 +137,22 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.pd, err = C.ibv_alloc_pd(d.context); d.pd == nil {
 		return fmt.Errorf("protection domain: %w", err)
 	}
-	if d.channel, err = C.ibv_create_comp_channel(d.context); d.channel == nil {
+	d.load = make([]int, max(d.wishes.waiters, 1))
+	for range d.load {
+		w := &waiter{ended: make(chan struct{})}
+		d.waiters = append(d.waiters, w)
+		if err := d.openWaiter(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *hardDevice) openWaiter(w *waiter) (err error) {
+	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
 		return fmt.Errorf("completion channel: %w", err)
 	}
-	fd, err := syscall.Dup(int(d.channel.fd))
+	fd, err := syscall.Dup(int(w.channel.fd))
 	if err != nil {
 		return err
 	}
@@ -141,7 +161,7 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 		return err
 	}
 	syscall.CloseOnExec(fd)
-	d.events = os.NewFile(uintptr(fd), "completion channel of "+d.pick.name)
+	w.events = os.NewFile(uintptr(fd), "completion channel of "+d.pick.name)
 	return nil
 }
 
@@ -208,14 +228,14 @@ func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
 	}}, nil
 }
 
-// wait hands events to the pairs that they are for, until release.
-func (d *hardDevice) wait() {
-	defer close(d.ended)
-	raw, err := d.events.SyscallConn()
+// wait hands events to the pairs that they are for, until close.
+func (d *hardDevice) wait(w *waiter) {
+	defer close(w.ended)
+	raw, err := w.events.SyscallConn()
 	var pair C.uintptr_t
 	var rc C.int
 	take := func(uintptr) bool {
-		rc = C.tutti_event(d.channel, &pair)
+		rc = C.tutti_event(w.channel, &pair)
 		return rc != C.EAGAIN
 	}
 	for err == nil {
@@ -232,8 +252,10 @@ func (d *hardDevice) wait() {
 }
 
 func (d *hardDevice) close() error {
-	d.events.Close()
-	<-d.ended
+	for _, w := range d.waiters {
+		w.events.Close()
+		<-w.ended
+	}
 	return d.release()
 }
 
@@ -245,8 +267,13 @@ func (d *hardDevice) release() error {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", d.pick.name, what, syscall.Errno(rc)))
 		}
 	}
-	if d.channel != nil {
-		check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(d.channel))
+	for _, w := range d.waiters {
+		if w.events != nil {
+			w.events.Close() // again, unless open has failed
+		}
+		if w.channel != nil {
+			check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(w.channel))
+		}
 	}
 	if d.pd != nil {
 		check("ibv_dealloc_pd", C.ibv_dealloc_pd(d.pd))
@@ -261,6 +288,7 @@ func (d *hardDevice) release() error {
 type hardPair struct {
 	device *hardDevice
 	number uintptr
+	waiter int
 	cq     *C.struct_ibv_cq
 	qp     *C.struct_ibv_qp
 	psn    uint32
@@ -276,6 +304,8 @@ func (d *hardDevice) newPair(depth int, notify func()) (pair, error) {
 	d.last++
 	p := &hardPair{device: d, number: d.last, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
 	d.pairs[p.number] = notify
+	p.waiter = leastLoaded(d.load)
+	d.load[p.waiter]++
 	d.mu.Unlock()
 	err := p.open(depth)
 	if err != nil {
@@ -287,7 +317,7 @@ func (d *hardDevice) newPair(depth int, notify func()) (pair, error) {
 
 func (p *hardPair) open(depth int) (err error) {
 	d := p.device
-	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.channel); p.cq == nil {
+	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.waiters[p.waiter].channel, C.int(p.waiter)); p.cq == nil {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
 	inlined := C.uint32_t(wantInline)
@@ -402,6 +432,7 @@ func (p *hardPair) arm() error {
 func (p *hardPair) close() error {
 	p.device.mu.Lock()
 	delete(p.device.pairs, p.number)
+	p.device.load[p.waiter]--
 	p.device.mu.Unlock()
 	var errs []error
 	if p.qp != nil {

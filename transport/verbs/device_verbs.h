@@ -111,8 +111,9 @@ static int tutti_event(struct ibv_comp_channel *ch, uintptr_t *pair) {
 	ibv_ack_cq_events(cq, 1);
 	return 0;
 }
-static struct ibv_cq *tutti_create_cq(struct ibv_context *c, int n, uintptr_t pair, struct ibv_comp_channel *ch) {
-	return ibv_create_cq(c, n, (void *)pair, ch, 0);
+// Of the device's interrupt vectors, waiter number i uses vector i, round again.
+static struct ibv_cq *tutti_create_cq(struct ibv_context *c, int n, uintptr_t pair, struct ibv_comp_channel *ch, int i) {
+	return ibv_create_cq(c, n, (void *)pair, ch, c->num_comp_vectors > 0 ? i % c->num_comp_vectors : 0);
 }
 
 #endif

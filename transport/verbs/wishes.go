@@ -28,6 +28,7 @@ type wishes struct {
 	strip    int    // the same
 	cache    int    // the same
 	fresh    int    // 1: Options.Fresh
+	waiters  int    // goroutines that wait for events
 	problems []error
 }
 
@@ -60,6 +61,7 @@ func (w *wishes) all() []wish {
 		{name: "STRIP", value: &w.strip, min: -1, max: maxStrip},
 		{name: "CACHE", value: &w.cache, min: -1, max: math.MaxInt},
 		{name: "FRESH", value: &w.fresh, min: 0, max: 1},
+		{name: "WAITERS", value: &w.waiters, min: 1, max: maxWaiters},
 	}
 }
 
@@ -69,7 +71,7 @@ const ourPrefix = "TUTTI_VERBS_"
 // is an error that names the variable, and never a default in silence. TensorFlow's
 // retry count of 7 becomes 6, for 7 has some drivers try for ever.
 func wishesOf(getenv func(string) string) (*wishes, error) {
-	w := &wishes{gid: -1, timeout: 14, retries: 6, rnr: 6}
+	w := &wishes{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
 	for _, v := range w.all() {
 		name, text := ourPrefix+v.name, getenv(ourPrefix+v.name)
 		if text == "" && v.old != "" {
