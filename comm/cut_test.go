@@ -102,7 +102,8 @@ func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option)
 			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count, opts: opts})
 		}
 	}
-	return all
+	opts = append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
+	return append(all, &scene{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](), count: n * elements(segments), opts: opts})
 }
 
 // threeFrames are elements of a message that the receiver asks for, and whose
@@ -289,7 +290,7 @@ const pieceElements = p2p.SlotSize / 4
 // vector that every slot and every note is used, and used again.
 func publishScenes(wire string, n int) []*scene {
 	var all []*scene
-	for _, call := range worldtest.Collectives[int32]() {
+	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]()) {
 		a, err := collective.Find(verbOf(call), "shared")
 		if err != nil || call.Name == "iallreduce" {
 			continue // there is none, or not for calls that do not block

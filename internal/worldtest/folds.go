@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // folds are the calls that reduce.
@@ -29,6 +30,27 @@ func allReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 		return err
 	}
 	return same("buf", buf, sums[T](c.Size(), count))
+}
+
+// Lists reduces a vector in pieces, of which some are empty and some share a segment
+// with others, by the algorithm that is forced.
+func Lists[T number]() Call {
+	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: allReduceList[T]}
+}
+
+func allReduceList[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+	buf := lend(l, vector[T](c.Rank(), count))
+	var list [][]byte
+	for rest, n := buf, 0; len(rest) > 0; n = 3*n + 1 {
+		n = min(n, len(rest))
+		list = append(list, tensor.Bytes(rest[:n]))
+		rest = rest[n:]
+	}
+	algorithm := c.Algorithm("allreduce", len(tensor.Bytes(buf)))
+	if err := comm.AllReduceListBy(ctx, c, algorithm, tensor.TypeOf[T](), list, comm.Sum); err != nil {
+		return err
+	}
+	return same("the list", buf, sums[T](c.Size(), count))
 }
 
 func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
