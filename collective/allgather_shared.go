@@ -22,20 +22,7 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	count := pieceCount(longest, p2p.SlotSize)
 	p := r.Pieces(count, longest)
 	move := outward(n * len(buf.buf))
-	for i := range count {
-		if err := p.Claim(ctx); err != nil {
-			return err
-		}
-		copy(p.Slot(me), window(buf.of(me), i, p2p.SlotSize))
-		p.Done()
-		for d := 1; d < n; d++ {
-			rank := mod(me+d, n)
-			if err := p.AwaitDone(ctx, rank); err != nil {
-				return err
-			}
-			move(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
-		}
-		p = p.Next()
-	}
-	return nil
+	put := func(p p2p.Piece, i int) { copy(p.Slot(me), window(buf.of(me), i, p2p.SlotSize)) }
+	take := func(p p2p.Piece, i, rank int) { move(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank)) }
+	return handRound(ctx, r, p, count, put, take)
 }

@@ -19,29 +19,20 @@ import (
 // Cost: α + 2m(n-1)/n β, in cache; α for each piece.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
-	put(dst.of(me), src.of(me))
+	putCached(dst.of(me), src.of(me))
 	stretch := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := pieceCount(len(src.of(me)), stretch)
 	p := r.Pieces(count, n*stretch)
 	move := outward(n * len(dst.buf))
-	for i := range count {
-		if err := p.Claim(ctx); err != nil {
-			return err
-		}
+	put := func(p p2p.Piece, i int) {
 		for rank := range n {
 			if rank != me {
 				copy(p.Slot(me)[rank*stretch:], window(src.of(rank), i, stretch))
 			}
 		}
-		p.Done()
-		for d := 1; d < n; d++ {
-			rank := mod(me+d, n)
-			if err := p.AwaitDone(ctx, rank); err != nil {
-				return err
-			}
-			move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
-		}
-		p = p.Next()
 	}
-	return nil
+	take := func(p p2p.Piece, i, rank int) {
+		move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+	}
+	return handRound(ctx, r, p, count, put, take)
 }

@@ -41,6 +41,9 @@ func reportWithin(ctx context.Context, host *p2p.Round) error {
 		return linearGather(ctx, host, 0, evenly(nil, host.Size(), 1), nil)
 	}
 	p := host.Pieces(1, 0)
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
 	if host.Rank() == 0 {
 		for rank := 1; rank < host.Size(); rank++ {
 			if err := p.AwaitDone(ctx, rank); err != nil {
@@ -58,6 +61,9 @@ func releaseWithin(ctx context.Context, host *p2p.Round) error {
 		return binomialBroadcast(ctx, host, 0, nil)
 	}
 	p := host.Pieces(1, 0)
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
 	if host.Rank() > 0 {
 		if err := p.AwaitDone(ctx, 0); err != nil {
 			return err

@@ -16,6 +16,9 @@ import (
 // Cost: α.
 func sharedBarrier(ctx context.Context, r *p2p.Round) error {
 	p := r.Pieces(1, 0)
+	if err := p.Claim(ctx); err != nil {
+		return err
+	}
 	p.Done()
 	return awaitDone(ctx, r, p)
 }

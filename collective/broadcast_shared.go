@@ -15,9 +15,9 @@ import (
 //	rank 0   A → slot 0   B → slot 0
 //	rank 1                A ← slot 0   B ← slot 0
 //
-// The root is up to two pieces ahead of the slowest. Two ranks hand over pieces that
-// stay in the first-level cache; more of them larger ones, because each piece has
-// all of them wait, which takes longest where they outnumber the cores.
+// The root is as many pieces ahead of the slowest as the slots allow. Two ranks hand
+// over pieces that stay in the first-level cache; more of them larger ones, because each
+// piece has all of them wait, which takes longest where they outnumber the cores.
 //
 // Cost: α + mβ, in cache: in and out at the same time; α for each piece.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
@@ -48,7 +48,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 // spreadPiece is the bytes of a piece for so many ranks.
 func spreadPiece(n int) int {
 	if n == 2 {
-		return p2p.SmallSize
+		return p2p.SlotSize / 4
 	}
 	return p2p.SlotSize
 }

@@ -80,7 +80,7 @@ func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) 
 		return err
 	}
 	all := even(r, dst, 1)
-	put(all.of(r.Rank()), src)
+	putCached(all.of(r.Rank()), src)
 	return run(ctx, r, all)
 }
 
@@ -99,7 +99,7 @@ func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte,
 	if err := checkSize(VerbAllGatherV, "src", src, len(own)); err != nil {
 		return err
 	}
-	put(own, src)
+	putCached(own, src)
 	return run(ctx, r, all)
 }
 

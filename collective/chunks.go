@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"github.com/tutti-go/tutti/internal/stream"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -126,3 +127,24 @@ func put(dst, src []byte) {
 		copy(dst, src)
 	}
 }
+
+// putCached is put for a chunk that does not overlap dst. The built-in copy writes a
+// megabyte or more past the caches, where what is worked on next would find it late:
+// so what may fit into them is copied in pieces.
+func putCached(dst, src []byte) {
+	if same(dst, src) {
+		return
+	}
+	if len(src) <= cachedBytes {
+		for len(src) > cachedPiece {
+			copy(dst, src[:cachedPiece])
+			dst, src = dst[cachedPiece:], src[cachedPiece:]
+		}
+	}
+	copy(dst, src)
+}
+
+const (
+	cachedPiece = 256 << 10
+	cachedBytes = stream.Least / 4
+)

@@ -51,6 +51,36 @@ func outward(bytes int) mover {
 	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
+// handRound has every rank put its share of count pieces from p on into its slots, and
+// take all others' shares, the next rank's first. It takes a piece some pieces after it
+// has put its own in: so long the others have for theirs, and so long the caches have to
+// put it out to where the others fetch it at less cost.
+func handRound(ctx context.Context, r *p2p.Round, p p2p.Piece, count int, put func(p p2p.Piece, i int), take func(p p2p.Piece, i, rank int)) error {
+	n, me, ahead := r.Size(), r.Rank(), min(r.Ahead(), count-1)
+	for i, in, out := 0, p, p; i < count+ahead; i++ {
+		if i < count {
+			if err := in.Claim(ctx); err != nil {
+				return err
+			}
+			put(in, i)
+			in.Done()
+			in = in.Next()
+		}
+		if i < ahead {
+			continue
+		}
+		for d := 1; d < n; d++ {
+			rank := mod(me+d, n)
+			if err := out.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+			take(out, i-ahead, rank)
+		}
+		out = out.Next()
+	}
+	return nil
+}
+
 // foldSlots folds all ranks' shares of a part of a piece, in rank order, into
 // dst. own is this rank's share, which need not lie in its slot; dst may be it.
 // Nobody else reads that part of this rank's slot meanwhile.

@@ -103,8 +103,8 @@ func (w *scribe) kernel(t testing.TB) reduce.Kernel {
 }
 
 // slotWidth is so many elements to a chunk that a vector of two is no small one, and
-// that each is a piece for those who hand over small ones only.
-const slotWidth = p2p.SmallSize / 8
+// that each is a piece for those who hand over a quarter of a slot.
+const slotWidth = p2p.SlotSize / 4 / 8
 
 // transcribe runs a on n ranks that share memory.
 func transcribe(t testing.TB, a Algorithm, n, root int) []*scribe {

@@ -286,8 +286,9 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 // pieceElements are as many as one piece of shared memory has of a rank.
 const pieceElements = p2p.SlotSize / 4
 
-// publishScenes are all collectives in shared memory, with so many pieces of a
-// vector that every slot and every note is used, and used again.
+// publishScenes are all collectives in shared memory, with one small piece of a vector,
+// and with so many others that each rank puts some in ahead of those that it takes. That
+// slots are used again is what package p2p's tests are about.
 func publishScenes(wire string, n int) []*scene {
 	var all []*scene
 	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]()) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
@@ -130,38 +131,114 @@ func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
 	}
 }
 
-// More pieces than there are notes and slots, small and large, so that each is
-// used again while slower ranks still look at it.
+// More pieces than there are heads and slots, small and large, so that each is
+// used again while slower ranks still look at it; each rank takes a piece as long after
+// it has put its own there as it may. Operations follow each other without a pause.
 func TestPiecesAreNotOverwrittenWhileTheyAreRead(t *testing.T) {
-	const n, pieces = 3, 200
-	tm := teamtest.New(t, n, tiny)
-	for _, size := range []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize} {
-		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-			p := r.Pieces(pieces, size)
-			for i := range pieces {
-				if err := p.Claim(ctx); err != nil {
-					return err
-				}
-				own := tensor.Elements[uint64](p.Slot(r.Rank())[:size])
-				for j := range own {
-					own[j] = uint64(i*n + r.Rank())
-				}
-				p.Done()
-				for rank := range n {
-					if err := p.AwaitDone(ctx, rank); err != nil {
+	for _, n := range []int{2, 3, 9} {
+		tm := teamtest.New(t, n, tiny)
+		for _, size := range []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize} {
+			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
+				for _, pieces := range []int{1, 70, 5, 1, 40} {
+					if err := handPieces(ctx, r, pieces, size); err != nil {
 						return err
 					}
-					for j, got := range tensor.Elements[uint64](p.Slot(rank)[:size]) {
-						if want := uint64(i*n + rank); got != want {
-							return fmt.Errorf("piece %d of %d bytes, rank %d, element %d: got %d, want %d", i, size, rank, j, got, want)
-						}
-					}
 				}
-				p = p.Next()
+				return nil
+			})
+		}
+	}
+}
+
+// handPieces has every rank put so many pieces of its own in, and check all others'.
+func handPieces(ctx context.Context, r *p2p.Round, pieces, size int) error {
+	const stride = 64 // elements are written and read so far from each other
+	ahead := r.Ahead()
+	if size <= p2p.SmallSize {
+		ahead = 0
+	}
+	in := r.Pieces(pieces, size)
+	out := in
+	number := func(i, rank int) uint64 { return uint64(i*r.Size() + rank) }
+	for i := range pieces + ahead {
+		if i < pieces {
+			if err := in.Claim(ctx); err != nil {
+				return err
+			}
+			own := tensor.Elements[uint64](in.Slot(r.Rank())[:size])
+			for j := 0; j < len(own); j += stride {
+				own[j] = number(i, r.Rank())
+			}
+			in.Done()
+			in = in.Next()
+		}
+		if i < ahead {
+			continue
+		}
+		for rank := range r.Size() {
+			if err := out.AwaitDone(ctx, rank); err != nil {
+				return err
+			}
+			share := tensor.Elements[uint64](out.Slot(rank)[:size])
+			for j := 0; j < len(share); j += stride {
+				if got, want := share[j], number(i-ahead, rank); got != want {
+					return fmt.Errorf("piece %d of %d bytes, rank %d of %d, element %d: got %d, want %d", i-ahead, size, rank, r.Size(), j, got, want)
+				}
+			}
+		}
+		out = out.Next()
+	}
+	return nil
+}
+
+// Operations in which all wait, and those in which one only gives, with few pieces and
+// many, follow each other in all orders: no rank may take what another left in the next
+// operation for that of its own.
+func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
+	const operations = 1000
+	for _, n := range []int{2, 3, 5} {
+		tm := teamtest.New(t, n, tiny)
+		rng := rand.New(rand.NewPCG(1, uint64(n)))
+		kinds := make([]int, operations)
+		for i := range kinds {
+			kinds[i] = rng.IntN(8)
+		}
+		tm.Each(t, func(ctx context.Context, rank int) error {
+			for i, kind := range kinds {
+				r := tm.Ranks[rank].Group.NewRound(uint32(i+1), uint64(100+i), nil)
+				var err error
+				if pieces := 1 + 6*(kind/4); kind%4 < 2 {
+					err = handPieces(ctx, r, pieces, 8+kind%2*p2p.SmallSize)
+				} else {
+					err = givePieces(ctx, r, i%n, 3*pieces, 8+kind%2*p2p.SmallSize)
+				}
+				if err != nil {
+					return fmt.Errorf("operation %d of kind %d: %w", i, kind, err)
+				}
+				r.End()
 			}
 			return nil
 		})
 	}
+}
+
+// givePieces has the others read so many pieces of root's.
+func givePieces(ctx context.Context, r *p2p.Round, root, pieces, size int) error {
+	p := r.Pieces(pieces, size)
+	for range pieces {
+		var err error
+		if r.Rank() == root {
+			err = p.Claim(ctx)
+		} else {
+			err = p.AwaitDone(ctx, root)
+		}
+		if err != nil {
+			return err
+		}
+		p.Done()
+		p = p.Next()
+	}
+	return nil
 }
 
 func TestRanksInDifferentOperationsDoNotTakeEachOthersPieces(t *testing.T) {

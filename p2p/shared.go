@@ -9,41 +9,87 @@ import (
 )
 
 // How shared memory is laid out, in bytes: for each rank a control block, then for
-// each rank its notes, then for each rank its slots. What one rank writes while
-// others poll it has a cache line of its own.
+// each rank its notes, then for each rank its heads, then for each rank its slots. What
+// one rank writes while others poll it has a cache line of its own.
 //
 //	control block   0  asleep: 1 while this rank waits to be nudged
 //	                8  core: where this rank last polled in vain, plus one; 0: nowhere yet
-//	note            0  done: the last of its pieces that this rank is done with
+//	head            0  done: the last of its pieces that this rank is done with
 //	                8  ready: the last of its pieces whose share lies in place
 //	               16  mark: the fingerprint of that piece
-//	               24  the share of a small piece, so that it arrives with the note
-//	slot            0  the share of any other
+//	note            0  the head of a small piece
+//	               24  its share, so that it arrives with the head
+//	slot            0  the share of any other piece
 //
-// Piece i has note i mod notes and slot i mod slots.
+// Piece i has note i mod notes, or else head i mod heads and slot i mod slots. Of a slot
+// it takes a part of its own size, another one each time.
 const (
 	controlSize = 64
 	coreAt      = 8
 
-	notes    = 4
+	headSize = 64
 	readyAt  = 8
 	markAt   = 16
 	smallAt  = 24
 	noteSize = (smallAt + SmallSize + 63) / 64 * 64
 
-	// slots is how many pieces a rank can have in its part of the memory. Three
-	// let it copy piece i+1 in while others still read piece i-1.
-	slots = 3
+	// notes are enough for pieces whose share is written when others are up to
+	// firstBehind pieces behind: so few stay in the first-level cache.
+	notes = 4
 
 	// SmallSize is the most bytes of a small piece.
 	SmallSize = 4 << 10
-	// SlotSize is the most bytes of one piece: small enough that the slots of
-	// a few ranks stay in the second-level cache.
+	// SlotSize is the most bytes of one piece: many of them fit into the
+	// second-level cache.
 	SlotSize = 64 << 10
+
+	// allSlots is about how many slots the ranks have together, and of which two have
+	// mostSlots each. A line that is written again must be taken from the caches of
+	// those who read it, which takes several times as long as to fetch it from where
+	// all caches have put out what they had no room for. So the slots are more than
+	// the second-level caches hold, and less than the third: see docs/adr/0018.
+	allSlots   = 64
+	mostSlots  = 32
+	leastSlots = 3
 )
 
-// SharedSize is how many bytes of shared memory n ranks need.
-func SharedSize(n int) int { return n * (controlSize + notes*noteSize + slots*SlotSize) }
+// A layout is how many slots and heads each rank has, and how far ranks may be from
+// each other. It is a function of their number, so that all have the same.
+//
+// A share is written for piece i when all members are Done with piece i-behind, and so
+// read none before piece i-behind-lead, which is i-slots+1. Nobody is then further than
+// behind pieces past any other, who looks at heads from behind pieces ago on: twice as
+// many heads as slots are enough.
+type layout struct {
+	slots, heads int
+	lead, behind uint64
+}
+
+// layoutFor is that of n ranks. heads is a power of two. Three slots let a rank copy
+// piece i+1 in while others still read piece i-1.
+func layoutFor(n int) layout {
+	l := layout{slots: mostSlots}
+	for l.slots > leastSlots && n*l.slots > allSlots {
+		l.slots /= 2
+	}
+	l.slots = max(l.slots, leastSlots)
+	l.lead = uint64(l.slots / 4)
+	l.behind = uint64(l.slots-1) - l.lead
+	for l.heads = 1; l.heads < 2*l.slots; {
+		l.heads *= 2
+	}
+	return l
+}
+
+// slotsAt is where slots begin, for each rank.
+func (l layout) slotsAt() int { return controlSize + notes*noteSize + l.heads*headSize }
+
+// SharedSize is how many bytes of shared memory n ranks need: of 2 to 16 at most 5 MiB,
+// which become memory only as far as vectors get in them.
+func SharedSize(n int) int {
+	l := layoutFor(n)
+	return n * (l.slotsAt() + l.slots*SlotSize)
+}
 
 // Shared is memory that some members of a group can read and write, as one of
 // them uses it: all, or those of a host. The goroutine inside a blocking
@@ -52,17 +98,20 @@ func SharedSize(n int) int { return n * (controlSize + notes*noteSize + slots*Sl
 //
 // A piece has up to two stages. Ready says that a rank's share is in place; Done
 // says that what the second stage left is in place, or, for a piece of one stage,
-// the share, and that this rank reads no earlier piece any more. A share is
-// written for piece i only when all members are Done with piece i-2, and so do not
-// read piece i-3, which lay in the same slot. By then no rank is past piece i+1,
-// whose note is another: so notes of pieces i-2 to i can still be looked at.
+// the share, and that this rank reads no piece any more that is more than Ahead
+// pieces before it. The layout says why nothing is overwritten that is still read.
 type Shared struct {
+	layout
 	ranks []int // the job's rank of each
 	rank  int   // this process's place among them
 	mem   []byte
 	words []uint64 // the same; the heads of notes are read and written atomically
 	sleep []*uint64
 	piece uint64 // the number of the next piece
+	first uint64 // that of the operation's first
+	room  int    // bytes of a place of the operation's pieces
+	past  past   // what the two before the next operation's first were
+	prior past   // what the two before the operation's first were
 
 	witness func(set func()) // nil: flags are set at once
 }
@@ -83,7 +132,7 @@ func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, me
 func (g *Group) WitnessShared(see func(set func())) { g.all.shared.witness = see }
 
 func newShared(on party, mem []byte) *Shared {
-	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem)}
+	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem), layout: layoutFor(len(on.ranks))}
 	for r := range on.ranks {
 		s.sleep = append(s.sleep, s.asleep(r))
 	}
@@ -99,60 +148,95 @@ func (r *Round) HasShared() bool { return r.on.shared != nil }
 func (s *Shared) asleep(rank int) *uint64 { return &s.words[rank*controlSize/8] }
 func (s *Shared) core(rank int) *uint64   { return &s.words[(rank*controlSize+coreAt)/8] }
 
-// note is where a rank's note of a piece begins.
-func (s *Shared) note(rank int, piece uint64) int {
-	return len(s.ranks)*controlSize + (rank*notes+int(piece%notes))*noteSize
+// head is a field of a rank's head of a piece.
+func (s *Shared) head(rank int, piece uint64, small bool, at int) *uint64 {
+	n := len(s.ranks)
+	if small {
+		at += n*controlSize + (rank*notes+int(piece%notes))*noteSize
+	} else {
+		at += n*(controlSize+notes*noteSize) + (rank*s.heads+int(piece)&(s.heads-1))*headSize
+	}
+	return &s.words[at/8]
 }
 
-// word is a field of a rank's note of a piece.
-func (s *Shared) word(rank int, piece uint64, at int) *uint64 {
-	return &s.words[(s.note(rank, piece)+at)/8]
-}
+// past says which of the firstBehind pieces before another were small.
+type past [firstBehind]bool
+
+// firstBehind is how far others may be behind the first piece of an operation, or any
+// small one, when its share is written: not so far as within one, because to look at
+// their heads is how a rank that only gives learns that others are in another operation.
+const firstBehind = 2
 
 // A Piece is one step of a collective in shared memory: at most SlotSize bytes
 // of each rank's.
 type Piece struct {
 	r     *Round
 	n     uint64
-	small bool
+	small bool // its share lies in the note
 }
 
-// Pieces begins n pieces of at most size bytes, which are used in order. Every
-// member does so alike.
+// Pieces begins n pieces of at most size bytes, which are used in order, and ends
+// those before. Every member does so alike.
 func (r *Round) Pieces(n, size int) Piece {
 	s := r.on.shared
-	first := s.piece
+	s.first, s.room, s.prior = s.piece, SmallSize, s.past
 	s.piece += uint64(n)
-	return Piece{r, first, size <= SmallSize}
+	small := size <= SmallSize
+	for s.room < size && s.room < SlotSize {
+		s.room *= 2
+	}
+	switch {
+	case n == 1:
+		s.past = past{small, s.prior[0]}
+	case n > 1:
+		s.past = past{small, small}
+	}
+	return Piece{r, s.first, small}
 }
 
 // Next is the piece after p.
 func (p Piece) Next() Piece { return Piece{p.r, p.n + 1, p.small} }
 
-// Slot is where a member's share of the piece lies: SlotSize bytes, or SmallSize
-// for a small piece. A rank writes its own between Claim and Ready, and others'
-// never.
-func (p Piece) Slot(rank int) []byte {
-	s := p.r.on.shared
-	if p.small {
-		at := s.note(rank, p.n) + smallAt
-		return s.mem[at : at+SmallSize : at+SmallSize]
+// word is a field of a rank's head of a piece: one of p's operation, or one of the
+// firstBehind before them.
+func (p Piece) word(rank int, piece uint64, at int) *uint64 {
+	s, small := p.r.on.shared, p.small
+	if piece < s.first {
+		small = s.prior[(s.first-piece-1)%firstBehind]
 	}
-	at := len(s.ranks)*(controlSize+notes*noteSize) + (rank*slots+int(p.n%slots))*SlotSize
-	return s.mem[at : at+SlotSize : at+SlotSize]
+	return s.head(rank, piece, small, at)
 }
 
-// ahead fetches what the next piece needs first, beside whatever this rank does until
+// Ahead is how many pieces beyond the one that it reads a rank may be Done with, within
+// an operation of pieces of one stage.
+func (r *Round) Ahead() int { return int(r.on.shared.lead) }
+
+// Slot is where a member's share of the piece lies, with room for as many bytes as
+// Pieces was told, up to SlotSize. A rank writes its own between Claim and Ready, and
+// others' never.
+func (p Piece) Slot(rank int) []byte {
+	s := p.r.on.shared
+	n := len(s.ranks)
+	if p.small {
+		at := n*controlSize + (rank*notes+int(p.n%notes))*noteSize + smallAt
+		return s.mem[at : at+SmallSize : at+SmallSize]
+	}
+	lap, slot := int(p.n)/s.slots, int(p.n)%s.slots
+	at := n*s.slotsAt() + (rank*s.slots+slot)*SlotSize + lap%(SlotSize/s.room)*s.room
+	return s.mem[at : at+s.room : at+s.room]
+}
+
+// ahead fetches what the next piece, if it is a small one, needs first, beside whatever this rank does until
 // then: the line that it will write, which others have read, and that in which they
 // tell that it may. A line takes as long to come as all checks of a call.
 func (s *Shared) ahead() {
-	fetchToWrite(s.word(s.rank, s.piece, 0))
+	fetchToWrite(s.head(s.rank, s.piece, true, 0))
 	if len(s.ranks) > aheadMost {
 		return
 	}
 	for rank := range s.ranks {
 		if rank != s.rank {
-			fetchToRead(s.word(rank, s.piece-2, 0))
+			fetchToRead(s.head(rank, s.piece-firstBehind, s.past[firstBehind-1], 0))
 		}
 	}
 }
@@ -160,24 +244,32 @@ func (s *Shared) ahead() {
 // aheadMost is of how many ranks the lines are fetched ahead.
 const aheadMost = 8
 
-// Claim returns when this rank's share may be written.
+// Claim returns when this rank's share may be written. A rank that writes none, but is
+// Done before it has waited for another, claims the piece as well: others may still look
+// at what lies in its note.
 func (p Piece) Claim(ctx context.Context) error {
-	if p.n < firstPiece+2 {
+	s, last := p.r.on.shared, p.n-firstBehind
+	if !p.small && p.n > s.first {
+		last = p.n - min(p.n, s.behind)
+		if last <= s.first-firstBehind {
+			return nil // that was so when the first was claimed
+		}
+	}
+	if last < firstPiece {
 		return nil
 	}
-	s := p.r.on.shared
 	for rank := range s.ranks {
 		if rank == s.rank {
 			continue
 		}
-		if err := p.await(ctx, rank, s.word(rank, p.n-2, 0), p.n-2); err != nil {
+		if err := p.await(ctx, rank, p.word(rank, last, 0), last); err != nil {
 			return err
 		}
-		if err := p.compare(rank, p.n-2); err != nil {
+		if err := p.compare(rank, last); err != nil {
 			return err
 		}
 		if p.r.g.see != nil {
-			p.r.g.see(Sight{SeesDone, s.ranks[rank], Piece{p.r, p.n - 2, p.small}})
+			p.r.g.see(Sight{SeesDone, s.ranks[rank], Piece{p.r, last, p.small}})
 		}
 	}
 	return nil
@@ -192,7 +284,7 @@ func (p Piece) Done() { p.publish(0) }
 
 func (p Piece) publish(at int) {
 	s := p.r.on.shared
-	mark, own := s.word(s.rank, p.n, markAt), p.mark()
+	mark, own := p.word(s.rank, p.n, markAt), p.mark()
 	if *mark != own {
 		storeMark(mark, own)
 	}
@@ -206,10 +298,15 @@ func (p Piece) publish(at int) {
 	p.set(at)
 }
 
-// set sets this rank's flag, and wakes who sleeps for it.
+// set sets this rank's flag, and wakes who sleeps for it. An operation's first piece
+// has the head of a note, too: there a rank looks whose own operation is a small one.
 func (p Piece) set(at int) {
 	s := p.r.on.shared
-	atomic.StoreUint64(s.word(s.rank, p.n, at), p.n)
+	atomic.StoreUint64(p.word(s.rank, p.n, at), p.n)
+	if p.n == s.first && !p.small {
+		atomic.StoreUint64(s.head(s.rank, p.n, true, markAt), p.mark())
+		atomic.StoreUint64(s.head(s.rank, p.n, true, at), p.n)
+	}
 	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
 			p.r.g.e.Nudge(s.ranks[rank])
@@ -235,17 +332,20 @@ func (p Piece) mark() uint64 {
 // fingerprints: that member may be in another operation.
 func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 	s := p.r.on.shared
-	if err := p.await(ctx, rank, s.word(rank, p.n, at), p.n); err != nil {
+	if err := p.await(ctx, rank, p.word(rank, p.n, at), p.n); err != nil {
 		return err
 	}
 	if rank == s.rank && p.r.g.see == nil {
 		return nil
 	}
-	if atomic.LoadUint64(s.word(rank, p.n, markAt)) != p.mark() {
+	if atomic.LoadUint64(p.word(rank, p.n, markAt)) != p.mark() {
 		return p.disagree(rank)
 	}
 	if p.r.g.see != nil {
 		p.r.g.see(Sight{flagAct(at, SeesReady, SeesDone), s.ranks[rank], p})
+	}
+	if !p.small && p.n == s.first && s.prior[0] {
+		return nil // its note may have been used again, because this rank is further; the mark tells of it, too
 	}
 	return p.compare(rank, p.n-1)
 }
@@ -262,7 +362,7 @@ func flagAct(at int, ready, done Act) Act {
 // would not notice otherwise that another rank took itself for the root.
 func (p Piece) compare(rank int, piece uint64) error {
 	s := p.r.on.shared
-	if piece >= firstPiece && atomic.LoadUint64(s.word(rank, piece, markAt)) != atomic.LoadUint64(s.word(s.rank, piece, markAt)) {
+	if piece >= firstPiece && atomic.LoadUint64(p.word(rank, piece, markAt)) != atomic.LoadUint64(p.word(s.rank, piece, markAt)) {
 		return p.disagree(rank)
 	}
 	return nil
