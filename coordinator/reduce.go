@@ -16,6 +16,8 @@ func algorithmOf(c *comm.Comm) string {
 	switch name := c.Algorithm("allreduce", large); name {
 	case inRankOrder, "ring", "pairwise":
 		return name
+	case "segmented_ring": // the ring's folds, which takes no lists
+		return "ring"
 	}
 	return ""
 }
