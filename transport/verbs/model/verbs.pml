@@ -10,7 +10,12 @@
  *
  * Each of these is found when the rule against it is left out:
  *
- * broken: -DLASTCREDIT -DONEACK -DNORECHECK -DNOBUDGET
+ * broken: -DLASTCREDIT -DONEACK -DNORECHECK -DNOBUDGET -DLATEFRAMES
+ *
+ * What a frame is, is chosen as it begins, and not given up for another kind: else an
+ * end that waits for credit could always go on with a kind that needs none, and no
+ * deadlock of frames would be one here. -DLATEFRAMES, where frames wait for more credit
+ * than ACKs give back, is such a deadlock.
  *
  * Credit goes by itself so often at this depth that no strip fills up before; that
  * half a strip is reason enough is in testdata/strip.flow.
@@ -26,7 +31,7 @@
 #define BUDGET 1	/* frames that fill exposed memory */
 
 mtype = { ACK, IDLE, REQUEST, RESPONSE, AGAIN, AGREED, WRITE, LANDED, PART, LAST, DIRECT };
-mtype = { resting, fresh, landed, asked, renewing, writing };
+mtype = { resting, fresh, keeping, landed, asked, renewing, writing };
 
 chan q[2] = [DEPTH] of { mtype, byte, byte };	/* to end i: what, credit, freed */
 
@@ -43,6 +48,13 @@ byte total[2];
 #else
 #define MAYTELL (credits[me] > 1 || (credits[me] == 1 && owed[me] > 0))
 #define MAYWRITE (credits[me] > 1)
+#endif
+#ifdef LATEFRAMES
+#define MAYBEGIN (credits[me] > 2)
+#define MAYFILL (credits[me] > 2)
+#else
+#define MAYBEGIN MAYTELL
+#define MAYFILL MAYWRITE
 #endif
 #ifdef ONEACK
 #define ACKDUE (owed[me] >= 1)
@@ -111,6 +123,7 @@ proctype End(byte me) {
 		moved = true;
 		if
 		:: phase == resting && left > 0 -> left--; phase = fresh
+		:: phase == resting && left > 0 -> left--; phase = keeping	/* for kept memory */
 		:: else
 		fi;
 		if
@@ -119,19 +132,19 @@ proctype End(byte me) {
 		:: note != 0 && !(MAYTELL) -> moved = false
 		:: note == 0 && hide != 0 && !(MAYTELL) -> moved = false
 		:: note == 0 && hide == 0 ->
-			if	/* what a frame is, is chosen as it begins */
-			:: phase == fresh && MAYTELL -> tell(WRITE); phase = resting; finished[me]++
-			:: phase == fresh && MAYTELL && !strip -> tell(REQUEST); phase = asked
-			:: phase == fresh && MAYTELL && strip && lying[me] < STRIP -> lying[me]++; phase = landed
+			if
+			:: phase == fresh && MAYBEGIN -> tell(WRITE); phase = resting; finished[me]++
+			:: phase == fresh && MAYBEGIN && !strip -> tell(REQUEST); phase = asked
+			:: phase == fresh && MAYBEGIN && strip && lying[me] < STRIP -> lying[me]++; phase = landed
 			:: phase == landed && MAYTELL -> tell(LANDED); phase = resting; finished[me]++
-			:: phase == fresh -> phase = resting; finished[me]++	/* into kept memory: nobody hears of it */
+			:: phase == keeping -> phase = resting; finished[me]++	/* nobody hears of it, and it takes no credit */
 			:: phase == fresh && idle[me] -> phase = resting; finished[me]++	/* an error, above */
 			:: phase == renewing && idle[me] -> phase = resting; finished[me]++
 #ifdef NOBUDGET
-			:: phase == fresh && !idle[me] && MAYWRITE ->
+			:: phase == fresh && !idle[me] && MAYFILL ->
 #else
-			:: phase == fresh && !idle[me] && budget[me] == 0 && MAYTELL -> tell(AGAIN); phase = renewing
-			:: phase == fresh && !idle[me] && budget[me] > 0 && MAYWRITE ->
+			:: phase == fresh && !idle[me] && budget[me] == 0 && MAYBEGIN -> tell(AGAIN); phase = renewing
+			:: phase == fresh && !idle[me] && budget[me] > 0 && MAYFILL ->
 				budget[me]--;
 #endif
 				put(DIRECT, 0, 0); phase = resting; finished[me]++
