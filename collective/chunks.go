@@ -128,14 +128,14 @@ func put(dst, src []byte) {
 	}
 }
 
-// putCached is put for a chunk that does not overlap dst. The built-in copy writes a
+// putCached is put for a rank's own chunk. The built-in copy writes a
 // megabyte or more past the caches, where what is worked on next would find it late:
 // so what may fit into them is copied in pieces.
 func putCached(dst, src []byte) {
 	if same(dst, src) {
 		return
 	}
-	if len(src) <= cachedBytes {
+	if len(src) <= cachedBytes && !tensor.Overlap(dst, src) {
 		for len(src) > cachedPiece {
 			copy(dst, src[:cachedPiece])
 			dst, src = dst[cachedPiece:], src[cachedPiece:]

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -306,4 +307,18 @@ func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 		lines[1+x.rank][1+x.step] = scribes[x.rank].text(a, x, scribes)
 	}
 	return aligned(lines)
+}
+
+// What overlaps is copied as by the built-in copy, pieces or not.
+func TestAChunkThatOverlapsItsPlaceIsCopiedWhole(t *testing.T) {
+	const far = 100
+	buf := make([]byte, 2*cachedPiece+far)
+	for i := range buf {
+		buf[i] = byte(i * 31 >> 3)
+	}
+	want := slices.Clone(buf[:2*cachedPiece])
+	putCached(buf[far:], buf[:2*cachedPiece])
+	if !bytes.Equal(buf[far:], want) {
+		t.Error("a chunk was overwritten before it had been copied")
+	}
 }

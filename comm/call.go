@@ -22,6 +22,7 @@ type what struct {
 	root  int
 	peer  int // the member that a message goes to or comes from
 	tag   int
+	lists int    // vectors that count is the sum of; 0: it is that of one
 	op    string // the operator
 	opID  uint64
 	algo  string
@@ -39,6 +40,9 @@ func (w what) String() string {
 		if w.count >= 0 {
 			fmt.Fprintf(&b, " x%d", w.count)
 		}
+	}
+	if w.lists > 0 {
+		fmt.Fprintf(&b, " in %d vectors", w.lists)
 	}
 	if w.op != "" {
 		b.WriteString(" " + w.op)
@@ -64,6 +68,9 @@ func (w what) how() string {
 	fmt.Fprintf(&b, "by %s in segments of %d bytes", w.algo, w.segment)
 	if strings.HasSuffix(w.name, "v") && w.opID != 0 {
 		fmt.Fprintf(&b, " with counts of hash %08x", uint32(w.opID))
+	}
+	if w.lists > 0 {
+		fmt.Fprintf(&b, " with lengths of hash %08x", uint32(w.opID))
 	}
 	if _, err := collective.ParseVerb(w.name); err == nil && w.kind&besideOthers != 0 {
 		b.WriteString(", beside other calls")

@@ -60,8 +60,8 @@ func AllReduceBy[T Element](ctx context.Context, c *Comm, algorithm string, buf 
 }
 
 // AllReduceListBy is AllReduceBy of several vectors as one operation, which replaces
-// each of them; they may lie anywhere, but must not overlap. Every rank gives as
-// many, and equally long ones. They are given as their bytes, whole elements of
+// each of them; they may lie anywhere, but must not overlap, which is not checked.
+// Every rank gives as many, and equally long ones. They are given as their bytes, whole elements of
 // type d and aligned for it, because who has lists of vectors often knows their type
 // only then. Nothing is copied beforehand: each vector is gathered from, and its
 // result put, where it lies, while other parts of the list travel. Results are to the

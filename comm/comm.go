@@ -107,20 +107,29 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 // alone on this communicator, which is in order, and it gets its number.
 //
 // cl becomes the call, when this is no error, and is listed. It is the
-// communicator's own or one that nobody knows.
+// communicator's own or one that nobody knows. Of plans for the own one those that are
+// plain need not have been prepared: one like them may be known. To prepare them takes
+// no lock, since all communicators of this rank have one in common.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
-	c.mu.Lock()
-	if c.entered != c.left.Load() {
-		other := c.history[c.seq%historySize].site
-		c.mu.Unlock()
-		return c.crowded(pl.verb.String(), other)
-	}
-	if cl == &c.own {
-		if err := c.ready(pl); err != nil {
+	for known := cl != &c.own || !pl.plain(); ; known = true {
+		c.mu.Lock()
+		if c.entered != c.left.Load() {
+			other := c.history[c.seq%historySize].site
 			c.mu.Unlock()
+			return c.crowded(pl.verb.String(), other)
+		}
+		if known || c.recall(pl) {
+			break
+		}
+		c.mu.Unlock()
+		if err := pl.prepare(c); err != nil {
 			return err
 		}
+		pl.anew = true
+	}
+	if pl.anew {
+		c.remember(pl)
 	}
 	c.entered++
 	err := c.state()

@@ -135,8 +135,9 @@ func TestRanksWhoseListsAreCutOtherwiseGetMismatch(t *testing.T) {
 		if c.Rank() == 1 {
 			list[0], list[1] = list[1], list[0]
 		}
-		if err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float64, list, comm.Sum); !errors.Is(err, fault.Mismatch) {
-			return fmt.Errorf("got %v, want fault.Mismatch", err)
+		err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float64, list, comm.Sum)
+		if !errors.Is(err, fault.Mismatch) || strings.Count(err.Error(), "x3 in 2 vectors sum") < 2 || strings.Count(err.Error(), "lengths of hash") != 2 {
+			return fmt.Errorf("got %v, want fault.Mismatch that names both lists", err)
 		}
 		return nil
 	}, comm.WithTransport("tcp"))

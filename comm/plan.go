@@ -34,6 +34,7 @@ type plan struct {
 	bytes    int    // of the whole vector, for the choice of the algorithm
 	apart    bool   // it runs beside others, so not in the memory that the ranks share
 	shares   bool   // it works in that memory
+	anew     bool   // it was prepared because nothing like it was known
 	known    *known // what its communicator remembers of it; nil: nothing
 }
 
@@ -213,7 +214,7 @@ func (pl *plan) describe(w *what) {
 	if pl.apart && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
 		w.kind |= besideOthers
 	}
-	w.op, w.opID = "", 0
+	w.op, w.opID, w.lists = "", 0, len(pl.list)
 	if pl.reduces() {
 		w.op, w.opID = pl.op.Name(), pl.op.ID()
 	}
@@ -308,6 +309,11 @@ func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
 
 // do carries a plan out and returns when this rank's part is done.
 func (c *Comm) do(ctx context.Context, pl *plan) error {
+	if !pl.plain() {
+		if err := pl.prepare(c); err != nil {
+			return err
+		}
+	}
 	cl := &c.own
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
