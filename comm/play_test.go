@@ -32,6 +32,8 @@ const (
 	sceneLimit = 60 * time.Second      // then something else has hung
 	soonEnough = time.Second           // from a fault to its verdict, where time is exact
 	lastFrames = 50 * time.Millisecond // for what nobody waits for
+
+	mostStarved = 8 * time.Second // of the time in which a verdict is listened for
 )
 
 // A scene is one call by the ranks of one job, which a test plays many times:
@@ -286,13 +288,14 @@ func (p *play) meet(phase int) {
 }
 
 // listen waits for a verdict for as long as one may take: longer by what this process
-// starves, where real time passes.
+// starves, where real time passes. That has a limit, as threads that starve together add
+// up to more than the time that passes, and of a dial that is made again nobody hears.
 func (p *play) listen(c *comm.Comm) {
 	since := func() time.Duration { return 0 }
 	if p.hurried() {
 		since = starved.Since(os.Getpid())
 	}
-	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+since(); {
+	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+min(since(), mostStarved); {
 		time.Sleep(5 * time.Millisecond) // a verdict wakes calls, and none is under way here
 	}
 }
