@@ -40,7 +40,8 @@
 // they know the secret and neither shows it; nothing of a proof can be used
 // again, or by the other side. What follows on the Conn is protected by TLS or not
 // at all. Magic, kind and version stay where they are in every version, so that
-// two versions can tell each other so.
+// two versions can tell each other so. This is version 2; version 1 had no regions
+// (package rendezvous).
 //
 // The instance is a random number of each process. The first process that proves
 // to be rank r is rank r; another one is refused.

@@ -131,7 +131,7 @@ func TestOtherVersionsAndByteOrdersAreToldSo(t *testing.T) {
 		change func(*hello)
 		words  []string
 	}{
-		{"version", func(h *hello) { h.version = 7 }, []string{"protocol version", "speaks 1", "7"}},
+		{"version", func(h *hello) { h.version = 7 }, []string{"protocol version", "speaks 2", "7"}},
 		{"byte order", func(h *hello) { h.order = 'L' + 'B' - hostOrder() }, []string{"byte order", "little endian", "big endian"}},
 		{"no byte order", func(h *hello) { h.order = 0 }, []string{"byte order", "unknown"}},
 	} {

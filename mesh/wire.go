@@ -14,7 +14,7 @@ import (
 
 const (
 	magic   = "tuti" // opens the head of every frame of the handshake
-	version = 1      // of everything in this package, and of what lies above
+	version = 2      // of everything in this package, and of what lies above
 )
 
 // MaxBody is the most bytes of body that a frame of the handshake or of a

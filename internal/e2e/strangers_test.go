@@ -155,7 +155,7 @@ func strangers(wire string) []stranger {
 		{"a head that is no hello", func(j *job) { j.hello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
 		{"another version", func(j *job) {
 			j.hello(wire, "", func(h []byte) { binary.LittleEndian.PutUint16(h[6:], 7) })
-		}, "protocol version: accepting rank 0 speaks 1, the dialling one 7"},
+		}, "protocol version: accepting rank 0 speaks 2, the dialling one 7"},
 		{"another byte order", func(j *job) { j.hello(wire, "", func(h []byte) { h[8] = 'L' ^ 'B' ^ nativeOrder() }) },
 			"byte order: "},
 		{"a wrong secret", func(j *job) {
