@@ -18,6 +18,8 @@ func exposePromises() []promise {
 		{"Exposer/ReleasedMemoryIsNotWritten", releasedNotWritten},
 		{"Exposer/BeyondExposedFails", beyondExposed},
 		{"Exposer/CloseFailsWhatIsQueued", exposedClose},
+		{"Exposer/UnheardFramesAreInBeforeWhatFollows", unheardInOrder},
+		{"Exposer/UnheardMemoryIsNotWrittenAfterRelease", unheardReleased},
 	}
 }
 

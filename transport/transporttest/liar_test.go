@@ -49,6 +49,8 @@ func liars() map[string]liar {
 		"Exposer/ReleasedMemoryIsNotWritten": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 		"Gatherer/PartsArriveAsOneBody":      {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
 		"Parker/FrameEndsPark":               {conn: func(c transport.Conn) transport.Conn { return sleepsOn{c, c.(transport.Parker)} }},
+
+		"Exposer/UnheardMemoryIsNotWrittenAfterRelease": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 	}
 }
 

@@ -19,8 +19,9 @@ import (
 // the cache.
 
 // Alloc implements transport.Allocator with memory that is registered, and pinned,
-// from the start. It stays so until free or the Transport's Close. It lies outside Go's heap. fault.Exhausted: the device,
-// or the limit on locked memory, or the host has no room for it.
+// from the start. It stays so until free or the Transport's Close. It lies outside
+// Go's heap. fault.Exhausted: the device, or the limit on locked memory, or the host
+// has no room for it.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {

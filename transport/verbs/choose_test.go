@@ -116,7 +116,8 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 	}
 }
 
-func TestQueuesAreSpreadOverWaiters(t *testing.T) {
+// That a device's queues go by it is tested over a device: TestDeviceSpreadsItsQueuesOverItsWaiters.
+func TestTheWaiterWithTheFewestQueuesIsNext(t *testing.T) {
 	load := make([]int, 3)
 	for range 7 {
 		load[leastLoaded(load)]++

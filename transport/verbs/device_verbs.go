@@ -43,13 +43,6 @@ type hardDevice struct {
 	load  []int // completion queues, by waiter
 }
 
-// A waiter is a goroutine that waits for the events of some completion queues.
-type waiter struct {
-	channel *C.struct_ibv_comp_channel
-	events  *os.File // the channel's descriptor, in Go's poller; nil: not opened
-	ended   chan struct{}
-}
-
 // withDevices runs do with the list of this host's devices.
 func withDevices(do func([]*C.struct_ibv_device) error) error {
 	var n C.int
@@ -148,23 +141,6 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	return nil
 }
 
-func (d *hardDevice) openWaiter(w *waiter) (err error) {
-	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
-		return fmt.Errorf("completion channel: %w", err)
-	}
-	fd, err := syscall.Dup(int(w.channel.fd))
-	if err != nil {
-		return err
-	}
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		syscall.Close(fd)
-		return err
-	}
-	syscall.CloseOnExec(fd)
-	w.events = os.NewFile(uintptr(fd), "completion channel of "+d.pick.name)
-	return nil
-}
-
 func (d *hardDevice) describe() string { return d.pick.String() }
 
 func (d *hardDevice) network() string { return d.pick.network() }
@@ -226,29 +202,6 @@ func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
 		}
 		return nil
 	}}, nil
-}
-
-// wait hands events to the pairs that they are for, until close.
-func (d *hardDevice) wait(w *waiter) {
-	defer close(w.ended)
-	raw, err := w.events.SyscallConn()
-	var pair C.uintptr_t
-	var rc C.int
-	take := func(uintptr) bool {
-		rc = C.tutti_event(w.channel, &pair)
-		return rc != C.EAGAIN
-	}
-	for err == nil {
-		if err = raw.Read(take); err != nil || rc != 0 {
-			return
-		}
-		d.mu.Lock()
-		notify := d.pairs[uintptr(pair)]
-		d.mu.Unlock()
-		if notify != nil {
-			notify()
-		}
-	}
 }
 
 func (d *hardDevice) close() error {

@@ -3,8 +3,10 @@
 package verbs
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
@@ -28,6 +30,61 @@ func TestDeviceKeepsTheContract(t *testing.T) {
 		}
 		return nodes
 	})
+}
+
+func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
+	needsDevice(t)
+	leak.Check(t)
+	opened, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := opened.(*hardDevice)
+	var pairs []*hardPair
+	open := func() {
+		t.Helper()
+		p, err := d.newPair(minDepth, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs = append(pairs, p.(*hardPair))
+	}
+	spread := func(want ...int) {
+		t.Helper()
+		got := make([]int, len(d.waiters))
+		for _, p := range pairs {
+			for i, w := range d.waiters {
+				if p.cq.channel == w.channel {
+					got[i]++
+				}
+			}
+		}
+		if !slices.Equal(got, want) || !slices.Equal(d.load, want) {
+			t.Errorf("the waiters have %v queues, and are taken to have %v, want %v", got, d.load, want)
+		}
+	}
+	shut := func(i int) {
+		t.Helper()
+		if err := pairs[i].close(); err != nil {
+			t.Error(err)
+		}
+		pairs = slices.Delete(pairs, i, i+1)
+	}
+	for range 7 {
+		open()
+	}
+	spread(3, 2, 2)
+	shut(5)
+	shut(2) // both of the third waiter
+	spread(3, 2, 0)
+	open()
+	spread(3, 2, 1)
+	for len(pairs) > 0 {
+		shut(0)
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // BenchmarkDeviceFrame is to be read beside ib_write_bw's and ib_send_lat's figures.

@@ -96,7 +96,8 @@
 //
 // Memory that is kept (transport.Unheard) is written by plain writes, of which its owner
 // learns by what comes behind them: package rendezvous lays recurring tensors out there.
-// Nothing bounds what is written, so that its registration ends with its release.
+// Nothing bounds what is written, so that its registration ends with its release. Its
+// TENSOR_REQUEST has the id 2^32-1, and is refused with another one.
 //
 // A place is memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 which
 // use of the slot it is. A write carries it as its immediate value; bit 31 says that
@@ -118,8 +119,9 @@
 // local use only. Both stay registered for the next time, up to Options.CacheBytes
 // each; but where something of the peer's may still be on its way at a release, the
 // registration ends there and then: the device refuses what comes late, and the Conn
-// fails. Options.Fresh has it end always. A Conn's message buffers are twice Depth
-// times Buffer bytes, 512 KiB unless told otherwise, and its strip is 2 MiB.
+// fails. Options.Fresh has it end always, and refuses memory that is to be kept. A
+// Conn's message buffers are twice Depth times Buffer bytes, 512 KiB unless told
+// otherwise, and its strip is 2 MiB.
 //
 // # Ending
 //

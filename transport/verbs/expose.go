@@ -19,9 +19,12 @@ type exposure struct {
 // TENSOR_REQUEST, which goes before any frame sent from now on. After release the
 // device refuses what comes late, unless nothing can: then buf stays registered for
 // the next time. With the id transport.Unheard the peer writes in silence, as often as
-// it wants: no receive, no credit and no completion here is spent on it. fault.Exhausted: the device takes no more memory, or the Conn has
-// 4096 exposures. fault.Refused: it has no queue pair, because its peer has asked for
-// none; see Options.OnRequest.
+// it wants: no receive, no credit and no completion here is spent on it.
+//
+// fault.Exhausted: the device takes no more memory, or the Conn has 4096 exposures.
+// fault.Refused: it has no queue pair, because its peer has asked for none (see
+// Options.OnRequest), or the id is transport.Unheard with Options.Fresh, for such
+// memory is registered once for many uses.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.home.enter() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
@@ -29,6 +32,9 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	defer c.home.leave()
 	if !c.isWanted() {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errPlain)
+	}
+	if id == transport.Unheard && c.home.opts.Fresh {
+		return transport.Token{}, nil, failure(fault.Refused, "expose", errFresh)
 	}
 	in := input{do: exposed, id: id, kept: id == transport.Unheard, size: uint64(len(buf))}
 	var l *lease
@@ -59,7 +65,10 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	return c.token(out.place), release, nil
 }
 
-var errPlain = errors.New("the peer has no queue pair")
+var (
+	errPlain = errors.New("the peer has no queue pair")
+	errFresh = errors.New("memory that is written unasked, use after use, would stay registered, which Options.Fresh (TUTTI_VERBS_FRESH) rules out")
+)
 
 func (c *conn) isWanted() bool {
 	c.mu.Lock()

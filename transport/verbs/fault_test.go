@@ -337,3 +337,20 @@ func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 		}
 	}
 }
+
+// With Fresh no key is of use for longer than one use of memory by the peer, which what
+// is written unasked, time and again, cannot have.
+func TestMemoryThatIsWrittenUnaskedIsRefusedWithFresh(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric(), Fresh: true})
+	_, _, err := b.ends[1].Expose(transport.Unheard, make([]byte, 100))
+	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "TUTTI_VERBS_FRESH") {
+		t.Errorf("got %v, want it refused, and the option named", err)
+	}
+	_, to, release := b.expose(100_000)
+	defer release()
+	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, 100_000)})
+	b.until("a frame into other memory", func() bool { return b.sinks[1].n == 1 })
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

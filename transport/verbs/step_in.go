@@ -3,6 +3,8 @@ package verbs
 import (
 	"errors"
 	"fmt"
+
+	"github.com/tutti-go/tutti/transport"
 )
 
 // came is what a message of the peer's means.
@@ -123,6 +125,9 @@ func (f *flow) told(p packet) error {
 	}
 	if p.place&more != 0 {
 		return fmt.Errorf("%v with the place %#x", p.kind, p.place)
+	}
+	if p.flag == flagKept && p.id != transport.Unheard {
+		return fmt.Errorf("%v of memory that is kept with the id %d, by which its owner would hear of each write", p.kind, p.id)
 	}
 	if p.kind == bufferIdle {
 		if slot >= len(f.theirs) || !f.theirs[slot].known || f.theirs[slot].place != p.place || f.theirs[slot].closed {

@@ -52,7 +52,8 @@ type Options struct {
 	// what is in use.
 	CacheBytes int
 	// Fresh has memory be registered anew for each use by a peer, so that no key is
-	// of any use afterwards, also to a peer that breaks the rules.
+	// of any use afterwards, also to a peer that breaks the rules. Expose refuses the
+	// id transport.Unheard then: that memory is for many uses.
 	Fresh bool
 }
 

@@ -1,0 +1,84 @@
+package transporttest
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// unheard shows memory that the peer may write to as often as it wants. The test is
+// skipped where the Conn takes none for that.
+func (e *end) unheard(buf []byte) (to transport.Token, release func()) {
+	e.w.tb.Helper()
+	return e.expose(transport.Unheard, buf)
+}
+
+// heard are the frames of e that came otherwise than into memory of the id Unheard: of
+// those an Exposer may tell, and need not.
+func (e *end) heard() (got []arrival) {
+	for _, a := range e.sink.got {
+		if a.id != transport.Unheard {
+			got = append(got, a)
+		}
+	}
+	return got
+}
+
+// unheardInOrder writes several times its size into memory, of which all is in when the
+// frame behind it arrives, whether the writes were told of or not.
+func unheardInOrder(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	const size, piece = 300_000, 60_000
+	mem := far.memory(size, 0)
+	to, release := far.unheard(mem)
+	defer release()
+	for round := range 4 {
+		body := pattern(size, uint64(round))
+		var frames []*sent
+		for at := 0; at < size; at += piece {
+			s := w.frame(nil, body[at:at+piece], nil)
+			s.To, s.At, s.ID = to, at, transport.Unheard
+			near.Send(&s.Frame)
+			frames = append(frames, s)
+		}
+		frames = append(frames, near.send([]byte{byte(round)}, nil))
+		w.until("the frame behind", func() bool { return len(far.heard()) > round || far.err != nil })
+		if got := far.heard(); far.err != nil || len(got) != round+1 || !bytes.Equal(got[round].head, []byte{byte(round)}) {
+			t.Fatalf("round %d: frames %v, %v", round, got, far.err)
+		}
+		if !bytes.Equal(mem, body) {
+			t.Fatalf("round %d: the memory differs from byte %d on", round, firstDifference(mem, body))
+		}
+		w.until("Done", func() bool { return allDone(frames) })
+		for i, s := range frames {
+			if s.err != nil {
+				t.Errorf("round %d: Done of frame %d got %v", round, i, s.err)
+			}
+		}
+	}
+}
+
+// unheardReleased takes memory back while the peer has written some of what it has to
+// write, which the owner need not have heard of.
+func unheardReleased(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	buf := far.memory(1<<20, 0)
+	to, release := far.unheard(buf)
+	var frames []*sent
+	for i := range 8 {
+		s := w.frame(nil, pattern(len(buf), uint64(i)), nil)
+		s.To, s.ID = to, transport.Unheard
+		near.Send(&s.Frame)
+		frames = append(frames, s)
+	}
+	w.until("the first write", func() bool { return frames[0].done() })
+	release()
+	mine := bytes.Repeat([]byte{0x5A}, len(buf))
+	copy(buf, mine)
+	last := near.sendTo(to, transport.Unheard, nil, pattern(len(buf), 9)) // certainly late
+	w.until("the failure", func() bool { return last.done() && allDone(frames) && far.err != nil })
+	if !bytes.Equal(buf, mine) {
+		t.Errorf("the memory was written after its release, from byte %d on", firstDifference(buf, mine))
+	}
+}
