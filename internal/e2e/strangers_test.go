@@ -203,7 +203,7 @@ func (j *job) talk(words string) {
 func (j *job) hello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 72)
-	copy(head, "tuti\x01\x00\x01\x00")
+	copy(head, "tuti\x01\x00\x02\x00")
 	head[8], head[9], head[10] = nativeOrder(), 1, 1
 	binary.LittleEndian.PutUint32(head[16:], 1) // rank 1 of 4 dials rank 0
 	binary.LittleEndian.PutUint32(head[20:], 4)
