@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 func ExampleExplain() {
@@ -38,4 +39,24 @@ func ExampleAllReduceBy() {
 	}
 	// Output:
 	// [3 6]
+}
+
+// Two vectors that lie apart are reduced as one operation, each where it lies.
+func ExampleAllReduceListBy() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		weights, bias := []float32{1, 2}, []float32{10}
+		list := [][]byte{tensor.Bytes(weights), tensor.Bytes(bias)}
+		if err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float32, list, comm.Sum); err != nil {
+			return err
+		}
+		if c.Rank() == 0 {
+			fmt.Println(weights, bias)
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [3 6] [30]
 }
