@@ -62,15 +62,27 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
+	const most = 40 // times Steps: the region is laid out beside them, when its goroutine runs
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		return worldtest.StepByStep[int32]().Run(ctx, c, 100_000, new(worldtest.Ledger))
+		for i := range uint64(most) {
+			var ledger worldtest.Ledger
+			if err := worldtest.StepByStep[int32](i*worldtest.Steps, func() {}).Run(ctx, c, 100_000, &ledger); err != nil {
+				return err
+			}
+			reused := []int32{int32(ledger.Reused())}
+			if err := comm.AllReduce(ctx, c, reused, comm.Min); err != nil || reused[0] > 0 {
+				return err
+			}
+		}
+		return errors.New("some rank's tensors came to no berth a second time")
 	}, comm.WithTransport(overDevice), comm.WithDrive(comm.Pull), comm.WithTensorRegion(4<<20))
 	if err != nil {
 		t.Error(err)
 	}
 }
 
-// The queues of a device are spread over several waiters.
+// With several waiters nothing is lost. That the queues are spread over them is
+// transport/verbs' to test.
 func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)

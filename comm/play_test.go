@@ -50,6 +50,8 @@ type scene struct {
 	only      flaky.Kind // if not 0, steps of this kind count, and no others
 	works     bool       // what the devices below the wire verbs do counts, and no frames
 	hide      []flaky.Kind
+	every     int  // if not 0, so many steps pass for one that is struck, but in a soak
+	reuses    bool // unharmed, each rank gets memory again that it has given back
 }
 
 // A phase is a part of a job.
@@ -77,6 +79,7 @@ type outcome struct {
 	closing error        // of Close
 	debt    error        // memory touched too late, callbacks that did not run
 	heeded  bool         // the blow had fallen when it began to listen
+	reused  int          // how often it got memory again that it had given back
 }
 
 // A play is one performance of a scene.
@@ -263,6 +266,7 @@ func (p *play) rank(c *comm.Comm, o *outcome) {
 	o.err = p.scene.call.Run(ctx, c, p.scene.count, &ledger)
 	o.took = time.Since(began)
 	cancel()
+	o.reused = ledger.Reused()
 	ledger.Returned()
 	p.meet(1)
 	p.gate.Store(false)

@@ -64,6 +64,9 @@ func (s *scene) unharmed(t *testing.T, sum *count) []target {
 		if err := errors.Join(o.err, o.closing, o.debt, p.local); err != nil || o.verdict != nil {
 			t.Fatalf("%v: unharmed, rank %d got %v, and the verdict %v", s, a, err, o.verdict)
 		}
+		if s.reuses && o.reused == 0 {
+			t.Errorf("%v: rank %d got no memory again that it had given back", s, a)
+		}
 		for b := range p.steps[a] {
 			for k := range p.steps[a][b] {
 				all = append(all, target{a, b, k + 1})
@@ -80,8 +83,15 @@ func (s *scene) unharmed(t *testing.T, sum *count) []target {
 // strikeAll plays the scene once for each of its steps and each blow that choose
 // deals there, which is given a number that is different for neighbouring steps.
 func (s *scene) strikeAll(t *testing.T, sum *count, choose func(i int) []blow) {
+	every := max(s.every, 1)
+	if soak {
+		every = 1
+	}
 	for i, at := range s.unharmed(t, sum) {
-		for _, b := range choose(i) {
+		if i%every != 0 {
+			continue
+		}
+		for _, b := range choose(i / every) {
 			s.strike(t, sum, b, at)
 		}
 	}

@@ -18,6 +18,8 @@ type Ledger struct {
 	back     [][]byte
 	promises []*promise
 	last     []func() error // what Settle ends with
+	borrowed map[*byte]bool // where memory of the library's began that a call has had
+	reused   int            // how often one began there again
 }
 
 // A promise is a callback that has to run once.
@@ -60,6 +62,32 @@ func (l *Ledger) take(b []byte) {
 		}
 	}
 	l.back = append(l.back, b)
+}
+
+// borrow notes the library's memory that a call has got, before it gives that back. All
+// is kept from the collector, so that what lies at one address twice is the same piece,
+// given back and used again.
+func (l *Ledger) borrow(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.borrowed == nil {
+		l.borrowed = make(map[*byte]bool)
+	}
+	if l.borrowed[&b[0]] {
+		l.reused++
+	}
+	l.borrowed[&b[0]] = true
+}
+
+// Reused is how often a call has got memory of the library's that it had given back
+// before: a tensor's berth (comm.WithTensorRegion).
+func (l *Ledger) Reused() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reused
 }
 
 // Returned says that the rank's calls have returned: from now on nothing of what

@@ -22,40 +22,57 @@ func Messages[T number]() []Call {
 	}
 }
 
-// StepByStep is a way to send that is apart, too: named tensors of one size over several
-// steps, and then of a larger one, for comm.WithTensorRegion.
-func StepByStep[T number]() Call { return Call{Name: "sendnamed step by step", Run: stepByStep[T]} }
+// Steps are as many as StepByStep has.
+const Steps = 24
 
-func stepByStep[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+// StepByStep is a way to send that is apart, too: named tensors of one size over several
+// steps, from first on, and as many of a larger one, for comm.WithTensorRegion. It ends
+// each step with settled, which may wait until nothing is on its way any more: a region
+// is laid out beside the steps, and used once it is there. The ledger counts the tensors
+// that came to a berth which an earlier one had given back.
+func StepByStep[T number](first uint64, settled func()) Call {
+	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		var errs []error
+		for step := range Steps {
+			if step == Steps/2 {
+				count += count / 2
+			}
+			errs = append(errs, oneStep[T](ctx, c, first+uint64(step), count, l))
+			settled()
+		}
+		return errors.Join(errs...)
+	}}
+}
+
+// oneStep sends two named tensors, and receives one into a buffer and one without.
+func oneStep[T number](ctx context.Context, c *comm.Comm, step uint64, count int, l *Ledger) error {
 	next, prev := ring(c)
-	const steps, grown = 10, 5
+	letterOf := func(r, i int) []T { return letter[T](r, i+2*int(step%Steps), count) }
 	var errs []error
-	for step := range steps {
-		if step == grown {
-			count += count / 2
+	name := func(i int) string { return fmt.Sprintf("weights/%d", i) }
+	for i := range 2 {
+		out := letterOf(c.Rank(), i)
+		done := lendUntil(l, name(i), out)
+		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out), done)
+		if err != nil {
+			done(err) // it will not be called
 		}
-		name := func(i int) string { return fmt.Sprintf("weights/%d", i) }
-		for i := range 2 {
-			out := letter[T](c.Rank(), i+2*step, count)
-			done := lendUntil(l, name(i), out)
-			err := comm.SendNamed(c, uint64(step), next, name(i), comm.NewTensor(out), done)
-			if err != nil {
-				done(err) // it will not be called
-			}
-			errs = append(errs, err)
+		errs = append(errs, err)
+	}
+	for i := range 2 {
+		var buf []byte
+		if i == 0 {
+			buf = tensor.Bytes(lend(l, make([]T, count)))
 		}
-		for i := range 2 {
-			var buf []byte
-			if i == 0 {
-				buf = tensor.Bytes(lend(l, make([]T, count)))
-			}
-			t, err := comm.RecvNamed(ctx, c, uint64(step), prev, name(i), buf)
-			if err == nil {
-				err = same(name(i), comm.Values[T](t), letter[T](prev, i+2*step, count))
-			}
-			t.Release()
-			errs = append(errs, err)
+		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
+		if err == nil {
+			err = same(name(i), comm.Values[T](t), letterOf(prev, i))
 		}
+		if err == nil && buf == nil {
+			l.borrow(t.Data)
+		}
+		t.Release()
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
