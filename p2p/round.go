@@ -56,6 +56,7 @@ type operation struct {
 	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
 	stage        []byte     // where segments that are to be folded arrive; one message's after the other's
+	outStage     []byte     // where those that go out are put together that the link does not gather; likewise
 	parts        Parts      // of those under way; the last for what is at hand
 	vectors      [2]Vectors // of the message that goes out, and of that which comes in
 
@@ -126,7 +127,7 @@ func (o *operation) release() {
 		o.g.pool.put(s)
 		o.scratch[i] = nil
 	}
-	o.scratch, o.stage = o.scratch[:0], nil
+	o.scratch, o.stage, o.outStage = o.scratch[:0], nil, nil
 }
 
 // Rank is this process's rank in the round.
@@ -263,13 +264,14 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 	return nil
 }
 
-// staging is n bytes of the round's stage. Rounds have many messages: were each
-// given Scratch of its own, a ring of many ranks would hold as many windows.
-func (r *Round) staging(n int) []byte {
-	if cap(r.stage) < n {
-		r.stage = r.Scratch(n)
+// staging is n bytes of one of the round's two stages. Rounds have many messages: were
+// each given Scratch of its own, a ring of many ranks would hold as many windows. Nobody
+// looks at a message's stage any more when move has returned.
+func (r *Round) staging(stage *[]byte, n int) []byte {
+	if cap(*stage) < n {
+		*stage = r.Scratch(n)
 	}
-	return r.stage[:n]
+	return (*stage)[:n]
 }
 
 // MarkEnds has the last segment of each message say so, in this round on all

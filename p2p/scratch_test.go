@@ -5,14 +5,14 @@ import "testing"
 func TestARoundHasOneStageForAllItsMessages(t *testing.T) {
 	r := &Round{operation: &operation{g: &Group{}}}
 	for _, n := range []int{1000, 0, 1, 1000, 999} {
-		if got := len(r.staging(n)); got != n {
+		if got := len(r.staging(&r.stage, n)); got != n {
 			t.Errorf("got %d bytes, want %d", got, n)
 		}
 	}
 	if len(r.scratch) != 1 {
 		t.Errorf("%d pieces are held, want 1", len(r.scratch))
 	}
-	if got := len(r.staging(5000)); got != 5000 {
+	if got := len(r.staging(&r.stage, 5000)); got != 5000 {
 		t.Errorf("got %d bytes, want 5000", got)
 	}
 }

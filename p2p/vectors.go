@@ -166,7 +166,7 @@ func (s *sender) start(i int) *rendezvous.Op {
 		return op
 	}
 	if s.stage == nil {
-		s.stage = r.Scratch(min(s.count, window) * min(r.seg, s.what.size))
+		s.stage = r.staging(&r.outStage, min(s.count, window)*min(r.seg, s.what.size))
 	}
 	at := i % window * r.seg
 	body := s.stage[at : at+size]
@@ -195,7 +195,7 @@ func (r *Round) receiver(from int, what load, f fold) receiver {
 	v := receiver{r: r, from: r.on.ranks[from], what: what, f: f, count: r.segments(what.size)}
 	v.at.v, v.has.v = what.vec, what.vec
 	if !f.none() && f.own == nil || what.vec != nil {
-		v.stage = r.staging(min(v.count, window) * min(r.seg, what.size))
+		v.stage = r.staging(&r.stage, min(v.count, window)*min(r.seg, what.size))
 	}
 	return v
 }
