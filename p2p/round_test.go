@@ -192,28 +192,34 @@ func handPieces(ctx context.Context, r *p2p.Round, pieces, size int) error {
 }
 
 // Operations in which all wait, and those in which one only gives, with few pieces and
-// many, follow each other in all orders: no rank may take what another left in the next
-// operation for that of its own.
+// many, small and large, follow each other in all orders: no rank may take what another
+// left in the next operation for that of its own, nor write what another still reads.
 func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	const operations = 1000
+	sizes := []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize/2 + 8, p2p.SlotSize}
+	type operation struct{ pieces, size, root int }
+	const nobody = -1
 	for _, n := range []int{2, 3, 5} {
 		tm := teamtest.New(t, n, tiny)
 		rng := rand.New(rand.NewPCG(1, uint64(n)))
-		kinds := make([]int, operations)
-		for i := range kinds {
-			kinds[i] = rng.IntN(8)
+		all := make([]operation, operations)
+		for i := range all {
+			all[i] = operation{1 + 6*rng.IntN(2), sizes[rng.IntN(len(sizes))], nobody}
+			if rng.IntN(2) == 0 {
+				all[i].pieces, all[i].root = 3*all[i].pieces, rng.IntN(n)
+			}
 		}
 		tm.Each(t, func(ctx context.Context, rank int) error {
-			for i, kind := range kinds {
+			for i, op := range all {
 				r := tm.Ranks[rank].Group.NewRound(uint32(i+1), uint64(100+i), nil)
 				var err error
-				if pieces := 1 + 6*(kind/4); kind%4 < 2 {
-					err = handPieces(ctx, r, pieces, 8+kind%2*p2p.SmallSize)
+				if op.root == nobody {
+					err = handPieces(ctx, r, op.pieces, op.size)
 				} else {
-					err = givePieces(ctx, r, i%n, 3*pieces, 8+kind%2*p2p.SmallSize)
+					err = givePieces(ctx, r, i, op.root, op.pieces, op.size)
 				}
 				if err != nil {
-					return fmt.Errorf("operation %d of kind %d: %w", i, kind, err)
+					return fmt.Errorf("operation %d, %+v: %w", i, op, err)
 				}
 				r.End()
 			}
@@ -222,18 +228,27 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	}
 }
 
-// givePieces has the others read so many pieces of root's.
-func givePieces(ctx context.Context, r *p2p.Round, root, pieces, size int) error {
+// givePieces has the others read so many pieces of root's: the first and the last word
+// of each tell the operation and the piece.
+func givePieces(ctx context.Context, r *p2p.Round, operation, root, pieces, size int) error {
+	number := func(i int) uint64 { return uint64(operation+1)<<32 | uint64(i) }
 	p := r.Pieces(pieces, size)
-	for range pieces {
-		var err error
+	for i := range pieces {
+		last := size/8 - 1
 		if r.Rank() == root {
-			err = p.Claim(ctx)
+			if err := p.Claim(ctx); err != nil {
+				return err
+			}
+			own := tensor.Elements[uint64](p.Slot(root)[:size])
+			own[0], own[last] = number(i), number(i)
 		} else {
-			err = p.AwaitDone(ctx, root)
-		}
-		if err != nil {
-			return err
+			if err := p.AwaitDone(ctx, root); err != nil {
+				return err
+			}
+			share := tensor.Elements[uint64](p.Slot(root)[:size])
+			if share[0] != number(i) || share[last] != number(i) {
+				return fmt.Errorf("piece %d of %d bytes of rank %d's: got %x and %x, want %x", i, size, root, share[0], share[last], number(i))
+			}
 		}
 		p.Done()
 		p = p.Next()
