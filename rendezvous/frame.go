@@ -224,6 +224,9 @@ func (h *head) check(body int) error {
 		if h.size > maxBerths*berthLen {
 			return fmt.Errorf("a region's message of %d bytes; at most %d are allowed", h.size, maxBerths*berthLen)
 		}
+		if h.kind == kindFreed && (h.flags&flagToken != 0 || h.size%4 != 0) {
+			return fmt.Errorf("berths given back in %d bytes, flags %#x; 4 bytes each and no token are allowed", h.size, h.flags)
+		}
 		want = h.size
 	case kindName:
 		if body < 1 || body > maxName {

@@ -92,6 +92,16 @@ func TestAHeadThatLiesAboutItsBodyIsRefused(t *testing.T) {
 	}
 }
 
+func TestBerthsGivenBackWithATokenOrInPartAreRefused(t *testing.T) {
+	for _, h := range []head{{kind: kindFreed, id: 2, size: 6}, {kind: kindFreed, flags: flagToken, id: 2, size: 8}} {
+		var room [transport.MaxHead]byte
+		var got head
+		if got.decode(room[:h.encode(&room)], h.body()) == nil {
+			t.Errorf("%+v was accepted", h)
+		}
+	}
+}
+
 func FuzzDecodeHead(f *testing.F) {
 	for _, h := range samples() {
 		var room [transport.MaxHead]byte
