@@ -93,6 +93,7 @@ type envelope struct {
 	dtype  uint8
 	ndim   uint8
 	dims   [maxDims]int64
+	name   uint32 // a named tensor's, on the link that it came by
 }
 
 // length is the bytes of a message.

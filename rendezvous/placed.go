@@ -60,7 +60,11 @@ func (p *peer) berthFor(op *Op) (i uint32, ok bool) {
 	if op.tensor == nil || len(p.places.berths) == 0 || p.places.next != nil || len(op.buf) == 0 || p.credit < envelopeCost {
 		return 0, false
 	}
-	i, ok = p.places.by[tensorID{op.space.id, p.namesOut[op.key.name]}]
+	name, known := p.namesOut[op.key.name]
+	if !known { // its number would be 0, for which a peer may have laid out something
+		return 0, false
+	}
+	i, ok = p.places.by[tensorID{op.space.id, name}]
 	return i, ok && !p.places.berths[i].used && uint64(len(op.buf)) <= p.places.berths[i].size
 }
 

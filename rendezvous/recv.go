@@ -463,7 +463,7 @@ func (p *peer) offerArrived(h *head) {
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.offer, m.complete = h.id, true
 	p.offered[h.id] = m
-	p.noteOffer(h)
+	p.wantsBerth(h)
 	e.deliver(m)
 }
 
@@ -597,11 +597,14 @@ func (p *peer) dataArrived(op *Op, n int) {
 		e.retire(op, op.leaving)
 	case op.arrived > len(op.buf):
 		p.distrust("sent %d bytes of a message of %d", op.arrived, len(op.buf))
-	case op.arrived == len(op.buf) && op.unexpose != nil:
+	case op.arrived == len(op.buf):
+		p.noteReceived(op)
+		if op.unexpose == nil {
+			e.finish(op, op.leaving)
+			return
+		}
 		op.whollyIn = op.leaving == nil
 		e.hide(op, op.leaving)
-	case op.arrived == len(op.buf):
-		e.finish(op, op.leaving)
 	}
 }
 
@@ -619,6 +622,6 @@ func (p *peer) keyOf(h *head) (key, bool) {
 func (p *peer) envelopeOf(h *head) envelope {
 	return envelope{
 		source: p.rank, tag: h.tag, size: int(h.size), print: h.print,
-		dead: h.flags&flagDead != 0, dtype: h.dtype, ndim: h.ndim, dims: h.dims,
+		dead: h.flags&flagDead != 0, dtype: h.dtype, ndim: h.ndim, dims: h.dims, name: h.name,
 	}
 }

@@ -11,10 +11,11 @@ import (
 
 const (
 	watched    = 3       // steps of one size after which a tensor recurs
-	forgotten  = 64      // steps after which one that did not come is not watched any more
+	forgotten  = 64      // as often as this the others come, on average, before one that did not is not watched any more
 	maxBerths  = 1 << 12 // of a region, and tensors watched per peer
 	berthLen   = 28      // bytes of a berth in the body of a region
 	berthAlign = 64      // a berth begins at a multiple of this
+	slowest    = 10      // how often the time between regions that gain little doubles
 )
 
 // A tensorID is what a tensor has in common with itself at other steps: its space and
@@ -24,48 +25,70 @@ type tensorID struct {
 	name    uint32
 }
 
-// A census counts the steps at which a peer's tensors come.
+// A census counts the steps at which a peer's tensors come. Its time is the tensors
+// counted, since steps of several spaces, and of one, may overlap.
 type census struct {
 	habits map[tensorID]habit
-	last   stepID // of the tensor noted last
-	steps  uint64 // how often another step began, as far as this rank saw
+	turn   uint64 // tensors counted
+	swept  uint64 // the turn of the last sweep
+	ripe   bool   // something recurs that may have no berth
+	after  uint64 // the turn before which nothing is planned: a plan costs some 0.3 µs per tensor
+	late   uint64 // the turn from which on a region may be replaced by one that is hardly larger
+	slow   uint   // how many have been
 }
 
 // A habit is how a tensor has come so far.
 type habit struct {
 	size  uint64 // the largest
 	times int    // steps since it was larger than ever
-	last  uint64 // the step it came at, to count each once
-	at    uint64 // census.steps by then
+	step  uint64 // the newest that it came at; others are not counted
+	at    uint64 // the turn by then
 }
 
-// begins reports whether a step begins with a tensor of this one. That is the time to
-// plan, when all of the steps before are counted, and before the tensor is.
-func (c *census) begins(context, step uint64) bool {
-	if now := (stepID{context, step}); now != c.last || c.steps == 0 {
-		c.last = now
-		c.steps++
-		return true
-	}
-	return false
-}
-
-// note counts a tensor.
-func (c *census) note(id tensorID, step, size uint64) {
+// note counts a tensor, which has a berth of room bytes or, with 0, none. It is ripe
+// at the step after it has come to recur: all that comes at its steps is counted then.
+func (c *census) note(id tensorID, step, size, room uint64) {
 	if c.habits == nil {
 		c.habits = make(map[tensorID]habit)
 	}
+	c.turn++
 	h, known := c.habits[id]
+	if !known && len(c.habits) >= maxBerths {
+		if c.turn-c.swept >= maxBerths {
+			c.sweep()
+		}
+		if len(c.habits) >= maxBerths {
+			return
+		}
+	}
 	switch {
-	case !known && len(c.habits) >= maxBerths:
-		return
 	case !known || size > h.size:
 		h.size, h.times = size, 1
-	case h.last != step:
+	case step > h.step:
 		h.times++
+		c.ripe = c.ripe || h.times == watched+1 && h.size > room
 	}
-	h.last, h.at = step, c.steps
+	h.step, h.at = max(h.step, step), c.turn
 	c.habits[id] = h
+}
+
+// sweep forgets what comes no more.
+func (c *census) sweep() {
+	c.swept = c.turn
+	old := forgotten * uint64(len(c.habits))
+	for id, h := range c.habits {
+		if c.turn-h.at > old {
+			delete(c.habits, id)
+		}
+	}
+}
+
+// due reports that it is time to plan.
+func (c *census) due() bool { return c.ripe && c.turn >= c.after }
+
+// again has the same planned once more, much later.
+func (c *census) again() {
+	c.ripe, c.after = true, c.turn+forgotten*uint64(len(c.habits))
 }
 
 // A berth is the place of one tensor in a region.
@@ -76,17 +99,39 @@ type berth struct {
 	use       uint32 // how often that has been
 }
 
-// plan lays out what recurs, in at most so many bytes; nil where what is laid out now
+// plan is layOut at the time that is right for it: a region is replaced by one that is
+// a quarter larger at once, and by another one when some steps have gone, twice as many
+// each time. So the memory made for all regions is a small multiple of the last one's,
+// even when some tensor is new at each step.
+func (c *census) plan(now map[tensorID]uint32, berths []berth, most uint64) (next []berth, bytes uint64) {
+	step := uint64(len(c.habits)) // about
+	c.after = c.turn + step
+	next, bytes = c.layOut(now, berths, most)
+	if next == nil {
+		c.ripe = false
+		return nil, 0
+	}
+	if n := len(berths); n > 0 {
+		have := berths[n-1].off + berths[n-1].size
+		if little := bytes < have+have/4; little && c.turn < c.late {
+			return nil, 0
+		} else if little {
+			c.slow = min(c.slow+1, slowest)
+		}
+	}
+	c.ripe, c.late = false, c.turn+watched*step<<c.slow
+	return next, bytes
+}
+
+// layOut lays out what recurs, in at most so many bytes; nil where what is laid out now
 // serves it as well, and so does not grow stale with each tensor that stays away.
 // Where not all of it fits, the first by context and name do.
-func (c *census) plan(now map[tensorID]uint32, berths []berth, most uint64) (next []berth, bytes uint64) {
+func (c *census) layOut(now map[tensorID]uint32, berths []berth, most uint64) (next []berth, bytes uint64) {
+	c.sweep()
 	better := false
 	ids := make([]tensorID, 0, len(c.habits))
 	for id, h := range c.habits {
-		switch {
-		case c.steps-h.at > forgotten:
-			delete(c.habits, id)
-		case h.times >= watched:
+		if h.times >= watched {
 			ids = append(ids, id)
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,12 +19,11 @@ import (
 func days(now []berth, most uint64, steps ...map[uint32]uint64) ([]berth, uint64) {
 	var c census
 	for step, sizes := range steps {
-		c.begins(1, uint64(step))
 		for name, size := range sizes {
-			c.note(tensorID{1, name}, uint64(step), size)
+			c.note(tensorID{1, name}, uint64(step), size, 0)
 		}
 	}
-	return c.plan(index(now), now, most)
+	return c.layOut(index(now), now, most)
 }
 
 func TestWhatRecursIsLaidOut(t *testing.T) {
@@ -63,14 +64,125 @@ func TestWhatRecursIsLaidOut(t *testing.T) {
 
 func TestWhatComesNoMoreIsForgotten(t *testing.T) {
 	var c census
-	c.note(tensorID{1, 1}, 0, 9)
-	for step := range uint64(forgotten + 2) {
-		c.begins(1, step)
-		c.note(tensorID{1, 2}, step, 9)
+	c.note(tensorID{1, 1}, 0, 9, 0)
+	for step := range uint64(2*forgotten + 2) {
+		c.note(tensorID{1, 2}, step, 9, 0)
 	}
-	c.plan(nil, nil, 1000)
+	c.layOut(nil, nil, 1000)
 	if len(c.habits) != 1 {
 		t.Errorf("%d tensors are watched, want 1", len(c.habits))
+	}
+}
+
+// lays lets a tensor come, and plans when it is time; it returns what is in use then.
+func (c *census) lays(now []berth, id tensorID, step uint64) (next []berth, plans, bytes uint64) {
+	by := index(now)
+	room := uint64(0)
+	if i, ok := by[id]; ok {
+		room = now[i].size
+	}
+	if c.note(id, step, 1<<20, room); !c.due() {
+		return now, 0, 0
+	}
+	if next, bytes = c.plan(by, now, 1<<40); next == nil {
+		next = now
+	}
+	return next, 1, bytes
+}
+
+func TestSpacesWhoseStepsAlternateAreLaidOutByFewPlans(t *testing.T) {
+	var c census
+	var now []berth
+	plans := uint64(0)
+	for step := range uint64(20) {
+		for i := range uint32(80) {
+			var n uint64
+			now, n, _ = c.lays(now, tensorID{uint64(i % 2), i / 2}, step)
+			plans += n
+		}
+	}
+	if len(now) != 80 || plans > 20 {
+		t.Errorf("%d berths after %d plans, want 80 after at most 20", len(now), plans)
+	}
+}
+
+func TestATensorThatIsNewAtEachStepDoesNotReplaceTheRegionEachTime(t *testing.T) {
+	var c census
+	var now []berth
+	regions, made := 0, uint64(0)
+	for step := range uint64(300) {
+		for name := range uint32(step) + 1 {
+			var bytes uint64
+			if now, _, bytes = c.lays(now, tensorID{1, name}, step); bytes > 0 {
+				regions++
+				made += bytes
+			}
+		}
+	}
+	if regions > 40 || made > 10*300<<20 || len(now) < 100 {
+		t.Errorf("%d regions of %d MiB together, the last with %d berths", regions, made>>20, len(now))
+	}
+}
+
+// What a peer only claims to have costs no memory.
+func TestOffersAloneLayNothingOut(t *testing.T) {
+	e := besideDeaf(t)
+	p := e.peers[1]
+	e.Open(5, []int{0, 1})
+	e.mu.Lock()
+	e.cfg.Region = 1 << 30
+	e.mu.Unlock()
+	e.arriving(1, head{kind: kindName, id: 1, size: 3})()
+	for step := range uint32(8) {
+		e.arriving(1, head{kind: kindOffer, flags: flagNamed, id: step + 1, context: 5, size: 20_000, name: 1, step: uint64(step)})()
+	}
+	e.mu.Lock()
+	defer e.release()
+	if p.shelf.count != 0 || p.shelf.census.turn != 0 {
+		t.Errorf("%d regions, %d tensors counted", p.shelf.count, p.shelf.census.turn)
+	}
+}
+
+func TestARegionThatIsNotExposedIsTriedAgainWithHalfAndSaidOnce(t *testing.T) {
+	e := besideDeaf(t)
+	p := e.peers[1]
+	var log strings.Builder
+	e.mu.Lock()
+	e.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for range 2 {
+		p.noRegion(60_000, fault.New(fault.Exhausted, "expose", 0, "it is full"))
+	}
+	for step := range uint64(2 * forgotten) {
+		for name := range uint32(2) {
+			p.note(tensorID{5, name}, step, 20_000)
+		}
+	}
+	e.release()
+	e.mu.Lock()
+	if sh := &p.shelf; sh.refused || sh.next == nil || len(sh.next.mem) > 30_000 {
+		t.Errorf("refused: %v, made: %v", sh.refused, sh.next != nil)
+	}
+	p.noRegion(60_000, errNoExposer)
+	if !p.shelf.refused {
+		t.Error("what cannot show memory is asked again")
+	}
+	e.release()
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "it is full") || !strings.Contains(got, "locked memory") {
+		t.Errorf("the log: %s", got)
+	}
+}
+
+func TestANameThatThePeerDoesNotKnowHasNoBerth(t *testing.T) {
+	e := besideDeaf(t)
+	p, s := e.peers[1], e.Open(5, []int{0, 1})
+	e.mu.Lock()
+	defer e.release()
+	berths := []berth{{id: tensorID{5, 0}, size: 20_000}}
+	p.places = places{number: 1, berths: berths, by: index(berths)}
+	op := &Op{e: e}
+	op.space, op.tensor, op.buf, op.key.name = s, &Tensor{}, make([]byte, 20_000), "new"
+	if i, ok := p.berthFor(op); ok {
+		t.Errorf("it got berth %d", i)
 	}
 }
 
@@ -197,7 +309,10 @@ func TestATensorIsNotWrittenOverBeforeItsRelease(t *testing.T) {
 	w := newWalk(t, Config{Region: 1 << 20})
 	w.until("a step without offers", w.steady(), 20_000, 30_000)
 	var kept Tensor
-	for kept.lent.from == nil { // until its sender has heard that the berth is free
+	for i := 0; kept.lent.from == nil; i++ { // until its sender has heard that the berth is free
+		if i == 1000 {
+			t.Fatal("not after 1000 steps")
+		}
 		kept.Release()
 		kept = w.one(20_000, 30_000)[1]
 	}
@@ -284,6 +399,7 @@ func TestLiesAboutARegionEndTheLink(t *testing.T) {
 		"too large":                    with(func(h *head) { h.size++ }),
 		"another's":                    with(func(h *head) { h.name = 2 }),
 		"laid, of none":                {kind: kindLaid, id: 2},
+		"laid, a second time":          {kind: kindLaid, id: 1},
 		"a region out of turn":         {kind: kindRegion, flags: flagToken, id: 2},
 		"a region without a token":     {kind: kindRegion, id: 1},
 		"half a berth":                 {kind: kindRegion, flags: flagToken, id: 1, size: berthLen / 2},
@@ -311,6 +427,9 @@ func TestLiesAboutARegionEndTheLink(t *testing.T) {
 			}
 			if !errors.Is(err, fault.LinkLost) {
 				t.Errorf("got %v, want %v", err, fault.LinkLost)
+			}
+			if again := strings.Contains(fmt.Sprint(err), "a second time"); again != (name == "laid, a second time") {
+				t.Errorf("it says %v", err)
 			}
 		})
 	}

@@ -2,7 +2,9 @@ package rendezvous
 
 import (
 	"encoding/binary"
+	"errors"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -14,6 +16,8 @@ type shelf struct {
 	next    *region // told to the peer, which has not answered
 	making  bool    // one is being made, without the lock
 	refused bool    // the Conn cannot expose such memory: there is no region
+	warned  bool    // and the log has it
+	most    uint64  // bytes of a region, once the Conn did not expose a larger one; 0: Config.Region
 	count   uint32  // of regions
 }
 
@@ -77,29 +81,45 @@ func (l *region) tell() {
 	p.sayBody(head{kind: kindFreed, id: l.number, size: uint64(len(body))}, body)
 }
 
-// noteOffer counts a tensor that the peer has offered, and makes a region when it is
-// time. e.mu is held.
-func (p *peer) noteOffer(h *head) {
-	e, sh := p.e, &p.shelf
-	if e.cfg.Region <= 0 || e.cfg.Checksum || h.flags&flagNamed == 0 || h.size < exposeFrom || sh.refused {
-		return
-	}
-	id := tensorID{h.context, h.name}
-	if now := sh.now; now != nil {
-		if i, ok := now.by[id]; ok && !now.berths[i].used {
-			now.tell() // it was offered for want of that
-		}
-	}
-	p.note(id, h.step, h.size)
+// watches reports whether regions are for this peer.
+func (p *peer) watches() bool {
+	return p.e.cfg.Region > 0 && !p.e.cfg.Checksum && !p.shelf.refused
 }
 
-// note counts a tensor, and plans when a step begins with it.
+// wantsBerth hears of an offer: for want of a berth, perhaps, that is free again.
+func (p *peer) wantsBerth(h *head) {
+	now := p.shelf.now
+	if now == nil || h.flags&flagNamed == 0 {
+		return
+	}
+	if i, ok := now.by[tensorID{h.context, h.name}]; ok && !now.berths[i].used {
+		now.tell()
+	}
+}
+
+// noteReceived counts a tensor that was offered and has come as a whole. An offer alone
+// does not count: memory is laid out for what was sent, not for what was claimed.
+func (p *peer) noteReceived(op *Op) {
+	if op.tensor != nil && len(op.buf) >= exposeFrom && p.watches() {
+		p.note(tensorID{op.space.id, op.match.name}, op.key.step, uint64(len(op.buf)))
+	}
+}
+
+// note counts a tensor, and plans when it is time. e.mu is held.
 func (p *peer) note(id tensorID, step, size uint64) {
 	sh := &p.shelf
-	if sh.census.begins(id.context, step) && !sh.making && sh.next == nil {
+	room := uint64(0)
+	for _, l := range []*region{sh.now, sh.next} {
+		if l != nil {
+			if i, ok := l.by[id]; ok {
+				room = max(room, l.berths[i].size)
+			}
+		}
+	}
+	sh.census.note(id, step, size, room)
+	if !sh.making && sh.next == nil && sh.census.due() {
 		p.plan()
 	}
-	sh.census.note(id, step, size)
 }
 
 // plan has a region made if another one would be better.
@@ -110,7 +130,11 @@ func (p *peer) plan() {
 	if sh.now != nil {
 		by, berths = sh.now.by, sh.now.berths
 	}
-	next, bytes := sh.census.plan(by, berths, uint64(p.e.cfg.Region))
+	most := sh.most
+	if most == 0 {
+		most = uint64(p.e.cfg.Region)
+	}
+	next, bytes := sh.census.plan(by, berths, most)
 	if next == nil {
 		return
 	}
@@ -133,10 +157,10 @@ func (p *peer) lay(berths []berth, bytes int) {
 	sh := &p.shelf
 	sh.making = false
 	switch {
-	case err != nil:
-		sh.refused = true // a device that is full now is not asked at every step
 	case p.gone != nil || p.broken != nil || e.ended != nil:
 		l.retire()
+	case err != nil:
+		p.noRegion(bytes, err)
 	default:
 		sh.count++
 		l.number, sh.next = sh.count, l
@@ -145,9 +169,36 @@ func (p *peer) lay(berths []berth, bytes int) {
 	}
 }
 
+// noRegion notes that the Conn did not expose a region of so many bytes. What it has no
+// room for is tried again, much later and with half of them; the rest is final. One line
+// per peer in the log says so. e.mu is held.
+func (p *peer) noRegion(bytes int, err error) {
+	e, sh := p.e, &p.shelf
+	remedy := "raise the limit of locked memory (ulimit -l), or lower WithTensorRegion; half of the bytes are tried later"
+	if errors.Is(err, errNoExposer) || errors.Is(err, fault.Refused) {
+		remedy = "take a transport that can show any memory (memory, verbs), or no WithTensorRegion"
+		sh.refused = true
+	}
+	sh.most = uint64(bytes / 2)
+	sh.refused = sh.refused || sh.most < exposeFrom
+	sh.census.again()
+	if sh.warned {
+		return
+	}
+	sh.warned = true
+	e.later(chore{do: choreRun, run: func() {
+		e.cfg.Log.Warn("tensors that recur are not laid out, but asked for at each step",
+			"rank", e.cfg.Rank, "from", p.rank, "bytes", bytes, "because", err, "remedy", remedy)
+	}})
+}
+
 // laid hears that the peer writes to the next region, and to no other any more.
 func (p *peer) laid(number uint32) {
 	sh := &p.shelf
+	if sh.now != nil && sh.now.number == number {
+		p.distrust("said a second time that it uses region %d", number)
+		return
+	}
 	if sh.next == nil || sh.next.number != number {
 		p.distrust("uses region %d, which it was not told of", number)
 		return
