@@ -19,6 +19,9 @@ const (
 	DefaultStallWarning = 30 * time.Second
 )
 
+// maxRegion is the most that WithTensorRegion takes: beyond it no number is meant.
+const maxRegion = 1 << 40
+
 // A Drive says who moves a message's bytes; see WithDrive.
 type Drive = rendezvous.Drive
 
@@ -96,6 +99,8 @@ func (o *options) check(rank int) error {
 		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
 	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0 || o.region < 0:
 		return bad("a negative size of a buffer")
+	case o.region > maxRegion:
+		return bad("WithTensorRegion of %d bytes; at most %d are allowed", o.region, int64(maxRegion))
 	case o.segment < 64 || o.segment%16 != 0:
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
 	case o.drive > Pull:
@@ -173,7 +178,8 @@ func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes =
 // can show memory (memory, verbs), for tensors of 16 KiB and more that are not pushed
 // (WithThreshold), and not with WithChecksums. RecvNamed and OnNamed without a buffer
 // then give such tensors where they lie, until Tensor.Release; into a buffer they are
-// copied. The default is 0: none. Ranks need not agree.
+// copied. While one region takes another's place both are there, and what the program has
+// not released of earlier ones besides. The default is 0: none; the most is 1 TiB. Ranks need not agree.
 func WithTensorRegion(bytes int64) Option { return func(o *options) { o.region = bytes } }
 
 // WithSegment sets the bytes of a segment of collectives' messages where neither
