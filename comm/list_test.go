@@ -147,7 +147,8 @@ func TestRanksWhoseListsAreCutOtherwiseGetMismatch(t *testing.T) {
 }
 
 func TestAListAllocatesNothingInSteadyState(t *testing.T) {
-	if raceEnabled { // rounds come from a sync.Pool
+	if raceEnabled {
+		// Reason: rounds come from a sync.Pool, which then drops what it is given at random.
 		t.Skip("the race detector's sync.Pool forgets at random")
 	}
 	wires := []string{"memory", "tcp"}

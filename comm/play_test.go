@@ -300,7 +300,8 @@ func (p *play) listen(c *comm.Comm) {
 		since = starved.Since(os.Getpid())
 	}
 	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+min(since(), mostStarved); {
-		time.Sleep(5 * time.Millisecond) // a verdict wakes calls, and none is under way here
+		// Reason: a verdict wakes calls, and none is under way here.
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 

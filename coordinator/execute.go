@@ -170,6 +170,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	if s == nil {
 		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
 	}
+	defer x.letGo()
 	items, err := x.lookup(b)
 	if err != nil {
 		return err
@@ -186,6 +187,12 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	}
 	x.record(b, items)
 	return nil
+}
+
+// letGo forgets the handles of a Bucket, whose tensors may be large.
+func (x *executor) letGo() {
+	clear(x.items)
+	clear(x.packed)
 }
 
 // lookup finds the handles of a Bucket.

@@ -352,7 +352,7 @@ func TestConnectionsInsideAHostLeaveBBR(t *testing.T) {
 	}
 	defer syscall.Close(fd)
 	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr"); err != nil {
-		// The system has no BBR, or keeps it from this user: there is nothing to leave.
+		// Reason: the system has no BBR, or keeps it from this user: there is nothing to leave.
 		t.Skip("BBR is not to be had:", err)
 	}
 	here := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}
