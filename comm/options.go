@@ -178,8 +178,9 @@ func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes =
 // can show memory (memory, verbs), for tensors of 16 KiB and more that are not pushed
 // (WithThreshold), and not with WithChecksums. RecvNamed and OnNamed without a buffer
 // then give such tensors where they lie, until Tensor.Release; into a buffer they are
-// copied. While one region takes another's place both are there, and what the program has
-// not released of earlier ones besides. The default is 0: none; the most is 1 TiB. Ranks need not agree.
+// copied. Where they lie their sender can write until then. While one region takes
+// another's place both are there, and what the program has not released of earlier ones
+// besides. The default is 0: none; the most is 1 TiB. Ranks need not agree.
 func WithTensorRegion(bytes int64) Option { return func(o *options) { o.region = bytes } }
 
 // WithSegment sets the bytes of a segment of collectives' messages where neither
