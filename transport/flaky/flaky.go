@@ -37,9 +37,11 @@ import (
 // Options say what a Script does. The zero Options count every step and break
 // nothing.
 type Options struct {
-	Rules  []Rule
-	Counts func(Step) bool // nil counts every step but chunks; short, called concurrently
-	Hide   []Kind          // abilities, by their step, that what is wrapped shall seem to lack
+	Rules []Rule
+	// Counts is asked about the steps in the order in which rules count them, one at a
+	// time; it is short, and calls nothing of the Script's. nil counts all but chunks.
+	Counts func(Step) bool
+	Hide   []Kind // abilities, by their step, that what is wrapped shall seem to lack
 }
 
 // A Kind is what sort of step a Step is.
@@ -139,11 +141,11 @@ func (s *Script) Fired(i int) bool {
 
 // count counts a step and returns the rules that are due at it, by number.
 func (s *Script) count(st Step) (due []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.counts == nil && st.Kind == Chunk || s.counts != nil && !s.counts(st) {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.steps++
 	for i, r := range s.rules {
 		if !r.matches(st) {
