@@ -145,7 +145,8 @@ func regionScene(wire string, n int) *scene {
 	settled := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
 	if inBubble {
-		// A bubble's clock goes on when all goroutines wait: then nothing is on its way.
+		// Reason: this is the clock of a synctest bubble, and no real time. It goes on only
+		// when all goroutines wait, and then nothing is on its way any more.
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
 	return &scene{wire: wire, n: n, call: worldtest.StepByStep[int32](0, settled), count: 5000, label: ", laid out", every: 5, reuses: inBubble,

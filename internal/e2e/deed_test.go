@@ -45,7 +45,8 @@ func (j *job) gone(pid int) {
 		if time.Now().After(late) {
 			j.t.Fatalf("process %d lives on", pid)
 		}
-		// Reason: it is another's child, and only the table of processes tells of its end.
+		// Reason: it is another's child, which cannot be waited for: only the table of
+		// processes tells of its end, and that has no event. The loop ends with the process.
 		time.Sleep(time.Millisecond)
 	}
 }
