@@ -112,6 +112,7 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 // no lock, since all communicators of this rank have one in common.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
+	anew := false // it was prepared because nothing like it was known
 	for known := cl != &c.own || !pl.plain(); ; known = true {
 		c.mu.Lock()
 		if c.entered != c.left.Load() {
@@ -126,9 +127,9 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 		if err := pl.prepare(c); err != nil {
 			return err
 		}
-		pl.anew = true
+		anew = true
 	}
-	if pl.anew {
+	if anew {
 		c.remember(pl)
 	}
 	c.entered++

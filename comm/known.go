@@ -70,7 +70,7 @@ func (c *Comm) remember(pl *plan) {
 	k.of = asked{pl.verb, pl.dtype, pl.count, pl.root, len(pl.dst), len(pl.src), pl.bytes, pl.op}
 	pl.describe(&k.what)
 	k.fprint = k.what.print()
-	pl.known, pl.anew = k, false
+	pl.known = k
 }
 
 // forget is for when other answers would be found.

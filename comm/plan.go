@@ -34,7 +34,6 @@ type plan struct {
 	bytes    int    // of the whole vector, for the choice of the algorithm
 	apart    bool   // it runs beside others, so not in the memory that the ranks share
 	shares   bool   // it works in that memory
-	anew     bool   // it was prepared because nothing like it was known
 	known    *known // what its communicator remembers of it; nil: nothing
 }
 
