@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 
@@ -11,10 +10,15 @@ import (
 // Force makes algorithms run whatever the rules say, by a text like
 // "allreduce:ring,broadcast:binomial@256Ki", the form of TUTTI_ALGORITHM; what
 // stands after @ is the segment in bytes. An empty text changes nothing. A text
-// that cannot be followed gets fault.Misuse, which lists what there is, and
-// changes nothing either. Force is called before the table is in use.
+// that cannot be followed, as one that names two algorithms for a collective, gets
+// fault.Misuse, which lists what there is, and changes nothing either. Force is
+// called before the table is in use.
 func (t *Table) Force(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	forced := t.forced
+	var named [len(verbNames)]bool
 	for item := range strings.SplitSeq(text, ",") {
 		item = strings.TrimSpace(item)
 		if item == "" {
@@ -22,22 +26,19 @@ func (t *Table) Force(text string) error {
 		}
 		p, err := parsePick(item)
 		if err != nil {
-			return misuse("forced algorithms", "%q: %v", text, reason(err))
+			return misuse("forced algorithms", "%q: %w", text, fault.Cause(err))
 		}
-		forced[p.algorithm.Verb()] = p
+		verb := p.algorithm.Verb()
+		if named[verb] {
+			return misuse("forced algorithms", "%q: %v is named twice; keep the one that is to run", text, verb)
+		}
+		forced[verb], named[verb] = p, true
+	}
+	if named == [len(verbNames)]bool{} {
+		return misuse("forced algorithms", "%q names no algorithm; leave it empty to force none", text)
 	}
 	t.forced = forced
 	return nil
-}
-
-// reason is what an error of this package says, without the name of its function,
-// which is nothing to those who wrote the text.
-func reason(err error) error {
-	var f *fault.Error
-	if errors.As(err, &f) && f.Err != nil {
-		return f.Err
-	}
-	return err
 }
 
 // Forcing is a copy of t that Force has changed.

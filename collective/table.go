@@ -60,7 +60,7 @@ func NewTable(tuned, others []Rule) (*Table, error) {
 	}
 	for i, u := range t.rules {
 		if err := u.Check(); err != nil {
-			return nil, fault.New(fault.Misuse, "collective.NewTable", -1, "rule %d: %w", i+1, err)
+			return nil, fault.New(fault.Misuse, "collective.NewTable", -1, "rule %d: %w", i+1, fault.Cause(err))
 		}
 	}
 	return t, nil

@@ -131,7 +131,6 @@ func TestForcedAlgorithmsGoBeforeTheRules(t *testing.T) {
 	for _, text := range []string{
 		"allreduce:linear,broadcast:binomial",
 		" allreduce : linear , broadcast:binomial,",
-		"allreduce:ring,allreduce:linear",
 	} {
 		table := DefaultTable()
 		if err := table.Force(text); err != nil {
@@ -145,8 +144,10 @@ func TestForcedAlgorithmsGoBeforeTheRules(t *testing.T) {
 		}
 	}
 	table := DefaultTable()
-	if err := table.Force(""); err != nil || !reflect.DeepEqual(table, DefaultTable()) {
-		t.Errorf("an empty text changed the table, or failed: %v", err)
+	for _, text := range []string{"", " "} {
+		if err := table.Force(text); err != nil || !reflect.DeepEqual(table, DefaultTable()) {
+			t.Errorf("%q changed the table, or failed: %v", text, err)
+		}
 	}
 }
 
@@ -166,6 +167,9 @@ func TestForceSaysWhatThereIsAndChangesNothing(t *testing.T) {
 		{"allreduce:fastest", []string{`"fastest"`, "allreduce", "linear, reduce_broadcast, recursive_doubling, ring, pairwise"}},
 		{"broadcast:binomial,allsum:ring", []string{`"allsum"`, "allreduce, reduce, broadcast", "barrier"}},
 		{":", []string{`no collective ""`}},
+		{",", []string{`"," names no algorithm`}},
+		{"allreduce:ring,allreduce:linear", []string{"allreduce is named twice"}},
+		{"barrier:dissemination,allreduce:ring,allreduce:ring", []string{"allreduce is named twice"}},
 	} {
 		table := DefaultTable()
 		err := table.Force(c.text)

@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -78,7 +79,7 @@ func readTuning(file string) (*choose.Tuning, error) {
 		return nil, unreadable(err)
 	}
 	if !info.Mode().IsRegular() { // to open a pipe could take for ever
-		return nil, unreadable(fault.New(fault.Misuse, "init", 0, "%s is no regular file", file))
+		return nil, unreadable(fmt.Errorf("%s is no regular file", file))
 	}
 	f, err := os.Open(file)
 	if err != nil {

@@ -103,3 +103,19 @@ func TestErrorWithoutCauseMatchesItsKindOnly(t *testing.T) {
 		}
 	}
 }
+
+func TestCauseIsWhatAnErrorSaysBesidesItsKind(t *testing.T) {
+	bare := New(Misuse, "op", 0, "")
+	for _, c := range []struct{ err, want error }{
+		{New(Misuse, "op", 0, "%w", io.EOF), io.EOF},
+		{fmt.Errorf("around: %w", New(Misuse, "op", 0, "%w", io.EOF)), io.EOF},
+		{bare, bare},
+		{io.EOF, io.EOF},
+		{nil, nil},
+	} {
+		got := Cause(c.err)
+		if got != c.want && errors.Unwrap(got) != c.want {
+			t.Errorf("%v: got %v, want %v", c.err, got, c.want)
+		}
+	}
+}

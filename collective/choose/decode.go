@@ -218,7 +218,7 @@ func (p *parser) rule(field string) (u collective.Rule) {
 	u.Algorithm = p.algorithm(field, op, name)
 	if p.err == nil {
 		if err := u.Check(); err != nil {
-			p.fail(field, "%w", err)
+			p.fail(field, "%w", fault.Cause(err))
 		}
 	}
 	return u
@@ -241,7 +241,7 @@ func (p *parser) time(field string) (t Time) {
 	}
 	if p.err == nil {
 		if err := (collective.Rule{Algorithm: t.Algorithm, Segment: uint32(t.Segment)}).Check(); err != nil {
-			p.fail(field, "%w", err)
+			p.fail(field, "%w", fault.Cause(err))
 		}
 	}
 	return t
@@ -254,12 +254,12 @@ func (p *parser) algorithm(field, op, name string) collective.Algorithm {
 	}
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
-		p.fail(field+".op", "%w", err)
+		p.fail(field+".op", "%w", fault.Cause(err))
 		return collective.Algorithm{}
 	}
 	a, err := collective.Find(verb, name)
 	if err != nil {
-		p.fail(field+".algorithm", "%w", err)
+		p.fail(field+".algorithm", "%w", fault.Cause(err))
 	}
 	return a
 }

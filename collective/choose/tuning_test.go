@@ -87,8 +87,8 @@ func TestErrorsSayTheLineTheFieldAndTheRemedy(t *testing.T) {
 		"too large":           {file("") + strings.Repeat(" ", MaxFile), "and at most 4194304 are read"},
 	} {
 		got, err := Decode("f.json", []byte(c.text))
-		if got != nil || !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v and %v, want an error with %q", name, got, err, c.want)
+		if got != nil || !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), fault.Misuse.Error()) != 1 {
+			t.Errorf("%s: got %v and %v, want fault.Misuse, said once, with %q", name, got, err, c.want)
 		}
 	}
 }
