@@ -20,7 +20,8 @@ type Explanation struct {
 	// the same where nothing is folded; and for non-blocking calls of the former.
 	Chosen, InOrder, Apart Chosen
 
-	Candidates []Candidate // the one that is predicted to be the fastest first
+	// The one that is predicted to be the fastest first, and what cannot run here last.
+	Candidates []Candidate
 }
 
 // A Chosen is an algorithm, and the reason for it.
@@ -28,10 +29,14 @@ type Chosen struct {
 	Algorithm string
 	Segment   int    // bytes of a segment of its messages; 0: it sends none
 	Reason    string // "forced", "rule 3 of the tuning file", …
+	Fails     string // why the call gets fault.Misuse, as only a forced one can; "": it runs
 }
 
 func (x Chosen) String() string {
-	if x.Segment == 0 {
+	switch {
+	case x.Fails != "":
+		return fmt.Sprintf("fails: %s is %s, and %s", x.Algorithm, x.Reason, x.Fails)
+	case x.Segment == 0:
 		return fmt.Sprintf("%s: %s", x.Algorithm, x.Reason)
 	}
 	return fmt.Sprintf("%s in segments of %d bytes: %s", x.Algorithm, x.Segment, x.Reason)
@@ -65,6 +70,7 @@ func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 		InOrder: c.chosen(verb, bytes, false, sharing),
 		Apart:   c.chosen(verb, bytes, true, false),
 	}
+	var impossible []Candidate
 	for _, k := range c.w.model.Candidates(verb, c.Size(), bytes, c.w.opt.segment, c.wire) {
 		note := ""
 		switch {
@@ -79,16 +85,31 @@ func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 		case !k.Algorithm.Takes(reduce.RankOrder):
 			note = "only for operators that commute"
 		}
-		x.Candidates = append(x.Candidates, Candidate{k.Algorithm.Name(), k.Seconds, k.Known, note})
+		one := Candidate{k.Algorithm.Name(), k.Seconds, k.Known, note}
+		if k.Algorithm.NeedsShared() && !sharing {
+			impossible = append(impossible, one)
+		} else {
+			x.Candidates = append(x.Candidates, one)
+		}
 	}
+	x.Candidates = append(x.Candidates, impossible...)
 	return x, nil
 }
 
+// chosen asks what prepare of a plan asks, and refuses what that refuses.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) Chosen {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := Chosen{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
 	if x.Segment == 0 && !k.Algorithm.NeedsShared() {
 		x.Segment = c.w.opt.segment
+	}
+	switch {
+	case k.Algorithm.NeedsShared() && !sharing && c.g.HasShared():
+		x.Fails = "carries out blocking calls only"
+	case k.Algorithm.NeedsShared() && !sharing:
+		x.Fails = "needs memory that the ranks share"
+	case !commutative && !k.Algorithm.TakesOn(reduce.RankOrder, c.g.Layout()):
+		x.Fails = "needs an operator that commutes"
 	}
 	switch k.Reason {
 	case collective.Forced:
@@ -110,7 +131,11 @@ func (x *Explanation) String() string {
 	if x.Wire != "" {
 		fmt.Fprintf(&b, " over %s", x.Wire)
 	}
-	fmt.Fprintf(&b, "\n  runs %v\n", x.Chosen)
+	b.WriteString("\n  ")
+	if x.Chosen.Fails == "" {
+		b.WriteString("runs ")
+	}
+	fmt.Fprintf(&b, "%v\n", x.Chosen)
 	if x.InOrder != x.Chosen {
 		fmt.Fprintf(&b, "  where the operator does not commute: %v\n", x.InOrder)
 	}

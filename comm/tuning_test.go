@@ -11,6 +11,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce"
 )
 
 // tuningFile writes one with those rules.
@@ -101,8 +102,8 @@ func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
 		"not a rule":  {tuningFile(t, "\n{\"op\": \"allreduce\", \"algorithm\": \"rung\"}"), "tuning.json:4: rules[0].algorithm: "},
 	} {
 		err := comm.Local(2, func(context.Context, *comm.Comm) error { return nil }, comm.WithTuning(c.file))
-		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want fault.Misuse with %q", name, err, c.want)
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) || strings.Count(err.Error(), fault.Misuse.Error()) != 1 {
+			t.Errorf("%s: got %v, want fault.Misuse, said once, with %q", name, err, c.want)
 		}
 	}
 }
@@ -132,6 +133,51 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 	}, comm.WithTuning(file), comm.WithoutSharedMemory())
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// What Explain says of a forced algorithm is compared with what the call does.
+func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
+	for name, x := range map[string]struct {
+		force, blocks, inOrder, apart string // what stands in for why each fails; "": it runs
+		opts                          []comm.Option
+	}{
+		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithoutSharedMemory()}},
+		"memory is shared":    {"allreduce:shared", "", "", "blocking", nil},
+		"it needs to commute": {"allreduce:ring", "", "commutes", "", nil},
+	} {
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			e, err := comm.Explain(c, "allreduce", 64)
+			if err != nil {
+				return err
+			}
+			inOrder := reduce.Func("left", reduce.RankOrder, func(a, _ int64) int64 { return a })
+			_, startErr := comm.IAllReduce(c, make([]int64, 8), comm.Sum).Wait(ctx)
+			for _, k := range []struct {
+				what, want string
+				said       comm.Chosen
+				err        error
+			}{
+				{"blocking", x.blocks, e.Chosen, comm.AllReduce(ctx, c, make([]int64, 8), comm.Sum)},
+				{"in order", x.inOrder, e.InOrder, comm.AllReduce(ctx, c, make([]int64, 8), inOrder)},
+				{"apart", x.apart, e.Apart, startErr},
+			} {
+				if failed := errors.Is(k.err, fault.Misuse); failed != (k.want != "") || !failed && k.err != nil {
+					return fmt.Errorf("%s: got %v", k.what, k.err)
+				}
+				if (k.said.Fails != "") != (k.want != "") || !strings.Contains(k.said.Fails, k.want) {
+					return fmt.Errorf("%s: got %q, want something of %q", k.what, k.said.Fails, k.want)
+				}
+			}
+			last := e.Candidates[len(e.Candidates)-1].Algorithm
+			if fails := strings.Contains(e.String(), "\n  fails: shared is forced, and needs memory"); fails != (x.blocks != "") || fails && last != "shared" {
+				return fmt.Errorf("got\n%v", e)
+			}
+			return nil
+		}, append(x.opts, comm.WithAlgorithm(x.force))...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
