@@ -61,13 +61,13 @@ func tooLarge(flag string, s size) error {
 	return nil
 }
 
-// drawable finds out whether rank 0 can make the file of a plot, before anything is
-// measured, and tells all ranks.
-func drawable(ctx context.Context, c *comm.Comm, path string) error {
+// onRankZero has rank 0 find out whether what a flag asks of its host can be had,
+// before anything is measured, and tells all ranks.
+func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
 	failed := []int{0}
 	if c.Rank() == 0 {
-		if own = makeable(path); own != nil {
+		if own = check(path); own != nil {
 			failed[0] = 1
 		}
 	}
@@ -75,10 +75,10 @@ func drawable(ctx context.Context, c *comm.Comm, path string) error {
 		return err
 	}
 	if own == nil && failed[0] != 0 {
-		own = errors.New("rank 0 cannot make this file")
+		own = errors.New("rank 0 says why")
 	}
 	if own != nil {
-		return fmt.Errorf("-plot %s: %w", path, own)
+		return fmt.Errorf("-%s %s: %w", flag, path, own)
 	}
 	return nil
 }
@@ -97,4 +97,36 @@ func makeable(path string) error {
 		return err
 	}
 	return os.Remove(path)
+}
+
+// replaceable reports why replace would fail; nil where it would not.
+func replaceable(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return errors.New("this is a folder")
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), replacing)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// replacing are the names of files that are to take another's place.
+const replacing = ".tuning-*"
+
+// replace writes a file so that a reader sees the old one or all of the new one.
+func replace(file string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(file), replacing)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), file)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }

@@ -27,7 +27,7 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 		return errors.New("a pingpong needs 2 ranks; tuttirun -np 2 starts them")
 	}
 	if o.plot != "" {
-		if err := drawable(ctx, c, o.plot); err != nil {
+		if err := onRankZero(ctx, c, "plot", o.plot, makeable); err != nil {
 			return err
 		}
 	}

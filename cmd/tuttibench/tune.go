@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -85,17 +84,16 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	if c.Size() < 2 {
 		return errors.New("one rank has nothing to tune; tuttirun -np 2 starts two")
 	}
-	var older choose.Tuning
-	if o.add != "" && c.Rank() == 0 {
-		text, err := os.ReadFile(o.add)
-		if err != nil {
+	var older earlier
+	if o.add != "" {
+		if err := onRankZero(ctx, c, "add", o.add, older.read); err != nil {
 			return err
 		}
-		t, err := choose.Decode(o.add, text)
-		if err != nil {
+	}
+	if o.file != "" {
+		if err := onRankZero(ctx, c, "o", o.file, replaceable); err != nil {
 			return err
 		}
-		older = *t
 	}
 	t := &tuner{c: c, o: o, log: io.Discard}
 	if c.Rank() == 0 {
@@ -126,19 +124,17 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	return replace(o.file, result.Encode())
 }
 
-// replace writes a file so that a reader sees the old one or all of the new one.
-func replace(file string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(file), ".tuning-*")
+// An earlier tuning is what -add names.
+type earlier struct{ choose.Tuning }
+
+func (e *earlier) read(file string) error {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	t, err := choose.Decode(file, text)
 	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		os.Remove(f.Name())
+		e.Tuning = *t
 	}
 	return err
 }

@@ -114,6 +114,24 @@ func TestLimitsSetsAnAllReduceBesideItsBound(t *testing.T) {
 	}
 }
 
+func TestTuneFindsOutBeforeItMeasures(t *testing.T) {
+	folder := t.TempDir()
+	for _, c := range []struct{ args, want string }{
+		{"-o " + filepath.Join(folder, "none", "x.json"), "-o "},
+		{"-o " + folder, "this is a folder"},
+		{"-add " + filepath.Join(folder, "none.json"), "-add "},
+	} {
+		var log bytes.Buffer
+		err := run(t.Context(), strings.Fields("tune -local 2 -ops barrier -max 4 -time 0 "+c.args), io.Discard, &log)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(log.String(), "barrier") {
+			t.Errorf("%s: got %v after\n%s\nwant %q, and no time", c.args, err, &log, c.want)
+		}
+	}
+	if left, _ := os.ReadDir(folder); len(left) > 0 {
+		t.Errorf("%v is left behind", left)
+	}
+}
+
 func TestExplainPrintsEachSizeOnce(t *testing.T) {
 	out := bench(t, "explain -local 2 -op broadcast -min 4 -max 16Ki -factor 64")
 	for _, want := range []string{"broadcast of 4 bytes on 2 ranks over memory\n", "broadcast of 256 bytes", "broadcast of 16384 bytes"} {
