@@ -27,19 +27,30 @@ type Coordinator struct {
 	nego, data *comm.Comm
 	began      time.Time
 
-	member *negotiate.Member // these two belong to the loop
+	// Who has the turn has these; see turn.go.
+	turn   atomic.Bool
+	member *negotiate.Member
 	leader *negotiate.Leader // nil but on rank 0
 	local  []any             // messages between the two on this rank
 	cost   negotiate.Carried // what the leader is told, again and again
-	clock  negotiate.Time    // when the loop woke: to ask for every event takes longer than most events
+	clock  negotiate.Time    // when the turn began: to ask for every event takes longer than most events
+	due    [2]negotiate.Time // when the Member, and the leader, want to look again; never: not
+	alarm  *time.Timer       // for the earlier of the two,
+	rings  negotiate.Time    // which is this
 	why    *fault.Error      // of the end; nil when all ranks have closed
 
-	wake   chan struct{} // there is something in inbox
-	ended  chan struct{} // closed when nothing more will happen
-	stopMu sync.Mutex    // serves only to make Close wait for Close
+	posted  atomic.Bool   // there is something in inbox
+	wake    chan struct{} // and nobody has a turn who would see it
+	over    chan struct{} // closed when there are no more turns
+	ended   chan struct{} // closed when nothing more will happen
+	stopMu  sync.Mutex    // serves only to make Close wait for Close
+	lookout *comm.Lookout // for messages of the negotiation; who helps has it
+	helping atomic.Bool   // somebody does
+	watch   watch         // what the helper looks out for
+	waiting atomic.Int32  // goroutines that wait for handles and do not help
 
 	opts     *options
-	sampler  *sampler // of autotune, on rank 0; belongs to the loop
+	sampler  *sampler // of autotune, on rank 0; who has the turn has it
 	settings Settings // mu guards this and the next
 	settled  bool
 
@@ -50,22 +61,18 @@ type Coordinator struct {
 	mu        sync.Mutex // guards the rest
 	inbox     []event
 	spare     []event   // the one before, for reuse
-	unsent    bool      // something was submitted since the last Flush
 	table     table     // of what is under way
-	fresh     int       // submissions in inbox that the loop was not woken for
-	missing   int       // how many complete a step
-	timed     bool      // the loop will wake by itself
 	idle      []*waiter // for reuse
 	sites     map[callsite.Site]string
 	lastSite  callsite.Site // most submissions are from the place of the one before
 	lastWords string
 	err       error // why it ended; nil before, and when all ranks have closed
-	over      bool
+	closed    bool
 
 	exec executor
 }
 
-// An event is what the loop is told.
+// An event is what the state machines are told.
 type event struct {
 	in   negotiate.MemberInput // from this rank, or nil
 	from int                   // else a message of this rank,
@@ -100,8 +107,9 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	co := &Coordinator{
 		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: o.log,
 		nego: nego, data: data, began: began, member: negotiate.NewMember(cfg, c.Rank()),
-		wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		sites: make(map[callsite.Site]string),
+		wake: make(chan struct{}, 1), over: make(chan struct{}), ended: make(chan struct{}),
+		due: [2]negotiate.Time{never, never}, alarm: time.NewTimer(time.Hour), rings: never,
+		lookout: comm.NewLookout(nego, others(c)...), sites: make(map[callsite.Site]string),
 	}
 	co.opts, co.settings = o, settingsOf(negotiate.Tuning{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
@@ -109,6 +117,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		co.leader = negotiate.NewLeader(cfg)
 	}
 	co.exec.init(co)
+	co.begin()
 	go co.exec.loop()
 	go co.loop()
 	if file := timelineFile(); file != "" {
@@ -143,6 +152,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		co.markClock(ctx, r) // while rank 0 is there
 	}
 	co.post(event{in: negotiate.Leave{}})
+	co.act()
 	select {
 	case <-co.ended:
 	case <-ctx.Done():
@@ -151,43 +161,13 @@ func (co *Coordinator) Close(ctx context.Context) error {
 			kind = fault.Timeout
 		}
 		co.post(event{err: &fault.Error{Kind: kind, Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
+		co.act()
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
 	}
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.err
-}
-
-// post tells the loop.
-func (co *Coordinator) post(ev event) {
-	co.mu.Lock()
-	over := co.over
-	if !over {
-		co.inbox = append(co.inbox, ev)
-	}
-	co.mu.Unlock()
-	if !over {
-		co.signal()
-	}
-}
-
-func (co *Coordinator) signal() {
-	select {
-	case co.wake <- struct{}{}:
-	default:
-	}
-}
-
-// flush has what was submitted sent at once: somebody waits for it.
-func (co *Coordinator) flush() {
-	co.mu.Lock()
-	unsent := co.unsent
-	co.unsent = false
-	co.mu.Unlock()
-	if unsent {
-		co.post(event{in: negotiate.Flush{}})
-	}
 }
 
 // site is where the program has called this package, in words.

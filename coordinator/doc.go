@@ -56,7 +56,10 @@
 // # Cost
 //
 // A coordinator is two goroutines and two communicators. Idle, both sleep on
-// channels, and nothing is sent. A step whose names were all submitted before
+// channels, and nothing is sent. Who submits tells this rank's part of the negotiation
+// by itself, which takes a tenth of a microsecond, and some more for what completes a
+// step; who waits for a handle moves the negotiation's messages, for some hundred
+// microseconds, before it sleeps, and WaitAll sleeps once for all of its handles. A step whose names were all submitted before
 // costs each rank one message with a bit per tensor to rank 0, and one with the
 // order back. Submissions wait up to WithCycle for company, unless one completes
 // the names of the last step or a group, or somebody waits for one. A name that is

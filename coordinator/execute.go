@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
@@ -17,6 +18,7 @@ type executor struct {
 	co   *Coordinator
 	wake chan struct{}
 	gone chan struct{} // closed when the loop has ended
+	busy atomic.Bool   // something is to be done, or being done
 
 	mu    sync.Mutex // guards these
 	queue []job
@@ -70,6 +72,7 @@ func (x *executor) init(co *Coordinator) {
 func (x *executor) add(j job) {
 	x.mu.Lock()
 	x.queue = append(x.queue, j)
+	x.busy.Store(true)
 	x.mu.Unlock()
 	x.signal()
 }
@@ -101,7 +104,9 @@ func (x *executor) finish() error {
 	return x.err
 }
 
-func (x *executor) next() (j job, ok bool) {
+// next waits for something to do. While others wait for what must be negotiated
+// first, it helps with that.
+func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	for {
 		x.mu.Lock()
 		if x.drop || x.last && len(x.queue) == 0 {
@@ -114,8 +119,14 @@ func (x *executor) next() (j job, ok bool) {
 			x.mu.Unlock()
 			return j, true
 		}
+		x.busy.Store(false)
 		x.mu.Unlock()
-		<-x.wake
+		if x.co.waiting.Load() > 0 {
+			x.co.help(ctx, nil)
+		}
+		if !x.busy.Load() {
+			<-x.wake
+		}
 	}
 }
 
@@ -123,13 +134,14 @@ func (x *executor) loop() {
 	defer close(x.gone)
 	ctx := context.Background() // abandon ends what waits
 	for {
-		j, ok := x.next()
+		j, ok := x.next(ctx)
 		if !ok {
 			return
 		}
 		if err := x.do(ctx, j); err != nil {
 			x.err = err
 			x.co.post(event{err: err})
+			x.co.act()
 			return
 		}
 	}
@@ -160,6 +172,8 @@ func (x *executor) do(ctx context.Context, j job) error {
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Refs)
 	}
+	x.co.post(event{in: negotiate.Spent{Bucket: b}})
+	x.co.act()
 	return nil
 }
 

@@ -28,6 +28,7 @@ type Handle struct {
 	call    string        // "allreduce w1 float32 [4] sum"; "" when nobody has asked
 	done    chan struct{} // nil when nobody has asked
 	waiters *waiter       // those in Wait
+	crowd   *waiter       // one in WaitAll
 	turn    uint64        // how often it was submitted
 	ticket  negotiate.Ticket
 
@@ -72,21 +73,59 @@ func (h *Handle) finish(err error) {
 		close(h.done)
 	}
 	for w := h.waiters; w != nil; w = w.next {
-		w.woken <- struct{}{}
+		w.over(h.co)
 	}
 	h.waiters = nil
+	if w := h.crowd; w != nil {
+		h.crowd = nil
+		w.over(h.co)
+	}
 }
 
-// A waiter is a goroutine in Wait. Its channel gets one token, for which it has
-// room, when the submission's turn is over. Unlike one that is closed it can be
-// used again, so that a Wait allocates nothing.
+// A waiter is a goroutine in Wait, or WaitAll. Its channel gets one token, for which
+// it has room, when the turns of all submissions that it waits for are over. Unlike
+// one that is closed it can be used again, so that a Wait allocates nothing.
 type waiter struct {
 	woken chan struct{}
 	next  *waiter
+	left  int // submissions that it waits for
+}
+
+// over counts a submission; co.mu is held.
+func (w *waiter) over(co *Coordinator) {
+	if w.left--; w.left == 0 {
+		co.waiting.Add(-1)
+		w.woken <- struct{}{}
+	}
 }
 
 // maxIdle bounds the waiters that are kept for reuse.
 const maxIdle = 64
+
+// newWaiter is a waiter for nothing yet. co.mu is held.
+func (co *Coordinator) newWaiter() *waiter {
+	if n := len(co.idle); n > 0 {
+		w := co.idle[n-1]
+		co.idle = co.idle[:n-1]
+		return w
+	}
+	return &waiter{woken: make(chan struct{}, 1)}
+}
+
+// free ends a waiter that nobody knows any more. co.mu is held.
+func (co *Coordinator) free(w *waiter) {
+	select { // it may have been over just now
+	case <-w.woken:
+	default:
+		if w.left > 0 {
+			co.waiting.Add(-1)
+		}
+	}
+	w.next, w.left = nil, 0
+	if len(co.idle) < maxIdle {
+		co.idle = append(co.idle, w)
+	}
+}
 
 // await adds a waiter for the submission's turn; nil when it is over.
 func (h *Handle) await() (w *waiter, turn uint64) {
@@ -96,12 +135,9 @@ func (h *Handle) await() (w *waiter, turn uint64) {
 	if h.state.Load() != underWay {
 		return nil, h.turn
 	}
-	if n := len(co.idle); n > 0 {
-		w, co.idle = co.idle[n-1], co.idle[:n-1]
-	} else {
-		w = &waiter{woken: make(chan struct{}, 1)}
-	}
-	w.next, h.waiters = h.waiters, w
+	w = co.newWaiter()
+	w.next, w.left, h.waiters = h.waiters, 1, w
+	co.waiting.Add(1)
 	return w, h.turn
 }
 
@@ -113,13 +149,18 @@ func (h *Handle) part(w *waiter) {
 			break
 		}
 	}
-	select { // the turn may have ended just now
+	h.co.free(w)
+}
+
+// sleep returns when w's wait is over, or with the error of ctx.
+func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
+	co.say(negotiate.Flush{})
+	co.help(ctx, w)
+	select {
 	case <-w.woken:
-	default:
-	}
-	w.next = nil
-	if co := h.co; len(co.idle) < maxIdle {
-		co.idle = append(co.idle, w)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -152,13 +193,10 @@ func (h *Handle) Wait(ctx context.Context) error {
 	if err, done := h.settled(); done {
 		return err
 	}
-	h.co.flush()
 	w, turn := h.await()
 	if w != nil {
-		select {
-		case <-w.woken:
-		case <-ctx.Done():
-			return h.leave(w, ctx.Err())
+		if err := h.co.sleep(ctx, w); err != nil {
+			return h.leave(w, err)
 		}
 	}
 	h.co.mu.Lock()
@@ -198,8 +236,10 @@ func (h *Handle) Done() <-chan struct{} {
 	return h.done
 }
 
-// WaitAll waits for all handles, and returns the first error in their order.
+// WaitAll waits for all handles, and returns the first error in their order. It
+// sleeps once, however many there are.
 func WaitAll(ctx context.Context, hs ...*Handle) error {
+	awaitAll(ctx, hs)
 	var first error
 	for _, h := range hs {
 		if err := h.Wait(ctx); err != nil && first == nil {
@@ -207,6 +247,36 @@ func WaitAll(ctx context.Context, hs ...*Handle) error {
 		}
 	}
 	return first
+}
+
+// awaitAll returns when all handles are done that belong to the coordinator of the
+// first and that no other WaitAll waits for, or ctx has ended.
+func awaitAll(ctx context.Context, hs []*Handle) {
+	if len(hs) < 2 {
+		return
+	}
+	co := hs[0].co
+	co.mu.Lock()
+	w := co.newWaiter()
+	for _, h := range hs {
+		if h.co == co && h.crowd == nil && h.state.Load() == underWay {
+			h.crowd = w
+			w.left++
+		}
+	}
+	if w.left > 0 {
+		co.waiting.Add(1)
+		co.mu.Unlock()
+		_ = co.sleep(ctx, w) // each handle's Wait says so
+		co.mu.Lock()
+		for _, h := range hs {
+			if h.co == co && h.crowd == w {
+				h.crowd = nil
+			}
+		}
+	}
+	co.free(w)
+	co.mu.Unlock()
 }
 
 // An Output is a submission whose result's size is known only when it is done.

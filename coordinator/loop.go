@@ -21,78 +21,39 @@ const (
 	downName = "down"
 )
 
-// loop owns the state machines, and ends when the coordinator does.
+// loop acts on what happens while nobody else is at it, and ends the coordinator.
 func (co *Coordinator) loop() {
+	for {
+		select {
+		case <-co.wake:
+			co.act()
+		case <-co.alarm.C:
+			co.post(event{in: negotiate.Tick{}})
+			co.act()
+		case <-co.over:
+			co.alarm.Stop()
+			co.end()
+			return
+		}
+	}
+}
+
+// begin is the first turn.
+func (co *Coordinator) begin() {
+	co.turn.Store(true)
+	co.alarm.Stop()
+	co.clock = co.now()
 	co.listenAll()
 	if co.leader != nil {
 		co.beginTuning()
 		co.pump()
 	}
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	defer timer.Stop()
-	for over := false; !over; {
-		select {
-		case <-co.wake:
-		case <-timer.C:
-			co.clock = co.now()
-			over = co.step(negotiate.Tick{})
-		}
-		co.clock = co.now()
-		evs := co.take()
-		for i := range evs {
-			if over = over || co.happened(&evs[i]); over {
-				break
-			}
-		}
-		wait, timed := co.next()
-		if timed {
-			timer.Reset(wait)
-		}
-		co.rest(timed)
-	}
-	co.end()
-}
-
-// next is when a state machine wants to look again.
-func (co *Coordinator) next() (time.Duration, bool) {
-	wait, ok := co.member.Next()
-	if co.leader != nil {
-		if w, some := co.leader.Next(); some && (!ok || w < wait) {
-			wait, ok = w, true
-		}
-	}
-	return time.Duration(wait), ok
+	co.setAlarm()
+	co.turn.Store(false)
+	co.act()
 }
 
 func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.began)) }
-
-// take is what has happened since it was last called.
-func (co *Coordinator) take() []event {
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	evs := co.inbox
-	clear(co.spare)
-	co.inbox, co.spare, co.fresh = co.spare[:0], evs, 0
-	return evs
-}
-
-// rest tells those who submit when the loop is to be woken.
-func (co *Coordinator) rest(timed bool) {
-	co.mu.Lock()
-	co.timed, co.missing = timed, co.member.Missing()
-	more := co.ripe()
-	co.mu.Unlock()
-	if more {
-		co.signal()
-	}
-}
-
-// ripe reports whether what was submitted is worth waking the loop for: it
-// completes a step, or nobody looks at it else. co.mu is held.
-func (co *Coordinator) ripe() bool {
-	return co.fresh > 0 && (!co.timed || co.fresh >= co.missing)
-}
 
 // happened acts on an event, and reports whether that was the end.
 func (co *Coordinator) happened(ev *event) bool {
@@ -126,8 +87,11 @@ func (co *Coordinator) received(from int, body []byte) bool {
 
 // step gives the Member an input, and carries out all that follows.
 func (co *Coordinator) step(in negotiate.MemberInput) bool {
-	if _, tick := in.(negotiate.Tick); tick && co.leader != nil {
-		co.lead(negotiate.Tick{})
+	if _, tick := in.(negotiate.Tick); tick {
+		co.rings = never // it has rung
+		if co.leader != nil {
+			co.lead(negotiate.Tick{})
+		}
 	}
 	if b, ok := in.(negotiate.Finished); ok && co.leader != nil {
 		co.cost.Cost = b.Bucket.Cost
@@ -170,6 +134,7 @@ func (co *Coordinator) lead(in negotiate.LeaderInput) {
 			}
 		}
 	}
+	co.due[1] = co.within(co.leader.Next())
 }
 
 // tell gives the Member an input; it reports the end.
@@ -201,6 +166,7 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 			co.why, over = o.Err, true
 		}
 	}
+	co.due[0] = co.within(co.member.Next())
 	return over
 }
 
@@ -255,7 +221,7 @@ func (co *Coordinator) end() {
 		co.why = co.fault(err)
 	}
 	co.mu.Lock()
-	co.over = true
+	co.closed = true
 	if co.why != nil {
 		co.err = co.named(co.why)
 	}
@@ -300,6 +266,7 @@ func (co *Coordinator) listenAll() {
 func (co *Coordinator) listen(from int, name string) {
 	err := comm.OnNamed(co.nego, step, from, name, nil, func(t comm.Tensor, err error) {
 		co.post(event{from: from, body: t.Data, err: err})
+		co.rouse()
 	})
 	if err != nil {
 		co.post(event{err: err})

@@ -130,13 +130,13 @@ func (x *executor) closeSets() {
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 	h := &Handle{co: co, call: "join"}
 	co.mu.Lock()
-	if co.over {
+	if co.closed {
 		defer co.mu.Unlock()
 		return 0, co.ending("join")
 	}
-	co.inbox = append(co.inbox, event{in: negotiate.Join{Ticket: co.table.add(h)}})
+	ticket := co.table.add(h)
 	co.mu.Unlock()
-	co.signal()
+	co.say(negotiate.Join{Ticket: ticket})
 	if err := h.Wait(ctx); err != nil {
 		return 0, err
 	}

@@ -180,18 +180,16 @@ func (co *Coordinator) again(to Submitter, s *submission, opts []CallOption) *Ha
 	born := co.stamp()
 	co.mu.Lock()
 	h := set.kept[s.name]
-	if h == nil || !h.repeats(s, opts) || co.over || !h.state.CompareAndSwap(awaited, underWay) {
+	if h == nil || !h.repeats(s, opts) || co.closed || !h.state.CompareAndSwap(awaited, underWay) {
 		co.mu.Unlock()
 		return nil
 	}
 	h.turn++
 	h.done, h.dst, h.src, h.op, h.born = nil, s.dst, s.src, s.op, born
 	h.requests[0].Site = co.inWords(at)
-	wake := co.enlist(h)
+	co.enlist(h)
 	co.mu.Unlock()
-	if wake {
-		co.signal()
-	}
+	co.say(&h.whole)
 	return h
 }
 
@@ -216,15 +214,10 @@ func (o *CallOption) equal(p *CallOption) bool {
 	return o.code == p.code && o.code != optCodec && o.n == p.n && o.pre == p.pre && o.pos == p.pos && o.set == p.set && o.wire == p.wire && slices.Equal(o.shape, p.shape)
 }
 
-// enlist gives a handle's one request to the loop, and reports whether it is to be
-// woken. co.mu is held.
-func (co *Coordinator) enlist(h *Handle) (wake bool) {
+// enlist makes a handle's one request ready to be told. co.mu is held.
+func (co *Coordinator) enlist(h *Handle) {
 	h.tickets[0] = co.table.add(h)
 	h.whole = negotiate.Submit{Requests: h.requests[:], Tickets: h.tickets[:]}
-	co.unsent = true
-	co.inbox = append(co.inbox, event{in: &h.whole})
-	co.fresh++
-	return co.ripe()
 }
 
 func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
@@ -346,7 +339,7 @@ func (co *Coordinator) coordinator() *Coordinator { return co }
 func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
 	born := co.stamp()
 	co.mu.Lock()
-	if co.over {
+	if co.closed {
 		h.finish(co.ending(h.what()))
 		co.mu.Unlock()
 		return
@@ -359,19 +352,17 @@ func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
 		}
 		kept[q.Name] = h
 	}
-	wake := co.enlist(h)
+	co.enlist(h)
 	co.mu.Unlock()
-	if wake {
-		co.signal()
-	}
+	co.say(&h.whole)
 }
 
-// submitAll gives requests to the loop as one.
+// submitAll submits requests as one.
 func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 	tickets := make([]negotiate.Ticket, len(rs))
 	born := co.stamp()
 	co.mu.Lock()
-	if co.over {
+	if co.closed {
 		for _, h := range hs {
 			h.finish(co.ending(h.what()))
 		}
@@ -382,10 +373,8 @@ func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 		tickets[i] = co.table.add(h)
 		h.born = born
 	}
-	co.unsent = true
-	co.inbox = append(co.inbox, event{in: negotiate.Submit{Requests: rs, Tickets: tickets}})
 	co.mu.Unlock()
-	co.signal()
+	co.say(negotiate.Submit{Requests: rs, Tickets: tickets})
 }
 
 // A Group collects submissions that are submitted as one: none of them runs

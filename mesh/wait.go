@@ -151,12 +151,18 @@ func (m *Mesh) Glance(l *Link, ev Event) bool {
 	return false
 }
 
+// Watch leaves the links their wake-ups, as Sleep does, for who has polled in vain and
+// sleeps elsewhere.
+func (m *Mesh) Watch(ls []*Link) {
+	for _, l := range ls {
+		l.arm()
+	}
+}
+
 // Sleep is the part of Wait for which ev's maker must know w.
 func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Event, p Patience, ls []*Link) error {
 	for {
-		for _, l := range ls {
-			l.arm()
-		}
+		m.Watch(ls)
 		if ev.Happened() {
 			return nil
 		}

@@ -29,6 +29,7 @@ func (l *Leader) number(p *pending, absent []int) (id uint32, once bool) {
 	}
 	own := *t
 	l.slots[p.slot] = slot{meaning: &own, rows: p.rows, site: p.variants[0].site, state: slotLive, busy: true, used: l.used}
+	l.refit(p.slot)
 	l.down.Meanings = append(l.down.Meanings, Meaning{ID: uint32(p.slot), Tensor: &own, Rows: p.rows})
 	return uint32(p.slot), false
 }
@@ -57,6 +58,7 @@ func (l *Leader) takeSlot() (int, bool) {
 	}
 	if len(l.slots) < l.cfg.Cache {
 		l.slots = append(l.slots, slot{})
+		l.quick.tally = append(l.quick.tally, tally{})
 		return len(l.slots) - 1, true
 	}
 	l.evict()
@@ -69,7 +71,7 @@ func (l *Leader) takeSlot() (int, bool) {
 func (l *Leader) evict() {
 	oldest, age := -1, uint64(math.MaxUint64)
 	for i := range l.slots {
-		if s := &l.slots[i]; s.state == slotLive && !s.busy && s.pend == nil && s.used < age {
+		if s := &l.slots[i]; s.state == slotLive && !s.busy && s.pend == nil && l.quick.tally[i].ranks == 0 && s.used < age {
 			oldest, age = i, s.used
 		}
 	}
@@ -84,6 +86,7 @@ func (l *Leader) retire(id int) {
 	s := &l.slots[id]
 	delete(l.cached, s.meaning.key())
 	s.state, s.over = slotOver, math.MaxUint32 // until flush numbers the message
+	l.refit(id)
 	l.down.Over = append(l.down.Over, uint32(id))
 	l.drains = append(l.drains, uint32(id))
 }

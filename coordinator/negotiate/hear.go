@@ -2,6 +2,7 @@ package negotiate
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/tutti-go/tutti/fault"
 )
@@ -36,7 +37,7 @@ func (m *Member) liar(format string, args ...any) {
 // mean gives a number its meaning.
 func (m *Member) mean(e *Meaning) {
 	n := m.names[e.Tensor.key()]
-	at := entry{tensor: e.Tensor, rows: e.Rows, name: n}
+	at := entry{tensor: e.Tensor, rows: e.Rows, name: n, set: e.Tensor.Set, cost: Cost(e.Tensor, e.Rows, 0, 1)}
 	if set := m.sets[e.Tensor.Set]; e.Rows != nil && (set == nil || len(e.Rows) != len(set.ranks)) {
 		m.liar("tells %d first dimensions of %s", len(e.Rows), e.Tensor.Name)
 		return
@@ -91,15 +92,15 @@ func (m *Member) lose(n *name) {
 }
 
 // entry is what a number means; its tensor is nil when that is nothing.
-func (m *Member) entry(id uint32) entry {
+func (m *Member) entry(id uint32) *entry {
 	if int(id) < m.cfg.Cache {
 		if int(id) < len(m.entries) {
-			return m.entries[id]
+			return &m.entries[id]
 		}
 	} else if e := m.onces[id]; e != nil {
-		return *e
+		return e
 	}
-	return entry{}
+	return &entry{}
 }
 
 func (m *Member) carry(it *Item) {
@@ -154,21 +155,36 @@ func (m *Member) run(it *Item) {
 	m.outs = append(m.outs, Run{b})
 }
 
-// newBucket is an empty Bucket for some tensors. Memory for many is made at once:
-// there is one for every part of a large tensor.
+// manyRefs is how many Refs, and Buckets, memory is made for at once: there is one
+// for every part of a large tensor. A Bucket of more has a list of its own.
+const manyRefs = 64
+
+// newBucket is an empty Bucket for some tensors.
 func (m *Member) newBucket(it *Item, tensors int) *Bucket {
-	const many = 64
 	if len(m.buckets) == 0 {
-		m.buckets = make([]Bucket, many)
-	}
-	if len(m.refs) < tensors {
-		m.refs = make([]Ref, max(many, tensors))
+		m.buckets = make([]Bucket, manyRefs)
 	}
 	b := &m.buckets[0]
 	m.buckets = m.buckets[1:]
-	*b = Bucket{Refs: m.refs[:0:tensors], Part: it.Part, Parts: it.Parts, Absent: it.Ranks}
-	m.refs = m.refs[tensors:]
+	*b = Bucket{Refs: m.newRefs(tensors), Part: it.Part, Parts: it.Parts, Absent: it.Ranks}
 	return b
+}
+
+func (m *Member) newRefs(n int) (refs []Ref) {
+	if n > manyRefs {
+		for i, spent := range m.spent {
+			if cap(spent) >= n {
+				m.spent = slices.Delete(m.spent, i, i+1)
+				return spent
+			}
+		}
+		return make([]Ref, 0, n)
+	}
+	if len(m.refs) < n {
+		m.refs = make([]Ref, manyRefs)
+	}
+	refs, m.refs = m.refs[:0:n], m.refs[n:]
+	return refs
 }
 
 // maxRun bounds the tensors of a Bucket.
@@ -181,9 +197,12 @@ func (m *Member) add(b *Bucket, id uint32) bool {
 		m.liar("launches number %d, which means nothing", id)
 		return false
 	}
-	b.Cost += Cost(e.tensor, e.rows, b.Part, b.Parts)
-	set := m.sets[e.tensor.Set]
-	if set == nil || set.at(m.me) < 0 {
+	if b.Parts == 1 {
+		b.Cost += e.cost
+	} else {
+		b.Cost += Cost(e.tensor, e.rows, b.Part, b.Parts)
+	}
+	if e.set != World && !m.in(e.set) {
 		b.Outside = true
 		return m.used(b, id)
 	}
@@ -200,6 +219,12 @@ func (m *Member) add(b *Bucket, id uint32) bool {
 	}
 	b.Refs = append(b.Refs, ref)
 	return m.used(b, id)
+}
+
+// in reports whether this rank is in a process set.
+func (m *Member) in(id uint32) bool {
+	set := m.sets[id]
+	return set != nil && set.at(m.me) >= 0
 }
 
 // used forgets a number that was for one launch.

@@ -15,7 +15,10 @@ type unit struct {
 	absent []int
 	bytes  int
 	parts  int
-	next   int // the part to be launched
+	next   int  // the part to be launched
+	rank   int  // the tensor's priority
+	kept   bool // the slot's own
+	class  class
 }
 
 // A class is what tensors of one Bucket have in common.
@@ -59,16 +62,30 @@ func (l *Leader) enqueue(p *pending, absent []int) {
 	id, once := l.number(p, absent)
 	t := p.variants[0].tensor
 	u := l.newUnit()
-	*u = unit{id: id, once: once, tensor: t, absent: absent, bytes: Size(t, p.rows, 0, 1), parts: 1}
+	l.fill(u, id, t, p.rows)
+	u.once, u.absent = once, absent
+	l.push(u)
+}
+
+// fill prepares a unit.
+func (l *Leader) fill(u *unit, id uint32, t *Tensor, rows []int) {
+	*u = unit{
+		id: id, tensor: t, bytes: Size(t, rows, 0, 1), parts: 1, rank: t.Priority,
+		class: class{t.Kind, t.Set, t.DType, t.Wire, t.OpID, t.Root},
+	}
 	if l.cfg.Partition > 0 && u.bytes > l.cfg.Partition && !t.Whole && (t.Kind == AllReduce || t.Kind == Broadcast) {
 		u.parts = min((u.bytes+l.cfg.Partition-1)/l.cfg.Partition, t.Elements())
 	}
+}
+
+// push queues a unit.
+func (l *Leader) push(u *unit) {
 	if len(l.queue) == 0 {
 		l.readyAt = l.now
 	}
 	l.queue = append(l.queue, u)
 	l.bytes += u.bytes
-	if t.Kind == Barrier {
+	if u.class.kind == Barrier {
 		l.hurry = true // somebody waits for it
 	}
 }
@@ -102,10 +119,11 @@ func (l *Leader) launch() {
 	left := l.queue[:0]
 	done := len(l.units)
 	for _, u := range l.queue {
-		if l.put(u, bs) {
-			l.units = append(l.units, u)
-		} else {
+		switch {
+		case !l.put(u, bs):
 			left = append(left, u)
+		case !u.kept:
+			l.units = append(l.units, u)
 		}
 	}
 	clear(l.queue[len(left):])
@@ -124,7 +142,7 @@ func (l *Leader) launch() {
 
 // first orders units by urgency, then by number.
 func first(a, b *unit) int {
-	return cmp.Or(cmp.Compare(b.tensor.Priority, a.tensor.Priority), cmp.Compare(a.id, b.id))
+	return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.id, b.id))
 }
 
 // A bucket is a Bucket in the making.
@@ -187,11 +205,11 @@ func (bs *buckets) add(b *bucket, fusible bool) {
 
 // put launches what it can of u, and reports whether that was all.
 func (l *Leader) put(u *unit, bs *buckets) bool {
-	c := class{u.tensor.Kind, u.tensor.Set, u.tensor.DType, u.tensor.Wire, u.tensor.OpID, u.tensor.Root}
+	c := u.class
 	fusible := u.parts == 1 && u.tensor.Codec == Plain && u.bytes <= l.cfg.Alone && len(u.absent) == 0 && (c.kind == AllReduce || c.kind == Broadcast)
 	if b := bs.find(c); fusible && b != nil && l.fits(b, u) {
 		b.bytes += u.bytes
-		b.mixed = b.mixed || u.tensor.Priority != b.first.tensor.Priority
+		b.mixed = b.mixed || u.rank != b.first.rank
 		b.item.Runs = appendRun(b.item.Runs, u.id)
 		l.launched(u, u.bytes+perTensor)
 		return true
@@ -239,7 +257,7 @@ const maxBuckets = 1 << 16
 
 func (l *Leader) fits(b *bucket, u *unit) bool {
 	limit := l.cfg.Fusion
-	if b.mixed || u.tensor.Priority != b.first.tensor.Priority {
+	if b.mixed || u.rank != b.first.rank {
 		limit = min(limit, l.cfg.Partition)
 	}
 	return b.bytes+u.bytes <= limit

@@ -56,6 +56,7 @@ type Leader struct {
 	start   pending
 
 	slots   []slot
+	quick   quick // what is counted of them
 	cached  map[key]uint32
 	free    []uint32
 	drains  []uint32 // over, and not yet known to be so everywhere
@@ -105,6 +106,7 @@ type slot struct {
 	busy    bool   // queued
 	over    uint32 // the Down that ended it
 	pend    *pending
+	unit    *unit // to be queued again and again; nil before the first time
 }
 
 type slotState uint8
@@ -149,6 +151,7 @@ func NewLeader(cfg Config) *Leader {
 		cfg: cfg, sets: make(map[uint32]*set), nextSet: 1,
 		pending: make(map[key]*pending), groups: make(map[groupKey]*group),
 		cached: make(map[key]uint32), lastAck: make([]uint32, cfg.Size), stallAt: never,
+		quick: quick{said: make([]Bits, cfg.Size)},
 	}
 	l.sets[World] = newSet(everyone(cfg.Size))
 	l.sets[Registry] = l.sets[World]
@@ -209,9 +212,7 @@ func (in Told) apply(l *Leader) {
 		return
 	}
 	l.lastAck[in.From] = max(l.lastAck[in.From], m.Ack)
-	for id := range m.Cached.All {
-		l.hearBit(in.From, id)
-	}
+	l.hearBits(in.From, m.Cached)
 	l.before = &l.start
 	for i := range m.Requests {
 		l.hearRequest(in.From, &m.Requests[i])

@@ -37,7 +37,8 @@ type Member struct {
 
 	outs    []MemberOutput
 	buckets []Bucket // memory for the next ones,
-	refs    []Ref    // and for their Refs
+	refs    []Ref    // and for their Refs,
+	spent   [][]Ref  // also of Buckets of many tensors that nobody needs any more
 }
 
 // A Ticket is the runtime's number of a submission; 0 is none.
@@ -60,6 +61,8 @@ type entry struct {
 	tensor *Tensor // nil: nothing
 	rows   []int
 	name   *name // nil when this rank knows none
+	set    uint32
+	cost   int // of the whole
 }
 
 // A MemberOutput is something to be done.
@@ -94,7 +97,8 @@ type (
 	End struct{ Err *fault.Error }
 )
 
-// A Bucket is tensors to be carried out together. It is immutable.
+// A Bucket is tensors to be carried out together. It does not
+// change before Spent.
 type Bucket struct {
 	Refs        []Ref
 	Part, Parts int   // of the one large tensor; else 0 and 1
@@ -128,6 +132,8 @@ type (
 	Heard struct{ Down *Down }
 	// Finished says that a Bucket has been carried out.
 	Finished struct{ Bucket *Bucket }
+	// Spent gives back a Bucket that Finished was told of: nobody reads it any more.
+	Spent struct{ Bucket *Bucket }
 	// Join says that this rank has run out of data.
 	Join struct{ Ticket Ticket }
 	// Leave says that it submits nothing more.
@@ -399,6 +405,18 @@ func (in Finished) applyMember(m *Member) {
 		if r := &b.Refs[i]; r.name != nil && r.name.ticket == r.Ticket {
 			m.done(r.name)
 		}
+	}
+}
+
+// maxSpent bounds the lists that are kept for Buckets of many tensors.
+const maxSpent = 16
+
+func (in Spent) applyMember(m *Member) {
+	refs := in.Bucket.Refs
+	in.Bucket.Refs = nil
+	if cap(refs) > manyRefs && len(m.spent) < maxSpent {
+		clear(refs)
+		m.spent = append(m.spent, refs[:0])
 	}
 }
 

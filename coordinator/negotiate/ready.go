@@ -51,10 +51,14 @@ func (l *Leader) hearBit(from, id int) {
 		return
 	}
 	s := &l.slots[id]
+	if l.quick.tally[id].ranks > 0 {
+		l.slowly(id)
+	}
 	p := s.pend
 	if set := l.sets[s.meaning.Set]; p == nil && s.state == slotLive && set != nil {
 		p = l.begin(s.meaning, set)
 		p.slot, s.pend = id, p
+		l.refit(id)
 	} else if p == nil {
 		if p = l.pend(s.meaning); p == nil {
 			return
@@ -111,10 +115,14 @@ func (l *Leader) find(k key) *pending {
 	if p := l.pending[k]; p != nil {
 		return p
 	}
-	if id, ok := l.cached[k]; ok {
-		return l.slots[id].pend
+	id, ok := l.cached[k]
+	switch {
+	case !ok:
+		return nil
+	case l.quick.tally[id].ranks > 0:
+		return l.slowly(int(id))
 	}
-	return nil
+	return l.slots[id].pend
 }
 
 // pend begins a pending tensor, or finds it. It is nil when its set is not there: removed, or
@@ -133,6 +141,7 @@ func (l *Leader) pend(t *Tensor) *pending {
 	if id, ok := l.cached[k]; ok {
 		p.slot = int(id)
 		l.slots[id].pend = p
+		l.refit(p.slot)
 	} else {
 		l.pending[k] = p
 	}
@@ -360,6 +369,7 @@ func (l *Leader) drop(p *pending) {
 	l.waiting--
 	if p.slot >= 0 && l.slots[p.slot].pend == p {
 		l.slots[p.slot].pend = nil
+		l.refit(p.slot)
 	} else if l.pending[p.key] == p {
 		delete(l.pending, p.key)
 	}
@@ -391,6 +401,7 @@ func (l *Leader) all() []*pending {
 
 // each yields the pending tensors, in no order.
 func (l *Leader) each(yield func(*pending) bool) {
+	l.allSlowly()
 	for _, p := range l.pending {
 		if !yield(p) {
 			return

@@ -93,11 +93,14 @@ func (l *Leader) judgeStalls() {
 }
 
 // over reports whether p has waited for a limit, and has l look again when not.
-func (l *Leader) over(p *pending, limit Span) bool {
+func (l *Leader) over(p *pending, limit Span) bool { return l.overAt(p.since, limit) }
+
+// overAt is over of what has waited since then.
+func (l *Leader) overAt(since Time, limit Span) bool {
 	if limit <= 0 {
 		return false
 	}
-	at := p.since + Time(limit)
+	at := since + Time(limit)
 	if at <= l.now {
 		return true
 	}

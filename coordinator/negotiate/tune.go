@@ -25,6 +25,7 @@ type Retune struct{ Tuning Tuning }
 
 func (in Retune) apply(l *Leader) {
 	l.fence() // what is ready goes by what held when it was submitted
+	l.allSlowly()
 	l.cfg.Cycle, l.cfg.Fusion, l.uncached = in.Tuning.Cycle, in.Tuning.Fusion, !in.Tuning.Cache
 	l.down.Items = append(l.down.Items, Item{Kind: ItemTune, Tuning: in.Tuning})
 }

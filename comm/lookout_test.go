@@ -1,0 +1,66 @@
+package comm_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// came is the event that a callback has run.
+type came struct{ atomic.Bool }
+
+// Happened implements comm.Event.
+func (c *came) Happened() bool { return c.Load() }
+
+// A Lookout that gives up has the wire call back, so that nothing is lost between
+// one look and the next, and what is there already it sees at once.
+func TestALookoutBringsWhatIsSentToACallback(t *testing.T) {
+	for _, wire := range []string{"memory", "tcp", "shm"} {
+		t.Run(wire, func(t *testing.T) {
+			if wire == "shm" && runtime.GOOS != "linux" {
+				// Reason: shm stands on memfds, which only Linux has.
+				t.Skip("shm is for Linux")
+			}
+			leak.Check(t)
+			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+				other := 1 - c.Rank()
+				look := comm.NewLookout(c, other)
+				for turn := range uint64(50) {
+					var ev came
+					heard := make(chan error, 1)
+					err := comm.OnNamed(c, 0, other, "ball", nil, func(t comm.Tensor, err error) {
+						if err == nil && (len(t.Data) != 1 || t.Data[0] != byte(turn)) {
+							err = errors.New("another ball")
+						}
+						ev.Store(true)
+						heard <- err
+					})
+					if err != nil {
+						return err
+					}
+					ball := comm.Tensor{DType: tensor.Uint8, Shape: []int{1}, Data: []byte{byte(turn)}}
+					if err := comm.SendNamed(c, 0, other, "ball", ball, nil); err != nil {
+						return err
+					}
+					look.Poll(ctx, &ev)
+					if err := <-heard; err != nil { // also where it has looked in vain
+						return err
+					}
+					if !look.Poll(ctx, &ev) {
+						return errors.New("an event that has happened is not seen")
+					}
+				}
+				return nil
+			}, comm.WithTransport(wire))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

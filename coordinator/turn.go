@@ -1,0 +1,180 @@
+package coordinator
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+)
+
+// The state machines belong to whoever has the turn, of which there is one. It is
+// taken by whoever has something to tell, or waits: who submits tells the Member by
+// itself, who waits moves the messages of the negotiation and acts on them, and so
+// does the executor when it has carried something out. So an order passes through no
+// goroutine that would have to be woken for it. The loop is for what happens while
+// all of these do something else.
+//
+// A turn is never waited for. Who does not get it leaves what it has in the inbox,
+// into which the one who has the turn looks before and after giving it up.
+
+// never is no time.
+const never = negotiate.Time(math.MaxInt64)
+
+// post leaves an event in the inbox; act, or rouse, is to follow.
+func (co *Coordinator) post(ev event) {
+	co.mu.Lock()
+	if !co.closed {
+		co.inbox = append(co.inbox, ev)
+		co.posted.Store(true)
+	}
+	co.mu.Unlock()
+}
+
+// act acts on what was posted, unless somebody has the turn, who does so then.
+func (co *Coordinator) act() {
+	for co.posted.Load() && co.turn.CompareAndSwap(false, true) {
+		co.clock = co.now()
+		if !co.drain() {
+			return
+		}
+		co.setAlarm()
+		co.turn.Store(false)
+	}
+}
+
+// drain acts on the inbox. It is false at the end, after which nobody gets a turn.
+func (co *Coordinator) drain() bool {
+	for co.posted.Load() {
+		evs := co.take()
+		for i := range evs {
+			if co.happened(&evs[i]) {
+				close(co.over)
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// take is what was posted since it was last called.
+func (co *Coordinator) take() []event {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.posted.Store(false)
+	evs := co.inbox
+	clear(co.spare)
+	co.inbox, co.spare = co.spare[:0], evs
+	return evs
+}
+
+// rouse has somebody act who is neither a callback of the wires, which must be quick,
+// nor in the way of the program's: who helps does so soon, else the loop is woken.
+func (co *Coordinator) rouse() {
+	if co.helping.Load() {
+		return
+	}
+	select {
+	case co.wake <- struct{}{}:
+	default:
+	}
+}
+
+// fewRanks are as many as rank 0 tells an order sooner than it wakes a goroutine.
+const fewRanks = 8
+
+// say tells the Member something, on the program's goroutine where that is quick.
+func (co *Coordinator) say(in negotiate.MemberInput) {
+	if !co.turn.CompareAndSwap(false, true) {
+		co.post(event{in: in})
+		co.act()
+		return
+	}
+	if co.due[0] == never || co.posted.Load() { // the Member looks at the time of what comes first
+		co.clock = co.now()
+	}
+	if !co.drain() { // what was submitted before
+		return
+	}
+	over := co.tell(in)
+	wake := len(co.local) > 0 && co.size > fewRanks
+	if len(co.local) > 0 && !wake {
+		co.clock = co.now()
+		over = co.pump() || over
+	}
+	if over {
+		close(co.over)
+		return
+	}
+	co.setAlarm()
+	co.turn.Store(false)
+	if wake {
+		co.post(event{in: negotiate.Flush{}})
+		co.rouse()
+		return
+	}
+	co.act()
+}
+
+// within is a moment in so much time; never without.
+func (co *Coordinator) within(wait negotiate.Span, some bool) negotiate.Time {
+	if !some {
+		return never
+	}
+	return co.clock + negotiate.Time(wait)
+}
+
+// setAlarm has the loop look when a state machine wants to. An alarm that nobody
+// wants any more rings in vain: to stop it takes longer.
+func (co *Coordinator) setAlarm() {
+	at := min(co.due[0], co.due[1])
+	if at == never || at == co.rings {
+		return
+	}
+	co.rings = at
+	co.alarm.Reset(max(0, time.Duration(at-co.now())))
+}
+
+// help moves the negotiation until w's wait is over, or something is to be carried
+// out, which the caller would only be in the way of; or until it is not worth while
+// any more. It may be called by anyone. Without w it helps all that wait.
+func (co *Coordinator) help(ctx context.Context, w *waiter) {
+	if co.exec.busy.Load() || !co.helping.CompareAndSwap(false, true) {
+		return
+	}
+	co.watch = watch{co, w}
+	co.lookout.Poll(ctx, &co.watch)
+	if co.waiting.Load() > 0 && !co.exec.busy.Load() {
+		co.lookout.Rest() // for those who sleep
+	}
+	co.watch.w = nil
+	co.helping.Store(false)
+	co.act() // on what a callback has left to us just now
+}
+
+// A watch is what a helper looks out for.
+type watch struct {
+	co *Coordinator
+	w  *waiter // nil: all of them
+}
+
+// Happened implements comm.Event.
+func (o *watch) Happened() bool {
+	o.co.act()
+	switch {
+	case o.co.exec.busy.Load():
+		return true
+	case o.w == nil:
+		return o.co.waiting.Load() == 0
+	}
+	return len(o.w.woken) > 0
+}
+
+// others are the ranks that messages of the negotiation come from.
+func others(c *comm.Comm) []int {
+	if c.Rank() != 0 {
+		return []int{0}
+	}
+	return ranks(c.Size())[1:]
+}

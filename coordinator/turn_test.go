@@ -1,0 +1,78 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// Any number of goroutines submit, wait for one handle or for many, for the same
+// ones, and give up, all at once: each acts for the coordinator if it can.
+func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
+	const goroutines, steps, tensors = 6, 20, 8
+	for _, wire := range wires() {
+		t.Run(wire, func(t *testing.T) {
+			leak.Check(t)
+			err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+				errs := make(chan error, goroutines)
+				for g := range goroutines {
+					go func() { errs <- crowdedSteps(ctx, c, co, g, steps, tensors) }()
+				}
+				var all []error
+				for range goroutines {
+					all = append(all, <-errs)
+				}
+				return errors.Join(all...)
+			}), comm.WithTransport(wire))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// crowdedSteps are one goroutine's.
+func crowdedSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, g, steps, tensors int) error {
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	for step := range steps {
+		bufs := make([][]int32, tensors)
+		var hs []*coordinator.Handle
+		for i := range bufs {
+			bufs[i] = []int32{int32(c.Rank() + step + i)}
+			hs = append(hs, coordinator.AllReduce(co, fmt.Sprint(g, "/", (i+c.Rank())%tensors), bufs[i], comm.Max))
+		}
+		if err := coordinator.WaitAll(over, hs...); err != nil && !errors.Is(err, fault.Canceled) {
+			return fmt.Errorf("a WaitAll that is cancelled says %w", err)
+		}
+		var two sync.WaitGroup
+		var other error
+		two.Go(func() { other = coordinator.WaitAll(ctx, hs[tensors/2:]...) })
+		err := coordinator.WaitAll(ctx, append(hs, hs[0])...)
+		two.Wait()
+		if err = errors.Join(err, other); err != nil {
+			return err
+		}
+		for i, h := range hs {
+			if err := h.Wait(ctx); err != nil {
+				return err
+			}
+			want := int32(0)
+			for r := range c.Size() { // rank r's tensor of that name
+				at := (i + c.Rank() - r + 2*tensors) % tensors
+				want = max(want, int32(r+step+at))
+			}
+			if bufs[i][0] != want {
+				return fmt.Errorf("goroutine %d, step %d, tensor %d: got %d, want %d", g, step, i, bufs[i][0], want)
+			}
+		}
+	}
+	return nil
+}
