@@ -139,7 +139,13 @@ func (co *Coordinator) lead(in negotiate.LeaderInput) {
 
 // tell gives the Member an input; it reports the end.
 func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
+	if co.sampler != nil {
+		co.sampler.told(co.clock, in)
+	}
 	for _, o := range co.member.Step(co.clock, in) {
+		if co.sampler != nil {
+			co.sampler.ended(co.clock, o)
+		}
 		switch o := o.(type) {
 		case negotiate.Send:
 			if co.leader != nil {

@@ -114,16 +114,20 @@ func (co *Coordinator) Settings() (s Settings, settled bool) {
 // An Autotune says how settings are sought; the zero value of a field means the
 // default. Rank 0's counts.
 type Autotune struct {
-	Steps  int       // that one sample is measured over; 10
-	Warmup int       // steps before the first; 30
-	Log    io.Writer // gets a line of CSV for each sample; nil: none
-	File   string    // gets the settings that were found, see LoadSettings; "": none
+	Steps  int // that one sample is measured over; 10
+	Warmup int // steps before the first; 30
+	// Span is how long a sample takes at least, once it has had three steps; 250 ms.
+	// Of large models, whose steps vary less, it has no more then. Four times as long
+	// is enough to warm up.
+	Span time.Duration
+	Log  io.Writer // gets a line of CSV for each sample; nil: none
+	File string    // gets the settings that were found, see LoadSettings; "": none
 }
 
-// WithAutotune has rank 0 try settings, measure how many bytes per second are
-// carried out under each, and settle for the best after 40 samples or fewer. It
-// decides, and all ranks switch at the same place in the order of tensors. A step
-// ends when the first tensor of a sample is carried out again.
+// WithAutotune has rank 0 try settings, measure how many bytes are carried out under
+// each per second in which something was under way, and settle for the best after 40
+// samples or fewer. It decides, and all ranks switch at the same place in the order of
+// tensors. A step ends when the first tensor of a sample is carried out again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.tune = &a } }
 
 // WithSettings begins with settings that were saved; rank 0's count.
@@ -133,7 +137,7 @@ func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s
 // gives it, so that results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.frozen = true } }
 
-// A sampler measures on rank 0 how well settings do. It belongs to the loop.
+// A sampler measures on rank 0 how well settings do. Who has the turn has it.
 type sampler struct {
 	conf  Autotune
 	tuner *autotune.Tuner
@@ -141,10 +145,43 @@ type sampler struct {
 
 	marker string // the first tensor of the sample: when it comes again, a step has ended
 	seen   int
-	skip   int // steps before the measurement begins
+	skip   int            // steps before the measurement begins
+	warm   negotiate.Time // when that is over all the same; never: not before
 	bytes  int
-	from   negotiate.Time
+	way    underway
 }
+
+// leastSteps of a sample, however long they take.
+const leastSteps = 3
+
+// An underway is a clock that runs while something is: what the program does beside
+// says nothing of settings.
+type underway struct {
+	tensors int
+	since   negotiate.Time // it was started
+	before  negotiate.Time // that it ran before
+}
+
+// add starts the clock with the first tensor, and stops it with the last.
+func (u *underway) add(now negotiate.Time, tensors int) {
+	if u.tensors == 0 {
+		u.since = now
+	}
+	if u.tensors += tensors; u.tensors == 0 {
+		u.before += now - u.since
+	}
+}
+
+// ran is what it shows.
+func (u *underway) ran(now negotiate.Time) negotiate.Time {
+	if u.tensors == 0 {
+		return u.before
+	}
+	return u.before + now - u.since
+}
+
+// reset has it show nothing.
+func (u *underway) reset(now negotiate.Time) { u.before, u.since = 0, now }
 
 // newSampler begins at the settings that hold.
 func newSampler(conf Autotune, frozen bool, now negotiate.Tuning) (*sampler, error) {
@@ -167,11 +204,14 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tuning) (*sampler, err
 	if conf.Warmup <= 0 {
 		conf.Warmup = 30
 	}
+	if conf.Span <= 0 {
+		conf.Span = 250 * time.Millisecond
+	}
 	t, err := autotune.New(axes, autotune.Options{Start: start[:len(axes)]})
 	if err != nil {
 		return nil, err
 	}
-	s := &sampler{conf: conf, tuner: t, axes: len(axes), skip: conf.Warmup}
+	s := &sampler{conf: conf, tuner: t, axes: len(axes), skip: conf.Warmup, warm: 4 * negotiate.Time(conf.Span)}
 	if conf.Log != nil {
 		_, err = fmt.Fprintln(conf.Log, "sample,cycle_ms,fusion_bytes,cache,algorithm,bytes_per_second")
 	}
@@ -185,6 +225,40 @@ func (s *sampler) tuning(p autotune.Point) negotiate.Tuning {
 		t.Class = uint8(p[3])
 	}
 	return t
+}
+
+// told notes what gets under way on rank 0, and what was carried out.
+func (s *sampler) told(now negotiate.Time, in negotiate.MemberInput) {
+	switch in := in.(type) {
+	case *negotiate.Submit:
+		s.way.add(now, len(in.Tickets))
+	case negotiate.Submit:
+		s.way.add(now, len(in.Tickets))
+	case negotiate.Join:
+		s.way.add(now, 1)
+	case negotiate.Finished:
+		if b := in.Bucket; b.Part+1 == b.Parts {
+			for i := range b.Refs {
+				if b.Refs[i].Ticket != 0 {
+					s.way.add(now, -1)
+				}
+			}
+		}
+	}
+}
+
+// ended notes what ends otherwise.
+func (s *sampler) ended(now negotiate.Time, out negotiate.MemberOutput) {
+	switch o := out.(type) {
+	case negotiate.Fail:
+		s.way.add(now, -len(o.Tickets))
+	case negotiate.Joined:
+		s.way.add(now, -1)
+	case negotiate.Set:
+		if o.Ticket != 0 {
+			s.way.add(now, -1)
+		}
+	}
 }
 
 // carried counts a Bucket that rank 0 has carried out. It returns what to try
@@ -202,28 +276,43 @@ func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotia
 		if t.Name != s.marker {
 			continue
 		}
-		s.seen++
-		switch {
-		case s.seen == 1+s.skip:
-			s.from, s.bytes = now, 0
-		case s.seen == 1+s.skip+s.conf.Steps:
+		if s.stepped(now) {
 			return s.next(now), true
 		}
 	}
 	return next, false
 }
 
+// stepped counts a step, and reports whether it was a sample's last.
+func (s *sampler) stepped(now negotiate.Time) bool {
+	s.seen++
+	ran := s.way.ran(now)
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warm { // steps are long enough for fewer to do
+		s.skip = s.seen - 1
+	}
+	steps := s.seen - 1 - s.skip
+	switch {
+	case steps < 0:
+		return false
+	case steps == 0:
+		s.bytes = 0
+		s.way.reset(now)
+		return false
+	}
+	return steps >= s.conf.Steps || steps >= leastSteps && ran >= negotiate.Time(s.conf.Span)
+}
+
 // next tells the tuner, and begins another sample, whose first step is not
 // measured: some of it went by what held before.
 func (s *sampler) next(now negotiate.Time) negotiate.Tuning {
 	tried := s.tuner.Ask()
-	rate := float64(s.bytes) / (math.Max(1, float64(now-s.from)) / float64(negotiate.Second))
+	rate := float64(s.bytes) / (math.Max(1, float64(s.way.ran(now))) / float64(negotiate.Second))
 	s.tuner.Tell(rate)
 	if s.conf.Log != nil {
 		t := s.tuning(tried)
 		fmt.Fprintf(s.conf.Log, "%d,%.3f,%d,%v,%s,%.0f\n", len(s.tuner.Samples()), float64(t.Cycle)/float64(negotiate.Millisecond), t.Fusion, t.Cache, classes()[t.Class], rate)
 	}
-	s.marker, s.seen, s.skip, s.bytes = "", 0, 1, 0
+	s.marker, s.seen, s.skip, s.warm, s.bytes = "", 0, 1, never, 0
 	return s.tuning(s.tuner.Ask())
 }
 

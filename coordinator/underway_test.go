@@ -1,0 +1,82 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// oneTensor is a Bucket of one tensor that a sampler takes for a step's first.
+func oneTensor() *negotiate.Bucket {
+	t := &negotiate.Tensor{Name: "w", Kind: negotiate.AllReduce, DType: tensor.Float32, Wire: tensor.Float32, Shape: []int{1000}}
+	return &negotiate.Bucket{Refs: []negotiate.Ref{{Tensor: t, Ticket: 1}}, Parts: 1}
+}
+
+// playStep is a step that begins at a time and takes so long; it reports whether a sample
+// is complete.
+func playStep(s *sampler, at, takes negotiate.Time) bool {
+	b := oneTensor()
+	s.told(at, &negotiate.Submit{Requests: make([]negotiate.Request, 1), Tickets: []negotiate.Ticket{1}})
+	_, change := s.carried(at+takes, b)
+	s.told(at+takes, negotiate.Finished{Bucket: b})
+	return change
+}
+
+// The clock of a sample stands still while nothing is under way, and a sample of long
+// steps has fewer of them.
+func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
+	const ms = negotiate.Time(negotiate.Millisecond)
+	for _, c := range []struct {
+		what         string
+		takes, pause negotiate.Time
+		first, then  int // steps until a sample is complete
+	}{
+		{"short steps", 1 * ms, 0, 41, 12},
+		{"short steps between long pauses", 1 * ms, 500 * ms, 41, 12},
+		{"steps of a tenth of a second", 100 * ms, 0, 13, 5},
+		{"steps of a second", 1000 * ms, 7 * ms, 7, 5},
+	} {
+		s, err := newSampler(Autotune{}, true, negotiate.Tuning{Cycle: negotiate.Millisecond, Fusion: 1 << 20, Cache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := negotiate.Time(time.Hour)
+		for i, want := range []int{c.first, c.then, c.then} {
+			steps := 1
+			for ; !playStep(s, now, c.takes) && steps < 1000; steps++ {
+				now += c.takes + c.pause
+			}
+			now += c.takes + c.pause
+			if steps != want {
+				t.Errorf("%s: sample %d took %d steps, want %d", c.what, i, steps, want)
+			}
+			got := s.tuner.Samples()[i].Score
+			if want := 4000 * float64(negotiate.Second) / float64(c.takes); got < 0.99*want || got > 1.35*want {
+				t.Errorf("%s: sample %d is of %.0f bytes per second, want %.0f", c.what, i, got, want)
+			}
+		}
+	}
+}
+
+// Whatever becomes of a submission, the clock stops when nothing is under way.
+func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
+	var s sampler
+	s.told(10, negotiate.Submit{Tickets: []negotiate.Ticket{1, 2, 3}})
+	s.told(20, negotiate.Join{Ticket: 4})
+	s.ended(30, negotiate.Fail{Tickets: []negotiate.Ticket{2}})
+	s.ended(40, negotiate.Set{Ticket: 3})
+	s.ended(45, negotiate.Set{}) // another rank's
+	b := oneTensor()
+	b.Refs = append(b.Refs, negotiate.Ref{Tensor: b.Refs[0].Tensor}) // of which this rank gave nothing
+	s.told(50, negotiate.Finished{Bucket: &negotiate.Bucket{Refs: b.Refs, Part: 0, Parts: 2}})
+	s.told(60, negotiate.Finished{Bucket: &negotiate.Bucket{Refs: b.Refs, Part: 1, Parts: 2}})
+	if s.way.ran(65) != 55 {
+		t.Errorf("the clock shows %d, want 55", s.way.ran(65))
+	}
+	s.ended(70, negotiate.Joined{Ticket: 4})
+	if got := s.way.ran(1000); got != 60 {
+		t.Errorf("the clock shows %d, and stopped at 60", got)
+	}
+}
