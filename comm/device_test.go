@@ -16,6 +16,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/transport"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 )
 
@@ -31,12 +32,28 @@ func needsDevice(t *testing.T) {
 	}
 }
 
+// onDevice is what a rank's frames go over; overSoftware is the same with devices in
+// software, which have every test here but those of waiters and of kernels run
+// everywhere, and under the race detector.
+func onDevice() []comm.Option { return []comm.Option{comm.WithTransport(overDevice)} }
+
+func overSoftware() []comm.Option {
+	asIs := func(_ int, t transport.Transport) transport.Transport { return t }
+	return []comm.Option{comm.WithTransport("memory"), comm.WithWrap(overVerbs(rdma.NewFabric(), asIs))}
+}
+
 func TestDeviceCarriesEveryCollective(t *testing.T) {
 	needsDevice(t)
+	carriesEveryCollective(t, onDevice)
+}
+
+func TestSoftwareDeviceCarriesEveryCollective(t *testing.T) { carriesEveryCollective(t, overSoftware) }
+
+func carriesEveryCollective(t *testing.T, over func() []comm.Option) {
 	for _, n := range []int{1, 2, 3, 4} {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
 			leak.Check(t)
-			if err := comm.Local(n, deviceCalls, comm.WithTransport(overDevice)); err != nil {
+			if err := comm.Local(n, deviceCalls, over()...); err != nil {
 				t.Error(err)
 			}
 		})
@@ -61,6 +78,14 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 // Recurring tensors are written where both ends know that they lie.
 func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
 	needsDevice(t)
+	carriesTensorsToTheirRegion(t, onDevice())
+}
+
+func TestSoftwareDeviceCarriesTensorsToTheirRegion(t *testing.T) {
+	carriesTensorsToTheirRegion(t, overSoftware())
+}
+
+func carriesTensorsToTheirRegion(t *testing.T, over []comm.Option) {
 	leak.Check(t)
 	const most = 40 // times Steps: the region is laid out beside them, when its goroutine runs
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
@@ -75,7 +100,7 @@ func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
 			}
 		}
 		return errors.New("some rank's tensors came to no berth a second time")
-	}, comm.WithTransport(overDevice), comm.WithDrive(comm.Pull), comm.WithTensorRegion(4<<20))
+	}, append(over, comm.WithDrive(comm.Pull), comm.WithTensorRegion(4<<20))...)
 	if err != nil {
 		t.Error(err)
 	}
@@ -178,6 +203,28 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 	}
 	if after := held(t); after.pairs != before.pairs || after.queues != before.queues || after.regions != before.regions || after.pinnedKB > before.pinnedKB {
 		t.Errorf("left behind: %+v, before %+v", after, before)
+	}
+}
+
+// The same tensors with devices in software, which say at Close what was left with them.
+func TestSoftwareDeviceSoakLeavesNothing(t *testing.T) {
+	leak.Check(t)
+	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(1<<20))
+	steps := 100
+	if raceEnabled {
+		steps = 25
+	}
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		r := rand.New(rand.NewPCG(1, 2)) // the same on both ranks
+		for step := range steps {
+			if err := soakStep(ctx, c, step, r); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+		}
+		return nil
+	}, overSoftware()...)
+	if err != nil {
+		t.Error(err)
 	}
 }
 

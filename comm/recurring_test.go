@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/transport"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 )
 
@@ -16,23 +15,22 @@ import (
 var recurring = []struct {
 	name  string
 	plain bool // nothing of the wire verbs' that spares messages
+	one   bool // and one message at a time is on its way
 	place bool // received where they lie
 	opts  []comm.Option
 }{
-	{"six messages", true, false, []comm.Option{comm.WithDrive(comm.Pull)}},
-	{"asked for", false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
-	{"pushed", false, false, []comm.Option{comm.WithDrive(comm.Push)}},
-	{"laid out, copied", false, false, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
-	{"laid out, in place", false, true, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
+	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithDrive(comm.Pull)}},
+	{"six messages", true, false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
+	{"asked for", false, false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
+	{"pushed", false, false, false, []comm.Option{comm.WithDrive(comm.Push)}},
+	{"laid out, copied", false, false, false, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
+	{"laid out, in place", false, false, true, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
 }
 
 // BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over
 // devices in software. Everything is on one machine, whose memory is the wire.
 func BenchmarkRecurringTensors(b *testing.B) {
-	asIs := func(_ int, t transport.Transport) transport.Transport { return t }
-	benchRecurring(b, func() []comm.Option {
-		return []comm.Option{comm.WithTransport("memory"), comm.WithWrap(overVerbs(rdma.NewFabric(), asIs))}
-	})
+	benchRecurring(b, overSoftware)
 }
 
 // BenchmarkDeviceRecurringTensors is the same over a device of the kernel's.
@@ -40,7 +38,7 @@ func BenchmarkDeviceRecurringTensors(b *testing.B) {
 	if _, err := rdma.Explain(); err != nil {
 		b.Skipf("there is no usable RDMA device: %v", err)
 	}
-	benchRecurring(b, func() []comm.Option { return []comm.Option{comm.WithTransport(overDevice)} })
+	benchRecurring(b, onDevice)
 }
 
 func benchRecurring(b *testing.B, over func() []comm.Option) {
@@ -53,6 +51,9 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 						name, value, _ := strings.Cut(v, "=")
 						b.Setenv("TUTTI_VERBS_"+name, value)
 					}
+				}
+				if way.one {
+					b.Setenv("TUTTI_VERBS_DEPTH", "3") // the least
 				}
 				b.SetBytes(int64(tensors * size))
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

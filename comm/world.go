@@ -308,6 +308,7 @@ func (w *world) shut(ctx context.Context) error {
 	}
 	w.cancel()
 	w.work.Wait()
+	w.eng.Rest()
 	return err
 }
 

@@ -75,7 +75,8 @@ type Engine struct {
 	storage     storage
 	wantedAny   int // receives in tables that name no peer
 	steps       steps
-	closer      *mesh.Waiter // Drain's
+	closer      *mesh.Waiter   // Drain's
+	laying      sync.WaitGroup // regions being made; none begins once ended is set
 }
 
 // New makes the engine of one rank. Bind must follow before the first call.

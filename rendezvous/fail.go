@@ -182,3 +182,6 @@ func (e *Engine) End(err error) {
 	e.wakeClosers()
 	e.release()
 }
+
+// Rest returns when no goroutine of e's is left, which after End is soon.
+func (e *Engine) Rest() { e.laying.Wait() }

@@ -314,7 +314,7 @@ func (p *peer) Arrived(f transport.Header, n int) {
 	p.e.mu.Lock()
 	in := &p.in
 	if !in.active { // it went straight into memory that we exposed
-		if f.ID != 0 {
+		if f.ID != 0 && f.ID != transport.Unheard {
 			p.dataArrived(p.receives[f.ID], f.Size)
 		}
 		p.e.release()

@@ -9,12 +9,13 @@ import (
 // places are the berths that a peer has laid out for what this rank sends to it. The
 // engine's lock guards them.
 type places struct {
-	number uint32
-	token  transport.Token
-	berths []berth // used: from the first write until the peer gives it back
-	by     map[tensorID]uint32
-	open   int     // sends that write there and have not been told of
-	next   *places // told of while some were open
+	number  uint32
+	token   transport.Token
+	berths  []berth // used: from the first write until the peer gives it back
+	writers []*Op   // by berth: the send that writes there and has not been told of
+	by      map[tensorID]uint32
+	open    int     // how many writers there are
+	next    *places // told of while some were open
 }
 
 // laidOut takes a region of the peer's: at once, or when nothing is being written to
@@ -29,7 +30,7 @@ func (p *peer) laidOut(h *head, body []byte) {
 		p.distrust("sent region %d after %d", h.id, p.places.number)
 		return
 	}
-	p.places.next = &places{number: h.id, token: h.token, berths: berths, by: index(berths)}
+	p.places.next = &places{number: h.id, token: h.token, berths: berths, writers: make([]*Op, len(berths)), by: index(berths)}
 	p.changePlaces()
 }
 
@@ -74,6 +75,7 @@ func (p *peer) placeIn(op *Op, i uint32) {
 	s.used = true
 	p.places.open++
 	p.credit -= envelopeCost
+	p.places.writers[i] = op
 	op.phase, op.inBerth, op.untold = phaseFlowing, i, true
 	op.token, op.base = p.places.token, int(s.off)
 	p.flow(op)
@@ -85,9 +87,15 @@ func (p *peer) tell(op *Op) {
 	p.envelope(op, &h)
 	h.kind, h.id = kindPlaced, op.inBerth
 	p.say(h)
-	op.untold = false
-	p.places.open--
+	p.ashore(op)
 	p.changePlaces()
+}
+
+// ashore notes that nothing of op's is being written to its berth any more.
+func (p *peer) ashore(op *Op) {
+	op.untold = false
+	p.places.writers[op.inBerth] = nil
+	p.places.open--
 }
 
 // unplace frees the berth of a send that ended before the peer was told of it.
@@ -95,9 +103,8 @@ func (p *peer) unplace(op *Op) {
 	if !op.untold {
 		return
 	}
-	op.untold = false
 	p.places.berths[op.inBerth].used = false
-	p.places.open--
+	p.ashore(op)
 	if p.gone == nil && p.broken == nil {
 		p.changePlaces()
 		p.granted(0, 0)
@@ -105,15 +112,16 @@ func (p *peer) unplace(op *Op) {
 }
 
 // overtakes reports whether op's envelope would come before that of an earlier message
-// with its key, which is still being written to a berth.
+// with its key, which is still being written to a berth: to op's own, for a berth is one
+// tensor's.
 func (p *peer) overtakes(op *Op) bool {
 	if op.tensor == nil || p.places.open == 0 {
 		return false
 	}
-	for s := p.sends.first; s != nil; s = s.next {
-		if s.untold && s.space == op.space && s.key == op.key {
-			return true
-		}
+	i, ok := p.places.by[tensorID{op.space.id, p.namesOut[op.key.name]}]
+	if !ok {
+		return false
 	}
-	return false
+	s := p.places.writers[i]
+	return s != nil && s.space == op.space && s.key == op.key
 }

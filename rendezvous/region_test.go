@@ -136,6 +136,7 @@ func TestOffersAloneLayNothingOut(t *testing.T) {
 	for step := range uint32(8) {
 		e.arriving(1, head{kind: kindOffer, flags: flagNamed, id: step + 1, context: 5, size: 20_000, name: 1, step: uint64(step)})()
 	}
+	e.Rest()
 	e.mu.Lock()
 	defer e.release()
 	if p.shelf.count != 0 || p.shelf.census.turn != 0 {
@@ -158,6 +159,7 @@ func TestARegionThatIsNotExposedIsTriedAgainWithHalfAndSaidOnce(t *testing.T) {
 		}
 	}
 	e.release()
+	e.Rest()
 	e.mu.Lock()
 	if sh := &p.shelf; sh.refused || sh.next == nil || len(sh.next.mem) > 30_000 {
 		t.Errorf("refused: %v, made: %v", sh.refused, sh.next != nil)
@@ -376,6 +378,27 @@ func TestTwoTensorsOfOneKeyKeepTheirOrderInAndOutOfTheRegion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Whatever a peer says that it has laid out is refused, or is what its bytes say.
+func FuzzParseRegion(f *testing.F) {
+	f.Add(putRegion(nil))
+	f.Add(putRegion([]berth{{id: tensorID{5, 1}, size: 20_000}, {id: tensorID{1 << 63, 1<<32 - 1}, off: maxBytes, size: maxBytes}}))
+	f.Add(make([]byte, berthLen+1))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		berths, err := parseRegion(body)
+		if err != nil {
+			return
+		}
+		if len(berths) > maxBerths || !bytes.Equal(putRegion(berths), body) {
+			t.Errorf("%x was read as %+v", body, berths)
+		}
+		for id, i := range index(berths) {
+			if b := berths[i]; b.id != id || b.off > maxBytes || b.size > maxBytes {
+				t.Errorf("%+v is found as %+v", id, b)
+			}
+		}
+	})
 }
 
 // brokenBy moves the link, and returns why it broke.

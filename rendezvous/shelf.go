@@ -14,7 +14,7 @@ type shelf struct {
 	census  census
 	now     *region // where the peer writes; nil before it has said so
 	next    *region // told to the peer, which has not answered
-	making  bool    // one is being made, without the lock
+	making  bool    // one is being made, by a goroutine of its own
 	refused bool    // the Conn cannot expose such memory: there is no region
 	warned  bool    // and the log has it
 	most    uint64  // bytes of a region, once the Conn did not expose a larger one; 0: Config.Region
@@ -138,12 +138,14 @@ func (p *peer) plan() {
 	if next == nil {
 		return
 	}
-	sh.making = true
-	p.e.later(chore{do: choreRun, run: func() { p.lay(next, int(bytes)) }})
+	if p.e.ended == nil { // which Rest relies on
+		sh.making = true
+		p.e.laying.Go(func() { p.lay(next, int(bytes)) })
+	}
 }
 
-// lay makes the memory of a region, shows it, and tells the peer. It runs without the
-// lock, because exposing may take its time.
+// lay makes the memory of a region, shows it, and tells the peer. It has a goroutine,
+// because to pin it takes a device some 200 µs per MiB, in which no link shall stand.
 func (p *peer) lay(berths []berth, bytes int) {
 	l := &region{peer: p, mem: make([]byte, bytes), berths: berths, by: index(berths)}
 	var token transport.Token

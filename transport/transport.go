@@ -154,6 +154,7 @@ type Guest interface {
 // fails the Conn, as does one that does not fit into buf. release is called once.
 // With the id Unheard no such frame needs to be told of: the owner learns from what
 // follows it, in order, on the Conn. An Exposer may tell all the same.
+// Who sends such a frame gives it the ID Unheard, too.
 // Some Exposers take only memory from their Transport's Alloc; then Expose of other
 // memory is fault.Refused, and costs little.
 type Exposer interface {

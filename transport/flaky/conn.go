@@ -132,7 +132,9 @@ func (c *conn) pump() {
 		}
 		c.line[0] = nil
 		c.line = c.line[1:]
-		c.sent++
+		if !h.unheard() {
+			c.sent++
+		}
 		number := c.sent
 		c.mu.Unlock()
 		c.pass(h, number)
@@ -170,7 +172,9 @@ func (c *conn) pass(h *held, number int) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
-		case peer != nil:
+		case h.unheard() && s.rules[i].moment == After:
+			h.strikeWhenDone(c, i)
+		case peer != nil && !h.unheard():
 			peer.expect(number, i)
 			if s.rules[i].moment == Before {
 				h.strip(failure(fault.LinkLost, s.rules[i].String(), nil))
@@ -189,6 +193,21 @@ func (c *conn) pass(h *held, number int) {
 		c.inner.(transport.Gatherer).SendParts(&h.Frame, h.parts)
 	default:
 		c.inner.Send(&h.Frame)
+	}
+}
+
+// unheard reports whether the frame is for memory whose owner need not hear of it: both
+// ends leave it out when they number frames, and what befalls it befalls it here.
+func (h *held) unheard() bool { return h.To != (transport.Token{}) && h.ID == transport.Unheard }
+
+// strikeWhenDone applies rule i when the frame is written.
+func (h *held) strikeWhenDone(c *conn, i int) {
+	done := h.Done
+	h.Done = func(err error) {
+		if err == nil {
+			c.node.script.strike(i, c.node.number, c)
+		}
+		done(err)
 	}
 }
 

@@ -22,6 +22,10 @@
 // process; towards others a rule's To never matches, and a cut Within or After a
 // frame comes as soon as the frame has been sent.
 //
+// Of a frame into memory of the id transport.Unheard, which has it for its ID, the other
+// end may hear or not. A cut Before or Within it comes as it is sent, one After it as it
+// is done, both at the end that sends.
+//
 // A Script, and all that it wraps, may be used concurrently. Unlike what it
 // wraps, it allocates for each frame.
 package flaky

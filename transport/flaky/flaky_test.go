@@ -196,6 +196,52 @@ func checkCut(t *testing.T, m Moment, k, size int) {
 	}
 }
 
+// Of what is written into memory of the id Unheard the other end may hear or not: a cut
+// there, or behind it, falls where the rule says all the same.
+func TestCutFallsAtAndBehindFramesThatNobodyHears(t *testing.T) {
+	for m := Before; m <= After; m++ {
+		for k := 2; k <= 5; k++ { // the first is the Expose
+			t.Run(Cut(m, k).String(), func(t *testing.T) { checkUnheardCut(t, m, k) })
+		}
+	}
+}
+
+func checkUnheardCut(t *testing.T, m Moment, k int) {
+	w := newWorld(t, 2, Options{Rules: []Rule{Cut(m, k)}})
+	near, far := w.link(0, 1)
+	mem := make([]byte, 2)
+	to, release, err := far.Conn.(transport.Exposer).Expose(transport.Unheard, mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for i := range mem {
+		f := &transport.Frame{Body: []byte{1}, To: to, At: i, ID: transport.Unheard, Done: func(error) {}}
+		near.Send(f)
+		poll(near, far)
+	}
+	heard := far.whole // memory tells of them
+	for range 2 {
+		send(near, "head", []byte("x"))
+		poll(near, far)
+	}
+	written := max(k-2, 0) // before the step
+	if m == After {
+		written++
+	}
+	for i := range mem { // half of a step may be all of it
+		if whole := m == Within && i == k-2; !whole && (mem[i] == 1) != (i < written) {
+			t.Errorf("the memory has %v, want the first %d written", mem, written)
+		}
+	}
+	if got := far.whole - heard; got != max(written-2, 0) {
+		t.Errorf("%d frames arrived behind it, want %d", got, max(written-2, 0))
+	}
+	if near.err == nil || far.err == nil || !w.script.Fired(0) {
+		t.Errorf("got errors %v and %v, fired: %v", near.err, far.err, w.script.Fired(0))
+	}
+}
+
 func TestCutNamesItsRule(t *testing.T) {
 	w := newWorld(t, 2, Options{Rules: []Rule{Cut(Before, 2)}})
 	near, far := w.link(0, 1)

@@ -86,6 +86,10 @@ func (s *sink) Arrived(h transport.Header, n int) {
 		return
 	}
 	if !s.open {
+		if h.ID == transport.Unheard {
+			s.in.Arrived(h, n) // the other end has not numbered it either
+			return
+		}
 		s.begin() // it skipped Place
 	}
 	if s.is(Within) {
