@@ -74,10 +74,11 @@ func (p *pick) network() string {
 	return fmt.Sprintf("infiniband-%x", p.gid.gid[:8])
 }
 
-// choose takes the first device, and port of it, that the wishes allow, that is
+// choose takes the first device, or this process's rail, and port of it, that the wishes allow, that is
 // active and has a GID they allow; of its GIDs the best. why says a line of each
 // device, port and GID: taken, or why not. The error is of all that was looked at.
 func choose(devices []deviceInfo, w *wishes) (best *pick, why []string, err error) {
+	w, why = w.ownRail()
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
 		if w.device != "" && w.device != d.name {

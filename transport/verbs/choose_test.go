@@ -2,7 +2,9 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -38,6 +40,11 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 		"a port without GID":   {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "2"}, "give its network interface an address"},
 		"no such device":       {map[string]string{"TUTTI_VERBS_DEVICE": "mlx4_0"}, `not the device wanted, "mlx4_0"`},
 		"no such index":        {map[string]string{"TUTTI_VERBS_GID_INDEX": "9"}, "none of its 5 GIDs is what was asked for"},
+		"the first rail":       {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3"}, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2, MTU 4096"},
+		"the second rail":      {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2, mlx5_3:1", "TUTTI_LOCAL_RANK": "3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
+		"by Slurm's variable":  {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "SLURM_LOCALID": "1"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
+		"a rail's other port":  {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2:1,mlx5_2:2", "TUTTI_LOCAL_RANK": "1"}, "not the port wanted, 2"},
+		"a rail that is down":  {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_1:1", "TUTTI_LOCAL_RANK": "1"}, "bring its network interface up"},
 		"no right to open one": {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_0"}, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,10 +68,29 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 	}
 }
 
+// The ranks of a host take its rails in turn, and each is told which, and why.
+func TestRailsAreTakenInTurn(t *testing.T) {
+	for rank, want := range []string{"mlx5_2", "mlx5_3", "mlx5_2", "mlx5_3"} {
+		env := map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "TUTTI_LOCAL_RANK": strconv.Itoa(rank)}
+		w, err := wishesOf(func(n string) string { return env[n] })
+		if err != nil {
+			t.Fatal(err)
+		}
+		best, why, err := choose(host(), w)
+		if err != nil || best.name != want {
+			t.Errorf("rank %d: got %v, %v, want %s", rank, best, err, want)
+		}
+		if said := fmt.Sprintf("rails [mlx5_2 mlx5_3]: TUTTI_LOCAL_RANK is %d, which takes %s", rank, want); why[0] != said {
+			t.Errorf("rank %d: got %q, want %q", rank, why[0], said)
+		}
+	}
+}
+
 func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 	for name, value := range map[string]string{
 		"TUTTI_VERBS_PORT": "first", "TUTTI_VERBS_GID_FAMILY": "ipx", "TUTTI_VERBS_MTU": "1500", "TUTTI_VERBS_RETRIES": "7",
 		"RDMA_QP_TIMEOUT": "99", "TUTTI_VERBS_DEPTH": "2", "TUTTI_VERBS_FRESH": "yes", "RDMA_QP_SL": "16",
+		"TUTTI_VERBS_DEVICE": "mlx5_0:,mlx5_1",
 	} {
 		_, err := wishesOf(func(n string) string {
 			if n == name {

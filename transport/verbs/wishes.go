@@ -11,7 +11,10 @@ import (
 // wishes are what a user says of the device and of the queue pairs on it, by
 // variables, since they differ from host to host. They are immutable.
 type wishes struct {
-	device   string // "": any
+	device   string // "": any; else one of rails, or several before ownRail
+	rails    []rail // of device
+	turn     int    // which rank of its host this is
+	turnBy   string // the variable that says so
 	port     int    // 0: any
 	gid      int    // index; -1: the best
 	family   string // of the GID: "ipv4", "ipv6" or "": any, ipv4 before ipv6
@@ -87,6 +90,10 @@ func wishesOf(getenv func(string) string) (*wishes, error) {
 			w.note(v.set(name, text))
 		}
 	}
+	var err error
+	w.rails, err = railsOf(w.device)
+	w.note(err)
+	w.turn, w.turnBy = turnOf(getenv)
 	if w.mtu != 0 && mtuOf(w.mtu) == 0 {
 		w.note(fmt.Errorf("%sMTU=%d, want 256, 512, 1024, 2048 or 4096", ourPrefix, w.mtu))
 	}
