@@ -86,6 +86,8 @@ vm() {
 	say "a loop takes $atfirst ms"
 	say "the transport on the device"
 	tests verbs.test Device
+	say "rails"
+	rails
 	say "collectives and cuts on the device"
 	tests comm.test Device
 	say "ranks as processes"
@@ -95,9 +97,21 @@ vm() {
 	say "done"
 }
 
+# rails has each rank of a host take its own of two devices, and no other in its place.
+rails() {
+	local r
+	for r in 0 1; do
+		TUTTI_VERBS_DEVICE="$VERBS_DEV:1,$VERBS_DEV:2" TUTTI_LOCAL_RANK=$r ./verbsinfo >rail.log 2>&1 || [ $r = 1 ] || fail "rail $r: $(cat rail.log)"
+	done
+	grep -q 'not the port wanted, 2' rail.log || fail "a rail that there is none of: $(cat rail.log)"
+	TUTTI_VERBS_DEVICE="$VERBS_DEV:1,$VERBS_DEV" bench grpc+verbs -op allreduce -min 64Ki -max 64Ki
+}
+
 # pair is rank VERBS_RANK on one of two machines.
 pair() {
 	export TUTTI_HOSTS=10.99.0.1:4000,10.99.0.2:4000 TUTTI_RANK=$VERBS_RANK TUTTI_SECRET=0123456789abcdef0123456789abcdef
+	say "the transport between two machines"
+	TRANSPORTTEST_SHARE=5 tests verbs.test DevicesOfTwoMachines
 	say "every call between two machines"
 	tests comm.test DevicesOfTwoMachines
 	say "allreduce between two machines"

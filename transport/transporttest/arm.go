@@ -264,7 +264,7 @@ func armNeverLoses(t *testing.T, mk Maker) {
 // pingPong has two goroutines, one per end, throw a frame to and fro, some large,
 // and sleep in between as wait does.
 func (w *world) pingPong(near, far *end, wait func(e *end, what string, done func() bool)) {
-	const rounds = 3000
+	rounds := some(3000)
 	play := func(e *end, first bool, seed uint64) {
 		rng, body := rand.New(rand.NewPCG(seed, 1)), pattern(40_000, seed)
 		for i := range 2 * rounds {

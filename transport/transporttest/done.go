@@ -3,6 +3,7 @@ package transporttest
 import (
 	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tutti-go/tutti/transport"
@@ -42,29 +43,32 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 // a pipeline of segments does.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	const rounds = 300
+	rounds := some(300)
 	type lap struct {
 		s    *sent
-		left int
+		left atomic.Int64
 	}
 	body := pattern(9000, 1)
 	laps := make([]*lap, 2)
 	for i := range laps {
-		l := &lap{left: rounds}
+		l := new(lap)
+		l.left.Store(int64(rounds))
 		l.s = w.frame([]byte{byte(i)}, body, nil)
 		l.s.Done = func(err error) {
 			if err != nil {
 				w.errorf("Done: %v", err)
 				return
 			}
-			if l.left--; l.left > 0 {
+			if l.left.Add(-1) > 0 {
 				near.Send(&l.s.Frame)
 			}
 		}
 		laps[i] = l
 		near.Send(&l.s.Frame)
 	}
-	w.until("all laps", func() bool { return len(far.sink.got) == rounds*len(laps) })
+	w.until("all laps", func() bool { // and the last Done of each, which may come behind its arrival
+		return len(far.sink.got) == rounds*len(laps) && laps[0].left.Load()+laps[1].left.Load() == 0
+	})
 	var heads [2]int
 	for _, got := range far.sink.got {
 		if err := (arrival{head: got.head, body: body}).differs(got); err != nil {

@@ -14,7 +14,7 @@ func schedulePromises() []promise {
 	var all []promise
 	for seed := range uint64(6) {
 		all = append(all, promise{fmt.Sprintf("RandomSchedule/Seed%d", seed), func(t *testing.T, mk Maker) {
-			Schedule(t, mk, seed, 1500)
+			Schedule(t, mk, seed, some(1500))
 		}})
 	}
 	return all

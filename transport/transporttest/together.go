@@ -89,7 +89,8 @@ func (e *end) checkStreams(goroutines, n int) {
 }
 
 func manyGoroutinesSend(t *testing.T, mk Maker) {
-	const goroutines, n = 8, 150
+	const goroutines = 8
+	n := some(150)
 	w, near, far := pair(t, mk)
 	var wg sync.WaitGroup
 	for who := range goroutines {
@@ -103,7 +104,8 @@ func manyGoroutinesSend(t *testing.T, mk Maker) {
 // sendBesideProgress has both ends polled and both ends sent on, each by
 // goroutines of their own.
 func sendBesideProgress(t *testing.T, mk Maker) {
-	const goroutines, n = 2, 300
+	const goroutines = 2
+	n := some(300)
 	w, near, far := pair(t, mk)
 	var arrived sync.WaitGroup
 	arrived.Add(2 * goroutines * n)
@@ -130,7 +132,8 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 // manyGoroutinesPoll has several goroutines poll one end with one Sink, which
 // has no lock: Busy keeps them apart.
 func manyGoroutinesPoll(t *testing.T, mk Maker) {
-	const pollers, n = 4, 400
+	const pollers = 4
+	n := some(400)
 	w, near, far := pair(t, mk)
 	var arrived, failed atomic.Int32
 	far.sink.partly = func(h transport.Header, n int) {
@@ -142,7 +145,7 @@ func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	var wg sync.WaitGroup
 	for range pollers {
 		wg.Go(func() {
-			for arrived.Load() < n && failed.Load() == 0 {
+			for int(arrived.Load()) < n && failed.Load() == 0 {
 				if _, err := far.Conn.Progress(far.sink); err != nil {
 					w.errorf("Progress: %v", err)
 					failed.Add(1)

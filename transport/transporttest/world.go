@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,18 @@ func patience() time.Duration {
 		return 20 * time.Second
 	}
 	return d
+}
+
+// ShareVar names the environment variable by whose number the suite divides how often it
+// repeats what it repeats by the hundred, for emulated machines; without it, 1.
+const ShareVar = "TRANSPORTTEST_SHARE"
+
+// some is n, or the share of it that is to do.
+func some(n int) int {
+	if share, err := strconv.Atoi(os.Getenv(ShareVar)); err == nil && share > 1 {
+		return max(n/share, 10)
+	}
+	return n
 }
 
 // A world is the Nodes of one test, serving, and the ends of its links.

@@ -101,6 +101,18 @@ func benchFrames(b *testing.B, f *Fabric) {
 			}
 		})
 	}
+	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // as ib_write_bw has many on their way
+		const tensors, size = 4, 1 << 20
+		l := newLane(b, f, size, true)
+		b.SetBytes(tensors * size)
+		var out, in [tensors][]byte
+		for i := range in {
+			out[i], in[i] = make([]byte, size), make([]byte, size)
+		}
+		for b.Loop() {
+			l.step(b, out[:], in[:])
+		}
+	})
 	for _, p := range paths[1:3] {
 		b.Run(fmt.Sprintf("%s/%d in a stream", p.name, p.size), func(b *testing.B) {
 			l := newLane(b, f, p.size, false)
@@ -143,15 +155,17 @@ func (l *lane) stream(b *testing.B, flying int) {
 }
 
 // plain are the options with which every body is asked for, and registered for that
-// one use: the six messages and nothing that spares one.
-var plain = Options{Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}
+// one use, and one message is on its way at a time (two more buffers are for credit):
+// the six messages as TensorFlow has them, and nothing that spares one.
+var plain = Options{Depth: minDepth, Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}
 
 // protocols are what is set beside each other.
 var protocols = []struct {
 	name string
 	o    Options
 }{
-	{"six messages", plain},
+	{"six messages, one at a time", plain},
+	{"and several in flight", Options{Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}},
 	{"and longer message buffers", Options{Strip: -1, CacheBytes: -1, Fresh: true}},
 	{"and the strip", Options{CacheBytes: -1, Fresh: true}},
 	{"and registrations that stay", Options{}},

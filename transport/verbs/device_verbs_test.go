@@ -3,8 +3,12 @@
 package verbs
 
 import (
+	"context"
+	"net"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport/memory"
@@ -30,6 +34,58 @@ func TestDeviceKeepsTheContract(t *testing.T) {
 		}
 		return nodes
 	})
+}
+
+// TestDevicesOfTwoMachinesKeepTheContract runs the suite between the devices of two
+// machines, as tools/verbs-vm calls them: the Nodes of one are lent to the other.
+func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
+	needsDevice(t)
+	own, peer := os.Getenv("VERBS_IP"), os.Getenv("VERBS_PEER")
+	if own == "" || own == peer {
+		// Reason: it needs a second machine; tools/test-verbs.sh starts it on two.
+		t.Skip("there is no second machine: `make test-verbs` runs this test on two")
+	}
+	mk := overTCP(own, nil)
+	if os.Getenv("VERBS_RANK") != "0" {
+		wire := dialUntilThere(t, peer+lendingPort)
+		transporttest.Lend(t, wire, mk)
+		wire.Close()
+		return
+	}
+	l, err := net.Listen("tcp", own+lendingPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, err := l.Accept()
+	l.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := transporttest.Borrow(wire)
+	transporttest.Run(t, b.Maker(mk))
+	b.Stop()
+	wire.Close()
+}
+
+const lendingPort = ":4002"
+
+// dialUntilThere dials until the other machine, which has booted at its own pace,
+// listens.
+func dialUntilThere(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return c
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {

@@ -45,10 +45,17 @@ func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
 // Over tcp the set-up link has strangers, limits and a listener.
 func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
-		fabric := NewFabric()
+		return overTCP("127.0.0.1", NewFabric())(tb, n)
+	})
+}
+
+// overTCP makes Transports that are set up over tcp between such addresses, on a Fabric
+// or, without one, on the device of this host.
+func overTCP(ip string, fabric *Fabric) transporttest.Maker {
+	return func(tb testing.TB, n int) []transporttest.Node {
 		nodes := make([]transporttest.Node, n)
 		for i := range nodes {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
+			l, err := net.Listen("tcp", ip+":0")
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -59,7 +66,7 @@ func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 			nodes[i] = transporttest.Node{Transport: t, Listener: l}
 		}
 		return nodes
-	})
+	}
 }
 
 func FuzzSchedule(f *testing.F) {

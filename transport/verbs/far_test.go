@@ -1,0 +1,26 @@
+//go:build !race
+
+package verbs
+
+import (
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/tutti-go/tutti/transport/transporttest"
+)
+
+// Half of the Nodes are lent by another goroutine here, and by another machine where
+// TestDevicesOfTwoMachinesKeepTheContract runs.
+// The race detector, which takes ten times as long, has the same suite without lending.
+func TestVerbsKeepsTheContractWhereHalfOfItIsFarAway(t *testing.T) {
+	mk := overTCP("127.0.0.1", NewFabric())
+	near, far := net.Pipe()
+	var lender sync.WaitGroup
+	lender.Go(func() { transporttest.Lend(t, far, mk) })
+	b := transporttest.Borrow(near)
+	transporttest.Run(t, b.Maker(mk))
+	b.Stop()
+	near.Close()
+	lender.Wait()
+}
