@@ -143,14 +143,19 @@ func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
-	const each = 31 // of the scenes
+	const each = 16 // of the scenes
 	var sum count
 	blows, i := atFrames(), 0
-	for j, s := range frameScenes(overDevice)(3) {
-		if !soak && j%each != 0 {
+	scenes := frameScenes(overDevice)(3)
+	for j, s := range scenes {
+		last := j == len(scenes)-1 // the region's, whose frames nobody hears
+		if !soak && j%each != 0 && !last {
 			continue
 		}
-		for _, at := range s.unharmed(t, &sum) {
+		for k, at := range s.unharmed(t, &sum) {
+			if !soak && last && k%29 != 0 {
+				continue
+			}
 			i++
 			s.strike(t, &sum, blows[i%len(blows)], at)
 		}

@@ -6,7 +6,7 @@
 #   ci     vm, for a machine that may be too slow or have no packages: then it says
 #          so and passes; it ends after 15 minutes at most
 #   vm     the transport's tests, collectives, ranks as processes, and faults
-#   pair   ranks on two machines
+#   pair   the conformance suite, all calls and a training between two machines
 #   soak   TUTTI_SOAK steps (10000) with tensors that grow and shrink, then long loss
 #
 # It needs gcc and libibverbs-dev, which it asks apt for when they are missing and it
