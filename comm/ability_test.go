@@ -16,7 +16,6 @@ import (
 var abilities = map[flaky.Kind][]flaky.Kind{
 	flaky.Expose: {flaky.Expose, flaky.Write},
 	flaky.Parts:  {flaky.Parts},
-	flaky.Park:   {flaky.Park},
 	flaky.Share:  {flaky.Share, flaky.Publish},
 	flaky.Prompt: {flaky.Prompt},
 }
@@ -31,7 +30,7 @@ var used = map[string][]flaky.Kind{
 // Hiding an ability may cost speed, never correctness. That it was used, or was
 // not, is seen by the steps.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
-	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Park, flaky.Share, flaky.Prompt}
+	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Share, flaky.Prompt}
 	for _, wire := range transports {
 		hidden := [][]flaky.Kind{nil, all}
 		if len(used[wire]) > 0 && !raceEnabled {

@@ -22,7 +22,6 @@ package transport
 import (
 	"context"
 	"net"
-	"time"
 )
 
 // MaxHead is the most bytes a frame's head may have.
@@ -191,15 +190,6 @@ type Prompter interface {
 // and read nowhere else. A Conn need not look for it.
 type Taker interface {
 	Take(h Header, body []byte)
-}
-
-// A Parker is a Conn on which one goroutine can sleep in place: Park returns
-// once Progress could move something, Wake was called, or d has passed (false).
-// A Wake before Park counts, and so do failure and Close. Only one goroutine may
-// park at a time.
-type Parker interface {
-	Park(d time.Duration) bool
-	Wake()
 }
 
 // A Sharer is a Transport that can give the n ranks of a group one piece of

@@ -2,7 +2,6 @@ package flaky
 
 import (
 	"context"
-	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -35,20 +34,6 @@ func (g gathers) SendParts(f *transport.Frame, parts [][]byte) {
 	g.c.send(&held{Frame: *f, orig: f, parts: parts, gather: true}, Parts)
 }
 
-type parks struct{ c *conn }
-
-// Park counts, and parks. A cut ends it.
-func (p parks) Park(d time.Duration) (woken bool) {
-	err := p.c.around(Park, func() error {
-		woken = p.c.inner.(transport.Parker).Park(d)
-		return nil
-	})
-	return woken || err != nil
-}
-
-// Wake is not a step.
-func (p parks) Wake() { p.c.inner.(transport.Parker).Wake() }
-
 type admits struct{ c *conn }
 
 // Admit is not a step.
@@ -77,134 +62,79 @@ func (c *conn) around(kind Kind, do func() error) error {
 	return err
 }
 
-// able says whether a Conn is an Exposer, a Gatherer, a Parker; or a Transport a
-// Sharer, a Greeter, an Allocator. That a Conn is a Prompter is said by a type of its
-// own; see prompt.go.
-type able [3]bool
+// able says whether a Conn is an Exposer and a Gatherer. That it is a Prompter is said
+// by a type of its own; see prompt.go.
+type able [2]bool
 
 // withAbilities is c with the methods that the wrapped Conn has beyond a Conn's.
 func (c *conn) withAbilities() transport.Conn {
 	_, x := c.inner.(transport.Exposer)
 	_, g := c.inner.(transport.Gatherer)
-	_, p := c.inner.(transport.Parker)
 	hides := c.node.script.hides
-	x, g, p = x && !hides(Expose), g && !hides(Parts), p && !hides(Park)
+	is := able{x && !hides(Expose), g && !hides(Parts)}
 	_, guest := c.inner.(transport.Guest)
 	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(Prompt) {
-		return prompter{c}.withAbilities(able{x, g, p}, guest)
+		return prompter{c}.withAbilities(is, guest)
 	}
 	if guest {
-		return c.asGuest(able{x, g, p})
+		return c.asGuest(is)
 	}
-	return c.asMember(able{x, g, p})
+	return c.asMember(is)
 }
 
 // asMember is a Conn without Admit. It is long because Go has no other way to
 // say "with these methods and no others".
 func (c *conn) asMember(is able) transport.Conn {
-	x, g, p := exposes{c}, gathers{c}, parks{c}
+	x, g := exposes{c}, gathers{c}
 	switch is {
-	case able{true, true, true}:
-		return struct {
-			*conn
-			exposes
-			gathers
-			parks
-		}{c, x, g, p}
-	case able{true, true, false}:
+	case able{true, true}:
 		return struct {
 			*conn
 			exposes
 			gathers
 		}{c, x, g}
-	case able{true, false, true}:
-		return struct {
-			*conn
-			exposes
-			parks
-		}{c, x, p}
-	case able{true, false, false}:
+	case able{true, false}:
 		return struct {
 			*conn
 			exposes
 		}{c, x}
-	case able{false, true, true}:
-		return struct {
-			*conn
-			gathers
-			parks
-		}{c, g, p}
-	case able{false, true, false}:
+	case able{false, true}:
 		return struct {
 			*conn
 			gathers
 		}{c, g}
-	case able{false, false, true}:
-		return struct {
-			*conn
-			parks
-		}{c, p}
 	}
 	return c
 }
 
 // asGuest is a Conn with Admit.
 func (c *conn) asGuest(is able) transport.Conn {
-	x, g, p, a := exposes{c}, gathers{c}, parks{c}, admits{c}
+	x, g, a := exposes{c}, gathers{c}, admits{c}
 	switch is {
-	case able{true, true, true}:
-		return struct {
-			*conn
-			exposes
-			gathers
-			parks
-			admits
-		}{c, x, g, p, a}
-	case able{true, true, false}:
+	case able{true, true}:
 		return struct {
 			*conn
 			exposes
 			gathers
 			admits
 		}{c, x, g, a}
-	case able{true, false, true}:
-		return struct {
-			*conn
-			exposes
-			parks
-			admits
-		}{c, x, p, a}
-	case able{true, false, false}:
+	case able{true, false}:
 		return struct {
 			*conn
 			exposes
 			admits
 		}{c, x, a}
-	case able{false, true, true}:
-		return struct {
-			*conn
-			gathers
-			parks
-			admits
-		}{c, g, p, a}
-	case able{false, true, false}:
+	case able{false, true}:
 		return struct {
 			*conn
 			gathers
 			admits
 		}{c, g, a}
-	case able{false, false, true}:
-		return struct {
-			*conn
-			parks
-			admits
-		}{c, p, a}
-	default:
-		return struct {
-			*conn
-			admits
-		}{c, a}
 	}
+	return struct {
+		*conn
+		admits
+	}{c, a}
 }
 
 type shares struct{ n *node }
@@ -254,43 +184,43 @@ func (n *node) withAbilities() transport.Transport {
 	_, greet := n.inner.(transport.Greeter)
 	_, alloc := n.inner.(transport.Allocator)
 	s, g, a := shares{n}, greets{n}, allocates{n}
-	switch (able{share, greet, alloc}) {
-	case able{true, true, true}:
+	switch [3]bool{share, greet, alloc} {
+	case [3]bool{true, true, true}:
 		return struct {
 			*node
 			shares
 			greets
 			allocates
 		}{n, s, g, a}
-	case able{true, true, false}:
+	case [3]bool{true, true, false}:
 		return struct {
 			*node
 			shares
 			greets
 		}{n, s, g}
-	case able{true, false, true}:
+	case [3]bool{true, false, true}:
 		return struct {
 			*node
 			shares
 			allocates
 		}{n, s, a}
-	case able{true, false, false}:
+	case [3]bool{true, false, false}:
 		return struct {
 			*node
 			shares
 		}{n, s}
-	case able{false, true, true}:
+	case [3]bool{false, true, true}:
 		return struct {
 			*node
 			greets
 			allocates
 		}{n, g, a}
-	case able{false, true, false}:
+	case [3]bool{false, true, false}:
 		return struct {
 			*node
 			greets
 		}{n, g}
-	case able{false, false, true}:
+	case [3]bool{false, false, true}:
 		return struct {
 			*node
 			allocates

@@ -6,8 +6,8 @@
 //	nodes[i].Transport = script.Wrap(nodes[i].Transport, i)
 //
 // A step is a frame that is sent, or one use of an ability: a write into exposed
-// memory, a frame sent in parts or at once, an Expose, a Park, a Share, a flag
-// published in shared memory. A chunk of a frame's body that arrives by itself is one for those
+// memory, a frame sent in parts or at once, an Expose, a Share, a flag published
+// in shared memory. A chunk of a frame's body that arrives by itself is one for those
 // who ask for it; so are the work requests and the completions of a device in
 // software that asks Device about them. A node is a wrapped
 // Transport; its number is the caller's, who will take the rank. Only steps that
@@ -57,7 +57,6 @@ const (
 	Write                      // Send into exposed memory
 	Parts                      // SendParts, also into exposed memory
 	Expose                     // Expose
-	Park                       // Park
 	Share                      // Share
 	Publish                    // a flag set in what was shared
 	Chunk                      // a part of a body that has arrived before the rest: as many as the wire's timing makes
@@ -68,7 +67,7 @@ const (
 
 // String is the kind's name.
 func (k Kind) String() string {
-	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Park: "park", Share: "share", Publish: "publish", Chunk: "chunk",
+	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Share: "share", Publish: "publish", Chunk: "chunk",
 		Post: "post", Completion: "completion", Prompt: "prompt"}
 	if int(k) >= len(names) || k == 0 {
 		return "no kind"

@@ -67,103 +67,51 @@ func (c prompter) withAbilities(is able, guest bool) transport.Conn {
 
 // asMember is a Conn without Admit; see conn.asMember.
 func (c prompter) asMember(is able) transport.Conn {
-	x, g, p := exposes{c.conn}, gathers{c.conn}, parks{c.conn}
+	x, g := exposes{c.conn}, gathers{c.conn}
 	switch is {
-	case able{true, true, true}:
-		return struct {
-			prompter
-			exposes
-			gathers
-			parks
-		}{c, x, g, p}
-	case able{true, true, false}:
+	case able{true, true}:
 		return struct {
 			prompter
 			exposes
 			gathers
 		}{c, x, g}
-	case able{true, false, true}:
-		return struct {
-			prompter
-			exposes
-			parks
-		}{c, x, p}
-	case able{true, false, false}:
+	case able{true, false}:
 		return struct {
 			prompter
 			exposes
 		}{c, x}
-	case able{false, true, true}:
-		return struct {
-			prompter
-			gathers
-			parks
-		}{c, g, p}
-	case able{false, true, false}:
+	case able{false, true}:
 		return struct {
 			prompter
 			gathers
 		}{c, g}
-	case able{false, false, true}:
-		return struct {
-			prompter
-			parks
-		}{c, p}
 	}
 	return c
 }
 
 // asGuest is a Conn with Admit.
 func (c prompter) asGuest(is able) transport.Conn {
-	x, g, p, a := exposes{c.conn}, gathers{c.conn}, parks{c.conn}, admits{c.conn}
+	x, g, a := exposes{c.conn}, gathers{c.conn}, admits{c.conn}
 	switch is {
-	case able{true, true, true}:
-		return struct {
-			prompter
-			exposes
-			gathers
-			parks
-			admits
-		}{c, x, g, p, a}
-	case able{true, true, false}:
+	case able{true, true}:
 		return struct {
 			prompter
 			exposes
 			gathers
 			admits
 		}{c, x, g, a}
-	case able{true, false, true}:
-		return struct {
-			prompter
-			exposes
-			parks
-			admits
-		}{c, x, p, a}
-	case able{true, false, false}:
+	case able{true, false}:
 		return struct {
 			prompter
 			exposes
 			admits
 		}{c, x, a}
-	case able{false, true, true}:
-		return struct {
-			prompter
-			gathers
-			parks
-			admits
-		}{c, g, p, a}
-	case able{false, true, false}:
+	case able{false, true}:
 		return struct {
 			prompter
 			gathers
 			admits
 		}{c, g, a}
-	case able{false, false, true}:
-		return struct {
-			prompter
-			parks
-			admits
-		}{c, p, a}
 	}
 	return struct {
 		prompter

@@ -67,7 +67,7 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 }
 
 func TestHiddenAbilitiesSeemNotToBeThere(t *testing.T) {
-	kinds := []Kind{Expose, Parts, Park, Share}
+	kinds := []Kind{Expose, Parts, Share}
 	for i := range 1 << len(kinds) {
 		var hide []Kind
 		for bit, k := range kinds {
@@ -79,7 +79,7 @@ func TestHiddenAbilitiesSeemNotToBeThere(t *testing.T) {
 			w := newWorld(t, 2, Options{Hide: hide})
 			near, _ := w.link(0, 1)
 			conn, node := has(near.Conn), has(w.nodes[0])
-			for bit, there := range []bool{conn[0], conn[1], conn[2], node[4]} {
+			for bit, there := range []bool{conn[0], conn[1], node[3]} {
 				if hidden := i&(1<<bit) > 0; there == hidden {
 					t.Errorf("ability %v is there: %v, hidden: %v", kinds[bit], there, hidden)
 				}

@@ -12,7 +12,7 @@ import (
 // A Moment is where in a step a cut falls.
 type Moment uint8
 
-// The moments. A step without bytes (Expose, Park, Share, Publish) has no middle:
+// The moments. A step without bytes (Expose, Share, Publish) has no middle:
 // Within is After there. Of a Chunk, which has arrived, all three are After.
 const (
 	Before Moment = iota + 1 // nothing of the frame arrives

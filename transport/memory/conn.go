@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -20,8 +19,8 @@ type link struct {
 	mu sync.Mutex // guards the marked fields of both ends
 }
 
-// A conn is one end of a link; it implements transport.Conn, Exposer, Gatherer
-// and Parker. What it sends lies in the peer's inbox.
+// A conn is one end of a link; it implements transport.Conn, Exposer and
+// Gatherer. What it sends lies in the peer's inbox.
 //
 // A frame is pinned while Progress is at it: then a Close of the sender's leaves
 // it alone, and that Progress call ends it.
@@ -38,8 +37,6 @@ type conn struct {
 	err    error  // the first error, and final
 	ready  func() // armed
 	listed bool   // the notifier has this Conn in its list
-	parked bool
-	woken  bool
 
 	nextDue *conn // the notifier's; guarded by home.mu
 
@@ -52,15 +49,13 @@ type conn struct {
 	head   [transport.MaxHead]byte
 
 	memory exposed
-	bell   chan struct{} // one slot; rung for Park
-	timer  *time.Timer   // Park's
 }
 
 // newPair makes a link between two Transports, which may be the same one.
 func newPair(near, far *Transport) (*conn, *conn) {
 	l := new(link)
-	a := &conn{link: l, home: near, bell: make(chan struct{}, 1)}
-	b := &conn{link: l, home: far, bell: make(chan struct{}, 1)}
+	a := &conn{link: l, home: near}
+	b := &conn{link: l, home: far}
 	a.peer, b.peer = b, a
 	return a, b
 }
@@ -113,14 +108,11 @@ func (c *conn) changed() {
 	}
 }
 
-// wakeUp has the armed callback run, and ends a Park. The link is locked.
+// wakeUp has the armed callback run. The link is locked.
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true
 		c.home.due(c)
-	}
-	if c.parked {
-		c.ring()
 	}
 }
 
@@ -187,5 +179,4 @@ var (
 	_ transport.Conn     = (*conn)(nil)
 	_ transport.Exposer  = (*conn)(nil)
 	_ transport.Gatherer = (*conn)(nil)
-	_ transport.Parker   = (*conn)(nil)
 )

@@ -7,9 +7,9 @@
 // costs its sender's memory and nothing of the receiver's, and "written" means
 // "received": there is no buffer between the two.
 //
-// It has every ability of package transport: its Conns are Exposer, Gatherer and
-// Parker, its Transport is a Sharer. It proves them for hardware, so it is no more
-// generous than hardware: a frame into exposed memory arrives without its Head.
+// Its Conns are Exposer and Gatherer, its Transport is a Sharer. It proves these
+// abilities for hardware, so it is no more generous than hardware: a frame into
+// exposed memory arrives without its Head.
 //
 // A steady state allocates nothing per frame. It does not know ranks: an address
 // is the place of a Transport among those that its Hub has made.

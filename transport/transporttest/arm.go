@@ -258,12 +258,12 @@ func (e *end) wakeUpsIn(d time.Duration) (n int) {
 // later, so that the frame meets the other before, in and after its Arm.
 func armNeverLoses(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	w.pingPong(near, far, (*end).sleep)
+	w.pingPong(near, far)
 }
 
 // pingPong has two goroutines, one per end, throw a frame to and fro, some large,
-// and sleep in between as wait does.
-func (w *world) pingPong(near, far *end, wait func(e *end, what string, done func() bool)) {
+// and sleep in between.
+func (w *world) pingPong(near, far *end) {
 	rounds := some(3000)
 	play := func(e *end, first bool, seed uint64) {
 		rng, body := rand.New(rand.NewPCG(seed, 1)), pattern(40_000, seed)
@@ -275,7 +275,7 @@ func (w *world) pingPong(near, far *end, wait func(e *end, what string, done fun
 				e.send(nil, body[:1+rng.IntN(50)/49*(len(body)-1)])
 				continue
 			}
-			wait(e, "ping-pong", func() bool { return len(e.sink.got) > i/2 })
+			e.sleep("ping-pong", func() bool { return len(e.sink.got) > i/2 })
 			if e.err != nil || len(e.sink.got) <= i/2 {
 				w.errorf("%s: the game stopped in round %d of %d: %v", e.name, i/2, rounds, e.err)
 				return

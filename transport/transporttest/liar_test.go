@@ -48,7 +48,6 @@ func liars() map[string]liar {
 		"Exposer/FramesComeStraightIn":       {conn: func(c transport.Conn) transport.Conn { return placesAll{c, c.(transport.Exposer)} }},
 		"Exposer/ReleasedMemoryIsNotWritten": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 		"Gatherer/PartsArriveAsOneBody":      {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
-		"Parker/FrameEndsPark":               {conn: func(c transport.Conn) transport.Conn { return sleepsOn{c, c.(transport.Parker)} }},
 
 		"Exposer/UnheardMemoryIsNotWrittenAfterRelease": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 	}
@@ -394,10 +393,3 @@ func (c firstPartOnly) SendParts(f *transport.Frame, parts [][]byte) {
 	}
 	c.Conn.Send(g)
 }
-
-type sleepsOn struct {
-	transport.Conn
-	transport.Parker
-}
-
-func (c sleepsOn) Progress(in transport.Sink) (transport.State, error) { return transport.Idle, nil }

@@ -56,7 +56,7 @@ func Run(t *testing.T, mk Maker) {
 	for _, group := range [][]promise{
 		dialPromises(), framePromises(), sinkPromises(), donePromises(), togetherPromises(),
 		armPromises(), closePromises(), leftoverPromises(),
-		exposePromises(), gatherPromises(), promptPromises(), parkPromises(), sharePromises(), guestPromises(),
+		exposePromises(), gatherPromises(), promptPromises(), sharePromises(), guestPromises(),
 		schedulePromises(),
 	} {
 		for _, p := range group {
