@@ -104,7 +104,7 @@ func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option)
 		}
 	}
 	opts = append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
-	return append(all, &scene{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](), count: n * elements(segments), opts: opts})
+	return append(all, &scene{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
 }
 
 // threeFrames are elements of a message that the receiver asks for, and whose
@@ -310,7 +310,7 @@ const pieceElements = p2p.SlotSize / 4
 // slots are used again is what package p2p's tests are about.
 func publishScenes(wire string, n int) []*scene {
 	var all []*scene
-	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]()) {
+	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]("")) {
 		a, err := collective.Find(verbOf(call), "shared")
 		if err != nil || call.Name == "iallreduce" {
 			continue // there is none, or not for calls that do not block

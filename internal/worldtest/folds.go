@@ -33,12 +33,14 @@ func allReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 }
 
 // Lists reduces a vector in pieces, of which some are empty and some share a segment
-// with others, by the algorithm that is forced.
-func Lists[T number]() Call {
-	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: allReduceList[T]}
+// with others, by that algorithm; by the one that is forced if it is "".
+func Lists[T number](algorithm string) Call {
+	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+		return allReduceList[T](ctx, c, algorithm, count, l)
+	}}
 }
 
-func allReduceList[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string, count int, l *Ledger) error {
 	buf := lend(l, vector[T](c.Rank(), count))
 	var list [][]byte
 	for rest, n := buf, 0; len(rest) > 0; n = 3*n + 1 {
@@ -46,7 +48,9 @@ func allReduceList[T number](ctx context.Context, c *comm.Comm, count int, l *Le
 		list = append(list, tensor.Bytes(rest[:n]))
 		rest = rest[n:]
 	}
-	algorithm := c.Algorithm("allreduce", len(tensor.Bytes(buf)))
+	if algorithm == "" {
+		algorithm = c.Algorithm("allreduce", len(tensor.Bytes(buf)))
+	}
 	if err := comm.AllReduceListBy(ctx, c, algorithm, tensor.TypeOf[T](), list, comm.Sum); err != nil {
 		return err
 	}
