@@ -3,10 +3,14 @@ package comm_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/stream"
+	"github.com/tutti-go/tutti/transport/flaky"
 )
 
 // The ranks agree on sharing memory by collectives, which cannot use it yet.
@@ -80,5 +84,60 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// One rank that cannot have the memory, whether it never comes or fails when all have
+// come, is enough: it says why, and all go by messages.
+func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
+	const n = 4
+	for _, hosts := range []int{1, 2} {
+		for _, m := range []flaky.Moment{0, flaky.Before, flaky.After} {
+			for victim := range n {
+				if m == 0 && victim > 0 {
+					continue // nobody fails
+				}
+				t.Run(fmt.Sprintf("%d hosts/%v rank %d has come", hosts, m, victim), func(t *testing.T) {
+					o := flaky.Options{Counts: func(s flaky.Step) bool { return s.Kind == flaky.Share }}
+					if m != 0 {
+						o.Rules = []flaky.Rule{flaky.Cut(m, 1).From(victim)}
+					}
+					script := flaky.New(o)
+					// In a bubble, because those who have come wait some seconds for one who does not.
+					synctest.Test(t, func(t *testing.T) { shareInVain(t, script, n, hosts, victim, m != 0) })
+					if m != 0 && !script.Fired(0) {
+						t.Error("no sharing failed")
+					}
+				})
+			}
+		}
+	}
+}
+
+// shareInVain starts n ranks, of which one may fail to share memory with those of its host.
+func shareInVain(t *testing.T, script *flaky.Script, n, hosts, victim int, fails bool) {
+	var log lockedBuffer
+	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
+		shares := !fails || hosts > 1 && c.Rank()%hosts != victim%hosts
+		if got := c.Algorithm("allreduce", 4) == "shared"; hosts == 1 && got != shares {
+			return fmt.Errorf("rank %d: allreduce goes by %q; want shared memory: %v", c.Rank(), c.Algorithm("allreduce", 4), shares)
+		}
+		if got := c.HostShares(); hosts > 1 && got != shares {
+			return fmt.Errorf("rank %d: its host shares memory: %v, want %v", c.Rank(), got, shares)
+		}
+		buf := []int32{1}
+		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+			return err
+		}
+		if buf[0] != int32(n) {
+			return fmt.Errorf("rank %d: the sum is %d", c.Rank(), buf[0])
+		}
+		return nil
+	}, inTurn(hosts), comm.WithWrap(wrapBy(script, false)), comm.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	if err != nil {
+		t.Error(err)
+	}
+	if said := strings.Contains(log.String(), "no memory could be shared"); said != fails {
+		t.Errorf("it was said that no memory could be shared: %v, want %v; the log:\n%s", said, fails, log.String())
 	}
 }
