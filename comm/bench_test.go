@@ -33,7 +33,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				buf := []float32{1}
 				for range b.N {
-					if err := pingPong(ctx, c, buf, buf); err != nil {
+					if err := around(ctx, c, buf, buf); err != nil {
 						return err
 					}
 				}
