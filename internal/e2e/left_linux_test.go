@@ -11,21 +11,27 @@ import (
 )
 
 // A cupboard is a /dev/shm that nobody else uses: in a mount namespace of its own,
-// which a process keeps for as long as the test runs.
-type cupboard struct{ keeper int }
+// which a process keeps for as long as the test runs. Who is not root has a user
+// namespace around it, in which they are.
+type cupboard struct {
+	keeper int
+	enter  []string // what to put before a command that is to see it
+}
 
 // newCupboard makes one, or skips the test where that cannot be.
 func newCupboard(t *testing.T) *cupboard {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("mount namespaces need root")
-	}
 	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
 		if _, err := exec.LookPath(tool); err != nil {
+			// Reason: the tools are Debian's util-linux and coreutils, which nearly all systems have.
 			t.Skipf("mount namespaces need %s: %v", tool, err)
 		}
 	}
-	keeper := exec.Command("unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev/shm && echo ready && exec cat")
+	unshare, enter := []string{"-m"}, []string{"nsenter", "-m"}
+	if os.Geteuid() != 0 {
+		unshare, enter = []string{"-m", "-r"}, []string{"nsenter", "-m", "-U", "--preserve-credentials"}
+	}
+	keeper := exec.Command("unshare", append(unshare, "sh", "-c", "mount -t tmpfs none /dev/shm && echo ready && exec cat")...)
 	in, err := keeper.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +41,7 @@ func newCupboard(t *testing.T) *cupboard {
 		t.Fatal(err)
 	}
 	if err := keeper.Start(); err != nil {
+		// Reason: some containers forbid namespaces, and others' files come and go in the host's /dev/shm.
 		t.Skipf("no mount namespaces here: %v", err)
 	}
 	t.Cleanup(func() {
@@ -42,9 +49,10 @@ func newCupboard(t *testing.T) *cupboard {
 		keeper.Wait()
 	})
 	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		// Reason: as above; unshare says so only once it runs.
 		t.Skip("no mount namespaces here: unshare or mount failed")
 	}
-	return &cupboard{keeper.Process.Pid}
+	return &cupboard{keeper.Process.Pid, append(enter, "-t", strconv.Itoa(keeper.Process.Pid))}
 }
 
 // left is what lies in it.
@@ -64,8 +72,8 @@ func (c *cupboard) left(t *testing.T) (names []string) {
 func (c *cupboard) run(t *testing.T, ranks int, wire string, o order) *job {
 	t.Helper()
 	j := newJob(t)
-	j.launcher = j.start(exec.Command("nsenter", "-m", "-t", strconv.Itoa(c.keeper), self(t),
-		"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t)), nil, asLauncher+"=1", asRank+"="+o.text())
+	command := append(c.enter[1:], self(t), "-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t))
+	j.launcher = j.start(exec.Command(c.enter[0], command...), nil, asLauncher+"=1", asRank+"="+o.text())
 	return j
 }
 
