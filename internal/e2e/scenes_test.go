@@ -29,5 +29,6 @@ func scenes() map[string]scene {
 		"train":      train,
 		"coordinate": coordinate,
 		"fatal":      leaveAtOnce,
+		"pace":       keepPace,
 	}
 }

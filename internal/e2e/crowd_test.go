@@ -1,0 +1,82 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A pace is how long an allreduce may take among crowd ranks on two idle cores.
+type pace struct {
+	bytes, calls int // of a round
+	most         time.Duration
+}
+
+func paces() []pace {
+	return []pace{{4, 40, 2 * time.Millisecond}, {1 << 20, 3, 100 * time.Millisecond}}
+}
+
+// event is the name of rank 0's word on it.
+func (p pace) event() string { return fmt.Sprint("paced ", p.bytes) }
+
+const (
+	crowd       = 16
+	crowdRounds = 5 // the least of their medians counts: other programs may have the cores
+)
+
+// keepPace has all ranks reduce vectors of each size; rank 0 says how long it took.
+func keepPace(ctx context.Context, a *actor, c *comm.Comm) error {
+	for _, p := range paces() {
+		var medians []time.Duration
+		for range crowdRounds {
+			var took []time.Duration
+			for range p.calls {
+				buf := slices.Repeat([]float32{1}, p.bytes/4)
+				began := time.Now()
+				if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+					return err
+				}
+				took = append(took, time.Since(began))
+				if first, last := buf[0], buf[len(buf)-1]; first != crowd || last != crowd {
+					return fmt.Errorf("the sums are %v and %v, want %d", first, last, crowd)
+				}
+			}
+			slices.Sort(took)
+			medians = append(medians, took[len(took)/2])
+		}
+		if a.rank == 0 {
+			a.say(p.event(), slices.Min(medians).String())
+		}
+	}
+	return nil
+}
+
+// Ranks that outnumber the cores give them away to those they wait for, and sleep soon.
+// That they keep their pace is asserted in a soak only, as other programs may have the
+// cores; that all get on is, always.
+func TestManyRanksGetOnWithFewCores(t *testing.T) {
+	if raceEnabled {
+		// Reason: so many processes under the race detector take long, and show it nothing that fewer do not.
+		t.Skip("16 processes under the race detector are too slow")
+	}
+	wire := "shm"
+	if runtime.GOOS != "linux" {
+		wire = "tcp"
+	}
+	j := run(t, crowd, wire, order{Scene: "pace"})
+	for _, p := range paces() {
+		text := j.events(p.event(), 1)[0].Text
+		t.Logf("%d ranks, %d bytes: %s", crowd, p.bytes, text)
+		if took, err := time.ParseDuration(text); err != nil || soaking() && took > p.most {
+			t.Errorf("%d ranks take %s for an allreduce of %d bytes (%v), and may take %v", crowd, text, p.bytes, err, p.most)
+		}
+	}
+	j.ends(0)
+}
