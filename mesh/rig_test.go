@@ -195,10 +195,15 @@ func (r *rig) close() {
 }
 
 // freeze keeps a rank's control goroutine from running, as SIGSTOP does, until
-// the result is called.
+// the result is called. It has stopped when freeze returns: a turn that was under way
+// would take what comes next.
 func (r *rig) freeze(rank int) (thaw func()) {
-	release := make(chan struct{})
-	r.meshes[rank].control.post(func(*control) { <-release })
+	frozen, release := make(chan struct{}), make(chan struct{})
+	r.meshes[rank].control.post(func(*control) {
+		close(frozen)
+		<-release
+	})
+	<-frozen
 	return func() { close(release) }
 }
 

@@ -16,12 +16,14 @@ import (
 )
 
 // leaveAtOnce has every rank end its process with its first error, as log.Fatal
-// does: without Close, and while others may not have heard of the error yet.
+// does: without Close, and while others may not have heard of the error yet. That may
+// be the barrier already: the others are out of it before a rank that has not run, and
+// what they do then ends all calls.
 func leaveAtOnce(ctx context.Context, a *actor, c *comm.Comm) error {
-	if err := comm.Barrier(ctx, c); err != nil {
-		return err
+	at, err := here(), comm.Barrier(ctx, c)
+	if err == nil {
+		at, err = blunders()[a.Blunder](ctx, a, c)
 	}
-	at, err := blunders()[a.Blunder](ctx, a, c)
 	a.tell("left", at, err)
 	if err == nil {
 		return nil // and close
