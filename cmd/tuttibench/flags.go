@@ -65,22 +65,30 @@ func tooLarge(flag string, s size) error {
 // before anything is measured, and tells all ranks.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
-	failed := []int{0}
 	if c.Rank() == 0 {
-		if own = check(path); own != nil {
-			failed[0] = 1
-		}
+		own = check(path)
 	}
-	if err := comm.Broadcast(ctx, c, failed, 0); err != nil {
+	var text []byte
+	if own != nil {
+		text = []byte(own.Error())
+	}
+	size := []int{len(text)}
+	if err := comm.Broadcast(ctx, c, size, 0); err != nil {
 		return err
 	}
-	if own == nil && failed[0] != 0 {
-		own = errors.New("rank 0 says why")
+	if size[0] == 0 {
+		return nil
 	}
-	if own != nil {
-		return fmt.Errorf("-%s %s: %w", flag, path, own)
+	if c.Rank() > 0 {
+		text = make([]byte, size[0])
 	}
-	return nil
+	if err := comm.Broadcast(ctx, c, text, 0); err != nil {
+		return err
+	}
+	if own == nil {
+		own = fmt.Errorf("rank 0 says: %s", text)
+	}
+	return fmt.Errorf("-%s %s: %w", flag, path, own)
 }
 
 // makeable makes a file's folder, and the file for a moment where there is none.

@@ -52,16 +52,18 @@ func TestAWrongFlagGetsOneLineWithItsRemedyAndNoUsage(t *testing.T) {
 	}
 }
 
-func TestAPlotThatCannotBeMadeEndsTheSweepBeforeItBegins(t *testing.T) {
+func TestAFileThatCannotBeMadeEndsTheSweepBeforeItBegins(t *testing.T) {
 	dir := t.TempDir()
 	blocked := filepath.Join(dir, "file")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	err := run(t.Context(), strings.Fields("-local 2 -max 64 -time 0 -plot "+filepath.Join(blocked, "x.svg")), &out, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "-plot") || out.Len() > 0 {
-		t.Errorf("got error %v after printing %q, want one that names -plot, and no figures", err, out.String())
+	for _, flag := range []string{"-plot", "-cpuprofile"} {
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"-local", "2", "-max", "64", "-time", "0", flag, filepath.Join(blocked, "x")}, &out, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), flag) || out.Len() > 0 {
+			t.Errorf("got error %v after printing %q, want one that names %s, and no figures", err, out.String(), flag)
+		}
 	}
 	kept := filepath.Join(dir, "kept.svg")
 	if err := os.WriteFile(kept, []byte("old"), 0o600); err != nil {

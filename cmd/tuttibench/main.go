@@ -41,6 +41,9 @@
 // error: its first line is the header. The exit code is not 0
 // when anything was wrong.
 //
+// With -cpuprofile rank 0 writes where its process spent its time meanwhile, barriers
+// and verification included, for go tool pprof.
+//
 // # A model's gradients
 //
 //	tuttirun -np 4 tuttibench -op coordinator -model resnet50 -format csv
@@ -109,8 +112,10 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 }
 
 func measureAll(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
-	if o.op == named {
-		return sweepNamed(ctx, c, o, out, notes)
-	}
-	return sweep(ctx, c, o, out, notes)
+	return profiled(ctx, c, o.profile, func() error {
+		if o.op == named {
+			return sweepNamed(ctx, c, o, out, notes)
+		}
+		return sweep(ctx, c, o, out, notes)
+	})
 }

@@ -27,6 +27,7 @@ type options struct {
 	time      time.Duration // that the iterations of one size add up to
 	format    string
 	plot      string // "": none
+	profile   string // rank 0's CPU profile; "": none
 	local     int    // ranks within this process; 0: this process is one rank
 	model     string // whose gradients a coordinator reduces
 }
@@ -54,6 +55,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Var((*span)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
+	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
 	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator reduces: one `of` "+strings.Join(models(), ", "))
 	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 	if err := parse(flags, args, usage); err != nil {

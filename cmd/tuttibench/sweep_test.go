@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -215,6 +216,23 @@ func TestAnUnknownAlgorithmIsRefused(t *testing.T) {
 	err := run(t.Context(), []string{"-local", "1", "-algorithm", "quickest"}, io.Discard, io.Discard)
 	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "quickest") {
 		t.Errorf("got %v, want Misuse that names it", err)
+	}
+}
+
+func TestTheProfileIsOfRankZero(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "cpu.prof")
+	bench(t, "-local 2 -max 64 -time 0 -cpuprofile "+path)
+	zipped, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zipped.Close()
+	r, err := gzip.NewReader(zipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r); err != nil || !bytes.Contains(text, []byte("nanoseconds")) {
+		t.Errorf("the profile has %d bytes and names no unit of time, error %v", len(text), err)
 	}
 }
 
