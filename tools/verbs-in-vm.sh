@@ -85,11 +85,11 @@ vm() {
 	timeout -k 10 60 ./verbsinfo || fail "verbsinfo"
 	say "a loop takes $atfirst ms"
 	say "the transport on the device"
-	tests verbs.test Device
+	tests verbs.test '^TestDevice(Keeps|Spreads|Refuses|Peer)'
 	say "rails"
 	rails
 	say "collectives and cuts on the device"
-	tests comm.test Device
+	tests comm.test '^TestDevice'
 	say "ranks as processes"
 	bench tcp+verbs -op pingpong -min 8 -max 512Ki -factor 256
 	bench grpc+verbs -op allreduce -min 8 -max 2Mi -factor 512
@@ -129,7 +129,7 @@ pair() {
 
 soak() {
 	say "$TUTTI_SOAK steps"
-	tests comm.test DeviceSoak 100m
+	tests comm.test '^TestDeviceSoak' 100m
 	loss 1000 30s
 	say "done"
 }

@@ -101,24 +101,33 @@ func (d *softDevice) newPair(depth int, notify func()) (pair, error) {
 
 // close reports what was left behind.
 func (d *softDevice) close() error {
-	f := d.fabric
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	pairs, regions := 0, 0
-	for _, p := range f.pairs {
-		if p.device == d {
-			pairs++
-		}
-	}
-	for _, r := range f.regions {
-		if r.device == d {
-			regions++
-		}
-	}
+	pairs, regions := d.fabric.held(func(of *softDevice) bool { return of == d })
 	if pairs+regions > 0 {
 		return fmt.Errorf("%d queue pairs and %d memory regions are left behind", pairs, regions)
 	}
 	return nil
+}
+
+// Held is how many queue pairs and memory regions the fabric's devices hold: none once
+// all Transports on them are closed.
+func (f *Fabric) Held() (pairs, regions int) {
+	return f.held(func(*softDevice) bool { return true })
+}
+
+func (f *Fabric) held(by func(*softDevice) bool) (pairs, regions int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pairs {
+		if by(p.device) {
+			pairs++
+		}
+	}
+	for _, r := range f.regions {
+		if by(r.device) {
+			regions++
+		}
+	}
+	return pairs, regions
 }
 
 // A softPair is a queue pair; the fabric's lock guards it.

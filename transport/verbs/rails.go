@@ -44,13 +44,24 @@ func railsOf(text string) (rails []rail, err error) {
 }
 
 // localRanks are the variables that say which rank of its host a process is, as launchers
-// set them: ours, Open MPI's, Intel MPI's and MPICH's, Slurm's, torchrun's.
-var localRanks = [...]string{"TUTTI_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"}
+// set them: ours, Open MPI's, Intel MPI's and MPICH's, Slurm's. torchrun may be started by
+// one of these, whose variables its workers have, too; so its own goes before theirs.
+var localRanks = [...]string{ourLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRank}
+
+const (
+	ourLocalRank   = "TUTTI_LOCAL_RANK"
+	torchLocalRank = "LOCAL_RANK"
+	torchMark      = "TORCHELASTIC_RUN_ID" // torchrun has started this process
+)
 
 // turnOf is which rank of its host this process is, and the variable that says so; 0 and
 // "" where none does.
 func turnOf(getenv func(string) string) (turn int, by string) {
-	for _, name := range localRanks {
+	names := localRanks[:]
+	if getenv(torchMark) != "" {
+		names = append([]string{ourLocalRank, torchLocalRank}, names...)
+	}
+	for _, name := range names {
 		if n, err := strconv.Atoi(getenv(name)); err == nil && n >= 0 {
 			return n, name
 		}
