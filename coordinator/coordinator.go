@@ -47,7 +47,7 @@ type Coordinator struct {
 	lookout *comm.Lookout // for messages of the negotiation; who helps has it
 	helping atomic.Bool   // somebody does
 	watch   watch         // what the helper looks out for
-	waiting atomic.Int32  // goroutines that wait for handles and do not help
+	waiting atomic.Int32  // goroutines that wait for handles, those that help included
 
 	opts     *options
 	sampler  *sampler // of autotune, on rank 0; who has the turn has it

@@ -18,7 +18,7 @@ type executor struct {
 	co   *Coordinator
 	wake chan struct{}
 	gone chan struct{} // closed when the loop has ended
-	busy atomic.Bool   // something is to be done, or being done
+	busy atomic.Bool   // something is to be done, or being done, or it is to end
 
 	mu    sync.Mutex // guards these
 	queue []job
@@ -88,6 +88,7 @@ func (x *executor) signal() {
 func (x *executor) abandon() {
 	x.mu.Lock()
 	x.last, x.drop = true, true
+	x.busy.Store(true) // so that it does not help any longer
 	x.mu.Unlock()
 	x.co.data.Close(context.Background())
 	x.closeSets()
@@ -98,6 +99,7 @@ func (x *executor) abandon() {
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.last = true
+	x.busy.Store(true) // so that it does not help any longer
 	x.mu.Unlock()
 	x.signal()
 	<-x.gone
