@@ -147,9 +147,9 @@ func TestRanksWhoseListsAreCutOtherwiseGetMismatch(t *testing.T) {
 }
 
 func TestAListAllocatesNothingInSteadyState(t *testing.T) {
-	if raceEnabled {
-		// Reason: rounds come from a sync.Pool, which then drops what it is given at random.
-		t.Skip("rounds come from a sync.Pool, which the race detector has forget at random, so that allocations cannot be counted")
+	if raceEnabled { // rounds come from a sync.Pool
+		// Reason: it then drops what it is given at random, so that allocations cannot be counted.
+		t.Skip("the race detector's sync.Pool forgets at random")
 	}
 	wires := []string{"memory", "tcp"}
 	if runtime.GOOS == "linux" {
