@@ -94,6 +94,9 @@ type (
 	foldToOwners func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
 	// buf is the root's to give, and everyone's to receive.
 	spread func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
+	// buf receives all chunks; own is this rank's, and either lies in its place or
+	// shares no memory with buf.
+	shareAcross func(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error
 	// buf holds this rank's chunk, and then all.
 	shareAll func(ctx context.Context, r *p2p.Round, buf chunks) error
 	// dst is empty but on the root; src may be the root's chunk of it.

@@ -19,7 +19,6 @@ import (
 // Cost: α + 2m(n-1)/n β, in cache; α for each piece.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
-	putCached(dst.of(me), src.of(me))
 	stretch := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := pieceCount(len(src.of(me)), stretch)
 	p := r.Pieces(count, n*stretch)
@@ -32,7 +31,11 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 		}
 	}
 	take := func(p p2p.Piece, i, rank int) {
-		move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+		from := window(src.of(me), i, stretch)
+		if rank != me {
+			from = p.Slot(rank)[me*stretch:]
+		}
+		move(window(dst.of(rank), i, stretch), from)
 	}
 	return handRound(ctx, r, p, count, put, take)
 }

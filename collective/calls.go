@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // AllReduce leaves on every rank, in dst, the reduction of all ranks' src, which
@@ -72,35 +73,45 @@ func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []b
 // AllGather leaves on every rank the src of all ranks, one after the other in
 // rank order. src is equally long everywhere, and may be this rank's chunk of dst.
 func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
-	run, err := use[shareAll](VerbAllGather, a, reduce.Sum)
-	if err != nil {
-		return err
-	}
 	if err := checkSize(VerbAllGather, "dst", dst, r.Size()*len(src)); err != nil {
 		return err
 	}
-	all := even(r, dst, 1)
-	putCached(all.of(r.Rank()), src)
-	return run(ctx, r, all)
+	return gatherAll(ctx, r, VerbAllGather, a, even(r, dst, 1), src)
 }
 
 // AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i.
 // The counts are equal on all ranks.
 func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
-	run, err := use[shareAll](VerbAllGatherV, a, reduce.Sum)
-	if err != nil {
-		return err
-	}
 	all, err := uneven(r, VerbAllGatherV, dst, counts, elem)
 	if err != nil {
 		return err
 	}
-	own := all.of(r.Rank())
-	if err := checkSize(VerbAllGatherV, "src", src, len(own)); err != nil {
+	if err := checkSize(VerbAllGatherV, "src", src, len(all.of(r.Rank()))); err != nil {
 		return err
 	}
-	putCached(own, src)
-	return run(ctx, r, all)
+	return gatherAll(ctx, r, VerbAllGatherV, a, all, src)
+}
+
+// gatherAll carries out both.
+func gatherAll(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
+	place := all.of(r.Rank())
+	if _, ok := a.variant().run.(shareAcross); !ok {
+		run, err := use[shareAll](verb, a, reduce.Sum)
+		if err != nil {
+			return err
+		}
+		putCached(place, src)
+		return run(ctx, r, all)
+	}
+	run, err := use[shareAcross](verb, a, reduce.Sum)
+	if err != nil {
+		return err
+	}
+	if !same(place, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
+		putCached(place, src) // before others' chunks come to lie on it
+		src = place
+	}
+	return run(ctx, r, all, src)
 }
 
 // Gather leaves in dst, on the root, the src of all ranks, one after the other in

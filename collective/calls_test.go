@@ -3,6 +3,7 @@ package collective
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -101,6 +102,32 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 	})
 	if refused == 0 {
 		t.Error("there is no such algorithm")
+	}
+}
+
+// A chunk may lie where others' are to come.
+func TestAllGatherTakesItsChunkFromAnywhereInItsResult(t *testing.T) {
+	const n, count = 4, 9 * p2p.SlotSize / 8
+	tm := teamtest.StartPlaced(t, onHosts(n, 1), teamtest.Sharing, 0, teamtest.Bare)
+	for _, a := range Algorithms(VerbAllGather) {
+		for at := 0; at <= (n-1)*count; at += count / 2 {
+			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
+				dst := make([]uint64, n*count)
+				src := dst[at:][:count]
+				for i := range src {
+					src[i] = uint64(r.Rank()*count + i)
+				}
+				if err := AllGather(ctx, r, a, tensor.Bytes(dst), tensor.Bytes(src)); err != nil {
+					return err
+				}
+				for i, got := range dst {
+					if got != uint64(i) {
+						return fmt.Errorf("%v, taken from element %d on: element %d is %d", a, at, i, got)
+					}
+				}
+				return nil
+			})
+		}
 	}
 }
 

@@ -116,7 +116,7 @@ func dealWithin(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kerne
 // shareWithin leaves on every rank of a host the chunks of all of them.
 func shareWithin(ctx context.Context, host *p2p.Round, buf chunks) error {
 	if host.HasShared() {
-		return sharedAllGather(ctx, host, buf)
+		return sharedAllGather(ctx, host, buf, buf.of(host.Rank()))
 	}
 	return ringAllGather(ctx, host, buf)
 }
