@@ -26,7 +26,7 @@ const (
 )
 
 // Serve listens on a unix socket that has a random name and no file, and returns
-// the address. It needs no listener of the process's, so in is not looked at.
+// the address. It removes what processes that were killed have left in /dev/shm. It needs no listener of the process's, so in is not looked at.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
@@ -48,6 +48,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	if err != nil {
 		return "", failure(fault.Refused, "serve", err)
 	}
+	sweep(t.ways.dirs[0])
 	t.in = l
 	t.open.Go(func() { t.acceptAll(l, accept) })
 	return a.String(), nil
@@ -131,28 +132,51 @@ func (t *Transport) receive(nc *net.UnixConn) (w wire, err error) {
 	return w, nil
 }
 
-// hearHello reads a stranger's first bytes and maps the memory that came along.
+// hearHello maps the memory that a stranger brings. One whose descriptor did not
+// get here may bring it once more, as a file with a name.
 func (t *Transport) hearHello(nc *net.UnixConn) (*segment, error) {
+	seg, err := t.hearOffer(nc)
+	if !errors.Is(err, errNotPassed) {
+		return seg, err
+	}
+	why := err
+	if err := say(nc, sayNotPassed, ""); err != nil {
+		return nil, err
+	}
+	if seg, err = t.hearOffer(nc); err == nil {
+		t.nameFiles(why)
+	}
+	return seg, err
+}
+
+// hearOffer reads a stranger's first bytes and maps the memory that came along. A
+// name is gone from then on.
+func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, error) {
 	b := make([]byte, helloLen)
 	fd, err := readWithRights(nc, b)
-	if fd >= 0 {
-		defer unix.Close(fd)
-	}
+	ring := binary.NativeEndian.Uint32(b[12:])
 	switch {
 	case err != nil:
-		return nil, err
 	case string(b[:len(magic)]) != magic:
-		return nil, fmt.Errorf("it is none of ours: it began with %q", b[:16])
+		err = fmt.Errorf("it is none of ours: it began with %q", b[:16])
 	case binary.NativeEndian.Uint32(b[8:]) != version:
-		return nil, fmt.Errorf("it speaks version %d, this side %d", binary.NativeEndian.Uint32(b[8:]), version)
-	case fd < 0:
-		return nil, errors.New("it brought no memory")
+		err = fmt.Errorf("it speaks version %d, this side %d", binary.NativeEndian.Uint32(b[8:]), version)
+	default:
+		err = checkRing(ring)
 	}
-	ring := binary.NativeEndian.Uint32(b[12:])
-	if ring > ringMost {
-		return nil, fmt.Errorf("rings of %d bytes", ring)
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return nil, err
 	}
-	return open(fd, int(ring), t.seal)
+	tk := ticketOf(b[ticketAt:])
+	if fd, err = t.ways.take(tk, fd, segmentSize(int(ring))); err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	t.ways.removeFile(tk)
+	return open(fd, int(ring))
 }
 
 func sayWelcome(nc *net.UnixConn, seg *segment) error {
@@ -168,10 +192,14 @@ func sayWelcome(nc *net.UnixConn, seg *segment) error {
 }
 
 // turnAway tells a stranger why; where it does not listen, that is its loss.
-func turnAway(nc *net.UnixConn, why error) {
+func turnAway(nc *net.UnixConn, why error) { say(nc, sayAway, why.Error()) }
+
+// say answers with no more than a code and a reason.
+func say(nc *net.UnixConn, code byte, reason string) error {
 	b := make([]byte, answerLen)
 	copy(b, magic)
-	b[8] = 1
-	b[9] = byte(copy(b[reasonAt:], why.Error()))
-	nc.Write(b)
+	b[8] = code
+	b[9] = byte(copy(b[reasonAt:], reason))
+	_, err := nc.Write(b)
+	return err
 }

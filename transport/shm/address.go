@@ -9,22 +9,21 @@ import (
 // A place is where a process runs, as far as sharing memory goes: processes of
 // equal places can. As a text:
 //
-//	place   = boot "/" host "/" net "/" user "/" kind
+//	place   = boot "/" host "/" net "/" user
 //	address = place "/@" name            name of a unix socket without a file
 //
 // boot is a hash of the kernel's boot ID; host is the host name, escaped, since
 // containers with one kernel are different hosts to their users; net is the number of the
 // network namespace, within which the socket's name is known; user is the user's
-// number and that of its namespace; kind is "memory" or, for a process that may not
-// make memory without a file, "file".
-type place struct{ boot, host, net, user, kind string }
+// number and that of its namespace.
+type place struct{ boot, host, net, user string }
 
 // maxField bounds each part of an address, so that all are less than
 // transport.MaxAddr.
 const maxField = 100
 
 func (p place) String() string {
-	return strings.Join([]string{p.boot, p.host, p.net, p.user, p.kind}, "/")
+	return strings.Join([]string{p.boot, p.host, p.net, p.user}, "/")
 }
 
 // escape leaves no letter of s that means something in an address, nor in a list
@@ -46,8 +45,6 @@ func (p place) differs(q place) string {
 		return "another network namespace"
 	case p.user != q.user:
 		return "another user"
-	case p.kind != q.kind:
-		return fmt.Sprintf("another kind of memory, %q", q.kind)
 	}
 	return ""
 }
@@ -70,13 +67,13 @@ func (a address) String() string { return a.place.String() + "/@" + a.name }
 
 func parseAddress(s string) (address, error) {
 	f := strings.Split(s, "/")
-	if len(f) != 6 || !strings.HasPrefix(f[5], "@") || len(f[5]) < 2 {
-		return address{}, fmt.Errorf("%.80q is not boot/host/net/user/kind/@name", s)
+	if len(f) != 5 || !strings.HasPrefix(f[4], "@") || len(f[4]) < 2 {
+		return address{}, fmt.Errorf("%.80q is not boot/host/net/user/@name", s)
 	}
 	for _, part := range f {
 		if len(part) > maxField || strings.ContainsAny(part, "\x00") {
 			return address{}, fmt.Errorf("a part of the address %.80q cannot be", s)
 		}
 	}
-	return address{place{f[0], f[1], f[2], f[3], f[4]}, f[5][1:]}, nil
+	return address{place{f[0], f[1], f[2], f[3]}, f[4][1:]}, nil
 }

@@ -55,7 +55,9 @@ type arenas struct {
 // Alloc implements transport.Allocator. The memory is the kernel's, and the garbage
 // collector does not know it: it is there until free, whoever still refers to it,
 // and touching it afterwards is fatal, as touching unmapped memory is. free refuses
-// while a part of it is exposed. It may be freed after Close.
+// while a part of it is exposed. It may be freed after Close. Errors: fault.Refused
+// where there is no such memory and ordinary one will do, fault.Exhausted where
+// there is not so much.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
@@ -63,8 +65,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
 	case t.cannot != nil:
 		return nil, nil, failure(fault.Refused, op, t.cannot)
-	case !t.seal:
-		return nil, nil, failure(fault.Refused, op, errors.New("memory that peers may map has to be sealed, which that of files is not"))
+	case t.naming.Load():
+		return nil, nil, failure(fault.Refused, op, errors.New("peers map such memory by its descriptor, and descriptors do not pass to them"))
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}
@@ -72,7 +74,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil, nil, failure(fault.Exhausted, op,
 			fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once", room))
 	}
-	a, err := t.arenas.add(round(arenaHead+size, os.Getpagesize()))
+	a, err := t.arenas.add(t.ways.sealed, round(arenaHead+size, os.Getpagesize()))
 	if err != nil {
 		return nil, nil, failure(kindOf(err, fault.Exhausted), op, err)
 	}
@@ -119,8 +121,8 @@ func kindOf(err error, otherwise fault.Kind) fault.Kind {
 }
 
 // add makes an arena of that many bytes in all.
-func (as *arenas) add(size int) (*arena, error) {
-	mem, fd, err := filled(size)
+func (as *arenas) add(sealed func(size int) (int, error), size int) (*arena, error) {
+	mem, fd, err := filled(sealed, size)
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +150,12 @@ func (as *arenas) add(size int) (*arena, error) {
 	return a, nil
 }
 
-// filled is sealed memory whose pages are all there.
-func filled(size int) (mem []byte, fd int, err error) {
-	if fd, err = sealedMemory(size); err != nil {
-		return nil, -1, err
+// filled is sealed memory whose pages are all there. Where none can be made a file
+// is no substitute: peers may map arenas, and whoever can make a file shorter can
+// kill those that have it mapped.
+func filled(sealed func(size int) (int, error), size int) (mem []byte, fd int, err error) {
+	if fd, err = sealed(size); err != nil {
+		return nil, -1, failure(fault.Refused, "seal memory", err)
 	}
 	for at := 0; at < size && err == nil; at += fillStep {
 		for {

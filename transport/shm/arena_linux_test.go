@@ -68,7 +68,7 @@ func TestMemoryThatIsNoneOfAllocsIsNotExposed(t *testing.T) {
 
 func TestAllocRefusesWhatCannotBe(t *testing.T) {
 	tr, files := New(Options{}), New(Options{})
-	files.useFiles()
+	files.ways.sealed = noMemory
 	for _, tc := range []struct {
 		t    *Transport
 		size int

@@ -9,13 +9,22 @@
 // it: it brings descriptors of memory, it is the bell that wakes who sleeps,
 // and it tells at once when the other process is gone.
 //
-// The memory is anonymous (memfd_create), sealed so that it cannot shrink, and
-// has no name, so that nothing is left behind whoever dies when. Where memfd_create
-// fails it is a file that was unlinked when it was made. It belongs to the peer as
+// The memory is anonymous (memfd_create), sealed so that it cannot shrink, and has no
+// name, so that nothing is left behind whoever dies when. It belongs to the peer as
 // much as to this process, so nothing read from it is believed: every length and
 // index is read once and checked before it is used, and what cannot be fails the
 // Conn. Only processes of the same user, the same host and the same network
 // namespace meet.
+//
+// Where the kernel makes no such memory, a nameless file of mode 0600 takes its place, in
+// /dev/shm or else in TMPDIR, with all its blocks from the start. It cannot be sealed: a
+// process of the same user that cuts it short kills those that have it mapped. Where
+// no descriptor passes between two processes, such a file gets a random name, is opened
+// by it, and loses it as soon as all have done so. Of a rank that dies in between the
+// other one removes the name; when all are killed in between, the next Transport that
+// serves on the host does, because the dead hold no lock on it. (In TMPDIR, the next
+// one that names a file.) A Share whose descriptors are taken out on the way fails, and
+// works from the next one on; Conns find it out by themselves.
 //
 // Rings of a megabyte each way are used up only by long bodies; a Conn that
 // carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64
@@ -24,7 +33,7 @@
 //
 // Memory from Alloc lies in arenas, memfds of their own. A Conn exposes it: the peer
 // gets the arena's descriptor over the socket, maps it, and writes bodies there by one
-// copy. How that is held to what is exposed stands in expose_linux.go.
+// copy; without memfds, or ways for descriptors, Alloc refuses. How that is held to what is exposed stands in expose_linux.go.
 //
 // A frame is done when its last byte is in the ring: not when the peer has it. A
 // Conn has no timers and notices neither silence nor a stall; package mesh does,
@@ -43,7 +52,7 @@
 //
 //	offset  bytes  field
 //	0       8      "tuttishm"
-//	8       4      version, 1
+//	8       4      version, 2
 //	12      4      bytes in each ring, a power of two
 //	16      16     a random nonce of the side that dialled
 //	32      16     a random nonce of the side that accepted

@@ -162,6 +162,9 @@ func (c *conn) introduce(a *arena) error {
 	if x.known[a.id] != nil {
 		return nil
 	}
+	if c.t.naming.Load() {
+		return errNotTold
+	}
 	if x.known == nil {
 		x.known = make(map[uint32]*arena)
 	}

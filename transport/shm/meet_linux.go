@@ -16,20 +16,21 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Two processes meet at a unix socket. Whoever dials sends a hello, with the
-// descriptor of the memory that it has made; the other one maps it and answers.
-// Each proves by a nonce that it sees the same memory as the other: the answer
+// Two processes meet at a unix socket. Whoever dials sends a hello, with the memory
+// that it has made; the other one maps it and answers. Where the descriptor did not
+// come along, or could not be sent, there is a second hello, with a file's name. Each proves by a nonce that it sees the same memory as the other: the answer
 // repeats what was found in the memory, and leaves there what it says itself.
 //
 //	hello   offset  bytes  field
 //	        0       8      "tuttishm"
-//	        8       4      version, 1
+//	        8       4      version, 2
 //	        12      4      bytes in each ring
-//	        16      48     0
+//	        16      32     ticket for the memory
+//	        48      16     0
 //
 //	answer  offset  bytes  field
 //	        0       8      "tuttishm"
-//	        8       1      0: welcome; 1: turned away
+//	        8       1      0: welcome; 1: turned away; 2: no descriptor came
 //	        9       1      length of the reason
 //	        16      16     the nonce of the side that dialled, from the memory
 //	        32      16     the nonce of the side that accepted, which is there too
@@ -38,6 +39,13 @@ const (
 	helloLen  = 64
 	answerLen = 128
 	reasonAt  = 48
+	ticketAt  = 16
+)
+
+const (
+	sayWelcomed  = 0
+	sayAway      = 1
+	sayNotPassed = 2
 )
 
 // A wire is what a meeting has led to, on its way to becoming a Conn.
@@ -79,34 +87,62 @@ func (t *Transport) call(ctx context.Context, name string) (w wire, err error) {
 	if w.peer, err = sameUser(nc); err != nil {
 		return wire{}, err
 	}
-	mine, ring := newNonce(), t.ringSize()
-	seg, fd, err := create(t.shared, ring, mine)
-	if err != nil {
-		return wire{}, failure(fault.Exhausted, "make shared memory", err)
-	}
-	err = sayHello(nc, fd, ring)
-	unix.Close(fd)
-	if err == nil {
-		err = hearAnswer(nc, seg, mine)
-	}
-	if err == nil {
-		w.fd, err = takeSocket(nc)
-	}
-	if err != nil {
-		seg.close()
+	if w.seg, err = t.offer(nc); err != nil {
 		return wire{}, err
 	}
-	w.seg = seg
+	if w.fd, err = takeSocket(nc); err != nil {
+		w.seg.close()
+		return wire{}, err
+	}
 	return w, nil
 }
 
-func sayHello(nc *net.UnixConn, fd, ring int) error {
+// offer makes a segment that the peer maps, too: by its descriptor, or where none
+// passes by the name of a file.
+func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
+	var why error
+	if !t.naming.Load() {
+		seg, err := t.offerOnce(nc, false)
+		if !errors.Is(err, errNotPassed) {
+			return seg, err
+		}
+		why = err
+	}
+	seg, err := t.offerOnce(nc, true)
+	if err == nil {
+		t.nameFiles(why)
+	}
+	return seg, err
+}
+
+func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {
+	mine, ring := newNonce(), t.ringSize()
+	m, err := t.ways.newBlock(segmentSize(ring), named)
+	if err != nil {
+		return nil, failure(fault.Exhausted, "make shared memory", err)
+	}
+	defer m.close()
+	seg, err := create(m, ring, mine)
+	if err != nil {
+		return nil, failure(fault.Exhausted, "make shared memory", err)
+	}
+	if err = t.ways.hand(nc, helloWith(m.ticket, ring), m); err == nil {
+		err = hearAnswer(nc, seg, mine)
+	}
+	if err != nil {
+		seg.close()
+		return nil, err
+	}
+	return seg, nil
+}
+
+func helloWith(tk ticket, ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
 	binary.NativeEndian.PutUint32(b[8:], version)
 	binary.NativeEndian.PutUint32(b[12:], uint32(ring))
-	_, _, err := nc.WriteMsgUnix(b, unix.UnixRights(fd), nil)
-	return err
+	tk.put(b[ticketAt:])
+	return b
 }
 
 // hearAnswer reads what the peer says to our hello.
@@ -118,7 +154,9 @@ func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
 	switch {
 	case string(b[:len(magic)]) != magic:
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer does not speak shm: it answered %q", b[:16]))
-	case b[8] != 0:
+	case b[8] == sayNotPassed:
+		return errNotPassed
+	case b[8] != sayWelcomed:
 		reason := b[reasonAt:][:min(int(b[9]), answerLen-reasonAt)]
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer turned us away: %q", reason))
 	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(answerAt) || nonce(b[32:]) == nonce{}:

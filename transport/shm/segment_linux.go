@@ -14,7 +14,7 @@ import (
 
 const (
 	magic   = "tuttishm"
-	version = 1
+	version = 2
 
 	// A ring as large as a core's second-level cache has large bodies pass three
 	// times as fast as one of a quarter: lines leave the caches of both cores for
@@ -32,6 +32,7 @@ const (
 // A nonce proves that two processes look at the same memory.
 type nonce [16]byte
 
+// newNonce is a number that nobody guesses.
 func newNonce() (n nonce) {
 	rand.Read(n[:]) // never fails since Go 1.24
 	return n
@@ -64,33 +65,29 @@ const (
 
 func segmentSize(ring int) int { return ringsAt + 2*ring }
 
-// create makes a new segment and its descriptor.
-func create(shared func(size int) (int, error), ring int, n nonce) (*segment, int, error) {
-	fd, err := shared(segmentSize(ring))
+// create lays a new segment out in memory that is all zeros.
+func create(m *block, ring int, n nonce) (*segment, error) {
+	mem, err := mapShared(m.fd, segmentSize(ring))
 	if err != nil {
-		return nil, -1, err
-	}
-	mem, err := mapShared(fd, segmentSize(ring))
-	if err != nil {
-		unix.Close(fd)
-		return nil, -1, err
+		return nil, err
 	}
 	copy(mem, magic)
 	binary.NativeEndian.PutUint32(mem[8:], version)
 	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
 	copy(mem[nonceAt:], n[:])
-	return &segment{mem: mem, ring: ring}, fd, nil
+	return &segment{mem: mem, ring: ring}, nil
 }
 
-// open maps a segment that a peer has made, with rings of that size. mustSeal
-// asks for memory that cannot shrink under us.
-func open(fd, ring int, mustSeal bool) (*segment, error) {
+// checkRing holds the size of a peer's rings to what is allowed.
+func checkRing(ring uint32) error {
 	if ring < ringLeast || ring > ringMost || ring&(ring-1) != 0 {
-		return nil, fmt.Errorf("rings of %d bytes", ring)
+		return fmt.Errorf("rings of %d bytes", ring)
 	}
-	if err := checkShared(fd, segmentSize(ring), mustSeal); err != nil {
-		return nil, err
-	}
+	return nil
+}
+
+// open maps a segment that a peer has made; its memory has the size for such rings.
+func open(fd, ring int) (*segment, error) {
 	mem, err := mapShared(fd, segmentSize(ring))
 	if err != nil {
 		return nil, err
@@ -187,42 +184,4 @@ func sealedMemory(size int) (int, error) {
 		return -1, os.NewSyscallError("memfd", err)
 	}
 	return fd, nil
-}
-
-// fileMemory is the same in a file without a name, for systems that forbid
-// memfd_create. Its blocks are there from the start: a full file system is an
-// error here, not a fatal signal later.
-func fileMemory(size int) (fd int, err error) {
-	for _, dir := range []string{"/dev/shm", os.TempDir()} {
-		if fd, err = nameless(dir); err != nil {
-			continue
-		}
-		for {
-			if err = unix.Fallocate(fd, 0, 0, int64(size)); err != unix.EINTR {
-				break
-			}
-		}
-		if err == nil {
-			return fd, nil
-		}
-		unix.Close(fd)
-	}
-	return -1, fmt.Errorf("no shared memory, neither in /dev/shm nor in %s: %w", os.TempDir(), err)
-}
-
-// nameless opens a new file that has no name, or loses it at once.
-func nameless(dir string) (int, error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		return fd, nil
-	}
-	f, err := os.CreateTemp(dir, "tutti-")
-	if err != nil {
-		return -1, err
-	}
-	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		return -1, err
-	}
-	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 }

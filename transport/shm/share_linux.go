@@ -20,39 +20,52 @@ import (
 
 // The ranks of a Share find each other by a unix socket whose name is a hash of
 // the Share's: whoever comes first binds it and is the host, the others call.
-// When all have come, the host makes the memory and sends everyone its
-// descriptor. A host that gives up closes its socket, and one of those that wait
-// binds the name again.
+// When all have come, the host makes the memory and hands it to everyone. A host
+// that gives up closes its socket, and one of those that wait binds the name again.
 //
-// Who gives up says so by closing its half of the connection, and then listens:
-// whether it was too late for that is the host's decision, so that either all
-// return memory or none does, short of a death.
+// A visitor that gives up says so by a byte, and then listens: whether it was too late
+// for that is the host's decision, so that either all return memory or none does, short
+// of a death.
+//
+// Nobody uses a descriptor before the host says that it has sent all. If one could not
+// be sent, or a rank asks for that, as one does that could not get one before, all of
+// them get the name of a file instead. Each says by a byte that it has opened it. When
+// all have, the host takes the name away and closes; each takes it away after that as
+// well, in case that the host has died.
 //
 //	request  offset  bytes  field
 //	         0       8      "tuttishr"
-//	         8       4      version, 1
+//	         8       4      version, 2
 //	         12      4      ranks
 //	         16      8      bytes of memory
+//	         24      8      not 0: by the name of a file
+//
+//	then     0       1      'q': I give up; 'o': I have opened the file
 //
 //	verdict  offset  bytes  field
-//	         0       1      'm': here is the memory; '!': there is a mismatch;
-//	                        'x': the host could not make the memory
-//	         1       4      on a mismatch: ranks, as another one said
-//	         5       8      on a mismatch: bytes, as another one said
+//	         0       1      'm': here is the memory; 'g': it is yours, all have it; '!': there
+//	                        is a mismatch; 'x': the host could not make the memory
+//	         8       4      on a mismatch: ranks, as another one said
+//	         16      8      on a mismatch: bytes, as another one said
+//	         24      32     ticket for the memory
 const (
 	shareMagic = "tuttishr"
-	requestLen = 24
-	verdictLen = 13
+	requestLen = 32
+	verdictLen = 56
 )
 
 const (
 	verdictMemory   = 'm'
+	verdictGo       = 'g'
 	verdictMismatch = '!'
 	verdictFailed   = 'x'
+
+	visitorQuits  = 'q'
+	visitorOpened = 'o'
 )
 
-// verdictTime bounds how long the host of a Share may take to answer one that
-// gives up: a host that was stopped does not.
+// verdictTime bounds how long the host of a Share may take to answer one that gives
+// up, and its visitors to open a file: one that was stopped does neither.
 const verdictTime = time.Second
 
 // A want is what a rank asks of a Share.
@@ -186,35 +199,67 @@ func (t *Transport) visit(ctx context.Context, name string, w want) (int, error)
 	binary.NativeEndian.PutUint32(b[8:], version)
 	binary.NativeEndian.PutUint32(b[12:], uint32(w.ranks))
 	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
+	if t.naming.Load() {
+		b[24] = 1
+	}
 	if _, err := nc.Write(b); err != nil {
 		return -1, errAgain
 	}
 	defer context.AfterFunc(ctx, func() {
 		nc.SetReadDeadline(time.Now().Add(verdictTime))
-		nc.CloseWrite()
+		nc.Write([]byte{visitorQuits})
 	})()
 	return t.hearVerdict(nc, w)
 }
 
 // hearVerdict waits for what the host decides.
 func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
-	b := make([]byte, verdictLen)
-	fd, err := readWithRights(nc, b)
-	switch {
-	case err != nil:
-		err = errAgain
-	case b[0] == verdictMismatch:
-		theirs := want{int(binary.NativeEndian.Uint32(b[1:])), int(binary.NativeEndian.Uint64(b[5:]))}
-		err = mismatch(w, theirs)
-	case b[0] != verdictMemory || fd < 0:
-		err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make the memory"))
-	default:
-		err = checkShared(fd, atLeastOne(w.size), t.seal)
+	held := -1 // memory that is not for use yet
+	for {
+		b := make([]byte, verdictLen)
+		fd, err := readWithRights(nc, b)
+		switch {
+		case err != nil:
+			err = errAgain
+		case b[0] == verdictGo && held >= 0 && fd < 0:
+			return held, nil
+		case b[0] == verdictMismatch:
+			err = mismatch(w, want{int(binary.NativeEndian.Uint32(b[8:])), int(binary.NativeEndian.Uint64(b[16:]))})
+		case b[0] != verdictMemory:
+			err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make the memory"))
+		}
+		if held >= 0 {
+			unix.Close(held)
+			held = -1
+		}
+		if err != nil {
+			if fd >= 0 {
+				unix.Close(fd)
+			}
+			return -1, err
+		}
+		tk := ticketOf(b[24:])
+		held, err = t.ways.take(tk, fd, atLeastOne(w.size))
+		switch {
+		case errors.Is(err, errNotPassed):
+			t.nameFiles(err) // the next Share asks for a file
+			return -1, failure(fault.Exhausted, "share", err)
+		case err != nil:
+			return -1, failure(fault.Exhausted, "share", err)
+		case tk.how == byName:
+			t.opened(nc, tk)
+			return held, nil
+		}
 	}
-	if err != nil && fd >= 0 {
-		unix.Close(fd)
-	}
-	return fd, err
+}
+
+// opened tells the host that this rank has the file, and sees to it that its name
+// goes, when no other rank needs it any more.
+func (t *Transport) opened(nc *net.UnixConn, tk ticket) {
+	nc.SetReadDeadline(time.Now().Add(2 * verdictTime))
+	nc.Write([]byte{visitorOpened})
+	nc.Read(make([]byte, 1)) // ends when the host has closed, or died
+	t.ways.removeFile(tk)
 }
 
 func mismatch(mine, theirs want) error {
@@ -232,13 +277,14 @@ type hosting struct {
 	visitors map[*net.UnixConn]*want // nil: it has not asked yet
 	over     chan struct{}           // closed when decided
 	decided  bool
-	fd       int
+	naming   bool   // somebody asks for a file with a name
+	memory   *block // what was decided for, or nil
 	err      error
 }
 
 // host waits for the others and decides. It closes l.
 func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int, error) {
-	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), fd: -1}
+	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), naming: t.naming.Load()}
 	h.mu.Lock()
 	h.complete()
 	h.mu.Unlock()
@@ -248,12 +294,19 @@ func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int,
 	case <-ctx.Done():
 		h.mu.Lock()
 		if !h.decided {
-			h.decide(ctx.Err(), nil, nil)
+			h.decide(ctx.Err(), nil)
 		}
 		h.mu.Unlock()
 	}
 	h.work.Wait()
-	return h.fd, h.err
+	if h.memory == nil {
+		return -1, h.err
+	}
+	h.memory.unlink()
+	for nc := range h.visitors { // those with a file were kept until now
+		nc.Close()
+	}
+	return h.memory.fd, h.err
 }
 
 // acceptAll takes visitors until the listener is closed, by decide.
@@ -290,13 +343,14 @@ func (h *hosting) enter(nc *net.UnixConn) bool {
 	return true
 }
 
-// serve hears one visitor's request, and then whether it gives up. The verdict
-// ends it, by closing the connection.
+// serve hears one visitor's request, and then whether it gives up, or has opened a
+// file. Otherwise the verdict ends it, by closing the connection.
 func (h *hosting) serve(nc *net.UnixConn) {
-	theirs, err := hearRequest(nc)
+	theirs, naming, err := hearRequest(nc)
 	h.mu.Lock()
 	if err == nil && !h.decided {
 		h.visitors[nc] = &theirs
+		h.naming = h.naming || naming
 		if theirs != h.want {
 			h.disagree(theirs)
 		} else {
@@ -304,20 +358,26 @@ func (h *hosting) serve(nc *net.UnixConn) {
 		}
 	}
 	h.mu.Unlock()
-	if err == nil {
+	for stays := err == nil; stays; {
 		var b [1]byte
-		nc.Read(b[:]) // ends when it gives up or dies, or all is decided
+		_, err := nc.Read(b[:])
+		h.mu.Lock()
+		// who gives up too late opens the file all the same
+		stays = err == nil && h.decided && b[0] == visitorQuits
+		h.mu.Unlock()
 	}
 	h.mu.Lock()
-	delete(h.visitors, nc)
-	h.mu.Unlock()
-	nc.Close()
+	defer h.mu.Unlock()
+	if h.memory == nil || h.memory.how != byName {
+		delete(h.visitors, nc)
+		nc.Close()
+	}
 }
 
-// hearRequest reads what a visitor asks for, within helloTime.
-func hearRequest(nc *net.UnixConn) (want, error) {
+// hearRequest reads what a visitor asks for, within helloTime, and whether by name.
+func hearRequest(nc *net.UnixConn) (w want, naming bool, err error) {
 	if _, err := sameUser(nc); err != nil {
-		return want{}, err
+		return want{}, false, err
 	}
 	nc.SetReadDeadline(time.Now().Add(helloTime))
 	defer nc.SetReadDeadline(time.Time{})
@@ -327,12 +387,12 @@ func hearRequest(nc *net.UnixConn) (want, error) {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return want{}, err
+		return want{}, false, err
 	}
 	if string(b[:len(shareMagic)]) != shareMagic || binary.NativeEndian.Uint32(b[8:]) != version {
-		return want{}, fmt.Errorf("it began with %q", b[:16])
+		return want{}, false, fmt.Errorf("it began with %q", b[:16])
 	}
-	return want{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, nil
+	return want{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, b[24] != 0, nil
 }
 
 // complete decides when all have come. h.mu is held.
@@ -346,18 +406,51 @@ func (h *hosting) complete() {
 	if here < h.want.ranks {
 		return
 	}
-	fd, err := h.t.shared(atLeastOne(h.want.size))
+	if !h.naming {
+		err := h.handOut(false)
+		if !errors.Is(err, errNotPassed) {
+			h.conclude(err)
+			return
+		}
+		h.t.nameFiles(err)
+	}
+	h.conclude(h.handOut(true))
+}
+
+// handOut makes the memory and hands it to all visitors; errNotPassed: not to all.
+// One that has gone gets none, and is no failure. h.mu is held.
+func (h *hosting) handOut(named bool) error {
+	m, err := h.t.ways.newBlock(atLeastOne(h.want.size), named)
 	if err != nil {
-		h.decide(failure(fault.Exhausted, "share", err), nil, func(want) []byte { return verdict(verdictFailed, want{}) })
+		return failure(fault.Exhausted, "share", err)
+	}
+	b := verdict(verdictMemory, want{})
+	m.ticket.put(b[24:])
+	for nc, asked := range h.visitors {
+		if asked == nil {
+			continue
+		}
+		if err := h.t.ways.hand(nc, b, m); errors.Is(err, errNotPassed) {
+			m.close()
+			return err
+		}
+	}
+	h.memory = m
+	return nil
+}
+
+// conclude decides after handOut. h.mu is held.
+func (h *hosting) conclude(err error) {
+	if err != nil {
+		h.decide(err, func(want) []byte { return verdict(verdictFailed, want{}) })
 		return
 	}
-	h.fd = fd
-	h.decide(nil, unix.UnixRights(fd), func(want) []byte { return verdict(verdictMemory, want{}) })
+	h.decide(nil, func(want) []byte { return verdict(verdictGo, want{}) })
 }
 
 // disagree decides that there is a mismatch, and tells each what another one said.
 func (h *hosting) disagree(theirs want) {
-	h.decide(mismatch(h.want, theirs), nil, func(w want) []byte {
+	h.decide(mismatch(h.want, theirs), func(w want) []byte {
 		if w == h.want {
 			return verdict(verdictMismatch, theirs)
 		}
@@ -368,21 +461,26 @@ func (h *hosting) disagree(theirs want) {
 func verdict(code byte, w want) []byte {
 	b := make([]byte, verdictLen)
 	b[0] = code
-	binary.NativeEndian.PutUint32(b[1:], uint32(w.ranks))
-	binary.NativeEndian.PutUint64(b[5:], uint64(w.size))
+	binary.NativeEndian.PutUint32(b[8:], uint32(w.ranks))
+	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
 	return b
 }
 
 // decide ends the Share with err for the host: everybody who asked gets a verdict,
-// and the name is free. Without verdicts the others are to start anew. A verdict
-// always fits into a socket that nothing was written to, and can be read when the
-// socket has been closed behind it. h.mu is held.
-func (h *hosting) decide(err error, rights []byte, verdict func(want) []byte) {
+// and the name is free. Without verdicts the others are to start anew. A few verdicts
+// always fit into a socket that nothing was written to, and can be read when the
+// socket has been closed behind them. Who has to open a file gets no further verdict,
+// and verdictTime. h.mu is held.
+func (h *hosting) decide(err error, verdict func(want) []byte) {
 	h.decided, h.err = true, err
 	h.in.Close()
 	for nc, asked := range h.visitors {
+		if asked != nil && h.memory != nil && h.memory.how == byName {
+			nc.SetReadDeadline(time.Now().Add(verdictTime))
+			continue
+		}
 		if asked != nil && verdict != nil {
-			nc.WriteMsgUnix(verdict(*asked), rights, nil)
+			nc.Write(verdict(*asked))
 		}
 		nc.Close()
 	}

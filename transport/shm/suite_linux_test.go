@@ -17,17 +17,35 @@ func world(_ testing.TB, n int) []transporttest.Node {
 	return nodes
 }
 
-// filed does without memfd_create, as where that is forbidden.
-func filed(tb testing.TB, n int) []transporttest.Node {
-	nodes := world(tb, n)
-	for i := range nodes {
-		nodes[i].Transport.(*Transport).useFiles()
+// worldWithout is a world whose ranks have to do without some ways to share memory.
+// No file is left when it has gone.
+func worldWithout(take func(*ways)) func(tb testing.TB, n int) []transporttest.Node {
+	return func(tb testing.TB, n int) []transporttest.Node {
+		dir := emptyAtLast(tb)
+		nodes := world(tb, n)
+		for i := range nodes {
+			w := &nodes[i].Transport.(*Transport).ways
+			w.dirs = []string{dir}
+			take(w)
+		}
+		return nodes
 	}
-	return nodes
 }
 
-func TestContract(t *testing.T)          { transporttest.Run(t, world) }
-func TestContractWithFiles(t *testing.T) { transporttest.Run(t, filed) }
+func TestContract(t *testing.T) { transporttest.Run(t, world) }
+func TestContractWithFiles(t *testing.T) {
+	transporttest.Run(t, worldWithout(func(w *ways) { w.sealed = noMemory }))
+}
+func TestContractWithNames(t *testing.T) {
+	named := worldWithout(func(w *ways) { w.pass = passNothing })
+	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
+		nodes := named(tb, n)
+		for i := range nodes {
+			nodes[i].Transport.(*Transport).naming.Store(true) // as if a Conn had found it out
+		}
+		return nodes
+	})
+}
 
 func FuzzSchedule(f *testing.F) {
 	f.Add(uint64(1))

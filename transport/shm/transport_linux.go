@@ -11,8 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
-
-	"golang.org/x/sys/unix"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
@@ -25,10 +24,10 @@ import (
 type Transport struct {
 	options Options
 	here    place
-	cannot  error                       // why there is no shared memory here
-	shared  func(size int) (int, error) // makes memory to share
-	seal    bool                        // peers' memory must be sealed, as ours is
-	life    context.Context             // ends with Close
+	cannot  error // why there is no shared memory here
+	ways    ways
+	naming  atomic.Bool     // no descriptor has passed to a peer: memory goes by name
+	life    context.Context // ends with Close
 	end     context.CancelFunc
 	calls   poll.Caller
 	watcher poll.Watcher
@@ -47,21 +46,21 @@ type Transport struct {
 // shared, it needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{
-		options: o, shared: sealedMemory, seal: true, slots: make(chan struct{}, guestSlots),
+		options: o, ways: ordinaryWays(), slots: make(chan struct{}, guestSlots),
 		conns: make(map[*conn]struct{}), sharing: make(map[string]bool),
 	}
 	t.life, t.end = context.WithCancel(context.Background())
 	t.here, t.cannot = whereAmI()
-	if fd, err := sealedMemory(ringsAt); err == nil {
-		unix.Close(fd)
-	} else {
-		t.useFiles()
-	}
 	return t
 }
 
-// useFiles has memory be that of files, which cannot be sealed.
-func (t *Transport) useFiles() { t.shared, t.seal, t.here.kind = fileMemory, false, "file" }
+// nameFiles has memory go by the names of files from now on: a descriptor has not
+// passed to a peer, for that reason.
+func (t *Transport) nameFiles(why error) {
+	if t.naming.CompareAndSwap(false, true) && t.options.Log != nil {
+		t.options.Log.Warn("descriptors of shared memory do not pass between processes here; files are named instead", "because", why)
+	}
+}
 
 // whereAmI finds this process's place.
 func whereAmI() (place, error) {
@@ -83,7 +82,7 @@ func whereAmI() (place, error) {
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(boot))
 	return place{
-		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network, kind: "memory",
+		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network,
 		user: fmt.Sprintf("%d.%s", os.Geteuid(), user),
 	}, nil
 }

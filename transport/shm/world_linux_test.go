@@ -26,6 +26,9 @@ const patience = 20 * time.Second
 // peerVar makes the test binary play a peer in a part.
 const peerVar = "TUTTI_SHM_PEER"
 
+// dirVar makes a peer share memory by the names of files there.
+const dirVar = "TUTTI_SHM_DIR"
+
 func TestMain(m *testing.M) {
 	if part := os.Getenv(peerVar); part != "" {
 		play(strings.Fields(part))
@@ -38,6 +41,13 @@ func TestMain(m *testing.M) {
 // plays its part on every Conn until its standard input ends.
 func play(part []string) {
 	t := New(Options{})
+	if dir := os.Getenv(dirVar); dir != "" {
+		t.ways.dirs, t.ways.pass = []string{dir}, passNothing
+	}
+	if part[0] == "name" {
+		playNames(t, len(part) > 1)
+		return
+	}
 	if part[0] == "share" {
 		playShare(t, part[1:])
 		return

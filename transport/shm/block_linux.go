@@ -1,0 +1,158 @@
+package shm
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory gets to another process in one of three ways; a ticket, in what one says to
+// the other, tells in which.
+//
+//	ticket  offset  bytes  field
+//	        0       1      0: a descriptor of sealed memory comes along; 1: one of a
+//	                       file; 2: the file has a name
+//	        1       1      where: 0 in /dev/shm, 1 in TMPDIR
+//	        16      16     a random number: the name is "tutti-" and this in hex
+//
+// Anonymous memory by its descriptor is the rule. A file takes its place where the
+// kernel makes none, and where no descriptor passes between the two: sandboxes forbid
+// sendmsg to have any, and security modules take them out on the way. Only then has
+// the file a name, from when it is all there until the other side has opened it.
+const (
+	bySeal = iota
+	byFile
+	byName
+)
+
+const ticketLen = 32
+
+// A ticket says where memory is.
+type ticket struct {
+	how, dir byte
+	number   nonce
+}
+
+func (tk ticket) put(b []byte) {
+	b[0], b[1] = tk.how, tk.dir
+	copy(b[16:], tk.number[:])
+}
+
+func ticketOf(b []byte) ticket { return ticket{b[0], b[1], nonce(b[16:])} }
+
+// path is where the file is for a process that has these directories.
+func (tk ticket) path(dirs []string) (string, error) {
+	if int(tk.dir) >= len(dirs) {
+		return "", fmt.Errorf("memory in a directory of number %d", tk.dir)
+	}
+	return dirs[tk.dir] + "/" + filePrefix + hex.EncodeToString(tk.number[:]), nil
+}
+
+// ways are what a Transport shares memory by. Tests take some of them away.
+type ways struct {
+	sealed func(size int) (fd int, err error)             // makes anonymous memory
+	pass   func(nc *net.UnixConn, b []byte, fd int) error // says b, and hands fd over
+	dirs   []string                                       // for files, by their numbers in tickets
+}
+
+func ordinaryWays() ways {
+	return ways{sealed: sealedMemory, pass: passDescriptor, dirs: []string{"/dev/shm", os.TempDir()}}
+}
+
+func passDescriptor(nc *net.UnixConn, b []byte, fd int) error {
+	_, _, err := nc.WriteMsgUnix(b, unix.UnixRights(fd), nil)
+	return err
+}
+
+// errNotPassed says that a descriptor does not get to the other process, which
+// is there and listens.
+var errNotPassed = errors.New("no descriptor of memory passes between the two processes")
+
+// A block is memory of this process's on its way to others.
+type block struct {
+	ticket
+	fd   int
+	path string // the name that it has now, or ""
+}
+
+// newBlock makes memory of zero bytes: anonymous and sealed, or a file's when that
+// cannot be had, or when it shall have a name. Whoever gets the block closes it.
+func (w ways) newBlock(size int, named bool) (*block, error) {
+	if named {
+		return w.newFile(size, true)
+	}
+	fd, err := w.sealed(size)
+	if err == nil {
+		return &block{ticket: ticket{how: bySeal}, fd: fd}, nil
+	}
+	b, otherwise := w.newFile(size, false)
+	if otherwise != nil {
+		return nil, errors.Join(err, otherwise)
+	}
+	return b, nil
+}
+
+// hand gives the block to the process at the other end, beside what it says, b.
+// errNotPassed: descriptors do not go there; nothing was said.
+func (w ways) hand(nc *net.UnixConn, b []byte, m *block) error {
+	if m.how == byName {
+		_, err := nc.Write(b)
+		return err
+	}
+	err := w.pass(nc, b, m.fd)
+	if err == nil || gone(err) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNotPassed, err)
+}
+
+// gone reports whether a failure to write is the end of the connection, or of the
+// patience with it.
+func gone(err error) bool {
+	var late net.Error
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.ENOTCONN) || errors.As(err, &late) && late.Timeout()
+}
+
+// take is the descriptor of memory that another process has handed over; fd came
+// along, or is -1, and is the caller's no more. errNotPassed: it should have come.
+func (w ways) take(tk ticket, fd, size int) (int, error) {
+	var err error
+	switch {
+	case tk.how == byName:
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return w.openFile(tk, size)
+	case fd < 0:
+		return -1, errNotPassed
+	case tk.how > byName:
+		err = fmt.Errorf("memory in way %d", tk.how)
+	default:
+		err = checkShared(fd, size, tk.how == bySeal)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// close gives the descriptor back, and the name if there is one.
+func (m *block) close() {
+	m.unlink()
+	unix.Close(m.fd)
+}
+
+// unlink takes the name away; whoever has opened the file keeps it.
+func (m *block) unlink() {
+	if m.path != "" {
+		unix.Unlink(m.path)
+		m.path = ""
+	}
+}

@@ -1,0 +1,467 @@
+package shm
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mrand "math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// noMemory is what memfd_create says where it is forbidden.
+func noMemory(int) (int, error) { return -1, os.NewSyscallError("memfd_create", unix.EPERM) }
+
+// passNothing is what sendmsg says where a descriptor may not be sent.
+func passNothing(*net.UnixConn, []byte, int) error { return os.NewSyscallError("sendmsg", unix.EPERM) }
+
+// loseIt is a way on which descriptors are taken out.
+func loseIt(nc *net.UnixConn, b []byte, _ int) error {
+	_, err := nc.Write(b)
+	return err
+}
+
+// emptyAtLast is a directory for files of memory, none of which may be left when
+// the test ends.
+func emptyAtLast(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	tb.Cleanup(func() {
+		if left := namesIn(tb, dir); len(left) > 0 {
+			tb.Errorf("files are left behind: %q", left)
+		}
+	})
+	return dir
+}
+
+func namesIn(tb testing.TB, dir string) (names []string) {
+	tb.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// newWithout is a Transport that has to do without some ways, and has files in dir.
+func newWithout(tb testing.TB, dir string, o Options, take func(*ways)) *Transport {
+	t := New(o)
+	tb.Cleanup(func() { t.Close() })
+	t.ways.dirs = []string{dir}
+	if take != nil {
+		take(&t.ways)
+	}
+	return t
+}
+
+// Whatever does not work at either end, a Conn comes about that carries frames, and
+// no name is left once both have it.
+func TestAConnFindsAWayToShareMemory(t *testing.T) {
+	once := func(w *ways) { // as when descriptors run out for a moment, or a limit on memory is met
+		sealed, calls := w.sealed, 0
+		w.sealed = func(size int) (int, error) {
+			if calls++; calls == 2 {
+				return -1, unix.ENFILE
+			}
+			return sealed(size)
+		}
+	}
+	for name, tc := range map[string]struct {
+		near, far func(*ways)
+		naming    bool
+	}{
+		"all of them":                      {},
+		"no anonymous memory here":         {near: func(w *ways) { w.sealed = noMemory }},
+		"no anonymous memory there":        {far: func(w *ways) { w.sealed = noMemory }},
+		"anonymous memory that fails once": {near: once},
+		"descriptors may not be sent":      {near: func(w *ways) { w.pass = passNothing }, naming: true},
+		"descriptors are taken out":        {near: func(w *ways) { w.pass = loseIt }, naming: true},
+		"neither memory nor descriptors":   {near: func(w *ways) { w.sealed, w.pass = noMemory, loseIt }, naming: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			dir, j := emptyAtLast(t), new(journal)
+			near := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(j, nil))}, tc.near)
+			far := newWithout(t, dir, Options{}, tc.far)
+			conns := make(chan transport.Conn, 1)
+			addr, err := far.Serve(nil, func(c transport.Conn) { conns <- c })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				c, err := near.Dial(soon(t), addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				d := receive(t, conns)
+				if left := namesIn(t, dir); len(left) > 0 {
+					t.Errorf("there are names: %q", left)
+				}
+				d.(transport.Guest).Admit()
+				c.Send(newFrame(1000))
+				in := new(store)
+				if err := until(d, in, 1); err != nil || in.last != 1000 {
+					t.Errorf("%d bytes arrived: %v", in.last, err)
+				}
+			}
+			if got := near.naming.Load(); got != tc.naming || strings.Contains(j.text(), "named instead") != tc.naming {
+				t.Errorf("files are named: got %v, want %v; the log says %q", got, tc.naming, j.text())
+			}
+		})
+	}
+}
+
+// Where no way is left the error tells of each.
+func TestNoWayToShareMemoryIsAnError(t *testing.T) {
+	leak.Check(t)
+	here, _ := whereAmI()
+	_, name, _ := serving(t, Options{})
+	near := newWithout(t, t.TempDir()+"/none", Options{}, func(w *ways) { w.sealed = noMemory })
+	_, err := near.Dial(soon(t), address{here, name}.String())
+	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "memfd_create") || !strings.Contains(err.Error(), "/none") {
+		t.Errorf("got %v, want %v", err, fault.Exhausted)
+	}
+}
+
+// A peer that looks for names elsewhere is one that this one cannot share memory with.
+func TestAPeerWithOtherDirectoriesRefuses(t *testing.T) {
+	leak.Check(t)
+	near := newWithout(t, emptyAtLast(t), Options{}, func(w *ways) { w.pass = passNothing })
+	far := newWithout(t, emptyAtLast(t), Options{}, nil)
+	addr, err := far.Serve(nil, func(transport.Conn) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Dial(soon(t), addr); !errors.Is(err, fault.Refused) {
+		t.Errorf("got %v, want %v", err, fault.Refused)
+	}
+	if near.naming.Load() || far.naming.Load() {
+		t.Error("what has not worked is to be done always")
+	}
+}
+
+// The name goes when the peer says nothing, or no, or dies.
+func TestANameGoesWhenTheMeetingFails(t *testing.T) {
+	leak.Check(t)
+	for name, answer := range map[string]func([]byte) []byte{
+		"silence":       func([]byte) []byte { return nil },
+		"turned away":   func(b []byte) []byte { b[8] = sayAway; return b },
+		"not passed":    func(b []byte) []byte { b[8] = sayNotPassed; return b },
+		"without proof": func(b []byte) []byte { return b },
+	} {
+		dir := emptyAtLast(t)
+		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = passNothing })
+		if _, err := near.Dial(soon(t), liar(t, answer)); err == nil {
+			t.Errorf("%s: dialled", name)
+		}
+		if left := namesIn(t, dir); len(left) > 0 {
+			t.Errorf("%s: files are left behind: %q", name, left)
+		}
+	}
+}
+
+// Ranks of all sorts share memory: it is one, and no name is left.
+func TestAShareFindsAWay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		take   func(*ways) // from every rank, as any of them may become the host
+		naming int         // the rank that asks for a name; -1: none
+	}{
+		"no anonymous memory":         {func(w *ways) { w.sealed = noMemory }, -1},
+		"descriptors may not be sent": {func(w *ways) { w.pass = passNothing }, -1},
+		"sent to one and no more": {func(w *ways) {
+			calls := 0
+			w.pass = func(nc *net.UnixConn, b []byte, fd int) error {
+				if calls++; calls > 1 {
+					return unix.ETOOMANYREFS
+				}
+				return passDescriptor(nc, b, fd)
+			}
+		}, -1},
+		"one rank gets none": {func(*ways) {}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			const ranks = 4
+			dir, job := emptyAtLast(t), newToken()
+			type shared struct {
+				mem     []byte
+				release func() error
+				err     error
+			}
+			got := make(chan shared, ranks)
+			for rank := range ranks {
+				tr := newWithout(t, dir, Options{Job: job}, tc.take)
+				tr.naming.Store(rank == tc.naming)
+				go func() {
+					mem, release, err := tr.Share(soon(t), "name", ranks, 5000)
+					got <- shared{mem, release, err}
+				}()
+			}
+			var all []shared
+			for range ranks {
+				s := receive(t, got)
+				if s.err != nil {
+					t.Fatal(s.err)
+				}
+				all = append(all, s)
+			}
+			if left := namesIn(t, dir); len(left) > 0 {
+				t.Errorf("there are names: %q", left)
+			}
+			for _, s := range all {
+				(*atomic.Int32)(unsafe.Pointer(&s.mem[4996])).Add(1)
+			}
+			for _, s := range all {
+				if n := (*atomic.Int32)(unsafe.Pointer(&s.mem[4996])).Load(); n != ranks {
+					t.Errorf("%d of %d ranks have written into the memory", n, ranks)
+				}
+				s.release()
+			}
+		})
+	}
+}
+
+// Who cannot get a descriptor says so, and does better the next time.
+func TestAShareWhoseDescriptorsAreTakenOutFailsOnce(t *testing.T) {
+	leak.Check(t)
+	dir, job := emptyAtLast(t), newToken()
+	var ranks [2]*Transport
+	for i := range ranks {
+		ranks[i] = newWithout(t, dir, Options{Job: job}, func(w *ways) { w.pass = loseIt })
+	}
+	for round, want := range []int{1, 0} {
+		failed := make(chan error, len(ranks))
+		for _, tr := range ranks {
+			go func() {
+				_, release, err := tr.Share(soon(t), "name", len(ranks), 100)
+				if err == nil {
+					release()
+				}
+				failed <- err
+			}()
+		}
+		got := 0
+		for range ranks {
+			if receive(t, failed) != nil {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("round %d: %d ranks failed, want %d", round, got, want)
+		}
+	}
+}
+
+// A host that dies as soon as it has named the file leaves the name to the others.
+func TestAVisitorRemovesTheNameOfADeadHost(t *testing.T) {
+	leak.Check(t)
+	dir := emptyAtLast(t)
+	tr := newWithout(t, dir, Options{}, nil)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + tr.shareName("name")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan error, 1)
+	go func() {
+		_, release, err := tr.Share(soon(t), "name", 2, 100)
+		if err == nil {
+			err = release()
+		}
+		got <- err
+	}()
+	nc, err := l.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if _, _, err := hearRequest(nc); err != nil {
+		t.Fatal(err)
+	}
+	m, err := tr.ways.newFile(100, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(m.fd)
+	b := verdict(verdictMemory, want{})
+	m.ticket.put(b[24:])
+	nc.Write(b)
+	var opened [1]byte
+	if _, err := io.ReadFull(nc, opened[:]); err != nil || opened[0] != visitorOpened {
+		t.Errorf("got %q, %v", opened, err)
+	}
+	nc.Close()
+	if err := receive(t, got); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOnlyAFileOfThisUserAloneIsOpened(t *testing.T) {
+	leak.Check(t)
+	w := ways{dirs: []string{t.TempDir()}}
+	m, err := w.newFile(4096, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	for name, tc := range map[string]struct {
+		change func(path string) error // of a path that holds a copy of what is right
+		tk     func(*ticket)
+		size   int
+		want   string
+	}{
+		"right":             {size: 4096},
+		"of another size":   {size: 8192, want: "not memory of 8192"},
+		"open to others":    {change: func(p string) error { return os.Chmod(p, 0o644) }, size: 4096, want: "mode 0644"},
+		"with a link to it": {change: func(p string) error { os.Remove(p); return os.Symlink(m.path, p) }, size: 4096, want: "too many levels"},
+		"a pipe":            {change: func(p string) error { os.Remove(p); return unix.Mkfifo(p, 0o600) }, size: 4096, want: "not memory of"},
+		"none":              {change: os.Remove, size: 4096, want: "TMPDIR"},
+		"nowhere":           {tk: func(tk *ticket) { tk.dir = 7 }, size: 4096, want: "number 7"},
+	} {
+		tk := ticket{how: byName, number: newNonce()}
+		path, _ := tk.path(w.dirs)
+		if err := os.WriteFile(path, make([]byte, 4096), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if tc.change != nil {
+			if err := tc.change(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tc.tk != nil {
+			tc.tk(&tk)
+		}
+		fd, err := w.take(tk, -1, tc.size)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("a file %s: got %v, want %q", name, err, tc.want)
+		}
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// What is locked belongs to a process that lives, and what has other names to others.
+func TestSweepRemovesWhatTheDeadHaveLeft(t *testing.T) {
+	leak.Check(t)
+	w := ways{dirs: []string{t.TempDir()}}
+	m, err := w.newFile(10, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	number := newNonce()
+	dead := filePrefix + hex.EncodeToString(number[:])
+	for _, name := range []string{dead, "tutti-leak-1", "other", filePrefix + "0011"} {
+		if err := os.WriteFile(filepath.Join(w.dirs[0], name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(w.dirs[0])
+	if got := namesIn(t, w.dirs[0]); len(got) != 4 || strings.Contains(strings.Join(got, " "), dead) {
+		t.Errorf("got %q, want all but %s", got, dead)
+	}
+}
+
+// Some file systems make no file without a name. One that has it from the start is
+// locked in the next moment; if it was swept away in between, that is noticed.
+func TestAFileThatBeginsWithAName(t *testing.T) {
+	leak.Check(t)
+	dir := emptyAtLast(t)
+	m := &block{ticket: ticket{how: byName}}
+	if err := m.createNamed([]string{dir}); err != nil {
+		t.Fatal(err)
+	}
+	sweep(dir)
+	if got := namesIn(t, dir); len(got) != 1 || filepath.Join(dir, got[0]) != m.path {
+		t.Errorf("got %q, want %s", got, m.path)
+	}
+	if err := m.link([]string{dir}); err != nil || !m.lock() {
+		t.Errorf("it has no name, or no lock: %v", err)
+	}
+	unix.Unlink(m.path)
+	if m.lock() {
+		t.Error("the loss of the name was not noticed")
+	}
+	m.close()
+}
+
+// playNames is a peer that names a file and waits, or else one after another.
+func playNames(t *Transport, waits bool) {
+	for i := 0; ; i++ {
+		m, err := t.ways.newBlock(segmentSize(ringLeast), true)
+		if err != nil {
+			fmt.Println("error:", err)
+			return
+		}
+		if i == 0 {
+			fmt.Println(m.path)
+		}
+		if waits {
+			bufio.NewReader(os.Stdin).ReadByte()
+		}
+		m.close()
+	}
+}
+
+// When nobody is left who knows of a name, the next one that serves removes it.
+func TestNamesOfTheKilledGoWithTheNextToServe(t *testing.T) {
+	leak.Check(t)
+	dir := emptyAtLast(t)
+	for round, part := range []string{"name waits", "name", "name", "name", "name", "name"} {
+		p := process(t, part, dirVar+"="+dir)
+		if !strings.HasPrefix(p.addr, dir) {
+			t.Fatal(p.addr)
+		}
+		p.kill()
+		if left := namesIn(t, dir); round == 0 && len(left) != 1 {
+			t.Errorf("a process that was killed has left %q, want one file", left)
+		}
+		if _, err := newWithout(t, dir, Options{}, nil).Serve(nil, func(transport.Conn) {}); err != nil {
+			t.Fatal(err)
+		}
+		if left := namesIn(t, dir); len(left) > 0 {
+			t.Errorf("%q stay", left)
+		}
+	}
+}
+
+// Who has accepted may be killed at any moment of a meeting by names.
+func TestNothingIsLeftOfMeetingsWithTheKilled(t *testing.T) {
+	leak.Check(t)
+	dir := emptyAtLast(t)
+	for range 8 {
+		p := process(t, "nothing", dirVar+"="+dir)
+		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = passNothing })
+		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() }) // any moment will do
+		for err := error(nil); err == nil; {
+			var c transport.Conn
+			if c, err = near.Dial(soon(t), p.addr); err == nil {
+				c.Close()
+			}
+		}
+		killer.Stop()
+		if left := namesIn(t, dir); len(left) > 0 {
+			t.Errorf("files are left behind: %q", left)
+		}
+		near.Close()
+	}
+}
