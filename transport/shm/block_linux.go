@@ -30,8 +30,6 @@ const (
 	byName
 )
 
-const ticketLen = 32
-
 // A ticket says where memory is.
 type ticket struct {
 	how, dir byte
