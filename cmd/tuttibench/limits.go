@@ -127,18 +127,12 @@ func (l *lane) time(ctx context.Context, budget time.Duration, f func(dst, src [
 			return 0, err
 		}
 	}
-	for spent := 0.0; spent <= budget.Seconds() || len(st.seconds) < minIterations; {
-		s, err := st.iterate(ctx)
-		if err != nil {
-			return 0, err
-		}
-		st.seconds = append(st.seconds, s)
-		if spent += s; len(st.seconds) == maxIterations {
-			break
-		}
+	seconds, err := repeat(func() (float64, error) { return st.iterate(ctx) }, budget, nil)
+	if err != nil {
+		return 0, err
 	}
-	slices.Sort(st.seconds)
-	return st.seconds[len(st.seconds)/2], nil
+	slices.Sort(seconds)
+	return seconds[len(seconds)/2], nil
 }
 
 // timeAdd adds as many elements as each rank must at least: (n-1)/n of a vector.

@@ -33,7 +33,7 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	r := row{
 		Op: o.op, Transport: wires(c), Algorithm: "-", Ranks: c.Size(), DType: o.dtype.String(),
 		Bytes: count * o.dtype.Size(), Iterations: len(s.seconds),
-		MedianUs:    1e6 * s.seconds[len(s.seconds)/2],
+		MedianUs:    1e6 * s.median(),
 		MinUs:       1e6 * s.seconds[0],
 		P99Us:       1e6 * percentile(s.seconds, 99),
 		AllocsPerOp: s.allocs, Wrong: s.wrong,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -14,7 +13,6 @@ import (
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -56,16 +54,17 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Point, error)
 	defer c.Close(ctx)
 	n := c.Size()
 	sizes := messageSizes()
-	vs, err := vectorsFor(c, options{op: "allgather", dtype: tensor.Float32}, n*slices.Max(sizes)/4)
+	around := around(n)
+	vs, err := vectorsFor(c, options{op: "allgather", dtype: tensor.Float32}, max(n*slices.Max(sizes)/4, around))
 	if err != nil {
+		return nil, err
+	}
+	if able, err := warm(ctx, vs, around, []*way{{algorithm: a, c: c}}); err != nil || len(able) == 0 {
 		return nil, err
 	}
 	var points []choose.Point
 	for _, size := range sizes {
-		seconds, err := t.time(ctx, vs.trial(n*size/4), 0)
-		if errors.Is(err, fault.Misuse) && a.NeedsShared() {
-			return nil, nil
-		}
+		seconds, err := t.time(ctx, vs.trial(n*size/4))
 		if err != nil {
 			return nil, err
 		}

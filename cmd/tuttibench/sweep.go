@@ -110,37 +110,57 @@ type sample struct {
 // measure times a trial until its iterations add up to budget. All ranks see the
 // same times, those of the slowest, so they stop together without a word.
 func measure(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sample, error) {
-	st := stopwatch{c: c, t: t, seconds: make([]float64, 0, maxIterations), slowest: make([]float64, 1)}
 	t.load()
 	runtime.GC() // not in the midst of the measurement, if that can be helped
+	return timed(ctx, c, t, budget)
+}
+
+// timed is measure for a trial that is loaded, in a process that has been cleaned.
+func timed(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sample, error) {
+	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
+	iterate := func() (float64, error) { return st.iterate(ctx) }
+	seconds := make([]float64, 0, maxIterations)
 	for range warmUps {
-		if _, err := st.iterate(ctx); err != nil {
+		if _, err := iterate(); err != nil {
 			return sample{}, err
 		}
 	}
 	before := mallocs(c)
-	for spent := 0.0; len(st.seconds) < maxIterations; {
-		s, err := st.iterate(ctx)
+	seconds, err := repeat(iterate, budget, seconds)
+	if err != nil {
+		return sample{}, err
+	}
+	allocs := float64(mallocs(c)-before) / float64(len(seconds))
+	wrong, err := verify(ctx, c, t)
+	slices.Sort(seconds)
+	return sample{seconds, allocs, wrong}, err
+}
+
+// repeat appends what each iteration takes, until they add up to budget. None is cut
+// short for a slow beginning: until all slots of shared memory have been touched once,
+// each call may take ten times as long as later ones.
+func repeat(iterate func() (float64, error), budget time.Duration, seconds []float64) ([]float64, error) {
+	for spent := 0.0; len(seconds) < maxIterations; {
+		s, err := iterate()
 		if err != nil {
-			return sample{}, err
+			return nil, err
 		}
-		st.seconds = append(st.seconds, s)
+		seconds = append(seconds, s)
 		spent += s
-		if spent > budget.Seconds() && len(st.seconds) >= minIterations {
+		if spent > budget.Seconds() && len(seconds) >= minIterations {
 			break
 		}
 	}
-	allocs := float64(mallocs(c)-before) / float64(len(st.seconds))
-	wrong, err := verify(ctx, c, t)
-	slices.Sort(st.seconds)
-	return sample{st.seconds, allocs, wrong}, err
+	return seconds, nil
 }
+
+// median is the time that decides.
+func (s sample) median() float64 { return s.seconds[len(s.seconds)/2] }
 
 // A stopwatch takes the time of a trial's runs.
 type stopwatch struct {
 	c       *comm.Comm
 	t       trial
-	seconds []float64
 	slowest []float64
 }
 

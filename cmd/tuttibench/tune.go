@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -15,8 +14,6 @@ import (
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/tensor"
 )
 
 // tuneOptions are what the command line of tune says.
@@ -137,165 +134,4 @@ func (e *earlier) read(file string) error {
 		e.Tuning = *t
 	}
 	return err
-}
-
-// A tuner is one rank's part in a tuning. All ranks take the same decisions,
-// because they take them by times that all of them have.
-type tuner struct {
-	c     *comm.Comm
-	o     *tuneOptions
-	log   io.Writer
-	times []choose.Time
-}
-
-// A way is an algorithm with a segment, and a communicator that is forced to it.
-type way struct {
-	algorithm collective.Algorithm
-	segment   int // 0: the usual one
-	c         *comm.Comm
-}
-
-// op times all ways to carry out one collective.
-func (t *tuner) op(ctx context.Context, op string) error {
-	verb, err := collective.ParseVerb(op)
-	if err != nil {
-		return err
-	}
-	var ways []*way
-	defer func() {
-		for _, w := range ways {
-			w.c.Close(ctx)
-		}
-	}()
-	levels := t.c.Hosts() > 1 && t.c.Hosts() < t.c.Size()
-	for _, a := range collective.Algorithms(verb) {
-		if a.Hierarchical() && !levels {
-			continue // no rule would choose it
-		}
-		for _, segment := range append([]int{0}, t.o.segments...) {
-			if segment != 0 && (a.NeedsShared() || op == "barrier") {
-				continue
-			}
-			w := &way{algorithm: a, segment: segment}
-			list := a.String()
-			if segment != 0 {
-				list = fmt.Sprintf("%v@%d", a, segment)
-			}
-			if w.c, err = t.c.DupForcing(ctx, list); err != nil {
-				return err
-			}
-			ways = append(ways, w)
-		}
-	}
-	k := options{op: op, dtype: tensor.Float32, min: t.o.min, max: t.o.max, factor: t.o.factor}
-	counts := k.counts(t.c.Size())
-	vs, err := vectorsFor(t.c, k, counts[len(counts)-1])
-	if err != nil {
-		return err
-	}
-	runtime.GC() // not in the midst of a measurement, if that can be helped
-	for _, count := range counts {
-		if err := t.size(ctx, k, vs, count, ways); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// size times all ways with vectors of count elements. Ways that are far behind
-// are not timed to the end, and segments only of those that are not.
-func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
-	bytes := count * k.dtype.Size()
-	if k.op == "barrier" {
-		bytes = 0
-	}
-	best := 0.0
-	got := make(map[*way]float64)
-	for pass := range passes {
-		for _, w := range ways {
-			if pass == 0 && w.segment != 0 || pass > 0 && !t.worthMore(w, bytes, got, ways, best) {
-				continue
-			}
-			seconds, err := t.time(ctx, vs.on(w.c).trial(count), best)
-			if errors.Is(err, fault.Misuse) && w.algorithm.NeedsShared() {
-				continue // these ranks share no memory: refused before anything was sent
-			}
-			if err != nil {
-				return fmt.Errorf("%v of %d bytes: %w", w.algorithm, bytes, err)
-			}
-			if best == 0 || seconds < best {
-				best = seconds
-			}
-			if old, ok := got[w]; !ok || seconds < old {
-				got[w] = seconds
-			}
-		}
-	}
-	for _, w := range ways {
-		seconds, ok := got[w]
-		if !ok {
-			continue
-		}
-		x := choose.Time{Algorithm: w.algorithm, Wire: t.c.Wire(), Ranks: t.c.Size(), Bytes: bytes, Segment: w.segment, Seconds: seconds}
-		t.times = append(t.times, x)
-		fmt.Fprintf(t.log, "%-14s %9d bytes  %-20s %7d %11.2f us\n", k.op, bytes, w.algorithm.Name(), w.segment, 1e6*seconds)
-	}
-	return nil
-}
-
-// passes is how often each way is timed; the least median counts. Passes over all
-// ways keep a moment in which the machine was slow from deciding. The first one
-// leaves segments out.
-const passes = 3
-
-// worthMore reports whether a way is to be timed again: its algorithm is within
-// reach of the best, and its segments make more than one of its mean message.
-func (t *tuner) worthMore(w *way, bytes int, got map[*way]float64, ways []*way, best float64) bool {
-	usual, ok := got[w]
-	if w.segment != 0 {
-		alpha, beta, _ := w.algorithm.Cost(t.c.Size(), bytes, w.segment)
-		if alpha == 0 || beta/alpha < float64(w.segment) {
-			return false
-		}
-		for _, other := range ways {
-			if other.algorithm == w.algorithm && other.segment == 0 {
-				usual, ok = got[other]
-			}
-		}
-	}
-	return ok && usual <= 1.5*best
-}
-
-// hopeless is how many times as long as the best a way may take to be timed on.
-const hopeless = 3
-
-// time is the median time of one trial; the least, where it is hopeless.
-func (t *tuner) time(ctx context.Context, x trial, best float64) (float64, error) {
-	st := stopwatch{c: t.c, t: x, seconds: make([]float64, 0, maxIterations), slowest: make([]float64, 1)}
-	st.t.load()
-	for range warmUps { // the first opens connections
-		if _, err := st.iterate(ctx); err != nil {
-			return 0, err
-		}
-	}
-	for spent := 0.0; len(st.seconds) < maxIterations; {
-		s, err := st.iterate(ctx)
-		if err != nil {
-			return 0, err
-		}
-		st.seconds = append(st.seconds, s)
-		spent += s
-		if len(st.seconds) >= minIterations && best > 0 && slices.Min(st.seconds) > hopeless*best {
-			return slices.Min(st.seconds), nil
-		}
-		if spent > t.o.time.Seconds() && len(st.seconds) >= minIterations {
-			break
-		}
-	}
-	wrong, err := verify(ctx, t.c, st.t)
-	if err == nil && wrong > 0 {
-		err = fmt.Errorf("%d elements are wrong", wrong)
-	}
-	slices.Sort(st.seconds)
-	return st.seconds[len(st.seconds)/2], err
 }

@@ -19,9 +19,9 @@ type Time struct {
 	Seconds   float64
 }
 
-// worthwhile is how much faster another algorithm must be than the one that is
-// best for smaller vectors, or another segment than the usual one: less may be
-// chance, and a table with few changes is easier to read.
+// worthwhile is how much faster a way must be than the default table's, than the one
+// that is best for smaller vectors, or another segment than the usual one: less may
+// be chance, and a table with few changes is easier to read.
 const worthwhile = 0.92
 
 // Merge is the older times with the newer ones, which replace those of the same
@@ -45,10 +45,14 @@ func Merge(older, newer []Time) []Time {
 // Rules are what follows from times: for each collective, wire, and number of
 // ranks that was measured, the fastest algorithm of each size, and after it the
 // fastest of those that still run where it cannot, because the operator does not
-// commute or no memory is shared. Between two sizes that were measured, the change
-// is at their geometric mean. A number of ranks that was not measured has the rules
-// of the next larger one that was; twice as many as the largest and more have none.
+// commute or no memory is shared. What the default table does stands where nothing
+// was found to be clearly faster. Between two sizes that were measured, the change is
+// where the default table has it, when both go by that, and else at their geometric
+// mean; beyond the largest size nothing is said where the default table would change
+// over there. A number of ranks that was not measured has the rules of the next larger
+// one that was; twice as many as the largest and more have none.
 func Rules(times []Time) []collective.Rule {
+	usual := defaults(collective.DefaultRules())
 	var rules []collective.Rule
 	for _, verb := range collective.Verbs() {
 		ofVerb := filter(times, func(t Time) bool { return t.Algorithm.Verb() == verb })
@@ -63,76 +67,185 @@ func Rules(times []Time) []collective.Rule {
 				if i == len(counts)-1 {
 					limits.MaxRanks = uint32(2*ranks - 1)
 				}
-				rules = append(rules, bands(filter(ofWire, func(t Time) bool { return t.Ranks == ranks }), limits)...)
+				rules = append(rules, usual.bands(filter(ofWire, func(t Time) bool { return t.Ranks == ranks }), limits)...)
 			}
 		}
 	}
 	return rules
 }
 
+// A pick is the way that rules take for one size. So far as the default table goes
+// it, too, until is the largest vector for which it does; it is 0 where it does not.
+type pick struct {
+	Time
+	until uint64
+}
+
+// always is the until of a way that has no limit.
+const always = math.MaxUint64
+
 // bands are the rules for one verb, wire and number of ranks.
-func bands(times []Time, limits collective.Rule) []collective.Rule {
-	sizes := values(times, func(t Time) int { return t.Bytes })
+func (d defaults) bands(times []Time, limits collective.Rule) []collective.Rule {
 	var rules []collective.Rule
-	var picked, open []Time // the best of this size; of the band that is open
+	var open []pick // the best of the band that is open
 	closeAt := func(maxBytes uint64) {
-		for _, t := range open {
+		for _, p := range open {
 			u := limits
-			u.Algorithm, u.Segment, u.MaxBytes = t.Algorithm, uint32(t.Segment), maxBytes
+			u.Algorithm, u.Segment, u.MaxBytes = p.Algorithm, uint32(p.Segment), maxBytes
 			rules = append(rules, u)
 		}
 	}
-	for i, size := range sizes {
-		picked = best(filter(times, func(t Time) bool { return t.Bytes == size }), open)
-		if i > 0 && !slices.EqualFunc(picked, open, alike) {
-			closeAt(uint64(math.Sqrt(float64(sizes[i-1]) * float64(size))))
+	before := 0
+	for i, size := range values(times, func(t Time) int { return t.Bytes }) {
+		picked := d.best(filter(times, func(t Time) bool { return t.Bytes == size }), open)
+		if i > 0 && !slices.EqualFunc(picked, open, func(a, b pick) bool { return alike(a.Time, b.Time) }) {
+			closeAt(border(open, picked, before, size))
 		}
-		open = picked
+		open, before = picked, size
 	}
-	closeAt(0)
+	closeAt(end(open))
 	return rules
+}
+
+// border is up to which size the picks of the smaller of two sizes hold.
+func border(below, above []pick, smaller, larger int) uint64 {
+	measured := func(p pick) bool { return p.until == 0 }
+	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
+		if until := end(below); until >= uint64(smaller) && until < uint64(larger) {
+			return until
+		}
+	}
+	return uint64(math.Sqrt(float64(smaller) * float64(larger)))
+}
+
+// end is up to which size picks hold that nothing larger was measured for: as far as
+// the default table goes one of these ways; 0 stands for any size.
+func end(picks []pick) uint64 {
+	until := uint64(always)
+	for _, p := range picks {
+		if p.until > 0 {
+			until = min(until, p.until)
+		}
+	}
+	if until == always {
+		return 0
+	}
+	return until
 }
 
 // alike reports whether two times are of the same way to do it.
 func alike(a, b Time) bool { return a.Algorithm == b.Algorithm && a.Segment == b.Segment }
 
+// A situation is what a call can ask of an algorithm.
+type situation struct {
+	order   reduce.Order
+	sharing bool
+}
+
+func situations() []situation {
+	return []situation{{reduce.Commutative, true}, {reduce.Commutative, false}, {reduce.RankOrder, true}, {reduce.RankOrder, false}}
+}
+
+// able are those of times whose algorithms run there, the fastest first.
+func (s situation) able(times []Time) []Time {
+	can := filter(times, func(t Time) bool {
+		return t.Algorithm.Takes(s.order) && (s.sharing || !t.Algorithm.NeedsShared())
+	})
+	slices.SortStableFunc(can, faster)
+	return can
+}
+
+func faster(a, b Time) int { return cmp.Compare(a.Seconds, b.Seconds) }
+
 // best are the fastest, one for each situation that a call can be in, each once
 // and the fastest first. before are those of smaller vectors.
-func best(times, before []Time) []Time {
-	times = slices.Clone(times)
-	slices.SortStableFunc(times, func(a, b Time) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	var all []Time
-	for _, order := range []reduce.Order{reduce.Commutative, reduce.RankOrder} {
-		for _, sharing := range []bool{true, false} {
-			can := filter(times, func(t Time) bool {
-				return t.Algorithm.Takes(order) && (sharing || !t.Algorithm.NeedsShared())
-			})
-			if len(can) == 0 {
-				continue
-			}
-			pick := steady(can, before)
-			if !slices.ContainsFunc(all, func(t Time) bool { return alike(t, pick) }) {
-				all = append(all, pick)
-			}
+func (d defaults) best(times []Time, before []pick) []pick {
+	var all []pick
+	for _, s := range situations() {
+		can := s.able(times)
+		if len(can) == 0 {
+			continue
+		}
+		one := d.steady(can, before)
+		if !slices.ContainsFunc(all, func(p pick) bool { return alike(p.Time, one.Time) }) {
+			all = append(all, one)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Time) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	slices.SortStableFunc(all, func(a, b pick) int { return faster(a.Time, b.Time) })
 	return all
 }
 
 // steady is the fastest of times, which are sorted, or one that is nearly as fast
-// and changes less: what was best before, or else what has the usual segments.
-func steady(times, before []Time) Time {
+// and changes less: the default table's, or else what was best before, or else what
+// has the usual segments.
+func (d defaults) steady(times []Time, before []pick) pick {
 	level := filter(times, func(t Time) bool { return times[0].Seconds > worthwhile*t.Seconds })
+	if usual, ok := d.find(times); ok && slices.Contains(level, usual.Time) {
+		return usual
+	}
 	for _, same := range []func(Time) bool{
-		func(t Time) bool { return slices.ContainsFunc(before, func(b Time) bool { return alike(b, t) }) },
+		func(t Time) bool { return slices.ContainsFunc(before, func(p pick) bool { return alike(p.Time, t) }) },
 		func(t Time) bool { return t.Segment == 0 },
 	} {
 		if i := slices.IndexFunc(level, same); i >= 0 {
-			return level[i]
+			return pick{Time: level[i]}
 		}
 	}
-	return times[0]
+	return pick{Time: times[0]}
+}
+
+// defaults are the default table's rules.
+type defaults []collective.Rule
+
+// find is which of times, all of one size, the default table's way took; false where
+// that was not measured.
+func (d defaults) find(times []Time) (pick, bool) {
+	for _, u := range d {
+		i := slices.IndexFunc(times, func(t Time) bool {
+			return alike(t, Time{Algorithm: u.Algorithm, Segment: int(u.Segment)}) && covers(u, t)
+		})
+		switch {
+		case i < 0:
+		case u.MaxBytes == 0:
+			return pick{times[i], always}, true
+		default:
+			return pick{times[i], u.MaxBytes}, true
+		}
+	}
+	for _, t := range times { // what a table falls back on, which no rule names
+		if t.Segment == 0 && t.Algorithm == collective.Algorithms(t.Algorithm.Verb())[0] {
+			return pick{t, always}, true
+		}
+	}
+	return pick{}, false
+}
+
+// covers reports whether the rule is one for calls as t's.
+func covers(u collective.Rule, t Time) bool {
+	return (u.MaxBytes == 0 || uint64(t.Bytes) <= u.MaxBytes) && (u.Wire == "" || u.Wire == t.Wire) &&
+		t.Ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || t.Ranks <= int(u.MaxRanks))
+}
+
+// A Rivalry is a way of which Rules would say that it is faster than the default
+// table's, with the times of both.
+type Rivalry struct{ Usual, Rival Time }
+
+// Rivalries are those that follow from times of one collective and size, each once. A
+// measurement that has them take turns can tell chance from gain.
+func Rivalries(times []Time) []Rivalry {
+	d := defaults(collective.DefaultRules())
+	var all []Rivalry
+	for _, s := range situations() {
+		can := s.able(times)
+		usual, ok := d.find(can)
+		if !ok || alike(d.steady(can, nil).Time, usual.Time) {
+			continue
+		}
+		if r := (Rivalry{usual.Time, can[0]}); !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 func filter(times []Time, keep func(Time) bool) []Time {

@@ -1,10 +1,13 @@
 package choose
 
 import (
+	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/reduce"
 )
 
 func TestRulesFollowTheFastest(t *testing.T) {
@@ -17,6 +20,7 @@ func TestRulesFollowTheFastest(t *testing.T) {
 	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.Rule {
 		return collective.Rule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
 	}
+	const table = 64 << 10 // up to here the default table takes recursive_doubling; beyond 8 MiB no ring
 	for _, c := range []struct {
 		name  string
 		times []Time
@@ -26,16 +30,22 @@ func TestRulesFollowTheFastest(t *testing.T) {
 		{"one algorithm", []Time{at(barrier, 0, 0, 1)}, []collective.Rule{rule(barrier, 0, 0)}},
 		{"a change half-way", []Time{at(doubling, 100, 0, 1), at(pairwise, 100, 0, 2), at(doubling, 10000, 0, 2), at(pairwise, 10000, 0, 1)},
 			[]collective.Rule{rule(doubling, 1000, 0), rule(pairwise, 0, 0)}},
-		{"a change that is not worth it", []Time{at(doubling, 100, 0, 1), at(pairwise, 100, 0, 2), at(doubling, 10000, 0, 1.02), at(pairwise, 10000, 0, 1)},
-			[]collective.Rule{rule(doubling, 0, 0)}},
+		{"a change that is not worth it", []Time{at(pairwise, 100, 512, 1), at(pairwise, 100, 1024, 2), at(pairwise, 10000, 512, 1.02), at(pairwise, 10000, 1024, 1)},
+			[]collective.Rule{rule(pairwise, 0, 512)}},
+		{"no gain on the default table", []Time{at(doubling, 100, 0, 1.07), at(pairwise, 100, 0, 1), at(doubling, 10000, 0, 1.07), at(pairwise, 10000, 0, 1)},
+			[]collective.Rule{rule(doubling, table, 0)}},
+		{"the default table's again, when there is no gain any more", []Time{at(doubling, 100, 0, 2), at(pairwise, 100, 0, 1), at(doubling, 10000, 0, 1.07), at(pairwise, 10000, 0, 1)},
+			[]collective.Rule{rule(pairwise, 1000, 0), rule(doubling, table, 0)}},
+		{"the default table's change where it has it", []Time{at(doubling, 16<<10, 0, 1), at(ring, 16<<10, 0, 2), at(pairwise, 16<<10, 0, 2), at(doubling, 1<<20, 0, 3), at(ring, 1<<20, 0, 1), at(pairwise, 1<<20, 0, 2)},
+			[]collective.Rule{rule(doubling, table, 0), rule(ring, 8<<20, 0), rule(pairwise, 8<<20, 0)}},
 		{"one for operators that do not commute, too", []Time{at(ring, 100, 0, 1), at(doubling, 100, 0, 3), at(pairwise, 100, 0, 2)},
 			[]collective.Rule{rule(ring, 0, 0), rule(pairwise, 0, 0)}},
 		{"one where nothing is shared, too", []Time{at(shared, 100, 0, 1), at(ring, 100, 0, 2), at(pairwise, 100, 0, 4), at(doubling, 100, 0, 3)},
-			[]collective.Rule{rule(shared, 0, 0), rule(ring, 0, 0), rule(doubling, 0, 0)}},
+			[]collective.Rule{rule(shared, table, 0), rule(ring, table, 0), rule(doubling, table, 0)}},
 		{"not what the fastest makes superfluous", []Time{at(doubling, 100, 0, 1), at(shared, 100, 0, 2)},
 			[]collective.Rule{rule(doubling, 0, 0)}},
 		{"the usual segment, when another is hardly better", []Time{at(doubling, 10000, 1024, 0.95), at(doubling, 10000, 0, 1)},
-			[]collective.Rule{rule(doubling, 0, 0)}},
+			[]collective.Rule{rule(doubling, table, 0)}},
 		{"another segment", []Time{at(doubling, 100, 0, 1), at(doubling, 10000, 1024, 1), at(doubling, 10000, 2048, 2)},
 			[]collective.Rule{rule(doubling, 1000, 0), rule(doubling, 0, 1024)}},
 	} {
@@ -66,5 +76,68 @@ func TestNewerTimesReplaceThoseOfTheSameJob(t *testing.T) {
 	newer := []Time{{linear, "tcp", 2, 1, 0, 4}}
 	if got, want := Merge(older, newer), []Time{older[1], older[2], newer[0]}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestRivalriesAreBetweenTheDefaultAndWhatWouldBeTakenInstead(t *testing.T) {
+	ring, doubling := find(t, collective.VerbAllReduce, "ring"), find(t, collective.VerbAllReduce, "recursive_doubling")
+	pairwise, shared := find(t, collective.VerbAllReduce, "pairwise"), find(t, collective.VerbAllReduce, "shared")
+	at := func(a collective.Algorithm, segment int, seconds float64) Time {
+		return Time{a, "shm", 4, 100, segment, seconds}
+	}
+	for _, c := range []struct {
+		name  string
+		times []Time
+		want  []Rivalry
+	}{
+		{"nothing", nil, nil},
+		{"the default is not there", []Time{at(ring, 0, 1)}, nil},
+		{"the default is ahead", []Time{at(ring, 0, 2), at(doubling, 0, 1)}, nil},
+		{"the default is level", []Time{at(ring, 0, 1), at(doubling, 0, 1.08)}, nil},
+		{"another is ahead, also of operators that do not commute", []Time{at(ring, 0, 2), at(doubling, 0, 3), at(pairwise, 0, 1)},
+			[]Rivalry{{at(doubling, 0, 3), at(pairwise, 0, 1)}}},
+		{"another in each situation", []Time{at(shared, 0, 5), at(ring, 0, 1), at(doubling, 0, 3), at(pairwise, 0, 2)},
+			[]Rivalry{{at(shared, 0, 5), at(ring, 0, 1)}, {at(doubling, 0, 3), at(ring, 0, 1)}, {at(shared, 0, 5), at(pairwise, 0, 2)}, {at(doubling, 0, 3), at(pairwise, 0, 2)}}},
+		{"the same in other segments", []Time{at(doubling, 64, 1), at(doubling, 0, 2)}, []Rivalry{{at(doubling, 0, 2), at(doubling, 64, 1)}}},
+	} {
+		if got := Rivalries(c.times); !slices.Equal(got, c.want) {
+			t.Errorf("%s: got\n%v, want\n%v", c.name, got, c.want)
+		}
+	}
+}
+
+// Whatever is measured, rules lead no call to a way that was found to be slower than
+// the default table's, at any of the sizes that were measured.
+func TestRulesAreNowhereSlowerThanTheDefaultTable(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	sizes := []int{4, 4 << 10, 64 << 10, 1 << 20, 64 << 20}
+	for range 100 {
+		var times []Time
+		for _, size := range sizes {
+			for _, verb := range collective.Verbs() {
+				for _, a := range collective.Algorithms(verb) {
+					if !a.Hierarchical() {
+						times = append(times, Time{a, "shm", 2, size, 0, 1 + r.Float64()})
+					}
+				}
+			}
+		}
+		tuned, err := collective.NewTable(Rules(times), collective.DefaultRules())
+		if err != nil {
+			t.Fatal(err)
+		}
+		took := func(c *collective.Chooser, x Time, s situation) float64 {
+			k := c.Choose(x.Algorithm.Verb(), x.Bytes, s.order == reduce.Commutative, s.sharing)
+			i := slices.IndexFunc(times, func(t Time) bool { return t.Algorithm == k.Algorithm && t.Bytes == x.Bytes })
+			return times[i].Seconds
+		}
+		measured, usual := tuned.Chooser(2, "shm"), collective.DefaultTable().Chooser(2, "shm")
+		for _, x := range times {
+			for _, s := range situations() {
+				if got, most := took(measured, x, s), took(usual, x, s); got > most {
+					t.Fatalf("%v of %d bytes, %v: the rules' choice takes %v, the default table's %v", x.Algorithm.Verb(), x.Bytes, s, got, most)
+				}
+			}
+		}
 	}
 }

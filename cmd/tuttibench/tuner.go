@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/collective/choose"
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A tuner is one rank's part in a tuning. All ranks take the same decisions,
+// because they take them by times that all of them have.
+type tuner struct {
+	c     *comm.Comm
+	o     *tuneOptions
+	log   io.Writer
+	times []choose.Time
+}
+
+// A way is an algorithm with a segment, and a communicator that is forced to it.
+type way struct {
+	algorithm collective.Algorithm
+	segment   int // 0: the usual one
+	c         *comm.Comm
+}
+
+// op times all ways to carry out one collective.
+func (t *tuner) op(ctx context.Context, op string) error {
+	verb, err := collective.ParseVerb(op)
+	if err != nil {
+		return err
+	}
+	ways, err := t.ways(ctx, verb)
+	defer func() {
+		for _, w := range ways {
+			w.c.Close(ctx)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	k := options{op: op, dtype: tensor.Float32, min: t.o.min, max: t.o.max, factor: t.o.factor}
+	counts := k.counts(t.c.Size())
+	around := around(t.c.Size())
+	vs, err := vectorsFor(t.c, k, max(counts[len(counts)-1], around))
+	if err != nil {
+		return err
+	}
+	if ways, err = warm(ctx, vs, around, ways); err != nil {
+		return err
+	}
+	for _, count := range counts {
+		if err := t.size(ctx, k, vs, count, ways); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ways are all that this job can go, and maybe some in memory that it does not share.
+// They are returned beside an error, too.
+func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
+	levels := t.c.Hosts() > 1 && t.c.Hosts() < t.c.Size()
+	for _, a := range collective.Algorithms(verb) {
+		if a.Hierarchical() && !levels {
+			continue // no rule would choose it
+		}
+		for _, segment := range append([]int{0}, t.o.segments...) {
+			if segment != 0 && (a.NeedsShared() || verb == collective.VerbBarrier) {
+				continue
+			}
+			w := &way{algorithm: a, segment: segment}
+			list := a.String()
+			if segment != 0 {
+				list = fmt.Sprintf("%v@%d", a, segment)
+			}
+			if w.c, err = t.c.DupForcing(ctx, list); err != nil {
+				return ways, err
+			}
+			ways = append(ways, w)
+		}
+	}
+	return ways, nil
+}
+
+// around is how many elements it takes to go once around all of the memory that n ranks
+// share, a multiple of n. A test sets it beside p2p.SharedSize.
+func around(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
+
+// warm has each way that goes through shared memory run once with a vector of so many
+// elements, all that such memory holds, and returns the ways that can run. A slot becomes
+// memory when it is first touched, and calls of 16 to 128 KiB touch another one each
+// time: the first some hundred of them would take several times as long as any later
+// one, where those of messages, whose rings are shared by all ways, do not.
+func warm(ctx context.Context, vs vectors, around int, ways []*way) (able []*way, err error) {
+	for _, w := range ways {
+		if w.algorithm.NeedsShared() {
+			x := vs.on(w.c).trial(around)
+			x.load()
+			err := x.run(ctx)
+			if errors.Is(err, fault.Misuse) {
+				continue // these ranks share no memory: refused before anything was sent
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%v of %d bytes: %w", w.algorithm, x.bytes, err)
+			}
+		}
+		able = append(able, w)
+	}
+	return able, nil
+}
+
+// size times all ways with vectors of count elements, in passes over them, and then
+// has those that would replace the default table's take turns with that.
+func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
+	bytes := count * k.dtype.Size()
+	if k.op == "barrier" {
+		bytes = 0
+	}
+	h := &heats{ranks: t.c.Size(), wire: t.c.Wire(), bytes: bytes, ways: ways, got: make(map[*way]float64)}
+	h.time = func(w *way) (float64, error) { return t.time(ctx, vs.on(w.c).trial(count)) }
+	runtime.GC() // not in the midst of a heat, if that can be helped
+	if err := h.run(); err != nil {
+		return err
+	}
+	for _, x := range h.times() {
+		t.times = append(t.times, x)
+		fmt.Fprintf(t.log, "%-14s %9d bytes  %-20s %7d %11.2f us\n", k.op, bytes, x.Algorithm.Name(), x.Segment, 1e6*x.Seconds)
+	}
+	return nil
+}
+
+// time is the median time of a trial, as a sweep takes it.
+func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
+	x.load()
+	s, err := timed(ctx, t.c, x, t.o.time)
+	if err != nil {
+		return 0, err
+	}
+	if s.wrong > 0 {
+		return 0, fmt.Errorf("%d elements are wrong", s.wrong)
+	}
+	return s.median(), nil
+}
+
+// Heats find out which way is the fastest for vectors of one size.
+type heats struct {
+	ranks, bytes int
+	wire         string
+	ways         []*way
+	time         func(*way) (float64, error) // one heat's median
+	got          map[*way]float64            // the least median
+}
+
+func (h *heats) run() error {
+	for pass := range passes {
+		for _, w := range h.ways {
+			if !h.worth(w, pass) {
+				continue
+			}
+			if _, err := h.heat(w); err != nil {
+				return err
+			}
+		}
+	}
+	var done []choose.Rivalry
+	for {
+		r, ok := h.unsettled(done)
+		if !ok {
+			return nil
+		}
+		done = append(done, r)
+		if err := h.turns(h.wayOf(r.Usual), h.wayOf(r.Rival)); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *heats) heat(w *way) (float64, error) {
+	seconds, err := h.time(w)
+	if err != nil {
+		return 0, fmt.Errorf("%v of %d bytes: %w", w.algorithm, h.bytes, err)
+	}
+	if old, ok := h.got[w]; !ok || seconds < old {
+		h.got[w] = seconds
+	}
+	return seconds, nil
+}
+
+// passes is how often each way is timed; the least median counts. Passes over all
+// ways keep a moment in which the machine was slow from deciding.
+const passes = 3
+
+// A way is timed for the second time unless it is hopeless, which no slow moment
+// explains, and in other segments, and for the third time, if it is within reach of
+// the best: multiples of the best time.
+const (
+	hopeless = 8
+	reach    = 1.5
+)
+
+// worth reports whether a way is to be timed in this pass. The first leaves segments
+// out; later ones those of which the mean message has one at most.
+func (h *heats) worth(w *way, pass int) bool {
+	best := h.best()
+	switch {
+	case pass == 0:
+		return w.segment == 0
+	case w.segment == 0 && pass == 1:
+		return h.got[w] <= hopeless*best
+	case w.segment == 0:
+		return h.got[w] <= reach*best
+	}
+	alpha, beta, _ := w.algorithm.Cost(h.ranks, h.bytes, w.segment)
+	if alpha == 0 || beta/alpha < float64(w.segment) {
+		return false
+	}
+	usual := slices.IndexFunc(h.ways, func(x *way) bool { return x.algorithm == w.algorithm && x.segment == 0 })
+	return usual >= 0 && h.got[h.ways[usual]] <= reach*best
+}
+
+func (h *heats) best() float64 {
+	best := 0.0
+	for _, seconds := range h.got {
+		if best == 0 || seconds < best {
+			best = seconds
+		}
+	}
+	return best
+}
+
+// unsettled is a way that rules would take instead of the default table's, and that
+// has not taken turns with it; false where there is none.
+func (h *heats) unsettled(done []choose.Rivalry) (choose.Rivalry, bool) {
+	for _, r := range choose.Rivalries(h.times()) {
+		if !slices.ContainsFunc(done, func(d choose.Rivalry) bool {
+			return h.wayOf(d.Usual) == h.wayOf(r.Usual) && h.wayOf(d.Rival) == h.wayOf(r.Rival)
+		}) {
+			return r, true
+		}
+	}
+	return choose.Rivalry{}, false
+}
+
+// bouts is how many turns rivals take; odd, for the median.
+const bouts = 5
+
+// turns times two ways in turns. Of many ways the one that looks the fastest has often
+// had the most luck, and a machine that changes its pace between two heats favours one:
+// so the median of what each turn makes of the two decides, and what the rival took is
+// put down as so many times what the usual way took at its best.
+func (h *heats) turns(usual, rival *way) error {
+	var ratios []float64
+	for range bouts {
+		a, err := h.heat(usual)
+		if err != nil {
+			return err
+		}
+		b, err := h.heat(rival)
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, b/a)
+	}
+	slices.Sort(ratios)
+	h.got[rival] = h.got[usual] * ratios[bouts/2]
+	return nil
+}
+
+func (h *heats) wayOf(x choose.Time) *way {
+	i := slices.IndexFunc(h.ways, func(w *way) bool { return w.algorithm == x.Algorithm && w.segment == x.Segment })
+	return h.ways[i]
+}
+
+// times are what was found, in the order of the ways.
+func (h *heats) times() []choose.Time {
+	var all []choose.Time
+	for _, w := range h.ways {
+		if seconds, ok := h.got[w]; ok {
+			all = append(all, choose.Time{Algorithm: w.algorithm, Wire: h.wire, Ranks: h.ranks, Bytes: h.bytes, Segment: w.segment, Seconds: seconds})
+		}
+	}
+	return all
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/collective/choose"
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/p2p"
+)
+
+func way0(t testing.TB, verb collective.Verb, name string, segment int) *way {
+	t.Helper()
+	a, err := collective.Find(verb, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &way{algorithm: a, segment: segment}
+}
+
+// The first calls of 16 KiB touch a new slot each; so it was that shared memory was
+// given up after five of them as hopeless, at ten times what it takes.
+func TestASlowBeginningDoesNotDecide(t *testing.T) {
+	calls := 0
+	iterate := func() (float64, error) {
+		if calls++; calls <= 256 {
+			return 20e-6, nil
+		}
+		return 2e-6, nil
+	}
+	seconds, err := repeat(iterate, 10*time.Millisecond, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(seconds)
+	if got := (sample{seconds: seconds}).median(); got != 2e-6 {
+		t.Errorf("got a median of %v s of %d calls, want 2e-06", got, len(seconds))
+	}
+}
+
+func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T) {
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name   string
+		each   float64
+		budget time.Duration
+		fails  int // this call; 0: none
+		want   int
+	}{
+		{"budget", 0.25, time.Second, 0, minIterations},
+		{"few", 10, time.Second, 0, minIterations},
+		{"none given", 10, 0, 0, minIterations},
+		{"long budget", 0.25, 5 * time.Second, 0, 21},
+		{"a clock that stands", 0, time.Second, 0, maxIterations},
+		{"error", 0.25, time.Second, 2, 0},
+	} {
+		calls := 0
+		got, err := repeat(func() (float64, error) {
+			if calls++; calls == c.fails {
+				return 0, broken
+			}
+			return c.each, nil
+		}, c.budget, nil)
+		if len(got) != c.want || (err == broken) != (c.fails > 0) {
+			t.Errorf("%s: got %d times and %v, want %d", c.name, len(got), err, c.want)
+		}
+	}
+}
+
+// tracks are vectors that only note how they are run.
+type tracks struct {
+	ran    []int // elements
+	loaded bool
+	err    error
+}
+
+func (x *tracks) on(*comm.Comm) vectors               { return x }
+func (x *tracks) alloc() (free func() error, _ error) { return nil, errors.ErrUnsupported }
+func (x *tracks) trial(count int) trial {
+	return trial{bytes: 4 * count, load: func() { x.loaded = true }, run: func(context.Context) error {
+		x.ran = append(x.ran, count)
+		return x.err
+	}}
+}
+
+func TestWarmGoesOnceAroundSharedMemoryAndLeavesOutWhatSharesNone(t *testing.T) {
+	ring, shared := way0(t, collective.VerbAllReduce, "ring", 0), way0(t, collective.VerbAllReduce, "shared", 0)
+	lost := fault.New(fault.PeerLost, "allreduce", 0, "gone")
+	for _, c := range []struct {
+		name  string
+		err   error
+		want  []*way
+		fails bool
+	}{
+		{"all share", nil, []*way{ring, shared}, false},
+		{"some share nothing", fault.New(fault.Misuse, "allreduce", 0, "no memory"), []*way{ring}, false},
+		{"a peer is lost", lost, nil, true},
+	} {
+		x := &tracks{err: c.err}
+		got, err := warm(t.Context(), x, 1000, []*way{ring, shared})
+		if !slices.Equal(got, c.want) || (err != nil) != c.fails {
+			t.Errorf("%s: got %v and %v, want %v", c.name, got, err, c.want)
+		}
+		if !slices.Equal(x.ran, []int{1000}) || !x.loaded {
+			t.Errorf("%s: got runs of %v elements, loaded before: %v, want one of 1000", c.name, x.ran, x.loaded)
+		}
+	}
+	for n := 2; n <= 64; n++ { // comm shares memory among no more
+		if need, got := p2p.SharedSize(n), 4*around(n); got < need || got/4%n != 0 {
+			t.Errorf("%d ranks share %d bytes; got %d that are warmed", n, need, got)
+		}
+	}
+}
+
+// script is a heat in which each way takes, in turn, one of some times, and then the
+// last of them again and again.
+type script map[*way][]float64
+
+func (s script) time(w *way) (float64, error) {
+	left := s[w]
+	if len(left) == 0 {
+		return 0, errors.New("timed without need")
+	}
+	if len(left) > 1 {
+		s[w] = left[1:]
+	}
+	return left[0], nil
+}
+
+func TestHeats(t *testing.T) {
+	const bytes = 1 << 10 // recursive_doubling is the default table's
+	usual := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	ring := way0(t, collective.VerbAllReduce, "ring", 0)
+	small := way0(t, collective.VerbAllReduce, "ring", 64)
+	large := way0(t, collective.VerbAllReduce, "ring", 1<<10)
+	for _, c := range []struct {
+		name   string
+		script script
+		want   map[*way]float64
+		picked *way
+	}{
+		{"the default is ahead", script{usual: {1}, ring: {5}}, map[*way]float64{usual: 1, ring: 5}, usual},
+		{"a way that is hopeless has one heat", script{usual: {1}, ring: {50, 1e-3}}, map[*way]float64{usual: 1, ring: 50}, usual},
+		{"a slow moment does not put a way out", script{usual: {10, 10}, ring: {20, 5}, small: {30}}, map[*way]float64{usual: 10, ring: 5, small: 30}, ring},
+		{"a way's luck does not last", script{usual: {10}, ring: {5, 12}, small: {30}}, map[*way]float64{usual: 10, ring: 12, small: 30}, usual},
+		{"the machine's pace changes", script{usual: {10, 10, 10, 5}, ring: {10, 10, 5}, small: {30}}, map[*way]float64{usual: 5, ring: 5, small: 30}, usual},
+		{"one slow turn does not save the default", script{usual: {10, 10, 10, 10, 4, 10}, ring: {5}, small: {30}}, map[*way]float64{usual: 4, ring: 2, small: 30}, ring},
+		{"segments are tried where a message has several", script{usual: {10}, ring: {9}, small: {5}}, map[*way]float64{usual: 10, ring: 9, small: 5}, small},
+		{"one rival after the other", script{usual: {10}, ring: {5, 5, 5, 12}, small: {6, 6, 11}}, map[*way]float64{usual: 10, ring: 12, small: 11}, usual},
+	} {
+		h := &heats{ranks: 4, bytes: bytes, wire: "tcp", ways: []*way{usual, ring, small, large}, time: c.script.time, got: make(map[*way]float64)}
+		if err := h.run(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		for w, want := range c.want {
+			if got := h.got[w]; got != want {
+				t.Errorf("%s: got %v for %v in segments of %d, want %v", c.name, got, w.algorithm, w.segment, want)
+			}
+		}
+		if u := choose.Rules(h.times())[0]; u.Algorithm != c.picked.algorithm || int(u.Segment) != c.picked.segment {
+			t.Errorf("%s: got the rule %v, want %v", c.name, u, c.picked.algorithm)
+		}
+		if _, timed := h.got[large]; timed {
+			t.Errorf("%s: messages of one segment were timed in segments", c.name)
+		}
+	}
+}
+
+func TestHeatsEndWithTheFirstError(t *testing.T) {
+	w := way0(t, collective.VerbBarrier, "dissemination", 0)
+	h := &heats{ranks: 2, ways: []*way{w}, time: script{}.time, got: make(map[*way]float64)}
+	if err := h.run(); err == nil {
+		t.Error("got no error")
+	}
+}
