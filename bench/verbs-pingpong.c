@@ -9,9 +9,11 @@
  * prints half of a round's time: the least, the median, and the 90th percentile.
  */
 #include <infiniband/verbs.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -113,7 +115,12 @@ int main(int argc, char **argv) {
 	events = argc > 5;
 	int ends[2], sent = 1, came = 0, status = 1;
 	must(bytes > 0 && rounds > 0 && !socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
-	pid_t child = fork();
+	pid_t parent = getpid(), child = fork();
+	must(child >= 0, "fork");
+	if (child == 0) { /* it ends with its parent, whatever ends that */
+		must(!prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
+		if (getppid() != parent) return 1;
+	}
 	open_pair(argv[1], atoi(argv[2]), ends[child != 0]);
 	if (child == 0) {
 		for (int i = 0; i < WARM + rounds; i++) { await(&sent, &came); send_one(); }

@@ -48,8 +48,8 @@ func (p *peer) berthsFreed(number uint32, body []byte) {
 	}
 	for ; len(body) >= 4; body = body[4:] {
 		i := binary.LittleEndian.Uint32(body)
-		if uint64(i) >= uint64(len(p.places.berths)) || !p.places.berths[i].used {
-			p.distrust("gave berth %d back, which this rank does not use", i)
+		if uint64(i) >= uint64(len(p.places.berths)) || !p.places.berths[i].used || p.places.writers[i] != nil {
+			p.distrust("gave berth %d back, which this rank does not use, or is still writing to", i)
 			return
 		}
 		p.places.berths[i].used = false

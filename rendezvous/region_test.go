@@ -427,6 +427,7 @@ func TestLiesAboutARegionEndTheLink(t *testing.T) {
 		"a region without a token":     {kind: kindRegion, id: 1},
 		"half a berth":                 {kind: kindRegion, flags: flagToken, id: 1, size: berthLen / 2},
 		"freed, what there is not":     {kind: kindFreed, id: 0, size: 4},
+		"freed, while it is written":   {kind: kindFreed, id: 1, size: 4},
 		"the same berth a second time": placed,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -437,6 +438,10 @@ func TestLiesAboutARegionEndTheLink(t *testing.T) {
 			e.mu.Lock()
 			berths := []berth{{id: tensorID{5, 1}, size: 20_000}}
 			p.shelf.now = &region{peer: p, number: 1, mem: make([]byte, 20_000), berths: berths, by: index(berths)}
+			if h.kind == kindFreed && h.id == 1 {
+				theirs := []berth{{id: tensorID{5, 1}, size: 20_000, used: true}}
+				p.places = places{number: 1, berths: theirs, writers: []*Op{e.take()}, by: index(theirs), open: 1}
+			}
 			e.release()
 			if h == placed {
 				e.arriving(1, h)()

@@ -102,11 +102,12 @@ func fateOf(err error) *fate {
 
 // Lend makes Nodes for a Borrower at the other end of wire, and does with them what it
 // says, until wire ends. What a Node has to keep is checked at the Borrower; here it is
-// checked that nothing writes to memory after its release.
+// checked that nothing writes to memory after its release. A borrower that ends without
+// having closed what it has borrowed fails tb, and that is closed here. It may run on a
+// goroutine that is not the test's.
 func Lend(tb testing.TB, wire io.ReadWriter, mk Maker) {
 	tb.Helper()
-	l := &lender{tb: tb, mk: mk, out: newPost(wire), nodes: make(map[uint64]Node), conns: make(map[uint64]*lentConn)}
-	defer l.out.stop()
+	l := &lender{tb: aside{tb}, mk: mk, out: newPost(wire), nodes: make(map[uint64]Node), ended: make(map[uint64]bool), conns: make(map[uint64]*lentConn)}
 	in := gob.NewDecoder(wire)
 	for {
 		var o order
@@ -114,21 +115,27 @@ func Lend(tb testing.TB, wire io.ReadWriter, mk Maker) {
 			if !errors.Is(err, io.EOF) {
 				tb.Errorf("the borrower is gone: %v", err)
 			}
-			return
+			break
 		}
 		l.obey(&o)
 	}
+	l.takeBack()
+	l.work.Wait()
+	l.out.stop()
 }
 
 type lender struct {
-	tb  testing.TB
-	mk  Maker
-	out *post
+	tb   testing.TB
+	mk   Maker
+	out  *post
+	work sync.WaitGroup // calls that may take long
 
 	mu    sync.Mutex // guards the rest
 	nodes map[uint64]Node
+	ended map[uint64]bool // nodes that were closed
 	conns map[uint64]*lentConn
 	last  uint64 // number of a Conn
+	over  bool   // the borrower is gone
 }
 
 // A lentConn is a Conn of a Node's that is lent.
@@ -162,7 +169,11 @@ func (l *lender) obey(o *order) {
 	re := &report{Do: answer, Call: o.Call, Conn: o.Conn}
 	switch o.Do {
 	case makeNode:
-		node = l.mk(l.tb, 1)[0]
+		node, ok := l.newNode()
+		if !ok {
+			re.Err = &fate{Text: "it could not make a Node"}
+			break
+		}
 		l.mu.Lock()
 		l.nodes[o.Node] = node
 		l.mu.Unlock()
@@ -171,17 +182,20 @@ func (l *lender) obey(o *order) {
 		addr, err := node.Transport.Serve(node.Listener, func(c transport.Conn) { l.out.say(l.enter(o.Node, c, &report{Do: accepted, Node: o.Node})) })
 		re.Addr, re.Err = addr, fateOf(err)
 	case dial:
-		go l.dial(node, o, re)
+		l.work.Go(func() { l.dial(node, o, re) })
 		return
 	case closeNode:
-		go l.closeNode(node, o, re)
+		l.mu.Lock()
+		l.ended[o.Node] = true
+		l.mu.Unlock()
+		l.work.Go(func() { l.closeNode(node, o, re) })
 		return
 	case send:
 		c.Send(&transport.Frame{Head: o.Head, Body: o.Body, To: o.To, At: o.At, ID: o.ID,
 			Done: func(err error) { l.out.say(&report{Do: done, Conn: o.Conn, Item: o.Item, Err: fateOf(err)}) }})
 		return
 	case progress:
-		go func() {
+		l.work.Go(func() {
 			state, err := c.Progress(&lentSink{l: l, c: c, call: o.Call})
 			re.State, re.Err = int(state), fateOf(err)
 			re.Asleep = state == transport.Idle && err == nil
@@ -189,7 +203,7 @@ func (l *lender) obey(o *order) {
 			if re.Asleep {
 				l.arm(c, 0)
 			}
-		}()
+		})
 		return
 	case placed:
 		c.replies <- o
@@ -233,6 +247,9 @@ func (l *lender) enter(node uint64, c transport.Conn, re *report) *report {
 	defer l.mu.Unlock()
 	l.last++
 	l.conns[l.last] = &lentConn{Conn: c, number: l.last, node: node, replies: make(chan *order, 1), exposed: make(map[uint64]*exhibit)}
+	if l.over { // nobody will order anything of it
+		c.Close()
+	}
 	re.Conn = l.last
 	_, re.Guest = c.(transport.Guest)
 	_, re.Exposer = c.(transport.Exposer)

@@ -89,13 +89,17 @@ func TestRailsAreTakenInTurn(t *testing.T) {
 
 func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 	for name, value := range map[string]string{
+		"RDMA_DEVICE": "mlx5_0:,mlx5_1", "RDMA_QP_MTU": "1500", "TUTTI_LOCAL_RANK": "first", "SLURM_LOCALID": "-1",
 		"TUTTI_VERBS_PORT": "first", "TUTTI_VERBS_GID_FAMILY": "ipx", "TUTTI_VERBS_MTU": "1500", "TUTTI_VERBS_RETRIES": "7",
 		"RDMA_QP_TIMEOUT": "99", "TUTTI_VERBS_DEPTH": "2", "TUTTI_VERBS_FRESH": "yes", "RDMA_QP_SL": "16",
 		"TUTTI_VERBS_DEVICE": "mlx5_0:,mlx5_1",
 	} {
 		_, err := wishesOf(func(n string) string {
-			if n == name {
+			switch n {
+			case name:
 				return value
+			case "RDMA_DEVICE": // several, so that the rank counts
+				return "mlx5_0,mlx5_1"
 			}
 			return ""
 		})

@@ -24,8 +24,8 @@ func (r rail) String() string {
 	return fmt.Sprintf("%s:%d", r.device, r.port)
 }
 
-// railsOf reads rails, which are parted by commas; none for "".
-func railsOf(text string) (rails []rail, err error) {
+// railsOf reads the rails that a variable names, parted by commas; none for "".
+func railsOf(variable, text string) (rails []rail, err error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -36,7 +36,7 @@ func railsOf(text string) (rails []rail, err error) {
 			r.port, err = strconv.Atoi(port)
 		}
 		if name == "" || err != nil || numbered && (r.port < 1 || r.port > 255) {
-			return nil, fmt.Errorf("%sDEVICE=%q, want devices, parted by commas, each with \":\" and a port's number or without", ourPrefix, text)
+			return nil, fmt.Errorf("%s=%q, want devices, parted by commas, each with \":\" and a port's number or without", variable, text)
 		}
 		rails = append(rails, r)
 	}
@@ -54,19 +54,24 @@ const (
 	torchMark      = "TORCHELASTIC_RUN_ID" // torchrun has started this process
 )
 
-// turnOf is which rank of its host this process is, and the variable that says so; 0 and
-// "" where none does.
-func turnOf(getenv func(string) string) (turn int, by string) {
+// turnOf is which rank of its host this process is, and the variable that says so, the
+// first that says anything; 0 and "" where none does.
+func turnOf(getenv func(string) string) (turn int, by string, err error) {
 	names := localRanks[:]
 	if getenv(torchMark) != "" {
 		names = append([]string{ourLocalRank, torchLocalRank}, names...)
 	}
 	for _, name := range names {
-		if n, err := strconv.Atoi(getenv(name)); err == nil && n >= 0 {
-			return n, name
+		text := getenv(name)
+		if text == "" {
+			continue
 		}
+		if turn, err = strconv.Atoi(text); err != nil || turn < 0 {
+			return 0, name, fmt.Errorf("%s=%q, want which rank of its host this is, from 0 on: it says which of several rails is taken", name, text)
+		}
+		return turn, name, nil
 	}
-	return 0, ""
+	return 0, "", nil
 }
 
 // ownRail is w for the one rail that is this process's, and a line about it for people

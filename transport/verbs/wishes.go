@@ -75,6 +75,7 @@ const ourPrefix = "TUTTI_VERBS_"
 // retry count of 7 becomes 6, for 7 has some drivers try for ever.
 func wishesOf(getenv func(string) string) (*wishes, error) {
 	w := &wishes{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
+	said := make(map[string]string) // the variable that was set, by its name here
 	for _, v := range w.all() {
 		name, text := ourPrefix+v.name, getenv(ourPrefix+v.name)
 		if text == "" && v.old != "" {
@@ -87,15 +88,19 @@ func wishesOf(getenv func(string) string) (*wishes, error) {
 			}
 		}
 		if text != "" {
+			said[v.name] = name
 			w.note(v.set(name, text))
 		}
 	}
 	var err error
-	w.rails, err = railsOf(w.device)
+	w.rails, err = railsOf(said["DEVICE"], w.device)
 	w.note(err)
-	w.turn, w.turnBy = turnOf(getenv)
+	if len(w.rails) > 1 { // else it says nothing of ours
+		w.turn, w.turnBy, err = turnOf(getenv)
+		w.note(err)
+	}
 	if w.mtu != 0 && mtuOf(w.mtu) == 0 {
-		w.note(fmt.Errorf("%sMTU=%d, want 256, 512, 1024, 2048 or 4096", ourPrefix, w.mtu))
+		w.note(fmt.Errorf("%s=%d, want 256, 512, 1024, 2048 or 4096", said["MTU"], w.mtu))
 	}
 	return w, errors.Join(w.problems...)
 }
