@@ -42,9 +42,21 @@ func (e *end) sendNow(head, body []byte) (s *sent, now bool) {
 	return s, false
 }
 
+// warm exchanges frames until one goes at once, which a Conn need not let any do while
+// it is being set up.
+func (e *end) warm(far *end) {
+	e.w.tb.Helper()
+	e.prompter()
+	e.w.until("a small frame that goes at once", func() bool {
+		s, now := e.sendNow(nil, []byte("warm"))
+		e.w.exchange([]*sent{s}, far)
+		return now
+	})
+}
+
 func promptsKeepOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.prompter()
+	near.warm(far)
 	var frames []*sent
 	for i := range 300 {
 		head, body := pattern(i%(transport.MaxHead+1), uint64(i)), pattern(i*i%9000, uint64(i))
@@ -64,6 +76,7 @@ func promptsKeepOrder(t *testing.T, mk Maker) {
 
 func promptsMemoryIsFree(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
+	near.warm(far)
 	prompt := 0
 	for i := range 50 {
 		s, now := near.sendNow([]byte("head"), pattern(i*7, uint64(i)))
@@ -81,7 +94,7 @@ func promptsMemoryIsFree(t *testing.T, mk Maker) {
 // room for.
 func promptsAreRefused(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.prompter()
+	near.warm(far)
 	var frames []*sent
 	bytes, body := 0, pattern(4000, 1)
 	for refused := false; !refused; {
@@ -100,7 +113,8 @@ func promptsAreRefused(t *testing.T, mk Maker) {
 }
 
 func promptsClosed(t *testing.T, mk Maker) {
-	_, near, _ := pair(t, mk)
+	_, near, far := pair(t, mk)
+	near.warm(far)
 	p := near.prompter()
 	near.Close()
 	if p.SendNow([]byte("head"), []byte("late")) {
@@ -117,7 +131,8 @@ func (l lingering) Progress(in transport.Sink) (transport.State, error) {
 
 func lingerIsProgress(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.prompter()
+	far.prompter()
+	near.warm(far)
 	far.Conn = lingering{far.Conn}
 	var frames []*sent
 	for i := range 100 {
@@ -156,7 +171,8 @@ func (c taking) Progress(transport.Sink) (transport.State, error) { return c.Con
 
 func takersGetTheSame(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.prompter()
+	far.prompter()
+	near.warm(far)
 	sink := &taker{recorder: far.sink}
 	far.Conn = taking{far.Conn, sink}
 	var frames []*sent

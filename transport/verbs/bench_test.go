@@ -21,6 +21,12 @@ func (s *kept) Arrived(h transport.Header, n int) {
 	}
 }
 
+// Take implements transport.Taker.
+func (s *kept) Take(_ transport.Header, body []byte) {
+	copy(s.body, body)
+	s.n++
+}
+
 // A lane sends frames of one size from end 0 to end 1, each by the path that its
 // size takes: in a message, by the strip, asked for, or into exposed memory.
 type lane struct {
@@ -86,6 +92,26 @@ func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 			}
 		})
 	}
+	t.Run("at once", func(t *testing.T) {
+		l := newLane(t, NewFabric(), 64, false)
+		if n := testing.AllocsPerRun(100, func() { l.passNow(t) }); n >= 1 {
+			t.Errorf("%v allocations per frame", n)
+		}
+	})
+}
+
+// passNow has one frame arrive that is sent past a Frame and its Done, where it can be.
+func (l *lane) passNow(t testing.TB) {
+	got := l.sink.n + 1
+	for !l.ends[0].SendNow(l.frame.Head, l.frame.Body) {
+		l.ends[0].Linger(&l.sink, 1)
+	}
+	for l.sink.n < got {
+		if _, err := l.ends[1].Linger(&l.sink, 16); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.ends[0].Linger(&l.sink, 1)
 }
 
 func BenchmarkFrame(b *testing.B) { benchFrames(b, NewFabric()) }
@@ -101,6 +127,13 @@ func benchFrames(b *testing.B, f *Fabric) {
 			}
 		})
 	}
+	b.Run("at once/64", func(b *testing.B) {
+		l := newLane(b, f, 64, false)
+		b.ReportAllocs()
+		for b.Loop() {
+			l.passNow(b)
+		}
+	})
 	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // as ib_write_bw has many on their way
 		const tensors, size = 4, 1 << 20
 		l := newLane(b, f, size, true)

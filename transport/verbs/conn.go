@@ -123,25 +123,17 @@ func (c *conn) passOn() {
 func ignore(error) {}
 
 // Progress delivers at most one frame, and posts what can be posted now.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) {
-	if !c.reading.CompareAndSwap(false, true) {
-		return transport.Busy, nil
-	}
-	state, err := c.progress(in)
-	c.reading.Store(false)
-	if c.spent.Load() {
-		c.giveBack()
-	}
-	return state, err
-}
+func (c *conn) Progress(in transport.Sink) (transport.State, error) { return c.Linger(in, 1) }
 
-func (c *conn) progress(in transport.Sink) (transport.State, error) {
-	if due := c.setupDue.Swap(false); !c.failed() && (due || !c.switched.Load()) {
+// progress is Progress by whoever has the role.
+func (c *conn) progress(in transport.Sink, looks int) (transport.State, error) {
+	due := c.setupDue.Load() && c.setupDue.Swap(false) // nearly always not
+	if (due || !c.switched.Load()) && !c.failed() {
 		if moved := c.progressSetup(in); moved {
 			return transport.Moved, nil
 		}
 	}
-	return c.deliver(in)
+	return c.deliver(in, looks)
 }
 
 func (c *conn) failed() bool {
@@ -179,7 +171,7 @@ func (c *conn) Arm(ready func()) {
 		if err := c.line.pair.arm(); err != nil {
 			c.line.fail(failure(fault.LinkLost, "arm", err))
 		}
-		due = c.reap() > 0 || c.due()
+		due = c.reap(1) > 0 || c.due()
 	}
 	relayed := !c.switched.Load()
 	c.mu.Unlock()
@@ -241,7 +233,7 @@ func (c *conn) end(err error, abrupt bool) {
 // from the device. It returns the frames that were sent before. mu is held.
 func (c *conn) dismantle() (done transport.Queue) {
 	if l := c.line; l != nil && !l.closed {
-		for !c.shut && c.reap() > 0 {
+		for !c.shut && c.reap(1) > 0 {
 		}
 		l.close()
 	}

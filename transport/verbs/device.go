@@ -45,9 +45,10 @@ type pair interface {
 	// send posts the works in order. There are never more than depth without a
 	// completion.
 	send(ws []work) error
-	// poll takes up to len(into) completions. Work completes in the order posted;
-	// the completion of a work that is signalled stands for those before it.
-	poll(into []completion) (int, error)
+	// poll takes up to len(into) completions, looking up to so many times for the first
+	// one, and never waits. Work completes in the order posted; the completion of a work
+	// that is signalled stands for those before it.
+	poll(into []completion, looks int) (int, error)
 	// inline is the most bytes of a work that may be inline.
 	inline() int
 	// arm asks for one notify after the next completion. One that is already

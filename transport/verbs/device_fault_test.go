@@ -84,8 +84,8 @@ func (p deadlyPair) send(ws []work) error {
 	return p.pair.send(ws)
 }
 
-func (p deadlyPair) poll(into []completion) (int, error) {
-	n, err := p.pair.poll(into)
+func (p deadlyPair) poll(into []completion, looks int) (int, error) {
+	n, err := p.pair.poll(into, looks)
 	if n > 0 {
 		p.step()
 	}

@@ -360,8 +360,8 @@ func hardWork(w *work) C.tutti_work {
 	return h
 }
 
-func (p *hardPair) poll(into []completion) (int, error) {
-	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batch))))
+func (p *hardPair) poll(into []completion, looks int) (int, error) {
+	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batch)), C.int(looks)))
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed; the completion queue may have overrun")
 	}

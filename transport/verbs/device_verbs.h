@@ -93,9 +93,10 @@ typedef struct {
 	uint32_t status, vendor, bytes, imm, recv, write;
 } tutti_done;
 
-static int tutti_poll(struct ibv_cq *cq, tutti_done *d, int n) {
+static int tutti_poll(struct ibv_cq *cq, tutti_done *d, int most, int looks) {
 	struct ibv_wc wc[16];
-	n = ibv_poll_cq(cq, n, wc);
+	int n;
+	do n = ibv_poll_cq(cq, most, wc); while (n == 0 && --looks > 0);
 	for (int i = 0; i < n; i++)
 		d[i] = (tutti_done){ .id = wc[i].wr_id, .status = wc[i].status, .vendor = wc[i].vendor_err,
 			.bytes = wc[i].byte_len, .imm = be32toh(wc[i].imm_data), .recv = wc[i].opcode >> 7 & 1,

@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -140,6 +141,7 @@ type explorer struct {
 	*testing.T
 	want     [2]int
 	followed map[string]bool // true while it is, false when it has been
+	turn     int
 }
 
 func (e *explorer) follow(p *pact) {
@@ -153,6 +155,7 @@ func (e *explorer) follow(p *pact) {
 	defer func() { e.followed[key] = false }()
 	stuck := true
 	for i := range 2 {
+		e.prompts(p, i)
 		for _, act := range []func(*pact, int) (bool, error){(*pact).post, (*pact).take} {
 			next := p.clone()
 			moved, err := act(next, i)
@@ -167,6 +170,35 @@ func (e *explorer) follow(p *pact) {
 	}
 	if stuck && p.got != e.want {
 		e.Fatalf("nobody can act, and %v frames of %v have arrived:\n%+v", p.got, e.want, *p)
+	}
+}
+
+// prompts checks that a frame which goes at once is what it is by being offered and
+// pulled, and that one which does not go has changed nothing.
+func (e *explorer) prompts(p *pact, i int) {
+	if p.flows[i].out.phase != resting {
+		return
+	}
+	fast, slow := p.clone(), p.clone()
+	at := &fast.flows[i]
+	if e.turn++; e.turn%7 == 0 { // one that fits no message
+		at.payload, slow.flows[i].payload = 9, 9
+	}
+	before := *at
+	got, ok := at.prompt(0, 10)
+	if !ok {
+		if !reflect.DeepEqual(before, *at) {
+			e.Fatalf("a frame that does not go at once has changed %+v to %+v", before, *at)
+		}
+	}
+	slow.flows[i].step(input{do: offered, frame: frame{size: 10}})
+	out, err := slow.flows[i].step(input{do: pull})
+	if err != nil || ok != (out.do == post && out.last) {
+		e.Fatalf("goes at once: %v; offered and pulled, it comes to %+v, %v, in\n%+v", ok, out, err, before)
+	}
+	slow.flows[i].out = at.out // which has nothing of a frame that never was there
+	if ok && (got != out.packet || !reflect.DeepEqual(*at, slow.flows[i])) {
+		e.Fatalf("at once %+v, with\n%+v; offered and pulled %+v, with\n%+v", got, *at, out.packet, slow.flows[i])
 	}
 }
 

@@ -341,7 +341,7 @@ func (p *softPair) breakDown(c completion, wake []func()) []func() {
 
 var errOverrun = errors.New("the completion queue has overrun")
 
-func (p *softPair) poll(into []completion) (int, error) {
+func (p *softPair) poll(into []completion, _ int) (int, error) {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	if p.overrun {

@@ -91,6 +91,12 @@ func (l *line) open(d device, notify func()) (err error) {
 	return nil
 }
 
+// room reports whether one more work may be posted.
+func (l *line) room() bool { return l.posted-l.ended < uint64(l.depth) }
+
+// isTurn reports whether the last work posted is one of those that are signalled in turn.
+func (l *line) isTurn() bool { return l.posted%uint64(max(l.depth/signalEvery, 1)) == 0 }
+
 // post gives receive buffer i to the device.
 func (l *line) post(i uint64) error { return l.pair.receive(i, l.recv, l.buffer(l.recv, i)) }
 
@@ -140,14 +146,14 @@ func (l *line) abandon(stale *transport.Queue) {
 	}
 }
 
-// reap takes what the completion queue holds, and returns how much that was. mu
-// is held.
-func (c *conn) reap() int {
+// reap takes what the completion queue holds, after so many looks at most, and returns
+// how much that was. mu is held.
+func (c *conn) reap(looks int) int {
 	l := c.line
 	if l.closed {
 		return 0
 	}
-	n, err := l.pair.poll(l.polled)
+	n, err := l.pair.poll(l.polled, looks)
 	if err != nil {
 		l.fail(failure(fault.LinkLost, "poll", fmt.Errorf("%s: %w", c.home.device.describe(), err)))
 		return 0

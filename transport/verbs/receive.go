@@ -9,10 +9,11 @@ import (
 )
 
 // deliver takes arrivals until one of them is something of a frame's.
-func (c *conn) deliver(in transport.Sink) (transport.State, error) {
+func (c *conn) deliver(in transport.Sink, looks int) (transport.State, error) {
 	state := transport.Idle
 	for range maxDepth {
-		e, moved, ok, err := c.next()
+		e, moved, ok, err := c.next(looks)
+		looks = 1
 		if moved {
 			state = transport.Moved
 		}
@@ -32,7 +33,7 @@ func (c *conn) deliver(in transport.Sink) (transport.State, error) {
 
 // next polls the queue pair, posts what can go, and returns the oldest arrival.
 // The error is the Conn's, once nothing is left to be delivered.
-func (c *conn) next() (e completion, moved, ok bool, err error) {
+func (c *conn) next(looks int) (e completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.line
 	if l == nil || c.shut || c.err != nil && (l.in.n == 0 || !c.switched.Load()) {
@@ -43,14 +44,14 @@ func (c *conn) next() (e completion, moved, ok bool, err error) {
 		}
 		return e, false, false, err
 	}
-	if c.err == nil {
-		moved = c.reap() > 0
+	if c.err == nil && l.in.n == 0 { // what lies there is first; that is less than the queue can hold
+		moved = c.reap(looks) > 0
 	}
 	if l.err != nil && c.err == nil {
 		err = l.err
 		c.mu.Unlock()
 		c.end(err, false)
-		return c.next()
+		return c.next(1)
 	}
 	if ok = l.in.n > 0 && c.switched.Load(); ok {
 		e = l.in.pop()
@@ -128,20 +129,7 @@ func (c *conn) repostAndUnlock(id uint64, err error) {
 func (c *conn) hand(out *output, buf []byte, in transport.Sink) error {
 	switch out.do {
 	case small:
-		head := buf[packetLen : packetLen+out.packet.head]
-		h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
-		dst := in.Place(h)
-		if err := fits(dst, h.Size); err != nil || c.isShut() {
-			return err
-		}
-		body := buf[packetLen+len(head):]
-		if out.packet.flag == flagLanded {
-			body = c.line.strip.mem[out.off:][:h.Size]
-		}
-		if dst != nil {
-			copy(dst, body)
-		}
-		in.Arrived(h, h.Size)
+		return c.handWhole(out, buf, in)
 	case ask:
 		return c.place(&out.packet, buf, in)
 	case part:
@@ -149,6 +137,29 @@ func (c *conn) hand(out *output, buf []byte, in transport.Sink) error {
 	case direct:
 		in.Arrived(transport.Header{ID: out.id, Size: int(out.size)}, int(out.size))
 	}
+	return nil
+}
+
+// handWhole gives a frame to the Sink that lies in a message, or in the strip.
+func (c *conn) handWhole(out *output, buf []byte, in transport.Sink) error {
+	head := buf[packetLen : packetLen+out.packet.head]
+	h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
+	body := buf[packetLen+len(head):]
+	if out.packet.flag == flagLanded {
+		body = c.line.strip.mem[out.off:][:h.Size]
+	}
+	if t, ok := in.(transport.Taker); ok {
+		t.Take(h, body)
+		return nil
+	}
+	dst := in.Place(h)
+	if err := fits(dst, h.Size); err != nil || c.isShut() {
+		return err
+	}
+	if dst != nil {
+		copy(dst, body)
+	}
+	in.Arrived(h, h.Size)
 	return nil
 }
 

@@ -3,7 +3,6 @@ package verbs
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -50,7 +49,7 @@ func (c *conn) pump() error {
 	}
 	var fail error
 	l.works = l.works[:0]
-	for l.posted-l.ended < uint64(l.depth) && fail == nil {
+	for l.room() && fail == nil && !(c.flow.rests() && c.out.Empty()) {
 		if fail = c.feed(); fail != nil {
 			break
 		}
@@ -66,9 +65,7 @@ func (c *conn) pump() error {
 	if n := len(l.works); n > 0 {
 		l.works[n-1].signaled = true
 		if err := l.pair.send(l.works); err != nil {
-			for c.reap() > 0 { // the reason may lie there
-			}
-			l.fail(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.home.device.describe(), err)))
+			c.unposted(err)
 		}
 	}
 	return fail
@@ -104,7 +101,7 @@ func (c *conn) feed() error {
 func (c *conn) prepare(out *output) {
 	l := c.line
 	l.posted++
-	w := work{id: l.posted, signaled: l.posted%uint64(max(l.depth/signalEvery, 1)) == 0}
+	w := work{id: l.posted, signaled: l.isTurn()}
 	if out.do == write || out.do == fill {
 		w.write, w.silent, w.imm = true, out.do == fill, out.place
 		w.raddr, w.rkey = out.remote.addr+out.at, out.remote.rkey

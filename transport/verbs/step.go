@@ -237,7 +237,7 @@ func (f *flow) pull() (output, error) {
 	case f.out.phase == writing && (f.out.to.kept || f.credits > 1):
 		return f.write(), nil
 	}
-	if (f.owed >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.runway.size/2) && f.mayTell() {
+	if f.owes() && f.mayTell() {
 		return f.tell(packet{kind: ack}, false), nil
 	}
 	return output{}, nil
@@ -246,11 +246,37 @@ func (f *flow) pull() (output, error) {
 // mayTell reports whether a message may go; it takes all credit owed along.
 func (f *flow) mayTell() bool { return f.credits > 1 || f.credits == 1 && f.owed > 0 }
 
+// owes reports whether there is so much credit, or room on the strip, that it is worth
+// a message.
+func (f *flow) owes() bool {
+	return f.owed >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.runway.size/2
+}
+
+// rests reports whether nothing is to be posted, which is what a pull finds most often.
+func (f *flow) rests() bool { return f.out.phase == resting && f.noted == len(f.notes) && !f.owes() }
+
 func (f *flow) tell(p packet, last bool) output {
+	f.spend(&p)
+	return output{do: post, packet: p, last: last}
+}
+
+// spend takes the credit that a message costs, and has it take all that is owed along.
+func (f *flow) spend(p *packet) {
 	p.credit, f.owed = uint32(f.owed), 0
 	p.freed, f.freed = uint32(f.freed), 0
 	f.credits--
-	return output{do: post, packet: p, last: last}
+}
+
+// prompt is the one message of a frame with ID 0, if nothing is to go before that and
+// the peer has a receive for it: what offered and pull would come to. False has changed
+// nothing.
+func (f *flow) prompt(head, size int) (p packet, ok bool) {
+	if f.out.phase != resting || f.noted < len(f.notes) || head+size > f.payload || !f.mayTell() {
+		return p, false
+	}
+	p = packet{kind: tensorWrite, head: head, size: uint64(size)}
+	f.spend(&p)
+	return p, true
 }
 
 func (f *flow) note(p packet) { f.notes = append(f.notes, p) }
