@@ -44,7 +44,7 @@ type Coordinator struct {
 	over    chan struct{} // closed when there are no more turns
 	ended   chan struct{} // closed when nothing more will happen
 	stopMu  sync.Mutex    // serves only to make Close wait for Close
-	lookout *comm.Lookout // for messages of the negotiation; who helps has it
+	lookout lookout       // for messages of the negotiation; who helps has it
 	helping atomic.Bool   // somebody does
 	watch   watch         // what the helper looks out for
 	waiting atomic.Int32  // goroutines that wait for handles, those that help included

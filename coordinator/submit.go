@@ -1,13 +1,10 @@
 package coordinator
 
 import (
-	"hash/fnv"
-	"math"
 	"slices"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
-	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -243,96 +240,6 @@ func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
 	}
 }
 
-// refusal completes a request, and is why it cannot be submitted.
-func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *ProcessSet) error {
-	size := len(set.ranks)
-	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, q.Kind.String()+" "+q.Name, co.world(co.rank), format, args...)
-	}
-	total := 1
-	for _, d := range q.Shape {
-		if d < 0 {
-			return bad("dimension %d in shape %v", d, q.Shape)
-		}
-		total *= d
-	}
-	switch {
-	case q.Name == "" || len(q.Name) > negotiate.MaxName:
-		return bad("a name has 1 to %d bytes, not %d", negotiate.MaxName, len(q.Name))
-	case len(q.Shape) > negotiate.MaxDims:
-		return bad("%d dimensions; at most %d are allowed", len(q.Shape), negotiate.MaxDims)
-	case q.Kind != negotiate.Barrier && (total != count || len(q.Shape) == 0):
-		return bad("the buffer has %d elements, and shape %v another number", count, q.Shape)
-	case q.Kind == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
-		return bad("root %d is out of range; there are ranks 0 to %d", q.Root, size-1)
-	case !isFinite(q.Pre) || !isFinite(q.Post):
-		return bad("scales %g and %g; finite ones are needed", q.Pre, q.Post)
-	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Kind)):
-		return bad("%v of %v cannot be scaled", q.Kind, q.DType)
-	case q.Wire != q.DType && !compresses(q):
-		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Kind, q.DType, q.Wire)
-	}
-	if why := refuseFold(q, h, count); why != "" {
-		return bad("%s", why)
-	}
-	switch q.Kind {
-	case negotiate.AllReduce, negotiate.ReduceScatter:
-		q.Op, q.OpID = h.op.Name(), h.op.ID()
-		if q.OpID == Adasum.ID() {
-			return nil
-		}
-		for _, d := range [...]tensor.DType{q.DType, q.Wire} {
-			if _, err := h.op.Kernel(d); err != nil {
-				return bad("%w", err)
-			}
-		}
-		_, known := builtin(q.OpID)
-		q.NoIdentity = !known
-		if q.Kind == negotiate.ReduceScatter {
-			return co.checkPart(q, h, set, bad)
-		}
-	case negotiate.AllGather:
-		q.Rows, q.Shape[0] = q.Shape[0], -1
-	case negotiate.AllToAll:
-		sum := 0
-		for _, n := range h.splits {
-			if n < 0 {
-				return bad("a split of %d rows", n)
-			}
-			sum += n
-		}
-		if len(h.splits) != size || sum != q.Shape[0] {
-			return bad("splits %v are not of %d rows to %d ranks", h.splits, q.Shape[0], size)
-		}
-		q.Splits, q.Shape[0] = h.splits, -1
-	}
-	return nil
-}
-
-// checkPart compares dst with this rank's part of a ReduceScatter.
-func (co *Coordinator) checkPart(q *negotiate.Request, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
-	at := slices.Index(set.ranks, co.rank)
-	if at < 0 {
-		return nil // refused by the Member, who says so
-	}
-	lo, hi := negotiate.Chunk(q.Shape[0], len(set.ranks), at)
-	if want := (hi - lo) * rowBytes(&q.Tensor); len(h.dst) != want {
-		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
-	}
-	return nil
-}
-
-func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
-
-// rowBytes is the size of one row of the first dimension.
-func rowBytes(t *negotiate.Tensor) int {
-	n := t.DType.Size()
-	for _, d := range t.Shape[1:] {
-		n *= d
-	}
-	return n
-}
-
 func (co *Coordinator) coordinator() *Coordinator { return co }
 
 // submit keeps the handle for the name's next turn.
@@ -375,56 +282,4 @@ func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 	}
 	co.mu.Unlock()
 	co.say(negotiate.Submit{Requests: rs, Tickets: tickets})
-}
-
-// A Group collects submissions that are submitted as one: none of them runs
-// before all of them are ready on all ranks, and a mismatch in one fails all. It
-// is used by one goroutine.
-type Group struct {
-	co *Coordinator
-	rs []negotiate.Request
-	hs []*Handle
-}
-
-// Group begins an empty group. Handles of what is submitted to it are not done
-// before Submit.
-func (co *Coordinator) Group() *Group { return &Group{co: co} }
-
-func (g *Group) coordinator() *Coordinator { return g.co }
-
-func (g *Group) submit(q *negotiate.Request, h *Handle) {
-	g.rs = append(g.rs, *q)
-	g.hs = append(g.hs, h)
-}
-
-// Submit submits what was collected, and empties the group. All of it must be of
-// one process set.
-func (g *Group) Submit() {
-	rs, hs := g.rs, g.hs
-	g.rs, g.hs = nil, nil
-	if len(rs) == 0 {
-		return
-	}
-	names := make([]string, len(rs))
-	for i := range rs {
-		names[i] = rs[i].Name
-	}
-	slices.Sort(names)
-	id := fnv.New64a()
-	for _, n := range names {
-		id.Write([]byte(n))
-		id.Write([]byte{0})
-	}
-	for i := range rs {
-		if rs[i].Set != rs[0].Set {
-			g.co.mu.Lock()
-			defer g.co.mu.Unlock()
-			for _, h := range hs {
-				h.finish(fault.New(fault.Misuse, "group", g.co.world(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
-			}
-			return
-		}
-		rs[i].Group, rs[i].GroupSize = id.Sum64()|1, len(rs)
-	}
-	g.co.submitAll(rs, hs)
 }

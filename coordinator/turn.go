@@ -98,7 +98,7 @@ func (co *Coordinator) say(in negotiate.MemberInput) {
 		return
 	}
 	over := co.tell(in)
-	wake := len(co.local) > 0 && co.size > fewRanks
+	wake := !over && len(co.local) > 0 && co.size > fewRanks
 	if len(co.local) > 0 && !wake {
 		co.clock = co.now()
 		over = co.pump() || over
@@ -136,6 +136,12 @@ func (co *Coordinator) setAlarm() {
 	co.alarm.Reset(max(0, time.Duration(at-co.now())))
 }
 
+// A lookout moves messages of the negotiation: a comm.Lookout, which see.
+type lookout interface {
+	Poll(ctx context.Context, ev comm.Event) bool
+	Rest()
+}
+
 // help moves the negotiation until w's wait is over, or something is to be carried
 // out, which the caller would only be in the way of; or until it is not worth while
 // any more. It may be called by anyone. Without w it helps all that wait.
@@ -143,32 +149,47 @@ func (co *Coordinator) help(ctx context.Context, w *waiter) {
 	if co.exec.busy.Load() || !co.helping.CompareAndSwap(false, true) {
 		return
 	}
-	co.watch = watch{co, w}
+	co.watch = watch{co: co, w: w}
 	co.lookout.Poll(ctx, &co.watch)
-	if co.waiting.Load() > 0 && !co.exec.busy.Load() {
-		co.lookout.Rest() // for those who sleep
-	}
 	co.watch.w = nil
 	co.helping.Store(false)
+	// Who came to help while this one did has gone to sleep, and so has the executor if
+	// it got idle just now. Both have said so before they looked at helping, so to look
+	// after it is given up misses none of them: else the wires would wake nobody for as
+	// long as they expect somebody to look.
+	if co.stranded() && co.helping.CompareAndSwap(false, true) {
+		co.lookout.Rest()
+		co.helping.Store(false)
+	}
 	co.act() // on what a callback has left to us just now
 }
 
+// stranded reports whether somebody waits, and nobody is there to look at the wires.
+func (co *Coordinator) stranded() bool { return co.waiting.Load() > 0 && !co.exec.busy.Load() }
+
 // A watch is what a helper looks out for.
 type watch struct {
-	co *Coordinator
-	w  *waiter // nil: all of them
+	co   *Coordinator
+	w    *waiter // nil: all of them
+	over bool    // it has happened
 }
 
-// Happened implements comm.Event.
+// Happened implements comm.Event: what was true stays so, though the executor may have
+// done meanwhile what it had to do.
 func (o *watch) Happened() bool {
+	if o.over {
+		return true
+	}
 	o.co.act()
 	switch {
 	case o.co.exec.busy.Load():
-		return true
+		o.over = true
 	case o.w == nil:
-		return o.co.waiting.Load() == 0
+		o.over = o.co.waiting.Load() == 0
+	default:
+		o.over = len(o.w.woken) > 0
 	}
-	return len(o.w.woken) > 0
+	return o.over
 }
 
 // others are the ranks that messages of the negotiation come from.

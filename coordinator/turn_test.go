@@ -16,11 +16,21 @@ import (
 // Any number of goroutines submit, wait for one handle or for many, for the same
 // ones, and give up, all at once: each acts for the coordinator if it can.
 func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
-	const goroutines, steps, tensors = 6, 20, 8
+	crowd(t, 3, 6, 20)
+}
+
+// With more ranks than rank 0 tells an order by itself, who submits there wakes the
+// loop for that.
+func TestGoroutinesOfManyRanksThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
+	crowd(t, 9, 2, 5)
+}
+
+func crowd(t *testing.T, ranks, goroutines, steps int) {
+	const tensors = 8
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			leak.Check(t)
-			err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 				errs := make(chan error, goroutines)
 				for g := range goroutines {
 					go func() { errs <- crowdedSteps(ctx, c, co, g, steps, tensors) }()
@@ -66,7 +76,7 @@ func crowdedSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator
 			}
 			want := int32(0)
 			for r := range c.Size() { // rank r's tensor of that name
-				at := (i + c.Rank() - r + 2*tensors) % tensors
+				at := (i + c.Rank() - r + c.Size()*tensors) % tensors
 				want = max(want, int32(r+step+at))
 			}
 			if bufs[i][0] != want {

@@ -1,0 +1,61 @@
+package coordinator
+
+import (
+	"hash/fnv"
+	"slices"
+
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A Group collects submissions that are submitted as one: none of them runs
+// before all of them are ready on all ranks, and a mismatch in one fails all. It
+// is used by one goroutine.
+type Group struct {
+	co *Coordinator
+	rs []negotiate.Request
+	hs []*Handle
+}
+
+// Group begins an empty group. Handles of what is submitted to it are not done
+// before Submit.
+func (co *Coordinator) Group() *Group { return &Group{co: co} }
+
+func (g *Group) coordinator() *Coordinator { return g.co }
+
+func (g *Group) submit(q *negotiate.Request, h *Handle) {
+	g.rs = append(g.rs, *q)
+	g.hs = append(g.hs, h)
+}
+
+// Submit submits what was collected, and empties the group. All of it must be of
+// one process set.
+func (g *Group) Submit() {
+	rs, hs := g.rs, g.hs
+	g.rs, g.hs = nil, nil
+	if len(rs) == 0 {
+		return
+	}
+	names := make([]string, len(rs))
+	for i := range rs {
+		names[i] = rs[i].Name
+	}
+	slices.Sort(names)
+	id := fnv.New64a()
+	for _, n := range names {
+		id.Write([]byte(n))
+		id.Write([]byte{0})
+	}
+	for i := range rs {
+		if rs[i].Set != rs[0].Set {
+			g.co.mu.Lock()
+			defer g.co.mu.Unlock()
+			for _, h := range hs {
+				h.finish(fault.New(fault.Misuse, "group", g.co.world(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
+			}
+			return
+		}
+		rs[i].Group, rs[i].GroupSize = id.Sum64()|1, len(rs)
+	}
+	g.co.submitAll(rs, hs)
+}

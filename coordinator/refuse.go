@@ -1,0 +1,100 @@
+package coordinator
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// refusal completes a request, and is why it cannot be submitted.
+func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *ProcessSet) error {
+	size := len(set.ranks)
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Misuse, q.Kind.String()+" "+q.Name, co.world(co.rank), format, args...)
+	}
+	total := 1
+	for _, d := range q.Shape {
+		if d < 0 {
+			return bad("dimension %d in shape %v", d, q.Shape)
+		}
+		total *= d
+	}
+	switch {
+	case q.Name == "" || len(q.Name) > negotiate.MaxName:
+		return bad("a name has 1 to %d bytes, not %d", negotiate.MaxName, len(q.Name))
+	case len(q.Shape) > negotiate.MaxDims:
+		return bad("%d dimensions; at most %d are allowed", len(q.Shape), negotiate.MaxDims)
+	case q.Kind != negotiate.Barrier && (total != count || len(q.Shape) == 0):
+		return bad("the buffer has %d elements, and shape %v another number", count, q.Shape)
+	case q.Kind == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
+		return bad("root %d is out of range; there are ranks 0 to %d", q.Root, size-1)
+	case !isFinite(q.Pre) || !isFinite(q.Post):
+		return bad("scales %g and %g; finite ones are needed", q.Pre, q.Post)
+	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Kind)):
+		return bad("%v of %v cannot be scaled", q.Kind, q.DType)
+	case q.Wire != q.DType && !compresses(q):
+		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Kind, q.DType, q.Wire)
+	}
+	if why := refuseFold(q, h, count); why != "" {
+		return bad("%s", why)
+	}
+	switch q.Kind {
+	case negotiate.AllReduce, negotiate.ReduceScatter:
+		q.Op, q.OpID = h.op.Name(), h.op.ID()
+		if q.OpID == Adasum.ID() {
+			return nil
+		}
+		for _, d := range [...]tensor.DType{q.DType, q.Wire} {
+			if _, err := h.op.Kernel(d); err != nil {
+				return bad("%w", err)
+			}
+		}
+		_, known := builtin(q.OpID)
+		q.NoIdentity = !known
+		if q.Kind == negotiate.ReduceScatter {
+			return co.checkPart(q, h, set, bad)
+		}
+	case negotiate.AllGather:
+		q.Rows, q.Shape[0] = q.Shape[0], -1
+	case negotiate.AllToAll:
+		sum := 0
+		for _, n := range h.splits {
+			if n < 0 {
+				return bad("a split of %d rows", n)
+			}
+			sum += n
+		}
+		if len(h.splits) != size || sum != q.Shape[0] {
+			return bad("splits %v are not of %d rows to %d ranks", h.splits, q.Shape[0], size)
+		}
+		q.Splits, q.Shape[0] = h.splits, -1
+	}
+	return nil
+}
+
+// checkPart compares dst with this rank's part of a ReduceScatter.
+func (co *Coordinator) checkPart(q *negotiate.Request, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
+	at := slices.Index(set.ranks, co.rank)
+	if at < 0 {
+		return nil // refused by the Member, who says so
+	}
+	lo, hi := negotiate.Chunk(q.Shape[0], len(set.ranks), at)
+	if want := (hi - lo) * rowBytes(&q.Tensor); len(h.dst) != want {
+		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
+	}
+	return nil
+}
+
+func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
+
+// rowBytes is the size of one row of the first dimension.
+func rowBytes(t *negotiate.Tensor) int {
+	n := t.DType.Size()
+	for _, d := range t.Shape[1:] {
+		n *= d
+	}
+	return n
+}
