@@ -51,6 +51,7 @@ type Coordinator struct {
 
 	opts     *options
 	sampler  *sampler // of autotune, on rank 0; who has the turn has it
+	scribe   *scribe  // of autotune; nil where it has nothing to say
 	settings Settings // mu guards this and the next
 	settled  bool
 
@@ -165,6 +166,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
 	}
+	co.scribe.wait(ctx)
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.err

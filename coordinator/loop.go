@@ -238,6 +238,7 @@ func (co *Coordinator) end() {
 	}
 	co.table = table{}
 	co.mu.Unlock()
+	co.scribe.end()
 	co.endTimeline()
 	co.exec.closeSets()
 	co.data.Close(ctx)

@@ -4,12 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"time"
 
-	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/coordinator/autotune"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
 )
@@ -120,12 +117,14 @@ type Autotune struct {
 	// Of large models, whose steps vary less, it has no more then. Four times as long
 	// is enough to warm up.
 	Span time.Duration
-	Log  io.Writer // gets a line of CSV for each sample; nil: none
-	File string    // gets the settings that were found, see LoadSettings; "": none
+	// Log gets a line of CSV for each sample; nil: none. It is written to by one
+	// goroutine, for which nothing waits but Close, as long as its context lets it.
+	Log  io.Writer
+	File string // gets the settings that were found, in the same way, see LoadSettings; "": none
 }
 
 // WithAutotune has rank 0 try settings, measure how many bytes are carried out under
-// each per second in which something was under way, and settle for the best after 40
+// each per second in which something was under way, and settle for the best after 20
 // samples or fewer. It decides, and all ranks switch at the same place in the order of
 // tensors. A step ends when the first tensor of a sample is carried out again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.tune = &a } }
@@ -136,122 +135,6 @@ func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s
 // Deterministic has Autotune, and saved settings, leave the algorithm as the table
 // gives it, so that results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.frozen = true } }
-
-// A sampler measures on rank 0 how well settings do. Who has the turn has it.
-type sampler struct {
-	conf  Autotune
-	tuner *autotune.Tuner
-	axes  int
-
-	marker string // the first tensor of the sample: when it comes again, a step has ended
-	seen   int
-	skip   int            // steps before the measurement begins
-	warm   negotiate.Time // when that is over all the same; never: not before
-	bytes  int
-	way    underway
-}
-
-// leastSteps of a sample, however long they take.
-const leastSteps = 3
-
-// newSampler begins at the settings that hold.
-func newSampler(conf Autotune, frozen bool, now negotiate.Tuning) (*sampler, error) {
-	axes := []autotune.Axis{
-		{Name: "fusion", Low: 64 << 10, High: 256 << 20, Log: true},
-		{Name: "cycle", Low: float64(100 * negotiate.Microsecond), High: float64(50 * negotiate.Millisecond), Log: true},
-		{Name: "cache", Choices: 2},
-	}
-	if !frozen {
-		axes = append(axes, autotune.Axis{Name: "algorithm", Choices: len(classes())})
-	}
-	within := func(i int, v float64) float64 { return min(max(v, axes[i].Low), axes[i].High) }
-	start := autotune.Point{within(0, float64(now.Fusion)), within(1, float64(now.Cycle)), 0, float64(now.Class)}
-	if now.Cache {
-		start[2] = 1
-	}
-	if conf.Steps <= 0 {
-		conf.Steps = 10
-	}
-	if conf.Warmup <= 0 {
-		conf.Warmup = 30
-	}
-	if conf.Span <= 0 {
-		conf.Span = 250 * time.Millisecond
-	}
-	t, err := autotune.New(axes, autotune.Options{Start: start[:len(axes)]})
-	if err != nil {
-		return nil, err
-	}
-	s := &sampler{conf: conf, tuner: t, axes: len(axes), skip: conf.Warmup, warm: 4 * negotiate.Time(conf.Span)}
-	if conf.Log != nil {
-		_, err = fmt.Fprintln(conf.Log, "sample,cycle_ms,fusion_bytes,cache,algorithm,bytes_per_second")
-	}
-	return s, err
-}
-
-// tuning is what a point stands for.
-func (s *sampler) tuning(p autotune.Point) negotiate.Tuning {
-	t := negotiate.Tuning{Fusion: int(p[0]), Cycle: negotiate.Span(p[1]), Cache: p[2] == 1}
-	if s.axes > 3 {
-		t.Class = uint8(p[3])
-	}
-	return t
-}
-
-// carried counts a Bucket that rank 0 has carried out. It returns what to try
-// next when a sample is complete, and whether that is for good.
-func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tuning, change bool) {
-	for i := range b.Refs {
-		t := b.Refs[i].Tensor
-		s.bytes += negotiate.Size(t, b.Refs[i].Rows, b.Part, b.Parts)
-		if b.Part+1 < b.Parts {
-			continue
-		}
-		if s.marker == "" {
-			s.marker = t.Name
-		}
-		if t.Name != s.marker {
-			continue
-		}
-		if s.stepped(now) {
-			return s.next(now), true
-		}
-	}
-	return next, false
-}
-
-// stepped counts a step, and reports whether it was a sample's last.
-func (s *sampler) stepped(now negotiate.Time) bool {
-	s.seen++
-	ran := s.way.ran(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warm { // steps are long enough for fewer to do
-		s.skip = s.seen - 1
-	}
-	steps := s.seen - 1 - s.skip
-	switch {
-	case steps < 0:
-		return false
-	case steps == 0:
-		s.bytes = 0
-		s.way.reset(now)
-		return false
-	}
-	return steps >= s.conf.Steps || steps >= leastSteps && ran >= negotiate.Time(s.conf.Span)
-}
-
-// next tells the tuner, and begins another sample, whose first step is not
-// measured: some of it went by what held before.
-func (s *sampler) next(now negotiate.Time) negotiate.Tuning {
-	tried := s.tuner.Ask()
-	rate := float64(s.bytes) / (math.Max(1, float64(s.way.ran(now))) / float64(negotiate.Second))
-	s.tuner.Tell(rate)
-	if s.conf.Log != nil {
-		t := s.tuning(tried)
-		fmt.Fprintf(s.conf.Log, "%d,%.3f,%d,%v,%s,%.0f\n", len(s.tuner.Samples()), float64(t.Cycle)/float64(negotiate.Millisecond), t.Fusion, t.Cache, classes()[t.Class], rate)
-	}
-	s.marker, s.seen, s.skip, s.warm, s.bytes = "", 0, 1, never, 0
-	return s.tuning(s.tuner.Ask())
-}
 
 // beginTuning has rank 0 tell the settings that it begins with, if they are others
 // than the options say, and prepare to try some.
@@ -267,8 +150,11 @@ func (co *Coordinator) beginTuning() {
 	if co.opts.tune == nil {
 		return
 	}
+	if co.opts.tune.Log != nil || co.opts.tune.File != "" {
+		co.scribe = newScribe(co.log)
+	}
 	var err error
-	if co.sampler, err = newSampler(*co.opts.tune, co.opts.frozen, now); err != nil {
+	if co.sampler, err = newSampler(*co.opts.tune, co.opts.frozen, now, co.scribe); err != nil {
 		co.log.Warn("tutti: the coordinator cannot tune itself: " + err.Error())
 		return
 	}
@@ -294,9 +180,7 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	co.settled = true
 	co.mu.Unlock()
 	if file := s.conf.File; file != "" {
-		if err := settingsOf(next).Save(file); err != nil {
-			co.log.Warn("tutti: the coordinator's settings: " + err.Error())
-		}
+		s.scribe.do(func() error { return settingsOf(next).Save(file) })
 	}
 }
 
@@ -308,60 +192,4 @@ func (co *Coordinator) switchTo(t negotiate.Tuning) {
 		co.settings = settingsOf(t)
 		co.mu.Unlock()
 	}
-}
-
-// tuneEnvironment reads what rank 0's environment asks for: TUTTI_AUTOTUNE=1, or
-// HOROVOD_AUTOTUNE=1, with a log in the file TUTTI_AUTOTUNE_LOG, or
-// HOROVOD_AUTOTUNE_LOG; TUTTI_AUTOTUNE_FILE is loaded if it is there, and else
-// written when settings have been found.
-func (o *options) tuneEnvironment(c *comm.Comm) error {
-	if c.Rank() != 0 {
-		return nil
-	}
-	file := os.Getenv("TUTTI_AUTOTUNE_FILE")
-	if file != "" {
-		if _, err := os.Stat(file); err == nil {
-			s, err := LoadSettings(file)
-			o.settings = &s
-			return err
-		}
-	}
-	switch on := first("TUTTI_AUTOTUNE", "HOROVOD_AUTOTUNE"); on {
-	case "", "0":
-		return nil
-	case "1":
-	default:
-		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "TUTTI_AUTOTUNE is %q; 1 turns it on, 0 off", on)
-	}
-	o.tune = &Autotune{File: file}
-	if name := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); name != "" {
-		o.tune.Log = &appender{name}
-	}
-	return nil
-}
-
-// first is the value of the first of some variables that is set.
-func first(names ...string) string {
-	for _, n := range names {
-		if v := os.Getenv(n); v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
-// An appender writes at the end of a file, which it holds open for no longer.
-type appender struct{ name string }
-
-// Write implements io.Writer.
-func (a *appender) Write(b []byte) (int, error) {
-	f, err := os.OpenFile(a.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		return 0, err
-	}
-	n, err := f.Write(b)
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	return n, err
 }

@@ -38,7 +38,7 @@ func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
 		{"steps of a tenth of a second", 100 * ms, 0, 13, 5},
 		{"steps of a second", 1000 * ms, 7 * ms, 7, 5},
 	} {
-		s, err := newSampler(Autotune{}, true, negotiate.Tuning{Cycle: negotiate.Millisecond, Fusion: 1 << 20, Cache: true})
+		s, err := newSampler(Autotune{}, true, negotiate.Tuning{Cycle: negotiate.Millisecond, Fusion: 1 << 20, Cache: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ type Sample struct {
 type Options struct {
 	Start    Point   // tried first; the default is the middle
 	First    int     // points that are tried before anything is learnt; 8
-	Most     int     // points at most; 40
+	Most     int     // points at most; 20
 	Least    float64 // an expected improvement, relative to the best score, that is not worth trying; 0.01
 	Patience int     // how often in turn it must be as small before the Tuner settles; 4
 	Seed     uint64
@@ -69,7 +69,7 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 		}
 	}
 	fill(&opts.First, 8)
-	fill(&opts.Most, 40)
+	fill(&opts.Most, 20)
 	fill(&opts.Patience, 4)
 	if opts.Least == 0 {
 		opts.Least = 0.01

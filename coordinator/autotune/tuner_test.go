@@ -57,7 +57,7 @@ func TestATunerFindsWhatIsNearlyBestAndSettles(t *testing.T) {
 				tu, rnd := newTuner(t, p.axes, seed), rand.New(rand.NewPCG(seed, 1))
 				asked := 0
 				for ; !tu.Settled(); asked++ {
-					if asked > 40 {
+					if asked > 20 {
 						t.Fatalf("%s: not settled after %d", p.name, asked)
 					}
 					tu.Tell(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))

@@ -1,0 +1,64 @@
+package coordinator
+
+import (
+	"os"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+)
+
+// tuneEnvironment reads what rank 0's environment asks for: TUTTI_AUTOTUNE=1, or
+// HOROVOD_AUTOTUNE=1, with a log in the file TUTTI_AUTOTUNE_LOG, or
+// HOROVOD_AUTOTUNE_LOG; TUTTI_AUTOTUNE_FILE is loaded if it is there, and else
+// written when settings have been found.
+func (o *options) tuneEnvironment(c *comm.Comm) error {
+	if c.Rank() != 0 {
+		return nil
+	}
+	file := os.Getenv("TUTTI_AUTOTUNE_FILE")
+	if file != "" {
+		if _, err := os.Stat(file); err == nil {
+			s, err := LoadSettings(file)
+			o.settings = &s
+			return err
+		}
+	}
+	switch on := first("TUTTI_AUTOTUNE", "HOROVOD_AUTOTUNE"); on {
+	case "", "0":
+		return nil
+	case "1":
+	default:
+		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "TUTTI_AUTOTUNE is %q; 1 turns it on, 0 off", on)
+	}
+	o.tune = &Autotune{File: file}
+	if name := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); name != "" {
+		o.tune.Log = &appender{name}
+	}
+	return nil
+}
+
+// first is the value of the first of some variables that is set.
+func first(names ...string) string {
+	for _, n := range names {
+		if v := os.Getenv(n); v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// An appender writes at the end of a file, which it holds open for no longer.
+type appender struct{ name string }
+
+// Write implements io.Writer.
+func (a *appender) Write(b []byte) (int, error) {
+	f, err := os.OpenFile(a.name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	n, err := f.Write(b)
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	return n, err
+}
