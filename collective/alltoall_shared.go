@@ -31,11 +31,11 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 		}
 	}
 	take := func(p p2p.Piece, i, rank int) {
-		from := window(src.of(me), i, stretch)
 		if rank != me {
-			from = p.Slot(rank)[me*stretch:]
+			move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+		} else if i == 0 { // whole: no piece of it is anywhere near
+			putCached(dst.of(me), src.of(me))
 		}
-		move(window(dst.of(rank), i, stretch), from)
 	}
 	return handRound(ctx, r, p, count, put, take)
 }

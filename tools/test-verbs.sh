@@ -32,7 +32,7 @@ skip() { printf '\nSKIPPED: verbs is not tested here: %s\n' "$*"; exit 0; }
 
 # All of ci is bounded, so that set-up that hangs fails nothing. Tests that hang do:
 # they begin only where WHOLE leaves them TESTS, and have nearer limits of their own.
-WHOLE=900 TESTS=480
+WHOLE=900 TESTS=600
 if [ "$part" = ci ]; then
 	status=0
 	timeout -k 30 $WHOLE tools/test-verbs.sh ci-bounded &
@@ -72,7 +72,7 @@ ci-bounded)
 	[ $SECONDS -le $((WHOLE - TESTS - 30)) ] || skip "setting up took $SECONDS s, which leaves too little time for tests"
 	status=0
 	# A hang ends by the limit of its test, which comes first and is no reason to skip.
-	tools/verbs-vm run -t $TESTS "$job" env LIMIT=180s ./run vm || status=$?
+	tools/verbs-vm run -t $TESTS "$job" env LIMIT=300s ./run vm || status=$?
 	case $status in
 	77 | 124) skip "the machine is too slow (see above)" ;;
 	125) skip "the VM itself failed (see above)" ;;
