@@ -52,7 +52,7 @@ type job struct {
 type members struct {
 	c         *comm.Comm
 	ranks     []int  // of the coordinator's communicator
-	algorithm string // of its allreduces; "": two calls
+	algorithm string // whose folds its allreduces have; "": two calls
 }
 
 func membersOf(c *comm.Comm, ranks []int) *members {
