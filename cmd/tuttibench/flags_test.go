@@ -27,6 +27,7 @@ func TestCSVBeginsWithItsHeaderAndRemarksGoElsewhere(t *testing.T) {
 
 func TestAWrongFlagGetsOneLineWithItsRemedyAndNoUsage(t *testing.T) {
 	for args, want := range map[string]string{
+		"-iterations 4":            "5 or more",
 		"-time 0.15":               "150ms",
 		"tune -time 3":             "150ms",
 		"limits -time x":           "150ms",

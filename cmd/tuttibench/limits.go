@@ -115,7 +115,7 @@ func newLane(c *comm.Comm, bytes, cold int) *lane {
 }
 
 // time is the median of the slowest rank's times of f, each on another pair.
-func (l *lane) time(ctx context.Context, budget time.Duration, f func(dst, src []float32) error) (float64, error) {
+func (l *lane) time(ctx context.Context, long time.Duration, f func(dst, src []float32) error) (float64, error) {
 	run := func(context.Context) error {
 		l.turn++
 		pair := l.pairs[l.turn%len(l.pairs)]
@@ -127,7 +127,7 @@ func (l *lane) time(ctx context.Context, budget time.Duration, f func(dst, src [
 			return 0, err
 		}
 	}
-	seconds, err := repeat(func() (float64, error) { return st.iterate(ctx) }, budget, nil)
+	seconds, err := repeat(func() (float64, error) { return st.iterate(ctx) }, budget{long, maxIterations}, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -8,7 +8,7 @@
 // Each iteration starts with a barrier. Every rank times its own call, and the
 // slowest one counts, as the operation is over only then. After three
 // iterations that do not count, the ranks repeat this until the times add up to
-// -time and five iterations are done, or 20,000. Operations run out of place
+// -time and five iterations are done, or -iterations (20,000). Operations run out of place
 // unless -inplace is given; broadcast has one buffer only.
 // Peers that are timed in the same way can be set beside these figures.
 //

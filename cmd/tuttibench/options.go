@@ -25,6 +25,7 @@ type options struct {
 	min, max  size
 	factor    int
 	time      time.Duration // that the iterations of one size add up to
+	most      int           // iterations of one size
 	format    string
 	plot      string // "": none
 	profile   string // rank 0's CPU profile; "": none
@@ -40,7 +41,7 @@ var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", 
 
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
-	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond}
+	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, most: maxIterations}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
 	flags.Usage = func() { help(flags, usage) }
 	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
@@ -53,6 +54,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Var(&o.max, "max", "largest vector in `bytes`")
 	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")
 	flags.Var((*span)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
+	flags.IntVar(&o.most, "iterations", o.most, "measure each size at most this many `times`, however short they are")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
 	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
@@ -90,6 +92,8 @@ func (o *options) check() error {
 		return fmt.Errorf("-factor %d: want 2 or more", o.factor)
 	case o.time < 0:
 		return fmt.Errorf("-time %v: want 0 or more", o.time)
+	case o.most < minIterations:
+		return fmt.Errorf("-iterations %d: want %d or more", o.most, minIterations)
 	case sheetFor(o.format, nil, nil) == nil:
 		return fmt.Errorf("-format %q: want table, csv or json", o.format)
 	case o.local < 0:

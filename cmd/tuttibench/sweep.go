@@ -52,7 +52,7 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 	}
 	var rows []row
 	for _, count := range counts {
-		s, err := measure(ctx, c, vs.trial(count), o.time)
+		s, err := measure(ctx, c, vs.trial(count), budget{o.time, o.most})
 		if err != nil {
 			return err
 		}
@@ -107,26 +107,32 @@ type sample struct {
 	wrong   int       // elements, over all ranks
 }
 
-// measure times a trial until its iterations add up to budget. All ranks see the
+// A budget is how long a trial runs: until its iterations add up to time, or are so many.
+type budget struct {
+	time time.Duration
+	most int
+}
+
+// measure times a trial for as long as its budget lasts. All ranks see the
 // same times, those of the slowest, so they stop together without a word.
-func measure(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sample, error) {
+func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	t.load()
 	runtime.GC() // not in the midst of the measurement, if that can be helped
-	return timed(ctx, c, t, budget)
+	return timed(ctx, c, t, b)
 }
 
 // timed is measure for a trial that is loaded, in a process that has been cleaned.
-func timed(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sample, error) {
+func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	iterate := func() (float64, error) { return st.iterate(ctx) }
-	seconds := make([]float64, 0, maxIterations)
+	seconds := make([]float64, 0, b.most)
 	for range warmUps {
 		if _, err := iterate(); err != nil {
 			return sample{}, err
 		}
 	}
 	before := mallocs(c)
-	seconds, err := repeat(iterate, budget, seconds)
+	seconds, err := repeat(iterate, b, seconds)
 	if err != nil {
 		return sample{}, err
 	}
@@ -136,18 +142,18 @@ func timed(ctx context.Context, c *comm.Comm, t trial, budget time.Duration) (sa
 	return sample{seconds, allocs, wrong}, err
 }
 
-// repeat appends what each iteration takes, until they add up to budget. None is cut
+// repeat appends what each iteration takes, until the budget is spent. None is cut
 // short for a slow beginning: until all slots of shared memory have been touched once,
 // each call may take ten times as long as later ones.
-func repeat(iterate func() (float64, error), budget time.Duration, seconds []float64) ([]float64, error) {
-	for spent := 0.0; len(seconds) < maxIterations; {
+func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]float64, error) {
+	for spent := 0.0; len(seconds) < b.most; {
 		s, err := iterate()
 		if err != nil {
 			return nil, err
 		}
 		seconds = append(seconds, s)
 		spent += s
-		if spent > budget.Seconds() && len(seconds) >= minIterations {
+		if spent > b.time.Seconds() && len(seconds) >= minIterations {
 			break
 		}
 	}

@@ -140,7 +140,7 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 			}
 			return err
 		}
-		s, err := measure(ctx, c, tr, 0)
+		s, err := measure(ctx, c, tr, budget{most: minIterations})
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func TestARunThatWritesNothingIsWrong(t *testing.T) {
 			}
 			return right(ctx)
 		}
-		s, err := measure(ctx, c, tr, 0)
+		s, err := measure(ctx, c, tr, budget{most: minIterations})
 		if err == nil && s.wrong != 20 {
 			err = fmt.Errorf("got %d wrong elements, want all of both ranks", s.wrong)
 		}
@@ -184,7 +184,7 @@ func TestARunThatWritesNothingIsWrong(t *testing.T) {
 func TestOnlyRankZeroPrints(t *testing.T) {
 	var outs [3]bytes.Buffer
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		o := options{op: "allreduce", dtype: tensor.Float32, min: 4, max: 4, factor: 4, format: "table"}
+		o := options{op: "allreduce", dtype: tensor.Float32, min: 4, max: 4, factor: 4, most: minIterations, format: "table"}
 		return sweep(ctx, c, o, &outs[c.Rank()], io.Discard)
 	})
 	if err != nil {
@@ -192,6 +192,18 @@ func TestOnlyRankZeroPrints(t *testing.T) {
 	}
 	if outs[0].Len() == 0 || outs[1].Len() > 0 || outs[2].Len() > 0 {
 		t.Errorf("got %q, want output of rank 0 only", []string{outs[0].String(), outs[1].String(), outs[2].String()})
+	}
+}
+
+func TestNoSizeHasMoreIterationsThanAskedFor(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"-local", "2", "-max", "16", "-time", "1h", "-iterations", "7", "-format", "csv"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records(t, out.String()) {
+		if r["iterations"] != "7" {
+			t.Errorf("got %s iterations of %s bytes, want 7", r["iterations"], r["bytes"])
+		}
 	}
 }
 

@@ -140,7 +140,7 @@ func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways
 // time is the median time of a trial, as a sweep takes it.
 func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 	x.load()
-	s, err := timed(ctx, t.c, x, t.o.time)
+	s, err := timed(ctx, t.c, x, budget{t.o.time, maxIterations})
 	if err != nil {
 		return 0, err
 	}

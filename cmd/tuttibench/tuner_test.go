@@ -33,7 +33,7 @@ func TestASlowBeginningDoesNotDecide(t *testing.T) {
 		}
 		return 2e-6, nil
 	}
-	seconds, err := repeat(iterate, 10*time.Millisecond, nil)
+	seconds, err := repeat(iterate, budget{10 * time.Millisecond, maxIterations}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T)
 				return 0, broken
 			}
 			return c.each, nil
-		}, c.budget, nil)
+		}, budget{c.budget, maxIterations}, nil)
 		if len(got) != c.want || (err == broken) != (c.fails > 0) {
 			t.Errorf("%s: got %d times and %v, want %d", c.name, len(got), err, c.want)
 		}
