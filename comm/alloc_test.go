@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tutti-go/tutti/comm"
 )
@@ -110,11 +109,7 @@ func (w thrifty) hold(t *testing.T, n, count, often int) {
 		}
 		defer end()
 		for _, cs := range calls {
-			call := cs.call
-			if n > 2 {
-				call = inStep(ctx, c, call)
-			}
-			got, err := allocations(ctx, c, often, w.most+spare, call)
+			got, err := allocations(ctx, c, often, w.most+spare, cs.call)
 			if err != nil {
 				return err
 			}
@@ -123,27 +118,11 @@ func (w thrifty) hold(t *testing.T, n, count, often int) {
 			}
 		}
 		return nil
-	}, append(w.opts[:len(w.opts):len(w.opts)], comm.WithTransport(w.wire), noHeartbeats)...)
+	}, append(w.opts[:len(w.opts):len(w.opts)], comm.WithTransport(w.wire))...)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
-
-// inStep is a call with a barrier after it. Where several ranks send to one, or one to
-// several, they run ahead of each other by any number of calls, and what queues meanwhile
-// is not of the steady state.
-func inStep(ctx context.Context, c *comm.Comm, call func() error) func() error {
-	return func() error {
-		if err := call(); err != nil {
-			return err
-		}
-		return comm.Barrier(ctx, c)
-	}
-}
-
-// noHeartbeats keeps what comes by the clock from being counted: on a busy machine
-// calls take long, and many heartbeats would fall into them.
-var noHeartbeats = comm.WithHeartbeat(time.Hour, 3*time.Hour)
 
 // A steadyCall is a call that a program makes over and over.
 type steadyCall struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,33 +33,41 @@ type what struct {
 }
 
 // String reads "allreduce float32 x1000 sum".
-func (w what) String() string {
-	var b strings.Builder
-	b.WriteString(w.name)
+func (w what) String() string { return string(w.appendTo(nil, 0)) }
+
+// appendTo appends what String returns to b, with a collective's number after its
+// name unless that is 0: "allreduce #41 float32 x1000 sum".
+func (w *what) appendTo(b []byte, seq uint32) []byte {
+	number := func(before string, n int) { b = strconv.AppendInt(append(b, before...), int64(n), 10) }
+	b = append(b, w.name...)
+	if seq != 0 {
+		number(" #", int(seq))
+	}
 	if w.dtype.Valid() {
-		fmt.Fprintf(&b, " %v", w.dtype)
+		b = append(append(b, ' '), w.dtype.String()...)
 		if w.count >= 0 {
-			fmt.Fprintf(&b, " x%d", w.count)
+			number(" x", w.count)
 		}
 	}
 	if w.lists > 0 {
-		fmt.Fprintf(&b, " in %d vectors", w.lists)
+		number(" in ", w.lists)
+		b = append(b, " vectors"...)
 	}
 	if w.op != "" {
-		b.WriteString(" " + w.op)
+		b = append(append(b, ' '), w.op...)
 	}
 	switch {
 	case w.root >= 0:
-		fmt.Fprintf(&b, " root %d", w.root)
+		number(" root ", w.root)
 	case w.peer >= 0:
-		fmt.Fprintf(&b, " with rank %d", w.peer)
+		number(" with rank ", w.peer)
 		if w.tag >= 0 {
-			fmt.Fprintf(&b, " tag %d", w.tag)
+			number(" tag ", w.tag)
 		}
 	case w.peer == anyPeer:
-		b.WriteString(" from any rank")
+		b = append(b, " from any rank"...)
 	}
-	return b.String()
+	return b
 }
 
 // how says what String leaves out, and ranks must agree on all the same: it is for
@@ -213,11 +222,10 @@ func (cl *call) waits() int {
 func (cl *call) String() string { return describe(cl.what, cl.collective, cl.seq) }
 
 func describe(w what, collective bool, seq uint32) string {
-	if !collective || seq == 0 { // one that was not admitted has no number
-		return w.String()
+	if !collective { // one that was not admitted has no number either
+		seq = 0
 	}
-	name, rest, _ := strings.Cut(w.String(), " ")
-	return strings.TrimSpace(fmt.Sprintf("%s #%d %s", name, seq, rest))
+	return string(w.appendTo(nil, seq))
 }
 
 // A past is what is remembered of a collective that has begun.

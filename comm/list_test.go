@@ -175,7 +175,7 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 					}
 				}
 				return nil
-			}, append(opts, comm.WithTransport(wire), noHeartbeats)...)
+			}, append(opts, comm.WithTransport(wire))...)
 			if err != nil {
 				t.Errorf("%s, %d options: %v", wire, len(opts), err)
 			}

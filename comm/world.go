@@ -29,7 +29,9 @@ type world struct {
 	log   *slog.Logger
 	home  uint64 // the goroutine that called Init, for "where is it now"
 	calls calls
-	model choose.Model // rank 0's; set before Init returns
+	told  past          // the control goroutine's, as is sites: what a heartbeat told last
+	sites callsite.Book // and where calls were
+	model choose.Model  // rank 0's; set before Init returns
 	// places is where each rank runs; all ranks know the same. Set once, before any
 	// communicator but the job's exists.
 	places []topology.Place
@@ -224,19 +226,20 @@ func (w *world) find(id uint64) *Comm {
 	return w.comms[id]
 }
 
-// LastCall implements mesh.Events.
-func (w *world) LastCall() string {
+// LastCall implements mesh.Events. It makes no garbage for a call like one before.
+func (w *world) LastCall(b []byte) []byte {
 	w.calls.mu.Lock()
-	last := w.calls.recent()
+	w.told = w.calls.recent()
 	w.calls.mu.Unlock()
+	last := &w.told
 	if last.name == "" {
-		return ""
+		return b
 	}
-	s := last.String()
-	if at := last.site.String(); at != "" {
-		s += " at " + at
+	b = last.appendTo(b, last.seq)
+	if at := w.sites.Of(&last.site); at != "" {
+		b = append(append(b, " at "...), at...)
 	}
-	return s
+	return b
 }
 
 // Kinds of floods; rendezvous.FloodStep is another.

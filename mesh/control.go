@@ -180,14 +180,13 @@ func (c *control) step(in membership.Input) {
 		return
 	}
 	c.busy = true
-	for len(c.later) > 0 {
-		in := c.later[0]
-		c.later = c.later[1:]
-		for _, o := range c.state.Step(c.now(), in) {
+	for i := 0; i < len(c.later); i++ {
+		for _, o := range c.state.Step(c.now(), c.later[i]) {
 			c.carryOut(o)
 		}
 	}
-	c.later, c.busy = nil, false
+	clear(c.later)
+	c.later, c.busy = c.later[:0], false
 }
 
 func (c *control) carryOut(o membership.Output) {

@@ -11,14 +11,16 @@ import (
 )
 
 // A controlLink is one control link. All of it belongs to the control goroutine,
-// but for ready and queued.
+// but for ready, queued and spare. Heartbeats are most of what it carries, and make
+// no garbage: a program that pauses for none hears of none.
 type controlLink struct {
 	c      *control
 	rank   int
 	conn   transport.Conn
-	ready  atomic.Bool  // Progress may find something
-	queued atomic.Int64 // bytes that the Conn holds
-	onFire func()       // l.fire, bound once
+	ready  atomic.Bool                  // Progress may find something
+	queued atomic.Int64                 // bytes that the Conn holds
+	spare  atomic.Pointer[controlFrame] // one that the Conn has done with, or nil
+	onFire func()                       // l.fire, bound once
 
 	choked time.Time // since when queued is at its bound; zero: it is not
 	missed bool      // messages were dropped meanwhile
@@ -27,8 +29,10 @@ type controlLink struct {
 	// What is arriving.
 	head  controlHead
 	body  []byte
-	whole bool  // a frame has arrived
-	bad   error // what arrives is not a message
+	beat  []byte              // room for a heartbeat's body
+	input membership.Received // the message, while it is stepped
+	whole bool                // a frame has arrived
+	bad   error               // what arrives is not a message
 }
 
 // A controlFrame is a message on its way out.
@@ -36,6 +40,7 @@ type controlFrame struct {
 	transport.Frame
 	link *controlLink
 	head [controlSize]byte
+	call []byte // room for a heartbeat's body
 	size int64
 }
 
@@ -59,11 +64,15 @@ func (l *controlLink) send(m membership.Message) {
 		l.missed = l.missed || m.Kind != membership.Heartbeat
 		return
 	}
-	if m.Kind == membership.Heartbeat {
-		m.Body = []byte(clip(l.c.m.cfg.Events.LastCall(), MaxCall))
+	f := l.spare.Swap(nil)
+	if f == nil {
+		f = &controlFrame{link: l}
+		f.Done = f.done
 	}
-	f := &controlFrame{link: l}
-	f.Done = f.done
+	if m.Kind == membership.Heartbeat {
+		f.call = l.c.m.cfg.Events.LastCall(f.call[:0])
+		m.Body = clip(f.call, MaxCall)
+	}
 	f.Head = appendControl(f.head[:0], m)
 	f.Body = m.Body
 	f.size = int64(len(f.Head) + len(f.Body))
@@ -73,6 +82,8 @@ func (l *controlLink) send(m membership.Message) {
 
 func (f *controlFrame) done(error) {
 	f.link.queued.Add(-f.size)
+	f.Body = nil
+	f.link.spare.Store(f) // where there is another one, either will do
 }
 
 // read takes what has arrived, and leaves a wake-up with the Conn.
@@ -113,11 +124,13 @@ func (l *controlLink) take() {
 		l.bad = err
 		return
 	}
-	l.c.step(membership.Received{From: l.rank, Msg: m})
+	l.input = membership.Received{From: l.rank, Msg: m}
+	l.c.step(&l.input)
+	l.input = membership.Received{}
 }
 
 // Place implements transport.Sink. Bodies are kept by floods, so each has memory
-// of its own.
+// of its own, but those of heartbeats.
 func (l *controlLink) Place(h transport.Header) []byte {
 	head, err := parseControl(h.Head, l.c.m.cfg.Size)
 	if err == nil && h.Size != head.size {
@@ -127,8 +140,20 @@ func (l *controlLink) Place(h transport.Header) []byte {
 		l.bad = err
 		return nil
 	}
-	l.head, l.body = head, make([]byte, h.Size)
+	l.head = head
+	l.body = l.room(h.Size)
 	return l.body
+}
+
+// room is memory for the body of the message of l.head.
+func (l *controlLink) room(n int) []byte {
+	if l.head.msg.Kind != membership.Heartbeat || n > MaxCall {
+		return make([]byte, n)
+	}
+	if l.beat == nil {
+		l.beat = make([]byte, MaxCall)
+	}
+	return l.beat[:n]
 }
 
 // Arrived implements transport.Sink.

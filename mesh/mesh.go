@@ -72,9 +72,9 @@ type Events interface {
 	Flooded(from int, kind byte, body []byte)
 	// Question answers an Ask; nil is silence. At most MaxFlood bytes are sent.
 	Question(from int, q []byte) []byte
-	// LastCall is what this rank does or did last, for heartbeats; MaxCall bytes
-	// of it are sent.
-	LastCall() string
+	// LastCall appends to b what this rank does or did last, for heartbeats; MaxCall
+	// bytes of it are sent.
+	LastCall(b []byte) []byte
 }
 
 // An Answer is what became of a question to one rank.
@@ -348,4 +348,4 @@ func (nobody) Verdict(*fault.Error)        {}
 func (nobody) Goodbye(int)                 {}
 func (nobody) Flooded(int, byte, []byte)   {}
 func (nobody) Question(int, []byte) []byte { return nil }
-func (nobody) LastCall() string            { return "" }
+func (nobody) LastCall(b []byte) []byte    { return b }

@@ -45,12 +45,12 @@ type teller struct {
 func (teller) Verdict(e *fault.Error) { fmt.Println("verdict", e.Kind, e.Peers, time.Now().UnixNano()) }
 func (teller) Goodbye(rank int)       { fmt.Println("goodbye", rank) }
 
-func (t teller) LastCall() string {
+func (t teller) LastCall(b []byte) []byte {
 	select {
 	case t.told <- struct{}{}:
 	default:
 	}
-	return "allreduce #" + os.Getenv(envRank)
+	return append(b, "allreduce #"+os.Getenv(envRank)...)
 }
 
 // beRank joins, tells all of its last call and what it hears itself, and closes when

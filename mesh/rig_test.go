@@ -56,10 +56,10 @@ func (l *listener) Question(from int, q []byte) []byte {
 	return l.reply(from, q)
 }
 
-func (l *listener) LastCall() string {
+func (l *listener) LastCall(b []byte) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.call
+	return append(b, l.call...)
 }
 
 // first is the first verdict, and when it came; nil when there is none.

@@ -249,7 +249,7 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 }
 
 // clip cuts a text to at most n bytes, between characters.
-func clip(s string, n int) string {
+func clip[S string | []byte](s S, n int) S {
 	if len(s) <= n {
 		return s
 	}

@@ -53,7 +53,7 @@ func (m *Member) Goodbye(rank int) {
 
 func (m *Member) Flooded(int, byte, []byte)   {}
 func (m *Member) Question(int, []byte) []byte { return nil }
-func (m *Member) LastCall() string            { return "a test" }
+func (m *Member) LastCall(b []byte) []byte    { return append(b, "a test"...) }
 
 // New starts n ranks, whose messages travel in segments of that many bytes (0: the
 // usual ones), and closes them when the test ends, which must leave

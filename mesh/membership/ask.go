@@ -1,6 +1,9 @@
 package membership
 
-import "slices"
+import (
+	"bytes"
+	"slices"
+)
 
 // An asking is a question of this rank's own that is under way.
 type asking struct {
@@ -170,7 +173,7 @@ func (s *State) sendNote(n note) {
 		return
 	}
 	s.hearAnswer(Message{Kind: Answer, Code: hearsay, Origin: n.about, About: n.origin, Ref: n.seq,
-		Age: Span(s.now - l.heard), Body: []byte(l.call)})
+		Age: Span(s.now - l.heard), Body: bytes.Clone(l.call)})
 }
 
 // pending reports whether somebody who could still answer has not.
@@ -188,7 +191,7 @@ func (s *State) addOwnKnowledge(a *asking) {
 	for i := range a.answers {
 		x := &a.answers[i]
 		if l := &s.ranks[x.Rank].link; a.open[i] && x.Silent == 0 && l.was {
-			x.Last, x.Silent = l.call, Span(s.now-l.heard)
+			x.Last, x.Silent = string(l.call), Span(s.now-l.heard)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -55,8 +56,8 @@ func (s *State) doubt(about int, why byte, cause string) {
 	if d.stands() {
 		return
 	}
-	m := s.flood(Message{Kind: Down, About: about, Code: why, Body: []byte(k.link.call)})
-	*d = doubt{by: s.cfg.Me, data: d.data, down: m.Seq, up: d.up, since: s.now, call: k.link.call, cause: cause}
+	m := s.flood(Message{Kind: Down, About: about, Code: why, Body: bytes.Clone(k.link.call)})
+	*d = doubt{by: s.cfg.Me, data: d.data, down: m.Seq, up: d.up, since: s.now, call: string(k.link.call), cause: cause}
 	s.knitFrom = s.now
 	s.changed = true
 }
@@ -204,7 +205,7 @@ func (s *State) judgeLink(r int, d *doubt) {
 // lossOf is the verdict on a rank, in the words of those who saw it.
 func (s *State) lossOf(r int) *fault.Error {
 	k := &s.ranks[r]
-	call, cause := k.link.call, ""
+	call, cause := string(k.link.call), ""
 	for i := range k.doubts {
 		d := &k.doubts[i]
 		if call == "" {
@@ -244,7 +245,7 @@ func (s *State) lossOfLink(r int, cause string) *fault.Error {
 	low, high := min(r, s.cfg.Me), max(r, s.cfg.Me)
 	e := fault.New(fault.LinkLost, "mesh", s.cfg.Me, "%s", fmt.Sprintf("both live, but not the link between them: %s", cause))
 	for _, p := range []int{low, high} {
-		e.Peers = append(e.Peers, fault.Peer{Rank: p, Host: s.ranks[p].host, Call: s.ranks[p].link.call})
+		e.Peers = append(e.Peers, fault.Peer{Rank: p, Host: s.ranks[p].host, Call: string(s.ranks[p].link.call)})
 	}
 	return e
 }

@@ -147,7 +147,8 @@ func (s *State) plausible(in Received) bool {
 func (s *State) act(from int, m Message) {
 	switch m.Kind {
 	case Heartbeat:
-		s.ranks[from].link.call = string(m.Body)
+		l := &s.ranks[from].link
+		l.call = append(l.call[:0], m.Body...)
 	case Here:
 		s.arrive(m)
 	case Down:

@@ -5,9 +5,12 @@ import "slices"
 // Neighbours are the ranks at distance 1, 2, 4, … on both sides of the i-th of
 // members in their circle, in ascending order: a binomial graph. It has
 // O(log n) links per rank, and stays connected when any one rank goes.
-func Neighbours(members []int, i int) []int {
+func Neighbours(members []int, i int) []int { return appendNeighbours(nil, members, i) }
+
+// appendNeighbours is Neighbours in memory that out has; what it holds is lost.
+func appendNeighbours(out, members []int, i int) []int {
 	n := len(members)
-	var out []int
+	out = out[:0]
 	for d := 1; d < n; d *= 2 {
 		out = append(out, members[(i+d)%n], members[(i-d+n)%n])
 	}
@@ -15,21 +18,25 @@ func Neighbours(members []int, i int) []int {
 	return slices.Compact(out)
 }
 
-// circle lists the present ranks that keep approves of.
+// circle lists the present ranks that keep approves of. The list is valid until the
+// next call.
 func (s *State) circle(keep func(r int) bool) []int {
-	var members []int
+	members := s.members[:0]
 	for r := range s.ranks {
 		if s.ranks[r].present() && keep(r) {
 			members = append(members, r)
 		}
 	}
+	s.members = members
 	return members
 }
 
-// wanted are the ranks that this one should have links to now.
+// wanted are the ranks that this one should have links to now. The list is valid
+// until the next call.
 func (s *State) wanted() []int {
 	members := s.circle(func(r int) bool { return r == s.cfg.Me || !s.doubted(r) })
-	return Neighbours(members, slices.Index(members, s.cfg.Me))
+	s.near = appendNeighbours(s.near, members, slices.Index(members, s.cfg.Me))
+	return s.near
 }
 
 // linked reports whether all wanted links are up.

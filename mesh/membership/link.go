@@ -9,7 +9,7 @@ type link struct {
 	owes   bool   // this rank's goodbye has not been taken yet
 	heard  Time   // when something came last
 	since  Time   // when it came up
-	call   string // the peer's last call, by its heartbeats
+	call   []byte // the peer's last call, by its heartbeats; the next one overwrites it
 
 	// While it is wanted and not up.
 	wanted  bool
@@ -117,7 +117,10 @@ func (s *State) beat() {
 	s.beatAt = s.now + Time(s.cfg.Heartbeat)
 	for r := range s.ranks {
 		if s.ranks[r].link.open {
-			s.out(Send{r, Message{Kind: Heartbeat, Origin: s.cfg.Me}})
+			if s.beats[r] == nil {
+				s.beats[r] = Send{r, Message{Kind: Heartbeat, Origin: s.cfg.Me}}
+			}
+			s.out(s.beats[r])
 		}
 	}
 }

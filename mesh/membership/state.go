@@ -79,6 +79,9 @@ type State struct {
 	begun   bool
 	changed bool // something was decided that other decisions depend on
 	outs    []Output
+	members []int    // what circle has listed last
+	near    []int    // what wanted has
+	beats   []Output // by rank: the Send of a heartbeat, which is always the same; nil: not needed yet
 
 	ranks    []rank
 	seq      uint32 // the last flood of this rank's own
@@ -103,7 +106,7 @@ type State struct {
 // New is the state of a rank that has no link yet. It takes its first Step
 // before Next means anything.
 func New(cfg Config) *State {
-	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size)}
+	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size), beats: make([]Output, cfg.Size)}
 	if cfg.Joined {
 		for r := range s.ranks {
 			s.ranks[r].status = live

@@ -31,7 +31,8 @@ type (
 	// Resync says that messages to Rank had to be dropped, and that its link
 	// takes more now.
 	Resync struct{ Rank int }
-	// Received brings a message from the link to From. Its Body must not change.
+	// Received brings a message from the link to From. Its Body must not change,
+	// but that of a Heartbeat may once Step has returned.
 	Received struct {
 		From int
 		Msg  Message

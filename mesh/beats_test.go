@@ -1,0 +1,99 @@
+//go:build !race
+
+// The race detector's sync.Pool forgets at random, which costs allocations.
+
+package mesh
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/auto"
+)
+
+// A pulse counts the heartbeats that all ranks send.
+type pulse struct {
+	nobody
+
+	mu   sync.Mutex // guards the rest
+	left int        // until full is closed
+	full chan struct{}
+}
+
+func (p *pulse) LastCall(b []byte) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left--; p.left == 0 {
+		close(p.full)
+	}
+	return append(b, "allreduce #41 float32 x1000 sum at train.go:88"...)
+}
+
+// await returns when so many more have been sent.
+func (p *pulse) await(t *testing.T, beats int) {
+	t.Helper()
+	full := make(chan struct{})
+	p.mu.Lock()
+	p.left, p.full = beats, full
+	p.mu.Unlock()
+	select {
+	case <-full:
+	case <-time.After(limit):
+		t.Fatalf("%d heartbeats have not been sent within %v", beats, limit)
+	}
+}
+
+// What a heartbeat over grpc may allocate, from the one rank to the other: those of a
+// frame, see package grpc.
+const grpcBeat = 12
+
+// Of an idle job there is no garbage. A collection, or a sign of life that wakes a
+// thread for the first time, makes some now and then: the best of several tries counts.
+func TestHeartbeatsBetweenRanksMakeNoGarbage(t *testing.T) {
+	wires := map[string]float64{"tcp": 0, "grpc": grpcBeat, "memory": 0}
+	if runtime.GOOS == "linux" {
+		wires["shm"] = 0
+	}
+	for name, most := range wires {
+		t.Run(name, func(t *testing.T) {
+			p := new(pulse)
+			quick := func(_ int, cfg *Config) {
+				cfg.Events, cfg.Heartbeat, cfg.Silence = p, time.Millisecond, time.Hour
+			}
+			var r *rig
+			if name == "memory" {
+				r = started(t, 3, quick)
+			} else {
+				r = startWired(t, 3, func(i int, cfg *Config) {
+					quick(i, cfg)
+					cfg.Transport = wire(t, name)
+				}).rig
+			}
+			defer r.close()
+			p.await(t, 200)
+			const beats, tries = 500, 20
+			got := most + 1
+			for try := 0; try < tries && got > most+0.1; try++ {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				p.await(t, beats)
+				runtime.ReadMemStats(&after)
+				got = float64(after.Mallocs-before.Mallocs) / beats
+			}
+			if got > most+0.1 {
+				t.Errorf("a heartbeat allocates %.2f times, of at most %v", got, most)
+			}
+		})
+	}
+}
+
+func wire(t *testing.T, name string) transport.Transport {
+	tr, err := auto.New(name, auto.Options{Job: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
