@@ -95,6 +95,7 @@ func New(cfg Config) *Engine {
 		cfg.Log = slog.Default()
 	}
 	e := &Engine{cfg: cfg, spaces: make(map[uint64]*Space), closedIDs: make(map[uint64]struct{})}
+	e.storage = storageFor(cfg.Size-1, cfg.Credit)
 	e.peers = make([]*peer, cfg.Size)
 	for r := range e.peers {
 		e.peers[r] = newPeer(e, r)

@@ -44,38 +44,6 @@ func (e *Engine) freeMessage(m *message) {
 	e.freeMsg = m
 }
 
-// storage is memory for pushed bytes that met no receive, between two uses.
-type storage struct {
-	free [][]byte
-	kept int // bytes in free
-}
-
-const (
-	keepData = 4 << 20 // the most bytes of free storage
-	tryData  = 4       // pieces that are looked at, for one about as large, before a new one is made
-)
-
-// get is n bytes of storage, with any content.
-func (st *storage) get(n int) []byte {
-	last := len(st.free) - 1
-	for i := last; i >= max(0, last-tryData); i-- {
-		if b := st.free[i]; cap(b) >= n && cap(b) <= 2*n+512 {
-			st.free[i], st.free[last] = st.free[last], nil
-			st.free = st.free[:last]
-			st.kept -= cap(b)
-			return b[:n]
-		}
-	}
-	return make([]byte, n)
-}
-
-func (st *storage) put(b []byte) {
-	if cap(b) > 0 && st.kept+cap(b) <= keepData {
-		st.free = append(st.free, b)
-		st.kept += cap(b)
-	}
-}
-
 // discard ends a message whose bytes are not needed any more, and owes its cost.
 func (e *Engine) discard(m *message) {
 	if m.peer != nil {

@@ -1,0 +1,72 @@
+package rendezvous
+
+import "testing"
+
+// Lengths that recur are served from what is free, in whatever order they come back.
+func TestStorageOfRecurringLengthsMakesNoGarbage(t *testing.T) {
+	st := storageFor(2, DefaultCredit)
+	var held [][]byte
+	turn := func() {
+		for i := range 90 {
+			n := 64 << 10
+			if i%7 == 6 {
+				n = 6784
+			}
+			held = append(held, st.get(n))
+		}
+		for i := range held {
+			st.put(held[i*37%len(held)])
+		}
+		held = held[:0]
+	}
+	turn()
+	if got := testing.AllocsPerRun(20, turn); got != 0 {
+		t.Errorf("90 pieces make %v pieces of garbage, want none", got)
+	}
+}
+
+func TestStorageIsBounded(t *testing.T) {
+	for _, tc := range []struct{ peers, credit, want int }{
+		{0, DefaultCredit, DefaultCredit}, {1, DefaultCredit, DefaultCredit}, {2, 1 << 20, 2 << 20}, {1000, DefaultCredit, keepData}, {3, 1 << 40, keepData},
+	} {
+		st := storageFor(tc.peers, tc.credit)
+		for range 10 {
+			for n := 1; n <= 8<<20; n *= 2 {
+				st.put(make([]byte, n))
+			}
+		}
+		sum := 0
+		for _, free := range st.free {
+			for _, b := range free {
+				sum += cap(b)
+			}
+		}
+		if sum > tc.want || sum != st.kept || sum < tc.want/2 {
+			t.Errorf("%d peers with %d bytes of credit: %d bytes are free (%d counted), want at most %d", tc.peers, tc.credit, sum, st.kept, tc.want)
+		}
+	}
+}
+
+// A program that goes over to other lengths finds those.
+func TestStorageForgetsWhatIsNotUsedAnyMore(t *testing.T) {
+	st := storageFor(1, 1<<20)
+	for range 16 {
+		st.put(make([]byte, 64<<10))
+	}
+	st.put(make([]byte, 299_968, 300_032))
+	if b := st.get(300_000); cap(b) != 300_032 || st.kept > 1<<20-300_000 {
+		t.Errorf("got a piece of %d bytes, and %d are free", cap(b), st.kept)
+	}
+	small := make([]byte, 1024)
+	st.put(small)
+	if b := st.get(500); &b[0] != &small[0] || len(b) != 500 {
+		t.Error("a piece of less than twice the length is not used")
+	}
+	st.put(small)
+	if b := st.get(300); &b[0] == &small[0] {
+		t.Error("a piece of more than twice the length is used")
+	}
+	if b := st.get(0); len(b) != 0 {
+		t.Errorf("got %d bytes, want none", len(b))
+	}
+}
