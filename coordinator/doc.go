@@ -91,6 +91,10 @@
 //
 //	WithAutotune       TUTTI_AUTOTUNE, HOROVOD_AUTOTUNE           1: on
 //	Autotune.Log       TUTTI_AUTOTUNE_LOG, HOROVOD_AUTOTUNE_LOG   a file, of CSV
+//	Autotune.Steps     TUTTI_AUTOTUNE_STEPS_PER_SAMPLE,           a number
+//	                   HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE
+//	Autotune.Samples   TUTTI_AUTOTUNE_MAX_SAMPLES,                a number
+//	                   HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES
 //	Autotune.File,     TUTTI_AUTOTUNE_FILE                        a file: loaded if it is
 //	WithSettings                                                  there, else written
 //

@@ -116,7 +116,8 @@ type Autotune struct {
 	// Span is how long a sample takes at least, once it has had three steps; 250 ms.
 	// Of large models, whose steps vary less, it has no more then. Four times as long
 	// is enough to warm up.
-	Span time.Duration
+	Span    time.Duration
+	Samples int // at most; 20
 	// Log gets a line of CSV for each sample; nil: none. It is written to by one
 	// goroutine, for which nothing waits but Close, as long as its context lets it.
 	Log  io.Writer

@@ -247,6 +247,21 @@ func TestTheEnvironmentTurnsAutotuneOn(t *testing.T) {
 	}
 }
 
+func TestTheEnvironmentBoundsTheSamples(t *testing.T) {
+	leak.Check(t)
+	log := filepath.Join(t.TempDir(), "log.csv")
+	t.Setenv("TUTTI_AUTOTUNE", "1")
+	t.Setenv("TUTTI_AUTOTUNE_LOG", log)
+	t.Setenv("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "1")
+	t.Setenv("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "3")
+	if err := comm.Local(2, with(tuneOut)); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "\n") != 4 {
+		t.Errorf("the log is %q, %v; want three samples and what they are of", b, err)
+	}
+}
+
 func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	leak.Check(t)
 	file := filepath.Join(t.TempDir(), "settings.json")
@@ -265,12 +280,16 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	if !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want misuse", err)
 	}
-	t.Setenv("TUTTI_AUTOTUNE", "yes")
-	err = comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
-		_, err := coordinator.Start(ctx, c)
-		return err
-	})
-	if !errors.Is(err, fault.Misuse) {
-		t.Errorf("got %v, want misuse", err)
+	for _, v := range [][2]string{{"TUTTI_AUTOTUNE_MAX_SAMPLES", "0"}, {"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "few"}, {"TUTTI_AUTOTUNE", "yes"}} {
+		t.Setenv("TUTTI_AUTOTUNE", "1")
+		t.Setenv(v[0], v[1])
+		err = comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
+			_, err := coordinator.Start(ctx, c)
+			return err
+		})
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), v[0]) {
+			t.Errorf("%s=%s: got %v, want misuse that names it", v[0], v[1], err)
+		}
+		t.Setenv(v[0], "")
 	}
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"os"
+	"strconv"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -9,7 +10,7 @@ import (
 
 // tuneEnvironment reads what rank 0's environment asks for: TUTTI_AUTOTUNE=1, or
 // HOROVOD_AUTOTUNE=1, with a log in the file TUTTI_AUTOTUNE_LOG, or
-// HOROVOD_AUTOTUNE_LOG; TUTTI_AUTOTUNE_FILE is loaded if it is there, and else
+// HOROVOD_AUTOTUNE_LOG, and as many steps and samples as it says; TUTTI_AUTOTUNE_FILE is loaded if it is there, and else
 // written when settings have been found.
 func (o *options) tuneEnvironment(c *comm.Comm) error {
 	if c.Rank() != 0 {
@@ -31,6 +32,18 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "TUTTI_AUTOTUNE is %q; 1 turns it on, 0 off", on)
 	}
 	o.tune = &Autotune{File: file}
+	for v, names := range map[*int][]string{
+		&o.tune.Steps:   {"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"},
+		&o.tune.Samples: {"TUTTI_AUTOTUNE_MAX_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"},
+	} {
+		if text := first(names...); text != "" {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 {
+				return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; a number from 1 on is needed", names[0], text)
+			}
+			*v = n
+		}
+	}
 	if name := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); name != "" {
 		o.tune.Log = &appender{name}
 	}

@@ -30,7 +30,7 @@ type Sample struct {
 // Options say how much is tried. The zero value of a field means the default.
 type Options struct {
 	Start    Point   // tried first; the default is the middle
-	First    int     // points that are tried before anything is learnt; 8
+	First    int     // points that are tried before anything is learnt; 8, or Most if that is less
 	Most     int     // points at most; 20
 	Least    float64 // an expected improvement, relative to the best score, that is not worth trying; 0.01
 	Patience int     // how often in turn it must be as small before the Tuner settles; 4
@@ -68,8 +68,8 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 			*v = otherwise
 		}
 	}
-	fill(&opts.First, 8)
 	fill(&opts.Most, 20)
+	fill(&opts.First, min(8, opts.Most))
 	fill(&opts.Patience, 4)
 	if opts.Least == 0 {
 		opts.Least = 0.01

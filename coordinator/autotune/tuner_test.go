@@ -75,6 +75,28 @@ func TestATunerFindsWhatIsNearlyBestAndSettles(t *testing.T) {
 	}
 }
 
+// A machine of slow and quick minutes says more of these than of any setting.
+func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
+	for _, p := range problems() {
+		for _, noise := range []float64{0.3, 3} {
+			for _, most := range []int{1, 3, 20} {
+				tu, err := autotune.New(p.axes, autotune.Options{Seed: 1, Most: most})
+				if err != nil {
+					t.Fatal(err)
+				}
+				rnd := rand.New(rand.NewPCG(1, 3))
+				asked := 0
+				for ; !tu.Settled() && asked <= most; asked++ {
+					tu.Tell(p.score(tu.Ask()) * math.Exp(noise*rnd.NormFloat64()))
+				}
+				if asked > most || len(tu.Samples()) != asked || !slices.Equal(tu.Ask(), tu.Best()) {
+					t.Errorf("%s, noise %g: after %d of at most %d samples, settled is %v", p.name, noise, asked, most, tu.Settled())
+				}
+			}
+		}
+	}
+}
+
 // The reference is as many random points: the process must be worth its trouble.
 func TestATunerBeatsRandomSearch(t *testing.T) {
 	p := problems()[3]
