@@ -6,6 +6,7 @@
 #   ci     vm, for a machine that may be too slow or have no packages: then it says
 #          so and passes; it ends after 15 minutes at most
 #   vm     the transport's tests, collectives, ranks as processes, and faults
+#   race   the transport's tests under the race detector, fewer rounds of each
 #   pair   the conformance suite, all calls and a training between two machines
 #   soak   TUTTI_SOAK steps (10000) with tensors that grow and shrink, then long loss
 #
@@ -61,11 +62,13 @@ export CGO_ENABLED=1
 $GO test -tags verbs -c -o "$job/verbs.test" ./transport/verbs
 $GO test -tags verbs -c -o "$job/comm.test" ./comm
 $GO build -tags verbs -o "$job/" ./cmd/tuttirun ./cmd/tuttibench ./cmd/verbsinfo ./examples/digits
+case $part in all | race) $GO test -race -tags verbs -c -o "$job/race.test" ./transport/verbs ;; esac
 cp tools/verbs-in-vm.sh "$job/run"
 
 case $part in
 all)
 	tools/verbs-vm run -t 600 "$job" ./run vm
+	tools/verbs-vm run -t 400 "$job" ./run race
 	tools/verbs-vm pair -t 300 "$job" ./run pair
 	;;
 ci-bounded)
@@ -80,6 +83,7 @@ ci-bounded)
 	exit $status
 	;;
 vm) tools/verbs-vm run -t 600 "$job" ./run vm ;;
+race) tools/verbs-vm run -t 400 "$job" ./run race ;;
 pair) tools/verbs-vm pair -t 300 "$job" ./run pair ;;
 soak) tools/verbs-vm run -t 7200 "$job" env TUTTI_SOAK="${TUTTI_SOAK:-10000}" ./run soak ;;
 *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# verbs-in-vm.sh vm|pair|soak is what test-verbs.sh runs in its VMs, which are
+# verbs-in-vm.sh vm|race|pair|soak is what test-verbs.sh runs in its VMs, which are
 # emulated and slow: no time is judged here but by limits that are far away. What hangs
 # fails, by a limit on each program. What fails where the machine is measured to be much
 # slower still exits with 77, after saying so.
@@ -94,6 +94,14 @@ vm() {
 	bench tcp+verbs -op pingpong -min 8 -max 512Ki -factor 256
 	bench grpc+verbs -op allreduce -min 8 -max 2Mi -factor 512
 	faults
+	say "done"
+}
+
+# race has the race detector, which an emulator makes slower still, look at what goes
+# through cgo, too.
+race() {
+	say "the transport on the device, under the race detector"
+	TRANSPORTTEST_SHARE=20 tests race.test '^TestDevice(Keeps|Spreads|Refuses)'
 	say "done"
 }
 
