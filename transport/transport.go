@@ -175,7 +175,9 @@ type Gatherer interface {
 // SendNow sends a frame with ID 0 if all of it can go on its way at once, in order
 // with all others, and reports whether it did. It never waits; the slices are the
 // caller's again when it returns. False says that nothing was sent, for whatever
-// reason, and Send is to take the frame. True is what Done without an error is.
+// reason, and Send is to take the frame. True is what Done without an error is, but that a
+// Close may take the frame back as long as nothing that was said behind it is Done: who
+// wants it delivered waits for that.
 //
 // Linger is Progress that looks up to so many times, at least once, for something
 // to move before it reports Idle.

@@ -9,7 +9,8 @@ import (
 
 // SendNow implements transport.Prompter: a frame that fits a message, and that nothing
 // stands before, is posted from here. Its buffer is the only thing that ends with it, so
-// that it asks for no completion but in its turn (signalEvery).
+// that it asks for no completion but in its turn (signalEvery). The peer's device has
+// acknowledged it once a frame behind it is Done; before that, a Close may take it back.
 func (c *conn) SendNow(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
