@@ -120,22 +120,39 @@ func BenchmarkFoldFewBytes(b *testing.B) {
 	}
 }
 
-// BenchmarkFinish divides 64 KiB by 3.
+// BenchmarkFinish divides by 3: finish/<level>/mean/<type>/<bytes>.
 func BenchmarkFinish(b *testing.B) {
 	for _, level := range vector.Available() {
 		for _, k := range kernelsOf(newTable(level)) {
 			if k.Op().Name() != "mean" {
 				continue
 			}
-			b.Run(fmt.Sprintf("%v/%s", level, name(k)), func(b *testing.B) {
-				buf, _ := operands(k, 64<<10)
-				fresh := bytes.Clone(buf)
-				b.SetBytes(int64(len(buf)))
-				for b.Loop() {
-					copy(buf, fresh) // or it would end among the subnormals
-					k.Finish(buf, 3)
-				}
-			})
+			for _, n := range []int{4 << 10, 64 << 10, 1 << 20, 16 << 20} {
+				b.Run(fmt.Sprintf("%v/%s/%s", level, name(k), inUnits(n)), func(b *testing.B) { benchmarkFinish(b, k, n) })
+			}
 		}
+	}
+}
+
+func benchmarkFinish(b *testing.B, k Kernel, n int) {
+	buf, _ := operands(k, n)
+	plain, err := k.Op().kernel(newTable(vector.None), k.DType())
+	if err != nil {
+		b.Fatal(err)
+	}
+	want := bytes.Clone(buf)
+	plain.Finish(want, 3)
+	k.Finish(buf, 3)
+	if firstDifference(k, buf, want) >= 0 {
+		b.Fatal("a wrong result")
+	}
+	b.SetBytes(int64(n))
+	for i := 0; b.Loop(); i++ {
+		if i%8 == 0 { // or it would end among the subnormals
+			b.StopTimer()
+			copy(buf, want)
+			b.StartTimer()
+		}
+		k.Finish(buf, 3)
 	}
 }

@@ -69,8 +69,7 @@
 // # Cost
 //
 // On amd64 a Kernel runs in the processor's vectors: AVX-512 or AVX2, whichever
-// it has, for every operator and type but minloc, maxloc and a program's own
-// functions. Elsewhere, and for those, it runs in plain Go; sums of float32 and
+// it has, for every operator and type but a program's own functions. Elsewhere, and for those, it runs in plain Go; sums of float32 and
 // float64 in gonum's kernels. The bits are the same. GODEBUG=cpu.avx512f=off or
 // cpu.avx2=off hides a processor's instructions.
 //

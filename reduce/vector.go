@@ -54,7 +54,7 @@ func best() vector.Level {
 // for the bitwise ones.
 func (t *table) addVectors(v vector.Kernels) {
 	codes := map[string]code{}
-	for _, o := range []Op{Sum, Prod, Min, Max, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {
+	for _, o := range []Op{Sum, Prod, Min, Max, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {
 		codes[o.Name()] = o.is().code
 	}
 	set := func(c code, d tensor.DType, loop vector.Fold) {

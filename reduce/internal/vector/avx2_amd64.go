@@ -111,6 +111,30 @@ func avx2Kernels() Kernels {
 			{"bit_xor", tensor.Uint16, avx2BitXor},
 			{"bit_xor", tensor.Uint32, avx2BitXor},
 			{"bit_xor", tensor.Uint64, avx2BitXor},
+			{"minloc", tensor.LocOf(tensor.Int8), avx2MinLocInt8},
+			{"minloc", tensor.LocOf(tensor.Int16), avx2MinLocInt16},
+			{"minloc", tensor.LocOf(tensor.Int32), avx2MinLocInt32},
+			{"minloc", tensor.LocOf(tensor.Int64), avx2MinLocInt64},
+			{"minloc", tensor.LocOf(tensor.Uint8), avx2MinLocUint8},
+			{"minloc", tensor.LocOf(tensor.Uint16), avx2MinLocUint16},
+			{"minloc", tensor.LocOf(tensor.Uint32), avx2MinLocUint32},
+			{"minloc", tensor.LocOf(tensor.Uint64), avx2MinLocUint64},
+			{"minloc", tensor.LocOf(tensor.F16), avx2MinLocF16},
+			{"minloc", tensor.LocOf(tensor.BF16), avx2MinLocBF16},
+			{"minloc", tensor.LocOf(tensor.Float32), avx2MinLocFloat32},
+			{"minloc", tensor.LocOf(tensor.Float64), avx2MinLocFloat64},
+			{"maxloc", tensor.LocOf(tensor.Int8), avx2MaxLocInt8},
+			{"maxloc", tensor.LocOf(tensor.Int16), avx2MaxLocInt16},
+			{"maxloc", tensor.LocOf(tensor.Int32), avx2MaxLocInt32},
+			{"maxloc", tensor.LocOf(tensor.Int64), avx2MaxLocInt64},
+			{"maxloc", tensor.LocOf(tensor.Uint8), avx2MaxLocUint8},
+			{"maxloc", tensor.LocOf(tensor.Uint16), avx2MaxLocUint16},
+			{"maxloc", tensor.LocOf(tensor.Uint32), avx2MaxLocUint32},
+			{"maxloc", tensor.LocOf(tensor.Uint64), avx2MaxLocUint64},
+			{"maxloc", tensor.LocOf(tensor.F16), avx2MaxLocF16},
+			{"maxloc", tensor.LocOf(tensor.BF16), avx2MaxLocBF16},
+			{"maxloc", tensor.LocOf(tensor.Float32), avx2MaxLocFloat32},
+			{"maxloc", tensor.LocOf(tensor.Float64), avx2MaxLocFloat64},
 		},
 		Divisions: []DivisionOf{
 			{tensor.Float32, avx2DivideFloat32},
@@ -293,6 +317,78 @@ func avx2BitOr(dst, earlier, later *byte, n int)
 
 //go:noescape
 func avx2BitXor(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocInt8(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocInt16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocInt32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocInt64(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocUint8(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocUint16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocUint32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocUint64(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocF16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocBF16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocFloat32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MinLocFloat64(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocInt8(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocInt16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocInt32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocInt64(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocUint8(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocUint16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocUint32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocUint64(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocF16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocBF16(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocFloat32(dst, earlier, later *byte, n int)
+
+//go:noescape
+func avx2MaxLocFloat64(dst, earlier, later *byte, n int)
 
 //go:noescape
 func avx2DivideFloat32(buf *byte, n int, divisor float64)

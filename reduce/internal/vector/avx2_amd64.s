@@ -7828,6 +7828,5160 @@ storeDone:
 	VZEROUPPER
 	RET
 
+// func avx2MinLocInt8(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocInt8(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x38, Y0, Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPCMPEQQ  Y2, Y3, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y3, Y2, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x38, Y0, Y4
+	VPSLLQ    $0x38, Y2, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x38, Y1, Y2
+	VPSLLQ    $0x38, Y3, Y4
+	VPCMPEQQ  Y2, Y4, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MinLocInt16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocInt16(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x30, Y0, Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPCMPEQQ  Y2, Y3, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y3, Y2, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x30, Y0, Y4
+	VPSLLQ    $0x30, Y2, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x30, Y1, Y2
+	VPSLLQ    $0x30, Y3, Y4
+	VPCMPEQQ  Y2, Y4, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MinLocInt32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocInt32(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x20, Y0, Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPCMPEQQ  Y2, Y3, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y3, Y2, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y3, Y4, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x20, Y0, Y4
+	VPSLLQ    $0x20, Y2, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x20, Y1, Y2
+	VPSLLQ    $0x20, Y3, Y4
+	VPCMPEQQ  Y2, Y4, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MinLocInt64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocInt64(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPCMPEQQ  Y0, Y1, Y2
+	VPCMPGTQ  Y1, Y0, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y1, Y0, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPCMPEQQ  Y1, Y2, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPCMPEQQ  Y1, Y2, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPCMPEQQ  Y1, Y2, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPCMPEQQ  Y1, Y2, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPCMPEQQ  Y1, Y2, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPCMPEQQ  Y0, Y2, Y4
+	VPCMPGTQ  Y2, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y2, Y0, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y2, Y0, Y0
+	VPCMPEQQ  Y1, Y3, Y2
+	VPCMPGTQ  Y3, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y2, Y4, Y2
+	VPCMPGTQ  Y3, Y1, Y4
+	VPOR      Y2, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MinLocUint8(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocUint8(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y3, Y4, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y4, Y3, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y5, Y6, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y6, Y5, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y3, Y0, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y0, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64xff<>+0(SB)/8, $0x00000000000000ff
+GLOBL avx2Const64xff<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocUint16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocUint16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xffff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y3, Y4, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y4, Y3, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y5, Y6, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y6, Y5, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y3, Y0, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y0, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64xffff<>+0(SB)/8, $0x000000000000ffff
+GLOBL avx2Const64xffff<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocUint32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocUint32(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xffffffff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y3, Y4, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y4, Y3, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y5, Y6, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y6, Y5, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y3, Y0, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y0, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64xffffffff<>+0(SB)/8, $0x00000000ffffffff
+GLOBL avx2Const64xffffffff<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocUint64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocUint64(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPXOR        Y0, Y1, Y3
+	VPXOR        Y0, Y2, Y4
+	VPCMPEQQ     Y3, Y4, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y4, Y3, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y4, Y5, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y5, Y4, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPXOR     Y0, Y1, Y5
+	VPXOR     Y0, Y3, Y6
+	VPCMPEQQ  Y5, Y6, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y6, Y5, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPXOR     Y0, Y2, Y3
+	VPXOR     Y0, Y4, Y0
+	VPCMPEQQ  Y3, Y0, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y0, Y3, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MinLocF16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocF16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7c00000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y7
+	VPBROADCASTQ avx2Const64x7e00<>+0(SB), Y8
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y3
+	VMOVDQU      (DX)(SI*1), Y4
+	VPSLLQ       $0x30, Y3, Y5
+	VPCMPGTQ     Y5, Y7, Y6
+	VPAND        Y0, Y5, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VBLENDVPD    Y9, Y2, Y5, Y5
+	VPSLLQ       $0x30, Y4, Y6
+	VPCMPGTQ     Y6, Y7, Y10
+	VPAND        Y0, Y6, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y6, Y6
+	VBLENDVPD    Y11, Y2, Y6, Y6
+	VPCMPEQQ     Y5, Y6, Y10
+	VPCMPGTQ     Y4, Y3, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y4, Y3, Y3
+	VPOR         Y9, Y11, Y4
+	VPBLENDD     $0x33, Y8, Y3, Y5
+	VBLENDVPD    Y4, Y5, Y3, Y3
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y4
+	VMOVDQU   32(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y4
+	VMOVDQU   64(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y4
+	VMOVDQU   96(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y3, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X3
+	VMOVDQU -16(CX)(BX*1), X4
+	VMOVDQU (DX), X5
+	VMOVDQU -16(DX)(BX*1), X6
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X3
+	VMOVQ -8(CX)(BX*1), X4
+	VMOVQ (DX), X5
+	VMOVQ -8(DX)(BX*1), X6
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X3
+	VMOVD -4(CX)(BX*1), X4
+	VMOVD (DX), X5
+	VMOVD -4(DX)(BX*1), X6
+
+loadDone:
+	VPSLLQ    $0x30, Y3, Y9
+	VPCMPGTQ  Y9, Y7, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x30, Y5, Y10
+	VPCMPGTQ  Y10, Y7, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y9, Y10, Y12
+	VPCMPGTQ  Y5, Y3, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y10, Y9, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y5, Y3, Y3
+	VPOR      Y11, Y13, Y5
+	VPBLENDD  $0x33, Y8, Y3, Y9
+	VBLENDVPD Y5, Y9, Y3, Y3
+	VPSLLQ    $0x30, Y4, Y5
+	VPCMPGTQ  Y5, Y7, Y9
+	VPAND     Y0, Y5, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y5, Y5
+	VBLENDVPD Y10, Y2, Y5, Y5
+	VPSLLQ    $0x30, Y6, Y9
+	VPCMPGTQ  Y9, Y7, Y7
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y7, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y5, Y0, Y2
+	VPCMPGTQ  Y6, Y4, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y2, Y7, Y2
+	VPCMPGTQ  Y0, Y5, Y7
+	VPOR      Y2, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y6, Y4, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y8, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X3, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X3, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X3, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64x7fffffffffffffff<>+0(SB)/8, $0x7fffffffffffffff
+GLOBL avx2Const64x7fffffffffffffff<>(SB), RODATA|NOPTR, $8
+
+DATA avx2Const64x7c00000000000000<>+0(SB)/8, $0x7c00000000000000
+GLOBL avx2Const64x7c00000000000000<>(SB), RODATA|NOPTR, $8
+
+DATA avx2Const64x7e00<>+0(SB)/8, $0x0000000000007e00
+GLOBL avx2Const64x7e00<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocBF16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocBF16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7f80000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y7
+	VPBROADCASTQ avx2Const64x7fc0<>+0(SB), Y8
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y3
+	VMOVDQU      (DX)(SI*1), Y4
+	VPSLLQ       $0x30, Y3, Y5
+	VPCMPGTQ     Y5, Y7, Y6
+	VPAND        Y0, Y5, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VBLENDVPD    Y9, Y2, Y5, Y5
+	VPSLLQ       $0x30, Y4, Y6
+	VPCMPGTQ     Y6, Y7, Y10
+	VPAND        Y0, Y6, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y6, Y6
+	VBLENDVPD    Y11, Y2, Y6, Y6
+	VPCMPEQQ     Y5, Y6, Y10
+	VPCMPGTQ     Y4, Y3, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y4, Y3, Y3
+	VPOR         Y9, Y11, Y4
+	VPBLENDD     $0x33, Y8, Y3, Y5
+	VBLENDVPD    Y4, Y5, Y3, Y3
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y4
+	VMOVDQU   32(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y4
+	VMOVDQU   64(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y4
+	VMOVDQU   96(DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x30, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y3, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X3
+	VMOVDQU -16(CX)(BX*1), X4
+	VMOVDQU (DX), X5
+	VMOVDQU -16(DX)(BX*1), X6
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X3
+	VMOVQ -8(CX)(BX*1), X4
+	VMOVQ (DX), X5
+	VMOVQ -8(DX)(BX*1), X6
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X3
+	VMOVD -4(CX)(BX*1), X4
+	VMOVD (DX), X5
+	VMOVD -4(DX)(BX*1), X6
+
+loadDone:
+	VPSLLQ    $0x30, Y3, Y9
+	VPCMPGTQ  Y9, Y7, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x30, Y5, Y10
+	VPCMPGTQ  Y10, Y7, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y9, Y10, Y12
+	VPCMPGTQ  Y5, Y3, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y10, Y9, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y5, Y3, Y3
+	VPOR      Y11, Y13, Y5
+	VPBLENDD  $0x33, Y8, Y3, Y9
+	VBLENDVPD Y5, Y9, Y3, Y3
+	VPSLLQ    $0x30, Y4, Y5
+	VPCMPGTQ  Y5, Y7, Y9
+	VPAND     Y0, Y5, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y5, Y5
+	VBLENDVPD Y10, Y2, Y5, Y5
+	VPSLLQ    $0x30, Y6, Y9
+	VPCMPGTQ  Y9, Y7, Y7
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y7, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y5, Y0, Y2
+	VPCMPGTQ  Y6, Y4, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y2, Y7, Y2
+	VPCMPGTQ  Y0, Y5, Y7
+	VPOR      Y2, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y6, Y4, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y8, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X3, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X3, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X3, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64x7f80000000000000<>+0(SB)/8, $0x7f80000000000000
+GLOBL avx2Const64x7f80000000000000<>(SB), RODATA|NOPTR, $8
+
+DATA avx2Const64x7fc0<>+0(SB)/8, $0x0000000000007fc0
+GLOBL avx2Const64x7fc0<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocFloat32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocFloat32(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7f80000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y7
+	VPBROADCASTQ avx2Const64x7fc00000<>+0(SB), Y8
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y3
+	VMOVDQU      (DX)(SI*1), Y4
+	VPSLLQ       $0x20, Y3, Y5
+	VPCMPGTQ     Y5, Y7, Y6
+	VPAND        Y0, Y5, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VBLENDVPD    Y9, Y2, Y5, Y5
+	VPSLLQ       $0x20, Y4, Y6
+	VPCMPGTQ     Y6, Y7, Y10
+	VPAND        Y0, Y6, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y6, Y6
+	VBLENDVPD    Y11, Y2, Y6, Y6
+	VPCMPEQQ     Y5, Y6, Y10
+	VPCMPGTQ     Y4, Y3, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y4, Y3, Y3
+	VPOR         Y9, Y11, Y4
+	VPBLENDD     $0x33, Y8, Y3, Y5
+	VBLENDVPD    Y4, Y5, Y3, Y3
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x20, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y4
+	VMOVDQU   32(DX)(DI*1), Y5
+	VPSLLQ    $0x20, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y4
+	VMOVDQU   64(DX)(DI*1), Y5
+	VPSLLQ    $0x20, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y4
+	VMOVDQU   96(DX)(DI*1), Y5
+	VPSLLQ    $0x20, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPSLLQ    $0x20, Y4, Y6
+	VPCMPGTQ  Y6, Y7, Y9
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y6, Y6
+	VBLENDVPD Y10, Y2, Y6, Y6
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y7, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y6, Y9, Y11
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y9, Y6, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y3, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X3
+	VMOVDQU -16(CX)(BX*1), X4
+	VMOVDQU (DX), X5
+	VMOVDQU -16(DX)(BX*1), X6
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X3
+	VMOVQ -8(CX)(BX*1), X4
+	VMOVQ (DX), X5
+	VMOVQ -8(DX)(BX*1), X6
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X3
+	VMOVD -4(CX)(BX*1), X4
+	VMOVD (DX), X5
+	VMOVD -4(DX)(BX*1), X6
+
+loadDone:
+	VPSLLQ    $0x20, Y3, Y9
+	VPCMPGTQ  Y9, Y7, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x20, Y5, Y10
+	VPCMPGTQ  Y10, Y7, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y9, Y10, Y12
+	VPCMPGTQ  Y5, Y3, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y10, Y9, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y5, Y3, Y3
+	VPOR      Y11, Y13, Y5
+	VPBLENDD  $0x33, Y8, Y3, Y9
+	VBLENDVPD Y5, Y9, Y3, Y3
+	VPSLLQ    $0x20, Y4, Y5
+	VPCMPGTQ  Y5, Y7, Y9
+	VPAND     Y0, Y5, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y5, Y5
+	VBLENDVPD Y10, Y2, Y5, Y5
+	VPSLLQ    $0x20, Y6, Y9
+	VPCMPGTQ  Y9, Y7, Y7
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y7, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y5, Y0, Y2
+	VPCMPGTQ  Y6, Y4, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y2, Y7, Y2
+	VPCMPGTQ  Y0, Y5, Y7
+	VPOR      Y2, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y6, Y4, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y8, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X3, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X3, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X3, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64x7fc00000<>+0(SB)/8, $0x000000007fc00000
+GLOBL avx2Const64x7fc00000<>(SB), RODATA|NOPTR, $8
+
+// func avx2MinLocFloat64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MinLocFloat64(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7ff0000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y7
+	VPBROADCASTQ avx2Const64x7ff8000000000000<>+0(SB), Y8
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y3
+	VMOVDQU      (DX)(SI*1), Y4
+	VPCMPGTQ     Y3, Y7, Y5
+	VPAND        Y0, Y3, Y6
+	VPCMPGTQ     Y1, Y6, Y6
+	VPAND        Y0, Y5, Y5
+	VPXOR        Y5, Y3, Y5
+	VBLENDVPD    Y6, Y2, Y5, Y5
+	VPCMPGTQ     Y4, Y7, Y9
+	VPAND        Y0, Y4, Y10
+	VPCMPGTQ     Y1, Y10, Y10
+	VPAND        Y0, Y9, Y9
+	VPXOR        Y9, Y4, Y9
+	VBLENDVPD    Y10, Y2, Y9, Y9
+	VPCMPEQQ     Y5, Y9, Y11
+	VPCMPGTQ     Y4, Y3, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y11, Y12, Y11
+	VPCMPGTQ     Y9, Y5, Y12
+	VPOR         Y11, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y4, Y3, Y3
+	VPOR         Y6, Y10, Y4
+	VPBLENDD     $0x33, Y8, Y3, Y5
+	VBLENDVPD    Y4, Y5, Y3, Y3
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPCMPGTQ  Y4, Y7, Y6
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y6, Y6
+	VPXOR     Y6, Y4, Y6
+	VBLENDVPD Y9, Y2, Y6, Y6
+	VPCMPGTQ  Y5, Y7, Y10
+	VPAND     Y0, Y5, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y5, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y6, Y10, Y12
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y10, Y6, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y9, Y11, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y4
+	VMOVDQU   32(DX)(DI*1), Y5
+	VPCMPGTQ  Y4, Y7, Y6
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y6, Y6
+	VPXOR     Y6, Y4, Y6
+	VBLENDVPD Y9, Y2, Y6, Y6
+	VPCMPGTQ  Y5, Y7, Y10
+	VPAND     Y0, Y5, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y5, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y6, Y10, Y12
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y10, Y6, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y9, Y11, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y4
+	VMOVDQU   64(DX)(DI*1), Y5
+	VPCMPGTQ  Y4, Y7, Y6
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y6, Y6
+	VPXOR     Y6, Y4, Y6
+	VBLENDVPD Y9, Y2, Y6, Y6
+	VPCMPGTQ  Y5, Y7, Y10
+	VPAND     Y0, Y5, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y5, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y6, Y10, Y12
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y10, Y6, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y9, Y11, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y4
+	VMOVDQU   96(DX)(DI*1), Y5
+	VPCMPGTQ  Y4, Y7, Y6
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y6, Y6
+	VPXOR     Y6, Y4, Y6
+	VBLENDVPD Y9, Y2, Y6, Y6
+	VPCMPGTQ  Y5, Y7, Y10
+	VPAND     Y0, Y5, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y5, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y6, Y10, Y12
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y10, Y6, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y9, Y11, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y4
+	VMOVDQU   (DX)(DI*1), Y5
+	VPCMPGTQ  Y4, Y7, Y6
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y6, Y6
+	VPXOR     Y6, Y4, Y6
+	VBLENDVPD Y9, Y2, Y6, Y6
+	VPCMPGTQ  Y5, Y7, Y10
+	VPAND     Y0, Y5, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y5, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y6, Y10, Y12
+	VPCMPGTQ  Y5, Y4, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y10, Y6, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y5, Y4, Y4
+	VPOR      Y9, Y11, Y5
+	VPBLENDD  $0x33, Y8, Y4, Y6
+	VBLENDVPD Y5, Y6, Y4, Y4
+	VMOVDQU   Y4, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y3, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X3
+	VMOVDQU -16(CX)(BX*1), X4
+	VMOVDQU (DX), X5
+	VMOVDQU -16(DX)(BX*1), X6
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X3
+	VMOVQ -8(CX)(BX*1), X4
+	VMOVQ (DX), X5
+	VMOVQ -8(DX)(BX*1), X6
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X3
+	VMOVD -4(CX)(BX*1), X4
+	VMOVD (DX), X5
+	VMOVD -4(DX)(BX*1), X6
+
+loadDone:
+	VPCMPGTQ  Y3, Y7, Y9
+	VPAND     Y0, Y3, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y3, Y9
+	VBLENDVPD Y10, Y2, Y9, Y9
+	VPCMPGTQ  Y5, Y7, Y11
+	VPAND     Y0, Y5, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y5, Y11
+	VBLENDVPD Y12, Y2, Y11, Y11
+	VPCMPEQQ  Y9, Y11, Y13
+	VPCMPGTQ  Y5, Y3, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y13, Y14, Y13
+	VPCMPGTQ  Y11, Y9, Y14
+	VPOR      Y13, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y5, Y3, Y3
+	VPOR      Y10, Y12, Y5
+	VPBLENDD  $0x33, Y8, Y3, Y9
+	VBLENDVPD Y5, Y9, Y3, Y3
+	VPCMPGTQ  Y4, Y7, Y5
+	VPAND     Y0, Y4, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y5, Y5
+	VPXOR     Y5, Y4, Y5
+	VBLENDVPD Y9, Y2, Y5, Y5
+	VPCMPGTQ  Y6, Y7, Y7
+	VPAND     Y0, Y6, Y10
+	VPCMPGTQ  Y1, Y10, Y1
+	VPAND     Y0, Y7, Y0
+	VPXOR     Y0, Y6, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y5, Y0, Y2
+	VPCMPGTQ  Y6, Y4, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y2, Y7, Y2
+	VPCMPGTQ  Y0, Y5, Y7
+	VPOR      Y2, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y6, Y4, Y0
+	VPOR      Y9, Y1, Y1
+	VPBLENDD  $0x33, Y8, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X3, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X3, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X3, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+DATA avx2Const64x7ff0000000000000<>+0(SB)/8, $0x7ff0000000000000
+GLOBL avx2Const64x7ff0000000000000<>(SB), RODATA|NOPTR, $8
+
+// func avx2MaxLocInt8(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocInt8(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x38, Y0, Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPCMPEQQ  Y3, Y2, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y2, Y3, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x38, Y1, Y3
+	VPSLLQ    $0x38, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x38, Y0, Y4
+	VPSLLQ    $0x38, Y2, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x38, Y1, Y2
+	VPSLLQ    $0x38, Y3, Y4
+	VPCMPEQQ  Y4, Y2, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y2, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocInt16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocInt16(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x30, Y0, Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPCMPEQQ  Y3, Y2, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y2, Y3, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x30, Y1, Y3
+	VPSLLQ    $0x30, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x30, Y0, Y4
+	VPSLLQ    $0x30, Y2, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x30, Y1, Y2
+	VPSLLQ    $0x30, Y3, Y4
+	VPCMPEQQ  Y4, Y2, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y2, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocInt32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocInt32(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPSLLQ    $0x20, Y0, Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPCMPEQQ  Y3, Y2, Y4
+	VPCMPGTQ  Y1, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y2, Y3, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPSLLQ    $0x20, Y1, Y3
+	VPSLLQ    $0x20, Y2, Y4
+	VPCMPEQQ  Y4, Y3, Y5
+	VPCMPGTQ  Y2, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPSLLQ    $0x20, Y0, Y4
+	VPSLLQ    $0x20, Y2, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y2, Y0, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y2, Y0, Y0
+	VPSLLQ    $0x20, Y1, Y2
+	VPSLLQ    $0x20, Y3, Y4
+	VPCMPEQQ  Y4, Y2, Y5
+	VPCMPGTQ  Y3, Y1, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y2, Y4, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocInt64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocInt64(SB), NOSPLIT, $0-32
+	MOVQ      dst+0(FP), AX
+	MOVQ      earlier+8(FP), CX
+	MOVQ      later+16(FP), DX
+	MOVQ      n+24(FP), BX
+	CMPQ      BX, $0x20
+	JL        short
+	LEAQ      -32(BX), SI
+	VMOVDQU   (CX)(SI*1), Y0
+	VMOVDQU   (DX)(SI*1), Y1
+	VPCMPEQQ  Y1, Y0, Y2
+	VPCMPGTQ  Y1, Y0, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y0, Y1, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y1, Y0, Y0
+	XORQ      DI, DI
+	LEAQ      -128(BX), BX
+	CMPQ      DI, BX
+	JGE       few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPCMPEQQ  Y2, Y1, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y1, Y2, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y1
+	VMOVDQU   32(DX)(DI*1), Y2
+	VPCMPEQQ  Y2, Y1, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y1, Y2, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y1
+	VMOVDQU   64(DX)(DI*1), Y2
+	VPCMPEQQ  Y2, Y1, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y1, Y2, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y1
+	VMOVDQU   96(DX)(DI*1), Y2
+	VPCMPEQQ  Y2, Y1, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y1, Y2, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y1
+	VMOVDQU   (DX)(DI*1), Y2
+	VPCMPEQQ  Y2, Y1, Y3
+	VPCMPGTQ  Y2, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y3, Y4, Y3
+	VPCMPGTQ  Y1, Y2, Y4
+	VPOR      Y3, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y2, Y1, Y1
+	VMOVDQU   Y1, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y0, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X0
+	VMOVDQU -16(CX)(BX*1), X1
+	VMOVDQU (DX), X2
+	VMOVDQU -16(DX)(BX*1), X3
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X0
+	VMOVQ -8(CX)(BX*1), X1
+	VMOVQ (DX), X2
+	VMOVQ -8(DX)(BX*1), X3
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X0
+	VMOVD -4(CX)(BX*1), X1
+	VMOVD (DX), X2
+	VMOVD -4(DX)(BX*1), X3
+
+loadDone:
+	VPCMPEQQ  Y2, Y0, Y4
+	VPCMPGTQ  Y2, Y0, Y5
+	VPSHUFD   $0x4e, Y5, Y5
+	VPAND     Y4, Y5, Y4
+	VPCMPGTQ  Y0, Y2, Y5
+	VPOR      Y4, Y5, Y5
+	VPSHUFD   $0x44, Y5, Y5
+	VBLENDVPD Y5, Y2, Y0, Y0
+	VPCMPEQQ  Y3, Y1, Y2
+	VPCMPGTQ  Y3, Y1, Y4
+	VPSHUFD   $0x4e, Y4, Y4
+	VPAND     Y2, Y4, Y2
+	VPCMPGTQ  Y1, Y3, Y4
+	VPOR      Y2, Y4, Y4
+	VPSHUFD   $0x44, Y4, Y4
+	VBLENDVPD Y4, Y3, Y1, Y1
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X0, (AX)
+	VMOVDQU   X1, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X0, (AX)
+	VMOVQ X1, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X0, (AX)
+	VMOVD X1, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocUint8(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocUint8(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y4, Y3, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y3, Y4, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y6, Y5, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y5, Y6, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y0, Y3, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y0, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocUint16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocUint16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xffff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y4, Y3, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y3, Y4, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y6, Y5, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y5, Y6, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y0, Y3, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y0, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocUint32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocUint32(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64xffffffff<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPAND        Y0, Y1, Y3
+	VPAND        Y0, Y2, Y4
+	VPCMPEQQ     Y4, Y3, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y3, Y4, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPAND     Y0, Y2, Y4
+	VPAND     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPAND     Y0, Y1, Y5
+	VPAND     Y0, Y3, Y6
+	VPCMPEQQ  Y6, Y5, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y5, Y6, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPAND     Y0, Y2, Y3
+	VPAND     Y0, Y4, Y0
+	VPCMPEQQ  Y0, Y3, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y0, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocUint64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocUint64(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x8000000000000000<>+0(SB), Y0
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y1
+	VMOVDQU      (DX)(SI*1), Y2
+	VPXOR        Y0, Y1, Y3
+	VPXOR        Y0, Y2, Y4
+	VPCMPEQQ     Y4, Y3, Y5
+	VPCMPGTQ     Y2, Y1, Y6
+	VPSHUFD      $0x4e, Y6, Y6
+	VPAND        Y5, Y6, Y5
+	VPCMPGTQ     Y3, Y4, Y6
+	VPOR         Y5, Y6, Y6
+	VPSHUFD      $0x44, Y6, Y6
+	VBLENDVPD    Y6, Y2, Y1, Y1
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y2
+	VMOVDQU   32(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y2
+	VMOVDQU   64(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y2
+	VMOVDQU   96(DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y2
+	VMOVDQU   (DX)(DI*1), Y3
+	VPXOR     Y0, Y2, Y4
+	VPXOR     Y0, Y3, Y5
+	VPCMPEQQ  Y5, Y4, Y6
+	VPCMPGTQ  Y3, Y2, Y7
+	VPSHUFD   $0x4e, Y7, Y7
+	VPAND     Y6, Y7, Y6
+	VPCMPGTQ  Y4, Y5, Y7
+	VPOR      Y6, Y7, Y7
+	VPSHUFD   $0x44, Y7, Y7
+	VBLENDVPD Y7, Y3, Y2, Y2
+	VMOVDQU   Y2, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y1, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X1
+	VMOVDQU -16(CX)(BX*1), X2
+	VMOVDQU (DX), X3
+	VMOVDQU -16(DX)(BX*1), X4
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X1
+	VMOVQ -8(CX)(BX*1), X2
+	VMOVQ (DX), X3
+	VMOVQ -8(DX)(BX*1), X4
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X1
+	VMOVD -4(CX)(BX*1), X2
+	VMOVD (DX), X3
+	VMOVD -4(DX)(BX*1), X4
+
+loadDone:
+	VPXOR     Y0, Y1, Y5
+	VPXOR     Y0, Y3, Y6
+	VPCMPEQQ  Y6, Y5, Y7
+	VPCMPGTQ  Y3, Y1, Y8
+	VPSHUFD   $0x4e, Y8, Y8
+	VPAND     Y7, Y8, Y7
+	VPCMPGTQ  Y5, Y6, Y8
+	VPOR      Y7, Y8, Y8
+	VPSHUFD   $0x44, Y8, Y8
+	VBLENDVPD Y8, Y3, Y1, Y1
+	VPXOR     Y0, Y2, Y3
+	VPXOR     Y0, Y4, Y0
+	VPCMPEQQ  Y0, Y3, Y5
+	VPCMPGTQ  Y4, Y2, Y6
+	VPSHUFD   $0x4e, Y6, Y6
+	VPAND     Y5, Y6, Y5
+	VPCMPGTQ  Y3, Y0, Y6
+	VPOR      Y5, Y6, Y6
+	VPSHUFD   $0x44, Y6, Y6
+	VBLENDVPD Y6, Y4, Y2, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X1, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X1, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X1, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocF16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocF16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7c00000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y3
+	VPBROADCASTQ avx2Const64x7e00<>+0(SB), Y4
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y5
+	VMOVDQU      (DX)(SI*1), Y6
+	VPSLLQ       $0x30, Y5, Y7
+	VPCMPGTQ     Y7, Y3, Y8
+	VPAND        Y0, Y7, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VBLENDVPD    Y9, Y2, Y7, Y7
+	VPSLLQ       $0x30, Y6, Y8
+	VPCMPGTQ     Y8, Y3, Y10
+	VPAND        Y0, Y8, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y8, Y8
+	VBLENDVPD    Y11, Y2, Y8, Y8
+	VPCMPEQQ     Y8, Y7, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y7, Y8, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y6, Y5, Y5
+	VPOR         Y9, Y11, Y6
+	VPBLENDD     $0x33, Y4, Y5, Y7
+	VBLENDVPD    Y6, Y7, Y5, Y5
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y6
+	VMOVDQU   32(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y6
+	VMOVDQU   64(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y6
+	VMOVDQU   96(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y5, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X5
+	VMOVDQU -16(CX)(BX*1), X6
+	VMOVDQU (DX), X7
+	VMOVDQU -16(DX)(BX*1), X8
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X5
+	VMOVQ -8(CX)(BX*1), X6
+	VMOVQ (DX), X7
+	VMOVQ -8(DX)(BX*1), X8
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X5
+	VMOVD -4(CX)(BX*1), X6
+	VMOVD (DX), X7
+	VMOVD -4(DX)(BX*1), X8
+
+loadDone:
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y3, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x30, Y7, Y10
+	VPCMPGTQ  Y10, Y3, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y9, Y12
+	VPCMPGTQ  Y7, Y5, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y9, Y10, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y7, Y5, Y5
+	VPOR      Y11, Y13, Y7
+	VPBLENDD  $0x33, Y4, Y5, Y9
+	VBLENDVPD Y7, Y9, Y5, Y5
+	VPSLLQ    $0x30, Y6, Y7
+	VPCMPGTQ  Y7, Y3, Y9
+	VPAND     Y0, Y7, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y7, Y7
+	VBLENDVPD Y10, Y2, Y7, Y7
+	VPSLLQ    $0x30, Y8, Y9
+	VPCMPGTQ  Y9, Y3, Y3
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y3, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y0, Y7, Y2
+	VPCMPGTQ  Y8, Y6, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y7, Y0, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y8, Y6, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y4, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X5, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X5, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X5, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocBF16(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocBF16(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7f80000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y3
+	VPBROADCASTQ avx2Const64x7fc0<>+0(SB), Y4
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y5
+	VMOVDQU      (DX)(SI*1), Y6
+	VPSLLQ       $0x30, Y5, Y7
+	VPCMPGTQ     Y7, Y3, Y8
+	VPAND        Y0, Y7, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VBLENDVPD    Y9, Y2, Y7, Y7
+	VPSLLQ       $0x30, Y6, Y8
+	VPCMPGTQ     Y8, Y3, Y10
+	VPAND        Y0, Y8, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y8, Y8
+	VBLENDVPD    Y11, Y2, Y8, Y8
+	VPCMPEQQ     Y8, Y7, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y7, Y8, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y6, Y5, Y5
+	VPOR         Y9, Y11, Y6
+	VPBLENDD     $0x33, Y4, Y5, Y7
+	VBLENDVPD    Y6, Y7, Y5, Y5
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y6
+	VMOVDQU   32(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y6
+	VMOVDQU   64(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y6
+	VMOVDQU   96(DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x30, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x30, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y5, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X5
+	VMOVDQU -16(CX)(BX*1), X6
+	VMOVDQU (DX), X7
+	VMOVDQU -16(DX)(BX*1), X8
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X5
+	VMOVQ -8(CX)(BX*1), X6
+	VMOVQ (DX), X7
+	VMOVQ -8(DX)(BX*1), X8
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X5
+	VMOVD -4(CX)(BX*1), X6
+	VMOVD (DX), X7
+	VMOVD -4(DX)(BX*1), X8
+
+loadDone:
+	VPSLLQ    $0x30, Y5, Y9
+	VPCMPGTQ  Y9, Y3, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x30, Y7, Y10
+	VPCMPGTQ  Y10, Y3, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y9, Y12
+	VPCMPGTQ  Y7, Y5, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y9, Y10, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y7, Y5, Y5
+	VPOR      Y11, Y13, Y7
+	VPBLENDD  $0x33, Y4, Y5, Y9
+	VBLENDVPD Y7, Y9, Y5, Y5
+	VPSLLQ    $0x30, Y6, Y7
+	VPCMPGTQ  Y7, Y3, Y9
+	VPAND     Y0, Y7, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y7, Y7
+	VBLENDVPD Y10, Y2, Y7, Y7
+	VPSLLQ    $0x30, Y8, Y9
+	VPCMPGTQ  Y9, Y3, Y3
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y3, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y0, Y7, Y2
+	VPCMPGTQ  Y8, Y6, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y7, Y0, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y8, Y6, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y4, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X5, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X5, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X5, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocFloat32(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocFloat32(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7f80000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y3
+	VPBROADCASTQ avx2Const64x7fc00000<>+0(SB), Y4
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y5
+	VMOVDQU      (DX)(SI*1), Y6
+	VPSLLQ       $0x20, Y5, Y7
+	VPCMPGTQ     Y7, Y3, Y8
+	VPAND        Y0, Y7, Y9
+	VPCMPGTQ     Y1, Y9, Y9
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VBLENDVPD    Y9, Y2, Y7, Y7
+	VPSLLQ       $0x20, Y6, Y8
+	VPCMPGTQ     Y8, Y3, Y10
+	VPAND        Y0, Y8, Y11
+	VPCMPGTQ     Y1, Y11, Y11
+	VPAND        Y0, Y10, Y10
+	VPXOR        Y10, Y8, Y8
+	VBLENDVPD    Y11, Y2, Y8, Y8
+	VPCMPEQQ     Y8, Y7, Y10
+	VPCMPGTQ     Y6, Y5, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y10, Y12, Y10
+	VPCMPGTQ     Y7, Y8, Y12
+	VPOR         Y10, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y6, Y5, Y5
+	VPOR         Y9, Y11, Y6
+	VPBLENDD     $0x33, Y4, Y5, Y7
+	VBLENDVPD    Y6, Y7, Y5, Y5
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x20, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x20, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y6
+	VMOVDQU   32(DX)(DI*1), Y7
+	VPSLLQ    $0x20, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x20, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y6
+	VMOVDQU   64(DX)(DI*1), Y7
+	VPSLLQ    $0x20, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x20, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y6
+	VMOVDQU   96(DX)(DI*1), Y7
+	VPSLLQ    $0x20, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x20, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPSLLQ    $0x20, Y6, Y8
+	VPCMPGTQ  Y8, Y3, Y9
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y8, Y8
+	VBLENDVPD Y10, Y2, Y8, Y8
+	VPSLLQ    $0x20, Y7, Y9
+	VPCMPGTQ  Y9, Y3, Y11
+	VPAND     Y0, Y9, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y9, Y9
+	VBLENDVPD Y12, Y2, Y9, Y9
+	VPCMPEQQ  Y9, Y8, Y11
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y11, Y13, Y11
+	VPCMPGTQ  Y8, Y9, Y13
+	VPOR      Y11, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y5, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X5
+	VMOVDQU -16(CX)(BX*1), X6
+	VMOVDQU (DX), X7
+	VMOVDQU -16(DX)(BX*1), X8
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X5
+	VMOVQ -8(CX)(BX*1), X6
+	VMOVQ (DX), X7
+	VMOVQ -8(DX)(BX*1), X8
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X5
+	VMOVD -4(CX)(BX*1), X6
+	VMOVD (DX), X7
+	VMOVD -4(DX)(BX*1), X8
+
+loadDone:
+	VPSLLQ    $0x20, Y5, Y9
+	VPCMPGTQ  Y9, Y3, Y10
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y9, Y9
+	VBLENDVPD Y11, Y2, Y9, Y9
+	VPSLLQ    $0x20, Y7, Y10
+	VPCMPGTQ  Y10, Y3, Y12
+	VPAND     Y0, Y10, Y13
+	VPCMPGTQ  Y1, Y13, Y13
+	VPAND     Y0, Y12, Y12
+	VPXOR     Y12, Y10, Y10
+	VBLENDVPD Y13, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y9, Y12
+	VPCMPGTQ  Y7, Y5, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y12, Y14, Y12
+	VPCMPGTQ  Y9, Y10, Y14
+	VPOR      Y12, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y7, Y5, Y5
+	VPOR      Y11, Y13, Y7
+	VPBLENDD  $0x33, Y4, Y5, Y9
+	VBLENDVPD Y7, Y9, Y5, Y5
+	VPSLLQ    $0x20, Y6, Y7
+	VPCMPGTQ  Y7, Y3, Y9
+	VPAND     Y0, Y7, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y7, Y7
+	VBLENDVPD Y10, Y2, Y7, Y7
+	VPSLLQ    $0x20, Y8, Y9
+	VPCMPGTQ  Y9, Y3, Y3
+	VPAND     Y0, Y9, Y11
+	VPCMPGTQ  Y1, Y11, Y1
+	VPAND     Y0, Y3, Y0
+	VPXOR     Y0, Y9, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y0, Y7, Y2
+	VPCMPGTQ  Y8, Y6, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y7, Y0, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y8, Y6, Y0
+	VPOR      Y10, Y1, Y1
+	VPBLENDD  $0x33, Y4, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X5, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X5, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X5, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
+// func avx2MaxLocFloat64(dst *byte, earlier *byte, later *byte, n int)
+// Requires: AVX, AVX2
+TEXT ·avx2MaxLocFloat64(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         earlier+8(FP), CX
+	MOVQ         later+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y0
+	VPBROADCASTQ avx2Const64x7ff0000000000000<>+0(SB), Y1
+	VPBROADCASTQ avx2Const64x7fffffffffffffff<>+0(SB), Y2
+	VPBROADCASTQ avx2Const64x0<>+0(SB), Y3
+	VPBROADCASTQ avx2Const64x7ff8000000000000<>+0(SB), Y4
+	CMPQ         BX, $0x20
+	JL           short
+	LEAQ         -32(BX), SI
+	VMOVDQU      (CX)(SI*1), Y5
+	VMOVDQU      (DX)(SI*1), Y6
+	VPCMPGTQ     Y5, Y3, Y7
+	VPAND        Y0, Y5, Y8
+	VPCMPGTQ     Y1, Y8, Y8
+	VPAND        Y0, Y7, Y7
+	VPXOR        Y7, Y5, Y7
+	VBLENDVPD    Y8, Y2, Y7, Y7
+	VPCMPGTQ     Y6, Y3, Y9
+	VPAND        Y0, Y6, Y10
+	VPCMPGTQ     Y1, Y10, Y10
+	VPAND        Y0, Y9, Y9
+	VPXOR        Y9, Y6, Y9
+	VBLENDVPD    Y10, Y2, Y9, Y9
+	VPCMPEQQ     Y9, Y7, Y11
+	VPCMPGTQ     Y6, Y5, Y12
+	VPSHUFD      $0x4e, Y12, Y12
+	VPAND        Y11, Y12, Y11
+	VPCMPGTQ     Y7, Y9, Y12
+	VPOR         Y11, Y12, Y12
+	VPSHUFD      $0x44, Y12, Y12
+	VBLENDVPD    Y12, Y6, Y5, Y5
+	VPOR         Y8, Y10, Y6
+	VPBLENDD     $0x33, Y4, Y5, Y7
+	VBLENDVPD    Y6, Y7, Y5, Y5
+	XORQ         DI, DI
+	LEAQ         -128(BX), BX
+	CMPQ         DI, BX
+	JGE          few
+
+many:
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPCMPGTQ  Y6, Y3, Y8
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y8, Y8
+	VPXOR     Y8, Y6, Y8
+	VBLENDVPD Y9, Y2, Y8, Y8
+	VPCMPGTQ  Y7, Y3, Y10
+	VPAND     Y0, Y7, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y7, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y8, Y12
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y8, Y10, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y9, Y11, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	VMOVDQU   32(CX)(DI*1), Y6
+	VMOVDQU   32(DX)(DI*1), Y7
+	VPCMPGTQ  Y6, Y3, Y8
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y8, Y8
+	VPXOR     Y8, Y6, Y8
+	VBLENDVPD Y9, Y2, Y8, Y8
+	VPCMPGTQ  Y7, Y3, Y10
+	VPAND     Y0, Y7, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y7, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y8, Y12
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y8, Y10, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y9, Y11, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 32(AX)(DI*1)
+	VMOVDQU   64(CX)(DI*1), Y6
+	VMOVDQU   64(DX)(DI*1), Y7
+	VPCMPGTQ  Y6, Y3, Y8
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y8, Y8
+	VPXOR     Y8, Y6, Y8
+	VBLENDVPD Y9, Y2, Y8, Y8
+	VPCMPGTQ  Y7, Y3, Y10
+	VPAND     Y0, Y7, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y7, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y8, Y12
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y8, Y10, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y9, Y11, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 64(AX)(DI*1)
+	VMOVDQU   96(CX)(DI*1), Y6
+	VMOVDQU   96(DX)(DI*1), Y7
+	VPCMPGTQ  Y6, Y3, Y8
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y8, Y8
+	VPXOR     Y8, Y6, Y8
+	VBLENDVPD Y9, Y2, Y8, Y8
+	VPCMPGTQ  Y7, Y3, Y10
+	VPAND     Y0, Y7, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y7, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y8, Y12
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y8, Y10, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y9, Y11, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, 96(AX)(DI*1)
+	ADDQ      $0x00000080, DI
+	CMPQ      DI, BX
+	JL        many
+
+few:
+	CMPQ      DI, SI
+	JGE       end
+	VMOVDQU   (CX)(DI*1), Y6
+	VMOVDQU   (DX)(DI*1), Y7
+	VPCMPGTQ  Y6, Y3, Y8
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y8, Y8
+	VPXOR     Y8, Y6, Y8
+	VBLENDVPD Y9, Y2, Y8, Y8
+	VPCMPGTQ  Y7, Y3, Y10
+	VPAND     Y0, Y7, Y11
+	VPCMPGTQ  Y1, Y11, Y11
+	VPAND     Y0, Y10, Y10
+	VPXOR     Y10, Y7, Y10
+	VBLENDVPD Y11, Y2, Y10, Y10
+	VPCMPEQQ  Y10, Y8, Y12
+	VPCMPGTQ  Y7, Y6, Y13
+	VPSHUFD   $0x4e, Y13, Y13
+	VPAND     Y12, Y13, Y12
+	VPCMPGTQ  Y8, Y10, Y13
+	VPOR      Y12, Y13, Y13
+	VPSHUFD   $0x44, Y13, Y13
+	VBLENDVPD Y13, Y7, Y6, Y6
+	VPOR      Y9, Y11, Y7
+	VPBLENDD  $0x33, Y4, Y6, Y8
+	VBLENDVPD Y7, Y8, Y6, Y6
+	VMOVDQU   Y6, (AX)(DI*1)
+	ADDQ      $0x00000020, DI
+	JMP       few
+
+end:
+	VMOVDQU Y5, (AX)(SI*1)
+	VZEROUPPER
+	RET
+
+short:
+	CMPQ    BX, $0x10
+	JL      loadLess16
+	VMOVDQU (CX), X5
+	VMOVDQU -16(CX)(BX*1), X6
+	VMOVDQU (DX), X7
+	VMOVDQU -16(DX)(BX*1), X8
+	JMP     loadDone
+
+loadLess16:
+	CMPQ  BX, $0x08
+	JL    loadLess8
+	VMOVQ (CX), X5
+	VMOVQ -8(CX)(BX*1), X6
+	VMOVQ (DX), X7
+	VMOVQ -8(DX)(BX*1), X8
+	JMP   loadDone
+
+loadLess8:
+	VMOVD (CX), X5
+	VMOVD -4(CX)(BX*1), X6
+	VMOVD (DX), X7
+	VMOVD -4(DX)(BX*1), X8
+
+loadDone:
+	VPCMPGTQ  Y5, Y3, Y9
+	VPAND     Y0, Y5, Y10
+	VPCMPGTQ  Y1, Y10, Y10
+	VPAND     Y0, Y9, Y9
+	VPXOR     Y9, Y5, Y9
+	VBLENDVPD Y10, Y2, Y9, Y9
+	VPCMPGTQ  Y7, Y3, Y11
+	VPAND     Y0, Y7, Y12
+	VPCMPGTQ  Y1, Y12, Y12
+	VPAND     Y0, Y11, Y11
+	VPXOR     Y11, Y7, Y11
+	VBLENDVPD Y12, Y2, Y11, Y11
+	VPCMPEQQ  Y11, Y9, Y13
+	VPCMPGTQ  Y7, Y5, Y14
+	VPSHUFD   $0x4e, Y14, Y14
+	VPAND     Y13, Y14, Y13
+	VPCMPGTQ  Y9, Y11, Y14
+	VPOR      Y13, Y14, Y14
+	VPSHUFD   $0x44, Y14, Y14
+	VBLENDVPD Y14, Y7, Y5, Y5
+	VPOR      Y10, Y12, Y7
+	VPBLENDD  $0x33, Y4, Y5, Y9
+	VBLENDVPD Y7, Y9, Y5, Y5
+	VPCMPGTQ  Y6, Y3, Y7
+	VPAND     Y0, Y6, Y9
+	VPCMPGTQ  Y1, Y9, Y9
+	VPAND     Y0, Y7, Y7
+	VPXOR     Y7, Y6, Y7
+	VBLENDVPD Y9, Y2, Y7, Y7
+	VPCMPGTQ  Y8, Y3, Y3
+	VPAND     Y0, Y8, Y10
+	VPCMPGTQ  Y1, Y10, Y1
+	VPAND     Y0, Y3, Y0
+	VPXOR     Y0, Y8, Y0
+	VBLENDVPD Y1, Y2, Y0, Y0
+	VPCMPEQQ  Y0, Y7, Y2
+	VPCMPGTQ  Y8, Y6, Y3
+	VPSHUFD   $0x4e, Y3, Y3
+	VPAND     Y2, Y3, Y2
+	VPCMPGTQ  Y7, Y0, Y3
+	VPOR      Y2, Y3, Y3
+	VPSHUFD   $0x44, Y3, Y3
+	VBLENDVPD Y3, Y8, Y6, Y0
+	VPOR      Y9, Y1, Y1
+	VPBLENDD  $0x33, Y4, Y0, Y2
+	VBLENDVPD Y1, Y2, Y0, Y0
+	CMPQ      BX, $0x10
+	JL        storeLess16
+	VMOVDQU   X5, (AX)
+	VMOVDQU   X0, -16(AX)(BX*1)
+	JMP       storeDone
+
+storeLess16:
+	CMPQ  BX, $0x08
+	JL    storeLess8
+	VMOVQ X5, (AX)
+	VMOVQ X0, -8(AX)(BX*1)
+	JMP   storeDone
+
+storeLess8:
+	VMOVD X5, (AX)
+	VMOVD X0, -4(AX)(BX*1)
+
+storeDone:
+	VZEROUPPER
+	RET
+
 // func avx2DivideFloat32(buf *byte, n int, divisor float64)
 // Requires: AVX, AVX2, SSE2
 TEXT ·avx2DivideFloat32(SB), NOSPLIT, $0-24

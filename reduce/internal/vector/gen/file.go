@@ -15,7 +15,9 @@ func generate(l level) (map[string][]byte, error) {
 	v := newVec(l)
 	v.ConstraintExpr("amd64")
 	for _, k := range folds {
-		v.fold(l.prefix+k.name, k.build)
+		if k.at(l) == l {
+			v.fold(l.prefix+k.name, k.build)
+		}
 	}
 	for _, k := range divisions {
 		v.divide(l.prefix+k.name, k.build)
@@ -54,7 +56,7 @@ func declarations(l level) ([]byte, error) {
 	fmt.Fprintf(&b, "Shortest: %d,\nFolds: []FoldOf{\n", l.shortest)
 	for _, k := range folds {
 		for _, t := range k.types {
-			fmt.Fprintf(&b, "{%q, tensor.%s, %s%s},\n", k.op, t, l.prefix, k.name)
+			fmt.Fprintf(&b, "{%q, tensor.%s, %s%s},\n", k.op, t, k.at(l).prefix, k.name)
 		}
 	}
 	fmt.Fprintf(&b, "},\nDivisions: []DivisionOf{\n")
@@ -66,6 +68,9 @@ func declarations(l level) ([]byte, error) {
 	fmt.Fprintf(&b, "},\n}\n}\n")
 
 	for _, k := range folds {
+		if k.at(l) != l {
+			continue
+		}
 		fmt.Fprintf(&b, "\n//go:noescape\nfunc %s%s(dst, earlier, later *byte, n int)\n", l.prefix, k.name)
 	}
 	for _, k := range divisions {

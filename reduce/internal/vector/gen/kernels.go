@@ -9,6 +9,14 @@ type kernel struct {
 	build builder
 }
 
+// at is the level whose function serves level l: AVX2's for minloc and maxloc always.
+func (k kernel) at(l level) level {
+	if k.op == "minloc" || k.op == "maxloc" {
+		return avx2
+	}
+	return l
+}
+
 // Two's complement makes one function of the signed and the unsigned type where
 // the result does not depend on which it is.
 var (
@@ -28,9 +36,8 @@ var (
 	brains  = []string{"BF16"}
 )
 
-// folds lists every kernel. Minloc and maxloc have none: their elements are 16
-// bytes, of which plain Go folds enough for half of what memory gives.
-var folds = []kernel{
+// folds lists every kernel; minloc's and maxloc's stand in loc.go.
+var folds = append([]kernel{
 	{"SumInt8", "sum", every8, lanewise(addInt(8))},
 	{"SumInt16", "sum", every16, lanewise(addInt(16))},
 	{"SumInt32", "sum", every32, lanewise(addInt(32))},
@@ -93,7 +100,7 @@ var folds = []kernel{
 	{"BitAnd", "bit_and", integers, lanewise((*vec).and)},
 	{"BitOr", "bit_or", integers, lanewise((*vec).or)},
 	{"BitXor", "bit_xor", integers, lanewise((*vec).xor)},
-}
+}, locs()...)
 
 // divisions finish a mean.
 var divisions = []kernel{

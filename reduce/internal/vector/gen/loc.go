@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+)
+
+// An element of minloc and maxloc is two lanes of 64 bits: its value, in the lower
+// bits of the even one, with padding above, and its index in the odd one. Values
+// become keys, signed integers of 64 bits in the order of the numbers, and what is
+// decided in the even lanes holds for both. Keys in odd lanes mean nothing.
+//
+// AVX2's functions serve AVX-512 as well: there comparisons give masks, to be moved from
+// lane to lane one by one, which takes longer than vectors of twice the width gain.
+
+// A locValue is a type of value.
+type locValue struct {
+	name     string
+	bits     uint
+	unsigned bool
+	float    encoding // of a float: its infinity and NaN; else zero
+}
+
+var locValues = []locValue{
+	{name: "Int8", bits: 8}, {name: "Int16", bits: 16}, {name: "Int32", bits: 32}, {name: "Int64", bits: 64},
+	{name: "Uint8", bits: 8, unsigned: true}, {name: "Uint16", bits: 16, unsigned: true},
+	{name: "Uint32", bits: 32, unsigned: true}, {name: "Uint64", bits: 64, unsigned: true},
+	{name: "F16", bits: 16, float: binary16}, {name: "BF16", bits: 16, float: brain16},
+	{name: "Float32", bits: 32, float: encoding{infinity: 0x7f800000, nan: 0x7fc00000}},
+	{name: "Float64", bits: 64, float: encoding{infinity: 0x7ff0000000000000, nan: 0x7ff8000000000000}},
+}
+
+// locs are the kernels of minloc and maxloc.
+func locs() (all []kernel) {
+	for _, op := range []struct {
+		name, op string
+		least    bool
+	}{{"MinLoc", "minloc", true}, {"MaxLoc", "maxloc", false}} {
+		for _, t := range locValues {
+			types := []string{fmt.Sprintf("LocOf(tensor.%s)", t.name)}
+			all = append(all, kernel{op.name + t.name, op.op, types, extremeLoc{t, op.least}.build})
+		}
+	}
+	return all
+}
+
+// extremeLoc takes the later element where its key is more extreme, or is the same
+// and its index is lower. A NaN's key is more extreme than any number's, so one wins
+// against numbers, and of two that of the lower index; at last it is made canonical.
+type extremeLoc struct {
+	locValue
+	least bool
+}
+
+func (e extremeLoc) build(v *vec) step {
+	key := e.key(v)
+	if e.float == (encoding{}) {
+		return func(args ...value) value {
+			x, y := args[0], args[1]
+			kx, _ := key(x)
+			ky, _ := key(y)
+			return v.takeLoc(e.least, x, y, kx, ky)
+		}
+	}
+	canonical := v.constant(8, e.float.nan)
+	return func(args ...value) value {
+		x, y := args[0], args[1]
+		kx, nanX := key(x)
+		ky, nanY := key(y)
+		d := v.takeLoc(e.least, x, y, kx, ky)
+		// Of a value lane it is all, of an index lane nothing.
+		nan, lower := v.reg(), v.reg()
+		v.VPOR(nanX, nanY, nan)
+		v.VPBLENDD(operand.U8(0x33), canonical, d, lower)
+		v.VBLENDVPD(nan, lower, d, d)
+		return d
+	}
+}
+
+// key gives a function that makes keys, and says where NaNs are by lanes of ones.
+func (e extremeLoc) key(v *vec) func(x value) (key, nan value) {
+	switch {
+	case e.float != (encoding{}):
+		return e.keyOfFloat(v)
+	case e.unsigned && e.bits == 64:
+		sign := v.constant(8, 1<<63)
+		return func(x value) (key, nan value) { return v.xor(x, sign), nil }
+	case e.unsigned:
+		low := v.constant(8, 1<<e.bits-1)
+		return func(x value) (key, nan value) { return v.and(x, low), nil }
+	case e.bits == 64:
+		return func(x value) (key, nan value) { return x, nil }
+	}
+	return func(x value) (key, nan value) { return e.raised(v, x), nil }
+}
+
+// raised moves the value to the upper end of its lane, and the padding out.
+func (e extremeLoc) raised(v *vec, x value) value {
+	if e.bits == 64 {
+		return x
+	}
+	d := v.reg()
+	v.VPSLLQ(operand.U8(64-e.bits), x, d)
+	return d
+}
+
+// keyOfFloat turns a negative number's magnitude around, as extremeHalf does.
+func (e extremeLoc) keyOfFloat(v *vec) func(x value) (key, nan value) {
+	magnitude, infinity := v.constant(8, 1<<63-1), v.constant(8, e.float.infinity<<(64-e.bits))
+	extreme := v.constant(8, 1<<63-1)
+	if e.least {
+		extreme = v.constant(8, 1<<63)
+	}
+	zero := v.constant(8, 0)
+	return func(x value) (key, nan value) {
+		s, negative := e.raised(v, x), v.reg()
+		key, nan = v.reg(), v.reg()
+		v.VPCMPGTQ(s, zero, negative)
+		v.VPCMPGTQ(infinity, v.and(s, magnitude), nan)
+		v.VBLENDVPD(nan, extreme, v.xor(s, v.and(negative, magnitude)), key)
+		return key, nan
+	}
+}
+
+// takeLoc is y where its key is more extreme than x's, or is the same and its index is
+// lower, and x elsewhere.
+func (v *vec) takeLoc(least bool, x, y, kx, ky value) value {
+	if !least {
+		kx, ky = ky, kx
+	}
+	d := v.reg()
+	same, lower := v.reg(), v.reg()
+	v.VPCMPEQQ(kx, ky, same)
+	v.VPCMPGTQ(y, x, lower)
+	v.VPSHUFD(operand.U8(0x4e), lower, lower) // the other lane's
+	v.VPAND(same, lower, same)
+	v.VPCMPGTQ(ky, kx, lower)
+	v.VPOR(same, lower, lower)
+	v.VPSHUFD(operand.U8(0x44), lower, lower) // the even lane's
+	v.VBLENDVPD(lower, y, x, d)
+	return d
+}
