@@ -79,6 +79,14 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
+// Over verbs, with devices in software: small calls are messages, large ones are asked
+// for, shown and written.
+func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
+	for _, count := range []int{1, 1000, 100_000} {
+		thrifty{"memory", overSoftware(), 0}.hold(t, 2, count, 50)
+	}
+}
+
 // messages has collectives go by messages.
 var messages = []comm.Option{comm.WithoutSharedMemory()}
 
