@@ -93,10 +93,16 @@ func manyGoroutinesSend(t *testing.T, mk Maker) {
 	n := some(150)
 	w, near, far := pair(t, mk)
 	var wg sync.WaitGroup
+	var settled atomic.Int32
 	for who := range goroutines {
-		wg.Go(func() { near.stream(byte(who), n) })
+		wg.Go(func() {
+			near.stream(byte(who), n)()
+			settled.Add(1)
+		})
 	}
-	w.until("the frames of all goroutines", func() bool { return len(far.sink.got) == goroutines*n })
+	w.until("the frames of all goroutines, and their Done", func() bool {
+		return len(far.sink.got) == goroutines*n && settled.Load() == goroutines
+	})
 	wg.Wait()
 	far.checkStreams(goroutines, n)
 }
@@ -118,10 +124,10 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 	stopNear, stopFar := near.keepPolling(), far.keepPolling()
 	var wg sync.WaitGroup
 	for who := range goroutines {
-		wg.Go(func() { near.stream(byte(who), n) })
-		wg.Go(func() { far.stream(byte(who), n) })
+		wg.Go(func() { near.stream(byte(who), n)() })
+		wg.Go(func() { far.stream(byte(who), n)() })
 	}
-	wg.Wait()
+	w.within("the Done of all frames", wg.Wait)
 	w.within("the arrival of all frames", arrived.Wait)
 	stopNear()
 	stopFar()

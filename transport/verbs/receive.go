@@ -44,7 +44,10 @@ func (c *conn) next(looks int) (e completion, moved, ok bool, err error) {
 		}
 		return e, false, false, err
 	}
-	if c.err == nil && l.in.n == 0 { // what lies there is first; that is less than the queue can hold
+	if l.in.n > 0 {
+		looks = 1 // nothing is waited for, but a Done may be due
+	}
+	if c.err == nil {
 		moved = c.reap(looks) > 0
 	}
 	if l.err != nil && c.err == nil {
