@@ -25,6 +25,16 @@ func DefaultRules() []Rule {
 	// on two cores of an AMD EPYC; 1.49 and 1.59 ms, which is no difference, for 4 MiB):
 	//	TUTTI_ALGORITHM=allreduce:segmented_ring tuttirun -np 2 tuttibench -transport tcp -min 4Mi
 	const large = 8 << 20
+	// Up to tiny the number of steps decides also on ranks that are no power of two, which
+	// move more bytes in few steps than in many. Up to long three and four ranks reduce
+	// up a tree, whole vectors, in less time than across, in chunks. Beyond tall a chain,
+	// which waits for no whole vector, brings a broadcast down sooner than a tree.
+	// docs/adr/0021 has the figures of these, and of what is said of ranks below.
+	const tiny, long, tall = 8 << 10, 2 << 20, 4 << 20
+	among := func(least, most uint32, u Rule) Rule {
+		u.MinRanks, u.MaxRanks = least, most
+		return u
+	}
 	return []Rule{
 		rule(VerbAllReduce, shared, 0),
 		rule(VerbReduce, shared, 0),
@@ -49,18 +59,31 @@ func DefaultRules() []Rule {
 		rule(VerbAllReduce, "ring", large),
 		rule(VerbAllReduce, "segmented_ring", 0),
 		rule(VerbAllReduce, "pairwise", 0),
+		among(0, 2, rule(VerbReduce, "linear", 0)),
+		among(3, 4, rule(VerbReduce, "binomial", long)),
 		rule(VerbReduce, "binomial", small),
 		rule(VerbReduce, "linear", small),
 		rule(VerbReduce, "pairwise", 0),
+		rule(VerbBroadcast, "binomial", tall),
+		among(3, 64, rule(VerbBroadcast, "chain", 0)),
 		rule(VerbBroadcast, "binomial", 0),
 		rule(VerbAllGather, "bruck", small),
 		rule(VerbAllGather, "ring", 0),
+		among(4, 4, rule(VerbAllGatherV, "recursive_doubling", small)),
+		among(5, 0, rule(VerbAllGatherV, "recursive_doubling", tiny)),
+		rule(VerbAllGatherV, "ring", 0),
 		rule(VerbGather, "binomial", small),
 		rule(VerbGather, "linear", 0),
 		rule(VerbScatter, "binomial", small),
 		rule(VerbScatter, "linear", 0),
+		among(4, 4, rule(VerbReduceScatter, "recursive_halving", small)),
+		among(5, 0, rule(VerbReduceScatter, "recursive_halving", tiny)),
 		rule(VerbReduceScatter, "pairwise", 0),
+		among(4, 4, rule(VerbReduceScatterV, "recursive_halving", small)),
+		among(5, 0, rule(VerbReduceScatterV, "recursive_halving", tiny)),
 		rule(VerbReduceScatterV, "pairwise", 0),
+		among(4, 0, rule(VerbAllToAll, "bruck", small)),
+		rule(VerbAllToAll, "pairwise", 0),
 		rule(VerbScan, "recursive_doubling", small),
 		rule(VerbScan, "chain", 0),
 		rule(VerbExScan, "recursive_doubling", small),

@@ -48,8 +48,8 @@ func Merge(older, newer []Time) []Time {
 // commute or no memory is shared. What the default table does stands where nothing
 // was found to be clearly faster. Between two sizes that were measured, the change is
 // where the default table has it, when both go by that, and else at their geometric
-// mean; beyond the largest size nothing is said where the default table would change
-// over there. A number of ranks that was not measured has the rules of the next larger
+// mean. Beyond the largest size nothing is said where the default table would change
+// over there, nor beyond twice that size where something else was faster. A number of ranks that was not measured has the rules of the next larger
 // one that was; twice as many as the largest and more have none.
 func Rules(times []Time) []collective.Rule {
 	usual := defaults(collective.DefaultRules())
@@ -103,7 +103,7 @@ func (d defaults) bands(times []Time, limits collective.Rule) []collective.Rule 
 		}
 		open, before = picked, size
 	}
-	closeAt(end(open))
+	closeAt(end(open, before))
 	return rules
 }
 
@@ -111,20 +111,24 @@ func (d defaults) bands(times []Time, limits collective.Rule) []collective.Rule 
 func border(below, above []pick, smaller, larger int) uint64 {
 	measured := func(p pick) bool { return p.until == 0 }
 	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
-		if until := end(below); until >= uint64(smaller) && until < uint64(larger) {
+		if until := end(below, smaller); until >= uint64(smaller) && until < uint64(larger) {
 			return until
 		}
 	}
 	return uint64(math.Sqrt(float64(smaller) * float64(larger)))
 }
 
-// end is up to which size picks hold that nothing larger was measured for: as far as
-// the default table goes one of these ways; 0 stands for any size.
-func end(picks []pick) uint64 {
+// end is up to which size picks hold when largest is the last that was measured: as far
+// as the default table goes one of these ways, and twice as far as was measured where it
+// does not; 0 stands for any size, and for calls that have none.
+func end(picks []pick, largest int) uint64 {
 	until := uint64(always)
 	for _, p := range picks {
-		if p.until > 0 {
+		switch {
+		case p.until > 0:
 			until = min(until, p.until)
+		case largest > 0:
+			until = min(until, 2*uint64(largest))
 		}
 	}
 	if until == always {

@@ -1,0 +1,47 @@
+package choose
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/p2p"
+)
+
+// behind is how many times as long as the best candidate's the default's predicted time
+// may be: more than the model is off where it is right.
+const behind = 2.5
+
+// What the default table chooses, and what the default model predicts, agree in the
+// large: whoever prints an explanation finds the choice among the first candidates.
+func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
+	m := DefaultModel()
+	for _, c := range []struct {
+		wire   string
+		shares bool
+	}{{"shm", true}, {"memory", true}, {"shm", false}, {"tcp", false}, {"grpc", false}} {
+		for _, n := range []int{2, 3, 4, 5, 7, 8} {
+			chooser := collective.DefaultTable().Chooser(n, c.wire)
+			for _, verb := range collective.Verbs() {
+				for bytes := 4; bytes <= 64<<20; bytes *= 4 {
+					x := chooser.Choose(verb, bytes, true, c.shares)
+					chosen, known := m.Predict(x.Algorithm, n, bytes, p2p.DefaultSegment, c.wire)
+					best := possible(m.Candidates(verb, n, bytes, p2p.DefaultSegment, c.wire), c.shares)
+					if !known || chosen > behind*best.Seconds {
+						t.Errorf("%v of %d bytes on %d ranks over %s: %s, which runs, is predicted to take %.3g us, %s %.3g us",
+							verb, bytes, n, c.wire, x.Algorithm.Name(), 1e6*chosen, best.Algorithm.Name(), 1e6*best.Seconds)
+					}
+				}
+			}
+		}
+	}
+}
+
+// possible is the first that runs where all ranks are on one host.
+func possible(all []Candidate, shares bool) Candidate {
+	for _, k := range all {
+		if !k.Algorithm.Hierarchical() && (shares || !k.Algorithm.NeedsShared()) {
+			return k
+		}
+	}
+	return Candidate{}
+}
