@@ -15,7 +15,8 @@ import (
 //	rank 0   A → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   B → slot 1   A ← slot 0, B ← slot 1
 //
-// A rank's own chunk comes from where it was, and not at all when it lies in its place.
+// The drawing cannot tell a slot from what was copied into it: a rank's own chunk comes
+// from where it was, and not at all when it lies in its place.
 //
 // Cost: α + mβ, in cache; α for each piece.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {

@@ -33,7 +33,7 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	take := func(p p2p.Piece, i, rank int) {
 		if rank != me {
 			move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
-		} else if i == 0 { // whole: no piece of it is anywhere near
+		} else if i == count-1 { // whole, when nobody waits for this rank's share any more
 			putCached(dst.of(me), src.of(me))
 		}
 	}

@@ -52,8 +52,8 @@ func outward(bytes int) mover {
 }
 
 // handRound has every rank put its share of count pieces from p on into its slots, and
-// take all shares: its own as soon as the others can see it, which is no detour for them,
-// and then the others', the next rank's first. It takes a piece of theirs some pieces
+// take all shares: its own when the others can see it, and then the others', the next
+// rank's first. It takes a piece of theirs some pieces
 // after it has put its own in: so long the others have for theirs, and so long the caches
 // have to put it out to where the others fetch it at less cost.
 func handRound(ctx context.Context, r *p2p.Round, p p2p.Piece, count int, put func(p p2p.Piece, i int), take func(p p2p.Piece, i, rank int)) error {

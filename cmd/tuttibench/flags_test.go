@@ -27,7 +27,8 @@ func TestCSVBeginsWithItsHeaderAndRemarksGoElsewhere(t *testing.T) {
 
 func TestAWrongFlagGetsOneLineWithItsRemedyAndNoUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"-iterations 4":            "5 or more",
+		"-iterations 999999999999": "to 100000000",
+		"-iterations 4":            "want 5 to",
 		"-time 0.15":               "150ms",
 		"tune -time 3":             "150ms",
 		"limits -time x":           "150ms",

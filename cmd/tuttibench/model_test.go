@@ -34,7 +34,7 @@ func TestModelsHaveAsManyTensorsAndParametersAsPublished(t *testing.T) {
 
 func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
 	for _, wire := range []string{"memory", "tcp"} {
-		args := fmt.Sprintf("-local 3 -op coordinator -model small1000 -transport %s -time 0 -format csv", wire)
+		args := fmt.Sprintf("-local 3 -op coordinator -model small1000 -transport %s -time 1h -iterations 6 -format csv", wire)
 		rows := records(t, bench(t, args))
 		var ops []string
 		for _, r := range rows {
@@ -43,7 +43,7 @@ func TestTheCoordinatorIsSetBesideSeparateCallsAndOneWhole(t *testing.T) {
 			if r["op"] == "negotiation" {
 				size = "0" // it moves none
 			}
-			if r["wrong"] != "0" || r["ranks"] != "3" || r["bytes"] != size || r["dtype"] != "float32" || r["transport"] != wire {
+			if r["wrong"] != "0" || r["ranks"] != "3" || r["iterations"] != "6" || r["bytes"] != size || r["dtype"] != "float32" || r["transport"] != wire {
 				t.Errorf("%s: got %v", args, r)
 			}
 		}

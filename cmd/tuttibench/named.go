@@ -44,7 +44,7 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 		{op: "whole", load: g.load, run: g.whole},
 		{op: "negotiation", load: func() { g.submitBut(asked) }, run: func(ctx context.Context) error { return g.negotiate(ctx, asked) }, empty: true},
 	}
-	samples, err := g.measure(ctx, ways, o.time.Seconds())
+	samples, err := g.measure(ctx, ways, budget{o.time, o.most})
 	if err != nil {
 		return err
 	}
@@ -170,9 +170,9 @@ func (g *gradients) whole(ctx context.Context) error {
 	return comm.AllReduce(ctx, g.c, g.all, comm.Sum)
 }
 
-// measure times all ways in turns until those of each add up to budget, in
-// seconds; the quickest has no more turns than the others.
-func (g *gradients) measure(ctx context.Context, ways []namedRow, budget float64) ([]sample, error) {
+// measure times all ways in turns for as long as the budget lasts for the slowest; the
+// quickest has no more turns than the others.
+func (g *gradients) measure(ctx context.Context, ways []namedRow, b budget) ([]sample, error) {
 	watches := make([]stopwatch, len(ways))
 	samples := make([]sample, len(ways))
 	for i, way := range ways {
@@ -184,7 +184,7 @@ func (g *gradients) measure(ctx context.Context, ways []namedRow, budget float64
 	}
 	runtime.GC()
 	spent := make([]float64, len(ways))
-	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < budget && turn < maxIterations; turn++ {
+	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < b.time.Seconds() && turn < warmUps+b.most; turn++ {
 		for i := range watches {
 			before := mallocs(g.c)
 			s, err := watches[i].iterate(ctx)

@@ -92,8 +92,8 @@ func (o *options) check() error {
 		return fmt.Errorf("-factor %d: want 2 or more", o.factor)
 	case o.time < 0:
 		return fmt.Errorf("-time %v: want 0 or more", o.time)
-	case o.most < minIterations:
-		return fmt.Errorf("-iterations %d: want %d or more", o.most, minIterations)
+	case o.most < minIterations || o.most > mostIterations:
+		return fmt.Errorf("-iterations %d: want %d to %d", o.most, minIterations, mostIterations)
 	case sheetFor(o.format, nil, nil) == nil:
 		return fmt.Errorf("-format %q: want table, csv or json", o.format)
 	case o.local < 0:

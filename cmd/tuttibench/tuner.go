@@ -124,7 +124,7 @@ func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways
 	if k.op == "barrier" {
 		bytes = 0
 	}
-	h := &heats{ranks: t.c.Size(), wire: t.c.Wire(), bytes: bytes, ways: ways, got: make(map[*way]float64)}
+	h := newHeats(t.c.Size(), bytes, t.c.Wire(), ways)
 	h.time = func(w *way) (float64, error) { return t.time(ctx, vs.on(w.c).trial(count)) }
 	runtime.GC() // not in the midst of a heat, if that can be helped
 	if err := h.run(); err != nil {
@@ -157,6 +157,17 @@ type heats struct {
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
 	got          map[*way]float64            // the least median
+	settled      map[*way]outcome            // of rivals
+}
+
+// An outcome is how many times as long as the usual way a rival took in turns with it.
+type outcome struct {
+	usual *way
+	ratio float64
+}
+
+func newHeats(ranks, bytes int, wire string, ways []*way) *heats {
+	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), settled: make(map[*way]outcome)}
 }
 
 func (h *heats) run() error {
@@ -254,8 +265,8 @@ const bouts = 5
 
 // turns times two ways in turns. Of many ways the one that looks the fastest has often
 // had the most luck, and a machine that changes its pace between two heats favours one:
-// so the median of what each turn makes of the two decides, and what the rival took is
-// put down as so many times what the usual way took at its best.
+// so the median of what each turn makes of the two decides, whatever the rival took in
+// heats of its own.
 func (h *heats) turns(usual, rival *way) error {
 	var ratios []float64
 	for range bouts {
@@ -270,8 +281,18 @@ func (h *heats) turns(usual, rival *way) error {
 		ratios = append(ratios, b/a)
 	}
 	slices.Sort(ratios)
-	h.got[rival] = h.got[usual] * ratios[bouts/2]
+	h.settled[rival] = outcome{usual, ratios[bouts/2]}
 	return nil
+}
+
+// seconds is what a way took at its best: one that had to take turns, so many times what
+// the usual way took at its own.
+func (h *heats) seconds(w *way) (float64, bool) {
+	if o, ok := h.settled[w]; ok {
+		return h.got[o.usual] * o.ratio, true
+	}
+	seconds, ok := h.got[w]
+	return seconds, ok
 }
 
 func (h *heats) wayOf(x choose.Time) *way {
@@ -283,7 +304,7 @@ func (h *heats) wayOf(x choose.Time) *way {
 func (h *heats) times() []choose.Time {
 	var all []choose.Time
 	for _, w := range h.ways {
-		if seconds, ok := h.got[w]; ok {
+		if seconds, ok := h.seconds(w); ok {
 			all = append(all, choose.Time{Algorithm: w.algorithm, Wire: h.wire, Ranks: h.ranks, Bytes: h.bytes, Segment: w.segment, Seconds: seconds})
 		}
 	}

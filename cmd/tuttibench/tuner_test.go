@@ -153,13 +153,14 @@ func TestHeats(t *testing.T) {
 		{"segments are tried where a message has several", script{usual: {10}, ring: {9}, small: {5}}, map[*way]float64{usual: 10, ring: 9, small: 5}, small},
 		{"one rival after the other", script{usual: {10}, ring: {5, 5, 5, 12}, small: {6, 6, 11}}, map[*way]float64{usual: 10, ring: 12, small: 11}, usual},
 	} {
-		h := &heats{ranks: 4, bytes: bytes, wire: "tcp", ways: []*way{usual, ring, small, large}, time: c.script.time, got: make(map[*way]float64)}
+		h := newHeats(4, bytes, "tcp", []*way{usual, ring, small, large})
+		h.time = c.script.time
 		if err := h.run(); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
 		for w, want := range c.want {
-			if got := h.got[w]; got != want {
+			if got, _ := h.seconds(w); got != want {
 				t.Errorf("%s: got %v for %v in segments of %d, want %v", c.name, got, w.algorithm, w.segment, want)
 			}
 		}
@@ -172,9 +173,31 @@ func TestHeats(t *testing.T) {
 	}
 }
 
+// The machine is quicker when the second rival has its turns: that is no merit of the
+// usual way's, with which the first one's stay apart as they were.
+func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
+	usual := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	first, second := way0(t, collective.VerbAllReduce, "ring", 0), way0(t, collective.VerbAllReduce, "pairwise", 0)
+	s := script{usual: {10, 10, 10, 10, 10, 10, 10, 10, 8}, first: {7, 7, 7, 8.5}, second: {7.5, 7.5, 7.5, 8}}
+	h := newHeats(4, 1<<10, "tcp", []*way{usual, first, second})
+	h.time = s.time
+	if err := h.run(); err != nil {
+		t.Fatal(err)
+	}
+	for w, want := range map[*way]float64{usual: 8, first: 6.8, second: 8} {
+		if got, _ := h.seconds(w); got != want {
+			t.Errorf("got %v for %v, want %v", got, w.algorithm, want)
+		}
+	}
+	if u := choose.Rules(h.times())[0]; u.Algorithm != first.algorithm {
+		t.Errorf("got the rule %v, want %v", u, first.algorithm)
+	}
+}
+
 func TestHeatsEndWithTheFirstError(t *testing.T) {
 	w := way0(t, collective.VerbBarrier, "dissemination", 0)
-	h := &heats{ranks: 2, ways: []*way{w}, time: script{}.time, got: make(map[*way]float64)}
+	h := newHeats(2, 0, "tcp", []*way{w})
+	h.time = script{}.time
 	if err := h.run(); err == nil {
 		t.Error("got no error")
 	}

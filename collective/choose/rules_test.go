@@ -98,6 +98,8 @@ func TestRivalriesAreBetweenTheDefaultAndWhatWouldBeTakenInstead(t *testing.T) {
 			[]Rivalry{{at(doubling, 0, 3), at(pairwise, 0, 1)}}},
 		{"another in each situation", []Time{at(shared, 0, 5), at(ring, 0, 1), at(doubling, 0, 3), at(pairwise, 0, 2)},
 			[]Rivalry{{at(shared, 0, 5), at(ring, 0, 1)}, {at(doubling, 0, 3), at(ring, 0, 1)}, {at(shared, 0, 5), at(pairwise, 0, 2)}, {at(doubling, 0, 3), at(pairwise, 0, 2)}}},
+		{"others are ahead, and of those that are level one has the usual segments", []Time{at(doubling, 0, 10), at(ring, 64, 8), at(ring, 0, 8.6)},
+			[]Rivalry{{at(doubling, 0, 10), at(ring, 0, 8.6)}}},
 		{"the same in other segments", []Time{at(doubling, 64, 1), at(doubling, 0, 2)}, []Rivalry{{at(doubling, 0, 2), at(doubling, 64, 1)}}},
 	} {
 		if got := Rivalries(c.times); !slices.Equal(got, c.want) {
