@@ -139,14 +139,10 @@ func (t *Transport) hearHello(nc *net.UnixConn) (*segment, error) {
 	if !errors.Is(err, errNotPassed) {
 		return seg, err
 	}
-	why := err
 	if err := say(nc, sayNotPassed, ""); err != nil {
 		return nil, err
 	}
-	if seg, err = t.hearOffer(nc); err == nil {
-		t.nameFiles(why)
-	}
-	return seg, err
+	return t.hearOffer(nc)
 }
 
 // hearOffer reads a stranger's first bytes and maps the memory that came along. A
@@ -176,7 +172,11 @@ func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, error) {
 	}
 	defer unix.Close(fd)
 	t.ways.removeFile(tk)
-	return open(fd, int(ring))
+	seg, err := open(fd, int(ring))
+	if err == nil {
+		seg.named = tk.how == byName
+	}
+	return seg, err
 }
 
 func sayWelcome(nc *net.UnixConn, seg *segment) error {

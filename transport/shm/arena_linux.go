@@ -65,8 +65,6 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
 	case t.cannot != nil:
 		return nil, nil, failure(fault.Refused, op, t.cannot)
-	case t.naming.Load():
-		return nil, nil, failure(fault.Refused, op, errors.New("peers map such memory by its descriptor, and descriptors do not pass to them"))
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}

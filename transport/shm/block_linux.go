@@ -53,23 +53,28 @@ func (tk ticket) path(dirs []string) (string, error) {
 
 // ways are what a Transport shares memory by. Tests take some of them away.
 type ways struct {
-	sealed func(size int) (fd int, err error)             // makes anonymous memory
-	pass   func(nc *net.UnixConn, b []byte, fd int) error // says b, and hands fd over
-	dirs   []string                                       // for files, by their numbers in tickets
+	sealed func(size int) (fd int, err error)       // makes anonymous memory
+	pass   func(socket int, b []byte, fd int) error // says b, and hands fd over, without waiting
+	dirs   []string                                 // for files, by their numbers in tickets
 }
 
 func ordinaryWays() ways {
 	return ways{sealed: sealedMemory, pass: passDescriptor, dirs: []string{"/dev/shm", os.TempDir()}}
 }
 
-func passDescriptor(nc *net.UnixConn, b []byte, fd int) error {
-	_, _, err := nc.WriteMsgUnix(b, unix.UnixRights(fd), nil)
-	return err
+func passDescriptor(socket int, b []byte, fd int) error {
+	for {
+		err := unix.Sendmsg(socket, b, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			return os.NewSyscallError("sendmsg", err)
+		}
+	}
 }
 
-// errNotPassed says that a descriptor does not get to the other process, which
-// is there and listens.
-var errNotPassed = errors.New("no descriptor of memory passes between the two processes")
+// errNotPassed says that a descriptor did not get to the other process, which is
+// there and listens: none ever does, or there was a lack of something, such as of
+// places for descriptors on their way (ETOOMANYREFS). No later meeting depends on it.
+var errNotPassed = errors.New("no descriptor of memory passed between the two processes")
 
 // A block is memory of this process's on its way to others.
 type block struct {
@@ -96,13 +101,24 @@ func (w ways) newBlock(size int, named bool) (*block, error) {
 }
 
 // hand gives the block to the process at the other end, beside what it says, b.
-// errNotPassed: descriptors do not go there; nothing was said.
+// errNotPassed: the descriptor did not go there; nothing was said.
 func (w ways) hand(nc *net.UnixConn, b []byte, m *block) error {
 	if m.how == byName {
 		_, err := nc.Write(b)
 		return err
 	}
-	err := w.pass(nc, b, m.fd)
+	conn, err := nc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var passErr error
+	err = conn.Write(func(socket uintptr) bool {
+		passErr = w.pass(int(socket), b, m.fd)
+		return !errors.Is(passErr, unix.EAGAIN)
+	})
+	if err == nil {
+		err = passErr
+	}
 	if err == nil || gone(err) {
 		return err
 	}
@@ -128,7 +144,7 @@ func (w ways) take(tk ticket, fd, size int) (int, error) {
 		}
 		return w.openFile(tk, size)
 	case fd < 0:
-		return -1, errNotPassed
+		return -1, notCome()
 	case tk.how > byName:
 		err = fmt.Errorf("memory in way %d", tk.how)
 	default:
@@ -139,6 +155,18 @@ func (w ways) take(tk ticket, fd, size int) (int, error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// notCome says why a descriptor has not come along: the kernel takes it out on the
+// way and leaves word of neither a security module's no nor a full table, so a look at
+// that decides.
+func notCome() error {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+		return errNotPassed
+	}
+	return fmt.Errorf("the descriptor of the peer's memory could not be taken: %w; raise ulimit -n", err)
 }
 
 // close gives the descriptor back, and the name if there is one.

@@ -23,8 +23,10 @@
 // by it, and loses it as soon as all have done so. Of a rank that dies in between the
 // other one removes the name; when all are killed in between, the next Transport that
 // serves on the host does, because the dead hold no lock on it. (In TMPDIR, the next
-// one that names a file.) A Share whose descriptors are taken out on the way fails, and
-// works from the next one on; Conns find it out by themselves.
+// one that names a file.) Each meeting and each Share begins with a descriptor again, so
+// that a lack of the moment, or one peer, changes nothing for others; the one exception
+// is a Transport that got no descriptor in a Share, though it had room for one: that Share
+// fails, and those after it, of that Transport, go by names.
 //
 // Rings of a megabyte each way are used up only by long bodies; a Conn that
 // carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64
@@ -33,7 +35,8 @@
 //
 // Memory from Alloc lies in arenas, memfds of their own. A Conn exposes it: the peer
 // gets the arena's descriptor over the socket, maps it, and writes bodies there by one
-// copy; without memfds, or ways for descriptors, Alloc refuses. How that is held to what is exposed stands in expose_linux.go.
+// copy. Without memfds Alloc refuses; on a Conn whose memory went by a name Expose does.
+// How that is held to what is exposed stands in expose_linux.go.
 //
 // A frame is done when its last byte is in the ring: not when the peer has it. A
 // Conn has no timers and notices neither silence nor a stall; package mesh does,

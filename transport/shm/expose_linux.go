@@ -106,6 +106,7 @@ type exposure struct {
 // receive.
 var (
 	errNotArena = failure(fault.Refused, "expose", errors.New("it is no memory from Alloc"))
+	errNamed    = failure(fault.Refused, "expose", errors.New("descriptors of memory do not pass to this peer"))
 	errNoSlot   = failure(fault.Exhausted, "expose", errors.New("too much is exposed already"))
 	errNotTold  = failure(fault.Exhausted, "expose", errors.New("the peer cannot be told of the memory now"))
 )
@@ -162,8 +163,8 @@ func (c *conn) introduce(a *arena) error {
 	if x.known[a.id] != nil {
 		return nil
 	}
-	if c.t.naming.Load() {
-		return errNotTold
+	if c.seg.named {
+		return errNamed
 	}
 	if x.known == nil {
 		x.known = make(map[uint32]*arena)
@@ -178,17 +179,11 @@ func (c *conn) introduce(a *arena) error {
 	b[0] = 1
 	binary.NativeEndian.PutUint32(b[4:], a.id)
 	binary.NativeEndian.PutUint64(b[8:], uint64(len(a.mem)))
-	for {
-		err := unix.Sendmsg(c.fd, b[:], unix.UnixRights(a.fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-		switch err {
-		case nil:
-			x.known[a.id] = a
-			return nil
-		case unix.EINTR:
-			continue
-		}
+	if c.t.ways.pass(c.fd, b[:], a.fd) != nil {
 		return errNotTold
 	}
+	x.known[a.id] = a
+	return nil
 }
 
 // forget drops those that were freed.

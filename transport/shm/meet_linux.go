@@ -97,22 +97,21 @@ func (t *Transport) call(ctx context.Context, name string) (w wire, err error) {
 	return w, nil
 }
 
-// offer makes a segment that the peer maps, too: by its descriptor, or where none
-// passes by the name of a file.
+// offer makes a segment that the peer maps, too: by its descriptor, or where that
+// does not pass by the name of a file. Each meeting begins with a descriptor, for one
+// failed call or exchange at most: it may have been a lack of the moment, and it may
+// be another peer.
 func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
-	var why error
-	if !t.naming.Load() {
-		seg, err := t.offerOnce(nc, false)
-		if !errors.Is(err, errNotPassed) {
-			return seg, err
-		}
-		why = err
+	seg, why := t.offerOnce(nc, false)
+	if !errors.Is(why, errNotPassed) {
+		return seg, why
 	}
 	seg, err := t.offerOnce(nc, true)
-	if err == nil {
-		t.nameFiles(why)
+	if err != nil {
+		return nil, fmt.Errorf("%w; a file was named because %w", err, why)
 	}
-	return seg, err
+	t.warn(why)
+	return seg, nil
 }
 
 func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {

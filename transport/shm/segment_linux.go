@@ -50,6 +50,7 @@ type segment struct {
 	mem   []byte
 	ring  int          // bytes in each ring
 	users atomic.Int32 // of a Conn's: the Conn, and each of its exposures
+	named bool         // it went by a file's name: no descriptor passed
 }
 
 // Where the sides' lines are.
@@ -75,7 +76,7 @@ func create(m *block, ring int, n nonce) (*segment, error) {
 	binary.NativeEndian.PutUint32(mem[8:], version)
 	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
 	copy(mem[nonceAt:], n[:])
-	return &segment{mem: mem, ring: ring}, nil
+	return &segment{mem: mem, ring: ring, named: m.how == byName}, nil
 }
 
 // checkRing holds the size of a peer's rings to what is allowed.

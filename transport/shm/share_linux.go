@@ -191,7 +191,8 @@ func (t *Transport) visit(ctx context.Context, name string, w want) (int, error)
 		return -1, err
 	}
 	defer nc.Close()
-	if _, err := sameUser(nc); err != nil {
+	peer, err := sameUser(nc)
+	if err != nil {
 		return -1, err
 	}
 	b := make([]byte, requestLen)
@@ -199,7 +200,7 @@ func (t *Transport) visit(ctx context.Context, name string, w want) (int, error)
 	binary.NativeEndian.PutUint32(b[8:], version)
 	binary.NativeEndian.PutUint32(b[12:], uint32(w.ranks))
 	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
-	if t.naming.Load() {
+	if t.namesWith(peer.Pid) {
 		b[24] = 1
 	}
 	if _, err := nc.Write(b); err != nil {
@@ -242,7 +243,7 @@ func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
 		held, err = t.ways.take(tk, fd, atLeastOne(w.size))
 		switch {
 		case errors.Is(err, errNotPassed):
-			t.nameFiles(err) // the next Share asks for a file
+			t.lost.Store(true) // the next Share asks for a file
 			return -1, failure(fault.Exhausted, "share", err)
 		case err != nil:
 			return -1, failure(fault.Exhausted, "share", err)
@@ -284,7 +285,7 @@ type hosting struct {
 
 // host waits for the others and decides. It closes l.
 func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int, error) {
-	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), naming: t.naming.Load()}
+	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), naming: t.lost.Load()}
 	h.mu.Lock()
 	h.complete()
 	h.mu.Unlock()
@@ -412,7 +413,7 @@ func (h *hosting) complete() {
 			h.conclude(err)
 			return
 		}
-		h.t.nameFiles(err)
+		h.t.warn(err)
 	}
 	h.conclude(h.handOut(true))
 }

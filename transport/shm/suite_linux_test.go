@@ -41,7 +41,7 @@ func TestContractWithNames(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		nodes := named(tb, n)
 		for i := range nodes {
-			nodes[i].Transport.(*Transport).naming.Store(true) // as if a Conn had found it out
+			nodes[i].Transport.(*Transport).lost.Store(true) // as if a Share had found it out
 		}
 		return nodes
 	})

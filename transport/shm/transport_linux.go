@@ -26,7 +26,8 @@ type Transport struct {
 	here    place
 	cannot  error // why there is no shared memory here
 	ways    ways
-	naming  atomic.Bool     // no descriptor has passed to a peer: memory goes by name
+	lost    atomic.Bool     // a Share's descriptor was taken out on its way to here
+	warned  sync.Once       // of a file that had to have a name
 	life    context.Context // ends with Close
 	end     context.CancelFunc
 	calls   poll.Caller
@@ -54,12 +55,31 @@ func New(o Options) *Transport {
 	return t
 }
 
-// nameFiles has memory go by the names of files from now on: a descriptor has not
-// passed to a peer, for that reason.
-func (t *Transport) nameFiles(why error) {
-	if t.naming.CompareAndSwap(false, true) && t.options.Log != nil {
-		t.options.Log.Warn("descriptors of shared memory do not pass between processes here; files are named instead", "because", why)
+// warn tells the log, once, that a descriptor did not get to a peer. It decides
+// nothing: the next meeting begins with a descriptor again.
+func (t *Transport) warn(why error) {
+	if t.options.Log == nil {
+		return
 	}
+	t.warned.Do(func() {
+		t.options.Log.Warn("a descriptor of shared memory did not pass to another process; a file is named instead", "because", why)
+	})
+}
+
+// namesWith reports whether a Share with that process as its host had better go by
+// a file's name. What a guest did before Admit does not count.
+func (t *Transport) namesWith(pid int32) bool {
+	if t.lost.Load() {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.conns {
+		if c.seg.named && c.peer.Pid == pid && !c.guest.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // whereAmI finds this process's place.
