@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,7 @@ type Coordinator struct {
 	all        *ProcessSet
 	home       uint64 // the goroutine that called Start, for "where is it now"
 	cfg        negotiate.Config
-	log        *slog.Logger
+	log        *scribe // which nobody waits for but Close
 	nego, data *comm.Comm
 	began      time.Time
 
@@ -51,7 +50,7 @@ type Coordinator struct {
 
 	opts     *options
 	sampler  *sampler // of autotune, on rank 0; who has the turn has it
-	scribe   *scribe  // of autotune; nil where it has nothing to say
+	scribe   *scribe  // of autotune; nil where none is
 	settings Settings // mu guards this and the next
 	settled  bool
 
@@ -106,7 +105,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		return nil, err
 	}
 	co := &Coordinator{
-		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: o.log,
+		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: newLogScribe(o.log),
 		nego: nego, data: data, began: began, member: negotiate.NewMember(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), over: make(chan struct{}), ended: make(chan struct{}),
 		due: [2]negotiate.Time{never, never}, alarm: time.NewTimer(time.Hour), rings: never,
@@ -123,7 +122,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	go co.loop()
 	if file := timelineFile(); file != "" {
 		if err := co.StartTimeline(ctx, file); err != nil {
-			co.log.Warn("tutti: the timeline: " + err.Error())
+			co.log.warn("tutti: the timeline: " + err.Error())
 		}
 	}
 	return co, nil
@@ -140,7 +139,10 @@ func (co *Coordinator) Size() int { return co.size }
 // and need this rank for, fails there with fault.Closed. Its error is why the
 // coordinator ended, if not so; when ctx ends first the coordinator ends on all
 // ranks with fault.Timeout or fault.Canceled. Where ctx has no deadline the limit
-// of WithStallLimits applies. Closing twice is no error.
+// of WithStallLimits applies. For what is still to be written, to the logger or by
+// Autotune, it waits for 5 s each at most: a warning says that something of Autotune's
+// is missing, and fault.Timeout that something of the log is, if nothing else is
+// wrong. Closing twice is no error.
 func (co *Coordinator) Close(ctx context.Context) error {
 	co.stopMu.Lock()
 	defer co.stopMu.Unlock()
@@ -166,10 +168,25 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
 	}
-	co.scribe.wait(ctx)
+	unwritten := co.written(ctx)
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return co.err
+	if co.err != nil {
+		return co.err
+	}
+	return unwritten
+}
+
+// written waits until all is written that this rank has to say. It is called when
+// nothing more comes.
+func (co *Coordinator) written(ctx context.Context) error {
+	if err := co.scribe.wait(ctx); err != nil {
+		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
+	}
+	if err := co.log.wait(ctx); err != nil {
+		return fault.New(fault.Timeout, "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
+	}
+	return nil
 }
 
 // site is where the program has called this package, in words.

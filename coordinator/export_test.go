@@ -25,3 +25,10 @@ type Carried struct {
 	Set  uint32
 	What string
 }
+
+// InWaitAll reports whether somebody waits for a handle together with others.
+func InWaitAll(h *Handle) bool {
+	h.co.mu.Lock()
+	defer h.co.mu.Unlock()
+	return h.crowd != nil
+}

@@ -23,13 +23,13 @@ type Handle struct {
 
 	state atomic.Uint32 // a handleState
 	err   error         // of a failed one; written before its state
+	turn  atomic.Uint64 // how often it was submitted again; changes with the mutex held
 
 	// The coordinator's mutex guards these.
 	call    string        // "allreduce w1 float32 [4] sum"; "" when nobody has asked
 	done    chan struct{} // nil when nobody has asked
 	waiters *waiter       // those in Wait
 	crowd   *waiter       // one in WaitAll
-	turn    uint64        // how often it was submitted
 	ticket  negotiate.Ticket
 
 	// What was submitted does not change while it is under way.
@@ -88,7 +88,8 @@ func (h *Handle) finish(err error) {
 type waiter struct {
 	woken chan struct{}
 	next  *waiter
-	left  int // submissions that it waits for
+	left  int      // submissions that it waits for
+	turns []uint64 // WaitAll: those of all handles
 }
 
 // over counts a submission; co.mu is held.
@@ -121,24 +122,38 @@ func (co *Coordinator) free(w *waiter) {
 			co.waiting.Add(-1)
 		}
 	}
-	w.next, w.left = nil, 0
+	w.next, w.left, w.turns = nil, 0, w.turns[:0]
 	if len(co.idle) < maxIdle {
 		co.idle = append(co.idle, w)
 	}
 }
 
-// await adds a waiter for the submission's turn; nil when it is over.
-func (h *Handle) await() (w *waiter, turn uint64) {
+// await adds a waiter for a turn of the submission; nil when it is over.
+func (h *Handle) await(turn uint64) *waiter {
 	co := h.co
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	if h.state.Load() != underWay {
-		return nil, h.turn
+	if h.over(turn) {
+		return nil
 	}
-	w = co.newWaiter()
+	w := co.newWaiter()
 	w.next, w.left, h.waiters = h.waiters, 1, w
 	co.waiting.Add(1)
-	return w, h.turn
+	return w
+}
+
+// over reports whether a turn of the submission is done. The coordinator's mutex is
+// held.
+func (h *Handle) over(turn uint64) bool { return h.turn.Load() != turn || h.state.Load() != underWay }
+
+// outcome is that of a turn which is over: nil where another goroutine has waited, and
+// submitted the name again. The coordinator's mutex is held.
+func (h *Handle) outcome(turn uint64) error {
+	if h.turn.Load() != turn {
+		return nil
+	}
+	err, _ := h.settled()
+	return err
 }
 
 // part ends a waiter, which has its token or gives up. co.mu is held.
@@ -190,10 +205,16 @@ func (h *Handle) settled() (err error, done bool) {
 // the submission stays under way and its buffers in use: other ranks may have
 // begun it. Waiting has what this rank submitted sent to the leader at once.
 func (h *Handle) Wait(ctx context.Context) error {
+	turn := h.turn.Load()
 	if err, done := h.settled(); done {
 		return err
 	}
-	w, turn := h.await()
+	return h.wait(ctx, turn)
+}
+
+// wait is Wait for one turn of the submission.
+func (h *Handle) wait(ctx context.Context, turn uint64) error {
+	w := h.await(turn)
 	if w != nil {
 		if err := h.co.sleep(ctx, w); err != nil {
 			return h.leave(w, err)
@@ -204,11 +225,7 @@ func (h *Handle) Wait(ctx context.Context) error {
 	if w != nil {
 		h.part(w)
 	}
-	if h.turn != turn { // another goroutine has waited, and submitted the name again
-		return nil
-	}
-	err, _ := h.settled()
-	return err
+	return h.outcome(turn)
 }
 
 // leave is what a Wait returns whose context has ended.
@@ -237,46 +254,64 @@ func (h *Handle) Done() <-chan struct{} {
 }
 
 // WaitAll waits for all handles, and returns the first error in their order. It
-// sleeps once, however many there are.
-func WaitAll(ctx context.Context, hs ...*Handle) error {
-	awaitAll(ctx, hs)
-	var first error
-	for _, h := range hs {
-		if err := h.Wait(ctx); err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// awaitAll returns when all handles are done that belong to the coordinator of the
-// first and that no other WaitAll waits for, or ctx has ended.
-func awaitAll(ctx context.Context, hs []*Handle) {
-	if len(hs) < 2 {
-		return
+// sleeps once, however many there are. It waits for what they stand for when it is
+// called, whatever other goroutines submit of the same names meanwhile.
+func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
+	if len(hs) == 0 {
+		return nil
 	}
 	co := hs[0].co
 	co.mu.Lock()
+	defer co.mu.Unlock()
 	w := co.newWaiter()
 	for _, h := range hs {
-		if h.co == co && h.crowd == nil && h.state.Load() == underWay {
+		w.turns = append(w.turns, h.turn.Load())
+	}
+	co.awaitAll(ctx, w, hs)
+	for i, h := range hs {
+		turn := w.turns[i]
+		var err error
+		if h.co == co && h.over(turn) {
+			err = h.outcome(turn)
+		} else {
+			co.mu.Unlock()
+			err = h.wait(ctx, turn)
+			co.mu.Lock()
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	co.free(w)
+	return first
+}
+
+// awaitAll returns when the turns of all handles are over that are this coordinator's
+// and that no other WaitAll waits for, or ctx has ended. co.mu is held, but not while
+// it sleeps.
+func (co *Coordinator) awaitAll(ctx context.Context, w *waiter, hs []*Handle) {
+	for i, h := range hs {
+		if h.co == co && h.crowd == nil && !h.over(w.turns[i]) {
 			h.crowd = w
 			w.left++
 		}
 	}
+	if w.left == 0 {
+		return
+	}
+	co.waiting.Add(1)
+	co.mu.Unlock()
+	_ = co.sleep(ctx, w) // each handle's wait says so
+	co.mu.Lock()
 	if w.left > 0 {
-		co.waiting.Add(1)
-		co.mu.Unlock()
-		_ = co.sleep(ctx, w) // each handle's Wait says so
-		co.mu.Lock()
-		for _, h := range hs {
-			if h.co == co && h.crowd == w {
-				h.crowd = nil
-			}
+		co.waiting.Add(-1)
+		w.left = 0
+	}
+	for _, h := range hs {
+		if h.co == co && h.crowd == w {
+			h.crowd = nil
 		}
 	}
-	co.free(w)
-	co.mu.Unlock()
 }
 
 // An Output is a submission whose result's size is known only when it is done.

@@ -129,9 +129,11 @@ func (co *Coordinator) lead(in negotiate.LeaderInput) {
 				co.send(r, downName, body)
 			}
 		case negotiate.Warn:
-			for _, s := range o.Stalls {
-				co.log.Warn("tutti: the coordinator: " + s.String())
+			lines := make([]string, len(o.Stalls))
+			for i, s := range o.Stalls {
+				lines[i] = "tutti: the coordinator: " + s.String()
 			}
+			co.log.warn(lines...)
 		}
 	}
 	co.due[1] = co.within(co.leader.Next())
@@ -238,7 +240,6 @@ func (co *Coordinator) end() {
 	}
 	co.table = table{}
 	co.mu.Unlock()
-	co.scribe.end()
 	co.endTimeline()
 	co.exec.closeSets()
 	co.data.Close(ctx)

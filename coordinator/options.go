@@ -102,6 +102,9 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 			return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "%w", err)
 		}
 	}
+	if o.tune != nil && o.tune.Samples > maxSamples {
+		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples is %d; at most %d are tried", o.tune.Samples, maxSamples)
+	}
 	cfg := &o.cfg
 	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.Alone < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||
 		cfg.Partition < 1 || cfg.Credit < 1 || cfg.Cache > maxCache {

@@ -50,7 +50,7 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tuning, to *scribe) (*
 	if conf.Span <= 0 {
 		conf.Span = 250 * time.Millisecond
 	}
-	t, err := autotune.New(axes, autotune.Options{Start: start[:len(axes)], Most: max(conf.Samples, 0)})
+	t, err := autotune.New(axes, autotune.Options{Start: start[:len(axes)], Most: conf.Samples})
 	if err != nil {
 		return nil, err
 	}

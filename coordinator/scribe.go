@@ -5,48 +5,109 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
+	"sync"
+	"time"
 )
 
-// A scribe writes what autotune has to say, on a goroutine of its own: a log is the
-// program's and may block, and so may a disk, but those who have the turn may not,
-// which are the program's goroutines as well. A nil one writes nothing.
+// A scribe writes what a coordinator has to say, on a goroutine of its own that is
+// there while something waits to be written: a log is the program's and may block, and
+// so may a disk, but those who have the turn may not, which are the program's
+// goroutines as well. What comes when most words wait already is dropped, and counted.
+// Any number of goroutines may use it.
 type scribe struct {
-	jobs chan func() error // has room for all that one search says
-	gone chan struct{}     // closed when all has been written
+	most   int               // words that wait
+	log    *slog.Logger      // for warn
+	failed func(text string) // hears of what could not be written, and of what was dropped
+
+	mu      sync.Mutex // guards the rest
+	jobs    []func() error
+	dropped int           // words since the last that was told of
+	idle    chan struct{} // closed when all is written; nil while nothing waits
 }
 
-// mostWords bounds what waits to be written: twice what a search says.
+// mostWords bounds the lines of the log that wait, or reports of up to 16 stalls each.
 const mostWords = 64
 
-// newScribe starts one. end ends it.
-func newScribe(warn *slog.Logger) *scribe {
-	s := &scribe{make(chan func() error, mostWords), make(chan struct{})}
-	go func() {
-		defer close(s.gone)
-		for job := range s.jobs {
-			if err := job(); err != nil {
-				warn.Warn("tutti: the coordinator's autotune: " + err.Error())
-			}
-		}
-	}()
-	return s
+// newLogScribe writes to the coordinator's log.
+func newLogScribe(log *slog.Logger) *scribe {
+	return &scribe{most: mostWords, log: log, failed: func(text string) { log.Warn("tutti: the coordinator's log: " + text) }}
 }
 
-// do has something written after all that was told before, or not at all when far too
-// much waits already.
-func (s *scribe) do(job func() error) {
-	if s == nil {
+// newTuneScribe writes what a search of so many samples says: one line for each, and
+// one that says what these are. What goes wrong goes to the log.
+func newTuneScribe(samples int, log *scribe) *scribe {
+	return &scribe{most: samples + 1, failed: func(text string) { log.warn("tutti: the coordinator's autotune: " + text) }}
+}
+
+// do has something written after all that was told before, or not at all when too much
+// waits already.
+func (s *scribe) do(job func() error) { s.add(s.most, job) }
+
+// must is do for what is never dropped, of which there is a bounded number.
+func (s *scribe) must(job func() error) { s.add(math.MaxInt, job) }
+
+func (s *scribe) add(most int, job func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.jobs) >= most {
+		s.dropped++
 		return
 	}
-	select {
-	case s.jobs <- job:
-	default:
+	s.jobs = append(s.jobs, job)
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+		go s.write()
 	}
+}
+
+// write writes until nothing waits.
+func (s *scribe) write() {
+	for {
+		job, dropped := s.next()
+		if dropped > 0 {
+			s.failed(fmt.Sprintf("%d entries were dropped, since it took none for too long", dropped))
+		}
+		if job == nil {
+			return
+		}
+		if err := job(); err != nil {
+			s.failed(err.Error())
+		}
+	}
+}
+
+// next takes what is to be written; nil when there is nothing, and write is over.
+func (s *scribe) next() (job func() error, dropped int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dropped, s.dropped = s.dropped, 0
+	switch {
+	case len(s.jobs) > 0:
+		job, s.jobs = s.jobs[0], s.jobs[1:]
+	case dropped > 0:
+		job = func() error { return nil } // to be told of first
+	default:
+		s.jobs = nil
+		close(s.idle)
+		s.idle = nil
+	}
+	return job, dropped
+}
+
+// warn has a line of the log written.
+func (s *scribe) warn(lines ...string) {
+	s.do(func() error {
+		for _, text := range lines {
+			s.log.Warn(text)
+		}
+		return nil
+	})
 }
 
 // line has a line of text written.
 func (s *scribe) line(to io.Writer, format string, args ...any) {
-	if to == nil {
+	if s == nil || to == nil {
 		return
 	}
 	text := fmt.Sprintf(format+"\n", args...)
@@ -56,20 +117,27 @@ func (s *scribe) line(to io.Writer, format string, args ...any) {
 	})
 }
 
-// end says that nothing more comes.
-func (s *scribe) end() {
-	if s != nil {
-		close(s.jobs)
-	}
-}
+// writeLimit bounds how long Close waits for a scribe.
+const writeLimit = 5 * time.Second
 
-// wait returns when all has been written, or ctx has ended.
-func (s *scribe) wait(ctx context.Context) {
+// wait returns when all has been written, with an error when ctx ends before, or it
+// takes longer than writeLimit.
+func (s *scribe) wait(ctx context.Context) error {
 	if s == nil {
-		return
+		return nil
 	}
+	s.mu.Lock()
+	idle := s.idle
+	s.mu.Unlock()
+	if idle == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
 	select {
-	case <-s.gone:
+	case <-idle:
+		return nil
 	case <-ctx.Done():
+		return ctx.Err()
 	}
 }

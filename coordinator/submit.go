@@ -181,7 +181,7 @@ func (co *Coordinator) again(to Submitter, s *submission, opts []CallOption) *Ha
 		co.mu.Unlock()
 		return nil
 	}
-	h.turn++
+	h.turn.Add(1)
 	h.done, h.dst, h.src, h.op, h.born = nil, s.dst, s.src, s.op, born
 	h.requests[0].Site = co.inWords(at)
 	co.enlist(h)

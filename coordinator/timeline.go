@@ -112,7 +112,7 @@ func (co *Coordinator) endTimeline() {
 		return
 	}
 	if err := co.writeTimeline(r); err != nil {
-		co.log.Warn("tutti: the timeline: " + err.Error())
+		co.log.warn("tutti: the timeline: " + err.Error())
 	}
 }
 

@@ -117,12 +117,20 @@ type Autotune struct {
 	// Of large models, whose steps vary less, it has no more then. Four times as long
 	// is enough to warm up.
 	Span    time.Duration
-	Samples int // at most; 20
+	Samples int // at most, 1 to 64; 20
 	// Log gets a line of CSV for each sample; nil: none. It is written to by one
-	// goroutine, for which nothing waits but Close, as long as its context lets it.
+	// goroutine, for which nothing waits but Close, and for no more than 5 s.
 	Log  io.Writer
 	File string // gets the settings that were found, in the same way, see LoadSettings; "": none
 }
+
+// Samples of a search: as many as are taken when nobody says otherwise, and at most.
+// While what to try next is reckoned, this rank does nothing else for the coordinator,
+// and that takes eight times as long with twice as many.
+const (
+	defaultSamples = 20
+	maxSamples     = 64
+)
 
 // WithAutotune has rank 0 try settings, measure how many bytes are carried out under
 // each per second in which something was under way, and settle for the best after 20
@@ -151,12 +159,14 @@ func (co *Coordinator) beginTuning() {
 	if co.opts.tune == nil {
 		return
 	}
-	if co.opts.tune.Log != nil || co.opts.tune.File != "" {
-		co.scribe = newScribe(co.log)
+	conf := *co.opts.tune
+	if conf.Samples <= 0 {
+		conf.Samples = defaultSamples
 	}
+	co.scribe = newTuneScribe(conf.Samples, co.log)
 	var err error
-	if co.sampler, err = newSampler(*co.opts.tune, co.opts.frozen, now, co.scribe); err != nil {
-		co.log.Warn("tutti: the coordinator cannot tune itself: " + err.Error())
+	if co.sampler, err = newSampler(conf, co.opts.frozen, now, co.scribe); err != nil {
+		co.log.warn("tutti: the coordinator cannot tune itself: " + err.Error())
 		return
 	}
 	co.lead(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
@@ -181,7 +191,7 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	co.settled = true
 	co.mu.Unlock()
 	if file := s.conf.File; file != "" {
-		s.scribe.do(func() error { return settingsOf(next).Save(file) })
+		s.scribe.must(func() error { return settingsOf(next).Save(file) })
 	}
 }
 

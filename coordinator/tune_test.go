@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
@@ -131,6 +134,103 @@ func TestALogThatTakesNothingHoldsNobodyUp(t *testing.T) {
 	}, coordinator.WithAutotune(coordinator.Autotune{Steps: 1, Warmup: 1, Log: log}))); err != nil {
 		t.Error(err)
 	}
+}
+
+// By the bubble's clock, Close gives it 5 s.
+func TestCloseWaitsForALogThatTakesNothingNoLongerThanItsBound(t *testing.T) {
+	leak.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		log, warned := &stuck{make(chan struct{})}, new(lines)
+		var took time.Duration
+		if err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			co, err := coordinator.Start(ctx, c, coordinator.WithAutotune(coordinator.Autotune{Log: log}), coordinator.WithLogger(slog.New(warned)))
+			if err != nil {
+				return err
+			}
+			began := time.Now()
+			if err := co.Close(context.Background()); err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				took = time.Since(began)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if took < 5*time.Second || took > 10*time.Second {
+			t.Errorf("Close took %v, want some 5 s", took)
+		}
+		if text := warned.text(); !strings.Contains(text, "is not all written") {
+			t.Errorf("the log says %q", text)
+		}
+		close(log.free)
+	})
+}
+
+// lines is a log that takes anything, or nothing before it is let go.
+type lines struct {
+	free chan struct{} // nil: anything
+	mu   sync.Mutex
+	all  []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	if l.free != nil {
+		<-l.free
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r.Message)
+	return nil
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, "\n")
+}
+
+func TestALoggerThatTakesNothingStopsNoJob(t *testing.T) {
+	leak.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{free: make(chan struct{})}
+		ended := make(chan struct{})
+		if err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			co, err := coordinator.Start(ctx, c, coordinator.WithStallLimits(time.Second, 10*time.Second), coordinator.WithLogger(slog.New(log)))
+			if err != nil {
+				return err
+			}
+			if c.Rank() == 0 {
+				hs := []*coordinator.Handle{coordinator.AllReduce(co, "late", make([]float32, 4), comm.Sum), coordinator.Barrier(co, "too")}
+				for _, h := range hs {
+					if err := h.Wait(context.Background()); !errors.Is(err, fault.Timeout) {
+						return fmt.Errorf("got %v, want the second limit's timeout", err)
+					}
+				}
+				close(ended)
+			}
+			<-ended
+			if err := co.Close(context.Background()); !errors.Is(err, fault.Timeout) {
+				return fmt.Errorf("rank %d: Close says %v", c.Rank(), err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if text := log.text(); text != "" {
+			t.Errorf("the log has taken %q", text)
+		}
+		close(log.free)
+		synctest.Wait()
+		if text := log.text(); !strings.Contains(text, "allreduce late") || !strings.Contains(text, "barrier too") {
+			t.Errorf("let go, the log says %q", text)
+		}
+	})
 }
 
 // What autotune may change is in the docs' table; with Deterministic none of it
@@ -280,8 +380,20 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 	if !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want misuse", err)
 	}
-	for _, v := range [][2]string{{"TUTTI_AUTOTUNE_MAX_SAMPLES", "0"}, {"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "few"}, {"TUTTI_AUTOTUNE", "yes"}} {
-		t.Setenv("TUTTI_AUTOTUNE", "1")
+	err = comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
+		_, err := coordinator.Start(ctx, c, coordinator.WithAutotune(coordinator.Autotune{Samples: 65}))
+		return err
+	})
+	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "at most 64") {
+		t.Errorf("65 samples: got %v, want misuse", err)
+	}
+	for _, v := range [][2]string{
+		{"TUTTI_AUTOTUNE_MAX_SAMPLES", "0"}, {"TUTTI_AUTOTUNE_MAX_SAMPLES", "65"}, {"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "few"}, {"TUTTI_AUTOTUNE", "yes"},
+		{"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "65"}, {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "0"}, {"HOROVOD_AUTOTUNE", "yes"},
+	} {
+		if v[0] != "HOROVOD_AUTOTUNE" {
+			t.Setenv("TUTTI_AUTOTUNE", "1")
+		}
 		t.Setenv(v[0], v[1])
 		err = comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
 			_, err := coordinator.Start(ctx, c)
@@ -291,5 +403,6 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 			t.Errorf("%s=%s: got %v, want misuse that names it", v[0], v[1], err)
 		}
 		t.Setenv(v[0], "")
+		t.Setenv("TUTTI_AUTOTUNE", "")
 	}
 }

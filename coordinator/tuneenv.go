@@ -10,8 +10,8 @@ import (
 
 // tuneEnvironment reads what rank 0's environment asks for: TUTTI_AUTOTUNE=1, or
 // HOROVOD_AUTOTUNE=1, with a log in the file TUTTI_AUTOTUNE_LOG, or
-// HOROVOD_AUTOTUNE_LOG, and as many steps and samples as it says; TUTTI_AUTOTUNE_FILE is loaded if it is there, and else
-// written when settings have been found.
+// HOROVOD_AUTOTUNE_LOG, and as many steps and samples as it says; TUTTI_AUTOTUNE_FILE is
+// loaded if it is there, and else written when settings have been found.
 func (o *options) tuneEnvironment(c *comm.Comm) error {
 	if c.Rank() != 0 {
 		return nil
@@ -24,40 +24,44 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 			return err
 		}
 	}
-	switch on := first("TUTTI_AUTOTUNE", "HOROVOD_AUTOTUNE"); on {
+	switch name, on := first("TUTTI_AUTOTUNE", "HOROVOD_AUTOTUNE"); on {
 	case "", "0":
 		return nil
 	case "1":
 	default:
-		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "TUTTI_AUTOTUNE is %q; 1 turns it on, 0 off", on)
+		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; 1 turns it on, 0 off", name, on)
 	}
 	o.tune = &Autotune{File: file}
-	for v, names := range map[*int][]string{
-		&o.tune.Steps:   {"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"},
-		&o.tune.Samples: {"TUTTI_AUTOTUNE_MAX_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"},
+	for _, v := range []struct {
+		to    *int
+		most  int
+		names []string
+	}{
+		{&o.tune.Steps, 1 << 20, []string{"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"}},
+		{&o.tune.Samples, maxSamples, []string{"TUTTI_AUTOTUNE_MAX_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"}},
 	} {
-		if text := first(names...); text != "" {
+		if name, text := first(v.names...); text != "" {
 			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 {
-				return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; a number from 1 on is needed", names[0], text)
+			if err != nil || n < 1 || n > v.most {
+				return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; a number from 1 to %d is needed", name, text, v.most)
 			}
-			*v = n
+			*v.to = n
 		}
 	}
-	if name := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); name != "" {
-		o.tune.Log = &appender{name}
+	if _, file := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); file != "" {
+		o.tune.Log = &appender{file}
 	}
 	return nil
 }
 
-// first is the value of the first of some variables that is set.
-func first(names ...string) string {
+// first is the first of some variables that is set, and its value.
+func first(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := os.Getenv(n); v != "" {
-			return v
+			return n, v
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // An appender writes at the end of a file, which it holds open for no longer.
