@@ -244,7 +244,7 @@ func TestRanksOfAHostCanShare(t *testing.T) {
 func FuzzPick(f *testing.F) {
 	f.Add("memory=0123456789abcdef/hub/0;tcp=127.0.0.1:5000")
 	f.Add("127.0.0.1:5000")
-	f.Add("shm=00/host/1/2/memory/@name;tcp=127.0.0.1:5000")
+	f.Add("shm=00/host/1/2/@name;tcp=127.0.0.1:5000")
 	f.Fuzz(func(t *testing.T, addr string) {
 		p := &Picker{name: Name, shm: shm.New(shm.Options{})}
 		c := p.pick(addr)

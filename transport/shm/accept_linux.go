@@ -26,7 +26,8 @@ const (
 )
 
 // Serve listens on a unix socket that has a random name and no file, and returns
-// the address. It removes what processes that were killed have left in /dev/shm. It needs no listener of the process's, so in is not looked at.
+// the address. It removes what processes that were killed have left in /dev/shm. It
+// needs no listener of the process's, so that argument is not looked at.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
@@ -34,6 +35,15 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	if err := t.Available(); err != nil {
 		return "", err
 	}
+	addr, err := t.listen(accept)
+	if err == nil {
+		sweep(t.ways.dirs[0])
+	}
+	return addr, err
+}
+
+// listen is Serve's part under the lock.
+func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -48,7 +58,6 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	if err != nil {
 		return "", failure(fault.Refused, "serve", err)
 	}
-	sweep(t.ways.dirs[0])
 	t.in = l
 	t.open.Go(func() { t.acceptAll(l, accept) })
 	return a.String(), nil
@@ -117,12 +126,15 @@ func (t *Transport) receive(nc *net.UnixConn) (w wire, err error) {
 	if w.peer, err = sameUser(nc); err != nil {
 		return wire{}, err
 	}
-	w.seg, err = t.hearHello(nc)
+	seg, memory, err := t.hearHello(nc)
 	if err != nil {
 		turnAway(nc, err)
 		return wire{}, err
 	}
-	if err = sayWelcome(nc, w.seg); err == nil {
+	w.seg = seg
+	err = t.sayWelcome(nc, seg, memory)
+	unix.Close(memory)
+	if err == nil {
 		w.fd, err = takeSocket(nc)
 	}
 	if err != nil {
@@ -132,22 +144,23 @@ func (t *Transport) receive(nc *net.UnixConn) (w wire, err error) {
 	return w, nil
 }
 
-// hearHello maps the memory that a stranger brings. One whose descriptor did not
-// get here may bring it once more, as a file with a name.
-func (t *Transport) hearHello(nc *net.UnixConn) (*segment, error) {
-	seg, err := t.hearOffer(nc)
+// hearHello maps the memory that a stranger brings, and returns its descriptor, too,
+// unless there is an error. One whose descriptor did not get here may bring it once
+// more, as a file with a name.
+func (t *Transport) hearHello(nc *net.UnixConn) (*segment, int, error) {
+	seg, fd, err := t.hearOffer(nc)
 	if !errors.Is(err, errNotPassed) {
-		return seg, err
+		return seg, fd, err
 	}
 	if err := say(nc, sayNotPassed, ""); err != nil {
-		return nil, err
+		return nil, -1, err
 	}
 	return t.hearOffer(nc)
 }
 
 // hearOffer reads a stranger's first bytes and maps the memory that came along. A
 // name is gone from then on.
-func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, error) {
+func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, int, error) {
 	b := make([]byte, helloLen)
 	fd, err := readWithRights(nc, b)
 	ring := binary.NativeEndian.Uint32(b[12:])
@@ -164,22 +177,25 @@ func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, error) {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
-		return nil, err
+		return nil, -1, err
 	}
 	tk := ticketOf(b[ticketAt:])
 	if fd, err = t.ways.take(tk, fd, segmentSize(int(ring))); err != nil {
-		return nil, err
+		return nil, -1, err
 	}
-	defer unix.Close(fd)
 	t.ways.removeFile(tk)
 	seg, err := open(fd, int(ring))
-	if err == nil {
-		seg.named = tk.how == byName
+	if err != nil {
+		unix.Close(fd)
+		return nil, -1, err
 	}
-	return seg, err
+	seg.named = tk.how == byName
+	return seg, fd, nil
 }
 
-func sayWelcome(nc *net.UnixConn, seg *segment) error {
+// sayWelcome answers, and hands the memory back, of which only whether it comes
+// matters: descriptors may pass one way and not the other.
+func (t *Transport) sayWelcome(nc *net.UnixConn, seg *segment, memory int) error {
 	mine := newNonce()
 	copy(seg.mem[answerAt:], mine[:])
 	b := make([]byte, answerLen)
@@ -187,6 +203,11 @@ func sayWelcome(nc *net.UnixConn, seg *segment) error {
 	theirs := seg.nonce(nonceAt)
 	copy(b[16:], theirs[:])
 	copy(b[32:], mine[:])
+	if !seg.named {
+		if err := t.ways.hand(nc, b, &block{fd: memory}); !errors.Is(err, errNotPassed) {
+			return err
+		}
+	}
 	_, err := nc.Write(b)
 	return err
 }

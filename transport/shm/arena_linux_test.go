@@ -7,6 +7,7 @@ import (
 	"fmt"
 	mrand "math/rand/v2"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -350,6 +351,58 @@ func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
+			}
+		})
+	}
+}
+
+// The receiver of a note may have no room for another descriptor. Its Conn ends, and
+// says why.
+func TestANoteWhoseDescriptorIsLostNamesTheRemedy(t *testing.T) {
+	leak.Check(t)
+	near, far := pair(t)
+	far.Admit()
+	far.t.ways.pass = loseIt // from now on
+	mem, _ := alloc(t, far, 100)
+	to, release := show(t, far, 1, mem)
+	defer release()
+	err := straight(near, far, new(store), to, 0, []byte("abc"))
+	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "raise ulimit -n") {
+		t.Errorf("got %v, want %v", err, fault.Exhausted)
+	}
+	full := process(t, "full").addr
+	if !strings.Contains(full, "could not be taken: too many open files; raise ulimit -n") {
+		t.Errorf("a process without room for descriptors says %q", full)
+	}
+}
+
+// Descriptors may pass one way only; then one side shows nothing, and the Conn lives.
+func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
+	for name, pass := range map[string]func(int, []byte, int) error{"may not be sent": passNothing, "are taken out": loseIt} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			dir := emptyAtLast(t)
+			n, f := newWithout(t, dir, Options{}, nil), newWithout(t, dir, Options{}, func(w *ways) { w.pass = pass })
+			conns := make(chan transport.Conn, 1)
+			addr, err := f.Serve(nil, func(c transport.Conn) { conns <- c })
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := n.Dial(soon(t), addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, far := c.(*conn), receive(t, conns).(*conn)
+			far.Admit()
+			hidden, _ := alloc(t, far, 100)
+			if _, _, err := far.Expose(1, hidden); !errors.Is(err, fault.Refused) {
+				t.Errorf("got %v, want %v", err, fault.Refused)
+			}
+			mem, _ := alloc(t, near, 100)
+			to, release := show(t, near, 1, mem)
+			defer release()
+			if err := straight(far, near, new(store), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
+				t.Errorf("the memory holds %q: %v", mem[:3], err)
 			}
 		})
 	}

@@ -95,7 +95,7 @@ func (w ways) newBlock(size int, named bool) (*block, error) {
 	}
 	b, otherwise := w.newFile(size, false)
 	if otherwise != nil {
-		return nil, errors.Join(err, otherwise)
+		return nil, fmt.Errorf("%w; in its place %w", err, otherwise)
 	}
 	return b, nil
 }
@@ -149,6 +149,9 @@ func (w ways) take(tk ticket, fd, size int) (int, error) {
 		err = fmt.Errorf("memory in way %d", tk.how)
 	default:
 		err = checkShared(fd, size, tk.how == bySeal)
+		if err == nil && tk.how == byFile { // memory that could be sealed has another mode
+			err = checkOwner(fd)
+		}
 	}
 	if err != nil {
 		unix.Close(fd)

@@ -219,7 +219,7 @@ func TestNoWayToShareMemoryIsAnError(t *testing.T) {
 	_, name, _ := serving(t, Options{})
 	near := newWithout(t, t.TempDir()+"/none", Options{}, func(w *ways) { w.sealed = noMemory })
 	_, err := near.Dial(soon(t), address{here, name}.String())
-	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "memfd_create") || !strings.Contains(err.Error(), "/none") {
+	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "memfd_create") || !strings.Contains(err.Error(), "/none") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v, want %v", err, fault.Exhausted)
 	}
 }
@@ -233,8 +233,9 @@ func TestAPeerWithOtherDirectoriesRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := near.Dial(soon(t), addr); !errors.Is(err, fault.Refused) {
-		t.Errorf("got %v, want %v", err, fault.Refused)
+	_, err = near.Dial(soon(t), addr)
+	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "no such file") || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("got %v, want %v that names TMPDIR", err, fault.Refused)
 	}
 	near.ways.pass = passDescriptor
 	if c, err := near.Dial(soon(t), addr); err != nil || c.(*conn).seg.named {
@@ -416,6 +417,7 @@ func TestOnlyAFileOfThisUserAloneIsOpened(t *testing.T) {
 		"of another size":   {size: 8192, want: "not memory of 8192"},
 		"open to others":    {change: func(p string) error { return os.Chmod(p, 0o644) }, size: 4096, want: "mode 0644"},
 		"with a link to it": {change: func(p string) error { os.Remove(p); return os.Symlink(m.path, p) }, size: 4096, want: "too many levels"},
+		"with another name": {change: func(p string) error { return os.Link(p, p+"-") }, size: 4096, want: "2 names"},
 		"a pipe":            {change: func(p string) error { os.Remove(p); return unix.Mkfifo(p, 0o600) }, size: 4096, want: "not memory of"},
 		"none":              {change: os.Remove, size: 4096, want: "TMPDIR"},
 		"nowhere":           {tk: func(tk *ticket) { tk.dir = 7 }, size: 4096, want: "number 7"},
@@ -488,8 +490,39 @@ func TestAFileThatBeginsWithAName(t *testing.T) {
 	m.close()
 }
 
+// Where a nameless file gets no name, one that has it from the start takes its place.
+func TestAFileThatCannotBeLinkedIsMadeAnew(t *testing.T) {
+	leak.Check(t)
+	dirs := []string{emptyAtLast(t)}
+	m := &block{ticket: ticket{how: byName, number: newNonce()}}
+	taken, err := m.ticket.path(dirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(taken, nil, 0o400); err != nil { // linkat finds it there; sweep leaves it
+		t.Fatal(err)
+	}
+	if err := m.make(dirs, 4096, true); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := ways{dirs: dirs}.openFile(m.ticket, 4096)
+	if err != nil || m.path == taken || !m.lock() {
+		t.Errorf("got %s, %v", m.path, err)
+	}
+	unix.Close(fd)
+	m.close()
+	os.Remove(taken)
+}
+
 // playNames is a peer that names a file and waits, or else one after another.
+// It ends when its standard input does.
 func playNames(t *Transport, waits bool) {
+	if !waits {
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			os.Exit(1)
+		}()
+	}
 	for i := 0; ; i++ {
 		m, err := t.ways.newBlock(segmentSize(ringLeast), true)
 		if err != nil {
@@ -501,6 +534,8 @@ func playNames(t *Transport, waits bool) {
 		}
 		if waits {
 			bufio.NewReader(os.Stdin).ReadByte()
+			m.close()
+			return
 		}
 		m.close()
 	}

@@ -18,7 +18,9 @@
 //
 // Where the kernel makes no such memory, a nameless file of mode 0600 takes its place, in
 // /dev/shm or else in TMPDIR, with all its blocks from the start. It cannot be sealed: a
-// process of the same user that cuts it short kills those that have it mapped. Where
+// process of the same user that cuts it short kills those that have it mapped. So the seal
+// is a guard against accidents, not against a peer of the same user that lies: that one
+// can say that it has a file. Where
 // no descriptor passes between two processes, such a file gets a random name, is opened
 // by it, and loses it as soon as all have done so. Of a rank that dies in between the
 // other one removes the name; when all are killed in between, the next Transport that
@@ -35,7 +37,8 @@
 //
 // Memory from Alloc lies in arenas, memfds of their own. A Conn exposes it: the peer
 // gets the arena's descriptor over the socket, maps it, and writes bodies there by one
-// copy. Without memfds Alloc refuses; on a Conn whose memory went by a name Expose does.
+// copy. Without memfds Alloc refuses; Expose does towards a peer that got no
+// descriptor in the meeting.
 // How that is held to what is exposed stands in expose_linux.go.
 //
 // A frame is done when its last byte is in the ring: not when the peer has it. A
@@ -59,6 +62,7 @@
 //	12      4      bytes in each ring, a power of two
 //	16      16     a random nonce of the side that dialled
 //	32      16     a random nonce of the side that accepted
+//	48      4      not 0: no descriptor gets to the side that dialled
 //	128     16     bell of the side that dialled
 //	256     16     bell of the side that accepted
 //	384     8      bytes taken from the first ring, by the side that accepted

@@ -163,7 +163,7 @@ func (c *conn) introduce(a *arena) error {
 	if x.known[a.id] != nil {
 		return nil
 	}
-	if c.seg.named {
+	if c.seg.named || c.slot != nil && c.seg.deaf().Load() != 0 {
 		return errNamed
 	}
 	if x.known == nil {

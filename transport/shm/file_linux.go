@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file of shared memory is locked (flock) by who has made it, from before it has a
-// name for as long as it is mapped there; the kernel takes the lock away from the
+// A named file of shared memory is locked (flock) by who has made it, from before it has
+// its name for as long as it is mapped there; the kernel takes the lock away from the
 // dead. So a name without a lock was left behind by a process that was killed, and
 // sweep removes it.
 const filePrefix = "tutti-"
@@ -34,22 +34,30 @@ func (w ways) newFile(size int, named bool) (*block, error) {
 		if err == nil {
 			return m, nil
 		}
-		all = errors.Join(all, fmt.Errorf("a file in %s: %w", path, err))
+		if err = fmt.Errorf("a file in %s: %w", path, err); all == nil {
+			all = err
+		} else {
+			all = fmt.Errorf("%w; %w", all, err)
+		}
 	}
-	return nil, all
+	return nil, fmt.Errorf("%w; make room there, or set TMPDIR", all)
 }
 
 // make makes the file of a new block, whole or not at all.
 func (m *block) make(dirs []string, size int, named bool) error {
-	if err := m.create(dirs); err != nil {
+	if err := m.create(dirs, named); err != nil {
 		return err
 	}
 	if !named {
 		m.unlink()
 	}
 	err := allocate(m.fd, size)
-	if err == nil && named {
-		err = m.link(dirs)
+	if err == nil && named && m.link(dirs) != nil { // no /proc, perhaps
+		unix.Close(m.fd)
+		if err := m.createNamed(dirs); err != nil {
+			return err
+		}
+		err = allocate(m.fd, size)
 	}
 	if err != nil {
 		m.close()
@@ -66,15 +74,18 @@ func allocate(fd, size int) error {
 	}
 }
 
-// create opens a new file, locked: without a name, where the file system can do that.
-func (m *block) create(dirs []string) error {
+// create opens a new file, locked if it is to have a name: without one for now, where
+// the file system can do that.
+func (m *block) create(dirs []string, named bool) error {
 	fd, err := unix.Open(dirs[m.dir], unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return m.createNamed(dirs)
 	}
-	if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		unix.Close(fd)
-		return os.NewSyscallError("flock", err)
+	if named {
+		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			unix.Close(fd)
+			return os.NewSyscallError("flock", err)
+		}
 	}
 	m.fd = fd
 	return nil
@@ -134,8 +145,8 @@ func (w ways) openFile(tk ticket, size int) (int, error) {
 	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open the memory that the peer has made, %s: %w; "+
-			"processes that can pass no descriptors need /dev/shm and TMPDIR in common", path, err)
+		// The peer that hears of this has room for 80 bytes.
+		return -1, fmt.Errorf("%w: have /dev/shm and TMPDIR in common, or pass descriptors; the file is %s", err, path)
 	}
 	if err = checkShared(fd, size, false); err == nil {
 		err = checkOwner(fd)
@@ -155,6 +166,9 @@ func checkOwner(fd int) error {
 	}
 	if me := os.Geteuid(); int(st.Uid) != me || st.Mode&0o7777 != 0o600 {
 		return fmt.Errorf("it is of user %d with mode %#o, not of user %d with 0600", st.Uid, st.Mode&0o7777, me)
+	}
+	if st.Nlink > 1 {
+		return fmt.Errorf("it has %d names", st.Nlink)
 	}
 	return nil
 }

@@ -29,6 +29,7 @@ type foreign struct {
 	note   [arenaNote]byte // what has come of a note
 	got    int             // bytes of it
 	fd     int             // that came with it; 0: none
+	err    error           // what was wrong with a note: no more is read
 }
 
 // hear reads what the peer has sent over the socket: rings of the bell, and notes
@@ -38,7 +39,7 @@ func (c *conn) hear() (rang, open bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var b [64]byte
-	for {
+	for r.err == nil {
 		n, fd, errno := readSocket(c.fd, &b)
 		if fd > 0 {
 			r.drop()
@@ -59,8 +60,8 @@ func (c *conn) hear() (rang, open bool, err error) {
 			}
 			r.note[r.got] = x
 			if r.got++; r.got == arenaNote {
-				if err := r.noted(c.guest.Load()); err != nil {
-					return rang, false, err
+				if r.err = r.noted(c.guest.Load()); r.err != nil {
+					return rang, false, r.err
 				}
 			}
 		}
@@ -68,6 +69,7 @@ func (c *conn) hear() (rang, open bool, err error) {
 			return rang, true, nil
 		}
 	}
+	return false, false, r.err
 }
 
 // readSocket reads without waiting, and without allocating: most of what comes is
@@ -112,7 +114,13 @@ func (r *foreign) noted(guest bool) error {
 	switch {
 	case guest:
 		return failure(fault.Refused, "receive", errors.New("memory was shown before the peer was admitted"))
-	case r.note[0] != 1 || r.fd <= 0 || size < arenaHead || size > uint64(MaxBody) || r.arenas[id] != nil:
+	case r.note[0] == 1 && r.fd <= 0: // the peer counts on it, and cannot be told in time
+		err := notCome()
+		if errors.Is(err, errNotPassed) { // by now there may be room again
+			err = fmt.Errorf("%w, or there was no room for one: raise ulimit -n", err)
+		}
+		return failure(fault.Exhausted, "take the peer's memory", err)
+	case r.note[0] != 1 || size < arenaHead || size > uint64(MaxBody) || r.arenas[id] != nil:
 		return nonsense("a note of %x", r.note[:])
 	}
 	if err := checkShared(r.fd, int(size), true); err != nil {

@@ -18,8 +18,11 @@ import (
 
 // Two processes meet at a unix socket. Whoever dials sends a hello, with the memory
 // that it has made; the other one maps it and answers. Where the descriptor did not
-// come along, or could not be sent, there is a second hello, with a file's name. Each proves by a nonce that it sees the same memory as the other: the answer
-// repeats what was found in the memory, and leaves there what it says itself.
+// come along, or could not be sent, there is a second hello, with a file's name. Each
+// proves by a nonce that it sees the same memory as the other: the answer repeats what
+// was found in the memory, and leaves there what it says itself. A welcome brings the
+// descriptor back, unless there was a name: where that does not arrive, the side that
+// dialled says so in the memory, and is shown no other memory by that Conn.
 //
 //	hello   offset  bytes  field
 //	        0       8      "tuttishm"
@@ -147,7 +150,13 @@ func helloWith(tk ticket, ring int) []byte {
 // hearAnswer reads what the peer says to our hello.
 func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
 	b := make([]byte, answerLen)
-	if _, err := io.ReadFull(nc, b); err != nil {
+	fd, err := readWithRights(nc, b)
+	if fd >= 0 {
+		unix.Close(fd)
+	} else {
+		seg.deaf().Store(1)
+	}
+	if err != nil {
 		return fmt.Errorf("no answer to our hello: %w", err)
 	}
 	switch {

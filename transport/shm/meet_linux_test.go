@@ -110,6 +110,7 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 		"an odd ring":        {says: hello(version, ringLeast+64), memory: proper, want: "rings of 65600"},
 		"less memory":        {says: hello(version, 2*ringLeast), memory: proper, want: "not memory of"},
 		"unsealed memory":    {says: hello(version, ringLeast), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
+		"it is no file":      {says: helloWith(ticket{how: byFile}, ringLeast), memory: func() (int, error) { return unsealed(size) }, want: "not of user"},
 		"memory of no Conn":  {says: hello(version, ringLeast), memory: func() (int, error) { return sealedMemory(size) }, want: "not laid out"},
 		"another descriptor": {says: hello(version, ringLeast), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
 	} {

@@ -57,6 +57,7 @@ type segment struct {
 const (
 	nonceAt  = 16
 	answerAt = 32
+	deafAt   = 48
 	bellsAt  = 128
 	takenAt  = 384
 	apart    = 128
@@ -103,6 +104,9 @@ func open(fd, ring int) (*segment, error) {
 }
 
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
+
+// deaf is not 0 once the side that dialled has seen that no descriptor gets to it.
+func (s *segment) deaf() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.mem[deafAt])) }
 
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 

@@ -24,8 +24,9 @@ import (
 // that gives up closes its socket, and one of those that wait binds the name again.
 //
 // A visitor that gives up says so by a byte, and then listens: whether it was too late
-// for that is the host's decision, so that either all return memory or none does, short
-// of a death.
+// for that is the host's decision, so that all get memory or none does, but for a death,
+// for one that was stopped for longer than verdictTime, and for one that cannot map, open
+// or take what it was given: that one's Share fails, and those of others may not.
 //
 // Nobody uses a descriptor before the host says that it has sent all. If one could not
 // be sent, or a rank asks for that, as one does that could not get one before, all of
@@ -245,6 +246,8 @@ func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
 		case errors.Is(err, errNotPassed):
 			t.lost.Store(true) // the next Share asks for a file
 			return -1, failure(fault.Exhausted, "share", err)
+		case errors.Is(err, unix.ENOENT):
+			return -1, failure(fault.Exhausted, "share", fmt.Errorf("%w; or this rank came too late", err))
 		case err != nil:
 			return -1, failure(fault.Exhausted, "share", err)
 		case tk.how == byName:

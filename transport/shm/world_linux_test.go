@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -46,6 +48,11 @@ func play(part []string) {
 	}
 	if part[0] == "name" {
 		playNames(t, len(part) > 1)
+		return
+	}
+	if part[0] == "full" {
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{})
+		fmt.Println(notCome())
 		return
 	}
 	if part[0] == "share" {
