@@ -198,6 +198,10 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 	if !guest.seg.named || far.namesWith(guest.peer.Pid) {
 		t.Errorf("a guest's file has a name: got %v; Shares go by names: got %v", guest.seg.named, far.namesWith(guest.peer.Pid))
 	}
+	guest.Admit()
+	if !far.namesWith(guest.peer.Pid) || far.namesWith(guest.peer.Pid+1) {
+		t.Error("a Share goes by a name with the process to which a Conn does, once that is admitted, and with no other")
+	}
 	c, err := newWithout(t, dir, Options{}, nil).Dial(soon(t), addr)
 	if err != nil {
 		t.Fatal(err)

@@ -26,9 +26,9 @@
 // other one removes the name; when all are killed in between, the next Transport that
 // serves on the host does, because the dead hold no lock on it. (In TMPDIR, the next
 // one that names a file.) Each meeting and each Share begins with a descriptor again, so
-// that a lack of the moment, or one peer, changes nothing for others; the one exception
-// is a Transport that got no descriptor in a Share, though it had room for one: that Share
-// fails, and those after it, of that Transport, go by names.
+// that a lack of the moment, or one peer, changes nothing for others. A rank asks for a
+// name in a Share whose host it has a Conn to that came by one; and after it got no
+// descriptor in a Share, though it had room for one. That Share fails, later ones do not.
 //
 // Rings of a megabyte each way are used up only by long bodies; a Conn that
 // carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64
