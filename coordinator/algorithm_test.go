@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
@@ -21,14 +22,44 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 		{"memory by messages", []comm.Option{comm.WithTransport("memory"), comm.WithoutSharedMemory()}, "ring"},
 	} {
 		err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
-			if got := algorithmOf(c); got != tc.want {
+			got, _ := algorithmOf(c)
+			if got != tc.want {
 				t.Errorf("%s: rank %d reduces by %q, want %q", tc.name, c.Rank(), got, tc.want)
 			}
 			list := [][]byte{tensor.Bytes([]float32{1, 2}), tensor.Bytes([]float32{3})}
-			return comm.AllReduceListBy(ctx, c, algorithmOf(c), tensor.Float32, list, comm.Sum)
+			return comm.AllReduceListBy(ctx, c, got, tensor.Float32, list, comm.Sum)
 		}, tc.opts...)
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+// A ring that somebody has asked for, or that the table has for large vectors, is one;
+// only where the table has stretches do single vectors go by them.
+func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
+	classOf := func(a Algorithm) uint8 { return uint8(slices.Index(classes(), a)) }
+	for _, tc := range []struct {
+		chosen       string
+		class        Algorithm
+		folds, alone string
+	}{
+		{"ring", ByTable, "ring", "ring"},
+		{"segmented_ring", ByTable, "ring", "segmented_ring"},
+		{"segmented_ring", Ring, "ring", "ring"},
+		{"segmented_ring", InTwo, "", ""},
+		{"pairwise", ByTable, "pairwise", "pairwise"},
+		{"recursive_doubling", ByTable, "", ""},
+	} {
+		err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
+			s := membersOf(c, ranks(4)).by(classOf(tc.class))
+			if s.algorithm != tc.folds || s.alone != tc.alone {
+				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.algorithm, s.alone, tc.folds, tc.alone)
+			}
+			return nil
+		}, comm.WithTransport("memory"), comm.WithoutSharedMemory(), comm.WithAlgorithm("allreduce:"+tc.chosen))
+		if err != nil {
+			t.Errorf("%s: %v", tc.chosen, err)
 		}
 	}
 }

@@ -53,12 +53,13 @@ type members struct {
 	c         *comm.Comm
 	ranks     []int  // of the coordinator's communicator
 	algorithm string // whose folds its allreduces have; "": two calls
+	alone     string // the same, of one vector in one place; see algorithmOf
 }
 
 func membersOf(c *comm.Comm, ranks []int) *members {
 	s := &members{c: c, ranks: ranks}
 	if c != nil {
-		s.algorithm = algorithmOf(c)
+		s.algorithm, s.alone = algorithmOf(c)
 	}
 	return s
 }

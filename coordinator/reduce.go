@@ -10,27 +10,21 @@ import (
 // algorithmOf is the algorithm whose folds a group's allreduces have, whatever their
 // size: what its table gives large vectors, if that is one in which the order of an
 // element's folds follows from the number of its chunk alone, or from nothing. It
-// is "" for others; the folds are then those of ReduceScatterV, and two calls.
-func algorithmOf(c *comm.Comm) (folds string) {
+// is "" for others; the folds are then those of ReduceScatterV, and two calls. alone
+// is the algorithm of those folds for one vector that lies in one place: the table's
+// own choice. That may be a ring that goes stretch by stretch, to the bit the same, and
+// what it passes on is in the cache then. The table knows vectors that are reduced again
+// and again; a gradient comes from memory, so that stretches are worth while from much
+// smaller ones on.
+func algorithmOf(c *comm.Comm) (folds, alone string) {
 	const large = 64 << 20
 	switch name := c.Algorithm("allreduce", large); name {
 	case inRankOrder, "ring", "pairwise":
-		return name
+		return name, name
 	case "segmented_ring":
-		return "ring"
+		return "ring", name
 	}
-	return ""
-}
-
-// alone is the algorithm of those folds for one vector that lies in one place. A ring
-// goes stretch by stretch: to the bit the same, and what it passes on is in the cache
-// then. The table knows vectors that are reduced again and again; a gradient comes
-// from memory, so that this is worth while from much smaller ones on.
-func (s *members) alone() string {
-	if s.algorithm == "ring" {
-		return "segmented_ring"
-	}
-	return s.algorithm
+	return "", ""
 }
 
 // inRankOrder is the algorithm that folds all elements in the order of the ranks,
@@ -253,9 +247,9 @@ func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, g
 	case s.algorithm == "" || !op.Commutative() && s.algorithm == "ring":
 		return x.foldTwice(ctx, s, it, buf, givers)
 	case mean && givers == len(s.ranks): // every element is divided once, by its owner
-		return kind.allReduce(ctx, s.c, s.alone(), buf, comm.Mean)
+		return kind.allReduce(ctx, s.c, s.alone, buf, comm.Mean)
 	}
-	err := kind.allReduce(ctx, s.c, s.alone(), buf, op)
+	err := kind.allReduce(ctx, s.c, s.alone, buf, op)
 	divide(t, buf, givers)
 	return err
 }

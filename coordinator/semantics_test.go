@@ -42,9 +42,12 @@ func TestTheProgramsOwnCollectivesGoOnBeside(t *testing.T) {
 }
 
 // TestBitsDoNotDependOnFusion submits the same tensors under settings that fuse
-// all, some and none of them, in other orders each time, and compares bits.
+// all, some and none of them, in other orders each time, and compares bits. Segments
+// are so short that the larger tensors go round a ring in several stretches, also
+// those that travel as 16 bits.
 func TestBitsDoNotDependOnFusion(t *testing.T) {
-	sizes := []int{1, 2, 7, 63, 64, 65, 1000, 4096, 10_000, 3, 129, 50_000}
+	sizes := []int{1, 2, 7, 63, 64, 65, 1000, 4096, 10_000, 3, 129, 50_000, 60_000, 25_000, 40}
+	const narrow = 12                         // the first that travels as 16 bits
 	rough := func(n, rank, i int) []float32 { // sums of these depend on the order of the folds
 		rnd := rand.New(rand.NewPCG(uint64(rank), uint64(i)))
 		v := make([]float32, n)
@@ -64,7 +67,7 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 	} {
 		for _, wire := range []string{"memory", "tcp", "memory, shared"} {
 			wire, shared := strings.CutSuffix(wire, ", shared")
-			limits := []comm.Option{comm.WithTransport(wire)}
+			limits := []comm.Option{comm.WithTransport(wire), comm.WithSegment(4096)}
 			if !shared {
 				limits = append(limits, comm.WithoutSharedMemory())
 			}
@@ -76,7 +79,11 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 				bufs := make([][]float32, len(sizes))
 				for _, i := range rnd.Perm(len(sizes)) {
 					bufs[i] = rough(sizes[i], c.Rank(), i)
-					hs[i] = coordinator.AllReduce(co, fmt.Sprint(i), bufs[i], comm.Sum, coordinator.Priority(i%3))
+					how := []coordinator.CallOption{coordinator.Priority(i % 3)}
+					if i >= narrow {
+						how = append(how, coordinator.Compress(tensor.BF16))
+					}
+					hs[i] = coordinator.AllReduce(co, fmt.Sprint(i), bufs[i], comm.Sum, how...)
 				}
 				if err := coordinator.WaitAll(ctx, hs...); err != nil {
 					return err

@@ -38,11 +38,11 @@ func classes() []Algorithm { return []Algorithm{ByTable, Ring, InTwo} }
 func (s *members) by(class uint8) *members {
 	switch classes()[class] {
 	case Ring:
-		s.algorithm = string(Ring)
+		s.algorithm, s.alone = string(Ring), string(Ring)
 	case InTwo:
-		s.algorithm = ""
+		s.algorithm, s.alone = "", ""
 	default:
-		s.algorithm = algorithmOf(s.c)
+		s.algorithm, s.alone = algorithmOf(s.c)
 	}
 	return s
 }
