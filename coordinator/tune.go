@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/atomicfile"
 )
 
 // Settings are what may change while a coordinator runs: what Autotune tries, and
@@ -71,18 +72,19 @@ func LoadSettings(file string) (Settings, error) {
 		_, err = s.tuning()
 	}
 	if err != nil {
-		return s, fault.New(fault.Misuse, "load settings", -1, "%s: %w", file, err)
+		return s, fault.New(fault.Misuse, "load settings", -1,
+			"%s: %w; name a file that Settings.Save wrote, or remove this one: where TUTTI_AUTOTUNE_FILE names it, autotune writes it anew", file, err)
 	}
 	return s, nil
 }
 
-// Save writes the settings to a file, as JSON.
+// Save writes the settings to a file, as JSON: all of it, or the old file stays.
 func (s Settings) Save(file string) error {
 	b, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(b, '\n'), 0o644)
+	return atomicfile.Write(file, append(b, '\n'))
 }
 
 func (s Settings) tuning() (negotiate.Tuning, error) {

@@ -101,6 +101,9 @@ func TestAutotuneSettlesOnAllRanksAndSavesItsChoice(t *testing.T) {
 		}, opts...)); err != nil {
 			t.Fatal(err)
 		}
+		if files, err := os.ReadDir(filepath.Dir(file)); err != nil || len(files) != 1 {
+			t.Errorf("beside the settings there are %v, %v", files, err)
+		}
 		if saved, err := coordinator.LoadSettings(file); err != nil || saved != chosen {
 			t.Errorf("saved are %+v (%v), and chosen %+v", saved, err, chosen)
 		}
@@ -369,8 +372,8 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if s, err := coordinator.LoadSettings(file); !errors.Is(err, fault.Misuse) {
-			t.Errorf("%q: got %+v and %v, want misuse", text, s, err)
+		if s, err := coordinator.LoadSettings(file); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "remove this one") {
+			t.Errorf("%q: got %+v and %v, want misuse with a remedy", text, s, err)
 		}
 	}
 	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {

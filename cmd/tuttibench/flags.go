@@ -106,35 +106,3 @@ func makeable(path string) error {
 	}
 	return os.Remove(path)
 }
-
-// replaceable reports why replace would fail; nil where it would not.
-func replaceable(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return errors.New("this is a folder")
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), replacing)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// replacing are the names of files that are to take another's place.
-const replacing = ".tuning-*"
-
-// replace writes a file so that a reader sees the old one or all of the new one.
-func replace(file string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(file), replacing)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
-}

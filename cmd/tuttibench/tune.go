@@ -14,6 +14,7 @@ import (
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/atomicfile"
 )
 
 // tuneOptions are what the command line of tune says.
@@ -88,7 +89,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 		}
 	}
 	if o.file != "" {
-		if err := onRankZero(ctx, c, "o", o.file, replaceable); err != nil {
+		if err := onRankZero(ctx, c, "o", o.file, atomicfile.Check); err != nil {
 			return err
 		}
 	}
@@ -118,7 +119,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 		_, err := out.Write(result.Encode())
 		return err
 	}
-	return replace(o.file, result.Encode())
+	return atomicfile.Write(o.file, result.Encode())
 }
 
 // An earlier tuning is what -add names.
