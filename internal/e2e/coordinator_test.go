@@ -29,11 +29,13 @@ type phase struct {
 }
 
 // An ending is what became of a rank's calls: of the one that it waited in, and of
-// submissions that must have ended with it.
+// submissions that must have ended with it. So many of these may have succeeded before
+// the victim was killed, and no more: the others lack it.
 type ending struct {
 	at  call
 	err error
 	hs  []*coordinator.Handle
+	may int // have succeeded
 }
 
 // Three ranks: the victim is rank 0 or 1.
@@ -66,7 +68,13 @@ func tensorOf(co *coordinator.Coordinator, name string) *coordinator.Handle {
 
 func waitFor(ctx context.Context, hs ...*coordinator.Handle) ending {
 	at, err := here(), coordinator.WaitAll(ctx, hs...)
-	return ending{at, err, hs}
+	return ending{at, err, hs, 0}
+}
+
+// but says how many of the submissions may have succeeded.
+func (e ending) but(may int) ending {
+	e.may = may
+	return e
 }
 
 // there says that the rank is in its phase, in which the victim stays.
@@ -99,7 +107,7 @@ func halfWay(ctx context.Context, a *actor, co *coordinator.Coordinator) ending 
 		hs = append(hs, tensorOf(co, fmt.Sprint("v", i)))
 	}
 	a.there()
-	return waitFor(ctx, hs...)
+	return waitFor(ctx, hs...).but(25) // what the victim has submitted, too
 }
 
 // unattended is beforeSubmit, and nobody is in a Wait.
@@ -110,7 +118,7 @@ func unattended(ctx context.Context, a *actor, co *coordinator.Coordinator) endi
 	for _, h := range hs {
 		<-h.Done()
 	}
-	return ending{at, hs[0].Wait(ctx), hs}
+	return ending{at, hs[0].Wait(ctx), hs, 0}
 }
 
 // negotiating has all wait, the victim too, for others that live.
@@ -126,7 +134,8 @@ func negotiating(ctx context.Context, a *actor, co *coordinator.Coordinator) end
 }
 
 // stuckIn has the victim fold so many elements of some tensors, and no more. Of three
-// ranks each folds two thirds of all elements.
+// ranks each folds two thirds of all elements, so those tensors may succeed of which
+// that is all; where all are fused, none does.
 func stuckIn(tensors, elements int, folds int64) func(context.Context, *actor, *coordinator.Coordinator) ending {
 	return func(ctx context.Context, a *actor, co *coordinator.Coordinator) ending {
 		var folded atomic.Int64
@@ -143,7 +152,7 @@ func stuckIn(tensors, elements int, folds int64) func(context.Context, *actor, *
 		if a.rank != a.Victim {
 			a.there()
 		}
-		return waitFor(ctx, hs...)
+		return waitFor(ctx, hs...).but(int(folds) / (2 * elements / 3))
 	}
 }
 
@@ -163,7 +172,7 @@ func again(tensors, elements int) func(context.Context, *actor, *coordinator.Coo
 				a.say("there", "")
 			}
 			if e := waitFor(ctx, hs...); e.err != nil {
-				return e
+				return e.but(len(hs) - 1)
 			}
 		}
 	}
@@ -206,7 +215,7 @@ func closing(ctx context.Context, a *actor, co *coordinator.Coordinator) ending 
 	a.there()
 	h := tensorOf(co, "w")
 	at, err := here(), co.Close(ctx)
-	return ending{at, err, []*coordinator.Handle{h}}
+	return ending{at, err, []*coordinator.Handle{h}, 0}
 }
 
 // coordinate has a rank of a coordinator be in a phase. It tells of every handle that
@@ -222,10 +231,17 @@ func coordinate(ctx context.Context, a *actor, c *comm.Comm) error {
 			end = p.enter(ctx, a, co)
 		}
 	}
+	succeeded := 0
 	for i, h := range end.hs {
-		if err := h.Wait(ctx); err != nil && !blamesLost(err, a.Victim) {
+		switch err := h.Wait(ctx); {
+		case err == nil:
+			succeeded++
+		case !blamesLost(err, a.Victim):
 			a.say("wrong", fmt.Sprintf("handle %d: %v", i, err))
 		}
+	}
+	if succeeded > end.may {
+		a.say("wrong", fmt.Sprintf("%d handles of %d succeeded, and at most %d can have", succeeded, len(end.hs), end.may))
 	}
 	a.tell("ended", end.at, end.err)
 	if e := co.Close(ctx); !blamesLost(e, a.Victim) {
