@@ -119,7 +119,7 @@ type Autotune struct {
 	// Of large models, whose steps vary less, it has no more then. Four times as long
 	// is enough to warm up.
 	Span    time.Duration
-	Samples int // at most, 1 to 64; 20
+	Samples int // at most, 1 to 64; 24
 	// Log gets a line of CSV for each sample; nil: none. It is written to by one
 	// goroutine, for which nothing waits but Close, and for no more than 5 s.
 	Log  io.Writer
@@ -130,13 +130,14 @@ type Autotune struct {
 // While what to try next is reckoned, this rank does nothing else for the coordinator,
 // and that takes eight times as long with twice as many.
 const (
-	defaultSamples = 20
+	defaultSamples = 24
 	maxSamples     = 64
 )
 
 // WithAutotune has rank 0 try settings, measure how many bytes are carried out under
-// each per second in which something was under way, and settle for the best after 20
-// samples or fewer. It decides, and all ranks switch at the same place in the order of
+// each per second in which something was under way, and settle for the best after 24
+// samples or fewer. It ends where it began, unless something else has done better in
+// turns with that. It decides, and all ranks switch at the same place in the order of
 // tensors. A step ends when the first tensor of a sample is carried out again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.tune = &a } }
 

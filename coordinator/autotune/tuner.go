@@ -29,9 +29,9 @@ type Sample struct {
 
 // Options say how much is tried. The zero value of a field means the default.
 type Options struct {
-	Start    Point   // tried first; the default is the middle
-	First    int     // points that are tried before anything is learnt; 8, or Most if that is less
-	Most     int     // points at most; 20
+	Start    Point   // tried first, and kept unless something is clearly better; the default is the middle
+	First    int     // points that are tried before anything is learnt; 8, or as many as Most leaves
+	Most     int     // points at most; 24, of which the last 4 are what was found and the start, in turns
 	Least    float64 // an expected improvement, relative to the best score, that is not worth trying; 0.01
 	Patience int     // how often in turn it must be as small before the Tuner settles; 4
 	Seed     uint64
@@ -47,7 +47,15 @@ type Tuner struct {
 	small   int // expected improvements in turn that were too small
 	settled bool
 	best    Point
+
+	// The last samples: what was found and the start, in turns.
+	turns  int       // pairs of these, for which samples are kept back
+	final  bool      // they are being tried
+	scores []float64 // of what was found and of the start, one after the other
 }
+
+// mostTurns is how often in turn what was found must do better than the start did.
+const mostTurns = 2
 
 // New makes a Tuner; axes and options that cannot be get fault.Misuse.
 func New(axes []Axis, opts Options) (*Tuner, error) {
@@ -68,8 +76,9 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 			*v = otherwise
 		}
 	}
-	fill(&opts.Most, 20)
-	fill(&opts.First, min(8, opts.Most))
+	fill(&opts.Most, 24)
+	turns := min(mostTurns, opts.Most/4)
+	fill(&opts.First, min(8, opts.Most-2*turns))
 	fill(&opts.Patience, 4)
 	if opts.Least == 0 {
 		opts.Least = 0.01
@@ -89,6 +98,8 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 		return bad("start %v is outside of the axes", opts.Start)
 	}
 	t.best = t.next
+	t.opts.Start = t.next
+	t.turns = max(0, min(turns, (opts.Most-opts.First)/2))
 	return t, nil
 }
 
@@ -125,6 +136,10 @@ func (t *Tuner) Tell(score float64) {
 		}
 	}
 	t.samples = append(t.samples, Sample{t.next, score})
+	if t.final {
+		t.judge(score)
+		return
+	}
 	if len(t.samples) < t.opts.First {
 		t.next = t.point(t.spread(len(t.samples)))
 		return
@@ -149,7 +164,7 @@ func (t *Tuner) decide() {
 	}
 	p := learn(points, scores)
 	if p == nil { // scores beyond what can be reckoned with
-		t.settled = true
+		t.finish()
 		return
 	}
 	best := math.Inf(-1) // of what is expected where something was tried: scores have noise
@@ -167,11 +182,73 @@ func (t *Tuner) decide() {
 	if t.small >= t.opts.Patience {
 		var some bool
 		if next, some = t.neighbour(); !some {
-			t.settled = true
+			t.finish()
+			return
 		}
 	}
 	t.next = next
-	t.settled = t.settled || len(t.samples) >= t.opts.Most
+	if len(t.samples) >= t.opts.Most-2*t.turns {
+		t.finish()
+	}
+}
+
+// finish ends the search. The best of many scores with noise is one that was lucky, and
+// the machine may have been quicker then: so what was found and the start are tried in
+// turns, unless they are one.
+func (t *Tuner) finish() {
+	switch {
+	case slices.Equal(t.best, t.opts.Start):
+		t.settled = true
+	case t.turns == 0:
+		t.settle(t.clearly())
+	default:
+		t.final, t.next = true, t.best
+	}
+}
+
+// margin is by how much what was found must have beaten the start where there is no
+// sample left to try them in turns.
+const margin = 0.1
+
+// clearly reports whether a sample of the best was so much better than the start's.
+func (t *Tuner) clearly() bool {
+	start := t.samples[0].Score
+	return slices.ContainsFunc(t.samples, func(s Sample) bool {
+		return slices.Equal(s.Point, t.best) && s.Score-start > margin*math.Abs(start)
+	})
+}
+
+// judge counts a score of the last turns. Who begins changes from turn to turn. What was
+// found stays if it has won all, and the start as soon as it has not lost one.
+func (t *Tuner) judge(score float64) {
+	t.scores = append(t.scores, score)
+	n := len(t.scores)
+	startNext := n%4 == 1 || n%4 == 2 // found, start; start, found; and so on
+	if n%2 == 0 {
+		found, start := t.scores[n-2], t.scores[n-1]
+		if n%4 == 0 {
+			found, start = start, found
+		}
+		if found <= start {
+			t.settle(false)
+			return
+		}
+		if n == 2*t.turns {
+			t.settle(true)
+			return
+		}
+	}
+	if t.next = t.best; startNext {
+		t.next = t.opts.Start
+	}
+}
+
+// settle ends all, with what was found or with the start.
+func (t *Tuner) settle(found bool) {
+	t.settled = true
+	if !found {
+		t.best = t.opts.Start
+	}
 }
 
 // neighbour is the best point with one choice made otherwise, if there is one that
