@@ -21,10 +21,6 @@ const (
 	arenaMagic = "tuttishA"
 	arenaHead  = 4096 // bytes before the memory that is given out
 	arenaMost  = 1024 // arenas of a Transport: each holds a descriptor
-
-	// fillStep is how much of an arena is filled at a time: a signal has the kernel
-	// undo the whole of what it was asked for.
-	fillStep = 16 << 20
 )
 
 // An arena is memory from Alloc: a memfd of its own, which peers map when a part of
@@ -155,17 +151,7 @@ func filled(sealed func(size int) (int, error), size int) (mem []byte, fd int, e
 	if fd, err = sealed(size); err != nil {
 		return nil, -1, failure(fault.Refused, "seal memory", err)
 	}
-	for at := 0; at < size && err == nil; at += fillStep {
-		for {
-			err = unix.Fallocate(fd, 0, int64(at), int64(min(fillStep, size-at)))
-			if err != unix.EINTR {
-				break
-			}
-		}
-	}
-	if err != nil {
-		err = os.NewSyscallError("fallocate", err)
-	} else {
+	if err = allocate(fd, size); err == nil {
 		mem, err = mapShared(fd, size)
 	}
 	if err != nil {

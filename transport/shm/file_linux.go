@@ -65,13 +65,23 @@ func (m *block) make(dirs []string, size int, named bool) error {
 	return err
 }
 
-// allocate gives a file its blocks.
+// fillStep is how much of a file gets its blocks at a time: a signal has the kernel undo
+// the whole of what it was asked for.
+const fillStep = 16 << 20
+
+// allocate gives a file, or memory without one, its blocks.
 func allocate(fd, size int) error {
-	for {
-		if err := unix.Fallocate(fd, 0, 0, int64(size)); err != unix.EINTR {
+	for at := 0; at < size; {
+		err := unix.Fallocate(fd, 0, int64(at), int64(min(fillStep, size-at)))
+		switch err {
+		case nil:
+			at += fillStep
+		case unix.EINTR:
+		default:
 			return os.NewSyscallError("fallocate", err)
 		}
 	}
+	return nil
 }
 
 // create opens a new file, locked if it is to have a name: without one for now, where
