@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync/atomic"
@@ -70,7 +71,11 @@ func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
 	fd, err := takeDescriptor(tc)
 	if err != nil {
 		e.discard()
-		return nil, failure(fault.Exhausted, "open a connection", err)
+		kind := fault.Exhausted
+		if errors.Is(err, net.ErrClosed) {
+			kind = fault.Closed
+		}
+		return nil, failure(kind, "open a connection", err)
 	}
 	unpace(fd, local, remote)
 	c := &raw{t: t, entrant: e, fd: fd}

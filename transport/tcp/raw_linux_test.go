@@ -338,6 +338,40 @@ func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
 	}
 }
 
+// The listener that an accepted connection comes from may end it at any moment.
+func TestAConnectionClosedWhileItIsTakenOverLeavesNothing(t *testing.T) {
+	leak.Check(t)
+	ln := listen(t)
+	near, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	far, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := duplicate(far.(*net.TCPConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far.Close()
+	if fd, err := inPlaceOf(far, fd); fd >= 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed in between: got descriptor %d, %v", fd, err)
+	}
+	near.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if n, err := near.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the peer read %d bytes, %v, want the end", n, err)
+	}
+
+	tr := New(Options{})
+	defer tr.Close()
+	_, err = tr.newRaw(far.(*net.TCPConn), entrant{nc: far, accepted: true})
+	if !errors.Is(err, fault.Closed) {
+		t.Errorf("closed before: got %v, want fault.Closed", err)
+	}
+}
+
 // Inside a host BBR's pacing only costs time; to other hosts it is the system's business.
 func TestConnectionsInsideAHostLeaveBBR(t *testing.T) {
 	ln := listen(t)

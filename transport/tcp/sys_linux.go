@@ -22,6 +22,14 @@ const shortWrite = 512
 // takeDescriptor duplicates a connection's descriptor and closes the original,
 // which takes it out of Go's poller. It stays non-blocking.
 func takeDescriptor(tc *net.TCPConn) (int, error) {
+	fd, err := duplicate(tc)
+	if err != nil {
+		return -1, err
+	}
+	return inPlaceOf(tc, fd)
+}
+
+func duplicate(tc *net.TCPConn) (int, error) {
 	conn, err := tc.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -36,7 +44,17 @@ func takeDescriptor(tc *net.TCPConn) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return fd, tc.Close()
+	return fd, nil
+}
+
+// inPlaceOf closes the original of a duplicate. Whoever it came from may have done
+// so in between, and meant the connection, which the duplicate must not outlive.
+func inPlaceOf(original net.Conn, fd int) (int, error) {
+	if err := original.Close(); err != nil {
+		syscall.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // readVector reads into a and then b, either of which may be empty.
