@@ -204,9 +204,11 @@ func (t *Transport) sayWelcome(nc *net.UnixConn, seg *segment, memory int) error
 	copy(b[16:], theirs[:])
 	copy(b[32:], mine[:])
 	if !seg.named {
-		if err := t.ways.hand(nc, b, &block{fd: memory}); !errors.Is(err, errNotPassed) {
+		err := t.ways.hand(nc, b, &block{fd: memory})
+		if !errors.Is(err, errNotPassed) {
 			return err
 		}
+		t.warnOfCopies(err)
 	}
 	_, err := nc.Write(b)
 	return err

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -15,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/headroom"
 )
 
 const (
@@ -64,9 +63,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}
-	if room := available() / 2; int64(size) > room {
-		return nil, nil, failure(fault.Exhausted, op,
-			fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once", room))
+	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
+		return nil, nil, failure(fault.Exhausted, op, err)
 	}
 	a, err := t.arenas.add(t.ways.sealed, round(arenaHead+size, os.Getpagesize()))
 	if err != nil {
@@ -79,30 +77,6 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil
 	}
 	return a.mem[arenaHead : arenaHead+size : arenaHead+size], free, nil
-}
-
-// available is how many bytes of memory this machine, and this process's control
-// group as it is seen in a container, have left; 0 where that cannot be told. The
-// kernel does not refuse to fill a memfd with more: it kills processes instead.
-func available() int64 {
-	left := int64(0)
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		if n, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(n), " kB"), 10, 64)
-			left = kib << 10
-		}
-	}
-	number := func(file string) (int64, bool) {
-		text, err := os.ReadFile("/sys/fs/cgroup/" + file)
-		n, bad := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // or "max"
-		return n, err == nil && bad == nil
-	}
-	most, limited := number("memory.max")
-	if used, ok := number("memory.current"); limited && ok {
-		left = min(left, max(most-used, 0))
-	}
-	return left
 }
 
 // kindOf is err's kind, or another if it has none.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	mrand "math/rand/v2"
 	"os"
 	"strings"
@@ -371,28 +372,70 @@ func TestANoteWhoseDescriptorIsLostNamesTheRemedy(t *testing.T) {
 		t.Errorf("got %v, want %v", err, fault.Exhausted)
 	}
 	full := process(t, "full").addr
-	if !strings.Contains(full, "could not be taken: too many open files; raise ulimit -n") {
+	if !strings.Contains(full, "raise ulimit -n: too many open files; no room for the descriptor") {
 		t.Errorf("a process without room for descriptors says %q", full)
 	}
 }
 
-// Descriptors may pass one way only; then one side shows nothing, and the Conn lives.
+// playInputless reads a descriptor where the lowest one is free, and a ring without one.
+func playInputless() {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	memory, err2 := sealedMemory(8192)
+	if err != nil || err2 != nil {
+		fmt.Println(err, err2)
+		return
+	}
+	unix.Close(0)
+	var b [64]byte
+	fds := make([]int, 2)
+	for i, rights := range [][]byte{unix.UnixRights(memory), nil} {
+		if err := unix.Sendmsg(pair[0], []byte{1}, rights, nil, 0); err != nil {
+			fmt.Println(err)
+			return
+		}
+		_, fds[i], _ = readSocket(pair[1], &b)
+	}
+	r := &foreign{fd: fds[0]}
+	r.close()
+	_, err = unix.FcntlInt(0, unix.F_GETFD, 0)
+	fmt.Println(fds, r.fd, err)
+}
+
+// The memory that a peer shows to a daemon may have the descriptor 0 there.
+func TestADescriptorZeroIsOneLikeOthers(t *testing.T) {
+	if got, want := process(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
+		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)
+	}
+}
+
+// Descriptors may pass one way only; then one side shows nothing, the Conn lives, and
+// each side that knows of it says so, once.
 func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
 	for name, pass := range map[string]func(int, []byte, int) error{"may not be sent": passNothing, "are taken out": loseIt} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			dir := emptyAtLast(t)
-			n, f := newWithout(t, dir, Options{}, nil), newWithout(t, dir, Options{}, func(w *ways) { w.pass = pass })
+			dir, here, there := emptyAtLast(t), new(journal), new(journal)
+			n := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(here, nil))}, nil)
+			f := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(there, nil))}, func(w *ways) { w.pass = pass })
 			conns := make(chan transport.Conn, 1)
 			addr, err := f.Serve(nil, func(c transport.Conn) { conns <- c })
 			if err != nil {
 				t.Fatal(err)
 			}
-			c, err := n.Dial(soon(t), addr)
-			if err != nil {
-				t.Fatal(err)
+			var near, far *conn
+			for range 2 {
+				c, err := n.Dial(soon(t), addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				near, far = c.(*conn), receive(t, conns).(*conn)
 			}
-			near, far := c.(*conn), receive(t, conns).(*conn)
+			if got := strings.Count(here.text(), "copied twice"); got != 1 {
+				t.Errorf("the log of who dialled says so %d times, want once: %q", got, here.text())
+			}
+			if got, knows := strings.Count(there.text(), "copied twice"), name == "may not be sent"; got > 1 || got == 1 != knows {
+				t.Errorf("the log of who accepted says so %d times, want once: %v: %q", got, knows, there.text())
+			}
 			far.Admit()
 			hidden, _ := alloc(t, far, 100)
 			if _, _, err := far.Expose(1, hidden); !errors.Is(err, fault.Refused) {

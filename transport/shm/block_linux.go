@@ -167,15 +167,38 @@ func notCome() error {
 	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == nil {
 		unix.Close(fd)
-		return errNotPassed
 	}
-	return fmt.Errorf("the descriptor of the peer's memory could not be taken: %w; raise ulimit -n", err)
+	return notComeFor(err)
 }
 
-// close gives the descriptor back, and the name if there is one.
+// notComeFor says why a descriptor has not come to a process that got err when it made
+// one itself.
+func notComeFor(err error) error {
+	if more := moreDescriptors(err); more != "" {
+		return fmt.Errorf("%s: %w; no room for the descriptor of the peer's memory", more, err)
+	}
+	return errNotPassed
+}
+
+// moreDescriptors is what helps where err is a lack of room for descriptors, and else
+// "". What tells a peer of it begins with that, for there is reasonRoom.
+func moreDescriptors(err error) string {
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		return "raise ulimit -n"
+	case errors.Is(err, unix.ENFILE):
+		return "raise fs.file-max"
+	}
+	return ""
+}
+
+// close gives the descriptor back, and the name if there is one, once.
 func (m *block) close() {
 	m.unlink()
-	unix.Close(m.fd)
+	if m.fd >= 0 {
+		unix.Close(m.fd)
+		m.fd = -1
+	}
 }
 
 // unlink takes the name away; whoever has opened the file keeps it.

@@ -238,7 +238,7 @@ func TestAPeerWithOtherDirectoriesRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = near.Dial(soon(t), addr)
-	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "no such file") || !strings.Contains(err.Error(), "TMPDIR") {
+	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "there is no ") || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("got %v, want %v that names TMPDIR", err, fault.Refused)
 	}
 	near.ways.pass = passDescriptor
@@ -516,6 +516,58 @@ func TestAFileThatCannotBeLinkedIsMadeAnew(t *testing.T) {
 	unix.Close(fd)
 	m.close()
 	os.Remove(taken)
+}
+
+// A nameless file whose directory has gone can be neither linked nor made anew.
+func TestAFileThatGetsNoNameInAnyWayTellsOfBoth(t *testing.T) {
+	leak.Check(t)
+	dirs := []string{filepath.Join(t.TempDir(), "gone")}
+	if err := os.Mkdir(dirs[0], 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := &block{ticket: ticket{how: byName, number: newNonce()}, fd: -1}
+	if err := m.create(dirs, true); err != nil {
+		t.Fatal(err)
+	}
+	m.unlink() // where it began with a name
+	if err := os.Remove(dirs[0]); err != nil {
+		t.Fatal(err)
+	}
+	err := m.name(dirs, 4096)
+	if err == nil || !strings.Contains(err.Error(), "open: no such file") || !strings.Contains(err.Error(), "linkat: no such file") {
+		t.Errorf("got %v, want why it could not be linked, and not be made anew", err)
+	}
+	m.close()
+}
+
+// What turns a peer away is cut; what helps has to come before.
+func TestWhatAPeerIsToldBeginsWithWhatHelps(t *testing.T) {
+	const path = "/dev/shm/" + filePrefix + "0123456789abcdef0123456789abcdef"
+	const common = "share /dev/shm and TMPDIR, or pass descriptors"
+	for _, tc := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"no descriptor came, the table is full", notComeFor(unix.EMFILE), "raise ulimit -n: too many open files"},
+		{"no descriptor came, the host's table is full", notComeFor(unix.ENFILE), "raise fs.file-max: too many open files in system"},
+		{"the file is not there", notOpened(unix.ENOENT, path), common + "; there is no /dev/shm/"},
+		{"the table is full", notOpened(unix.EMFILE, path), "raise ulimit -n: too many open files"},
+		{"the host's table is full", notOpened(unix.ENFILE, path), "raise fs.file-max: too many open files in system"},
+		{"it is not to be opened", notOpened(unix.EACCES, path), "run all ranks as one user: permission denied: /dev/shm/"},
+		{"it cannot be opened otherwise", notOpened(unix.EIO, path), "input/output error: " + path},
+		{"it is a link", notOpened(unix.ELOOP, path), "remove the link " + path + ":"},
+	} {
+		all := tc.err.Error()
+		if got := all[:min(len(all), reasonRoom)]; !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%s: a peer hears %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	for _, err := range []error{nil, unix.EACCES, unix.ENOENT} { // no word of a full table
+		if got := notComeFor(err); got != errNotPassed {
+			t.Errorf("none came where / opens with %v: got %v, want %v", err, got, errNotPassed)
+		}
+	}
 }
 
 // playNames is a peer that names a file and waits, or else one after another.

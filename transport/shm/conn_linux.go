@@ -67,6 +67,7 @@ type conn struct {
 // newConn makes a Conn of a mapping and the socket it came with, and owns both.
 func (t *Transport) newConn(w wire) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peer: w.peer, slot: w.slot, grace: w.seg.ring}
+	c.far.fd = -1
 	c.seg.users.Store(1)
 	c.out.out, c.in, c.mine, c.theirs = w.seg.sides(w.slot == nil)
 	c.in.guest, c.in.shown = &c.guest, &c.shown

@@ -25,10 +25,11 @@
 // by it, and loses it as soon as all have done so. Of a rank that dies in between the
 // other one removes the name; when all are killed in between, the next Transport that
 // serves on the host does, because the dead hold no lock on it. (In TMPDIR, the next
-// one that names a file.) Each meeting and each Share begins with a descriptor again, so
-// that a lack of the moment, or one peer, changes nothing for others. A rank asks for a
-// name in a Share whose host it has a Conn to that came by one; and after it got no
-// descriptor in a Share, though it had room for one. That Share fails, later ones do not.
+// one that names a file.) Each meeting begins with a descriptor again, so
+// that a lack of the moment, or one peer, changes nothing for others, and so does each Share
+// unless a rank asks for a name: one that has a Conn to the Share's host which came by a name,
+// and one that got no descriptor in a Share before, though it had room for it. That Share
+// failed; that rank asks in all later ones, lest they do, too.
 //
 // Rings of a megabyte each way are used up only by long bodies; a Conn that
 // carries small frames touches 32 KiB of them. Before Admit a peer holds one of 64

@@ -52,17 +52,27 @@ func (m *block) make(dirs []string, size int, named bool) error {
 		m.unlink()
 	}
 	err := allocate(m.fd, size)
-	if err == nil && named && m.link(dirs) != nil { // no /proc, perhaps
-		unix.Close(m.fd)
-		if err := m.createNamed(dirs); err != nil {
-			return err
-		}
-		err = allocate(m.fd, size)
+	if err == nil && named {
+		err = m.name(dirs, size)
 	}
 	if err != nil {
 		m.close()
 	}
 	return err
+}
+
+// name gives a file its name, or else has another one take its place that begins with one.
+func (m *block) name(dirs []string, size int) error {
+	why := m.link(dirs)
+	if why == nil {
+		return nil
+	}
+	unix.Close(m.fd) // no /proc, perhaps
+	m.fd = -1
+	if err := m.createNamed(dirs); err != nil {
+		return fmt.Errorf("%w; a nameless file got no name: %w", err, why)
+	}
+	return allocate(m.fd, size)
 }
 
 // fillStep is how much of a file gets its blocks at a time: a signal has the kernel undo
@@ -155,8 +165,7 @@ func (w ways) openFile(tk ticket, size int) (int, error) {
 	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		// The peer that hears of this has room for 80 bytes.
-		return -1, fmt.Errorf("%w: have /dev/shm and TMPDIR in common, or pass descriptors; the file is %s", err, path)
+		return -1, notOpened(err, path)
 	}
 	if err = checkShared(fd, size, false); err == nil {
 		err = checkOwner(fd)
@@ -166,6 +175,23 @@ func (w ways) openFile(tk ticket, size int) (int, error) {
 		return -1, fmt.Errorf("%s: %w", path, err)
 	}
 	return fd, nil
+}
+
+// notOpened says why there is no file for this process where a peer has named one, and
+// what helps, in the first reasonRoom bytes.
+func notOpened(err error, path string) error {
+	if more := moreDescriptors(err); more != "" {
+		return fmt.Errorf("%s: %w; no room for %s", more, err, path)
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("share /dev/shm and TMPDIR, or pass descriptors; there is no %s: %w", path, err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("run all ranks as one user: %w: %s", err, path)
+	case errors.Is(err, unix.ELOOP): // no rank makes one, so another program has
+		return fmt.Errorf("remove the link %s: %w", path, err)
+	}
+	return fmt.Errorf("%w: %s", err, path)
 }
 
 // checkOwner holds a file to be this user's alone.

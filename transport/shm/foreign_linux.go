@@ -28,7 +28,7 @@ type foreign struct {
 	arenas map[uint32][]byte
 	note   [arenaNote]byte // what has come of a note
 	got    int             // bytes of it
-	fd     int             // that came with it; 0: none
+	fd     int             // that came with it; -1: none
 	err    error           // what was wrong with a note: no more is read
 }
 
@@ -41,7 +41,7 @@ func (c *conn) hear() (rang, open bool, err error) {
 	var b [64]byte
 	for r.err == nil {
 		n, fd, errno := readSocket(c.fd, &b)
-		if fd > 0 {
+		if fd >= 0 {
 			r.drop()
 			r.fd = fd
 		}
@@ -65,7 +65,7 @@ func (c *conn) hear() (rang, open bool, err error) {
 				}
 			}
 		}
-		if n < len(b) && fd <= 0 { // a read ends behind a descriptor, though there may be more
+		if n < len(b) && fd < 0 { // a read ends behind a descriptor, though there may be more
 			return rang, true, nil
 		}
 	}
@@ -73,7 +73,8 @@ func (c *conn) hear() (rang, open bool, err error) {
 }
 
 // readSocket reads without waiting, and without allocating: most of what comes is
-// rings. fd is a descriptor that came along; 0: none did.
+// rings. fd is a descriptor that came along; -1: none did. (0 is one like others, where
+// standard input was closed.)
 func readSocket(socket int, b *[64]byte) (n, fd int, errno syscall.Errno) {
 	var oob [32]byte // room for one descriptor; the kernel drops others
 	iov := unix.Iovec{Base: &b[0]}
@@ -84,11 +85,12 @@ func readSocket(socket int, b *[64]byte) (n, fd int, errno syscall.Errno) {
 	got, _, errno := syscall.RawSyscall(syscall.SYS_RECVMSG, uintptr(socket), uintptr(unsafe.Pointer(&msg)),
 		unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if errno != 0 {
-		return 0, 0, errno
+		return 0, -1, errno
 	}
+	fd = -1
 	if msg.Controllen > 0 {
 		for _, came := range rights(append([]byte(nil), oob[:msg.Controllen]...)) {
-			if fd > 0 {
+			if fd >= 0 {
 				unix.Close(fd)
 			}
 			fd = came
@@ -99,9 +101,9 @@ func readSocket(socket int, b *[64]byte) (n, fd int, errno syscall.Errno) {
 
 // drop closes a descriptor that no note was for. r.mu is held.
 func (r *foreign) drop() {
-	if r.fd > 0 {
+	if r.fd >= 0 {
 		unix.Close(r.fd)
-		r.fd = 0
+		r.fd = -1
 	}
 }
 
@@ -114,7 +116,7 @@ func (r *foreign) noted(guest bool) error {
 	switch {
 	case guest:
 		return failure(fault.Refused, "receive", errors.New("memory was shown before the peer was admitted"))
-	case r.note[0] == 1 && r.fd <= 0: // the peer counts on it, and cannot be told in time
+	case r.note[0] == 1 && r.fd < 0: // the peer counts on it, and cannot be told in time
 		err := notCome()
 		if errors.Is(err, errNotPassed) { // by now there may be room again
 			err = fmt.Errorf("%w, or there was no room for one: raise ulimit -n", err)

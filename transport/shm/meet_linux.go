@@ -39,10 +39,11 @@ import (
 //	        32      16     the nonce of the side that accepted, which is there too
 //	        48      80     the reason
 const (
-	helloLen  = 64
-	answerLen = 128
-	reasonAt  = 48
-	ticketAt  = 16
+	helloLen   = 64
+	answerLen  = 128
+	reasonAt   = 48
+	reasonRoom = answerLen - reasonAt
+	ticketAt   = 16
 )
 
 const (
@@ -135,6 +136,9 @@ func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {
 		seg.close()
 		return nil, err
 	}
+	if !named && seg.deaf().Load() != 0 {
+		t.warnOfCopies(notCome())
+	}
 	return seg, nil
 }
 
@@ -165,7 +169,7 @@ func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
 	case b[8] == sayNotPassed:
 		return errNotPassed
 	case b[8] != sayWelcomed:
-		reason := b[reasonAt:][:min(int(b[9]), answerLen-reasonAt)]
+		reason := b[reasonAt:][:min(int(b[9]), reasonRoom)]
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer turned us away: %q", reason))
 	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(answerAt) || nonce(b[32:]) == nonce{}:
 		return failure(fault.Refused, "dial", errors.New("the peer does not see the same memory"))

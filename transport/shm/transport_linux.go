@@ -27,7 +27,8 @@ type Transport struct {
 	cannot  error // why there is no shared memory here
 	ways    ways
 	lost    atomic.Bool     // a Share's descriptor was taken out on its way to here
-	warned  sync.Once       // of a file that had to have a name
+	named   sync.Once       // told the log of a file that had to have a name
+	copied  sync.Once       // told it of a Conn without memory from Alloc, one way
 	life    context.Context // ends with Close
 	end     context.CancelFunc
 	calls   poll.Caller
@@ -58,12 +59,21 @@ func New(o Options) *Transport {
 // warn tells the log, once, that a descriptor did not get to a peer. It decides
 // nothing: the next meeting begins with a descriptor again.
 func (t *Transport) warn(why error) {
+	t.warnOnce(&t.named, "a descriptor of shared memory did not pass to another process; a file is named instead", why)
+}
+
+// warnOfCopies tells the log, once, that descriptors pass one way only: at both ends, as
+// there may be a look at one of them.
+func (t *Transport) warnOfCopies(why error) {
+	t.warnOnce(&t.copied, "a descriptor of shared memory did not come back to the process that dialled; "+
+		"what that one sends the other into memory from Alloc is copied twice", why)
+}
+
+func (t *Transport) warnOnce(once *sync.Once, what string, why error) {
 	if t.options.Log == nil {
 		return
 	}
-	t.warned.Do(func() {
-		t.options.Log.Warn("a descriptor of shared memory did not pass to another process; a file is named instead", "because", why)
-	})
+	once.Do(func() { t.options.Log.Warn(what, "because", why) })
 }
 
 // namesWith reports whether a Share with that process as its host had better go by

@@ -55,6 +55,10 @@ func play(part []string) {
 		fmt.Println(notCome())
 		return
 	}
+	if part[0] == "inputless" {
+		playInputless()
+		return
+	}
 	if part[0] == "share" {
 		playShare(t, part[1:])
 		return
