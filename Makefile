@@ -73,7 +73,7 @@ test-verbs: ## build with RDMA and test it on soft-RoCE in small VMs (Debian, ap
 # Packages that cannot be had, a machine that is too slow and a VM that does not run
 # are said, and no failure: see the script.
 .PHONY: test-verbs-ci
-test-verbs-ci: ## its part for one VM, where the packages can be had and the machine is fast enough (5 minutes, at most 17)
+test-verbs-ci: ## the same as far as packages can be had and the machine is fast enough (6 minutes, at most 17)
 	@tools/test-verbs.sh ci
 
 .PHONY: soak-verbs

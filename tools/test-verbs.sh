@@ -3,14 +3,14 @@
 # libibverbs over soft-RoCE, in VMs that tools/verbs-vm makes.
 #
 #   all    (the default) everything below but soak
-#   ci     vm, for a machine that may be too slow or have no packages: then it says
-#          so and passes; it ends after 17 minutes at most
+#   ci     the same for a machine that may be too slow or have no packages: what it
+#          cannot test for that it says, and passes; it ends after 17 minutes at most
 #   vm     the transport's tests, collectives, ranks as processes, and faults
 #   race   the transport's tests under the race detector, fewer rounds of each
 #   pair   the conformance suite, all calls and a training between two machines
 #   soak   TUTTI_SOAK steps (10000) with tensors that grow and shrink, then long loss
 #
-# It needs gcc and libibverbs-dev, which it asks apt for when they are missing and it
+# It needs gcc, libibverbs-dev and procps, which it asks apt for when they are missing and it
 # is root; so does verbs-vm for what it needs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,7 @@ part=${1:-all}
 aptget() { timeout -k 10 180 env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null; }
 
 packages() {
-	local wanted=(gcc libibverbs-dev)
+	local wanted=(gcc libibverbs-dev procps)
 	dpkg -s "${wanted[@]}" >/dev/null 2>&1 && return
 	if [ "$(id -u)" != 0 ]; then
 		echo "missing: some of the Debian packages ${wanted[*]}" >&2
@@ -29,7 +29,7 @@ packages() {
 	aptget update && aptget install -y --no-install-recommends "${wanted[@]}"
 }
 
-skip() { printf '\nSKIPPED: verbs is not tested here: %s\n' "$*"; exit 0; }
+skip() { printf '\nSKIPPED: verbs is not tested here, or not all of it: %s\n' "$*"; exit 0; }
 
 # All of ci is bounded, so that set-up that hangs fails nothing. Tests that hang do:
 # they begin only where WHOLE leaves them TESTS, and have nearer limits of their own.
@@ -43,13 +43,13 @@ if [ "$part" = ci ]; then
 	exit $status
 fi
 
-job=$(mktemp -d)
-trap 'rm -rf "$job"' EXIT
+job=$(mktemp -d) output=$(mktemp)
+trap 'rm -rf "$job" "$output"' EXIT
 
 # An emulated machine that needs longer to boot than this would time out in its tests.
 SLOW=40
 if [ "$part" = ci-bounded ]; then
-	packages || skip "there are no packages gcc and libibverbs-dev to be had"
+	packages || skip "there are no packages gcc, libibverbs-dev and procps to be had"
 	tools/verbs-vm run -t 300 "$job" true || skip "tools/verbs-vm runs no machine (see above)"
 	begin=$SECONDS
 	tools/verbs-vm run -t $SLOW "$job" true || skip "a machine needs more than $SLOW s to boot"
@@ -58,33 +58,66 @@ else
 	packages
 fi
 
+# machine MODE SECONDS PART [VARIABLE=VALUE...] runs a part in one VM or two. One that has
+# not ended long after all in it should have been ended by itself is told of with the step
+# that it was at.
+machine() {
+	local mode=$1 limit=$2 part=$3 status=0
+	shift 3
+	tools/verbs-vm "$mode" -t "$limit" "$job" env WITHIN=$((limit - 100)) "$@" ./run "$part" | tee "$output" || status=${PIPESTATUS[0]}
+	[ $status != 124 ] || echo "the machine itself hangs: it was ended after $limit s, and was at: $(grep '=== ' "$output" | tail -n 1)"
+	return $status
+}
+
+# bounded is machine for a part that the machine may be too slow for, or that no time is
+# left for: then it is skipped, and with it what comes after it.
+bounded() {
+	local status=0
+	[ $SECONDS -le $((WHOLE - $2 - 30)) ] || skip "$3: $SECONDS s have passed, which leaves too little time for it"
+	machine "$@" || status=$?
+	case $status in
+	0) ;;
+	77) skip "$3: the machine is too slow (see above)" ;;
+	124) skip "$3: the machine is too slow to keep its own time (see above)" ;;
+	125) skip "$3: the VM itself failed (see above)" ;;
+	*) exit $status ;;
+	esac
+}
+
+# A hang that nothing names would look like a machine that is too slow.
+hangs_are_told() {
+	local said status=0
+	said=$(WITHIN=5 tools/verbs-in-vm.sh hang) || status=$?
+	if [ $status != 1 ] && [ $status != 77 ] || ! grep -q 'a step that hangs: hangs' <<<"$said"; then
+		echo "FAIL: a step that hangs ends with status $status, and says: $said"
+		exit 1
+	fi
+}
+
 export CGO_ENABLED=1
 $GO test -tags verbs -c -o "$job/verbs.test" ./transport/verbs
 $GO test -tags verbs -c -o "$job/comm.test" ./comm
 $GO build -tags verbs -o "$job/" ./cmd/tuttirun ./cmd/tuttibench ./cmd/verbsinfo ./examples/digits
-case $part in all | race) $GO test -race -tags verbs -c -o "$job/race.test" ./transport/verbs ;; esac
+case $part in all | ci-bounded | race) $GO test -race -tags verbs -c -o "$job/race.test" ./transport/verbs ;; esac
 cp tools/verbs-in-vm.sh "$job/run"
 
+case $part in all | ci-bounded) hangs_are_told ;; esac
 case $part in
 all)
-	tools/verbs-vm run -t 600 "$job" ./run vm
-	tools/verbs-vm run -t 400 "$job" ./run race
-	tools/verbs-vm pair -t 300 "$job" ./run pair
+	machine run 600 vm
+	machine run 400 race
+	machine pair 400 pair
 	;;
 ci-bounded)
-	[ $SECONDS -le $((WHOLE - TESTS - 30)) ] || skip "setting up took $SECONDS s, which leaves too little time for tests"
-	status=0
-	# A hang ends by the limit of its test, which comes first and is no reason to skip.
-	tools/verbs-vm run -t $TESTS "$job" env LIMIT=300s ./run vm || status=$?
-	case $status in
-	77 | 124) skip "the machine is too slow (see above)" ;;
-	125) skip "the VM itself failed (see above)" ;;
-	esac
-	exit $status
+	# A hang ends by the limit of its test, or by the one on all steps: both come before
+	# the VM's, name the step, and are no reason to skip.
+	bounded run $TESTS vm LIMIT=300s
+	bounded pair 300 pair
+	bounded run 300 race
 	;;
-vm) tools/verbs-vm run -t 600 "$job" ./run vm ;;
-race) tools/verbs-vm run -t 400 "$job" ./run race ;;
-pair) tools/verbs-vm pair -t 300 "$job" ./run pair ;;
-soak) tools/verbs-vm run -t 7200 "$job" env TUTTI_SOAK="${TUTTI_SOAK:-10000}" ./run soak ;;
+vm) machine run 600 vm ;;
+race) machine run 400 race ;;
+pair) machine pair 400 pair ;;
+soak) machine run 7200 soak TUTTI_SOAK="${TUTTI_SOAK:-10000}" ;;
 *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

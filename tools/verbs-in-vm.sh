@@ -1,12 +1,21 @@
 #!/usr/bin/env bash
 # verbs-in-vm.sh vm|race|pair|soak is what test-verbs.sh runs in its VMs, which are
 # emulated and slow: no time is judged here but by limits that are far away. What hangs
-# fails, by a limit on each program. What fails where the machine is measured to be much
-# slower still exits with 77, after saying so.
+# fails, by a limit on each program, and by one on all: before WITHIN seconds are over, if
+# that is set. It is named then. What fails where the machine is measured to be much slower
+# still exits with 77, after saying so.
+#
+# "verbs-in-vm.sh hang" hangs, for a test of that; it needs no VM.
 set -euo pipefail
 export TRANSPORTTEST_PATIENCE=60s
 
-say() { echo "=== $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) $*"; }
+step="the beginning"
+noted=$(mktemp) # the step, for watch
+say() {
+	step=$*
+	echo "$step" >"$noted"
+	echo "=== $((SECONDS / 60)):$(printf %02d $((SECONDS % 60))) $step"
+}
 
 # loop is the milliseconds of something that takes about five seconds in a VM whose host
 # has little else to do; SLOW is what nothing can be judged by.
@@ -21,9 +30,49 @@ atfirst=$(loop)
 fail() { # WHAT...: what went wrong, with its output in tests.log or fault.log
 	local now
 	now=$(loop)
-	echo "FAIL: $*; a loop took $atfirst ms at first, and takes $now ms now"
-	[ "$atfirst" -lt $SLOW ] && [ "$now" -lt $SLOW ] || exit 77
-	exit 1
+	if [ "$atfirst" -lt $SLOW ] && [ "$now" -lt $SLOW ]; then
+		echo "FAIL: $step: $*; a loop took $atfirst ms at first, and takes $now ms now"
+		exit 1
+	fi
+	echo "TOO SLOW to judge by: $step: $*; a loop took $atfirst ms at first, and takes $now ms now"
+	exit 77
+}
+
+# ended STATUS: what a program's status says of how it came to its end.
+ended() {
+	case $1 in
+	124 | 137) echo "hangs, and was ended" ;;
+	*) echo "status $1" ;;
+	esac
+}
+
+# below PID: the processes that it has started, and those that they have.
+below() {
+	local child
+	for child in $(pgrep -P "$1"); do
+		below "$child"
+		echo "$child"
+	done
+}
+
+# watch ends what hangs where no nearer limit does: all of it takes 150 s on a machine
+# whose loop takes five, so that one which is not twice as slow has no other excuse for
+# being at it still. What hangs is made to tell where, and does not disturb the measuring.
+watch() {
+	local pause signal name
+	sleep "$WITHIN" & pause=$!
+	trap 'kill $pause; exit' TERM
+	wait $pause
+	step=$(cat "$noted")
+	echo "watch: $WITHIN s are over in the step \"$step\""
+	kill -STOP "$work" # this verdict, and not that what is ended here has failed
+	for signal in QUIT KILL; do
+		kill "-$signal" $(below "$work") 2>/dev/null || :
+		sleep 3
+	done
+	tail -n 60 tests.log fault.log 2>/dev/null || :
+	SLOW=10000
+	fail "hangs: it has not ended after $WITHIN s in all"
 }
 
 # tests PROGRAM PATTERN [LIMIT]: its tests, of which one at least must not be skipped.
@@ -32,13 +81,15 @@ tests() {
 	"./$1" -test.run "$2" -test.v -test.timeout "${3:-${LIMIT:-300s}}" >tests.log 2>&1 || status=$?
 	grep -E '^ *--- |^PASS|^FAIL|panic|: (after|killed|[0-9]+ steps)' tests.log | grep -v -e '--- SKIP' -e '^        *---' || :
 	if [ $status != 0 ] || ! grep -q '^--- PASS' tests.log; then
-		tail -n 60 tests.log; fail "$1 $2: status $status"
+		tail -n 60 tests.log
+		grep -q '^panic: test timed out' tests.log && fail "$1 $2: hangs: $(sed -n '/^\trunning tests:/,/^$/p' tests.log | tr -d '\n')"
+		fail "$1 $2: status $status"
 	fi
 }
 
 bench() { # TRANSPORT ARGUMENT...
 	local t=$1; shift
-	timeout -k 10 120 ./tuttirun -np 2 ./tuttibench -transport "$t" "$@" || fail "tuttibench $t $*"
+	timeout -k 10 120 ./tuttirun -np 2 ./tuttibench -transport "$t" "$@" || fail "tuttibench $t $*: $(ended $?)"
 }
 
 # A job that is made to fail must end before HANG, with an error status and the cause in
@@ -49,7 +100,7 @@ must_fail() { # WHAT WANTED: the job runs in the background since began, its out
 	wait "$job" || status=$?
 	took=$((SECONDS - began))
 	if [ "$status" = 0 ] || [ $took -ge $HANG ] || ! grep -q "$2" fault.log; then
-		cat fault.log; fail "$1: status $status after $took s, want an error with \"$2\""
+		cat fault.log; fail "$1: $(ended $status) after $took s, want an error with \"$2\""
 	fi
 	echo "ok: $1: $(grep -m 1 -o "$2.*" fault.log | cut -c 1-120)"
 }
@@ -61,12 +112,19 @@ start() { # a job that would go on for long; returns once it is in its calls
 	sleep 1
 }
 
+gid_is_back() {
+	local i
+	for i in $(seq 100); do ! grep -q 0000:ffff: "/sys/class/infiniband/$VERBS_DEV/ports/1/gids/$VERBS_GID" || break; sleep 0.1; done
+}
+
 faults() {
 	say "faults"
 	start; kill -9 "$(pgrep -x tuttibench | head -n 1)"; must_fail "SIGKILL of a rank" "peer lost"
 	start; ip link set "$VERBS_NETDEV" down; must_fail "link down" "local queue pair operation error"
 	ip link set "$VERBS_NETDEV" up
-	for i in $(seq 100); do ! grep -q 0000:ffff: "/sys/class/infiniband/$VERBS_DEV/ports/1/gids/$VERBS_GID" || break; sleep 0.1; done
+	gid_is_back
+	tests verbs.test '^TestDeviceTells' # which takes the link down and up
+	gid_is_back
 	began=$SECONDS
 	TUTTI_VERBS_GID_INDEX=9 timeout -k 10 $HANG ./tuttirun -np 2 ./tuttibench -transport grpc+verbs >fault.log 2>&1 & job=$!
 	must_fail "a GID that there is none of" "GIDs is what was asked for"
@@ -77,21 +135,22 @@ faults() {
 loss() {
 	say "1 % of packets lost"
 	tc qdisc add dev "$VERBS_NETDEV" root netem loss 1%
-	timeout -k 10 "$1" ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Ki -max 256Ki -factor 16 -time "$2" || fail "1 % of packets lost"
+	timeout -k 10 "$1" ./tuttirun -np 2 ./tuttibench -op allreduce -transport grpc+verbs -min 1Ki -max 256Ki -factor 16 -time "$2" || fail "1 % of packets lost: $(ended $?)"
 	tc qdisc del dev "$VERBS_NETDEV" root
 }
 
 vm() {
-	timeout -k 10 60 ./verbsinfo || fail "verbsinfo"
+	timeout -k 10 60 ./verbsinfo || fail "verbsinfo: $(ended $?)"
 	say "a loop takes $atfirst ms"
 	say "the transport on the device"
-	tests verbs.test '^TestDevice(Keeps|Spreads|Refuses|Peer)'
+	tests verbs.test '^TestDevice(Keeps|Spreads|Refuses|Events|Peer)'
 	say "rails"
 	rails
 	say "collectives and cuts on the device"
 	tests comm.test '^TestDevice'
 	say "ranks as processes"
 	bench tcp+verbs -op pingpong -min 8 -max 512Ki -factor 256
+	bench verbs -op pingpong -min 8 -max 8
 	bench grpc+verbs -op allreduce -min 8 -max 2Mi -factor 512
 	faults
 	say "done"
@@ -101,7 +160,7 @@ vm() {
 # through cgo, too.
 race() {
 	say "the transport on the device, under the race detector"
-	TRANSPORTTEST_SHARE=20 tests race.test '^TestDevice(Keeps|Spreads|Refuses)'
+	TRANSPORTTEST_SHARE=20 tests race.test '^TestDevice(Keeps|Spreads|Refuses|Events)'
 	say "done"
 }
 
@@ -123,15 +182,15 @@ pair() {
 	say "every call between two machines"
 	tests comm.test DevicesOfTwoMachines
 	say "allreduce between two machines"
-	timeout -k 10 120 ./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512 || fail "allreduce"
+	timeout -k 10 120 ./tuttibench -op allreduce -transport grpc+verbs -min 8 -max 256Ki -factor 512 || fail "allreduce: $(ended $?)"
 	say "auto between two machines"
 	# A static list says nothing of devices; what ranks tell rank 0 does.
 	env -u TUTTI_HOSTS TUTTI_SIZE=2 TUTTI_ROOT=10.99.0.1:4001 TUTTI_LISTEN="$VERBS_IP" TUTTI_REPORT_TRANSPORT=1 \
-		timeout 100 ./tuttibench -op allreduce -transport auto -min 64Ki -max 64Ki >auto.log 2>&1 || { cat auto.log; fail "auto"; }
+		timeout 100 ./tuttibench -op allreduce -transport auto -min 64Ki -max 64Ki >auto.log 2>&1 || { took=$?; cat auto.log; fail "auto: $(ended $took)"; }
 	cat auto.log
 	grep -q ': verbs: .*both have RDMA devices: roce2-ipv4' auto.log || fail "auto did not take verbs"
 	say "the digits between two machines"
-	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits || fail "the digits"
+	TUTTI_TRANSPORT=grpc+verbs timeout 200 ./digits -epochs 2 -out /tmp/digits || fail "the digits: $(ended $?)"
 	say "done"
 }
 
@@ -142,4 +201,22 @@ soak() {
 	say "done"
 }
 
-"$1"
+hang() {
+	say "a step that hangs"
+	sleep 1000 >/dev/null # who waits for what this prints does not wait for this
+}
+
+trap 'rm -f "$noted"' EXIT
+if [ -z "${WITHIN:-}" ]; then
+	"$1"
+	exit
+fi
+# Beside watch, so that nothing it waits for keeps that from ending it all.
+"$1" &
+work=$!
+watch &
+status=0
+wait -n || status=$?
+kill $(jobs -p) 2>/dev/null || :
+kill -CONT $(jobs -p) 2>/dev/null || :
+exit $status

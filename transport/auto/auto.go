@@ -105,13 +105,13 @@ func New(name string, o Options) (transport.Transport, error) {
 			return nil, err
 		}
 		return p, nil
-	case "grpc+" + verbs.Name:
+	case "grpc+" + verbs.Name, verbs.Name: // as TensorFlow sets it up
 		return overVerbs(grpc.New(grpc.Options{TLS: o.TLS, Log: o.Log}))
 	case "tcp+" + verbs.Name:
 		return overVerbs(tcp.New(tcp.Options{TLS: o.TLS}))
 	}
 	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
-		errors.New("there is none of that name; set TUTTI_TRANSPORT or WithTransport to one of auto, memory, shm, tcp, grpc, grpc+verbs, tcp+verbs"))
+		errors.New("there is none of that name; set TUTTI_TRANSPORT or WithTransport to one of auto, memory, shm, tcp, grpc, grpc+verbs (also called verbs), tcp+verbs"))
 }
 
 // overVerbs is the verbs transport set up over a wire, which it closes if there can

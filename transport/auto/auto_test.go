@@ -151,7 +151,7 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 	}
 	for name, want := range map[string]fault.Kind{
 		"": fault.Misuse, "tpc": fault.Misuse, "TCP": fault.Misuse, "memory": fault.Misuse,
-		"verbs": fault.Misuse, "grpc+verbs": fault.Refused, "tcp+verbs": fault.Refused,
+		"verbs": fault.Refused, "grpc+verbs": fault.Refused, "tcp+verbs": fault.Refused,
 	} {
 		if verbs.Built && want == fault.Refused {
 			continue // depends on this machine's devices

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/tutti-go/tutti/transport"
@@ -13,6 +14,7 @@ func promptPromises() []promise {
 		{"Prompter/TheMemoryIsTheCallersAgain", promptsMemoryIsFree},
 		{"Prompter/AFullConnRefuses", promptsAreRefused},
 		{"Prompter/AClosedConnRefuses", promptsClosed},
+		{"Prompter/CloseTakesBackOnlyWhatNothingIsDoneBehind", promptsTakenBack},
 		{"Prompter/LingerIsProgress", lingerIsProgress},
 		{"Prompter/ATakerGetsTheSameFrames", takersGetTheSame},
 	}
@@ -121,6 +123,44 @@ func promptsClosed(t *testing.T, mk Maker) {
 		t.Error("SendNow on a closed Conn has reported that it sent")
 	}
 }
+
+// promptsTakenBack closes at several moments behind frames that went at once, with one
+// among them that has a Done: the peer gets the first ones of them, whole, and at least
+// those up to the last one that was Done.
+func promptsTakenBack(t *testing.T, mk Maker) {
+	w := newWorld(t, mk, 2)
+	for turns := range 12 {
+		near, far := w.link(0, 1)
+		near.warm(far)
+		far.sink.got = nil
+		var frames []*sent
+		prompt := make(map[*sent]bool)
+		for i := range 8 {
+			head, body := []byte{byte(i)}, pattern(i*90, uint64(i))
+			if i == 4 {
+				frames = append(frames, near.send(head, body))
+				continue
+			}
+			s, now := near.sendNow(head, body)
+			frames = append(frames, s)
+			prompt[s] = now
+		}
+		for range turns * turns {
+			near.progress()
+		}
+		near.Close()
+		w.poll("Done of all frames", nil, func() bool { return allDone(frames) })
+		for i := len(frames) - 1; i >= 0 && (prompt[frames[i]] || frames[i].err != nil); i-- {
+			frames[i].err = errTakenBack
+		}
+		w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+		w.arePrefix(frames, far.sink.got)
+		far.Close()
+		w.ends = nil
+	}
+}
+
+var errTakenBack = errors.New("nothing was said behind it that is Done")
 
 // lingering is a Conn whose Progress is its Linger.
 type lingering struct{ transport.Conn }

@@ -55,6 +55,7 @@ type conn struct {
 	out       transport.Queue  // for the queue pair
 	current   *transport.Frame
 	lease     *lease // current's body, registered
+	left      int    // bytes of current that are in no flight yet
 	flow      *flow
 	line      *line // nil before the stage agreeing
 	theirs    hello
@@ -95,7 +96,7 @@ func (c *conn) Send(f *transport.Frame) {
 	}
 	c.holding = true
 	c.out.Push(f)
-	c.unsent.add(len(f.Body))
+	c.unsent.add(sizeOf(f))
 	c.pumpAndUnlock()
 }
 

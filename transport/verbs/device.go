@@ -47,7 +47,8 @@ type pair interface {
 	send(ws []work) error
 	// poll takes up to len(into) completions, looking up to so many times for the first
 	// one, and never waits. Work completes in the order posted; the completion of a work
-	// that is signalled stands for those before it.
+	// that is signalled stands for those before it. An event of the device's that ends the
+	// pair is an error behind the last completion, and counts as one for arm.
 	poll(into []completion, looks int) (int, error)
 	// inline is the most bytes of a work that may be inline.
 	inline() int

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,6 +44,90 @@ func TestDeviceRefusesAWrongKey(t *testing.T) {
 	b.fails()
 	if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "remote access error") {
 		t.Errorf("Done got %v", err)
+	}
+}
+
+// openHard is a device that leaves nothing when the test has ended.
+func openHard(t *testing.T) *hardDevice {
+	t.Helper()
+	needsDevice(t)
+	leak.Check(t)
+	d, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d.(*hardDevice)
+}
+
+// The interface goes down and comes back while nothing is posted: the device tells so by
+// events, which end no queue pair. Only a VM's interface, of verbs-vm's, is treated so.
+func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
+	h := openHard(t)
+	p, err := h.newPair(minDepth, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	netdev, states := os.Getenv("VERBS_NETDEV"), []string{"down", "up"}
+	if netdev == "" {
+		t.Log("no port is taken down: VERBS_NETDEV names no interface")
+		states = nil
+	} else {
+		t.Cleanup(func() { exec.Command("ip", "link", "set", netdev, "up").Run() }) // whatever happens here
+	}
+	for _, state := range states {
+		if out, err := exec.Command("ip", "link", "set", netdev, state).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for deadline := time.Now().Add(patience); strings.Contains(h.describe(), "port is down") != (state == "down"); runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("the interface is %s, and the device is %s", state, h.describe())
+			}
+		}
+	}
+	if n, err := p.poll(make([]completion, 1), 1); n != 0 || err != nil {
+		t.Errorf("the queue pair has %d completions, and the error %v", n, err)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Events of a queue pair reach that one, those of the device all; and what sleeps is woken.
+func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
+	h := openHard(t)
+	var pairs [2]*hardPair
+	var rung [2]int
+	for i := range pairs {
+		p, err := h.newPair(minDepth, func() { rung[i]++ })
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs[i] = p.(*hardPair)
+	}
+	ended := func(want ...bool) {
+		t.Helper()
+		for i, p := range pairs {
+			if n, err := p.poll(make([]completion, 1), 1); n != 0 || (err != nil) != want[i] || (rung[i] > 0) != want[i] {
+				t.Errorf("pair %d was rung %d times, and has %d completions and the error %v", i, rung[i], n, err)
+			}
+		}
+	}
+	h.hear(portError, 0, h.pick.port.number)
+	h.hear(11, 0, h.pick.port.number) // the LID has changed
+	ended(false, false)
+	h.hear(queueOverran, pairs[1].number, 0)
+	ended(false, true)
+	h.hear(deviceFatal, 0, 0)
+	ended(true, true)
+	for _, p := range pairs {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
+
+	"github.com/tutti-go/tutti/internal/headroom"
 )
 
 // Built reports whether this program was built with libibverbs.
@@ -36,9 +38,12 @@ type hardDevice struct {
 	context *C.struct_ibv_context
 	pd      *C.struct_ibv_pd
 	waiters []*waiter // immutable once open has returned
+	events  *os.File  // those that are of no work; nil: not opened
+	heeded  chan struct{}
+	down    atomic.Bool // the port, by the last event about it
 
 	mu    sync.Mutex // guards the rest
-	pairs map[uintptr]func()
+	pairs map[uintptr]*hardPair
 	last  uintptr
 	load  []int // completion queues, by waiter
 }
@@ -61,7 +66,7 @@ func openDevice(w *wishes) (d device, err error) {
 		if err != nil {
 			return err
 		}
-		h := &hardDevice{pick: p, wishes: w, pairs: make(map[uintptr]func())}
+		h := &hardDevice{pick: p, wishes: w, pairs: make(map[uintptr]*hardPair), heeded: make(chan struct{})}
 		if err := h.open(list[p.device]); err != nil {
 			h.release()
 			return fmt.Errorf("%v: %w", p, err)
@@ -69,6 +74,7 @@ func openDevice(w *wishes) (d device, err error) {
 		for _, w := range h.waiters {
 			go h.wait(w)
 		}
+		go h.heed()
 		d = h
 		return nil
 	})
@@ -127,6 +133,9 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
 	}
+	if d.events, err = polled(int(d.context.async_fd), "events of "+d.pick.name); err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
 	if d.pd, err = C.ibv_alloc_pd(d.context); d.pd == nil {
 		return fmt.Errorf("protection domain: %w", err)
 	}
@@ -141,7 +150,12 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	return nil
 }
 
-func (d *hardDevice) describe() string { return d.pick.String() }
+func (d *hardDevice) describe() string {
+	if d.down.Load() {
+		return d.pick.String() + ", whose port is down"
+	}
+	return d.pick.String()
+}
 
 func (d *hardDevice) network() string { return d.pick.network() }
 
@@ -164,23 +178,14 @@ func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
 // memory is refused where it is more than half of what the host has left: pinning
 // brings the pages in, and the kernel kills processes rather than refuse them.
 func (d *hardDevice) memory(size int) ([]byte, func() error, error) {
-	if most := available() / 2; most > 0 && size > most {
-		return nil, nil, fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once", most)
+	if err := headroom.Check(int64(size)); err != nil {
+		return nil, nil, err
 	}
 	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
 		return nil, nil, err
 	}
 	return mem, func() error { return syscall.Munmap(mem) }, nil
-}
-
-// available is how many bytes of memory this host has left; 0 where that is not told.
-func available() (bytes int) {
-	text, _ := os.ReadFile("/proc/meminfo")
-	for line := range strings.Lines(string(text)) {
-		fmt.Sscanf(line, "MemAvailable: %d kB", &bytes)
-	}
-	return bytes << 10
 }
 
 func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
@@ -209,6 +214,8 @@ func (d *hardDevice) close() error {
 		w.events.Close()
 		<-w.ended
 	}
+	d.events.Close()
+	<-d.heeded
 	return d.release()
 }
 
@@ -228,6 +235,9 @@ func (d *hardDevice) release() error {
 			check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(w.channel))
 		}
 	}
+	if d.events != nil {
+		d.events.Close() // again, unless open has failed
+	}
 	if d.pd != nil {
 		check("ibv_dealloc_pd", C.ibv_dealloc_pd(d.pd))
 	}
@@ -241,6 +251,8 @@ func (d *hardDevice) release() error {
 type hardPair struct {
 	device *hardDevice
 	number uintptr
+	notify func()
+	ended  atomic.Pointer[error] // by an event
 	waiter int
 	cq     *C.struct_ibv_cq
 	qp     *C.struct_ibv_qp
@@ -255,8 +267,8 @@ func (d *hardDevice) newPair(depth int, notify func()) (pair, error) {
 	rand.Read(b[:])
 	d.mu.Lock()
 	d.last++
-	p := &hardPair{device: d, number: d.last, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
-	d.pairs[p.number] = notify
+	p := &hardPair{device: d, number: d.last, notify: notify, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
+	d.pairs[p.number] = p
 	p.waiter = leastLoaded(d.load)
 	d.load[p.waiter]++
 	d.mu.Unlock()
@@ -274,9 +286,9 @@ func (p *hardPair) open(depth int) (err error) {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
 	inlined := C.uint32_t(wantInline)
-	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uint32_t(depth), &inlined); p.qp == nil {
+	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
 		inlined = 0 // a device that takes so much does not refuse for another reason twice
-		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uint32_t(depth), &inlined)
+		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined)
 	}
 	if p.qp == nil {
 		return fmt.Errorf("ibv_create_qp: %w", err)
@@ -364,6 +376,11 @@ func (p *hardPair) poll(into []completion, looks int) (int, error) {
 	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batch)), C.int(looks)))
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed; the completion queue may have overrun")
+	}
+	if n == 0 {
+		if err := p.ended.Load(); err != nil {
+			return 0, *err
+		}
 	}
 	for i := range n {
 		d := &p.done[i]

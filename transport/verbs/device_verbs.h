@@ -24,8 +24,8 @@ static struct ibv_mr *tutti_reg_mr(struct ibv_pd *pd, uintptr_t p, size_t n, int
 }
 static int tutti_notify(struct ibv_cq *cq) { return ibv_req_notify_cq(cq, 0); }
 
-static struct ibv_qp *tutti_create_qp(struct ibv_pd *pd, struct ibv_cq *cq, uint32_t depth, uint32_t *inlined) {
-	struct ibv_qp_init_attr a = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+static struct ibv_qp *tutti_create_qp(struct ibv_pd *pd, struct ibv_cq *cq, uintptr_t pair, uint32_t depth, uint32_t *inlined) {
+	struct ibv_qp_init_attr a = { .qp_context = (void *)pair, .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = *inlined } };
 	struct ibv_qp *qp = ibv_create_qp(pd, &a);
 	*inlined = a.cap.max_inline_data;
@@ -110,6 +110,29 @@ static int tutti_event(struct ibv_comp_channel *ch, uintptr_t *pair) {
 	if (ibv_get_cq_event(ch, &cq, &context)) return errno;
 	*pair = (uintptr_t)context;
 	ibv_ack_cq_events(cq, 1);
+	return 0;
+}
+// The same of an event that is of no work; pair is 0 where it is about no pair. What it is
+// about is not destroyed before it is acknowledged.
+static int tutti_async(struct ibv_context *c, uint32_t *type, uintptr_t *pair, uint32_t *port) {
+	struct ibv_async_event e;
+	if (ibv_get_async_event(c, &e)) return errno;
+	*type = e.event_type;
+	*pair = *port = 0;
+	switch (e.event_type) {
+	case IBV_EVENT_CQ_ERR:
+		*pair = (uintptr_t)e.element.cq->cq_context;
+		break;
+	case IBV_EVENT_QP_FATAL: case IBV_EVENT_QP_REQ_ERR: case IBV_EVENT_QP_ACCESS_ERR:
+		*pair = (uintptr_t)e.element.qp->qp_context;
+		break;
+	case IBV_EVENT_PORT_ACTIVE: case IBV_EVENT_PORT_ERR:
+		*port = e.element.port_num;
+		break;
+	default:
+		break;
+	}
+	ibv_ack_async_event(&e);
 	return 0;
 }
 // Of the device's interrupt vectors, waiter number i uses vector i, round again.

@@ -143,6 +143,17 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 }
 
+// The completion of a write of no bytes, to nowhere, stands for the frames before it.
+func TestDeviceKeepsCountOfWhatWentAtOnce(t *testing.T) {
+	needsDevice(t)
+	b := newBench(t, Options{})
+	for want := range 3 {
+		b.sendNow("head", "body")
+		b.until("the frame", func() bool { return b.sinks[1].n > want })
+		b.until("its completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
+	}
+}
+
 // BenchmarkDeviceFrame is to be read beside ib_write_bw's and ib_send_lat's figures.
 func BenchmarkDeviceFrame(b *testing.B) {
 	if _, err := openDeviceForTest(); err != nil {

@@ -25,18 +25,25 @@ func (d *hardDevice) openWaiter(w *waiter) (err error) {
 	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
 		return fmt.Errorf("completion channel: %w", err)
 	}
-	// In one call: a process that is started between a dup and a close-on-exec would
-	// inherit the channel.
-	fd, err := unix.FcntlInt(uintptr(w.channel.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
+	if w.events, err = polled(int(w.channel.fd), "completion channel of "+d.pick.name); err != nil {
 		return fmt.Errorf("completion channel: %w", err)
+	}
+	return nil
+}
+
+// polled is a descriptor of what fd is one of, in Go's poller, which may close it.
+func polled(fd int, name string) (*os.File, error) {
+	// In one call: a process that is started between a dup and a close-on-exec would
+	// inherit it.
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
 	}
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		syscall.Close(fd)
-		return err
+		return nil, err
 	}
-	w.events = os.NewFile(uintptr(fd), "completion channel of "+d.pick.name)
-	return nil
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // wait hands events to the pairs that they are for, until close.
@@ -54,10 +61,52 @@ func (d *hardDevice) wait(w *waiter) {
 			return
 		}
 		d.mu.Lock()
-		notify := d.pairs[uintptr(pair)]
+		p := d.pairs[uintptr(pair)]
 		d.mu.Unlock()
-		if notify != nil {
-			notify()
+		if p != nil {
+			p.notify()
 		}
+	}
+}
+
+// heed passes on the events that are of no work, until close.
+func (d *hardDevice) heed() {
+	defer close(d.heeded)
+	raw, err := d.events.SyscallConn()
+	var kind, port C.uint32_t
+	var pair C.uintptr_t
+	var rc C.int
+	take := func(uintptr) bool {
+		rc = C.tutti_async(d.context, &kind, &pair, &port)
+		return rc != C.EAGAIN
+	}
+	for err == nil {
+		if err = raw.Read(take); err != nil || rc != 0 {
+			return
+		}
+		d.hear(event(kind), uintptr(pair), int(port))
+	}
+}
+
+// hear acts on one event: of a pair, a port, or, where both are 0, the device.
+func (d *hardDevice) hear(e event, pair uintptr, port int) {
+	if port == d.pick.port.number && (e == portError || e == portActive) {
+		d.down.Store(e == portError)
+	}
+	if !e.ends() {
+		return
+	}
+	var ended []*hardPair
+	d.mu.Lock()
+	for n, p := range d.pairs {
+		if pair == 0 || n == pair {
+			ended = append(ended, p)
+		}
+	}
+	d.mu.Unlock()
+	err := e.err()
+	for _, p := range ended {
+		p.ended.CompareAndSwap(nil, &err)
+		p.notify()
 	}
 }

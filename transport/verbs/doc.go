@@ -128,5 +128,9 @@
 // A work that fails breaks the Conn with fault.LinkLost, and says which status the
 // device gave, what most often causes it, and what helps. The queue pair is closed
 // before any Done runs with an error and before Progress returns it; what had arrived
-// whole is delivered first. A work that never completes shows in Unsent.
+// whole is delivered first. So does an event of the device's about the queue pair, its
+// completion queue or all of the device; that the port is down is only said in errors, for
+// retries may outlast it. A work that never completes shows in Unsent. So does one that
+// asks for no completion: Unsent has a write of no bytes follow it, to no address and
+// without immediate, whose completion stands for both.
 package verbs

@@ -144,7 +144,8 @@ type softPair struct {
 	stalled  []work        // posted, and met no receive
 	done     []completion  // oldest first
 	armed    bool
-	overrun  bool // a completion was lost
+	overrun  bool  // a completion was lost
+	trouble  error // an event that ends the pair
 }
 
 type pairState uint8
@@ -276,10 +277,11 @@ func (p *softPair) ended(w *work, at Break, wake []func()) []func() {
 	return wake
 }
 
-// runSilent does a write that takes no receive.
+// runSilent does a write that takes no receive. Where one of no bytes may go is not
+// looked up, as by hardware.
 func (p *softPair) runSilent(w *work, to *softPair, wake []func()) []func() {
 	dst := to.device.find(w.rkey, w.raddr, len(w.mem), true)
-	if dst == nil {
+	if dst == nil && len(w.mem) > 0 {
 		wake = to.breakDown(completion{recv: true, status: remoteAccess}, wake)
 		return p.breakDown(completion{id: w.id, status: remoteAccess}, wake)
 	}
@@ -339,8 +341,6 @@ func (p *softPair) breakDown(c completion, wake []func()) []func() {
 	return wake
 }
 
-var errOverrun = errors.New("the completion queue has overrun")
-
 func (p *softPair) poll(into []completion, _ int) (int, error) {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
@@ -349,6 +349,9 @@ func (p *softPair) poll(into []completion, _ int) (int, error) {
 	}
 	n := copy(into, p.done)
 	p.done = p.done[:copy(p.done, p.done[n:])]
+	if n == 0 {
+		return 0, p.trouble
+	}
 	return n, nil
 }
 

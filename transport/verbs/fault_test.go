@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -93,13 +94,23 @@ func (b *bench) expose(size int) (mem []byte, to transport.Token, release func()
 // until polls both ends until done; errors are for done to find.
 func (b *bench) until(what string, done func() bool) {
 	b.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !done() {
+	within(b, what, func() bool {
+		if done() {
+			return true
+		}
 		for i, c := range b.ends {
 			c.Progress(&b.sinks[i])
 		}
+		return false
+	})
+}
+
+// within asks done again and again.
+func within(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); {
 		if time.Now().After(deadline) {
-			b.Fatalf("%s has not come", what)
+			t.Fatalf("%s has not come", what)
 		}
 	}
 }
@@ -161,6 +172,15 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 			near.breakDown(completion{status: localPairOp, vendor: 0x51}, nil)
 		}, "vendor error 0x51): probably the link is down"},
 		"a completion queue that overran": {func(b *bench, near, _ *softPair) { near.overrun = true }, "has overrun"},
+		"a receiver that is not ready": {func(b *bench, near, _ *softPair) {
+			near.breakDown(completion{status: rnrExceeded}, nil)
+		}, "receiver not ready, retry counter exceeded"},
+		"an event that the pair has failed": {func(b *bench, near, _ *softPair) {
+			near.state, near.trouble = pairBroken, pairFatal.err()
+		}, "has given up the queue pair; look at the kernel's log"},
+		"an event that the device has failed": {func(b *bench, near, _ *softPair) {
+			near.state, near.trouble = pairBroken, deviceFatal.err()
+		}, "the device has failed; look at the kernel's log"},
 		"an unknown status": {func(b *bench, near, _ *softPair) {
 			near.breakDown(completion{status: 250}, nil)
 		}, "status 250"},
@@ -177,6 +197,40 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 				t.Errorf("Done got %v, Progress %v; want %q in both", err, errs[0], c.want)
 			}
 		})
+	}
+}
+
+// Of a device that fails while nothing is posted no work tells, but an event of its own,
+// which must wake who sleeps.
+func TestEventWakesWhoSleeps(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	near, _ := b.pairs()
+	b.until("quiet", func() bool {
+		state, err := b.ends[0].Progress(&b.sinks[0])
+		return state == transport.Idle && err == nil && !b.ends[0].setupDue.Load()
+	})
+	rung := make(chan struct{})
+	b.ends[0].Arm(func() { close(rung) })
+	b.inject(func() { near.state, near.trouble = pairBroken, queueOverran.err() })
+	select {
+	case <-rung:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it sleeps on")
+	}
+	if errs := b.fails(); !errors.Is(errs[0], fault.LinkLost) || !strings.Contains(errs[0].Error(), "has overrun") {
+		t.Errorf("got %v, want %v, and why", errs[0], fault.LinkLost)
+	}
+}
+
+func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
+	for e := range event(20) {
+		text := e.err().Error()
+		if e.ends() == strings.Contains(text, fmt.Sprint("event ", e)) {
+			t.Errorf("event %d ends a pair: %v, and says %q", e, e.ends(), text)
+		}
+	}
+	if portError.ends() || portActive.ends() {
+		t.Error("a port that goes down for a moment ends the queue pairs, whose retries may outlast it")
 	}
 }
 

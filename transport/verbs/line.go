@@ -15,27 +15,29 @@ import (
 // Works are numbered from 1 as they are posted; work n uses out buffer n modulo
 // their number, so a work's end frees its buffer.
 type line struct {
-	pair    pair
-	size    int     // bytes of a buffer
-	depth   int     // buffers each way, and works that may be posted
-	recv    *region // depth buffers
-	send    *region // depth buffers
-	strip   *region // for bodies that fit no buffer; nil before the first of them
-	posted  uint64
-	ended   uint64
-	flights []flight // by work modulo depth
-	works   []work   // being put together
-	polled  []completion
-	in      arrivals
-	err     error // the first completion that failed
-	closed  bool
-	freed   bool
+	pair     pair
+	size     int     // bytes of a buffer
+	depth    int     // buffers each way, and works that may be posted
+	recv     *region // depth buffers
+	send     *region // depth buffers
+	strip    *region // for bodies that fit no buffer; nil before the first of them
+	posted   uint64
+	signaled uint64 // the last work posted that a completion was asked for
+	ended    uint64
+	flights  []flight // by work modulo depth
+	works    []work   // being put together
+	polled   []completion
+	in       arrivals
+	err      error // the first completion that failed
+	closed   bool
+	freed    bool
 }
 
 // A flight is what ends with a work.
 type flight struct {
 	frame *transport.Frame // whose last work it is
 	lease *lease
+	bytes int // of the frame, for unsent
 }
 
 // arrivals is a ring of completed receives, as many as can be posted.
@@ -174,13 +176,17 @@ func (c *conn) reap(looks int) int {
 // landed ends all works up to number n. mu is held.
 func (c *conn) landed(n uint64) {
 	l := c.line
+	bytes := 0
 	for ; l.ended < n; l.ended++ {
 		f := &l.flights[(l.ended+1)%uint64(l.depth)]
+		bytes += f.bytes
 		if f.frame != nil {
-			c.unsent.take(len(f.frame.Body))
 			c.finished.Push(f.frame)
 		}
 		f.lease.free()
 		*f = flight{}
+	}
+	if bytes > 0 {
+		c.unsent.take(bytes)
 	}
 }

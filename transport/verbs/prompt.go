@@ -1,16 +1,12 @@
 package verbs
 
-import (
-	"fmt"
-
-	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/transport"
-)
+import "github.com/tutti-go/tutti/transport"
 
 // SendNow implements transport.Prompter: a frame that fits a message, and that nothing
 // stands before, is posted from here. Its buffer is the only thing that ends with it, so
-// that it asks for no completion but in its turn (signalEvery). The peer's device has
-// acknowledged it once a frame behind it is Done; before that, a Close may take it back.
+// that it asks for no completion but in its turn (signalEvery), or Unsent's. The peer's
+// device has acknowledged it once a frame behind it is Done; before that, a Close may
+// take it back.
 func (c *conn) SendNow(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,18 +23,11 @@ func (c *conn) SendNow(head, body []byte) bool {
 	p.put(b)
 	n := packetLen + copy(b[packetLen:], head)
 	n += copy(b[n:], body)
+	l.flights[l.posted%uint64(l.depth)] = flight{bytes: n - packetLen}
+	c.unsent.bytes += n - packetLen
 	l.works = append(l.works[:0], work{id: l.posted, signaled: l.isTurn(), mem: b[:n], lkey: l.send.lkey, inline: n <= l.pair.inline()})
-	if err := l.pair.send(l.works); err != nil {
-		c.unposted(err)
-	}
+	c.post()
 	return true // where it was not posted, the Conn has failed, as it may behind any frame
-}
-
-// unposted fails the queue pair that has refused works; mu is held.
-func (c *conn) unposted(err error) {
-	for c.reap(1) > 0 { // the reason may lie there
-	}
-	c.line.fail(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.home.device.describe(), err)))
 }
 
 // Linger implements transport.Prompter: the device looks so many times for a

@@ -3,7 +3,7 @@ package verbs
 import (
 	"encoding/binary"
 	"errors"
-	"time"
+	"fmt"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -64,11 +64,29 @@ func (c *conn) pump() error {
 	}
 	if n := len(l.works); n > 0 {
 		l.works[n-1].signaled = true
-		if err := l.pair.send(l.works); err != nil {
-			c.unposted(err)
-		}
+		c.post()
 	}
 	return fail
+}
+
+// post gives the works that were put together to the device. mu is held.
+func (c *conn) post() {
+	l := c.line
+	if w := &l.works[len(l.works)-1]; w.signaled {
+		l.signaled = w.id
+	}
+	if err := l.pair.send(l.works); err != nil {
+		c.unposted(err)
+	}
+}
+
+// unposted fails the queue pair that has refused works, and wakes who sleeps: nothing
+// need be on its way that would. mu is held.
+func (c *conn) unposted(err error) {
+	for c.reap(1) > 0 { // the reason may lie there
+	}
+	c.line.fail(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.home.device.describe(), err)))
+	c.home.caller.Call(c.fired)
 }
 
 // feed gives the flow the next frame when it has none. mu is held.
@@ -77,7 +95,7 @@ func (c *conn) feed() error {
 		return nil
 	}
 	f := c.out.Pop()
-	c.current = f
+	c.current, c.left = f, sizeOf(f)
 	fr := frame{head: len(f.Head), size: uint64(len(f.Body)), id: f.ID}
 	if f.To != (transport.Token{}) {
 		fr.direct, fr.at = true, uint64(f.At)
@@ -120,16 +138,22 @@ func (c *conn) prepare(out *output) {
 		}
 		w.mem, w.lkey, w.inline = b[:n], l.send.lkey, n <= l.pair.inline()
 	}
-	if out.last {
-		l.flights[l.posted%uint64(l.depth)] = flight{frame: c.current, lease: c.lease}
+	var going flight
+	switch {
+	case out.last:
+		going = flight{frame: c.current, lease: c.lease, bytes: c.left}
 		c.current, c.lease = nil, nil
+	case w.write:
+		going.bytes = len(w.mem)
 	}
+	c.left -= going.bytes
+	l.flights[l.posted%uint64(l.depth)] = going
 	l.works = append(l.works, w)
 }
 
 // skipped ends the frame that its receiver does not want. mu is held.
 func (c *conn) skipped() {
-	c.unsent.take(len(c.current.Body))
+	c.unsent.take(c.left)
 	c.finished.Push(c.current)
 	c.lease.free()
 	c.current, c.lease = nil, nil
@@ -159,38 +183,4 @@ func placeIn(t transport.Token, salt uint64) (uint32, error) {
 		return 0, errAlien
 	}
 	return place, nil
-}
-
-// unsent is how much the owner has given for the queue pair, and since when none
-// of it has gone.
-type unsent struct {
-	bytes, frames int
-	since         time.Time
-}
-
-func (u *unsent) add(n int) {
-	if u.frames == 0 {
-		u.since = time.Now()
-	}
-	u.bytes += n
-	u.frames++
-}
-
-func (u *unsent) take(n int) {
-	u.bytes -= n
-	u.frames--
-	u.since = time.Now()
-}
-
-// Unsent is how many bytes of frames this end has taken and the peer's device has
-// not acknowledged, and since when it has acknowledged none. Zero: nothing waits.
-func (c *conn) Unsent() (bytes int, since time.Time) {
-	if u, ok := c.setup.(interface{ Unsent() (int, time.Time) }); ok {
-		if bytes, since = u.Unsent(); bytes > 0 {
-			return bytes, since
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unsent.bytes, c.unsent.since
 }

@@ -1,0 +1,46 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+)
+
+// An event is what a device says that is of no work: enum ibv_event_type of libibverbs.
+type event uint32
+
+const (
+	queueOverran event = 0
+	pairFatal    event = 1
+	pairRequest  event = 2
+	pairAccess   event = 3
+	deviceFatal  event = 8
+	portActive   event = 9
+	portError    event = 10
+)
+
+// ends reports whether the pair that e is about works no more. A port that is down is
+// left to the pairs' retries: it may be back before these end.
+func (e event) ends() bool {
+	switch e {
+	case queueOverran, pairFatal, pairRequest, pairAccess, deviceFatal:
+		return true
+	}
+	return false
+}
+
+// err says what e means and what helps.
+func (e event) err() error {
+	switch e {
+	case queueOverran:
+		return errOverrun
+	case pairFatal:
+		return errors.New("the device has given up the queue pair; look at the kernel's log (dmesg)")
+	case pairRequest, pairAccess:
+		return errors.New("the device has refused what the peer asked of the queue pair; look for the peer's error")
+	case deviceFatal:
+		return errors.New("the device has failed; look at the kernel's log (dmesg)")
+	}
+	return fmt.Errorf("the device reports event %d", e)
+}
+
+var errOverrun = errors.New("the completion queue has overrun; report this as a bug")

@@ -1,0 +1,226 @@
+package verbs
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// sendNow sends from end 0, at once.
+func (b *bench) sendNow(head, body string) {
+	b.Helper()
+	if !b.ends[0].SendNow([]byte(head), []byte(body)) {
+		b.Fatalf("%q does not go at once, though nothing is in its way", body)
+	}
+}
+
+// unsent is end 0's.
+func (b *bench) unsent(want int) (since time.Time) {
+	b.Helper()
+	n, since := b.ends[0].Unsent()
+	if n != want || since.IsZero() != (n == 0) { // a time that is left over would make what comes next look old
+		b.Errorf("Unsent() = %d, %v; want %d bytes, and a time if there are any", n, since, want)
+	}
+	return since
+}
+
+// No completion tells of a frame that went at once, until Unsent asks for one: a healthy
+// link must not look as if it stalled, however often it is asked.
+func TestUnsentCountsWhatWentAtOnceUntilItHasCome(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	b.sendNow("head", "body")
+	b.sendNow("", "more")
+	b.until("the frames", func() bool { return b.sinks[1].n == 2 })
+	since := b.unsent(12)
+	if again := b.unsent(12); !again.Equal(since) {
+		t.Errorf("nothing has come between %v and %v", since, again)
+	}
+	b.until("a completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
+	if posted := b.ends[0].postedWorks(); posted != 3 {
+		t.Errorf("%d works are posted for two frames, want one more", posted)
+	}
+	b.unsent(0)
+	b.sendNow("", "again")
+	b.unsent(5)
+	b.until("a completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
+}
+
+func TestLostCompletionOfWhatWentAtOnceShowsAsUnsentBytes(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	near, _ := b.pairs()
+	b.sendNow("head", "body")
+	since := b.unsent(8)
+	b.inject(func() { near.done = nil })
+	b.until("the frame", func() bool { return b.sinks[1].n == 1 })
+	if again := b.unsent(8); !again.Equal(since) {
+		t.Errorf("Unsent says that something has come at %v, since %v", again, since)
+	}
+}
+
+// A body may take longer than a link may be silent: each part of it that has come tells
+// that the link moves.
+func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric(), Depth: minDepth})
+	const size = 10 * segmentSize
+	_, to, release := b.expose(size)
+	defer release()
+	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, size)})
+	near := b.ends[0]
+	near.mu.Lock()
+	near.unsent.since = time.Time{} // long ago
+	near.mu.Unlock()
+	for range 5 { // the peer, which gives no credit meanwhile, is not polled
+		near.Progress(&b.sinks[0])
+	}
+	near.mu.Lock()
+	moved := !near.unsent.since.IsZero()
+	near.mu.Unlock()
+	n, _ := near.Unsent()
+	if n <= 0 || n >= size || !moved {
+		t.Errorf("%d bytes of %d are unsent, and the time of the last one is known: %v", n, size, moved)
+	}
+	if err := <-drained(b, done); err != nil {
+		t.Error(err)
+	}
+	b.unsent(0)
+}
+
+// A message without a body can be stuck, too.
+func TestUnsentCountsHeads(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	done := b.send(&transport.Frame{Head: []byte("head")})
+	b.unsent(4)
+	if err := <-drained(b, done); err != nil {
+		t.Error(err)
+	}
+	b.unsent(0)
+}
+
+func TestUnsentForgetsWhatThePeerDoesNotWant(t *testing.T) {
+	b := newBench(t, Options{Fabric: NewFabric()})
+	done := b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4<<20)})
+	b.unsent(4 + 4<<20)
+	within(t, "the frame's end", func() bool {
+		b.ends[0].Progress(&b.sinks[0])
+		b.ends[1].Progress(unwanting{})
+		return len(done) > 0
+	})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	b.unsent(0)
+}
+
+// unwanting is a Sink that drops every body.
+type unwanting struct{}
+
+func (unwanting) Place(transport.Header) []byte { return nil }
+func (unwanting) Arrived(transport.Header, int) {}
+
+// A gathering Sink keeps all bodies, as text.
+type gathering struct {
+	tally
+	got []string
+}
+
+func (s *gathering) Arrived(h transport.Header, n int) {
+	s.tally.Arrived(h, n)
+	if n == h.Size {
+		s.got = append(s.got, string(s.body))
+	}
+}
+
+// What transport.Prompter says of a Conn that ends behind SendNow, at both ends: true was
+// no promise that the frame arrives, until something behind it is Done.
+func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
+	for name, c := range map[string]struct {
+		at     Break // where the device fails with the first frame; else this end closes
+		behind bool  // a frame is sent behind it, and Done
+		want   []string
+	}{
+		"a Close":                          {want: []string{"at once"}}, // a device may also not have sent it yet
+		"a Close behind a frame's Done":    {behind: true, want: []string{"at once", "behind"}},
+		"a failure before it has left":     {at: BreakBefore},
+		"a failure after it has left":      {at: BreakAfter, want: []string{"at once"}},
+		"a failure, and a frame behind it": {at: BreakBefore, behind: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Options{Fabric: NewFabric()})
+			if c.at != NoBreak {
+				b.fabric.Watch(func(Step) Break { return c.at })
+			}
+			b.sendNow("", "at once")
+			b.fabric.Watch(nil)
+			near, behind := b.ends[0], make(chan error, 1)
+			if c.behind {
+				near.Send(&transport.Frame{Body: []byte("behind"), Done: func(err error) { behind <- err }})
+				within(t, "the end of the frame behind", func() bool {
+					near.Progress(&b.sinks[0])
+					return len(behind) > 0
+				})
+			}
+			want := fault.LinkLost
+			if c.at == NoBreak {
+				want = fault.Closed
+				near.Close()
+			}
+			var far gathering
+			var ended [2]error
+			within(t, "the end of both ends", func() bool {
+				_, ended[0] = near.Progress(&b.sinks[0])
+				_, ended[1] = b.ends[1].Progress(&far)
+				return ended[0] != nil && ended[1] != nil
+			})
+			if !errors.Is(ended[0], want) || !slices.Equal(far.got, c.want) {
+				t.Errorf("this end got %v, want %v; the peer got %q, want %q", ended[0], want, far.got, c.want)
+			}
+			if c.behind {
+				if err := <-behind; (err == nil) != (c.at == NoBreak) {
+					t.Errorf("Done of the frame behind it got %v", err)
+				}
+			}
+			if near.SendNow(nil, []byte("late")) {
+				t.Error("SendNow has sent on a Conn that has ended")
+			}
+			b.unsent(0)
+		})
+	}
+}
+
+// A device that refuses a work says so to whoever posts it; that this end sleeps must
+// not have it miss that, where the device has nothing else to tell.
+func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
+	for name, post := range map[string]func(b *bench){
+		"of SendNow": func(b *bench) { b.sendNow("", "refused") },
+		"of Unsent":  func(b *bench) { b.ends[0].Unsent() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, Options{Fabric: NewFabric()})
+			near, _ := b.pairs()
+			b.sendNow("", "sent")
+			b.until("the frame", func() bool { return b.sinks[1].n == 1 })
+			b.until("quiet", func() bool {
+				state, err := b.ends[0].Progress(&b.sinks[0])
+				return state == transport.Idle && err == nil && !b.ends[0].setupDue.Load()
+			})
+			rung := make(chan struct{})
+			b.ends[0].Arm(func() { close(rung) })
+			b.fabric.mu.Lock()
+			near.state = pairBroken
+			b.fabric.mu.Unlock()
+			post(b)
+			select {
+			case <-rung:
+			case <-time.After(20 * time.Second):
+				t.Fatal("it sleeps on")
+			}
+			if errs := b.fails(); !errors.Is(errs[0], fault.LinkLost) {
+				t.Errorf("got %v, want %v", errs[0], fault.LinkLost)
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package verbs
+
+import (
+	"time"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// unsent is how many bytes of frames the owner has given for the queue pair that the
+// peer's device has not acknowledged, and since when it has acknowledged none.
+type unsent struct {
+	bytes int
+	since time.Time // zero: since nobody knows when; SendNow does not look at the clock
+}
+
+// sizeOf is what f counts for.
+func sizeOf(f *transport.Frame) int { return len(f.Head) + len(f.Body) }
+
+func (u *unsent) add(n int) {
+	if u.bytes == 0 {
+		u.since = time.Now()
+	}
+	u.bytes += n
+}
+
+func (u *unsent) take(n int) {
+	u.bytes -= n
+	u.since = time.Time{}
+	if u.bytes > 0 {
+		u.since = time.Now()
+	}
+}
+
+// Unsent is how many bytes of frames, heads and bodies, this end has taken and the
+// peer's device has not acknowledged, and since when it has acknowledged none; of
+// frames that went by SendNow, since the first Unsent behind them. Zero: nothing waits.
+// A frame whose device does not have to say that it has come would wait for ever:
+// Unsent has it say so, and the next one tells what it has said.
+func (c *conn) Unsent() (bytes int, since time.Time) {
+	if u, ok := c.setup.(interface{ Unsent() (int, time.Time) }); ok {
+		if bytes, since = u.Unsent(); bytes > 0 {
+			return bytes, since
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unsent.bytes > 0 && c.unsent.since.IsZero() {
+		c.unsent.since = time.Now()
+	}
+	c.inquire()
+	return c.unsent.bytes, c.unsent.since
+}
+
+// inquire posts a write of no bytes, if bytes are on their way and no completion is, for
+// the sake of its completion: it stands for all before it. Such a write takes no
+// receive at the peer, which does not hear of it, and no device asks where it may go
+// (InfiniBand's C9-88). mu is held.
+func (c *conn) inquire() {
+	l := c.line
+	if c.unsent.bytes == 0 || c.stage != live || c.err != nil || l.err != nil || l.signaled > l.ended || l.posted == l.ended {
+		return
+	}
+	l.posted++ // there is room: of as many works as there can be, one is signalled
+	l.works = append(l.works[:0], work{id: l.posted, signaled: true, write: true, silent: true})
+	c.post()
+}
