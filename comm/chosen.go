@@ -12,11 +12,20 @@ import (
 // op is the collective's name as errors give it, "reduce_scatter"; for a name
 // that is none the answer is "".
 func (c *Comm) Algorithm(op string, bytes int) string {
+	return c.algorithm(op, bytes, true)
+}
+
+// AlgorithmFor is Algorithm for one operator, which need not commute.
+func (c *Comm) AlgorithmFor(op string, bytes int, operator Op) string {
+	return c.algorithm(op, bytes, operator.Commutative())
+}
+
+func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
 		return ""
 	}
-	return c.chooser.Choose(verb, bytes, true, c.g.HasShared()).Algorithm.Name()
+	return c.chooser.Choose(verb, bytes, commutative, c.g.HasShared()).Algorithm.Name()
 }
 
 // Wire names all wires between ranks of the communicator, equally on all of them:

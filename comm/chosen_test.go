@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/reduce"
 )
 
 func TestCommTellsWhatWasChosen(t *testing.T) {
@@ -82,6 +83,77 @@ func TestRanksThatNameDifferentAlgorithmsGetMismatch(t *testing.T) {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Error(err)
+	}
+	err = comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		err := comm.ReduceScatterVBy(ctx, c, []string{"ring", "linear"}[c.Rank()], make([]float32, 1+c.Rank()), make([]float32, 3), []int{1, 2}, comm.Sum)
+		if !errors.Is(err, fault.Mismatch) {
+			return fmt.Errorf("reduce_scatterv: got %v, want a mismatch", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Which one has run shows in the order of the folds: of three ranks' shares, (0 1) 2
+// by the linear algorithm, and rank 0's own chunk as 0 (1 2) pairwise.
+func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
+	order := reduce.Func("halve and add", reduce.RankOrder, func(a, b float64) float64 { return a/2 + b })
+	for _, tc := range []struct {
+		algorithm string
+		op        comm.Op
+		first     float64 // rank 0's result of 8, 16, 32
+		want      error
+	}{
+		{"linear", order, (8./2+16)/2 + 32, nil},
+		{"pairwise", order, 8./2 + (16./2 + 32), nil},
+		{"ring", comm.Sum, 56, nil},
+		{"ring", order, 0, fault.Misuse},
+		{"shared", comm.Sum, 0, fault.Misuse},
+		{"bruck", comm.Sum, 0, fault.Misuse},
+		{"", comm.Sum, 56, nil},
+	} {
+		err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+			x := float64(int(8) << c.Rank())
+			counts := []int{1, 2, 0}
+			dst := make([]float64, counts[c.Rank()])
+			err := comm.ReduceScatterVBy(ctx, c, tc.algorithm, dst, []float64{x, x, x}, counts, tc.op)
+			if tc.want != nil {
+				if !errors.Is(err, tc.want) {
+					return fmt.Errorf("got %v, want %v", err, tc.want)
+				}
+				return nil
+			}
+			if err != nil || c.Rank() == 0 && dst[0] != tc.first {
+				return fmt.Errorf("got %v, error %v, want %v", dst, err, tc.first)
+			}
+			return nil
+		}, comm.WithTransport("tcp"))
+		if err != nil {
+			t.Errorf("%q, %s: %v", tc.algorithm, tc.op.Name(), err)
+		}
+	}
+}
+
+func TestCommTellsWhatWasChosenForAnOperator(t *testing.T) {
+	inOrder := reduce.Func("first", reduce.RankOrder, func(a, _ int32) int32 { return a })
+	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
+		for _, tc := range []struct {
+			op   comm.Op
+			want string
+		}{{comm.Sum, "ring"}, {inOrder, "pairwise"}} {
+			if got := c.AlgorithmFor("allreduce", 1<<20, tc.op); got != tc.want {
+				return fmt.Errorf("%s: got %q, want %q", tc.op.Name(), got, tc.want)
+			}
+		}
+		if got := c.AlgorithmFor("allsum", 1, comm.Sum); got != "" {
+			return fmt.Errorf("of no collective: %q", got)
+		}
+		return nil
+	}, comm.WithoutSharedMemory())
 	if err != nil {
 		t.Error(err)
 	}

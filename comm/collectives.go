@@ -318,6 +318,15 @@ func ReduceScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, count
 	return c.do(ctx, reduceScatterV(&pl, dst, src, counts, op))
 }
 
+// ReduceScatterVBy is ReduceScatterV by the algorithm of that name, as AllReduceBy is
+// AllReduce: so the order of folds can be kept for parts of all sizes.
+func ReduceScatterVBy[T Element](ctx context.Context, c *Comm, algorithm string, dst, src []T, counts []int, op Op) error {
+	var pl plan
+	reduceScatterV(&pl, dst, src, counts, op)
+	pl.force = algorithm
+	return c.do(ctx, &pl)
+}
+
 // IReduceScatterV starts ReduceScatterV and returns at once.
 func IReduceScatterV[T Element](c *Comm, dst, src []T, counts []int, op Op) *Request {
 	return c.start(reduceScatterV(new(plan), dst, src, counts, op))

@@ -41,6 +41,26 @@ func ExampleAllReduceBy() {
 	// [3 6]
 }
 
+// Parts of all sizes are folded in one order: that of the algorithm for large ones.
+func ExampleReduceScatterVBy() {
+	counts := []int{1, 2}
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		algorithm := c.AlgorithmFor("reduce_scatterv", 64<<20, comm.Sum)
+		mine := make([]float32, counts[c.Rank()])
+		if err := comm.ReduceScatterVBy(ctx, c, algorithm, mine, []float32{1, 2, 3}, counts, comm.Sum); err != nil {
+			return err
+		}
+		fmt.Println("rank", c.Rank(), "has", mine)
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Unordered output:
+	// rank 0 has [2]
+	// rank 1 has [4 6]
+}
+
 // Two vectors that lie apart are reduced as one operation, each where it lies.
 func ExampleAllReduceListBy() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {

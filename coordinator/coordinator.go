@@ -140,9 +140,10 @@ func (co *Coordinator) Size() int { return co.size }
 // coordinator ended, if not so; when ctx ends first the coordinator ends on all
 // ranks with fault.Timeout or fault.Canceled. Where ctx has no deadline the limit
 // of WithStallLimits applies. For what is still to be written, to the logger or by
-// Autotune, it waits for 5 s each at most: a warning says that something of Autotune's
-// is missing, and fault.Timeout that something of the log is, if nothing else is
-// wrong. Closing twice is no error.
+// Autotune, it waits for 5 s each at most, and after the end of ctx no longer than a
+// second each: a warning says that something of Autotune's is missing, and fault.Timeout, or
+// fault.Canceled, that something of the log is, if nothing else is wrong. Closing twice
+// is no error.
 func (co *Coordinator) Close(ctx context.Context) error {
 	co.stopMu.Lock()
 	defer co.stopMu.Unlock()
@@ -159,11 +160,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	select {
 	case <-co.ended:
 	case <-ctx.Done():
-		kind := fault.Canceled
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			kind = fault.Timeout
-		}
-		co.post(event{err: &fault.Error{Kind: kind, Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
+		co.post(event{err: &fault.Error{Kind: kindOf(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
 		co.act()
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
@@ -177,6 +174,14 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
+// kindOf is what a context's end, or that of a time limit, counts as.
+func kindOf(err error) fault.Kind {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fault.Timeout
+	}
+	return fault.Canceled
+}
+
 // written waits until all is written that this rank has to say. It is called when
 // nothing more comes.
 func (co *Coordinator) written(ctx context.Context) error {
@@ -184,7 +189,7 @@ func (co *Coordinator) written(ctx context.Context) error {
 		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
 	}
 	if err := co.log.wait(ctx); err != nil {
-		return fault.New(fault.Timeout, "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
+		return fault.New(kindOf(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
 	}
 	return nil
 }

@@ -27,8 +27,10 @@
 //
 // Results are the same bits on every rank, and do not depend on what a tensor was
 // fused with, on the order of submission, on the cache or on timing. They depend
-// on the number of ranks, on the algorithm that the communicator's table gives
-// large vectors, and for tensors above WithPartition on that size.
+// on the number of ranks, on the algorithms that the communicator's table gives
+// large vectors, for an allreduce or, where it is done in two calls, for a
+// reduce-scatter; and for tensors above WithPartition on that size. A ReduceScatter,
+// which is never fused, has the algorithm that the table gives its own size.
 //
 // A mean is the sum divided once by the number of ranks that took part. Scales
 // are factors in the element type, the first before and the second after the

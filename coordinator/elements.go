@@ -13,7 +13,7 @@ import (
 // from a DType that is known only when a tensor runs.
 type element interface {
 	allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error
-	reduceScatterV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int, op comm.Op) error
+	reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error
 	allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error
 }
 
@@ -23,8 +23,8 @@ func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, b
 	return comm.AllReduceBy(ctx, c, algorithm, tensor.Elements[T](buf), op)
 }
 
-func (typed[T]) reduceScatterV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int, op comm.Op) error {
-	return comm.ReduceScatterV(ctx, c, tensor.Elements[T](dst), tensor.Elements[T](src), counts, op)
+func (typed[T]) reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error {
+	return comm.ReduceScatterVBy(ctx, c, algorithm, tensor.Elements[T](dst), tensor.Elements[T](src), counts, op)
 }
 
 func (typed[T]) allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error {

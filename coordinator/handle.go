@@ -2,7 +2,7 @@ package coordinator
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -100,8 +100,9 @@ func (w *waiter) over(co *Coordinator) {
 	}
 }
 
-// maxIdle bounds the waiters that are kept for reuse.
-const maxIdle = 64
+// maxIdle bounds the waiters that are kept for reuse, and maxTurns for how many handles
+// each of them keeps room: 2 MiB together.
+const maxIdle, maxTurns = 64, 4096
 
 // newWaiter is a waiter for nothing yet. co.mu is held.
 func (co *Coordinator) newWaiter() *waiter {
@@ -123,6 +124,9 @@ func (co *Coordinator) free(w *waiter) {
 		}
 	}
 	w.next, w.left, w.turns = nil, 0, w.turns[:0]
+	if cap(w.turns) > maxTurns {
+		w.turns = nil
+	}
 	if len(co.idle) < maxIdle {
 		co.idle = append(co.idle, w)
 	}
@@ -203,7 +207,8 @@ func (h *Handle) settled() (err error, done bool) {
 
 // Wait returns when the submission is done, with its error. When ctx ends first,
 // the submission stays under way and its buffers in use: other ranks may have
-// begun it. Waiting has what this rank submitted sent to the leader at once.
+// begun it. Waiting has what this rank submitted sent to the leader at once. Without
+// a context it is fault.Misuse, unless the submission is done.
 func (h *Handle) Wait(ctx context.Context) error {
 	turn := h.turn.Load()
 	if err, done := h.settled(); done {
@@ -214,6 +219,11 @@ func (h *Handle) Wait(ctx context.Context) error {
 
 // wait is Wait for one turn of the submission.
 func (h *Handle) wait(ctx context.Context, turn uint64) error {
+	if ctx == nil {
+		h.co.mu.Lock()
+		defer h.co.mu.Unlock()
+		return fault.New(fault.Misuse, "wait for "+h.what(), h.co.world(h.co.rank), noContext)
+	}
 	w := h.await(turn)
 	if w != nil {
 		if err := h.co.sleep(ctx, w); err != nil {
@@ -230,14 +240,10 @@ func (h *Handle) wait(ctx context.Context, turn uint64) error {
 
 // leave is what a Wait returns whose context has ended.
 func (h *Handle) leave(w *waiter, why error) error {
-	kind := fault.Canceled
-	if errors.Is(why, context.DeadlineExceeded) {
-		kind = fault.Timeout
-	}
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
 	h.part(w)
-	return fault.New(kind, "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
+	return fault.New(kindOf(why), "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
 }
 
 // Done is closed when the submission is done.
@@ -255,15 +261,21 @@ func (h *Handle) Done() <-chan struct{} {
 
 // WaitAll waits for all handles, and returns the first error in their order. It
 // sleeps once, however many there are. It waits for what they stand for when it is
-// called, whatever other goroutines submit of the same names meanwhile.
+// called, whatever other goroutines submit of the same names meanwhile. Without a
+// context, or with a nil handle, it is fault.Misuse, before anything is waited for.
 func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	if len(hs) == 0 {
 		return nil
 	}
+	if err := waitable(ctx, hs); err != nil {
+		return err
+	}
 	co := hs[0].co
 	co.mu.Lock()
-	defer co.mu.Unlock()
 	w := co.newWaiter()
+	if cap(w.turns) < len(hs) {
+		w.turns = make([]uint64, 0, len(hs)) // no more: above maxTurns free would drop it
+	}
 	for _, h := range hs {
 		w.turns = append(w.turns, h.turn.Load())
 	}
@@ -283,7 +295,21 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 		}
 	}
 	co.free(w)
+	co.mu.Unlock()
 	return first
+}
+
+const noContext = "the context is nil; context.Background() waits without a limit"
+
+// waitable refuses what cannot be waited for.
+func waitable(ctx context.Context, hs []*Handle) error {
+	if i := slices.Index(hs, nil); i >= 0 {
+		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
+	}
+	if ctx == nil {
+		return fault.New(fault.Misuse, "waitall", hs[0].co.world(hs[0].co.rank), noContext)
+	}
+	return nil
 }
 
 // awaitAll returns when the turns of all handles are over that are this coordinator's

@@ -17,8 +17,8 @@ const (
 	DefaultCycle     = time.Millisecond
 	DefaultFusion    = 128 << 20
 	DefaultAlone     = 256 << 10
-	DefaultPartition = 4_096_000
-	DefaultCredit    = 16 << 20 // from the first tensor with a Priority on; before, 1 GiB
+	DefaultPartition = 4_096_000 // in shared memory; see DefaultWirePartition
+	DefaultCredit    = 16 << 20  // from the first tensor with a Priority on; before, 1 GiB
 	DefaultCache     = 1024
 	DefaultStallWarn = 60 * time.Second
 	DefaultStallEnd  = comm.DefaultTimeout
@@ -48,6 +48,18 @@ func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = byt
 
 // WithAlone sets the size in bytes of the largest tensor that is fused.
 func WithAlone(bytes int) Option { return func(o *options) { o.cfg.Alone = bytes } }
+
+// DefaultWirePartition is the default of WithPartition where tensors of that size are
+// reduced by messages. Between one part and the next the ranks wait for each other,
+// by messages longer than in shared memory.
+const DefaultWirePartition = 16_384_000
+
+func defaultPartition(c *comm.Comm) int {
+	if folds, _ := algorithmOf(c); folds == inRankOrder {
+		return DefaultPartition
+	}
+	return DefaultWirePartition
+}
 
 // WithPartition sets the bytes of the parts that large tensors are cut into. It
 // enters the order in which elements of such tensors are folded.
@@ -82,7 +94,7 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
 		Size: c.Size(), Cycle: negotiate.Span(DefaultCycle), Fusion: DefaultFusion, Alone: DefaultAlone,
-		Partition: DefaultPartition, Credit: DefaultCredit, Unranked: unranked, Cache: DefaultCache,
+		Partition: defaultPartition(c), Credit: DefaultCredit, Unranked: unranked, Cache: DefaultCache,
 		StallWarn: negotiate.Span(DefaultStallWarn), StallEnd: negotiate.Span(DefaultStallEnd),
 	}}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {

@@ -84,3 +84,36 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 		})
 	}
 }
+
+// Rank 0 decides, and what it is asked for holds on any wire.
+func TestPartsAreLargerWhereTheyGoByMessages(t *testing.T) {
+	for _, tc := range []struct {
+		wire string
+		opts []Option
+		want int
+	}{
+		{"memory", nil, DefaultPartition},
+		{"tcp", nil, DefaultWirePartition},
+		{"tcp", []Option{WithPartition(4_096_000)}, 4_096_000},
+		{"memory", []Option{WithPartition(1)}, 1},
+	} {
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			opts := tc.opts
+			if c.Rank() != 0 {
+				opts = []Option{WithPartition(2)}
+			}
+			o, err := newOptions(c, opts)
+			if err != nil {
+				return err
+			}
+			cfg, err := o.agree(ctx, c)
+			if err == nil && cfg.Partition != tc.want {
+				t.Errorf("%s, rank %d: parts of %d bytes, want %d", tc.wire, c.Rank(), cfg.Partition, tc.want)
+			}
+			return err
+		}, comm.WithTransport(tc.wire))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -10,14 +10,13 @@ import (
 // algorithmOf is the algorithm whose folds a group's allreduces have, whatever their
 // size: what its table gives large vectors, if that is one in which the order of an
 // element's folds follows from the number of its chunk alone, or from nothing. It
-// is "" for others; the folds are then those of ReduceScatterV, and two calls. alone
+// is "" for others; the folds are then foldTwice's. alone
 // is the algorithm of those folds for one vector that lies in one place: the table's
 // own choice. That may be a ring that goes stretch by stretch, to the bit the same, and
 // what it passes on is in the cache then. The table knows vectors that are reduced again
 // and again; a gradient comes from memory, so that stretches are worth while from much
 // smaller ones on.
 func algorithmOf(c *comm.Comm) (folds, alone string) {
-	const large = 64 << 20
 	switch name := c.Algorithm("allreduce", large); name {
 	case inRankOrder, "ring", "pairwise":
 		return name, name
@@ -26,6 +25,10 @@ func algorithmOf(c *comm.Comm) (folds, alone string) {
 	}
 	return "", ""
 }
+
+// large is so many bytes that a table does not tell them from more: what runs for them is
+// what a group's tensors are folded by, whatever their size and that of their Bucket.
+const large = 64 << 20
 
 // inRankOrder is the algorithm that folds all elements in the order of the ranks,
 // so that it does not matter where in a vector they lie.
@@ -255,7 +258,10 @@ func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, g
 }
 
 // foldTwice is fold by two calls: every rank folds its chunk, then all gather. A
-// mean's division is done once for each element, by its chunk's owner.
+// mean's division is done once for each element, by its chunk's owner. The chunks are
+// folded by the algorithm that the table gives large vectors: one of the table's for
+// this size could fold in another order, and so a tensor's bits would depend on what it
+// is fused with. How all gather changes no bit, and is left to the table.
 func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
 	t, kind := it.Tensor, elementOf(it.Tensor.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
@@ -269,7 +275,8 @@ func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []by
 		}
 	}
 	own := buf[at*ws : (at+counts[me])*ws]
-	if err := kind.reduceScatterV(ctx, s.c, own, buf, counts, it.wireOp()); err != nil {
+	op := it.wireOp()
+	if err := kind.reduceScatterV(ctx, s.c, s.c.AlgorithmFor("reduce_scatterv", large, op), own, buf, counts, op); err != nil {
 		return err
 	}
 	divide(t, own, givers)
@@ -299,7 +306,8 @@ func divide(t *negotiate.Tensor, sums []byte, givers int) {
 	}
 }
 
-// reduceScatter leaves this rank's rows in dst.
+// reduceScatter leaves this rank's rows in dst. It is never fused, nor cut, so the
+// table may choose by its size.
 func (x *executor) reduceScatter(ctx context.Context, s *members, it item, givers int) error {
 	t := it.Tensor
 	n, row := len(s.ranks), rowBytes(t)/t.DType.Size()
@@ -321,7 +329,7 @@ func (x *executor) reduceScatter(ctx context.Context, s *members, it item, giver
 	default:
 		src, dst = it.h.src, it.h.dst
 	}
-	if err := elementOf(t.DType).reduceScatterV(ctx, s.c, dst, src, counts, it.wireOp()); err != nil {
+	if err := elementOf(t.DType).reduceScatterV(ctx, s.c, "", dst, src, counts, it.wireOp()); err != nil {
 		return err
 	}
 	divide(t, dst, givers)

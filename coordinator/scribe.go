@@ -117,11 +117,15 @@ func (s *scribe) line(to io.Writer, format string, args ...any) {
 	})
 }
 
-// writeLimit bounds how long Close waits for a scribe.
-const writeLimit = 5 * time.Second
+// writeLimit bounds how long Close waits for a scribe, and writeGrace how long it does
+// when its context has ended: a log that takes what it gets must have the time to.
+const (
+	writeLimit = 5 * time.Second
+	writeGrace = time.Second
+)
 
-// wait returns when all has been written, with an error when ctx ends before, or it
-// takes longer than writeLimit.
+// wait returns when all has been written, with an error when it takes longer than
+// writeLimit, or has not come to its end writeGrace after ctx has.
 func (s *scribe) wait(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -132,12 +136,22 @@ func (s *scribe) wait(ctx context.Context) error {
 	if idle == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeLimit)
-	defer cancel()
+	limit := time.NewTimer(writeLimit)
+	defer limit.Stop()
 	select {
 	case <-idle:
 		return nil
+	case <-limit.C:
+		return context.DeadlineExceeded
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	grace := time.NewTimer(writeGrace)
+	defer grace.Stop()
+	select {
+	case <-idle:
+		return nil
+	case <-limit.C:
+	case <-grace.C:
+	}
+	return ctx.Err()
 }

@@ -3,10 +3,13 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/leak"
 )
 
@@ -42,6 +45,69 @@ func TestAScribeDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 			t.Errorf("told was %q, want %q", told, want)
 		}
 	})
+}
+
+// slowly is a logger's handler that takes a line when it is let go; nil: at once.
+type slowly struct{ free chan struct{} }
+
+func (s slowly) Enabled(context.Context, slog.Level) bool { return true }
+func (s slowly) WithAttrs([]slog.Attr) slog.Handler       { return s }
+func (s slowly) WithGroup(string) slog.Handler            { return s }
+func (s slowly) Handle(context.Context, slog.Record) error {
+	if s.free != nil {
+		<-s.free
+	}
+	return nil
+}
+
+// Autotune's log takes nothing, which costs a warning and no more. Close's context ends
+// while it waits for that, so it has ended when the warning is written.
+func TestWhatAutotuneLacksIsNoFaultOfALogger(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		stuck bool // the logger, too
+		ends  func(context.Context) (context.Context, context.CancelFunc)
+		want  error
+	}{
+		{"in time", false, withEnd(time.Minute), nil},
+		{"deadline", false, withEnd(2 * time.Second), nil},
+		{"cancelled", false, withCancel, nil},
+		{"no logger, in time", true, withEnd(time.Minute), fault.Timeout},
+		{"no logger, deadline", true, withEnd(2 * time.Second), fault.Timeout},
+		{"no logger, cancelled", true, withCancel, fault.Canceled},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			leak.Check(t)
+			synctest.Test(t, func(t *testing.T) {
+				free := make(chan struct{})
+				defer close(free)
+				to := slowly{}
+				if tc.stuck {
+					to.free = free
+				}
+				co := &Coordinator{world: func(rank int) int { return rank }, log: newLogScribe(slog.New(to))}
+				co.scribe = newTuneScribe(1, co.log)
+				co.scribe.do(func() error { <-free; return nil })
+				ctx, end := tc.ends(t.Context())
+				defer end()
+				err := co.written(ctx)
+				if tc.want == nil && err != nil || !errors.Is(err, tc.want) {
+					t.Errorf("got %v, want %v", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+func withEnd(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
+	return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
+}
+
+// withCancel cancels after a while.
+func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	time.AfterFunc(2*time.Second, cancel)
+	return ctx, cancel
 }
 
 func TestALogHasRoomForAllThatOneSearchSays(t *testing.T) {

@@ -30,7 +30,7 @@ type Algorithm string
 const (
 	ByTable Algorithm = "table" // what the communicator's table gives large vectors
 	Ring    Algorithm = "ring"
-	InTwo   Algorithm = "reduce_scatter+allgather" // two calls, each by the table
+	InTwo   Algorithm = "reduce_scatter+allgather" // two calls; folds are those that the table gives large vectors
 )
 
 func classes() []Algorithm { return []Algorithm{ByTable, Ring, InTwo} }
@@ -65,20 +65,22 @@ func (x *executor) tuned(class uint8) {
 func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	b, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(b, &s)
+	if err != nil {
+		return s, fault.New(fault.Misuse, "load settings", -1, "%w; name a file that Settings.Save wrote, and that can be read", err)
 	}
-	if err == nil {
+	if err = json.Unmarshal(b, &s); err == nil {
 		_, err = s.tuning()
 	}
 	if err != nil {
 		return s, fault.New(fault.Misuse, "load settings", -1,
-			"%s: %w; name a file that Settings.Save wrote, or remove this one: where TUTTI_AUTOTUNE_FILE names it, autotune writes it anew", file, err)
+			"%s: %w; name a file that Settings.Save wrote, or remove this one: TUTTI_AUTOTUNE=1 has settings sought, and TUTTI_AUTOTUNE_FILE says where to write them", file, err)
 	}
 	return s, nil
 }
 
-// Save writes the settings to a file, as JSON: all of it, or the old file stays.
+// Save writes the settings to a file, as JSON: all of it, or the old file stays. One
+// that the system lets nothing take the place of, as one that is mounted by itself, is
+// written to, and may be cut short when that fails.
 func (s Settings) Save(file string) error {
 	b, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
@@ -137,7 +139,8 @@ const (
 // WithAutotune has rank 0 try settings, measure how many bytes are carried out under
 // each per second in which something was under way, and settle for the best after 24
 // samples or fewer. It ends where it began, unless something else has done better in
-// turns with that. It decides, and all ranks switch at the same place in the order of
+// turns with that: two samples each, one of fewer than 8, and none of fewer than 4, where
+// a single sample decides, if it is a tenth better. It decides, and all ranks switch at the same place in the order of
 // tensors. A step ends when the first tensor of a sample is carried out again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.tune = &a } }
 

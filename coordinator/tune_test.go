@@ -237,8 +237,19 @@ func TestALoggerThatTakesNothingStopsNoJob(t *testing.T) {
 }
 
 // What autotune may change is in the docs' table; with Deterministic none of it
-// changes a bit, though other settings are tried in every step.
+// changes a bit, though other settings are tried in every step: neither of the table's
+// own ring nor of two calls, which a tree comes to.
 func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
+	for name, limits := range map[string][]comm.Option{
+		"by the table": {comm.WithoutSharedMemory()},
+		"by a tree":    {comm.WithoutSharedMemory(), comm.WithAlgorithm("allreduce:recursive_doubling")},
+	} {
+		t.Run(name, func(t *testing.T) { changesNoBit(t, limits) })
+	}
+}
+
+func changesNoBit(t *testing.T, limits []comm.Option) {
+	t.Helper()
 	leak.Check(t)
 	const steps = 45
 	run := func(opts ...coordinator.Option) (results [][]float64, tried string) {
@@ -246,7 +257,7 @@ func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 		if opts != nil {
 			opts = append(opts, coordinator.WithAutotune(coordinator.Autotune{Steps: 1, Warmup: 1, Log: &log}))
 		}
-		if err := comm.Local(4, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		if err := comm.Local(5, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 			for step := range steps {
 				var hs []*coordinator.Handle
 				var bufs [][]float64
@@ -262,7 +273,7 @@ func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 				}
 			}
 			return nil
-		}, opts...), comm.WithoutSharedMemory()); err != nil {
+		}, opts...), limits...); err != nil {
 			t.Fatal(err)
 		}
 		return results, log.String()
@@ -374,6 +385,12 @@ func TestSettingsThatCannotBeAreRefused(t *testing.T) {
 		}
 		if s, err := coordinator.LoadSettings(file); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "remove this one") {
 			t.Errorf("%q: got %+v and %v, want misuse with a remedy", text, s, err)
+		}
+	}
+	for _, file := range []string{filepath.Join(t.TempDir(), "none.json"), t.TempDir()} { // it is not there, or no file
+		_, err := coordinator.LoadSettings(file)
+		if !errors.Is(err, fault.Misuse) || strings.Contains(err.Error(), "remove") || strings.Count(err.Error(), file) != 1 {
+			t.Errorf("%s: got %v, want misuse that names it once, and nothing to remove", file, err)
 		}
 	}
 	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {

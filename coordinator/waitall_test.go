@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,20 +33,17 @@ func TestWaitAllDoesNotWaitForANamesNextTurn(t *testing.T) {
 				<-over
 				return submit(co, "a").Wait(ctx)
 			}
-			defer func() { // should it fail
-				select {
-				case <-over:
-				default:
-					close(over)
-				}
-			}()
+			onto, end := sync.OnceFunc(func() { close(second) }), sync.OnceFunc(func() { close(over) })
+			defer end() // should it fail
+			defer onto()
 			a, b := submit(co, "a"), submit(co, "b")
 			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			all := make(chan error, 1)
 			go func() { all <- coordinator.WaitAll(limited, a, b) }()
-			for !coordinator.InWaitAll(b) {
-				runtime.Gosched()
+			synctest.Wait() // until it sleeps, as the other rank does
+			if !coordinator.InWaitAll(b) {
+				return errors.New("WaitAll does not wait for b")
 			}
 			if err := a.Wait(ctx); err != nil {
 				return err
@@ -55,11 +52,11 @@ func TestWaitAllDoesNotWaitForANamesNextTurn(t *testing.T) {
 			if next != a {
 				return errors.New("the handle of a is not used again: this tests nothing")
 			}
-			close(second)
+			onto()
 			if err := <-all; err != nil {
 				return fmt.Errorf("a's first turn and b are over, and WaitAll says %w", err)
 			}
-			close(over)
+			end()
 			return next.Wait(ctx)
 		})); err != nil {
 			t.Error(err)

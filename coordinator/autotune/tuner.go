@@ -31,7 +31,7 @@ type Sample struct {
 type Options struct {
 	Start    Point   // tried first, and kept unless something is clearly better; the default is the middle
 	First    int     // points that are tried before anything is learnt; 8, or as many as Most leaves
-	Most     int     // points at most; 24, of which the last 4 are what was found and the start, in turns
+	Most     int     // points at most; 24, of which the last 4 are what was found and the start, in turns; 2 of 4 to 7, and of fewer none: one score that is a tenth better decides
 	Least    float64 // an expected improvement, relative to the best score, that is not worth trying; 0.01
 	Patience int     // how often in turn it must be as small before the Tuner settles; 4
 	Seed     uint64
