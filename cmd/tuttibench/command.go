@@ -11,7 +11,7 @@ import (
 )
 
 // wireHelp says what -transport takes.
-const wireHelp = "`wire`: auto, shm, tcp, grpc, or memory with -local; tcp+verbs and grpc+verbs where built in (VERBS=1); by default TUTTI_TRANSPORT, or auto"
+const wireHelp = "`wire`: auto, shm, tcp, grpc, or memory with -local; tcp+verbs and grpc+verbs (also verbs) where built in (VERBS=1); by default TUTTI_TRANSPORT, or auto"
 
 // A job is how the ranks of a command come about.
 type job struct {

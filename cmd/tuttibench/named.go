@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -76,8 +77,10 @@ func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *g
 	if err := paper.begin(o.model + ": " + remark(c, o)); err != nil {
 		return err
 	}
+	beside := turnByTurn(samples)
 	var rows []row
 	for i, way := range ways {
+		slices.Sort(samples[i].seconds)
 		count := len(g.all)
 		if way.empty {
 			count = 0
@@ -92,10 +95,31 @@ func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *g
 		}
 		rows = append(rows, r)
 	}
+	if err := paper.remark(beside); err != nil {
+		return err
+	}
 	if err := paper.end(); err != nil {
 		return err
 	}
 	return verdict(rows)
+}
+
+// turnByTurn sets the first way beside the next two by the medians of what one turn
+// took of another right after it: a machine that is slow for a while is so for both,
+// which moves neither, while it may move the rows' medians apart.
+func turnByTurn(samples []sample) string {
+	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
+		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
+}
+
+// medianRatio is the median of a[i]/b[i].
+func medianRatio(a, b []float64) float64 {
+	ratios := make([]float64, len(a))
+	for i := range a {
+		ratios[i] = a[i] / b[i]
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2]
 }
 
 // gradients are a model's, side by side in one vector.
@@ -171,7 +195,7 @@ func (g *gradients) whole(ctx context.Context) error {
 }
 
 // measure times all ways in turns for as long as the budget lasts for the slowest; the
-// quickest has no more turns than the others.
+// quickest has no more turns than the others. The samples are in the order of turns.
 func (g *gradients) measure(ctx context.Context, ways []namedRow, b budget) ([]sample, error) {
 	watches := make([]stopwatch, len(ways))
 	samples := make([]sample, len(ways))
@@ -205,7 +229,6 @@ func (g *gradients) measure(ctx context.Context, ways []namedRow, b budget) ([]s
 			return nil, err
 		}
 		samples[i].allocs /= float64(len(samples[i].seconds))
-		slices.Sort(samples[i].seconds)
 	}
 	return samples, nil
 }

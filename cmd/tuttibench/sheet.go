@@ -10,6 +10,7 @@ import (
 type sheet interface {
 	begin(remark string) error
 	row(row) error
+	remark(string) error // for people, below what was written
 	end() error
 }
 
@@ -34,10 +35,17 @@ const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,m
 type lines struct{ out, notes io.Writer }
 
 func (s lines) begin(remark string) error {
-	if _, err := fmt.Fprintf(s.notes, "# %s\n", remark); err != nil {
+	if err := s.remark(remark); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(s.out, columns)
+	return err
+}
+
+func (s lines) remark(text string) error { return comment(s.notes, text) }
+
+func comment(to io.Writer, text string) error {
+	_, err := fmt.Fprintf(to, "# %s\n", text)
 	return err
 }
 
@@ -54,7 +62,10 @@ func (s lines) end() error { return nil }
 type table struct{ out io.Writer }
 
 func (s table) begin(remark string) error {
-	_, err := fmt.Fprintf(s.out, "# %s\n%10s %-9s %-18s %6s %11s %11s %11s %10s %10s %7s %5s\n", remark,
+	if err := s.remark(remark); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.out, "%10s %-9s %-18s %6s %11s %11s %11s %10s %10s %7s %5s\n",
 		"bytes", "transport", "algorithm", "iters", "median us", "min us", "p99 us", "algbw MB/s", "busbw MB/s", "allocs", "wrong")
 	return err
 }
@@ -65,6 +76,8 @@ func (s table) row(r row) error {
 	return err
 }
 
+func (s table) remark(text string) error { return comment(s.out, text) }
+
 func (s table) end() error { return nil }
 
 // array is JSON: one array of all rows, without remarks.
@@ -74,6 +87,8 @@ type array struct {
 }
 
 func (s *array) begin(string) error { return nil }
+
+func (s *array) remark(string) error { return nil }
 
 func (s *array) row(r row) error {
 	text, err := json.Marshal(r)

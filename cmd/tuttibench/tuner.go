@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"slices"
 
@@ -157,7 +158,7 @@ type heats struct {
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
 	got          map[*way]float64            // the least median
-	settled      map[*way]outcome            // of rivals
+	settled      map[*way][]outcome          // of rivals, one for each usual way
 }
 
 // An outcome is how many times as long as the usual way a rival took in turns with it.
@@ -167,7 +168,7 @@ type outcome struct {
 }
 
 func newHeats(ranks, bytes int, wire string, ways []*way) *heats {
-	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), settled: make(map[*way]outcome)}
+	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), settled: make(map[*way][]outcome)}
 }
 
 func (h *heats) run() error {
@@ -281,18 +282,33 @@ func (h *heats) turns(usual, rival *way) error {
 		ratios = append(ratios, b/a)
 	}
 	slices.Sort(ratios)
-	h.settled[rival] = outcome{usual, ratios[bouts/2]}
+	h.settled[rival] = append(h.settled[rival], outcome{usual, ratios[bouts/2]})
 	return nil
 }
 
 // seconds is what a way took at its best: one that had to take turns, so many times what
-// the usual way took at its own.
+// the usual way took at its own. A rival of several usual ways, one for calls that can go
+// through shared memory and one for others, has to be ahead of each when it won all its
+// turns, also of the quickest: so many times what that took as the worst turns say. Else
+// it counts by those that it lost: what it won from one must not undo what it lost to
+// another.
 func (h *heats) seconds(w *way) (float64, bool) {
-	if o, ok := h.settled[w]; ok {
-		return h.got[o.usual] * o.ratio, true
+	if len(h.settled[w]) == 0 {
+		seconds, ok := h.got[w]
+		return seconds, ok
 	}
-	seconds, ok := h.got[w]
-	return seconds, ok
+	quickest, ratio, lost := math.Inf(1), 0.0, 0.0
+	for _, o := range h.settled[w] {
+		usual := h.got[o.usual]
+		quickest, ratio = min(quickest, usual), max(ratio, o.ratio)
+		if o.ratio > choose.Worthwhile {
+			lost = max(lost, usual*o.ratio)
+		}
+	}
+	if lost > 0 {
+		return lost, true
+	}
+	return quickest * ratio, true
 }
 
 func (h *heats) wayOf(x choose.Time) *way {

@@ -194,6 +194,37 @@ func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	}
 }
 
+// A call that cannot go through shared memory has another usual way. What a rival wins
+// from that one does not undo that it lost all its turns with the one through memory.
+func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
+	shared := way0(t, collective.VerbAllReduce, "shared", 0)
+	doubling := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	ring := way0(t, collective.VerbAllReduce, "ring", 0)
+	for _, c := range []struct {
+		name   string
+		script script
+		want   float64 // ring's
+		picked *way
+	}{
+		{"it loses to the first and beats the second", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 11, 11, 11, 11, 11, 8}}, 11, shared},
+		{"it beats both", script{shared: {10}, doubling: {16}, ring: {8}}, 8, ring},
+		{"it beats both by as much, each in its turns", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 12.8}}, 8, ring},
+		{"it beats the first and loses to the second", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 16}}, 16, shared},
+	} {
+		h := newHeats(4, 1<<10, "shm", []*way{shared, doubling, ring})
+		h.time = c.script.time
+		if err := h.run(); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := h.seconds(ring); got != c.want {
+			t.Errorf("%s: got %v for ring, want %v", c.name, got, c.want)
+		}
+		if u := choose.Rules(h.times())[0]; u.Algorithm != c.picked.algorithm {
+			t.Errorf("%s: got the rule %v, want %v", c.name, u, c.picked.algorithm)
+		}
+	}
+}
+
 func TestHeatsEndWithTheFirstError(t *testing.T) {
 	w := way0(t, collective.VerbBarrier, "dissemination", 0)
 	h := newHeats(2, 0, "tcp", []*way{w})

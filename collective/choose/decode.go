@@ -201,6 +201,9 @@ func (p *parser) line(field string) (l Line) {
 		"alpha_us":        func(f string) { l.Alpha = p.seconds(f, micro) },
 		"beta_us_per_MiB": func(f string) { l.Beta = p.seconds(f, micro*perMiB) },
 	}, "wire", "alpha_us", "beta_us_per_MiB")
+	if p.err == nil && l.Wire == "" {
+		p.fail(field+".wire", "it is empty; write the wire's name, as tcp")
+	}
 	return l
 }
 

@@ -20,10 +20,10 @@ type Time struct {
 	Seconds   float64
 }
 
-// worthwhile is how much faster a way must be than the default table's, than the one
+// Worthwhile is how much faster a way must be than the default table's, than the one
 // that is best for smaller vectors, or another segment than the usual one: less may
 // be chance, and a table with few changes is easier to read.
-const worthwhile = 0.92
+const Worthwhile = 0.92
 
 // Merge is the older times with the newer ones, which replace those of the same
 // wire and number of ranks and collective: one measurement should not be compared
@@ -184,7 +184,7 @@ func (d defaults) best(times []Time, before []pick) []pick {
 // and changes less: the default table's, or else what was best before, or else what
 // has the usual segments.
 func (d defaults) steady(times []Time, before []pick) pick {
-	level := filter(times, func(t Time) bool { return times[0].Seconds > worthwhile*t.Seconds })
+	level := filter(times, func(t Time) bool { return times[0].Seconds > Worthwhile*t.Seconds })
 	if usual, ok := d.find(times); ok && slices.Contains(level, usual.Time) {
 		return usual
 	}

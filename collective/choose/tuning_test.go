@@ -80,6 +80,7 @@ func TestErrorsSayTheLineTheFieldAndTheRemedy(t *testing.T) {
 		"no ranks":            {rule(`"op": "allreduce", "algorithm": "ring", "min_ranks": 5, "max_ranks": 4`), "f.json:5: rules[1]: "},
 		"an odd segment":      {rule(`"op": "allreduce", "algorithm": "ring", "segment": 100`), "a multiple of 16 from 64 to 16777216"},
 		"a list of numbers":   {file(",\n \"rules\": [1]"), "f.json:3: rules[0]: 1 was found where an object is needed"},
+		"a link of no wire":   {file(",\n \"links\": [{\"wire\": \"\", \"alpha_us\": 1, \"beta_us_per_MiB\": 1}]"), "f.json:3: links[0].wire: it is empty"},
 		"a time without us":   {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 2}]"), "times[0].us: it is missing"},
 		"a time of one rank":  {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 1, \"us\": 1}]"), "times[0].ranks: 1; a job of 2"},
 		"a time in segments":  {file(",\n \"times\": [{\"op\": \"barrier\", \"algorithm\": \"shared\", \"ranks\": 2, \"us\": 1, \"segment\": 64}]"), "sends no messages"},
@@ -98,6 +99,7 @@ func TestErrorsSayTheLineTheFieldAndTheRemedy(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(tuned(f).Encode())
 	f.Add([]byte(`{"tutti_tuning": 1}`))
+	f.Add([]byte(`{"tutti_tuning":1,"links":[{"wire":"","alpha_us":0,"beta_us_per_MiB":0}]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		x, err := Decode("f", text)
 		if err != nil {
