@@ -14,8 +14,19 @@ if [ -z "$targets" ]; then
 	exit 1
 fi
 
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
 while read -r package target; do
 	echo "fuzz $package $target for $FUZZTIME"
-	"$GO" test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$package"
+	status=0
+	"$GO" test -run '^$' -fuzz "^$target\$" -fuzztime "$FUZZTIME" "$package" </dev/null | tee "$said" || status=$?
+	[ $status = 0 ] && continue
+	# Up to Go 1.26 the end of the time itself may count as a failure, of this text alone
+	# (golang/go#75804). What fails for an input prints it, or where it is written.
+	if grep -qx '    context deadline exceeded' "$said" && ! grep -qE 'Failing input|panic:|_test\.go:' "$said"; then
+		echo "that was the end of its time, which golang/go#75804 counts as a failure"
+		continue
+	fi
+	exit $status
 done <<<"$targets"
 echo "$(wc -l <<<"$targets") fuzz targets ran"
