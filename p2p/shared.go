@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/race"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -302,7 +303,9 @@ func (p Piece) publish(at int) {
 // has the head of a note, too: there a rank looks whose own operation is a small one.
 func (p Piece) set(at int) {
 	s := p.r.on.shared
-	atomic.StoreUint64(p.word(s.rank, p.n, at), p.n)
+	flag := p.word(s.rank, p.n, at)
+	race.LeavesBy(flag)
+	atomic.StoreUint64(flag, p.n)
 	if p.n == s.first && !p.small {
 		atomic.StoreUint64(s.head(s.rank, p.n, true, markAt), p.mark())
 		atomic.StoreUint64(s.head(s.rank, p.n, true, at), p.n)
@@ -332,9 +335,11 @@ func (p Piece) mark() uint64 {
 // fingerprints: that member may be in another operation.
 func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 	s := p.r.on.shared
-	if err := p.await(ctx, rank, p.word(rank, p.n, at), p.n); err != nil {
+	flag := p.word(rank, p.n, at)
+	if err := p.await(ctx, rank, flag, p.n); err != nil {
 		return err
 	}
+	race.CameBy(flag)
 	if rank == s.rank && p.r.g.see == nil {
 		return nil
 	}

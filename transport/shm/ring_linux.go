@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/race"
 	"github.com/tutti-go/tutti/internal/spin"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -157,6 +158,7 @@ func (p *producer) publish(w word, n int) {
 		p.wipe(next)
 		p.clean = next + line
 	}
+	race.Leaves()
 	p.ring.word(p.at).Store(uint64(w))
 	p.at = next
 	if p.bell.asleep.Load() != 0 && p.bell.asleep.Swap(0) != 0 {
@@ -284,6 +286,7 @@ func (c *consumer) await(looks int) {
 // completed a frame.
 func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
 	w := word(c.ring.word(c.at).Load())
+	race.Came()
 	switch w.kind() {
 	case 0:
 		if w != 0 {

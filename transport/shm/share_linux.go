@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/race"
 )
 
 // The ranks of a Share find each other by a unix socket whose name is a hash of
@@ -140,6 +141,7 @@ func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, err
 			return nil, nil, failure(fault.Exhausted, op, err)
 		}
 		mem = whole[:size:size]
+		race.Mapped(mem)
 	}
 	var released atomic.Bool
 	release := func() error {
@@ -149,6 +151,7 @@ func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, err
 		if size == 0 {
 			return nil
 		}
+		race.Unmapped(mem)
 		return unix.Munmap(mem)
 	}
 	return mem, release, nil

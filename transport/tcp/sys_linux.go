@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/internal/race"
 )
 
 // shortCall is the most bytes moved by a system call that the scheduler is not
@@ -63,17 +65,24 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 		a, b = b, nil
 	}
 	if len(b) == 0 {
-		return call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a))
+		return got(call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a)))
 	}
 	iov := [2]syscall.Iovec{{Base: &a[0]}, {Base: &b[0]}}
 	iov[0].SetLen(len(a))
 	iov[1].SetLen(len(b))
-	return call(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b))
+	return got(call(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b)))
+}
+
+// got is what a read returned, once the race detector has been told.
+func got(n int, errno syscall.Errno) (int, syscall.Errno) {
+	race.Came()
+	return n, errno
 }
 
 // writeVector writes parts, which have size bytes in all and at least one. iov
 // is room for it to work in; it keeps nothing.
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
+	race.Leaves()
 	if len(parts) == 1 {
 		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(parts[0])), size, size)
 	}

@@ -1,0 +1,69 @@
+package comm_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/leak"
+)
+
+// Ranks of one process may share variables, which calls keep in order. The race
+// detector must see that order on every wire, or it blames the caller.
+func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
+	wires := []string{"memory", "tcp", "grpc"}
+	if runtime.GOOS == "linux" {
+		wires = append(wires, "shm")
+	}
+	for _, wire := range wires {
+		t.Run(wire, func(t *testing.T) {
+			leak.Check(t)
+			var all [3]int
+			err := comm.Local(len(all), func(ctx context.Context, c *comm.Comm) error {
+				for i := range 50 {
+					all[c.Rank()] = i
+					if err := comm.Barrier(ctx, c); err != nil {
+						return err
+					}
+					for rank, got := range all {
+						if got != i {
+							return fmt.Errorf("rank %d has %d in round %d", rank, got, i)
+						}
+					}
+					for _, size := range []int{1, 256 << 10} {
+						if err := relay(ctx, c, &all[0], size); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}, comm.WithTransport(wire))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// relay has the ranks write to a variable one after the other, as a message of so
+// many bytes reaches them.
+func relay(ctx context.Context, c *comm.Comm, shared *int, size int) error {
+	message := make([]byte, size)
+	if err := comm.Barrier(ctx, c); err != nil {
+		return err
+	}
+	if c.Rank() > 0 {
+		if _, err := comm.Recv(ctx, c, c.Rank()-1, 0, message); err != nil {
+			return err
+		}
+	}
+	*shared = -c.Rank()
+	if c.Rank() < c.Size()-1 {
+		if err := comm.Send(ctx, c, c.Rank()+1, 0, message); err != nil {
+			return err
+		}
+	}
+	return comm.Barrier(ctx, c)
+}
