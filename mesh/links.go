@@ -133,8 +133,10 @@ type unsender interface {
 // stallEvery is how often the data Conns are asked whether they stall.
 const stallEvery = time.Second
 
-// checkStall fails links whose wire has refused bytes for longer than limit. The
-// control goroutine calls it in each of its turns.
+// checkStall fails links whose wire has refused bytes for longer than limit, unless it
+// takes some once somebody has looked at it again: this process may have been stopped,
+// or suspended with the whole job, for so long. The control goroutine calls it in each
+// of its turns.
 func (ls *links) checkStall(limit time.Duration) {
 	now := time.Now()
 	if now.Sub(ls.checked) < stallEvery {
@@ -146,9 +148,16 @@ func (ls *links) checkStall(limit time.Duration) {
 		if !ok || l.ended.Load() {
 			continue
 		}
-		if n, since := c.Unsent(); n > 0 && now.Sub(since) > limit {
-			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
+		n, since := c.Unsent()
+		if n == 0 || now.Sub(since) <= limit {
+			continue
 		}
+		if !since.Equal(l.stalled) {
+			l.stalled = since
+			l.Progress()
+			continue
+		}
+		l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
 	}
 }
 
