@@ -82,8 +82,8 @@ func (c *Comm) revokedIn(cl *call, cause *fault.Error) error {
 
 // gaveUp is the error of a call whose own time was over.
 func (c *Comm) gaveUp(cl *call, err error) *fault.Error {
-	f := &fault.Error{Kind: fault.Canceled, Op: cl.String(), Rank: c.w.rank, Err: err}
-	if errors.Is(err, errTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	f := &fault.Error{Kind: fault.Ending(err), Op: cl.String(), Rank: c.w.rank, Err: err}
+	if errors.Is(err, errTimeout) {
 		f.Kind = fault.Timeout
 	}
 	return f

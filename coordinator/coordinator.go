@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,7 +159,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	select {
 	case <-co.ended:
 	case <-ctx.Done():
-		co.post(event{err: &fault.Error{Kind: kindOf(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
+		co.post(event{err: &fault.Error{Kind: fault.Ending(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
 		co.act()
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
@@ -174,14 +173,6 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// kindOf is what a context's end, or that of a time limit, counts as.
-func kindOf(err error) fault.Kind {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.Timeout
-	}
-	return fault.Canceled
-}
-
 // written waits until all is written that this rank has to say. It is called when
 // nothing more comes.
 func (co *Coordinator) written(ctx context.Context) error {
@@ -189,7 +180,7 @@ func (co *Coordinator) written(ctx context.Context) error {
 		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
 	}
 	if err := co.log.wait(ctx); err != nil {
-		return fault.New(kindOf(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
+		return fault.New(fault.Ending(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -122,6 +123,15 @@ func (e *Error) Unwrap() []error {
 		return []error{e.Kind}
 	}
 	return []error{e.Kind, e.Err}
+}
+
+// Ending is the Kind of an error whose cause is the end of a context or of a time
+// limit: Timeout, or Canceled.
+func Ending(err error) Kind {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return Timeout
+	}
+	return Canceled
 }
 
 // Cause is what err says apart from its kind and from who failed at what, for a

@@ -104,6 +104,19 @@ func TestErrorWithoutCauseMatchesItsKindOnly(t *testing.T) {
 	}
 }
 
+func TestTheEndOfAContextIsATimeoutOrACancel(t *testing.T) {
+	for err, want := range map[error]Kind{
+		context.DeadlineExceeded:                                Timeout,
+		fmt.Errorf("close: %w", context.DeadlineExceeded):       Timeout,
+		context.Canceled:                                        Canceled,
+		errors.New("the user's cause of a context.CancelCause"): Canceled,
+	} {
+		if got := Ending(err); got != want {
+			t.Errorf("%v: got %v, want %v", err, got, want)
+		}
+	}
+}
+
 func TestCauseIsWhatAnErrorSaysBesidesItsKind(t *testing.T) {
 	bare := New(Misuse, "op", 0, "")
 	for _, c := range []struct{ err, want error }{

@@ -53,11 +53,8 @@ func streamFailure(err error) *fault.Error {
 // dialFailure says why no stream could be opened.
 func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	op := "dial " + addr
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return failure(fault.Timeout, op, ctx.Err())
-	case ctx.Err() != nil:
-		return failure(fault.Canceled, op, ctx.Err())
+	if ended := ctx.Err(); ended != nil {
+		return failure(fault.Ending(ended), op, ended)
 	}
 	if s, ok := status.FromError(err); ok {
 		err = errors.New(s.Message())

@@ -243,11 +243,7 @@ func ctxFailure(ctx context.Context, op string) error {
 	if err == nil {
 		return nil
 	}
-	kind := fault.Canceled
-	if errors.Is(err, context.DeadlineExceeded) {
-		kind = fault.Timeout
-	}
-	return failure(kind, op, err)
+	return failure(fault.Ending(err), op, err)
 }
 
 // errPeerClosed is what a Conn reports whose peer has closed in order.
