@@ -18,6 +18,7 @@ func scenes() map[string]scene {
 		"sum":        sumForever,
 		"absent":     stayAway,
 		"stop":       sumUntilStopped,
+		"suspend":    sumUntilTold,
 		"panic":      panicOnOne,
 		"quit":       quitOnOne,
 		"close":      closeOneFirst,
