@@ -122,9 +122,14 @@ func (c *control) ring() {
 
 func (c *control) run() {
 	defer close(c.gone)
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour) // set anew before it is waited for
 	defer timer.Stop()
 	for {
+		c.turn()
+		next := time.Duration(c.state.Next())
+		// A timer is never set to fire at once: several goroutines that find theirs due
+		// at the same moment crash the race detector in a synctest bubble (Go 1.26).
+		timer.Reset(max(next, 1))
 		select {
 		case <-c.quit:
 			c.end()
@@ -132,8 +137,6 @@ func (c *control) run() {
 		case <-c.wake:
 		case <-timer.C:
 		}
-		c.turn()
-		timer.Reset(time.Duration(c.state.Next()))
 	}
 }
 
@@ -159,7 +162,7 @@ func (c *control) turn() {
 		}
 	}
 	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
-	c.m.links.checkStall(c.m.cfg.Stall)
+	c.m.links.checkStall(c.m.cfg.Stall, c.m.cfg.Heartbeat)
 }
 
 // end closes every link.
@@ -326,11 +329,7 @@ func (c *control) leave(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	kind := fault.Timeout
-	if errors.Is(ctx.Err(), context.Canceled) {
-		kind = fault.Canceled
-	}
-	return fault.New(kind, "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
+	return fault.New(fault.Ending(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
 }
 
 // dialling reports whether a dial of ours to rank is under way.

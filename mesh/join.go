@@ -217,11 +217,7 @@ func (m *Mesh) gather(ctx context.Context, own record) ([]record, error) {
 
 // late is the error of a start whose context ended before these ranks had come.
 func (m *Mesh) late(ctx context.Context, missing []int) *fault.Error {
-	kind := fault.Timeout
-	if errors.Is(ctx.Err(), context.Canceled) {
-		kind = fault.Canceled
-	}
-	e := m.failure(kind, fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
+	e := m.failure(fault.Ending(ctx.Err()), fmt.Errorf("not all ranks have joined: %w", context.Cause(ctx)))
 	for _, r := range missing {
 		e.Peers = append(e.Peers, fault.Peer{Rank: r, Host: m.Host(r)})
 	}

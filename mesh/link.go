@@ -61,7 +61,7 @@ type Link struct {
 	conn    atomic.Pointer[upConn]
 	onReady func()                // l.ready, bound once
 	doom    atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
-	stalled time.Time             // since when the Conn took nothing as of the last checkStall, whose this is
+	stall   stall                 // checkStall's
 
 	mu      sync.Mutex // guards what follows
 	state   linkState

@@ -18,7 +18,7 @@ func scenes() map[string]scene {
 		"sum":        sumForever,
 		"absent":     stayAway,
 		"stop":       sumUntilStopped,
-		"suspend":    sumUntilTold,
+		"suspend":    passUntilTold,
 		"panic":      panicOnOne,
 		"quit":       quitOnOne,
 		"close":      closeOneFirst,

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,6 +18,10 @@ import (
 // and than a wire may refuse bytes.
 const suspended = max(mesh.DefaultSilence, mesh.DefaultStall) + time.Second
 
+// apart is by how much the ranks are stopped, and go on, one after the other: batch
+// systems reach nodes one by one.
+const apart = time.Second / 2
+
 // A batch system suspends jobs, and a shell stops what runs in it: nobody has failed.
 func TestASuspendedJobGoesOn(t *testing.T) {
 	t.Parallel()
@@ -24,18 +29,20 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks = 3
-			j := run(t, ranks, wire, order{Scene: "suspend", Bytes: 8 << 20})
+			j := run(t, ranks, wire, order{Scene: "suspend", Bytes: 32 << 20})
 			pids := j.pids(ranks)
-			j.events("summing", ranks)
+			j.events("passing", ranks)
 			for _, pid := range pids {
 				j.signal(pid, syscall.SIGSTOP)
+				<-time.After(apart)
 			}
 			<-time.After(suspended)
 			for _, pid := range pids {
 				j.signal(pid, syscall.SIGCONT)
+				<-time.After(apart)
 			}
 			j.open(0)
-			for _, e := range j.events("summed", ranks) {
+			for _, e := range j.events("passed", ranks) {
 				if e.Failed {
 					t.Errorf("rank %d: %s", e.Rank, e.Text)
 				}
@@ -45,26 +52,40 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 	}
 }
 
-// sumUntilTold sums vectors that no wire takes at once, until all ranks have been told
-// to end.
-func sumUntilTold(ctx context.Context, a *actor, c *comm.Comm) error {
+// passUntilTold passes vectors that no wire takes at once round a ring, until all ranks
+// have been told to end.
+func passUntilTold(ctx context.Context, a *actor, c *comm.Comm) error {
 	var told atomic.Bool
 	go func() {
 		a.wait(0)
 		told.Store(true)
 	}()
-	buf := make([]float32, a.Bytes/4)
+	n, rank := c.Size(), c.Rank()
+	from := (rank + n - 1) % n
+	out, in := make([]int32, a.Bytes/4), make([]int32, a.Bytes/4)
 	at := here()
-	for rounds, ending := 0, float32(0); ending < float32(c.Size()); rounds++ {
-		if buf[0] = 0; told.Load() {
-			buf[0] = 1
+	for round, ending := int32(0), int32(0); ending < int32(n); round++ {
+		for i := range out {
+			out[i] = int32(rank)<<24 + round + int32(i)
 		}
-		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
-			return a.tell("summed", at, err)
+		if _, err := comm.Exchange(ctx, c, (rank+1)%n, 1, out, from, 1, in); err != nil {
+			return a.tell("passed", at, err)
 		}
-		if ending = buf[0]; rounds == 1 {
-			a.say("summing", "")
+		for i, got := range in {
+			if want := int32(from)<<24 + round + int32(i); got != want {
+				return a.tell("passed", at, fmt.Errorf("element %d of round %d is %#x, want %#x", i, round, got, want))
+			}
+		}
+		over := []int32{0}
+		if told.Load() {
+			over[0] = 1
+		}
+		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {
+			return a.tell("passed", at, err)
+		}
+		if ending = over[0]; round == 1 {
+			a.say("passing", "")
 		}
 	}
-	return a.tell("summed", at, nil)
+	return a.tell("passed", at, nil)
 }

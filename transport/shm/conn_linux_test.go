@@ -77,6 +77,24 @@ func TestUnsentTellsSinceWhenTheRingIsFull(t *testing.T) {
 	}
 }
 
+// Frames that have heads only count for no bytes, and go on all the same.
+func TestUnsentTellsThatHeadsMove(t *testing.T) {
+	var o outbox
+	for range 2 {
+		o.queue.Push(item{f: &transport.Frame{Head: []byte("head")}})
+	}
+	longAgo := time.Now().Add(-time.Minute)
+	o.since = longAgo // the ring was full
+	o.wrote(0, false)
+	if _, since := o.unsent(); !since.Equal(longAgo) {
+		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))
+	}
+	o.wrote(0, true)
+	if bytes, since := o.unsent(); bytes == 0 || since.Equal(longAgo) {
+		t.Errorf("one of two heads went: %d bytes wait, since as long ago as before: %v", bytes, since.Equal(longAgo))
+	}
+}
+
 // An armed Conn that is full wakes for room, also when it was filled after Arm,
 // and not for each chunk.
 func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {

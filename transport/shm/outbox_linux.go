@@ -164,7 +164,7 @@ func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.bytes -= n
-	if n > 0 && !o.since.IsZero() {
+	if (n > 0 || whole) && !o.since.IsZero() {
 		o.since = time.Now()
 	}
 	if !whole {

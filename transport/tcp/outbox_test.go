@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
@@ -97,6 +98,32 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 	o.wrote(o.batch.bytes, false, &done)
 	if more, _ := o.next(false, &done); !more || o.batch.frames != batchFrames {
 		t.Errorf("got a batch of %d frames, want %d", o.batch.frames, batchFrames)
+	}
+}
+
+// A queue that never runs empty is no stall, as long as the wire goes on taking.
+func TestUnsentTellsThatAQueueMoves(t *testing.T) {
+	o := &outbox{frames: 1}
+	for range 3 {
+		o.push(&transport.Frame{Body: []byte("body")}, nil)
+	}
+	longAgo := time.Now().Add(-time.Minute)
+	o.since = longAgo // the wire had refused some
+	var done transport.Queue
+	o.wrote(0, true, &done)
+	if _, since := o.unsent(); !since.Equal(longAgo) {
+		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))
+	}
+	for _, whole := range []bool{false, true} {
+		o.since = longAgo
+		n := o.batch.bytes
+		if !whole {
+			n = 1
+		}
+		o.wrote(n, false, &done)
+		if bytes, since := o.unsent(); bytes == 0 || since.Equal(longAgo) {
+			t.Errorf("whole frame %v: %d bytes are left, and the time is what it was", whole, bytes)
+		}
 	}
 }
 
