@@ -114,6 +114,7 @@ type Shared struct {
 	past  past   // what the two before the next operation's first were
 	prior past   // what the two before the operation's first were
 
+	mapped  bool             // the race detector does not see what flags in it order
 	witness func(set func()) // nil: flags are set at once
 }
 
@@ -134,6 +135,7 @@ func (g *Group) WitnessShared(see func(set func())) { g.all.shared.witness = see
 
 func newShared(on party, mem []byte) *Shared {
 	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem), layout: layoutFor(len(on.ranks))}
+	s.mapped = race.IsMapped(mem)
 	for r := range on.ranks {
 		s.sleep = append(s.sleep, s.asleep(r))
 	}
@@ -304,7 +306,9 @@ func (p Piece) publish(at int) {
 func (p Piece) set(at int) {
 	s := p.r.on.shared
 	flag := p.word(s.rank, p.n, at)
-	race.LeavesBy(flag)
+	if s.mapped {
+		race.Leaves()
+	}
 	atomic.StoreUint64(flag, p.n)
 	if p.n == s.first && !p.small {
 		atomic.StoreUint64(s.head(s.rank, p.n, true, markAt), p.mark())
@@ -339,7 +343,9 @@ func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 	if err := p.await(ctx, rank, flag, p.n); err != nil {
 		return err
 	}
-	race.CameBy(flag)
+	if s.mapped {
+		race.Came()
+	}
 	if rank == s.rank && p.r.g.see == nil {
 		return nil
 	}

@@ -18,16 +18,20 @@ func Leaves() { runtime.RaceReleaseMerge(unsafe.Pointer(&order)) }
 // Came is called when a message has come.
 func Came() { runtime.RaceAcquire(unsafe.Pointer(&order)) }
 
+// Which memory is mapped twice is the process's own affair, as the race detector is:
+// who maps it and who sets flags in it are packages that know nothing of each other.
 var (
 	mu     sync.Mutex // guards mapped
-	mapped = make(map[*byte]int)
+	mapped = make(map[*byte]bool)
 )
 
-// Mapped says that mem, which is not empty, may be mapped elsewhere, too, until Unmapped.
+// Mapped says that mem, which is not empty, may be mapped elsewhere, too, until Unmapped:
+// flags in it have to be told of with Leaves and Came. In other memory to set a flag and
+// to see it is order enough.
 func Mapped(mem []byte) {
 	mu.Lock()
 	defer mu.Unlock()
-	mapped[&mem[0]] = len(mem)
+	mapped[&mem[0]] = true
 }
 
 // Unmapped takes back what Mapped said of mem. It is called while it is still there.
@@ -37,29 +41,11 @@ func Unmapped(mem []byte) {
 	delete(mapped, &mem[0])
 }
 
-// LeavesBy is Leaves if the flag, which is about to be set, lies in memory that is
-// Mapped; in other memory setting it is order enough.
-func LeavesBy(flag *uint64) {
-	if isMapped(flag) {
-		Leaves()
-	}
-}
-
-// CameBy is Came for a flag that was seen.
-func CameBy(flag *uint64) {
-	if isMapped(flag) {
-		Came()
-	}
-}
-
-func isMapped(flag *uint64) bool {
+// IsMapped reports whether mem was Mapped. Asking orders what was done before in one
+// goroutine and after it in another, so that it is for when memory is taken into use:
+// asked at each flag, it would hide races.
+func IsMapped(mem []byte) bool {
 	mu.Lock()
 	defer mu.Unlock()
-	at := uintptr(unsafe.Pointer(flag))
-	for from, n := range mapped {
-		if at-uintptr(unsafe.Pointer(from)) < uintptr(n) {
-			return true
-		}
-	}
-	return false
+	return mapped[&mem[0]]
 }

@@ -286,7 +286,6 @@ func (c *consumer) await(looks int) {
 // completed a frame.
 func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
 	w := word(c.ring.word(c.at).Load())
-	race.Came()
 	switch w.kind() {
 	case 0:
 		if w != 0 {
@@ -294,10 +293,13 @@ func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
 		}
 		return 0, false, nil
 	case kindWhole, kindFirst:
+		race.Came()
 		return c.begin(w, in)
 	case kindMore:
+		race.Came()
 		return c.more(w, in)
 	case kindTold:
+		race.Came()
 		return c.exposed(w, in)
 	case kindSkip:
 		span := len(c.ring) - c.ring.pos(c.at)

@@ -75,7 +75,9 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 
 // got is what a read returned, once the race detector has been told.
 func got(n int, errno syscall.Errno) (int, syscall.Errno) {
-	race.Came()
+	if n > 0 {
+		race.Came()
+	}
 	return n, errno
 }
 
