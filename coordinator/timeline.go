@@ -116,12 +116,13 @@ func (co *Coordinator) endTimeline() {
 	}
 }
 
-// stamp is the time, or 0 when no timeline is made.
+// stamp is the time, or 0 when no timeline is made. Where no time passes, as in a test
+// with a clock of its own, the Coordinator's beginning is 1.
 func (co *Coordinator) stamp() int64 {
 	if co.rec.Load() == nil {
 		return 0
 	}
-	return int64(co.now())
+	return max(int64(co.now()), 1)
 }
 
 // A lap is when the executor did what with a Bucket.
