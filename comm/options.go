@@ -115,8 +115,8 @@ func (o *options) check(rank int) error {
 }
 
 // WithTransport selects the wire by name: "auto" (the default), "memory", "shm",
-// "tcp", "grpc"; where RDMA is built in, also "tcp+verbs", and "grpc+verbs" or "verbs" for
-// short. A wire that is named is used even between ranks of one process.
+// "tcp", "grpc"; where RDMA is built in, also "tcp+verbs" and "grpc+verbs", for which
+// "verbs" is short. A wire that is named is used even between ranks of one process.
 // TUTTI_TRANSPORT does the same where the option is not given.
 func WithTransport(name string) Option { return func(o *options) { o.transport = name } }
 

@@ -49,13 +49,15 @@ type control struct {
 	ticket atomic.Uint64     // the last question's or fence's
 
 	// The goroutine's own.
-	state  *membership.State
-	later  []membership.Input // what is to be stepped next
-	busy   bool               // in step
-	links  []*controlLink     // by rank
-	dying  []*controlLink
-	waits  map[uint64]chan []membership.Reached // by the question's ticket
-	fences map[uint64]chan struct{}             // by theirs
+	turned  time.Time // when noticeStop was called last
+	resumed time.Time // when this process went on after it was stopped, or began
+	state   *membership.State
+	later   []membership.Input // what is to be stepped next
+	busy    bool               // in step
+	links   []*controlLink     // by rank
+	dying   []*controlLink
+	waits   map[uint64]chan []membership.Reached // by the question's ticket
+	fences  map[uint64]chan struct{}             // by theirs
 }
 
 func newControl(m *Mesh) *control {
@@ -122,14 +124,9 @@ func (c *control) ring() {
 
 func (c *control) run() {
 	defer close(c.gone)
-	timer := time.NewTimer(time.Hour) // set anew before it is waited for
+	timer := time.NewTimer(time.Nanosecond)
 	defer timer.Stop()
 	for {
-		c.turn()
-		next := time.Duration(c.state.Next())
-		// A timer is never set to fire at once: several goroutines that find theirs due
-		// at the same moment crash the race detector in a synctest bubble (Go 1.26).
-		timer.Reset(max(next, 1))
 		select {
 		case <-c.quit:
 			c.end()
@@ -137,7 +134,32 @@ func (c *control) run() {
 		case <-c.wake:
 		case <-timer.C:
 		}
+		c.turn()
+		timer.Reset(c.rest())
 	}
+}
+
+// maxRest is how long the goroutine rests at most, and stopLeast from which pause
+// between two turns on this process counts as one that was stopped.
+const (
+	maxRest   = stallEvery
+	stopLeast = 2 * maxRest
+)
+
+// noticeStop is called in each turn, before anybody is judged by how long it took nothing.
+func (c *control) noticeStop() {
+	now := time.Now()
+	if now.Sub(c.turned) > stopLeast {
+		c.resumed = now
+	}
+	c.turned = now
+}
+
+// rest is how long the goroutine can wait for its next turn. It is never 0: in a synctest
+// bubble goroutines that come to timers which are due already, several at the same moment,
+// crash the race detector of Go 1.26.
+func (c *control) rest() time.Duration {
+	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxRest)
 }
 
 // turn does what is due. What has arrived comes before the clock: a rank that was
@@ -156,13 +178,14 @@ func (c *control) turn() {
 		}
 	}
 	c.step(membership.Tick{})
+	c.noticeStop()
 	for _, l := range c.links {
 		if l != nil {
 			l.tend()
 		}
 	}
 	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
-	c.m.links.checkStall(c.m.cfg.Stall, c.m.cfg.Heartbeat)
+	c.m.links.checkStall(c.m.cfg.Stall, c.resumed)
 }
 
 // end closes every link.

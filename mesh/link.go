@@ -61,7 +61,6 @@ type Link struct {
 	conn    atomic.Pointer[upConn]
 	onReady func()                // l.ready, bound once
 	doom    atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
-	stall   stall                 // checkStall's
 
 	mu      sync.Mutex // guards what follows
 	state   linkState

@@ -27,8 +27,7 @@ type links struct {
 
 	ticking atomic.Bool   // the ticker is awake, and will look at every link again
 	kick    chan struct{} // wakes the ticker; holds one
-	checked time.Time     // for stalls, as ran is; the control goroutine's
-	ran     time.Duration // for how long this process has run, by checkStall
+	checked time.Time     // for stalls; the control goroutine's
 }
 
 func (ls *links) init(m *Mesh) {
@@ -134,39 +133,38 @@ type unsender interface {
 // stallEvery is how often the data Conns are asked whether they stall.
 const stallEvery = time.Second
 
-// A stall is what checkStall has seen of a link whose wire refuses bytes.
-type stall struct {
-	since time.Time     // it has taken none; zero: none seen
-	from  time.Duration // when checkStall first saw that, in the time that this process has run
-}
-
-// checkStall fails links whose wire has refused bytes for longer than limit. Time in
-// which this process did not run does not count: it was stopped, or suspended with the
-// whole job, and what the wire takes is only found out when somebody looks. The control
-// goroutine calls it in each of its turns, which are a heartbeat apart at most.
-func (ls *links) checkStall(limit, heartbeat time.Duration) {
+// checkStall fails links whose wire has refused bytes for longer than limit, and since
+// resumed, when this process last went on: what a wire took meanwhile is only found out
+// when somebody looks. Somebody does in any case before a link is failed: its sender may
+// sleep until there is more room than the wire has made. The control goroutine calls it
+// in each of its turns.
+func (ls *links) checkStall(limit time.Duration, resumed time.Time) {
 	now := time.Now()
-	gap := now.Sub(ls.checked)
-	if gap < stallEvery {
+	if now.Sub(ls.checked) < stallEvery {
 		return
 	}
 	ls.checked = now
-	ls.ran += min(gap, 2*max(stallEvery, heartbeat))
 	for _, l := range ls.peer {
 		c, ok := l.Conn().(unsender)
 		if !ok || l.ended.Load() {
 			continue
 		}
 		n, since := c.Unsent()
-		switch {
+		switch age := now.Sub(later(since, resumed)); {
 		case n == 0:
-			l.stall = stall{}
-		case !since.Equal(l.stall.since):
-			l.stall = stall{since, ls.ran - min(now.Sub(since), stallEvery)}
-		case ls.ran-l.stall.from > limit:
+		case age > limit:
 			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
+		case age > limit-2*stallEvery:
+			ls.spawn(func(context.Context) { l.Progress() })
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // Addr is the address that a rank is dialled at, "" while it is not known.

@@ -1,8 +1,10 @@
 package mesh
 
 import (
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,57 +33,100 @@ func (c *stuck) takes() {
 	c.bytes, c.since = c.bytes-1, time.Now()
 }
 
-// Time in which the process did not run says nothing about the wire.
+// An act is what a test of stalls does, and whether the link stands after it.
+type act struct {
+	what  string
+	lasts time.Duration
+	lost  bool
+}
+
+// The acts: time passes, the control goroutine does not run meanwhile, or the wire takes
+// some, at once or once Progress looks.
+const (
+	passes = "time passes"
+	stops  = "the process is stopped"
+	takes  = "the wire takes some"
+	would  = "the wire would take some"
+)
+
 func TestALinkStallsInTheTimeThatTheProcessRuns(t *testing.T) {
-	const limit = DefaultStall
-	const (
-		passes = iota
-		stopped
-		taken
-		kept // the link stands
-		lost
-	)
-	type act struct {
-		what  int
-		lasts time.Duration
-	}
+	const limit, most = DefaultStall, stallEvery + 100*time.Millisecond
 	for name, acts := range map[string][]act{
-		"nothing is taken":                 {{passes, limit - 100*time.Millisecond}, {kept, 0}, {passes, 2 * time.Second}, {lost, 0}},
-		"some, then nothing":               {{passes, limit - time.Second}, {taken, 0}, {passes, limit - 100*time.Millisecond}, {kept, 0}, {passes, 2 * time.Second}, {lost, 0}},
-		"stopped":                          {{passes, time.Second}, {stopped, 4 * limit}, {passes, time.Second}, {kept, 0}, {taken, 0}, {passes, limit / 2}, {kept, 0}},
-		"stopped before anybody looked":    {{stopped, 4 * limit}, {passes, limit / 2}, {kept, 0}},
-		"stopped twice":                    {{stopped, 4 * limit}, {taken, 0}, {passes, limit / 2}, {stopped, 4 * limit}, {passes, time.Second / 2}, {kept, 0}},
-		"stopped, and then it takes none":  {{passes, time.Second}, {stopped, 4 * limit}, {passes, limit}, {lost, 0}},
-		"stopped, once it has taken a few": {{taken, 0}, {stopped, 2 * limit}, {taken, 0}, {stopped, 2 * limit}, {passes, limit / 2}, {kept, 0}},
+		"nothing is taken":                {{passes, limit - 100*time.Millisecond, false}, {passes, most, true}},
+		"some, then nothing":              {{passes, limit - most, false}, {takes, 0, false}, {passes, limit - 100*time.Millisecond, false}, {passes, most, true}},
+		"only who looks finds out":        {{passes, time.Second, false}, {would, 0, false}, {passes, limit, false}},
+		"stopped":                         {{passes, time.Second, false}, {stops, 4 * limit, false}, {passes, limit / 2, false}, {takes, 0, false}, {passes, limit / 2, false}},
+		"stopped when it was nearly lost": {{passes, limit - 100*time.Millisecond, false}, {stops, limit, false}, {passes, limit / 2, false}},
+		"stopped at first":                {{stops, 4 * limit, false}, {passes, limit / 2, false}},
+		"stopped twice":                   {{passes, limit / 2, false}, {stops, limit, false}, {passes, limit / 2, false}, {stops, limit, false}, {passes, limit / 2, false}},
+		"stopped, and then it takes none": {{passes, time.Second, false}, {stops, 4 * limit, false}, {passes, limit - 100*time.Millisecond, false}, {passes, most, true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				r := started(t, 2, func(i int, cfg *Config) {
-					withData(i, cfg)
-					cfg.Silence = time.Hour
-				})
-				defer r.close()
-				c := &stuck{bytes: 100, since: time.Now()}
-				c.close, c.progress = func() {}, func() transport.State { return transport.Idle }
-				r.up(c)
-				for i, a := range acts {
-					thaw := func() {}
-					switch a.what {
-					case stopped:
-						thaw = r.freeze(0)
-					case taken:
-						c.takes()
-					}
-					if a.lasts > 0 {
-						<-time.After(a.lasts)
-					}
-					thaw()
-					synctest.Wait()
-					if down := slices.Contains(r.meshes[0].cfg.Data.(*pile).lost(), 1); a.what >= kept && down != (a.what == lost) {
-						t.Errorf("act %d, %v: the link is lost: %v", i, a, down)
-					}
-				}
+		for _, heartbeat := range []time.Duration{50 * time.Millisecond, DefaultHeartbeat, 3 * time.Second, time.Minute} {
+			t.Run(fmt.Sprintf("%s/%v", name, heartbeat), func(t *testing.T) {
+				bubble(t, func(t *testing.T) { playStall(t, heartbeat, acts) })
 			})
-		})
+		}
 	}
+}
+
+func playStall(t *testing.T, heartbeat time.Duration, acts []act) {
+	r := started(t, 2, func(i int, cfg *Config) {
+		withData(i, cfg)
+		cfg.Heartbeat, cfg.Silence = heartbeat, time.Hour
+	})
+	defer r.close()
+	c := &stuck{bytes: 100, since: time.Now()}
+	var willing atomic.Bool
+	c.close = func() {}
+	c.progress = func() transport.State {
+		if willing.Load() {
+			c.takes()
+		}
+		return transport.Idle
+	}
+	r.up(c)
+	for i, a := range acts {
+		thaw := func() {}
+		switch a.what {
+		case stops:
+			thaw = r.freeze(0)
+		case takes:
+			c.takes()
+		case would:
+			willing.Store(true)
+		}
+		if a.lasts > 0 {
+			<-time.After(a.lasts)
+		}
+		thaw()
+		synctest.Wait()
+		if lost := slices.Contains(r.meshes[0].cfg.Data.(*pile).lost(), 1); lost != a.lost {
+			t.Fatalf("after act %d, %s for %v: the link is lost: %v", i, a.what, a.lasts, lost)
+		}
+	}
+}
+
+// A control link may be full when the process is stopped, too.
+func TestANeighbourHasTimeToTakeWhatWaitedWhileThisProcessWasStopped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 2, func(_ int, cfg *Config) { cfg.Silence = time.Minute })
+		defer r.close()
+		goOn := r.freeze(1)
+		for range 1000 {
+			r.meshes[0].Flood(1, make([]byte, MaxFlood))
+			synctest.Wait()
+		}
+		<-time.After(time.Second)
+		thaw := r.freeze(0)
+		<-time.After(2 * DefaultStall)
+		thaw()
+		<-time.After(time.Second)
+		goOn()
+		<-time.After(2 * DefaultStall)
+		for i, ear := range r.ears {
+			if e, _ := ear.first(); e != nil {
+				t.Errorf("rank %d hears %v", i, e)
+			}
+		}
+	})
 }

@@ -17,12 +17,12 @@ const beside = ".new-"
 // Write replaces a file, so that a reader sees the old one or all of the new one, also
 // when the process ends at any moment, and the old one stays when it fails; it does not
 // say that either survives the machine's end. A link stays one, and what it leads to is
-// replaced; a file keeps its owner and permissions, and a new one has those that the umask leaves.
-// What cannot be replaced is written to where it is: a device, and a file where the
-// system refuses to have another in its place, as it does for one that is mounted by
-// itself, or is another user's in a folder like /tmp. A reader may then see a part, and
-// what is left is cut short when writing fails or the process ends in it. Pipes and
-// sockets are refused.
+// replaced; a file keeps its permissions, and its owner and group where this process may
+// give it to them, and a new one has the permissions that the umask leaves. What cannot
+// be replaced is written to where it is: a device, and a file where the system refuses to
+// have another in its place, as it does for one that is mounted by itself, or is another
+// user's in a folder like /tmp. A reader may then see a part, and what is left is cut
+// short when writing fails or the process ends in it. Pipes and sockets are refused.
 func Write(file string, text []byte) error { return write(file, text, os.Rename) }
 
 func write(file string, text []byte, rename func(from, to string) error) error {
@@ -111,9 +111,12 @@ func replace(to string, old fs.FileInfo, text []byte, rename func(from, to strin
 	if err != nil {
 		return err
 	}
+	if old != nil {
+		giveTo(f, old)
+	}
 	_, err = f.Write(text)
 	if old != nil {
-		err = errors.Join(err, giveTo(f, old), f.Chmod(old.Mode().Perm()))
+		err = errors.Join(err, f.Chmod(old.Mode().Perm()))
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = rename(f.Name(), to)

@@ -8,19 +8,10 @@ import (
 	"syscall"
 )
 
-// giveTo makes f, which this process has made, old's owner's. Where that is refused, old
-// keeps its place.
-func giveTo(f *os.File, old fs.FileInfo) error {
-	was, ok := old.Sys().(*syscall.Stat_t)
-	if !ok {
-		return nil
+// giveTo makes f, which this process has made, old's owner's and group's, if it may:
+// root's programs write files of others.
+func giveTo(f *os.File, old fs.FileInfo) {
+	if s, ok := old.Sys().(*syscall.Stat_t); ok {
+		f.Chown(int(s.Uid), int(s.Gid)) // what is refused leaves a file as this process makes them
 	}
-	now, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if is, ok := now.Sys().(*syscall.Stat_t); ok && is.Uid == was.Uid && is.Gid == was.Gid {
-		return nil
-	}
-	return f.Chown(int(was.Uid), int(was.Gid))
 }

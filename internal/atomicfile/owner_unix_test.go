@@ -15,7 +15,16 @@ func TestAFileKeepsItsOwner(t *testing.T) {
 	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	os.Chown(file, 1234, 4321) // others keep their own
+	uid, gid := os.Getuid(), os.Getgid()
+	if groups, err := os.Getgroups(); err == nil && len(groups) > 0 {
+		gid = groups[len(groups)-1] // any other that this user may give it to
+	}
+	if uid == 0 {
+		uid, gid = 1234, 4321
+	}
+	if err := os.Chown(file, uid, gid); err != nil {
+		t.Fatal(err)
+	}
 	owner := func() [2]uint32 {
 		info, err := os.Stat(file)
 		if err != nil {

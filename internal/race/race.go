@@ -41,11 +41,11 @@ func Unmapped(mem []byte) {
 	delete(mapped, &mem[0])
 }
 
-// IsMapped reports whether mem was Mapped. Asking orders what was done before in one
+// IsMapped reports whether mem is what Mapped was given, not a part of it. Asking orders what was done before in one
 // goroutine and after it in another, so that it is for when memory is taken into use:
 // asked at each flag, it would hide races.
 func IsMapped(mem []byte) bool {
 	mu.Lock()
 	defer mu.Unlock()
-	return mapped[&mem[0]]
+	return len(mem) > 0 && mapped[&mem[0]]
 }

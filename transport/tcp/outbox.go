@@ -136,7 +136,7 @@ func (o *outbox) fill() {
 func (o *outbox) wrote(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if n > 0 && !o.since.IsZero() || refused && (n > 0 || o.since.IsZero()) {
+	if refusing := !o.since.IsZero(); refusing && n > 0 || !refusing && refused {
 		o.since = time.Now()
 	}
 	o.bytes -= n

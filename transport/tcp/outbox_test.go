@@ -107,9 +107,13 @@ func TestUnsentTellsThatAQueueMoves(t *testing.T) {
 	for range 3 {
 		o.push(&transport.Frame{Body: []byte("body")}, nil)
 	}
+	var done transport.Queue
+	o.wrote(1, false, &done)
+	if _, since := o.unsent(); !since.IsZero() {
+		t.Errorf("nothing was refused, and bytes are unsent since %v", since)
+	}
 	longAgo := time.Now().Add(-time.Minute)
 	o.since = longAgo // the wire had refused some
-	var done transport.Queue
 	o.wrote(0, true, &done)
 	if _, since := o.unsent(); !since.Equal(longAgo) {
 		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))
