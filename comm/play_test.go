@@ -302,7 +302,7 @@ func (p *play) listen(c *comm.Comm) {
 	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+min(since(), mostStarved); {
 		// Reason: a verdict wakes calls only, and none is under way here; the loop ends with
 		// the verdict, and the pause bounds how often it looks.
-		time.Sleep(5 * time.Millisecond) // a verdict wakes calls, and none is under way here
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 

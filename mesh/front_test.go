@@ -213,7 +213,7 @@ func (w *wired) logged(before int, what string, n int, words string) {
 		time.Sleep(time.Millisecond)
 	}
 	// Reason: a line that is one too many has no event; the test is right without it, too.
-	time.Sleep(50 * time.Millisecond) // for lines that are one too many
+	time.Sleep(50 * time.Millisecond)
 	got := w.logs.all()[before:]
 	for _, line := range got {
 		if !strings.Contains(line, words) {
@@ -536,7 +536,7 @@ func TestAStrangerCostsAtMost4KiB(t *testing.T) {
 			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
 		}
 		// Reason: nothing tells that what was said has been read; unread, it only takes less.
-		time.Sleep(50 * time.Millisecond) // for what is said to be read
+		time.Sleep(50 * time.Millisecond)
 		return (heap() - before) / strangerSlots, open
 	}
 	bare, open := fill(plain.Addr().String(), "")
