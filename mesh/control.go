@@ -185,7 +185,7 @@ func (c *control) turn() {
 		}
 	}
 	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
-	c.m.links.checkStall(c.m.cfg.Stall, c.resumed)
+	c.m.links.checkStall(c.turned, c.m.cfg.Stall, c.resumed)
 }
 
 // end closes every link.

@@ -166,7 +166,7 @@ func (l *controlLink) tend() {
 	switch full := l.queued.Load() >= maxQueued; {
 	case full && l.choked.IsZero():
 		l.choked = time.Now()
-	case full && time.Since(later(l.choked, l.c.resumed)) > stall:
+	case full && time.Since(newer(l.choked, l.c.resumed)) > stall:
 		l.c.down(l, fmt.Sprintf("it took no bytes for %v", stall))
 	case !full:
 		l.choked = time.Time{}

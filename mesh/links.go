@@ -138,8 +138,7 @@ const stallEvery = time.Second
 // when somebody looks. Somebody does in any case before a link is failed: its sender may
 // sleep until there is more room than the wire has made. The control goroutine calls it
 // in each of its turns.
-func (ls *links) checkStall(limit time.Duration, resumed time.Time) {
-	now := time.Now()
+func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Time) {
 	if now.Sub(ls.checked) < stallEvery {
 		return
 	}
@@ -150,7 +149,7 @@ func (ls *links) checkStall(limit time.Duration, resumed time.Time) {
 			continue
 		}
 		n, since := c.Unsent()
-		switch age := now.Sub(later(since, resumed)); {
+		switch age := now.Sub(newer(since, resumed)); {
 		case n == 0:
 		case age > limit:
 			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
@@ -160,7 +159,7 @@ func (ls *links) checkStall(limit time.Duration, resumed time.Time) {
 	}
 }
 
-func later(a, b time.Time) time.Time {
+func newer(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
