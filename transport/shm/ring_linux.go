@@ -286,20 +286,18 @@ func (c *consumer) await(looks int) {
 // completed a frame.
 func (c *consumer) take(in transport.Sink) (n int, whole bool, err error) {
 	w := word(c.ring.word(c.at).Load())
+	if w == 0 {
+		return 0, false, nil
+	}
+	race.Came()
 	switch w.kind() {
 	case 0:
-		if w != 0 {
-			return 0, false, nonsense("a record that begins with %#x", uint64(w))
-		}
-		return 0, false, nil
+		return 0, false, nonsense("a record that begins with %#x", uint64(w))
 	case kindWhole, kindFirst:
-		race.Came()
 		return c.begin(w, in)
 	case kindMore:
-		race.Came()
 		return c.more(w, in)
 	case kindTold:
-		race.Came()
 		return c.exposed(w, in)
 	case kindSkip:
 		span := len(c.ring) - c.ring.pos(c.at)
