@@ -129,9 +129,9 @@ func (l *controlLink) take() {
 	l.input = membership.Received{}
 }
 
-// Place implements transport.Sink. Bodies are kept by floods, so each has memory
+// Buffer implements transport.Sink. Bodies are kept by floods, so each has memory
 // of its own, but those of heartbeats.
-func (l *controlLink) Place(h transport.Header) []byte {
+func (l *controlLink) Buffer(h transport.Header) []byte {
 	head, err := parseControl(h.Head, l.c.m.cfg.Size)
 	if err == nil && h.Size != head.size {
 		err = errMalformed
@@ -191,8 +191,8 @@ func (l *controlLink) buried() bool {
 // deaf is a Sink that drops everything.
 type deaf struct{}
 
-func (deaf) Place(transport.Header) []byte { return nil }
-func (deaf) Arrived(transport.Header, int) {}
+func (deaf) Buffer(transport.Header) []byte { return nil }
+func (deaf) Arrived(transport.Header, int)  {}
 
 // cores is the number of processors that this process may use.
 func cores() int { return runtime.GOMAXPROCS(0) }

@@ -122,7 +122,7 @@ func (m *Mesh) accept(c transport.Conn) {
 // receive is the accepting side's handshake, and what follows from it.
 func (m *Mesh) receive(c transport.Conn) {
 	ctx := m.ctx
-	if _, guest := c.(transport.Guest); !guest || m.front == nil {
+	if _, guest := c.(transport.Pending); !guest || m.front == nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, strangerTime)
 		defer cancel()
@@ -140,7 +140,7 @@ func (m *Mesh) receive(c transport.Conn) {
 		c.Close()
 		return
 	}
-	if g, ok := c.(transport.Guest); ok {
+	if g, ok := c.(transport.Pending); ok {
 		g.Admit()
 	}
 	t.send(appendWelcome(nil, m.id.instance), nil)
@@ -208,7 +208,7 @@ func (m *Mesh) standing(rank int) *refusal {
 // says nothing to anybody, or the front has written it.
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
-	_, guest := c.(transport.Guest)
+	_, guest := c.(transport.Pending)
 	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
 	from := any("a stranger")
 	if r, ok := c.(interface{ RemoteAddr() net.Addr }); ok {

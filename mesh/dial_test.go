@@ -35,7 +35,7 @@ func (p *pile) LinkDown(rank int, _ error) {
 	p.down = append(p.down, rank)
 }
 
-func (s *pileSink) Place(h transport.Header) []byte {
+func (s *pileSink) Buffer(h transport.Header) []byte {
 	s.body = make([]byte, h.Size)
 	return s.body
 }

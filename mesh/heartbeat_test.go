@@ -27,7 +27,7 @@ func (e *echo) Progress(in transport.Sink) (transport.State, error) {
 	}
 	e.full = false
 	h := transport.Header{Head: e.head[:], Size: e.n}
-	copy(in.Place(h), e.body[:e.n])
+	copy(in.Buffer(h), e.body[:e.n])
 	in.Arrived(h, e.n)
 	return transport.Moved, nil
 }

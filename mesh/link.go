@@ -134,7 +134,7 @@ func (l *Link) Prompt() bool {
 // transport.Prompter. If not, it is for Send.
 func (l *Link) SendNow(head, body []byte) bool {
 	c := l.conn.Load()
-	return c != nil && c.prompt != nil && c.prompt.SendNow(head, body)
+	return c != nil && c.prompt != nil && c.prompt.TrySend(head, body)
 }
 
 // Open starts the dial without sending anything.

@@ -88,8 +88,8 @@ func (t *talk) pause(ctx context.Context, state transport.State) error {
 	}
 }
 
-// Place implements transport.Sink.
-func (t *talk) Place(h transport.Header) []byte {
+// Buffer implements transport.Sink.
+func (t *talk) Buffer(h transport.Header) []byte {
 	if t.most < 0 {
 		return nil
 	}

@@ -98,7 +98,7 @@ func (e *Engine) arriving(from int, h head) (rest func()) {
 	if h.kind == kindEager || h.kind == kindData || h.kind == kindName || h.kind == kindRegion || h.kind == kindFreed {
 		f.Size = int(h.size)
 	}
-	e.peers[from].Place(f)
+	e.peers[from].Buffer(f)
 	return func() { e.peers[from].Arrived(f, f.Size) }
 }
 

@@ -13,7 +13,7 @@ func arrive(e *Engine, from int, s *Space, tag int32, body string) {
 	h := head{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)], Size: len(body)}
-	copy(e.peers[from].Place(f), body)
+	copy(e.peers[from].Buffer(f), body)
 	e.peers[from].Arrived(f, len(body))
 }
 

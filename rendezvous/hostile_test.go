@@ -18,7 +18,7 @@ type deaf struct{}
 
 func (deaf) Sink(*mesh.Link) transport.Sink    { return deaf{} }
 func (deaf) LinkDown(int, error)               {}
-func (deaf) Place(transport.Header) []byte     { return nil }
+func (deaf) Buffer(transport.Header) []byte    { return nil }
 func (deaf) Arrived(h transport.Header, n int) {}
 
 // besideDeaf is rank 0 of two, with a Conn to a rank 1 that is deaf: so that a

@@ -81,7 +81,7 @@ func (in *inbound) clear() {
 // after counts on and gives the new number, which is never 0: that stands for none;
 // nor transport.Unheard.
 func after(n *uint32) uint32 {
-	if *n++; *n == 0 || *n == transport.Unheard {
+	if *n++; *n == 0 || *n == transport.NoNotify {
 		*n = 1
 	}
 	return *n
@@ -256,8 +256,8 @@ func (p *peer) granted(n, extra uint32) {
 	}
 }
 
-// Place implements transport.Sink. It runs under the link's role.
-func (p *peer) Place(f transport.Header) []byte {
+// Buffer implements transport.Sink. It runs under the link's role.
+func (p *peer) Buffer(f transport.Header) []byte {
 	if !p.read(f) {
 		return nil
 	}
@@ -314,7 +314,7 @@ func (p *peer) Arrived(f transport.Header, n int) {
 	p.e.mu.Lock()
 	in := &p.in
 	if !in.active { // it went straight into memory that we exposed
-		if f.ID != 0 && f.ID != transport.Unheard {
+		if f.ID != 0 && f.ID != transport.NoNotify {
 			p.dataArrived(p.receives[f.ID], f.Size)
 		}
 		p.e.release()

@@ -184,8 +184,8 @@ func (c *catch) waits(m *message) {
 	}
 }
 
-// Take implements transport.Taker. It runs under the link's role.
-func (p *peer) Take(f transport.Header, body []byte) {
+// Copy implements transport.Taker. It runs under the link's role.
+func (p *peer) Copy(f transport.Header, body []byte) {
 	if !p.read(f) || p.caught(body) {
 		return
 	}

@@ -51,7 +51,7 @@ func (m *meanwhile) happen() {
 	}
 }
 
-func (c *hastyConn) SendNow(head, body []byte) bool {
+func (c *hastyConn) TrySend(head, body []byte) bool {
 	c.sends.happen()
 	if c.refuse {
 		c.refuse = false
@@ -83,18 +83,18 @@ type hastySink struct {
 	own  bool
 }
 
-func (s *hastySink) Place(h transport.Header) []byte {
-	_, ok := s.Sink.(transport.Taker)
+func (s *hastySink) Buffer(h transport.Header) []byte {
+	_, ok := s.Sink.(transport.CopySink)
 	if s.own = ok && h.Size <= len(s.room); s.own {
 		return s.room[:]
 	}
-	return s.Sink.Place(h)
+	return s.Sink.Buffer(h)
 }
 
 func (s *hastySink) Arrived(h transport.Header, n int) {
 	if s.own {
 		s.own = false
-		s.Sink.(transport.Taker).Take(h, s.room[:h.Size])
+		s.Sink.(transport.CopySink).Copy(h, s.room[:h.Size])
 		return
 	}
 	s.Sink.Arrived(h, n)
@@ -252,7 +252,7 @@ func TestAReceiveThatIsPostedAgainHasPrecedence(t *testing.T) {
 func (e *Engine) taking(from int, h head) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)], Size: int(h.size)}
-	e.peers[from].Take(f, make([]byte, h.size))
+	e.peers[from].Copy(f, make([]byte, h.size))
 }
 
 func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {

@@ -208,9 +208,9 @@ func (p *peer) pushBody(op *Op, f *dataFrame, h *head, body []byte) {
 	}
 	f.Body, f.To, f.ID = body, transport.Token{}, 0
 	if op.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
-		f.To, f.At, f.ID = op.token, int(h.offset), op.request
+		f.To, f.Offset, f.ID = op.token, int(h.offset), op.request
 		if op.untold {
-			f.ID = transport.Unheard
+			f.ID = transport.NoNotify
 		}
 	} else {
 		h.credit = p.giveBack()

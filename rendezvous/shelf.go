@@ -151,7 +151,7 @@ func (p *peer) lay(berths []berth, bytes int) {
 	var token transport.Token
 	err := errNoExposer
 	if x := p.exposer(); x != nil {
-		token, l.hide, err = x.Expose(transport.Unheard, l.mem)
+		token, l.hide, err = x.Expose(transport.NoNotify, l.mem)
 	}
 	e := p.e
 	e.mu.Lock()

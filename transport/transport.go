@@ -42,12 +42,12 @@ type Token [32]byte
 // any goroutine. Without an error it says that the Conn needs the memory no
 // longer, not that the peer has read it; a Close after it does not take it back.
 type Frame struct {
-	Head []byte // at most MaxHead bytes, opaque here, delivered before the body
-	Body []byte
-	To   Token
-	At   int         // with a To, where in the exposed memory Body[0] goes
-	ID   uint32      // opaque here; arrives as Header.ID
-	Done func(error) // never nil; short, never blocks; may call Send; runs without the Conn's locks
+	Head   []byte // at most MaxHead bytes, opaque here, delivered before the body
+	Body   []byte
+	To     Token
+	Offset int         // with a To, where in the exposed memory Body[0] goes
+	ID     uint32      // opaque here; arrives as Header.ID
+	Done   func(error) // never nil; short, never blocks; may call Send; runs without the Conn's locks
 
 	next *Frame // for Queue
 }
@@ -79,7 +79,7 @@ const (
 // skips Place. Memory from Place is the Conn's until that last Arrived, or until
 // Progress has returned an error: a Close does not wait for a Progress under way.
 type Sink interface {
-	Place(h Header) []byte   // at least Size bytes, or nil to drop the body
+	Buffer(h Header) []byte  // at least Size bytes, or nil to drop the body
 	Arrived(h Header, n int) // the first n bytes of the body are in
 }
 
@@ -139,10 +139,10 @@ type Greeter interface {
 	Proto() string
 }
 
-// A Guest is an accepted Conn whose peer has proven nothing yet: it holds one of
+// A Pending is an accepted Conn whose peer has proven nothing yet: it holds one of
 // the listener's few slots, lives only seconds, and is given no more than 4 KiB.
 // Admit lifts all that. A Conn without Admit has no such limits.
-type Guest interface {
+type Pending interface {
 	Admit()
 }
 
@@ -160,8 +160,8 @@ type Exposer interface {
 	Expose(id uint32, buf []byte) (to Token, release func(), err error)
 }
 
-// Unheard is the id of exposed memory whose owner need not hear of each frame.
-const Unheard = 1<<32 - 1
+// NoNotify is the id of exposed memory whose owner need not hear of each frame.
+const NoNotify = 1<<32 - 1
 
 // A Gatherer is a Conn that can send a body that lies in several pieces, as if
 // they were one. f.Body is ignored; parts belong to the Conn until Done.
@@ -182,16 +182,16 @@ type Gatherer interface {
 // Linger is Progress that looks up to so many times, at least once, for something
 // to move before it reports Idle.
 type Prompter interface {
-	SendNow(head, body []byte) bool
+	TrySend(head, body []byte) bool
 	Linger(in Sink, looks int) (State, error)
 }
 
-// A Taker is a Sink that takes a frame without a To in one call, in place of Place
+// A CopySink is a Sink that takes a frame without a To in one call, in place of Place
 // and Arrived, where all of it lies in the Conn's own memory. Body is valid during
 // the call only, and the peer may still be able to write there: it is to be copied,
 // and read nowhere else. A Conn need not look for it.
-type Taker interface {
-	Take(h Header, body []byte)
+type CopySink interface {
+	Copy(h Header, body []byte)
 }
 
 // A Sharer is a Transport that can give the n ranks of a group one piece of

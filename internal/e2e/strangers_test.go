@@ -247,7 +247,7 @@ func (j *job) hello(wire, instead string, change func(h []byte)) {
 // An ear is a transport.Sink that waits for one frame, and keeps nothing of it.
 type ear chan struct{}
 
-func (ear) Place(transport.Header) []byte { return nil }
+func (ear) Buffer(transport.Header) []byte { return nil }
 
 func (e ear) Arrived(h transport.Header, n int) {
 	if n == h.Size && len(e) == 0 {

@@ -37,7 +37,7 @@ func (g gathers) SendParts(f *transport.Frame, parts [][]byte) {
 type admits struct{ c *conn }
 
 // Admit is not a step.
-func (a admits) Admit() { a.c.inner.(transport.Guest).Admit() }
+func (a admits) Admit() { a.c.inner.(transport.Pending).Admit() }
 
 // around counts a step without bytes, and applies the rules due before and
 // after it. A cut before it is its error; one after it shows in the next step.
@@ -72,7 +72,7 @@ func (c *conn) withAbilities() transport.Conn {
 	_, g := c.inner.(transport.Gatherer)
 	hides := c.node.script.hides
 	is := able{x && !hides(Expose), g && !hides(Parts)}
-	_, guest := c.inner.(transport.Guest)
+	_, guest := c.inner.(transport.Pending)
 	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(Prompt) {
 		return prompter{c}.withAbilities(is, guest)
 	}

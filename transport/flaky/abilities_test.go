@@ -13,7 +13,7 @@ import (
 func has(v any) (got [7]bool) {
 	_, got[0] = v.(transport.Exposer)
 	_, got[1] = v.(transport.Gatherer)
-	_, got[2] = v.(transport.Guest)
+	_, got[2] = v.(transport.Pending)
 	_, got[3] = v.(transport.Sharer)
 	_, got[4] = v.(transport.Greeter)
 	_, got[5] = v.(transport.Allocator)

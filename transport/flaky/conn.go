@@ -198,7 +198,7 @@ func (c *conn) pass(h *held, number int) {
 
 // unheard reports whether the frame is for memory whose owner need not hear of it: both
 // ends leave it out when they number frames, and what befalls it befalls it here.
-func (h *held) unheard() bool { return h.To != (transport.Token{}) && h.ID == transport.Unheard }
+func (h *held) unheard() bool { return h.To != (transport.Token{}) && h.ID == transport.NoNotify }
 
 // strikeWhenDone applies rule i when the frame is written.
 func (h *held) strikeWhenDone(c *conn, i int) {

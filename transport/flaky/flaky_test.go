@@ -99,7 +99,7 @@ type end struct {
 	cur     []byte
 }
 
-func (e *end) Place(h transport.Header) []byte {
+func (e *end) Buffer(h transport.Header) []byte {
 	e.cur = make([]byte, h.Size)
 	return e.cur
 }
@@ -210,13 +210,13 @@ func checkUnheardCut(t *testing.T, m Moment, k int) {
 	w := newWorld(t, 2, Options{Rules: []Rule{Cut(m, k)}})
 	near, far := w.link(0, 1)
 	mem := make([]byte, 2)
-	to, release, err := far.Conn.(transport.Exposer).Expose(transport.Unheard, mem)
+	to, release, err := far.Conn.(transport.Exposer).Expose(transport.NoNotify, mem)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
 	for i := range mem {
-		f := &transport.Frame{Body: []byte{1}, To: to, At: i, ID: transport.Unheard, Done: func(error) {}}
+		f := &transport.Frame{Body: []byte{1}, To: to, Offset: i, ID: transport.NoNotify, Done: func(error) {}}
 		near.Send(f)
 		poll(near, far)
 	}

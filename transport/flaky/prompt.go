@@ -5,13 +5,13 @@ import "github.com/tutti-go/tutti/transport"
 // A prompter is a wrapped Conn that is a Prompter.
 type prompter struct{ *conn }
 
-// SendNow counts, and sends at once unless frames stand in line or a rule is due at
+// TrySend counts, and sends at once unless frames stand in line or a rule is due at
 // this one. Then it refuses, as any Conn may, and the rule is for the Send that
 // follows, which is the same step. That is the next Send of anybody on this Conn:
 // nothing tells the refused frame from another's, as a layer above may put other
 // credit into its head, or not send it at all. The number of steps stays right as long
 // as it is sent; where several goroutines send, the rule may meet another's frame.
-func (c prompter) SendNow(head, body []byte) bool {
+func (c prompter) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	if c.pumping || len(c.line) > 0 || c.refused != nil {
 		c.mu.Unlock()
@@ -23,7 +23,7 @@ func (c prompter) SendNow(head, body []byte) bool {
 	alive := c.failed(nil) == nil
 	if alive {
 		due = c.node.script.count(c.step(Prompt, head))
-		did = len(due) == 0 && c.inner.(transport.Prompter).SendNow(head, body)
+		did = len(due) == 0 && c.inner.(transport.Prompter).TrySend(head, body)
 	}
 	c.mu.Lock()
 	c.pumping = false

@@ -16,7 +16,7 @@ type quick struct {
 	closed bool
 }
 
-func (q *quick) SendNow(head, _ []byte) bool {
+func (q *quick) TrySend(head, _ []byte) bool {
 	if q.refuse || q.closed {
 		return false
 	}
@@ -45,7 +45,7 @@ func prompt(o Options) (*quick, *Script, transport.Conn) {
 
 // sendNow sends as a layer above does: by Send where SendNow refuses.
 func sendNow(c transport.Conn, head string) (now bool, err error) {
-	if c.(transport.Prompter).SendNow([]byte(head), nil) {
+	if c.(transport.Prompter).TrySend([]byte(head), nil) {
 		return true, nil
 	}
 	c.Send(&transport.Frame{Head: []byte(head), Done: func(e error) { err = e }})

@@ -52,7 +52,7 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 		c := (&node{script: w.script, number: 1, grave: new(grave)}).newConn(far.Conn, 0)
 		s := &sink{c: c, in: far}
 		h := transport.Header{Size: 10}
-		s.Place(h)
+		s.Buffer(h)
 		for _, n := range []int{3, 6, 9, 10} {
 			s.Arrived(h, n)
 		}

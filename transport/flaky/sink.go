@@ -62,9 +62,9 @@ func (s *sink) begin() {
 	}
 }
 
-// Place implements transport.Sink. An empty body is cut here, since nothing of
+// Buffer implements transport.Sink. An empty body is cut here, since nothing of
 // it could arrive before all of it.
-func (s *sink) Place(h transport.Header) []byte {
+func (s *sink) Buffer(h transport.Header) []byte {
 	if s.over {
 		return nil // of a node that has died: its Conn is closed, but more was on the wire
 	}
@@ -73,7 +73,7 @@ func (s *sink) Place(h transport.Header) []byte {
 		s.strike()
 		return nil
 	}
-	b := s.in.Place(h)
+	b := s.in.Buffer(h)
 	if h.Size == 0 && s.is(Within) {
 		s.strike()
 	}
@@ -86,7 +86,7 @@ func (s *sink) Arrived(h transport.Header, n int) {
 		return
 	}
 	if !s.open {
-		if h.ID == transport.Unheard {
+		if h.ID == transport.NoNotify {
 			s.in.Arrived(h, n) // the other end has not numbered it either
 			return
 		}
@@ -110,22 +110,22 @@ func (s *sink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// Take implements transport.Taker. A frame that a rule waits for, or that the Sink
+// Copy implements transport.Taker. A frame that a rule waits for, or that the Sink
 // above does not take so, goes up in two calls.
-func (s *sink) Take(h transport.Header, body []byte) {
+func (s *sink) Copy(h transport.Header, body []byte) {
 	if s.over {
 		return
 	}
 	s.begin()
-	t, ok := s.in.(transport.Taker)
+	t, ok := s.in.(transport.CopySink)
 	switch {
 	case s.is(Before):
 		s.strike()
 	case ok && s.rule < 0:
-		t.Take(h, body)
+		t.Copy(h, body)
 		s.open = false
 	default:
-		if b := s.in.Place(h); b != nil {
+		if b := s.in.Buffer(h); b != nil {
 			copy(b, body)
 		}
 		if h.Size == 0 && s.is(Within) {

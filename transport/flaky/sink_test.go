@@ -16,7 +16,7 @@ func TestFramesBehindADeathAreNotPlaced(t *testing.T) {
 	s := &sink{c: c, in: far}
 	for i := range 3 {
 		h := transport.Header{Size: 10}
-		if placed := s.Place(h) != nil; placed != (i == 0) {
+		if placed := s.Buffer(h) != nil; placed != (i == 0) {
 			t.Errorf("frame %d is placed: %v", i, placed)
 		}
 		s.Arrived(h, 10)

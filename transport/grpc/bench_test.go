@@ -144,7 +144,7 @@ func newWaiter(tb testing.TB, c transport.Conn) *waiter {
 	return w
 }
 
-func (w *waiter) Place(h transport.Header) []byte   { return w.buf[:h.Size] }
+func (w *waiter) Buffer(h transport.Header) []byte  { return w.buf[:h.Size] }
 func (w *waiter) Arrived(h transport.Header, n int) { w.whole = n == h.Size }
 
 // next returns when one more frame is in.
@@ -279,6 +279,6 @@ func connect(tb testing.TB, opts Options) (near, far transport.Conn) {
 		tb.Fatal(err)
 	}
 	far = <-accepted
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	return near, far
 }

@@ -244,6 +244,6 @@ type guest struct{ *conn }
 func (g guest) Admit() { g.link.admit() }
 
 var (
-	_ transport.Conn  = (*conn)(nil)
-	_ transport.Guest = guest{}
+	_ transport.Conn    = (*conn)(nil)
+	_ transport.Pending = guest{}
 )

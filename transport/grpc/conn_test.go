@@ -135,7 +135,7 @@ func probed(tb testing.TB, tune tuning, dialerSends bool) (sender, receiver tran
 		tb.Fatal(err)
 	}
 	far := <-accepted
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	if dialerSends {
 		return near, far, <-ps.made
 	}

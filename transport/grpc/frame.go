@@ -135,7 +135,7 @@ func (d *decoder) place(in transport.Sink) *fault.Error {
 		Size: int(binary.LittleEndian.Uint64(d.front[8:])),
 	}
 	d.placed = true
-	d.dst = in.Place(d.header)
+	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return failure(fault.Misuse, "progress",
 			fmt.Errorf("the Sink placed a body of %d bytes in %d", d.header.Size, len(d.dst)))

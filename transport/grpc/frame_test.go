@@ -20,7 +20,7 @@ type tape struct {
 	drop          bool
 }
 
-func (t *tape) Place(h transport.Header) []byte {
+func (t *tape) Buffer(h transport.Header) []byte {
 	t.heads, t.ids = append(t.heads, bytes.Clone(h.Head)), append(t.ids, h.ID)
 	t.last = 0
 	if t.drop {

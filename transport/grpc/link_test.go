@@ -113,6 +113,6 @@ func TestBytesThatTheListenerReadAreNotLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	far := <-accepted
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	exchange(t, near, far, make([]byte, 100<<10))
 }

@@ -213,12 +213,12 @@ func TestGuestsAreBoundedUntilAdmit(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, ok := near.(transport.Guest); ok {
+			if _, ok := near.(transport.Pending); ok {
 				t.Error("the dialling end is a Guest")
 			}
 			far := <-accepted
 			if tc.admit {
-				far.(transport.Guest).Admit()
+				far.(transport.Pending).Admit()
 			}
 			for range tc.frames {
 				near.Send(&transport.Frame{Body: make([]byte, tc.size), Done: func(error) {}})

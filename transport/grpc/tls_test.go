@@ -117,7 +117,7 @@ func TestTLSMayHaveBeenDoneByTheListener(t *testing.T) {
 	if n := f.admits.Load(); n != 0 {
 		t.Errorf("the listener heard of %d admissions before Admit", n)
 	}
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	if n := f.admits.Load(); n != 1 {
 		t.Errorf("the listener heard of %d admissions, want 1", n)
 	}

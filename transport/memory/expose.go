@@ -125,7 +125,7 @@ func (x *exposed) write(s slot, it *item, off, n int) bool {
 		return false
 	}
 	defer e.mu.Unlock()
-	at := it.f.At + off
+	at := it.f.Offset + off
 	it.copyPart(e.buf[at:at+n], off)
 	return true
 }

@@ -31,8 +31,8 @@ func pair(t testing.TB) (near, far transport.Conn) {
 // fixed is a Sink that places every body in the same buffer.
 type fixed struct{ buf []byte }
 
-func (s *fixed) Place(h transport.Header) []byte { return s.buf[:h.Size] }
-func (s *fixed) Arrived(transport.Header, int)   {}
+func (s *fixed) Buffer(h transport.Header) []byte { return s.buf[:h.Size] }
+func (s *fixed) Arrived(transport.Header, int)    {}
 
 func TestFramesAllocateNothingInASteadyState(t *testing.T) {
 	near, far := pair(t)
@@ -137,7 +137,7 @@ func TestNumbersAreGivenOnce(t *testing.T) {
 // short is a Sink whose Place has no room.
 type short struct{ fixed }
 
-func (short) Place(h transport.Header) []byte { return make([]byte, h.Size-1) }
+func (short) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
 
 func TestPlaceWithoutRoomFailsTheLink(t *testing.T) {
 	near, far := pair(t)

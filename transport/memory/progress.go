@@ -100,7 +100,7 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {
 		c.target = slotOf(it.f.To)
-		id, ok := c.memory.find(c.target, it.f.At, it.size)
+		id, ok := c.memory.find(c.target, it.f.Offset, it.size)
 		if !ok {
 			return errNotExposed(it.size)
 		}
@@ -109,7 +109,7 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	}
 	n := copy(c.head[:], it.f.Head)
 	c.header = transport.Header{Head: c.head[:n], ID: it.f.ID, Size: it.size}
-	c.dst = in.Place(c.header)
+	c.dst = in.Buffer(c.header)
 	if c.dst != nil && len(c.dst) < it.size {
 		return failure(fault.Misuse, "progress",
 			fmt.Errorf("the place returned has %d bytes for a body of %d", len(c.dst), it.size))

@@ -45,7 +45,7 @@ func show(tb testing.TB, c *conn, id uint32, buf []byte) (to transport.Token, re
 // straight sends body to where to says, and moves both ends until it is done.
 func straight(near, far *conn, in transport.Sink, to transport.Token, at int, body []byte) (err error) {
 	done := false
-	near.Send(&transport.Frame{To: to, At: at, Body: body, Done: func(e error) { done, err = true, e }})
+	near.Send(&transport.Frame{To: to, Offset: at, Body: body, Done: func(e error) { done, err = true, e }})
 	for !done {
 		near.Progress(in)
 	}
@@ -495,7 +495,7 @@ func writer(c transport.Conn) {
 	to := transport.Token(in.buf[:len(transport.Token{})])
 	var over atomic.Bool
 	for i := range 4 {
-		f := &transport.Frame{To: to, At: i * 4096, Body: bytes.Repeat([]byte{byte(i + 1)}, 300_000)}
+		f := &transport.Frame{To: to, Offset: i * 4096, Body: bytes.Repeat([]byte{byte(i + 1)}, 300_000)}
 		f.Done = func(err error) {
 			if err != nil {
 				over.Store(true)

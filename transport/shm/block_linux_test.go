@@ -114,7 +114,7 @@ func TestAConnFindsAWayToShareMemory(t *testing.T) {
 				if left := namesIn(t, dir); len(left) > 0 {
 					t.Errorf("there are names: %q", left)
 				}
-				d.(transport.Guest).Admit()
+				d.(transport.Pending).Admit()
 				c.Send(newFrame(1000))
 				if got, gotThere := c.(*conn).seg.named, d.(*conn).seg.named; got != tc.naming || gotThere != tc.naming {
 					t.Errorf("a file was named: got %v here, %v there, want %v", got, gotThere, tc.naming)
@@ -163,7 +163,7 @@ func TestADescriptorThatFailsOnceConcernsOneMeeting(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := receive(t, conns)
-			d.(transport.Guest).Admit()
+			d.(transport.Pending).Admit()
 			for _, c := range []*conn{c.(*conn), d.(*conn)} {
 				mem, _ := alloc(t, c, 100)
 				_, release, err := c.Expose(1, mem)

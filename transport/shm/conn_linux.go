@@ -190,8 +190,8 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 // Send implements transport.Conn.
 func (c *conn) Send(f *transport.Frame) { c.send(item{f: f, size: len(f.Body)}) }
 
-// SendNow implements transport.Prompter.
-func (c *conn) SendNow(head, body []byte) bool {
+// TrySend implements transport.Prompter.
+func (c *conn) TrySend(head, body []byte) bool {
 	did, due := c.out.now(head, body)
 	if due && c.gate.Enter() {
 		c.ring()
@@ -365,7 +365,7 @@ func errGone(closed bool) error {
 
 var (
 	_ transport.Conn     = (*conn)(nil)
-	_ transport.Guest    = (*conn)(nil)
+	_ transport.Pending  = (*conn)(nil)
 	_ transport.Gatherer = (*conn)(nil)
 	_ transport.Prompter = (*conn)(nil)
 	_ poll.Handler       = (*conn)(nil)

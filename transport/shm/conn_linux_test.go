@@ -190,7 +190,7 @@ func TestClosedMemoryIsNotTouched(t *testing.T) {
 func abuse(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {
-		if g, ok := c.(transport.Guest); ok {
+		if g, ok := c.(transport.Pending); ok {
 			g.Admit()
 		}
 		for range 2 {

@@ -204,7 +204,7 @@ func (c *conn) write(f *transport.Frame) (n int, whole bool, err error) {
 	}
 	if b.left > 0 {
 		done := o.length - b.left
-		n, ok, unknown := c.far.put(to, f.At+done, b)
+		n, ok, unknown := c.far.put(to, f.Offset+done, b)
 		if unknown {
 			rang, _, err := c.hear()
 			if rang {
@@ -213,7 +213,7 @@ func (c *conn) write(f *transport.Frame) (n int, whole bool, err error) {
 			if err != nil {
 				return 0, false, err
 			}
-			n, ok, unknown = c.far.put(to, f.At+done, b)
+			n, ok, unknown = c.far.put(to, f.Offset+done, b)
 		}
 		switch {
 		case unknown:
@@ -225,7 +225,7 @@ func (c *conn) write(f *transport.Frame) (n int, whole bool, err error) {
 		*b = body{}
 		return n, false, nil
 	}
-	whole, err = o.out.told(to, f.At, o.length)
+	whole, err = o.out.told(to, f.Offset, o.length)
 	return 0, whole, err
 }
 

@@ -270,7 +270,7 @@ func TestManyMoreGuestsThanSlots(t *testing.T) {
 		}
 		far := receive(t, conns)
 		if i%2 == 0 {
-			far.(transport.Guest).Admit()
+			far.(transport.Pending).Admit()
 		} else {
 			far.Close()
 		}

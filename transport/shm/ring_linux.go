@@ -346,12 +346,12 @@ func (c *consumer) begin(w word, in transport.Sink) (int, bool, error) {
 	}
 	head := c.head[:copy(c.head[:], rec[from:from+w.head()])]
 	c.header, c.got = transport.Header{Head: head, ID: w.id(), Size: size}, 0
-	if t, ok := in.(transport.Taker); ok && w.kind() == kindWhole {
-		t.Take(c.header, rec[at:at+n])
+	if t, ok := in.(transport.CopySink); ok && w.kind() == kindWhole {
+		t.Copy(c.header, rec[at:at+n])
 		c.free(len(rec))
 		return len(rec), true, nil
 	}
-	c.dst = in.Place(c.header)
+	c.dst = in.Buffer(c.header)
 	if c.dst != nil && len(c.dst) < size {
 		return 0, false, failure(fault.Misuse, "progress",
 			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(c.dst), size))

@@ -33,7 +33,7 @@ type keeper struct {
 	open bool
 }
 
-func (k *keeper) Place(h transport.Header) []byte {
+func (k *keeper) Buffer(h transport.Header) []byte {
 	if k.open || h.Size < 0 || len(h.Head) > transport.MaxHead {
 		k.tb.Fatalf("Place of a head of %d and %d bytes, while a frame is open: %v", len(h.Head), h.Size, k.open)
 	}

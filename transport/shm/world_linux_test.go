@@ -64,7 +64,7 @@ func play(part []string) {
 		return
 	}
 	addr, err := t.Serve(nil, func(c transport.Conn) {
-		c.(transport.Guest).Admit()
+		c.(transport.Pending).Admit()
 		go parts[part[0]](c)
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ type store struct {
 	last   int
 }
 
-func (s *store) Place(h transport.Header) []byte {
+func (s *store) Buffer(h transport.Header) []byte {
 	if len(s.buf) < h.Size {
 		s.buf = make([]byte, h.Size)
 	}

@@ -148,7 +148,7 @@ func bareTurn(b *testing.B, size int) {
 
 func turn(b *testing.B, size int) {
 	near, far := pair(b, Options{})
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	out, in := newFrame(size), new(store)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -205,7 +205,7 @@ func barePingPong(b *testing.B, size int) {
 
 func pingPong(b *testing.B, size int) {
 	near, far := pair(b, Options{})
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	go func() {
 		in, out := new(store), newFrame(size)
 		for i := 1; until(far, in, i) == nil; i++ {
@@ -328,7 +328,7 @@ func bareBandwidth(b *testing.B, size int) {
 // bandwidth keeps a few frames queued; each is sent again by its own Done.
 func bandwidth(b *testing.B, size int, o Options, until func(transport.Conn, *store, int) error) {
 	near, far := pair(b, o)
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	ended := make(chan error, 1)
 	go func() {
 		body := make([]byte, size)

@@ -91,7 +91,7 @@ func (d *decoder) takePrefix(p []byte, in transport.Sink) (n int, whole bool, er
 // begin starts the body of the frame whose prefix is complete.
 func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.have, d.got, d.inBody = 0, 0, true
-	d.dst = in.Place(d.header)
+	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return false, failure(fault.Misuse, "progress",
 			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(d.dst), d.header.Size))

@@ -24,7 +24,7 @@ type judge struct {
 	got    []string
 }
 
-func (j *judge) Place(h transport.Header) []byte {
+func (j *judge) Buffer(h transport.Header) []byte {
 	if j.open {
 		j.tb.Errorf("Place while %d of %d bytes of a body are in", j.n, j.header.Size)
 	}
@@ -141,7 +141,7 @@ func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
 // tooSmall is a Sink that breaks its promise.
 type tooSmall struct{ judge }
 
-func (s *tooSmall) Place(h transport.Header) []byte { return make([]byte, h.Size-1) }
+func (s *tooSmall) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
 
 func TestPlaceThatIsTooSmallIsMisuse(t *testing.T) {
 	err := decode(&decoder{limit: 100}, &tooSmall{}, encode(1, "", "0123456789"), 5)

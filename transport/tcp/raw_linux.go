@@ -373,6 +373,6 @@ func (c *raw) closeDescriptor() {
 
 var (
 	_ transport.Conn     = (*raw)(nil)
-	_ transport.Guest    = (*raw)(nil)
+	_ transport.Pending  = (*raw)(nil)
 	_ transport.Gatherer = (*raw)(nil)
 )

@@ -57,8 +57,8 @@ func TestGuestCostsLittleMemory(t *testing.T) {
 // dropper drops every body.
 type dropper struct{}
 
-func (dropper) Place(transport.Header) []byte { return nil }
-func (dropper) Arrived(transport.Header, int) {}
+func (dropper) Buffer(transport.Header) []byte { return nil }
+func (dropper) Arrived(transport.Header, int)  {}
 
 func heap() uint64 {
 	runtime.GC()
@@ -70,7 +70,7 @@ func heap() uint64 {
 // A steady state allocates nothing, whatever moves.
 func TestFramesAllocateNothing(t *testing.T) {
 	near, far := pair(t, Options{})
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	in := new(store)
 	parts := [][]byte{make([]byte, 100), make([]byte, 3000), make([]byte, 5)}
 	exchange := func(send func()) func() {
@@ -203,7 +203,7 @@ func ownDescriptors(t *testing.T) {
 func abuse(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {
-		if g, ok := c.(transport.Guest); ok {
+		if g, ok := c.(transport.Pending); ok {
 			g.Admit()
 		}
 		wg.Go(func() {
@@ -250,7 +250,7 @@ func fill(tb testing.TB, c transport.Conn) (done *atomic.Int32, sent int) {
 
 func TestUnsentTellsSinceWhenTheWireRefuses(t *testing.T) {
 	near, far := pair(t, Options{})
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	c := near.(*raw)
 	if bytes, since := c.Unsent(); bytes != 0 || !since.IsZero() {
 		t.Fatalf("got %d bytes since %v before anything was sent", bytes, since)
@@ -284,7 +284,7 @@ func TestUnsentTellsSinceWhenTheWireRefuses(t *testing.T) {
 // and it is not woken for room again and again when nothing waits.
 func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	near, far := pair(t, Options{})
-	far.(transport.Guest).Admit()
+	far.(transport.Pending).Admit()
 	woken := make(chan struct{}, 1)
 	var ran atomic.Int32
 	near.Arm(func() { ran.Add(1); woken <- struct{}{} })

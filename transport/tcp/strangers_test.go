@@ -80,8 +80,8 @@ func TestGuestsBodiesAreSmall(t *testing.T) {
 func TestAdmittedPeersBodiesAreNot(t *testing.T) {
 	kinds(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)
-		far.(transport.Guest).Admit()
-		far.(transport.Guest).Admit() // twice does no harm
+		far.(transport.Pending).Admit()
+		far.(transport.Pending).Admit() // twice does no harm
 		near.Send(&transport.Frame{Body: make([]byte, 10*guestBody), Done: func(error) {}})
 		in := new(store)
 		if err := move(t, far, in, func() bool { return in.frames == 1 }); err != nil {
@@ -249,7 +249,7 @@ func checkFront(t *testing.T, f *front, o Options) {
 	woken := make(chan struct{})
 	c.Arm(func() { close(woken) }) // what was read already counts
 	receive(t, woken)
-	c.(transport.Guest).Admit()
+	c.(transport.Pending).Admit()
 	if err := move(t, c, in, func() bool { return in.frames == 2 }); err != nil {
 		t.Fatal(err)
 	}

@@ -366,6 +366,6 @@ func (c *stream) Close() error {
 
 var (
 	_ transport.Conn     = (*stream)(nil)
-	_ transport.Guest    = (*stream)(nil)
+	_ transport.Pending  = (*stream)(nil)
 	_ transport.Gatherer = (*stream)(nil)
 )

@@ -76,7 +76,7 @@ type store struct {
 	last   int // bytes of the last frame's body
 }
 
-func (s *store) Place(h transport.Header) []byte {
+func (s *store) Buffer(h transport.Header) []byte {
 	if len(s.body) < h.Size {
 		s.body = make([]byte, h.Size)
 	}

@@ -264,7 +264,7 @@ func (c *farConn) Send(f *transport.Frame) {
 	c.b.mu.Lock()
 	c.b.frames[item] = f.Done
 	c.b.mu.Unlock()
-	c.b.out.say(&order{Do: send, Conn: c.number, Item: item, Head: f.Head, Body: f.Body, To: f.To, At: f.At, ID: f.ID})
+	c.b.out.say(&order{Do: send, Conn: c.number, Item: item, Head: f.Head, Body: f.Body, To: f.To, At: f.Offset, ID: f.ID})
 }
 
 func (c *farConn) Progress(in transport.Sink) (transport.State, error) {
@@ -295,7 +295,7 @@ func (c *farConn) relay(re *report, in transport.Sink) {
 	}
 	c.mu.Unlock()
 	if re.Do == place {
-		c.dst, c.in = in.Place(re.Header), 0
+		c.dst, c.in = in.Buffer(re.Header), 0
 		c.b.out.say(&order{Do: placed, Conn: c.number, Size: len(c.dst), Dropped: c.dst == nil})
 		return
 	}

@@ -132,7 +132,7 @@ func piecesGoWhere(t *testing.T, mk Maker) {
 	var frames []*sent
 	for _, cut := range [][2]int{{500_000, 900_001}, {7, 500_000}, {1, 7}, {1, 1}, {0, 1}} {
 		s := w.frame(nil, body[cut[0]:cut[1]], nil)
-		s.To, s.At, s.ID, s.want.id, s.want.direct = to, cut[0], 3, 3, true
+		s.To, s.Offset, s.ID, s.want.id, s.want.direct = to, cut[0], 3, 3, true
 		near.Send(&s.Frame)
 		frames = append(frames, s)
 	}
@@ -201,7 +201,7 @@ func beyondExposed(t *testing.T, mk Maker) {
 			to, release := far.expose(5, whole[:500])
 			defer release()
 			s := w.frame(nil, pattern(tc.size, 1), nil)
-			s.To, s.At, s.ID = to, tc.at, 5
+			s.To, s.Offset, s.ID = to, tc.at, 5
 			near.Send(&s.Frame)
 			w.until("the failure", func() bool { return s.done() && far.err != nil })
 			if !bytes.Equal(whole[500:], bytes.Repeat([]byte{0xA5}, 500)) {

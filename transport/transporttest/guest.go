@@ -18,7 +18,7 @@ func guestPromises() []promise {
 func smallBeforeAdmit(t *testing.T, mk Maker) {
 	w := newWorld(t, mk, 2)
 	a, b := w.dial(0, 1)
-	guest, ok := b.(transport.Guest)
+	guest, ok := b.(transport.Pending)
 	if !ok {
 		t.Skipf("%T is not a transport.Guest: its Conns have no limits", b)
 	}

@@ -191,7 +191,7 @@ func (l *lender) obey(o *order) {
 		l.work.Go(func() { l.closeNode(node, o, re) })
 		return
 	case send:
-		c.Send(&transport.Frame{Head: o.Head, Body: o.Body, To: o.To, At: o.At, ID: o.ID,
+		c.Send(&transport.Frame{Head: o.Head, Body: o.Body, To: o.To, Offset: o.At, ID: o.ID,
 			Done: func(err error) { l.out.say(&report{Do: done, Conn: o.Conn, Item: o.Item, Err: fateOf(err)}) }})
 		return
 	case progress:
@@ -251,7 +251,7 @@ func (l *lender) enter(node uint64, c transport.Conn, re *report) *report {
 		c.Close()
 	}
 	re.Conn = l.last
-	_, re.Guest = c.(transport.Guest)
+	_, re.Guest = c.(transport.Pending)
 	_, re.Exposer = c.(transport.Exposer)
 	return re
 }
@@ -366,8 +366,8 @@ type lentSink struct {
 	call uint64
 }
 
-// Place implements transport.Sink.
-func (s *lentSink) Place(h transport.Header) []byte {
+// Buffer implements transport.Sink.
+func (s *lentSink) Buffer(h transport.Header) []byte {
 	s.l.out.say(&report{Do: place, Call: s.call, Header: clone(h)})
 	o, ok := <-s.c.replies
 	s.c.open, s.c.body, s.c.told = true, nil, 0
@@ -380,14 +380,14 @@ func (s *lentSink) Place(h transport.Header) []byte {
 // Arrived implements transport.Sink.
 func (s *lentSink) Arrived(h transport.Header, n int) {
 	c := s.c
-	re := &report{Do: arrived, Call: s.call, Header: clone(h), N: n, Wrote: c.news(transport.Unheard)}
+	re := &report{Do: arrived, Call: s.call, Header: clone(h), N: n, Wrote: c.news(transport.NoNotify)}
 	switch {
 	case c.open:
 		if c.body != nil {
 			re.Body = bytes.Clone(c.body[c.told:n])
 		}
 		c.told, c.open = n, n < h.Size
-	case h.ID != transport.Unheard:
+	case h.ID != transport.NoNotify:
 		re.Wrote = append(re.Wrote, c.news(h.ID)...)
 	}
 	s.l.out.say(re)

@@ -136,7 +136,7 @@ func (c lyingSink) Progress(in transport.Sink) (transport.State, error) {
 
 // with is a copy of f whose Done is done.
 func with(f *transport.Frame, done func(error)) *transport.Frame {
-	return &transport.Frame{Head: f.Head, Body: f.Body, To: f.To, At: f.At, ID: f.ID, Done: done}
+	return &transport.Frame{Head: f.Head, Body: f.Body, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
 }
 
 // reorders lets every second frame overtake the one before.
@@ -163,8 +163,8 @@ func (c *reorders) Send(f *transport.Frame) {
 
 type corrupts struct{ transport.Sink }
 
-func (s corrupts) Place(h transport.Header) []byte {
-	b := s.Sink.Place(h)
+func (s corrupts) Buffer(h transport.Header) []byte {
+	b := s.Sink.Buffer(h)
 	if h.Size == 65537 {
 		return append([]byte(nil), b...) // the bytes go elsewhere
 	}
@@ -177,7 +177,7 @@ func (s shortensHeads) short(h transport.Header) transport.Header {
 	h.Head = h.Head[:min(len(h.Head), transport.MaxHead-1)]
 	return h
 }
-func (s shortensHeads) Place(h transport.Header) []byte   { return s.Sink.Place(s.short(h)) }
+func (s shortensHeads) Buffer(h transport.Header) []byte  { return s.Sink.Buffer(s.short(h)) }
 func (s shortensHeads) Arrived(h transport.Header, n int) { s.Sink.Arrived(s.short(h), n) }
 
 type cutsHeads struct{ transport.Conn }
@@ -285,17 +285,17 @@ func (c forgetful) Progress(in transport.Sink) (transport.State, error) {
 
 type skipsEmpty struct{ transport.Sink }
 
-func (s skipsEmpty) Place(h transport.Header) []byte {
+func (s skipsEmpty) Buffer(h transport.Header) []byte {
 	if h.Size == 0 {
 		return nil
 	}
-	return s.Sink.Place(h)
+	return s.Sink.Buffer(h)
 }
 
 type overruns struct{ transport.Sink }
 
-func (s overruns) Place(h transport.Header) []byte {
-	b := s.Sink.Place(h)
+func (s overruns) Buffer(h transport.Header) []byte {
+	b := s.Sink.Buffer(h)
 	if len(b) > h.Size {
 		b[h.Size]++
 	}

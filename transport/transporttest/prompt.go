@@ -34,7 +34,7 @@ func (e *end) prompter() transport.Prompter {
 func (e *end) sendNow(head, body []byte) (s *sent, now bool) {
 	s = e.w.frame(head, body, nil)
 	headNow, bodyNow := bytes.Clone(head), bytes.Clone(body)
-	if now = e.prompter().SendNow(headNow, bodyNow); now {
+	if now = e.prompter().TrySend(headNow, bodyNow); now {
 		clear(headNow)
 		clear(bodyNow)
 		s.ended.Add(1)
@@ -119,7 +119,7 @@ func promptsClosed(t *testing.T, mk Maker) {
 	near.warm(far)
 	p := near.prompter()
 	near.Close()
-	if p.SendNow([]byte("head"), []byte("late")) {
+	if p.TrySend([]byte("head"), []byte("late")) {
 		t.Error("SendNow on a closed Conn has reported that it sent")
 	}
 }
@@ -189,12 +189,12 @@ type taker struct {
 	taken int
 }
 
-// Take implements transport.Taker.
-func (r *taker) Take(h transport.Header, body []byte) {
+// Copy implements transport.Taker.
+func (r *taker) Copy(h transport.Header, body []byte) {
 	if len(body) != h.Size {
 		r.w.errorf("%s: Take got %d bytes of body of %d", r.name, len(body), h.Size)
 	}
-	if b := r.Place(h); b != nil {
+	if b := r.Buffer(h); b != nil {
 		copy(b, body)
 	}
 	r.Arrived(h, h.Size)

@@ -32,8 +32,8 @@ type recorder struct {
 	n      int              // as last reported; -1 before the first Arrived
 }
 
-// Place implements transport.Sink.
-func (r *recorder) Place(h transport.Header) []byte {
+// Buffer implements transport.Sink.
+func (r *recorder) Buffer(h transport.Header) []byte {
 	if r.open {
 		r.w.errorf("%s: Place for a frame of %d bytes, while %d of %d bytes of another are in",
 			r.name, h.Size, r.n, r.header.Size)

@@ -11,14 +11,14 @@ import (
 // skipped where the Conn takes none for that.
 func (e *end) unheard(buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
-	return e.expose(transport.Unheard, buf)
+	return e.expose(transport.NoNotify, buf)
 }
 
 // heard are the frames of e that came otherwise than into memory of the id Unheard: of
 // those an Exposer may tell, and need not.
 func (e *end) heard() (got []arrival) {
 	for _, a := range e.sink.got {
-		if a.id != transport.Unheard {
+		if a.id != transport.NoNotify {
 			got = append(got, a)
 		}
 	}
@@ -38,7 +38,7 @@ func unheardInOrder(t *testing.T, mk Maker) {
 		var frames []*sent
 		for at := 0; at < size; at += piece {
 			s := w.frame(nil, body[at:at+piece], nil)
-			s.To, s.At, s.ID = to, at, transport.Unheard
+			s.To, s.Offset, s.ID = to, at, transport.NoNotify
 			near.Send(&s.Frame)
 			frames = append(frames, s)
 		}
@@ -68,7 +68,7 @@ func unheardReleased(t *testing.T, mk Maker) {
 	var frames []*sent
 	for i := range 8 {
 		s := w.frame(nil, pattern(len(buf), uint64(i)), nil)
-		s.To, s.ID = to, transport.Unheard
+		s.To, s.ID = to, transport.NoNotify
 		near.Send(&s.Frame)
 		frames = append(frames, s)
 	}
@@ -76,7 +76,7 @@ func unheardReleased(t *testing.T, mk Maker) {
 	release()
 	mine := bytes.Repeat([]byte{0x5A}, len(buf))
 	copy(buf, mine)
-	last := near.sendTo(to, transport.Unheard, nil, pattern(len(buf), 9)) // certainly late
+	last := near.sendTo(to, transport.NoNotify, nil, pattern(len(buf), 9)) // certainly late
 	w.until("the failure", func() bool { return last.done() && allDone(frames) && far.err != nil })
 	if !bytes.Equal(buf, mine) {
 		t.Errorf("the memory was written after its release, from byte %d on", firstDifference(buf, mine))

@@ -147,7 +147,7 @@ func (w *world) link(from, to int) (near, far *end) {
 
 // admit lifts the limits of a Conn that has some.
 func admit(c transport.Conn) {
-	if g, ok := c.(transport.Guest); ok {
+	if g, ok := c.(transport.Pending); ok {
 		g.Admit()
 	}
 }

@@ -13,7 +13,7 @@ type kept struct {
 	body []byte
 }
 
-func (s *kept) Place(h transport.Header) []byte { return s.body[:h.Size] }
+func (s *kept) Buffer(h transport.Header) []byte { return s.body[:h.Size] }
 
 func (s *kept) Arrived(h transport.Header, n int) {
 	if n == h.Size {
@@ -21,8 +21,8 @@ func (s *kept) Arrived(h transport.Header, n int) {
 	}
 }
 
-// Take implements transport.Taker.
-func (s *kept) Take(_ transport.Header, body []byte) {
+// Copy implements transport.Taker.
+func (s *kept) Copy(_ transport.Header, body []byte) {
 	copy(s.body, body)
 	s.n++
 }
@@ -103,7 +103,7 @@ func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 // passNow has one frame arrive that is sent past a Frame and its Done, where it can be.
 func (l *lane) passNow(t testing.TB) {
 	got := l.sink.n + 1
-	for !l.ends[0].SendNow(l.frame.Head, l.frame.Body) {
+	for !l.ends[0].TrySend(l.frame.Head, l.frame.Body) {
 		l.ends[0].Linger(&l.sink, 1)
 	}
 	for l.sink.n < got {

@@ -197,7 +197,7 @@ const (
 	shownID   = 9
 )
 
-func (p *party) Place(h transport.Header) []byte {
+func (p *party) Buffer(h transport.Header) []byte {
 	p.body = make([]byte, h.Size)
 	return p.body
 }

@@ -228,7 +228,7 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
 				ins := []input{{do: exposed, size: 500}, {do: laid, size: 4*104 + 3}}
 				if name == "kept both ways" {
-					ins[1] = input{do: exposed, size: 300, id: transport.Unheard, kept: true}
+					ins[1] = input{do: exposed, size: 300, id: transport.NoNotify, kept: true}
 				}
 				for _, in := range ins {
 					if _, err := p.flows[i].step(in); err != nil {

@@ -33,10 +33,10 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.isWanted() {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errPlain)
 	}
-	if id == transport.Unheard && c.home.opts.Fresh {
+	if id == transport.NoNotify && c.home.opts.Fresh {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errFresh)
 	}
-	in := input{do: exposed, id: id, kept: id == transport.Unheard, size: uint64(len(buf))}
+	in := input{do: exposed, id: id, kept: id == transport.NoNotify, size: uint64(len(buf))}
 	var l *lease
 	if len(buf) > 0 {
 		var err error

@@ -29,7 +29,7 @@ type tally struct {
 	body []byte
 }
 
-func (s *tally) Place(h transport.Header) []byte {
+func (s *tally) Buffer(h transport.Header) []byte {
 	s.body = make([]byte, h.Size)
 	return s.body
 }
@@ -396,7 +396,7 @@ func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 // is written unasked, time and again, cannot have.
 func TestMemoryThatIsWrittenUnaskedIsRefusedWithFresh(t *testing.T) {
 	b := newBench(t, Options{Fabric: NewFabric(), Fresh: true})
-	_, _, err := b.ends[1].Expose(transport.Unheard, make([]byte, 100))
+	_, _, err := b.ends[1].Expose(transport.NoNotify, make([]byte, 100))
 	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "TUTTI_VERBS_FRESH") {
 		t.Errorf("got %v, want it refused, and the option named", err)
 	}

@@ -101,8 +101,8 @@ type relay struct {
 	err     error // the peer broke the rules
 }
 
-// Place implements transport.Sink.
-func (r *relay) Place(h transport.Header) []byte {
+// Buffer implements transport.Sink.
+func (r *relay) Buffer(h transport.Header) []byte {
 	r.ours = !r.literal && looksLikeSetup(h.Head)
 	r.literal = false
 	switch {
@@ -111,7 +111,7 @@ func (r *relay) Place(h transport.Header) []byte {
 		r.ours = true
 		return nil
 	case !r.ours:
-		return r.owner.Place(h)
+		return r.owner.Buffer(h)
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
 		r.err = fmt.Errorf("a set-up message of %d and %d bytes", len(h.Head), h.Size)
 		return nil

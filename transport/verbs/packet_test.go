@@ -24,7 +24,7 @@ var golden = []struct {
 	{"buffer-response", packet{kind: bufferResponse, place: placeOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
 	{"buffer-response-none", packet{kind: bufferResponse, flag: flagNone}, ""},
 	{"tensor-request", packet{kind: tensorRequest, id: 7, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
-	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagKept, id: transport.Unheard, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagKept, id: transport.NoNotify, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
 	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagLanded, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
 	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagLanded, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
 	{"buffer-request-again", packet{kind: bufferRequest, flag: flagAgain, place: placeOf(5, 3)}, ""},

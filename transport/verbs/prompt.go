@@ -2,12 +2,12 @@ package verbs
 
 import "github.com/tutti-go/tutti/transport"
 
-// SendNow implements transport.Prompter: a frame that fits a message, and that nothing
+// TrySend implements transport.Prompter: a frame that fits a message, and that nothing
 // stands before, is posted from here. Its buffer is the only thing that ends with it, so
 // that it asks for no completion but in its turn (signalEvery), or Unsent's. The peer's
 // device has acknowledged it once a frame behind it is Done; before that, a Close may
 // take it back.
-func (c *conn) SendNow(head, body []byte) bool {
+func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.line

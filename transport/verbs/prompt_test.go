@@ -13,7 +13,7 @@ import (
 // sendNow sends from end 0, at once.
 func (b *bench) sendNow(head, body string) {
 	b.Helper()
-	if !b.ends[0].SendNow([]byte(head), []byte(body)) {
+	if !b.ends[0].TrySend([]byte(head), []byte(body)) {
 		b.Fatalf("%q does not go at once, though nothing is in its way", body)
 	}
 }
@@ -118,8 +118,8 @@ func TestUnsentForgetsWhatThePeerDoesNotWant(t *testing.T) {
 // unwanting is a Sink that drops every body.
 type unwanting struct{}
 
-func (unwanting) Place(transport.Header) []byte { return nil }
-func (unwanting) Arrived(transport.Header, int) {}
+func (unwanting) Buffer(transport.Header) []byte { return nil }
+func (unwanting) Arrived(transport.Header, int)  {}
 
 // A gathering Sink keeps all bodies, as text.
 type gathering struct {
@@ -183,7 +183,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 					t.Errorf("Done of the frame behind it got %v", err)
 				}
 			}
-			if near.SendNow(nil, []byte("late")) {
+			if near.TrySend(nil, []byte("late")) {
 				t.Error("SendNow has sent on a Conn that has ended")
 			}
 			b.unsent(0)

@@ -151,11 +151,11 @@ func (c *conn) handWhole(out *output, buf []byte, in transport.Sink) error {
 	if out.packet.flag == flagLanded {
 		body = c.line.strip.mem[out.off:][:h.Size]
 	}
-	if t, ok := in.(transport.Taker); ok {
-		t.Take(h, body)
+	if t, ok := in.(transport.CopySink); ok {
+		t.Copy(h, body)
 		return nil
 	}
-	dst := in.Place(h)
+	dst := in.Buffer(h)
 	if err := fits(dst, h.Size); err != nil || c.isShut() {
 		return err
 	}
@@ -173,7 +173,7 @@ func (c *conn) place(p *packet, buf []byte, in transport.Sink) error {
 	}
 	n := copy(c.head[:], buf[packetLen:packetLen+p.head])
 	c.header = transport.Header{Head: c.head[:n], ID: p.id, Size: int(p.size)}
-	dst := in.Place(c.header)
+	dst := in.Buffer(c.header)
 	if err := fits(dst, c.header.Size); err != nil {
 		return err
 	}

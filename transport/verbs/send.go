@@ -98,7 +98,7 @@ func (c *conn) feed() error {
 	c.current, c.left = f, sizeOf(f)
 	fr := frame{head: len(f.Head), size: uint64(len(f.Body)), id: f.ID}
 	if f.To != (transport.Token{}) {
-		fr.direct, fr.at = true, uint64(f.At)
+		fr.direct, fr.at = true, uint64(f.Offset)
 		var err error
 		if fr.place, err = placeIn(f.To, c.theirs.salt); err != nil {
 			return failure(fault.Misuse, "send", err)

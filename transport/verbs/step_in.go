@@ -126,7 +126,7 @@ func (f *flow) told(p packet) error {
 	if p.place&more != 0 {
 		return fmt.Errorf("%v with the place %#x", p.kind, p.place)
 	}
-	if p.flag == flagKept && p.id != transport.Unheard {
+	if p.flag == flagKept && p.id != transport.NoNotify {
 		return fmt.Errorf("%v of memory that is kept with the id %d, by which its owner would hear of each write", p.kind, p.id)
 	}
 	if p.kind == bufferIdle {

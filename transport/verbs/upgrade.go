@@ -23,7 +23,7 @@ type guest struct{ *conn }
 // Admit lifts the set-up link's limits, and offers the peer a queue pair if it is to
 // have one.
 func (g guest) Admit() {
-	if sg, ok := g.setup.(transport.Guest); ok {
+	if sg, ok := g.setup.(transport.Pending); ok {
 		sg.Admit()
 	}
 	if g.owes(func() { g.admitted = true }) {
