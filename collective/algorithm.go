@@ -40,9 +40,9 @@ func Algorithms(verb Verb) []Algorithm {
 }
 
 // none is what the zero Algorithm refers to.
-var none = variant{}
+var none = entry{}
 
-func (a Algorithm) variant() *variant {
+func (a Algorithm) entry() *entry {
 	if a.number == 0 {
 		return &none
 	}
@@ -53,18 +53,18 @@ func (a Algorithm) variant() *variant {
 func (a Algorithm) Number() uint8 { return a.number }
 
 // Name is the word that selects it among its verb's: "ring".
-func (a Algorithm) Name() string { return a.variant().name }
+func (a Algorithm) Name() string { return a.entry().name }
 
 // Verb is the operation that it carries out.
-func (a Algorithm) Verb() Verb { return a.variant().verb }
+func (a Algorithm) Verb() Verb { return a.entry().verb }
 
 // String reads "allreduce:ring", as in TUTTI_ALGORITHM.
 func (a Algorithm) String() string { return a.Verb().String() + ":" + a.Name() }
 
-// Takes reports whether it may be given operators that do (or do not) commute.
+// SupportsOrder reports whether it may be given operators that do (or do not) commute.
 // Algorithms that do not reduce take everything.
-func (a Algorithm) Takes(order reduce.Order) bool {
-	return order != reduce.RankOrder || a.variant().order != reduce.Commutative
+func (a Algorithm) SupportsOrder(order reduce.Order) bool {
+	return order != reduce.RankOrder || a.entry().order != reduce.Commutative
 }
 
 // Cost is what it takes on n ranks for a vector of m bytes, when messages travel
@@ -74,7 +74,7 @@ func (a Algorithm) Takes(order reduce.Order) bool {
 // over there, and β that to copy a byte. Of a hierarchical one it is what moves and
 // is folded between n hosts. The zero Algorithm costs nothing.
 func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
-	v := a.variant()
+	v := a.entry()
 	if v.cost == nil {
 		return 0, 0, 0
 	}
@@ -85,36 +85,36 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 // memory, unless the comment says so.
 type (
 	// dst receives the finished result; it may be src.
-	foldAcross func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
+	allReduce func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
 	// buf holds this rank's share, and then the finished result.
-	foldToAll func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
+	allReduceInPlace func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// dst, on the root only, receives the unfinished fold; it may be src.
-	foldToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
+	reduceToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
 	// dst receives the unfinished fold of this rank's chunk; it may be that chunk of src.
-	foldToOwners func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
+	reduceScatter func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
 	// buf is the root's to give, and everyone's to receive.
-	spread func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
+	broadcast func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
 	// buf receives all chunks; own is this rank's, and either lies in its place or
 	// shares no memory with buf.
-	shareAcross func(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error
+	allGather func(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error
 	// buf holds this rank's chunk, and then all.
-	shareAll func(ctx context.Context, r *p2p.Round, buf chunks) error
+	allGatherInPlace func(ctx context.Context, r *p2p.Round, buf chunks) error
 	// dst is empty but on the root; src may be the root's chunk of it.
-	collect func(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error
+	gather func(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error
 	// src is empty but on the root; dst may be the root's chunk of it.
-	deal func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
+	scatter func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
 	// chunk i of src goes to rank i, chunk i of dst comes from rank i.
-	swap func(ctx context.Context, r *p2p.Round, dst, src chunks) error
+	allToAll func(ctx context.Context, r *p2p.Round, dst, src chunks) error
 	// buf holds this rank's share, and then the unfinished fold of those up to it,
 	// or before it.
-	foldSoFar func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
+	inclusiveScan func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// nothing moves.
-	meet func(ctx context.Context, r *p2p.Round) error
+	barrier func(ctx context.Context, r *p2p.Round) error
 )
 
-// use is the function of a, which must be one for verb and take op.
-func use[F any](verb Verb, a Algorithm, op reduce.Op) (F, error) {
-	v := a.variant()
+// implementationOf is the function of a, which must be one for verb and take op.
+func implementationOf[F any](verb Verb, a Algorithm, op reduce.Op) (F, error) {
+	v := a.entry()
 	run, ok := v.run.(F)
 	switch {
 	case v.verb != verb || !ok:

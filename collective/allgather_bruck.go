@@ -33,7 +33,7 @@ func bruckAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 
 	for held := 1; held < n; held *= 2 {
 		more := min(held, n-held)
-		before, behind := mod(me-held, n), mod(me+held, n)
+		before, behind := modulo(me-held, n), modulo(me+held, n)
 		if err := r.Exchange(ctx, before, run[:more*size], behind, run[held*size:][:more*size]); err != nil {
 			return err
 		}

@@ -26,26 +26,26 @@ import (
 // Nothing is folded. Chunks may differ in length; the longest host's time is what
 // each step costs then. The ring passes hosts in the order of racks.
 func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
-	v := arrange(r, buf)
-	host, own := r.Host(), v.own()
-	put(own.of(host.Rank()), buf.of(r.Rank()))
-	if err := shareWithin(ctx, host, own); err != nil {
+	v := permute(r, buf)
+	host, own := r.Host(), v.ownHost()
+	copyUnlessSame(own.of(host.Rank()), buf.of(r.Rank()))
+	if err := allGatherOnHost(ctx, host, own); err != nil {
 		return err
 	}
-	if among := lane(r, 0); among != nil {
+	if among := crossHost(r, 0); among != nil {
 		if err := ringAllGather(ctx, among, v.byHost); err != nil {
 			return err
 		}
 	}
-	before, after := v.others()
+	before, after := v.otherHosts()
 	for _, part := range [...][]byte{before, after} {
 		if len(part) == 0 {
 			continue
 		}
-		if err := spreadWithin(ctx, host, 0, part); err != nil {
+		if err := broadcastOnHost(ctx, host, 0, part); err != nil {
 			return err
 		}
 	}
-	v.out()
+	v.copyOut()
 	return nil
 }

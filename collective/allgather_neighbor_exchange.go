@@ -41,8 +41,8 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 	latest := me / 2 // the pair whose chunks came last
 	for step := 1; step < n/2; step++ {
 		side = -side
-		partner, arriving := mod(me+side, n), mod(me/2+side*((step+1)/2), n/2)
-		if err := r.Exchange(ctx, partner, buf.run(2*latest, 2*latest+2), partner, buf.run(2*arriving, 2*arriving+2)); err != nil {
+		partner, arriving := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)
+		if err := r.Exchange(ctx, partner, buf.span(2*latest, 2*latest+2), partner, buf.span(2*arriving, 2*arriving+2)); err != nil {
 			return err
 		}
 		latest = arriving

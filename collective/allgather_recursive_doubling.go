@@ -29,29 +29,29 @@ import (
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication
 // operations in MPICH", IJHPCA 19(1), 2005, section 4.1.
 func recursiveDoublingAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
-	d := pairingOf(r, 0)
-	if d.lends() {
+	d := hypercubeOf(r, 0)
+	if d.isExtra() {
 		if err := r.Send(ctx, d.neighbour(), buf.of(d.me)); err != nil {
 			return err
 		}
 		return r.Recv(ctx, d.neighbour(), buf.buf)
 	}
-	if d.borrows() {
+	if d.isProxy() {
 		if err := r.Recv(ctx, d.neighbour(), buf.of(d.neighbour())); err != nil {
 			return err
 		}
 	}
 	for held := 1; held < d.power; held *= 2 {
-		own := d.place() &^ (held - 1) // the first place of this rank's run
+		own := d.vertex() &^ (held - 1) // the first place of this rank's run
 		other := own ^ held
-		leaving := buf.run(d.first(own), d.first(own+held))
-		arriving := buf.run(d.first(other), d.first(other+held))
+		leaving := buf.span(d.first(own), d.first(own+held))
+		arriving := buf.span(d.first(other), d.first(other+held))
 		partner := d.partner(held)
 		if err := r.Exchange(ctx, partner, leaving, partner, arriving); err != nil {
 			return err
 		}
 	}
-	if d.borrows() {
+	if d.isProxy() {
 		return r.Send(ctx, d.neighbour(), buf.buf)
 	}
 	return nil

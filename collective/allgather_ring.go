@@ -27,7 +27,7 @@ import (
 // This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
 // optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 func ringAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
-	ring := circleOf(r)
+	ring := ringOrderOf(r)
 	next, prev := ring.at(1), ring.at(-1)
 
 	for step := range ring.n - 1 {

@@ -22,18 +22,18 @@ import (
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {
 	n, me := r.Size(), r.Rank()
 	longest := buf.longest()
-	count := pieceCount(longest, p2p.SlotSize)
+	count := fragmentCount(longest, p2p.SlotSize)
 	p := r.Pieces(count, longest)
-	move := outward(n * len(buf.buf))
-	placed := same(buf.of(me), own)
-	put := func(p p2p.Piece, i int) { copy(p.Slot(me), window(own, i, p2p.SlotSize)) }
-	take := func(p p2p.Piece, i, rank int) {
+	copyOut := resultCopy(n * len(buf.buf))
+	inPlace := same(buf.of(me), own)
+	write := func(p p2p.Piece, i int) { copy(p.Slot(me), blockOf(own, i, p2p.SlotSize)) }
+	read := func(p p2p.Piece, i, rank int) {
 		switch {
 		case rank != me:
-			move(window(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
-		case !placed: // what has just been read is in the cache still
-			move(window(buf.of(me), i, p2p.SlotSize), window(own, i, p2p.SlotSize))
+			copyOut(blockOf(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))
+		case !inPlace: // what has just been read is in the cache still
+			copyOut(blockOf(buf.of(me), i, p2p.SlotSize), blockOf(own, i, p2p.SlotSize))
 		}
 	}
-	return handRound(ctx, r, p, count, put, take)
+	return exchangeFragments(ctx, r, p, count, write, read)
 }

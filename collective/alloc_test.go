@@ -73,7 +73,7 @@ func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 			if err := s.perform(ctx, r, a, 0); err != nil {
 				return err
 			}
-			if err := Barrier(ctx, r, modest(VerbBarrier)); err != nil {
+			if err := Barrier(ctx, r, fallbackFor(VerbBarrier)); err != nil {
 				return err
 			}
 			r.End()

@@ -24,7 +24,7 @@ import (
 // on all of them. Op need not commute.
 func allGatherReduceAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
-	all := even(r, r.Scratch(n*len(buf)), 1)
+	all := evenChunks(r, r.Scratch(n*len(buf)), 1)
 	copy(all.of(r.Rank()), buf)
 	if err := bruckAllGather(ctx, r, all); err != nil {
 		return err

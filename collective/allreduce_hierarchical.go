@@ -35,13 +35,13 @@ func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k redu
 		return misuse(VerbAllReduce.String(), "operator %s does not commute, and algorithm %s would fold out of rank order: ranks of one host do not follow each other", k.Op().Name(), hierarchical)
 	}
 	host := r.Host()
-	if err := foldWithin(ctx, host, 0, buf, buf, k); err != nil {
+	if err := reduceOnHost(ctx, host, 0, buf, buf, k); err != nil {
 		return err
 	}
-	if among := lane(r, 0); among != nil {
-		if err := doubling(ctx, among, buf, k, r.Size()); err != nil {
+	if among := crossHost(r, 0); among != nil {
+		if err := recursiveDoubling(ctx, among, buf, k, r.Size()); err != nil {
 			return err
 		}
 	}
-	return spreadWithin(ctx, host, 0, buf)
+	return broadcastOnHost(ctx, host, 0, buf)
 }

@@ -36,12 +36,12 @@ import (
 func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
 	parts := partsOf(host, buf, r.Layout().Fewest(), k.DType().Size())
-	if err := dealWithin(ctx, host, parts, k); err != nil {
+	if err := reduceScatterOnHost(ctx, host, parts, k); err != nil {
 		return err
 	}
 	if host.Rank() < r.Layout().Fewest() {
-		among := lane(r, host.Rank())
-		part := even(among, parts.of(host.Rank()), k.DType().Size())
+		among := crossHost(r, host.Rank())
+		part := evenChunks(among, parts.of(host.Rank()), k.DType().Size())
 		if err := ringReduceScatter(ctx, among, part, k); err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 			return err
 		}
 	}
-	return shareWithin(ctx, host, parts)
+	return allGatherOnHost(ctx, host, parts)
 }
 
 // partsOf cuts buf into parts, one for each of the first ranks of a host; those of

@@ -26,7 +26,7 @@ import (
 func linearAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	if r.Rank() != 0 {
-		return lendAndAwait(ctx, r, 0, buf)
+		return sendAndAwaitResult(ctx, r, 0, buf)
 	}
 	for from := 1; from < n; from++ {
 		if err := r.RecvFold(ctx, from, buf, k, p2p.Later); err != nil {

@@ -28,7 +28,7 @@ import (
 // Its halves are in Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", IJHPCA 19(1), 2005.
 func pairwiseAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	all := even(r, buf, k.DType().Size())
+	all := evenChunks(r, buf, k.DType().Size())
 	own := all.of(r.Rank())
 	if err := pairwiseReduceScatter(ctx, r, own, all, k); err != nil {
 		return err

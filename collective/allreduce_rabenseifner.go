@@ -32,23 +32,23 @@ import (
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the
 // nearest partners first, as there.
 func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	d := pairingOf(r, 0)
-	if d.lends() {
-		return lendAndAwait(ctx, r, d.neighbour(), buf)
+	d := hypercubeOf(r, 0)
+	if d.isExtra() {
+		return sendAndAwaitResult(ctx, r, d.neighbour(), buf)
 	}
-	if err := d.borrow(ctx, r, buf, k); err != nil {
+	if err := d.foldExtra(ctx, r, buf, k); err != nil {
 		return err
 	}
-	parts := evenly(buf, d.power, k.DType().Size())
-	own, err := d.halve(ctx, r, parts, k)
+	parts := cutEvenly(buf, d.power, k.DType().Size())
+	own, err := d.reduceScatter(ctx, r, parts, k)
 	if err != nil {
 		return err
 	}
 	k.Finish(parts.of(own), r.Size())
-	if err := d.unhalve(ctx, r, parts, own); err != nil {
+	if err := d.allGather(ctx, r, parts, own); err != nil {
 		return err
 	}
-	if d.borrows() {
+	if d.isProxy() {
 		return r.Send(ctx, d.neighbour(), buf)
 	}
 	return nil

@@ -31,22 +31,22 @@ import (
 // The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of
 // collective communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
 func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	return doubling(ctx, r, buf, k, r.Size())
+	return recursiveDoubling(ctx, r, buf, k, r.Size())
 }
 
-// doubling is recursiveDoublingAllReduce of vectors that have gathered the shares of
+// recursiveDoubling is recursiveDoublingAllReduce of vectors that have gathered the shares of
 // so many ranks together.
-func doubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
+func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	n, me := r.Size(), r.Rank()
 	power := 1 << (bits.Len(uint(n)) - 1)
-	extra := n - power // ranks 1, 3, …, 2*extra-1 lend their share to the one before
+	extras := n - power // ranks 1, 3, …, 2*extra-1 lend their share to the one before
 
-	lender := me < 2*extra && me%2 == 1
-	if lender {
-		return lendAndAwait(ctx, r, me-1, buf)
+	isExtra := me < 2*extras && me%2 == 1
+	if isExtra {
+		return sendAndAwaitResult(ctx, r, me-1, buf)
 	}
-	borrower := me < 2*extra
-	if borrower {
+	isProxy := me < 2*extras
+	if isProxy {
 		if err := r.RecvFold(ctx, me+1, buf, k, p2p.Later); err != nil {
 			return err
 		}
@@ -55,10 +55,10 @@ func doubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ra
 	if power > 1 {
 		arrived = r.Scratch(len(buf))
 	}
-	place := me - min(extra, me/2) // among the ranks that do not lend
+	vertex := me - min(extras, me/2) // among the ranks that do not lend
 	for distance := 1; distance < power; distance *= 2 {
-		other := place ^ distance
-		partner := other + min(extra, other)
+		other := vertex ^ distance
+		partner := other + min(extras, other)
 		if err := r.Exchange(ctx, partner, buf, partner, arrived); err != nil {
 			return err
 		}
@@ -69,14 +69,14 @@ func doubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ra
 		}
 	}
 	k.Finish(buf, ranks)
-	if borrower {
+	if isProxy {
 		return r.Send(ctx, me+1, buf)
 	}
 	return nil
 }
 
-// lendAndAwait gives this rank's share to another, and gets the result from it.
-func lendAndAwait(ctx context.Context, r *p2p.Round, to int, buf []byte) error {
+// sendAndAwaitResult gives this rank's share to another, and gets the result from it.
+func sendAndAwaitResult(ctx context.Context, r *p2p.Round, to int, buf []byte) error {
 	if err := r.Send(ctx, to, buf); err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ import (
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", JPDC 69(2), 2009.
 func ringAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
-	all := even(r, dst, k.DType().Size())
-	if err := ringReduceScatterAcross(ctx, r, all, all.in(src), k); err != nil {
+	all := evenChunks(r, dst, k.DType().Size())
+	if err := ringReduceScatterAcross(ctx, r, all, all.withBuffer(src), k); err != nil {
 		return err
 	}
 	k.Finish(all.of(r.Rank()), r.Size())

@@ -29,11 +29,11 @@ import (
 // The stretches are the phases of Open MPI's segmented ring,
 // ompi/mca/coll/base/coll_base_allreduce.c.
 func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
-	all := even(r, dst, k.DType().Size())
-	stretch := ringStretch * r.Segment()
-	for i := range max(1, pieceCount(len(all.of(0)), stretch)) { // chunk 0 is a longest one
-		part := all.stretch(i, stretch)
-		if err := ringReduceScatterAcross(ctx, r, part, part.in(src), k); err != nil {
+	all := evenChunks(r, dst, k.DType().Size())
+	subrange := ringSubrangeSegments * r.Segment()
+	for i := range max(1, fragmentCount(len(all.of(0)), subrange)) { // chunk 0 is a longest one
+		part := all.subrange(i, subrange)
+		if err := ringReduceScatterAcross(ctx, r, part, part.withBuffer(src), k); err != nil {
 			return err
 		}
 		k.Finish(part.of(r.Rank()), r.Size())
@@ -44,6 +44,6 @@ func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, 
 	return nil
 }
 
-// ringStretch is how many segments of a chunk make a lap together: one is folded
+// ringSubrangeSegments is how many segments of a chunk make a lap together: one is folded
 // while the other arrives.
-const ringStretch = 2
+const ringSubrangeSegments = 2

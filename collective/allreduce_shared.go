@@ -36,7 +36,7 @@ func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	if len(src) <= directBytes {
 		return allReduceDirect(ctx, r, dst, src, k)
 	}
-	return allReduceParts(ctx, r, dst, src, k)
+	return allReduceFragments(ctx, r, dst, src, k)
 }
 
 // allReduceDirect is for vectors of one small piece.
@@ -59,28 +59,28 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	return nil
 }
 
-// allReduceParts is for all others: every rank folds one part of each piece.
-func allReduceParts(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
+// allReduceFragments is for all others: every rank folds one part of each piece.
+func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
-	size := pieceSize(elem)
-	count := pieceCount(len(src), size)
+	size := fragmentSize(elem)
+	count := fragmentCount(len(src), size)
 	p := r.Pieces(count, len(src))
-	move := outward(r.Size() * len(dst))
-	if err := copyIn(ctx, r, p, window(src, 0, size), elem); err != nil {
+	copyOut := resultCopy(r.Size() * len(dst))
+	if err := copyIn(ctx, r, p, blockOf(src, 0, size), elem); err != nil {
 		return err
 	}
 	for i := range count {
 		next := p.Next()
 		if i+1 < count {
-			if err := copyIn(ctx, r, next, window(src, i+1, size), elem); err != nil {
+			if err := copyIn(ctx, r, next, blockOf(src, i+1, size), elem); err != nil {
 				return err
 			}
 		}
-		out := even(r, window(dst, i, size), elem)
-		if err := foldPart(ctx, r, p, out, window(src, i, size), k, move); err != nil {
+		out := evenChunks(r, blockOf(dst, i, size), elem)
+		if err := foldPart(ctx, r, p, out, blockOf(src, i, size), k, copyOut); err != nil {
 			return err
 		}
-		if err := takeParts(ctx, r, p, out, move); err != nil {
+		if err := copyOutParts(ctx, r, p, out, copyOut); err != nil {
 			return err
 		}
 		p = next
@@ -104,7 +104,7 @@ func copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, share []byte, elem i
 
 // foldPart folds this rank's part of a piece into its slot, and moves it from there
 // to its place.
-func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel, move mover) error {
+func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
@@ -113,20 +113,20 @@ func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, shar
 	foldSlots(r, p, mine, share[lo:hi], lo, hi, k)
 	k.Finish(mine, r.Size())
 	p.Done()
-	move(parts.buf[lo:hi], mine)
+	copyOut(parts.buf[lo:hi], mine)
 	return nil
 }
 
-// takeParts takes the finished parts of a piece from the other ranks' slots.
-func takeParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, move mover) error {
+// copyOutParts takes the finished parts of a piece from the other ranks' slots.
+func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
-		rank := mod(me+i, n)
+		rank := modulo(me+i, n)
 		if err := p.AwaitDone(ctx, rank); err != nil {
 			return err
 		}
 		lo, hi := partOf(rank, n, len(parts.buf), parts.elem)
-		move(parts.buf[lo:hi], p.Slot(rank)[lo:hi])
+		copyOut(parts.buf[lo:hi], p.Slot(rank)[lo:hi])
 	}
 	return nil
 }

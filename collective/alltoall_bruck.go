@@ -28,9 +28,9 @@ import (
 func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	size := len(src.of(me))
-	ahead := even(r, r.Scratch(n*size), 1) // chunk d has d ranks to go, less the jumps it has made
+	ahead := evenChunks(r, r.Scratch(n*size), 1) // chunk d has d ranks to go, less the jumps it has made
 	for d := range n {
-		copy(ahead.of(d), src.of(mod(me+d, n)))
+		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
 	half := (n + 1) / 2 * size
 	leaving, arriving := r.Scratch(half), r.Scratch(half)
@@ -39,7 +39,7 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 		for d := jump; d < n; d = (d + 1) | jump { // those whose sum has the jump
 			packed += copy(leaving[packed:], ahead.of(d))
 		}
-		if err := r.Exchange(ctx, mod(me+jump, n), leaving[:packed], mod(me-jump, n), arriving[:packed]); err != nil {
+		if err := r.Exchange(ctx, modulo(me+jump, n), leaving[:packed], modulo(me-jump, n), arriving[:packed]); err != nil {
 			return err
 		}
 		unpacked := 0
@@ -48,7 +48,7 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 		}
 	}
 	for d := range n {
-		copy(dst.of(mod(me-d, n)), ahead.of(d))
+		copy(dst.of(modulo(me-d, n)), ahead.of(d))
 	}
 	return nil
 }

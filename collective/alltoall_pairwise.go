@@ -27,7 +27,7 @@ func pairwiseAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error 
 	n, me := r.Size(), r.Rank()
 	copy(dst.of(me), src.of(me))
 	for step := range n - 1 {
-		to, from := mod(me+step+1, n), mod(me-step-1, n)
+		to, from := modulo(me+step+1, n), modulo(me-step-1, n)
 		if err := r.Exchange(ctx, to, src.of(to), from, dst.of(from)); err != nil {
 			return err
 		}

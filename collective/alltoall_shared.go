@@ -19,23 +19,23 @@ import (
 // Cost: α + 2m(n-1)/n β, in cache; α for each piece.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
-	stretch := max(1, min(p2p.SlotSize/n, len(src.of(me))))
-	count := pieceCount(len(src.of(me)), stretch)
-	p := r.Pieces(count, n*stretch)
-	move := outward(n * len(dst.buf))
-	put := func(p p2p.Piece, i int) {
+	subrange := max(1, min(p2p.SlotSize/n, len(src.of(me))))
+	count := fragmentCount(len(src.of(me)), subrange)
+	p := r.Pieces(count, n*subrange)
+	copyOut := resultCopy(n * len(dst.buf))
+	write := func(p p2p.Piece, i int) {
 		for rank := range n {
 			if rank != me {
-				copy(p.Slot(me)[rank*stretch:], window(src.of(rank), i, stretch))
+				copy(p.Slot(me)[rank*subrange:], blockOf(src.of(rank), i, subrange))
 			}
 		}
 	}
-	take := func(p p2p.Piece, i, rank int) {
+	read := func(p p2p.Piece, i, rank int) {
 		if rank != me {
-			move(window(dst.of(rank), i, stretch), p.Slot(rank)[me*stretch:])
+			copyOut(blockOf(dst.of(rank), i, subrange), p.Slot(rank)[me*subrange:])
 		} else if i == count-1 { // whole, when nobody waits for this rank's share any more
-			putCached(dst.of(me), src.of(me))
+			copyCached(dst.of(me), src.of(me))
 		}
 	}
-	return handRound(ctx, r, p, count, put, take)
+	return exchangeFragments(ctx, r, p, count, write, read)
 }

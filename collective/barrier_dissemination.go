@@ -27,7 +27,7 @@ import (
 func disseminationBarrier(ctx context.Context, r *p2p.Round) error {
 	n, me := r.Size(), r.Rank()
 	for distance := 1; distance < n; distance *= 2 {
-		if err := r.Exchange(ctx, mod(me+distance, n), nil, mod(me-distance, n), nil); err != nil {
+		if err := r.Exchange(ctx, modulo(me+distance, n), nil, modulo(me-distance, n), nil); err != nil {
 			return err
 		}
 	}

@@ -23,22 +23,22 @@ import (
 // Nothing is folded.
 func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
 	host := r.Host()
-	if err := reportWithin(ctx, host); err != nil {
+	if err := gatherOnHost(ctx, host); err != nil {
 		return err
 	}
-	if among := lane(r, 0); among != nil {
+	if among := crossHost(r, 0); among != nil {
 		if err := disseminationBarrier(ctx, among); err != nil {
 			return err
 		}
 	}
-	return releaseWithin(ctx, host)
+	return releaseOnHost(ctx, host)
 }
 
-// reportWithin returns, on a host's first rank, when the others have called it; on
+// gatherOnHost returns, on a host's first rank, when the others have called it; on
 // those, at once.
-func reportWithin(ctx context.Context, host *p2p.Round) error {
+func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
-		return linearGather(ctx, host, 0, evenly(nil, host.Size(), 1), nil)
+		return linearGather(ctx, host, 0, cutEvenly(nil, host.Size(), 1), nil)
 	}
 	p := host.Pieces(1, 0)
 	if err := p.Claim(ctx); err != nil {
@@ -55,8 +55,8 @@ func reportWithin(ctx context.Context, host *p2p.Round) error {
 	return nil
 }
 
-// releaseWithin returns when a host's first rank has called it.
-func releaseWithin(ctx context.Context, host *p2p.Round) error {
+// releaseOnHost returns when a host's first rank has called it.
+func releaseOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return binomialBroadcast(ctx, host, 0, nil)
 	}

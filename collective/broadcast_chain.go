@@ -29,7 +29,7 @@ func chainBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) err
 	if n == 1 {
 		return nil
 	}
-	next, prev := nodes.Rank(mod(me+1, n)), nodes.Rank(mod(me-1, n))
+	next, prev := nodes.Rank(modulo(me+1, n)), nodes.Rank(modulo(me-1, n))
 	switch me {
 	case 0:
 		return r.Send(ctx, next, buf)

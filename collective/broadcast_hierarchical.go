@@ -21,10 +21,10 @@ import (
 // Nothing is folded. Hosts are counted from the root's on in the order of racks, and
 // every host and every rack but the root's is entered once.
 func hierarchicalBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
-	if among := heads(r, root); among != nil {
+	if among := leaders(r, root); among != nil {
 		if err := binomialBroadcast(ctx, among, r.Layout().HostOf(root), buf); err != nil {
 			return err
 		}
 	}
-	return spreadWithin(ctx, r.Host(), headOf(r, root), buf)
+	return broadcastOnHost(ctx, r.Host(), leaderOf(r, root), buf)
 }

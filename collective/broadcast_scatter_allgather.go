@@ -27,21 +27,21 @@ import (
 // communication library (InterCom)", SHPCC 1994.
 func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	t := treeFrom(r, root)
-	parts := even(r, buf, 1) // by nodes, not by ranks
+	parts := evenChunks(r, buf, 1) // by nodes, not by ranks
 	if t.me != 0 {
-		if err := r.Recv(ctx, t.parent(), parts.run(t.me, t.me+t.size())); err != nil {
+		if err := r.Recv(ctx, t.parent(), parts.span(t.me, t.me+t.size())); err != nil {
 			return err
 		}
 	}
 	for _, child := range slices.Backward(t.children()) {
-		if err := r.Send(ctx, child.rank, parts.run(child.node, child.node+child.size)); err != nil {
+		if err := r.Send(ctx, child.rank, parts.span(child.node, child.node+child.size)); err != nil {
 			return err
 		}
 	}
-	next, prev := t.walk.Rank(mod(t.me+1, t.n)), t.walk.Rank(mod(t.me-1, t.n))
+	next, prev := t.walk.Rank(modulo(t.me+1, t.n)), t.walk.Rank(modulo(t.me-1, t.n))
 	for step := range t.n - 1 {
-		leaving := parts.of(mod(t.me-step, t.n))
-		arriving := parts.of(mod(t.me-1-step, t.n))
+		leaving := parts.of(modulo(t.me-step, t.n))
+		arriving := parts.of(modulo(t.me-1-step, t.n))
 		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
 			return err
 		}

@@ -21,12 +21,12 @@ import (
 //
 // Cost: α + mβ, in cache: in and out at the same time; α for each piece.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
-	step := spreadPiece(r.Size())
-	count := pieceCount(len(buf), step)
+	step := broadcastFragment(r.Size())
+	count := fragmentCount(len(buf), step)
 	p := r.Pieces(count, min(len(buf), step))
-	move := outward((r.Size() - 1) * len(buf))
+	copyOut := resultCopy((r.Size() - 1) * len(buf))
 	for i := range count {
-		part := window(buf, i, step)
+		part := blockOf(buf, i, step)
 		if r.Rank() == root {
 			if err := p.Claim(ctx); err != nil {
 				return err
@@ -37,7 +37,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 			if err := p.AwaitDone(ctx, root); err != nil {
 				return err
 			}
-			move(part, p.Slot(root))
+			copyOut(part, p.Slot(root))
 			p.Done()
 		}
 		p = p.Next()
@@ -45,8 +45,8 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 	return nil
 }
 
-// spreadPiece is the bytes of a piece for so many ranks.
-func spreadPiece(n int) int {
+// broadcastFragment is the bytes of a piece for so many ranks.
+func broadcastFragment(n int) int {
 	if n == 2 {
 		return p2p.SlotSize / 4
 	}

@@ -17,25 +17,25 @@ func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	if err := checkSize(VerbAllReduce, "dst", dst, len(src)); err != nil {
 		return err
 	}
-	if _, ok := a.variant().run.(foldAcross); ok {
-		run, err := use[foldAcross](VerbAllReduce, a, k.Op())
+	if _, ok := a.entry().run.(allReduce); ok {
+		run, err := implementationOf[allReduce](VerbAllReduce, a, k.Op())
 		if err != nil {
 			return err
 		}
 		return run(ctx, r, dst, src, k)
 	}
-	run, err := use[foldToAll](VerbAllReduce, a, k.Op())
+	run, err := implementationOf[allReduceInPlace](VerbAllReduce, a, k.Op())
 	if err != nil {
 		return err
 	}
-	put(dst, src)
+	copyUnlessSame(dst, src)
 	return run(ctx, r, dst, k)
 }
 
 // Reduce leaves in dst, on the root, the reduction of all ranks' src, which is
 // equally long everywhere. dst may be src; on other ranks it is not looked at.
 func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, k reduce.Kernel) error {
-	run, err := use[foldToRoot](VerbReduce, a, k.Op())
+	run, err := implementationOf[reduceToRoot](VerbReduce, a, k.Op())
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 
 // Broadcast leaves the root's buf on every rank; it is equally long everywhere.
 func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []byte) error {
-	run, err := use[spread](VerbBroadcast, a, reduce.Sum)
+	run, err := implementationOf[broadcast](VerbBroadcast, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -76,39 +76,39 @@ func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) 
 	if err := checkSize(VerbAllGather, "dst", dst, r.Size()*len(src)); err != nil {
 		return err
 	}
-	return gatherAll(ctx, r, VerbAllGather, a, even(r, dst, 1), src)
+	return runAllGather(ctx, r, VerbAllGather, a, evenChunks(r, dst, 1), src)
 }
 
 // AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i.
 // The counts are equal on all ranks.
 func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
-	all, err := uneven(r, VerbAllGatherV, dst, counts, elem)
+	all, err := cutByCounts(r, VerbAllGatherV, dst, counts, elem)
 	if err != nil {
 		return err
 	}
 	if err := checkSize(VerbAllGatherV, "src", src, len(all.of(r.Rank()))); err != nil {
 		return err
 	}
-	return gatherAll(ctx, r, VerbAllGatherV, a, all, src)
+	return runAllGather(ctx, r, VerbAllGatherV, a, all, src)
 }
 
-// gatherAll carries out both.
-func gatherAll(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
+// runAllGather carries out both.
+func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
 	place := all.of(r.Rank())
-	if _, ok := a.variant().run.(shareAcross); !ok {
-		run, err := use[shareAll](verb, a, reduce.Sum)
+	if _, ok := a.entry().run.(allGather); !ok {
+		run, err := implementationOf[allGatherInPlace](verb, a, reduce.Sum)
 		if err != nil {
 			return err
 		}
-		putCached(place, src)
+		copyCached(place, src)
 		return run(ctx, r, all)
 	}
-	run, err := use[shareAcross](verb, a, reduce.Sum)
+	run, err := implementationOf[allGather](verb, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
 	if !same(place, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
-		putCached(place, src) // before others' chunks come to lie on it
+		copyCached(place, src) // before others' chunks come to lie on it
 		src = place
 	}
 	return run(ctx, r, all, src)
@@ -118,7 +118,7 @@ func gatherAll(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all ch
 // rank order. src is equally long everywhere; the root's may be its chunk of dst.
 // On other ranks dst is not looked at.
 func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
-	run, err := use[collect](VerbGather, a, reduce.Sum)
+	run, err := implementationOf[gather](VerbGather, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -131,13 +131,13 @@ func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	if err := checkSize(VerbGather, "dst", dst, r.Size()*len(src)); err != nil {
 		return err
 	}
-	return run(ctx, r, root, even(r, dst, 1), src)
+	return run(ctx, r, root, evenChunks(r, dst, 1), src)
 }
 
 // GatherV is Gather of counts[i] elements of elem bytes from each rank i. On
 // ranks other than the root, dst and counts are not looked at.
 func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
-	run, err := use[collect](VerbGatherV, a, reduce.Sum)
+	run, err := implementationOf[gather](VerbGatherV, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	if r.Rank() != root {
 		return run(ctx, r, root, chunks{}, src)
 	}
-	all, err := uneven(r, VerbGatherV, dst, counts, elem)
+	all, err := cutByCounts(r, VerbGatherV, dst, counts, elem)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 // long everywhere; the root's may be its chunk of src. On other ranks src is not
 // looked at.
 func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
-	run, err := use[deal](VerbScatter, a, reduce.Sum)
+	run, err := implementationOf[scatter](VerbScatter, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -174,13 +174,13 @@ func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src 
 	if err := checkSize(VerbScatter, "src", src, r.Size()*len(dst)); err != nil {
 		return err
 	}
-	return run(ctx, r, root, dst, even(r, src, 1))
+	return run(ctx, r, root, dst, evenChunks(r, src, 1))
 }
 
 // ScatterV is Scatter of counts[i] elements of elem bytes to each rank i. On
 // ranks other than the root, src and counts are not looked at.
 func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
-	run, err := use[deal](VerbScatterV, a, reduce.Sum)
+	run, err := implementationOf[scatter](VerbScatterV, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src
 	if r.Rank() != root {
 		return run(ctx, r, root, dst, chunks{})
 	}
-	all, err := uneven(r, VerbScatterV, src, counts, elem)
+	all, err := cutByCounts(r, VerbScatterV, src, counts, elem)
 	if err != nil {
 		return err
 	}
@@ -205,32 +205,32 @@ func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src
 // stays as it is. dst is as long as its chunk; it may be that chunk of src, or
 // src's beginning, which are then overwritten.
 func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	run, err := use[foldToOwners](VerbReduceScatter, a, k.Op())
+	run, err := implementationOf[reduceScatter](VerbReduceScatter, a, k.Op())
 	if err != nil {
 		return err
 	}
 	if err := checkWhole(VerbReduceScatter, src, k); err != nil {
 		return err
 	}
-	return run.finish(ctx, r, VerbReduceScatter, dst, even(r, src, k.DType().Size()), k)
+	return run.execute(ctx, r, VerbReduceScatter, dst, evenChunks(r, src, k.DType().Size()), k)
 }
 
 // ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts
 // are equal on all ranks.
 func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, k reduce.Kernel) error {
-	run, err := use[foldToOwners](VerbReduceScatterV, a, k.Op())
+	run, err := implementationOf[reduceScatter](VerbReduceScatterV, a, k.Op())
 	if err != nil {
 		return err
 	}
-	all, err := uneven(r, VerbReduceScatterV, src, counts, k.DType().Size())
+	all, err := cutByCounts(r, VerbReduceScatterV, src, counts, k.DType().Size())
 	if err != nil {
 		return err
 	}
-	return run.finish(ctx, r, VerbReduceScatterV, dst, all, k)
+	return run.execute(ctx, r, VerbReduceScatterV, dst, all, k)
 }
 
-// finish runs the algorithm, also where dst lies at src's beginning.
-func (run foldToOwners) finish(ctx context.Context, r *p2p.Round, verb Verb, dst []byte, src chunks, k reduce.Kernel) error {
+// execute runs the algorithm, also where dst lies at src's beginning.
+func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, verb Verb, dst []byte, src chunks, k reduce.Kernel) error {
 	own := src.of(r.Rank())
 	if err := checkSize(verb, "dst", dst, len(own)); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (run foldToOwners) finish(ctx context.Context, r *p2p.Round, verb Verb, dst
 		return err
 	}
 	k.Finish(to, r.Size())
-	put(dst, to)
+	copyUnlessSame(dst, to)
 	return nil
 }
 
@@ -251,7 +251,7 @@ func (run foldToOwners) finish(ctx context.Context, r *p2p.Round, verb Verb, dst
 // i sent here. All chunks everywhere are equally long. dst may be src, at the cost
 // of a copy.
 func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
-	run, err := use[swap](VerbAllToAll, a, reduce.Sum)
+	run, err := implementationOf[allToAll](VerbAllToAll, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
@@ -261,21 +261,21 @@ func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) e
 	if len(src)%r.Size() != 0 {
 		return misuse(VerbAllToAll.String(), "%d bytes are not %d equal chunks", len(src), r.Size())
 	}
-	return run(ctx, r, even(r, dst, 1), even(r, apart(r, dst, src), 1))
+	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, apart(r, dst, src), 1))
 }
 
 // AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i, and
 // recvs[i] from it. What a rank sends another must be what that one receives.
 func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, recvs, sends []int, elem int) error {
-	run, err := use[swap](VerbAllToAllV, a, reduce.Sum)
+	run, err := implementationOf[allToAll](VerbAllToAllV, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
-	to, err := uneven(r, VerbAllToAllV, dst, recvs, elem)
+	to, err := cutByCounts(r, VerbAllToAllV, dst, recvs, elem)
 	if err != nil {
 		return err
 	}
-	from, err := uneven(r, VerbAllToAllV, src, sends, elem)
+	from, err := cutByCounts(r, VerbAllToAllV, src, sends, elem)
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	if err := checkSize(VerbAllToAllV, "dst's chunk of this rank itself", to.of(own), len(from.of(own))); err != nil {
 		return err
 	}
-	return run(ctx, r, to, from.in(apart(r, dst, src)))
+	return run(ctx, r, to, from.withBuffer(apart(r, dst, src)))
 }
 
 // apart is src, or a copy of it where dst is the same memory.
@@ -299,19 +299,19 @@ func apart(r *p2p.Round, dst, src []byte) []byte {
 // Scan leaves on rank i, in dst, the reduction of the src of ranks 0 to i, which has
 // whole elements, equally many on all ranks. dst may be src.
 func Scan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	return scan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
+	return runScan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
 }
 
 // ExScan leaves on rank i, in dst, the reduction of the src of ranks 0 to i-1, which
 // has whole elements, equally many on all ranks. dst may be src. Rank 0's dst stays
 // as it is.
 func ExScan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	return scan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
+	return runScan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
 }
 
-// scan carries out both; the result is that of so many ranks' shares.
-func scan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
-	run, err := use[foldSoFar](verb, a, k.Op())
+// runScan carries out both; the result is that of so many ranks' shares.
+func runScan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
+	run, err := implementationOf[inclusiveScan](verb, a, k.Op())
 	if err != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func scan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []
 	if shares == 0 {
 		return run(ctx, r, src, k) // which is only read
 	}
-	put(dst, src)
+	copyUnlessSame(dst, src)
 	if err := run(ctx, r, dst, k); err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ func scan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []
 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, r *p2p.Round, a Algorithm) error {
-	run, err := use[meet](VerbBarrier, a, reduce.Sum)
+	run, err := implementationOf[barrier](VerbBarrier, a, reduce.Sum)
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 	tm := teamtest.New(t, 2, 0)
 	refused := 0
 	reducing(func(a Algorithm) {
-		if a.Takes(reduce.RankOrder) {
+		if a.SupportsOrder(reduce.RankOrder) {
 			return
 		}
 		refused++

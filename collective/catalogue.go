@@ -8,14 +8,14 @@ import (
 
 //go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
 
-// A variant is what there is to know about one algorithm.
-type variant struct {
-	verb  Verb
-	name  string
-	order reduce.Order // Commutative: of operators it needs that; RankOrder: it takes all; 0: it takes none
-	text  string       // the cost, as the header has it
-	cost  cost
-	run   any // a function of the kind that the verb needs
+// A entry is what there is to know about one algorithm.
+type entry struct {
+	verb     Verb
+	name     string
+	order    reduce.Order // Commutative: of operators it needs that; RankOrder: it takes all; 0: it takes none
+	costText string       // the cost, as the header has it
+	cost     cost
+	run      any // a function of the kind that the verb needs
 }
 
 // A cost counts, for n ranks, m bytes and segments of s bytes, the messages
@@ -27,167 +27,169 @@ type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
 // catalogue lists every algorithm; of each verb the most modest comes first,
 // which any table can fall back on. An entry's place is not part of any format.
-var catalogue = [...]variant{
+var catalogue = [...]entry{
 	{VerbAllReduce, "linear", reduce.RankOrder,
 		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
-		foldToAll(linearAllReduce)},
+		allReduceInPlace(linearAllReduce)},
 	{VerbAllReduce, "reduce_broadcast", reduce.RankOrder,
-		"2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * up(n), 2 * up(n) * m, up(n) * m },
-		foldToAll(reduceBroadcastAllReduce)},
+		"2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * log2Ceil(n), 2 * log2Ceil(n) * m, log2Ceil(n) * m },
+		allReduceInPlace(reduceBroadcastAllReduce)},
 	{VerbAllReduce, "recursive_doubling", reduce.RankOrder,
 		"⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two", recursiveDoublingCost,
-		foldToAll(recursiveDoublingAllReduce)},
-	{VerbAllReduce, "ring", reduce.Commutative, foldAndSpread, foldAndSpreadCost, foldAcross(ringAllReduce)},
-	{VerbAllReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToAll(pairwiseAllReduce)},
+		allReduceInPlace(recursiveDoublingAllReduce)},
+	{VerbAllReduce, "ring", reduce.Commutative, reduceScatterAllGather, reduceScatterAllGatherCost, allReduce(ringAllReduce)},
+	{VerbAllReduce, "pairwise", reduce.RankOrder, reduceScatterAllGather, reduceScatterAllGatherCost, allReduceInPlace(pairwiseAllReduce)},
 	{VerbAllReduce, "segmented_ring", reduce.Commutative,
 		"2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t stretches", segmentedRingCost,
-		foldAcross(segmentedRingAllReduce)},
+		allReduce(segmentedRingAllReduce)},
 	{VerbAllReduce, "rabenseifner", reduce.RankOrder,
 		"2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and 2α + 2mβ + mγ more unless n is one", rabenseifnerCost(2, 2),
-		foldToAll(rabenseifnerAllReduce)},
+		allReduceInPlace(rabenseifnerAllReduce)},
 	{VerbAllReduce, "allgather_reduce", reduce.RankOrder,
-		"⌈log₂n⌉α + (n-1)mβ + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return up(n), (n - 1) * m, (n - 1) * m },
-		foldToAll(allGatherReduceAllReduce)},
-	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedAllReduceCost, foldAcross(sharedAllReduce)},
+		"⌈log₂n⌉α + (n-1)mβ + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return log2Ceil(n), (n - 1) * m, (n - 1) * m },
+		allReduceInPlace(allGatherReduceAllReduce)},
+	{VerbAllReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedAllReduceCost, allReduce(sharedAllReduce)},
 	{VerbAllReduce, hierarchical, reduce.RankOrder,
 		"between h hosts ⌊log₂h⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless h is a power of two", recursiveDoublingCost,
-		foldToAll(hierarchicalAllReduce)},
-	{VerbAllReduce, hierarchicalSplit, reduce.Commutative, "between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ", foldAndSpreadCost,
-		foldToAll(hierarchicalSplitAllReduce)},
+		allReduceInPlace(hierarchicalAllReduce)},
+	{VerbAllReduce, hierarchicalSplit, reduce.Commutative, "between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ", reduceScatterAllGatherCost,
+		allReduceInPlace(hierarchicalSplitAllReduce)},
 
 	{VerbReduce, "linear", reduce.RankOrder,
 		"(n-1)(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
-		foldToRoot(linearReduce)},
+		reduceToRoot(linearReduce)},
 	{VerbReduce, "binomial", reduce.Commutative,
-		"⌈log₂n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
-		foldToRoot(binomialReduce)},
-	{VerbReduce, "pairwise", reduce.RankOrder, foldAndSpread, foldAndSpreadCost, foldToRoot(pairwiseReduce)},
+		"⌈log₂n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return log2Ceil(n), log2Ceil(n) * m, log2Ceil(n) * m },
+		reduceToRoot(binomialReduce)},
+	{VerbReduce, "pairwise", reduce.RankOrder, reduceScatterAllGather, reduceScatterAllGatherCost, reduceToRoot(pairwiseReduce)},
 	{VerbReduce, "knomial4", reduce.Commutative,
 		"at most 3⌈log₄n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { t := knomialSteps(n); return t, t * m, t * m },
-		foldToRoot(knomial4Reduce)},
+		reduceToRoot(knomial4Reduce)},
 	{VerbReduce, "rabenseifner", reduce.RankOrder,
 		"2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and α + mβ + mγ more unless n is one", rabenseifnerCost(1, 1),
-		foldToRoot(rabenseifnerReduce)},
-	{VerbReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedFoldCost, foldToRoot(sharedReduce)},
+		reduceToRoot(rabenseifnerReduce)},
+	{VerbReduce, shared, reduce.RankOrder, "2α + m(2-1/n)β + m(n-1)/n γ, in cache", sharedReduceCost, reduceToRoot(sharedReduce)},
 	{VerbReduce, hierarchical, reduce.Commutative,
-		"between h hosts ⌈log₂h⌉(α + mβ + mγ)", func(h, m, _ float64) (_, _, _ float64) { return up(h), up(h) * m, up(h) * m },
-		foldToRoot(hierarchicalReduce)},
+		"between h hosts ⌈log₂h⌉(α + mβ + mγ)", func(h, m, _ float64) (_, _, _ float64) { return log2Ceil(h), log2Ceil(h) * m, log2Ceil(h) * m },
+		reduceToRoot(hierarchicalReduce)},
 
 	{VerbBroadcast, "binomial", 0,
-		"⌈log₂n⌉(α + mβ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, 0 },
-		spread(binomialBroadcast)},
+		"⌈log₂n⌉(α + mβ)", func(n, m, _ float64) (_, _, _ float64) { return log2Ceil(n), log2Ceil(n) * m, 0 },
+		broadcast(binomialBroadcast)},
 	{VerbBroadcast, "knomial4", 0,
 		"at most 3⌈log₄n⌉(α + mβ)", func(n, m, _ float64) (_, _, _ float64) { t := knomialSteps(n); return t, t * m, 0 },
-		spread(knomial4Broadcast)},
+		broadcast(knomial4Broadcast)},
 	{VerbBroadcast, "scatter_allgather", 0,
-		"(⌈log₂n⌉ + n-1)α + 2m(n-1)/n β", func(n, m, _ float64) (_, _, _ float64) { return up(n) + n - 1, 2 * m * (n - 1) / n, 0 },
-		spread(scatterAllGatherBroadcast)},
+		"(⌈log₂n⌉ + n-1)α + 2m(n-1)/n β", func(n, m, _ float64) (_, _, _ float64) { return log2Ceil(n) + n - 1, 2 * m * (n - 1) / n, 0 },
+		broadcast(scatterAllGatherBroadcast)},
 	{VerbBroadcast, "chain", 0,
-		"(n-2+s)(α + m/s β), for s segments", chainMoveCost, spread(chainBroadcast)},
+		"(n-2+s)(α + m/s β), for s segments", chainMoveCost, broadcast(chainBroadcast)},
 	{VerbBroadcast, "binary_tree", 0,
-		"(2(s-1) + d)(α + m/s β), for s segments, where d is at most 2⌊log₂n⌋; two ranks are a chain", binaryTreeCost, spread(binaryTreeBroadcast)},
-	{VerbBroadcast, shared, 0, "α + mβ, in cache", sharedSpreadCost, spread(sharedBroadcast)},
+		"(2(s-1) + d)(α + m/s β), for s segments, where d is at most 2⌊log₂n⌋; two ranks are a chain", binaryTreeCost, broadcast(binaryTreeBroadcast)},
+	{VerbBroadcast, shared, 0, "α + mβ, in cache", sharedBroadcastCost, broadcast(sharedBroadcast)},
 	{VerbBroadcast, hierarchical, 0,
-		"between h hosts ⌈log₂h⌉(α + mβ)", func(h, m, _ float64) (_, _, _ float64) { return up(h), up(h) * m, 0 },
-		spread(hierarchicalBroadcast)},
+		"between h hosts ⌈log₂h⌉(α + mβ)", func(h, m, _ float64) (_, _, _ float64) { return log2Ceil(h), log2Ceil(h) * m, 0 },
+		broadcast(hierarchicalBroadcast)},
 
-	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
-	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, shareAll(bruckAllGather)},
-	{VerbAllGather, "recursive_doubling", 0, doublingMove, doublingMoveCost, shareAll(recursiveDoublingAllGather)},
-	{VerbAllGather, "neighbor_exchange", 0, neighborMove, neighborMoveCost, shareAll(neighborExchangeAllGather)},
-	{VerbAllGather, shared, 0, "α + mβ, in cache", sharedShareCost, shareAcross(sharedAllGather)},
-	{VerbAllGather, hierarchical, 0, moveBetween, linearMoveCost, shareAll(hierarchicalAllGather)},
-	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, shareAll(ringAllGather)},
-	{VerbAllGatherV, "recursive_doubling", 0, doublingMove, doublingMoveCost, shareAll(recursiveDoublingAllGather)},
-	{VerbAllGatherV, "neighbor_exchange", 0, neighborMove, neighborMoveCost, shareAll(neighborExchangeAllGather)},
-	{VerbAllGatherV, shared, 0, "α + mβ, in cache", sharedShareCost, shareAcross(sharedAllGather)},
-	{VerbAllGatherV, hierarchical, 0, moveBetween, linearMoveCost, shareAll(hierarchicalAllGather)},
+	{VerbAllGather, "ring", 0, linearMove, linearMoveCost, allGatherInPlace(ringAllGather)},
+	{VerbAllGather, "bruck", 0, treeMove, treeMoveCost, allGatherInPlace(bruckAllGather)},
+	{VerbAllGather, "recursive_doubling", 0, doublingMove, doublingMoveCost, allGatherInPlace(recursiveDoublingAllGather)},
+	{VerbAllGather, "neighbor_exchange", 0, neighborMove, neighborMoveCost, allGatherInPlace(neighborExchangeAllGather)},
+	{VerbAllGather, shared, 0, "α + mβ, in cache", sharedAllGatherCost, allGather(sharedAllGather)},
+	{VerbAllGather, hierarchical, 0, moveBetweenHosts, linearMoveCost, allGatherInPlace(hierarchicalAllGather)},
+	{VerbAllGatherV, "ring", 0, linearMove, linearMoveCost, allGatherInPlace(ringAllGather)},
+	{VerbAllGatherV, "recursive_doubling", 0, doublingMove, doublingMoveCost, allGatherInPlace(recursiveDoublingAllGather)},
+	{VerbAllGatherV, "neighbor_exchange", 0, neighborMove, neighborMoveCost, allGatherInPlace(neighborExchangeAllGather)},
+	{VerbAllGatherV, shared, 0, "α + mβ, in cache", sharedAllGatherCost, allGather(sharedAllGather)},
+	{VerbAllGatherV, hierarchical, 0, moveBetweenHosts, linearMoveCost, allGatherInPlace(hierarchicalAllGather)},
 
-	{VerbGather, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
-	{VerbGather, "binomial", 0, treeMove, treeMoveCost, collect(binomialGather)},
-	{VerbGatherV, "linear", 0, linearMove, linearMoveCost, collect(linearGather)},
+	{VerbGather, "linear", 0, linearMove, linearMoveCost, gather(linearGather)},
+	{VerbGather, "binomial", 0, treeMove, treeMoveCost, gather(binomialGather)},
+	{VerbGatherV, "linear", 0, linearMove, linearMoveCost, gather(linearGather)},
 
-	{VerbScatter, "linear", 0, linearMove, linearMoveCost, deal(linearScatter)},
-	{VerbScatter, "binomial", 0, treeMove, treeMoveCost, deal(binomialScatter)},
-	{VerbScatterV, "linear", 0, linearMove, linearMoveCost, deal(linearScatter)},
+	{VerbScatter, "linear", 0, linearMove, linearMoveCost, scatter(linearScatter)},
+	{VerbScatter, "binomial", 0, treeMove, treeMoveCost, scatter(binomialScatter)},
+	{VerbScatterV, "linear", 0, linearMove, linearMoveCost, scatter(linearScatter)},
 
-	{VerbReduceScatter, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
-	{VerbReduceScatter, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
-	{VerbReduceScatter, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
-	{VerbReduceScatter, "recursive_halving", reduce.RankOrder, halvingFold, halvingFoldCost, foldToOwners(recursiveHalvingReduceScatter)},
-	{VerbReduceScatter, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
-	{VerbReduceScatter, hierarchical, reduce.Commutative, foldBetween, linearFoldCost, foldToOwners(hierarchicalReduceScatter)},
-	{VerbReduceScatterV, "linear", reduce.RankOrder, foldAndDeal, foldAndDealCost, foldToOwners(linearReduceScatter)},
-	{VerbReduceScatterV, "ring", reduce.Commutative, linearFold, linearFoldCost, foldToOwners(ringReduceScatterTo)},
-	{VerbReduceScatterV, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, foldToOwners(pairwiseReduceScatter)},
-	{VerbReduceScatterV, "recursive_halving", reduce.RankOrder, halvingFold, halvingFoldCost, foldToOwners(recursiveHalvingReduceScatter)},
-	{VerbReduceScatterV, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedDealCost, foldToOwners(sharedReduceScatter)},
-	{VerbReduceScatterV, hierarchical, reduce.Commutative, foldBetween, linearFoldCost, foldToOwners(hierarchicalReduceScatter)},
+	{VerbReduceScatter, "linear", reduce.RankOrder, gatherThenScatter, gatherThenScatterCost, reduceScatter(linearReduceScatter)},
+	{VerbReduceScatter, "ring", reduce.Commutative, linearFold, linearFoldCost, reduceScatter(ringReduceScatterTo)},
+	{VerbReduceScatter, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, reduceScatter(pairwiseReduceScatter)},
+	{VerbReduceScatter, "recursive_halving", reduce.RankOrder, halvingFold, halvingFoldCost, reduceScatter(recursiveHalvingReduceScatter)},
+	{VerbReduceScatter, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedReduceScatterCost, reduceScatter(sharedReduceScatter)},
+	{VerbReduceScatter, hierarchical, reduce.Commutative, foldBetweenHosts, linearFoldCost, reduceScatter(hierarchicalReduceScatter)},
+	{VerbReduceScatterV, "linear", reduce.RankOrder, gatherThenScatter, gatherThenScatterCost, reduceScatter(linearReduceScatter)},
+	{VerbReduceScatterV, "ring", reduce.Commutative, linearFold, linearFoldCost, reduceScatter(ringReduceScatterTo)},
+	{VerbReduceScatterV, "pairwise", reduce.RankOrder, linearFold, linearFoldCost, reduceScatter(pairwiseReduceScatter)},
+	{VerbReduceScatterV, "recursive_halving", reduce.RankOrder, halvingFold, halvingFoldCost, reduceScatter(recursiveHalvingReduceScatter)},
+	{VerbReduceScatterV, shared, reduce.RankOrder, "α + m(n-1)/n (β+γ), in cache", sharedReduceScatterCost, reduceScatter(sharedReduceScatter)},
+	{VerbReduceScatterV, hierarchical, reduce.Commutative, foldBetweenHosts, linearFoldCost, reduceScatter(hierarchicalReduceScatter)},
 
-	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
-	{VerbAllToAll, "bruck", 0, "⌈log₂n⌉α, and at most ⌈log₂n⌉m/2 β", bruckMoveCost, swap(bruckAllToAll)},
-	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", sharedSwapCost, swap(sharedAllToAll)},
-	{VerbAllToAllV, "pairwise", 0, linearMove, linearMoveCost, swap(pairwiseAllToAll)},
+	{VerbAllToAll, "pairwise", 0, linearMove, linearMoveCost, allToAll(pairwiseAllToAll)},
+	{VerbAllToAll, "bruck", 0, "⌈log₂n⌉α, and at most ⌈log₂n⌉m/2 β", bruckMoveCost, allToAll(bruckAllToAll)},
+	{VerbAllToAll, shared, 0, "α + 2m(n-1)/n β, in cache", sharedAllToAllCost, allToAll(sharedAllToAll)},
+	{VerbAllToAllV, "pairwise", 0, linearMove, linearMoveCost, allToAll(pairwiseAllToAll)},
 
 	{VerbScan, "linear", reduce.RankOrder,
 		"(n-1)(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return n - 1, (n - 1) * m, (n - 1) * m },
-		foldSoFar(linearScan)},
-	{VerbScan, "chain", reduce.RankOrder, "(n-2+s)(α + m/s (β+γ)), for s segments", chainFoldCost, foldSoFar(chainScan)},
+		inclusiveScan(linearScan)},
+	{VerbScan, "chain", reduce.RankOrder, "(n-2+s)(α + m/s (β+γ)), for s segments", chainFoldCost, inclusiveScan(chainScan)},
 	{VerbScan, "recursive_doubling", reduce.RankOrder,
-		"⌈log₂n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return up(n), up(n) * m, up(n) * m },
-		foldSoFar(recursiveDoublingScan)},
-	{VerbScan, shared, reduce.RankOrder, "α + mβ + m(n-1)γ, in cache", sharedScanCost, foldSoFar(sharedScan)},
+		"⌈log₂n⌉(α + mβ + mγ)", func(n, m, _ float64) (_, _, _ float64) { return log2Ceil(n), log2Ceil(n) * m, log2Ceil(n) * m },
+		inclusiveScan(recursiveDoublingScan)},
+	{VerbScan, shared, reduce.RankOrder, "α + mβ + m(n-1)γ, in cache", sharedScanCost, inclusiveScan(sharedScan)},
 
 	{VerbExScan, "linear", reduce.RankOrder,
 		"(n-1)(α + mβ) + (n-2)mγ", func(n, m, _ float64) (_, _, _ float64) { return n - 1, (n - 1) * m, max(n-2, 0) * m },
-		foldSoFar(linearExScan)},
-	{VerbExScan, "chain", reduce.RankOrder, "(n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments", chainBeforeCost, foldSoFar(chainExScan)},
+		inclusiveScan(linearExScan)},
+	{VerbExScan, "chain", reduce.RankOrder, "(n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments", chainExScanCost, inclusiveScan(chainExScan)},
 	{VerbExScan, "recursive_doubling", reduce.RankOrder,
-		"⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ", doublingBeforeCost,
-		foldSoFar(recursiveDoublingExScan)},
-	{VerbExScan, shared, reduce.RankOrder, "α + mβ + m(n-2)γ, in cache", sharedExScanCost, foldSoFar(sharedExScan)},
+		"⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ", recursiveDoublingExScanCost,
+		inclusiveScan(recursiveDoublingExScan)},
+	{VerbExScan, shared, reduce.RankOrder, "α + mβ + m(n-2)γ, in cache", sharedExScanCost, inclusiveScan(sharedExScan)},
 
 	{VerbBarrier, "dissemination", 0,
-		"⌈log₂n⌉α", func(n, _, _ float64) (_, _, _ float64) { return up(n), 0, 0 },
-		meet(disseminationBarrier)},
-	{VerbBarrier, shared, 0, "α", func(_, _, _ float64) (_, _, _ float64) { return 1, 0, 0 }, meet(sharedBarrier)},
-	{VerbBarrier, hierarchical, 0, "between h hosts ⌈log₂h⌉α", func(h, _, _ float64) (_, _, _ float64) { return up(h), 0, 0 }, meet(hierarchicalBarrier)},
+		"⌈log₂n⌉α", func(n, _, _ float64) (_, _, _ float64) { return log2Ceil(n), 0, 0 },
+		barrier(disseminationBarrier)},
+	{VerbBarrier, shared, 0, "α", func(_, _, _ float64) (_, _, _ float64) { return 1, 0, 0 }, barrier(sharedBarrier)},
+	{VerbBarrier, hierarchical, 0, "between h hosts ⌈log₂h⌉α", func(h, _, _ float64) (_, _, _ float64) { return log2Ceil(h), 0, 0 }, barrier(hierarchicalBarrier)},
 }
 
-// up is the steps of a binomial tree.
-func up(n float64) float64 { return math.Ceil(math.Log2(n)) }
+// log2Ceil is the steps of a binomial tree.
+func log2Ceil(n float64) float64 { return math.Ceil(math.Log2(n)) }
 
 // The costs that several algorithms have.
 const (
-	linearMove    = "(n-1)α + m(n-1)/n β"
-	treeMove      = "⌈log₂n⌉α + m(n-1)/n β"
-	linearFold    = "(n-1)α + m(n-1)/n (β+γ)"
-	foldAndSpread = "2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ"
-	moveBetween   = "between h hosts (h-1)α + m(h-1)/h β"
-	foldBetween   = "between h hosts (h-1)α + m(h-1)/h (β+γ)"
-	foldAndDeal   = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
+	linearMove             = "(n-1)α + m(n-1)/n β"
+	treeMove               = "⌈log₂n⌉α + m(n-1)/n β"
+	linearFold             = "(n-1)α + m(n-1)/n (β+γ)"
+	reduceScatterAllGather = "2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ"
+	moveBetweenHosts       = "between h hosts (h-1)α + m(h-1)/h β"
+	foldBetweenHosts       = "between h hosts (h-1)α + m(h-1)/h (β+γ)"
+	gatherThenScatter      = "2(n-1)α + m(n-1)(n+1)/n β + m(n-1)γ"
 )
 
 func linearMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return n - 1, m * (n - 1) / n, 0 }
 
-func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) { return up(n), m * (n - 1) / n, 0 }
+func treeMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return log2Ceil(n), m * (n - 1) / n, 0
+}
 
 func linearFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n - 1, m * (n - 1) / n, m * (n - 1) / n
 }
 
-func foldAndSpreadCost(n, m, _ float64) (alpha, beta, gamma float64) {
+func reduceScatterAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-func foldAndDealCost(n, m, _ float64) (alpha, beta, gamma float64) {
+func gatherThenScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return 2 * (n - 1), m * (n - 1) * (n + 1) / n, m * (n - 1)
 }
 
 func recursiveDoublingCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	down := math.Floor(math.Log2(n))
-	if down == up(n) {
-		return down, down * m, down * m
+	floor := math.Floor(math.Log2(n))
+	if floor == log2Ceil(n) {
+		return floor, floor * m, floor * m
 	}
-	return down + 2, (down + 2) * m, (down + 1) * m
+	return floor + 2, (floor + 2) * m, (floor + 1) * m
 }

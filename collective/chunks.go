@@ -26,16 +26,16 @@ type chunks struct {
 	starts []int64 // of chunk 0 to n, in bytes; nil: cut by Chunk
 	size   int     // bytes of a chunk then
 	longer int     // so many of the first have an element more
-	at     int     // which stretch of each chunk is meant
+	sub    int     // which stretch of each chunk is meant
 	width  int     // bytes of a stretch; 0: the whole chunk
 }
 
 // of is chunk i.
 func (c *chunks) of(i int) []byte {
 	if c.width > 0 {
-		return window(c.run(i, i+1), c.at, c.width)
+		return blockOf(c.span(i, i+1), c.sub, c.width)
 	}
-	return c.run(i, i+1)
+	return c.span(i, i+1)
 }
 
 // longest is how many bytes the longest chunk has.
@@ -49,15 +49,15 @@ func (c *chunks) longest() (most int) {
 	return most
 }
 
-// stretch is bytes i*width up to, not including, (i+1)*width of each chunk, as far
+// subrange is bytes i*width up to, not including, (i+1)*width of each chunk, as far
 // as it has them.
-func (c chunks) stretch(i, width int) chunks {
-	c.at, c.width = i, width
+func (c chunks) subrange(i, width int) chunks {
+	c.sub, c.width = i, width
 	return c
 }
 
-// run is chunks lo up to, not including, hi, whole.
-func (c *chunks) run(lo, hi int) []byte {
+// span is chunks lo up to, not including, hi, whole.
+func (c *chunks) span(lo, hi int) []byte {
 	if c.starts != nil {
 		return c.buf[c.starts[lo]:c.starts[hi]]
 	}
@@ -68,21 +68,21 @@ func (c *chunks) run(lo, hi int) []byte {
 // bytes take to copy, so there is one for all chunks.
 func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
-// in is another vector, cut in the same way.
-func (c chunks) in(buf []byte) chunks {
+// withBuffer is another vector, cut in the same way.
+func (c chunks) withBuffer(buf []byte) chunks {
 	if c.starts == nil && len(buf) != len(c.buf) {
-		other := evenly(buf, c.n, c.elem)
+		other := cutEvenly(buf, c.n, c.elem)
 		c.size, c.longer = other.size, other.longer
 	}
 	c.buf = buf
 	return c
 }
 
-// even cuts buf into a chunk for each rank of r.
-func even(r *p2p.Round, buf []byte, elem int) chunks { return evenly(buf, r.Size(), elem) }
+// evenChunks cuts buf into a chunk for each rank of r.
+func evenChunks(r *p2p.Round, buf []byte, elem int) chunks { return cutEvenly(buf, r.Size(), elem) }
 
-// evenly cuts buf into n chunks by Chunk.
-func evenly(buf []byte, n, elem int) chunks {
+// cutEvenly cuts buf into n chunks by Chunk.
+func cutEvenly(buf []byte, n, elem int) chunks {
 	count := len(buf)
 	if elem != 1 {
 		count /= elem
@@ -90,9 +90,9 @@ func evenly(buf []byte, n, elem int) chunks {
 	return chunks{buf: buf, n: n, elem: elem, size: count / n * elem, longer: count % n}
 }
 
-// uneven cuts buf into a chunk of counts[i] elements for each rank i. The starts
+// cutByCounts cuts buf into a chunk of counts[i] elements for each rank i. The starts
 // live until the round ends.
-func uneven(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks, error) {
+func cutByCounts(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks, error) {
 	n := r.Size()
 	if len(counts) != n {
 		return chunks{}, misuse(verb.String(), "%d counts were given for %d ranks", len(counts), n)
@@ -115,36 +115,36 @@ func uneven(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks
 	return chunks{buf: buf, n: n, elem: elem, starts: starts}, nil
 }
 
-// mod is a modulo n, never negative.
-func mod(a, n int) int { return (a%n + n) % n }
+// modulo is a modulo n, never negative.
+func modulo(a, n int) int { return (a%n + n) % n }
 
 // same reports whether a and b begin at the same byte of memory.
 func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// put copies src to dst, unless it is there already.
-func put(dst, src []byte) {
+// copyUnlessSame copies src to dst, unless it is there already.
+func copyUnlessSame(dst, src []byte) {
 	if !same(dst, src) {
 		copy(dst, src)
 	}
 }
 
-// putCached is put for a rank's own chunk. The built-in copy writes a
+// copyCached is put for a rank's own chunk. The built-in copy writes a
 // megabyte or more past the caches, where what is worked on next would find it late:
 // so what may fit into them is copied in pieces.
-func putCached(dst, src []byte) {
+func copyCached(dst, src []byte) {
 	if same(dst, src) {
 		return
 	}
 	if len(src) <= cachedBytes && !tensor.Overlap(dst, src) {
-		for len(src) > cachedPiece {
-			copy(dst, src[:cachedPiece])
-			dst, src = dst[cachedPiece:], src[cachedPiece:]
+		for len(src) > cachedBlock {
+			copy(dst, src[:cachedBlock])
+			dst, src = dst[cachedBlock:], src[cachedBlock:]
 		}
 	}
 	copy(dst, src)
 }
 
 const (
-	cachedPiece = 256 << 10
+	cachedBlock = 256 << 10
 	cachedBytes = stream.Least / 4
 )

@@ -73,7 +73,7 @@ func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 		chunks := whole*jump + max(rest-jump, 0)
 		beta += m * float64(chunks) / n
 	}
-	return up(n), beta, 0
+	return log2Ceil(n), beta, 0
 }
 
 // knomialSteps is how many messages follow each other in a k-nomial broadcast: the
@@ -94,8 +94,8 @@ func knomialSteps(n float64) float64 {
 
 // segmentedRingCost is the ring's, once for each stretch of the longest chunk.
 func segmentedRingCost(n, m, s float64) (alpha, beta, gamma float64) {
-	stretches := max(1, math.Ceil(m/n/(ringStretch*s)))
-	return 2 * (n - 1) * stretches, 2 * m * (n - 1) / n, m * (n - 1) / n
+	subranges := max(1, math.Ceil(m/n/(ringSubrangeSegments*s)))
+	return 2 * (n - 1) * subranges, 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
 // pipelined is how long the last of a vector's segments takes, in steps of one
@@ -119,8 +119,8 @@ func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, beta
 }
 
-// chainBeforeCost is without a fold on the last rank.
-func chainBeforeCost(n, m, s float64) (alpha, beta, gamma float64) {
+// chainExScanCost is without a fold on the last rank.
+func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	if n > 2 {
 		_, gamma = pipelined(n-2, 1, m, s)
@@ -149,9 +149,9 @@ func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
-// doublingBeforeCost counts the folds of the busiest rank, which is a power of two:
+// recursiveDoublingExScanCost counts the folds of the busiest rank, which is a power of two:
 // of two in every step, one is of what it gives later, and one of its result.
-func doublingBeforeCost(n, m, _ float64) (alpha, beta, gamma float64) {
+func recursiveDoublingExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	most := 0
 	for rank, results := 1, 0; rank < int(n); rank, results = rank*2, results+1 {
 		folds := results
@@ -160,5 +160,5 @@ func doublingBeforeCost(n, m, _ float64) (alpha, beta, gamma float64) {
 		}
 		most = max(most, folds)
 	}
-	return up(n), up(n) * m, float64(most) * m
+	return log2Ceil(n), log2Ceil(n) * m, float64(most) * m
 }

@@ -60,7 +60,7 @@ func section(t testing.TB, b *strings.Builder, verb Verb) {
 	}
 	b.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(docsRanks)) + "\n")
 	for _, a := range Algorithms(verb) {
-		fmt.Fprintf(b, "| [%s](../collective/%s) | %s | %s |", a.Name(), source(a), operators(a), a.variant().text)
+		fmt.Fprintf(b, "| [%s](../collective/%s) | %s | %s |", a.Name(), source(a), operators(a), a.entry().costText)
 		for _, n := range docsRanks {
 			fmt.Fprintf(b, " %s |", worked(a, n))
 		}
@@ -73,7 +73,7 @@ func section(t testing.TB, b *strings.Builder, verb Verb) {
 }
 
 func operators(a Algorithm) string {
-	switch a.variant().order {
+	switch a.entry().order {
 	case reduce.Commutative:
 		return "commutative"
 	case reduce.RankOrder:
@@ -135,7 +135,7 @@ func foldsOf(t testing.TB, verb Verb) string {
 		switch {
 		case a.isScan():
 			fmt.Fprintf(&b, "* %s folds, for the last of four ranks, %v.\n", a.Name(), documentedScan(t, a, 4, 3))
-		case a.variant().order != 0:
+		case a.entry().order != 0:
 			fmt.Fprintf(&b, "* %s folds chunk 0 of four ranks as %v.\n", a.Name(), documented(t, a, 4, 0, 0))
 		}
 	}

@@ -181,7 +181,7 @@ func (f *fold) of(k reduce.Kernel, share func(rank int) []byte) []byte {
 // reducing calls do for each algorithm that folds.
 func reducing(do func(a Algorithm)) {
 	everyAlgorithm(func(a Algorithm) {
-		if a.variant().order != 0 {
+		if a.entry().order != 0 {
 			do(a)
 		}
 	})
@@ -200,7 +200,7 @@ type folding struct {
 func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
-	whole := evenly(x.inputs[0], n, size)
+	whole := cutEvenly(x.inputs[0], n, size)
 	if x.a.isScan() {
 		x.scan(t, tm)
 		return
@@ -209,14 +209,14 @@ func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	for c := range n {
 		f := documented(t, x.a, n, x.root, c)
 		part := f.of(x.k, func(rank int) []byte {
-			share := whole.in(x.inputs[rank])
+			share := whole.withBuffer(x.inputs[rank])
 			return share.of(c)
 		})
 		x.k.Finish(part, n)
 		want = append(want, part...)
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		got, expected, err := x.call(ctx, r, whole.in(want))
+		got, expected, err := x.call(ctx, r, whole.withBuffer(want))
 		if err != nil {
 			return err
 		}
@@ -434,7 +434,7 @@ func TestOperatorsThatDoNotCommuteGetRankOrder(t *testing.T) {
 			inputs := randomInputs(rng, tensor.Uint64, n, count)
 			want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
 			reducing(func(a Algorithm) {
-				if !a.Takes(reduce.RankOrder) {
+				if !a.SupportsOrder(reduce.RankOrder) {
 					return
 				}
 				if a.isScan() {
@@ -474,7 +474,7 @@ func checkScan(t testing.TB, tm *teamtest.Team, x folding) {
 func checkExactly(t testing.TB, tm *teamtest.Team, x folding, want []byte) {
 	t.Helper()
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		got, expected, err := x.call(ctx, r, evenly(want, r.Size(), 8))
+		got, expected, err := x.call(ctx, r, cutEvenly(want, r.Size(), 8))
 		if err == nil && !bytes.Equal(got, expected) {
 			err = fmt.Errorf("%v on %d ranks, root %d: got %x, want %x", x.a, r.Size(), x.root, got, expected)
 		}

@@ -24,7 +24,7 @@ func (t *Table) Force(text string) error {
 		if item == "" {
 			continue
 		}
-		p, err := parsePick(item)
+		p, err := parseSelection(item)
 		if err != nil {
 			return misuse("forced algorithms", "%q: %w", text, fault.Cause(err))
 		}
@@ -41,31 +41,31 @@ func (t *Table) Force(text string) error {
 	return nil
 }
 
-// Forcing is a copy of t that Force has changed.
-func (t *Table) Forcing(text string) (*Table, error) {
+// WithForced is a copy of t that Force has changed.
+func (t *Table) WithForced(text string) (*Table, error) {
 	changed := *t // its rules are never changed, so they may be shared
 	return &changed, changed.Force(text)
 }
 
-// parsePick reads "allreduce:ring@256Ki", whose end may be missing.
-func parsePick(text string) (pick, error) {
+// parseSelection reads "allreduce:ring@256Ki", whose end may be missing.
+func parseSelection(text string) (selection, error) {
 	name, size, cut := strings.Cut(text, "@")
 	a, err := parseAlgorithm(name)
 	if err != nil || !cut {
-		return pick{algorithm: a}, err
+		return selection{algorithm: a}, err
 	}
 	segment, err := ParseSize(strings.TrimSpace(size))
 	if err != nil {
-		return pick{}, err
+		return selection{}, err
 	}
 	if segment == 0 {
-		return pick{}, misuse("collective", "segments of 0 bytes; leave @ out for the usual ones")
+		return selection{}, misuse("collective", "segments of 0 bytes; leave @ out for the usual ones")
 	}
 	if segment > MaxSegment {
 		segment = MaxSegment + 16 // refused by its true bounds below
 	}
 	u := Rule{Algorithm: a, Segment: uint32(segment)}
-	return pick{a, u.Segment}, u.Check()
+	return selection{a, u.Segment}, u.Check()
 }
 
 // ParseSize reads a number of bytes: "64", "64Ki", "4Mi", "1Gi". Anything else

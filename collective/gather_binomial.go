@@ -36,7 +36,7 @@ func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src
 	case t.size() > 1:
 		run = r.Scratch(t.size() * size)
 	}
-	put(run, src)
+	copyUnlessSame(run, src)
 
 	for _, child := range t.children() {
 		arriving := run[(child.node-t.me)*size:][:child.size*size]

@@ -23,7 +23,7 @@ func linearGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src [
 	if r.Rank() != root {
 		return r.Send(ctx, root, src)
 	}
-	put(dst.of(root), src)
+	copyUnlessSame(dst.of(root), src)
 	for from := range r.Size() {
 		if from == root {
 			continue

@@ -85,8 +85,8 @@ func parseHeader(t testing.TB, doc string) header {
 func TestHeadersStateTheCostThatTheTableHas(t *testing.T) {
 	for _, verb := range Verbs() {
 		for _, a := range Algorithms(verb) {
-			if h := headerText(t, a); !strings.Contains(h, "Cost: "+a.variant().text) {
-				t.Errorf("%s does not say %q", source(a), "Cost: "+a.variant().text)
+			if h := headerText(t, a); !strings.Contains(h, "Cost: "+a.entry().costText) {
+				t.Errorf("%s does not say %q", source(a), "Cost: "+a.entry().costText)
 			}
 		}
 	}

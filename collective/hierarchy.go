@@ -32,15 +32,15 @@ func (a Algorithm) Hierarchical() bool {
 	return name == hierarchical || name == hierarchicalSplit
 }
 
-// TakesOn is Takes for ranks that are placed in that way: an algorithm that tells
+// SupportsOrderOn is Takes for ranks that are placed in that way: an algorithm that tells
 // hosts apart folds in rank order only where hosts are.
-func (a Algorithm) TakesOn(order reduce.Order, l *topology.Layout) bool {
-	return a.Takes(order) && (order != reduce.RankOrder || !a.Hierarchical() || l.InOrder())
+func (a Algorithm) SupportsOrderOn(order reduce.Order, l *topology.Layout) bool {
+	return a.SupportsOrder(order) && (order != reduce.RankOrder || !a.Hierarchical() || l.InOrder())
 }
 
-// lane is r as seen by the ranks that are number i on their hosts; nil on others.
+// crossHost is r as seen by the ranks that are number i on their hosts; nil on others.
 // Every host has more than i ranks.
-func lane(r *p2p.Round, i int) *p2p.Round {
+func crossHost(r *p2p.Round, i int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.Across(), func(host int) int {
 		first, _ := l.Host(host)
@@ -48,9 +48,9 @@ func lane(r *p2p.Round, i int) *p2p.Round {
 	})
 }
 
-// heads is r as seen by one rank of each host, in which a host's number is its
+// leaders is r as seen by one rank of each host, in which a host's number is its
 // rank's: the root on its own, the first on others. It is nil on others.
-func heads(r *p2p.Round, root int) *p2p.Round {
+func leaders(r *p2p.Round, root int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.Across(), func(host int) int {
 		if l.HostOf(root) == host {
@@ -61,8 +61,8 @@ func heads(r *p2p.Round, root int) *p2p.Round {
 	})
 }
 
-// headOf is which rank of this rank's host is the one in heads.
-func headOf(r *p2p.Round, root int) int {
+// leaderOf is which rank of this rank's host is the one in heads.
+func leaderOf(r *p2p.Round, root int) int {
 	l := r.Layout()
 	host := l.HostOf(root)
 	if l.HostOf(r.Rank()) != host {
@@ -72,26 +72,26 @@ func headOf(r *p2p.Round, root int) int {
 	return l.Place(root) - first
 }
 
-// foldWithin leaves in dst, on the root, the unfinished fold of src of the ranks of
+// reduceOnHost leaves in dst, on the root, the unfinished fold of src of the ranks of
 // a host, in their order. dst may be src; on other ranks it is not looked at.
-func foldWithin(ctx context.Context, host *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
+func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduce(ctx, host, root, dst, src, k)
 	}
 	return linearReduce(ctx, host, root, dst, src, k)
 }
 
-// spreadWithin leaves the root's buf on every rank of a host.
-func spreadWithin(ctx context.Context, host *p2p.Round, root int, buf []byte) error {
+// broadcastOnHost leaves the root's buf on every rank of a host.
+func broadcastOnHost(ctx context.Context, host *p2p.Round, root int, buf []byte) error {
 	if host.HasShared() {
 		return sharedBroadcast(ctx, host, root, buf)
 	}
 	return binomialBroadcast(ctx, host, root, buf)
 }
 
-// dealWithin leaves in place of this rank's chunk of buf the unfinished fold of the
+// reduceScatterOnHost leaves in place of this rank's chunk of buf the unfinished fold of the
 // host's ranks' chunks, in their order.
-func dealWithin(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kernel) error {
+func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduceScatter(ctx, host, buf.of(host.Rank()), buf, k)
 	}
@@ -101,7 +101,7 @@ func dealWithin(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kerne
 	shares := host.Scratch(n * size) // they come in another order than they are folded in
 	copy(shares[me*size:], own)
 	for step := 1; step < n; step++ {
-		to, from := mod(me+step, n), mod(me-step, n)
+		to, from := modulo(me+step, n), modulo(me-step, n)
 		if err := host.Exchange(ctx, to, buf.of(to), from, shares[from*size:][:size]); err != nil {
 			return err
 		}
@@ -113,30 +113,30 @@ func dealWithin(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kerne
 	return nil
 }
 
-// shareWithin leaves on every rank of a host the chunks of all of them.
-func shareWithin(ctx context.Context, host *p2p.Round, buf chunks) error {
+// allGatherOnHost leaves on every rank of a host the chunks of all of them.
+func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	if host.HasShared() {
 		return sharedAllGather(ctx, host, buf, buf.of(host.Rank()))
 	}
 	return ringAllGather(ctx, host, buf)
 }
 
-// An arrangement is a vector whose chunks lie in the order of hosts.
-type arrangement struct {
-	byRank  chunks // the vector as its caller has it
-	byPlace chunks // the vector with its chunks in order: the same memory, where they are
-	byHost  chunks // the same, with one chunk for all ranks of a host
-	r       *p2p.Round
+// An permutation is a vector whose chunks lie in the order of hosts.
+type permutation struct {
+	byRank     chunks // the vector as its caller has it
+	byPosition chunks // the vector with its chunks in order: the same memory, where they are
+	byHost     chunks // the same, with one chunk for all ranks of a host
+	r          *p2p.Round
 }
 
-// arrange makes room for a vector in the order of hosts; nothing is copied yet.
-func arrange(r *p2p.Round, all chunks) arrangement {
+// permute makes room for a vector in the order of hosts; nothing is copied yet.
+func permute(r *p2p.Round, all chunks) permutation {
 	l, n := r.Layout(), r.Size()
 	words := tensor.Elements[int64](r.Scratch(8 * (n + 1 + l.Hosts() + 1)))
 	starts, ends := words[:n+1], words[n+1:]
 	starts[0] = 0
-	for place := range n {
-		starts[place+1] = starts[place] + int64(len(all.of(l.Rank(place))))
+	for position := range n {
+		starts[position+1] = starts[position] + int64(len(all.of(l.Rank(position))))
 	}
 	ends[0] = 0
 	for host := range l.Hosts() {
@@ -147,43 +147,43 @@ func arrange(r *p2p.Round, all chunks) arrangement {
 	if !l.InOrder() {
 		buf = r.Scratch(len(buf))
 	}
-	return arrangement{
+	return permutation{
 		byRank: all, r: r,
-		byPlace: chunks{buf: buf, n: n, elem: all.elem, starts: starts},
-		byHost:  chunks{buf: buf, n: l.Hosts(), elem: all.elem, starts: ends},
+		byPosition: chunks{buf: buf, n: n, elem: all.elem, starts: starts},
+		byHost:     chunks{buf: buf, n: l.Hosts(), elem: all.elem, starts: ends},
 	}
 }
 
-// own is the chunks of this rank's host, one for each of its ranks.
-func (v arrangement) own() chunks {
+// ownHost is the chunks of this rank's host, one for each of its ranks.
+func (v permutation) ownHost() chunks {
 	l := v.r.Layout()
 	first, end := l.Host(l.HostOf(v.r.Rank()))
-	c := v.byPlace
+	c := v.byPosition
 	c.n, c.starts = end-first, c.starts[first:end+1]
 	return c
 }
 
-// others is what comes before this rank's host's chunks, and what comes after.
-func (v arrangement) others() (before, after []byte) {
-	own := v.own()
+// otherHosts is what comes before this rank's host's chunks, and what comes after.
+func (v permutation) otherHosts() (before, after []byte) {
+	own := v.ownHost()
 	return own.buf[:own.starts[0]], own.buf[own.starts[own.n]:]
 }
 
-// in copies the caller's vector into the order of hosts.
-func (v arrangement) in() {
+// copyIn copies the caller's vector into the order of hosts.
+func (v permutation) copyIn() {
 	v.each(func(placed, ranked []byte) { copy(placed, ranked) })
 }
 
-// out copies all chunks to where the caller has them.
-func (v arrangement) out() {
+// copyOut copies all chunks to where the caller has them.
+func (v permutation) copyOut() {
 	v.each(func(placed, ranked []byte) { copy(ranked, placed) })
 }
 
-func (v arrangement) each(do func(placed, ranked []byte)) {
-	if same(v.byPlace.buf, v.byRank.buf) {
+func (v permutation) each(visit func(placed, ranked []byte)) {
+	if same(v.byPosition.buf, v.byRank.buf) {
 		return
 	}
-	for place := range v.byPlace.n {
-		do(v.byPlace.of(place), v.byRank.of(v.r.Layout().Rank(place)))
+	for position := range v.byPosition.n {
+		visit(v.byPosition.of(position), v.byRank.of(v.r.Layout().Rank(position)))
 	}
 }

@@ -21,7 +21,7 @@ func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte
 			return err
 		}
 	}
-	if _, err := use[foldAcross](VerbAllReduce, a, k.Op()); err != nil {
+	if _, err := implementationOf[allReduce](VerbAllReduce, a, k.Op()); err != nil {
 		return err
 	}
 	switch a.Name() {
@@ -33,8 +33,8 @@ func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte
 	return misuse(VerbAllReduce.String(), "algorithm %s does not take a list of vectors", a.Name())
 }
 
-// TakesLists reports whether AllReduceList can run a.
-func (a Algorithm) TakesLists() bool {
+// SupportsLists reports whether AllReduceList can run a.
+func (a Algorithm) SupportsLists() bool {
 	return a.Verb() == VerbAllReduce && (a.Name() == shared || a.Name() == ring)
 }
 
@@ -46,10 +46,10 @@ const ring = "ring"
 // gets is folded, or put, there, segment by segment while the next ones travel.
 func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	all := p2p.Vectors{List: list, Chunks: r.Size(), Elem: k.DType().Size()}
-	circle := circleOf(r)
-	next, prev := circle.at(1), circle.at(-1)
-	for step := range circle.n - 1 {
-		leaving, passing := circle.at(-1-step), circle.at(-2-step)
+	order := ringOrderOf(r)
+	next, prev := order.at(1), order.at(-1)
+	for step := range order.n - 1 {
+		leaving, passing := order.at(-1-step), order.at(-2-step)
 		if err := r.ExchangeFoldVectors(ctx, next, all.Of(leaving), prev, all.Of(passing), k, p2p.Earlier); err != nil {
 			return err
 		}
@@ -57,8 +57,8 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	for piece := range all.Of(r.Rank()).Pieces {
 		k.Finish(piece, r.Size())
 	}
-	for step := range circle.n - 1 {
-		if err := r.ExchangeVectors(ctx, next, all.Of(circle.at(-step)), prev, all.Of(circle.at(-1-step))); err != nil {
+	for step := range order.n - 1 {
+		if err := r.ExchangeVectors(ctx, next, all.Of(order.at(-step)), prev, all.Of(order.at(-1-step))); err != nil {
 			return err
 		}
 	}
@@ -73,15 +73,15 @@ func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k red
 	for _, v := range list {
 		total += len(v)
 	}
-	s := strip{left: list}
+	s := iovCursor{left: list}
 	if total <= directBytes {
 		return listDirect(ctx, r, s.next(total, &r.Parts()[0]), total, k)
 	}
-	return listPieces(ctx, r, &s, total, k)
+	return listFragments(ctx, r, &s, total, k)
 }
 
 // listDirect is allReduceDirect of a list.
-func listDirect(ctx context.Context, r *p2p.Round, list stretch, total int, k reduce.Kernel) error {
+func listDirect(ctx context.Context, r *p2p.Round, list iovRange, total int, k reduce.Kernel) error {
 	p := r.Pieces(1, total)
 	if err := p.Claim(ctx); err != nil {
 		return err
@@ -99,30 +99,30 @@ func listDirect(ctx context.Context, r *p2p.Round, list stretch, total int, k re
 	return nil
 }
 
-// listPieces is allReduceParts of a list.
-func listPieces(ctx context.Context, r *p2p.Round, s *strip, total int, k reduce.Kernel) error {
+// listFragments is allReduceParts of a list.
+func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k reduce.Kernel) error {
 	elem := k.DType().Size()
-	size := pieceSize(elem)
-	count := pieceCount(total, size)
+	size := fragmentSize(elem)
+	count := fragmentCount(total, size)
 	p := r.Pieces(count, total)
-	move := outward(r.Size() * total)
+	copyOut := resultCopy(r.Size() * total)
 	memory := r.Parts() // for the piece at hand and the next one
 	at := s.next(min(size, total), &memory[0])
 	if err := at.copyIn(ctx, r, p, elem); err != nil {
 		return err
 	}
 	for i := range count {
-		next, ahead := p.Next(), stretch{}
+		next, ahead := p.Next(), iovRange{}
 		if i+1 < count {
 			ahead = s.next(min(size, total-(i+1)*size), &memory[(i+1)%2])
 			if err := ahead.copyIn(ctx, r, next, elem); err != nil {
 				return err
 			}
 		}
-		if err := at.fold(ctx, r, p, elem, k, move); err != nil {
+		if err := at.fold(ctx, r, p, elem, k, copyOut); err != nil {
 			return err
 		}
-		if err := at.take(ctx, r, p, elem, move); err != nil {
+		if err := at.copyOut(ctx, r, p, elem, copyOut); err != nil {
 			return err
 		}
 		p, at = next, ahead
@@ -131,7 +131,7 @@ func listPieces(ctx context.Context, r *p2p.Round, s *strip, total int, k reduce
 }
 
 // copyIn is copyIn of a stretch.
-func (s *stretch) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int) error {
+func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int) error {
 	if err := p.Claim(ctx); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *stretch) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem in
 }
 
 // fold is foldPart of a stretch.
-func (s *stretch) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, k reduce.Kernel, move mover) error {
+func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
@@ -154,40 +154,40 @@ func (s *stretch) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int,
 	s.each(lo, hi, func(lo, hi int, v []byte) { foldSlots(r, p, slot[lo:hi], v, lo, hi, k) })
 	k.Finish(slot[lo:hi], r.Size())
 	p.Done()
-	s.each(lo, hi, func(lo, hi int, v []byte) { move(v, slot[lo:hi]) })
+	s.each(lo, hi, func(lo, hi int, v []byte) { copyOut(v, slot[lo:hi]) })
 	return nil
 }
 
-// take is takeParts of a stretch.
-func (s *stretch) take(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, move mover) error {
+// copyOut is takeParts of a stretch.
+func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
-		rank := mod(me+i, n)
+		rank := modulo(me+i, n)
 		if err := p.AwaitDone(ctx, rank); err != nil {
 			return err
 		}
 		lo, hi := partOf(rank, n, s.size, elem)
 		slot := p.Slot(rank)
-		s.each(lo, hi, func(lo, hi int, v []byte) { move(v, slot[lo:hi]) })
+		s.each(lo, hi, func(lo, hi int, v []byte) { copyOut(v, slot[lo:hi]) })
 	}
 	return nil
 }
 
-// A strip is what is left of a list, read from the front on.
-type strip struct {
+// A iovCursor is what is left of a list, read from the front on.
+type iovCursor struct {
 	left [][]byte
 	at   int // bytes of the first that are gone
 }
 
-// A stretch is bytes of a list that follow each other, as the parts they lie in.
-type stretch struct {
+// A iovRange is bytes of a list that follow each other, as the parts they lie in.
+type iovRange struct {
 	parts [][]byte
 	size  int
 }
 
 // next takes the next n bytes, which it lists in memory.
-func (s *strip) next(n int, memory *[][]byte) stretch {
-	out := stretch{(*memory)[:0], n}
+func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
+	out := iovRange{(*memory)[:0], n}
 	for n > 0 {
 		v := s.left[0][s.at:]
 		if len(v) > n {
@@ -205,7 +205,7 @@ func (s *strip) next(n int, memory *[][]byte) stretch {
 }
 
 // each calls f for all parts between bytes lo and hi, with where they begin and end.
-func (s *stretch) each(lo, hi int, f func(lo, hi int, v []byte)) {
+func (s *iovRange) each(lo, hi int, f func(lo, hi int, v []byte)) {
 	at := 0
 	for _, v := range s.parts {
 		if at >= hi {

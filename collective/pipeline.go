@@ -13,7 +13,7 @@ type pipeline struct {
 func pipelineOf(r *p2p.Round, buf []byte) pipeline { return pipeline{buf, r.Segment()} }
 
 // segments is how many there are; of an empty vector one, which is empty.
-func (p pipeline) segments() int { return max(1, pieceCount(len(p.buf), p.size)) }
+func (p pipeline) segments() int { return max(1, fragmentCount(len(p.buf), p.size)) }
 
 // of is segment i.
-func (p pipeline) of(i int) []byte { return window(p.buf, i, p.size) }
+func (p pipeline) of(i int) []byte { return blockOf(p.buf, i, p.size) }

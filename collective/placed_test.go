@@ -276,7 +276,7 @@ func checkPlaced(t testing.TB, tm *teamtest.Team, x folding, places []topology.P
 		want = append(want, elem...)
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		got, expected, err := x.call(ctx, r, evenly(want, n, size))
+		got, expected, err := x.call(ctx, r, cutEvenly(want, n, size))
 		if err == nil && !slices.Equal(got, expected) {
 			err = fmt.Errorf("%v of %d elements, root %d: got %x, want %x", x.a, count, x.root, got, expected)
 		}
@@ -296,14 +296,14 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 		want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
 		reducing(func(a Algorithm) {
 			switch {
-			case a.NeedsShared() || !a.Takes(reduce.RankOrder):
+			case a.NeedsShared() || !a.SupportsOrder(reduce.RankOrder):
 			case a.isScan():
 				checkScan(t, tm, folding{a, k, 0, inputs})
-			case a.TakesOn(reduce.RankOrder, l):
+			case a.SupportsOrderOn(reduce.RankOrder, l):
 				checkExactly(t, tm, folding{a, k, 0, inputs}, want)
 			default:
 				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, evenly(want, n, 8))
+					_, _, err := folding{a, k, 0, inputs}.call(ctx, r, cutEvenly(want, n, 8))
 					if !errors.Is(err, fault.Misuse) {
 						return fmt.Errorf("%v on %v: got %v, want fault.Misuse", a, l, err)
 					}

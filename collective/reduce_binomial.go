@@ -43,7 +43,7 @@ func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte
 	case t.size() > 1:
 		gathered = r.Scratch(len(src))
 	}
-	put(gathered, src)
+	copyUnlessSame(gathered, src)
 
 	for _, child := range t.children() {
 		if err := r.RecvFold(ctx, child.rank, gathered, k, p2p.Later); err != nil {

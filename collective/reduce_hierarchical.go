@@ -29,12 +29,12 @@ import (
 // placement and the root's host alone, so equal runs give equal bits, also with and
 // without shared memory. It is not rank order, so op must commute.
 func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
-	among := heads(r, root)
+	among := leaders(r, root)
 	folded := dst
 	if among != nil && r.Rank() != root {
 		folded = r.Scratch(len(src))
 	}
-	if err := foldWithin(ctx, r.Host(), headOf(r, root), folded, src, k); err != nil {
+	if err := reduceOnHost(ctx, r.Host(), leaderOf(r, root), folded, src, k); err != nil {
 		return err
 	}
 	if among == nil {

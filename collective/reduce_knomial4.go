@@ -37,7 +37,7 @@ func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte
 	case t.width > 1:
 		gathered = r.Scratch(len(src))
 	}
-	put(gathered, src)
+	copyUnlessSame(gathered, src)
 
 	for distance := 1; distance < t.width; distance *= radix {
 		for child := t.me + distance; child < min(t.me+radix*distance, t.n); child += distance {

@@ -34,7 +34,7 @@ func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		var err error
 		switch {
 		case from == 0 && root == 0:
-			put(dst, own)
+			copyUnlessSame(dst, own)
 		case from == 0:
 			err = r.Recv(ctx, 0, dst)
 		case from == root:

@@ -28,10 +28,10 @@ import (
 // Its first half is in Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", IJHPCA 19(1), 2005.
 func pairwiseReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
-	shares := even(r, src, k.DType().Size())
+	shares := evenChunks(r, src, k.DType().Size())
 	own := r.Scratch(len(shares.of(r.Rank())))
 	if err := pairwiseReduceScatter(ctx, r, own, shares, k); err != nil {
 		return err
 	}
-	return linearGather(ctx, r, root, shares.in(dst), own)
+	return linearGather(ctx, r, root, shares.withBuffer(dst), own)
 }

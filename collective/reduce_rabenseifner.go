@@ -31,22 +31,22 @@ import (
 //
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 func rabenseifnerReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
-	d := pairingOf(r, root)
-	if d.lends() {
+	d := hypercubeOf(r, root)
+	if d.isExtra() {
 		return r.Send(ctx, d.neighbour(), src)
 	}
 	work := dst
 	if r.Rank() != root {
 		work = r.Scratch(len(src))
 	}
-	put(work, src)
-	if err := d.borrow(ctx, r, work, k); err != nil {
+	copyUnlessSame(work, src)
+	if err := d.foldExtra(ctx, r, work, k); err != nil {
 		return err
 	}
-	parts := evenly(work, d.power, k.DType().Size())
-	own, err := d.halve(ctx, r, parts, k)
+	parts := cutEvenly(work, d.power, k.DType().Size())
+	own, err := d.reduceScatter(ctx, r, parts, k)
 	if err != nil {
 		return err
 	}
-	return d.unhalveTo(ctx, r, parts, own)
+	return d.gather(ctx, r, parts, own)
 }

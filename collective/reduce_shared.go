@@ -22,12 +22,12 @@ import (
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
-	size := pieceSize(elem)
-	count := pieceCount(len(src), size)
+	size := fragmentSize(elem)
+	count := fragmentCount(len(src), size)
 	p := r.Pieces(count, len(src))
-	move := outward(len(dst))
+	copyOut := resultCopy(len(dst))
 	for i := range count {
-		share := window(src, i, size)
+		share := blockOf(src, i, size)
 		if err := copyIn(ctx, r, p, share, elem); err != nil {
 			return err
 		}
@@ -40,9 +40,9 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		foldSlots(r, p, into, own, lo, hi, k)
 		p.Done()
 		if r.Rank() == root {
-			out := window(dst, i, size)
-			move(out[lo:hi], into)
-			if err := takeParts(ctx, r, p, even(r, out, elem), move); err != nil {
+			out := blockOf(dst, i, size)
+			copyOut(out[lo:hi], into)
+			if err := copyOutParts(ctx, r, p, evenChunks(r, out, elem), copyOut); err != nil {
 				return err
 			}
 		}

@@ -29,20 +29,20 @@ import (
 // equal runs give equal bits, also with and without shared memory. It is not rank
 // order, so op must commute.
 func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
-	v := arrange(r, src)
-	v.in()
-	host, among := r.Host(), lane(r, 0)
+	v := permute(r, src)
+	v.copyIn()
+	host, among := r.Host(), crossHost(r, 0)
 	var folded []byte
 	if among != nil {
 		folded = r.Scratch(len(src.buf))
 	}
-	if err := foldWithin(ctx, host, 0, folded, v.byPlace.buf, k); err != nil {
+	if err := reduceOnHost(ctx, host, 0, folded, v.byPosition.buf, k); err != nil {
 		return err
 	}
 	if among != nil {
-		if err := ringReduceScatter(ctx, among, v.byHost.in(folded), k); err != nil {
+		if err := ringReduceScatter(ctx, among, v.byHost.withBuffer(folded), k); err != nil {
 			return err
 		}
 	}
-	return linearScatter(ctx, host, 0, dst, v.own().in(folded))
+	return linearScatter(ctx, host, 0, dst, v.ownHost().withBuffer(folded))
 }

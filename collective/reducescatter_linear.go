@@ -26,7 +26,7 @@ import (
 func linearReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	var all chunks
 	if r.Rank() == 0 {
-		all = src.in(r.Scratch(len(src.buf)))
+		all = src.withBuffer(r.Scratch(len(src.buf)))
 	}
 	if err := linearReduce(ctx, r, 0, all.buf, src.buf, k); err != nil {
 		return err

@@ -33,10 +33,10 @@ import (
 func pairwiseReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	before, after := dst, r.Scratch(len(dst))
-	put(before, src.of(me))
+	copyUnlessSame(before, src.of(me))
 
 	for step := 1; step < n; step++ {
-		to, from := mod(me+step, n), mod(me-step, n)
+		to, from := modulo(me+step, n), modulo(me-step, n)
 		leaving := src.of(to)
 		var err error
 		switch {

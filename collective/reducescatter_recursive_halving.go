@@ -35,38 +35,38 @@ import (
 // operations in MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest
 // partners come first, which needs operators that commute.
 func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
-	d := pairingOf(r, 0)
-	work := d.reversed(r, src)
-	if d.lends() {
+	d := hypercubeOf(r, 0)
+	work := d.bitReversed(r, src)
+	if d.isExtra() {
 		if err := r.Send(ctx, d.neighbour(), work.buf); err != nil {
 			return err
 		}
 		return r.Recv(ctx, d.neighbour(), dst)
 	}
-	if err := d.borrow(ctx, r, work.buf, k); err != nil {
+	if err := d.foldExtra(ctx, r, work.buf, k); err != nil {
 		return err
 	}
-	own, err := d.halve(ctx, r, work, k)
+	own, err := d.reduceScatter(ctx, r, work, k)
 	if err != nil {
 		return err
 	}
 	mine := work.of(own)
 	copy(dst, mine)
-	if d.borrows() {
+	if d.isProxy() {
 		return r.Send(ctx, d.neighbour(), mine[len(dst):])
 	}
 	return nil
 }
 
-// reversed is a copy of src with a chunk for each place, made of the chunks of the
+// bitReversed is a copy of src with a chunk for each place, made of the chunks of the
 // place's ranks, in the order in which halve hands them out.
-func (d pairing) reversed(r *p2p.Round, src chunks) chunks {
-	c := evenly(r.Scratch(len(src.buf)), d.power, src.elem)
+func (d foldedHypercube) bitReversed(r *p2p.Round, src chunks) chunks {
+	c := cutEvenly(r.Scratch(len(src.buf)), d.power, src.elem)
 	c.starts = tensor.Elements[int64](r.Scratch(8 * (d.power + 1)))
 	c.starts[0] = 0
 	for i := range d.power {
-		place := bits.Reverse(uint(i)) >> (bits.UintSize - bits.TrailingZeros(uint(d.power)))
-		n := copy(c.buf[c.starts[i]:], src.run(d.first(int(place)), d.first(int(place)+1)))
+		vertex := bits.Reverse(uint(i)) >> (bits.UintSize - bits.TrailingZeros(uint(d.power)))
+		n := copy(c.buf[c.starts[i]:], src.span(d.first(int(vertex)), d.first(int(vertex)+1)))
 		c.starts[i+1] = c.starts[i] + int64(n)
 	}
 	return c

@@ -30,7 +30,7 @@ import (
 // This is the first half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
 // optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) error {
-	ring := circleOf(r)
+	ring := ringOrderOf(r)
 	next, prev := ring.at(1), ring.at(-1)
 
 	for step := range ring.n - 1 {
@@ -50,7 +50,7 @@ func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks,
 	if same(dst.buf, src.buf) {
 		return ringReduceScatter(ctx, r, dst, k)
 	}
-	ring := circleOf(r)
+	ring := ringOrderOf(r)
 	if ring.n == 1 {
 		copy(dst.buf, src.buf)
 	}
@@ -68,7 +68,7 @@ func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks,
 // ringReduceScatterTo is ringReduceScatter of src, whose own chunk ends in dst.
 // dst may be that chunk of src.
 func ringReduceScatterTo(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
-	work := src.in(r.Scratch(len(src.buf)))
+	work := src.withBuffer(r.Scratch(len(src.buf)))
 	if err := ringReduceScatterAcross(ctx, r, work, src, k); err != nil {
 		return err
 	}

@@ -23,26 +23,26 @@ import (
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
-	stretch := p2p.SlotSize / n / src.elem * src.elem
+	subrange := p2p.SlotSize / n / src.elem * src.elem
 	longest := src.longest()
-	stretch = max(min(stretch, longest), src.elem)
-	count := pieceCount(longest, stretch)
-	p := r.Pieces(count, n*stretch)
+	subrange = max(min(subrange, longest), src.elem)
+	count := fragmentCount(longest, subrange)
+	p := r.Pieces(count, n*subrange)
 	for i := range count {
 		if err := p.Claim(ctx); err != nil {
 			return err
 		}
 		for rank := range n {
 			if rank != me {
-				copy(p.Slot(me)[rank*stretch:], window(src.of(rank), i, stretch))
+				copy(p.Slot(me)[rank*subrange:], blockOf(src.of(rank), i, subrange))
 			}
 		}
 		p.Done()
 		if err := awaitDone(ctx, r, p); err != nil {
 			return err
 		}
-		own := window(src.of(me), i, stretch)
-		foldSlots(r, p, window(dst, i, stretch), own, me*stretch, me*stretch+len(own), k)
+		own := blockOf(src.of(me), i, subrange)
+		foldSlots(r, p, blockOf(dst, i, subrange), own, me*subrange, me*subrange+len(own), k)
 		p = p.Next()
 	}
 	return nil

@@ -27,11 +27,11 @@ func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) 
 // scanSlots replaces buf by the fold of the first ranks' shares; there is no fold of
 // none. Nobody wants the last rank's share but that rank itself.
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
-	size := pieceSize(k.DType().Size())
-	count := pieceCount(len(buf), size)
+	size := fragmentSize(k.DType().Size())
+	count := fragmentCount(len(buf), size)
 	p := r.Pieces(count, len(buf))
 	for i := range count {
-		part := window(buf, i, size)
+		part := blockOf(buf, i, size)
 		if err := p.Claim(ctx); err != nil {
 			return err
 		}

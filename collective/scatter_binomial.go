@@ -50,6 +50,6 @@ func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, sr
 			return err
 		}
 	}
-	put(dst, run[:size])
+	copyUnlessSame(dst, run[:size])
 	return nil
 }

@@ -23,7 +23,7 @@ func linearScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src 
 	if r.Rank() != root {
 		return r.Recv(ctx, root, dst)
 	}
-	put(dst, src.of(root))
+	copyUnlessSame(dst, src.of(root))
 	for to := range r.Size() {
 		if to == root {
 			continue

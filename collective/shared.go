@@ -18,13 +18,13 @@ import (
 // They fold in rank order, so bits do not depend on how a vector is cut, and
 // operators need not commute.
 
-// pieceSize is how many bytes of a rank's share fit into a piece, in whole
+// fragmentSize is how many bytes of a rank's share fit into a piece, in whole
 // elements.
-func pieceSize(elem int) int { return p2p.SlotSize / elem * elem }
+func fragmentSize(elem int) int { return p2p.SlotSize / elem * elem }
 
-// pieceCount is how many pieces of at most size bytes m bytes are. Of nothing there
+// fragmentCount is how many pieces of at most size bytes m bytes are. Of nothing there
 // is one, too: ranks that disagree, or are gone, are noticed by it.
-func pieceCount(m, size int) int { return max(1, (m+size-1)/size) }
+func fragmentCount(m, size int) int { return max(1, (m+size-1)/size) }
 
 // shared is the name of this family's algorithms. They can run only where the
 // ranks have memory in common.
@@ -33,50 +33,50 @@ const shared = "shared"
 // NeedsShared reports whether an algorithm works in memory that the ranks share.
 func (a Algorithm) NeedsShared() bool { return a.Name() == shared }
 
-// window is bytes i*size to (i+1)*size of b, as far as it has them.
-func window(b []byte, i, size int) []byte {
+// blockOf is bytes i*size to (i+1)*size of b, as far as it has them.
+func blockOf(b []byte, i, size int) []byte {
 	lo := min(i*size, len(b))
 	return b[lo:min(lo+size, len(b))]
 }
 
-// A mover copies bytes, as the built-in copy does.
-type mover func(dst, src []byte) int
+// A copyFunc copies bytes, as the built-in copy does.
+type copyFunc func(dst, src []byte) int
 
-// outward is how results leave the slots, of which all ranks together write so
+// resultCopy is how results leave the slots, of which all ranks together write so
 // many bytes: past the caches when these are too small for them anyway.
-func outward(bytes int) mover {
+func resultCopy(bytes int) copyFunc {
 	if bytes >= stream.Least {
 		return stream.Copy
 	}
 	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
-// handRound has every rank put its share of count pieces from p on into its slots, and
+// exchangeFragments has every rank put its share of count pieces from p on into its slots, and
 // take all shares: its own when the others can see it, and then the others', the next
 // rank's first. It takes a piece of theirs some pieces
 // after it has put its own in: so long the others have for theirs, and so long the caches
 // have to put it out to where the others fetch it at less cost.
-func handRound(ctx context.Context, r *p2p.Round, p p2p.Piece, count int, put func(p p2p.Piece, i int), take func(p p2p.Piece, i, rank int)) error {
-	n, me, ahead := r.Size(), r.Rank(), min(r.Ahead(), count-1)
-	for i, in, out := 0, p, p; i < count+ahead; i++ {
+func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Piece, count int, write func(p p2p.Piece, i int), read func(p p2p.Piece, i, rank int)) error {
+	n, me, lead := r.Size(), r.Rank(), min(r.Ahead(), count-1)
+	for i, in, out := 0, p, p; i < count+lead; i++ {
 		if i < count {
 			if err := in.Claim(ctx); err != nil {
 				return err
 			}
-			put(in, i)
+			write(in, i)
 			in.Done()
-			take(in, i, me)
+			read(in, i, me)
 			in = in.Next()
 		}
-		if i < ahead {
+		if i < lead {
 			continue
 		}
 		for d := 1; d < n; d++ {
-			rank := mod(me+d, n)
+			rank := modulo(me+d, n)
 			if err := out.AwaitDone(ctx, rank); err != nil {
 				return err
 			}
-			take(out, i-ahead, rank)
+			read(out, i-lead, rank)
 		}
 		out = out.Next()
 	}
@@ -95,7 +95,7 @@ func foldSlots(r *p2p.Round, p p2p.Piece, dst, own []byte, lo, hi int, k reduce.
 		return p.Slot(rank)[lo:hi]
 	}
 	if n == 1 {
-		put(dst, own)
+		copyUnlessSame(dst, own)
 		return
 	}
 	if me > 1 && same(dst, own) { // it would be overwritten before its turn
@@ -132,39 +132,41 @@ func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
 // Their costs count, for α, how often a rank waits for the others: once or twice
 // for each piece. A piece is taken to be full, whatever an element's size is.
 
-// handOvers is how many pieces the slots make of m bytes in each.
-func handOvers(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
+// fragmentsOf is how many pieces the slots make of m bytes in each.
+func fragmentsOf(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
 
 func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if m <= directBytes {
-		return handOvers(m), m, m * (n - 1)
+		return fragmentsOf(m), m, m * (n - 1)
 	}
-	return sharedFoldCost(n, m, s)
+	return sharedReduceCost(n, m, s)
 }
 
-func sharedFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return 2 * handOvers(m), m * (2 - 1/n), m * (n - 1) / n
+func sharedReduceCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return 2 * fragmentsOf(m), m * (2 - 1/n), m * (n - 1) / n
 }
 
-func sharedSpreadCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return math.Ceil(m / float64(spreadPiece(int(n)))), m, 0
+func sharedBroadcastCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return math.Ceil(m / float64(broadcastFragment(int(n)))), m, 0
 }
 
-// sharedShareCost is that of slots with a chunk in each.
-func sharedShareCost(n, m, _ float64) (alpha, beta, gamma float64) { return handOvers(m / n), m, 0 }
-
-func sharedSwapCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return handOvers(m), 2 * m * (n - 1) / n, 0
+// sharedAllGatherCost is that of slots with a chunk in each.
+func sharedAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return fragmentsOf(m / n), m, 0
 }
 
-func sharedDealCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return handOvers(m), m * (n - 1) / n, m * (n - 1) / n
+func sharedAllToAllCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return fragmentsOf(m), 2 * m * (n - 1) / n, 0
+}
+
+func sharedReduceScatterCost(n, m, _ float64) (alpha, beta, gamma float64) {
+	return fragmentsOf(m), m * (n - 1) / n, m * (n - 1) / n
 }
 
 func sharedScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return handOvers(m), m, m * (n - 1)
+	return fragmentsOf(m), m, m * (n - 1)
 }
 
 func sharedExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
-	return handOvers(m), m, m * max(n-2, 0)
+	return fragmentsOf(m), m, m * max(n-2, 0)
 }

@@ -276,7 +276,7 @@ func (x *stint) flags() string {
 // all ranks have alike, or is finished, has no number.
 func label(a Algorithm, e spelling) string {
 	chunk := string(rune('A' + chunkOf(e)))
-	reduces := a.variant().order != 0
+	reduces := a.entry().order != 0
 	swaps := a.Verb() == VerbAllToAll
 	if ranks := ranksOf(e); len(ranks) == 1 && (reduces || swaps) {
 		return chunk + digits(ranks)
@@ -312,12 +312,12 @@ func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 // What overlaps is copied as by the built-in copy, pieces or not.
 func TestAChunkThatOverlapsItsPlaceIsCopiedWhole(t *testing.T) {
 	const far = 100
-	buf := make([]byte, 2*cachedPiece+far)
+	buf := make([]byte, 2*cachedBlock+far)
 	for i := range buf {
 		buf[i] = byte(i * 31 >> 3)
 	}
-	want := slices.Clone(buf[:2*cachedPiece])
-	putCached(buf[far:], buf[:2*cachedPiece])
+	want := slices.Clone(buf[:2*cachedBlock])
+	copyCached(buf[far:], buf[:2*cachedBlock])
 	if !bytes.Equal(buf[far:], want) {
 		t.Error("a chunk was overwritten before it had been copied")
 	}

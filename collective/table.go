@@ -20,17 +20,17 @@ type Rule struct {
 	Wire      string // what the communicator calls its wires; any word, which is only compared
 }
 
-// concerns reports whether u can ever cover calls of such a communicator.
-func (u Rule) concerns(ranks int, wire string) bool {
+// appliesTo reports whether u can ever cover calls of such a communicator.
+func (u Rule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
 
 // Bounds of what a Table may hold.
 const (
-	MaxRules   = 512
-	MinSegment = 64
-	MaxSegment = 16 << 20
-	MaxWord    = 32 // bytes of a wire's name
+	MaxRules    = 512
+	MinSegment  = 64
+	MaxSegment  = 16 << 20
+	MaxWireName = 32 // bytes of a wire's name
 )
 
 // A Table says which algorithm runs. Of the rules for a verb, the first that
@@ -41,11 +41,11 @@ const (
 type Table struct {
 	rules  []Rule
 	tuned  int // so many of the rules, the first, come from a measurement
-	forced [len(verbNames)]pick
+	forced [len(verbNames)]selection
 }
 
-// A pick is an algorithm with the segment that it is to have; 0: any.
-type pick struct {
+// A selection is an algorithm with the segment that it is to have; 0: any.
+type selection struct {
 	algorithm Algorithm
 	segment   uint32
 }
@@ -76,8 +76,8 @@ func (u Rule) Check() error {
 		return bad("from %d ranks up to %d there are none", u.MinRanks, u.MaxRanks)
 	case u.Segment != 0 && u.Algorithm.NeedsShared():
 		return bad("%v sends no messages, so it has no segments", u.Algorithm)
-	case len(u.Wire) > MaxWord:
-		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), MaxWord)
+	case len(u.Wire) > MaxWireName:
+		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), MaxWireName)
 	}
 	return CheckSegment(int(u.Segment))
 }
@@ -116,17 +116,17 @@ type Choice struct {
 // A Chooser is a Table as one communicator asks it: with the rules that can cover
 // a call of its at all, so that a choice takes nanoseconds. It is never changed.
 type Chooser struct {
-	forced [len(verbNames)]pick
+	forced [len(verbNames)]selection
 	rules  [len(verbNames)][]candidate
 }
 
 type candidate struct {
-	pick
-	maxBytes uint64
-	commutes bool // it needs an operator that commutes
-	shares   bool // it needs shared memory
-	reason   Reason
-	number   int
+	selection
+	maxBytes         uint64
+	needsCommutative bool // it needs an operator that commutes
+	needsShared      bool // it needs shared memory
+	reason           Reason
+	number           int
 }
 
 // Chooser is t for a communicator of so many ranks on one host, joined by that
@@ -142,7 +142,7 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
 	levels := l.Hosts() > 1 && l.Most() > 1
 	for i, u := range t.rules {
-		if !u.concerns(l.Size(), wire) || u.Algorithm.Hierarchical() && !levels {
+		if !u.appliesTo(l.Size(), wire) || u.Algorithm.Hierarchical() && !levels {
 			continue
 		}
 		reason, number := Tuned, i+1
@@ -151,8 +151,8 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 		}
 		verb := u.Algorithm.Verb()
 		c.rules[verb] = append(c.rules[verb], candidate{
-			pick: pick{u.Algorithm, u.Segment}, maxBytes: u.MaxBytes,
-			commutes: !u.Algorithm.TakesOn(reduce.RankOrder, l), shares: u.Algorithm.NeedsShared(),
+			selection: selection{u.Algorithm, u.Segment}, maxBytes: u.MaxBytes,
+			needsCommutative: !u.Algorithm.SupportsOrderOn(reduce.RankOrder, l), needsShared: u.Algorithm.NeedsShared(),
 			reason: reason, number: number,
 		})
 	}
@@ -167,7 +167,7 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 // it. A forced algorithm is returned even where it does not take operators that do
 // not commute, or needs shared memory and there is none; the call then fails with
 // fault.Misuse.
-func (c *Chooser) Choose(verb Verb, bytes int, commutative, sharing bool) Choice {
+func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choice {
 	if int(verb) >= len(c.forced) {
 		return Choice{}
 	}
@@ -176,16 +176,16 @@ func (c *Chooser) Choose(verb Verb, bytes int, commutative, sharing bool) Choice
 	}
 	for i := range c.rules[verb] {
 		u := &c.rules[verb][i]
-		if (u.maxBytes == 0 || uint64(bytes) <= u.maxBytes) && (commutative || !u.commutes) && (sharing || !u.shares) {
+		if (u.maxBytes == 0 || uint64(bytes) <= u.maxBytes) && (commutative || !u.needsCommutative) && (hasShared || !u.needsShared) {
 			return Choice{Algorithm: u.algorithm, Segment: int(u.segment), Reason: u.reason, Rule: u.number}
 		}
 	}
-	return Choice{Algorithm: modest(verb), Reason: Fallback}
+	return Choice{Algorithm: fallbackFor(verb), Reason: Fallback}
 }
 
-// modest is the first of verb's algorithms in the catalogue, which takes
+// fallbackFor is the first of verb's algorithms in the catalogue, which takes
 // everything.
-func modest(verb Verb) Algorithm {
+func fallbackFor(verb Verb) Algorithm {
 	for i := range catalogue {
 		if catalogue[i].verb == verb {
 			return Algorithm{uint8(i + 1)}

@@ -90,7 +90,7 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 				if a := selected(table, verb, bytes, ranks, true, false); a.Verb() != verb {
 					t.Errorf("%v of %d bytes on %d ranks: got %v", verb, bytes, ranks, a)
 				}
-				if a := selected(table, verb, bytes, ranks, false, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
+				if a := selected(table, verb, bytes, ranks, false, false); a.Verb() != verb || !a.SupportsOrder(reduce.RankOrder) {
 					t.Errorf("%v of %d bytes on %d ranks, not commutative: got %v", verb, bytes, ranks, a)
 				}
 			}
@@ -118,7 +118,7 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 func TestEveryVerbFallsBackOnWhatTakesEverything(t *testing.T) {
 	empty := &Table{}
 	for _, verb := range Verbs() {
-		if a := selected(empty, verb, 1, 2, false, false); a.Verb() != verb || !a.Takes(reduce.RankOrder) {
+		if a := selected(empty, verb, 1, 2, false, false); a.Verb() != verb || !a.SupportsOrder(reduce.RankOrder) {
 			t.Errorf("%v falls back on %v", verb, a)
 		}
 	}
@@ -208,7 +208,7 @@ func TestRulesThatCannotBeAreRefused(t *testing.T) {
 		"a large segment":           {Algorithm: ring, Segment: MaxSegment + 16},
 		"an odd segment":            {Algorithm: ring, Segment: 1000},
 		"segments without messages": {Algorithm: find(t, VerbAllReduce, shared), Segment: 1024},
-		"a long name":               {Algorithm: ring, Wire: strings.Repeat("w", MaxWord+1)},
+		"a long name":               {Algorithm: ring, Wire: strings.Repeat("w", MaxWireName+1)},
 	} {
 		if _, err := NewTable([]Rule{{Algorithm: ring}, u}, nil); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "rule 2") {
 			t.Errorf("%s: got %v, want fault.Misuse that names the rule", name, err)
@@ -254,7 +254,7 @@ func TestRulesHoldForTheirWireAndRanksOnly(t *testing.T) {
 
 func TestForcingChangesACopy(t *testing.T) {
 	table := DefaultTable()
-	forced, err := table.Forcing("allreduce:ring@128Ki")
+	forced, err := table.WithForced("allreduce:ring@128Ki")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestForcingChangesACopy(t *testing.T) {
 	if !reflect.DeepEqual(table, DefaultTable()) {
 		t.Error("the table itself was changed")
 	}
-	if _, err := table.Forcing("allreduce:rung"); !errors.Is(err, fault.Misuse) {
+	if _, err := table.WithForced("allreduce:rung"); !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want fault.Misuse", err)
 	}
 }

@@ -22,25 +22,25 @@ import (
 // every host and every rack but the root's is entered by one edge. A subtree is a
 // run of nodes all the same.
 type tree struct {
-	walk     topology.Walk
-	n, root  int
-	me       int // this rank's node
-	up       int // the parent's node
-	end      int // the node after this rank's subtree
-	count    int
-	branches [maxBranches]branch
+	walk       topology.Walk
+	n, root    int
+	me         int // this rank's node
+	parentNode int // the parent's node
+	end        int // the node after this rank's subtree
+	count      int
+	childNodes [maxChildren]childNode
 }
 
-// A branch is a child of this rank's node, with its subtree.
-type branch struct {
+// A childNode is a child of this rank's node, with its subtree.
+type childNode struct {
 	rank int
 	node int // the first node of the subtree
 	size int // how many nodes it has
 }
 
-// maxBranches is more than a node of a job of at most 2^31 ranks can have: a bit
+// maxChildren is more than a node of a job of at most 2^31 ranks can have: a bit
 // for each doubling, and one for each of the three levels.
-const maxBranches = 36
+const maxChildren = 36
 
 // treeFrom is the tree from a root in the order of the round's layout.
 func treeFrom(r *p2p.Round, root int) tree { return treeOver(r, r.Layout(), root) }
@@ -62,38 +62,38 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 
 	// Within the host: spots are the nodes from start on.
 	start := w.HostStart(spot.Rack, spot.Host)
-	t.up = start + spot.Local&(spot.Local-1)
+	t.parentNode = start + spot.Local&(spot.Local-1)
 	t.end = t.me + 1
 	local := w.HostStart(spot.Rack, spot.Host+1) - start
-	t.grow(spot.Local, local, func(i int) int { return start + i })
+	t.addChildren(spot.Local, local, func(i int) int { return start + i })
 	if spot.Local > 0 {
 		return t
 	}
 	// Among the hosts of the rack.
 	if spot.Host > 0 {
-		t.up = w.HostStart(spot.Rack, spot.Host&(spot.Host-1))
+		t.parentNode = w.HostStart(spot.Rack, spot.Host&(spot.Host-1))
 	}
-	t.grow(spot.Host, w.HostsOf(spot.Rack), func(i int) int { return w.HostStart(spot.Rack, i) })
+	t.addChildren(spot.Host, w.HostsOf(spot.Rack), func(i int) int { return w.HostStart(spot.Rack, i) })
 	if spot.Host > 0 {
 		return t
 	}
 	// Among the racks.
-	t.up = w.RackStart(spot.Rack & (spot.Rack - 1))
-	t.grow(spot.Rack, w.Racks(), w.RackStart)
+	t.parentNode = w.RackStart(spot.Rack & (spot.Rack - 1))
+	t.addChildren(spot.Rack, w.Racks(), w.RackStart)
 	return t
 }
 
-// grow adds the branches to the items i+1, i+2, i+4, … of a binomial tree over
+// addChildren adds the branches to the items i+1, i+2, i+4, … of a binomial tree over
 // count items, where this node is at the head of item i. first is an item's first
 // node, and the end of the last one's.
-func (t *tree) grow(i, count int, first func(i int) int) {
+func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	width := i & -i
 	if i == 0 {
 		width = 1 << bits.Len(uint(count-1))
 	}
 	for distance := 1; distance < width && i+distance < count; distance *= 2 {
-		node, end := first(i+distance), first(min(i+2*distance, count))
-		t.branches[t.count] = branch{rank: t.walk.Rank(node), node: node, size: end - node}
+		node, end := firstNode(i+distance), firstNode(min(i+2*distance, count))
+		t.childNodes[t.count] = childNode{rank: t.walk.Rank(node), node: node, size: end - node}
 		t.count++
 		t.end = end
 	}
@@ -101,10 +101,10 @@ func (t *tree) grow(i, count int, first func(i int) int) {
 
 // children are this node's branches, the nearest first: their subtrees follow each
 // other.
-func (t *tree) children() []branch { return t.branches[:t.count] }
+func (t *tree) children() []childNode { return t.childNodes[:t.count] }
 
 // parent is the parent's rank.
-func (t *tree) parent() int { return t.walk.Rank(t.up) }
+func (t *tree) parent() int { return t.walk.Rank(t.parentNode) }
 
 // size is how many nodes the subtree below this node has, itself included.
 func (t *tree) size() int { return t.end - t.me }

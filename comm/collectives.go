@@ -90,7 +90,7 @@ func (pl *plan) measure(c *Comm) error {
 	}
 	pl.count = pl.bytes / es
 	a, err := collective.Find(pl.verb, pl.force)
-	if err == nil && !a.TakesLists() {
+	if err == nil && !a.SupportsLists() {
 		err = fault.New(fault.Misuse, name, c.w.rank, "algorithm %s does not take a list of vectors; ring and shared do", pl.force)
 	}
 	if err != nil {

@@ -82,7 +82,7 @@ func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 			note = "gains nothing on one host"
 		case k.Algorithm.Hierarchical():
 			note = "predicted as if every rank had a host to itself"
-		case !k.Algorithm.Takes(reduce.RankOrder):
+		case !k.Algorithm.SupportsOrder(reduce.RankOrder):
 			note = "only for operators that commute"
 		}
 		one := Candidate{k.Algorithm.Name(), k.Seconds, k.Known, note}
@@ -108,7 +108,7 @@ func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool
 		x.Fails = "carries out blocking calls only"
 	case k.Algorithm.NeedsShared() && !sharing:
 		x.Fails = "needs memory that the ranks share"
-	case !commutative && !k.Algorithm.TakesOn(reduce.RankOrder, c.g.Layout()):
+	case !commutative && !k.Algorithm.SupportsOrderOn(reduce.RankOrder, c.g.Layout()):
 		x.Fails = "needs an operator that commutes"
 	}
 	switch k.Reason {

@@ -20,7 +20,7 @@ func (c *Comm) Verdict() *fault.Error {
 
 // ForceHere forces algorithms on this rank alone, as no program can.
 func (c *Comm) ForceHere(list string) error {
-	t, err := c.table.Forcing(list)
+	t, err := c.table.WithForced(list)
 	c.use(t)
 	return err
 }

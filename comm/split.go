@@ -121,7 +121,7 @@ func childID(parent, n, color uint64) uint64 {
 // that c does not. All ranks of c call it with equal lists: else all of them get
 // fault.Mismatch. It is for measuring algorithms beside each other in one job.
 func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
-	table, err := c.table.Forcing(list)
+	table, err := c.table.WithForced(list)
 	if err != nil {
 		return nil, c.relabel("dupforcing", err)
 	}

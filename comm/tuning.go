@@ -31,10 +31,10 @@ func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, e
 		if err := t.Force(w.opt.algorithm); err != nil {
 			return nil, c.relabel("init: TUTTI_ALGORITHM or WithAlgorithm", err)
 		}
-		rules = t.AppendWire(nil)
+		rules = t.AppendEncoded(nil)
 		speed = (&choose.Tuning{Model: tuning.Model}).Encode()
 	}
-	rules, err := tell(ctx, c, rules, collective.MaxWire)
+	rules, err := tell(ctx, c, rules, collective.MaxEncodedTable)
 	if err != nil {
 		return nil, err
 	}

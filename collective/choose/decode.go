@@ -196,7 +196,7 @@ func (p *parser) tuning() *Tuning {
 
 func (p *parser) line(field string) (l Line) {
 	p.object(field, reading{
-		"wire":            func(f string) { l.Wire = p.string(f, collective.MaxWord) },
+		"wire":            func(f string) { l.Wire = p.string(f, collective.MaxWireName) },
 		"up_to_bytes":     func(f string) { l.MaxBytes = p.size(f, math.MaxInt64) },
 		"alpha_us":        func(f string) { l.Alpha = p.seconds(f, micro) },
 		"beta_us_per_MiB": func(f string) { l.Beta = p.seconds(f, micro*perMiB) },
@@ -212,7 +212,7 @@ func (p *parser) rule(field string) (u collective.Rule) {
 	p.object(field, reading{
 		"op":          func(f string) { op = p.string(f, maxText) },
 		"algorithm":   func(f string) { name = p.string(f, maxText) },
-		"wire":        func(f string) { u.Wire = p.string(f, collective.MaxWord) },
+		"wire":        func(f string) { u.Wire = p.string(f, collective.MaxWireName) },
 		"min_ranks":   func(f string) { u.MinRanks = uint32(p.size(f, math.MaxInt32)) },
 		"max_ranks":   func(f string) { u.MaxRanks = uint32(p.size(f, math.MaxInt32)) },
 		"up_to_bytes": func(f string) { u.MaxBytes = p.size(f, math.MaxInt64) },
@@ -232,7 +232,7 @@ func (p *parser) time(field string) (t Time) {
 	p.object(field, reading{
 		"op":        func(f string) { op = p.string(f, maxText) },
 		"algorithm": func(f string) { name = p.string(f, maxText) },
-		"wire":      func(f string) { t.Wire = p.string(f, collective.MaxWord) },
+		"wire":      func(f string) { t.Wire = p.string(f, collective.MaxWireName) },
 		"ranks":     func(f string) { t.Ranks = int(p.size(f, math.MaxInt32)) },
 		"bytes":     func(f string) { t.Bytes = int(p.size(f, math.MaxInt)) },
 		"segment":   func(f string) { t.Segment = int(p.size(f, collective.MaxSegment)) },

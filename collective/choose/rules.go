@@ -154,7 +154,7 @@ func situations() []situation {
 // able are those of times whose algorithms run there, the fastest first.
 func (s situation) able(times []Time) []Time {
 	can := filter(times, func(t Time) bool {
-		return t.Algorithm.Takes(s.order) && (s.sharing || !t.Algorithm.NeedsShared())
+		return t.Algorithm.SupportsOrder(s.order) && (s.sharing || !t.Algorithm.NeedsShared())
 	})
 	slices.SortStableFunc(can, faster)
 	return can

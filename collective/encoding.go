@@ -25,21 +25,21 @@ import (
 //	          1  length of the name
 //	             the name: "allreduce:ring"
 const (
-	tableVersion = 2
-	tableHead    = 6
-	ruleHead     = 16
-	maxName      = 48 // bytes of a name
+	tableVersion     = 2
+	tableHeaderSize  = 6
+	ruleHeaderSize   = 16
+	maxAlgorithmName = 48 // bytes of a name
 )
 
-// MaxWire is the most bytes that a table's wire form has.
-const MaxWire = tableHead + MaxRules*(ruleHead+4+1+MaxWord+1+maxName) + len(verbNames)*(4+1+maxName)
+// MaxEncodedTable is the most bytes that a table's wire form has.
+const MaxEncodedTable = tableHeaderSize + MaxRules*(ruleHeaderSize+4+1+MaxWireName+1+maxAlgorithmName) + len(verbNames)*(4+1+maxAlgorithmName)
 
-// AppendWire appends t's wire form, at most MaxWire bytes, and returns the longer
+// AppendEncoded appends t's wire form, at most MaxWire bytes, and returns the longer
 // slice.
-func (t *Table) AppendWire(b []byte) []byte {
+func (t *Table) AppendEncoded(b []byte) []byte {
 	forced := 0
 	for _, p := range t.forced {
-		if p != (pick{}) {
+		if p != (selection{}) {
 			forced++
 		}
 	}
@@ -56,7 +56,7 @@ func (t *Table) AppendWire(b []byte) []byte {
 		b = appendText(b, u.Algorithm.String())
 	}
 	for _, p := range t.forced {
-		if p != (pick{}) {
+		if p != (selection{}) {
 			b = binary.LittleEndian.AppendUint32(b, p.segment)
 			b = appendText(b, p.algorithm.String())
 		}
@@ -72,8 +72,8 @@ func appendText(b []byte, text string) []byte {
 // b. Bytes that are no wire form of this version, or name an algorithm that this
 // rank does not have, get fault.Mismatch.
 func ParseTable(b []byte) (*Table, error) {
-	if len(b) < tableHead || len(b) > MaxWire {
-		return nil, malformed("%d bytes, of %d to %d", len(b), tableHead, MaxWire)
+	if len(b) < tableHeaderSize || len(b) > MaxEncodedTable {
+		return nil, malformed("%d bytes, of %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
 	}
 	if b[0] != tableVersion {
 		return nil, malformed("version %d, want %d", b[0], tableVersion)
@@ -83,14 +83,14 @@ func ParseTable(b []byte) (*Table, error) {
 		return nil, malformed("%d rules, of at most %d, and %d of them measured", rules, MaxRules, tuned)
 	}
 	t := &Table{tuned: tuned}
-	d := &reader{rest: b[tableHead:]}
+	d := &tableDecoder{rest: b[tableHeaderSize:]}
 	for range rules {
 		u := Rule{MaxBytes: d.u64(), MinRanks: d.u32(), MaxRanks: d.u32(), Segment: d.u32(), Wire: d.text(), Algorithm: d.algorithm()}
 		d.check(u)
 		t.rules = append(t.rules, u)
 	}
 	for range forced {
-		p := pick{segment: d.u32(), algorithm: d.algorithm()}
+		p := selection{segment: d.u32(), algorithm: d.algorithm()}
 		d.check(Rule{Algorithm: p.algorithm, Segment: p.segment})
 		t.forced[p.algorithm.Verb()] = p
 	}
@@ -103,13 +103,13 @@ func ParseTable(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// A reader takes a wire form apart. After its first error it gives zeros.
-type reader struct {
+// A tableDecoder takes a wire form apart. After its first error it gives zeros.
+type tableDecoder struct {
 	rest []byte
 	err  error
 }
 
-func (d *reader) take(n int) []byte {
+func (d *tableDecoder) next(n int) []byte {
 	if d.err == nil && n > len(d.rest) {
 		d.err = malformed("cut short")
 	}
@@ -121,16 +121,16 @@ func (d *reader) take(n int) []byte {
 	return b
 }
 
-func (d *reader) u32() uint32 { return binary.LittleEndian.Uint32(d.take(4)) }
+func (d *tableDecoder) u32() uint32 { return binary.LittleEndian.Uint32(d.next(4)) }
 
-func (d *reader) u64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
+func (d *tableDecoder) u64() uint64 { return binary.LittleEndian.Uint64(d.next(8)) }
 
-func (d *reader) text() string {
-	n := int(d.take(1)[0])
-	return string(d.take(n))
+func (d *tableDecoder) text() string {
+	n := int(d.next(1)[0])
+	return string(d.next(n))
 }
 
-func (d *reader) algorithm() Algorithm {
+func (d *tableDecoder) algorithm() Algorithm {
 	name := d.text()
 	if d.err != nil {
 		return Algorithm{}
@@ -142,7 +142,7 @@ func (d *reader) algorithm() Algorithm {
 	return a
 }
 
-func (d *reader) check(u Rule) {
+func (d *tableDecoder) check(u Rule) {
 	if d.err != nil {
 		return
 	}

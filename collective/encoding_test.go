@@ -36,14 +36,14 @@ func samples(t testing.TB) []*Table {
 func TestTheWireFormIsTheGoldenOne(t *testing.T) {
 	var got strings.Builder
 	for _, table := range samples(t)[:2] {
-		fmt.Fprintln(&got, hex.EncodeToString(table.AppendWire(nil)))
+		fmt.Fprintln(&got, hex.EncodeToString(table.AppendEncoded(nil)))
 	}
 	golden.Compare(t, filepath.Join("testdata", "table.golden"), got.String())
 }
 
 func TestParseTableGivesBackWhatWasAppended(t *testing.T) {
 	for i, table := range samples(t) {
-		got, err := ParseTable(table.AppendWire(nil))
+		got, err := ParseTable(table.AppendEncoded(nil))
 		if err != nil || !reflect.DeepEqual(got, table) {
 			t.Errorf("table %d: got %v and %v, want %v", i, got, err, table)
 		}
@@ -57,15 +57,15 @@ func TestTheWireFormIsBounded(t *testing.T) {
 		if len(a.String()) > len(longest.String()) {
 			longest = a
 		}
-		table.forced[a.Verb()] = pick{algorithm: a}
+		table.forced[a.Verb()] = selection{algorithm: a}
 	})
-	if got := len(longest.String()); got > maxName {
-		t.Errorf("%v has %d bytes, want at most %d", longest, got, maxName)
+	if got := len(longest.String()); got > maxAlgorithmName {
+		t.Errorf("%v has %d bytes, want at most %d", longest, got, maxAlgorithmName)
 	}
-	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", MaxWord)}}, MaxRules)
-	wire := table.AppendWire(nil)
-	if len(wire) > MaxWire {
-		t.Errorf("the largest table has %d bytes, want at most %d", len(wire), MaxWire)
+	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", MaxWireName)}}, MaxRules)
+	wire := table.AppendEncoded(nil)
+	if len(wire) > MaxEncodedTable {
+		t.Errorf("the largest table has %d bytes, want at most %d", len(wire), MaxEncodedTable)
 	}
 	if _, err := ParseTable(wire); err != nil {
 		t.Errorf("the largest table: %v", err)
@@ -73,7 +73,7 @@ func TestTheWireFormIsBounded(t *testing.T) {
 }
 
 func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
-	good := samples(t)[2].AppendWire(nil)
+	good := samples(t)[2].AppendEncoded(nil)
 	with := func(at int, b ...byte) []byte { return slices.Concat(good[:at], b, good[at+len(b):]) }
 	cases := map[string][]byte{
 		"another version":       with(0, 1),
@@ -81,10 +81,10 @@ func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 		"a rule too few":        with(1, good[1]+1),
 		"too many rules":        with(1, 1, (MaxRules+1)>>8),
 		"more measured":         with(3, good[1]+1),
-		"an odd segment":        with(tableHead+16, 7),
-		"a segment of shared":   with(tableHead+16, 64),
-		"too long a wire":       slices.Concat(good[:tableHead+20], []byte{MaxWord + 1}, make([]byte, MaxWord+1), good[tableHead+21:]),
-		"too long":              append(bytes.Clone(good), make([]byte, MaxWire)...),
+		"an odd segment":        with(tableHeaderSize+16, 7),
+		"a segment of shared":   with(tableHeaderSize+16, 64),
+		"too long a wire":       slices.Concat(good[:tableHeaderSize+20], []byte{MaxWireName + 1}, make([]byte, MaxWireName+1), good[tableHeaderSize+21:]),
+		"too long":              append(bytes.Clone(good), make([]byte, MaxEncodedTable)...),
 		"an unknown algorithm":  bytes.Replace(good, []byte("ring"), []byte("rung"), 1),
 		"an unknown collective": bytes.Replace(good, []byte("reduce:"), []byte("reduct:"), 1),
 	}
@@ -102,7 +102,7 @@ func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 // can be told on and that selects.
 func FuzzParseTable(f *testing.F) {
 	for _, table := range samples(f) {
-		f.Add(table.AppendWire(nil))
+		f.Add(table.AppendEncoded(nil))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		table, err := ParseTable(b)
@@ -112,7 +112,7 @@ func FuzzParseTable(f *testing.F) {
 			}
 			return
 		}
-		again, err := ParseTable(table.AppendWire(nil))
+		again, err := ParseTable(table.AppendEncoded(nil))
 		if err != nil || !reflect.DeepEqual(table, again) {
 			t.Fatalf("told on: %v and %v, want %v", again, err, table)
 		}
@@ -142,7 +142,7 @@ func FuzzForce(f *testing.F) {
 		for _, p := range table.forced {
 			if p.segment != 0 {
 				again = append(again, fmt.Sprintf("%v@%d", p.algorithm, p.segment))
-			} else if p != (pick{}) {
+			} else if p != (selection{}) {
 				again = append(again, p.algorithm.String())
 			}
 		}
