@@ -134,7 +134,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.credit, Threshold: o.threshold, SendBuffer: o.sendBuffer,
-		StepBytes: o.stepBytes, Region: o.region, Drive: o.drive, Checksum: o.checksums, Log: o.log,
+		StepBytes: o.stepBytes, Region: o.region, Protocol: o.drive, Checksum: o.checksums, Log: o.log,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, w, w.eng
 	cfg.Heartbeat, cfg.Silence, cfg.Notice = o.heartbeat, o.silence, o.stallWarning

@@ -62,7 +62,7 @@ func (c *Comm) leaveMessage(cl *call, err error) error {
 // typed says of a message of another element type than its receive's what both are,
 // and which receive of the program it has met.
 func typed(err error, cl *call) error {
-	var p *rendezvous.PrintError
+	var p *rendezvous.FingerprintError
 	var f *fault.Error
 	if !errors.As(err, &p) || !errors.As(err, &f) {
 		return err

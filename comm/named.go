@@ -62,7 +62,7 @@ func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(T
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
-	c.g.Space().OnNamed(step, c.g.World(from), name, buf, got)
+	c.g.Space().RecvNamedAsync(step, c.g.World(from), name, buf, got)
 	return nil
 }
 

@@ -23,13 +23,13 @@ const (
 const maxRegion = 1 << 40
 
 // A Drive says who moves a message's bytes; see WithDrive.
-type Drive = rendezvous.Drive
+type Drive = rendezvous.Protocol
 
 // The drives.
 const (
-	Auto = rendezvous.Auto // small messages are pushed, large ones pulled
-	Push = rendezvous.Push // send-driven
-	Pull = rendezvous.Pull // recv-driven
+	Auto = rendezvous.Auto       // small messages are pushed, large ones pulled
+	Push = rendezvous.Eager      // send-driven
+	Pull = rendezvous.Rendezvous // recv-driven
 )
 
 // An Option changes how Init or Local sets the job up.

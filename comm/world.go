@@ -252,7 +252,7 @@ const (
 func (w *world) Flooded(from int, kind byte, body []byte) {
 	switch kind {
 	case rendezvous.FloodStep:
-		w.eng.StepEnded(from, body)
+		w.eng.HandleStepEnd(from, body)
 	case floodPrint:
 		w.printHeard(from, body)
 	case floodRevoke:

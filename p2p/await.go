@@ -119,7 +119,7 @@ func (p Piece) sleep(ctx context.Context, rank int, flag *uint64, count uint64) 
 // collectives are revoked, or the flag's rank has gone. Looking at it in vain
 // leaves the wish to be nudged.
 type flagEvent struct {
-	coll   *rendezvous.Space
+	coll   *rendezvous.MatchContext
 	e      *rendezvous.Engine
 	world  int // the job's rank of the flag's owner
 	flag   *uint64

@@ -38,8 +38,8 @@ type Group struct {
 	ranks []int       // the job's rank of each member
 	index map[int]int // and back
 	rank  int
-	talk  *rendezvous.Space // messages
-	coll  *rendezvous.Space // collectives
+	talk  *rendezvous.MatchContext // messages
+	coll  *rendezvous.MatchContext // collectives
 	seg   int
 	pool  scratchPool
 	all   party // all members
@@ -81,7 +81,7 @@ func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	g.coll = e.Open(o.ID<<1|1, o.Ranks)
 	g.coll.SetOrdered()
 	if o.Stray != nil {
-		g.coll.SetJudge(func(source int, tag int32, print uint64) { o.Stray(source, uint32(tag), print) })
+		g.coll.SetUnexpected(func(source int, tag int32, print uint64) { o.Stray(source, uint32(tag), print) })
 	}
 	return g
 }
@@ -117,9 +117,9 @@ func (g *Group) Close(err error) {
 func (g *Group) Err() error { return g.talk.Err() }
 
 // Space is the group's context for messages, for named tensors.
-func (g *Group) Space() *rendezvous.Space { return g.talk }
+func (g *Group) Space() *rendezvous.MatchContext { return g.talk }
 
-func (g *Group) status(env rendezvous.Envelope, err error) (Status, error) {
+func (g *Group) status(env rendezvous.RecvInfo, err error) (Status, error) {
 	return Status{Source: g.index[env.Source], Tag: env.Tag, Bytes: env.Bytes}, err
 }
 
@@ -165,7 +165,7 @@ func (g *Group) SendNow(to, tag int, print uint64, b []byte) bool {
 	if uint(to) >= uint(len(g.ranks)) || to == g.rank || uint(tag) > MaxTag {
 		return false
 	}
-	return g.talk.SendNow(g.ranks[to], int32(tag), print, b)
+	return g.talk.TrySend(g.ranks[to], int32(tag), print, b)
 }
 
 // RecvSoon is Recv of a small message that comes within a moment, and reports
@@ -174,7 +174,7 @@ func (g *Group) RecvSoon(from, tag int, print uint64, b []byte) (Status, bool) {
 	if uint(from) >= uint(len(g.ranks)) || from == g.rank || uint(tag) > MaxTag {
 		return Status{}, false
 	}
-	n, ok := g.talk.RecvSoon(g.ranks[from], int32(tag), print, b)
+	n, ok := g.talk.TryRecv(g.ranks[from], int32(tag), print, b)
 	return Status{Source: from, Tag: tag, Bytes: n}, ok
 }
 
@@ -214,9 +214,9 @@ func (g *Group) Exchange(ctx context.Context, p mesh.Patience, to, tag int, out 
 	if err := g.check("exchange", "source rank", from, rtag, true); err != nil {
 		return Status{}, err
 	}
-	ops := [2]*rendezvous.Op{
-		g.talk.Post(g.source(from), int32(rtag), print, in),
-		g.talk.Start(g.ranks[to], int32(tag), print, out, rendezvous.Auto),
+	ops := [2]*rendezvous.Request{
+		g.talk.PostRecv(g.source(from), int32(rtag), print, in),
+		g.talk.PostSend(g.ranks[to], int32(tag), print, out, rendezvous.Auto),
 	}
 	err := g.e.WaitAll(ctx, p, ops[:])
 	st := g.opStatus(ops[0])
@@ -225,7 +225,7 @@ func (g *Group) Exchange(ctx context.Context, p mesh.Patience, to, tag int, out 
 	return st, err
 }
 
-func (g *Group) opStatus(op *rendezvous.Op) Status {
+func (g *Group) opStatus(op *rendezvous.Request) Status {
 	return Status{Source: g.index[op.Source()], Tag: op.Tag(), Bytes: op.Bytes()}
 }
 

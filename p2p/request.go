@@ -12,7 +12,7 @@ import (
 // use a Request.
 type Request struct {
 	g      *Group
-	op     *rendezvous.Op // nil once it is done
+	op     *rendezvous.Request // nil once it is done
 	recv   bool
 	status Status
 	err    error
@@ -23,7 +23,7 @@ func (g *Group) Isend(to, tag int, print uint64, b []byte) *Request {
 	if err := g.check("isend", "destination rank", to, tag, false); err != nil {
 		return &Request{g: g, err: err}
 	}
-	return &Request{g: g, op: g.talk.Start(g.ranks[to], int32(tag), print, b, rendezvous.Auto)}
+	return &Request{g: g, op: g.talk.PostSend(g.ranks[to], int32(tag), print, b, rendezvous.Auto)}
 }
 
 // Irecv begins to receive into b, and never blocks.
@@ -31,7 +31,7 @@ func (g *Group) Irecv(from, tag int, print uint64, b []byte) *Request {
 	if err := g.check("irecv", "source rank", from, tag, true); err != nil {
 		return &Request{g: g, err: err}
 	}
-	return &Request{g: g, recv: true, op: g.talk.Post(g.source(from), int32(tag), print, b)}
+	return &Request{g: g, recv: true, op: g.talk.PostRecv(g.source(from), int32(tag), print, b)}
 }
 
 // Wait returns when the request is done. When ctx or p ends first, a request

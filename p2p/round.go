@@ -50,7 +50,7 @@ type operation struct {
 	seg   int  // bytes of a segment
 	ends  bool // see MarkEnds
 
-	sends, recvs [window]*rendezvous.Op
+	sends, recvs [window]*rendezvous.Request
 	links        [2]*mesh.Link
 	next         rendezvous.Either // the oldest receive and send under way
 	flag         flagEvent         // what a wait in shared memory sleeps on
@@ -92,7 +92,7 @@ func (r *Round) Follow(trail uint64) { r.trail = trail }
 
 // Leftover is one of the job's ranks that sent something in this round which this
 // rank did not receive: the two have not carried out the same operation.
-func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Leftover(r.tag) }
+func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Unreceived(r.tag) }
 
 // End gives the round and its scratch memory back.
 func (r *Round) End() {
@@ -355,15 +355,15 @@ func (r *Round) received(n *int, v *receiver) error {
 // goodbye may have done so after another operation in this one's place.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
-		if world, ok := r.g.coll.Contradiction(r.tag, func(print uint64) bool { return !Same(print, r.print) }); ok {
+		if world, ok := r.g.coll.UnreceivedMismatch(r.tag, func(print uint64) bool { return !Same(print, r.print) }); ok {
 			err = &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: world}}}
 		}
 	}
 	r.g.coll.Revoke(err)
-	for _, ops := range []*[window]*rendezvous.Op{&r.sends, &r.recvs} {
+	for _, ops := range []*[window]*rendezvous.Request{&r.sends, &r.recvs} {
 		for i, op := range ops {
 			if op != nil {
-				r.g.e.Settle(err, op)
+				r.g.e.CancelAndWait(err, op)
 				op.Free()
 				ops[i] = nil
 			}

@@ -316,7 +316,7 @@ func (p Piece) set(at int) {
 	}
 	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
-			p.r.g.e.Nudge(s.ranks[rank])
+			p.r.g.e.WakePeer(s.ranks[rank])
 		}
 	}
 }

@@ -147,22 +147,22 @@ func (r *Round) sender(to int, what load) sender {
 }
 
 // start starts segment i, the next one.
-func (s *sender) start(i int) *rendezvous.Op {
+func (s *sender) start(i int) *rendezvous.Request {
 	r := s.r
 	mark := r.mark(i, s.count)
 	if s.what.vec == nil {
-		return r.g.coll.Start(s.to, r.tag, mark, r.cut(s.what.flat, i), rendezvous.Push)
+		return r.g.coll.PostSend(s.to, r.tag, mark, r.cut(s.what.flat, i), rendezvous.Eager)
 	}
 	size := r.cutSize(s.what.size, i)
 	list := &r.parts[i%window]
 	*list = s.at.take(size, (*list)[:0])
 	switch len(*list) {
 	case 0:
-		return r.g.coll.Start(s.to, r.tag, mark, nil, rendezvous.Push)
+		return r.g.coll.PostSend(s.to, r.tag, mark, nil, rendezvous.Eager)
 	case 1:
-		return r.g.coll.Start(s.to, r.tag, mark, (*list)[0], rendezvous.Push)
+		return r.g.coll.PostSend(s.to, r.tag, mark, (*list)[0], rendezvous.Eager)
 	}
-	if op := r.g.coll.StartParts(s.to, r.tag, mark, *list, size); op != nil {
+	if op := r.g.coll.PostSendParts(s.to, r.tag, mark, *list, size); op != nil {
 		return op
 	}
 	if s.stage == nil {
@@ -174,7 +174,7 @@ func (s *sender) start(i int) *rendezvous.Op {
 	for _, p := range *list {
 		n += copy(body[n:], p)
 	}
-	return r.g.coll.Start(s.to, r.tag, mark, body, rendezvous.Push)
+	return r.g.coll.PostSend(s.to, r.tag, mark, body, rendezvous.Eager)
 }
 
 // A receiver says where the segments of one message arrive, and what becomes of
@@ -201,8 +201,8 @@ func (r *Round) receiver(from int, what load, f fold) receiver {
 }
 
 // post posts the receive of segment i, the next one.
-func (v *receiver) post(i int) *rendezvous.Op {
-	return v.r.g.coll.Post(v.from, v.r.tag, v.r.mark(i, v.count), v.place(i))
+func (v *receiver) post(i int) *rendezvous.Request {
+	return v.r.g.coll.PostRecv(v.from, v.r.tag, v.r.mark(i, v.count), v.place(i))
 }
 
 func (v *receiver) place(i int) []byte {

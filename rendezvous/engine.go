@@ -11,14 +11,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Drive says who moves a message's bytes.
-type Drive uint8
+// A Protocol says who moves a message's bytes.
+type Protocol uint8
 
 // The drives; Auto is the default.
 const (
-	Auto Drive = iota
-	Push       // send-driven: the bytes go with the envelope
-	Pull       // recv-driven: the receiver asks for them
+	Auto       Protocol = iota
+	Eager               // send-driven: the bytes go with the envelope
+	Rendezvous          // recv-driven: the receiver asks for them
 )
 
 // Defaults of Config.
@@ -41,13 +41,13 @@ const (
 // Config sets an Engine's bounds. The zero value of a field means its default.
 type Config struct {
 	Rank, Size int
-	Credit     int   // bytes granted to each peer; at least 512 KiB
-	Threshold  int   // largest message that Auto pushes; the same on all ranks
-	SendBuffer int64 // bytes that accepted sends may hold
-	StepBytes  int64 // bytes that one step's named sends may hold
-	Drive      Drive // what Auto means
-	Region     int64 // bytes laid out for the recurring tensors of each peer; 0: none
-	Checksum   bool  // bodies carry a CRC-32C
+	Credit     int      // bytes granted to each peer; at least 512 KiB
+	Threshold  int      // largest message that Auto pushes; the same on all ranks
+	SendBuffer int64    // bytes that accepted sends may hold
+	StepBytes  int64    // bytes that one step's named sends may hold
+	Protocol   Protocol // what Auto means
+	Region     int64    // bytes laid out for the recurring tensors of each peer; 0: none
+	Checksum   bool     // bodies carry a CRC-32C
 	Log        *slog.Logger
 }
 
@@ -60,31 +60,31 @@ type Engine struct {
 	cfg Config
 	m   *mesh.Mesh
 
-	mu          sync.Mutex
-	spaces      map[uint64]*Space
-	closedIDs   map[uint64]struct{}
-	peers       []*peer
-	spilled     int64
-	undelivered error
-	ended       error // after Close: what every call gets
-	chores      []chore
-	dirty       []*peer // peers with frames to send
-	freeOps     *Op
-	freeCtl     *ctlFrame
-	freeMsg     *message
-	storage     storage
-	wantedAny   int // receives in tables that name no peer
-	steps       steps
-	closer      *mesh.Waiter   // Drain's
-	laying      sync.WaitGroup // regions being made; none begins once ended is set
+	mu           sync.Mutex
+	contexts     map[uint64]*MatchContext
+	closedIDs    map[uint64]struct{}
+	peers        []*peer
+	spilled      int64
+	undelivered  error
+	ended        error // after Close: what every call gets
+	deferred     []deferredAction
+	dirtyPeers   []*peer // peers with frames to send
+	freeRequests *Request
+	freeControl  *controlFrame
+	freeMessages *message
+	pool         bufferPool
+	postedAny    int // receives in tables that name no peer
+	steps        steps
+	drainWaiter  *mesh.Waiter   // Drain's
+	laying       sync.WaitGroup // regions being made; none begins once ended is set
 }
 
 // New makes the engine of one rank. Bind must follow before the first call.
 func New(cfg Config) *Engine {
 	if cfg.Credit < minCredit {
-		cfg.Credit = max(minCredit, or(cfg.Credit, DefaultCredit))
+		cfg.Credit = max(minCredit, valueOr(cfg.Credit, DefaultCredit))
 	}
-	cfg.Threshold = or(cfg.Threshold, DefaultThreshold)
+	cfg.Threshold = valueOr(cfg.Threshold, DefaultThreshold)
 	if cfg.SendBuffer == 0 {
 		cfg.SendBuffer = DefaultSendBuffer
 	}
@@ -94,8 +94,8 @@ func New(cfg Config) *Engine {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	e := &Engine{cfg: cfg, spaces: make(map[uint64]*Space), closedIDs: make(map[uint64]struct{})}
-	e.storage = storageFor(cfg.Size-1, cfg.Credit)
+	e := &Engine{cfg: cfg, contexts: make(map[uint64]*MatchContext), closedIDs: make(map[uint64]struct{})}
+	e.pool = newBufferPool(cfg.Size-1, cfg.Credit)
 	e.peers = make([]*peer, cfg.Size)
 	for r := range e.peers {
 		e.peers[r] = newPeer(e, r)
@@ -103,7 +103,7 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-func or(v, fallback int) int {
+func valueOr(v, fallback int) int {
 	if v == 0 {
 		return fallback
 	}
@@ -145,48 +145,48 @@ func (p *peer) bind(l *mesh.Link) {
 func (e *Engine) LinkDown(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
-	p.broken = err
+	p.connErr = err
 	p.dropInbound()
 	p.clearShelf()
-	e.release()
+	e.unlock()
 }
 
-// A chore is work to be done once the lock is released.
-type chore struct {
-	do   choreKind
-	op   *Op
-	from *Op
-	msg  *message
-	run  func()
+// A deferredAction is work to be done once the lock is released.
+type deferredAction struct {
+	kind    actionKind
+	req     *Request
+	sendReq *Request
+	msg     *message
+	run     func()
 }
 
-type choreKind uint8
+type actionKind uint8
 
 const (
-	choreCall   choreKind = iota // run op's callback
-	choreExpose                  // show op's buffer to its sender, and request the bytes
-	choreHide                    // hide op's buffer again, and end it with op.leaving
-	choreLocal                   // copy from a send of this rank's
-	choreCopy                    // copy from a message that waited
-	choreRun                     // call run
+	actionComplete  actionKind = iota // run op's callback
+	actionExpose                      // show op's buffer to its sender, and request the bytes
+	actionUnexpose                    // hide op's buffer again, and end it with op.leaving
+	actionCopyLocal                   // copy from a send of this rank's
+	actionCopy                        // copy from a message that waited
+	actionRun                         // call run
 )
 
-func (e *Engine) later(c chore) { e.chores = append(e.chores, c) }
+func (e *Engine) deferAction(c deferredAction) { e.deferred = append(e.deferred, c) }
 
-// release unlocks the engine, and before that does what was put off: chores in
+// unlock unlocks the engine, and before that does what was put off: chores in
 // the order they came, then frames, per peer in order and by one goroutine.
-func (e *Engine) release() {
+func (e *Engine) unlock() {
 	for {
 		switch {
-		case len(e.chores) > 0:
-			c := e.chores[0]
-			e.chores = e.chores[:copy(e.chores, e.chores[1:])]
+		case len(e.deferred) > 0:
+			c := e.deferred[0]
+			e.deferred = e.deferred[:copy(e.deferred, e.deferred[1:])]
 			e.mu.Unlock()
-			e.perform(c)
+			e.runAction(c)
 			e.mu.Lock()
-		case len(e.dirty) > 0:
-			p := e.dirty[len(e.dirty)-1]
-			e.dirty = e.dirty[:len(e.dirty)-1]
+		case len(e.dirtyPeers) > 0:
+			p := e.dirtyPeers[len(e.dirtyPeers)-1]
+			e.dirtyPeers = e.dirtyPeers[:len(e.dirtyPeers)-1]
 			p.flush()
 		default:
 			e.mu.Unlock()
@@ -195,103 +195,103 @@ func (e *Engine) release() {
 	}
 }
 
-func (e *Engine) perform(c chore) {
-	switch c.do {
-	case choreRun:
+func (e *Engine) runAction(c deferredAction) {
+	switch c.kind {
+	case actionRun:
 		c.run()
-	case choreCall:
-		c.op.finished(c.op)
-	case choreExpose:
-		e.exposeAndRequest(c.op)
-	case choreHide:
-		c.op.unexpose()
+	case actionComplete:
+		c.req.onFinish(c.req)
+	case actionExpose:
+		e.exposeAndRequest(c.req)
+	case actionUnexpose:
+		c.req.unexpose()
 		e.mu.Lock()
-		c.op.unexpose, c.op.touching = nil, false
-		if c.op.withdrew {
-			e.repost(c.op)
+		c.req.unexpose, c.req.bufBusy = nil, false
+		if c.req.withdrawn {
+			e.repost(c.req)
 		} else {
-			e.finish(c.op, c.op.leaving)
+			e.finish(c.req, c.req.pendingErr)
 		}
-		e.release()
-	case choreLocal:
-		n := copy(c.op.buf, c.from.buf)
+		e.unlock()
+	case actionCopyLocal:
+		n := copy(c.req.buf, c.sendReq.buf)
 		e.mu.Lock()
-		c.op.arrived, c.op.touching = n, false
-		e.finish(c.op, c.op.leaving)
-		e.finish(c.from, nil)
-		e.release()
-	case choreCopy:
-		copy(c.op.buf, c.msg.data)
+		c.req.arrived, c.req.bufBusy = n, false
+		e.finish(c.req, c.req.pendingErr)
+		e.finish(c.sendReq, nil)
+		e.unlock()
+	case actionCopy:
+		copy(c.req.buf, c.msg.data)
 		e.mu.Lock()
 		e.discard(c.msg)
-		c.op.touching = false
-		e.finish(c.op, c.op.leaving)
-		e.release()
+		c.req.bufBusy = false
+		e.finish(c.req, c.req.pendingErr)
+		e.unlock()
 	}
 }
 
 // wait returns when op is done. When ctx or p ends it first, the op leaves
 // without a trace if nothing has matched it, and is waited for otherwise: by
 // then its peer has promised the bytes, or is found out by the control links.
-func (e *Engine) wait(ctx context.Context, op *Op, p mesh.Patience) error {
-	ls := op.Links()
-	if e.m.Poll(ctx, op, p, ls) {
-		return op.err
+func (e *Engine) wait(ctx context.Context, req *Request, p mesh.Patience) error {
+	ls := req.Links()
+	if e.m.Poll(ctx, req, p, ls) {
+		return req.err
 	}
 	w := e.m.NewWaiter()
-	op.waiter.Store(w)
-	err := e.m.Sleep(ctx, w, op, p, ls)
+	req.waiter.Store(w)
+	err := e.m.Sleep(ctx, w, req, p, ls)
 	if err != nil {
-		e.cancel(op, err)
-		e.waitLinks(context.Background(), w, op, nil)
+		e.cancel(req, err)
+		e.waitLinks(context.Background(), w, req, nil)
 	}
-	op.waiter.Store(nil)
+	req.waiter.Store(nil)
 	w.Free()
-	return op.err
+	return req.err
 }
 
-func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, op *Op, p mesh.Patience) error {
-	return e.m.Wait(ctx, w, op, p, op.Links()...)
+func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, req *Request, p mesh.Patience) error {
+	return e.m.Wait(ctx, w, req, p, req.Links()...)
 }
 
 // Links are those that can make op happen.
-func (op *Op) Links() []*mesh.Link {
-	if op.send {
-		return op.e.LinksOf(op.peer.rank)
+func (req *Request) Links() []*mesh.Link {
+	if req.send {
+		return req.e.LinksOf(req.peer.rank)
 	}
-	return op.e.LinksOf(int(op.key.source))
+	return req.e.LinksOf(int(req.key.source))
 }
 
 // Watch has w woken when op is done; nil ends that.
-func (op *Op) Watch(w *mesh.Waiter) { op.waiter.Store(w) }
+func (req *Request) Watch(w *mesh.Waiter) { req.waiter.Store(w) }
 
 // Cancel ends op with err unless it has met its other side; then it goes on.
-func (op *Op) Cancel(err error) { op.e.cancel(op, err) }
+func (req *Request) Cancel(err error) { req.e.cancel(req, err) }
 
 // cancel ends an op that nothing has met yet with err.
-func (e *Engine) cancel(op *Op, err error) {
+func (e *Engine) cancel(req *Request, err error) {
 	e.mu.Lock()
-	switch op.phase {
+	switch req.phase {
 	case phasePosted:
-		op.space.table.unpost(op)
-		e.finish(op, err)
+		req.mc.table.unpost(req)
+		e.finish(req, err)
 	case phasePending:
-		e.finish(op, err)
+		e.finish(req, err)
 	case phaseOffered:
-		e.withdraw(op)
-		e.finish(op, err)
+		e.withdraw(req)
+		e.finish(req, err)
 	case phaseMatched:
-		op.canceled = err
+		req.canceled = err
 	}
-	e.release()
+	e.unlock()
 }
 
 // Wait blocks until op is done or ctx ends; see Space. The op is the caller's to Free.
-func (e *Engine) Wait(ctx context.Context, op *Op, p mesh.Patience) error {
-	return e.wait(ctx, op, p)
+func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.Patience) error {
+	return e.wait(ctx, req, p)
 }
 
 // misuse is an error about this rank's own call.
-func (e *Engine) misuse(op, format string, args ...any) error {
-	return fault.New(fault.Misuse, op, e.cfg.Rank, format, args...)
+func (e *Engine) misuse(req, format string, args ...any) error {
+	return fault.New(fault.Misuse, req, e.cfg.Rank, format, args...)
 }

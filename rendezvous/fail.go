@@ -15,24 +15,24 @@ func (e *Engine) FailPeer(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
 	if p.gone != nil {
-		e.release()
+		e.unlock()
 		return
 	}
 	p.gone = err
-	for _, s := range e.spaces {
-		s.failSource(p, err)
+	for _, mc := range e.contexts {
+		mc.failSource(p, err)
 	}
 	p.endSends(nil, err)
-	e.wakeClosers()
+	e.wakeDrain()
 	link := p.link
-	e.release()
+	e.unlock()
 	if link != nil {
 		link.End(err) // outside the lock: the frames' Done come back here
 	}
 	e.mu.Lock()
 	p.dropInbound() // now nothing writes into a buffer any more
 	p.clearShelf()
-	e.release()
+	e.unlock()
 }
 
 // Gone is what FailPeer said of a rank, or nil.
@@ -43,44 +43,44 @@ func (e *Engine) Gone(rank int) error {
 }
 
 // failSource ends the receives of a space that p was to serve.
-func (s *Space) failSource(p *peer, err error) {
-	e := s.e
+func (mc *MatchContext) failSource(p *peer, err error) {
+	e := mc.e
 	anySource := error(nil)
-	if s.has(p.rank) {
-		anySource = s.nobodyLeft()
+	if mc.hasMember(p.rank) {
+		anySource = mc.noSenderLeft()
 	}
-	s.eachPosted(func(op *Op) {
+	mc.eachPosted(func(req *Request) {
 		why := err
-		if op.key.source == Any {
+		if req.key.source == Any {
 			why = anySource
-		} else if int(op.key.source) != p.rank {
+		} else if int(req.key.source) != p.rank {
 			return
 		}
 		if why != nil {
-			s.table.unpost(op)
-			e.finish(op, why)
+			mc.table.unpost(req)
+			e.finish(req, why)
 		}
 	})
-	for op := s.matched.first; op != nil; {
-		next := op.next
-		if op.peer == p {
-			e.retire(op, err)
+	for req := mc.matchedRecvs.first; req != nil; {
+		next := req.next
+		if req.peer == p {
+			e.abort(req, err)
 		}
-		op = next
+		req = next
 	}
-	for m := s.table.arrivals.first; m != nil; {
+	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
 		if m.peer == p && (m.offer != 0 || !m.complete) {
-			s.table.remove(m)
-			e.refuse(m)
+			mc.table.removeMessage(m)
+			e.dropMessage(m)
 		}
 		m = next
 	}
-	s.noticed(nil)
+	mc.notify(nil)
 }
 
-func (s *Space) has(rank int) bool {
-	for _, r := range s.members {
+func (mc *MatchContext) hasMember(rank int) bool {
+	for _, r := range mc.members {
 		if r == rank {
 			return true
 		}
@@ -96,25 +96,25 @@ func (e *Engine) Drain(ctx context.Context) error {
 	w := e.m.NewWaiter()
 	defer w.Free()
 	e.mu.Lock()
-	e.closer = w
+	e.drainWaiter = w
 	for _, p := range e.peers {
-		d.farewell(p)
+		d.sayBye(p)
 	}
-	e.release()
+	e.unlock()
 	err := e.m.Wait(ctx, w, d, nil, e.m.Links()...)
 	e.mu.Lock()
-	e.closer = nil
+	e.drainWaiter = nil
 	lost := e.undelivered
-	e.release()
+	e.unlock()
 	if err != nil {
-		return fault.New(fault.Timeout, "close", e.cfg.Rank, "%s: %w", d.waiting(), err)
+		return fault.New(fault.Timeout, "close", e.cfg.Rank, "%s: %w", d.pendingRanks(), err)
 	}
 	return lost
 }
 
-// wakeClosers wakes Drain to look again; e.mu is held.
-func (e *Engine) wakeClosers() {
-	if w := e.closer; w != nil {
+// wakeDrain wakes Drain to look again; e.mu is held.
+func (e *Engine) wakeDrain() {
+	if w := e.drainWaiter; w != nil {
 		w.Wake()
 	}
 }
@@ -122,8 +122,8 @@ func (e *Engine) wakeClosers() {
 // drain is the event that all promised bytes are taken.
 type drain struct{ e *Engine }
 
-// farewell says bye to a peer once nothing is owed to it any more.
-func (d *drain) farewell(p *peer) bool {
+// sayBye says bye to a peer once nothing is owed to it any more.
+func (d *drain) sayBye(p *peer) bool {
 	switch {
 	case d.e.ended != nil:
 		return true // by a verdict: there is no more to come
@@ -133,33 +133,33 @@ func (d *drain) farewell(p *peer) bool {
 		return true
 	case p.pending.first != nil || p.sends.first != nil:
 		return false
-	case p.link.Conn() == nil && p.broken == nil && p.unsent == 0:
+	case p.link.Conn() == nil && p.connErr == nil && p.inConn == 0:
 		return true // nothing was ever sent
-	case !p.said:
-		p.said = true
-		p.say(head{kind: kindBye})
+	case !p.byeSent:
+		p.byeSent = true
+		p.sendControl(frameHeader{kind: kindBye})
 	}
-	return p.took
+	return p.byeAcked
 }
 
 // Happened implements mesh.Event.
 func (d *drain) Happened() bool {
 	d.e.mu.Lock()
-	defer d.e.release()
+	defer d.e.unlock()
 	all := true
 	for _, p := range d.e.peers {
-		all = d.farewell(p) && all
+		all = d.sayBye(p) && all
 	}
 	return all
 }
 
-// waiting names the peers that have not taken all.
-func (d *drain) waiting() string {
+// pendingRanks names the peers that have not taken all.
+func (d *drain) pendingRanks() string {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
 	s := "messages not taken by rank"
 	for _, p := range d.e.peers {
-		if !d.farewell(p) {
+		if !d.sayBye(p) {
 			s += " " + strconv.Itoa(p.rank)
 		}
 	}
@@ -172,15 +172,15 @@ func (e *Engine) End(err error) {
 	if e.ended == nil {
 		e.ended = err
 	}
-	for _, s := range e.spaces {
-		s.fail(err)
+	for _, mc := range e.contexts {
+		mc.fail(err)
 	}
 	for _, p := range e.peers {
 		p.endSends(nil, err) // also those that a closed space had left to go on
 		p.clearShelf()
 	}
-	e.wakeClosers()
-	e.release()
+	e.wakeDrain()
+	e.unlock()
 }
 
 // Rest returns when no goroutine of e's is left, which after End is soon.

@@ -8,9 +8,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// arrive has a pushed message come from a rank, as its link would.
-func arrive(e *Engine, from int, s *Space, tag int32, body string) {
-	h := head{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
+// arriveEager has a pushed message come from a rank, as its link would.
+func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
+	h := frameHeader{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)], Size: len(body)}
 	copy(e.peers[from].Buffer(f), body)
@@ -21,24 +21,24 @@ func arrive(e *Engine, from int, s *Space, tag int32, body string) {
 // has met is still copying it.
 func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
-	for name, leave := range map[string]func(e *Engine, s *Space){
-		"the sender closes":    func(e *Engine, s *Space) { s.failSource(e.peers[1], gone) },
-		"the space is revoked": func(_ *Engine, s *Space) { s.fail(gone) },
+	for name, leave := range map[string]func(e *Engine, s *MatchContext){
+		"the sender closes":    func(e *Engine, s *MatchContext) { s.failSource(e.peers[1], gone) },
+		"the space is revoked": func(_ *Engine, s *MatchContext) { s.fail(gone) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := New(Config{Rank: 0, Size: 2, Credit: minCredit})
 			s := e.Open(7, []int{0, 1})
-			arrive(e, 1, s, 3, "hello")
+			arriveEager(e, 1, s, 3, "hello")
 			buf := make([]byte, 5)
 			e.mu.Lock()
-			op := e.take()
-			op.space, op.buf, op.whole, op.key = s, buf, buf, key{source: 1, tag: 3}
-			e.post(op) // the copy is put off until release
+			req := e.getRequest()
+			req.mc, req.buf, req.fullBuf, req.key = s, buf, buf, key{source: 1, tag: 3}
+			e.post(req) // the copy is put off until release
 			e.peers[1].gone = gone
 			leave(e, s)
-			e.release()
-			if !op.Happened() || op.Err() != nil || string(buf) != "hello" {
-				t.Errorf("done %v with %v and %q, want the message", op.Happened(), op.Err(), buf)
+			e.unlock()
+			if !req.Happened() || req.Err() != nil || string(buf) != "hello" {
+				t.Errorf("done %v with %v and %q, want the message", req.Happened(), req.Err(), buf)
 			}
 		})
 	}
@@ -59,15 +59,15 @@ func TestASendWhoseBytesAreAllOnTheirWayEndsWellWhenThePeerCloses(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			e := New(Config{Rank: 0, Size: 2})
 			p := e.peers[1]
-			op := e.take()
-			op.space, op.send, op.peer, op.buf = e.Open(7, []int{0, 1}), true, p, make([]byte, size)
-			op.phase, op.sent, op.flying = phaseFlowing, c.sent, 1
-			p.sends.push(op)
-			p.unsent, op.frames[0].busy = 1, true
+			req := e.getRequest()
+			req.mc, req.send, req.peer, req.buf = e.Open(7, []int{0, 1}), true, p, make([]byte, size)
+			req.phase, req.sent, req.inFlight = phaseFlowing, c.sent, 1
+			p.sends.push(req)
+			p.inConn, req.frames[0].busy = 1, true
 			e.FailPeer(1, fault.New(c.kind, "close", 1, ""))
-			op.frames[0].Done(errors.New("the link has ended"))
-			if !op.Happened() || !errors.Is(op.Err(), c.want) {
-				t.Errorf("done %v with %v, want %v", op.Happened(), op.Err(), c.want)
+			req.frames[0].Done(errors.New("the link has ended"))
+			if !req.Happened() || !errors.Is(req.Err(), c.want) {
+				t.Errorf("done %v with %v, want %v", req.Happened(), req.Err(), c.want)
 			}
 		})
 	}

@@ -12,23 +12,23 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// deaf is what lies above the data Conns of a rank that takes everything and says
+// silentData is what lies above the data Conns of a rank that takes everything and says
 // nothing.
-type deaf struct{}
+type silentData struct{}
 
-func (deaf) Sink(*mesh.Link) transport.Sink    { return deaf{} }
-func (deaf) LinkDown(int, error)               {}
-func (deaf) Buffer(transport.Header) []byte    { return nil }
-func (deaf) Arrived(h transport.Header, n int) {}
+func (silentData) Sink(*mesh.Link) transport.Sink    { return silentData{} }
+func (silentData) LinkDown(int, error)               {}
+func (silentData) Buffer(transport.Header) []byte    { return nil }
+func (silentData) Arrived(h transport.Header, n int) {}
 
-// besideDeaf is rank 0 of two, with a Conn to a rank 1 that is deaf: so that a
+// newWithSilentPeer is rank 0 of two, with a Conn to a rank 1 that is deaf: so that a
 // test can say on rank 1's behalf whatever it wants.
-func besideDeaf(t *testing.T) *Engine {
+func newWithSilentPeer(t *testing.T) *Engine {
 	t.Helper()
 	hub := memory.New()
 	e := New(Config{Rank: 0, Size: 2, Region: 64 << 10})
 	meshes := make(chan *mesh.Mesh, 2)
-	for r, data := range []mesh.Data{e, deaf{}} {
+	for r, data := range []mesh.Data{e, silentData{}} {
 		cfg := mesh.Config{
 			Rank: r, Size: 2, Job: "test", Transport: hub.Transport(), Peers: []string{hub.Addr(0), hub.Addr(1)},
 			InProcess: true, Data: data, Log: slog.New(slog.DiscardHandler),
@@ -58,34 +58,34 @@ func besideDeaf(t *testing.T) *Engine {
 	return e
 }
 
-// A babble is a rank that calls at random, beside a peer that says well-formed
+// A randomPeer is a rank that calls at random, beside a peer that says well-formed
 // frames at random.
-type babble struct {
+type randomPeer struct {
 	*rand.Rand
-	e      *Engine
-	spaces []*Space
-	ops    []*Op
+	e        *Engine
+	contexts []*MatchContext
+	reqs     []*Request
 }
 
-// call does something that a program may do.
-func (b *babble) call() {
-	s := b.spaces[b.IntN(len(b.spaces))]
-	print, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
+// randomCall does something that a program may do.
+func (b *randomPeer) randomCall() {
+	s := b.contexts[b.IntN(len(b.contexts))]
+	fingerprint, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
 	step, name := uint64(b.IntN(3)), []string{"a", "b"}[b.IntN(2)]
 	switch b.IntN(10) {
 	case 0, 1, 2:
 		from, tag := []int{0, 1, Any}[b.IntN(3)], int32(b.IntN(4))-1
-		b.ops = append(b.ops, s.Post(from, tag, print, buf))
+		b.reqs = append(b.reqs, s.PostRecv(from, tag, fingerprint, buf))
 	case 3, 4:
-		b.ops = append(b.ops, s.Start(b.IntN(2), int32(b.IntN(3)), print, buf, Drive(b.IntN(3))))
+		b.reqs = append(b.reqs, s.PostSend(b.IntN(2), int32(b.IntN(3)), fingerprint, buf, Protocol(b.IntN(3))))
 	case 5, 6:
-		if len(b.ops) > 0 {
-			b.ops[b.IntN(len(b.ops))].Cancel(errEnded)
+		if len(b.reqs) > 0 {
+			b.reqs[b.IntN(len(b.reqs))].Cancel(errEnded)
 		}
 		b.reap()
 	case 7:
 		s.SendNamed(step, b.IntN(2), name, Tensor{Data: buf}, nil)
-		s.OnNamed(step, b.IntN(2), name, nil, func(Tensor, error) {})
+		s.RecvNamedAsync(step, b.IntN(2), name, nil, func(Tensor, error) {})
 	case 8:
 		b.e.endStep(stepID{s.id, step}, 0, "")
 	case 9:
@@ -96,24 +96,24 @@ func (b *babble) call() {
 }
 
 // reap frees the ops that are done.
-func (b *babble) reap() {
-	waiting := b.ops[:0]
-	for _, op := range b.ops {
-		if op.Happened() {
-			op.Free()
+func (b *randomPeer) reap() {
+	waiting := b.reqs[:0]
+	for _, req := range b.reqs {
+		if req.Happened() {
+			req.Free()
 		} else {
-			waiting = append(waiting, op)
+			waiting = append(waiting, req)
 		}
 	}
-	b.ops = waiting
+	b.reqs = waiting
 }
 
-// say has a frame of the peer's arrive.
-func (b *babble) say() {
-	h := head{
+// randomFrame has a frame of the peer's arrive.
+func (b *randomPeer) randomFrame() {
+	h := frameHeader{
 		kind: frameKind(1 + b.IntN(int(kindEnd)-1)), id: uint32(b.IntN(12)), credit: uint32(b.IntN(1000)),
-		context: uint64(5 + b.IntN(4)), tag: int32(b.IntN(3)), size: uint64(b.IntN(3) * 20000), print: uint64(b.IntN(2)),
-		receive: uint32(b.IntN(8)), offset: uint64(b.IntN(3) * 10000),
+		context: uint64(5 + b.IntN(4)), tag: int32(b.IntN(3)), size: uint64(b.IntN(3) * 20000), fingerprint: uint64(b.IntN(2)),
+		recvID: uint32(b.IntN(8)), offset: uint64(b.IntN(3) * 10000),
 	}
 	if h.kind == kindName {
 		h.size = 3 // not in its head
@@ -134,33 +134,33 @@ func (b *babble) say() {
 	if h.kind == kindOffer && b.IntN(3) == 0 {
 		h.flags |= flagExtra
 	}
-	rest := b.e.arriving(1, h)
+	rest := b.e.startArrival(1, h)
 	if b.IntN(3) == 0 {
-		b.call()
+		b.randomCall()
 	}
 	rest()
 }
 
 func TestWhateverAPeerSaysEveryOpEnds(t *testing.T) {
 	for seed := range uint64(100) {
-		e := besideDeaf(t)
-		b := &babble{Rand: rand.New(rand.NewPCG(seed, 1)), e: e}
+		e := newWithSilentPeer(t)
+		b := &randomPeer{Rand: rand.New(rand.NewPCG(seed, 1)), e: e}
 		for id := range uint64(3) {
-			b.spaces = append(b.spaces, e.Open(5+id, []int{0, 1}))
+			b.contexts = append(b.contexts, e.Open(5+id, []int{0, 1}))
 		}
 		for range 400 {
 			if b.IntN(2) == 0 {
-				b.call()
+				b.randomCall()
 			} else {
-				b.say()
+				b.randomFrame()
 			}
 		}
 		e.FailPeer(1, fault.New(fault.PeerLost, "test", 1, ""))
 		e.End(errEnded)
 		late := time.Now().Add(10 * time.Second)
-		for b.reap(); len(b.ops) > 0; b.reap() {
+		for b.reap(); len(b.reqs) > 0; b.reap() {
 			if time.Now().After(late) {
-				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.ops), b.ops[0].phase)
+				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
 			time.Sleep(time.Millisecond) // ops that hang wake nobody
 		}

@@ -2,35 +2,35 @@ package rendezvous
 
 // A message is what has come, or was offered, and met no receive yet.
 type message struct {
-	space *Space
-	key   key
-	env   envelope
-	peer  *peer
-	cost  int64
+	mc   *MatchContext
+	key  key
+	env  envelope
+	peer *peer
+	cost int64
 
-	data     []byte // pushed bytes
-	complete bool   // all of data is in
-	claim    *Op    // the receive that met it while data was arriving
-	gone     bool   // its space was closed while data was arriving
-	taken    bool   // an offer of an ordered space that its sender took back
-	offer    uint32 // when it is an offer
-	lies     lent   // where data is, when it lies in a region
-	local    *Op    // when it is a send of this rank's to itself
+	data      []byte   // pushed bytes
+	complete  bool     // all of data is in
+	claimedBy *Request // the receive that met it while data was arriving
+	dropped   bool     // its space was closed while data was arriving
+	withdrawn bool     // an offer of an ordered space that its sender took back
+	offer     uint32   // when it is an offer
+	lies      lent     // where data is, when it lies in a region
+	local     *Request // when it is a send of this rank's to itself
 
 	prev, next     *message // in its slot
 	earlier, later *message // in the space's arrivals
-	listed         bool
+	inTable        bool
 }
 
-func (e *Engine) takeMessage(s *Space, k key) *message {
-	m := e.freeMsg
+func (e *Engine) getMessage(mc *MatchContext, k key) *message {
+	m := e.freeMessages
 	if m == nil {
 		m = &message{}
 	} else {
-		e.freeMsg = m.next
+		e.freeMessages = m.next
 		*m = message{}
 	}
-	m.space, m.key = s, k
+	m.mc, m.key = mc, k
 	return m
 }
 
@@ -38,24 +38,24 @@ func (e *Engine) freeMessage(m *message) {
 	if l := m.lies.from; l != nil {
 		l.giveBack(m.lies.berth)
 	} else {
-		e.storage.put(m.data)
+		e.pool.put(m.data)
 	}
-	*m = message{next: e.freeMsg}
-	e.freeMsg = m
+	*m = message{next: e.freeMessages}
+	e.freeMessages = m
 }
 
 // discard ends a message whose bytes are not needed any more, and owes its cost.
 func (e *Engine) discard(m *message) {
 	if m.peer != nil {
-		m.peer.pay(m.cost)
+		m.peer.returnCost(m.cost)
 	}
 	e.freeMessage(m)
 }
 
 // abandonMessage drops a message whose bytes will never all be in.
 func (e *Engine) abandonMessage(m *message) {
-	if m.listed {
-		m.space.table.remove(m)
+	if m.inTable {
+		m.mc.table.removeMessage(m)
 	}
-	m.complete, m.gone = true, true // a claim ends with the verdict
+	m.complete, m.dropped = true, true // a claim ends with the verdict
 }

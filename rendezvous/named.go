@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	maxName  = 1 << 10 // bytes of a tensor's name
-	maxNames = 1 << 16 // names on one link; each is sent once
-	maxEnded = 1 << 12 // ended steps that are remembered
+	maxName       = 1 << 10 // bytes of a tensor's name
+	maxNames      = 1 << 16 // names on one link; each is sent once
+	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 
 // A Tensor is what a named message carries besides its key.
@@ -28,7 +28,7 @@ type Tensor struct {
 	lent lent // what Data lies in, if it is to be given back
 }
 
-func (t *Tensor) describe(h *head) {
+func (t *Tensor) encodeTo(h *frameHeader) {
 	h.dtype, h.ndim = uint8(t.DType), uint8(len(t.Shape))
 	for i, d := range t.Shape {
 		h.dims[i] = int64(d)
@@ -38,8 +38,8 @@ func (t *Tensor) describe(h *head) {
 	}
 }
 
-// into fills t with what the envelope says.
-func (env *envelope) into(t *Tensor) {
+// decodeTensor fills t with what the envelope says.
+func (env *envelope) decodeTensor(t *Tensor) {
 	t.DType, t.Dead = tensor.DType(env.dtype), env.dead
 	t.Shape = make([]int, env.ndim)
 	for i := range t.Shape {
@@ -58,7 +58,7 @@ type stepID struct {
 	context, step uint64
 }
 
-func (st *steps) over(context, step uint64) bool {
+func (st *steps) hasEnded(context, step uint64) bool {
 	_, over := st.ended[stepID{context, step}]
 	return over
 }
@@ -67,7 +67,7 @@ func (st *steps) end(id stepID, err error) {
 	if st.ended == nil {
 		st.ended = make(map[stepID]error)
 	}
-	if len(st.order) >= maxEnded {
+	if len(st.order) >= maxEndedSteps {
 		delete(st.ended, st.order[0])
 		st.order = st.order[:copy(st.order, st.order[1:])]
 	}
@@ -76,7 +76,7 @@ func (st *steps) end(id stepID, err error) {
 	delete(st.held, id)
 }
 
-func (st *steps) hold(id stepID, n int64) {
+func (st *steps) charge(id stepID, n int64) {
 	if st.held == nil {
 		st.held = make(map[stepID]int64)
 	}
@@ -91,15 +91,15 @@ func (st *steps) hold(id stepID, n int64) {
 // are the caller's again. What a step's sends may hold is bounded by StepBytes;
 // beyond it SendNamed fails at once with fault.Exhausted and done is not called.
 // done runs on whatever goroutine moved the bytes; it must not block.
-func (s *Space) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
-	e := s.e
+func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
+	e := mc.e
 	if err := e.checkNamed(name, &t); err != nil {
 		return err
 	}
-	id := stepID{s.id, step}
+	id := stepID{mc.id, step}
 	size := int64(len(t.Data) + envelopeCost)
 	e.mu.Lock()
-	defer e.release()
+	defer e.unlock()
 	switch err, over := e.steps.ended[id]; {
 	case over:
 		return err
@@ -108,23 +108,23 @@ func (s *Space) SendNamed(step uint64, to int, name string, t Tensor, done func(
 	case e.peers[to].namesFull(name):
 		return fault.New(fault.Exhausted, "send", e.cfg.Rank, "more than %d names to rank %d; reuse names over the steps", maxNames, to)
 	}
-	e.steps.hold(id, size)
-	op := e.take()
-	op.tensor = &t
-	op.finished = func(op *Op) {
-		err := op.err
+	e.steps.charge(id, size)
+	req := e.getRequest()
+	req.tensor = &t
+	req.onFinish = func(req *Request) {
+		err := req.err
 		e.mu.Lock()
 		if _, over := e.steps.ended[id]; !over {
-			e.steps.hold(id, -size)
+			e.steps.charge(id, -size)
 		}
-		e.recycle(op)
-		e.release()
+		e.recycle(req)
+		e.unlock()
 		if done != nil {
 			done(err)
 		}
 	}
 	k := key{source: int32(e.cfg.Rank), tag: namedTag, step: step, name: name}
-	e.begin(op, s, to, k, 0, t.Data, Auto)
+	e.startSend(req, mc, to, k, 0, t.Data, Auto)
 	return nil
 }
 
@@ -145,20 +145,20 @@ func (e *Engine) checkNamed(name string, t *Tensor) error {
 
 // stepFull names the largest tensors that a step holds.
 func (e *Engine) stepFull(id stepID, name string, size int64) error {
-	var ops []*Op
+	var reqs []*Request
 	for _, p := range e.peers {
-		for _, list := range []*opList{&p.pending, &p.sends} {
-			for op := list.first; op != nil; op = op.next {
-				if op.tensor != nil && op.space.id == id.context && op.key.step == id.step {
-					ops = append(ops, op)
+		for _, list := range []*requestList{&p.pending, &p.sends} {
+			for req := list.first; req != nil; req = req.next {
+				if req.tensor != nil && req.mc.id == id.context && req.key.step == id.step {
+					reqs = append(reqs, req)
 				}
 			}
 		}
 	}
-	sort.Slice(ops, func(i, j int) bool { return len(ops[i].buf) > len(ops[j].buf) })
+	sort.Slice(reqs, func(i, j int) bool { return len(reqs[i].buf) > len(reqs[j].buf) })
 	var largest []string
-	for _, op := range ops[:min(3, len(ops))] {
-		largest = append(largest, fmt.Sprintf("%q to rank %d (%d bytes)", op.key.name, op.peer.rank, len(op.buf)))
+	for _, req := range reqs[:min(3, len(reqs))] {
+		largest = append(largest, fmt.Sprintf("%q to rank %d (%d bytes)", req.key.name, req.peer.rank, len(req.buf)))
 	}
 	return fault.New(fault.Exhausted, "send", e.cfg.Rank,
 		"step %d holds %d bytes, and tensor %q of %d more would pass StepBytes of %d; the largest not yet received: %s",
@@ -176,7 +176,7 @@ func (p *peer) nameID(name string) uint32 {
 	if !ok {
 		id = uint32(len(p.namesOut) + 1)
 		p.namesOut[name] = id
-		p.sayBody(head{kind: kindName, id: id}, []byte(name))
+		p.sendControlBody(frameHeader{kind: kindName, id: id}, []byte(name))
 	}
 	return id
 }
@@ -184,44 +184,44 @@ func (p *peer) nameID(name string) uint32 {
 // RecvNamed receives a tensor by name. Its bytes go into buf; with a nil buf
 // they get a slice of their own, at most StepBytes large; with Config.Region, perhaps
 // memory that Release gives back.
-func (s *Space) RecvNamed(ctx context.Context, p mesh.Patience, step uint64, from int, name string, buf []byte) (Tensor, error) {
-	op := s.postNamed(step, from, name, buf, nil)
-	err := s.e.wait(ctx, op, p)
-	t := op.received()
-	op.Free()
+func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.Patience, step uint64, from int, name string, buf []byte) (Tensor, error) {
+	req := mc.postNamed(step, from, name, buf, nil)
+	err := mc.e.wait(ctx, req, p)
+	t := req.receivedTensor()
+	req.Free()
 	return t, err
 }
 
-// OnNamed leaves a callback for a tensor: got runs once, on the goroutine that
+// RecvNamedAsync leaves a callback for a tensor: got runs once, on the goroutine that
 // moved the last of it, must not block, and may send.
-func (s *Space) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) {
-	s.postNamed(step, from, name, buf, func(op *Op) {
-		t, err := op.received(), op.err
-		op.Free()
-		got(t, err)
+func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf []byte, done func(Tensor, error)) {
+	mc.postNamed(step, from, name, buf, func(req *Request) {
+		t, err := req.receivedTensor(), req.err
+		req.Free()
+		done(t, err)
 	})
 }
 
-func (op *Op) received() Tensor {
-	t := *op.tensor
-	t.Data = op.buf
+func (req *Request) receivedTensor() Tensor {
+	t := *req.tensor
+	t.Data = req.buf
 	return t
 }
 
-func (s *Space) postNamed(step uint64, from int, name string, buf []byte, finished func(*Op)) *Op {
-	e := s.e
+func (mc *MatchContext) postNamed(step uint64, from int, name string, buf []byte, finished func(*Request)) *Request {
+	e := mc.e
 	e.mu.Lock()
-	op := e.take()
-	op.space, op.buf, op.whole = s, buf, buf
-	op.key = key{source: int32(from), tag: namedTag, step: step, name: name}
-	op.tensor, op.alloc, op.finished = &Tensor{}, buf == nil, finished
-	if err, over := e.steps.ended[stepID{s.id, step}]; over {
-		e.finish(op, err)
+	req := e.getRequest()
+	req.mc, req.buf, req.fullBuf = mc, buf, buf
+	req.key = key{source: int32(from), tag: namedTag, step: step, name: name}
+	req.tensor, req.alloc, req.onFinish = &Tensor{}, buf == nil, finished
+	if err, over := e.steps.ended[stepID{mc.id, step}]; over {
+		e.finish(req, err)
 	} else {
-		e.post(op)
+		e.post(req)
 	}
-	e.release()
-	return op
+	e.unlock()
+	return req
 }
 
 // FloodStep is the kind of the flood that ends a step; its body goes to StepEnded.
@@ -229,20 +229,20 @@ const FloodStep = 's'
 
 // EndStep ends a step on every rank of the job: what waits in it fails, what
 // still comes for it is dropped. A nil cause is the ordinary end.
-func (s *Space) EndStep(step uint64, cause error) {
+func (mc *MatchContext) EndStep(step uint64, cause error) {
 	text := ""
 	if cause != nil {
 		text = cause.Error()
 	}
-	body := binary.LittleEndian.AppendUint64(nil, s.id)
+	body := binary.LittleEndian.AppendUint64(nil, mc.id)
 	body = binary.LittleEndian.AppendUint64(body, step)
 	body = append(body, text[:min(len(text), 1<<10)]...)
-	s.e.endStep(stepID{s.id, step}, s.e.cfg.Rank, text)
-	s.e.m.Flood(FloodStep, body)
+	mc.e.endStep(stepID{mc.id, step}, mc.e.cfg.Rank, text)
+	mc.e.m.Flood(FloodStep, body)
 }
 
-// StepEnded acts on another rank's EndStep.
-func (e *Engine) StepEnded(from int, body []byte) {
+// HandleStepEnd acts on another rank's EndStep.
+func (e *Engine) HandleStepEnd(from int, body []byte) {
 	if len(body) < 16 {
 		return
 	}
@@ -257,42 +257,42 @@ func (e *Engine) endStep(id stepID, by int, text string) {
 			Err: fmt.Errorf("step %d was aborted: %s", id.step, text)}
 	}
 	e.mu.Lock()
-	defer e.release()
-	if e.steps.over(id.context, id.step) {
+	defer e.unlock()
+	if e.steps.hasEnded(id.context, id.step) {
 		return
 	}
 	e.steps.end(id, err)
-	if s := e.spaces[id.context]; s != nil {
-		s.failStep(id.step, err)
+	if mc := e.contexts[id.context]; mc != nil {
+		mc.failStep(id.step, err)
 	}
 }
 
 // failStep ends what a step has under way in this space.
-func (s *Space) failStep(step uint64, err error) {
-	e := s.e
+func (mc *MatchContext) failStep(step uint64, err error) {
+	e := mc.e
 	in := func(k key) bool { return k.tag == namedTag && k.step == step }
-	s.eachPosted(func(op *Op) {
-		if in(op.key) {
-			s.table.unpost(op)
-			e.finish(op, err)
+	mc.eachPosted(func(req *Request) {
+		if in(req.key) {
+			mc.table.unpost(req)
+			e.finish(req, err)
 		}
 	})
-	for op := s.matched.first; op != nil; {
-		next := op.next
-		if in(op.key) {
-			e.retire(op, err)
+	for req := mc.matchedRecvs.first; req != nil; {
+		next := req.next
+		if in(req.key) {
+			e.abort(req, err)
 		}
-		op = next
+		req = next
 	}
-	for m := s.table.arrivals.first; m != nil; {
+	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
 		if in(m.key) {
-			s.table.remove(m)
-			e.refuse(m)
+			mc.table.removeMessage(m)
+			e.dropMessage(m)
 		}
 		m = next
 	}
 	for _, p := range e.peers {
-		p.endSendsIf(err, func(op *Op) bool { return op.space == s && op.tensor != nil && in(op.key) })
+		p.endSendsIf(err, func(req *Request) bool { return req.mc == mc && req.tensor != nil && in(req.key) })
 	}
 }

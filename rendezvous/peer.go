@@ -19,29 +19,29 @@ type peer struct {
 	out      transport.Queue // frames in the order they were decided
 	gathers  []gather        // those of out whose bodies lie in pieces, in the same order
 	flushing bool            // one goroutine is sending from out
-	listed   bool            // in e.dirty
-	unsent   int             // frames that the Conn has not done yet
+	inDirty  bool            // in e.dirty
+	inConn   int             // frames that the Conn has not done yet
 
-	credit int64 // what may be sent before the peer gives some back
-	owed   int64 // what we have to give back
-	held   int64 // what the peer has used of its credit, and we keep
-	wanted int   // receives in tables that name this peer
+	credit      int64 // what may be sent before the peer gives some back
+	unreturned  int64 // what we have to give back
+	heldCredit  int64 // what the peer has used of its credit, and we keep
+	postedRecvs int   // receives in tables that name this peer
 
-	extra     int // envelopes that may be sent without credit
-	extraOpen int // envelopes granted that have not come yet
-	extras    int // those that have come, and no receive has met
-	pending   opList
-	sends     opList // offered or flowing
+	extraSends       int // envelopes that may be sent without credit
+	extraOutstanding int // envelopes granted that have not come yet
+	extraQueued      int // those that have come, and no receive has met
+	pending          requestList
+	sends            requestList // offered or flowing
 
-	offers      map[uint32]*Op
-	receives    map[uint32]*Op
-	nextOffer   uint32
-	nextReceive uint32
-	offered     map[uint32]*message // offers of the peer's that no receive has met
+	sentOffers   map[uint32]*Request
+	activeRecvs  map[uint32]*Request
+	nextOfferID  uint32
+	nextRecvID   uint32
+	queuedOffers map[uint32]*message // offers of the peer's that no receive has met
 
-	in    inbound
-	last  encoded
-	catch catch
+	in      inboundFrame
+	headers headerCache
+	fast    fastRecv
 
 	shelf  shelf  // what the peer writes to
 	places places // what we write to
@@ -49,10 +49,10 @@ type peer struct {
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
 
-	broken error // the Conn broke; a verdict follows
-	gone   error // the verdict, or the goodbye: what calls that need it get
-	said   bool  // our bye is out
-	took   bool  // and was answered
+	connErr  error // the Conn broke; a verdict follows
+	gone     error // the verdict, or the goodbye: what calls that need it get
+	byeSent  bool  // our bye is out
+	byeAcked bool  // and was answered
 }
 
 // A gather is a frame with its body.
@@ -61,26 +61,26 @@ type gather struct {
 	parts [][]byte
 }
 
-// inbound is the frame whose body is arriving.
-type inbound struct {
+// inboundFrame is the frame whose body is arriving.
+type inboundFrame struct {
 	active bool
-	h      head
-	text   [transport.MaxHead]byte // h as it came, in len bytes
-	len    int                     // 0: h is none
-	op     *Op
+	header frameHeader
+	raw    [transport.MaxHead]byte // h as it came, in len bytes
+	rawLen int                     // 0: h is none
+	req    *Request
 	msg    *message
-	name   []byte
-	into   []byte
+	body   []byte
+	dst    []byte
 }
 
 // clear makes room for the next frame. Its head is compared with this one's.
-func (in *inbound) clear() {
-	in.active, in.op, in.msg, in.name, in.into = false, nil, nil, nil, nil
+func (in *inboundFrame) clear() {
+	in.active, in.req, in.msg, in.body, in.dst = false, nil, nil, nil, nil
 }
 
-// after counts on and gives the new number, which is never 0: that stands for none;
+// nextID counts on and gives the new number, which is never 0: that stands for none;
 // nor transport.Unheard.
-func after(n *uint32) uint32 {
+func nextID(n *uint32) uint32 {
 	if *n++; *n == 0 || *n == transport.NoNotify {
 		*n = 1
 	}
@@ -90,71 +90,71 @@ func after(n *uint32) uint32 {
 func newPeer(e *Engine, rank int) *peer {
 	return &peer{
 		e: e, rank: rank,
-		credit:   minCredit,
-		owed:     int64(e.cfg.Credit - minCredit),
-		offers:   make(map[uint32]*Op),
-		receives: make(map[uint32]*Op),
-		offered:  make(map[uint32]*message),
-		namesOut: make(map[string]uint32),
-		namesIn:  make(map[uint32]string),
+		credit:       minCredit,
+		unreturned:   int64(e.cfg.Credit - minCredit),
+		sentOffers:   make(map[uint32]*Request),
+		activeRecvs:  make(map[uint32]*Request),
+		queuedOffers: make(map[uint32]*message),
+		namesOut:     make(map[string]uint32),
+		namesIn:      make(map[uint32]string),
 	}
 }
 
-// A ctlFrame is a frame of the exchange's own. It goes back to a free list.
-type ctlFrame struct {
+// A controlFrame is a frame of the exchange's own. It goes back to a free list.
+type controlFrame struct {
 	transport.Frame
-	room [transport.MaxHead]byte
-	next *ctlFrame
-	peer *peer
+	headerBuf [transport.MaxHead]byte
+	next      *controlFrame
+	peer      *peer
 }
 
-func (e *Engine) takeCtl(p *peer) *ctlFrame {
-	c := e.freeCtl
+func (e *Engine) getControl(p *peer) *controlFrame {
+	c := e.freeControl
 	if c == nil {
-		c = newCtl(e)
+		c = newControlFrame(e)
 	} else {
-		e.freeCtl = c.next
+		e.freeControl = c.next
 	}
 	c.peer = p
 	return c
 }
 
-// newCtl is apart from takeCtl for newOp's reason.
-func newCtl(e *Engine) *ctlFrame {
-	c := &ctlFrame{}
+// newControlFrame is apart from takeCtl for newOp's reason.
+func newControlFrame(e *Engine) *controlFrame {
+	c := &controlFrame{}
 	c.Done = func(error) {
 		e.mu.Lock()
-		c.peer.unsent--
+		c.peer.inConn--
 		c.peer, c.Body = nil, nil
-		c.next, e.freeCtl = e.freeCtl, c
-		e.release()
+		c.next, e.freeControl = e.freeControl, c
+		e.unlock()
 	}
 	return c
 }
 
-// say queues a frame without a body.
-func (p *peer) say(h head) { p.sayBody(h, nil) }
+// sendControl queues a frame without a body.
+func (p *peer) sendControl(h frameHeader) { p.sendControlBody(h, nil) }
 
-// sayBody queues a frame with a small body.
-func (p *peer) sayBody(h head, body []byte) {
-	c := p.e.takeCtl(p)
-	h.credit = p.giveBack()
+// sendControlBody queues a frame with a small body.
+func (p *peer) sendControlBody(h frameHeader, body []byte) {
+	c := p.e.getControl(p)
+	h.credit = p.takeUnreturned()
 	if p.e.cfg.Checksum && body != nil {
-		h.flags |= flagSum
-		h.sum = crc32.Checksum(body, castagnoli)
+		h.flags |= flagBodyCRC
+		h.bodyCRC = crc32.Checksum(body, castagnoli)
 	}
-	c.Head = c.room[:h.encode(&c.room)]
+	c.Head = c.headerBuf[:h.encode(&c.headerBuf)]
 	c.Body = body
-	p.push(&c.Frame)
+	p.enqueue(&c.Frame)
 }
 
-// push queues a frame for flush; e.mu is held.
-func (p *peer) push(f *transport.Frame) {
+// enqueue queues a frame for flush; e.mu is held.
+func (p *peer) enqueue(f *transport.Frame) {
 	p.out.Push(f)
-	p.unsent++
-	if !p.listed && !p.flushing {
-		p.listed = true
-		p.e.dirty = append(p.e.dirty, p)
+	p.inConn++
+	if !p.inDirty && !p.flushing {
+		p.inDirty = true
+		p.e.dirtyPeers = append(p.e.dirtyPeers, p)
 	}
 }
 
@@ -162,7 +162,7 @@ func (p *peer) push(f *transport.Frame) {
 // of it around each Send. Another goroutine that is at it already goes on with
 // ours: that is what keeps frames in the order in which they were decided.
 func (p *peer) flush() {
-	p.listed = false
+	p.inDirty = false
 	if p.flushing {
 		return
 	}
@@ -192,28 +192,28 @@ func (p *peer) partsOf(f *transport.Frame) [][]byte {
 	return parts
 }
 
-// giveBack is the credit that the next head takes along.
-func (p *peer) giveBack() uint32 {
-	n := min(p.owed, 1<<31)
-	p.owed -= n
+// takeUnreturned is the credit that the next head takes along.
+func (p *peer) takeUnreturned() uint32 {
+	n := min(p.unreturned, 1<<31)
+	p.unreturned -= n
 	return uint32(n)
 }
 
-// owe remembers credit to give back, and sends it by itself when it is much.
-func (p *peer) owe(n int64) {
-	p.held -= n
-	p.owed += n
-	if p.owed >= int64(p.e.cfg.Credit/4) && p.gone == nil && p.broken == nil {
-		p.say(head{kind: kindCredit})
+// returnCredit remembers credit to give back, and sends it by itself when it is much.
+func (p *peer) returnCredit(n int64) {
+	p.heldCredit -= n
+	p.unreturned += n
+	if p.unreturned >= int64(p.e.cfg.Credit/4) && p.gone == nil && p.connErr == nil {
+		p.sendControl(frameHeader{kind: kindCredit})
 	}
 }
 
-// hold counts what a message of the peer's takes of its credit. A peer that
+// chargeCredit counts what a message of the peer's takes of its credit. A peer that
 // takes more than it was given is not to be trusted.
-func (p *peer) hold(n int64) bool {
-	p.held += n
-	if p.held > int64(p.e.cfg.Credit) {
-		p.distrust("sent %d bytes beyond its credit of %d", p.held-int64(p.e.cfg.Credit), p.e.cfg.Credit)
+func (p *peer) chargeCredit(n int64) bool {
+	p.heldCredit += n
+	if p.heldCredit > int64(p.e.cfg.Credit) {
+		p.protocolError("sent %d bytes beyond its credit of %d", p.heldCredit-int64(p.e.cfg.Credit), p.e.cfg.Credit)
 		return false
 	}
 	return true
@@ -222,87 +222,87 @@ func (p *peer) hold(n int64) bool {
 // Envelopes beyond the credit are granted extraStep at a time, and at most
 // extraMost of them wait in the table.
 const (
-	extraStep = 64
-	extraMost = 1 << 16
+	extraBatch = 64
+	maxExtra   = 1 << 16
 )
 
-// relieve grants envelopes to a peer that has used up its credit while a receive
+// grantExtra grants envelopes to a peer that has used up its credit while a receive
 // waits here that one of its next messages may be for: messages that nobody
 // receives yet must not stand in the way of those, nor of collectives. The bytes
 // stay in the peer's spill buffer, which bounds how many there can be. e.mu is held.
-func (p *peer) relieve() {
-	if p.wanted == 0 && p.e.wantedAny == 0 || p.gone != nil || p.broken != nil {
+func (p *peer) grantExtra() {
+	if p.postedRecvs == 0 && p.e.postedAny == 0 || p.gone != nil || p.connErr != nil {
 		return
 	}
-	if int64(p.e.cfg.Credit)-p.held-p.owed >= envelopeCost || p.extraOpen > 0 {
+	if int64(p.e.cfg.Credit)-p.heldCredit-p.unreturned >= envelopeCost || p.extraOutstanding > 0 {
 		return
 	}
 	switch {
-	case p.owed >= envelopeCost:
-		p.say(head{kind: kindCredit})
-	case p.extras < extraMost:
-		p.extraOpen += extraStep
-		p.say(head{kind: kindCredit, id: extraStep})
+	case p.unreturned >= envelopeCost:
+		p.sendControl(frameHeader{kind: kindCredit})
+	case p.extraQueued < maxExtra:
+		p.extraOutstanding += extraBatch
+		p.sendControl(frameHeader{kind: kindCredit, id: extraBatch})
 	}
 }
 
-// granted takes credit that the peer gave back, and lets waiting sends go.
-func (p *peer) granted(n, extra uint32) {
+// addCredit takes credit that the peer gave back, and lets waiting sends go.
+func (p *peer) addCredit(n, extra uint32) {
 	p.credit += int64(n)
-	p.extra += int(min(extra, extraMost))
-	for op := p.pending.first; op != nil && p.affords() && !p.overtakes(op); op = p.pending.first {
-		p.pending.remove(op)
-		p.launch(op)
+	p.extraSends += int(min(extra, maxExtra))
+	for req := p.pending.first; req != nil && p.hasCredit() && !p.overtakes(req); req = p.pending.first {
+		p.pending.remove(req)
+		p.launch(req)
 	}
 }
 
 // Buffer implements transport.Sink. It runs under the link's role.
 func (p *peer) Buffer(f transport.Header) []byte {
-	if !p.read(f) {
+	if !p.decodeHeader(f) {
 		return nil
 	}
-	return p.place(f)
+	return p.startFrame(f)
 }
 
-// read decodes a head into p.in, which the link's role guards. A head that says
+// decodeHeader decodes a head into p.in, which the link's role guards. A head that says
 // what the one before has said, as in a steady exchange, is decoded already.
-func (p *peer) read(f transport.Header) bool {
+func (p *peer) decodeHeader(f transport.Header) bool {
 	in := &p.in
-	if in.len > 0 && string(f.Head) == string(in.text[:in.len]) && in.h.check(f.Size) == nil {
+	if in.rawLen > 0 && string(f.Head) == string(in.raw[:in.rawLen]) && in.header.check(f.Size) == nil {
 		return true
 	}
-	in.len = 0
-	if err := in.h.decode(f.Head, f.Size); err != nil {
-		p.distrust("sent %v", err)
+	in.rawLen = 0
+	if err := in.header.decode(f.Head, f.Size); err != nil {
+		p.protocolError("sent %v", err)
 		return false
 	}
-	in.len = copy(in.text[:], f.Head)
+	in.rawLen = copy(in.raw[:], f.Head)
 	return true
 }
 
-// place is Place of a frame whose head was read.
-func (p *peer) place(f transport.Header) []byte {
+// startFrame is Place of a frame whose head was read.
+func (p *peer) startFrame(f transport.Header) []byte {
 	in := &p.in
-	h := &in.h
+	h := &in.header
 	p.e.mu.Lock()
 	switch {
 	case h.kind == kindCredit:
-		p.granted(h.credit, h.id)
+		p.addCredit(h.credit, h.id)
 	case h.credit > 0:
-		p.granted(h.credit, 0)
+		p.addCredit(h.credit, 0)
 	}
 	in.active = true
 	switch h.kind {
 	case kindEager:
-		p.placeEager(h)
+		p.startEager(h)
 	case kindData:
-		p.placeData(h)
+		p.startData(h)
 	case kindName, kindRegion, kindFreed:
-		in.name = make([]byte, f.Size)
-		in.into = in.name
+		in.body = make([]byte, f.Size)
+		in.dst = in.body
 	}
-	into := in.into
-	p.e.release()
+	into := in.dst
+	p.e.unlock()
 	return into
 }
 
@@ -315,92 +315,92 @@ func (p *peer) Arrived(f transport.Header, n int) {
 	in := &p.in
 	if !in.active { // it went straight into memory that we exposed
 		if f.ID != 0 && f.ID != transport.NoNotify {
-			p.dataArrived(p.receives[f.ID], f.Size)
+			p.handleData(p.activeRecvs[f.ID], f.Size)
 		}
-		p.e.release()
+		p.e.unlock()
 		return
 	}
-	if in.h.flags&flagSum != 0 && in.into != nil {
-		if got := crc32.Checksum(in.into[:f.Size], castagnoli); got != in.h.sum {
-			p.letGo()
-			p.e.release()
-			p.distrust("sent a body with checksum %08x instead of %08x", got, in.h.sum)
+	if in.header.flags&flagBodyCRC != 0 && in.dst != nil {
+		if got := crc32.Checksum(in.dst[:f.Size], castagnoli); got != in.header.bodyCRC {
+			p.detachInbound()
+			p.e.unlock()
+			p.protocolError("sent a body with checksum %08x instead of %08x", got, in.header.bodyCRC)
 			return
 		}
 	}
-	p.handle(in)
+	p.handleFrame(in)
 	in.clear()
-	p.e.release()
+	p.e.unlock()
 }
 
-// handle acts on a frame that is in as a whole; e.mu is held.
-func (p *peer) handle(in *inbound) {
-	h := &in.h
+// handleFrame acts on a frame that is in as a whole; e.mu is held.
+func (p *peer) handleFrame(in *inboundFrame) {
+	h := &in.header
 	switch h.kind {
 	case kindEager:
-		p.eagerArrived(in)
+		p.finishEager(in)
 	case kindData:
-		if in.op != nil {
-			in.op.touching = false
-			p.dataArrived(in.op, int(h.size))
+		if in.req != nil {
+			in.req.bufBusy = false
+			p.handleData(in.req, int(h.size))
 		}
 	case kindOffer:
-		p.offerArrived(h)
+		p.handleOffer(h)
 	case kindRequest:
-		p.requested(h)
+		p.handleRequest(h)
 	case kindWithdraw:
-		p.withdrawn(h.id)
+		p.handleWithdraw(h.id)
 	case kindDrop:
-		if op := p.offers[h.id]; op != nil {
-			delete(p.offers, h.id)
-			p.e.finish(op, nil)
+		if req := p.sentOffers[h.id]; req != nil {
+			delete(p.sentOffers, h.id)
+			p.e.finish(req, nil)
 		}
 	case kindAbandon:
-		p.abandoned(h.id)
-	case kindNudge:
-		p.e.nudged()
+		p.handleAbandon(h.id)
+	case kindWake:
+		p.e.wakeAll()
 	case kindBye:
-		p.say(head{kind: kindTook})
+		p.sendControl(frameHeader{kind: kindByeAck})
 	case kindRegion:
-		p.laidOut(h, in.name)
+		p.laidOut(h, in.body)
 	case kindLaid:
 		p.laid(h.id)
 	case kindPlaced:
 		p.placedArrived(h)
 	case kindFreed:
-		p.berthsFreed(h.id, in.name)
-	case kindTook:
-		p.took = true
-		p.e.wakeClosers()
+		p.berthsFreed(h.id, in.body)
+	case kindByeAck:
+		p.byeAcked = true
+		p.e.wakeDrain()
 	case kindName:
 		if len(p.namesIn) >= maxNames {
-			p.distrust("sent more than %d names", maxNames)
+			p.protocolError("sent more than %d names", maxNames)
 			return
 		}
-		p.namesIn[h.id] = string(in.name)
+		p.namesIn[h.id] = string(in.body)
 	}
 }
 
 // dropInbound lets go of the frame that was arriving when the Conn broke, and of
 // receives that were leaving and waited for their sender.
 func (p *peer) dropInbound() {
-	p.letGo()
-	for _, op := range p.receives {
-		if op.leaving != nil {
-			p.e.retire(op, op.leaving)
+	p.detachInbound()
+	for _, req := range p.activeRecvs {
+		if req.pendingErr != nil {
+			p.e.abort(req, req.pendingErr)
 		}
 	}
 }
 
-// letGo ends what a half-arrived body was being written into: a receive stays
+// detachInbound ends what a half-arrived body was being written into: a receive stays
 // matched until the verdict, or ends now if it was leaving.
-func (p *peer) letGo() {
+func (p *peer) detachInbound() {
 	in := &p.in
 	defer in.clear()
-	if in.op != nil {
-		in.op.touching = false
-		if in.op.leaving != nil {
-			p.e.retire(in.op, in.op.leaving)
+	if in.req != nil {
+		in.req.bufBusy = false
+		if in.req.pendingErr != nil {
+			p.e.abort(in.req, in.req.pendingErr)
 		}
 	}
 	if in.msg != nil {
@@ -408,7 +408,7 @@ func (p *peer) letGo() {
 	}
 }
 
-// distrust ends the link: what came on it cannot have been meant so.
-func (p *peer) distrust(format string, args ...any) {
+// protocolError ends the link: what came on it cannot have been meant so.
+func (p *peer) protocolError(format string, args ...any) {
 	p.link.Doom(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "rank %d "+format, append([]any{p.rank}, args...)...))
 }

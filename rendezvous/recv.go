@@ -6,105 +6,105 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// Post begins to receive a message that from and tag cover (Any is a wildcard)
+// PostRecv begins to receive a message that from and tag cover (Any is a wildcard)
 // into buf and returns at once. The buffer is the op's until it is done.
-func (s *Space) Post(from int, tag int32, print uint64, buf []byte) *Op {
-	e := s.e
+func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []byte) *Request {
+	e := mc.e
 	e.mu.Lock()
-	op := e.take()
-	op.space, op.buf, op.whole, op.print = s, buf, buf, print
-	op.key = key{source: int32(from), tag: tag}
-	e.post(op)
-	e.release()
-	return op
+	req := e.getRequest()
+	req.mc, req.buf, req.fullBuf, req.fingerprint = mc, buf, buf, fingerprint
+	req.key = key{source: int32(from), tag: tag}
+	e.post(req)
+	e.unlock()
+	return req
 }
 
 // Recv receives a message that from and tag cover into buf, and returns its
 // envelope. ctx and p bound the wait; p may be nil.
-func (s *Space) Recv(ctx context.Context, p mesh.Patience, from int, tag int32, print uint64, buf []byte) (Envelope, error) {
-	op := s.Post(from, tag, print, buf)
-	err := s.e.wait(ctx, op, p)
-	env := op.envelope()
-	op.Free()
+func (mc *MatchContext) Recv(ctx context.Context, p mesh.Patience, from int, tag int32, fingerprint uint64, buf []byte) (RecvInfo, error) {
+	req := mc.PostRecv(from, tag, fingerprint, buf)
+	err := mc.e.wait(ctx, req, p)
+	env := req.info()
+	req.Free()
 	return env, err
 }
 
-// An Envelope is what a receive learns of its message.
-type Envelope struct {
+// An RecvInfo is what a receive learns of its message.
+type RecvInfo struct {
 	Source, Tag, Bytes int
 }
 
-func (op *Op) envelope() Envelope {
-	return Envelope{Source: op.match.source, Tag: int(op.match.tag), Bytes: op.match.size}
+func (req *Request) info() RecvInfo {
+	return RecvInfo{Source: req.match.source, Tag: int(req.match.tag), Bytes: req.match.size}
 }
 
 // post looks for op's message, or lets op wait; e.mu is held.
-func (e *Engine) post(op *Op) {
-	s := op.space
-	if m := s.table.find(op.key); m != nil && e.ended == nil && s.err == nil {
-		s.table.remove(m)
-		e.meet(op, m)
+func (e *Engine) post(req *Request) {
+	mc := req.mc
+	if m := mc.table.find(req.key); m != nil && e.ended == nil && mc.err == nil {
+		mc.table.removeMessage(m)
+		e.onMatch(req, m)
 		return
 	}
-	if err := s.receivable(op.key); err != nil {
-		e.finish(op, err)
+	if err := mc.receivable(req.key); err != nil {
+		e.finish(req, err)
 		return
 	}
-	s.table.post(op)
-	e.want(op)
+	mc.table.post(req)
+	e.trackPosted(req)
 }
 
-// want notes that op waits in a table, and sees to it that what it waits for can
+// trackPosted notes that op waits in a table, and sees to it that what it waits for can
 // come.
-func (e *Engine) want(op *Op) {
-	op.phase = phasePosted
-	switch r := int(op.key.source); r {
+func (e *Engine) trackPosted(req *Request) {
+	req.phase = phasePosted
+	switch r := int(req.key.source); r {
 	case Any:
-		e.wantedAny++
-		for _, m := range op.space.members {
-			e.peers[m].relieve()
+		e.postedAny++
+		for _, m := range req.mc.members {
+			e.peers[m].grantExtra()
 		}
 	default:
-		e.peers[r].wanted++
-		e.peers[r].relieve()
+		e.peers[r].postedRecvs++
+		e.peers[r].grantExtra()
 	}
 }
 
-// unwant undoes want when op leaves the table.
-func (e *Engine) unwant(op *Op) {
-	if op.key.source == Any {
-		e.wantedAny--
+// untrackPosted undoes want when op leaves the table.
+func (e *Engine) untrackPosted(req *Request) {
+	if req.key.source == Any {
+		e.postedAny--
 		return
 	}
-	e.peers[op.key.source].wanted--
+	e.peers[req.key.source].postedRecvs--
 }
 
 // receivable is why a message that k covers can never come.
-func (s *Space) receivable(k key) error {
-	e := s.e
+func (mc *MatchContext) receivable(k key) error {
+	e := mc.e
 	switch {
 	case e.ended != nil:
 		return e.ended
-	case s.err != nil:
-		return s.err
+	case mc.err != nil:
+		return mc.err
 	case k.source >= 0:
 		return e.peers[k.source].gone
 	}
-	return s.nobodyLeft()
+	return mc.noSenderLeft()
 }
 
-// nobodyLeft is why a receive from any source fails: a member is lost, or all
+// noSenderLeft is why a receive from any source fails: a member is lost, or all
 // others have closed in order. e.mu is held.
-func (s *Space) nobodyLeft() error {
+func (mc *MatchContext) noSenderLeft() error {
 	var closed error
 	left := false
-	for _, r := range s.members {
-		switch p := s.e.peers[r]; {
-		case p.gone != nil && !p.leftInOrder():
+	for _, r := range mc.members {
+		switch p := mc.e.peers[r]; {
+		case p.gone != nil && !p.closedInOrder():
 			return p.gone
 		case p.gone != nil:
 			closed = p.gone
-		case r != s.e.cfg.Rank:
+		case r != mc.e.cfg.Rank:
 			left = true
 		}
 	}

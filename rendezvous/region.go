@@ -195,7 +195,7 @@ func parseRegion(b []byte) ([]berth, error) {
 	for i := range berths {
 		s := b[i*berthLen:]
 		berths[i] = berth{id: tensorID{name: le.Uint32(s), context: le.Uint64(s[4:])}, off: le.Uint64(s[12:]), size: le.Uint64(s[20:])}
-		if berths[i].off > maxBytes || berths[i].size > maxBytes {
+		if berths[i].off > maxMessage || berths[i].size > maxMessage {
 			return nil, fmt.Errorf("a berth of %d bytes at %d", berths[i].size, berths[i].off)
 		}
 	}

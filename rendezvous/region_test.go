@@ -126,26 +126,26 @@ func TestATensorThatIsNewAtEachStepDoesNotReplaceTheRegionEachTime(t *testing.T)
 
 // What a peer only claims to have costs no memory.
 func TestOffersAloneLayNothingOut(t *testing.T) {
-	e := besideDeaf(t)
+	e := newWithSilentPeer(t)
 	p := e.peers[1]
 	e.Open(5, []int{0, 1})
 	e.mu.Lock()
 	e.cfg.Region = 1 << 30
 	e.mu.Unlock()
-	e.arriving(1, head{kind: kindName, id: 1, size: 3})()
+	e.startArrival(1, frameHeader{kind: kindName, id: 1, size: 3})()
 	for step := range uint32(8) {
-		e.arriving(1, head{kind: kindOffer, flags: flagNamed, id: step + 1, context: 5, size: 20_000, name: 1, step: uint64(step)})()
+		e.startArrival(1, frameHeader{kind: kindOffer, flags: flagNamed, id: step + 1, context: 5, size: 20_000, name: 1, step: uint64(step)})()
 	}
 	e.Rest()
 	e.mu.Lock()
-	defer e.release()
+	defer e.unlock()
 	if p.shelf.count != 0 || p.shelf.census.turn != 0 {
 		t.Errorf("%d regions, %d tensors counted", p.shelf.count, p.shelf.census.turn)
 	}
 }
 
 func TestARegionThatIsNotExposedIsTriedAgainWithHalfAndSaidOnce(t *testing.T) {
-	e := besideDeaf(t)
+	e := newWithSilentPeer(t)
 	p := e.peers[1]
 	var log strings.Builder
 	e.mu.Lock()
@@ -158,32 +158,32 @@ func TestARegionThatIsNotExposedIsTriedAgainWithHalfAndSaidOnce(t *testing.T) {
 			p.note(tensorID{5, name}, step, 20_000)
 		}
 	}
-	e.release()
+	e.unlock()
 	e.Rest()
 	e.mu.Lock()
 	if sh := &p.shelf; sh.refused || sh.next == nil || len(sh.next.mem) > 30_000 {
 		t.Errorf("refused: %v, made: %v", sh.refused, sh.next != nil)
 	}
-	p.noRegion(60_000, errNoExposer)
+	p.noRegion(60_000, errConnGone)
 	if !p.shelf.refused {
 		t.Error("what cannot show memory is asked again")
 	}
-	e.release()
+	e.unlock()
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "it is full") || !strings.Contains(got, "locked memory") {
 		t.Errorf("the log: %s", got)
 	}
 }
 
 func TestANameThatThePeerDoesNotKnowHasNoBerth(t *testing.T) {
-	e := besideDeaf(t)
+	e := newWithSilentPeer(t)
 	p, s := e.peers[1], e.Open(5, []int{0, 1})
 	e.mu.Lock()
-	defer e.release()
+	defer e.unlock()
 	berths := []berth{{id: tensorID{5, 0}, size: 20_000}}
 	p.places = places{number: 1, berths: berths, by: index(berths)}
-	op := &Op{e: e}
-	op.space, op.tensor, op.buf, op.key.name = s, &Tensor{}, make([]byte, 20_000), "new"
-	if i, ok := p.berthFor(op); ok {
+	req := &Request{e: e}
+	req.mc, req.tensor, req.buf, req.key.name = s, &Tensor{}, make([]byte, 20_000), "new"
+	if i, ok := p.berthFor(req); ok {
 		t.Errorf("it got berth %d", i)
 	}
 }
@@ -192,13 +192,13 @@ func TestANameThatThePeerDoesNotKnowHasNoBerth(t *testing.T) {
 type walk struct {
 	*testing.T
 	*team
-	from, to *Space
+	from, to *MatchContext
 	step     uint64
 }
 
 func newWalk(t *testing.T, of Config) *walk {
-	of.Drive = Pull
-	w := &walk{T: t, team: newTeamOf(t, 2, of, func(w transport.Transport) transport.Transport { return w })}
+	of.Protocol = Rendezvous
+	w := &walk{T: t, team: newTeamWith(t, 2, of, func(w transport.Transport) transport.Transport { return w })}
 	w.from, w.to = w.engines[0].Open(5, []int{0, 1}), w.engines[1].Open(5, []int{0, 1})
 	return w
 }
@@ -245,7 +245,7 @@ func (w *walk) offers() uint32 {
 	e := w.engines[0]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.peers[1].nextOffer
+	return e.peers[1].nextOfferID
 }
 
 // regionNow is the number of the region that rank 0 writes to.
@@ -342,7 +342,7 @@ func TestATensorIsNotWrittenOverBeforeItsRelease(t *testing.T) {
 }
 
 // endStep is what the flood of an EndStep does, which reaches nobody in a team.
-func (s *Space) endStep(step uint64) { s.e.endStep(stepID{s.id, step}, 0, "") }
+func (mc *MatchContext) endStep(step uint64) { mc.e.endStep(stepID{mc.id, step}, 0, "") }
 
 // A step that is ended while its tensors are on their way leaves no berth taken.
 func TestBerthsOfAnEndedStepAreFreeAgain(t *testing.T) {
@@ -383,7 +383,7 @@ func TestTwoTensorsOfOneKeyKeepTheirOrderInAndOutOfTheRegion(t *testing.T) {
 // Whatever a peer says that it has laid out is refused, or is what its bytes say.
 func FuzzParseRegion(f *testing.F) {
 	f.Add(putRegion(nil))
-	f.Add(putRegion([]berth{{id: tensorID{5, 1}, size: 20_000}, {id: tensorID{1 << 63, 1<<32 - 1}, off: maxBytes, size: maxBytes}}))
+	f.Add(putRegion([]berth{{id: tensorID{5, 1}, size: 20_000}, {id: tensorID{1 << 63, 1<<32 - 1}, off: maxMessage, size: maxMessage}}))
 	f.Add(make([]byte, berthLen+1))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		berths, err := parseRegion(body)
@@ -394,7 +394,7 @@ func FuzzParseRegion(f *testing.F) {
 			t.Errorf("%x was read as %+v", body, berths)
 		}
 		for id, i := range index(berths) {
-			if b := berths[i]; b.id != id || b.off > maxBytes || b.size > maxBytes {
+			if b := berths[i]; b.id != id || b.off > maxMessage || b.size > maxMessage {
 				t.Errorf("%+v is found as %+v", id, b)
 			}
 		}
@@ -406,21 +406,21 @@ func (p *peer) brokenBy() error {
 	p.link.Progress()
 	p.e.mu.Lock()
 	defer p.e.mu.Unlock()
-	return p.broken
+	return p.connErr
 }
 
 // Who says what cannot be has its link ended, and nothing is read or given back twice.
 func TestLiesAboutARegionEndTheLink(t *testing.T) {
-	placed := head{kind: kindPlaced, flags: flagNamed, id: 0, context: 5, size: 20_000, name: 1}
-	with := func(change func(*head)) head {
+	placed := frameHeader{kind: kindPlaced, flags: flagNamed, id: 0, context: 5, size: 20_000, name: 1}
+	with := func(change func(*frameHeader)) frameHeader {
 		h := placed
 		change(&h)
 		return h
 	}
-	for name, h := range map[string]head{
-		"no such berth":                with(func(h *head) { h.id = 1 }),
-		"too large":                    with(func(h *head) { h.size++ }),
-		"another's":                    with(func(h *head) { h.name = 2 }),
+	for name, h := range map[string]frameHeader{
+		"no such berth":                with(func(h *frameHeader) { h.id = 1 }),
+		"too large":                    with(func(h *frameHeader) { h.size++ }),
+		"another's":                    with(func(h *frameHeader) { h.name = 2 }),
 		"laid, of none":                {kind: kindLaid, id: 2},
 		"laid, a second time":          {kind: kindLaid, id: 1},
 		"a region out of turn":         {kind: kindRegion, flags: flagToken, id: 2},
@@ -431,25 +431,25 @@ func TestLiesAboutARegionEndTheLink(t *testing.T) {
 		"the same berth a second time": placed,
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := besideDeaf(t)
+			e := newWithSilentPeer(t)
 			p := e.peers[1]
 			e.Open(5, []int{0, 1})
-			e.arriving(1, head{kind: kindName, id: 1, size: 3})()
+			e.startArrival(1, frameHeader{kind: kindName, id: 1, size: 3})()
 			e.mu.Lock()
 			berths := []berth{{id: tensorID{5, 1}, size: 20_000}}
 			p.shelf.now = &region{peer: p, number: 1, mem: make([]byte, 20_000), berths: berths, by: index(berths)}
 			if h.kind == kindFreed && h.id == 1 {
 				theirs := []berth{{id: tensorID{5, 1}, size: 20_000, used: true}}
-				p.places = places{number: 1, berths: theirs, writers: []*Op{e.take()}, by: index(theirs), open: 1}
+				p.places = places{number: 1, berths: theirs, writers: []*Request{e.getRequest()}, by: index(theirs), open: 1}
 			}
-			e.release()
+			e.unlock()
 			if h == placed {
-				e.arriving(1, h)()
+				e.startArrival(1, h)()
 			}
 			if err := p.brokenBy(); err != nil {
 				t.Fatal(err)
 			}
-			e.arriving(1, h)()
+			e.startArrival(1, h)()
 			var err error
 			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); err = p.brokenBy() {
 			}

@@ -51,7 +51,7 @@ func (t Tensor) Release() {
 	}
 	e := l.peer.e
 	e.mu.Lock()
-	defer e.release()
+	defer e.unlock()
 	if s := &l.berths[t.lent.berth]; s.used && s.use == t.lent.use {
 		l.giveBack(t.lent.berth)
 	}
@@ -70,7 +70,7 @@ func (l *region) giveBack(i uint32) {
 // tell says which berths are free again, if the peer still uses the region.
 func (l *region) tell() {
 	p := l.peer
-	if len(l.untold) == 0 || p.shelf.now != l || p.gone != nil || p.broken != nil {
+	if len(l.untold) == 0 || p.shelf.now != l || p.gone != nil || p.connErr != nil {
 		return
 	}
 	body := make([]byte, 0, 4*len(l.untold))
@@ -78,7 +78,7 @@ func (l *region) tell() {
 		body = binary.LittleEndian.AppendUint32(body, i)
 	}
 	l.untold = l.untold[:0]
-	p.sayBody(head{kind: kindFreed, id: l.number, size: uint64(len(body))}, body)
+	p.sendControlBody(frameHeader{kind: kindFreed, id: l.number, size: uint64(len(body))}, body)
 }
 
 // watches reports whether regions are for this peer.
@@ -87,7 +87,7 @@ func (p *peer) watches() bool {
 }
 
 // wantsBerth hears of an offer: for want of a berth, perhaps, that is free again.
-func (p *peer) wantsBerth(h *head) {
+func (p *peer) wantsBerth(h *frameHeader) {
 	now := p.shelf.now
 	if now == nil || h.flags&flagNamed == 0 {
 		return
@@ -99,9 +99,9 @@ func (p *peer) wantsBerth(h *head) {
 
 // noteReceived counts a tensor that was offered and has come as a whole. An offer alone
 // does not count: memory is laid out for what was sent, not for what was claimed.
-func (p *peer) noteReceived(op *Op) {
-	if op.tensor != nil && len(op.buf) >= exposeFrom && p.watches() {
-		p.note(tensorID{op.space.id, op.match.name}, op.key.step, uint64(len(op.buf)))
+func (p *peer) noteReceived(req *Request) {
+	if req.tensor != nil && len(req.buf) >= exposeFrom && p.watches() {
+		p.note(tensorID{req.mc.id, req.match.name}, req.key.step, uint64(len(req.buf)))
 	}
 }
 
@@ -149,17 +149,17 @@ func (p *peer) plan() {
 func (p *peer) lay(berths []berth, bytes int) {
 	l := &region{peer: p, mem: make([]byte, bytes), berths: berths, by: index(berths)}
 	var token transport.Token
-	err := errNoExposer
+	err := errConnGone
 	if x := p.exposer(); x != nil {
 		token, l.hide, err = x.Expose(transport.NoNotify, l.mem)
 	}
 	e := p.e
 	e.mu.Lock()
-	defer e.release()
+	defer e.unlock()
 	sh := &p.shelf
 	sh.making = false
 	switch {
-	case p.gone != nil || p.broken != nil || e.ended != nil:
+	case p.gone != nil || p.connErr != nil || e.ended != nil:
 		l.retire()
 	case err != nil:
 		p.noRegion(bytes, err)
@@ -167,7 +167,7 @@ func (p *peer) lay(berths []berth, bytes int) {
 		sh.count++
 		l.number, sh.next = sh.count, l
 		body := putRegion(berths)
-		p.sayBody(head{kind: kindRegion, flags: flagToken, id: l.number, size: uint64(len(body)), token: token}, body)
+		p.sendControlBody(frameHeader{kind: kindRegion, flags: flagToken, id: l.number, size: uint64(len(body)), token: token}, body)
 	}
 }
 
@@ -177,7 +177,7 @@ func (p *peer) lay(berths []berth, bytes int) {
 func (p *peer) noRegion(bytes int, err error) {
 	e, sh := p.e, &p.shelf
 	remedy := "raise the limit of locked memory (ulimit -l), or lower WithTensorRegion; half of the bytes are tried later"
-	if errors.Is(err, errNoExposer) || errors.Is(err, fault.Refused) {
+	if errors.Is(err, errConnGone) || errors.Is(err, fault.Refused) {
 		remedy = "take a transport that can show any memory (memory, verbs), or no WithTensorRegion"
 		sh.refused = true
 	}
@@ -188,7 +188,7 @@ func (p *peer) noRegion(bytes int, err error) {
 		return
 	}
 	sh.warned = true
-	e.later(chore{do: choreRun, run: func() {
+	e.deferAction(deferredAction{kind: actionRun, run: func() {
 		e.cfg.Log.Warn("tensors that recur are not laid out, but asked for at each step",
 			"rank", e.cfg.Rank, "from", p.rank, "bytes", bytes, "because", err, "remedy", remedy)
 	}})
@@ -198,11 +198,11 @@ func (p *peer) noRegion(bytes int, err error) {
 func (p *peer) laid(number uint32) {
 	sh := &p.shelf
 	if sh.now != nil && sh.now.number == number {
-		p.distrust("said a second time that it uses region %d", number)
+		p.protocolError("said a second time that it uses region %d", number)
 		return
 	}
 	if sh.next == nil || sh.next.number != number {
-		p.distrust("uses region %d, which it was not told of", number)
+		p.protocolError("uses region %d, which it was not told of", number)
 		return
 	}
 	old := sh.now
@@ -216,7 +216,7 @@ func (p *peer) laid(number uint32) {
 func (l *region) retire() {
 	if hide := l.hide; hide != nil {
 		l.hide = nil
-		l.peer.e.later(chore{do: choreRun, run: hide})
+		l.peer.e.deferAction(deferredAction{kind: actionRun, run: hide})
 	}
 }
 
@@ -232,28 +232,28 @@ func (p *peer) clearShelf() {
 }
 
 // placedArrived is a message whose bytes lie in a berth.
-func (p *peer) placedArrived(h *head) {
+func (p *peer) placedArrived(h *frameHeader) {
 	e, l := p.e, p.shelf.now
 	id := tensorID{h.context, h.name}
 	if l == nil || uint64(h.id) >= uint64(len(l.berths)) || l.berths[h.id].id != id || l.berths[h.id].used || h.size > l.berths[h.id].size {
-		p.distrust("sent %d bytes in berth %d, which it may not", h.size, h.id)
+		p.protocolError("sent %d bytes in berth %d, which it may not", h.size, h.id)
 		return
 	}
 	s := &l.berths[h.id]
 	s.used = true
 	s.use++
-	if !p.hold(envelopeCost) {
+	if !p.chargeCredit(envelopeCost) {
 		return
 	}
 	p.note(id, h.step, h.size)
-	sp := e.space(h.context)
+	sp := e.contextFor(h.context)
 	k, ok := p.keyOf(h)
 	if sp == nil || sp.err != nil || !ok {
-		p.owe(envelopeCost)
+		p.returnCredit(envelopeCost)
 		l.giveBack(h.id)
 		return
 	}
-	m := e.takeMessage(sp, k)
+	m := e.getMessage(sp, k)
 	m.peer, m.env, m.cost, m.complete = p, p.envelopeOf(h), envelopeCost, true
 	m.data = l.mem[s.off : s.off+h.size : s.off+h.size]
 	m.lies = lent{l, h.id, s.use}
@@ -262,9 +262,9 @@ func (p *peer) placedArrived(h *head) {
 
 // lend gives a receive without a buffer the memory that its message lies in. e.mu is
 // held.
-func (e *Engine) lend(op *Op, m *message) {
-	op.buf, op.tensor.lent = m.data, m.lies
+func (e *Engine) lend(req *Request, m *message) {
+	req.buf, req.tensor.lent = m.data, m.lies
 	m.data, m.lies = nil, lent{}
 	e.discard(m)
-	e.finish(op, nil)
+	e.finish(req, nil)
 }

@@ -16,29 +16,29 @@ type key struct {
 // namedTag marks the keys of named tensors.
 const namedTag = -2
 
-// strandedTag is that of a receive in an ordered space that is to meet nothing.
-const strandedTag = -3
+// unmatchableTag is that of a receive in an ordered space that is to meet nothing.
+const unmatchableTag = -3
 
-func (k key) wild() bool { return k.source == Any || k.tag == Any }
+func (k key) wildcard() bool { return k.source == Any || k.tag == Any }
 
-// covers reports whether a receive for k takes a message with key m.
-func (k key) covers(m key) bool {
+// matches reports whether a receive for k takes a message with key m.
+func (k key) matches(m key) bool {
 	if k.tag == namedTag || m.tag == namedTag {
 		return k == m
 	}
 	return (k.source == Any || k.source == m.source) && (k.tag == Any || k.tag == m.tag)
 }
 
-// A slot holds what waits under one exact key: receives or messages, never both.
-type slot struct {
-	key     key
-	ops     opList
-	msgs    msgList
-	resting bool  // it is among the table's resting slots
-	next    *slot // of the spare ones
+// A bucket holds what waits under one exact key: receives or messages, never both.
+type bucket struct {
+	key   key
+	recvs requestList
+	msgs  msgList
+	idle  bool    // it is among the table's resting slots
+	next  *bucket // of the spare ones
 }
 
-func (s *slot) empty() bool { return s.ops.first == nil && s.msgs.first == nil }
+func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == nil }
 
 // table matches messages with receives. It decides and remembers, and does
 // nothing else: no bytes move here, nothing blocks, and its owner locks it.
@@ -50,28 +50,28 @@ func (s *slot) empty() bool { return s.ops.first == nil && s.msgs.first == nil }
 // the last look is tried first, and slots that become empty stay for a while:
 // then a message costs no look into a map, and changes none.
 type table struct {
-	tagged   map[uint64]*slot // by source and tag
-	named    map[key]*slot
-	recent   *slot           // found or made last; it is in a map
-	resting  [restMost]*slot // slots in a map that have become empty, and may have been filled again
-	turn     int             // in resting: the longest
-	wild     opList          // wildcard receives, in posting order
-	arrivals msgList         // all messages without a receive, in arrival order
-	order    uint64          // of the last receive posted
-	free     *slot           // spare slots, so that a steady exchange allocates none
+	tagged   map[uint64]*bucket // by source and tag
+	named    map[key]*bucket
+	recent   *bucket                 // found or made last; it is in a map
+	idle     [maxIdleBuckets]*bucket // slots in a map that have become empty, and may have been filled again
+	nextIdle int                     // in resting: the longest
+	wild     requestList             // wildcard receives, in posting order
+	arrivals msgList                 // all messages without a receive, in arrival order
+	order    uint64                  // of the last receive posted
+	free     *bucket                 // spare slots, so that a steady exchange allocates none
 
-	tells bool        // whether there are arrivals is told without the owner's lock, too, by some
-	some  atomic.Bool // there are
+	publishes bool        // whether there are arrivals is told without the owner's lock, too, by some
+	nonEmpty  atomic.Bool // there are
 }
 
-// restMost is how many empty slots stay in a table.
-const restMost = 4
+// maxIdleBuckets is how many empty slots stay in a table.
+const maxIdleBuckets = 4
 
-// exact is the key of a tagged message as a number.
-func (k *key) exact() uint64 { return uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)) }
+// packed is the key of a tagged message as a number.
+func (k *key) packed() uint64 { return uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)) }
 
 // lookup is the slot of a key, or nil.
-func (t *table) lookup(k *key) *slot {
+func (t *table) lookup(k *key) *bucket {
 	s := t.recent
 	if s != nil && s.key == *k {
 		return s
@@ -79,7 +79,7 @@ func (t *table) lookup(k *key) *slot {
 	if k.tag == namedTag {
 		s = t.named[*k]
 	} else {
-		s = t.tagged[k.exact()]
+		s = t.tagged[k.packed()]
 	}
 	if s != nil {
 		t.recent = s
@@ -87,52 +87,52 @@ func (t *table) lookup(k *key) *slot {
 	return s
 }
 
-// slot is the slot of a key, which is made if there is none.
-func (t *table) slot(k *key) *slot {
+// bucketFor is the slot of a key, which is made if there is none.
+func (t *table) bucketFor(k *key) *bucket {
 	if s := t.lookup(k); s != nil {
 		return s
 	}
 	s := t.free
 	if s == nil {
-		s = &slot{}
+		s = &bucket{}
 	}
 	t.free, s.next = s.next, nil
 	s.key = *k
 	t.recent = s
 	if t.tagged == nil {
-		t.tagged, t.named = make(map[uint64]*slot), make(map[key]*slot)
+		t.tagged, t.named = make(map[uint64]*bucket), make(map[key]*bucket)
 	}
 	if k.tag == namedTag {
 		t.named[*k] = s
 	} else {
-		t.tagged[k.exact()] = s
+		t.tagged[k.packed()] = s
 	}
 	return s
 }
 
-// rest lets a slot go if it is empty, when some others have become so after it.
-func (t *table) rest(s *slot) {
-	if !s.empty() || s.resting {
+// keepIdle lets a slot go if it is empty, when some others have become so after it.
+func (t *table) keepIdle(s *bucket) {
+	if !s.empty() || s.idle {
 		return
 	}
-	old := t.resting[t.turn]
-	t.resting[t.turn], s.resting = s, true
-	t.turn = (t.turn + 1) % restMost
+	old := t.idle[t.nextIdle]
+	t.idle[t.nextIdle], s.idle = s, true
+	t.nextIdle = (t.nextIdle + 1) % maxIdleBuckets
 	if old == nil {
 		return
 	}
-	old.resting = false
+	old.idle = false
 	if old.empty() {
-		t.forget(old)
+		t.deleteBucket(old)
 	}
 }
 
-// forget takes an empty slot out of its map.
-func (t *table) forget(s *slot) {
+// deleteBucket takes an empty slot out of its map.
+func (t *table) deleteBucket(s *bucket) {
 	if s.key.tag == namedTag {
 		delete(t.named, s.key)
 	} else {
-		delete(t.tagged, s.key.exact())
+		delete(t.tagged, s.key.packed())
 	}
 	if t.recent == s {
 		t.recent = nil
@@ -141,133 +141,133 @@ func (t *table) forget(s *slot) {
 	s.next, t.free = t.free, s
 }
 
-// arrive finds the receive that a message with key k belongs to, and takes it
+// popRecv finds the receive that a message with key k belongs to, and takes it
 // out; nil when none is posted.
-func (t *table) arrive(k key) *Op {
-	var exact *Op
+func (t *table) popRecv(k key) *Request {
+	var exact *Request
 	if s := t.lookup(&k); s != nil {
-		exact = s.ops.first
+		exact = s.recvs.first
 	}
-	op := exact
+	req := exact
 	for w := t.wild.first; w != nil; w = w.next {
-		if w.key.covers(k) {
+		if w.key.matches(k) {
 			if exact == nil || w.order < exact.order {
-				op = w
+				req = w
 			}
 			break
 		}
 	}
-	if op != nil {
-		t.unpost(op)
+	if req != nil {
+		t.unpost(req)
 	}
-	return op
+	return req
 }
 
 // post finds the oldest message that op's key covers, and takes it out; when
 // there is none, op waits in the table.
-func (t *table) post(op *Op) *message {
-	if m := t.find(op.key); m != nil {
-		t.remove(m)
+func (t *table) post(req *Request) *message {
+	if m := t.find(req.key); m != nil {
+		t.removeMessage(m)
 		return m
 	}
 	t.order++
-	op.order = t.order
-	t.enlist(op)
+	req.order = t.order
+	t.insert(req)
 	return nil
 }
 
 // repost puts op back where it stood: its match was taken back by the sender.
-func (t *table) repost(op *Op) *message {
-	if m := t.find(op.key); m != nil {
-		t.remove(m)
+func (t *table) repost(req *Request) *message {
+	if m := t.find(req.key); m != nil {
+		t.removeMessage(m)
 		return m
 	}
-	t.enlist(op)
+	t.insert(req)
 	return nil
 }
 
-func (t *table) enlist(op *Op) {
-	op.posted = true
-	if op.key.wild() {
-		t.wild.insert(op)
+func (t *table) insert(req *Request) {
+	req.posted = true
+	if req.key.wildcard() {
+		t.wild.insert(req)
 		return
 	}
-	t.slot(&op.key).ops.insert(op)
+	t.bucketFor(&req.key).recvs.insert(req)
 }
 
 // posted are all receives that wait, in no particular order.
-func (t *table) posted() (ops []*Op) {
-	add := func(l *opList) {
-		for op := l.first; op != nil; op = op.next {
-			ops = append(ops, op)
+func (t *table) posted() (reqs []*Request) {
+	add := func(l *requestList) {
+		for req := l.first; req != nil; req = req.next {
+			reqs = append(reqs, req)
 		}
 	}
 	add(&t.wild)
 	for _, s := range t.tagged {
-		add(&s.ops)
+		add(&s.recvs)
 	}
 	for _, s := range t.named {
-		add(&s.ops)
+		add(&s.recvs)
 	}
-	return ops
+	return reqs
 }
 
 // unpost takes a waiting receive out.
-func (t *table) unpost(op *Op) {
-	op.posted = false
-	if op.key.wild() {
-		t.wild.remove(op)
+func (t *table) unpost(req *Request) {
+	req.posted = false
+	if req.key.wildcard() {
+		t.wild.remove(req)
 		return
 	}
-	s := t.lookup(&op.key)
-	s.ops.remove(op)
-	t.rest(s)
+	s := t.lookup(&req.key)
+	s.recvs.remove(req)
+	t.keepIdle(s)
 }
 
 // find is the oldest message that k covers; it stays.
 func (t *table) find(k key) *message {
-	if !k.wild() {
+	if !k.wildcard() {
 		if s := t.lookup(&k); s != nil {
 			return s.msgs.first
 		}
 		return nil
 	}
 	for m := t.arrivals.first; m != nil; m = m.later {
-		if k.covers(m.key) {
+		if k.matches(m.key) {
 			return m
 		}
 	}
 	return nil
 }
 
-// idle reports whether nothing waits that a message with key k, or a receive for
+// isIdle reports whether nothing waits that a message with key k, or a receive for
 // it, would have to let go first.
-func (t *table) idle(k key) bool {
+func (t *table) isIdle(k key) bool {
 	s := t.lookup(&k)
 	return t.wild.first == nil && (s == nil || s.empty())
 }
 
-// add lets a message that no receive awaits wait in the table.
-func (t *table) add(m *message) {
-	t.slot(&m.key).msgs.push(m)
+// addMessage lets a message that no receive awaits wait in the table.
+func (t *table) addMessage(m *message) {
+	t.bucketFor(&m.key).msgs.push(m)
 	m.earlier, m.later = t.arrivals.last, nil
 	if t.arrivals.last == nil {
 		t.arrivals.first = m
-		if t.tells {
-			t.some.Store(true)
+		if t.publishes {
+			t.nonEmpty.Store(true)
 		}
 	} else {
 		t.arrivals.last.later = m
 	}
 	t.arrivals.last = m
-	m.listed = true
+	m.inTable = true
 }
 
-// remove takes a message out.
-func (t *table) remove(m *message) {
+// removeMessage takes a message out.
+func (t *table) removeMessage(m *message) {
 	s := t.lookup(&m.key)
 	s.msgs.remove(m)
-	t.rest(s)
+	t.keepIdle(s)
 	if m.earlier == nil {
 		t.arrivals.first = m.later
 	} else {
@@ -278,57 +278,57 @@ func (t *table) remove(m *message) {
 	} else {
 		m.later.earlier = m.earlier
 	}
-	m.earlier, m.later, m.listed = nil, nil, false
-	if t.tells && t.arrivals.first == nil {
-		t.some.Store(false)
+	m.earlier, m.later, m.inTable = nil, nil, false
+	if t.publishes && t.arrivals.first == nil {
+		t.nonEmpty.Store(false)
 	}
 }
 
-// opList is a doubly linked list of receives, ordered by Op.order.
-type opList struct{ first, last *Op }
+// requestList is a doubly linked list of receives, ordered by Op.order.
+type requestList struct{ first, last *Request }
 
 // insert keeps the order; new receives have the highest and go to the end.
-func (l *opList) insert(op *Op) {
+func (l *requestList) insert(req *Request) {
 	at := l.last
-	for at != nil && at.order > op.order {
+	for at != nil && at.order > req.order {
 		at = at.prev
 	}
-	op.prev = at
+	req.prev = at
 	if at == nil {
-		op.next, l.first = l.first, op
+		req.next, l.first = l.first, req
 	} else {
-		op.next, at.next = at.next, op
+		req.next, at.next = at.next, req
 	}
-	if op.next == nil {
-		l.last = op
+	if req.next == nil {
+		l.last = req
 	} else {
-		op.next.prev = op
+		req.next.prev = req
 	}
 }
 
 // push puts op at the end, whatever its order.
-func (l *opList) push(op *Op) {
-	op.prev, op.next = l.last, nil
+func (l *requestList) push(req *Request) {
+	req.prev, req.next = l.last, nil
 	if l.last == nil {
-		l.first = op
+		l.first = req
 	} else {
-		l.last.next = op
+		l.last.next = req
 	}
-	l.last = op
+	l.last = req
 }
 
-func (l *opList) remove(op *Op) {
-	if op.prev == nil {
-		l.first = op.next
+func (l *requestList) remove(req *Request) {
+	if req.prev == nil {
+		l.first = req.next
 	} else {
-		op.prev.next = op.next
+		req.prev.next = req.next
 	}
-	if op.next == nil {
-		l.last = op.prev
+	if req.next == nil {
+		l.last = req.prev
 	} else {
-		op.next.prev = op.prev
+		req.next.prev = req.prev
 	}
-	op.prev, op.next = nil, nil
+	req.prev, req.next = nil, nil
 }
 
 // msgList is a doubly linked list of messages in arrival order.

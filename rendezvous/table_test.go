@@ -5,34 +5,36 @@ import (
 	"testing"
 )
 
-func recvFor(source, tag int32) *Op { return &Op{use: use{key: key{source: source, tag: tag}}} }
-
-func msgOf(source, tag int32, id uint64) *message {
-	return &message{key: key{source: source, tag: tag}, env: envelope{print: id}}
+func newRecv(source, tag int32) *Request {
+	return &Request{requestState: requestState{key: key{source: source, tag: tag}}}
 }
 
-// A reference is the table's promise in its plainest form: two lists, scanned.
-type reference struct {
-	ops  []*Op
-	msgs []*message
+func newMessage(source, tag int32, id uint64) *message {
+	return &message{key: key{source: source, tag: tag}, env: envelope{fingerprint: id}}
 }
 
-func (r *reference) post(op *Op) *message {
+// A referenceTable is the table's promise in its plainest form: two lists, scanned.
+type referenceTable struct {
+	recvs []*Request
+	msgs  []*message
+}
+
+func (r *referenceTable) post(req *Request) *message {
 	for i, m := range r.msgs {
-		if op.key.covers(m.key) {
+		if req.key.matches(m.key) {
 			r.msgs = append(r.msgs[:i:i], r.msgs[i+1:]...)
 			return m
 		}
 	}
-	r.ops = append(r.ops, op)
+	r.recvs = append(r.recvs, req)
 	return nil
 }
 
-func (r *reference) arrive(m *message) *Op {
-	for i, op := range r.ops {
-		if op.key.covers(m.key) {
-			r.ops = append(r.ops[:i:i], r.ops[i+1:]...)
-			return op
+func (r *referenceTable) arrive(m *message) *Request {
+	for i, req := range r.recvs {
+		if req.key.matches(m.key) {
+			r.recvs = append(r.recvs[:i:i], r.recvs[i+1:]...)
+			return req
 		}
 	}
 	r.msgs = append(r.msgs, m)
@@ -43,7 +45,7 @@ func TestTheTableMatchesAsTwoListsWould(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var tb table
-		var ref reference
+		var ref referenceTable
 		pick := func(n int32, wild bool) int32 {
 			if wild && rng.IntN(4) == 0 {
 				return Any
@@ -53,28 +55,28 @@ func TestTheTableMatchesAsTwoListsWould(t *testing.T) {
 		for step := range 300 {
 			switch rng.IntN(5) {
 			case 0, 1:
-				op := recvFor(pick(3, true), pick(3, true))
-				if got, want := tb.post(op), ref.post(op); got != want {
-					t.Fatalf("seed %d step %d: receive %v met %v, want %v", seed, step, op.key, got, want)
+				req := newRecv(pick(3, true), pick(3, true))
+				if got, want := tb.post(req), ref.post(req); got != want {
+					t.Fatalf("seed %d step %d: receive %v met %v, want %v", seed, step, req.key, got, want)
 				}
 			case 2, 3:
-				m := msgOf(pick(3, false), pick(3, false), uint64(step))
-				op := tb.arrive(m.key)
-				if op == nil {
-					tb.add(m)
+				m := newMessage(pick(3, false), pick(3, false), uint64(step))
+				req := tb.popRecv(m.key)
+				if req == nil {
+					tb.addMessage(m)
 				}
-				if want := ref.arrive(m); op != want {
-					t.Fatalf("seed %d step %d: message %v met %v, want %v", seed, step, m.key, op, want)
+				if want := ref.arrive(m); req != want {
+					t.Fatalf("seed %d step %d: message %v met %v, want %v", seed, step, m.key, req, want)
 				}
 			case 4:
-				if n := len(ref.ops); n > 0 {
+				if n := len(ref.recvs); n > 0 {
 					i := rng.IntN(n)
-					op := ref.ops[i]
-					ref.ops = append(ref.ops[:i:i], ref.ops[i+1:]...)
-					tb.unpost(op)
+					req := ref.recvs[i]
+					ref.recvs = append(ref.recvs[:i:i], ref.recvs[i+1:]...)
+					tb.unpost(req)
 					if rng.IntN(2) == 0 { // back to where it stood
-						ref.ops = append(ref.ops[:i:i], append([]*Op{op}, ref.ops[i:]...)...)
-						if m := tb.repost(op); m != nil {
+						ref.recvs = append(ref.recvs[:i:i], append([]*Request{req}, ref.recvs[i:]...)...)
+						if m := tb.repost(req); m != nil {
 							t.Fatalf("seed %d step %d: a receive met %v on its way back", seed, step, m.key)
 						}
 					}
@@ -87,13 +89,13 @@ func TestTheTableMatchesAsTwoListsWould(t *testing.T) {
 func TestAnEmptyTableHoldsNextToNothing(t *testing.T) {
 	var tb table
 	for i := range 100 {
-		m := msgOf(int32(i), 0, 0)
-		tb.add(m)
-		if got := tb.post(recvFor(int32(i), 0)); got != m {
+		m := newMessage(int32(i), 0, 0)
+		tb.addMessage(m)
+		if got := tb.post(newRecv(int32(i), 0)); got != m {
 			t.Fatalf("message %d was not found", i)
 		}
 	}
-	if len(tb.tagged) > restMost || tb.arrivals.first != nil || tb.wild.first != nil {
+	if len(tb.tagged) > maxIdleBuckets || tb.arrivals.first != nil || tb.wild.first != nil {
 		t.Errorf("%d slots are left", len(tb.tagged))
 	}
 }
@@ -101,11 +103,11 @@ func TestAnEmptyTableHoldsNextToNothing(t *testing.T) {
 func TestNamedTensorsNeverMeetTaggedMessages(t *testing.T) {
 	var tb table
 	named := &message{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}
-	tb.add(named)
-	if m := tb.post(recvFor(Any, Any)); m != nil {
+	tb.addMessage(named)
+	if m := tb.post(newRecv(Any, Any)); m != nil {
 		t.Error("a wildcard receive took a named tensor")
 	}
-	want := &Op{use: use{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}}
+	want := &Request{requestState: requestState{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}}
 	if m := tb.post(want); m != named {
 		t.Error("the tensor was not found by its name")
 	}

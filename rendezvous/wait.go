@@ -8,7 +8,7 @@ import (
 )
 
 // Either is the event that one of two ops is done; a nil op never is.
-type Either struct{ A, B *Op }
+type Either struct{ A, B *Request }
 
 // Happened implements mesh.Event.
 func (ei *Either) Happened() bool {
@@ -38,36 +38,36 @@ func (e *Engine) WaitEither(ctx context.Context, p mesh.Patience, ei *Either, al
 	return err
 }
 
-// Settle ends ops with err, except those that their peers are moving bytes for,
+// CancelAndWait ends ops with err, except those that their peers are moving bytes for,
 // and returns when all are done: from then on their buffers are the caller's.
-func (e *Engine) Settle(err error, ops ...*Op) {
-	for _, op := range ops {
-		e.cancel(op, err)
+func (e *Engine) CancelAndWait(err error, reqs ...*Request) {
+	for _, req := range reqs {
+		e.cancel(req, err)
 	}
-	for _, op := range ops {
-		e.wait(context.Background(), op, nil)
+	for _, req := range reqs {
+		e.wait(context.Background(), req, nil)
 	}
 }
 
-// A set is the event that all of some ops are done.
-type set struct {
-	ops   []*Op
+// A requestSet is the event that all of some ops are done.
+type requestSet struct {
+	reqs  []*Request
 	links []*mesh.Link
 }
 
-var sets = sync.Pool{New: func() any { return new(set) }}
+var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
 
-func (s *set) Happened() bool {
-	for _, op := range s.ops {
-		if !op.done.Load() {
+func (s *requestSet) Happened() bool {
+	for _, req := range s.reqs {
+		if !req.done.Load() {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *set) addLinks(op *Op) {
-	for _, l := range op.Links() {
+func (s *requestSet) addLinks(req *Request) {
+	for _, l := range req.Links() {
 		known := false
 		for _, k := range s.links {
 			known = known || k == l
@@ -80,30 +80,30 @@ func (s *set) addLinks(op *Op) {
 
 // WaitAll returns when all ops are done, with the first error in their order.
 // When ctx or p ends the wait, ops that have met nothing leave without a trace.
-func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, ops []*Op) error {
-	if err := e.waitSet(ctx, p, ops); err != nil {
-		e.Settle(err, ops...)
+func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, reqs []*Request) error {
+	if err := e.waitForSet(ctx, p, reqs); err != nil {
+		e.CancelAndWait(err, reqs...)
 	}
-	for _, op := range ops {
-		if op.err != nil {
-			return op.err
+	for _, req := range reqs {
+		if req.err != nil {
+			return req.err
 		}
 	}
 	return nil
 }
 
-func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error {
-	s := sets.Get().(*set)
+func (e *Engine) waitForSet(ctx context.Context, p mesh.Patience, reqs []*Request) error {
+	s := requestSets.Get().(*requestSet)
 	defer func() {
 		clear(s.links)
-		clear(s.ops)
-		s.ops, s.links = s.ops[:0], s.links[:0]
-		sets.Put(s)
+		clear(s.reqs)
+		s.reqs, s.links = s.reqs[:0], s.links[:0]
+		requestSets.Put(s)
 	}()
-	s.ops = append(s.ops[:0], ops...) // a copy, so that the caller's array need not live on the heap
-	for _, op := range ops {
-		if !op.done.Load() {
-			s.addLinks(op)
+	s.reqs = append(s.reqs[:0], reqs...) // a copy, so that the caller's array need not live on the heap
+	for _, req := range reqs {
+		if !req.done.Load() {
+			s.addLinks(req)
 		}
 	}
 	if e.m.Poll(ctx, s, p, s.links) {
@@ -111,12 +111,12 @@ func (e *Engine) waitSet(ctx context.Context, p mesh.Patience, ops []*Op) error 
 	}
 	w := e.m.NewWaiter()
 	defer w.Free()
-	for _, op := range ops {
-		op.waiter.Store(w)
+	for _, req := range reqs {
+		req.waiter.Store(w)
 	}
 	err := e.m.Sleep(ctx, w, s, p, s.links)
-	for _, op := range ops {
-		op.waiter.Store(nil)
+	for _, req := range reqs {
+		req.waiter.Store(nil)
 	}
 	return err
 }

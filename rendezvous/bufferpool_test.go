@@ -4,7 +4,7 @@ import "testing"
 
 // Lengths that recur are served from what is free, in whatever order they come back.
 func TestStorageOfRecurringLengthsMakesNoGarbage(t *testing.T) {
-	st := storageFor(2, DefaultCredit)
+	st := newBufferPool(2, DefaultCredit)
 	var held [][]byte
 	turn := func() {
 		for i := range 90 {
@@ -27,9 +27,9 @@ func TestStorageOfRecurringLengthsMakesNoGarbage(t *testing.T) {
 
 func TestStorageIsBounded(t *testing.T) {
 	for _, tc := range []struct{ peers, credit, want int }{
-		{0, DefaultCredit, DefaultCredit}, {1, DefaultCredit, DefaultCredit}, {2, 1 << 20, 2 << 20}, {1000, DefaultCredit, keepData}, {3, 1 << 40, keepData},
+		{0, DefaultCredit, DefaultCredit}, {1, DefaultCredit, DefaultCredit}, {2, 1 << 20, 2 << 20}, {1000, DefaultCredit, maxPooled}, {3, 1 << 40, maxPooled},
 	} {
-		st := storageFor(tc.peers, tc.credit)
+		st := newBufferPool(tc.peers, tc.credit)
 		for range 10 {
 			for n := 1; n <= 8<<20; n *= 2 {
 				st.put(make([]byte, n))
@@ -41,21 +41,21 @@ func TestStorageIsBounded(t *testing.T) {
 				sum += cap(b)
 			}
 		}
-		if sum > tc.want || sum != st.kept || sum < tc.want/2 {
-			t.Errorf("%d peers with %d bytes of credit: %d bytes are free (%d counted), want at most %d", tc.peers, tc.credit, sum, st.kept, tc.want)
+		if sum > tc.want || sum != st.size || sum < tc.want/2 {
+			t.Errorf("%d peers with %d bytes of credit: %d bytes are free (%d counted), want at most %d", tc.peers, tc.credit, sum, st.size, tc.want)
 		}
 	}
 }
 
 // A program that goes over to other lengths finds those.
 func TestStorageForgetsWhatIsNotUsedAnyMore(t *testing.T) {
-	st := storageFor(1, 1<<20)
+	st := newBufferPool(1, 1<<20)
 	for range 16 {
 		st.put(make([]byte, 64<<10))
 	}
 	st.put(make([]byte, 299_968, 300_032))
-	if b := st.get(300_000); cap(b) != 300_032 || st.kept > 1<<20-300_000 {
-		t.Errorf("got a piece of %d bytes, and %d are free", cap(b), st.kept)
+	if b := st.get(300_000); cap(b) != 300_032 || st.size > 1<<20-300_000 {
+		t.Errorf("got a piece of %d bytes, and %d are free", cap(b), st.size)
 	}
 	small := make([]byte, 1024)
 	st.put(small)

@@ -22,24 +22,24 @@ type team struct {
 
 func newTeam(t *testing.T, n int) *team {
 	t.Helper()
-	return newTeamOf(t, n, Config{}, func(w transport.Transport) transport.Transport { return w })
+	return newTeamWith(t, n, Config{}, func(w transport.Transport) transport.Transport { return w })
 }
 
-// newTeamOf is a team whose Engines have cfg, and whose Transports are wrapped.
-func newTeamOf(t *testing.T, n int, of Config, wrap func(transport.Transport) transport.Transport) *team {
+// newTeamWith is a team whose Engines have cfg, and whose Transports are wrapped.
+func newTeamWith(t *testing.T, n int, cfg Config, wrap func(transport.Transport) transport.Transport) *team {
 	t.Helper()
 	hub := memory.New()
 	tm := &team{meshes: make([]*mesh.Mesh, n)}
 	peers := make([]string, n)
 	for r := range n {
 		peers[r] = hub.Addr(r)
-		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: of.Credit, Region: of.Region, Drive: of.Drive}))
+		tm.engines = append(tm.engines, New(Config{Rank: r, Size: n, Credit: cfg.Credit, Region: cfg.Region, Protocol: cfg.Protocol}))
 	}
 	var starts sync.WaitGroup
 	for r := range n {
-		cfg := mesh.Config{Rank: r, Size: n, Job: "test", Transport: wrap(hub.Transport()), Peers: peers, InProcess: true, Data: tm.engines[r]}
+		meshCfg := mesh.Config{Rank: r, Size: n, Job: "test", Transport: wrap(hub.Transport()), Peers: peers, InProcess: true, Data: tm.engines[r]}
 		starts.Go(func() {
-			m, err := mesh.Start(t.Context(), cfg)
+			m, err := mesh.Start(t.Context(), meshCfg)
 			if err != nil {
 				t.Error(err)
 				return
@@ -74,10 +74,10 @@ func (tm *team) close() {
 // is on its way on it.
 func (tm *team) connect(t *testing.T, from, to int) {
 	t.Helper()
-	op := tm.engines[from].Open(99, []int{from, to}).Start(to, 0, 0, []byte{1}, Push)
-	into := tm.engines[to].Open(99, []int{from, to}).Post(from, 0, 0, make([]byte, 1))
-	for _, op := range []*Op{op, into} {
-		if err := op.e.Wait(t.Context(), op, nil); err != nil {
+	req := tm.engines[from].Open(99, []int{from, to}).PostSend(to, 0, 0, []byte{1}, Eager)
+	into := tm.engines[to].Open(99, []int{from, to}).PostRecv(from, 0, 0, make([]byte, 1))
+	for _, req := range []*Request{req, into} {
+		if err := req.e.Wait(t.Context(), req, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,9 +90,9 @@ func (tm *team) connect(t *testing.T, from, to int) {
 	}
 }
 
-// arriving has the head of a frame from a rank arrive, and returns what has the
+// startArrival has the head of a frame from a rank arrive, and returns what has the
 // rest of it arrive.
-func (e *Engine) arriving(from int, h head) (rest func()) {
+func (e *Engine) startArrival(from int, h frameHeader) (rest func()) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)]}
 	if h.kind == kindEager || h.kind == kindData || h.kind == kindName || h.kind == kindRegion || h.kind == kindFreed {
@@ -110,12 +110,12 @@ var (
 func TestAReceiveIsHeldUntilTheMessageThatDoesNotFitIsIn(t *testing.T) {
 	e := newTeam(t, 2).engines[0]
 	s, other := e.Open(5, []int{0, 1}), e.Open(6, []int{0, 1})
-	op := s.Post(1, 3, 77, make([]byte, 100))
-	rest := e.arriving(1, head{kind: kindEager, context: 5, tag: 3, size: 100, print: 78})
+	req := s.PostRecv(1, 3, 77, make([]byte, 100))
+	rest := e.startArrival(1, frameHeader{kind: kindEager, context: 5, tag: 3, size: 100, fingerprint: 78})
 	s.Revoke(errRevoked)
-	if op.Happened() {
-		op.Free()
-		next := other.Post(1, 9, 0, nil) // takes the same memory
+	if req.Happened() {
+		req.Free()
+		next := other.PostRecv(1, 9, 0, nil) // takes the same memory
 		rest()
 		if next.Happened() {
 			t.Fatal("the end of a message ended a receive of another space")
@@ -123,8 +123,8 @@ func TestAReceiveIsHeldUntilTheMessageThatDoesNotFitIsIn(t *testing.T) {
 		t.Fatal("the receive ended while its frame still held it")
 	}
 	rest()
-	if !op.Happened() || !errors.Is(op.Err(), errRevoked) {
-		t.Errorf("ended %v with %v, want the revoke", op.Happened(), op.Err())
+	if !req.Happened() || !errors.Is(req.Err(), errRevoked) {
+		t.Errorf("ended %v with %v, want the revoke", req.Happened(), req.Err())
 	}
 }
 
@@ -133,38 +133,38 @@ func TestMessagesForARevokedSpaceGiveTheirCreditBack(t *testing.T) {
 	e := tm.engines[0]
 	s := e.Open(5, []int{0, 1})
 	s.Revoke(errRevoked)
-	e.arriving(1, head{kind: kindEager, context: 5, tag: 3, size: 100})()
-	e.arriving(1, head{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 7})()
+	e.startArrival(1, frameHeader{kind: kindEager, context: 5, tag: 3, size: 100})()
+	e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 7})()
 	s.Close(errEnded)
 	e.mu.Lock()
-	defer e.release()
-	if p := e.peers[1]; p.held != 0 || len(p.offered) != 0 {
-		t.Errorf("%d bytes of the peer's credit and %d offers are held for a space that nobody can receive in", p.held, len(p.offered))
+	defer e.unlock()
+	if p := e.peers[1]; p.heldCredit != 0 || len(p.queuedOffers) != 0 {
+		t.Errorf("%d bytes of the peer's credit and %d offers are held for a space that nobody can receive in", p.heldCredit, len(p.queuedOffers))
 	}
 }
 
 func TestAnUnreceivedMessageToOneselfEndsWithItsSpace(t *testing.T) {
 	e := newTeam(t, 2).engines[0]
 	s := e.Open(5, []int{0, 1})
-	op := s.Start(0, 3, 0, []byte("hello"), Auto)
+	req := s.PostSend(0, 3, 0, []byte("hello"), Auto)
 	s.Close(errEnded)
-	if !op.Happened() || !errors.Is(op.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", op.Happened(), op.Err())
+	if !req.Happened() || !errors.Is(req.Err(), errEnded) {
+		t.Errorf("ended %v with %v, want the space's error", req.Happened(), req.Err())
 	}
 	e.mu.Lock()
-	defer e.release()
-	if p := e.peers[0]; p.unsent != 0 || p.broken != nil {
-		t.Errorf("%d frames were sent to this rank itself; its link: %v", p.unsent, p.broken)
+	defer e.unlock()
+	if p := e.peers[0]; p.inConn != 0 || p.connErr != nil {
+		t.Errorf("%d frames were sent to this rank itself; its link: %v", p.inConn, p.connErr)
 	}
 }
 
 func TestReceivesEndWithTheMesh(t *testing.T) {
 	for name, begin := range map[string]func(e *Engine){
 		"half arrived": func(e *Engine) {
-			e.arriving(1, head{kind: kindEager, context: 5, tag: 3, size: 1 << 16})
+			e.startArrival(1, frameHeader{kind: kindEager, context: 5, tag: 3, size: 1 << 16})
 		},
 		"shown to its sender": func(e *Engine) {
-			e.arriving(1, head{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
+			e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
 		},
 	} {
 		for _, closed := range []bool{false, true} { // the space, before
@@ -173,18 +173,18 @@ func TestReceivesEndWithTheMesh(t *testing.T) {
 				tm.connect(t, 0, 1)
 				e := tm.engines[0]
 				s := e.Open(5, []int{0, 1})
-				op := s.Post(1, 3, 0, make([]byte, 1<<20))
+				req := s.PostRecv(1, 3, 0, make([]byte, 1<<20))
 				begin(e)
 				if closed {
 					s.Close(errEnded)
 				}
 				e.End(errEnded)
-				if op.Happened() {
+				if req.Happened() {
 					t.Fatal("the buffer was given back while the Conn could write into it")
 				}
 				tm.close()
-				if !op.Happened() || !errors.Is(op.Err(), errEnded) {
-					t.Errorf("ended %v with %v, want the engine's end", op.Happened(), op.Err())
+				if !req.Happened() || !errors.Is(req.Err(), errEnded) {
+					t.Errorf("ended %v with %v, want the engine's end", req.Happened(), req.Err())
 				}
 			})
 		}
@@ -196,12 +196,12 @@ func TestAReceiveInAClosedSpaceEndsWithItsSender(t *testing.T) {
 	tm.connect(t, 0, 1)
 	e := tm.engines[0]
 	s := e.Open(5, []int{0, 1})
-	op := s.Post(1, 3, 0, make([]byte, 1<<20))
-	e.arriving(1, head{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
+	req := s.PostRecv(1, 3, 0, make([]byte, 1<<20))
+	e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
 	s.Close(errEnded)
 	e.FailPeer(1, fault.PeerLost)
-	if !op.Happened() || !errors.Is(op.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", op.Happened(), op.Err())
+	if !req.Happened() || !errors.Is(req.Err(), errEnded) {
+		t.Errorf("ended %v with %v, want the space's error", req.Happened(), req.Err())
 	}
 }
 
@@ -210,10 +210,10 @@ func TestAcceptedSendsOutliveTheirSpace(t *testing.T) {
 		tm := newTeam(t, 2)
 		from, to := tm.engines[0], tm.engines[1]
 		s := from.Open(5, []int{0, 1})
-		if err := s.Send(t.Context(), nil, 1, 3, 0, make([]byte, size), Pull); err != nil {
+		if err := s.Send(t.Context(), nil, 1, 3, 0, make([]byte, size), Rendezvous); err != nil {
 			t.Fatal(err)
 		}
-		waits := s.Start(1, 4, 0, make([]byte, size), Pull)
+		waits := s.PostSend(1, 4, 0, make([]byte, size), Rendezvous)
 		s.Close(errEnded)
 		if !errors.Is(waits.Err(), errEnded) {
 			t.Errorf("a send that was not accepted got %v, want the space's error", waits.Err())
@@ -225,36 +225,36 @@ func TestAcceptedSendsOutliveTheirSpace(t *testing.T) {
 	}
 }
 
-func goodbye(rank int) error { return fault.New(fault.Closed, "close", rank, "") }
+func byeError(rank int) error { return fault.New(fault.Closed, "close", rank, "") }
 
 func TestAReceiveFromAnySourceOutlivesGoodbyesButTheLast(t *testing.T) {
 	e := newTeam(t, 3).engines[0]
 	s := e.Open(5, []int{0, 1, 2})
-	op := s.Post(Any, 3, 0, nil)
-	e.FailPeer(1, goodbye(1))
-	if later := s.Post(Any, 4, 0, nil); op.Happened() || later.Happened() {
-		t.Fatalf("ended with %v and %v while another rank can still send", op.Err(), later.Err())
+	req := s.PostRecv(Any, 3, 0, nil)
+	e.FailPeer(1, byeError(1))
+	if later := s.PostRecv(Any, 4, 0, nil); req.Happened() || later.Happened() {
+		t.Fatalf("ended with %v and %v while another rank can still send", req.Err(), later.Err())
 	}
-	e.FailPeer(2, goodbye(2))
-	if !op.Happened() || !errors.Is(op.Err(), fault.Closed) {
-		t.Errorf("ended %v with %v, want closed", op.Happened(), op.Err())
+	e.FailPeer(2, byeError(2))
+	if !req.Happened() || !errors.Is(req.Err(), fault.Closed) {
+		t.Errorf("ended %v with %v, want closed", req.Happened(), req.Err())
 	}
 }
 
 func TestAReceiveFromAnySourceEndsWithAnyLoss(t *testing.T) {
 	e := newTeam(t, 3).engines[0]
-	op := e.Open(5, []int{0, 1, 2}).Post(Any, 3, 0, nil)
-	apart := e.Open(6, []int{0, 1}).Post(Any, 3, 0, nil)
+	req := e.Open(5, []int{0, 1, 2}).PostRecv(Any, 3, 0, nil)
+	apart := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
 	e.FailPeer(2, fault.PeerLost)
-	if !errors.Is(op.Err(), fault.PeerLost) || apart.Happened() {
-		t.Errorf("got %v; another space's receive ended %v, with %v", op.Err(), apart.Happened(), apart.Err())
+	if !errors.Is(req.Err(), fault.PeerLost) || apart.Happened() {
+		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), apart.Happened(), apart.Err())
 	}
 }
 
 func TestDrainEndsWithTheEngine(t *testing.T) {
 	tm := newTeam(t, 2)
 	e := tm.engines[0]
-	e.Open(5, []int{0, 1}).Start(1, 3, 0, make([]byte, 100), Pull) // nobody receives it
+	e.Open(5, []int{0, 1}).PostSend(1, 3, 0, make([]byte, 100), Rendezvous) // nobody receives it
 	ended := make(chan error, 1)
 	go func() { ended <- e.Drain(t.Context()) }()
 	e.End(errEnded)
@@ -267,7 +267,7 @@ func TestOnlyWhatWasSentToOthersCountsAsNotDelivered(t *testing.T) {
 	for to, want := range []error{nil, fault.PeerLost} {
 		e := newTeam(t, 2).engines[0]
 		s := e.Open(5, []int{0, 1})
-		if err := s.Send(t.Context(), nil, to, 3, 0, make([]byte, 100), Pull); err != nil {
+		if err := s.Send(t.Context(), nil, to, 3, 0, make([]byte, 100), Rendezvous); err != nil {
 			t.Fatal(err)
 		}
 		e.FailPeer(to, fault.New(fault.PeerLost, "mesh", 1-to, ""))
@@ -279,7 +279,7 @@ func TestOnlyWhatWasSentToOthersCountsAsNotDelivered(t *testing.T) {
 
 func TestIDsAreNeverZero(t *testing.T) {
 	n := uint32(math.MaxUint32)
-	if got := after(&n); got != 1 {
+	if got := nextID(&n); got != 1 {
 		t.Errorf("got %d, want 1", got)
 	}
 }

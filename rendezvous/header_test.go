@@ -11,23 +11,23 @@ import (
 )
 
 // samples has a head of every kind, with every field that the kind carries.
-func samples() map[string]head {
+func samples() map[string]frameHeader {
 	token := transport.Token{1, 2, 3, 31: 9}
-	return map[string]head{
-		"eager":       {kind: kindEager, credit: 7, context: 0x1122334455667788, tag: 5, size: 1000, print: 0xfeed},
+	return map[string]frameHeader{
+		"eager":       {kind: kindEager, credit: 7, context: 0x1122334455667788, tag: 5, size: 1000, fingerprint: 0xfeed},
 		"eager named": {kind: kindEager, flags: flagNamed | flagDead, dtype: 11, ndim: 3, context: 2, tag: namedTag, size: 24, step: 9, name: 4, dims: [maxDims]int64{2, 3, 4}},
-		"eager sum":   {kind: kindEager, flags: flagSum, context: 1, tag: 0, size: 8, sum: 0xdeadbeef},
-		"offer":       {kind: kindOffer, id: 3, context: 1, tag: 1 << 30, size: 1 << 40, print: 1},
-		"request":     {kind: kindRequest, id: 3, receive: 8, size: 1 << 20},
-		"put":         {kind: kindRequest, flags: flagToken, id: 3, receive: 8, size: 1 << 20, token: token},
+		"eager sum":   {kind: kindEager, flags: flagBodyCRC, context: 1, tag: 0, size: 8, bodyCRC: 0xdeadbeef},
+		"offer":       {kind: kindOffer, id: 3, context: 1, tag: 1 << 30, size: 1 << 40, fingerprint: 1},
+		"request":     {kind: kindRequest, id: 3, recvID: 8, size: 1 << 20},
+		"put":         {kind: kindRequest, flags: flagToken, id: 3, recvID: 8, size: 1 << 20, token: token},
 		"data":        {kind: kindData, credit: 1, id: 8, offset: 262144, size: 4096},
 		"credit":      {kind: kindCredit, credit: 1 << 20},
 		"withdraw":    {kind: kindWithdraw, id: 3},
 		"drop":        {kind: kindDrop, id: 3},
 		"abandon":     {kind: kindAbandon, id: 8},
 		"bye":         {kind: kindBye},
-		"took":        {kind: kindTook},
-		"nudge":       {kind: kindNudge},
+		"took":        {kind: kindByeAck},
+		"nudge":       {kind: kindWake},
 		"name":        {kind: kindName, id: 12},
 		"region":      {kind: kindRegion, flags: flagToken, id: 2, size: 3 * berthLen, token: token},
 		"laid":        {kind: kindLaid, id: 2},
@@ -37,7 +37,7 @@ func samples() map[string]head {
 }
 
 // body is how many bytes follow a head on the wire.
-func (h *head) body() int {
+func (h *frameHeader) body() int {
 	switch h.kind {
 	case kindEager, kindData, kindRegion, kindFreed:
 		return int(h.size)
@@ -52,7 +52,7 @@ func TestEveryHeadSurvivesTheWireAndKeepsItsBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var room [transport.MaxHead]byte
 			wire := room[:h.encode(&room)]
-			var got head
+			var got frameHeader
 			if err := got.decode(wire, h.body()); err != nil {
 				t.Fatalf("decode: %v", err)
 			}
@@ -71,7 +71,7 @@ func TestNoChangedByteOfAHeadGoesUnnoticed(t *testing.T) {
 		for i := range wire {
 			for bit := range 8 {
 				wire[i] ^= 1 << bit
-				var got head
+				var got frameHeader
 				if got.decode(wire, h.body()) == nil {
 					t.Errorf("%s: bit %d of byte %d was flipped unnoticed", name, bit, i)
 				}
@@ -85,7 +85,7 @@ func TestAHeadThatLiesAboutItsBodyIsRefused(t *testing.T) {
 	for name, h := range samples() {
 		var room [transport.MaxHead]byte
 		wire := room[:h.encode(&room)]
-		var got head
+		var got frameHeader
 		if got.decode(wire, h.body()+1) == nil && h.kind != kindName {
 			t.Errorf("%s: a body of one byte too many was accepted", name)
 		}
@@ -93,9 +93,9 @@ func TestAHeadThatLiesAboutItsBodyIsRefused(t *testing.T) {
 }
 
 func TestBerthsGivenBackWithATokenOrInPartAreRefused(t *testing.T) {
-	for _, h := range []head{{kind: kindFreed, id: 2, size: 6}, {kind: kindFreed, flags: flagToken, id: 2, size: 8}} {
+	for _, h := range []frameHeader{{kind: kindFreed, id: 2, size: 6}, {kind: kindFreed, flags: flagToken, id: 2, size: 8}} {
 		var room [transport.MaxHead]byte
-		var got head
+		var got frameHeader
 		if got.decode(room[:h.encode(&room)], h.body()) == nil {
 			t.Errorf("%+v was accepted", h)
 		}
@@ -108,7 +108,7 @@ func FuzzDecodeHead(f *testing.F) {
 		f.Add(append([]byte(nil), room[:h.encode(&room)]...), h.body())
 	}
 	f.Fuzz(func(t *testing.T, wire []byte, body int) {
-		var h head
+		var h frameHeader
 		if h.decode(wire, body) != nil {
 			return
 		}

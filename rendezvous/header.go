@@ -21,9 +21,9 @@ const (
 	kindDrop
 	kindAbandon
 	kindBye
-	kindTook
+	kindByeAck
 	kindName
-	kindNudge
+	kindWake
 	kindRegion
 	kindLaid
 	kindPlaced
@@ -35,18 +35,18 @@ const (
 	flagNamed = 1 << iota
 	flagDead
 	flagToken
-	flagSum
+	flagBodyCRC
 	flagExtra
 )
 
 // maxDims is the most dimensions a named tensor may have.
 const maxDims = 8
 
-// maxBytes is the largest message; what claims more is a lie.
-const maxBytes = 1 << 46
+// maxMessage is the largest message; what claims more is a lie.
+const maxMessage = 1 << 46
 
-// head is a frame's head in decoded form; doc.go has its layout.
-type head struct {
+// frameHeader is a frame's head in decoded form; doc.go has its layout.
+type frameHeader struct {
 	kind   frameKind
 	flags  uint8
 	dtype  uint8
@@ -54,39 +54,39 @@ type head struct {
 	id     uint32
 	credit uint32
 
-	context uint64
-	tag     int32
-	size    uint64
-	print   uint64
+	context     uint64
+	tag         int32
+	size        uint64
+	fingerprint uint64
 
 	step uint64
 	name uint32
 	dims [maxDims]int64
 
-	receive uint32
-	offset  uint64
-	token   transport.Token
+	recvID uint32
+	offset uint64
+	token  transport.Token
 
-	sum uint32 // the body's, with flagSum
+	bodyCRC uint32 // the body's, with flagSum
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-const commonHead = 12
+const commonHeaderSize = 12
 
 // encode writes h to b and returns the head's length.
-func (h *head) encode(b *[transport.MaxHead]byte) int {
+func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	le := binary.LittleEndian
 	b[0], b[1], b[2], b[3] = byte(h.kind), h.flags, h.dtype, h.ndim
 	le.PutUint32(b[4:], h.id)
 	le.PutUint32(b[8:], h.credit)
-	n := commonHead
+	n := commonHeaderSize
 	switch h.kind {
 	case kindEager, kindOffer, kindPlaced:
 		le.PutUint64(b[12:], h.context)
 		le.PutUint32(b[20:], uint32(h.tag))
 		le.PutUint64(b[24:], h.size)
-		le.PutUint64(b[32:], h.print)
+		le.PutUint64(b[32:], h.fingerprint)
 		n = 40
 		if h.flags&flagNamed != 0 {
 			le.PutUint64(b[40:], h.step)
@@ -98,7 +98,7 @@ func (h *head) encode(b *[transport.MaxHead]byte) int {
 			}
 		}
 	case kindRequest:
-		le.PutUint32(b[12:], h.receive)
+		le.PutUint32(b[12:], h.recvID)
 		le.PutUint64(b[16:], h.size)
 		n = 24
 		if h.flags&flagToken != 0 {
@@ -115,17 +115,17 @@ func (h *head) encode(b *[transport.MaxHead]byte) int {
 			n += copy(b[20:], h.token[:])
 		}
 	}
-	if h.flags&flagSum != 0 {
-		le.PutUint32(b[n:], h.sum)
+	if h.flags&flagBodyCRC != 0 {
+		le.PutUint32(b[n:], h.bodyCRC)
 		n += 4
 	}
 	le.PutUint32(b[n:], crc32.Checksum(b[:n], castagnoli))
 	return n + 4
 }
 
-// length is how long a head with these first bytes must be, without its CRC.
-func (h *head) length() int {
-	n := commonHead
+// headerSize is how long a head with these first bytes must be, without its CRC.
+func (h *frameHeader) headerSize() int {
+	n := commonHeaderSize
 	switch h.kind {
 	case kindEager, kindOffer, kindPlaced:
 		n = 40
@@ -145,7 +145,7 @@ func (h *head) length() int {
 			n += len(h.token)
 		}
 	}
-	if h.flags&flagSum != 0 {
+	if h.flags&flagBodyCRC != 0 {
 		n += 4
 	}
 	return n
@@ -153,8 +153,8 @@ func (h *head) length() int {
 
 // decode reads a head that announces body bytes. Every error means that the
 // peer, or the wire, lies; the link is not to be trusted further.
-func (h *head) decode(b []byte, body int) error {
-	if len(b) < commonHead+4 || len(b) > transport.MaxHead {
+func (h *frameHeader) decode(b []byte, body int) error {
+	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
 		return fmt.Errorf("a head of %d bytes", len(b))
 	}
 	le := binary.LittleEndian
@@ -162,7 +162,7 @@ func (h *head) decode(b []byte, body int) error {
 	if got, want := crc32.Checksum(b[:end], castagnoli), le.Uint32(b[end:]); got != want {
 		return fmt.Errorf("a head with checksum %08x instead of %08x", got, want)
 	}
-	*h = head{
+	*h = frameHeader{
 		kind: frameKind(b[0]), flags: b[1], dtype: b[2], ndim: b[3],
 		id: le.Uint32(b[4:]), credit: le.Uint32(b[8:]),
 	}
@@ -172,21 +172,21 @@ func (h *head) decode(b []byte, body int) error {
 	if h.ndim > maxDims {
 		return fmt.Errorf("a tensor of %d dimensions; at most %d are allowed", h.ndim, maxDims)
 	}
-	if want := h.length(); want != end {
+	if want := h.headerSize(); want != end {
 		return fmt.Errorf("a head of %d bytes where its kind has %d", len(b), want+4)
 	}
-	h.decodeRest(b)
+	h.decodeFields(b)
 	return h.check(body)
 }
 
-func (h *head) decodeRest(b []byte) {
+func (h *frameHeader) decodeFields(b []byte) {
 	le := binary.LittleEndian
 	switch h.kind {
 	case kindEager, kindOffer, kindPlaced:
 		h.context = le.Uint64(b[12:])
 		h.tag = int32(le.Uint32(b[20:]))
 		h.size = le.Uint64(b[24:])
-		h.print = le.Uint64(b[32:])
+		h.fingerprint = le.Uint64(b[32:])
 		if h.flags&flagNamed != 0 {
 			h.step = le.Uint64(b[40:])
 			h.name = le.Uint32(b[48:])
@@ -195,7 +195,7 @@ func (h *head) decodeRest(b []byte) {
 			}
 		}
 	case kindRequest:
-		h.receive = le.Uint32(b[12:])
+		h.recvID = le.Uint32(b[12:])
 		h.size = le.Uint64(b[16:])
 		if h.flags&flagToken != 0 {
 			copy(h.token[:], b[24:])
@@ -209,13 +209,13 @@ func (h *head) decodeRest(b []byte) {
 			copy(h.token[:], b[20:])
 		}
 	}
-	if h.flags&flagSum != 0 {
-		h.sum = le.Uint32(b[len(b)-8:])
+	if h.flags&flagBodyCRC != 0 {
+		h.bodyCRC = le.Uint32(b[len(b)-8:])
 	}
 }
 
 // check compares what the head says of its body with the body announced.
-func (h *head) check(body int) error {
+func (h *frameHeader) check(body int) error {
 	want := uint64(0)
 	switch h.kind {
 	case kindEager, kindData:
@@ -240,7 +240,7 @@ func (h *head) check(body int) error {
 	if h.kind == kindPlaced && h.flags&flagNamed == 0 {
 		return errors.New("a message without a name in a region")
 	}
-	if h.size > maxBytes || h.offset > maxBytes {
+	if h.size > maxMessage || h.offset > maxMessage {
 		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)
 	}
 	if want != uint64(body) {

@@ -16,43 +16,43 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A hasty Transport has Conns that are Prompters, and hand small frames to a Taker:
+// A inlineTransport Transport has Conns that are Prompters, and hand small frames to a Taker:
 // what memory, by which bytes wait at their sender's, cannot promise and a test does
 // not need.
-type hasty struct{ transport.Transport }
+type inlineTransport struct{ transport.Transport }
 
-func (h hasty) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
-	return h.Transport.Serve(in, func(c transport.Conn) { accept(&hastyConn{Conn: c}) })
+func (h inlineTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	return h.Transport.Serve(in, func(c transport.Conn) { accept(&inlineConn{Conn: c}) })
 }
 
-func (h hasty) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (h inlineTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := h.Transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &hastyConn{Conn: c}, nil
+	return &inlineConn{Conn: c}, nil
 }
 
-type hastyConn struct {
+type inlineConn struct {
 	transport.Conn
 	refuse         bool // the next SendNow
-	sends, lingers meanwhile
-	sink           hastySink
+	sends, lingers hook
+	sink           bufferingSink
 }
 
-// meanwhile is what happens while the next call of its kind is under way.
-type meanwhile struct{ atomic.Pointer[func()] }
+// hook is what happens while the next call of its kind is under way.
+type hook struct{ atomic.Pointer[func()] }
 
-func (m *meanwhile) set(do func()) { m.Store(&do) }
+func (m *hook) set(do func()) { m.Store(&do) }
 
-func (m *meanwhile) happen() {
+func (m *hook) run() {
 	if do := m.Swap(nil); do != nil {
 		(*do)()
 	}
 }
 
-func (c *hastyConn) TrySend(head, body []byte) bool {
-	c.sends.happen()
+func (c *inlineConn) TrySend(head, body []byte) bool {
+	c.sends.run()
 	if c.refuse {
 		c.refuse = false
 		return false
@@ -61,13 +61,13 @@ func (c *hastyConn) TrySend(head, body []byte) bool {
 	return true
 }
 
-func (c *hastyConn) Progress(in transport.Sink) (transport.State, error) {
+func (c *inlineConn) Progress(in transport.Sink) (transport.State, error) {
 	c.sink.Sink = in
 	return c.Conn.Progress(&c.sink)
 }
 
-func (c *hastyConn) Linger(in transport.Sink, looks int) (state transport.State, err error) {
-	c.lingers.happen()
+func (c *inlineConn) Linger(in transport.Sink, looks int) (state transport.State, err error) {
+	c.lingers.run()
 	for range looks {
 		if state, err = c.Progress(in); state != transport.Idle || err != nil {
 			break
@@ -76,14 +76,14 @@ func (c *hastyConn) Linger(in transport.Sink, looks int) (state transport.State,
 	return state, err
 }
 
-// hastySink has small frames pass through its own memory.
-type hastySink struct {
+// bufferingSink has small frames pass through its own memory.
+type bufferingSink struct {
 	transport.Sink
-	room [promptMost]byte
+	room [maxInline]byte
 	own  bool
 }
 
-func (s *hastySink) Buffer(h transport.Header) []byte {
+func (s *bufferingSink) Buffer(h transport.Header) []byte {
 	_, ok := s.Sink.(transport.CopySink)
 	if s.own = ok && h.Size <= len(s.room); s.own {
 		return s.room[:]
@@ -91,7 +91,7 @@ func (s *hastySink) Buffer(h transport.Header) []byte {
 	return s.Sink.Buffer(h)
 }
 
-func (s *hastySink) Arrived(h transport.Header, n int) {
+func (s *bufferingSink) Arrived(h transport.Header, n int) {
 	if s.own {
 		s.own = false
 		s.Sink.(transport.CopySink).Copy(h, s.room[:h.Size])
@@ -100,10 +100,10 @@ func (s *hastySink) Arrived(h transport.Header, n int) {
 	s.Sink.Arrived(h, n)
 }
 
-// hastyTeam is two ranks that have exchanged a message.
-func hastyTeam(t *testing.T, cfg Config) (tm *team, a, b *Space) {
+// newInlineTeam is two ranks that have exchanged a message.
+func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 	t.Helper()
-	tm = newTeamOf(t, 2, cfg, func(w transport.Transport) transport.Transport { return hasty{w} })
+	tm = newTeamWith(t, 2, cfg, func(w transport.Transport) transport.Transport { return inlineTransport{w} })
 	tm.connect(t, 0, 1)
 	tm.connect(t, 1, 0)
 	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
@@ -113,15 +113,15 @@ func hastyTeam(t *testing.T, cfg Config) (tm *team, a, b *Space) {
 // goes the long way; sooner or later one does not.
 func TestASmallMessageNeedsNoOp(t *testing.T) {
 	const tries = 1000
-	tm, a, b := hastyTeam(t, Config{})
-	buf := make([]byte, promptMost)
+	tm, a, b := newInlineTeam(t, Config{})
+	buf := make([]byte, maxInline)
 	short := func(i, size int) bool {
 		body := bytes.Repeat([]byte{byte(i + 1)}, size)
-		before := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}
-		if !a.SendNow(1, 7, 99, body) {
+		before := [2]*Request{tm.engines[0].freeRequests, tm.engines[1].freeRequests}
+		if !a.TrySend(1, 7, 99, body) {
 			t.Fatalf("%d bytes do not go at once, though nothing is in their way", size)
 		}
-		n, ok := b.RecvSoon(0, 7, 99, buf)
+		n, ok := b.TryRecv(0, 7, 99, buf)
 		if !ok {
 			if _, err := b.Recv(t.Context(), nil, 0, 7, 99, buf); err != nil {
 				t.Fatal(err)
@@ -131,12 +131,12 @@ func TestASmallMessageNeedsNoOp(t *testing.T) {
 		if !bytes.Equal(buf[:n], body) {
 			t.Fatalf("of %d bytes got %d, or others", size, n)
 		}
-		if after := [2]*Op{tm.engines[0].freeOps, tm.engines[1].freeOps}; after != before {
+		if after := [2]*Request{tm.engines[0].freeRequests, tm.engines[1].freeRequests}; after != before {
 			t.Error("an Op was used")
 		}
 		return true
 	}
-	for i, size := range []int{0, 1, 4, 1000, promptMost} {
+	for i, size := range []int{0, 1, 4, 1000, maxInline} {
 		try := 1
 		for ; !short(i, size); try++ {
 			if try == tries {
@@ -144,54 +144,54 @@ func TestASmallMessageNeedsNoOp(t *testing.T) {
 			}
 		}
 	}
-	if a.SendNow(1, 7, 99, make([]byte, promptMost+1)) {
+	if a.TrySend(1, 7, 99, make([]byte, maxInline+1)) {
 		t.Error("a message went at once that is not small")
 	}
 }
 
 func TestAMessageOfTheShortWayMeetsAnyReceive(t *testing.T) {
-	tm, a, b := hastyTeam(t, Config{})
+	tm, a, b := newInlineTeam(t, Config{})
 	for _, from := range []int{0, Any} {
-		op := b.Post(from, Any, 0, make([]byte, 4))
-		if !a.SendNow(1, 7, 99, []byte("post")) {
+		req := b.PostRecv(from, Any, 0, make([]byte, 4))
+		if !a.TrySend(1, 7, 99, []byte("post")) {
 			t.Fatal("the message does not go at once")
 		}
-		if err := tm.engines[1].Wait(t.Context(), op, nil); err != nil || string(op.buf) != "post" {
-			t.Errorf("got %q, %v", op.buf, err)
+		if err := tm.engines[1].Wait(t.Context(), req, nil); err != nil || string(req.buf) != "post" {
+			t.Errorf("got %q, %v", req.buf, err)
 		}
-		op.Free()
+		req.Free()
 	}
 }
 
 // The short way is for what nobody else could notice.
 func TestAReceiveTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
-	for name, before := range map[string]func(tm *team, a, b *Space){
-		"a receive for the same messages": func(_ *team, _, b *Space) { b.Post(0, 7, 0, make([]byte, 4)) },
-		"a receive from any source":       func(_ *team, _, b *Space) { b.Post(Any, 7, 0, make([]byte, 4)) },
-		"a receive of any tag":            func(_ *team, _, b *Space) { b.Post(0, Any, 0, make([]byte, 4)) },
-		"a message that waits": func(tm *team, a, b *Space) {
-			a.SendNow(1, 7, 0, []byte("one "))
+	for name, before := range map[string]func(tm *team, a, b *MatchContext){
+		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
+		"a receive from any source":       func(_ *team, _, b *MatchContext) { b.PostRecv(Any, 7, 0, make([]byte, 4)) },
+		"a receive of any tag":            func(_ *team, _, b *MatchContext) { b.PostRecv(0, Any, 0, make([]byte, 4)) },
+		"a message that waits": func(tm *team, a, b *MatchContext) {
+			a.TrySend(1, 7, 0, []byte("one "))
 			for tm.engines[1].m.Link(0).Progress() == transport.Moved {
 			}
 		},
-		"the space's end": func(_ *team, _, b *Space) { b.Revoke(errRevoked) },
-		"the engine's end": func(tm *team, _, _ *Space) {
+		"the space's end": func(_ *team, _, b *MatchContext) { b.Revoke(errRevoked) },
+		"the engine's end": func(tm *team, _, _ *MatchContext) {
 			tm.engines[1].mu.Lock()
 			tm.engines[1].ended = errEnded
-			tm.engines[1].release()
+			tm.engines[1].unlock()
 		},
-		"the peer's end": func(tm *team, _, _ *Space) {
+		"the peer's end": func(tm *team, _, _ *MatchContext) {
 			tm.engines[1].mu.Lock()
 			tm.engines[1].peers[0].gone = errEnded
-			tm.engines[1].release()
+			tm.engines[1].unlock()
 		},
-		"another receive on the short way": func(tm *team, _, _ *Space) { tm.engines[1].peers[0].catch.busy.Store(true) },
+		"another receive on the short way": func(tm *team, _, _ *MatchContext) { tm.engines[1].peers[0].fast.busy.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tm, a, b := hastyTeam(t, Config{})
+			tm, a, b := newInlineTeam(t, Config{})
 			before(tm, a, b)
-			a.SendNow(1, 7, 0, []byte("next"))
-			if n, ok := b.RecvSoon(0, 7, 0, make([]byte, 4)); ok {
+			a.TrySend(1, 7, 0, []byte("next"))
+			if n, ok := b.TryRecv(0, 7, 0, make([]byte, 4)); ok {
 				t.Errorf("got a message of %d bytes past it", n)
 			}
 		})
@@ -201,29 +201,29 @@ func TestAReceiveTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
 // What comes while a receive waits on the short way, and is not for the short way,
 // goes the long one; and what comes behind it must not overtake it.
 func TestNothingOvertakesAMessageOfTheLongWay(t *testing.T) {
-	small := head{kind: kindEager, context: 5, tag: 7, size: 2, print: 1}
-	for name, first := range map[string]head{
-		"an offer":               {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, print: 1, id: 9},
-		"one that does not fit":  {kind: kindEager, context: 5, tag: 7, size: 5, print: 1},
-		"one of another print":   {kind: kindEager, context: 5, tag: 7, size: 1, print: 2},
-		"one that is in already": {kind: kindEager, context: 5, tag: 7, size: 1, print: 1}, // not by Take
+	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
+	for name, first := range map[string]frameHeader{
+		"an offer":               {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, fingerprint: 1, id: 9},
+		"one that does not fit":  {kind: kindEager, context: 5, tag: 7, size: 5, fingerprint: 1},
+		"one of another print":   {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 2},
+		"one that is in already": {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 1}, // not by Take
 	} {
 		t.Run(name, func(t *testing.T) {
-			tm, _, b := hastyTeam(t, Config{})
+			tm, _, b := newInlineTeam(t, Config{})
 			e := tm.engines[1]
 			p := e.peers[0]
-			if !p.catch.begin(p, b, 7, 1, make([]byte, 4)) {
+			if !p.fast.start(p, b, 7, 1, make([]byte, 4)) {
 				t.Fatal("the short way is not free")
 			}
 			if name == "one that is in already" || first.kind == kindOffer {
-				e.arriving(0, first)()
+				e.startArrival(0, first)()
 			} else {
-				e.taking(0, first)
+				e.arriveInline(0, first)
 			}
-			if got := p.catch.state.Load(); got != missed {
+			if got := p.fast.state.Load(); got != fastRecvFallback {
 				t.Errorf("the receive is in state %d, and must be posted", got)
 			}
-			e.taking(0, small)
+			e.arriveInline(0, small)
 			if m := b.table.find(key{source: 0, tag: 7}); m == nil || m.env.size != int(first.size) {
 				t.Errorf("the first message in the table is %+v", m)
 			}
@@ -233,45 +233,49 @@ func TestNothingOvertakesAMessageOfTheLongWay(t *testing.T) {
 
 // A receive whose message is taken back stands before all that came after it.
 func TestAReceiveThatIsPostedAgainHasPrecedence(t *testing.T) {
-	tm, _, b := hastyTeam(t, Config{})
+	tm, _, b := newInlineTeam(t, Config{})
 	e := tm.engines[1]
 	p := e.peers[0]
-	op := b.Post(0, 7, 0, make([]byte, 4))
-	e.arriving(0, head{kind: kindOffer, context: 5, tag: 7, size: 4, id: 9})()
-	if !p.catch.begin(p, b, 7, 0, make([]byte, 4)) {
+	req := b.PostRecv(0, 7, 0, make([]byte, 4))
+	e.startArrival(0, frameHeader{kind: kindOffer, context: 5, tag: 7, size: 4, id: 9})()
+	if !p.fast.start(p, b, 7, 0, make([]byte, 4)) {
 		t.Fatal("the short way is not free")
 	}
-	e.arriving(0, head{kind: kindWithdraw, id: 9})()
-	e.taking(0, head{kind: kindEager, context: 5, tag: 7, size: 2})
-	if !op.Happened() || op.Bytes() != 2 || p.catch.state.Load() != missed {
-		t.Errorf("the receive posted first is done: %v; the later one is in state %d", op.Happened(), p.catch.state.Load())
+	e.startArrival(0, frameHeader{kind: kindWithdraw, id: 9})()
+	e.arriveInline(0, frameHeader{kind: kindEager, context: 5, tag: 7, size: 2})
+	if !req.Happened() || req.Bytes() != 2 || p.fast.state.Load() != fastRecvFallback {
+		t.Errorf("the receive posted first is done: %v; the later one is in state %d", req.Happened(), p.fast.state.Load())
 	}
 }
 
-// taking has a small frame from a rank arrive in one call.
-func (e *Engine) taking(from int, h head) {
+// arriveInline has a small frame from a rank arrive in one call.
+func (e *Engine) arriveInline(from int, h frameHeader) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)], Size: int(h.size)}
 	e.peers[from].Copy(f, make([]byte, h.size))
 }
 
 func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
-	for name, before := range map[string]func(p *peer, s *Space){
-		"a send that waits":  func(p *peer, s *Space) { p.credit = 0; s.Start(1, 7, 0, []byte("one"), Auto); p.credit = minCredit },
-		"no credit":          func(p *peer, _ *Space) { p.credit = envelopeCost + 3 },
-		"a frame on its way": func(p *peer, _ *Space) { p.flushing = true },
-		"the space's end":    func(_ *peer, s *Space) { s.err = errRevoked },
-		"the engine's end":   func(p *peer, _ *Space) { p.e.ended = errEnded },
-		"the peer's end":     func(p *peer, _ *Space) { p.gone = errEnded },
-		"a broken Conn":      func(p *peer, _ *Space) { p.broken = errEnded },
-		"checksums":          func(p *peer, _ *Space) { p.e.cfg.Checksum = true },
-		"the drive":          func(p *peer, _ *Space) { p.e.cfg.Drive = Pull },
-		"the threshold":      func(p *peer, _ *Space) { p.e.cfg.Threshold = 3 },
+	for name, before := range map[string]func(p *peer, s *MatchContext){
+		"a send that waits": func(p *peer, s *MatchContext) {
+			p.credit = 0
+			s.PostSend(1, 7, 0, []byte("one"), Auto)
+			p.credit = minCredit
+		},
+		"no credit":          func(p *peer, _ *MatchContext) { p.credit = envelopeCost + 3 },
+		"a frame on its way": func(p *peer, _ *MatchContext) { p.flushing = true },
+		"the space's end":    func(_ *peer, s *MatchContext) { s.err = errRevoked },
+		"the engine's end":   func(p *peer, _ *MatchContext) { p.e.ended = errEnded },
+		"the peer's end":     func(p *peer, _ *MatchContext) { p.gone = errEnded },
+		"a broken Conn":      func(p *peer, _ *MatchContext) { p.connErr = errEnded },
+		"checksums":          func(p *peer, _ *MatchContext) { p.e.cfg.Checksum = true },
+		"the drive":          func(p *peer, _ *MatchContext) { p.e.cfg.Protocol = Rendezvous },
+		"the threshold":      func(p *peer, _ *MatchContext) { p.e.cfg.Threshold = 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tm, a, _ := hastyTeam(t, Config{})
+			tm, a, _ := newInlineTeam(t, Config{})
 			before(tm.engines[0].peers[1], a)
-			if a.SendNow(1, 7, 0, []byte("next")) {
+			if a.TrySend(1, 7, 0, []byte("next")) {
 				t.Error("the message went past it")
 			}
 		})
@@ -279,16 +283,16 @@ func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
 }
 
 func TestARefusedMessageCostsNoCredit(t *testing.T) {
-	tm, a, b := hastyTeam(t, Config{})
+	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
-	p.owed = int64(tm.engines[0].cfg.Credit) / creditSoon // so that some is to go along
-	credit, owed := p.credit, p.owed
-	p.link.Conn().(*hastyConn).refuse = true
-	if a.SendNow(1, 7, 0, []byte("lost")) {
+	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that some is to go along
+	credit, owed := p.credit, p.unreturned
+	p.link.Conn().(*inlineConn).refuse = true
+	if a.TrySend(1, 7, 0, []byte("lost")) {
 		t.Fatal("the Conn has refused")
 	}
-	if p.credit != credit || p.owed != owed || p.flushing {
-		t.Errorf("credit %d, owed %d, flushing %v; want %d, %d and false", p.credit, p.owed, p.flushing, credit, owed)
+	if p.credit != credit || p.unreturned != owed || p.flushing {
+		t.Errorf("credit %d, owed %d, flushing %v; want %d, %d and false", p.credit, p.unreturned, p.flushing, credit, owed)
 	}
 	if err := a.Send(t.Context(), nil, 1, 7, 0, []byte("sent"), Auto); err != nil {
 		t.Fatal(err)
@@ -302,18 +306,18 @@ func TestARefusedMessageCostsNoCredit(t *testing.T) {
 // A send that found too little credit, because a message that was then refused held
 // some, needs no answer from the peer to go.
 func TestASendThatMetLessCreditGoesOnceTheRefusedMessageHasGivenItBack(t *testing.T) {
-	tm, a, b := hastyTeam(t, Config{})
+	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
-	c := p.link.Conn().(*hastyConn)
+	c := p.link.Conn().(*inlineConn)
 	tm.engines[0].mu.Lock()
 	p.credit, c.refuse = envelopeCost+4, true
 	tm.engines[0].mu.Unlock()
-	var other *Op
-	c.sends.set(func() { other = a.Start(1, 7, 0, []byte("two "), Auto) })
-	if a.SendNow(1, 8, 0, []byte("one ")) {
+	var other *Request
+	c.sends.set(func() { other = a.PostSend(1, 7, 0, []byte("two "), Auto) })
+	if a.TrySend(1, 8, 0, []byte("one ")) {
 		t.Fatal("the Conn has refused")
 	}
-	got := b.Post(0, 7, 0, make([]byte, 4))
+	got := b.PostRecv(0, 7, 0, make([]byte, 4))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := tm.engines[0].Wait(ctx, other, nil); err != nil {
@@ -330,16 +334,16 @@ func TestASendThatMetLessCreditGoesOnceTheRefusedMessageHasGivenItBack(t *testin
 // gets the error.
 func TestAReceiveOnTheShortWayEndsWithItsSpaceOrPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
-		end  func(tm *team, b *Space)
+		end  func(tm *team, b *MatchContext)
 		want error
 	}{
-		"the space": {func(_ *team, b *Space) { b.Revoke(errRevoked) }, errRevoked},
-		"the peer":  {func(tm *team, _ *Space) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
+		"the space": {func(_ *team, b *MatchContext) { b.Revoke(errRevoked) }, errRevoked},
+		"the peer":  {func(tm *team, _ *MatchContext) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
 	} {
 		t.Run(name, func(t *testing.T) {
-			tm, _, b := hastyTeam(t, Config{})
-			tm.engines[1].m.Link(0).Conn().(*hastyConn).lingers.set(func() { tc.end(tm, b) })
-			if n, ok := b.RecvSoon(0, 7, 0, make([]byte, 4)); ok {
+			tm, _, b := newInlineTeam(t, Config{})
+			tm.engines[1].m.Link(0).Conn().(*inlineConn).lingers.set(func() { tc.end(tm, b) })
+			if n, ok := b.TryRecv(0, 7, 0, make([]byte, 4)); ok {
 				t.Fatalf("got %d bytes that nobody has sent", n)
 			}
 			if _, err := b.Recv(t.Context(), nil, 0, 7, 0, make([]byte, 4)); !errors.Is(err, tc.want) {
@@ -353,16 +357,16 @@ func TestAReceiveOnTheShortWayEndsWithItsSpaceOrPeer(t *testing.T) {
 // short way too, and a stream that nobody answers uses up the credit beside them.
 func TestGoroutinesShareTheShortWay(t *testing.T) {
 	const pairs, rounds = 4, 300
-	_, a, b := hastyTeam(t, Config{Credit: 2 * minCredit})
+	_, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	ctx := t.Context()
-	send := func(s *Space, to, tag int, body []byte) error {
-		if s.SendNow(to, int32(tag), 0, body) {
+	send := func(s *MatchContext, to, tag int, body []byte) error {
+		if s.TrySend(to, int32(tag), 0, body) {
 			return nil
 		}
 		return s.Send(ctx, nil, to, int32(tag), 0, body, Auto)
 	}
-	recv := func(s *Space, from, tag, i int, buf []byte) error {
-		n, ok := s.RecvSoon(from, int32(tag), 0, buf)
+	recv := func(s *MatchContext, from, tag, i int, buf []byte) error {
+		n, ok := s.TryRecv(from, int32(tag), 0, buf)
 		if !ok {
 			e, err := s.Recv(ctx, nil, from, int32(tag), 0, buf)
 			if err != nil {
@@ -405,18 +409,18 @@ func sizeOf(i int) int { return 1 + 30*i }
 
 // Several times the credit passes, in both ways of receiving, and in the order sent.
 func TestCreditComesBackOnTheShortWay(t *testing.T) {
-	tm, a, b := hastyTeam(t, Config{Credit: 2 * minCredit})
+	tm, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	now, soon := 0, 0
 	body, buf := make([]byte, 4000), make([]byte, 4000)
 	for i := range 1000 {
 		body[0] = byte(i)
-		if a.SendNow(1, 7, 0, body) {
+		if a.TrySend(1, 7, 0, body) {
 			now++
 		} else if err := a.Send(t.Context(), nil, 1, 7, 0, body, Auto); err != nil {
 			t.Fatal(err)
 		}
 		clear(buf)
-		if _, ok := b.RecvSoon(0, 7, 0, buf); ok {
+		if _, ok := b.TryRecv(0, 7, 0, buf); ok {
 			soon++
 		} else if _, err := b.Recv(t.Context(), nil, 0, 7, 0, buf); err != nil {
 			t.Fatal(err)
@@ -432,16 +436,16 @@ func TestCreditComesBackOnTheShortWay(t *testing.T) {
 }
 
 func TestAReceiveOfTheLongWayEndsAsItsMessageSays(t *testing.T) {
-	_, a, b := hastyTeam(t, Config{})
+	_, a, b := newInlineTeam(t, Config{})
 	for _, tc := range []struct {
 		print uint64
 		size  int
 		want  error
 	}{{1, 8, fault.Misuse}, {2, 4, fault.Mismatch}} {
-		if !a.SendNow(1, 7, tc.print, make([]byte, tc.size)) {
+		if !a.TrySend(1, 7, tc.print, make([]byte, tc.size)) {
 			t.Fatal("the message does not go at once")
 		}
-		if n, ok := b.RecvSoon(0, 7, 1, make([]byte, 4)); ok {
+		if n, ok := b.TryRecv(0, 7, 1, make([]byte, 4)); ok {
 			t.Errorf("got %d bytes of a message that must not be had", n)
 		}
 		if _, err := b.Recv(t.Context(), nil, 0, 7, 1, make([]byte, 4)); !errors.Is(err, tc.want) {
@@ -453,33 +457,33 @@ func TestAReceiveOfTheLongWayEndsAsItsMessageSays(t *testing.T) {
 // A head that is the last one's again is not decoded again; one that differs in any
 // bit is, and is refused.
 func TestAHeadThatIsNotQuiteTheLastOneIsRefused(t *testing.T) {
-	tm, _, _ := hastyTeam(t, Config{})
+	tm, _, _ := newInlineTeam(t, Config{})
 	p := tm.engines[1].peers[0]
-	h := head{kind: kindEager, context: 5, tag: 7, size: 4, print: 1}
+	h := frameHeader{kind: kindEager, context: 5, tag: 7, size: 4, fingerprint: 1}
 	var room [transport.MaxHead]byte
 	text := room[:h.encode(&room)]
-	if !p.read(transport.Header{Head: text, Size: 4}) {
+	if !p.decodeHeader(transport.Header{Head: text, Size: 4}) {
 		t.Fatal("a good head is refused")
 	}
 	for bit := range 8 * len(text) {
 		bad := bytes.Clone(text)
 		bad[bit/8] ^= 1 << (bit % 8)
-		if p.read(transport.Header{Head: bad, Size: 4}) {
+		if p.decodeHeader(transport.Header{Head: bad, Size: 4}) {
 			t.Errorf("a head with bit %d flipped is taken for the last one", bit)
 		}
-		p.read(transport.Header{Head: text, Size: 4})
+		p.decodeHeader(transport.Header{Head: text, Size: 4})
 	}
-	if p.read(transport.Header{Head: text, Size: 5}) {
+	if p.decodeHeader(transport.Header{Head: text, Size: 5}) {
 		t.Error("a head is taken with a body of another size than it says")
 	}
 }
 
 // A message for so much room may be large: it is to find its receive posted.
 func TestAReceiveOfALargeMessageDoesNotWaitOnTheShortWay(t *testing.T) {
-	tm, _, b := hastyTeam(t, Config{})
+	tm, _, b := newInlineTeam(t, Config{})
 	looked := false
-	tm.engines[1].m.Link(0).Conn().(*hastyConn).lingers.set(func() { looked = tm.engines[1].peers[0].catch.busy.Load() })
-	if n, ok := b.RecvSoon(0, 7, 0, make([]byte, promptMost+1)); ok || looked {
+	tm.engines[1].m.Link(0).Conn().(*inlineConn).lingers.set(func() { looked = tm.engines[1].peers[0].fast.busy.Load() })
+	if n, ok := b.TryRecv(0, 7, 0, make([]byte, maxInline+1)); ok || looked {
 		t.Errorf("got %d bytes, %v; looked for them: %v", n, ok, looked)
 	}
 }

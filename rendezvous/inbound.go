@@ -1,0 +1,238 @@
+package rendezvous
+
+import "github.com/tutti-go/tutti/fault"
+
+// deliver gives a message that is or will be complete to the receive that waits
+// for it, or lets it wait.
+func (e *Engine) deliver(m *message) {
+	mc := m.mc
+	if req := mc.table.popRecv(m.key); req != nil {
+		e.onMatch(req, m)
+		return
+	}
+	mc.table.addMessage(m)
+	mc.notify(m)
+	if m.peer != nil {
+		m.peer.fast.onQueued(m)
+		m.peer.grantExtra()
+	}
+}
+
+// startEager finds the place of a pushed message's bytes: the buffer of the
+// receive that waits for it, or storage in the table.
+func (p *peer) startEager(h *frameHeader) {
+	e := p.e
+	mc := e.contextFor(h.context)
+	k, ok := p.keyOf(h)
+	if mc == nil || mc.err != nil || !ok {
+		p.chargeCredit(envelopeCost + int64(h.size))
+		p.returnCredit(envelopeCost + int64(h.size))
+		return
+	}
+	cost := envelopeCost + int64(h.size)
+	if !p.chargeCredit(cost) {
+		return
+	}
+	if req := mc.table.popRecv(k); req != nil {
+		e.setMatch(req, p, p.envelopeOf(h))
+		p.in.req, req.bufBusy = req, true // also when the bytes are dropped: p.in holds the op until they are in
+		if e.validate(req) {
+			p.in.dst = req.buf
+		}
+		return
+	}
+	m := e.getMessage(mc, k)
+	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
+	m.data = e.pool.get(int(h.size))
+	p.in.msg, p.in.dst = m, m.data
+	mc.table.addMessage(m)
+	mc.notify(m)
+	p.fast.onQueued(m)
+	p.grantExtra()
+}
+
+// finishEager ends what placeEager began.
+func (p *peer) finishEager(in *inboundFrame) {
+	e := p.e
+	switch {
+	case in.req != nil:
+		in.req.bufBusy = false
+		p.returnCredit(envelopeCost + int64(in.header.size))
+		e.finish(in.req, in.req.pendingErr)
+	case in.msg != nil:
+		m := in.msg
+		m.complete = true
+		switch {
+		case m.dropped:
+			e.discard(m)
+		case m.claimedBy != nil:
+			req := m.claimedBy
+			m.claimedBy, req.claimed = nil, nil
+			if req.pendingErr != nil {
+				e.discard(m)
+				e.finish(req, req.pendingErr)
+				return
+			}
+			e.deferCopy(req, m)
+		}
+	}
+}
+
+// handleOffer meets an offer with its receive, or lets it wait.
+func (p *peer) handleOffer(h *frameHeader) {
+	e := p.e
+	mc := e.contextFor(h.context)
+	k, ok := p.keyOf(h)
+	cost, fair := p.chargeOffer(h)
+	if !fair {
+		return
+	}
+	if mc == nil || mc.err != nil || !ok {
+		p.returnCost(cost)
+		p.sendControl(frameHeader{kind: kindDrop, id: h.id})
+		return
+	}
+	if p.queuedOffers[h.id] != nil {
+		p.protocolError("sent a second offer %d", h.id)
+		return
+	}
+	m := e.getMessage(mc, k)
+	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
+	m.offer, m.complete = h.id, true
+	p.queuedOffers[h.id] = m
+	p.wantsBerth(h)
+	e.deliver(m)
+}
+
+// chargeOffer counts what an offer takes: credit, or one of the envelopes granted
+// beyond it, which cost nothing.
+func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
+	if h.flags&flagExtra == 0 {
+		return envelopeCost, p.chargeCredit(envelopeCost)
+	}
+	if p.extraOutstanding == 0 {
+		p.protocolError("sent an offer that neither its credit nor a grant allows")
+		return 0, false
+	}
+	p.extraOutstanding--
+	p.extraQueued++
+	return 0, true
+}
+
+// returnCost undoes charge once the message is used up.
+func (p *peer) returnCost(cost int64) {
+	if cost == 0 {
+		p.extraQueued--
+		return
+	}
+	p.returnCredit(cost)
+}
+
+// handleWithdraw takes an offer out of the table. A receive that has met it already
+// goes back to where it stood: the message was never sent.
+func (p *peer) handleWithdraw(offer uint32) {
+	e := p.e
+	if m := p.queuedOffers[offer]; m != nil {
+		delete(p.queuedOffers, offer)
+		if m.mc.ordered {
+			m.withdrawn, m.offer = true, 0 // it stands before what came after it
+			return
+		}
+		m.mc.table.removeMessage(m)
+		e.discard(m)
+		return
+	}
+	for _, req := range p.activeRecvs {
+		if req.offer != offer {
+			continue
+		}
+		switch {
+		case req.unexpose != nil:
+			req.withdrawn = true
+			e.unexposeAndFinish(req, req.pendingErr)
+		case req.bufBusy: // being exposed just now
+			req.withdrawn = true
+		case req.pendingErr != nil:
+			e.finish(req, req.pendingErr)
+		default:
+			e.repost(req)
+		}
+		return
+	}
+}
+
+// handleAbandon ends a receive whose sender has left after some of its bytes.
+func (p *peer) handleAbandon(id uint32) {
+	req := p.activeRecvs[id]
+	if req == nil {
+		return
+	}
+	err := req.pendingErr
+	if err == nil {
+		err = fault.New(fault.Revoked, "recv", p.e.cfg.Rank, "rank %d left the message after %d of %d bytes", p.rank, req.arrived, len(req.buf))
+	}
+	if req.unexpose != nil {
+		p.e.unexposeAndFinish(req, err)
+		return
+	}
+	p.e.abort(req, err)
+}
+
+// startData finds the place of a data frame in its receive's buffer.
+func (p *peer) startData(h *frameHeader) {
+	req := p.activeRecvs[h.id]
+	if req == nil {
+		return // the receive has left; its bytes go into a drain
+	}
+	if h.offset+h.size > uint64(len(req.buf)) {
+		p.protocolError("sent data at %d+%d for a message of %d bytes", h.offset, h.size, len(req.buf))
+		return
+	}
+	if req.pendingErr != nil {
+		return
+	}
+	req.bufBusy = true
+	p.in.req = req
+	p.in.dst = req.buf[h.offset : h.offset+h.size]
+}
+
+// handleData counts n more bytes of op's message, and ends op with the last.
+func (p *peer) handleData(req *Request, n int) {
+	if req == nil || req.phase != phaseMatched {
+		return
+	}
+	req.arrived += n
+	e := p.e
+	switch {
+	case req.pendingErr != nil && req.unexpose == nil:
+		e.abort(req, req.pendingErr)
+	case req.arrived > len(req.buf):
+		p.protocolError("sent %d bytes of a message of %d", req.arrived, len(req.buf))
+	case req.arrived == len(req.buf):
+		p.noteReceived(req)
+		if req.unexpose == nil {
+			e.finish(req, req.pendingErr)
+			return
+		}
+		req.complete = req.pendingErr == nil
+		e.unexposeAndFinish(req, req.pendingErr)
+	}
+}
+
+// keyOf is the key of a message from p.
+func (p *peer) keyOf(h *frameHeader) (key, bool) {
+	k := key{source: int32(p.rank), tag: h.tag}
+	if h.flags&flagNamed == 0 {
+		return k, h.tag >= 0
+	}
+	name, ok := p.namesIn[h.name]
+	k.tag, k.step, k.name = namedTag, h.step, name
+	return k, ok && !p.e.steps.hasEnded(h.context, h.step)
+}
+
+func (p *peer) envelopeOf(h *frameHeader) envelope {
+	return envelope{
+		source: p.rank, tag: h.tag, size: int(h.size), fingerprint: h.fingerprint,
+		dead: h.flags&flagDead != 0, dtype: h.dtype, ndim: h.ndim, dims: h.dims, name: h.name,
+	}
+}

@@ -1,0 +1,190 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// exposeFrom is the size from which a buffer is shown to its sender, where the
+// Conn can do that, and bodies carry no checksum: what is written into exposed
+// memory comes without its head, and so without its checksum.
+const exposeFrom = 16 << 10
+
+// onMatch joins a receive with its message, which is in no list any more.
+func (e *Engine) onMatch(req *Request, m *message) {
+	e.setMatch(req, e.peers[m.env.source], m.env)
+	if m.lies.from != nil && req.alloc && int64(m.env.size) <= e.cfg.StepBytes {
+		e.lend(req, m)
+		return
+	}
+	fits := e.validate(req)
+	switch {
+	case m.local != nil:
+		from := m.local
+		from.local = nil
+		e.freeMessage(m)
+		from.phase = phaseMatched
+		from.peer.sends.remove(from)
+		if !fits {
+			req.buf = nil
+		}
+		req.bufBusy = true
+		e.deferAction(deferredAction{kind: actionCopyLocal, req: req, sendReq: from})
+	case m.withdrawn:
+		e.discard(m)
+		e.repost(req)
+	case m.offer != 0:
+		delete(m.peer.queuedOffers, m.offer)
+		e.acceptOffer(req, m, fits)
+	case !m.complete:
+		m.claimedBy, req.claimed = req, m
+	case !fits:
+		e.discard(m)
+		e.finish(req, req.pendingErr)
+	default:
+		e.deferCopy(req, m)
+	}
+}
+
+// deferCopy has a message that is here as a whole copied into its receive.
+func (e *Engine) deferCopy(req *Request, m *message) {
+	req.bufBusy, req.complete = true, true
+	e.deferAction(deferredAction{kind: actionCopy, req: req, msg: m})
+}
+
+// setMatch notes which message a receive has met.
+func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
+	if req.phase == phasePosted {
+		e.untrackPosted(req)
+	}
+	req.phase = phaseMatched
+	req.mc.matchedRecvs.push(req)
+	req.peer, req.match = p, env
+	if req.tensor != nil {
+		env.decodeTensor(req.tensor)
+	}
+}
+
+// A FingerprintError is the cause where a message's fingerprint is not its receive's.
+type FingerprintError struct {
+	Source, Tag  int
+	Sent, Wanted uint64
+}
+
+func (e *FingerprintError) Error() string {
+	return fmt.Sprintf("the message from rank %d with tag %d has fingerprint %x, the receive %x", e.Source, e.Tag, e.Sent, e.Wanted)
+}
+
+// validate checks a message against the receive that it met, and notes in
+// op.leaving what is wrong; the message is used up all the same.
+func (e *Engine) validate(req *Request) bool {
+	env := &req.match
+	switch {
+	case req.fingerprint != 0 && env.fingerprint != 0 && req.fingerprint != env.fingerprint:
+		req.pendingErr = &fault.Error{Kind: fault.Mismatch, Op: "recv", Rank: e.cfg.Rank, Peers: []fault.Peer{{Rank: env.source}},
+			Err: &FingerprintError{Source: env.source, Tag: int(env.tag), Sent: env.fingerprint, Wanted: req.fingerprint}}
+	case req.alloc && int64(env.size) <= e.cfg.StepBytes:
+		req.buf = make([]byte, env.size)
+		req.tensor.Data = req.buf
+	case req.alloc:
+		req.pendingErr = fault.New(fault.Exhausted, "recv", e.cfg.Rank,
+			"tensor %q of %d bytes from rank %d is above this rank's StepBytes of %d", req.key.name, env.size, env.source, e.cfg.StepBytes)
+	case env.size > len(req.buf):
+		req.pendingErr = e.misuse("recv", "the message of %d bytes from rank %d with tag %d does not fit the receive's %d bytes; make the buffer larger or Probe first",
+			env.size, env.source, env.tag, len(req.buf))
+	}
+	if req.pendingErr != nil {
+		return false
+	}
+	req.buf = req.buf[:env.size]
+	return true
+}
+
+// acceptOffer requests the bytes of an offer, or declines them.
+func (e *Engine) acceptOffer(req *Request, m *message, fits bool) {
+	p, offer := m.peer, m.offer
+	e.discard(m)
+	if !fits {
+		p.sendControl(frameHeader{kind: kindDrop, id: offer})
+		e.finish(req, req.pendingErr)
+		return
+	}
+	req.id, req.offer = nextID(&p.nextRecvID), offer
+	p.activeRecvs[req.id] = req
+	if len(req.buf) >= exposeFrom && !e.cfg.Checksum && p.exposer() != nil {
+		req.bufBusy = true
+		e.deferAction(deferredAction{kind: actionExpose, req: req})
+		return
+	}
+	p.sendControl(frameHeader{kind: kindRequest, id: offer, recvID: req.id, size: uint64(len(req.buf))})
+	if len(req.buf) == 0 {
+		p.handleData(req, 0)
+	}
+}
+
+func (p *peer) exposer() transport.Exposer {
+	x, _ := p.link.Conn().(transport.Exposer)
+	return x
+}
+
+// exposeAndRequest shows op's buffer to the peer and requests the bytes into it.
+// It runs without the lock, because exposing may take its time.
+func (e *Engine) exposeAndRequest(req *Request) {
+	p := req.peer
+	h := frameHeader{kind: kindRequest, id: req.offer, recvID: req.id, size: uint64(len(req.buf))}
+	var token transport.Token
+	var hide func()
+	err := errConnGone
+	if x := p.exposer(); x != nil {
+		token, hide, err = x.Expose(req.id, req.buf)
+	}
+	e.mu.Lock()
+	defer e.unlock()
+	req.bufBusy = false
+	if err == nil {
+		h.flags, h.token = flagToken, token
+		req.unexpose = hide
+	}
+	switch {
+	case req.pendingErr == nil && !req.withdrawn:
+		p.sendControl(h)
+	case req.unexpose != nil: // it was retired, or taken back, and the sender knows nothing of it
+		e.unexposeAndFinish(req, req.pendingErr)
+	case req.withdrawn:
+		e.repost(req)
+	default:
+		e.finish(req, req.pendingErr)
+	}
+}
+
+// errConnGone says that the Conn went away, and its abilities with it.
+var errConnGone = errors.New("the connection is gone")
+
+// repost puts a receive back to where it stood before its match, which its
+// sender took back, unless it has left meanwhile. In an ordered space it meets
+// nothing any more.
+func (e *Engine) repost(req *Request) {
+	if err := firstError(req.pendingErr, req.canceled); err != nil {
+		e.finish(req, err)
+		return
+	}
+	e.unmatch(req)
+	req.phase, req.peer, req.offer, req.id, req.withdrawn, req.unexposing = phaseIdle, nil, 0, 0, false, false
+	req.buf = req.fullBuf
+	if req.mc.ordered {
+		req.key.tag = unmatchableTag
+	}
+	if err := req.mc.receivable(req.key); err != nil {
+		e.finish(req, err)
+		return
+	}
+	req.mc.fallBackFastRecvs()
+	if m := req.mc.table.repost(req); m != nil {
+		e.onMatch(req, m)
+		return
+	}
+	e.trackPosted(req)
+}
