@@ -33,13 +33,13 @@ func (c *control) fence(ctx context.Context) {
 	ticket := c.ticket.Add(1)
 	c.post(func(c *control) {
 		c.fences[ticket] = ch
-		c.step(membership.Fence{Ticket: ticket})
+		c.step(membership.Fence{ID: ticket})
 	})
 	select {
 	case <-ch:
 	case <-c.gone:
 	case <-ctx.Done():
-		c.post(func(c *control) { c.step(membership.Unfence{Ticket: ticket}) })
+		c.post(func(c *control) { c.step(membership.CancelFence{ID: ticket}) })
 	}
 }
 
@@ -69,12 +69,12 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 }
 
 // ask puts a question and waits for what the State makes of it.
-func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.Reached {
-	ch := make(chan []membership.Reached, 1)
+func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.RankAnswer {
+	ch := make(chan []membership.RankAnswer, 1)
 	ticket := c.ticket.Add(1)
 	c.post(func(c *control) {
 		c.waits[ticket] = ch
-		c.step(membership.Question{Ticket: ticket, Ranks: ranks, Body: question})
+		c.step(membership.Question{ID: ticket, Ranks: ranks, Body: question})
 	})
 	select {
 	case got := <-ch:
@@ -83,7 +83,7 @@ func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membe
 		return nil
 	case <-ctx.Done():
 	}
-	c.post(func(c *control) { c.step(membership.Forget{Ticket: ticket}) })
+	c.post(func(c *control) { c.step(membership.CancelQuestion{ID: ticket}) })
 	select {
 	case got := <-ch:
 		return got
@@ -100,7 +100,7 @@ func (m *Mesh) Suspect(rank int, cause error) {
 	if cause != nil {
 		why = cause.Error()
 	}
-	m.control.post(func(c *control) { c.step(membership.Suspect{Rank: rank, Cause: why}) })
+	m.control.post(func(c *control) { c.step(membership.DataLinkDown{Rank: rank, Cause: why}) })
 }
 
 // Verdict announces e to all ranks, this one included: a panic, an abort, an

@@ -56,8 +56,8 @@ type control struct {
 	busy    bool               // in step
 	links   []*controlLink     // by rank
 	dying   []*controlLink
-	waits   map[uint64]chan []membership.Reached // by the question's ticket
-	fences  map[uint64]chan struct{}             // by theirs
+	waits   map[uint64]chan []membership.RankAnswer // by the question's ticket
+	fences  map[uint64]chan struct{}                // by theirs
 }
 
 func newControl(m *Mesh) *control {
@@ -66,7 +66,7 @@ func newControl(m *Mesh) *control {
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
 		dials: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
-		waits: make(map[uint64]chan []membership.Reached), fences: make(map[uint64]chan struct{}),
+		waits: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
 	}
 }
 
@@ -231,7 +231,7 @@ func (c *control) carryOut(o membership.Output) {
 	case membership.Departed:
 		c.m.note(o.Rank, func(p *peer) { p.gone = true })
 		events.Goodbye(o.Rank)
-	case membership.Arrived:
+	case membership.Joined:
 		c.m.note(o.Rank, func(p *peer) { p.host = printable([]byte(o.Host)) })
 	case membership.Complete:
 		c.m.crowded = c.m.countHost() > cores()
@@ -242,13 +242,13 @@ func (c *control) carryOut(o membership.Output) {
 		body := events.Question(o.From, o.Body)
 		c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body[:min(len(body), MaxFlood)]})
 	case membership.Answered:
-		if ch := c.waits[o.Ticket]; ch != nil {
-			delete(c.waits, o.Ticket)
+		if ch := c.waits[o.ID]; ch != nil {
+			delete(c.waits, o.ID)
 			ch <- o.Answers // has a slot
 		}
 	case membership.Fenced:
-		if ch := c.fences[o.Ticket]; ch != nil {
-			delete(c.fences, o.Ticket)
+		if ch := c.fences[o.ID]; ch != nil {
+			delete(c.fences, o.ID)
 			close(ch)
 		}
 	case membership.Left:

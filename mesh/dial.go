@@ -55,7 +55,7 @@ func (m *Mesh) dialLane(ctx context.Context, rank int, l lane) (transport.Conn, 
 		return nil, errDuplicate
 	case reasonLost:
 		m.control.post(func(c *control) {
-			c.step(membership.DialFailed{Rank: rank, Disowned: true, Cause: no.text})
+			c.step(membership.DialFailed{Rank: rank, Evicted: true, Cause: no.text})
 		})
 	}
 	e := &fault.Error{Kind: fault.Refused, Op: "dial", Rank: m.cfg.Rank, Err: no}

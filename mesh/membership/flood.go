@@ -27,22 +27,22 @@ func (w *window) add(n uint32) bool {
 	return true
 }
 
-// recent holds the last floods, for links that come up later: a rank that was
+// floodLog holds the last floods, for links that come up later: a rank that was
 // cut off for a moment hears what it missed.
-type recent struct {
-	ring [64]Message
-	n    int
+type floodLog struct {
+	messages [64]Message
+	n        int
 }
 
-func (r *recent) add(m Message) {
-	r.ring[r.n%len(r.ring)] = m
+func (r *floodLog) add(m Message) {
+	r.messages[r.n%len(r.messages)] = m
 	r.n++
 }
 
 // each visits the messages, oldest first.
-func (r *recent) each(do func(Message)) {
-	for i := max(0, r.n-len(r.ring)); i < r.n; i++ {
-		do(r.ring[i%len(r.ring)])
+func (r *floodLog) each(do func(Message)) {
+	for i := max(0, r.n-len(r.messages)); i < r.n; i++ {
+		do(r.messages[i%len(r.messages)])
 	}
 }
 
@@ -51,53 +51,53 @@ func (s *State) flood(m Message) Message {
 	s.seq++
 	m.Origin, m.Seq = s.cfg.Me, s.seq
 	s.ranks[s.cfg.Me].seen.add(m.Seq)
-	s.pass(m, s.cfg.Me)
+	s.forward(m, s.cfg.Me)
 	return m
 }
 
-// pass keeps a flood and sends it on, but not back.
-func (s *State) pass(m Message, from int) {
-	s.keep(m)
+// forward keeps a flood and sends it on, but not back.
+func (s *State) forward(m Message, from int) {
+	s.remember(m)
 	for r := range s.ranks {
 		if r != from && r != m.Origin && s.ranks[r].link.open {
-			s.out(Send{r, m})
+			s.emit(Send{r, m})
 		}
 	}
 }
 
-// keep remembers a flood for links that come up later. What belongs to a rank's
+// remember remembers a flood for links that come up later. What belongs to a rank's
 // or the job's standing is kept for good, the rest for a while.
-func (s *State) keep(m Message) {
+func (s *State) remember(m Message) {
 	switch m.Kind {
-	case Here:
-		if r := &s.ranks[m.Origin]; m.Seq > r.here.Seq && m.Origin == s.cfg.Me {
-			r.here = m
+	case Alive:
+		if r := &s.ranks[m.Origin]; m.Seq > r.lastAlive.Seq && m.Origin == s.cfg.Me {
+			r.lastAlive = m
 		}
 	case Bye:
 		s.ranks[m.Origin].bye = m
-	case Verdict:
-		s.verdicts.keep(m)
+	case Failure:
+		s.failures.remember(m)
 	default:
-		s.recent.add(m)
+		s.floods.add(m)
 	}
 }
 
 // sync tells a peer all that it may have missed; what it knows it drops.
 func (s *State) sync(to int) {
 	for r := range s.ranks {
-		if m := s.ranks[r].here; m.Seq != 0 && r != to {
-			s.out(Send{to, m})
+		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {
+			s.emit(Send{to, m})
 		}
 		if m := s.ranks[r].bye; m.Seq != 0 && r != to {
-			s.out(Send{to, m})
+			s.emit(Send{to, m})
 		}
 	}
-	for _, m := range s.verdicts.kept {
-		s.out(Send{to, m})
+	for _, m := range s.failures.messages {
+		s.emit(Send{to, m})
 	}
-	s.recent.each(func(m Message) {
+	s.floods.each(func(m Message) {
 		if m.Origin != to {
-			s.out(Send{to, m})
+			s.emit(Send{to, m})
 		}
 	})
 }
@@ -115,63 +115,63 @@ func (in Flood) apply(s *State) { s.flood(Message{Kind: App, Code: in.Code, Body
 // need it fail; and also when it came by another way first.
 func (in Received) apply(s *State) {
 	m, from := in.Msg, in.From
-	if !s.plausible(in) {
+	if !s.valid(in) {
 		return
 	}
-	s.hear(from)
-	s.take(m, from)
+	s.heardFrom(from)
+	s.deliver(m, from)
 	if m.Kind == Bye && m.Origin == from {
-		s.out(Send{from, Message{Kind: ByeAck, Origin: s.cfg.Me}})
+		s.emit(Send{from, Message{Kind: ByeAck, Origin: s.cfg.Me}})
 	}
 }
 
-// take drops what was seen, sends a flood on, and acts on the message.
-func (s *State) take(m Message, from int) {
+// deliver drops what was seen, sends a flood on, and acts on the message.
+func (s *State) deliver(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {
 			return
 		}
-		s.pass(m, from)
+		s.forward(m, from)
 	}
-	s.act(from, m)
+	s.dispatch(from, m)
 }
 
-// plausible drops messages that no rank of this version sends. The sender has
+// valid drops messages that no rank of this version sends. The sender has
 // proven that it belongs to the job, so this is about bugs, not strangers.
-func (s *State) plausible(in Received) bool {
+func (s *State) valid(in Received) bool {
 	n := len(s.ranks)
 	ok := in.From >= 0 && in.From < n && in.Msg.Origin >= 0 && in.Msg.Origin < n && in.Msg.About >= 0 && in.Msg.About < n
 	return ok && in.Msg.Kind.Valid() && s.ranks[in.From].link.open && in.Msg.Origin != s.cfg.Me
 }
 
-func (s *State) act(from int, m Message) {
+func (s *State) dispatch(from int, m Message) {
 	switch m.Kind {
 	case Heartbeat:
 		l := &s.ranks[from].link
-		l.call = append(l.call[:0], m.Body...)
-	case Here:
-		s.arrive(m)
-	case Down:
-		s.hearDown(m)
-	case Up:
-		s.hearUp(m)
-	case Vouch:
-		s.hearVouch(m)
-	case Verdict:
-		s.hearVerdict(m)
+		l.lastCall = append(l.lastCall[:0], m.Body...)
+	case Alive:
+		s.handleAlive(m)
+	case Suspected:
+		s.handleSuspected(m)
+	case Retracted:
+		s.handleRetracted(m)
+	case Refute:
+		s.handleRefute(m)
+	case Failure:
+		s.handleFailure(m)
 	case Bye:
-		s.depart(m.Origin)
+		s.handleBye(m.Origin)
 	case ByeAck:
-		s.ranks[from].link.owes = false
+		s.ranks[from].link.byePending = false
 	case App:
-		s.out(Deliver{m.Origin, m.Code, m.Body})
+		s.emit(Deliver{m.Origin, m.Code, m.Body})
 	case Ask:
-		s.hearAsk(from, m)
+		s.handleAsk(from, m)
 	case Answer:
-		s.hearAnswer(m)
-	case Mark:
-		s.out(Send{from, Message{Kind: Marked, Origin: s.cfg.Me, Ref: m.Ref}})
-	case Marked:
-		s.hearMarked(from, m)
+		s.handleAnswer(m)
+	case FenceRequest:
+		s.emit(Send{from, Message{Kind: FenceAck, Origin: s.cfg.Me, Ref: m.Ref}})
+	case FenceAck:
+		s.handleFenceAck(from, m)
 	}
 }

@@ -30,7 +30,7 @@ func FuzzStep(f *testing.F) {
 
 // fuzzInput makes an input of four bytes.
 func fuzzInput(b []byte) Input {
-	r, x := int(b[1]%5), b[2]
+	r, arg := int(b[1]%5), b[2]
 	if r == 2 {
 		r = 3 // the driver never names the rank itself
 	}
@@ -40,35 +40,35 @@ func fuzzInput(b []byte) Input {
 	case 1:
 		return LinkDown{r, "fuzz"}
 	case 2:
-		return DialFailed{Rank: r, Disowned: x == 7}
+		return DialFailed{Rank: r, Evicted: arg == 7}
 	case 3:
-		return Suspect{r, "fuzz"}
+		return DataLinkDown{r, "fuzz"}
 	case 4:
-		return Flood{x, b}
+		return Flood{arg, b}
 	case 5:
-		return Question{Ticket: uint64(x), Ranks: []int{r, 2}, Body: b}
+		return Question{ID: uint64(arg), Ranks: []int{r, 2}, Body: b}
 	case 6:
-		return Reply{r, uint32(x), b}
+		return Reply{r, uint32(arg), b}
 	case 7:
-		if x < 250 {
+		if arg < 250 {
 			return Resync{r}
 		}
 		return Leave{}
 	case 8:
-		e := fault.New(fault.Kind(x%10+1), "fuzz", r, "x")
-		e.Peers = []fault.Peer{{Rank: int(x) - 2}}
-		return Announce{Err: e, Leaving: x > 200}
+		e := fault.New(fault.Kind(arg%10+1), "fuzz", r, "x")
+		e.Peers = []fault.Peer{{Rank: int(arg) - 2}}
+		return Announce{Err: e, Leaving: arg > 200}
 	case 9:
-		return Forget{uint64(x)}
+		return CancelQuestion{uint64(arg)}
 	case 10:
-		return Fence{uint64(x)}
+		return Fence{uint64(arg)}
 	case 11:
-		return Unfence{uint64(x)}
+		return CancelFence{uint64(arg)}
 	}
-	m := Message{Kind: Kind(x % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(x), About: int(x % 6), Ref: uint32(b[3] % 8), Body: b}
-	if m.Kind == Verdict {
+	m := Message{Kind: Kind(arg % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(arg), About: int(arg % 6), Ref: uint32(b[3] % 8), Body: b}
+	if m.Kind == Failure {
 		e := fault.New(fault.PeerLost, "fuzz", r, "x")
-		e.Peers = []fault.Peer{{Rank: int(x % 7)}}
+		e.Peers = []fault.Peer{{Rank: int(arg % 7)}}
 		m.Body = e.AppendWire(nil)
 	}
 	return Received{r, m}
@@ -87,7 +87,7 @@ func checkOutput(t *testing.T, s *State, o Output, size int) {
 			t.Fatalf("%v", o)
 		}
 	case Report:
-		if !s.known(o.Err) {
+		if !s.knownRanks(o.Err) {
 			t.Fatalf("%v", o)
 		}
 	}

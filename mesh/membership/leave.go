@@ -7,28 +7,28 @@ func (in Leave) apply(s *State) {
 	s.leaving = true
 	s.flood(Message{Kind: Bye})
 	for r := range s.ranks {
-		s.ranks[r].link.owes = s.ranks[r].link.up()
+		s.ranks[r].link.byePending = s.ranks[r].link.up()
 	}
 }
 
-// depart takes a rank's goodbye. While verdicts compete the layer above hears of
+// handleBye takes a rank's goodbye. While verdicts compete the layer above hears of
 // it after theirs: a rank may close because of a verdict that has settled there
 // already, and calls here are to fail for that reason and not for the goodbye.
-func (s *State) depart(r int) {
+func (s *State) handleBye(r int) {
 	k := &s.ranks[r]
 	if k.gone() {
 		return
 	}
-	k.status = bye
-	k.link.owes = false
-	s.acquit(r)
-	s.loosen()
+	k.status = departed
+	k.link.byePending = false
+	s.clearSuspicions(r)
+	s.deferOverlay()
 	s.changed = true
-	if len(s.verdicts.compete) > 0 {
-		s.verdicts.departed = append(s.verdicts.departed, r)
+	if len(s.failures.candidates) > 0 {
+		s.failures.departed = append(s.failures.departed, r)
 		return
 	}
-	s.out(Departed{r})
+	s.emit(Departed{r})
 }
 
 // checkLeft reports, once, that every neighbour has taken this rank's goodbye.
@@ -37,10 +37,10 @@ func (s *State) checkLeft() {
 		return
 	}
 	for r := range s.ranks {
-		if s.ranks[r].link.owes {
+		if s.ranks[r].link.byePending {
 			return
 		}
 	}
 	s.left = true
-	s.out(Left{})
+	s.emit(Left{})
 }

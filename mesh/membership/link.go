@@ -4,21 +4,21 @@ import "fmt"
 
 // A link is the control link to one rank.
 type link struct {
-	open   bool   // there is a connection
-	silent bool   // but nothing came on it for Silence
-	owes   bool   // this rank's goodbye has not been taken yet
-	heard  Time   // when something came last
-	since  Time   // when it came up
-	call   []byte // the peer's last call, by its heartbeats; the next one overwrites it
+	open       bool   // there is a connection
+	silent     bool   // but nothing came on it for Silence
+	byePending bool   // this rank's goodbye has not been taken yet
+	heardAt    Time   // when something came last
+	upSince    Time   // when it came up
+	lastCall   []byte // the peer's last call, by its heartbeats; the next one overwrites it
 
 	// While it is wanted and not up.
 	wanted  bool
-	from    Time // when to begin dialling
+	dialAt  Time // when to begin dialling
 	dialing bool
-	retry   Time // when to dial again
+	retryAt Time // when to dial again
 	backoff Span
-	was     bool // it has been up before
-	severed bool // given up for good, by a verdict
+	everUp  bool // it has been up before
+	givenUp bool // given up for good, by a verdict
 }
 
 // up reports whether the link works, as far as is known.
@@ -26,67 +26,67 @@ func (l *link) up() bool { return l.open && !l.silent }
 
 // The pauses between two dials of one link.
 const (
-	firstBackoff = 20 * Millisecond
-	lastBackoff  = Second
+	minBackoff = 20 * Millisecond
+	maxBackoff = Second
 )
 
 func (in LinkUp) apply(s *State) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
-		s.out(Cut(in))
+		s.emit(Cut(in))
 		return
 	}
 	l := &r.link
-	call := l.call
-	*l = link{open: true, heard: s.now, since: s.now, call: call, was: true, severed: l.severed, owes: s.leaving}
+	call := l.lastCall
+	*l = link{open: true, heardAt: s.now, upSince: s.now, lastCall: call, everUp: true, givenUp: l.givenUp, byePending: s.leaving}
 	s.changed = true
 	s.sync(in.Rank)
-	s.out(Send{in.Rank, Message{Kind: Heartbeat, Origin: s.cfg.Me}})
-	s.recant(in.Rank)
-	s.revive(in.Rank)
+	s.emit(Send{in.Rank, Message{Kind: Heartbeat, Origin: s.cfg.Me}})
+	s.retract(in.Rank)
+	s.markAlive(in.Rank)
 }
 
 func (in LinkDown) apply(s *State) {
 	if l := &s.ranks[in.Rank].link; l.open {
-		l.open, l.owes = false, false
-		s.broken(in.Rank, brokenLink, in.Cause)
+		l.open, l.byePending = false, false
+		s.linkBroken(in.Rank, brokenLink, in.Cause)
 	}
 }
 
 func (in DialFailed) apply(s *State) {
 	l := &s.ranks[in.Rank].link
 	l.dialing = false
-	l.backoff = max(firstBackoff, min(2*l.backoff, lastBackoff))
-	l.retry = s.now + Time(l.backoff)
-	if in.Disowned {
-		s.disown(in.Rank, in.Cause)
+	l.backoff = max(minBackoff, min(2*l.backoff, maxBackoff))
+	l.retryAt = s.now + Time(l.backoff)
+	if in.Evicted {
+		s.evict(in.Rank, in.Cause)
 	}
 }
 
-// broken deals with a link that works no longer.
-func (s *State) broken(r int, why byte, cause string) {
+// linkBroken deals with a link that works no longer.
+func (s *State) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
-	l.dialing, l.retry, l.backoff = false, s.now, 0
+	l.dialing, l.retryAt, l.backoff = false, s.now, 0
 	l.wanted = false
 	s.changed = true
 	switch {
 	case k.gone():
 	case k.leaving:
-		s.bury(r) // its verdict has said all there is to say
+		s.markDead(r) // its verdict has said all there is to say
 	default:
-		s.doubt(r, why, cause)
+		s.suspect(r, code, cause)
 	}
 }
 
-// hear notes a sign of life.
-func (s *State) hear(from int) {
+// heardFrom notes a sign of life.
+func (s *State) heardFrom(from int) {
 	l := &s.ranks[from].link
-	l.heard = s.now
+	l.heardAt = s.now
 	if l.silent {
 		l.silent = false
 		s.changed = true
-		s.recant(from)
+		s.retract(from)
 	}
 }
 
@@ -97,30 +97,30 @@ func (s *State) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]
 		l := &k.link
-		if !l.up() || !s.due(l.heard+Time(s.cfg.Silence)) {
+		if !l.up() || !s.due(l.heardAt+Time(s.cfg.Silence)) {
 			continue
 		}
 		if k.gone() {
 			s.cut(r)
 			continue
 		}
-		l.silent, l.owes = true, false
-		s.broken(r, silentLink, fmt.Sprintf("nothing was heard of it for %v", s.cfg.Silence))
+		l.silent, l.byePending = true, false
+		s.linkBroken(r, silentLink, fmt.Sprintf("nothing was heard of it for %v", s.cfg.Silence))
 	}
 }
 
-// beat sends signs of life.
-func (s *State) beat() {
-	if !s.due(s.beatAt) {
+// sendHeartbeats sends signs of life.
+func (s *State) sendHeartbeats() {
+	if !s.due(s.heartbeatAt) {
 		return
 	}
-	s.beatAt = s.now + Time(s.cfg.Heartbeat)
+	s.heartbeatAt = s.now + Time(s.cfg.Heartbeat)
 	for r := range s.ranks {
 		if s.ranks[r].link.open {
-			if s.beats[r] == nil {
-				s.beats[r] = Send{r, Message{Kind: Heartbeat, Origin: s.cfg.Me}}
+			if s.heartbeats[r] == nil {
+				s.heartbeats[r] = Send{r, Message{Kind: Heartbeat, Origin: s.cfg.Me}}
 			}
-			s.out(s.beats[r])
+			s.emit(s.heartbeats[r])
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (s *State) beat() {
 // cut closes the link to a rank that is gone.
 func (s *State) cut(r int) {
 	if l := &s.ranks[r].link; l.open {
-		l.open, l.owes = false, false
-		s.out(Cut{r})
+		l.open, l.byePending = false, false
+		s.emit(Cut{r})
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // started is a world of n ranks that have all their links.
-func started(t *testing.T, n int, seed uint64) *world {
+func started(t *testing.T, n int, seed uint64) *cluster {
 	t.Helper()
-	w := newWorld(n, seed, true)
+	w := newCluster(n, seed, true)
 	w.startAll()
 	w.run(Time(Second))
 	if !w.completed() {
@@ -22,12 +22,12 @@ func started(t *testing.T, n int, seed uint64) *world {
 	return w
 }
 
-// verdict is the first report of a rank; nil when there is none.
-func (x *node) verdict() *fault.Error {
-	if len(x.reports) == 0 {
+// firstFailure is the first report of a rank; nil when there is none.
+func (x *node) firstFailure() *fault.Error {
+	if len(x.failures) == 0 {
 		return nil
 	}
-	return x.reports[0].err
+	return x.failures[0].err
 }
 
 func peers(e *fault.Error) (ranks []int) {
@@ -40,7 +40,7 @@ func peers(e *fault.Error) (ranks []int) {
 func TestRanksStartInAnyOrder(t *testing.T) {
 	for n := 1; n <= 17; n++ {
 		for _, joined := range []bool{true, false} {
-			w := newWorld(n, uint64(n), joined)
+			w := newCluster(n, uint64(n), joined)
 			for r := range w.nodes {
 				w.start(r, Span(w.rng.IntN(3000))*Millisecond)
 			}
@@ -49,8 +49,8 @@ func TestRanksStartInAnyOrder(t *testing.T) {
 				t.Errorf("%d ranks, joined %v: incomplete; missing for rank 0: %v", n, joined, w.nodes[0].state.Missing())
 			}
 			for r, x := range w.nodes {
-				if x.verdict() != nil {
-					t.Errorf("%d ranks, joined %v: rank %d reports %v", n, joined, r, x.verdict())
+				if x.firstFailure() != nil {
+					t.Errorf("%d ranks, joined %v: rank %d reports %v", n, joined, r, x.firstFailure())
 				}
 			}
 		}
@@ -58,7 +58,7 @@ func TestRanksStartInAnyOrder(t *testing.T) {
 }
 
 func TestARankThatNeverStartsIsMissing(t *testing.T) {
-	w := newWorld(5, 1, false)
+	w := newCluster(5, 1, false)
 	for _, r := range []int{0, 1, 2, 4} {
 		w.start(r, 0)
 	}
@@ -68,8 +68,8 @@ func TestARankThatNeverStartsIsMissing(t *testing.T) {
 		if got := x.state.Missing(); !slices.Equal(got, []int{3}) {
 			t.Errorf("rank %d misses %v, want [3]", r, got)
 		}
-		if x.complete || x.verdict() != nil {
-			t.Errorf("rank %d: complete %v, verdict %v; want neither", r, x.complete, x.verdict())
+		if x.complete || x.firstFailure() != nil {
+			t.Errorf("rank %d: complete %v, verdict %v; want neither", r, x.complete, x.firstFailure())
 		}
 	}
 }
@@ -85,14 +85,14 @@ func TestAnyKilledRankIsReportedByAllWithin500ms(t *testing.T) {
 				if r == victim {
 					continue
 				}
-				e := x.verdict()
+				e := x.firstFailure()
 				if e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{victim}) {
 					t.Errorf("%d ranks, %d killed: rank %d reports %v", n, victim, r, e)
 				} else if e.Peers[0].Host != fmt.Sprintf("host-%d", victim) {
 					t.Errorf("%d ranks, %d killed: rank %d names host %q", n, victim, r, e.Peers[0].Host)
 				}
-				if len(x.reports) > 1 {
-					t.Errorf("%d ranks, %d killed: rank %d reports %d verdicts", n, victim, r, len(x.reports))
+				if len(x.failures) > 1 {
+					t.Errorf("%d ranks, %d killed: rank %d reports %d verdicts", n, victim, r, len(x.failures))
 				}
 			}
 		}
@@ -107,7 +107,7 @@ func TestARankThatIsCutOffIsReportedWithin4500ms(t *testing.T) {
 			w.isolate(victim)
 			w.run(start + Time(4500*Millisecond))
 			for r, x := range w.nodes {
-				e := x.verdict()
+				e := x.firstFailure()
 				if e == nil || e.Kind != fault.PeerLost {
 					t.Errorf("%d ranks, %d cut off: rank %d reports %v", n, victim, r, e)
 				} else if r != victim && !slices.Equal(peers(e), []int{victim}) {
@@ -125,9 +125,9 @@ func TestAPairThatIsCutLosesItsLinkOnly(t *testing.T) {
 		w.sever(0, 1)
 		w.run(start + Time(5*Second))
 		for r, x := range w.nodes {
-			e := x.verdict()
-			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, 1}) || len(x.reports) != 1 {
-				t.Errorf("%d ranks: rank %d reports %d verdicts, first %v", n, r, len(x.reports), e)
+			e := x.firstFailure()
+			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, 1}) || len(x.failures) != 1 {
+				t.Errorf("%d ranks: rank %d reports %d verdicts, first %v", n, r, len(x.failures), e)
 			}
 		}
 	}
@@ -138,16 +138,16 @@ func TestABrokenDataConnectionOfLiveRanksIsALostLink(t *testing.T) {
 		w := started(t, n, uint64(n))
 		start := w.now
 		far := min(n-1, 2)
-		w.step(far, Suspect{0, "reset"})
+		w.step(far, DataLinkDown{0, "reset"})
 		w.run(start + Time(200*Millisecond))
 		for r, x := range w.nodes {
-			e := x.verdict()
+			e := x.firstFailure()
 			if e == nil || e.Kind != fault.LinkLost || !slices.Equal(peers(e), []int{0, far}) {
 				t.Errorf("%d ranks: rank %d reports %v", n, r, e)
 			}
 		}
 		w.run(start + Time(10*Second))
-		if got := len(w.nodes[0].reports); got != 1 {
+		if got := len(w.nodes[0].failures); got != 1 {
 			t.Errorf("%d ranks: %d verdicts, want 1", n, got)
 		}
 	}
@@ -157,16 +157,16 @@ func TestABrokenDataConnectionToAStoppedRankIsALostRank(t *testing.T) {
 	w := started(t, 5, 1)
 	start := w.now
 	w.stop(3)
-	w.step(1, Suspect{3, "refused our bytes for 5 s"})
+	w.step(1, DataLinkDown{3, "refused our bytes for 5 s"})
 	w.run(start + Time(Second))
 	for _, r := range []int{0, 1, 2, 4} {
-		if e := w.nodes[r].verdict(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{3}) {
+		if e := w.nodes[r].firstFailure(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{3}) {
 			t.Errorf("rank %d reports %v", r, e)
 		}
 	}
 }
 
-func TestABrokenControlLinkIsDialledAgain(t *testing.T) {
+func TestABrokenControlLinkIsRedialled(t *testing.T) {
 	for n := 3; n <= 9; n++ {
 		w := started(t, n, uint64(n))
 		w.run(w.now + Time(2*Second))
@@ -174,8 +174,8 @@ func TestABrokenControlLinkIsDialledAgain(t *testing.T) {
 		w.step(0, LinkDown{1, "reset"})
 		w.run(w.now + Time(10*Second))
 		for r, x := range w.nodes {
-			if x.verdict() != nil {
-				t.Errorf("%d ranks: rank %d reports %v", n, r, x.verdict())
+			if x.firstFailure() != nil {
+				t.Errorf("%d ranks: rank %d reports %v", n, r, x.firstFailure())
 			}
 		}
 		if !w.nodes[0].state.ranks[1].link.up() || !w.nodes[1].state.ranks[0].link.up() {
@@ -184,7 +184,7 @@ func TestABrokenControlLinkIsDialledAgain(t *testing.T) {
 	}
 }
 
-func TestAGoodbyeIsNoLossAndLinksAreKnitAnew(t *testing.T) {
+func TestAGoodbyeIsNoLossAndTheOverlayIsRebuilt(t *testing.T) {
 	for n := 2; n <= 12; n++ {
 		w := started(t, n, uint64(n))
 		for r := n - 1; r > 0; r-- {
@@ -197,11 +197,11 @@ func TestAGoodbyeIsNoLossAndLinksAreKnitAnew(t *testing.T) {
 			w.run(w.now + Time(400*Millisecond))
 			for q := range r {
 				x := w.nodes[q]
-				if !x.state.linked() {
+				if !x.state.fullyLinked() {
 					t.Errorf("%d ranks, %d left: rank %d lacks links", n, r, q)
 				}
-				if !slices.Contains(x.departed, r) || x.verdict() != nil {
-					t.Errorf("%d ranks, %d left: rank %d: departed %v, verdict %v", n, r, q, x.departed, x.verdict())
+				if !slices.Contains(x.departed, r) || x.firstFailure() != nil {
+					t.Errorf("%d ranks, %d left: rank %d: departed %v, verdict %v", n, r, q, x.departed, x.firstFailure())
 				}
 			}
 		}
@@ -226,28 +226,28 @@ func TestRanksThatLeaveTogetherDoNotBlameEachOther(t *testing.T) {
 			}
 		}
 		for r, x := range w.nodes {
-			if !x.left || x.verdict() != nil {
-				t.Errorf("seed %d: rank %d: left %v, verdict %v", seed, r, x.left, x.verdict())
+			if !x.left || x.firstFailure() != nil {
+				t.Errorf("seed %d: rank %d: left %v, verdict %v", seed, r, x.left, x.firstFailure())
 			}
 		}
 	}
 }
 
-func TestAStoppedRankHearsThatItIsBlamed(t *testing.T) {
+func TestAStoppedRankLearnsThatItIsBlamed(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		w := started(t, n, uint64(n))
 		w.stop(1)
 		w.run(w.now + Time(10*Second))
-		if e := w.nodes[0].verdict(); e == nil || !slices.Equal(peers(e), []int{1}) {
+		if e := w.nodes[0].firstFailure(); e == nil || !slices.Equal(peers(e), []int{1}) {
 			t.Fatalf("%d ranks: rank 0 reports %v", n, e)
 		}
 		w.resume(1)
 		w.run(w.now + Time(Second))
-		if e := w.nodes[1].verdict(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{1}) {
+		if e := w.nodes[1].firstFailure(); e == nil || e.Kind != fault.PeerLost || !slices.Equal(peers(e), []int{1}) {
 			t.Errorf("%d ranks: the stopped rank reports %v, want itself blamed", n, e)
 		}
-		if got := len(w.nodes[1].reports); got != 1 {
-			t.Errorf("%d ranks: the stopped rank reports %d verdicts: %v", n, got, w.nodes[1].reports)
+		if got := len(w.nodes[1].failures); got != 1 {
+			t.Errorf("%d ranks: the stopped rank reports %d verdicts: %v", n, got, w.nodes[1].failures)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func TestARankThatSleptDoesNotBlameTheOthers(t *testing.T) {
 	s.Step(0, Tick{})
 	s.Step(0, LinkUp{1})
 	for _, o := range s.Step(Time(60*Second), Tick{}) {
-		if m, ok := o.(Send); ok && m.Msg.Kind == Down {
+		if m, ok := o.(Send); ok && m.Msg.Kind == Suspected {
 			t.Fatalf("after a minute's sleep: %v", o)
 		}
 	}
@@ -266,7 +266,7 @@ func TestARankThatSleptDoesNotBlameTheOthers(t *testing.T) {
 		now += Time(250 * Millisecond)
 		s.Step(now, Tick{})
 	}
-	if !s.doubted(1) {
+	if !s.suspected(1) {
 		t.Error("the other rank is not doubted after 4 s of silence")
 	}
 }
@@ -293,7 +293,7 @@ func TestAFloodReachesEveryLiveRankOnce(t *testing.T) {
 	}
 }
 
-func TestAQuestionIsAnsweredOrAnsweredFor(t *testing.T) {
+func TestAQuestionIsAnsweredDirectlyOrByANeighbour(t *testing.T) {
 	w := started(t, 9, 1)
 	w.nodes[4].replies = func([]byte) []byte { return nil }
 	w.step(0, Leave{})
@@ -302,7 +302,7 @@ func TestAQuestionIsAnsweredOrAnsweredFor(t *testing.T) {
 	w.stop(7)
 	w.run(w.now + Time(Second))
 	asked := w.now
-	w.step(3, Question{Ticket: 5, Ranks: []int{0, 1, 3, 4, 7, 8}, Body: []byte("where?")})
+	w.step(3, Question{ID: 5, Ranks: []int{0, 1, 3, 4, 7, 8}, Body: []byte("where?")})
 	w.run(asked + Time(1100*Millisecond))
 	got, ok := w.nodes[3].answered[5]
 	if !ok {
@@ -329,24 +329,24 @@ func TestAQuestionIsAnsweredOrAnsweredFor(t *testing.T) {
 
 func TestAQuestionToLiveRanksIsAnsweredAtOnce(t *testing.T) {
 	w := started(t, 9, 1)
-	w.step(0, Question{Ticket: 1, Ranks: []int{1, 2, 3, 4, 5, 6, 7, 8}})
+	w.step(0, Question{ID: 1, Ranks: []int{1, 2, 3, 4, 5, 6, 7, 8}})
 	w.run(w.now + Time(50*Millisecond))
 	if _, ok := w.nodes[0].answered[1]; !ok {
 		t.Error("no answer after 50 ms")
 	}
 }
 
-func TestAForgottenQuestionEndsAtOnce(t *testing.T) {
+func TestACancelledQuestionEndsAtOnce(t *testing.T) {
 	w := started(t, 3, 1)
 	w.stop(2)
-	w.step(0, Question{Ticket: 1, Ranks: []int{2}})
-	w.step(0, Forget{1})
+	w.step(0, Question{ID: 1, Ranks: []int{2}})
+	w.step(0, CancelQuestion{1})
 	if _, ok := w.nodes[0].answered[1]; !ok {
 		t.Error("the question goes on")
 	}
 }
 
-func TestAnAnnouncedVerdictReachesAllAndExplainsTheEnd(t *testing.T) {
+func TestAnAnnouncedFailureReachesAllAndExplainsTheExit(t *testing.T) {
 	w := started(t, 5, 1)
 	e := fault.New(fault.PeerLost, "mesh", 3, "panic: %w", errors.New("boom"))
 	e.Peers = []fault.Peer{{Rank: 3}}
@@ -356,13 +356,13 @@ func TestAnAnnouncedVerdictReachesAllAndExplainsTheEnd(t *testing.T) {
 	w.run(w.now + Time(2*Second))
 	for _, r := range []int{0, 1, 2, 4} {
 		x := w.nodes[r]
-		if len(x.reports) != 1 || x.verdict().Error() != e.Error() {
-			t.Errorf("rank %d reports %v", r, x.reports)
+		if len(x.failures) != 1 || x.firstFailure().Error() != e.Error() {
+			t.Errorf("rank %d reports %v", r, x.failures)
 		}
 	}
 }
 
-func TestVerdictsThatCrossAreReportedInOneOrder(t *testing.T) {
+func TestConcurrentFailuresAreReportedInOneOrder(t *testing.T) {
 	w := started(t, 9, 1)
 	for _, r := range []int{8, 5, 2} {
 		w.step(r, Announce{Err: fault.New(fault.Revoked, "abort", r, "code %d", r)})
@@ -370,7 +370,7 @@ func TestVerdictsThatCrossAreReportedInOneOrder(t *testing.T) {
 	w.run(w.now + Time(2*Second))
 	for r, x := range w.nodes {
 		var got []int
-		for _, rep := range x.reports {
+		for _, rep := range x.failures {
 			got = append(got, rep.err.Rank)
 		}
 		if !slices.Equal(got, []int{2, 5, 8}) {
@@ -379,7 +379,7 @@ func TestVerdictsThatCrossAreReportedInOneOrder(t *testing.T) {
 	}
 }
 
-func TestAWindowKnowsWhatItSaw(t *testing.T) {
+func TestAWindowReportsEachNumberOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var w window
 	seen := map[uint32]bool{}

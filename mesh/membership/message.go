@@ -8,20 +8,20 @@ type Kind uint8
 // The kinds of messages. Direct ones go over one link; flooded ones to everybody,
 // each once; routed ones back along the path of the question.
 const (
-	Heartbeat Kind = iota + 1 // direct; Body: the sender's last call
-	Here                      // flooded; Code 1: all its links are up; Body: its host
-	Down                      // flooded; About: whom Origin cannot reach; Code: see below; Body: the last call heard
-	Up                        // flooded; About: whom Origin reaches again
-	Vouch                     // flooded; Origin lives; About, Ref: whose Down this answers
-	Verdict                   // flooded; Ref: the epoch; Code 1: Origin is leaving; Body: the error's wire form
-	Bye                       // flooded; Origin closes in order
-	ByeAck                    // direct; the sender has seen the receiver's Bye
-	App                       // flooded; Code, Body: the layer above's
-	Ask                       // flooded; Body: a bit per rank asked, then the question
-	Answer                    // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
-	Mark                      // direct; Ref: of a fence; the receiver has handled all that came before it
-	Marked                    // direct; Ref: the Mark's
-	lastKind  = Marked
+	Heartbeat    Kind = iota + 1 // direct; Body: the sender's last call
+	Alive                        // flooded; Code 1: all its links are up; Body: its host
+	Suspected                    // flooded; About: whom Origin cannot reach; Code: see below; Body: the last call heard
+	Retracted                    // flooded; About: whom Origin reaches again
+	Refute                       // flooded; Origin lives; About, Ref: whose Down this answers
+	Failure                      // flooded; Ref: the epoch; Code 1: Origin is leaving; Body: the error's wire form
+	Bye                          // flooded; Origin closes in order
+	ByeAck                       // direct; the sender has seen the receiver's Bye
+	App                          // flooded; Code, Body: the layer above's
+	Ask                          // flooded; Body: a bit per rank asked, then the question
+	Answer                       // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
+	FenceRequest                 // direct; Ref: of a fence; the receiver has handled all that came before it
+	FenceAck                     // direct; Ref: the Mark's
+	lastKind     = FenceAck
 )
 
 // What a Down's Code says.
@@ -33,15 +33,15 @@ const (
 
 // What an Answer's Code says.
 const (
-	ownWords   = iota // Body is what the rank said
-	ownSilence        // the rank had nothing to say
-	hearsay           // a neighbour tells: Body is the last call heard, Age the silence since
+	answerGiven    = iota // Body is what the rank said
+	answerDeclined        // the rank had nothing to say
+	answerRelayed         // a neighbour tells: Body is the last call heard, Age the silence since
 )
 
 var kindNames = [...]string{
-	Heartbeat: "heartbeat", Here: "here", Down: "down", Up: "up", Vouch: "vouch", Verdict: "verdict",
+	Heartbeat: "heartbeat", Alive: "here", Suspected: "down", Retracted: "up", Refute: "vouch", Failure: "verdict",
 	Bye: "bye", ByeAck: "byeack", App: "app", Ask: "ask", Answer: "answer",
-	Mark: "mark", Marked: "marked",
+	FenceRequest: "mark", FenceAck: "marked",
 }
 
 // Valid reports whether k is one of the kinds above.
@@ -58,7 +58,7 @@ func (k Kind) String() string {
 // flooded reports whether messages of kind k go to everybody.
 func (k Kind) flooded() bool {
 	switch k {
-	case Heartbeat, ByeAck, Answer, Mark, Marked:
+	case Heartbeat, ByeAck, Answer, FenceRequest, FenceAck:
 		return false
 	}
 	return k.Valid()
@@ -84,7 +84,7 @@ func (m Message) String() string {
 		s += fmt.Sprintf(" #%d", m.Seq)
 	}
 	switch m.Kind {
-	case Down, Up, Vouch, Answer:
+	case Suspected, Retracted, Refute, Answer:
 		s += fmt.Sprintf(" about %d", m.About)
 	}
 	if m.Code != 0 {
@@ -97,7 +97,7 @@ func (m Message) String() string {
 		s += fmt.Sprintf(" age %v", m.Age)
 	}
 	if len(m.Body) != 0 {
-		s += fmt.Sprintf(" body %s", shown(m.Kind, m.Body))
+		s += fmt.Sprintf(" body %s", bodyText(m.Kind, m.Body))
 	}
 	return s
 }

@@ -11,8 +11,8 @@ import (
 // A schedule is what befalls one world.
 type schedule struct {
 	n       int
-	deaths  []int
-	at      []Span
+	killed  []int
+	killAt  []Span
 	cuts    [][2]int
 	cutAt   []Span
 	suspect bool
@@ -27,9 +27,9 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 		if together {
 			at = Span(rng.IntN(60)) * Millisecond
 		}
-		x.deaths, x.at = append(x.deaths, r), append(x.at, at)
+		x.killed, x.killAt = append(x.killed, r), append(x.killAt, at)
 	}
-	if x.n > 4 && len(x.deaths) <= 1 && rng.IntN(2) == 0 {
+	if x.n > 4 && len(x.killed) <= 1 && rng.IntN(2) == 0 {
 		x.cuts = append(x.cuts, pair(order[x.n-1], order[x.n-2]))
 		x.cutAt = append(x.cutAt, Span(rng.IntN(2000))*Millisecond)
 	}
@@ -37,9 +37,9 @@ func randomSchedule(rng *rand.Rand) (x schedule) {
 	return x
 }
 
-// TestSurvivorsAgreeOnTheFirstVerdict runs random deaths and cuts. Nobody may be
+// TestSurvivorsAgreeOnTheFirstFailure runs random deaths and cuts. Nobody may be
 // left without a verdict, and nobody may hear another one first.
-func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
+func TestSurvivorsAgreeOnTheFirstFailure(t *testing.T) {
 	runs := uint64(250)
 	if os.Getenv("TUTTI_SOAK") != "" {
 		runs = 20_000
@@ -52,28 +52,28 @@ func TestSurvivorsAgreeOnTheFirstVerdict(t *testing.T) {
 	}
 }
 
-func checkSchedule(t *testing.T, w *world, seed uint64, x schedule) {
+func checkSchedule(t *testing.T, w *cluster, seed uint64, x schedule) {
 	t.Helper()
-	for i, r := range x.deaths {
-		w.after(x.at[i], func() {
+	for i, r := range x.killed {
+		w.after(x.killAt[i], func() {
 			w.kill(r)
 			for q := range w.nodes {
 				if x.suspect && q != r && w.rng.IntN(2) == 0 { // data connections break, too
-					w.after(w.latency(), func() { w.step(q, Suspect{r, "reset"}) })
+					w.after(w.latency(), func() { w.step(q, DataLinkDown{r, "reset"}) })
 				}
 			}
 		})
 	}
 	for i, c := range x.cuts {
 		w.after(x.cutAt[i], func() { w.sever(c[0], c[1]) })
-		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], Suspect{c[1], "takes no bytes"}) }) // they may have no control link
+		w.after(x.cutAt[i]+5*Second, func() { w.step(c[0], DataLinkDown{c[1], "takes no bytes"}) }) // they may have no control link
 	}
 	w.run(w.now + Time(14*Second))
 	var first *fault.Error
 	for r, node := range w.nodes {
-		switch e := node.verdict(); {
+		switch e := node.firstFailure(); {
 		case node.dead:
-		case e == nil && len(x.deaths)+len(x.cuts) > 0:
+		case e == nil && len(x.killed)+len(x.cuts) > 0:
 			t.Errorf("seed %d %+v: rank %d hears nothing", seed, x, r)
 		case e != nil && first == nil:
 			first = e
@@ -83,7 +83,7 @@ func checkSchedule(t *testing.T, w *world, seed uint64, x schedule) {
 		if node.dead {
 			continue
 		}
-		for _, dead := range x.deaths {
+		for _, dead := range x.killed {
 			if !node.state.ranks[dead].gone() {
 				t.Errorf("seed %d %+v: rank %d takes dead rank %d for alive", seed, x, r, dead)
 			}

@@ -9,18 +9,18 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A world runs the States of n ranks against a simulated network: connections
+// A cluster runs the States of n ranks against a simulated network: connections
 // keep their order, messages take a few milliseconds, killed ranks close theirs,
 // cut pairs lose everything without a sign. Time is a number.
-type world struct {
-	rng   *rand.Rand
-	now   Time
-	queue events
-	count int
-	nodes []*node
-	pipes map[[2]int]*pipe // by (low, high): the present connection
-	cut   map[[2]int]bool
-	trace func(format string, args ...any)
+type cluster struct {
+	rng    *rand.Rand
+	now    Time
+	queue  events
+	events int
+	nodes  []*node
+	pipes  map[[2]int]*pipe // by (low, high): the present connection
+	cut    map[[2]int]bool
+	trace  func(format string, args ...any)
 }
 
 // A node is one rank.
@@ -29,17 +29,17 @@ type node struct {
 	dead     bool
 	stopped  bool
 	backlog  []Input // while stopped
-	reports  []report
+	failures []failureReport
 	departed []int
 	complete bool
 	left     bool
 	answered map[uint64]Answered
 	flooded  map[string]int
-	ticket   int // numbers ticks, so that an old one is ignored
+	tickID   int // numbers ticks, so that an old one is ignored
 	replies  func(q []byte) []byte
 }
 
-type report struct {
+type failureReport struct {
 	at  Time
 	err *fault.Error
 }
@@ -70,8 +70,8 @@ func (e *events) Pop() any {
 	return last
 }
 
-func newWorld(n int, seed uint64, joined bool) *world {
-	w := &world{
+func newCluster(n int, seed uint64, joined bool) *cluster {
+	w := &cluster{
 		rng:   rand.New(rand.NewPCG(seed, 1)),
 		pipes: make(map[[2]int]*pipe),
 		cut:   make(map[[2]int]bool),
@@ -90,23 +90,23 @@ func newWorld(n int, seed uint64, joined bool) *world {
 }
 
 // start has rank r take its first step after a while.
-func (w *world) start(r int, after Span) {
+func (w *cluster) start(r int, after Span) {
 	w.after(after, func() { w.step(r, Tick{}) })
 }
 
-func (w *world) startAll() {
+func (w *cluster) startAll() {
 	for r := range w.nodes {
 		w.start(r, Span(w.rng.IntN(20))*Millisecond)
 	}
 }
 
-func (w *world) after(d Span, run func()) {
-	w.count++
-	heap.Push(&w.queue, event{w.now + Time(d), w.count, run})
+func (w *cluster) after(d Span, run func()) {
+	w.events++
+	heap.Push(&w.queue, event{w.now + Time(d), w.events, run})
 }
 
 // run lets the world go on until a moment.
-func (w *world) run(until Time) {
+func (w *cluster) run(until Time) {
 	for len(w.queue) > 0 && w.queue[0].at <= until {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
@@ -115,7 +115,7 @@ func (w *world) run(until Time) {
 	w.now = until
 }
 
-func (w *world) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*Millisecond/1000 }
+func (w *cluster) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*Millisecond/1000 }
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
@@ -127,7 +127,7 @@ func side(a, b int) int {
 	return 1
 }
 
-func (w *world) step(r int, in Input) {
+func (w *cluster) step(r int, in Input) {
 	x := w.nodes[r]
 	if x.dead {
 		return
@@ -141,18 +141,18 @@ func (w *world) step(r int, in Input) {
 	w.trace("%v %d < %T%+v", Span(w.now), r, in, in)
 	for _, o := range slices.Clone(x.state.Step(w.now, in)) {
 		w.trace("%v %d > %v", Span(w.now), r, o)
-		w.carryOut(r, o)
+		w.execute(r, o)
 	}
-	x.ticket++
-	ticket := x.ticket
+	x.tickID++
+	tickID := x.tickID
 	w.after(max(x.state.Next(), Millisecond/10), func() {
-		if x.ticket == ticket {
+		if x.tickID == tickID {
 			w.step(r, Tick{})
 		}
 	})
 }
 
-func (w *world) carryOut(r int, o Output) {
+func (w *cluster) execute(r int, o Output) {
 	x := w.nodes[r]
 	switch o := o.(type) {
 	case Send:
@@ -162,7 +162,7 @@ func (w *world) carryOut(r int, o Output) {
 	case Cut:
 		w.hangUp(r, o.Rank)
 	case Report:
-		x.reports = append(x.reports, report{w.now, o.Err})
+		x.failures = append(x.failures, failureReport{w.now, o.Err})
 	case Departed:
 		x.departed = append(x.departed, o.Rank)
 	case Complete:
@@ -172,13 +172,13 @@ func (w *world) carryOut(r int, o Output) {
 	case Asked:
 		w.after(0, func() { w.step(r, Reply{o.From, o.Ref, x.replies(o.Body)}) })
 	case Answered:
-		x.answered[o.Ticket] = o
+		x.answered[o.ID] = o
 	case Left:
 		x.left = true
 	}
 }
 
-func (w *world) send(from, to int, m Message) {
+func (w *cluster) send(from, to int, m Message) {
 	p := w.pipes[pair(from, to)]
 	me := side(from, to)
 	if p == nil || !p.open[me] || w.cut[pair(from, to)] {
@@ -194,15 +194,15 @@ func (w *world) send(from, to int, m Message) {
 }
 
 // dial opens a pipe: at the acceptor's end first, as the handshake has it.
-func (w *world) dial(from, to int) {
+func (w *cluster) dial(from, to int) {
 	switch {
 	case w.nodes[from].dead:
 	case w.cut[pair(from, to)] || w.nodes[to].stopped:
 		w.after(2*Second, func() { w.step(from, DialFailed{Rank: to}) })
-	case w.nodes[to].dead || w.nodes[to].ended() || w.nodes[to].ticket == 0:
+	case w.nodes[to].dead || w.nodes[to].ended() || w.nodes[to].tickID == 0:
 		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to}) })
 	case w.nodes[to].state.ranks[from].gone():
-		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Disowned: true}) })
+		w.after(w.latency(), func() { w.step(from, DialFailed{Rank: to, Evicted: true}) })
 	default:
 		if old := w.pipes[pair(from, to)]; old != nil {
 			old.open = [2]bool{}
@@ -225,7 +225,7 @@ func (w *world) dial(from, to int) {
 func (x *node) ended() bool { return x.left }
 
 // hangUp closes r's end; what it sent still arrives.
-func (w *world) hangUp(r, peer int) {
+func (w *cluster) hangUp(r, peer int) {
 	p := w.pipes[pair(r, peer)]
 	me := side(r, peer)
 	if p == nil || !p.open[me] {
@@ -245,7 +245,7 @@ func (w *world) hangUp(r, peer int) {
 }
 
 // kill ends a rank as SIGKILL does: its system closes its connections.
-func (w *world) kill(r int) {
+func (w *cluster) kill(r int) {
 	w.trace("%v %d killed", Span(w.now), r)
 	w.nodes[r].dead = true
 	for peer := range w.nodes {
@@ -256,16 +256,16 @@ func (w *world) kill(r int) {
 }
 
 // end closes a rank that has left.
-func (w *world) end(r int) { w.kill(r) }
+func (w *cluster) end(r int) { w.kill(r) }
 
 // sever cuts a pair without a sign.
-func (w *world) sever(a, b int) {
+func (w *cluster) sever(a, b int) {
 	w.trace("%v cut %d-%d", Span(w.now), a, b)
 	w.cut[pair(a, b)] = true
 }
 
 // isolate cuts a rank off from all.
-func (w *world) isolate(r int) {
+func (w *cluster) isolate(r int) {
 	for peer := range w.nodes {
 		if peer != r {
 			w.sever(r, peer)
@@ -273,9 +273,9 @@ func (w *world) isolate(r int) {
 	}
 }
 
-func (w *world) stop(r int) { w.nodes[r].stopped = true }
+func (w *cluster) stop(r int) { w.nodes[r].stopped = true }
 
-func (w *world) resume(r int) {
+func (w *cluster) resume(r int) {
 	x := w.nodes[r]
 	x.stopped = false
 	backlog := x.backlog
@@ -287,6 +287,6 @@ func (w *world) resume(r int) {
 }
 
 // completed reports whether all ranks that live have started.
-func (w *world) completed() bool {
+func (w *cluster) completed() bool {
 	return !slices.ContainsFunc(w.nodes, func(x *node) bool { return !x.dead && !x.complete })
 }

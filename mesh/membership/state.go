@@ -19,18 +19,18 @@ func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 
 // The waits that are not configured.
 const (
-	VouchWait  = 300 * Millisecond // for a sign of life of a rank in doubt
-	SettleWait = 50 * Millisecond  // for verdicts that cross on their way
-	KnitWait   = 300 * Millisecond // for links that are about to be, before a verdict settles
-	RedialWait = 750 * Millisecond // for a link that broke to be there again
-	HelpWait   = Second            // for a link that the peer should dial
-	GoodbyeLag = 100 * Millisecond // before links are replaced: goodbyes come in bunches
-	AskWait    = Second            // for an answer
-	NoteWait   = 600 * Millisecond // before a neighbour answers for a silent rank
-	// witnessLag is how much later a rank announces what others saw first-hand.
-	witnessLag = 100 * Millisecond
-	// settledLag protects a fresh link from news about the one before it.
-	settledLag = Second
+	RefuteTimeout = 300 * Millisecond // for a sign of life of a rank in doubt
+	ResolveDelay  = 50 * Millisecond  // for verdicts that cross on their way
+	OverlayWait   = 300 * Millisecond // for links that are about to be, before a verdict settles
+	RedialTimeout = 750 * Millisecond // for a link that broke to be there again
+	PeerDialWait  = Second            // for a link that the peer should dial
+	GoodbyeDelay  = 100 * Millisecond // before links are replaced: goodbyes come in bunches
+	AnswerTimeout = Second            // for an answer
+	RelayDelay    = 600 * Millisecond // before a neighbour answers for a silent rank
+	// secondhandDelay is how much later a rank announces what others saw first-hand.
+	secondhandDelay = 100 * Millisecond
+	// freshLinkTime protects a fresh link from news about the one before it.
+	freshLinkTime = Second
 )
 
 // A Config says who this rank is.
@@ -46,76 +46,76 @@ type Config struct {
 type status uint8
 
 const (
-	absent status = iota // not heard of yet
-	live
-	bye  // has closed in order
-	lost // is gone for good
+	unknown status = iota // not heard of yet
+	alive
+	departed // has closed in order
+	dead     // is gone for good
 )
 
 // A rank is what this rank knows of another, or of itself.
 type rank struct {
-	status  status
-	leaving bool // has announced its own end
-	host    string
-	here    Message // the last Here; Seq 0: none yet
-	bye     Message // Seq 0: none
-	seen    window
-	doubts  []doubt
-	link    link
+	status     status
+	leaving    bool // has announced its own end
+	host       string
+	lastAlive  Message // the last Here; Seq 0: none yet
+	bye        Message // Seq 0: none
+	seen       window
+	suspicions []suspicion
+	link       link
 }
 
 // present reports whether the rank stands in the circle.
-func (r *rank) present() bool { return (r.status == absent || r.status == live) && !r.leaving }
+func (r *rank) present() bool { return (r.status == unknown || r.status == alive) && !r.leaving }
 
 // gone reports whether nothing more is expected of the rank.
-func (r *rank) gone() bool { return r.status == bye || r.status == lost }
+func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 
 // A State is one rank's view of the job. It has one owner.
 type State struct {
-	cfg     Config
-	clock   Time // the caller's, at the last Step
-	now     Time // lived through; all other Times are measured by it
-	next    Time // when to look again
-	begun   bool
-	changed bool // something was decided that other decisions depend on
-	outs    []Output
-	members []int    // what circle has listed last
-	near    []int    // what wanted has
-	beats   []Output // by rank: the Send of a heartbeat, which is always the same; nil: not needed yet
+	cfg         Config
+	callerClock Time // the caller's, at the last Step
+	now         Time // lived through; all other Times are measured by it
+	next        Time // when to look again
+	begun       bool
+	changed     bool // something was decided that other decisions depend on
+	outputs     []Output
+	ring        []int    // what circle has listed last
+	neighbours  []int    // what wanted has
+	heartbeats  []Output // by rank: the Send of a heartbeat, which is always the same; nil: not needed yet
 
-	ranks    []rank
-	seq      uint32 // the last flood of this rank's own
-	recent   recent
-	beatAt   Time
-	knitFrom Time // links are not replaced before
+	ranks       []rank
+	seq         uint32 // the last flood of this rank's own
+	floods      floodLog
+	heartbeatAt Time
+	overlayAt   Time // links are not replaced before
 
-	verdicts verdicts
-	asking   []asking
-	routes   routes
-	notes    []note
-	fences   []fence
-	fenceRef uint32 // of the last fence
+	failures  failureLog
+	questions []openQuestion
+	routes    routes
+	proxied   []proxyQuestion
+	fences    []pendingFence
+	fenceRef  uint32 // of the last fence
 
 	ready    bool // all links were up once
 	complete bool
 	leaving  bool
 	left     bool
-	disowned bool // the others have given this rank up
+	evicted  bool // the others have given this rank up
 }
 
 // New is the state of a rank that has no link yet. It takes its first Step
 // before Next means anything.
 func New(cfg Config) *State {
-	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size), beats: make([]Output, cfg.Size)}
+	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size), heartbeats: make([]Output, cfg.Size)}
 	if cfg.Joined {
 		for r := range s.ranks {
-			s.ranks[r].status = live
+			s.ranks[r].status = alive
 		}
 	}
 	me := &s.ranks[cfg.Me]
-	me.status, me.host = live, cfg.Host
+	me.status, me.host = alive, cfg.Host
 	s.seq++
-	me.here = Message{Kind: Here, Origin: cfg.Me, Seq: s.seq, Body: []byte(cfg.Host)}
+	me.lastAlive = Message{Kind: Alive, Origin: cfg.Me, Seq: s.seq, Body: []byte(cfg.Host)}
 	me.seen.add(s.seq)
 	return s
 }
@@ -127,9 +127,9 @@ func (s *State) Missing() []int {
 	for r := range s.ranks {
 		switch k := &s.ranks[r]; {
 		case k.gone():
-		case k.here.Seq == 0 && !k.link.open:
+		case k.lastAlive.Seq == 0 && !k.link.open:
 			away = append(away, r)
-		case k.here.Code == 0 && r != s.cfg.Me:
+		case k.lastAlive.Code == 0 && r != s.cfg.Me:
 			unlinked = append(unlinked, r)
 		}
 	}
@@ -142,40 +142,40 @@ func (s *State) Missing() []int {
 // checkReady tells all ranks, once, that this one has all its links, and the
 // caller, once, that all ranks have said so.
 func (s *State) checkReady() {
-	if !s.ready && !s.leaving && s.linked() {
+	if !s.ready && !s.leaving && s.fullyLinked() {
 		s.ready = true
-		s.flood(Message{Kind: Here, Code: 1, Body: []byte(s.cfg.Host)})
+		s.flood(Message{Kind: Alive, Code: 1, Body: []byte(s.cfg.Host)})
 	}
 	if s.complete || !s.ready {
 		return
 	}
 	for r := range s.ranks {
-		if k := &s.ranks[r]; k.here.Code == 0 && !k.gone() {
+		if k := &s.ranks[r]; k.lastAlive.Code == 0 && !k.gone() {
 			return
 		}
 	}
 	s.complete = true
-	s.out(Complete{})
+	s.emit(Complete{})
 }
 
-// arrive takes a rank's Here.
-func (s *State) arrive(m Message) {
+// handleAlive takes a rank's Here.
+func (s *State) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
-	if m.Seq < r.here.Seq {
+	if m.Seq < r.lastAlive.Seq {
 		return // the later one overtook it
 	}
-	if r.here.Seq == 0 {
+	if r.lastAlive.Seq == 0 {
 		r.host = string(m.Body)
-		s.out(Arrived{m.Origin, r.host})
+		s.emit(Joined{m.Origin, r.host})
 	}
-	r.here = m
-	s.revive(m.Origin)
+	r.lastAlive = m
+	s.markAlive(m.Origin)
 }
 
-// revive notes that a rank has come.
-func (s *State) revive(r int) {
-	if s.ranks[r].status == absent {
-		s.ranks[r].status = live
+// markAlive notes that a rank has come.
+func (s *State) markAlive(r int) {
+	if s.ranks[r].status == unknown {
+		s.ranks[r].status = alive
 		s.changed = true
 	}
 }

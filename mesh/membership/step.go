@@ -24,9 +24,9 @@ type (
 	// DialFailed answers a Dial. Disowned says that the peer refused this rank
 	// because it had been given up.
 	DialFailed struct {
-		Rank     int
-		Disowned bool
-		Cause    string
+		Rank    int
+		Evicted bool
+		Cause   string
 	}
 	// Resync says that messages to Rank had to be dropped, and that its link
 	// takes more now.
@@ -37,8 +37,8 @@ type (
 		From int
 		Msg  Message
 	}
-	// Suspect says that the data connection to Rank broke.
-	Suspect struct {
+	// DataLinkDown says that the data connection to Rank broke.
+	DataLinkDown struct {
 		Rank  int
 		Cause string
 	}
@@ -55,17 +55,17 @@ type (
 	}
 	// Question puts Body to Ranks; one Answered with the same Ticket follows.
 	Question struct {
-		Ticket uint64
-		Ranks  []int
-		Body   []byte
+		ID    uint64
+		Ranks []int
+		Body  []byte
 	}
-	// Forget ends a question early; Answered comes at once, unless it has come.
-	Forget struct{ Ticket uint64 }
+	// CancelQuestion ends a question early; Answered comes at once, unless it has come.
+	CancelQuestion struct{ ID uint64 }
 	// Fence asks the neighbours to say when they have handled all that was sent to
 	// them so far; one Fenced with the same Ticket follows.
-	Fence struct{ Ticket uint64 }
-	// Unfence ends a fence early; Fenced comes at once, unless it has come.
-	Unfence struct{ Ticket uint64 }
+	Fence struct{ ID uint64 }
+	// CancelFence ends a fence early; Fenced comes at once, unless it has come.
+	CancelFence struct{ ID uint64 }
 	// Reply answers an Asked; a nil Body is silence.
 	Reply struct {
 		To   int
@@ -97,8 +97,8 @@ type (
 	Report struct{ Err *fault.Error }
 	// Departed tells the layer above that Rank has closed in order.
 	Departed struct{ Rank int }
-	// Arrived tells the host of a rank.
-	Arrived struct {
+	// Joined tells the host of a rank.
+	Joined struct {
 		Rank int
 		Host string
 	}
@@ -118,19 +118,19 @@ type (
 	}
 	// Answered ends a question.
 	Answered struct {
-		Ticket  uint64
-		Answers []Reached
+		ID      uint64
+		Answers []RankAnswer
 	}
 	// Fenced ends a fence: the neighbours have handled what was sent before it, or
 	// are out of reach.
-	Fenced struct{ Ticket uint64 }
+	Fenced struct{ ID uint64 }
 	// Left says that all neighbours have heard this rank's goodbye, or are gone.
 	Left struct{}
 )
 
-// A Reached is what became of a question to one rank. Body is nil unless the
+// A RankAnswer is what became of a question to one rank. Body is nil unless the
 // rank said something.
-type Reached struct {
+type RankAnswer struct {
 	Rank   int
 	Body   []byte
 	Last   string
@@ -142,7 +142,7 @@ func (Dial) output()     {}
 func (Cut) output()      {}
 func (Report) output()   {}
 func (Departed) output() {}
-func (Arrived) output()  {}
+func (Joined) output()   {}
 func (Complete) output() {}
 func (Deliver) output()  {}
 func (Asked) output()    {}
@@ -154,30 +154,30 @@ func (Left) output()     {}
 // backwards. The Outputs are to be carried out in order; the slice is valid until
 // the next Step.
 func (s *State) Step(now Time, in Input) []Output {
-	s.outs = s.outs[:0]
+	s.outputs = s.outputs[:0]
 	s.advance(now)
 	in.apply(s)
 	s.next = s.now + Time(s.cfg.Heartbeat) // so that a gap is noticed
 	// One decision may open the way for another; each opens it only once.
-	for turn := 0; turn == 0 || s.changed && turn < maxTurns; turn++ {
+	for round := 0; round == 0 || s.changed && round < maxRounds; round++ {
 		s.changed = false
 		s.decide()
 	}
-	return s.outs
+	return s.outputs
 }
 
-// maxTurns stops a State that contradicts itself; none is known to.
-const maxTurns = 64
+// maxRounds stops a State that contradicts itself; none is known to.
+const maxRounds = 64
 
 // decide does all that is due. Each part notes when it wants to look again.
 func (s *State) decide() {
 	s.findSilent()
 	s.checkReady()
-	s.judge()
-	s.announce()
-	s.settle()
-	s.knit()
-	s.beat()
+	s.confirmSuspicions()
+	s.announceNext()
+	s.resolveEpoch()
+	s.maintainOverlay()
+	s.sendHeartbeats()
 	s.endQuestions()
 	s.checkFences()
 	s.checkLeft()
@@ -191,10 +191,10 @@ func (s *State) Next() Span { return Span(max(0, s.next-s.now)) }
 // this process did not run, and does not count against anybody else.
 func (s *State) advance(now Time) {
 	if !s.begun {
-		s.begun, s.clock = true, now
+		s.begun, s.callerClock = true, now
 	}
-	gap := max(0, now-s.clock)
-	s.clock += gap
+	gap := max(0, now-s.callerClock)
+	s.callerClock += gap
 	s.now += min(gap, 2*Time(s.cfg.Heartbeat))
 }
 
@@ -207,7 +207,7 @@ func (s *State) due(t Time) bool {
 	return false
 }
 
-func (s *State) out(o Output) { s.outs = append(s.outs, o) }
+func (s *State) emit(o Output) { s.outputs = append(s.outputs, o) }
 
 func (Tick) apply(*State) {}
 

@@ -9,8 +9,8 @@ import (
 
 // Transcripts show inputs and outputs as lines of text.
 
-func shown(k Kind, body []byte) string {
-	if k == Verdict {
+func bodyText(k Kind, body []byte) string {
+	if k == Failure {
 		if e, err := fault.ParseWire(body); err == nil {
 			return strconv.Quote(e.Error())
 		}
@@ -34,7 +34,7 @@ func (o Report) String() string { return fmt.Sprintf("report %v", o.Err) }
 func (o Departed) String() string { return fmt.Sprintf("departed %d", o.Rank) }
 
 // String is "arrived 3 on host-b".
-func (o Arrived) String() string { return fmt.Sprintf("arrived %d on %s", o.Rank, o.Host) }
+func (o Joined) String() string { return fmt.Sprintf("arrived %d on %s", o.Rank, o.Host) }
 
 // String is "complete".
 func (Complete) String() string { return "complete" }
@@ -48,16 +48,16 @@ func (o Deliver) String() string {
 func (o Asked) String() string { return fmt.Sprintf("asked by %d ref %d: %q", o.From, o.Ref, o.Body) }
 
 // String is "answered 1:", and what became of each rank.
-func (o Answered) String() string { return fmt.Sprintf("answered %d: %v", o.Ticket, o.Answers) }
+func (o Answered) String() string { return fmt.Sprintf("answered %d: %v", o.ID, o.Answers) }
 
 // String is "fenced 1".
-func (o Fenced) String() string { return fmt.Sprintf("fenced %d", o.Ticket) }
+func (o Fenced) String() string { return fmt.Sprintf("fenced %d", o.ID) }
 
 // String is "left".
 func (Left) String() string { return "left" }
 
 // String is what became of one rank.
-func (x Reached) String() string {
+func (x RankAnswer) String() string {
 	if x.Body != nil {
 		return fmt.Sprintf("%d said %q", x.Rank, x.Body)
 	}

@@ -96,19 +96,19 @@ func parseInput(words []string) (at Time, in Input, err error) {
 	case "down":
 		in = LinkDown{r, text}
 	case "failed":
-		in = DialFailed{Rank: r, Disowned: text == "disowned", Cause: "refused"}
+		in = DialFailed{Rank: r, Evicted: text == "disowned", Cause: "refused"}
 	case "suspect":
-		in = Suspect{r, text}
+		in = DataLinkDown{r, text}
 	case "abort":
 		in = Announce{Err: fault.New(fault.Revoked, "abort", r, "%s", text)}
 	case "flood":
 		in = Flood{byte(r), []byte(text)}
 	case "ask":
-		in = Question{Ticket: 1, Ranks: []int{r}, Body: []byte(text)}
+		in = Question{ID: 1, Ranks: []int{r}, Body: []byte(text)}
 	case "fence":
 		in = Fence{uint64(r)}
 	case "unfence":
-		in = Unfence{uint64(r)}
+		in = CancelFence{uint64(r)}
 	case "reply":
 		in = Reply{r, uint32(number(words[3])), []byte(words[4])}
 	case "leave":

@@ -2,13 +2,13 @@ package membership
 
 import "testing"
 
-func TestAnIdleStateMakesNoGarbage(t *testing.T) {
+func TestAnIdleStateAllocatesNothing(t *testing.T) {
 	const size = 6
 	s := New(Config{Size: size, Joined: true, Heartbeat: 250 * Millisecond, Silence: 4 * Second})
 	now, sent := Time(0), 0
 	for r := 1; r < size; r++ {
 		s.Step(now, LinkUp{r})
-		s.Step(now, &Received{r, Message{Kind: Here, Code: 1, Origin: r, Seq: 1, Body: []byte("h")}})
+		s.Step(now, &Received{r, Message{Kind: Alive, Code: 1, Origin: r, Seq: 1, Body: []byte("h")}})
 	}
 	body := []byte("allreduce #41")
 	var in Received

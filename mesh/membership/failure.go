@@ -1,0 +1,291 @@
+package membership
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A candidate is a verdict that was announced in the present epoch.
+type candidate struct {
+	err *fault.Error
+	by  int
+}
+
+// A proposal verdict waits to be announced.
+type proposal struct {
+	err     *fault.Error
+	due     Time
+	leaving bool
+}
+
+// failureLog are those past, the ones that compete now, and those to come.
+type failureLog struct {
+	epoch      uint32 // how many have settled
+	candidates []candidate
+	openedAt   Time  // when the first of them was heard
+	departed   []int // who has said goodbye meanwhile
+	proposals  []proposal
+	reported   []string  // what was reported, by its key
+	messages   []Message // for links that come up later
+}
+
+// Bounds: verdicts end jobs, and a job has few.
+const (
+	maxProposals  = 16
+	maxFailures   = 16
+	maxReported   = 256
+	maxCandidates = 1024
+)
+
+func (v *failureLog) remember(m Message) {
+	if len(v.messages) == maxFailures {
+		v.messages = slices.Delete(v.messages, 0, 1)
+	}
+	v.messages = append(v.messages, m)
+}
+
+// failureKey is the same for verdicts that say the same of the same ranks. What a rank
+// announces itself is told apart by its words.
+func failureKey(e *fault.Error) string {
+	ranks := make([]int, len(e.Peers))
+	for i, p := range e.Peers {
+		ranks[i] = p.Rank
+	}
+	slices.Sort(ranks)
+	if detected(e) {
+		return fmt.Sprint(uint8(e.Kind), ranks)
+	}
+	return fmt.Sprint(uint8(e.Kind), ranks, e)
+}
+
+// detected reports whether e is of the kinds that this package finds out itself.
+func detected(e *fault.Error) bool { return e.Kind == fault.PeerLost || e.Kind == fault.LinkLost }
+
+// lowestBlamed is the lowest rank that a verdict is about.
+func lowestBlamed(e *fault.Error) int {
+	if len(e.Peers) == 0 {
+		return e.Rank
+	}
+	return slices.MinFunc(e.Peers, func(a, b fault.Peer) int { return cmp.Compare(a.Rank, b.Rank) }).Rank
+}
+
+func names(e *fault.Error, r int) bool {
+	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank == r })
+}
+
+// compare orders verdicts of one epoch: the first is reported.
+func compare(a, b candidate) int {
+	links := func(c candidate) int {
+		if c.err.Kind == fault.LinkLost {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(
+		cmp.Compare(links(a), links(b)),
+		cmp.Compare(lowestBlamed(a.err), lowestBlamed(b.err)),
+		cmp.Compare(a.by, b.by),
+		cmp.Compare(a.err.Kind, b.err.Kind),
+		cmp.Compare(a.err.Error(), b.err.Error()),
+	)
+}
+
+// propose queues a verdict of this rank's own, or one that lost its epoch.
+func (s *State) propose(e *fault.Error, due Time) { s.enqueueProposal(proposal{err: e, due: due}) }
+
+func (s *State) enqueueProposal(h proposal) {
+	v := &s.failures
+	same := func(o proposal) bool { return failureKey(o.err) == failureKey(h.err) }
+	if s.stale(h.err) || len(v.proposals) == maxProposals || slices.ContainsFunc(v.proposals, same) {
+		return
+	}
+	v.proposals = append(v.proposals, h)
+	s.changed = true
+}
+
+// stale reports whether a verdict has nothing new to say.
+func (s *State) stale(e *fault.Error) bool {
+	if slices.Contains(s.failures.reported, failureKey(e)) {
+		return true
+	}
+	same := func(c candidate) bool { return failureKey(c.err) == failureKey(e) }
+	if slices.ContainsFunc(s.failures.candidates, same) {
+		return true
+	}
+	if !detected(e) {
+		return false
+	}
+	// Which of the two it was is known once one of them is gone.
+	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return s.ranks[p.Rank].gone() })
+}
+
+func (in Announce) apply(s *State) {
+	if s.knownRanks(in.Err) {
+		ends := in.Leaving || in.Err.Kind == fault.PeerLost && names(in.Err, s.cfg.Me)
+		s.enqueueProposal(proposal{err: in.Err, due: s.now, leaving: ends})
+	}
+}
+
+// announceNext begins the next epoch with the first verdict that is due, unless
+// somebody else has begun it.
+func (s *State) announceNext() {
+	v := &s.failures
+	if len(v.candidates) > 0 || s.evicted {
+		return
+	}
+	v.proposals = slices.DeleteFunc(v.proposals, func(h proposal) bool { return s.stale(h.err) })
+	for i, h := range v.proposals {
+		if !s.due(h.due) {
+			continue
+		}
+		v.proposals = slices.Delete(v.proposals, i, i+1)
+		m := Message{Kind: Failure, Ref: v.epoch + 1, Body: h.err.AppendWire(nil)}
+		if h.leaving {
+			m.Code = 1
+		}
+		s.addCandidate(s.flood(m))
+		return
+	}
+}
+
+// addCandidate adds a verdict to those that compete in its epoch. All ranks read it from
+// its wire form, so that all report the same.
+func (s *State) addCandidate(m Message) {
+	e, err := fault.ParseWire(m.Body)
+	v := &s.failures
+	if err != nil || !s.knownRanks(e) || len(v.candidates) == maxCandidates {
+		return
+	}
+	if len(v.candidates) == 0 {
+		v.openedAt = s.now
+	}
+	v.candidates = append(v.candidates, candidate{e, m.Origin})
+	s.changed = true
+	if o := &s.ranks[m.Origin]; m.Code == 1 && m.Origin != s.cfg.Me && o.present() {
+		o.leaving = true
+		if !o.link.open {
+			s.markDead(m.Origin)
+		}
+	}
+}
+
+// knownRanks reports whether a verdict names only ranks that exist.
+func (s *State) knownRanks(e *fault.Error) bool {
+	return !slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank < 0 || p.Rank >= len(s.ranks) })
+}
+
+// handleFailure takes another rank's verdict. One of a later epoch says that the
+// present one is over elsewhere; one of an earlier epoch comes too late.
+func (s *State) handleFailure(m Message) {
+	v := &s.failures
+	switch {
+	case m.Ref <= v.epoch || m.Ref == 0:
+		return
+	case m.Ref > v.epoch+1:
+		s.closeEpoch()
+		v.epoch = max(v.epoch, m.Ref-1)
+	}
+	s.addCandidate(m)
+}
+
+// resolveEpoch reports the present epoch's verdict once the others have had time to
+// cross, and links that are about to be have had time to bring theirs.
+func (s *State) resolveEpoch() {
+	v := &s.failures
+	if len(v.candidates) == 0 || !s.due(v.openedAt+Time(ResolveDelay)) {
+		return
+	}
+	if s.overlayPending() && !s.due(v.openedAt+Time(ResolveDelay+OverlayWait)) {
+		return
+	}
+	s.closeEpoch()
+}
+
+// closeEpoch ends the present epoch.
+func (s *State) closeEpoch() {
+	v := &s.failures
+	if len(v.candidates) == 0 {
+		return
+	}
+	slices.SortFunc(v.candidates, compare)
+	all := v.candidates
+	v.candidates = nil
+	v.epoch++
+	s.report(all[0].err)
+	for _, r := range v.departed {
+		s.emit(Departed{r})
+	}
+	v.departed = nil
+	for _, c := range all[1:] {
+		due := s.now
+		if c.by != s.cfg.Me {
+			due += Time(ResolveDelay + secondhandDelay) // its own announcer goes first, if it still can
+		}
+		s.propose(c.err, due)
+	}
+	s.changed = true
+}
+
+// report tells the layer above, and draws the consequences.
+func (s *State) report(e *fault.Error) {
+	v := &s.failures
+	if len(v.reported) == maxReported {
+		v.reported = slices.Delete(v.reported, 0, 1)
+	}
+	v.reported = append(v.reported, failureKey(e))
+	s.emit(Report{e})
+	switch e.Kind {
+	case fault.PeerLost:
+		for _, p := range e.Peers {
+			if p.Rank == s.cfg.Me {
+				s.evicted = true
+			} else if !s.ranks[p.Rank].gone() {
+				s.markDead(p.Rank)
+			}
+		}
+	case fault.LinkLost:
+		s.giveUpLink(e)
+	}
+}
+
+// giveUpLink gives up the control link of a pair that cannot reach each other, unless
+// it works: then it was the data connection that broke.
+func (s *State) giveUpLink(e *fault.Error) {
+	if !names(e, s.cfg.Me) {
+		return
+	}
+	for _, p := range e.Peers {
+		if l := &s.ranks[p.Rank].link; p.Rank != s.cfg.Me && !l.up() {
+			l.givenUp = true
+		}
+	}
+}
+
+// markDead marks a rank as gone for good.
+func (s *State) markDead(r int) {
+	s.ranks[r].status = dead
+	s.cut(r)
+	s.clearSuspicions(r)
+	s.overlayAt = s.now
+	s.changed = true
+}
+
+// beingEvicted reports whether this rank was given up by the others, or is about to be.
+func (s *State) beingEvicted() bool {
+	return s.evicted || slices.ContainsFunc(s.failures.candidates, func(c candidate) bool {
+		return c.err.Kind == fault.PeerLost && names(c.err, s.cfg.Me)
+	})
+}
+
+// evict reports that a peer would not talk to this rank because it is taken for lost.
+func (s *State) evict(by int, cause string) {
+	if s.beingEvicted() {
+		return
+	}
+	e := fault.New(fault.PeerLost, "mesh", by, "rank %d has given this one up: %s", by, cause)
+	e.Peers = []fault.Peer{{Rank: s.cfg.Me, Host: s.cfg.Host}}
+	s.report(e)
+}

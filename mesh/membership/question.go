@@ -1,0 +1,197 @@
+package membership
+
+import (
+	"bytes"
+	"slices"
+)
+
+// An openQuestion is a question of this rank's own that is under way.
+type openQuestion struct {
+	id       uint64
+	seq      uint32 // of the Ask
+	deadline Time
+	answers  []RankAnswer
+	pending  []bool // which answers are still to come
+}
+
+// A route says over which link an Ask came first; its answers go back there.
+type route struct {
+	origin int
+	seq    uint32
+	via    int
+}
+
+// routes holds the last ones. An answer whose route was overwritten is lost, and
+// the rank that asked goes by its own limit.
+type routes struct {
+	recent [256]route
+	n      int
+}
+
+func (r *routes) add(x route) {
+	r.recent[r.n%len(r.recent)] = x
+	r.n++
+}
+
+func (r *routes) find(origin int, seq uint32) (via int, ok bool) {
+	for i := max(0, r.n-len(r.recent)); i < r.n; i++ {
+		if x := r.recent[i%len(r.recent)]; x.origin == origin && x.seq == seq {
+			return x.via, true
+		}
+	}
+	return 0, false
+}
+
+// A proxyQuestion is a question to a neighbour, for whom this rank answers when nothing
+// is heard of it.
+type proxyQuestion struct {
+	origin int
+	seq    uint32
+	about  int
+	asked  Time
+}
+
+// maxProxied bounds the notes; more questions than that in NoteWait go without.
+const maxProxied = 256
+
+// apply floods a question. Those who are gone answer at once.
+func (in Question) apply(s *State) {
+	bits := make([]byte, (len(s.ranks)+7)/8, (len(s.ranks)+7)/8+len(in.Body))
+	a := openQuestion{id: in.ID, deadline: s.now + Time(AnswerTimeout)}
+	for _, r := range in.Ranks {
+		a.answers = append(a.answers, RankAnswer{Rank: r})
+		a.pending = append(a.pending, true)
+		if r != s.cfg.Me {
+			bits[r/8] |= 1 << (r % 8)
+		}
+	}
+	m := s.flood(Message{Kind: Ask, Body: append(bits, in.Body...)})
+	a.seq = m.Seq
+	s.questions = append(s.questions, a)
+	if slices.Contains(in.Ranks, s.cfg.Me) {
+		s.emit(Asked{s.cfg.Me, m.Seq, in.Body})
+	}
+}
+
+func (in CancelQuestion) apply(s *State) {
+	for i := range s.questions {
+		if a := &s.questions[i]; a.id == in.ID {
+			a.deadline = s.now
+		}
+	}
+}
+
+// handleAsk answers a question, and takes note of those to neighbours.
+func (s *State) handleAsk(from int, m Message) {
+	n := (len(s.ranks) + 7) / 8
+	if len(m.Body) < n {
+		return
+	}
+	s.routes.add(route{m.Origin, m.Seq, from})
+	for r := range s.ranks {
+		if m.Body[r/8]&(1<<(r%8)) == 0 {
+			continue
+		}
+		if r == s.cfg.Me {
+			s.emit(Asked{m.Origin, m.Seq, m.Body[n:]})
+		} else if s.ranks[r].link.open && len(s.proxied) < maxProxied {
+			s.proxied = append(s.proxied, proxyQuestion{m.Origin, m.Seq, r, s.now})
+		}
+	}
+}
+
+func (in Reply) apply(s *State) {
+	m := Message{Kind: Answer, Origin: s.cfg.Me, About: in.To, Ref: in.Ref, Body: in.Body}
+	if in.Body == nil {
+		m.Code = answerDeclined
+	}
+	s.handleAnswer(m)
+}
+
+// handleAnswer takes an answer, or sends it on towards the rank that asked.
+func (s *State) handleAnswer(m Message) {
+	if m.About != s.cfg.Me {
+		if s.ranks[m.About].link.up() {
+			s.emit(Send{m.About, m})
+		} else if via, ok := s.routes.find(m.About, m.Ref); ok && s.ranks[via].link.open {
+			s.emit(Send{via, m})
+		}
+		return
+	}
+	k := slices.IndexFunc(s.questions, func(a openQuestion) bool { return a.seq == m.Ref })
+	if k < 0 {
+		return
+	}
+	a := &s.questions[k]
+	for i := range a.answers {
+		if x := &a.answers[i]; x.Rank == m.Origin && a.pending[i] {
+			a.pending[i] = a.record(x, m)
+		}
+	}
+}
+
+// record notes an answer, and reports whether a better one may come.
+func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
+	switch m.Code {
+	case answerRelayed:
+		x.Last, x.Silent = string(m.Body), m.Age
+		return true
+	case answerGiven:
+		x.Body = m.Body
+		if x.Body == nil {
+			x.Body = []byte{}
+		}
+	}
+	x.Last, x.Silent = "", 0
+	return false
+}
+
+// endQuestions answers for silent neighbours, and ends questions of this rank's
+// own that have all their answers or have waited long enough.
+func (s *State) endQuestions() {
+	s.proxied = slices.DeleteFunc(s.proxied, func(n proxyQuestion) bool {
+		if !s.due(n.asked + Time(RelayDelay)) {
+			return false
+		}
+		s.relayAnswer(n)
+		return true
+	})
+	s.questions = slices.DeleteFunc(s.questions, func(a openQuestion) bool {
+		if s.isOpen(&a) && !s.due(a.deadline) {
+			return false
+		}
+		s.addLocalKnowledge(&a)
+		s.emit(Answered{a.id, a.answers})
+		return true
+	})
+}
+
+// relayAnswer tells what is known of a neighbour that was not heard since the question.
+func (s *State) relayAnswer(n proxyQuestion) {
+	l := &s.ranks[n.about].link
+	if l.heardAt > n.asked || s.ranks[n.about].gone() {
+		return
+	}
+	s.handleAnswer(Message{Kind: Answer, Code: answerRelayed, Origin: n.about, About: n.origin, Ref: n.seq,
+		Age: Span(s.now - l.heardAt), Body: bytes.Clone(l.lastCall)})
+}
+
+// isOpen reports whether somebody who could still answer has not.
+func (s *State) isOpen(a *openQuestion) bool {
+	for i, x := range a.answers {
+		if a.pending[i] && !s.ranks[x.Rank].gone() {
+			return true
+		}
+	}
+	return false
+}
+
+// addLocalKnowledge says of neighbours that did not answer what this rank heard.
+func (s *State) addLocalKnowledge(a *openQuestion) {
+	for i := range a.answers {
+		x := &a.answers[i]
+		if l := &s.ranks[x.Rank].link; a.pending[i] && x.Silent == 0 && l.everUp {
+			x.Last, x.Silent = string(l.lastCall), Span(s.now-l.heardAt)
+		}
+	}
+}
