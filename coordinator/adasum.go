@@ -48,7 +48,7 @@ func (x *executor) adasum(ctx context.Context, s *members, items []item) error {
 		lengths[i] = l.widest(&items[i])
 	}
 	combine := adasumTree[float32]
-	if items[0].Tensor.DType == tensor.Float64 {
+	if items[0].Spec.DType == tensor.Float64 {
 		combine = adasumTree[float64]
 	}
 	if err := combine(ctx, s.c, shares, lengths); err != nil {

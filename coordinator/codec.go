@@ -44,9 +44,9 @@ func OneBit[T float32 | float64](residual []T) CallOption {
 
 // refuseFold is why Adasum, or coded elements, cannot be had; "" when they can, or
 // are not asked for.
-func refuseFold(q *negotiate.Request, h *Handle, count int) string {
+func refuseFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
-	plain := q.Kind == negotiate.AllReduce && floats && q.Wire == q.DType
+	plain := q.Operation == negotiate.AllReduce && floats && q.Wire == q.DType
 	sums := h.op.ID() == comm.Sum.ID() || h.op.ID() == comm.Mean.ID()
 	switch {
 	case h.op.ID() == Adasum.ID():
@@ -67,14 +67,14 @@ func refuseFold(q *negotiate.Request, h *Handle, count int) string {
 
 // coded reduces one tensor of which each rank sends a message of few bytes to all.
 func (x *executor) coded(ctx context.Context, s *members, it *item, givers int) error {
-	if it.Tensor.DType == tensor.Float32 {
+	if it.Spec.DType == tensor.Float32 {
 		return codedSum[float32](ctx, x, s, it, givers)
 	}
 	return codedSum[float64](ctx, x, s, it, givers)
 }
 
 func codedSum[T float32 | float64](ctx context.Context, x *executor, s *members, it *item, givers int) error {
-	t := it.Tensor
+	t := it.Spec
 	c := codecOf[T](t)
 	counts := make([]int, len(s.ranks))
 	for i, r := range s.ranks {
@@ -114,7 +114,7 @@ type codec[T float32 | float64] struct {
 	n, keep int
 }
 
-func codecOf[T float32 | float64](t *negotiate.Tensor) codec[T] {
+func codecOf[T float32 | float64](t *negotiate.Spec) codec[T] {
 	n := t.Elements()
 	return codec[T]{t.Codec, n, min(t.Keep, n)}
 }
@@ -135,7 +135,7 @@ func (c codec[T]) bytes() int {
 // accumulate is what is to be sent: the buffer, scaled, and what was not sent
 // before. It lies in the residual, or in memory of the executor's.
 func (c codec[T]) accumulate(x *executor, it *item) []T {
-	src, pre := tensor.Elements[T](it.h.src), T(it.Tensor.Pre)
+	src, pre := tensor.Elements[T](it.h.src), T(it.Spec.Pre)
 	sum := tensor.Elements[T](it.h.residual)
 	if len(sum) == 0 {
 		sum = tensor.Elements[T](x.stage(1, len(it.h.src)))

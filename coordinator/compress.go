@@ -6,10 +6,10 @@ import (
 )
 
 // compresses reports whether a request can travel as it asks to.
-func compresses(q *negotiate.Request) bool {
+func compresses(q *negotiate.TensorRequest) bool {
 	from := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	to := q.Wire == tensor.F16 || q.Wire == tensor.BF16
-	return q.Kind == negotiate.AllReduce && from && to
+	return q.Operation == negotiate.AllReduce && from && to
 }
 
 // narrow writes src, of float32 or float64 times factor, as 16-bit floats.

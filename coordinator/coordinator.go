@@ -27,15 +27,15 @@ type Coordinator struct {
 
 	// Who has the turn has these; see turn.go.
 	turn   atomic.Bool
-	member *negotiate.Member
-	leader *negotiate.Leader // nil but on rank 0
-	local  []any             // messages between the two on this rank
-	cost   negotiate.Carried // what the leader is told, again and again
-	clock  negotiate.Time    // when the turn began: to ask for every event takes longer than most events
-	due    [2]negotiate.Time // when the Member, and the leader, want to look again; never: not
-	alarm  *time.Timer       // for the earlier of the two,
-	rings  negotiate.Time    // which is this
-	why    *fault.Error      // of the end; nil when all ranks have closed
+	member *negotiate.Worker
+	leader *negotiate.Coordinator // nil but on rank 0
+	local  []any                  // messages between the two on this rank
+	cost   negotiate.Executed     // what the leader is told, again and again
+	clock  negotiate.Time         // when the turn began: to ask for every event takes longer than most events
+	due    [2]negotiate.Time      // when the Member, and the leader, want to look again; never: not
+	alarm  *time.Timer            // for the earlier of the two,
+	rings  negotiate.Time         // which is this
+	why    *fault.Error           // of the end; nil when all ranks have closed
 
 	posted  atomic.Bool   // there is something in inbox
 	wake    chan struct{} // and nobody has a turn who would see it
@@ -73,7 +73,7 @@ type Coordinator struct {
 
 // An event is what the state machines are told.
 type event struct {
-	in   negotiate.MemberInput // from this rank, or nil
+	in   negotiate.WorkerInput // from this rank, or nil
 	from int                   // else a message of this rank,
 	body []byte
 	err  error // or why there will be no more of them
@@ -105,15 +105,15 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	}
 	co := &Coordinator{
 		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: newLogScribe(o.log),
-		nego: nego, data: data, began: began, member: negotiate.NewMember(cfg, c.Rank()),
+		nego: nego, data: data, began: began, member: negotiate.NewWorker(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), over: make(chan struct{}), ended: make(chan struct{}),
 		due: [2]negotiate.Time{never, never}, alarm: time.NewTimer(time.Hour), rings: never,
 		lookout: comm.NewLookout(nego, others(c)...), sites: make(map[callsite.Site]string),
 	}
-	co.opts, co.settings = o, settingsOf(negotiate.Tuning{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
+	co.opts, co.settings = o, settingsOf(negotiate.Tunables{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {
-		co.leader = negotiate.NewLeader(cfg)
+		co.leader = negotiate.NewCoordinator(cfg)
 	}
 	co.exec.init(co)
 	co.begin()

@@ -110,7 +110,9 @@ func builtin(id uint64) (op comm.Op, known bool) {
 	return comm.Op{}, false
 }
 
-func reduces(k negotiate.Kind) bool { return k == negotiate.AllReduce || k == negotiate.ReduceScatter }
+func reduces(k negotiate.Operation) bool {
+	return k == negotiate.AllReduce || k == negotiate.ReduceScatter
+}
 
 // scales reports whether elements can be multiplied by a factor.
 func scales(d tensor.DType) bool {

@@ -42,9 +42,9 @@ type executor struct {
 // A job is one thing to be done.
 type job struct {
 	bucket *negotiate.Bucket
-	set    *negotiate.Set
+	set    *negotiate.SetChanged
 	joined *negotiate.Joined
-	tuned  *negotiate.Tuning
+	tuned  *negotiate.Tunables
 	told   int64 // when the bucket came; for the timeline
 }
 
@@ -158,10 +158,10 @@ func (x *executor) do(ctx context.Context, j job) error {
 	case j.set != nil:
 		return x.changeSet(ctx, j.set)
 	case j.joined != nil:
-		if h := x.co.lookup(j.joined.Ticket); h != nil {
+		if h := x.co.lookup(j.joined.Submission); h != nil {
 			h.last = x.co.world(j.joined.Last)
 		}
-		x.co.complete(j.joined.Ticket, nil)
+		x.co.complete(j.joined.Submission, nil)
 		return nil
 	}
 	b := j.bucket
@@ -173,16 +173,16 @@ func (x *executor) do(ctx context.Context, j job) error {
 	}
 	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before anybody can submit these names again
 	if b.Part+1 == b.Parts {
-		x.co.completeAll(b.Refs)
+		x.co.completeAll(b.Entries)
 	}
-	x.co.post(event{in: negotiate.Spent{Bucket: b}})
+	x.co.post(event{in: negotiate.Released{Bucket: b}})
 	x.co.act()
 	return nil
 }
 
 // run carries out a Bucket.
 func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
-	t := b.Refs[0].Tensor
+	t := b.Entries[0].Spec
 	s := x.sets[t.Set]
 	if s == nil {
 		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
@@ -214,15 +214,15 @@ func (x *executor) letGo() {
 
 // lookup finds the handles of a Bucket.
 func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
-	x.items = slices.Grow(x.items[:0], len(b.Refs))[:len(b.Refs)]
+	x.items = slices.Grow(x.items[:0], len(b.Entries))[:len(b.Entries)]
 	x.co.mu.Lock()
 	defer x.co.mu.Unlock()
-	for i := range b.Refs {
+	for i := range b.Entries {
 		it := &x.items[i]
-		it.Ref, it.h = b.Refs[i], x.co.table.at(b.Refs[i].Ticket)
-		it.lo, it.hi = negotiate.Chunk(it.Tensor.Elements(), b.Parts, b.Part)
-		if it.h == nil && it.Ticket != 0 {
-			return nil, fault.New(fault.Misuse, it.Tensor.Call(), x.co.rank, "submission %d is not there", it.Ticket)
+		it.BucketEntry, it.h = b.Entries[i], x.co.table.at(b.Entries[i].Submission)
+		it.lo, it.hi = negotiate.Chunk(it.Spec.Elements(), b.Parts, b.Part)
+		if it.h == nil && it.Submission != 0 {
+			return nil, fault.New(fault.Misuse, it.Spec.Call(), x.co.rank, "submission %d is not there", it.Submission)
 		}
 	}
 	return x.items, nil
@@ -231,7 +231,7 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 // operate does what the Bucket's tensors are for; a barrier is what the ranks
 // have agreed on.
 func (x *executor) operate(ctx context.Context, s *members, items []item, givers int) error {
-	switch items[0].Tensor.Kind {
+	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:
 		return x.allReduce(ctx, s, items, givers)
 	case negotiate.ReduceScatter:
@@ -249,13 +249,13 @@ func (x *executor) operate(ctx context.Context, s *members, items []item, givers
 // An item is one tensor of a Bucket with its buffers; h is nil when this rank is
 // absent.
 type item struct {
-	negotiate.Ref
+	negotiate.BucketEntry
 	h      *Handle
 	lo, hi int // its elements, or those of the part that the Bucket is
 }
 
 // bytes are what an item has in its Bucket.
-func (it *item) bytes() int { return (it.hi - it.lo) * it.Tensor.DType.Size() }
+func (it *item) bytes() int { return (it.hi - it.lo) * it.Spec.DType.Size() }
 
 // stage is memory of the executor's, aligned for every element type.
 func (x *executor) stage(which, bytes int) []byte {
@@ -278,9 +278,9 @@ func (x *executor) perRank(n int) []int {
 
 // broadcast carries out one tensor where it lies, or packs several.
 func (x *executor) broadcast(ctx context.Context, s *members, items []item) error {
-	root := items[0].Tensor.Root
+	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {
-		es := items[0].Tensor.DType.Size()
+		es := items[0].Spec.DType.Size()
 		return comm.Broadcast(ctx, s.c, items[0].h.dst[items[0].lo*es:items[0].hi*es], root)
 	}
 	total := 0
@@ -310,7 +310,7 @@ func (x *executor) broadcast(ctx context.Context, s *members, items []item) erro
 }
 
 func (x *executor) allGather(ctx context.Context, s *members, it item) error {
-	row := rowBytes(it.Tensor)
+	row := rowBytes(it.Spec)
 	counts := x.perRank(len(s.ranks))
 	total := 0
 	for i, n := range it.Rows {
@@ -326,7 +326,7 @@ func (x *executor) allGather(ctx context.Context, s *members, it item) error {
 
 // allToAll first tells each rank how much it gets.
 func (x *executor) allToAll(ctx context.Context, s *members, it item) error {
-	n, row := len(s.ranks), rowBytes(it.Tensor)
+	n, row := len(s.ranks), rowBytes(it.Spec)
 	sends, recvs := make([]int, n), make([]int, n)
 	var src []byte
 	if it.h != nil {

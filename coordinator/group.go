@@ -13,7 +13,7 @@ import (
 // is used by one goroutine.
 type Group struct {
 	co *Coordinator
-	rs []negotiate.Request
+	rs []negotiate.TensorRequest
 	hs []*Handle
 }
 
@@ -23,7 +23,7 @@ func (co *Coordinator) Group() *Group { return &Group{co: co} }
 
 func (g *Group) coordinator() *Coordinator { return g.co }
 
-func (g *Group) submit(q *negotiate.Request, h *Handle) {
+func (g *Group) submit(q *negotiate.TensorRequest, h *Handle) {
 	g.rs = append(g.rs, *q)
 	g.hs = append(g.hs, h)
 }

@@ -30,11 +30,11 @@ type Handle struct {
 	done    chan struct{} // nil when nobody has asked
 	waiters *waiter       // those in Wait
 	crowd   *waiter       // one in WaitAll
-	ticket  negotiate.Ticket
+	ticket  negotiate.SubmissionID
 
 	// What was submitted does not change while it is under way.
-	requests [1]negotiate.Request
-	tickets  [1]negotiate.Ticket
+	requests [1]negotiate.TensorRequest
+	tickets  [1]negotiate.SubmissionID
 	whole    negotiate.Submit // of these two
 	opts     []CallOption
 	count    int    // elements of src

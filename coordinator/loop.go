@@ -69,24 +69,24 @@ func (co *Coordinator) happened(ev *event) bool {
 // received acts on another rank's message.
 func (co *Coordinator) received(from int, body []byte) bool {
 	if co.leader != nil {
-		up, err := negotiate.ParseUp(body)
+		up, err := negotiate.ParseRequestList(body)
 		if err != nil {
 			return co.step(negotiate.Failed{Err: co.fault(err)})
 		}
 		co.listen(from, upName)
-		co.lead(negotiate.Told{From: from, Up: up})
+		co.lead(negotiate.RequestsReceived{From: from, List: up})
 		return co.pump()
 	}
-	down, err := negotiate.ParseDown(body)
+	down, err := negotiate.ParseResponseList(body)
 	if err != nil {
 		return co.step(negotiate.Failed{Err: co.fault(err)})
 	}
 	co.listen(from, downName)
-	return co.step(negotiate.Heard{Down: down})
+	return co.step(negotiate.ResponsesReceived{List: down})
 }
 
 // step gives the Member an input, and carries out all that follows.
-func (co *Coordinator) step(in negotiate.MemberInput) bool {
+func (co *Coordinator) step(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
 		co.rings = never // it has rung
 		if co.leader != nil {
@@ -108,10 +108,10 @@ func (co *Coordinator) pump() (over bool) {
 		m := co.local[0]
 		co.local = co.local[1:]
 		switch m := m.(type) {
-		case *negotiate.Up:
-			co.lead(negotiate.Told{From: 0, Up: m})
-		case *negotiate.Down:
-			over = co.tell(negotiate.Heard{Down: m}) || over
+		case *negotiate.RequestList:
+			co.lead(negotiate.RequestsReceived{From: 0, List: m})
+		case *negotiate.ResponseList:
+			over = co.tell(negotiate.ResponsesReceived{List: m}) || over
 		}
 	}
 	co.local = nil
@@ -119,12 +119,12 @@ func (co *Coordinator) pump() (over bool) {
 }
 
 // lead gives the leader an input, and tells all ranks what it says.
-func (co *Coordinator) lead(in negotiate.LeaderInput) {
+func (co *Coordinator) lead(in negotiate.CoordinatorInput) {
 	for _, o := range co.leader.Step(co.clock, in) {
 		switch o := o.(type) {
-		case negotiate.Tell:
-			co.local = append(co.local, o.Down)
-			body := negotiate.AppendDown(nil, o.Down)
+		case negotiate.SendAll:
+			co.local = append(co.local, o.List)
+			body := negotiate.AppendResponseList(nil, o.List)
 			for r := 1; r < co.size; r++ {
 				co.send(r, downName, body)
 			}
@@ -140,7 +140,7 @@ func (co *Coordinator) lead(in negotiate.LeaderInput) {
 }
 
 // tell gives the Member an input; it reports the end.
-func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
+func (co *Coordinator) tell(in negotiate.WorkerInput) (over bool) {
 	if co.sampler != nil {
 		co.sampler.told(co.clock, in)
 	}
@@ -151,13 +151,13 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 		switch o := o.(type) {
 		case negotiate.Send:
 			if co.leader != nil {
-				co.local = append(co.local, o.Up)
+				co.local = append(co.local, o.List)
 			} else {
-				co.send(0, upName, negotiate.AppendUp(nil, o.Up))
+				co.send(0, upName, negotiate.AppendRequestList(nil, o.List))
 			}
 		case negotiate.Run:
 			co.exec.add(job{bucket: o.Bucket, told: co.stamp()})
-		case negotiate.Set:
+		case negotiate.SetChanged:
 			co.exec.add(job{set: &o})
 		case negotiate.Tuned:
 			co.switchTo(o.Tuning)
@@ -165,11 +165,11 @@ func (co *Coordinator) tell(in negotiate.MemberInput) (over bool) {
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:
 			err := co.named(o.Err)
-			for _, t := range o.Tickets {
+			for _, t := range o.Submissions {
 				co.complete(t, err)
 			}
-		case negotiate.Where:
-			co.post(event{in: negotiate.Here{At: callsite.Now(co.home)}})
+		case negotiate.Locate:
+			co.post(event{in: negotiate.Location{At: callsite.Now(co.home)}})
 		case negotiate.End:
 			co.why, over = o.Err, true
 		}
@@ -290,7 +290,7 @@ func (co *Coordinator) send(to int, name string, body []byte) {
 }
 
 // complete ends a submission.
-func (co *Coordinator) complete(t negotiate.Ticket, err error) {
+func (co *Coordinator) complete(t negotiate.SubmissionID, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	if h := co.table.take(t); h != nil {
@@ -299,12 +299,12 @@ func (co *Coordinator) complete(t negotiate.Ticket, err error) {
 }
 
 // completeAll ends what a Bucket was for.
-func (co *Coordinator) completeAll(refs []negotiate.Ref) {
+func (co *Coordinator) completeAll(refs []negotiate.BucketEntry) {
 	now := time.Since(co.began)
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	for i := range refs {
-		if h := co.table.take(refs[i].Ticket); h != nil {
+		if h := co.table.take(refs[i].Submission); h != nil {
 			h.ended = now
 			h.finish(nil)
 		}
@@ -312,7 +312,7 @@ func (co *Coordinator) completeAll(refs []negotiate.Ref) {
 }
 
 // lookup is the handle of a submission under way.
-func (co *Coordinator) lookup(t negotiate.Ticket) *Handle {
+func (co *Coordinator) lookup(t negotiate.SubmissionID) *Handle {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.table.at(t)
@@ -321,30 +321,30 @@ func (co *Coordinator) lookup(t negotiate.Ticket) *Handle {
 // A table has the handles of what is under way, by their tickets.
 type table struct {
 	all  []*Handle // ticket 1 first
-	free []negotiate.Ticket
+	free []negotiate.SubmissionID
 }
 
 // add gives a handle a ticket, which is its until take.
-func (b *table) add(h *Handle) negotiate.Ticket {
+func (b *table) add(h *Handle) negotiate.SubmissionID {
 	if n := len(b.free); n > 0 {
 		h.ticket, b.free = b.free[n-1], b.free[:n-1]
 		b.all[h.ticket-1] = h
 	} else {
 		b.all = append(b.all, h)
-		h.ticket = negotiate.Ticket(len(b.all))
+		h.ticket = negotiate.SubmissionID(len(b.all))
 	}
 	return h.ticket
 }
 
 // at is the handle with a ticket, or nil.
-func (b *table) at(t negotiate.Ticket) *Handle {
-	if t == 0 || t > negotiate.Ticket(len(b.all)) {
+func (b *table) at(t negotiate.SubmissionID) *Handle {
+	if t == 0 || t > negotiate.SubmissionID(len(b.all)) {
 		return nil
 	}
 	return b.all[t-1]
 }
 
-func (b *table) take(t negotiate.Ticket) *Handle {
+func (b *table) take(t negotiate.SubmissionID) *Handle {
 	h := b.at(t)
 	if h != nil {
 		b.all[t-1] = nil

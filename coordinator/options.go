@@ -40,14 +40,14 @@ type options struct {
 // before it is told to rank 0, unless it completes a step or a group or somebody
 // waits for it, and as long there when it is ready and others are half submitted.
 func WithCycle(d time.Duration) Option {
-	return func(o *options) { o.cfg.Cycle = negotiate.Span(d) }
+	return func(o *options) { o.cfg.Cycle = negotiate.Duration(d) }
 }
 
 // WithFusion sets the most bytes that are fused; 0 fuses nothing.
 func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = bytes } }
 
 // WithAlone sets the size in bytes of the largest tensor that is fused.
-func WithAlone(bytes int) Option { return func(o *options) { o.cfg.Alone = bytes } }
+func WithAlone(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
 // DefaultWirePartition is the default of WithPartition where tensors of that size are
 // reduced by messages. Between one part and the next the ranks wait for each other,
@@ -72,7 +72,7 @@ func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition
 func WithCredit(bytes int) Option { return func(o *options) { o.credit(bytes) } }
 
 // credit is for a credit that somebody asks for.
-func (o *options) credit(bytes int) { o.cfg.Credit, o.cfg.Unranked = bytes, 0 }
+func (o *options) credit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
 // unranked is in bytes what the credit is that nobody has asked for, while no tensor
 // has had a priority.
@@ -85,7 +85,7 @@ func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = ten
 // others not is reported in the log of rank 0, and after how long the coordinator
 // ends with fault.Timeout on all ranks, naming the missing ones; 0 means never.
 func WithStallLimits(warn, end time.Duration) Option {
-	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Span(warn), negotiate.Span(end) }
+	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Duration(warn), negotiate.Duration(end) }
 }
 
 // WithLogger sends warnings to log; the default prints them on standard error.
@@ -93,9 +93,9 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
-		Size: c.Size(), Cycle: negotiate.Span(DefaultCycle), Fusion: DefaultFusion, Alone: DefaultAlone,
-		Partition: defaultPartition(c), Credit: DefaultCredit, Unranked: unranked, Cache: DefaultCache,
-		StallWarn: negotiate.Span(DefaultStallWarn), StallEnd: negotiate.Span(DefaultStallEnd),
+		Size: c.Size(), Cycle: negotiate.Duration(DefaultCycle), Fusion: DefaultFusion, MaxFusedTensor: DefaultAlone,
+		Partition: defaultPartition(c), Credit: DefaultCredit, UnprioritizedCredit: unranked, Cache: DefaultCache,
+		StallWarn: negotiate.Duration(DefaultStallWarn), StallEnd: negotiate.Duration(DefaultStallEnd),
 	}}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples is %d; at most %d are tried", o.tune.Samples, maxSamples)
 	}
 	cfg := &o.cfg
-	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.Alone < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||
+	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.MaxFusedTensor < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||
 		cfg.Partition < 1 || cfg.Credit < 1 || cfg.Cache > maxCache {
 		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()),
 			"options %+v; partition and credit must be above 0, the cache at most %d, nothing negative", *cfg, maxCache)
@@ -132,13 +132,13 @@ const maxCache = 1 << 20
 // agree gives all ranks rank 0's configuration.
 func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, error) {
 	cfg := o.cfg
-	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.Alone), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd), int64(cfg.Unranked)}
+	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.MaxFusedTensor), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd), int64(cfg.UnprioritizedCredit)}
 	if err := comm.Broadcast(ctx, c, words, 0); err != nil {
 		return cfg, err
 	}
-	cfg.Cycle, cfg.StallWarn, cfg.StallEnd = negotiate.Span(words[0]), negotiate.Span(words[6]), negotiate.Span(words[7])
-	cfg.Fusion, cfg.Alone, cfg.Partition, cfg.Credit, cfg.Cache = int(words[1]), int(words[2]), int(words[3]), int(words[4]), int(words[5])
-	cfg.Unranked = int(words[8])
+	cfg.Cycle, cfg.StallWarn, cfg.StallEnd = negotiate.Duration(words[0]), negotiate.Duration(words[6]), negotiate.Duration(words[7])
+	cfg.Fusion, cfg.MaxFusedTensor, cfg.Partition, cfg.Credit, cfg.Cache = int(words[1]), int(words[2]), int(words[3]), int(words[4]), int(words[5])
+	cfg.UnprioritizedCredit = int(words[8])
 	return cfg, nil
 }
 
@@ -150,11 +150,11 @@ type variable struct {
 }
 
 func variables() []variable {
-	seconds := func(v float64) negotiate.Span { return negotiate.Span(v * float64(negotiate.Second)) }
+	seconds := func(v float64) negotiate.Duration { return negotiate.Duration(v * float64(negotiate.Second)) }
 	return []variable{
 		{[]string{"TUTTI_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"}, func(o *options, v float64) { o.cfg.Fusion = int(v) }},
-		{[]string{"TUTTI_CYCLE_TIME", "HOROVOD_CYCLE_TIME"}, func(o *options, v float64) { o.cfg.Cycle = negotiate.Span(v * float64(negotiate.Millisecond)) }},
-		{[]string{"TUTTI_ALONE_BYTES"}, func(o *options, v float64) { o.cfg.Alone = int(v) }},
+		{[]string{"TUTTI_CYCLE_TIME", "HOROVOD_CYCLE_TIME"}, func(o *options, v float64) { o.cfg.Cycle = negotiate.Duration(v * float64(negotiate.Millisecond)) }},
+		{[]string{"TUTTI_ALONE_BYTES"}, func(o *options, v float64) { o.cfg.MaxFusedTensor = int(v) }},
 		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.credit(int(v)) }},
 		{[]string{"TUTTI_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY"}, func(o *options, v float64) { o.cfg.Cache = int(v) }},
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},

@@ -39,7 +39,7 @@ func TestTheFirstVariableThatIsSetCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := o.cfg
-	if c.Fusion != 2 || c.Cycle != 500_000 || c.Cache != 3 || c.Partition != 2 || c.Alone != 2 || c.Credit != 2 ||
+	if c.Fusion != 2 || c.Cycle != 500_000 || c.Cache != 3 || c.Partition != 2 || c.MaxFusedTensor != 2 || c.Credit != 2 ||
 		c.StallWarn != 2_000_000_000 || c.StallEnd != 2_000_000_000 || !o.frozen {
 		t.Errorf("got %+v, frozen %v", c, o.frozen)
 	}
@@ -73,8 +73,8 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 					return err
 				}
 				cfg, err := o.agree(ctx, c)
-				if err == nil && (cfg.Credit != tc.credit || cfg.Unranked != tc.unranked) {
-					t.Errorf("rank %d: credit %d, and %d without priorities; want %d and %d", c.Rank(), cfg.Credit, cfg.Unranked, tc.credit, tc.unranked)
+				if err == nil && (cfg.Credit != tc.credit || cfg.UnprioritizedCredit != tc.unranked) {
+					t.Errorf("rank %d: credit %d, and %d without priorities; want %d and %d", c.Rank(), cfg.Credit, cfg.UnprioritizedCredit, tc.credit, tc.unranked)
 				}
 				return err
 			})

@@ -85,7 +85,7 @@ func (l *layout) each(f func(it *item, p piece)) {
 // allReduce reduces a Bucket. One tensor alone is reduced where it lies: its chunks
 // are the layout already.
 func (x *executor) allReduce(ctx context.Context, s *members, items []item, givers int) error {
-	t := items[0].Tensor
+	t := items[0].Spec
 	switch {
 	case t.OpID == Adasum.ID():
 		return x.adasum(ctx, s, items)
@@ -119,7 +119,7 @@ const packMost = 16 << 10
 
 // gathers reports whether the tensors of a Bucket can be reduced where they lie, as
 // a list. All ranks have the same answer.
-func (s *members) gathers(t *negotiate.Tensor, items []item, givers int) bool {
+func (s *members) gathers(t *negotiate.Spec, items []item, givers int) bool {
 	if t.Wire != t.DType || givers < len(s.ranks) {
 		return false
 	}
@@ -133,7 +133,7 @@ func (s *members) gathers(t *negotiate.Tensor, items []item, givers int) bool {
 // messages those of at most packMost bytes are packed first, which makes them one
 // vector, cut as they are by themselves.
 func (x *executor) allReduceList(ctx context.Context, s *members, items []item) error {
-	t := items[0].Tensor
+	t := items[0].Spec
 	small := items[:0:0]
 	if s.algorithm != inRankOrder {
 		small = x.small(items)
@@ -150,7 +150,7 @@ func (x *executor) allReduceList(ctx context.Context, s *members, items []item) 
 		if len(small) > 0 && it.bytes() <= packMost {
 			continue
 		}
-		scale(t.DType, it.h.dst, it.Tensor.Pre)
+		scale(t.DType, it.h.dst, it.Spec.Pre)
 		x.list = append(x.list, it.h.dst)
 	}
 	x.lap.packed = x.co.stamp()
@@ -167,7 +167,7 @@ func (x *executor) allReduceList(ctx context.Context, s *members, items []item) 
 	l.unpack(buf)
 	for i := range items {
 		if it := &items[i]; len(small) == 0 || it.bytes() > packMost {
-			scale(t.DType, it.h.dst, it.Tensor.Post)
+			scale(t.DType, it.h.dst, it.Spec.Post)
 		}
 	}
 	return nil
@@ -189,17 +189,17 @@ func (x *executor) small(items []item) []item {
 func (x *executor) inPlace(it *item) []byte {
 	if it.h == nil {
 		buf := x.stage(0, it.bytes())
-		identity(it.Tensor.OpID, it.Tensor.DType, buf)
+		identity(it.Spec.OpID, it.Spec.DType, buf)
 		return buf
 	}
-	es := it.Tensor.DType.Size()
+	es := it.Spec.DType.Size()
 	return it.h.dst[it.lo*es : it.hi*es]
 }
 
 // pack lays a Bucket out in memory of the executor's, scaled and as it travels;
 // where this rank is absent, the identity.
 func (x *executor) pack(l *layout) []byte {
-	t := l.items[0].Tensor
+	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
 	buf := x.stage(0, l.elements()*ws)
 	if l.items[0].h == nil { // it is alone: absent ranks fuse nothing
@@ -211,11 +211,11 @@ func (x *executor) pack(l *layout) []byte {
 		to := buf[p.at*ws : (p.at+size)*ws]
 		clear(buf[(p.at+size)*ws : (p.at+width)*ws])
 		if t.Wire != t.DType {
-			narrow(t.Wire, to, t.DType, it.h.src[p.lo*es:p.hi*es], it.Tensor.Pre)
+			narrow(t.Wire, to, t.DType, it.h.src[p.lo*es:p.hi*es], it.Spec.Pre)
 			return
 		}
 		copy(to, it.h.src[p.lo*es:p.hi*es])
-		scale(t.DType, to, it.Tensor.Pre)
+		scale(t.DType, to, it.Spec.Pre)
 	})
 	return buf
 }
@@ -225,7 +225,7 @@ func (l *layout) unpack(buf []byte) {
 	if len(l.items) == 0 {
 		return
 	}
-	t := l.items[0].Tensor
+	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
 	l.each(func(it *item, p piece) {
 		if it.h == nil {
@@ -234,17 +234,17 @@ func (l *layout) unpack(buf []byte) {
 		from, dst := buf[p.at*ws:(p.at+p.hi-p.lo)*ws], it.h.dst[p.lo*es:p.hi*es]
 		if t.Wire != t.DType {
 			widen(t.DType, dst, t.Wire, from)
-			scale(t.DType, dst, it.Tensor.Post)
+			scale(t.DType, dst, it.Spec.Post)
 			return
 		}
 		copy(dst, from)
-		scale(t.DType, dst, it.Tensor.Post)
+		scale(t.DType, dst, it.Spec.Post)
 	})
 }
 
 // fold reduces buf on all ranks of s, in place.
 func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
-	t, kind, op := it.Tensor, elementOf(it.Tensor.Wire), it.wireOp()
+	t, kind, op := it.Spec, elementOf(it.Spec.Wire), it.wireOp()
 	mean := t.OpID == comm.Mean.ID()
 	switch {
 	case s.algorithm == "" || !op.Commutative() && s.algorithm == "ring":
@@ -263,7 +263,7 @@ func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, g
 // this size could fold in another order, and so a tensor's bits would depend on what it
 // is fused with. How all gather changes no bit, and is left to the table.
 func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
-	t, kind := it.Tensor, elementOf(it.Tensor.Wire)
+	t, kind := it.Spec, elementOf(it.Spec.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
 	counts := x.perRank(len(s.ranks))
 	at := 0
@@ -286,18 +286,18 @@ func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []by
 // wireOp is the operator that is folded with: a mean's division comes later, by
 // the number of ranks that took part.
 func (it *item) wireOp() comm.Op {
-	op, known := builtin(it.Tensor.OpID)
+	op, known := builtin(it.Spec.OpID)
 	switch {
 	case !known: // then nobody is absent
 		return it.h.op
-	case it.Tensor.OpID == comm.Mean.ID():
+	case it.Spec.OpID == comm.Mean.ID():
 		return comm.Sum
 	}
 	return op
 }
 
 // divide makes a sum a mean, if that is what is wanted.
-func divide(t *negotiate.Tensor, sums []byte, givers int) {
+func divide(t *negotiate.Spec, sums []byte, givers int) {
 	if t.OpID != comm.Mean.ID() {
 		return
 	}
@@ -309,7 +309,7 @@ func divide(t *negotiate.Tensor, sums []byte, givers int) {
 // reduceScatter leaves this rank's rows in dst. It is never fused, nor cut, so the
 // table may choose by its size.
 func (x *executor) reduceScatter(ctx context.Context, s *members, it item, givers int) error {
-	t := it.Tensor
+	t := it.Spec
 	n, row := len(s.ranks), rowBytes(t)/t.DType.Size()
 	counts := x.perRank(n)
 	for r := range n {

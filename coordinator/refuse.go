@@ -10,10 +10,10 @@ import (
 )
 
 // refusal completes a request, and is why it cannot be submitted.
-func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *ProcessSet) error {
+func (co *Coordinator) refusal(q *negotiate.TensorRequest, h *Handle, count int, set *ProcessSet) error {
 	size := len(set.ranks)
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, q.Kind.String()+" "+q.Name, co.world(co.rank), format, args...)
+		return fault.New(fault.Misuse, q.Operation.String()+" "+q.Name, co.world(co.rank), format, args...)
 	}
 	total := 1
 	for _, d := range q.Shape {
@@ -27,21 +27,21 @@ func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *
 		return bad("a name has 1 to %d bytes, not %d", negotiate.MaxName, len(q.Name))
 	case len(q.Shape) > negotiate.MaxDims:
 		return bad("%d dimensions; at most %d are allowed", len(q.Shape), negotiate.MaxDims)
-	case q.Kind != negotiate.Barrier && (total != count || len(q.Shape) == 0):
+	case q.Operation != negotiate.Barrier && (total != count || len(q.Shape) == 0):
 		return bad("the buffer has %d elements, and shape %v another number", count, q.Shape)
-	case q.Kind == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
+	case q.Operation == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
 		return bad("root %d is out of range; there are ranks 0 to %d", q.Root, size-1)
 	case !isFinite(q.Pre) || !isFinite(q.Post):
 		return bad("scales %g and %g; finite ones are needed", q.Pre, q.Post)
-	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Kind)):
-		return bad("%v of %v cannot be scaled", q.Kind, q.DType)
+	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Operation)):
+		return bad("%v of %v cannot be scaled", q.Operation, q.DType)
 	case q.Wire != q.DType && !compresses(q):
-		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Kind, q.DType, q.Wire)
+		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Operation, q.DType, q.Wire)
 	}
 	if why := refuseFold(q, h, count); why != "" {
 		return bad("%s", why)
 	}
-	switch q.Kind {
+	switch q.Operation {
 	case negotiate.AllReduce, negotiate.ReduceScatter:
 		q.Op, q.OpID = h.op.Name(), h.op.ID()
 		if q.OpID == Adasum.ID() {
@@ -54,7 +54,7 @@ func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *
 		}
 		_, known := builtin(q.OpID)
 		q.NoIdentity = !known
-		if q.Kind == negotiate.ReduceScatter {
+		if q.Operation == negotiate.ReduceScatter {
 			return co.checkPart(q, h, set, bad)
 		}
 	case negotiate.AllGather:
@@ -76,13 +76,13 @@ func (co *Coordinator) refusal(q *negotiate.Request, h *Handle, count int, set *
 }
 
 // checkPart compares dst with this rank's part of a ReduceScatter.
-func (co *Coordinator) checkPart(q *negotiate.Request, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
+func (co *Coordinator) checkPart(q *negotiate.TensorRequest, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
 	at := slices.Index(set.ranks, co.rank)
 	if at < 0 {
 		return nil // refused by the Member, who says so
 	}
 	lo, hi := negotiate.Chunk(q.Shape[0], len(set.ranks), at)
-	if want := (hi - lo) * rowBytes(&q.Tensor); len(h.dst) != want {
+	if want := (hi - lo) * rowBytes(&q.Spec); len(h.dst) != want {
 		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
 	}
 	return nil
@@ -91,7 +91,7 @@ func (co *Coordinator) checkPart(q *negotiate.Request, h *Handle, set *ProcessSe
 func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
 // rowBytes is the size of one row of the first dimension.
-func rowBytes(t *negotiate.Tensor) int {
+func rowBytes(t *negotiate.Spec) int {
 	n := t.DType.Size()
 	for _, d := range t.Shape[1:] {
 		n *= d

@@ -27,7 +27,7 @@ type sampler struct {
 const leastSteps = 3
 
 // newSampler begins at the settings that hold.
-func newSampler(conf Autotune, frozen bool, now negotiate.Tuning, to *scribe) (*sampler, error) {
+func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *scribe) (*sampler, error) {
 	axes := []autotune.Axis{
 		{Name: "fusion", Low: 64 << 10, High: 256 << 20, Log: true},
 		{Name: "cycle", Low: float64(100 * negotiate.Microsecond), High: float64(50 * negotiate.Millisecond), Log: true},
@@ -60,8 +60,8 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tuning, to *scribe) (*
 }
 
 // tuning is what a point stands for.
-func (s *sampler) tuning(p autotune.Point) negotiate.Tuning {
-	t := negotiate.Tuning{Fusion: int(p[0]), Cycle: negotiate.Span(p[1]), Cache: p[2] == 1}
+func (s *sampler) tuning(p autotune.Point) negotiate.Tunables {
+	t := negotiate.Tunables{Fusion: int(p[0]), Cycle: negotiate.Duration(p[1]), Cache: p[2] == 1}
 	if s.axes > 3 {
 		t.Class = uint8(p[3])
 	}
@@ -70,10 +70,10 @@ func (s *sampler) tuning(p autotune.Point) negotiate.Tuning {
 
 // carried counts a Bucket that rank 0 has carried out. It returns what to try
 // next when a sample is complete, and whether that is for good.
-func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tuning, change bool) {
-	for i := range b.Refs {
-		t := b.Refs[i].Tensor
-		s.bytes += negotiate.Size(t, b.Refs[i].Rows, b.Part, b.Parts)
+func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tunables, change bool) {
+	for i := range b.Entries {
+		t := b.Entries[i].Spec
+		s.bytes += negotiate.Size(t, b.Entries[i].Rows, b.Part, b.Parts)
 		if b.Part+1 < b.Parts {
 			continue
 		}
@@ -111,7 +111,7 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 
 // next tells the tuner, and begins another sample, whose first step is not
 // measured: some of it went by what held before.
-func (s *sampler) next(now negotiate.Time) negotiate.Tuning {
+func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
 	rate := float64(s.bytes) / (math.Max(1, float64(s.way.ran(now))) / float64(negotiate.Second))
 	s.tuner.Tell(rate)

@@ -54,23 +54,23 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 	return err
 }
 
-func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Kind, name string, list []int) (*Handle, error) {
-	q := negotiate.Request{Site: co.site()}
-	q.Set, q.Kind, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.Registry, kind, name, slices.Clone(list), -1, 1, 1
+func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation, name string, list []int) (*Handle, error) {
+	q := negotiate.TensorRequest{Site: co.site()}
+	q.Set, q.Operation, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.SetRegistry, kind, name, slices.Clone(list), -1, 1, 1
 	h := &Handle{co: co, call: q.Call()}
-	co.submitAll([]negotiate.Request{q}, []*Handle{h})
+	co.submitAll([]negotiate.TensorRequest{q}, []*Handle{h})
 	return h, h.Wait(ctx)
 }
 
 // changeSet makes or closes a set's communicator; all ranks do so at the same
 // place in the order.
-func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
+func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error {
 	if s.Ranks == nil {
 		if m := x.sets[s.ID]; m != nil && m.c != nil {
 			m.c.Close(ctx)
 		}
 		delete(x.sets, s.ID)
-		x.co.complete(s.Ticket, nil)
+		x.co.complete(s.Submission, nil)
 		return nil
 	}
 	color, key := comm.Undefined, slices.Index(s.Ranks, x.co.rank)
@@ -86,10 +86,10 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.Set) error {
 	if !x.own(c) {
 		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
 	}
-	if h := x.co.lookup(s.Ticket); h != nil {
+	if h := x.co.lookup(s.Submission); h != nil {
 		h.set = newProcessSet(s.ID, s.Name, s.Ranks)
 	}
-	x.co.complete(s.Ticket, nil)
+	x.co.complete(s.Submission, nil)
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 	}
 	ticket := co.table.add(h)
 	co.mu.Unlock()
-	co.say(negotiate.Join{Ticket: ticket})
+	co.say(negotiate.Join{Submission: ticket})
 	if err := h.Wait(ctx); err != nil {
 		return 0, err
 	}

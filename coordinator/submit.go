@@ -13,7 +13,7 @@ import (
 // others.
 type Submitter interface {
 	coordinator() *Coordinator
-	submit(q *negotiate.Request, h *Handle)
+	submit(q *negotiate.TensorRequest, h *Handle)
 }
 
 // A CallOption says more about one submission. All ranks give equal ones.
@@ -63,7 +63,7 @@ func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
 // A submission is what a program asks for, before anybody has looked at it.
 type submission struct {
-	kind     negotiate.Kind
+	kind     negotiate.Operation
 	name     string
 	dtype    tensor.DType
 	count    int // elements of src
@@ -133,7 +133,7 @@ func start(to Submitter, s *submission, opts []CallOption) *Handle {
 	}
 	q := &h.requests[0]
 	q.Site = co.site()
-	q.Kind, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = s.kind, s.name, s.dtype, s.dtype, s.root, 1, 1
+	q.Operation, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = s.kind, s.name, s.dtype, s.dtype, s.root, 1, 1
 	q.Shape = []int{s.count}
 	set := co.setOf(opts)
 	for i := range opts {
@@ -194,7 +194,7 @@ func (co *Coordinator) again(to Submitter, s *submission, opts []CallOption) *Ha
 // where the buffers lie.
 func (h *Handle) repeats(s *submission, opts []CallOption) bool {
 	q := &h.requests[0]
-	if q.Kind != s.kind || q.DType != s.dtype && s.kind != negotiate.Barrier || h.count != s.count || q.Root != s.root ||
+	if q.Operation != s.kind || q.DType != s.dtype && s.kind != negotiate.Barrier || h.count != s.count || q.Root != s.root ||
 		h.sizes != [2]int{len(s.dst), len(s.src)} || h.op != s.op || len(h.opts) != len(opts) {
 		return false
 	}
@@ -214,10 +214,10 @@ func (o *CallOption) equal(p *CallOption) bool {
 // enlist makes a handle's one request ready to be told. co.mu is held.
 func (co *Coordinator) enlist(h *Handle) {
 	h.tickets[0] = co.table.add(h)
-	h.whole = negotiate.Submit{Requests: h.requests[:], Tickets: h.tickets[:]}
+	h.whole = negotiate.Submit{Requests: h.requests[:], Submissions: h.tickets[:]}
 }
 
-func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
+func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
 	switch o.code {
 	case optShape:
 		q.Shape = slices.Clone(o.shape)
@@ -243,7 +243,7 @@ func (o *CallOption) apply(q *negotiate.Request, h *Handle) {
 func (co *Coordinator) coordinator() *Coordinator { return co }
 
 // submit keeps the handle for the name's next turn.
-func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
+func (co *Coordinator) submit(q *negotiate.TensorRequest, h *Handle) {
 	born := co.stamp()
 	co.mu.Lock()
 	if co.closed {
@@ -265,8 +265,8 @@ func (co *Coordinator) submit(q *negotiate.Request, h *Handle) {
 }
 
 // submitAll submits requests as one.
-func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
-	tickets := make([]negotiate.Ticket, len(rs))
+func (co *Coordinator) submitAll(rs []negotiate.TensorRequest, hs []*Handle) {
+	tickets := make([]negotiate.SubmissionID, len(rs))
 	born := co.stamp()
 	co.mu.Lock()
 	if co.closed {
@@ -281,5 +281,5 @@ func (co *Coordinator) submitAll(rs []negotiate.Request, hs []*Handle) {
 		h.born = born
 	}
 	co.mu.Unlock()
-	co.say(negotiate.Submit{Requests: rs, Tickets: tickets})
+	co.say(negotiate.Submit{Requests: rs, Submissions: tickets})
 }

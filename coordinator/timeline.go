@@ -19,7 +19,7 @@ const maxLives = 1 << 16
 // A life is one tensor, or a part of it, from its submission on: moments in
 // nanoseconds on this rank's clock, 0 where they were not seen.
 type life struct {
-	tensor      *negotiate.Tensor
+	tensor      *negotiate.Spec
 	bytes       int
 	part, parts int
 	together    int // tensors of the Bucket
@@ -137,7 +137,7 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 	done := int64(x.co.now())
 	for i := range items {
 		l := life{
-			tensor: items[i].Tensor, bytes: negotiate.Size(items[i].Tensor, items[i].Rows, b.Part, b.Parts),
+			tensor: items[i].Spec, bytes: negotiate.Size(items[i].Spec, items[i].Rows, b.Part, b.Parts),
 			part: b.Part, parts: b.Parts, together: len(items),
 			told: x.lap.told, begun: x.lap.begun, packed: x.lap.packed, wired: x.lap.wired, done: done,
 		}
@@ -200,7 +200,7 @@ func (l *life) write(w *timeline.Writer, clock clock, ends map[string]int64) {
 	if l.parts > 1 {
 		args = append(args, timeline.Arg{Name: "part", Value: l.part}, timeline.Arg{Name: "parts", Value: l.parts})
 	}
-	w.Span(on, t.Kind.String(), clock.at(begin), clock.at(l.done), args...)
+	w.Span(on, t.Operation.String(), clock.at(begin), clock.at(l.done), args...)
 	for _, p := range [...]struct {
 		name     string
 		from, to int64

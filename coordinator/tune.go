@@ -89,8 +89,8 @@ func (s Settings) Save(file string) error {
 	return atomicfile.Write(file, append(b, '\n'))
 }
 
-func (s Settings) tuning() (negotiate.Tuning, error) {
-	t := negotiate.Tuning{Cycle: negotiate.Span(s.Cycle), Fusion: s.Fusion, Cache: s.Cache}
+func (s Settings) tuning() (negotiate.Tunables, error) {
+	t := negotiate.Tunables{Cycle: negotiate.Duration(s.Cycle), Fusion: s.Fusion, Cache: s.Cache}
 	for i, a := range classes() {
 		if a == s.Algorithm && s.Cycle >= 0 && s.Fusion >= 0 {
 			t.Class = uint8(i)
@@ -100,7 +100,7 @@ func (s Settings) tuning() (negotiate.Tuning, error) {
 	return t, fmt.Errorf("settings %+v: the algorithm is one of %q, nothing negative", s, classes())
 }
 
-func settingsOf(t negotiate.Tuning) Settings {
+func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
 
@@ -154,7 +154,7 @@ func Deterministic() Option { return func(o *options) { o.frozen = true } }
 // beginTuning has rank 0 tell the settings that it begins with, if they are others
 // than the options say, and prepare to try some.
 func (co *Coordinator) beginTuning() {
-	now := negotiate.Tuning{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
+	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
 		now, _ = co.opts.settings.tuning() // newOptions has looked at them
 		if co.opts.frozen {
@@ -202,7 +202,7 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 }
 
 // switchTo is what all ranks do at one place in the order.
-func (co *Coordinator) switchTo(t negotiate.Tuning) {
+func (co *Coordinator) switchTo(t negotiate.Tunables) {
 	co.exec.add(job{tuned: &t})
 	if int(t.Class) < len(classes()) {
 		co.mu.Lock()

@@ -85,7 +85,7 @@ func (co *Coordinator) rouse() {
 const fewRanks = 8
 
 // say tells the Member something, on the program's goroutine where that is quick.
-func (co *Coordinator) say(in negotiate.MemberInput) {
+func (co *Coordinator) say(in negotiate.WorkerInput) {
 	if !co.turn.CompareAndSwap(false, true) {
 		co.post(event{in: in})
 		co.act()
@@ -118,7 +118,7 @@ func (co *Coordinator) say(in negotiate.MemberInput) {
 }
 
 // within is a moment in so much time; never without.
-func (co *Coordinator) within(wait negotiate.Span, some bool) negotiate.Time {
+func (co *Coordinator) within(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never
 	}

@@ -32,18 +32,18 @@ func (u *underway) ran(now negotiate.Time) negotiate.Time {
 func (u *underway) reset(now negotiate.Time) { u.before, u.since = 0, now }
 
 // told notes what gets under way on rank 0, and what was carried out.
-func (s *sampler) told(now negotiate.Time, in negotiate.MemberInput) {
+func (s *sampler) told(now negotiate.Time, in negotiate.WorkerInput) {
 	switch in := in.(type) {
 	case *negotiate.Submit:
-		s.way.add(now, len(in.Tickets))
+		s.way.add(now, len(in.Submissions))
 	case negotiate.Submit:
-		s.way.add(now, len(in.Tickets))
+		s.way.add(now, len(in.Submissions))
 	case negotiate.Join:
 		s.way.add(now, 1)
 	case negotiate.Finished:
 		if b := in.Bucket; b.Part+1 == b.Parts {
-			for i := range b.Refs {
-				if b.Refs[i].Ticket != 0 {
+			for i := range b.Entries {
+				if b.Entries[i].Submission != 0 {
 					s.way.add(now, -1)
 				}
 			}
@@ -52,14 +52,14 @@ func (s *sampler) told(now negotiate.Time, in negotiate.MemberInput) {
 }
 
 // ended notes what ends otherwise.
-func (s *sampler) ended(now negotiate.Time, out negotiate.MemberOutput) {
+func (s *sampler) ended(now negotiate.Time, out negotiate.WorkerOutput) {
 	switch o := out.(type) {
 	case negotiate.Fail:
-		s.way.add(now, -len(o.Tickets))
+		s.way.add(now, -len(o.Submissions))
 	case negotiate.Joined:
 		s.way.add(now, -1)
-	case negotiate.Set:
-		if o.Ticket != 0 {
+	case negotiate.SetChanged:
+		if o.Submission != 0 {
 			s.way.add(now, -1)
 		}
 	}

@@ -10,15 +10,15 @@ import (
 
 // oneTensor is a Bucket of one tensor that a sampler takes for a step's first.
 func oneTensor() *negotiate.Bucket {
-	t := &negotiate.Tensor{Name: "w", Kind: negotiate.AllReduce, DType: tensor.Float32, Wire: tensor.Float32, Shape: []int{1000}}
-	return &negotiate.Bucket{Refs: []negotiate.Ref{{Tensor: t, Ticket: 1}}, Parts: 1}
+	t := &negotiate.Spec{Name: "w", Operation: negotiate.AllReduce, DType: tensor.Float32, Wire: tensor.Float32, Shape: []int{1000}}
+	return &negotiate.Bucket{Entries: []negotiate.BucketEntry{{Spec: t, Submission: 1}}, Parts: 1}
 }
 
 // playStep is a step that begins at a time and takes so long; it reports whether a sample
 // is complete.
 func playStep(s *sampler, at, takes negotiate.Time) bool {
 	b := oneTensor()
-	s.told(at, &negotiate.Submit{Requests: make([]negotiate.Request, 1), Tickets: []negotiate.Ticket{1}})
+	s.told(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
 	_, change := s.carried(at+takes, b)
 	s.told(at+takes, negotiate.Finished{Bucket: b})
 	return change
@@ -38,7 +38,7 @@ func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
 		{"steps of a tenth of a second", 100 * ms, 0, 13, 5},
 		{"steps of a second", 1000 * ms, 7 * ms, 7, 5},
 	} {
-		s, err := newSampler(Autotune{}, true, negotiate.Tuning{Cycle: negotiate.Millisecond, Fusion: 1 << 20, Cache: true}, nil)
+		s, err := newSampler(Autotune{}, true, negotiate.Tunables{Cycle: negotiate.Millisecond, Fusion: 1 << 20, Cache: true}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,19 +63,19 @@ func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
 // Whatever becomes of a submission, the clock stops when nothing is under way.
 func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	var s sampler
-	s.told(10, negotiate.Submit{Tickets: []negotiate.Ticket{1, 2, 3}})
-	s.told(20, negotiate.Join{Ticket: 4})
-	s.ended(30, negotiate.Fail{Tickets: []negotiate.Ticket{2}})
-	s.ended(40, negotiate.Set{Ticket: 3})
-	s.ended(45, negotiate.Set{}) // another rank's
+	s.told(10, negotiate.Submit{Submissions: []negotiate.SubmissionID{1, 2, 3}})
+	s.told(20, negotiate.Join{Submission: 4})
+	s.ended(30, negotiate.Fail{Submissions: []negotiate.SubmissionID{2}})
+	s.ended(40, negotiate.SetChanged{Submission: 3})
+	s.ended(45, negotiate.SetChanged{}) // another rank's
 	b := oneTensor()
-	b.Refs = append(b.Refs, negotiate.Ref{Tensor: b.Refs[0].Tensor}) // of which this rank gave nothing
-	s.told(50, negotiate.Finished{Bucket: &negotiate.Bucket{Refs: b.Refs, Part: 0, Parts: 2}})
-	s.told(60, negotiate.Finished{Bucket: &negotiate.Bucket{Refs: b.Refs, Part: 1, Parts: 2}})
+	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec}) // of which this rank gave nothing
+	s.told(50, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 0, Parts: 2}})
+	s.told(60, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 1, Parts: 2}})
 	if s.way.ran(65) != 55 {
 		t.Errorf("the clock shows %d, want 55", s.way.ran(65))
 	}
-	s.ended(70, negotiate.Joined{Ticket: 4})
+	s.ended(70, negotiate.Joined{Submission: 4})
 	if got := s.way.ran(1000); got != 60 {
 		t.Errorf("the clock shows %d, and stopped at 60", got)
 	}

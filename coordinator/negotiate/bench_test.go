@@ -20,24 +20,24 @@ func BenchmarkStep(b *testing.B) {
 }
 
 func benchmarkStep(b *testing.B, ranks, tensors int, cached bool) {
-	cfg := Config{Size: ranks, Cycle: Millisecond, Fusion: 128 << 20, Alone: 256 << 10, Partition: 4 << 20, Credit: 1 << 40, Cache: 0}
+	cfg := Config{Size: ranks, Cycle: Millisecond, Fusion: 128 << 20, MaxFusedTensor: 256 << 10, Partition: 4 << 20, Credit: 1 << 40, Cache: 0}
 	if cached {
 		cfg.Cache = 1024
 	}
-	l := NewLeader(cfg)
-	full := &Up{}
-	bits := &Up{}
+	l := NewCoordinator(cfg)
+	full := &RequestList{}
+	bits := &RequestList{}
 	for i := range tensors {
-		q := Request{Tensor: sampleTensor(), Site: "train.go:12"}
+		q := TensorRequest{Spec: sampleTensor(), Site: "train.go:12"}
 		q.Set, q.Group, q.GroupSize, q.Name = World, 0, 0, fmt.Sprintf("model/layer%d/weight", i)
 		full.Requests = append(full.Requests, q)
 		bits.Cached.Add(i)
 	}
-	step := func(up *Up) (down int) {
+	step := func(up *RequestList) (down int) {
 		for r := range ranks {
-			for _, o := range l.Step(0, Told{r, up}) {
-				if t, ok := o.(Tell); ok {
-					down += len(AppendDown(nil, t.Down))
+			for _, o := range l.Step(0, RequestsReceived{r, up}) {
+				if t, ok := o.(SendAll); ok {
+					down += len(AppendResponseList(nil, t.List))
 				}
 			}
 		}
@@ -52,6 +52,6 @@ func benchmarkStep(b *testing.B, ranks, tensors int, cached bool) {
 	for b.Loop() {
 		step(up)
 	}
-	b.ReportMetric(float64(len(AppendUp(nil, up))), "up-bytes/rank")
+	b.ReportMetric(float64(len(AppendRequestList(nil, up))), "up-bytes/rank")
 	b.ReportMetric(float64(down), "down-bytes/rank")
 }

@@ -2,14 +2,14 @@ package negotiate
 
 import "math/bits"
 
-// Bits is a set of small numbers. The zero Bits is empty.
-type Bits []uint64
+// Bitset is a set of small numbers. The zero Bits is empty.
+type Bitset []uint64
 
 // Has reports whether i is in the set.
-func (b Bits) Has(i int) bool { return i/64 < len(b) && b[i/64]&(1<<(i%64)) != 0 }
+func (b Bitset) Has(i int) bool { return i/64 < len(b) && b[i/64]&(1<<(i%64)) != 0 }
 
 // Add puts i into the set, which grows as needed, and reports whether it is new.
-func (b *Bits) Add(i int) bool {
+func (b *Bitset) Add(i int) bool {
 	for i/64 >= len(*b) {
 		*b = append(*b, 0)
 	}
@@ -20,14 +20,14 @@ func (b *Bits) Add(i int) bool {
 }
 
 // Remove takes i out.
-func (b Bits) Remove(i int) {
+func (b Bitset) Remove(i int) {
 	if i/64 < len(b) {
 		b[i/64] &^= 1 << (i % 64)
 	}
 }
 
 // Empty reports whether nothing is in the set.
-func (b Bits) Empty() bool {
+func (b Bitset) Empty() bool {
 	for _, w := range b {
 		if w != 0 {
 			return false
@@ -37,7 +37,7 @@ func (b Bits) Empty() bool {
 }
 
 // Count is how many numbers are in the set.
-func (b Bits) Count() int {
+func (b Bitset) Count() int {
 	n := 0
 	for _, w := range b {
 		n += bits.OnesCount64(w)
@@ -46,7 +46,7 @@ func (b Bits) Count() int {
 }
 
 // All calls yield for each number, from the lowest on.
-func (b Bits) All(yield func(int) bool) {
+func (b Bitset) All(yield func(int) bool) {
 	for i, w := range b {
 		for ; w != 0; w &= w - 1 {
 			if !yield(64*i + bits.TrailingZeros64(w)) {
@@ -56,7 +56,7 @@ func (b Bits) All(yield func(int) bool) {
 	}
 }
 
-func (b Bits) clear() {
+func (b Bitset) clear() {
 	for i := range b {
 		b[i] = 0
 	}

@@ -5,110 +5,110 @@ import (
 	"slices"
 )
 
-// number gives a ready tensor the number that it is launched by: the one that it
+// assignID gives a ready tensor the number that it is launched by: the one that it
 // has, a free one of the cache, or one for this launch only.
-func (l *Leader) number(p *pending, absent []int) (id uint32, once bool) {
-	t := p.variants[0].tensor
-	if l.uncached {
-		return l.numberOnce(p), true
+func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, once bool) {
+	t := p.variants[0].spec
+	if c.cacheOff {
+		return c.assignTransientID(p), true
 	}
-	if p.slot >= 0 && l.slots[p.slot].state == slotLive && !p.full && (absent == nil || t.Kind != AllGather) {
-		l.slots[p.slot].busy = true
-		return uint32(p.slot), false
+	if p.cacheID >= 0 && c.cache[p.cacheID].state == entryLive && !p.redefine && (absent == nil || t.Operation != AllGather) {
+		c.cache[p.cacheID].queued = true
+		return uint32(p.cacheID), false
 	}
 	if absent != nil { // some of its requests are not there to be remembered
-		return l.numberOnce(p), true
+		return c.assignTransientID(p), true
 	}
-	if p.slot < 0 {
-		slot, ok := l.takeSlot()
+	if p.cacheID < 0 {
+		slot, ok := c.allocateID()
 		if !ok {
-			return l.numberOnce(p), true
+			return c.assignTransientID(p), true
 		}
-		p.slot = slot
-		l.cached[p.key] = uint32(slot)
+		p.cacheID = slot
+		c.cacheIDs[p.key] = uint32(slot)
 	}
 	own := *t
-	l.slots[p.slot] = slot{meaning: &own, rows: p.rows, site: p.variants[0].site, state: slotLive, busy: true, used: l.used}
-	l.refit(p.slot)
-	l.down.Meanings = append(l.down.Meanings, Meaning{ID: uint32(p.slot), Tensor: &own, Rows: p.rows})
-	return uint32(p.slot), false
+	c.cache[p.cacheID] = coordinatorEntry{spec: &own, rows: p.rows, site: p.variants[0].site, state: entryLive, queued: true, lastUsed: c.launches}
+	c.updateEligible(p.cacheID)
+	c.outgoing.Entries = append(c.outgoing.Entries, CacheEntry{ID: uint32(p.cacheID), Spec: &own, Rows: p.rows})
+	return uint32(p.cacheID), false
 }
 
-// numberOnce is a number beyond the cache. Members forget it after its last
+// assignTransientID is a number beyond the cache. Members forget it after its last
 // part, so it is free once that is launched.
-func (l *Leader) numberOnce(p *pending) uint32 {
+func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 	var id uint32
-	if n := len(l.onces); n > 0 {
-		id, l.onces = l.onces[n-1], l.onces[:n-1]
+	if n := len(c.freeTransient); n > 0 {
+		id, c.freeTransient = c.freeTransient[n-1], c.freeTransient[:n-1]
 	} else {
-		id = uint32(l.cfg.Cache) + l.once
-		l.once++
+		id = uint32(c.cfg.Cache) + c.transientCount
+		c.transientCount++
 	}
-	own := *p.variants[0].tensor
-	l.down.Meanings = append(l.down.Meanings, Meaning{ID: id, Once: true, Tensor: &own, Rows: p.rows})
+	own := *p.variants[0].spec
+	c.outgoing.Entries = append(c.outgoing.Entries, CacheEntry{ID: id, Transient: true, Spec: &own, Rows: p.rows})
 	return id
 }
 
-// takeSlot is a number of the cache that means nothing.
-func (l *Leader) takeSlot() (int, bool) {
-	if n := len(l.free); n > 0 {
-		id := l.free[n-1]
-		l.free = l.free[:n-1]
+// allocateID is a number of the cache that means nothing.
+func (c *Coordinator) allocateID() (int, bool) {
+	if n := len(c.freeIDs); n > 0 {
+		id := c.freeIDs[n-1]
+		c.freeIDs = c.freeIDs[:n-1]
 		return int(id), true
 	}
-	if len(l.slots) < l.cfg.Cache {
-		l.slots = append(l.slots, slot{})
-		l.quick.tally = append(l.quick.tally, tally{})
-		return len(l.slots) - 1, true
+	if len(c.cache) < c.cfg.Cache {
+		c.cache = append(c.cache, coordinatorEntry{})
+		c.fast.counts = append(c.fast.counts, cachedCount{})
+		return len(c.cache) - 1, true
 	}
-	l.evict()
+	c.evictOldest()
 	return 0, false
 }
 
-// evict ends the meaning of the number that was used longest ago, if that was
+// evictOldest ends the meaning of the number that was used longest ago, if that was
 // long ago: names that come round in turn, and are more than the cache holds,
 // would otherwise drive each other out and none be found.
-func (l *Leader) evict() {
+func (c *Coordinator) evictOldest() {
 	oldest, age := -1, uint64(math.MaxUint64)
-	for i := range l.slots {
-		if s := &l.slots[i]; s.state == slotLive && !s.busy && s.pend == nil && l.quick.tally[i].ranks == 0 && s.used < age {
-			oldest, age = i, s.used
+	for i := range c.cache {
+		if s := &c.cache[i]; s.state == entryLive && !s.queued && s.pending == nil && c.fast.counts[i].ranks == 0 && s.lastUsed < age {
+			oldest, age = i, s.lastUsed
 		}
 	}
-	if oldest < 0 || l.used-age < 2*uint64(l.cfg.Cache) {
+	if oldest < 0 || c.launches-age < 2*uint64(c.cfg.Cache) {
 		return
 	}
-	l.retire(oldest)
+	c.evict(oldest)
 }
 
-// retire ends the meaning of a number; it is understood until all know that.
-func (l *Leader) retire(id int) {
-	s := &l.slots[id]
-	delete(l.cached, s.meaning.key())
-	s.state, s.over = slotOver, math.MaxUint32 // until flush numbers the message
-	l.refit(id)
-	l.down.Over = append(l.down.Over, uint32(id))
-	l.drains = append(l.drains, uint32(id))
+// evict ends the meaning of a number; it is understood until all know that.
+func (c *Coordinator) evict(id int) {
+	s := &c.cache[id]
+	delete(c.cacheIDs, s.spec.key())
+	s.state, s.evictedAt = entryEvicted, math.MaxUint32 // until flush numbers the message
+	c.updateEligible(id)
+	c.outgoing.Evicted = append(c.outgoing.Evicted, uint32(id))
+	c.evicting = append(c.evicting, uint32(id))
 }
 
-// drain frees the numbers whose end all Members have acknowledged.
-func (l *Leader) drain() {
-	if len(l.drains) == 0 {
+// freeEvicted frees the numbers whose end all Members have acknowledged.
+func (c *Coordinator) freeEvicted() {
+	if len(c.evicting) == 0 {
 		return
 	}
-	acked := slices.Min(l.lastAck)
-	keep := l.drains[:0]
-	for _, id := range l.drains {
-		s := &l.slots[id]
-		if s.over == math.MaxUint32 {
-			s.over = l.seq // the last message of this Step is no earlier than the one that said so
+	acked := slices.Min(c.lastAck)
+	keep := c.evicting[:0]
+	for _, id := range c.evicting {
+		s := &c.cache[id]
+		if s.evictedAt == math.MaxUint32 {
+			s.evictedAt = c.seq // the last message of this Step is no earlier than the one that said so
 		}
-		if s.over > acked {
+		if s.evictedAt > acked {
 			keep = append(keep, id)
 			continue
 		}
-		*s = slot{}
-		l.free = append(l.free, id)
+		*s = coordinatorEntry{}
+		c.freeIDs = append(c.freeIDs, id)
 	}
-	l.drains = keep
+	c.evicting = keep
 }

@@ -21,8 +21,8 @@ func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
 	}
 	for seed := range uint64(seeds) {
 		j := newJob(seed)
-		if err := j.play(); err != nil {
-			t.Fatalf("seed %d, %+v: %v", seed, j.sim.leader.cfg, err)
+		if err := j.run(); err != nil {
+			t.Fatalf("seed %d, %+v: %v", seed, j.sim.coordinator.cfg, err)
 		}
 	}
 }
@@ -33,35 +33,35 @@ type job struct {
 	rnd   *rand.Rand
 	n     int
 	plans [][]func() bool // of each rank, in order; false: not yet
-	mine  []map[string]Ticket
+	mine  []map[string]SubmissionID
 	join  bool
 }
 
 func newJob(seed uint64) *job {
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	cfg := Config{
-		Size: 1 + rnd.IntN(8), Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), Alone: 1 << rnd.IntN(8),
+		Size: 1 + rnd.IntN(8), Cycle: Millisecond, Fusion: 1 << rnd.IntN(10), MaxFusedTensor: 1 << rnd.IntN(8),
 		Partition: 16 << rnd.IntN(6), Credit: 1 << rnd.IntN(12), Cache: rnd.IntN(6),
 	}
 	if seed%2 == 0 {
-		cfg.Unranked = 1 << 30
+		cfg.UnprioritizedCredit = 1 << 30
 	}
 	j := &job{sim: newSim(cfg), rnd: rnd, n: cfg.Size, join: rnd.IntN(3) == 0}
 	j.plans = make([][]func() bool, j.n)
 	for r := range j.n {
-		j.mine = append(j.mine, make(map[string]Ticket))
+		j.mine = append(j.mine, make(map[string]SubmissionID))
 		for step := range 2 + seed%4 {
 			j.planStep(r, seed, step)
 		}
 		if j.join { // it runs out at a moment of its own
 			j.plans[r] = append(j.plans[r], func() bool {
-				j.tickets++
-				j.mine[r]["join"] = j.tickets
-				j.tell(r, Join{j.tickets})
+				j.submissions++
+				j.mine[r]["join"] = j.submissions
+				j.stepWorker(r, Join{j.submissions})
 				return true
 			})
 		}
-		j.plans[r] = append(j.plans[r], func() bool { j.tell(r, Leave{}); return true })
+		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Leave{}); return true })
 	}
 	return j
 }
@@ -70,21 +70,21 @@ func newJob(seed uint64) *job {
 // the seed and the step; their order is the rank's own.
 func (j *job) planStep(r int, seed, step uint64) {
 	common := rand.New(rand.NewPCG(seed, step))
-	var units [][]Request
+	var units [][]TensorRequest
 	for i := range 1 + common.IntN(6) {
 		q := j.tensor(common, fmt.Sprintf("w%d", i))
-		if q.Kind == AllGather {
+		if q.Operation == AllGather {
 			q.Rows = (r + int(step/2)) % 3
 		}
-		units = append(units, []Request{q})
+		units = append(units, []TensorRequest{q})
 	}
 	if common.IntN(3) == 0 {
 		a, b := j.tensor(common, "g0"), j.tensor(common, "g1")
-		a.Kind, b.Kind, a.Shape, b.Shape = AllReduce, AllReduce, []int{3}, []int{5}
-		for _, q := range []*Request{&a, &b} {
+		a.Operation, b.Operation, a.Shape, b.Shape = AllReduce, AllReduce, []int{3}, []int{5}
+		for _, q := range []*TensorRequest{&a, &b} {
 			q.Group, q.GroupSize = 5, 2
 		}
-		units = append(units, []Request{a, b})
+		units = append(units, []TensorRequest{a, b})
 	}
 	j.rnd.Shuffle(len(units), func(a, b int) { units[a], units[b] = units[b], units[a] })
 	for _, u := range units {
@@ -94,28 +94,28 @@ func (j *job) planStep(r int, seed, step uint64) {
 		j.plans[r] = append(j.plans[r], func() bool { return j.submitOnce(r, u) })
 	}
 	if j.rnd.IntN(2) == 0 {
-		j.plans[r] = append(j.plans[r], func() bool { j.tell(r, Flush{}); return true })
+		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Flush{}); return true })
 	}
 }
 
-func (j *job) tensor(rnd *rand.Rand, name string) Request {
-	q := Request{Tensor: Tensor{Name: name, DType: tensor.Float32, Wire: tensor.Float32, Root: -1, Pre: 1, Post: 1, Op: "sum", OpID: 1, Priority: rnd.IntN(3)}}
-	q.Kind = [...]Kind{AllReduce, AllReduce, AllReduce, AllGather, Broadcast, Barrier}[rnd.IntN(6)]
+func (j *job) tensor(rnd *rand.Rand, name string) TensorRequest {
+	q := TensorRequest{Spec: Spec{Name: name, DType: tensor.Float32, Wire: tensor.Float32, Root: -1, Pre: 1, Post: 1, Op: "sum", OpID: 1, Priority: rnd.IntN(3)}}
+	q.Operation = [...]Operation{AllReduce, AllReduce, AllReduce, AllGather, Broadcast, Barrier}[rnd.IntN(6)]
 	q.Shape = []int{rnd.IntN(40)}
-	switch q.Kind {
+	switch q.Operation {
 	case AllGather:
 		q.Shape = []int{-1, 2}
 	case Broadcast:
 		q.Root = rnd.IntN(j.n)
 		if j.join {
-			q.Kind, q.Root = AllReduce, -1
+			q.Operation, q.Root = AllReduce, -1
 		}
 	}
 	return q
 }
 
 // submitOnce submits unless a name is still under way on this rank.
-func (j *job) submitOnce(r int, u []Request) bool {
+func (j *job) submitOnce(r int, u []TensorRequest) bool {
 	for i := range u {
 		if t, before := j.mine[r][u[i].Name]; before && j.fate[r][t] == "" {
 			return false
@@ -123,13 +123,13 @@ func (j *job) submitOnce(r int, u []Request) bool {
 	}
 	first := j.submit(r, u...)
 	for i := range u {
-		j.mine[r][u[i].Name] = first + Ticket(i)
+		j.mine[r][u[i].Name] = first + SubmissionID(i)
 	}
 	return true
 }
 
-// play makes random moves until nothing is left to do.
-func (j *job) play() error {
+// run makes random moves until nothing is left to do.
+func (j *job) run() error {
 	for turn := 0; ; turn++ {
 		if turn > 200_000 {
 			return fmt.Errorf("no end: %v", j.where())
@@ -139,11 +139,11 @@ func (j *job) play() error {
 			j.plans[r], moved = j.plans[r][1:], true
 		}
 		if list := j.moves(); len(list) > 0 && j.rnd.IntN(4) > 0 {
-			j.make(list[j.rnd.IntN(len(list))])
+			j.do(list[j.rnd.IntN(len(list))])
 			moved = true
 		}
 		if j.rnd.IntN(60) == 0 {
-			j.lead(Retune{Tuning{Cycle: Span(j.rnd.IntN(int(Millisecond))), Fusion: j.rnd.IntN(1000), Cache: j.rnd.IntN(2) == 0, Class: uint8(j.rnd.IntN(3))}})
+			j.stepCoordinator(Retune{Tunables{Cycle: Duration(j.rnd.IntN(int(Millisecond))), Fusion: j.rnd.IntN(1000), Cache: j.rnd.IntN(2) == 0, Class: uint8(j.rnd.IntN(3))}})
 		}
 		if moved {
 			continue
@@ -190,12 +190,12 @@ func ran(log []string) []string {
 	return out
 }
 
-func TestAHungJobIsNoticedByTheSchedules(t *testing.T) {
+func TestTheScheduleTestDetectsAHungJob(t *testing.T) {
 	j := newJob(3)
-	j.held.Add(j.n - 1)
+	j.paused.Add(j.n - 1)
 	j.plans[j.n-1] = nil
 	done := make(chan error, 1)
-	go func() { done <- j.play() }()
+	go func() { done <- j.run() }()
 	if err := <-done; err == nil {
 		t.Error("a rank that submits nothing and never leaves went unnoticed")
 	}

@@ -8,42 +8,42 @@ import (
 // A sim is a coordinator of several ranks in one loop: messages go through their
 // wire form, wait in queues, and are delivered in an order that the test chooses.
 type sim struct {
-	now     Time
-	leader  *Leader
-	members []*Member
-	ups     [][][]byte // to the leader, by sender
-	downs   [][][]byte // to each rank
-	held    Bits       // ranks that hear and tell nothing
-	busy    Bits       // ranks that carry out nothing
-	runs    [][]*Bucket
-	trace   func(format string, args ...any)
-	tickets Ticket
-	at      string // what ranks say when asked where they are
+	now         Time
+	coordinator *Coordinator
+	workers     []*Worker
+	requests    [][][]byte // to the leader, by sender
+	responses   [][][]byte // to each rank
+	paused      Bitset     // ranks that hear and tell nothing
+	busy        Bitset     // ranks that carry out nothing
+	runs        [][]*Bucket
+	trace       func(format string, args ...any)
+	submissions SubmissionID
+	location    string // what ranks say when asked where they are
 
-	log  [][]string          // what each rank has run
-	fate []map[Ticket]string // what became of each submission, by rank
+	log  [][]string                // what each rank has run
+	fate []map[SubmissionID]string // what became of each submission, by rank
 	end  []string
 }
 
 func newSim(cfg Config) *sim {
-	s := &sim{leader: NewLeader(cfg), trace: func(string, ...any) {}, at: "train.go:99"}
+	s := &sim{coordinator: NewCoordinator(cfg), trace: func(string, ...any) {}, location: "train.go:99"}
 	n := cfg.Size
-	s.ups, s.downs, s.runs = make([][][]byte, n), make([][][]byte, n), make([][]*Bucket, n)
+	s.requests, s.responses, s.runs = make([][][]byte, n), make([][][]byte, n), make([][]*Bucket, n)
 	s.log, s.end = make([][]string, n), make([]string, n)
 	for r := range n {
-		s.members = append(s.members, NewMember(cfg, r))
-		s.fate = append(s.fate, make(map[Ticket]string))
+		s.workers = append(s.workers, NewWorker(cfg, r))
+		s.fate = append(s.fate, make(map[SubmissionID]string))
 	}
 	return s
 }
 
-// tell gives a Member an input.
-func (s *sim) tell(rank int, in MemberInput) {
-	for _, o := range s.members[rank].Step(s.now, in) {
+// stepWorker gives a Member an input.
+func (s *sim) stepWorker(rank int, in WorkerInput) {
+	for _, o := range s.workers[rank].Step(s.now, in) {
 		switch o := o.(type) {
 		case Send:
-			s.trace("%d sends %v", rank, o.Up)
-			s.ups[rank] = append(s.ups[rank], AppendUp(nil, o.Up))
+			s.trace("%d sends %v", rank, o.List)
+			s.requests[rank] = append(s.requests[rank], AppendRequestList(nil, o.List))
 			continue
 		case Run:
 			s.runs[rank] = append(s.runs[rank], o.Bucket)
@@ -52,23 +52,23 @@ func (s *sim) tell(rank int, in MemberInput) {
 			}
 			s.log[rank] = append(s.log[rank], o.String())
 		case Fail:
-			for _, t := range o.Tickets {
-				s.settle(rank, t, o.Err.Error())
+			for _, t := range o.Submissions {
+				s.record(rank, t, o.Err.Error())
 			}
 			s.trace("%d: fail: %v", rank, o.Err)
 			continue
 		case Joined:
-			s.settle(rank, o.Ticket, o.String())
+			s.record(rank, o.Submission, o.String())
 			s.log[rank] = append(s.log[rank], o.String())
-		case Set:
-			if o.Ticket != 0 {
-				s.settle(rank, o.Ticket, o.String())
+		case SetChanged:
+			if o.Submission != 0 {
+				s.record(rank, o.Submission, o.String())
 			}
 			s.log[rank] = append(s.log[rank], o.String())
 		case Tuned:
 			s.log[rank] = append(s.log[rank], o.String())
-		case Where:
-			defer s.tell(rank, Here{s.at})
+		case Locate:
+			defer s.stepWorker(rank, Location{s.location})
 		case End:
 			s.end[rank] = o.String()
 		}
@@ -76,20 +76,20 @@ func (s *sim) tell(rank int, in MemberInput) {
 	}
 }
 
-// settle notes what became of a submission; twice is an error.
-func (s *sim) settle(rank int, t Ticket, what string) {
+// record notes what became of a submission; twice is an error.
+func (s *sim) record(rank int, t SubmissionID, what string) {
 	if old, twice := s.fate[rank][t]; twice || t == 0 {
 		panic(fmt.Sprintf("rank %d, ticket %d: %q after %q", rank, t, what, old))
 	}
 	s.fate[rank][t] = what
 }
 
-func (s *sim) lead(in LeaderInput) {
-	for _, o := range s.leader.Step(s.now, in) {
-		if o, ok := o.(Tell); ok {
-			b := AppendDown(nil, o.Down)
-			for r := range s.downs {
-				s.downs[r] = append(s.downs[r], b)
+func (s *sim) stepCoordinator(in CoordinatorInput) {
+	for _, o := range s.coordinator.Step(s.now, in) {
+		if o, ok := o.(SendAll); ok {
+			b := AppendResponseList(nil, o.List)
+			for r := range s.responses {
+				s.responses[r] = append(s.responses[r], b)
 			}
 		}
 		s.trace("leader: %v", o)
@@ -97,13 +97,13 @@ func (s *sim) lead(in LeaderInput) {
 }
 
 // submit submits requests on a rank as one.
-func (s *sim) submit(rank int, rs ...Request) (first Ticket) {
-	tickets := make([]Ticket, len(rs))
+func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
+	tickets := make([]SubmissionID, len(rs))
 	for i := range tickets {
-		s.tickets++
-		tickets[i] = s.tickets
+		s.submissions++
+		tickets[i] = s.submissions
 	}
-	s.tell(rank, Submit{rs, tickets})
+	s.stepWorker(rank, Submit{rs, tickets})
 	return tickets[0]
 }
 
@@ -115,11 +115,11 @@ type move struct {
 
 // moves are all that can happen now.
 func (s *sim) moves() (list []move) {
-	for r := range s.members {
-		if len(s.ups[r]) > 0 && !s.held.Has(r) {
+	for r := range s.workers {
+		if len(s.requests[r]) > 0 && !s.paused.Has(r) {
 			list = append(list, move{'u', r})
 		}
-		if len(s.downs[r]) > 0 && !s.held.Has(r) {
+		if len(s.responses[r]) > 0 && !s.paused.Has(r) {
 			list = append(list, move{'d', r})
 		}
 		if len(s.runs[r]) > 0 && !s.busy.Has(r) {
@@ -129,33 +129,33 @@ func (s *sim) moves() (list []move) {
 	return list
 }
 
-func (s *sim) make(m move) {
+func (s *sim) do(m move) {
 	switch m.kind {
 	case 'u':
-		up, err := ParseUp(s.ups[m.rank][0])
+		up, err := ParseRequestList(s.requests[m.rank][0])
 		if err != nil {
 			panic(err)
 		}
-		s.ups[m.rank] = s.ups[m.rank][1:]
-		s.lead(Told{m.rank, up})
+		s.requests[m.rank] = s.requests[m.rank][1:]
+		s.stepCoordinator(RequestsReceived{m.rank, up})
 	case 'd':
-		down, err := ParseDown(s.downs[m.rank][0])
+		down, err := ParseResponseList(s.responses[m.rank][0])
 		if err != nil {
 			panic(err)
 		}
-		s.downs[m.rank] = s.downs[m.rank][1:]
-		s.tell(m.rank, Heard{down})
+		s.responses[m.rank] = s.responses[m.rank][1:]
+		s.stepWorker(m.rank, ResponsesReceived{down})
 	case 'x':
 		b := s.runs[m.rank][0]
 		s.runs[m.rank] = s.runs[m.rank][1:]
-		for _, ref := range b.Refs {
-			if ref.Ticket != 0 && b.Part+1 == b.Parts {
-				s.settle(m.rank, ref.Ticket, "done"+without(b.Absent))
+		for _, ref := range b.Entries {
+			if ref.Submission != 0 && b.Part+1 == b.Parts {
+				s.record(m.rank, ref.Submission, "done"+without(b.Absent))
 			}
 		}
-		s.tell(m.rank, Finished{b})
+		s.stepWorker(m.rank, Finished{b})
 		if m.rank == 0 {
-			s.lead(Carried{b.Cost})
+			s.stepCoordinator(Executed{b.Cost})
 		}
 	}
 }
@@ -163,28 +163,28 @@ func (s *sim) make(m move) {
 // run makes all moves that can be made, in a fixed order.
 func (s *sim) run() {
 	for list := s.moves(); len(list) > 0; list = s.moves() {
-		s.make(list[0])
+		s.do(list[0])
 	}
 }
 
 // tick lets time pass for all.
-func (s *sim) tick(d Span) {
+func (s *sim) tick(d Duration) {
 	s.now += Time(d)
-	for r := range s.members {
-		s.tell(r, Tick{})
+	for r := range s.workers {
+		s.stepWorker(r, Tick{})
 	}
-	s.lead(Tick{})
+	s.stepCoordinator(Tick{})
 }
 
 // next is the soonest moment at which somebody wants to look again.
-func (s *sim) next() (wait Span, ok bool) {
-	var spans []Span
-	for _, m := range s.members {
+func (s *sim) next() (wait Duration, ok bool) {
+	var spans []Duration
+	for _, m := range s.workers {
 		if w, some := m.Next(); some {
 			spans = append(spans, w)
 		}
 	}
-	if w, some := s.leader.Next(); some {
+	if w, some := s.coordinator.Next(); some {
 		spans = append(spans, w)
 	}
 	if spans == nil {

@@ -12,13 +12,13 @@ import (
 type Stall struct {
 	Call      string
 	Site      string // where the lowest of Submitted did
-	For       Span
+	Waited    Duration
 	Submitted []int
-	Missing   []Place
+	Missing   []RankLocation
 }
 
-// A Place is where a rank is now; At is empty when it did not say.
-type Place struct {
+// A RankLocation is where a rank is now; At is empty when it did not say.
+type RankLocation struct {
 	Rank int
 	At   string
 }
@@ -26,7 +26,7 @@ type Place struct {
 // String is one line of a report.
 func (s Stall) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s waits for %.1f s; submitted by ranks %v", s.Call, float64(s.For)/float64(Second), s.Submitted)
+	fmt.Fprintf(&b, "%s waits for %.1f s; submitted by ranks %v", s.Call, float64(s.Waited)/float64(Second), s.Submitted)
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
@@ -51,149 +51,151 @@ type stallState uint8
 
 const (
 	stallNone stallState = iota
-	stallAsked
+	stallReported
 )
 
 // Bounds of a report.
 const (
-	maxStalls = 16         // tensors in it
-	askWait   = 1 * Second // for ranks to say where they are
+	maxStalls     = 16         // tensors in it
+	locateTimeout = 1 * Second // for ranks to say where they are
 )
 
-// judgeStalls finds tensors that have waited too long. It looks at all that wait
+// checkStalls finds tensors that have waited too long. It looks at all that wait
 // only when the first of them may have.
-func (l *Leader) judgeStalls() {
-	if l.ended {
+func (c *Coordinator) checkStalls() {
+	if c.ended {
 		return
 	}
-	if l.warned != nil && (l.asked.Empty() || l.due(l.askEnd)) {
-		l.report()
+	if c.reporting != nil && (c.locating.Empty() || c.due(c.locateDeadline)) {
+		c.reportStalls()
 	}
-	if !l.due(l.stallAt) {
+	if !c.due(c.nextStallCheck) {
 		return
 	}
-	l.stallAt = never
-	var stalled []*pending
-	for p := range l.each {
-		if l.over(p, l.cfg.StallEnd) {
-			l.giveUp()
+	c.nextStallCheck = never
+	var stalled []*pendingTensor
+	for p := range c.eachPending {
+		if c.exceeds(p, c.cfg.StallEnd) {
+			c.abortStalled()
 			return
 		}
-		if p.stall == stallNone && l.over(p, l.cfg.StallWarn) {
+		if p.stall == stallNone && c.exceeds(p, c.cfg.StallWarn) {
 			stalled = append(stalled, p)
 		}
 	}
 	switch {
-	case stalled != nil && l.warned == nil:
-		l.ask(stalled)
+	case stalled != nil && c.reporting == nil:
+		c.requestLocations(stalled)
 	case stalled != nil: // after the report that is being made
-		l.stallAt = min(l.stallAt, l.askEnd+1)
+		c.nextStallCheck = min(c.nextStallCheck, c.locateDeadline+1)
 	}
-	l.due(l.stallAt)
+	c.due(c.nextStallCheck)
 }
 
-// over reports whether p has waited for a limit, and has l look again when not.
-func (l *Leader) over(p *pending, limit Span) bool { return l.overAt(p.since, limit) }
+// exceeds reports whether p has waited for a limit, and has l look again when not.
+func (c *Coordinator) exceeds(p *pendingTensor, limit Duration) bool {
+	return c.exceededSince(p.since, limit)
+}
 
-// overAt is over of what has waited since then.
-func (l *Leader) overAt(since Time, limit Span) bool {
+// exceededSince is over of what has waited since then.
+func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	if limit <= 0 {
 		return false
 	}
 	at := since + Time(limit)
-	if at <= l.now {
+	if at <= c.now {
 		return true
 	}
-	l.stallAt = min(l.stallAt, at)
+	c.nextStallCheck = min(c.nextStallCheck, at)
 	return false
 }
 
-// ask begins a report: the missing ranks are to say where they are.
-func (l *Leader) ask(stalled []*pending) {
-	slices.SortFunc(stalled, func(a, b *pending) int {
+// requestLocations begins a report: the missing ranks are to say where they are.
+func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
+	slices.SortFunc(stalled, func(a, b *pendingTensor) int {
 		if a.since != b.since {
 			return int(a.since - b.since)
 		}
 		return strings.Compare(a.key.name, b.key.name)
 	})
-	l.asked.clear()
+	c.locating.clear()
 	for _, p := range stalled {
-		p.stall = stallAsked
-		for _, r := range l.missing(p) {
-			l.asked.Add(r)
+		p.stall = stallReported
+		for _, r := range c.missing(p) {
+			c.locating.Add(r)
 		}
 	}
-	l.warned = stalled[:min(len(stalled), maxStalls)]
-	l.places = l.places[:0]
-	l.askEnd = l.now + Time(askWait)
-	l.next = min(l.next, l.askEnd)
-	l.down.Items = append(l.down.Items, Item{Kind: ItemWhere, Ranks: slices.Collect(l.asked.All)})
+	c.reporting = stalled[:min(len(stalled), maxStalls)]
+	c.locations = c.locations[:0]
+	c.locateDeadline = c.now + Time(locateTimeout)
+	c.nextStep = min(c.nextStep, c.locateDeadline)
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseLocate, Ranks: slices.Collect(c.locating.All)})
 }
 
-func (l *Leader) hearPlace(from int, at string) {
-	if l.warned != nil && l.asked.Has(from) {
-		l.asked.Remove(from)
-		l.places = append(l.places, Place{from, at})
+func (c *Coordinator) receiveLocation(from int, at string) {
+	if c.reporting != nil && c.locating.Has(from) {
+		c.locating.Remove(from)
+		c.locations = append(c.locations, RankLocation{from, at})
 	}
 }
 
-// report says what waits, and forgets about it: each tensor is reported once.
-func (l *Leader) report() {
+// reportStalls says what waits, and forgets about it: each tensor is reported once.
+func (c *Coordinator) reportStalls() {
 	var stalls []Stall
-	for _, p := range l.warned {
-		stalls = append(stalls, l.stall(p))
+	for _, p := range c.reporting {
+		stalls = append(stalls, c.describeStall(p))
 	}
-	l.warned = nil
-	l.outs = append(l.outs, Warn{stalls})
+	c.reporting = nil
+	c.outputs = append(c.outputs, Warn{stalls})
 }
 
-func (l *Leader) stall(p *pending) Stall {
+func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	v := slices.MinFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
-	s := Stall{Call: v.tensor.Call(), Site: v.site, For: Span(l.now - p.since)}
+	s := Stall{Call: v.spec.Call(), Site: v.site, Waited: Duration(c.now - p.since)}
 	for at, r := range p.set.ranks {
-		if p.got.Has(at) {
+		if p.submitted.Has(at) {
 			s.Submitted = append(s.Submitted, r)
 		}
 	}
-	for _, r := range l.missing(p) {
-		s.Missing = append(s.Missing, l.place(r))
+	for _, r := range c.missing(p) {
+		s.Missing = append(s.Missing, c.locationOf(r))
 	}
 	return s
 }
 
-func (l *Leader) place(rank int) Place {
-	for _, pl := range l.places {
+func (c *Coordinator) locationOf(rank int) RankLocation {
+	for _, pl := range c.locations {
 		if pl.Rank == rank {
 			return pl
 		}
 	}
-	return Place{Rank: rank}
+	return RankLocation{Rank: rank}
 }
 
 // missing are the ranks that p waits for.
-func (l *Leader) missing(p *pending) []int {
+func (c *Coordinator) missing(p *pendingTensor) []int {
 	var list []int
 	for at, r := range p.set.ranks {
-		if !p.got.Has(at) && !l.joined.Has(r) {
+		if !p.submitted.Has(at) && !c.joined.Has(r) {
 			list = append(list, r)
 		}
 	}
 	return list
 }
 
-// giveUp ends the coordinator: a tensor has waited beyond the second limit. Of
+// abortStalled ends the coordinator: a tensor has waited beyond the second limit. Of
 // those that have, the first by name is told.
-func (l *Leader) giveUp() {
-	for _, p := range l.all() {
-		if p.since+Time(l.cfg.StallEnd) > l.now {
+func (c *Coordinator) abortStalled() {
+	for _, p := range c.sortedPending() {
+		if p.since+Time(c.cfg.StallEnd) > c.now {
 			continue
 		}
-		s := l.stall(p)
-		e := &fault.Error{Kind: fault.Timeout, Op: s.Call, Rank: 0, Err: fmt.Errorf("submitted by ranks %v, and for %.1f s not by the others", s.Submitted, float64(s.For)/float64(Second))}
+		s := c.describeStall(p)
+		e := &fault.Error{Kind: fault.Timeout, Op: s.Call, Rank: 0, Err: fmt.Errorf("submitted by ranks %v, and for %.1f s not by the others", s.Submitted, float64(s.Waited)/float64(Second))}
 		for _, m := range s.Missing[:min(len(s.Missing), fault.MaxPeers)] {
 			e.Peers = append(e.Peers, fault.Peer{Rank: m.Rank, At: m.At})
 		}
-		l.abort(e)
+		c.abort(e)
 		return
 	}
 }

@@ -57,7 +57,7 @@ func replay(text []byte) ([]byte, error) {
 
 // config reads "ranks 3 cache 4 warn 60".
 func config(words []string) Config {
-	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, Alone: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, Unranked: 1 << 30, Cache: 8}
+	cfg := Config{Cycle: Millisecond, Fusion: 1 << 20, MaxFusedTensor: 1 << 16, Partition: 1 << 20, Credit: 1 << 22, UnprioritizedCredit: 1 << 30, Cache: 8}
 	for i := 0; i+1 < len(words); i += 2 {
 		v := number(words[i+1])
 		switch words[i] {
@@ -68,17 +68,17 @@ func config(words []string) Config {
 		case "fusion":
 			cfg.Fusion = v
 		case "alone":
-			cfg.Alone = v
+			cfg.MaxFusedTensor = v
 		case "partition":
 			cfg.Partition = v
 		case "credit":
 			cfg.Credit = v
 		case "unranked":
-			cfg.Unranked = v
+			cfg.UnprioritizedCredit = v
 		case "warn":
-			cfg.StallWarn = Span(v) * Second
+			cfg.StallWarn = Duration(v) * Second
 		case "end":
-			cfg.StallEnd = Span(v) * Second
+			cfg.StallEnd = Duration(v) * Second
 		}
 	}
 	return cfg
@@ -92,11 +92,11 @@ func number(s string) int {
 func command(s *sim, words []string, line int) error {
 	switch words[0] {
 	case "tune":
-		s.lead(Retune{Tuning{Cycle: Span(number(words[1])) * Millisecond, Fusion: number(words[2]), Cache: words[3] == "cache", Class: uint8(number(words[4]))}})
+		s.stepCoordinator(Retune{Tunables{Cycle: Duration(number(words[1])) * Millisecond, Fusion: number(words[2]), Cache: words[3] == "cache", Class: uint8(number(words[4]))}})
 	case "hold":
-		s.held.Add(number(words[1]))
+		s.paused.Add(number(words[1]))
 	case "release":
-		s.held.Remove(number(words[1]))
+		s.paused.Remove(number(words[1]))
 	case "busy":
 		s.busy.Add(number(words[1]))
 	case "idle":
@@ -104,12 +104,12 @@ func command(s *sim, words []string, line int) error {
 	case "tick":
 		d := number(strings.TrimSuffix(strings.TrimSuffix(words[1], "ms"), "s"))
 		if strings.HasSuffix(words[1], "ms") {
-			s.tick(Span(d) * Millisecond)
+			s.tick(Duration(d) * Millisecond)
 		} else {
-			s.tick(Span(d) * Second)
+			s.tick(Duration(d) * Second)
 		}
 	default:
-		for r := range s.members {
+		for r := range s.workers {
 			if words[0] == "all" || words[0] == strconv.Itoa(r) {
 				if err := act(s, r, words[1:], line); err != nil {
 					return err
@@ -124,16 +124,16 @@ func command(s *sim, words []string, line int) error {
 func act(s *sim, rank int, words []string, line int) error {
 	switch words[0] {
 	case "flush":
-		s.tell(rank, Flush{})
+		s.stepWorker(rank, Flush{})
 	case "join":
-		s.tickets++
-		s.tell(rank, Join{s.tickets})
+		s.submissions++
+		s.stepWorker(rank, Join{s.submissions})
 	case "leave":
-		s.tell(rank, Leave{})
+		s.stepWorker(rank, Leave{})
 	case "fault":
-		s.tell(rank, Failed{fault.New(fault.PeerLost, "allreduce", rank, "%s", strings.Join(words[1:], " "))})
+		s.stepWorker(rank, Failed{fault.New(fault.PeerLost, "allreduce", rank, "%s", strings.Join(words[1:], " "))})
 	default:
-		var rs []Request
+		var rs []TensorRequest
 		for _, text := range strings.Split(strings.Join(words, " "), " and ") {
 			q, err := request(strings.Fields(text))
 			if err != nil {
@@ -153,25 +153,25 @@ func act(s *sim, rank int, words []string, line int) error {
 }
 
 // request reads "allreduce w1 float32 3x4 sum priority 2".
-func request(words []string) (q Request, err error) {
+func request(words []string) (q TensorRequest, err error) {
 	for k := AllReduce; k.Valid(); k++ {
 		if k.String() == words[0] {
-			q.Kind = k
+			q.Operation = k
 		}
 	}
-	if q.Kind == 0 {
+	if q.Operation == 0 {
 		return q, fmt.Errorf("unknown command")
 	}
 	q.Name, q.Root, q.Pre, q.Post = words[1], -1, 1, 1
 	words = words[2:]
-	if q.Kind == AddSet || q.Kind == RemoveSet {
-		q.Set = Registry
+	if q.Operation == AddSet || q.Operation == RemoveSet {
+		q.Set = SetRegistry
 		for _, w := range words {
 			q.Shape = append(q.Shape, number(w))
 		}
 		return q, nil
 	}
-	if q.Kind != Barrier {
+	if q.Operation != Barrier {
 		if q.DType, err = tensor.ParseDType(words[0]); err != nil {
 			return q, err
 		}
@@ -181,7 +181,7 @@ func request(words []string) (q Request, err error) {
 		}
 		words = words[2:]
 	}
-	if q.Kind == AllGather || q.Kind == AllToAll {
+	if q.Operation == AllGather || q.Operation == AllToAll {
 		q.Rows, q.Shape[0] = q.Shape[0], -1
 	}
 	if len(words)%2 == 1 {
@@ -193,7 +193,7 @@ func request(words []string) (q Request, err error) {
 	return q, options(&q, words)
 }
 
-func options(q *Request, words []string) error {
+func options(q *TensorRequest, words []string) error {
 	for i := 0; i+1 < len(words); i += 2 {
 		v := number(words[i+1])
 		switch words[i] {

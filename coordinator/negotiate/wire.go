@@ -11,19 +11,19 @@ import (
 const wireVersion = 1
 
 const (
-	upJoin = 1 << iota
-	upLeave
-	upHere
-	upFault
+	listJoins = 1 << iota
+	listLeaves
+	listLocation
+	listFault
 )
 
-// AppendUp appends m in its wire form.
-func AppendUp(b []byte, m *Up) []byte {
+// AppendRequestList appends m in its wire form.
+func AppendRequestList(b []byte, m *RequestList) []byte {
 	var marks byte
 	for _, f := range [...]struct {
 		on   bool
 		mark byte
-	}{{m.Join, upJoin}, {m.Leave, upLeave}, {m.IsHere, upHere}, {m.Fault != nil, upFault}} {
+	}{{m.Join, listJoins}, {m.Leave, listLeaves}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}} {
 		if f.on {
 			marks |= f.mark
 		}
@@ -35,8 +35,8 @@ func AppendUp(b []byte, m *Up) []byte {
 	for i := range m.Requests {
 		b = appendRequest(b, &m.Requests[i])
 	}
-	if m.IsHere {
-		b = appendText(b, m.Here)
+	if m.HasLocation {
+		b = appendText(b, m.Location)
 	}
 	if m.Fault != nil {
 		b = appendFault(b, m.Fault)
@@ -44,173 +44,173 @@ func AppendUp(b []byte, m *Up) []byte {
 	return b
 }
 
-// ParseUp reads what AppendUp wrote. Anything else gets fault.Mismatch.
-func ParseUp(b []byte) (*Up, error) {
+// ParseRequestList reads what AppendUp wrote. Anything else gets fault.Mismatch.
+func ParseRequestList(b []byte) (*RequestList, error) {
 	r := reader{b: b}
-	m := new(Up)
+	m := new(RequestList)
 	r.version()
 	marks := r.byte()
-	m.Join, m.Leave, m.IsHere = marks&upJoin != 0, marks&upLeave != 0, marks&upHere != 0
+	m.Join, m.Leave, m.HasLocation = marks&listJoins != 0, marks&listLeaves != 0, marks&listLocation != 0
 	m.Ack = r.u32()
 	m.Cached = r.bits()
-	m.Requests = make([]Request, r.count(minRequest))
+	m.Requests = make([]TensorRequest, r.count(minRequest))
 	for i := range m.Requests {
-		r.request(&m.Requests[i])
+		r.tensorRequest(&m.Requests[i])
 	}
-	if m.IsHere {
-		m.Here = r.text(MaxSite)
+	if m.HasLocation {
+		m.Location = r.text(MaxSite)
 	}
-	if marks&upFault != 0 {
+	if marks&listFault != 0 {
 		m.Fault = r.fault()
 	}
-	if marks > upJoin|upLeave|upHere|upFault {
-		r.bad = true
+	if marks > listJoins|listLeaves|listLocation|listFault {
+		r.failed = true
 	}
 	return m, r.end("a member's message")
 }
 
-// AppendDown appends m in its wire form.
-func AppendDown(b []byte, m *Down) []byte {
+// AppendResponseList appends m in its wire form.
+func AppendResponseList(b []byte, m *ResponseList) []byte {
 	b = append(b, wireVersion)
 	b = binary.AppendUvarint(b, uint64(m.Seq))
-	b = binary.AppendUvarint(b, uint64(len(m.Meanings)))
-	for i := range m.Meanings {
-		e := &m.Meanings[i]
+	b = binary.AppendUvarint(b, uint64(len(m.Entries)))
+	for i := range m.Entries {
+		e := &m.Entries[i]
 		b = binary.AppendUvarint(b, uint64(e.ID))
-		b = append(b, mark(e.Once))
-		b = appendTensor(b, e.Tensor)
+		b = append(b, flagByte(e.Transient))
+		b = appendSpec(b, e.Spec)
 		b = appendInts(b, e.Rows)
 	}
-	b = binary.AppendUvarint(b, uint64(len(m.Items)))
-	for i := range m.Items {
-		b = appendItem(b, &m.Items[i])
+	b = binary.AppendUvarint(b, uint64(len(m.Responses)))
+	for i := range m.Responses {
+		b = appendResponse(b, &m.Responses[i])
 	}
-	b = binary.AppendUvarint(b, uint64(len(m.Over)))
-	for _, id := range m.Over {
+	b = binary.AppendUvarint(b, uint64(len(m.Evicted)))
+	for _, id := range m.Evicted {
 		b = binary.AppendUvarint(b, uint64(id))
 	}
 	return b
 }
 
-// ParseDown reads what AppendDown wrote. Anything else gets fault.Mismatch.
-func ParseDown(b []byte) (*Down, error) {
+// ParseResponseList reads what AppendDown wrote. Anything else gets fault.Mismatch.
+func ParseResponseList(b []byte) (*ResponseList, error) {
 	r := reader{b: b}
-	m := new(Down)
+	m := new(ResponseList)
 	r.version()
 	m.Seq = r.u32()
-	m.Meanings = make([]Meaning, r.count(minTensor+2))
-	for i := range m.Meanings {
-		e := &m.Meanings[i]
-		e.ID, e.Once, e.Tensor = r.u32(), r.flag(), new(Tensor)
-		r.tensor(e.Tensor)
+	m.Entries = make([]CacheEntry, r.count(minSpec+2))
+	for i := range m.Entries {
+		e := &m.Entries[i]
+		e.ID, e.Transient, e.Spec = r.u32(), r.flag(), new(Spec)
+		r.spec(e.Spec)
 		e.Rows = r.ints()
 	}
-	m.Items = make([]Item, r.count(1))
-	r.items = len(m.Items)
-	for i := range m.Items {
-		r.item(&m.Items[i])
+	m.Responses = make([]Response, r.count(1))
+	r.responses = len(m.Responses)
+	for i := range m.Responses {
+		r.response(&m.Responses[i])
 	}
-	m.Over = make([]uint32, r.count(1))
-	for i := range m.Over {
-		m.Over[i] = r.u32()
+	m.Evicted = make([]uint32, r.count(1))
+	for i := range m.Evicted {
+		m.Evicted[i] = r.u32()
 	}
 	return m, r.end("the leader's message")
 }
 
-func appendItem(b []byte, it *Item) []byte {
+func appendResponse(b []byte, it *Response) []byte {
 	b = append(b, byte(it.Kind))
 	switch it.Kind {
-	case ItemRun:
-		b = binary.AppendUvarint(b, uint64(len(it.Runs)))
-		for _, s := range it.Runs {
+	case ResponseRun:
+		b = binary.AppendUvarint(b, uint64(len(it.IDs)))
+		for _, s := range it.IDs {
 			b = binary.AppendUvarint(b, uint64(s.First))
 			b = binary.AppendUvarint(b, uint64(s.Count))
 		}
 		b = binary.AppendUvarint(b, uint64(it.Part))
 		b = binary.AppendUvarint(b, uint64(it.Parts))
 		b = appendInts(b, it.Ranks)
-	case ItemFail:
+	case ResponseFail:
 		b = binary.AppendUvarint(b, uint64(len(it.Failed)))
 		for _, n := range it.Failed {
 			b = binary.AppendUvarint(b, uint64(n.Set))
 			b = appendText(b, n.Name)
 		}
 		b = appendFault(b, it.Err)
-	case ItemJoined:
+	case ResponseJoined:
 		b = binary.AppendUvarint(b, uint64(it.Rank))
-	case ItemSet, ItemUnset:
+	case ResponseAddSet, ResponseRemoveSet:
 		b = binary.AppendUvarint(b, uint64(it.ID))
 		b = appendText(b, it.Name)
-		if it.Kind == ItemSet {
+		if it.Kind == ResponseAddSet {
 			b = appendInts(b, it.Ranks)
 		}
-	case ItemWhere:
+	case ResponseLocate:
 		b = appendInts(b, it.Ranks)
-	case ItemAbort:
+	case ResponseAbort:
 		b = appendFault(b, it.Err)
-	case ItemTune:
+	case ResponseTune:
 		b = binary.AppendUvarint(b, uint64(it.Tuning.Cycle))
 		b = binary.AppendUvarint(b, uint64(it.Tuning.Fusion))
-		b = append(b, mark(it.Tuning.Cache), it.Tuning.Class)
+		b = append(b, flagByte(it.Tuning.Cache), it.Tuning.Class)
 	}
 	return b
 }
 
-func (r *reader) item(it *Item) {
-	it.Kind = ItemKind(r.byte())
+func (r *reader) response(it *Response) {
+	it.Kind = ResponseKind(r.byte())
 	switch it.Kind {
-	case ItemRun:
-		it.Runs = r.runs(r.count(2))
-		for i := range it.Runs {
-			it.Runs[i] = Span32{r.u32(), r.u32()}
+	case ResponseRun:
+		it.IDs = r.idRanges(r.count(2))
+		for i := range it.IDs {
+			it.IDs[i] = IDRange{r.u32(), r.u32()}
 		}
 		it.Part, it.Parts = int(r.u32()), int(r.u32())
 		it.Ranks = r.ints()
-	case ItemFail:
-		it.Failed = make([]Named, r.count(2))
+	case ResponseFail:
+		it.Failed = make([]TensorName, r.count(2))
 		for i := range it.Failed {
-			it.Failed[i] = Named{r.u32(), r.text(MaxName)}
+			it.Failed[i] = TensorName{r.u32(), r.text(MaxName)}
 		}
 		it.Err = r.fault()
-	case ItemJoined:
+	case ResponseJoined:
 		it.Rank = int(r.u32())
-	case ItemSet, ItemUnset:
+	case ResponseAddSet, ResponseRemoveSet:
 		it.ID, it.Name = r.u32(), r.text(MaxName)
-		if it.Kind == ItemSet {
+		if it.Kind == ResponseAddSet {
 			it.Ranks = r.ints()
 		}
-	case ItemWhere:
+	case ResponseLocate:
 		it.Ranks = r.ints()
-	case ItemAbort:
+	case ResponseAbort:
 		it.Err = r.fault()
-	case ItemTune:
-		it.Tuning.Cycle, it.Tuning.Fusion = Span(r.uvarint()), int(r.uvarint())
+	case ResponseTune:
+		it.Tuning.Cycle, it.Tuning.Fusion = Duration(r.uvarint()), int(r.uvarint())
 		it.Tuning.Cache, it.Tuning.Class = r.flag(), r.byte()
-		r.bad = r.bad || !it.Tuning.valid()
-	case ItemBye:
+		r.failed = r.failed || !it.Tuning.valid()
+	case ResponseShutdown:
 	default:
-		r.bad = true
+		r.failed = true
 	}
 }
 
-func appendRequest(b []byte, q *Request) []byte {
-	b = appendTensor(b, &q.Tensor)
+func appendRequest(b []byte, q *TensorRequest) []byte {
+	b = appendSpec(b, &q.Spec)
 	b = binary.AppendVarint(b, int64(q.Rows))
 	b = appendInts(b, q.Splits)
 	return appendText(b, q.Site)
 }
 
-func (r *reader) request(q *Request) {
-	r.tensor(&q.Tensor)
+func (r *reader) tensorRequest(q *TensorRequest) {
+	r.spec(&q.Spec)
 	q.Rows = r.int()
 	q.Splits = r.ints()
 	q.Site = r.text(MaxSite)
 }
 
-func appendTensor(b []byte, t *Tensor) []byte {
+func appendSpec(b []byte, t *Spec) []byte {
 	b = binary.AppendUvarint(b, uint64(t.Set))
 	b = appendText(b, t.Name)
-	b = append(b, byte(t.Kind), byte(t.DType), byte(t.Wire))
+	b = append(b, byte(t.Operation), byte(t.DType), byte(t.Wire))
 	b = appendInts(b, t.Shape)
 	b = appendText(b, t.Op)
 	b = binary.LittleEndian.AppendUint64(b, t.OpID)
@@ -220,34 +220,34 @@ func appendTensor(b []byte, t *Tensor) []byte {
 	b = binary.AppendVarint(b, int64(t.Priority))
 	b = binary.LittleEndian.AppendUint64(b, t.Group)
 	b = binary.AppendUvarint(b, uint64(t.GroupSize))
-	marks := mark(t.NoIdentity)
+	marks := flagByte(t.NoIdentity)
 	if t.Whole {
-		marks |= tensorWhole
+		marks |= specWhole
 	}
 	if t.Codec == Plain {
 		return append(b, marks)
 	}
-	b = append(b, marks|tensorCoded, byte(t.Codec))
+	b = append(b, marks|specCodec, byte(t.Codec))
 	return binary.AppendUvarint(b, uint64(t.Keep))
 }
 
 // Marks of a tensor.
 const (
-	tensorNoIdentity = 1 << iota
-	tensorWhole
-	tensorCoded
+	specNoIdentity = 1 << iota
+	specWhole
+	specCodec
 )
 
 // The fewest bytes of a tensor and of a request: what a list's length is checked
 // against before memory is taken for it.
 const (
-	minTensor  = 42
-	minRequest = minTensor + 3
+	minSpec    = 42
+	minRequest = minSpec + 3
 )
 
-func (r *reader) tensor(t *Tensor) {
+func (r *reader) spec(t *Spec) {
 	t.Set, t.Name = r.u32(), r.text(MaxName)
-	t.Kind, t.DType, t.Wire = Kind(r.byte()), tensor.DType(r.byte()), tensor.DType(r.byte())
+	t.Operation, t.DType, t.Wire = Operation(r.byte()), tensor.DType(r.byte()), tensor.DType(r.byte())
 	t.Shape = r.ints()
 	t.Op, t.OpID = r.text(maxOp), r.u64()
 	t.Root = r.int()
@@ -255,18 +255,18 @@ func (r *reader) tensor(t *Tensor) {
 	t.Priority = r.int()
 	t.Group, t.GroupSize = r.u64(), int(r.u32())
 	marks := r.byte()
-	t.NoIdentity, t.Whole = marks&tensorNoIdentity != 0, marks&tensorWhole != 0
-	if marks&tensorCoded != 0 {
+	t.NoIdentity, t.Whole = marks&specNoIdentity != 0, marks&specWhole != 0
+	if marks&specCodec != 0 {
 		t.Codec, t.Keep = Codec(r.byte()), int(r.u32())
-		r.bad = r.bad || t.Codec == Plain
+		r.failed = r.failed || t.Codec == Plain
 	}
-	r.bad = r.bad || marks > tensorNoIdentity|tensorWhole|tensorCoded
-	if !r.bad && !t.valid() {
-		r.bad = true
+	r.failed = r.failed || marks > specNoIdentity|specWhole|specCodec
+	if !r.failed && !t.valid() {
+		r.failed = true
 	}
 }
 
-func mark(on bool) byte {
+func flagByte(on bool) byte {
 	if on {
 		return 1
 	}
@@ -290,7 +290,7 @@ func appendFault(b []byte, e *fault.Error) []byte {
 	return appendText(b, string(e.AppendWire(buf[:0])))
 }
 
-func appendBits(b []byte, set Bits) []byte {
+func appendBits(b []byte, set Bitset) []byte {
 	n := len(set) * 8
 	at := func(i int) byte { return byte(set[i/8] >> (i % 8 * 8)) }
 	for n > 0 && at(n-1) == 0 {

@@ -10,20 +10,20 @@ import (
 // A reader takes a message apart. After the first thing that cannot be, all that
 // it returns is zero.
 type reader struct {
-	b     []byte
-	bad   bool
-	items int      // of the message
-	spans []Span32 // memory for the next runs
+	b         []byte
+	failed    bool
+	responses int       // of the message
+	idPool    []IDRange // memory for the next runs
 }
 
 func (r *reader) version() {
 	if r.byte() != wireVersion {
-		r.bad = true
+		r.failed = true
 	}
 }
 
 func (r *reader) byte() byte {
-	b := r.take(1)
+	b := r.next(1)
 	if b == nil {
 		return 0
 	}
@@ -32,13 +32,13 @@ func (r *reader) byte() byte {
 
 func (r *reader) flag() bool {
 	v := r.byte()
-	r.bad = r.bad || v > 1
+	r.failed = r.failed || v > 1
 	return v == 1
 }
 
-func (r *reader) take(n int) []byte {
-	if r.bad || n > len(r.b) {
-		r.bad = true
+func (r *reader) next(n int) []byte {
+	if r.failed || n > len(r.b) {
+		r.failed = true
 		return nil
 	}
 	b := r.b[:n:n]
@@ -48,8 +48,8 @@ func (r *reader) take(n int) []byte {
 
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
-	if r.bad || n <= 0 {
-		r.bad = true
+	if r.failed || n <= 0 {
+		r.failed = true
 		return 0
 	}
 	r.b = r.b[n:]
@@ -59,14 +59,14 @@ func (r *reader) uvarint() uint64 {
 func (r *reader) u32() uint32 {
 	v := r.uvarint()
 	if v > math.MaxUint32 {
-		r.bad = true
+		r.failed = true
 		return 0
 	}
 	return uint32(v)
 }
 
 func (r *reader) u64() uint64 {
-	b := r.take(8)
+	b := r.next(8)
 	if b == nil {
 		return 0
 	}
@@ -75,8 +75,8 @@ func (r *reader) u64() uint64 {
 
 func (r *reader) int() int {
 	v, n := binary.Varint(r.b)
-	if r.bad || n <= 0 || int64(int(v)) != v {
-		r.bad = true
+	if r.failed || n <= 0 || int64(int(v)) != v {
+		r.failed = true
 		return 0
 	}
 	r.b = r.b[n:]
@@ -87,9 +87,9 @@ func (r *reader) int() int {
 func (r *reader) count(size int) int {
 	n := r.uvarint()
 	if n > uint64(len(r.b)/size) {
-		r.bad = true
+		r.failed = true
 	}
-	if r.bad {
+	if r.failed {
 		return 0
 	}
 	return int(n)
@@ -98,19 +98,19 @@ func (r *reader) count(size int) int {
 func (r *reader) text(limit int) string {
 	n := r.count(1)
 	if n > limit {
-		r.bad = true
+		r.failed = true
 	}
-	return string(r.take(n))
+	return string(r.next(n))
 }
 
-// runs is memory for the numbers of a Bucket. That of all is made at once, where
+// idRanges is memory for the numbers of a Bucket. That of all is made at once, where
 // they have one each; what is left over when there are more is less than these.
-func (r *reader) runs(n int) []Span32 {
-	if len(r.spans) < n {
-		r.spans = make([]Span32, max(n, r.items))
+func (r *reader) idRanges(n int) []IDRange {
+	if len(r.idPool) < n {
+		r.idPool = make([]IDRange, max(n, r.responses))
 	}
-	list := r.spans[:n:n]
-	r.spans = r.spans[n:]
+	list := r.idPool[:n:n]
+	r.idPool = r.idPool[n:]
 	return list
 }
 
@@ -126,12 +126,12 @@ func (r *reader) ints() []int {
 	return list
 }
 
-func (r *reader) bits() Bits {
-	raw := r.take(r.count(1))
+func (r *reader) bits() Bitset {
+	raw := r.next(r.count(1))
 	if len(raw) == 0 {
 		return nil
 	}
-	set := make(Bits, (len(raw)+7)/8)
+	set := make(Bitset, (len(raw)+7)/8)
 	for i, b := range raw {
 		set[i/8] |= uint64(b) << (i % 8 * 8)
 	}
@@ -139,19 +139,19 @@ func (r *reader) bits() Bits {
 }
 
 func (r *reader) fault() *fault.Error {
-	raw := r.take(r.count(1))
-	if r.bad {
+	raw := r.next(r.count(1))
+	if r.failed {
 		return nil
 	}
 	e, err := fault.ParseWire(raw)
 	if err != nil {
-		r.bad = true
+		r.failed = true
 	}
 	return e
 }
 
 func (r *reader) end(what string) error {
-	if r.bad || len(r.b) > 0 {
+	if r.failed || len(r.b) > 0 {
 		return fault.New(fault.Mismatch, "coordinator", -1, "%s cannot be read: another version, or broken", what)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 // Transcripts show inputs and outputs as lines of text.
 
 // String is "tell", and the message.
-func (o Tell) String() string { return "tell " + o.Down.String() }
+func (o SendAll) String() string { return "tell " + o.List.String() }
 
 // String is "warn", and what waits.
 func (o Warn) String() string {
@@ -20,54 +20,54 @@ func (o Warn) String() string {
 }
 
 // String is "#3: 0 means allreduce w1 float32 [4] sum; run 0".
-func (d *Down) String() string {
+func (d *ResponseList) String() string {
 	var parts []string
-	for _, e := range d.Meanings {
-		s := fmt.Sprintf("%d means %s", e.ID, e.Tensor.Call())
+	for _, e := range d.Entries {
+		s := fmt.Sprintf("%d means %s", e.ID, e.Spec.Call())
 		if e.Rows != nil {
 			s += fmt.Sprintf(" rows %v", e.Rows)
 		}
-		if e.Once {
+		if e.Transient {
 			s += " once"
 		}
 		parts = append(parts, s)
 	}
-	for i := range d.Items {
-		parts = append(parts, d.Items[i].String())
+	for i := range d.Responses {
+		parts = append(parts, d.Responses[i].String())
 	}
-	for _, id := range d.Over {
+	for _, id := range d.Evicted {
 		parts = append(parts, fmt.Sprintf("%d is over", id))
 	}
 	return fmt.Sprintf("#%d: %s", d.Seq, strings.Join(parts, "; "))
 }
 
 // String is "run 0-3 7 part 1 of 4 without [2]".
-func (it *Item) String() string {
+func (it *Response) String() string {
 	switch it.Kind {
-	case ItemRun:
+	case ResponseRun:
 		s := "run"
-		for _, r := range it.Runs {
+		for _, r := range it.IDs {
 			s += fmt.Sprintf(" %d", r.First)
 			if r.Count > 1 {
 				s += fmt.Sprintf("-%d", r.First+r.Count-1)
 			}
 		}
 		return s + of(it.Part, it.Parts) + without(it.Ranks)
-	case ItemFail:
+	case ResponseFail:
 		return fmt.Sprintf("fail %v: %v", it.Failed, it.Err)
-	case ItemJoined:
+	case ResponseJoined:
 		return fmt.Sprintf("joined, rank %d last", it.Rank)
-	case ItemSet:
+	case ResponseAddSet:
 		return fmt.Sprintf("set %d is %s of ranks %v", it.ID, it.Name, it.Ranks)
-	case ItemUnset:
+	case ResponseRemoveSet:
 		return fmt.Sprintf("set %d, %s, is no more", it.ID, it.Name)
-	case ItemWhere:
+	case ResponseLocate:
 		return fmt.Sprintf("where are ranks %v", it.Ranks)
-	case ItemAbort:
+	case ResponseAbort:
 		return fmt.Sprintf("abort: %v", it.Err)
-	case ItemTune:
+	case ResponseTune:
 		return "tune: " + it.Tuning.String()
-	case ItemBye:
+	case ResponseShutdown:
 		return "bye"
 	}
 	return fmt.Sprintf("item %d", it.Kind)
@@ -88,7 +88,7 @@ func without(ranks []int) string {
 }
 
 // String is "ack 3, cached 0 1 2, allreduce w1 float32 [4] sum, joins".
-func (m *Up) String() string {
+func (m *RequestList) String() string {
 	parts := []string{fmt.Sprintf("ack %d", m.Ack)}
 	if !m.Cached.Empty() {
 		s := "cached"
@@ -100,13 +100,13 @@ func (m *Up) String() string {
 	for i := range m.Requests {
 		q := &m.Requests[i]
 		s := q.Call()
-		if q.Kind == AllGather {
+		if q.Operation == AllGather {
 			s += fmt.Sprintf(" rows %d", q.Rows)
 		}
 		parts = append(parts, s)
 	}
-	if m.IsHere {
-		parts = append(parts, "here at "+m.Here)
+	if m.HasLocation {
+		parts = append(parts, "here at "+m.Location)
 	}
 	if m.Join {
 		parts = append(parts, "joins")
@@ -121,7 +121,7 @@ func (m *Up) String() string {
 }
 
 // String is "send", and the message.
-func (o Send) String() string { return "send " + o.Up.String() }
+func (o Send) String() string { return "send " + o.List.String() }
 
 // String is "run w1 w2".
 func (o Run) String() string {
@@ -130,9 +130,9 @@ func (o Run) String() string {
 		return "pass"
 	}
 	s := "run"
-	for _, r := range b.Refs {
-		s += " " + r.Tensor.Name
-		if r.Ticket == 0 {
+	for _, r := range b.Entries {
+		s += " " + r.Spec.Name
+		if r.Submission == 0 {
 			s += " (absent)"
 		}
 	}
@@ -140,16 +140,16 @@ func (o Run) String() string {
 }
 
 // String is "fail 1 2:", and why.
-func (o Fail) String() string { return fmt.Sprintf("fail %v: %v", o.Tickets, o.Err) }
+func (o Fail) String() string { return fmt.Sprintf("fail %v: %v", o.Submissions, o.Err) }
 
 // String is "joined, rank 2 last".
 func (o Joined) String() string { return fmt.Sprintf("joined, rank %d last", o.Last) }
 
 // String is "set 1 evens [0 2]".
-func (o Set) String() string { return fmt.Sprintf("set %d %s %v", o.ID, o.Name, o.Ranks) }
+func (o SetChanged) String() string { return fmt.Sprintf("set %d %s %v", o.ID, o.Name, o.Ranks) }
 
 // String is "where".
-func (Where) String() string { return "where" }
+func (Locate) String() string { return "where" }
 
 // String is "end", and why.
 func (o End) String() string {

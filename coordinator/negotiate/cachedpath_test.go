@@ -10,35 +10,35 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// quickJob is a leader of some ranks to which so many tensors are known by number.
-func quickJob(t *testing.T, ranks, tensors int) *Leader {
+// cachedJob is a leader of some ranks to which so many tensors are known by number.
+func cachedJob(t *testing.T, ranks, tensors int) *Coordinator {
 	t.Helper()
-	l := NewLeader(Config{
-		Size: ranks, Cycle: Second, Fusion: 1 << 30, Alone: 1 << 20, Partition: 1 << 20, Credit: 1 << 40, Cache: 256,
+	l := NewCoordinator(Config{
+		Size: ranks, Cycle: Second, Fusion: 1 << 30, MaxFusedTensor: 1 << 20, Partition: 1 << 20, Credit: 1 << 40, Cache: 256,
 		StallWarn: 10 * Second, StallEnd: 20 * Second,
 	})
-	var up Up
+	var up RequestList
 	for i := range tensors {
-		up.Requests = append(up.Requests, quickRequest(i))
+		up.Requests = append(up.Requests, cachedRequest(i))
 	}
 	for r := range ranks {
-		l.Step(0, Told{r, &up})
+		l.Step(0, RequestsReceived{r, &up})
 	}
-	if got := l.quick.can.Count(); got != tensors {
+	if got := l.fast.eligible.Count(); got != tensors {
 		t.Fatalf("%d numbers are quick, want %d", got, tensors)
 	}
 	return l
 }
 
-func quickRequest(i int) Request {
-	q := Request{Tensor: sampleTensor(), Site: "train.go:12"}
+func cachedRequest(i int) TensorRequest {
+	q := TensorRequest{Spec: sampleTensor(), Site: "train.go:12"}
 	q.Set, q.Group, q.GroupSize, q.Priority, q.Name = World, 0, 0, 0, fmt.Sprint("w", i)
 	return q
 }
 
 // numbers is a Member's message of some numbers.
-func numbers(ids ...int) *Up {
-	up := new(Up)
+func numbers(ids ...int) *RequestList {
+	up := new(RequestList)
 	for _, id := range ids {
 		up.Cached.Add(id)
 	}
@@ -46,7 +46,7 @@ func numbers(ids ...int) *Up {
 }
 
 // told is what a leader says, in words.
-func told(outs []Output) string {
+func told(outs []CoordinatorOutput) string {
 	var words []string
 	for _, o := range outs {
 		words = append(words, o.String())
@@ -57,22 +57,22 @@ func told(outs []Output) string {
 // Whatever is asked about numbers that were only counted, the answer is that of a
 // leader that counts none: with ranks that send some in full, and otherwise than
 // before; that join, or leave; and with reports of what stalls.
-func TestNumbersThatAreCountedAndThoseThatAreNotAreToldAlike(t *testing.T) {
+func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 	const ranks, tensors = 5, 150
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
-		one, other := quickJob(t, ranks, tensors), quickJob(t, ranks, tensors)
+		one, other := cachedJob(t, ranks, tensors), cachedJob(t, ranks, tensors)
 		gone := make([]bool, ranks)
 		now := Time(0)
-		step := func(in LeaderInput) {
-			for w := range other.quick.can {
-				other.quick.can[w] = 0
+		step := func(in CoordinatorInput) {
+			for w := range other.fast.eligible {
+				other.fast.eligible[w] = 0
 			}
 			if got, want := told(one.Step(now, in)), told(other.Step(now, in)); got != want {
 				t.Fatalf("seed %d: the leader that counts says\n%s\nand the other\n%s", seed, got, want)
 			}
-			if one.waiting != other.waiting || len(one.queue) != len(other.queue) {
-				t.Fatalf("seed %d: %d and %d tensors wait, %d and %d are queued", seed, one.waiting, other.waiting, len(one.queue), len(other.queue))
+			if one.pendingCount != other.pendingCount || len(one.ready) != len(other.ready) {
+				t.Fatalf("seed %d: %d and %d tensors wait, %d and %d are queued", seed, one.pendingCount, other.pendingCount, len(one.ready), len(other.ready))
 			}
 		}
 		for range 3 { // steps of the program's
@@ -89,9 +89,9 @@ func TestNumbersThatAreCountedAndThoseThatAreNotAreToldAlike(t *testing.T) {
 				if n > 0 && rnd.IntN(8) == 0 { // one in full, and perhaps otherwise
 					id := up.Cached.lowest()
 					up.Cached.Remove(id)
-					q := quickRequest(id)
+					q := cachedRequest(id)
 					q.Shape = []int{1 + rnd.IntN(2), 64, 9}
-					up.Requests = []Request{q}
+					up.Requests = []TensorRequest{q}
 				}
 				if len(left[r]) == 0 && !gone[r] && rnd.IntN(9) == 0 {
 					up.Join, gone[r] = rnd.IntN(2) == 0, true
@@ -101,8 +101,8 @@ func TestNumbersThatAreCountedAndThoseThatAreNotAreToldAlike(t *testing.T) {
 					left[r] = nil
 					continue
 				}
-				step(Told{r, up})
-				step(Carried{1 << 20})
+				step(RequestsReceived{r, up})
+				step(Executed{1 << 20})
 			}
 			step(Tick{})
 		}
@@ -110,28 +110,28 @@ func TestNumbersThatAreCountedAndThoseThatAreNotAreToldAlike(t *testing.T) {
 }
 
 // lowest is the smallest number of a set that is not empty.
-func (b Bits) lowest() int {
+func (b Bitset) lowest() int {
 	for i := range b.All {
 		return i
 	}
 	return -1
 }
 
-func TestARankThatSubmitsANumberTwiceEndsTheCoordinatorAlsoWhereItIsCounted(t *testing.T) {
-	l := quickJob(t, 3, 100)
-	if outs := l.Step(1, Told{1, numbers(3, 70, 99)}); len(outs) > 0 {
+func TestACacheIDSubmittedTwiceEndsTheCoordinatorOnTheCachedPath(t *testing.T) {
+	l := cachedJob(t, 3, 100)
+	if outs := l.Step(1, RequestsReceived{1, numbers(3, 70, 99)}); len(outs) > 0 {
 		t.Fatalf("one rank of three has submitted numbers, and the leader says %s", told(outs))
 	}
-	got := told(l.Step(2, Told{1, numbers(5, 70)}))
+	got := told(l.Step(2, RequestsReceived{1, numbers(5, 70)}))
 	if !strings.Contains(got, `rank 1 submits "w70" twice`) {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestAReportOfWhatStallsKnowsNumbersThatWereCounted(t *testing.T) {
-	l := quickJob(t, 3, 100)
-	l.Step(Time(Second), Told{2, numbers(7)})
-	l.Step(Time(3*Second), Told{0, numbers(7)})
+func TestAStallReportIncludesTensorsOfTheCachedPath(t *testing.T) {
+	l := cachedJob(t, 3, 100)
+	l.Step(Time(Second), RequestsReceived{2, numbers(7)})
+	l.Step(Time(3*Second), RequestsReceived{0, numbers(7)})
 	var got string
 	for now := Time(4 * Second); now < Time(14*Second); now += Time(Second) {
 		got += told(l.Step(now, Tick{}))

@@ -16,39 +16,39 @@ const (
 	maxOp   = 128 // bytes of an operator's name
 )
 
-// A Kind is what is done with a tensor. Its numbers are part of the wire form.
-type Kind uint8
+// A Operation is what is done with a tensor. Its numbers are part of the wire form.
+type Operation uint8
 
 // The kinds.
 const (
-	AllReduce     Kind = 1
-	AllGather     Kind = 2
-	Broadcast     Kind = 3
-	ReduceScatter Kind = 4
-	AllToAll      Kind = 5
-	Barrier       Kind = 6
-	AddSet        Kind = 7 // Shape lists the ranks
-	RemoveSet     Kind = 8 // Shape holds the set's number
+	AllReduce     Operation = 1
+	AllGather     Operation = 2
+	Broadcast     Operation = 3
+	ReduceScatter Operation = 4
+	AllToAll      Operation = 5
+	Barrier       Operation = 6
+	AddSet        Operation = 7 // Shape lists the ranks
+	RemoveSet     Operation = 8 // Shape holds the set's number
 )
 
-var kindNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset"}
+var operationNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset"}
 
 // Valid reports whether k is one of the kinds above.
-func (k Kind) Valid() bool { return k != 0 && int(k) < len(kindNames) }
+func (k Operation) Valid() bool { return k != 0 && int(k) < len(operationNames) }
 
 // String is "allreduce".
-func (k Kind) String() string {
+func (k Operation) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
-	return kindNames[k]
+	return operationNames[k]
 }
 
 // World is the process set of all ranks; Registry is the one in which sets are
 // added and removed, again of all ranks, so that their names meet no tensor's.
 const (
-	World    uint32 = 0
-	Registry uint32 = 1<<32 - 1
+	World       uint32 = 0
+	SetRegistry uint32 = 1<<32 - 1
 )
 
 // A Codec is how a rank's share of an AllReduce is written in fewer bytes. Its
@@ -62,13 +62,13 @@ const (
 	OneBit Codec = 2 // a bit for each element
 )
 
-// A Tensor is what the ranks must agree on. It is immutable once submitted.
-type Tensor struct {
-	Set   uint32
-	Name  string
-	Kind  Kind
-	DType tensor.DType
-	Wire  tensor.DType // what travels; DType unless compressed
+// A Spec is what the ranks must agree on. It is immutable once submitted.
+type Spec struct {
+	Set       uint32
+	Name      string
+	Operation Operation
+	DType     tensor.DType
+	Wire      tensor.DType // what travels; DType unless compressed
 	// Shape in elements. AllGather and AllToAll, where first dimensions differ,
 	// have -1 there.
 	Shape      []int
@@ -85,13 +85,13 @@ type Tensor struct {
 	GroupSize  int
 }
 
-// A Request is a Tensor as one rank submits it.
-type Request struct {
-	Tensor
+// A TensorRequest is a Tensor as one rank submits it.
+type TensorRequest struct {
+	Spec
 	Rows   int   // AllGather: this rank's first dimension
 	Splits []int // AllToAll: rows to each rank of the set
 	Site   string
-	memo   *name // what the Member knew of it when it was last submitted
+	memo   *tensorState // what the Member knew of it when it was last submitted
 }
 
 // A key is what a tensor is found by.
@@ -100,10 +100,10 @@ type key struct {
 	name string
 }
 
-func (t *Tensor) key() key { return key{t.Set, t.Name} }
+func (t *Spec) key() key { return key{t.Set, t.Name} }
 
 // Elements is how many elements the shape has; unknown dimensions count as 1.
-func (t *Tensor) Elements() int {
+func (t *Spec) Elements() int {
 	n := 1
 	for _, d := range t.Shape {
 		if d >= 0 {
@@ -114,13 +114,13 @@ func (t *Tensor) Elements() int {
 }
 
 // Bytes is the size of the elements.
-func (t *Tensor) Bytes() int { return t.Elements() * t.DType.Size() }
+func (t *Spec) Bytes() int { return t.Elements() * t.DType.Size() }
 
 // Differs names the first thing in which two requests for one name disagree, or
 // is "".
-func (t *Tensor) Differs(o *Tensor) string {
+func (t *Spec) Differs(o *Spec) string {
 	switch {
-	case t.Kind != o.Kind:
+	case t.Operation != o.Operation:
 		return "operation"
 	case t.DType != o.DType:
 		return "element type"
@@ -143,15 +143,15 @@ func (t *Tensor) Differs(o *Tensor) string {
 }
 
 // same reports whether a rank submits what it did before.
-func (r *Request) same(o *Request) bool {
-	return r.Rows == o.Rows && slices.Equal(r.Splits, o.Splits) && r.Differs(&o.Tensor) == ""
+func (r *TensorRequest) same(o *TensorRequest) bool {
+	return r.Rows == o.Rows && slices.Equal(r.Splits, o.Splits) && r.Differs(&o.Spec) == ""
 }
 
 // Call is the request in words: "allreduce w1 float32 [3 4] sum".
-func (t *Tensor) Call() string {
+func (t *Spec) Call() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v %s", t.Kind, t.Name)
-	if t.DType.Valid() && t.Kind < Barrier {
+	fmt.Fprintf(&b, "%v %s", t.Operation, t.Name)
+	if t.DType.Valid() && t.Operation < Barrier {
 		fmt.Fprintf(&b, " %v %v", t.DType, t.Shape)
 	}
 	if t.Op != "" {
@@ -179,34 +179,34 @@ func (t *Tensor) Call() string {
 		fmt.Fprintf(&b, " in a group of %d", t.GroupSize)
 	}
 	switch {
-	case t.Kind == AddSet:
+	case t.Operation == AddSet:
 		fmt.Fprintf(&b, " of ranks %v", t.Shape)
-	case t.Set != World && t.Set != Registry:
+	case t.Set != World && t.Set != SetRegistry:
 		fmt.Fprintf(&b, " in process set %d", t.Set)
 	}
 	return b.String()
 }
 
 // valid refuses what no Member submits.
-func (t *Tensor) valid() bool {
-	if !t.Kind.Valid() || t.Name == "" || len(t.Name) > MaxName || len(t.Op) > maxOp {
+func (t *Spec) valid() bool {
+	if !t.Operation.Valid() || t.Name == "" || len(t.Name) > MaxName || len(t.Op) > maxOp {
 		return false
 	}
-	if t.Kind == AddSet || t.Kind == RemoveSet {
-		return t.Set == Registry
+	if t.Operation == AddSet || t.Operation == RemoveSet {
+		return t.Set == SetRegistry
 	}
-	if t.Set == Registry || len(t.Shape) > MaxDims || t.GroupSize < 0 || (t.GroupSize == 0) != (t.Group == 0) {
+	if t.Set == SetRegistry || len(t.Shape) > MaxDims || t.GroupSize < 0 || (t.GroupSize == 0) != (t.Group == 0) {
 		return false
 	}
-	if t.Kind != Barrier && (!t.DType.Valid() || !t.Wire.Valid()) {
+	if t.Operation != Barrier && (!t.DType.Valid() || !t.Wire.Valid()) {
 		return false
 	}
-	if t.Codec > OneBit || t.Keep < 0 || (t.Codec == TopK) != (t.Keep > 0) || t.Codec != Plain && t.Kind != AllReduce {
+	if t.Codec > OneBit || t.Keep < 0 || (t.Codec == TopK) != (t.Keep > 0) || t.Codec != Plain && t.Operation != AllReduce {
 		return false
 	}
 	size := 1
 	for i, d := range t.Shape {
-		open := i == 0 && d == -1 && (t.Kind == AllGather || t.Kind == AllToAll)
+		open := i == 0 && d == -1 && (t.Operation == AllGather || t.Operation == AllToAll)
 		if d < 0 && !open || d > 0 && size > maxElements/d {
 			return false
 		}

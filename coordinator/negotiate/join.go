@@ -1,0 +1,95 @@
+package negotiate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// join notes that a rank has run out of data.
+func (c *Coordinator) join(rank int) {
+	if c.leaving.Has(rank) || !c.joined.Add(rank) {
+		c.protocolError(rank, "joins twice, or after it has left")
+		return
+	}
+	c.lastJoined = rank
+	c.checkAllReady()
+	c.checkJoined()
+}
+
+// checkJoined ends a join when all ranks have joined: everything that was
+// submitted is ready then, and is launched before.
+func (c *Coordinator) checkJoined() {
+	if c.ended || c.joined.Count() < c.cfg.Size {
+		return
+	}
+	c.fence()
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseJoined, Rank: c.lastJoined})
+	c.joined.clear()
+}
+
+// fence launches all that is ready, whatever it costs, because what comes next
+// must not overtake it.
+func (c *Coordinator) fence() {
+	c.force = true
+	c.launch()
+}
+
+// leave notes that a rank submits nothing more.
+func (c *Coordinator) leave(rank int) {
+	if !c.leaving.Add(rank) {
+		c.protocolError(rank, "leaves twice")
+		return
+	}
+	c.checkAllReady()
+}
+
+func (c *Coordinator) checkAllReady() {
+	for _, p := range c.sortedPending() {
+		if p.live { // it may have failed with another of its group
+			c.checkReady(p)
+		}
+	}
+}
+
+// changeSets carries out a request that all ranks agree on.
+func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
+	if t.Operation == AddSet {
+		c.addSet(t)
+		return
+	}
+	id := uint32(0)
+	if len(t.Shape) == 1 && t.Shape[0] > 0 {
+		id = uint32(t.Shape[0])
+	}
+	if id == World || id == SetRegistry || c.sets[id] == nil {
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("there is no process set %d", id)}, p.key)
+		return
+	}
+	for _, o := range c.sortedPending() {
+		if o.key.set == id && o.live {
+			c.failEarly(o, &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("its process set %s has been removed before all its ranks had submitted it", t.Name)})
+		}
+	}
+	c.fence()
+	delete(c.sets, id)
+	for i := range c.cache {
+		if s := &c.cache[i]; s.state == entryLive && s.spec.Set == id {
+			c.evict(i)
+		}
+	}
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseRemoveSet, ID: id, Name: t.Name})
+}
+
+func (c *Coordinator) addSet(t *Spec) {
+	if !validRanks(t.Shape, c.cfg.Size) {
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("ranks %v are not some of the %d, each once", t.Shape, c.cfg.Size)}, t.key())
+		return
+	}
+	id := c.nextSet
+	c.nextSet++
+	c.sets[id] = newSet(slices.Clone(t.Shape))
+	c.fence()
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseAddSet, ID: id, Name: t.Name, Ranks: c.sets[id].ranks})
+}

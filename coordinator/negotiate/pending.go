@@ -1,0 +1,257 @@
+package negotiate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// A pendingTensor tensor has been submitted by somebody.
+type pendingTensor struct {
+	key            key
+	set            *processSet
+	variants       []variant // what was submitted, each with the lowest rank that did
+	submitted      Bitset    // who has, by the place in the set
+	submittedCount int       // how many have
+	rows           []int     // AllGather: first dimensions, by the place in the set
+	cacheID        int       // its number in the cache; -1: none
+	redefine       bool      // somebody sent it in full, so that its meaning is told anew
+	since          Time
+	stall          stallState
+	live           bool           // not dropped
+	next           *pendingTensor // what the last rank to submit it in full submitted then; a hint
+	ready          bool           // waiting for the others of its group
+	failed         *fault.Error
+}
+
+// A variant is one of the requests that ranks disagree about.
+type variant struct {
+	spec *Spec
+	site string
+	rank int
+}
+
+// maxVariants bounds what is remembered of ranks that all disagree.
+const maxVariants = 4
+
+type groupKey struct {
+	set   uint32
+	group uint64
+}
+
+// A group is tensors submitted as one: none runs before all are ready.
+type group struct{ members []*pendingTensor }
+
+// receiveCachedID is a rank's submission of a cached tensor, as before.
+func (c *Coordinator) receiveCachedID(from, id int) {
+	if id >= len(c.cache) || c.cache[id].state == entryFree {
+		c.protocolError(from, "submits number %d, which means nothing", id)
+		return
+	}
+	s := &c.cache[id]
+	if c.fast.counts[id].ranks > 0 {
+		c.toSlowPath(id)
+	}
+	p := s.pending
+	if set := c.sets[s.spec.Set]; p == nil && s.state == entryLive && set != nil {
+		p = c.beginPending(s.spec, set)
+		p.cacheID, s.pending = id, p
+		c.updateEligible(id)
+	} else if p == nil {
+		if p = c.findOrBegin(s.spec); p == nil {
+			return
+		}
+	}
+	at := p.set.indexOf(from)
+	if !c.recordSubmission(p, from, at) {
+		return
+	}
+	if s.rows != nil {
+		p.setRows(at, s.rows[at])
+	}
+	p.redefine = p.redefine || s.state != entryLive
+	if len(p.variants) == 1 && p.variants[0].spec == s.spec {
+		p.variants[0].rank = min(p.variants[0].rank, from)
+	} else {
+		p.addVariant(s.spec, s.site, from)
+	}
+	c.checkReady(p)
+}
+
+// receiveRequest is a rank's submission in full.
+func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
+	k := q.key()
+	p := c.lastRequest.next // ranks mostly submit in the order of the one before
+	if p == nil || !p.live || p.key != k {
+		p = c.find(k)
+	}
+	if p == nil {
+		if p = c.findOrBegin(&q.Spec); p == nil {
+			return
+		}
+	}
+	c.lastRequest.next = p
+	c.lastRequest = p
+	at := p.set.indexOf(from)
+	if !c.recordSubmission(p, from, at) {
+		return
+	}
+	if q.Operation == AllGather {
+		if q.Rows < 0 || q.Rows > maxElements {
+			c.protocolError(from, "has %d rows of %q", q.Rows, q.Name)
+			return
+		}
+		p.setRows(at, q.Rows)
+	}
+	p.redefine = true
+	p.addVariant(&q.Spec, q.Site, from)
+	c.checkReady(p)
+}
+
+// find is the pending tensor of a name, or nil.
+func (c *Coordinator) find(k key) *pendingTensor {
+	if p := c.pending[k]; p != nil {
+		return p
+	}
+	id, ok := c.cacheIDs[k]
+	switch {
+	case !ok:
+		return nil
+	case c.fast.counts[id].ranks > 0:
+		return c.toSlowPath(int(id))
+	}
+	return c.cache[id].pending
+}
+
+// findOrBegin begins a pending tensor, or finds it. It is nil when its set is not there: removed, or
+// never made.
+func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
+	set := c.sets[t.Set]
+	if set == nil {
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d has been removed", t.Set)}, t.key())
+		return nil
+	}
+	k := t.key()
+	if p := c.find(k); p != nil {
+		return p
+	}
+	p := c.beginPending(t, set)
+	if id, ok := c.cacheIDs[k]; ok {
+		p.cacheID = int(id)
+		c.cache[id].pending = p
+		c.updateEligible(p.cacheID)
+	} else {
+		c.pending[k] = p
+	}
+	return p
+}
+
+// beginPending is a pending tensor that nobody has submitted.
+func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) {
+	if n := len(c.pendingPool); n > 0 {
+		p, c.pendingPool = c.pendingPool[n-1], c.pendingPool[:n-1]
+		p.submitted.clear()
+		*p = pendingTensor{variants: p.variants[:0], submitted: p.submitted}
+	} else {
+		p = new(pendingTensor)
+	}
+	p.key, p.set, p.since, p.cacheID, p.live = t.key(), set, c.now, -1, true
+	c.pendingCount++
+	c.prioritized = c.prioritized || t.Priority != 0
+	c.exceeds(p, c.cfg.StallWarn)
+	c.exceeds(p, c.cfg.StallEnd)
+	return p
+}
+
+// recordSubmission notes that a rank has submitted p.
+func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
+	switch {
+	case at < 0:
+		c.protocolError(from, "submits %q of process set %d, which it is not in", p.key.name, p.key.set)
+	case c.joined.Has(from) || c.leaving.Has(from):
+		c.protocolError(from, "submits %q after it has joined or left", p.key.name)
+	case !p.submitted.Add(at):
+		c.protocolError(from, "submits %q twice", p.key.name)
+	default:
+		p.submittedCount++
+		return true
+	}
+	return false
+}
+
+func (p *pendingTensor) setRows(at, rows int) {
+	if p.rows == nil {
+		p.rows = make([]int, len(p.set.ranks))
+	}
+	p.rows[at] = rows
+}
+
+// addVariant notes what a rank submitted.
+func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
+	for i := range p.variants {
+		v := &p.variants[i]
+		if v.spec.Differs(t) != "" {
+			continue
+		}
+		if rank < v.rank {
+			v.rank, v.site = rank, cmp.Or(site, v.site)
+		}
+		return
+	}
+	if len(p.variants) < maxVariants {
+		p.variants = append(p.variants, variant{t, site, rank})
+	}
+}
+
+// removePending forgets a pending tensor.
+func (c *Coordinator) removePending(p *pendingTensor) {
+	p.live = false
+	c.pendingCount--
+	if p.cacheID >= 0 && c.cache[p.cacheID].pending == p {
+		c.cache[p.cacheID].pending = nil
+		c.updateEligible(p.cacheID)
+	} else if c.pending[p.key] == p {
+		delete(c.pending, p.key)
+	}
+	for i, w := range c.reporting {
+		if w == p { // the report names it all the same
+			c.reporting[i] = &pendingTensor{key: p.key, set: p.set, variants: slices.Clone(p.variants), submitted: slices.Clone(p.submitted), submittedCount: p.submittedCount, since: p.since}
+		}
+	}
+	p.rows = nil
+	if len(c.pendingPool) < maxPool {
+		c.pendingPool = append(c.pendingPool, p)
+	}
+}
+
+const maxPool = 4096
+
+// sortedPending are the pending tensors in the order of their names, so that what follows
+// does not depend on a map's order.
+func (c *Coordinator) sortedPending() []*pendingTensor {
+	list := make([]*pendingTensor, 0, c.pendingCount)
+	for p := range c.eachPending {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *pendingTensor) int {
+		return cmp.Or(cmp.Compare(a.key.set, b.key.set), cmp.Compare(a.key.name, b.key.name))
+	})
+	return list
+}
+
+// eachPending yields the pending tensors, in no order.
+func (c *Coordinator) eachPending(yield func(*pendingTensor) bool) {
+	c.allToSlowPath()
+	for _, p := range c.pending {
+		if !yield(p) {
+			return
+		}
+	}
+	for i := range c.cache {
+		if p := c.cache[i].pending; p != nil && !yield(p) {
+			return
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package negotiate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+// absent are the members that have joined without submitting p.
+func (c *Coordinator) absent(p *pendingTensor) []int {
+	if c.joined.Empty() {
+		return nil
+	}
+	var list []int
+	for at, r := range p.set.ranks {
+		if c.joined.Has(r) && !p.submitted.Has(at) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// checkReady settles p when nobody is missing any more.
+func (c *Coordinator) checkReady(p *pendingTensor) {
+	if p.ready || c.ended {
+		return
+	}
+	if p.submittedCount == len(p.set.ranks) {
+		c.resolve(p, nil)
+		return
+	}
+	if c.joined.Empty() && c.leaving.Empty() {
+		return
+	}
+	absent := c.absent(p)
+	if p.submittedCount+len(absent) == len(p.set.ranks) {
+		c.resolve(p, absent)
+		return
+	}
+	var gone []fault.Peer
+	for at, r := range p.set.ranks {
+		if c.leaving.Has(r) && !p.submitted.Has(at) && !c.joined.Has(r) {
+			gone = append(gone, fault.Peer{Rank: r})
+		}
+	}
+	if gone != nil {
+		c.failEarly(p, &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting it")})
+	}
+}
+
+// failEarly fails a tensor, and with it those submitted as one with it, before all
+// have submitted it: those who have hear it now, the others when they do.
+func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
+	gk := groupKey{p.key.set, p.variants[0].spec.Group}
+	c.fail(err, p.key)
+	c.removePending(p)
+	if gk.group == 0 {
+		return
+	}
+	delete(c.groups, gk)
+	for _, o := range c.sortedPending() {
+		if o.key.set == gk.set && o.variants[0].spec.Group == gk.group {
+			c.fail(err, o.key)
+			c.removePending(o)
+		}
+	}
+}
+
+func (p *pendingTensor) call() string { return p.variants[0].spec.Call() }
+
+// resolve decides what becomes of a tensor that all have submitted, or are absent
+// from.
+func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
+	t := p.variants[0].spec
+	p.failed = c.validate(p, absent)
+	if t.GroupSize == 0 {
+		c.enqueueOrFail(p, absent)
+		return
+	}
+	p.ready = true
+	gk := groupKey{t.Set, t.Group}
+	g := c.groups[gk]
+	if g == nil {
+		g = new(group)
+		c.groups[gk] = g
+	}
+	g.members = append(g.members, p)
+	if len(g.members) < t.GroupSize {
+		return
+	}
+	delete(c.groups, gk)
+	for _, m := range g.members {
+		if m.failed != nil {
+			p.failed = m.failed
+		}
+	}
+	for _, m := range g.members {
+		m.failed = p.failed
+		c.enqueueOrFail(m, c.absent(m))
+	}
+}
+
+// validate is why a tensor cannot run, or nil.
+func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
+	if len(p.variants) > 1 {
+		return p.mismatch()
+	}
+	t := p.variants[0].spec
+	if len(absent) == 0 {
+		return nil
+	}
+	for _, r := range absent {
+		if t.Root >= 0 && t.Root < len(p.set.ranks) && p.set.ranks[t.Root] == r {
+			return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: []fault.Peer{{Rank: r, Call: "join"}}, Err: fmt.Errorf("the root has joined, so it gives nothing")}
+		}
+	}
+	switch {
+	case t.NoIdentity:
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and operator %s has no identity that they could give", t.Op)}
+	case t.Set == SetRegistry:
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("process sets change while no rank has joined")}
+	}
+	return nil
+}
+
+func blame(ranks []int, call string) []fault.Peer {
+	var peers []fault.Peer
+	for _, r := range ranks[:min(len(ranks), fault.MaxPeers)] {
+		peers = append(peers, fault.Peer{Rank: r, Call: call})
+	}
+	return peers
+}
+
+// mismatch names the lowest rank, and the lowest that disagrees with it.
+func (p *pendingTensor) mismatch() *fault.Error {
+	slices.SortFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
+	a, b := p.variants[0], p.variants[1]
+	return &fault.Error{
+		Kind: fault.Mismatch, Op: fmt.Sprintf("%v %s", a.spec.Operation, p.key.name),
+		Peers: []fault.Peer{{Rank: a.rank, Call: a.spec.Call(), At: a.site}, {Rank: b.rank, Call: b.spec.Call(), At: b.site}},
+		Err:   fmt.Errorf("the ranks disagree about the %s", a.spec.Differs(b.spec)),
+	}
+}
+
+// enqueueOrFail takes a settled tensor out of the pending ones and queues it, or fails.
+func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
+	if p.failed != nil {
+		c.fail(p.failed, p.key)
+		c.removePending(p)
+		return
+	}
+	t := p.variants[0].spec
+	switch t.Operation {
+	case AddSet, RemoveSet:
+		c.changeSets(p, t)
+	default:
+		c.enqueue(p, absent)
+	}
+	c.removePending(p)
+}
+
+// fail tells those who have submitted tensors that they failed.
+func (c *Coordinator) fail(err *fault.Error, k key) {
+	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: []TensorName{{k.set, k.name}}})
+}

@@ -1,0 +1,264 @@
+package negotiate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+func (in ResponsesReceived) applyWorker(w *Worker) {
+	d := in.List
+	if d.Seq != w.applied+1 {
+		w.protocolError("sends message %d after %d", d.Seq, w.applied)
+		return
+	}
+	w.applied = d.Seq
+	for i := range d.Entries {
+		w.defineEntry(&d.Entries[i])
+	}
+	for i := range d.Responses {
+		if w.ended {
+			return
+		}
+		w.applyResponse(&d.Responses[i])
+	}
+	for _, id := range d.Evicted {
+		w.evict(id)
+	}
+}
+
+// protocolError ends the coordinator: the leader says what it never says.
+func (w *Worker) protocolError(format string, args ...any) {
+	err := &fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: w.rank, Peers: []fault.Peer{{Rank: 0}}, Err: fmt.Errorf("rank 0 "+format, args...)}
+	Failed{err}.applyWorker(w)
+}
+
+// defineEntry gives a number its meaning.
+func (w *Worker) defineEntry(e *CacheEntry) {
+	n := w.tensors[e.Spec.key()]
+	at := workerEntry{spec: e.Spec, rows: e.Rows, state: n, set: e.Spec.Set, cost: Cost(e.Spec, e.Rows, 0, 1)}
+	if set := w.sets[e.Spec.Set]; e.Rows != nil && (set == nil || len(e.Rows) != len(set.ranks)) {
+		w.protocolError("tells %d first dimensions of %s", len(e.Rows), e.Spec.Name)
+		return
+	}
+	if e.Transient {
+		if n != nil {
+			n.matchesCache = false // its request is not what its number, if any, means
+		}
+		w.transient[e.ID] = &at
+		return
+	}
+	if int(e.ID) >= w.cfg.Cache {
+		w.protocolError("uses number %d, and the cache has %d", e.ID, w.cfg.Cache)
+		return
+	}
+	for len(w.cache) <= int(e.ID) {
+		w.cache = append(w.cache, workerEntry{})
+	}
+	if old := w.cache[e.ID]; old.state != nil && old.state != n {
+		w.dropCacheID(old.state)
+	}
+	w.cache[e.ID] = at
+	if n != nil {
+		n.cacheID, n.matchesCache = int(e.ID), n.submission != 0
+	}
+}
+
+// evict ends the meaning of a number.
+func (w *Worker) evict(id uint32) {
+	if int(id) >= len(w.cache) {
+		return
+	}
+	n := w.cache[id].state
+	w.cache[id] = workerEntry{}
+	if n == nil {
+		return
+	}
+	if n.submission != 0 && n.unsent && w.outgoing.Cached.Has(int(id)) {
+		// The bit has not gone out; in full it says the same.
+		w.outgoing.Cached.Remove(int(id))
+		w.outgoing.Requests = append(w.outgoing.Requests, n.request)
+	}
+	w.dropCacheID(n)
+}
+
+// dropCacheID takes a name's number away.
+func (w *Worker) dropCacheID(n *tensorState) {
+	n.cacheID, n.matchesCache = -1, false
+	if n.submission == 0 {
+		w.remove(n)
+	}
+}
+
+// entry is what a number means; its tensor is nil when that is nothing.
+func (w *Worker) entry(id uint32) *workerEntry {
+	if int(id) < w.cfg.Cache {
+		if int(id) < len(w.cache) {
+			return &w.cache[id]
+		}
+	} else if e := w.transient[id]; e != nil {
+		return e
+	}
+	return &workerEntry{}
+}
+
+func (w *Worker) applyResponse(it *Response) {
+	switch it.Kind {
+	case ResponseRun:
+		w.run(it)
+	case ResponseFail:
+		w.fail(it.Failed, it.Err)
+	case ResponseJoined:
+		out := Joined{Submission: w.joinSubmission, Last: it.Rank}
+		w.joining, w.joinSubmission = false, 0
+		w.outputs = append(w.outputs, out)
+	case ResponseAddSet, ResponseRemoveSet:
+		w.changeSet(it)
+	case ResponseLocate:
+		for _, r := range it.Ranks {
+			if r == w.rank {
+				w.outputs = append(w.outputs, Locate{})
+			}
+		}
+	case ResponseAbort:
+		own := *it.Err
+		own.Rank = w.rank
+		w.end(&own)
+	case ResponseTune:
+		w.tune(it.Tuning)
+	case ResponseShutdown:
+		w.end(nil)
+	}
+}
+
+// run gives out a Bucket.
+func (w *Worker) run(it *Response) {
+	total := 0
+	for _, s := range it.IDs {
+		if total += int(s.Count); total > maxBucketTensors {
+			break
+		}
+	}
+	if total == 0 || total > maxBucketTensors || it.Parts < 1 || it.Part >= it.Parts || it.Parts > 1 && total > 1 {
+		w.protocolError("launches %d tensors, part %d of %d", total, it.Part, it.Parts)
+		return
+	}
+	b := w.newBucket(it, total)
+	for _, s := range it.IDs {
+		for i := range s.Count {
+			if !w.addEntry(b, s.First+i) {
+				return
+			}
+		}
+	}
+	w.outputs = append(w.outputs, Run{b})
+}
+
+// poolBatch is how many Refs, and Buckets, memory is made for at once: there is one
+// for every part of a large tensor. A Bucket of more has a list of its own.
+const poolBatch = 64
+
+// newBucket is an empty Bucket for some tensors.
+func (w *Worker) newBucket(it *Response, tensors int) *Bucket {
+	if len(w.bucketPool) == 0 {
+		w.bucketPool = make([]Bucket, poolBatch)
+	}
+	b := &w.bucketPool[0]
+	w.bucketPool = w.bucketPool[1:]
+	*b = Bucket{Entries: w.newEntries(tensors), Part: it.Part, Parts: it.Parts, Absent: it.Ranks}
+	return b
+}
+
+func (w *Worker) newEntries(n int) (refs []BucketEntry) {
+	if n > poolBatch {
+		for i, spent := range w.releasedEntries {
+			if cap(spent) >= n {
+				w.releasedEntries = slices.Delete(w.releasedEntries, i, i+1)
+				return spent
+			}
+		}
+		return make([]BucketEntry, 0, n)
+	}
+	if len(w.entryPool) < n {
+		w.entryPool = make([]BucketEntry, poolBatch)
+	}
+	refs, w.entryPool = w.entryPool[:0:n], w.entryPool[n:]
+	return refs
+}
+
+// maxBucketTensors bounds the tensors of a Bucket.
+const maxBucketTensors = 1 << 20
+
+// addEntry puts a numbered tensor into b.
+func (w *Worker) addEntry(b *Bucket, id uint32) bool {
+	e := w.entry(id)
+	if e.spec == nil {
+		w.protocolError("launches number %d, which means nothing", id)
+		return false
+	}
+	if b.Parts == 1 {
+		b.Cost += e.cost
+	} else {
+		b.Cost += Cost(e.spec, e.rows, b.Part, b.Parts)
+	}
+	if e.set != World && !w.inSet(e.set) {
+		b.Outside = true
+		return w.releaseTransient(b, id)
+	}
+	ref := BucketEntry{Spec: e.spec, Rows: e.rows, state: e.state}
+	if e.state != nil {
+		ref.Submission = e.state.submission
+	}
+	if ref.Submission == 0 {
+		ref.state = nil
+		if !has(b.Absent, w.rank) {
+			w.protocolError("launches %s, which this rank has not submitted", e.spec.Name)
+			return false
+		}
+	}
+	b.Entries = append(b.Entries, ref)
+	return w.releaseTransient(b, id)
+}
+
+// inSet reports whether this rank is in a process set.
+func (w *Worker) inSet(id uint32) bool {
+	set := w.sets[id]
+	return set != nil && set.indexOf(w.rank) >= 0
+}
+
+// releaseTransient forgets a number that was for one launch.
+func (w *Worker) releaseTransient(b *Bucket, id uint32) bool {
+	if int(id) >= w.cfg.Cache && b.Part+1 == b.Parts {
+		delete(w.transient, id)
+	}
+	return true
+}
+
+func has(list []int, v int) bool {
+	for _, x := range list {
+		if x == v {
+			return true
+		}
+	}
+	return false
+}
+
+// changeSet makes or removes a process set, and ends the request for it.
+func (w *Worker) changeSet(it *Response) {
+	out := SetChanged{ID: it.ID, Name: it.Name, Ranks: it.Ranks}
+	if n := w.tensors[key{SetRegistry, it.Name}]; n != nil {
+		out.Submission = n.submission
+		w.complete(n)
+	}
+	if it.Kind == ResponseRemoveSet {
+		delete(w.sets, it.ID)
+		delete(w.removing, it.ID)
+	} else if !validRanks(it.Ranks, w.cfg.Size) {
+		w.protocolError("makes a process set of ranks %v", it.Ranks)
+		return
+	} else {
+		w.sets[it.ID] = newSet(it.Ranks)
+	}
+	w.outputs = append(w.outputs, out)
+}

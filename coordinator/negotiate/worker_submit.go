@@ -1,0 +1,164 @@
+package negotiate
+
+import (
+	"fmt"
+
+	"github.com/tutti-go/tutti/fault"
+)
+
+func (in Submit) applyWorker(w *Worker) {
+	if len(in.Requests) == 1 && w.submitCached(&in.Requests[0], in.Submissions[0]) {
+		return
+	}
+	if err := w.validate(in.Requests); err != nil {
+		w.outputs = append(w.outputs, Fail{in.Submissions, err})
+		return
+	}
+	for i := range in.Requests {
+		w.submit(&in.Requests[i], in.Submissions[i])
+	}
+	if q := &in.Requests[0]; q.GroupSize > 0 || q.Operation >= Barrier {
+		w.urgent = true
+	}
+}
+
+// submitCached notes a request that the cache knows: the same as before, in order then
+// and now. It is false where there is more to be looked at.
+func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
+	n := q.memo
+	if n == nil || n.removed {
+		n = w.tensors[q.key()]
+		q.memo = n
+	}
+	if n == nil || n.submission != 0 || n.cacheID < 0 || !n.matchesCache || w.leaving || w.joining || len(w.removing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
+		return false
+	}
+	n.request.Site = q.Site
+	n.submission, n.unsent = t, true
+	w.markOutgoing()
+	w.outgoing.Cached.Add(n.cacheID)
+	w.countStep(n)
+	w.urgent = w.urgent || q.Operation >= Barrier
+	return true
+}
+
+// Missing is how many submissions complete the step, if it has as many as the last
+// one: until then they may as well be told to the Member later.
+func (w *Worker) Missing() int {
+	if w.stepCount < w.stepExpected {
+		return w.stepExpected - w.stepCount
+	}
+	return max(1, w.stepCount)
+}
+
+// validate is why none of some requests can be submitted, or nil.
+func (w *Worker) validate(rs []TensorRequest) *fault.Error {
+	var seen map[key]bool
+	if len(rs) > 1 {
+		seen = make(map[key]bool, len(rs))
+	}
+	for i := range rs {
+		q := &rs[i]
+		bad := func(format string, args ...any) *fault.Error {
+			return &fault.Error{Kind: fault.Misuse, Op: q.Call(), Rank: w.rank, Err: fmt.Errorf(format, args...)}
+		}
+		if n := w.tensors[q.key()]; n != nil && n.submission != 0 || seen[q.key()] {
+			first := q
+			if n != nil && n.submission != 0 {
+				first = &n.request
+			}
+			err := bad("the name is under way: this one is at %s, the first, %s, at %s", q.Site, first.Call(), first.Site)
+			err.Peers = []fault.Peer{{Rank: w.rank, Call: first.Call(), At: first.Site}}
+			return err
+		}
+		set := w.sets[q.Set]
+		switch {
+		case !q.valid():
+			return bad("not a request that can be sent")
+		case w.leaving:
+			return bad("after Close")
+		case w.joining:
+			return bad("while this rank has joined")
+		case set == nil || w.removing[q.Set]:
+			return bad("process set %d has been removed", q.Set)
+		case set.indexOf(w.rank) < 0:
+			return bad("this rank is not in process set %d, of ranks %v", q.Set, set.ranks)
+		case q.Root >= len(set.ranks):
+			return bad("root %d is out of range; the process set has ranks 0 to %d", q.Root, len(set.ranks)-1)
+		}
+		if len(rs) > 1 {
+			seen[q.key()] = true
+		}
+	}
+	return nil
+}
+
+// submit notes a request that is in order.
+func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
+	k := q.key()
+	n := w.tensors[k]
+	if n == nil {
+		n = &tensorState{key: k, cacheID: -1}
+		w.tensors[k] = n
+	}
+	n.submission, n.unsent = t, true
+	w.markOutgoing()
+	if n.cacheID >= 0 && n.matchesCache && n.request.same(q) {
+		n.request.Site = q.Site
+		w.outgoing.Cached.Add(n.cacheID)
+	} else {
+		n.request, n.matchesCache = *q, false
+		w.outgoing.Requests = append(w.outgoing.Requests, *q)
+	}
+	if q.Operation == RemoveSet && len(q.Shape) == 1 {
+		w.removing[uint32(q.Shape[0])] = true
+	}
+	w.countStep(n)
+}
+
+// countStep notices the last submission of a step that has as many as the last.
+func (w *Worker) countStep(n *tensorState) {
+	if w.step == 0 || n.step == w.step {
+		w.step++
+		w.stepExpected, w.stepCount = w.stepCount, 0
+	}
+	n.step = w.step
+	w.stepCount++
+	if w.stepCount == w.stepExpected {
+		w.urgent = true
+	}
+}
+
+// markOutgoing notes that there is something to send.
+func (w *Worker) markOutgoing() {
+	if !w.hasOutgoing {
+		w.hasOutgoing, w.outgoingSince = true, w.now
+	}
+}
+
+// send gives out what was collected, in messages of a bounded number of requests.
+func (w *Worker) send() {
+	up := w.outgoing
+	w.outgoing = RequestList{}
+	w.hasOutgoing, w.urgent = false, false
+	up.Ack = w.applied
+	for id := range up.Cached.All {
+		if n := w.cache[id].state; n != nil {
+			n.unsent = false
+		}
+	}
+	for i := range up.Requests {
+		if n := w.tensors[up.Requests[i].key()]; n != nil {
+			n.unsent = false
+		}
+	}
+	for len(up.Requests) > maxRequests {
+		part := RequestList{Ack: up.Ack, Cached: up.Cached, Requests: up.Requests[:maxRequests]}
+		up.Cached, up.Requests = nil, up.Requests[maxRequests:]
+		w.outputs = append(w.outputs, Send{&part})
+	}
+	w.outputs = append(w.outputs, Send{&up})
+}
+
+// maxRequests in one message.
+const maxRequests = 512
