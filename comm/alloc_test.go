@@ -208,7 +208,7 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 		{"messages around", func() error { return around(ctx, c, buf, other) }},
 		{"messages around into a buffer", func() error { return around(ctx, c, buf, room.Slice()) }},
 		{"exchange", func() error {
-			_, err := comm.Exchange(ctx, c, next, 1, buf, last, 1, other)
+			_, err := comm.SendRecv(ctx, c, next, 1, buf, last, 1, other)
 			return err
 		}},
 	}

@@ -15,7 +15,7 @@ func TestRingPassesATokenAround(t *testing.T) {
 			for range n {
 				next, prev := (c.Rank()+1)%n, (c.Rank()+n-1)%n
 				in := make([]int, 1)
-				if _, err := comm.Exchange(ctx, c, next, 1, buf, prev, 1, in); err != nil {
+				if _, err := comm.SendRecv(ctx, c, next, 1, buf, prev, 1, in); err != nil {
 					return err
 				}
 				buf = in
@@ -32,7 +32,7 @@ func TestRingPassesATokenAround(t *testing.T) {
 }
 
 func TestBothRanksSendFirstAtEverySize(t *testing.T) {
-	for _, drive := range []comm.Drive{comm.Auto, comm.Push, comm.Pull} {
+	for _, drive := range []comm.Protocol{comm.Auto, comm.Eager, comm.Rendezvous} {
 		for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 1 << 20, 5<<20 + 3} {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				out := make([]byte, size)
@@ -56,7 +56,7 @@ func TestBothRanksSendFirstAtEverySize(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithDrive(drive))
+			}, comm.WithProtocol(drive))
 			if err != nil {
 				t.Fatalf("drive %d size %d: %v", drive, size, err)
 			}

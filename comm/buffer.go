@@ -42,14 +42,14 @@ func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 		return nil, c.misuse("alloc", "%d elements; 0 to %d are allowed", n, math.MaxInt/size)
 	}
 	b := &Buffer[T]{c: c}
-	if a, ok := c.w.wire.(transport.Allocator); ok {
+	if a, ok := c.rt.wire.(transport.Allocator); ok {
 		mem, free, err := a.Alloc(n * size)
 		switch {
 		case err == nil:
 			b.all, b.free = tensor.Elements[T](mem), free
 			return b, nil
 		case !errors.Is(err, fault.Refused):
-			return nil, c.relabel("alloc", err)
+			return nil, c.withOp("alloc", err)
 		}
 	}
 	b.all = make([]T, n)
@@ -72,7 +72,7 @@ func (b *Buffer[T]) Close() error {
 	defer b.mu.Unlock()
 	if b.free != nil {
 		if err := b.free(); err != nil {
-			return b.c.relabel("close a buffer", err)
+			return b.c.withOp("close a buffer", err)
 		}
 	}
 	b.all, b.free = nil, nil

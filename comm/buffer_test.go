@@ -47,7 +47,7 @@ func TestABufferIsMemoryAsAnyOther(t *testing.T) {
 				}
 				for range 3 {
 					clear(in)
-					if _, err := comm.Exchange(ctx, c, next, 1, out, prev, 1, in); err != nil {
+					if _, err := comm.SendRecv(ctx, c, next, 1, out, prev, 1, in); err != nil {
 						return err
 					}
 					for i := range in {

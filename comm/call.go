@@ -14,74 +14,74 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// what says what a call does: all that ranks must agree on, or are told about.
+// signature says what a call does: all that ranks must agree on, or are told about.
 // Fields that do not apply are zero, or -1 for ranks and tags.
-type what struct {
-	name  string // "allreduce", "send"
-	dtype tensor.DType
-	count int // elements; -1 when ranks may differ
-	root  int
-	peer  int // the member that a message goes to or comes from
-	tag   int
-	lists int    // vectors that count is the sum of; 0: it is that of one
-	op    string // the operator
-	opID  uint64
-	algo  string
+type signature struct {
+	callName   string // "allreduce", "send"
+	dtype      tensor.DType
+	count      int // elements; -1 when ranks may differ
+	root       int
+	peer       int // the member that a message goes to or comes from
+	tag        int
+	lists      int    // vectors that count is the sum of; 0: it is that of one
+	operator   string // the operator
+	operatorID uint64
+	algorithm  string
 	// segment is the bytes of a segment of a collective's messages.
 	segment int
-	kind    uint64 // of a collective: a number for its name and its algorithm
+	callID  uint64 // of a collective: a number for its name and its algorithm
 }
 
 // String reads "allreduce float32 x1000 sum".
-func (w what) String() string { return string(w.appendTo(nil, 0)) }
+func (sig signature) String() string { return string(sig.appendTo(nil, 0)) }
 
 // appendTo appends what String returns to b, with a collective's number after its
 // name unless that is 0: "allreduce #41 float32 x1000 sum".
-func (w *what) appendTo(b []byte, seq uint32) []byte {
+func (sig *signature) appendTo(b []byte, seq uint32) []byte {
 	number := func(before string, n int) { b = strconv.AppendInt(append(b, before...), int64(n), 10) }
-	b = append(b, w.name...)
+	b = append(b, sig.callName...)
 	if seq != 0 {
 		number(" #", int(seq))
 	}
-	if w.dtype.Valid() {
-		b = append(append(b, ' '), w.dtype.String()...)
-		if w.count >= 0 {
-			number(" x", w.count)
+	if sig.dtype.Valid() {
+		b = append(append(b, ' '), sig.dtype.String()...)
+		if sig.count >= 0 {
+			number(" x", sig.count)
 		}
 	}
-	if w.lists > 0 {
-		number(" in ", w.lists)
+	if sig.lists > 0 {
+		number(" in ", sig.lists)
 		b = append(b, " vectors"...)
 	}
-	if w.op != "" {
-		b = append(append(b, ' '), w.op...)
+	if sig.operator != "" {
+		b = append(append(b, ' '), sig.operator...)
 	}
 	switch {
-	case w.root >= 0:
-		number(" root ", w.root)
-	case w.peer >= 0:
-		number(" with rank ", w.peer)
-		if w.tag >= 0 {
-			number(" tag ", w.tag)
+	case sig.root >= 0:
+		number(" root ", sig.root)
+	case sig.peer >= 0:
+		number(" with rank ", sig.peer)
+		if sig.tag >= 0 {
+			number(" tag ", sig.tag)
 		}
-	case w.peer == anyPeer:
+	case sig.peer == anyPeer:
 		b = append(b, " from any rank"...)
 	}
 	return b
 }
 
-// how says what String leaves out, and ranks must agree on all the same: it is for
+// details says what String leaves out, and ranks must agree on all the same: it is for
 // calls that read alike.
-func (w what) how() string {
+func (sig signature) details() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "by %s in segments of %d bytes", w.algo, w.segment)
-	if strings.HasSuffix(w.name, "v") && w.opID != 0 {
-		fmt.Fprintf(&b, " with counts of hash %08x", uint32(w.opID))
+	fmt.Fprintf(&b, "by %s in segments of %d bytes", sig.algorithm, sig.segment)
+	if strings.HasSuffix(sig.callName, "v") && sig.operatorID != 0 {
+		fmt.Fprintf(&b, " with counts of hash %08x", uint32(sig.operatorID))
 	}
-	if w.lists > 0 {
-		fmt.Fprintf(&b, " with lengths of hash %08x", uint32(w.opID))
+	if sig.lists > 0 {
+		fmt.Fprintf(&b, " with lengths of hash %08x", uint32(sig.operatorID))
 	}
-	if _, err := collective.ParseVerb(w.name); err == nil && w.kind&besideOthers != 0 {
+	if _, err := collective.ParseVerb(sig.callName); err == nil && sig.callID&noSharedFlag != 0 {
 		b.WriteString(", beside other calls")
 	}
 	return b.String()
@@ -92,14 +92,14 @@ const (
 	anyPeer = -2
 )
 
-// print is the fingerprint of a collective: equal on ranks that agree. It is
+// hash is the fingerprint of a collective: equal on ranks that agree. It is
 // never 0, which stands for "not checked", also in the form of last segments; see
 // p2p.Same.
-func (w *what) print() uint64 {
+func (sig *signature) hash() uint64 {
 	// Products that do not wait for each other, with odd numbers that are taken from
 	// the fractions of square roots.
-	h := w.kind*0x6a09e667f3bcc909 + (uint64(w.dtype)<<32^uint64(uint32(w.root)))*0xbb67ae8584caa73b +
-		uint64(w.count)*0x3c6ef372fe94f82b + w.opID*0xa54ff53a5f1d36f1 + uint64(w.segment)*0x510e527fade682d1
+	h := sig.callID*0x6a09e667f3bcc909 + (uint64(sig.dtype)<<32^uint64(uint32(sig.root)))*0xbb67ae8584caa73b +
+		uint64(sig.count)*0x3c6ef372fe94f82b + sig.operatorID*0xa54ff53a5f1d36f1 + uint64(sig.segment)*0x510e527fade682d1
 	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
 	return (h ^ h>>29) | 3
 }
@@ -110,39 +110,39 @@ func (w *what) print() uint64 {
 // Its owner writes it before it is listed; who reads it later holds calls.mu,
 // or is the owner.
 type call struct {
-	*past      // what it is: kept, or the entry of its communicator's history, where no other can take that meanwhile
-	kept       past
-	c          *Comm
-	collective bool
-	hasLimit   bool   // its context has a deadline
-	trail      uint64 // of all collectives up to this one
-	entry      uint64 // of a communicator's own call: what entered was
+	*callRecord // what it is: kept, or the entry of its communicator's history, where no other can take that meanwhile
+	ownRecord   callRecord
+	c           *Comm
+	collective  bool
+	hasLimit    bool   // its context has a deadline
+	historyHash uint64 // of all collectives up to this one
+	admission   uint64 // of a communicator's own call: what entered was
 
 	listed     bool // in calls, which guard it and its neighbours there
 	prev, next *call
 
-	mu     sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
-	since  time.Time  // it was first asked, having polled for a while
-	raised stage      // those that were due, as bits
-	told   int        // how often the fingerprint was told
-	heard  bool       // another rank told the same one: no need to tell ours
+	mu               sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
+	waitingSince     time.Time  // it was first asked, having polled for a while
+	stagesDone       stage      // those that were due, as bits
+	fingerprintsSent int        // how often the fingerprint was told
+	agreed           bool       // another rank told the same one: no need to tell ours
 }
 
 // A stage is what a call that waits long does next.
 type stage uint8
 
 const (
-	stagePrint stage = 1 << iota // tell the others our fingerprint
-	stageWarn                    // log who is missing
-	stageEnd                     // give up
+	stageFingerprint stage = 1 << iota // tell the others our fingerprint
+	stageWarn                          // log who is missing
+	stageTimeout                       // give up
 )
 
 // printAfter is when a rank that waits in a collective tells the others its
 // fingerprint; printSpread keeps ranks that wait together from all doing so.
 const (
-	printAfter  = 100 * time.Millisecond
-	printSpread = 100 * time.Millisecond
-	printAgain  = time.Second // for ranks that have made the communicator only meanwhile
+	fingerprintAfter    = 100 * time.Millisecond
+	fingerprintSpread   = 100 * time.Millisecond
+	fingerprintInterval = time.Second // for ranks that have made the communicator only meanwhile
 )
 
 // errTimeout is the communicator's own limit, where the context has none.
@@ -152,203 +152,203 @@ var errTimeout = errors.New("the communicator's Timeout has passed")
 func (cl *call) Until() time.Time {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if cl.since.IsZero() {
-		cl.since = time.Now()
+	if cl.waitingSince.IsZero() {
+		cl.waitingSince = time.Now()
 	}
-	at, _ := cl.upcoming()
+	at, _ := cl.nextStage()
 	return at
 }
 
-// upcoming is the next stage and its moment; zero when there is none.
-func (cl *call) upcoming() (at time.Time, s stage) {
-	w := cl.c.w
+// nextStage is the next stage and its moment; zero when there is none.
+func (cl *call) nextStage() (at time.Time, s stage) {
+	rt := cl.c.rt
 	after := func(d time.Duration, next stage) {
-		t := cl.since.Add(d)
-		if cl.raised&next == 0 && (at.IsZero() || t.Before(at)) {
+		t := cl.waitingSince.Add(d)
+		if cl.stagesDone&next == 0 && (at.IsZero() || t.Before(at)) {
 			at, s = t, next
 		}
 	}
-	if cl.collective && !cl.heard {
-		after(printAfter+spread(cl.c.Rank(), cl.c.Size())+time.Duration(cl.told)*printAgain, stagePrint)
+	if cl.collective && !cl.agreed {
+		after(fingerprintAfter+stagger(cl.c.Rank(), cl.c.Size())+time.Duration(cl.fingerprintsSent)*fingerprintInterval, stageFingerprint)
 	}
-	if w.opt.stallWarning > 0 {
-		after(w.opt.stallWarning, stageWarn)
+	if rt.opt.stallWarning > 0 {
+		after(rt.opt.stallWarning, stageWarn)
 	}
-	if w.opt.timeout > 0 && !cl.hasLimit {
-		after(w.opt.timeout, stageEnd)
+	if rt.opt.timeout > 0 && !cl.hasLimit {
+		after(rt.opt.timeout, stageTimeout)
 	}
 	return at, s
 }
 
-func spread(rank, size int) time.Duration {
-	return printSpread * time.Duration(rank) / time.Duration(size)
+func stagger(rank, size int) time.Duration {
+	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
 
 // Due implements mesh.Patience.
 func (cl *call) Due() error {
 	cl.mu.Lock()
-	at, s := cl.upcoming()
+	at, s := cl.nextStage()
 	if at.IsZero() || time.Now().Before(at) {
 		cl.mu.Unlock()
 		return nil
 	}
-	if s == stagePrint {
-		cl.told++
+	if s == stageFingerprint {
+		cl.fingerprintsSent++
 	} else {
-		cl.raised |= s
+		cl.stagesDone |= s
 	}
 	cl.mu.Unlock()
 	switch s {
-	case stagePrint:
-		cl.c.tellPrint(cl)
+	case stageFingerprint:
+		cl.c.sendFingerprint(cl)
 	case stageWarn:
 		report := cl.report()
-		cl.c.w.spawn(func(ctx context.Context) { report.warn(ctx) })
-	case stageEnd:
+		cl.c.rt.spawn(func(ctx context.Context) { report.warn(ctx) })
+	case stageTimeout:
 		return errTimeout
 	}
 	return nil
 }
 
-// waits is the job's rank that a message call waits for; -1: none in particular.
-func (cl *call) waits() int {
+// waitsFor is the job's rank that a message call waits for; -1: none in particular.
+func (cl *call) waitsFor() int {
 	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
 		return -1
 	}
-	return cl.c.g.World(cl.peer)
+	return cl.c.group.World(cl.peer)
 }
 
 // String reads "allreduce #41 float32 x1000 sum".
-func (cl *call) String() string { return describe(cl.what, cl.collective, cl.seq) }
+func (cl *call) String() string { return describeCall(cl.signature, cl.collective, cl.seq) }
 
-func describe(w what, collective bool, seq uint32) string {
+func describeCall(sig signature, collective bool, seq uint32) string {
 	if !collective { // one that was not admitted has no number either
 		seq = 0
 	}
-	return string(w.appendTo(nil, seq))
+	return string(sig.appendTo(nil, seq))
 }
 
-// A past is what is remembered of a collective that has begun.
-type past struct {
-	what
-	site   callsite.Site
-	seq    uint32
-	fprint uint64
-	known  uint64 // the number of what the communicator remembers of it; 0: nothing
+// A callRecord is what is remembered of a collective that has begun.
+type callRecord struct {
+	signature
+	site        callsite.Site
+	seq         uint32
+	fingerprint uint64
+	planNumber  uint64 // the number of what the communicator remembers of it; 0: nothing
 }
 
-func (p *past) String() string { return describe(p.what, p.seq != 0, p.seq) }
+func (r *callRecord) String() string { return describeCall(r.signature, r.seq != 0, r.seq) }
 
 // calls are the calls of one rank: those under way, and the last that began. Every
 // collective takes the lock once. It ends without: a communicator's own call, the
 // blocking one, stays listed until its next, or until the communicator is closed, and
 // underWay tells whether it is.
 type calls struct {
-	mu    sync.Mutex // guards all of it, and what it says in Comm
-	first *call      // the one listed longest
-	last  *call      // the youngest
-	comm  *Comm      // of the call that began last, for heartbeats
-	seq   uint32     // which of the communicator's collectives it was; 0: a message
-	text  what       // of the last message call
-	site  callsite.Site
-	begun *call // the call that began last, while it is listed
-	stuck int   // when it gave up: the job's rank that it had waited for; else -1
+	mu           sync.Mutex // guards all of it, and what it says in Comm
+	oldestListed *call      // the one listed longest
+	newestListed *call      // the youngest
+	lastComm     *Comm      // of the call that began last, for heartbeats
+	lastSeq      uint32     // which of the communicator's collectives it was; 0: a message
+	lastMessage  signature  // of the last message call
+	lastSite     callsite.Site
+	latest       *call // the call that began last, while it is listed
+	stuckOn      int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
-// begin lists a call that has no place among its communicator's collectives.
-func (cs *calls) begin(cl *call) {
+// beginMessage lists a call that has no place among its communicator's collectives.
+func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Lock()
-	cs.list(cl)
-	cs.text, cs.site, cs.seq = cl.what, cl.site, 0
+	cs.add(cl)
+	cs.lastMessage, cs.lastSite, cs.lastSeq = cl.signature, cl.site, 0
 	cs.mu.Unlock()
 }
 
-// list makes cl the youngest call. cs.mu is held.
-func (cs *calls) list(cl *call) {
-	if cs.last != cl {
+// add makes cl the youngest call. cs.mu is held.
+func (cs *calls) add(cl *call) {
+	if cs.newestListed != cl {
 		if cl.listed {
-			cs.unlist(cl)
+			cs.remove(cl)
 		}
-		if cl.prev, cl.listed = cs.last, true; cs.last == nil {
-			cs.first = cl
+		if cl.prev, cl.listed = cs.newestListed, true; cs.newestListed == nil {
+			cs.oldestListed = cl
 		} else {
-			cs.last.next = cl
+			cs.newestListed.next = cl
 		}
-		cs.last = cl
+		cs.newestListed = cl
 	}
-	cs.begun, cs.stuck = cl, -1
-	cs.comm, cs.seq = cl.c, cl.seq
+	cs.latest, cs.stuckOn = cl, -1
+	cs.lastComm, cs.lastSeq = cl.c, cl.seq
 }
 
-// pass is begin and end of a message call that does not wait. It is remembered as
+// recordInline is begin and end of a message call that does not wait. It is remembered as
 // the one that began last, but not listed: it is over before anyone could ask.
-func (cs *calls) pass(c *Comm, w *what) {
+func (cs *calls) recordInline(c *Comm, sig *signature) {
 	cs.mu.Lock()
-	cs.comm, cs.seq, cs.text = c, 0, *w
-	cs.site.Set()
-	cs.begun, cs.stuck = nil, -1
+	cs.lastComm, cs.lastSeq, cs.lastMessage = c, 0, *sig
+	cs.lastSite.Set()
+	cs.latest, cs.stuckOn = nil, -1
 	cs.mu.Unlock()
 }
 
-// unlist takes cl out, which is listed. cs.mu is held.
-func (cs *calls) unlist(cl *call) {
+// remove takes cl out, which is listed. cs.mu is held.
+func (cs *calls) remove(cl *call) {
 	if cl.prev == nil {
-		cs.first = cl.next
+		cs.oldestListed = cl.next
 	} else {
 		cl.prev.next = cl.next
 	}
 	if cl.next == nil {
-		cs.last = cl.prev
+		cs.newestListed = cl.prev
 	} else {
 		cl.next.prev = cl.prev
 	}
-	if cs.begun == cl {
-		cs.begun = nil
+	if cs.latest == cl {
+		cs.latest = nil
 	}
 	cl.prev, cl.next, cl.listed = nil, nil, false
 }
 
-// end takes a call out.
-func (cs *calls) end(cl *call) {
+// endMessage takes a call out.
+func (cs *calls) endMessage(cl *call) {
 	cs.mu.Lock()
 	if cl.listed {
-		cs.unlist(cl)
+		cs.remove(cl)
 	}
 	cs.mu.Unlock()
 }
 
-// underWay reports whether a listed call has not left yet. calls.mu is held.
-func (cl *call) underWay() bool {
+// active reports whether a listed call has not left yet. calls.mu is held.
+func (cl *call) active() bool {
 	c := cl.c
-	return cl != &c.own || cl.entry == c.entered && c.left.Load() != cl.entry
+	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission
 }
 
-// oldest is the call that is under way for longest, or nil. cs.mu is held.
-func (cs *calls) oldest() *call {
-	for cl := cs.first; cl != nil; cl = cl.next {
-		if cl.underWay() {
+// oldestActive is the call that is under way for longest, or nil. cs.mu is held.
+func (cs *calls) oldestActive() *call {
+	for cl := cs.oldestListed; cl != nil; cl = cl.next {
+		if cl.active() {
 			return cl
 		}
 	}
 	return nil
 }
 
-// recent is the call that began last; the zero past when there was none. cs.mu is
+// lastRecord is the call that began last; the zero past when there was none. cs.mu is
 // held.
-func (cs *calls) recent() past {
-	if cs.seq == 0 {
-		return past{what: cs.text, site: cs.site}
+func (cs *calls) lastRecord() callRecord {
+	if cs.lastSeq == 0 {
+		return callRecord{signature: cs.lastMessage, site: cs.lastSite}
 	}
-	return cs.comm.history[cs.seq%historySize]
+	return cs.lastComm.history[cs.lastSeq%historySize]
 }
 
-// gaveUp remembers whom a message call waited for in vain, until the next call:
+// recordTimeout remembers whom a message call waited for in vain, until the next call:
 // ranks in a cycle that give up one after the other are all to see the cycle.
-func (cs *calls) gaveUp(cl *call) {
+func (cs *calls) recordTimeout(cl *call) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if cs.begun == cl {
-		cs.stuck = cl.waits()
+	if cs.latest == cl {
+		cs.stuckOn = cl.waitsFor()
 	}
 }
 
@@ -356,20 +356,20 @@ var callPool = sync.Pool{New: func() any { return new(call) }}
 
 func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
-	cl.past, cl.c = &cl.kept, c
+	cl.callRecord, cl.c = &cl.ownRecord, c
 	return cl
 }
 
 // free gives cl back; nobody but its owner may know it any more.
 func (cl *call) free() {
-	cl.clear()
-	cl.past, cl.kept, cl.c, cl.collective = nil, past{}, nil, false
+	cl.reset()
+	cl.callRecord, cl.ownRecord, cl.c, cl.collective = nil, callRecord{}, nil, false
 	callPool.Put(cl)
 }
 
-// clear forgets how long the last call waited, for the next.
-func (cl *call) clear() {
-	if !cl.since.IsZero() || cl.heard {
-		cl.since, cl.raised, cl.heard, cl.told = time.Time{}, 0, false, 0
+// reset forgets how long the last call waited, for the next.
+func (cl *call) reset() {
+	if !cl.waitingSince.IsZero() || cl.agreed {
+		cl.waitingSince, cl.stagesDone, cl.agreed, cl.fingerprintsSent = time.Time{}, 0, false, 0
 	}
 }

@@ -65,15 +65,15 @@ func shortest(call func() error) (least time.Duration, err error) {
 //
 //go:noinline
 func checked(ctx context.Context, c *Comm, pl *plan) error {
-	cl := &c.own
+	cl := &c.blocking
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
 	}
-	c.round = c.g.Again(c.round, cl.seq, cl.fprint, cl)
-	c.round.Follow(cl.trail)
+	c.round = c.group.Again(c.round, cl.seq, cl.fingerprint, cl)
+	c.round.Follow(cl.historyHash)
 	if _, ok := c.round.Leftover(); ok {
 		return collective.CheckSegment(-1)
 	}
 	c.round.Clear()
-	return c.leave(cl, nil)
+	return c.finish(cl, nil)
 }

@@ -45,7 +45,7 @@ type Loc[T tensor.LocValue] = tensor.Loc[T]
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
 func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 	var pl plan
-	return c.do(ctx, allReduce(&pl, buf, buf, op))
+	return c.execute(ctx, allReduce(&pl, buf, buf, op))
 }
 
 // AllReduceBy is AllReduce by the algorithm of that name, as Algorithm tells it,
@@ -55,8 +55,8 @@ func AllReduce[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 func AllReduceBy[T Element](ctx context.Context, c *Comm, algorithm string, buf []T, op Op) error {
 	var pl plan
 	allReduce(&pl, buf, buf, op)
-	pl.force = algorithm
-	return c.do(ctx, &pl)
+	pl.forced = algorithm
+	return c.execute(ctx, &pl)
 }
 
 // AllReduceListBy is AllReduceBy of several vectors as one operation, which replaces
@@ -68,11 +68,11 @@ func AllReduceBy[T Element](ctx context.Context, c *Comm, algorithm string, buf 
 // bit those of AllReduceBy of each vector alone. Algorithms "ring" and "shared" can do
 // that; naming another is fault.Misuse. list is the caller's again at the return.
 func AllReduceListBy(ctx context.Context, c *Comm, algorithm string, d tensor.DType, list [][]byte, op Op) error {
-	pl := plan{verb: collective.VerbAllReduce, dtype: d, list: list, root: -1, op: op, force: algorithm}
+	pl := plan{verb: collective.VerbAllReduce, dtype: d, vectors: list, root: -1, op: op, forced: algorithm}
 	if err := pl.measure(c); err != nil {
 		return err
 	}
-	return c.do(ctx, &pl)
+	return c.execute(ctx, &pl)
 }
 
 // measure counts the elements of a list, and refuses what is not one.
@@ -82,22 +82,22 @@ func (pl *plan) measure(c *Comm) error {
 		return c.misuse(name, "elements of type %v", pl.dtype)
 	}
 	es := pl.dtype.Size()
-	for i, v := range pl.list {
+	for i, v := range pl.vectors {
 		if len(v)%es != 0 || !tensor.AlignedFor(pl.dtype, v) {
 			return c.misuse(name, "vector %d of the list, of %d bytes, is not whole elements of %v, aligned for it", i, len(v), pl.dtype)
 		}
 		pl.bytes += len(v)
 	}
 	pl.count = pl.bytes / es
-	a, err := collective.Find(pl.verb, pl.force)
+	a, err := collective.Find(pl.verb, pl.forced)
 	if err == nil && !a.SupportsLists() {
-		err = fault.New(fault.Misuse, name, c.w.rank, "algorithm %s does not take a list of vectors; ring and shared do", pl.force)
+		err = fault.New(fault.Misuse, name, c.rt.rank, "algorithm %s does not take a list of vectors; ring and shared do", pl.forced)
 	}
 	if err != nil {
-		return c.relabel(name, err)
+		return c.withOp(name, err)
 	}
-	if pl.list == nil {
-		pl.list = [][]byte{}
+	if pl.vectors == nil {
+		pl.vectors = [][]byte{}
 	}
 	return nil
 }
@@ -105,17 +105,17 @@ func (pl *plan) measure(c *Comm) error {
 // AllReduceTo is AllReduce of src into dst; src stays as it is.
 func AllReduceTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	var pl plan
-	return c.do(ctx, allReduce(&pl, dst, src, op))
+	return c.execute(ctx, allReduce(&pl, dst, src, op))
 }
 
 // IAllReduce starts AllReduce and returns at once.
 func IAllReduce[T Element](c *Comm, buf []T, op Op) *Request {
-	return c.start(allReduce(new(plan), buf, buf, op))
+	return c.startRequest(allReduce(new(plan), buf, buf, op))
 }
 
 // IAllReduceTo starts AllReduceTo and returns at once.
 func IAllReduceTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(allReduce(new(plan), dst, src, op))
+	return c.startRequest(allReduce(new(plan), dst, src, op))
 }
 
 func allReduce[T Element](pl *plan, dst, src []T, op Op) *plan {
@@ -129,12 +129,12 @@ func allReduce[T Element](pl *plan, dst, src []T, op Op) *plan {
 // src; on other ranks it is not looked at.
 func Reduce[T Element](ctx context.Context, c *Comm, dst, src []T, op Op, root int) error {
 	var pl plan
-	return c.do(ctx, reduceTo(&pl, dst, src, op, root))
+	return c.execute(ctx, reduceTo(&pl, dst, src, op, root))
 }
 
 // IReduce starts Reduce and returns at once.
 func IReduce[T Element](c *Comm, dst, src []T, op Op, root int) *Request {
-	return c.start(reduceTo(new(plan), dst, src, op, root))
+	return c.startRequest(reduceTo(new(plan), dst, src, op, root))
 }
 
 func reduceTo[T Element](pl *plan, dst, src []T, op Op, root int) *plan {
@@ -163,12 +163,12 @@ func rootGiven(root int) int {
 // Broadcast replaces buf, on every rank, by the root's.
 func Broadcast[T Element](ctx context.Context, c *Comm, buf []T, root int) error {
 	var pl plan
-	return c.do(ctx, broadcast(&pl, buf, root))
+	return c.execute(ctx, broadcast(&pl, buf, root))
 }
 
 // IBroadcast starts Broadcast and returns at once.
 func IBroadcast[T Element](c *Comm, buf []T, root int) *Request {
-	return c.start(broadcast(new(plan), buf, root))
+	return c.startRequest(broadcast(new(plan), buf, root))
 }
 
 func broadcast[T Element](pl *plan, buf []T, root int) *plan {
@@ -182,12 +182,12 @@ func broadcast[T Element](pl *plan, buf []T, root int) *plan {
 // equally long everywhere, and may be this rank's part of dst.
 func AllGather[T Element](ctx context.Context, c *Comm, dst, src []T) error {
 	var pl plan
-	return c.do(ctx, allGather(&pl, dst, src))
+	return c.execute(ctx, allGather(&pl, dst, src))
 }
 
 // IAllGather starts AllGather and returns at once.
 func IAllGather[T Element](c *Comm, dst, src []T) *Request {
-	return c.start(allGather(new(plan), dst, src))
+	return c.startRequest(allGather(new(plan), dst, src))
 }
 
 func allGather[T Element](pl *plan, dst, src []T) *plan {
@@ -201,12 +201,12 @@ func allGather[T Element](pl *plan, dst, src []T) *plan {
 // equal on all ranks.
 func AllGatherV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int) error {
 	var pl plan
-	return c.do(ctx, allGatherV(&pl, dst, src, counts))
+	return c.execute(ctx, allGatherV(&pl, dst, src, counts))
 }
 
 // IAllGatherV starts AllGatherV and returns at once.
 func IAllGatherV[T Element](c *Comm, dst, src []T, counts []int) *Request {
-	return c.start(allGatherV(new(plan), dst, src, counts))
+	return c.startRequest(allGatherV(new(plan), dst, src, counts))
 }
 
 func allGatherV[T Element](pl *plan, dst, src []T, counts []int) *plan {
@@ -221,12 +221,12 @@ func allGatherV[T Element](pl *plan, dst, src []T, counts []int) *plan {
 // looked at.
 func Gather[T Element](ctx context.Context, c *Comm, dst, src []T, root int) error {
 	var pl plan
-	return c.do(ctx, gather(&pl, c, dst, src, root))
+	return c.execute(ctx, gather(&pl, c, dst, src, root))
 }
 
 // IGather starts Gather and returns at once.
 func IGather[T Element](c *Comm, dst, src []T, root int) *Request {
-	return c.start(gather(new(plan), c, dst, src, root))
+	return c.startRequest(gather(new(plan), c, dst, src, root))
 }
 
 func gather[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
@@ -240,12 +240,12 @@ func gather[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
 // the root, dst and counts are not looked at.
 func GatherV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, root int) error {
 	var pl plan
-	return c.do(ctx, gatherV(&pl, dst, src, counts, root))
+	return c.execute(ctx, gatherV(&pl, dst, src, counts, root))
 }
 
 // IGatherV starts GatherV and returns at once.
 func IGatherV[T Element](c *Comm, dst, src []T, counts []int, root int) *Request {
-	return c.start(gatherV(new(plan), dst, src, counts, root))
+	return c.startRequest(gatherV(new(plan), dst, src, counts, root))
 }
 
 func gatherV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
@@ -258,12 +258,12 @@ func gatherV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
 // everywhere; the root's may be its part of src. On other ranks src is not looked at.
 func Scatter[T Element](ctx context.Context, c *Comm, dst, src []T, root int) error {
 	var pl plan
-	return c.do(ctx, scatter(&pl, c, dst, src, root))
+	return c.execute(ctx, scatter(&pl, c, dst, src, root))
 }
 
 // IScatter starts Scatter and returns at once.
 func IScatter[T Element](c *Comm, dst, src []T, root int) *Request {
-	return c.start(scatter(new(plan), c, dst, src, root))
+	return c.startRequest(scatter(new(plan), c, dst, src, root))
 }
 
 func scatter[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
@@ -277,12 +277,12 @@ func scatter[T Element](pl *plan, c *Comm, dst, src []T, root int) *plan {
 // the root, src and counts are not looked at.
 func ScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, root int) error {
 	var pl plan
-	return c.do(ctx, scatterV(&pl, dst, src, counts, root))
+	return c.execute(ctx, scatterV(&pl, dst, src, counts, root))
 }
 
 // IScatterV starts ScatterV and returns at once.
 func IScatterV[T Element](c *Comm, dst, src []T, counts []int, root int) *Request {
-	return c.start(scatterV(new(plan), dst, src, counts, root))
+	return c.startRequest(scatterV(new(plan), dst, src, counts, root))
 }
 
 func scatterV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
@@ -296,12 +296,12 @@ func scatterV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
 // collective.Chunk. src stays as it is, unless dst is a part of it.
 func ReduceScatter[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	var pl plan
-	return c.do(ctx, reduceScatter(&pl, dst, src, op))
+	return c.execute(ctx, reduceScatter(&pl, dst, src, op))
 }
 
 // IReduceScatter starts ReduceScatter and returns at once.
 func IReduceScatter[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(reduceScatter(new(plan), dst, src, op))
+	return c.startRequest(reduceScatter(new(plan), dst, src, op))
 }
 
 func reduceScatter[T Element](pl *plan, dst, src []T, op Op) *plan {
@@ -315,7 +315,7 @@ func reduceScatter[T Element](pl *plan, dst, src []T, op Op) *plan {
 // are equal on all ranks.
 func ReduceScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, counts []int, op Op) error {
 	var pl plan
-	return c.do(ctx, reduceScatterV(&pl, dst, src, counts, op))
+	return c.execute(ctx, reduceScatterV(&pl, dst, src, counts, op))
 }
 
 // ReduceScatterVBy is ReduceScatterV by the algorithm of that name, as AllReduceBy is
@@ -323,13 +323,13 @@ func ReduceScatterV[T Element](ctx context.Context, c *Comm, dst, src []T, count
 func ReduceScatterVBy[T Element](ctx context.Context, c *Comm, algorithm string, dst, src []T, counts []int, op Op) error {
 	var pl plan
 	reduceScatterV(&pl, dst, src, counts, op)
-	pl.force = algorithm
-	return c.do(ctx, &pl)
+	pl.forced = algorithm
+	return c.execute(ctx, &pl)
 }
 
 // IReduceScatterV starts ReduceScatterV and returns at once.
 func IReduceScatterV[T Element](c *Comm, dst, src []T, counts []int, op Op) *Request {
-	return c.start(reduceScatterV(new(plan), dst, src, counts, op))
+	return c.startRequest(reduceScatterV(new(plan), dst, src, counts, op))
 }
 
 func reduceScatterV[T Element](pl *plan, dst, src []T, counts []int, op Op) *plan {
@@ -343,12 +343,12 @@ func reduceScatterV[T Element](pl *plan, dst, src []T, counts []int, op Op) *pla
 // sent here. All parts everywhere are equally long. dst may be src.
 func AllToAll[T Element](ctx context.Context, c *Comm, dst, src []T) error {
 	var pl plan
-	return c.do(ctx, allToAll(&pl, dst, src))
+	return c.execute(ctx, allToAll(&pl, dst, src))
 }
 
 // IAllToAll starts AllToAll and returns at once.
 func IAllToAll[T Element](c *Comm, dst, src []T) *Request {
-	return c.start(allToAll(new(plan), dst, src))
+	return c.startRequest(allToAll(new(plan), dst, src))
 }
 
 func allToAll[T Element](pl *plan, dst, src []T) *plan {
@@ -362,12 +362,12 @@ func allToAll[T Element](pl *plan, dst, src []T) *plan {
 // it. What a rank sends another must be what that one receives.
 func AllToAllV[T Element](ctx context.Context, c *Comm, dst, src []T, recvs, sends []int) error {
 	var pl plan
-	return c.do(ctx, allToAllV(&pl, dst, src, recvs, sends))
+	return c.execute(ctx, allToAllV(&pl, dst, src, recvs, sends))
 }
 
 // IAllToAllV starts AllToAllV and returns at once.
 func IAllToAllV[T Element](c *Comm, dst, src []T, recvs, sends []int) *Request {
-	return c.start(allToAllV(new(plan), dst, src, recvs, sends))
+	return c.startRequest(allToAllV(new(plan), dst, src, recvs, sends))
 }
 
 func allToAllV[T Element](pl *plan, dst, src []T, recvs, sends []int) *plan {
@@ -380,23 +380,23 @@ func allToAllV[T Element](pl *plan, dst, src []T, recvs, sends []int) *plan {
 // inclusive scan). Mean divides by those i+1.
 func Scan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 	var pl plan
-	return c.do(ctx, scan(&pl, collective.VerbScan, buf, buf, op))
+	return c.execute(ctx, scan(&pl, collective.VerbScan, buf, buf, op))
 }
 
 // ScanTo is Scan of src into dst; src stays as it is.
 func ScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	var pl plan
-	return c.do(ctx, scan(&pl, collective.VerbScan, dst, src, op))
+	return c.execute(ctx, scan(&pl, collective.VerbScan, dst, src, op))
 }
 
 // IScan starts Scan and returns at once.
 func IScan[T Element](c *Comm, buf []T, op Op) *Request {
-	return c.start(scan(new(plan), collective.VerbScan, buf, buf, op))
+	return c.startRequest(scan(new(plan), collective.VerbScan, buf, buf, op))
 }
 
 // IScanTo starts ScanTo and returns at once.
 func IScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(scan(new(plan), collective.VerbScan, dst, src, op))
+	return c.startRequest(scan(new(plan), collective.VerbScan, dst, src, op))
 }
 
 // ExScan replaces buf, on rank i, by the reduction of the buf of ranks 0 to i-1
@@ -404,23 +404,23 @@ func IScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
 // divides by those i.
 func ExScan[T Element](ctx context.Context, c *Comm, buf []T, op Op) error {
 	var pl plan
-	return c.do(ctx, scan(&pl, collective.VerbExScan, buf, buf, op))
+	return c.execute(ctx, scan(&pl, collective.VerbExScan, buf, buf, op))
 }
 
 // ExScanTo is ExScan of src into dst; src stays as it is, and so does rank 0's dst.
 func ExScanTo[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	var pl plan
-	return c.do(ctx, scan(&pl, collective.VerbExScan, dst, src, op))
+	return c.execute(ctx, scan(&pl, collective.VerbExScan, dst, src, op))
 }
 
 // IExScan starts ExScan and returns at once.
 func IExScan[T Element](c *Comm, buf []T, op Op) *Request {
-	return c.start(scan(new(plan), collective.VerbExScan, buf, buf, op))
+	return c.startRequest(scan(new(plan), collective.VerbExScan, buf, buf, op))
 }
 
 // IExScanTo starts ExScanTo and returns at once.
 func IExScanTo[T Element](c *Comm, dst, src []T, op Op) *Request {
-	return c.start(scan(new(plan), collective.VerbExScan, dst, src, op))
+	return c.startRequest(scan(new(plan), collective.VerbExScan, dst, src, op))
 }
 
 func scan[T Element](pl *plan, verb collective.Verb, dst, src []T, op Op) *plan {
@@ -433,11 +433,11 @@ func scan[T Element](pl *plan, verb collective.Verb, dst, src []T, op Op) *plan 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, c *Comm) error {
 	var pl plan
-	return c.do(ctx, barrier(&pl))
+	return c.execute(ctx, barrier(&pl))
 }
 
 // IBarrier starts Barrier and returns at once.
-func IBarrier(c *Comm) *Request { return c.start(barrier(new(plan))) }
+func IBarrier(c *Comm) *Request { return c.startRequest(barrier(new(plan))) }
 
 func barrier(pl *plan) *plan {
 	pl.verb, pl.dtype = collective.VerbBarrier, tensor.Uint8
@@ -450,6 +450,6 @@ func barrier(pl *plan) *plan {
 func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) error {
 	var pl plan
 	allGather(&pl, dst, src)
-	pl.as = name
-	return c.do(ctx, &pl)
+	pl.callName = name
+	return c.execute(ctx, &pl)
 }

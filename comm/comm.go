@@ -22,38 +22,38 @@ import (
 // the same communicator is fault.Misuse. Goroutines that want collectives of
 // their own take a Dup each.
 type Comm struct {
-	w  *world
-	g  *p2p.Group
-	id uint64
+	rt    *rankRuntime
+	group *p2p.Group
+	id    uint64
 
 	table   *collective.Table
 	wire    string              // the names of all wires between its ranks; equal on all of them
 	chooser *collective.Chooser // the table, for so many ranks and that wire
 
-	own   call       // the blocking collective's, while one is inside
-	round *p2p.Round // and its round; nil before the first
+	blocking call       // the blocking collective's, while one is inside
+	round    *p2p.Round // and its round; nil before the first
 	// left is what entered was for the last call that has left: equal when none is
 	// inside. A call leaves without the lock.
-	left    atomic.Uint64
+	exited  atomic.Uint64
 	closing atomic.Bool // who leaves has something to do for Close
 
-	doubt   atomic.Pointer[doubt] // not yet known to the others
-	unshare func() error          // gives the shared memory back, at Close; nil when there is none
+	conflict      atomic.Pointer[conflict] // not yet known to the others
+	releaseMemory func() error             // gives the shared memory back, at Close; nil when there is none
 
-	mu         *sync.Mutex   // the world's calls.mu; guards the rest
-	entered    uint64        // how often a blocking collective, or a start, has been let in
-	looks      bool          // the one inside may be looking at the shared memory
-	unseen     chan struct{} // closed when it is not any more; nil: nobody waits for that
-	seq        uint32        // of the last collective that began
-	trail      uint64        // the fingerprints of all that began, in order
-	history    [historySize]past
-	known      [knownSize]known
-	remembered uint64 // how often something was put there
-	expected   expectation
-	children   uint64
-	subs       map[uint64]uint64
-	revoked    *fault.Error
-	closed     bool
+	mu          *sync.Mutex   // the world's calls.mu; guards the rest
+	admitted    uint64        // how often a blocking collective, or a start, has been let in
+	inUse       bool          // the one inside may be looking at the shared memory
+	drained     chan struct{} // closed when it is not any more; nil: nobody waits for that
+	seq         uint32        // of the last collective that began
+	historyHash uint64        // the fingerprints of all that began, in order
+	history     [historySize]callRecord
+	planCache   [planCacheSize]cachedPlan
+	plansCached uint64 // how often something was put there
+	expected    expectation
+	children    uint64
+	subs        map[uint64]uint64
+	revoked     *fault.Error
+	closed      bool
 }
 
 // historySize is how many collectives back a rank can still tell what it did.
@@ -61,24 +61,24 @@ const historySize = 64
 
 // An expectation is a fingerprint of another rank that is ahead of this one.
 type expectation struct {
-	seq    uint32
-	fprint uint64
-	from   fault.Peer
-	how    string
+	seq         uint32
+	fingerprint uint64
+	from        fault.Peer
+	details     string
 }
 
-func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
-	c := &Comm{w: w, id: id, mu: &w.calls.mu}
-	c.own.c, c.own.collective = c, true
-	g := p2p.NewGroup(w.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: w.opt.segment, Stray: c.stray})
-	c.g = g
-	c.settle()
-	c.use(table)
-	w.mu.Lock()
-	w.comms[id] = c
-	early := w.early.take(id)
-	lost := w.lostIn(c)
-	w.mu.Unlock()
+func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
+	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
+	c.blocking.c, c.blocking.collective = c, true
+	g := p2p.NewGroup(rt.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: rt.opt.segment, Stray: c.unexpected})
+	c.group = g
+	c.setLayout()
+	c.setTable(table)
+	rt.mu.Lock()
+	rt.comms[id] = c
+	early := rt.earlyRevokes.take(id)
+	lost := rt.lossWithin(c)
+	rt.mu.Unlock()
 	if early != nil {
 		c.revoke(early, nil)
 	}
@@ -88,20 +88,20 @@ func newComm(w *world, id uint64, ranks []int, rank int, table *collective.Table
 	return c
 }
 
-// use has the communicator choose its algorithms by table. No call is under way.
-func (c *Comm) use(table *collective.Table) {
-	c.table, c.chooser = table, table.ChooserOn(c.g.Layout(), c.wire)
-	c.forget()
+// setTable has the communicator choose its algorithms by table. No call is under way.
+func (c *Comm) setTable(table *collective.Table) {
+	c.table, c.chooser = table, table.ChooserOn(c.group.Layout(), c.wire)
+	c.clearPlans()
 }
 
 // Rank is this process's rank in the communicator.
-func (c *Comm) Rank() int { return c.g.Rank() }
+func (c *Comm) Rank() int { return c.group.Rank() }
 
 // Size is the number of ranks in the communicator.
-func (c *Comm) Size() int { return c.g.Size() }
+func (c *Comm) Size() int { return c.group.Size() }
 
 // WorldRank is the job's rank of a rank of the communicator: what errors name.
-func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
+func (c *Comm) WorldRank(rank int) int { return c.group.World(rank) }
 
 // begin admits a blocking collective, or the start of a non-blocking one: it is
 // alone on this communicator, which is in order, and it gets its number.
@@ -112,28 +112,28 @@ func (c *Comm) WorldRank(rank int) int { return c.g.World(rank) }
 // no lock, since all communicators of this rank have one in common.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
-	anew := false // it was prepared because nothing like it was known
-	for known := cl != &c.own || !pl.plain(); ; known = true {
+	prepared := false // it was prepared because nothing like it was known
+	for cached := cl != &c.blocking || !pl.cacheable(); ; cached = true {
 		c.mu.Lock()
-		if c.entered != c.left.Load() {
+		if c.admitted != c.exited.Load() {
 			other := c.history[c.seq%historySize].site
 			c.mu.Unlock()
-			return c.crowded(pl.verb.String(), other)
+			return c.concurrentCall(pl.verb.String(), other)
 		}
-		if known || c.recall(pl) {
+		if cached || c.lookupPlan(pl) {
 			break
 		}
 		c.mu.Unlock()
 		if err := pl.prepare(c); err != nil {
 			return err
 		}
-		anew = true
+		prepared = true
 	}
-	if anew {
-		c.remember(pl)
+	if prepared {
+		c.cachePlan(pl)
 	}
-	c.entered++
-	err := c.state()
+	c.admitted++
+	err := c.unusable()
 	seq := uint32(0)
 	if err == nil {
 		cl.hasLimit = limited
@@ -142,13 +142,13 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	}
 	c.mu.Unlock()
 	if err != nil {
-		return c.refused(pl, seq, err)
+		return c.rejected(pl, seq, err)
 	}
 	return nil
 }
 
-// crowded is the error of a call that has found another one inside.
-func (c *Comm) crowded(name string, other callsite.Site) error {
+// concurrentCall is the error of a call that has found another one inside.
+func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 	at := other.String()
 	if at == "" {
 		at = "an unknown place"
@@ -157,21 +157,21 @@ func (c *Comm) crowded(name string, other callsite.Site) error {
 		name, at, callsite.Here())
 }
 
-// refused leaves, and is the error of a call that was not admitted; seq is 0 when it
+// rejected leaves, and is the error of a call that was not admitted; seq is 0 when it
 // has got no number.
-func (c *Comm) refused(pl *plan, seq uint32, err error) error {
+func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
 		c.revokeAll(f)
-		c.w.lastWords()
+		c.rt.fence()
 	}
 	c.exit()
-	var w what
-	pl.describe(&w)
-	return c.relabel(describe(w, true, seq), err)
+	var sig signature
+	pl.describe(&sig)
+	return c.withOp(describeCall(sig, true, seq), err)
 }
 
 // exit lets the next call in.
-func (c *Comm) exit() { c.left.Store(c.entered) }
+func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
 // admit numbers cl, remembers it, compares it with what others have told, and lists
 // it. c.mu is held.
@@ -181,50 +181,50 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	pl.record(p)
 	p.site.Set()
 	p.seq = c.seq
-	c.trail = (c.trail ^ p.fprint) * 0x9e3779b97f4a7c15
-	cl.trail, cl.collective = c.trail, true
-	if c.expected.seq == c.seq && c.expected.fprint != p.fprint {
-		return c.mismatch(p, c.expected.from, c.expected.how)
+	c.historyHash = (c.historyHash ^ p.fingerprint) * 0x9e3779b97f4a7c15
+	cl.historyHash, cl.collective = c.historyHash, true
+	if c.expected.seq == c.seq && c.expected.fingerprint != p.fingerprint {
+		return c.mismatch(p, c.expected.from, c.expected.details)
 	}
-	if cl == &c.own { // alone until it leaves, so its entry stays
-		cl.clear()
-		cl.past, cl.entry, c.looks = p, c.entered, pl.shares
+	if cl == &c.blocking { // alone until it leaves, so its entry stays
+		cl.reset()
+		cl.callRecord, cl.admission, c.inUse = p, c.admitted, pl.usesShared
 	} else {
-		cl.kept = *p
+		cl.ownRecord = *p
 	}
-	c.w.calls.list(cl)
+	c.rt.calls.add(cl)
 	return nil
 }
 
-// state is why no call can be made; c.mu is held.
-func (c *Comm) state() error {
+// unusable is why no call can be made; c.mu is held.
+func (c *Comm) unusable() error {
 	switch {
 	case c.closed:
-		return fault.New(fault.Closed, "", c.w.rank, "this communicator has been closed on this rank")
+		return fault.New(fault.Closed, "", c.rt.rank, "this communicator has been closed on this rank")
 	case c.revoked != nil:
-		return &fault.Error{Kind: fault.Revoked, Rank: c.w.rank, Peers: c.revoked.Peers, Err: c.revoked}
+		return &fault.Error{Kind: fault.Revoked, Rank: c.rt.rank, Peers: c.revoked.Peers, Err: c.revoked}
 	}
 	return nil
 }
 
-// leave ends a collective and turns its error into the caller's.
-func (c *Comm) leave(cl *call, err error) error {
-	own := cl == &c.own
-	if err == nil && own && c.doubt.Load() == nil {
+// finish ends a collective and turns its error into the caller's.
+func (c *Comm) finish(cl *call, err error) error {
+	blocking := cl == &c.blocking
+	if err == nil && blocking && c.conflict.Load() == nil {
 		c.exit()
 		if c.closing.Load() { // looked at after leaving, as Close looks whether it has left after saying so
-			c.off(cl)
+			c.unlist(cl)
 		}
 		return nil
 	}
-	c.off(cl)
-	if c.doubt.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
+	c.unlist(cl)
+	if c.conflict.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
 		err = c.resolve() // whose revoke is still on its way; the rank that disagreed may have closed in good faith
 	}
 	if err != nil {
 		err = c.collectiveFailed(cl, err)
 	}
-	if own {
+	if blocking {
 		c.exit()
 	} else {
 		cl.free()
@@ -232,36 +232,36 @@ func (c *Comm) leave(cl *call, err error) error {
 	return err
 }
 
-// off takes a call off the list. The shared memory is Close's to take then.
-func (c *Comm) off(cl *call) {
+// unlist takes a call off the list. The shared memory is Close's to take then.
+func (c *Comm) unlist(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cl.listed {
-		c.w.calls.unlist(cl)
+		c.rt.calls.remove(cl)
 	}
-	if cl != &c.own {
+	if cl != &c.blocking {
 		return
 	}
-	if c.looks = false; c.unseen != nil {
-		close(c.unseen)
-		c.unseen = nil
+	if c.inUse = false; c.drained != nil {
+		close(c.drained)
+		c.drained = nil
 	}
 }
 
-// relabel gives an error of a lower layer the name of the exported call. The
+// withOp gives an error of a lower layer the name of the exported call. The
 // error is wrapped once; its kind and blame stay.
-func (c *Comm) relabel(op string, err error) error {
+func (c *Comm) withOp(op string, err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
-		return &fault.Error{Kind: fault.Canceled, Op: op, Rank: c.w.rank, Err: err}
+		return &fault.Error{Kind: fault.Canceled, Op: op, Rank: c.rt.rank, Err: err}
 	}
 	out := *f
-	out.Op, out.Rank = op, c.w.rank
+	out.Op, out.Rank = op, c.rt.rank
 	return &out
 }
 
 func (c *Comm) misuse(op, format string, args ...any) error {
-	return fault.New(fault.Misuse, op, c.w.rank, format, args...)
+	return fault.New(fault.Misuse, op, c.rt.rank, format, args...)
 }
 
 // Close gives the communicator up. On one that Split, Dup or Sub made it is
@@ -280,18 +280,18 @@ func (c *Comm) Close(ctx context.Context) error {
 		return nil
 	}
 	if c.id == worldID {
-		if _, limited := ctx.Deadline(); !limited && c.w.opt.timeout > 0 {
+		if _, limited := ctx.Deadline(); !limited && c.rt.opt.timeout > 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, c.w.opt.timeout, errTimeout)
+			ctx, cancel = context.WithTimeoutCause(ctx, c.rt.opt.timeout, errTimeout)
 			defer cancel()
 		}
-		return c.w.shut(ctx)
+		return c.rt.close(ctx)
 	}
-	c.w.mu.Lock()
-	delete(c.w.comms, c.id)
-	c.w.mu.Unlock()
-	c.g.Close(fault.New(fault.Closed, "close", c.w.rank, "this communicator has been closed on this rank"))
-	c.giveBack()
+	c.rt.mu.Lock()
+	delete(c.rt.comms, c.id)
+	c.rt.mu.Unlock()
+	c.group.Close(fault.New(fault.Closed, "close", c.rt.rank, "this communicator has been closed on this rank"))
+	c.releaseShared()
 	return nil
 }
 
@@ -299,11 +299,11 @@ func (c *Comm) Close(ctx context.Context) error {
 // fault.PeerLost naming this rank and the cause. It returns once others have heard,
 // after a tenth of a second at the latest, so that the process may end then.
 func (c *Comm) Abort(cause error) {
-	p := c.w.peer(c.w.rank)
+	p := c.rt.peer(c.rt.rank)
 	p.At = callsite.Here().String()
 	p.Call = "abort"
-	c.w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.w.rank, Peers: []fault.Peer{p}, Err: cause})
-	c.w.lastWords()
+	c.rt.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "abort", Rank: c.rt.rank, Peers: []fault.Peer{p}, Err: cause})
+	c.rt.fence()
 }
 
 // worldID is the id of the job's communicator.

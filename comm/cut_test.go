@@ -132,12 +132,12 @@ const threeFrames = 530_000 / 4
 func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
 	drives := []struct {
 		name   string
-		drive  comm.Drive
+		drive  comm.Protocol
 		counts []int
 	}{
 		{", auto", comm.Auto, []int{0, elements(0.5), elements(2.5), threeFrames}},
-		{", push", comm.Push, []int{elements(0.5), elements(2.5)}},
-		{", pull", comm.Pull, []int{0, elements(0.5)}},
+		{", push", comm.Eager, []int{elements(0.5), elements(2.5)}},
+		{", pull", comm.Rendezvous, []int{0, elements(0.5)}},
 	}
 	var all []*scene
 	for _, call := range worldtest.Messages[int32]() {
@@ -147,7 +147,7 @@ func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
 					continue
 				}
 				all = append(all, &scene{wire: wire, n: n, call: call, count: count, label: d.name,
-					opts: append([]comm.Option{comm.WithDrive(d.drive), comm.WithThreshold(segment), comm.WithoutSharedMemory()}, opts...)})
+					opts: append([]comm.Option{comm.WithProtocol(d.drive), comm.WithThreshold(segment), comm.WithoutSharedMemory()}, opts...)})
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func regionScene(wire string, n int) *scene {
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
 	return &scene{wire: wire, n: n, call: worldtest.StepByStep[int32](0, settled), count: 5000, label: ", laid out", every: 5, reuses: inBubble,
-		opts: []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 20), comm.WithoutSharedMemory()}}
+		opts: []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 20), comm.WithoutSharedMemory()}}
 }
 
 // The numbers of ranks.

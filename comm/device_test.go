@@ -102,7 +102,7 @@ func carriesTensorsToTheirRegion(t *testing.T, over []comm.Option) {
 			}
 		}
 		return errors.New("some rank's tensors came to no berth a second time")
-	}, append(over, comm.WithDrive(comm.Pull), comm.WithTensorRegion(4<<20))...)
+	}, append(over, comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(4<<20))...)
 	if err != nil {
 		t.Error(err)
 	}
@@ -261,7 +261,7 @@ func soakStep(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 		sent[i] = int32(i + c.Rank())
 	}
 	peer := 1 - c.Rank()
-	if _, err := comm.Exchange(ctx, c, peer, 3, sent, peer, 3, got); err != nil {
+	if _, err := comm.SendRecv(ctx, c, peer, 3, sent, peer, 3, got); err != nil {
 		return err
 	}
 	for i, x := range got {

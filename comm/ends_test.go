@@ -135,7 +135,7 @@ func TestDupAndSplitMeetNoAllGather(t *testing.T) {
 			if !errors.Is(err, fault.Mismatch) {
 				t.Errorf("%d words: rank %d got %v, want a mismatch", words, c.Rank(), err)
 			}
-			_, err = Exchange(ctx, c, 1-c.Rank(), 0, []byte{1}, 1-c.Rank(), 0, make([]byte, 1))
+			_, err = SendRecv(ctx, c, 1-c.Rank(), 0, []byte{1}, 1-c.Rank(), 0, make([]byte, 1))
 			if !errors.Is(err, fault.Mismatch) {
 				t.Errorf("%d words: rank %d got %v from its next call", words, c.Rank(), err)
 			}
@@ -174,7 +174,7 @@ func TestACommunicatorMadeAfterALinkWasLostKnowsSo(t *testing.T) {
 			if err = Send(ctx, c, 1, 0, []byte{1}); err != nil {
 				return err
 			}
-			c.w.mesh.Link(1).Conn().Close()
+			c.rt.mesh.Link(1).Conn().Close()
 		}
 		for err == nil {
 			err = Barrier(ctx, c)

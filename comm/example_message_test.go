@@ -96,9 +96,9 @@ func ExampleProbe() {
 	// <nil>
 }
 
-func ExampleTryProbe() {
+func ExampleIProbe() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		_, early, err := comm.TryProbe(c, 1-c.Rank(), 0)
+		_, early, err := comm.IProbe(c, 1-c.Rank(), 0)
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func ExampleTryProbe() {
 			return comm.Send(ctx, c, 1, 0, []bool{true})
 		}
 		for found := false; !found; {
-			if _, found, err = comm.TryProbe(c, 0, 0); err != nil {
+			if _, found, err = comm.IProbe(c, 0, 0); err != nil {
 				return err
 			}
 		}
@@ -124,11 +124,11 @@ func ExampleTryProbe() {
 }
 
 // Every rank sends to the next and receives from the one before, at any size.
-func ExampleExchange() {
+func ExampleSendRecv() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		n, me := c.Size(), c.Rank()
 		in := make([]int, 1)
-		if _, err := comm.Exchange(ctx, c, (me+1)%n, 0, []int{me}, (me+n-1)%n, 0, in); err != nil {
+		if _, err := comm.SendRecv(ctx, c, (me+1)%n, 0, []int{me}, (me+n-1)%n, 0, in); err != nil {
 			return err
 		}
 		fmt.Println("rank", me, "got", in)
@@ -143,12 +143,12 @@ func ExampleExchange() {
 	// <nil>
 }
 
-func ExampleIsend() {
+func ExampleISend() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		peer := 1 - c.Rank()
 		out, in := []int{c.Rank()}, make([]int, 1)
 		// Compute between the start and the wait, and leave both buffers alone.
-		send, recv := comm.Isend(c, peer, 0, out), comm.Irecv(c, peer, 0, in)
+		send, recv := comm.ISend(c, peer, 0, out), comm.IRecv(c, peer, 0, in)
 		if err := comm.WaitAll(ctx, send, recv); err != nil {
 			return err
 		}
@@ -162,13 +162,13 @@ func ExampleIsend() {
 	// <nil>
 }
 
-func ExampleIrecv() {
+func ExampleIRecv() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
 			return comm.Send(ctx, c, 0, 0, []int{42})
 		}
 		buf := make([]int, 1)
-		recv := comm.Irecv(c, 1, 0, buf)
+		recv := comm.IRecv(c, 1, 0, buf)
 		st, err := recv.Wait(ctx)
 		fmt.Println(buf, "from rank", st.Source)
 		return err
@@ -185,7 +185,7 @@ func ExampleWaitAll() {
 			return comm.Send(ctx, c, 0, 0, []int{c.Rank()})
 		}
 		got := make([]int, 2)
-		err := comm.WaitAll(ctx, comm.Irecv(c, 1, 0, got[:1]), comm.Irecv(c, 2, 0, got[1:]))
+		err := comm.WaitAll(ctx, comm.IRecv(c, 1, 0, got[:1]), comm.IRecv(c, 2, 0, got[1:]))
 		fmt.Println(got)
 		return err
 	})
@@ -207,7 +207,7 @@ func ExampleWaitAny() {
 			return comm.Send(ctx, c, 0, 0, token)
 		}
 		buf := make([]int, 2)
-		requests := []*comm.Request{comm.Irecv(c, 1, 0, buf[:1]), comm.Irecv(c, 2, 0, buf[1:])}
+		requests := []*comm.Request{comm.IRecv(c, 1, 0, buf[:1]), comm.IRecv(c, 2, 0, buf[1:])}
 		i, st, err := comm.WaitAny(ctx, requests...)
 		if err != nil {
 			return err

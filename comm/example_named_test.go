@@ -95,7 +95,7 @@ func (a answered) Happened() bool { return len(a) > 0 }
 
 // A rank that can do nothing until the answer comes looks for it by itself, and then
 // sleeps until the callback has run.
-func ExampleNewLookout() {
+func ExampleNewPoller() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
 			return comm.SendNamed(c, 0, 1, "answer", comm.NewTensor([]int{42}), nil)
@@ -105,7 +105,7 @@ func ExampleNewLookout() {
 		if err != nil {
 			return err
 		}
-		comm.NewLookout(c, 0).Poll(ctx, got)
+		comm.NewPoller(c, 0).Poll(ctx, got)
 		fmt.Println(<-got)
 		return nil
 	})

@@ -18,21 +18,21 @@ type Explanation struct {
 
 	// What is chosen for operators that commute, and for the others, which is
 	// the same where nothing is folded; and for non-blocking calls of the former.
-	Chosen, InOrder, Apart Chosen
+	Chosen, NonCommutative, NonBlocking Selection
 
 	// The one that is predicted to be the fastest first, and what cannot run here last.
-	Candidates []Candidate
+	Predictions []Prediction
 }
 
-// A Chosen is an algorithm, and the reason for it.
-type Chosen struct {
+// A Selection is an algorithm, and the reason for it.
+type Selection struct {
 	Algorithm string
 	Segment   int    // bytes of a segment of its messages; 0: it sends none
 	Reason    string // "forced", "rule 3 of the tuning file", …
 	Fails     string // why the call gets fault.Misuse, as only a forced one can; "": it runs
 }
 
-func (x Chosen) String() string {
+func (x Selection) String() string {
 	switch {
 	case x.Fails != "":
 		return fmt.Sprintf("fails: %s is %s, and %s", x.Algorithm, x.Reason, x.Fails)
@@ -42,8 +42,8 @@ func (x Chosen) String() string {
 	return fmt.Sprintf("%s in segments of %d bytes: %s", x.Algorithm, x.Segment, x.Reason)
 }
 
-// A Candidate is one of a collective's algorithms.
-type Candidate struct {
+// A Prediction is one of a collective's algorithms.
+type Prediction struct {
 	Algorithm string
 	Seconds   float64 // as predicted, where Known
 	Known     bool
@@ -61,54 +61,54 @@ type Candidate struct {
 func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
-		return nil, c.relabel("explain", err)
+		return nil, c.withOp("explain", err)
 	}
-	sharing := c.g.HasShared()
+	sharing := c.group.HasShared()
 	x := &Explanation{
 		Op: op, Bytes: bytes, Ranks: c.Size(), Wire: c.wire,
-		Chosen:  c.chosen(verb, bytes, true, sharing),
-		InOrder: c.chosen(verb, bytes, false, sharing),
-		Apart:   c.chosen(verb, bytes, true, false),
+		Chosen:         c.chosen(verb, bytes, true, sharing),
+		NonCommutative: c.chosen(verb, bytes, false, sharing),
+		NonBlocking:    c.chosen(verb, bytes, true, false),
 	}
-	var impossible []Candidate
-	for _, k := range c.w.model.Candidates(verb, c.Size(), bytes, c.w.opt.segment, c.wire) {
+	var impossible []Prediction
+	for _, k := range c.rt.model.Candidates(verb, c.Size(), bytes, c.rt.opt.segment, c.wire) {
 		note := ""
 		switch {
 		case k.Algorithm.NeedsShared() && !sharing:
 			note = "impossible here: the ranks share no memory"
 		case k.Algorithm.NeedsShared():
 			note = "blocking calls only"
-		case k.Algorithm.Hierarchical() && c.g.Layout().Hosts() == 1:
+		case k.Algorithm.Hierarchical() && c.group.Layout().Hosts() == 1:
 			note = "gains nothing on one host"
 		case k.Algorithm.Hierarchical():
 			note = "predicted as if every rank had a host to itself"
 		case !k.Algorithm.SupportsOrder(reduce.RankOrder):
 			note = "only for operators that commute"
 		}
-		one := Candidate{k.Algorithm.Name(), k.Seconds, k.Known, note}
+		one := Prediction{k.Algorithm.Name(), k.Seconds, k.Known, note}
 		if k.Algorithm.NeedsShared() && !sharing {
 			impossible = append(impossible, one)
 		} else {
-			x.Candidates = append(x.Candidates, one)
+			x.Predictions = append(x.Predictions, one)
 		}
 	}
-	x.Candidates = append(x.Candidates, impossible...)
+	x.Predictions = append(x.Predictions, impossible...)
 	return x, nil
 }
 
 // chosen asks what prepare of a plan asks, and refuses what that refuses.
-func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) Chosen {
+func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
-	x := Chosen{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
+	x := Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
 	if x.Segment == 0 && !k.Algorithm.NeedsShared() {
-		x.Segment = c.w.opt.segment
+		x.Segment = c.rt.opt.segment
 	}
 	switch {
-	case k.Algorithm.NeedsShared() && !sharing && c.g.HasShared():
+	case k.Algorithm.NeedsShared() && !sharing && c.group.HasShared():
 		x.Fails = "carries out blocking calls only"
 	case k.Algorithm.NeedsShared() && !sharing:
 		x.Fails = "needs memory that the ranks share"
-	case !commutative && !k.Algorithm.SupportsOrderOn(reduce.RankOrder, c.g.Layout()):
+	case !commutative && !k.Algorithm.SupportsOrderOn(reduce.RankOrder, c.group.Layout()):
 		x.Fails = "needs an operator that commutes"
 	}
 	switch k.Reason {
@@ -136,13 +136,13 @@ func (x *Explanation) String() string {
 		b.WriteString("runs ")
 	}
 	fmt.Fprintf(&b, "%v\n", x.Chosen)
-	if x.InOrder != x.Chosen {
-		fmt.Fprintf(&b, "  where the operator does not commute: %v\n", x.InOrder)
+	if x.NonCommutative != x.Chosen {
+		fmt.Fprintf(&b, "  where the operator does not commute: %v\n", x.NonCommutative)
 	}
-	if x.Apart != x.Chosen {
-		fmt.Fprintf(&b, "  where the call does not block: %v\n", x.Apart)
+	if x.NonBlocking != x.Chosen {
+		fmt.Fprintf(&b, "  where the call does not block: %v\n", x.NonBlocking)
 	}
-	for _, k := range x.Candidates {
+	for _, k := range x.Predictions {
 		predicted := "unknown"
 		if k.Known {
 			predicted = fmt.Sprintf("%.1f us", 1e6*k.Seconds)

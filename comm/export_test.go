@@ -13,15 +13,15 @@ func WithWrap(wrap func(rank int, t transport.Transport) transport.Transport) Op
 
 // Verdict is the first verdict that this rank has heard; nil while there is none.
 func (c *Comm) Verdict() *fault.Error {
-	c.w.mu.Lock()
-	defer c.w.mu.Unlock()
-	return c.w.down
+	c.rt.mu.Lock()
+	defer c.rt.mu.Unlock()
+	return c.rt.verdict
 }
 
 // ForceHere forces algorithms on this rank alone, as no program can.
 func (c *Comm) ForceHere(list string) error {
 	t, err := c.table.WithForced(list)
-	c.use(t)
+	c.setTable(t)
 	return err
 }
 
@@ -29,7 +29,7 @@ func (c *Comm) ForceHere(list string) error {
 // test's making. What is said to be on several hosts shares no memory.
 func WithPlaces(at func(rank int) (host, rack string)) Option {
 	return func(o *options) {
-		o.placed = func(rank int) topology.Place {
+		o.testPlaces = func(rank int) topology.Place {
 			host, rack := at(rank)
 			return topology.Place{Host: host, Rack: rack}
 		}
@@ -37,11 +37,11 @@ func WithPlaces(at func(rank int) (host, rack string)) Option {
 }
 
 // HostShares reports whether this rank shares memory with the others on its host.
-func (c *Comm) HostShares() bool { return c.g.HasHostShared() }
+func (c *Comm) HostShares() bool { return c.group.HasHostShared() }
 
 // occupied reports whether a call is inside.
 func (c *Comm) occupied() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.entered != c.left.Load()
+	return c.admitted != c.exited.Load()
 }

@@ -108,9 +108,9 @@ func TestSplitDupAndSubMeetOnlyTheirOwn(t *testing.T) {
 func (cs *calls) listed() (all []string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	for cl := cs.first; cl != nil; cl = cl.next {
-		if cl.underWay() {
-			all = append(all, cl.name)
+	for cl := cs.oldestListed; cl != nil; cl = cl.next {
+		if cl.active() {
+			all = append(all, cl.callName)
 		}
 	}
 	return all
@@ -122,7 +122,7 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 		if err != nil {
 			return err
 		}
-		calls := &c.w.calls
+		calls := &c.rt.calls
 		if c.Rank() == 1 {
 			if _, err := Recv(ctx, c, 0, 1, make([]byte, 1)); err != nil {
 				return err
@@ -167,10 +167,10 @@ func TestAClosedCommunicatorIsNotKeptInTheListOfCalls(t *testing.T) {
 		if err := errors.Join(Barrier(ctx, twin), Barrier(ctx, c), twin.Close(ctx)); err != nil {
 			return err
 		}
-		cs := &c.w.calls
+		cs := &c.rt.calls
 		cs.mu.Lock()
 		defer cs.mu.Unlock()
-		for cl := cs.first; cl != nil; cl = cl.next {
+		for cl := cs.oldestListed; cl != nil; cl = cl.next {
 			if cl.c == twin {
 				t.Errorf("rank %d: a call of a closed communicator is still listed", c.Rank())
 			}
@@ -185,7 +185,7 @@ func TestAClosedCommunicatorIsNotKeptInTheListOfCalls(t *testing.T) {
 func TestAnOperatorThatPanicsInSharedMemoryDoesNotKeepCloseWaiting(t *testing.T) {
 	bad := reduce.Func("bad", reduce.Commutative, func(a, b int32) int32 { panic("on purpose") })
 	err := Local(2, func(ctx context.Context, c *Comm) error {
-		if !c.g.HasShared() {
+		if !c.group.HasShared() {
 			t.Error("no memory is shared, so this test shows nothing")
 		}
 		return AllReduceBy(ctx, c, "shared", []int32{1}, bad)

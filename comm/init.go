@@ -30,14 +30,14 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	if ctx == nil {
 		return nil, fault.New(fault.Misuse, "init", -1, "the context is nil; context.Background() waits without a limit")
 	}
-	if o.bad != nil {
-		return nil, o.bad
+	if o.invalid != nil {
+		return nil, o.invalid
 	}
 	job, err := bootstrap.Find(bootstrap.Options{Secret: o.secret, Insecure: o.insecure, Listen: o.listen})
 	if err != nil {
 		return nil, err
 	}
-	o.adopt(job)
+	o.applyEnvironment(job)
 	for _, note := range job.Notes {
 		o.log.Warn("tutti: " + note)
 	}
@@ -50,7 +50,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	}
 	if job.Size == 1 {
 		t.Close()
-		return alone(ctx, o, job)
+		return singleRank(ctx, o, job)
 	}
 	l, err := job.Listen(ctx)
 	if err != nil {
@@ -63,15 +63,15 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	})
 }
 
-// alone makes a job of one rank. Nobody will dial it, so it needs no wire: a
+// singleRank makes a job of one rank. Nobody will dial it, so it needs no wire: a
 // message to oneself never leaves the table.
-func alone(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
+func singleRank(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
 	hub := memory.New()
 	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
 }
 
-// adopt takes settings from the environment where the program gave none.
-func (o *options) adopt(job *bootstrap.Job) {
+// applyEnvironment takes settings from the environment where the program gave none.
+func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.transport == "" {
 		o.transport = job.Transport
 	}
@@ -127,74 +127,74 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 			return nil, err
 		}
 	}
-	w := &world{
-		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, home: callsite.Goroutine(),
-		comms: make(map[uint64]*Comm), gone: make(map[int]error),
+	rt := &rankRuntime{
+		opt: o, wire: t, rank: cfg.Rank, size: cfg.Size, log: o.log, initGoroutine: callsite.Goroutine(),
+		comms: make(map[uint64]*Comm), lostRanks: make(map[int]error),
 	}
-	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.eng = rendezvous.New(rendezvous.Config{
+	rt.ctx, rt.cancel = context.WithCancel(context.Background())
+	rt.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.credit, Threshold: o.threshold, SendBuffer: o.sendBuffer,
-		StepBytes: o.stepBytes, Region: o.region, Protocol: o.drive, Checksum: o.checksums, Log: o.log,
+		StepBytes: o.stepBytes, Region: o.region, Protocol: o.protocol, Checksum: o.checksums, Log: o.log,
 	})
-	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, w, w.eng
+	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, rt, rt.eng
 	cfg.Heartbeat, cfg.Silence, cfg.Notice = o.heartbeat, o.silence, o.stallWarning
 	m, err := mesh.Start(ctx, cfg)
 	if err != nil {
-		w.cancel()
+		rt.cancel()
 		return nil, err
 	}
-	w.attach(m)
-	return w.found(ctx)
+	rt.setMesh(m)
+	return rt.newJobComm(ctx)
 }
 
-// found makes the job's communicator, with the table that rank 0 tells.
-func (w *world) found(ctx context.Context) (*Comm, error) {
-	ranks := make([]int, w.size)
+// newJobComm makes the job's communicator, with the table that rank 0 tells.
+func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
+	ranks := make([]int, rt.size)
 	for i := range ranks {
 		ranks[i] = i
 	}
-	c := newComm(w, worldID, ranks, w.rank, collective.DefaultTable())
-	table, err := w.agreeOnTable(ctx, c)
+	c := newComm(rt, worldID, ranks, rt.rank, collective.DefaultTable())
+	table, err := rt.broadcastTable(ctx, c)
 	if err != nil {
-		w.fail(err)
+		rt.abortInit(err)
 		return nil, err
 	}
-	if w.places, err = w.agreeOnPlaces(ctx, c); err != nil {
-		w.fail(err)
+	if rt.places, err = rt.exchangePlaces(ctx, c); err != nil {
+		rt.abortInit(err)
 		return nil, err
 	}
-	c.settle()
-	c.use(table)
+	c.setLayout()
+	c.setTable(table)
 	if err := c.share(ctx); err != nil {
-		w.fail(err)
+		rt.abortInit(err)
 		return nil, err
 	}
-	w.reportOrder(c)
-	w.reportTransports()
+	rt.reportOrder(c)
+	rt.reportTransports()
 	return c, nil
 }
 
-// fail ends a job that did not come about on this rank: the others hear why.
-func (w *world) fail(err error) {
-	p := w.peer(w.rank)
+// abortInit ends a job that did not come about on this rank: the others hear why.
+func (rt *rankRuntime) abortInit(err error) {
+	p := rt.peer(rt.rank)
 	p.Call = "init"
-	w.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: w.rank, Peers: []fault.Peer{p}, Err: err})
-	w.shut(context.Background())
+	rt.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: rt.rank, Peers: []fault.Peer{p}, Err: err})
+	rt.close(context.Background())
 }
 
 // reportTransports prints, on request, which wire this rank takes to each other.
-func (w *world) reportTransports() {
-	if !w.opt.report {
+func (rt *rankRuntime) reportTransports() {
+	if !rt.opt.report {
 		return
 	}
-	how, _ := w.wire.(interface{ Explain(addr string) string })
-	for r := range w.size {
-		reason := w.wire.Name()
+	how, _ := rt.wire.(interface{ Explain(addr string) string })
+	for r := range rt.size {
+		reason := rt.wire.Name()
 		if how != nil {
-			reason = how.Explain(w.mesh.Addr(r))
+			reason = how.Explain(rt.mesh.Addr(r))
 		}
-		if r != w.rank {
-			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", w.rank, r, reason)
+		if r != rt.rank {
+			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", rt.rank, r, reason)
 		}
 	}
 }

@@ -66,9 +66,9 @@ func TestAnotherTableIsAskedAnew(t *testing.T) {
 		if err := AllReduce(ctx, c, buf, Sum); err != nil {
 			return err
 		}
-		first := c.known
-		c.use(c.table)
-		if c.known == first {
+		first := c.planCache
+		c.setTable(c.table)
+		if c.planCache == first {
 			t.Error("the algorithm of the old table is still remembered")
 		}
 		return AllReduce(ctx, c, buf, Sum)

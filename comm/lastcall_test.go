@@ -11,15 +11,17 @@ import (
 // Each heartbeat to each neighbour asks for the last call, whether the program is
 // idle or calls from the same few places.
 func TestALastCallIsPutIntoWordsWithoutGarbage(t *testing.T) {
-	var w world
+	var w rankRuntime
 	if got := w.LastCall(nil); len(got) > 0 {
 		t.Errorf("got %q before any call", got)
 	}
 	words := make([]byte, 0, 200)
 	calls := []func(to int){
-		func(to int) { w.calls.pass(nil, &what{name: "send", root: noPeer, peer: to, tag: noPeer}) },
 		func(to int) {
-			w.calls.pass(nil, &what{name: "send", dtype: tensor.Float32, count: to, root: noPeer, peer: to, tag: to})
+			w.calls.recordInline(nil, &signature{callName: "send", root: noPeer, peer: to, tag: noPeer})
+		},
+		func(to int) {
+			w.calls.recordInline(nil, &signature{callName: "send", dtype: tensor.Float32, count: to, root: noPeer, peer: to, tag: to})
 		},
 	}
 	for i, call := range calls {

@@ -35,7 +35,7 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 	l := &local{n: n, o: o, f: f, hub: memory.New()}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	defer l.cancel(nil)
-	if err := l.prepare(); err != nil {
+	if err := l.setUp(); err != nil {
 		return err
 	}
 	for r := range n {
@@ -64,9 +64,9 @@ type local struct {
 	err error      // of the rank that failed first
 }
 
-// prepare gives every rank its listener and its way to rank 0, where the wire
+// setUp gives every rank its listener and its way to rank 0, where the wire
 // needs them.
-func (l *local) prepare() error {
+func (l *local) setUp() error {
 	l.cfgs = make([]mesh.Config, l.n)
 	inMemory := l.o.transport == "" || l.o.transport == "auto" || l.o.transport == memory.Name
 	if inMemory {
@@ -79,7 +79,7 @@ func (l *local) prepare() error {
 	for r := range l.cfgs {
 		t, err := l.o.wire(auto.Options{Hub: l.hub, Rank: r})
 		if err != nil {
-			l.discard()
+			l.tearDown()
 			return err
 		}
 		l.wires = append(l.wires, t)
@@ -91,7 +91,7 @@ func (l *local) prepare() error {
 		}
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			l.discard()
+			l.tearDown()
 			return fault.New(fault.Refused, "local", r, "no listener on loopback: %w", err)
 		}
 		cfg.Listener = listener
@@ -100,8 +100,8 @@ func (l *local) prepare() error {
 	return nil
 }
 
-// discard gives back what prepare made before it failed.
-func (l *local) discard() {
+// tearDown gives back what prepare made before it failed.
+func (l *local) tearDown() {
 	for r, t := range l.wires {
 		t.Close()
 		if in := l.cfgs[r].Listener; in != nil {
@@ -122,30 +122,30 @@ func hostName() string {
 func (l *local) rank(r int) {
 	c, err := start(l.ctx, l.o, l.wires[r], l.cfgs[r])
 	if err != nil {
-		l.failed(err)
+		l.setError(err)
 		return
 	}
 	// What holds when f never returns; then only deferred functions still run.
 	err = fault.New(fault.Misuse, "local", r, "the rank's function ended by runtime.Goexit, as t.FailNow does")
-	defer func() { l.leave(c, err) }()
-	err = l.call(c)
+	defer func() { l.closeRank(c, err) }()
+	err = l.runProgram(c)
 }
 
-// leave closes a rank whose f has ended with err.
-func (l *local) leave(c *Comm, err error) {
+// closeRank closes a rank whose f has ended with err.
+func (l *local) closeRank(c *Comm, err error) {
 	if err == nil {
 		if err = c.Close(l.ctx); err != nil {
-			l.failed(err)
+			l.setError(err)
 		}
 		return
 	}
-	l.failed(err)
+	l.setError(err)
 	c.Abort(err)
 	c.Close(l.ctx)
 }
 
-// call runs the program, and makes a panic an error; its stack is printed once.
-func (l *local) call(c *Comm) (err error) {
+// runProgram runs the program, and makes a panic an error; its stack is printed once.
+func (l *local) runProgram(c *Comm) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("rank %d panicked: %v", c.Rank(), v)
@@ -155,12 +155,12 @@ func (l *local) call(c *Comm) (err error) {
 	return l.f(l.ctx, c)
 }
 
-// failed keeps the error that came first. Those that follow from it, because
+// setError keeps the error that came first. Those that follow from it, because
 // another rank named it, say less.
-func (l *local) failed(err error) {
+func (l *local) setError(err error) {
 	l.mu.Lock()
 	first := l.err == nil
-	if first || consequence(l.err) && !consequence(err) {
+	if first || isConsequence(l.err) && !isConsequence(err) {
 		l.err = err
 	}
 	l.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *local) failed(err error) {
 	}
 }
 
-// consequence reports whether an error tells of another rank's failure.
-func consequence(err error) bool {
+// isConsequence reports whether an error tells of another rank's failure.
+func isConsequence(err error) bool {
 	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, fault.Closed) || errors.Is(err, context.Canceled)
 }

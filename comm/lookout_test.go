@@ -30,7 +30,7 @@ func TestALookoutBringsWhatIsSentToACallback(t *testing.T) {
 			leak.Check(t)
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				other := 1 - c.Rank()
-				look := comm.NewLookout(c, other)
+				look := comm.NewPoller(c, other)
 				for turn := range uint64(50) {
 					var ev came
 					heard := make(chan error, 1)

@@ -34,34 +34,34 @@ type Status struct {
 // Count is the message's size in elements of type T.
 func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size() }
 
-// typePrint is the fingerprint of a message: its element type.
-func typePrint[T Element]() uint64 { return printOf(tensor.TypeOf[T]()) }
+// typeFingerprint is the fingerprint of a message: its element type.
+func typeFingerprint[T Element]() uint64 { return fingerprintOf(tensor.TypeOf[T]()) }
 
-func printOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
+func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
-// message begins a call on a message; leaveMessage ends it.
-func (c *Comm) message(ctx context.Context, w what) *call {
+// beginMessage begins a call on a message; leaveMessage ends it.
+func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	cl := newCall(c)
-	cl.what = w
+	cl.signature = sig
 	cl.site.Set()
 	_, cl.hasLimit = ctx.Deadline()
-	c.w.calls.begin(cl)
+	c.rt.calls.beginMessage(cl)
 	return cl
 }
 
-func (c *Comm) leaveMessage(cl *call, err error) error {
+func (c *Comm) endMessage(cl *call, err error) error {
 	if err != nil {
-		err = typed(err, cl)
+		err = typeError(err, cl)
 		err = c.messageFailed(cl, err) // while it still counts as under way: others may be about to ask
 	}
-	c.w.calls.end(cl)
+	c.rt.calls.endMessage(cl)
 	cl.free()
 	return err
 }
 
-// typed says of a message of another element type than its receive's what both are,
+// typeError says of a message of another element type than its receive's what both are,
 // and which receive of the program it has met.
-func typed(err error, cl *call) error {
+func typeError(err error, cl *call) error {
 	var p *rendezvous.FingerprintError
 	var f *fault.Error
 	if !errors.As(err, &p) || !errors.As(err, &f) {
@@ -69,19 +69,19 @@ func typed(err error, cl *call) error {
 	}
 	out := *f
 	out.Err = fmt.Errorf("the message from rank %d with tag %d is of %v, the receive at %v of %v: send and receive one element type",
-		p.Source, p.Tag, typeOfPrint(p.Sent), cl.site, typeOfPrint(p.Wanted))
+		p.Source, p.Tag, typeOfFingerprint(p.Sent), cl.site, typeOfFingerprint(p.Wanted))
 	return &out
 }
 
-// typeOfPrint undoes typePrint; a peer may have sent anything.
-func typeOfPrint(print uint64) string {
-	if d := tensor.DType(print); print>>32 == 1 && uint64(d) == print&(1<<32-1) && d.Valid() {
+// typeOfFingerprint undoes typePrint; a peer may have sent anything.
+func typeOfFingerprint(fingerprint uint64) string {
+	if d := tensor.DType(fingerprint); fingerprint>>32 == 1 && uint64(d) == fingerprint&(1<<32-1) && d.Valid() {
 		return d.String()
 	}
 	return "an unknown type"
 }
 
-func wantPeer(from int) int {
+func peerOrAny(from int) int {
 	if from == AnySource {
 		return anyPeer
 	}
@@ -93,13 +93,13 @@ func wantPeer(from int) int {
 // when a receive has met the message (MPI's standard mode). Messages between two
 // ranks with one tag arrive in the order sent.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
-	w := what{name: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
-	if c.g.SendNow(to, tag, printOf(w.dtype), tensor.Bytes(buf)) {
-		c.w.calls.pass(c, &w)
+	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
+	if c.group.SendNow(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
+		c.rt.calls.recordInline(c, &sig)
 		return nil
 	}
-	cl := c.message(ctx, w)
-	return c.leaveMessage(cl, c.g.Send(ctx, cl, to, tag, printOf(w.dtype), tensor.Bytes(buf)))
+	cl := c.beginMessage(ctx, sig)
+	return c.endMessage(cl, c.group.Send(ctx, cl, to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)))
 }
 
 // Recv receives a message from rank from (or AnySource) with tag (or AnyTag)
@@ -107,37 +107,37 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 // of another element type, is used up and is an error. Cancelled before a message
 // has met it, Recv leaves no trace.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
-	w := what{name: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: wantPeer(from), tag: tag}
-	c.w.calls.pass(c, &w)
-	if st, ok := c.g.RecvSoon(from, tag, printOf(w.dtype), tensor.Bytes(buf)); ok {
+	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
+	c.rt.calls.recordInline(c, &sig)
+	if st, ok := c.group.RecvSoon(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)); ok {
 		return Status(st), nil
 	}
-	cl := c.message(ctx, w)
-	st, err := c.g.Recv(ctx, cl, from, tag, printOf(w.dtype), tensor.Bytes(buf))
-	return Status(st), c.leaveMessage(cl, err)
+	cl := c.beginMessage(ctx, sig)
+	st, err := c.group.Recv(ctx, cl, from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf))
+	return Status(st), c.endMessage(cl, err)
 }
 
 // Probe waits until a message is there that Recv with the same arguments would
 // take, and returns its status; the message stays.
 func Probe(ctx context.Context, c *Comm, from, tag int) (Status, error) {
-	cl := c.message(ctx, what{name: "probe", count: -1, root: -1, peer: wantPeer(from), tag: tag})
-	st, err := c.g.Probe(ctx, cl, from, tag)
-	return Status(st), c.leaveMessage(cl, err)
+	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: peerOrAny(from), tag: tag})
+	st, err := c.group.Probe(ctx, cl, from, tag)
+	return Status(st), c.endMessage(cl, err)
 }
 
-// TryProbe is Probe without waiting; ok is false when no such message is there.
-func TryProbe(c *Comm, from, tag int) (st Status, ok bool, err error) {
-	s, ok, err := c.g.TryProbe(from, tag)
+// IProbe is Probe without waiting; ok is false when no such message is there.
+func IProbe(c *Comm, from, tag int) (st Status, ok bool, err error) {
+	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
-		err = c.relabel("probe", err)
+		err = c.withOp("probe", err)
 	}
 	return Status(s), ok, err
 }
 
-// Exchange sends out to rank to and receives in from rank from at the same time
+// SendRecv sends out to rank to and receives in from rank from at the same time
 // (MPI's sendrecv). It never deadlocks, at any size. out and in must not overlap.
-func Exchange[T Element](ctx context.Context, c *Comm, to, tag int, out []T, from, fromTag int, in []T) (Status, error) {
-	cl := c.message(ctx, what{name: "exchange", dtype: tensor.TypeOf[T](), count: len(out), root: -1, peer: wantPeer(from), tag: fromTag})
-	st, err := c.g.Exchange(ctx, cl, to, tag, tensor.Bytes(out), from, fromTag, tensor.Bytes(in), typePrint[T]())
-	return Status(st), c.leaveMessage(cl, err)
+func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
+	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: peerOrAny(from), tag: fromTag})
+	st, err := c.group.Exchange(ctx, cl, to, tag, tensor.Bytes(send), from, fromTag, tensor.Bytes(recv), typeFingerprint[T]())
+	return Status(st), c.endMessage(cl, err)
 }

@@ -37,8 +37,8 @@ func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(er
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
 	}
-	if err := c.g.Space().SendNamed(step, c.g.World(to), name, t, done); err != nil {
-		return c.relabel("sendnamed "+name, err)
+	if err := c.group.Space().SendNamed(step, c.group.World(to), name, t, done); err != nil {
+		return c.withOp("sendnamed "+name, err)
 	}
 	return nil
 }
@@ -51,9 +51,9 @@ func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string,
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err
 	}
-	cl := c.message(ctx, what{name: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
-	t, err := c.g.Space().RecvNamed(ctx, cl, step, c.g.World(from), name, buf)
-	return t, c.leaveMessage(cl, err)
+	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
+	t, err := c.group.Space().RecvNamed(ctx, cl, step, c.group.World(from), name, buf)
+	return t, c.endMessage(cl, err)
 }
 
 // OnNamed leaves a callback for the tensor of a step and name: got runs once, on
@@ -62,13 +62,13 @@ func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(T
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
-	c.g.Space().RecvNamedAsync(step, c.g.World(from), name, buf, got)
+	c.group.Space().RecvNamedAsync(step, c.group.World(from), name, buf, got)
 	return nil
 }
 
 // EndStep ends a step on every rank: what waits in it fails, and what still comes
 // for it is dropped. With a cause the step is aborted, and the errors say why.
-func EndStep(c *Comm, step uint64, cause error) { c.g.Space().EndStep(step, cause) }
+func EndStep(c *Comm, step uint64, cause error) { c.group.Space().EndStep(step, cause) }
 
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {

@@ -22,14 +22,14 @@ const (
 // maxRegion is the most that WithTensorRegion takes: beyond it no number is meant.
 const maxRegion = 1 << 40
 
-// A Drive says who moves a message's bytes; see WithDrive.
-type Drive = rendezvous.Protocol
+// A Protocol says who moves a message's bytes; see WithDrive.
+type Protocol = rendezvous.Protocol
 
 // The drives.
 const (
-	Auto = rendezvous.Auto       // small messages are pushed, large ones pulled
-	Push = rendezvous.Eager      // send-driven
-	Pull = rendezvous.Rendezvous // recv-driven
+	Auto       = rendezvous.Auto       // small messages are pushed, large ones pulled
+	Eager      = rendezvous.Eager      // send-driven
+	Rendezvous = rendezvous.Rendezvous // recv-driven
 )
 
 // An Option changes how Init or Local sets the job up.
@@ -46,7 +46,7 @@ type options struct {
 	tls          *tlsopt.Options
 	heartbeat    time.Duration
 	silence      time.Duration
-	drive        Drive
+	protocol     Protocol
 	threshold    int
 	credit       int
 	sendBuffer   int64
@@ -59,11 +59,11 @@ type options struct {
 	report       bool
 	rack         string
 	topology     string
-	placed       func(rank int) topology.Place // for tests: where ranks say that they are
+	testPlaces   func(rank int) topology.Place // for tests: where ranks say that they are
 	log          *slog.Logger
 	wrap         wrapper
-	noSharing    bool
-	bad          *fault.Error // what is wrong with the list of options itself
+	noShared     bool
+	invalid      *fault.Error // what is wrong with the list of options itself
 }
 
 func newOptions(opts []Option) *options {
@@ -74,7 +74,7 @@ func newOptions(opts []Option) *options {
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			o.bad = fault.New(fault.Misuse, "init", -1, "option %d of %d is nil", i, len(opts))
+			o.invalid = fault.New(fault.Misuse, "init", -1, "option %d of %d is nil", i, len(opts))
 			continue
 		}
 		opt(o)
@@ -89,8 +89,8 @@ func newOptions(opts []Option) *options {
 func (o *options) check(rank int) error {
 	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
 	switch {
-	case o.bad != nil:
-		return o.bad
+	case o.invalid != nil:
+		return o.invalid
 	case o.timeout < 0:
 		return bad("a Timeout of %v; use 0 for none", o.timeout)
 	case o.stallWarning < 0:
@@ -103,8 +103,8 @@ func (o *options) check(rank int) error {
 		return bad("WithTensorRegion of %d bytes; at most %d are allowed", o.region, int64(maxRegion))
 	case o.segment < 64 || o.segment%16 != 0:
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
-	case o.drive > Pull:
-		return bad("an unknown drive %d", o.drive)
+	case o.protocol > Rendezvous:
+		return bad("an unknown drive %d", o.protocol)
 	}
 	if o.rack != "" {
 		if err := topology.CheckName(o.rack); err != nil {
@@ -155,8 +155,8 @@ func WithHeartbeat(every, silence time.Duration) Option {
 	return func(o *options) { o.heartbeat, o.silence = every, silence }
 }
 
-// WithDrive sets who moves a message's bytes, for measurement; the default is Auto.
-func WithDrive(d Drive) Option { return func(o *options) { o.drive = d } }
+// WithProtocol sets who moves a message's bytes, for measurement; the default is Auto.
+func WithProtocol(p Protocol) Option { return func(o *options) { o.protocol = p } }
 
 // WithThreshold sets the largest message in bytes that Auto pushes.
 func WithThreshold(bytes int) Option { return func(o *options) { o.threshold = bytes } }
@@ -214,7 +214,7 @@ func WithTopology(file string) Option { return func(o *options) { o.topology = f
 
 // WithoutSharedMemory has collectives go by messages also where the ranks could
 // share memory.
-func WithoutSharedMemory() Option { return func(o *options) { o.noSharing = true } }
+func WithoutSharedMemory() Option { return func(o *options) { o.noShared = true } }
 
 // WithLogger sends warnings to log; the default prints them on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }

@@ -25,9 +25,9 @@ import (
 // One goroutine at a time may use a Persistent. It holds a goroutine of its own
 // until Close, or until the job is closed.
 type Persistent struct {
-	c    *Comm
-	pl   plan
-	what what
+	c   *Comm
+	pl  plan
+	sig signature
 
 	active bool
 	closed bool
@@ -37,39 +37,39 @@ type Persistent struct {
 	round *p2p.Round
 	err   error
 
-	begun chan struct{} // one slot: there is a start to carry out
-	ended chan struct{} // one slot: it is over
-	over  chan struct{} // closed by Close
-	gone  chan struct{} // closed when the worker has ended
+	started  chan struct{} // one slot: there is a start to carry out
+	finished chan struct{} // one slot: it is over
+	closing  chan struct{} // closed by Close
+	exited   chan struct{} // closed when the worker has ended
 }
 
-// prepared makes a Persistent of a plan. Init functions are local: they check their
+// newPersistent makes a Persistent of a plan. Init functions are local: they check their
 // arguments on this rank, and send nothing.
-func (c *Comm) prepared(pl *plan) (*Persistent, error) {
-	pl.apart = true
+func (c *Comm) newPersistent(pl *plan) (*Persistent, error) {
+	pl.noShared = true
 	pl.counts, pl.sends = slices.Clone(pl.counts), slices.Clone(pl.sends)
 	if err := pl.prepare(c); err != nil {
 		return nil, err
 	}
 	p := &Persistent{
 		c: c, pl: *pl,
-		begun: make(chan struct{}, 1), ended: make(chan struct{}, 1), over: make(chan struct{}), gone: make(chan struct{}),
+		started: make(chan struct{}, 1), finished: make(chan struct{}, 1), closing: make(chan struct{}), exited: make(chan struct{}),
 	}
-	p.pl.describe(&p.what)
-	if !c.w.spawn(p.work) {
-		return nil, fault.New(fault.Closed, p.what.String(), c.w.rank, "this rank has closed")
+	p.pl.describe(&p.sig)
+	if !c.rt.spawn(p.serve) {
+		return nil, fault.New(fault.Closed, p.sig.String(), c.rt.rank, "this rank has closed")
 	}
 	return p, nil
 }
 
-// work carries starts out, one after the other.
-func (p *Persistent) work(ctx context.Context) {
-	defer close(p.gone)
+// serve carries starts out, one after the other.
+func (p *Persistent) serve(ctx context.Context) {
+	defer close(p.exited)
 	for {
 		select {
-		case <-p.begun:
-			p.carryOut()
-		case <-p.over:
+		case <-p.started:
+			p.run()
+		case <-p.closing:
 			return
 		case <-ctx.Done(): // the job is closed: a start from now on fails, whoever carries it out
 			return
@@ -77,11 +77,11 @@ func (p *Persistent) work(ctx context.Context) {
 	}
 }
 
-func (p *Persistent) carryOut() {
-	err := p.pl.carryOut(p.ctx, p.c, p.round)
+func (p *Persistent) run() {
+	err := p.pl.run(p.ctx, p.c, p.round)
 	p.round.Clear()
-	p.err = p.c.leave(p.call, err)
-	p.ended <- struct{}{}
+	p.err = p.c.finish(p.call, err)
+	p.finished <- struct{}{}
 }
 
 // Start starts the operation and returns at once. ctx is the operation's, as for
@@ -92,9 +92,9 @@ func (p *Persistent) carryOut() {
 func (p *Persistent) Start(ctx context.Context) error {
 	switch {
 	case p.closed:
-		return p.c.misuse("start "+p.what.String(), "it has been closed")
+		return p.c.misuse("start "+p.sig.String(), "it has been closed")
 	case p.active:
-		return p.c.misuse("start "+p.what.String(), "it is active; Wait for it, or Test until it is done, first")
+		return p.c.misuse("start "+p.sig.String(), "it is active; Wait for it, or Test until it is done, first")
 	}
 	cl := newCall(p.c)
 	if err := p.c.begin(ctx, &p.pl, cl); err != nil {
@@ -102,12 +102,12 @@ func (p *Persistent) Start(ctx context.Context) error {
 		return err
 	}
 	p.c.exit()
-	p.round = p.c.g.Again(p.round, cl.seq, cl.fprint, cl)
+	p.round = p.c.group.Again(p.round, cl.seq, cl.fingerprint, cl)
 	p.round.Apart()
-	p.round.Follow(cl.trail)
+	p.round.Follow(cl.historyHash)
 	p.round.SetSegment(cl.segment)
 	p.ctx, p.call, p.active = ctx, cl, true
-	p.begun <- struct{}{}
+	p.started <- struct{}{}
 	return nil
 }
 
@@ -119,16 +119,16 @@ func (p *Persistent) Wait(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-p.ended:
+	case <-p.finished:
 	case <-ctx.Done():
-		p.c.g.RevokeCollectives(ctx.Err()) // ends the operation with that, and so the others'
+		p.c.group.RevokeCollectives(ctx.Err()) // ends the operation with that, and so the others'
 		select {
-		case <-p.ended:
-		case <-p.gone:
-			p.orphaned()
+		case <-p.finished:
+		case <-p.exited:
+			p.runAbandoned()
 		}
-	case <-p.gone:
-		p.orphaned()
+	case <-p.exited:
+		p.runAbandoned()
 	}
 	return p.finish()
 }
@@ -140,25 +140,25 @@ func (p *Persistent) Test() (done bool, err error) {
 		return true, nil
 	}
 	select {
-	case <-p.ended:
+	case <-p.finished:
 		return true, p.finish()
-	case <-p.gone:
-		p.orphaned()
+	case <-p.exited:
+		p.runAbandoned()
 		return true, p.finish()
 	default:
 		return false, nil
 	}
 }
 
-// orphaned ends a start that was made beside the job's Close, and that the worker
+// runAbandoned ends a start that was made beside the job's Close, and that the worker
 // may have left behind: it fails at once.
-func (p *Persistent) orphaned() {
+func (p *Persistent) runAbandoned() {
 	select {
-	case <-p.begun:
-		p.carryOut()
+	case <-p.started:
+		p.run()
 	default:
 	}
-	<-p.ended
+	<-p.finished
 }
 
 // finish makes p inactive and returns the operation's error.
@@ -175,10 +175,10 @@ func (p *Persistent) Close() error {
 	case p.closed:
 		return nil
 	case p.active:
-		return p.c.misuse("close "+p.what.String(), "it is active; Wait for it first")
+		return p.c.misuse("close "+p.sig.String(), "it is active; Wait for it first")
 	}
 	p.closed = true
-	close(p.over)
+	close(p.closing)
 	return nil
 }
 
@@ -198,93 +198,93 @@ func StartAll(ctx context.Context, ps ...*Persistent) error {
 
 // AllReduceInit prepares AllReduce.
 func AllReduceInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(allReduce(new(plan), buf, buf, op))
+	return c.newPersistent(allReduce(new(plan), buf, buf, op))
 }
 
 // AllReduceToInit prepares AllReduceTo.
 func AllReduceToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(allReduce(new(plan), dst, src, op))
+	return c.newPersistent(allReduce(new(plan), dst, src, op))
 }
 
 // ReduceInit prepares Reduce.
 func ReduceInit[T Element](c *Comm, dst, src []T, op Op, root int) (*Persistent, error) {
-	return c.prepared(reduceTo(new(plan), dst, src, op, root))
+	return c.newPersistent(reduceTo(new(plan), dst, src, op, root))
 }
 
 // BroadcastInit prepares Broadcast.
 func BroadcastInit[T Element](c *Comm, buf []T, root int) (*Persistent, error) {
-	return c.prepared(broadcast(new(plan), buf, root))
+	return c.newPersistent(broadcast(new(plan), buf, root))
 }
 
 // AllGatherInit prepares AllGather.
 func AllGatherInit[T Element](c *Comm, dst, src []T) (*Persistent, error) {
-	return c.prepared(allGather(new(plan), dst, src))
+	return c.newPersistent(allGather(new(plan), dst, src))
 }
 
 // AllGatherVInit prepares AllGatherV.
 func AllGatherVInit[T Element](c *Comm, dst, src []T, counts []int) (*Persistent, error) {
-	return c.prepared(allGatherV(new(plan), dst, src, counts))
+	return c.newPersistent(allGatherV(new(plan), dst, src, counts))
 }
 
 // GatherInit prepares Gather.
 func GatherInit[T Element](c *Comm, dst, src []T, root int) (*Persistent, error) {
-	return c.prepared(gather(new(plan), c, dst, src, root))
+	return c.newPersistent(gather(new(plan), c, dst, src, root))
 }
 
 // GatherVInit prepares GatherV.
 func GatherVInit[T Element](c *Comm, dst, src []T, counts []int, root int) (*Persistent, error) {
-	return c.prepared(gatherV(new(plan), dst, src, counts, root))
+	return c.newPersistent(gatherV(new(plan), dst, src, counts, root))
 }
 
 // ScatterInit prepares Scatter.
 func ScatterInit[T Element](c *Comm, dst, src []T, root int) (*Persistent, error) {
-	return c.prepared(scatter(new(plan), c, dst, src, root))
+	return c.newPersistent(scatter(new(plan), c, dst, src, root))
 }
 
 // ScatterVInit prepares ScatterV.
 func ScatterVInit[T Element](c *Comm, dst, src []T, counts []int, root int) (*Persistent, error) {
-	return c.prepared(scatterV(new(plan), dst, src, counts, root))
+	return c.newPersistent(scatterV(new(plan), dst, src, counts, root))
 }
 
 // ReduceScatterInit prepares ReduceScatter.
 func ReduceScatterInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(reduceScatter(new(plan), dst, src, op))
+	return c.newPersistent(reduceScatter(new(plan), dst, src, op))
 }
 
 // ReduceScatterVInit prepares ReduceScatterV.
 func ReduceScatterVInit[T Element](c *Comm, dst, src []T, counts []int, op Op) (*Persistent, error) {
-	return c.prepared(reduceScatterV(new(plan), dst, src, counts, op))
+	return c.newPersistent(reduceScatterV(new(plan), dst, src, counts, op))
 }
 
 // AllToAllInit prepares AllToAll.
 func AllToAllInit[T Element](c *Comm, dst, src []T) (*Persistent, error) {
-	return c.prepared(allToAll(new(plan), dst, src))
+	return c.newPersistent(allToAll(new(plan), dst, src))
 }
 
 // AllToAllVInit prepares AllToAllV.
 func AllToAllVInit[T Element](c *Comm, dst, src []T, recvs, sends []int) (*Persistent, error) {
-	return c.prepared(allToAllV(new(plan), dst, src, recvs, sends))
+	return c.newPersistent(allToAllV(new(plan), dst, src, recvs, sends))
 }
 
 // ScanInit prepares Scan.
 func ScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(new(plan), collective.VerbScan, buf, buf, op))
+	return c.newPersistent(scan(new(plan), collective.VerbScan, buf, buf, op))
 }
 
 // ScanToInit prepares ScanTo.
 func ScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(new(plan), collective.VerbScan, dst, src, op))
+	return c.newPersistent(scan(new(plan), collective.VerbScan, dst, src, op))
 }
 
 // ExScanInit prepares ExScan.
 func ExScanInit[T Element](c *Comm, buf []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(new(plan), collective.VerbExScan, buf, buf, op))
+	return c.newPersistent(scan(new(plan), collective.VerbExScan, buf, buf, op))
 }
 
 // ExScanToInit prepares ExScanTo.
 func ExScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) {
-	return c.prepared(scan(new(plan), collective.VerbExScan, dst, src, op))
+	return c.newPersistent(scan(new(plan), collective.VerbExScan, dst, src, op))
 }
 
 // BarrierInit prepares Barrier.
-func BarrierInit(c *Comm) (*Persistent, error) { return c.prepared(barrier(new(plan))) }
+func BarrierInit(c *Comm) (*Persistent, error) { return c.newPersistent(barrier(new(plan))) }

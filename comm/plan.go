@@ -17,24 +17,24 @@ import (
 // A plan is one collective as the program asked for it: checked on this rank,
 // and not begun.
 type plan struct {
-	verb     collective.Verb
-	as       string // the exported call's name, where it is not the verb's
-	dtype    tensor.DType
-	dst, src []byte
-	list     [][]byte // an allreduce's vectors, instead of these two
-	count    int      // elements that the ranks must agree on; -1: none
-	root     int      // -1: none
-	counts   []int
-	sends    []int
-	op       Op
-	kernel   reduce.Kernel
-	force    string // the algorithm that the caller has named; "": the table chooses
-	algo     collective.Algorithm
-	segment  int    // bytes of a segment of its messages
-	bytes    int    // of the whole vector, for the choice of the algorithm
-	apart    bool   // it runs beside others, so not in the memory that the ranks share
-	shares   bool   // it works in that memory
-	known    *known // what its communicator remembers of it; nil: nothing
+	verb       collective.Verb
+	callName   string // the exported call's name, where it is not the verb's
+	dtype      tensor.DType
+	dst, src   []byte
+	vectors    [][]byte // an allreduce's vectors, instead of these two
+	count      int      // elements that the ranks must agree on; -1: none
+	root       int      // -1: none
+	counts     []int
+	sends      []int
+	op         Op
+	kernel     reduce.Kernel
+	forced     string // the algorithm that the caller has named; "": the table chooses
+	algo       collective.Algorithm
+	segment    int         // bytes of a segment of its messages
+	bytes      int         // of the whole vector, for the choice of the algorithm
+	noShared   bool        // it runs beside others, so not in the memory that the ranks share
+	usesShared bool        // it works in that memory
+	cached     *cachedPlan // what its communicator remembers of it; nil: nothing
 }
 
 // prepare finds the operator's kernel and the algorithm, and refuses what cannot
@@ -44,38 +44,38 @@ func (pl *plan) prepare(c *Comm) error {
 	if pl.root < -1 || pl.root >= c.Size() {
 		return c.misuse(name, "root %d is out of range; the communicator has ranks 0 to %d", rootGiven(pl.root), c.Size()-1)
 	}
-	if err := pl.fits(c); err != nil {
+	if err := pl.checkBuffers(c); err != nil {
 		return err
 	}
 	order := reduce.Commutative
 	if pl.reduces() {
 		var err error
 		if pl.kernel, err = pl.op.Kernel(pl.dtype); err != nil {
-			return c.relabel(name, err)
+			return c.withOp(name, err)
 		}
 		if !pl.op.Commutative() {
 			order = reduce.RankOrder
 		}
 	}
-	sharing := c.g.HasShared() && !pl.apart
+	sharing := c.group.HasShared() && !pl.noShared
 	chosen := c.chooser.Choose(pl.verb, pl.bytes, order == reduce.Commutative, sharing)
-	if pl.force != "" && pl.force != chosen.Algorithm.Name() {
-		a, err := collective.Find(pl.verb, pl.force)
+	if pl.forced != "" && pl.forced != chosen.Algorithm.Name() {
+		a, err := collective.Find(pl.verb, pl.forced)
 		if err != nil {
-			return c.relabel(name, err)
+			return c.withOp(name, err)
 		}
 		chosen = collective.Choice{Algorithm: a}
 	}
-	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.w.opt.segment)
-	pl.shares = pl.algo.NeedsShared()
-	if pl.shares && !sharing {
+	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.rt.opt.segment)
+	pl.usesShared = pl.algo.NeedsShared()
+	if pl.usesShared && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
 	}
-	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.g.Layout()) {
+	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
 		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Topology())
 	}
-	if !pl.shares && !pl.apart && c.g.HasHostShared() {
-		pl.shares = pl.algo.Hierarchical()
+	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
+		pl.usesShared = pl.algo.Hierarchical()
 	}
 	return nil
 }
@@ -89,18 +89,18 @@ func (pl *plan) reduces() bool {
 	return false
 }
 
-// fits compares the lengths of the buffers that matter on this rank.
-func (pl *plan) fits(c *Comm) error {
+// checkBuffers compares the lengths of the buffers that matter on this rank.
+func (pl *plan) checkBuffers(c *Comm) error {
 	es, n := pl.dtype.Size(), c.Size()
 	atRoot := pl.root < 0 || pl.root == c.Rank()
-	short := func(what string, b []byte, want int) error {
+	wantLength := func(what string, b []byte, want int) error {
 		if len(b) == want {
 			return nil
 		}
 		return c.misuse(pl.verb.String(), "%s has %d elements, and must have %d", what, len(b)/es, want/es)
 	}
-	apart := func(err error) error {
-		if err != nil || !pl.tangled() {
+	noOverlap := func(err error) error {
+		if err != nil || !pl.buffersOverlap() {
 			return err
 		}
 		return c.misuse(pl.verb.String(), "dst and src overlap; give one slice for both, or two that are apart")
@@ -108,39 +108,39 @@ func (pl *plan) fits(c *Comm) error {
 	switch pl.verb {
 	case collective.VerbReduce:
 		if atRoot {
-			return apart(short("dst", pl.dst, len(pl.src)))
+			return noOverlap(wantLength("dst", pl.dst, len(pl.src)))
 		}
 	case collective.VerbAllGather, collective.VerbGather:
 		if atRoot {
-			return short("dst", pl.dst, n*len(pl.src))
+			return wantLength("dst", pl.dst, n*len(pl.src))
 		}
 	case collective.VerbScatter:
 		if atRoot {
-			return short("src", pl.src, n*len(pl.dst))
+			return wantLength("src", pl.src, n*len(pl.dst))
 		}
 	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
-		return apart(short("dst", pl.dst, len(pl.src)))
+		return noOverlap(wantLength("dst", pl.dst, len(pl.src)))
 	case collective.VerbAllToAll:
 		if len(pl.src)/es%n != 0 {
 			return c.misuse(pl.verb.String(), "src has %d elements, which are not %d equal chunks", len(pl.src)/es, n)
 		}
-		return short("dst", pl.dst, len(pl.src))
+		return wantLength("dst", pl.dst, len(pl.src))
 	case collective.VerbReduceScatter:
 		lo, hi := collective.Chunk(len(pl.src)/es, n, c.Rank())
-		return short("dst", pl.dst, (hi-lo)*es)
+		return wantLength("dst", pl.dst, (hi-lo)*es)
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV, collective.VerbAllToAllV:
-		return pl.countsFit(c)
+		return pl.checkCounts(c)
 	case collective.VerbGatherV, collective.VerbScatterV:
 		if atRoot {
-			return pl.countsFit(c)
+			return pl.checkCounts(c)
 		}
 	}
 	return nil
 }
 
-// tangled reports whether a reduction's two buffers overlap without being one: what
+// buffersOverlap reports whether a reduction's two buffers overlap without being one: what
 // is folded into the one would be read again from the other, a wrong sum in silence.
-func (pl *plan) tangled() bool {
+func (pl *plan) buffersOverlap() bool {
 	switch pl.verb {
 	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbScan, collective.VerbExScan:
 		return tensor.Overlap(pl.dst, pl.src)
@@ -148,8 +148,8 @@ func (pl *plan) tangled() bool {
 	return false
 }
 
-// countsFit compares counts per rank with the buffers that they describe.
-func (pl *plan) countsFit(c *Comm) error {
+// checkCounts compares counts per rank with the buffers that they describe.
+func (pl *plan) checkCounts(c *Comm) error {
 	es := pl.dtype.Size()
 	sum := func(what string, counts []int, b []byte) error {
 		if len(counts) != c.Size() {
@@ -197,61 +197,61 @@ func (pl *plan) countsFit(c *Comm) error {
 	return own("src", pl.src)
 }
 
-// besideOthers is the bit of what.kind that says so, where it makes a difference.
-const besideOthers = 1 << 16
+// noSharedFlag is the bit of what.kind that says so, where it makes a difference.
+const noSharedFlag = 1 << 16
 
 // describe sets w, all of it, to the call as the ranks compare it.
-func (pl *plan) describe(w *what) {
-	w.name, w.algo = pl.verb.String(), pl.algo.Name()
-	w.dtype, w.count, w.root = pl.dtype, pl.count, pl.root
-	w.peer, w.tag, w.segment = noPeer, 0, pl.segment
-	w.kind = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
-	if pl.as != "" {
-		w.name = pl.as
-		w.kind ^= textHash(pl.as)
+func (pl *plan) describe(sig *signature) {
+	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
+	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, pl.root
+	sig.peer, sig.tag, sig.segment = noPeer, 0, pl.segment
+	sig.callID = uint64(pl.verb)<<8 | uint64(pl.algo.Number())
+	if pl.callName != "" {
+		sig.callName = pl.callName
+		sig.callID ^= hashText(pl.callName)
 	}
-	if pl.apart && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
-		w.kind |= besideOthers
+	if pl.noShared && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
+		sig.callID |= noSharedFlag
 	}
-	w.op, w.opID, w.lists = "", 0, len(pl.list)
+	sig.operator, sig.operatorID, sig.lists = "", 0, len(pl.vectors)
 	if pl.reduces() {
-		w.op, w.opID = pl.op.Name(), pl.op.ID()
+		sig.operator, sig.operatorID = pl.op.Name(), pl.op.ID()
 	}
 	switch pl.verb {
 	case collective.VerbAllReduce:
-		for _, v := range pl.list { // that a list is as long as another does not make it the same
-			w.opID = (w.opID ^ uint64(len(v))) * 0x9e3779b97f4a7c15
+		for _, v := range pl.vectors { // that a list is as long as another does not make it the same
+			sig.operatorID = (sig.operatorID ^ uint64(len(v))) * 0x9e3779b97f4a7c15
 		}
 	case collective.VerbBarrier: // its type is nobody's business
-		w.dtype = tensor.Invalid
+		sig.dtype = tensor.Invalid
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
 		for _, n := range pl.counts {
-			w.opID = (w.opID ^ uint64(n)) * 0x9e3779b97f4a7c15
+			sig.operatorID = (sig.operatorID ^ uint64(n)) * 0x9e3779b97f4a7c15
 		}
 	}
 }
 
 // record sets p to the call. Where p was of one like it, there is nothing to write:
 // calls that repeat themselves go around the history without touching much of it.
-func (pl *plan) record(p *past) {
-	switch k := pl.known; {
-	case k == nil:
-		pl.describe(&p.what)
-		p.fprint, p.known = p.print(), 0
-	case p.known != k.number:
-		p.what, p.fprint, p.known = k.what, k.fprint, k.number
+func (pl *plan) record(r *callRecord) {
+	switch cp := pl.cached; {
+	case cp == nil:
+		pl.describe(&r.signature)
+		r.fingerprint, r.planNumber = r.hash(), 0
+	case r.planNumber != cp.number:
+		r.signature, r.fingerprint, r.planNumber = cp.sig, cp.fingerprint, cp.number
 	}
 }
 
-// textHash is what ranks compare where they must agree on a text.
-func textHash(s string) uint64 {
+// hashText is what ranks compare where they must agree on a text.
+func hashText(s string) uint64 {
 	h := fnv.New64a()
 	io.WriteString(h, s) // a hash takes all
 	return h.Sum64()
 }
 
-// run carries the plan out in a round.
-func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
+// dispatch carries the plan out in a round.
+func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
 	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // each side has its own word on the counts
@@ -259,8 +259,8 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	}
 	switch pl.verb {
 	case collective.VerbAllReduce:
-		if pl.list != nil {
-			return collective.AllReduceList(ctx, r, pl.algo, pl.list, pl.kernel)
+		if pl.vectors != nil {
+			return collective.AllReduceList(ctx, r, pl.algo, pl.vectors, pl.kernel)
 		}
 		return collective.AllReduce(ctx, r, pl.algo, pl.dst, pl.src, pl.kernel)
 	case collective.VerbScan:
@@ -295,68 +295,68 @@ func (pl *plan) run(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// carryOut runs the plan in its round.
-func (pl *plan) carryOut(ctx context.Context, c *Comm, r *p2p.Round) error {
-	if err := pl.run(ctx, r); err != nil {
+// run runs the plan in its round.
+func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
+	if err := pl.dispatch(ctx, r); err != nil {
 		return err
 	}
 	if world, ok := r.Leftover(); ok {
-		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.w.rank, Peers: []fault.Peer{{Rank: world}}}
+		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.rt.rank, Peers: []fault.Peer{{Rank: world}}}
 	}
 	return nil
 }
 
-// do carries a plan out and returns when this rank's part is done.
-func (c *Comm) do(ctx context.Context, pl *plan) error {
-	if !pl.plain() {
+// execute carries a plan out and returns when this rank's part is done.
+func (c *Comm) execute(ctx context.Context, pl *plan) error {
+	if !pl.cacheable() {
 		if err := pl.prepare(c); err != nil {
 			return err
 		}
 	}
-	cl := &c.own
+	cl := &c.blocking
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
 	}
-	r := c.g.Again(c.round, cl.seq, cl.fprint, cl)
+	r := c.group.Again(c.round, cl.seq, cl.fingerprint, cl)
 	c.round = r
-	r.Follow(cl.trail)
+	r.Follow(cl.historyHash)
 	r.SetSegment(pl.segment)
 	var err error
-	if pl.shares {
-		err = pl.carryOutSharing(ctx, c, r)
+	if pl.usesShared {
+		err = pl.runShared(ctx, c, r)
 	} else {
-		err = pl.carryOut(ctx, c, r)
+		err = pl.run(ctx, c, r)
 	}
 	r.Clear()
-	return c.leave(cl, err)
+	return c.finish(cl, err)
 }
 
-// carryOutSharing is carryOut in shared memory. Close waits with giving it back until
+// runShared is carryOut in shared memory. Close waits with giving it back until
 // this call has left, or has ended by a panic, an operator's perhaps.
-func (pl *plan) carryOutSharing(ctx context.Context, c *Comm, r *p2p.Round) error {
+func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	panics := true
 	defer func() {
 		if panics {
-			c.off(&c.own)
+			c.unlist(&c.blocking)
 		}
 	}()
-	err := pl.carryOut(ctx, c, r)
+	err := pl.run(ctx, c, r)
 	panics = false
 	return err
 }
 
-// start begins a plan and returns at once; a goroutine carries it out. Plans of
+// startRequest begins a plan and returns at once; a goroutine carries it out. Plans of
 // one communicator get their numbers in the order of their starts.
-func (c *Comm) start(pl *plan) *Request {
-	pl.apart = true
+func (c *Comm) startRequest(pl *plan) *Request {
+	pl.noShared = true
 	rq := &Request{c: c, done: make(chan struct{})}
-	pl.describe(&rq.what)
-	ctx, cancel := context.WithCancelCause(c.w.ctx)
+	pl.describe(&rq.sig)
+	ctx, cancel := context.WithCancelCause(c.rt.ctx)
 	rq.cancel = cancel
 	fail := func(err error) *Request {
 		cancel(nil)
 		if errors.Is(err, fault.Misuse) {
-			err = c.relabel("i"+pl.verb.String(), err) // nothing was begun: it is this call that was refused
+			err = c.withOp("i"+pl.verb.String(), err) // nothing was begun: it is this call that was refused
 		}
 		rq.finish(err)
 		return rq
@@ -364,31 +364,31 @@ func (c *Comm) start(pl *plan) *Request {
 	if err := pl.prepare(c); err != nil {
 		return fail(err)
 	}
-	pl.describe(&rq.what)
-	rq.what.name = "i" + rq.what.name
+	pl.describe(&rq.sig)
+	rq.sig.callName = "i" + rq.sig.callName
 	cl := newCall(c)
 	if err := c.begin(ctx, pl, cl); err != nil {
 		cl.free()
 		return fail(err)
 	}
 	c.exit()
-	r := c.g.NewRound(cl.seq, cl.fprint, cl)
-	r.Follow(cl.trail)
+	r := c.group.NewRound(cl.seq, cl.fingerprint, cl)
+	r.Follow(cl.historyHash)
 	r.SetSegment(cl.segment)
 	r.Apart()
 	run := func(context.Context) {
-		err := pl.carryOut(ctx, c, r)
+		err := pl.run(ctx, c, r)
 		r.End()
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
-		err = c.leave(cl, err)
+		err = c.finish(cl, err)
 		cancel(nil)
 		rq.finish(err)
 	}
-	if !c.w.spawn(run) {
+	if !c.rt.spawn(run) {
 		r.End()
-		return fail(c.leave(cl, fault.New(fault.Closed, "", c.w.rank, "this rank is closing")))
+		return fail(c.finish(cl, fault.New(fault.Closed, "", c.rt.rank, "this rank is closing")))
 	}
 	return rq
 }

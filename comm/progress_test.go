@@ -59,7 +59,7 @@ var works = []work{
 		var rs []*comm.Request
 		for r := range c.Size() { // large ones: the bytes are asked for, and then sent
 			if r != c.Rank() {
-				rs = append(rs, comm.Irecv(c, r, 1, make([]float32, 300_000)), comm.Isend(c, r, 1, make([]float32, 300_000)))
+				rs = append(rs, comm.IRecv(c, r, 1, make([]float32, 300_000)), comm.ISend(c, r, 1, make([]float32, 300_000)))
 			}
 		}
 		return waiting(ctx, rs...), nil

@@ -19,12 +19,12 @@ var recurring = []struct {
 	place bool // received where they lie
 	opts  []comm.Option
 }{
-	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithDrive(comm.Pull)}},
-	{"six messages", true, false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
-	{"asked for", false, false, false, []comm.Option{comm.WithDrive(comm.Pull)}},
-	{"pushed", false, false, false, []comm.Option{comm.WithDrive(comm.Push)}},
-	{"laid out, copied", false, false, false, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
-	{"laid out, in place", false, false, true, []comm.Option{comm.WithDrive(comm.Pull), comm.WithTensorRegion(1 << 30)}},
+	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
+	{"six messages", true, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
+	{"asked for", false, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
+	{"pushed", false, false, false, []comm.Option{comm.WithProtocol(comm.Eager)}},
+	{"laid out, copied", false, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 30)}},
+	{"laid out, in place", false, false, true, []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 30)}},
 }
 
 // BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over

@@ -16,7 +16,7 @@ import (
 // is true, so that the request's memory is given back.
 type Request struct {
 	c      *Comm
-	what   what
+	sig    signature
 	msg    *p2p.Request // a message; nil for a collective
 	cancel context.CancelCauseFunc
 
@@ -27,16 +27,16 @@ type Request struct {
 	status Status
 }
 
-// Isend begins to send buf to rank to, and never blocks; see Send.
-func Isend[T Element](c *Comm, to, tag int, buf []T) *Request {
-	w := what{name: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
-	return &Request{c: c, what: w, msg: c.g.Isend(to, tag, typePrint[T](), tensor.Bytes(buf))}
+// ISend begins to send buf to rank to, and never blocks; see Send.
+func ISend[T Element](c *Comm, to, tag int, buf []T) *Request {
+	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
+	return &Request{c: c, sig: sig, msg: c.group.Isend(to, tag, typeFingerprint[T](), tensor.Bytes(buf))}
 }
 
-// Irecv begins to receive into buf, and never blocks; see Recv.
-func Irecv[T Element](c *Comm, from, tag int, buf []T) *Request {
-	w := what{name: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: wantPeer(from), tag: tag}
-	return &Request{c: c, what: w, msg: c.g.Irecv(from, tag, typePrint[T](), tensor.Bytes(buf))}
+// IRecv begins to receive into buf, and never blocks; see Recv.
+func IRecv[T Element](c *Comm, from, tag int, buf []T) *Request {
+	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
+	return &Request{c: c, sig: sig, msg: c.group.Irecv(from, tag, typeFingerprint[T](), tensor.Bytes(buf))}
 }
 
 // Wait returns when the request is done. When ctx ends first, a message that has
@@ -48,17 +48,17 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 	}
 	cl := r.call(ctx)
 	st, err := r.msg.Wait(ctx, cl)
-	return Status(st), r.c.leaveMessage(cl, err)
+	return Status(st), r.c.endMessage(cl, err)
 }
 
 // call is the wait for a message as a call of its own.
 func (r *Request) call(ctx context.Context) *call {
 	cl := newCall(r.c)
-	cl.what = r.what
-	cl.name = "wait for " + r.what.name
+	cl.signature = r.sig
+	cl.callName = "wait for " + r.sig.callName
 	cl.site.Set()
 	_, cl.hasLimit = ctx.Deadline()
-	r.c.w.calls.begin(cl)
+	r.c.rt.calls.beginMessage(cl)
 	return cl
 }
 
@@ -84,13 +84,13 @@ func (r *Request) Test() (st Status, done bool, err error) {
 	}
 	s, done, err := r.msg.Test()
 	if err != nil {
-		err = r.c.relabel(r.what.String(), err)
+		err = r.c.withOp(r.sig.String(), err)
 	}
 	return Status(s), done, err
 }
 
-// ready reports whether Wait would return at once, without moving anything.
-func (r *Request) ready() bool {
+// isDone reports whether Wait would return at once, without moving anything.
+func (r *Request) isDone() bool {
 	if r.msg != nil {
 		return r.msg.Ready()
 	}
@@ -163,7 +163,7 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 		return -1, Status{}, err
 	}
 	ev := anyOf(rs)
-	w := rs[0].c.w.mesh.NewWaiter()
+	w := rs[0].c.rt.mesh.NewWaiter()
 	var links []*mesh.Link
 	for _, r := range rs {
 		r.watch(w)
@@ -172,16 +172,16 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 		}
 	}
 	cl := rs[0].call(ctx)
-	err := rs[0].c.w.mesh.Wait(ctx, w, ev, cl, links...)
+	err := rs[0].c.rt.mesh.Wait(ctx, w, ev, cl, links...)
 	for _, r := range rs {
 		r.watch(nil)
 	}
 	w.Free()
-	if err = rs[0].c.leaveMessage(cl, err); err != nil {
+	if err = rs[0].c.endMessage(cl, err); err != nil {
 		return -1, Status{}, err
 	}
 	for i, r := range rs {
-		if r.ready() {
+		if r.isDone() {
 			st, err := r.Wait(ctx)
 			return i, st, err
 		}
@@ -194,7 +194,7 @@ type anyOf []*Request
 
 func (rs anyOf) Happened() bool {
 	for _, r := range rs {
-		if r.ready() {
+		if r.isDone() {
 			return true
 		}
 	}

@@ -20,31 +20,31 @@ const maxSharing = 64
 // shareLimit bounds how long ranks wait for each other to map the memory.
 const shareLimit = 10 * time.Second
 
-// A groupSharer is a Transport that can share memory among some ranks and not
+// A groupSharing is a Transport that can share memory among some ranks and not
 // others: it is asked with their addresses, and returns nil for "not these".
-type groupSharer interface {
+type groupSharing interface {
 	SharerFor(addrs []string) transport.Sharer
 }
 
-// sharer is what can share memory among some members, as this rank sees it; nil
+// sharerFor is what can share memory among some members, as this rank sees it; nil
 // when nothing can, or they are more than maxSharing.
-func (c *Comm) sharer(members []int) transport.Sharer {
+func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if len(members) > maxSharing {
 		return nil
 	}
-	if c.w.opt.noSharing {
+	if c.rt.opt.noShared {
 		return nil
 	}
-	if s, ok := c.w.wire.(transport.Sharer); ok {
+	if s, ok := c.rt.wire.(transport.Sharer); ok {
 		return s
 	}
-	s, ok := c.w.wire.(groupSharer)
+	s, ok := c.rt.wire.(groupSharing)
 	if !ok {
 		return nil
 	}
 	addrs := make([]string, len(members))
 	for i, member := range members {
-		addrs[i] = c.w.mesh.Addr(c.g.World(member))
+		addrs[i] = c.rt.mesh.Addr(c.group.World(member))
 	}
 	return s.SharerFor(addrs)
 }
@@ -59,13 +59,13 @@ func (c *Comm) share(ctx context.Context) error {
 		return nil
 	}
 	table := c.table
-	c.use(collective.DefaultTable()) // what is forced may need the memory that is not there yet
-	defer func() { c.use(table) }()
-	var with transport.Sharer
-	if l := c.g.Layout(); l.Hosts() == 1 {
-		with = c.sharer(l.Order())
+	c.setTable(collective.DefaultTable()) // what is forced may need the memory that is not there yet
+	defer func() { c.setTable(table) }()
+	var sharer transport.Sharer
+	if l := c.group.Layout(); l.Hosts() == 1 {
+		sharer = c.sharerFor(l.Order())
 	}
-	all, err := c.survey(ctx, with != nil)
+	all, err := c.survey(ctx, sharer != nil)
 	if err != nil {
 		return err
 	}
@@ -76,18 +76,18 @@ func (c *Comm) share(ctx context.Context) error {
 	if err := Broadcast(ctx, c, token, 0); err != nil {
 		return err
 	}
-	mem, release := c.mapMemory(ctx, with, token, n)
-	if all, err = c.agree(ctx, mem != nil); err != nil || !all {
+	mem, release := c.mapMemory(ctx, sharer, token, n)
+	if all, err = c.allAgree(ctx, mem != nil); err != nil || !all {
 		if mem != nil {
 			release()
 		}
 		return err
 	}
-	c.g.SetShared(mem)
-	if w, ok := with.(transport.Witness); ok {
-		c.g.WitnessShared(w.Publish)
+	c.group.SetShared(mem)
+	if w, ok := sharer.(transport.Witness); ok {
+		c.group.WitnessShared(w.Publish)
 	}
-	c.unshare = release
+	c.releaseMemory = release
 	return nil
 }
 
@@ -102,12 +102,12 @@ func newToken() []byte {
 
 // mapMemory maps memory for n ranks, all of whom do so with the same token; nil when
 // that fails.
-func (c *Comm) mapMemory(ctx context.Context, with transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
+func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []byte, n int) (mem []byte, release func() error) {
 	limited, cancel := context.WithTimeout(ctx, shareLimit)
 	defer cancel()
-	mem, release, err := with.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
+	mem, release, err := sharer.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
 	if err != nil {
-		c.w.log.Warn("tutti: no memory could be shared; collectives go by messages", "because", err)
+		c.rt.log.Warn("tutti: no memory could be shared; collectives go by messages", "because", err)
 		return nil, nil
 	}
 	return mem, release
@@ -117,17 +117,17 @@ func (c *Comm) mapMemory(ctx context.Context, with transport.Sharer, token []byt
 // in common, when all of them can. All ranks of c take part, and learn of all whether
 // they can, and then whether they have done so; each looks at those of its host.
 func (c *Comm) shareOnHosts(ctx context.Context) error {
-	l := c.g.Layout()
+	l := c.group.Layout()
 	if l.Hosts() == 1 || l.Most() == 1 {
 		return nil
 	}
 	first, end := l.Host(l.HostOf(c.Rank()))
 	members := l.Order()[first:end]
-	var with transport.Sharer
+	var sharer transport.Sharer
 	if len(members) > 1 {
-		with = c.sharer(members)
+		sharer = c.sharerFor(members)
 	}
-	offers, err := c.allOf(ctx, with != nil)
+	offers, err := c.exchangeOffers(ctx, sharer != nil)
 	if err != nil {
 		return err
 	}
@@ -138,12 +138,12 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 	var release func() error
 	if mine(offers) {
 		token := offers[members[0]*offerSize+1:][:tokenSize]
-		mem, release = c.mapMemory(ctx, with, token, len(members))
+		mem, release = c.mapMemory(ctx, sharer, token, len(members))
 	}
-	offers, err = c.allOf(ctx, mem != nil)
+	offers, err = c.exchangeOffers(ctx, mem != nil)
 	if err == nil && mine(offers) {
-		c.g.SetHostShared(mem)
-		c.unshare = release
+		c.group.SetHostShared(mem)
+		c.releaseMemory = release
 	} else if mem != nil {
 		release()
 	}
@@ -153,8 +153,8 @@ func (c *Comm) shareOnHosts(ctx context.Context) error {
 // An offer is a yes or no, and a token.
 const offerSize = 1 + tokenSize
 
-// allOf tells all ranks this one's answer, with a new token, and returns all offers.
-func (c *Comm) allOf(ctx context.Context, yes bool) ([]byte, error) {
+// exchangeOffers tells all ranks this one's answer, with a new token, and returns all offers.
+func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 	own := append([]byte{0}, newToken()...)
 	if yes {
 		own[0] = 1
@@ -171,9 +171,9 @@ func wireNames() []string { return []string{"memory", "shm", "tcp", "grpc", "ver
 func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 	const unable = 1 << 16
 	names := wireNames()
-	seen := []int32{0}
+	bits := []int32{0}
 	if !sharing {
-		seen[0] = unable
+		bits[0] = unable
 	}
 	for rank := range c.Size() {
 		if rank == c.Rank() {
@@ -183,23 +183,23 @@ func (c *Comm) survey(ctx context.Context, sharing bool) (bool, error) {
 		if bit < 0 {
 			bit = len(names) - 1
 		}
-		seen[0] |= 1 << bit
+		bits[0] |= 1 << bit
 	}
-	if err := AllReduce(ctx, c, seen, BitOr); err != nil {
+	if err := AllReduce(ctx, c, bits, BitOr); err != nil {
 		return false, err
 	}
 	var wires []string
 	for bit, name := range names {
-		if seen[0]&(1<<bit) != 0 {
+		if bits[0]&(1<<bit) != 0 {
 			wires = append(wires, name)
 		}
 	}
 	c.wire = strings.Join(wires, "+")
-	return seen[0]&unable == 0, nil
+	return bits[0]&unable == 0, nil
 }
 
-// agree reports whether all ranks say yes.
-func (c *Comm) agree(ctx context.Context, yes bool) (bool, error) {
+// allAgree reports whether all ranks say yes.
+func (c *Comm) allAgree(ctx context.Context, yes bool) (bool, error) {
 	vote := []int32{0}
 	if yes {
 		vote[0] = 1
@@ -208,30 +208,30 @@ func (c *Comm) agree(ctx context.Context, yes bool) (bool, error) {
 	return vote[0] == 1, err
 }
 
-// giveBack unmaps the shared memory, once no call of this rank looks at it, and takes
+// releaseShared unmaps the shared memory, once no call of this rank looks at it, and takes
 // the communicator's own call off the list. Before, the communicator has been closed
 // to new calls, and the group to the one inside, which so ends soon.
-func (c *Comm) giveBack() {
+func (c *Comm) releaseShared() {
 	c.closing.Store(true)
 	c.mu.Lock()
-	var unseen chan struct{}
+	var drained chan struct{}
 	switch {
-	case !c.own.listed:
-	case !c.own.underWay():
-		c.w.calls.unlist(&c.own)
-	case c.looks:
-		if c.unseen == nil {
-			c.unseen = make(chan struct{})
+	case !c.blocking.listed:
+	case !c.blocking.active():
+		c.rt.calls.remove(&c.blocking)
+	case c.inUse:
+		if c.drained == nil {
+			c.drained = make(chan struct{})
 		}
-		unseen = c.unseen
+		drained = c.drained
 	}
 	c.mu.Unlock()
-	if unseen != nil {
-		<-unseen
+	if drained != nil {
+		<-drained
 	}
 	c.mu.Lock()
-	release := c.unshare
-	c.unshare = nil
+	release := c.releaseMemory
+	c.releaseMemory = nil
 	c.mu.Unlock()
 	if release != nil {
 		release()

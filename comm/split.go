@@ -74,9 +74,9 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 		return nil, c.misuse("sub", "this rank, %d, is not in the list %v; only members call Sub", c.Rank(), ranks)
 	}
 	c.mu.Lock()
-	if err := c.state(); err != nil {
+	if err := c.unusable(); err != nil {
 		c.mu.Unlock()
-		return nil, c.relabel("sub", err)
+		return nil, c.withOp("sub", err)
 	}
 	if c.subs == nil {
 		c.subs = make(map[uint64]uint64)
@@ -123,11 +123,11 @@ func childID(parent, n, color uint64) uint64 {
 func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
 	table, err := c.table.WithForced(list)
 	if err != nil {
-		return nil, c.relabel("dupforcing", err)
+		return nil, c.withOp("dupforcing", err)
 	}
 	n := c.Size()
 	lists := make([]int64, n)
-	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(textHash(list))}); err != nil {
+	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(hashText(list))}); err != nil {
 		return nil, err
 	}
 	members := make([]int, n)
@@ -137,9 +137,9 @@ func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
 	id := c.child(0)
 	for r, other := range lists {
 		if other != lists[0] {
-			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dupforcing", Rank: c.w.rank,
-				Peers: []fault.Peer{c.w.peer(c.WorldRank(r)), c.w.peer(c.WorldRank(0))},
-				Err:   fault.New(fault.Misuse, "dupforcing", c.w.rank, "the ranks force different algorithms; here it is %q", list)}
+			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dupforcing", Rank: c.rt.rank,
+				Peers: []fault.Peer{c.rt.peer(c.WorldRank(r)), c.rt.peer(c.WorldRank(0))},
+				Err:   fault.New(fault.Misuse, "dupforcing", c.rt.rank, "the ranks force different algorithms; here it is %q", list)}
 		}
 	}
 	return c.deriveWith(ctx, id, members, table)
@@ -154,12 +154,12 @@ func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *
 	world := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
-		world[i] = c.g.World(r)
+		world[i] = c.group.World(r)
 		if r == c.Rank() {
 			rank = i
 		}
 	}
-	made := newComm(c.w, id, world, rank, table)
+	made := newComm(c.rt, id, world, rank, table)
 	if err := made.share(ctx); err != nil {
 		made.Close(ctx)
 		return nil, err

@@ -14,13 +14,13 @@ import (
 // maxModel bounds what rank 0 tells of a model: no file of that many lines is longer.
 const maxModel = choose.MaxLines * 256
 
-// agreeOnTable has rank 0 tell all ranks which algorithm runs when: what it reads
+// broadcastTable has rank 0 tell all ranks which algorithm runs when: what it reads
 // in a tuning file, its own defaults, and what its options or environment force.
 // What the tuning says of the machine's speed is for Explain.
-func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, error) {
+func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective.Table, error) {
 	var rules, speed []byte
-	if w.rank == 0 {
-		tuning, err := readTuning(w.opt.tuning)
+	if rt.rank == 0 {
+		tuning, err := readTuning(rt.opt.tuning)
 		if err != nil {
 			return nil, err
 		}
@@ -28,36 +28,36 @@ func (w *world) agreeOnTable(ctx context.Context, c *Comm) (*collective.Table, e
 		if err != nil {
 			return nil, err
 		}
-		if err := t.Force(w.opt.algorithm); err != nil {
-			return nil, c.relabel("init: TUTTI_ALGORITHM or WithAlgorithm", err)
+		if err := t.Force(rt.opt.algorithm); err != nil {
+			return nil, c.withOp("init: TUTTI_ALGORITHM or WithAlgorithm", err)
 		}
 		rules = t.AppendEncoded(nil)
 		speed = (&choose.Tuning{Model: tuning.Model}).Encode()
 	}
-	rules, err := tell(ctx, c, rules, collective.MaxEncodedTable)
+	rules, err := broadcastBytes(ctx, c, rules, collective.MaxEncodedTable)
 	if err != nil {
 		return nil, err
 	}
-	if speed, err = tell(ctx, c, speed, maxModel); err != nil {
+	if speed, err = broadcastBytes(ctx, c, speed, maxModel); err != nil {
 		return nil, err
 	}
 	tuning, err := choose.Decode("what rank 0 tells of its tuning", speed)
 	if err != nil {
 		return nil, err
 	}
-	w.model = tuning.Model
+	rt.model = tuning.Model
 	return collective.ParseTable(rules)
 }
 
-// tell gives rank 0's bytes to all ranks, the length first. More than most bytes
+// broadcastBytes gives rank 0's bytes to all ranks, the length first. More than most bytes
 // are refused before they are received.
-func tell(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
+func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, error) {
 	length := []int64{int64(len(b))}
 	if err := Broadcast(ctx, c, length, 0); err != nil {
 		return nil, err
 	}
 	if length[0] < 0 || length[0] > int64(most) {
-		return nil, fault.New(fault.Mismatch, "init", c.w.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
+		return nil, fault.New(fault.Mismatch, "init", c.rt.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
 	}
 	if c.Rank() != 0 {
 		b = make([]byte, length[0])

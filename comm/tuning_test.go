@@ -85,7 +85,7 @@ func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
 	file := tuningFile(t, `{"op": "barrier", "algorithm": "shared"}, {"op": "allreduce", "algorithm": "ring"}`)
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		x, err := comm.Explain(c, "allreduce", 8)
-		if err != nil || x.Chosen != (comm.Chosen{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
+		if err != nil || x.Chosen != (comm.Selection{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
 			return fmt.Errorf("got %+v and %v", x, err)
 		}
 		return nil
@@ -155,12 +155,12 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 			_, startErr := comm.IAllReduce(c, make([]int64, 8), comm.Sum).Wait(ctx)
 			for _, k := range []struct {
 				what, want string
-				said       comm.Chosen
+				said       comm.Selection
 				err        error
 			}{
 				{"blocking", x.blocks, e.Chosen, comm.AllReduce(ctx, c, make([]int64, 8), comm.Sum)},
-				{"in order", x.inOrder, e.InOrder, comm.AllReduce(ctx, c, make([]int64, 8), inOrder)},
-				{"apart", x.apart, e.Apart, startErr},
+				{"in order", x.inOrder, e.NonCommutative, comm.AllReduce(ctx, c, make([]int64, 8), inOrder)},
+				{"apart", x.apart, e.NonBlocking, startErr},
 			} {
 				if failed := errors.Is(k.err, fault.Misuse); failed != (k.want != "") || !failed && k.err != nil {
 					return fmt.Errorf("%s: got %v", k.what, k.err)
@@ -169,7 +169,7 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 					return fmt.Errorf("%s: got %q, want something of %q", k.what, k.said.Fails, k.want)
 				}
 			}
-			last := e.Candidates[len(e.Candidates)-1].Algorithm
+			last := e.Predictions[len(e.Predictions)-1].Algorithm
 			if fails := strings.Contains(e.String(), "\n  fails: shared is forced, and needs memory"); fails != (x.blocks != "") || fails && last != "shared" {
 				return fmt.Errorf("got\n%v", e)
 			}

@@ -11,27 +11,27 @@ import (
 // matrices and vectors.
 type View[T Element] = tensor.View[T]
 
-// viewPiece is how many bytes of a view are handled at a time. What lies apart is
+// viewPartBytes is how many bytes of a view are handled at a time. What lies apart is
 // staged in a buffer of that size; what is contiguous is used where it lies. The
 // pieces depend on the view's length alone, so ranks may differ in how theirs lie.
-const viewPiece = 4 << 20
+const viewPartBytes = 4 << 20
 
 // AllReduceView is AllReduce of a view's elements, in row-major order. Elements
 // of the slice outside the view are neither read nor written.
 func AllReduceView[T Element](ctx context.Context, c *Comm, v View[T], op Op) error {
-	return inPieces(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
+	return inParts(v, true, true, func(buf []T) error { return AllReduce(ctx, c, buf, op) })
 }
 
 // BroadcastView is Broadcast of a view's elements; see AllReduceView.
 func BroadcastView[T Element](ctx context.Context, c *Comm, v View[T], root int) error {
 	mine := c.Rank() == root
-	return inPieces(v, mine, !mine, func(buf []T) error { return Broadcast(ctx, c, buf, root) })
+	return inParts(v, mine, !mine, func(buf []T) error { return Broadcast(ctx, c, buf, root) })
 }
 
 // SendView is Send of a view's elements, to be received by RecvView of a view of
 // the same length; see AllReduceView.
 func SendView[T Element](ctx context.Context, c *Comm, to, tag int, v View[T]) error {
-	return inPieces(v, true, false, func(buf []T) error { return Send(ctx, c, to, tag, buf) })
+	return inParts(v, true, false, func(buf []T) error { return Send(ctx, c, to, tag, buf) })
 }
 
 // RecvView receives what SendView sent into a view of the same length; see
@@ -41,7 +41,7 @@ func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T])
 	if from == AnySource || tag == AnyTag {
 		return c.misuse("recvview", "wildcards are not allowed: a large view travels as several messages")
 	}
-	return inPieces(v, false, true, func(buf []T) error {
+	return inParts(v, false, true, func(buf []T) error {
 		st, err := Recv(ctx, c, from, tag, buf)
 		if err == nil && Count[T](st) != len(buf) {
 			err = c.misuse("recvview", "a piece of %d elements came where %d were expected; the views differ in length", Count[T](st), len(buf))
@@ -50,19 +50,19 @@ func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T])
 	})
 }
 
-// inPieces calls do for one piece of v after the other. read and write say
+// inParts calls do for one piece of v after the other. read and write say
 // whether do looks at the elements, and whether it changes them.
-func inPieces[T Element](v View[T], read, write bool, do func([]T) error) error {
-	piece := max(1, viewPiece/tensor.TypeOf[T]().Size())
-	whole, contiguous := v.Contiguous()
+func inParts[T Element](v View[T], read, write bool, do func([]T) error) error {
+	part := max(1, viewPartBytes/tensor.TypeOf[T]().Size())
+	all, contiguous := v.Contiguous()
 	var stage []T
 	if !contiguous {
-		stage = make([]T, min(piece, v.Len()))
+		stage = make([]T, min(part, v.Len()))
 	}
-	for from := 0; from == 0 || from < v.Len(); from += piece {
-		n := min(piece, v.Len()-from)
+	for from := 0; from == 0 || from < v.Len(); from += part {
+		n := min(part, v.Len()-from)
 		if contiguous {
-			if err := do(whole[from : from+n]); err != nil {
+			if err := do(all[from : from+n]); err != nil {
 				return err
 			}
 			continue

@@ -108,7 +108,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		nego: nego, data: data, began: began, member: negotiate.NewWorker(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), over: make(chan struct{}), ended: make(chan struct{}),
 		due: [2]negotiate.Time{never, never}, alarm: time.NewTimer(time.Hour), rings: never,
-		lookout: comm.NewLookout(nego, others(c)...), sites: make(map[callsite.Site]string),
+		lookout: comm.NewPoller(nego, others(c)...), sites: make(map[callsite.Site]string),
 	}
 	co.opts, co.settings = o, settingsOf(negotiate.Tunables{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))

@@ -23,11 +23,11 @@ func (ws *wires) Poll(_ context.Context, ev comm.Event) bool {
 	if ev.Happened() {
 		return true
 	}
-	ws.Rest()
+	ws.Arm()
 	return ev.Happened()
 }
 
-func (ws *wires) Rest() {
+func (ws *wires) Arm() {
 	ws.rests.Add(1)
 	ws.watched.Store(true)
 }

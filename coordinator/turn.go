@@ -139,7 +139,7 @@ func (co *Coordinator) setAlarm() {
 // A lookout moves messages of the negotiation: a comm.Lookout, which see.
 type lookout interface {
 	Poll(ctx context.Context, ev comm.Event) bool
-	Rest()
+	Arm()
 }
 
 // help moves the negotiation until w's wait is over, or something is to be carried
@@ -158,7 +158,7 @@ func (co *Coordinator) help(ctx context.Context, w *waiter) {
 	// after it is given up misses none of them: else the wires would wake nobody for as
 	// long as they expect somebody to look.
 	if co.stranded() && co.helping.CompareAndSwap(false, true) {
-		co.lookout.Rest()
+		co.lookout.Arm()
 		co.helping.Store(false)
 	}
 	co.act() // on what a callback has left to us just now

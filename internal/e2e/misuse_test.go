@@ -46,7 +46,7 @@ func misuse(ctx context.Context, a *actor, c *comm.Comm) error {
 func useful(ctx context.Context, c *comm.Comm) error {
 	n, r := c.Size(), c.Rank()
 	in := make([]int32, 1)
-	if _, err := comm.Exchange(ctx, c, (r+1)%n, 9, []int32{int32(r)}, (r+n-1)%n, 9, in); err != nil {
+	if _, err := comm.SendRecv(ctx, c, (r+1)%n, 9, []int32{int32(r)}, (r+n-1)%n, 9, in); err != nil {
 		return err
 	}
 	if err := comm.AllReduce(ctx, c, in, comm.Sum); err != nil {
@@ -73,7 +73,7 @@ func badArguments(ctx context.Context, _ *actor, c *comm.Comm) error {
 	_, early := comm.Probe(ctx, c, -7, 0)
 	_, split := c.Split(ctx, -2, 0)
 	_, sub := c.Sub(ctx, c.Rank(), c.Size())
-	_, isend := comm.Isend(c, -1, 0, one).Wait(ctx)
+	_, isend := comm.ISend(c, -1, 0, one).Wait(ctx)
 	_, iall := comm.IAllReduce(c, one, comm.Op{}).Wait(ctx)
 	return errors.Join(
 		want(comm.Send(ctx, c, c.Size(), 0, one), fault.Misuse, "rank 3 is out of range"),
@@ -139,7 +139,7 @@ func cancelledRecv(ctx context.Context, a *actor, c *comm.Comm) error {
 	for tag := range tags {
 		got[tag] = make([]int32, 1)
 		if tag != 1 {
-			siblings = append(siblings, comm.Irecv(c, 1, tag, got[tag]))
+			siblings = append(siblings, comm.IRecv(c, 1, tag, got[tag]))
 		}
 	}
 	short, cancel := context.WithCancel(ctx)

@@ -24,8 +24,8 @@ const (
 	envelope   = 256
 )
 
-func drives() map[string]comm.Drive {
-	return map[string]comm.Drive{"auto": comm.Auto, "push": comm.Push, "pull": comm.Pull}
+func drives() map[string]comm.Protocol {
+	return map[string]comm.Protocol{"auto": comm.Auto, "push": comm.Eager, "pull": comm.Rendezvous}
 }
 
 func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
@@ -42,7 +42,7 @@ func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
 						return err
 					}
 					return receive(ctx, c, bytes)
-				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
 				if err != nil {
 					t.Error(err)
 				}
@@ -81,7 +81,7 @@ func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing
 						return err
 					}
 					return comm.Send(ctx, c, 1, 0, pattern(0, bytes))
-				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
 				if err != nil {
 					t.Error(err)
 				}
@@ -123,7 +123,7 @@ func TestSendsThatNobodyReceivesAreBoundedByCreditAndSpill(t *testing.T) {
 						}
 					}
 					return nil
-				}, comm.WithDrive(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
 				if err != nil {
 					t.Error(err)
 				}

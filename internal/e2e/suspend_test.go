@@ -72,7 +72,7 @@ func passUntilTold(ctx context.Context, a *actor, c *comm.Comm) error {
 		for i := range out {
 			out[i] = int32(rank)<<24 + round + int32(i)
 		}
-		if _, err := comm.Exchange(ctx, c, (rank+1)%n, 1, out, from, 1, in); err != nil {
+		if _, err := comm.SendRecv(ctx, c, (rank+1)%n, 1, out, from, 1, in); err != nil {
 			return a.tell("passed", at, err)
 		}
 		for i, got := range in {

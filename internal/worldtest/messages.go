@@ -126,7 +126,7 @@ func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, l *Ledge
 	var errs []error
 	for i := range 2 {
 		in := lend(l, b.Slice()[i*(count+1):][:count])
-		st, err := comm.Exchange(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count)), prev, i, in)
+		st, err := comm.SendRecv(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count)), prev, i, in)
 		if err == nil {
 			err = read(st, prev, i, in, letter[T](prev, i, count))
 		}
@@ -140,7 +140,7 @@ func exchange[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger)
 	var errs []error
 	for i := range 2 {
 		out, in := lend(l, letter[T](c.Rank(), i, count)), lend(l, make([]T, count))
-		st, err := comm.Exchange(ctx, c, next, i, out, prev, i, in)
+		st, err := comm.SendRecv(ctx, c, next, i, out, prev, i, in)
 		if err == nil {
 			err = read(st, prev, i, in, letter[T](prev, i, count))
 		}
@@ -156,8 +156,8 @@ func isend[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) er
 	var ins [][]T
 	for i := range 2 {
 		ins = append(ins, lend(l, make([]T, count)))
-		recvs = append(recvs, comm.Irecv(c, prev, i, ins[i]))
-		sends = append(sends, comm.Isend(c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+		recvs = append(recvs, comm.IRecv(c, prev, i, ins[i]))
+		sends = append(sends, comm.ISend(c, next, i, lend(l, letter[T](c.Rank(), i, count))))
 	}
 	for i, r := range recvs {
 		st, err := r.Wait(ctx)

@@ -25,7 +25,7 @@ func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	if err != nil {
 		return ""
 	}
-	return c.chooser.Choose(verb, bytes, commutative, c.g.HasShared()).Algorithm.Name()
+	return c.chooser.Choose(verb, bytes, commutative, c.group.HasShared()).Algorithm.Name()
 }
 
 // Wire names all wires between ranks of the communicator, equally on all of them:
@@ -44,10 +44,10 @@ func (c *Comm) Transport(rank int) string {
 	case rank == c.Rank():
 		return "self"
 	}
-	auto, picks := c.w.wire.(interface{ Explain(addr string) string })
+	auto, picks := c.rt.wire.(interface{ Explain(addr string) string })
 	if !picks {
-		return c.w.wire.Name()
+		return c.rt.wire.Name()
 	}
-	name, _, _ := strings.Cut(auto.Explain(c.w.mesh.Addr(c.WorldRank(rank))), ":")
+	name, _, _ := strings.Cut(auto.Explain(c.rt.mesh.Addr(c.WorldRank(rank))), ":")
 	return name
 }

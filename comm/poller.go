@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// A Lookout is for a goroutine that waits for what a callback of OnNamed will bring.
+// A Poller is for a goroutine that waits for what a callback of OnNamed will bring.
 // It moves the messages of some members itself, for as long as that is worth while.
 // Else they are moved when the wire wakes another goroutine, which takes longer; and
 // for up to two milliseconds after a call that polled the wire does not.
-type Lookout struct {
-	m     *mesh.Mesh
+type Poller struct {
+	mesh  *mesh.Mesh
 	links []*mesh.Link
 }
 
@@ -19,26 +19,26 @@ type Lookout struct {
 // may do what a callback has asked for. Once true it stays true until Poll returns.
 type Event = mesh.Event
 
-// NewLookout makes one for messages from some of c's ranks. It may be used by one
+// NewPoller makes one for messages from some of c's ranks. It may be used by one
 // goroutine at a time, holds nothing, and needs no end.
-func NewLookout(c *Comm, from ...int) *Lookout {
-	l := &Lookout{m: c.w.mesh}
+func NewPoller(c *Comm, from ...int) *Poller {
+	p := &Poller{mesh: c.rt.mesh}
 	for _, r := range from {
-		l.links = append(l.links, l.m.Link(c.WorldRank(r)))
+		p.links = append(p.links, p.mesh.Link(c.WorldRank(r)))
 	}
-	return l
+	return p
 }
 
 // Poll moves messages until ev has happened, which it reports, or ctx has ended, or it
 // has looked for some hundred microseconds in vain: then the wires wake somebody for
 // what comes. Ranks that share cores give them away between two looks.
-func (l *Lookout) Poll(ctx context.Context, ev Event) bool {
-	if l.m.Poll(ctx, ev, nil, l.links) {
+func (p *Poller) Poll(ctx context.Context, ev Event) bool {
+	if p.mesh.Poll(ctx, ev, nil, p.links) {
 		return true
 	}
-	l.Rest()
+	p.Arm()
 	return ev.Happened()
 }
 
-// Rest has the wires wake somebody for what comes, at once: nobody looks any more.
-func (l *Lookout) Rest() { l.m.Watch(l.links) }
+// Arm has the wires wake somebody for what comes, at once: nobody looks any more.
+func (p *Poller) Arm() { p.mesh.Watch(p.links) }

@@ -1,0 +1,101 @@
+package comm
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/topology"
+)
+
+// Order is the ranks of the communicator in the order in which rings and trees visit
+// them: host by host and rack by rack, whatever the ranks' numbers. It is the same
+// on all ranks, and part of what the order of a reduction's folds depends on.
+func (c *Comm) Order() []int { return c.group.Layout().Order() }
+
+// Topology is the same for people: the hosts in order with their ranks, and with
+// their racks where they have names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
+func (c *Comm) Topology() string { return c.group.Layout().String() }
+
+// Hosts is on how many hosts the communicator's ranks are.
+func (c *Comm) Hosts() int { return c.group.Layout().Hosts() }
+
+// setLayout says where the communicator's ranks are, once that is known.
+func (c *Comm) setLayout() {
+	if c.rt.places == nil {
+		return
+	}
+	places := make([]topology.Place, c.Size())
+	for rank := range places {
+		places[rank] = c.rt.places[c.group.World(rank)]
+	}
+	c.group.SetLayout(topology.New(places))
+}
+
+// exchangePlaces has every rank tell rank 0 its host and rack, and rank 0 tell all
+// ranks everybody's, with the racks of its topology file where there is one.
+func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.Place, error) {
+	place := topology.Place{Host: rt.mesh.Host(rt.rank), Rack: rt.opt.rack}
+	if rt.opt.testPlaces != nil {
+		place = rt.opt.testPlaces(rt.rank)
+	}
+	own := topology.AppendRecord(nil, place)
+	var told []byte
+	if rt.rank == 0 {
+		told = make([]byte, rt.size*topology.RecordSize)
+	}
+	err := Gather(ctx, c, told, own, 0)
+	if err == nil && rt.rank == 0 {
+		told, err = rt.resolvePlaces(told)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if told, err = broadcastBytes(ctx, c, told, rt.size*topology.RecordSize); err != nil {
+		return nil, err
+	}
+	places, err := topology.ParseRecords(told)
+	if err != nil || len(places) != rt.size {
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "rank 0 told %d bytes about the places of %d ranks (%v): do all ranks run the same program?", len(told), rt.size, err)
+	}
+	return places, nil
+}
+
+// resolvePlaces is what rank 0 makes of all ranks' records.
+func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
+	places, err := topology.ParseRecords(records)
+	if err != nil {
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "the ranks' places: %w", err)
+	}
+	if rt.opt.topology != "" {
+		racks, err := topology.ReadFile(rt.opt.topology)
+		if err != nil {
+			return nil, err
+		}
+		if err := racks.Apply(places); err != nil {
+			return nil, err
+		}
+	}
+	if err := topology.Check(places); err != nil {
+		return nil, err
+	}
+	records = records[:0]
+	for _, p := range places {
+		records = topology.AppendRecord(records, p)
+	}
+	return records, nil
+}
+
+// reportOrder logs, on rank 0, in which order ranks are visited, and prints it where
+// the choice of transports is printed.
+func (rt *rankRuntime) reportOrder(c *Comm) {
+	if rt.rank != 0 {
+		return
+	}
+	l := c.group.Layout()
+	rt.log.Info("tutti: rings and trees visit the ranks host by host", "order", l.String(), "hosts", l.Hosts(), "racks", l.Racks())
+	if rt.opt.report {
+		fmt.Fprintf(os.Stderr, "tutti: rings and trees visit the ranks in the order %v\n", l)
+	}
+}

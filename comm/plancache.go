@@ -1,0 +1,77 @@
+package comm
+
+import (
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A program makes the same few calls again and again. What one of them comes to, its
+// kernel, its algorithm, its description and its fingerprint, is remembered by the
+// communicator: BenchmarkCallAlone has the time that it takes less.
+
+// planCacheSize is how many calls a communicator remembers, a power of two.
+const planCacheSize = 16
+
+// A cachedPlan is a blocking call that was prepared before. c.mu guards it.
+type cachedPlan struct {
+	key         planKey
+	number      uint64 // of all that this communicator has remembered; 0: nothing yet
+	kernel      reduce.Kernel
+	algo        collective.Algorithm
+	segment     int
+	shares      bool
+	sig         signature
+	fingerprint uint64
+}
+
+// An planKey is all that a plan's algorithm, description and fingerprint follow from.
+type planKey struct {
+	verb            collective.Verb
+	dtype           tensor.DType
+	count, root     int
+	dst, src, bytes int // bytes
+	op              Op
+}
+
+// cacheable reports whether the plan's answers follow from what asked holds.
+func (pl *plan) cacheable() bool {
+	return pl.callName == "" && pl.forced == "" && pl.counts == nil && pl.sends == nil && !pl.noShared
+}
+
+// matches reports whether a plain plan asks the same. It compares word by word: to put
+// together what == could compare takes longer.
+func (k *planKey) matches(pl *plan) bool {
+	return k.verb == pl.verb && k.dtype == pl.dtype && k.count == pl.count && k.root == pl.root && k.op == pl.op &&
+		k.bytes == pl.bytes && k.dst == len(pl.dst) && k.src == len(pl.src)
+}
+
+// planEntry is where a plain plan is remembered.
+func (c *Comm) planEntry(pl *plan) *cachedPlan {
+	h := uint64(pl.bytes)*0x9e3779b97f4a7c15 + uint64(pl.dtype)*0xbb67ae8584caa73b + pl.op.ID() + uint64(pl.root)<<32
+	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
+}
+
+// lookupPlan makes a plan what one like it came to; false when none is known. c.mu is held.
+func (c *Comm) lookupPlan(pl *plan) bool {
+	k := c.planEntry(pl)
+	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap() { // where the buffers lie is all that lengths do not tell
+		return false
+	}
+	pl.kernel, pl.algo, pl.segment, pl.usesShared, pl.cached = k.kernel, k.algo, k.segment, k.shares, k
+	return true
+}
+
+// cachePlan keeps what a plan that was prepared has come to. c.mu is held.
+func (c *Comm) cachePlan(pl *plan) {
+	k := c.planEntry(pl)
+	c.plansCached++
+	*k = cachedPlan{number: c.plansCached, kernel: pl.kernel, algo: pl.algo, segment: pl.segment, shares: pl.usesShared}
+	k.key = planKey{pl.verb, pl.dtype, pl.count, pl.root, len(pl.dst), len(pl.src), pl.bytes, pl.op}
+	pl.describe(&k.sig)
+	k.fingerprint = k.sig.hash()
+	pl.cached = k
+}
+
+// clearPlans is for when other answers would be found.
+func (c *Comm) clearPlans() { c.planCache = [planCacheSize]cachedPlan{} }

@@ -1,0 +1,331 @@
+package comm
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tutti-go/tutti/collective/choose"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/topology"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A rankRuntime is what all communicators of one rank share: the mesh, the engine, and
+// what is known of the other ranks. It is the mesh's Events.
+type rankRuntime struct {
+	opt           *options
+	rank          int
+	size          int
+	mesh          *mesh.Mesh // set before any communicator exists; events may come earlier
+	wire          transport.Transport
+	eng           *rendezvous.Engine
+	log           *slog.Logger
+	initGoroutine uint64 // the goroutine that called Init, for "where is it now"
+	calls         calls
+	lastRecord    callRecord    // the control goroutine's, as is sites: what a heartbeat told last
+	siteTexts     callsite.Book // and where calls were
+	model         choose.Model  // rank 0's; set before Init returns
+	// places is where each rank runs; all ranks know the same. Set once, before any
+	// communicator but the job's exists.
+	places []topology.Place
+
+	ctx    context.Context // ends when the world is closed
+	cancel context.CancelFunc
+	work   sync.WaitGroup // goroutines started by spawn
+
+	mu           sync.Mutex // guards the rest
+	comms        map[uint64]*Comm
+	earlyRevokes earlyRevokes
+	lostRanks    map[int]error  // ranks that are lost or closed
+	lostLinks    []*fault.Error // links that are lost
+	ended        error          // after Close, or a verdict about this rank
+	closing      bool
+	verdict      *fault.Error // the first verdict
+}
+
+// maxEarly bounds what is remembered for communicators that are not there yet.
+const maxEarly = 256
+
+// earlyRevokes are the last maxEarly revokes of communicators that this rank does
+// not have. It may make them soon; of others it is no member, or has closed them.
+type earlyRevokes struct {
+	why   map[uint64]*fault.Error
+	order []uint64 // the oldest first
+}
+
+func (er *earlyRevokes) add(id uint64, e *fault.Error) {
+	if er.why[id] != nil {
+		return
+	}
+	if er.why == nil {
+		er.why = make(map[uint64]*fault.Error)
+	}
+	if len(er.order) == maxEarly {
+		delete(er.why, er.order[0])
+		er.order = slices.Delete(er.order, 0, 1)
+	}
+	er.why[id] = e
+	er.order = append(er.order, id)
+}
+
+func (er *earlyRevokes) take(id uint64) *fault.Error {
+	e := er.why[id]
+	if e != nil {
+		delete(er.why, id)
+		er.order = slices.DeleteFunc(er.order, func(x uint64) bool { return x == id })
+	}
+	return e
+}
+
+// spawn runs f on a goroutine that Close waits for; false when it is too late.
+func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if rt.closing {
+		return false
+	}
+	rt.work.Add(1)
+	go func() {
+		defer rt.work.Done()
+		f(rt.ctx)
+	}()
+	return true
+}
+
+// Verdict implements mesh.Events: somebody is lost, and all ranks hear the same.
+func (rt *rankRuntime) Verdict(e *fault.Error) {
+	rt.mu.Lock()
+	if rt.verdict == nil {
+		rt.verdict = e
+	}
+	rt.mu.Unlock()
+	if e.Kind == fault.LinkLost {
+		rt.linkLost(e)
+		return
+	}
+	for _, p := range e.Peers {
+		if p.Rank == rt.rank {
+			rt.end(e)
+			return
+		}
+	}
+	for _, p := range e.Peers {
+		rt.rankLost(p.Rank, e)
+	}
+}
+
+// linkLost ends what needs both ranks of a broken link: messages between them on
+// themselves, and collectives of every communicator that has both.
+func (rt *rankRuntime) linkLost(e *fault.Error) {
+	rt.mu.Lock()
+	rt.lostLinks = append(rt.lostLinks, e)
+	rt.mu.Unlock()
+	for _, p := range e.Peers {
+		if p.Rank != rt.rank && rt.blamed(e, rt.rank) {
+			rt.eng.FailPeer(p.Rank, e)
+		}
+	}
+	for _, c := range rt.openComms() {
+		if c.hasAll(e.Peers) {
+			c.group.RevokeCollectives(e)
+		}
+	}
+}
+
+func (c *Comm) hasAll(peers []fault.Peer) bool {
+	for _, p := range peers {
+		if _, in := c.group.Member(p.Rank); !in {
+			return false
+		}
+	}
+	return true
+}
+
+// lossWithin is why collectives of a new communicator cannot be: one of its ranks, or
+// a link between two of them, is lost. Ranks that exchange nothing over that link
+// would not find out by themselves. w.mu is held.
+func (rt *rankRuntime) lossWithin(c *Comm) error {
+	for r := range c.Size() {
+		var f *fault.Error
+		if errors.As(rt.lostRanks[c.group.World(r)], &f) && f.Kind != fault.Closed {
+			return f
+		}
+	}
+	for _, e := range rt.lostLinks {
+		if c.hasAll(e.Peers) {
+			return e
+		}
+	}
+	return nil
+}
+
+func (rt *rankRuntime) blamed(e *fault.Error, rank int) bool {
+	for _, p := range e.Peers {
+		if p.Rank == rank {
+			return true
+		}
+	}
+	return false
+}
+
+// rankLost ends every call that needs a rank: messages with it, and collectives of
+// every communicator that has it.
+func (rt *rankRuntime) rankLost(rank int, err error) {
+	rt.mu.Lock()
+	rt.lostRanks[rank] = err
+	rt.mu.Unlock()
+	rt.eng.FailPeer(rank, err)
+	for _, c := range rt.openComms() {
+		if _, in := c.group.Member(rank); in {
+			c.group.RevokeCollectives(err)
+		}
+	}
+}
+
+// Goodbye implements mesh.Events. What the rank sent has been taken; collectives
+// that need no more of it go on.
+func (rt *rankRuntime) Goodbye(rank int) {
+	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{rt.peer(rank)}}
+	rt.mu.Lock()
+	rt.lostRanks[rank] = err
+	rt.mu.Unlock()
+	rt.eng.FailPeer(rank, err)
+}
+
+// end makes every call of this rank fail with err.
+func (rt *rankRuntime) end(err error) {
+	rt.mu.Lock()
+	if rt.ended == nil {
+		rt.ended = err
+	}
+	rt.mu.Unlock()
+	rt.eng.End(err)
+}
+
+// openComms are the communicators alive on this rank.
+func (rt *rankRuntime) openComms() []*Comm {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	cs := make([]*Comm, 0, len(rt.comms))
+	for _, c := range rt.comms {
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+func (rt *rankRuntime) comm(id uint64) *Comm {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.comms[id]
+}
+
+// LastCall implements mesh.Events. It makes no garbage for a call like one before.
+func (rt *rankRuntime) LastCall(b []byte) []byte {
+	rt.calls.mu.Lock()
+	rt.lastRecord = rt.calls.lastRecord()
+	rt.calls.mu.Unlock()
+	last := &rt.lastRecord
+	if last.callName == "" {
+		return b
+	}
+	b = last.appendTo(b, last.seq)
+	if at := rt.siteTexts.Of(&last.site); at != "" {
+		b = append(append(b, " at "...), at...)
+	}
+	return b
+}
+
+// Kinds of floods; rendezvous.FloodStep is another.
+const (
+	floodFingerprint = 'f' // a fingerprint of a rank that waits
+	floodRevoke      = 'r' // a communicator is revoked
+)
+
+// Flooded implements mesh.Events.
+func (rt *rankRuntime) Flooded(from int, kind byte, body []byte) {
+	switch kind {
+	case rendezvous.FloodStep:
+		rt.eng.HandleStepEnd(from, body)
+	case floodFingerprint:
+		rt.handleFingerprint(from, body)
+	case floodRevoke:
+		rt.handleRevoke(body)
+	}
+}
+
+// peer describes a rank for an error.
+func (rt *rankRuntime) peer(rank int) fault.Peer {
+	rt.mu.Lock()
+	m := rt.mesh
+	rt.mu.Unlock()
+	if m == nil {
+		return fault.Peer{Rank: rank}
+	}
+	return fault.Peer{Rank: rank, Host: m.Host(rank)}
+}
+
+// setMesh gives the world its mesh.
+func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
+	rt.eng.Bind(m)
+	rt.mu.Lock()
+	rt.mesh = m
+	rt.mu.Unlock()
+}
+
+// close closes the world: promised bytes first, then the goodbye.
+func (rt *rankRuntime) close(ctx context.Context) error {
+	rt.mu.Lock()
+	if rt.closing {
+		rt.mu.Unlock()
+		return nil
+	}
+	rt.closing = true
+	failed := rt.ended
+	rt.mu.Unlock()
+	var err error
+	if failed == nil {
+		err = rt.eng.Drain(ctx)
+	}
+	closed := fault.New(fault.Closed, "close", rt.rank, "this rank has closed")
+	rt.mu.Lock()
+	if rt.ended == nil {
+		rt.ended = closed
+	}
+	rt.mu.Unlock()
+	rt.eng.End(closed)
+	for _, c := range rt.openComms() {
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+		c.releaseShared()
+	}
+	if e := rt.mesh.Close(ctx); err == nil {
+		err = e
+	}
+	rt.cancel()
+	rt.work.Wait()
+	rt.eng.Rest()
+	return err
+}
+
+// askLimit bounds how long an error waits for the words of other ranks.
+const askLimit = time.Second
+
+// location is the place that a call was made from, and, for a rank that is in no
+// call, where the goroutine that called Init is now.
+func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
+	if underWay {
+		return site.String()
+	}
+	if now := callsite.Now(rt.initGoroutine); now != "" {
+		return now
+	}
+	return site.String()
+}
