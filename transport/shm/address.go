@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A place is where a process runs, as far as sharing memory goes: processes of
+// A locality is where a process runs, as far as sharing memory goes: processes of
 // equal places can. As a text:
 //
 //	place   = boot "/" host "/" net "/" user
@@ -16,13 +16,13 @@ import (
 // containers with one kernel are different hosts to their users; net is the number of the
 // network namespace, within which the socket's name is known; user is the user's
 // number and that of its namespace.
-type place struct{ boot, host, net, user string }
+type locality struct{ boot, host, net, user string }
 
-// maxField bounds each part of an address, so that all are less than
+// maxFieldLen bounds each part of an address, so that all are less than
 // transport.MaxAddr.
-const maxField = 100
+const maxFieldLen = 100
 
-func (p place) String() string {
+func (p locality) String() string {
 	return strings.Join([]string{p.boot, p.host, p.net, p.user}, "/")
 }
 
@@ -30,12 +30,12 @@ func (p place) String() string {
 // of addresses. A long name is cut: the boot ID beside it tells hosts apart.
 func escape(s string) string {
 	s = strings.NewReplacer("=", "%3D", "+", "%20").Replace(url.QueryEscape(s))
-	return s[:min(len(s), maxField)]
+	return s[:min(len(s), maxFieldLen)]
 }
 
-// differs says in what q is not p; "" when processes there and here can share.
+// difference says in what q is not p; "" when processes there and here can share.
 // It is symmetric.
-func (p place) differs(q place) string {
+func (p locality) difference(q locality) string {
 	switch {
 	case p.boot != q.boot:
 		return "another host"
@@ -59,11 +59,11 @@ func unescape(s string) string {
 
 // An address is where a Transport can be dialled.
 type address struct {
-	place
+	locality
 	name string // of the socket, without the @
 }
 
-func (a address) String() string { return a.place.String() + "/@" + a.name }
+func (a address) String() string { return a.locality.String() + "/@" + a.name }
 
 func parseAddress(s string) (address, error) {
 	f := strings.Split(s, "/")
@@ -71,9 +71,9 @@ func parseAddress(s string) (address, error) {
 		return address{}, fmt.Errorf("%.80q is not boot/host/net/user/@name", s)
 	}
 	for _, part := range f {
-		if len(part) > maxField || strings.ContainsAny(part, "\x00") {
+		if len(part) > maxFieldLen || strings.ContainsAny(part, "\x00") {
 			return address{}, fmt.Errorf("a part of the address %.80q cannot be", s)
 		}
 	}
-	return address{place{f[0], f[1], f[2], f[3]}, f[4][1:]}, nil
+	return address{locality{f[0], f[1], f[2], f[3]}, f[4][1:]}, nil
 }

@@ -32,11 +32,11 @@ const (
 //	8       4      its number, unique in the Transport
 //	4096    ...    what Alloc gave out
 type arena struct {
-	id      uint32
-	mem     []byte // the mapping
-	pins    int    // exposures of parts of it; guarded by arenas.mu
-	fd      int    // -1 once the Transport has closed; guarded by arenas.mu
-	severed atomic.Bool
+	id       uint32
+	mem      []byte // the mapping
+	pins     int    // exposures of parts of it; guarded by arenas.mu
+	fd       int    // -1 once the Transport has closed; guarded by arenas.mu
+	detached atomic.Bool
 }
 
 // arenas are those of a Transport, in the order of their addresses.
@@ -58,15 +58,15 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	switch {
 	case size < 0 || int64(size) > MaxBody:
 		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
-	case t.cannot != nil:
-		return nil, nil, failure(fault.Refused, op, t.cannot)
+	case t.unavailable != nil:
+		return nil, nil, failure(fault.Refused, op, t.unavailable)
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}
 	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
-	a, err := t.arenas.add(t.ways.sealed, round(arenaHead+size, os.Getpagesize()))
+	a, err := t.arenas.add(t.ways.sealed, roundUp(arenaHead+size, os.Getpagesize()))
 	if err != nil {
 		return nil, nil, failure(kindOf(err, fault.Exhausted), op, err)
 	}
@@ -154,7 +154,7 @@ func (as *arenas) pin(buf []byte) (a *arena, at int) {
 	as.mu.Lock()
 	defer as.mu.Unlock()
 	i, ok := slices.BinarySearchFunc(as.all, address0(buf), byAddress)
-	if !ok || len(buf) == 0 || as.all[i].fd < 0 || as.all[i].severed.Load() {
+	if !ok || len(buf) == 0 || as.all[i].fd < 0 || as.all[i].detached.Load() {
 		return nil, 0
 	}
 	a = as.all[i]
@@ -201,13 +201,13 @@ func (as *arenas) close() {
 	}
 }
 
-// sever takes the pages of buf, a part of the arena, away from all peers: they keep
+// detach takes the pages of buf, a part of the arena, away from all peers: they keep
 // what they have mapped, and this process gets a copy in its place. It is for a peer
 // that was stopped while it was writing and may go on one day. Nobody here uses buf
 // meanwhile; of what lies beside it in its first and last page, a write at this very
 // moment may be lost.
-func (a *arena) sever(buf []byte) error {
-	a.severed.Store(true)
+func (a *arena) detach(buf []byte) error {
+	a.detached.Store(true)
 	page := uintptr(os.Getpagesize())
 	from := (address0(buf) - address0(a.mem)) &^ (page - 1)
 	to := min((address0(buf)-address0(a.mem)+uintptr(len(buf))+page-1)&^(page-1), uintptr(len(a.mem)))

@@ -130,7 +130,7 @@ func TestLifeOfAnArena(t *testing.T) {
 	if err := free(); !errors.Is(err, fault.Misuse) {
 		t.Errorf("freed twice: got %v, want %v", err, fault.Misuse)
 	}
-	there := near.far.arenas[tokenOf(to).arena]
+	there := near.peerMemory.arenas[tokenOf(to).arena]
 	if !bytes.Equal(there, make([]byte, len(there))) {
 		t.Error("the peer still sees what was freed")
 	}
@@ -139,7 +139,7 @@ func TestLifeOfAnArena(t *testing.T) {
 	if err := straight(near, far, in, to, 0, []byte("0123456789")); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(near.far.arenas); n != 1 {
+	if n := len(near.peerMemory.arenas); n != 1 {
 		t.Errorf("%d arenas are mapped, want the one that lives", n)
 	}
 	release()
@@ -171,7 +171,7 @@ func TestManyArenasOneAfterTheOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(near.far.arenas); n > knownMost {
+	if n := len(near.peerMemory.arenas); n > knownMost {
 		t.Errorf("%d arenas are mapped, of at most %d", n, knownMost)
 	}
 }
@@ -240,7 +240,7 @@ func TestTokensThatLieAreNotWrittenTo(t *testing.T) {
 		if err := straight(near, far, in, honest, 0, []byte{0}); err != nil { // the arena is mapped
 			t.Fatal(err)
 		}
-		whole := near.far.arenas[tokenOf(honest).arena]
+		whole := near.peerMemory.arenas[tokenOf(honest).arena]
 		before := bytes.Clone(whole)
 		k := tokenOf(honest)
 		lie(&k)
@@ -293,9 +293,9 @@ func TestRecordsOfExposedMemoryThatLieAreRefused(t *testing.T) {
 		{1, 1, 0, 1}, {slotCount, 1, 0, 1}, {1 << 63, 1, 0, 1}, {0, 0, 0, 1}, {0, 2, 0, 1},
 		{0, 1, 101, 0}, {0, 1, 0, 101}, {0, 1, 100, 1}, {0, 1, 1, 1<<64 - 1}, {0, 1, 1<<64 - 1, 1}, {0, 1, 1 << 63, 1 << 63},
 	} {
-		_, c, r := ends(ringLeast)
-		c.shown.table[0] = exposure{number: 1, id: 5, buf: make([]byte, 100), arena: new(arena)}
-		binary.NativeEndian.PutUint64(r, uint64(makeWord(kindTold, 0, 0, 0)))
+		_, c, r := ends(minRing)
+		c.exposures.table[0] = exposure{number: 1, id: 5, buf: make([]byte, 100), arena: new(arena)}
+		binary.NativeEndian.PutUint64(r, uint64(makeHeader(kindWritten, 0, 0, 0)))
 		for i, x := range v {
 			binary.NativeEndian.PutUint64(r[8+8*i:], x)
 		}
@@ -309,13 +309,13 @@ func TestRecordsOfExposedMemoryThatLieAreRefused(t *testing.T) {
 // What a peer sends over the socket is held to what a note can be.
 func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 	note := func(kind byte, id uint32, size int) []byte {
-		b := make([]byte, arenaNote)
+		b := make([]byte, arenaMessage)
 		b[0] = kind
 		binary.NativeEndian.PutUint32(b[4:], id)
 		binary.NativeEndian.PutUint64(b[8:], uint64(size))
 		return b
 	}
-	sealed := func() (int, error) { return sealedMemory(8192) }
+	sealed := func() (int, error) { return createSealed(8192) }
 	for name, tc := range map[string]struct {
 		note   []byte
 		memory func() (int, error)
@@ -348,7 +348,7 @@ func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 			if err := unix.Sendmsg(near.fd, tc.note, rights, nil, 0); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(patience); far.first.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
+			for deadline := time.Now().Add(patience); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
@@ -380,7 +380,7 @@ func TestANoteWhoseDescriptorIsLostNamesTheRemedy(t *testing.T) {
 // playInputless reads a descriptor where the lowest one is free, and a ring without one.
 func playInputless() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	memory, err2 := sealedMemory(8192)
+	memory, err2 := createSealed(8192)
 	if err != nil || err2 != nil {
 		fmt.Println(err, err2)
 		return
@@ -395,7 +395,7 @@ func playInputless() {
 		}
 		_, fds[i], _ = readSocket(pair[1], &b)
 	}
-	r := &foreign{fd: fds[0]}
+	r := &peerMemory{fd: fds[0]}
 	r.close()
 	_, err = unix.FcntlInt(0, unix.F_GETFD, 0)
 	fmt.Println(fds, r.fd, err)
@@ -464,13 +464,13 @@ func TestStoppedWriterIsLeftWithItsPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := tokenOf(to)
-	near.far.words[k.slot].Store(k.number<<1 | 1) // it begins to write, and stops
+	near.peerMemory.slots[k.slot].Store(k.number<<1 | 1) // it begins to write, and stops
 	began := time.Now()
 	release()
-	if took := time.Since(began); took < severAfter || took > patience/2 {
-		t.Errorf("release took %v, want a little more than %v", took, severAfter)
+	if took := time.Since(began); took < detachAfter || took > patience/2 {
+		t.Errorf("release took %v, want a little more than %v", took, detachAfter)
 	}
-	theirs := near.far.arenas[k.arena][k.at:][:k.size]
+	theirs := near.peerMemory.arenas[k.arena][k.at:][:k.size]
 	for i := range theirs {
 		theirs[i] = 2 // it goes on
 	}

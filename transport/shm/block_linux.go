@@ -59,7 +59,7 @@ type ways struct {
 }
 
 func ordinaryWays() ways {
-	return ways{sealed: sealedMemory, pass: passDescriptor, dirs: []string{"/dev/shm", os.TempDir()}}
+	return ways{sealed: createSealed, pass: passDescriptor, dirs: []string{"/dev/shm", os.TempDir()}}
 }
 
 func passDescriptor(socket int, b []byte, fd int) error {
@@ -148,7 +148,7 @@ func (w ways) take(tk ticket, fd, size int) (int, error) {
 	case tk.how > byName:
 		err = fmt.Errorf("memory in way %d", tk.how)
 	default:
-		err = checkShared(fd, size, tk.how == bySeal)
+		err = validateMemory(fd, size, tk.how == bySeal)
 		if err == nil && tk.how == byFile { // memory that could be sealed has another mode
 			err = checkOwner(fd)
 		}

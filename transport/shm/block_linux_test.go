@@ -195,11 +195,11 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	guest := receive(t, conns).(*conn)
-	if !guest.seg.named || far.namesWith(guest.peer.Pid) {
-		t.Errorf("a guest's file has a name: got %v; Shares go by names: got %v", guest.seg.named, far.namesWith(guest.peer.Pid))
+	if !guest.seg.named || far.namesWith(guest.peerCred.Pid) {
+		t.Errorf("a guest's file has a name: got %v; Shares go by names: got %v", guest.seg.named, far.namesWith(guest.peerCred.Pid))
 	}
 	guest.Admit()
-	if !far.namesWith(guest.peer.Pid) || far.namesWith(guest.peer.Pid+1) {
+	if !far.namesWith(guest.peerCred.Pid) || far.namesWith(guest.peerCred.Pid+1) {
 		t.Error("a Share goes by a name with the process to which a Conn does, once that is admitted, and with no other")
 	}
 	c, err := newWithout(t, dir, Options{}, nil).Dial(soon(t), addr)
@@ -219,7 +219,7 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 // Where no way is left the error tells of each.
 func TestNoWayToShareMemoryIsAnError(t *testing.T) {
 	leak.Check(t)
-	here, _ := whereAmI()
+	here, _ := detectLocality()
 	_, name, _ := serving(t, Options{})
 	near := newWithout(t, t.TempDir()+"/none", Options{}, func(w *ways) { w.sealed = noMemory })
 	_, err := near.Dial(soon(t), address{here, name}.String())
@@ -252,7 +252,7 @@ func TestANameGoesWhenTheMeetingFails(t *testing.T) {
 	leak.Check(t)
 	for name, answer := range map[string]func([]byte) []byte{
 		"silence":       func([]byte) []byte { return nil },
-		"turned away":   func(b []byte) []byte { b[8] = sayAway; return b },
+		"turned away":   func(b []byte) []byte { b[8] = answerRejected; return b },
 		"not passed":    func(b []byte) []byte { b[8] = sayNotPassed; return b },
 		"without proof": func(b []byte) []byte { return b },
 	} {
@@ -382,7 +382,7 @@ func TestAVisitorRemovesTheNameOfADeadHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	if _, _, err := hearRequest(nc); err != nil {
+	if _, _, err := readRequest(nc); err != nil {
 		t.Fatal(err)
 	}
 	m, err := tr.ways.newFile(100, true)
@@ -390,7 +390,7 @@ func TestAVisitorRemovesTheNameOfADeadHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(m.fd)
-	b := verdict(verdictMemory, want{})
+	b := makeReply(replyMemory, shareRequest{})
 	m.ticket.put(b[24:])
 	nc.Write(b)
 	var opened [1]byte
@@ -580,7 +580,7 @@ func playNames(t *Transport, waits bool) {
 		}()
 	}
 	for i := 0; ; i++ {
-		m, err := t.ways.newBlock(segmentSize(ringLeast), true)
+		m, err := t.ways.newBlock(segmentSize(minRing), true)
 		if err != nil {
 			fmt.Println("error:", err)
 			return

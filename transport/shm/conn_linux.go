@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// takeMost bounds what one Progress copies out of the ring, so that what lies
+	// maxReceive bounds what one Progress copies out of the ring, so that what lies
 	// above works on it while it is in cache.
-	takeMost = 128 << 10
-	// putMost bounds what one Progress, and one Send, puts in, so that both ways
+	maxReceive = 128 << 10
+	// maxFlush bounds what one Progress, and one Send, puts in, so that both ways
 	// move in turns and Send does not feed the ring for as long as it is emptied.
-	putMost = 128 << 10
+	maxFlush = 128 << 10
 )
 
 // A conn is one end of a Conn's memory. Any number of goroutines may be in it at
@@ -38,55 +38,55 @@ const (
 // ready runs. What fails first is kept in first; after that, writing stops at
 // once, and reading when what has arrived is used up.
 type conn struct {
-	t     *Transport
-	seg   *segment
-	fd    int // the socket
-	peer  unix.Ucred
-	id    int32 // in the Transport's watcher; 0: not in it
-	gate  poll.Gate
-	first poll.FirstError
-	guest atomic.Bool // accepted and not admitted
-	slot  func()      // gives the guest's slot back; nil for who has dialled
-	limit *time.Timer // of a guest's life
+	t              *Transport
+	seg            *segment
+	fd             int // the socket
+	peerCred       unix.Ucred
+	watcherID      int32 // in the Transport's watcher; 0: not in it
+	gate           poll.Gate
+	firstErr       poll.FirstError
+	pending        atomic.Bool // accepted and not admitted
+	releaseSlot    func()      // gives the guest's slot back; nil for who has dialled
+	handshakeTimer *time.Timer // of a guest's life
 
-	listed bool // the Transport knows this Conn; written before anybody else does
+	registered bool // the Transport knows this Conn; written before anybody else does
 
 	// the reader's
-	in    consumer
-	grace int // bytes still taken after a failure
-	ended bool
+	consumer    consumer
+	drainBudget int // bytes still taken after a failure
+	ended       bool
 
-	out          outbox
-	mine, theirs *bell
-	alarm        alarm
+	outbox                    outbox
+	ownDoorbell, peerDoorbell *doorbell
+	wakeup                    wakeup
 
-	shown exposures // this side's memory
-	far   foreign   // the peer's
+	exposures  exposureTable // this side's memory
+	peerMemory peerMemory    // the peer's
 }
 
 // newConn makes a Conn of a mapping and the socket it came with, and owns both.
-func (t *Transport) newConn(w wire) (*conn, error) {
-	c := &conn{t: t, seg: w.seg, fd: w.fd, peer: w.peer, slot: w.slot, grace: w.seg.ring}
-	c.far.fd = -1
-	c.seg.users.Store(1)
-	c.out.out, c.in, c.mine, c.theirs = w.seg.sides(w.slot == nil)
-	c.in.guest, c.in.shown = &c.guest, &c.shown
-	c.shown.words, c.far.words = w.seg.slots(w.slot == nil)
-	if w.slot != nil {
-		c.guest.Store(true)
-		c.limit = time.AfterFunc(guestLife, c.expire)
+func (t *Transport) newConn(w handshakeResult) (*conn, error) {
+	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
+	c.peerMemory.fd = -1
+	c.seg.refs.Store(1)
+	c.outbox.producer, c.consumer, c.ownDoorbell, c.peerDoorbell = w.seg.views(w.releaseSlot == nil)
+	c.consumer.pending, c.consumer.exposures = &c.pending, &c.exposures
+	c.exposures.slots, c.peerMemory.slots = w.seg.slots(w.releaseSlot == nil)
+	if w.releaseSlot != nil {
+		c.pending.Store(true)
+		c.handshakeTimer = time.AfterFunc(pendingLife, c.expire)
 	}
 	c.gate.Enter() // a Close from now on lets go when all is set up
-	defer c.leave()
-	if !t.enlist(c) {
+	defer c.exit()
+	if !t.register(c) {
 		c.Close()
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
 	var err error
-	if c.id, err = t.watcher.Add(c); err == nil {
+	if c.watcherID, err = t.watcher.Add(c); err == nil {
 		// Level-triggered, and always: a peer's end is to be noticed also while
 		// nobody is armed. Bytes come only when this end has asked for a ring.
-		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.id, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
+		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.watcherID, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
 	}
 	if err != nil {
 		c.Close()
@@ -98,8 +98,8 @@ func (t *Transport) newConn(w wire) (*conn, error) {
 // Admit lifts the limits of a peer that has proven nothing. It is called before
 // the peer is told, else the peer's first large frame may come too early.
 func (c *conn) Admit() {
-	if c.guest.CompareAndSwap(true, false) {
-		c.leaveSlot()
+	if c.pending.CompareAndSwap(true, false) {
+		c.leavePending()
 	}
 }
 
@@ -114,15 +114,15 @@ func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
 	case poll.Occupied:
 		return transport.Busy, nil
 	case poll.ShutDown:
-		return transport.Idle, c.first.Get()
+		return transport.Idle, c.firstErr.Get()
 	}
-	c.in.await(looks)
+	c.consumer.spin(looks)
 	state, err := c.progress(in)
 	if c.gate.LeaveReader() {
-		c.letGo()
+		c.release()
 	}
-	if c.alarm.pending.Load() {
-		c.settle()
+	if c.wakeup.unannounced.Load() {
+		c.requestWakeup()
 	}
 	return state, err
 }
@@ -131,19 +131,19 @@ func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
 // then in.
 func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
-	if c.out.stuck.Load() && c.out.resume() && c.flush() {
+	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
 		state = transport.Moved
 	}
-	gone := c.first.Get() // before the look at the ring: what came before it counts
-	if c.ended || !c.in.waiting() {
+	gone := c.firstErr.Get() // before the look at the ring: what came before it counts
+	if c.ended || !c.consumer.hasRecord() {
 		if gone != nil {
 			c.ended = true
 			return transport.Idle, gone
 		}
-		c.tell()
+		c.returnSpace()
 		return state, nil
 	}
-	if gone != nil && c.grace <= 0 {
+	if gone != nil && c.drainBudget <= 0 {
 		c.ended = true // a peer that fills the ring for ever
 		return transport.Idle, gone
 	}
@@ -154,33 +154,33 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// tell gives the peer the room of what was taken, if it has not been told.
-func (c *conn) tell() {
-	if c.in.at != c.in.told {
-		c.in.tell()
-		if c.in.due {
-			c.in.due = false
-			c.ring()
+// returnSpace gives the peer the room of what was taken, if it has not been told.
+func (c *conn) returnSpace() {
+	if c.consumer.consumed != c.consumer.published {
+		c.consumer.returnSpace()
+		if c.consumer.mustRing {
+			c.consumer.mustRing = false
+			c.ringDoorbell()
 		}
 	}
 }
 
 // receive moves what has arrived, up to the end of one frame.
 func (c *conn) receive(in transport.Sink, last bool) error {
-	for most := takeMost; most > 0; {
-		n, whole, err := c.in.take(in)
-		if c.in.due {
-			c.in.due = false
-			c.ring()
+	for most := maxReceive; most > 0; {
+		n, whole, err := c.consumer.next(in)
+		if c.consumer.mustRing {
+			c.consumer.mustRing = false
+			c.ringDoorbell()
 		}
 		if last {
-			c.grace -= n
+			c.drainBudget -= n
 		}
 		if whole || err != nil || n == 0 {
 			return err
 		}
 		if c.gate.IsShut() { // by the Sink, perhaps
-			return c.first.Get()
+			return c.firstErr.Get()
 		}
 		most -= n
 	}
@@ -192,10 +192,10 @@ func (c *conn) Send(f *transport.Frame) { c.send(item{f: f, size: len(f.Body)}) 
 
 // TrySend implements transport.Prompter.
 func (c *conn) TrySend(head, body []byte) bool {
-	did, due := c.out.now(head, body)
+	did, due := c.outbox.trySend(head, body)
 	if due && c.gate.Enter() {
-		c.ring()
-		c.leave()
+		c.ringDoorbell()
+		c.exit()
 	}
 	return did
 }
@@ -215,28 +215,28 @@ func (c *conn) SendParts(f *transport.Frame, parts [][]byte) {
 // send puts a frame into the ring, or becomes the writer unless there is one or
 // the ring is full: then whoever calls Progress goes on, woken by room if need be.
 func (c *conn) send(it item) {
-	if err := check(it.f, it.size); err != nil {
+	if err := validateFrame(it.f, it.size); err != nil {
 		it.f.Done(err)
 		return
 	}
-	did, due, err := c.out.push(it)
+	did, due, err := c.outbox.enqueue(it)
 	switch did {
-	case put:
+	case written:
 		if due && c.gate.Enter() {
-			c.ring()
-			c.leave()
+			c.ringDoorbell()
+			c.exit()
 		}
 		it.f.Done(nil)
-	case toWrite:
+	case becameWriter:
 		if c.gate.Enter() {
 			c.flush()
-			c.leave()
+			c.exit()
 			return
 		}
-		_, failed, err := c.out.next(true) // Close came in between
-		fail(failed, err)
+		_, failed, err := c.outbox.next(true) // Close came in between
+		failAll(failed, err)
 	case refused:
-		if c.first.Get() == nil {
+		if c.firstErr.Get() == nil {
 			err = c.fail(err)
 		}
 		it.f.Done(err)
@@ -247,29 +247,29 @@ func (c *conn) send(it item) {
 // for one call. The caller is the writer and inside the gate, and is no longer the
 // writer when flush returns.
 func (c *conn) flush() (moved bool) {
-	for most, stop := putMost, false; ; {
-		f, failed, err := c.out.next(stop)
+	for most, stop := maxFlush, false; ; {
+		f, failed, err := c.outbox.next(stop)
 		if f == nil {
-			fail(failed, err)
+			failAll(failed, err)
 			break
 		}
-		n, whole, err := c.write(f)
+		n, whole, err := c.writeNext(f)
 		if err != nil {
 			c.fail(err)
 		}
-		if c.out.out.due {
-			c.out.out.due = false
-			c.ring()
+		if c.outbox.producer.mustRing {
+			c.outbox.producer.mustRing = false
+			c.ringDoorbell()
 		}
-		most -= n + line
+		most -= n + cacheLine
 		stop = n == 0 && !whole || most <= 0
 		moved = moved || n > 0 || whole
-		if done := c.out.wrote(n, whole); done != nil {
+		if done := c.outbox.advance(n, whole); done != nil {
 			done.Done(nil)
 		}
 	}
-	if c.out.stuck.Load() && c.alarm.armed.Load() && c.out.await(c.mine) {
-		c.wake()
+	if c.outbox.blocked.Load() && c.wakeup.armed.Load() && c.outbox.awaitRoom(c.ownDoorbell) {
+		c.scheduleReady()
 	}
 	return moved
 }
@@ -277,14 +277,14 @@ func (c *conn) flush() (moved bool) {
 // Unsent is how many bytes wait that the ring has had no room for so far, and
 // since when it has taken none; 0 and the zero time while none do. The layer above
 // decides when that is a stall: a Conn has no timers.
-func (c *conn) Unsent() (bytes int, since time.Time) { return c.out.unsent() }
+func (c *conn) Unsent() (bytes int, since time.Time) { return c.outbox.unsent() }
 
 // fail ends the Conn but for what has arrived already, and returns the first
 // error.
 func (c *conn) fail(err error) error {
-	failed, err := c.out.close(&c.first, err)
-	fail(failed, err)
-	c.wake()
+	failed, err := c.outbox.close(&c.firstErr, err)
+	failAll(failed, err)
+	c.scheduleReady()
 	return err
 }
 
@@ -292,71 +292,71 @@ func (c *conn) fail(err error) error {
 // the arriving frame's body until it returns. What is in the ring still reaches
 // the peer.
 func (c *conn) Close() error {
-	failed, err := c.out.close(&c.first, errClosed()) // before the gate: who holds out's lock need not enter
+	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: who holds out's lock need not enter
 	if first, last := c.gate.Shut(); first && last {
-		c.letGo()
+		c.release()
 	}
-	fail(failed, err)
-	c.wake()
+	failAll(failed, err)
+	c.scheduleReady()
 	return nil
 }
 
-// leave ends a use other than the reader's.
-func (c *conn) leave() {
+// exit ends a use other than the reader's.
+func (c *conn) exit() {
 	if c.gate.Leave() {
-		c.letGo()
+		c.release()
 	}
 }
 
-// letGo gives back all that the Conn holds; nobody is inside any more.
-func (c *conn) letGo() {
-	c.theirsToKnow()
-	if c.id != 0 {
+// release gives back all that the Conn holds; nobody is inside any more.
+func (c *conn) release() {
+	c.announceClose()
+	if c.watcherID != 0 {
 		c.t.watcher.Control(syscall.EPOLL_CTL_DEL, c.fd, 0, 0, 0)
-		c.t.watcher.Remove(c.id)
+		c.t.watcher.Remove(c.watcherID)
 	}
 	syscall.Close(c.fd)
-	c.far.close()
-	c.seg.leave()
-	if c.guest.CompareAndSwap(true, false) {
-		c.leaveSlot()
+	c.peerMemory.close()
+	c.seg.unref()
+	if c.pending.CompareAndSwap(true, false) {
+		c.leavePending()
 	}
-	c.t.release(c)
+	c.t.unregister(c)
 }
 
-// theirsToKnow tells the peer that this end has closed, and has not died.
-func (c *conn) theirsToKnow() {
-	c.mine.closed.Store(1)
+// announceClose tells the peer that this end has closed, and has not died.
+func (c *conn) announceClose() {
+	c.ownDoorbell.closed.Store(1)
 	syscall.Shutdown(c.fd, syscall.SHUT_RDWR)
 }
 
 // expire ends a guest whose time is over.
 func (c *conn) expire() {
-	if c.guest.Load() {
+	if c.pending.Load() {
 		c.Close()
 	}
 }
 
-// leaveSlot ends a guest's time.
-func (c *conn) leaveSlot() {
-	c.limit.Stop()
-	c.slot()
+// leavePending ends a guest's time.
+func (c *conn) leavePending() {
+	c.handshakeTimer.Stop()
+	c.releaseSlot()
 }
 
 // RemoteAddr names the peer's process.
-func (c *conn) RemoteAddr() net.Addr { return remote{c.peer.Pid} }
+func (c *conn) RemoteAddr() net.Addr { return processAddr{c.peerCred.Pid} }
 
-// A remote is a process of this host, as net.Addr has it.
-type remote struct{ pid int32 }
+// A processAddr is a process of this host, as net.Addr has it.
+type processAddr struct{ pid int32 }
 
-func (remote) Network() string  { return Name }
-func (r remote) String() string { return fmt.Sprintf("process %d", r.pid) }
+func (processAddr) Network() string  { return Name }
+func (r processAddr) String() string { return fmt.Sprintf("process %d", r.pid) }
 
 // errClosed is the end of a Conn by its own Close.
 func errClosed() error { return failure(fault.Closed, "this end has closed", nil) }
 
-// errGone is the end of a Conn whose peer has closed, or died.
-func errGone(closed bool) error {
+// errPeerGone is the end of a Conn whose peer has closed, or died.
+func errPeerGone(closed bool) error {
 	if closed {
 		return failure(fault.LinkLost, "the peer closed the connection", io.EOF)
 	}
@@ -371,10 +371,10 @@ var (
 	_ poll.Handler       = (*conn)(nil)
 )
 
-// An alarm is a Conn's one armed wake-up.
-type alarm struct {
-	armed   atomic.Bool // ready is set
-	pending atomic.Bool // the peer has not been told yet to ring
+// An wakeup is a Conn's one armed wake-up.
+type wakeup struct {
+	armed       atomic.Bool // ready is set
+	unannounced atomic.Bool // the peer has not been told yet to ring
 
 	mu    sync.Mutex // guards ready
 	ready func()

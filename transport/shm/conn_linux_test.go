@@ -84,12 +84,12 @@ func TestUnsentTellsThatHeadsMove(t *testing.T) {
 		o.queue.Push(item{f: &transport.Frame{Head: []byte("head")}})
 	}
 	longAgo := time.Now().Add(-time.Minute)
-	o.since = longAgo // the ring was full
-	o.wrote(0, false)
+	o.stalledSince = longAgo // the ring was full
+	o.advance(0, false)
 	if _, since := o.unsent(); !since.Equal(longAgo) {
 		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))
 	}
-	o.wrote(0, true)
+	o.advance(0, true)
 	if bytes, since := o.unsent(); bytes == 0 || since.Equal(longAgo) {
 		t.Errorf("one of two heads went: %d bytes wait, since as long ago as before: %v", bytes, since.Equal(longAgo))
 	}
@@ -163,7 +163,7 @@ func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 		far.Progress(in)
 		near.Progress(in)
 	}
-	if deepest > streakMost+1 {
+	if deepest > maxInline+1 {
 		t.Errorf("Send was called from itself %d deep", deepest)
 	}
 }
@@ -174,7 +174,7 @@ func TestClosedMemoryIsNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, name, conns := serving(t, Options{})
 	_ = a
-	here, _ := whereAmI()
+	here, _ := detectLocality()
 	b := New(Options{})
 	defer b.Close()
 	for range 300 {

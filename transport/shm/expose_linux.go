@@ -41,9 +41,9 @@ import (
 // private copy. A peer that lies can spoil no more than what is exposed, and arenas
 // that it has got to see.
 const (
-	slotCount = 64
-	arenaNote = 16
-	knownMost = 256 // arenas that a peer is shown, or has mapped, at a time
+	slotCount    = 64
+	arenaMessage = 16
+	knownMost    = 256 // arenas that a peer is shown, or has mapped, at a time
 )
 
 // A token says where exposed memory is.
@@ -74,17 +74,17 @@ func (t token) bytes() (b transport.Token) {
 	return b
 }
 
-// slots is a table of slots in a Conn's memory.
-type slots *[slotCount]atomic.Uint64
+// slotTable is a table of slots in a Conn's memory.
+type slotTable *[slotCount]atomic.Uint64
 
-func slotsAt(mem []byte, at int) slots {
-	return slots((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
+func slotTableAt(mem []byte, at int) slotTable {
+	return slotTable((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
 }
 
-// exposures are the parts of arenas that one Conn has shown to its peer. Slots are
+// exposureTable are the parts of arenas that one Conn has shown to its peer. Slots are
 // used again, so that exposing for each receive allocates nothing.
-type exposures struct {
-	words slots // shared
+type exposureTable struct {
+	slots slotTable // shared
 
 	mu    sync.Mutex // guards the rest
 	last  uint64
@@ -122,13 +122,13 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 		c.t.arenas.unpin(a)
 		return transport.Token{}, nil, errClosed()
 	}
-	defer c.leave()
-	x := &c.shown
+	defer c.exit()
+	x := &c.exposures
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	err := c.introduce(a)
+	err := c.sendArena(a)
 	if err == nil && x.free == nil {
-		x.begin(c)
+		x.initialize(c)
 	}
 	if err == nil && len(x.free) == 0 {
 		err = errNoSlot
@@ -142,28 +142,28 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	x.last++
 	e := &x.table[slot]
 	e.number, e.id, e.buf, e.arena = x.last, id, buf, a
-	c.seg.users.Add(1) // the table is looked at until release, also when the Conn has gone
-	x.words[slot].Store(e.number << 1)
+	c.seg.refs.Add(1) // the table is looked at until release, also when the Conn has gone
+	x.slots[slot].Store(e.number << 1)
 	return token{a.id, slot, e.number, uint64(at), uint64(len(buf))}.bytes(), e.release, nil
 }
 
-// begin makes the slots.
-func (x *exposures) begin(c *conn) {
+// initialize makes the slots.
+func (x *exposureTable) initialize(c *conn) {
 	x.free = make([]uint32, 0, slotCount)
 	for i := range uint32(slotCount) {
 		x.free = append(x.free, i)
-		x.table[i].release = func() { c.withdraw(i) }
+		x.table[i].release = func() { c.revoke(i) }
 	}
 }
 
-// introduce sends the peer an arena's descriptor, unless it has it. c.shown.mu is
+// sendArena sends the peer an arena's descriptor, unless it has it. c.shown.mu is
 // held, and the caller is inside the gate.
-func (c *conn) introduce(a *arena) error {
-	x := &c.shown
+func (c *conn) sendArena(a *arena) error {
+	x := &c.exposures
 	if x.known[a.id] != nil {
 		return nil
 	}
-	if c.seg.named || c.slot != nil && c.seg.deaf().Load() != 0 {
+	if c.seg.named || c.releaseSlot != nil && c.seg.deaf().Load() != 0 {
 		return errNamed
 	}
 	if x.known == nil {
@@ -175,7 +175,7 @@ func (c *conn) introduce(a *arena) error {
 			return errNoSlot
 		}
 	}
-	var b [arenaNote]byte
+	var b [arenaMessage]byte
 	b[0] = 1
 	binary.NativeEndian.PutUint32(b[4:], a.id)
 	binary.NativeEndian.PutUint64(b[8:], uint64(len(a.mem)))
@@ -197,16 +197,16 @@ func (as *arenas) forget(known map[uint32]*arena) {
 	}
 }
 
-// severAfter is how long a peer may be in the middle of writing a piece, which
+// detachAfter is how long a peer may be in the middle of writing a piece, which
 // takes some ten microseconds, before the memory is taken away from it.
-const severAfter = 250 * time.Millisecond
+const detachAfter = 250 * time.Millisecond
 
-// withdraw ends the exposure in a slot; when it has returned, nothing writes there.
+// revoke ends the exposure in a slot; when it has returned, nothing writes there.
 // It waits for a piece that is being written: its writer is at work, or it has died
 // and writes no more, or it was stopped, and then it keeps the pages, and this
 // process gets others with what was in them.
-func (c *conn) withdraw(slot uint32) {
-	x := &c.shown
+func (c *conn) revoke(slot uint32) {
+	x := &c.exposures
 	x.mu.Lock()
 	e := &x.table[slot]
 	number, buf, a := e.number, e.buf, e.arena
@@ -215,10 +215,10 @@ func (c *conn) withdraw(slot uint32) {
 	if number == 0 {
 		return
 	}
-	word := &x.words[slot]
+	word := &x.slots[slot]
 	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
 		if !c.awaitWriter(word, number) {
-			a.sever(buf) // where that fails, too, there is no memory for a page
+			a.detach(buf) // where that fails, too, there is no memory for a page
 		}
 		word.Store(0)
 	}
@@ -226,7 +226,7 @@ func (c *conn) withdraw(slot uint32) {
 	x.free = append(x.free, slot)
 	x.mu.Unlock()
 	c.t.arenas.unpin(a)
-	c.seg.leave()
+	c.seg.unref()
 }
 
 // awaitWriter reports whether the peer is not writing any more, for certain.
@@ -238,20 +238,20 @@ func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 		if i%64 < 63 {
 			continue
 		}
-		if c.peerEnded() {
+		if c.peerExited() {
 			return true
 		}
-		if time.Since(began) > severAfter {
+		if time.Since(began) > detachAfter {
 			return !writing()
 		}
 	}
 	return true
 }
 
-// peerEnded reports whether the peer's process has ended. A child of ours that
+// peerExited reports whether the peer's process has ended. A child of ours that
 // nobody has waited for has ended, too.
-func (c *conn) peerEnded() bool {
-	fd, err := unix.PidfdOpen(int(c.peer.Pid), 0)
+func (c *conn) peerExited() bool {
+	fd, err := unix.PidfdOpen(int(c.peerCred.Pid), 0)
 	if err != nil {
 		return err == unix.ESRCH
 	}
@@ -260,9 +260,9 @@ func (c *conn) peerEnded() bool {
 	return err == nil && n > 0
 }
 
-// arrived is the ID of an exposure that the peer says to have written to, if it can
+// lookup is the ID of an exposure that the peer says to have written to, if it can
 // have.
-func (x *exposures) arrived(slot uint64, number, at, size uint64) (id uint32, ok bool) {
+func (x *exposureTable) lookup(slot uint64, number, at, size uint64) (id uint32, ok bool) {
 	if slot >= slotCount || number == 0 {
 		return 0, false
 	}
@@ -270,7 +270,7 @@ func (x *exposures) arrived(slot uint64, number, at, size uint64) (id uint32, ok
 	defer x.mu.Unlock()
 	e := &x.table[slot]
 	n := uint64(len(e.buf))
-	if e.number != number || at > n || size > n-at || e.arena.severed.Load() {
+	if e.number != number || at > n || size > n-at || e.arena.detached.Load() {
 		return 0, false
 	}
 	return e.id, true

@@ -167,7 +167,7 @@ func (w ways) openFile(tk ticket, size int) (int, error) {
 	if err != nil {
 		return -1, notOpened(err, path)
 	}
-	if err = checkShared(fd, size, false); err == nil {
+	if err = validateMemory(fd, size, false); err == nil {
 		err = checkOwner(fd)
 	}
 	if err != nil {

@@ -17,20 +17,20 @@ import (
 // go. A small frame that nothing waits before is put under the lock, which costs
 // less than becoming the writer; otherwise no lock is held while bytes are copied.
 type outbox struct {
-	stuck atomic.Bool // frames wait and nobody is writing: Progress must
+	blocked atomic.Bool // frames wait and nobody is writing: Progress must
 
-	mu      sync.Mutex // guards what follows
-	queue   items
-	bytes   int       // of the frames in queue that are not in the ring yet
-	since   time.Time // when the ring last took bytes, or first refused some; zero: none refused
-	writing bool      // there is a writer
-	streak  int       // frames put at once since the last one that was queued
-	err     error     // why nothing more is taken
+	mu           sync.Mutex // guards what follows
+	queue        items
+	bytes        int       // of the frames in queue that are not in the ring yet
+	stalledSince time.Time // when the ring last took bytes, or first refused some; zero: none refused
+	writing      bool      // there is a writer
+	inlineRun    int       // frames put at once since the last one that was queued
+	err          error     // why nothing more is taken
 
-	out     producer // the writer's, or under mu when there is none
-	passing body     // what is left of the queue's first frame; the same
-	begun   bool     // some of that is in the ring; the same
-	length  int      // of a body that goes into exposed memory; the same
+	producer   producer // the writer's, or under mu when there is none
+	remaining  body     // what is left of the queue's first frame; the same
+	begun      bool     // some of that is in the ring; the same
+	bodyLength int      // of a body that goes into exposed memory; the same
 }
 
 // An item is a frame that waits, with its body if that lies in parts.
@@ -50,8 +50,8 @@ func (it *item) body() body {
 	return body{one: it.parts[0], more: it.parts[1:], left: it.size}
 }
 
-// check tells whether f can be sent at all.
-func check(f *transport.Frame, size int) error {
+// validateFrame tells whether f can be sent at all.
+func validateFrame(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
 		return failure(fault.Misuse, "send",
@@ -62,63 +62,63 @@ func check(f *transport.Frame, size int) error {
 	return nil
 }
 
-// streakMost bounds how deep a Send can be called from itself, by a Done that
+// maxInline bounds how deep a Send can be called from itself, by a Done that
 // sends again: after so many frames put at once, one is queued and put by its
 // writer, and what a Done sends meanwhile follows in the writer's loop.
-const streakMost = 64
+const maxInline = 64
 
 // What push did with a frame.
-type pushed uint8
+type enqueueResult uint8
 
 const (
-	queued  pushed = iota // somebody will put it
-	put                   // it is in the ring
-	toWrite               // it is queued, and the caller has become the writer
-	refused               // nothing is taken any more
+	queued       enqueueResult = iota // somebody will put it
+	written                           // it is in the ring
+	becameWriter                      // it is queued, and the caller has become the writer
+	refused                           // nothing is taken any more
 )
 
-// push puts a small frame into the ring if nothing waits, and queues any other.
+// enqueue puts a small frame into the ring if nothing waits, and queues any other.
 // due asks the caller to ring the peer's bell.
-func (o *outbox) push(it item) (did pushed, due bool, err error) {
+func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err != nil {
 		return refused, false, o.err
 	}
-	if it.size <= wholeMost && it.f.To == (transport.Token{}) && !o.writing && o.queue.Len() == 0 && o.streak < streakMost {
+	if it.size <= maxWhole && it.f.To == (transport.Token{}) && !o.writing && o.queue.Len() == 0 && o.inlineRun < maxInline {
 		b := it.body()
-		done, err := o.out.whole(it.f.ID, it.f.Head, &b)
+		done, err := o.producer.putWhole(it.f.ID, it.f.Head, &b)
 		if err != nil {
 			return refused, false, err
 		}
 		if done {
-			due, o.out.due = o.out.due, false
-			o.streak++
-			return put, due, nil
+			due, o.producer.mustRing = o.producer.mustRing, false
+			o.inlineRun++
+			return written, due, nil
 		}
 	}
-	o.streak = 0
+	o.inlineRun = 0
 	o.queue.Push(it)
 	o.bytes += it.size
 	if o.queue.Len() == 1 {
 		o.start()
 	}
-	if o.writing || o.stuck.Load() {
+	if o.writing || o.blocked.Load() {
 		return queued, false, nil
 	}
 	o.writing = true
-	return toWrite, false, nil
+	return becameWriter, false, nil
 }
 
-// now puts a small frame into the ring if nothing waits, and does nothing else. due
+// trySend puts a small frame into the ring if nothing waits, and does nothing else. due
 // asks the caller to ring the peer's bell. What makes the ring nonsense is left for
 // push to find.
-func (o *outbox) now(head, bytes []byte) (did, due bool) {
+func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	o.mu.Lock()
-	if o.err == nil && len(bytes) <= wholeMost && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
+	if o.err == nil && len(bytes) <= maxWhole && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
 		b := body{one: bytes, left: len(bytes)}
-		did, _ = o.out.whole(0, head, &b)
-		due, o.out.due = o.out.due, false
+		did, _ = o.producer.putWhole(0, head, &b)
+		due, o.producer.mustRing = o.producer.mustRing, false
 	}
 	o.mu.Unlock()
 	return did, due
@@ -132,46 +132,46 @@ func (o *outbox) resume() (write bool) {
 		return false
 	}
 	o.writing = true
-	o.stuck.Store(false)
+	o.blocked.Store(false)
 	return true
 }
 
 // start prepares the queue's first frame for being put.
 func (o *outbox) start() {
-	o.passing, o.begun = o.queue.First().body(), false
+	o.remaining, o.begun = o.queue.First().body(), false
 }
 
 // write puts one record of f, the queue's first frame. The caller is the writer.
 // It returns how many bytes of body that took; whole when they were the last.
 func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
-	b := &o.passing
-	if !o.begun && b.left <= wholeMost {
+	b := &o.remaining
+	if !o.begun && b.left <= maxWhole {
 		n = b.left
-		if whole, err = o.out.whole(f.ID, f.Head, b); whole {
+		if whole, err = o.producer.putWhole(f.ID, f.Head, b); whole {
 			return n, true, nil
 		}
 		return 0, false, err
 	}
-	n, err = o.out.chunk(f.ID, f.Head, !o.begun, b)
+	n, err = o.producer.putChunk(f.ID, f.Head, !o.begun, b)
 	o.begun = o.begun || n > 0
 	return n, n > 0 && b.left == 0, err
 }
 
-// wrote tells that n bytes went in, and whether they were the last of the first
+// advance tells that n bytes went in, and whether they were the last of the first
 // frame; then that is taken out and returned. The caller stays the writer while it
 // runs Done: what Done sends is queued, and follows in the writer's loop.
-func (o *outbox) wrote(n int, whole bool) (done *transport.Frame) {
+func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.bytes -= n
-	if (n > 0 || whole) && !o.since.IsZero() {
-		o.since = time.Now()
+	if (n > 0 || whole) && !o.stalledSince.IsZero() {
+		o.stalledSince = time.Now()
 	}
 	if !whole {
 		return nil
 	}
 	done = o.queue.Pop().f
-	o.passing, o.begun = body{}, false
+	o.remaining, o.begun = body{}, false
 	if o.queue.Len() > 0 {
 		o.start()
 	}
@@ -188,12 +188,12 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	case o.err != nil:
 		failed, err = o.drain(), o.err
 	case o.queue.Len() == 0:
-		o.since = time.Time{}
+		o.stalledSince = time.Time{}
 	case stop:
-		if o.since.IsZero() {
-			o.since = time.Now()
+		if o.stalledSince.IsZero() {
+			o.stalledSince = time.Now()
 		}
-		o.stuck.Store(true)
+		o.blocked.Store(true)
 	default:
 		return o.queue.First().f, items{}, nil
 	}
@@ -219,28 +219,28 @@ func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error
 
 func (o *outbox) drain() (all items) {
 	all, o.queue = o.queue, items{}
-	o.passing, o.begun = body{}, false
-	o.bytes, o.since = 0, time.Time{}
-	o.stuck.Store(false)
+	o.remaining, o.begun = body{}, false
+	o.bytes, o.stalledSince = 0, time.Time{}
+	o.blocked.Store(false)
 	return all
 }
 
-// await has the consumer ring mine when there is room again: half of the ring,
+// awaitRoom has the consumer ring mine when there is room again: half of the ring,
 // so that it does not ring for each chunk. True when there is now, or something
 // else to do.
-func (o *outbox) await(mine *bell) (now bool) {
+func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err != nil || !o.stuck.Load() {
+	if o.err != nil || !o.blocked.Load() {
 		return o.err != nil
 	}
-	half := uint64(len(o.out.ring) / 2)
-	if o.out.at-o.out.taken.Load() <= half {
+	half := uint64(len(o.producer.ring) / 2)
+	if o.producer.produced-o.producer.sharedConsumed.Load() <= half {
 		return true
 	}
-	mine.wanted.Store(o.out.at - half)
-	if o.out.at-o.out.taken.Load() <= half {
-		mine.wanted.Store(0)
+	mine.wakeAt.Store(o.producer.produced - half)
+	if o.producer.produced-o.producer.sharedConsumed.Load() <= half {
+		mine.wakeAt.Store(0)
 		return true
 	}
 	return false
@@ -250,17 +250,17 @@ func (o *outbox) await(mine *bell) (now bool) {
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.since.IsZero() {
+	if o.stalledSince.IsZero() {
 		return 0, time.Time{}
 	}
-	return max(o.bytes, 1), o.since // frames may have heads only
+	return max(o.bytes, 1), o.stalledSince // frames may have heads only
 }
 
 // items are frames that wait.
 type items = fifo.Queue[item]
 
-// fail runs the Done of every frame, oldest first. No lock may be held.
-func fail(q items, err error) {
+// failAll runs the Done of every frame, oldest first. No lock may be held.
+func failAll(q items, err error) {
 	for q.Len() > 0 {
 		q.Pop().f.Done(err)
 	}

@@ -17,11 +17,11 @@ import (
 // ends are the two sides of one ring in plain memory.
 func ends(size int) (*producer, *consumer, ring) {
 	words := make([]uint64, size/8+8)
-	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (line - 1)
+	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (cacheLine - 1)
 	r := ring(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[skip : skip+size])
 	var taken atomic.Uint64
-	p := newProducer(r, &taken, new(bell))
-	return &p, &consumer{ring: r, taken: &taken, bell: new(bell), guest: new(atomic.Bool), shown: new(exposures)}, r
+	p := newProducer(r, &taken, new(doorbell))
+	return &p, &consumer{ring: r, sharedConsumed: &taken, doorbell: new(doorbell), pending: new(atomic.Bool), exposures: new(exposureTable)}, r
 }
 
 // A keeper is a Sink that keeps what arrives, and holds it to the contract.
@@ -60,7 +60,7 @@ func (k *keeper) Arrived(h transport.Header, n int) {
 // drain takes all there is, and at most so many records.
 func (k *keeper) drain(c *consumer, most int) error {
 	for range most {
-		n, _, err := c.take(k)
+		n, _, err := c.next(k)
 		if err != nil || n == 0 {
 			return err
 		}
@@ -73,7 +73,7 @@ func (k *keeper) drain(c *consumer, most int) error {
 func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		p, c, _ := ends(ringLeast << rng.IntN(3))
+		p, c, _ := ends(minRing << rng.IntN(3))
 		k := &keeper{tb: t}
 		var want []string
 		for id := range uint32(300) {
@@ -89,15 +89,15 @@ func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 			b := body{one: data, left: size}
 			for first, whole := true, false; !whole; {
 				n, err := 0, error(nil)
-				if first && size <= wholeMost {
-					whole, err = p.whole(id, head, &b)
+				if first && size <= maxWhole {
+					whole, err = p.putWhole(id, head, &b)
 				} else {
-					n, err = p.chunk(id, head, first, &b)
+					n, err = p.putChunk(id, head, first, &b)
 					first, whole = first && n == 0, n > 0 && b.left == 0
 				}
 				if err == nil && (n == 0 && !whole || rng.IntN(3) == 0) {
-					if err = k.drain(c, 1+rng.IntN(20)); !c.waiting() {
-						c.tell()
+					if err = k.drain(c, 1+rng.IntN(20)); !c.hasRecord() {
+						c.returnSpace()
 					}
 				}
 				if err != nil {
@@ -125,33 +125,33 @@ func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
 	k := &keeper{tb: t}
 	for range 20_000 {
 		b := body{one: []byte("12345678"), left: 8}
-		if done, err := p.whole(1, []byte("head"), &b); !done || err != nil {
+		if done, err := p.putWhole(1, []byte("head"), &b); !done || err != nil {
 			t.Fatal(done, err)
 		}
 		if err := k.drain(c, 2); err != nil {
 			t.Fatal(err)
 		}
-		c.tell()
+		c.returnSpace()
 	}
 	if len(k.got) != 20_000 {
 		t.Fatalf("got %d frames", len(k.got))
 	}
-	if rest := r[shortLap+4096:]; !bytes.Equal(rest, make([]byte, len(rest))) {
+	if rest := r[smallWrap+4096:]; !bytes.Equal(rest, make([]byte, len(rest))) {
 		t.Error("the rest of the ring was used as well")
 	}
 }
 
 // Every lie that a peer can tell about its own index is found out.
 func TestConsumersIndexThatCannotBeIsRefused(t *testing.T) {
-	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(ringLeast) * 5} {
-		p, c, _ := ends(ringLeast)
+	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(minRing) * 5} {
+		p, c, _ := ends(minRing)
 		err := error(nil)
-		for range ringLeast/1024 + 2 { // until it looks
+		for range minRing/1024 + 2 { // until it looks
 			b := body{one: make([]byte, 1000), left: 1000}
-			if c.taken.Store(lie); lie == 64 {
-				c.taken.Store(p.at + 64)
+			if c.sharedConsumed.Store(lie); lie == 64 {
+				c.sharedConsumed.Store(p.produced + 64)
 			}
-			if _, err = p.whole(1, nil, &b); err != nil {
+			if _, err = p.putWhole(1, nil, &b); err != nil {
 				break
 			}
 		}
@@ -163,21 +163,21 @@ func TestConsumersIndexThatCannotBeIsRefused(t *testing.T) {
 
 func TestRecordsThatCannotBeAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
-		w    word
+		w    recordHeader
 		size uint64 // of a first chunk
 	}{
 		"no kind":                   {w: 1 << 20},
-		"an unknown kind":           {w: makeWord(9, 0, 0, 0)},
-		"a head too long":           {w: makeWord(kindWhole, 129, 0, 0)},
-		"longer than the ring":      {w: makeWord(kindWhole, 0, ringLeast, 0)},
-		"more of nothing":           {w: makeWord(kindMore, 0, 10, 0)},
-		"a skip at the beginning":   {w: makeWord(kindSkip, 0, 0, 0)},
-		"a first of no bytes":       {w: makeWord(kindFirst, 0, 0, 0), size: 100},
-		"a first longer than all":   {w: makeWord(kindFirst, 0, 101, 0), size: 100},
-		"a body beyond any machine": {w: makeWord(kindFirst, 0, 100, 0), size: 1 << 45},
-		"a negative body":           {w: makeWord(kindFirst, 0, 100, 0), size: 1<<64 - 1},
+		"an unknown kind":           {w: makeHeader(9, 0, 0, 0)},
+		"a head too long":           {w: makeHeader(kindWhole, 129, 0, 0)},
+		"longer than the ring":      {w: makeHeader(kindWhole, 0, minRing, 0)},
+		"more of nothing":           {w: makeHeader(kindMore, 0, 10, 0)},
+		"a skip at the beginning":   {w: makeHeader(kindSkip, 0, 0, 0)},
+		"a first of no bytes":       {w: makeHeader(kindFirst, 0, 0, 0), size: 100},
+		"a first longer than all":   {w: makeHeader(kindFirst, 0, 101, 0), size: 100},
+		"a body beyond any machine": {w: makeHeader(kindFirst, 0, 100, 0), size: 1 << 45},
+		"a negative body":           {w: makeHeader(kindFirst, 0, 100, 0), size: 1<<64 - 1},
 	} {
-		_, c, r := ends(ringLeast)
+		_, c, r := ends(minRing)
 		binary.NativeEndian.PutUint64(r, uint64(tc.w))
 		binary.NativeEndian.PutUint64(r[8:], tc.size)
 		k := &keeper{tb: t}
@@ -188,21 +188,21 @@ func TestRecordsThatCannotBeAreRefused(t *testing.T) {
 }
 
 func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
-	for _, size := range []int{guestBody, guestBody + 1, 100_000} {
-		p, c, _ := ends(ringLeast)
-		c.guest.Store(true)
+	for _, size := range []int{maxPendingBody, maxPendingBody + 1, 100_000} {
+		p, c, _ := ends(minRing)
+		c.pending.Store(true)
 		b := body{one: make([]byte, size), left: size}
 		var err error
-		if size <= wholeMost {
-			_, err = p.whole(1, nil, &b)
+		if size <= maxWhole {
+			_, err = p.putWhole(1, nil, &b)
 		} else {
-			_, err = p.chunk(1, nil, true, &b)
+			_, err = p.putChunk(1, nil, true, &b)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = (&keeper{tb: t}).drain(c, 1)
-		if refused := errors.Is(err, fault.Refused); refused != (size > guestBody) {
+		if refused := errors.Is(err, fault.Refused); refused != (size > maxPendingBody) {
 			t.Errorf("%d bytes: got %v", size, err)
 		}
 	}
@@ -213,29 +213,29 @@ func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
 // hear what the contract rules out; errors are to be expected.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0, 1})
-	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeWord(kindWhole, 3, 5, 7))), []byte{0, 0})
-	f.Add(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(makeWord(kindFirst, 3, 5, 7))), 100), []byte{0, 0, 9, 1})
+	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindWhole, 3, 5, 7))), []byte{0, 0})
+	f.Add(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindFirst, 3, 5, 7))), 100), []byte{0, 0, 9, 1})
 	f.Fuzz(func(t *testing.T, lies, steps []byte) {
-		p, c, r := ends(ringLeast)
+		p, c, r := ends(minRing)
 		k := &keeper{tb: t}
 		steps = steps[:min(len(steps), 200)]
 		for i, s := range steps {
-			at := int(s) * line % len(r)
+			at := int(s) * cacheLine % len(r)
 			switch s % 4 {
 			case 0:
 				copy(r[at:], lies)
 			case 1:
 				if len(lies) >= 8 {
-					c.taken.Store(binary.NativeEndian.Uint64(lies) + uint64(s))
+					c.sharedConsumed.Store(binary.NativeEndian.Uint64(lies) + uint64(s))
 				}
 			case 2:
 				size := int(s) << (i % 9)
 				b := body{one: make([]byte, size), left: size}
 				var err error
-				if size <= wholeMost {
-					_, err = p.whole(uint32(i), lies[:min(len(lies), 128)], &b)
+				if size <= maxWhole {
+					_, err = p.putWhole(uint32(i), lies[:min(len(lies), 128)], &b)
 				} else {
-					_, err = p.chunk(uint32(i), nil, true, &b)
+					_, err = p.putChunk(uint32(i), nil, true, &b)
 				}
 				if err != nil {
 					return
@@ -244,7 +244,7 @@ func FuzzRing(f *testing.F) {
 				if k.drain(c, int(s)) != nil {
 					return
 				}
-				c.tell()
+				c.returnSpace()
 			}
 		}
 	})

@@ -20,13 +20,13 @@ const (
 	// times as fast as one of a quarter: lines leave the caches of both cores for
 	// the one that they share, before they are used again. It is memory only once
 	// it is used. A Transport with many Conns makes do with less for each.
-	ringSize  = 1 << 20   // what this side asks for, each way
-	ringSmall = 256 << 10 // the same, when it has manyConns
-	manyConns = 32
-	ringLeast = 64 << 10 // what is accepted
-	ringMost  = 64 << 20
+	ringSize       = 1 << 20   // what this side asks for, each way
+	smallRing      = 256 << 10 // the same, when it has manyConns
+	smallRingConns = 32
+	minRing        = 64 << 10 // what is accepted
+	maxRing        = 64 << 20
 
-	ringsAt = 4096 // where the rings begin
+	ringsOffset = 4096 // where the rings begin
 )
 
 // A nonce proves that two processes look at the same memory.
@@ -38,37 +38,37 @@ func newNonce() (n nonce) {
 	return n
 }
 
-// A bell is how one side says, in shared memory, what it sleeps for.
-type bell struct {
+// A doorbell is how one side says, in shared memory, what it sleeps for.
+type doorbell struct {
 	asleep atomic.Uint32
 	closed atomic.Uint32
-	wanted atomic.Uint64
+	wakeAt atomic.Uint64
 }
 
 // A segment is the memory of one Conn, mapped.
 type segment struct {
 	mem   []byte
 	ring  int          // bytes in each ring
-	users atomic.Int32 // of a Conn's: the Conn, and each of its exposures
+	refs  atomic.Int32 // of a Conn's: the Conn, and each of its exposures
 	named bool         // it went by a file's name: no descriptor passed
 }
 
 // Where the sides' lines are.
 const (
-	nonceAt  = 16
-	answerAt = 32
-	deafAt   = 48
-	bellsAt  = 128
-	takenAt  = 384
-	apart    = 128
+	dialerNonceOffset   = 16
+	acceptorNonceOffset = 32
+	deafOffset          = 48
+	doorbellsOffset     = 128
+	consumedOffset      = 384
+	sideStride          = 128
 
-	shownAt = 1024 // the slots of the side that dialled, then the other's
+	slotTablesOffset = 1024 // the slots of the side that dialled, then the other's
 )
 
-func segmentSize(ring int) int { return ringsAt + 2*ring }
+func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
-// create lays a new segment out in memory that is all zeros.
-func create(m *block, ring int, n nonce) (*segment, error) {
+// createSegment lays a new segment out in memory that is all zeros.
+func createSegment(m *block, ring int, n nonce) (*segment, error) {
 	mem, err := mapShared(m.fd, segmentSize(ring))
 	if err != nil {
 		return nil, err
@@ -76,20 +76,20 @@ func create(m *block, ring int, n nonce) (*segment, error) {
 	copy(mem, magic)
 	binary.NativeEndian.PutUint32(mem[8:], version)
 	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
-	copy(mem[nonceAt:], n[:])
+	copy(mem[dialerNonceOffset:], n[:])
 	return &segment{mem: mem, ring: ring, named: m.how == byName}, nil
 }
 
-// checkRing holds the size of a peer's rings to what is allowed.
-func checkRing(ring uint32) error {
-	if ring < ringLeast || ring > ringMost || ring&(ring-1) != 0 {
+// validateRingSize holds the size of a peer's rings to what is allowed.
+func validateRingSize(ring uint32) error {
+	if ring < minRing || ring > maxRing || ring&(ring-1) != 0 {
 		return fmt.Errorf("rings of %d bytes", ring)
 	}
 	return nil
 }
 
-// open maps a segment that a peer has made; its memory has the size for such rings.
-func open(fd, ring int) (*segment, error) {
+// openSegment maps a segment that a peer has made; its memory has the size for such rings.
+func openSegment(fd, ring int) (*segment, error) {
 	mem, err := mapShared(fd, segmentSize(ring))
 	if err != nil {
 		return nil, err
@@ -106,39 +106,39 @@ func open(fd, ring int) (*segment, error) {
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 
 // deaf is not 0 once the side that dialled has seen that no descriptor gets to it.
-func (s *segment) deaf() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.mem[deafAt])) }
+func (s *segment) deaf() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.mem[deafOffset])) }
 
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 
-// leave is what each user does at last.
-func (s *segment) leave() {
-	if s.users.Add(-1) == 0 {
+// unref is what each user does at last.
+func (s *segment) unref() {
+	if s.refs.Add(-1) == 0 {
 		s.close()
 	}
 }
 
 // slots are the tables of what the end itself exposes, and of what its peer does.
-func (s *segment) slots(dialled bool) (mine, theirs slots) {
-	first, second := slotsAt(s.mem, shownAt), slotsAt(s.mem, shownAt+8*slotCount)
+func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
+	first, second := slotTableAt(s.mem, slotTablesOffset), slotTableAt(s.mem, slotTablesOffset+8*slotCount)
 	if dialled {
 		return first, second
 	}
 	return second, first
 }
 
-// sides are the two ends' views: what goes out and what comes in, and the bells
+// views are the two ends' views: what goes out and what comes in, and the bells
 // of the end itself and of its peer. dialled tells which end it is.
-func (s *segment) sides(dialled bool) (out producer, in consumer, mine, theirs *bell) {
+func (s *segment) views(dialled bool) (out producer, in consumer, mine, theirs *doorbell) {
 	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&s.mem[i]) }
-	bells := [2]*bell{(*bell)(at(bellsAt)), (*bell)(at(bellsAt + apart))}
-	taken := [2]*atomic.Uint64{(*atomic.Uint64)(at(takenAt)), (*atomic.Uint64)(at(takenAt + apart))}
-	rings := [2]ring{s.mem[ringsAt : ringsAt+s.ring], s.mem[ringsAt+s.ring:]}
+	bells := [2]*doorbell{(*doorbell)(at(doorbellsOffset)), (*doorbell)(at(doorbellsOffset + sideStride))}
+	taken := [2]*atomic.Uint64{(*atomic.Uint64)(at(consumedOffset)), (*atomic.Uint64)(at(consumedOffset + sideStride))}
+	rings := [2]ring{s.mem[ringsOffset : ringsOffset+s.ring], s.mem[ringsOffset+s.ring:]}
 	me, peer := 0, 1
 	if !dialled {
 		me, peer = 1, 0
 	}
 	out = newProducer(rings[me], taken[me], bells[peer])
-	in = consumer{ring: rings[peer], taken: taken[peer], bell: bells[peer]}
+	in = consumer{ring: rings[peer], sharedConsumed: taken[peer], doorbell: bells[peer]}
 	return out, in, bells[me], bells[peer]
 }
 
@@ -152,8 +152,8 @@ func mapShared(fd, size int) ([]byte, error) {
 // another process cut it short.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// checkShared holds a peer's descriptor to what it is said to be.
-func checkShared(fd, size int, mustSeal bool) error {
+// validateMemory holds a peer's descriptor to what it is said to be.
+func validateMemory(fd, size int, mustSeal bool) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return os.NewSyscallError("fstat", err)
@@ -171,9 +171,9 @@ func checkShared(fd, size int, mustSeal bool) error {
 	return nil
 }
 
-// sealedMemory is anonymous memory of that many zero bytes, which nobody can
+// createSealed is anonymous memory of that many zero bytes, which nobody can
 // make smaller.
-func sealedMemory(size int) (int, error) {
+func createSealed(size int) (int, error) {
 	fd, err := unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		fd, err = unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

@@ -53,27 +53,27 @@ import (
 const (
 	shareMagic = "tuttishr"
 	requestLen = 32
-	verdictLen = 56
+	replyLen   = 56
 )
 
 const (
-	verdictMemory   = 'm'
-	verdictGo       = 'g'
-	verdictMismatch = '!'
-	verdictFailed   = 'x'
+	replyMemory   = 'm'
+	replyCommit   = 'g'
+	replyMismatch = '!'
+	replyFailed   = 'x'
 
-	visitorQuits  = 'q'
+	memberQuits   = 'q'
 	visitorOpened = 'o'
 )
 
-// verdictTime bounds how long the host of a Share may take to answer one that gives
+// replyTimeout bounds how long the host of a Share may take to answer one that gives
 // up, and its visitors to open a file: one that was stopped does neither.
-const verdictTime = time.Second
+const replyTimeout = time.Second
 
-// A want is what a rank asks of a Share.
-type want struct{ ranks, size int }
+// A shareRequest is what a rank asks of a Share.
+type shareRequest struct{ ranks, size int }
 
-func (w want) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
+func (w shareRequest) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
 
 // Share implements transport.Sharer between the processes of one user on one
 // host, or within one. The name must be one that no other group uses at the same
@@ -82,7 +82,7 @@ func (w want) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.si
 // release, which only the first time is no fault.Misuse.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("share %.80q", name)
-	w := want{ranks, size}
+	w := shareRequest{ranks, size}
 	if ranks < 1 || size < 0 || int64(size) > MaxBody || int64(ranks) > 1<<31-1 {
 		return nil, nil, failure(fault.Misuse, op, errors.New(w.String()))
 	}
@@ -96,9 +96,9 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
-	fd, err := t.gather(ctx, t.shareName(name), w)
+	fd, err := t.joinShare(ctx, t.shareName(name), w)
 	if err != nil {
-		return nil, nil, t.ended(ctx, op, fault.LinkLost, err)
+		return nil, nil, t.waitError(ctx, op, fault.LinkLost, err)
 	}
 	defer unix.Close(fd)
 	return t.mapShare(op, fd, size)
@@ -115,7 +115,7 @@ func (t *Transport) beginShare(op, name string) error {
 		return failure(fault.Misuse, op, errors.New("this rank waits for that name already"))
 	}
 	t.sharing[name] = true
-	t.open.Add(1)
+	t.running.Add(1)
 	return nil
 }
 
@@ -123,7 +123,7 @@ func (t *Transport) endShare(name string) {
 	t.mu.Lock()
 	delete(t.sharing, name)
 	t.mu.Unlock()
-	t.open.Done()
+	t.running.Done()
 }
 
 // shareName is the socket's name for a Share.
@@ -160,21 +160,21 @@ func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, err
 // atLeastOne is the size of a Share's memory: none at all cannot be made everywhere.
 func atLeastOne(size int) int { return max(size, 1) }
 
-// errAgain ends an attempt that others have to make anew, as host or as guest.
-var errAgain = errors.New("the host of the share has left")
+// errRetry ends an attempt that others have to make anew, as host or as guest.
+var errRetry = errors.New("the host of the share has left")
 
-// gather meets the other ranks and returns the memory's descriptor.
-func (t *Transport) gather(ctx context.Context, name string, w want) (int, error) {
+// joinShare meets the other ranks and returns the memory's descriptor.
+func (t *Transport) joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
 		var fd int
 		switch {
 		case err == nil:
-			fd, err = t.host(ctx, l, w)
+			fd, err = t.hostShare(ctx, l, w)
 		case errors.Is(err, syscall.EADDRINUSE):
-			fd, err = t.visit(ctx, name, w)
+			fd, err = t.joinHost(ctx, name, w)
 		}
-		if !errors.Is(err, errAgain) {
+		if !errors.Is(err, errRetry) {
 			return fd, err
 		}
 		select {
@@ -185,17 +185,17 @@ func (t *Transport) gather(ctx context.Context, name string, w want) (int, error
 	}
 }
 
-// visit asks the host for the memory, and waits for the verdict.
-func (t *Transport) visit(ctx context.Context, name string, w want) (int, error) {
-	nc, err := connect(ctx, name)
+// joinHost asks the host for the memory, and waits for the verdict.
+func (t *Transport) joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
+	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return -1, errAgain // bound, but not listening yet or any more
+		return -1, errRetry // bound, but not listening yet or any more
 	}
 	if err != nil {
 		return -1, err
 	}
 	defer nc.Close()
-	peer, err := sameUser(nc)
+	peer, err := checkPeerUser(nc)
 	if err != nil {
 		return -1, err
 	}
@@ -208,29 +208,29 @@ func (t *Transport) visit(ctx context.Context, name string, w want) (int, error)
 		b[24] = 1
 	}
 	if _, err := nc.Write(b); err != nil {
-		return -1, errAgain
+		return -1, errRetry
 	}
 	defer context.AfterFunc(ctx, func() {
-		nc.SetReadDeadline(time.Now().Add(verdictTime))
-		nc.Write([]byte{visitorQuits})
+		nc.SetReadDeadline(time.Now().Add(replyTimeout))
+		nc.Write([]byte{memberQuits})
 	})()
-	return t.hearVerdict(nc, w)
+	return t.awaitReply(nc, w)
 }
 
-// hearVerdict waits for what the host decides.
-func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
+// awaitReply waits for what the host decides.
+func (t *Transport) awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 	held := -1 // memory that is not for use yet
 	for {
-		b := make([]byte, verdictLen)
+		b := make([]byte, replyLen)
 		fd, err := readWithRights(nc, b)
 		switch {
 		case err != nil:
-			err = errAgain
-		case b[0] == verdictGo && held >= 0 && fd < 0:
+			err = errRetry
+		case b[0] == replyCommit && held >= 0 && fd < 0:
 			return held, nil
-		case b[0] == verdictMismatch:
-			err = mismatch(w, want{int(binary.NativeEndian.Uint32(b[8:])), int(binary.NativeEndian.Uint64(b[16:]))})
-		case b[0] != verdictMemory:
+		case b[0] == replyMismatch:
+			err = mismatch(w, shareRequest{int(binary.NativeEndian.Uint32(b[8:])), int(binary.NativeEndian.Uint64(b[16:]))})
+		case b[0] != replyMemory:
 			err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make the memory"))
 		}
 		if held >= 0 {
@@ -263,41 +263,41 @@ func (t *Transport) hearVerdict(nc *net.UnixConn, w want) (int, error) {
 // opened tells the host that this rank has the file, and sees to it that its name
 // goes, when no other rank needs it any more.
 func (t *Transport) opened(nc *net.UnixConn, tk ticket) {
-	nc.SetReadDeadline(time.Now().Add(2 * verdictTime))
+	nc.SetReadDeadline(time.Now().Add(2 * replyTimeout))
 	nc.Write([]byte{visitorOpened})
 	nc.Read(make([]byte, 1)) // ends when the host has closed, or died
 	t.ways.removeFile(tk)
 }
 
-func mismatch(mine, theirs want) error {
+func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("%v here, %v elsewhere", mine, theirs))
 }
 
-// A hosting is a Share as its host sees it.
-type hosting struct {
-	t    *Transport
-	in   *net.UnixListener
-	want want
-	work sync.WaitGroup
+// A shareHost is a Share as its host sees it.
+type shareHost struct {
+	t        *Transport
+	listener *net.UnixListener
+	request  shareRequest
+	work     sync.WaitGroup
 
-	mu       sync.Mutex              // guards what follows
-	visitors map[*net.UnixConn]*want // nil: it has not asked yet
-	over     chan struct{}           // closed when decided
-	decided  bool
-	naming   bool   // somebody asks for a file with a name
-	memory   *block // what was decided for, or nil
-	err      error
+	mu      sync.Mutex                      // guards what follows
+	members map[*net.UnixConn]*shareRequest // nil: it has not asked yet
+	done    chan struct{}                   // closed when decided
+	decided bool
+	naming  bool   // somebody asks for a file with a name
+	memory  *block // what was decided for, or nil
+	err     error
 }
 
-// host waits for the others and decides. It closes l.
-func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int, error) {
-	h := &hosting{t: t, in: l, want: w, visitors: make(map[*net.UnixConn]*want), over: make(chan struct{}), naming: t.lost.Load()}
+// hostShare waits for the others and decides. It closes l.
+func (t *Transport) hostShare(ctx context.Context, l *net.UnixListener, w shareRequest) (int, error) {
+	h := &shareHost{t: t, listener: l, request: w, members: make(map[*net.UnixConn]*shareRequest), done: make(chan struct{}), naming: t.lost.Load()}
 	h.mu.Lock()
-	h.complete()
+	h.distributeIfComplete()
 	h.mu.Unlock()
-	h.work.Go(h.acceptAll)
+	h.work.Go(h.acceptLoop)
 	select {
-	case <-h.over:
+	case <-h.done:
 	case <-ctx.Done():
 		h.mu.Lock()
 		if !h.decided {
@@ -310,58 +310,58 @@ func (t *Transport) host(ctx context.Context, l *net.UnixListener, w want) (int,
 		return -1, h.err
 	}
 	h.memory.unlink()
-	for nc := range h.visitors { // those with a file were kept until now
+	for nc := range h.members { // those with a file were kept until now
 		nc.Close()
 	}
 	return h.memory.fd, h.err
 }
 
-// acceptAll takes visitors until the listener is closed, by decide.
-func (h *hosting) acceptAll() {
+// acceptLoop takes visitors until the listener is closed, by decide.
+func (h *shareHost) acceptLoop() {
 	for {
-		nc, err := h.in.AcceptUnix()
+		nc, err := h.listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil { // a lack of descriptors, perhaps
 			select {
-			case <-h.over:
+			case <-h.done:
 				return
 			case <-time.After(minPause):
 			}
 			continue
 		}
-		if !h.enter(nc) {
+		if !h.add(nc) {
 			nc.Close()
 			continue
 		}
-		h.work.Go(func() { h.serve(nc) })
+		h.work.Go(func() { h.serveMember(nc) })
 	}
 }
 
-// enter takes a visitor in, unless all is decided, or too many strangers came.
-func (h *hosting) enter(nc *net.UnixConn) bool {
+// add takes a visitor in, unless all is decided, or too many strangers came.
+func (h *shareHost) add(nc *net.UnixConn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.decided || len(h.visitors) >= h.want.ranks-1+guestSlots {
+	if h.decided || len(h.members) >= h.request.ranks-1+maxPending {
 		return false
 	}
-	h.visitors[nc] = nil
+	h.members[nc] = nil
 	return true
 }
 
-// serve hears one visitor's request, and then whether it gives up, or has opened a
+// serveMember hears one visitor's request, and then whether it gives up, or has opened a
 // file. Otherwise the verdict ends it, by closing the connection.
-func (h *hosting) serve(nc *net.UnixConn) {
-	theirs, naming, err := hearRequest(nc)
+func (h *shareHost) serveMember(nc *net.UnixConn) {
+	theirs, naming, err := readRequest(nc)
 	h.mu.Lock()
 	if err == nil && !h.decided {
-		h.visitors[nc] = &theirs
+		h.members[nc] = &theirs
 		h.naming = h.naming || naming
-		if theirs != h.want {
-			h.disagree(theirs)
+		if theirs != h.request {
+			h.rejectMismatch(theirs)
 		} else {
-			h.complete()
+			h.distributeIfComplete()
 		}
 	}
 	h.mu.Unlock()
@@ -370,23 +370,23 @@ func (h *hosting) serve(nc *net.UnixConn) {
 		_, err := nc.Read(b[:])
 		h.mu.Lock()
 		// who gives up too late opens the file all the same
-		stays = err == nil && h.decided && b[0] == visitorQuits
+		stays = err == nil && h.decided && b[0] == memberQuits
 		h.mu.Unlock()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.memory == nil || h.memory.how != byName {
-		delete(h.visitors, nc)
+		delete(h.members, nc)
 		nc.Close()
 	}
 }
 
-// hearRequest reads what a visitor asks for, within helloTime, and whether by name.
-func hearRequest(nc *net.UnixConn) (w want, naming bool, err error) {
-	if _, err := sameUser(nc); err != nil {
-		return want{}, false, err
+// readRequest reads what a visitor asks for, within helloTime, and whether by name.
+func readRequest(nc *net.UnixConn) (w shareRequest, naming bool, err error) {
+	if _, err := checkPeerUser(nc); err != nil {
+		return shareRequest{}, false, err
 	}
-	nc.SetReadDeadline(time.Now().Add(helloTime))
+	nc.SetReadDeadline(time.Now().Add(helloTimeout))
 	defer nc.SetReadDeadline(time.Time{})
 	b := make([]byte, requestLen)
 	fd, err := readWithRights(nc, b)
@@ -394,46 +394,46 @@ func hearRequest(nc *net.UnixConn) (w want, naming bool, err error) {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return want{}, false, err
+		return shareRequest{}, false, err
 	}
 	if string(b[:len(shareMagic)]) != shareMagic || binary.NativeEndian.Uint32(b[8:]) != version {
-		return want{}, false, fmt.Errorf("it began with %q", b[:16])
+		return shareRequest{}, false, fmt.Errorf("it began with %q", b[:16])
 	}
-	return want{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, b[24] != 0, nil
+	return shareRequest{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, b[24] != 0, nil
 }
 
-// complete decides when all have come. h.mu is held.
-func (h *hosting) complete() {
+// distributeIfComplete decides when all have come. h.mu is held.
+func (h *shareHost) distributeIfComplete() {
 	here := 1
-	for _, asked := range h.visitors {
+	for _, asked := range h.members {
 		if asked != nil {
 			here++
 		}
 	}
-	if here < h.want.ranks {
+	if here < h.request.ranks {
 		return
 	}
 	if !h.naming {
-		err := h.handOut(false)
+		err := h.distribute(false)
 		if !errors.Is(err, errNotPassed) {
-			h.conclude(err)
+			h.finish(err)
 			return
 		}
 		h.t.warn(err)
 	}
-	h.conclude(h.handOut(true))
+	h.finish(h.distribute(true))
 }
 
-// handOut makes the memory and hands it to all visitors; errNotPassed: not to all.
+// distribute makes the memory and hands it to all visitors; errNotPassed: not to all.
 // One that has gone gets none, and is no failure. h.mu is held.
-func (h *hosting) handOut(named bool) error {
-	m, err := h.t.ways.newBlock(atLeastOne(h.want.size), named)
+func (h *shareHost) distribute(named bool) error {
+	m, err := h.t.ways.newBlock(atLeastOne(h.request.size), named)
 	if err != nil {
 		return failure(fault.Exhausted, "share", err)
 	}
-	b := verdict(verdictMemory, want{})
+	b := makeReply(replyMemory, shareRequest{})
 	m.ticket.put(b[24:])
-	for nc, asked := range h.visitors {
+	for nc, asked := range h.members {
 		if asked == nil {
 			continue
 		}
@@ -446,27 +446,27 @@ func (h *hosting) handOut(named bool) error {
 	return nil
 }
 
-// conclude decides after handOut. h.mu is held.
-func (h *hosting) conclude(err error) {
+// finish decides after handOut. h.mu is held.
+func (h *shareHost) finish(err error) {
 	if err != nil {
-		h.decide(err, func(want) []byte { return verdict(verdictFailed, want{}) })
+		h.decide(err, func(shareRequest) []byte { return makeReply(replyFailed, shareRequest{}) })
 		return
 	}
-	h.decide(nil, func(want) []byte { return verdict(verdictGo, want{}) })
+	h.decide(nil, func(shareRequest) []byte { return makeReply(replyCommit, shareRequest{}) })
 }
 
-// disagree decides that there is a mismatch, and tells each what another one said.
-func (h *hosting) disagree(theirs want) {
-	h.decide(mismatch(h.want, theirs), func(w want) []byte {
-		if w == h.want {
-			return verdict(verdictMismatch, theirs)
+// rejectMismatch decides that there is a mismatch, and tells each what another one said.
+func (h *shareHost) rejectMismatch(theirs shareRequest) {
+	h.decide(mismatch(h.request, theirs), func(w shareRequest) []byte {
+		if w == h.request {
+			return makeReply(replyMismatch, theirs)
 		}
-		return verdict(verdictMismatch, h.want)
+		return makeReply(replyMismatch, h.request)
 	})
 }
 
-func verdict(code byte, w want) []byte {
-	b := make([]byte, verdictLen)
+func makeReply(code byte, w shareRequest) []byte {
+	b := make([]byte, replyLen)
 	b[0] = code
 	binary.NativeEndian.PutUint32(b[8:], uint32(w.ranks))
 	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
@@ -478,12 +478,12 @@ func verdict(code byte, w want) []byte {
 // always fit into a socket that nothing was written to, and can be read when the
 // socket has been closed behind them. Who has to open a file gets no further verdict,
 // and verdictTime. h.mu is held.
-func (h *hosting) decide(err error, verdict func(want) []byte) {
+func (h *shareHost) decide(err error, verdict func(shareRequest) []byte) {
 	h.decided, h.err = true, err
-	h.in.Close()
-	for nc, asked := range h.visitors {
+	h.listener.Close()
+	for nc, asked := range h.members {
 		if asked != nil && h.memory != nil && h.memory.how == byName {
-			nc.SetReadDeadline(time.Now().Add(verdictTime))
+			nc.SetReadDeadline(time.Now().Add(replyTimeout))
 			continue
 		}
 		if asked != nil && verdict != nil {
@@ -491,5 +491,5 @@ func (h *hosting) decide(err error, verdict func(want) []byte) {
 		}
 		nc.Close()
 	}
-	close(h.over)
+	close(h.done)
 }

@@ -22,37 +22,37 @@ import (
 // transport.Transport and transport.Sharer; all its methods may be called
 // concurrently.
 type Transport struct {
-	options Options
-	here    place
-	cannot  error // why there is no shared memory here
-	ways    ways
-	lost    atomic.Bool     // a Share's descriptor was taken out on its way to here
-	named   sync.Once       // told the log of a file that had to have a name
-	copied  sync.Once       // told it of a Conn without memory from Alloc, one way
-	life    context.Context // ends with Close
-	end     context.CancelFunc
-	calls   poll.Caller
-	watcher poll.Watcher
-	arenas  arenas
-	slots   chan struct{}  // a place for each guest
-	open    sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
+	options      Options
+	locality     locality
+	unavailable  error // why there is no shared memory here
+	ways         ways
+	lost         atomic.Bool     // a Share's descriptor was taken out on its way to here
+	named        sync.Once       // told the log of a file that had to have a name
+	copied       sync.Once       // told it of a Conn without memory from Alloc, one way
+	life         context.Context // ends with Close
+	stop         context.CancelFunc
+	calls        poll.Caller
+	watcher      poll.Watcher
+	arenas       arenas
+	pendingSlots chan struct{}  // a place for each guest
+	running      sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
 
-	mu      sync.Mutex // guards what follows
-	conns   map[*conn]struct{}
-	in      *net.UnixListener
-	sharing map[string]bool // names that a Share waits for
-	closed  bool
+	mu       sync.Mutex // guards what follows
+	conns    map[*conn]struct{}
+	listener *net.UnixListener
+	sharing  map[string]bool // names that a Share waits for
+	closed   bool
 }
 
 // New is a Transport that holds nothing yet. Once it has served, dialled or
 // shared, it needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{
-		options: o, ways: ordinaryWays(), slots: make(chan struct{}, guestSlots),
+		options: o, ways: ordinaryWays(), pendingSlots: make(chan struct{}, maxPending),
 		conns: make(map[*conn]struct{}), sharing: make(map[string]bool),
 	}
-	t.life, t.end = context.WithCancel(context.Background())
-	t.here, t.cannot = whereAmI()
+	t.life, t.stop = context.WithCancel(context.Background())
+	t.locality, t.unavailable = detectLocality()
 	return t
 }
 
@@ -85,33 +85,33 @@ func (t *Transport) namesWith(pid int32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c := range t.conns {
-		if c.seg.named && c.peer.Pid == pid && !c.guest.Load() {
+		if c.seg.named && c.peerCred.Pid == pid && !c.pending.Load() {
 			return true
 		}
 	}
 	return false
 }
 
-// whereAmI finds this process's place.
-func whereAmI() (place, error) {
+// detectLocality finds this process's place.
+func detectLocality() (locality, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return place{}, err
+		return locality{}, err
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return place{}, err
+		return locality{}, err
 	}
 	network, err := namespace("net")
 	if err != nil {
-		return place{}, err
+		return locality{}, err
 	}
 	user, err := namespace("user")
 	if err != nil {
 		user = "0" // a kernel without them
 	}
 	sum := sha256.Sum256(bytes.TrimSpace(boot))
-	return place{
+	return locality{
 		boot: hex.EncodeToString(sum[:8]), host: escape(host), net: network,
 		user: fmt.Sprintf("%d.%s", os.Geteuid(), user),
 	}, nil
@@ -131,8 +131,8 @@ func (t *Transport) Name() string { return Name }
 
 // Available is nil where this Transport can work, and else says why not.
 func (t *Transport) Available() error {
-	if t.cannot != nil {
-		return failure(fault.Refused, "find out where this process runs", t.cannot)
+	if t.unavailable != nil {
+		return failure(fault.Refused, "find out where this process runs", t.unavailable)
 	}
 	return nil
 }
@@ -141,14 +141,14 @@ func (t *Transport) Available() error {
 // address, as far as the address tells; if not, why. It is symmetric: both
 // processes get the same answer about each other.
 func (t *Transport) Reaches(addr string) (ok bool, why string) {
-	if t.cannot != nil {
-		return false, "no shared memory here: " + t.cannot.Error()
+	if t.unavailable != nil {
+		return false, "no shared memory here: " + t.unavailable.Error()
 	}
 	a, err := parseAddress(addr)
 	if err != nil {
 		return false, err.Error()
 	}
-	why = t.here.differs(a.place)
+	why = t.locality.difference(a.locality)
 	return why == "", why
 }
 
@@ -162,15 +162,15 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 
 	op := "dial " + fmt.Sprintf("%.80q", addr)
 	if err := ctx.Err(); err != nil {
-		return nil, t.ended(ctx, op, fault.Closed, err)
+		return nil, t.waitError(ctx, op, fault.Closed, err)
 	}
 	if ok, why := t.Reaches(addr); !ok {
 		return nil, failure(fault.Refused, op, errors.New(why))
 	}
 	a, _ := parseAddress(addr)
-	w, err := t.call(ctx, a.name)
+	w, err := t.dialHandshake(ctx, a.name)
 	if err != nil {
-		return nil, t.ended(ctx, op, fault.LinkLost, err)
+		return nil, t.waitError(ctx, op, fault.LinkLost, err)
 	}
 	c, err := t.newConn(w)
 	if err != nil {
@@ -179,8 +179,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// ended names what ended a wait: ctx, Close, or else kind.
-func (t *Transport) ended(ctx context.Context, op string, kind fault.Kind, err error) error {
+// waitError names what ended a wait: ctx, Close, or else kind.
+func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
 	case t.life.Err() != nil:
@@ -202,8 +202,8 @@ func (t *Transport) ended(ctx context.Context, op string, kind fault.Kind, err e
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
-	t.end()
-	in := t.in
+	t.stop()
+	in := t.listener
 	open := make([]*conn, 0, len(t.conns))
 	for c := range t.conns {
 		open = append(open, c)
@@ -215,24 +215,24 @@ func (t *Transport) Close() error {
 	for _, c := range open {
 		c.Close()
 	}
-	t.open.Wait()
+	t.running.Wait()
 	t.arenas.close()
 	t.watcher.Stop()
 	t.calls.Stop()
 	return nil
 }
 
-// enlist takes c among the Conns that Close ends; false when it is too late.
+// register takes c among the Conns that Close ends; false when it is too late.
 // release undoes it.
-func (t *Transport) enlist(c *conn) bool {
+func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false
 	}
-	c.listed = true
+	c.registered = true
 	t.conns[c] = struct{}{}
-	t.open.Add(1)
+	t.running.Add(1)
 	return true
 }
 
@@ -240,21 +240,21 @@ func (t *Transport) enlist(c *conn) bool {
 func (t *Transport) ringSize() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.conns) >= manyConns {
-		return ringSmall
+	if len(t.conns) >= smallRingConns {
+		return smallRing
 	}
 	return ringSize
 }
 
-// release forgets a Conn that holds nothing any more.
-func (t *Transport) release(c *conn) {
-	if !c.listed {
+// unregister forgets a Conn that holds nothing any more.
+func (t *Transport) unregister(c *conn) {
+	if !c.registered {
 		return
 	}
 	t.mu.Lock()
 	delete(t.conns, c)
 	t.mu.Unlock()
-	t.open.Done()
+	t.running.Done()
 }
 
 var (

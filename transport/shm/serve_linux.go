@@ -20,9 +20,9 @@ import (
 // its first bytes. guestLife is for all before Admit; it is longer than mesh gives
 // a handshake, so that mesh ends one first, and says so.
 const (
-	guestSlots = 64
-	helloTime  = 5 * time.Second
-	guestLife  = 10 * time.Second
+	maxPending   = 64
+	helloTimeout = 5 * time.Second
+	pendingLife  = 10 * time.Second
 )
 
 // Serve listens on a unix socket that has a random name and no file, and returns
@@ -49,17 +49,17 @@ func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	switch {
 	case t.closed:
 		return "", failure(fault.Closed, "serve", nil)
-	case t.in != nil:
+	case t.listener != nil:
 		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
 	}
 	n := newNonce()
-	a := address{t.here, "tutti-" + hex.EncodeToString(n[:])}
+	a := address{t.locality, "tutti-" + hex.EncodeToString(n[:])}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + a.name})
 	if err != nil {
 		return "", failure(fault.Refused, "serve", err)
 	}
-	t.in = l
-	t.open.Go(func() { t.acceptAll(l, accept) })
+	t.listener = l
+	t.running.Go(func() { t.acceptLoop(l, accept) })
 	return a.String(), nil
 }
 
@@ -70,23 +70,23 @@ const (
 	maxPause = time.Second
 )
 
-// acceptAll gives each connection a slot and a goroutine; where all slots are
+// acceptLoop gives each connection a slot and a goroutine; where all slots are
 // taken, connections wait in the socket's queue. It ends when l is closed.
-func (t *Transport) acceptAll(l *net.UnixListener, accept func(transport.Conn)) {
+func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn)) {
 	pause := minPause
 	for {
 		select {
-		case t.slots <- struct{}{}:
+		case t.pendingSlots <- struct{}{}:
 		case <-t.life.Done():
 			return
 		}
 		nc, err := l.AcceptUnix()
 		if err == nil {
 			pause = minPause
-			t.open.Go(func() { t.welcome(nc, accept) })
+			t.running.Go(func() { t.acceptOne(nc, accept) })
 			continue
 		}
-		t.leaveSlot()
+		t.releasePendingSlot()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -99,68 +99,68 @@ func (t *Transport) acceptAll(l *net.UnixListener, accept func(transport.Conn)) 
 	}
 }
 
-func (t *Transport) leaveSlot() { <-t.slots }
+func (t *Transport) releasePendingSlot() { <-t.pendingSlots }
 
-// welcome makes a Conn of an accepted connection, which has a slot.
-func (t *Transport) welcome(nc *net.UnixConn, accept func(transport.Conn)) {
-	w, err := t.receive(nc)
+// acceptOne makes a Conn of an accepted connection, which has a slot.
+func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
+	w, err := t.acceptHandshake(nc)
 	if err != nil {
-		t.leaveSlot()
+		t.releasePendingSlot()
 		if !errors.Is(err, io.EOF) && t.life.Err() == nil && t.options.Log != nil {
 			t.options.Log.Warn("a connection to shared memory refused", "because", err)
 		}
 		return
 	}
-	w.slot = t.leaveSlot
+	w.releaseSlot = t.releasePendingSlot
 	if c, err := t.newConn(w); err == nil {
 		accept(c)
 	}
 }
 
-// receive is the side of the meeting that accepts. It closes nc, and lasts no
+// acceptHandshake is the side of the meeting that accepts. It closes nc, and lasts no
 // longer than helloTime.
-func (t *Transport) receive(nc *net.UnixConn) (w wire, err error) {
+func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err error) {
 	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(helloTime))
+	nc.SetDeadline(time.Now().Add(helloTimeout))
 	defer context.AfterFunc(t.life, func() { nc.SetDeadline(time.Unix(1, 0)) })()
-	if w.peer, err = sameUser(nc); err != nil {
-		return wire{}, err
+	if w.peer, err = checkPeerUser(nc); err != nil {
+		return handshakeResult{}, err
 	}
-	seg, memory, err := t.hearHello(nc)
+	seg, memory, err := t.readHello(nc)
 	if err != nil {
-		turnAway(nc, err)
-		return wire{}, err
+		reject(nc, err)
+		return handshakeResult{}, err
 	}
 	w.seg = seg
-	err = t.sayWelcome(nc, seg, memory)
+	err = t.writeAccepted(nc, seg, memory)
 	unix.Close(memory)
 	if err == nil {
-		w.fd, err = takeSocket(nc)
+		w.fd, err = detachSocket(nc)
 	}
 	if err != nil {
 		w.seg.close()
-		return wire{}, err
+		return handshakeResult{}, err
 	}
 	return w, nil
 }
 
-// hearHello maps the memory that a stranger brings, and returns its descriptor, too,
+// readHello maps the memory that a stranger brings, and returns its descriptor, too,
 // unless there is an error. One whose descriptor did not get here may bring it once
 // more, as a file with a name.
-func (t *Transport) hearHello(nc *net.UnixConn) (*segment, int, error) {
-	seg, fd, err := t.hearOffer(nc)
+func (t *Transport) readHello(nc *net.UnixConn) (*segment, int, error) {
+	seg, fd, err := t.readOffer(nc)
 	if !errors.Is(err, errNotPassed) {
 		return seg, fd, err
 	}
-	if err := say(nc, sayNotPassed, ""); err != nil {
+	if err := writeAnswer(nc, sayNotPassed, ""); err != nil {
 		return nil, -1, err
 	}
-	return t.hearOffer(nc)
+	return t.readOffer(nc)
 }
 
-// hearOffer reads a stranger's first bytes and maps the memory that came along. A
+// readOffer reads a stranger's first bytes and maps the memory that came along. A
 // name is gone from then on.
-func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, int, error) {
+func (t *Transport) readOffer(nc *net.UnixConn) (*segment, int, error) {
 	b := make([]byte, helloLen)
 	fd, err := readWithRights(nc, b)
 	ring := binary.NativeEndian.Uint32(b[12:])
@@ -171,7 +171,7 @@ func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, int, error) {
 	case binary.NativeEndian.Uint32(b[8:]) != version:
 		err = fmt.Errorf("it speaks version %d, this side %d", binary.NativeEndian.Uint32(b[8:]), version)
 	default:
-		err = checkRing(ring)
+		err = validateRingSize(ring)
 	}
 	if err != nil {
 		if fd >= 0 {
@@ -184,7 +184,7 @@ func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, int, error) {
 		return nil, -1, err
 	}
 	t.ways.removeFile(tk)
-	seg, err := open(fd, int(ring))
+	seg, err := openSegment(fd, int(ring))
 	if err != nil {
 		unix.Close(fd)
 		return nil, -1, err
@@ -193,14 +193,14 @@ func (t *Transport) hearOffer(nc *net.UnixConn) (*segment, int, error) {
 	return seg, fd, nil
 }
 
-// sayWelcome answers, and hands the memory back, of which only whether it comes
+// writeAccepted answers, and hands the memory back, of which only whether it comes
 // matters: descriptors may pass one way and not the other.
-func (t *Transport) sayWelcome(nc *net.UnixConn, seg *segment, memory int) error {
+func (t *Transport) writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
 	mine := newNonce()
-	copy(seg.mem[answerAt:], mine[:])
+	copy(seg.mem[acceptorNonceOffset:], mine[:])
 	b := make([]byte, answerLen)
 	copy(b, magic)
-	theirs := seg.nonce(nonceAt)
+	theirs := seg.nonce(dialerNonceOffset)
 	copy(b[16:], theirs[:])
 	copy(b[32:], mine[:])
 	if !seg.named {
@@ -214,15 +214,15 @@ func (t *Transport) sayWelcome(nc *net.UnixConn, seg *segment, memory int) error
 	return err
 }
 
-// turnAway tells a stranger why; where it does not listen, that is its loss.
-func turnAway(nc *net.UnixConn, why error) { say(nc, sayAway, why.Error()) }
+// reject tells a stranger why; where it does not listen, that is its loss.
+func reject(nc *net.UnixConn, why error) { writeAnswer(nc, answerRejected, why.Error()) }
 
-// say answers with no more than a code and a reason.
-func say(nc *net.UnixConn, code byte, reason string) error {
+// writeAnswer answers with no more than a code and a reason.
+func writeAnswer(nc *net.UnixConn, code byte, reason string) error {
 	b := make([]byte, answerLen)
 	copy(b, magic)
 	b[8] = code
-	b[9] = byte(copy(b[reasonAt:], reason))
+	b[9] = byte(copy(b[reasonOffset:], reason))
 	_, err := nc.Write(b)
 	return err
 }

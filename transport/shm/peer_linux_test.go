@@ -238,7 +238,7 @@ func echo(c transport.Conn) {
 	for i := 1; until(c, in, i) == nil; i++ {
 		out.Body = in.buf[:in.last]
 		c.Send(out)
-		for c.(*conn).out.stuck.Load() {
+		for c.(*conn).outbox.blocked.Load() {
 			c.Progress(in)
 		}
 	}

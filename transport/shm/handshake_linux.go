@@ -39,29 +39,29 @@ import (
 //	        32      16     the nonce of the side that accepted, which is there too
 //	        48      80     the reason
 const (
-	helloLen   = 64
-	answerLen  = 128
-	reasonAt   = 48
-	reasonRoom = answerLen - reasonAt
-	ticketAt   = 16
+	helloLen     = 64
+	answerLen    = 128
+	reasonOffset = 48
+	reasonRoom   = answerLen - reasonOffset
+	ticketAt     = 16
 )
 
 const (
-	sayWelcomed  = 0
-	sayAway      = 1
-	sayNotPassed = 2
+	answerAccepted = 0
+	answerRejected = 1
+	sayNotPassed   = 2
 )
 
-// A wire is what a meeting has led to, on its way to becoming a Conn.
-type wire struct {
-	seg  *segment
-	fd   int // the socket, taken from Go's poller
-	peer unix.Ucred
-	slot func() // of who has accepted: gives the guest's slot back
+// A handshakeResult is what a meeting has led to, on its way to becoming a Conn.
+type handshakeResult struct {
+	seg         *segment
+	fd          int // the socket, taken from Go's poller
+	peer        unix.Ucred
+	releaseSlot func() // of who has accepted: gives the guest's slot back
 }
 
-// connect opens a socket to a name. A listener whose queue is full is tried again.
-func connect(ctx context.Context, name string) (*net.UnixConn, error) {
+// dialSocket opens a socket to a name. A listener whose queue is full is tried again.
+func dialSocket(ctx context.Context, name string) (*net.UnixConn, error) {
 	var d net.Dialer
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		nc, err := d.DialContext(ctx, "unix", "@"+name)
@@ -79,24 +79,24 @@ func connect(ctx context.Context, name string) (*net.UnixConn, error) {
 	}
 }
 
-// call is the side of the meeting that dials. It ends with ctx.
-func (t *Transport) call(ctx context.Context, name string) (w wire, err error) {
-	nc, err := connect(ctx, name)
+// dialHandshake is the side of the meeting that dials. It ends with ctx.
+func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshakeResult, err error) {
+	nc, err := dialSocket(ctx, name)
 	if err != nil {
-		return wire{}, err
+		return handshakeResult{}, err
 	}
 	defer nc.Close()
 	defer context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })()
 
-	if w.peer, err = sameUser(nc); err != nil {
-		return wire{}, err
+	if w.peer, err = checkPeerUser(nc); err != nil {
+		return handshakeResult{}, err
 	}
 	if w.seg, err = t.offer(nc); err != nil {
-		return wire{}, err
+		return handshakeResult{}, err
 	}
-	if w.fd, err = takeSocket(nc); err != nil {
+	if w.fd, err = detachSocket(nc); err != nil {
 		w.seg.close()
-		return wire{}, err
+		return handshakeResult{}, err
 	}
 	return w, nil
 }
@@ -125,12 +125,12 @@ func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {
 		return nil, failure(fault.Exhausted, "make shared memory", err)
 	}
 	defer m.close()
-	seg, err := create(m, ring, mine)
+	seg, err := createSegment(m, ring, mine)
 	if err != nil {
 		return nil, failure(fault.Exhausted, "make shared memory", err)
 	}
-	if err = t.ways.hand(nc, helloWith(m.ticket, ring), m); err == nil {
-		err = hearAnswer(nc, seg, mine)
+	if err = t.ways.hand(nc, makeHello(m.ticket, ring), m); err == nil {
+		err = readAnswer(nc, seg, mine)
 	}
 	if err != nil {
 		seg.close()
@@ -142,7 +142,7 @@ func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {
 	return seg, nil
 }
 
-func helloWith(tk ticket, ring int) []byte {
+func makeHello(tk ticket, ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
 	binary.NativeEndian.PutUint32(b[8:], version)
@@ -151,8 +151,8 @@ func helloWith(tk ticket, ring int) []byte {
 	return b
 }
 
-// hearAnswer reads what the peer says to our hello.
-func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
+// readAnswer reads what the peer says to our hello.
+func readAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
 	b := make([]byte, answerLen)
 	fd, err := readWithRights(nc, b)
 	if fd >= 0 {
@@ -168,17 +168,17 @@ func hearAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer does not speak shm: it answered %q", b[:16]))
 	case b[8] == sayNotPassed:
 		return errNotPassed
-	case b[8] != sayWelcomed:
-		reason := b[reasonAt:][:min(int(b[9]), reasonRoom)]
+	case b[8] != answerAccepted:
+		reason := b[reasonOffset:][:min(int(b[9]), reasonRoom)]
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer turned us away: %q", reason))
-	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(answerAt) || nonce(b[32:]) == nonce{}:
+	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(acceptorNonceOffset) || nonce(b[32:]) == nonce{}:
 		return failure(fault.Refused, "dial", errors.New("the peer does not see the same memory"))
 	}
 	return nil
 }
 
-// sameUser is the peer's process, if it is this user's.
-func sameUser(nc *net.UnixConn) (unix.Ucred, error) {
+// checkPeerUser is the peer's process, if it is this user's.
+func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
 		return unix.Ucred{}, err
@@ -198,9 +198,9 @@ func sameUser(nc *net.UnixConn) (unix.Ucred, error) {
 	return *peer, nil
 }
 
-// takeSocket duplicates a connection's descriptor, which takes it out of Go's
+// detachSocket duplicates a connection's descriptor, which takes it out of Go's
 // poller once the original is closed. It stays non-blocking.
-func takeSocket(nc *net.UnixConn) (int, error) {
+func detachSocket(nc *net.UnixConn) (int, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -219,7 +219,7 @@ func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	oob := make([]byte, unix.CmsgSpace(4))
 	for len(b) > 0 {
 		n, oobn, _, _, err := nc.ReadMsgUnix(b, oob)
-		fds := rights(oob[:oobn])
+		fds := parseRights(oob[:oobn])
 		for i, got := range fds {
 			if fd < 0 && i == 0 {
 				fd = got
@@ -238,8 +238,8 @@ func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// rights are the descriptors in a control message.
-func rights(oob []byte) (fds []int) {
+// parseRights are the descriptors in a control message.
+func parseRights(oob []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil

@@ -85,13 +85,13 @@ func unsealed(size int) (int, error) {
 }
 
 func TestStrangersAreTurnedAway(t *testing.T) {
-	size := segmentSize(ringLeast)
+	size := segmentSize(minRing)
 	proper := func() (int, error) {
 		m, err := ordinaryWays().newBlock(size, false)
 		if err != nil {
 			return -1, err
 		}
-		s, err := create(m, ringLeast, newNonce())
+		s, err := createSegment(m, minRing, newNonce())
 		if err == nil {
 			s.close()
 		}
@@ -103,16 +103,16 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 		want   string              // in the log
 	}{
 		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "none of ours"},
-		"another version":    {says: hello(version+1, ringLeast), memory: proper, want: "it speaks version 3"},
-		"no memory":          {says: append(hello(version, ringLeast), hello(version, ringLeast)...), want: "no descriptor of memory"},
+		"another version":    {says: hello(version+1, minRing), memory: proper, want: "it speaks version 3"},
+		"no memory":          {says: append(hello(version, minRing), hello(version, minRing)...), want: "no descriptor of memory"},
 		"a small ring":       {says: hello(version, 4096), memory: proper, want: "rings of 4096"},
 		"a huge ring":        {says: hello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
-		"an odd ring":        {says: hello(version, ringLeast+64), memory: proper, want: "rings of 65600"},
-		"less memory":        {says: hello(version, 2*ringLeast), memory: proper, want: "not memory of"},
-		"unsealed memory":    {says: hello(version, ringLeast), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
-		"it is no file":      {says: helloWith(ticket{how: byFile}, ringLeast), memory: func() (int, error) { return unsealed(size) }, want: "not of user"},
-		"memory of no Conn":  {says: hello(version, ringLeast), memory: func() (int, error) { return sealedMemory(size) }, want: "not laid out"},
-		"another descriptor": {says: hello(version, ringLeast), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
+		"an odd ring":        {says: hello(version, minRing+64), memory: proper, want: "rings of 65600"},
+		"less memory":        {says: hello(version, 2*minRing), memory: proper, want: "not memory of"},
+		"unsealed memory":    {says: hello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
+		"it is no file":      {says: makeHello(ticket{how: byFile}, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not of user"},
+		"memory of no Conn":  {says: hello(version, minRing), memory: func() (int, error) { return createSealed(size) }, want: "not laid out"},
+		"another descriptor": {says: hello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
@@ -132,7 +132,7 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			answer, err := io.ReadAll(nc)
-			if err == nil && (len(answer)%answerLen != 0 || len(answer) == 0 || answer[len(answer)-answerLen+8] != sayAway) {
+			if err == nil && (len(answer)%answerLen != 0 || len(answer) == 0 || answer[len(answer)-answerLen+8] != answerRejected) {
 				t.Errorf("got the answer %q", answer)
 			}
 			for deadline := time.Now().Add(patience); j.text() == "" && time.Now().Before(deadline); {
@@ -147,7 +147,7 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 
 // liar answers hellos as no Transport does.
 func liar(t *testing.T, answer func(b []byte) []byte) (addr string) {
-	here, err := whereAmI()
+	here, err := detectLocality()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestAnswersThatProveNothingAreRefused(t *testing.T) {
 // A peer that never answers costs the caller no more than its context.
 func TestDialToTheSilentEnds(t *testing.T) {
 	leak.Check(t)
-	here, _ := whereAmI()
+	here, _ := detectLocality()
 	name := "tutti-test-" + newToken()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
 	if err != nil {
@@ -231,12 +231,12 @@ func TestSlotsAreBounded(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serving(t, Options{})
 	var held []*net.UnixConn
-	for range guestSlots {
+	for range maxPending {
 		held = append(held, stranger(t, name))
 	}
 	near := New(Options{})
 	defer near.Close()
-	here, _ := whereAmI()
+	here, _ := detectLocality()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := near.Dial(soon(t), address{here, name}.String())
@@ -260,10 +260,10 @@ func TestSlotsAreBounded(t *testing.T) {
 func TestManyMoreGuestsThanSlots(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serving(t, Options{})
-	here, _ := whereAmI()
+	here, _ := detectLocality()
 	near := New(Options{})
 	defer near.Close()
-	for i := range 2*guestSlots + 10 {
+	for i := range 2*maxPending + 10 {
 		c, err := near.Dial(soon(t), address{here, name}.String())
 		if err != nil {
 			t.Fatal(err)
@@ -281,16 +281,16 @@ func TestManyMoreGuestsThanSlots(t *testing.T) {
 }
 
 func TestPlacesAreCompared(t *testing.T) {
-	p := place{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837"}
+	p := locality{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837"}
 	for _, tc := range []struct {
-		change func(*place)
+		change func(*locality)
 		want   string
 	}{
-		{func(*place) {}, ""},
-		{func(q *place) { q.boot = "0012" }, "another host"},
-		{func(q *place) { q.host = "node-2" }, `another host name, "node-2"`},
-		{func(q *place) { q.net = "1" }, "another network namespace"},
-		{func(q *place) { q.user = "0.4026531837" }, "another user"},
+		{func(*locality) {}, ""},
+		{func(q *locality) { q.boot = "0012" }, "another host"},
+		{func(q *locality) { q.host = "node-2" }, `another host name, "node-2"`},
+		{func(q *locality) { q.net = "1" }, "another network namespace"},
+		{func(q *locality) { q.user = "0.4026531837" }, "another user"},
 	} {
 		q := p
 		tc.change(&q)
@@ -298,17 +298,17 @@ func TestPlacesAreCompared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if a.place != q || a.name != "name" || len(a.String()) > transport.MaxAddr/2 {
+		if a.locality != q || a.name != "name" || len(a.String()) > transport.MaxAddr/2 {
 			t.Errorf("%v became %v", q, a)
 		}
-		if got := p.differs(a.place); got != tc.want {
+		if got := p.difference(a.locality); got != tc.want {
 			t.Errorf("got %q, want %q", got, tc.want)
 		}
-		if (q.differs(p) == "") != (tc.want == "") {
+		if (q.difference(p) == "") != (tc.want == "") {
 			t.Error("the two places do not judge alike")
 		}
 	}
-	if s := escape(strings.Repeat("ü", 64)); len(s) > maxField || strings.ContainsAny(s, ";=/@ ") {
+	if s := escape(strings.Repeat("ü", 64)); len(s) > maxFieldLen || strings.ContainsAny(s, ";=/@ ") {
 		t.Errorf("escaped to %q", s)
 	}
 }
