@@ -306,10 +306,10 @@ func (g *guest) end() bool {
 	return held
 }
 
-// Bind says that the transport makes a Conn of the connection, and names what ends
+// SetCloser says that the transport makes a Conn of the connection, and names what ends
 // it: its descriptor may be another one then, and Close alone would end nothing.
 // From then on the handshake says why the connection is refused.
-func (g *guest) Bind(end func() error) {
+func (g *guest) SetCloser(end func() error) {
 	g.front.mu.Lock()
 	defer g.front.mu.Unlock()
 	g.bound = end

@@ -41,25 +41,25 @@ type conn struct {
 	readEnd  chan struct{} // closed when readLoop has returned
 	writeEnd chan struct{} // closed when writeLoop has returned
 
-	mu      sync.Mutex      // guards the rest
-	bell    sync.Cond       // rung for writeLoop and settle
-	out     transport.Queue // frames of which gRPC has not been given all
-	begun   bool            // the preamble of the first of them has been given to gRPC
-	sent    int             // bytes of its body that gRPC has been given
-	writing bool            // a goroutine is in SendMsg, or about to be
-	broken  bool            // SendMsg has failed; readLoop learns why
-	flying  []*message      // given to gRPC and not released; at most flights and one
-	idle    []*message      // to be used again; as many
-	unsent  int             // bytes of all frames that gRPC has not written
-	moved   time.Time       // when it last wrote some, or when there began to be any
-	ended   []ending        // frames whose Done is to run
-	ending  bool            // a goroutine runs them
-	closed  bool            // by Close
-	err     *fault.Error    // the first error, and final
+	mu          sync.Mutex      // guards the rest
+	cond        sync.Cond       // rung for writeLoop and settle
+	out         transport.Queue // frames of which gRPC has not been given all
+	begun       bool            // the preamble of the first of them has been given to gRPC
+	sent        int             // bytes of its body that gRPC has been given
+	writing     bool            // a goroutine is in SendMsg, or about to be
+	broken      bool            // SendMsg has failed; readLoop learns why
+	inFlight    []*message      // given to gRPC and not released; at most flights and one
+	idle        []*message      // to be used again; as many
+	unsent      int             // bytes of all frames that gRPC has not written
+	lastWrite   time.Time       // when it last wrote some, or when there began to be any
+	completions []completion    // frames whose Done is to run
+	completing  bool            // a goroutine runs them
+	closed      bool            // by Close
+	err         *fault.Error    // the first error, and final
 }
 
-// An ending is a frame whose memory is free again.
-type ending struct {
+// An completion is a frame whose memory is free again.
+type completion struct {
 	frame *transport.Frame
 	err   error
 }
@@ -69,17 +69,17 @@ type ending struct {
 func newConn(raw, above net.Conn, tune tuning) *conn {
 	c := &conn{tune: tune, closing: make(chan struct{}),
 		readEnd: make(chan struct{}), writeEnd: make(chan struct{})}
-	c.bell.L = &c.mu
-	c.in.bell.L = &c.in.mu
+	c.cond.L = &c.mu
+	c.in.cond.L = &c.in.mu
 	c.in.room = tune.inbox
 	c.link = newLink(raw, above, func(err error) { c.fail(linkFailure(err)) })
 	c.decoder.admitted = c.link.admitted.Load
 	return c
 }
 
-// wind waits until the Conn has ended, and clears away. stop ends gRPC on this
+// awaitEnd waits until the Conn has ended, and clears away. stop ends gRPC on this
 // connection, and returns when none of its goroutines touches memory of frames.
-func (c *conn) wind(stop func()) {
+func (c *conn) awaitEnd(stop func()) {
 	select {
 	case <-c.link.over:
 	case <-c.closing:
@@ -90,7 +90,7 @@ func (c *conn) wind(stop func()) {
 	hard.Stop()
 	c.link.cut()
 	c.fail(linkFailure(errGivenUp))
-	c.settle()
+	c.drain()
 }
 
 // linger gives gRPC some time to write what it has been given, and the peer to
@@ -124,18 +124,18 @@ func (c *conn) Send(f *transport.Frame) {
 		return
 	}
 	if c.unsent == 0 {
-		c.moved = time.Now()
+		c.lastWrite = time.Now()
 	}
 	c.unsent += preambleSize + len(f.Head) + len(f.Body)
 	c.out.Push(f)
-	if c.writing || c.broken || len(c.flying) > 0 {
-		c.bell.Broadcast()
+	if c.writing || c.broken || len(c.inFlight) > 0 {
+		c.cond.Broadcast()
 		c.mu.Unlock()
 		return
 	}
 	m, copied := c.next()
 	c.mu.Unlock()
-	c.give(m, copied)
+	c.sendMessage(m, copied)
 }
 
 // sendable refuses what no Conn of this kind can send.
@@ -182,7 +182,7 @@ func (c *conn) Close() error {
 		c.closed = true
 		close(c.closing)
 	}
-	c.bell.Broadcast()
+	c.cond.Broadcast()
 	c.mu.Unlock()
 	c.in.shut()
 	return nil
@@ -197,7 +197,7 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	if c.unsent == 0 || c.err != nil {
 		return 0, time.Time{}
 	}
-	return c.unsent, c.moved
+	return c.unsent, c.lastWrite
 }
 
 // fail ends sending with the Conn's first error. Frames of which gRPC knows
@@ -208,7 +208,7 @@ func (c *conn) fail(err *fault.Error) {
 		c.err = err
 	}
 	stale, err := c.takeQueued(), c.err
-	c.bell.Broadcast()
+	c.cond.Broadcast()
 	c.mu.Unlock()
 	finish(&stale, err)
 }
@@ -237,13 +237,13 @@ func (c *conn) first() *fault.Error {
 	return c.err
 }
 
-// A guest is the accepting end. Its peer has proven nothing until Admit.
-type guest struct{ *conn }
+// A pendingConn is the accepting end. Its peer has proven nothing until Admit.
+type pendingConn struct{ *conn }
 
 // Admit lifts the bounds on what the peer may send, and frees its slot.
-func (g guest) Admit() { g.link.admit() }
+func (g pendingConn) Admit() { g.link.admit() }
 
 var (
 	_ transport.Conn    = (*conn)(nil)
-	_ transport.Pending = guest{}
+	_ transport.Pending = pendingConn{}
 )

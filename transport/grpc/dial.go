@@ -53,14 +53,14 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 	}
 	c := newConn(raw, above, t.opts.tune)
 	c.link.admitted.Store(true) // we chose whom to dial; he did not choose us
-	d := &dialled{conn: c}
+	d := &clientStream{conn: c}
 	if err := d.open(ctx, t.opts.tune.dialOptions(addr, c.link, state)); err != nil {
 		if f := c.first(); f != nil {
 			err = f.Err // how the connection ended, rather than what gRPC makes of it
 		}
 		return nil, err
 	}
-	if !t.keep(c) {
+	if !t.register(c) {
 		c.Close()
 	}
 	t.start(d)
@@ -68,7 +68,7 @@ func (t *Transport) dial(ctx context.Context, addr string) (*conn, error) {
 }
 
 // start runs the Conn's goroutines.
-func (t *Transport) start(d *dialled) {
+func (t *Transport) start(d *clientStream) {
 	c := d.conn
 	go func() {
 		c.readLoop()
@@ -77,11 +77,11 @@ func (t *Transport) start(d *dialled) {
 	go c.writeLoop(d.stream.CloseSend)
 	go func() {
 		defer t.work.Done()
-		defer t.forget(c)
-		c.wind(d.stop)
+		defer t.unregister(c)
+		c.awaitEnd(d.stop)
 		<-c.writeEnd
 		<-c.readEnd
-		c.in.rest()
+		c.in.awaitReady()
 	}()
 }
 
@@ -122,10 +122,10 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	return c, &state, nil
 }
 
-// A dialled is what the dialling side holds of gRPC. A ClientConn serves one
+// A clientStream is what the dialling side holds of gRPC. A ClientConn serves one
 // stream and is never asked to reconnect, so its back-off and its balancing do
 // nothing.
-type dialled struct {
+type clientStream struct {
 	conn   *conn
 	cc     *rpc.ClientConn
 	stream rpc.ClientStream
@@ -133,7 +133,7 @@ type dialled struct {
 }
 
 // open has gRPC take over the connection. It leaves nothing behind when it fails.
-func (d *dialled) open(ctx context.Context, options []rpc.DialOption) (err error) {
+func (d *clientStream) open(ctx context.Context, options []rpc.DialOption) (err error) {
 	// The target is not looked up: the connection exists already.
 	if d.cc, err = rpc.NewClient("passthrough:///peer", options...); err != nil {
 		d.conn.link.cut()
@@ -152,7 +152,7 @@ func (d *dialled) open(ctx context.Context, options []rpc.DialOption) (err error
 // openStream opens the stream and waits for the peer's headers, which come before
 // any message. With them gRPC gives up keeping messages for a retry. ctx bounds
 // the opening; the stream lives as long as life.
-func (d *dialled) openStream(ctx, life context.Context) (err error) {
+func (d *clientStream) openStream(ctx, life context.Context) (err error) {
 	detach := context.AfterFunc(ctx, d.cancel)
 	desc := streamDesc(nil)
 	if d.stream, err = d.cc.NewStream(life, &desc, methodName); err != nil {
@@ -171,7 +171,7 @@ func (d *dialled) openStream(ctx, life context.Context) (err error) {
 // stop ends gRPC on this connection. gRPC's client closes the connection only
 // after its writer has returned (http2Client.Close, NewHTTP2Client), so that is
 // what this waits for; link.cut makes a blocked writer return.
-func (d *dialled) stop() {
+func (d *clientStream) stop() {
 	d.cancel()
 	d.cc.Close()
 	<-d.conn.link.closed

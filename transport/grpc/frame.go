@@ -17,8 +17,8 @@ const preambleSize = 16
 // version is the first byte of every preamble.
 const version = 1
 
-// guestBody is the most bytes of body that a peer may send before Admit.
-const guestBody = 4 << 10
+// pendingBody is the most bytes of body that a peer may send before Admit.
+const pendingBody = 4 << 10
 
 // appendPreamble adds f's preamble and head to b.
 func appendPreamble(b []byte, f *transport.Frame) []byte {
@@ -35,25 +35,25 @@ func appendPreamble(b []byte, f *transport.Frame) []byte {
 type decoder struct {
 	admitted func() bool // nil or false: bodies are bounded by guestBody
 
-	front  [preambleSize + transport.MaxHead]byte // the preamble and head of the frame at hand
-	have   int                                    // bytes of front that are in
-	placed bool                                   // the head is whole, and Place has been called
-	header transport.Header
-	dst    []byte // nil drops the body
-	got    int    // bytes of body that are in
-	told   int    // bytes of body that Arrived has reported
+	prefix   [preambleSize + transport.MaxHead]byte // the preamble and head of the frame at hand
+	have     int                                    // bytes of front that are in
+	begun    bool                                   // the head is whole, and Place has been called
+	header   transport.Header
+	dst      []byte // nil drops the body
+	got      int    // bytes of body that are in
+	reported int    // bytes of body that Arrived has reported
 }
 
 // feed takes bytes from b up to the end of one frame, and says how many. whole
 // means that the frame is complete, and Arrived has said so. Otherwise all of b
 // has been taken, and report is to follow at some time.
 func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *fault.Error) {
-	if !d.placed {
-		used = d.gather(b)
-		if d.have < preambleSize || d.have < d.frontSize() {
+	if !d.begun {
+		used = d.appendPrefix(b)
+		if d.have < preambleSize || d.have < d.prefixSize() {
 			return used, false, d.check()
 		}
-		if err := d.place(in); err != nil {
+		if err := d.begin(in); err != nil {
 			return used, false, err
 		}
 	}
@@ -67,32 +67,32 @@ func (d *decoder) feed(b []byte, in transport.Sink) (used int, whole bool, err *
 		return used, false, nil
 	}
 	h := d.header
-	d.have, d.placed, d.header, d.dst, d.got, d.told = 0, false, transport.Header{}, nil, 0, 0
+	d.have, d.begun, d.header, d.dst, d.got, d.reported = 0, false, transport.Header{}, nil, 0, 0
 	in.Arrived(h, h.Size)
 	return used, true, nil
 }
 
 // report tells the Sink of bytes that it has not heard of yet.
 func (d *decoder) report(in transport.Sink) {
-	if d.placed && d.got > d.told {
-		d.told = d.got
+	if d.begun && d.got > d.reported {
+		d.reported = d.got
 		in.Arrived(d.header, d.got)
 	}
 }
 
-// frontSize is the length of preamble and head; the preamble must be in.
-func (d *decoder) frontSize() int { return preambleSize + int(d.front[1]) }
+// prefixSize is the length of preamble and head; the preamble must be in.
+func (d *decoder) prefixSize() int { return preambleSize + int(d.prefix[1]) }
 
-// gather adds bytes of b to the preamble and head, and says how many. The length
+// appendPrefix adds bytes of b to the preamble and head, and says how many. The length
 // of the head is trusted only once check has seen it.
-func (d *decoder) gather(b []byte) int {
+func (d *decoder) appendPrefix(b []byte) int {
 	used := 0
 	if d.have < preambleSize {
-		used = copy(d.front[d.have:preambleSize], b)
+		used = copy(d.prefix[d.have:preambleSize], b)
 		d.have += used
 	}
 	if d.have >= preambleSize && d.check() == nil {
-		n := copy(d.front[d.have:d.frontSize()], b[used:])
+		n := copy(d.prefix[d.have:d.prefixSize()], b[used:])
 		d.have += n
 		used += n
 	}
@@ -102,39 +102,39 @@ func (d *decoder) gather(b []byte) int {
 // check judges what is in of the preamble: the version from its first byte on, so
 // that nobody waits for the rest of what is none, the rest when it is whole.
 func (d *decoder) check() *fault.Error {
-	if d.have > 0 && d.front[0] != version {
-		return refusal("a frame of version %d, want %d", d.front[0], version)
+	if d.have > 0 && d.prefix[0] != version {
+		return protocolError("a frame of version %d, want %d", d.prefix[0], version)
 	}
 	if d.have < preambleSize {
 		return nil
 	}
-	if n := d.front[1]; n > transport.MaxHead {
-		return refusal("a head of %d bytes, of at most %d", n, transport.MaxHead)
+	if n := d.prefix[1]; n > transport.MaxHead {
+		return protocolError("a head of %d bytes, of at most %d", n, transport.MaxHead)
 	}
-	if d.front[2] != 0 || d.front[3] != 0 {
-		return refusal("a frame with reserved bytes set")
+	if d.prefix[2] != 0 || d.prefix[3] != 0 {
+		return protocolError("a frame with reserved bytes set")
 	}
-	size := binary.LittleEndian.Uint64(d.front[8:])
+	size := binary.LittleEndian.Uint64(d.prefix[8:])
 	if size > math.MaxInt {
-		return refusal("a body of %d bytes", size)
+		return protocolError("a body of %d bytes", size)
 	}
-	if size > guestBody && (d.admitted == nil || !d.admitted()) {
-		return refusal("a body of %d bytes, of at most %d before the peer has proven itself", size, guestBody)
+	if size > pendingBody && (d.admitted == nil || !d.admitted()) {
+		return protocolError("a body of %d bytes, of at most %d before the peer has proven itself", size, pendingBody)
 	}
 	return nil
 }
 
-// place asks the Sink where the body goes.
-func (d *decoder) place(in transport.Sink) *fault.Error {
+// begin asks the Sink where the body goes.
+func (d *decoder) begin(in transport.Sink) *fault.Error {
 	if err := d.check(); err != nil {
 		return err
 	}
 	d.header = transport.Header{
-		Head: d.front[preambleSize:d.frontSize():d.frontSize()],
-		ID:   binary.LittleEndian.Uint32(d.front[4:]),
-		Size: int(binary.LittleEndian.Uint64(d.front[8:])),
+		Head: d.prefix[preambleSize:d.prefixSize():d.prefixSize()],
+		ID:   binary.LittleEndian.Uint32(d.prefix[4:]),
+		Size: int(binary.LittleEndian.Uint64(d.prefix[8:])),
 	}
-	d.placed = true
+	d.begun = true
 	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return failure(fault.Misuse, "progress",
@@ -143,8 +143,8 @@ func (d *decoder) place(in transport.Sink) *fault.Error {
 	return nil
 }
 
-// refusal says what is wrong with bytes from a peer.
-func refusal(format string, args ...any) *fault.Error {
+// protocolError says what is wrong with bytes from a peer.
+func protocolError(format string, args ...any) *fault.Error {
 	return failure(fault.Refused, "progress",
 		errors.Join(errMalformed, fmt.Errorf(format, args...)))
 }

@@ -106,7 +106,7 @@ func TestDecoderRefusesWhatIsNoFrame(t *testing.T) {
 		{"a long head", "head of 129 bytes", with(1, 129), true},
 		{"reserved bytes", "reserved", with(3, 1), true},
 		{"a negative size", "body of 9223372036854775808 bytes", with(8, size(1<<63)...), true},
-		{"a stranger's long body", "before the peer has proven itself", with(8, size(guestBody+1)...), false},
+		{"a stranger's long body", "before the peer has proven itself", with(8, size(pendingBody+1)...), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got tape
@@ -124,7 +124,7 @@ func TestDecoderRefusesWhatIsNoFrame(t *testing.T) {
 
 func TestDecoderTakesAStrangersShortBody(t *testing.T) {
 	var got tape
-	n, err := feedAll(new(decoder), encode(&transport.Frame{Body: make([]byte, guestBody)}), 1000, &got)
+	n, err := feedAll(new(decoder), encode(&transport.Frame{Body: make([]byte, pendingBody)}), 1000, &got)
 	if n != 1 || err != nil {
 		t.Errorf("got %d frames and %v, want 1", n, err)
 	}

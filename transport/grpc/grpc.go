@@ -21,8 +21,8 @@ const Name = "grpc"
 
 // Times that bound what a peer can make us wait for.
 const (
-	// openTime is how long an accepted connection may take to open its stream.
-	openTime = 5 * time.Second
+	// defaultOpenTimeout is how long an accepted connection may take to open its stream.
+	defaultOpenTimeout = 5 * time.Second
 	// lingerTime is how long after Close bytes that gRPC holds may still go out.
 	lingerTime = 250 * time.Millisecond
 )
@@ -45,11 +45,11 @@ type Options struct {
 // transport.Transport and transport.Greeter. All methods may be called
 // concurrently.
 type Transport struct {
-	opts     Options
-	patience time.Duration   // openTime
-	ctx      context.Context // ends when Close begins
-	stop     context.CancelFunc
-	work     sync.WaitGroup // one for each Conn, and one for the accepting goroutine
+	opts        Options
+	openTimeout time.Duration   // openTime
+	ctx         context.Context // ends when Close begins
+	stop        context.CancelFunc
+	work        sync.WaitGroup // one for each Conn, and one for the accepting goroutine
 
 	clientTLS func() (*tls.Config, error) // made once; not to be changed
 
@@ -61,7 +61,7 @@ type Transport struct {
 
 // New makes a Transport. It starts nothing.
 func New(opts Options) *Transport {
-	t := &Transport{opts: opts, patience: openTime, conns: make(map[*conn]struct{})}
+	t := &Transport{opts: opts, openTimeout: defaultOpenTimeout, conns: make(map[*conn]struct{})}
 	t.opts.tune = opts.tune.orDefault()
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.clientTLS = sync.OnceValues(func() (*tls.Config, error) { return opts.TLS.Client(t.Proto()) })
@@ -128,7 +128,7 @@ func (t *Transport) acceptLoop(in net.Listener, config *tls.Config, accept func(
 		}
 		go func() {
 			defer t.work.Done()
-			t.host(raw, config, accept)
+			t.serveConn(raw, config, accept)
 		}()
 	}
 }
@@ -156,8 +156,8 @@ func (t *Transport) enter() bool {
 	return !t.closed
 }
 
-// keep has Close end c too; false: Close has begun.
-func (t *Transport) keep(c *conn) bool {
+// register has Close end c too; false: Close has begun.
+func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.closed {
@@ -166,7 +166,7 @@ func (t *Transport) keep(c *conn) bool {
 	return !t.closed
 }
 
-func (t *Transport) forget(c *conn) {
+func (t *Transport) unregister(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// guestBytes is the most that a peer may send, all of HTTP/2 included, before
+// pendingBytes is the most that a peer may send, all of HTTP/2 included, before
 // Admit: gRPC's own buffers for it stay below this, whatever its windows say.
-const guestBytes = 32 << 10
+const pendingBytes = 32 << 10
 
 // drainTime is how long a connection that can no longer be written to is still
 // read: what the peer sent before it went is delivered.
@@ -29,19 +29,19 @@ const drainTime = time.Second
 // closes first and flushes what it has buffered afterwards (http2Server.Close,
 // loopyWriter.run).
 type link struct {
-	net.Conn          // TCP, or TLS above it
-	raw      net.Conn // what was dialled or accepted
-	lazy     *lazy    // reads from Conn; nil when that is no socket
-	first    []byte   // what was read from Conn already
-	lost     func(error)
+	net.Conn             // TCP, or TLS above it
+	raw      net.Conn    // what was dialled or accepted
+	lazy     *lazyReader // reads from Conn; nil when that is no socket
+	first    []byte      // what was read from Conn already
+	onError  func(error)
 
 	over   chan struct{} // closed when the connection is of no use any more
 	closed chan struct{} // closed when gRPC has called Close
 
 	onOver, onClose, onCut sync.Once
 
-	admitted atomic.Bool
-	heard    atomic.Int64 // bytes received before admission
+	admitted      atomic.Bool
+	unprovenBytes atomic.Int64 // bytes received before admission
 
 	unwritten atomic.Pointer[error] // why Write first failed
 }
@@ -49,11 +49,11 @@ type link struct {
 // newLink wraps raw; above is what speaks on it, raw itself or TLS. lost hears
 // of every failure to read or write, on gRPC's goroutines.
 func newLink(raw, above net.Conn, lost func(error)) *link {
-	l := &link{Conn: above, raw: raw, lost: lost, over: make(chan struct{}), closed: make(chan struct{})}
+	l := &link{Conn: above, raw: raw, onError: lost, over: make(chan struct{}), closed: make(chan struct{})}
 	if p, ok := above.(peeked); ok && terminated(raw) == nil {
 		l.first, l.Conn = p.Peeked(), p.NetConn()
 	}
-	l.lazy = newLazy(l.Conn)
+	l.lazy = newLazyReader(l.Conn)
 	return l
 }
 
@@ -70,7 +70,7 @@ type peeked interface {
 func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, err error) {
 	if l.lazy != nil && len(l.first) == 0 {
 		buf, n, err = l.lazy.read(size, pool)
-		n, err = l.judge(n, err)
+		n, err = l.checkRead(n, err)
 	} else {
 		buf = pool.Get(size)
 		n, err = l.Read(*buf)
@@ -86,16 +86,16 @@ func (l *link) ReadOnReady(size int, pool mem.BufferPool) (buf *[]byte, n int, e
 func (l *link) Read(b []byte) (int, error) {
 	if n := copy(b, l.first); n > 0 {
 		l.first = l.first[n:]
-		return l.judge(n, nil)
+		return l.checkRead(n, nil)
 	}
-	return l.judge(l.Conn.Read(b))
+	return l.checkRead(l.Conn.Read(b))
 }
 
-// judge passes on what Read found, unless it is a stranger's who talks too much.
+// checkRead passes on what Read found, unless it is a stranger's who talks too much.
 // Any failure ends the connection at once, so that a blocked Write comes back.
-func (l *link) judge(n int, err error) (int, error) {
-	if n > 0 && !l.admitted.Load() && l.heard.Add(int64(n)) > guestBytes {
-		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", guestBytes)
+func (l *link) checkRead(n int, err error) (int, error) {
+	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
+		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", pendingBytes)
 	}
 	if err == nil {
 		return n, nil
@@ -103,7 +103,7 @@ func (l *link) judge(n int, err error) (int, error) {
 	if w := l.unwritten.Load(); w != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = *w
 	}
-	l.lost(err)
+	l.onError(err)
 	l.end()
 	l.cut()
 	return n, err
@@ -123,7 +123,7 @@ func (l *link) Write(b []byte) (int, error) {
 	select {
 	case <-l.over:
 	case <-timer.C:
-		l.lost(err)
+		l.onError(err)
 	}
 	return n, err
 }
@@ -177,21 +177,21 @@ func terminated(c net.Conn) *tls.Conn {
 	return nil
 }
 
-// A once is a listener that yields one connection, and then waits to be closed.
-type once struct {
+// A singleConnListener is a listener that yields one connection, and then waits to be closed.
+type singleConnListener struct {
 	conn   chan net.Conn
 	closed chan struct{}
 	end    sync.Once
 	addr   net.Addr
 }
 
-func listenOnce(c net.Conn) *once {
-	o := &once{conn: make(chan net.Conn, 1), closed: make(chan struct{}), addr: c.LocalAddr()}
+func listenOnce(c net.Conn) *singleConnListener {
+	o := &singleConnListener{conn: make(chan net.Conn, 1), closed: make(chan struct{}), addr: c.LocalAddr()}
 	o.conn <- c
 	return o
 }
 
-func (o *once) Accept() (net.Conn, error) {
+func (o *singleConnListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-o.conn:
 		return c, nil
@@ -200,11 +200,11 @@ func (o *once) Accept() (net.Conn, error) {
 	}
 }
 
-func (o *once) Close() error {
+func (o *singleConnListener) Close() error {
 	o.end.Do(func() { close(o.closed) })
 	return nil
 }
 
-func (o *once) Addr() net.Addr { return o.addr }
+func (o *singleConnListener) Addr() net.Addr { return o.addr }
 
 var errOnceClosed = errors.New("this listener yields one connection")

@@ -16,7 +16,7 @@ type inbox struct {
 	due atomic.Int32 // messages, plus one at the end; written under mu
 
 	mu    sync.Mutex // guards the rest
-	bell  sync.Cond  // rung for readLoop when there is room, and for rest
+	cond  sync.Cond  // rung for readLoop when there is room, and for rest
 	msgs  []mem.BufferSlice
 	head  int // of msgs, the first that has not been taken
 	bytes int // of all messages, and messageCost for each
@@ -37,7 +37,7 @@ func (b *inbox) empty() bool { return b.due.Load() == 0 }
 func (b *inbox) put(m mem.BufferSlice) bool {
 	b.mu.Lock()
 	for b.bytes >= b.room && !b.gone {
-		b.bell.Wait()
+		b.cond.Wait()
 	}
 	if b.gone {
 		b.mu.Unlock()
@@ -86,7 +86,7 @@ func (b *inbox) advance(rest mem.BufferSlice, taken int) {
 		b.head, b.msgs = 0, b.msgs[:0]
 	}
 	b.due.Add(-1)
-	b.bell.Broadcast()
+	b.cond.Broadcast()
 }
 
 // end says that nothing more comes; it wakes who is armed.
@@ -111,7 +111,7 @@ func (b *inbox) shut() {
 		b.due.Add(1)
 	}
 	b.gone = true
-	b.bell.Broadcast()
+	b.cond.Broadcast()
 	b.fire()
 	b.mu.Unlock()
 }
@@ -139,16 +139,16 @@ func (b *inbox) fire() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.fires--
-		b.bell.Broadcast()
+		b.cond.Broadcast()
 	}()
 }
 
-// rest waits until no ready runs on a goroutine of its own.
-func (b *inbox) rest() {
+// awaitReady waits until no ready runs on a goroutine of its own.
+func (b *inbox) awaitReady() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.fires > 0 {
-		b.bell.Wait()
+		b.cond.Wait()
 	}
 }
 

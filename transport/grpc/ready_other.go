@@ -8,9 +8,9 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A lazy is of use where sockets are file descriptors; here there is none.
-type lazy struct{}
+// A lazyReader is of use where sockets are file descriptors; here there is none.
+type lazyReader struct{}
 
-func newLazy(net.Conn) *lazy { return nil }
+func newLazyReader(net.Conn) *lazyReader { return nil }
 
-func (*lazy) read(int, mem.BufferPool) (*[]byte, int, error) { return nil, 0, nil }
+func (*lazyReader) read(int, mem.BufferPool) (*[]byte, int, error) { return nil, 0, nil }

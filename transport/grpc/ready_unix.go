@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A lazy reads from a socket into a buffer that it takes only when there is
+// A lazyReader reads from a socket into a buffer that it takes only when there is
 // something to read, so that a connection on which nothing comes holds none. gRPC
 // does the same to a net.Conn that it knows. One goroutine at a time uses it.
-type lazy struct {
+type lazyReader struct {
 	raw  syscall.RawConn
 	try  func(fd uintptr) bool
 	size int
@@ -23,8 +23,8 @@ type lazy struct {
 	err  error
 }
 
-// newLazy is nil when c is no socket.
-func newLazy(c net.Conn) *lazy {
+// newLazyReader is nil when c is no socket.
+func newLazyReader(c net.Conn) *lazyReader {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil
@@ -33,14 +33,14 @@ func newLazy(c net.Conn) *lazy {
 	if err != nil {
 		return nil
 	}
-	l := &lazy{raw: raw}
-	l.try = l.once // made here, so that reading allocates nothing
+	l := &lazyReader{raw: raw}
+	l.try = l.tryRead // made here, so that reading allocates nothing
 	return l
 }
 
 // read waits, and reads at most size bytes. The buffer, if not nil, is the
 // caller's, who gives it back to the pool.
-func (l *lazy) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
+func (l *lazyReader) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	l.size, l.pool = size, pool
 	l.buf, l.n, l.err = nil, 0, nil // for a raw.Read that fails without a try
 	err := l.raw.Read(l.try)
@@ -52,8 +52,8 @@ func (l *lazy) read(size int, pool mem.BufferPool) (*[]byte, int, error) {
 	return buf, n, err
 }
 
-// once is one attempt; false: the socket has nothing yet.
-func (l *lazy) once(fd uintptr) bool {
+// tryRead is one attempt; false: the socket has nothing yet.
+func (l *lazyReader) tryRead(fd uintptr) bool {
 	l.buf = l.pool.Get(l.size)
 	for {
 		l.n, l.err = syscall.Read(int(fd), *l.buf)

@@ -16,7 +16,7 @@ import (
 const (
 	smallSize   = 2 << 10  // first capacity of what is copied into a message
 	messageCost = 128      // what a message counts for in the inbox, beside its bytes
-	flights     = 8        // messages of one Conn that gRPC may hold unwritten
+	maxInFlight = 8        // messages of one Conn that gRPC may hold unwritten
 	headerList  = 16 << 10 // bytes of HTTP headers that a peer may send
 )
 
@@ -47,8 +47,8 @@ func (t tuning) orDefault() tuning {
 	}
 }
 
-// most is the largest message.
-func (t tuning) most() int { return t.batch + t.segment + t.copied + 1<<10 }
+// maxMessage is the largest message.
+func (t tuning) maxMessage() int { return t.batch + t.segment + t.copied + 1<<10 }
 
 // dialOptions are gRPC's for one connection that exists already. Windows are
 // static: gRPC's estimate of the bandwidth would cost pings, and starts at 64 KiB.
@@ -71,7 +71,7 @@ func (t tuning) dialOptions(addr string, c net.Conn, state *tls.ConnectionState)
 		rpc.WithMaxHeaderListSize(headerList),
 		rpc.WithDefaultCallOptions(
 			rpc.ForceCodecV2(codec{}),
-			rpc.MaxCallRecvMsgSize(t.most()),
+			rpc.MaxCallRecvMsgSize(t.maxMessage()),
 			rpc.MaxCallSendMsgSize(math.MaxInt32),
 		),
 	}
@@ -82,14 +82,14 @@ func (t tuning) serverOptions(state *tls.ConnectionState) []rpc.ServerOption {
 	return []rpc.ServerOption{
 		rpc.Creds(creds{state: state}),
 		rpc.ForceServerCodecV2(codec{}),
-		rpc.MaxRecvMsgSize(t.most()),
+		rpc.MaxRecvMsgSize(t.maxMessage()),
 		rpc.MaxConcurrentStreams(1),
 		rpc.MaxHeaderListSize(headerList),
 		rpc.StaticStreamWindowSize(int32(t.window)),
 		rpc.StaticConnWindowSize(int32(t.window)),
 		rpc.WriteBufferSize(t.write),
 		rpc.ReadBufferSize(t.read),
-		rpc.ConnectionTimeout(openTime),
+		rpc.ConnectionTimeout(defaultOpenTimeout),
 		// No pings of ours; those of a proxy are welcome.
 		rpc.KeepaliveParams(keepalive.ServerParameters{Time: math.MaxInt64}),
 		rpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),

@@ -41,52 +41,52 @@ func (m *message) Put(*[]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m.refs--
-	if i := slices.Index(c.flying, m); m.refs == 0 && i >= 0 {
-		c.flying = slices.Delete(c.flying, i, i+1)
-		c.landed(m)
+	if i := slices.Index(c.inFlight, m); m.refs == 0 && i >= 0 {
+		c.inFlight = slices.Delete(c.inFlight, i, i+1)
+		c.released(m)
 	}
 }
 
-// landed ends a message: gRPC needs its memory no longer. mu is held.
-func (c *conn) landed(m *message) {
+// released ends a message: gRPC needs its memory no longer. mu is held.
+func (c *conn) released(m *message) {
 	c.unsent -= m.size
-	c.moved = time.Now()
+	c.lastWrite = time.Now()
 	if m.frame != nil {
-		c.end(m.frame)
+		c.complete(m.frame)
 	}
 	*m = message{conn: c, small: m.small[:0]}
 	c.idle = append(c.idle, m)
-	c.bell.Broadcast()
+	c.cond.Broadcast()
 }
 
-// end has f's Done run, on a goroutine of its own: here gRPC may hold locks that
+// complete has f's Done run, on a goroutine of its own: here gRPC may hold locks that
 // Done, by Send, may need. It costs about a microsecond, which only frames above
 // tuning.copied pay. mu is held.
-func (c *conn) end(f *transport.Frame) {
-	e := ending{frame: f}
+func (c *conn) complete(f *transport.Frame) {
+	e := completion{frame: f}
 	if c.err != nil {
 		e.err = c.err
 	}
-	c.ended = append(c.ended, e)
-	if !c.ending {
-		c.ending = true
-		go c.runEnded()
+	c.completions = append(c.completions, e)
+	if !c.completing {
+		c.completing = true
+		go c.runCompletions()
 	}
 }
 
-// runEnded runs the Done of frames whose memory is free, in order.
-func (c *conn) runEnded() {
+// runCompletions runs the Done of frames whose memory is free, in order.
+func (c *conn) runCompletions() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.ended) > 0 {
-		e := c.ended[0]
-		c.ended = slices.Delete(c.ended, 0, 1)
+	for len(c.completions) > 0 {
+		e := c.completions[0]
+		c.completions = slices.Delete(c.completions, 0, 1)
 		c.mu.Unlock()
 		e.frame.Done(e.err)
 		c.mu.Lock()
 	}
-	c.ending = false
-	c.bell.Broadcast()
+	c.completing = false
+	c.cond.Broadcast()
 }
 
 // next makes a message of what is queued, which is not nothing, and takes the
@@ -94,7 +94,7 @@ func (c *conn) runEnded() {
 // free. mu is held, and nobody else is writing.
 func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
-	m := c.takeIdle()
+	m := c.getMessage()
 	var copied transport.Queue
 	for f := c.out.First(); f != nil && m.large == nil; f = c.out.First() {
 		rest := f.Body[c.sent:]
@@ -113,8 +113,8 @@ func (c *conn) next() (*message, transport.Queue) {
 		}
 		c.attach(m, rest)
 	}
-	m.wrap()
-	c.flying = append(c.flying, m)
+	m.makeBuffers()
+	c.inFlight = append(c.inFlight, m)
 	return m, copied
 }
 
@@ -138,7 +138,7 @@ func (c *conn) pop() *transport.Frame {
 	return c.out.Pop()
 }
 
-func (c *conn) takeIdle() *message {
+func (c *conn) getMessage() *message {
 	n := len(c.idle)
 	if n == 0 {
 		return &message{conn: c, small: make([]byte, 0, smallSize)}
@@ -148,8 +148,8 @@ func (c *conn) takeIdle() *message {
 	return m
 }
 
-// wrap makes m's buffers.
-func (m *message) wrap() {
+// makeBuffers makes m's buffers.
+func (m *message) makeBuffers() {
 	m.bufs = m.space[:0]
 	for _, b := range []*[]byte{&m.small, &m.large} {
 		if len(*b) > 0 {
@@ -160,17 +160,17 @@ func (m *message) wrap() {
 	}
 }
 
-// give hands m to gRPC and lets go of the right to write. The frames in copied
+// sendMessage hands m to gRPC and lets go of the right to write. The frames in copied
 // end here, while this goroutine still has the right, so that a Done that sends
 // again only queues, and the stack does not grow.
-func (c *conn) give(m *message, copied transport.Queue) {
+func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	err := c.stream.SendMsg(m)
 	finish(&copied, nil)
 	c.mu.Lock()
 	c.writing = false
 	c.broken = c.broken || err != nil
 	if c.err != nil || c.broken || !c.out.Empty() {
-		c.bell.Broadcast()
+		c.cond.Broadcast()
 	}
 	c.mu.Unlock()
 }
@@ -180,21 +180,21 @@ func (c *conn) give(m *message, copied transport.Queue) {
 func (c *conn) writeLoop(closeSend func() error) {
 	defer close(c.writeEnd)
 	for {
-		m, copied := c.await()
+		m, copied := c.nextMessage()
 		if m == nil {
 			break
 		}
 		finish(&copied, nil)
-		c.give(m, transport.Queue{})
+		c.sendMessage(m, transport.Queue{})
 	}
 	if closeSend != nil {
 		closeSend()
 	}
 }
 
-// await waits until there is something to send and room for it; nil: the Conn has
+// nextMessage waits until there is something to send and room for it; nil: the Conn has
 // ended, and nobody is in SendMsg.
-func (c *conn) await() (*message, transport.Queue) {
+func (c *conn) nextMessage() (*message, transport.Queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -202,19 +202,19 @@ func (c *conn) await() (*message, transport.Queue) {
 		case c.writing:
 		case over:
 			return nil, transport.Queue{}
-		case !c.out.Empty() && len(c.flying) < flights:
+		case !c.out.Empty() && len(c.inFlight) < maxInFlight:
 			return c.next()
 		}
-		c.bell.Wait()
+		c.cond.Wait()
 	}
 }
 
-// settle ends the frames that gRPC has not released, once it no longer runs, and
+// drain ends the frames that gRPC has not released, once it no longer runs, and
 // waits until every Done has returned.
-func (c *conn) settle() {
+func (c *conn) drain() {
 	c.mu.Lock()
 	var rest transport.Queue
-	for _, m := range c.flying {
+	for _, m := range c.inFlight {
 		if m.frame != nil {
 			rest.Push(m.frame)
 		}
@@ -222,10 +222,10 @@ func (c *conn) settle() {
 	for f := c.out.Pop(); f != nil; f = c.out.Pop() {
 		rest.Push(f)
 	}
-	c.flying, c.idle, c.unsent, c.begun = nil, nil, 0, false
+	c.inFlight, c.idle, c.unsent, c.begun = nil, nil, 0, false
 	err := c.err
-	for c.ending {
-		c.bell.Wait()
+	for c.completing {
+		c.cond.Wait()
 	}
 	c.mu.Unlock()
 	finish(&rest, err)

@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A peeked is an accepted connection whose first bytes somebody has read already
+// A peekedConn is an accepted connection whose first bytes somebody has read already
 // to find out whose it is.
-type peeked interface {
+type peekedConn interface {
 	net.Conn
 	Peeked() []byte    // what was read
 	NetConn() net.Conn // what to read the rest from: *net.TCPConn or *tls.Conn
@@ -22,21 +22,21 @@ type peeked interface {
 // An admitter wants to know when an accepted connection's peer is admitted.
 type admitter interface{ Admit() }
 
-// A binder wants to end an accepted connection that was not admitted in time, and
+// A closerSetter wants to end an accepted connection that was not admitted in time, and
 // cannot do so by itself once its descriptor has been taken over.
-type binder interface{ Bind(end func() error) }
+type closerSetter interface{ SetCloser(end func() error) }
 
-// A recall is what a binder is given: it ends a connection before and after that
+// A connCloser is what a binder is given: it ends a connection before and after that
 // has become a Conn.
-type recall struct {
+type connCloser struct {
 	mu     sync.Mutex // guards what follows
-	called bool
+	closed bool
 	conn   transport.Conn
 }
 
-func (r *recall) end() error {
+func (r *connCloser) close() error {
 	r.mu.Lock()
-	r.called = true
+	r.closed = true
 	c := r.conn
 	r.mu.Unlock()
 	if c == nil {
@@ -46,18 +46,18 @@ func (r *recall) end() error {
 }
 
 // attach tells which Conn the connection has become, and ends it if it is too late.
-func (r *recall) attach(c transport.Conn) {
+func (r *connCloser) attach(c transport.Conn) {
 	r.mu.Lock()
 	r.conn = c
-	late := r.called
+	late := r.closed
 	r.mu.Unlock()
 	if late {
 		c.Close()
 	}
 }
 
-// An entrant is a connection on its way to becoming a Conn.
-type entrant struct {
+// An pendingConn is a connection on its way to becoming a Conn.
+type pendingConn struct {
 	nc       net.Conn
 	outer    net.Conn // what the listener yielded, when it is not nc; told of Admit and Close
 	first    []byte   // bytes that were read already
@@ -115,7 +115,7 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 		switch {
 		case err == nil:
 			pause = minPause
-			t.welcome(nc, cfg, accept)
+			t.handleAccepted(nc, cfg, accept)
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -129,28 +129,28 @@ func (t *Transport) acceptAll(in net.Listener, cfg *tls.Config, accept func(tran
 	}
 }
 
-// welcome makes a Conn of an accepted connection.
-func (t *Transport) welcome(nc net.Conn, cfg *tls.Config, accept func(transport.Conn)) {
-	b, ok := nc.(binder)
+// handleAccepted makes a Conn of an accepted connection.
+func (t *Transport) handleAccepted(nc net.Conn, cfg *tls.Config, accept func(transport.Conn)) {
+	b, ok := nc.(closerSetter)
 	if !ok {
-		if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
+		if c, err := t.newConn(newPendingConn(nc, cfg)); err == nil {
 			accept(c)
 		}
 		return
 	}
-	var r recall
-	b.Bind(r.end)
-	if c, err := t.adopt(entrantOf(nc, cfg)); err == nil {
+	var r connCloser
+	b.SetCloser(r.close)
+	if c, err := t.newConn(newPendingConn(nc, cfg)); err == nil {
 		r.attach(c)
 		accept(c)
 	}
 }
 
-// entrantOf unwraps an accepted connection. With cfg, whatever is not under TLS
+// newPendingConn unwraps an accepted connection. With cfg, whatever is not under TLS
 // yet has its handshake with the first read.
-func entrantOf(nc net.Conn, cfg *tls.Config) entrant {
-	e := entrant{nc: nc, accepted: true}
-	p, looked := nc.(peeked)
+func newPendingConn(nc net.Conn, cfg *tls.Config) pendingConn {
+	e := pendingConn{nc: nc, accepted: true}
+	p, looked := nc.(peekedConn)
 	if looked {
 		e.nc, e.outer, e.first = p.NetConn(), nc, p.Peeked()
 	}
@@ -168,7 +168,7 @@ func entrantOf(nc net.Conn, cfg *tls.Config) entrant {
 }
 
 // discard closes a connection that does not become a Conn.
-func (e *entrant) discard() {
+func (e *pendingConn) discard() {
 	if e.nc != nil {
 		e.nc.Close()
 	}
@@ -178,7 +178,7 @@ func (e *entrant) discard() {
 }
 
 // admit passes Admit on.
-func (e *entrant) admit() {
+func (e *pendingConn) admit() {
 	if a, ok := e.outer.(admitter); ok {
 		a.Admit()
 	} else if a, ok := e.nc.(admitter); ok {
@@ -186,8 +186,8 @@ func (e *entrant) admit() {
 	}
 }
 
-// adopt makes a Conn of e. It closes e on failure.
-func (t *Transport) adopt(e entrant) (transport.Conn, error) {
+// newConn makes a Conn of e. It closes e on failure.
+func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()
 		return nil, failure(fault.Refused, "accept", errors.New("a connection in clear, where TLS is asked for"))

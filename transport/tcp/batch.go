@@ -3,8 +3,8 @@ package tcp
 import "github.com/tutti-go/tutti/transport"
 
 const (
-	batchFrames = 32 // the most frames in one write
-	guestFrames = 2  // the same before Admit
+	batchFrames   = 32 // the most frames in one write
+	pendingFrames = 2  // the same before Admit
 
 	// batchBytes is about how much one write offers: beyond it no frame is added,
 	// but a frame is not cut. Sockets take less at a time.

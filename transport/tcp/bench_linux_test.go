@@ -31,7 +31,7 @@ func takeOver(tb testing.TB, nc net.Conn) int {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { syscall.Close(fd) })
-	widen(fd, 0)
+	setReceiveBuffer(fd, 0)
 	return fd
 }
 

@@ -14,8 +14,8 @@ import (
 // Bytes reach it in two ways: take copies them out of a buffer, and room and
 // landed let a reader put the rest of a body where it belongs without a copy.
 type decoder struct {
-	greeting int // bytes of the magic that are still to come
-	limit    int // the most bytes of body
+	magicLeft int // bytes of the magic that are still to come
+	limit     int // the most bytes of body
 
 	prefix [prefixMax]byte // the arriving frame's; the Header points into it
 	have   int             // bytes of it
@@ -26,22 +26,22 @@ type decoder struct {
 	got    int    // bytes of body that are in
 }
 
-// take consumes bytes of p until a frame is complete, which it reports, or p is
+// decode consumes bytes of p until a frame is complete, which it reports, or p is
 // used up. After an error the decoder is of no more use.
-func (d *decoder) take(p []byte, in transport.Sink) (n int, whole bool, err error) {
+func (d *decoder) decode(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	for n < len(p) && !whole {
 		var k int
 		switch {
-		case d.greeting > 0:
-			k, err = d.greet(p[n:])
+		case d.magicLeft > 0:
+			k, err = d.checkMagic(p[n:])
 		case d.inBody:
 			k = min(len(p)-n, d.header.Size-d.got)
 			if d.dst != nil {
 				copy(d.dst[d.got:], p[n:n+k])
 			}
-			whole = d.landed(k, in)
+			whole = d.advance(k, in)
 		default:
-			k, whole, err = d.takePrefix(p[n:], in)
+			k, whole, err = d.decodePrefix(p[n:], in)
 		}
 		n += k
 		if err != nil {
@@ -51,20 +51,20 @@ func (d *decoder) take(p []byte, in transport.Sink) (n int, whole bool, err erro
 	return n, whole, nil
 }
 
-// greet compares what arrived with what is left of the magic.
-func (d *decoder) greet(p []byte) (int, error) {
-	want := magic[len(magic)-d.greeting:]
+// checkMagic compares what arrived with what is left of the magic.
+func (d *decoder) checkMagic(p []byte) (int, error) {
+	want := magic[len(magic)-d.magicLeft:]
 	n := min(len(p), len(want))
 	if string(p[:n]) != want[:n] {
 		return n, failure(fault.Refused, "accept",
 			fmt.Errorf("the peer does not speak %s: it opened with %q", proto, p[:min(len(p), 16)]))
 	}
-	d.greeting -= n
+	d.magicLeft -= n
 	return n, nil
 }
 
-// takePrefix gathers preamble and head, and asks the Sink for the body's place.
-func (d *decoder) takePrefix(p []byte, in transport.Sink) (n int, whole bool, err error) {
+// decodePrefix gathers preamble and head, and asks the Sink for the body's place.
+func (d *decoder) decodePrefix(p []byte, in transport.Sink) (n int, whole bool, err error) {
 	if d.have < preambleLen {
 		n = copy(d.prefix[d.have:preambleLen], p)
 		d.have += n
@@ -97,23 +97,23 @@ func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(d.dst), d.header.Size))
 	}
 	if d.header.Size == 0 {
-		return d.landed(0, in), nil
+		return d.advance(0, in), nil
 	}
 	return false, nil
 }
 
-// room is where the next bytes of a body belong; nil when there is no body under
+// bodyBuffer is where the next bytes of a body belong; nil when there is no body under
 // way, or it is being dropped.
-func (d *decoder) room() []byte {
+func (d *decoder) bodyBuffer() []byte {
 	if !d.inBody || d.dst == nil {
 		return nil
 	}
 	return d.dst[d.got:d.header.Size]
 }
 
-// landed notes that the next n bytes of the body are in their place, and reports
+// advance notes that the next n bytes of the body are in their place, and reports
 // whether they were the last.
-func (d *decoder) landed(n int, in transport.Sink) (whole bool) {
+func (d *decoder) advance(n int, in transport.Sink) (whole bool) {
 	d.got += n
 	whole = d.got == d.header.Size
 	if whole {
@@ -124,4 +124,4 @@ func (d *decoder) landed(n int, in transport.Sink) (whole bool) {
 }
 
 // midFrame reports whether the stream would be cut if it ended here.
-func (d *decoder) midFrame() bool { return d.inBody || d.have > 0 || d.greeting > 0 }
+func (d *decoder) midFrame() bool { return d.inBody || d.have > 0 || d.magicLeft > 0 }

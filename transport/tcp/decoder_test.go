@@ -65,7 +65,7 @@ func decode(d *decoder, in transport.Sink, stream []byte, piece int) error {
 		p := stream[:min(piece, len(stream))]
 		stream = stream[len(p):]
 		for len(p) > 0 {
-			n, whole, err := d.take(p, in)
+			n, whole, err := d.decode(p, in)
 			if err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 		fmt.Sprintf(`5 %q "c"`, strings.Repeat("h", transport.MaxHead))}
 	for piece := 1; piece <= len(stream); piece++ {
 		j := &judge{tb: t, most: 1000}
-		d := &decoder{greeting: len(magic), limit: guestBody}
+		d := &decoder{magicLeft: len(magic), limit: pendingBody}
 		if err := decode(d, j, stream, piece); err != nil {
 			t.Fatalf("pieces of %d bytes: %v", piece, err)
 		}
@@ -107,13 +107,13 @@ func TestBodiesMayBePutInPlace(t *testing.T) {
 	j := &judge{tb: t, most: 1000}
 	d := &decoder{limit: admittedBody}
 	for len(stream) > 0 {
-		if room := d.room(); len(room) > 0 {
+		if room := d.bodyBuffer(); len(room) > 0 {
 			n := copy(room[:min(7, len(room))], stream)
 			stream = stream[n:]
-			d.landed(n, j)
+			d.advance(n, j)
 			continue
 		}
-		n, _, err := d.take(stream[:1], j)
+		n, _, err := d.decode(stream[:1], j)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestBodiesMayBePutInPlace(t *testing.T) {
 func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
 	stream := append([]byte(magic), encode(1, "head", "body")...)
 	for n := range len(stream) {
-		d := &decoder{greeting: len(magic), limit: guestBody}
+		d := &decoder{magicLeft: len(magic), limit: pendingBody}
 		if err := decode(d, &judge{tb: t, most: 100}, stream[:n], 3); err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestPlaceThatIsTooSmallIsMisuse(t *testing.T) {
 
 func TestStrangersAreToldByTheirFirstBytes(t *testing.T) {
 	for _, first := range []string{"GET / HTTP/1.1\r\n", "\xF5tux", "\x00"} {
-		d := &decoder{greeting: len(magic), limit: guestBody}
+		d := &decoder{magicLeft: len(magic), limit: pendingBody}
 		err := decode(d, &judge{tb: t}, []byte(first), len(first))
 		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), fmt.Sprintf("%q", first)) {
 			t.Errorf("%q: got %v, want a refusal that quotes it", first, err)
@@ -172,7 +172,7 @@ func FuzzDecode(f *testing.F) {
 		j := &judge{tb: t, most: 1 << 16}
 		d := &decoder{limit: admittedBody}
 		if guest {
-			d.greeting, d.limit = len(magic), guestBody
+			d.magicLeft, d.limit = len(magic), pendingBody
 		}
 		err := decode(d, j, stream, int(piece)+1)
 		var ours *fault.Error

@@ -20,7 +20,7 @@ const (
 	// machine has memory, so that a length beyond it is nonsense.
 	MaxBody = int64(1) << 44
 
-	guestBody    = 4 << 10     // the most bytes of body before Admit
+	pendingBody  = 4 << 10     // the most bytes of body before Admit
 	admittedBody = math.MaxInt // and after: MaxBody, if that can be addressed
 )
 
@@ -46,11 +46,11 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56
 	switch {
 	case flags != 0:
-		return preamble{}, nonsense("unknown flags %#x", flags)
+		return preamble{}, protocolError("unknown flags %#x", flags)
 	case head > transport.MaxHead:
-		return preamble{}, nonsense("a head of %d bytes, of at most %d", head, transport.MaxHead)
+		return preamble{}, protocolError("a head of %d bytes, of at most %d", head, transport.MaxHead)
 	case body > MaxBody || body > math.MaxInt:
-		return preamble{}, nonsense("a body of %d bytes, of at most %d", body, min(MaxBody, math.MaxInt))
+		return preamble{}, protocolError("a body of %d bytes, of at most %d", body, min(MaxBody, math.MaxInt))
 	case body > int64(limit):
 		return preamble{}, failure(fault.Refused, "receive",
 			fmt.Errorf("a body of %d bytes before the peer was admitted, of at most %d", body, limit))
@@ -58,8 +58,8 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 	return preamble{body: int(body), head: head, id: binary.LittleEndian.Uint32(b[8:])}, nil
 }
 
-// nonsense is the error of a stream that is not ours, or no longer in step.
-func nonsense(format string, args ...any) error {
+// protocolError is the error of a stream that is not ours, or no longer in step.
+func protocolError(format string, args ...any) error {
 	return failure(fault.LinkLost, "receive", fmt.Errorf("nonsense on the wire: "+format, args...))
 }
 

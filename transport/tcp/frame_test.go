@@ -49,7 +49,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"body too long":  {"010000000010" + "00" + "00" + "00000000", admittedBody, "a body of 17592186044417 bytes", fault.LinkLost},
 		"all ones":       {strings.Repeat("ff", preambleLen), admittedBody, "flags", fault.LinkLost},
 		"an HTTP answer": {hex.EncodeToString([]byte("HTTP/1.1 400")), admittedBody, "nonsense", fault.LinkLost},
-		"a guest's body": {"011000000000" + "00" + "00" + "00000000", guestBody, "before the peer was admitted", fault.Refused},
+		"a guest's body": {"011000000000" + "00" + "00" + "00000000", pendingBody, "before the peer was admitted", fault.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := hex.DecodeString(c.bytes)
@@ -65,7 +65,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 }
 
 func TestLargestFramesAreTaken(t *testing.T) {
-	for _, c := range []struct{ body, limit int }{{guestBody, guestBody}, {int(min(MaxBody, math.MaxInt)), admittedBody}} {
+	for _, c := range []struct{ body, limit int }{{pendingBody, pendingBody}, {int(min(MaxBody, math.MaxInt)), admittedBody}} {
 		var b [prefixMax]byte
 		preamble{body: c.body, head: transport.MaxHead}.put(b[:], make([]byte, transport.MaxHead))
 		if p, err := parsePreamble(b[:], c.limit); err != nil || p.body != c.body {

@@ -35,9 +35,9 @@ func (b *inbox) grow(size int) {
 	b.room.Signal()
 }
 
-// space waits until there is room and returns some; nil when the reader is to
+// writable waits until there is room and returns some; nil when the reader is to
 // stop. It is the reader's.
-func (b *inbox) space() []byte {
+func (b *inbox) writable() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !b.closed && len(b.buf) >= b.size && int(b.filled.Load()) == len(b.buf) {
@@ -60,17 +60,17 @@ func (b *inbox) space() []byte {
 	return b.buf[end:b.start]
 }
 
-// add tells that the reader has put n bytes into the space it got, and what
+// commit tells that the reader has put n bytes into the space it got, and what
 // ended its reading, if anything did.
-func (b *inbox) add(n int, err error) {
+func (b *inbox) commit(n int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.filled.Add(int64(n))
 	b.err = err
 }
 
-// data is the oldest bytes, those in one piece, or else why no more will come.
-func (b *inbox) data() ([]byte, error) {
+// readable is the oldest bytes, those in one piece, or else why no more will come.
+func (b *inbox) readable() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := int(b.filled.Load())
@@ -80,15 +80,15 @@ func (b *inbox) data() ([]byte, error) {
 	return b.buf[b.start:min(b.start+n, len(b.buf))], nil
 }
 
-// over reports whether reading has ended.
-func (b *inbox) over() bool {
+// ended reports whether reading has ended.
+func (b *inbox) ended() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err != nil
 }
 
-// used gives the oldest n bytes' room back.
-func (b *inbox) used(n int) {
+// consume gives the oldest n bytes' room back.
+func (b *inbox) consume(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wasFull := int(b.filled.Load()) == len(b.buf)

@@ -7,21 +7,21 @@ import "time"
 // would take back bytes whose frames are done. Usually nothing is on its way, or
 // a few milliseconds end it; a peer that is cut off costs all the time.
 const (
-	lingerTime  = time.Second
-	lingerGuest = 100 * time.Millisecond // for a peer that was not admitted
+	lingerTime    = time.Second
+	lingerPending = 100 * time.Millisecond // for a peer that was not admitted
 
 	lingerFirst = 250 * time.Microsecond // between looks, doubling
 	lingerLast  = 8 * time.Millisecond
 )
 
 // linger asks settled again and again, until it is true or the time is over.
-func linger(guest bool, settled func() bool) {
-	patience := lingerTime
-	if guest {
-		patience = lingerGuest
+func linger(pending bool, drained func() bool) {
+	limit := lingerTime
+	if pending {
+		limit = lingerPending
 	}
-	deadline := time.Now().Add(patience)
-	for pause := lingerFirst; !settled() && time.Now().Before(deadline); pause = min(2*pause, lingerLast) {
+	deadline := time.Now().Add(limit)
+	for pause := lingerFirst; !drained() && time.Now().Before(deadline); pause = min(2*pause, lingerLast) {
 		time.Sleep(pause)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // takes them along. No lock is held during a write or a Done, and nobody waits
 // for the writer.
 type outbox struct {
-	stuck atomic.Bool // frames wait and nobody is writing: Progress must
+	blocked atomic.Bool // frames wait and nobody is writing: Progress must
 
 	mu      sync.Mutex // guards what follows
 	queue   transport.Queue
@@ -32,8 +32,8 @@ type outbox struct {
 	batch batch // the writer's, or under mu when there is none
 }
 
-// admit lets batches grow.
-func (o *outbox) admit() {
+// admitPeer lets batches grow.
+func (o *outbox) admitPeer() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.frames = batchFrames
@@ -90,7 +90,7 @@ func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
 	if parts != nil {
 		o.gathers.Push(gather{f: f, parts: parts, size: size})
 	}
-	write = !o.writing && !o.stuck.Load()
+	write = !o.writing && !o.blocked.Load()
 	if write {
 		o.writing = true
 		o.fill()
@@ -107,7 +107,7 @@ func (o *outbox) resume() (write bool) {
 		return false
 	}
 	o.writing = true
-	o.stuck.Store(false)
+	o.blocked.Store(false)
 	o.fill()
 	return true
 }
@@ -131,9 +131,9 @@ func (o *outbox) fill() {
 	})
 }
 
-// wrote tells that n bytes of the batch went out, and moves the frames that are
+// advance tells that n bytes of the batch went out, and moves the frames that are
 // complete to done.
-func (o *outbox) wrote(n int, refused bool, done *transport.Queue) {
+func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if refusing := !o.since.IsZero(); refusing && n > 0 || !refusing && refused {
@@ -193,7 +193,7 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 	case o.queue.Empty():
 		o.since = time.Time{}
 	case stop:
-		o.stuck.Store(true)
+		o.blocked.Store(true)
 	default:
 		o.fill()
 		return true, nil
@@ -223,11 +223,11 @@ func (o *outbox) drain(failed *transport.Queue) {
 	*failed = o.queue
 	o.queue, o.gathers = transport.Queue{}, gathers{}
 	o.bytes, o.sent, o.since = 0, 0, time.Time{}
-	o.stuck.Store(false)
+	o.blocked.Store(false)
 }
 
-// offer tells that the writer is about to wait for the wire.
-func (o *outbox) offer() {
+// beginWrite tells that the writer is about to wait for the wire.
+func (o *outbox) beginWrite() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() {

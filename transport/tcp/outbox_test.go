@@ -42,7 +42,7 @@ func writeAll(tb testing.TB, frames []*transport.Frame, parts [][][]byte, most i
 		n := min(most, len(all))
 		wire = append(wire, all[:n]...)
 		var finished transport.Queue
-		o.wrote(n, n < len(all), &finished)
+		o.advance(n, n < len(all), &finished)
 		finish(&finished, nil)
 		write, _ = o.next(false, &finished)
 	}
@@ -95,7 +95,7 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 		o.push(&transport.Frame{Body: []byte("more")}, nil)
 	}
 	var done transport.Queue
-	o.wrote(o.batch.bytes, false, &done)
+	o.advance(o.batch.bytes, false, &done)
 	if more, _ := o.next(false, &done); !more || o.batch.frames != batchFrames {
 		t.Errorf("got a batch of %d frames, want %d", o.batch.frames, batchFrames)
 	}
@@ -108,13 +108,13 @@ func TestUnsentTellsThatAQueueMoves(t *testing.T) {
 		o.push(&transport.Frame{Body: []byte("body")}, nil)
 	}
 	var done transport.Queue
-	o.wrote(1, false, &done)
+	o.advance(1, false, &done)
 	if _, since := o.unsent(); !since.IsZero() {
 		t.Errorf("nothing was refused, and bytes are unsent since %v", since)
 	}
 	longAgo := time.Now().Add(-time.Minute)
 	o.since = longAgo // the wire had refused some
-	o.wrote(0, true, &done)
+	o.advance(0, true, &done)
 	if _, since := o.unsent(); !since.Equal(longAgo) {
 		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))
 	}
@@ -124,7 +124,7 @@ func TestUnsentTellsThatAQueueMoves(t *testing.T) {
 		if !whole {
 			n = 1
 		}
-		o.wrote(n, false, &done)
+		o.advance(n, false, &done)
 		if bytes, since := o.unsent(); bytes == 0 || since.Equal(longAgo) {
 			t.Errorf("whole frame %v: %d bytes are left, and the time is what it was", whole, bytes)
 		}
@@ -169,7 +169,7 @@ func TestClosedOutboxFailsWhatWaitsOnce(t *testing.T) {
 		t.Fatal("close took frames from the writer")
 	}
 	o.push(frame("after close"), nil)
-	o.wrote(3, true, &q)
+	o.advance(3, true, &q)
 	more, err := o.next(false, &q)
 	finish(&q, err)
 	if more || fmt.Sprint(failed) != "map[after close:1 behind it:1 in the writer's hands:1]" {

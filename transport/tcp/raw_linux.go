@@ -17,10 +17,10 @@ import (
 const ownsDescriptors = true
 
 const (
-	guestBuffer = 1 << 10   // what is read ahead before Admit
-	readBuffer  = shortCall // and after
-	mostReads   = 4         // in one Progress
-	mostWrites  = 16        // in one Progress or Send, each as much as the socket takes
+	pendingBuffer = 1 << 10   // what is read ahead before Admit
+	readBuffer    = shortCall // and after
+	mostReads     = 4         // in one Progress
+	mostWrites    = 16        // in one Progress or Send, each as much as the socket takes
 
 	// readMost bounds one read into a body, so that what lies above works on the
 	// first bytes, still in cache, while the next ones arrive.
@@ -46,11 +46,11 @@ const (
 // is used up.
 type raw struct {
 	t       *Transport
-	entrant entrant
+	origin  pendingConn
 	fd      int
 	gate    poll.Gate // who may use fd
 	first   poll.FirstError
-	guest   atomic.Bool // accepted and not admitted
+	pending atomic.Bool // accepted and not admitted
 
 	// the reader's
 	dec   decoder
@@ -62,11 +62,11 @@ type raw struct {
 	iov [2 * batchFrames]syscall.Iovec // the writer's
 
 	buffered atomic.Bool // r < w, as of the last Progress
-	alarm    alarm
+	wakeup   wakeup
 }
 
 // newRaw takes the connection away from Go's poller. It closes e on failure.
-func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
+func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
 	fd, err := takeDescriptor(tc)
 	if err != nil {
@@ -77,30 +77,30 @@ func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
 		}
 		return nil, failure(kind, "open a connection", err)
 	}
-	unpace(fd, local, remote)
-	c := &raw{t: t, entrant: e, fd: fd}
+	avoidBBR(fd, local, remote)
+	c := &raw{t: t, origin: e, fd: fd}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames
 	size := readBuffer
 	if e.accepted {
-		c.guest.Store(true)
-		c.dec.greeting, c.dec.limit = len(magic), guestBody
-		c.out.frames = guestFrames
-		size = max(guestBuffer, len(e.first))
+		c.pending.Store(true)
+		c.dec.magicLeft, c.dec.limit = len(magic), pendingBody
+		c.out.frames = pendingFrames
+		size = max(pendingBuffer, len(e.first))
 	} else {
-		widen(fd, t.options.ReceiveBuffer)
+		setReceiveBuffer(fd, t.options.ReceiveBuffer)
 	}
 	c.buf = make([]byte, size)
 	c.w = copy(c.buf, e.first)
-	c.entrant.first = nil
+	c.origin.first = nil
 	c.buffered.Store(c.w > 0)
 	c.gate.Enter() // a Close from now on lets go when all is set up
-	if !t.enlist(c) {
+	if !t.register(c) {
 		syscall.Close(fd)
 		e.discard()
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
-	err = c.alarm.join(t, c)
+	err = c.wakeup.register(t, c)
 	c.leave()
 	if err != nil {
 		c.Close()
@@ -112,15 +112,15 @@ func (t *Transport) newRaw(tc *net.TCPConn, e entrant) (transport.Conn, error) {
 // Admit lifts the limits of a peer that has proven nothing. It is called before
 // the peer is told, else the peer's first large frame may come too early.
 func (c *raw) Admit() {
-	if !c.guest.CompareAndSwap(true, false) {
+	if !c.pending.CompareAndSwap(true, false) {
 		return
 	}
 	if c.gate.Enter() {
-		widen(c.fd, c.t.options.ReceiveBuffer)
+		setReceiveBuffer(c.fd, c.t.options.ReceiveBuffer)
 		c.leave()
 	}
-	c.out.admit()
-	c.entrant.admit()
+	c.out.admitPeer()
+	c.origin.admit()
 }
 
 // Progress implements transport.Conn. A poll that finds nothing costs one read.
@@ -133,7 +133,7 @@ func (c *raw) Progress(in transport.Sink) (transport.State, error) {
 	}
 	state, err := c.progress(in)
 	if c.gate.LeaveReader() {
-		c.letGo()
+		c.teardown()
 	}
 	return state, err
 }
@@ -145,7 +145,7 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 		return transport.Idle, c.first.Get()
 	}
 	state := transport.Idle
-	if c.out.stuck.Load() && c.out.resume() && c.flush() {
+	if c.out.blocked.Load() && c.out.resume() && c.flush() {
 		state = transport.Moved
 	}
 	moved, err := c.receive(in)
@@ -167,11 +167,11 @@ func (c *raw) progress(in transport.Sink) (transport.State, error) {
 
 // receive moves what has arrived, up to the end of one frame.
 func (c *raw) receive(in transport.Sink) (moved bool, err error) {
-	if c.dec.limit == guestBody && !c.guest.Load() {
+	if c.dec.limit == pendingBody && !c.pending.Load() {
 		c.grow()
 	}
 	if c.r < c.w {
-		n, whole, err := c.dec.take(c.buf[c.r:c.w], in)
+		n, whole, err := c.dec.decode(c.buf[c.r:c.w], in)
 		c.r += n
 		if whole || err != nil {
 			return true, err
@@ -197,7 +197,7 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 // read does one read, of a body's rest and of what follows it. full reports that
 // it got all it asked for, so that there may be more. The buffer is empty.
 func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
-	room, ahead := c.dec.room(), c.buf
+	room, ahead := c.dec.bodyBuffer(), c.buf
 	switch {
 	case len(room) > readMost:
 		room, ahead = room[:readMost], nil
@@ -216,10 +216,10 @@ func (c *raw) read(in transport.Sink) (n int, full, whole bool, err error) {
 	full = n == len(room)+len(ahead)
 	c.r, c.w = 0, max(0, n-len(room))
 	if len(room) > 0 {
-		whole = c.dec.landed(min(n, len(room)), in)
+		whole = c.dec.advance(min(n, len(room)), in)
 	}
 	if c.w > 0 && !whole {
-		c.r, whole, err = c.dec.take(c.buf[:c.w], in)
+		c.r, whole, err = c.dec.decode(c.buf[:c.w], in)
 	}
 	return n, full, whole, err
 }
@@ -247,7 +247,7 @@ func (c *raw) SendParts(f *transport.Frame, parts [][]byte) {
 // full: then whoever calls Progress writes it, woken by room if need be.
 func (c *raw) send(f *transport.Frame, parts [][]byte) {
 	if !c.out.push(f, parts) {
-		if c.out.stuck.Load() {
+		if c.out.blocked.Load() {
 			c.watchWrites()
 		}
 		return
@@ -273,7 +273,7 @@ func (c *raw) flush() (moved bool) {
 			c.fail(failure(fault.LinkLost, "send", os.NewSyscallError("write", errno)))
 		}
 		moved = moved || n > 0
-		c.out.wrote(n, refused, &done)
+		c.out.advance(n, refused, &done)
 		finish(&done, nil)
 		more, err := c.out.next(refused || writes == mostWrites, &done)
 		if !more {
@@ -281,7 +281,7 @@ func (c *raw) flush() (moved bool) {
 			break
 		}
 	}
-	if c.out.stuck.Load() {
+	if c.out.blocked.Load() {
 		c.watchWrites()
 	}
 	return moved
@@ -313,7 +313,7 @@ func (c *raw) Close() error {
 	}
 	c.fail(errClosed())
 	if last {
-		c.letGo()
+		c.teardown()
 	}
 	return nil
 }
@@ -321,19 +321,19 @@ func (c *raw) Close() error {
 // leave ends a use of the descriptor other than the reader's.
 func (c *raw) leave() {
 	if c.gate.Leave() {
-		c.letGo()
+		c.teardown()
 	}
 }
 
-// letGo gives back all that the Conn holds; nobody is inside any more. Where
+// teardown gives back all that the Conn holds; nobody is inside any more. Where
 // bytes are still on their way to the peer, a goroutine waits for them.
-func (c *raw) letGo() {
-	c.alarm.part(c.t, c)
+func (c *raw) teardown() {
+	c.wakeup.unregister(c.t, c)
 	onTheWay := unacknowledged(c.fd) > 0
 	syscall.Shutdown(c.fd, syscall.SHUT_WR)
-	if onTheWay && !c.settled() {
+	if onTheWay && !c.drained() {
 		go func() {
-			linger(c.guest.Load(), c.settled)
+			linger(c.pending.Load(), c.drained)
 			c.closeDescriptor()
 		}()
 		return
@@ -342,9 +342,9 @@ func (c *raw) letGo() {
 	c.closeDescriptor()
 }
 
-// settled reports whether a socket that was shut can be closed without harm: the
+// drained reports whether a socket that was shut can be closed without harm: the
 // peer's system has everything, or has ended the connection.
-func (c *raw) settled() bool {
+func (c *raw) drained() bool {
 	return c.discard() || unacknowledged(c.fd) <= 1 // the end counts as a byte
 }
 
@@ -365,10 +365,10 @@ func (c *raw) discard() (ended bool) {
 // closeDescriptor is the end: the number may be somebody else's afterwards.
 func (c *raw) closeDescriptor() {
 	syscall.Close(c.fd)
-	if c.entrant.outer != nil {
-		c.entrant.outer.Close()
+	if c.origin.outer != nil {
+		c.origin.outer.Close()
 	}
-	c.t.release(c)
+	c.t.unregister(c)
 }
 
 var (

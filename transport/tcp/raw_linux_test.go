@@ -35,7 +35,7 @@ func TestGuestCostsLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A part of a frame, so that something is held for it.
-		io.WriteString(dialled[i], magic+string(encode(1, "head", strings.Repeat("x", guestBody))[:300]))
+		io.WriteString(dialled[i], magic+string(encode(1, "head", strings.Repeat("x", pendingBody))[:300]))
 		c := receive(t, conns)
 		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
 		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})
@@ -356,7 +356,7 @@ func TestAConnectionClosedWhileItIsTakenOverLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	far.Close()
-	if fd, err := inPlaceOf(far, fd); fd >= 0 || !errors.Is(err, net.ErrClosed) {
+	if fd, err := replaceOriginal(far, fd); fd >= 0 || !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed in between: got descriptor %d, %v", fd, err)
 	}
 	near.SetReadDeadline(time.Now().Add(5 * time.Second))
@@ -366,7 +366,7 @@ func TestAConnectionClosedWhileItIsTakenOverLeavesNothing(t *testing.T) {
 
 	tr := New(Options{})
 	defer tr.Close()
-	_, err = tr.newRaw(far.(*net.TCPConn), entrant{nc: far, accepted: true})
+	_, err = tr.newRaw(far.(*net.TCPConn), pendingConn{nc: far, accepted: true})
 	if !errors.Is(err, fault.Closed) {
 		t.Errorf("closed before: got %v, want fault.Closed", err)
 	}
@@ -399,7 +399,7 @@ func TestConnectionsInsideAHostLeaveBBR(t *testing.T) {
 		{nc.LocalAddr(), nc.RemoteAddr(), "reno"},
 	} {
 		unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "bbr")
-		unpace(fd, c.local, c.remote)
+		avoidBBR(fd, c.local, c.remote)
 		if got, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || got != c.want {
 			t.Errorf("%v to %v: %q (%v), want %q", c.local, c.remote, got, err, c.want)
 		}

@@ -12,9 +12,9 @@ import (
 const ownsDescriptors = false
 
 // newRaw is never called.
-func (t *Transport) newRaw(_ *net.TCPConn, e entrant) (transport.Conn, error) {
+func (t *Transport) newRaw(_ *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	return t.newStream(e)
 }
 
-// onTheWay would be how many bytes the peer's system has not taken yet.
-func onTheWay(net.Conn) (n int, known bool) { return 0, false }
+// unackedBytes would be how many bytes the peer's system has not taken yet.
+func unackedBytes(net.Conn) (n int, known bool) { return 0, false }

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	streamRing  = 128 << 10 // what a stream reads ahead
-	streamGuest = 1 << 10   // the same, and what it gathers for a write, before Admit
-	streamStage = 16 << 10  // what it gathers for a write: one TLS record
-	streamWrite = 256 << 10 // the most in one write, so that a stall shows
+	streamRing    = 128 << 10 // what a stream reads ahead
+	streamPending = 1 << 10   // the same, and what it gathers for a write, before Admit
+	streamStage   = 16 << 10  // what it gathers for a write: one TLS record
+	streamWrite   = 256 << 10 // the most in one write, so that a stall shows
 
 	// lastReads is how long a stream that cannot write any more, or was closed,
 	// still reads what the peer has sent.
@@ -36,21 +36,21 @@ const (
 // connection. in.mu, out.mu and mu are leaves, held for a few instructions.
 type stream struct {
 	t       *Transport
-	entrant entrant
+	origin  pendingConn
 	nc      net.Conn
 	wire    net.Conn // below TLS and all else; nc where nothing is
 	first   poll.FirstError
-	guest   atomic.Bool
+	pending atomic.Bool
 	closed  atomic.Bool
 
 	busy  atomic.Bool // somebody is in Progress; dec and ended are theirs
 	dec   decoder
 	ended bool
 
-	in   inbox
-	out  outbox
-	bell chan struct{} // one slot: the writer goroutine has become out's writer
-	done chan struct{} // closed by Close
+	in          inbox
+	out         outbox
+	writeSignal chan struct{} // one slot: the writer goroutine has become out's writer
+	done        chan struct{} // closed by Close
 
 	armed atomic.Bool // ready is set
 	mu    sync.Mutex  // guards ready
@@ -58,27 +58,27 @@ type stream struct {
 }
 
 // newStream starts the goroutines. It closes e on failure.
-func (t *Transport) newStream(e entrant) (transport.Conn, error) {
-	c := &stream{t: t, entrant: e, nc: e.nc, wire: innermost(e.nc), bell: make(chan struct{}, 1), done: make(chan struct{})}
+func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
+	c := &stream{t: t, origin: e, nc: e.nc, wire: innermost(e.nc), writeSignal: make(chan struct{}, 1), done: make(chan struct{})}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames
 	ring := streamRing
 	if e.accepted {
-		c.guest.Store(true)
-		c.dec.greeting, c.dec.limit = len(magic), guestBody
-		c.out.frames = guestFrames
-		ring = streamGuest
+		c.pending.Store(true)
+		c.dec.magicLeft, c.dec.limit = len(magic), pendingBody
+		c.out.frames = pendingFrames
+		ring = streamPending
 	}
 	c.in.open(ring, e.first)
-	c.entrant.first = nil
-	if !t.enlist(c) {
+	c.origin.first = nil
+	if !t.register(c) {
 		e.discard()
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
 	t.open.Go(c.write)
 	go func() { // its end lets go of the Conn
 		c.read()
-		c.letGo()
+		c.teardown()
 	}()
 	return c, nil
 }
@@ -98,10 +98,10 @@ func innermost(nc net.Conn) net.Conn {
 // Admit lifts the limits of a peer that has proven nothing; see raw.Admit for
 // when to call it.
 func (c *stream) Admit() {
-	if c.guest.CompareAndSwap(true, false) {
+	if c.pending.CompareAndSwap(true, false) {
 		c.in.grow(streamRing)
-		c.out.admit()
-		c.entrant.admit()
+		c.out.admitPeer()
+		c.origin.admit()
 	}
 }
 
@@ -115,7 +115,7 @@ func (c *stream) Progress(in transport.Sink) (transport.State, error) {
 	if c.closed.Load() || c.ended {
 		return transport.Idle, c.first.Get()
 	}
-	if c.dec.limit == guestBody && !c.guest.Load() {
+	if c.dec.limit == pendingBody && !c.pending.Load() {
 		c.dec.limit = admittedBody
 	}
 	state, err := c.receive(in)
@@ -133,12 +133,12 @@ func (c *stream) Progress(in transport.Sink) (transport.State, error) {
 func (c *stream) receive(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	for !c.closed.Load() {
-		p, err := c.in.data()
+		p, err := c.in.readable()
 		if len(p) == 0 {
 			return state, c.cut(err)
 		}
-		n, whole, err := c.dec.take(p, in)
-		c.in.used(n)
+		n, whole, err := c.dec.decode(p, in)
+		c.in.consume(n)
 		if err != nil {
 			return state, err
 		}
@@ -161,7 +161,7 @@ func (c *stream) cut(err error) error {
 	if first := c.first.Get(); first != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		return first // the writer's
 	}
-	if c.dec.greeting > 0 {
+	if c.dec.magicLeft > 0 {
 		return failure(fault.Refused, "accept", err) // a TLS handshake that failed
 	}
 	return failure(fault.LinkLost, "receive", err)
@@ -170,12 +170,12 @@ func (c *stream) cut(err error) error {
 // read is the reader goroutine.
 func (c *stream) read() {
 	for {
-		p := c.in.space()
+		p := c.in.writable()
 		if p == nil {
 			return
 		}
 		n, err := c.nc.Read(p)
-		c.in.add(n, err)
+		c.in.commit(n, err)
 		c.fire()
 		if err != nil {
 			return
@@ -186,29 +186,29 @@ func (c *stream) read() {
 // A halfCloser can end its writing alone, as TCP can.
 type halfCloser interface{ CloseWrite() error }
 
-// letGo closes the connection once Close was called and what was written has
+// teardown closes the connection once Close was called and what was written has
 // reached the peer's system.
-func (c *stream) letGo() {
+func (c *stream) teardown() {
 	<-c.done
 	if tc, ok := c.wire.(halfCloser); ok {
 		tc.CloseWrite()
-		linger(c.guest.Load(), c.settled)
+		linger(c.pending.Load(), c.drained)
 	}
 	c.wire.Close()
-	if c.entrant.outer != nil {
-		c.entrant.outer.Close()
+	if c.origin.outer != nil {
+		c.origin.outer.Close()
 	}
-	c.t.release(c)
+	c.t.unregister(c)
 }
 
-// settled is as for raw; where the system does not tell what is on its way, only
+// drained is as for raw; where the system does not tell what is on its way, only
 // the peer's end does.
-func (c *stream) settled() bool {
+func (c *stream) drained() bool {
 	c.wire.SetReadDeadline(time.Now().Add(lingerReads))
 	if _, err := io.Copy(io.Discard, c.wire); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return true
 	}
-	n, known := onTheWay(c.wire)
+	n, known := unackedBytes(c.wire)
 	return known && n <= 1
 }
 
@@ -226,22 +226,22 @@ func (c *stream) SendParts(f *transport.Frame, parts [][]byte) {
 
 func (c *stream) send(f *transport.Frame, parts [][]byte) {
 	if c.out.push(f, parts) {
-		c.bell <- struct{}{} // never waits: there is one writer
+		c.writeSignal <- struct{}{} // never waits: there is one writer
 	}
 }
 
 // write is the writer goroutine. It is out's writer whenever it is not at the
 // select; push has made it so and rung the bell.
 func (c *stream) write() {
-	stage := make([]byte, 0, streamGuest)
+	stage := make([]byte, 0, streamPending)
 	for {
 		select {
-		case <-c.bell:
+		case <-c.writeSignal:
 		case <-c.done:
 			c.out.abandon()
 			return
 		}
-		if !c.guest.Load() && cap(stage) < streamStage {
+		if !c.pending.Load() && cap(stage) < streamStage {
 			stage = make([]byte, 0, streamStage)
 		}
 		var done transport.Queue
@@ -284,10 +284,10 @@ func (c *stream) writeOut(p []byte) bool {
 	if len(p) == 0 {
 		return true
 	}
-	c.out.offer()
+	c.out.beginWrite()
 	n, err := c.nc.Write(p)
 	var done transport.Queue
-	c.out.wrote(n, true, &done)
+	c.out.advance(n, true, &done)
 	finish(&done, nil)
 	if err != nil {
 		c.fail(failure(fault.LinkLost, "send", err))
@@ -308,13 +308,13 @@ func (c *stream) Arm(ready func()) {
 	c.ready = ready
 	c.armed.Store(true)
 	c.mu.Unlock()
-	if c.in.filled.Load() > 0 || c.first.Get() != nil || c.in.over() {
+	if c.in.filled.Load() > 0 || c.first.Get() != nil || c.in.ended() {
 		c.wake()
 	}
 }
 
-// take is the armed callback, which is not armed any more.
-func (c *stream) take() func() {
+// disarm is the armed callback, which is not armed any more.
+func (c *stream) disarm() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ready := c.ready
@@ -325,14 +325,14 @@ func (c *stream) take() func() {
 
 // fire runs the armed callback, on the reader goroutine.
 func (c *stream) fire() {
-	if ready := c.take(); ready != nil {
+	if ready := c.disarm(); ready != nil {
 		ready()
 	}
 }
 
 // wake has the armed callback run on the caller's goroutine.
 func (c *stream) wake() {
-	if ready := c.take(); ready != nil {
+	if ready := c.disarm(); ready != nil {
 		c.t.calls.Call(ready)
 	}
 }

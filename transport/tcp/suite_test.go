@@ -72,7 +72,7 @@ func (p portable) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	if _, err := nc.Write([]byte(magic)); err != nil {
 		return nil, err
 	}
-	return p.adopt(entrant{nc: hidden{nc.(*net.TCPConn)}})
+	return p.newConn(pendingConn{nc: hidden{nc.(*net.TCPConn)}})
 }
 
 func TestContract(t *testing.T)         { transporttest.Run(t, plain) }

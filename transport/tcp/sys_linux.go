@@ -28,7 +28,7 @@ func takeDescriptor(tc *net.TCPConn) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	return inPlaceOf(tc, fd)
+	return replaceOriginal(tc, fd)
 }
 
 func duplicate(tc *net.TCPConn) (int, error) {
@@ -49,9 +49,9 @@ func duplicate(tc *net.TCPConn) (int, error) {
 	return fd, nil
 }
 
-// inPlaceOf closes the original of a duplicate. Whoever it came from may have done
+// replaceOriginal closes the original of a duplicate. Whoever it came from may have done
 // so in between, and meant the connection, which the duplicate must not outlive.
-func inPlaceOf(original net.Conn, fd int) (int, error) {
+func replaceOriginal(original net.Conn, fd int) (int, error) {
 	if err := original.Close(); err != nil {
 		syscall.Close(fd)
 		return -1, err
@@ -65,16 +65,16 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 		a, b = b, nil
 	}
 	if len(b) == 0 {
-		return got(call(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a)))
+		return recordRead(ioCall(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(a)), len(a), len(a)))
 	}
 	iov := [2]syscall.Iovec{{Base: &a[0]}, {Base: &b[0]}}
 	iov[0].SetLen(len(a))
 	iov[1].SetLen(len(b))
-	return got(call(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b)))
+	return recordRead(ioCall(syscall.SYS_READV, fd, unsafe.Pointer(&iov), len(iov), len(a)+len(b)))
 }
 
-// got is what a read returned, once the race detector has been told.
-func got(n int, errno syscall.Errno) (int, syscall.Errno) {
+// recordRead is what a read returned, once the race detector has been told.
+func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 	if n > 0 {
 		race.Came()
 	}
@@ -86,7 +86,7 @@ func got(n int, errno syscall.Errno) (int, syscall.Errno) {
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
 	race.Leaves()
 	if len(parts) == 1 {
-		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(parts[0])), size, size)
+		return ioCall(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(parts[0])), size, size)
 	}
 	if size <= shortWrite {
 		var b [shortWrite]byte
@@ -94,20 +94,20 @@ func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall
 		for _, p := range parts {
 			n += copy(b[n:], p)
 		}
-		return call(syscall.SYS_WRITE, fd, unsafe.Pointer(&b), size, size)
+		return ioCall(syscall.SYS_WRITE, fd, unsafe.Pointer(&b), size, size)
 	}
 	for i, p := range parts {
 		iov[i].Base = unsafe.SliceData(p)
 		iov[i].SetLen(len(p))
 	}
-	n, errno := call(syscall.SYS_WRITEV, fd, unsafe.Pointer(iov), len(parts), size)
+	n, errno := ioCall(syscall.SYS_WRITEV, fd, unsafe.Pointer(iov), len(parts), size)
 	clear(iov[:len(parts)])
 	return n, errno
 }
 
-// call is one non-blocking system call that moves at most size bytes. Where it
+// ioCall is one non-blocking system call that moves at most size bytes. Where it
 // fails it has moved none.
-func call(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.Errno) {
+func ioCall(trap uintptr, fd int, p unsafe.Pointer, n, size int) (int, syscall.Errno) {
 	for {
 		var moved uintptr
 		var errno syscall.Errno
@@ -136,8 +136,8 @@ func unacknowledged(fd int) int {
 	return n
 }
 
-// onTheWay is unacknowledged for a connection of package net.
-func onTheWay(nc net.Conn) (n int, known bool) {
+// unackedBytes is unacknowledged for a connection of package net.
+func unackedBytes(nc net.Conn) (n int, known bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return 0, false
@@ -150,31 +150,31 @@ func onTheWay(nc net.Conn) (n int, known bool) {
 	return n, err == nil
 }
 
-// ample is a receive buffer that takes a large message at once: a first message
+// initialReceiveBuffer is a receive buffer that takes a large message at once: a first message
 // of 4 MiB takes half the time of one for which the buffer has to grow.
-const ample = 4 << 20
+const initialReceiveBuffer = 4 << 20
 
-// widen sets the receive buffer by Options.ReceiveBuffer. A size set by SO_RCVBUF
+// setReceiveBuffer sets the receive buffer by Options.ReceiveBuffer. A size set by SO_RCVBUF
 // is capped by a limit that is often low, and is never adapted again. So ample
 // room is had in another way: asking to be woken for no fewer bytes than that
 // makes the system prepare for them (Linux 4.18, tcp_set_rcvlowat), and stays
 // adapted when the wish is taken back.
-func widen(fd, size int) {
+func setReceiveBuffer(fd, size int) {
 	switch { // each is worth trying only
 	case size > 0:
 		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, size)
 	case size == 0:
-		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, ample)
+		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, initialReceiveBuffer)
 		syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVLOWAT, 1)
 	}
 }
 
-// unpace takes a connection inside this host from BBR, which many systems choose
+// avoidBBR takes a connection inside this host from BBR, which many systems choose
 // for their links, to Reno, which each has. BBR sends at the rate that it has seen
 // the path take; here the path is the two processes' own copying, whose rate is
 // that of whoever had the core, and large messages took up to a third longer.
 // What the system chose for connections to other hosts, or chose otherwise, stays.
-func unpace(fd int, local, remote net.Addr) {
+func avoidBBR(fd int, local, remote net.Addr) {
 	if !sameHost(local, remote) {
 		return
 	}

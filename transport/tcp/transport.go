@@ -107,7 +107,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 		nc.Close()
 		return nil, t.dialFailure(ctx, op, fault.LinkLost, err)
 	}
-	return t.adopt(entrant{nc: nc})
+	return t.newConn(pendingConn{nc: nc})
 }
 
 // clientTLS does the handshake of the side that dials. It closes nc on failure. A
@@ -171,9 +171,9 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// enlist takes c among the Conns that Close ends; false when it is too late.
+// register takes c among the Conns that Close ends; false when it is too late.
 // Each enlisted Conn is let go by release.
-func (t *Transport) enlist(c transport.Conn) bool {
+func (t *Transport) register(c transport.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -184,8 +184,8 @@ func (t *Transport) enlist(c transport.Conn) bool {
 	return true
 }
 
-// release forgets a Conn that holds nothing any more.
-func (t *Transport) release(c transport.Conn) {
+// unregister forgets a Conn that holds nothing any more.
+func (t *Transport) unregister(c transport.Conn) {
 	t.mu.Lock()
 	delete(t.conns, c)
 	t.mu.Unlock()

@@ -9,26 +9,26 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An alarm is a raw Conn's one armed wake-up, and what the epoll knows of it.
-type alarm struct {
+// An wakeup is a raw Conn's one armed wake-up, and what the epoll knows of it.
+type wakeup struct {
 	id    int32
 	armed atomic.Bool // ready is set
 
-	mu     sync.Mutex // guards what follows
-	ready  func()
-	turn   int32  // counts changes of the epoll's entry, to tell stale events
-	events uint32 // what the epoll waits for now; 0: nothing
-	added  bool   // the epoll has an entry
+	mu         sync.Mutex // guards what follows
+	ready      func()
+	generation int32  // counts changes of the epoll's entry, to tell stale events
+	events     uint32 // what the epoll waits for now; 0: nothing
+	added      bool   // the epoll has an entry
 }
 
-// join enters c in its Transport's watcher.
-func (a *alarm) join(t *Transport, c *raw) (err error) {
+// register enters c in its Transport's watcher.
+func (a *wakeup) register(t *Transport, c *raw) (err error) {
 	a.id, err = t.watcher.Add(c)
 	return err
 }
 
-// part undoes join. The descriptor is still open.
-func (a *alarm) part(t *Transport, c *raw) {
+// unregister undoes join. The descriptor is still open.
+func (a *wakeup) unregister(t *Transport, c *raw) {
 	a.mu.Lock()
 	if a.added {
 		t.watcher.Control(syscall.EPOLL_CTL_DEL, c.fd, a.id, 0, 0)
@@ -38,8 +38,8 @@ func (a *alarm) part(t *Transport, c *raw) {
 	t.watcher.Remove(a.id)
 }
 
-// take is the armed callback, which is not armed any more.
-func (a *alarm) take() func() {
+// disarm is the armed callback, which is not armed any more.
+func (a *wakeup) disarm() func() {
 	ready := a.ready
 	a.ready = nil
 	a.armed.Store(false)
@@ -50,13 +50,13 @@ func (a *alarm) take() func() {
 // epoll still waits for an earlier one. A wake-up may be spurious: somebody else
 // may have moved meanwhile what there was to move.
 func (c *raw) Arm(ready func()) {
-	a := &c.alarm
+	a := &c.wakeup
 	a.mu.Lock()
 	a.ready = ready
 	a.armed.Store(true)
 	var err error
 	if c.buffered.Load() || c.first.Get() != nil {
-		c.t.calls.Call(a.take())
+		c.t.calls.Call(a.disarm())
 	} else {
 		err = c.watch()
 	}
@@ -68,9 +68,9 @@ func (c *raw) Arm(ready func()) {
 
 // watch has the epoll wait for what Progress could move now. The alarm is locked.
 func (c *raw) watch() error {
-	a := &c.alarm
+	a := &c.wakeup
 	events := uint32(syscall.EPOLLIN | syscall.EPOLLONESHOT)
-	if c.out.stuck.Load() {
+	if c.out.blocked.Load() {
 		events |= syscall.EPOLLOUT
 	}
 	if a.events&events == events || !c.gate.Enter() {
@@ -80,49 +80,49 @@ func (c *raw) watch() error {
 	if !a.added {
 		op = syscall.EPOLL_CTL_ADD
 	}
-	a.turn++
-	err := c.t.watcher.Control(op, c.fd, a.id, a.turn, events)
+	a.generation++
+	err := c.t.watcher.Control(op, c.fd, a.id, a.generation, events)
 	if err == nil {
 		a.added, a.events = true, events
 	}
 	if c.gate.Leave() {
-		go c.letGo() // not here: it wants the alarm
+		go c.teardown() // not here: it wants the alarm
 	}
 	return err
 }
 
 // watchWrites adds queued bytes to what an armed Conn waits for.
 func (c *raw) watchWrites() {
-	if !c.alarm.armed.Load() {
+	if !c.wakeup.armed.Load() {
 		return
 	}
-	c.alarm.mu.Lock()
+	c.wakeup.mu.Lock()
 	var err error
-	if c.alarm.ready != nil {
+	if c.wakeup.ready != nil {
 		err = c.watch()
 	}
-	c.alarm.mu.Unlock()
+	c.wakeup.mu.Unlock()
 	if err != nil {
 		c.fail(failure(fault.Exhausted, "arm", os.NewSyscallError("epoll_ctl", err)))
 	}
 }
 
 // Event implements poll.Handler: it takes the watcher's word that something could move.
-func (c *raw) Event(turn int32, events uint32) {
-	a := &c.alarm
+func (c *raw) Event(generation int32, events uint32) {
+	a := &c.wakeup
 	a.mu.Lock()
-	if turn != a.turn {
+	if generation != a.generation {
 		a.mu.Unlock()
 		return
 	}
 	a.events = 0
-	if a.ready != nil && events == syscall.EPOLLOUT && !c.out.stuck.Load() {
+	if a.ready != nil && events == syscall.EPOLLOUT && !c.out.blocked.Load() {
 		if c.watch() == nil { // what could be written has been written
 			a.mu.Unlock()
 			return
 		}
 	}
-	ready := a.take()
+	ready := a.disarm()
 	a.mu.Unlock()
 	if ready != nil {
 		ready()
@@ -131,9 +131,9 @@ func (c *raw) Event(turn int32, events uint32) {
 
 // wake has the armed callback run on the caller's goroutine.
 func (c *raw) wake() {
-	c.alarm.mu.Lock()
-	ready := c.alarm.take()
-	c.alarm.mu.Unlock()
+	c.wakeup.mu.Lock()
+	ready := c.wakeup.disarm()
+	c.wakeup.mu.Unlock()
 	if ready != nil {
 		c.t.calls.Call(ready)
 	}
@@ -141,7 +141,7 @@ func (c *raw) wake() {
 
 // wakeIfArmed is wake where that is seldom needed.
 func (c *raw) wakeIfArmed() {
-	if c.alarm.armed.Load() {
+	if c.wakeup.armed.Load() {
 		c.wake()
 	}
 }

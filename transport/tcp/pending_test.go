@@ -64,15 +64,15 @@ func TestGuestsBodiesAreSmall(t *testing.T) {
 	kinds(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)
 		in := new(store)
-		for i, size := range []int{guestBody, guestBody + 1} {
+		for i, size := range []int{pendingBody, pendingBody + 1} {
 			near.Send(&transport.Frame{Body: make([]byte, size), Done: func(error) {}})
 			err := move(t, far, in, func() bool { return in.frames > i })
-			if ok := err == nil; ok != (size <= guestBody) || !ok && !errors.Is(err, fault.Refused) {
+			if ok := err == nil; ok != (size <= pendingBody) || !ok && !errors.Is(err, fault.Refused) {
 				t.Errorf("a body of %d bytes before Admit: got %v", size, err)
 			}
 		}
-		if cap(in.body) > guestBody {
-			t.Errorf("%d bytes were asked for, want at most %d", cap(in.body), guestBody)
+		if cap(in.body) > pendingBody {
+			t.Errorf("%d bytes were asked for, want at most %d", cap(in.body), pendingBody)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestAdmittedPeersBodiesAreNot(t *testing.T) {
 		near, far := pair(t, o)
 		far.(transport.Pending).Admit()
 		far.(transport.Pending).Admit() // twice does no harm
-		near.Send(&transport.Frame{Body: make([]byte, 10*guestBody), Done: func(error) {}})
+		near.Send(&transport.Frame{Body: make([]byte, 10*pendingBody), Done: func(error) {}})
 		in := new(store)
 		if err := move(t, far, in, func() bool { return in.frames == 1 }); err != nil {
 			t.Error(err)
@@ -183,7 +183,7 @@ type visitor struct {
 func (v visitor) Peeked() []byte    { return v.first }
 func (v visitor) NetConn() net.Conn { return v.Conn }
 func (v visitor) Admit()            { v.admitted.Add(1) }
-func (v visitor) Bind(end func() error) {
+func (v visitor) SetCloser(end func() error) {
 	if v.bind != nil {
 		v.bind(end)
 	}

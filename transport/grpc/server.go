@@ -15,14 +15,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A host is the accepting side's hold on gRPC: a server for one connection, and on
+// A acceptedStream is the accepting side's hold on gRPC: a server for one connection, and on
 // it for one stream. So Stop ends that connection alone, and what a stranger can
 // open is bounded whatever he sends.
-type host struct {
-	conn   *conn
-	accept func(transport.Conn)
-	leash  atomic.Pointer[leash] // the context of the one stream; nil until it is opened
-	state  atomic.Int32          // waiting, until served or missed: whichever is first
+type acceptedStream struct {
+	conn    *conn
+	accept  func(transport.Conn)
+	context atomic.Pointer[streamContext] // the context of the one stream; nil until it is opened
+	state   atomic.Int32                  // waiting, until served or missed: whichever is first
 }
 
 const (
@@ -31,67 +31,67 @@ const (
 	missed  // the connection has ended before that
 )
 
-// A binder is an accepted connection that wants to know that it has become a Conn,
+// A closerSetter is an accepted connection that wants to know that it has become a Conn,
 // and what ends that.
-type binder interface{ Bind(end func() error) }
+type closerSetter interface{ SetCloser(end func() error) }
 
-// host serves one accepted connection until it has ended.
-func (t *Transport) host(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
-	above, state, err := t.welcome(raw, config)
+// serveConn serves one accepted connection until it has ended.
+func (t *Transport) serveConn(raw net.Conn, config *tls.Config, accept func(transport.Conn)) {
+	above, state, err := t.handshake(raw, config)
 	if err != nil {
 		t.log("a stranger at the TLS handshake", err)
 		raw.Close()
 		return
 	}
-	h := &host{conn: newConn(raw, above, t.opts.tune), accept: accept}
+	h := &acceptedStream{conn: newConn(raw, above, t.opts.tune), accept: accept}
 	c := h.conn
 	c.hangUp = h.hangUp
-	if !t.keep(c) {
+	if !t.register(c) {
 		c.link.cut()
 		return
 	}
-	defer t.forget(c)
+	defer t.unregister(c)
 	server := rpc.NewServer(append(t.opts.tune.serverOptions(state), rpc.InTapHandle(h.tap))...)
 	server.RegisterService(&rpc.ServiceDesc{
 		ServiceName: serviceName,
 		Streams:     []rpc.StreamDesc{streamDesc(h.serve)},
 	}, nil)
-	late := time.AfterFunc(t.patience, h.late)
+	late := time.AfterFunc(t.openTimeout, h.openTimedOut)
 	defer late.Stop()
 	go server.Serve(listenOnce(c.link))
 	// Stop returns when the connection's reader and writer have (Server.removeConn
 	// follows http2Server.HandleStreams, which waits for both).
-	c.wind(server.Stop)
-	h.leave()
-	c.in.rest()
+	c.awaitEnd(server.Stop)
+	h.awaitHandler()
+	c.in.awaitReady()
 }
 
-// leave waits for the handler, if it has begun. A stream can pass tap and never
+// awaitHandler waits for the handler, if it has begun. A stream can pass tap and never
 // get to its handler: gRPC refuses it for its headers.
-func (h *host) leave() {
-	l := h.leash.Load()
+func (h *acceptedStream) awaitHandler() {
+	l := h.context.Load()
 	if h.state.CompareAndSwap(waiting, missed) {
 		if l != nil {
-			close(l.gone)
+			close(l.handlerDone)
 		}
 		return
 	}
-	<-l.gone
+	<-l.handlerDone
 }
 
 // hangUp ends the stream's handler, so that gRPC sends the trailers; without a
 // stream, the connection.
-func (h *host) hangUp() {
-	if l := h.leash.Load(); l != nil {
-		l.pull()
+func (h *acceptedStream) hangUp() {
+	if l := h.context.Load(); l != nil {
+		l.end()
 		return
 	}
 	h.conn.link.end()
 	h.conn.link.cut()
 }
 
-// welcome does the TLS handshake, unless whoever listens has done it.
-func (t *Transport) welcome(raw net.Conn, config *tls.Config) (net.Conn, *tls.ConnectionState, error) {
+// handshake does the TLS handshake, unless whoever listens has done it.
+func (t *Transport) handshake(raw net.Conn, config *tls.Config) (net.Conn, *tls.ConnectionState, error) {
 	if done := terminated(raw); done != nil {
 		state := done.ConnectionState()
 		return raw, &state, nil
@@ -99,7 +99,7 @@ func (t *Transport) welcome(raw net.Conn, config *tls.Config) (net.Conn, *tls.Co
 	if config == nil {
 		return raw, nil, nil
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, t.patience)
+	ctx, cancel := context.WithTimeout(t.ctx, t.openTimeout)
 	defer cancel()
 	c := tls.Server(raw, config)
 	if err := c.HandshakeContext(ctx); err != nil {
@@ -109,8 +109,8 @@ func (t *Transport) welcome(raw net.Conn, config *tls.Config) (net.Conn, *tls.Co
 	return c, &state, nil
 }
 
-// late ends a connection on which no stream has been opened in time.
-func (h *host) late() {
+// openTimedOut ends a connection on which no stream has been opened in time.
+func (h *acceptedStream) openTimedOut() {
 	if h.state.Load() != served {
 		h.conn.link.end()
 		h.conn.link.cut()
@@ -119,25 +119,25 @@ func (h *host) late() {
 
 // tap sees each stream before it exists, on gRPC's reader, with gRPC's locks held.
 // It lets one pass.
-func (h *host) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+func (h *acceptedStream) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != methodName {
 		return nil, status.Error(codes.Unimplemented, "not a method of this server")
 	}
-	l := newLeash(ctx)
-	if !h.leash.CompareAndSwap(nil, l) {
+	l := newStreamContext(ctx)
+	if !h.context.CompareAndSwap(nil, l) {
 		return nil, status.Error(codes.ResourceExhausted, "one stream for each connection")
 	}
-	context.AfterFunc(ctx, l.pull)
+	context.AfterFunc(ctx, l.end)
 	return l, nil
 }
 
 // serve is the stream's handler: it hands the Conn over and reads for it. When it
 // returns, gRPC sends the trailers behind all messages.
-func (h *host) serve(_ any, s rpc.ServerStream) error {
+func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 	if !h.state.CompareAndSwap(waiting, served) {
 		return nil
 	}
-	defer close(h.leash.Load().gone)
+	defer close(h.context.Load().handlerDone)
 	c := h.conn
 	c.stream = s
 	if err := s.SendHeader(nil); err != nil {
@@ -145,55 +145,55 @@ func (h *host) serve(_ any, s rpc.ServerStream) error {
 		return nil
 	}
 	go c.writeLoop(nil)
-	if b, ok := c.link.raw.(binder); ok {
-		b.Bind(c.Close)
+	if b, ok := c.link.raw.(closerSetter); ok {
+		b.SetCloser(c.Close)
 	}
-	h.accept(guest{c})
+	h.accept(pendingConn{c})
 	c.readLoop()
 	<-c.writeEnd
 	return nil
 }
 
-// A leash is the context of an accepted stream, in place of gRPC's own. When a
+// A streamContext is the context of an accepted stream, in place of gRPC's own. When a
 // stream or its connection ends, gRPC's server cancels its context, and RecvMsg
 // then chooses at random between the cancellation and messages that have arrived
 // (recvBufferReader.read). A leash is never cancelled: reel gives its Done one
 // value at a time, and only to who is asleep, that is to who has found nothing to
 // receive.
-type leash struct {
+type streamContext struct {
 	context.Context // gRPC's, for its values
 	done            chan struct{}
 	ended           atomic.Bool
-	gone            chan struct{} // closed when the stream's handler returns, or will never begin
+	handlerDone     chan struct{} // closed when the stream's handler returns, or will never begin
 }
 
-func newLeash(ctx context.Context) *leash {
-	return &leash{Context: ctx, done: make(chan struct{}), gone: make(chan struct{})}
+func newStreamContext(ctx context.Context) *streamContext {
+	return &streamContext{Context: ctx, done: make(chan struct{}), handlerDone: make(chan struct{})}
 }
 
-func (l *leash) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (l *streamContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func (l *leash) Done() <-chan struct{} { return l.done }
+func (l *streamContext) Done() <-chan struct{} { return l.done }
 
-func (l *leash) Err() error {
+func (l *streamContext) Err() error {
 	if l.ended.Load() {
 		return context.Canceled
 	}
 	return nil
 }
 
-// pull ends the stream for its handler, once.
-func (l *leash) pull() {
+// end ends the stream for its handler, once.
+func (l *streamContext) end() {
 	if !l.ended.Swap(true) {
-		go l.reel()
+		go l.wakeSleepers()
 	}
 }
 
-// reel wakes whoever sleeps in RecvMsg or SendMsg, until the handler has returned.
+// wakeSleepers wakes whoever sleeps in RecvMsg or SendMsg, until the handler has returned.
 // That comes soon, or when the Conn's owner has taken what the inbox has no room
 // for, or has closed the Conn. A send that does not wait reaches only a receiver
 // that sleeps in its select, and select sleeps only when nothing is ready.
-func (l *leash) reel() {
+func (l *streamContext) wakeSleepers() {
 	pause := 20 * time.Microsecond
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -204,7 +204,7 @@ func (l *leash) reel() {
 		default:
 		}
 		select {
-		case <-l.gone:
+		case <-l.handlerDone:
 			return
 		case <-timer.C:
 			pause = min(2*pause, 10*time.Millisecond)

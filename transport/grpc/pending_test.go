@@ -85,7 +85,7 @@ func TestStrangersAreTurnedAwayAndOthersServed(t *testing.T) {
 		{"a stream of noise", say(request(1, methodName), data(1, bytes.Repeat([]byte{0x5a}, 100)))},
 		{"a stream and too many bytes", say(request(1, methodName), data(1, encode(&transport.Frame{})), data(1, big), data(1, big), data(1, big))},
 		{"a message too large to be one", say(request(1, methodName), h2Frame(frameData, 0, 1, []byte{0, 0x7f, 0xff, 0xff, 0xff}))},
-		{"a frame with a long body", say(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, guestBody+1)})))},
+		{"a frame with a long body", say(request(1, methodName), data(1, encode(&transport.Frame{Body: make([]byte, pendingBody+1)})))},
 		{"two streams", say(request(1, methodName), request(3, methodName))},
 		{"many streams", say(request(1, methodName), request(3, methodName), request(5, methodName), request(7, "/x/y"))},
 	} {
@@ -116,7 +116,7 @@ type haunt struct {
 func newHaunt(t *testing.T) *haunt {
 	t.Helper()
 	h := &haunt{t: t, server: New(Options{Log: slog.New(slog.DiscardHandler)}), dialler: New(Options{})}
-	h.server.patience = 100 * time.Millisecond
+	h.server.openTimeout = 100 * time.Millisecond
 	addr, err := h.server.Serve(listen(t), func(c transport.Conn) { go h.receive(c) })
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func (h *haunt) receive(c transport.Conn) {
 	var got tape
 	_, err := drain(h.t, c, &got, never)
 	for _, b := range got.bodies {
-		if len(b) > guestBody {
+		if len(b) > pendingBody {
 			h.t.Errorf("a stranger's body of %d bytes was placed", len(b))
 		}
 	}
@@ -182,7 +182,7 @@ func TestStrangersDoNotHoldUpClose(t *testing.T) {
 	}
 	start := time.Now()
 	tr.Close()
-	if took := time.Since(start); took > openTime/2 {
+	if took := time.Since(start); took > defaultOpenTimeout/2 {
 		t.Errorf("Close took %v", took)
 	}
 }
@@ -195,9 +195,9 @@ func TestGuestsAreBoundedUntilAdmit(t *testing.T) {
 		admit       bool
 		least, most int // frames that arrive
 	}{
-		{"a short body is taken", 1, guestBody, false, 1, 1},
-		{"a long body is not", 1, guestBody + 1, false, 0, 0},
-		{"nor are many short ones", 20, guestBody, false, 0, 7},
+		{"a short body is taken", 1, pendingBody, false, 1, 1},
+		{"a long body is not", 1, pendingBody + 1, false, 0, 0},
+		{"nor are many short ones", 20, pendingBody, false, 0, 7},
 		{"after Admit anything is", 20, 1 << 20, true, 20, 20},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
