@@ -9,10 +9,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// sliceSize is the most bytes of body that one Progress copies, so that what
+// maxSlice is the most bytes of body that one Progress copies, so that what
 // lies above can work on the first bytes while the next ones arrive: a slice
 // stays in the second-level cache.
-const sliceSize = 256 << 10
+const maxSlice = 256 << 10
 
 // A link is what the two Conns of a pair share.
 type link struct {
@@ -38,17 +38,17 @@ type conn struct {
 	ready  func() // armed
 	listed bool   // the notifier has this Conn in its list
 
-	nextDue *conn // the notifier's; guarded by home.mu
+	nextReady *conn // the notifier's; guarded by home.mu
 
 	// The frame that is arriving; only Progress looks at it.
 	begun  bool
 	header transport.Header
 	got    int    // bytes of it that are in
 	dst    []byte // where its body goes; nil drops it
-	target slot   // the exposed memory it goes to instead
+	target handle // the exposed memory it goes to instead
 	head   [transport.MaxHead]byte
 
-	memory exposed
+	exposures exposureTable
 }
 
 // newPair makes a link between two Transports, which may be the same one.
@@ -84,20 +84,20 @@ func (c *conn) send(it item) {
 	}
 	c.link.mu.Lock()
 	if c.err != nil {
-		stale, err := c.unsent(), c.err
+		stale, err := c.takeUnreceived(), c.err
 		c.link.mu.Unlock()
-		fail(stale, err)
+		failAll(stale, err)
 		it.f.Done(err)
 		return
 	}
 	c.peer.inbox.Push(it)
-	c.peer.changed()
+	c.peer.updateWaiting()
 	c.link.mu.Unlock()
 }
 
-// changed recounts what Progress would find, and wakes who waits for it. The
+// updateWaiting recounts what Progress would find, and wakes who waits for it. The
 // link is locked.
-func (c *conn) changed() {
+func (c *conn) updateWaiting() {
 	n := c.inbox.Len()
 	if c.err != nil {
 		n++
@@ -112,19 +112,19 @@ func (c *conn) changed() {
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true
-		c.home.due(c)
+		c.home.scheduleReady(c)
 	}
 }
 
-// unsent takes what this end sent and the peer has not received, except a
+// takeUnreceived takes what this end sent and the peer has not received, except a
 // pinned frame. The link is locked; the caller fails the frames after unlocking.
-func (c *conn) unsent() items {
+func (c *conn) takeUnreceived() items {
 	out := c.peer.inbox
 	c.peer.inbox = items{}
 	if c.peer.pinned {
 		c.peer.inbox.Push(out.Pop())
 	}
-	c.peer.changed()
+	c.peer.updateWaiting()
 	return out
 }
 
@@ -154,7 +154,7 @@ func (c *conn) fire() {
 // up to its next slice; its Done then comes from the peer's goroutine.
 func (c *conn) Close() error {
 	c.end(failure(fault.Closed, "this end has closed", nil), errPeerClosed)
-	c.home.drop(c)
+	c.home.unregister(c)
 	return nil
 }
 
@@ -169,10 +169,10 @@ func (c *conn) end(own error, theirs func() error) {
 	if c.peer.err == nil {
 		c.peer.err = theirs()
 	}
-	stale, err := c.unsent(), c.err
-	c.changed()
+	stale, err := c.takeUnreceived(), c.err
+	c.updateWaiting()
 	c.link.mu.Unlock()
-	fail(stale, err)
+	failAll(stale, err)
 }
 
 var (

@@ -7,31 +7,31 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A slot names an exposure: its place in the table, and which use of the place
+// A handle names an exposure: its place in the table, and which use of the place
 // it is. The generation is unique in the Hub and never 0, so a Token that is
 // stale, or another Conn's, finds nothing.
 //
 //	Token  bytes 0..7   generation
 //	       bytes 8..11  index
 //	       bytes 12..31 zero
-type slot struct {
+type handle struct {
 	generation uint64
 	index      uint32
 }
 
-func slotOf(t transport.Token) slot {
-	return slot{binary.LittleEndian.Uint64(t[:]), binary.LittleEndian.Uint32(t[8:])}
+func handleOf(t transport.Token) handle {
+	return handle{binary.LittleEndian.Uint64(t[:]), binary.LittleEndian.Uint32(t[8:])}
 }
 
-func (s slot) token() (t transport.Token) {
+func (s handle) token() (t transport.Token) {
 	binary.LittleEndian.PutUint64(t[:], s.generation)
 	binary.LittleEndian.PutUint32(t[8:], s.index)
 	return t
 }
 
-// exposed is the memory that one Conn has shown to its peer. Places are used
+// exposureTable is the memory that one Conn has shown to its peer. Places are used
 // again, so that exposing for each receive allocates nothing.
-type exposed struct {
+type exposureTable struct {
 	mu    sync.Mutex // guards the table, not the entries
 	table []*exposure
 	free  []uint32
@@ -52,15 +52,15 @@ type exposure struct {
 // nothing writes into buf any more.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	generation := c.home.hub.exposures.Add(1)
-	index, e := c.memory.take()
+	index, e := c.exposures.claim()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.generation, e.id, e.buf = generation, id, buf
-	return slot{generation, index}.token(), e.release, nil
+	return handle{generation, index}.token(), e.release, nil
 }
 
-// take finds a free place, or adds one.
-func (x *exposed) take() (uint32, *exposure) {
+// claim finds a free place, or adds one.
+func (x *exposureTable) claim() (uint32, *exposure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if n := len(x.free); n > 0 {
@@ -69,13 +69,13 @@ func (x *exposed) take() (uint32, *exposure) {
 		return index, x.table[index]
 	}
 	index, e := uint32(len(x.table)), new(exposure)
-	e.release = func() { x.clear(index, e) }
+	e.release = func() { x.release(index, e) }
 	x.table = append(x.table, e)
 	return index, e
 }
 
-// clear takes the memory away from the peer and frees the place.
-func (x *exposed) clear(index uint32, e *exposure) {
+// release takes the memory away from the peer and frees the place.
+func (x *exposureTable) release(index uint32, e *exposure) {
 	e.mu.Lock()
 	used := e.generation != 0
 	e.generation, e.buf = 0, nil
@@ -89,7 +89,7 @@ func (x *exposed) clear(index uint32, e *exposure) {
 }
 
 // lock is the exposure that s names, locked; nil when it is released.
-func (x *exposed) lock(s slot) *exposure {
+func (x *exposureTable) lock(s handle) *exposure {
 	x.mu.Lock()
 	var e *exposure
 	if int(s.index) < len(x.table) {
@@ -108,7 +108,7 @@ func (x *exposed) lock(s slot) *exposure {
 }
 
 // find is the ID that s was exposed with, if size bytes fit from at on.
-func (x *exposed) find(s slot, at, size int) (id uint32, ok bool) {
+func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	e := x.lock(s)
 	if e == nil {
 		return 0, false
@@ -119,7 +119,7 @@ func (x *exposed) find(s slot, at, size int) (id uint32, ok bool) {
 
 // write copies n bytes of the body, from off on, to where the frame says; false
 // when the memory was released meanwhile.
-func (x *exposed) write(s slot, it *item, off, n int) bool {
+func (x *exposureTable) write(s handle, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {
 		return false

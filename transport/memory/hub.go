@@ -48,7 +48,7 @@ type Hub struct {
 	mu     sync.Mutex         // guards the rest
 	ends   map[int]*Transport // by number, also those closed: a number is not given again
 	next   int                // no number below it is free
-	shares map[string]*gathering
+	shares map[string]*shareGroup
 }
 
 // New is a Hub without Transports.
@@ -58,7 +58,7 @@ func New() *Hub {
 	return &Hub{
 		id:     hex.EncodeToString(id[:]),
 		ends:   make(map[int]*Transport),
-		shares: make(map[string]*gathering),
+		shares: make(map[string]*shareGroup),
 	}
 }
 
@@ -100,7 +100,7 @@ func (h *Hub) make(n int) *Transport {
 		conns: make(map[*conn]struct{}),
 		done:  make(chan struct{}),
 	}
-	t.bell.L = &t.mu
+	t.wake.L = &t.mu
 	h.ends[n] = t
 	return t
 }
@@ -129,7 +129,7 @@ type Transport struct {
 	accept   func(transport.Conn)
 	closed   bool
 	notifier notifier
-	bell     sync.Cond // rung for the notifier
+	wake     sync.Cond // rung for the notifier
 }
 
 // Name is "memory".
@@ -163,10 +163,10 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 		return nil, failure(fault.Refused, "dial "+addr, errors.New("nobody serves this address"))
 	}
 	near, far := newPair(t, peer)
-	if !t.adopt(near) {
+	if !t.register(near) {
 		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
-	if !peer.welcome(far) {
+	if !peer.acceptFrom(far) {
 		near.Close()
 		return nil, failure(fault.Refused, "dial "+addr, errors.New("the peer has closed"))
 	}
@@ -201,8 +201,8 @@ func (t *Transport) serving() bool {
 	return t.accept != nil && !t.closed
 }
 
-// adopt takes c among the Conns that Close ends; false when it is too late.
-func (t *Transport) adopt(c *conn) bool {
+// register takes c among the Conns that Close ends; false when it is too late.
+func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -212,8 +212,8 @@ func (t *Transport) adopt(c *conn) bool {
 	return true
 }
 
-// welcome adopts a Conn that a peer opened, and has the notifier accept it.
-func (t *Transport) welcome(c *conn) bool {
+// acceptFrom adopts a Conn that a peer opened, and has the notifier accept it.
+func (t *Transport) acceptFrom(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -221,12 +221,12 @@ func (t *Transport) welcome(c *conn) bool {
 	}
 	t.conns[c] = struct{}{}
 	t.notifier.arrivals = append(t.notifier.arrivals, c)
-	t.ring()
+	t.wakeNotifier()
 	return true
 }
 
-// drop forgets a closed Conn.
-func (t *Transport) drop(c *conn) {
+// unregister forgets a closed Conn.
+func (t *Transport) unregister(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)

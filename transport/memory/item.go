@@ -16,9 +16,9 @@ type item struct {
 // they make: 48 bytes for each frame queued.
 type items = fifo.Queue[item]
 
-// fail empties q, oldest first, with err for every frame's Done. No lock may be
+// failAll empties q, oldest first, with err for every frame's Done. No lock may be
 // held.
-func fail(q items, err error) {
+func failAll(q items, err error) {
 	for q.Len() > 0 {
 		q.Pop().f.Done(err)
 	}

@@ -28,15 +28,15 @@ func pair(t testing.TB) (near, far transport.Conn) {
 	return near, <-accepted
 }
 
-// fixed is a Sink that places every body in the same buffer.
-type fixed struct{ buf []byte }
+// fixedSink is a Sink that places every body in the same buffer.
+type fixedSink struct{ buf []byte }
 
-func (s *fixed) Buffer(h transport.Header) []byte { return s.buf[:h.Size] }
-func (s *fixed) Arrived(transport.Header, int)    {}
+func (s *fixedSink) Buffer(h transport.Header) []byte { return s.buf[:h.Size] }
+func (s *fixedSink) Arrived(transport.Header, int)    {}
 
 func TestFramesAllocateNothingInASteadyState(t *testing.T) {
 	near, far := pair(t)
-	sink := &fixed{make([]byte, 1<<20)}
+	sink := &fixedSink{make([]byte, 1<<20)}
 	body := make([]byte, 1<<20)
 	pieces := [][]byte{make([]byte, 10), nil, make([]byte, 300<<10)}
 	for _, tc := range []struct {
@@ -96,7 +96,7 @@ func BenchmarkOneWay(b *testing.B) {
 	}{{"4B", 4}, {"64KiB", 64 << 10}, {"1MiB", 1 << 20}} {
 		b.Run(bc.name, func(b *testing.B) {
 			near, far := pair(b)
-			sink := &fixed{make([]byte, bc.size)}
+			sink := &fixedSink{make([]byte, bc.size)}
 			left := b.N
 			f := &transport.Frame{Head: make([]byte, 64), Body: make([]byte, bc.size)}
 			f.Done = func(error) {
@@ -115,7 +115,7 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-func TestNumbersAreGivenOnce(t *testing.T) {
+func TestTransportNumbersAreUnique(t *testing.T) {
 	hub := New()
 	for _, n := range []int{1, 3} {
 		if _, err := hub.Number(n); err != nil {
@@ -134,17 +134,17 @@ func TestNumbersAreGivenOnce(t *testing.T) {
 	}
 }
 
-// short is a Sink whose Place has no room.
-type short struct{ fixed }
+// shortSink is a Sink whose Place has no room.
+type shortSink struct{ fixedSink }
 
-func (short) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
+func (shortSink) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
 
-func TestPlaceWithoutRoomFailsTheLink(t *testing.T) {
+func TestShortDestinationFailsTheLink(t *testing.T) {
 	near, far := pair(t)
 	var done error
 	near.Send(&transport.Frame{Body: []byte("body"), Done: func(err error) { done = err }})
-	far.Progress(&short{})
-	_, err := far.Progress(&short{})
+	far.Progress(&shortSink{})
+	_, err := far.Progress(&shortSink{})
 	for what, err := range map[string]error{"Done": done, "Progress": err} {
 		if !errors.Is(err, fault.Misuse) {
 			t.Errorf("%s: got %v, want %v", what, err, fault.Misuse)
@@ -172,7 +172,7 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 	})
 }
 
-func TestShareOfNonsenseIsMisuse(t *testing.T) {
+func TestInvalidShareIsMisuse(t *testing.T) {
 	for _, tc := range [][2]int{{0, 10}, {-1, 10}, {1, -1}} {
 		_, _, err := New().Transport().Share(t.Context(), "name", tc[0], tc[1])
 		if !errors.Is(err, fault.Misuse) {

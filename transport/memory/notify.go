@@ -10,19 +10,19 @@ type notifier struct {
 	stopping    bool
 }
 
-// ring starts the notifier, or wakes it. The Transport's mu is held.
-func (t *Transport) ring() {
+// wakeNotifier starts the notifier, or wakes it. The Transport's mu is held.
+func (t *Transport) wakeNotifier() {
 	if t.notifier.ended == nil {
 		t.notifier.ended = make(chan struct{})
 		go t.notify()
 		return
 	}
-	t.bell.Signal()
+	t.wake.Signal()
 }
 
-// due has the notifier run c's ready callback. c's link is locked. Once the
+// scheduleReady has the notifier run c's ready callback. c's link is locked. Once the
 // notifier is gone, a wake-up has a goroutine of its own, since it must come.
-func (t *Transport) due(c *conn) {
+func (t *Transport) scheduleReady(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := &t.notifier
@@ -30,14 +30,14 @@ func (t *Transport) due(c *conn) {
 		go c.fire()
 		return
 	}
-	c.nextDue = nil
+	c.nextReady = nil
 	if n.last == nil {
 		n.first = c
 	} else {
-		n.last.nextDue = c
+		n.last.nextReady = c
 	}
 	n.last = c
-	t.ring()
+	t.wakeNotifier()
 }
 
 // notify is the notifier's loop. It ends when told to and nothing is due.
@@ -52,7 +52,7 @@ func (t *Transport) notify() {
 			t.acceptNext()
 		case n.first != nil:
 			c := n.first
-			n.first = c.nextDue
+			n.first = c.nextReady
 			if n.first == nil {
 				n.last = nil
 			}
@@ -62,7 +62,7 @@ func (t *Transport) notify() {
 		case n.stopping:
 			return
 		default:
-			t.bell.Wait()
+			t.wake.Wait()
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (t *Transport) stopNotifier() {
 	t.mu.Lock()
 	t.notifier.stopping = true
 	ended := t.notifier.ended
-	t.bell.Signal()
+	t.wake.Signal()
 	t.mu.Unlock()
 	if ended != nil {
 		<-ended

@@ -8,8 +8,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// broken stands for the received bytes of a frame that will never be whole.
-const broken = -1
+// brokenFrame stands for the received bytes of a frame that will never be whole.
+const brokenFrame = -1
 
 // Progress receives at most one slice of one frame. Looking at an empty inbox
 // costs two atomic operations and no lock, so it may be polled.
@@ -26,7 +26,7 @@ func (c *conn) Progress(in transport.Sink) (transport.State, error) {
 		return transport.Idle, err
 	}
 	if err := c.receive(&it, in); err != nil {
-		c.got = broken
+		c.got = brokenFrame
 		c.end(err, func() error { return err })
 	}
 	c.unpin()
@@ -38,9 +38,9 @@ func (c *conn) Progress(in transport.Sink) (transport.State, error) {
 func (c *conn) pin() (item, error) {
 	c.link.mu.Lock()
 	if c.err != nil {
-		stale, err := c.unsent(), c.err
+		stale, err := c.takeUnreceived(), c.err
 		c.link.mu.Unlock()
-		fail(stale, err)
+		failAll(stale, err)
 		return item{}, err
 	}
 	defer c.link.mu.Unlock()
@@ -64,8 +64,8 @@ func (c *conn) unpin() {
 	if whole {
 		err = nil
 	}
-	c.begun, c.dst, c.target = false, nil, slot{}
-	c.changed()
+	c.begun, c.dst, c.target = false, nil, handle{}
+	c.updateWaiting()
 	c.link.mu.Unlock()
 	f.Done(err)
 }
@@ -78,10 +78,10 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 			return err
 		}
 	}
-	n := min(sliceSize, it.size-c.got)
+	n := min(maxSlice, it.size-c.got)
 	switch {
-	case c.target != (slot{}):
-		if !c.memory.write(c.target, it, c.got, n) {
+	case c.target != (handle{}):
+		if !c.exposures.write(c.target, it, c.got, n) {
 			return errNotExposed(it.size)
 		}
 	case c.dst == nil:
@@ -99,8 +99,8 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {
-		c.target = slotOf(it.f.To)
-		id, ok := c.memory.find(c.target, it.f.Offset, it.size)
+		c.target = handleOf(it.f.To)
+		id, ok := c.exposures.find(c.target, it.f.Offset, it.size)
 		if !ok {
 			return errNotExposed(it.size)
 		}

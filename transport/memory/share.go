@@ -13,8 +13,8 @@ import (
 // their flags without sharing lines.
 const cacheLine = 64
 
-// A gathering is a Share that not all have come to. The Hub's mu guards it.
-type gathering struct {
+// A shareGroup is a Share that not all have come to. The Hub's mu guards it.
+type shareGroup struct {
 	ranks, size int
 	present     map[*Transport]bool
 	done        chan struct{} // closed when all have come, or err is set
@@ -34,28 +34,28 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	if err := ctxFailure(ctx, op); err != nil {
 		return nil, nil, err
 	}
-	g, err := t.come(name, ranks, size)
+	g, err := t.join(name, ranks, size)
 	if err != nil {
 		return nil, nil, err
 	}
 	select {
 	case <-g.done:
 	case <-ctx.Done():
-		t.leave(name, g)
+		t.withdraw(name, g)
 	case <-t.done:
-		t.leave(name, g)
+		t.withdraw(name, g)
 	}
 	return t.shared(ctx, op, g)
 }
 
-// come joins the gathering of that name, and completes it when t is the last.
-func (t *Transport) come(name string, ranks, size int) (*gathering, error) {
+// join joins the gathering of that name, and completes it when t is the last.
+func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.shares[name]
 	if g == nil {
-		g = &gathering{ranks: ranks, size: size, present: make(map[*Transport]bool), done: make(chan struct{})}
+		g = &shareGroup{ranks: ranks, size: size, present: make(map[*Transport]bool), done: make(chan struct{})}
 		h.shares[name] = g
 	}
 	if g.present[t] {
@@ -69,15 +69,15 @@ func (t *Transport) come(name string, ranks, size int) (*gathering, error) {
 	case len(g.present) < ranks:
 		return g, nil
 	default:
-		g.mem = alignedMemory(size)
+		g.mem = allocAligned(size)
 	}
 	delete(h.shares, name)
 	close(g.done)
 	return g, nil
 }
 
-// leave withdraws from a gathering, unless it has ended meanwhile.
-func (t *Transport) leave(name string, g *gathering) {
+// withdraw withdraws from a gathering, unless it has ended meanwhile.
+func (t *Transport) withdraw(name string, g *shareGroup) {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (t *Transport) leave(name string, g *gathering) {
 }
 
 // shared is what Share returns to a rank that has waited.
-func (t *Transport) shared(ctx context.Context, op string, g *gathering) ([]byte, func() error, error) {
+func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byte, func() error, error) {
 	select {
 	case <-g.done:
 	default:
@@ -113,8 +113,8 @@ func (t *Transport) shared(ctx context.Context, op string, g *gathering) ([]byte
 	return g.mem, release, nil
 }
 
-// alignedMemory is zeroed memory that starts on a cache line.
-func alignedMemory(size int) []byte {
+// allocAligned is zeroed memory that starts on a cache line.
+func allocAligned(size int) []byte {
 	b := make([]byte, size+cacheLine-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)
 	return b[skip : skip+size : skip+size]

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-// world makes the Transports of one Hub.
-func world(_ testing.TB, n int) []transporttest.Node {
+// makeNodes makes the Transports of one Hub.
+func makeNodes(_ testing.TB, n int) []transporttest.Node {
 	hub := New()
 	nodes := make([]transporttest.Node, n)
 	for i := range nodes {
@@ -16,9 +16,9 @@ func world(_ testing.TB, n int) []transporttest.Node {
 	return nodes
 }
 
-func TestMemoryKeepsTheContract(t *testing.T) { transporttest.Run(t, world) }
+func TestMemoryKeepsTheContract(t *testing.T) { transporttest.Run(t, makeNodes) }
 
 func FuzzSchedule(f *testing.F) {
 	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { transporttest.Schedule(t, world, seed, 400) })
+	f.Fuzz(func(t *testing.T, seed uint64) { transporttest.Schedule(t, makeNodes, seed, 400) })
 }

@@ -32,8 +32,8 @@ func alloc(tb testing.TB, c *conn, n int) (mem []byte, free func() error) {
 	return mem, free
 }
 
-// show exposes buf to c's peer.
-func show(tb testing.TB, c *conn, id uint32, buf []byte) (to transport.Token, release func()) {
+// expose exposes buf to c's peer.
+func expose(tb testing.TB, c *conn, id uint32, buf []byte) (to transport.Token, release func()) {
 	tb.Helper()
 	to, release, err := c.Expose(id, buf)
 	if err != nil {
@@ -42,8 +42,8 @@ func show(tb testing.TB, c *conn, id uint32, buf []byte) (to transport.Token, re
 	return to, release
 }
 
-// straight sends body to where to says, and moves both ends until it is done.
-func straight(near, far *conn, in transport.Sink, to transport.Token, at int, body []byte) (err error) {
+// sendExposed sends body to where to says, and moves both ends until it is done.
+func sendExposed(near, far *conn, in transport.Sink, to transport.Token, at int, body []byte) (err error) {
 	done := false
 	near.Send(&transport.Frame{To: to, Offset: at, Body: body, Done: func(e error) { done, err = true, e }})
 	for !done {
@@ -57,7 +57,7 @@ func straight(near, far *conn, in transport.Sink, to transport.Token, at int, bo
 	return err
 }
 
-func TestMemoryThatIsNoneOfAllocsIsNotExposed(t *testing.T) {
+func TestMemoryNotFromAllocIsNotExposed(t *testing.T) {
 	near, far := pair(t)
 	mem, _ := alloc(t, near, 10_000)
 	other, _ := alloc(t, far, 10_000)
@@ -68,9 +68,9 @@ func TestMemoryThatIsNoneOfAllocsIsNotExposed(t *testing.T) {
 	}
 }
 
-func TestAllocRefusesWhatCannotBe(t *testing.T) {
+func TestAllocRefusesImpossibleSizes(t *testing.T) {
 	tr, files := New(Options{}), New(Options{})
-	files.ways.sealed = noMemory
+	files.ways.sealed = refuseMemory
 	for _, tc := range []struct {
 		t    *Transport
 		size int
@@ -111,13 +111,13 @@ func TestArenasAreBounded(t *testing.T) {
 
 // What is freed is gone at once, though a peer has it mapped; what is exposed is not
 // freed; and Close leaves the memory alone.
-func TestLifeOfAnArena(t *testing.T) {
+func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	in := new(store)
+	in := new(bufferSink)
 	mem, free := alloc(t, far, 100_000)
-	to, release := show(t, far, 1, mem)
-	if err := straight(near, far, in, to, 0, bytes.Repeat([]byte{7}, len(mem))); err != nil || mem[99_999] != 7 {
+	to, release := expose(t, far, 1, mem)
+	if err := sendExposed(near, far, in, to, 0, bytes.Repeat([]byte{7}, len(mem))); err != nil || mem[99_999] != 7 {
 		t.Fatal(err)
 	}
 	if err := free(); !errors.Is(err, fault.Misuse) {
@@ -135,8 +135,8 @@ func TestLifeOfAnArena(t *testing.T) {
 		t.Error("the peer still sees what was freed")
 	}
 	next, freeNext := alloc(t, far, 10)
-	to, release = show(t, far, 2, next)
-	if err := straight(near, far, in, to, 0, []byte("0123456789")); err != nil {
+	to, release = expose(t, far, 2, next)
+	if err := sendExposed(near, far, in, to, 0, []byte("0123456789")); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(near.peerMemory.arenas); n != 1 {
@@ -159,11 +159,11 @@ func TestLifeOfAnArena(t *testing.T) {
 func TestManyArenasOneAfterTheOther(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	in := new(store)
+	in := new(bufferSink)
 	for i := range 2*knownMost + 10 {
 		mem, free := alloc(t, far, 64)
-		to, release := show(t, far, 1, mem)
-		if err := straight(near, far, in, to, 0, []byte{byte(i)}); err != nil || mem[0] != byte(i) {
+		to, release := expose(t, far, 1, mem)
+		if err := sendExposed(near, far, in, to, 0, []byte{byte(i)}); err != nil || mem[0] != byte(i) {
 			t.Fatalf("arena %d holds %d: %v", i, mem[0], err)
 		}
 		release()
@@ -176,13 +176,13 @@ func TestManyArenasOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestExposuresAreBoundedAndUsedAgain(t *testing.T) {
+func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	mem, _ := alloc(t, far, slotCount)
 	var releases []func()
 	for i := range slotCount {
-		_, release := show(t, far, uint32(i), mem[i:i+1])
+		_, release := expose(t, far, uint32(i), mem[i:i+1])
 		releases = append(releases, release)
 	}
 	if _, _, err := far.Expose(1, mem); !errors.Is(err, fault.Exhausted) {
@@ -191,7 +191,7 @@ func TestExposuresAreBoundedAndUsedAgain(t *testing.T) {
 	for _, release := range releases {
 		release()
 	}
-	in := new(store)
+	in := new(bufferSink)
 	body := make([]byte, 64<<10)
 	big, _ := alloc(t, far, len(body))
 	turn := func() {
@@ -215,7 +215,7 @@ func TestExposuresAreBoundedAndUsedAgain(t *testing.T) {
 
 // A receiver that lies about where it exposes gets nothing written anywhere, and
 // the frame is done all the same.
-func TestTokensThatLieAreNotWrittenTo(t *testing.T) {
+func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
 	for name, lie := range map[string]func(*token){
 		"a stale number":          func(k *token) { k.number-- },
@@ -234,17 +234,17 @@ func TestTokensThatLieAreNotWrittenTo(t *testing.T) {
 	} {
 		near, far := pair(t)
 		far.Admit()
-		in := new(store)
+		in := new(bufferSink)
 		mem, _ := alloc(t, far, size)
-		honest, release := show(t, far, 1, mem[:200])
-		if err := straight(near, far, in, honest, 0, []byte{0}); err != nil { // the arena is mapped
+		honest, release := expose(t, far, 1, mem[:200])
+		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // the arena is mapped
 			t.Fatal(err)
 		}
 		whole := near.peerMemory.arenas[tokenOf(honest).arena]
 		before := bytes.Clone(whole)
 		k := tokenOf(honest)
 		lie(&k)
-		err := straight(near, far, in, k.bytes(), 0, bytes.Repeat([]byte{9}, 100))
+		err := sendExposed(near, far, in, k.bytes(), 0, bytes.Repeat([]byte{9}, 100))
 		if !bytes.Equal(whole, before) {
 			t.Errorf("%s: something was written", name)
 		}
@@ -264,20 +264,20 @@ func TestFrameIntoAnArenaThatWasNeverShownEndsTheConn(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	to := token{arena: 77, number: 1, at: arenaHead, size: 10}.bytes()
-	if err := straight(near, far, new(store), to, 0, []byte("x")); !errors.Is(err, fault.LinkLost) {
+	if err := sendExposed(near, far, new(bufferSink), to, 0, []byte("x")); !errors.Is(err, fault.LinkLost) {
 		t.Errorf("got %v, want %v", err, fault.LinkLost)
 	}
 }
 
 // A place within the exposed memory need not be a multiple of anything.
-func TestAnyPlaceWithinExposedMemoryWillDo(t *testing.T) {
+func TestExposedMemoryNeedsNoAlignment(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	mem, _ := alloc(t, far, 20_000)
-	to, release := show(t, far, 1, mem[4095:12_345])
+	to, release := expose(t, far, 1, mem[4095:12_345])
 	defer release()
-	in := new(store)
-	if err := straight(near, far, in, to, 3, []byte("abc")); err != nil {
+	in := new(bufferSink)
+	if err := sendExposed(near, far, in, to, 3, []byte("abc")); err != nil {
 		t.Fatal(err)
 	}
 	want := make([]byte, len(mem))
@@ -288,18 +288,18 @@ func TestAnyPlaceWithinExposedMemoryWillDo(t *testing.T) {
 }
 
 // A sender that lies about what it has written fails its Conn.
-func TestRecordsOfExposedMemoryThatLieAreRefused(t *testing.T) {
+func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	for _, v := range [][4]uint64{
 		{1, 1, 0, 1}, {slotCount, 1, 0, 1}, {1 << 63, 1, 0, 1}, {0, 0, 0, 1}, {0, 2, 0, 1},
 		{0, 1, 101, 0}, {0, 1, 0, 101}, {0, 1, 100, 1}, {0, 1, 1, 1<<64 - 1}, {0, 1, 1<<64 - 1, 1}, {0, 1, 1 << 63, 1 << 63},
 	} {
-		_, c, r := ends(minRing)
+		_, c, r := ringPair(minRing)
 		c.exposures.table[0] = exposure{number: 1, id: 5, buf: make([]byte, 100), arena: new(arena)}
 		binary.NativeEndian.PutUint64(r, uint64(makeHeader(kindWritten, 0, 0, 0)))
 		for i, x := range v {
 			binary.NativeEndian.PutUint64(r[8+8*i:], x)
 		}
-		k := &keeper{tb: t}
+		k := &recordingSink{tb: t}
 		if err := k.drain(c, 10); !errors.Is(err, fault.Misuse) || len(k.got) > 0 {
 			t.Errorf("%v: got %v and %q, want %v", v, err, k.got, fault.Misuse)
 		}
@@ -348,7 +348,7 @@ func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 			if err := unix.Sendmsg(near.fd, tc.note, rights, nil, 0); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(patience); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
+			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
@@ -363,22 +363,22 @@ func TestANoteWhoseDescriptorIsLostNamesTheRemedy(t *testing.T) {
 	leak.Check(t)
 	near, far := pair(t)
 	far.Admit()
-	far.t.ways.pass = loseIt // from now on
+	far.t.ways.pass = stripDescriptor // from now on
 	mem, _ := alloc(t, far, 100)
-	to, release := show(t, far, 1, mem)
+	to, release := expose(t, far, 1, mem)
 	defer release()
-	err := straight(near, far, new(store), to, 0, []byte("abc"))
+	err := sendExposed(near, far, new(bufferSink), to, 0, []byte("abc"))
 	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "raise ulimit -n") {
 		t.Errorf("got %v, want %v", err, fault.Exhausted)
 	}
-	full := process(t, "full").addr
+	full := startPeer(t, "full").addr
 	if !strings.Contains(full, "raise ulimit -n: too many open files; no room for the descriptor") {
 		t.Errorf("a process without room for descriptors says %q", full)
 	}
 }
 
-// playInputless reads a descriptor where the lowest one is free, and a ring without one.
-func playInputless() {
+// runWithoutStdin reads a descriptor where the lowest one is free, and a ring without one.
+func runWithoutStdin() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	memory, err2 := createSealed(8192)
 	if err != nil || err2 != nil {
@@ -402,8 +402,8 @@ func playInputless() {
 }
 
 // The memory that a peer shows to a daemon may have the descriptor 0 there.
-func TestADescriptorZeroIsOneLikeOthers(t *testing.T) {
-	if got, want := process(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
+func TestDescriptorZeroIsAccepted(t *testing.T) {
+	if got, want := startPeer(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
 		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)
 	}
 }
@@ -411,10 +411,10 @@ func TestADescriptorZeroIsOneLikeOthers(t *testing.T) {
 // Descriptors may pass one way only; then one side shows nothing, the Conn lives, and
 // each side that knows of it says so, once.
 func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
-	for name, pass := range map[string]func(int, []byte, int) error{"may not be sent": passNothing, "are taken out": loseIt} {
+	for name, pass := range map[string]func(int, []byte, int) error{"may not be sent": refuseDescriptor, "are taken out": stripDescriptor} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			dir, here, there := emptyAtLast(t), new(journal), new(journal)
+			dir, here, there := emptyAtLast(t), new(logBuffer), new(logBuffer)
 			n := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(here, nil))}, nil)
 			f := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(there, nil))}, func(w *ways) { w.pass = pass })
 			conns := make(chan transport.Conn, 1)
@@ -424,7 +424,7 @@ func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
 			}
 			var near, far *conn
 			for range 2 {
-				c, err := n.Dial(soon(t), addr)
+				c, err := n.Dial(testContext(t), addr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -442,9 +442,9 @@ func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
 				t.Errorf("got %v, want %v", err, fault.Refused)
 			}
 			mem, _ := alloc(t, near, 100)
-			to, release := show(t, near, 1, mem)
+			to, release := expose(t, near, 1, mem)
 			defer release()
-			if err := straight(far, near, new(store), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
+			if err := sendExposed(far, near, new(bufferSink), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
 				t.Errorf("the memory holds %q: %v", mem[:3], err)
 			}
 		})
@@ -453,21 +453,21 @@ func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
 
 // A peer that was stopped in the middle of writing goes on some day; by then the
 // memory is not its any more.
-func TestStoppedWriterIsLeftWithItsPages(t *testing.T) {
+func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	in := new(store)
+	in := new(bufferSink)
 	mem, free := alloc(t, far, 5*4096)
 	part := mem[4096+100 : 3*4096]
-	to, release := show(t, far, 1, part)
-	if err := straight(near, far, in, to, 0, bytes.Repeat([]byte{1}, len(part))); err != nil {
+	to, release := expose(t, far, 1, part)
+	if err := sendExposed(near, far, in, to, 0, bytes.Repeat([]byte{1}, len(part))); err != nil {
 		t.Fatal(err)
 	}
 	k := tokenOf(to)
 	near.peerMemory.slots[k.slot].Store(k.number<<1 | 1) // it begins to write, and stops
 	began := time.Now()
 	release()
-	if took := time.Since(began); took < detachAfter || took > patience/2 {
+	if took := time.Since(began); took < detachAfter || took > testTimeout/2 {
 		t.Errorf("release took %v, want a little more than %v", took, detachAfter)
 	}
 	theirs := near.peerMemory.arenas[k.arena][k.at:][:k.size]
@@ -485,11 +485,11 @@ func TestStoppedWriterIsLeftWithItsPages(t *testing.T) {
 	}
 }
 
-// writer writes without end where the first frame says, which carries a token.
-func writer(c transport.Conn) {
-	in := new(store)
+// writeExposed writes without end where the first frame says, which carries a token.
+func writeExposed(c transport.Conn) {
+	in := new(bufferSink)
 	c.Send(newFrame(0)) // whoever sees this has been admitted
-	if until(c, in, 1) != nil {
+	if pollUntil(c, in, 1) != nil {
 		return
 	}
 	to := transport.Token(in.buf[:len(transport.Token{})])
@@ -505,30 +505,30 @@ func writer(c transport.Conn) {
 		}
 		c.Send(f)
 	}
-	sleep(c, in, over.Load)
+	sleepUntil(c, in, over.Load)
 }
 
 // A peer is killed at any moment while it writes into exposed memory: that is
 // noticed within a second, release returns, and nothing beside it was written.
-func TestWriterKilledAtAnyMoment(t *testing.T) {
+func TestWriterKilledAtRandomMoments(t *testing.T) {
 	leak.Check(t)
 	for round := range 8 {
-		p := process(t, "write")
-		c := reach(t, p.addr).(*conn)
-		in := new(store)
-		if err := until(c, in, 1); err != nil {
+		p := startPeer(t, "write")
+		c := dialPeer(t, p.addr).(*conn)
+		in := new(bufferSink)
+		if err := pollUntil(c, in, 1); err != nil {
 			t.Fatal(err)
 		}
 		mem, free := alloc(t, c, 1<<20)
-		to, release := show(t, c, 1, mem[4096+8:4096+8+350_000])
+		to, release := expose(t, c, 1, mem[4096+8:4096+8+350_000])
 		f := newFrame(0)
 		f.Body = to[:]
 		c.Send(f)
-		if err := until(c, in, 3+round); err != nil {
+		if err := pollUntil(c, in, 3+round); err != nil {
 			t.Fatal(err)
 		}
 		failed := make(chan error, 1)
-		go func() { failed <- until(c, in, 1<<60) }()
+		go func() { failed <- pollUntil(c, in, 1<<60) }()
 		time.Sleep(mrand.N(5 * time.Millisecond)) // any moment will do
 		waited := starved.Since(os.Getpid())
 		p.kill()
@@ -557,12 +557,12 @@ func BenchmarkExposed(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			near, far := pair(b)
 			far.Admit()
-			in := new(store)
+			in := new(bufferSink)
 			mem, _ := alloc(b, far, size)
 			f := newFrame(size)
 			b.SetBytes(int64(size))
 			for b.Loop() {
-				to, release := show(b, far, 1, mem)
+				to, release := expose(b, far, 1, mem)
 				f.To = to
 				near.Send(f)
 				for n := in.frames; in.frames == n; {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pin keeps the caller's thread on one core, so that two processes measure what
+// pinThread keeps the caller's thread on one core, so that two processes measure what
 // passes between two, and not the scheduler.
-func pin(core int) {
+func pinThread(core int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
 	set.Set(core)
@@ -20,9 +20,9 @@ func pin(core int) {
 
 var benchSizes = []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20}
 
-// A best is the shortest of many runs of a few operations each: what the code
+// A bestTime is the shortest of many runs of a few operations each: what the code
 // costs on a machine that others use as well.
-type best struct {
+type bestTime struct {
 	ops   int // in a run
 	n     int
 	start time.Time
@@ -30,7 +30,7 @@ type best struct {
 }
 
 // op counts an operation that has just ended.
-func (m *best) op() {
+func (m *bestTime) op() {
 	if m.n++; m.n%m.ops != 0 {
 		return
 	}
@@ -41,7 +41,7 @@ func (m *best) op() {
 	m.start = now
 }
 
-func (m *best) report(b *testing.B, bytes int) {
+func (m *bestTime) report(b *testing.B, bytes int) {
 	took := float64(m.least) / float64(m.ops)
 	if took > 0 {
 		b.ReportMetric(took, "best-ns/op")
@@ -49,21 +49,21 @@ func (m *best) report(b *testing.B, bytes int) {
 	}
 }
 
-// runOf is how many operations of that size make a run of about 100 µs.
-func runOf(size int) int { return max(4, 100_000/(200+size/10)) }
+// opsPerRun is how many operations of that size make a run of about 100 µs.
+func opsPerRun(size int) int { return max(4, 100_000/(200+size/10)) }
 
 // BenchmarkPingPong is one round trip between two processes that poll.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			c := reach(b, process(b, "echo").addr)
-			pin(0)
-			in, out := new(store), newFrame(size)
+			c := dialPeer(b, startPeer(b, "echo").addr)
+			pinThread(0)
+			in, out := new(bufferSink), newFrame(size)
 			b.ReportAllocs()
-			m := best{ops: runOf(size)}
+			m := bestTime{ops: opsPerRun(size)}
 			for b.Loop() {
 				c.Send(out)
-				if err := until(c, in, in.frames+1); err != nil {
+				if err := pollUntil(c, in, in.frames+1); err != nil {
 					b.Fatal(err)
 				}
 				m.op()
@@ -78,14 +78,14 @@ func BenchmarkPingPong(b *testing.B) {
 func BenchmarkBandwidth(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			c := reach(b, process(b, "feed").addr)
-			pin(0)
-			in := new(store)
+			c := dialPeer(b, startPeer(b, "feed").addr)
+			pinThread(0)
+			in := new(bufferSink)
 			c.Send(newFrame(size))
-			until(c, in, 8)
-			m := best{ops: max(runOf(size), min(4096, 16<<20/size))} // many times what a full ring holds
+			pollUntil(c, in, 8)
+			m := bestTime{ops: max(opsPerRun(size), min(4096, 16<<20/size))} // many times what a full ring holds
 			for b.Loop() {
-				if err := until(c, in, in.frames+1); err != nil {
+				if err := pollUntil(c, in, in.frames+1); err != nil {
 					b.Fatal(err)
 				}
 				m.op()
@@ -97,7 +97,7 @@ func BenchmarkBandwidth(b *testing.B) {
 
 // BenchmarkIdle is a poll that finds nothing.
 func BenchmarkIdle(b *testing.B) {
-	c := reach(b, process(b, "nothing").addr)
+	c := dialPeer(b, startPeer(b, "nothing").addr)
 	for b.Loop() {
 		c.Progress(nil)
 	}
@@ -106,19 +106,19 @@ func BenchmarkIdle(b *testing.B) {
 // BenchmarkWake is one round trip between two processes of which one sleeps, and
 // the other one as well.
 func BenchmarkWake(b *testing.B) {
-	c := reach(b, process(b, "answer").addr)
+	c := dialPeer(b, startPeer(b, "answer").addr)
 	for _, who := range []string{"one", "both"} {
 		b.Run(who, func(b *testing.B) {
-			in, out := new(store), newFrame(8)
+			in, out := new(bufferSink), newFrame(8)
 			b.ReportAllocs()
 			for b.Loop() {
 				c.Send(out)
 				n := in.frames
 				var err error
 				if who == "one" {
-					err = until(c, in, n+1)
+					err = pollUntil(c, in, n+1)
 				} else {
-					err = sleep(c, in, func() bool { return in.frames > n })
+					err = sleepUntil(c, in, func() bool { return in.frames > n })
 				}
 				if err != nil {
 					b.Fatal(err)

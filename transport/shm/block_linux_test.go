@@ -24,14 +24,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// noMemory is what memfd_create says where it is forbidden.
-func noMemory(int) (int, error) { return -1, os.NewSyscallError("memfd_create", unix.EPERM) }
+// refuseMemory is what memfd_create says where it is forbidden.
+func refuseMemory(int) (int, error) { return -1, os.NewSyscallError("memfd_create", unix.EPERM) }
 
-// passNothing is what sendmsg says where a descriptor may not be sent.
-func passNothing(int, []byte, int) error { return os.NewSyscallError("sendmsg", unix.EPERM) }
+// refuseDescriptor is what sendmsg says where a descriptor may not be sent.
+func refuseDescriptor(int, []byte, int) error { return os.NewSyscallError("sendmsg", unix.EPERM) }
 
-// loseIt is a way on which descriptors are taken out.
-func loseIt(socket int, b []byte, _ int) error {
+// stripDescriptor is a way on which descriptors are taken out.
+func stripDescriptor(socket int, b []byte, _ int) error {
 	return unix.Sendmsg(socket, b, nil, nil, unix.MSG_NOSIGNAL)
 }
 
@@ -88,16 +88,16 @@ func TestAConnFindsAWayToShareMemory(t *testing.T) {
 		naming    bool
 	}{
 		"all of them":                      {},
-		"no anonymous memory here":         {near: func(w *ways) { w.sealed = noMemory }},
-		"no anonymous memory there":        {far: func(w *ways) { w.sealed = noMemory }},
+		"no anonymous memory here":         {near: func(w *ways) { w.sealed = refuseMemory }},
+		"no anonymous memory there":        {far: func(w *ways) { w.sealed = refuseMemory }},
 		"anonymous memory that fails once": {near: once},
-		"descriptors may not be sent":      {near: func(w *ways) { w.pass = passNothing }, naming: true},
-		"descriptors are taken out":        {near: func(w *ways) { w.pass = loseIt }, naming: true},
-		"neither memory nor descriptors":   {near: func(w *ways) { w.sealed, w.pass = noMemory, loseIt }, naming: true},
+		"descriptors may not be sent":      {near: func(w *ways) { w.pass = refuseDescriptor }, naming: true},
+		"descriptors are taken out":        {near: func(w *ways) { w.pass = stripDescriptor }, naming: true},
+		"neither memory nor descriptors":   {near: func(w *ways) { w.sealed, w.pass = refuseMemory, stripDescriptor }, naming: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			dir, j := emptyAtLast(t), new(journal)
+			dir, j := emptyAtLast(t), new(logBuffer)
 			near := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(j, nil))}, tc.near)
 			far := newWithout(t, dir, Options{}, tc.far)
 			conns := make(chan transport.Conn, 1)
@@ -106,7 +106,7 @@ func TestAConnFindsAWayToShareMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 3 {
-				c, err := near.Dial(soon(t), addr)
+				c, err := near.Dial(testContext(t), addr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -119,8 +119,8 @@ func TestAConnFindsAWayToShareMemory(t *testing.T) {
 				if got, gotThere := c.(*conn).seg.named, d.(*conn).seg.named; got != tc.naming || gotThere != tc.naming {
 					t.Errorf("a file was named: got %v here, %v there, want %v", got, gotThere, tc.naming)
 				}
-				in := new(store)
-				if err := until(d, in, 1); err != nil || in.last != 1000 {
+				in := new(bufferSink)
+				if err := pollUntil(d, in, 1); err != nil || in.last != 1000 {
 					t.Errorf("%d bytes arrived: %v", in.last, err)
 				}
 			}
@@ -158,7 +158,7 @@ func TestADescriptorThatFailsOnceConcernsOneMeeting(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, want := range []error{fault.Refused, nil} {
-			c, err := near.Dial(soon(t), addr)
+			c, err := near.Dial(testContext(t), addr)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,13 +185,13 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 	leak.Check(t)
 	dir := emptyAtLast(t)
 	far := newWithout(t, dir, Options{}, nil)
-	stranger := newWithout(t, dir, Options{}, func(w *ways) { w.pass = loseIt })
+	stranger := newWithout(t, dir, Options{}, func(w *ways) { w.pass = stripDescriptor })
 	conns := make(chan transport.Conn, 1)
 	addr, err := far.Serve(nil, func(c transport.Conn) { conns <- c })
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stranger.Dial(soon(t), addr); err != nil {
+	if _, err := stranger.Dial(testContext(t), addr); err != nil {
 		t.Fatal(err)
 	}
 	guest := receive(t, conns).(*conn)
@@ -202,16 +202,16 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 	if !far.namesWith(guest.peerCred.Pid) || far.namesWith(guest.peerCred.Pid+1) {
 		t.Error("a Share goes by a name with the process to which a Conn does, once that is admitted, and with no other")
 	}
-	c, err := newWithout(t, dir, Options{}, nil).Dial(soon(t), addr)
+	c, err := newWithout(t, dir, Options{}, nil).Dial(testContext(t), addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := receive(t, conns).(*conn)
 	d.Admit()
 	mem, _ := alloc(t, d, 100)
-	to, release := show(t, d, 1, mem)
+	to, release := expose(t, d, 1, mem)
 	defer release()
-	if err := straight(c.(*conn), d, new(store), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
+	if err := sendExposed(c.(*conn), d, new(bufferSink), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
 		t.Errorf("the memory holds %q: %v", mem[:3], err)
 	}
 }
@@ -220,9 +220,9 @@ func TestAStrangersHelloChangesNothing(t *testing.T) {
 func TestNoWayToShareMemoryIsAnError(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
-	_, name, _ := serving(t, Options{})
-	near := newWithout(t, t.TempDir()+"/none", Options{}, func(w *ways) { w.sealed = noMemory })
-	_, err := near.Dial(soon(t), address{here, name}.String())
+	_, name, _ := serveForTest(t, Options{})
+	near := newWithout(t, t.TempDir()+"/none", Options{}, func(w *ways) { w.sealed = refuseMemory })
+	_, err := near.Dial(testContext(t), address{here, name}.String())
 	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "memfd_create") || !strings.Contains(err.Error(), "/none") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v, want %v", err, fault.Exhausted)
 	}
@@ -231,18 +231,18 @@ func TestNoWayToShareMemoryIsAnError(t *testing.T) {
 // A peer that looks for names elsewhere is one that this one cannot share memory with.
 func TestAPeerWithOtherDirectoriesRefuses(t *testing.T) {
 	leak.Check(t)
-	near := newWithout(t, emptyAtLast(t), Options{}, func(w *ways) { w.pass = passNothing })
+	near := newWithout(t, emptyAtLast(t), Options{}, func(w *ways) { w.pass = refuseDescriptor })
 	far := newWithout(t, emptyAtLast(t), Options{}, nil)
 	addr, err := far.Serve(nil, func(transport.Conn) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = near.Dial(soon(t), addr)
+	_, err = near.Dial(testContext(t), addr)
 	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "there is no ") || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("got %v, want %v that names TMPDIR", err, fault.Refused)
 	}
 	near.ways.pass = passDescriptor
-	if c, err := near.Dial(soon(t), addr); err != nil || c.(*conn).seg.named {
+	if c, err := near.Dial(testContext(t), addr); err != nil || c.(*conn).seg.named {
 		t.Errorf("when descriptors pass again: got %v", err)
 	}
 }
@@ -257,8 +257,8 @@ func TestANameGoesWhenTheMeetingFails(t *testing.T) {
 		"without proof": func(b []byte) []byte { return b },
 	} {
 		dir := emptyAtLast(t)
-		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = passNothing })
-		if _, err := near.Dial(soon(t), liar(t, answer)); err == nil {
+		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = refuseDescriptor })
+		if _, err := near.Dial(testContext(t), fakeServer(t, answer)); err == nil {
 			t.Errorf("%s: dialled", name)
 		}
 		if left := namesIn(t, dir); len(left) > 0 {
@@ -273,8 +273,8 @@ func TestAShareFindsAWay(t *testing.T) {
 		take   func(*ways) // from every rank, as any of them may become the host
 		naming int         // the rank that asks for a name; -1: none
 	}{
-		"no anonymous memory":         {func(w *ways) { w.sealed = noMemory }, -1},
-		"descriptors may not be sent": {func(w *ways) { w.pass = passNothing }, -1},
+		"no anonymous memory":         {func(w *ways) { w.sealed = refuseMemory }, -1},
+		"descriptors may not be sent": {func(w *ways) { w.pass = refuseDescriptor }, -1},
 		"sent to one and no more": {func(w *ways) {
 			calls := 0
 			w.pass = func(socket int, b []byte, fd int) error {
@@ -289,7 +289,7 @@ func TestAShareFindsAWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			const ranks = 4
-			dir, job := emptyAtLast(t), newToken()
+			dir, job := emptyAtLast(t), randomName()
 			type shared struct {
 				mem     []byte
 				release func() error
@@ -300,7 +300,7 @@ func TestAShareFindsAWay(t *testing.T) {
 				tr := newWithout(t, dir, Options{Job: job}, tc.take)
 				tr.lost.Store(rank == tc.naming)
 				go func() {
-					mem, release, err := tr.Share(soon(t), "name", ranks, 5000)
+					mem, release, err := tr.Share(testContext(t), "name", ranks, 5000)
 					got <- shared{mem, release, err}
 				}()
 			}
@@ -331,16 +331,16 @@ func TestAShareFindsAWay(t *testing.T) {
 // Who cannot get a descriptor says so, and does better the next time.
 func TestAShareWhoseDescriptorsAreTakenOutFailsOnce(t *testing.T) {
 	leak.Check(t)
-	dir, job := emptyAtLast(t), newToken()
+	dir, job := emptyAtLast(t), randomName()
 	var ranks [2]*Transport
 	for i := range ranks {
-		ranks[i] = newWithout(t, dir, Options{Job: job}, func(w *ways) { w.pass = loseIt })
+		ranks[i] = newWithout(t, dir, Options{Job: job}, func(w *ways) { w.pass = stripDescriptor })
 	}
 	for round, want := range []int{1, 0} {
 		failed := make(chan error, len(ranks))
 		for _, tr := range ranks {
 			go func() {
-				_, release, err := tr.Share(soon(t), "name", len(ranks), 100)
+				_, release, err := tr.Share(testContext(t), "name", len(ranks), 100)
 				if err == nil {
 					release()
 				}
@@ -371,7 +371,7 @@ func TestAVisitorRemovesTheNameOfADeadHost(t *testing.T) {
 	defer l.Close()
 	got := make(chan error, 1)
 	go func() {
-		_, release, err := tr.Share(soon(t), "name", 2, 100)
+		_, release, err := tr.Share(testContext(t), "name", 2, 100)
 		if err == nil {
 			err = release()
 		}
@@ -602,7 +602,7 @@ func TestNamesOfTheKilledGoWithTheNextToServe(t *testing.T) {
 	leak.Check(t)
 	dir := emptyAtLast(t)
 	for round, part := range []string{"name waits", "name", "name", "name", "name", "name"} {
-		p := process(t, part, dirVar+"="+dir)
+		p := startPeer(t, part, dirVar+"="+dir)
 		if !strings.HasPrefix(p.addr, dir) {
 			t.Fatal(p.addr)
 		}
@@ -624,12 +624,12 @@ func TestNothingIsLeftOfMeetingsWithTheKilled(t *testing.T) {
 	leak.Check(t)
 	dir := emptyAtLast(t)
 	for range 8 {
-		p := process(t, "nothing", dirVar+"="+dir)
-		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = passNothing })
+		p := startPeer(t, "nothing", dirVar+"="+dir)
+		near := newWithout(t, dir, Options{}, func(w *ways) { w.pass = refuseDescriptor })
 		killer := time.AfterFunc(mrand.N(3*time.Millisecond), func() { p.Process.Kill() }) // any moment will do
 		for err := error(nil); err == nil; {
 			var c transport.Conn
-			if c, err = near.Dial(soon(t), p.addr); err == nil {
+			if c, err = near.Dial(testContext(t), p.addr); err == nil {
 				c.Close()
 			}
 		}

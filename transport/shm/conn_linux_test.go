@@ -16,7 +16,7 @@ import (
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	in := &store{buf: make([]byte, 1<<20)}
+	in := &bufferSink{buf: make([]byte, 1<<20)}
 	for _, size := range []int{8, 5000, 100_000, 1 << 20} {
 		out := newFrame(size)
 		turn := func() {
@@ -33,12 +33,12 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// fill sends until the ring takes no more, and returns how many were sent.
-func fill(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
+// fillRing sends until the ring takes no more, and returns how many were sent.
+func fillRing(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
 	for ; sent < 100; sent++ {
 		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
 		for range 100 {
-			c.Progress(new(store))
+			c.Progress(new(bufferSink))
 		}
 		if bytes, _ := c.Unsent(); bytes > 0 {
 			return sent + 1
@@ -48,7 +48,7 @@ func fill(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
 	return 0
 }
 
-func TestUnsentTellsSinceWhenTheRingIsFull(t *testing.T) {
+func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	if bytes, since := near.Unsent(); bytes != 0 || !since.IsZero() {
@@ -56,16 +56,16 @@ func TestUnsentTellsSinceWhenTheRingIsFull(t *testing.T) {
 	}
 	start := time.Now()
 	var done atomic.Int32
-	sent := fill(t, near, &done)
+	sent := fillRing(t, near, &done)
 	bytes, first := near.Unsent()
 	if bytes <= 0 || bytes > sent<<20 || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(new(store)) // still full: that is no progress
+	near.Progress(new(bufferSink)) // still full: that is no progress
 	if _, since := near.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused byte moved the time from %v to %v", first, since)
 	}
-	for in := new(store); in.frames < sent; {
+	for in := new(bufferSink); in.frames < sent; {
 		far.Progress(in)
 		near.Progress(in)
 		if left, since := near.Unsent(); left > 0 && left < bytes && !since.After(first) {
@@ -78,7 +78,7 @@ func TestUnsentTellsSinceWhenTheRingIsFull(t *testing.T) {
 }
 
 // Frames that have heads only count for no bytes, and go on all the same.
-func TestUnsentTellsThatHeadsMove(t *testing.T) {
+func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	var o outbox
 	for range 2 {
 		o.queue.Push(item{f: &transport.Frame{Head: []byte("head")}})
@@ -97,15 +97,15 @@ func TestUnsentTellsThatHeadsMove(t *testing.T) {
 
 // An armed Conn that is full wakes for room, also when it was filled after Arm,
 // and not for each chunk.
-func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
+func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	woken := make(chan struct{}, 1)
 	var ran, done atomic.Int32
 	near.Arm(func() { ran.Add(1); woken <- struct{}{} })
-	sent := fill(t, near, &done)
-	in, wakes := new(store), 0
-	for deadline := time.Now().Add(patience); int(done.Load()) < sent; {
+	sent := fillRing(t, near, &done)
+	in, wakes := new(bufferSink), 0
+	for deadline := time.Now().Add(testTimeout); int(done.Load()) < sent; {
 		far.Progress(in)
 		select {
 		case <-woken:
@@ -126,15 +126,15 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 }
 
 // A peer that rings, or fills the ring, without end costs no more than work.
-func TestPeerThatNeverStopsDoesNotKeepAFailedConnAlive(t *testing.T) {
+func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	far.fail(failure(fault.LinkLost, "test", errors.New("as if writing had failed")))
 	out := newFrame(1000)
 	err := error(nil)
-	for deadline := time.Now().Add(patience); err == nil; {
+	for deadline := time.Now().Add(testTimeout); err == nil; {
 		near.Send(out)
-		_, err = far.Progress(new(store))
+		_, err = far.Progress(new(bufferSink))
 		if time.Now().After(deadline) {
 			t.Fatal("the failure is never reported")
 		}
@@ -146,7 +146,7 @@ func TestPeerThatNeverStopsDoesNotKeepAFailedConnAlive(t *testing.T) {
 func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	in := new(store)
+	in := new(bufferSink)
 	depth, deepest, left := 0, 0, 100_000
 	f := newFrame(8)
 	f.Done = func(error) {
@@ -172,22 +172,22 @@ func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 // back once, when nobody looks at it any more; looking later would be fatal.
 func TestClosedMemoryIsNotTouched(t *testing.T) {
 	leak.Check(t)
-	a, name, conns := serving(t, Options{})
+	a, name, conns := serveForTest(t, Options{})
 	_ = a
 	here, _ := detectLocality()
 	b := New(Options{})
 	defer b.Close()
 	for range 300 {
-		near, err := b.Dial(soon(t), address{here, name}.String())
+		near, err := b.Dial(testContext(t), address{here, name}.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		abuse(near, receive(t, conns))
+		hammer(near, receive(t, conns))
 	}
 }
 
-// abuse uses both ends from all sides until both have been closed.
-func abuse(ends ...transport.Conn) {
+// hammer uses both ends from all sides until both have been closed.
+func hammer(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {
 		if g, ok := c.(transport.Pending); ok {
@@ -195,7 +195,7 @@ func abuse(ends ...transport.Conn) {
 		}
 		for range 2 {
 			wg.Go(func() {
-				in := new(flooded)
+				in := new(floodSink)
 				for {
 					if _, err := c.Progress(in); err != nil {
 						return

@@ -20,26 +20,26 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A journal keeps what is logged.
-type journal struct {
+// A logBuffer keeps what is logged.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.buf.Write(p)
 }
 
-func (j *journal) text() string {
+func (j *logBuffer) text() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.buf.String()
 }
 
-// serving is a Transport that serves, and what it has accepted.
-func serving(tb testing.TB, o Options) (t *Transport, name string, conns chan transport.Conn) {
+// serveForTest is a Transport that serves, and what it has accepted.
+func serveForTest(tb testing.TB, o Options) (t *Transport, name string, conns chan transport.Conn) {
 	tb.Helper()
 	t, conns = New(o), make(chan transport.Conn, 256)
 	tb.Cleanup(func() { t.Close() })
@@ -54,20 +54,20 @@ func serving(tb testing.TB, o Options) (t *Transport, name string, conns chan tr
 	return t, a.name, conns
 }
 
-// stranger is a plain connection to a socket.
-func stranger(tb testing.TB, name string) *net.UnixConn {
+// dialRaw is a plain connection to a socket.
+func dialRaw(tb testing.TB, name string) *net.UnixConn {
 	tb.Helper()
 	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: "@" + name})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { nc.Close() })
-	nc.SetDeadline(time.Now().Add(patience))
+	nc.SetDeadline(time.Now().Add(testTimeout))
 	return nc
 }
 
-// hello is what a peer says first.
-func hello(version, ring uint32) []byte {
+// rawHello is what a peer says first.
+func rawHello(version, ring uint32) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
 	binary.NativeEndian.PutUint32(b[8:], version)
@@ -84,7 +84,7 @@ func unsealed(size int) (int, error) {
 	return fd, err
 }
 
-func TestStrangersAreTurnedAway(t *testing.T) {
+func TestInvalidHellosAreRejected(t *testing.T) {
 	size := segmentSize(minRing)
 	proper := func() (int, error) {
 		m, err := ordinaryWays().newBlock(size, false)
@@ -103,22 +103,22 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 		want   string              // in the log
 	}{
 		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "none of ours"},
-		"another version":    {says: hello(version+1, minRing), memory: proper, want: "it speaks version 3"},
-		"no memory":          {says: append(hello(version, minRing), hello(version, minRing)...), want: "no descriptor of memory"},
-		"a small ring":       {says: hello(version, 4096), memory: proper, want: "rings of 4096"},
-		"a huge ring":        {says: hello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
-		"an odd ring":        {says: hello(version, minRing+64), memory: proper, want: "rings of 65600"},
-		"less memory":        {says: hello(version, 2*minRing), memory: proper, want: "not memory of"},
-		"unsealed memory":    {says: hello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
+		"another version":    {says: rawHello(version+1, minRing), memory: proper, want: "it speaks version 3"},
+		"no memory":          {says: append(rawHello(version, minRing), rawHello(version, minRing)...), want: "no descriptor of memory"},
+		"a small ring":       {says: rawHello(version, 4096), memory: proper, want: "rings of 4096"},
+		"a huge ring":        {says: rawHello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
+		"an odd ring":        {says: rawHello(version, minRing+64), memory: proper, want: "rings of 65600"},
+		"less memory":        {says: rawHello(version, 2*minRing), memory: proper, want: "not memory of"},
+		"unsealed memory":    {says: rawHello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
 		"it is no file":      {says: makeHello(ticket{how: byFile}, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not of user"},
-		"memory of no Conn":  {says: hello(version, minRing), memory: func() (int, error) { return createSealed(size) }, want: "not laid out"},
-		"another descriptor": {says: hello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
+		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createSealed(size) }, want: "not laid out"},
+		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			j := new(journal)
-			_, to, conns := serving(t, Options{Log: slog.New(slog.NewTextHandler(j, nil))})
-			nc := stranger(t, to)
+			j := new(logBuffer)
+			_, to, conns := serveForTest(t, Options{Log: slog.New(slog.NewTextHandler(j, nil))})
+			nc := dialRaw(t, to)
 			var rights []byte
 			if tc.memory != nil {
 				fd, err := tc.memory()
@@ -135,7 +135,7 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 			if err == nil && (len(answer)%answerLen != 0 || len(answer) == 0 || answer[len(answer)-answerLen+8] != answerRejected) {
 				t.Errorf("got the answer %q", answer)
 			}
-			for deadline := time.Now().Add(patience); j.text() == "" && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(testTimeout); j.text() == "" && time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond) // the log comes after the answer
 			}
 			if len(conns) > 0 || !strings.Contains(j.text(), tc.want) {
@@ -145,13 +145,13 @@ func TestStrangersAreTurnedAway(t *testing.T) {
 	}
 }
 
-// liar answers hellos as no Transport does.
-func liar(t *testing.T, answer func(b []byte) []byte) (addr string) {
+// fakeServer answers hellos as no Transport does.
+func fakeServer(t *testing.T, answer func(b []byte) []byte) (addr string) {
 	here, err := detectLocality()
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := "tutti-test-" + newToken()
+	name := "tutti-test-" + randomName()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func liar(t *testing.T, answer func(b []byte) []byte) (addr string) {
 	return address{here, name}.String()
 }
 
-func TestAnswersThatProveNothingAreRefused(t *testing.T) {
+func TestInvalidAnswersAreRefused(t *testing.T) {
 	leak.Check(t)
 	for name, tc := range map[string]struct {
 		answer func([]byte) []byte
@@ -189,7 +189,7 @@ func TestAnswersThatProveNothingAreRefused(t *testing.T) {
 		"turned away":   {func(b []byte) []byte { b[8], b[9] = 1, 255; copy(b[48:], "because"); return b }, fault.Refused, "because"},
 	} {
 		tr := New(Options{})
-		_, err := tr.Dial(soon(t), liar(t, tc.answer))
+		_, err := tr.Dial(testContext(t), fakeServer(t, tc.answer))
 		if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %v with %q", name, err, tc.kind, tc.want)
 		}
@@ -198,10 +198,10 @@ func TestAnswersThatProveNothingAreRefused(t *testing.T) {
 }
 
 // A peer that never answers costs the caller no more than its context.
-func TestDialToTheSilentEnds(t *testing.T) {
+func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
-	name := "tutti-test-" + newToken()
+	name := "tutti-test-" + randomName()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
 	if err != nil {
 		t.Fatal(err)
@@ -227,19 +227,19 @@ func TestDialToTheSilentEnds(t *testing.T) {
 
 // Strangers hold the slots for as long as they may; who comes meanwhile waits,
 // and is served as soon as one leaves.
-func TestSlotsAreBounded(t *testing.T) {
+func TestPendingConnsAreBounded(t *testing.T) {
 	leak.Check(t)
-	_, name, conns := serving(t, Options{})
+	_, name, conns := serveForTest(t, Options{})
 	var held []*net.UnixConn
 	for range maxPending {
-		held = append(held, stranger(t, name))
+		held = append(held, dialRaw(t, name))
 	}
 	near := New(Options{})
 	defer near.Close()
 	here, _ := detectLocality()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := near.Dial(soon(t), address{here, name}.String())
+		_, err := near.Dial(testContext(t), address{here, name}.String())
 		ended <- err
 	}()
 	select {
@@ -257,14 +257,14 @@ func TestSlotsAreBounded(t *testing.T) {
 }
 
 // Guests that are admitted, or leave, give their slots back.
-func TestManyMoreGuestsThanSlots(t *testing.T) {
+func TestPendingSlotsAreReused(t *testing.T) {
 	leak.Check(t)
-	_, name, conns := serving(t, Options{})
+	_, name, conns := serveForTest(t, Options{})
 	here, _ := detectLocality()
 	near := New(Options{})
 	defer near.Close()
 	for i := range 2*maxPending + 10 {
-		c, err := near.Dial(soon(t), address{here, name}.String())
+		c, err := near.Dial(testContext(t), address{here, name}.String())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func TestManyMoreGuestsThanSlots(t *testing.T) {
 	}
 }
 
-func TestPlacesAreCompared(t *testing.T) {
+func TestLocalitiesAreCompared(t *testing.T) {
 	p := locality{"0011", escape("node=1;a/b ü"), "4026531840", "1000.4026531837"}
 	for _, tc := range []struct {
 		change func(*locality)

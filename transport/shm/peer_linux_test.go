@@ -22,8 +22,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// patience bounds the waits of these tests; none should come near it.
-const patience = 20 * time.Second
+// testTimeout bounds the waits of these tests; none should come near it.
+const testTimeout = 20 * time.Second
 
 // peerVar makes the test binary play a peer in a part.
 const peerVar = "TUTTI_SHM_PEER"
@@ -33,18 +33,18 @@ const dirVar = "TUTTI_SHM_DIR"
 
 func TestMain(m *testing.M) {
 	if part := os.Getenv(peerVar); part != "" {
-		play(strings.Fields(part))
+		runPeer(strings.Fields(part))
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// play is a peer process: it serves, tells its address on standard output, and
+// runPeer is a peer process: it serves, tells its address on standard output, and
 // plays its part on every Conn until its standard input ends.
-func play(part []string) {
+func runPeer(part []string) {
 	t := New(Options{})
 	if dir := os.Getenv(dirVar); dir != "" {
-		t.ways.dirs, t.ways.pass = []string{dir}, passNothing
+		t.ways.dirs, t.ways.pass = []string{dir}, refuseDescriptor
 	}
 	if part[0] == "name" {
 		playNames(t, len(part) > 1)
@@ -56,16 +56,16 @@ func play(part []string) {
 		return
 	}
 	if part[0] == "inputless" {
-		playInputless()
+		runWithoutStdin()
 		return
 	}
 	if part[0] == "share" {
-		playShare(t, part[1:])
+		runSharePeer(t, part[1:])
 		return
 	}
 	addr, err := t.Serve(nil, func(c transport.Conn) {
 		c.(transport.Pending).Admit()
-		go parts[part[0]](c)
+		go roles[part[0]](c)
 	})
 	if err != nil {
 		fmt.Println("error:", err)
@@ -78,28 +78,28 @@ func play(part []string) {
 	}
 }
 
-// parts are what a peer can do with a Conn.
-var parts = map[string]func(transport.Conn){
-	"echo":    func(c transport.Conn) { pin(1); echo(c) },
-	"feed":    func(c transport.Conn) { pin(1); feed(c) },
-	"answer":  answer,
+// roles are what a peer can do with a Conn.
+var roles = map[string]func(transport.Conn){
+	"echo":    func(c transport.Conn) { pinThread(1); echo(c) },
+	"feed":    func(c transport.Conn) { pinThread(1); feed(c) },
+	"answer":  echoAsleep,
 	"flood":   func(c transport.Conn) { flood(c, nil) },
 	"nothing": func(transport.Conn) {},
-	"write":   writer,
+	"write":   writeExposed,
 }
 
-// A peer is a process that plays a part.
-type peer struct {
+// A peerProcess is a process that plays a part.
+type peerProcess struct {
 	*exec.Cmd
 	addr string // or whatever it said first
 	in   io.Closer
 	end  sync.Once
 }
 
-// process starts a peer. It is killed at the test's end.
-func process(tb testing.TB, part string, env ...string) *peer {
+// startPeer starts a peer. It is killed at the test's end.
+func startPeer(tb testing.TB, part string, env ...string) *peerProcess {
 	tb.Helper()
-	p := &peer{Cmd: exec.Command(os.Args[0])}
+	p := &peerProcess{Cmd: exec.Command(os.Args[0])}
 	p.Env = append(append(os.Environ(), peerVar+"="+part), env...)
 	p.Stderr = os.Stderr
 	in, err := p.StdinPipe()
@@ -124,7 +124,7 @@ func process(tb testing.TB, part string, env ...string) *peer {
 }
 
 // kill ends the peer as kill -9 does, and returns when it is gone.
-func (p *peer) kill() {
+func (p *peerProcess) kill() {
 	p.end.Do(func() {
 		p.Process.Kill()
 		p.Wait()
@@ -133,28 +133,28 @@ func (p *peer) kill() {
 }
 
 // shut ends the peer in order.
-func (p *peer) shut() {
+func (p *peerProcess) shut() {
 	p.end.Do(func() {
 		p.in.Close()
 		p.Wait()
 	})
 }
 
-// reach dials a peer.
-func reach(tb testing.TB, addr string) transport.Conn {
+// dialPeer dials a peer.
+func dialPeer(tb testing.TB, addr string) transport.Conn {
 	tb.Helper()
 	t := New(Options{})
 	tb.Cleanup(func() { t.Close() })
-	c, err := t.Dial(soon(tb), addr)
+	c, err := t.Dial(testContext(tb), addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	return c
 }
 
-// soon is a context that ends with the test, or with patience.
-func soon(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// testContext is a context that ends with the test, or with patience.
+func testContext(tb testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
@@ -170,7 +170,7 @@ func pair(tb testing.TB) (dialled, accepted *conn) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c, err := near.Dial(soon(tb), addr)
+	c, err := near.Dial(testContext(tb), addr)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -183,36 +183,36 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
-		tb.Fatalf("nothing came within %v", patience)
+	case <-time.After(testTimeout):
+		tb.Fatalf("nothing came within %v", testTimeout)
 		panic("not reached")
 	}
 }
 
-// A store is a Sink with room for one body.
-type store struct {
+// A bufferSink is a Sink with room for one body.
+type bufferSink struct {
 	buf    []byte
 	frames int
 	last   int
 }
 
-func (s *store) Buffer(h transport.Header) []byte {
+func (s *bufferSink) Buffer(h transport.Header) []byte {
 	if len(s.buf) < h.Size {
 		s.buf = make([]byte, h.Size)
 	}
 	return s.buf[:h.Size]
 }
 
-func (s *store) Arrived(h transport.Header, n int) {
+func (s *bufferSink) Arrived(h transport.Header, n int) {
 	if n == h.Size {
 		s.frames++
 		s.last = n
 	}
 }
 
-// until polls c until it has received frames in all. Now and then it gives the
+// pollUntil polls c until it has received frames in all. Now and then it gives the
 // core to whoever else wants it.
-func until(c transport.Conn, in *store, frames int) error {
+func pollUntil(c transport.Conn, in *bufferSink, frames int) error {
 	for idle := 0; in.frames < frames; idle++ {
 		state, err := c.Progress(in)
 		switch {
@@ -234,8 +234,8 @@ func newFrame(size int) *transport.Frame {
 
 // echo answers each frame with one of its size.
 func echo(c transport.Conn) {
-	in, out := new(store), newFrame(0)
-	for i := 1; until(c, in, i) == nil; i++ {
+	in, out := new(bufferSink), newFrame(0)
+	for i := 1; pollUntil(c, in, i) == nil; i++ {
 		out.Body = in.buf[:in.last]
 		c.Send(out)
 		for c.(*conn).outbox.blocked.Load() {
@@ -246,12 +246,12 @@ func echo(c transport.Conn) {
 
 // feed sends frames of the size of the one that it gets first, for ever.
 func feed(c transport.Conn) {
-	in := new(store)
-	if until(c, in, 1) != nil {
+	in := new(bufferSink)
+	if pollUntil(c, in, 1) != nil {
 		return
 	}
 	var over atomic.Bool
-	circle(c, &over, make([]byte, in.last), make([]byte, in.last), make([]byte, in.last), make([]byte, in.last))
+	resendAll(c, &over, make([]byte, in.last), make([]byte, in.last), make([]byte, in.last), make([]byte, in.last))
 	for idle := 0; !over.Load(); idle++ {
 		if state, _ := c.Progress(in); state == transport.Moved {
 			idle = 0
@@ -261,9 +261,9 @@ func feed(c transport.Conn) {
 	}
 }
 
-// circle sends a frame with each body, and again when it is done, until the Conn
+// resendAll sends a frame with each body, and again when it is done, until the Conn
 // fails, which it reports in over.
-func circle(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
+func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	for _, body := range bodies {
 		f := newFrame(0)
 		f.Body = body
@@ -278,8 +278,8 @@ func circle(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	}
 }
 
-// sleep moves c, and waits by Arm alone, until done says so or the Conn fails.
-func sleep(c transport.Conn, in transport.Sink, done func() bool) error {
+// sleepUntil moves c, and waits by Arm alone, until done says so or the Conn fails.
+func sleepUntil(c transport.Conn, in transport.Sink, done func() bool) error {
 	bell := make(chan struct{}, 1)
 	for !done() {
 		state, err := c.Progress(in)
@@ -294,12 +294,12 @@ func sleep(c transport.Conn, in transport.Sink, done func() bool) error {
 	return nil
 }
 
-// answer echoes each frame, asleep in between.
-func answer(c transport.Conn) {
-	in := new(store)
+// echoAsleep echoes each frame, asleep in between.
+func echoAsleep(c transport.Conn) {
+	in := new(bufferSink)
 	for {
 		n := in.frames
-		if sleep(c, in, func() bool { return in.frames > n }) != nil {
+		if sleepUntil(c, in, func() bool { return in.frames > n }) != nil {
 			return
 		}
 		out := newFrame(0)
@@ -319,18 +319,18 @@ func flood(c transport.Conn, wrong func(string)) error {
 	for i, n := range floodSizes {
 		bodies = append(bodies, bytes.Repeat([]byte{byte(i)}, n))
 	}
-	circle(c, &over, bodies...)
-	return sleep(c, &flooded{wrong: wrong}, func() bool { return false })
+	resendAll(c, &over, bodies...)
+	return sleepUntil(c, &floodSink{wrong: wrong}, func() bool { return false })
 }
 
-// A flooded is the Sink of a flood.
-type flooded struct {
-	store
+// A floodSink is the Sink of a flood.
+type floodSink struct {
+	bufferSink
 	wrong func(string)
 }
 
-func (s *flooded) Arrived(h transport.Header, n int) {
-	s.store.Arrived(h, n)
+func (s *floodSink) Arrived(h transport.Header, n int) {
+	s.bufferSink.Arrived(h, n)
 	if n < h.Size || s.wrong == nil {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func newToken() string { return rand.Text() }
+func randomName() string { return rand.Text() }
 
 // containsLine reports whether a line of text ends with what.
 func containsLine(text, what string) bool {
@@ -26,19 +26,19 @@ func containsLine(text, what string) bool {
 // Nobody closes anything when a process is killed, and its memory says nothing.
 // The survivor is told all the same, whether it polls or sleeps, and nothing of
 // what arrived is torn.
-func TestPeerKilledAtAnyMomentIsNoticedWithinASecond(t *testing.T) {
+func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 	leak.Check(t)
 	before := files(t)
 	for round := range 12 {
-		p := process(t, "flood")
-		c := reach(t, p.addr)
+		p := startPeer(t, "flood")
+		c := dialPeer(t, p.addr)
 		failed := make(chan error, 1)
 		go func() {
 			if round%2 == 0 {
 				failed <- flood(c, func(s string) { t.Error(s) })
 				return
 			}
-			failed <- until(c, new(store), 1<<60)
+			failed <- pollUntil(c, new(bufferSink), 1<<60)
 		}()
 		time.Sleep(mrand.N(15 * time.Millisecond)) // any moment will do
 		waited := starved.Since(os.Getpid())
@@ -62,11 +62,11 @@ func TestPeerKilledAtAnyMomentIsNoticedWithinASecond(t *testing.T) {
 	}
 }
 
-func TestPeerThatClosesIsToldFromOneThatDies(t *testing.T) {
-	p := process(t, "answer close")
-	c := reach(t, p.addr)
+func TestPeerCloseIsDistinguishedFromDeath(t *testing.T) {
+	p := startPeer(t, "answer close")
+	c := dialPeer(t, p.addr)
 	p.shut()
-	err := sleep(c, new(store), func() bool { return false })
+	err := sleepUntil(c, new(bufferSink), func() bool { return false })
 	if err == nil || !strings.Contains(err.Error(), "the peer closed") {
 		t.Errorf("got %v", err)
 	}
@@ -74,17 +74,17 @@ func TestPeerThatClosesIsToldFromOneThatDies(t *testing.T) {
 
 // More processes than cores, each with one thread for its goroutines, and all of
 // them asleep when they have nothing to do.
-func TestManyProcessesOnFewCoresAnswer(t *testing.T) {
+func TestMoreProcessesThanCoresMakeProgress(t *testing.T) {
 	leak.Check(t)
 	const peers, rounds = 6, 200
 	failed := make(chan error, peers)
 	for range peers {
-		c := reach(t, process(t, "answer", "GOMAXPROCS=1").addr)
+		c := dialPeer(t, startPeer(t, "answer", "GOMAXPROCS=1").addr)
 		go func() {
-			in := new(store)
+			in := new(bufferSink)
 			for i := range rounds {
 				c.Send(newFrame(i * i * 10))
-				if err := sleep(c, in, func() bool { return in.frames > i }); err != nil {
+				if err := sleepUntil(c, in, func() bool { return in.frames > i }); err != nil {
 					failed <- err
 					return
 				}

@@ -14,8 +14,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// ends are the two sides of one ring in plain memory.
-func ends(size int) (*producer, *consumer, ring) {
+// ringPair are the two sides of one ring in plain memory.
+func ringPair(size int) (*producer, *consumer, ring) {
 	words := make([]uint64, size/8+8)
 	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (cacheLine - 1)
 	r := ring(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[skip : skip+size])
@@ -24,8 +24,8 @@ func ends(size int) (*producer, *consumer, ring) {
 	return &p, &consumer{ring: r, sharedConsumed: &taken, doorbell: new(doorbell), pending: new(atomic.Bool), exposures: new(exposureTable)}, r
 }
 
-// A keeper is a Sink that keeps what arrives, and holds it to the contract.
-type keeper struct {
+// A recordingSink is a Sink that keeps what arrives, and holds it to the contract.
+type recordingSink struct {
 	tb   testing.TB
 	got  []string // heads and bodies
 	body []byte
@@ -33,7 +33,7 @@ type keeper struct {
 	open bool
 }
 
-func (k *keeper) Buffer(h transport.Header) []byte {
+func (k *recordingSink) Buffer(h transport.Header) []byte {
 	if k.open || h.Size < 0 || len(h.Head) > transport.MaxHead {
 		k.tb.Fatalf("Place of a head of %d and %d bytes, while a frame is open: %v", len(h.Head), h.Size, k.open)
 	}
@@ -46,7 +46,7 @@ func (k *keeper) Buffer(h transport.Header) []byte {
 	return k.body
 }
 
-func (k *keeper) Arrived(h transport.Header, n int) {
+func (k *recordingSink) Arrived(h transport.Header, n int) {
 	if !k.open || n <= k.n || n > h.Size || n == 0 && h.Size > 0 {
 		k.tb.Fatalf("Arrived with %d of %d after %d, open: %v", n, h.Size, k.n, k.open)
 	}
@@ -58,7 +58,7 @@ func (k *keeper) Arrived(h transport.Header, n int) {
 }
 
 // drain takes all there is, and at most so many records.
-func (k *keeper) drain(c *consumer, most int) error {
+func (k *recordingSink) drain(c *consumer, most int) error {
 	for range most {
 		n, _, err := c.next(k)
 		if err != nil || n == 0 {
@@ -73,8 +73,8 @@ func (k *keeper) drain(c *consumer, most int) error {
 func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		p, c, _ := ends(minRing << rng.IntN(3))
-		k := &keeper{tb: t}
+		p, c, _ := ringPair(minRing << rng.IntN(3))
+		k := &recordingSink{tb: t}
 		var want []string
 		for id := range uint32(300) {
 			size := rng.IntN(1 << rng.IntN(19))
@@ -121,8 +121,8 @@ func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 
 // While only small frames pass, only the ring's beginning is touched.
 func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
-	p, c, r := ends(ringSize)
-	k := &keeper{tb: t}
+	p, c, r := ringPair(ringSize)
+	k := &recordingSink{tb: t}
 	for range 20_000 {
 		b := body{one: []byte("12345678"), left: 8}
 		if done, err := p.putWhole(1, []byte("head"), &b); !done || err != nil {
@@ -142,9 +142,9 @@ func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
 }
 
 // Every lie that a peer can tell about its own index is found out.
-func TestConsumersIndexThatCannotBeIsRefused(t *testing.T) {
+func TestImpossibleConsumerIndexIsRefused(t *testing.T) {
 	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(minRing) * 5} {
-		p, c, _ := ends(minRing)
+		p, c, _ := ringPair(minRing)
 		err := error(nil)
 		for range minRing/1024 + 2 { // until it looks
 			b := body{one: make([]byte, 1000), left: 1000}
@@ -161,7 +161,7 @@ func TestConsumersIndexThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-func TestRecordsThatCannotBeAreRefused(t *testing.T) {
+func TestImpossibleRecordsAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		w    recordHeader
 		size uint64 // of a first chunk
@@ -177,10 +177,10 @@ func TestRecordsThatCannotBeAreRefused(t *testing.T) {
 		"a body beyond any machine": {w: makeHeader(kindFirst, 0, 100, 0), size: 1 << 45},
 		"a negative body":           {w: makeHeader(kindFirst, 0, 100, 0), size: 1<<64 - 1},
 	} {
-		_, c, r := ends(minRing)
+		_, c, r := ringPair(minRing)
 		binary.NativeEndian.PutUint64(r, uint64(tc.w))
 		binary.NativeEndian.PutUint64(r[8:], tc.size)
-		k := &keeper{tb: t}
+		k := &recordingSink{tb: t}
 		if err := k.drain(c, 10); !errors.Is(err, fault.LinkLost) || len(k.got) > 0 {
 			t.Errorf("%s: got %v and %q, want %v", name, err, k.got, fault.LinkLost)
 		}
@@ -189,7 +189,7 @@ func TestRecordsThatCannotBeAreRefused(t *testing.T) {
 
 func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
 	for _, size := range []int{maxPendingBody, maxPendingBody + 1, 100_000} {
-		p, c, _ := ends(minRing)
+		p, c, _ := ringPair(minRing)
 		c.pending.Store(true)
 		b := body{one: make([]byte, size), left: size}
 		var err error
@@ -201,7 +201,7 @@ func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = (&keeper{tb: t}).drain(c, 1)
+		err = (&recordingSink{tb: t}).drain(c, 1)
 		if refused := errors.Is(err, fault.Refused); refused != (size > maxPendingBody) {
 			t.Errorf("%d bytes: got %v", size, err)
 		}
@@ -216,8 +216,8 @@ func FuzzRing(f *testing.F) {
 	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindWhole, 3, 5, 7))), []byte{0, 0})
 	f.Add(binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindFirst, 3, 5, 7))), 100), []byte{0, 0, 9, 1})
 	f.Fuzz(func(t *testing.T, lies, steps []byte) {
-		p, c, r := ends(minRing)
-		k := &keeper{tb: t}
+		p, c, r := ringPair(minRing)
+		k := &recordingSink{tb: t}
 		steps = steps[:min(len(steps), 200)]
 		for i, s := range steps {
 			at := int(s) * cacheLine % len(r)

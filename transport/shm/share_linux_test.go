@@ -17,9 +17,9 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 )
 
-// playShare is a peer that shares memory: "name ranks size". It adds 1 to the
+// runSharePeer is a peer that shares memory: "name ranks size". It adds 1 to the
 // first word and waits until the others have.
-func playShare(t *Transport, part []string) {
+func runSharePeer(t *Transport, part []string) {
 	ranks, _ := strconv.Atoi(part[1])
 	size, _ := strconv.Atoi(part[2])
 	fmt.Println("here")
@@ -37,8 +37,8 @@ func playShare(t *Transport, part []string) {
 	bufio.NewReader(os.Stdin).ReadByte()
 }
 
-// isHosted reports whether somebody waits for others in a Share of that name.
-func isHosted(t *Transport, name string) bool {
+// hasHost reports whether somebody waits for others in a Share of that name.
+func hasHost(t *Transport, name string) bool {
 	text, _ := os.ReadFile("/proc/net/unix")
 	return containsLine(string(text), "@"+t.shareName(name))
 }
@@ -47,18 +47,18 @@ func TestProcessesShareMemory(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
 	defer tr.Close()
-	name := t.Name() + newToken()
+	name := t.Name() + randomName()
 	for range 3 {
-		process(t, "share "+name+" 4 4096")
+		startPeer(t, "share "+name+" 4 4096")
 	}
-	mem, release, err := tr.Share(soon(t), name, 4, 4096)
+	mem, release, err := tr.Share(testContext(t), name, 4, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
 	count := (*atomic.Int32)(unsafe.Pointer(&mem[0]))
 	count.Add(1)
-	for deadline := time.Now().Add(patience); count.Load() < 4; {
+	for deadline := time.Now().Add(testTimeout); count.Load() < 4; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of 4 processes have written into the memory", count.Load())
 		}
@@ -72,32 +72,32 @@ func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	tr := New(Options{})
 	defer tr.Close()
 	for range 4 {
-		name := t.Name() + newToken()
-		first := process(t, "share "+name+" 3 100")
-		for deadline := time.Now().Add(patience); !isHosted(tr, name); time.Sleep(time.Millisecond) { // another process hosts it, and says nothing yet
+		name := t.Name() + randomName()
+		first := startPeer(t, "share "+name+" 3 100")
+		for deadline := time.Now().Add(testTimeout); !hasHost(tr, name); time.Sleep(time.Millisecond) { // another process hosts it, and says nothing yet
 			if time.Now().After(deadline) {
 				t.Fatal("nobody hosts the share")
 			}
 		}
-		process(t, "share "+name+" 3 100")
+		startPeer(t, "share "+name+" 3 100")
 		time.AfterFunc(5*time.Millisecond, first.kill)
 		got := make(chan error, 1)
 		go func() {
-			_, release, err := tr.Share(soon(t), name, 3, 100)
+			_, release, err := tr.Share(testContext(t), name, 3, 100)
 			if err == nil {
 				release()
 			}
 			got <- err
 		}()
 		first.kill()
-		process(t, "share "+name+" 3 100")
+		startPeer(t, "share "+name+" 3 100")
 		if err := receive(t, got); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func TestShareRefusesNonsense(t *testing.T) {
+func TestShareRefusesInvalidArguments(t *testing.T) {
 	tr := New(Options{})
 	for _, tc := range [][2]int{{0, 10}, {-1, 10}, {1, -1}, {1 << 40, 1}} {
 		if _, _, err := tr.Share(t.Context(), "name", tc[0], tc[1]); !errors.Is(err, fault.Misuse) {
@@ -120,14 +120,14 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
 	defer tr.Close()
-	name := t.Name() + newToken()
-	ctx, cancel := context.WithCancel(soon(t))
+	name := t.Name() + randomName()
+	ctx, cancel := context.WithCancel(testContext(t))
 	first := make(chan error, 1)
 	go func() {
 		_, _, err := tr.Share(ctx, name, 2, 10)
 		first <- err
 	}()
-	for !isHosted(tr, name) {
+	for !hasHost(tr, name) {
 		time.Sleep(time.Millisecond) // Share says nothing before all have come
 	}
 	if _, _, err := tr.Share(ctx, name, 2, 10); !errors.Is(err, fault.Misuse) {
@@ -141,10 +141,10 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 
 // Ranks that give up at any moment, among others that try again, all end: with
 // the memory, or with their context's error.
-func TestRanksThatGiveUpBlockNobody(t *testing.T) {
+func TestCanceledSharesBlockNoOtherRank(t *testing.T) {
 	leak.Check(t)
 	const ranks = 4
-	job := newToken()
+	job := randomName()
 	var all [ranks]*Transport
 	for i := range all {
 		all[i] = New(Options{Job: job})
@@ -153,7 +153,7 @@ func TestRanksThatGiveUpBlockNobody(t *testing.T) {
 	for round := range 30 {
 		got := make(chan error, ranks)
 		for i, tr := range all {
-			limit := patience
+			limit := testTimeout
 			if i == round%ranks {
 				limit = time.Duration(round) * 50 * time.Microsecond
 			}
@@ -163,7 +163,7 @@ func TestRanksThatGiveUpBlockNobody(t *testing.T) {
 				defer cancel()
 				_, release, err := tr.Share(ctx, "name", ranks, 100)
 				if errors.Is(err, fault.Timeout) {
-					_, release, err = tr.Share(soon(t), "name", ranks, 100)
+					_, release, err = tr.Share(testContext(t), "name", ranks, 100)
 				}
 				if err == nil {
 					release()

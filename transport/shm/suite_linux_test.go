@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 
-// world makes n Transports as the ranks of one job have them.
-func world(_ testing.TB, n int) []transporttest.Node {
+// makeNodes makes n Transports as the ranks of one job have them.
+func makeNodes(_ testing.TB, n int) []transporttest.Node {
 	nodes := make([]transporttest.Node, n)
 	job := rand.Text()
 	for i := range nodes {
@@ -22,7 +22,7 @@ func world(_ testing.TB, n int) []transporttest.Node {
 func worldWithout(take func(*ways)) func(tb testing.TB, n int) []transporttest.Node {
 	return func(tb testing.TB, n int) []transporttest.Node {
 		dir := emptyAtLast(tb)
-		nodes := world(tb, n)
+		nodes := makeNodes(tb, n)
 		for i := range nodes {
 			w := &nodes[i].Transport.(*Transport).ways
 			w.dirs = []string{dir}
@@ -32,12 +32,12 @@ func worldWithout(take func(*ways)) func(tb testing.TB, n int) []transporttest.N
 	}
 }
 
-func TestContract(t *testing.T) { transporttest.Run(t, world) }
+func TestContract(t *testing.T) { transporttest.Run(t, makeNodes) }
 func TestContractWithFiles(t *testing.T) {
-	transporttest.Run(t, worldWithout(func(w *ways) { w.sealed = noMemory }))
+	transporttest.Run(t, worldWithout(func(w *ways) { w.sealed = refuseMemory }))
 }
 func TestContractWithNames(t *testing.T) {
-	named := worldWithout(func(w *ways) { w.pass = passNothing })
+	named := worldWithout(func(w *ways) { w.pass = refuseDescriptor })
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
 		nodes := named(tb, n)
 		for i := range nodes {
@@ -49,5 +49,5 @@ func TestContractWithNames(t *testing.T) {
 
 func FuzzSchedule(f *testing.F) {
 	f.Add(uint64(1))
-	f.Fuzz(func(t *testing.T, seed uint64) { transporttest.Schedule(t, world, seed, 400) })
+	f.Fuzz(func(t *testing.T, seed uint64) { transporttest.Schedule(t, makeNodes, seed, 400) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func armPromises() []promise {
-	return []promise{
+func armTests() []testCase {
+	return []testCase{
 		{"ArmFiresWhenAFrameComes", armFiresOnFrame},
 		{"ArmCountsWhatCameBefore", armCountsBefore},
 		{"ArmFiresInTheMiddleOfABody", armFiresMidBody},
@@ -28,22 +28,22 @@ func armPromises() []promise {
 	}
 }
 
-// armed arms c with a callback that rings the returned bell.
-func armed(c transport.Conn) <-chan struct{} {
-	bell := make(chan struct{}, 1)
-	c.Arm(func() { ring(bell) })
-	return bell
+// armSignal arms c with a callback that rings the returned bell.
+func armSignal(c transport.Conn) <-chan struct{} {
+	signal := make(chan struct{}, 1)
+	c.Arm(func() { notify(signal) })
+	return signal
 }
 
-func ring(bell chan struct{}) {
+func notify(signal chan struct{}) {
 	select {
-	case bell <- struct{}{}:
+	case signal <- struct{}{}:
 	default:
 	}
 }
 
-// settle polls e until a call finds nothing.
-func (e *end) settle() {
+// pollUntilIdle polls e until a call finds nothing.
+func (e *endpoint) pollUntilIdle() {
 	e.w.tb.Helper()
 	quiet := 0
 	e.w.poll("an idle Progress", nil, func() bool {
@@ -56,9 +56,9 @@ func (e *end) settle() {
 	})
 }
 
-// sleep waits, by Arm alone, until done; it polls only when woken.
-func (e *end) sleep(what string, done func() bool) {
-	deadline := time.NewTimer(patience())
+// waitArmed waits, by Arm alone, until done; it polls only when woken.
+func (e *endpoint) waitArmed(what string, done func() bool) {
+	deadline := time.NewTimer(waitLimit())
 	defer deadline.Stop()
 	for {
 		state, err := e.progress()
@@ -70,9 +70,9 @@ func (e *end) sleep(what string, done func() bool) {
 			continue
 		}
 		select {
-		case <-armed(e.Conn):
+		case <-armSignal(e.Conn):
 		case <-deadline.C:
-			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, patience())
+			e.w.errorf("%s: %s: no wake-up came in %v", e.name, what, waitLimit())
 			return
 		}
 	}
@@ -81,24 +81,24 @@ func (e *end) sleep(what string, done func() bool) {
 func armFiresOnFrame(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	for i, size := range []int{0, 10, 400_000} {
-		far.settle()
-		bell := armed(far.Conn)
+		far.pollUntilIdle()
+		signal := armSignal(far.Conn)
 		s := near.send([]byte{byte(i)}, pattern(size, 1))
-		w.poll("the wake-up", []*end{near}, func() bool { return len(bell) > 0 })
+		w.poll("the wake-up", []*endpoint{near}, func() bool { return len(signal) > 0 })
 		start := len(far.sink.got)
 		w.until("the frame", func() bool { return len(far.sink.got) > start })
-		w.compare([]*sent{s}, far.sink.got[start:])
+		w.compare([]*sentFrame{s}, far.sink.got[start:])
 	}
 }
 
 // armCountsBefore arms when all has happened already.
 func armCountsBefore(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	far.settle()
-	first := armed(far.Conn)
+	far.pollUntilIdle()
+	first := armSignal(far.Conn)
 	near.send(nil, []byte("early"))
-	w.poll("the first wake-up", []*end{near}, func() bool { return len(first) > 0 })
-	w.await("the wake-up for a frame that lies there", armed(far.Conn))
+	w.poll("the first wake-up", []*endpoint{near}, func() bool { return len(first) > 0 })
+	w.await("the wake-up for a frame that lies there", armSignal(far.Conn))
 }
 
 func armFiresMidBody(t *testing.T, mk Maker) {
@@ -108,42 +108,42 @@ func armFiresMidBody(t *testing.T, mk Maker) {
 	far.sink.partly = func(transport.Header, int) { partly = true }
 	w.until("the first bytes", func() bool { return partly })
 	stop := near.keepPolling()
-	far.sleep("the rest of a body", func() bool { return len(far.sink.got) == 1 })
+	far.waitArmed("the rest of a body", func() bool { return len(far.sink.got) == 1 })
 	stop()
-	w.compare([]*sent{s}, far.sink.got)
+	w.compare([]*sentFrame{s}, far.sink.got)
 }
 
 func armFiresOnClose(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
-	near.settle()
-	bell := armed(near.Conn)
+	near.pollUntilIdle()
+	signal := armSignal(near.Conn)
 	near.Close()
-	w.await("the wake-up by Close", bell)
-	w.await("the wake-up on a closed Conn", armed(near.Conn))
+	w.await("the wake-up by Close", signal)
+	w.await("the wake-up on a closed Conn", armSignal(near.Conn))
 }
 
 func armFiresOnFailure(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	far.settle()
-	bell := armed(far.Conn)
+	far.pollUntilIdle()
+	signal := armSignal(far.Conn)
 	near.Close()
-	w.await("the wake-up by the peer's Close", bell)
-	far.sleep("the error", func() bool { return far.err != nil })
+	w.await("the wake-up by the peer's Close", signal)
+	far.waitArmed("the error", func() bool { return far.err != nil })
 	if far.err == nil {
 		t.Fatal("Progress returned no error after the peer's Close")
 	}
-	w.await("the wake-up on a failed Conn", armed(far.Conn))
+	w.await("the wake-up on a failed Conn", armSignal(far.Conn))
 }
 
 func armFiresOnTransportClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.settle()
-	far.settle()
-	mine, theirs := armed(near.Conn), armed(far.Conn)
+	near.pollUntilIdle()
+	far.pollUntilIdle()
+	mine, theirs := armSignal(near.Conn), armSignal(far.Conn)
 	w.within("Close", func() { w.closeNode(0) })
 	w.await("the wake-up by the Transport's Close", mine)
 	w.await("the wake-up by the peer's Close", theirs)
-	w.await("the wake-up after the Transport's Close", armed(near.Conn))
+	w.await("the wake-up after the Transport's Close", armSignal(near.Conn))
 }
 
 // readyMayUseConn does from ready all that a watcher does.
@@ -170,25 +170,25 @@ func readyMayUseConn(t *testing.T, mk Maker) {
 	}
 	far.Arm(ready)
 	near.send([]byte("question"), pattern(300_000, 1))
-	w.poll("the answer", []*end{near}, func() bool { return len(near.sink.got) == 1 })
+	w.poll("the answer", []*endpoint{near}, func() bool { return len(near.sink.got) == 1 })
 	w.await("the end of ready", finished)
 }
 
 func readyRunsOnce(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	far.settle()
+	far.pollUntilIdle()
 	var ran atomic.Int32
 	far.Arm(func() { ran.Add(1) })
 	for range 20 {
-		w.exchange([]*sent{near.send(nil, []byte("x"))}, far)
+		w.exchange([]*sentFrame{near.send(nil, []byte("x"))}, far)
 	}
 	// What Progress has taken may have woken nobody; what it leaves must.
 	left := near.send(nil, []byte("y"))
-	w.poll("the wake-up", []*end{near}, func() bool { return ran.Load() > 0 })
-	w.exchange([]*sent{left}, far)
+	w.poll("the wake-up", []*endpoint{near}, func() bool { return ran.Load() > 0 })
+	w.exchange([]*sentFrame{left}, far)
 	near.send(nil, []byte("last"))
-	bell := armed(far.Conn)
-	w.poll("the last wake-up", []*end{near}, func() bool { return len(bell) > 0 })
+	signal := armSignal(far.Conn)
+	w.poll("the last wake-up", []*endpoint{near}, func() bool { return len(signal) > 0 })
 	if got := ran.Load(); got != 1 {
 		t.Errorf("ready ran %d times, want once", got)
 	}
@@ -196,12 +196,12 @@ func readyRunsOnce(t *testing.T, mk Maker) {
 
 func secondArmReplaces(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	far.settle()
+	far.pollUntilIdle()
 	var first atomic.Int32
 	far.Arm(func() { first.Add(1) })
-	bell := armed(far.Conn)
+	signal := armSignal(far.Conn)
 	near.send(nil, []byte("x"))
-	w.poll("the wake-up", []*end{near}, func() bool { return len(bell) > 0 })
+	w.poll("the wake-up", []*endpoint{near}, func() bool { return len(signal) > 0 })
 	if first.Load() > 0 {
 		t.Error("a callback ran that a second Arm had replaced")
 	}
@@ -212,24 +212,24 @@ func secondArmReplaces(t *testing.T, mk Maker) {
 // would cost the program a core.
 func armDoesNotSpin(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	count := func(what string, e *end) {
-		if got := e.wakeUpsIn(50 * time.Millisecond); got > 50 {
+	count := func(what string, e *endpoint) {
+		if got := e.countWakeUps(50 * time.Millisecond); got > 50 {
 			t.Errorf("%s: %d wake-ups in 50 ms", what, got)
 		}
 	}
-	far.settle()
+	far.pollUntilIdle()
 	count("quiet", far)
 	body := make([]byte, 4<<20)
 	for range 16 {
 		near.send(nil, body)
 	}
-	near.settle()
+	near.pollUntilIdle()
 	count("blocked", near)
 	w.until("the bodies", func() bool { return len(far.sink.got) == 16 })
 }
 
-// wakeUpsIn counts how often ready runs in d, when each arms anew.
-func (e *end) wakeUpsIn(d time.Duration) (n int) {
+// countWakeUps counts how often ready runs in d, when each arms anew.
+func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 	var mu sync.Mutex // guards n, over and e
 	over := false
 	var ready func()
@@ -263,9 +263,9 @@ func armNeverLoses(t *testing.T, mk Maker) {
 
 // pingPong has two goroutines, one per end, throw a frame to and fro, some large,
 // and sleep in between.
-func (w *world) pingPong(near, far *end) {
-	rounds := some(3000)
-	play := func(e *end, first bool, seed uint64) {
+func (w *cluster) pingPong(near, far *endpoint) {
+	rounds := scaled(3000)
+	run := func(e *endpoint, first bool, seed uint64) {
 		rng, body := rand.New(rand.NewPCG(seed, 1)), pattern(40_000, seed)
 		for i := range 2 * rounds {
 			if first == (i%2 == 0) {
@@ -275,7 +275,7 @@ func (w *world) pingPong(near, far *end) {
 				e.send(nil, body[:1+rng.IntN(50)/49*(len(body)-1)])
 				continue
 			}
-			e.sleep("ping-pong", func() bool { return len(e.sink.got) > i/2 })
+			e.waitArmed("ping-pong", func() bool { return len(e.sink.got) > i/2 })
 			if e.err != nil || len(e.sink.got) <= i/2 {
 				w.errorf("%s: the game stopped in round %d of %d: %v", e.name, i/2, rounds, e.err)
 				return
@@ -283,8 +283,8 @@ func (w *world) pingPong(near, far *end) {
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { play(near, true, 1) })
-	wg.Go(func() { play(far, false, 2) })
+	wg.Go(func() { run(near, true, 1) })
+	wg.Go(func() { run(far, false, 2) })
 	w.within("the end of the game", wg.Wait)
 }
 
@@ -294,24 +294,24 @@ func sleepingSender(t *testing.T, mk Maker) {
 	const n, size = 24, 1 << 20
 	w, near, far := pair(t, mk)
 	body := pattern(size, 1)
-	bell := make(chan struct{}, 1)
+	signal := make(chan struct{}, 1)
 	var left atomic.Int32
 	left.Store(n)
 	for range n {
-		near.Send(&w.frame(nil, body, func(error) { left.Add(-1); ring(bell) }).Frame)
+		near.Send(&w.frame(nil, body, func(error) { left.Add(-1); notify(signal) }).Frame)
 	}
 	buf := make([]byte, size)
 	far.sink.place = func(transport.Header) []byte { return buf }
 	stop := far.keepPolling()
-	timer := time.NewTimer(patience())
+	timer := time.NewTimer(waitLimit())
 	defer timer.Stop()
 	for left.Load() > 0 {
 		for state := transport.Moved; state == transport.Moved; {
 			state, _ = near.progress()
 		}
-		near.Arm(func() { ring(bell) })
+		near.Arm(func() { notify(signal) })
 		select {
-		case <-bell:
+		case <-signal:
 		case <-timer.C:
 			t.Fatalf("%d of %d frames are not done, and nobody wakes their sender", left.Load(), n)
 		}

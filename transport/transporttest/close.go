@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func closePromises() []promise {
-	return []promise{
+func closeTests() []testCase {
+	return []testCase{
 		{"CloseFailsWhatIsQueued", closeFailsQueued},
 		{"ClosedConnStaysClosed", closedStaysClosed},
 		{"PeersCloseIsAFailure", peersCloseFails},
@@ -30,7 +30,7 @@ func closePromises() []promise {
 }
 
 // isClosed checks that err is of kind fault.Closed.
-func (w *world) isClosed(what string, err error) {
+func (w *cluster) isClosed(what string, err error) {
 	w.tb.Helper()
 	if !errors.Is(err, fault.Closed) {
 		w.tb.Errorf("%s: got %v, want %v", what, err, fault.Closed)
@@ -42,7 +42,7 @@ func (w *world) isClosed(what string, err error) {
 func closeFailsQueued(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
 	body := make([]byte, 1<<20)
-	var frames []*sent
+	var frames []*sentFrame
 	for range 64 {
 		frames = append(frames, near.send(nil, body))
 	}
@@ -65,7 +65,7 @@ func closeFailsQueued(t *testing.T, mk Maker) {
 
 func closedStaysClosed(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	w.exchange([]*sent{near.send(nil, []byte("x"))}, far)
+	w.exchange([]*sentFrame{near.send(nil, []byte("x"))}, far)
 	for range 2 {
 		if err := near.Close(); err != nil {
 			t.Errorf("Close: %v", err)
@@ -87,11 +87,11 @@ func peersCloseFails(t *testing.T, mk Maker) {
 			if closer == "the accepting end" {
 				gone, left = left, gone
 			}
-			w.exchange([]*sent{gone.send(nil, []byte("x"))}, left)
+			w.exchange([]*sentFrame{gone.send(nil, []byte("x"))}, left)
 			gone.Close()
-			w.poll("the error", []*end{left}, func() bool { return left.err != nil })
+			w.poll("the error", []*endpoint{left}, func() bool { return left.err != nil })
 			s := left.send(nil, []byte("late"))
-			w.poll("Done on a failed Conn", []*end{left}, s.done)
+			w.poll("Done on a failed Conn", []*endpoint{left}, s.done)
 			if s.err == nil {
 				t.Error("a frame sent on a failed Conn is done without an error")
 			}
@@ -106,7 +106,7 @@ func peersCloseFails(t *testing.T, mk Maker) {
 func firstErrorIsFinal(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.Close()
-	w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+	w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 	for range 5 {
 		far.progress() // compares
 	}
@@ -120,7 +120,7 @@ func firstErrorIsFinal(t *testing.T, mk Maker) {
 // nothing; what was done arrives all the same, and then the error.
 func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	var frames []*sent
+	var frames []*sentFrame
 	for i := range 50 {
 		frames = append(frames, near.send([]byte{byte(i)}, pattern(i*100, uint64(i))))
 	}
@@ -129,13 +129,13 @@ func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	}
 	near.Close()
 	w.poll("Done of all frames", nil, func() bool { return allDone(frames) })
-	w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+	w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 	w.arePrefix(frames, far.sink.got)
 }
 
 // arePrefix checks that got is the first frames, and at least all those whose
 // Done had no error.
-func (w *world) arePrefix(frames []*sent, got []arrival) {
+func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	w.tb.Helper()
 	if len(got) > len(frames) {
 		w.tb.Fatalf("%d frames arrived, of %d", len(got), len(frames))
@@ -157,13 +157,13 @@ func (w *world) arePrefix(frames []*sent, got []arrival) {
 // too slow to take.
 func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	var frames []*sent
+	var frames []*sentFrame
 	for i := range 20 {
 		frames = append(frames, near.send([]byte{byte(i)}, pattern(2000, uint64(i))))
 	}
 	w.until("some of the frames", func() bool { return len(far.sink.got) >= 7 })
 	near.Close()
-	w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+	w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 	w.poll("Done of all frames", nil, func() bool { return allDone(frames) })
 	w.arePrefix(frames, far.sink.got)
 }
@@ -178,9 +178,9 @@ func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 	far.sink.partly = func(h transport.Header, n int) { partly = partly || h.Size > 1000 }
 	w.until("the first bytes of the long body", func() bool { return partly })
 	near.Close()
-	w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+	w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 	w.poll("Done", nil, func() bool { return cut.done() && behind.done() })
-	w.compare([]*sent{whole}, far.sink.got)
+	w.compare([]*sentFrame{whole}, far.sink.got)
 	w.isClosed("Done of the frame cut short", cut.err)
 	w.isClosed("Done of the frame behind it", behind.err)
 }
@@ -225,17 +225,17 @@ func closeFromDone(t *testing.T, mk Maker) {
 // closeBesideEverything closes an end while goroutines send on both, poll both
 // and arm both: every Done runs once, nothing hangs, nothing races.
 func closeBesideEverything(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	for round := range int32(16) {
 		near, far := w.link(0, 1)
 		var arrived atomic.Int32
 		count := func(transport.Header, int) { arrived.Add(1) }
 		near.sink.partly, far.sink.partly = count, count
 		stopNear, stopFar := near.keepPolling(), far.keepPolling()
-		var frames [4][]*sent
+		var frames [4][]*sentFrame
 		var senders sync.WaitGroup
 		for i := range frames {
-			senders.Go(func() { frames[i] = []*end{near, far}[i%2].burst(150, pattern(3000*i, 1)) })
+			senders.Go(func() { frames[i] = []*endpoint{near, far}[i%2].burst(150, pattern(3000*i, 1)) })
 		}
 		w.poll("some traffic", nil, func() bool { return arrived.Load() >= 10*(round%4) })
 		near.Close()
@@ -253,7 +253,7 @@ func closeBesideEverything(t *testing.T, mk Maker) {
 }
 
 // burst sends n frames and arms after each.
-func (e *end) burst(n int, body []byte) (frames []*sent) {
+func (e *endpoint) burst(n int, body []byte) (frames []*sentFrame) {
 	for i := range n {
 		frames = append(frames, e.send([]byte{byte(i)}, body))
 		e.Arm(func() {})
@@ -272,8 +272,8 @@ func memoryFreeAfterError(t *testing.T, mk Maker) {
 			far.sink.partly = func(transport.Header, int) { partly = true }
 			s := near.send(nil, make([]byte, len(buf)))
 			w.until("the first bytes", func() bool { return partly })
-			map[string]*end{"sender": near, "receiver": far}[closer].Close()
-			w.poll("the error", []*end{far}, func() bool { return far.err != nil })
+			map[string]*endpoint{"sender": near, "receiver": far}[closer].Close()
+			w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
 			mine := bytes.Repeat([]byte{0x5A}, len(buf))
 			copy(buf, mine)
 			w.until("Done", s.done)

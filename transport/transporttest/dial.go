@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func dialPromises() []promise {
-	return []promise{
+func dialTests() []testCase {
+	return []testCase{
 		{"DialReachesAccept", dialReachesAccept},
 		{"AddressIsShort", addressIsShort},
 		{"ManyDialsAtOnce", manyDialsAtOnce},
@@ -29,13 +29,13 @@ func dialPromises() []promise {
 func dialReachesAccept(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	out, back := near.send([]byte("there"), []byte("x")), far.send([]byte("back"), []byte("yz"))
-	w.exchange([]*sent{out}, far)
+	w.exchange([]*sentFrame{out}, far)
 	w.until("the answer", func() bool { return len(near.sink.got) == 1 })
-	w.compare([]*sent{back}, near.sink.got)
+	w.compare([]*sentFrame{back}, near.sink.got)
 }
 
 func addressIsShort(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	for i, addr := range w.addrs {
 		if addr == "" || len(addr) > transport.MaxAddr {
 			t.Errorf("node %d serves %q, %d bytes; want 1 to %d", i, addr, len(addr), transport.MaxAddr)
@@ -50,8 +50,8 @@ func addressIsShort(t *testing.T, mk Maker) {
 // Conn which one it is.
 func manyDialsAtOnce(t *testing.T, mk Maker) {
 	const nodes, each = 3, 5
-	w := newWorld(t, mk, nodes)
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	w := newCluster(t, mk, nodes)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
 	defer cancel()
 	var wg sync.WaitGroup
 	for from := range nodes {
@@ -79,20 +79,20 @@ func manyDialsAtOnce(t *testing.T, mk Maker) {
 
 // countCallers checks that node to has accepted total Conns, and from each other
 // node as many as it dialled.
-func (w *world) countCallers(to, total, each int) {
-	var ends []*end
+func (w *cluster) countCallers(to, total, each int) {
+	var ends []*endpoint
 	for range total {
 		select {
 		case c := <-w.accepted[to]:
 			admit(c)
-			ends = append(ends, w.end(fmt.Sprint("accepted by ", to), c))
-		case <-time.After(patience()):
+			ends = append(ends, w.newEndpoint(fmt.Sprint("accepted by ", to), c))
+		case <-time.After(waitLimit()):
 			w.tb.Fatalf("node %d has accepted %d Conns, want %d", to, len(ends), total)
 		}
 	}
 	got := make(map[string]int)
 	for _, e := range ends {
-		w.poll("the first frame of a Conn", []*end{e}, func() bool { return len(e.sink.got) > 0 || e.err != nil })
+		w.poll("the first frame of a Conn", []*endpoint{e}, func() bool { return len(e.sink.got) > 0 || e.err != nil })
 		if e.err != nil {
 			w.tb.Fatal(e.err)
 		}
@@ -106,25 +106,25 @@ func (w *world) countCallers(to, total, each int) {
 }
 
 func dialsThatCross(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	a, farA := w.link(0, 1)
 	b, farB := w.link(1, 0)
 	first, second := a.send(nil, []byte("first")), b.send(nil, []byte("second"))
 	w.until("both frames", func() bool { return len(farA.sink.got) > 0 && len(farB.sink.got) > 0 })
-	w.compare([]*sent{first}, farA.sink.got)
-	w.compare([]*sent{second}, farB.sink.got)
+	w.compare([]*sentFrame{first}, farA.sink.got)
+	w.compare([]*sentFrame{second}, farB.sink.got)
 }
 
 // dialToNobodyFails dials where somebody was. A wire that cannot tell at once
 // may hand out a Conn, which then fails.
 func dialToNobodyFails(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	w.within("Close", func() { w.closeNode(1) })
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
 	defer cancel()
 	c, err := w.nodes[0].Transport.Dial(ctx, w.addrs[1])
 	if err == nil {
-		e := w.end("Conn to nobody", c)
+		e := w.newEndpoint("Conn to nobody", c)
 		w.until("the failure of a Conn to nobody", func() bool { return e.err != nil })
 		err = e.err
 	}
@@ -137,8 +137,8 @@ func dialToNobodyFails(t *testing.T, mk Maker) {
 }
 
 func dialToNonsenseFails(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	w := newCluster(t, mk, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
 	defer cancel()
 	for _, addr := range []string{"", "nonsense", "=;=;", "\x00\xff"} {
 		c, err := w.nodes[0].Transport.Dial(ctx, addr)
@@ -152,7 +152,7 @@ func dialToNonsenseFails(t *testing.T, mk Maker) {
 }
 
 func dialEndsWithItsContext(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	past, cancel := context.WithDeadline(context.Background(), time.Unix(1, 0))
@@ -172,7 +172,7 @@ func dialEndsWithItsContext(t *testing.T, mk Maker) {
 }
 
 func dialAfterCloseFails(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	w.within("Close", func() { w.closeNode(0) })
 	_, err := w.nodes[0].Transport.Dial(context.Background(), w.addrs[1])
 	if !errors.Is(err, fault.Closed) {
@@ -181,7 +181,7 @@ func dialAfterCloseFails(t *testing.T, mk Maker) {
 }
 
 func serveAfterCloseFails(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 1)
+	w := newCluster(t, mk, 1)
 	fresh := mk(t, 1)[0]
 	w.within("Close", func() { fresh.Transport.Close() })
 	_, err := fresh.Transport.Serve(fresh.Listener, func(transport.Conn) {})

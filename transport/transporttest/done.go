@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func donePromises() []promise {
-	return []promise{
+func doneTests() []testCase {
+	return []testCase{
 		{"FrameMayBeUsedAgainAfterDone", frameUsedAgain},
 		{"DoneMaySendItsFrameAgain", doneSendsAgain},
 		{"DoneMaySendOnAnyConn", doneSendsElsewhere},
@@ -34,7 +34,7 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 			s.want = arrival{head: wantHead, body: fresh}
 			near.Send(&s.Frame)
 			w.until("Done", func() bool { return s.done() && len(far.sink.got) > before })
-			w.compare([]*sent{s}, far.sink.got[before:])
+			w.compare([]*sentFrame{s}, far.sink.got[before:])
 		}
 	}
 }
@@ -43,15 +43,15 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 // a pipeline of segments does.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	rounds := some(300)
-	type lap struct {
-		s    *sent
+	rounds := scaled(300)
+	type resender struct {
+		s    *sentFrame
 		left atomic.Int64
 	}
 	body := pattern(9000, 1)
-	laps := make([]*lap, 2)
-	for i := range laps {
-		l := new(lap)
+	resenders := make([]*resender, 2)
+	for i := range resenders {
+		l := new(resender)
 		l.left.Store(int64(rounds))
 		l.s = w.frame([]byte{byte(i)}, body, nil)
 		l.s.Done = func(err error) {
@@ -63,11 +63,11 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 				near.Send(&l.s.Frame)
 			}
 		}
-		laps[i] = l
+		resenders[i] = l
 		near.Send(&l.s.Frame)
 	}
 	w.until("all laps", func() bool { // and the last Done of each, which may come behind its arrival
-		return len(far.sink.got) == rounds*len(laps) && laps[0].left.Load()+laps[1].left.Load() == 0
+		return len(far.sink.got) == rounds*len(resenders) && resenders[0].left.Load()+resenders[1].left.Load() == 0
 	})
 	var heads [2]int
 	for _, got := range far.sink.got {
@@ -84,10 +84,10 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 // doneSendsElsewhere sends from Done on the same Conn, on the other end's and on
 // a third: Done holds no lock. Goroutines poll, so that the test can see them stuck.
 func doneSendsElsewhere(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 3)
+	w := newCluster(t, mk, 3)
 	near, far := w.link(0, 1)
 	other, third := w.link(0, 2)
-	var same, back, onward *sent
+	var same, back, onward *sentFrame
 	first := w.frame([]byte("first"), pattern(100_000, 1), func(error) {
 		same = near.send([]byte("same"), nil)
 		back = far.send([]byte("back"), nil)
@@ -109,16 +109,16 @@ func doneSendsElsewhere(t *testing.T, mk Maker) {
 	for _, stop := range stops {
 		stop()
 	}
-	w.compare([]*sent{first, same}, far.sink.got)
-	w.compare([]*sent{back}, near.sink.got)
-	w.compare([]*sent{onward}, third.sink.got)
+	w.compare([]*sentFrame{first, same}, far.sink.got)
+	w.compare([]*sentFrame{back}, near.sink.got)
+	w.compare([]*sentFrame{onward}, third.sink.got)
 }
 
 func sendingLeavesFrame(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	head, body := pattern(60, 1), pattern(500_000, 2)
 	s := near.send(pattern(60, 1), pattern(500_000, 2))
-	w.exchange([]*sent{s}, far)
+	w.exchange([]*sentFrame{s}, far)
 	if err := (arrival{head: head, body: body}).differs(arrival{head: s.Head, body: s.Body, id: s.ID}); err != nil {
 		t.Errorf("the frame changed by being sent: %v", err)
 	}

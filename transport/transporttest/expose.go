@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func exposePromises() []promise {
-	return []promise{
+func exposeTests() []testCase {
+	return []testCase{
 		{"Exposer/FramesComeStraightIn", exposedStraightIn},
 		{"Exposer/OrderHoldsAmongAllFrames", exposedOrder},
 		{"Exposer/PiecesGoWhereTheyBelong", piecesGoWhere},
@@ -18,13 +18,13 @@ func exposePromises() []promise {
 		{"Exposer/ReleasedMemoryIsNotWritten", releasedNotWritten},
 		{"Exposer/BeyondExposedFails", beyondExposed},
 		{"Exposer/CloseFailsWhatIsQueued", exposedClose},
-		{"Exposer/UnheardFramesAreInBeforeWhatFollows", unheardInOrder},
-		{"Exposer/UnheardMemoryIsNotWrittenAfterRelease", unheardReleased},
+		{"Exposer/UnheardFramesAreInBeforeWhatFollows", noNotifyInOrder},
+		{"Exposer/UnheardMemoryIsNotWrittenAfterRelease", noNotifyReleased},
 	}
 }
 
 // exposer is e's Conn as an Exposer; the test is skipped when it is none.
-func (e *end) exposer() transport.Exposer {
+func (e *endpoint) exposer() transport.Exposer {
 	x, ok := e.Conn.(transport.Exposer)
 	if !ok {
 		e.w.tb.Skipf("%T is not a transport.Exposer", e.Conn)
@@ -32,9 +32,9 @@ func (e *end) exposer() transport.Exposer {
 	return x
 }
 
-// memory is n bytes that e can expose: of its Transport's own, where it has some.
+// exposable is n bytes that e can expose: of its Transport's own, where it has some.
 // They are full of fill, and freed at the test's end, after all exposures.
-func (e *end) memory(n int, fill byte) []byte {
+func (e *endpoint) exposable(n int, fill byte) []byte {
 	e.w.tb.Helper()
 	b := make([]byte, n)
 	if a, ok := e.w.nodes[e.node].Transport.(transport.Allocator); ok {
@@ -59,7 +59,7 @@ func (e *end) memory(n int, fill byte) []byte {
 
 // expose shows memory to the peer and tells e's Sink of it. The test is skipped when
 // no memory can be shown.
-func (e *end) expose(id uint32, buf []byte) (to transport.Token, release func()) {
+func (e *endpoint) expose(id uint32, buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	to, release, err := e.exposer().Expose(id, buf)
 	if errors.Is(err, fault.Refused) {
@@ -79,7 +79,7 @@ func (e *end) expose(id uint32, buf []byte) (to transport.Token, release func())
 }
 
 // sendTo sends a frame into memory that the peer exposed.
-func (e *end) sendTo(to transport.Token, id uint32, head, body []byte) *sent {
+func (e *endpoint) sendTo(to transport.Token, id uint32, head, body []byte) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	s.To, s.ID = to, id
 	s.want = arrival{id: id, direct: true, body: body}
@@ -95,10 +95,10 @@ func exposedStraightIn(t *testing.T, mk Maker) {
 		return nil
 	}
 	for i, size := range sizes() {
-		buf := far.memory(size+9, 0xA5)
+		buf := far.exposable(size+9, 0xA5)
 		to, release := far.expose(uint32(i)*0x01010101, buf)
 		s := near.sendTo(to, uint32(i)*0x01010101, []byte("lost"), pattern(size, uint64(i)))
-		w.exchange([]*sent{s}, far)
+		w.exchange([]*sentFrame{s}, far)
 		release()
 		if !bytes.Equal(buf[size:], bytes.Repeat([]byte{0xA5}, 9)) {
 			t.Errorf("memory behind a body of %d bytes was written", size)
@@ -109,14 +109,14 @@ func exposedStraightIn(t *testing.T, mk Maker) {
 // exposedOrder mixes frames that are placed with frames that are not.
 func exposedOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	var frames []*sent
+	var frames []*sentFrame
 	for i := range 40 {
 		body := pattern(i*2500, uint64(i))
 		if i%3 == 0 {
 			frames = append(frames, near.send([]byte{byte(i)}, body))
 			continue
 		}
-		to, release := far.expose(uint32(i), far.memory(len(body), 0))
+		to, release := far.expose(uint32(i), far.exposable(len(body), 0))
 		defer release()
 		frames = append(frames, near.sendTo(to, uint32(i), nil, body))
 	}
@@ -126,10 +126,10 @@ func exposedOrder(t *testing.T, mk Maker) {
 // piecesGoWhere sends a body in pieces, last one first, each to its place.
 func piecesGoWhere(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	body, mem := pattern(900_001, 1), far.memory(900_001, 0)
+	body, mem := pattern(900_001, 1), far.exposable(900_001, 0)
 	to, release := far.expose(3, mem)
 	defer release()
-	var frames []*sent
+	var frames []*sentFrame
 	for _, cut := range [][2]int{{500_000, 900_001}, {7, 500_000}, {1, 7}, {1, 1}, {0, 1}} {
 		s := w.frame(nil, body[cut[0]:cut[1]], nil)
 		s.To, s.Offset, s.ID, s.want.id, s.want.direct = to, cut[0], 3, 3, true
@@ -147,16 +147,16 @@ func manyExposures(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const exposures, rounds, size = 8, 4, 50_000
 	var tokens [2][exposures]transport.Token
-	ends := [2]*end{near, far}
+	ends := [2]*endpoint{near, far}
 	for i, e := range ends {
 		for id := range uint32(exposures) {
-			to, release := e.expose(id, e.memory(size, 0))
+			to, release := e.expose(id, e.exposable(size, 0))
 			defer release()
 			tokens[i][id] = to
 		}
 	}
 	for round := range rounds {
-		var frames [2][]*sent
+		var frames [2][]*sentFrame
 		for id := range uint32(exposures) {
 			for i, e := range ends {
 				body := pattern(size, uint64(id)<<8|uint64(round)<<1|uint64(i))
@@ -176,9 +176,9 @@ func manyExposures(t *testing.T, mk Maker) {
 // but the memory is its owner's again.
 func releasedNotWritten(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	buf := far.memory(100_000, 0)
+	buf := far.exposable(100_000, 0)
 	to, release := far.expose(5, buf)
-	w.exchange([]*sent{near.sendTo(to, 5, nil, pattern(len(buf), 1))}, far)
+	w.exchange([]*sentFrame{near.sendTo(to, 5, nil, pattern(len(buf), 1))}, far)
 	release()
 	mine := bytes.Repeat([]byte{0x5A}, len(buf))
 	copy(buf, mine)
@@ -197,7 +197,7 @@ func beyondExposed(t *testing.T, mk Maker) {
 	}{{"too large", 0, 501}, {"too far", 400, 101}, {"behind", 501, 0}, {"before", -1, 10}, {"far away", 1 << 62, 1}} {
 		t.Run(tc.name, func(t *testing.T) {
 			w, near, far := pair(t, mk)
-			whole := far.memory(1000, 0xA5)
+			whole := far.exposable(1000, 0xA5)
 			to, release := far.expose(5, whole[:500])
 			defer release()
 			s := w.frame(nil, pattern(tc.size, 1), nil)
@@ -216,7 +216,7 @@ func beyondExposed(t *testing.T, mk Maker) {
 
 func exposedClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	to, release := far.expose(5, far.memory(32<<20, 0))
+	to, release := far.expose(5, far.exposable(32<<20, 0))
 	defer release()
 	s := near.sendTo(to, 5, nil, make([]byte, 32<<20))
 	late := near.sendTo(to, 5, nil, make([]byte, 32<<20))

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func framePromises() []promise {
-	return []promise{
+func frameTests() []testCase {
+	return []testCase{
 		{"BodiesOfEverySizeArriveWhole", bodiesOfEverySize},
 		{"HeadsOfEveryLengthArriveWhole", headsOfEveryLength},
 		{"FramesArriveInOrder", framesArriveInOrder},
@@ -37,14 +37,14 @@ func bodiesOfEverySize(t *testing.T, mk Maker) {
 	for i, size := range sizes() {
 		for _, headLen := range []int{0, 1, transport.MaxHead} {
 			s := near.send(pattern(headLen, uint64(i)), pattern(size, uint64(i)))
-			w.exchange([]*sent{s}, far)
+			w.exchange([]*sentFrame{s}, far)
 		}
 	}
 }
 
 func headsOfEveryLength(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	var frames []*sent
+	var frames []*sentFrame
 	for n := range transport.MaxHead + 1 {
 		s := w.frame(pattern(n, uint64(n)), pattern(n%7, 1), nil)
 		s.ID, s.want.id = uint32(n)<<24|uint32(n), uint32(n)<<24|uint32(n)
@@ -58,8 +58,8 @@ func headsOfEveryLength(t *testing.T, mk Maker) {
 // anything is received.
 func framesArriveInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	var out, back []*sent
-	for i := range some(600) {
+	var out, back []*sentFrame
+	for i := range scaled(600) {
 		size := []int{0, 1, 40, 700, 5000, 70_000}[i*7%6]
 		out = append(out, near.send([]byte(fmt.Sprint("out", i)), pattern(size, uint64(i))))
 		back = append(back, far.send([]byte(fmt.Sprint("back", i)), pattern(size/2, uint64(i))))
@@ -76,7 +76,7 @@ func headTooLong(t *testing.T, mk Maker) {
 	if !errors.Is(bad.err, fault.Misuse) {
 		t.Errorf("Done got %v, want %v", bad.err, fault.Misuse)
 	}
-	w.exchange([]*sent{near.send([]byte("good"), []byte("body"))}, far)
+	w.exchange([]*sentFrame{near.send([]byte("good"), []byte("body"))}, far)
 }
 
 // largeBodiesCross is what a blocking Send or Recv could not do: one goroutine
@@ -85,15 +85,15 @@ func largeBodiesCross(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const size = 12<<20 + 1
 	out, back := near.send([]byte("out"), pattern(size, 1)), far.send([]byte("back"), pattern(size, 2))
-	w.exchange([]*sent{out}, far)
+	w.exchange([]*sentFrame{out}, far)
 	w.until("the body back", func() bool { return len(near.sink.got) == 1 && back.done() })
-	w.compare([]*sent{back}, near.sink.got)
+	w.compare([]*sentFrame{back}, near.sink.got)
 }
 
 func sendNeverWaits(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	body := pattern(1<<20, 9)
-	var frames []*sent
+	var frames []*sentFrame
 	w.within("Send to a peer that does not receive", func() {
 		for range 48 {
 			frames = append(frames, near.send(nil, body))
@@ -110,38 +110,38 @@ func sendNeverWaits(t *testing.T, mk Maker) {
 }
 
 func connsDoNotMix(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 3)
-	type line struct {
-		far    *end
-		frames []*sent
+	w := newCluster(t, mk, 3)
+	type stream struct {
+		far    *endpoint
+		frames []*sentFrame
 	}
-	var lines []line
+	var streams []stream
 	for _, l := range [][2]int{{0, 1}, {0, 1}, {0, 2}, {1, 2}, {2, 0}} {
 		near, far := w.link(l[0], l[1])
-		var frames []*sent
+		var frames []*sentFrame
 		for i := range 20 {
-			frames = append(frames, near.send([]byte(fmt.Sprint(l, len(lines), i)), pattern(i*1000, uint64(len(lines)))))
+			frames = append(frames, near.send([]byte(fmt.Sprint(l, len(streams), i)), pattern(i*1000, uint64(len(streams)))))
 		}
-		lines = append(lines, line{far, frames})
+		streams = append(streams, stream{far, frames})
 	}
 	w.until("the frames of all Conns", func() bool {
-		for _, l := range lines {
+		for _, l := range streams {
 			if len(l.far.sink.got) < len(l.frames) || !allDone(l.frames) {
 				return false
 			}
 		}
 		return true
 	})
-	for _, l := range lines {
+	for _, l := range streams {
 		w.compare(l.frames, l.far.sink.got)
 	}
 }
 
 func quietConnIsIdle(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	w.exchange([]*sent{near.send(nil, []byte("once"))}, far)
+	w.exchange([]*sentFrame{near.send(nil, []byte("once"))}, far)
 	// What the wire itself has to say may still be moving.
-	for _, e := range []*end{near, far} {
+	for _, e := range []*endpoint{near, far} {
 		w.poll("an idle Progress", nil, func() bool {
 			state, err := e.progress()
 			if err != nil {

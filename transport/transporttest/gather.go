@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func gatherPromises() []promise {
-	return []promise{
+func gatherTests() []testCase {
+	return []testCase{
 		{"Gatherer/PartsArriveAsOneBody", partsArriveAsOne},
 		{"Gatherer/PartsKeepTheOrder", partsKeepOrder},
 		{"Gatherer/PartsIntoExposedMemory", partsExposed},
@@ -17,7 +17,7 @@ func gatherPromises() []promise {
 }
 
 // gatherer is e's Conn as a Gatherer; the test is skipped when it is none.
-func (e *end) gatherer() transport.Gatherer {
+func (e *endpoint) gatherer() transport.Gatherer {
 	g, ok := e.Conn.(transport.Gatherer)
 	if !ok {
 		e.w.tb.Skipf("%T is not a transport.Gatherer", e.Conn)
@@ -26,7 +26,7 @@ func (e *end) gatherer() transport.Gatherer {
 }
 
 // sendParts sends body in pieces of the given sizes; the last one takes the rest.
-func (e *end) sendParts(head, body []byte, sizes ...int) *sent {
+func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	s.Body = []byte("ignored")
 	e.gatherer().SendParts(&s.Frame, split(body, sizes))
@@ -55,17 +55,17 @@ func partsArriveAsOne(t *testing.T, mk Maker) {
 		{0, nil}, {0, []int{0, 0}}, {1, nil}, {10, []int{0, 3, 0, 0, 7}},
 		{100_000, []int{1, 99_998}}, {3 << 20, []int{1 << 20, 5, 1 << 20}}, {80_000, many},
 	} {
-		w.exchange([]*sent{near.sendParts([]byte("head"), pattern(tc.size, 1), tc.sizes...)}, far)
+		w.exchange([]*sentFrame{near.sendParts([]byte("head"), pattern(tc.size, 1), tc.sizes...)}, far)
 	}
 	s := w.frame(nil, nil, nil)
 	near.gatherer().SendParts(&s.Frame, nil)
-	w.exchange([]*sent{s}, far)
+	w.exchange([]*sentFrame{s}, far)
 }
 
 func partsKeepOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.gatherer()
-	var frames []*sent
+	var frames []*sentFrame
 	for i := range 60 {
 		body := pattern(i*1500, uint64(i))
 		if i%2 == 0 {
@@ -86,7 +86,7 @@ func partsExposed(t *testing.T, mk Maker) {
 	s := w.frame(nil, nil, nil)
 	s.To, s.ID, s.want = to, 9, arrival{id: 9, direct: true, body: bytes.Clone(body)}
 	near.gatherer().SendParts(&s.Frame, split(body, []int{1, 300_000, 2}))
-	w.exchange([]*sent{s}, far)
+	w.exchange([]*sentFrame{s}, far)
 }
 
 func partsClosed(t *testing.T, mk Maker) {

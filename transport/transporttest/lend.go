@@ -257,7 +257,7 @@ func (l *lender) enter(node uint64, c transport.Conn, re *report) *report {
 }
 
 func (l *lender) dial(node Node, o *order, re *report) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
 	defer cancel()
 	switch o.Ended {
 	case fault.Canceled:

@@ -10,11 +10,11 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func schedulePromises() []promise {
-	var all []promise
+func scheduleTests() []testCase {
+	var all []testCase
 	for seed := range uint64(6) {
-		all = append(all, promise{fmt.Sprintf("RandomSchedule/Seed%d", seed), func(t *testing.T, mk Maker) {
-			Schedule(t, mk, seed, some(1500))
+		all = append(all, testCase{fmt.Sprintf("RandomSchedule/Seed%d", seed), func(t *testing.T, mk Maker) {
+			Schedule(t, mk, seed, scaled(1500))
 		}})
 	}
 	return all
@@ -26,11 +26,11 @@ func schedulePromises() []promise {
 // order, and be Done once; behind a Close, some first ones of them must. The seed
 // decides all, so that a failure can be run again, by a fuzz target as well.
 func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
-	w := newWorld(tb, mk, 3)
-	s := &schedule{world: w, rng: rand.New(rand.NewPCG(seed, 7))}
+	w := newCluster(tb, mk, 3)
+	s := &schedule{cluster: w, rng: rand.New(rand.NewPCG(seed, 7))}
 	for _, l := range [][2]int{{0, 1}, {1, 0}, {1, 2}, {2, 0}} {
 		near, far := w.link(l[0], l[1])
-		s.ways = append(s.ways, &way{from: near, to: far}, &way{from: far, to: near})
+		s.directions = append(s.directions, &direction{from: near, to: far}, &direction{from: far, to: near})
 	}
 	for range steps {
 		s.step()
@@ -42,27 +42,27 @@ func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
 const budget = 48 << 20
 
 type schedule struct {
-	*world
-	rng   *rand.Rand
-	ways  []*way
-	bytes int
+	*cluster
+	rng        *rand.Rand
+	directions []*direction
+	bytes      int
 }
 
-// A way is one direction of a link.
-type way struct {
-	from, to *end
-	frames   []*sent
+// A direction is one direction of a link.
+type direction struct {
+	from, to *endpoint
+	frames   []*sentFrame
 
-	mu  sync.Mutex // guards due
-	due []*sent    // to be sent since another's Done has run, on whatever goroutine
+	mu     sync.Mutex   // guards due
+	unsent []*sentFrame // to be sent since another's Done has run, on whatever goroutine
 }
 
-// sendDue sends what the Done of other frames has asked for. That it is the
+// sendUnsent sends what the Done of other frames has asked for. That it is the
 // test's goroutine that does so, is for the order of the frames to be known.
-func (w *way) sendDue() {
+func (w *direction) sendUnsent() {
 	w.mu.Lock()
-	due := w.due
-	w.due = nil
+	due := w.unsent
+	w.unsent = nil
 	w.mu.Unlock()
 	for _, f := range due {
 		w.frames = append(w.frames, f)
@@ -72,8 +72,8 @@ func (w *way) sendDue() {
 
 // step does one random thing somewhere.
 func (s *schedule) step() {
-	way := s.ways[s.rng.IntN(len(s.ways))]
-	way.sendDue()
+	way := s.directions[s.rng.IntN(len(s.directions))]
+	way.sendUnsent()
 	switch s.rng.IntN(10) {
 	case 0, 1, 2:
 		s.send(way)
@@ -106,7 +106,7 @@ func (s *schedule) head() []byte {
 }
 
 // send sends a frame; one in four has another follow its Done.
-func (s *schedule) send(w *way) {
+func (s *schedule) send(w *direction) {
 	if s.rng.IntN(4) > 0 {
 		w.frames = append(w.frames, w.from.send(s.head(), s.body()))
 		return
@@ -115,13 +115,13 @@ func (s *schedule) send(w *way) {
 	f := s.frame(s.head(), s.body(), func(error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.due = append(w.due, next)
+		w.unsent = append(w.unsent, next)
 	})
 	w.frames = append(w.frames, f)
 	w.from.Send(&f.Frame)
 }
 
-func (s *schedule) sendParts(w *way) {
+func (s *schedule) sendParts(w *direction) {
 	if _, ok := w.from.Conn.(transport.Gatherer); !ok {
 		return
 	}
@@ -134,7 +134,7 @@ func (s *schedule) sendParts(w *way) {
 }
 
 // sendExposed has the far end expose memory, and writes there.
-func (s *schedule) sendExposed(w *way) {
+func (s *schedule) sendExposed(w *direction) {
 	if _, ok := w.to.Conn.(transport.Exposer); !ok {
 		return
 	}
@@ -146,19 +146,19 @@ func (s *schedule) sendExposed(w *way) {
 
 // finish delivers half of the links' frames, and closes the others as they are.
 func (s *schedule) finish() {
-	for i := 0; i < len(s.ways); i += 4 {
-		s.ways[i].from.Close()
+	for i := 0; i < len(s.directions); i += 4 {
+		s.directions[i].from.Close()
 	}
 	s.until("the end of the schedule", func() bool {
-		for _, w := range s.ways {
-			w.sendDue()
+		for _, w := range s.directions {
+			w.sendUnsent()
 			if !allDone(w.frames) || w.to.err == nil && len(w.to.sink.got) < len(w.frames) {
 				return false
 			}
 		}
 		return true
 	})
-	for i, w := range s.ways {
+	for i, w := range s.directions {
 		got := w.to.sink.got
 		switch i % 4 {
 		case 0: // the sender has closed
@@ -174,7 +174,7 @@ func (s *schedule) finish() {
 
 // checkExposed reads exposed memory again after all has come.
 func (s *schedule) checkExposed() {
-	for i, w := range s.ways {
+	for i, w := range s.directions {
 		for _, got := range w.to.sink.got {
 			if got.direct && !bytes.Equal(got.body, w.to.sink.exposed[got.id][:len(got.body)]) {
 				s.tb.Errorf("way %d: exposed memory %d changed", i, got.id)

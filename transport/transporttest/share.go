@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func sharePromises() []promise {
-	return []promise{
+func shareTests() []testCase {
+	return []testCase{
 		{"Sharer/AllGetTheSameMemory", allGetSameMemory},
 		{"Sharer/NameMayBeSharedAgain", nameSharedAgain},
 		{"Sharer/ShareWaitsForAll", shareWaitsForAll},
@@ -26,7 +26,7 @@ func sharePromises() []promise {
 
 // sharers is the world's Transports as Sharers; the test is skipped when they
 // are none.
-func (w *world) sharers() []transport.Sharer {
+func (w *cluster) sharers() []transport.Sharer {
 	var all []transport.Sharer
 	for _, node := range w.nodes {
 		s, ok := node.Transport.(transport.Sharer)
@@ -46,7 +46,7 @@ type share struct {
 }
 
 // shareAll has each rank share name, in goroutines of their own.
-func (w *world) shareAll(ctx context.Context, name string, size func(rank int) int) []share {
+func (w *cluster) shareAll(ctx context.Context, name string, size func(rank int) int) []share {
 	w.tb.Helper()
 	sharers := w.sharers()
 	all := make([]share, len(sharers))
@@ -61,11 +61,11 @@ func (w *world) shareAll(ctx context.Context, name string, size func(rank int) i
 }
 
 func background() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), patience())
+	return context.WithTimeout(context.Background(), waitLimit())
 }
 
 func allGetSameMemory(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 3)
+	w := newCluster(t, mk, 3)
 	ctx, cancel := background()
 	defer cancel()
 	for _, size := range []int{0, 1, 100, 1 << 20} {
@@ -75,7 +75,7 @@ func allGetSameMemory(t *testing.T, mk Maker) {
 
 // checkShared checks that all have the same zeroed memory of that size, and
 // gives it back.
-func (w *world) checkShared(size int, all []share) {
+func (w *cluster) checkShared(size int, all []share) {
 	w.tb.Helper()
 	for i, s := range all {
 		if s.err != nil {
@@ -102,7 +102,7 @@ func (w *world) checkShared(size int, all []share) {
 }
 
 func nameSharedAgain(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	ctx, cancel := background()
 	defer cancel()
 	for range 5 {
@@ -111,7 +111,7 @@ func nameSharedAgain(t *testing.T, mk Maker) {
 }
 
 func shareWaitsForAll(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	sharers := w.sharers()
 	ctx, cancel := background()
 	defer cancel()
@@ -133,7 +133,7 @@ func shareWaitsForAll(t *testing.T, mk Maker) {
 
 // shareEndsWithContext has a rank give up, and then all come after all.
 func shareEndsWithContext(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	sharers := w.sharers()
 	short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 	defer cancel()
@@ -149,7 +149,7 @@ func shareEndsWithContext(t *testing.T, mk Maker) {
 }
 
 func shareDisagree(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	ctx, cancel := background()
 	defer cancel()
 	for i, s := range w.shareAll(ctx, "size", func(rank int) int { return 10 + rank }) {
@@ -160,7 +160,7 @@ func shareDisagree(t *testing.T, mk Maker) {
 }
 
 func closeEndsShare(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	sharers := w.sharers()
 	ctx, cancel := background()
 	defer cancel()

@@ -3,210 +3,145 @@ package transporttest
 import (
 	"bytes"
 	"fmt"
-	"sync/atomic"
+	"testing"
 
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An arrival is a frame as the Sink saw it.
-type arrival struct {
-	head, body []byte
-	id         uint32
-	direct     bool // it came into exposed memory
-}
-
-// A recorder is a Sink that keeps what arrives and reports every call that a
-// Sink is not promised. It has no lock: two calls at a time are a broken promise
-// that the race detector sees.
-type recorder struct {
-	w       *world
-	name    string
-	place   func(h transport.Header) []byte // nil: new memory for each body
-	partly  func(h transport.Header, n int) // called at each Arrived
-	exposed map[uint32][]byte               // memory that frames with a To may come into
-	got     []arrival
-
-	open   bool // a frame is arriving
-	now    arrival
-	header transport.Header // as first seen
-	n      int              // as last reported; -1 before the first Arrived
-}
-
-// Buffer implements transport.Sink.
-func (r *recorder) Buffer(h transport.Header) []byte {
-	if r.open {
-		r.w.errorf("%s: Place for a frame of %d bytes, while %d of %d bytes of another are in",
-			r.name, h.Size, r.n, r.header.Size)
-	}
-	if h.Size < 0 || len(h.Head) > transport.MaxHead {
-		r.w.errorf("%s: Place got a head of %d and a size of %d bytes", r.name, len(h.Head), h.Size)
-	}
-	r.begin(h)
-	if r.place == nil {
-		r.now.body = make([]byte, h.Size)
-		return r.now.body
-	}
-	b := r.place(h)
-	if b != nil {
-		r.now.body = b[:h.Size]
-	}
-	return b
-}
-
-func (r *recorder) begin(h transport.Header) {
-	r.open, r.n, r.header = true, -1, h
-	r.now = arrival{head: bytes.Clone(h.Head), id: h.ID}
-}
-
-// Arrived implements transport.Sink.
-func (r *recorder) Arrived(h transport.Header, n int) {
-	if !r.open {
-		r.beginDirect(h)
-	}
-	if err := r.check(h, n); err != nil {
-		r.w.errorf("%s: %v", r.name, err)
-	}
-	r.n = n
-	if n == h.Size {
-		r.open = false
-		r.got = append(r.got, r.now)
-	}
-	if r.partly != nil {
-		r.partly(h, n)
+func sinkTests() []testCase {
+	return []testCase{
+		{"PlaceReturningNilDropsTheBody", nilPlaceDrops},
+		{"BytesBeyondTheBodyStayUntouched", bytesBeyondStay},
+		{"ArrivedBytesAreIn", arrivedBytesAreIn},
+		{"SinkMayChangeBetweenFrames", sinkMayChange},
+		{"SinkMaySend", sinkMaySend},
+		{"SecondProgressIsBusy", secondProgressIsBusy},
 	}
 }
 
-// beginDirect starts a frame that skips Place.
-func (r *recorder) beginDirect(h transport.Header) {
-	r.begin(h)
-	mem, ok := r.exposed[h.ID]
-	if !ok {
-		r.w.errorf("%s: Arrived without Place, with ID %d under which nothing is exposed", r.name, h.ID)
-		return
-	}
-	r.now.direct = true
-	if h.Size <= len(mem) {
-		r.now.body = mem[:h.Size]
-	}
-	if len(h.Head) > 0 {
-		r.w.errorf("%s: a frame into exposed memory arrived with a head of %d bytes", r.name, len(h.Head))
-	}
-}
-
-// check compares one Arrived with what the frame has been so far.
-func (r *recorder) check(h transport.Header, n int) error {
-	switch {
-	case h.Size != r.header.Size || h.ID != r.header.ID:
-		return fmt.Errorf("the header changed from size %d, ID %d to size %d, ID %d",
-			r.header.Size, r.header.ID, h.Size, h.ID)
-	case !bytes.Equal(h.Head, r.now.head) || !bytes.Equal(r.header.Head, r.now.head):
-		return fmt.Errorf("the head changed before its frame was complete")
-	case n > h.Size || n <= r.n:
-		return fmt.Errorf("Arrived reported %d of %d bytes after %d", n, h.Size, r.n)
-	case n == 0 && h.Size > 0:
-		return fmt.Errorf("Arrived reported 0 of %d bytes", h.Size)
-	}
-	return nil
-}
-
-// A sent frame counts how often its Done ran.
-type sent struct {
-	transport.Frame
-	want  arrival
-	ended atomic.Int32
-	err   error // what Done got; to be read once ended
-}
-
-// frame makes a frame that watches its Done; then, if not nil, runs inside it.
-func (w *world) frame(head, body []byte, then func(error)) *sent {
-	s := &sent{want: arrival{head: head, body: body}}
-	s.Head, s.Body = head, body
-	s.Done = func(err error) {
-		if s.ended.Load() > 0 {
-			w.errorf("Done ran a second time, with %v", err)
-			return
+// nilPlaceDrops drops every second body; its frame completes all the same, and
+// the next one is unharmed.
+func nilPlaceDrops(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	far.sink.place = func(h transport.Header) []byte {
+		if h.Head[0] == 'd' {
+			return nil
 		}
-		if err != nil {
-			w.isFault("Done", err)
-		}
-		if then != nil {
-			then(err)
-		}
-		s.err = err
-		s.ended.Add(1) // last: whoever sees it may use the frame again
+		return make([]byte, h.Size)
 	}
-	return s
+	var frames []*sentFrame
+	for i, size := range []int{0, 0, 1, 1, 5000, 5000, 1 << 20, 1 << 20, 3} {
+		body := pattern(size, uint64(i))
+		s := near.send([]byte{"kd"[i%2], byte(i)}, body)
+		if i%2 == 1 {
+			s.want.body = nil
+		}
+		frames = append(frames, s)
+	}
+	w.exchange(frames, far)
 }
 
-// send sends a new frame from e.
-func (e *end) send(head, body []byte) *sent {
-	s := e.w.frame(head, body, nil)
-	e.Send(&s.Frame)
-	return s
-}
-
-// done reports whether Done has run.
-func (s *sent) done() bool { return s.ended.Load() > 0 }
-
-// allDone reports whether every frame's Done has run.
-func allDone(frames []*sent) bool {
-	for _, s := range frames {
-		if !s.done() {
-			return false
+func bytesBeyondStay(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	const room = 1 << 20
+	buf := bytes.Repeat([]byte{0xA5}, room)
+	far.sink.place = func(transport.Header) []byte { return buf }
+	for _, size := range []int{0, 1, 63, 4097, 300_001} {
+		w.exchange([]*sentFrame{near.send(nil, pattern(size, 3))}, far)
+		for i, b := range buf[size:] {
+			if b != 0xA5 {
+				t.Fatalf("byte %d behind a body of %d bytes was written", i, size)
+			}
+		}
+		for i := range size {
+			buf[i] = 0xA5
 		}
 	}
-	return true
 }
 
-// exchange polls until the frames have arrived at e and are done, and compares.
-func (w *world) exchange(frames []*sent, e *end) {
-	w.tb.Helper()
-	start := len(e.sink.got)
-	w.until("the arrival of all frames", func() bool {
-		return len(e.sink.got)-start >= len(frames) && allDone(frames) || e.err != nil
+// arrivedBytesAreIn reads, at each Arrived, what it says has come.
+func arrivedBytesAreIn(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	body := pattern(5<<20+3, 4)
+	buf, seen := make([]byte, len(body)), 0
+	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.partly = func(_ transport.Header, n int) {
+		if !bytes.Equal(buf[seen:n], body[seen:n]) {
+			t.Errorf("bytes %d to %d are reported, but not in", seen, n)
+		}
+		seen = n
+	}
+	w.exchange([]*sentFrame{near.send([]byte("head"), body)}, far)
+}
+
+func sinkMayChange(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	sinks := [2]*recorder{{w: w, name: "even"}, {w: w, name: "odd"}}
+	var frames [2][]*sentFrame
+	for i := range 40 {
+		frames[i%2] = append(frames[i%2], near.send([]byte{byte(i)}, pattern(i*100, uint64(i))))
+	}
+	total := func() int { return len(sinks[0].got) + len(sinks[1].got) }
+	w.until("the arrival at two Sinks in turn", func() bool {
+		far.sink = sinks[total()%2]
+		return total() == 40
 	})
-	w.compare(frames, e.sink.got[start:])
-	if e.err != nil {
-		w.tb.Fatalf("%s: %v", e.name, e.err)
-	}
+	w.compare(frames[0], sinks[0].got)
+	w.compare(frames[1], sinks[1].got)
 }
 
-// compare checks that exactly these frames have arrived, in this order.
-func (w *world) compare(frames []*sent, got []arrival) {
-	w.tb.Helper()
-	if len(got) != len(frames) {
-		w.tb.Errorf("%d frames arrived, want %d", len(got), len(frames))
+// sinkMaySend answers from Place and from Arrived, on the Conn itself and on
+// another one of the same node.
+func sinkMaySend(t *testing.T, mk Maker) {
+	w := newCluster(t, mk, 3)
+	near, far := w.link(0, 1)
+	other, third := w.link(1, 2)
+	var placed, partly, onward []*sentFrame
+	far.sink.place = func(h transport.Header) []byte {
+		placed = append(placed, far.send([]byte("placed"), bytes.Clone(h.Head)))
+		return make([]byte, h.Size)
 	}
-	for i := range min(len(got), len(frames)) {
-		if err := frames[i].want.differs(got[i]); err != nil {
-			w.tb.Fatalf("frame %d of %d: %v", i, len(frames), err)
-		}
-		if s := frames[i]; s.done() && s.err != nil {
-			w.tb.Errorf("frame %d of %d arrived, but its Done got %v", i, len(frames), s.err)
+	far.sink.partly = func(h transport.Header, n int) {
+		if n == h.Size {
+			partly = append(partly, far.send([]byte("arrived"), pattern(n, 5)))
+			onward = append(onward, other.send([]byte("onward"), pattern(n, 6)))
 		}
 	}
+	for i := range 30 {
+		near.send([]byte(fmt.Sprint(i)), pattern(i*997, uint64(i)))
+	}
+	w.until("the answers", func() bool { return len(near.sink.got) == 60 && len(third.sink.got) == 30 })
+	var answers []*sentFrame
+	for i := range placed {
+		answers = append(answers, placed[i], partly[i])
+	}
+	w.compare(answers, near.sink.got)
+	w.compare(onward, third.sink.got)
 }
 
-// differs says in what got is not want.
-func (want arrival) differs(got arrival) error {
-	switch {
-	case got.id != want.id || got.direct != want.direct:
-		return fmt.Errorf("got ID %d (direct: %v), want %d (%v)", got.id, got.direct, want.id, want.direct)
-	case !bytes.Equal(got.head, want.head):
-		return fmt.Errorf("got head %x, want %x", got.head, want.head)
-	case len(got.body) != len(want.body):
-		return fmt.Errorf("got %d bytes of body, want %d", len(got.body), len(want.body))
-	case !bytes.Equal(got.body, want.body):
-		return fmt.Errorf("the body of %d bytes differs from byte %d on", len(want.body), firstDifference(got.body, want.body))
-	}
-	return nil
-}
-
-func firstDifference(a, b []byte) int {
-	for i := range a {
-		if a[i] != b[i] {
-			return i
+// secondProgressIsBusy calls Progress inside Progress, from the same goroutine
+// and from another one; neither may wait.
+func secondProgressIsBusy(t *testing.T, mk Maker) {
+	w, near, far := pair(t, mk)
+	calls := 0
+	again := func(where string) {
+		calls++
+		for _, call := range []func(string, func()){
+			w.within, // first: it notices a call that waits
+			func(_ string, do func()) { do() },
+		} {
+			call("Progress inside "+where, func() {
+				state, err := far.Conn.Progress(far.sink)
+				if state != transport.Busy || err != nil {
+					t.Errorf("Progress inside %s: got %v, %v, want Busy", where, state, err)
+				}
+			})
 		}
 	}
-	return len(a)
+	far.sink.place = func(h transport.Header) []byte { again("Place"); return make([]byte, h.Size) }
+	far.sink.partly = func(transport.Header, int) { again("Arrived") }
+	w.exchange([]*sentFrame{near.send(nil, []byte("body"))}, far)
+	if calls != 2 {
+		t.Errorf("the Sink was called %d times, want 2", calls)
+	}
 }

@@ -45,19 +45,19 @@ type Node struct {
 // them; whatever else they need ends by tb.Cleanup.
 type Maker func(tb testing.TB, n int) []Node
 
-// A promise is one sentence of the contract and the test that holds it.
-type promise struct {
+// A testCase is one sentence of the contract and the test that holds it.
+type testCase struct {
 	name  string
 	check func(t *testing.T, mk Maker)
 }
 
 // Run checks every promise, each in a subtest on Nodes of its own.
 func Run(t *testing.T, mk Maker) {
-	for _, group := range [][]promise{
-		dialPromises(), framePromises(), sinkPromises(), donePromises(), togetherPromises(),
-		armPromises(), closePromises(), leftoverPromises(),
-		exposePromises(), gatherPromises(), promptPromises(), sharePromises(), guestPromises(),
-		schedulePromises(),
+	for _, group := range [][]testCase{
+		dialTests(), frameTests(), sinkTests(), doneTests(), concurrencyTests(),
+		armTests(), closeTests(), cleanupTests(),
+		exposeTests(), gatherTests(), trySendTests(), shareTests(), pendingTests(),
+		scheduleTests(),
 	} {
 		for _, p := range group {
 			t.Run(p.name, func(t *testing.T) { p.check(t, mk) })

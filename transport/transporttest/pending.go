@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func guestPromises() []promise {
-	return []promise{
+func pendingTests() []testCase {
+	return []testCase{
 		{"Guest/SmallFramesBeforeAdmit", smallBeforeAdmit},
 		{"Greeter/OthersFirstBytesAreNotItsOwn", othersFirstBytes},
 	}
@@ -16,24 +16,24 @@ func guestPromises() []promise {
 // smallBeforeAdmit speaks as a handshake does, small frames both ways, before
 // Admit, and anything after it.
 func smallBeforeAdmit(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	a, b := w.dial(0, 1)
 	guest, ok := b.(transport.Pending)
 	if !ok {
 		t.Skipf("%T is not a transport.Guest: its Conns have no limits", b)
 	}
-	near, far := w.end("dialling end", a), w.end("accepting end", b)
-	w.exchange([]*sent{near.send(pattern(128, 1), pattern(1000, 1))}, far)
+	near, far := w.newEndpoint("dialling end", a), w.newEndpoint("accepting end", b)
+	w.exchange([]*sentFrame{near.send(pattern(128, 1), pattern(1000, 1))}, far)
 	answer := far.send(pattern(128, 2), pattern(1000, 2))
 	w.until("the answer", func() bool { return len(near.sink.got) == 1 && answer.done() })
-	w.exchange([]*sent{near.send(pattern(100, 3), nil)}, far)
+	w.exchange([]*sentFrame{near.send(pattern(100, 3), nil)}, far)
 	guest.Admit()
-	w.exchange([]*sent{near.send(nil, pattern(3<<20, 4))}, far)
+	w.exchange([]*sentFrame{near.send(nil, pattern(3<<20, 4))}, far)
 }
 
 // othersFirstBytes shows what else comes to a port.
 func othersFirstBytes(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 1)
+	w := newCluster(t, mk, 1)
 	g, ok := w.nodes[0].Transport.(transport.Greeter)
 	if !ok {
 		t.Skipf("%T is not a transport.Greeter: it shares no listener", w.nodes[0].Transport)

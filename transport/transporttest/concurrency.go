@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func togetherPromises() []promise {
-	return []promise{
+func concurrencyTests() []testCase {
+	return []testCase{
 		{"ManyGoroutinesMaySend", manyGoroutinesSend},
 		{"SendMayRunBesideProgress", sendBesideProgress},
 		{"ManyGoroutinesMayPoll", manyGoroutinesPoll},
@@ -20,7 +20,7 @@ func togetherPromises() []promise {
 }
 
 // keepPolling polls e in a goroutine of its own until stop, which waits for it.
-func (e *end) keepPolling() (stop func()) {
+func (e *endpoint) keepPolling() (stop func()) {
 	var over atomic.Bool
 	ended := make(chan struct{})
 	go func() {
@@ -33,7 +33,7 @@ func (e *end) keepPolling() (stop func()) {
 			if idle++; state == transport.Moved {
 				idle = 0
 			}
-			breathe(idle)
+			backOff(idle)
 		}
 	}()
 	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
@@ -42,7 +42,7 @@ func (e *end) keepPolling() (stop func()) {
 // stream sends n frames marked with who and their number, one goroutine's share,
 // never more than a few ahead of their Done. What it returns waits for the last of
 // these, which may come after the frames have arrived; somebody must poll e.
-func (e *end) stream(who byte, n int) (settle func()) {
+func (e *endpoint) stream(who byte, n int) (settle func()) {
 	window := make(chan struct{}, 8)
 	for i := range n {
 		head := binary.LittleEndian.AppendUint32([]byte{who}, uint32(i))
@@ -54,8 +54,8 @@ func (e *end) stream(who byte, n int) (settle func()) {
 		})
 		select {
 		case window <- struct{}{}:
-		case <-time.After(patience()):
-			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, patience(), i)
+		case <-time.After(waitLimit()):
+			e.w.errorf("goroutine %d: no Done in %v after frame %d", who, waitLimit(), i)
 			return func() {}
 		}
 		e.Send(&s.Frame)
@@ -68,7 +68,7 @@ func (e *end) stream(who byte, n int) (settle func()) {
 }
 
 // checkStreams checks that each goroutine's frames came once, whole and in order.
-func (e *end) checkStreams(goroutines, n int) {
+func (e *endpoint) checkStreams(goroutines, n int) {
 	next := make([]int, goroutines)
 	for _, got := range e.sink.got {
 		who, i := got.head[0], int(binary.LittleEndian.Uint32(got.head[1:]))
@@ -90,7 +90,7 @@ func (e *end) checkStreams(goroutines, n int) {
 
 func manyGoroutinesSend(t *testing.T, mk Maker) {
 	const goroutines = 8
-	n := some(150)
+	n := scaled(150)
 	w, near, far := pair(t, mk)
 	var wg sync.WaitGroup
 	var settled atomic.Int32
@@ -111,7 +111,7 @@ func manyGoroutinesSend(t *testing.T, mk Maker) {
 // goroutines of their own.
 func sendBesideProgress(t *testing.T, mk Maker) {
 	const goroutines = 2
-	n := some(300)
+	n := scaled(300)
 	w, near, far := pair(t, mk)
 	var arrived sync.WaitGroup
 	arrived.Add(2 * goroutines * n)
@@ -139,7 +139,7 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 // has no lock: Busy keeps them apart.
 func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	const pollers = 4
-	n := some(400)
+	n := scaled(400)
 	w, near, far := pair(t, mk)
 	var arrived, failed atomic.Int32
 	far.sink.partly = func(h transport.Header, n int) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-func leftoverPromises() []promise {
-	return []promise{
+func cleanupTests() []testCase {
+	return []testCase{
 		{"UnusedTransportCloses", unusedCloses},
 		{"ConnsThatCloseLeaveNothing", closedConnsLeaveNothing},
 		{"TransportCloseEndsItsConns", transportCloseEndsConns},
@@ -18,15 +18,15 @@ func leftoverPromises() []promise {
 }
 
 // unusedCloses makes, serves and closes; what remains, the world reports.
-func unusedCloses(t *testing.T, mk Maker) { newWorld(t, mk, 2) }
+func unusedCloses(t *testing.T, mk Maker) { newCluster(t, mk, 2) }
 
 // closedConnsLeaveNothing opens and closes Conns one after the other, more than
 // a process could keep open.
 func closedConnsLeaveNothing(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	for i := range 60 {
 		near, far := w.link(0, 1)
-		w.exchange([]*sent{near.send([]byte{byte(i)}, nil)}, far)
+		w.exchange([]*sentFrame{near.send([]byte{byte(i)}, nil)}, far)
 		near.Close()
 		far.Close()
 		w.ends = nil
@@ -34,18 +34,18 @@ func closedConnsLeaveNothing(t *testing.T, mk Maker) {
 }
 
 func transportCloseEndsConns(t *testing.T, mk Maker) {
-	w := newWorld(t, mk, 2)
+	w := newCluster(t, mk, 2)
 	dialled, far := w.link(0, 1)
 	other, accepted := w.link(1, 0)
 	s := dialled.send(nil, make([]byte, 64<<20))
 	w.within("Close", func() { w.closeNode(0) })
 	w.poll("Done", nil, s.done)
 	w.isClosed("Done", s.err)
-	for _, e := range []*end{dialled, accepted} {
+	for _, e := range []*endpoint{dialled, accepted} {
 		_, err := e.progress()
 		w.isClosed(fmt.Sprint("Progress of the ", e.name), err)
 	}
-	w.poll("the peers' errors", []*end{far, other}, func() bool { return far.err != nil && other.err != nil })
+	w.poll("the peers' errors", []*endpoint{far, other}, func() bool { return far.err != nil && other.err != nil })
 }
 
 // closeInTraffic closes one Transport, then the other, while goroutines send and
@@ -53,13 +53,13 @@ func transportCloseEndsConns(t *testing.T, mk Maker) {
 func closeInTraffic(t *testing.T, mk Maker) {
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
-			w := newWorld(t, mk, 2)
+			w := newCluster(t, mk, 2)
 			var senders sync.WaitGroup
 			var stops []func()
 			for range 3 {
 				near, far := w.link(0, 1)
 				stops = append(stops, near.keepPolling(), far.keepPolling())
-				for _, e := range []*end{near, far} {
+				for _, e := range []*endpoint{near, far} {
 					senders.Go(func() { e.burst(200, pattern(round*9000, 1)) })
 				}
 			}

@@ -16,47 +16,47 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// PatienceVar names the environment variable that bounds every wait of the suite,
+// WaitLimitVar names the environment variable that bounds every wait of the suite,
 // as a time.Duration; without it, 20 s. That is far more than any of them takes,
 // so that a slow machine does not fail a sound transport.
-const PatienceVar = "TRANSPORTTEST_PATIENCE"
+const WaitLimitVar = "TRANSPORTTEST_PATIENCE"
 
-func patience() time.Duration {
-	d, err := time.ParseDuration(os.Getenv(PatienceVar))
+func waitLimit() time.Duration {
+	d, err := time.ParseDuration(os.Getenv(WaitLimitVar))
 	if err != nil || d <= 0 {
 		return 20 * time.Second
 	}
 	return d
 }
 
-// ShareVar names the environment variable by whose number the suite divides how often it
+// DivisorVar names the environment variable by whose number the suite divides how often it
 // repeats what it repeats by the hundred, for emulated machines; without it, 1.
-const ShareVar = "TRANSPORTTEST_SHARE"
+const DivisorVar = "TRANSPORTTEST_SHARE"
 
-// some is n, or the share of it that is to do.
-func some(n int) int {
-	if share, err := strconv.Atoi(os.Getenv(ShareVar)); err == nil && share > 1 {
+// scaled is n, or the share of it that is to do.
+func scaled(n int) int {
+	if share, err := strconv.Atoi(os.Getenv(DivisorVar)); err == nil && share > 1 {
 		return max(n/share, 10)
 	}
 	return n
 }
 
-// A world is the Nodes of one test, serving, and the ends of its links.
-type world struct {
+// A cluster is the Nodes of one test, serving, and the ends of its links.
+type cluster struct {
 	tb       testing.TB
 	nodes    []Node
 	addrs    []string
 	accepted []chan transport.Conn
-	ends     []*end
+	ends     []*endpoint
 	over     atomic.Bool // the test has ended; what comes now is too late to report
 }
 
-// newWorld makes n Nodes and has them serve. At the test's end all are closed,
+// newCluster makes n Nodes and has them serve. At the test's end all are closed,
 // and nothing of theirs may remain.
-func newWorld(tb testing.TB, mk Maker, n int) *world {
+func newCluster(tb testing.TB, mk Maker, n int) *cluster {
 	tb.Helper()
 	leak.Check(tb)
-	w := &world{tb: tb, nodes: mk(tb, n)}
+	w := &cluster{tb: tb, nodes: mk(tb, n)}
 	if len(w.nodes) != n {
 		tb.Fatalf("the maker made %d nodes, want %d", len(w.nodes), n)
 	}
@@ -74,28 +74,28 @@ func newWorld(tb testing.TB, mk Maker, n int) *world {
 }
 
 // close ends all Nodes; each Close must come back.
-func (w *world) close() {
+func (w *cluster) close() {
 	defer w.over.Store(true)
 	for i := range w.nodes {
 		w.within("Close of a Transport", func() { w.closeNode(i) })
 	}
 }
 
-func (w *world) closeNode(i int) {
+func (w *cluster) closeNode(i int) {
 	if err := w.nodes[i].Transport.Close(); err != nil {
 		w.errorf("Close of node %d: %v", i, err)
 	}
 }
 
 // errorf reports unless the test has ended, for it is called from any goroutine.
-func (w *world) errorf(format string, args ...any) {
+func (w *cluster) errorf(format string, args ...any) {
 	if !w.over.Load() {
 		w.tb.Errorf(format, args...)
 	}
 }
 
 // within runs do, which must not block. If it does, the test ends as failed.
-func (w *world) within(what string, do func()) {
+func (w *cluster) within(what string, do func()) {
 	w.tb.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -106,21 +106,21 @@ func (w *world) within(what string, do func()) {
 }
 
 // await waits for a close or a value on done.
-func (w *world) await(what string, done <-chan struct{}) {
+func (w *cluster) await(what string, done <-chan struct{}) {
 	w.tb.Helper()
-	timer := time.NewTimer(patience())
+	timer := time.NewTimer(waitLimit())
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
-		w.tb.Fatalf("%s has not happened after %v", what, patience())
+		w.tb.Fatalf("%s has not happened after %v", what, waitLimit())
 	}
 }
 
 // dial opens a Conn and returns both its ends, admitted.
-func (w *world) dial(from, to int) (near, far transport.Conn) {
+func (w *cluster) dial(from, to int) (near, far transport.Conn) {
 	w.tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience())
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
 	defer cancel()
 	near, err := w.nodes[from].Transport.Dial(ctx, w.addrs[to])
 	if err != nil {
@@ -136,11 +136,11 @@ func (w *world) dial(from, to int) (near, far transport.Conn) {
 
 // link is dial with both ends wrapped and admitted, to be polled by the test's
 // goroutine.
-func (w *world) link(from, to int) (near, far *end) {
+func (w *cluster) link(from, to int) (near, far *endpoint) {
 	w.tb.Helper()
 	a, b := w.dial(from, to)
 	admit(b)
-	near, far = w.end("dialling end", a), w.end("accepting end", b)
+	near, far = w.newEndpoint("dialling end", a), w.newEndpoint("accepting end", b)
 	near.node, far.node = from, to
 	return near, far
 }
@@ -153,23 +153,23 @@ func admit(c transport.Conn) {
 }
 
 // pair is a world of two and one link between them.
-func pair(tb testing.TB, mk Maker) (w *world, near, far *end) {
+func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	tb.Helper()
-	w = newWorld(tb, mk, 2)
+	w = newCluster(tb, mk, 2)
 	near, far = w.link(0, 1)
 	return w, near, far
 }
 
 // until polls all ends of the world, in this goroutine, until done.
-func (w *world) until(what string, done func() bool) {
+func (w *cluster) until(what string, done func() bool) {
 	w.tb.Helper()
 	w.poll(what, w.ends, done)
 }
 
 // poll polls the given ends until done.
-func (w *world) poll(what string, ends []*end, done func() bool) {
+func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	w.tb.Helper()
-	deadline := time.Now().Add(patience())
+	deadline := time.Now().Add(waitLimit())
 	for idle := 0; !done(); {
 		moved := false
 		for _, e := range ends {
@@ -181,16 +181,16 @@ func (w *world) poll(what string, ends []*end, done func() bool) {
 			continue
 		}
 		idle++
-		breathe(idle)
+		backOff(idle)
 		if idle%64 == 0 && time.Now().After(deadline) {
-			w.tb.Fatalf("%s has not happened after %v", what, patience())
+			w.tb.Fatalf("%s has not happened after %v", what, waitLimit())
 		}
 	}
 }
 
-// breathe lets others run after a poll that found nothing; the longer it has
+// backOff lets others run after a poll that found nothing; the longer it has
 // been idle, the longer.
-func breathe(idle int) {
+func backOff(idle int) {
 	if idle < 64 {
 		runtime.Gosched()
 		return
@@ -198,25 +198,25 @@ func breathe(idle int) {
 	time.Sleep(20 * time.Microsecond)
 }
 
-// An end is a Conn with its own Sink. One goroutine uses it.
-type end struct {
+// An endpoint is a Conn with its own Sink. One goroutine uses it.
+type endpoint struct {
 	transport.Conn
-	w    *world
+	w    *cluster
 	name string
 	node int // whose it is, of the world's
 	sink *recorder
 	err  error // what Progress first returned
 }
 
-func (w *world) end(name string, c transport.Conn) *end {
-	e := &end{Conn: c, w: w, name: name, sink: &recorder{w: w, name: name}}
+func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
+	e := &endpoint{Conn: c, w: w, name: name, sink: &recorder{w: w, name: name}}
 	w.ends = append(w.ends, e)
 	return e
 }
 
 // progress calls Progress and holds it to what any call promises: at most one
 // frame completes, and an error is final.
-func (e *end) progress() (transport.State, error) {
+func (e *endpoint) progress() (transport.State, error) {
 	before := len(e.sink.got)
 	state, err := e.Progress(e.sink)
 	if n := len(e.sink.got) - before; n > 1 {
@@ -235,7 +235,7 @@ func (e *end) progress() (transport.State, error) {
 }
 
 // isFault checks that err is of this module's one error type.
-func (w *world) isFault(what string, err error) {
+func (w *cluster) isFault(what string, err error) {
 	var f *fault.Error
 	if !errors.As(err, &f) {
 		w.errorf("%s: got %v (%T), want a *fault.Error", what, err, err)

@@ -7,16 +7,16 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// unheard shows memory that the peer may write to as often as it wants. The test is
+// exposeNoNotify shows memory that the peer may write to as often as it wants. The test is
 // skipped where the Conn takes none for that.
-func (e *end) unheard(buf []byte) (to transport.Token, release func()) {
+func (e *endpoint) exposeNoNotify(buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	return e.expose(transport.NoNotify, buf)
 }
 
-// heard are the frames of e that came otherwise than into memory of the id Unheard: of
+// notified are the frames of e that came otherwise than into memory of the id Unheard: of
 // those an Exposer may tell, and need not.
-func (e *end) heard() (got []arrival) {
+func (e *endpoint) notified() (got []arrival) {
 	for _, a := range e.sink.got {
 		if a.id != transport.NoNotify {
 			got = append(got, a)
@@ -25,17 +25,17 @@ func (e *end) heard() (got []arrival) {
 	return got
 }
 
-// unheardInOrder writes several times its size into memory, of which all is in when the
+// noNotifyInOrder writes several times its size into memory, of which all is in when the
 // frame behind it arrives, whether the writes were told of or not.
-func unheardInOrder(t *testing.T, mk Maker) {
+func noNotifyInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const size, piece = 300_000, 60_000
-	mem := far.memory(size, 0)
-	to, release := far.unheard(mem)
+	mem := far.exposable(size, 0)
+	to, release := far.exposeNoNotify(mem)
 	defer release()
 	for round := range 4 {
 		body := pattern(size, uint64(round))
-		var frames []*sent
+		var frames []*sentFrame
 		for at := 0; at < size; at += piece {
 			s := w.frame(nil, body[at:at+piece], nil)
 			s.To, s.Offset, s.ID = to, at, transport.NoNotify
@@ -43,8 +43,8 @@ func unheardInOrder(t *testing.T, mk Maker) {
 			frames = append(frames, s)
 		}
 		frames = append(frames, near.send([]byte{byte(round)}, nil))
-		w.until("the frame behind", func() bool { return len(far.heard()) > round || far.err != nil })
-		if got := far.heard(); far.err != nil || len(got) != round+1 || !bytes.Equal(got[round].head, []byte{byte(round)}) {
+		w.until("the frame behind", func() bool { return len(far.notified()) > round || far.err != nil })
+		if got := far.notified(); far.err != nil || len(got) != round+1 || !bytes.Equal(got[round].head, []byte{byte(round)}) {
 			t.Fatalf("round %d: frames %v, %v", round, got, far.err)
 		}
 		if !bytes.Equal(mem, body) {
@@ -59,13 +59,13 @@ func unheardInOrder(t *testing.T, mk Maker) {
 	}
 }
 
-// unheardReleased takes memory back while the peer has written some of what it has to
+// noNotifyReleased takes memory back while the peer has written some of what it has to
 // write, which the owner need not have heard of.
-func unheardReleased(t *testing.T, mk Maker) {
+func noNotifyReleased(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	buf := far.memory(1<<20, 0)
-	to, release := far.unheard(buf)
-	var frames []*sent
+	buf := far.exposable(1<<20, 0)
+	to, release := far.exposeNoNotify(buf)
+	var frames []*sentFrame
 	for i := range 8 {
 		s := w.frame(nil, pattern(len(buf), uint64(i)), nil)
 		s.To, s.ID = to, transport.NoNotify

@@ -18,8 +18,8 @@ import (
 
 // A suite is worth nothing unless it can fail. Each liar is a sound transport
 // with one promise broken, and names the subtest that has to notice.
-func liars() map[string]liar {
-	return map[string]liar{
+func defects() map[string]defect {
+	return map[string]defect{
 		"FramesArriveInOrder":                {conn: func(c transport.Conn) transport.Conn { return &reorders{Conn: c} }},
 		"BodiesOfEverySizeArriveWhole":       {sink: func(in transport.Sink) transport.Sink { return corrupts{in} }},
 		"HeadsOfEveryLengthArriveWhole":      {sink: func(in transport.Sink) transport.Sink { return shortensHeads{in} }},
@@ -28,11 +28,11 @@ func liars() map[string]liar {
 		"FrameMayBeUsedAgainAfterDone":       {conn: func(c transport.Conn) transport.Conn { return doneTooSoon{c} }},
 		"CloseFailsWhatIsQueued":             {conn: func(c transport.Conn) transport.Conn { return doneTwice{c} }},
 		"DoneMaySendOnAnyConn":               {conn: func(c transport.Conn) transport.Conn { return &locksInDone{Conn: c} }},
-		"SendingLeavesTheFrameUnchanged":     {conn: func(c transport.Conn) transport.Conn { return scribbles{c} }},
+		"SendingLeavesTheFrameUnchanged":     {conn: func(c transport.Conn) transport.Conn { return modifiesBody{c} }},
 		"SecondProgressIsBusy":               {conn: func(c transport.Conn) transport.Conn { return &waitsForRole{Conn: c} }},
-		"SinkMayChangeBetweenFrames":         {conn: func(c transport.Conn) transport.Conn { return greedy{c} }},
-		"ClosedConnStaysClosed":              {conn: func(c transport.Conn) transport.Conn { return forgetful{c} }},
-		"FirstErrorIsFinal":                  {conn: func(c transport.Conn) transport.Conn { return forgetful{c} }},
+		"SinkMayChangeBetweenFrames":         {conn: func(c transport.Conn) transport.Conn { return progressesTwice{c} }},
+		"ClosedConnStaysClosed":              {conn: func(c transport.Conn) transport.Conn { return replacesError{c} }},
+		"FirstErrorIsFinal":                  {conn: func(c transport.Conn) transport.Conn { return replacesError{c} }},
 		"PlaceReturningNilDropsTheBody":      {sink: func(in transport.Sink) transport.Sink { return skipsEmpty{in} }},
 		"BytesBeyondTheBodyStayUntouched":    {sink: func(in transport.Sink) transport.Sink { return overruns{in} }},
 		"ArmNeverLosesAWakeUp":               {conn: func(c transport.Conn) transport.Conn { return &losesWakeUps{Conn: c} }},
@@ -41,7 +41,7 @@ func liars() map[string]liar {
 		"ReadyRunsOnce":                      {conn: func(c transport.Conn) transport.Conn { return firesTwice{c} }},
 		"ReadyMayUseTheConn":                 {conn: func(c transport.Conn) transport.Conn { return &locksInDone{Conn: c, ready: true} }},
 		"DialEndsWithItsContext":             {node: func(t transport.Transport) transport.Transport { return ignoresContext{t} }},
-		"AddressIsShort":                     {node: func(t transport.Transport) transport.Transport { return verbose{t} }},
+		"AddressIsShort":                     {node: func(t transport.Transport) transport.Transport { return longAddress{t} }},
 		"TransportCloseEndsItsConns":         {node: func(t transport.Transport) transport.Transport { return neverCloses{t} }},
 		"ConnsThatCloseLeaveNothing":         {node: func(t transport.Transport) transport.Transport { return leaks{t} }},
 		"BodyCutShortNeverCompletes":         {sink: func(in transport.Sink) transport.Sink { return &completes{Sink: in} }},
@@ -53,19 +53,19 @@ func liars() map[string]liar {
 	}
 }
 
-// liarVar tells the child process which liar to judge.
-const liarVar = "TRANSPORTTEST_LIAR"
+// defectVar tells the child process which liar to judge.
+const defectVar = "TRANSPORTTEST_LIAR"
 
-func TestSuiteFindsEachBrokenPromise(t *testing.T) {
-	if name := os.Getenv(liarVar); name != "" {
-		Run(t, liars()[name].make)
+func TestSuiteDetectsEachDefect(t *testing.T) {
+	if name := os.Getenv(defectVar); name != "" {
+		Run(t, defects()[name].make)
 		return
 	}
-	for name := range liars() {
+	for name := range defects() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			child := exec.Command(os.Args[0], "-test.timeout", "20s", "-test.run", "^TestSuiteFindsEachBrokenPromise$/^"+strings.ReplaceAll(name, "/", "$/^")+"$")
-			child.Env = append(os.Environ(), liarVar+"="+name, PatienceVar+"=300ms")
+			child.Env = append(os.Environ(), defectVar+"="+name, WaitLimitVar+"=300ms")
 			out, err := child.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || !strings.Contains(string(out), name) {
@@ -76,20 +76,20 @@ func TestSuiteFindsEachBrokenPromise(t *testing.T) {
 }
 
 // The suite passes what the liars are made from, so it is the lies that it finds.
-func TestSuitePassesTheSound(t *testing.T) { Run(t, liar{}.make) }
+func TestSuitePassesWithoutDefect(t *testing.T) { Run(t, defect{}.make) }
 
-// A liar breaks a promise at one of three places; nil breaks nothing there.
-type liar struct {
+// A defect breaks a promise at one of three places; nil breaks nothing there.
+type defect struct {
 	node func(transport.Transport) transport.Transport
 	conn func(transport.Conn) transport.Conn
 	sink func(transport.Sink) transport.Sink
 }
 
-func (l liar) make(_ testing.TB, n int) []Node {
+func (l defect) make(_ testing.TB, n int) []Node {
 	hub := memory.New()
 	nodes := make([]Node, n)
 	for i := range nodes {
-		var t transport.Transport = &lyingNode{hub.Transport(), l}
+		var t transport.Transport = &defectiveNode{hub.Transport(), l}
 		if l.node != nil {
 			t = l.node(t)
 		}
@@ -98,14 +98,14 @@ func (l liar) make(_ testing.TB, n int) []Node {
 	return nodes
 }
 
-type lyingNode struct {
+type defectiveNode struct {
 	transport.Transport
-	liar
+	defect
 }
 
-func (n *lyingNode) wrap(c transport.Conn) transport.Conn {
+func (n *defectiveNode) wrap(c transport.Conn) transport.Conn {
 	if n.sink != nil {
-		c = lyingSink{c, n.sink}
+		c = defectiveSink{c, n.sink}
 	}
 	if n.conn != nil {
 		c = n.conn(c)
@@ -113,11 +113,11 @@ func (n *lyingNode) wrap(c transport.Conn) transport.Conn {
 	return c
 }
 
-func (n *lyingNode) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+func (n *defectiveNode) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	return n.Transport.Serve(in, func(c transport.Conn) { accept(n.wrap(c)) })
 }
 
-func (n *lyingNode) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (n *defectiveNode) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := n.Transport.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
@@ -125,12 +125,12 @@ func (n *lyingNode) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return n.wrap(c), nil
 }
 
-type lyingSink struct {
+type defectiveSink struct {
 	transport.Conn
 	sink func(transport.Sink) transport.Sink
 }
 
-func (c lyingSink) Progress(in transport.Sink) (transport.State, error) {
+func (c defectiveSink) Progress(in transport.Sink) (transport.State, error) {
 	return c.Conn.Progress(c.sink(in))
 }
 
@@ -244,9 +244,9 @@ func (c *locksInDone) Arm(ready func()) {
 	})
 }
 
-type scribbles struct{ transport.Conn }
+type modifiesBody struct{ transport.Conn }
 
-func (c scribbles) Send(f *transport.Frame) {
+func (c modifiesBody) Send(f *transport.Frame) {
 	c.Conn.Send(with(f, func(err error) {
 		if len(f.Body) > 0 {
 			f.Body[0]++
@@ -266,16 +266,16 @@ func (c *waitsForRole) Progress(in transport.Sink) (transport.State, error) {
 	return c.Conn.Progress(in)
 }
 
-type greedy struct{ transport.Conn }
+type progressesTwice struct{ transport.Conn }
 
-func (c greedy) Progress(in transport.Sink) (transport.State, error) {
+func (c progressesTwice) Progress(in transport.Sink) (transport.State, error) {
 	c.Conn.Progress(in)
 	return c.Conn.Progress(in)
 }
 
-type forgetful struct{ transport.Conn }
+type replacesError struct{ transport.Conn }
 
-func (c forgetful) Progress(in transport.Sink) (transport.State, error) {
+func (c replacesError) Progress(in transport.Sink) (transport.State, error) {
 	state, err := c.Conn.Progress(in)
 	if err != nil {
 		err = &fault.Error{Kind: fault.Closed, Op: "again", Rank: -1, Err: err}
@@ -333,9 +333,9 @@ func (n ignoresContext) Dial(_ context.Context, addr string) (transport.Conn, er
 	return n.Transport.Dial(context.Background(), addr)
 }
 
-type verbose struct{ transport.Transport }
+type longAddress struct{ transport.Transport }
 
-func (n verbose) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+func (n longAddress) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	_, err := n.Transport.Serve(in, accept)
 	return strings.Repeat("x", transport.MaxAddr+1), err
 }
