@@ -20,9 +20,9 @@ func refuse(rank int, format string, args ...any) error {
 	return fault.New(fault.Refused, op, rank, format, args...)
 }
 
-// badVar refuses a variable for its value. The value is quoted and cut, because
+// badVariable refuses a variable for its value. The value is quoted and cut, because
 // it may be long, or binary.
-func badVar(rank int, name, value, why, remedy string) error {
+func badVariable(rank int, name, value, why, remedy string) error {
 	if len(value) > 80 {
 		value = value[:80] + "…"
 	}
@@ -48,7 +48,7 @@ func (f *finder) number(rank int, name string, lo, hi int64) (n int, ok bool, er
 	}
 	i, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || i < lo || i > hi {
-		return 0, true, badVar(rank, name, v, "is not a number from "+strconv.FormatInt(lo, 10)+" to "+strconv.FormatInt(hi, 10), "correct it, or unset it")
+		return 0, true, badVariable(rank, name, v, "is not a number from "+strconv.FormatInt(lo, 10)+" to "+strconv.FormatInt(hi, 10), "correct it, or unset it")
 	}
 	return int(i), true, nil
 }
@@ -61,7 +61,7 @@ func (f *finder) flag(rank int, name string) (bool, error) {
 	}
 	b, err := strconv.ParseBool(v)
 	if err != nil {
-		return false, badVar(rank, name, v, "is neither true nor false", "use 1 or 0")
+		return false, badVariable(rank, name, v, "is neither true nor false", "use 1 or 0")
 	}
 	return b, nil
 }
@@ -77,7 +77,7 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 		d, err = time.ParseDuration(v + "s")
 	}
 	if err != nil || d < 0 {
-		return 0, true, badVar(rank, name, v, "is no duration", "use one like 90s or 10m; 0 means none")
+		return 0, true, badVariable(rank, name, v, "is no duration", "use one like 90s or 10m; 0 means none")
 	}
 	return d, true, nil
 }
@@ -104,14 +104,14 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 		return err
 	}
 	if rank >= size {
-		return badVar(unknown, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "ranks count from 0")
+		return badVariable(unknown, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "ranks count from 0")
 	}
 	j.Rank, j.Size = rank, size
 	return nil
 }
 
-// local reads the place among the ranks of this host; both variables or none.
-func (f *finder) local(j *Job, rankVar, sizeVar string) error {
+// localRank reads the place among the ranks of this host; both variables or none.
+func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	size, ok, err := f.number(j.Rank, sizeVar, 1, int64(j.Size))
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (f *finder) local(j *Job, rankVar, sizeVar string) error {
 	}
 	if ok && okRank {
 		if rank >= size {
-			return badVar(j.Rank, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "local ranks count from 0")
+			return badVariable(j.Rank, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "local ranks count from 0")
 		}
 		j.LocalRank, j.LocalSize = rank, size
 	}

@@ -40,7 +40,7 @@ func finderOf(env ...string) *finder {
 
 const torchBase = "TORCHELASTIC_RUN_ID=none MASTER_PORT=29500 RANK=1 WORLD_SIZE=4 TUTTI_SECRET=" + testSecret
 
-func TestFindTellsWhoAndWhere(t *testing.T) {
+func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 	type want struct {
 		rank, size, localRank, localSize int
 		root, peers, source              string
@@ -191,14 +191,14 @@ func TestSettingsTravelWithTheJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j.Transport != "tcp" || j.Algorithm != "allreduce:ring" || j.Tuning != "t.json" || !j.Report || j.Timeout != 90*time.Second || !j.TimeoutSet {
+	if j.Transport != "tcp" || j.Algorithm != "allreduce:ring" || j.Tuning != "t.json" || !j.ReportTransport || j.Timeout != 90*time.Second || !j.TimeoutSet {
 		t.Errorf("got %+v", j)
 	}
 	if len(j.Secret) != 16 || j.Secret[15] != 15 {
 		t.Errorf("got secret %x", j.Secret)
 	}
-	if j.Host != "n1.lab" || len(j.Notes) != 0 || j.Loopback {
-		t.Errorf("got host %q, notes %q, loopback %v", j.Host, j.Notes, j.Loopback)
+	if j.Host != "n1.lab" || len(j.Warnings) != 0 || j.Loopback {
+		t.Errorf("got host %q, notes %q, loopback %v", j.Host, j.Warnings, j.Loopback)
 	}
 	if strings.Contains(j.String(), "15") {
 		t.Errorf("%q tells the secret", j.String())
@@ -209,24 +209,24 @@ func TestSettingsTravelWithTheJob(t *testing.T) {
 	}
 }
 
-func TestWithoutSecretTheJobStaysOnLoopbackAndSaysSo(t *testing.T) {
+func TestWithoutSecretTheJobStaysOnLoopbackAndWarns(t *testing.T) {
 	env := []string{"TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_ROOT=127.0.0.1:4000"}
 	j, err := finderOf(env...).find(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !j.Loopback || len(j.Notes) != 1 || !strings.Contains(j.Notes[0], "loopback only") {
-		t.Errorf("got loopback %v, notes %q", j.Loopback, j.Notes)
+	if !j.Loopback || len(j.Warnings) != 1 || !strings.Contains(j.Warnings[0], "loopback only") {
+		t.Errorf("got loopback %v, notes %q", j.Loopback, j.Warnings)
 	}
 	if _, err := finderOf(append(env, "TUTTI_LISTEN=0.0.0.0")...).find(Options{}); !errors.Is(err, fault.Refused) {
 		t.Errorf("listening beyond loopback without a secret: got %v, want Refused", err)
 	}
 	j, err = finderOf(append(env, "TUTTI_LISTEN=0.0.0.0")...).find(Options{Insecure: true})
-	if err != nil || j.Loopback || len(j.Notes) != 1 || !strings.Contains(j.Notes[0], "Insecure") {
+	if err != nil || j.Loopback || len(j.Warnings) != 1 || !strings.Contains(j.Warnings[0], "Insecure") {
 		t.Errorf("with Insecure: got %+v, %v", j, err)
 	}
 	j, err = finderOf(env...).find(Options{Secret: make([]byte, 16)})
-	if err != nil || j.Loopback || len(j.Notes) != 0 {
+	if err != nil || j.Loopback || len(j.Warnings) != 0 {
 		t.Errorf("with a secret from code: got %+v, %v", j, err)
 	}
 	if _, err = finderOf(env...).find(Options{Secret: make([]byte, 15)}); !errors.Is(err, fault.Misuse) {

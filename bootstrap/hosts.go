@@ -22,7 +22,7 @@ func (f *finder) hosts() (*Job, error) {
 	}
 	peers, err := parseHosts(text)
 	if err != nil {
-		return nil, badVar(unknown, vars.Hosts, text, err.Error(), "list one host:port per rank, separated by commas")
+		return nil, badVariable(unknown, vars.Hosts, text, err.Error(), "list one host:port per rank, separated by commas")
 	}
 	if size, ok, err := f.number(unknown, vars.Size, 1, MaxRanks); err != nil {
 		return nil, err
@@ -40,13 +40,13 @@ func (f *finder) hosts() (*Job, error) {
 		}
 		source = vars.Hosts + ", this machine's addresses"
 	}
-	j := listed(source, "hosts", rank, peers)
+	j := jobOfList(source, "hosts", rank, peers)
 	return j, f.identity(j)
 }
 
-// listed is the job of rank among known addresses. Ranks whose host is spelled
+// jobOfList is the job of rank among known addresses. Ranks whose host is spelled
 // alike are taken to run on one host.
-func listed(source, kind string, rank int, peers []string) *Job {
+func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers
 	// All ranks see the same list, and two lists that meet are two jobs.

@@ -71,12 +71,12 @@ type Job struct {
 	Source string
 
 	// Settings that travel with the job, uninterpreted: "" when not set.
-	Transport string // which transport; "auto" and so on
-	Algorithm string // operation:algorithm[,...]
-	Tuning    string // the file of a tuning
-	Report    bool   // the choice of transports shall be printed
-	Rack      string // where this host stands
-	Topology  string // a file that says where all hosts stand
+	Transport       string // which transport; "auto" and so on
+	Algorithm       string // operation:algorithm[,...]
+	Tuning          string // the file of a tuning
+	ReportTransport bool   // the choice of transports shall be printed
+	Rack            string // where this host stands
+	Topology        string // a file that says where all hosts stand
 
 	// Timeout is the default deadline of calls, 0 for none; it counts only when
 	// TimeoutSet.
@@ -86,7 +86,7 @@ type Job struct {
 	// Loopback says that this job listens on loopback only, whatever its
 	// addresses say. Notes are lines that deserve a warning in the log.
 	Loopback bool
-	Notes    []string
+	Warnings []string
 
 	listen   string // TUTTI_LISTEN: host or host:port; "" to choose
 	listenFD int    // an inherited listener's descriptor; -1 for none
@@ -136,7 +136,7 @@ func (f *finder) find(o Options) (*Job, error) {
 			return nil, err
 		}
 	}
-	return j, j.confine(o.Insecure)
+	return j, j.confineToLoopback(o.Insecure)
 }
 
 // decide asks the sources in their order, or the one that TUTTI_BOOTSTRAP names.
@@ -163,7 +163,7 @@ func (f *finder) decide() (*Job, error) {
 	if !forced || slices.Contains(names, only) {
 		return nil, refuse(unknown, "no source of a job applies") // unreachable: single always does
 	}
-	return nil, badVar(unknown, vars.Bootstrap, only, "is no source of a job",
+	return nil, badVariable(unknown, vars.Bootstrap, only, "is no source of a job",
 		"use one of "+strings.Join(names, ", ")+", or unset it")
 }
 
@@ -176,26 +176,26 @@ func (f *finder) settings(j *Job) error {
 	j.Topology, _ = f.get(vars.Topology)
 	j.listen, _ = f.get(vars.Listen)
 	var err error
-	if j.Report, err = f.flag(j.Rank, vars.Report); err != nil {
+	if j.ReportTransport, err = f.flag(j.Rank, vars.Report); err != nil {
 		return err
 	}
 	j.Timeout, j.TimeoutSet, err = f.duration(j.Rank, vars.Timeout)
 	return err
 }
 
-// confine keeps a job without a secret on loopback. It refuses when the ranks'
+// confineToLoopback keeps a job without a secret on loopback. It refuses when the ranks'
 // addresses show that this cannot work: better now than a join that never ends.
-func (j *Job) confine(insecure bool) error {
+func (j *Job) confineToLoopback(insecure bool) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {
-			return badVar(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, as in 10.0.0.7 or 10.0.0.7:7000")
+			return badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port, as in 10.0.0.7 or 10.0.0.7:7000")
 		}
 	}
 	if len(j.Secret) > 0 || j.Size == 1 {
 		return nil
 	}
 	if insecure {
-		j.Notes = append(j.Notes, "no secret: whoever reaches this job's ports can join it (Insecure)")
+		j.Warnings = append(j.Warnings, "no secret: whoever reaches this job's ports can join it (Insecure)")
 		return nil
 	}
 	for _, a := range append([]string{j.Root, j.listen}, j.Peers...) {
@@ -206,7 +206,7 @@ func (j *Job) confine(insecure bool) error {
 		}
 	}
 	j.Loopback = true
-	j.Notes = append(j.Notes, fmt.Sprintf("no secret: listening on loopback only, where every user of this host can join; set %s or %s",
+	j.Warnings = append(j.Warnings, fmt.Sprintf("no secret: listening on loopback only, where every user of this host can join; set %s or %s",
 		vars.SecretFile, vars.Secret))
 	return nil
 }

@@ -33,9 +33,9 @@ const (
 // most two minutes and no longer than ctx. Errors are *fault.Error: Refused
 // (address in use, not allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
-	own := j.own()
+	own := j.ownAddr()
 	if j.listenFD >= 0 {
-		if l, err := takeFD(j.listenFD, own); err == nil {
+		if l, err := adoptFD(j.listenFD, own); err == nil {
 			return l, nil
 		}
 		// Taken before by this process, or this is a child of rank 0 that did
@@ -44,12 +44,12 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	if j.listen != "" {
 		host, port, err := splitListen(j.listen)
 		if err != nil {
-			return nil, badVar(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port")
+			return nil, badVariable(j.Rank, vars.Listen, j.listen, "is no address", "give host or host:port")
 		}
 		if _, known, err := net.SplitHostPort(own); port == "" && err == nil {
 			port = known
 		}
-		return j.bind(ctx, net.JoinHostPort(host, orZero(port)))
+		return j.bind(ctx, net.JoinHostPort(host, portOrZero(port)))
 	}
 	switch {
 	case own != "":
@@ -57,7 +57,7 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	case j.Loopback, j.Size == 1, isLoopback(j.Root):
 		return j.bindLoopback(ctx)
 	}
-	host, err := facing(ctx, j.Root)
+	host, err := addrTowards(ctx, j.Root)
 	if err != nil {
 		return nil, j.lookupError(ctx, err)
 	}
@@ -71,8 +71,8 @@ func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	return j.bind(ctx, net.JoinHostPort(host, "0"))
 }
 
-// own is the address at which the others expect this rank; "" if they do not.
-func (j *Job) own() string {
+// ownAddr is the address at which the others expect this rank; "" if they do not.
+func (j *Job) ownAddr() string {
 	switch {
 	case len(j.Peers) > 0:
 		return j.Peers[j.Rank]
@@ -82,7 +82,7 @@ func (j *Job) own() string {
 	return ""
 }
 
-func orZero(port string) string {
+func portOrZero(port string) string {
 	if port == "" {
 		return "0"
 	}
@@ -139,8 +139,8 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 	return nil, refuse(j.Rank, "cannot listen: %w; %s says which address to use", err, vars.Listen)
 }
 
-// facing is the address of this machine from which root is reached.
-func facing(ctx context.Context, root string) (string, error) {
+// addrTowards is the address of this machine from which root is reached.
+func addrTowards(ctx context.Context, root string) (string, error) {
 	ctx, stop := context.WithTimeout(ctx, lookupLimit)
 	defer stop()
 	for {

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// takeFD is not possible here: descriptors are not inherited by number.
-func takeFD(int, string) (net.Listener, error) {
+// adoptFD is not possible here: descriptors are not inherited by number.
+func adoptFD(int, string) (net.Listener, error) {
 	return nil, errors.New("no inherited listeners on this system")
 }

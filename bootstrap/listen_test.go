@@ -59,13 +59,13 @@ func port(addr string) string {
 	return p
 }
 
-func TestListenSaysWhoHasTheAddress(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+func TestListenNamesTheProcessThatHasTheAddress(t *testing.T) {
+	used, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
-	j, err := finderOf("TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_ROOT="+taken.Addr().String()).find(Options{})
+	defer used.Close()
+	j, err := finderOf("TUTTI_RANK=0", "TUTTI_SIZE=2", "TUTTI_ROOT="+used.Addr().String()).find(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"syscall"
 )
 
-// takeFD makes an inherited descriptor this process's listener. The descriptor
+// adoptFD makes an inherited descriptor this process's listener. The descriptor
 // itself is closed: its copy inside the listener has close-on-exec set, so that
 // this rank's children do not hold the port. A descriptor that is no listener
 // on want is somebody else's and left alone.
-func takeFD(fd int, want string) (net.Listener, error) {
+func adoptFD(fd int, want string) (net.Listener, error) {
 	if n, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || n == 0 {
 		return nil, fmt.Errorf("descriptor %d is no listener", fd)
 	}

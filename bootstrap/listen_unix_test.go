@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// handed is a listener's descriptor as a launcher would hand it: open, and not
+// inheritedFD is a listener's descriptor as a launcher would hand it: open, and not
 // close-on-exec.
-func handed(t *testing.T) (fd int, addr string) {
+func inheritedFD(t *testing.T) (fd int, addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -28,8 +28,8 @@ func handed(t *testing.T) (fd int, addr string) {
 	return fd, l.Addr().String()
 }
 
-func TestInheritedListenerIsTakenOnceAndNotPassedOn(t *testing.T) {
-	fd, addr := handed(t)
+func TestInheritedListenerIsAdoptedOnceAndNotPassedOn(t *testing.T) {
+	fd, addr := inheritedFD(t)
 	j := newJob("test")
 	j.Size, j.Root, j.listenFD = 2, addr, fd
 	l, err := j.Listen(t.Context())

@@ -43,27 +43,27 @@ func secretFile(rank int, path string) ([]byte, error) {
 	const remedy = "write one with: (umask 077; openssl rand -hex 16 > FILE)"
 	// Asked before opening: opening a FIFO waits for its writer.
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, badVar(rank, vars.SecretFile, path, "is not a regular file", remedy)
+		return nil, badVariable(rank, vars.SecretFile, path, "is not a regular file", remedy)
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+		return nil, badVariable(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+		return nil, badVariable(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
 	}
-	if exposed(info.Mode()) {
-		return nil, badVar(rank, vars.SecretFile, path, "can be read by others (mode "+info.Mode().Perm().String()+")",
+	if readableByOthers(info.Mode()) {
+		return nil, badVariable(rank, vars.SecretFile, path, "can be read by others (mode "+info.Mode().Perm().String()+")",
 			"chmod 600 it (a Kubernetes secret's volume: defaultMode: 0400)")
 	}
 	b, err := io.ReadAll(io.LimitReader(file, maxSecret+1))
 	if err != nil {
-		return nil, badVar(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
+		return nil, badVariable(rank, vars.SecretFile, path, "cannot be read ("+err.Error()+")", remedy)
 	}
 	if b = bytes.TrimSpace(b); len(b) < minSecret || len(b) > maxSecret {
-		return nil, badVar(rank, vars.SecretFile, path, "holds no secret of "+itoa(minSecret)+" to "+itoa(maxSecret)+" bytes", remedy)
+		return nil, badVariable(rank, vars.SecretFile, path, "holds no secret of "+itoa(minSecret)+" to "+itoa(maxSecret)+" bytes", remedy)
 	}
 	return b, nil
 }

@@ -4,5 +4,5 @@ package bootstrap
 
 import "io/fs"
 
-// exposed cannot tell here: Go's file modes do not show access control lists.
-func exposed(fs.FileMode) bool { return false }
+// readableByOthers cannot tell here: Go's file modes do not show access control lists.
+func readableByOthers(fs.FileMode) bool { return false }

@@ -4,5 +4,5 @@ package bootstrap
 
 import "io/fs"
 
-// exposed tells whether users other than the owner may read or write the file.
-func exposed(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }
+// readableByOthers tells whether users other than the owner may read or write the file.
+func readableByOthers(m fs.FileMode) bool { return m.Perm()&0o077 != 0 }

@@ -34,7 +34,7 @@ func (f *finder) tuttirun() (*Job, error) {
 	if err := f.rankAndSize(j, vars.Rank, vars.Size); err != nil {
 		return nil, err
 	}
-	if err := f.local(j, vars.LocalRank, vars.LocalSize); err != nil {
+	if err := f.localRank(j, vars.LocalRank, vars.LocalSize); err != nil {
 		return nil, err
 	}
 	if err := f.identity(j); err != nil {
@@ -49,16 +49,16 @@ func (f *finder) tuttirun() (*Job, error) {
 		return j, nil
 	}
 	if err := checkAddr(root); err != nil {
-		return nil, badVar(j.Rank, vars.Root, root, err.Error(), "set it to the host:port where rank 0 listens")
+		return nil, badVariable(j.Rank, vars.Root, root, err.Error(), "set it to the host:port where rank 0 listens")
 	}
 	j.Root = root
 	j.Source += ", " + vars.Root
-	return j, f.inherited(j)
+	return j, f.inheritedListener(j)
 }
 
-// inherited notes the listener that rank 0 was handed. Other ranks ignore the
+// inheritedListener notes the listener that rank 0 was handed. Other ranks ignore the
 // variable: a shell may have passed it on.
-func (f *finder) inherited(j *Job) error {
+func (f *finder) inheritedListener(j *Job) error {
 	if j.Rank != 0 {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (f *finder) inherited(j *Job) error {
 		return err
 	}
 	if ok && fd <= 2 {
-		return badVar(j.Rank, vars.ListenFD, itoa(fd), "is standard input, output or error", "unset it, and rank 0 listens by itself")
+		return badVariable(j.Rank, vars.ListenFD, itoa(fd), "is standard input, output or error", "unset it, and rank 0 listens by itself")
 	}
 	if ok {
 		j.listenFD = fd
@@ -79,7 +79,7 @@ func (f *finder) inherited(j *Job) error {
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
-			return badVar(j.Rank, vars.Job, name, "is no job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
+			return badVariable(j.Rank, vars.Job, name, "is no job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
 		}
 		j.Name = name
 	}
@@ -99,22 +99,22 @@ func (f *finder) single() (*Job, error) {
 		j.Source = vars.Bootstrap + "=single"
 		return j, nil
 	}
-	for _, l := range vars.Foreigners() {
-		if l.Needs != "" && !f.has(l.Needs) {
+	for _, l := range vars.Launchers() {
+		if l.Requires != "" && !f.has(l.Requires) {
 			continue
 		}
-		if name, n := f.severalBy(l); name != "" {
+		if name, n := f.sizeHint(l); name != "" {
 			return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
 				"start them with tuttirun, or set %s (and %s) for all of them, or %s=single when each shall work alone",
-				name, n, l.Launcher, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+				name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
 		}
 	}
 	return j, nil
 }
 
-// severalBy returns the variable, if any, by which l shows more than one rank.
+// sizeHint returns the variable, if any, by which l shows more than one rank.
 // What is no number there is none of our business.
-func (f *finder) severalBy(l vars.Foreign) (name string, value int) {
+func (f *finder) sizeHint(l vars.Launcher) (name string, value int) {
 	if n, _, err := f.number(unknown, l.Size, 0, MaxRanks); err == nil && n > 1 {
 		return l.Size, n
 	}

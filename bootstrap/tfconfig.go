@@ -25,13 +25,13 @@ func (f *finder) tfConfig() (*Job, error) {
 	}
 	rank, peers, err := parseTFConfig(text)
 	if err != nil {
-		return nil, badVar(unknown, vars.TFConfig, text, err.Error(),
+		return nil, badVariable(unknown, vars.TFConfig, text, err.Error(),
 			`give {"cluster":{"worker":["host:port",...]},"task":{"type":"worker","index":0}}, or unset it`)
 	}
 	if len(peers) == 0 {
 		return nil, nil
 	}
-	j := listed(vars.TFConfig, "tf", rank, peers)
+	j := jobOfList(vars.TFConfig, "tf", rank, peers)
 	return j, f.identity(j)
 }
 

@@ -59,7 +59,7 @@ func (f *finder) env() (*Job, error) {
 		return nil, err
 	}
 	if only, _ := f.get(vars.Bootstrap); only != "env" {
-		err = f.contradicted(j)
+		err = f.checkForeignRank(j)
 	}
 	j.Name = nameFrom("env", j.Root)
 	return j, err
@@ -71,7 +71,7 @@ func (f *finder) torch(source string) (*Job, error) {
 	if err := f.rankAndSize(j, vars.TorchRank, vars.TorchSize); err != nil {
 		return nil, err
 	}
-	if err := f.local(j, vars.TorchLocalRank, vars.TorchLocalSize); err != nil {
+	if err := f.localRank(j, vars.TorchLocalRank, vars.TorchLocalSize); err != nil {
 		return nil, err
 	}
 	if j.Size == 1 {
@@ -87,10 +87,10 @@ func (f *finder) torch(source string) (*Job, error) {
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if err := checkAddr(net.JoinHostPort(host, "1")); err != nil {
-		return nil, badVar(j.Rank, vars.TorchAddr, host, err.Error(), "set it to the host of rank 0")
+		return nil, badVariable(j.Rank, vars.TorchAddr, host, err.Error(), "set it to the host of rank 0")
 	}
 	if err := checkAddr(net.JoinHostPort(host, port)); err != nil {
-		return nil, badVar(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
+		return nil, badVariable(j.Rank, vars.TorchPort, port, err.Error(), "set it to a free port on the host of rank 0")
 	}
 	if j.LocalSize == j.Size {
 		host = "127.0.0.1" // all on this host, whatever name its launcher gives it
@@ -99,19 +99,19 @@ func (f *finder) torch(source string) (*Job, error) {
 	return j, nil
 }
 
-// contradicted refuses when a launcher that starts each rank itself tells
+// checkForeignRank refuses when a launcher that starts each rank itself tells
 // another rank: RANK is then the pod's or the node's, not this process's.
-func (f *finder) contradicted(j *Job) error {
-	for _, l := range vars.Foreigners() {
+func (f *finder) checkForeignRank(j *Job) error {
+	for _, l := range vars.Launchers() {
 		switch {
-		case l.Rank == vars.TorchRank, l.Launcher == "srun": // srun often starts one process per node, which starts the ranks
+		case l.Rank == vars.TorchRank, l.Name == "srun": // srun often starts one process per node, which starts the ranks
 			continue
-		case l.Needs != "" && !f.has(l.Needs):
+		case l.Requires != "" && !f.has(l.Requires):
 			continue
 		}
 		if n, ok, err := f.number(j.Rank, l.Rank, 0, MaxRanks); ok && err == nil && n != j.Rank {
 			return refuse(j.Rank, "%s=%d, but %s=%d of %s says otherwise: give each process its own %s and %s (or %s and %s), or set %s=env if %s is right",
-				vars.TorchRank, j.Rank, l.Rank, n, l.Launcher, vars.TorchRank, vars.TorchSize, vars.Rank, vars.Size, vars.Bootstrap, vars.TorchRank)
+				vars.TorchRank, j.Rank, l.Rank, n, l.Name, vars.TorchRank, vars.TorchSize, vars.Rank, vars.Size, vars.Bootstrap, vars.TorchRank)
 		}
 	}
 	return nil

@@ -146,5 +146,5 @@ func copyCached(dst, src []byte) {
 
 const (
 	cachedBlock = 256 << 10
-	cachedBytes = stream.Least / 4
+	cachedBytes = stream.MinTotal / 4
 )

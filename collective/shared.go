@@ -45,7 +45,7 @@ type copyFunc func(dst, src []byte) int
 // resultCopy is how results leave the slots, of which all ranks together write so
 // many bytes: past the caches when these are too small for them anyway.
 func resultCopy(bytes int) copyFunc {
-	if bytes >= stream.Least {
+	if bytes >= stream.MinTotal {
 		return stream.Copy
 	}
 	return func(dst, src []byte) int { return copy(dst, src) }

@@ -148,8 +148,8 @@ const (
 // errTimeout is the communicator's own limit, where the context has none.
 var errTimeout = errors.New("the communicator's Timeout has passed")
 
-// Until implements mesh.Patience.
-func (cl *call) Until() time.Time {
+// NextCheck implements mesh.Patience.
+func (cl *call) NextCheck() time.Time {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.waitingSince.IsZero() {
@@ -184,8 +184,8 @@ func stagger(rank, size int) time.Duration {
 	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
 
-// Due implements mesh.Patience.
-func (cl *call) Due() error {
+// Check implements mesh.Patience.
+func (cl *call) Check() error {
 	cl.mu.Lock()
 	at, s := cl.nextStage()
 	if at.IsZero() || time.Now().Before(at) {

@@ -90,8 +90,8 @@ func ExampleEndStep() {
 // answered is the event that an answer has come.
 type answered chan int
 
-// Happened implements comm.Event.
-func (a answered) Happened() bool { return len(a) > 0 }
+// Met implements comm.Event.
+func (a answered) Met() bool { return len(a) > 0 }
 
 // A rank that can do nothing until the answer comes looks for it by itself, and then
 // sleeps until the callback has run.

@@ -82,7 +82,7 @@ func (c *Comm) revokedError(cl *call, cause *fault.Error) error {
 
 // waitError is the error of a call whose own time was over.
 func (c *Comm) waitError(cl *call, err error) *fault.Error {
-	f := &fault.Error{Kind: fault.Ending(err), Op: cl.String(), Rank: c.rt.rank, Err: err}
+	f := &fault.Error{Kind: fault.ContextKind(err), Op: cl.String(), Rank: c.rt.rank, Err: err}
 	if errors.Is(err, errTimeout) {
 		f.Kind = fault.Timeout
 	}

@@ -38,7 +38,7 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 		return nil, err
 	}
 	o.applyEnvironment(job)
-	for _, note := range job.Notes {
+	for _, note := range job.Warnings {
 		o.log.Warn("tutti: " + note)
 	}
 	if err := o.check(job.Rank); err != nil {
@@ -90,7 +90,7 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if !o.timeoutSet && job.TimeoutSet {
 		o.timeout = job.Timeout
 	}
-	o.report = o.report || job.Report
+	o.report = o.report || job.ReportTransport
 }
 
 // A wrapper puts a transport between the job and its wire, for tests that cut it.
@@ -137,7 +137,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 		StepBytes: o.stepBytes, Region: o.region, Protocol: o.protocol, Checksum: o.checksums, Log: o.log,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, rt, rt.eng
-	cfg.Heartbeat, cfg.Silence, cfg.Notice = o.heartbeat, o.silence, o.stallWarning
+	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.heartbeat, o.silence, o.stallWarning
 	m, err := mesh.Start(ctx, cfg)
 	if err != nil {
 		rt.cancel()
@@ -178,7 +178,7 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 func (rt *rankRuntime) abortInit(err error) {
 	p := rt.peer(rt.rank)
 	p.Call = "init"
-	rt.mesh.Verdict(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: rt.rank, Peers: []fault.Peer{p}, Err: err})
+	rt.mesh.Announce(&fault.Error{Kind: fault.PeerLost, Op: "init", Rank: rt.rank, Peers: []fault.Peer{p}, Err: err})
 	rt.close(context.Background())
 }
 

@@ -15,8 +15,8 @@ import (
 // came is the event that a callback has run.
 type came struct{ atomic.Bool }
 
-// Happened implements comm.Event.
-func (c *came) Happened() bool { return c.Load() }
+// Met implements comm.Event.
+func (c *came) Met() bool { return c.Load() }
 
 // A Lookout that gives up has the wire call back, so that nothing is lost between
 // one look and the next, and what is there already it sees at once.

@@ -17,7 +17,7 @@ type Poller struct {
 
 // An Event is what is looked out for. Happened is called often and must be cheap; it
 // may do what a callback has asked for. Once true it stays true until Poll returns.
-type Event = mesh.Event
+type Event = mesh.Condition
 
 // NewPoller makes one for messages from some of c's ranks. It may be used by one
 // goroutine at a time, holds nothing, and needs no end.
@@ -37,8 +37,8 @@ func (p *Poller) Poll(ctx context.Context, ev Event) bool {
 		return true
 	}
 	p.Arm()
-	return ev.Happened()
+	return ev.Met()
 }
 
 // Arm has the wires wake somebody for what comes, at once: nobody looks any more.
-func (p *Poller) Arm() { p.mesh.Watch(p.links) }
+func (p *Poller) Arm() { p.mesh.Arm(p.links) }

@@ -192,7 +192,7 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 // anyOf is the event that one of some requests is done.
 type anyOf []*Request
 
-func (rs anyOf) Happened() bool {
+func (rs anyOf) Met() bool {
 	for _, r := range rs {
 		if r.isDone() {
 			return true

@@ -99,8 +99,8 @@ func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Verdict implements mesh.Events: somebody is lost, and all ranks hear the same.
-func (rt *rankRuntime) Verdict(e *fault.Error) {
+// Failed implements mesh.Events: somebody is lost, and all ranks hear the same.
+func (rt *rankRuntime) Failed(e *fault.Error) {
 	rt.mu.Lock()
 	if rt.verdict == nil {
 		rt.verdict = e

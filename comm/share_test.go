@@ -33,7 +33,7 @@ func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 // Results that are larger than the caches are written past them.
 func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	const n = 3
-	const count = stream.Least/4/n/n*n + 7*n
+	const count = stream.MinTotal/4/n/n*n + 7*n
 	at := func(rank, i int) int32 { return int32(rank*count + i) }
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		src, dst := make([]int32, count), make([]int32, count)

@@ -159,7 +159,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	select {
 	case <-co.ended:
 	case <-ctx.Done():
-		co.post(event{err: &fault.Error{Kind: fault.Ending(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
+		co.post(event{err: &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
 		co.act()
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
@@ -180,7 +180,7 @@ func (co *Coordinator) written(ctx context.Context) error {
 		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
 	}
 	if err := co.log.wait(ctx); err != nil {
-		return fault.New(fault.Ending(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
+		return fault.New(fault.ContextKind(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
 	}
 	return nil
 }

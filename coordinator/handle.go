@@ -243,7 +243,7 @@ func (h *Handle) leave(w *waiter, why error) error {
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
 	h.part(w)
-	return fault.New(fault.Ending(why), "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
+	return fault.New(fault.ContextKind(why), "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
 }
 
 // Done is closed when the submission is done.

@@ -20,11 +20,11 @@ type wires struct {
 func (ws *wires) Poll(_ context.Context, ev comm.Event) bool {
 	ws.watched.Store(false)
 	ws.poll(ev)
-	if ev.Happened() {
+	if ev.Met() {
 		return true
 	}
 	ws.Arm()
-	return ev.Happened()
+	return ev.Met()
 }
 
 func (ws *wires) Arm() {
@@ -59,12 +59,12 @@ func TestAnExecutorThatGetsIdleAsItsHelperLeavesIsWokenByTheWires(t *testing.T) 
 	first := co.newcomer()
 	ws.poll = func(ev comm.Event) {
 		co.exec.busy.Store(true) // there is something to do,
-		if !ev.Happened() {
+		if !ev.Met() {
 			t.Error("the executor is busy, and the helper stays")
 		}
 		co.exec.busy.Store(false) // and that was all: but the helper has not gone yet
 		co.help(t.Context(), nil)
-		if !ev.Happened() {
+		if !ev.Met() {
 			t.Error("what has happened did not stay so")
 		}
 	}

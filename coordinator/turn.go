@@ -174,9 +174,9 @@ type watch struct {
 	over bool    // it has happened
 }
 
-// Happened implements comm.Event: what was true stays so, though the executor may have
+// Met implements comm.Event: what was true stays so, though the executor may have
 // done meanwhile what it had to do.
-func (o *watch) Happened() bool {
+func (o *watch) Met() bool {
 	if o.over {
 		return true
 	}

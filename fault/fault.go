@@ -125,9 +125,9 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Ending is the Kind of an error whose cause is the end of a context or of a time
+// ContextKind is the Kind of an error whose cause is the end of a context or of a time
 // limit: Timeout, or Canceled.
-func Ending(err error) Kind {
+func ContextKind(err error) Kind {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return Timeout
 	}

@@ -111,13 +111,13 @@ func TestTheEndOfAContextIsATimeoutOrACancel(t *testing.T) {
 		context.Canceled:                                        Canceled,
 		errors.New("the user's cause of a context.CancelCause"): Canceled,
 	} {
-		if got := Ending(err); got != want {
+		if got := ContextKind(err); got != want {
 			t.Errorf("%v: got %v, want %v", err, got, want)
 		}
 	}
 }
 
-func TestCauseIsWhatAnErrorSaysBesidesItsKind(t *testing.T) {
+func TestCauseIsTheErrorWithoutItsKind(t *testing.T) {
 	bare := New(Misuse, "op", 0, "")
 	for _, c := range []struct{ err, want error }{
 		{New(Misuse, "op", 0, "%w", io.EOF), io.EOF},

@@ -144,7 +144,7 @@ type reader struct {
 	bad bool
 }
 
-func (r *reader) take(n int) []byte {
+func (r *reader) next(n int) []byte {
 	if r.bad || n > len(r.b) {
 		r.bad = true
 		return nil
@@ -155,7 +155,7 @@ func (r *reader) take(n int) []byte {
 }
 
 func (r *reader) uint32() uint32 {
-	if f := r.take(4); f != nil {
+	if f := r.next(4); f != nil {
 		return binary.LittleEndian.Uint32(f)
 	}
 	return 0
@@ -164,11 +164,11 @@ func (r *reader) uint32() uint32 {
 func (r *reader) int() int { return int(int32(r.uint32())) }
 
 func (r *reader) text() string {
-	n := r.take(2)
+	n := r.next(2)
 	if n == nil {
 		return ""
 	}
-	s := r.take(int(binary.LittleEndian.Uint16(n)))
+	s := r.next(int(binary.LittleEndian.Uint16(n)))
 	if !utf8.Valid(s) {
 		r.bad = true
 		return ""
@@ -178,7 +178,7 @@ func (r *reader) text() string {
 
 // peers trusts no count: it stops at the first peer that is not there.
 func (r *reader) peers() []Peer {
-	n := r.take(1)
+	n := r.next(1)
 	if n == nil || n[0] > MaxPeers {
 		r.bad = true
 		return nil

@@ -97,11 +97,11 @@ func TestCausesStillMatchOnTheFarSide(t *testing.T) {
 	}
 }
 
-func TestAppendWireKeepsWhatIsInFrontOfIt(t *testing.T) {
-	front := []byte("front")
+func TestAppendWireKeepsThePrefix(t *testing.T) {
+	prefix := []byte("front")
 	e := samples()[2].err
-	got := e.AppendWire(append(make([]byte, 0, 2*MaxWire), front...))
-	if want := append(front, e.AppendWire(nil)...); !bytes.Equal(got, want) {
+	got := e.AppendWire(append(make([]byte, 0, 2*MaxWire), prefix...))
+	if want := append(prefix, e.AppendWire(nil)...); !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
 }

@@ -30,16 +30,16 @@ func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
 func (c *control) fence(ctx context.Context) {
 	ch := make(chan struct{})
-	ticket := c.ticket.Add(1)
+	id := c.lastID.Add(1)
 	c.post(func(c *control) {
-		c.fences[ticket] = ch
-		c.step(membership.Fence{ID: ticket})
+		c.fences[id] = ch
+		c.step(membership.Fence{ID: id})
 	})
 	select {
 	case <-ch:
-	case <-c.gone:
+	case <-c.done:
 	case <-ctx.Done():
-		c.post(func(c *control) { c.step(membership.CancelFence{ID: ticket}) })
+		c.post(func(c *control) { c.step(membership.CancelFence{ID: id}) })
 	}
 }
 
@@ -49,21 +49,21 @@ func (c *control) fence(ctx context.Context) {
 // A question of more than MaxFlood bytes is not put, and has no answers.
 func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	answers := make([]Answer, len(ranks))
-	var asked []int
-	var place []int
+	var known []int
+	var index []int
 	for i, r := range ranks {
 		answers[i].Rank = r
 		if r >= 0 && r < m.cfg.Size && len(question) <= MaxFlood {
-			asked, place = append(asked, r), append(place, i)
+			known, index = append(known, r), append(index, i)
 		}
 	}
-	if len(asked) == 0 {
+	if len(known) == 0 {
 		return answers
 	}
 	question = append([]byte(nil), question...)
-	for i, x := range m.control.ask(ctx, asked, question) {
-		a := &answers[place[i]]
-		a.Body, a.Last, a.Silent = x.Body, printable([]byte(x.Last)), time.Duration(x.Silent)
+	for i, x := range m.control.ask(ctx, known, question) {
+		a := &answers[index[i]]
+		a.Body, a.Last, a.Silent = x.Body, sanitize([]byte(x.Last)), time.Duration(x.Silent)
 	}
 	return answers
 }
@@ -71,23 +71,23 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 // ask puts a question and waits for what the State makes of it.
 func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.RankAnswer {
 	ch := make(chan []membership.RankAnswer, 1)
-	ticket := c.ticket.Add(1)
+	id := c.lastID.Add(1)
 	c.post(func(c *control) {
-		c.waits[ticket] = ch
-		c.step(membership.Question{ID: ticket, Ranks: ranks, Body: question})
+		c.questions[id] = ch
+		c.step(membership.Question{ID: id, Ranks: ranks, Body: question})
 	})
 	select {
 	case got := <-ch:
 		return got
-	case <-c.gone:
+	case <-c.done:
 		return nil
 	case <-ctx.Done():
 	}
-	c.post(func(c *control) { c.step(membership.CancelQuestion{ID: ticket}) })
+	c.post(func(c *control) { c.step(membership.CancelQuestion{ID: id}) })
 	select {
 	case got := <-ch:
 		return got
-	case <-c.gone:
+	case <-c.done:
 		return nil
 	}
 }
@@ -103,12 +103,12 @@ func (m *Mesh) Suspect(rank int, cause error) {
 	m.control.post(func(c *control) { c.step(membership.DataLinkDown{Rank: rank, Cause: why}) })
 }
 
-// Verdict announces e to all ranks, this one included: a panic, an abort, an
+// Announce announces e to all ranks, this one included: a panic, an abort, an
 // exit without Close. The first verdict wins; of several that cross on their way,
 // all ranks hear the one about the lowest rank first, and the others after it. A
 // fault.PeerLost that names this rank says that it is about to end: its links may
 // break then without another verdict.
-func (m *Mesh) Verdict(e *fault.Error) {
+func (m *Mesh) Announce(e *fault.Error) {
 	if e == nil {
 		return
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-func TestGoodbyesComeInAnyOrderAndLinksAreKnitAnew(t *testing.T) {
+func TestGoodbyesComeInAnyOrderAndTheOverlayIsRebuilt(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const n = 9
 		r := started(t, n, nil)
@@ -21,14 +21,14 @@ func TestGoodbyesComeInAnyOrderAndLinksAreKnitAnew(t *testing.T) {
 				t.Errorf("rank %d: %v", i, err)
 			}
 			time.Sleep(200 * time.Millisecond)
-			if got := r.ears[6].left(); !slices.Equal(got, order[:k+1]) {
+			if got := r.events[6].left(); !slices.Equal(got, order[:k+1]) {
 				t.Errorf("rank 6 has heard the goodbyes of %v, want %v", got, order[:k+1])
 			}
 			last := order[len(order)-1]
 			if i != last {
 				r.meshes[last].Flood(1, nil)
 				synctest.Wait()
-				if got := r.ears[6].heard(); len(got) != k+1 {
+				if got := r.events[6].floodsSeen(); len(got) != k+1 {
 					t.Errorf("after %d goodbyes rank 6 has %d floods of rank %d", k+1, len(got), last)
 				}
 			}
@@ -36,7 +36,7 @@ func TestGoodbyesComeInAnyOrderAndLinksAreKnitAnew(t *testing.T) {
 		if err := r.meshes[6].Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		for i, ear := range r.ears {
+		for i, ear := range r.events {
 			if e, _ := ear.first(); e != nil {
 				t.Errorf("rank %d hears %v", i, e)
 			}
@@ -61,10 +61,10 @@ func TestAllCloseAtOnce(t *testing.T) {
 					t.Errorf("%d ranks: %v", n, err)
 				}
 			}
-			if took := time.Since(start); took > time.Second {
-				t.Errorf("%d ranks took %v to close", n, took)
+			if elapsed := time.Since(start); elapsed > time.Second {
+				t.Errorf("%d ranks took %v to close", n, elapsed)
 			}
-			for i, ear := range r.ears {
+			for i, ear := range r.events {
 				if e, _ := ear.first(); e != nil {
 					t.Errorf("%d ranks: rank %d hears %v", n, i, e)
 				}
@@ -82,8 +82,8 @@ func TestCloseDoesNotWaitForASilentNeighbourBeyondItsContext(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		err := r.meshes[0].Close(ctx)
-		if took := time.Since(start); took != time.Second || !errors.Is(err, fault.Timeout) {
-			t.Errorf("got %v after %v, want a timeout after 1s", err, took)
+		if elapsed := time.Since(start); elapsed != time.Second || !errors.Is(err, fault.Timeout) {
+			t.Errorf("got %v after %v, want a timeout after 1s", err, elapsed)
 		}
 		if again := r.meshes[0].Close(t.Context()); again != err {
 			t.Errorf("the second Close returns %v, want the first one's %v", again, err)
@@ -99,11 +99,11 @@ func TestCallsAfterCloseReturn(t *testing.T) {
 		m := r.meshes[0]
 		m.Flood(1, nil)
 		m.Suspect(1, nil)
-		m.Verdict(fault.New(fault.Revoked, "x", 0, "late"))
+		m.Announce(fault.New(fault.Revoked, "x", 0, "late"))
 		if got := m.Ask(t.Context(), []int{0, 1}, nil); len(got) != 2 || got[0].Body != nil {
 			t.Errorf("a question after Close has the answers %v", got)
 		}
-		if _, err := m.dialLane(t.Context(), 1, laneData); !errors.Is(err, fault.Closed) {
+		if _, err := m.dialChannel(t.Context(), 1, channelData); !errors.Is(err, fault.Closed) {
 			t.Errorf("a dial after Close: %v", err)
 		}
 	})

@@ -15,17 +15,17 @@ import (
 
 // Bounds of the control goroutine's queues.
 const (
-	maxPosted  = 4096      // things asked of it; floods beyond are dropped, with a warning
-	maxQueued  = 512 << 10 // bytes on their way to one peer; more is dropped until it takes some
-	framesTurn = 64        // frames taken from one link before the others have their turn
+	maxTasks         = 4096      // things asked of it; floods beyond are dropped, with a warning
+	maxQueuedBytes   = 512 << 10 // bytes on their way to one peer; more is dropped until it takes some
+	maxFramesPerTurn = 64        // frames taken from one link before the others have their turn
 )
 
-// lastWordTime is how long the link to a rank that was given up stays, for it to
+// drainTimeout is how long the link to a rank that was given up stays, for it to
 // learn of that: it may only have been stopped.
-const lastWordTime = 30 * time.Second
+const drainTimeout = 30 * time.Second
 
-// abandonTime is how long a start that failed waits for all ranks to agree why.
-const abandonTime = 600 * time.Millisecond
+// abortTimeout is how long a start that failed waits for all ranks to agree why.
+const abortTimeout = 600 * time.Millisecond
 
 // A control is the one goroutine that knows who belongs to the job. It owns the
 // membership State and the control links, never waits for a Conn or for the layer
@@ -35,43 +35,43 @@ type control struct {
 	start time.Time
 	wake  chan struct{} // one slot
 	quit  chan struct{} // closed by stop
-	gone  chan struct{} // closed when the goroutine has ended, or never was
+	done  chan struct{} // closed when the goroutine has ended, or never was
 
 	mu      sync.Mutex // guards the next four
 	posted  []func(*control)
 	running bool
 	stopped bool
-	dials   []bool // by rank: a dial of ours is under way
+	dialing []bool // by rank: a dial of ours is under way
 
 	ready  chan struct{}     // closed when all ranks have started
 	failed chan *fault.Error // the first verdict before that; one slot
 	left   chan struct{}     // closed when the goodbye was heard
-	ticket atomic.Uint64     // the last question's or fence's
+	lastID atomic.Uint64     // the last question's or fence's
 
 	// The goroutine's own.
-	turned  time.Time // when noticeStop was called last
-	resumed time.Time // when this process went on after it was stopped, or began
-	state   *membership.State
-	later   []membership.Input // what is to be stepped next
-	busy    bool               // in step
-	links   []*controlLink     // by rank
-	dying   []*controlLink
-	waits   map[uint64]chan []membership.RankAnswer // by the question's ticket
-	fences  map[uint64]chan struct{}                // by theirs
+	lastTurn  time.Time // when noticeStop was called last
+	resumed   time.Time // when this process went on after it was stopped, or began
+	state     *membership.Machine
+	inputs    []membership.Input // what is to be stepped next
+	stepping  bool               // in step
+	links     []*controlLink     // by rank
+	closing   []*controlLink
+	questions map[uint64]chan []membership.RankAnswer // by the question's ticket
+	fences    map[uint64]chan struct{}                // by theirs
 }
 
 func newControl(m *Mesh) *control {
 	return &control{
 		m: m, start: time.Now(),
-		wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
+		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
-		dials: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
-		waits: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
+		dialing: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
+		questions: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
 	}
 }
 
-// begin starts the goroutine. What was posted before waits for it.
-func (c *control) begin(joined bool) {
+// run starts the goroutine. What was posted before waits for it.
+func (c *control) run(joined bool) {
 	cfg := &c.m.cfg
 	c.state = membership.New(membership.Config{
 		Me: cfg.Rank, Size: cfg.Size, Host: cfg.Host, Joined: joined,
@@ -81,7 +81,7 @@ func (c *control) begin(joined bool) {
 	defer c.mu.Unlock()
 	if !c.stopped {
 		c.running = true
-		go c.run()
+		go c.loop()
 	}
 }
 
@@ -94,10 +94,10 @@ func (c *control) stop() {
 	if first {
 		close(c.quit)
 		if !running {
-			close(c.gone)
+			close(c.done)
 		}
 	}
-	<-c.gone
+	<-c.done
 }
 
 // post has do run on the control goroutine. It never blocks.
@@ -105,61 +105,61 @@ func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
 	c.mu.Unlock()
-	c.ring()
+	c.wakeUp()
 }
 
 // full reports whether so much is posted that floods are to be dropped.
 func (c *control) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.posted) >= maxPosted
+	return len(c.posted) >= maxTasks
 }
 
-func (c *control) ring() {
+func (c *control) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (c *control) run() {
-	defer close(c.gone)
+func (c *control) loop() {
+	defer close(c.done)
 	timer := time.NewTimer(time.Nanosecond)
 	defer timer.Stop()
 	for {
 		select {
 		case <-c.quit:
-			c.end()
+			c.closeLinks()
 			return
 		case <-c.wake:
 		case <-timer.C:
 		}
 		c.turn()
-		timer.Reset(c.rest())
+		timer.Reset(c.idleTime())
 	}
 }
 
 // maxRest is how long the goroutine rests at most, and stopLeast from which pause
 // between two turns on this process counts as one that was stopped.
 const (
-	maxRest   = stallEvery
-	stopLeast = 2 * maxRest
+	maxIdle          = stallEvery
+	suspendThreshold = 2 * maxIdle
 )
 
-// noticeStop is called in each turn, before anybody is judged by how long it took nothing.
-func (c *control) noticeStop() {
+// detectSuspend is called in each turn, before anybody is judged by how long it took nothing.
+func (c *control) detectSuspend() {
 	now := time.Now()
-	if now.Sub(c.turned) > stopLeast {
+	if now.Sub(c.lastTurn) > suspendThreshold {
 		c.resumed = now
 	}
-	c.turned = now
+	c.lastTurn = now
 }
 
-// rest is how long the goroutine can wait for its next turn. It is never 0: in a synctest
+// idleTime is how long the goroutine can wait for its next turn. It is never 0: in a synctest
 // bubble goroutines that come to timers which are due already, several at the same moment,
 // crash the race detector of Go 1.26.
-func (c *control) rest() time.Duration {
-	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxRest)
+func (c *control) idleTime() time.Duration {
+	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxIdle)
 }
 
 // turn does what is due. What has arrived comes before the clock: a rank that was
@@ -174,23 +174,23 @@ func (c *control) turn() {
 	}
 	for _, l := range c.links {
 		if l != nil {
-			l.read()
+			l.receive()
 		}
 	}
 	c.step(membership.Tick{})
-	c.noticeStop()
+	c.detectSuspend()
 	for _, l := range c.links {
 		if l != nil {
-			l.tend()
+			l.checkQueue()
 		}
 	}
-	c.dying = slices.DeleteFunc(c.dying, (*controlLink).buried)
-	c.m.links.checkStall(c.turned, c.m.cfg.Stall, c.resumed)
+	c.closing = slices.DeleteFunc(c.closing, (*controlLink).closeIfDrained)
+	c.m.links.checkStall(c.lastTurn, c.m.cfg.Stall, c.resumed)
 }
 
-// end closes every link.
-func (c *control) end() {
-	for _, l := range slices.Concat(c.links, c.dying) {
+// closeLinks closes every link.
+func (c *control) closeLinks() {
+	for _, l := range slices.Concat(c.links, c.closing) {
 		if l != nil {
 			l.conn.Close()
 		}
@@ -201,21 +201,21 @@ func (c *control) now() membership.Time { return membership.Time(time.Since(c.st
 
 // step takes one input and all that follow from carrying out its outputs.
 func (c *control) step(in membership.Input) {
-	c.later = append(c.later, in)
-	if c.busy {
+	c.inputs = append(c.inputs, in)
+	if c.stepping {
 		return
 	}
-	c.busy = true
-	for i := 0; i < len(c.later); i++ {
-		for _, o := range c.state.Step(c.now(), c.later[i]) {
-			c.carryOut(o)
+	c.stepping = true
+	for i := 0; i < len(c.inputs); i++ {
+		for _, o := range c.state.Step(c.now(), c.inputs[i]) {
+			c.execute(o)
 		}
 	}
-	clear(c.later)
-	c.later, c.busy = c.later[:0], false
+	clear(c.inputs)
+	c.inputs, c.stepping = c.inputs[:0], false
 }
 
-func (c *control) carryOut(o membership.Output) {
+func (c *control) execute(o membership.Output) {
 	events := c.m.cfg.Events
 	switch o := o.(type) {
 	case membership.Send:
@@ -225,16 +225,16 @@ func (c *control) carryOut(o membership.Output) {
 	case membership.Dial:
 		c.dial(o.Rank)
 	case membership.Cut:
-		c.cut(o.Rank)
+		c.retireLink(o.Rank)
 	case membership.Report:
 		c.report(o.Err)
 	case membership.Departed:
-		c.m.note(o.Rank, func(p *peer) { p.gone = true })
+		c.m.updatePeer(o.Rank, func(p *peer) { p.departed = true })
 		events.Goodbye(o.Rank)
 	case membership.Joined:
-		c.m.note(o.Rank, func(p *peer) { p.host = printable([]byte(o.Host)) })
+		c.m.updatePeer(o.Rank, func(p *peer) { p.host = sanitize([]byte(o.Host)) })
 	case membership.Complete:
-		c.m.crowded = c.m.countHost() > cores()
+		c.m.oversubscribed = c.m.countLocalRanks() > cores()
 		close(c.ready)
 	case membership.Deliver:
 		events.Flooded(o.From, o.Code, o.Body)
@@ -242,8 +242,8 @@ func (c *control) carryOut(o membership.Output) {
 		body := events.Question(o.From, o.Body)
 		c.step(membership.Reply{To: o.From, Ref: o.Ref, Body: body[:min(len(body), MaxFlood)]})
 	case membership.Answered:
-		if ch := c.waits[o.ID]; ch != nil {
-			delete(c.waits, o.ID)
+		if ch := c.questions[o.ID]; ch != nil {
+			delete(c.questions, o.ID)
 			ch <- o.Answers // has a slot
 		}
 	case membership.Fenced:
@@ -260,7 +260,7 @@ func (c *control) carryOut(o membership.Output) {
 func (c *control) report(e *fault.Error) {
 	if e.Kind == fault.PeerLost {
 		for _, p := range e.Peers {
-			c.m.note(p.Rank, func(p *peer) { p.lost = e })
+			c.m.updatePeer(p.Rank, func(p *peer) { p.lost = e })
 		}
 	}
 	select {
@@ -268,7 +268,7 @@ func (c *control) report(e *fault.Error) {
 	default:
 		c.fail(e)
 	}
-	c.m.cfg.Events.Verdict(e)
+	c.m.cfg.Events.Failed(e)
 }
 
 // fail tells Start why it fails; the first reason holds.
@@ -279,15 +279,15 @@ func (c *control) fail(e *fault.Error) {
 	}
 }
 
-// note changes what dials and handshakes know of a rank.
-func (m *Mesh) note(rank int, change func(*peer)) {
+// updatePeer changes what dials and handshakes know of a rank.
+func (m *Mesh) updatePeer(rank int, change func(*peer)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.peers[rank])
 }
 
-// countHost is the number of ranks that run on this host.
-func (m *Mesh) countHost() (n int) {
+// countLocalRanks is the number of ranks that run on this host.
+func (m *Mesh) countLocalRanks() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r := range m.peers {
@@ -309,23 +309,23 @@ func (c *control) await(ctx context.Context) error {
 		if e.Kind != fault.Refused || e.Rank != c.m.cfg.Rank {
 			return e // a verdict: everybody knows
 		}
-		return c.abandon(e)
-	case <-c.gone:
+		return c.abortStart(e)
+	case <-c.done:
 		return c.m.failure(fault.Closed, nil)
 	case <-ctx.Done():
-		e = c.m.late(ctx, c.missing())
+		e = c.m.startTimeout(ctx, c.missing())
 	}
-	return c.abandon(e)
+	return c.abortStart(e)
 }
 
-// abandon announces e, and returns what the ranks agree on.
-func (c *control) abandon(e *fault.Error) *fault.Error {
-	c.post(func(c *control) { c.step(membership.Announce{Err: e, Leaving: true}) })
+// abortStart announces e, and returns what the ranks agree on.
+func (c *control) abortStart(e *fault.Error) *fault.Error {
+	c.post(func(c *control) { c.step(membership.Announce{Err: e, Exiting: true}) })
 	select {
 	case agreed := <-c.failed:
 		return agreed
-	case <-c.gone:
-	case <-time.After(abandonTime):
+	case <-c.done:
+	case <-time.After(abortTimeout):
 	}
 	return e
 }
@@ -337,45 +337,45 @@ func (c *control) missing() []int {
 	select {
 	case ranks := <-ch:
 		return ranks
-	case <-c.gone:
+	case <-c.done:
 		return nil
 	}
 }
 
-// leave says goodbye and waits until it was heard, or ctx has ended.
-func (c *control) leave(ctx context.Context) error {
-	c.post(func(c *control) { c.step(membership.Leave{}) })
+// departJob says goodbye and waits until it was heard, or ctx has ended.
+func (c *control) departJob(ctx context.Context) error {
+	c.post(func(c *control) { c.step(membership.Goodbye{}) })
 	select {
 	case <-c.left:
 		return nil
-	case <-c.gone:
+	case <-c.done:
 		return nil
 	case <-ctx.Done():
 	}
-	return fault.New(fault.Ending(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
+	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
 }
 
-// dialling reports whether a dial of ours to rank is under way.
-func (c *control) dialling(rank int) bool {
+// isDialing reports whether a dial of ours to rank is under way.
+func (c *control) isDialing(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.dials[rank]
+	return c.dialing[rank]
 }
 
-func (c *control) setDialling(rank int, on bool) {
+func (c *control) setDialing(rank int, on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dials[rank] = on
+	c.dialing[rank] = on
 }
 
 // dial opens a control link, on a goroutine of its own.
 func (c *control) dial(rank int) {
-	c.setDialling(rank, true)
+	c.setDialing(rank, true)
 	c.m.spawn(func() {
-		ctx, cancel := context.WithTimeout(c.m.ctx, strangerTime)
+		ctx, cancel := context.WithTimeout(c.m.ctx, handshakeTimeout)
 		defer cancel()
-		conn, err := c.m.dialLane(ctx, rank, laneControl)
-		c.setDialling(rank, false)
+		conn, err := c.m.dialChannel(ctx, rank, channelControl)
+		c.setDialing(rank, false)
 		if err == nil {
 			c.linkUp(rank, conn)
 			return
@@ -388,7 +388,7 @@ func (c *control) dial(rank int) {
 // Start, and is worth a line afterwards.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
-	if errors.As(err, &no) && no.final(c.m.id.incarnation) {
+	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
 		select {
 		case <-c.ready:
 			c.m.log.Warn("a control link refused", "by", rank, "because", no.text)
@@ -412,17 +412,17 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 	})
 }
 
-// cut closes a link once what was sent on it is out, or lastWordTime has passed.
-func (c *control) cut(rank int) {
+// retireLink closes a link once what was sent on it is out, or lastWordTime has passed.
+func (c *control) retireLink(rank int) {
 	if l := c.links[rank]; l != nil {
 		c.links[rank] = nil
-		l.until = time.Now().Add(lastWordTime)
-		c.dying = append(c.dying, l)
+		l.deadline = time.Now().Add(drainTimeout)
+		c.closing = append(c.closing, l)
 	}
 }
 
-// down ends a link that broke.
-func (c *control) down(l *controlLink, cause string) {
+// linkDown ends a link that broke.
+func (c *control) linkDown(l *controlLink, cause string) {
 	if c.links[l.rank] != l {
 		return
 	}

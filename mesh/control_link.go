@@ -14,25 +14,25 @@ import (
 // but for ready, queued and spare. Heartbeats are most of what it carries, and make
 // no garbage: a program that pauses for none hears of none.
 type controlLink struct {
-	c      *control
-	rank   int
-	conn   transport.Conn
-	ready  atomic.Bool                  // Progress may find something
-	queued atomic.Int64                 // bytes that the Conn holds
-	spare  atomic.Pointer[controlFrame] // one that the Conn has done with, or nil
-	onFire func()                       // l.fire, bound once
+	c       *control
+	rank    int
+	conn    transport.Conn
+	ready   atomic.Bool                  // Progress may find something
+	queued  atomic.Int64                 // bytes that the Conn holds
+	spare   atomic.Pointer[controlFrame] // one that the Conn has done with, or nil
+	onReady func()                       // l.fire, bound once
 
-	choked time.Time // since when queued is at its bound; zero: it is not
-	missed bool      // messages were dropped meanwhile
-	until  time.Time // a dying link's end
+	fullSince time.Time // since when queued is at its bound; zero: it is not
+	dropped   bool      // messages were dropped meanwhile
+	deadline  time.Time // a dying link's end
 
 	// What is arriving.
-	head  controlHead
-	body  []byte
-	beat  []byte              // room for a heartbeat's body
-	input membership.Received // the message, while it is stepped
-	whole bool                // a frame has arrived
-	bad   error               // what arrives is not a message
+	head         controlHead
+	body         []byte
+	heartbeatBuf []byte              // room for a heartbeat's body
+	input        membership.Received // the message, while it is stepped
+	complete     bool                // a frame has arrived
+	protocolErr  error               // what arrives is not a message
 }
 
 // A controlFrame is a message on its way out.
@@ -46,22 +46,22 @@ type controlFrame struct {
 
 func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
 	l := &controlLink{c: c, rank: rank, conn: conn}
-	l.onFire = l.fire
+	l.onReady = l.wakeUp
 	l.ready.Store(true)
 	return l
 }
 
-// fire is the Conn's wake-up.
-func (l *controlLink) fire() {
+// wakeUp is the Conn's wake-up.
+func (l *controlLink) wakeUp() {
 	l.ready.Store(true)
-	l.c.ring()
+	l.c.wakeUp()
 }
 
 // send queues a message. One to a peer that takes too little is dropped; what
 // matters of it is sent again when the peer takes more.
 func (l *controlLink) send(m membership.Message) {
-	if l.queued.Load() >= maxQueued {
-		l.missed = l.missed || m.Kind != membership.Heartbeat
+	if l.queued.Load() >= maxQueuedBytes {
+		l.dropped = l.dropped || m.Kind != membership.Heartbeat
 		return
 	}
 	f := l.spare.Swap(nil)
@@ -71,7 +71,7 @@ func (l *controlLink) send(m membership.Message) {
 	}
 	if m.Kind == membership.Heartbeat {
 		f.call = l.c.m.cfg.Events.LastCall(f.call[:0])
-		m.Body = clip(f.call, MaxCall)
+		m.Body = truncate(f.call, MaxCall)
 	}
 	f.Head = appendControl(f.head[:0], m)
 	f.Body = m.Body
@@ -86,42 +86,42 @@ func (f *controlFrame) done(error) {
 	f.link.spare.Store(f) // where there is another one, either will do
 }
 
-// read takes what has arrived, and leaves a wake-up with the Conn.
-func (l *controlLink) read() {
+// receive takes what has arrived, and leaves a wake-up with the Conn.
+func (l *controlLink) receive() {
 	if !l.ready.Load() {
 		return
 	}
-	for range framesTurn {
-		l.whole = false
+	for range maxFramesPerTurn {
+		l.complete = false
 		state, err := l.conn.Progress(l)
-		if l.whole && l.bad == nil {
-			l.take()
+		if l.complete && l.protocolErr == nil {
+			l.deliver()
 		}
 		switch {
-		case l.bad != nil:
-			l.c.m.log.Warn("a control link is closed", "rank", l.rank, "because", l.bad)
-			l.c.down(l, l.bad.Error())
+		case l.protocolErr != nil:
+			l.c.m.log.Warn("a control link is closed", "rank", l.rank, "because", l.protocolErr)
+			l.c.linkDown(l, l.protocolErr.Error())
 			return
 		case l.c.links[l.rank] != l:
 			return // what arrived has ended it
 		case err != nil:
-			l.c.down(l, err.Error())
+			l.c.linkDown(l, err.Error())
 			return
 		case state != transport.Moved:
 			l.ready.Store(false)
-			l.conn.Arm(l.onFire)
+			l.conn.Arm(l.onReady)
 			return
 		}
 	}
-	l.c.ring() // there may be more
+	l.c.wakeUp() // there may be more
 }
 
-// take hands on a message that has arrived.
-func (l *controlLink) take() {
+// deliver hands on a message that has arrived.
+func (l *controlLink) deliver() {
 	m, err := l.head.withBody(l.body)
 	l.body = nil
 	if err != nil {
-		l.bad = err
+		l.protocolErr = err
 		return
 	}
 	l.input = membership.Received{From: l.rank, Msg: m}
@@ -137,62 +137,62 @@ func (l *controlLink) Buffer(h transport.Header) []byte {
 		err = errMalformed
 	}
 	if err != nil {
-		l.bad = err
+		l.protocolErr = err
 		return nil
 	}
 	l.head = head
-	l.body = l.room(h.Size)
+	l.body = l.bodyBuffer(h.Size)
 	return l.body
 }
 
-// room is memory for the body of the message of l.head.
-func (l *controlLink) room(n int) []byte {
+// bodyBuffer is memory for the body of the message of l.head.
+func (l *controlLink) bodyBuffer(n int) []byte {
 	if l.head.msg.Kind != membership.Heartbeat || n > MaxCall {
 		return make([]byte, n)
 	}
-	if l.beat == nil {
-		l.beat = make([]byte, MaxCall)
+	if l.heartbeatBuf == nil {
+		l.heartbeatBuf = make([]byte, MaxCall)
 	}
-	return l.beat[:n]
+	return l.heartbeatBuf[:n]
 }
 
 // Arrived implements transport.Sink.
-func (l *controlLink) Arrived(h transport.Header, n int) { l.whole = n == h.Size }
+func (l *controlLink) Arrived(h transport.Header, n int) { l.complete = n == h.Size }
 
-// tend ends a link whose peer has taken nothing for too long, and sends again what
+// checkQueue ends a link whose peer has taken nothing for too long, and sends again what
 // was dropped once it takes more.
-func (l *controlLink) tend() {
+func (l *controlLink) checkQueue() {
 	stall := l.c.m.cfg.Stall
-	switch full := l.queued.Load() >= maxQueued; {
-	case full && l.choked.IsZero():
-		l.choked = time.Now()
-	case full && time.Since(newer(l.choked, l.c.resumed)) > stall:
-		l.c.down(l, fmt.Sprintf("it took no bytes for %v", stall))
+	switch full := l.queued.Load() >= maxQueuedBytes; {
+	case full && l.fullSince.IsZero():
+		l.fullSince = time.Now()
+	case full && time.Since(later(l.fullSince, l.c.resumed)) > stall:
+		l.c.linkDown(l, fmt.Sprintf("it took no bytes for %v", stall))
 	case !full:
-		l.choked = time.Time{}
-		if l.missed {
-			l.missed = false
+		l.fullSince = time.Time{}
+		if l.dropped {
+			l.dropped = false
 			l.c.step(membership.Resync{Rank: l.rank})
 		}
 	}
 }
 
-// buried closes a dying link when it is empty, or late, and reports whether it did.
-func (l *controlLink) buried() bool {
-	_, err := l.conn.Progress(deaf{})
-	if err == nil && l.queued.Load() > 0 && time.Now().Before(l.until) {
-		l.conn.Arm(l.onFire)
+// closeIfDrained closes a dying link when it is empty, or late, and reports whether it did.
+func (l *controlLink) closeIfDrained() bool {
+	_, err := l.conn.Progress(discardSink{})
+	if err == nil && l.queued.Load() > 0 && time.Now().Before(l.deadline) {
+		l.conn.Arm(l.onReady)
 		return false
 	}
 	l.conn.Close()
 	return true
 }
 
-// deaf is a Sink that drops everything.
-type deaf struct{}
+// discardSink is a Sink that drops everything.
+type discardSink struct{}
 
-func (deaf) Buffer(transport.Header) []byte { return nil }
-func (deaf) Arrived(transport.Header, int)  {}
+func (discardSink) Buffer(transport.Header) []byte { return nil }
+func (discardSink) Arrived(transport.Header, int)  {}
 
 // cores is the number of processors that this process may use.
 func cores() int { return runtime.GOMAXPROCS(0) }

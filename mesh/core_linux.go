@@ -21,9 +21,9 @@ func currentCore() int {
 	return int(core)
 }
 
-// leaveCore moves the caller's thread away from a core, if it may run on others,
+// avoidCore moves the caller's thread away from a core, if it may run on others,
 // and leaves it free to come back.
-func leaveCore(core int) {
+func avoidCore(core int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var all unix.CPUSet

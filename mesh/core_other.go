@@ -10,5 +10,5 @@ func yieldCore() { runtime.Gosched() }
 // currentCore would be the core that the caller runs on; it is not known.
 func currentCore() int { return -1 }
 
-// leaveCore leaves the choice of cores to the system.
-func leaveCore(int) {}
+// avoidCore leaves the choice of cores to the system.
+func avoidCore(int) {}

@@ -13,26 +13,26 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A lane is what a Conn is for. It is agreed in the handshake.
-type lane uint8
+// A channel is what a Conn is for. It is agreed in the handshake.
+type channel uint8
 
 const (
-	laneControl lane = iota + 1 // heartbeats, floods, verdicts
-	laneData                    // messages
-	laneJoin                    // the address exchange through rank 0
+	channelControl channel = iota + 1 // heartbeats, floods, verdicts
+	channelData                       // messages
+	channelJoin                       // the address exchange through rank 0
 )
 
-func (l lane) String() string {
-	return map[lane]string{laneControl: "control", laneData: "data", laneJoin: "join"}[l]
+func (l channel) String() string {
+	return map[channel]string{channelControl: "control", channelData: "data", channelJoin: "join"}[l]
 }
 
-// farewellTime is how long a last word may take to be heard.
-const farewellTime = time.Second
+// refusalTimeout is how long a last word may take to be heard.
+const refusalTimeout = time.Second
 
-// dialLane opens a Conn to rank and proves who we are. It tries once, for at most
+// dialChannel opens a Conn to rank and proves who we are. It tries once, for at most
 // strangerTime after the wire is up. A peer that turns us down gets fault.Refused,
 // or errDuplicate when it has such a Conn already, or is about to.
-func (m *Mesh) dialLane(ctx context.Context, rank int, l lane) (transport.Conn, error) {
+func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, error) {
 	addr, err := m.address(rank)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (m *Mesh) dialLane(ctx context.Context, rank int, l lane) (transport.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	err = m.introduce(ctx, newTalk(c), rank, l)
+	err = m.handshake(ctx, newHandshakeConn(c), rank, l)
 	if err == nil {
 		return c, nil
 	}
@@ -70,7 +70,7 @@ func (m *Mesh) address(rank int) (string, error) {
 	switch p := &m.peers[rank]; {
 	case p.lost != nil:
 		return "", p.lost
-	case p.gone || m.ended:
+	case p.departed || m.ended:
 		e := fault.New(fault.Closed, "dial", m.cfg.Rank, "")
 		e.Peers = []fault.Peer{{Rank: rank, Host: p.host}}
 		return "", e
@@ -81,25 +81,25 @@ func (m *Mesh) address(rank int) (string, error) {
 	}
 }
 
-// introduce is the dialling side's handshake, within strangerTime. The Mesh's end
+// handshake is the dialling side's handshake, within strangerTime. The Mesh's end
 // ends it, too.
-func (m *Mesh) introduce(ctx context.Context, t *talk, rank int, l lane) error {
-	ctx, cancel := context.WithTimeout(ctx, strangerTime)
+func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l channel) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	instance, err := m.id.offer(ctx, t, rank, l)
-	if err != nil || l == laneJoin {
+	instance, err := m.id.dial(ctx, t, rank, l)
+	if err != nil || l == channelJoin {
 		return err
 	}
-	if no := m.recognise(rank, instance); no != nil {
+	if no := m.claimRank(rank, instance); no != nil {
 		return no
 	}
 	return nil
 }
 
-// recognise holds a process that has proven to be rank against the one that did so
+// claimRank holds a process that has proven to be rank against the one that did so
 // before: the first process is that rank from then on.
-func (m *Mesh) recognise(rank int, instance uint64) *refusal {
+func (m *Mesh) claimRank(rank int, instance uint64) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &m.peers[rank]
@@ -107,31 +107,31 @@ func (m *Mesh) recognise(rank int, instance uint64) *refusal {
 		p.instance = instance
 	}
 	if p.instance != instance {
-		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
+		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: another process has joined as rank %d, or this one by an Init before", rank)}
 	}
 	return nil
 }
 
 // accept takes every Conn that a peer opens. It does not block.
 func (m *Mesh) accept(c transport.Conn) {
-	if !m.spawn(func() { m.receive(c) }) {
+	if !m.spawn(func() { m.serveConn(c) }) {
 		c.Close()
 	}
 }
 
-// receive is the accepting side's handshake, and what follows from it.
-func (m *Mesh) receive(c transport.Conn) {
+// serveConn is the accepting side's handshake, and what follows from it.
+func (m *Mesh) serveConn(c transport.Conn) {
 	ctx := m.ctx
-	if _, guest := c.(transport.Pending); !guest || m.front == nil {
+	if _, pending := c.(transport.Pending); !pending || m.mux == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, strangerTime)
+		ctx, cancel = context.WithTimeout(ctx, handshakeTimeout)
 		defer cancel()
 	} // else the front ends it, which knows when the connection came
-	t := newTalk(c)
+	t := newHandshakeConn(c)
 	h, err := m.id.accept(ctx, t)
 	if err == nil {
-		if no := m.vet(h); no != nil {
-			turnDown(ctx, t, no)
+		if no := m.authorize(h); no != nil {
+			refuse(ctx, t, no)
 			err = no
 		}
 	}
@@ -144,39 +144,39 @@ func (m *Mesh) receive(c transport.Conn) {
 		g.Admit()
 	}
 	t.send(appendWelcome(nil, m.id.instance), nil)
-	switch h.lane {
-	case laneData:
+	switch h.channel {
+	case channelData:
 		m.acceptData(int(h.rank), c)
-	case laneControl:
+	case channelControl:
 		m.control.linkUp(int(h.rank), c)
-	case laneJoin:
-		if err := m.gathering.serve(m.ctx, c, h); err != nil {
+	case channelJoin:
+		if err := m.joinServer.serve(m.ctx, c, h); err != nil {
 			m.logRefused(c, err)
 		}
 	}
 }
 
-// vet decides about a peer that has proven that it belongs to the job.
-func (m *Mesh) vet(h hello) *refusal {
+// authorize decides about a peer that has proven that it belongs to the job.
+func (m *Mesh) authorize(h hello) *refusal {
 	rank := int(h.rank)
-	if no := m.standing(rank); no != nil {
+	if no := m.checkLive(rank); no != nil {
 		return no
 	}
-	if h.lane != laneJoin { // there a rank may be started again as long as some are missing
-		if no := m.recognise(rank, h.instance); no != nil {
+	if h.channel != channelJoin { // there a rank may be started again as long as some are missing
+		if no := m.claimRank(rank, h.instance); no != nil {
 			return no
 		}
 	}
-	switch h.lane {
-	case laneJoin:
-		if m.gathering == nil {
+	switch h.channel {
+	case channelJoin:
+		if m.joinServer == nil {
 			return &refusal{reason: reasonAddressee, text: fmt.Sprintf("join: rank %d does not gather addresses", m.cfg.Rank)}
 		}
-	case laneControl:
-		if m.cfg.Rank < rank && m.control.dialling(rank) {
+	case channelControl:
+		if m.cfg.Rank < rank && m.control.isDialing(rank) {
 			return &refusal{reason: reasonDuplicate, text: "control: both dial at once, and the lower rank has precedence"}
 		}
-	case laneData:
+	case channelData:
 		if m.cfg.Data == nil {
 			return &refusal{reason: reasonGone, text: "data: nobody takes it here"}
 		} else if err := m.mayAcceptData(rank); errors.Is(err, errDuplicate) {
@@ -188,17 +188,17 @@ func (m *Mesh) vet(h hello) *refusal {
 	return nil
 }
 
-// standing refuses ranks that are gone, and all when this one is about to be.
-func (m *Mesh) standing(rank int) *refusal {
+// checkLive refuses ranks that are gone, and all when this one is about to be.
+func (m *Mesh) checkLive(rank int) *refusal {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &m.peers[rank]
 	switch {
-	case m.ended || m.peers[m.cfg.Rank].gone:
+	case m.ended || m.peers[m.cfg.Rank].departed:
 		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d closes", m.cfg.Rank)}
 	case p.lost != nil:
 		return &refusal{reason: reasonLost, text: fmt.Sprintf("lost: rank %d was given up: %v", rank, p.lost)}
-	case p.gone:
+	case p.departed:
 		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d has said goodbye", rank)}
 	}
 	return nil
@@ -208,14 +208,14 @@ func (m *Mesh) standing(rank int) *refusal {
 // says nothing to anybody, or the front has written it.
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
-	_, guest := c.(transport.Pending)
+	_, pending := c.(transport.Pending)
 	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
 	from := any("a stranger")
 	if r, ok := c.(interface{ RemoteAddr() net.Addr }); ok {
 		from = r.RemoteAddr()
 	}
 	switch {
-	case m.ctx.Err() != nil || guest && ended && no == nil:
+	case m.ctx.Err() != nil || pending && ended && no == nil:
 		return // we close, or the front has closed it and said so
 	case errors.Is(err, io.EOF):
 		m.log.Debug("a connection left before it was admitted", "from", from)
@@ -224,7 +224,7 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 		m.log.Debug("a connection refused", "from", from, "because", no.text)
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		err = errUnproven
+		err = errNotAuthenticated
 	}
 	m.log.Warn("a connection refused", "from", from, "because", err)
 }

@@ -14,33 +14,33 @@ import (
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 
-// A pile is the layer above the data Conns in tests: it counts what arrives.
-type pile struct {
+// A recorder is the layer above the data Conns in tests: it counts what arrives.
+type recorder struct {
 	mu   sync.Mutex
 	got  map[string]int // bodies, by sender
 	down []int
 }
 
-type pileSink struct {
-	*pile
+type recorderSink struct {
+	*recorder
 	from int
 	body []byte
 }
 
-func (p *pile) Sink(l *Link) transport.Sink { return &pileSink{pile: p, from: l.Rank} }
+func (p *recorder) Sink(l *Link) transport.Sink { return &recorderSink{recorder: p, from: l.Rank} }
 
-func (p *pile) LinkDown(rank int, _ error) {
+func (p *recorder) LinkDown(rank int, _ error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.down = append(p.down, rank)
 }
 
-func (s *pileSink) Buffer(h transport.Header) []byte {
+func (s *recorderSink) Buffer(h transport.Header) []byte {
 	s.body = make([]byte, h.Size)
 	return s.body
 }
 
-func (s *pileSink) Arrived(h transport.Header, n int) {
+func (s *recorderSink) Arrived(h transport.Header, n int) {
 	if n == h.Size {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -48,13 +48,13 @@ func (s *pileSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-func (p *pile) count() int {
+func (p *recorder) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.got)
 }
 
-func (p *pile) lost() []int {
+func (p *recorder) lost() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.down)
@@ -67,20 +67,20 @@ func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", wire, round), func(t *testing.T) {
 				leak.Check(t)
 				const n = 5
-				piles := make([]*pile, n)
+				piles := make([]*recorder, n)
 				tweak := func(i int, cfg *Config) {
-					piles[i] = &pile{got: make(map[string]int)}
+					piles[i] = &recorder{got: make(map[string]int)}
 					cfg.Data = piles[i]
 					cfg.InProcess = wire == "memory"
 				}
-				var r *rig
+				var r *testJob
 				if wire == "memory" {
 					r = started(t, n, tweak)
 				} else {
 					r = startWired(t, n, func(i int, cfg *Config) {
 						tweak(i, cfg)
 						cfg.Transport = tcp.New(tcp.Options{})
-					}).rig
+					}).testJob
 				}
 				defer r.close()
 				for i, m := range r.meshes {
@@ -92,8 +92,8 @@ func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 				for i, p := range piles {
 					eventually(t, fmt.Sprintf("rank %d has %d frames", i, n-1), func() bool { return p.count() == n-1 })
 				}
-				for i := range r.ears {
-					if e, _ := r.ears[i].first(); e != nil || len(piles[i].lost()) != 0 {
+				for i := range r.events {
+					if e, _ := r.events[i].first(); e != nil || len(piles[i].lost()) != 0 {
 						t.Errorf("rank %d hears %v, and has lost the links to %v", i, e, piles[i].lost())
 					}
 				}
@@ -106,42 +106,42 @@ func TestDataConnsComeUpWhenBothSidesDial(t *testing.T) {
 }
 
 func TestAVanishedDataConnOfLiveRanksIsALostLink(t *testing.T) {
-	r := started(t, 3, func(_ int, cfg *Config) { cfg.Data = &pile{got: make(map[string]int)} })
+	r := started(t, 3, func(_ int, cfg *Config) { cfg.Data = &recorder{got: make(map[string]int)} })
 	defer r.close()
 	f := &transport.Frame{Head: []byte("h"), Done: func(error) {}}
 	r.meshes[0].Link(2).Send(f)
 	eventually(t, "the Conn is up", func() bool { return r.meshes[0].Link(2).Conn() != nil })
 	start := time.Now()
 	r.meshes[0].Link(2).Conn().Close()
-	for i := range r.ears {
-		eventually(t, "a verdict", func() bool { e, _ := r.ears[i].first(); return e != nil })
-		if e, when := r.ears[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
+	for i := range r.events {
+		eventually(t, "a verdict", func() bool { e, _ := r.events[i].first(); return e != nil })
+		if e, when := r.events[i].first(); !blames(e, fault.LinkLost, 0, 2) || when.Sub(start) > time.Second {
 			t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
 		}
 	}
 }
 
-func TestADataConnComesUpOnceStrangersLeaveItASlot(t *testing.T) {
+func TestADataConnComesUpOnceASlotIsFree(t *testing.T) {
 	leak.Check(t)
-	var got *pile
+	var got *recorder
 	w := startWired(t, 2, func(i int, cfg *Config) {
-		got = &pile{got: make(map[string]int)}
+		got = &recorder{got: make(map[string]int)}
 		cfg.Data = got
 	})
 	defer w.close()
-	var crowd []net.Conn
-	for range strangerSlots {
-		crowd = append(crowd, knock(t, w.addrs[1]))
+	var silent []net.Conn
+	for range pendingSlots {
+		silent = append(silent, connect(t, w.addrs[1]))
 	}
-	eventually(t, "64 slots are taken", func() bool { return w.meshes[1].slots() == strangerSlots })
+	eventually(t, "64 slots are taken", func() bool { return w.meshes[1].slots() == pendingSlots })
 	w.meshes[0].Link(1).Send(&transport.Frame{Head: []byte("h"), Body: []byte("hello"), Done: func(error) {}})
 	eventually(t, "somebody was turned away", func() bool { return len(w.logs.all()) > 0 })
-	for _, nc := range crowd {
+	for _, nc := range silent {
 		nc.Close()
 	}
 	eventually(t, "the frame arrives", func() bool { return got.count() == 1 })
-	for i := range w.ears {
-		if e, _ := w.ears[i].first(); e != nil {
+	for i := range w.events {
+		if e, _ := w.events[i].first(); e != nil {
 			t.Errorf("rank %d hears %v", i, e)
 		}
 	}

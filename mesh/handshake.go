@@ -23,7 +23,7 @@ const (
 	reasonAddressee // another rank lives here
 	reasonSums
 	reasonSecret
-	reasonTaken     // another process has this rank
+	reasonRankInUse // another process has this rank
 	reasonDuplicate // there is such a connection already, or about to be
 	reasonLost      // the dialling rank has been given up
 	reasonGone      // one of the two has closed, or closes
@@ -31,8 +31,8 @@ const (
 	reasonAbsent // the address exchange ended without some ranks
 )
 
-// final reports whether dialling again would end the same way.
-func (r *refusal) final(incarnation uint32) bool {
+// permanent reports whether dialling again would end the same way.
+func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
 		return false
@@ -52,7 +52,7 @@ type identity struct {
 	sums        bool
 }
 
-func identify(cfg Config) identity {
+func newIdentity(cfg Config) identity {
 	id := identity{
 		rank: cfg.Rank, size: cfg.Size,
 		incarnation: cfg.Incarnation, secret: cfg.Secret, sums: cfg.BodySums,
@@ -90,12 +90,12 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte)
 	return mac
 }
 
-// offer is the dialling side. Without an error we are welcome, the Conn carries
+// dial is the dialling side. Without an error we are welcome, the Conn carries
 // lane l from the next frame on, and peer is the instance we have found. A *refusal
 // says who turned whom down, and why.
-func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) (peer uint64, err error) {
+func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel) (peer uint64, err error) {
 	h := hello{
-		version: version, order: hostOrder(), lane: l, incarnation: id.incarnation,
+		version: version, order: hostOrder(), channel: l, incarnation: id.incarnation,
 		rank: uint32(id.rank), size: uint32(id.size), to: uint32(to), instance: id.instance, job: id.job,
 		options: id.options(),
 	}
@@ -109,7 +109,7 @@ func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) (peer ui
 	}
 	kind, _, _ := kindOf(head)
 	if kind == kindChallenge && len(id.secret) > 0 {
-		if err := id.answer(ctx, t, mine, head, to); err != nil {
+		if err := id.answerChallenge(ctx, t, mine, head, to); err != nil {
 			return 0, err
 		}
 		if head, body, err = t.recv(ctx, maxRefusal); err != nil {
@@ -129,15 +129,15 @@ func (id *identity) offer(ctx context.Context, t *talk, to int, l lane) (peer ui
 	return 0, r
 }
 
-// answer checks that the accepting side knows the secret, and proves that we do.
-func (id *identity) answer(ctx context.Context, t *talk, mine, head []byte, to int) error {
+// answerChallenge checks that the accepting side knows the secret, and proves that we do.
+func (id *identity) answerChallenge(ctx context.Context, t *handshakeConn, mine, head []byte, to int) error {
 	c, err := parseChallenge(head)
 	if err != nil {
 		return err
 	}
 	if want := proof(id.secret, labelAccept, mine, c.nonce); !hmac.Equal(c.mac[:], want[:]) {
 		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: rank %d has another one than rank %d", to, id.rank)}
-		turnDown(ctx, t, r)
+		refuse(ctx, t, r)
 		return r
 	}
 	t.send(appendProof(nil, proof(id.secret, labelDial, mine, c.nonce)), nil)
@@ -157,31 +157,31 @@ func (id *identity) options() (o uint16) {
 // accept is the accepting side, up to the point where the peer has proven that it
 // belongs here; the welcome is the caller's to send. A *refusal has been sent to
 // the peer when accept returns it, or came from the peer.
-func (id *identity) accept(ctx context.Context, t *talk) (hello, error) {
+func (id *identity) accept(ctx context.Context, t *handshakeConn) (hello, error) {
 	head, _, err := t.recv(ctx, 0)
 	if err != nil {
 		return hello{}, err
 	}
 	h, err := parseHello(head)
-	if errors.Is(err, errStranger) {
+	if errors.Is(err, errUnknownProtocol) {
 		return h, err // it would not understand a refusal
 	}
 	r := &refusal{reason: reasonMalformed, text: "handshake: a malformed hello"}
 	if err == nil {
-		r = id.differs(h)
+		r = id.checkHello(h)
 	}
 	if r != nil {
-		turnDown(ctx, t, r)
+		refuse(ctx, t, r)
 		return h, r
 	}
 	if len(id.secret) == 0 {
 		return h, nil
 	}
-	return h, id.demand(ctx, t, head)
+	return h, id.challengePeer(ctx, t, head)
 }
 
-// demand proves that we know the secret, and has the peer prove it.
-func (id *identity) demand(ctx context.Context, t *talk, theirs []byte) error {
+// challengePeer proves that we know the secret, and has the peer prove it.
+func (id *identity) challengePeer(ctx context.Context, t *handshakeConn, theirs []byte) error {
 	var c challenge
 	rand.Read(c.nonce[:])
 	c.mac = proof(id.secret, labelAccept, theirs, c.nonce)
@@ -197,15 +197,15 @@ func (id *identity) demand(ctx context.Context, t *talk, theirs []byte) error {
 	want := proof(id.secret, labelDial, theirs, c.nonce)
 	if err != nil || !hmac.Equal(mac[:], want[:]) {
 		r := &refusal{reason: reasonSecret, text: fmt.Sprintf("secret: the dialling rank has another one than rank %d", id.rank)}
-		turnDown(ctx, t, r)
+		refuse(ctx, t, r)
 		return r
 	}
 	return nil
 }
 
-// differs compares a hello with who we are; nil when all is well. The fields come
+// checkHello compares a hello with who we are; nil when all is well. The fields come
 // in the order in which a difference explains the others.
-func (id *identity) differs(h hello) *refusal {
+func (id *identity) checkHello(h hello) *refusal {
 	no := func(why reason, field string, ours, theirs any) *refusal {
 		return &refusal{reason: why, text: fmt.Sprintf("%s: accepting rank %d has %v, dialling rank %d has %v",
 			field, id.rank, ours, h.rank, theirs)}
@@ -232,7 +232,7 @@ func (id *identity) differs(h hello) *refusal {
 	case uint64(h.to) != uint64(id.rank):
 		return &refusal{reason: reasonAddressee, text: fmt.Sprintf("rank: dialling rank %d looks for rank %d, and found rank %d", h.rank, h.to, id.rank)}
 	case int(h.rank) == id.rank:
-		return &refusal{reason: reasonTaken, text: fmt.Sprintf("rank: two processes are rank %d", id.rank)}
+		return &refusal{reason: reasonRankInUse, text: fmt.Sprintf("rank: two processes are rank %d", id.rank)}
 	case theirSums != id.sums:
 		return no(reasonSums, "body checksums", sums[id.sums], sums[theirSums])
 	case theirSecret != (len(id.secret) > 0):
@@ -251,9 +251,9 @@ func orderName(b byte) string {
 	return fmt.Sprintf("unknown (%#x)", b)
 }
 
-// turnDown tells the peer why, and gives it farewellTime to hear it.
-func turnDown(ctx context.Context, t *talk, r *refusal) {
-	ctx, cancel := context.WithTimeout(ctx, farewellTime)
+// refuse tells the peer why, and gives it farewellTime to hear it.
+func refuse(ctx context.Context, t *handshakeConn, r *refusal) {
+	ctx, cancel := context.WithTimeout(ctx, refusalTimeout)
 	defer cancel()
 	head, body := r.append(nil)
 	t.finish(ctx, head, body)

@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// twoEnds is a dialled and an accepted Conn.
-func twoEnds(t *testing.T) (dialled, accepted transport.Conn) {
+// connPair is a dialled and an accepted Conn.
+func connPair(t *testing.T) (dialled, accepted transport.Conn) {
 	t.Helper()
 	hub := memory.New()
 	a, b := hub.Transport(), hub.Transport()
@@ -30,25 +30,25 @@ func twoEnds(t *testing.T) (dialled, accepted transport.Conn) {
 	return dialled, <-conns
 }
 
-// shake runs both sides of a handshake, 1 dialling 0, and returns their errors.
-func shake(t *testing.T, dialling, accepting identity) (errDial, errAccept error) {
+// runHandshake runs both sides of a handshake, 1 dialling 0, and returns their errors.
+func runHandshake(t *testing.T, dialling, accepting identity) (errDial, errAccept error) {
 	t.Helper()
-	near, far := twoEnds(t)
+	near, far := connPair(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	done := make(chan error)
 	go func() {
-		instance, err := dialling.offer(ctx, newTalk(near), 0, laneData)
+		instance, err := dialling.dial(ctx, newHandshakeConn(near), 0, channelData)
 		if err == nil && instance != accepting.instance {
 			t.Errorf("the welcome is from instance %x, want %x", instance, accepting.instance)
 		}
 		near.Close()
 		done <- err
 	}()
-	talk := newTalk(far)
-	_, errAccept = accepting.accept(ctx, talk)
+	conn := newHandshakeConn(far)
+	_, errAccept = accepting.accept(ctx, conn)
 	if errAccept == nil {
-		talk.send(appendWelcome(nil, accepting.instance), nil)
+		conn.send(appendWelcome(nil, accepting.instance), nil)
 	} else {
 		far.Close()
 	}
@@ -71,7 +71,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 		{"size", func(a, b *Config) { a.Size = 8 }, reasonSize, []string{"world size", "rank 0 has 4", "rank 1 has 8"}},
 		{"rank", func(a, b *Config) { a.Rank = 4 }, reasonRank, []string{"rank", "4 is none of 0 to 3"}},
 		{"addressee", func(a, b *Config) { b.Rank = 2 }, reasonAddressee, []string{"looks for rank 0", "found rank 2"}},
-		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonTaken, []string{"two processes are rank 0"}},
+		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonRankInUse, []string{"two processes are rank 0"}},
 		{"sums", func(a, b *Config) { a.BodySums = true }, reasonSums, []string{"body checksums", "rank 0 has them off", "rank 1 has them on"}},
 		{"wrong secret", func(a, b *Config) { a.Secret = []byte("guess") }, reasonSecret, []string{"secret", "another one"}},
 		{"no secret there", func(a, b *Config) { a.Secret = nil }, reasonSecret, []string{"secret", "rank 0 has one", "rank 1 has none"}},
@@ -81,7 +81,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 			a, b := base, base
 			b.Rank = 0
 			tc.change(&a, &b)
-			errDial, errAccept := shake(t, identify(a), identify(b))
+			errDial, errAccept := runHandshake(t, newIdentity(a), newIdentity(b))
 			for side, err := range map[string]error{"dialling": errDial, "accepting": errAccept} {
 				var no *refusal
 				if !errors.As(err, &no) {
@@ -103,29 +103,29 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 	}
 }
 
-// say is a peer that sends one hello, and reads the answer.
-func say(t *testing.T, accepting identity, head []byte) (answer *refusal, errAccept error) {
+// sendHello is a peer that sends one hello, and reads the answer.
+func sendHello(t *testing.T, accepting identity, head []byte) (answer *refusal, errAccept error) {
 	t.Helper()
-	near, far := twoEnds(t)
+	near, far := connPair(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	done := make(chan *refusal)
 	go func() {
-		talk := newTalk(near)
-		talk.send(head, nil)
-		head, body, _ := talk.recv(ctx, maxRefusal)
+		conn := newHandshakeConn(near)
+		conn.send(head, nil)
+		head, body, _ := conn.recv(ctx, maxRefusal)
 		near.Close()
 		no, _ := parseRefusal(head, body)
 		done <- no
 	}()
-	_, errAccept = accepting.accept(ctx, newTalk(far))
+	_, errAccept = accepting.accept(ctx, newHandshakeConn(far))
 	far.Close()
 	return <-done, errAccept
 }
 
-func TestOtherVersionsAndByteOrdersAreToldSo(t *testing.T) {
-	id := identify(Config{Rank: 0, Size: 4, Job: "train"})
-	h := hello{version: version, order: hostOrder(), lane: laneData, rank: 1, size: 4, job: id.job}
+func TestOtherVersionsAndByteOrdersAreRefusedWithAReason(t *testing.T) {
+	id := newIdentity(Config{Rank: 0, Size: 4, Job: "train"})
+	h := hello{version: version, order: hostOrder(), channel: channelData, rank: 1, size: 4, job: id.job}
 	for _, tc := range []struct {
 		name   string
 		change func(*hello)
@@ -137,7 +137,7 @@ func TestOtherVersionsAndByteOrdersAreToldSo(t *testing.T) {
 	} {
 		h := h
 		tc.change(&h)
-		answer, err := say(t, id, h.append(nil))
+		answer, err := sendHello(t, id, h.append(nil))
 		for _, w := range tc.words {
 			if answer == nil || !strings.Contains(answer.text, w) || !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: there %v, here %v, without %q", tc.name, answer, err, w)
@@ -147,27 +147,27 @@ func TestOtherVersionsAndByteOrdersAreToldSo(t *testing.T) {
 }
 
 func TestAVersionIsReadInAHelloOfAnotherLayout(t *testing.T) {
-	id := identify(Config{Rank: 0, Size: 4})
+	id := newIdentity(Config{Rank: 0, Size: 4})
 	head := append([]byte(magic), byte(kindHello), 0, 9, 0, 'x', 'y')
-	if answer, err := say(t, id, head); answer == nil || !strings.Contains(err.Error(), "9") {
+	if answer, err := sendHello(t, id, head); answer == nil || !strings.Contains(err.Error(), "9") {
 		t.Errorf("there %v, here %v; want version 9 refused", answer, err)
 	}
 }
 
-func TestMalformedHellosAreTurnedDown(t *testing.T) {
-	id := identify(Config{Rank: 0, Size: 4, Secret: []byte("sesame")})
-	h := hello{version: version, order: hostOrder(), lane: laneData, rank: 1, size: 4, job: id.job, options: optionSecret}
+func TestMalformedHellosAreRefused(t *testing.T) {
+	id := newIdentity(Config{Rank: 0, Size: 4, Secret: []byte("sesame")})
+	h := hello{version: version, order: hostOrder(), channel: channelData, rank: 1, size: 4, job: id.job, options: optionSecret}
 	good := h.append(nil)
 	flipped := append([]byte(nil), good...)
 	flipped[20] ^= 1
-	h.lane = 9
-	lane := h.append(nil)
-	for name, head := range map[string][]byte{"flipped bit": flipped, "cut short": good[:40], "lane": lane} {
-		if answer, err := say(t, id, head); answer == nil || err == nil {
+	h.channel = 9
+	channel := h.append(nil)
+	for name, head := range map[string][]byte{"flipped bit": flipped, "cut short": good[:40], "lane": channel} {
+		if answer, err := sendHello(t, id, head); answer == nil || err == nil {
 			t.Errorf("%s: there %v, here %v", name, answer, err)
 		}
 	}
-	if answer, err := say(t, id, []byte("something else")); answer != nil || !errors.Is(err, errStranger) {
+	if answer, err := sendHello(t, id, []byte("something else")); answer != nil || !errors.Is(err, errUnknownProtocol) {
 		t.Errorf("a stranger: there %v, here %v; want no answer", answer, err)
 	}
 }
@@ -197,29 +197,29 @@ func TestProofsCannotBeUsedAgain(t *testing.T) {
 
 // An acceptor that does not know the secret learns nothing, and is found out.
 func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
-	id := identify(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
+	id := newIdentity(Config{Rank: 1, Size: 4, Secret: []byte("sesame")})
 	for name, answer := range map[string][]byte{
 		"a wrong proof":   (&challenge{}).append(nil),
 		"a welcome":       appendWelcome(nil, 1),
 		"something else":  []byte("HTTP/1.1 400 Bad Request"),
 		"a cut challenge": (&challenge{}).append(nil)[:20],
 	} {
-		near, far := twoEnds(t)
+		near, far := connPair(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		heard := make(chan []byte)
+		received := make(chan []byte)
 		go func() {
-			talk := newTalk(far)
-			talk.recv(ctx, 0)
-			talk.send(answer, nil)
-			head, _, _ := talk.recv(ctx, maxRefusal)
+			conn := newHandshakeConn(far)
+			conn.recv(ctx, 0)
+			conn.send(answer, nil)
+			head, _, _ := conn.recv(ctx, maxRefusal)
 			far.Close()
-			heard <- head
+			received <- head
 		}()
-		if _, err := id.offer(ctx, newTalk(near), 0, laneData); err == nil {
+		if _, err := id.dial(ctx, newHandshakeConn(near), 0, channelData); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 		near.Close()
-		if kind, _, _ := kindOf(<-heard); kind == kindProof {
+		if kind, _, _ := kindOf(<-received); kind == kindProof {
 			t.Errorf("%s gets a proof", name)
 		}
 		cancel()
@@ -229,24 +229,24 @@ func TestTheAcceptingSideMustProveItselfToo(t *testing.T) {
 func TestASilentPeerEndsTheHandshakeInTime(t *testing.T) {
 	for _, secret := range []string{"", "sesame"} {
 		bubble(t, func(t *testing.T) {
-			id := identify(Config{Rank: 1, Size: 2, Secret: []byte(secret)})
-			near, far := twoEnds(t)
-			ctx, cancel := context.WithTimeout(t.Context(), strangerTime)
+			id := newIdentity(Config{Rank: 1, Size: 2, Secret: []byte(secret)})
+			near, far := connPair(t)
+			ctx, cancel := context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
 			start := time.Now()
-			_, err := id.offer(ctx, newTalk(near), 0, laneData)
-			if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != strangerTime {
-				t.Errorf("dialling: %v after %v", err, took)
+			_, err := id.dial(ctx, newHandshakeConn(near), 0, channelData)
+			if elapsed := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || elapsed != handshakeTimeout {
+				t.Errorf("dialling: %v after %v", err, elapsed)
 			}
 			start = time.Now()
-			ctx, cancel = context.WithTimeout(t.Context(), strangerTime)
+			ctx, cancel = context.WithTimeout(t.Context(), handshakeTimeout)
 			defer cancel()
-			other := identify(Config{Rank: 0, Size: 2, Secret: []byte(secret)})
-			if _, err = other.accept(ctx, newTalk(far)); secret != "" && err == nil {
+			other := newIdentity(Config{Rank: 0, Size: 2, Secret: []byte(secret)})
+			if _, err = other.accept(ctx, newHandshakeConn(far)); secret != "" && err == nil {
 				t.Error("a hello without a proof is enough")
 			}
-			if took := time.Since(start); took > strangerTime {
-				t.Errorf("accepting: %v after %v", err, took)
+			if elapsed := time.Since(start); elapsed > handshakeTimeout {
+				t.Errorf("accepting: %v after %v", err, elapsed)
 			}
 		})
 	}
@@ -261,13 +261,13 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 		try := func(change func(*Config)) error {
 			cfg := r.config(1)
 			change(&cfg)
-			id := identify(cfg)
+			id := newIdentity(cfg)
 			c, err := wire.Dial(t.Context(), r.hub.Addr(0))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			_, err = id.offer(t.Context(), newTalk(c), 0, laneControl)
+			_, err = id.dial(t.Context(), newHandshakeConn(c), 0, channelControl)
 			return err
 		}
 		for name, change := range map[string]func(*Config){
@@ -289,7 +289,7 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 			t.Errorf("got %v, want that rank 2 has closed", err)
 		}
 		for i := range 2 {
-			if e, _ := r.ears[i].first(); e != nil {
+			if e, _ := r.events[i].first(); e != nil {
 				t.Errorf("rank %d hears %v", i, e)
 			}
 		}
@@ -298,7 +298,7 @@ func TestTheDialledRankRefusesWithReasons(t *testing.T) {
 
 func TestARankJoinsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, 3)
+		r := newTestJob(t, 3)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		done := make(chan struct{})
@@ -314,8 +314,8 @@ func TestARankJoinsOnce(t *testing.T) {
 		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "another process has joined as rank 1") {
 			t.Errorf("the second rank 1: %v", err)
 		}
-		if took := time.Since(start); took > time.Second {
-			t.Errorf("it took %v", took)
+		if elapsed := time.Since(start); elapsed > time.Second {
+			t.Errorf("it took %v", elapsed)
 		}
 		synctest.Wait() // rank 0 has seen it go
 		if got := r.logs.all(); len(got) != 1 || !strings.Contains(got[0], "another process has joined as rank 1") {
@@ -333,7 +333,7 @@ func TestARankJoinsOnce(t *testing.T) {
 
 func TestARankThatDiesWhileJoiningMayBeStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, 3)
+		r := newTestJob(t, 3)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		first := r.config(1)
@@ -357,10 +357,10 @@ func TestARankThatDiesWhileJoiningMayBeStartedAgain(t *testing.T) {
 	})
 }
 
-func TestAMisfitFailsAtOnceAndTheOthersWait(t *testing.T) {
+func TestARankWithAnotherSizeFailsAtOnceAndTheOthersWait(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
-			r := newRig(t, 3)
+			r := newTestJob(t, 3)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			mode := func(_ int, cfg *Config) {
@@ -397,10 +397,10 @@ func TestAMisfitFailsAtOnceAndTheOthersWait(t *testing.T) {
 
 func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		old := newRig(t, 2)
+		old := newTestJob(t, 2)
 		done := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
-		until, giveUp := context.WithCancel(t.Context())
+		deadline, giveUp := context.WithCancel(t.Context())
 		go func() {
 			old.start(ctx, []int{0}, nil) // waits for its rank 1, which is of the next one
 			close(done)
@@ -410,7 +410,7 @@ func TestAProcessOfTheLastIncarnationIsWaitedOut(t *testing.T) {
 		next.Incarnation = 1
 		got := make(chan error)
 		go func() {
-			_, err := Start(until, next)
+			_, err := Start(deadline, next)
 			got <- err
 		}()
 		time.Sleep(5 * time.Second)

@@ -7,21 +7,21 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An echo is a Conn that brings back what was sent on it last.
-type echo struct {
+// An echoConn is a Conn that brings back what was sent on it last.
+type echoConn struct {
 	head [controlSize]byte
 	body [MaxCall]byte
 	n    int
 	full bool
 }
 
-func (e *echo) Send(f *transport.Frame) {
+func (e *echoConn) Send(f *transport.Frame) {
 	copy(e.head[:], f.Head)
 	e.n, e.full = copy(e.body[:], f.Body), true
 	f.Done(nil)
 }
 
-func (e *echo) Progress(in transport.Sink) (transport.State, error) {
+func (e *echoConn) Progress(in transport.Sink) (transport.State, error) {
 	if !e.full {
 		return transport.Idle, nil
 	}
@@ -32,27 +32,27 @@ func (e *echo) Progress(in transport.Sink) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-func (e *echo) Arm(func())   {}
-func (e *echo) Close() error { return nil }
+func (e *echoConn) Arm(func())   {}
+func (e *echoConn) Close() error { return nil }
 
 // A program that pauses for no garbage of its own is not to pause for that of an
 // idle job.
-func TestHeartbeatsMakeNoGarbage(t *testing.T) {
+func TestHeartbeatsDoNotAllocate(t *testing.T) {
 	call := "allreduce #41 float32 x1000 sum at train.go:88"
-	c := newControl(&Mesh{cfg: Config{Size: 2, Events: &listener{call: call}}})
+	c := newControl(&Mesh{cfg: Config{Size: 2, Events: &eventRecorder{call: call}}})
 	c.state = membership.New(membership.Config{Size: 2, Joined: true, Heartbeat: membership.Second, Silence: 1000 * membership.Second})
-	wire := new(echo)
+	wire := new(echoConn)
 	l := newControlLink(c, 1, wire)
 	c.links[1] = l
 	c.step(membership.LinkUp{Rank: 1})
 	beat := func() {
 		l.send(membership.Message{Kind: membership.Heartbeat, Origin: 1})
 		l.ready.Store(true)
-		l.read()
+		l.receive()
 	}
 	beat()
-	if got := string(l.beat[:len(call)]); got != call || wire.full || l.bad != nil || l.queued.Load() != 0 {
-		t.Fatalf("got %q (%v), with %d bytes queued; want %q", got, l.bad, l.queued.Load(), call)
+	if got := string(l.heartbeatBuf[:len(call)]); got != call || wire.full || l.protocolErr != nil || l.queued.Load() != 0 {
+		t.Fatalf("got %q (%v), with %d bytes queued; want %q", got, l.protocolErr, l.queued.Load(), call)
 	}
 	if got := testing.AllocsPerRun(100, beat); got != 0 {
 		t.Errorf("a heartbeat there and back makes %v pieces of garbage, want none", got)

@@ -20,7 +20,7 @@ const (
 )
 
 func (r record) append(b []byte) []byte {
-	host := clip(r.host, maxHost)
+	host := truncate(r.host, maxHost)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(r.addr)))
 	b = append(b, r.addr...)
 	b = append(b, byte(len(host)))
@@ -28,10 +28,10 @@ func (r record) append(b []byte) []byte {
 }
 
 // size is how many bytes append adds.
-func (r record) size() int { return 3 + len(r.addr) + len(clip(r.host, maxHost)) }
+func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
 
-// takeRecord reads a record off b.
-func takeRecord(b []byte) (r record, rest []byte, err error) {
+// parseRecordPrefix reads a record off b.
+func parseRecordPrefix(b []byte) (r record, rest []byte, err error) {
 	if len(b) < 3 {
 		return r, nil, errMalformed
 	}
@@ -44,40 +44,40 @@ func takeRecord(b []byte) (r record, rest []byte, err error) {
 	if m > maxHost || len(b) < 1+m || 3+n+m > maxRecord {
 		return r, nil, errMalformed
 	}
-	r.host = printable(b[1 : 1+m])
+	r.host = sanitize(b[1 : 1+m])
 	return r, b[1+m:], nil
 }
 
 // appendRecordHead announces this rank's record.
 func appendRecordHead(b []byte) []byte {
 	start := len(b)
-	return seal(begin(b, kindRecord), start)
+	return sealHead(beginHead(b, kindRecord), start)
 }
 
 func parseRecord(head, body []byte) (record, error) {
-	if err := check(head, kindRecord, recordSize); err != nil {
+	if err := checkHead(head, kindRecord, recordSize); err != nil {
 		return record{}, err
 	}
-	r, rest, err := takeRecord(body)
+	r, rest, err := parseRecordPrefix(body)
 	if err != nil || len(rest) != 0 {
 		return record{}, errMalformed
 	}
 	return r, nil
 }
 
-// maxNamed is how many missing ranks a wait names.
-const maxNamed = 64
+// maxNamedRanks is how many missing ranks a wait names.
+const maxNamedRanks = 64
 
 // appendWait says who has not come yet: how many, and the first of them.
 func appendWait(b []byte, missing []int) (head, body []byte) {
 	start := len(b)
-	b = begin(b, kindWait)
+	b = beginHead(b, kindWait)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(missing)))
-	return seal(b, start), appendRanks(nil, missing)
+	return sealHead(b, start), appendRanks(nil, missing)
 }
 
 func appendRanks(b []byte, ranks []int) []byte {
-	for _, r := range ranks[:min(len(ranks), maxNamed)] {
+	for _, r := range ranks[:min(len(ranks), maxNamedRanks)] {
 		b = binary.LittleEndian.AppendUint32(b, uint32(r))
 	}
 	return b
@@ -85,11 +85,11 @@ func appendRanks(b []byte, ranks []int) []byte {
 
 // parseWait returns the ranks that a wait names.
 func parseWait(head, body []byte, size int) ([]int, error) {
-	if err := check(head, kindWait, waitSize); err != nil {
+	if err := checkHead(head, kindWait, waitSize); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[8:])
-	if uint64(n) > uint64(size) || len(body) != 4*int(min(n, maxNamed)) {
+	if uint64(n) > uint64(size) || len(body) != 4*int(min(n, maxNamedRanks)) {
 		return nil, errMalformed
 	}
 	return parseRanks(body, size)
@@ -117,17 +117,17 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 		n++
 	}
 	start := len(b)
-	b = begin(b, kindTable)
+	b = beginHead(b, kindTable)
 	for _, x := range []int{first, n, len(records)} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(x))
 	}
-	return seal(b, start), body, n
+	return sealHead(b, start), body, n
 }
 
 // parseTable reads the records of one frame of the table; they must begin at
 // first and belong to size ranks.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
-	if err := check(head, kindTable, tableSize); err != nil {
+	if err := checkHead(head, kindTable, tableSize); err != nil {
 		return nil, err
 	}
 	le := binary.LittleEndian
@@ -138,7 +138,7 @@ func parseTable(head, body []byte, first, size int) ([]record, error) {
 	}
 	var records []record
 	for range n {
-		r, rest, err := takeRecord(body)
+		r, rest, err := parseRecordPrefix(body)
 		if err != nil {
 			return nil, err
 		}

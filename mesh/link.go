@@ -18,9 +18,9 @@ var errDuplicate = errors.New("a connection between these ranks is up or on its 
 // dialLimit bounds how long a data Conn may take to come up; longer than a
 // stranger may hold a slot. Between attempts a dial sleeps, ever longer.
 const (
-	dialLimit   = 10 * time.Second
-	redialFirst = 5 * time.Millisecond
-	redialLast  = 250 * time.Millisecond
+	dialTimeout      = 10 * time.Second
+	minRedialBackoff = 5 * time.Millisecond
+	maxRedialBackoff = 250 * time.Millisecond
 )
 
 // Data is what carries messages above the data Conns. Its methods may be called
@@ -53,14 +53,14 @@ const (
 type Link struct {
 	Rank int // the peer's
 
-	m       *Mesh
-	role    atomic.Uint32 // 1 while somebody is in the Conn's Progress
-	armed   atomic.Bool   // the Conn holds our wake-up
-	ended   atomic.Bool   // the Conn is closed; arming it again would fire for ever
-	polls   atomic.Uint32 // counts turns of waiters; the ticker looks for links that rest
-	conn    atomic.Pointer[upConn]
-	onReady func()                // l.ready, bound once
-	doom    atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
+	m           *Mesh
+	inProgress  atomic.Uint32 // 1 while somebody is in the Conn's Progress
+	armed       atomic.Bool   // the Conn holds our wake-up
+	closed      atomic.Bool   // the Conn is closed; arming it again would fire for ever
+	polls       atomic.Uint32 // counts turns of waiters; the ticker looks for links that rest
+	conn        atomic.Pointer[upConn]
+	onReady     func()                // l.ready, bound once
+	deferredErr atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
 
 	mu      sync.Mutex // guards what follows
 	state   linkState
@@ -124,8 +124,8 @@ func (l *Link) SendParts(f *transport.Frame, parts [][]byte) {
 	l.conn.Load().gather.SendParts(f, parts)
 }
 
-// Prompt reports whether SendNow may succeed: the Conn is up, and a Prompter.
-func (l *Link) Prompt() bool {
+// CanTrySend reports whether SendNow may succeed: the Conn is up, and a Prompter.
+func (l *Link) CanTrySend() bool {
 	c := l.conn.Load()
 	return c != nil && c.prompt != nil
 }
@@ -152,10 +152,10 @@ func (l *Link) Open() {
 // dial that fails otherwise is tried again: strangers may hold all the slots of
 // the peer's front for a while, and it turns away unheard whoever comes then.
 func (l *Link) dial(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	for pause := redialFirst; ; pause = min(2*pause, redialLast) {
-		c, err := l.m.dialLane(ctx, l.Rank, laneData)
+	for pause := minRedialBackoff; ; pause = min(2*pause, maxRedialBackoff) {
+		c, err := l.m.dialChannel(ctx, l.Rank, channelData)
 		switch {
 		case err == nil:
 			l.install(c, linkDialing)
@@ -164,9 +164,9 @@ func (l *Link) dial(ctx context.Context) {
 			l.awaitPeer(ctx)
 			return
 		}
-		final := settled(err) || !sleep(ctx, pause)
+		final := isFinal(err) || !sleep(ctx, pause)
 		switch {
-		case !l.dialling(): // the peer's Conn has come meanwhile, however our dial has ended
+		case !l.isDialing(): // the peer's Conn has come meanwhile, however our dial has ended
 			l.awaitPeer(ctx)
 			return
 		case final:
@@ -176,11 +176,11 @@ func (l *Link) dial(ctx context.Context) {
 	}
 }
 
-// settled reports whether a data Conn's dial has failed for good: the peer, or
+// isFinal reports whether a data Conn's dial has failed for good: the peer, or
 // what is known of it, says so.
-func settled(err error) bool {
+func isFinal(err error) bool {
 	var no *refusal
-	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || hopeless(err)
+	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
 }
 
 // sleep reports whether ctx has let it sleep that long.
@@ -193,8 +193,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialling reports whether the Conn is still this side's to open.
-func (l *Link) dialling() bool {
+// isDialing reports whether the Conn is still this side's to open.
+func (l *Link) isDialing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == linkDialing
@@ -281,16 +281,16 @@ func (l *Link) install(c transport.Conn, from linkState) {
 // fail ends the link: what waits in it and in its Conn is done with err, the
 // layer above is told, and the control plane is asked for a verdict.
 func (l *Link) fail(err error) {
-	if l.end(err) {
+	if l.close(err) {
 		l.m.cfg.Data.LinkDown(l.Rank, err)
 		l.m.Suspect(l.Rank, err)
 	}
 }
 
-// end closes the link without telling anyone; false when it had ended before.
+// close closes the link without telling anyone; false when it had ended before.
 // Either way nothing arrives on it once end has returned, so it must not be called
 // from within Progress.
-func (l *Link) end(err error) bool {
+func (l *Link) close(err error) bool {
 	l.mu.Lock()
 	first := l.state != linkFailed
 	var waiting transport.Queue
@@ -299,7 +299,7 @@ func (l *Link) end(err error) bool {
 		waiting, l.pending = l.pending, waiting
 	}
 	l.mu.Unlock()
-	l.ended.Store(true)
+	l.closed.Store(true)
 	if c := l.conn.Load(); c != nil {
 		c.Close()
 		l.quiesce()
@@ -313,37 +313,37 @@ func (l *Link) end(err error) bool {
 // quiesce returns once nobody is in the closed Conn's Progress: from then on no
 // receive's buffer is written into. Progress never blocks, so this is short.
 func (l *Link) quiesce() {
-	for !l.role.CompareAndSwap(0, 1) {
+	for !l.inProgress.CompareAndSwap(0, 1) {
 		runtime.Gosched()
 	}
-	l.role.Store(0)
+	l.inProgress.Store(0)
 }
 
-// Doom ends the link because of what arrived on it. A Sink calls it from within
+// DeferFailure ends the link because of what arrived on it. A Sink calls it from within
 // Progress; the link ends when that has returned.
-func (l *Link) Doom(err error) { l.doom.CompareAndSwap(nil, &err) }
+func (l *Link) DeferFailure(err error) { l.deferredErr.CompareAndSwap(nil, &err) }
 
-// End ends the link without a suspicion: the peer is known to be gone.
-func (l *Link) End(err error) { l.end(err) }
+// Close ends the link without a suspicion: the peer is known to be gone.
+func (l *Link) Close(err error) { l.close(err) }
 
 // Progress moves the link once, unless another goroutine is doing so.
-func (l *Link) Progress() transport.State { return l.move(1) }
+func (l *Link) Progress() transport.State { return l.progress(1) }
 
-// move is Progress that looks several times where the Conn can do that.
-func (l *Link) move(looks int) transport.State {
+// progress is Progress that looks several times where the Conn can do that.
+func (l *Link) progress(spins int) transport.State {
 	c := l.conn.Load()
-	if c == nil || l.ended.Load() {
+	if c == nil || l.closed.Load() {
 		return transport.Idle
 	}
-	if !l.role.CompareAndSwap(0, 1) {
+	if !l.inProgress.CompareAndSwap(0, 1) {
 		return transport.Busy
 	}
-	if l.ended.Load() { // meanwhile: end has seen the role free, and promised that nothing arrives any more
-		l.role.Store(0)
+	if l.closed.Load() { // meanwhile: end has seen the role free, and promised that nothing arrives any more
+		l.inProgress.Store(0)
 		return transport.Idle
 	}
-	state, err := l.turn(c, looks)
-	l.role.Store(0)
+	state, err := l.progressOnce(c, spins)
+	l.inProgress.Store(0)
 	if err != nil {
 		l.fail(err)
 		return transport.Idle
@@ -351,18 +351,18 @@ func (l *Link) move(looks int) transport.State {
 	return state
 }
 
-// turn is one turn of the Conn's, unless what has arrived so far has doomed it:
+// progressOnce is one turn of the Conn's, unless what has arrived so far has doomed it:
 // what follows a frame that was refused would be taken for that frame.
-func (l *Link) turn(c *upConn, looks int) (state transport.State, err error) {
-	if why := l.doom.Load(); why != nil {
+func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err error) {
+	if why := l.deferredErr.Load(); why != nil {
 		return transport.Idle, *why
 	}
 	if c.prompt != nil {
-		state, err = c.prompt.Linger(c.sink, looks)
+		state, err = c.prompt.Linger(c.sink, spins)
 	} else {
 		state, err = c.Progress(c.sink)
 	}
-	if why := l.doom.Load(); why != nil && err == nil {
+	if why := l.deferredErr.Load(); why != nil && err == nil {
 		err = *why
 	}
 	return state, err
@@ -370,22 +370,22 @@ func (l *Link) turn(c *upConn, looks int) (state transport.State, err error) {
 
 // arm leaves our wake-up with the Conn, unless it lies there already.
 func (l *Link) arm() {
-	if c := l.conn.Load(); c != nil && !l.ended.Load() && l.armed.CompareAndSwap(false, true) {
+	if c := l.conn.Load(); c != nil && !l.closed.Load() && l.armed.CompareAndSwap(false, true) {
 		c.Arm(l.onReady)
 	}
 }
 
-// readyTurns bounds how long one link keeps the transport's goroutine.
-const readyTurns = 64
+// maxReadyTurns bounds how long one link keeps the transport's goroutine.
+const maxReadyTurns = 64
 
 // ready runs on the transport's goroutine when the Conn could move something
 // and nobody waits for it. A waiter that holds the role arms again on leaving.
 func (l *Link) ready() {
 	l.armed.Store(false)
-	for range readyTurns {
+	for range maxReadyTurns {
 		switch l.Progress() {
 		case transport.Busy:
-			l.m.links.unarmed()
+			l.m.links.noteUnarmed()
 			return
 		case transport.Idle:
 			l.arm()

@@ -11,24 +11,24 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A scripted Conn does in Progress and Close what a test says.
-type scripted struct {
+// A scriptedConn Conn does in Progress and Close what a test says.
+type scriptedConn struct {
 	progress func() transport.State
 	close    func()
 }
 
-func (c *scripted) Send(f *transport.Frame) { f.Done(fault.Closed) }
-func (c *scripted) Arm(func())              {}
+func (c *scriptedConn) Send(f *transport.Frame) { f.Done(fault.Closed) }
+func (c *scriptedConn) Arm(func())              {}
 
-func (c *scripted) Progress(transport.Sink) (transport.State, error) { return c.progress(), nil }
+func (c *scriptedConn) Progress(transport.Sink) (transport.State, error) { return c.progress(), nil }
 
-func (c *scripted) Close() error {
+func (c *scriptedConn) Close() error {
 	c.close()
 	return nil
 }
 
 // up makes c the data Conn from rank 0 to rank 1 of a rig of two.
-func (r *rig) up(c transport.Conn) *Link {
+func (r *testJob) up(c transport.Conn) *Link {
 	l := r.meshes[0].Link(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,9 +37,9 @@ func (r *rig) up(c transport.Conn) *Link {
 	return l
 }
 
-func withData(_ int, cfg *Config) { cfg.Data = &pile{got: make(map[string]int)} }
+func withData(_ int, cfg *Config) { cfg.Data = &recorder{got: make(map[string]int)} }
 
-func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
+func TestNobodyReadsALinkOnceCloseHasReturned(t *testing.T) {
 	r := started(t, 2, withData)
 	defer r.close()
 	inside := make(chan bool)
@@ -47,7 +47,7 @@ func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
 	var reading atomic.Bool
 	var l *Link
 	closes := 0
-	c := &scripted{
+	c := &scriptedConn{
 		progress: func() transport.State {
 			reading.Store(true)
 			defer reading.Store(false)
@@ -62,7 +62,7 @@ func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
 			} else if closes > 2 {
 				return
 			}
-			l.end(errors.New("again")) // as by another goroutine, while the first is here
+			l.close(errors.New("again")) // as by another goroutine, while the first is here
 			if reading.Load() {
 				t.Error("the second end returned while a Progress was under way")
 				close(release)
@@ -72,7 +72,7 @@ func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
 	l = r.up(c)
 	go l.Progress()
 	<-inside
-	l.end(errors.New("first"))
+	l.close(errors.New("first"))
 	if reading.Load() {
 		t.Error("the first end returned while a Progress was under way")
 	}
@@ -81,16 +81,16 @@ func TestNobodyReadsALinkOnceEndHasReturned(t *testing.T) {
 func TestAWaitEndsInTimeWhileItsLinksMoveForOthers(t *testing.T) {
 	r := started(t, 2, withData)
 	defer r.close()
-	l := r.up(&scripted{progress: func() transport.State { return transport.Moved }, close: func() {}})
+	l := r.up(&scriptedConn{progress: func() transport.State { return transport.Moved }, close: func() {}})
 	m := r.meshes[0]
 	for name, wait := range map[string]func(w *Waiter) error{
 		"context": func(w *Waiter) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			defer cancel()
-			return m.Wait(ctx, w, never{}, nil, l)
+			return m.Wait(ctx, w, neverMet{}, nil, l)
 		},
 		"patience": func(w *Waiter) error {
-			return m.Wait(t.Context(), w, never{}, until(time.Now().Add(10*time.Millisecond)), l)
+			return m.Wait(t.Context(), w, neverMet{}, fixedDeadline(time.Now().Add(10*time.Millisecond)), l)
 		},
 	} {
 		ended := make(chan error, 1)
@@ -109,15 +109,15 @@ func TestAWaitEndsInTimeWhileItsLinksMoveForOthers(t *testing.T) {
 	}
 }
 
-type never struct{}
+type neverMet struct{}
 
-func (never) Happened() bool { return false }
+func (neverMet) Met() bool { return false }
 
-// until is a Patience that ends then.
-type until time.Time
+// fixedDeadline is a Patience that ends then.
+type fixedDeadline time.Time
 
-func (u until) Until() time.Time { return time.Time(u) }
-func (u until) Due() error       { return context.DeadlineExceeded }
+func (u fixedDeadline) NextCheck() time.Time { return time.Time(u) }
+func (u fixedDeadline) Check() error         { return context.DeadlineExceeded }
 
 // A dialler's data Conns fail, each as soon as the link that it is for is up.
 type lateDial struct {
@@ -140,12 +140,12 @@ func (d *lateDial) Dial(ctx context.Context, addr string) (transport.Conn, error
 	return nil, errLate
 }
 
-func TestADialThatFailsLeavesThePeersConnAlone(t *testing.T) {
+func TestAFailedDialKeepsThePeersConn(t *testing.T) {
 	var armed atomic.Bool
-	piles := [2]*pile{}
+	piles := [2]*recorder{}
 	d := &lateDial{late: armed.Load, over: make(chan struct{})}
 	r := started(t, 2, func(i int, cfg *Config) {
-		piles[i] = &pile{got: make(map[string]int)}
+		piles[i] = &recorder{got: make(map[string]int)}
 		cfg.Data = piles[i]
 		if i == 1 {
 			d.Transport, cfg.Transport = cfg.Transport, d

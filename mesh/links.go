@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// tick is how long a link that nobody waits for may stay without a wake-up armed.
+// restInterval is how long a link that nobody waits for may stay without a wake-up armed.
 // It bounds how late a frame is noticed while the program computes.
-const tick = time.Millisecond
+const restInterval = time.Millisecond
 
 // links are the data Links of one rank, and the goroutines that serve them: one
 // per dial under way, and a ticker that sleeps while every link is armed.
@@ -25,14 +25,14 @@ type links struct {
 	mu     sync.Mutex // guards closed against spawn
 	closed bool
 
-	ticking atomic.Bool   // the ticker is awake, and will look at every link again
-	kick    chan struct{} // wakes the ticker; holds one
-	checked time.Time     // for stalls; the control goroutine's
+	ticking    atomic.Bool   // the ticker is awake, and will look at every link again
+	wakeTicker chan struct{} // wakes the ticker; holds one
+	lastCheck  time.Time     // for stalls; the control goroutine's
 }
 
 func (ls *links) init(m *Mesh) {
 	ls.ctx, ls.cancel = context.WithCancel(context.Background())
-	ls.kick = make(chan struct{}, 1)
+	ls.wakeTicker = make(chan struct{}, 1)
 	ls.peer = make([]*Link, m.Size())
 	for r := range ls.peer {
 		l := &Link{Rank: r, m: m}
@@ -69,19 +69,19 @@ func (ls *links) close(err error) {
 	ls.mu.Unlock()
 	ls.cancel()
 	for _, l := range ls.peer {
-		if l.end(err) && l.m.cfg.Data != nil {
+		if l.close(err) && l.m.cfg.Data != nil {
 			l.m.cfg.Data.LinkDown(l.Rank, err)
 		}
 	}
 	ls.work.Wait()
 }
 
-// unarmed tells the ticker that a link was left without its wake-up. It costs
+// noteUnarmed tells the ticker that a link was left without its wake-up. It costs
 // one load while the ticker is awake, which it is between calls in a busy program.
-func (ls *links) unarmed() {
+func (ls *links) noteUnarmed() {
 	if !ls.ticking.Load() && ls.ticking.CompareAndSwap(false, true) {
 		select {
-		case ls.kick <- struct{}{}:
+		case ls.wakeTicker <- struct{}{}:
 		default:
 		}
 	}
@@ -90,20 +90,20 @@ func (ls *links) unarmed() {
 // tickLoop arms links that rest. It sleeps without a timer once all are armed.
 func (ls *links) tickLoop(ctx context.Context) {
 	seen := make([]uint32, len(ls.peer))
-	timer := time.NewTimer(tick)
+	timer := time.NewTimer(restInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ls.kick:
-			timer.Reset(tick)
+		case <-ls.wakeTicker:
+			timer.Reset(restInterval)
 			continue
 		case <-timer.C:
 		}
 		ls.ticking.Store(false) // before looking: who leaves a link from here on kicks
 		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
-			timer.Reset(tick)
+			timer.Reset(restInterval)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (ls *links) tickLoop(ctx context.Context) {
 // last look; it reports whether one is left that was.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
-		if l.conn.Load() == nil || l.armed.Load() || l.ended.Load() {
+		if l.conn.Load() == nil || l.armed.Load() || l.closed.Load() {
 			continue
 		}
 		if polls := l.polls.Load(); polls != seen[r] {
@@ -139,17 +139,17 @@ const stallEvery = time.Second
 // sleep until there is more room than the wire has made. The control goroutine calls it
 // in each of its turns.
 func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Time) {
-	if now.Sub(ls.checked) < stallEvery {
+	if now.Sub(ls.lastCheck) < stallEvery {
 		return
 	}
-	ls.checked = now
+	ls.lastCheck = now
 	for _, l := range ls.peer {
 		c, ok := l.Conn().(unsender)
-		if !ok || l.ended.Load() {
+		if !ok || l.closed.Load() {
 			continue
 		}
 		n, since := c.Unsent()
-		switch age := now.Sub(newer(since, resumed)); {
+		switch age := now.Sub(later(since, resumed)); {
 		case n == 0:
 		case age > limit:
 			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
@@ -159,7 +159,7 @@ func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Tim
 	}
 }
 
-func newer(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}

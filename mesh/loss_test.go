@@ -14,20 +14,20 @@ func TestAKilledRankIsReportedWithItsLastCall(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				r := started(t, n, nil)
 				defer r.close()
-				r.ears[victim].mu.Lock()
-				r.ears[victim].call = "allreduce #41 at train.go:88"
-				r.ears[victim].mu.Unlock()
+				r.events[victim].mu.Lock()
+				r.events[victim].call = "allreduce #41 at train.go:88"
+				r.events[victim].mu.Unlock()
 				time.Sleep(time.Second)
 				start := time.Now()
 				r.kill(victim)
 				time.Sleep(time.Second)
 				for _, i := range without(n, victim) {
-					e, when := r.ears[i].first()
+					e, when := r.events[i].first()
 					if !blames(e, fault.PeerLost, victim) {
 						t.Fatalf("%d ranks, %d killed: rank %d hears %v", n, victim, i, e)
 					}
-					if took := when.Sub(start); took > 500*time.Millisecond {
-						t.Errorf("%d ranks, %d killed: rank %d hears it after %v", n, victim, i, took)
+					if elapsed := when.Sub(start); elapsed > 500*time.Millisecond {
+						t.Errorf("%d ranks, %d killed: rank %d hears it after %v", n, victim, i, elapsed)
 					}
 					want := fault.Peer{Rank: victim, Host: fmt.Sprintf("host-%d", victim), Call: "allreduce #41 at train.go:88"}
 					if e.Peers[0] != want {
@@ -39,7 +39,7 @@ func TestAKilledRankIsReportedWithItsLastCall(t *testing.T) {
 	}
 }
 
-func TestASilentRankIsGivenUpAndHearsSoWhenItWakes(t *testing.T) {
+func TestASilentRankIsEvictedAndLearnsItWhenItWakes(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 9} {
 		bubble(t, func(t *testing.T) {
 			r := started(t, n, nil)
@@ -49,14 +49,14 @@ func TestASilentRankIsGivenUpAndHearsSoWhenItWakes(t *testing.T) {
 			thaw := r.freeze(1)
 			time.Sleep(10 * time.Second)
 			for _, i := range without(n, 1) {
-				e, when := r.ears[i].first()
-				if took := when.Sub(start); !blames(e, fault.PeerLost, 1) || took < 3700*time.Millisecond || took > 4500*time.Millisecond {
-					t.Errorf("%d ranks: rank %d hears %v after %v", n, i, e, took)
+				e, when := r.events[i].first()
+				if elapsed := when.Sub(start); !blames(e, fault.PeerLost, 1) || elapsed < 3700*time.Millisecond || elapsed > 4500*time.Millisecond {
+					t.Errorf("%d ranks: rank %d hears %v after %v", n, i, e, elapsed)
 				}
 			}
 			thaw()
 			time.Sleep(time.Second)
-			if e, _ := r.ears[1].first(); !blames(e, fault.PeerLost, 1) {
+			if e, _ := r.events[1].first(); !blames(e, fault.PeerLost, 1) {
 				t.Errorf("%d ranks: the silent rank hears %v, want itself blamed", n, e)
 			}
 		})
@@ -71,8 +71,8 @@ func TestAShortPauseHarmsNobody(t *testing.T) {
 		time.Sleep(3500 * time.Millisecond)
 		thaw()
 		time.Sleep(10 * time.Second)
-		for i := range r.ears {
-			if e, _ := r.ears[i].first(); e != nil {
+		for i := range r.events {
+			if e, _ := r.events[i].first(); e != nil {
 				t.Errorf("rank %d hears %v", i, e)
 			}
 		}
@@ -93,8 +93,8 @@ func TestAllRanksPausingTogetherBlameNobody(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(10 * time.Second)
-		for i := range r.ears {
-			if e, _ := r.ears[i].first(); e != nil {
+		for i := range r.events {
+			if e, _ := r.events[i].first(); e != nil {
 				t.Errorf("rank %d hears %v", i, e)
 			}
 		}
@@ -108,7 +108,7 @@ func TestHeartbeatsAndSilenceAreOptions(t *testing.T) {
 		start := time.Now()
 		defer r.freeze(2)()
 		time.Sleep(2 * time.Second)
-		if e, when := r.ears[0].first(); !blames(e, fault.PeerLost, 2) || when.Sub(start) > time.Second {
+		if e, when := r.events[0].first(); !blames(e, fault.PeerLost, 2) || when.Sub(start) > time.Second {
 			t.Errorf("rank 0 hears %v after %v", e, when.Sub(start))
 		}
 	})

@@ -36,25 +36,25 @@ const MaxSize = 8 * (maxBody - MaxFlood)
 // A Config says who a rank is and how it reaches the others. Size, Transport and,
 // unless Size is 1, Root or Peers must be set.
 type Config struct {
-	Rank, Size  int
-	Job         string              // equal on all ranks of a job, different between jobs
-	Incarnation uint32              // counts restarts of the job
-	Secret      []byte              // proves that a peer belongs to the job; empty: no proof is asked
-	Transport   transport.Transport // carries handshakes, control links and data; the Mesh closes it
-	Listener    net.Listener        // this process's one listener; nil when the transport needs none
-	TLS         *tls.Config         // the server's side of TLS on Listener; nil: plain connections
-	Root        string              // where rank 0 can be reached: addresses are exchanged there
-	Peers       []string            // all ranks' addresses, when they are known beforehand
-	Host        string              // the name to report for this rank's host, at most 64 bytes
-	BodySums    bool                // bodies carry a checksum; must be equal on all ranks
-	InProcess   bool                // the ranks are goroutines of this process
-	Heartbeat   time.Duration       // between two signs of life; 0: DefaultHeartbeat
-	Silence     time.Duration       // after which a rank is given up; 0: DefaultSilence
-	Stall       time.Duration       // for which a peer may refuse offered bytes; 0: DefaultStall
-	Notice      time.Duration       // after which a Start that waits logs whom it waits for; 0: never
-	Log         *slog.Logger        // nil: warnings on standard error
-	Events      Events              // nil: nobody listens
-	Data        Data                // what lies above the data Conns
+	Rank, Size   int
+	Job          string              // equal on all ranks of a job, different between jobs
+	Incarnation  uint32              // counts restarts of the job
+	Secret       []byte              // proves that a peer belongs to the job; empty: no proof is asked
+	Transport    transport.Transport // carries handshakes, control links and data; the Mesh closes it
+	Listener     net.Listener        // this process's one listener; nil when the transport needs none
+	TLS          *tls.Config         // the server's side of TLS on Listener; nil: plain connections
+	Root         string              // where rank 0 can be reached: addresses are exchanged there
+	Peers        []string            // all ranks' addresses, when they are known beforehand
+	Host         string              // the name to report for this rank's host, at most 64 bytes
+	BodySums     bool                // bodies carry a checksum; must be equal on all ranks
+	InProcess    bool                // the ranks are goroutines of this process
+	Heartbeat    time.Duration       // between two signs of life; 0: DefaultHeartbeat
+	Silence      time.Duration       // after which a rank is given up; 0: DefaultSilence
+	Stall        time.Duration       // for which a peer may refuse offered bytes; 0: DefaultStall
+	StartWarning time.Duration       // after which a Start that waits logs whom it waits for; 0: never
+	Log          *slog.Logger        // nil: warnings on standard error
+	Events       Events              // nil: nobody listens
+	Data         Data                // what lies above the data Conns
 }
 
 // Events is what a Mesh tells the layer above. All methods run on the Mesh's
@@ -65,7 +65,7 @@ type Events interface {
 	// Verdict says who failed: fault.PeerLost, fault.LinkLost, or what a rank
 	// announced by Mesh.Verdict. e.Peers names the blamed, and e is the same on
 	// all ranks. A rank that is blamed itself hears so, too.
-	Verdict(e *fault.Error)
+	Failed(e *fault.Error)
 	// Goodbye says that a rank has closed in order.
 	Goodbye(rank int)
 	// Flooded brings another rank's Flood. body may be kept, and not changed.
@@ -88,17 +88,17 @@ type Answer struct {
 // A Mesh is one rank's place among its peers. All methods may be called by
 // anyone at any time; those without a context never block.
 type Mesh struct {
-	cfg       Config
-	log       *slog.Logger
-	id        identity
-	inProcess bool // the ranks are goroutines of this process
-	crowded   bool // more ranks than cores share this host; written before Start returns
-	links     links
-	control   *control
-	gathering *gathering // rank 0's, when addresses are exchanged; else nil
-	front     *front     // nil without a listener
-	awaited   awaited
-	waiters   waiters
+	cfg            Config
+	log            *slog.Logger
+	id             identity
+	inProcess      bool // the ranks are goroutines of this process
+	oversubscribed bool // more ranks than cores share this host; written before Start returns
+	links          links
+	control        *control
+	joinServer     *joinServer // rank 0's, when addresses are exchanged; else nil
+	mux            *mux        // nil without a listener
+	progress       startProgress
+	waiters        waiterPool
 
 	ctx    context.Context // ends when the Mesh shuts down
 	cancel context.CancelFunc
@@ -116,7 +116,7 @@ type peer struct {
 	record
 	instance uint64       // the process that has proven to be this rank; 0: none yet
 	lost     *fault.Error // the verdict that gave it up
-	gone     bool         // it has closed in order, or this rank has said so itself
+	departed bool         // it has closed in order, or this rank has said so itself
 }
 
 // Start makes this process rank cfg.Rank of cfg.Size: it serves, learns the
@@ -157,7 +157,7 @@ func (cfg *Config) complete() error {
 		return wrong("no transport")
 	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
 		return wrong("no root, and %d addresses for %d ranks", len(cfg.Peers), cfg.Size)
-	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.Notice < 0:
+	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.StartWarning < 0:
 		return wrong("a negative time")
 	}
 	for _, d := range []struct {
@@ -175,21 +175,21 @@ func (cfg *Config) complete() error {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if cfg.Events == nil {
-		cfg.Events = nobody{}
+		cfg.Events = noEvents{}
 	}
-	cfg.Host = clip(cfg.Host, maxHost)
+	cfg.Host = truncate(cfg.Host, maxHost)
 	return nil
 }
 
 func newMesh(cfg Config) *Mesh {
 	m := &Mesh{
-		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: identify(cfg), inProcess: cfg.InProcess,
+		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: newIdentity(cfg), inProcess: cfg.InProcess,
 		peers: make([]peer, cfg.Size),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.control = newControl(m)
 	if cfg.Root != "" && cfg.Rank == 0 {
-		m.gathering = newGathering(cfg.Size)
+		m.joinServer = newJoinServer(cfg.Size)
 	}
 	for r, addr := range cfg.Peers {
 		if r < cfg.Size {
@@ -206,14 +206,14 @@ func (m *Mesh) start(ctx context.Context) error {
 	if err != nil {
 		return m.failure(fault.Refused, err)
 	}
-	m.awaited.joining = m.cfg.Root != ""
-	defer m.notice(m.cfg.Notice)()
+	m.progress.joining = m.cfg.Root != ""
+	defer m.warnIfSlow(m.cfg.StartWarning)()
 	if m.cfg.Root != "" {
 		if err := m.exchange(ctx, record{addr, m.cfg.Host}); err != nil {
 			return err
 		}
 	}
-	m.control.begin(m.cfg.Root != "")
+	m.control.run(m.cfg.Root != "")
 	return m.control.await(ctx)
 }
 
@@ -221,8 +221,8 @@ func (m *Mesh) start(ctx context.Context) error {
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
-		m.front = openFront(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log)
-		in = m.front.door(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
+		m.mux = openMux(m.cfg.Listener, m.cfg.Transport, m.cfg.TLS, m.log)
+		in = m.mux.listener(outward(ctx, m.cfg.Listener.Addr(), m.cfg.Root))
 	}
 	return m.cfg.Transport.Serve(in, m.accept)
 }
@@ -256,14 +256,14 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	var records []record
 	var err error
 	if m.cfg.Rank == 0 {
-		records, err = m.gather(ctx, own)
+		records, err = m.gatherRecords(ctx, own)
 	} else {
 		records, err = m.join(ctx, own)
 	}
 	if err != nil {
 		return err
 	}
-	m.awaited.set(func(a *awaited) { a.joining = false })
+	m.progress.update(func(a *startProgress) { a.joining = false })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for r := range m.peers {
@@ -300,13 +300,13 @@ func (m *Mesh) shutDown(why error) {
 	m.ended = true
 	m.mu.Unlock()
 	m.cancel()
-	if m.gathering != nil {
-		m.gathering.end()
+	if m.joinServer != nil {
+		m.joinServer.finish()
 	}
 	m.links.close(why)
 	m.control.stop()
-	if m.front != nil {
-		m.front.Close()
+	if m.mux != nil {
+		m.mux.Close()
 	} else if m.cfg.Listener != nil {
 		m.cfg.Listener.Close()
 	}
@@ -320,9 +320,9 @@ func (m *Mesh) shutDown(why error) {
 func (m *Mesh) Close(ctx context.Context) error {
 	m.once.Do(func() {
 		m.mu.Lock()
-		m.peers[m.cfg.Rank].gone = true
+		m.peers[m.cfg.Rank].departed = true
 		m.mu.Unlock()
-		m.closed = m.control.leave(ctx)
+		m.closed = m.control.departJob(ctx)
 		m.shutDown(fault.New(fault.Closed, "close", m.cfg.Rank, "this rank has closed"))
 	})
 	return m.closed
@@ -341,11 +341,11 @@ func (m *Mesh) Host(rank int) string {
 	return m.peers[rank].host
 }
 
-// nobody listens to events.
-type nobody struct{}
+// noEvents listens to events.
+type noEvents struct{}
 
-func (nobody) Verdict(*fault.Error)        {}
-func (nobody) Goodbye(int)                 {}
-func (nobody) Flooded(int, byte, []byte)   {}
-func (nobody) Question(int, []byte) []byte { return nil }
-func (nobody) LastCall(b []byte) []byte    { return b }
+func (noEvents) Failed(*fault.Error)         {}
+func (noEvents) Goodbye(int)                 {}
+func (noEvents) Flooded(int, byte, []byte)   {}
+func (noEvents) Question(int, []byte) []byte { return nil }
+func (noEvents) LastCall(b []byte) []byte    { return b }

@@ -14,16 +14,16 @@ import (
 )
 
 func TestRanksFindEachOther(t *testing.T) {
-	modes := map[string]func(r *rig) func(int, *Config){
-		"through rank 0":  func(*rig) func(int, *Config) { return nil },
-		"by a list":       func(r *rig) func(int, *Config) { return func(_ int, cfg *Config) { r.static(cfg) } },
-		"without secrets": func(*rig) func(int, *Config) { return func(_ int, cfg *Config) { cfg.Secret = nil } },
+	modes := map[string]func(r *testJob) func(int, *Config){
+		"through rank 0":  func(*testJob) func(int, *Config) { return nil },
+		"by a list":       func(r *testJob) func(int, *Config) { return func(_ int, cfg *Config) { r.static(cfg) } },
+		"without secrets": func(*testJob) func(int, *Config) { return func(_ int, cfg *Config) { cfg.Secret = nil } },
 	}
 	for name, mode := range modes {
 		for _, n := range []int{1, 2, 3, 4, 5, 9, 17} {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					r := newRig(t, n)
+					r := newTestJob(t, n)
 					r.start(t.Context(), upTo(n), mode(r))
 					defer r.close()
 					for i, m := range r.meshes {
@@ -48,7 +48,7 @@ func TestRanksFindEachOther(t *testing.T) {
 func TestRanksMayStartLate(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
-			r := newRig(t, 5)
+			r := newTestJob(t, 5)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			done := make(chan int)
@@ -77,7 +77,7 @@ func TestAMissingRankIsNamedByAllTheOthers(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		for _, gone := range []int{0, 2, 4} {
 			bubble(t, func(t *testing.T) {
-				r := newRig(t, 5)
+				r := newTestJob(t, 5)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				r.start(ctx, without(5, gone), func(_ int, cfg *Config) {
@@ -98,7 +98,7 @@ func TestAMissingRankIsNamedByAllTheOthers(t *testing.T) {
 
 func TestACancelledStartEndsTheOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, 4)
+		r := newTestJob(t, 4)
 		done := make(chan error, 3)
 		ctx, cancel := context.WithCancel(t.Context())
 		for _, i := range []int{0, 1, 2} { // rank 3 never comes
@@ -134,12 +134,12 @@ func TestFloodsReachAllOnce(t *testing.T) {
 		r.meshes[0].Flood(1, make([]byte, MaxFlood))
 		r.meshes[0].Flood(1, make([]byte, MaxFlood+1)) // is dropped
 		time.Sleep(time.Second)
-		for i, ear := range r.ears {
+		for i, ear := range r.events {
 			want := 50*(n-1) + 1
 			if i == 0 {
 				want--
 			}
-			got := ear.heard()
+			got := ear.floodsSeen()
 			slices.Sort(got)
 			if len(got) != want || len(slices.Compact(got)) != want {
 				t.Errorf("rank %d has %d floods, want %d", i, len(got), want)
@@ -148,7 +148,7 @@ func TestFloodsReachAllOnce(t *testing.T) {
 	})
 }
 
-func TestANeighbourThatTakesNothingIsBoundedAndGivenUp(t *testing.T) {
+func TestANeighbourThatReadsNothingIsBoundedAndMarkedDead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 3, func(_ int, cfg *Config) { cfg.Silence, cfg.Stall = time.Minute, 5*time.Second })
 		defer r.close()
@@ -160,22 +160,22 @@ func TestANeighbourThatTakesNothingIsBoundedAndGivenUp(t *testing.T) {
 		}
 		queued := make(chan int64, 1)
 		r.meshes[0].control.post(func(c *control) { queued <- c.links[1].queued.Load() })
-		if got := <-queued; got > maxQueued+maxBody || got < maxQueued/2 {
-			t.Errorf("%d bytes are queued for it, want about %d", got, maxQueued)
+		if got := <-queued; got > maxQueuedBytes+maxBody || got < maxQueuedBytes/2 {
+			t.Errorf("%d bytes are queued for it, want about %d", got, maxQueuedBytes)
 		}
 		time.Sleep(10 * time.Second)
 		for _, i := range []int{0, 2} {
-			if e, when := r.ears[i].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) > 6*time.Second {
+			if e, when := r.events[i].first(); !blames(e, fault.PeerLost, 1) || when.Sub(start) > 6*time.Second {
 				t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
 			}
 		}
-		if got := len(r.ears[2].heard()); got != 1000 {
+		if got := len(r.events[2].floodsSeen()); got != 1000 {
 			t.Errorf("rank 2 has %d floods, want 1000", got)
 		}
 	})
 }
 
-func TestANeighbourThatTakesNothingForAWhileHearsTheLatest(t *testing.T) {
+func TestANeighbourThatPausesReadingGetsTheLatestFloods(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 2, nil)
 		defer r.close()
@@ -186,13 +186,13 @@ func TestANeighbourThatTakesNothingForAWhileHearsTheLatest(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		thaw()
 		time.Sleep(2 * time.Second)
-		got := r.ears[1].heard()
+		got := r.events[1].floodsSeen()
 		latest := slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "0/249/") })
 		if len(got) == 250 || len(got) < 200 || !latest {
 			t.Errorf("it has %d floods, the latest %v; want some of 250, and the latest", len(got), latest)
 		}
-		for i := range r.ears {
-			if e, _ := r.ears[i].first(); e != nil {
+		for i := range r.events {
+			if e, _ := r.events[i].first(); e != nil {
 				t.Errorf("rank %d hears %v", i, e)
 			}
 		}
@@ -203,7 +203,7 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 6, nil)
 		defer r.close()
-		for i, ear := range r.ears {
+		for i, ear := range r.events {
 			ear.mu.Lock()
 			ear.call = fmt.Sprintf("barrier #%d", i)
 			if i != 3 {
@@ -216,8 +216,8 @@ func TestQuestionsAreAnswered(t *testing.T) {
 		time.Sleep(time.Second)
 		start := time.Now()
 		got := r.meshes[0].Ask(t.Context(), []int{4, 3, 5, 0, 99, 1}, []byte("where?"))
-		if took := time.Since(start); took > 1100*time.Millisecond {
-			t.Errorf("it took %v", took)
+		if elapsed := time.Since(start); elapsed > 1100*time.Millisecond {
+			t.Errorf("it took %v", elapsed)
 		}
 		want := []string{"4 to 0: where?", "", "", "0 to 0: where?", "", "1 to 0: where?"}
 		for k, a := range got {
@@ -230,27 +230,27 @@ func TestQuestionsAreAnswered(t *testing.T) {
 		}
 		start = time.Now()
 		r.meshes[0].Ask(t.Context(), []int{1, 2, 3, 4}, nil)
-		if took := time.Since(start); took > 100*time.Millisecond {
-			t.Errorf("live ranks took %v to answer", took)
+		if elapsed := time.Since(start); elapsed > 100*time.Millisecond {
+			t.Errorf("live ranks took %v to answer", elapsed)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		start = time.Now()
 		r.meshes[0].Ask(ctx, []int{5}, nil)
-		if took := time.Since(start); took != 100*time.Millisecond {
-			t.Errorf("a question that was cut short took %v, want 100ms", took)
+		if elapsed := time.Since(start); elapsed != 100*time.Millisecond {
+			t.Errorf("a question that was cut short took %v, want 100ms", elapsed)
 		}
 	})
 }
 
-func TestABrokenDataLinkHasAVerdict(t *testing.T) {
+func TestABrokenDataLinkIsReportedAsAFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 4, nil)
 		defer r.close()
 		start := time.Now()
 		r.meshes[3].Suspect(1, errors.New("reset"))
 		time.Sleep(time.Second)
-		for i, ear := range r.ears {
+		for i, ear := range r.events {
 			if e, when := ear.first(); !blames(e, fault.LinkLost, 1, 3) || when.Sub(start) > 500*time.Millisecond {
 				t.Errorf("rank %d hears %v", i, e)
 			}
@@ -258,15 +258,15 @@ func TestABrokenDataLinkHasAVerdict(t *testing.T) {
 	})
 }
 
-func TestAVerdictOfOnesOwnIsHeardByAll(t *testing.T) {
+func TestAnAnnouncedFailureReachesAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := started(t, 4, nil)
 		defer r.close()
 		e := fault.New(fault.PeerLost, "run", 2, "panic: boom")
 		e.Peers = []fault.Peer{{Rank: 2, At: "main.go:7"}}
-		r.meshes[2].Verdict(e)
+		r.meshes[2].Announce(e)
 		time.Sleep(time.Second)
-		for i, ear := range r.ears {
+		for i, ear := range r.events {
 			if got, _ := ear.first(); got == nil || got.Error() != e.Error() || len(ear.verdicts) != 1 {
 				t.Errorf("rank %d hears %v", i, ear.verdicts)
 			}
@@ -288,7 +288,7 @@ func TestWrongConfigurationsAreMisuse(t *testing.T) {
 		"hasty heartbeat": func(c *Config) { c.Heartbeat = time.Hour },
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := newRig(t, 2).config(1)
+			cfg := newTestJob(t, 2).config(1)
 			cfg.Heartbeat = time.Second
 			tweak(&cfg)
 			if _, err := Start(t.Context(), cfg); !errors.Is(err, fault.Misuse) {

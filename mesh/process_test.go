@@ -31,31 +31,33 @@ const (
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envRank) != "" {
-		os.Exit(beRank())
+		os.Exit(runRank())
 	}
 	os.Exit(m.Run())
 }
 
-// teller prints what a rank hears, a line each.
-type teller struct {
-	nobody
-	told chan<- struct{} // takes one for each heartbeat to a peer, while it has room
+// stdoutEvents prints what a rank hears, a line each.
+type stdoutEvents struct {
+	noEvents
+	heartbeats chan<- struct{} // takes one for each heartbeat to a peer, while it has room
 }
 
-func (teller) Verdict(e *fault.Error) { fmt.Println("verdict", e.Kind, e.Peers, time.Now().UnixNano()) }
-func (teller) Goodbye(rank int)       { fmt.Println("goodbye", rank) }
+func (stdoutEvents) Failed(e *fault.Error) {
+	fmt.Println("verdict", e.Kind, e.Peers, time.Now().UnixNano())
+}
+func (stdoutEvents) Goodbye(rank int) { fmt.Println("goodbye", rank) }
 
-func (t teller) LastCall(b []byte) []byte {
+func (t stdoutEvents) LastCall(b []byte) []byte {
 	select {
-	case t.told <- struct{}{}:
+	case t.heartbeats <- struct{}{}:
 	default:
 	}
 	return append(b, "allreduce #"+os.Getenv(envRank)...)
 }
 
-// beRank joins, tells all of its last call and what it hears itself, and closes when
+// runRank joins, tells all of its last call and what it hears itself, and closes when
 // its standard input ends.
-func beRank() int {
+func runRank() int {
 	rank, _ := strconv.Atoi(os.Getenv(envRank))
 	size, _ := strconv.Atoi(os.Getenv(envSize))
 	ln, err := ownListener(rank)
@@ -65,10 +67,10 @@ func beRank() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	told := make(chan struct{})
+	heartbeats := make(chan struct{})
 	m, err := Start(ctx, Config{
 		Rank: rank, Size: size, Job: "processes", Secret: []byte("sesame"), Transport: tcp.New(tcp.Options{}),
-		Listener: ln, Root: os.Getenv(envRoot), Host: "here", Events: teller{told: told},
+		Listener: ln, Root: os.Getenv(envRoot), Host: "here", Events: stdoutEvents{heartbeats: heartbeats},
 	})
 	if err != nil {
 		fmt.Println("error", err)
@@ -77,7 +79,7 @@ func beRank() int {
 	// All links are up. Two rounds of heartbeats from here on: when the last of the second
 	// is being written, each peer has been sent the first.
 	for range 2 * (size - 1) {
-		<-told
+		<-heartbeats
 	}
 	fmt.Println("ready")
 	io.Copy(io.Discard, os.Stdin)
@@ -180,18 +182,18 @@ func (p *process) expect(want string) time.Time {
 	return time.Time{}
 }
 
-// A deed is a moment that a limit counts from, and how long the ranks and the test had
+// A injectedFault is a moment that a limit counts from, and how long the ranks and the test had
 // starved by then.
-type deed struct {
+type injectedFault struct {
 	at      time.Time
 	starved time.Duration
 	ranks   []*process
 }
 
 // signal signals one of the ranks; the deed is just before.
-func signal(ranks []*process, victim int, s syscall.Signal) deed {
+func signal(ranks []*process, victim int, s syscall.Signal) injectedFault {
 	ranks[victim].t.Helper()
-	d := deed{time.Now(), starving(ranks), ranks}
+	d := injectedFault{time.Now(), starving(ranks), ranks}
 	if err := ranks[victim].cmd.Process.Signal(s); err != nil {
 		ranks[victim].t.Fatal(err)
 	}
@@ -213,11 +215,11 @@ func starving(ranks []*process) time.Duration {
 // expectWithin is expect, of what the rank itself must have heard that soon. On top is
 // for how long all starved since: the limit is the library's promise, which cannot keep
 // it while it is not running.
-func (p *process) expectWithin(want string, since deed, most time.Duration) {
+func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
-	took := p.expect(want).Sub(since.at)
-	if most += starving(since.ranks) - since.starved; took > most {
-		p.t.Errorf("%q after %v, want at most %v", want, took, most)
+	elapsed := p.expect(want).Sub(since.at)
+	if most += starving(since.ranks) - since.starved; elapsed > most {
+		p.t.Errorf("%q after %v, want at most %v", want, elapsed, most)
 	}
 }
 
@@ -233,7 +235,7 @@ func TestAKilledProcessIsNamedByAllWithinASecond(t *testing.T) {
 	}
 }
 
-func TestAStoppedProcessIsNamedAndHearsSoWhenItGoesOn(t *testing.T) {
+func TestAStoppedProcessIsNamedAndLearnsItWhenResumed(t *testing.T) {
 	ranks := launch(t, 4)
 	stopped := signal(ranks, 2, syscall.SIGSTOP)
 	for r, p := range ranks {
@@ -250,7 +252,7 @@ func TestAStoppedProcessIsNamedAndHearsSoWhenItGoesOn(t *testing.T) {
 // busy machine may let the test oversleep.
 const stopped = DefaultSilence / 2
 
-func TestAProcessThatWasStoppedForAWhileIsForgiven(t *testing.T) {
+func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {
 	ranks := launch(t, 3)
 	signal(ranks, 1, syscall.SIGSTOP)
 	// Reason: how long it is stopped is what is tested with.

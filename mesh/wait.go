@@ -12,32 +12,32 @@ import (
 // A Waiter is how one goroutine sleeps until something it waits for has
 // happened. Wake may be called by anyone; the rest belongs to that goroutine.
 type Waiter struct {
-	home  *waiters
+	pool  *waiterPool
 	wake  chan struct{}
 	timer *time.Timer
 }
 
-// waiters are a Mesh's Waiters that nobody uses. Meshes do not share them: in a
+// waiterPool are a Mesh's Waiters that nobody uses. Meshes do not share them: in a
 // test a Waiter's timer runs by the clock of its bubble. Nor are they a sync.Pool,
 // which would keep a Mesh that has ended alive over two collections.
-type waiters struct {
+type waiterPool struct {
 	mu   sync.Mutex
 	free []*Waiter // at most keepWaiters
 }
 
-const keepWaiters = 64
+const maxFreeWaiters = 64
 
 // NewWaiter takes one of this Mesh's Waiters, or makes one; Free gives it back.
 func (m *Mesh) NewWaiter() *Waiter {
-	if w := m.waiters.take(); w != nil {
+	if w := m.waiters.get(); w != nil {
 		return w
 	}
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &Waiter{home: &m.waiters, wake: make(chan struct{}, 1), timer: t}
+	return &Waiter{pool: &m.waiters, wake: make(chan struct{}, 1), timer: t}
 }
 
-func (ws *waiters) take() *Waiter {
+func (ws *waiterPool) get() *Waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	last := len(ws.free) - 1
@@ -50,10 +50,10 @@ func (ws *waiters) take() *Waiter {
 	return w
 }
 
-func (ws *waiters) put(w *Waiter) {
+func (ws *waiterPool) put(w *Waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if len(ws.free) < keepWaiters {
+	if len(ws.free) < maxFreeWaiters {
 		ws.free = append(ws.free, w)
 	}
 }
@@ -64,7 +64,7 @@ func (w *Waiter) Free() {
 	case <-w.wake:
 	default:
 	}
-	w.home.put(w)
+	w.pool.put(w)
 }
 
 // Wake ends the sleep that is under way, or the next one.
@@ -75,39 +75,39 @@ func (w *Waiter) Wake() {
 	}
 }
 
-// An Event is what a goroutine waits for. Happened is called often and must be
+// An Condition is what a goroutine waits for. Happened is called often and must be
 // cheap; once true it stays true until the wait has returned.
-type Event interface {
-	Happened() bool
+type Condition interface {
+	Met() bool
 }
 
-// A Patience bounds a wait. It is asked when the waiter goes to sleep and each
+// A WaitPolicy bounds a wait. It is asked when the waiter goes to sleep and each
 // time the moment it named has come; it must not block.
-type Patience interface {
+type WaitPolicy interface {
 	// Until is the next moment at which Due wants to be called; zero: never.
-	Until() time.Time
+	NextCheck() time.Time
 	// Due is called then; an error ends the wait.
-	Due() error
+	Check() error
 }
 
 // How a waiter polls before it sleeps. Ranks that are processes of their own
 // cores poll for a bounded time; ranks that share a process or a core hand it
 // over between polls and sleep soon.
 const (
-	pollTime   = 300 * time.Microsecond
-	pollsLocal = 24
-	ctxEvery   = 8
-	clockEvery = 32 // looking at the clock takes as long as moving a link twice
-	mostPolled = 32 // links; a wait for more sleeps at once
+	pollTime       = 300 * time.Microsecond
+	maxLocalPolls  = 24
+	ctxEvery       = 8
+	clockEvery     = 32 // looking at the clock takes as long as moving a link twice
+	maxPolledLinks = 32 // links; a wait for more sleeps at once
 
-	patienceEvery = 256 // turns, also of links that move all the time
+	policyEvery = 256 // turns, also of links that move all the time
 )
 
 // Wait returns nil once ev has happened, and otherwise ctx's or p's error. Who
 // makes ev happen calls w.Wake afterwards. While it waits it moves the links in
 // ls itself; every other link has its wake-up. p may be nil. It is Poll, and then
 // Sleep.
-func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...*Link) error {
+func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls ...*Link) error {
 	if m.Poll(ctx, ev, p, ls) {
 		return nil
 	}
@@ -116,32 +116,32 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Event, p Patience, ls ...
 
 // Poll moves the links for as long as is worth while, and reports whether ev has
 // happened. A wait that ends here needs no Waiter.
-func (m *Mesh) Poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool {
-	return ev.Happened() || len(ls) <= mostPolled && m.poll(ctx, ev, p, ls)
+func (m *Mesh) Poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
+	return ev.Met() || len(ls) <= maxPolledLinks && m.poll(ctx, ev, p, ls)
 }
 
 // How long Glance looks: some microseconds, in which a message comes that is an
 // answer to one just sent.
 const (
-	glanceTurns = 32
-	glanceLooks = 16
+	spinTurns    = 32
+	spinsPerTurn = 16
 )
 
-// Glance moves a link for a moment, and reports whether ev has happened. It comes
+// Spin moves a link for a moment, and reports whether ev has happened. It comes
 // before a wait is prepared, which a message that is here, or as good as here, need
 // not pay for. It looks at no context: it is over before one could matter.
-func (m *Mesh) Glance(l *Link, ev Event) bool {
+func (m *Mesh) Spin(l *Link, ev Condition) bool {
 	l.polls.Add(1) // at once, and not when it is over: while it runs nobody waits for what follows
 	if !l.armed.Load() {
-		m.links.unarmed()
+		m.links.noteUnarmed()
 	}
-	turns, looks := glanceTurns, glanceLooks
-	if m.Crowded() {
-		turns, looks = 1, 1
+	turns, spins := spinTurns, spinsPerTurn
+	if m.Oversubscribed() {
+		turns, spins = 1, 1
 	}
 	for range turns {
-		state := l.move(looks)
-		if ev.Happened() {
+		state := l.progress(spins)
+		if ev.Met() {
 			return true
 		}
 		if state == transport.Busy {
@@ -151,33 +151,33 @@ func (m *Mesh) Glance(l *Link, ev Event) bool {
 	return false
 }
 
-// Watch leaves the links their wake-ups, as Sleep does, for who has polled in vain and
+// Arm leaves the links their wake-ups, as Sleep does, for who has polled in vain and
 // sleeps elsewhere.
-func (m *Mesh) Watch(ls []*Link) {
+func (m *Mesh) Arm(ls []*Link) {
 	for _, l := range ls {
 		l.arm()
 	}
 }
 
 // Sleep is the part of Wait for which ev's maker must know w.
-func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Event, p Patience, ls []*Link) error {
+func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls []*Link) error {
 	for {
-		m.Watch(ls)
-		if ev.Happened() {
+		m.Arm(ls)
+		if ev.Met() {
 			return nil
 		}
 		if err := w.sleep(ctx, p); err != nil {
 			return err
 		}
-		if ev.Happened() {
+		if ev.Met() {
 			return nil
 		}
 	}
 }
 
-// Crowded reports whether more ranks than cores share this host, so that polling
+// Oversubscribed reports whether more ranks than cores share this host, so that polling
 // takes the core from whom it waits for.
-func (m *Mesh) Crowded() bool { return m.crowded || m.inProcess }
+func (m *Mesh) Oversubscribed() bool { return m.oversubscribed || m.inProcess }
 
 // Yield gives the core to another rank: another goroutine, or another process.
 func (m *Mesh) Yield() {
@@ -191,16 +191,16 @@ func (m *Mesh) Yield() {
 // Core is the core that the caller runs on, or -1 where that is not known.
 func (m *Mesh) Core() int { return currentCore() }
 
-// LeaveCore has the caller run on another core than this one, if it may.
-func (m *Mesh) LeaveCore(core int) { leaveCore(core) }
+// AvoidCore has the caller run on another core than this one, if it may.
+func (m *Mesh) AvoidCore(core int) { avoidCore(core) }
 
 // poll moves the links until ev has happened or it is time to sleep. That is also
 // when the wait's own end may have come: links that move without a pause, for
 // others, must not keep a waiter from noticing it.
-func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool {
+func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	var end time.Time
 	for i, turns := 0, 1; ; i, turns = i+1, turns+1 {
-		if turns%patienceEvery == 0 && overdue(ctx, p) {
+		if turns%policyEvery == 0 && overdue(ctx, p) {
 			return false
 		}
 		moved := false
@@ -209,8 +209,8 @@ func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool 
 				moved = true
 			}
 		}
-		if ev.Happened() {
-			m.leave(ls)
+		if ev.Met() {
+			m.markPolled(ls)
 			return true
 		}
 		if moved {
@@ -221,7 +221,7 @@ func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool 
 			return false
 		}
 		if m.inProcess {
-			if i >= pollsLocal {
+			if i >= maxLocalPolls {
 				return false
 			}
 			runtime.Gosched()
@@ -235,61 +235,61 @@ func (m *Mesh) poll(ctx context.Context, ev Event, p Patience, ls []*Link) bool 
 				return false
 			}
 		}
-		if m.crowded {
+		if m.oversubscribed {
 			yieldCore()
 		}
 	}
 }
 
 // overdue reports whether the wait may be over before its event has happened.
-func overdue(ctx context.Context, p Patience) bool {
+func overdue(ctx context.Context, p WaitPolicy) bool {
 	if ctx.Err() != nil {
 		return true
 	}
 	if p == nil {
 		return false
 	}
-	at := p.Until()
+	at := p.NextCheck()
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// leave notes that a waiter has left links that may have no wake-up.
-func (m *Mesh) leave(ls []*Link) {
+// markPolled notes that a waiter has left links that may have no wake-up.
+func (m *Mesh) markPolled(ls []*Link) {
 	for _, l := range ls {
 		l.polls.Add(1)
 		if !l.armed.Load() {
-			m.links.unarmed()
+			m.links.noteUnarmed()
 		}
 	}
 }
 
 // sleep parks until Wake, the end of ctx, or an error of p's.
-func (w *Waiter) sleep(ctx context.Context, p Patience) error {
+func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	for {
-		var due <-chan time.Time
+		var expired <-chan time.Time
 		if p != nil {
-			if at := p.Until(); !at.IsZero() {
+			if at := p.NextCheck(); !at.IsZero() {
 				w.timer.Reset(time.Until(at))
-				due = w.timer.C
+				expired = w.timer.C
 			}
 		}
 		select {
 		case <-w.wake:
-			w.stop(due)
+			w.stop(expired)
 			return nil
 		case <-ctx.Done():
-			w.stop(due)
+			w.stop(expired)
 			return ctx.Err()
-		case <-due:
-			if err := p.Due(); err != nil {
+		case <-expired:
+			if err := p.Check(); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (w *Waiter) stop(due <-chan time.Time) {
-	if due != nil {
+func (w *Waiter) stop(expired <-chan time.Time) {
+	if expired != nil {
 		w.timer.Stop()
 	}
 }

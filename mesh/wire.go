@@ -21,11 +21,11 @@ const (
 // control link may have.
 const maxBody = 4 << 10
 
-// opening is the kind of a frame of the handshake, or of the address exchange.
-type opening uint8
+// frameKind is the kind of a frame of the handshake, or of the address exchange.
+type frameKind uint8
 
 const (
-	kindHello opening = iota + 1
+	kindHello frameKind = iota + 1
 	kindChallenge
 	kindProof
 	kindWelcome
@@ -59,44 +59,44 @@ const (
 )
 
 var (
-	errStranger  = errors.New("it does not speak tutti's handshake")
-	errMalformed = errors.New("a malformed frame")
-	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
+	errUnknownProtocol = errors.New("it does not speak tutti's handshake")
+	errMalformed       = errors.New("a malformed frame")
+	castagnoli         = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// begin starts a head of the handshake.
-func begin(b []byte, k opening) []byte {
+// beginHead starts a head of the handshake.
+func beginHead(b []byte, k frameKind) []byte {
 	b = append(b, magic...)
 	b = append(b, byte(k), 0)
 	return binary.LittleEndian.AppendUint16(b, version)
 }
 
-// seal ends a head that began at start.
-func seal(b []byte, start int) []byte {
+// sealHead ends a head that began at start.
+func sealHead(b []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// sealed reports whether a head's checksum is right.
-func sealed(b []byte) bool {
+// checksumOK reports whether a head's checksum is right.
+func checksumOK(b []byte) bool {
 	n := len(b) - 4
 	return n >= 0 && binary.LittleEndian.Uint32(b[n:]) == crc32.Checksum(b[:n], castagnoli)
 }
 
 // kindOf is the kind of a frame of the handshake, and its version. Only magic,
 // kind and version mean the same in all versions.
-func kindOf(head []byte) (opening, uint16, error) {
+func kindOf(head []byte) (frameKind, uint16, error) {
 	if len(head) < prefixSize || string(head[:4]) != magic {
-		return 0, 0, errStranger
+		return 0, 0, errUnknownProtocol
 	}
-	return opening(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
+	return frameKind(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
 }
 
-// check is for frames after the hello: this kind, this length, this version.
-func check(head []byte, k opening, size int) error {
+// checkHead is for frames after the hello: this kind, this length, this version.
+func checkHead(head []byte, k frameKind, size int) error {
 	switch kind, v, err := kindOf(head); {
 	case err != nil:
 		return err
-	case kind != k || v != version || len(head) != size || head[5] != 0 || !sealed(head):
+	case kind != k || v != version || len(head) != size || head[5] != 0 || !checksumOK(head):
 		return errMalformed
 	}
 	return nil
@@ -106,7 +106,7 @@ func check(head []byte, k opening, size int) error {
 type hello struct {
 	version     uint16
 	order       byte // of the elements in bodies: 'L' or 'B'
-	lane        lane
+	channel     channel
 	options     uint16
 	incarnation uint32
 	rank, size  uint32
@@ -118,9 +118,9 @@ type hello struct {
 
 func (h *hello) append(b []byte) []byte {
 	start := len(b)
-	b = begin(b, kindHello)
+	b = beginHead(b, kindHello)
 	binary.LittleEndian.PutUint16(b[start+6:], h.version)
-	b = append(b, h.order, byte(h.lane))
+	b = append(b, h.order, byte(h.channel))
 	b = binary.LittleEndian.AppendUint16(b, h.options)
 	for _, n := range []uint32{h.incarnation, h.rank, h.size, h.to} {
 		b = binary.LittleEndian.AppendUint32(b, n)
@@ -128,7 +128,7 @@ func (h *hello) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, h.instance)
 	b = append(b, h.job[:]...)
 	b = append(b, h.nonce[:]...)
-	return seal(b, start)
+	return sealHead(b, start)
 }
 
 // parseHello reads a hello. Of another version only that is read: the rest may
@@ -141,16 +141,16 @@ func parseHello(b []byte) (h hello, err error) {
 	if h.version = v; v != version {
 		return h, nil
 	}
-	if err := check(b, kindHello, helloSize); err != nil {
+	if err := checkHead(b, kindHello, helloSize); err != nil {
 		return hello{}, err
 	}
 	le := binary.LittleEndian
-	h.order, h.lane, h.options = b[8], lane(b[9]), le.Uint16(b[10:])
+	h.order, h.channel, h.options = b[8], channel(b[9]), le.Uint16(b[10:])
 	h.incarnation, h.rank, h.size, h.to = le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
 	h.instance = le.Uint64(b[28:])
 	copy(h.job[:], b[36:])
 	copy(h.nonce[:], b[52:])
-	if kind != kindHello || h.lane < laneControl || h.lane > laneJoin || h.options&^optionsKnown != 0 {
+	if kind != kindHello || h.channel < channelControl || h.channel > channelJoin || h.options&^optionsKnown != 0 {
 		return hello{}, errMalformed
 	}
 	return h, nil
@@ -164,14 +164,14 @@ type challenge struct {
 
 func (c *challenge) append(b []byte) []byte {
 	start := len(b)
-	b = begin(b, kindChallenge)
+	b = beginHead(b, kindChallenge)
 	b = append(b, c.nonce[:]...)
 	b = append(b, c.mac[:]...)
-	return seal(b, start)
+	return sealHead(b, start)
 }
 
 func parseChallenge(b []byte) (c challenge, err error) {
-	if err := check(b, kindChallenge, challengeSize); err != nil {
+	if err := checkHead(b, kindChallenge, challengeSize); err != nil {
 		return c, err
 	}
 	copy(c.nonce[:], b[8:])
@@ -181,13 +181,13 @@ func parseChallenge(b []byte) (c challenge, err error) {
 
 func appendProof(b []byte, mac [macSize]byte) []byte {
 	start := len(b)
-	b = begin(b, kindProof)
+	b = beginHead(b, kindProof)
 	b = append(b, mac[:]...)
-	return seal(b, start)
+	return sealHead(b, start)
 }
 
 func parseProof(b []byte) (mac [macSize]byte, err error) {
-	if err := check(b, kindProof, proofSize); err != nil {
+	if err := checkHead(b, kindProof, proofSize); err != nil {
 		return mac, err
 	}
 	copy(mac[:], b[8:])
@@ -197,12 +197,12 @@ func parseProof(b []byte) (mac [macSize]byte, err error) {
 // appendWelcome says that the peer is in, and which process it has found.
 func appendWelcome(b []byte, instance uint64) []byte {
 	start := len(b)
-	b = begin(b, kindWelcome)
-	return seal(binary.LittleEndian.AppendUint64(b, instance), start)
+	b = beginHead(b, kindWelcome)
+	return sealHead(binary.LittleEndian.AppendUint64(b, instance), start)
 }
 
 func parseWelcome(head, body []byte) (instance uint64, err error) {
-	if err := check(head, kindWelcome, welcomeSize); err != nil || len(body) != 0 {
+	if err := checkHead(head, kindWelcome, welcomeSize); err != nil || len(body) != 0 {
 		return 0, errMalformed
 	}
 	return binary.LittleEndian.Uint64(head[8:]), nil
@@ -222,11 +222,11 @@ const maxRefusal = 512
 
 func (r *refusal) append(b []byte) (head, body []byte) {
 	start := len(b)
-	b = begin(b, kindRefuse)
+	b = beginHead(b, kindRefuse)
 	b = binary.LittleEndian.AppendUint16(b, uint16(r.reason))
 	b = append(b, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, r.theirs)
-	return seal(b, start), []byte(clip(r.text, maxRefusal))
+	return sealHead(b, start), []byte(truncate(r.text, maxRefusal))
 }
 
 // parseRefusal reads a refusal. Whoever sent it may have proven nothing, and the
@@ -237,9 +237,9 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 	if err != nil || kind != kindRefuse || len(body) > maxRefusal {
 		return nil, errMalformed
 	}
-	r := &refusal{reason: reasonVersion, theirs: uint64(v), text: printable(body)}
+	r := &refusal{reason: reasonVersion, theirs: uint64(v), text: sanitize(body)}
 	if v == version {
-		if err := check(head, kindRefuse, refuseSize); err != nil {
+		if err := checkHead(head, kindRefuse, refuseSize); err != nil {
 			return nil, err
 		}
 		r.reason = reason(binary.LittleEndian.Uint16(head[8:]))
@@ -248,8 +248,8 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 	return r, nil
 }
 
-// clip cuts a text to at most n bytes, between characters.
-func clip[S string | []byte](s S, n int) S {
+// truncate cuts a text to at most n bytes, between characters.
+func truncate[S string | []byte](s S, n int) S {
 	if len(s) <= n {
 		return s
 	}
@@ -259,8 +259,8 @@ func clip[S string | []byte](s S, n int) S {
 	return s[:n]
 }
 
-// printable replaces what a terminal might obey.
-func printable(b []byte) string {
+// sanitize replaces what a terminal might obey.
+func sanitize(b []byte) string {
 	text := []rune(string(b))
 	for i, r := range text {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == utf8.RuneError {
@@ -282,7 +282,7 @@ func appendControl(b []byte, m membership.Message) []byte {
 	b = le.AppendUint64(b, uint64(m.Age))
 	b = le.AppendUint32(b, uint32(len(m.Body)))
 	b = le.AppendUint32(b, crc32.Checksum(m.Body, castagnoli))
-	return seal(b, start)
+	return sealHead(b, start)
 }
 
 // A controlHead is a message without its body, and what the body must be like.
@@ -294,12 +294,12 @@ type controlHead struct {
 
 // parseControl reads a head for a job of size ranks.
 func parseControl(b []byte, size int) (c controlHead, err error) {
-	if len(b) != controlSize || !sealed(b) || b[2] != 0 || b[3] != 0 {
+	if len(b) != controlSize || !checksumOK(b) || b[2] != 0 || b[3] != 0 {
 		return c, errMalformed
 	}
 	le := binary.LittleEndian
 	origin, about, n, age := le.Uint32(b[4:]), le.Uint32(b[12:]), le.Uint32(b[28:]), le.Uint64(b[20:])
-	kind := membership.Kind(b[0])
+	kind := membership.MessageKind(b[0])
 	if !kind.Valid() || uint64(origin) >= uint64(size) || uint64(about) >= uint64(size) || n > maxBody || age >= 1<<63 {
 		return c, errMalformed
 	}

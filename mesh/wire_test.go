@@ -16,7 +16,7 @@ import (
 // samples are one frame of each kind, by name, as head and body.
 func samples() map[string][2][]byte {
 	h := hello{
-		version: version, order: 'L', lane: laneData, options: optionSecret | optionSums,
+		version: version, order: 'L', channel: channelData, options: optionSecret | optionSums,
 		incarnation: 2, rank: 3, size: 8, to: 5, instance: 0x0102030405060708,
 	}
 	copy(h.job[:], "0123456789abcdef")
@@ -56,11 +56,11 @@ func TestFramesMatchTheGoldenFiles(t *testing.T) {
 
 // decodeAll runs every decoder over a frame; those that take it must be able to
 // write the same bytes again.
-func decodeAll(t *testing.T, head, body []byte) (taken string) {
+func decodeAll(t *testing.T, head, body []byte) (accepted string) {
 	t.Helper()
 	same := func(what string, h, b []byte) {
 		t.Helper()
-		taken += what + " "
+		accepted += what + " "
 		if !bytes.Equal(h, head) || !bytes.Equal(b, body) {
 			t.Errorf("%s: %x %x becomes %x %x", what, head, body, h, b)
 		}
@@ -81,19 +81,19 @@ func decodeAll(t *testing.T, head, body []byte) (taken string) {
 		if strings.ContainsFunc(r.text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
 			t.Errorf("a refusal's text holds control characters: %q", r.text)
 		}
-		taken += "refuse "
+		accepted += "refuse "
 	}
 	if r, err := parseRecord(head, body); err == nil {
 		if r.size() > maxRecord {
 			t.Errorf("a record of %d bytes", r.size())
 		}
-		taken += "record "
+		accepted += "record "
 	}
 	if ranks, err := parseWait(head, body, 100); err == nil {
-		if len(ranks) > maxNamed {
+		if len(ranks) > maxNamedRanks {
 			t.Errorf("a wait names %d ranks", len(ranks))
 		}
-		taken += "wait "
+		accepted += "wait "
 	}
 	for first := range 3 {
 		if records, err := parseTable(head, body, first, 2); err == nil {
@@ -101,7 +101,7 @@ func decodeAll(t *testing.T, head, body []byte) (taken string) {
 			if len(all) > 2 {
 				t.Errorf("a table of %d records for 2 ranks", len(all))
 			}
-			taken += "table "
+			accepted += "table "
 		}
 	}
 	if c, err := parseControl(head, 8); err == nil {
@@ -112,10 +112,10 @@ func decodeAll(t *testing.T, head, body []byte) (taken string) {
 			}
 		}
 	}
-	return taken
+	return accepted
 }
 
-func TestEachFrameIsTakenByItsOwnDecoderOnly(t *testing.T) {
+func TestEachFrameIsAcceptedByItsOwnDecoderOnly(t *testing.T) {
 	for name, frame := range samples() {
 		if got := decodeAll(t, frame[0], frame[1]); got != name+" " {
 			t.Errorf("%s is taken for: %s", name, got)
@@ -123,7 +123,7 @@ func TestEachFrameIsTakenByItsOwnDecoderOnly(t *testing.T) {
 	}
 }
 
-func TestDamagedHeadsAreNotTaken(t *testing.T) {
+func TestDamagedHeadsAreRejected(t *testing.T) {
 	for name, frame := range samples() {
 		for bit := range 8 * len(frame[0]) {
 			head := bytes.Clone(frame[0])
@@ -148,7 +148,7 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, head, body []byte, mend bool) {
 		if n := len(head) - 4; mend && n >= 0 {
-			head = seal(bytes.Clone(head[:n]), 0) // else the checksum would stop nearly all
+			head = sealHead(bytes.Clone(head[:n]), 0) // else the checksum would stop nearly all
 		}
 		decodeAll(t, head, body)
 	})
@@ -159,14 +159,14 @@ func FuzzRecord(f *testing.F) {
 	f.Add(record{"10.0.0.7:4000", "host-b"}.append(nil))
 	f.Add([]byte{0, 2, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, rest, err := takeRecord(b)
+		r, rest, err := parseRecordPrefix(b)
 		if err != nil {
 			return
 		}
 		if len(rest) >= len(b) || r.size() > maxRecord+4*maxHost { // a host's bytes may be spelt anew
 			t.Errorf("%x: record %+v, %d bytes left", b, r, len(rest))
 		}
-		if again, _, err := takeRecord(r.append(nil)); err == nil && again.addr != r.addr {
+		if again, _, err := parseRecordPrefix(r.append(nil)); err == nil && again.addr != r.addr {
 			t.Errorf("%+v becomes %+v", r, again)
 		}
 	})
@@ -198,7 +198,7 @@ func TestATableTravelsInSeveralFrames(t *testing.T) {
 func TestAWaitNamesTheFirstOfMany(t *testing.T) {
 	head, body := appendWait(nil, upTo(500))
 	got, err := parseWait(head, body, 500)
-	if err != nil || len(got) != maxNamed || got[63] != 63 {
+	if err != nil || len(got) != maxNamedRanks || got[63] != 63 {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := parseWait(head, body, 400); err == nil {
@@ -206,7 +206,7 @@ func TestAWaitNamesTheFirstOfMany(t *testing.T) {
 	}
 }
 
-func TestTextsOfStrangersAreMadeHarmless(t *testing.T) {
+func TestTextsOfUnauthenticatedPeersAreSanitized(t *testing.T) {
 	r := refusal{reason: reasonJob, text: "\x1b[2Jyou\nare \xff\u009bmine" + strings.Repeat("é", 600)}
 	head, body := r.append(nil)
 	if len(body) > maxRefusal {

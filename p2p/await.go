@@ -27,7 +27,7 @@ func (p Piece) await(ctx context.Context, rank int, flag *uint64, count uint64) 
 		return nil
 	}
 	var shown bool
-	if p.r.g.e.Mesh().Crowded() {
+	if p.r.g.e.Mesh().Oversubscribed() {
 		shown = p.pollCrowded(flag, count)
 	} else {
 		shown = p.poll(ctx, rank, flag, count)
@@ -76,7 +76,7 @@ func (p Piece) part(rank int) {
 		return
 	}
 	if s.rank > rank { // one of the two
-		m.LeaveCore(int(core) - 1)
+		m.AvoidCore(int(core) - 1)
 	}
 	m.Yield()
 }
@@ -127,8 +127,8 @@ type flagEvent struct {
 	count  uint64
 }
 
-// Happened implements mesh.Event.
-func (ev *flagEvent) Happened() bool {
+// Met implements mesh.Event.
+func (ev *flagEvent) Met() bool {
 	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() || ev.e.Gone(ev.world) != nil {
 		return true
 	}
@@ -136,4 +136,4 @@ func (ev *flagEvent) Happened() bool {
 	return atomic.LoadUint64(ev.flag) >= ev.count
 }
 
-var _ mesh.Event = (*flagEvent)(nil)
+var _ mesh.Condition = (*flagEvent)(nil)

@@ -9,7 +9,7 @@ const Window = window
 func (r *Round) SeesWhatComesAsItFallsAsleep() bool {
 	var word uint64
 	ev := flagEvent{coll: r.g.coll, e: r.g.e, world: r.on.ranks[r.on.rank], flag: &word, asleep: &word, count: 1}
-	return ev.Happened()
+	return ev.Met()
 }
 
 // Held is how many pieces of scratch memory the round holds.

@@ -152,7 +152,7 @@ const MaxTag = 1<<31 - 1
 // Send sends b to a member. It returns at once while the receiver's credit or
 // this rank's spill buffer takes the bytes, else when a receive has met them
 // (MPI's standard mode). print is compared with the receive's; 0 never differs.
-func (g *Group) Send(ctx context.Context, p mesh.Patience, to, tag int, print uint64, b []byte) error {
+func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, print uint64, b []byte) error {
 	if err := g.check("send", "destination rank", to, tag, false); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (g *Group) RecvSoon(from, tag int, print uint64, b []byte) (Status, bool) {
 }
 
 // Recv receives a message into b, which must be large enough for it.
-func (g *Group) Recv(ctx context.Context, p mesh.Patience, from, tag int, print uint64, b []byte) (Status, error) {
+func (g *Group) Recv(ctx context.Context, p mesh.WaitPolicy, from, tag int, print uint64, b []byte) (Status, error) {
 	if err := g.check("recv", "source rank", from, tag, true); err != nil {
 		return Status{}, err
 	}
@@ -188,7 +188,7 @@ func (g *Group) Recv(ctx context.Context, p mesh.Patience, from, tag int, print 
 
 // Probe waits until a message is there that Recv with the same arguments would
 // take; it stays.
-func (g *Group) Probe(ctx context.Context, p mesh.Patience, from, tag int) (Status, error) {
+func (g *Group) Probe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (Status, error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return Status{}, err
 	}
@@ -207,7 +207,7 @@ func (g *Group) TryProbe(from, tag int) (st Status, ok bool, err error) {
 
 // Exchange sends out and receives into in at the same time, to and from members
 // that may differ. It never deadlocks, at any size. The buffers must not overlap.
-func (g *Group) Exchange(ctx context.Context, p mesh.Patience, to, tag int, out []byte, from, rtag int, in []byte, print uint64) (Status, error) {
+func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, print uint64) (Status, error) {
 	if err := g.check("exchange", "destination rank", to, tag, false); err != nil {
 		return Status{}, err
 	}

@@ -36,7 +36,7 @@ func (g *Group) Irecv(from, tag int, print uint64, b []byte) *Request {
 
 // Wait returns when the request is done. When ctx or p ends first, a request
 // that has met nothing is withdrawn; one that has is waited for.
-func (r *Request) Wait(ctx context.Context, p mesh.Patience) (Status, error) {
+func (r *Request) Wait(ctx context.Context, p mesh.WaitPolicy) (Status, error) {
 	if r.op != nil {
 		r.g.e.Wait(ctx, r.op, p)
 		r.reap()
@@ -46,11 +46,11 @@ func (r *Request) Wait(ctx context.Context, p mesh.Patience) (Status, error) {
 
 // Test reports whether the request is done, and moves its link once to find out.
 func (r *Request) Test() (st Status, done bool, err error) {
-	if r.op != nil && !r.op.Happened() {
+	if r.op != nil && !r.op.Met() {
 		for _, l := range r.op.Links() {
 			l.Progress()
 		}
-		if !r.op.Happened() {
+		if !r.op.Met() {
 			return Status{}, false, nil
 		}
 	}
@@ -71,7 +71,7 @@ func (r *Request) reap() {
 }
 
 // Ready reports whether Wait would return at once, without moving anything.
-func (r *Request) Ready() bool { return r.op == nil || r.op.Happened() }
+func (r *Request) Ready() bool { return r.op == nil || r.op.Met() }
 
 // Watch has w woken when the request is done; nil ends that.
 func (r *Request) Watch(w *mesh.Waiter) {

@@ -43,7 +43,7 @@ type Round struct {
 // An operation is what the Rounds of one collective operation have in common.
 type operation struct {
 	g     *Group
-	p     mesh.Patience
+	p     mesh.WaitPolicy
 	tag   int32
 	print uint64
 	trail uint64
@@ -68,7 +68,7 @@ var operations = sync.Pool{New: func() any { return &operation{rounds: new(round
 
 // NewRound begins a round. seq counts the group's collectives; print is the
 // fingerprint that all members must agree on.
-func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
+func (g *Group) NewRound(seq uint32, print uint64, p mesh.WaitPolicy) *Round {
 	o := operations.Get().(*operation)
 	o.g, o.p, o.tag, o.print, o.seg = g, p, int32(seq&MaxTag), print, g.seg
 	return o.round(g.all)
@@ -76,7 +76,7 @@ func (g *Group) NewRound(seq uint32, print uint64, p mesh.Patience) *Round {
 
 // Again is NewRound in the memory of r, a round of this group's of all members
 // that Clear has ended, or nil.
-func (g *Group) Again(r *Round, seq uint32, print uint64, p mesh.Patience) *Round {
+func (g *Group) Again(r *Round, seq uint32, print uint64, p mesh.WaitPolicy) *Round {
 	if r == nil {
 		return g.NewRound(seq, print, p)
 	}
@@ -231,7 +231,7 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 			r.sends[started%window] = s.start(started)
 		}
 		reaped := sent
-		for sent < started && r.sends[sent%window].Happened() {
+		for sent < started && r.sends[sent%window].Met() {
 			if err := r.sent(&sent); err != nil {
 				return r.fail(err)
 			}
@@ -239,7 +239,7 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 		if sent > reaped {
 			continue // there is room to start more, which the peer may wait for
 		}
-		if got < posted && r.recvs[got%window].Happened() {
+		if got < posted && r.recvs[got%window].Met() {
 			if err := r.received(&got, &v); err != nil {
 				return r.fail(err)
 			}

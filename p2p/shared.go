@@ -135,7 +135,7 @@ func (g *Group) WitnessShared(see func(set func())) { g.all.shared.witness = see
 
 func newShared(on party, mem []byte) *Shared {
 	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, piece: firstPiece, words: tensor.Elements[uint64](mem), layout: layoutFor(len(on.ranks))}
-	s.mapped = race.IsMapped(mem)
+	s.mapped = race.IsShared(mem)
 	for r := range on.ranks {
 		s.sleep = append(s.sleep, s.asleep(r))
 	}
@@ -307,7 +307,7 @@ func (p Piece) set(at int) {
 	s := p.r.on.shared
 	flag := p.word(s.rank, p.n, at)
 	if s.mapped {
-		race.Leaves()
+		race.Release()
 	}
 	atomic.StoreUint64(flag, p.n)
 	if p.n == s.first && !p.small {
@@ -344,7 +344,7 @@ func (p Piece) awaitAgreed(ctx context.Context, rank, at int) error {
 		return err
 	}
 	if s.mapped {
-		race.Came()
+		race.Acquire()
 	}
 	if rank == s.rank && p.r.g.see == nil {
 		return nil

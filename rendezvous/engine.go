@@ -233,7 +233,7 @@ func (e *Engine) runAction(c deferredAction) {
 // wait returns when op is done. When ctx or p ends it first, the op leaves
 // without a trace if nothing has matched it, and is waited for otherwise: by
 // then its peer has promised the bytes, or is found out by the control links.
-func (e *Engine) wait(ctx context.Context, req *Request, p mesh.Patience) error {
+func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	ls := req.Links()
 	if e.m.Poll(ctx, req, p, ls) {
 		return req.err
@@ -250,7 +250,7 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.Patience) error 
 	return req.err
 }
 
-func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, req *Request, p mesh.Patience) error {
+func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, req *Request, p mesh.WaitPolicy) error {
 	return e.m.Wait(ctx, w, req, p, req.Links()...)
 }
 
@@ -287,7 +287,7 @@ func (e *Engine) cancel(req *Request, err error) {
 }
 
 // Wait blocks until op is done or ctx ends; see Space. The op is the caller's to Free.
-func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.Patience) error {
+func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	return e.wait(ctx, req, p)
 }
 

@@ -27,7 +27,7 @@ func (e *Engine) FailPeer(rank int, err error) {
 	link := p.link
 	e.unlock()
 	if link != nil {
-		link.End(err) // outside the lock: the frames' Done come back here
+		link.Close(err) // outside the lock: the frames' Done come back here
 	}
 	e.mu.Lock()
 	p.dropInbound() // now nothing writes into a buffer any more
@@ -142,8 +142,8 @@ func (d *drain) sayBye(p *peer) bool {
 	return p.byeAcked
 }
 
-// Happened implements mesh.Event.
-func (d *drain) Happened() bool {
+// Met implements mesh.Event.
+func (d *drain) Met() bool {
 	d.e.mu.Lock()
 	defer d.e.unlock()
 	all := true

@@ -37,8 +37,8 @@ func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) 
 			e.peers[1].gone = gone
 			leave(e, s)
 			e.unlock()
-			if !req.Happened() || req.Err() != nil || string(buf) != "hello" {
-				t.Errorf("done %v with %v and %q, want the message", req.Happened(), req.Err(), buf)
+			if !req.Met() || req.Err() != nil || string(buf) != "hello" {
+				t.Errorf("done %v with %v and %q, want the message", req.Met(), req.Err(), buf)
 			}
 		})
 	}
@@ -66,8 +66,8 @@ func TestASendWhoseBytesAreAllOnTheirWayEndsWellWhenThePeerCloses(t *testing.T) 
 			p.inConn, req.frames[0].busy = 1, true
 			e.FailPeer(1, fault.New(c.kind, "close", 1, ""))
 			req.frames[0].Done(errors.New("the link has ended"))
-			if !req.Happened() || !errors.Is(req.Err(), c.want) {
-				t.Errorf("done %v with %v, want %v", req.Happened(), req.Err(), c.want)
+			if !req.Met() || !errors.Is(req.Err(), c.want) {
+				t.Errorf("done %v with %v, want %v", req.Met(), req.Err(), c.want)
 			}
 		})
 	}

@@ -81,7 +81,7 @@ func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 	e := p.e
 	return size <= min(maxInline, e.cfg.Threshold) && e.cfg.Protocol != Rendezvous && !e.cfg.Checksum &&
 		e.ended == nil && mc.err == nil && p.gone == nil && p.connErr == nil &&
-		!p.flushing && p.out.Empty() && p.pending.first == nil && p.link != nil && p.link.Prompt()
+		!p.flushing && p.out.Empty() && p.pending.first == nil && p.link != nil && p.link.CanTrySend()
 }
 
 // A fastRecv is a receive that waits for a moment only, for one message that it takes
@@ -106,8 +106,8 @@ const (
 	fastRecvFallback            // it must be posted
 )
 
-// Happened implements mesh.Event.
-func (c *fastRecv) Happened() bool { return c.state.Load() != 0 }
+// Met implements mesh.Event.
+func (c *fastRecv) Met() bool { return c.state.Load() != 0 }
 
 // TryRecv receives a message that from and tag cover, neither a wildcard, into buf,
 // if it is a small one that comes within a moment; n is its size. If not, nothing
@@ -123,7 +123,7 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 	if !c.start(p, mc, tag, fingerprint, buf) {
 		return 0, false
 	}
-	if !e.m.Glance(p.link, c) {
+	if !e.m.Spin(p.link, c) {
 		c.giveUp(e)
 	}
 	for c.state.Load() == 0 { // another goroutine is copying it
@@ -141,7 +141,7 @@ func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint6
 	e := p.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.busy.Load() || p.link == nil || !p.link.Prompt() || e.ended != nil || mc.err != nil || p.gone != nil ||
+	if c.busy.Load() || p.link == nil || !p.link.CanTrySend() || e.ended != nil || mc.err != nil || p.gone != nil ||
 		!mc.table.isIdle(key{source: int32(p.rank), tag: tag}) {
 		return false
 	}

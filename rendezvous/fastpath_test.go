@@ -243,8 +243,8 @@ func TestAReceiveThatIsPostedAgainHasPrecedence(t *testing.T) {
 	}
 	e.startArrival(0, frameHeader{kind: kindWithdraw, id: 9})()
 	e.arriveInline(0, frameHeader{kind: kindEager, context: 5, tag: 7, size: 2})
-	if !req.Happened() || req.Bytes() != 2 || p.fast.state.Load() != fastRecvFallback {
-		t.Errorf("the receive posted first is done: %v; the later one is in state %d", req.Happened(), p.fast.state.Load())
+	if !req.Met() || req.Bytes() != 2 || p.fast.state.Load() != fastRecvFallback {
+		t.Errorf("the receive posted first is done: %v; the later one is in state %d", req.Met(), p.fast.state.Load())
 	}
 }
 

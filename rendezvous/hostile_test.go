@@ -99,7 +99,7 @@ func (b *randomPeer) randomCall() {
 func (b *randomPeer) reap() {
 	waiting := b.reqs[:0]
 	for _, req := range b.reqs {
-		if req.Happened() {
+		if req.Met() {
 			req.Free()
 		} else {
 			waiting = append(waiting, req)

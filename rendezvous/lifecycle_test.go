@@ -113,18 +113,18 @@ func TestAReceiveIsHeldUntilTheMessageThatDoesNotFitIsIn(t *testing.T) {
 	req := s.PostRecv(1, 3, 77, make([]byte, 100))
 	rest := e.startArrival(1, frameHeader{kind: kindEager, context: 5, tag: 3, size: 100, fingerprint: 78})
 	s.Revoke(errRevoked)
-	if req.Happened() {
+	if req.Met() {
 		req.Free()
 		next := other.PostRecv(1, 9, 0, nil) // takes the same memory
 		rest()
-		if next.Happened() {
+		if next.Met() {
 			t.Fatal("the end of a message ended a receive of another space")
 		}
 		t.Fatal("the receive ended while its frame still held it")
 	}
 	rest()
-	if !req.Happened() || !errors.Is(req.Err(), errRevoked) {
-		t.Errorf("ended %v with %v, want the revoke", req.Happened(), req.Err())
+	if !req.Met() || !errors.Is(req.Err(), errRevoked) {
+		t.Errorf("ended %v with %v, want the revoke", req.Met(), req.Err())
 	}
 }
 
@@ -148,8 +148,8 @@ func TestAnUnreceivedMessageToOneselfEndsWithItsSpace(t *testing.T) {
 	s := e.Open(5, []int{0, 1})
 	req := s.PostSend(0, 3, 0, []byte("hello"), Auto)
 	s.Close(errEnded)
-	if !req.Happened() || !errors.Is(req.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", req.Happened(), req.Err())
+	if !req.Met() || !errors.Is(req.Err(), errEnded) {
+		t.Errorf("ended %v with %v, want the space's error", req.Met(), req.Err())
 	}
 	e.mu.Lock()
 	defer e.unlock()
@@ -179,12 +179,12 @@ func TestReceivesEndWithTheMesh(t *testing.T) {
 					s.Close(errEnded)
 				}
 				e.End(errEnded)
-				if req.Happened() {
+				if req.Met() {
 					t.Fatal("the buffer was given back while the Conn could write into it")
 				}
 				tm.close()
-				if !req.Happened() || !errors.Is(req.Err(), errEnded) {
-					t.Errorf("ended %v with %v, want the engine's end", req.Happened(), req.Err())
+				if !req.Met() || !errors.Is(req.Err(), errEnded) {
+					t.Errorf("ended %v with %v, want the engine's end", req.Met(), req.Err())
 				}
 			})
 		}
@@ -200,8 +200,8 @@ func TestAReceiveInAClosedSpaceEndsWithItsSender(t *testing.T) {
 	e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
 	s.Close(errEnded)
 	e.FailPeer(1, fault.PeerLost)
-	if !req.Happened() || !errors.Is(req.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", req.Happened(), req.Err())
+	if !req.Met() || !errors.Is(req.Err(), errEnded) {
+		t.Errorf("ended %v with %v, want the space's error", req.Met(), req.Err())
 	}
 }
 
@@ -232,12 +232,12 @@ func TestAReceiveFromAnySourceOutlivesGoodbyesButTheLast(t *testing.T) {
 	s := e.Open(5, []int{0, 1, 2})
 	req := s.PostRecv(Any, 3, 0, nil)
 	e.FailPeer(1, byeError(1))
-	if later := s.PostRecv(Any, 4, 0, nil); req.Happened() || later.Happened() {
+	if later := s.PostRecv(Any, 4, 0, nil); req.Met() || later.Met() {
 		t.Fatalf("ended with %v and %v while another rank can still send", req.Err(), later.Err())
 	}
 	e.FailPeer(2, byeError(2))
-	if !req.Happened() || !errors.Is(req.Err(), fault.Closed) {
-		t.Errorf("ended %v with %v, want closed", req.Happened(), req.Err())
+	if !req.Met() || !errors.Is(req.Err(), fault.Closed) {
+		t.Errorf("ended %v with %v, want closed", req.Met(), req.Err())
 	}
 }
 
@@ -246,8 +246,8 @@ func TestAReceiveFromAnySourceEndsWithAnyLoss(t *testing.T) {
 	req := e.Open(5, []int{0, 1, 2}).PostRecv(Any, 3, 0, nil)
 	apart := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
 	e.FailPeer(2, fault.PeerLost)
-	if !errors.Is(req.Err(), fault.PeerLost) || apart.Happened() {
-		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), apart.Happened(), apart.Err())
+	if !errors.Is(req.Err(), fault.PeerLost) || apart.Met() {
+		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), apart.Met(), apart.Err())
 	}
 }
 

@@ -30,7 +30,7 @@ func (mc *MatchContext) Dead() bool { return mc.dead.Load() }
 
 // Await returns when ev has happened. It looks again after every Nudge, arrival
 // and failure in the space; ctx and p bound the wait.
-func (mc *MatchContext) Await(ctx context.Context, p mesh.Patience, ev mesh.Event) error {
+func (mc *MatchContext) Await(ctx context.Context, p mesh.WaitPolicy, ev mesh.Condition) error {
 	w := mc.e.m.NewWaiter()
 	defer w.Free()
 	mc.addWaiter(w)
@@ -276,9 +276,9 @@ func (mc *MatchContext) notify(m *message) {
 
 // Probe waits until a message that from and tag cover is there, and returns its
 // envelope; the message stays.
-func (mc *MatchContext) Probe(ctx context.Context, p mesh.Patience, from int, tag int32) (RecvInfo, error) {
+func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, tag int32) (RecvInfo, error) {
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
-	if pr.Happened() {
+	if pr.Met() {
 		return pr.found, pr.err
 	}
 	w := mc.e.m.NewWaiter()
@@ -298,7 +298,7 @@ func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, er
 		l.Progress()
 	}
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
-	ok = pr.Happened()
+	ok = pr.Met()
 	return pr.found, ok && pr.err == nil, pr.err
 }
 
@@ -325,7 +325,7 @@ type probe struct {
 	err   error
 }
 
-func (pr *probe) Happened() bool {
+func (pr *probe) Met() bool {
 	mc := pr.mc
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()

@@ -184,7 +184,7 @@ func (p *peer) nameID(name string) uint32 {
 // RecvNamed receives a tensor by name. Its bytes go into buf; with a nil buf
 // they get a slice of their own, at most StepBytes large; with Config.Region, perhaps
 // memory that Release gives back.
-func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.Patience, step uint64, from int, name string, buf []byte) (Tensor, error) {
+func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	req := mc.postNamed(step, from, name, buf, nil)
 	err := mc.e.wait(ctx, req, p)
 	t := req.receivedTensor()

@@ -410,5 +410,5 @@ func (p *peer) detachInbound() {
 
 // protocolError ends the link: what came on it cannot have been meant so.
 func (p *peer) protocolError(format string, args ...any) {
-	p.link.Doom(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "rank %d "+format, append([]any{p.rank}, args...)...))
+	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "rank %d "+format, append([]any{p.rank}, args...)...))
 }

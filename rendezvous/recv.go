@@ -21,7 +21,7 @@ func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []
 
 // Recv receives a message that from and tag cover into buf, and returns its
 // envelope. ctx and p bound the wait; p may be nil.
-func (mc *MatchContext) Recv(ctx context.Context, p mesh.Patience, from int, tag int32, fingerprint uint64, buf []byte) (RecvInfo, error) {
+func (mc *MatchContext) Recv(ctx context.Context, p mesh.WaitPolicy, from int, tag int32, fingerprint uint64, buf []byte) (RecvInfo, error) {
 	req := mc.PostRecv(from, tag, fingerprint, buf)
 	err := mc.e.wait(ctx, req, p)
 	env := req.info()

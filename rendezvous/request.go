@@ -111,8 +111,8 @@ type dataFrame struct {
 	busy      bool
 }
 
-// Happened reports whether the op is done; see mesh.Event.
-func (req *Request) Happened() bool { return req.done.Load() }
+// Met reports whether the op is done; see mesh.Event.
+func (req *Request) Met() bool { return req.done.Load() }
 
 // Err is the op's error once it is done.
 func (req *Request) Err() error { return req.err }

@@ -43,7 +43,7 @@ func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, par
 // Send sends body to a rank and returns when body is the caller's again: at once
 // while the peer's credit or this rank's spill buffer can take it, else when its
 // receive has met it. ctx and p bound the wait; p may be nil.
-func (mc *MatchContext) Send(ctx context.Context, p mesh.Patience, to int, tag int32, fingerprint uint64, body []byte, d Protocol) error {
+func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag int32, fingerprint uint64, body []byte, d Protocol) error {
 	req := mc.PostSend(to, tag, fingerprint, body, d)
 	if !req.done.Load() {
 		if mc.e.isEager(req) && mc.e.spill(req) {
@@ -66,12 +66,12 @@ var errSpillDue = errors.New("spill now")
 // spillDeadline is a Patience that ends a wait after spillAfter.
 type spillDeadline struct{ at time.Time }
 
-func (s *spillDeadline) Until() time.Time { return s.at }
-func (s *spillDeadline) Due() error       { return errSpillDue }
+func (s *spillDeadline) NextCheck() time.Time { return s.at }
+func (s *spillDeadline) Check() error         { return errSpillDue }
 
 // spillAfterDelay gives a large send's receive a moment to come, and then copies the
 // body into the spill buffer. It reports whether the op left its caller.
-func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.Patience) bool {
+func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitPolicy) bool {
 	e.mu.Lock()
 	waits := req.spillable()
 	e.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 // Either is the event that one of two ops is done; a nil op never is.
 type Either struct{ A, B *Request }
 
-// Happened implements mesh.Event.
-func (ei *Either) Happened() bool {
+// Met implements mesh.Event.
+func (ei *Either) Met() bool {
 	return ei.A != nil && ei.A.done.Load() || ei.B != nil && ei.B.done.Load()
 }
 
@@ -26,7 +26,7 @@ func (ei *Either) watch(w *mesh.Waiter) {
 
 // WaitEither returns when one of ei's ops is done, or ctx or p has ended the
 // wait; both go on in that case. It moves the links in also.
-func (e *Engine) WaitEither(ctx context.Context, p mesh.Patience, ei *Either, also []*mesh.Link) error {
+func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, also []*mesh.Link) error {
 	if e.m.Poll(ctx, ei, p, also) {
 		return nil
 	}
@@ -57,7 +57,7 @@ type requestSet struct {
 
 var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
 
-func (s *requestSet) Happened() bool {
+func (s *requestSet) Met() bool {
 	for _, req := range s.reqs {
 		if !req.done.Load() {
 			return false
@@ -80,7 +80,7 @@ func (s *requestSet) addLinks(req *Request) {
 
 // WaitAll returns when all ops are done, with the first error in their order.
 // When ctx or p ends the wait, ops that have met nothing leave without a trace.
-func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, reqs []*Request) error {
+func (e *Engine) WaitAll(ctx context.Context, p mesh.WaitPolicy, reqs []*Request) error {
 	if err := e.waitForSet(ctx, p, reqs); err != nil {
 		e.CancelAndWait(err, reqs...)
 	}
@@ -92,7 +92,7 @@ func (e *Engine) WaitAll(ctx context.Context, p mesh.Patience, reqs []*Request) 
 	return nil
 }
 
-func (e *Engine) waitForSet(ctx context.Context, p mesh.Patience, reqs []*Request) error {
+func (e *Engine) waitForSet(ctx context.Context, p mesh.WaitPolicy, reqs []*Request) error {
 	s := requestSets.Get().(*requestSet)
 	defer func() {
 		clear(s.links)

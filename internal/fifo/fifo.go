@@ -1,8 +1,8 @@
 // Package fifo holds a queue for what waits its turn.
 package fifo
 
-// kept is how many slots an emptied queue keeps for its next burst.
-const kept = 1024
+// maxIdleSlots is how many slots an emptied queue keeps for its next burst.
+const maxIdleSlots = 1024
 
 // A Queue is a first-in, first-out list that allocates only to grow, and forgets
 // what it has given away. The zero Queue is empty. Its owner's lock guards it,
@@ -44,7 +44,7 @@ func (q *Queue[T]) Pop() T {
 	*first = none
 	q.head = (q.head + 1) & (len(q.slots) - 1)
 	q.n--
-	if q.n == 0 && len(q.slots) > kept {
+	if q.n == 0 && len(q.slots) > maxIdleSlots {
 		*q = Queue[T]{}
 	}
 	return item

@@ -51,14 +51,14 @@ func TestAQueueForgetsWhatItHasGivenAway(t *testing.T) {
 
 func TestAnEmptiedQueueKeepsFewSlots(t *testing.T) {
 	var q Queue[int]
-	for i := range 100 * kept {
+	for i := range 100 * maxIdleSlots {
 		q.Push(i)
 	}
 	for q.Len() > 0 {
 		q.Pop()
 	}
-	if len(q.slots) > kept {
-		t.Errorf("%d slots are kept, of at most %d", len(q.slots), kept)
+	if len(q.slots) > maxIdleSlots {
+		t.Errorf("%d slots are kept, of at most %d", len(q.slots), maxIdleSlots)
 	}
 }
 

@@ -32,7 +32,7 @@ func Compare(t testing.TB, file, got string) {
 	if got == string(want) {
 		return
 	}
-	line, is, was := difference(got, string(want))
+	line, is, was := firstDifference(got, string(want))
 	t.Errorf("%s:%d: got %q, want %q (go test -update writes it anew)", file, line, is, was)
 }
 
@@ -46,8 +46,8 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
-// difference is the first line, from 1 on, in which the texts differ.
-func difference(got, want string) (line int, is, was string) {
+// firstDifference is the first line, from 1 on, in which the texts differ.
+func firstDifference(got, want string) (line int, is, was string) {
 	for {
 		line++
 		var more, wanted bool

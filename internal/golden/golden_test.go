@@ -42,7 +42,7 @@ func updating(t *testing.T) {
 	t.Cleanup(func() { *update = false })
 }
 
-func TestADifferenceIsToldByItsLine(t *testing.T) {
+func TestADifferenceIsReportedByItsLine(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.golden")
 	if err := os.WriteFile(file, []byte("one\ntwo\n"), 0o600); err != nil {
 		t.Fatal(err)

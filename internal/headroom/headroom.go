@@ -22,24 +22,24 @@ import (
 // Check is nil if so many bytes may be taken at once: at most half of what is left, so
 // that others can take some meanwhile. Where nobody tells what is left, anything may.
 func Check(bytes int64) error {
-	if left, told := of(os.DirFS("/")); told && bytes > left/2 {
+	if left, known := available(os.DirFS("/")); known && bytes > left/2 {
 		return fmt.Errorf("at most half of the memory that is left, which is %d bytes now, is given out at once: allocate less, or raise the limit of the container", left)
 	}
 	return nil
 }
 
-// of is what is left by the files of a system, if any of them tells.
-func of(system fs.FS) (left int64, told bool) {
+// available is what is left by the files of a system, if any of them tells.
+func available(system fs.FS) (left int64, known bool) {
 	left = math.MaxInt64
 	if free, ok := field(system, "proc/meminfo", "MemAvailable:"); ok {
-		left, told = free<<10, true // it is in KiB
+		left, known = free<<10, true // it is in KiB
 	}
 	for _, g := range groups(system) {
-		if n, ok := g.left(system); ok {
-			left, told = min(left, n), true
+		if n, ok := g.available(system); ok {
+			left, known = min(left, n), true
 		}
 	}
-	return left, told
+	return left, known
 }
 
 // A group is a control group, by its folder and the names of its files; total begins the
@@ -73,8 +73,8 @@ func groups(system fs.FS) (all []group) {
 	return all
 }
 
-// left is what a group has left; false where it has no limit, or does not tell.
-func (g group) left(system fs.FS) (int64, bool) {
+// available is what a group has left; false where it has no limit, or does not tell.
+func (g group) available(system fs.FS) (int64, bool) {
 	limit, limited := number(system, path.Join(g.dir, g.limit))
 	used, ok := number(system, path.Join(g.dir, g.used))
 	if !limited || !ok {

@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 )
 
-func TestLeftIsTheLeastThatAnybodyTells(t *testing.T) {
+func TestAvailableIsTheLeastReported(t *testing.T) {
 	const mem = "MemTotal: 16384 kB\nMemFree: 1 kB\nMemAvailable:    8192 kB\n"
 	for name, c := range map[string]struct {
 		files map[string]string
@@ -42,17 +42,17 @@ func TestLeftIsTheLeastThatAnybodyTells(t *testing.T) {
 			for file, text := range c.files {
 				system[file] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if left, told := of(system); left != c.left || told != c.told {
-				t.Errorf("got %d, %v; want %d, %v", left, told, c.left, c.told)
+			if left, known := available(system); left != c.left || known != c.told {
+				t.Errorf("got %d, %v; want %d, %v", left, known, c.left, c.told)
 			}
 		})
 	}
 }
 
-func TestAskingForMoreThanAllIsRefusedWhereSomebodyTells(t *testing.T) {
-	_, told := of(os.DirFS("/"))
-	if err := Check(math.MaxInt64); (err != nil) != told {
-		t.Errorf("what is left is told: %v; got %v", told, err)
+func TestCheckRefusesMoreThanIsAvailable(t *testing.T) {
+	_, known := available(os.DirFS("/"))
+	if err := Check(math.MaxInt64); (err != nil) != known {
+		t.Errorf("what is left is told: %v; got %v", known, err)
 	}
 	if err := Check(0); err != nil {
 		t.Errorf("nothing at all is refused: %v", err)

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// patience is how long what is ending may take to end, before it counts as left.
-const patience = 5 * time.Second
+// timeout is how long what is ending may take to end, before it counts as left.
+const timeout = 5 * time.Second
 
 // Check notes what the process holds now and, when tb and all its cleanups that
 // are registered later have ended, reports as errors what has come since: each
@@ -29,13 +29,13 @@ func Check(tb testing.TB) {
 	startPoller()
 	goroutines, files, segments := stacks(), descriptors(), sharedMemory()
 	tb.Cleanup(func() {
-		for _, left := range settle(func() []string { return added(goroutines, stacks()) }) {
+		for _, left := range waitUntilNone(func() []string { return added(goroutines, stacks()) }) {
 			tb.Errorf("a goroutine is left behind:\n%s", left)
 		}
-		for _, left := range settle(func() []string { return added(files, descriptors()) }) {
+		for _, left := range waitUntilNone(func() []string { return added(files, descriptors()) }) {
 			tb.Errorf("a descriptor is left behind: %s", left)
 		}
-		for _, left := range settle(func() []string { return added(segments, sharedMemory()) }) {
+		for _, left := range waitUntilNone(func() []string { return added(segments, sharedMemory()) }) {
 			tb.Errorf("shared memory is left behind: %s", left)
 		}
 	})
@@ -50,9 +50,9 @@ func startPoller() {
 	}
 }
 
-// settle asks until nothing is left, or patience is over, which it returns.
-func settle(left func() []string) []string {
-	deadline := time.Now().Add(patience)
+// waitUntilNone asks until nothing is left, or patience is over, which it returns.
+func waitUntilNone(left func() []string) []string {
+	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		got := left()
 		if len(got) == 0 || time.Now().After(deadline) {

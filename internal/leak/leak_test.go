@@ -19,7 +19,7 @@ func TestGoroutineThatStaysIsNamed(t *testing.T) {
 	if len(got) != 1 || !strings.Contains(got[0], "TestGoroutineThatStaysIsNamed") {
 		t.Errorf("got %q, want the one goroutine that this test started", got)
 	}
-	if left := settle(func() []string { return added(before, stacks()) }); len(left) > 0 {
+	if left := waitUntilNone(func() []string { return added(before, stacks()) }); len(left) > 0 {
 		t.Errorf("got %q, want nothing once it has ended", left)
 	}
 }

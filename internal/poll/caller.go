@@ -6,11 +6,11 @@ import "sync"
 // reason that no wait can see: bytes lie in a buffer, a Conn failed. The zero
 // Caller is ready; its goroutine starts with the first callback.
 type Caller struct {
-	mu       sync.Mutex // guards the rest
-	bell     sync.Cond
-	due      []func()
-	ended    chan struct{}
-	stopping bool
+	mu        sync.Mutex // guards the rest
+	wake      sync.Cond
+	callbacks []func()
+	done      chan struct{}
+	stopping  bool
 }
 
 // Call has the goroutine run ready. After Stop, a goroutine of its own runs it,
@@ -22,32 +22,32 @@ func (c *Caller) Call(ready func()) {
 		go ready()
 		return
 	}
-	c.due = append(c.due, ready)
-	if c.ended == nil {
-		c.ended = make(chan struct{})
-		c.bell.L = &c.mu
+	c.callbacks = append(c.callbacks, ready)
+	if c.done == nil {
+		c.done = make(chan struct{})
+		c.wake.L = &c.mu
 		go c.run()
 	}
-	c.bell.Signal()
+	c.wake.Signal()
 }
 
 // run calls what is due until Stop has been called and nothing is.
 func (c *Caller) run() {
-	defer close(c.ended)
-	var now []func()
+	defer close(c.done)
+	var batch []func()
 	c.mu.Lock()
 	for {
-		for len(c.due) == 0 && !c.stopping {
-			c.bell.Wait()
+		for len(c.callbacks) == 0 && !c.stopping {
+			c.wake.Wait()
 		}
-		if len(c.due) == 0 {
+		if len(c.callbacks) == 0 {
 			c.mu.Unlock()
 			return
 		}
-		now, c.due = c.due, now[:0]
+		batch, c.callbacks = c.callbacks, batch[:0]
 		c.mu.Unlock()
-		for i, ready := range now {
-			now[i] = nil
+		for i, ready := range batch {
+			batch[i] = nil
 			ready()
 		}
 		c.mu.Lock()
@@ -59,9 +59,9 @@ func (c *Caller) run() {
 func (c *Caller) Stop() {
 	c.mu.Lock()
 	c.stopping = true
-	ended := c.ended
+	ended := c.done
 	if ended != nil {
-		c.bell.Signal()
+		c.wake.Signal()
 	}
 	c.mu.Unlock()
 	if ended != nil {

@@ -10,7 +10,7 @@ import "sync/atomic"
 type Gate struct{ word atomic.Uint32 }
 
 const (
-	gateShut   = 1 << iota
+	gateClosed = 1 << iota
 	gateReader // somebody is in Progress
 	gateUser   // the unit in which all others are counted
 )
@@ -20,9 +20,9 @@ type Entry uint8
 
 // The results of EnterReader.
 const (
-	Entered  Entry = iota // the caller is the reader
-	Occupied              // somebody else is
-	ShutDown              // the gate is shut
+	Entered    Entry = iota // the caller is the reader
+	Occupied                // somebody else is
+	GateClosed              // the gate is shut
 )
 
 // EnterReader takes the reader's role; it never waits for it.
@@ -30,8 +30,8 @@ func (g *Gate) EnterReader() Entry {
 	for {
 		w := g.word.Load()
 		switch {
-		case w&gateShut != 0:
-			return ShutDown
+		case w&gateClosed != 0:
+			return GateClosed
 		case w&gateReader != 0:
 			return Occupied
 		case g.word.CompareAndSwap(w, w|gateReader):
@@ -40,17 +40,17 @@ func (g *Gate) EnterReader() Entry {
 	}
 }
 
-// LeaveReader ends the role; true asks the caller to give back what the gate
+// ExitReader ends the role; true asks the caller to give back what the gate
 // guards.
-func (g *Gate) LeaveReader() (last bool) {
-	return g.word.Add(^uint32(gateReader-1)) == gateShut
+func (g *Gate) ExitReader() (last bool) {
+	return g.word.Add(^uint32(gateReader-1)) == gateClosed
 }
 
 // Enter lets one more user in; false when the gate is shut.
 func (g *Gate) Enter() bool {
 	for {
 		w := g.word.Load()
-		if w&gateShut != 0 {
+		if w&gateClosed != 0 {
 			return false
 		}
 		if g.word.CompareAndSwap(w, w+gateUser) {
@@ -59,18 +59,18 @@ func (g *Gate) Enter() bool {
 	}
 }
 
-// Leave lets one user out; true asks the caller to give back what the gate guards.
-func (g *Gate) Leave() (last bool) {
-	return g.word.Add(^uint32(gateUser-1)) == gateShut
+// Exit lets one user out; true asks the caller to give back what the gate guards.
+func (g *Gate) Exit() (last bool) {
+	return g.word.Add(^uint32(gateUser-1)) == gateClosed
 }
 
-// Shut keeps others out. first is true for one caller only; last asks it to
+// Close keeps others out. first is true for one caller only; last asks it to
 // give back what the gate guards, because nobody is inside.
-func (g *Gate) Shut() (first, last bool) {
-	old := g.word.Or(gateShut)
-	first = old&gateShut == 0
+func (g *Gate) Close() (first, last bool) {
+	old := g.word.Or(gateClosed)
+	first = old&gateClosed == 0
 	return first, first && old == 0
 }
 
-// IsShut reports whether Shut was called.
-func (g *Gate) IsShut() bool { return g.word.Load()&gateShut != 0 }
+// IsClosed reports whether Shut was called.
+func (g *Gate) IsClosed() bool { return g.word.Load()&gateClosed != 0 }

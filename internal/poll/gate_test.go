@@ -11,19 +11,19 @@ func TestGateHasOneReader(t *testing.T) {
 	if g.EnterReader() != Entered || g.EnterReader() != Occupied || !g.Enter() {
 		t.Fatal("want one reader, and others beside it")
 	}
-	if g.Leave() || g.LeaveReader() || g.EnterReader() != Entered {
+	if g.Exit() || g.ExitReader() || g.EnterReader() != Entered {
 		t.Fatal("want the role to be free again")
 	}
-	if first, last := g.Shut(); !first || last {
+	if first, last := g.Close(); !first || last {
 		t.Fatal("want the reader to be the last one")
 	}
-	if first, last := g.Shut(); first || last {
+	if first, last := g.Close(); first || last {
 		t.Fatal("want one first shut")
 	}
-	if g.Enter() || g.EnterReader() != ShutDown {
+	if g.Enter() || g.EnterReader() != GateClosed {
 		t.Fatal("want a shut gate to let nobody in")
 	}
-	if !g.LeaveReader() {
+	if !g.ExitReader() {
 		t.Fatal("want the reader to close")
 	}
 }
@@ -44,20 +44,20 @@ func TestGateIsClosedOnceByTheLast(t *testing.T) {
 				for g.Enter() {
 					inside.Add(1)
 					inside.Add(-1)
-					end(g.Leave())
+					end(g.Exit())
 				}
 			})
 			wg.Go(func() {
-				for found := g.EnterReader(); found != ShutDown; found = g.EnterReader() {
+				for found := g.EnterReader(); found != GateClosed; found = g.EnterReader() {
 					if found == Entered {
 						inside.Add(1)
 						inside.Add(-1)
-						end(g.LeaveReader())
+						end(g.ExitReader())
 					}
 				}
 			})
 			wg.Go(func() {
-				_, last := g.Shut()
+				_, last := g.Close()
 				end(last)
 			})
 		}

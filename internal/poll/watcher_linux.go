@@ -24,7 +24,7 @@ type Watcher struct {
 	file     *os.File // epoll, as Go's poller has it
 	handlers map[int32]Handler
 	lastID   int32
-	ended    chan struct{}
+	done     chan struct{}
 }
 
 // Add gives h a number by which events find it. Numbers are not used again
@@ -39,7 +39,7 @@ func (w *Watcher) Add(h Handler) (id int32, err error) {
 	}
 	for {
 		w.lastID++
-		if _, taken := w.handlers[w.lastID]; !taken {
+		if _, used := w.handlers[w.lastID]; !used {
 			w.handlers[w.lastID] = h
 			return w.lastID, nil
 		}
@@ -58,7 +58,7 @@ func (w *Watcher) start() error {
 		file.Close()
 		return err
 	}
-	w.epoll, w.file, w.handlers, w.ended = fd, file, make(map[int32]Handler), make(chan struct{})
+	w.epoll, w.file, w.handlers, w.done = fd, file, make(map[int32]Handler), make(chan struct{})
 	go w.run(conn)
 	return nil
 }
@@ -71,7 +71,7 @@ func (w *Watcher) Control(op, fd int, id, pad int32, events uint32) error {
 
 // run hands out events until the file is closed.
 func (w *Watcher) run(conn syscall.RawConn) {
-	defer close(w.ended)
+	defer close(w.done)
 	events, n := make([]syscall.EpollEvent, 64), 0
 	wait := func(fd uintptr) bool {
 		n, _ = syscall.EpollWait(int(fd), events, 0)
@@ -104,6 +104,6 @@ func (w *Watcher) Stop() {
 	w.mu.Unlock()
 	if file != nil {
 		file.Close()
-		<-w.ended
+		<-w.done
 	}
 }

@@ -2,17 +2,17 @@
 
 package race
 
-// Leaves is called before a message leaves.
-func Leaves() {}
+// Release is called before a message leaves.
+func Release() {}
 
-// Came is called when a message has come.
-func Came() {}
+// Acquire is called when a message has come.
+func Acquire() {}
 
-// Mapped says that mem, which is not empty, may be mapped elsewhere, too, until Unmapped.
-func Mapped([]byte) {}
+// MarkShared says that mem, which is not empty, may be mapped elsewhere, too, until Unmapped.
+func MarkShared([]byte) {}
 
-// Unmapped takes back what Mapped said of mem. It is called while it is still there.
-func Unmapped([]byte) {}
+// UnmarkShared takes back what Mapped said of mem. It is called while it is still there.
+func UnmarkShared([]byte) {}
 
-// IsMapped reports whether mem was Mapped.
-func IsMapped([]byte) bool { return false }
+// IsShared reports whether mem was Mapped.
+func IsShared([]byte) bool { return false }

@@ -7,10 +7,10 @@
 // way: whoever reads it next finds it nowhere near.
 package stream
 
-// Least is from how many bytes on, all that the ranks of a host write in one
+// MinTotal is from how many bytes on, all that the ranks of a host write in one
 // operation, their results are taken to fit into no cache.
-const Least = 16 << 20
+const MinTotal = 16 << 20
 
 // Copy does what the built-in copy does for slices that do not overlap. On processors without the instructions
 // for it, or for a few bytes, it is that.
-func Copy(dst, src []byte) int { return streamed(dst, src) }
+func Copy(dst, src []byte) int { return copyNonTemporal(dst, src) }

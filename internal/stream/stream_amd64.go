@@ -15,12 +15,12 @@ const (
 	align = 32
 	block = 128
 
-	// most is what is copied in one piece: while avx2 runs, its goroutine cannot be
+	// maxChunk is what is copied in one piece: while avx2 runs, its goroutine cannot be
 	// preempted.
-	most = 256 << 10
+	maxChunk = 256 << 10
 )
 
-func streamed(dst, src []byte) int {
+func copyNonTemporal(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	if !cpu.X86.HasAVX2 || n < 2*block {
 		return copy(dst, src)
@@ -29,7 +29,7 @@ func streamed(dst, src []byte) int {
 	at := -int(uintptr(unsafe.Pointer(&dst[0]))) & (align - 1)
 	copy(dst[:at], src[:at])
 	for n-at >= block {
-		size := min((n-at)&^(block-1), most)
+		size := min((n-at)&^(block-1), maxChunk)
 		avx2(&dst[at], &src[at], size)
 		at += size
 	}

@@ -2,4 +2,4 @@
 
 package stream
 
-func streamed(dst, src []byte) int { return copy(dst, src) }
+func copyNonTemporal(dst, src []byte) int { return copy(dst, src) }

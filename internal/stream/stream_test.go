@@ -33,7 +33,7 @@ func TestCopyCopiesWhatTheBuiltinDoesAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestCopyTakesTheShorterLength(t *testing.T) {
+func TestCopyUsesTheShorterLength(t *testing.T) {
 	long, short := make([]byte, 1000), make([]byte, 500)
 	if a, b := Copy(long, short), Copy(short, long); a != 500 || b != 500 {
 		t.Errorf("copied %d and %d bytes, want 500", a, b)

@@ -41,7 +41,7 @@ type Member struct {
 	mesh   *mesh.Mesh
 }
 
-func (m *Member) Verdict(e *fault.Error) {
+func (m *Member) Failed(e *fault.Error) {
 	for _, p := range e.Peers {
 		m.engine.FailPeer(p.Rank, e)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/internal/tlstest"
 )
 
-// link is a TCP connection to oneself. A pipe would not do: it has no room for
+// tcpPair is a TCP connection to oneself. A pipe would not do: it has no room for
 // the tickets that a TLS server sends unasked.
-func link(t *testing.T) (near, far net.Conn) {
+func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,8 +29,8 @@ func link(t *testing.T) (near, far net.Conn) {
 	return near, far
 }
 
-// shake does one handshake over a connection and returns both sides' errors.
-func shake(t *testing.T, client, server *Options, name string) (*tls.ConnectionState, error, error) {
+// runHandshake does one handshake over a connection and returns both sides' errors.
+func runHandshake(t *testing.T, client, server *Options, name string) (*tls.ConnectionState, error, error) {
 	t.Helper()
 	cc, err := client.Client("tutti/1")
 	if err != nil {
@@ -43,7 +43,7 @@ func shake(t *testing.T, client, server *Options, name string) (*tls.ConnectionS
 	if cc.ServerName == "" {
 		cc.ServerName = name
 	}
-	near, far := link(t)
+	near, far := tcpPair(t)
 	defer near.Close()
 	serverErr := make(chan error, 1)
 	go func() {
@@ -69,7 +69,7 @@ func TestBothSidesFromOneOptions(t *testing.T) {
 	ours := tlstest.New(t)
 	cert, key := ours.Cert, ours.Key
 	both := &Options{CertFile: cert, KeyFile: key, CAFile: cert, Mutual: true}
-	state, err, serverErr := shake(t, both, both, "127.0.0.1")
+	state, err, serverErr := runHandshake(t, both, both, "127.0.0.1")
 	if err != nil || serverErr != nil {
 		t.Fatalf("got %v and %v, want a handshake", err, serverErr)
 	}
@@ -91,7 +91,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 		"another name":      {CAFile: cert, CertFile: cert, KeyFile: key, ServerName: "elsewhere.test"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err, serverErr := shake(t, client, server, "127.0.0.1"); err == nil || serverErr == nil {
+			if _, err, serverErr := runHandshake(t, client, server, "127.0.0.1"); err == nil || serverErr == nil {
 				t.Errorf("got %v and %v, want two errors", err, serverErr)
 			}
 		})
@@ -103,7 +103,7 @@ func TestServerNameOverridesTheHost(t *testing.T) {
 	cert, key := ours.Cert, ours.Key
 	server := &Options{CertFile: cert, KeyFile: key}
 	client := &Options{CAFile: cert, ServerName: tlstest.Name}
-	if _, err, serverErr := shake(t, client, server, "10.0.0.1"); err != nil || serverErr != nil {
+	if _, err, serverErr := runHandshake(t, client, server, "10.0.0.1"); err != nil || serverErr != nil {
 		t.Errorf("got %v and %v, want a handshake", err, serverErr)
 	}
 }

@@ -16,9 +16,9 @@ type candidate struct {
 
 // A proposal verdict waits to be announced.
 type proposal struct {
-	err     *fault.Error
-	due     Time
-	leaving bool
+	err       *fault.Error
+	notBefore Time
+	exiting   bool
 }
 
 // failureLog are those past, the ones that compete now, and those to come.
@@ -94,9 +94,11 @@ func compare(a, b candidate) int {
 }
 
 // propose queues a verdict of this rank's own, or one that lost its epoch.
-func (s *State) propose(e *fault.Error, due Time) { s.enqueueProposal(proposal{err: e, due: due}) }
+func (s *Machine) propose(e *fault.Error, notBefore Time) {
+	s.enqueueProposal(proposal{err: e, notBefore: notBefore})
+}
 
-func (s *State) enqueueProposal(h proposal) {
+func (s *Machine) enqueueProposal(h proposal) {
 	v := &s.failures
 	same := func(o proposal) bool { return failureKey(o.err) == failureKey(h.err) }
 	if s.stale(h.err) || len(v.proposals) == maxProposals || slices.ContainsFunc(v.proposals, same) {
@@ -107,7 +109,7 @@ func (s *State) enqueueProposal(h proposal) {
 }
 
 // stale reports whether a verdict has nothing new to say.
-func (s *State) stale(e *fault.Error) bool {
+func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
 	}
@@ -122,28 +124,28 @@ func (s *State) stale(e *fault.Error) bool {
 	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return s.ranks[p.Rank].gone() })
 }
 
-func (in Announce) apply(s *State) {
+func (in Announce) apply(s *Machine) {
 	if s.knownRanks(in.Err) {
-		ends := in.Leaving || in.Err.Kind == fault.PeerLost && names(in.Err, s.cfg.Me)
-		s.enqueueProposal(proposal{err: in.Err, due: s.now, leaving: ends})
+		ends := in.Exiting || in.Err.Kind == fault.PeerLost && names(in.Err, s.cfg.Me)
+		s.enqueueProposal(proposal{err: in.Err, notBefore: s.now, exiting: ends})
 	}
 }
 
 // announceNext begins the next epoch with the first verdict that is due, unless
 // somebody else has begun it.
-func (s *State) announceNext() {
+func (s *Machine) announceNext() {
 	v := &s.failures
 	if len(v.candidates) > 0 || s.evicted {
 		return
 	}
 	v.proposals = slices.DeleteFunc(v.proposals, func(h proposal) bool { return s.stale(h.err) })
 	for i, h := range v.proposals {
-		if !s.due(h.due) {
+		if !s.reached(h.notBefore) {
 			continue
 		}
 		v.proposals = slices.Delete(v.proposals, i, i+1)
 		m := Message{Kind: Failure, Ref: v.epoch + 1, Body: h.err.AppendWire(nil)}
-		if h.leaving {
+		if h.exiting {
 			m.Code = 1
 		}
 		s.addCandidate(s.flood(m))
@@ -153,7 +155,7 @@ func (s *State) announceNext() {
 
 // addCandidate adds a verdict to those that compete in its epoch. All ranks read it from
 // its wire form, so that all report the same.
-func (s *State) addCandidate(m Message) {
+func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures
 	if err != nil || !s.knownRanks(e) || len(v.candidates) == maxCandidates {
@@ -165,7 +167,7 @@ func (s *State) addCandidate(m Message) {
 	v.candidates = append(v.candidates, candidate{e, m.Origin})
 	s.changed = true
 	if o := &s.ranks[m.Origin]; m.Code == 1 && m.Origin != s.cfg.Me && o.present() {
-		o.leaving = true
+		o.exiting = true
 		if !o.link.open {
 			s.markDead(m.Origin)
 		}
@@ -173,13 +175,13 @@ func (s *State) addCandidate(m Message) {
 }
 
 // knownRanks reports whether a verdict names only ranks that exist.
-func (s *State) knownRanks(e *fault.Error) bool {
+func (s *Machine) knownRanks(e *fault.Error) bool {
 	return !slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank < 0 || p.Rank >= len(s.ranks) })
 }
 
 // handleFailure takes another rank's verdict. One of a later epoch says that the
 // present one is over elsewhere; one of an earlier epoch comes too late.
-func (s *State) handleFailure(m Message) {
+func (s *Machine) handleFailure(m Message) {
 	v := &s.failures
 	switch {
 	case m.Ref <= v.epoch || m.Ref == 0:
@@ -193,19 +195,19 @@ func (s *State) handleFailure(m Message) {
 
 // resolveEpoch reports the present epoch's verdict once the others have had time to
 // cross, and links that are about to be have had time to bring theirs.
-func (s *State) resolveEpoch() {
+func (s *Machine) resolveEpoch() {
 	v := &s.failures
-	if len(v.candidates) == 0 || !s.due(v.openedAt+Time(ResolveDelay)) {
+	if len(v.candidates) == 0 || !s.reached(v.openedAt+Time(ResolveDelay)) {
 		return
 	}
-	if s.overlayPending() && !s.due(v.openedAt+Time(ResolveDelay+OverlayWait)) {
+	if s.overlayPending() && !s.reached(v.openedAt+Time(ResolveDelay+OverlayWait)) {
 		return
 	}
 	s.closeEpoch()
 }
 
 // closeEpoch ends the present epoch.
-func (s *State) closeEpoch() {
+func (s *Machine) closeEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 {
 		return
@@ -220,17 +222,17 @@ func (s *State) closeEpoch() {
 	}
 	v.departed = nil
 	for _, c := range all[1:] {
-		due := s.now
+		notBefore := s.now
 		if c.by != s.cfg.Me {
-			due += Time(ResolveDelay + secondhandDelay) // its own announcer goes first, if it still can
+			notBefore += Time(ResolveDelay + secondhandDelay) // its own announcer goes first, if it still can
 		}
-		s.propose(c.err, due)
+		s.propose(c.err, notBefore)
 	}
 	s.changed = true
 }
 
 // report tells the layer above, and draws the consequences.
-func (s *State) report(e *fault.Error) {
+func (s *Machine) report(e *fault.Error) {
 	v := &s.failures
 	if len(v.reported) == maxReported {
 		v.reported = slices.Delete(v.reported, 0, 1)
@@ -253,7 +255,7 @@ func (s *State) report(e *fault.Error) {
 
 // giveUpLink gives up the control link of a pair that cannot reach each other, unless
 // it works: then it was the data connection that broke.
-func (s *State) giveUpLink(e *fault.Error) {
+func (s *Machine) giveUpLink(e *fault.Error) {
 	if !names(e, s.cfg.Me) {
 		return
 	}
@@ -265,7 +267,7 @@ func (s *State) giveUpLink(e *fault.Error) {
 }
 
 // markDead marks a rank as gone for good.
-func (s *State) markDead(r int) {
+func (s *Machine) markDead(r int) {
 	s.ranks[r].status = dead
 	s.cut(r)
 	s.clearSuspicions(r)
@@ -274,14 +276,14 @@ func (s *State) markDead(r int) {
 }
 
 // beingEvicted reports whether this rank was given up by the others, or is about to be.
-func (s *State) beingEvicted() bool {
+func (s *Machine) beingEvicted() bool {
 	return s.evicted || slices.ContainsFunc(s.failures.candidates, func(c candidate) bool {
 		return c.err.Kind == fault.PeerLost && names(c.err, s.cfg.Me)
 	})
 }
 
 // evict reports that a peer would not talk to this rank because it is taken for lost.
-func (s *State) evict(by int, cause string) {
+func (s *Machine) evict(by int, cause string) {
 	if s.beingEvicted() {
 		return
 	}

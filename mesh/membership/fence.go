@@ -12,7 +12,7 @@ type pendingFence struct {
 
 // apply asks the neighbours. A message on a link is handled before the next one,
 // so whoever answers has sent on all floods that came before.
-func (in Fence) apply(s *State) {
+func (in Fence) apply(s *Machine) {
 	s.fenceRef++
 	f := pendingFence{id: in.ID, ref: s.fenceRef}
 	for r := range s.ranks {
@@ -24,12 +24,12 @@ func (in Fence) apply(s *State) {
 	s.fences = append(s.fences, f)
 }
 
-func (in CancelFence) apply(s *State) {
+func (in CancelFence) apply(s *Machine) {
 	s.endFences(func(f *pendingFence) bool { return f.id == in.ID })
 }
 
 // handleFenceAck takes a neighbour's answer.
-func (s *State) handleFenceAck(from int, m Message) {
+func (s *Machine) handleFenceAck(from int, m Message) {
 	for i := range s.fences {
 		if f := &s.fences[i]; f.ref == m.Ref {
 			f.waiting = slices.DeleteFunc(f.waiting, func(r int) bool { return r == from })
@@ -39,14 +39,14 @@ func (s *State) handleFenceAck(from int, m Message) {
 
 // checkFences ends those that nobody is asked for any more: links that break, or
 // fall silent, have nothing to answer.
-func (s *State) checkFences() {
+func (s *Machine) checkFences() {
 	s.endFences(func(f *pendingFence) bool {
 		f.waiting = slices.DeleteFunc(f.waiting, func(r int) bool { return !s.ranks[r].link.up() })
 		return len(f.waiting) == 0
 	})
 }
 
-func (s *State) endFences(over func(*pendingFence) bool) {
+func (s *Machine) endFences(over func(*pendingFence) bool) {
 	s.fences = slices.DeleteFunc(s.fences, func(f pendingFence) bool {
 		if !over(&f) {
 			return false

@@ -47,7 +47,7 @@ func (r *floodLog) each(do func(Message)) {
 }
 
 // flood begins a flood of this rank's own and returns it complete.
-func (s *State) flood(m Message) Message {
+func (s *Machine) flood(m Message) Message {
 	s.seq++
 	m.Origin, m.Seq = s.cfg.Me, s.seq
 	s.ranks[s.cfg.Me].seen.add(m.Seq)
@@ -56,7 +56,7 @@ func (s *State) flood(m Message) Message {
 }
 
 // forward keeps a flood and sends it on, but not back.
-func (s *State) forward(m Message, from int) {
+func (s *Machine) forward(m Message, from int) {
 	s.remember(m)
 	for r := range s.ranks {
 		if r != from && r != m.Origin && s.ranks[r].link.open {
@@ -67,7 +67,7 @@ func (s *State) forward(m Message, from int) {
 
 // remember remembers a flood for links that come up later. What belongs to a rank's
 // or the job's standing is kept for good, the rest for a while.
-func (s *State) remember(m Message) {
+func (s *Machine) remember(m Message) {
 	switch m.Kind {
 	case Alive:
 		if r := &s.ranks[m.Origin]; m.Seq > r.lastAlive.Seq && m.Origin == s.cfg.Me {
@@ -83,7 +83,7 @@ func (s *State) remember(m Message) {
 }
 
 // sync tells a peer all that it may have missed; what it knows it drops.
-func (s *State) sync(to int) {
+func (s *Machine) sync(to int) {
 	for r := range s.ranks {
 		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {
 			s.emit(Send{to, m})
@@ -102,23 +102,23 @@ func (s *State) sync(to int) {
 	})
 }
 
-func (in Resync) apply(s *State) {
+func (in Resync) apply(s *Machine) {
 	if s.ranks[in.Rank].link.open {
 		s.sync(in.Rank)
 	}
 }
 
-func (in Flood) apply(s *State) { s.flood(Message{Kind: App, Code: in.Code, Body: in.Body}) }
+func (in Flood) apply(s *Machine) { s.flood(Message{Kind: App, Code: in.Code, Body: in.Body}) }
 
 // apply takes a message. A goodbye is acknowledged after the layer above has been
 // told, so that once a rank's Close has returned, calls of its neighbours that
 // need it fail; and also when it came by another way first.
-func (in Received) apply(s *State) {
+func (in Received) apply(s *Machine) {
 	m, from := in.Msg, in.From
 	if !s.valid(in) {
 		return
 	}
-	s.heardFrom(from)
+	s.markReceived(from)
 	s.deliver(m, from)
 	if m.Kind == Bye && m.Origin == from {
 		s.emit(Send{from, Message{Kind: ByeAck, Origin: s.cfg.Me}})
@@ -126,7 +126,7 @@ func (in Received) apply(s *State) {
 }
 
 // deliver drops what was seen, sends a flood on, and acts on the message.
-func (s *State) deliver(m Message, from int) {
+func (s *Machine) deliver(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {
 			return
@@ -138,13 +138,13 @@ func (s *State) deliver(m Message, from int) {
 
 // valid drops messages that no rank of this version sends. The sender has
 // proven that it belongs to the job, so this is about bugs, not strangers.
-func (s *State) valid(in Received) bool {
+func (s *Machine) valid(in Received) bool {
 	n := len(s.ranks)
 	ok := in.From >= 0 && in.From < n && in.Msg.Origin >= 0 && in.Msg.Origin < n && in.Msg.About >= 0 && in.Msg.About < n
 	return ok && in.Msg.Kind.Valid() && s.ranks[in.From].link.open && in.Msg.Origin != s.cfg.Me
 }
 
-func (s *State) dispatch(from int, m Message) {
+func (s *Machine) dispatch(from int, m Message) {
 	switch m.Kind {
 	case Heartbeat:
 		l := &s.ranks[from].link

@@ -53,11 +53,11 @@ func fuzzInput(b []byte) Input {
 		if arg < 250 {
 			return Resync{r}
 		}
-		return Leave{}
+		return Goodbye{}
 	case 8:
 		e := fault.New(fault.Kind(arg%10+1), "fuzz", r, "x")
 		e.Peers = []fault.Peer{{Rank: int(arg) - 2}}
-		return Announce{Err: e, Leaving: arg > 200}
+		return Announce{Err: e, Exiting: arg > 200}
 	case 9:
 		return CancelQuestion{uint64(arg)}
 	case 10:
@@ -65,7 +65,7 @@ func fuzzInput(b []byte) Input {
 	case 11:
 		return CancelFence{uint64(arg)}
 	}
-	m := Message{Kind: Kind(arg % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(arg), About: int(arg % 6), Ref: uint32(b[3] % 8), Body: b}
+	m := Message{Kind: MessageKind(arg % 16), Code: b[3] % 4, Origin: int(b[1] / 5 % 6), Seq: uint32(arg), About: int(arg % 6), Ref: uint32(b[3] % 8), Body: b}
 	if m.Kind == Failure {
 		e := fault.New(fault.PeerLost, "fuzz", r, "x")
 		e.Peers = []fault.Peer{{Rank: int(arg % 7)}}
@@ -74,7 +74,7 @@ func fuzzInput(b []byte) Input {
 	return Received{r, m}
 }
 
-func checkOutput(t *testing.T, s *State, o Output, size int) {
+func checkOutput(t *testing.T, s *Machine, o Output, size int) {
 	t.Helper()
 	_ = o.String()
 	switch o := o.(type) {

@@ -7,7 +7,7 @@ type link struct {
 	open       bool   // there is a connection
 	silent     bool   // but nothing came on it for Silence
 	byePending bool   // this rank's goodbye has not been taken yet
-	heardAt    Time   // when something came last
+	receivedAt Time   // when something came last
 	upSince    Time   // when it came up
 	lastCall   []byte // the peer's last call, by its heartbeats; the next one overwrites it
 
@@ -30,7 +30,7 @@ const (
 	maxBackoff = Second
 )
 
-func (in LinkUp) apply(s *State) {
+func (in LinkUp) apply(s *Machine) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
 		s.emit(Cut(in))
@@ -38,7 +38,7 @@ func (in LinkUp) apply(s *State) {
 	}
 	l := &r.link
 	call := l.lastCall
-	*l = link{open: true, heardAt: s.now, upSince: s.now, lastCall: call, everUp: true, givenUp: l.givenUp, byePending: s.leaving}
+	*l = link{open: true, receivedAt: s.now, upSince: s.now, lastCall: call, everUp: true, givenUp: l.givenUp, byePending: s.closing}
 	s.changed = true
 	s.sync(in.Rank)
 	s.emit(Send{in.Rank, Message{Kind: Heartbeat, Origin: s.cfg.Me}})
@@ -46,14 +46,14 @@ func (in LinkUp) apply(s *State) {
 	s.markAlive(in.Rank)
 }
 
-func (in LinkDown) apply(s *State) {
+func (in LinkDown) apply(s *Machine) {
 	if l := &s.ranks[in.Rank].link; l.open {
 		l.open, l.byePending = false, false
 		s.linkBroken(in.Rank, brokenLink, in.Cause)
 	}
 }
 
-func (in DialFailed) apply(s *State) {
+func (in DialFailed) apply(s *Machine) {
 	l := &s.ranks[in.Rank].link
 	l.dialing = false
 	l.backoff = max(minBackoff, min(2*l.backoff, maxBackoff))
@@ -64,7 +64,7 @@ func (in DialFailed) apply(s *State) {
 }
 
 // linkBroken deals with a link that works no longer.
-func (s *State) linkBroken(r int, code byte, cause string) {
+func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
 	l.dialing, l.retryAt, l.backoff = false, s.now, 0
@@ -72,17 +72,17 @@ func (s *State) linkBroken(r int, code byte, cause string) {
 	s.changed = true
 	switch {
 	case k.gone():
-	case k.leaving:
+	case k.exiting:
 		s.markDead(r) // its verdict has said all there is to say
 	default:
 		s.suspect(r, code, cause)
 	}
 }
 
-// heardFrom notes a sign of life.
-func (s *State) heardFrom(from int) {
+// markReceived notes a sign of life.
+func (s *Machine) markReceived(from int) {
 	l := &s.ranks[from].link
-	l.heardAt = s.now
+	l.receivedAt = s.now
 	if l.silent {
 		l.silent = false
 		s.changed = true
@@ -93,11 +93,11 @@ func (s *State) heardFrom(from int) {
 // findSilent breaks links on which nothing came for too long. The connection
 // stays: a peer that wakes up finds its verdict there, or takes it up again. One
 // to a rank that said goodbye should have been closed by then.
-func (s *State) findSilent() {
+func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]
 		l := &k.link
-		if !l.up() || !s.due(l.heardAt+Time(s.cfg.Silence)) {
+		if !l.up() || !s.reached(l.receivedAt+Time(s.cfg.Silence)) {
 			continue
 		}
 		if k.gone() {
@@ -110,8 +110,8 @@ func (s *State) findSilent() {
 }
 
 // sendHeartbeats sends signs of life.
-func (s *State) sendHeartbeats() {
-	if !s.due(s.heartbeatAt) {
+func (s *Machine) sendHeartbeats() {
+	if !s.reached(s.heartbeatAt) {
 		return
 	}
 	s.heartbeatAt = s.now + Time(s.cfg.Heartbeat)
@@ -126,7 +126,7 @@ func (s *State) sendHeartbeats() {
 }
 
 // cut closes the link to a rank that is gone.
-func (s *State) cut(r int) {
+func (s *Machine) cut(r int) {
 	if l := &s.ranks[r].link; l.open {
 		l.open, l.byePending = false, false
 		s.emit(Cut{r})

@@ -188,7 +188,7 @@ func TestAGoodbyeIsNoLossAndTheOverlayIsRebuilt(t *testing.T) {
 	for n := 2; n <= 12; n++ {
 		w := started(t, n, uint64(n))
 		for r := n - 1; r > 0; r-- {
-			w.step(r, Leave{})
+			w.step(r, Goodbye{})
 			w.run(w.now + Time(50*Millisecond))
 			if !w.nodes[r].left {
 				t.Fatalf("%d ranks: rank %d has not left after 50 ms", n, r)
@@ -208,12 +208,12 @@ func TestAGoodbyeIsNoLossAndTheOverlayIsRebuilt(t *testing.T) {
 	}
 }
 
-func TestRanksThatLeaveTogetherDoNotBlameEachOther(t *testing.T) {
+func TestRanksThatCloseTogetherDoNotBlameEachOther(t *testing.T) {
 	for seed := range uint64(50) {
 		n := 2 + int(seed%8)
 		w := started(t, n, seed)
 		for r := range n {
-			w.after(Span(w.rng.IntN(30))*Millisecond, func() { w.step(r, Leave{}) })
+			w.after(Span(w.rng.IntN(30))*Millisecond, func() { w.step(r, Goodbye{}) })
 		}
 		closed := make([]bool, n)
 		for range 200 {
@@ -296,7 +296,7 @@ func TestAFloodReachesEveryLiveRankOnce(t *testing.T) {
 func TestAQuestionIsAnsweredDirectlyOrByANeighbour(t *testing.T) {
 	w := started(t, 9, 1)
 	w.nodes[4].replies = func([]byte) []byte { return nil }
-	w.step(0, Leave{})
+	w.step(0, Goodbye{})
 	w.run(w.now + Time(500*Millisecond))
 	w.end(0)
 	w.stop(7)
@@ -309,15 +309,15 @@ func TestAQuestionIsAnsweredDirectlyOrByANeighbour(t *testing.T) {
 		t.Fatal("no answer after 1.1 s")
 	}
 	for _, x := range got.Answers {
-		said := string(x.Body)
+		text := string(x.Body)
 		switch x.Rank {
 		case 1, 3, 8:
-			if said != "re: where?" {
-				t.Errorf("rank %d said %q", x.Rank, said)
+			if text != "re: where?" {
+				t.Errorf("rank %d said %q", x.Rank, text)
 			}
 		case 0, 4:
 			if x.Body != nil {
-				t.Errorf("rank %d said %q, want nothing", x.Rank, said)
+				t.Errorf("rank %d said %q, want nothing", x.Rank, text)
 			}
 		case 7:
 			if x.Body != nil || x.Silent < 1500*Millisecond || x.Silent > 2500*Millisecond {

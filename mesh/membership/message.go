@@ -2,25 +2,25 @@ package membership
 
 import "fmt"
 
-// A Kind says what a Message is. The values are on the wire.
-type Kind uint8
+// A MessageKind says what a Message is. The values are on the wire.
+type MessageKind uint8
 
 // The kinds of messages. Direct ones go over one link; flooded ones to everybody,
 // each once; routed ones back along the path of the question.
 const (
-	Heartbeat    Kind = iota + 1 // direct; Body: the sender's last call
-	Alive                        // flooded; Code 1: all its links are up; Body: its host
-	Suspected                    // flooded; About: whom Origin cannot reach; Code: see below; Body: the last call heard
-	Retracted                    // flooded; About: whom Origin reaches again
-	Refute                       // flooded; Origin lives; About, Ref: whose Down this answers
-	Failure                      // flooded; Ref: the epoch; Code 1: Origin is leaving; Body: the error's wire form
-	Bye                          // flooded; Origin closes in order
-	ByeAck                       // direct; the sender has seen the receiver's Bye
-	App                          // flooded; Code, Body: the layer above's
-	Ask                          // flooded; Body: a bit per rank asked, then the question
-	Answer                       // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
-	FenceRequest                 // direct; Ref: of a fence; the receiver has handled all that came before it
-	FenceAck                     // direct; Ref: the Mark's
+	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call
+	Alive                               // flooded; Code 1: all its links are up; Body: its host
+	Suspected                           // flooded; About: whom Origin cannot reach; Code: see below; Body: the last call heard
+	Retracted                           // flooded; About: whom Origin reaches again
+	Refute                              // flooded; Origin lives; About, Ref: whose Down this answers
+	Failure                             // flooded; Ref: the epoch; Code 1: Origin is leaving; Body: the error's wire form
+	Bye                                 // flooded; Origin closes in order
+	ByeAck                              // direct; the sender has seen the receiver's Bye
+	App                                 // flooded; Code, Body: the layer above's
+	Ask                                 // flooded; Body: a bit per rank asked, then the question
+	Answer                              // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
+	FenceRequest                        // direct; Ref: of a fence; the receiver has handled all that came before it
+	FenceAck                            // direct; Ref: the Mark's
 	lastKind     = FenceAck
 )
 
@@ -45,10 +45,10 @@ var kindNames = [...]string{
 }
 
 // Valid reports whether k is one of the kinds above.
-func (k Kind) Valid() bool { return k >= Heartbeat && k <= lastKind }
+func (k MessageKind) Valid() bool { return k >= Heartbeat && k <= lastKind }
 
 // String is the kind in a word.
-func (k Kind) String() string {
+func (k MessageKind) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}
@@ -56,7 +56,7 @@ func (k Kind) String() string {
 }
 
 // flooded reports whether messages of kind k go to everybody.
-func (k Kind) flooded() bool {
+func (k MessageKind) flooded() bool {
 	switch k {
 	case Heartbeat, ByeAck, Answer, FenceRequest, FenceAck:
 		return false
@@ -67,7 +67,7 @@ func (k Kind) flooded() bool {
 // A Message is what ranks tell each other over control links. Its Body is shared
 // by all who hold the Message, and never written to.
 type Message struct {
-	Kind   Kind
+	Kind   MessageKind
 	Code   byte
 	Origin int    // who began it
 	Seq    uint32 // numbers the floods of Origin, from 1; 0 when not flooded

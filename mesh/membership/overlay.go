@@ -20,7 +20,7 @@ func appendNeighbours(out, members []int, i int) []int {
 
 // ringMembers lists the present ranks that keep approves of. The list is valid until the
 // next call.
-func (s *State) ringMembers(keep func(r int) bool) []int {
+func (s *Machine) ringMembers(keep func(r int) bool) []int {
 	members := s.ring[:0]
 	for r := range s.ranks {
 		if s.ranks[r].present() && keep(r) {
@@ -33,14 +33,14 @@ func (s *State) ringMembers(keep func(r int) bool) []int {
 
 // wantedLinks are the ranks that this one should have links to now. The list is valid
 // until the next call.
-func (s *State) wantedLinks() []int {
+func (s *Machine) wantedLinks() []int {
 	members := s.ringMembers(func(r int) bool { return r == s.cfg.Me || !s.suspected(r) })
 	s.neighbours = appendNeighbours(s.neighbours, members, slices.Index(members, s.cfg.Me))
 	return s.neighbours
 }
 
 // fullyLinked reports whether all wanted links are up.
-func (s *State) fullyLinked() bool {
+func (s *Machine) fullyLinked() bool {
 	for _, r := range s.wantedLinks() {
 		if l := &s.ranks[r].link; !l.up() && !l.givenUp {
 			return false
@@ -51,8 +51,8 @@ func (s *State) fullyLinked() bool {
 
 // maintainOverlay dials the wanted links that are missing. Of two ranks the lower one dials;
 // the other one helps itself when nothing comes.
-func (s *State) maintainOverlay() {
-	if s.leaving || s.beingEvicted() || !s.due(s.overlayAt) {
+func (s *Machine) maintainOverlay() {
+	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
 		return
 	}
 	for _, r := range s.wantedLinks() {
@@ -66,7 +66,7 @@ func (s *State) maintainOverlay() {
 				l.dialAt += Time(PeerDialWait)
 			}
 		}
-		if s.due(l.dialAt) {
+		if s.reached(l.dialAt) {
 			s.dial(r)
 		}
 	}
@@ -74,13 +74,13 @@ func (s *State) maintainOverlay() {
 
 // dial opens a link, and doubts a rank that can not be reached for Silence. One
 // that is not known to have started may take its time.
-func (s *State) dial(r int) {
+func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link
-	if k.status == alive && s.due(l.dialAt+Time(s.cfg.Silence)) {
+	if k.status == alive && s.reached(l.dialAt+Time(s.cfg.Silence)) {
 		s.suspect(r, brokenLink, "no control link could be opened")
 	}
-	if !l.dialing && s.due(l.retryAt) {
+	if !l.dialing && s.reached(l.retryAt) {
 		l.dialing = true
 		s.emit(Dial{r})
 	}
@@ -88,7 +88,7 @@ func (s *State) dial(r int) {
 
 // overlayPending reports whether a link is missing that may still come before verdicts
 // settle, and with it news of verdicts that were not heard.
-func (s *State) overlayPending() bool {
+func (s *Machine) overlayPending() bool {
 	if s.beingEvicted() {
 		return false
 	}
@@ -97,7 +97,7 @@ func (s *State) overlayPending() bool {
 		if l.open || l.givenUp {
 			continue
 		}
-		if !l.wanted || !s.due(l.dialAt+Time(OverlayWait)) {
+		if !l.wanted || !s.reached(l.dialAt+Time(OverlayWait)) {
 			return true
 		}
 	}
@@ -105,4 +105,4 @@ func (s *State) overlayPending() bool {
 }
 
 // deferOverlay puts off the replacement of links after a goodbye.
-func (s *State) deferOverlay() { s.overlayAt = s.now + Time(GoodbyeDelay) }
+func (s *Machine) deferOverlay() { s.overlayAt = s.now + Time(GoodbyeDelay) }

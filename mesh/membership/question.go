@@ -55,7 +55,7 @@ type proxyQuestion struct {
 const maxProxied = 256
 
 // apply floods a question. Those who are gone answer at once.
-func (in Question) apply(s *State) {
+func (in Question) apply(s *Machine) {
 	bits := make([]byte, (len(s.ranks)+7)/8, (len(s.ranks)+7)/8+len(in.Body))
 	a := openQuestion{id: in.ID, deadline: s.now + Time(AnswerTimeout)}
 	for _, r := range in.Ranks {
@@ -73,7 +73,7 @@ func (in Question) apply(s *State) {
 	}
 }
 
-func (in CancelQuestion) apply(s *State) {
+func (in CancelQuestion) apply(s *Machine) {
 	for i := range s.questions {
 		if a := &s.questions[i]; a.id == in.ID {
 			a.deadline = s.now
@@ -82,7 +82,7 @@ func (in CancelQuestion) apply(s *State) {
 }
 
 // handleAsk answers a question, and takes note of those to neighbours.
-func (s *State) handleAsk(from int, m Message) {
+func (s *Machine) handleAsk(from int, m Message) {
 	n := (len(s.ranks) + 7) / 8
 	if len(m.Body) < n {
 		return
@@ -100,7 +100,7 @@ func (s *State) handleAsk(from int, m Message) {
 	}
 }
 
-func (in Reply) apply(s *State) {
+func (in Reply) apply(s *Machine) {
 	m := Message{Kind: Answer, Origin: s.cfg.Me, About: in.To, Ref: in.Ref, Body: in.Body}
 	if in.Body == nil {
 		m.Code = answerDeclined
@@ -109,7 +109,7 @@ func (in Reply) apply(s *State) {
 }
 
 // handleAnswer takes an answer, or sends it on towards the rank that asked.
-func (s *State) handleAnswer(m Message) {
+func (s *Machine) handleAnswer(m Message) {
 	if m.About != s.cfg.Me {
 		if s.ranks[m.About].link.up() {
 			s.emit(Send{m.About, m})
@@ -148,16 +148,16 @@ func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 
 // endQuestions answers for silent neighbours, and ends questions of this rank's
 // own that have all their answers or have waited long enough.
-func (s *State) endQuestions() {
+func (s *Machine) endQuestions() {
 	s.proxied = slices.DeleteFunc(s.proxied, func(n proxyQuestion) bool {
-		if !s.due(n.asked + Time(RelayDelay)) {
+		if !s.reached(n.asked + Time(RelayDelay)) {
 			return false
 		}
 		s.relayAnswer(n)
 		return true
 	})
 	s.questions = slices.DeleteFunc(s.questions, func(a openQuestion) bool {
-		if s.isOpen(&a) && !s.due(a.deadline) {
+		if s.isOpen(&a) && !s.reached(a.deadline) {
 			return false
 		}
 		s.addLocalKnowledge(&a)
@@ -167,17 +167,17 @@ func (s *State) endQuestions() {
 }
 
 // relayAnswer tells what is known of a neighbour that was not heard since the question.
-func (s *State) relayAnswer(n proxyQuestion) {
+func (s *Machine) relayAnswer(n proxyQuestion) {
 	l := &s.ranks[n.about].link
-	if l.heardAt > n.asked || s.ranks[n.about].gone() {
+	if l.receivedAt > n.asked || s.ranks[n.about].gone() {
 		return
 	}
 	s.handleAnswer(Message{Kind: Answer, Code: answerRelayed, Origin: n.about, About: n.origin, Ref: n.seq,
-		Age: Span(s.now - l.heardAt), Body: bytes.Clone(l.lastCall)})
+		Age: Span(s.now - l.receivedAt), Body: bytes.Clone(l.lastCall)})
 }
 
 // isOpen reports whether somebody who could still answer has not.
-func (s *State) isOpen(a *openQuestion) bool {
+func (s *Machine) isOpen(a *openQuestion) bool {
 	for i, x := range a.answers {
 		if a.pending[i] && !s.ranks[x.Rank].gone() {
 			return true
@@ -187,11 +187,11 @@ func (s *State) isOpen(a *openQuestion) bool {
 }
 
 // addLocalKnowledge says of neighbours that did not answer what this rank heard.
-func (s *State) addLocalKnowledge(a *openQuestion) {
+func (s *Machine) addLocalKnowledge(a *openQuestion) {
 	for i := range a.answers {
 		x := &a.answers[i]
 		if l := &s.ranks[x.Rank].link; a.pending[i] && x.Silent == 0 && l.everUp {
-			x.Last, x.Silent = string(l.lastCall), Span(s.now-l.heardAt)
+			x.Last, x.Silent = string(l.lastCall), Span(s.now-l.receivedAt)
 		}
 	}
 }

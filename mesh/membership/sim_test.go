@@ -25,7 +25,7 @@ type cluster struct {
 
 // A node is one rank.
 type node struct {
-	state    *State
+	state    *Machine
 	dead     bool
 	stopped  bool
 	backlog  []Input // while stopped
@@ -106,13 +106,13 @@ func (w *cluster) after(d Span, run func()) {
 }
 
 // run lets the world go on until a moment.
-func (w *cluster) run(until Time) {
-	for len(w.queue) > 0 && w.queue[0].at <= until {
+func (w *cluster) run(end Time) {
+	for len(w.queue) > 0 && w.queue[0].at <= end {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		e.run()
 	}
-	w.now = until
+	w.now = end
 }
 
 func (w *cluster) latency() Span { return Millisecond + Span(w.rng.IntN(3000))*Millisecond/1000 }

@@ -8,7 +8,7 @@ import (
 )
 
 // An Input is something that happened to this rank.
-type Input interface{ apply(s *State) }
+type Input interface{ apply(s *Machine) }
 
 // The inputs.
 type (
@@ -46,7 +46,7 @@ type (
 	// be gone right after it, and that nobody need look for another reason.
 	Announce struct {
 		Err     *fault.Error
-		Leaving bool
+		Exiting bool
 	}
 	// Flood sends Body to every rank.
 	Flood struct {
@@ -72,8 +72,8 @@ type (
 		Ref  uint32
 		Body []byte
 	}
-	// Leave says goodbye. Left follows.
-	Leave struct{}
+	// Goodbye says goodbye. Left follows.
+	Goodbye struct{}
 )
 
 // An Output is something to be done.
@@ -153,7 +153,7 @@ func (Left) output()     {}
 // Step tells the State what happened, and when, by a clock that never runs
 // backwards. The Outputs are to be carried out in order; the slice is valid until
 // the next Step.
-func (s *State) Step(now Time, in Input) []Output {
+func (s *Machine) Step(now Time, in Input) []Output {
 	s.outputs = s.outputs[:0]
 	s.advance(now)
 	in.apply(s)
@@ -170,7 +170,7 @@ func (s *State) Step(now Time, in Input) []Output {
 const maxRounds = 64
 
 // decide does all that is due. Each part notes when it wants to look again.
-func (s *State) decide() {
+func (s *Machine) decide() {
 	s.findSilent()
 	s.checkReady()
 	s.confirmSuspicions()
@@ -185,11 +185,11 @@ func (s *State) decide() {
 
 // Next is how long the State can wait for its next Step: a Tick, if nothing else
 // happens before.
-func (s *State) Next() Span { return Span(max(0, s.next-s.now)) }
+func (s *Machine) Next() Span { return Span(max(0, s.next-s.now)) }
 
 // advance moves the lived time. A gap much longer than Next asked for means that
 // this process did not run, and does not count against anybody else.
-func (s *State) advance(now Time) {
+func (s *Machine) advance(now Time) {
 	if !s.begun {
 		s.begun, s.callerClock = true, now
 	}
@@ -198,8 +198,8 @@ func (s *State) advance(now Time) {
 	s.now += min(gap, 2*Time(s.cfg.Heartbeat))
 }
 
-// due reports whether t has come, and has the State look again at t if not.
-func (s *State) due(t Time) bool {
+// reached reports whether t has come, and has the State look again at t if not.
+func (s *Machine) reached(t Time) bool {
 	if t <= s.now {
 		return true
 	}
@@ -207,9 +207,9 @@ func (s *State) due(t Time) bool {
 	return false
 }
 
-func (s *State) emit(o Output) { s.outputs = append(s.outputs, o) }
+func (s *Machine) emit(o Output) { s.outputs = append(s.outputs, o) }
 
-func (Tick) apply(*State) {}
+func (Tick) apply(*Machine) {}
 
 // never is later than any moment.
 const never = Time(math.MaxInt64)

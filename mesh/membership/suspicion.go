@@ -30,7 +30,7 @@ func (d *suspicion) stands() bool { return d.suspectSeq > d.retractSeq }
 func (d *suspicion) unanswered() bool { return d.stands() && d.refuteSeq < d.suspectSeq }
 
 // suspicionOf finds what by has said about a rank, or makes it.
-func (s *State) suspicionOf(by, about int, data bool) *suspicion {
+func (s *Machine) suspicionOf(by, about int, data bool) *suspicion {
 	k := &s.ranks[about]
 	for i := range k.suspicions {
 		if d := &k.suspicions[i]; d.by == by && d.data == data {
@@ -42,14 +42,14 @@ func (s *State) suspicionOf(by, about int, data bool) *suspicion {
 }
 
 // suspected reports whether somebody's Down about r is without an answer.
-func (s *State) suspected(r int) bool {
+func (s *Machine) suspected(r int) bool {
 	return slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.unanswered() })
 }
 
 // suspect floods this rank's own Down, unless one stands.
-func (s *State) suspect(about int, code byte, cause string) {
+func (s *Machine) suspect(about int, code byte, cause string) {
 	k := &s.ranks[about]
-	if s.leaving || s.beingEvicted() || k.gone() || k.leaving || about == s.cfg.Me {
+	if s.closing || s.beingEvicted() || k.gone() || k.exiting || about == s.cfg.Me {
 		return
 	}
 	d := s.suspicionOf(s.cfg.Me, about, code == brokenData)
@@ -62,10 +62,10 @@ func (s *State) suspect(about int, code byte, cause string) {
 	s.changed = true
 }
 
-func (in DataLinkDown) apply(s *State) { s.suspect(in.Rank, brokenData, in.Cause) }
+func (in DataLinkDown) apply(s *Machine) { s.suspect(in.Rank, brokenData, in.Cause) }
 
 // retract takes back this rank's Down about the control link to a rank.
-func (s *State) retract(about int) {
+func (s *Machine) retract(about int) {
 	d := s.suspicionOf(s.cfg.Me, about, false)
 	if !d.stands() {
 		return
@@ -76,7 +76,7 @@ func (s *State) retract(about int) {
 
 // handleSuspected notes another rank's Down. When it is about this rank, this rank is
 // alive, and says so; a link that broke over there is then useless here, too.
-func (s *State) handleSuspected(m Message) {
+func (s *Machine) handleSuspected(m Message) {
 	by := &s.ranks[m.Origin]
 	if by.gone() || s.ranks[m.About].gone() {
 		return
@@ -90,7 +90,7 @@ func (s *State) handleSuspected(m Message) {
 		}
 		return
 	}
-	if s.leaving {
+	if s.closing {
 		return // nobody vouches for a rank that is about to go
 	}
 	s.flood(Message{Kind: Refute, About: m.Origin, Ref: m.Seq})
@@ -100,7 +100,7 @@ func (s *State) handleSuspected(m Message) {
 	}
 }
 
-func (s *State) handleRetracted(m Message) {
+func (s *Machine) handleRetracted(m Message) {
 	if m.About == s.cfg.Me || s.ranks[m.About].gone() {
 		return
 	}
@@ -111,7 +111,7 @@ func (s *State) handleRetracted(m Message) {
 
 // handleRefute notes that a rank in doubt lives. Whether the Down was about data is
 // not told, and the numbers tell them apart.
-func (s *State) handleRefute(m Message) {
+func (s *Machine) handleRefute(m Message) {
 	if s.ranks[m.Origin].gone() {
 		return
 	}
@@ -124,13 +124,13 @@ func (s *State) handleRefute(m Message) {
 
 // confirmSuspicions looks for doubts that have ripened into a verdict. It waits while verdicts
 // compete: the doubt may be gone by the time they have settled.
-func (s *State) confirmSuspicions() {
-	if s.leaving || s.evicted || len(s.failures.candidates) > 0 {
+func (s *Machine) confirmSuspicions() {
+	if s.closing || s.evicted || len(s.failures.candidates) > 0 {
 		return
 	}
 	for r := range s.ranks {
 		k := &s.ranks[r]
-		if r == s.cfg.Me || k.gone() || k.leaving {
+		if r == s.cfg.Me || k.gone() || k.exiting {
 			continue
 		}
 		if s.peerConfirmedDead(r) {
@@ -147,7 +147,7 @@ func (s *State) confirmSuspicions() {
 
 // peerConfirmedDead reports whether r is lost: all who could know say so, or nobody vouched
 // in time. Who has not seen it himself leaves it a little longer to those who have.
-func (s *State) peerConfirmedDead(r int) bool {
+func (s *Machine) peerConfirmedDead(r int) bool {
 	since, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
 		if d := &s.ranks[r].suspicions[i]; d.unanswered() {
@@ -159,18 +159,18 @@ func (s *State) peerConfirmedDead(r int) bool {
 		return false
 	}
 	if !firsthand {
-		return s.due(since + Time(RefuteTimeout+secondhandDelay))
+		return s.reached(since + Time(RefuteTimeout+secondhandDelay))
 	}
-	return s.suspectedByAll(r) || s.due(since+Time(RefuteTimeout))
+	return s.suspectedByAll(r) || s.reached(since+Time(RefuteTimeout))
 }
 
 // suspectedByAll reports whether all neighbours of r that are not in doubt themselves
 // have said Down about their control links to it.
-func (s *State) suspectedByAll(r int) bool {
+func (s *Machine) suspectedByAll(r int) bool {
 	members := s.ringMembers(func(int) bool { return true })
 	for _, j := range Neighbours(members, slices.Index(members, r)) {
-		said := slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == j && !d.data && d.stands() })
-		if !said && (j == s.cfg.Me || !s.suspected(j)) {
+		suspected := slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == j && !d.data && d.stands() })
+		if !suspected && (j == s.cfg.Me || !s.suspected(j)) {
 			return false
 		}
 	}
@@ -179,7 +179,7 @@ func (s *State) suspectedByAll(r int) bool {
 
 // confirmLink deals with this rank's own Down about a rank that lives: a data
 // connection is lost, a control link has RedialWait to come back.
-func (s *State) confirmLink(r int, d *suspicion) {
+func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
 	case d.confirmed:
@@ -194,16 +194,16 @@ func (s *State) confirmLink(r int, d *suspicion) {
 		d.redialBy = s.now + Time(wait)
 		s.cut(r) // a silent one
 		l.retryAt, l.backoff = s.now, 0
-		s.due(d.redialBy)
+		s.reached(d.redialBy)
 		s.changed = true
-	case s.due(d.redialBy):
+	case s.reached(d.redialBy):
 		d.confirmed = true
 		s.propose(s.linkLost(r, d.cause), s.now)
 	}
 }
 
 // peerLost is the verdict on a rank, in the words of those who saw it.
-func (s *State) peerLost(r int) *fault.Error {
+func (s *Machine) peerLost(r int) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
 	for i := range k.suspicions {
@@ -227,7 +227,7 @@ func (s *State) peerLost(r int) *fault.Error {
 }
 
 // isolated reports whether this rank had links to several others, and none is up.
-func (s *State) isolated() bool {
+func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {
 		switch l := &s.ranks[r].link; {
@@ -241,7 +241,7 @@ func (s *State) isolated() bool {
 }
 
 // linkLost is the verdict on the connection between this rank and r.
-func (s *State) linkLost(r int, cause string) *fault.Error {
+func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	low, high := min(r, s.cfg.Me), max(r, s.cfg.Me)
 	e := fault.New(fault.LinkLost, "mesh", s.cfg.Me, "%s", fmt.Sprintf("both live, but not the link between them: %s", cause))
 	for _, p := range []int{low, high} {
@@ -251,7 +251,7 @@ func (s *State) linkLost(r int, cause string) *fault.Error {
 }
 
 // clearSuspicions forgets what was said about a rank that is gone, and what it said.
-func (s *State) clearSuspicions(gone int) {
+func (s *Machine) clearSuspicions(gone int) {
 	s.ranks[gone].suspicions = nil
 	for r := range s.ranks {
 		s.ranks[r].suspicions = slices.DeleteFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.by == gone })

@@ -9,7 +9,7 @@ import (
 
 // Transcripts show inputs and outputs as lines of text.
 
-func bodyText(k Kind, body []byte) string {
+func bodyText(k MessageKind, body []byte) string {
 	if k == Failure {
 		if e, err := fault.ParseWire(body); err == nil {
 			return strconv.Quote(e.Error())

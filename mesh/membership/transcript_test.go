@@ -25,7 +25,7 @@ func TestTranscripts(t *testing.T) {
 
 // replay runs a transcript and writes it again with the outputs that came.
 func replay(text []byte) ([]byte, error) {
-	var s *State
+	var s *Machine
 	var out bytes.Buffer
 	for n, line := range strings.Split(strings.TrimRight(string(text), "\n"), "\n") {
 		if strings.HasPrefix(line, "> ") {
@@ -112,7 +112,7 @@ func parseInput(words []string) (at Time, in Input, err error) {
 	case "reply":
 		in = Reply{r, uint32(number(words[3])), []byte(words[4])}
 	case "leave":
-		in = Leave{}
+		in = Goodbye{}
 	case "recv":
 		m, err := parseMessage(words[3:])
 		return at, Received{r, m}, err
@@ -128,7 +128,7 @@ func parseMessage(words []string) (m Message, err error) {
 	if k < 0 {
 		return m, fmt.Errorf("unknown kind %q", words[0])
 	}
-	m = Message{Kind: Kind(k), Origin: number(words[2])}
+	m = Message{Kind: MessageKind(k), Origin: number(words[2])}
 	for i := 3; i+1 < len(words); i += 2 {
 		value := words[i+1]
 		switch words[i] {

@@ -54,7 +54,7 @@ func streamFailure(err error) *fault.Error {
 func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	op := "dial " + addr
 	if ended := ctx.Err(); ended != nil {
-		return failure(fault.Ending(ended), op, ended)
+		return failure(fault.ContextKind(ended), op, ended)
 	}
 	if s, ok := status.FromError(err); ok {
 		err = errors.New(s.Message())

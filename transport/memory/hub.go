@@ -243,7 +243,7 @@ func ctxFailure(ctx context.Context, op string) error {
 	if err == nil {
 		return nil
 	}
-	return failure(fault.Ending(err), op, err)
+	return failure(fault.ContextKind(err), op, err)
 }
 
 // errPeerClosed is what a Conn reports whose peer has closed in order.

@@ -113,12 +113,12 @@ func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
 		return transport.Busy, nil
-	case poll.ShutDown:
+	case poll.GateClosed:
 		return transport.Idle, c.firstErr.Get()
 	}
 	c.consumer.spin(looks)
 	state, err := c.progress(in)
-	if c.gate.LeaveReader() {
+	if c.gate.ExitReader() {
 		c.release()
 	}
 	if c.wakeup.unannounced.Load() {
@@ -179,7 +179,7 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 		if whole || err != nil || n == 0 {
 			return err
 		}
-		if c.gate.IsShut() { // by the Sink, perhaps
+		if c.gate.IsClosed() { // by the Sink, perhaps
 			return c.firstErr.Get()
 		}
 		most -= n
@@ -293,7 +293,7 @@ func (c *conn) fail(err error) error {
 // the peer.
 func (c *conn) Close() error {
 	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: who holds out's lock need not enter
-	if first, last := c.gate.Shut(); first && last {
+	if first, last := c.gate.Close(); first && last {
 		c.release()
 	}
 	failAll(failed, err)
@@ -303,7 +303,7 @@ func (c *conn) Close() error {
 
 // exit ends a use other than the reader's.
 func (c *conn) exit() {
-	if c.gate.Leave() {
+	if c.gate.Exit() {
 		c.release()
 	}
 }

@@ -158,7 +158,7 @@ func (p *producer) publish(w recordHeader, n int) {
 		p.clearHeader(next)
 		p.clearedTo = next + cacheLine
 	}
-	race.Leaves()
+	race.Release()
 	p.ring.headerAt(p.produced).Store(uint64(w))
 	p.produced = next
 	if p.doorbell.asleep.Load() != 0 && p.doorbell.asleep.Swap(0) != 0 {
@@ -289,7 +289,7 @@ func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	if w == 0 {
 		return 0, false, nil
 	}
-	race.Came()
+	race.Acquire()
 	switch w.kind() {
 	case 0:
 		return 0, false, protocolError("a record that begins with %#x", uint64(w))

@@ -141,7 +141,7 @@ func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, err
 			return nil, nil, failure(fault.Exhausted, op, err)
 		}
 		mem = whole[:size:size]
-		race.Mapped(mem)
+		race.MarkShared(mem)
 	}
 	var released atomic.Bool
 	release := func() error {
@@ -151,7 +151,7 @@ func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, err
 		if size == 0 {
 			return nil
 		}
-		race.Unmapped(mem)
+		race.UnmarkShared(mem)
 		return unix.Munmap(mem)
 	}
 	return mem, release, nil

@@ -27,14 +27,14 @@ func (c *conn) requestWakeup() {
 		switch c.gate.EnterReader() {
 		case poll.Occupied:
 			return
-		case poll.ShutDown:
+		case poll.GateClosed:
 			c.wakeup.unannounced.Store(false)
 			c.scheduleReady()
 			return
 		}
 		c.wakeup.unannounced.Store(false)
 		now := c.prepareSleep()
-		if c.gate.LeaveReader() {
+		if c.gate.ExitReader() {
 			c.release()
 		}
 		if now {

@@ -128,11 +128,11 @@ func (c *raw) Progress(in transport.Sink) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
 		return transport.Busy, nil
-	case poll.ShutDown:
+	case poll.GateClosed:
 		return transport.Idle, c.first.Get()
 	}
 	state, err := c.progress(in)
-	if c.gate.LeaveReader() {
+	if c.gate.ExitReader() {
 		c.teardown()
 	}
 	return state, err
@@ -179,7 +179,7 @@ func (c *raw) receive(in transport.Sink) (moved bool, err error) {
 		moved = true
 	}
 	for range mostReads {
-		if c.gate.IsShut() { // by the Sink, perhaps
+		if c.gate.IsClosed() { // by the Sink, perhaps
 			return moved, c.first.Get()
 		}
 		n, full, whole, err := c.read(in)
@@ -307,7 +307,7 @@ func (c *raw) fail(err error) error {
 // has taken still go to the peer.
 func (c *raw) Close() error {
 	c.first.Set(errClosed())
-	first, last := c.gate.Shut()
+	first, last := c.gate.Close()
 	if !first {
 		return nil
 	}
@@ -320,7 +320,7 @@ func (c *raw) Close() error {
 
 // leave ends a use of the descriptor other than the reader's.
 func (c *raw) leave() {
-	if c.gate.Leave() {
+	if c.gate.Exit() {
 		c.teardown()
 	}
 }

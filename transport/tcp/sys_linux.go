@@ -76,7 +76,7 @@ func readVector(fd int, a, b []byte) (int, syscall.Errno) {
 // recordRead is what a read returned, once the race detector has been told.
 func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 	if n > 0 {
-		race.Came()
+		race.Acquire()
 	}
 	return n, errno
 }
@@ -84,7 +84,7 @@ func recordRead(n int, errno syscall.Errno) (int, syscall.Errno) {
 // writeVector writes parts, which have size bytes in all and at least one. iov
 // is room for it to work in; it keeps nothing.
 func writeVector(fd int, parts [][]byte, size int, iov *[2 * batchFrames]syscall.Iovec) (int, syscall.Errno) {
-	race.Leaves()
+	race.Release()
 	if len(parts) == 1 {
 		return ioCall(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(parts[0])), size, size)
 	}

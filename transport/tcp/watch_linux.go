@@ -85,7 +85,7 @@ func (c *raw) watch() error {
 	if err == nil {
 		a.added, a.events = true, events
 	}
-	if c.gate.Leave() {
+	if c.gate.Exit() {
 		go c.teardown() // not here: it wants the alarm
 	}
 	return err

@@ -14,16 +14,16 @@ import (
 	"github.com/tutti-go/tutti/transport/auto"
 )
 
-// A pulse counts the heartbeats that all ranks send.
-type pulse struct {
-	nobody
+// A heartbeatCounter counts the heartbeats that all ranks send.
+type heartbeatCounter struct {
+	noEvents
 
 	mu   sync.Mutex // guards the rest
 	left int        // until full is closed
 	full chan struct{}
 }
 
-func (p *pulse) LastCall(b []byte) []byte {
+func (p *heartbeatCounter) LastCall(b []byte) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.left--; p.left == 0 {
@@ -32,11 +32,11 @@ func (p *pulse) LastCall(b []byte) []byte {
 	return append(b, "allreduce #41 float32 x1000 sum at train.go:88"...)
 }
 
-// beatsLimit is how long any number of heartbeats here may take on a busy machine.
-const beatsLimit = 40 * time.Second
+// heartbeatLimit is how long any number of heartbeats here may take on a busy machine.
+const heartbeatLimit = 40 * time.Second
 
-// await returns when so many more have been sent.
-func (p *pulse) await(t *testing.T, beats int) {
+// waitFor returns when so many more have been sent.
+func (p *heartbeatCounter) waitFor(t *testing.T, beats int) {
 	t.Helper()
 	full := make(chan struct{})
 	p.mu.Lock()
@@ -44,45 +44,45 @@ func (p *pulse) await(t *testing.T, beats int) {
 	p.mu.Unlock()
 	select {
 	case <-full:
-	case <-time.After(beatsLimit):
-		t.Fatalf("%d heartbeats have not been sent within %v", beats, beatsLimit)
+	case <-time.After(heartbeatLimit):
+		t.Fatalf("%d heartbeats have not been sent within %v", beats, heartbeatLimit)
 	}
 }
 
 // What a heartbeat over grpc may allocate, from the one rank to the other: those of a
 // frame, see package grpc.
-const grpcBeat = 12
+const grpcHeartbeatAllocs = 12
 
 // Of an idle job there is no garbage. A collection, or a sign of life that wakes a
 // thread for the first time, makes some now and then: the best of several tries counts.
-func TestHeartbeatsBetweenRanksMakeNoGarbage(t *testing.T) {
-	wires := map[string]float64{"tcp": 0, "grpc": grpcBeat, "memory": 0}
+func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
+	wires := map[string]float64{"tcp": 0, "grpc": grpcHeartbeatAllocs, "memory": 0}
 	if runtime.GOOS == "linux" {
 		wires["shm"] = 0
 	}
 	for name, most := range wires {
 		t.Run(name, func(t *testing.T) {
-			p := new(pulse)
+			p := new(heartbeatCounter)
 			quick := func(_ int, cfg *Config) {
 				cfg.Events, cfg.Heartbeat, cfg.Silence = p, time.Millisecond, time.Hour
 			}
-			var r *rig
+			var r *testJob
 			if name == "memory" {
 				r = started(t, 3, quick)
 			} else {
 				r = startWired(t, 3, func(i int, cfg *Config) {
 					quick(i, cfg)
 					cfg.Transport = wire(t, name)
-				}).rig
+				}).testJob
 			}
 			defer r.close()
-			p.await(t, 200)
+			p.waitFor(t, 200)
 			const beats, tries = 500, 20
 			got := most + 1
 			for try := 0; try < tries && got > most+0.1; try++ {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
-				p.await(t, beats)
+				p.waitFor(t, beats)
 				runtime.ReadMemStats(&after)
 				got = float64(after.Mallocs-before.Mallocs) / beats
 			}

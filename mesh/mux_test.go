@@ -49,15 +49,15 @@ func options(conf *tls.Config) *tcp.TLS {
 	return &tcp.TLS{Config: conf}
 }
 
-// wired is a job of n ranks in this process, over tcp unless tweaked.
-type wired struct {
-	*rig
+// wiredJob is a job of n ranks in this process, over tcp unless tweaked.
+type wiredJob struct {
+	*testJob
 	addrs []string
 }
 
-func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wired {
+func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wiredJob {
 	t.Helper()
-	w := &wired{rig: newRig(t, n)}
+	w := &wiredJob{testJob: newTestJob(t, n)}
 	lns := make([]net.Listener, n)
 	for i := range lns {
 		lns[i] = listen(t)
@@ -79,8 +79,8 @@ func startWired(t *testing.T, n int, tweak func(i int, cfg *Config)) *wired {
 	return w
 }
 
-// knock opens a connection as a stranger does.
-func knock(t *testing.T, addr string) net.Conn {
+// connect opens a connection as a stranger does.
+func connect(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -95,28 +95,28 @@ func closedAfter(t *testing.T, nc net.Conn) (time.Duration, string) {
 	t.Helper()
 	start := time.Now()
 	nc.SetReadDeadline(start.Add(10 * time.Second))
-	said, err := io.ReadAll(nc)
+	text, err := io.ReadAll(nc)
 	if isTimeout(err) {
 		t.Error("the connection stays open")
 	}
-	return time.Since(start), string(said)
+	return time.Since(start), string(text)
 }
 
-// shownOut wants a connection to be closed that soon, and later only by what this
+// wantClosed wants a connection to be closed that soon, and later only by what this
 // process starved meanwhile.
-func shownOut(t *testing.T, what string, nc net.Conn, most time.Duration) {
+func wantClosed(t *testing.T, what string, nc net.Conn, most time.Duration) {
 	t.Helper()
 	waited := starved.Since(os.Getpid())
-	if took, _ := closedAfter(t, nc); took > most+waited() {
-		t.Errorf("%s: closed after %v", what, took)
+	if elapsed, _ := closedAfter(t, nc); elapsed > most+waited() {
+		t.Errorf("%s: closed after %v", what, elapsed)
 	}
 }
 
 // slots is how many guests a rank has.
 func (m *Mesh) slots() int {
-	m.front.mu.Lock()
-	defer m.front.mu.Unlock()
-	return len(m.front.guests)
+	m.mux.mu.Lock()
+	defer m.mux.mu.Unlock()
+	return len(m.mux.pending)
 }
 
 // eventually asks until ok, for at most 10 s.
@@ -151,7 +151,7 @@ func tcpMagic(t *testing.T) string {
 	return string(first)
 }
 
-func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
+func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 	junk := make([]byte, 3000)
 	rand.Read(junk)
 	copy(junk, "\x00\x01\x02\x03")
@@ -164,7 +164,7 @@ func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
 			leak.Check(t)
 			w := startWired(t, 3, func(i int, cfg *Config) { cfg.Transport = wires[name](nil) })
 			defer w.close()
-			for what, stranger := range map[string]struct{ bytes, because string }{
+			for what, sender := range map[string]struct{ bytes, because string }{
 				"random bytes":                {string(junk), "none of ours"},
 				"HTTP":                        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "none of ours"},
 				"TLS":                         {"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
@@ -172,31 +172,31 @@ func TestStrangersAreRefusedWithOneLineAndHarmNobody(t *testing.T) {
 				"our second bytes, then junk": {begins[1] + strings.Repeat("\xff", 3000), ""},
 			} {
 				before := len(w.logs.all())
-				nc := knock(t, w.addrs[1])
-				io.WriteString(nc, stranger.bytes)
-				shownOut(t, what, nc, time.Second)
-				w.logged(before, what, 1, stranger.because)
+				nc := connect(t, w.addrs[1])
+				io.WriteString(nc, sender.bytes)
+				wantClosed(t, what, nc, time.Second)
+				w.logged(before, what, 1, sender.because)
 			}
 			w.healthy()
-			silentStrangers(t, w, append(begins, "", "abc"))
+			testSilentConnections(t, w, append(begins, "", "abc"))
 			w.healthy()
 		})
 	}
 }
 
-// silentStrangers begin in these ways, and say no more.
-func silentStrangers(t *testing.T, w *wired, begins []string) {
+// testSilentConnections begin in these ways, and say no more.
+func testSilentConnections(t *testing.T, w *wiredJob, begins []string) {
 	t.Helper()
 	before := len(w.logs.all())
 	var all sync.WaitGroup
 	for _, bytes := range begins {
 		began, waited := time.Now(), starved.Since(os.Getpid())
-		nc := knock(t, w.addrs[1])
+		nc := connect(t, w.addrs[1])
 		io.WriteString(nc, bytes)
 		all.Go(func() {
 			closedAfter(t, nc)
-			if took := time.Since(began); took < strangerTime || took > strangerTime+time.Second+waited() {
-				t.Errorf("a connection that says %q and no more is closed after %v, want %v", bytes, took, strangerTime)
+			if elapsed := time.Since(began); elapsed < handshakeTimeout || elapsed > handshakeTimeout+time.Second+waited() {
+				t.Errorf("a connection that says %q and no more is closed after %v, want %v", bytes, elapsed, handshakeTimeout)
 			}
 		})
 	}
@@ -206,7 +206,7 @@ func silentStrangers(t *testing.T, w *wired, begins []string) {
 }
 
 // logged checks that so many lines have come since before, all with these words.
-func (w *wired) logged(before int, what string, n int, words string) {
+func (w *wiredJob) logged(before int, what string, n int, words string) {
 	w.t.Helper()
 	for end := time.Now().Add(2 * time.Second); len(w.logs.all()) < before+n && time.Now().Before(end); {
 		// Reason: the log has readers only, and tells nobody that it has grown.
@@ -226,18 +226,18 @@ func (w *wired) logged(before int, what string, n int, words string) {
 }
 
 // healthy checks that the job goes on: floods pass, nobody is blamed.
-func (w *wired) healthy() {
+func (w *wiredJob) healthy() {
 	w.t.Helper()
-	before := make([]int, len(w.ears))
-	for i, ear := range w.ears {
-		before[i] = len(ear.heard())
+	before := make([]int, len(w.events))
+	for i, ear := range w.events {
+		before[i] = len(ear.floodsSeen())
 		if e, _ := ear.first(); e != nil {
 			w.t.Errorf("rank %d hears %v", i, e)
 		}
 	}
 	w.meshes[0].Flood(1, []byte("still here"))
-	for i := 1; i < len(w.ears); i++ {
-		for end := time.Now().Add(5 * time.Second); len(w.ears[i].heard()) == before[i]; time.Sleep(time.Millisecond) {
+	for i := 1; i < len(w.events); i++ {
+		for end := time.Now().Add(5 * time.Second); len(w.events[i].floodsSeen()) == before[i]; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				w.t.Fatalf("rank %d does not hear a flood", i)
 			}
@@ -273,23 +273,23 @@ func TestARankOfAnotherJobIsRefusedOverTCP(t *testing.T) {
 	w.healthy()
 }
 
-func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
+func TestOnly64ConnectionsMayBePending(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)
 	defer w.close()
 	ours := tcpMagic(t)
-	var crowd []net.Conn
-	for i := range strangerSlots {
-		nc := knock(t, w.addrs[0])
+	var silent []net.Conn
+	for i := range pendingSlots {
+		nc := connect(t, w.addrs[0])
 		if i%2 == 0 {
 			io.WriteString(nc, ours)
 		}
-		crowd = append(crowd, nc)
+		silent = append(silent, nc)
 	}
-	eventually(t, "64 slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
+	eventually(t, "64 slots are taken", func() bool { return w.meshes[0].slots() == pendingSlots })
 	began := time.Now()
 	for range 20 {
-		shownOut(t, "a connection without a slot", knock(t, w.addrs[0]), time.Second)
+		wantClosed(t, "a connection without a slot", connect(t, w.addrs[0]), time.Second)
 	}
 	lines := 0
 	for _, l := range w.logs.all() {
@@ -297,14 +297,14 @@ func TestOnly64ConnectionsMayBeUnproven(t *testing.T) {
 			lines++
 		}
 	}
-	if took := time.Since(began); lines < 1 || lines > 3+int(took/time.Second) {
-		t.Errorf("%d lines about 20 connections without a slot in %v, want about one a second", lines, took)
+	if elapsed := time.Since(began); lines < 1 || lines > 3+int(elapsed/time.Second) {
+		t.Errorf("%d lines about 20 connections without a slot in %v, want about one a second", lines, elapsed)
 	}
 	w.healthy()
-	crowd[0].Close()
-	crowd[1].Close()
-	eventually(t, "two slots are free", func() bool { return w.meshes[0].slots() <= strangerSlots-2 })
-	for _, nc := range crowd[2:] {
+	silent[0].Close()
+	silent[1].Close()
+	eventually(t, "two slots are free", func() bool { return w.meshes[0].slots() <= pendingSlots-2 })
+	for _, nc := range silent[2:] {
 		nc.Close()
 	}
 	eventually(t, "all slots are free", func() bool { return w.meshes[0].slots() == 0 })
@@ -326,8 +326,8 @@ func TestKillOverAWireIsReported(t *testing.T) {
 				start, waited := time.Now(), starved.Since(os.Getpid())
 				go ends[victim].Close()
 				for _, i := range without(n, victim) {
-					eventually(t, "a verdict", func() bool { e, _ := w.ears[i].first(); return e != nil })
-					if e, when := w.ears[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second+waited() {
+					eventually(t, "a verdict", func() bool { e, _ := w.events[i].first(); return e != nil })
+					if e, when := w.events[i].first(); !blames(e, fault.PeerLost, victim) || when.Sub(start) > time.Second+waited() {
 						t.Errorf("rank %d hears %v after %v", i, e, when.Sub(start))
 					}
 				}
@@ -345,7 +345,7 @@ func TestCloseOverAWireIsNoLoss(t *testing.T) {
 	}
 }
 
-func closeAll(t *testing.T, w *wired) {
+func closeAll(t *testing.T, w *wiredJob) {
 	t.Helper()
 	var work sync.WaitGroup
 	for _, m := range w.meshes {
@@ -358,7 +358,7 @@ func closeAll(t *testing.T, w *wired) {
 		})
 	}
 	work.Wait()
-	for i, ear := range w.ears {
+	for i, ear := range w.events {
 		if e, _ := ear.first(); e != nil {
 			t.Errorf("rank %d hears %v", i, e)
 		}
@@ -368,7 +368,7 @@ func closeAll(t *testing.T, w *wired) {
 	}
 }
 
-func TestTLSOnTheFront(t *testing.T) {
+func TestTLSOnTheMux(t *testing.T) {
 	cert, pool := tlstest.New(t).Load(t)
 	both := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}
 	for name, wire := range wires {
@@ -380,13 +380,13 @@ func TestTLSOnTheFront(t *testing.T) {
 			defer w.close()
 			w.healthy()
 			if name == "tcp" {
-				checkTLSStrangers(t, w, pool)
+				testRefusedByTLS(t, w, pool)
 			}
 		})
 	}
 }
 
-func checkTLSStrangers(t *testing.T, w *wired, pool *x509.CertPool) {
+func testRefusedByTLS(t *testing.T, w *wiredJob, pool *x509.CertPool) {
 	t.Helper()
 	for name, tc := range map[string]struct {
 		open    func(nc net.Conn)
@@ -400,9 +400,9 @@ func checkTLSStrangers(t *testing.T, w *wired, pool *x509.CertPool) {
 		"no protocol": {func(nc net.Conn) { tls.Client(nc, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}).Handshake() }, "asks for the protocol"},
 	} {
 		before := len(w.logs.all())
-		nc := knock(t, w.addrs[2])
+		nc := connect(t, w.addrs[2])
 		tc.open(nc)
-		shownOut(t, name, nc, 2*time.Second)
+		wantClosed(t, name, nc, 2*time.Second)
 		eventually(t, "a line", func() bool { return len(w.logs.all()) > before })
 		if got := w.logs.all()[before:]; len(got) != 1 || !strings.Contains(got[0], tc.because) {
 			t.Errorf("%s: logged %q, want one line with %q", name, got, tc.because)
@@ -411,32 +411,32 @@ func checkTLSStrangers(t *testing.T, w *wired, pool *x509.CertPool) {
 	w.healthy()
 }
 
-// bare is a stream transport that is no Greeter: every connection is its own.
-type bare struct {
+// pendingEcho is a stream transport that is no Greeter: every connection is its own.
+type pendingEcho struct {
 	transport.Transport
 	in net.Listener
 }
 
-func (b *bare) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+func (b *pendingEcho) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	b.in = in
 	return in.Addr().String(), nil
 }
 
-func TestAGuestReadsAsIfNobodyHadLookedAtIt(t *testing.T) {
+func TestAPendingConnReadsFromItsFirstByte(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
-	var logs lines
-	f := openFront(ln, &bare{}, nil, logs.logger())
+	var logs logBuffer
+	f := openMux(ln, &pendingEcho{}, nil, logs.logger())
 	defer f.Close()
-	door := f.door(ln.Addr())
-	nc := knock(t, ln.Addr().String())
+	listener := f.listener(ln.Addr())
+	nc := connect(t, ln.Addr().String())
 	io.WriteString(nc, "hello, world")
-	accepted, err := door.Accept()
+	accepted, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := accepted.(*guest)
-	if !strings.HasPrefix("hello, world", string(g.Peeked())) || len(g.Peeked()) < peekLeast {
+	g := accepted.(*pendingConn)
+	if !strings.HasPrefix("hello, world", string(g.Peeked())) || len(g.Peeked()) < minPeek {
 		t.Errorf("peeked %q", g.Peeked())
 	}
 	if _, ok := g.NetConn().(*net.TCPConn); !ok {
@@ -448,32 +448,32 @@ func TestAGuestReadsAsIfNobodyHadLookedAtIt(t *testing.T) {
 	}
 	g.Admit()
 	g.Admit()
-	if len(f.guests) != 0 {
+	if len(f.pending) != 0 {
 		t.Error("an admitted guest holds a slot")
 	}
 	fmt.Fprint(g, "and back")
 	g.Close()
-	if _, said := closedAfter(t, nc); said != "and back" {
-		t.Errorf("said %q", said)
+	if _, text := closedAfter(t, nc); text != "and back" {
+		t.Errorf("said %q", text)
 	}
 	f.Close()
-	if _, err := door.Accept(); !errors.Is(err, net.ErrClosed) {
+	if _, err := listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("after Close, Accept returns %v", err)
 	}
 }
 
-func TestClosingTheFrontEndsItsGuests(t *testing.T) {
+func TestClosingTheMuxClosesItsPendingConns(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
-	var logs lines
-	f := openFront(ln, &bare{}, nil, logs.logger())
-	silent, waiting := knock(t, ln.Addr().String()), knock(t, ln.Addr().String())
+	var logs logBuffer
+	f := openMux(ln, &pendingEcho{}, nil, logs.logger())
+	silent, waiting := connect(t, ln.Addr().String()), connect(t, ln.Addr().String())
 	io.WriteString(waiting, "nobody accepts this")
-	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.guests) == 2 })
+	eventually(t, "two guests", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.pending) == 2 })
 	f.Close()
 	for _, nc := range []net.Conn{silent, waiting} {
-		if took, _ := closedAfter(t, nc); took > time.Second {
-			t.Errorf("closed after %v", took)
+		if elapsed, _ := closedAfter(t, nc); elapsed > time.Second {
+			t.Errorf("closed after %v", elapsed)
 		}
 	}
 	if got := logs.all(); len(got) != 0 {
@@ -511,18 +511,18 @@ func heap() int64 {
 
 // A connection costs what package net needs for it; beyond that, one that has
 // proven nothing costs at most 4 KiB of the heap, whatever it says.
-func TestAStrangerCostsAtMost4KiB(t *testing.T) {
+func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 	leak.Check(t)
 	w := startWired(t, 2, nil)
 	defer w.close()
 	plain := listen(t)
 	defer plain.Close()
 	var accepted []net.Conn
-	fill := func(addr, says string) (perConn int64, open []net.Conn) {
+	fill := func(addr, text string) (perConn int64, open []net.Conn) {
 		before := heap()
-		for range strangerSlots {
-			nc := knock(t, addr)
-			io.WriteString(nc, says)
+		for range pendingSlots {
+			nc := connect(t, addr)
+			io.WriteString(nc, text)
 			open = append(open, nc)
 			if addr == plain.Addr().String() {
 				got, err := plain.Accept()
@@ -533,21 +533,21 @@ func TestAStrangerCostsAtMost4KiB(t *testing.T) {
 			}
 		}
 		if addr == w.addrs[0] {
-			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == strangerSlots })
+			eventually(t, "all slots are taken", func() bool { return w.meshes[0].slots() == pendingSlots })
 		}
 		// Reason: nothing tells that what was said has been read; unread, it only takes less.
 		time.Sleep(50 * time.Millisecond)
-		return (heap() - before) / strangerSlots, open
+		return (heap() - before) / pendingSlots, open
 	}
 	bare, open := fill(plain.Addr().String(), "")
 	for _, nc := range append(open, accepted...) {
 		nc.Close()
 	}
 	hello := tcpMagic(t)
-	for name, says := range map[string]string{"nothing": "", "our first bytes": hello, "our first bytes and more": hello + "\x48"} {
+	for name, text := range map[string]string{"nothing": "", "our first bytes": hello, "our first bytes and more": hello + "\x48"} {
 		least := int64(math.MaxInt64) // the rest of the process has a heap, too
 		for range 3 {
-			cost, open := fill(w.addrs[0], says)
+			cost, open := fill(w.addrs[0], text)
 			least = min(least, cost)
 			for _, nc := range open {
 				nc.Close()

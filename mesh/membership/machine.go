@@ -55,7 +55,7 @@ const (
 // A rank is what this rank knows of another, or of itself.
 type rank struct {
 	status     status
-	leaving    bool // has announced its own end
+	exiting    bool // has announced its own end
 	host       string
 	lastAlive  Message // the last Here; Seq 0: none yet
 	bye        Message // Seq 0: none
@@ -65,13 +65,13 @@ type rank struct {
 }
 
 // present reports whether the rank stands in the circle.
-func (r *rank) present() bool { return (r.status == unknown || r.status == alive) && !r.leaving }
+func (r *rank) present() bool { return (r.status == unknown || r.status == alive) && !r.exiting }
 
 // gone reports whether nothing more is expected of the rank.
 func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 
-// A State is one rank's view of the job. It has one owner.
-type State struct {
+// A Machine is one rank's view of the job. It has one owner.
+type Machine struct {
 	cfg         Config
 	callerClock Time // the caller's, at the last Step
 	now         Time // lived through; all other Times are measured by it
@@ -98,15 +98,15 @@ type State struct {
 
 	ready    bool // all links were up once
 	complete bool
-	leaving  bool
+	closing  bool
 	left     bool
 	evicted  bool // the others have given this rank up
 }
 
 // New is the state of a rank that has no link yet. It takes its first Step
 // before Next means anything.
-func New(cfg Config) *State {
-	s := &State{cfg: cfg, ranks: make([]rank, cfg.Size), heartbeats: make([]Output, cfg.Size)}
+func New(cfg Config) *Machine {
+	s := &Machine{cfg: cfg, ranks: make([]rank, cfg.Size), heartbeats: make([]Output, cfg.Size)}
 	if cfg.Joined {
 		for r := range s.ranks {
 			s.ranks[r].status = alive
@@ -122,7 +122,7 @@ func New(cfg Config) *State {
 
 // Missing are the ranks that have not come: not heard of at all, or else, when
 // all were heard of, without all their links.
-func (s *State) Missing() []int {
+func (s *Machine) Missing() []int {
 	var away, unlinked []int
 	for r := range s.ranks {
 		switch k := &s.ranks[r]; {
@@ -141,8 +141,8 @@ func (s *State) Missing() []int {
 
 // checkReady tells all ranks, once, that this one has all its links, and the
 // caller, once, that all ranks have said so.
-func (s *State) checkReady() {
-	if !s.ready && !s.leaving && s.fullyLinked() {
+func (s *Machine) checkReady() {
+	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true
 		s.flood(Message{Kind: Alive, Code: 1, Body: []byte(s.cfg.Host)})
 	}
@@ -159,7 +159,7 @@ func (s *State) checkReady() {
 }
 
 // handleAlive takes a rank's Here.
-func (s *State) handleAlive(m Message) {
+func (s *Machine) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
 	if m.Seq < r.lastAlive.Seq {
 		return // the later one overtook it
@@ -173,7 +173,7 @@ func (s *State) handleAlive(m Message) {
 }
 
 // markAlive notes that a rank has come.
-func (s *State) markAlive(r int) {
+func (s *Machine) markAlive(r int) {
 	if s.ranks[r].status == unknown {
 		s.ranks[r].status = alive
 		s.changed = true

@@ -1,10 +1,10 @@
 package membership
 
-func (in Leave) apply(s *State) {
-	if s.leaving {
+func (in Goodbye) apply(s *Machine) {
+	if s.closing {
 		return
 	}
-	s.leaving = true
+	s.closing = true
 	s.flood(Message{Kind: Bye})
 	for r := range s.ranks {
 		s.ranks[r].link.byePending = s.ranks[r].link.up()
@@ -14,7 +14,7 @@ func (in Leave) apply(s *State) {
 // handleBye takes a rank's goodbye. While verdicts compete the layer above hears of
 // it after theirs: a rank may close because of a verdict that has settled there
 // already, and calls here are to fail for that reason and not for the goodbye.
-func (s *State) handleBye(r int) {
+func (s *Machine) handleBye(r int) {
 	k := &s.ranks[r]
 	if k.gone() {
 		return
@@ -32,8 +32,8 @@ func (s *State) handleBye(r int) {
 }
 
 // checkLeft reports, once, that every neighbour has taken this rank's goodbye.
-func (s *State) checkLeft() {
-	if !s.leaving || s.left {
+func (s *Machine) checkLeft() {
+	if !s.closing || s.left {
 		return
 	}
 	for r := range s.ranks {

@@ -9,17 +9,17 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// TestAStartThatWaitsSaysOnceForWhom: each rank that has come says who has not, long
+// TestASlowStartLogsOnceWhoIsMissing: each rank that has come says who has not, long
 // before the deadline does.
-func TestAStartThatWaitsSaysOnceForWhom(t *testing.T) {
+func TestASlowStartLogsOnceWhoIsMissing(t *testing.T) {
 	for _, list := range []bool{false, true} {
 		for _, gone := range []int{0, 2, 4} {
 			bubble(t, func(t *testing.T) {
-				r := newRig(t, 5)
+				r := newTestJob(t, 5)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				r.start(ctx, without(5, gone), func(_ int, cfg *Config) {
-					cfg.Notice = 20 * time.Second
+					cfg.StartWarning = 20 * time.Second
 					if list {
 						r.static(cfg)
 					}
@@ -30,25 +30,25 @@ func TestAStartThatWaitsSaysOnceForWhom(t *testing.T) {
 					}
 				}
 				want := "waits in init for 20s; missing: rank " + string(rune('0'+gone))
-				told := 0
+				naming := 0
 				for _, line := range r.logs.all() {
 					if strings.Contains(line, want) {
-						told++
+						naming++
 					} else if strings.Contains(line, "missing") {
 						t.Errorf("list %v, without %d: a line says otherwise: %s", list, gone, line)
 					}
 				}
-				if told != 4 {
-					t.Errorf("list %v, without %d: %d ranks say %q, want 4: %q", list, gone, told, want, r.logs.all())
+				if naming != 4 {
+					t.Errorf("list %v, without %d: %d ranks say %q, want 4: %q", list, gone, naming, want, r.logs.all())
 				}
 			})
 		}
 	}
 }
 
-func TestAStartThatComesAboutInTimeSaysNothing(t *testing.T) {
+func TestAStartInTimeLogsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := started(t, 4, func(_ int, cfg *Config) { cfg.Notice = 20 * time.Second })
+		r := started(t, 4, func(_ int, cfg *Config) { cfg.StartWarning = 20 * time.Second })
 		time.Sleep(time.Minute)
 		if got := r.logs.all(); len(got) != 0 {
 			t.Errorf("it says %q", got)
@@ -57,14 +57,14 @@ func TestAStartThatComesAboutInTimeSaysNothing(t *testing.T) {
 	})
 }
 
-// TestAStartDoesNotMissWhomItHasHeardFrom: rank 0 says once a second who has not
+// TestAJoinedRankIsNotMissing: rank 0 says once a second who has not
 // come; a notice that is due before that must not put the blame on rank 0.
-func TestAStartDoesNotMissWhomItHasHeardFrom(t *testing.T) {
+func TestAJoinedRankIsNotMissing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, 3)
+		r := newTestJob(t, 3)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		r.start(ctx, []int{0, 2}, func(_ int, cfg *Config) { cfg.Notice = joinTell / 2 })
+		r.start(ctx, []int{0, 2}, func(_ int, cfg *Config) { cfg.StartWarning = waitInterval / 2 })
 		lines := r.logs.all()
 		if len(lines) != 2 {
 			t.Fatalf("got %d lines, want one of each rank: %q", len(lines), lines)

@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A listener is the layer above in tests: it writes down what it hears.
-type listener struct {
+// A eventRecorder is the layer above in tests: it writes down what it hears.
+type eventRecorder struct {
 	rank int
 
 	mu       sync.Mutex // guards the rest
@@ -29,25 +29,25 @@ type listener struct {
 	call     string
 }
 
-func (l *listener) Verdict(e *fault.Error) {
+func (l *eventRecorder) Failed(e *fault.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.verdicts, l.when = append(l.verdicts, e), append(l.when, time.Now())
 }
 
-func (l *listener) Goodbye(rank int) {
+func (l *eventRecorder) Goodbye(rank int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.goodbyes = append(l.goodbyes, rank)
 }
 
-func (l *listener) Flooded(from int, kind byte, body []byte) {
+func (l *eventRecorder) Flooded(from int, kind byte, body []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.floods = append(l.floods, fmt.Sprintf("%d/%d/%s", from, kind, body))
 }
 
-func (l *listener) Question(from int, q []byte) []byte {
+func (l *eventRecorder) Question(from int, q []byte) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reply == nil {
@@ -56,14 +56,14 @@ func (l *listener) Question(from int, q []byte) []byte {
 	return l.reply(from, q)
 }
 
-func (l *listener) LastCall(b []byte) []byte {
+func (l *eventRecorder) LastCall(b []byte) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append(b, l.call...)
 }
 
 // first is the first verdict, and when it came; nil when there is none.
-func (l *listener) first() (*fault.Error, time.Time) {
+func (l *eventRecorder) first() (*fault.Error, time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.verdicts) == 0 {
@@ -72,73 +72,73 @@ func (l *listener) first() (*fault.Error, time.Time) {
 	return l.verdicts[0], l.when[0]
 }
 
-func (l *listener) left() []int {
+func (l *eventRecorder) left() []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.goodbyes)
 }
 
-func (l *listener) heard() []string {
+func (l *eventRecorder) floodsSeen() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.floods)
 }
 
-// lines is a log that tests read.
-type lines struct {
+// logBuffer is a log that tests read.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *logBuffer) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(b)
 }
 
-func (l *lines) logger() *slog.Logger {
+func (l *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // all are the lines so far.
-func (l *lines) all() []string {
+func (l *logBuffer) all() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.FieldsFunc(l.buf.String(), func(r rune) bool { return r == '\n' })
 }
 
-// A rig is the ranks of one job in one process.
-type rig struct {
+// A testJob is the ranks of one job in one process.
+type testJob struct {
 	t      testing.TB
 	hub    *memory.Hub
 	meshes []*Mesh
 	errs   []error
-	ears   []*listener
+	events []*eventRecorder
 	wires  []*memory.Transport
-	logs   lines
+	logs   logBuffer
 }
 
-// newRig makes n ranks over memory; tweak may change each one's configuration.
-func newRig(t testing.TB, n int) *rig {
-	r := &rig{t: t, hub: memory.New(), meshes: make([]*Mesh, n), errs: make([]error, n)}
+// newTestJob makes n ranks over memory; tweak may change each one's configuration.
+func newTestJob(t testing.TB, n int) *testJob {
+	r := &testJob{t: t, hub: memory.New(), meshes: make([]*Mesh, n), errs: make([]error, n)}
 	for i := range n {
-		r.ears = append(r.ears, &listener{rank: i})
+		r.events = append(r.events, &eventRecorder{rank: i})
 		r.wires = append(r.wires, r.hub.Transport())
 	}
 	return r
 }
 
 // config is rank i's, with addresses exchanged through rank 0.
-func (r *rig) config(i int) Config {
+func (r *testJob) config(i int) Config {
 	return Config{
 		Rank: i, Size: len(r.meshes), Job: "test", Secret: []byte("sesame"),
 		Transport: r.wires[i], Root: r.hub.Addr(0), Host: fmt.Sprintf("host-%d", i),
-		InProcess: true, Log: r.logs.logger(), Events: r.ears[i],
+		InProcess: true, Log: r.logs.logger(), Events: r.events[i],
 	}
 }
 
 // static has all addresses known beforehand.
-func (r *rig) static(cfg *Config) {
+func (r *testJob) static(cfg *Config) {
 	cfg.Root = ""
 	for i := range r.meshes {
 		cfg.Peers = append(cfg.Peers, r.hub.Addr(i))
@@ -146,7 +146,7 @@ func (r *rig) static(cfg *Config) {
 }
 
 // start starts the ranks given, and waits for all of them.
-func (r *rig) start(ctx context.Context, ranks []int, tweak func(i int, cfg *Config)) {
+func (r *testJob) start(ctx context.Context, ranks []int, tweak func(i int, cfg *Config)) {
 	var work sync.WaitGroup
 	for _, i := range ranks {
 		cfg := r.config(i)
@@ -159,9 +159,9 @@ func (r *rig) start(ctx context.Context, ranks []int, tweak func(i int, cfg *Con
 }
 
 // started is a rig whose n ranks have all started.
-func started(t testing.TB, n int, tweak func(i int, cfg *Config)) *rig {
+func started(t testing.TB, n int, tweak func(i int, cfg *Config)) *testJob {
 	t.Helper()
-	r := newRig(t, n)
+	r := newTestJob(t, n)
 	r.start(t.Context(), upTo(n), tweak)
 	for i, err := range r.errs {
 		if err != nil {
@@ -183,10 +183,10 @@ func without(n, rank int) []int {
 }
 
 // kill ends a rank as SIGKILL does, as far as the others can tell.
-func (r *rig) kill(rank int) { r.wires[rank].Close() }
+func (r *testJob) kill(rank int) { r.wires[rank].Close() }
 
 // close ends what is left, without goodbyes.
-func (r *rig) close() {
+func (r *testJob) close() {
 	for _, m := range r.meshes {
 		if m != nil {
 			m.once.Do(func() { m.shutDown(fault.Closed) })
@@ -197,7 +197,7 @@ func (r *rig) close() {
 // freeze keeps a rank's control goroutine from running, as SIGSTOP does, until
 // the result is called. It has stopped when freeze returns: a turn that was under way
 // would take what comes next.
-func (r *rig) freeze(rank int) (thaw func()) {
+func (r *testJob) freeze(rank int) (thaw func()) {
 	frozen, release := make(chan struct{}), make(chan struct{})
 	r.meshes[rank].control.post(func(*control) {
 		close(frozen)

@@ -18,26 +18,26 @@ const (
 // TFConfig is TensorFlow's description of a cluster and of one task in it, JSON.
 const TFConfig = "TF_CONFIG"
 
-// A Foreign is one launcher as its variables show it: the names under which a
+// A Launcher is one launcher as its variables show it: the names under which a
 // process finds its rank and the number of ranks. Either may be "" where that
 // launcher does not tell. Needs, when not "", must be set for the others to
 // mean anything.
-type Foreign struct {
-	Launcher, Rank, Size, Needs string
+type Launcher struct {
+	Name, Rank, Size, Requires string
 }
 
-// Foreigners lists the launchers whose variables show that a process is one of
+// Launchers lists the launchers whose variables show that a process is one of
 // several. Slurm's count only inside a step: a plain program in a batch script
 // sees SLURM_PROCID=0 and SLURM_NTASKS=4, and is not rank 0 of 4.
-func Foreigners() []Foreign {
-	return []Foreign{
-		{Launcher: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
-		{Launcher: "mpiexec (Hydra, PMI)", Rank: "PMI_RANK", Size: "PMI_SIZE"},
-		{Launcher: "mpiexec (Hydra, -pmi-port)", Rank: "PMI_ID", Needs: "PMI_PORT"},
-		{Launcher: "a PMIx launcher", Rank: "PMIX_RANK", Needs: "PMIX_NAMESPACE"},
-		{Launcher: "srun", Rank: "SLURM_PROCID", Size: "SLURM_STEP_NUM_TASKS", Needs: "SLURM_STEP_ID"},
-		{Launcher: "horovodrun", Rank: "HOROVOD_RANK", Size: "HOROVOD_SIZE"},
-		{Launcher: "torchrun", Rank: TorchRank, Size: TorchSize},
+func Launchers() []Launcher {
+	return []Launcher{
+		{Name: "mpirun (Open MPI)", Rank: "OMPI_COMM_WORLD_RANK", Size: "OMPI_COMM_WORLD_SIZE"},
+		{Name: "mpiexec (Hydra, PMI)", Rank: "PMI_RANK", Size: "PMI_SIZE"},
+		{Name: "mpiexec (Hydra, -pmi-port)", Rank: "PMI_ID", Requires: "PMI_PORT"},
+		{Name: "a PMIx launcher", Rank: "PMIX_RANK", Requires: "PMIX_NAMESPACE"},
+		{Name: "srun", Rank: "SLURM_PROCID", Size: "SLURM_STEP_NUM_TASKS", Requires: "SLURM_STEP_ID"},
+		{Name: "horovodrun", Rank: "HOROVOD_RANK", Size: "HOROVOD_SIZE"},
+		{Name: "torchrun", Rank: TorchRank, Size: TorchSize},
 	}
 }
 

@@ -8,29 +8,29 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A turnstile is a Conn that counts its turns.
-type turnstile struct{ turns int }
+// A countingConn is a Conn that counts its turns.
+type countingConn struct{ turns int }
 
-func (c *turnstile) Send(f *transport.Frame) { f.Done(nil) }
-func (c *turnstile) Progress(transport.Sink) (transport.State, error) {
+func (c *countingConn) Send(f *transport.Frame) { f.Done(nil) }
+func (c *countingConn) Progress(transport.Sink) (transport.State, error) {
 	c.turns++
 	return transport.Moved, nil
 }
-func (c *turnstile) Arm(func())   {}
-func (c *turnstile) Close() error { return nil }
+func (c *countingConn) Arm(func())   {}
+func (c *countingConn) Close() error { return nil }
 
 // A frame that was refused must not be followed by another: who waits for the
 // first would take the second for it. The second may be in the hands of another
 // goroutine, whose turn comes right after the one that found the first to be bad.
-func TestNothingArrivesOnALinkThatIsDoomed(t *testing.T) {
+func TestNothingArrivesOnALinkWithADeferredFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		above := &pile{got: make(map[string]int)}
+		above := &recorder{got: make(map[string]int)}
 		r := started(t, 2, func(_ int, cfg *Config) { cfg.Data = above })
 		defer r.close()
-		conn := new(turnstile)
+		conn := new(countingConn)
 		l := r.meshes[0].Link(1)
 		l.install(conn, linkIdle)
-		l.Doom(errors.New("a frame that cannot be"))
+		l.DeferFailure(errors.New("a frame that cannot be"))
 		l.Progress()
 		if conn.turns != 0 {
 			t.Errorf("the Conn had %d more turns", conn.turns)

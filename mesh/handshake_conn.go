@@ -7,27 +7,27 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A talk is a conversation over a Conn, a frame at a time, for the few frames
+// A handshakeConn is a conversation over a Conn, a frame at a time, for the few frames
 // before a Conn has its real owner. It blocks, and belongs to one goroutine.
 //
 // It reads no further than it was asked to: what comes after the last frame that
 // recv returned is the next owner's.
-type talk struct {
+type handshakeConn struct {
 	conn transport.Conn
 	wake chan struct{} // one slot; rung by the Conn
 
-	got  bool
-	head []byte
-	body []byte
-	most int   // bytes of body that are taken
-	bad  error // why what arrives is not taken
+	received bool
+	head     []byte
+	body     []byte
+	maxBody  int   // bytes of body that are taken
+	rejected error // why what arrives is not taken
 }
 
-func newTalk(c transport.Conn) *talk {
-	return &talk{conn: c, wake: make(chan struct{}, 1)}
+func newHandshakeConn(c transport.Conn) *handshakeConn {
+	return &handshakeConn{conn: c, wake: make(chan struct{}, 1)}
 }
 
-func (t *talk) ring() {
+func (t *handshakeConn) wakeUp() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -36,19 +36,19 @@ func (t *talk) ring() {
 
 // send queues a frame. It does not wait: the next recv or flush, or the Conn's
 // next owner, moves what does not go at once.
-func (t *talk) send(head, body []byte) {
+func (t *handshakeConn) send(head, body []byte) {
 	t.conn.Send(&transport.Frame{Head: head, Body: body, Done: func(error) {}})
 }
 
 // finish sends a last frame, and waits until it is out, and then until the peer
 // has closed: closing first could take the frame back on its way. It ends with
 // ctx at the latest. What arrives meanwhile is dropped.
-func (t *talk) finish(ctx context.Context, head, body []byte) {
+func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
-	t.most = -1
+	t.maxBody = -1
 	for {
 		state, err := t.conn.Progress(t)
-		if err != nil || t.bad != nil || t.pause(ctx, state) != nil {
+		if err != nil || t.rejected != nil || t.wait(ctx, state) != nil {
 			return
 		}
 	}
@@ -56,30 +56,30 @@ func (t *talk) finish(ctx context.Context, head, body []byte) {
 
 // recv waits for the next frame, with at most most bytes of body. The slices are
 // the caller's.
-func (t *talk) recv(ctx context.Context, most int) (head, body []byte, err error) {
-	t.got, t.bad, t.most = false, nil, most
+func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
+	t.received, t.rejected, t.maxBody = false, nil, most
 	for {
 		state, err := t.conn.Progress(t)
 		switch {
-		case t.bad != nil:
-			return nil, nil, t.bad
-		case t.got:
+		case t.rejected != nil:
+			return nil, nil, t.rejected
+		case t.received:
 			return t.head, t.body, nil
 		case err != nil:
 			return nil, nil, err
 		}
-		if err := t.pause(ctx, state); err != nil {
+		if err := t.wait(ctx, state); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// pause sleeps until the Conn could move something, unless it just did.
-func (t *talk) pause(ctx context.Context, state transport.State) error {
+// wait sleeps until the Conn could move something, unless it just did.
+func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	if state == transport.Moved {
 		return ctx.Err()
 	}
-	t.conn.Arm(t.ring)
+	t.conn.Arm(t.wakeUp)
 	select {
 	case <-t.wake:
 		return ctx.Err()
@@ -89,12 +89,12 @@ func (t *talk) pause(ctx context.Context, state transport.State) error {
 }
 
 // Buffer implements transport.Sink.
-func (t *talk) Buffer(h transport.Header) []byte {
-	if t.most < 0 {
+func (t *handshakeConn) Buffer(h transport.Header) []byte {
+	if t.maxBody < 0 {
 		return nil
 	}
-	if h.Size > t.most {
-		t.bad = fmt.Errorf("a frame of %d bytes, where at most %d are due", h.Size, t.most)
+	if h.Size > t.maxBody {
+		t.rejected = fmt.Errorf("a frame of %d bytes, where at most %d are due", h.Size, t.maxBody)
 		return nil
 	}
 	t.body = make([]byte, h.Size)
@@ -102,9 +102,9 @@ func (t *talk) Buffer(h transport.Header) []byte {
 }
 
 // Arrived implements transport.Sink.
-func (t *talk) Arrived(h transport.Header, n int) {
-	if n == h.Size && t.most >= 0 {
+func (t *handshakeConn) Arrived(h transport.Header, n int) {
+	if n == h.Size && t.maxBody >= 0 {
 		t.head = append([]byte(nil), h.Head...)
-		t.got = true
+		t.received = true
 	}
 }

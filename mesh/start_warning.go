@@ -1,0 +1,80 @@
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An startProgress is what a rank that is starting knows of whom it waits for. Start
+// writes it, and the notice reads it.
+type startProgress struct {
+	mu           sync.Mutex // guards the rest
+	joining      bool       // this rank exchanges addresses through rank 0
+	rootAnswered bool       // rank 0 has answered, and will say who is missing
+	missing      []int      // as rank 0 last said; nil: it has said nothing yet
+	lastErr      error      // why rank 0 was not reached the last time
+}
+
+func (a *startProgress) update(change func(*startProgress)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change(a)
+}
+
+// missingRanks are the ranks that have not come, as rank 0 last said.
+func (a *startProgress) missingRanks() []int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.missing
+}
+
+// warnIfSlow has one line say whom Start waits for, once it has waited for so long. A
+// job that never comes about would be silent until its deadline otherwise, which
+// is minutes away. The result ends it.
+func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
+	ctx, cancel := context.WithCancel(m.ctx)
+	if after > 0 {
+		m.spawn(func() {
+			select {
+			case <-time.After(after):
+			case <-ctx.Done():
+				return
+			}
+			if who := m.describeMissing(); who != "" && ctx.Err() == nil {
+				m.log.Warn(fmt.Sprintf("tutti: rank %d waits in init for %v; missing: %s", m.cfg.Rank, after, who))
+			}
+		})
+	}
+	return cancel
+}
+
+// describeMissing names the ranks that have not come, as far as this rank knows; "" when
+// it knows of none.
+func (m *Mesh) describeMissing() string {
+	m.progress.mu.Lock()
+	joining, rootAnswered, ranks, trouble := m.progress.joining, m.progress.rootAnswered, m.progress.missing, m.progress.lastErr
+	m.progress.mu.Unlock()
+	switch {
+	case !joining:
+		ranks = m.control.missing()
+	case m.joinServer != nil:
+		ranks = m.joinServer.absentRanks()
+	case ranks == nil && rootAnswered:
+		return "ranks that rank 0 has not named yet"
+	case ranks == nil && trouble != nil:
+		return fmt.Sprintf("rank 0, which could not be reached at %s: %v", m.cfg.Root, trouble)
+	case ranks == nil:
+		return fmt.Sprintf("rank 0, which does not answer at %s", m.cfg.Root)
+	}
+	var names []string
+	for _, r := range ranks[:min(len(ranks), maxNamedRanks)] {
+		names = append(names, fmt.Sprintf("rank %d", r))
+	}
+	if more := len(ranks) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
