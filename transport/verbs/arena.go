@@ -29,28 +29,28 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
-	case !t.enter():
+	case !t.acquireDevice():
 		return nil, nil, failure(fault.Closed, op, nil)
 	}
-	defer t.leave()
+	defer t.releaseDevice()
 	mem, unmap, err := t.device.memory(size)
 	if err != nil {
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
-	sent, err := t.cache.adopt(mem)
+	sent, err := t.localCache.addArena(mem)
 	if err != nil {
 		return nil, nil, errors.Join(err, unmap())
 	}
-	shown, err := t.shown.adopt(mem)
+	shown, err := t.remoteCache.addArena(mem)
 	if err != nil {
-		return nil, nil, errors.Join(err, t.cache.disown(sent), unmap())
+		return nil, nil, errors.Join(err, t.localCache.removeArena(sent), unmap())
 	}
 	var mu sync.Mutex
 	freed := false
 	return mem, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		if freed || shown.busy() || sent.busy() || shown.cache.disown(shown) != nil || sent.cache.disown(sent) != nil {
+		if freed || shown.inUse() || sent.inUse() || shown.cache.removeArena(shown) != nil || sent.cache.removeArena(sent) != nil {
 			return failure(fault.Misuse, "free memory", errInUse)
 		}
 		freed = true
@@ -60,15 +60,15 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 
 var errInUse = errors.New("a part of it is shown to a peer or being sent, or it was freed before")
 
-// adopt registers mem, and makes an arena of it.
-func (c *cache) adopt(mem []byte) (*lease, error) {
+// addArena registers mem, and makes an arena of it.
+func (c *registrationCache) addArena(mem []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r, err := c.registered(mem)
+	r, err := c.register(mem)
 	if err != nil {
 		return nil, err
 	}
-	l := &lease{cache: c, region: r, mem: mem, start: startOf(mem)}
+	l := &registration{cache: c, region: r, mem: mem, start: startOf(mem)}
 	i, _ := slices.BinarySearchFunc(c.arenas, l.start, byStart)
 	c.arenas = slices.Insert(c.arenas, i, l)
 	return l, nil
@@ -76,7 +76,7 @@ func (c *cache) adopt(mem []byte) (*lease, error) {
 
 func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-func byStart(l *lease, start uintptr) int {
+func byStart(l *registration, start uintptr) int {
 	switch {
 	case l.start < start:
 		return -1
@@ -87,7 +87,7 @@ func byStart(l *lease, start uintptr) int {
 }
 
 // arenaOf is the arena that b lies in; nil when it lies in none. mu is held.
-func (c *cache) arenaOf(b []byte) *lease {
+func (c *registrationCache) arenaOf(b []byte) *registration {
 	start := startOf(b)
 	i, found := slices.BinarySearchFunc(c.arenas, start, byStart)
 	if !found {
@@ -99,36 +99,36 @@ func (c *cache) arenaOf(b []byte) *lease {
 	return c.arenas[i]
 }
 
-// use is the arena's own registration for one more use, if it is free for that; it is
+// acquireArena is the arena's own registration for one more use, if it is free for that; it is
 // made anew if its last use had to end it. mu is held.
-func (c *cache) use(a *lease) (*lease, error) {
-	if c.remote && a.users > 0 {
+func (c *registrationCache) acquireArena(a *registration) (*registration, error) {
+	if c.remote && a.refs > 0 {
 		return nil, nil
 	}
 	if a.region == nil {
-		r, err := c.registered(a.mem)
+		r, err := c.register(a.mem)
 		if err != nil {
 			return nil, err
 		}
 		a.region = r
 	}
-	a.users++
+	a.refs++
 	return a, nil
 }
 
-// busy reports whether a part of an arena is in use.
-func (l *lease) busy() bool {
+// inUse reports whether a part of an arena is in use.
+func (l *registration) inUse() bool {
 	l.cache.mu.Lock()
 	defer l.cache.mu.Unlock()
-	return l.users+l.parts > 0
+	return l.refs+l.partRefs > 0
 }
 
-// disown ends an arena, and what else is registered of its memory, unless a part of
+// removeArena ends an arena, and what else is registered of its memory, unless a part of
 // it is in use. It may be called again.
-func (c *cache) disown(a *lease) error {
+func (c *registrationCache) removeArena(a *registration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a.users+a.parts > 0 {
+	if a.refs+a.partRefs > 0 {
 		return errInUse
 	}
 	if i, found := slices.BinarySearchFunc(c.arenas, a.start, byStart); found && c.arenas[i] == a {
@@ -136,17 +136,17 @@ func (c *cache) disown(a *lease) error {
 	}
 	for _, l := range c.entries {
 		if l.arena == a {
-			c.forget(l)
+			c.evict(l)
 		}
 	}
-	a.end()
+	a.deregister()
 	return nil
 }
 
-// end ends the registration of an arena, if there is one; mu is held.
-func (l *lease) end() {
+// deregister ends the registration of an arena, if there is one; mu is held.
+func (l *registration) deregister() {
 	if l.region != nil {
-		l.region.drop()
+		l.region.deregister()
 		l.region = nil
 	}
 }

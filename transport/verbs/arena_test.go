@@ -18,7 +18,7 @@ func (f *Fabric) registrations() int {
 
 func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
 	b := newBench(t, Options{Fabric: NewFabric()})
-	home := b.ends[1].home
+	home := b.ends[1].transport
 	mem, free, err := home.Alloc(1 << 20)
 	if err != nil || addressOf(mem)%64 != 0 || len(mem) != 1<<20 || bytes.Count(mem, []byte{0}) != len(mem) {
 		t.Fatalf("%d bytes at %#x: %v", len(mem), addressOf(mem), err)
@@ -71,12 +71,12 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	d := &softDevice{fabric: NewFabric()}
 	c := newCache(d, 1<<20, true)
 	mem, _, _ := d.memory(1000)
-	arena, err := c.adopt(mem)
+	arena, err := c.addArena(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
-	take := func(b []byte) *lease {
-		l, err := c.take(b)
+	take := func(b []byte) *registration {
+		l, err := c.acquire(b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,11 +86,11 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if first != arena || second == arena || first.region.rkey == second.region.rkey {
 		t.Error("two uses share one registration")
 	}
-	if err := c.disown(arena); !errors.Is(err, errInUse) {
+	if err := c.removeArena(arena); !errors.Is(err, errInUse) {
 		t.Errorf("got %v, want %v", err, errInUse)
 	}
 	key := first.region.rkey
-	first.drop()
+	first.invalidate()
 	if d.find(key, addressOf(mem), 1, true) != nil || d.find(second.region.rkey, addressOf(mem[400:]), 600, true) == nil {
 		t.Error("what was taken back can be written, or what is shown can not")
 	}
@@ -98,9 +98,9 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if again != arena || again.region.rkey == key {
 		t.Error("the key that was taken back is in use again")
 	}
-	again.free()
-	second.free() // cached from now on
-	if err := c.disown(arena); err != nil {
+	again.release()
+	second.release() // cached from now on
+	if err := c.removeArena(arena); err != nil {
 		t.Error(err)
 	}
 	if n := d.fabric.registrations(); n > 0 {
@@ -109,7 +109,7 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if l := take(mem[:10]); l == arena {
 		t.Error("freed memory is taken for an arena's")
 	} else {
-		l.free()
+		l.release()
 	}
 	c.close()
 	if err := d.close(); err != nil {
@@ -119,7 +119,7 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 
 func TestMemoryFromAllocOutlivesItsTransport(t *testing.T) {
 	b := newBench(t, Options{Fabric: NewFabric()})
-	home := b.ends[0].home
+	home := b.ends[0].transport
 	mem, free, err := home.Alloc(100)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestMemoryFromAllocOutlivesItsTransport(t *testing.T) {
 	if _, _, err := home.Alloc(100); !errors.Is(err, fault.Closed) {
 		t.Errorf("after Close: got %v, want %v", err, fault.Closed)
 	}
-	if _, _, err := b.ends[1].home.Alloc(-1); !errors.Is(err, fault.Misuse) {
+	if _, _, err := b.ends[1].transport.Alloc(-1); !errors.Is(err, fault.Misuse) {
 		t.Errorf("a negative size: got %v, want %v", err, fault.Misuse)
 	}
 }

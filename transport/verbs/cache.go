@@ -2,7 +2,7 @@ package verbs
 
 import "sync"
 
-// A cache keeps memory registered that is used again and again: registering costs
+// A registrationCache keeps memory registered that is used again and again: registering costs
 // about 2 ms for 10 MB, and more than sending on fast links. One cache has what is
 // sent from, registered for local use only; another one what peers write to.
 //
@@ -16,106 +16,106 @@ import "sync"
 // reuses it while it is cached: an entry cannot go stale. The price is that up to
 // limit bytes stay alive that the program has dropped. Memory that is not Go's, and
 // is unmapped by its owner, must not be sent from or shown.
-type cache struct {
+type registrationCache struct {
 	device device
 	remote bool
 	limit  int // bytes
 
 	mu      sync.Mutex // guards the rest
-	entries map[uintptr]*lease
-	arenas  []*lease // in the order of their addresses
-	unused  lease    // of leases without users, a ring: next is the last used one
+	entries map[uintptr]*registration
+	arenas  []*registration // in the order of their addresses
+	unused  registration    // of leases without users, a ring: next is the last used one
 	bytes   int
 }
 
-// A lease is the use of one registration. Uses of equal memory share it if it is not
+// A registration is the use of one registration. Uses of equal memory share it if it is not
 // remote.
-type lease struct {
-	cache      *cache
+type registration struct {
+	cache      *registrationCache
 	region     *region
 	start      uintptr
-	users      int
-	stray      bool   // not among the entries: gone with its last user
-	mem        []byte // of an arena; nil: it is none
-	arena      *lease // that its memory is a part of; nil: none
-	parts      int    // of an arena, uses of parts by registrations of their own
-	prev, next *lease // in unused; nil while in use
+	refs       int
+	detached   bool          // not among the entries: gone with its last user
+	mem        []byte        // of an arena; nil: it is none
+	arena      *registration // that its memory is a part of; nil: none
+	partRefs   int           // of an arena, uses of parts by registrations of their own
+	prev, next *registration // in unused; nil while in use
 }
 
-func newCache(d device, limit int, remote bool) *cache {
-	c := &cache{device: d, remote: remote, limit: limit, entries: make(map[uintptr]*lease)}
+func newCache(d device, limit int, remote bool) *registrationCache {
+	c := &registrationCache{device: d, remote: remote, limit: limit, entries: make(map[uintptr]*registration)}
 	c.unused.prev, c.unused.next = &c.unused, &c.unused
 	return c
 }
 
-// take registers b, or finds that it is. b is not empty.
-func (c *cache) take(b []byte) (*lease, error) {
+// acquire registers b, or finds that it is. b is not empty.
+func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	arena := c.arenaOf(b)
 	if arena != nil {
-		if l, err := c.use(arena); l != nil || err != nil {
+		if l, err := c.acquireArena(arena); l != nil || err != nil {
 			return l, err
 		}
 	}
-	l, err := c.takeOne(b, arena)
+	l, err := c.acquireOwn(b, arena)
 	if err == nil && arena != nil {
-		arena.parts++
+		arena.partRefs++
 	}
 	return l, err
 }
 
-// takeOne is take of memory that needs a registration of its own. mu is held.
-func (c *cache) takeOne(b []byte, arena *lease) (*lease, error) {
+// acquireOwn is take of memory that needs a registration of its own. mu is held.
+func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registration, error) {
 	start := startOf(b)
 	l := c.entries[start]
-	if l != nil && len(l.region.mem) >= len(b) && (l.users == 0 || !c.remote) {
-		l.users++
+	if l != nil && len(l.region.mem) >= len(b) && (l.refs == 0 || !c.remote) {
+		l.refs++
 		l.unlink()
 		return l, nil
 	}
 	c.shrink(c.limit - len(b))
-	r, err := c.registered(b)
+	r, err := c.register(b)
 	if err != nil {
 		return nil, err
 	}
-	fresh := &lease{cache: c, region: r, start: start, users: 1, arena: arena}
-	if l != nil && (l.users > 0 && c.remote) {
-		fresh.stray = true
-		return fresh, nil
+	added := &registration{cache: c, region: r, start: start, refs: 1, arena: arena}
+	if l != nil && (l.refs > 0 && c.remote) {
+		added.detached = true
+		return added, nil
 	}
 	if l != nil {
-		c.forget(l)
+		c.evict(l)
 	}
-	c.entries[start] = fresh
+	c.entries[start] = added
 	c.bytes += len(b)
-	return fresh, nil
+	return added, nil
 }
 
-// registered registers b. mu is held.
-func (c *cache) registered(b []byte) (*region, error) {
+// register registers b. mu is held.
+func (c *registrationCache) register(b []byte) (*region, error) {
 	r, err := c.device.register(b, c.remote)
 	if err != nil { // perhaps all that may be locked is cached
 		c.shrink(0)
 		if r, err = c.device.register(b, c.remote); err != nil {
-			return nil, unregistered(len(b), err)
+			return nil, registrationError(len(b), err)
 		}
 	}
 	return r, nil
 }
 
-// forget takes an entry out; it ends with its last user. mu is held.
-func (c *cache) forget(l *lease) {
+// evict takes an entry out; it ends with its last user. mu is held.
+func (c *registrationCache) evict(l *registration) {
 	delete(c.entries, l.start)
 	c.bytes -= len(l.region.mem)
-	l.stray = true
+	l.detached = true
 	if l.unlink() {
-		l.region.drop()
+		l.region.deregister()
 	}
 }
 
 // unlink takes l out of unused, and reports whether it was there. mu is held.
-func (l *lease) unlink() bool {
+func (l *registration) unlink() bool {
 	if l.next == nil {
 		return false
 	}
@@ -126,26 +126,26 @@ func (l *lease) unlink() bool {
 
 // shrink forgets what was not used for longest until at most limit bytes are held,
 // or all that is left is in use. mu is held.
-func (c *cache) shrink(limit int) {
+func (c *registrationCache) shrink(limit int) {
 	for c.bytes > limit && c.unused.prev != &c.unused {
-		c.forget(c.unused.prev)
+		c.evict(c.unused.prev)
 	}
 }
 
-// free ends one use. A nil lease has nothing to end.
-func (l *lease) free() {
+// release ends one use. A nil lease has nothing to end.
+func (l *registration) release() {
 	if l == nil {
 		return
 	}
 	c := l.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.leave()
-	if l.users > 0 || l.mem != nil {
+	l.unref()
+	if l.refs > 0 || l.mem != nil {
 		return
 	}
-	if l.stray {
-		l.region.drop()
+	if l.detached {
+		l.region.deregister()
 		return
 	}
 	l.prev, l.next = &c.unused, c.unused.next
@@ -153,42 +153,42 @@ func (l *lease) free() {
 	c.shrink(c.limit)
 }
 
-// leave ends one use in the books. mu is held.
-func (l *lease) leave() {
-	l.users--
+// unref ends one use in the books. mu is held.
+func (l *registration) unref() {
+	l.refs--
 	if l.arena != nil {
-		l.arena.parts--
+		l.arena.partRefs--
 	}
 }
 
-// drop ends the only use of a remote lease, and the registration: from its return on
+// invalidate ends the only use of a remote lease, and the registration: from its return on
 // nothing is written there. A nil lease has nothing to end.
-func (l *lease) drop() {
+func (l *registration) invalidate() {
 	if l == nil {
 		return
 	}
 	c := l.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.leave()
+	l.unref()
 	switch {
 	case l.mem != nil:
-		l.end()
+		l.deregister()
 		return
-	case !l.stray:
-		c.forget(l)
+	case !l.detached:
+		c.evict(l)
 	}
-	l.region.drop()
+	l.region.deregister()
 }
 
 // close forgets everything; what is in use ends with its users. Memory from Alloc
 // stays, and is not registered any more.
-func (c *cache) close() {
+func (c *registrationCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit = 0
 	c.shrink(0)
 	for _, a := range c.arenas {
-		a.end()
+		a.deregister()
 	}
 }

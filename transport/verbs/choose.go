@@ -43,15 +43,15 @@ func (g gidInfo) String() string {
 	return fmt.Sprintf("GID %d, %v, %s", g.index, netip.AddrFrom16(g.gid).Unmap(), kind)
 }
 
-// A pick is the device, port and GID that queue pairs will use.
-type pick struct {
+// A selection is the device, port and GID that queue pairs will use.
+type selection struct {
 	device int // its number in the list
 	name   string
 	port   portInfo
 	gid    gidInfo
 }
 
-func (p *pick) String() string {
+func (p *selection) String() string {
 	lid := ""
 	if p.gid.roce == 0 {
 		lid = fmt.Sprintf(", LID %d", p.port.lid)
@@ -62,7 +62,7 @@ func (p *pick) String() string {
 // network is what a device of the other end must be on, too: a RoCE v2 address can be
 // routed as far as IP goes, all others belong to one subnet, whose prefix is the
 // first half of a GID.
-func (p *pick) network() string {
+func (p *selection) network() string {
 	switch {
 	case p.gid.roce == 2 && p.gid.family() == "ipv4":
 		return "roce2-ipv4"
@@ -77,8 +77,8 @@ func (p *pick) network() string {
 // choose takes the first device, or this process's rail, and port of it, that the wishes allow, that is
 // active and has a GID they allow; of its GIDs the best. why says a line of each
 // device, port and GID: taken, or why not. The error is of all that was looked at.
-func choose(devices []deviceInfo, w *wishes) (best *pick, why []string, err error) {
-	w, why = w.ownRail()
+func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
+	w, why = w.ownPort()
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
 		if w.device != "" && w.device != d.name {
@@ -90,18 +90,18 @@ func choose(devices []deviceInfo, w *wishes) (best *pick, why []string, err erro
 			continue
 		}
 		for _, p := range d.ports {
-			g, not := w.best(p)
+			g, reason := w.bestGID(p)
 			switch {
-			case not != "":
-				say("%s port %d: %s", d.name, p.number, not)
+			case reason != "":
+				say("%s port %d: %s", d.name, p.number, reason)
 			case best != nil:
 				say("%s port %d: usable, but %s comes first", d.name, p.number, best.name)
 			default:
-				best = &pick{device: i, name: d.name, port: p, gid: g}
+				best = &selection{device: i, name: d.name, port: p, gid: g}
 				say("%v: taken", best)
 				for _, other := range p.gids {
 					if other.index != g.index {
-						say("%s port %d, %v: %s", d.name, p.number, other, w.notTaken(other))
+						say("%s port %d, %v: %s", d.name, p.number, other, w.whyNot(other))
 					}
 				}
 			}
@@ -116,8 +116,8 @@ func choose(devices []deviceInfo, w *wishes) (best *pick, why []string, err erro
 	return nil, why, errors.New(strings.Join(why, "; "))
 }
 
-// best is the GID to use of a port, or why there is none.
-func (w *wishes) best(p portInfo) (best gidInfo, not string) {
+// bestGID is the GID to use of a port, or why there is none.
+func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	switch {
 	case w.port != 0 && w.port != p.number:
 		return best, fmt.Sprintf("not the port wanted, %d", w.port)
@@ -126,13 +126,13 @@ func (w *wishes) best(p portInfo) (best gidInfo, not string) {
 	case len(p.gids) == 0:
 		return best, "it has no GID: give its network interface an address"
 	}
-	worth := 0
+	bestScore := 0
 	for _, g := range p.gids {
-		if n := w.worth(g); n > worth {
-			best, worth = g, n
+		if n := w.score(g); n > bestScore {
+			best, bestScore = g, n
 		}
 	}
-	if worth == 0 {
+	if bestScore == 0 {
 		return best, fmt.Sprintf("none of its %d GIDs is what was asked for (%sGID_INDEX, GID_FAMILY, ROCE_VERSION)", len(p.gids), ourPrefix)
 	}
 	return best, ""
@@ -151,10 +151,10 @@ func leastLoaded(queues []int) (waiter int) {
 	return waiter
 }
 
-// worth ranks GIDs: RoCE version 2 can be routed, an IPv4 address is what people
+// score ranks GIDs: RoCE version 2 can be routed, an IPv4 address is what people
 // set up, and one that is link-local is known on one link only. 0: not allowed.
-func (w *wishes) worth(g gidInfo) int {
-	if w.forbids(g) != "" {
+func (w *config) score(g gidInfo) int {
+	if w.excludes(g) != "" {
 		return 0
 	}
 	n := 1
@@ -169,7 +169,7 @@ func (w *wishes) worth(g gidInfo) int {
 	return n
 }
 
-func (w *wishes) forbids(g gidInfo) string {
+func (w *config) excludes(g gidInfo) string {
 	switch {
 	case w.gid >= 0 && w.gid != g.index:
 		return fmt.Sprintf("not the index wanted, %d", w.gid)
@@ -181,8 +181,8 @@ func (w *wishes) forbids(g gidInfo) string {
 	return ""
 }
 
-func (w *wishes) notTaken(g gidInfo) string {
-	if not := w.forbids(g); not != "" {
+func (w *config) whyNot(g gidInfo) string {
+	if not := w.excludes(g); not != "" {
 		return not
 	}
 	return "the one taken is better, or comes first"

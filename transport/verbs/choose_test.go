@@ -49,7 +49,7 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 		"no right to open one":   {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_0"}, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := wishesOf(func(n string) string { return c.env[n] })
+			w, err := readConfig(func(n string) string { return c.env[n] })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := choose(nil, &wishes{}); err == nil || !strings.Contains(err.Error(), "rdma link add") {
+	if _, _, err := choose(nil, &config{}); err == nil || !strings.Contains(err.Error(), "rdma link add") {
 		t.Errorf("without a device: %v", err)
 	}
 }
@@ -73,7 +73,7 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 func TestRailsAreTakenInTurn(t *testing.T) {
 	for rank, want := range []string{"mlx5_2", "mlx5_3", "mlx5_2", "mlx5_3"} {
 		env := map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "TUTTI_LOCAL_RANK": strconv.Itoa(rank)}
-		w, err := wishesOf(func(n string) string { return env[n] })
+		w, err := readConfig(func(n string) string { return env[n] })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 		"RDMA_QP_TIMEOUT": "99", "TUTTI_VERBS_DEPTH": "2", "TUTTI_VERBS_FRESH": "yes", "RDMA_QP_SL": "16",
 		"TUTTI_VERBS_DEVICE": "mlx5_0:,mlx5_1",
 	} {
-		_, err := wishesOf(func(n string) string {
+		_, err := readConfig(func(n string) string {
 			switch n {
 			case name:
 				return value
@@ -112,7 +112,7 @@ func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 func TestWishesFillInOptions(t *testing.T) {
 	env := map[string]string{"RDMA_QP_QUEUE_DEPTH": "4096", "TUTTI_VERBS_STRIP": "-1", "TUTTI_VERBS_BUFFER": "512",
 		"TUTTI_VERBS_FRESH": "1", "RDMA_QP_RETRY_COUNT": "7"}
-	w, err := wishesOf(func(n string) string { return env[n] })
+	w, err := readConfig(func(n string) string { return env[n] })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestWishesFillInOptions(t *testing.T) {
 
 func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 	on := func(roce int, addr string) string {
-		return (&pick{gid: gidInfo{roce: roce, gid: netip.MustParseAddr(addr).As16()}}).network()
+		return (&selection{gid: gidInfo{roce: roce, gid: netip.MustParseAddr(addr).As16()}}).network()
 	}
 	for name, c := range map[string]struct {
 		here, there string

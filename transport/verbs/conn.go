@@ -13,10 +13,10 @@ import (
 type stage uint8
 
 const (
-	relaying stage = iota // frames go over the set-up link
-	agreeing              // the same; a queue pair is offered or answered
-	leaving               // the last frame for the set-up link is not Done: frames wait
-	live                  // frames go over the queue pair
+	onSetupLink stage = iota // frames go over the set-up link
+	negotiating              // the same; a queue pair is offered or answered
+	switching                // the last frame for the set-up link is not Done: frames wait
+	live                     // frames go over the queue pair
 )
 
 // A conn is one end of a link: TensorFlow's channel. It is a Conn of the set-up
@@ -27,52 +27,52 @@ const (
 // Locks: mu, then the device's. The set-up link is never called with mu held, nor
 // are a Sink, Done or ready.
 type conn struct {
-	home     *Transport
-	setup    transport.Conn
-	accepted bool
-	salt     uint64
+	transport *Transport
+	setup     transport.Conn
+	accepted  bool
+	salt      uint64
 
-	reading  atomic.Bool // the role: held for one call of Progress, never waited for
-	setupDue atomic.Bool // the set-up link has something
-	switched atomic.Bool // nothing of the peer's owner comes over the set-up link any more
-	spent    atomic.Bool // the buffers may be given back once nobody is in Progress
-	fired    func()      // c.fire, bound once
-	rung     func()      // c.setupRang, bound once
+	progressing    atomic.Bool // the role: held for one call of Progress, never waited for
+	setupPending   atomic.Bool // the set-up link has something
+	recvSwitched   atomic.Bool // nothing of the peer's owner comes over the set-up link any more
+	releasable     atomic.Bool // the buffers may be given back once nobody is in Progress
+	fireFunc       func()      // c.fire, bound once
+	setupReadyFunc func()      // c.setupRang, bound once
 
 	// of the role
-	relay  relay
-	head   [transport.MaxHead]byte // of the frame whose body is placed
-	header transport.Header        // of the same
+	setupSink setupSink
+	head      [transport.MaxHead]byte // of the frame whose body is placed
+	header    transport.Header        // of the same
 
-	mu        sync.Mutex // guards the rest
-	stage     stage
-	wanted    bool             // there is to be a queue pair
-	admitted  bool             // accepted: Admit has been called
-	holding   bool             // frames wait for the queue pair from now on
-	early     transport.Queue  // for the set-up link
-	passing   bool             // a goroutine hands early over
-	marker    *transport.Frame // the last of early: this end's READY or OVER
-	out       transport.Queue  // for the queue pair
-	current   *transport.Frame
-	lease     *lease // current's body, registered
-	left      int    // bytes of current that are in no flight yet
-	flow      *flow
-	line      *line // nil before the stage agreeing
-	theirs    hello
-	exposures []exposure      // by slot
-	placing   *lease          // what the arriving body is written to
-	finished  transport.Queue // Done is to run, without an error
-	err       error           // the first error, and final
-	shut      bool            // nothing is to be delivered any more
-	ready     func()          // armed
-	unsent    unsent
+	mu         sync.Mutex // guards the rest
+	stage      stage
+	wanted     bool             // there is to be a queue pair
+	admitted   bool             // accepted: Admit has been called
+	holding    bool             // frames wait for the queue pair from now on
+	setupQueue transport.Queue  // for the set-up link
+	flushing   bool             // a goroutine hands early over
+	marker     *transport.Frame // the last of early: this end's READY or OVER
+	out        transport.Queue  // for the queue pair
+	current    *transport.Frame
+	currentReg *registration // current's body, registered
+	unposted   int           // bytes of current that are in no flight yet
+	flow       *flow
+	endpoint   *endpoint // nil before the stage agreeing
+	peer       hello
+	exposures  []exposure      // by slot
+	bodyReg    *registration   // what the arriving body is written to
+	finished   transport.Queue // Done is to run, without an error
+	err        error           // the first error, and final
+	closed     bool            // nothing is to be delivered any more
+	ready      func()          // armed
+	unsent     unsent
 }
 
-func newConn(home *Transport, setup transport.Conn, accepted bool) *conn {
-	c := &conn{home: home, setup: setup, accepted: accepted, salt: newSalt(), wanted: !accepted || !home.opts.OnRequest}
-	c.flow = newFlow(home.opts.Depth, 0, 0, segmentSize)
-	c.relay.c = c
-	c.fired, c.rung = c.fire, c.setupRang
+func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
+	c := &conn{transport: t, setup: setup, accepted: accepted, salt: newSalt(), wanted: !accepted || !t.opts.OnRequest}
+	c.flow = newFlow(t.opts.Depth, 0, 0, segmentSize)
+	c.setupSink.c = c
+	c.fireFunc, c.setupReadyFunc = c.fire, c.setupReady
 	return c
 }
 
@@ -89,9 +89,9 @@ func (c *conn) Send(f *transport.Frame) {
 		f.Done(err)
 		return
 	}
-	if c.stage < leaving && !c.holding && f.To == (transport.Token{}) {
-		c.early.Push(f)
-		c.passOn()
+	if c.stage < switching && !c.holding && f.To == (transport.Token{}) {
+		c.setupQueue.Push(f)
+		c.flushSetupQueueAndUnlock()
 		return
 	}
 	c.holding = true
@@ -100,24 +100,24 @@ func (c *conn) Send(f *transport.Frame) {
 	c.pumpAndUnlock()
 }
 
-// passOn hands what is for the set-up link over, in order: by one goroutine at a
+// flushSetupQueueAndUnlock hands what is for the set-up link over, in order: by one goroutine at a
 // time, and without mu, for a Done may run in there. It unlocks mu.
-func (c *conn) passOn() {
-	if c.passing {
+func (c *conn) flushSetupQueueAndUnlock() {
+	if c.flushing {
 		c.mu.Unlock()
 		return
 	}
-	c.passing = true
-	for f := c.early.Pop(); f != nil; f = c.early.Pop() {
+	c.flushing = true
+	for f := c.setupQueue.Pop(); f != nil; f = c.setupQueue.Pop() {
 		literal := looksLikeSetup(f.Head) && f != c.marker
 		c.mu.Unlock()
 		if literal {
-			c.setup.Send(setupFrame(sayLiteral, nil, ignore))
+			c.setup.Send(setupFrame(setupLiteral, nil, ignore))
 		}
 		c.setup.Send(f)
 		c.mu.Lock()
 	}
-	c.passing = false
+	c.flushing = false
 	c.mu.Unlock()
 }
 
@@ -127,17 +127,17 @@ func ignore(error) {}
 func (c *conn) Progress(in transport.Sink) (transport.State, error) { return c.Linger(in, 1) }
 
 // progress is Progress by whoever has the role.
-func (c *conn) progress(in transport.Sink, looks int) (transport.State, error) {
-	due := c.setupDue.Load() && c.setupDue.Swap(false) // nearly always not
-	if (due || !c.switched.Load()) && !c.failed() {
+func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
+	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always not
+	if (pending || !c.recvSwitched.Load()) && !c.hasFailed() {
 		if moved := c.progressSetup(in); moved {
 			return transport.Moved, nil
 		}
 	}
-	return c.deliver(in, looks)
+	return c.deliver(in, spins)
 }
 
-func (c *conn) failed() bool {
+func (c *conn) hasFailed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err != nil
@@ -146,19 +146,19 @@ func (c *conn) failed() bool {
 // progressSetup moves the set-up link, until the peer's queue pair takes over:
 // then it only looks there when something has come.
 func (c *conn) progressSetup(in transport.Sink) (moved bool) {
-	c.relay.owner = in
-	state, err := c.setup.Progress(&c.relay)
-	c.relay.owner = nil
+	c.setupSink.owner = in
+	state, err := c.setup.Progress(&c.setupSink)
+	c.setupSink.owner = nil
 	switch {
-	case c.relay.err != nil:
-		c.end(failure(fault.LinkLost, "the peer sent nonsense on the set-up link", c.relay.err), true)
+	case c.setupSink.err != nil:
+		c.fail(failure(fault.LinkLost, "the peer sent nonsense on the set-up link", c.setupSink.err), true)
 	case err != nil:
-		c.end(err, false)
+		c.fail(err, false)
 	case state == transport.Moved:
-		c.setupDue.Store(true)
+		c.setupPending.Store(true)
 		return true
-	case c.switched.Load():
-		c.setup.Arm(c.rung)
+	case c.recvSwitched.Load():
+		c.setup.Arm(c.setupReadyFunc)
 	}
 	return false
 }
@@ -167,26 +167,26 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 func (c *conn) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
-	due := c.due()
-	if !due && c.line != nil {
-		if err := c.line.pair.arm(); err != nil {
-			c.line.fail(failure(fault.LinkLost, "arm", err))
+	pending := c.isPending()
+	if !pending && c.endpoint != nil {
+		if err := c.endpoint.qp.arm(); err != nil {
+			c.endpoint.setError(failure(fault.LinkLost, "arm", err))
 		}
-		due = c.reap(1) > 0 || c.due()
+		pending = c.poll(1) > 0 || c.isPending()
 	}
-	relayed := !c.switched.Load()
+	relayed := !c.recvSwitched.Load()
 	c.mu.Unlock()
 	switch {
-	case due || c.setupDue.Load():
-		c.home.caller.Call(c.fired)
+	case pending || c.setupPending.Load():
+		c.transport.caller.Call(c.fireFunc)
 	case relayed:
-		c.setup.Arm(c.rung)
+		c.setup.Arm(c.setupReadyFunc)
 	}
 }
 
-// due reports whether Progress would find something; mu is held.
-func (c *conn) due() bool {
-	return c.err != nil || !c.finished.Empty() || c.line != nil && (c.line.in.n > 0 && c.switched.Load() || c.line.err != nil)
+// isPending reports whether Progress would find something; mu is held.
+func (c *conn) isPending() bool {
+	return c.err != nil || !c.finished.Empty() || c.endpoint != nil && (c.endpoint.arrivals.n > 0 && c.recvSwitched.Load() || c.endpoint.err != nil)
 }
 
 // fire runs the armed callback.
@@ -200,72 +200,72 @@ func (c *conn) fire() {
 	}
 }
 
-// setupRang is the set-up link's wake-up.
-func (c *conn) setupRang() {
-	c.setupDue.Store(true)
+// setupReady is the set-up link's wake-up.
+func (c *conn) setupReady() {
+	c.setupPending.Store(true)
 	c.fire()
 }
 
 // Close ends the Conn at once. What is Done is in the peer's memory already.
 func (c *conn) Close() error {
-	c.end(failure(fault.Closed, "this end has closed", nil), true)
+	c.fail(failure(fault.Closed, "this end has closed", nil), true)
 	return nil
 }
 
-// end fails the Conn, unless it has failed already: the queue pair is closed, so
+// fail fails the Conn, unless it has failed already: the queue pair is closed, so
 // that nothing writes any more, and every frame gets its Done. Unless it is
 // abrupt, what had come whole is still delivered.
-func (c *conn) end(err error, abrupt bool) {
+func (c *conn) fail(err error, abrupt bool) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
 	}
-	c.shut = c.shut || abrupt
-	done, stale, err := c.dismantle(), c.unsentFrames(), c.err
+	c.closed = c.closed || abrupt
+	done, unfinished, err := c.tearDown(), c.takeUnfinished(), c.err
 	c.mu.Unlock()
 	finish(&done, nil)
-	finish(&stale, err)
+	finish(&unfinished, err)
 	c.setup.Close()
-	c.home.caller.Call(c.fired)
-	c.spend()
+	c.transport.caller.Call(c.fireFunc)
+	c.releaseIfDrained()
 }
 
-// dismantle closes the queue pair and takes all memory but the message buffers
+// tearDown closes the queue pair and takes all memory but the message buffers
 // from the device. It returns the frames that were sent before. mu is held.
-func (c *conn) dismantle() (done transport.Queue) {
-	if l := c.line; l != nil && !l.closed {
-		for !c.shut && c.reap(1) > 0 {
+func (c *conn) tearDown() (done transport.Queue) {
+	if l := c.endpoint; l != nil && !l.closed {
+		for !c.closed && c.poll(1) > 0 {
 		}
 		l.close()
 	}
 	for i := range c.exposures {
-		c.exposures[i].lease.drop()
-		c.exposures[i].lease = nil
+		c.exposures[i].reg.invalidate()
+		c.exposures[i].reg = nil
 	}
-	c.dropPlacing()
+	c.deregisterBody()
 	done, c.finished = c.finished, transport.Queue{}
 	return done
 }
 
-// unsentFrames takes the frames that are queued or on their way. mu is held.
-func (c *conn) unsentFrames() (stale transport.Queue) {
-	if c.line != nil {
-		c.line.abandon(&stale)
+// takeUnfinished takes the frames that are queued or on their way. mu is held.
+func (c *conn) takeUnfinished() (unfinished transport.Queue) {
+	if c.endpoint != nil {
+		c.endpoint.abandon(&unfinished)
 	}
 	if c.current != nil {
-		stale.Push(c.current)
+		unfinished.Push(c.current)
 		c.current = nil
 	}
-	c.lease.free()
-	c.lease = nil
+	c.currentReg.release()
+	c.currentReg = nil
 	for f := c.out.Pop(); f != nil; f = c.out.Pop() {
-		stale.Push(f)
+		unfinished.Push(f)
 	}
-	for f := c.early.Pop(); f != nil; f = c.early.Pop() {
-		stale.Push(f)
+	for f := c.setupQueue.Pop(); f != nil; f = c.setupQueue.Pop() {
+		unfinished.Push(f)
 	}
 	c.unsent = unsent{}
-	return stale
+	return unfinished
 }
 
 // finish runs Done for all of q.
@@ -275,36 +275,36 @@ func finish(q *transport.Queue, err error) {
 	}
 }
 
-// dropPlacing takes the arriving body's memory from the device; mu is held.
-func (c *conn) dropPlacing() {
-	c.placing.drop()
-	c.placing = nil
+// deregisterBody takes the arriving body's memory from the device; mu is held.
+func (c *conn) deregisterBody() {
+	c.bodyReg.invalidate()
+	c.bodyReg = nil
 }
 
-// spend gives the message buffers back as soon as nothing is to be delivered.
-func (c *conn) spend() {
+// releaseIfDrained gives the message buffers back as soon as nothing is to be delivered.
+func (c *conn) releaseIfDrained() {
 	c.mu.Lock()
-	spent := c.line == nil || c.line.closed && (c.shut || c.line.in.n == 0)
+	drained := c.endpoint == nil || c.endpoint.closed && (c.closed || c.endpoint.arrivals.n == 0)
 	c.mu.Unlock()
-	if spent {
-		c.spent.Store(true)
-		c.giveBack()
-		c.home.forget(c)
+	if drained {
+		c.releasable.Store(true)
+		c.releaseBuffers()
+		c.transport.removeConn(c)
 	}
 }
 
-// giveBack frees the message buffers unless somebody is in Progress, who then
+// releaseBuffers frees the message buffers unless somebody is in Progress, who then
 // does.
-func (c *conn) giveBack() {
-	if !c.reading.CompareAndSwap(false, true) {
+func (c *conn) releaseBuffers() {
+	if !c.progressing.CompareAndSwap(false, true) {
 		return
 	}
 	c.mu.Lock()
-	if c.line != nil && c.line.free() {
-		c.home.leave()
+	if c.endpoint != nil && c.endpoint.releaseBuffers() {
+		c.transport.releaseDevice()
 	}
 	c.mu.Unlock()
-	c.reading.Store(false)
+	c.progressing.Store(false)
 }
 
 var (

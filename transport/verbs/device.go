@@ -19,7 +19,7 @@ type device interface {
 	// newPair makes a reliable-connected queue pair that can receive but is not
 	// connected. notify is called once after each arm, when there is something to
 	// poll; it must not block and takes no lock of the caller's.
-	newPair(depth int, notify func()) (pair, error)
+	newQueuePair(depth int, notify func()) (queuePair, error)
 	// close ends the device, all of whose pairs and regions are closed already.
 	close() error
 }
@@ -30,26 +30,26 @@ type region struct {
 	mem        []byte
 	addr       uint64 // of mem[0], as peers name it
 	lkey, rkey uint32
-	drop       func() error
+	deregister func() error
 }
 
-// A pair is a queue pair with its completion queue. Its methods are called by one
+// A queuePair is a queue pair with its completion queue. Its methods are called by one
 // goroutine at a time; newPair's notify comes from any.
-type pair interface {
+type queuePair interface {
 	// local is what the peer has to know to connect.
-	local() endpoint
+	local() address
 	// connect joins the pair with the peer's, and it may send.
-	connect(peer endpoint) error
+	connect(peer address) error
 	// receive posts mem, which lies in r, for the peer's next message.
 	receive(id uint64, r *region, mem []byte) error
 	// send posts the works in order. There are never more than depth without a
 	// completion.
-	send(ws []work) error
+	send(ws []workRequest) error
 	// poll takes up to len(into) completions, looking up to so many times for the first
 	// one, and never waits. Work completes in the order posted; the completion of a work
 	// that is signalled stands for those before it. An event of the device's that ends the
 	// pair is an error behind the last completion, and counts as one for arm.
-	poll(into []completion, looks int) (int, error)
+	poll(into []completion, spins int) (int, error)
 	// inline is the most bytes of a work that may be inline.
 	inline() int
 	// arm asks for one notify after the next completion. One that is already
@@ -59,8 +59,8 @@ type pair interface {
 	close() error
 }
 
-// An endpoint is a pair as its peer addresses it.
-type endpoint struct {
+// An address is a pair as its peer addresses it.
+type address struct {
 	gid [16]byte
 	qpn uint32
 	psn uint32 // of the first packet it sends
@@ -68,15 +68,15 @@ type endpoint struct {
 	mtu uint8 // as enum ibv_mtu: 1 is 256 bytes, 5 is 4096
 }
 
-// A work is one message, or one write: with an immediate value, which takes one of
+// A workRequest is one message, or one write: with an immediate value, which takes one of
 // the peer's receives and makes a completion there, or silent, of which the peer
 // knows nothing before the next work arrives.
-type work struct {
+type workRequest struct {
 	id       uint64
 	mem      []byte // lies in the region of lkey
 	lkey     uint32
 	write    bool
-	silent   bool // write: without imm
+	noImm    bool // write: without imm
 	inline   bool // mem is read before send returns, and lkey is not looked at
 	signaled bool
 	raddr    uint64 // write: where to, and by which right

@@ -38,7 +38,7 @@ func TestDeviceRefusesAWrongKey(t *testing.T) {
 	mem, to, release := b.expose(50_000)
 	defer release()
 	b.ends[0].mu.Lock()
-	b.ends[0].flow.theirs[0].rkey ^= 0x5a00
+	b.ends[0].flow.remotes[0].rkey ^= 0x5a00
 	b.ends[0].mu.Unlock()
 	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, len(mem))})
 	b.fails()
@@ -48,11 +48,11 @@ func TestDeviceRefusesAWrongKey(t *testing.T) {
 }
 
 // openHard is a device that leaves nothing when the test has ended.
-func openHard(t *testing.T) *hardDevice {
+func openHard(t *testing.T) *ibDevice {
 	t.Helper()
 	needsDevice(t)
 	leak.Check(t)
-	d, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6})
+	d, err := openDevice(&config{gid: -1, timeout: 14, retries: 6, rnr: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,14 +61,14 @@ func openHard(t *testing.T) *hardDevice {
 			t.Error(err)
 		}
 	})
-	return d.(*hardDevice)
+	return d.(*ibDevice)
 }
 
 // The interface goes down and comes back while nothing is posted: the device tells so by
 // events, which end no queue pair. Only a VM's interface, of verbs-vm's, is treated so.
 func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
-	p, err := h.newPair(minDepth, func() {})
+	p, err := h.newQueuePair(minDepth, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,14 +100,14 @@ func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
 // Events of a queue pair reach that one, those of the device all; and what sleeps is woken.
 func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	h := openHard(t)
-	var pairs [2]*hardPair
+	var pairs [2]*ibQueuePair
 	var rung [2]int
 	for i := range pairs {
-		p, err := h.newPair(minDepth, func() { rung[i]++ })
+		p, err := h.newQueuePair(minDepth, func() { rung[i]++ })
 		if err != nil {
 			t.Fatal(err)
 		}
-		pairs[i] = p.(*hardPair)
+		pairs[i] = p.(*ibQueuePair)
 	}
 	ended := func(want ...bool) {
 		t.Helper()
@@ -117,12 +117,12 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 			}
 		}
 	}
-	h.hear(portError, 0, h.pick.port.number)
-	h.hear(11, 0, h.pick.port.number) // the LID has changed
+	h.handleEvent(portError, 0, h.selection.port.number)
+	h.handleEvent(11, 0, h.selection.port.number) // the LID has changed
 	ended(false, false)
-	h.hear(queueOverran, pairs[1].number, 0)
+	h.handleEvent(queueOverran, pairs[1].number, 0)
 	ended(false, true)
-	h.hear(deviceFatal, 0, 0)
+	h.handleEvent(deviceFatal, 0, 0)
 	ended(true, true)
 	for _, p := range pairs {
 		if err := p.close(); err != nil {
@@ -145,39 +145,39 @@ func (d deadly) step() {
 	}
 }
 
-func (d deadly) newPair(depth int, notify func()) (pair, error) {
+func (d deadly) newQueuePair(depth int, notify func()) (queuePair, error) {
 	d.step()
-	p, err := d.device.newPair(depth, notify)
+	p, err := d.device.newQueuePair(depth, notify)
 	d.step()
 	return deadlyPair{p, d}, err
 }
 
 type deadlyPair struct {
-	pair
+	queuePair
 	deadly
 }
 
-func (p deadlyPair) connect(peer endpoint) error {
+func (p deadlyPair) connect(peer address) error {
 	p.step()
 	defer p.step()
-	return p.pair.connect(peer)
+	return p.queuePair.connect(peer)
 }
 
-func (p deadlyPair) send(ws []work) error {
+func (p deadlyPair) send(ws []workRequest) error {
 	p.step()
 	defer p.step()
-	return p.pair.send(ws)
+	return p.queuePair.send(ws)
 }
 
-func (p deadlyPair) poll(into []completion, looks int) (int, error) {
-	n, err := p.pair.poll(into, looks)
+func (p deadlyPair) poll(into []completion, spins int) (int, error) {
+	n, err := p.queuePair.poll(into, spins)
 	if n > 0 {
 		p.step()
 	}
 	return n, err
 }
 
-func (p deadlyPair) close() error { return p.pair.close() }
+func (p deadlyPair) close() error { return p.queuePair.close() }
 
 // A party is one end of a conversation in which frames go all the ways that there
 // are. What a frame asks for is in the first byte of its head: an echo (e), to write
@@ -355,8 +355,8 @@ func withVictim(t *testing.T, addr string, step int, accepted chan transport.Con
 	case err := <-ended:
 		t.Fatalf("step %d: the victim ended before it came: %v", step, err)
 	}
-	c.(guest).Admit()
-	p := &party{TB: t, c: c.(guest).conn}
+	c.(pendingConn).Admit()
+	p := &party{TB: t, c: c.(pendingConn).conn}
 	var died time.Time
 	var exit error
 	for deadline := time.Now().Add(patience); ; {

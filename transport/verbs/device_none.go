@@ -10,6 +10,6 @@ const Built = false
 var errNotBuilt = errors.New("verbs is not built into this program: build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
 
 // openDevice says how a program comes to have verbs.
-func openDevice(*wishes) (device, error) { return nil, errNotBuilt }
+func openDevice(*config) (device, error) { return nil, errNotBuilt }
 
-func explainDevices(*wishes) ([]string, error) { return nil, errNotBuilt }
+func explainDevices(*config) ([]string, error) { return nil, errNotBuilt }

@@ -25,27 +25,27 @@ import (
 const Built = true
 
 const (
-	// wantInline is how many bytes are to go inline: a message with a short body.
-	wantInline = 220
-	// batch is how many works go to the device in one call.
-	batch = 16
+	// inlineBytes is how many bytes are to go inline: a message with a short body.
+	inlineBytes = 220
+	// batchSize is how many works go to the device in one call.
+	batchSize = 16
 )
 
-// A hardDevice is one device of libibverbs'. Its waiters share its completion queues.
-type hardDevice struct {
-	pick    *pick
-	wishes  *wishes
-	context *C.struct_ibv_context
-	pd      *C.struct_ibv_pd
-	waiters []*waiter // immutable once open has returned
-	events  *os.File  // those that are of no work; nil: not opened
-	heeded  chan struct{}
-	down    atomic.Bool // the port, by the last event about it
+// A ibDevice is one device of libibverbs'. Its waiters share its completion queues.
+type ibDevice struct {
+	selection *selection
+	config    *config
+	context   *C.struct_ibv_context
+	pd        *C.struct_ibv_pd
+	waiters   []*waiter // immutable once open has returned
+	events    *os.File  // those that are of no work; nil: not opened
+	asyncDone chan struct{}
+	down      atomic.Bool // the port, by the last event about it
 
-	mu    sync.Mutex // guards the rest
-	pairs map[uintptr]*hardPair
-	last  uintptr
-	load  []int // completion queues, by waiter
+	mu         sync.Mutex // guards the rest
+	queuePairs map[uintptr]*ibQueuePair
+	last       uintptr
+	load       []int // completion queues, by waiter
 }
 
 // withDevices runs do with the list of this host's devices.
@@ -60,13 +60,13 @@ func withDevices(do func([]*C.struct_ibv_device) error) error {
 }
 
 // openDevice opens the device that the wishes and choose agree on.
-func openDevice(w *wishes) (d device, err error) {
+func openDevice(w *config) (d device, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) error {
 		p, _, err := choose(describeAll(list), w)
 		if err != nil {
 			return err
 		}
-		h := &hardDevice{pick: p, wishes: w, pairs: make(map[uintptr]*hardPair), heeded: make(chan struct{})}
+		h := &ibDevice{selection: p, config: w, queuePairs: make(map[uintptr]*ibQueuePair), asyncDone: make(chan struct{})}
 		if err := h.open(list[p.device]); err != nil {
 			h.release()
 			return fmt.Errorf("%v: %w", p, err)
@@ -74,7 +74,7 @@ func openDevice(w *wishes) (d device, err error) {
 		for _, w := range h.waiters {
 			go h.wait(w)
 		}
-		go h.heed()
+		go h.watchAsync()
 		d = h
 		return nil
 	})
@@ -82,7 +82,7 @@ func openDevice(w *wishes) (d device, err error) {
 }
 
 // explainDevices is what choose says of this host.
-func explainDevices(w *wishes) (why []string, err error) {
+func explainDevices(w *config) (why []string, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) (err error) {
 		_, why, err = choose(describeAll(list), w)
 		return err
@@ -129,17 +129,17 @@ func portsOf(dev *C.struct_ibv_device) ([]portInfo, error) {
 	return ports, nil
 }
 
-func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
+func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	if d.context, err = C.ibv_open_device(dev); d.context == nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	if d.events, err = polled(int(d.context.async_fd), "events of "+d.pick.name); err != nil {
+	if d.events, err = pollable(int(d.context.async_fd), "events of "+d.selection.name); err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
 	if d.pd, err = C.ibv_alloc_pd(d.context); d.pd == nil {
 		return fmt.Errorf("protection domain: %w", err)
 	}
-	d.load = make([]int, max(d.wishes.waiters, 1))
+	d.load = make([]int, max(d.config.waiters, 1))
 	for range d.load {
 		w := &waiter{ended: make(chan struct{})}
 		d.waiters = append(d.waiters, w)
@@ -150,17 +150,17 @@ func (d *hardDevice) open(dev *C.struct_ibv_device) (err error) {
 	return nil
 }
 
-func (d *hardDevice) describe() string {
+func (d *ibDevice) describe() string {
 	if d.down.Load() {
-		return d.pick.String() + ", whose port is down"
+		return d.selection.String() + ", whose port is down"
 	}
-	return d.pick.String()
+	return d.selection.String()
 }
 
-func (d *hardDevice) network() string { return d.pick.network() }
+func (d *ibDevice) network() string { return d.selection.network() }
 
 // alloc is memory outside Go's heap, which the collector need not keep in place.
-func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
+func (d *ibDevice) alloc(size int, remote bool) (*region, error) {
 	mem, free, err := d.memory(size)
 	if err != nil {
 		return nil, err
@@ -170,14 +170,14 @@ func (d *hardDevice) alloc(size int, remote bool) (*region, error) {
 		free()
 		return nil, err
 	}
-	drop := r.drop
-	r.drop = func() error { return errors.Join(drop(), free()) }
+	drop := r.deregister
+	r.deregister = func() error { return errors.Join(drop(), free()) }
 	return r, nil
 }
 
 // memory is refused where it is more than half of what the host has left: pinning
 // brings the pages in, and the kernel kills processes rather than refuse them.
-func (d *hardDevice) memory(size int) ([]byte, func() error, error) {
+func (d *ibDevice) memory(size int) ([]byte, func() error, error) {
 	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, err
 	}
@@ -188,7 +188,7 @@ func (d *hardDevice) memory(size int) ([]byte, func() error, error) {
 	return mem, func() error { return syscall.Munmap(mem) }, nil
 }
 
-func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
+func (d *ibDevice) register(b []byte, remote bool) (*region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE)
@@ -198,33 +198,33 @@ func (d *hardDevice) register(b []byte, remote bool) (*region, error) {
 	mr, err := C.tutti_reg_mr(d.pd, C.uintptr_t(addressOf(b)), C.size_t(len(b)), access)
 	if mr == nil {
 		pin.Unpin()
-		return nil, fmt.Errorf("%s: ibv_reg_mr: %w", d.pick.name, err)
+		return nil, fmt.Errorf("%s: ibv_reg_mr: %w", d.selection.name, err)
 	}
-	return &region{mem: b, addr: addressOf(b), lkey: uint32(mr.lkey), rkey: uint32(mr.rkey), drop: func() error {
+	return &region{mem: b, addr: addressOf(b), lkey: uint32(mr.lkey), rkey: uint32(mr.rkey), deregister: func() error {
 		defer pin.Unpin()
 		if rc := C.ibv_dereg_mr(mr); rc != 0 {
-			return fmt.Errorf("%s: ibv_dereg_mr: %w", d.pick.name, syscall.Errno(rc))
+			return fmt.Errorf("%s: ibv_dereg_mr: %w", d.selection.name, syscall.Errno(rc))
 		}
 		return nil
 	}}, nil
 }
 
-func (d *hardDevice) close() error {
+func (d *ibDevice) close() error {
 	for _, w := range d.waiters {
 		w.events.Close()
 		<-w.ended
 	}
 	d.events.Close()
-	<-d.heeded
+	<-d.asyncDone
 	return d.release()
 }
 
 // release gives back what open took; the device refuses while something is left.
-func (d *hardDevice) release() error {
+func (d *ibDevice) release() error {
 	var errs []error
 	check := func(what string, rc C.int) {
 		if rc != 0 {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", d.pick.name, what, syscall.Errno(rc)))
+			errs = append(errs, fmt.Errorf("%s: %s: %w", d.selection.name, what, syscall.Errno(rc)))
 		}
 	}
 	for _, w := range d.waiters {
@@ -247,28 +247,28 @@ func (d *hardDevice) release() error {
 	return errors.Join(errs...)
 }
 
-// A hardPair is a queue pair of libibverbs'.
-type hardPair struct {
-	device *hardDevice
-	number uintptr
-	notify func()
-	ended  atomic.Pointer[error] // by an event
-	waiter int
-	cq     *C.struct_ibv_cq
-	qp     *C.struct_ibv_qp
-	psn    uint32
-	room   int // bytes that go inline
-	works  [batch]C.tutti_work
-	done   [batch]C.tutti_done
+// A ibQueuePair is a queue pair of libibverbs'.
+type ibQueuePair struct {
+	device     *ibDevice
+	number     uintptr
+	notify     func()
+	ended      atomic.Pointer[error] // by an event
+	waiter     int
+	cq         *C.struct_ibv_cq
+	qp         *C.struct_ibv_qp
+	psn        uint32
+	inlineRoom int // bytes that go inline
+	batch      [batchSize]C.tutti_work
+	done       [batchSize]C.tutti_done
 }
 
-func (d *hardDevice) newPair(depth int, notify func()) (pair, error) {
+func (d *ibDevice) newQueuePair(depth int, notify func()) (queuePair, error) {
 	var b [4]byte
 	rand.Read(b[:])
 	d.mu.Lock()
 	d.last++
-	p := &hardPair{device: d, number: d.last, notify: notify, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
-	d.pairs[p.number] = p
+	p := &ibQueuePair{device: d, number: d.last, notify: notify, psn: binary.LittleEndian.Uint32(b[:]) & 0xFFFFFF}
+	d.queuePairs[p.number] = p
 	p.waiter = leastLoaded(d.load)
 	d.load[p.waiter]++
 	d.mu.Unlock()
@@ -280,12 +280,12 @@ func (d *hardDevice) newPair(depth int, notify func()) (pair, error) {
 	return p, nil
 }
 
-func (p *hardPair) open(depth int) (err error) {
+func (p *ibQueuePair) open(depth int) (err error) {
 	d := p.device
 	if p.cq, err = C.tutti_create_cq(d.context, C.int(2*depth+2), C.uintptr_t(p.number), d.waiters[p.waiter].channel, C.int(p.waiter)); p.cq == nil {
 		return fmt.Errorf("ibv_create_cq: %w", err)
 	}
-	inlined := C.uint32_t(wantInline)
+	inlined := C.uint32_t(inlineBytes)
 	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
 		inlined = 0 // a device that takes so much does not refuse for another reason twice
 		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined)
@@ -293,28 +293,28 @@ func (p *hardPair) open(depth int) (err error) {
 	if p.qp == nil {
 		return fmt.Errorf("ibv_create_qp: %w", err)
 	}
-	p.room = int(inlined)
-	if rc := C.tutti_init(p.qp, C.uint8_t(d.pick.port.number), C.uint16_t(d.wishes.pkey)); rc != 0 {
+	p.inlineRoom = int(inlined)
+	if rc := C.tutti_init(p.qp, C.uint8_t(d.selection.port.number), C.uint16_t(d.config.pkey)); rc != 0 {
 		return fmt.Errorf("ibv_modify_qp to INIT: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
-func (p *hardPair) local() endpoint {
-	c := p.device.pick
-	return endpoint{gid: c.gid.gid, qpn: uint32(p.qp.qp_num), psn: p.psn, lid: c.port.lid, mtu: p.device.mtu()}
+func (p *ibQueuePair) local() address {
+	c := p.device.selection
+	return address{gid: c.gid.gid, qpn: uint32(p.qp.qp_num), psn: p.psn, lid: c.port.lid, mtu: p.device.mtu()}
 }
 
 // mtu is what this end would use.
-func (d *hardDevice) mtu() uint8 {
-	if m := mtuOf(d.wishes.mtu); m != 0 {
-		return min(m, d.pick.port.mtu)
+func (d *ibDevice) mtu() uint8 {
+	if m := mtuOf(d.config.mtu); m != 0 {
+		return min(m, d.selection.port.mtu)
 	}
-	return d.pick.port.mtu
+	return d.selection.port.mtu
 }
 
-func (p *hardPair) connect(peer endpoint) error {
-	c, w := p.device.pick, p.device.wishes
+func (p *ibQueuePair) connect(peer address) error {
+	c, w := p.device.selection, p.device.config
 	path := C.tutti_path{qpn: C.uint32_t(peer.qpn), their_psn: C.uint32_t(peer.psn), psn: C.uint32_t(p.psn),
 		gid_index: C.uint32_t(c.gid.index), lid: C.uint16_t(peer.lid), port: C.uint8_t(c.port.number),
 		mtu: C.uint8_t(min(peer.mtu, p.device.mtu())), traffic_class: C.uint8_t(w.class), service_level: C.uint8_t(w.level),
@@ -328,20 +328,20 @@ func (p *hardPair) connect(peer endpoint) error {
 	return nil
 }
 
-func (p *hardPair) receive(id uint64, r *region, mem []byte) error {
+func (p *ibQueuePair) receive(id uint64, r *region, mem []byte) error {
 	if rc := C.tutti_recv(p.qp, C.uint64_t(id), C.uint64_t(addressOf(mem)), C.uint32_t(len(mem)), C.uint32_t(r.lkey)); rc != 0 {
 		return fmt.Errorf("ibv_post_recv: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
-func (p *hardPair) send(ws []work) error {
+func (p *ibQueuePair) send(ws []workRequest) error {
 	for len(ws) > 0 {
-		n := min(len(ws), batch)
+		n := min(len(ws), batchSize)
 		for i := range ws[:n] {
-			p.works[i] = hardWork(&ws[i])
+			p.batch[i] = cWorkRequest(&ws[i])
 		}
-		if rc := C.tutti_send(p.qp, &p.works[0], C.int(n)); rc != 0 {
+		if rc := C.tutti_send(p.qp, &p.batch[0], C.int(n)); rc != 0 {
 			return fmt.Errorf("ibv_post_send: %w", syscall.Errno(rc))
 		}
 		ws = ws[n:]
@@ -349,14 +349,14 @@ func (p *hardPair) send(ws []work) error {
 	return nil
 }
 
-func hardWork(w *work) C.tutti_work {
+func cWorkRequest(w *workRequest) C.tutti_work {
 	h := C.tutti_work{id: C.uint64_t(w.id), len: C.uint32_t(len(w.mem)), lkey: C.uint32_t(w.lkey),
 		raddr: C.uint64_t(w.raddr), rkey: C.uint32_t(w.rkey), imm: C.uint32_t(w.imm)}
 	if len(w.mem) > 0 {
 		h.addr = C.uint64_t(addressOf(w.mem))
 	}
 	switch {
-	case w.silent:
+	case w.noImm:
 		h.opcode = C.IBV_WR_RDMA_WRITE
 	case w.write:
 		h.opcode = C.IBV_WR_RDMA_WRITE_WITH_IMM
@@ -372,8 +372,8 @@ func hardWork(w *work) C.tutti_work {
 	return h
 }
 
-func (p *hardPair) poll(into []completion, looks int) (int, error) {
-	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batch)), C.int(looks)))
+func (p *ibQueuePair) poll(into []completion, spins int) (int, error) {
+	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batchSize)), C.int(spins)))
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed; the completion queue may have overrun")
 	}
@@ -390,18 +390,18 @@ func (p *hardPair) poll(into []completion, looks int) (int, error) {
 	return n, nil
 }
 
-func (p *hardPair) inline() int { return p.room }
+func (p *ibQueuePair) inline() int { return p.inlineRoom }
 
-func (p *hardPair) arm() error {
+func (p *ibQueuePair) arm() error {
 	if rc := C.tutti_notify(p.cq); rc != 0 {
 		return fmt.Errorf("ibv_req_notify_cq: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
-func (p *hardPair) close() error {
+func (p *ibQueuePair) close() error {
 	p.device.mu.Lock()
-	delete(p.device.pairs, p.number)
+	delete(p.device.queuePairs, p.number)
 	p.device.load[p.waiter]--
 	p.device.mu.Unlock()
 	var errs []error
@@ -418,4 +418,4 @@ func (p *hardPair) close() error {
 	return errors.Join(errs...)
 }
 
-var _ device = (*hardDevice)(nil)
+var _ device = (*ibDevice)(nil)

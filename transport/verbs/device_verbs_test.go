@@ -91,19 +91,19 @@ func dialUntilThere(t *testing.T, addr string) net.Conn {
 func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
-	opened, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 3})
+	opened, err := openDevice(&config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := opened.(*hardDevice)
-	var pairs []*hardPair
+	d := opened.(*ibDevice)
+	var pairs []*ibQueuePair
 	open := func() {
 		t.Helper()
-		p, err := d.newPair(minDepth, func() {})
+		p, err := d.newQueuePair(minDepth, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		pairs = append(pairs, p.(*hardPair))
+		pairs = append(pairs, p.(*ibQueuePair))
 	}
 	spread := func(want ...int) {
 		t.Helper()
@@ -171,7 +171,7 @@ func BenchmarkDeviceImprovements(b *testing.B) {
 }
 
 func openDeviceForTest() (string, error) {
-	d, err := openDevice(&wishes{gid: -1, timeout: 14, retries: 6, rnr: 6})
+	d, err := openDevice(&config{gid: -1, timeout: 14, retries: 6, rnr: 6})
 	if err != nil {
 		return "", err
 	}

@@ -9,20 +9,20 @@ import (
 type event uint32
 
 const (
-	queueOverran event = 0
-	pairFatal    event = 1
-	pairRequest  event = 2
-	pairAccess   event = 3
-	deviceFatal  event = 8
-	portActive   event = 9
-	portError    event = 10
+	queueOverran     event = 0
+	queuePairFatal   event = 1
+	queuePairRequest event = 2
+	queuePairAccess  event = 3
+	deviceFatal      event = 8
+	portActive       event = 9
+	portError        event = 10
 )
 
-// ends reports whether the pair that e is about works no more. A port that is down is
+// endsQueuePair reports whether the pair that e is about works no more. A port that is down is
 // left to the pairs' retries: it may be back before these end.
-func (e event) ends() bool {
+func (e event) endsQueuePair() bool {
 	switch e {
-	case queueOverran, pairFatal, pairRequest, pairAccess, deviceFatal:
+	case queueOverran, queuePairFatal, queuePairRequest, queuePairAccess, deviceFatal:
 		return true
 	}
 	return false
@@ -33,9 +33,9 @@ func (e event) err() error {
 	switch e {
 	case queueOverran:
 		return errOverrun
-	case pairFatal:
+	case queuePairFatal:
 		return errors.New("the device has given up the queue pair; look at the kernel's log (dmesg)")
-	case pairRequest, pairAccess:
+	case queuePairRequest, queuePairAccess:
 		return errors.New("the device has refused what the peer asked of the queue pair; look for the peer's error")
 	case deviceFatal:
 		return errors.New("the device has failed; look at the kernel's log (dmesg)")

@@ -37,8 +37,8 @@ func (p *pact) clone() *pact {
 	c := *p
 	for i := range 2 {
 		f := &c.flows[i]
-		f.theirs, f.notes = slices.Clone(f.theirs), slices.Clone(f.notes)
-		f.mine, f.free = slices.Clone(f.mine), slices.Clone(f.free)
+		f.remotes, f.controls = slices.Clone(f.remotes), slices.Clone(f.controls)
+		f.locals, f.freeSlots = slices.Clone(f.locals), slices.Clone(f.freeSlots)
 		c.queue[i], c.left[i], c.lying[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i]), slices.Clone(p.lying[i])
 	}
 	return &c
@@ -46,8 +46,8 @@ func (p *pact) clone() *pact {
 
 // feed gives flow i its next frame when it has none.
 func (p *pact) feed(i int) {
-	if p.flows[i].out.phase == resting && len(p.left[i]) > 0 {
-		p.flows[i].step(input{do: offered, frame: p.left[i][0]})
+	if p.flows[i].out.phase == idle && len(p.left[i]) > 0 {
+		p.flows[i].step(input{op: inFrame, frame: p.left[i][0]})
 		p.left[i] = p.left[i][1:]
 	}
 }
@@ -55,20 +55,20 @@ func (p *pact) feed(i int) {
 // post has end i post one thing, if it may.
 func (p *pact) post(i int) (moved bool, err error) {
 	p.feed(i)
-	out, err := p.flows[i].step(input{do: pull})
-	if err != nil || out.do == nothing {
+	out, err := p.flows[i].step(input{op: inNext})
+	if err != nil || out.op == outNone {
 		return false, err
 	}
-	if out.do == fill && p.flows[i].out.phase != landed { // kept memory, of which end 1-i hears nothing
+	if out.op == outWrite && p.flows[i].out.phase != inRing { // kept memory, of which end 1-i hears nothing
 		if out.last {
 			p.got[1-i]++
 		}
 		return true, nil
 	}
-	if out.do == fill {
+	if out.op == outWrite {
 		return true, p.fill(1-i, span{out.at, out.at + out.size})
 	}
-	p.queue[1-i] = append(p.queue[1-i], parcel{packet: out.packet, write: out.do == write, imm: out.place, size: out.size})
+	p.queue[1-i] = append(p.queue[1-i], parcel{packet: out.packet, write: out.op == outWriteImm, imm: out.handle, size: out.size})
 	if p.used[1-i]++; p.used[1-i] > p.flows[1-i].depth {
 		return true, fmt.Errorf("end %d posted more than end %d has receives for", i, 1-i)
 	}
@@ -82,8 +82,8 @@ func (p *pact) fill(i int, s span) error {
 			return fmt.Errorf("end %d wrote %v of the strip, where %v lies", 1-i, s, old)
 		}
 	}
-	if s.to > p.flows[i].runway.size {
-		return fmt.Errorf("end %d wrote %v of a strip of %d bytes", 1-i, s, p.flows[i].runway.size)
+	if s.to > p.flows[i].recvRing.size {
+		return fmt.Errorf("end %d wrote %v of a strip of %d bytes", 1-i, s, p.flows[i].recvRing.size)
 	}
 	p.lying[i] = append(p.lying[i], s)
 	return nil
@@ -96,39 +96,39 @@ func (p *pact) take(i int) (moved bool, err error) {
 	}
 	a, f := p.queue[i][0], &p.flows[i]
 	p.queue[i] = p.queue[i][1:]
-	in := input{do: came, packet: a.packet}
+	in := input{op: inMessage, packet: a.packet}
 	if a.write {
-		in = input{do: wrote, place: a.imm, size: a.size}
+		in = input{op: inWrite, handle: a.imm, size: a.size}
 	}
 	out, err := f.step(in)
 	if err != nil {
 		return true, err
 	}
-	switch out.do {
-	case ask:
-		in = input{do: placed, size: out.packet.size}
+	switch out.op {
+	case outNeedBuffer:
+		in = input{op: inAccept, size: out.packet.size}
 		if out.packet.id == dropped {
-			in = input{do: declined}
+			in = input{op: inDecline}
 			p.got[i]++
 		}
 		if _, err = f.step(in); err != nil {
 			return true, err
 		}
-	case small, direct:
+	case outFrame, outExposedFrame:
 		p.got[i]++
-		if out.packet.flag == flagLanded {
+		if out.packet.flag == flagInRing {
 			if at := p.lying[i][0].from; at != out.off {
 				return true, fmt.Errorf("end %d takes a body at %d that lies at %d", i, out.off, at)
 			}
 			p.lying[i] = p.lying[i][1:]
 		}
-	case part:
-		if f.arriving < 0 {
+	case outBodyPart:
+		if f.arrivingSlot < 0 {
 			p.got[i]++
 		}
 	}
 	p.used[i]--
-	_, err = f.step(input{do: reposted})
+	_, err = f.step(input{op: inReposted})
 	return true, err
 }
 
@@ -176,7 +176,7 @@ func (e *explorer) follow(p *pact) {
 // prompts checks that a frame which goes at once is what it is by being offered and
 // pulled, and that one which does not go has changed nothing.
 func (e *explorer) prompts(p *pact, i int) {
-	if p.flows[i].out.phase != resting {
+	if p.flows[i].out.phase != idle {
 		return
 	}
 	fast, slow := p.clone(), p.clone()
@@ -185,15 +185,15 @@ func (e *explorer) prompts(p *pact, i int) {
 		at.payload, slow.flows[i].payload = 9, 9
 	}
 	before := *at
-	got, ok := at.prompt(0, 10)
+	got, ok := at.trySend(0, 10)
 	if !ok {
 		if !reflect.DeepEqual(before, *at) {
 			e.Fatalf("a frame that does not go at once has changed %+v to %+v", before, *at)
 		}
 	}
-	slow.flows[i].step(input{do: offered, frame: frame{size: 10}})
-	out, err := slow.flows[i].step(input{do: pull})
-	if err != nil || ok != (out.do == post && out.last) {
+	slow.flows[i].step(input{op: inFrame, frame: frame{size: 10}})
+	out, err := slow.flows[i].step(input{op: inNext})
+	if err != nil || ok != (out.op == outSend && out.last) {
 		e.Fatalf("goes at once: %v; offered and pulled, it comes to %+v, %v, in\n%+v", ok, out, err, before)
 	}
 	slow.flows[i].out = at.out // which has nothing of a frame that never was there
@@ -204,9 +204,9 @@ func (e *explorer) prompts(p *pact, i int) {
 
 func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: dropped}
-	direct, full := frame{direct: true, place: placeOf(0, 1), size: 120}, frame{direct: true, place: placeOf(0, 1), size: 500}
+	direct, full := frame{exposed: true, handle: handleOf(0, 1), size: 120}, frame{exposed: true, handle: handleOf(0, 1), size: 500}
 	mid := frame{size: 104}
-	kept := frame{direct: true, place: placeOf(1, 1), size: 100}
+	kept := frame{exposed: true, handle: handleOf(1, 1), size: 100}
 	deepest := 4
 	if os.Getenv("TUTTI_SOAK") != "" {
 		deepest = 6
@@ -226,9 +226,9 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 			p := &pact{left: left}
 			for i := range p.flows {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
-				ins := []input{{do: exposed, size: 500}, {do: laid, size: 4*104 + 3}}
+				ins := []input{{op: inExpose, size: 500}, {op: inRingReady, size: 4*104 + 3}}
 				if name == "kept both ways" {
-					ins[1] = input{do: exposed, size: 300, id: transport.NoNotify, kept: true}
+					ins[1] = input{op: inExpose, size: 300, id: transport.NoNotify, noNotify: true}
 				}
 				for _, in := range ins {
 					if _, err := p.flows[i].step(in); err != nil {

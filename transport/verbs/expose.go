@@ -10,8 +10,8 @@ import (
 // An exposure is the device's side of one place. release is made once per slot and
 // given out at each use.
 type exposure struct {
-	lease   *lease
-	place   uint32
+	reg     *registration
+	handle  uint32
 	release func()
 }
 
@@ -26,21 +26,21 @@ type exposure struct {
 // Options.OnRequest), or the id is transport.Unheard with Options.Fresh, for such
 // memory is registered once for many uses.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
-	if !c.home.enter() {
+	if !c.transport.acquireDevice() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
 	}
-	defer c.home.leave()
+	defer c.transport.releaseDevice()
 	if !c.isWanted() {
-		return transport.Token{}, nil, failure(fault.Refused, "expose", errPlain)
+		return transport.Token{}, nil, failure(fault.Refused, "expose", errNoQueuePair)
 	}
-	if id == transport.NoNotify && c.home.opts.Fresh {
+	if id == transport.NoNotify && c.transport.opts.Fresh {
 		return transport.Token{}, nil, failure(fault.Refused, "expose", errFresh)
 	}
-	in := input{do: exposed, id: id, kept: id == transport.NoNotify, size: uint64(len(buf))}
-	var l *lease
+	in := input{op: inExpose, id: id, noNotify: id == transport.NoNotify, size: uint64(len(buf))}
+	var l *registration
 	if len(buf) > 0 {
 		var err error
-		if l, err = c.home.shown.take(buf); err != nil {
+		if l, err = c.transport.remoteCache.acquire(buf); err != nil {
 			return transport.Token{}, nil, err
 		}
 		in.addr, in.rkey = addressOf(buf), l.region.rkey
@@ -55,19 +55,19 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	}
 	if err != nil {
 		c.mu.Unlock()
-		l.free()
+		l.release()
 		return transport.Token{}, nil, err
 	}
-	x := c.exposureOf(slotOf(out.place))
-	x.place, x.lease = out.place, l
+	x := c.exposureOf(slotOf(out.handle))
+	x.handle, x.reg = out.handle, l
 	release := x.release
 	c.pumpAndUnlock()
-	return c.token(out.place), release, nil
+	return c.token(out.handle), release, nil
 }
 
 var (
-	errPlain = errors.New("the peer has no queue pair")
-	errFresh = errors.New("memory that is written unasked, use after use, would stay registered, which Options.Fresh (TUTTI_VERBS_FRESH) rules out")
+	errNoQueuePair = errors.New("the peer has no queue pair")
+	errFresh       = errors.New("memory that is written unasked, use after use, would stay registered, which Options.Fresh (TUTTI_VERBS_FRESH) rules out")
 )
 
 func (c *conn) isWanted() bool {
@@ -81,27 +81,27 @@ func (c *conn) isWanted() bool {
 func (c *conn) exposureOf(slot int) *exposure {
 	for slot >= len(c.exposures) {
 		slot := len(c.exposures)
-		c.exposures = append(c.exposures, exposure{release: func() { c.conceal(slot) }})
+		c.exposures = append(c.exposures, exposure{release: func() { c.unexpose(slot) }})
 	}
 	return &c.exposures[slot]
 }
 
-// conceal ends the exposure of a slot.
-func (c *conn) conceal(slot int) {
+// unexpose ends the exposure of a slot.
+func (c *conn) unexpose(slot int) {
 	c.mu.Lock()
 	x := &c.exposures[slot]
-	l := x.lease
-	x.lease = nil
+	l := x.reg
+	x.reg = nil
 	if c.err != nil {
 		c.mu.Unlock()
-		l.drop()
+		l.invalidate()
 		return
 	}
-	out, _ := c.flow.step(input{do: concealed, place: x.place})
+	out, _ := c.flow.step(input{op: inUnexpose, handle: x.handle})
 	c.pumpAndUnlock()
-	if out.quiet {
-		l.free()
+	if out.drained {
+		l.release()
 	} else {
-		l.drop()
+		l.invalidate()
 	}
 }

@@ -66,7 +66,7 @@ func (d *softDevice) register(b []byte, remote bool) (*region, error) {
 	defer f.mu.Unlock()
 	key := f.number()
 	f.regions[key] = &softRegion{device: d, mem: b, remote: remote}
-	return &region{mem: b, addr: addressOf(b), lkey: key, rkey: key, drop: func() error {
+	return &region{mem: b, addr: addressOf(b), lkey: key, rkey: key, deregister: func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.regions, key)
@@ -89,7 +89,7 @@ func (d *softDevice) find(key uint32, addr uint64, n int, remote bool) []byte {
 	return r.mem[off : off+uint64(n)]
 }
 
-func (d *softDevice) newPair(depth int, notify func()) (pair, error) {
+func (d *softDevice) newQueuePair(depth int, notify func()) (queuePair, error) {
 	f := d.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +141,7 @@ type softPair struct {
 	state  pairState
 
 	receives []softReceive // posted, oldest first
-	stalled  []work        // posted, and met no receive
+	stalled  []workRequest // posted, and met no receive
 	done     []completion  // oldest first
 	armed    bool
 	overrun  bool  // a completion was lost
@@ -163,9 +163,9 @@ type softReceive struct {
 
 var errPairState = errors.New("the queue pair is in the error state")
 
-func (p *softPair) local() endpoint { return endpoint{qpn: p.number, mtu: 5} }
+func (p *softPair) local() address { return address{qpn: p.number, mtu: 5} }
 
-func (p *softPair) connect(peer endpoint) error {
+func (p *softPair) connect(peer address) error {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	if p.state != pairReady || p.peer != 0 {
@@ -202,7 +202,7 @@ func ring(wake []func()) {
 	}
 }
 
-func (p *softPair) send(ws []work) error {
+func (p *softPair) send(ws []workRequest) error {
 	f := p.device.fabric
 	var buf [4]func()
 	wake := buf[:0]
@@ -224,7 +224,7 @@ func (p *softPair) send(ws []work) error {
 }
 
 // run does w, as the devices of both ends do, and returns who is to be notified.
-func (p *softPair) run(w *work, wake []func()) []func() {
+func (p *softPair) run(w *workRequest, wake []func()) []func() {
 	if p.state != pairReady {
 		return p.complete(completion{id: w.id, status: flushed}, wake)
 	}
@@ -234,7 +234,7 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 		return p.breakDown(completion{id: w.id, status: retryExceeded}, wake)
 	case len(w.mem) > 0 && !w.inline && p.device.find(w.lkey, addressOf(w.mem), len(w.mem), false) == nil:
 		return p.breakDown(completion{id: w.id, status: localProtect}, wake)
-	case w.silent:
+	case w.noImm:
 		return p.runSilent(w, to, wake)
 	case len(to.receives) == 0:
 		p.device.fabric.stalls++
@@ -267,7 +267,7 @@ func (p *softPair) run(w *work, wake []func()) []func() {
 }
 
 // ended is the end of a work that was carried out.
-func (p *softPair) ended(w *work, at Break, wake []func()) []func() {
+func (p *softPair) ended(w *workRequest, at Break, wake []func()) []func() {
 	switch {
 	case at == BreakAfter:
 		return p.breakOff(w, wake)
@@ -279,7 +279,7 @@ func (p *softPair) ended(w *work, at Break, wake []func()) []func() {
 
 // runSilent does a write that takes no receive. Where one of no bytes may go is not
 // looked up, as by hardware.
-func (p *softPair) runSilent(w *work, to *softPair, wake []func()) []func() {
+func (p *softPair) runSilent(w *workRequest, to *softPair, wake []func()) []func() {
 	dst := to.device.find(w.rkey, w.raddr, len(w.mem), true)
 	if dst == nil && len(w.mem) > 0 {
 		wake = to.breakDown(completion{recv: true, status: remoteAccess}, wake)

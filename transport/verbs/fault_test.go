@@ -68,10 +68,10 @@ func newBench(t testing.TB, o Options) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := (<-accepted).(guest)
+	g := (<-accepted).(pendingConn)
 	g.Admit()
 	b.ends = [2]*conn{c.(*conn), g.conn}
-	b.until("a queue pair", func() bool { return b.ends[0].has(live) && b.ends[1].has(live) })
+	b.until("a queue pair", func() bool { return b.ends[0].inStage(live) && b.ends[1].inStage(live) })
 	return b
 }
 
@@ -86,7 +86,7 @@ func (b *bench) expose(size int) (mem []byte, to transport.Token, release func()
 	b.until("the exposure", func() bool {
 		b.ends[0].mu.Lock()
 		defer b.ends[0].mu.Unlock()
-		return len(b.ends[0].flow.theirs) > 0
+		return len(b.ends[0].flow.remotes) > 0
 	})
 	return mem, to, release
 }
@@ -139,7 +139,7 @@ func (b *bench) fails() (errs [2]error) {
 
 // pairs are the two queue pairs.
 func (b *bench) pairs() (near, far *softPair) {
-	return b.ends[0].line.pair.(*softPair), b.ends[1].line.pair.(*softPair)
+	return b.ends[0].endpoint.qp.(*softPair), b.ends[1].endpoint.qp.(*softPair)
 }
 
 // inject does something to the fabric.
@@ -169,14 +169,14 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 			}
 		}, "remote access error"},
 		"the link is down": {func(b *bench, near, _ *softPair) {
-			near.breakDown(completion{status: localPairOp, vendor: 0x51}, nil)
+			near.breakDown(completion{status: localQueuePairOp, vendor: 0x51}, nil)
 		}, "vendor error 0x51): probably the link is down"},
 		"a completion queue that overran": {func(b *bench, near, _ *softPair) { near.overrun = true }, "has overrun"},
 		"a receiver that is not ready": {func(b *bench, near, _ *softPair) {
 			near.breakDown(completion{status: rnrExceeded}, nil)
 		}, "receiver not ready, retry counter exceeded"},
 		"an event that the pair has failed": {func(b *bench, near, _ *softPair) {
-			near.state, near.trouble = pairBroken, pairFatal.err()
+			near.state, near.trouble = pairBroken, queuePairFatal.err()
 		}, "has given up the queue pair; look at the kernel's log"},
 		"an event that the device has failed": {func(b *bench, near, _ *softPair) {
 			near.state, near.trouble = pairBroken, deviceFatal.err()
@@ -207,7 +207,7 @@ func TestEventWakesWhoSleeps(t *testing.T) {
 	near, _ := b.pairs()
 	b.until("quiet", func() bool {
 		state, err := b.ends[0].Progress(&b.sinks[0])
-		return state == transport.Idle && err == nil && !b.ends[0].setupDue.Load()
+		return state == transport.Idle && err == nil && !b.ends[0].setupPending.Load()
 	})
 	rung := make(chan struct{})
 	b.ends[0].Arm(func() { close(rung) })
@@ -225,11 +225,11 @@ func TestEventWakesWhoSleeps(t *testing.T) {
 func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
 	for e := range event(20) {
 		text := e.err().Error()
-		if e.ends() == strings.Contains(text, fmt.Sprint("event ", e)) {
-			t.Errorf("event %d ends a pair: %v, and says %q", e, e.ends(), text)
+		if e.endsQueuePair() == strings.Contains(text, fmt.Sprint("event ", e)) {
+			t.Errorf("event %d ends a pair: %v, and says %q", e, e.endsQueuePair(), text)
 		}
 	}
-	if portError.ends() || portActive.ends() {
+	if portError.endsQueuePair() || portActive.endsQueuePair() {
 		t.Error("a port that goes down for a moment ends the queue pairs, whose retries may outlast it")
 	}
 }
@@ -346,10 +346,10 @@ func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 	d := &softDevice{fabric: NewFabric()}
 	c := newCache(d, 1000, false)
 	bufs := make([][]byte, 5)
-	var held *lease
+	var held *registration
 	for i := range bufs {
 		bufs[i] = make([]byte, 400)
-		l, err := c.take(bufs[i])
+		l, err := c.acquire(bufs[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,17 +357,17 @@ func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 			held = l
 			continue
 		}
-		l.free()
+		l.release()
 	}
 	if len(c.entries) != 2 || c.bytes != 800 {
 		t.Errorf("%d entries of %d bytes, want the one in use and the last one", len(c.entries), c.bytes)
 	}
-	again, err := c.take(bufs[0][:100])
+	again, err := c.acquire(bufs[0][:100])
 	if err != nil || again != held {
 		t.Errorf("a part of what is registered was registered again: %v", err)
 	}
-	again.free()
-	held.free()
+	again.release()
+	held.release()
 	c.close()
 	if err := d.close(); err != nil {
 		t.Error(err)

@@ -11,13 +11,13 @@ import (
 // What two ends say to each other on the set-up link, beside their owners' frames,
 // are frames whose head is setupMark and one of these.
 const (
-	sayOffer   = 1 // the accepting end's queue pair
-	sayAnswer  = 2 // the dialling end's, which can receive
-	sayReady   = 3 // the accepting end can receive, and sends over the queue pair from now on
-	sayOver    = 4 // so does the dialling end
-	sayLiteral = 5 // the next frame is an owner's, though it looks like one of these
-	sayRefuse  = 6 // there will be no queue pair; the body says why
-	sayWant    = 7 // the dialling end asks for a queue pair, where it is for it to ask
+	setupOffer    = 1 // the accepting end's queue pair
+	setupAnswer   = 2 // the dialling end's, which can receive
+	setupReady    = 3 // the accepting end can receive, and sends over the queue pair from now on
+	setupSwitched = 4 // so does the dialling end
+	setupLiteral  = 5 // the next frame is an owner's, though it looks like one of these
+	setupRefuse   = 6 // there will be no queue pair; the body says why
+	setupRequest  = 7 // the dialling end asks for a queue pair, where it is for it to ask
 )
 
 const (
@@ -30,19 +30,19 @@ const (
 
 // The bounds on what a hello may say.
 const (
-	minDepth  = 3 // with two, credit could not reach the two that make an ACK
-	maxDepth  = 1024
-	minBuffer = 256
-	maxBuffer = 1 << 20
-	maxBody   = 1 << 40
-	maxNotes  = 4 * maxPlaces
-	minStrip  = 1 << 10
-	maxStrip  = 1 << 30
+	minDepth    = 3 // with two, credit could not reach the two that make an ACK
+	maxDepth    = 1024
+	minBuffer   = 256
+	maxBuffer   = 1 << 20
+	maxBody     = 1 << 40
+	maxControls = 4 * maxSlots
+	minRing     = 1 << 10
+	maxRing     = 1 << 30
 )
 
 // A hello is what the peer needs to know of this end before the first message.
 type hello struct {
-	endpoint
+	address
 	depth  uint32 // receives posted
 	buffer uint32 // bytes of each
 	salt   uint64 // what this end's Tokens carry
@@ -66,8 +66,8 @@ func parseHello(b []byte) (hello, error) {
 	}
 	le := binary.LittleEndian
 	h := hello{
-		endpoint: endpoint{qpn: le.Uint32(b[16:]), psn: le.Uint32(b[20:]), lid: le.Uint16(b[24:]), mtu: b[26]},
-		depth:    le.Uint32(b[28:]), buffer: le.Uint32(b[32:]), salt: le.Uint64(b[36:]),
+		address: address{qpn: le.Uint32(b[16:]), psn: le.Uint32(b[20:]), lid: le.Uint16(b[24:]), mtu: b[26]},
+		depth:   le.Uint32(b[28:]), buffer: le.Uint32(b[32:]), salt: le.Uint64(b[36:]),
 	}
 	copy(h.gid[:], b)
 	switch {
@@ -82,35 +82,35 @@ func parseHello(b []byte) (hello, error) {
 }
 
 // setupFrame is a frame of this package's for the set-up link.
-func setupFrame(say byte, body []byte, done func(error)) *transport.Frame {
-	return &transport.Frame{Head: append([]byte(setupMark), say), Body: body, Done: done}
+func setupFrame(kind byte, body []byte, done func(error)) *transport.Frame {
+	return &transport.Frame{Head: append([]byte(setupMark), kind), Body: body, Done: done}
 }
 
 // looksLikeSetup reports whether a head could be taken for one of this package's.
 func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setupMark)) }
 
-// A relay is the Sink of the set-up link: it hands owners' frames through to the
+// A setupSink is the Sink of the set-up link: it hands owners' frames through to the
 // owner's Sink, and keeps what the two ends say to each other. Only Progress uses
 // it.
-type relay struct {
+type setupSink struct {
 	c       *conn
 	owner   transport.Sink // for the length of one Progress
 	literal bool           // the next frame is an owner's
-	ours    bool           // the frame that is arriving is
+	isSetup bool           // the frame that is arriving is
 	body    [max(helloLen, maxRefusal)]byte
 	err     error // the peer broke the rules
 }
 
 // Buffer implements transport.Sink.
-func (r *relay) Buffer(h transport.Header) []byte {
-	r.ours = !r.literal && looksLikeSetup(h.Head)
+func (r *setupSink) Buffer(h transport.Header) []byte {
+	r.isSetup = !r.literal && looksLikeSetup(h.Head)
 	r.literal = false
 	switch {
-	case !r.ours && r.c.switched.Load():
+	case !r.isSetup && r.c.recvSwitched.Load():
 		r.err = fmt.Errorf("a frame on the set-up link, after the peer had left it")
-		r.ours = true
+		r.isSetup = true
 		return nil
-	case !r.ours:
+	case !r.isSetup:
 		return r.owner.Buffer(h)
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
 		r.err = fmt.Errorf("a set-up message of %d and %d bytes", len(h.Head), h.Size)
@@ -120,11 +120,11 @@ func (r *relay) Buffer(h transport.Header) []byte {
 }
 
 // Arrived implements transport.Sink.
-func (r *relay) Arrived(h transport.Header, n int) {
+func (r *setupSink) Arrived(h transport.Header, n int) {
 	switch {
-	case !r.ours:
+	case !r.isSetup:
 		r.owner.Arrived(h, n)
 	case n == h.Size && r.err == nil:
-		r.err = r.c.heard(h.Head[setupHead-1], r.body[:n])
+		r.err = r.c.handleSetup(h.Head[setupHead-1], r.body[:n])
 	}
 }

@@ -37,24 +37,24 @@ func (k kind) String() string {
 const (
 	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
-	flagNone      = 1  // BUFFER_RESPONSE: the body is not wanted, send none
-	flagLanded    = 2  // TENSOR_REQUEST: of the strip; TENSOR_WRITE: the body lies there
-	flagAgain     = 4  // BUFFER_REQUEST and its answer: the place is written full, may it be again?
-	flagKept      = 8  // TENSOR_REQUEST: the place is written in silence, as often as wanted
+	flagDeclined  = 1  // BUFFER_RESPONSE: the body is not wanted, send none
+	flagInRing    = 2  // TENSOR_REQUEST: of the strip; TENSOR_WRITE: the body lies there
+	flagRenew     = 4  // BUFFER_REQUEST and its answer: the place is written full, may it be again?
+	flagNoNotify  = 8  // TENSOR_REQUEST: the place is written in silence, as often as wanted
 )
 
-// mayHave reports whether a flag belongs to the message. One has at most one flag.
-func (k kind) mayHave(flag byte) bool {
+// allows reports whether a flag belongs to the message. One has at most one flag.
+func (k kind) allows(flag byte) bool {
 	switch flag {
 	case 0:
 		return true
-	case flagNone:
+	case flagDeclined:
 		return k == bufferResponse
-	case flagLanded:
+	case flagInRing:
 		return k == tensorRequest || k == tensorWrite
-	case flagAgain:
+	case flagRenew:
 		return k == bufferRequest || k == bufferResponse
-	case flagKept:
+	case flagNoNotify:
 		return k == tensorRequest
 	}
 	return false
@@ -68,7 +68,7 @@ type packet struct {
 	credit uint32 // receive buffers that the sender has posted again
 	freed  uint32 // bytes of the sender's strip that may be written again
 	id     uint32 // of a frame
-	place  uint32 // names memory; see placeOf
+	handle uint32 // names memory; see placeOf
 	size   uint64 // bytes of body, or of memory
 	addr   uint64
 	rkey   uint32
@@ -80,7 +80,7 @@ func (p *packet) put(b []byte) {
 	le := binary.LittleEndian
 	le.PutUint32(b[4:], p.credit)
 	le.PutUint32(b[8:], p.id)
-	le.PutUint32(b[12:], p.place)
+	le.PutUint32(b[12:], p.handle)
 	le.PutUint64(b[16:], p.size)
 	le.PutUint64(b[24:], p.addr)
 	le.PutUint32(b[32:], p.rkey)
@@ -95,11 +95,11 @@ func parse(b []byte) (packet, error) {
 	le := binary.LittleEndian
 	p := packet{
 		kind: kind(b[1]), flag: b[2], head: int(b[3]),
-		credit: le.Uint32(b[4:]), id: le.Uint32(b[8:]), place: le.Uint32(b[12:]),
+		credit: le.Uint32(b[4:]), id: le.Uint32(b[8:]), handle: le.Uint32(b[12:]),
 		size: le.Uint64(b[16:]), addr: le.Uint64(b[24:]), rkey: le.Uint32(b[32:]), freed: le.Uint32(b[36:]),
 	}
 	body := uint64(0)
-	if p.kind == tensorWrite && p.flag != flagLanded {
+	if p.kind == tensorWrite && p.flag != flagInRing {
 		body = p.size
 	}
 	switch {
@@ -107,7 +107,7 @@ func parse(b []byte) (packet, error) {
 		return p, fmt.Errorf("a message of version %d, want %d", b[0], packetVersion)
 	case p.kind < ack || p.kind > tensorWrite:
 		return p, fmt.Errorf("%v, which there is none of", p.kind)
-	case !p.kind.mayHave(p.flag):
+	case !p.kind.allows(p.flag):
 		return p, fmt.Errorf("%v with flags %#x, which it has none of", p.kind, p.flag)
 	case p.head > transport.MaxHead:
 		return p, fmt.Errorf("%v with a head of %d bytes, of at most %d", p.kind, p.head, transport.MaxHead)
@@ -124,15 +124,15 @@ func parse(b []byte) (packet, error) {
 // immediate value of a write that more writes of the same frame follow.
 const (
 	more           = 1 << 31
-	maxPlaces      = 1 << 12
+	maxSlots       = 1 << 12
 	generationMask = 1<<19 - 1
 )
 
-func placeOf(slot int, generation uint32) uint32 {
+func handleOf(slot int, generation uint32) uint32 {
 	return generation&generationMask<<12 | uint32(slot)
 }
 
-func slotOf(place uint32) int { return int(place & (maxPlaces - 1)) }
+func slotOf(handle uint32) int { return int(handle & (maxSlots - 1)) }
 
 // newer reports whether a is a later use of the same place than b, as serial
 // numbers are compared (RFC 1982).

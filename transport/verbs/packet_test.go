@@ -19,15 +19,15 @@ var golden = []struct {
 	rest string // head and body
 }{
 	{"ack", packet{kind: ack, credit: 17}, ""},
-	{"buffer-idle", packet{kind: bufferIdle, credit: 1, place: placeOf(5, 3)}, ""},
+	{"buffer-idle", packet{kind: bufferIdle, credit: 1, handle: handleOf(5, 3)}, ""},
 	{"buffer-request", packet{kind: bufferRequest, head: 4, id: 0xA1B2C3D4, size: 1 << 33}, "head"},
-	{"buffer-response", packet{kind: bufferResponse, place: placeOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
-	{"buffer-response-none", packet{kind: bufferResponse, flag: flagNone}, ""},
-	{"tensor-request", packet{kind: tensorRequest, id: 7, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
-	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagKept, id: transport.NoNotify, place: placeOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
-	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagLanded, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
-	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagLanded, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
-	{"buffer-request-again", packet{kind: bufferRequest, flag: flagAgain, place: placeOf(5, 3)}, ""},
+	{"buffer-response", packet{kind: bufferResponse, handle: handleOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
+	{"buffer-response-none", packet{kind: bufferResponse, flag: flagDeclined}, ""},
+	{"tensor-request", packet{kind: tensorRequest, id: 7, handle: handleOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagNoNotify, id: transport.NoNotify, handle: handleOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagInRing, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
+	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagInRing, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
+	{"buffer-request-again", packet{kind: bufferRequest, flag: flagRenew, handle: handleOf(5, 3)}, ""},
 	{"tensor-write", packet{kind: tensorWrite, head: 2, id: 1, size: 5}, "hdbytes"},
 }
 
@@ -65,7 +65,7 @@ func TestNonsenseMessagesAreRefused(t *testing.T) {
 		"a kind too many":   {at: 1, b: 7, want: "message 7"},
 		"flags":             {at: 2, b: 16, want: "flags 0x10"},
 		"two flags":         {at: 2, b: 3, want: "flags 0x3"},
-		"landed and here":   {at: 2, b: flagLanded, want: "says it has 2 of head and 0 of body"},
+		"landed and here":   {at: 2, b: flagInRing, want: "says it has 2 of head and 0 of body"},
 		"head too long":     {at: 3, b: 129, want: "a head of 129"},
 		"another head":      {at: 3, b: 3, want: "says it has 3 of head"},
 		"huge body":         {at: 23, b: 0xFF, want: "of body"},
@@ -102,7 +102,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%x was read as %+v, which is written as %x", b, p, again)
 		}
 		// Whatever it says, a flow takes it or refuses it.
-		newFlow(4, 4, 200, 100).step(input{do: came, packet: p})
+		newFlow(4, 4, 200, 100).step(input{op: inMessage, packet: p})
 	})
 }
 
@@ -111,8 +111,8 @@ func TestPlacesAreToldApart(t *testing.T) {
 		a, b uint32
 		want bool
 	}{
-		{placeOf(3, 2), placeOf(3, 1), true}, {placeOf(3, 1), placeOf(3, 2), false},
-		{placeOf(3, 1), placeOf(3, 1), false}, {placeOf(3, 1<<19), placeOf(3, 1<<19-1), true},
+		{handleOf(3, 2), handleOf(3, 1), true}, {handleOf(3, 1), handleOf(3, 2), false},
+		{handleOf(3, 1), handleOf(3, 1), false}, {handleOf(3, 1<<19), handleOf(3, 1<<19-1), true},
 	} {
 		if got := newer(c.a, c.b); got != c.want || slotOf(c.a) != 3 || c.a&more != 0 {
 			t.Errorf("newer(%#x, %#x) = %v, want %v", c.a, c.b, got, c.want)
@@ -121,7 +121,7 @@ func TestPlacesAreToldApart(t *testing.T) {
 }
 
 func TestHelloSurvivesTheTrip(t *testing.T) {
-	h := hello{endpoint: endpoint{gid: [16]byte{10: 0xFF, 11: 0xFF, 12: 10, 15: 1}, qpn: 0x123456, psn: 0xABCDEF, lid: 7, mtu: 5},
+	h := hello{address: address{gid: [16]byte{10: 0xFF, 11: 0xFF, 12: 10, 15: 1}, qpn: 0x123456, psn: 0xABCDEF, lid: 7, mtu: 5},
 		depth: 32, buffer: 8192, salt: 0x0102030405060708}
 	b := make([]byte, helloLen)
 	h.put(b)

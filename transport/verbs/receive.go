@@ -9,11 +9,11 @@ import (
 )
 
 // deliver takes arrivals until one of them is something of a frame's.
-func (c *conn) deliver(in transport.Sink, looks int) (transport.State, error) {
+func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	state := transport.Idle
 	for range maxDepth {
-		e, moved, ok, err := c.next(looks)
-		looks = 1
+		e, moved, ok, err := c.nextArrival(spins)
+		spins = 1
 		if moved {
 			state = transport.Moved
 		}
@@ -24,40 +24,40 @@ func (c *conn) deliver(in transport.Sink, looks int) (transport.State, error) {
 			return state, nil
 		}
 		state = transport.Moved
-		if c.take(e, in) {
+		if c.handleArrival(e, in) {
 			return state, nil
 		}
 	}
 	return state, nil
 }
 
-// next polls the queue pair, posts what can go, and returns the oldest arrival.
+// nextArrival polls the queue pair, posts what can go, and returns the oldest arrival.
 // The error is the Conn's, once nothing is left to be delivered.
-func (c *conn) next(looks int) (e completion, moved, ok bool, err error) {
+func (c *conn) nextArrival(spins int) (e completion, moved, ok bool, err error) {
 	c.mu.Lock()
-	l := c.line
-	if l == nil || c.shut || c.err != nil && (l.in.n == 0 || !c.switched.Load()) {
+	l := c.endpoint
+	if l == nil || c.closed || c.err != nil && (l.arrivals.n == 0 || !c.recvSwitched.Load()) {
 		err = c.err
 		c.mu.Unlock()
 		if l != nil && err != nil {
-			c.spend()
+			c.releaseIfDrained()
 		}
 		return e, false, false, err
 	}
-	if l.in.n > 0 {
-		looks = 1 // nothing is waited for, but a Done may be due
+	if l.arrivals.n > 0 {
+		spins = 1 // nothing is waited for, but a Done may be due
 	}
 	if c.err == nil {
-		moved = c.reap(looks) > 0
+		moved = c.poll(spins) > 0
 	}
 	if l.err != nil && c.err == nil {
 		err = l.err
 		c.mu.Unlock()
-		c.end(err, false)
-		return c.next(1)
+		c.fail(err, false)
+		return c.nextArrival(1)
 	}
-	if ok = l.in.n > 0 && c.switched.Load(); ok {
-		e = l.in.pop()
+	if ok = l.arrivals.n > 0 && c.recvSwitched.Load(); ok {
+		e = l.arrivals.pop()
 	}
 	moved = moved || !c.finished.Empty()
 	if c.err != nil {
@@ -68,41 +68,41 @@ func (c *conn) next(looks int) (e completion, moved, ok bool, err error) {
 	return e, moved || posted, ok, nil
 }
 
-// take handles one arrival; true when it was a frame's.
-func (c *conn) take(e completion, in transport.Sink) bool {
+// handleArrival handles one arrival; true when it was a frame's.
+func (c *conn) handleArrival(e completion, in transport.Sink) bool {
 	c.mu.Lock()
-	l := c.line
-	buf := l.buffer(l.recv, e.id)[:min(e.bytes, l.size)]
-	out, err := c.interpret(e, buf)
-	if out.do == skip {
-		c.skipped()
+	l := c.endpoint
+	buf := l.buffer(l.recvBuffers, e.id)[:min(e.bytes, l.bufferSize)]
+	out, err := c.stepFlow(e, buf)
+	if out.op == outSkip {
+		c.skipFrame()
 	}
-	if out.do == nothing || out.do == skip || err != nil {
+	if out.op == outNone || out.op == outSkip || err != nil {
 		c.repostAndUnlock(e.id, err)
 		return false
 	}
-	var last *lease
-	if out.do == part && c.placing != nil && out.size == uint64(c.header.Size) {
-		last, c.placing = c.placing, nil
+	var last *registration
+	if out.op == outBodyPart && c.bodyReg != nil && out.size == uint64(c.header.Size) {
+		last, c.bodyReg = c.bodyReg, nil
 	}
 	c.mu.Unlock()
-	last.free() // all of it has come: nothing is on its way there
-	err = c.hand(&out, buf, in)
+	last.release() // all of it has come: nothing is on its way there
+	err = c.deliverArrival(&out, buf, in)
 	c.mu.Lock()
 	c.repostAndUnlock(e.id, err)
 	return true
 }
 
-// interpret steps the flow with one arrival. mu is held.
-func (c *conn) interpret(e completion, buf []byte) (output, error) {
+// stepFlow steps the flow with one arrival. mu is held.
+func (c *conn) stepFlow(e completion, buf []byte) (output, error) {
 	if e.write {
-		return c.flow.step(input{do: wrote, place: e.imm, size: uint64(e.bytes)})
+		return c.flow.step(input{op: inWrite, handle: e.imm, size: uint64(e.bytes)})
 	}
 	p, err := parse(buf)
 	if err != nil {
 		return output{}, err
 	}
-	return c.flow.step(input{do: came, packet: p})
+	return c.flow.step(input{op: inMessage, packet: p})
 }
 
 // repostAndUnlock posts a receive again, and what the arrival made possible. An
@@ -114,49 +114,49 @@ func (c *conn) repostAndUnlock(id uint64, err error) {
 		if !errors.As(err, &f) {
 			err = failure(fault.LinkLost, "the peer has broken the protocol", err)
 		}
-		c.end(err, true)
+		c.fail(err, true)
 		return
 	}
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	if err := c.line.post(id); err != nil {
-		c.line.fail(failure(fault.LinkLost, "post a receive", err))
+	if err := c.endpoint.postReceive(id); err != nil {
+		c.endpoint.setError(failure(fault.LinkLost, "post a receive", err))
 	}
-	c.flow.step(input{do: reposted})
+	c.flow.step(input{op: inReposted})
 	c.pumpAndUnlock()
 }
 
-// hand gives an arrival to the Sink. No lock is held.
-func (c *conn) hand(out *output, buf []byte, in transport.Sink) error {
-	switch out.do {
-	case small:
-		return c.handWhole(out, buf, in)
-	case ask:
-		return c.place(&out.packet, buf, in)
-	case part:
+// deliverArrival gives an arrival to the Sink. No lock is held.
+func (c *conn) deliverArrival(out *output, buf []byte, in transport.Sink) error {
+	switch out.op {
+	case outFrame:
+		return c.deliverFrame(out, buf, in)
+	case outNeedBuffer:
+		return c.requestBuffer(&out.packet, buf, in)
+	case outBodyPart:
 		in.Arrived(c.header, int(out.size))
-	case direct:
+	case outExposedFrame:
 		in.Arrived(transport.Header{ID: out.id, Size: int(out.size)}, int(out.size))
 	}
 	return nil
 }
 
-// handWhole gives a frame to the Sink that lies in a message, or in the strip.
-func (c *conn) handWhole(out *output, buf []byte, in transport.Sink) error {
+// deliverFrame gives a frame to the Sink that lies in a message, or in the strip.
+func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	head := buf[packetLen : packetLen+out.packet.head]
 	h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
 	body := buf[packetLen+len(head):]
-	if out.packet.flag == flagLanded {
-		body = c.line.strip.mem[out.off:][:h.Size]
+	if out.packet.flag == flagInRing {
+		body = c.endpoint.recvRing.mem[out.off:][:h.Size]
 	}
 	if t, ok := in.(transport.CopySink); ok {
 		t.Copy(h, body)
 		return nil
 	}
 	dst := in.Buffer(h)
-	if err := fits(dst, h.Size); err != nil || c.isShut() {
+	if err := checkBuffer(dst, h.Size); err != nil || c.isClosed() {
 		return err
 	}
 	if dst != nil {
@@ -166,93 +166,93 @@ func (c *conn) handWhole(out *output, buf []byte, in transport.Sink) error {
 	return nil
 }
 
-// place asks the Sink for memory for a body, and answers the peer.
-func (c *conn) place(p *packet, buf []byte, in transport.Sink) error {
-	if c.failed() {
+// requestBuffer asks the Sink for memory for a body, and answers the peer.
+func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
+	if c.hasFailed() {
 		return nil // its body will not come
 	}
 	n := copy(c.head[:], buf[packetLen:packetLen+p.head])
 	c.header = transport.Header{Head: c.head[:n], ID: p.id, Size: int(p.size)}
 	dst := in.Buffer(c.header)
-	if err := fits(dst, c.header.Size); err != nil {
+	if err := checkBuffer(dst, c.header.Size); err != nil {
 		return err
 	}
 	if dst == nil {
-		return c.decline(in)
+		return c.declineBody(in)
 	}
-	if !c.home.enter() {
+	if !c.transport.acquireDevice() {
 		return nil // Close ends the Conn
 	}
-	defer c.home.leave()
-	l, err := c.home.shown.take(dst[:p.size])
+	defer c.transport.releaseDevice()
+	l, err := c.transport.remoteCache.acquire(dst[:p.size])
 	if err != nil {
 		return err
 	}
-	strip := c.newStrip(int(p.size))
+	ring := c.newRing(int(p.size))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
-		l.drop()
-		if strip != nil {
-			strip.drop()
+		l.invalidate()
+		if ring != nil {
+			ring.deregister()
 		}
 		return nil
 	}
-	if strip != nil {
-		c.line.strip = strip
-		if _, err := c.flow.step(input{do: laid, size: uint64(len(strip.mem)), addr: strip.addr, rkey: strip.rkey}); err != nil {
+	if ring != nil {
+		c.endpoint.recvRing = ring
+		if _, err := c.flow.step(input{op: inRingReady, size: uint64(len(ring.mem)), addr: ring.addr, rkey: ring.rkey}); err != nil {
 			return err
 		}
 	}
-	c.placing = l
-	_, err = c.flow.step(input{do: placed, size: p.size, addr: addressOf(dst), rkey: l.region.rkey})
+	c.bodyReg = l
+	_, err = c.flow.step(input{op: inAccept, size: p.size, addr: addressOf(dst), rkey: l.region.rkey})
 	return err
 }
 
-// newStrip makes the strip when the first body comes that it would have been good
+// newRing makes the strip when the first body comes that it would have been good
 // for, so that links which carry little do without one; nil when there is none to be
 // made. That the device takes no more memory costs speed here, and no more. The
 // caller is in Progress, which alone makes strips.
-func (c *conn) newStrip(size int) *region {
-	o := &c.home.opts
-	if c.line.strip != nil || size > o.Strip/4 {
+func (c *conn) newRing(size int) *region {
+	o := &c.transport.opts
+	if c.endpoint.recvRing != nil || size > o.Strip/4 {
 		return nil
 	}
-	r, err := c.home.device.alloc(o.Strip, true)
+	r, err := c.transport.device.alloc(o.Strip, true)
 	if err != nil {
 		return nil
 	}
 	return r
 }
 
-// decline drops the body that is asked about: it need not come.
-func (c *conn) decline(in transport.Sink) error {
+// declineBody drops the body that is asked about: it need not come.
+func (c *conn) declineBody(in transport.Sink) error {
 	c.mu.Lock()
-	_, err := c.flow.step(input{do: declined})
-	shut := c.shut
+	_, err := c.flow.step(input{op: inDecline})
+	closed := c.closed
 	c.mu.Unlock()
-	if err == nil && !shut {
+	if err == nil && !closed {
 		in.Arrived(c.header, c.header.Size)
 	}
 	return err
 }
 
-func (c *conn) isShut() bool {
+func (c *conn) isClosed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.shut
+	return c.closed
 }
 
-// fits refuses a place that is too small for the body.
-func fits(dst []byte, size int) error {
+// checkBuffer refuses a place that is too small for the body.
+func checkBuffer(dst []byte, size int) error {
 	if dst != nil && len(dst) < size {
 		return failure(fault.Misuse, "progress", fmt.Errorf("the place returned has %d bytes for a body of %d", len(dst), size))
 	}
 	return nil
 }
 
-// unregistered is the error of memory that the device did not take.
-func unregistered(n int, err error) error {
+// registrationError is the error of memory that the device did not take.
+func registrationError(n int, err error) error {
 	return failure(fault.Exhausted, "register memory", fmt.Errorf(
 		"%d bytes: %w; raise the limit on locked memory (ulimit -l unlimited, or LimitMEMLOCK of the service)", n, err))
 }

@@ -20,50 +20,50 @@ const signalEvery = 4
 // pumpAndUnlock posts what can be posted, unlocks mu, and runs what Done is due.
 // A Conn that breaks the protocol fails. It reports whether anything was posted.
 func (c *conn) pumpAndUnlock() (posted bool) {
-	before := c.postedWorks()
+	before := c.postedCount()
 	err := c.pump()
-	posted = c.postedWorks() != before
+	posted = c.postedCount() != before
 	done := c.finished
 	c.finished = transport.Queue{}
 	c.mu.Unlock()
 	finish(&done, nil)
 	if err != nil {
-		c.end(err, false)
+		c.fail(err, false)
 	}
 	return posted
 }
 
-func (c *conn) postedWorks() uint64 {
-	if c.line == nil {
+func (c *conn) postedCount() uint64 {
+	if c.endpoint == nil {
 		return 0
 	}
-	return c.line.posted
+	return c.endpoint.posted
 }
 
 // pump posts as much as the queue pair has room and the peer has receives for, in
 // one call to the device. mu is held.
 func (c *conn) pump() error {
-	l := c.line
+	l := c.endpoint
 	if c.stage != live || c.err != nil || l.err != nil {
 		return nil
 	}
 	var fail error
-	l.works = l.works[:0]
-	for l.room() && fail == nil && !(c.flow.rests() && c.out.Empty()) {
-		if fail = c.feed(); fail != nil {
+	l.batch = l.batch[:0]
+	for l.hasRoom() && fail == nil && !(c.flow.isIdle() && c.out.Empty()) {
+		if fail = c.nextFrame(); fail != nil {
 			break
 		}
-		out, err := c.flow.step(input{do: pull})
+		out, err := c.flow.step(input{op: inNext})
 		if err != nil {
 			fail = failure(fault.Misuse, "send", err)
 		}
-		if out.do == nothing {
+		if out.op == outNone {
 			break
 		}
-		c.prepare(&out)
+		c.buildWorkRequest(&out)
 	}
-	if n := len(l.works); n > 0 {
-		l.works[n-1].signaled = true
+	if n := len(l.batch); n > 0 {
+		l.batch[n-1].signaled = true
 		c.post()
 	}
 	return fail
@@ -71,92 +71,92 @@ func (c *conn) pump() error {
 
 // post gives the works that were put together to the device. mu is held.
 func (c *conn) post() {
-	l := c.line
-	if w := &l.works[len(l.works)-1]; w.signaled {
-		l.signaled = w.id
+	l := c.endpoint
+	if w := &l.batch[len(l.batch)-1]; w.signaled {
+		l.lastSignaled = w.id
 	}
-	if err := l.pair.send(l.works); err != nil {
-		c.unposted(err)
+	if err := l.qp.send(l.batch); err != nil {
+		c.postFailed(err)
 	}
 }
 
-// unposted fails the queue pair that has refused works, and wakes who sleeps: nothing
+// postFailed fails the queue pair that has refused works, and wakes who sleeps: nothing
 // need be on its way that would. mu is held.
-func (c *conn) unposted(err error) {
-	for c.reap(1) > 0 { // the reason may lie there
+func (c *conn) postFailed(err error) {
+	for c.poll(1) > 0 { // the reason may lie there
 	}
-	c.line.fail(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.home.device.describe(), err)))
-	c.home.caller.Call(c.fired)
+	c.endpoint.setError(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.transport.device.describe(), err)))
+	c.transport.caller.Call(c.fireFunc)
 }
 
-// feed gives the flow the next frame when it has none. mu is held.
-func (c *conn) feed() error {
-	if c.flow.out.phase != resting || c.out.Empty() {
+// nextFrame gives the flow the next frame when it has none. mu is held.
+func (c *conn) nextFrame() error {
+	if c.flow.out.phase != idle || c.out.Empty() {
 		return nil
 	}
 	f := c.out.Pop()
-	c.current, c.left = f, sizeOf(f)
+	c.current, c.unposted = f, sizeOf(f)
 	fr := frame{head: len(f.Head), size: uint64(len(f.Body)), id: f.ID}
 	if f.To != (transport.Token{}) {
-		fr.direct, fr.at = true, uint64(f.Offset)
+		fr.exposed, fr.at = true, uint64(f.Offset)
 		var err error
-		if fr.place, err = placeIn(f.To, c.theirs.salt); err != nil {
+		if fr.handle, err = handleIn(f.To, c.peer.salt); err != nil {
 			return failure(fault.Misuse, "send", err)
 		}
 	}
-	if fr.direct && fr.size > 0 || fr.size > uint64(c.flow.payload-fr.head) {
-		lease, err := c.home.cache.take(f.Body)
+	if fr.exposed && fr.size > 0 || fr.size > uint64(c.flow.payload-fr.head) {
+		reg, err := c.transport.localCache.acquire(f.Body)
 		if err != nil {
 			return err
 		}
-		c.lease = lease
+		c.currentReg = reg
 	}
-	_, err := c.flow.step(input{do: offered, frame: fr})
+	_, err := c.flow.step(input{op: inFrame, frame: fr})
 	return err
 }
 
-// prepare makes a work of what the flow wants posted. mu is held.
-func (c *conn) prepare(out *output) {
-	l := c.line
+// buildWorkRequest makes a work of what the flow wants posted. mu is held.
+func (c *conn) buildWorkRequest(out *output) {
+	l := c.endpoint
 	l.posted++
-	w := work{id: l.posted, signaled: l.isTurn()}
-	if out.do == write || out.do == fill {
-		w.write, w.silent, w.imm = true, out.do == fill, out.place
+	w := workRequest{id: l.posted, signaled: l.isSignalDue()}
+	if out.op == outWriteImm || out.op == outWrite {
+		w.write, w.noImm, w.imm = true, out.op == outWrite, out.handle
 		w.raddr, w.rkey = out.remote.addr+out.at, out.remote.rkey
 		if out.size > 0 {
-			w.mem, w.lkey = c.current.Body[out.off:out.off+out.size], c.lease.region.lkey
+			w.mem, w.lkey = c.current.Body[out.off:out.off+out.size], c.currentReg.region.lkey
 		}
 	} else {
-		b := l.buffer(l.send, l.posted)
+		b := l.buffer(l.sendBuffers, l.posted)
 		out.packet.put(b)
 		n := packetLen
 		if out.packet.head > 0 {
 			n += copy(b[n:], c.current.Head)
 		}
-		if out.packet.kind == tensorWrite && out.packet.flag != flagLanded {
+		if out.packet.kind == tensorWrite && out.packet.flag != flagInRing {
 			n += copy(b[n:], c.current.Body)
 		}
-		w.mem, w.lkey, w.inline = b[:n], l.send.lkey, n <= l.pair.inline()
+		w.mem, w.lkey, w.inline = b[:n], l.sendBuffers.lkey, n <= l.qp.inline()
 	}
-	var going flight
+	var pending outstanding
 	switch {
 	case out.last:
-		going = flight{frame: c.current, lease: c.lease, bytes: c.left}
-		c.current, c.lease = nil, nil
+		pending = outstanding{frame: c.current, reg: c.currentReg, bytes: c.unposted}
+		c.current, c.currentReg = nil, nil
 	case w.write:
-		going.bytes = len(w.mem)
+		pending.bytes = len(w.mem)
 	}
-	c.left -= going.bytes
-	l.flights[l.posted%uint64(l.depth)] = going
-	l.works = append(l.works, w)
+	c.unposted -= pending.bytes
+	l.outstanding[l.posted%uint64(l.depth)] = pending
+	l.batch = append(l.batch, w)
 }
 
-// skipped ends the frame that its receiver does not want. mu is held.
-func (c *conn) skipped() {
-	c.unsent.take(c.left)
+// skipFrame ends the frame that its receiver does not want. mu is held.
+func (c *conn) skipFrame() {
+	c.unsent.sub(c.unposted)
 	c.finished.Push(c.current)
-	c.lease.free()
-	c.current, c.lease = nil, nil
+	c.currentReg.release()
+	c.current, c.currentReg = nil, nil
 }
 
 // A Token names the memory of one place of the Conn that exposed it.
@@ -167,20 +167,20 @@ func (c *conn) skipped() {
 //	bytes 16..31 zero
 const tokenMark = "RDMA"
 
-func (c *conn) token(place uint32) (t transport.Token) {
-	binary.LittleEndian.PutUint32(t[:], place)
+func (c *conn) token(handle uint32) (t transport.Token) {
+	binary.LittleEndian.PutUint32(t[:], handle)
 	copy(t[4:], tokenMark)
 	binary.LittleEndian.PutUint64(t[8:], c.salt)
 	return t
 }
 
-var errAlien = errors.New("the frame's token was not made by this Conn's peer")
+var errForeignToken = errors.New("the frame's token was not made by this Conn's peer")
 
-// placeIn is the place that a Token of the peer's names.
-func placeIn(t transport.Token, salt uint64) (uint32, error) {
-	place := binary.LittleEndian.Uint32(t[:])
-	if string(t[4:8]) != tokenMark || binary.LittleEndian.Uint64(t[8:]) != salt || place&more != 0 {
-		return 0, errAlien
+// handleIn is the place that a Token of the peer's names.
+func handleIn(t transport.Token, salt uint64) (uint32, error) {
+	handle := binary.LittleEndian.Uint32(t[:])
+	if string(t[4:8]) != tokenMark || binary.LittleEndian.Uint64(t[8:]) != salt || handle&more != 0 {
+		return 0, errForeignToken
 	}
-	return place, nil
+	return handle, nil
 }

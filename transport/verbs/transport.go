@@ -61,17 +61,17 @@ type Options struct {
 // adapter and manager. It implements transport.Transport; all its methods may be
 // called concurrently.
 type Transport struct {
-	opts   Options
-	device device
-	cache  *cache // what is sent from
-	shown  *cache // what peers may write to
-	caller *poll.Caller
-	work   sync.WaitGroup // what uses the device: message buffers, and registrations under way
+	opts        Options
+	device      device
+	localCache  *registrationCache // what is sent from
+	remoteCache *registrationCache // what peers may write to
+	caller      *poll.Caller
+	inUse       sync.WaitGroup // what uses the device: message buffers, and registrations under way
 
-	mu     sync.Mutex // guards the rest
-	conns  map[*conn]struct{}
-	closed bool
-	over   chan struct{} // closed when Close has ended
+	mu        sync.Mutex // guards the rest
+	conns     map[*conn]struct{}
+	closed    bool
+	closeDone chan struct{} // closed when Close has ended
 }
 
 // New opens the device: the first that has an active port and a GID, and of its GIDs,
@@ -81,12 +81,12 @@ type Transport struct {
 // It is fault.Misuse if o says what cannot be, and fault.Refused, with the remedy,
 // if this program or this host has no verbs; then Setup is left alone.
 func New(o Options) (transport.Transport, error) {
-	w, err := wishesOf(os.Getenv)
+	w, err := readConfig(os.Getenv)
 	if err != nil {
 		return nil, failure(fault.Misuse, "open", err)
 	}
 	w.apply(&o)
-	if err := o.check(); err != nil {
+	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
 	d := device(nil)
@@ -97,8 +97,8 @@ func New(o Options) (transport.Transport, error) {
 			return nil, failure(fault.Refused, "open", err)
 		}
 	}
-	t := &Transport{opts: o, device: d, cache: newCache(d, o.CacheBytes, false), shown: newCache(d, o.shownBytes(), true), caller: new(poll.Caller),
-		conns: make(map[*conn]struct{}), over: make(chan struct{})}
+	t := &Transport{opts: o, device: d, localCache: newCache(d, o.CacheBytes, false), remoteCache: newCache(d, o.remoteCacheBytes(), true), caller: new(poll.Caller),
+		conns: make(map[*conn]struct{}), closeDone: make(chan struct{})}
 	if g, ok := o.Setup.(transport.Greeter); ok {
 		return greeter{t, g}, nil
 	}
@@ -108,7 +108,7 @@ func New(o Options) (transport.Transport, error) {
 // Explain says, a line each, which of this host's devices, ports and GIDs New would
 // take, and why not the others. The error is New's.
 func Explain() ([]string, error) {
-	w, err := wishesOf(os.Getenv)
+	w, err := readConfig(os.Getenv)
 	if err != nil {
 		return nil, failure(fault.Misuse, "explain", err)
 	}
@@ -119,8 +119,8 @@ func Explain() ([]string, error) {
 	return lines, nil
 }
 
-// check fills in what is left out.
-func (o *Options) check() error {
+// applyDefaults fills in what is left out.
+func (o *Options) applyDefaults() error {
 	if o.Depth == 0 {
 		o.Depth = 32
 	}
@@ -140,14 +140,14 @@ func (o *Options) check() error {
 		return failure(fault.Misuse, "open", fmt.Errorf("a depth of %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
 		return failure(fault.Misuse, "open", fmt.Errorf("message buffers of %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
-	case o.Strip > 0 && o.Strip < minStrip || o.Strip > maxStrip:
-		return failure(fault.Misuse, "open", fmt.Errorf("a strip of %d bytes, want %d to %d", o.Strip, minStrip, maxStrip))
+	case o.Strip > 0 && o.Strip < minRing || o.Strip > maxRing:
+		return failure(fault.Misuse, "open", fmt.Errorf("a strip of %d bytes, want %d to %d", o.Strip, minRing, maxRing))
 	}
 	return nil
 }
 
-// shownBytes is how much may stay registered for peers that nobody is writing to.
-func (o *Options) shownBytes() int {
+// remoteCacheBytes is how much may stay registered for peers that nobody is writing to.
+func (o *Options) remoteCacheBytes() int {
 	if o.Fresh {
 		return -1
 	}
@@ -163,7 +163,7 @@ func (t *Transport) Network() string { return t.device.network() }
 // message buffers, and gives them back. The error is what the Conn's would be.
 func (t *Transport) Try() error {
 	c := newConn(t, nil, false)
-	l, err := c.newLine()
+	l, err := c.newEndpoint()
 	if err == nil {
 		c.discard(l)
 	}
@@ -185,8 +185,8 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
 	}
 	return t.opts.Setup.Serve(in, func(s transport.Conn) {
-		if c := t.adopt(s, true); c != nil {
-			accept(guest{c})
+		if c := t.addConn(s, true); c != nil {
+			accept(pendingConn{c})
 		}
 	})
 }
@@ -198,18 +198,18 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	c := t.adopt(s, false)
+	c := t.addConn(s, false)
 	if c == nil {
 		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
 	if t.opts.OnRequest {
-		s.Send(setupFrame(sayWant, nil, ignore)) // before any frame of the owner's
+		s.Send(setupFrame(setupRequest, nil, ignore)) // before any frame of the owner's
 	}
 	return c, nil
 }
 
-// adopt makes a Conn that Close ends, too; nil when it is too late.
-func (t *Transport) adopt(s transport.Conn, accepted bool) *conn {
+// addConn makes a Conn that Close ends, too; nil when it is too late.
+func (t *Transport) addConn(s transport.Conn, accepted bool) *conn {
 	c := newConn(t, s, accepted)
 	t.mu.Lock()
 	if !t.closed {
@@ -222,20 +222,20 @@ func (t *Transport) adopt(s transport.Conn, accepted bool) *conn {
 	return nil
 }
 
-// enter counts a use of the device that Close has to wait for; false: Close has
+// acquireDevice counts a use of the device that Close has to wait for; false: Close has
 // begun. Each is undone by leave.
-func (t *Transport) enter() bool {
+func (t *Transport) acquireDevice() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.closed {
-		t.work.Add(1)
+		t.inUse.Add(1)
 	}
 	return !t.closed
 }
 
-func (t *Transport) leave() { t.work.Done() }
+func (t *Transport) releaseDevice() { t.inUse.Done() }
 
-func (t *Transport) forget(c *conn) {
+func (t *Transport) removeConn(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
@@ -253,18 +253,18 @@ func (t *Transport) Close() error {
 	}
 	t.mu.Unlock()
 	if !first {
-		<-t.over
+		<-t.closeDone
 		return nil
 	}
-	defer close(t.over)
+	defer close(t.closeDone)
 	for _, c := range open {
 		c.Close()
 	}
 	err := t.opts.Setup.Close()
-	t.work.Wait()
+	t.inUse.Wait()
 	t.caller.Stop()
-	t.cache.close()
-	t.shown.close()
+	t.localCache.close()
+	t.remoteCache.close()
 	return errors.Join(err, t.device.close())
 }
 

@@ -23,7 +23,7 @@ func (u *unsent) add(n int) {
 	u.bytes += n
 }
 
-func (u *unsent) take(n int) {
+func (u *unsent) sub(n int) {
 	u.bytes -= n
 	u.since = time.Time{}
 	if u.bytes > 0 {
@@ -47,20 +47,20 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	if c.unsent.bytes > 0 && c.unsent.since.IsZero() {
 		c.unsent.since = time.Now()
 	}
-	c.inquire()
+	c.requestCompletion()
 	return c.unsent.bytes, c.unsent.since
 }
 
-// inquire posts a write of no bytes, if bytes are on their way and no completion is, for
+// requestCompletion posts a write of no bytes, if bytes are on their way and no completion is, for
 // the sake of its completion: it stands for all before it. Such a write takes no
 // receive at the peer, which does not hear of it, and no device asks where it may go
 // (InfiniBand's C9-88). mu is held.
-func (c *conn) inquire() {
-	l := c.line
-	if c.unsent.bytes == 0 || c.stage != live || c.err != nil || l.err != nil || l.signaled > l.ended || l.posted == l.ended {
+func (c *conn) requestCompletion() {
+	l := c.endpoint
+	if c.unsent.bytes == 0 || c.stage != live || c.err != nil || l.err != nil || l.lastSignaled > l.completed || l.posted == l.completed {
 		return
 	}
 	l.posted++ // there is room: of as many works as there can be, one is signalled
-	l.works = append(l.works[:0], work{id: l.posted, signaled: true, write: true, silent: true})
+	l.batch = append(l.batch[:0], workRequest{id: l.posted, signaled: true, write: true, noImm: true})
 	c.post()
 }

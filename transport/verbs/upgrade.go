@@ -16,26 +16,26 @@ func newSalt() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// A guest is the accepting end. Until Admit it has no queue pair and no registered
+// A pendingConn is the accepting end. Until Admit it has no queue pair and no registered
 // memory: a stranger costs what it costs on the set-up link.
-type guest struct{ *conn }
+type pendingConn struct{ *conn }
 
 // Admit lifts the set-up link's limits, and offers the peer a queue pair if it is to
 // have one.
-func (g guest) Admit() {
+func (g pendingConn) Admit() {
 	if sg, ok := g.setup.(transport.Pending); ok {
 		sg.Admit()
 	}
-	if g.owes(func() { g.admitted = true }) {
+	if g.readyToOffer(func() { g.admitted = true }) {
 		g.offer()
 	}
 }
 
-// owes notes something, and reports whether it was the last that an offer waited for.
-func (c *conn) owes(note func()) bool {
+// readyToOffer notes something, and reports whether it was the last that an offer waited for.
+func (c *conn) readyToOffer(set func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	note()
+	set()
 	return c.admitted && c.wanted
 }
 
@@ -49,155 +49,155 @@ func (c *conn) RemoteAddr() net.Addr {
 
 // offer makes the accepting end's queue pair and tells the peer how to reach it.
 func (c *conn) offer() {
-	l, err := c.newLine()
+	l, err := c.newEndpoint()
 	if err != nil {
 		c.refuse(err)
 		return
 	}
-	if !c.begin(l) {
+	if !c.install(l) {
 		c.discard(l)
 		return
 	}
-	c.setup.Send(c.hello(sayOffer))
+	c.setup.Send(c.hello(setupOffer))
 }
 
-// begin makes l the Conn's, unless it has failed or has one.
-func (c *conn) begin(l *line) bool {
+// install makes l the Conn's, unless it has failed or has one.
+func (c *conn) install(l *endpoint) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil || c.line != nil {
+	if c.err != nil || c.endpoint != nil {
 		return false
 	}
-	c.line, c.stage = l, agreeing
+	c.endpoint, c.stage = l, negotiating
 	return true
 }
 
-func (c *conn) discard(l *line) {
+func (c *conn) discard(l *endpoint) {
 	l.close()
-	if l.free() {
-		c.home.leave()
+	if l.releaseBuffers() {
+		c.transport.releaseDevice()
 	}
 }
 
 // hello says how this end's queue pair is reached.
-func (c *conn) hello(say byte) *transport.Frame {
+func (c *conn) hello(kind byte) *transport.Frame {
 	body := make([]byte, helloLen)
-	h := hello{endpoint: c.line.pair.local(), depth: uint32(c.line.depth), buffer: uint32(c.line.size), salt: c.salt}
+	h := hello{address: c.endpoint.qp.local(), depth: uint32(c.endpoint.depth), buffer: uint32(c.endpoint.bufferSize), salt: c.salt}
 	h.put(body)
-	return setupFrame(say, body, ignore)
+	return setupFrame(kind, body, ignore)
 }
 
 // refuse tells the peer that there will be no queue pair, and why, and fails.
 func (c *conn) refuse(err error) {
 	text := []byte(err.Error())
-	c.setup.Send(setupFrame(sayRefuse, text[:min(len(text), maxRefusal)], func(error) { c.end(err, true) }))
+	c.setup.Send(setupFrame(setupRefuse, text[:min(len(text), maxRefusal)], func(error) { c.fail(err, true) }))
 }
 
-// heard is what the peer says on the set-up link. An error means nonsense; what
+// handleSetup is what the peer says on the set-up link. An error means nonsense; what
 // this end's device refuses ends the Conn here.
-func (c *conn) heard(say byte, body []byte) error {
-	switch agreed := c.has(agreeing); {
-	case say == sayLiteral:
-		c.relay.literal = true
-	case say == sayWant && c.accepted && !c.wanted:
-		if c.owes(func() { c.wanted = true }) {
+func (c *conn) handleSetup(kind byte, body []byte) error {
+	switch negotiating := c.inStage(negotiating); {
+	case kind == setupLiteral:
+		c.setupSink.literal = true
+	case kind == setupRequest && c.accepted && !c.wanted:
+		if c.readyToOffer(func() { c.wanted = true }) {
 			c.offer()
 		}
-	case say == sayRefuse:
-		c.end(failure(fault.Refused, "connect", fmt.Errorf("the peer has no queue pair for this link: %q", body)), true)
-	case say == sayOffer && !c.accepted && c.has(relaying), say == sayAnswer && c.accepted && agreed:
-		theirs, err := parseHello(body)
+	case kind == setupRefuse:
+		c.fail(failure(fault.Refused, "connect", fmt.Errorf("the peer has no queue pair for this link: %q", body)), true)
+	case kind == setupOffer && !c.accepted && c.inStage(onSetupLink), kind == setupAnswer && c.accepted && negotiating:
+		peer, err := parseHello(body)
 		if err != nil {
 			return err
 		}
 		if c.accepted {
-			c.complete(theirs)
+			c.acceptAnswer(peer)
 		} else {
-			c.answer(theirs)
+			c.answerOffer(peer)
 		}
-	case say == sayReady && !c.accepted && agreed:
-		c.leave(sayOver)
-		c.arriveBy()
-	case say == sayOver && c.accepted && !c.switched.Load() && !c.has(relaying) && !agreed:
-		c.arriveBy()
+	case kind == setupReady && !c.accepted && negotiating:
+		c.switchSend(setupSwitched)
+		c.switchReceive()
+	case kind == setupSwitched && c.accepted && !c.recvSwitched.Load() && !c.inStage(onSetupLink) && !negotiating:
+		c.switchReceive()
 	default:
-		return fmt.Errorf("message %d out of turn", say)
+		return fmt.Errorf("message %d out of turn", kind)
 	}
 	return nil
 }
 
-// arriveBy has arrivals be taken from the queue pair: the peer has left the set-up
+// switchReceive has arrivals be taken from the queue pair: the peer has left the set-up
 // link, which is only looked at when something comes there.
-func (c *conn) arriveBy() {
-	c.switched.Store(true)
-	c.setupDue.Store(true)
+func (c *conn) switchReceive() {
+	c.recvSwitched.Store(true)
+	c.setupPending.Store(true)
 }
 
-func (c *conn) has(s stage) bool {
+func (c *conn) inStage(s stage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stage == s
 }
 
-// answer is the dialling end's part: it is connected before the peer is, and so
+// answerOffer is the dialling end's part: it is connected before the peer is, and so
 // can receive when the peer begins to send.
-func (c *conn) answer(theirs hello) {
-	l, err := c.newLine()
+func (c *conn) answerOffer(peer hello) {
+	l, err := c.newEndpoint()
 	if err != nil {
 		c.refuse(err)
 		return
 	}
-	if err := l.pair.connect(theirs.endpoint); err != nil {
+	if err := l.qp.connect(peer.address); err != nil {
 		c.discard(l)
-		c.refuse(unconnected(c.home.device, err))
+		c.refuse(connectError(c.transport.device, err))
 		return
 	}
-	if !c.begin(l) {
+	if !c.install(l) {
 		c.discard(l)
 		return
 	}
-	c.agree(theirs)
-	c.setup.Send(c.hello(sayAnswer))
+	c.setPeer(peer)
+	c.setup.Send(c.hello(setupAnswer))
 }
 
-// complete is the accepting end's part.
-func (c *conn) complete(theirs hello) {
+// acceptAnswer is the accepting end's part.
+func (c *conn) acceptAnswer(peer hello) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	err := c.line.pair.connect(theirs.endpoint)
+	err := c.endpoint.qp.connect(peer.address)
 	c.mu.Unlock()
 	if err != nil {
-		c.refuse(unconnected(c.home.device, err))
+		c.refuse(connectError(c.transport.device, err))
 		return
 	}
-	c.agree(theirs)
-	c.leave(sayReady)
+	c.setPeer(peer)
+	c.switchSend(setupReady)
 }
 
-// agree notes what the peer can take.
-func (c *conn) agree(theirs hello) {
+// setPeer notes what the peer can take.
+func (c *conn) setPeer(peer hello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.theirs = theirs
-	c.flow.credits = int(theirs.depth)
-	c.flow.payload = min(int(theirs.buffer), c.line.size) - packetLen
+	c.peer = peer
+	c.flow.credits = int(peer.depth)
+	c.flow.payload = min(int(peer.buffer), c.endpoint.bufferSize) - packetLen
 }
 
-// leave queues the last frame for the set-up link. When it is Done, and so will
+// switchSend queues the last frame for the set-up link. When it is Done, and so will
 // arrive whatever happens, frames go over the queue pair.
-func (c *conn) leave(say byte) {
+func (c *conn) switchSend(kind byte) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.stage, c.holding = leaving, true
-	c.marker = setupFrame(say, nil, c.goLive)
-	c.early.Push(c.marker)
-	c.passOn()
+	c.stage, c.holding = switching, true
+	c.marker = setupFrame(kind, nil, c.goLive)
+	c.setupQueue.Push(c.marker)
+	c.flushSetupQueueAndUnlock()
 }
 
 // goLive sends what has waited.
@@ -209,6 +209,6 @@ func (c *conn) goLive(err error) {
 	c.pumpAndUnlock()
 }
 
-func unconnected(d device, err error) error {
+func connectError(d device, err error) error {
 	return failure(fault.LinkLost, "connect", fmt.Errorf("%s: %w; compare GID index, RoCE version and MTU of both ends", d.describe(), err))
 }

@@ -31,7 +31,7 @@ func (f *Fabric) Watch(ask func(Step) Break) {
 }
 
 // judge asks about a step of p's. f.mu is held.
-func (p *softPair) judge(w *work, peer *softPair) Break {
+func (p *softPair) judge(w *workRequest, peer *softPair) Break {
 	ask := p.device.fabric.ask
 	if ask == nil || peer == nil {
 		return NoBreak
@@ -46,6 +46,6 @@ func (p *softPair) judge(w *work, peer *softPair) Break {
 }
 
 // breakOff breaks the pair as a Break of a work says, after what of it was done.
-func (p *softPair) breakOff(w *work, wake []func()) []func() {
+func (p *softPair) breakOff(w *workRequest, wake []func()) []func() {
 	return p.breakDown(completion{id: w.id, status: retryExceeded}, wake)
 }

@@ -73,41 +73,41 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 	switch words[0] {
 	case "offer":
 		_, direct := v["place"]
-		return input{do: offered, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), direct: direct, place: place, at: v["at"]}}, nil
+		return input{op: inFrame, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), exposed: direct, handle: place, at: v["at"]}}, nil
 	case "pull":
-		return input{do: pull}, nil
+		return input{op: inNext}, nil
 	case "came":
 		p := packet{flag: flagOf(v), head: int(v["head"]), credit: uint32(v["credit"]), freed: uint32(v["freed"]), id: uint32(v["id"]),
-			place: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+			handle: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
 		for k := ack; k <= tensorWrite; k++ {
 			if k.String() == words[1] {
 				p.kind = k
 			}
 		}
-		return input{do: came, packet: p}, nil
+		return input{op: inMessage, packet: p}, nil
 	case "wrote":
 		if v["more"] == 1 {
 			place |= more
 		}
-		return input{do: wrote, place: place, size: v["size"]}, nil
+		return input{op: inWrite, handle: place, size: v["size"]}, nil
 	case "placed":
-		return input{do: placed, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
+		return input{op: inAccept, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "laid":
-		return input{do: laid, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
+		return input{op: inRingReady, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "declined":
-		return input{do: declined}, nil
+		return input{op: inDecline}, nil
 	case "expose":
-		return input{do: exposed, id: uint32(v["id"]), kept: v["kept"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
+		return input{op: inExpose, id: uint32(v["id"]), noNotify: v["kept"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "conceal":
-		return input{do: concealed, place: place}, nil
+		return input{op: inUnexpose, handle: place}, nil
 	case "reposted":
-		return input{do: reposted}, nil
+		return input{op: inReposted}, nil
 	}
 	return input{}, fmt.Errorf("no input %q", words[0])
 }
 
 func flagOf(v map[string]uint64) byte {
-	return byte(v["none"]*flagNone + v["landed"]*flagLanded + v["again"]*flagAgain + v["kept"]*flagKept)
+	return byte(v["none"]*flagDeclined + v["landed"]*flagInRing + v["again"]*flagRenew + v["kept"]*flagNoNotify)
 }
 
 // show is an output as transcripts write it.
@@ -120,16 +120,16 @@ func show(o output, err error) string {
 		last = " last"
 	}
 	p := o.packet
-	switch o.do {
-	case post:
+	switch o.op {
+	case outSend:
 		s := fmt.Sprintf("post %v credit=%d", p.kind, p.credit)
 		switch p.kind {
 		case tensorWrite, bufferRequest:
 			s += fmt.Sprintf(" head=%d size=%d", p.head, p.size)
 		case bufferResponse, tensorRequest, bufferIdle:
-			s += fmt.Sprintf(" place=%#x size=%d", p.place, p.size)
+			s += fmt.Sprintf(" place=%#x size=%d", p.handle, p.size)
 		}
-		for flag, name := range map[byte]string{flagNone: " none", flagLanded: " landed", flagAgain: " again", flagKept: " kept"} {
+		for flag, name := range map[byte]string{flagDeclined: " none", flagInRing: " landed", flagRenew: " again", flagNoNotify: " kept"} {
 			if p.flag == flag {
 				s += name
 			}
@@ -138,34 +138,34 @@ func show(o output, err error) string {
 			s += fmt.Sprintf(" freed=%d", p.freed)
 		}
 		return s + last
-	case write:
-		s := fmt.Sprintf("write off=%d at=%d size=%d place=%#x", o.off, o.at, o.size, o.place&^more)
-		if o.place&more != 0 {
+	case outWriteImm:
+		s := fmt.Sprintf("write off=%d at=%d size=%d place=%#x", o.off, o.at, o.size, o.handle&^more)
+		if o.handle&more != 0 {
 			s += " more"
 		}
 		return s + last
-	case fill:
+	case outWrite:
 		return fmt.Sprintf("fill at=%d size=%d", o.at, o.size) + last
-	case hidden:
-		if o.quiet {
+	case outUnexposed:
+		if o.drained {
 			return "hidden quiet"
 		}
 		return "hidden"
-	case skip:
+	case outSkip:
 		return "skip"
-	case ask:
+	case outNeedBuffer:
 		return fmt.Sprintf("ask head=%d size=%d", p.head, p.size)
-	case small:
-		if p.flag == flagLanded {
+	case outFrame:
+		if p.flag == flagInRing {
 			return fmt.Sprintf("small head=%d size=%d landed at=%d", p.head, p.size, o.off)
 		}
 		return fmt.Sprintf("small head=%d size=%d", p.head, p.size)
-	case part:
+	case outBodyPart:
 		return fmt.Sprintf("part %d", o.size)
-	case direct:
+	case outExposedFrame:
 		return fmt.Sprintf("direct id=%d size=%d", o.id, o.size)
-	case shown:
-		return fmt.Sprintf("shown place=%#x", o.place)
+	case outExposed:
+		return fmt.Sprintf("shown place=%#x", o.handle)
 	}
 	return "nothing"
 }

@@ -10,36 +10,36 @@ import "github.com/tutti-go/tutti/transport"
 func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.line
-	if c.stage != live || c.err != nil || l.err != nil || !c.out.Empty() || !l.room() || len(head) > transport.MaxHead {
+	l := c.endpoint
+	if c.stage != live || c.err != nil || l.err != nil || !c.out.Empty() || !l.hasRoom() || len(head) > transport.MaxHead {
 		return false
 	}
-	p, ok := c.flow.prompt(len(head), len(body))
+	p, ok := c.flow.trySend(len(head), len(body))
 	if !ok {
 		return false
 	}
 	l.posted++
-	b := l.buffer(l.send, l.posted)
+	b := l.buffer(l.sendBuffers, l.posted)
 	p.put(b)
 	n := packetLen + copy(b[packetLen:], head)
 	n += copy(b[n:], body)
-	l.flights[l.posted%uint64(l.depth)] = flight{bytes: n - packetLen}
+	l.outstanding[l.posted%uint64(l.depth)] = outstanding{bytes: n - packetLen}
 	c.unsent.bytes += n - packetLen
-	l.works = append(l.works[:0], work{id: l.posted, signaled: l.isTurn(), mem: b[:n], lkey: l.send.lkey, inline: n <= l.pair.inline()})
+	l.batch = append(l.batch[:0], workRequest{id: l.posted, signaled: l.isSignalDue(), mem: b[:n], lkey: l.sendBuffers.lkey, inline: n <= l.qp.inline()})
 	c.post()
 	return true // where it was not posted, the Conn has failed, as it may behind any frame
 }
 
 // Linger implements transport.Prompter: the device looks so many times for a
 // completion, and all else that Progress does is done once.
-func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
-	if !c.reading.CompareAndSwap(false, true) {
+func (c *conn) Linger(in transport.Sink, spins int) (transport.State, error) {
+	if !c.progressing.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
-	state, err := c.progress(in, max(looks, 1))
-	c.reading.Store(false)
-	if c.spent.Load() {
-		c.giveBack()
+	state, err := c.progress(in, max(spins, 1))
+	c.progressing.Store(false)
+	if c.releasable.Load() {
+		c.releaseBuffers()
 	}
 	return state, err
 }

@@ -40,7 +40,7 @@ func TestUnsentCountsWhatWentAtOnceUntilItHasCome(t *testing.T) {
 		t.Errorf("nothing has come between %v and %v", since, again)
 	}
 	b.until("a completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
-	if posted := b.ends[0].postedWorks(); posted != 3 {
+	if posted := b.ends[0].postedCount(); posted != 3 {
 		t.Errorf("%d works are posted for two frames, want one more", posted)
 	}
 	b.unsent(0)
@@ -205,7 +205,7 @@ func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 			b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 			b.until("quiet", func() bool {
 				state, err := b.ends[0].Progress(&b.sinks[0])
-				return state == transport.Idle && err == nil && !b.ends[0].setupDue.Load()
+				return state == transport.Idle && err == nil && !b.ends[0].setupPending.Load()
 			})
 			rung := make(chan struct{})
 			b.ends[0].Arm(func() { close(rung) })

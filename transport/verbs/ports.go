@@ -11,88 +11,88 @@ import (
 // the ranks on it. Each rank's device reaches each other's, as a routed RoCE v2 network or
 // one InfiniBand subnet has it.
 
-// A rail is what TUTTI_VERBS_DEVICE says of one: "mlx5_0", or with its port "mlx5_0:2".
-type rail struct {
+// A portName is what TUTTI_VERBS_DEVICE says of one: "mlx5_0", or with its port "mlx5_0:2".
+type portName struct {
 	device string
 	port   int // 0: as TUTTI_VERBS_PORT says
 }
 
-func (r rail) String() string {
+func (r portName) String() string {
 	if r.port == 0 {
 		return r.device
 	}
 	return fmt.Sprintf("%s:%d", r.device, r.port)
 }
 
-// railsOf reads the rails that a variable names, parted by commas; none for "".
-func railsOf(variable, text string) (rails []rail, err error) {
+// parsePorts reads the rails that a variable names, parted by commas; none for "".
+func parsePorts(variable, text string) (ports []portName, err error) {
 	if text == "" {
 		return nil, nil
 	}
 	for _, one := range strings.Split(text, ",") {
 		name, port, numbered := strings.Cut(strings.TrimSpace(one), ":")
-		r := rail{device: name}
+		r := portName{device: name}
 		if numbered {
 			r.port, err = strconv.Atoi(port)
 		}
 		if name == "" || err != nil || numbered && (r.port < 1 || r.port > 255) {
 			return nil, fmt.Errorf("%s=%q, want devices, parted by commas, each with \":\" and a port's number or without", variable, text)
 		}
-		rails = append(rails, r)
+		ports = append(ports, r)
 	}
-	return rails, nil
+	return ports, nil
 }
 
-// localRanks are the variables that say which rank of its host a process is, as launchers
+// localRankVars are the variables that say which rank of its host a process is, as launchers
 // set them: ours, Open MPI's, Intel MPI's and MPICH's, Slurm's. torchrun may be started by
 // one of these, whose variables its workers have, too; so its own goes before theirs.
-var localRanks = [...]string{ourLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRank}
+var localRankVars = [...]string{localRankVar, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRankVar}
 
 const (
-	ourLocalRank   = "TUTTI_LOCAL_RANK"
-	torchLocalRank = "LOCAL_RANK"
-	torchMark      = "TORCHELASTIC_RUN_ID" // torchrun has started this process
+	localRankVar      = "TUTTI_LOCAL_RANK"
+	torchLocalRankVar = "LOCAL_RANK"
+	torchRunIDVar     = "TORCHELASTIC_RUN_ID" // torchrun has started this process
 )
 
-// turnOf is which rank of its host this process is, and the variable that says so, the
+// localRankOf is which rank of its host this process is, and the variable that says so, the
 // first that says anything; 0 and "" where none does.
-func turnOf(getenv func(string) string) (turn int, by string, err error) {
-	names := localRanks[:]
-	if getenv(torchMark) != "" {
-		names = append([]string{ourLocalRank, torchLocalRank}, names...)
+func localRankOf(getenv func(string) string) (rank int, variable string, err error) {
+	names := localRankVars[:]
+	if getenv(torchRunIDVar) != "" {
+		names = append([]string{localRankVar, torchLocalRankVar}, names...)
 	}
 	for _, name := range names {
 		text := getenv(name)
 		if text == "" {
 			continue
 		}
-		if turn, err = strconv.Atoi(text); err != nil || turn < 0 {
+		if rank, err = strconv.Atoi(text); err != nil || rank < 0 {
 			return 0, name, fmt.Errorf("%s=%q, want which rank of its host this is, from 0 on: it says which of several rails is taken", name, text)
 		}
-		return turn, name, nil
+		return rank, name, nil
 	}
 	return 0, "", nil
 }
 
-// ownRail is w for the one rail that is this process's, and a line about it for people
+// ownPort is w for the one rail that is this process's, and a line about it for people
 // where there are several. That it cannot be used is an error of choose's, and no
 // other rail is taken then.
-func (w *wishes) ownRail() (own *wishes, why []string) {
-	if len(w.rails) == 0 {
+func (w *config) ownPort() (own *config, why []string) {
+	if len(w.ports) == 0 {
 		return w, nil
 	}
 	one := *w
-	r := w.rails[w.turn%len(w.rails)]
+	r := w.ports[w.localRank%len(w.ports)]
 	one.device = r.device
 	if r.port != 0 {
 		one.port = r.port
 	}
-	if len(w.rails) > 1 {
-		who := fmt.Sprintf("%s is %d", w.turnBy, w.turn)
-		if w.turnBy == "" {
+	if len(w.ports) > 1 {
+		who := fmt.Sprintf("%s is %d", w.localRankVar, w.localRank)
+		if w.localRankVar == "" {
 			who = "no variable says which rank of its host this is, so 0"
 		}
-		why = append(why, fmt.Sprintf("rails %v: %s, which takes %v", w.rails, who, r))
+		why = append(why, fmt.Sprintf("rails %v: %s, which takes %v", w.ports, who, r))
 	}
 	return &one, why
 }

@@ -1,0 +1,164 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// config are what a user says of the device and of the queue pairs on it, by
+// variables, since they differ from host to host. They are immutable.
+type config struct {
+	device       string     // "": any; else one of rails, or several before ownRail
+	ports        []portName // of device
+	localRank    int        // which rank of its host this is
+	localRankVar string     // the variable that says so
+	port         int        // 0: any
+	gid          int        // index; -1: the best
+	family       string     // of the GID: "ipv4", "ipv6" or "": any, ipv4 before ipv6
+	roce         int        // version of the GID; 0: any, 2 before 1
+	pkey         int        // index
+	class        int        // traffic class
+	level        int        // service level
+	mtu          int        // in bytes; 0: the port's
+	timeout      int        // of a packet: 4.096 µs times two to the power of this
+	retries      int        // of a packet
+	rnr          int        // of a packet that meets no receive
+	depth        int        // 0: the default
+	buffer       int        // the same
+	strip        int        // the same
+	cache        int        // the same
+	fresh        int        // 1: Options.Fresh
+	waiters      int        // goroutines that wait for events
+	problems     []error
+}
+
+// A variable is one variable: ours, TensorFlow's for the same (contrib/verbs/README.md
+// of TensorFlow 1.15; "" where it has none), and what values it takes.
+type variable struct {
+	name, tfName string
+	value        *int
+	text         *string
+	min, max     int
+	choices      []string // of text; nil: any
+}
+
+func (w *config) variables() []variable {
+	return []variable{
+		{name: "DEVICE", tfName: "RDMA_DEVICE", text: &w.device},
+		{name: "PORT", tfName: "RDMA_DEVICE_PORT", value: &w.port, min: 0, max: 255},
+		{name: "GID_INDEX", tfName: "RDMA_GID_INDEX", value: &w.gid, min: -1, max: 255},
+		{name: "GID_FAMILY", text: &w.family, choices: []string{"ipv4", "ipv6"}},
+		{name: "ROCE_VERSION", value: &w.roce, min: 0, max: 2},
+		{name: "PKEY_INDEX", tfName: "RDMA_QP_PKEY_INDEX", value: &w.pkey, min: 0, max: math.MaxUint16},
+		{name: "TRAFFIC_CLASS", tfName: "RDMA_TRAFFIC_CLASS", value: &w.class, min: 0, max: 255},
+		{name: "SERVICE_LEVEL", tfName: "RDMA_QP_SL", value: &w.level, min: 0, max: 15},
+		{name: "MTU", tfName: "RDMA_QP_MTU", value: &w.mtu, min: 0, max: 4096},
+		{name: "TIMEOUT", tfName: "RDMA_QP_TIMEOUT", value: &w.timeout, min: 1, max: 22},
+		{name: "RETRIES", tfName: "RDMA_QP_RETRY_COUNT", value: &w.retries, min: 0, max: 6},
+		{name: "RNR_RETRIES", value: &w.rnr, min: 0, max: 6},
+		{name: "DEPTH", tfName: "RDMA_QP_QUEUE_DEPTH", value: &w.depth, min: minDepth, max: maxDepth},
+		{name: "BUFFER", value: &w.buffer, min: minBuffer, max: maxBuffer},
+		{name: "STRIP", value: &w.strip, min: -1, max: maxRing},
+		{name: "CACHE", value: &w.cache, min: -1, max: math.MaxInt},
+		{name: "FRESH", value: &w.fresh, min: 0, max: 1},
+		{name: "WAITERS", value: &w.waiters, min: 1, max: maxWaiters},
+	}
+}
+
+const ourPrefix = "TUTTI_VERBS_"
+
+// readConfig reads the variables. Ours win over TensorFlow's; a value that cannot be
+// is an error that names the variable, and never a default in silence. TensorFlow's
+// retry count of 7 becomes 6, for 7 has some drivers try for ever.
+func readConfig(getenv func(string) string) (*config, error) {
+	w := &config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
+	setBy := make(map[string]string) // the variable that was set, by its name here
+	for _, v := range w.variables() {
+		name, text := ourPrefix+v.name, getenv(ourPrefix+v.name)
+		if text == "" && v.tfName != "" {
+			name, text = v.tfName, getenv(v.tfName)
+			if name == "RDMA_QP_RETRY_COUNT" && text == "7" {
+				text = "6"
+			}
+			if name == "RDMA_QP_QUEUE_DEPTH" && text != "" {
+				text = atMost(text, maxDepth)
+			}
+		}
+		if text != "" {
+			setBy[v.name] = name
+			w.addProblem(v.set(name, text))
+		}
+	}
+	var err error
+	w.ports, err = parsePorts(setBy["DEVICE"], w.device)
+	w.addProblem(err)
+	if len(w.ports) > 1 { // else it says nothing of ours
+		w.localRank, w.localRankVar, err = localRankOf(getenv)
+		w.addProblem(err)
+	}
+	if w.mtu != 0 && mtuOf(w.mtu) == 0 {
+		w.addProblem(fmt.Errorf("%s=%d, want 256, 512, 1024, 2048 or 4096", setBy["MTU"], w.mtu))
+	}
+	return w, errors.Join(w.problems...)
+}
+
+func (w *config) addProblem(err error) {
+	if err != nil {
+		w.problems = append(w.problems, err)
+	}
+}
+
+// atMost bounds a number that TensorFlow takes more of: a queue's depth is a wish.
+func atMost(text string, most int) string {
+	if n, err := strconv.Atoi(text); err == nil && n > most {
+		return strconv.Itoa(most)
+	}
+	return text
+}
+
+func (v *variable) set(name, text string) error {
+	if v.text != nil {
+		*v.text = text
+		for _, word := range v.choices {
+			if text == word {
+				return nil
+			}
+		}
+		if v.choices != nil {
+			return fmt.Errorf("%s=%q, want one of %s", name, text, strings.Join(v.choices, ", "))
+		}
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < v.min || n > v.max {
+		return fmt.Errorf("%s=%q, want a number from %d to %d", name, text, v.min, v.max)
+	}
+	*v.value = n
+	return nil
+}
+
+// mtuOf is enum ibv_mtu for a number of bytes; 0 where there is none.
+func mtuOf(bytes int) uint8 {
+	for code, n := range [...]int{1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096} {
+		if n == bytes && n != 0 {
+			return uint8(code)
+		}
+	}
+	return 0
+}
+
+// apply fills in what o leaves open.
+func (w *config) apply(o *Options) {
+	for _, p := range []struct {
+		to   *int
+		wish int
+	}{{&o.Depth, w.depth}, {&o.Buffer, w.buffer}, {&o.Strip, w.strip}, {&o.CacheBytes, w.cache}} {
+		if *p.to == 0 {
+			*p.to = p.wish
+		}
+	}
+	o.Fresh = o.Fresh || w.fresh == 1
+}

@@ -1,0 +1,194 @@
+package verbs
+
+import (
+	"fmt"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A endpoint is what a Conn has of the device: a queue pair, the message buffers that
+// are posted for the peer's messages, and those that ours are written in. The
+// Conn's mu guards it, except that a buffer whose receive has completed is
+// Progress's until it is posted again.
+//
+// Works are numbered from 1 as they are posted; work n uses out buffer n modulo
+// their number, so a work's end frees its buffer.
+type endpoint struct {
+	qp           queuePair
+	bufferSize   int     // bytes of a buffer
+	depth        int     // buffers each way, and works that may be posted
+	recvBuffers  *region // depth buffers
+	sendBuffers  *region // depth buffers
+	recvRing     *region // for bodies that fit no buffer; nil before the first of them
+	posted       uint64
+	lastSignaled uint64 // the last work posted that a completion was asked for
+	completed    uint64
+	outstanding  []outstanding // by work modulo depth
+	batch        []workRequest // being put together
+	completions  []completion
+	arrivals     arrivalQueue
+	err          error // the first completion that failed
+	closed       bool
+	released     bool
+}
+
+// A outstanding is what ends with a work.
+type outstanding struct {
+	frame *transport.Frame // whose last work it is
+	reg   *registration
+	bytes int // of the frame, for unsent
+}
+
+// arrivalQueue is a ring of completed receives, as many as can be posted.
+type arrivalQueue struct {
+	slots   []completion
+	head, n int
+}
+
+func (a *arrivalQueue) push(c completion) {
+	a.slots[(a.head+a.n)%len(a.slots)] = c
+	a.n++
+}
+
+func (a *arrivalQueue) pop() completion {
+	c := a.slots[a.head]
+	a.head = (a.head + 1) % len(a.slots)
+	a.n--
+	return c
+}
+
+// newEndpoint makes a queue pair and posts its receives.
+func (c *conn) newEndpoint() (*endpoint, error) {
+	o := &c.transport.opts
+	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
+	l.outstanding, l.batch = make([]outstanding, l.depth), make([]workRequest, 0, l.depth)
+	l.completions, l.arrivals.slots = make([]completion, 16), make([]completion, l.depth)
+	if !c.transport.acquireDevice() {
+		return nil, failure(fault.Closed, "make a queue pair", nil)
+	}
+	err := l.open(c.transport.device, func() { c.transport.caller.Call(c.fireFunc) })
+	if err != nil {
+		c.discard(l)
+		return nil, failure(fault.Exhausted, "make a queue pair on "+c.transport.device.describe(), err)
+	}
+	return l, nil
+}
+
+func (l *endpoint) open(d device, notify func()) (err error) {
+	if l.qp, err = d.newQueuePair(l.depth, notify); err != nil {
+		return err
+	}
+	if l.recvBuffers, err = d.alloc(l.depth*l.bufferSize, false); err != nil {
+		return err
+	}
+	if l.sendBuffers, err = d.alloc(l.depth*l.bufferSize, false); err != nil {
+		return err
+	}
+	for i := range l.depth {
+		if err := l.postReceive(uint64(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasRoom reports whether one more work may be posted.
+func (l *endpoint) hasRoom() bool { return l.posted-l.completed < uint64(l.depth) }
+
+// isSignalDue reports whether the last work posted is one of those that are signalled in turn.
+func (l *endpoint) isSignalDue() bool { return l.posted%uint64(max(l.depth/signalEvery, 1)) == 0 }
+
+// postReceive gives receive buffer i to the device.
+func (l *endpoint) postReceive(i uint64) error {
+	return l.qp.receive(i, l.recvBuffers, l.buffer(l.recvBuffers, i))
+}
+
+func (l *endpoint) buffer(r *region, i uint64) []byte {
+	at := int(i) % l.depth * l.bufferSize
+	return r.mem[at : at+l.bufferSize : at+l.bufferSize]
+}
+
+// close ends the queue pair.
+func (l *endpoint) close() {
+	if l.qp != nil && !l.closed {
+		l.qp.close()
+	}
+	l.closed = true
+}
+
+// releaseBuffers gives the buffers back, once.
+func (l *endpoint) releaseBuffers() (first bool) {
+	if l.released {
+		return false
+	}
+	l.released = true
+	for _, r := range []*region{l.recvBuffers, l.sendBuffers, l.recvRing} {
+		if r != nil {
+			r.deregister()
+		}
+	}
+	return true
+}
+
+// setError notes the first error of the queue pair.
+func (l *endpoint) setError(err error) {
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+// abandon takes the frames on their way, after close.
+func (l *endpoint) abandon(unfinished *transport.Queue) {
+	for ; l.completed < l.posted; l.completed++ {
+		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
+		if f.frame != nil {
+			unfinished.Push(f.frame)
+		}
+		f.reg.release()
+		*f = outstanding{}
+	}
+}
+
+// poll takes what the completion queue holds, after so many looks at most, and returns
+// how much that was. mu is held.
+func (c *conn) poll(spins int) int {
+	l := c.endpoint
+	if l.closed {
+		return 0
+	}
+	n, err := l.qp.poll(l.completions, spins)
+	if err != nil {
+		l.setError(failure(fault.LinkLost, "poll", fmt.Errorf("%s: %w", c.transport.device.describe(), err)))
+		return 0
+	}
+	for i := range l.completions[:n] {
+		switch e := &l.completions[i]; {
+		case e.status != success:
+			l.setError(completionError(c.transport.device.describe(), *e))
+		case e.recv:
+			l.arrivals.push(*e)
+		default:
+			c.completeThrough(e.id)
+		}
+	}
+	return n
+}
+
+// completeThrough ends all works up to number n. mu is held.
+func (c *conn) completeThrough(n uint64) {
+	l := c.endpoint
+	bytes := 0
+	for ; l.completed < n; l.completed++ {
+		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
+		bytes += f.bytes
+		if f.frame != nil {
+			c.finished.Push(f.frame)
+		}
+		f.reg.release()
+		*f = outstanding{}
+	}
+	if bytes > 0 {
+		c.unsent.sub(bytes)
+	}
+}

@@ -1,0 +1,236 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tutti-go/tutti/transport"
+)
+
+// handleMessage is what a message of the peer's means.
+func (f *flow) handleMessage(p packet) (output, error) {
+	f.credits += int(p.credit)
+	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
+		return output{}, fmt.Errorf("%v gives credit for %d messages, and %d in all", p.kind, p.credit, f.credits)
+	}
+	if err := f.handleFreed(p); err != nil {
+		return output{}, err
+	}
+	switch {
+	case p.kind == tensorWrite:
+		return f.handleFrame(p)
+	case p.kind == bufferRequest && p.flag == flagRenew:
+		return output{}, f.handleRenew(p)
+	case p.kind == bufferRequest:
+		if err := f.checkNoBody(p.kind); err != nil {
+			return output{}, err
+		}
+		if p.size == 0 || p.size > maxBody {
+			return output{}, fmt.Errorf("%v for a body of %d bytes", p.kind, p.size)
+		}
+		f.requestedSize = p.size
+		return output{op: outNeedBuffer, packet: p}, nil
+	case p.kind == bufferResponse:
+		return f.handleResponse(p)
+	case p.kind == tensorRequest || p.kind == bufferIdle:
+		return output{}, f.handleExposure(p)
+	}
+	return output{}, nil // ACK: its credit was all it had
+}
+
+// handleFreed notes what is free again of the peer's strip.
+func (f *flow) handleFreed(p packet) error {
+	s := &f.sendRing
+	if s.tail += uint64(p.freed); s.tail > s.head {
+		return fmt.Errorf("%v frees %d bytes that are not in use", p.kind, s.tail-s.head)
+	}
+	return nil
+}
+
+// handleFrame is a frame that is here: in the message, or in our strip, at the one place
+// where both ends know that the next one lies.
+func (f *flow) handleFrame(p packet) (output, error) {
+	if err := f.checkNoBody(p.kind); err != nil || p.flag != flagInRing {
+		return output{op: outFrame, packet: p}, err
+	}
+	s := &f.recvRing
+	if !s.fits(p.size) {
+		return output{}, fmt.Errorf("%v of %d bytes on a strip of %d", p.kind, p.size, s.size)
+	}
+	off, used := s.next(p.size)
+	if p.addr != off {
+		return output{}, fmt.Errorf("%v at %d on the strip, want %d", p.kind, p.addr, off)
+	}
+	s.head += used
+	f.ringUsed = used
+	return output{op: outFrame, packet: p, off: off}, nil
+}
+
+// handleRenew shows memory again that the peer has written full. What is idle by now needs
+// no answer: the peer hears that it is.
+func (f *flow) handleRenew(p packet) error {
+	slot := slotOf(p.handle)
+	switch {
+	case p.handle&more != 0 || slot >= len(f.locals) || newer(p.handle, f.locals[slot].handle):
+		return fmt.Errorf("%v for the place %#x, which there is none of", p.kind, p.handle)
+	case f.locals[slot].handle != p.handle || !f.locals[slot].open:
+		return nil
+	case f.locals[slot].holdsOne || f.locals[slot].noNotify || f.locals[slot].frameBytes > 0 || len(f.controls)-f.controlsSent >= maxControls:
+		return fmt.Errorf("%v for the place %#x out of turn", p.kind, p.handle)
+	}
+	f.locals[slot].renewed, f.locals[slot].totalBytes = true, 0
+	f.queueControl(packet{kind: bufferResponse, flag: flagRenew, handle: p.handle})
+	return nil
+}
+
+// checkNoBody refuses a frame that comes inside another one.
+func (f *flow) checkNoBody(k kind) error {
+	if f.requestedSize > 0 || f.arrivingSlot >= 0 {
+		return fmt.Errorf("%v while a body is arriving", k)
+	}
+	return nil
+}
+
+// handleResponse takes the place for the frame that was asked about.
+func (f *flow) handleResponse(p packet) (output, error) {
+	o := &f.out
+	switch {
+	case p.flag == flagRenew && o.phase == renewing && p.handle == o.frame.handle:
+		to := &f.remotes[slotOf(p.handle)]
+		to.left = to.size
+		o.phase = queued
+		return output{}, nil
+	case o.phase != requested || p.flag == flagRenew:
+		return output{}, fmt.Errorf("%v that nobody asked for", p.kind)
+	case p.flag == flagDeclined:
+		o.phase = idle
+		return output{op: outSkip}, nil
+	case p.size != o.frame.size:
+		return output{}, fmt.Errorf("%v gives %d bytes for a body of %d", p.kind, p.size, o.frame.size)
+	}
+	o.phase = writing
+	o.to = remoteMemory{handle: p.handle, announced: true, addr: p.addr, size: p.size, rkey: p.rkey}
+	return output{}, nil
+}
+
+// handleExposure notes what the peer says of its exposed memory.
+func (f *flow) handleExposure(p packet) error {
+	slot := slotOf(p.handle)
+	if p.flag == flagInRing {
+		if f.sendRing.size != 0 || p.size == 0 || p.size > maxRing {
+			return fmt.Errorf("%v for a strip of %d bytes, after one of %d", p.kind, p.size, f.sendRing.size)
+		}
+		f.sendRing = eagerRing{addr: p.addr, size: p.size, rkey: p.rkey}
+		return nil
+	}
+	if p.handle&more != 0 {
+		return fmt.Errorf("%v with the place %#x", p.kind, p.handle)
+	}
+	if p.flag == flagNoNotify && p.id != transport.NoNotify {
+		return fmt.Errorf("%v of memory that is kept with the id %d, by which its owner would hear of each write", p.kind, p.id)
+	}
+	if p.kind == bufferIdle {
+		if slot >= len(f.remotes) || !f.remotes[slot].announced || f.remotes[slot].handle != p.handle || f.remotes[slot].closed {
+			return fmt.Errorf("%v for the place %#x, which is not in use", p.kind, p.handle)
+		}
+		f.remotes[slot].closed = true
+		return nil
+	}
+	for slot >= len(f.remotes) { // at most maxPlaces
+		f.remotes = append(f.remotes, remoteMemory{})
+	}
+	if old := &f.remotes[slot]; old.announced && !old.closed {
+		return fmt.Errorf("%v for the place %#x, which is in use", p.kind, p.handle)
+	}
+	f.remotes[slot] = remoteMemory{handle: p.handle, announced: true, addr: p.addr, size: p.size, left: p.size, rkey: p.rkey, noNotify: p.flag == flagNoNotify}
+	return nil
+}
+
+// openSlot takes a slot for memory of ours.
+func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err error) {
+	if n := len(f.freeSlots); n > 0 {
+		slot, f.freeSlots = f.freeSlots[n-1], f.freeSlots[:n-1]
+	} else if slot = len(f.locals); slot < maxSlots {
+		f.locals = append(f.locals, localMemory{})
+	} else {
+		return 0, fmt.Errorf("%d pieces of memory are exposed already, the most that a Conn can have", maxSlots)
+	}
+	generation := f.locals[slot].handle>>12 + 1
+	f.locals[slot] = localMemory{handle: handleOf(slot, generation), id: id, size: size, open: true, holdsOne: holdsOne}
+	return slot, nil
+}
+
+func (f *flow) closeSlot(slot int) {
+	f.locals[slot].open = false
+	f.freeSlots = append(f.freeSlots, slot)
+}
+
+// acceptBody answers BUFFER_REQUEST with memory.
+func (f *flow) acceptBody(in input) (output, error) {
+	slot, err := f.openSlot(f.requestedSize, 0, true)
+	if err != nil {
+		return output{}, err
+	}
+	f.arrivingSlot, f.requestedSize = slot, 0
+	l := &f.locals[slot]
+	f.queueControl(packet{kind: bufferResponse, handle: l.handle, size: l.size, addr: in.addr, rkey: in.rkey})
+	return output{op: outExposed, handle: l.handle}, nil
+}
+
+// expose tells the peer of memory.
+func (f *flow) expose(in input) (output, error) {
+	if len(f.controls)-f.controlsSent >= maxControls {
+		return output{}, fmt.Errorf("the peer has not taken %d messages about memory", maxControls)
+	}
+	slot, err := f.openSlot(in.size, in.id, false)
+	if err != nil {
+		return output{}, err
+	}
+	l := &f.locals[slot]
+	p := packet{kind: tensorRequest, id: in.id, handle: l.handle, size: in.size, addr: in.addr, rkey: in.rkey}
+	if l.noNotify = in.noNotify; l.noNotify {
+		p.flag = flagNoNotify
+	}
+	f.queueControl(p)
+	return output{op: outExposed, handle: l.handle}, nil
+}
+
+var (
+	errNotExposed = errors.New("a write into memory that is not shown")
+	errNotified   = errors.New("a write that is told of, into memory that is written in silence")
+)
+
+// handleWrite counts n bytes that have come into a place of ours.
+func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
+	slot, goesOn := slotOf(imm), imm&more != 0
+	if slot >= len(f.locals) || !f.locals[slot].open || f.locals[slot].handle != imm&^more {
+		return output{}, errNotExposed
+	}
+	l := &f.locals[slot]
+	if l.noNotify {
+		return output{}, errNotified
+	}
+	if n > l.size-l.totalBytes {
+		return output{}, fmt.Errorf("%d bytes more than the %d that were announced", n-(l.size-l.totalBytes), l.size)
+	}
+	l.frameBytes += n
+	l.totalBytes += n
+	switch {
+	case l.holdsOne && slot != f.arrivingSlot || !l.holdsOne && (f.requestedSize > 0 || f.arrivingSlot >= 0):
+		return output{}, fmt.Errorf("a write to place %#x inside another frame", imm)
+	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
+		return output{}, fmt.Errorf("a body of %d bytes that ends after %d", l.size, l.frameBytes)
+	case l.holdsOne:
+		out := output{op: outBodyPart, handle: l.handle, size: l.frameBytes}
+		if !goesOn {
+			f.arrivingSlot = -1
+			f.closeSlot(slot)
+		}
+		return out, nil
+	case goesOn:
+		return output{}, nil
+	}
+	out := output{op: outExposedFrame, handle: l.handle, id: l.id, size: l.frameBytes}
+	l.frameBytes = 0
+	return out, nil
+}
