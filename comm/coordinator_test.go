@@ -77,7 +77,7 @@ func (d *death) run() {
 
 // rank submits three steps, the later ones from the cache, and closes.
 func (d *death) rank(c *comm.Comm) error {
-	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithAlone(1024), coordinator.WithLogger(silence))
+	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithMaxFusedTensor(1024), coordinator.WithLogger(silence))
 	if err != nil {
 		return err
 	}

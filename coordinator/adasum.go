@@ -34,18 +34,18 @@ var Adasum = reduce.Func[float32]("coordinator.Adasum", reduce.Commutative, nil)
 //
 // Cost, n ranks and m bytes: about m sent and received twice, as for a sum, and
 // log n small allgathers.
-func (x *executor) adasum(ctx context.Context, s *members, items []item) error {
+func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	n, me := len(s.ranks), s.c.Rank()
 	l := layout{items, n}
 	buf := x.pack(&l)
-	x.lap.packed = x.co.stamp()
-	shares := x.stage(1, len(buf))
+	x.times.packed = x.co.timestamp()
+	shares := x.scratchBuffer(1, len(buf))
 	if err := comm.AllToAll(ctx, s.c, shares, buf); err != nil {
 		return err
 	}
 	lengths := make([]int, len(items)) // of each tensor's piece of a chunk, with the zeros behind it
 	for i := range items {
-		lengths[i] = l.widest(&items[i])
+		lengths[i] = l.chunkWidth(&items[i])
 	}
 	combine := adasumTree[float32]
 	if items[0].Spec.DType == tensor.Float64 {
@@ -59,7 +59,7 @@ func (x *executor) adasum(ctx context.Context, s *members, items []item) error {
 	if err := comm.AllGather(ctx, s.c, buf, own); err != nil {
 		return err
 	}
-	x.lap.wired = x.co.stamp()
+	x.times.transferred = x.co.timestamp()
 	l.unpack(buf)
 	return nil
 }
@@ -86,7 +86,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 		up := shares[:0]
 		for p := 0; p < len(shares); p += 2 {
 			if p+1 < len(shares) {
-				meld(shares[p], shares[p+1], lengths, dots[3*len(lengths)*p/2:])
+				combine(shares[p], shares[p+1], lengths, dots[3*len(lengths)*p/2:])
 			}
 			up = append(up, shares[p])
 		}
@@ -115,8 +115,8 @@ func products[T float32 | float64](shares [][]T, lengths []int) (dots []float64)
 	return dots
 }
 
-// meld leaves adasum(a, b) in a, piece by piece, each element rounded once.
-func meld[T float32 | float64](a, b []T, lengths []int, dots []float64) {
+// combine leaves adasum(a, b) in a, piece by piece, each element rounded once.
+func combine[T float32 | float64](a, b []T, lengths []int, dots []float64) {
 	at := 0
 	for k, n := range lengths {
 		ab, aa, bb := dots[3*k], dots[3*k+1], dots[3*k+2]

@@ -66,9 +66,9 @@ func convert[T float32 | float64](v []float64) []T {
 	return out
 }
 
-// near compares with a reference, whose largest element is what errors are
+// almostEqual compares with a reference, whose largest element is what errors are
 // relative to.
-func near[T float32 | float64](what string, got []T, want []float64, most float64) error {
+func almostEqual[T float32 | float64](what string, got []T, want []float64, most float64) error {
 	largest := 1e-300
 	for _, w := range want {
 		largest = max(largest, math.Abs(w))
@@ -136,7 +136,7 @@ func adasumOf[T float32 | float64](ctx context.Context, c *comm.Comm, co *coordi
 				want[k] *= 2
 			}
 			what := fmt.Sprintf("%T of %d", bufs[i], n)
-			if err := near(what, bufs[i], want, 10*most); err != nil {
+			if err := almostEqual(what, bufs[i], want, 10*most); err != nil {
 				return err
 			}
 			if err := sameOnAll(ctx, c, what, bufs[i]); err != nil {
@@ -176,7 +176,7 @@ func TestAdasumsBitsDoNotDependOnFusion(t *testing.T) {
 				got[k] = buf
 			}
 			return coordinator.WaitAll(ctx, hs...)
-		}, coordinator.WithAlone(alone))); err != nil {
+		}, coordinator.WithMaxFusedTensor(alone))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,7 +191,7 @@ func TestAdasumOfARankThatHasJoinedTakesItForZeros(t *testing.T) {
 		if err := coordinator.AllReduce(co, "w", buf, coordinator.Adasum).Wait(ctx); err != nil {
 			return err
 		}
-		if err := near("w", buf, plainAdasum([][]float64{gradient(50, 0, 0), make([]float64, 50), gradient(50, 2, 0)}), 1e-14); err != nil {
+		if err := almostEqual("w", buf, plainAdasum([][]float64{gradient(50, 0, 0), make([]float64, 50), gradient(50, 2, 0)}), 1e-14); err != nil {
 			return err
 		}
 		return nil

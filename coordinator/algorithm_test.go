@@ -38,23 +38,23 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 // A ring that somebody has asked for, or that the table has for large vectors, is one;
 // only where the table has stretches do single vectors go by them.
 func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
-	classOf := func(a Algorithm) uint8 { return uint8(slices.Index(classes(), a)) }
+	classOf := func(a AlgorithmClass) uint8 { return uint8(slices.Index(classes(), a)) }
 	for _, tc := range []struct {
 		chosen       string
-		class        Algorithm
+		class        AlgorithmClass
 		folds, alone string
 	}{
-		{"ring", ByTable, "ring", "ring"},
-		{"segmented_ring", ByTable, "ring", "segmented_ring"},
+		{"ring", DefaultAlgorithm, "ring", "ring"},
+		{"segmented_ring", DefaultAlgorithm, "ring", "segmented_ring"},
 		{"segmented_ring", Ring, "ring", "ring"},
-		{"segmented_ring", InTwo, "", ""},
-		{"pairwise", ByTable, "pairwise", "pairwise"},
-		{"recursive_doubling", ByTable, "", ""},
+		{"segmented_ring", ReduceScatterAllGather, "", ""},
+		{"pairwise", DefaultAlgorithm, "pairwise", "pairwise"},
+		{"recursive_doubling", DefaultAlgorithm, "", ""},
 	} {
 		err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
-			s := membersOf(c, ranks(4)).by(classOf(tc.class))
-			if s.algorithm != tc.folds || s.alone != tc.alone {
-				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.algorithm, s.alone, tc.folds, tc.alone)
+			s := newSetComm(c, ranks(4)).useClass(classOf(tc.class))
+			if s.foldAlgorithm != tc.folds || s.inPlaceAlgorithm != tc.alone {
+				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.foldAlgorithm, s.inPlaceAlgorithm, tc.folds, tc.alone)
 			}
 			return nil
 		}, comm.WithTransport("memory"), comm.WithoutSharedMemory(), comm.WithAlgorithm("allreduce:"+tc.chosen))

@@ -81,7 +81,7 @@ func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 		opts                      []coordinator.Option
 	}{
 		{"small tensors", 2000, 16, 2000, nil},
-		{"tensors that go alone", 300, 300, 300, []coordinator.Option{coordinator.WithAlone(0)}},
+		{"tensors that go alone", 300, 300, 300, []coordinator.Option{coordinator.WithMaxFusedTensor(0)}},
 		{"large tensors in parts", 3, 100_000, 300, []coordinator.Option{coordinator.WithPartition(4000)}},
 	} {
 		t.Run(c.what, func(t *testing.T) {

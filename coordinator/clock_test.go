@@ -14,24 +14,24 @@ import (
 func TestAClockBetweenTwoMarksDriftsEvenlyAndNeverGoesBack(t *testing.T) {
 	const s = int64(time.Second)
 	for what, c := range map[string]struct {
-		marks    []clockMark
+		marks    []clockSample
 		at, want int64
 	}{
 		"no mark":             {nil, 7, 7},
-		"one":                 {[]clockMark{{5, 100, 1}}, 7, 107},
-		"at the first":        {[]clockMark{{s, 100, 1}, {3 * s, 300, 1}}, s, s + 100},
-		"between":             {[]clockMark{{s, 100, 1}, {3 * s, 300, 1}}, 2 * s, 2*s + 200},
-		"after the last":      {[]clockMark{{s, 100, 1}, {3 * s, 300, 1}}, 9 * s, 9*s + 300},
-		"before the first":    {[]clockMark{{s, 100, 1}, {3 * s, 300, 1}}, 0, 100},
-		"too near, the worse": {[]clockMark{{10, 500, 90}, {20, 400, 9}}, 15, 415},
+		"one":                 {[]clockSample{{5, 100, 1}}, 7, 107},
+		"at the first":        {[]clockSample{{s, 100, 1}, {3 * s, 300, 1}}, s, s + 100},
+		"between":             {[]clockSample{{s, 100, 1}, {3 * s, 300, 1}}, 2 * s, 2*s + 200},
+		"after the last":      {[]clockSample{{s, 100, 1}, {3 * s, 300, 1}}, 9 * s, 9*s + 300},
+		"before the first":    {[]clockSample{{s, 100, 1}, {3 * s, 300, 1}}, 0, 100},
+		"too near, the worse": {[]clockSample{{10, 500, 90}, {20, 400, 9}}, 15, 415},
 	} {
-		if got := newClock(c.marks).at(c.at); got != c.want {
+		if got := newClock(c.marks).toRoot(c.at); got != c.want {
 			t.Errorf("%s: got %d, want %d", what, got, c.want)
 		}
 	}
-	c := newClock([]clockMark{{0, 0, 1}, {1000, -99, 1}})
+	c := newClock([]clockSample{{0, 0, 1}, {1000, -99, 1}})
 	for i := range int64(2000) {
-		if c.at(i+1) < c.at(i) {
+		if c.toRoot(i+1) < c.toRoot(i) {
 			t.Fatalf("at %d it goes back", i)
 		}
 	}
@@ -47,18 +47,18 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			began[c.Rank()] = co.began
+			began[c.Rank()] = co.started
 			if err := comm.Barrier(ctx, c); err != nil {
 				return err
 			}
 			var r recorder
-			co.markClock(ctx, &r)
-			if len(r.marks) != 1 {
+			co.sampleClock(ctx, &r)
+			if len(r.samples) != 1 {
 				return errors.New("rank 0 did not answer")
 			}
-			m, want := r.marks[0], int64(co.began.Sub(began[0]))
-			if far := m.offset - want; far < -m.off-1 || far > m.off+1 {
-				return fmt.Errorf("rank %d: offset %d, within %d, and it is %d", c.Rank(), m.offset, m.off, want)
+			m, want := r.samples[0], int64(co.started.Sub(began[0]))
+			if far := m.offset - want; far < -m.maxError-1 || far > m.maxError+1 {
+				return fmt.Errorf("rank %d: offset %d, within %d, and it is %d", c.Rank(), m.offset, m.maxError, want)
 			}
 			return co.Close(ctx)
 		}, comm.WithTransport(wire))
@@ -70,10 +70,10 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 
 func TestARecorderKeepsTheLastAndCountsTheOthers(t *testing.T) {
 	var r recorder
-	for i := range maxLives + 5 {
-		r.add(life{bytes: i})
+	for i := range maxRecorded + 5 {
+		r.add(tensorTimes{bytes: i})
 	}
-	if len(r.lives) != maxLives || r.dropped != 5 || r.lives[r.next].bytes != 5 {
-		t.Errorf("it has %d, dropped %d, and the oldest is %d; want %d, 5 and 5", len(r.lives), r.dropped, r.lives[r.next].bytes, maxLives)
+	if len(r.times) != maxRecorded || r.dropped != 5 || r.times[r.next].bytes != 5 {
+		t.Errorf("it has %d, dropped %d, and the oldest is %d; want %d, 5 and 5", len(r.times), r.dropped, r.times[r.next].bytes, maxRecorded)
 	}
 }

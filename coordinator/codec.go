@@ -42,9 +42,9 @@ func OneBit[T float32 | float64](residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.OneBit, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// refuseFold is why Adasum, or coded elements, cannot be had; "" when they can, or
+// validateFold is why Adasum, or coded elements, cannot be had; "" when they can, or
 // are not asked for.
-func refuseFold(q *negotiate.TensorRequest, h *Handle, count int) string {
+func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	plain := q.Operation == negotiate.AllReduce && floats && q.Wire == q.DType
 	sums := h.op.ID() == comm.Sum.ID() || h.op.ID() == comm.Mean.ID()
@@ -66,14 +66,14 @@ func refuseFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 }
 
 // coded reduces one tensor of which each rank sends a message of few bytes to all.
-func (x *executor) coded(ctx context.Context, s *members, it *item, givers int) error {
+func (x *executor) coded(ctx context.Context, s *setComm, it *item, contributors int) error {
 	if it.Spec.DType == tensor.Float32 {
-		return codedSum[float32](ctx, x, s, it, givers)
+		return codedSum[float32](ctx, x, s, it, contributors)
 	}
-	return codedSum[float64](ctx, x, s, it, givers)
+	return codedSum[float64](ctx, x, s, it, contributors)
 }
 
-func codedSum[T float32 | float64](ctx context.Context, x *executor, s *members, it *item, givers int) error {
+func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm, it *item, contributors int) error {
 	t := it.Spec
 	c := codecOf[T](t)
 	counts := make([]int, len(s.ranks))
@@ -84,15 +84,15 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *members,
 	}
 	var mine []byte
 	if it.h != nil {
-		mine = x.stage(0, c.bytes())
+		mine = x.scratchBuffer(0, c.bytes())
 		c.encode(mine, c.accumulate(x, it))
 	}
-	x.lap.packed = x.co.stamp()
-	all := x.stage(1, givers*c.bytes())
+	x.times.packed = x.co.timestamp()
+	all := x.scratchBuffer(1, contributors*c.bytes())
 	if err := comm.AllGatherV(ctx, s.c, all, mine, counts); err != nil {
 		return err
 	}
-	x.lap.wired = x.co.stamp()
+	x.times.transferred = x.co.timestamp()
 	if it.h == nil {
 		return nil
 	}
@@ -100,10 +100,10 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *members,
 	clear(dst)
 	for ; len(all) > 0; all = all[c.bytes():] {
 		if !c.add(dst, all[:c.bytes()]) {
-			return fault.New(fault.Mismatch, t.Call(), x.co.world(x.co.rank), "a rank sends elements beyond the %d", c.n)
+			return fault.New(fault.Mismatch, t.Call(), x.co.worldRank(x.co.rank), "a rank sends elements beyond the %d", c.n)
 		}
 	}
-	divide(t, it.h.dst, givers)
+	divide(t, it.h.dst, contributors)
 	scale(t.DType, it.h.dst, t.Post)
 	return nil
 }
@@ -138,7 +138,7 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 	src, pre := tensor.Elements[T](it.h.src), T(it.Spec.Pre)
 	sum := tensor.Elements[T](it.h.residual)
 	if len(sum) == 0 {
-		sum = tensor.Elements[T](x.stage(1, len(it.h.src)))
+		sum = tensor.Elements[T](x.scratchBuffer(1, len(it.h.src)))
 		clear(sum)
 	}
 	for i, v := range src {

@@ -115,10 +115,10 @@ func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coor
 				if err != nil {
 					return err
 				}
-				if err := near(what, buf, want, most); err != nil {
+				if err := almostEqual(what, buf, want, most); err != nil {
 					return err
 				}
-				if err := near(what+", residual", residual, plain[c.Rank()], most); err != nil {
+				if err := almostEqual(what+", residual", residual, plain[c.Rank()], most); err != nil {
 					return err
 				}
 				if err := sameOnAll(ctx, c, what, buf); err != nil {
@@ -157,7 +157,7 @@ func TestErrorFeedbackBringsInTimeWhatWasNotSent(t *testing.T) {
 			for i, v := range residual {
 				got[i] += v
 			}
-			return near(cc.name, got, want, 1e-12)
+			return almostEqual(cc.name, got, want, 1e-12)
 		})); err != nil {
 			t.Error(err)
 		}

@@ -16,57 +16,57 @@ import (
 // decided. Its methods, and the functions that take it, may be called by any
 // number of goroutines.
 type Coordinator struct {
-	rank, size int // in the communicator that Start was given
-	world      func(rank int) int
-	all        *ProcessSet
-	home       uint64 // the goroutine that called Start, for "where is it now"
-	cfg        negotiate.Config
-	log        *scribe // which nobody waits for but Close
-	nego, data *comm.Comm
-	began      time.Time
+	rank, size    int // in the communicator that Start was given
+	worldRank     func(rank int) int
+	all           *ProcessSet
+	homeGoroutine uint64 // the goroutine that called Start, for "where is it now"
+	cfg           negotiate.Config
+	log           *logWriter // which nobody waits for but Close
+	control, data *comm.Comm
+	started       time.Time
 
 	// Who has the turn has these; see turn.go.
-	turn   atomic.Bool
-	member *negotiate.Worker
-	leader *negotiate.Coordinator // nil but on rank 0
-	local  []any                  // messages between the two on this rank
-	cost   negotiate.Executed     // what the leader is told, again and again
-	clock  negotiate.Time         // when the turn began: to ask for every event takes longer than most events
-	due    [2]negotiate.Time      // when the Member, and the leader, want to look again; never: not
-	alarm  *time.Timer            // for the earlier of the two,
-	rings  negotiate.Time         // which is this
-	why    *fault.Error           // of the end; nil when all ranks have closed
+	turn     atomic.Bool
+	worker   *negotiate.Worker
+	coord    *negotiate.Coordinator // nil but on rank 0
+	local    []any                  // messages between the two on this rank
+	cost     negotiate.Executed     // what the leader is told, again and again
+	clock    negotiate.Time         // when the turn began: to ask for every event takes longer than most events
+	due      [2]negotiate.Time      // when the Member, and the leader, want to look again; never: not
+	timer    *time.Timer            // for the earlier of the two,
+	timerAt  negotiate.Time         // which is this
+	endCause *fault.Error           // of the end; nil when all ranks have closed
 
-	posted  atomic.Bool   // there is something in inbox
-	wake    chan struct{} // and nobody has a turn who would see it
-	over    chan struct{} // closed when there are no more turns
-	ended   chan struct{} // closed when nothing more will happen
-	stopMu  sync.Mutex    // serves only to make Close wait for Close
-	lookout lookout       // for messages of the negotiation; who helps has it
-	helping atomic.Bool   // somebody does
-	watch   watch         // what the helper looks out for
-	waiting atomic.Int32  // goroutines that wait for handles, those that help included
+	hasEvents atomic.Bool   // there is something in inbox
+	wake      chan struct{} // and nobody has a turn who would see it
+	stopped   chan struct{} // closed when there are no more turns
+	ended     chan struct{} // closed when nothing more will happen
+	closeMu   sync.Mutex    // serves only to make Close wait for Close
+	lookout   lookout       // for messages of the negotiation; who helps has it
+	helping   atomic.Bool   // somebody does
+	watch     watch         // what the helper looks out for
+	waiting   atomic.Int32  // goroutines that wait for handles, those that help included
 
 	opts     *options
-	sampler  *sampler // of autotune, on rank 0; who has the turn has it
-	scribe   *scribe  // of autotune; nil where none is
-	settings Settings // mu guards this and the next
+	sampler  *sampler   // of autotune, on rank 0; who has the turn has it
+	tuneLog  *logWriter // of autotune; nil where none is
+	settings Settings   // mu guards this and the next
 	settled  bool
 
-	rec     atomic.Pointer[recorder] // of the timeline that is being made; nil for none
-	clockMu sync.Mutex               // serves to make pings come one after the other; guards mute
-	mute    bool                     // rank 0 has not answered a ping
+	rec              atomic.Pointer[recorder] // of the timeline that is being made; nil for none
+	clockMu          sync.Mutex               // serves to make pings come one after the other; guards mute
+	clockUnavailable bool                     // rank 0 has not answered a ping
 
-	mu        sync.Mutex // guards the rest
-	inbox     []event
-	spare     []event   // the one before, for reuse
-	table     table     // of what is under way
-	idle      []*waiter // for reuse
-	sites     map[callsite.Site]string
-	lastSite  callsite.Site // most submissions are from the place of the one before
-	lastWords string
-	err       error // why it ended; nil before, and when all ranks have closed
-	closed    bool
+	mu           sync.Mutex // guards the rest
+	inbox        []event
+	spare        []event     // the one before, for reuse
+	handles      handleTable // of what is under way
+	idleWaiters  []*waiter   // for reuse
+	sites        map[callsite.Site]string
+	lastSite     callsite.Site // most submissions are from the place of the one before
+	lastSiteText string
+	err          error // why it ended; nil before, and when all ranks have closed
+	closed       bool
 
 	exec executor
 }
@@ -88,35 +88,35 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	if err != nil {
 		return nil, err
 	}
-	nego, err := c.Dup(ctx)
+	control, err := c.Dup(ctx)
 	if err != nil {
 		return nil, err
 	}
 	data, err := c.Dup(ctx)
 	if err != nil {
-		nego.Close(ctx)
+		control.Close(ctx)
 		return nil, err
 	}
-	cfg, err := o.agree(ctx, nego)
+	cfg, err := o.agree(ctx, control)
 	if err != nil {
-		nego.Close(ctx)
+		control.Close(ctx)
 		data.Close(ctx)
 		return nil, err
 	}
 	co := &Coordinator{
-		rank: c.Rank(), size: c.Size(), world: c.WorldRank, home: callsite.Goroutine(), cfg: cfg, log: newLogScribe(o.log),
-		nego: nego, data: data, began: began, member: negotiate.NewWorker(cfg, c.Rank()),
-		wake: make(chan struct{}, 1), over: make(chan struct{}), ended: make(chan struct{}),
-		due: [2]negotiate.Time{never, never}, alarm: time.NewTimer(time.Hour), rings: never,
-		lookout: comm.NewPoller(nego, others(c)...), sites: make(map[callsite.Site]string),
+		rank: c.Rank(), size: c.Size(), worldRank: c.WorldRank, homeGoroutine: callsite.Goroutine(), cfg: cfg, log: newLogWriter(o.log),
+		control: control, data: data, started: began, worker: negotiate.NewWorker(cfg, c.Rank()),
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}), ended: make(chan struct{}),
+		due: [2]negotiate.Time{never, never}, timer: time.NewTimer(time.Hour), timerAt: never,
+		lookout: comm.NewPoller(control, peersOf(c)...), sites: make(map[callsite.Site]string),
 	}
 	co.opts, co.settings = o, settingsOf(negotiate.Tunables{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {
-		co.leader = negotiate.NewCoordinator(cfg)
+		co.coord = negotiate.NewCoordinator(cfg)
 	}
 	co.exec.init(co)
-	co.begin()
+	co.startNegotiation()
 	go co.exec.loop()
 	go co.loop()
 	if file := timelineFile(); file != "" {
@@ -144,27 +144,27 @@ func (co *Coordinator) Size() int { return co.size }
 // fault.Canceled, that something of the log is, if nothing else is wrong. Closing twice
 // is no error.
 func (co *Coordinator) Close(ctx context.Context) error {
-	co.stopMu.Lock()
-	defer co.stopMu.Unlock()
+	co.closeMu.Lock()
+	defer co.closeMu.Unlock()
 	if _, limited := ctx.Deadline(); !limited && co.cfg.StallEnd > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(co.cfg.StallEnd))
 		defer cancel()
 	}
 	if r := co.rec.Load(); r != nil {
-		co.markClock(ctx, r) // while rank 0 is there
+		co.sampleClock(ctx, r) // while rank 0 is there
 	}
 	co.post(event{in: negotiate.Leave{}})
-	co.act()
+	co.processEvents()
 	select {
 	case <-co.ended:
 	case <-ctx.Done():
-		co.post(event{err: &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: "close coordinator", Rank: co.world(co.rank), Err: ctx.Err()}})
-		co.act()
+		co.post(event{err: &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: "close coordinator", Rank: co.worldRank(co.rank), Err: ctx.Err()}})
+		co.processEvents()
 		co.exec.abandon()
 		<-co.ended // soon: it waits for no other rank any more
 	}
-	unwritten := co.written(ctx)
+	unwritten := co.drainLogs(ctx)
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	if co.err != nil {
@@ -173,14 +173,14 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// written waits until all is written that this rank has to say. It is called when
+// drainLogs waits until all is written that this rank has to say. It is called when
 // nothing more comes.
-func (co *Coordinator) written(ctx context.Context) error {
-	if err := co.scribe.wait(ctx); err != nil {
+func (co *Coordinator) drainLogs(ctx context.Context) error {
+	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
 	}
 	if err := co.log.wait(ctx); err != nil {
-		return fault.New(fault.ContextKind(err), "close coordinator", co.world(co.rank), "the logger has not taken all warnings: %w", err)
+		return fault.New(fault.ContextKind(err), "close coordinator", co.worldRank(co.rank), "the logger has not taken all warnings: %w", err)
 	}
 	return nil
 }
@@ -190,13 +190,13 @@ func (co *Coordinator) site() string {
 	at := callsite.Here()
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return co.inWords(at)
+	return co.describeSite(at)
 }
 
-// inWords puts a place into words. co.mu is held.
-func (co *Coordinator) inWords(at callsite.Site) string {
+// describeSite puts a place into words. co.mu is held.
+func (co *Coordinator) describeSite(at callsite.Site) string {
 	if at == co.lastSite {
-		return co.lastWords
+		return co.lastSiteText
 	}
 	s, known := co.sites[at]
 	if !known {
@@ -205,7 +205,7 @@ func (co *Coordinator) inWords(at callsite.Site) string {
 			co.sites[at] = s
 		}
 	}
-	co.lastSite, co.lastWords = at, s
+	co.lastSite, co.lastSiteText = at, s
 	return s
 }
 

@@ -15,58 +15,58 @@ import (
 // An executor carries out what the leader has ordered, one thing after the other,
 // on a goroutine of its own, so that negotiation goes on meanwhile.
 type executor struct {
-	co   *Coordinator
-	wake chan struct{}
-	gone chan struct{} // closed when the loop has ended
-	busy atomic.Bool   // something is to be done, or being done, or it is to end
+	co     *Coordinator
+	wake   chan struct{}
+	exited chan struct{} // closed when the loop has ended
+	busy   atomic.Bool   // something is to be done, or being done, or it is to end
 
-	mu    sync.Mutex // guards these
-	queue []job
-	comms []*comm.Comm // of process sets
-	last  bool         // nothing more will be added
-	drop  bool         // and what is there need not be done
+	mu        sync.Mutex // guards these
+	queue     []job
+	comms     []*comm.Comm // of process sets
+	finishing bool         // nothing more will be added
+	abandoned bool         // and what is there need not be done
 
 	// These belong to the loop; err to who comes after it.
-	sets   map[uint32]*members
-	stages [2][]uint64 // memory for tensors that lie apart, kept and reused
-	counts []int
-	items  []item   // of the Bucket under way,
-	packed []item   // those of them that are packed,
-	list   [][]byte // and what is reduced as a list
-	absent []int    // ranks that give nothing to it
-	lap    lap      // of it; for the timeline
-	class  uint8    // of algorithms, an index of classes
-	err    error
+	sets        map[uint32]*setComm
+	scratch     [2][]uint64 // memory for tensors that lie apart, kept and reused
+	counts      []int
+	items       []item      // of the Bucket under way,
+	packedItems []item      // those of them that are packed,
+	list        [][]byte    // and what is reduced as a list
+	absent      []int       // ranks that give nothing to it
+	times       bucketTimes // of it; for the timeline
+	class       uint8       // of algorithms, an index of classes
+	err         error
 }
 
 // A job is one thing to be done.
 type job struct {
-	bucket *negotiate.Bucket
-	set    *negotiate.SetChanged
-	joined *negotiate.Joined
-	tuned  *negotiate.Tunables
-	told   int64 // when the bucket came; for the timeline
+	bucket     *negotiate.Bucket
+	set        *negotiate.SetChanged
+	joined     *negotiate.Joined
+	tuned      *negotiate.Tunables
+	negotiated int64 // when the bucket came; for the timeline
 }
 
-// members is a process set with its communicator.
-type members struct {
-	c         *comm.Comm
-	ranks     []int  // of the coordinator's communicator
-	algorithm string // whose folds its allreduces have; "": two calls
-	alone     string // the same, of one vector in one place; see algorithmOf
+// setComm is a process set with its communicator.
+type setComm struct {
+	c                *comm.Comm
+	ranks            []int  // of the coordinator's communicator
+	foldAlgorithm    string // whose folds its allreduces have; "": two calls
+	inPlaceAlgorithm string // the same, of one vector in one place; see algorithmOf
 }
 
-func membersOf(c *comm.Comm, ranks []int) *members {
-	s := &members{c: c, ranks: ranks}
+func newSetComm(c *comm.Comm, ranks []int) *setComm {
+	s := &setComm{c: c, ranks: ranks}
 	if c != nil {
-		s.algorithm, s.alone = algorithmOf(c)
+		s.foldAlgorithm, s.inPlaceAlgorithm = algorithmOf(c)
 	}
 	return s
 }
 
 func (x *executor) init(co *Coordinator) {
-	x.co, x.wake, x.gone = co, make(chan struct{}, 1), make(chan struct{})
-	x.sets = map[uint32]*members{negotiate.World: membersOf(co.data, ranks(co.size))}
+	x.co, x.wake, x.exited = co, make(chan struct{}, 1), make(chan struct{})
+	x.sets = map[uint32]*setComm{negotiate.World: newSetComm(co.data, ranks(co.size))}
 }
 
 // add is bounded by the leader, which launches only Config.Credit bytes ahead.
@@ -88,7 +88,7 @@ func (x *executor) signal() {
 // abandon ends what is being carried out: its communicator is closed.
 func (x *executor) abandon() {
 	x.mu.Lock()
-	x.last, x.drop = true, true
+	x.finishing, x.abandoned = true, true
 	x.busy.Store(true) // so that it does not help any longer
 	x.mu.Unlock()
 	x.co.data.Close(context.Background())
@@ -99,11 +99,11 @@ func (x *executor) abandon() {
 // finish waits until all is done, and says what went wrong.
 func (x *executor) finish() error {
 	x.mu.Lock()
-	x.last = true
+	x.finishing = true
 	x.busy.Store(true) // so that it does not help any longer
 	x.mu.Unlock()
 	x.signal()
-	<-x.gone
+	<-x.exited
 	return x.err
 }
 
@@ -112,7 +112,7 @@ func (x *executor) finish() error {
 func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	for {
 		x.mu.Lock()
-		if x.drop || x.last && len(x.queue) == 0 {
+		if x.abandoned || x.finishing && len(x.queue) == 0 {
 			x.mu.Unlock()
 			return job{}, false
 		}
@@ -134,39 +134,39 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 }
 
 func (x *executor) loop() {
-	defer close(x.gone)
+	defer close(x.exited)
 	ctx := context.Background() // abandon ends what waits
 	for {
 		j, ok := x.next(ctx)
 		if !ok {
 			return
 		}
-		if err := x.do(ctx, j); err != nil {
+		if err := x.execute(ctx, j); err != nil {
 			x.err = err
 			x.co.post(event{err: err})
-			x.co.act()
+			x.co.processEvents()
 			return
 		}
 	}
 }
 
-func (x *executor) do(ctx context.Context, j job) error {
+func (x *executor) execute(ctx context.Context, j job) error {
 	switch {
 	case j.tuned != nil:
-		x.tuned(j.tuned.Class)
+		x.setClass(j.tuned.Class)
 		return nil
 	case j.set != nil:
 		return x.changeSet(ctx, j.set)
 	case j.joined != nil:
 		if h := x.co.lookup(j.joined.Submission); h != nil {
-			h.last = x.co.world(j.joined.Last)
+			h.last = x.co.worldRank(j.joined.Last)
 		}
 		x.co.complete(j.joined.Submission, nil)
 		return nil
 	}
 	b := j.bucket
 	if !b.Outside {
-		x.lap = lap{told: j.told, begun: x.co.stamp()}
+		x.times = bucketTimes{negotiated: j.negotiated, started: x.co.timestamp()}
 		if err := x.run(ctx, b); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (x *executor) do(ctx context.Context, j job) error {
 		x.co.completeAll(b.Entries)
 	}
 	x.co.post(event{in: negotiate.Released{Bucket: b}})
-	x.co.act()
+	x.co.processEvents()
 	return nil
 }
 
@@ -187,29 +187,29 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	if s == nil {
 		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
 	}
-	defer x.letGo()
+	defer x.clearItems()
 	items, err := x.lookup(b)
 	if err != nil {
 		return err
 	}
 	x.absent = b.Absent
-	givers := len(s.ranks)
+	contributors := len(s.ranks)
 	for _, r := range s.ranks {
 		if slices.Contains(b.Absent, r) {
-			givers--
+			contributors--
 		}
 	}
-	if err := x.operate(ctx, s, items, givers); err != nil {
+	if err := x.runOperation(ctx, s, items, contributors); err != nil {
 		return err
 	}
 	x.record(b, items)
 	return nil
 }
 
-// letGo forgets the handles of a Bucket, whose tensors may be large.
-func (x *executor) letGo() {
+// clearItems forgets the handles of a Bucket, whose tensors may be large.
+func (x *executor) clearItems() {
 	clear(x.items)
-	clear(x.packed)
+	clear(x.packedItems)
 }
 
 // lookup finds the handles of a Bucket.
@@ -219,7 +219,7 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	defer x.co.mu.Unlock()
 	for i := range b.Entries {
 		it := &x.items[i]
-		it.BucketEntry, it.h = b.Entries[i], x.co.table.at(b.Entries[i].Submission)
+		it.BucketEntry, it.h = b.Entries[i], x.co.handles.at(b.Entries[i].Submission)
 		it.lo, it.hi = negotiate.Chunk(it.Spec.Elements(), b.Parts, b.Part)
 		if it.h == nil && it.Submission != 0 {
 			return nil, fault.New(fault.Misuse, it.Spec.Call(), x.co.rank, "submission %d is not there", it.Submission)
@@ -228,14 +228,14 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	return x.items, nil
 }
 
-// operate does what the Bucket's tensors are for; a barrier is what the ranks
+// runOperation does what the Bucket's tensors are for; a barrier is what the ranks
 // have agreed on.
-func (x *executor) operate(ctx context.Context, s *members, items []item, givers int) error {
+func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, contributors int) error {
 	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:
-		return x.allReduce(ctx, s, items, givers)
+		return x.allReduce(ctx, s, items, contributors)
 	case negotiate.ReduceScatter:
-		return x.reduceScatter(ctx, s, items[0], givers)
+		return x.reduceScatter(ctx, s, items[0], contributors)
 	case negotiate.Broadcast:
 		return x.broadcast(ctx, s, items)
 	case negotiate.AllGather:
@@ -257,13 +257,13 @@ type item struct {
 // bytes are what an item has in its Bucket.
 func (it *item) bytes() int { return (it.hi - it.lo) * it.Spec.DType.Size() }
 
-// stage is memory of the executor's, aligned for every element type.
-func (x *executor) stage(which, bytes int) []byte {
+// scratchBuffer is memory of the executor's, aligned for every element type.
+func (x *executor) scratchBuffer(which, bytes int) []byte {
 	words := (bytes + 7) / 8
-	if cap(x.stages[which]) < words {
-		x.stages[which] = make([]uint64, words)
+	if cap(x.scratch[which]) < words {
+		x.scratch[which] = make([]uint64, words)
 	}
-	return tensor.Bytes(x.stages[which][:words])[:bytes:bytes]
+	return tensor.Bytes(x.scratch[which][:words])[:bytes:bytes]
 }
 
 // perRank is a list with a number for each rank, zero at first.
@@ -277,7 +277,7 @@ func (x *executor) perRank(n int) []int {
 }
 
 // broadcast carries out one tensor where it lies, or packs several.
-func (x *executor) broadcast(ctx context.Context, s *members, items []item) error {
+func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) error {
 	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {
 		es := items[0].Spec.DType.Size()
@@ -287,7 +287,7 @@ func (x *executor) broadcast(ctx context.Context, s *members, items []item) erro
 	for i := range items {
 		total += items[i].bytes()
 	}
-	buf := x.stage(0, total)
+	buf := x.scratchBuffer(0, total)
 	mine := s.ranks[root] == x.co.rank
 	at := 0
 	for i := range items {
@@ -295,11 +295,11 @@ func (x *executor) broadcast(ctx context.Context, s *members, items []item) erro
 			at += copy(buf[at:], items[i].h.src)
 		}
 	}
-	x.lap.packed = x.co.stamp()
+	x.times.packed = x.co.timestamp()
 	if err := comm.Broadcast(ctx, s.c, buf, root); err != nil {
 		return err
 	}
-	x.lap.wired = x.co.stamp()
+	x.times.transferred = x.co.timestamp()
 	at = 0
 	for i := range items {
 		if !mine && items[i].h != nil {
@@ -309,8 +309,8 @@ func (x *executor) broadcast(ctx context.Context, s *members, items []item) erro
 	return nil
 }
 
-func (x *executor) allGather(ctx context.Context, s *members, it item) error {
-	row := rowBytes(it.Spec)
+func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
+	row := rowSize(it.Spec)
 	counts := x.perRank(len(s.ranks))
 	total := 0
 	for i, n := range it.Rows {
@@ -318,15 +318,15 @@ func (x *executor) allGather(ctx context.Context, s *members, it item) error {
 		total += counts[i]
 	}
 	if it.h == nil {
-		return comm.AllGatherV(ctx, s.c, x.stage(0, total), nil, counts)
+		return comm.AllGatherV(ctx, s.c, x.scratchBuffer(0, total), nil, counts)
 	}
 	it.h.counts = slices.Clone(it.Rows)
 	return comm.AllGatherV(ctx, s.c, it.h.alloc(total), it.h.src, counts)
 }
 
 // allToAll first tells each rank how much it gets.
-func (x *executor) allToAll(ctx context.Context, s *members, it item) error {
-	n, row := len(s.ranks), rowBytes(it.Spec)
+func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
+	n, row := len(s.ranks), rowSize(it.Spec)
 	sends, recvs := make([]int, n), make([]int, n)
 	var src []byte
 	if it.h != nil {
@@ -344,7 +344,7 @@ func (x *executor) allToAll(ctx context.Context, s *members, it item) error {
 		total += recvs[i]
 	}
 	if it.h == nil {
-		return comm.AllToAllV(ctx, s.c, x.stage(0, total), src, recvs, sends)
+		return comm.AllToAllV(ctx, s.c, x.scratchBuffer(0, total), src, recvs, sends)
 	}
 	it.h.counts = rows
 	return comm.AllToAllV(ctx, s.c, it.h.alloc(total), src, recvs, sends)

@@ -13,9 +13,9 @@ func Sequence(co *Coordinator) []Carried {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []Carried
-	for i := range r.lives {
-		l := &r.lives[(r.next+i)%len(r.lives)]
-		list = append(list, Carried{l.tensor.Set, fmt.Sprintf("%s part %d of %d, of %d together", l.tensor.Call(), l.part, l.parts, l.together)})
+	for i := range r.times {
+		l := &r.times[(r.next+i)%len(r.times)]
+		list = append(list, Carried{l.tensor.Set, fmt.Sprintf("%s part %d of %d, of %d together", l.tensor.Call(), l.part, l.parts, l.fusedTensors)})
 	}
 	return list
 }

@@ -17,19 +17,19 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A way of folding: what of a program's decides in which order shares are folded.
-type way struct {
-	name string
-	op   comm.Op
-	opts []comm.Option
-	by   coordinator.Algorithm
-	how  []coordinator.CallOption
+// A reductionCase of folding: what of a program's decides in which order shares are folded.
+type reductionCase struct {
+	name     string
+	op       comm.Op
+	opts     []comm.Option
+	class    coordinator.AlgorithmClass
+	callOpts []coordinator.CallOption
 }
 
-// ways are those that a coordinator has, and all for which chunks are folded by one
+// reductionCases are those that a coordinator has, and all for which chunks are folded by one
 // call and gathered by another. The rules are of a tuning that folds chunks of each
 // size in another order, and that knows no order of the ranks for large ones.
-func ways(t *testing.T) []way {
+func reductionCases(t *testing.T) []reductionCase {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "tuning.json")
 	text := `{"tutti_tuning": 1, "gamma_us_per_MiB": 1000, "links": [{"wire": "memory", "alpha_us": 100, "beta_us_per_MiB": 0}], "rules": [
@@ -42,15 +42,15 @@ func ways(t *testing.T) []way {
 	inOrder := reduce.Func("sum in order", reduce.RankOrder, func(a, b float32) float32 { return a + b })
 	forced := func(list string) []comm.Option { return []comm.Option{comm.WithAlgorithm(list)} }
 	tuned := []comm.Option{comm.WithTuning(rules)}
-	return []way{
+	return []reductionCase{
 		{name: "by the table", op: comm.Sum},
 		{name: "a mean", op: comm.Mean},
 		{name: "in the order of the ranks", op: inOrder},
-		{name: "by a ring", op: comm.Sum, by: coordinator.Ring},
-		{name: "in two calls", op: comm.Sum, by: coordinator.InTwo},
-		{name: "a mean in two calls", op: comm.Mean, by: coordinator.InTwo},
-		{name: "compressed, in two calls", op: comm.Sum, by: coordinator.InTwo, how: []coordinator.CallOption{coordinator.Compress(tensor.BF16)}},
-		{name: "in two calls, by rules", op: comm.Sum, by: coordinator.InTwo, opts: tuned},
+		{name: "by a ring", op: comm.Sum, class: coordinator.Ring},
+		{name: "in two calls", op: comm.Sum, class: coordinator.ReduceScatterAllGather},
+		{name: "a mean in two calls", op: comm.Mean, class: coordinator.ReduceScatterAllGather},
+		{name: "compressed, in two calls", op: comm.Sum, class: coordinator.ReduceScatterAllGather, callOpts: []coordinator.CallOption{coordinator.Compress(tensor.BF16)}},
+		{name: "in two calls, by rules", op: comm.Sum, class: coordinator.ReduceScatterAllGather, opts: tuned},
 		{name: "in the order of the ranks, by rules", op: inOrder, opts: tuned},
 		{name: "by a tree", op: comm.Sum, opts: forced("allreduce:recursive_doubling")},
 		{name: "by a tree, chunks by a ring", op: comm.Sum, opts: forced("allreduce:recursive_doubling,reduce_scatterv:ring")},
@@ -73,7 +73,7 @@ func fusedSizes() []int {
 // that together they are large, whatever folds it.
 func TestNoWayOfFoldingLetsFusionChangeABit(t *testing.T) {
 	const some, all = 20_000, 64 << 20
-	for _, w := range ways(t) {
+	for _, w := range reductionCases(t) {
 		for _, on := range []struct {
 			ranks  int
 			share  bool
@@ -81,12 +81,12 @@ func TestNoWayOfFoldingLetsFusionChangeABit(t *testing.T) {
 		}{{4, false, []int{some, all}}, {5, false, []int{some, all}}, {4, true, []int{all}}} {
 			t.Run(fmt.Sprintf("%s/%d/shared %v", w.name, on.ranks, on.share), func(t *testing.T) {
 				leak.Check(t)
-				alone, together := w.fused(t, on.ranks, on.share, 0)
+				alone, together := w.runFused(t, on.ranks, on.share, 0)
 				if together != 1 {
 					t.Fatalf("without fusion %d tensors were carried out together", together)
 				}
 				for _, fusion := range on.fusion {
-					got, together := w.fused(t, on.ranks, on.share, fusion)
+					got, together := w.runFused(t, on.ranks, on.share, fusion)
 					if fusion == all && together != len(got) || together < 2 {
 						t.Fatalf("%d bytes: no more than %d of %d tensors were carried out together: this compares nothing", fusion, together, len(got))
 					}
@@ -115,13 +115,13 @@ func sameBits(t *testing.T, fusion int, alone, fused [][]float32) {
 	}
 }
 
-// fused are rank 0's results, and the most tensors that were carried out together.
+// runFused are rank 0's results, and the most tensors that were carried out together.
 // They are submitted as a group, so that all are ready at once.
-func (w *way) fused(t *testing.T, n int, share bool, fusion int) (results [][]float32, together int) {
+func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (results [][]float32, together int) {
 	t.Helper()
-	by := w.by
+	by := w.class
 	if by == "" {
-		by = coordinator.ByTable
+		by = coordinator.DefaultAlgorithm
 	}
 	opts := append([]comm.Option{comm.WithTransport("memory")}, w.opts...)
 	if !share {
@@ -134,7 +134,7 @@ func (w *way) fused(t *testing.T, n int, share bool, fusion int) (results [][]fl
 		var hs []*coordinator.Handle
 		for i, size := range fusedSizes() {
 			bufs = append(bufs, convert[float32](gradient(size, c.Rank(), i)))
-			hs = append(hs, coordinator.AllReduce(g, fmt.Sprint("w", i), bufs[i], w.op, w.how...))
+			hs = append(hs, coordinator.AllReduce(g, fmt.Sprint("w", i), bufs[i], w.op, w.callOpts...))
 		}
 		g.Submit()
 		if err := coordinator.WaitAll(ctx, hs...); err != nil {

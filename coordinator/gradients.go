@@ -63,7 +63,7 @@ func (g *Gradients[T]) Ready(name string, grad []T, opts ...CallOption) {
 		all = append(g.opts[:len(g.opts):len(g.opts)], opts...)
 	}
 	if len(g.handles) == 0 {
-		g.began = time.Since(g.co.began)
+		g.began = time.Since(g.co.started)
 	}
 	g.handles = append(g.handles, AllReduce(g.co, name, grad, g.op, all...))
 }
@@ -75,7 +75,7 @@ func (g *Gradients[T]) Wait(ctx context.Context) error {
 	if len(g.handles) == 0 {
 		return nil
 	}
-	from := time.Since(g.co.began)
+	from := time.Since(g.co.started)
 	err := WaitAll(ctx, g.handles...)
 	if err == nil {
 		g.measure(from)
@@ -89,7 +89,7 @@ func (g *Gradients[T]) Wait(ctx context.Context) error {
 func (g *Gradients[T]) measure(from time.Duration) {
 	var last time.Duration
 	for _, h := range g.handles {
-		last = max(last, h.ended)
+		last = max(last, h.completedAt)
 	}
 	g.overlap.Steps++
 	g.overlap.UnderWay += last - g.began

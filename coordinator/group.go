@@ -8,31 +8,31 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Group collects submissions that are submitted as one: none of them runs
+// A TensorGroup collects submissions that are submitted as one: none of them runs
 // before all of them are ready on all ranks, and a mismatch in one fails all. It
 // is used by one goroutine.
-type Group struct {
-	co *Coordinator
-	rs []negotiate.TensorRequest
-	hs []*Handle
+type TensorGroup struct {
+	co       *Coordinator
+	requests []negotiate.TensorRequest
+	handles  []*Handle
 }
 
 // Group begins an empty group. Handles of what is submitted to it are not done
 // before Submit.
-func (co *Coordinator) Group() *Group { return &Group{co: co} }
+func (co *Coordinator) Group() *TensorGroup { return &TensorGroup{co: co} }
 
-func (g *Group) coordinator() *Coordinator { return g.co }
+func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
-func (g *Group) submit(q *negotiate.TensorRequest, h *Handle) {
-	g.rs = append(g.rs, *q)
-	g.hs = append(g.hs, h)
+func (g *TensorGroup) submit(q *negotiate.TensorRequest, h *Handle) {
+	g.requests = append(g.requests, *q)
+	g.handles = append(g.handles, h)
 }
 
 // Submit submits what was collected, and empties the group. All of it must be of
 // one process set.
-func (g *Group) Submit() {
-	rs, hs := g.rs, g.hs
-	g.rs, g.hs = nil, nil
+func (g *TensorGroup) Submit() {
+	rs, hs := g.requests, g.handles
+	g.requests, g.handles = nil, nil
 	if len(rs) == 0 {
 		return
 	}
@@ -51,7 +51,7 @@ func (g *Group) Submit() {
 			g.co.mu.Lock()
 			defer g.co.mu.Unlock()
 			for _, h := range hs {
-				h.finish(fault.New(fault.Misuse, "group", g.co.world(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
+				h.complete(fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
 			}
 			return
 		}

@@ -17,9 +17,9 @@ import (
 // the next submission of its name may get the same Handle, which then stands for
 // that one.
 type Handle struct {
-	co    *Coordinator
-	born  int64         // when it was submitted; for the timeline
-	ended time.Duration // when it succeeded, since the coordinator began; written before its state
+	co          *Coordinator
+	submittedAt int64         // when it was submitted; for the timeline
+	completedAt time.Duration // when it succeeded, since the coordinator began; written before its state
 
 	state atomic.Uint32 // a handleState
 	err   error         // of a failed one; written before its state
@@ -35,7 +35,7 @@ type Handle struct {
 	// What was submitted does not change while it is under way.
 	requests [1]negotiate.TensorRequest
 	tickets  [1]negotiate.SubmissionID
-	whole    negotiate.Submit // of these two
+	input    negotiate.Submit // of these two
 	opts     []CallOption
 	count    int    // elements of src
 	sizes    [2]int // bytes of dst and of src
@@ -54,14 +54,14 @@ type Handle struct {
 type handleState = uint32
 
 const (
-	underWay handleState = iota
+	inFlight handleState = iota
 	succeeded
 	awaited // and a Wait has said so: it can be used again
 	failed
 )
 
-// finish ends a submission. co.mu is held, or nobody knows the handle yet.
-func (h *Handle) finish(err error) {
+// complete ends a submission. co.mu is held, or nobody knows the handle yet.
+func (h *Handle) complete(err error) {
 	h.dst, h.src, h.residual = nil, nil, nil // the program's; this coordinator remembers the handle for the name's next turn
 	if err != nil {
 		h.err = err
@@ -73,12 +73,12 @@ func (h *Handle) finish(err error) {
 		close(h.done)
 	}
 	for w := h.waiters; w != nil; w = w.next {
-		w.over(h.co)
+		w.handleDone(h.co)
 	}
 	h.waiters = nil
 	if w := h.crowd; w != nil {
 		h.crowd = nil
-		w.over(h.co)
+		w.handleDone(h.co)
 	}
 }
 
@@ -86,15 +86,15 @@ func (h *Handle) finish(err error) {
 // it has room, when the turns of all submissions that it waits for are over. Unlike
 // one that is closed it can be used again, so that a Wait allocates nothing.
 type waiter struct {
-	woken chan struct{}
-	next  *waiter
-	left  int      // submissions that it waits for
-	turns []uint64 // WaitAll: those of all handles
+	woken     chan struct{}
+	next      *waiter
+	remaining int      // submissions that it waits for
+	turns     []uint64 // WaitAll: those of all handles
 }
 
-// over counts a submission; co.mu is held.
-func (w *waiter) over(co *Coordinator) {
-	if w.left--; w.left == 0 {
+// handleDone counts a submission; co.mu is held.
+func (w *waiter) handleDone(co *Coordinator) {
+	if w.remaining--; w.remaining == 0 {
 		co.waiting.Add(-1)
 		w.woken <- struct{}{}
 	}
@@ -106,49 +106,49 @@ const maxIdle, maxTurns = 64, 4096
 
 // newWaiter is a waiter for nothing yet. co.mu is held.
 func (co *Coordinator) newWaiter() *waiter {
-	if n := len(co.idle); n > 0 {
-		w := co.idle[n-1]
-		co.idle = co.idle[:n-1]
+	if n := len(co.idleWaiters); n > 0 {
+		w := co.idleWaiters[n-1]
+		co.idleWaiters = co.idleWaiters[:n-1]
 		return w
 	}
 	return &waiter{woken: make(chan struct{}, 1)}
 }
 
-// free ends a waiter that nobody knows any more. co.mu is held.
-func (co *Coordinator) free(w *waiter) {
+// releaseWaiter ends a waiter that nobody knows any more. co.mu is held.
+func (co *Coordinator) releaseWaiter(w *waiter) {
 	select { // it may have been over just now
 	case <-w.woken:
 	default:
-		if w.left > 0 {
+		if w.remaining > 0 {
 			co.waiting.Add(-1)
 		}
 	}
-	w.next, w.left, w.turns = nil, 0, w.turns[:0]
+	w.next, w.remaining, w.turns = nil, 0, w.turns[:0]
 	if cap(w.turns) > maxTurns {
 		w.turns = nil
 	}
-	if len(co.idle) < maxIdle {
-		co.idle = append(co.idle, w)
+	if len(co.idleWaiters) < maxIdle {
+		co.idleWaiters = append(co.idleWaiters, w)
 	}
 }
 
-// await adds a waiter for a turn of the submission; nil when it is over.
-func (h *Handle) await(turn uint64) *waiter {
+// addWaiter adds a waiter for a turn of the submission; nil when it is over.
+func (h *Handle) addWaiter(turn uint64) *waiter {
 	co := h.co
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	if h.over(turn) {
+	if h.isOver(turn) {
 		return nil
 	}
 	w := co.newWaiter()
-	w.next, w.left, h.waiters = h.waiters, 1, w
+	w.next, w.remaining, h.waiters = h.waiters, 1, w
 	co.waiting.Add(1)
 	return w
 }
 
-// over reports whether a turn of the submission is done. The coordinator's mutex is
+// isOver reports whether a turn of the submission is done. The coordinator's mutex is
 // held.
-func (h *Handle) over(turn uint64) bool { return h.turn.Load() != turn || h.state.Load() != underWay }
+func (h *Handle) isOver(turn uint64) bool { return h.turn.Load() != turn || h.state.Load() != inFlight }
 
 // outcome is that of a turn which is over: nil where another goroutine has waited, and
 // submitted the name again. The coordinator's mutex is held.
@@ -160,20 +160,20 @@ func (h *Handle) outcome(turn uint64) error {
 	return err
 }
 
-// part ends a waiter, which has its token or gives up. co.mu is held.
-func (h *Handle) part(w *waiter) {
+// detach ends a waiter, which has its token or gives up. co.mu is held.
+func (h *Handle) detach(w *waiter) {
 	for at := &h.waiters; *at != nil; at = &(*at).next {
 		if *at == w {
 			*at = w.next
 			break
 		}
 	}
-	h.co.free(w)
+	h.co.releaseWaiter(w)
 }
 
 // sleep returns when w's wait is over, or with the error of ctx.
 func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
-	co.say(negotiate.Flush{})
+	co.stepInline(negotiate.Flush{})
 	co.help(ctx, w)
 	select {
 	case <-w.woken:
@@ -183,8 +183,8 @@ func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
 	}
 }
 
-// what is the submission in words. co.mu is held, or nobody knows the handle yet.
-func (h *Handle) what() string {
+// describe is the submission in words. co.mu is held, or nobody knows the handle yet.
+func (h *Handle) describe() string {
 	if h.call == "" {
 		h.call = h.requests[0].Call()
 	}
@@ -222,28 +222,28 @@ func (h *Handle) wait(ctx context.Context, turn uint64) error {
 	if ctx == nil {
 		h.co.mu.Lock()
 		defer h.co.mu.Unlock()
-		return fault.New(fault.Misuse, "wait for "+h.what(), h.co.world(h.co.rank), noContext)
+		return fault.New(fault.Misuse, "wait for "+h.describe(), h.co.worldRank(h.co.rank), noContext)
 	}
-	w := h.await(turn)
+	w := h.addWaiter(turn)
 	if w != nil {
 		if err := h.co.sleep(ctx, w); err != nil {
-			return h.leave(w, err)
+			return h.cancelWait(w, err)
 		}
 	}
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
 	if w != nil {
-		h.part(w)
+		h.detach(w)
 	}
 	return h.outcome(turn)
 }
 
-// leave is what a Wait returns whose context has ended.
-func (h *Handle) leave(w *waiter, why error) error {
+// cancelWait is what a Wait returns whose context has ended.
+func (h *Handle) cancelWait(w *waiter, why error) error {
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
-	h.part(w)
-	return fault.New(fault.ContextKind(why), "wait for "+h.what(), h.co.world(h.co.rank), "it stays under way: %w", why)
+	h.detach(w)
+	return fault.New(fault.ContextKind(why), "wait for "+h.describe(), h.co.worldRank(h.co.rank), "it stays under way: %w", why)
 }
 
 // Done is closed when the submission is done.
@@ -252,7 +252,7 @@ func (h *Handle) Done() <-chan struct{} {
 	defer h.co.mu.Unlock()
 	if h.done == nil {
 		h.done = make(chan struct{})
-		if h.state.Load() != underWay {
+		if h.state.Load() != inFlight {
 			close(h.done)
 		}
 	}
@@ -283,7 +283,7 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 	for i, h := range hs {
 		turn := w.turns[i]
 		var err error
-		if h.co == co && h.over(turn) {
+		if h.co == co && h.isOver(turn) {
 			err = h.outcome(turn)
 		} else {
 			co.mu.Unlock()
@@ -294,7 +294,7 @@ func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
 			first = err
 		}
 	}
-	co.free(w)
+	co.releaseWaiter(w)
 	co.mu.Unlock()
 	return first
 }
@@ -307,7 +307,7 @@ func waitable(ctx context.Context, hs []*Handle) error {
 		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
 	}
 	if ctx == nil {
-		return fault.New(fault.Misuse, "waitall", hs[0].co.world(hs[0].co.rank), noContext)
+		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
 	}
 	return nil
 }
@@ -317,21 +317,21 @@ func waitable(ctx context.Context, hs []*Handle) error {
 // it sleeps.
 func (co *Coordinator) awaitAll(ctx context.Context, w *waiter, hs []*Handle) {
 	for i, h := range hs {
-		if h.co == co && h.crowd == nil && !h.over(w.turns[i]) {
+		if h.co == co && h.crowd == nil && !h.isOver(w.turns[i]) {
 			h.crowd = w
-			w.left++
+			w.remaining++
 		}
 	}
-	if w.left == 0 {
+	if w.remaining == 0 {
 		return
 	}
 	co.waiting.Add(1)
 	co.mu.Unlock()
 	_ = co.sleep(ctx, w) // each handle's wait says so
 	co.mu.Lock()
-	if w.left > 0 {
+	if w.remaining > 0 {
 		co.waiting.Add(-1)
-		w.left = 0
+		w.remaining = 0
 	}
 	for _, h := range hs {
 		if h.co == co && h.crowd == w {

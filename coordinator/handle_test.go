@@ -25,8 +25,8 @@ func TestAWaiterKeepsNoMoreRoomThanItsBound(t *testing.T) {
 		if err := WaitAll(t.Context(), hs[:tc.handles]...); err != nil {
 			t.Fatal(err)
 		}
-		if room := cap(co.idle[0].turns); len(co.idle) != 1 || (room > 0) != tc.kept || room > maxTurns {
-			t.Errorf("after %d handles %d waiters have room for %d; kept: want %v", tc.handles, len(co.idle), room, tc.kept)
+		if room := cap(co.idleWaiters[0].turns); len(co.idleWaiters) != 1 || (room > 0) != tc.kept || room > maxTurns {
+			t.Errorf("after %d handles %d waiters have room for %d; kept: want %v", tc.handles, len(co.idleWaiters), room, tc.kept)
 		}
 	}
 }

@@ -32,20 +32,20 @@ func (ws *wires) Arm() {
 	ws.watched.Store(true)
 }
 
-// newcomer has somebody wait, for nothing but what the test says.
-func (co *Coordinator) newcomer() *waiter {
+// addTestWaiter has somebody wait, for nothing but what the test says.
+func (co *Coordinator) addTestWaiter() *waiter {
 	co.waiting.Add(1)
-	return &waiter{woken: make(chan struct{}, 1), left: 1}
+	return &waiter{woken: make(chan struct{}, 1), remaining: 1}
 }
 
 func TestWhoComesWhileAnotherHelpsIsWokenByTheWires(t *testing.T) {
 	ws, co := &wires{}, &Coordinator{}
 	co.lookout = ws
-	first := co.newcomer()
+	first := co.addTestWaiter()
 	ws.poll = func(comm.Event) {
-		second := co.newcomer()
+		second := co.addTestWaiter()
 		co.help(t.Context(), second) // finds that somebody helps, and sleeps
-		first.over(co)
+		first.handleDone(co)
 	}
 	co.help(t.Context(), first)
 	if !ws.watched.Load() || co.helping.Load() {
@@ -56,7 +56,7 @@ func TestWhoComesWhileAnotherHelpsIsWokenByTheWires(t *testing.T) {
 func TestAnExecutorThatGetsIdleAsItsHelperLeavesIsWokenByTheWires(t *testing.T) {
 	ws, co := &wires{}, &Coordinator{}
 	co.lookout = ws
-	first := co.newcomer()
+	first := co.addTestWaiter()
 	ws.poll = func(ev comm.Event) {
 		co.exec.busy.Store(true) // there is something to do,
 		if !ev.Met() {
@@ -77,8 +77,8 @@ func TestAnExecutorThatGetsIdleAsItsHelperLeavesIsWokenByTheWires(t *testing.T) 
 func TestNobodyLooksAtTheWiresForNobody(t *testing.T) {
 	ws, co := &wires{}, &Coordinator{}
 	co.lookout = ws
-	only := co.newcomer()
-	ws.poll = func(comm.Event) { only.over(co) }
+	only := co.addTestWaiter()
+	ws.poll = func(comm.Event) { only.handleDone(co) }
 	co.help(t.Context(), only)
 	if n := ws.rests.Load(); n != 0 {
 		t.Errorf("the wires are watched %d times, and nobody waits", n)
@@ -90,11 +90,11 @@ func TestHelpThatChangesHandsLeavesNobodyUnwatched(t *testing.T) {
 	for round := range 3000 {
 		ws, co := &wires{}, &Coordinator{}
 		co.lookout = ws
-		lucky, other := co.newcomer(), &waiter{woken: make(chan struct{}, 1), left: 1}
+		lucky, other := co.addTestWaiter(), &waiter{woken: make(chan struct{}, 1), remaining: 1}
 		var over atomic.Bool
 		ws.poll = func(ev comm.Event) {
 			if ev.(*watch).w == lucky {
-				lucky.over(co)
+				lucky.handleDone(co)
 				over.Store(true)
 			}
 		}

@@ -16,9 +16,9 @@ import (
 // blocks, and receiving calls back, so that an idle coordinator waits for nothing
 // but its channel.
 const (
-	step     = 0
-	upName   = "up"
-	downName = "down"
+	step          = 0
+	requestsName  = "up"
+	responsesName = "down"
 )
 
 // loop acts on what happens while nobody else is at it, and ends the coordinator.
@@ -26,107 +26,107 @@ func (co *Coordinator) loop() {
 	for {
 		select {
 		case <-co.wake:
-			co.act()
-		case <-co.alarm.C:
+			co.processEvents()
+		case <-co.timer.C:
 			co.post(event{in: negotiate.Tick{}})
-			co.act()
-		case <-co.over:
-			co.alarm.Stop()
-			co.end()
+			co.processEvents()
+		case <-co.stopped:
+			co.timer.Stop()
+			co.shutdown()
 			return
 		}
 	}
 }
 
-// begin is the first turn.
-func (co *Coordinator) begin() {
+// startNegotiation is the first turn.
+func (co *Coordinator) startNegotiation() {
 	co.turn.Store(true)
-	co.alarm.Stop()
+	co.timer.Stop()
 	co.clock = co.now()
 	co.listenAll()
-	if co.leader != nil {
+	if co.coord != nil {
 		co.beginTuning()
-		co.pump()
+		co.deliverLocal()
 	}
-	co.setAlarm()
+	co.armTimer()
 	co.turn.Store(false)
-	co.act()
+	co.processEvents()
 }
 
-func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.began)) }
+func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.started)) }
 
-// happened acts on an event, and reports whether that was the end.
-func (co *Coordinator) happened(ev *event) bool {
+// handleEvent acts on an event, and reports whether that was the end.
+func (co *Coordinator) handleEvent(ev *event) bool {
 	switch {
 	case ev.err != nil:
-		return co.step(negotiate.Failed{Err: co.fault(ev.err)})
+		return co.stepAll(negotiate.Failed{Err: co.fromWorldRanks(ev.err)})
 	case ev.in != nil:
-		return co.step(ev.in)
+		return co.stepAll(ev.in)
 	}
-	return co.received(ev.from, ev.body)
+	return co.receive(ev.from, ev.body)
 }
 
-// received acts on another rank's message.
-func (co *Coordinator) received(from int, body []byte) bool {
-	if co.leader != nil {
+// receive acts on another rank's message.
+func (co *Coordinator) receive(from int, body []byte) bool {
+	if co.coord != nil {
 		up, err := negotiate.ParseRequestList(body)
 		if err != nil {
-			return co.step(negotiate.Failed{Err: co.fault(err)})
+			return co.stepAll(negotiate.Failed{Err: co.fromWorldRanks(err)})
 		}
-		co.listen(from, upName)
-		co.lead(negotiate.RequestsReceived{From: from, List: up})
-		return co.pump()
+		co.listen(from, requestsName)
+		co.stepCoordinator(negotiate.RequestsReceived{From: from, List: up})
+		return co.deliverLocal()
 	}
 	down, err := negotiate.ParseResponseList(body)
 	if err != nil {
-		return co.step(negotiate.Failed{Err: co.fault(err)})
+		return co.stepAll(negotiate.Failed{Err: co.fromWorldRanks(err)})
 	}
-	co.listen(from, downName)
-	return co.step(negotiate.ResponsesReceived{List: down})
+	co.listen(from, responsesName)
+	return co.stepAll(negotiate.ResponsesReceived{List: down})
 }
 
-// step gives the Member an input, and carries out all that follows.
-func (co *Coordinator) step(in negotiate.WorkerInput) bool {
+// stepAll gives the Member an input, and carries out all that follows.
+func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
-		co.rings = never // it has rung
-		if co.leader != nil {
-			co.lead(negotiate.Tick{})
+		co.timerAt = never // it has rung
+		if co.coord != nil {
+			co.stepCoordinator(negotiate.Tick{})
 		}
 	}
-	if b, ok := in.(negotiate.Finished); ok && co.leader != nil {
+	if b, ok := in.(negotiate.Finished); ok && co.coord != nil {
 		co.cost.Cost = b.Bucket.Cost
-		co.lead(&co.cost)
+		co.stepCoordinator(&co.cost)
 		co.sample(b.Bucket)
 	}
-	over := co.tell(in)
-	return co.pump() || over
+	over := co.stepWorker(in)
+	return co.deliverLocal() || over
 }
 
-// pump delivers the messages between leader and Member of this rank.
-func (co *Coordinator) pump() (over bool) {
+// deliverLocal delivers the messages between leader and Member of this rank.
+func (co *Coordinator) deliverLocal() (over bool) {
 	for len(co.local) > 0 {
 		m := co.local[0]
 		co.local = co.local[1:]
 		switch m := m.(type) {
 		case *negotiate.RequestList:
-			co.lead(negotiate.RequestsReceived{From: 0, List: m})
+			co.stepCoordinator(negotiate.RequestsReceived{From: 0, List: m})
 		case *negotiate.ResponseList:
-			over = co.tell(negotiate.ResponsesReceived{List: m}) || over
+			over = co.stepWorker(negotiate.ResponsesReceived{List: m}) || over
 		}
 	}
 	co.local = nil
 	return over
 }
 
-// lead gives the leader an input, and tells all ranks what it says.
-func (co *Coordinator) lead(in negotiate.CoordinatorInput) {
-	for _, o := range co.leader.Step(co.clock, in) {
+// stepCoordinator gives the leader an input, and tells all ranks what it says.
+func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
+	for _, o := range co.coord.Step(co.clock, in) {
 		switch o := o.(type) {
 		case negotiate.SendAll:
 			co.local = append(co.local, o.List)
 			body := negotiate.AppendResponseList(nil, o.List)
 			for r := 1; r < co.size; r++ {
-				co.send(r, downName, body)
+				co.send(r, responsesName, body)
 			}
 		case negotiate.Warn:
 			lines := make([]string, len(o.Stalls))
@@ -136,27 +136,27 @@ func (co *Coordinator) lead(in negotiate.CoordinatorInput) {
 			co.log.warn(lines...)
 		}
 	}
-	co.due[1] = co.within(co.leader.Next())
+	co.due[1] = co.deadlineIn(co.coord.Next())
 }
 
-// tell gives the Member an input; it reports the end.
-func (co *Coordinator) tell(in negotiate.WorkerInput) (over bool) {
+// stepWorker gives the Member an input; it reports the end.
+func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 	if co.sampler != nil {
-		co.sampler.told(co.clock, in)
+		co.sampler.noteInput(co.clock, in)
 	}
-	for _, o := range co.member.Step(co.clock, in) {
+	for _, o := range co.worker.Step(co.clock, in) {
 		if co.sampler != nil {
-			co.sampler.ended(co.clock, o)
+			co.sampler.noteOutput(co.clock, o)
 		}
 		switch o := o.(type) {
 		case negotiate.Send:
-			if co.leader != nil {
+			if co.coord != nil {
 				co.local = append(co.local, o.List)
 			} else {
-				co.send(0, upName, negotiate.AppendRequestList(nil, o.List))
+				co.send(0, requestsName, negotiate.AppendRequestList(nil, o.List))
 			}
 		case negotiate.Run:
-			co.exec.add(job{bucket: o.Bucket, told: co.stamp()})
+			co.exec.add(job{bucket: o.Bucket, negotiated: co.timestamp()})
 		case negotiate.SetChanged:
 			co.exec.add(job{set: &o})
 		case negotiate.Tuned:
@@ -164,41 +164,41 @@ func (co *Coordinator) tell(in negotiate.WorkerInput) (over bool) {
 		case negotiate.Joined:
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:
-			err := co.named(o.Err)
+			err := co.toWorldRanks(o.Err)
 			for _, t := range o.Submissions {
 				co.complete(t, err)
 			}
 		case negotiate.Locate:
-			co.post(event{in: negotiate.Location{At: callsite.Now(co.home)}})
+			co.post(event{in: negotiate.Location{At: callsite.Now(co.homeGoroutine)}})
 		case negotiate.End:
-			co.why, over = o.Err, true
+			co.endCause, over = o.Err, true
 		}
 	}
-	co.due[0] = co.within(co.member.Next())
+	co.due[0] = co.deadlineIn(co.worker.Next())
 	return over
 }
 
-// named is a fault of the state machines, whose ranks are the communicator's,
+// toWorldRanks is a fault of the state machines, whose ranks are the communicator's,
 // with those of the job.
-func (co *Coordinator) named(e *fault.Error) *fault.Error {
+func (co *Coordinator) toWorldRanks(e *fault.Error) *fault.Error {
 	if e == nil {
 		return nil
 	}
 	out := *e
-	out.Rank = co.world(co.rank)
+	out.Rank = co.worldRank(co.rank)
 	out.Peers = make([]fault.Peer, len(e.Peers))
 	for i, p := range e.Peers {
 		if p.Rank >= 0 && p.Rank < co.size {
-			p.Rank = co.world(p.Rank)
+			p.Rank = co.worldRank(p.Rank)
 		}
 		out.Peers[i] = p
 	}
 	return &out
 }
 
-// fault is an error of the layers below, whose ranks are the job's, for the state
+// fromWorldRanks is an error of the layers below, whose ranks are the job's, for the state
 // machines.
-func (co *Coordinator) fault(err error) *fault.Error {
+func (co *Coordinator) fromWorldRanks(err error) *fault.Error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
 		return &fault.Error{Kind: fault.Canceled, Op: "coordinator", Rank: co.rank, Err: err}
@@ -208,7 +208,7 @@ func (co *Coordinator) fault(err error) *fault.Error {
 	out.Peers = make([]fault.Peer, len(f.Peers))
 	for i, p := range f.Peers {
 		for r := range co.size {
-			if co.world(r) == p.Rank {
+			if co.worldRank(r) == p.Rank {
 				p.Rank = r
 				break
 			}
@@ -218,63 +218,63 @@ func (co *Coordinator) fault(err error) *fault.Error {
 	return &out
 }
 
-// end ends the coordinator on this rank. What is being carried out is ended
+// shutdown ends the coordinator on this rank. What is being carried out is ended
 // first, so that no buffer is used any more when its handle is done.
-func (co *Coordinator) end() {
+func (co *Coordinator) shutdown() {
 	ctx := context.Background()
-	if co.why != nil {
+	if co.endCause != nil {
 		co.exec.abandon()
 	}
-	if err := co.exec.finish(); err != nil && co.why == nil {
-		co.why = co.fault(err)
+	if err := co.exec.finish(); err != nil && co.endCause == nil {
+		co.endCause = co.fromWorldRanks(err)
 	}
 	co.mu.Lock()
 	co.closed = true
-	if co.why != nil {
-		co.err = co.named(co.why)
+	if co.endCause != nil {
+		co.err = co.toWorldRanks(co.endCause)
 	}
-	for _, h := range co.table.all {
+	for _, h := range co.handles.all {
 		if h != nil {
-			h.finish(co.ending(h.what()))
+			h.complete(co.closedError(h.describe()))
 		}
 	}
-	co.table = table{}
+	co.handles = handleTable{}
 	co.mu.Unlock()
 	co.endTimeline()
 	co.exec.closeSets()
 	co.data.Close(ctx)
-	co.nego.Close(ctx)
+	co.control.Close(ctx)
 	close(co.ended)
 }
 
-// ending is what a call gets that the end of the coordinator has ended. co.mu is
+// closedError is what a call gets that the end of the coordinator has ended. co.mu is
 // held.
-func (co *Coordinator) ending(call string) error {
+func (co *Coordinator) closedError(call string) error {
 	var f *fault.Error
 	if errors.As(co.err, &f) {
 		out := *f
 		out.Op = call
 		return &out
 	}
-	return fault.New(fault.Closed, call, co.world(co.rank), "the coordinator has been closed")
+	return fault.New(fault.Closed, call, co.worldRank(co.rank), "the coordinator has been closed")
 }
 
 // listenAll posts the receives of the negotiation.
 func (co *Coordinator) listenAll() {
-	if co.leader == nil {
-		co.listen(0, downName)
+	if co.coord == nil {
+		co.listen(0, responsesName)
 		return
 	}
 	for r := 1; r < co.size; r++ {
-		co.listen(r, upName)
+		co.listen(r, requestsName)
 		co.answerPings(r)
 	}
 }
 
 func (co *Coordinator) listen(from int, name string) {
-	err := comm.OnNamed(co.nego, step, from, name, nil, func(t comm.Tensor, err error) {
+	err := comm.OnNamed(co.control, step, from, name, nil, func(t comm.Tensor, err error) {
 		co.post(event{from: from, body: t.Data, err: err})
-		co.rouse()
+		co.wakeOwner()
 	})
 	if err != nil {
 		co.post(event{err: err})
@@ -284,7 +284,7 @@ func (co *Coordinator) listen(from int, name string) {
 // send never blocks. That a rank is gone is heard where its messages are awaited.
 func (co *Coordinator) send(to int, name string, body []byte) {
 	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
-	if err := comm.SendNamed(co.nego, step, to, name, t, nil); err != nil {
+	if err := comm.SendNamed(co.control, step, to, name, t, nil); err != nil {
 		co.post(event{err: err})
 	}
 }
@@ -293,20 +293,20 @@ func (co *Coordinator) send(to int, name string, body []byte) {
 func (co *Coordinator) complete(t negotiate.SubmissionID, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	if h := co.table.take(t); h != nil {
-		h.finish(err)
+	if h := co.handles.remove(t); h != nil {
+		h.complete(err)
 	}
 }
 
 // completeAll ends what a Bucket was for.
 func (co *Coordinator) completeAll(refs []negotiate.BucketEntry) {
-	now := time.Since(co.began)
+	now := time.Since(co.started)
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	for i := range refs {
-		if h := co.table.take(refs[i].Submission); h != nil {
-			h.ended = now
-			h.finish(nil)
+		if h := co.handles.remove(refs[i].Submission); h != nil {
+			h.completedAt = now
+			h.complete(nil)
 		}
 	}
 }
@@ -315,17 +315,17 @@ func (co *Coordinator) completeAll(refs []negotiate.BucketEntry) {
 func (co *Coordinator) lookup(t negotiate.SubmissionID) *Handle {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return co.table.at(t)
+	return co.handles.at(t)
 }
 
-// A table has the handles of what is under way, by their tickets.
-type table struct {
+// A handleTable has the handles of what is under way, by their tickets.
+type handleTable struct {
 	all  []*Handle // ticket 1 first
 	free []negotiate.SubmissionID
 }
 
 // add gives a handle a ticket, which is its until take.
-func (b *table) add(h *Handle) negotiate.SubmissionID {
+func (b *handleTable) add(h *Handle) negotiate.SubmissionID {
 	if n := len(b.free); n > 0 {
 		h.ticket, b.free = b.free[n-1], b.free[:n-1]
 		b.all[h.ticket-1] = h
@@ -337,14 +337,14 @@ func (b *table) add(h *Handle) negotiate.SubmissionID {
 }
 
 // at is the handle with a ticket, or nil.
-func (b *table) at(t negotiate.SubmissionID) *Handle {
+func (b *handleTable) at(t negotiate.SubmissionID) *Handle {
 	if t == 0 || t > negotiate.SubmissionID(len(b.all)) {
 		return nil
 	}
 	return b.all[t-1]
 }
 
-func (b *table) take(t negotiate.SubmissionID) *Handle {
+func (b *handleTable) remove(t negotiate.SubmissionID) *Handle {
 	h := b.at(t)
 	if h != nil {
 		b.all[t-1] = nil

@@ -14,14 +14,14 @@ import (
 
 // Defaults of Start's options. Bytes are those of the tensors.
 const (
-	DefaultCycle     = time.Millisecond
-	DefaultFusion    = 128 << 20
-	DefaultAlone     = 256 << 10
-	DefaultPartition = 4_096_000 // in shared memory; see DefaultWirePartition
-	DefaultCredit    = 16 << 20  // from the first tensor with a Priority on; before, 1 GiB
-	DefaultCache     = 1024
-	DefaultStallWarn = 60 * time.Second
-	DefaultStallEnd  = comm.DefaultTimeout
+	DefaultCycle          = time.Millisecond
+	DefaultFusion         = 128 << 20
+	DefaultMaxFusedTensor = 256 << 10
+	DefaultPartition      = 4_096_000 // in shared memory; see DefaultWirePartition
+	DefaultCredit         = 16 << 20  // from the first tensor with a Priority on; before, 1 GiB
+	DefaultCache          = 1024
+	DefaultStallWarn      = 60 * time.Second
+	DefaultStallEnd       = comm.DefaultTimeout
 )
 
 // An Option changes how Start sets a coordinator up. Rank 0's hold for all.
@@ -31,9 +31,9 @@ type options struct {
 	cfg negotiate.Config
 	log *slog.Logger
 
-	tune     *Autotune // see tune.go; rank 0's count
-	settings *Settings
-	frozen   bool
+	autotune      *Autotune // see tune.go; rank 0's count
+	settings      *Settings
+	deterministic bool
 }
 
 // WithCycle sets how long a submission waits for company: that long on its rank
@@ -46,8 +46,8 @@ func WithCycle(d time.Duration) Option {
 // WithFusion sets the most bytes that are fused; 0 fuses nothing.
 func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = bytes } }
 
-// WithAlone sets the size in bytes of the largest tensor that is fused.
-func WithAlone(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
+// WithMaxFusedTensor sets the size in bytes of the largest tensor that is fused.
+func WithMaxFusedTensor(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
 // DefaultWirePartition is the default of WithPartition where tensors of that size are
 // reduced by messages. Between one part and the next the ranks wait for each other,
@@ -74,9 +74,9 @@ func WithCredit(bytes int) Option { return func(o *options) { o.credit(bytes) } 
 // credit is for a credit that somebody asks for.
 func (o *options) credit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
-// unranked is in bytes what the credit is that nobody has asked for, while no tensor
+// unprioritizedCredit is in bytes what the credit is that nobody has asked for, while no tensor
 // has had a priority.
-const unranked = 1 << 30
+const unprioritizedCredit = 1 << 30
 
 // WithCache sets how many tensors are negotiated by a bit each; 0: none.
 func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = tensors } }
@@ -93,8 +93,8 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
-		Size: c.Size(), Cycle: negotiate.Duration(DefaultCycle), Fusion: DefaultFusion, MaxFusedTensor: DefaultAlone,
-		Partition: defaultPartition(c), Credit: DefaultCredit, UnprioritizedCredit: unranked, Cache: DefaultCache,
+		Size: c.Size(), Cycle: negotiate.Duration(DefaultCycle), Fusion: DefaultFusion, MaxFusedTensor: DefaultMaxFusedTensor,
+		Partition: defaultPartition(c), Credit: DefaultCredit, UnprioritizedCredit: unprioritizedCredit, Cache: DefaultCache,
 		StallWarn: negotiate.Duration(DefaultStallWarn), StallEnd: negotiate.Duration(DefaultStallEnd),
 	}}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
@@ -114,8 +114,8 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 			return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "%w", err)
 		}
 	}
-	if o.tune != nil && o.tune.Samples > maxSamples {
-		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples is %d; at most %d are tried", o.tune.Samples, maxSamples)
+	if o.autotune != nil && o.autotune.Samples > maxSamples {
+		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples is %d; at most %d are tried", o.autotune.Samples, maxSamples)
 	}
 	cfg := &o.cfg
 	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.MaxFusedTensor < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||
@@ -160,7 +160,7 @@ func variables() []variable {
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},
 		{[]string{"TUTTI_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallWarn = seconds(v) }},
 		{[]string{"TUTTI_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallEnd = seconds(v) }},
-		{[]string{"TUTTI_DETERMINISTIC"}, func(o *options, v float64) { o.frozen = v != 0 }},
+		{[]string{"TUTTI_DETERMINISTIC"}, func(o *options, v float64) { o.deterministic = v != 0 }},
 		{[]string{"TUTTI_STALL_CHECK_DISABLE", "HOROVOD_STALL_CHECK_DISABLE"}, func(o *options, v float64) {
 			if v != 0 {
 				o.cfg.StallWarn, o.cfg.StallEnd = 0, 0

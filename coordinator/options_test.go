@@ -40,8 +40,8 @@ func TestTheFirstVariableThatIsSetCounts(t *testing.T) {
 	}
 	c := o.cfg
 	if c.Fusion != 2 || c.Cycle != 500_000 || c.Cache != 3 || c.Partition != 2 || c.MaxFusedTensor != 2 || c.Credit != 2 ||
-		c.StallWarn != 2_000_000_000 || c.StallEnd != 2_000_000_000 || !o.frozen {
-		t.Errorf("got %+v, frozen %v", c, o.frozen)
+		c.StallWarn != 2_000_000_000 || c.StallEnd != 2_000_000_000 || !o.deterministic {
+		t.Errorf("got %+v, frozen %v", c, o.deterministic)
 	}
 	t.Setenv("TUTTI_STALL_CHECK_DISABLE", "1")
 	if err := o.environment(0); err != nil || o.cfg.StallWarn != 0 || o.cfg.StallEnd != 0 {

@@ -80,13 +80,13 @@ func (co *Coordinator) broadcastObject(ctx context.Context, name string, root in
 		return err
 	}
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, "broadcast object "+name, co.world(co.rank), format, args...)
+		return fault.New(fault.Misuse, "broadcast object "+name, co.worldRank(co.rank), format, args...)
 	}
 	switch {
 	case failed != nil:
 		return bad("%w", failed)
 	case size[0] < 0 || size[0] > maxObject:
-		return bad("rank %d cannot encode its object, or it is larger than %d bytes", co.world(root), maxObject)
+		return bad("rank %d cannot encode its object, or it is larger than %d bytes", co.worldRank(root), maxObject)
 	}
 	if co.rank != root {
 		body = make([]byte, size[0])

@@ -17,7 +17,7 @@ import (
 // and again; a gradient comes from memory, so that stretches are worth while from much
 // smaller ones on.
 func algorithmOf(c *comm.Comm) (folds, alone string) {
-	switch name := c.Algorithm("allreduce", large); name {
+	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
 		return name, name
 	case "segmented_ring":
@@ -26,9 +26,9 @@ func algorithmOf(c *comm.Comm) (folds, alone string) {
 	return "", ""
 }
 
-// large is so many bytes that a table does not tell them from more: what runs for them is
+// largeVector is so many bytes that a table does not tell them from more: what runs for them is
 // what a group's tensors are folded by, whatever their size and that of their Bucket.
-const large = 64 << 20
+const largeVector = 64 << 20
 
 // inRankOrder is the algorithm that folds all elements in the order of the ranks,
 // so that it does not matter where in a vector they lie.
@@ -44,12 +44,12 @@ const inRankOrder = "shared"
 //
 // Where the order is that of the ranks, tensors lie one after the other.
 type layout struct {
-	items []item
-	cuts  int // chunks of each tensor
+	items  []item
+	chunks int // chunks of each tensor
 }
 
-func (s *members) layout(items []item) layout {
-	if s.algorithm == inRankOrder {
+func (s *setComm) layout(items []item) layout {
+	if s.foldAlgorithm == inRankOrder {
 		return layout{items, 1}
 	}
 	return layout{items, len(s.ranks)}
@@ -59,71 +59,71 @@ func (s *members) layout(items []item) layout {
 func (l *layout) elements() int {
 	n := 0
 	for i := range l.items {
-		n += l.cuts * l.widest(&l.items[i])
+		n += l.chunks * l.chunkWidth(&l.items[i])
 	}
 	return n
 }
 
-func (l *layout) widest(it *item) int { return (it.hi - it.lo + l.cuts - 1) / l.cuts }
+func (l *layout) chunkWidth(it *item) int { return (it.hi - it.lo + l.chunks - 1) / l.chunks }
 
-// A piece is where elements lo up to hi of an item lie: from element at on.
-type piece struct{ lo, hi, at int }
+// A chunkRange is where elements lo up to hi of an item lie: from element at on.
+type chunkRange struct{ lo, hi, at int }
 
 // each calls f for every piece of every item, in the order of the vector.
-func (l *layout) each(f func(it *item, p piece)) {
+func (l *layout) each(f func(it *item, p chunkRange)) {
 	at := 0
-	for r := range l.cuts {
+	for r := range l.chunks {
 		for i := range l.items {
 			it := &l.items[i]
-			lo, hi := negotiate.Chunk(it.hi-it.lo, l.cuts, r)
-			f(it, piece{it.lo + lo, it.lo + hi, at})
-			at += l.widest(it)
+			lo, hi := negotiate.Chunk(it.hi-it.lo, l.chunks, r)
+			f(it, chunkRange{it.lo + lo, it.lo + hi, at})
+			at += l.chunkWidth(it)
 		}
 	}
 }
 
 // allReduce reduces a Bucket. One tensor alone is reduced where it lies: its chunks
 // are the layout already.
-func (x *executor) allReduce(ctx context.Context, s *members, items []item, givers int) error {
+func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, contributors int) error {
 	t := items[0].Spec
 	switch {
 	case t.OpID == Adasum.ID():
 		return x.adasum(ctx, s, items)
 	case t.Codec != negotiate.Plain:
-		return x.coded(ctx, s, &items[0], givers)
+		return x.coded(ctx, s, &items[0], contributors)
 	}
 	if len(items) == 1 && t.Wire == t.DType {
 		buf := x.inPlace(&items[0])
 		scale(t.DType, buf, t.Pre)
-		err := x.fold(ctx, s, &items[0], buf, givers)
+		err := x.fold(ctx, s, &items[0], buf, contributors)
 		scale(t.DType, buf, t.Post)
 		return err
 	}
-	if s.gathers(t, items, givers) {
+	if s.reducesAsList(t, items, contributors) {
 		return x.allReduceList(ctx, s, items)
 	}
 	l := s.layout(items)
 	buf := x.pack(&l)
-	x.lap.packed = x.co.stamp()
-	if err := x.fold(ctx, s, &items[0], buf, givers); err != nil {
+	x.times.packed = x.co.timestamp()
+	if err := x.fold(ctx, s, &items[0], buf, contributors); err != nil {
 		return err
 	}
-	x.lap.wired = x.co.stamp()
+	x.times.transferred = x.co.timestamp()
 	l.unpack(buf)
 	return nil
 }
 
-// packMost is the bytes of the largest tensor that is packed where the others of its
+// maxPackedTensor is the bytes of the largest tensor that is packed where the others of its
 // Bucket are gathered: a system call takes longer for such a piece than a copy does.
-const packMost = 16 << 10
+const maxPackedTensor = 16 << 10
 
-// gathers reports whether the tensors of a Bucket can be reduced where they lie, as
+// reducesAsList reports whether the tensors of a Bucket can be reduced where they lie, as
 // a list. All ranks have the same answer.
-func (s *members) gathers(t *negotiate.Spec, items []item, givers int) bool {
-	if t.Wire != t.DType || givers < len(s.ranks) {
+func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors int) bool {
+	if t.Wire != t.DType || contributors < len(s.ranks) {
 		return false
 	}
-	if s.algorithm != inRankOrder && (s.algorithm != "ring" || !items[0].wireOp().Commutative()) {
+	if s.foldAlgorithm != inRankOrder && (s.foldAlgorithm != "ring" || !items[0].wireOp().Commutative()) {
 		return false
 	}
 	return items[0].h != nil
@@ -132,11 +132,11 @@ func (s *members) gathers(t *negotiate.Spec, items []item, givers int) bool {
 // allReduceList reduces a Bucket as a list of vectors: each tensor where it lies. Over
 // messages those of at most packMost bytes are packed first, which makes them one
 // vector, cut as they are by themselves.
-func (x *executor) allReduceList(ctx context.Context, s *members, items []item) error {
+func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) error {
 	t := items[0].Spec
 	small := items[:0:0]
-	if s.algorithm != inRankOrder {
-		small = x.small(items)
+	if s.foldAlgorithm != inRankOrder {
+		small = x.smallItems(items)
 	}
 	x.list = x.list[:0]
 	l := s.layout(small)
@@ -147,48 +147,48 @@ func (x *executor) allReduceList(ctx context.Context, s *members, items []item) 
 	}
 	for i := range items {
 		it := &items[i]
-		if len(small) > 0 && it.bytes() <= packMost {
+		if len(small) > 0 && it.bytes() <= maxPackedTensor {
 			continue
 		}
 		scale(t.DType, it.h.dst, it.Spec.Pre)
 		x.list = append(x.list, it.h.dst)
 	}
-	x.lap.packed = x.co.stamp()
+	x.times.packed = x.co.timestamp()
 	op := items[0].wireOp()
 	if t.OpID == comm.Mean.ID() {
 		op = comm.Mean
 	}
-	err := comm.AllReduceListBy(ctx, s.c, s.algorithm, t.DType, x.list, op)
+	err := comm.AllReduceListBy(ctx, s.c, s.foldAlgorithm, t.DType, x.list, op)
 	clear(x.list)
 	if err != nil {
 		return err
 	}
-	x.lap.wired = x.co.stamp()
+	x.times.transferred = x.co.timestamp()
 	l.unpack(buf)
 	for i := range items {
-		if it := &items[i]; len(small) == 0 || it.bytes() > packMost {
+		if it := &items[i]; len(small) == 0 || it.bytes() > maxPackedTensor {
 			scale(t.DType, it.h.dst, it.Spec.Post)
 		}
 	}
 	return nil
 }
 
-// small are the items of at most packMost bytes.
-func (x *executor) small(items []item) []item {
-	x.packed = x.packed[:0]
+// smallItems are the items of at most packMost bytes.
+func (x *executor) smallItems(items []item) []item {
+	x.packedItems = x.packedItems[:0]
 	for i := range items {
-		if items[i].bytes() <= packMost {
-			x.packed = append(x.packed, items[i])
+		if items[i].bytes() <= maxPackedTensor {
+			x.packedItems = append(x.packedItems, items[i])
 		}
 	}
-	return x.packed
+	return x.packedItems
 }
 
 // inPlace is an item's own memory, or where this rank is absent as much of the
 // executor's, with the identity.
 func (x *executor) inPlace(it *item) []byte {
 	if it.h == nil {
-		buf := x.stage(0, it.bytes())
+		buf := x.scratchBuffer(0, it.bytes())
 		identity(it.Spec.OpID, it.Spec.DType, buf)
 		return buf
 	}
@@ -201,13 +201,13 @@ func (x *executor) inPlace(it *item) []byte {
 func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
-	buf := x.stage(0, l.elements()*ws)
+	buf := x.scratchBuffer(0, l.elements()*ws)
 	if l.items[0].h == nil { // it is alone: absent ranks fuse nothing
 		identity(t.OpID, t.Wire, buf)
 		return buf
 	}
-	l.each(func(it *item, p piece) {
-		size, width := p.hi-p.lo, l.widest(it)
+	l.each(func(it *item, p chunkRange) {
+		size, width := p.hi-p.lo, l.chunkWidth(it)
 		to := buf[p.at*ws : (p.at+size)*ws]
 		clear(buf[(p.at+size)*ws : (p.at+width)*ws])
 		if t.Wire != t.DType {
@@ -227,7 +227,7 @@ func (l *layout) unpack(buf []byte) {
 	}
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
-	l.each(func(it *item, p piece) {
+	l.each(func(it *item, p chunkRange) {
 		if it.h == nil {
 			return
 		}
@@ -243,26 +243,26 @@ func (l *layout) unpack(buf []byte) {
 }
 
 // fold reduces buf on all ranks of s, in place.
-func (x *executor) fold(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
+func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind, op := it.Spec, elementOf(it.Spec.Wire), it.wireOp()
 	mean := t.OpID == comm.Mean.ID()
 	switch {
-	case s.algorithm == "" || !op.Commutative() && s.algorithm == "ring":
-		return x.foldTwice(ctx, s, it, buf, givers)
-	case mean && givers == len(s.ranks): // every element is divided once, by its owner
-		return kind.allReduce(ctx, s.c, s.alone, buf, comm.Mean)
+	case s.foldAlgorithm == "" || !op.Commutative() && s.foldAlgorithm == "ring":
+		return x.foldByReduceScatter(ctx, s, it, buf, contributors)
+	case mean && contributors == len(s.ranks): // every element is divided once, by its owner
+		return kind.allReduce(ctx, s.c, s.inPlaceAlgorithm, buf, comm.Mean)
 	}
-	err := kind.allReduce(ctx, s.c, s.alone, buf, op)
-	divide(t, buf, givers)
+	err := kind.allReduce(ctx, s.c, s.inPlaceAlgorithm, buf, op)
+	divide(t, buf, contributors)
 	return err
 }
 
-// foldTwice is fold by two calls: every rank folds its chunk, then all gather. A
+// foldByReduceScatter is fold by two calls: every rank folds its chunk, then all gather. A
 // mean's division is done once for each element, by its chunk's owner. The chunks are
 // folded by the algorithm that the table gives large vectors: one of the table's for
 // this size could fold in another order, and so a tensor's bits would depend on what it
 // is fused with. How all gather changes no bit, and is left to the table.
-func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []byte, givers int) error {
+func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind := it.Spec, elementOf(it.Spec.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
 	counts := x.perRank(len(s.ranks))
@@ -276,10 +276,10 @@ func (x *executor) foldTwice(ctx context.Context, s *members, it *item, buf []by
 	}
 	own := buf[at*ws : (at+counts[me])*ws]
 	op := it.wireOp()
-	if err := kind.reduceScatterV(ctx, s.c, s.c.AlgorithmFor("reduce_scatterv", large, op), own, buf, counts, op); err != nil {
+	if err := kind.reduceScatterV(ctx, s.c, s.c.AlgorithmFor("reduce_scatterv", largeVector, op), own, buf, counts, op); err != nil {
 		return err
 	}
-	divide(t, own, givers)
+	divide(t, own, contributors)
 	return kind.allGatherV(ctx, s.c, buf, own, counts)
 }
 
@@ -297,20 +297,20 @@ func (it *item) wireOp() comm.Op {
 }
 
 // divide makes a sum a mean, if that is what is wanted.
-func divide(t *negotiate.Spec, sums []byte, givers int) {
+func divide(t *negotiate.Spec, sums []byte, contributors int) {
 	if t.OpID != comm.Mean.ID() {
 		return
 	}
 	if k, err := comm.Mean.Kernel(t.Wire); err == nil {
-		k.Finish(sums, givers)
+		k.Finish(sums, contributors)
 	}
 }
 
 // reduceScatter leaves this rank's rows in dst. It is never fused, nor cut, so the
 // table may choose by its size.
-func (x *executor) reduceScatter(ctx context.Context, s *members, it item, givers int) error {
+func (x *executor) reduceScatter(ctx context.Context, s *setComm, it item, contributors int) error {
 	t := it.Spec
-	n, row := len(s.ranks), rowBytes(t)/t.DType.Size()
+	n, row := len(s.ranks), rowSize(t)/t.DType.Size()
 	counts := x.perRank(n)
 	for r := range n {
 		lo, hi := negotiate.Chunk(t.Shape[0], n, r)
@@ -319,11 +319,11 @@ func (x *executor) reduceScatter(ctx context.Context, s *members, it item, giver
 	var src, dst []byte
 	switch {
 	case it.h == nil:
-		src = x.stage(0, t.Bytes())
+		src = x.scratchBuffer(0, t.Bytes())
 		identity(t.OpID, t.DType, src)
-		dst = x.stage(1, counts[s.c.Rank()]*t.DType.Size())
+		dst = x.scratchBuffer(1, counts[s.c.Rank()]*t.DType.Size())
 	case t.Pre != 1:
-		src, dst = x.stage(0, t.Bytes()), it.h.dst
+		src, dst = x.scratchBuffer(0, t.Bytes()), it.h.dst
 		copy(src, it.h.src)
 		scale(t.DType, src, t.Pre)
 	default:
@@ -332,7 +332,7 @@ func (x *executor) reduceScatter(ctx context.Context, s *members, it item, giver
 	if err := elementOf(t.DType).reduceScatterV(ctx, s.c, "", dst, src, counts, it.wireOp()); err != nil {
 		return err
 	}
-	divide(t, dst, givers)
+	divide(t, dst, contributors)
 	scale(t.DType, dst, t.Post)
 	return nil
 }

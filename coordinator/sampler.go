@@ -10,24 +10,24 @@ import (
 
 // A sampler measures on rank 0 how well settings do. Who has the turn has it.
 type sampler struct {
-	conf   Autotune
-	tuner  *autotune.Tuner
-	axes   int
-	scribe *scribe
+	conf  Autotune
+	tuner *autotune.Tuner
+	axes  int
+	log   *logWriter
 
-	marker string // the first tensor of the sample: when it comes again, a step has ended
-	seen   int
-	skip   int            // steps before the measurement begins
-	warm   negotiate.Time // when that is over all the same; never: not before
-	bytes  int
-	way    underway
+	marker    string // the first tensor of the sample: when it comes again, a step has ended
+	seen      int
+	skip      int            // steps before the measurement begins
+	warmUntil negotiate.Time // when that is over all the same; never: not before
+	bytes     int
+	busy      busyTime
 }
 
 // leastSteps of a sample, however long they take.
 const leastSteps = 3
 
 // newSampler begins at the settings that hold.
-func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *scribe) (*sampler, error) {
+func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWriter) (*sampler, error) {
 	axes := []autotune.Axis{
 		{Name: "fusion", Low: 64 << 10, High: 256 << 20, Log: true},
 		{Name: "cycle", Low: float64(100 * negotiate.Microsecond), High: float64(50 * negotiate.Millisecond), Log: true},
@@ -54,8 +54,8 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *scribe) 
 	if err != nil {
 		return nil, err
 	}
-	s := &sampler{conf: conf, tuner: t, axes: len(axes), scribe: to, skip: conf.Warmup, warm: 4 * negotiate.Time(conf.Span)}
-	to.line(conf.Log, "sample,cycle_ms,fusion_bytes,cache,algorithm,bytes_per_second")
+	s := &sampler{conf: conf, tuner: t, axes: len(axes), log: to, skip: conf.Warmup, warmUntil: 4 * negotiate.Time(conf.Span)}
+	to.printf(conf.Log, "sample,cycle_ms,fusion_bytes,cache,algorithm,bytes_per_second")
 	return s, nil
 }
 
@@ -68,9 +68,9 @@ func (s *sampler) tuning(p autotune.Point) negotiate.Tunables {
 	return t
 }
 
-// carried counts a Bucket that rank 0 has carried out. It returns what to try
+// bucketDone counts a Bucket that rank 0 has carried out. It returns what to try
 // next when a sample is complete, and whether that is for good.
-func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tunables, change bool) {
+func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tunables, change bool) {
 	for i := range b.Entries {
 		t := b.Entries[i].Spec
 		s.bytes += negotiate.Size(t, b.Entries[i].Rows, b.Part, b.Parts)
@@ -93,8 +93,8 @@ func (s *sampler) carried(now negotiate.Time, b *negotiate.Bucket) (next negotia
 // stepped counts a step, and reports whether it was a sample's last.
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
-	ran := s.way.ran(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warm { // steps are long enough for fewer to do
+	ran := s.busy.elapsed(now)
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long enough for fewer to do
 		s.skip = s.seen - 1
 	}
 	steps := s.seen - 1 - s.skip
@@ -103,7 +103,7 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 		return false
 	case steps == 0:
 		s.bytes = 0
-		s.way.reset(now)
+		s.busy.reset(now)
 		return false
 	}
 	return steps >= s.conf.Steps || steps >= leastSteps && ran >= negotiate.Time(s.conf.Span)
@@ -113,10 +113,10 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 // measured: some of it went by what held before.
 func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
-	rate := float64(s.bytes) / (math.Max(1, float64(s.way.ran(now))) / float64(negotiate.Second))
+	rate := float64(s.bytes) / (math.Max(1, float64(s.busy.elapsed(now))) / float64(negotiate.Second))
 	s.tuner.Tell(rate)
 	t := s.tuning(tried)
-	s.scribe.line(s.conf.Log, "%d,%.3f,%d,%v,%s,%.0f", len(s.tuner.Samples()), float64(t.Cycle)/float64(negotiate.Millisecond), t.Fusion, t.Cache, classes()[t.Class], rate)
-	s.marker, s.seen, s.skip, s.warm, s.bytes = "", 0, 1, never, 0
+	s.log.printf(s.conf.Log, "%d,%.3f,%d,%v,%s,%.0f", len(s.tuner.Samples()), float64(t.Cycle)/float64(negotiate.Millisecond), t.Fusion, t.Cache, classes()[t.Class], rate)
+	s.marker, s.seen, s.skip, s.warmUntil, s.bytes = "", 0, 1, never, 0
 	return s.tuning(s.tuner.Ask())
 }

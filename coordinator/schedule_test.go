@@ -23,8 +23,8 @@ func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 		for n := 1; n <= 8; n++ {
 			t.Run(fmt.Sprintf("%s/%d", wire, n), func(t *testing.T) {
 				leak.Check(t)
-				p := &schedule{seed: uint64(100*i + n), n: n, rounds: 6, pause: dawdle}
-				if err := p.play(comm.WithTransport(wire)); err != nil {
+				p := &schedule{seed: uint64(100*i + n), n: n, rounds: 6, pause: delay}
+				if err := p.run(comm.WithTransport(wire)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -32,8 +32,8 @@ func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 	}
 }
 
-// dawdle is up to a tenth of a millisecond, or none.
-func dawdle(rnd *rand.Rand) {
+// delay is up to a tenth of a millisecond, or none.
+func delay(rnd *rand.Rand) {
 	switch rnd.IntN(4) {
 	case 0:
 		time.Sleep(time.Duration(rnd.IntN(100)) * time.Microsecond) // the delay is what is tested with; nothing waits for it
@@ -57,7 +57,7 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 			limits = append(limits, comm.WithoutSharedMemory())
 		}
 		var err error
-		synctest.Test(t, func(*testing.T) { err = p.play(limits...) })
+		synctest.Test(t, func(*testing.T) { err = p.run(limits...) })
 		if err != nil {
 			t.Fatalf("seed %d, %d ranks: %v", seed, p.n, err)
 		}
@@ -81,11 +81,11 @@ type schedule struct {
 	last      []int                   // who joined last, as each rank was told
 }
 
-func (p *schedule) play(opts ...comm.Option) error {
+func (p *schedule) run(opts ...comm.Option) error {
 	p.ran, p.last = make([][]coordinator.Carried, p.n), make([]int, p.n)
 	rnd := rand.New(rand.NewPCG(p.seed, 1))
 	settings := []coordinator.Option{
-		coordinator.WithPartition(1000 << rnd.IntN(4)), coordinator.WithAlone(100 << rnd.IntN(8)), coordinator.WithFusion(200 << rnd.IntN(8)),
+		coordinator.WithPartition(1000 << rnd.IntN(4)), coordinator.WithMaxFusedTensor(100 << rnd.IntN(8)), coordinator.WithFusion(200 << rnd.IntN(8)),
 		coordinator.WithCredit(500 << rnd.IntN(8)), coordinator.WithCache(rnd.IntN(12)), coordinator.WithCycle(time.Duration(rnd.IntN(2000)) * time.Microsecond),
 	}
 	if err := comm.Local(p.n, with(p.rank, settings...), opts...); err != nil {

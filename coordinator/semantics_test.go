@@ -61,8 +61,8 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 	for k, opts := range [][]coordinator.Option{
 		{coordinator.WithFusion(0)},
 		{},
-		{coordinator.WithFusion(5000), coordinator.WithAlone(4100)},
-		{coordinator.WithAlone(1 << 20), coordinator.WithCache(0)},
+		{coordinator.WithFusion(5000), coordinator.WithMaxFusedTensor(4100)},
+		{coordinator.WithMaxFusedTensor(1 << 20), coordinator.WithCache(0)},
 		{coordinator.WithCredit(1), coordinator.WithCycle(0)},
 	} {
 		for _, wire := range []string{"memory", "tcp", "memory, shared"} {

@@ -12,10 +12,10 @@ import (
 // A ProcessSet is some ranks of a coordinator, among whom tensors can be
 // submitted with In. It is immutable.
 type ProcessSet struct {
-	id    uint32
-	name  string
-	ranks []int
-	kept  map[string]*Handle // of names that were submitted before; the coordinator's mutex guards it
+	id      uint32
+	name    string
+	ranks   []int
+	handles map[string]*Handle // of names that were submitted before; the coordinator's mutex guards it
 }
 
 func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
@@ -81,9 +81,9 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error
 	if err != nil {
 		return err
 	}
-	x.sets[s.ID] = membersOf(c, s.Ranks)
-	x.tuned(x.class)
-	if !x.own(c) {
+	x.sets[s.ID] = newSetComm(c, s.Ranks)
+	x.setClass(x.class)
+	if !x.registerComm(c) {
 		return fault.New(fault.Closed, "addset "+s.Name, x.co.rank, "the coordinator has ended")
 	}
 	if h := x.co.lookup(s.Submission); h != nil {
@@ -93,18 +93,18 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error
 	return nil
 }
 
-// own notes a communicator for closeSets; false when that has been.
-func (x *executor) own(c *comm.Comm) bool {
+// registerComm notes a communicator for closeSets; false when that has been.
+func (x *executor) registerComm(c *comm.Comm) bool {
 	if c == nil {
 		return true
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.comms = append(x.comms, c)
-	if x.drop {
+	if x.abandoned {
 		c.Close(context.Background())
 	}
-	return !x.drop
+	return !x.abandoned
 }
 
 // closeSets closes the communicators of all process sets.
@@ -132,11 +132,11 @@ func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 	co.mu.Lock()
 	if co.closed {
 		defer co.mu.Unlock()
-		return 0, co.ending("join")
+		return 0, co.closedError("join")
 	}
-	ticket := co.table.add(h)
+	ticket := co.handles.add(h)
 	co.mu.Unlock()
-	co.say(negotiate.Join{Submission: ticket})
+	co.stepInline(negotiate.Join{Submission: ticket})
 	if err := h.Wait(ctx); err != nil {
 		return 0, err
 	}

@@ -36,13 +36,13 @@ type SparseOutput[T comm.Element] struct {
 func AllReduceSparse[T comm.Element](to Submitter, name string, s Sparse[T], op comm.Op, opts ...CallOption) *SparseOutput[T] {
 	co := to.coordinator()
 	out := &SparseOutput[T]{name: name, op: op, width: s.Width}
-	if err := co.refuseSparse(name, tensor.TypeOf[T](), op, len(s.Indices), len(s.Values), s.Width, opts); err != nil {
+	if err := co.validateSparse(name, tensor.TypeOf[T](), op, len(s.Indices), len(s.Values), s.Width, opts); err != nil {
 		h := &Handle{co: co}
-		h.finish(err)
+		h.complete(err)
 		out.indices, out.values = &Output[int64]{Handle: h}, &Output[T]{Handle: h}
 		return out
 	}
-	own, grouped := to.(*Group)
+	own, grouped := to.(*TensorGroup)
 	if !grouped {
 		own = co.Group()
 	}
@@ -56,10 +56,10 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, s Sparse[T], op 
 	return out
 }
 
-// refuseSparse is why rows cannot be submitted, or nil.
-func (co *Coordinator) refuseSparse(name string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
+// validateSparse is why rows cannot be submitted, or nil.
+func (co *Coordinator) validateSparse(name string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, "sparse allreduce "+name, co.world(co.rank), format, args...)
+		return fault.New(fault.Misuse, "sparse allreduce "+name, co.worldRank(co.rank), format, args...)
 	}
 	if width < 1 || values != rows*width {
 		return bad("%d indices and a width of %d, with %d values", rows, width, values)
@@ -103,19 +103,19 @@ func (o *SparseOutput[T]) Result(ctx context.Context) (Sparse[T], error) {
 
 // combine adds rows of one index.
 func (o *SparseOutput[T]) combine(indices []int64, counts []int, values []T) (Sparse[T], error) {
-	givers := 0
+	contributors := 0
 	var order []int // of rows, by index and then by rank
 	var index []int64
 	for _, n := range counts {
 		if n == 0 {
 			continue // it has joined
 		}
-		givers++
+		contributors++
 		index = append(index, indices[1:n]...)
 		indices = indices[n:]
 	}
 	if len(values) != len(index)*o.width {
-		return Sparse[T]{}, fault.New(fault.Mismatch, "sparse allreduce "+o.name, o.indices.co.world(o.indices.co.rank),
+		return Sparse[T]{}, fault.New(fault.Mismatch, "sparse allreduce "+o.name, o.indices.co.worldRank(o.indices.co.rank),
 			"%d indices and %d values of %d each have come", len(index), len(values), o.width)
 	}
 	for i := range index {
@@ -146,7 +146,7 @@ func (o *SparseOutput[T]) combine(indices []int64, counts []int, values []T) (Sp
 		out.Values = append(out.Values, row...)
 	}
 	if mean, err := o.op.Kernel(tensor.TypeOf[T]()); err == nil && o.op.ID() == comm.Mean.ID() {
-		mean.Finish(tensor.Bytes(out.Values), givers)
+		mean.Finish(tensor.Bytes(out.Values), contributors)
 	}
 	return out, nil
 }

@@ -61,8 +61,8 @@ func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompres
 // are numbered within it.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
-// A submission is what a program asks for, before anybody has looked at it.
-type submission struct {
+// A request is what a program asks for, before anybody has looked at it.
+type request struct {
 	kind     negotiate.Operation
 	name     string
 	dtype    tensor.DType
@@ -77,35 +77,35 @@ type submission struct {
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
 func AllReduce[T comm.Element](to Submitter, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
-	return start(to, &submission{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
+	return start(to, &request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
 // ReduceScatter leaves in dst, on rank i, rows of part i of the reduction of all
 // ranks' src. Rows are cut as evenly as can be, the first parts longer by one.
 // src and dst must not overlap.
 func ReduceScatter[T comm.Element](to Submitter, name string, dst, src []T, op comm.Op, opts ...CallOption) *Handle {
-	return start(to, &submission{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
+	return start(to, &request{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
 }
 
 // Broadcast replaces buf, on every rank, by the root's.
 func Broadcast[T comm.Element](to Submitter, name string, buf []T, root int, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
-	return start(to, &submission{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
+	return start(to, &request{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
 }
 
 // AllGather gives every rank all ranks' src in rank order. First dimensions may
 // differ from rank to rank.
 func AllGather[T comm.Element](to Submitter, name string, src []T, opts ...CallOption) *Output[T] {
-	return withResult(to, &submission{kind: negotiate.AllGather, name: name, root: -1}, src, opts)
+	return withResult(to, &request{kind: negotiate.AllGather, name: name, root: -1}, src, opts)
 }
 
 // AllToAll sends splits[i] rows of src to rank i, and gives this rank what all
 // ranks sent it, in rank order.
 func AllToAll[T comm.Element](to Submitter, name string, src []T, splits []int, opts ...CallOption) *Output[T] {
-	return withResult(to, &submission{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, src, opts)
+	return withResult(to, &request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, src, opts)
 }
 
-func withResult[T comm.Element](to Submitter, s *submission, src []T, opts []CallOption) *Output[T] {
+func withResult[T comm.Element](to Submitter, s *request, src []T, opts []CallOption) *Output[T] {
 	out := new([]T)
 	s.dtype, s.count, s.src = tensor.TypeOf[T](), len(src), tensor.Bytes(src)
 	size := s.dtype.Size()
@@ -118,13 +118,13 @@ func withResult[T comm.Element](to Submitter, s *submission, src []T, opts []Cal
 
 // Barrier is done when every rank has submitted it.
 func Barrier(to Submitter, name string, opts ...CallOption) *Handle {
-	return start(to, &submission{kind: negotiate.Barrier, name: name, dtype: tensor.Uint8, root: -1}, opts)
+	return start(to, &request{kind: negotiate.Barrier, name: name, dtype: tensor.Uint8, root: -1}, opts)
 }
 
 // start checks what this rank can check by itself, and submits.
-func start(to Submitter, s *submission, opts []CallOption) *Handle {
+func start(to Submitter, s *request, opts []CallOption) *Handle {
 	co := to.coordinator()
-	if h := co.again(to, s, opts); h != nil {
+	if h := co.resubmit(to, s, opts); h != nil {
 		return h
 	}
 	h := &Handle{
@@ -142,8 +142,8 @@ func start(to Submitter, s *submission, opts []CallOption) *Handle {
 	if s.kind == negotiate.Barrier {
 		q.DType, q.Wire, q.Shape = tensor.Invalid, tensor.Invalid, nil
 	}
-	if err := co.refusal(q, h, s.count, set); err != nil {
-		h.finish(err)
+	if err := co.validate(q, h, s.count, set); err != nil {
+		h.complete(err)
 		return h
 	}
 	h.set = set
@@ -162,37 +162,37 @@ func (co *Coordinator) setOf(opts []CallOption) *ProcessSet {
 	return set
 }
 
-// maxKept bounds the handles of a process set that are remembered by their names.
-const maxKept = 1 << 16
+// maxRepeatable bounds the handles of a process set that are remembered by their names.
+const maxRepeatable = 1 << 16
 
-// again submits what was submitted before, with all that was made for it; nil
+// resubmit submits what was submitted before, with all that was made for it; nil
 // where something is new. It costs no allocation.
-func (co *Coordinator) again(to Submitter, s *submission, opts []CallOption) *Handle {
+func (co *Coordinator) resubmit(to Submitter, s *request, opts []CallOption) *Handle {
 	if to != Submitter(co) || s.alloc != nil {
 		return nil
 	}
 	set := co.setOf(opts)
 	var at callsite.Site
 	at.Set()
-	born := co.stamp()
+	born := co.timestamp()
 	co.mu.Lock()
-	h := set.kept[s.name]
-	if h == nil || !h.repeats(s, opts) || co.closed || !h.state.CompareAndSwap(awaited, underWay) {
+	h := set.handles[s.name]
+	if h == nil || !h.repeats(s, opts) || co.closed || !h.state.CompareAndSwap(awaited, inFlight) {
 		co.mu.Unlock()
 		return nil
 	}
 	h.turn.Add(1)
-	h.done, h.dst, h.src, h.op, h.born = nil, s.dst, s.src, s.op, born
-	h.requests[0].Site = co.inWords(at)
-	co.enlist(h)
+	h.done, h.dst, h.src, h.op, h.submittedAt = nil, s.dst, s.src, s.op, born
+	h.requests[0].Site = co.describeSite(at)
+	co.register(h)
 	co.mu.Unlock()
-	co.say(&h.whole)
+	co.stepInline(&h.input)
 	return h
 }
 
 // repeats reports whether a submission is the one that the handle is of, but for
 // where the buffers lie.
-func (h *Handle) repeats(s *submission, opts []CallOption) bool {
+func (h *Handle) repeats(s *request, opts []CallOption) bool {
 	q := &h.requests[0]
 	if q.Operation != s.kind || q.DType != s.dtype && s.kind != negotiate.Barrier || h.count != s.count || q.Root != s.root ||
 		h.sizes != [2]int{len(s.dst), len(s.src)} || h.op != s.op || len(h.opts) != len(opts) {
@@ -211,10 +211,10 @@ func (o *CallOption) equal(p *CallOption) bool {
 	return o.code == p.code && o.code != optCodec && o.n == p.n && o.pre == p.pre && o.pos == p.pos && o.set == p.set && o.wire == p.wire && slices.Equal(o.shape, p.shape)
 }
 
-// enlist makes a handle's one request ready to be told. co.mu is held.
-func (co *Coordinator) enlist(h *Handle) {
-	h.tickets[0] = co.table.add(h)
-	h.whole = negotiate.Submit{Requests: h.requests[:], Submissions: h.tickets[:]}
+// register makes a handle's one request ready to be told. co.mu is held.
+func (co *Coordinator) register(h *Handle) {
+	h.tickets[0] = co.handles.add(h)
+	h.input = negotiate.Submit{Requests: h.requests[:], Submissions: h.tickets[:]}
 }
 
 func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
@@ -244,42 +244,42 @@ func (co *Coordinator) coordinator() *Coordinator { return co }
 
 // submit keeps the handle for the name's next turn.
 func (co *Coordinator) submit(q *negotiate.TensorRequest, h *Handle) {
-	born := co.stamp()
+	born := co.timestamp()
 	co.mu.Lock()
 	if co.closed {
-		h.finish(co.ending(h.what()))
+		h.complete(co.closedError(h.describe()))
 		co.mu.Unlock()
 		return
 	}
-	h.born = born
+	h.submittedAt = born
 	if h.alloc == nil {
-		kept := h.set.kept
-		if len(kept) >= maxKept { // of a program with a new name for everything
+		kept := h.set.handles
+		if len(kept) >= maxRepeatable { // of a program with a new name for everything
 			clear(kept)
 		}
 		kept[q.Name] = h
 	}
-	co.enlist(h)
+	co.register(h)
 	co.mu.Unlock()
-	co.say(&h.whole)
+	co.stepInline(&h.input)
 }
 
 // submitAll submits requests as one.
 func (co *Coordinator) submitAll(rs []negotiate.TensorRequest, hs []*Handle) {
 	tickets := make([]negotiate.SubmissionID, len(rs))
-	born := co.stamp()
+	born := co.timestamp()
 	co.mu.Lock()
 	if co.closed {
 		for _, h := range hs {
-			h.finish(co.ending(h.what()))
+			h.complete(co.closedError(h.describe()))
 		}
 		co.mu.Unlock()
 		return
 	}
 	for i, h := range hs {
-		tickets[i] = co.table.add(h)
-		h.born = born
+		tickets[i] = co.handles.add(h)
+		h.submittedAt = born
 	}
 	co.mu.Unlock()
-	co.say(negotiate.Submit{Requests: rs, Submissions: tickets})
+	co.stepInline(negotiate.Submit{Requests: rs, Submissions: tickets})
 }

@@ -12,19 +12,19 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// maxLives bounds what a timeline remembers: the last so many tensors, or parts of
+// maxRecorded bounds what a timeline remembers: the last so many tensors, or parts of
 // large ones, that this rank carried out; some 8 MB.
-const maxLives = 1 << 16
+const maxRecorded = 1 << 16
 
-// A life is one tensor, or a part of it, from its submission on: moments in
+// A tensorTimes is one tensor, or a part of it, from its submission on: moments in
 // nanoseconds on this rank's clock, 0 where they were not seen.
-type life struct {
-	tensor      *negotiate.Spec
-	bytes       int
-	part, parts int
-	together    int // tensors of the Bucket
+type tensorTimes struct {
+	tensor       *negotiate.Spec
+	bytes        int
+	part, parts  int
+	fusedTensors int // tensors of the Bucket
 
-	submitted, told, begun, packed, wired, done int64
+	submitted, negotiated, started, packed, transferred, done int64
 }
 
 // A recorder remembers lives while a timeline is made. Where none is made there
@@ -32,22 +32,22 @@ type life struct {
 type recorder struct {
 	file string
 
-	mu      sync.Mutex // guards the rest
-	lives   []life     // a ring once it is full
+	mu      sync.Mutex    // guards the rest
+	times   []tensorTimes // a ring once it is full
 	next    int
 	dropped uint64
-	marks   []clockMark // at the start and at the end
+	samples []clockSample // at the start and at the end
 }
 
-func (r *recorder) add(l life) {
+func (r *recorder) add(l tensorTimes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.lives) < maxLives {
-		r.lives = append(r.lives, l)
+	if len(r.times) < maxRecorded {
+		r.times = append(r.times, l)
 		return
 	}
-	r.lives[r.next] = l
-	r.next = (r.next + 1) % maxLives
+	r.times[r.next] = l
+	r.next = (r.next + 1) % maxRecorded
 	r.dropped++
 }
 
@@ -63,12 +63,12 @@ func (r *recorder) add(l life) {
 // `tuttirun --merge-timeline` for jobs that it did not start.
 func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, "start timeline", co.world(co.rank), format, args...)
+		return fault.New(fault.Misuse, "start timeline", co.worldRank(co.rank), format, args...)
 	}
 	if co.rec.Load() != nil {
 		return bad("a timeline is being made already")
 	}
-	part := timeline.PartName(file, co.world(co.rank))
+	part := timeline.PartName(file, co.worldRank(co.rank))
 	f, err := os.Create(part) // now, and not in an hour, is when to hear that it cannot be
 	if err == nil {
 		err = f.Close()
@@ -77,7 +77,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 		return bad("%w", err)
 	}
 	r := &recorder{file: part}
-	co.markClock(ctx, r)
+	co.sampleClock(ctx, r)
 	if !co.rec.CompareAndSwap(nil, r) {
 		return bad("a timeline is being made already")
 	}
@@ -91,7 +91,7 @@ func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	co.markClock(ctx, r)
+	co.sampleClock(ctx, r)
 	return co.writeTimeline(r)
 }
 
@@ -116,33 +116,33 @@ func (co *Coordinator) endTimeline() {
 	}
 }
 
-// stamp is the time, or 0 when no timeline is made. Where no time passes, as in a test
+// timestamp is the time, or 0 when no timeline is made. Where no time passes, as in a test
 // with a clock of its own, the Coordinator's beginning is 1.
-func (co *Coordinator) stamp() int64 {
+func (co *Coordinator) timestamp() int64 {
 	if co.rec.Load() == nil {
 		return 0
 	}
 	return max(int64(co.now()), 1)
 }
 
-// A lap is when the executor did what with a Bucket.
-type lap struct{ told, begun, packed, wired int64 }
+// A bucketTimes is when the executor did what with a Bucket.
+type bucketTimes struct{ negotiated, started, packed, transferred int64 }
 
 // record remembers the tensors of a Bucket that has been carried out.
 func (x *executor) record(b *negotiate.Bucket, items []item) {
 	r := x.co.rec.Load()
-	if r == nil || x.lap.begun == 0 {
+	if r == nil || x.times.started == 0 {
 		return
 	}
 	done := int64(x.co.now())
 	for i := range items {
-		l := life{
+		l := tensorTimes{
 			tensor: items[i].Spec, bytes: negotiate.Size(items[i].Spec, items[i].Rows, b.Part, b.Parts),
-			part: b.Part, parts: b.Parts, together: len(items),
-			told: x.lap.told, begun: x.lap.begun, packed: x.lap.packed, wired: x.lap.wired, done: done,
+			part: b.Part, parts: b.Parts, fusedTensors: len(items),
+			negotiated: x.times.negotiated, started: x.times.started, packed: x.times.packed, transferred: x.times.transferred, done: done,
 		}
 		if items[i].h != nil {
-			l.submitted = items[i].h.born
+			l.submitted = items[i].h.submittedAt
 		}
 		r.add(l)
 	}
@@ -157,14 +157,14 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clock := newClock(r.marks)
+	clock := newClock(r.samples)
 	host, _ := os.Hostname() // its name alone is lost
 	w := timeline.NewWriter(f, timeline.Info{
-		Rank: co.world(co.rank), Host: host, Offset: clock.offset[0], Error: clock.off, Dropped: r.dropped,
+		Rank: co.worldRank(co.rank), Host: host, Offset: clock.offset[0], Error: clock.maxError, Dropped: r.dropped,
 	})
 	ends := make(map[string]int64) // of the last life on each thread
-	for i := range r.lives {
-		r.lives[(r.next+i)%len(r.lives)].write(w, clock, ends)
+	for i := range r.times {
+		r.times[(r.next+i)%len(r.times)].write(w, clock, ends)
 	}
 	err = w.Close()
 	if e := f.Close(); err == nil {
@@ -181,32 +181,32 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 
 // write tells a life as spans: the whole, and the phases in it. A part of a
 // tensor begins where the one before has ended, as far as anybody can see.
-func (l *life) write(w *timeline.Writer, clock clock, ends map[string]int64) {
+func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int64) {
 	t := l.tensor
 	on := t.Name
 	if t.Set != negotiate.World {
 		on += " of set " + strconv.Itoa(int(t.Set))
 	}
-	begin := max(cmp.Or(l.submitted, l.told, l.begun), ends[on])
+	begin := max(cmp.Or(l.submitted, l.negotiated, l.started), ends[on])
 	ends[on] = l.done
-	told := max(begin, l.told)
-	begun := max(told, l.begun)
+	told := max(begin, l.negotiated)
+	begun := max(told, l.started)
 	packed := max(begun, l.packed)
 	wired := l.done
-	if l.wired != 0 {
-		wired = max(packed, l.wired)
+	if l.transferred != 0 {
+		wired = max(packed, l.transferred)
 	}
-	args := []timeline.Arg{{Name: "bytes", Value: l.bytes}, {Name: "type", Text: t.DType.String()}, {Name: "tensors together", Value: l.together}}
+	args := []timeline.Arg{{Name: "bytes", Value: l.bytes}, {Name: "type", Text: t.DType.String()}, {Name: "tensors together", Value: l.fusedTensors}}
 	if l.parts > 1 {
 		args = append(args, timeline.Arg{Name: "part", Value: l.part}, timeline.Arg{Name: "parts", Value: l.parts})
 	}
-	w.Span(on, t.Operation.String(), clock.at(begin), clock.at(l.done), args...)
+	w.Span(on, t.Operation.String(), clock.toRoot(begin), clock.toRoot(l.done), args...)
 	for _, p := range [...]struct {
 		name     string
 		from, to int64
 	}{{"negotiate", begin, told}, {"queue", told, begun}, {"fuse", begun, packed}, {"wire", packed, wired}, {"copy-out", wired, l.done}} {
 		if p.from < p.to {
-			w.Span(on, p.name, clock.at(p.from), clock.at(p.to))
+			w.Span(on, p.name, clock.toRoot(p.from), clock.toRoot(p.to))
 		}
 	}
 }

@@ -118,17 +118,17 @@ func TestAutotuneSettlesOnAllRanksAndSavesItsChoice(t *testing.T) {
 	}
 }
 
-// stuck is a log that takes nothing before it is let go.
-type stuck struct{ free chan struct{} }
+// blockedWriter is a log that takes nothing before it is let go.
+type blockedWriter struct{ free chan struct{} }
 
-func (s *stuck) Write(b []byte) (int, error) {
+func (s *blockedWriter) Write(b []byte) (int, error) {
 	<-s.free
 	return len(b), nil
 }
 
 func TestALogThatTakesNothingHoldsNobodyUp(t *testing.T) {
 	leak.Check(t)
-	log := &stuck{make(chan struct{})}
+	log := &blockedWriter{make(chan struct{})}
 	if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		if c.Rank() == 0 {
 			defer close(log.free) // and Close waits for it
@@ -143,7 +143,7 @@ func TestALogThatTakesNothingHoldsNobodyUp(t *testing.T) {
 func TestCloseWaitsForALogThatTakesNothingNoLongerThanItsBound(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
-		log, warned := &stuck{make(chan struct{})}, new(lines)
+		log, warned := &blockedWriter{make(chan struct{})}, new(lines)
 		var took time.Duration
 		if err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			co, err := coordinator.Start(ctx, c, coordinator.WithAutotune(coordinator.Autotune{Log: log}), coordinator.WithLogger(slog.New(warned)))
@@ -317,7 +317,7 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 
 func TestEveryClassOfAlgorithmRunsOnAnyNumberOfRanksAndInProcessSets(t *testing.T) {
 	for n := 1; n <= 4; n++ {
-		for _, a := range []coordinator.Algorithm{coordinator.ByTable, coordinator.Ring, coordinator.InTwo} {
+		for _, a := range []coordinator.AlgorithmClass{coordinator.DefaultAlgorithm, coordinator.Ring, coordinator.ReduceScatterAllGather} {
 			leak.Check(t)
 			start := coordinator.WithSettings(coordinator.Settings{Cycle: time.Millisecond, Fusion: 1 << 20, Cache: true, Algorithm: a})
 			if err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

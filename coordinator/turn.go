@@ -27,30 +27,30 @@ func (co *Coordinator) post(ev event) {
 	co.mu.Lock()
 	if !co.closed {
 		co.inbox = append(co.inbox, ev)
-		co.posted.Store(true)
+		co.hasEvents.Store(true)
 	}
 	co.mu.Unlock()
 }
 
-// act acts on what was posted, unless somebody has the turn, who does so then.
-func (co *Coordinator) act() {
-	for co.posted.Load() && co.turn.CompareAndSwap(false, true) {
+// processEvents acts on what was posted, unless somebody has the turn, who does so then.
+func (co *Coordinator) processEvents() {
+	for co.hasEvents.Load() && co.turn.CompareAndSwap(false, true) {
 		co.clock = co.now()
-		if !co.drain() {
+		if !co.drainEvents() {
 			return
 		}
-		co.setAlarm()
+		co.armTimer()
 		co.turn.Store(false)
 	}
 }
 
-// drain acts on the inbox. It is false at the end, after which nobody gets a turn.
-func (co *Coordinator) drain() bool {
-	for co.posted.Load() {
-		evs := co.take()
+// drainEvents acts on the inbox. It is false at the end, after which nobody gets a turn.
+func (co *Coordinator) drainEvents() bool {
+	for co.hasEvents.Load() {
+		evs := co.popEvents()
 		for i := range evs {
-			if co.happened(&evs[i]) {
-				close(co.over)
+			if co.handleEvent(&evs[i]) {
+				close(co.stopped)
 				return false
 			}
 		}
@@ -58,20 +58,20 @@ func (co *Coordinator) drain() bool {
 	return true
 }
 
-// take is what was posted since it was last called.
-func (co *Coordinator) take() []event {
+// popEvents is what was posted since it was last called.
+func (co *Coordinator) popEvents() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	co.posted.Store(false)
+	co.hasEvents.Store(false)
 	evs := co.inbox
 	clear(co.spare)
 	co.inbox, co.spare = co.spare[:0], evs
 	return evs
 }
 
-// rouse has somebody act who is neither a callback of the wires, which must be quick,
+// wakeOwner has somebody act who is neither a callback of the wires, which must be quick,
 // nor in the way of the program's: who helps does so soon, else the loop is woken.
-func (co *Coordinator) rouse() {
+func (co *Coordinator) wakeOwner() {
 	if co.helping.Load() {
 		return
 	}
@@ -81,59 +81,59 @@ func (co *Coordinator) rouse() {
 	}
 }
 
-// fewRanks are as many as rank 0 tells an order sooner than it wakes a goroutine.
-const fewRanks = 8
+// inlineRanks are as many as rank 0 tells an order sooner than it wakes a goroutine.
+const inlineRanks = 8
 
-// say tells the Member something, on the program's goroutine where that is quick.
-func (co *Coordinator) say(in negotiate.WorkerInput) {
+// stepInline tells the Member something, on the program's goroutine where that is quick.
+func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	if !co.turn.CompareAndSwap(false, true) {
 		co.post(event{in: in})
-		co.act()
+		co.processEvents()
 		return
 	}
-	if co.due[0] == never || co.posted.Load() { // the Member looks at the time of what comes first
+	if co.due[0] == never || co.hasEvents.Load() { // the Member looks at the time of what comes first
 		co.clock = co.now()
 	}
-	if !co.drain() { // what was submitted before
+	if !co.drainEvents() { // what was submitted before
 		return
 	}
-	over := co.tell(in)
-	wake := !over && len(co.local) > 0 && co.size > fewRanks
+	over := co.stepWorker(in)
+	wake := !over && len(co.local) > 0 && co.size > inlineRanks
 	if len(co.local) > 0 && !wake {
 		co.clock = co.now()
-		over = co.pump() || over
+		over = co.deliverLocal() || over
 	}
 	if over {
-		close(co.over)
+		close(co.stopped)
 		return
 	}
-	co.setAlarm()
+	co.armTimer()
 	co.turn.Store(false)
 	if wake {
 		co.post(event{in: negotiate.Flush{}})
-		co.rouse()
+		co.wakeOwner()
 		return
 	}
-	co.act()
+	co.processEvents()
 }
 
-// within is a moment in so much time; never without.
-func (co *Coordinator) within(wait negotiate.Duration, some bool) negotiate.Time {
+// deadlineIn is a moment in so much time; never without.
+func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never
 	}
 	return co.clock + negotiate.Time(wait)
 }
 
-// setAlarm has the loop look when a state machine wants to. An alarm that nobody
+// armTimer has the loop look when a state machine wants to. An alarm that nobody
 // wants any more rings in vain: to stop it takes longer.
-func (co *Coordinator) setAlarm() {
+func (co *Coordinator) armTimer() {
 	at := min(co.due[0], co.due[1])
-	if at == never || at == co.rings {
+	if at == never || at == co.timerAt {
 		return
 	}
-	co.rings = at
-	co.alarm.Reset(max(0, time.Duration(at-co.now())))
+	co.timerAt = at
+	co.timer.Reset(max(0, time.Duration(at-co.now())))
 }
 
 // A lookout moves messages of the negotiation: a comm.Lookout, which see.
@@ -161,7 +161,7 @@ func (co *Coordinator) help(ctx context.Context, w *waiter) {
 		co.lookout.Arm()
 		co.helping.Store(false)
 	}
-	co.act() // on what a callback has left to us just now
+	co.processEvents() // on what a callback has left to us just now
 }
 
 // stranded reports whether somebody waits, and nobody is there to look at the wires.
@@ -180,7 +180,7 @@ func (o *watch) Met() bool {
 	if o.over {
 		return true
 	}
-	o.co.act()
+	o.co.processEvents()
 	switch {
 	case o.co.exec.busy.Load():
 		o.over = true
@@ -192,8 +192,8 @@ func (o *watch) Met() bool {
 	return o.over
 }
 
-// others are the ranks that messages of the negotiation come from.
-func others(c *comm.Comm) []int {
+// peersOf are the ranks that messages of the negotiation come from.
+func peersOf(c *comm.Comm) []int {
 	if c.Rank() != 0 {
 		return []int{0}
 	}

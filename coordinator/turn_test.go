@@ -16,16 +16,16 @@ import (
 // Any number of goroutines submit, wait for one handle or for many, for the same
 // ones, and give up, all at once: each acts for the coordinator if it can.
 func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
-	crowd(t, 3, 6, 20)
+	concurrentSteps(t, 3, 6, 20)
 }
 
 // With more ranks than rank 0 tells an order by itself, who submits there wakes the
 // loop for that.
 func TestGoroutinesOfManyRanksThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
-	crowd(t, 9, 2, 5)
+	concurrentSteps(t, 9, 2, 5)
 }
 
-func crowd(t *testing.T, ranks, goroutines, steps int) {
+func concurrentSteps(t *testing.T, ranks, goroutines, steps int) {
 	const tensors = 8
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
@@ -33,7 +33,7 @@ func crowd(t *testing.T, ranks, goroutines, steps int) {
 			err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 				errs := make(chan error, goroutines)
 				for g := range goroutines {
-					go func() { errs <- crowdedSteps(ctx, c, co, g, steps, tensors) }()
+					go func() { errs <- concurrentRankSteps(ctx, c, co, g, steps, tensors) }()
 				}
 				var all []error
 				for range goroutines {
@@ -48,8 +48,8 @@ func crowd(t *testing.T, ranks, goroutines, steps int) {
 	}
 }
 
-// crowdedSteps are one goroutine's.
-func crowdedSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, g, steps, tensors int) error {
+// concurrentRankSteps are one goroutine's.
+func concurrentRankSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, g, steps, tensors int) error {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	for step := range steps {

@@ -9,11 +9,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// refusal completes a request, and is why it cannot be submitted.
-func (co *Coordinator) refusal(q *negotiate.TensorRequest, h *Handle, count int, set *ProcessSet) error {
+// validate completes a request, and is why it cannot be submitted.
+func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int, set *ProcessSet) error {
 	size := len(set.ranks)
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, q.Operation.String()+" "+q.Name, co.world(co.rank), format, args...)
+		return fault.New(fault.Misuse, q.Operation.String()+" "+q.Name, co.worldRank(co.rank), format, args...)
 	}
 	total := 1
 	for _, d := range q.Shape {
@@ -38,7 +38,7 @@ func (co *Coordinator) refusal(q *negotiate.TensorRequest, h *Handle, count int,
 	case q.Wire != q.DType && !compresses(q):
 		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Operation, q.DType, q.Wire)
 	}
-	if why := refuseFold(q, h, count); why != "" {
+	if why := validateFold(q, h, count); why != "" {
 		return bad("%s", why)
 	}
 	switch q.Operation {
@@ -55,7 +55,7 @@ func (co *Coordinator) refusal(q *negotiate.TensorRequest, h *Handle, count int,
 		_, known := builtin(q.OpID)
 		q.NoIdentity = !known
 		if q.Operation == negotiate.ReduceScatter {
-			return co.checkPart(q, h, set, bad)
+			return co.validatePart(q, h, set, bad)
 		}
 	case negotiate.AllGather:
 		q.Rows, q.Shape[0] = q.Shape[0], -1
@@ -75,14 +75,14 @@ func (co *Coordinator) refusal(q *negotiate.TensorRequest, h *Handle, count int,
 	return nil
 }
 
-// checkPart compares dst with this rank's part of a ReduceScatter.
-func (co *Coordinator) checkPart(q *negotiate.TensorRequest, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
+// validatePart compares dst with this rank's part of a ReduceScatter.
+func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
 	at := slices.Index(set.ranks, co.rank)
 	if at < 0 {
 		return nil // refused by the Member, who says so
 	}
 	lo, hi := negotiate.Chunk(q.Shape[0], len(set.ranks), at)
-	if want := (hi - lo) * rowBytes(&q.Spec); len(h.dst) != want {
+	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
 		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
 	}
 	return nil
@@ -90,8 +90,8 @@ func (co *Coordinator) checkPart(q *negotiate.TensorRequest, h *Handle, set *Pro
 
 func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// rowBytes is the size of one row of the first dimension.
-func rowBytes(t *negotiate.Spec) int {
+// rowSize is the size of one row of the first dimension.
+func rowSize(t *negotiate.Spec) int {
 	n := t.DType.Size()
 	for _, d := range t.Shape[1:] {
 		n *= d

@@ -31,14 +31,14 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 	default:
 		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; 1 turns it on, 0 off", name, on)
 	}
-	o.tune = &Autotune{File: file}
+	o.autotune = &Autotune{File: file}
 	for _, v := range []struct {
 		to    *int
 		most  int
 		names []string
 	}{
-		{&o.tune.Steps, 1 << 20, []string{"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"}},
-		{&o.tune.Samples, maxSamples, []string{"TUTTI_AUTOTUNE_MAX_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"}},
+		{&o.autotune.Steps, 1 << 20, []string{"TUTTI_AUTOTUNE_STEPS_PER_SAMPLE", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"}},
+		{&o.autotune.Samples, maxSamples, []string{"TUTTI_AUTOTUNE_MAX_SAMPLES", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"}},
 	} {
 		if name, text := first(v.names...); text != "" {
 			n, err := strconv.Atoi(text)
@@ -49,7 +49,7 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 		}
 	}
 	if _, file := first("TUTTI_AUTOTUNE_LOG", "HOROVOD_AUTOTUNE_LOG"); file != "" {
-		o.tune.Log = &appender{file}
+		o.autotune.Log = &appender{file}
 	}
 	return nil
 }

@@ -17,46 +17,48 @@ import (
 // result; Algorithm changes the order in which shares are folded, on all ranks at
 // once.
 type Settings struct {
-	Cycle     time.Duration `json:"cycle_ns"`     // see WithCycle
-	Fusion    int           `json:"fusion_bytes"` // see WithFusion
-	Cache     bool          `json:"cache"`        // tensors are negotiated by a bit; see WithCache
-	Algorithm Algorithm     `json:"algorithm"`
+	Cycle     time.Duration  `json:"cycle_ns"`     // see WithCycle
+	Fusion    int            `json:"fusion_bytes"` // see WithFusion
+	Cache     bool           `json:"cache"`        // tensors are negotiated by a bit; see WithCache
+	Algorithm AlgorithmClass `json:"algorithm"`
 }
 
-// An Algorithm is a class of algorithms for the AllReduces of a coordinator.
-type Algorithm string
+// An AlgorithmClass is a class of algorithms for the AllReduces of a coordinator.
+type AlgorithmClass string
 
 // The classes.
 const (
-	ByTable Algorithm = "table" // what the communicator's table gives large vectors
-	Ring    Algorithm = "ring"
-	InTwo   Algorithm = "reduce_scatter+allgather" // two calls; folds are those that the table gives large vectors
+	DefaultAlgorithm       AlgorithmClass = "table" // what the communicator's table gives large vectors
+	Ring                   AlgorithmClass = "ring"
+	ReduceScatterAllGather AlgorithmClass = "reduce_scatter+allgather" // two calls; folds are those that the table gives large vectors
 )
 
-func classes() []Algorithm { return []Algorithm{ByTable, Ring, InTwo} }
+func classes() []AlgorithmClass {
+	return []AlgorithmClass{DefaultAlgorithm, Ring, ReduceScatterAllGather}
+}
 
-// by is what a class means for one group; table is the table's own choice.
-func (s *members) by(class uint8) *members {
+// useClass is what a class means for one group; table is the table's own choice.
+func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:
-		s.algorithm, s.alone = string(Ring), string(Ring)
-	case InTwo:
-		s.algorithm, s.alone = "", ""
+		s.foldAlgorithm, s.inPlaceAlgorithm = string(Ring), string(Ring)
+	case ReduceScatterAllGather:
+		s.foldAlgorithm, s.inPlaceAlgorithm = "", ""
 	default:
-		s.algorithm, s.alone = algorithmOf(s.c)
+		s.foldAlgorithm, s.inPlaceAlgorithm = algorithmOf(s.c)
 	}
 	return s
 }
 
-// tuned has all that comes from now on go by another class.
-func (x *executor) tuned(class uint8) {
+// setClass has all that comes from now on go by another class.
+func (x *executor) setClass(class uint8) {
 	if int(class) >= len(classes()) {
 		return
 	}
 	x.class = class
 	for _, s := range x.sets {
 		if s.c != nil {
-			s.by(class)
+			s.useClass(class)
 		}
 	}
 }
@@ -142,14 +144,14 @@ const (
 // turns with that: two samples each, one of fewer than 8, and none of fewer than 4, where
 // a single sample decides, if it is a tenth better. It decides, and all ranks switch at the same place in the order of
 // tensors. A step ends when the first tensor of a sample is carried out again.
-func WithAutotune(a Autotune) Option { return func(o *options) { o.tune = &a } }
+func WithAutotune(a Autotune) Option { return func(o *options) { o.autotune = &a } }
 
 // WithSettings begins with settings that were saved; rank 0's count.
 func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s } }
 
 // Deterministic has Autotune, and saved settings, leave the algorithm as the table
 // gives it, so that results have the same bits from run to run.
-func Deterministic() Option { return func(o *options) { o.frozen = true } }
+func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
 // beginTuning has rank 0 tell the settings that it begins with, if they are others
 // than the options say, and prepare to try some.
@@ -157,25 +159,25 @@ func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
 		now, _ = co.opts.settings.tuning() // newOptions has looked at them
-		if co.opts.frozen {
+		if co.opts.deterministic {
 			now.Class = 0
 		}
-		co.lead(negotiate.Retune{Tuning: now})
+		co.stepCoordinator(negotiate.Retune{Tuning: now})
 	}
-	if co.opts.tune == nil {
+	if co.opts.autotune == nil {
 		return
 	}
-	conf := *co.opts.tune
+	conf := *co.opts.autotune
 	if conf.Samples <= 0 {
 		conf.Samples = defaultSamples
 	}
-	co.scribe = newTuneScribe(conf.Samples, co.log)
+	co.tuneLog = newTuneLogWriter(conf.Samples, co.log)
 	var err error
-	if co.sampler, err = newSampler(conf, co.opts.frozen, now, co.scribe); err != nil {
+	if co.sampler, err = newSampler(conf, co.opts.deterministic, now, co.tuneLog); err != nil {
 		co.log.warn("tutti: the coordinator cannot tune itself: " + err.Error())
 		return
 	}
-	co.lead(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
+	co.stepCoordinator(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
 }
 
 // sample counts a Bucket, and switches when it completes a sample.
@@ -184,11 +186,11 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	if s == nil {
 		return
 	}
-	next, change := s.carried(co.now(), b)
+	next, change := s.bucketDone(co.now(), b)
 	if !change {
 		return
 	}
-	co.lead(negotiate.Retune{Tuning: next})
+	co.stepCoordinator(negotiate.Retune{Tuning: next})
 	if !s.tuner.Settled() {
 		return
 	}
@@ -197,7 +199,7 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	co.settled = true
 	co.mu.Unlock()
 	if file := s.conf.File; file != "" {
-		s.scribe.must(func() error { return settingsOf(next).Save(file) })
+		s.log.enqueueAlways(func() error { return settingsOf(next).Save(file) })
 	}
 }
 

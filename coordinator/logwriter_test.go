@@ -13,19 +13,19 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 )
 
-func TestAScribeDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
+func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		s := &scribe{most: 3, failed: func(text string) { told = append(told, text) }}
+		s := &logWriter{capacity: 3, onError: func(text string) { told = append(told, text) }}
 		free := make(chan struct{})
-		s.do(func() error { <-free; return nil })
+		s.enqueue(func() error { <-free; return nil })
 		synctest.Wait() // it has been taken, and does not count
 		var written []int
 		for i := range 5 {
-			s.do(func() error { written = append(written, i); return nil })
+			s.enqueue(func() error { written = append(written, i); return nil })
 		}
-		s.must(func() error { written = append(written, 100); return errors.New("no room") })
+		s.enqueueAlways(func() error { written = append(written, 100); return errors.New("no room") })
 		ended, end := context.WithCancel(t.Context())
 		end()
 		if err := s.wait(ended); !errors.Is(err, context.Canceled) {
@@ -47,13 +47,13 @@ func TestAScribeDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 	})
 }
 
-// slowly is a logger's handler that takes a line when it is let go; nil: at once.
-type slowly struct{ free chan struct{} }
+// slowHandler is a logger's handler that takes a line when it is let go; nil: at once.
+type slowHandler struct{ free chan struct{} }
 
-func (s slowly) Enabled(context.Context, slog.Level) bool { return true }
-func (s slowly) WithAttrs([]slog.Attr) slog.Handler       { return s }
-func (s slowly) WithGroup(string) slog.Handler            { return s }
-func (s slowly) Handle(context.Context, slog.Record) error {
+func (s slowHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (s slowHandler) WithAttrs([]slog.Attr) slog.Handler       { return s }
+func (s slowHandler) WithGroup(string) slog.Handler            { return s }
+func (s slowHandler) Handle(context.Context, slog.Record) error {
 	if s.free != nil {
 		<-s.free
 	}
@@ -81,16 +81,16 @@ func TestWhatAutotuneLacksIsNoFaultOfALogger(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				free := make(chan struct{})
 				defer close(free)
-				to := slowly{}
+				to := slowHandler{}
 				if tc.stuck {
 					to.free = free
 				}
-				co := &Coordinator{world: func(rank int) int { return rank }, log: newLogScribe(slog.New(to))}
-				co.scribe = newTuneScribe(1, co.log)
-				co.scribe.do(func() error { <-free; return nil })
+				co := &Coordinator{worldRank: func(rank int) int { return rank }, log: newLogWriter(slog.New(to))}
+				co.tuneLog = newTuneLogWriter(1, co.log)
+				co.tuneLog.enqueue(func() error { <-free; return nil })
 				ctx, end := tc.ends(t.Context())
 				defer end()
-				err := co.written(ctx)
+				err := co.drainLogs(ctx)
 				if tc.want == nil && err != nil || !errors.Is(err, tc.want) {
 					t.Errorf("got %v, want %v", err, tc.want)
 				}
@@ -113,11 +113,11 @@ func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 func TestALogHasRoomForAllThatOneSearchSays(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newTuneScribe(maxSamples, nil) // which would be told
+		s := newTuneLogWriter(maxSamples, nil) // which would be told
 		free := make(chan struct{})
 		written := 0
 		for range maxSamples + 1 {
-			s.do(func() error { <-free; written++; return nil })
+			s.enqueue(func() error { <-free; written++; return nil })
 		}
 		close(free)
 		if err := s.wait(t.Context()); err != nil || written != maxSamples+1 {

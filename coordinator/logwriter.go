@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// A scribe writes what a coordinator has to say, on a goroutine of its own that is
+// A logWriter writes what a coordinator has to say, on a goroutine of its own that is
 // there while something waits to be written: a log is the program's and may block, and
 // so may a disk, but those who have the turn may not, which are the program's
 // goroutines as well. What comes when most words wait already is dropped, and counted.
 // Any number of goroutines may use it.
-type scribe struct {
-	most   int               // words that wait
-	log    *slog.Logger      // for warn
-	failed func(text string) // hears of what could not be written, and of what was dropped
+type logWriter struct {
+	capacity int               // words that wait
+	log      *slog.Logger      // for warn
+	onError  func(text string) // hears of what could not be written, and of what was dropped
 
 	mu      sync.Mutex // guards the rest
 	jobs    []func() error
@@ -26,28 +26,28 @@ type scribe struct {
 	idle    chan struct{} // closed when all is written; nil while nothing waits
 }
 
-// mostWords bounds the lines of the log that wait, or reports of up to 16 stalls each.
-const mostWords = 64
+// logCapacity bounds the lines of the log that wait, or reports of up to 16 stalls each.
+const logCapacity = 64
 
-// newLogScribe writes to the coordinator's log.
-func newLogScribe(log *slog.Logger) *scribe {
-	return &scribe{most: mostWords, log: log, failed: func(text string) { log.Warn("tutti: the coordinator's log: " + text) }}
+// newLogWriter writes to the coordinator's log.
+func newLogWriter(log *slog.Logger) *logWriter {
+	return &logWriter{capacity: logCapacity, log: log, onError: func(text string) { log.Warn("tutti: the coordinator's log: " + text) }}
 }
 
-// newTuneScribe writes what a search of so many samples says: one line for each, and
+// newTuneLogWriter writes what a search of so many samples says: one line for each, and
 // one that says what these are. What goes wrong goes to the log.
-func newTuneScribe(samples int, log *scribe) *scribe {
-	return &scribe{most: samples + 1, failed: func(text string) { log.warn("tutti: the coordinator's autotune: " + text) }}
+func newTuneLogWriter(samples int, log *logWriter) *logWriter {
+	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: the coordinator's autotune: " + text) }}
 }
 
-// do has something written after all that was told before, or not at all when too much
+// enqueue has something written after all that was told before, or not at all when too much
 // waits already.
-func (s *scribe) do(job func() error) { s.add(s.most, job) }
+func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 
-// must is do for what is never dropped, of which there is a bounded number.
-func (s *scribe) must(job func() error) { s.add(math.MaxInt, job) }
+// enqueueAlways is do for what is never dropped, of which there is a bounded number.
+func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
-func (s *scribe) add(most int, job func() error) {
+func (s *logWriter) add(most int, job func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.jobs) >= most {
@@ -57,28 +57,28 @@ func (s *scribe) add(most int, job func() error) {
 	s.jobs = append(s.jobs, job)
 	if s.idle == nil {
 		s.idle = make(chan struct{})
-		go s.write()
+		go s.run()
 	}
 }
 
-// write writes until nothing waits.
-func (s *scribe) write() {
+// run writes until nothing waits.
+func (s *logWriter) run() {
 	for {
 		job, dropped := s.next()
 		if dropped > 0 {
-			s.failed(fmt.Sprintf("%d entries were dropped, since it took none for too long", dropped))
+			s.onError(fmt.Sprintf("%d entries were dropped, since it took none for too long", dropped))
 		}
 		if job == nil {
 			return
 		}
 		if err := job(); err != nil {
-			s.failed(err.Error())
+			s.onError(err.Error())
 		}
 	}
 }
 
 // next takes what is to be written; nil when there is nothing, and write is over.
-func (s *scribe) next() (job func() error, dropped int) {
+func (s *logWriter) next() (job func() error, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	dropped, s.dropped = s.dropped, 0
@@ -96,8 +96,8 @@ func (s *scribe) next() (job func() error, dropped int) {
 }
 
 // warn has a line of the log written.
-func (s *scribe) warn(lines ...string) {
-	s.do(func() error {
+func (s *logWriter) warn(lines ...string) {
+	s.enqueue(func() error {
 		for _, text := range lines {
 			s.log.Warn(text)
 		}
@@ -105,13 +105,13 @@ func (s *scribe) warn(lines ...string) {
 	})
 }
 
-// line has a line of text written.
-func (s *scribe) line(to io.Writer, format string, args ...any) {
+// printf has a line of text written.
+func (s *logWriter) printf(to io.Writer, format string, args ...any) {
 	if s == nil || to == nil {
 		return
 	}
 	text := fmt.Sprintf(format+"\n", args...)
-	s.do(func() error {
+	s.enqueue(func() error {
 		_, err := io.WriteString(to, text)
 		return err
 	})
@@ -126,7 +126,7 @@ const (
 
 // wait returns when all has been written, with an error when it takes longer than
 // writeLimit, or has not come to its end writeGrace after ctx has.
-func (s *scribe) wait(ctx context.Context) error {
+func (s *logWriter) wait(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}

@@ -14,13 +14,13 @@ func oneTensor() *negotiate.Bucket {
 	return &negotiate.Bucket{Entries: []negotiate.BucketEntry{{Spec: t, Submission: 1}}, Parts: 1}
 }
 
-// playStep is a step that begins at a time and takes so long; it reports whether a sample
+// runStep is a step that begins at a time and takes so long; it reports whether a sample
 // is complete.
-func playStep(s *sampler, at, takes negotiate.Time) bool {
+func runStep(s *sampler, at, takes negotiate.Time) bool {
 	b := oneTensor()
-	s.told(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
-	_, change := s.carried(at+takes, b)
-	s.told(at+takes, negotiate.Finished{Bucket: b})
+	s.noteInput(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
+	_, change := s.bucketDone(at+takes, b)
+	s.noteInput(at+takes, negotiate.Finished{Bucket: b})
 	return change
 }
 
@@ -45,7 +45,7 @@ func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
 		now := negotiate.Time(time.Hour)
 		for i, want := range []int{c.first, c.then, c.then} {
 			steps := 1
-			for ; !playStep(s, now, c.takes) && steps < 1000; steps++ {
+			for ; !runStep(s, now, c.takes) && steps < 1000; steps++ {
 				now += c.takes + c.pause
 			}
 			now += c.takes + c.pause
@@ -63,20 +63,20 @@ func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
 // Whatever becomes of a submission, the clock stops when nothing is under way.
 func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	var s sampler
-	s.told(10, negotiate.Submit{Submissions: []negotiate.SubmissionID{1, 2, 3}})
-	s.told(20, negotiate.Join{Submission: 4})
-	s.ended(30, negotiate.Fail{Submissions: []negotiate.SubmissionID{2}})
-	s.ended(40, negotiate.SetChanged{Submission: 3})
-	s.ended(45, negotiate.SetChanged{}) // another rank's
+	s.noteInput(10, negotiate.Submit{Submissions: []negotiate.SubmissionID{1, 2, 3}})
+	s.noteInput(20, negotiate.Join{Submission: 4})
+	s.noteOutput(30, negotiate.Fail{Submissions: []negotiate.SubmissionID{2}})
+	s.noteOutput(40, negotiate.SetChanged{Submission: 3})
+	s.noteOutput(45, negotiate.SetChanged{}) // another rank's
 	b := oneTensor()
 	b.Entries = append(b.Entries, negotiate.BucketEntry{Spec: b.Entries[0].Spec}) // of which this rank gave nothing
-	s.told(50, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 0, Parts: 2}})
-	s.told(60, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 1, Parts: 2}})
-	if s.way.ran(65) != 55 {
-		t.Errorf("the clock shows %d, want 55", s.way.ran(65))
+	s.noteInput(50, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 0, Parts: 2}})
+	s.noteInput(60, negotiate.Finished{Bucket: &negotiate.Bucket{Entries: b.Entries, Part: 1, Parts: 2}})
+	if s.busy.elapsed(65) != 55 {
+		t.Errorf("the clock shows %d, want 55", s.busy.elapsed(65))
 	}
-	s.ended(70, negotiate.Joined{Submission: 4})
-	if got := s.way.ran(1000); got != 60 {
+	s.noteOutput(70, negotiate.Joined{Submission: 4})
+	if got := s.busy.elapsed(1000); got != 60 {
 		t.Errorf("the clock shows %d, and stopped at 60", got)
 	}
 }
