@@ -23,11 +23,11 @@ func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) 
 	n, me := r.Size(), r.Rank()
 	longest := buf.longest()
 	count := fragmentCount(longest, p2p.SlotSize)
-	p := r.Pieces(count, longest)
+	p := r.Fragments(count, longest)
 	copyOut := resultCopy(n * len(buf.buf))
 	inPlace := same(buf.of(me), own)
-	write := func(p p2p.Piece, i int) { copy(p.Slot(me), blockOf(own, i, p2p.SlotSize)) }
-	read := func(p p2p.Piece, i, rank int) {
+	write := func(p p2p.Fragment, i int) { copy(p.Slot(me), blockOf(own, i, p2p.SlotSize)) }
+	read := func(p p2p.Fragment, i, rank int) {
 		switch {
 		case rank != me:
 			copyOut(blockOf(buf.of(rank), i, p2p.SlotSize), p.Slot(rank))

@@ -23,7 +23,7 @@ func TestAlgorithmsAllocateNothing(t *testing.T) {
 	}
 	for _, hosts := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d hosts", hosts), func(t *testing.T) {
-			allocateNothing(t, teamtest.StartPlaced(t, onHosts(4, hosts), teamtest.Sharing, 0, teamtest.Bare))
+			allocateNothing(t, teamtest.StartAt(t, onHosts(4, hosts), teamtest.SharedMemory, 0, teamtest.NoWrapper))
 		})
 	}
 }

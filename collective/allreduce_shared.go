@@ -41,12 +41,12 @@ func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 
 // allReduceDirect is for vectors of one small piece.
 func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
-	p := r.Pieces(1, len(src))
-	if err := p.Claim(ctx); err != nil {
+	p := r.Fragments(1, len(src))
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	copy(p.Slot(r.Rank()), src)
-	p.Done()
+	p.SetDone()
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k re
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
 	count := fragmentCount(len(src), size)
-	p := r.Pieces(count, len(src))
+	p := r.Fragments(count, len(src))
 	copyOut := resultCopy(r.Size() * len(dst))
 	if err := copyIn(ctx, r, p, blockOf(src, 0, size), elem); err != nil {
 		return err
@@ -90,21 +90,21 @@ func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k re
 
 // copyIn puts this rank's share of a piece into its slot, but for the part that
 // it folds itself, which nobody else reads.
-func copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, share []byte, elem int) error {
-	if err := p.Claim(ctx); err != nil {
+func copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, share []byte, elem int) error {
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	lo, hi := partOf(r.Rank(), r.Size(), len(share), elem)
 	slot := p.Slot(r.Rank())
 	copy(slot, share[:lo])
 	copy(slot[hi:], share[hi:])
-	p.Ready()
+	p.SetReady()
 	return nil
 }
 
 // foldPart folds this rank's part of a piece into its slot, and moves it from there
 // to its place.
-func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, share []byte, k reduce.Kernel, copyOut copyFunc) error {
+func foldPart(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunks, share []byte, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
@@ -112,13 +112,13 @@ func foldPart(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, shar
 	mine := p.Slot(r.Rank())[lo:hi]
 	foldSlots(r, p, mine, share[lo:hi], lo, hi, k)
 	k.Finish(mine, r.Size())
-	p.Done()
+	p.SetDone()
 	copyOut(parts.buf[lo:hi], mine)
 	return nil
 }
 
 // copyOutParts takes the finished parts of a piece from the other ranks' slots.
-func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Piece, parts chunks, copyOut copyFunc) error {
+func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunks, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
 		rank := modulo(me+i, n)

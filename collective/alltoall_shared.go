@@ -21,16 +21,16 @@ func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	subrange := max(1, min(p2p.SlotSize/n, len(src.of(me))))
 	count := fragmentCount(len(src.of(me)), subrange)
-	p := r.Pieces(count, n*subrange)
+	p := r.Fragments(count, n*subrange)
 	copyOut := resultCopy(n * len(dst.buf))
-	write := func(p p2p.Piece, i int) {
+	write := func(p p2p.Fragment, i int) {
 		for rank := range n {
 			if rank != me {
 				copy(p.Slot(me)[rank*subrange:], blockOf(src.of(rank), i, subrange))
 			}
 		}
 	}
-	read := func(p p2p.Piece, i, rank int) {
+	read := func(p p2p.Fragment, i, rank int) {
 		if rank != me {
 			copyOut(blockOf(dst.of(rank), i, subrange), p.Slot(rank)[me*subrange:])
 		} else if i == count-1 { // whole, when nobody waits for this rank's share any more

@@ -40,8 +40,8 @@ func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return linearGather(ctx, host, 0, cutEvenly(nil, host.Size(), 1), nil)
 	}
-	p := host.Pieces(1, 0)
-	if err := p.Claim(ctx); err != nil {
+	p := host.Fragments(1, 0)
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	if host.Rank() == 0 {
@@ -51,7 +51,7 @@ func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 			}
 		}
 	}
-	p.Done()
+	p.SetDone()
 	return nil
 }
 
@@ -60,8 +60,8 @@ func releaseOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return binomialBroadcast(ctx, host, 0, nil)
 	}
-	p := host.Pieces(1, 0)
-	if err := p.Claim(ctx); err != nil {
+	p := host.Fragments(1, 0)
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	if host.Rank() > 0 {
@@ -69,6 +69,6 @@ func releaseOnHost(ctx context.Context, host *p2p.Round) error {
 			return err
 		}
 	}
-	p.Done()
+	p.SetDone()
 	return nil
 }

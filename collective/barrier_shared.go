@@ -15,10 +15,10 @@ import (
 //
 // Cost: α.
 func sharedBarrier(ctx context.Context, r *p2p.Round) error {
-	p := r.Pieces(1, 0)
-	if err := p.Claim(ctx); err != nil {
+	p := r.Fragments(1, 0)
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
-	p.Done()
+	p.SetDone()
 	return awaitDone(ctx, r, p)
 }

@@ -23,22 +23,22 @@ import (
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	step := broadcastFragment(r.Size())
 	count := fragmentCount(len(buf), step)
-	p := r.Pieces(count, min(len(buf), step))
+	p := r.Fragments(count, min(len(buf), step))
 	copyOut := resultCopy((r.Size() - 1) * len(buf))
 	for i := range count {
 		part := blockOf(buf, i, step)
 		if r.Rank() == root {
-			if err := p.Claim(ctx); err != nil {
+			if err := p.AwaitFree(ctx); err != nil {
 				return err
 			}
 			copy(p.Slot(root), part)
-			p.Done()
+			p.SetDone()
 		} else {
 			if err := p.AwaitDone(ctx, root); err != nil {
 				return err
 			}
 			copyOut(part, p.Slot(root))
-			p.Done()
+			p.SetDone()
 		}
 		p = p.Next()
 	}

@@ -108,7 +108,7 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 // A chunk may lie where others' are to come.
 func TestAllGatherTakesItsChunkFromAnywhereInItsResult(t *testing.T) {
 	const n, count = 4, 9 * p2p.SlotSize / 8
-	tm := teamtest.StartPlaced(t, onHosts(n, 1), teamtest.Sharing, 0, teamtest.Bare)
+	tm := teamtest.StartAt(t, onHosts(n, 1), teamtest.SharedMemory, 0, teamtest.NoWrapper)
 	for _, a := range Algorithms(VerbAllGather) {
 		for at := 0; at <= (n-1)*count; at += count / 2 {
 			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {

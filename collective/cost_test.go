@@ -20,7 +20,7 @@ const evenWidth = 24
 func TestCostsAreThoseOfARun(t *testing.T) {
 	const width = evenWidth
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
-		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), teamtest.Sharing)
+		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), teamtest.SharedMemory)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() || a.Hierarchical() != (hosts > 1) {
 				return // no frames move, or it is another case's
@@ -84,7 +84,7 @@ func longest(all []*message, steps int) int {
 // along the ranks, each folds no more than the vector.
 func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
-		tm := teamtest.StartPlaced(t, onHosts(n, hosts), teamtest.Sharing, 0, teamtest.Bare)
+		tm := teamtest.StartAt(t, onHosts(n, hosts), teamtest.SharedMemory, 0, teamtest.NoWrapper)
 		everyAlgorithm(func(a Algorithm) {
 			if a.Hierarchical() != (hosts > 1) {
 				return
@@ -130,11 +130,11 @@ func TestCostsInSharedMemoryCountHandOvers(t *testing.T) {
 	for n := 2; n <= 8; n *= 2 {
 		tm := teamtest.New(t, n, 0)
 		var ready, done int // flags that rank 0 has set
-		tm.Ranks[0].Group.Observe(func(s p2p.Sight) {
-			switch s.Act {
-			case p2p.ShowsReady:
+		tm.Ranks[0].Group.SetTracer(func(s p2p.TraceEvent) {
+			switch s.Kind {
+			case p2p.TraceSetReady:
 				ready++
-			case p2p.ShowsDone:
+			case p2p.TraceSetDone:
 				done++
 			}
 		})

@@ -50,15 +50,15 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	next, prev := order.at(1), order.at(-1)
 	for step := range order.n - 1 {
 		leaving, passing := order.at(-1-step), order.at(-2-step)
-		if err := r.ExchangeFoldVectors(ctx, next, all.Of(leaving), prev, all.Of(passing), k, p2p.Earlier); err != nil {
+		if err := r.ExchangeFoldVectors(ctx, next, all.Chunk(leaving), prev, all.Chunk(passing), k, p2p.Earlier); err != nil {
 			return err
 		}
 	}
-	for piece := range all.Of(r.Rank()).Pieces {
+	for piece := range all.Chunk(r.Rank()).Ranges {
 		k.Finish(piece, r.Size())
 	}
 	for step := range order.n - 1 {
-		if err := r.ExchangeVectors(ctx, next, all.Of(order.at(-step)), prev, all.Of(order.at(-1-step))); err != nil {
+		if err := r.ExchangeVectors(ctx, next, all.Chunk(order.at(-step)), prev, all.Chunk(order.at(-1-step))); err != nil {
 			return err
 		}
 	}
@@ -75,20 +75,20 @@ func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k red
 	}
 	s := iovCursor{left: list}
 	if total <= directBytes {
-		return listDirect(ctx, r, s.next(total, &r.Parts()[0]), total, k)
+		return listDirect(ctx, r, s.next(total, &r.Iovecs()[0]), total, k)
 	}
 	return listFragments(ctx, r, &s, total, k)
 }
 
 // listDirect is allReduceDirect of a list.
 func listDirect(ctx context.Context, r *p2p.Round, list iovRange, total int, k reduce.Kernel) error {
-	p := r.Pieces(1, total)
-	if err := p.Claim(ctx); err != nil {
+	p := r.Fragments(1, total)
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	slot := p.Slot(r.Rank())
 	list.each(0, total, func(lo, hi int, v []byte) { copy(slot[lo:hi], v) })
-	p.Done()
+	p.SetDone()
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
@@ -104,9 +104,9 @@ func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
 	count := fragmentCount(total, size)
-	p := r.Pieces(count, total)
+	p := r.Fragments(count, total)
 	copyOut := resultCopy(r.Size() * total)
-	memory := r.Parts() // for the piece at hand and the next one
+	memory := r.Iovecs() // for the piece at hand and the next one
 	at := s.next(min(size, total), &memory[0])
 	if err := at.copyIn(ctx, r, p, elem); err != nil {
 		return err
@@ -131,8 +131,8 @@ func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k
 }
 
 // copyIn is copyIn of a stretch.
-func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int) error {
-	if err := p.Claim(ctx); err != nil {
+func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int) error {
+	if err := p.AwaitFree(ctx); err != nil {
 		return err
 	}
 	lo, hi := partOf(r.Rank(), r.Size(), s.size, elem)
@@ -140,12 +140,12 @@ func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Piece, elem i
 	put := func(lo, hi int, v []byte) { copy(slot[lo:hi], v) }
 	s.each(0, lo, put)
 	s.each(hi, s.size, put)
-	p.Ready()
+	p.SetReady()
 	return nil
 }
 
 // fold is foldPart of a stretch.
-func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, k reduce.Kernel, copyOut copyFunc) error {
+func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
 	}
@@ -153,13 +153,13 @@ func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int
 	slot := p.Slot(r.Rank())
 	s.each(lo, hi, func(lo, hi int, v []byte) { foldSlots(r, p, slot[lo:hi], v, lo, hi, k) })
 	k.Finish(slot[lo:hi], r.Size())
-	p.Done()
+	p.SetDone()
 	s.each(lo, hi, func(lo, hi int, v []byte) { copyOut(v, slot[lo:hi]) })
 	return nil
 }
 
 // copyOut is takeParts of a stretch.
-func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Piece, elem int, copyOut copyFunc) error {
+func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
 		rank := modulo(me+i, n)

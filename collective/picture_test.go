@@ -97,16 +97,16 @@ func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	for rank, m := range tm.Ranks {
 		var had []receipt
 		times := map[int]int{}
-		m.Group.Observe(func(s p2p.Sight) {
-			switch s.Act {
-			case p2p.Sends:
+		m.Group.SetTracer(func(s p2p.TraceEvent) {
+			switch s.Kind {
+			case p2p.TraceSend:
 				sent[rank] = append(sent[rank], &message{from: rank, to: s.Peer, after: slices.Clone(had)})
-			case p2p.Receives:
+			case p2p.TraceRecv:
 				had = append(had, receipt{s.Peer, times[s.Peer]})
 				times[s.Peer]++
 			}
 		})
-		defer m.Group.Observe(nil)
+		defer m.Group.SetTracer(nil)
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return Barrier(ctx, r, a) })
 	return slices.Concat(sent...)

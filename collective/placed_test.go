@@ -62,9 +62,9 @@ func placements() []string {
 // the ranks of a host share.
 func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, places []topology.Place)) {
 	for _, text := range placements() {
-		for _, share := range []bool{teamtest.Sharing, teamtest.Alone} {
+		for _, share := range []bool{teamtest.SharedMemory, teamtest.NoSharedMemory} {
 			t.Run(fmt.Sprintf("%s, shared %v", text, share), func(t *testing.T) {
-				do(t, teamtest.StartPlaced(t, at(text), share, smallSegment, teamtest.Bare), at(text))
+				do(t, teamtest.StartAt(t, at(text), share, smallSegment, teamtest.NoWrapper), at(text))
 			})
 		}
 	}
@@ -342,7 +342,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
 		n := len(places)
-		tm, seen := newWatchedTeamAt(t, places, teamtest.Alone)
+		tm, seen := newWatchedTeamAt(t, places, teamtest.NoSharedMemory)
 		for _, c := range []struct {
 			a     Algorithm
 			steps int
@@ -371,7 +371,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
-		tm, seen := newWatchedTeamAt(t, places, teamtest.Alone)
+		tm, seen := newWatchedTeamAt(t, places, teamtest.NoSharedMemory)
 		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
 			for _, name := range []string{"binomial", hierarchical} {
 				a, err := Find(verb, name)
@@ -420,7 +420,7 @@ func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Plac
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostSays(t *testing.T) {
 	places := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
-	tm, seen := newWatchedTeamAt(t, places, teamtest.Sharing)
+	tm, seen := newWatchedTeamAt(t, places, teamtest.SharedMemory)
 	everyAlgorithm(func(a Algorithm) {
 		if !a.Hierarchical() {
 			return

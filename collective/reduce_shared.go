@@ -24,7 +24,7 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
 	count := fragmentCount(len(src), size)
-	p := r.Pieces(count, len(src))
+	p := r.Fragments(count, len(src))
 	copyOut := resultCopy(len(dst))
 	for i := range count {
 		share := blockOf(src, i, size)
@@ -38,7 +38,7 @@ func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, 
 		own := share[lo:hi]
 		into := p.Slot(r.Rank())[lo:hi]
 		foldSlots(r, p, into, own, lo, hi, k)
-		p.Done()
+		p.SetDone()
 		if r.Rank() == root {
 			out := blockOf(dst, i, size)
 			copyOut(out[lo:hi], into)

@@ -27,9 +27,9 @@ func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chun
 	longest := src.longest()
 	subrange = max(min(subrange, longest), src.elem)
 	count := fragmentCount(longest, subrange)
-	p := r.Pieces(count, n*subrange)
+	p := r.Fragments(count, n*subrange)
 	for i := range count {
-		if err := p.Claim(ctx); err != nil {
+		if err := p.AwaitFree(ctx); err != nil {
 			return err
 		}
 		for rank := range n {
@@ -37,7 +37,7 @@ func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chun
 				copy(p.Slot(me)[rank*subrange:], blockOf(src.of(rank), i, subrange))
 			}
 		}
-		p.Done()
+		p.SetDone()
 		if err := awaitDone(ctx, r, p); err != nil {
 			return err
 		}

@@ -29,16 +29,16 @@ func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) 
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	size := fragmentSize(k.DType().Size())
 	count := fragmentCount(len(buf), size)
-	p := r.Pieces(count, len(buf))
+	p := r.Fragments(count, len(buf))
 	for i := range count {
 		part := blockOf(buf, i, size)
-		if err := p.Claim(ctx); err != nil {
+		if err := p.AwaitFree(ctx); err != nil {
 			return err
 		}
 		if r.Rank() < max(ranks, r.Size()-1) {
 			copy(p.Slot(r.Rank()), part)
 		}
-		p.Done()
+		p.SetDone()
 		for rank := range ranks {
 			if err := p.AwaitDone(ctx, rank); err != nil {
 				return err

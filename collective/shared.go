@@ -56,15 +56,15 @@ func resultCopy(bytes int) copyFunc {
 // rank's first. It takes a piece of theirs some pieces
 // after it has put its own in: so long the others have for theirs, and so long the caches
 // have to put it out to where the others fetch it at less cost.
-func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Piece, count int, write func(p p2p.Piece, i int), read func(p p2p.Piece, i, rank int)) error {
-	n, me, lead := r.Size(), r.Rank(), min(r.Ahead(), count-1)
+func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count int, write func(p p2p.Fragment, i int), read func(p p2p.Fragment, i, rank int)) error {
+	n, me, lead := r.Size(), r.Rank(), min(r.MaxLead(), count-1)
 	for i, in, out := 0, p, p; i < count+lead; i++ {
 		if i < count {
-			if err := in.Claim(ctx); err != nil {
+			if err := in.AwaitFree(ctx); err != nil {
 				return err
 			}
 			write(in, i)
-			in.Done()
+			in.SetDone()
 			read(in, i, me)
 			in = in.Next()
 		}
@@ -86,7 +86,7 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Piece, count int
 // foldSlots folds all ranks' shares of a part of a piece, in rank order, into
 // dst. own is this rank's share, which need not lie in its slot; dst may be it.
 // Nobody else reads that part of this rank's slot meanwhile.
-func foldSlots(r *p2p.Round, p p2p.Piece, dst, own []byte, lo, hi int, k reduce.Kernel) {
+func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k reduce.Kernel) {
 	n, me := r.Size(), r.Rank()
 	share := func(rank int) []byte {
 		if rank == me {
@@ -110,7 +110,7 @@ func foldSlots(r *p2p.Round, p p2p.Piece, dst, own []byte, lo, hi int, k reduce.
 }
 
 // awaitReady returns when all ranks' shares of p can be read.
-func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
+func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	for rank := range r.Size() {
 		if err := p.AwaitReady(ctx, rank); err != nil {
 			return err
@@ -120,7 +120,7 @@ func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
 }
 
 // awaitDone returns when all ranks are done with p.
-func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Piece) error {
+func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	for rank := range r.Size() {
 		if err := p.AwaitDone(ctx, rank); err != nil {
 			return err

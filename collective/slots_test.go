@@ -22,7 +22,7 @@ import (
 type signal struct {
 	rank  int
 	piece uint64
-	act   p2p.Act // ShowsReady or ShowsDone
+	act   p2p.TraceKind // ShowsReady or ShowsDone
 }
 
 // A stint is what one rank does up to, and with, showing a flag, or up to its end.
@@ -48,16 +48,16 @@ type scribe struct {
 }
 
 // see is the rank's observer.
-func (w *scribe) see(s p2p.Sight) {
-	switch s.Act {
-	case p2p.SeesReady:
-		w.now.sees = append(w.now.sees, signal{s.Peer, s.Piece.Number(), p2p.ShowsReady})
-	case p2p.SeesDone:
-		w.now.sees = append(w.now.sees, signal{s.Peer, s.Piece.Number(), p2p.ShowsDone})
-	case p2p.ShowsReady, p2p.ShowsDone:
-		w.now.shows = &signal{w.rank, s.Piece.Number(), s.Act}
-		w.now.holds = slices.Clone(tensor.Elements[spelling](s.Piece.Slot(w.rank)))
-		at := &s.Piece.Slot(w.rank)[0]
+func (w *scribe) see(s p2p.TraceEvent) {
+	switch s.Kind {
+	case p2p.TraceSawReady:
+		w.now.sees = append(w.now.sees, signal{s.Peer, s.Fragment.Number(), p2p.TraceSetReady})
+	case p2p.TraceSawDone:
+		w.now.sees = append(w.now.sees, signal{s.Peer, s.Fragment.Number(), p2p.TraceSetDone})
+	case p2p.TraceSetReady, p2p.TraceSetDone:
+		w.now.shows = &signal{w.rank, s.Fragment.Number(), s.Kind}
+		w.now.holds = slices.Clone(tensor.Elements[spelling](s.Fragment.Slot(w.rank)))
+		at := &s.Fragment.Slot(w.rank)[0]
 		w.now.puts = fresh(w.slots[at], w.now.holds)
 		w.slots[at] = w.now.holds
 		w.close()
@@ -121,7 +121,7 @@ func transcribe(t testing.TB, a Algorithm, n, root int) []*scribe {
 			}
 		}
 		w.own = w.s.held()
-		tm.Ranks[rank].Group.Observe(w.see)
+		tm.Ranks[rank].Group.SetTracer(w.see)
 		scribes[rank] = w
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {

@@ -34,14 +34,14 @@ type watch struct {
 // must be short enough for one segment.
 func newWatchedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sighting) {
 	t.Helper()
-	return newWatchedTeamAt(t, make([]topology.Place, n), teamtest.Sharing)
+	return newWatchedTeamAt(t, make([]topology.Place, n), teamtest.SharedMemory)
 }
 
 // newWatchedTeamAt is newWatchedTeam with a rank at each place.
 func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *teamtest.Team, seen func() []sighting) {
 	t.Helper()
 	w := &watch{accepted: make(chan struct{})}
-	tm = teamtest.StartPlaced(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
+	tm = teamtest.StartAt(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
 		return &watchedTransport{Transport: tr, w: w, rank: rank}
 	})
 	return tm, func() []sighting {

@@ -215,7 +215,7 @@ func (cl *call) waitsFor() int {
 	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
 		return -1
 	}
-	return cl.c.group.World(cl.peer)
+	return cl.c.group.WorldRank(cl.peer)
 }
 
 // String reads "allreduce #41 float32 x1000 sum".

@@ -69,9 +69,9 @@ func checked(ctx context.Context, c *Comm, pl *plan) error {
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
 	}
-	c.round = c.group.Again(c.round, cl.seq, cl.fingerprint, cl)
-	c.round.Follow(cl.historyHash)
-	if _, ok := c.round.Leftover(); ok {
+	c.round = c.group.ReuseRound(c.round, cl.seq, cl.fingerprint, cl)
+	c.round.SetHistoryHash(cl.historyHash)
+	if _, ok := c.round.Unreceived(); ok {
 		return collective.CheckSegment(-1)
 	}
 	c.round.Clear()

@@ -70,7 +70,7 @@ type expectation struct {
 func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
 	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
 	c.blocking.c, c.blocking.collective = c, true
-	g := p2p.NewGroup(rt.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: rt.opt.segment, Stray: c.unexpected})
+	g := p2p.NewGroup(rt.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: rt.opt.segment, OnUnexpected: c.unexpected})
 	c.group = g
 	c.setLayout()
 	c.setTable(table)
@@ -101,7 +101,7 @@ func (c *Comm) Rank() int { return c.group.Rank() }
 func (c *Comm) Size() int { return c.group.Size() }
 
 // WorldRank is the job's rank of a rank of the communicator: what errors name.
-func (c *Comm) WorldRank(rank int) int { return c.group.World(rank) }
+func (c *Comm) WorldRank(rank int) int { return c.group.WorldRank(rank) }
 
 // begin admits a blocking collective, or the start of a non-blocking one: it is
 // alone on this communicator, which is in order, and it gets its number.

@@ -99,7 +99,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	var ranks []int
 	for i := range c.Size() {
 		if i != c.Rank() {
-			ranks = append(ranks, c.group.World(i))
+			ranks = append(ranks, c.group.WorldRank(i))
 		}
 	}
 	var peers []fault.Peer
@@ -261,7 +261,7 @@ func (c *Comm) unexpected(world int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r := c.history[seq%historySize]
 	c.mu.Unlock()
-	if r.seq != seq || p2p.Same(fingerprint, r.fingerprint) {
+	if r.seq != seq || p2p.SameFingerprint(fingerprint, r.fingerprint) {
 		return
 	}
 	if c.conflict.CompareAndSwap(nil, &conflict{r, world}) {

@@ -94,7 +94,7 @@ func peerOrAny(from int) int {
 // ranks with one tag arrive in the order sent.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
-	if c.group.SendNow(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
+	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
 		c.rt.calls.recordInline(c, &sig)
 		return nil
 	}
@@ -109,7 +109,7 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
 	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)
-	if st, ok := c.group.RecvSoon(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)); ok {
+	if st, ok := c.group.TryRecv(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)); ok {
 		return Status(st), nil
 	}
 	cl := c.beginMessage(ctx, sig)

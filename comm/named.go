@@ -37,7 +37,7 @@ func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(er
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
 	}
-	if err := c.group.Space().SendNamed(step, c.group.World(to), name, t, done); err != nil {
+	if err := c.group.Context().SendNamed(step, c.group.WorldRank(to), name, t, done); err != nil {
 		return c.withOp("sendnamed "+name, err)
 	}
 	return nil
@@ -52,7 +52,7 @@ func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string,
 		return Tensor{}, err
 	}
 	cl := c.beginMessage(ctx, signature{callName: "recvnamed " + name, count: -1, root: -1, peer: from, tag: -1})
-	t, err := c.group.Space().RecvNamed(ctx, cl, step, c.group.World(from), name, buf)
+	t, err := c.group.Context().RecvNamed(ctx, cl, step, c.group.WorldRank(from), name, buf)
 	return t, c.endMessage(cl, err)
 }
 
@@ -62,13 +62,13 @@ func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(T
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
-	c.group.Space().RecvNamedAsync(step, c.group.World(from), name, buf, got)
+	c.group.Context().RecvNamedAsync(step, c.group.WorldRank(from), name, buf, got)
 	return nil
 }
 
 // EndStep ends a step on every rank: what waits in it fails, and what still comes
 // for it is dropped. With a cause the step is aborted, and the errors say why.
-func EndStep(c *Comm, step uint64, cause error) { c.group.Space().EndStep(step, cause) }
+func EndStep(c *Comm, step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {

@@ -102,9 +102,9 @@ func (p *Persistent) Start(ctx context.Context) error {
 		return err
 	}
 	p.c.exit()
-	p.round = p.c.group.Again(p.round, cl.seq, cl.fingerprint, cl)
-	p.round.Apart()
-	p.round.Follow(cl.historyHash)
+	p.round = p.c.group.ReuseRound(p.round, cl.seq, cl.fingerprint, cl)
+	p.round.DisableShared()
+	p.round.SetHistoryHash(cl.historyHash)
 	p.round.SetSegment(cl.segment)
 	p.ctx, p.call, p.active = ctx, cl, true
 	p.started <- struct{}{}

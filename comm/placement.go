@@ -28,7 +28,7 @@ func (c *Comm) setLayout() {
 	}
 	places := make([]topology.Place, c.Size())
 	for rank := range places {
-		places[rank] = c.rt.places[c.group.World(rank)]
+		places[rank] = c.rt.places[c.group.WorldRank(rank)]
 	}
 	c.group.SetLayout(topology.New(places))
 }

@@ -300,7 +300,7 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
 	}
-	if world, ok := r.Leftover(); ok {
+	if world, ok := r.Unreceived(); ok {
 		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.rt.rank, Peers: []fault.Peer{{Rank: world}}}
 	}
 	return nil
@@ -317,9 +317,9 @@ func (c *Comm) execute(ctx context.Context, pl *plan) error {
 	if err := c.begin(ctx, pl, cl); err != nil {
 		return err
 	}
-	r := c.group.Again(c.round, cl.seq, cl.fingerprint, cl)
+	r := c.group.ReuseRound(c.round, cl.seq, cl.fingerprint, cl)
 	c.round = r
-	r.Follow(cl.historyHash)
+	r.SetHistoryHash(cl.historyHash)
 	r.SetSegment(pl.segment)
 	var err error
 	if pl.usesShared {
@@ -373,9 +373,9 @@ func (c *Comm) startRequest(pl *plan) *Request {
 	}
 	c.exit()
 	r := c.group.NewRound(cl.seq, cl.fingerprint, cl)
-	r.Follow(cl.historyHash)
+	r.SetHistoryHash(cl.historyHash)
 	r.SetSegment(cl.segment)
-	r.Apart()
+	r.DisableShared()
 	run := func(context.Context) {
 		err := pl.run(ctx, c, r)
 		r.End()

@@ -17,7 +17,7 @@ import (
 type Request struct {
 	c      *Comm
 	sig    signature
-	msg    *p2p.Request // a message; nil for a collective
+	msg    *p2p.MessageRequest // a message; nil for a collective
 	cancel context.CancelCauseFunc
 
 	done   chan struct{} // a collective: closed at its end

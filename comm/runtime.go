@@ -141,7 +141,7 @@ func (rt *rankRuntime) linkLost(e *fault.Error) {
 
 func (c *Comm) hasAll(peers []fault.Peer) bool {
 	for _, p := range peers {
-		if _, in := c.group.Member(p.Rank); !in {
+		if _, in := c.group.RankOf(p.Rank); !in {
 			return false
 		}
 	}
@@ -154,7 +154,7 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 func (rt *rankRuntime) lossWithin(c *Comm) error {
 	for r := range c.Size() {
 		var f *fault.Error
-		if errors.As(rt.lostRanks[c.group.World(r)], &f) && f.Kind != fault.Closed {
+		if errors.As(rt.lostRanks[c.group.WorldRank(r)], &f) && f.Kind != fault.Closed {
 			return f
 		}
 	}
@@ -183,7 +183,7 @@ func (rt *rankRuntime) rankLost(rank int, err error) {
 	rt.mu.Unlock()
 	rt.eng.FailPeer(rank, err)
 	for _, c := range rt.openComms() {
-		if _, in := c.group.Member(rank); in {
+		if _, in := c.group.RankOf(rank); in {
 			c.group.RevokeCollectives(err)
 		}
 	}

@@ -44,7 +44,7 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 	}
 	addrs := make([]string, len(members))
 	for i, member := range members {
-		addrs[i] = c.rt.mesh.Addr(c.group.World(member))
+		addrs[i] = c.rt.mesh.Addr(c.group.WorldRank(member))
 	}
 	return s.SharerFor(addrs)
 }
@@ -85,7 +85,7 @@ func (c *Comm) share(ctx context.Context) error {
 	}
 	c.group.SetShared(mem)
 	if w, ok := sharer.(transport.Witness); ok {
-		c.group.WitnessShared(w.Publish)
+		c.group.SetFlagHook(w.Publish)
 	}
 	c.releaseMemory = release
 	return nil

@@ -154,7 +154,7 @@ func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *
 	world := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
-		world[i] = c.group.World(r)
+		world[i] = c.group.WorldRank(r)
 		if r == c.Rank() {
 			rank = i
 		}

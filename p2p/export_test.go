@@ -3,14 +3,14 @@ package p2p
 // Window is how many segments are under way each way.
 const Window = window
 
-// SeesWhatComesAsItFallsAsleep reports whether a rank that is about to sleep sees a flag
+// SeesFlagSetWhileFallingAsleep reports whether a rank that is about to sleep sees a flag
 // that is set at the last moment, when it says that it sleeps. The flag is the very word
 // by which it says so, so that no flag can be set later, and none that is be seen before.
-func (r *Round) SeesWhatComesAsItFallsAsleep() bool {
+func (r *Round) SeesFlagSetWhileFallingAsleep() bool {
 	var word uint64
-	ev := flagEvent{coll: r.g.coll, e: r.g.e, world: r.on.ranks[r.on.rank], flag: &word, asleep: &word, count: 1}
+	ev := flagEvent{coll: r.g.collectives, e: r.g.e, worldRank: r.sub.ranks[r.sub.rank], flag: &word, asleep: &word, count: 1}
 	return ev.Met()
 }
 
-// Held is how many pieces of scratch memory the round holds.
-func (r *Round) Held() int { return len(r.scratch) }
+// ScratchCount is how many pieces of scratch memory the round holds.
+func (r *Round) ScratchCount() int { return len(r.scratch) }

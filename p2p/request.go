@@ -7,83 +7,83 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// A Request is a send or a receive under way. Its buffer is the caller's again
+// A MessageRequest is a send or a receive under way. Its buffer is the caller's again
 // when Wait has returned, or Test has reported true. One goroutine at a time may
 // use a Request.
-type Request struct {
+type MessageRequest struct {
 	g      *Group
-	op     *rendezvous.Request // nil once it is done
+	req    *rendezvous.Request // nil once it is done
 	recv   bool
-	status Status
+	status MessageInfo
 	err    error
 }
 
 // Isend begins to send b, and never blocks.
-func (g *Group) Isend(to, tag int, print uint64, b []byte) *Request {
+func (g *Group) Isend(to, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("isend", "destination rank", to, tag, false); err != nil {
-		return &Request{g: g, err: err}
+		return &MessageRequest{g: g, err: err}
 	}
-	return &Request{g: g, op: g.talk.PostSend(g.ranks[to], int32(tag), print, b, rendezvous.Auto)}
+	return &MessageRequest{g: g, req: g.messages.PostSend(g.ranks[to], int32(tag), fingerprint, b, rendezvous.Auto)}
 }
 
 // Irecv begins to receive into b, and never blocks.
-func (g *Group) Irecv(from, tag int, print uint64, b []byte) *Request {
+func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("irecv", "source rank", from, tag, true); err != nil {
-		return &Request{g: g, err: err}
+		return &MessageRequest{g: g, err: err}
 	}
-	return &Request{g: g, recv: true, op: g.talk.PostRecv(g.source(from), int32(tag), print, b)}
+	return &MessageRequest{g: g, recv: true, req: g.messages.PostRecv(g.source(from), int32(tag), fingerprint, b)}
 }
 
 // Wait returns when the request is done. When ctx or p ends first, a request
 // that has met nothing is withdrawn; one that has is waited for.
-func (r *Request) Wait(ctx context.Context, p mesh.WaitPolicy) (Status, error) {
-	if r.op != nil {
-		r.g.e.Wait(ctx, r.op, p)
+func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageInfo, error) {
+	if r.req != nil {
+		r.g.e.Wait(ctx, r.req, p)
 		r.reap()
 	}
 	return r.status, r.err
 }
 
 // Test reports whether the request is done, and moves its link once to find out.
-func (r *Request) Test() (st Status, done bool, err error) {
-	if r.op != nil && !r.op.Met() {
-		for _, l := range r.op.Links() {
+func (r *MessageRequest) Test() (st MessageInfo, done bool, err error) {
+	if r.req != nil && !r.req.Met() {
+		for _, l := range r.req.Links() {
 			l.Progress()
 		}
-		if !r.op.Met() {
-			return Status{}, false, nil
+		if !r.req.Met() {
+			return MessageInfo{}, false, nil
 		}
 	}
 	r.reap()
 	return r.status, true, r.err
 }
 
-func (r *Request) reap() {
-	if r.op == nil {
+func (r *MessageRequest) reap() {
+	if r.req == nil {
 		return
 	}
 	if r.recv {
-		r.status = r.g.opStatus(r.op)
+		r.status = r.g.requestInfo(r.req)
 	}
-	r.err = r.op.Err()
-	r.op.Free()
-	r.op = nil
+	r.err = r.req.Err()
+	r.req.Free()
+	r.req = nil
 }
 
 // Ready reports whether Wait would return at once, without moving anything.
-func (r *Request) Ready() bool { return r.op == nil || r.op.Met() }
+func (r *MessageRequest) Ready() bool { return r.req == nil || r.req.Met() }
 
 // Watch has w woken when the request is done; nil ends that.
-func (r *Request) Watch(w *mesh.Waiter) {
-	if r.op != nil {
-		r.op.Watch(w)
+func (r *MessageRequest) Watch(w *mesh.Waiter) {
+	if r.req != nil {
+		r.req.Watch(w)
 	}
 }
 
 // Links are the links that the request's message can come or go on.
-func (r *Request) Links() []*mesh.Link {
-	if r.op == nil {
+func (r *MessageRequest) Links() []*mesh.Link {
+	if r.req == nil {
 		return nil
 	}
-	return r.op.Links()
+	return r.req.Links()
 }

@@ -37,69 +37,69 @@ const (
 // cannot be unsent; buffers are the caller's again when a method has returned.
 type Round struct {
 	*operation
-	on party // whose ranks this Round counts
+	sub subgroup // whose ranks this Round counts
 }
 
 // An operation is what the Rounds of one collective operation have in common.
 type operation struct {
-	g     *Group
-	p     mesh.WaitPolicy
-	tag   int32
-	print uint64
-	trail uint64
-	seg   int  // bytes of a segment
-	ends  bool // see MarkEnds
+	g           *Group
+	p           mesh.WaitPolicy
+	tag         int32
+	fingerprint uint64
+	historyHash uint64
+	segment     int  // bytes of a segment
+	markEnds    bool // see MarkEnds
 
 	sends, recvs [window]*rendezvous.Request
 	links        [2]*mesh.Link
 	next         rendezvous.Either // the oldest receive and send under way
 	flag         flagEvent         // what a wait in shared memory sleeps on
 	scratch      []scratch
-	stage        []byte     // where segments that are to be folded arrive; one message's after the other's
-	outStage     []byte     // where those that go out are put together that the link does not gather; likewise
-	parts        Parts      // of those under way; the last for what is at hand
+	recvStage    []byte     // where segments that are to be folded arrive; one message's after the other's
+	sendStage    []byte     // where those that go out are put together that the link does not gather; likewise
+	iovecs       Iovecs     // of those under way; the last for what is at hand
 	vectors      [2]Vectors // of the message that goes out, and of that which comes in
 
-	apart  bool    // it runs beside others, so not in shared memory
-	rounds *rounds // never nil
+	noShared bool        // it runs beside others, so not in shared memory
+	arena    *roundArena // never nil
 }
 
-var operations = sync.Pool{New: func() any { return &operation{rounds: new(rounds)} }}
+var operations = sync.Pool{New: func() any { return &operation{arena: new(roundArena)} }}
 
 // NewRound begins a round. seq counts the group's collectives; print is the
 // fingerprint that all members must agree on.
-func (g *Group) NewRound(seq uint32, print uint64, p mesh.WaitPolicy) *Round {
+func (g *Group) NewRound(seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	o := operations.Get().(*operation)
-	o.g, o.p, o.tag, o.print, o.seg = g, p, int32(seq&MaxTag), print, g.seg
+	o.g, o.p, o.tag, o.fingerprint, o.segment = g, p, int32(seq&MaxTag), fingerprint, g.segment
 	return o.round(g.all)
 }
 
-// Again is NewRound in the memory of r, a round of this group's of all members
+// ReuseRound is NewRound in the memory of r, a round of this group's of all members
 // that Clear has ended, or nil.
-func (g *Group) Again(r *Round, seq uint32, print uint64, p mesh.WaitPolicy) *Round {
+func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	if r == nil {
-		return g.NewRound(seq, print, p)
+		return g.NewRound(seq, fingerprint, p)
 	}
-	r.p, r.tag, r.print, r.seg, r.ends = p, int32(seq&MaxTag), print, g.seg, false
-	r.on = g.all
+	r.p, r.tag, r.fingerprint, r.segment, r.markEnds = p, int32(seq&MaxTag), fingerprint, g.segment, false
+	r.sub = g.all
 	return r
 }
 
-// Follow says what the group's operations up to this one were, in one number that
+// SetHistoryHash says what the group's operations up to this one were, in one number that
 // is equal on members that agree about all of them. Messages of an operation tell
 // by themselves; one in shared memory that moves nothing leaves no trace else.
-func (r *Round) Follow(trail uint64) { r.trail = trail }
+func (r *Round) SetHistoryHash(hash uint64) { r.historyHash = hash }
 
-// Leftover is one of the job's ranks that sent something in this round which this
+// Unreceived is one of the job's ranks that sent something in this round which this
 // rank did not receive: the two have not carried out the same operation.
-func (r *Round) Leftover() (world int, ok bool) { return r.g.coll.Unreceived(r.tag) }
+func (r *Round) Unreceived() (worldRank int, ok bool) { return r.g.collectives.Unreceived(r.tag) }
 
 // End gives the round and its scratch memory back.
 func (r *Round) End() {
 	o := r.operation
 	o.release()
-	o.rounds.clear(0)
-	*o = operation{scratch: o.scratch, rounds: o.rounds, parts: o.parts}
+	o.arena.clear(0)
+	*o = operation{scratch: o.scratch, arena: o.arena, iovecs: o.iovecs}
 	operations.Put(o)
 }
 
@@ -107,55 +107,55 @@ func (r *Round) End() {
 // ranks. It is for Again, or left to the collector.
 func (r *Round) Clear() {
 	o := r.operation
-	if len(o.scratch) > 0 || o.parts.used() {
+	if len(o.scratch) > 0 || o.iovecs.used() {
 		o.release()
 	}
-	if o.rounds.used > 1 {
-		o.rounds.clear(1) // but for r
+	if o.arena.roundsUsed > 1 {
+		o.arena.clear(1) // but for r
 	}
-	if s := r.on.shared; s != nil && !o.apart {
-		s.ahead()
+	if s := r.sub.shared; s != nil && !o.noShared {
+		s.prefetchNext()
 	}
-	o.p, o.apart = nil, false
+	o.p, o.noShared = nil, false
 }
 
 // release gives scratch memory back.
 func (o *operation) release() {
-	o.parts.forget()
+	o.iovecs.reset()
 	o.vectors = [2]Vectors{}
 	for i, s := range o.scratch {
 		o.g.pool.put(s)
 		o.scratch[i] = nil
 	}
-	o.scratch, o.stage, o.outStage = o.scratch[:0], nil, nil
+	o.scratch, o.recvStage, o.sendStage = o.scratch[:0], nil, nil
 }
 
 // Rank is this process's rank in the round.
-func (r *Round) Rank() int { return r.on.rank }
+func (r *Round) Rank() int { return r.sub.rank }
 
 // Size is the number of ranks in the round.
-func (r *Round) Size() int { return len(r.on.ranks) }
+func (r *Round) Size() int { return len(r.sub.ranks) }
 
 // Segment is the size of a segment in bytes.
-func (r *Round) Segment() int { return r.seg }
+func (r *Round) Segment() int { return r.segment }
 
 // SetSegment has this round's messages travel in segments of that many bytes,
 // equally many on all members and whole elements; 0 leaves the group's. It comes
 // before the round's first message.
 func (r *Round) SetSegment(bytes int) {
 	if bytes > 0 {
-		r.seg = bytes
+		r.segment = bytes
 	}
 }
 
 // Send sends b to a rank of the round, which receives it in this round.
 func (r *Round) Send(ctx context.Context, to int, b []byte) error {
-	return r.move(ctx, to, flat(b), none, load{}, fold{})
+	return r.move(ctx, to, flat(b), none, payload{}, fold{})
 }
 
 // Recv receives exactly len(b) bytes.
 func (r *Round) Recv(ctx context.Context, from int, b []byte) error {
-	return r.move(ctx, none, load{}, from, flat(b), fold{})
+	return r.move(ctx, none, payload{}, from, flat(b), fold{})
 }
 
 // Exchange sends out and receives into in at the same time; it never deadlocks.
@@ -167,7 +167,7 @@ func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in [
 // RecvFold receives a share and folds it into acc, segment by segment as it
 // arrives: acc = op(arrived, acc) for Earlier, op(acc, arrived) for Later.
 func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
-	return r.move(ctx, none, load{}, from, flat(acc), fold{kernel: k, side: side})
+	return r.move(ctx, none, payload{}, from, flat(acc), fold{kernel: k, side: side})
 }
 
 // ExchangeFold is RecvFold while out is being sent. out and acc must not overlap.
@@ -195,7 +195,7 @@ type fold struct {
 
 func (f *fold) none() bool { return f.side == 0 }
 
-func (f *fold) into(acc, own, arrived []byte) {
+func (f *fold) apply(acc, own, arrived []byte) {
 	if f.side == Earlier {
 		f.kernel.Fold(acc, arrived, own)
 	} else {
@@ -204,9 +204,9 @@ func (f *fold) into(acc, own, arrived []byte) {
 }
 
 // move sends out and receives in, both in segments, windowed and paced.
-func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f fold) error {
-	if r.g.see != nil && to != none {
-		r.g.see(Sight{Act: Sends, Peer: r.on.ranks[to]})
+func (r *Round) move(ctx context.Context, to int, out payload, from int, in payload, f fold) error {
+	if r.g.tracer != nil && to != none {
+		r.g.tracer(TraceEvent{Kind: TraceSend, Peer: r.sub.ranks[to]})
 	}
 	var s sender
 	var v receiver
@@ -232,7 +232,7 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 		}
 		reaped := sent
 		for sent < started && r.sends[sent%window].Met() {
-			if err := r.sent(&sent); err != nil {
+			if err := r.reapSend(&sent); err != nil {
 				return r.fail(err)
 			}
 		}
@@ -240,7 +240,7 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 			continue // there is room to start more, which the peer may wait for
 		}
 		if got < posted && r.recvs[got%window].Met() {
-			if err := r.received(&got, &v); err != nil {
+			if err := r.reapRecv(&got, &v); err != nil {
 				return r.fail(err)
 			}
 			continue
@@ -258,16 +258,16 @@ func (r *Round) move(ctx context.Context, to int, out load, from int, in load, f
 			}
 		}
 	}
-	if r.g.see != nil && from != none {
-		r.g.see(Sight{Act: Receives, Peer: r.on.ranks[from]})
+	if r.g.tracer != nil && from != none {
+		r.g.tracer(TraceEvent{Kind: TraceRecv, Peer: r.sub.ranks[from]})
 	}
 	return nil
 }
 
-// staging is n bytes of one of the round's two stages. Rounds have many messages: were
+// stagingBuffer is n bytes of one of the round's two stages. Rounds have many messages: were
 // each given Scratch of its own, a ring of many ranks would hold as many windows. Nobody
 // looks at a message's stage any more when move has returned.
-func (r *Round) staging(stage *[]byte, n int) []byte {
+func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 	if cap(*stage) < n {
 		*stage = r.Scratch(n)
 	}
@@ -279,63 +279,65 @@ func (r *Round) staging(stage *[]byte, n int) []byte {
 // expects: one of whole segments would pass for the beginning of what is expected,
 // and the rest be waited for. Both sides must then cut messages alike. It comes
 // before the round's first message.
-func (r *Round) MarkEnds() { r.ends = true }
+func (r *Round) MarkEnds() { r.markEnds = true }
 
-// mark is the fingerprint that segment i of n carries.
-func (r *Round) mark(i, n int) uint64 {
-	if r.ends && i == n-1 {
-		return r.print &^ lastBit
+// segmentFingerprint is the fingerprint that segment i of n carries.
+func (r *Round) segmentFingerprint(i, n int) uint64 {
+	if r.markEnds && i == n-1 {
+		return r.fingerprint &^ lastSegmentBit
 	}
-	return r.print
+	return r.fingerprint
 }
 
-// lastBit is set in every fingerprint but those of last segments that are marked.
-const lastBit = 1
+// lastSegmentBit is set in every fingerprint but those of last segments that are marked.
+const lastSegmentBit = 1
 
-// Same reports whether the fingerprint of a message is that of an operation with
+// SameFingerprint reports whether the fingerprint of a message is that of an operation with
 // this one.
-func Same(message, print uint64) bool { return message|lastBit == print|lastBit }
+func SameFingerprint(message, fingerprint uint64) bool {
+	return message|lastSegmentBit == fingerprint|lastSegmentBit
+}
 
 // segments is how many segments a message of n bytes has.
-func (r *Round) segments(n int) int { return max(1, (n+r.seg-1)/r.seg) }
+func (r *Round) segments(n int) int { return max(1, (n+r.segment-1)/r.segment) }
 
-// cutSize is the bytes of segment i of a message of so many.
-func (r *Round) cutSize(size, i int) int { return min((i+1)*r.seg, size) - i*r.seg }
+// segmentSize is the bytes of segment i of a message of so many.
+func (r *Round) segmentSize(size, i int) int { return min((i+1)*r.segment, size) - i*r.segment }
 
-// cut is segment i of b.
-func (r *Round) cut(b []byte, i int) []byte {
-	return b[i*r.seg : min((i+1)*r.seg, len(b))]
+// segmentOf is segment i of b.
+func (r *Round) segmentOf(b []byte, i int) []byte {
+	return b[i*r.segment : min((i+1)*r.segment, len(b))]
 }
 
-// place is where segment i is received: in place, or in the stage for a fold.
-func (r *Round) place(in, stage []byte, i int) []byte {
-	part := r.cut(in, i)
+// recvBuffer is where segment i is received: in place, or in the stage for a fold.
+func (r *Round) recvBuffer(in, stage []byte, i int) []byte {
+	part := r.segmentOf(in, i)
 	if stage == nil {
 		return part
 	}
-	at := i % window * r.seg
+	at := i % window * r.segment
 	return stage[at : at+len(part)]
 }
 
-// sent reaps the oldest send.
-func (r *Round) sent(n *int) error {
-	op := r.sends[*n%window]
-	err := op.Err()
-	op.Free()
+// reapSend reaps the oldest send.
+func (r *Round) reapSend(n *int) error {
+	req := r.sends[*n%window]
+	err := req.Err()
+	req.Free()
 	r.sends[*n%window] = nil
 	*n++
 	return err
 }
 
-// received reaps the oldest receive, and folds what it brought.
-func (r *Round) received(n *int, v *receiver) error {
+// reapRecv reaps the oldest receive, and folds what it brought.
+func (r *Round) reapRecv(n *int, v *receiver) error {
 	i := *n
-	op := r.recvs[i%window]
-	err, size, source := op.Err(), op.Bytes(), op.Source()
-	op.Free()
+	req := r.recvs[i%window]
+	err, size, source := req.Err(), req.Bytes(), req.Source()
+	req.Free()
 	r.recvs[i%window] = nil
 	*n++
-	want := r.cutSize(v.what.size, i)
+	want := r.segmentSize(v.payload.size, i)
 	// A message that does not fit is misuse of a Recv; in a round the sender's counts
 	// are as likely wrong as this rank's, be they larger or smaller.
 	differs := err == nil && size != want || size > want && errors.Is(err, fault.Misuse)
@@ -355,17 +357,17 @@ func (r *Round) received(n *int, v *receiver) error {
 // goodbye may have done so after another operation in this one's place.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
-		if world, ok := r.g.coll.UnreceivedMismatch(r.tag, func(print uint64) bool { return !Same(print, r.print) }); ok {
-			err = &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: world}}}
+		if worldRank, ok := r.g.collectives.UnreceivedMismatch(r.tag, func(fingerprint uint64) bool { return !SameFingerprint(fingerprint, r.fingerprint) }); ok {
+			err = &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: worldRank}}}
 		}
 	}
-	r.g.coll.Revoke(err)
-	for _, ops := range []*[window]*rendezvous.Request{&r.sends, &r.recvs} {
-		for i, op := range ops {
-			if op != nil {
-				r.g.e.CancelAndWait(err, op)
-				op.Free()
-				ops[i] = nil
+	r.g.collectives.Revoke(err)
+	for _, reqs := range []*[window]*rendezvous.Request{&r.sends, &r.recvs} {
+		for i, req := range reqs {
+			if req != nil {
+				r.g.e.CancelAndWait(err, req)
+				req.Free()
+				reqs[i] = nil
 			}
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// tiny is a segment that holds two elements.
-const tiny = 16
+// smallSegment is a segment that holds two elements.
+const smallSegment = 16
 
 // lengths are messages of none, parts and many segments, in elements: around the
 // ends of a segment and of the window.
@@ -33,8 +33,8 @@ func numbers(rank, count int) []uint64 {
 
 // The two directions of an exchange end at different times; whoever is done with
 // one goes on with the other.
-func TestExchangesOfAnyTwoLengthsEnd(t *testing.T) {
-	tm := teamtest.New(t, 2, tiny)
+func TestExchangesOfAnyTwoLengthsComplete(t *testing.T) {
+	tm := teamtest.New(t, 2, smallSegment)
 	for _, there := range lengths {
 		for _, back := range lengths {
 			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
@@ -57,9 +57,9 @@ func TestExchangesOfAnyTwoLengthsEnd(t *testing.T) {
 
 // A rank in the middle of a chain passes on what it is still receiving: nobody is
 // to wait for an end that comes only when it goes on itself.
-func TestAChainOfMessagesFlows(t *testing.T) {
+func TestChainForwardsWhileReceiving(t *testing.T) {
 	const n = 4
-	tm := teamtest.New(t, n, tiny)
+	tm := teamtest.New(t, n, smallSegment)
 	for _, count := range lengths {
 		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			buf := numbers(0, count)
@@ -82,9 +82,9 @@ func TestAChainOfMessagesFlows(t *testing.T) {
 	}
 }
 
-// before is an operator that tells its operands apart: decimal digits, the
+// orderedKernel is an operator that tells its operands apart: decimal digits, the
 // earlier ones first.
-func before(t *testing.T) reduce.Kernel {
+func orderedKernel(t *testing.T) reduce.Kernel {
 	t.Helper()
 	k, err := reduce.Func("before", reduce.RankOrder, func(a, b uint64) uint64 { return 10*a + b }).Kernel(tensor.Uint64)
 	if err != nil {
@@ -93,9 +93,9 @@ func before(t *testing.T) reduce.Kernel {
 	return k
 }
 
-func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
-	tm := teamtest.New(t, 2, tiny)
-	k := before(t)
+func TestFoldsKeepTheirSide(t *testing.T) {
+	tm := teamtest.New(t, 2, smallSegment)
+	k := orderedKernel(t)
 	for _, count := range lengths {
 		for _, side := range []p2p.Side{p2p.Earlier, p2p.Later} {
 			for _, apart := range []bool{false, true} {
@@ -134,13 +134,13 @@ func TestFoldsKeepTheSideTheyAreGiven(t *testing.T) {
 // More pieces than there are heads and slots, small and large, so that each is
 // used again while slower ranks still look at it; each rank takes a piece as long after
 // it has put its own there as it may. Operations follow each other without a pause.
-func TestPiecesAreNotOverwrittenWhileTheyAreRead(t *testing.T) {
+func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 	for _, n := range []int{2, 3, 9} {
-		tm := teamtest.New(t, n, tiny)
+		tm := teamtest.New(t, n, smallSegment)
 		for _, size := range []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize} {
 			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 				for _, pieces := range []int{1, 70, 5, 1, 40} {
-					if err := handPieces(ctx, r, pieces, size); err != nil {
+					if err := exchangeFragments(ctx, r, pieces, size); err != nil {
 						return err
 					}
 				}
@@ -150,26 +150,26 @@ func TestPiecesAreNotOverwrittenWhileTheyAreRead(t *testing.T) {
 	}
 }
 
-// handPieces has every rank put so many pieces of its own in, and check all others'.
-func handPieces(ctx context.Context, r *p2p.Round, pieces, size int) error {
+// exchangeFragments has every rank put so many pieces of its own in, and check all others'.
+func exchangeFragments(ctx context.Context, r *p2p.Round, pieces, size int) error {
 	const stride = 64 // elements are written and read so far from each other
-	ahead := r.Ahead()
+	ahead := r.MaxLead()
 	if size <= p2p.SmallSize {
 		ahead = 0
 	}
-	in := r.Pieces(pieces, size)
+	in := r.Fragments(pieces, size)
 	out := in
 	number := func(i, rank int) uint64 { return uint64(i*r.Size() + rank) }
 	for i := range pieces + ahead {
 		if i < pieces {
-			if err := in.Claim(ctx); err != nil {
+			if err := in.AwaitFree(ctx); err != nil {
 				return err
 			}
 			own := tensor.Elements[uint64](in.Slot(r.Rank())[:size])
 			for j := 0; j < len(own); j += stride {
 				own[j] = number(i, r.Rank())
 			}
-			in.Done()
+			in.SetDone()
 			in = in.Next()
 		}
 		if i < ahead {
@@ -200,7 +200,7 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	type operation struct{ pieces, size, root int }
 	const nobody = -1
 	for _, n := range []int{2, 3, 5} {
-		tm := teamtest.New(t, n, tiny)
+		tm := teamtest.New(t, n, smallSegment)
 		rng := rand.New(rand.NewPCG(1, uint64(n)))
 		all := make([]operation, operations)
 		for i := range all {
@@ -214,9 +214,9 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 				r := tm.Ranks[rank].Group.NewRound(uint32(i+1), uint64(100+i), nil)
 				var err error
 				if op.root == nobody {
-					err = handPieces(ctx, r, op.pieces, op.size)
+					err = exchangeFragments(ctx, r, op.pieces, op.size)
 				} else {
-					err = givePieces(ctx, r, i, op.root, op.pieces, op.size)
+					err = broadcastFragments(ctx, r, i, op.root, op.pieces, op.size)
 				}
 				if err != nil {
 					return fmt.Errorf("operation %d, %+v: %w", i, op, err)
@@ -228,15 +228,15 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	}
 }
 
-// givePieces has the others read so many pieces of root's: the first and the last word
+// broadcastFragments has the others read so many pieces of root's: the first and the last word
 // of each tell the operation and the piece.
-func givePieces(ctx context.Context, r *p2p.Round, operation, root, pieces, size int) error {
+func broadcastFragments(ctx context.Context, r *p2p.Round, operation, root, pieces, size int) error {
 	number := func(i int) uint64 { return uint64(operation+1)<<32 | uint64(i) }
-	p := r.Pieces(pieces, size)
+	p := r.Fragments(pieces, size)
 	for i := range pieces {
 		last := size/8 - 1
 		if r.Rank() == root {
-			if err := p.Claim(ctx); err != nil {
+			if err := p.AwaitFree(ctx); err != nil {
 				return err
 			}
 			own := tensor.Elements[uint64](p.Slot(root)[:size])
@@ -250,19 +250,19 @@ func givePieces(ctx context.Context, r *p2p.Round, operation, root, pieces, size
 				return fmt.Errorf("piece %d of %d bytes of rank %d's: got %x and %x, want %x", i, size, root, share[0], share[last], number(i))
 			}
 		}
-		p.Done()
+		p.SetDone()
 		p = p.Next()
 	}
 	return nil
 }
 
-func TestRanksInDifferentOperationsDoNotTakeEachOthersPieces(t *testing.T) {
-	tm := teamtest.New(t, 2, tiny)
+func TestRanksInDifferentOperationsReportMismatch(t *testing.T) {
+	tm := teamtest.New(t, 2, smallSegment)
 	tm.Each(t, func(ctx context.Context, i int) error {
 		r := tm.Ranks[i].Group.NewRound(1, uint64(100+i), nil)
 		defer r.End()
-		p := r.Pieces(1, 8)
-		p.Done()
+		p := r.Fragments(1, 8)
+		p.SetDone()
 		err := p.AwaitDone(ctx, 1-i)
 		var f *fault.Error
 		if !errors.As(err, &f) || f.Kind != fault.Mismatch || len(f.Peers) != 1 || f.Peers[0].Rank != 1-i {

@@ -15,13 +15,13 @@ type scratch []uint64
 // 2^keepClass words, and keepWords in all. The rest goes back to the collector.
 type scratchPool struct {
 	mu   sync.Mutex // guards the rest
-	free [keepClass + 1][]scratch
-	kept int // words in free
+	free [maxClass + 1][]scratch
+	size int // words in free
 }
 
 const (
-	keepClass = 23             // 64 MiB
-	keepWords = 2 << keepClass // 128 MiB
+	maxClass     = 23            // 64 MiB
+	maxPoolWords = 2 << maxClass // 128 MiB
 )
 
 // Scratch is n bytes of memory until the round ends, with any content, aligned
@@ -37,14 +37,14 @@ func (r *Round) Scratch(n int) []byte {
 
 func (p *scratchPool) get(words int) scratch {
 	class := bits.Len(uint(words - 1))
-	if class <= keepClass {
+	if class <= maxClass {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if n := len(p.free[class]); n > 0 {
 			s := p.free[class][n-1]
 			p.free[class][n-1] = nil
 			p.free[class] = p.free[class][:n-1]
-			p.kept -= len(s)
+			p.size -= len(s)
 			return s
 		}
 	}
@@ -53,14 +53,14 @@ func (p *scratchPool) get(words int) scratch {
 
 func (p *scratchPool) put(s scratch) {
 	class := bits.Len(uint(len(s) - 1))
-	if class > keepClass {
+	if class > maxClass {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept+len(s) > keepWords {
+	if p.size+len(s) > maxPoolWords {
 		return
 	}
-	p.kept += len(s)
+	p.size += len(s)
 	p.free[class] = append(p.free[class], s)
 }

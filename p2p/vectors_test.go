@@ -12,7 +12,7 @@ import (
 
 // A ring of many ranks has many messages, of chunks that lie in several vectors. Over
 // links that do not gather them each is put together first: all of them in one place.
-func TestMessagesThatNoLinkGathersShareOneStage(t *testing.T) {
+func TestMessagesWithoutGatherShareOneStage(t *testing.T) {
 	const n, each = 5, 100_000 // elements of each vector; a chunk of three is longer than a frame
 	tm := teamtest.New(t, n, 1<<20)
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
@@ -36,12 +36,12 @@ func TestMessagesThatNoLinkGathersShareOneStage(t *testing.T) {
 		me := r.Rank()
 		fill(me, func(e *uint64, want uint64) error { *e = want; return nil })
 		for step := range n - 1 {
-			err := r.ExchangeVectors(ctx, (me+1)%n, all.Of((me-step+n)%n), (me-1+n)%n, all.Of((me-1-step+n)%n))
+			err := r.ExchangeVectors(ctx, (me+1)%n, all.Chunk((me-step+n)%n), (me-1+n)%n, all.Chunk((me-1-step+n)%n))
 			if err != nil {
 				return err
 			}
 		}
-		if held := r.Held(); held != 2 {
+		if held := r.ScratchCount(); held != 2 {
 			return fmt.Errorf("%d messages hold %d pieces of memory, want one for those that go out, and one for those that come in", n-1, held)
 		}
 		for chunk := range n {

@@ -3,7 +3,7 @@ package rendezvous
 import "testing"
 
 // Lengths that recur are served from what is free, in whatever order they come back.
-func TestStorageOfRecurringLengthsMakesNoGarbage(t *testing.T) {
+func TestBufferPoolReusesRecurringLengths(t *testing.T) {
 	st := newBufferPool(2, DefaultCredit)
 	var held [][]byte
 	turn := func() {
@@ -25,7 +25,7 @@ func TestStorageOfRecurringLengthsMakesNoGarbage(t *testing.T) {
 	}
 }
 
-func TestStorageIsBounded(t *testing.T) {
+func TestBufferPoolIsBounded(t *testing.T) {
 	for _, tc := range []struct{ peers, credit, want int }{
 		{0, DefaultCredit, DefaultCredit}, {1, DefaultCredit, DefaultCredit}, {2, 1 << 20, 2 << 20}, {1000, DefaultCredit, maxPooled}, {3, 1 << 40, maxPooled},
 	} {
@@ -48,7 +48,7 @@ func TestStorageIsBounded(t *testing.T) {
 }
 
 // A program that goes over to other lengths finds those.
-func TestStorageForgetsWhatIsNotUsedAnyMore(t *testing.T) {
+func TestBufferPoolEvictsUnusedSizes(t *testing.T) {
 	st := newBufferPool(1, 1<<20)
 	for range 16 {
 		st.put(make([]byte, 64<<10))

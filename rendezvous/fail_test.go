@@ -19,7 +19,7 @@ func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 
 // A rank may go the moment its message has been taken, while the receive that it
 // has met is still copying it.
-func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) {
+func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
 	for name, leave := range map[string]func(e *Engine, s *MatchContext){
 		"the sender closes":    func(e *Engine, s *MatchContext) { s.failSource(e.peers[1], gone) },
@@ -45,7 +45,7 @@ func TestAMessageThatIsHereIsReceivedThoughItsSenderGoesMeanwhile(t *testing.T) 
 }
 
 // The Conn may say that a frame is out only after the peer has taken it, and gone.
-func TestASendWhoseBytesAreAllOnTheirWayEndsWellWhenThePeerCloses(t *testing.T) {
+func TestHandedOverSendSucceedsWhenThePeerCloses(t *testing.T) {
 	const size = 100
 	for name, c := range map[string]struct {
 		kind fault.Kind

@@ -111,7 +111,7 @@ func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 
 // A message that another goroutine has moved into the table before the receive looked
 // goes the long way; sooner or later one does not.
-func TestASmallMessageNeedsNoOp(t *testing.T) {
+func TestFastPathUsesNoRequest(t *testing.T) {
 	const tries = 1000
 	tm, a, b := newInlineTeam(t, Config{})
 	buf := make([]byte, maxInline)
@@ -149,7 +149,7 @@ func TestASmallMessageNeedsNoOp(t *testing.T) {
 	}
 }
 
-func TestAMessageOfTheShortWayMeetsAnyReceive(t *testing.T) {
+func TestTrySendMatchesAnyRecv(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	for _, from := range []int{0, Any} {
 		req := b.PostRecv(from, Any, 0, make([]byte, 4))
@@ -164,7 +164,7 @@ func TestAMessageOfTheShortWayMeetsAnyReceive(t *testing.T) {
 }
 
 // The short way is for what nobody else could notice.
-func TestAReceiveTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
+func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
 		"a receive from any source":       func(_ *team, _, b *MatchContext) { b.PostRecv(Any, 7, 0, make([]byte, 4)) },
@@ -200,7 +200,7 @@ func TestAReceiveTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
 
 // What comes while a receive waits on the short way, and is not for the short way,
 // goes the long one; and what comes behind it must not overtake it.
-func TestNothingOvertakesAMessageOfTheLongWay(t *testing.T) {
+func TestFastPathPreservesMessageOrder(t *testing.T) {
 	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
 	for name, first := range map[string]frameHeader{
 		"an offer":               {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, fingerprint: 1, id: 9},
@@ -232,7 +232,7 @@ func TestNothingOvertakesAMessageOfTheLongWay(t *testing.T) {
 }
 
 // A receive whose message is taken back stands before all that came after it.
-func TestAReceiveThatIsPostedAgainHasPrecedence(t *testing.T) {
+func TestRepostedRecvHasPrecedence(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	e := tm.engines[1]
 	p := e.peers[0]
@@ -255,7 +255,7 @@ func (e *Engine) arriveInline(from int, h frameHeader) {
 	e.peers[from].Copy(f, make([]byte, h.size))
 }
 
-func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
+func TestTrySendYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(p *peer, s *MatchContext){
 		"a send that waits": func(p *peer, s *MatchContext) {
 			p.credit = 0
@@ -282,7 +282,7 @@ func TestASendTakesTheShortWayOnlyIfNothingHasPrecedence(t *testing.T) {
 	}
 }
 
-func TestARefusedMessageCostsNoCredit(t *testing.T) {
+func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
 	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that some is to go along
@@ -305,7 +305,7 @@ func TestARefusedMessageCostsNoCredit(t *testing.T) {
 
 // A send that found too little credit, because a message that was then refused held
 // some, needs no answer from the peer to go.
-func TestASendThatMetLessCreditGoesOnceTheRefusedMessageHasGivenItBack(t *testing.T) {
+func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
 	c := p.link.Conn().(*inlineConn)
@@ -332,7 +332,7 @@ func TestASendThatMetLessCreditGoesOnceTheRefusedMessageHasGivenItBack(t *testin
 
 // What ends a wait ends it also on the short way, whose receive is then posted and
 // gets the error.
-func TestAReceiveOnTheShortWayEndsWithItsSpaceOrPeer(t *testing.T) {
+func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(tm *team, b *MatchContext)
 		want error
@@ -355,7 +355,7 @@ func TestAReceiveOnTheShortWayEndsWithItsSpaceOrPeer(t *testing.T) {
 
 // Goroutines that send and receive at once serve each other's messages, those on the
 // short way too, and a stream that nobody answers uses up the credit beside them.
-func TestGoroutinesShareTheShortWay(t *testing.T) {
+func TestGoroutinesShareTheFastPath(t *testing.T) {
 	const pairs, rounds = 4, 300
 	_, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	ctx := t.Context()
@@ -408,7 +408,7 @@ func TestGoroutinesShareTheShortWay(t *testing.T) {
 func sizeOf(i int) int { return 1 + 30*i }
 
 // Several times the credit passes, in both ways of receiving, and in the order sent.
-func TestCreditComesBackOnTheShortWay(t *testing.T) {
+func TestFastPathReturnsCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	now, soon := 0, 0
 	body, buf := make([]byte, 4000), make([]byte, 4000)
@@ -435,7 +435,7 @@ func TestCreditComesBackOnTheShortWay(t *testing.T) {
 	}
 }
 
-func TestAReceiveOfTheLongWayEndsAsItsMessageSays(t *testing.T) {
+func TestTryRecvFallsBackOnInvalidMessages(t *testing.T) {
 	_, a, b := newInlineTeam(t, Config{})
 	for _, tc := range []struct {
 		print uint64
@@ -456,7 +456,7 @@ func TestAReceiveOfTheLongWayEndsAsItsMessageSays(t *testing.T) {
 
 // A head that is the last one's again is not decoded again; one that differs in any
 // bit is, and is refused.
-func TestAHeadThatIsNotQuiteTheLastOneIsRefused(t *testing.T) {
+func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	tm, _, _ := newInlineTeam(t, Config{})
 	p := tm.engines[1].peers[0]
 	h := frameHeader{kind: kindEager, context: 5, tag: 7, size: 4, fingerprint: 1}
@@ -479,7 +479,7 @@ func TestAHeadThatIsNotQuiteTheLastOneIsRefused(t *testing.T) {
 }
 
 // A message for so much room may be large: it is to find its receive posted.
-func TestAReceiveOfALargeMessageDoesNotWaitOnTheShortWay(t *testing.T) {
+func TestTryRecvRefusesLargeBuffers(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	looked := false
 	tm.engines[1].m.Link(0).Conn().(*inlineConn).lingers.set(func() { looked = tm.engines[1].peers[0].fast.busy.Load() })

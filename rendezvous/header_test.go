@@ -47,7 +47,7 @@ func (h *frameHeader) body() int {
 	return 0
 }
 
-func TestEveryHeadSurvivesTheWireAndKeepsItsBytes(t *testing.T) {
+func TestHeadersRoundTrip(t *testing.T) {
 	for name, h := range samples() {
 		t.Run(name, func(t *testing.T) {
 			var room [transport.MaxHead]byte
@@ -64,7 +64,7 @@ func TestEveryHeadSurvivesTheWireAndKeepsItsBytes(t *testing.T) {
 	}
 }
 
-func TestNoChangedByteOfAHeadGoesUnnoticed(t *testing.T) {
+func TestFlippedHeaderBitIsDetected(t *testing.T) {
 	for name, h := range samples() {
 		var room [transport.MaxHead]byte
 		wire := room[:h.encode(&room)]
@@ -81,7 +81,7 @@ func TestNoChangedByteOfAHeadGoesUnnoticed(t *testing.T) {
 	}
 }
 
-func TestAHeadThatLiesAboutItsBodyIsRefused(t *testing.T) {
+func TestHeaderWithWrongBodySizeIsRefused(t *testing.T) {
 	for name, h := range samples() {
 		var room [transport.MaxHead]byte
 		wire := room[:h.encode(&room)]
@@ -102,7 +102,7 @@ func TestBerthsGivenBackWithATokenOrInPartAreRefused(t *testing.T) {
 	}
 }
 
-func FuzzDecodeHead(f *testing.F) {
+func FuzzDecodeHeader(f *testing.F) {
 	for _, h := range samples() {
 		var room [transport.MaxHead]byte
 		f.Add(append([]byte(nil), room[:h.encode(&room)]...), h.body())

@@ -141,7 +141,7 @@ func (b *randomPeer) randomFrame() {
 	rest()
 }
 
-func TestWhateverAPeerSaysEveryOpEnds(t *testing.T) {
+func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 	for seed := range uint64(100) {
 		e := newWithSilentPeer(t)
 		b := &randomPeer{Rand: rand.New(rand.NewPCG(seed, 1)), e: e}

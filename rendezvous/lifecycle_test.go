@@ -107,7 +107,7 @@ var (
 	errRevoked = errors.New("revoked")
 )
 
-func TestAReceiveIsHeldUntilTheMessageThatDoesNotFitIsIn(t *testing.T) {
+func TestMismatchedRecvIsHeldUntilItsMessageArrives(t *testing.T) {
 	e := newTeam(t, 2).engines[0]
 	s, other := e.Open(5, []int{0, 1}), e.Open(6, []int{0, 1})
 	req := s.PostRecv(1, 3, 77, make([]byte, 100))
@@ -128,7 +128,7 @@ func TestAReceiveIsHeldUntilTheMessageThatDoesNotFitIsIn(t *testing.T) {
 	}
 }
 
-func TestMessagesForARevokedSpaceGiveTheirCreditBack(t *testing.T) {
+func TestMessagesForRevokedContextReturnTheirCredit(t *testing.T) {
 	tm := newTeam(t, 2)
 	e := tm.engines[0]
 	s := e.Open(5, []int{0, 1})
@@ -143,7 +143,7 @@ func TestMessagesForARevokedSpaceGiveTheirCreditBack(t *testing.T) {
 	}
 }
 
-func TestAnUnreceivedMessageToOneselfEndsWithItsSpace(t *testing.T) {
+func TestUnreceivedMessageToSelfEndsWithItsContext(t *testing.T) {
 	e := newTeam(t, 2).engines[0]
 	s := e.Open(5, []int{0, 1})
 	req := s.PostSend(0, 3, 0, []byte("hello"), Auto)
@@ -158,7 +158,7 @@ func TestAnUnreceivedMessageToOneselfEndsWithItsSpace(t *testing.T) {
 	}
 }
 
-func TestReceivesEndWithTheMesh(t *testing.T) {
+func TestRecvsEndWithTheMesh(t *testing.T) {
 	for name, begin := range map[string]func(e *Engine){
 		"half arrived": func(e *Engine) {
 			e.startArrival(1, frameHeader{kind: kindEager, context: 5, tag: 3, size: 1 << 16})
@@ -191,7 +191,7 @@ func TestReceivesEndWithTheMesh(t *testing.T) {
 	}
 }
 
-func TestAReceiveInAClosedSpaceEndsWithItsSender(t *testing.T) {
+func TestRecvInClosedContextEndsWithItsSender(t *testing.T) {
 	tm := newTeam(t, 2)
 	tm.connect(t, 0, 1)
 	e := tm.engines[0]
@@ -205,7 +205,7 @@ func TestAReceiveInAClosedSpaceEndsWithItsSender(t *testing.T) {
 	}
 }
 
-func TestAcceptedSendsOutliveTheirSpace(t *testing.T) {
+func TestAcceptedSendsOutliveTheirContext(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		tm := newTeam(t, 2)
 		from, to := tm.engines[0], tm.engines[1]
@@ -227,7 +227,7 @@ func TestAcceptedSendsOutliveTheirSpace(t *testing.T) {
 
 func byeError(rank int) error { return fault.New(fault.Closed, "close", rank, "") }
 
-func TestAReceiveFromAnySourceOutlivesGoodbyesButTheLast(t *testing.T) {
+func TestRecvFromAnySourceEndsWithTheLastBye(t *testing.T) {
 	e := newTeam(t, 3).engines[0]
 	s := e.Open(5, []int{0, 1, 2})
 	req := s.PostRecv(Any, 3, 0, nil)
@@ -241,7 +241,7 @@ func TestAReceiveFromAnySourceOutlivesGoodbyesButTheLast(t *testing.T) {
 	}
 }
 
-func TestAReceiveFromAnySourceEndsWithAnyLoss(t *testing.T) {
+func TestRecvFromAnySourceEndsWithAnyLoss(t *testing.T) {
 	e := newTeam(t, 3).engines[0]
 	req := e.Open(5, []int{0, 1, 2}).PostRecv(Any, 3, 0, nil)
 	apart := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
@@ -263,7 +263,7 @@ func TestDrainEndsWithTheEngine(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatWasSentToOthersCountsAsNotDelivered(t *testing.T) {
+func TestOnlyMessagesToOthersCountAsUndelivered(t *testing.T) {
 	for to, want := range []error{nil, fault.PeerLost} {
 		e := newTeam(t, 2).engines[0]
 		s := e.Open(5, []int{0, 1})

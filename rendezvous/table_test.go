@@ -41,7 +41,7 @@ func (r *referenceTable) arrive(m *message) *Request {
 	return nil
 }
 
-func TestTheTableMatchesAsTwoListsWould(t *testing.T) {
+func TestTableMatchesLikeTwoLists(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var tb table
@@ -86,7 +86,7 @@ func TestTheTableMatchesAsTwoListsWould(t *testing.T) {
 	}
 }
 
-func TestAnEmptyTableHoldsNextToNothing(t *testing.T) {
+func TestEmptyTableKeepsFewBuckets(t *testing.T) {
 	var tb table
 	for i := range 100 {
 		m := newMessage(int32(i), 0, 0)
@@ -100,7 +100,7 @@ func TestAnEmptyTableHoldsNextToNothing(t *testing.T) {
 	}
 }
 
-func TestNamedTensorsNeverMeetTaggedMessages(t *testing.T) {
+func TestNamedTensorsNeverMatchTaggedMessages(t *testing.T) {
 	var tb table
 	named := &message{key: key{source: 1, tag: namedTag, step: 3, name: "w"}}
 	tb.addMessage(named)

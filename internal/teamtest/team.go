@@ -29,9 +29,9 @@ const ID = 0x5eed_7ea3_0c11_ec71
 
 // A Team is n ranks that are goroutines of this test, joined in memory.
 type Team struct {
-	Ranks  []*Member
-	Seq    uint32 // of the last round
-	Shared []byte // the memory that all ranks of the first host have
+	Ranks     []*Member
+	Seq       uint32 // of the last round
+	SharedMem []byte // the memory that all ranks of the first host have
 }
 
 // A Member is one rank of a Team, and what it hears of the others.
@@ -60,29 +60,29 @@ func (m *Member) LastCall(b []byte) []byte    { return append(b, "a test"...) }
 // nothing behind.
 func New(t testing.TB, n, segment int) *Team {
 	t.Helper()
-	return Start(t, n, segment, Bare)
+	return Start(t, n, segment, NoWrapper)
 }
 
 // A Wrapper puts something between a rank and its wire.
 type Wrapper func(rank int, t transport.Transport) transport.Transport
 
-// Bare puts nothing there.
-func Bare(_ int, t transport.Transport) transport.Transport { return t }
+// NoWrapper puts nothing there.
+func NoWrapper(_ int, t transport.Transport) transport.Transport { return t }
 
 // Start is New with something between each rank and its wire.
 func Start(t testing.TB, n, segment int, wrap Wrapper) *Team {
 	t.Helper()
-	return StartPlaced(t, make([]topology.Place, n), Sharing, segment, wrap)
+	return StartAt(t, make([]topology.Place, n), SharedMemory, segment, wrap)
 }
 
 // Whether the ranks of a host share memory.
 const (
-	Sharing = true
-	Alone   = false
+	SharedMemory   = true
+	NoSharedMemory = false
 )
 
-// StartPlaced starts a rank at each place.
-func StartPlaced(t testing.TB, places []topology.Place, share bool, segment int, wrap Wrapper) *Team {
+// StartAt starts a rank at each place.
+func StartAt(t testing.TB, places []topology.Place, share bool, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	n := len(places)
 	leak.Check(t)
@@ -102,7 +102,7 @@ func StartPlaced(t testing.TB, places []topology.Place, share bool, segment int,
 		first, end := l.Host(host)
 		memory[host] = tensor.Bytes(make([]uint64, p2p.SharedSize(end-first)/8))
 	}
-	tm.Shared = memory[0]
+	tm.SharedMem = memory[0]
 	tm.Each(t, func(ctx context.Context, i int) error {
 		m := &Member{engine: rendezvous.New(rendezvous.Config{Rank: i, Size: n})}
 		var err error
@@ -119,7 +119,7 @@ func StartPlaced(t testing.TB, places []topology.Place, share bool, segment int,
 		m.Group.SetLayout(l)
 		switch {
 		case share && l.Hosts() == 1:
-			m.Group.SetShared(tm.Shared)
+			m.Group.SetShared(tm.SharedMem)
 		case share:
 			m.Group.SetHostShared(memory[l.HostOf(i)])
 		}

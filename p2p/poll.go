@@ -14,21 +14,21 @@ import (
 // bounded time. Where ranks outnumber cores it gives the core away after a few
 // looks, each time. Then it sleeps until it is nudged.
 const (
-	flagTime    = 200 * time.Microsecond
-	flagsCrowd  = 20
-	flagYields  = 200
-	flagsInTurn = 32 // looks between looks at everything else: about a microsecond
-	partAfter   = 8  // turns: whoever takes so long may share our core
+	pollTime            = 200 * time.Microsecond
+	oversubscribedPolls = 20
+	yields              = 200
+	pollsPerCheck       = 32 // looks between looks at everything else: about a microsecond
+	coreCheckInterval   = 8  // turns: whoever takes so long may share our core
 )
 
 // await returns when a member's flag shows count.
-func (p Piece) await(ctx context.Context, rank int, flag *uint64, count uint64) error {
+func (p Fragment) await(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	if atomic.LoadUint64(flag) >= count {
 		return nil
 	}
 	var shown bool
 	if p.r.g.e.Mesh().Oversubscribed() {
-		shown = p.pollCrowded(flag, count)
+		shown = p.pollOversubscribed(flag, count)
 	} else {
 		shown = p.poll(ctx, rank, flag, count)
 	}
@@ -40,34 +40,34 @@ func (p Piece) await(ctx context.Context, rank int, flag *uint64, count uint64) 
 
 // poll looks at a flag from a core of this rank's own; false when it is time for
 // something else.
-func (p Piece) poll(ctx context.Context, rank int, flag *uint64, count uint64) bool {
+func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64) bool {
 	var end time.Time
 	for turn := 0; ; turn++ {
-		for range flagsInTurn {
+		for range pollsPerCheck {
 			if atomic.LoadUint64(flag) >= count {
 				return true
 			}
 			spin.Pause()
 		}
-		if ctx.Err() != nil || p.r.g.coll.Dead() {
+		if ctx.Err() != nil || p.r.g.collectives.Dead() {
 			return false
 		}
 		now := time.Now()
 		switch {
 		case turn == 0:
-			end = now.Add(flagTime)
+			end = now.Add(pollTime)
 		case now.After(end):
 			return false
-		case turn%partAfter == 0:
-			p.part(rank)
+		case turn%coreCheckInterval == 0:
+			p.separateCores(rank)
 		}
 	}
 }
 
-// part parts this rank from the one it waits for, if both have been put on one
+// separateCores parts this rank from the one it waits for, if both have been put on one
 // core: the system may take long to see that two who poll do not go together.
-func (p Piece) part(rank int) {
-	s, m := p.r.on.shared, p.r.g.e.Mesh()
+func (p Fragment) separateCores(rank int) {
+	s, m := p.r.sub.shared, p.r.g.e.Mesh()
 	core := uint64(m.Core()) + 1
 	if own := s.core(s.rank); atomic.LoadUint64(own) != core {
 		atomic.StoreUint64(own, core)
@@ -81,14 +81,14 @@ func (p Piece) part(rank int) {
 	m.Yield()
 }
 
-// pollCrowded is poll where the core may be what the awaited rank waits for.
-func (p Piece) pollCrowded(flag *uint64, count uint64) bool {
-	for range flagsCrowd {
+// pollOversubscribed is poll where the core may be what the awaited rank waits for.
+func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
+	for range oversubscribedPolls {
 		if atomic.LoadUint64(flag) >= count {
 			return true
 		}
 	}
-	for range flagYields {
+	for range yields {
 		p.r.g.e.Mesh().Yield()
 		if atomic.LoadUint64(flag) >= count {
 			return true
@@ -98,15 +98,15 @@ func (p Piece) pollCrowded(flag *uint64, count uint64) bool {
 }
 
 // sleep parks until a member's flag shows count, or the wait is over.
-func (p Piece) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
-	g, s := p.r.g, p.r.on.shared
+func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
+	g, s := p.r.g, p.r.sub.shared
 	ev := &p.r.flag
-	*ev = flagEvent{coll: g.coll, e: g.e, world: s.ranks[rank], flag: flag, asleep: s.sleep[s.rank], count: count}
-	err := g.coll.Await(ctx, p.r.p, ev)
+	*ev = flagEvent{coll: g.collectives, e: g.e, worldRank: s.ranks[rank], flag: flag, asleep: s.sleep[s.rank], count: count}
+	err := g.collectives.Await(ctx, p.r.p, ev)
 	atomic.StoreUint64(s.sleep[s.rank], 0)
 	if err == nil && atomic.LoadUint64(ev.flag) < count {
-		if err = g.coll.Err(); err == nil {
-			err = g.e.Gone(ev.world)
+		if err = g.collectives.Err(); err == nil {
+			err = g.e.Gone(ev.worldRank)
 		}
 	}
 	if err != nil {
@@ -119,17 +119,17 @@ func (p Piece) sleep(ctx context.Context, rank int, flag *uint64, count uint64) 
 // collectives are revoked, or the flag's rank has gone. Looking at it in vain
 // leaves the wish to be nudged.
 type flagEvent struct {
-	coll   *rendezvous.MatchContext
-	e      *rendezvous.Engine
-	world  int // the job's rank of the flag's owner
-	flag   *uint64
-	asleep *uint64
-	count  uint64
+	coll      *rendezvous.MatchContext
+	e         *rendezvous.Engine
+	worldRank int // the job's rank of the flag's owner
+	flag      *uint64
+	asleep    *uint64
+	count     uint64
 }
 
 // Met implements mesh.Event.
 func (ev *flagEvent) Met() bool {
-	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() || ev.e.Gone(ev.world) != nil {
+	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() || ev.e.Gone(ev.worldRank) != nil {
 		return true
 	}
 	atomic.StoreUint64(ev.asleep, 1)
