@@ -41,7 +41,7 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 		}
 		for _, hide := range hidden {
 			t.Run(fmt.Sprintf("%s/without %v", wire, hide), func(t *testing.T) {
-				taken := callThroughScript(t, wire, hide)
+				taken := runAllCalls(t, wire, hide)
 				for ability, steps := range abilities {
 					for _, kind := range steps {
 						n := taken[kind].Load()
@@ -58,11 +58,11 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 	}
 }
 
-// callThroughScript makes every call on three ranks, with vectors that are small,
+// runAllCalls makes every call on three ranks, with vectors that are small,
 // and so large that receivers ask for them. It returns how many steps of each kind
 // the ranks took. What lies in several pieces goes by messages, which gather it, and
 // in a ring also where ranks share memory.
-func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Prompt + 1]atomic.Int64 {
+func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Prompt + 1]atomic.Int64 {
 	t.Helper()
 	var taken [flaky.Prompt + 1]atomic.Int64
 	script := flaky.New(flaky.Options{Hide: hide, Counts: func(s flaky.Step) bool {
@@ -80,7 +80,7 @@ func callThroughScript(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Pro
 		}
 		for _, count := range counts {
 			for _, call := range slices.Concat(worldtest.Collectives[int32](), []worldtest.Call{worldtest.Lists[int32]("ring")}, worldtest.Messages[int32]()) {
-				if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+				if err := call.Run(ctx, c, count, new(worldtest.BufferTracker)); err != nil {
 					return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
 				}
 			}

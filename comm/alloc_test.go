@@ -54,20 +54,20 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 	return best, nil
 }
 
-// spare is what there may be besides: few times in all calls that are counted.
-const spare = 0.1
+// tolerance is what there may be besides: few times in all calls that are counted.
+const tolerance = 0.1
 
-// A thrifty is a wire, with options, over which calls allocate at most so often.
-type thrifty struct {
+// A allocBound is a wire, with options, over which calls allocate at most so often.
+type allocBound struct {
 	wire string
 	opts []comm.Option
-	most float64
+	max  float64
 }
 
 func TestASteadyStateAllocatesNothing(t *testing.T) {
-	wires := []thrifty{{"memory", nil, 0}, {"memory", messages, 0}, {"tcp", nil, 0}}
+	wires := []allocBound{{"memory", nil, 0}, {"memory", messagesOnly, 0}, {"tcp", nil, 0}}
 	if runtime.GOOS == "linux" {
-		wires = append(wires, thrifty{"shm", nil, 0}, thrifty{"shm", messages, 0})
+		wires = append(wires, allocBound{"shm", nil, 0}, allocBound{"shm", messagesOnly, 0})
 	}
 	for _, w := range wires {
 		for _, n := range []int{2, 3} {
@@ -79,7 +79,7 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 				if count == 100_000 {
 					often = 50
 				}
-				w.hold(t, n, count, often)
+				w.check(t, n, count, often)
 			}
 		}
 	}
@@ -89,12 +89,12 @@ func TestASteadyStateAllocatesNothing(t *testing.T) {
 // for, shown and written.
 func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 	for _, count := range []int{1, 1000, 100_000} {
-		thrifty{"memory", overSoftware(), 0}.hold(t, 2, count, 50)
+		allocBound{"memory", overSoftware(), 0}.check(t, 2, count, 50)
 	}
 }
 
-// messages has collectives go by messages.
-var messages = []comm.Option{comm.WithoutSharedMemory()}
+// messagesOnly has collectives go by messages.
+var messagesOnly = []comm.Option{comm.WithoutSharedMemory()}
 
 // What a frame over grpc may allocate at most, both ranks together; package grpc says
 // how much it is.
@@ -104,7 +104,7 @@ const grpcFrame = 12
 // way, or two with what they were asked for by.
 func TestOverGRPCAFrameCostsFewAllocations(t *testing.T) {
 	for _, tc := range []struct{ count, frames int }{{1, 2}, {1000, 2}, {100_000, 14}} {
-		thrifty{"grpc", nil, float64(tc.frames * grpcFrame)}.hold(t, 2, tc.count, 100)
+		allocBound{"grpc", nil, float64(tc.frames * grpcFrame)}.check(t, 2, tc.count, 100)
 	}
 }
 
@@ -122,10 +122,10 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 				}
 				for _, n := range []int{1, 300, 50_000} {
 					list := [][]byte{make([]byte, 4*n), make([]byte, 8), make([]byte, 8*n)}
-					got, err := allocations(ctx, c, 100, spare, func() error {
+					got, err := allocations(ctx, c, 100, tolerance, func() error {
 						return comm.AllReduceListBy(ctx, c, algorithm, tensor.Float32, list, comm.Sum)
 					})
-					if err == nil && c.Rank() == 0 && got > spare {
+					if err == nil && c.Rank() == 0 && got > tolerance {
 						err = fmt.Errorf("a list of %d elements allocates %.2f times per call", 3*n+2, got)
 					}
 					if err != nil {
@@ -141,8 +141,8 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 	}
 }
 
-// hold makes all calls on n ranks with vectors of that length.
-func (w thrifty) hold(t *testing.T, n, count, often int) {
+// check makes all calls on n ranks with vectors of that length.
+func (w allocBound) check(t *testing.T, n, count, often int) {
 	t.Helper()
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		ctx, cancel := context.WithCancel(ctx)
@@ -153,12 +153,12 @@ func (w thrifty) hold(t *testing.T, n, count, often int) {
 		}
 		defer end()
 		for _, cs := range calls {
-			got, err := allocations(ctx, c, often, w.most+spare, cs.call)
+			got, err := allocations(ctx, c, often, w.max+tolerance, cs.call)
 			if err != nil {
 				return err
 			}
-			if c.Rank() == 0 && got > w.most+spare {
-				t.Errorf("%s, %d options, %d ranks: %s of %d elements allocates %.2f times per call, of at most %v", w.wire, len(w.opts), n, cs.name, count, got, w.most)
+			if c.Rank() == 0 && got > w.max+tolerance {
+				t.Errorf("%s, %d options, %d ranks: %s of %d elements allocates %.2f times per call, of at most %v", w.wire, len(w.opts), n, cs.name, count, got, w.max)
 			}
 		}
 		return nil

@@ -18,7 +18,7 @@ import (
 
 // What Alloc gives is memory as any other, for messages and collectives, on every
 // wire, until Close; also when the communicator it was made with has closed.
-func TestABufferIsMemoryAsAnyOther(t *testing.T) {
+func TestBufferHoldsElements(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range []int{1, 2, 3} {
 			leak.Check(t)
@@ -73,7 +73,7 @@ func TestABufferIsMemoryAsAnyOther(t *testing.T) {
 	}
 }
 
-func TestABufferThatCannotBeIsMisuse(t *testing.T) {
+func TestInvalidBufferSizesAreMisuse(t *testing.T) {
 	for _, wire := range transports {
 		err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 			for _, n := range []int{-1, 1 << 62} {
@@ -95,7 +95,7 @@ func TestABufferThatCannotBeIsMisuse(t *testing.T) {
 
 // Over shm a large message goes into a Buffer by one copy, without a ring; into
 // other memory it does not, and neither does one whose body is checked.
-func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
+func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	needsSharedMemory(t)
 	for name, tc := range map[string]struct {
 		call     worldtest.Call
@@ -118,7 +118,7 @@ func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
 			}
 			return true
 		}})
-		var ledgers [2]worldtest.Ledger
+		var ledgers [2]worldtest.BufferTracker
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			return tc.call.Run(ctx, c, count, &ledgers[c.Rank()])
 		}, append(tc.opts, comm.WithTransport("shm"),
@@ -131,7 +131,7 @@ func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
 		}
 		for i := range ledgers {
 			ledgers[i].Returned()
-			if err := ledgers[i].Settle(); err != nil {
+			if err := ledgers[i].Check(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -142,19 +142,19 @@ func TestLargeMessagesIntoABufferTakeTheShortWay(t *testing.T) {
 func TestCutsOfWritesIntoBuffers(t *testing.T) {
 	needsSharedMemory(t)
 	leak.Check(t)
-	var sum count
-	w := newWave()
+	var sum runCounts
+	w := newInjectionPool()
 	for n := 2; n <= 3; n++ {
-		s := &scene{wire: "shm", n: n, call: worldtest.IntoBuffers[int32](), count: threeFrames,
+		s := &faultCase{wire: "shm", n: n, call: worldtest.IntoBuffers[int32](), count: threeFrames,
 			opts: []comm.Option{comm.WithoutSharedMemory()}}
-		for i, at := range s.unharmed(t, &sum) {
-			for j, b := range append(append(cuts[:3:3], dies...), badHead) {
-				if soak || (i+j)%5 == 0 {
-					w.strike(t, s, &sum, b, at)
+		for i, at := range s.baseline(t, &sum) {
+			for j, b := range append(append(linkCuts[:3:3], deaths...), corruptHead) {
+				if soaking || (i+j)%5 == 0 {
+					w.inject(t, s, &sum, b, at)
 				}
 			}
 		}
 	}
-	w.work.Wait()
+	w.running.Wait()
 	sum.report(t)
 }

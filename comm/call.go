@@ -285,7 +285,7 @@ func (cs *calls) add(cl *call) {
 func (cs *calls) recordInline(c *Comm, sig *signature) {
 	cs.mu.Lock()
 	cs.lastComm, cs.lastSeq, cs.lastMessage = c, 0, *sig
-	cs.lastSite.Set()
+	cs.lastSite.Capture()
 	cs.latest, cs.stuckOn = nil, -1
 	cs.mu.Unlock()
 }

@@ -179,7 +179,7 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	c.seq++
 	p := &c.history[c.seq%historySize]
 	pl.record(p)
-	p.site.Set()
+	p.site.Capture()
 	p.seq = c.seq
 	c.historyHash = (c.historyHash ^ p.fingerprint) * 0x9e3779b97f4a7c15
 	cl.historyHash, cl.collective = c.historyHash, true

@@ -25,7 +25,7 @@ func TestCoordinatorsEndWhenARankDiesAtAnyFrame(t *testing.T) {
 	leak.Check(t)
 	const ranks = 3
 	stride := 1
-	if raceEnabled && !soak {
+	if raceEnabled && !soaking {
 		stride = 7
 	}
 	deaths := 0
@@ -72,12 +72,12 @@ func (d *death) run() {
 	comm.Local(d.ranks, func(_ context.Context, c *comm.Comm) error {
 		d.errs[c.Rank()] = d.rank(c)
 		return nil
-	}, comm.WithTransport("memory"), comm.WithLogger(silence), comm.WithoutSharedMemory(), comm.WithWrap(wrapBy(d.script, true)))
+	}, comm.WithTransport("memory"), comm.WithLogger(discardLog), comm.WithoutSharedMemory(), comm.WithWrap(wrapBy(d.script, true)))
 }
 
 // rank submits three steps, the later ones from the cache, and closes.
 func (d *death) rank(c *comm.Comm) error {
-	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithMaxFusedTensor(1024), coordinator.WithLogger(silence))
+	co, err := coordinator.Start(context.Background(), c, coordinator.WithPartition(4096), coordinator.WithMaxFusedTensor(1024), coordinator.WithLogger(discardLog))
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (d *death) rank(c *comm.Comm) error {
 			break
 		}
 	}
-	if took := time.Since(began); took > soonEnough {
+	if took := time.Since(began); took > verdictLimit {
 		return fmt.Errorf("the handles took %v", took)
 	}
 	if err := co.Close(context.Background()); err != nil && !lost(err, d.victim) {

@@ -18,8 +18,8 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// soak has every blow fall on every step in memory, where otherwise they take turns.
-var soak = os.Getenv("TUTTI_SOAK") != ""
+// soaking has every blow fall on every step in memory, where otherwise they take turns.
+var soaking = os.Getenv("TUTTI_SOAK") != ""
 
 // seed says which few of the steps over a wire are struck, and with how many ranks, where
 // not all are: TUTTI_SEED=1, 2, ... look where 0 has not.
@@ -36,27 +36,27 @@ func seed(t *testing.T) int {
 	return int(n)
 }
 
-// taking deals, at each step, one blow of each kind given, in turns.
-func taking(kinds ...[]blow) func(i int) []blow {
-	return func(i int) []blow {
-		var now []blow
-		for _, blows := range kinds {
-			if soak {
-				now = append(now, blows...)
+// rotating deals, at each step, one blow of each kind given, in turns.
+func rotating(kinds ...[]injection) func(i int) []injection {
+	return func(i int) []injection {
+		var now []injection
+		for _, injections := range kinds {
+			if soaking {
+				now = append(now, injections...)
 				continue
 			}
-			now = append(now, blows[i%len(blows)])
+			now = append(now, injections[i%len(injections)])
 		}
 		return now
 	}
 }
 
-// sparing deals blows at every k-th step only, where the race detector looks on.
-func sparing(k int, choose func(i int) []blow) func(i int) []blow {
-	if !raceEnabled || soak {
+// everyNth deals blows at every k-th step only, where the race detector looks on.
+func everyNth(k int, choose func(i int) []injection) func(i int) []injection {
+	if !raceEnabled || soaking {
 		return choose
 	}
-	return func(i int) []blow {
+	return func(i int) []injection {
 		if i%k != 0 {
 			return nil
 		}
@@ -73,8 +73,8 @@ func elements(segments float64) int { return int(segments * segment / 4) }
 // chunked are the algorithms of folds whose messages are chunks, or a few of them.
 var chunked = map[string]bool{"ring": true, "segmented_ring": true, "pairwise": true, "hierarchical_split": true, "rabenseifner": true, "recursive_halving": true}
 
-// several reports whether there is more than one call of a collective.
-func several(verb collective.Verb) bool {
+// hasSeveralCalls reports whether there is more than one call of a collective.
+func hasSeveralCalls(verb collective.Verb) bool {
 	n := 0
 	for _, call := range worldtest.Collectives[int32]() {
 		if verbOf(call) == verb {
@@ -92,11 +92,11 @@ func verbOf(call worldtest.Call) collective.Verb {
 	return verb
 }
 
-// collectiveScenes are all collectives by all their algorithms, with messages of
+// collectiveCases are all collectives by all their algorithms, with messages of
 // so many segments. Where a collective has several calls, they and its algorithms
 // take turns, but in a soak.
-func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option) []*scene {
-	var all []*scene
+func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) []*faultCase {
+	var all []*faultCase
 	calls := map[collective.Verb]int{}
 	for _, call := range worldtest.Collectives[int32]() {
 		verb := verbOf(call)
@@ -105,7 +105,7 @@ func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option)
 			if a.NeedsShared() {
 				continue // no frames; see TestADeathIsNoticedInSharedMemory
 			}
-			if !soak && several(verb) && (i+calls[verb])%2 == 0 {
+			if !soaking && hasSeveralCalls(verb) && (i+calls[verb])%2 == 0 {
 				continue
 			}
 			count := elements(segments)
@@ -114,23 +114,23 @@ func collectiveScenes(wire string, n int, segments float64, opts ...comm.Option)
 			}
 			opts := append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
 			if a.Hierarchical() {
-				opts = append(opts, inTurn(2))
+				opts = append(opts, roundRobinHosts(2))
 			}
-			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count, opts: opts})
+			all = append(all, &faultCase{wire: wire, n: n, algorithm: a.String(), call: call, count: count, opts: opts})
 		}
 	}
 	opts = append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
-	return append(all, &scene{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
+	return append(all, &faultCase{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
 }
 
 // threeFrames are elements of a message that the receiver asks for, and whose
 // bytes come in three frames.
 const threeFrames = 530_000 / 4
 
-// messageScenes are all ways to send, by all drives: messages that are pushed,
+// messageCases are all ways to send, by all drives: messages that are pushed,
 // and those whose bytes are requested, in one frame and in three.
-func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
-	drives := []struct {
+func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
+	protocols := []struct {
 		name   string
 		drive  comm.Protocol
 		counts []int
@@ -139,14 +139,14 @@ func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
 		{", push", comm.Eager, []int{elements(0.5), elements(2.5)}},
 		{", pull", comm.Rendezvous, []int{0, elements(0.5)}},
 	}
-	var all []*scene
+	var all []*faultCase
 	for _, call := range worldtest.Messages[int32]() {
-		for _, d := range drives {
+		for _, d := range protocols {
 			for _, count := range d.counts {
-				if count == threeFrames && n > 2 && !soak {
+				if count == threeFrames && n > 2 && !soaking {
 					continue
 				}
-				all = append(all, &scene{wire: wire, n: n, call: call, count: count, label: d.name,
+				all = append(all, &faultCase{wire: wire, n: n, call: call, count: count, label: d.name,
 					opts: append([]comm.Option{comm.WithProtocol(d.drive), comm.WithThreshold(segment), comm.WithoutSharedMemory()}, opts...)})
 			}
 		}
@@ -154,10 +154,10 @@ func messageScenes(wire string, n int, opts ...comm.Option) []*scene {
 	return all
 }
 
-// regionScene is named tensors step by step, which are laid out at their receiver: where
+// regionCase is named tensors step by step, which are laid out at their receiver: where
 // time is a bubble's, it is certain that they get there. Its steps resemble each other,
 // and one of a few is struck, never the same few.
-func regionScene(wire string, n int) *scene {
+func regionCase(wire string, n int) *faultCase {
 	settled := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
 	if inBubble {
@@ -165,31 +165,31 @@ func regionScene(wire string, n int) *scene {
 		// when all goroutines wait, and then nothing is on its way any more.
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
-	return &scene{wire: wire, n: n, call: worldtest.StepByStep[int32](0, settled), count: 5000, label: ", laid out", every: 5, reuses: inBubble,
+	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", laid out", every: 5, reuses: inBubble,
 		opts: []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 20), comm.WithoutSharedMemory()}}
 }
 
 // The numbers of ranks.
 var (
-	most = []int{2, 3, 4}
-	some = []int{3}
+	rankCounts = []int{2, 3, 4}
+	fewRanks   = []int{3}
 )
 
-// inMemory strikes at all steps of the scenes for these numbers of ranks.
-func inMemory(t *testing.T, ranks []int, choose func(i int) []blow, scenes func(n int) []*scene) {
+// injectInMemory strikes at all steps of the scenes for these numbers of ranks.
+func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, scenes func(n int) []*faultCase) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each play begins with nothing
-	if soak {
+	if soaking {
 		ranks = []int{2, 3, 4, 5}
 	} else if raceEnabled {
-		ranks = some
+		ranks = fewRanks
 	}
-	var sum count
+	var sum runCounts
 	t.Run("memory", func(t *testing.T) {
 		for _, n := range ranks {
 			for _, s := range scenes(n) {
 				t.Run(s.String(), func(t *testing.T) {
 					t.Parallel()
-					s.strikeAll(t, &sum, choose)
+					s.injectAll(t, &sum, choose)
 				})
 			}
 		}
@@ -198,15 +198,15 @@ func inMemory(t *testing.T, ranks []int, choose func(i int) []blow, scenes func(
 }
 
 func TestCollectivesEndWhenAnyFrameIsCut(t *testing.T) {
-	inMemory(t, most, taking(cuts, dies), func(n int) []*scene { return collectiveScenes("memory", n, 2.5) })
+	injectInMemory(t, rankCounts, rotating(linkCuts, deaths), func(n int) []*faultCase { return collectiveCases("memory", n, 2.5) })
 }
 
 // A start of a persistent collective ends as a call does.
 func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
-	inMemory(t, some, taking(cuts, dies), func(n int) []*scene {
-		var all []*scene
+	injectInMemory(t, fewRanks, rotating(linkCuts, deaths), func(n int) []*faultCase {
+		var all []*faultCase
 		for _, call := range worldtest.Persistent[int32]() {
-			all = append(all, &scene{wire: "memory", n: n, call: call, count: elements(2.5),
+			all = append(all, &faultCase{wire: "memory", n: n, call: call, count: elements(2.5),
 				opts: []comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}})
 		}
 		return all
@@ -214,21 +214,21 @@ func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
 }
 
 func TestMessagesEndWhenAnyFrameIsCut(t *testing.T) {
-	inMemory(t, most, taking(cuts, dies), func(n int) []*scene {
-		return append(messageScenes("memory", n), regionScene("memory", n))
+	injectInMemory(t, rankCounts, rotating(linkCuts, deaths), func(n int) []*faultCase {
+		return append(messageCases("memory", n), regionCase("memory", n))
 	})
 }
 
 func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
-	inMemory(t, some, taking([]blow{badHead}), func(n int) []*scene {
-		return append(append(collectiveScenes("memory", n, 1.5), messageScenes("memory", n)...), regionScene("memory", n))
+	injectInMemory(t, fewRanks, rotating([]injection{corruptHead}), func(n int) []*faultCase {
+		return append(append(collectiveCases("memory", n, 1.5), messageCases("memory", n)...), regionCase("memory", n))
 	})
 }
 
 // There are no regions with checksums: see comm.WithTensorRegion.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
-	inMemory(t, some, taking([]blow{badBody}), func(n int) []*scene {
-		return append(collectiveScenes("memory", n, 1.5, comm.WithChecksums()), messageScenes("memory", n, comm.WithChecksums())...)
+	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
+		return append(collectiveCases("memory", n, 1.5, comm.WithChecksums()), messageCases("memory", n, comm.WithChecksums())...)
 	})
 }
 
@@ -237,13 +237,13 @@ func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 const huge = 256 << 10
 
 func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
-	inMemory(t, some, sparing(3, taking(cuts, dies)), func(n int) []*scene {
+	injectInMemory(t, fewRanks, everyNth(3, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
 			return nil // megabytes for each play of a soak, and nothing that small segments do not show
 		}
-		var few []*scene
-		for i, s := range collectiveScenes("memory", n, 1.5) {
-			if !soak && i%7 != 0 {
+		var few []*faultCase
+		for i, s := range collectiveCases("memory", n, 1.5) {
+			if !soaking && i%7 != 0 {
 				continue
 			}
 			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
@@ -257,36 +257,36 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 // Over verbs each frame takes several works and completions, of which any can be the
 // last that a device does. Frames are struck at, too, as over the other wires.
 func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
-	inMemory(t, some, sparing(5, taking(cuts, dies)), func(n int) []*scene {
+	injectInMemory(t, fewRanks, everyNth(5, rotating(linkCuts, deaths)), func(n int) []*faultCase {
 		if n > 3 {
 			return nil // a device does for its third peer what it does for its second
 		}
-		var few []*scene
-		for i, s := range append(collectiveScenes("verbs", n, 2.5), messageScenes("verbs", n)...) {
-			if !soak && i%5 > 1 {
+		var few []*faultCase
+		for i, s := range append(collectiveCases("verbs", n, 2.5), messageCases("verbs", n)...) {
+			if !soaking && i%5 > 1 {
 				continue
 			}
-			s.works = i%5 == 1
+			s.deviceSteps = i%5 == 1
 			few = append(few, s)
 		}
-		works := regionScene("verbs", n)
-		works.works = true
-		return append(few, regionScene("verbs", n), works)
+		works := regionCase("verbs", n)
+		works.deviceSteps = true
+		return append(few, regionCase("verbs", n), works)
 	})
 }
 
-func idle(context.Context, *comm.Comm, int, *worldtest.Ledger) error { return nil }
+func idle(context.Context, *comm.Comm, int, *worldtest.BufferTracker) error { return nil }
 
 func TestStartEndsWhenAnyFrameIsCut(t *testing.T) {
-	inMemory(t, most, taking(cuts, []blow{badHead}), func(n int) []*scene {
-		return []*scene{{wire: "memory", n: n, call: worldtest.Call{Name: "start", Run: idle}, during: starting}}
+	injectInMemory(t, rankCounts, rotating(linkCuts, []injection{corruptHead}), func(n int) []*faultCase {
+		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "start", Run: idle}, during: starting}}
 	})
 }
 
 // What was sent before is still on its way when the ranks close.
 func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
-	inMemory(t, most, taking(cuts, dies, []blow{badHead}), func(n int) []*scene {
-		return []*scene{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.Ledger) error {
+	injectInMemory(t, rankCounts, rotating(linkCuts, deaths, []injection{corruptHead}), func(n int) []*faultCase {
+		return []*faultCase{{wire: "memory", n: n, call: worldtest.Call{Name: "close", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *worldtest.BufferTracker) error {
 			for r := range c.Size() { // so that there are Conns to cut
 				if err := comm.Send(ctx, c, r, 1, []int32{1}); err != nil {
 					return err
@@ -301,7 +301,7 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 // than it should have frames for, sends a message, and calls no more; the others
 // are in the next collective by then, or will be.
 func TestADeathIsNoticedInSharedMemory(t *testing.T) {
-	var sum count
+	var sum runCounts
 	for n := 2; n <= 4; n++ {
 		for _, call := range worldtest.Collectives[int32]() {
 			a, err := collective.Find(verbOf(call), "shared")
@@ -309,12 +309,12 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 				continue // there is none, or not for calls that do not block
 			}
 			for victim := range n {
-				s := &scene{wire: "memory", n: n, algorithm: a.String(), call: lastCall(call, victim), count: 100}
-				s.strike(t, &sum, dies[victim%3], target{victim, (victim + 1) % n, 1})
+				s := &faultCase{wire: "memory", n: n, algorithm: a.String(), call: lastCall(call, victim), count: 100}
+				s.inject(t, &sum, deaths[victim%3], step{victim, (victim + 1) % n, 1})
 			}
 		}
 	}
-	sum.steps.Add(sum.plays.Load())
+	sum.steps.Add(sum.runs.Load())
 	sum.report(t)
 }
 
@@ -333,9 +333,9 @@ func piecesOf(call worldtest.Call, wire string, n int) []float64 {
 	return few
 }
 
-// publishScenes are all collectives in shared memory, with vectors of several lengths.
-func publishScenes(wire string, n int) []*scene {
-	var all []*scene
+// publishCases are all collectives in shared memory, with vectors of several lengths.
+func publishCases(wire string, n int) []*faultCase {
+	var all []*faultCase
 	for _, call := range append(worldtest.Collectives[int32](), worldtest.Lists[int32]("")) {
 		a, err := collective.Find(verbOf(call), "shared")
 		if err != nil || call.Name == "iallreduce" {
@@ -349,7 +349,7 @@ func publishScenes(wire string, n int) []*scene {
 			if raceEnabled && pieces < 1 {
 				continue
 			}
-			all = append(all, &scene{wire: wire, n: n, algorithm: a.String(), call: call, count: count, only: flaky.Publish})
+			all = append(all, &faultCase{wire: wire, n: n, algorithm: a.String(), call: call, count: count, only: flaky.Publish})
 		}
 	}
 	return all
@@ -358,14 +358,14 @@ func publishScenes(wire string, n int) []*scene {
 // A rank dies at each flag that it sets in shared memory: the others wait for it
 // there, and no frame tells them.
 func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
-	inMemory(t, most, sparing(5, taking([]blow{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*scene { return publishScenes("memory", n) })
+	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }
 
 // lastCall is two calls, of which the victim makes one.
 func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	twice := call
 	twice.Name += " before a death"
-	twice.Run = func(ctx context.Context, c *comm.Comm, count int, l *worldtest.Ledger) error {
+	twice.Run = func(ctx context.Context, c *comm.Comm, count int, l *worldtest.BufferTracker) error {
 		if err := call.Run(ctx, c, count, l); err != nil {
 			return err
 		}
@@ -377,67 +377,67 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	return twice
 }
 
-// overWire strikes at a few steps of the scenes, one of share times, which the seed moves. In a
+// injectOverWire strikes at a few steps of the scenes, one of share times, which the seed moves. In a
 // soak it strikes at all, one blow at each in turn: where every blow falls on every
 // step is in memory, where a play takes a tenth of the time.
-func overWire(t *testing.T, share int, blows []blow, scenes func(n int) []*scene) {
+func injectOverWire(t *testing.T, share int, injections []injection, scenes func(n int) []*faultCase) {
 	leak.Check(t)
 	if raceEnabled {
 		share *= 3 // what races shows at any step
 	}
-	var sum count
-	w := newWave()
+	var sum runCounts
+	w := newInjectionPool()
 	begin := seed(t)
 	i := begin
 	for n := 2; n <= 4; n++ {
 		for j, s := range scenes(n) {
-			if !soak && (j+begin)%3 != n-2 {
+			if !soaking && (j+begin)%3 != n-2 {
 				continue
 			}
-			for _, at := range s.unharmed(t, &sum) {
-				if soak {
-					w.strike(t, s, &sum, blows[i%len(blows)], at)
+			for _, at := range s.baseline(t, &sum) {
+				if soaking {
+					w.inject(t, s, &sum, injections[i%len(injections)], at)
 					i++
 					continue
 				}
-				for _, b := range blows {
+				for _, b := range injections {
 					if i++; i%share == 0 {
-						w.strike(t, s, &sum, b, at)
+						w.inject(t, s, &sum, b, at)
 					}
 				}
 			}
 		}
 	}
-	w.work.Wait()
+	w.running.Wait()
 	sum.report(t)
 }
 
-// frameScenes are all collectives and all ways to send, by messages.
-func frameScenes(wire string) func(n int) []*scene {
-	return func(n int) []*scene {
-		all := append(collectiveScenes(wire, n, 2.5), messageScenes(wire, n)...)
-		return append(all, regionScene(wire, n))
+// frameCases are all collectives and all ways to send, by messages.
+func frameCases(wire string) func(n int) []*faultCase {
+	return func(n int) []*faultCase {
+		all := append(collectiveCases(wire, n, 2.5), messageCases(wire, n)...)
+		return append(all, regionCase(wire, n))
 	}
 }
 
-// atFrames are the blows that a frame can suffer.
-func atFrames() []blow { return append(append(cuts[:3:3], dies...), badHead) }
+// frameInjections are the blows that a frame can suffer.
+func frameInjections() []injection { return append(append(linkCuts[:3:3], deaths...), corruptHead) }
 
-func TestCutsOverTCP(t *testing.T)  { overWire(t, 61, atFrames(), frameScenes("tcp")) }
-func TestCutsOverGRPC(t *testing.T) { overWire(t, 61, atFrames(), frameScenes("grpc")) }
+func TestCutsOverTCP(t *testing.T)  { injectOverWire(t, 61, frameInjections(), frameCases("tcp")) }
+func TestCutsOverGRPC(t *testing.T) { injectOverWire(t, 61, frameInjections(), frameCases("grpc")) }
 
 func TestCutsOverSharedMemory(t *testing.T) {
 	needsSharedMemory(t)
-	overWire(t, 61, atFrames(), frameScenes("shm"))
+	injectOverWire(t, 61, frameInjections(), frameCases("shm"))
 }
 
 // A large body passes through the ring in chunks; any of them may be the last to
 // come. No memory is exposed here, which could spare it the ring.
 func TestCutsAtAnyChunkInARing(t *testing.T) {
 	needsSharedMemory(t)
-	overWire(t, 61, []blow{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*scene {
-		var all []*scene
-		for _, s := range collectiveScenes("shm", n, 1.5) {
+	injectOverWire(t, 61, []injection{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*faultCase {
+		var all []*faultCase
+		for _, s := range collectiveCases("shm", n, 1.5) {
 			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
 			s.count *= huge / segment
 			s.only, s.hide = flaky.Chunk, []flaky.Kind{flaky.Expose}
@@ -452,7 +452,7 @@ func TestCutsAtAnyChunkInARing(t *testing.T) {
 
 func TestDeathsAtAnyFlagInMemoryThatProcessesShare(t *testing.T) {
 	needsSharedMemory(t)
-	overWire(t, 17, []blow{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*scene { return publishScenes("shm", n) })
+	injectOverWire(t, 17, []injection{dieAt(flaky.Before), dieAt(flaky.After)}, func(n int) []*faultCase { return publishCases("shm", n) })
 }
 
 // needsSharedMemory skips what runs over the wire shm where that is not built: it

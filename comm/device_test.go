@@ -69,7 +69,7 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 	calls = append(calls, worldtest.Persistent[int32]()...)
 	for _, count := range []int{0, 1000, 70_001} {
 		for _, call := range calls {
-			if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+			if err := call.Run(ctx, c, count, new(worldtest.BufferTracker)); err != nil {
 				return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
 			}
 		}
@@ -92,8 +92,8 @@ func carriesTensorsToTheirRegion(t *testing.T, over []comm.Option) {
 	const most = 40 // times Steps: the region is laid out beside them, when its goroutine runs
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for i := range uint64(most) {
-			var ledger worldtest.Ledger
-			if err := worldtest.StepByStep[int32](i*worldtest.Steps, func() {}).Run(ctx, c, 100_000, &ledger); err != nil {
+			var ledger worldtest.BufferTracker
+			if err := worldtest.NamedSteps[int32](i*worldtest.Steps, func() {}).Run(ctx, c, 100_000, &ledger); err != nil {
 				return err
 			}
 			reused := []int32{int32(ledger.Reused())}
@@ -146,20 +146,20 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
 	const each = 16 // of the scenes
-	var sum count
-	blows, i := atFrames(), 0
-	scenes := frameScenes(overDevice)(3)
+	var sum runCounts
+	blows, i := frameInjections(), 0
+	scenes := frameCases(overDevice)(3)
 	for j, s := range scenes {
 		last := j == len(scenes)-1 // the region's, whose frames nobody hears
-		if !soak && j%each != 0 && !last {
+		if !soaking && j%each != 0 && !last {
 			continue
 		}
-		for k, at := range s.unharmed(t, &sum) {
-			if !soak && last && k%29 != 0 {
+		for k, at := range s.baseline(t, &sum) {
+			if !soaking && last && k%29 != 0 {
 				continue
 			}
 			i++
-			s.strike(t, &sum, blows[i%len(blows)], at)
+			s.inject(t, &sum, blows[i%len(blows)], at)
 		}
 	}
 	sum.report(t)
@@ -177,8 +177,8 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 	}
 	leak.Check(t)
 	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(8<<20)) // little, so that registrations come and go
-	before := held(t)
-	var early, late holding
+	before := resourcesInUse(t)
+	var early, late resources
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		r := rand.New(rand.NewPCG(1, 2)) // the same on both ranks
 		for step := range steps {
@@ -190,7 +190,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 			}
 			if c.Rank() == 0 {
 				runtime.GC()
-				late = held(t)
+				late = resourcesInUse(t)
 				t.Logf("after %d steps: %+v", step+1, late)
 				if step+1 == steps/10*2 {
 					early = late
@@ -208,7 +208,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 	if late.pairs != early.pairs || late.goroutines > early.goroutines+3 || late.regions > 2*early.regions+20 {
 		t.Errorf("from a fifth of the steps to the end, this grew: %+v, %+v", early, late)
 	}
-	if after := held(t); after.pairs != before.pairs || after.queues != before.queues || after.regions != before.regions || after.pinnedKB > before.pinnedKB {
+	if after := resourcesInUse(t); after.pairs != before.pairs || after.queues != before.queues || after.regions != before.regions || after.pinnedKB > before.pinnedKB {
 		t.Errorf("left behind: %+v, before %+v", after, before)
 	}
 }
@@ -293,12 +293,12 @@ func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 	return errors.Join(err, <-sent)
 }
 
-// A holding is what the process and the kernel's devices hold.
-type holding struct{ goroutines, pairs, queues, regions, pinnedKB int }
+// A resources is what the process and the kernel's devices hold.
+type resources struct{ goroutines, pairs, queues, regions, pinnedKB int }
 
 var resource = regexp.MustCompile(`\b(qp|cq|mr) (\d+)`)
 
-func held(t *testing.T) (h holding) {
+func resourcesInUse(t *testing.T) (h resources) {
 	h.goroutines = runtime.NumGoroutine()
 	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
 	if err != nil {

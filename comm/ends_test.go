@@ -117,7 +117,7 @@ func TestARankThatEndsByGoexitEndsTheJob(t *testing.T) {
 	}
 }
 
-func TestDupAndSplitMeetNoAllGather(t *testing.T) {
+func TestDupAndSplitDoNotMatchAllGather(t *testing.T) {
 	for words, make1 := range map[int]func(ctx context.Context, c *Comm) (*Comm, error){
 		1: func(ctx context.Context, c *Comm) (*Comm, error) { return c.Dup(ctx) },
 		2: func(ctx context.Context, c *Comm) (*Comm, error) { return c.Split(ctx, 0, 0) },
@@ -211,13 +211,13 @@ func TestCallsOnASplitAfterTheJobHasClosedSaySo(t *testing.T) {
 	}
 }
 
-// A watched transport tells that it was closed.
-type watched struct {
+// A closeRecorder transport tells that it was closed.
+type closeRecorder struct {
 	transport.Transport
 	closed bool
 }
 
-func (w *watched) Close() error {
+func (w *closeRecorder) Close() error {
 	w.closed = true
 	return w.Transport.Close()
 }
@@ -227,7 +227,7 @@ func TestAnUnusableCertificateLeavesNothingOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire := &watched{Transport: memory.New().Transport()}
+	wire := &closeRecorder{Transport: memory.New().Transport()}
 	o := newOptions([]Option{WithTLS(TLS{CertFile: "none", KeyFile: "none"})})
 	if _, err := start(t.Context(), o, wire, mesh.Config{Size: 1, Listener: listener}); err == nil {
 		t.Fatal("no error")

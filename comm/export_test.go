@@ -39,8 +39,8 @@ func WithPlaces(at func(rank int) (host, rack string)) Option {
 // HostShares reports whether this rank shares memory with the others on its host.
 func (c *Comm) HostShares() bool { return c.group.HasHostShared() }
 
-// occupied reports whether a call is inside.
-func (c *Comm) occupied() bool {
+// callInProgress reports whether a call is inside.
+func (c *Comm) callInProgress() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.admitted != c.exited.Load()

@@ -10,7 +10,7 @@ import (
 
 // Each heartbeat to each neighbour asks for the last call, whether the program is
 // idle or calls from the same few places.
-func TestALastCallIsPutIntoWordsWithoutGarbage(t *testing.T) {
+func TestLastCallTextAllocatesNothing(t *testing.T) {
 	var w rankRuntime
 	if got := w.LastCall(nil); len(got) > 0 {
 		t.Errorf("got %q before any call", got)

@@ -29,8 +29,8 @@ var listSizes = [][]int{
 	{150_000, 1, 60_000},
 }
 
-// rough are floats whose sums depend on the order of the folds.
-func rough(n, rank, place int) []float32 {
+// randomFloats are floats whose sums depend on the order of the folds.
+func randomFloats(n, rank, place int) []float32 {
 	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(place)))
 	v := make([]float32, n)
 	for i := range v {
@@ -83,8 +83,8 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 	var list [][]byte
 	var wants [][]float32
 	for place, n := range sizes {
-		list = append(list, tensor.Bytes(rough(n, c.Rank(), place)))
-		want := rough(n, c.Rank(), place)
+		list = append(list, tensor.Bytes(randomFloats(n, c.Rank(), place)))
+		want := randomFloats(n, c.Rank(), place)
 		if err := comm.AllReduceBy(ctx, c, algorithm, want, op); err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 	return nil
 }
 
-func TestListsThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidListsAreMisuse(t *testing.T) {
 	whole := make([]float32, 4)
 	b := tensor.Bytes(whole)
 	for _, tc := range []struct {
@@ -129,7 +129,7 @@ func TestListsThatCannotBeAreRefused(t *testing.T) {
 	}
 }
 
-func TestRanksWhoseListsAreCutOtherwiseGetMismatch(t *testing.T) {
+func TestListsOfDifferentLengthsAreAMismatch(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		list := [][]byte{make([]byte, 8), make([]byte, 16)}
 		if c.Rank() == 1 {

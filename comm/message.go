@@ -43,7 +43,7 @@ func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	cl := newCall(c)
 	cl.signature = sig
-	cl.site.Set()
+	cl.site.Capture()
 	_, cl.hasLimit = ctx.Deadline()
 	c.rt.calls.beginMessage(cl)
 	return cl

@@ -33,7 +33,7 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 						}
 					}
 					for _, size := range []int{1, 256 << 10} {
-						if err := relay(ctx, c, &all[0], size); err != nil {
+						if err := passToken(ctx, c, &all[0], size); err != nil {
 							return err
 						}
 					}
@@ -47,9 +47,9 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 	}
 }
 
-// relay has the ranks write to a variable one after the other, as a message of so
+// passToken has the ranks write to a variable one after the other, as a message of so
 // many bytes reaches them.
-func relay(ctx context.Context, c *comm.Comm, shared *int, size int) error {
+func passToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 	message := make([]byte, size)
 	if err := comm.Barrier(ctx, c); err != nil {
 		return err

@@ -50,9 +50,9 @@ func TestReductionsRefuseBuffersThatOverlap(t *testing.T) {
 	}
 }
 
-// TestAnOptionThatCannotBeNamesTheRankThatHasIt: each rank reads its own
+// TestInvalidOptionsNameTheirRank: each rank reads its own
 // environment, and must not put its error on rank 0.
-func TestAnOptionThatCannotBeNamesTheRankThatHasIt(t *testing.T) {
+func TestInvalidOptionsNameTheirRank(t *testing.T) {
 	for name, value := range map[string]string{
 		"TUTTI_RANK": "1", "TUTTI_SIZE": "2", "TUTTI_ROOT": "127.0.0.1:1", "TUTTI_RACK": "a b",
 	} {

@@ -14,13 +14,13 @@ import (
 // While rank 0 computes, and calls nothing of this module, its part of what it has
 // started goes on: the others complete, though they need all of it. So it does when
 // there is one thread for all goroutines, which rank 0 never gives up by itself.
-func TestWhatWasStartedGoesOnWhileTheCallerComputes(t *testing.T) {
+func TestNonBlockingCallsProgressWhileTheCallerComputes(t *testing.T) {
 	for _, threads := range []int{runtime.GOMAXPROCS(0), 1} {
 		for _, wire := range []string{"memory", "tcp", "shm"} {
 			if wire == "shm" && runtime.GOOS != "linux" {
 				continue
 			}
-			for _, w := range works {
+			for _, w := range computations {
 				t.Run(fmt.Sprintf("%s/%s/%d threads", wire, w.name, threads), func(t *testing.T) {
 					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
 					if err := computeBeside(wire, w); err != nil {
@@ -32,14 +32,14 @@ func TestWhatWasStartedGoesOnWhileTheCallerComputes(t *testing.T) {
 	}
 }
 
-// A work is something under way. start begins it; all ranks must take part until
+// A computation is something under way. start begins it; all ranks must take part until
 // the last one's is done.
-type work struct {
+type computation struct {
 	name  string
 	start func(ctx context.Context, c *comm.Comm) (wait func() error, err error)
 }
 
-var works = []work{
+var computations = []computation{
 	{"iallreduce", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		buf := make([]float32, 300_000)
 		return waiting(ctx, comm.IAllReduce(c, buf, comm.Sum)), nil
@@ -72,7 +72,7 @@ func waiting(ctx context.Context, rs ...*comm.Request) func() error {
 
 // computeBeside starts w on three ranks. Rank 0 then does nothing but count until
 // the others are done.
-func computeBeside(wire string, w work) error {
+func computeBeside(wire string, w computation) error {
 	var done atomic.Int32
 	return comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		if err := comm.Barrier(ctx, c); err != nil { // all Conns need not be up

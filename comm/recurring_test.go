@@ -11,8 +11,8 @@ import (
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 )
 
-// recurring are the ways in which tensors that are the same at every step can travel.
-var recurring = []struct {
+// recurringModes are the ways in which tensors that are the same at every step can travel.
+var recurringModes = []struct {
 	name  string
 	plain bool // nothing of the wire verbs' that spares messages
 	one   bool // and one message at a time is on its way
@@ -44,7 +44,7 @@ func BenchmarkDeviceRecurringTensors(b *testing.B) {
 func benchRecurring(b *testing.B, over func() []comm.Option) {
 	const tensors = 100
 	for _, size := range []int{64 << 10, 256 << 10} {
-		for _, way := range recurring {
+		for _, way := range recurringModes {
 			b.Run(fmt.Sprintf("%d KiB/%s", size>>10, way.name), func(b *testing.B) {
 				if way.plain {
 					for _, v := range []string{"BUFFER=256", "STRIP=-1", "CACHE=-1", "FRESH=1"} {
@@ -57,7 +57,7 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 				}
 				b.SetBytes(int64(tensors * size))
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-					return recurringSteps(ctx, b, c, newBatch(tensors, size, way.place))
+					return recurringSteps(ctx, b, c, newTensorSet(tensors, size, way.place))
 				}, append(over(), way.opts...)...)
 				if err != nil {
 					b.Error(err)
@@ -67,15 +67,15 @@ func benchRecurring(b *testing.B, over func() []comm.Option) {
 	}
 }
 
-// A batch is the tensors of a step.
-type batch struct {
+// A tensorSet is the tensors of a step.
+type tensorSet struct {
 	names   []string
 	buffers [][]byte
-	place   bool
+	inPlace bool
 }
 
-func newBatch(tensors, size int, place bool) *batch {
-	s := &batch{place: place}
+func newTensorSet(tensors, size int, place bool) *tensorSet {
+	s := &tensorSet{inPlace: place}
 	for i := range tensors {
 		s.names = append(s.names, fmt.Sprintf("layer%d/weights", i))
 		s.buffers = append(s.buffers, make([]byte, size))
@@ -85,7 +85,7 @@ func newBatch(tensors, size int, place bool) *batch {
 
 // recurringSteps has rank 0 send batches to rank 1, which says when it has them all.
 // The first steps, in which layouts are made, do not count.
-func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *batch) error {
+func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *tensorSet) error {
 	const warm = 6
 	n := 0
 	if c.Rank() == 1 {
@@ -123,7 +123,7 @@ func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *batch) e
 	return errors.Join(append(errs, comm.Send(ctx, c, 1, 1, []byte{0}))...)
 }
 
-func (s *batch) send(c *comm.Comm, step uint64) error {
+func (s *tensorSet) send(c *comm.Comm, step uint64) error {
 	for i, name := range s.names {
 		s.buffers[i][0] = byte(step)
 		if err := comm.SendNamed(c, step, 1, name, comm.NewTensor(s.buffers[i]), nil); err != nil {
@@ -133,10 +133,10 @@ func (s *batch) send(c *comm.Comm, step uint64) error {
 	return nil
 }
 
-func (s *batch) receive(ctx context.Context, c *comm.Comm, step uint64) error {
+func (s *tensorSet) receive(ctx context.Context, c *comm.Comm, step uint64) error {
 	for i, name := range s.names {
 		var buf []byte
-		if !s.place {
+		if !s.inPlace {
 			buf = s.buffers[i]
 		}
 		t, err := comm.RecvNamed(ctx, c, step, 0, name, buf)

@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-func TestARegionThatCannotBeMeantIsRefused(t *testing.T) {
+func TestInvalidRegionSizesAreMisuse(t *testing.T) {
 	for bytes, want := range map[int64]error{-1: fault.Misuse, 0: nil, maxRegion: nil, maxRegion + 1: fault.Misuse, math.MaxInt64: fault.Misuse} {
 		if err := newOptions([]Option{WithTensorRegion(bytes)}).check(0); !errors.Is(err, want) {
 			t.Errorf("WithTensorRegion(%d): got %v, want %v", bytes, err, want)

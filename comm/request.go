@@ -56,7 +56,7 @@ func (r *Request) call(ctx context.Context) *call {
 	cl := newCall(r.c)
 	cl.signature = r.sig
 	cl.callName = "wait for " + r.sig.callName
-	cl.site.Set()
+	cl.site.Capture()
 	_, cl.hasLimit = ctx.Deadline()
 	r.c.rt.calls.beginMessage(cl)
 	return cl

@@ -29,9 +29,9 @@ type rankRuntime struct {
 	log           *slog.Logger
 	initGoroutine uint64 // the goroutine that called Init, for "where is it now"
 	calls         calls
-	lastRecord    callRecord    // the control goroutine's, as is sites: what a heartbeat told last
-	siteTexts     callsite.Book // and where calls were
-	model         choose.Model  // rank 0's; set before Init returns
+	lastRecord    callRecord         // the control goroutine's, as is sites: what a heartbeat told last
+	siteTexts     callsite.TextCache // and where calls were
+	model         choose.Model       // rank 0's; set before Init returns
 	// places is where each rank runs; all ranks know the same. Set once, before any
 	// communicator but the job's exists.
 	places []topology.Place
@@ -236,7 +236,7 @@ func (rt *rankRuntime) LastCall(b []byte) []byte {
 		return b
 	}
 	b = last.appendTo(b, last.seq)
-	if at := rt.siteTexts.Of(&last.site); at != "" {
+	if at := rt.siteTexts.Text(&last.site); at != "" {
 		b = append(append(b, " at "...), at...)
 	}
 	return b
@@ -324,7 +324,7 @@ func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
 	if underWay {
 		return site.String()
 	}
-	if now := callsite.Now(rt.initGoroutine); now != "" {
+	if now := callsite.CurrentLine(rt.initGoroutine); now != "" {
 		return now
 	}
 	return site.String()

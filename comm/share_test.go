@@ -104,7 +104,7 @@ func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
 					}
 					script := flaky.New(o)
 					// In a bubble, because those who have come wait some seconds for one who does not.
-					synctest.Test(t, func(t *testing.T) { shareInVain(t, script, n, hosts, victim, m != 0) })
+					synctest.Test(t, func(t *testing.T) { failSharing(t, script, n, hosts, victim, m != 0) })
 					if m != 0 && !script.Fired(0) {
 						t.Error("no sharing failed")
 					}
@@ -114,8 +114,8 @@ func TestWhereOneRankCannotShareMemoryAllGoByMessages(t *testing.T) {
 	}
 }
 
-// shareInVain starts n ranks, of which one may fail to share memory with those of its host.
-func shareInVain(t *testing.T, script *flaky.Script, n, hosts, victim int, fails bool) {
+// failSharing starts n ranks, of which one may fail to share memory with those of its host.
+func failSharing(t *testing.T, script *flaky.Script, n, hosts, victim int, fails bool) {
 	var log lockedBuffer
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		shares := !fails || hosts > 1 && c.Rank()%hosts != victim%hosts
@@ -133,7 +133,7 @@ func shareInVain(t *testing.T, script *flaky.Script, n, hosts, victim int, fails
 			return fmt.Errorf("rank %d: the sum is %d", c.Rank(), buf[0])
 		}
 		return nil
-	}, inTurn(hosts), comm.WithWrap(wrapBy(script, false)), comm.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	}, roundRobinHosts(hosts), comm.WithWrap(wrapBy(script, false)), comm.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if err != nil {
 		t.Error(err)
 	}

@@ -18,7 +18,7 @@ func TestCollectivesRunUnderMutualTLS(t *testing.T) {
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 				for _, count := range []int{1, 1000, 1_000_003} {
 					for _, call := range worldtest.Collectives[float32]() {
-						if err := call.Run(ctx, c, count/c.Size(), new(worldtest.Ledger)); err != nil {
+						if err := call.Run(ctx, c, count/c.Size(), new(worldtest.BufferTracker)); err != nil {
 							return err
 						}
 					}

@@ -13,7 +13,7 @@ import (
 
 // Rank 0 fills the credit and its spill buffer with messages that rank 1 does not
 // receive; then both want something else of each other.
-func TestMessagesThatNobodyReceivesStandInNobodysWay(t *testing.T) {
+func TestUnreceivedMessagesDoNotBlockOthers(t *testing.T) {
 	const size = 1000
 	then := map[string]func(ctx context.Context, c *comm.Comm) error{
 		"another tag": func(ctx context.Context, c *comm.Comm) error {

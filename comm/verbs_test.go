@@ -68,7 +68,7 @@ func callAll(t *testing.T, n int, opts ...comm.Option) {
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		for _, count := range testCounts(n) {
 			for _, call := range calls {
-				if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+				if err := call.Run(ctx, c, count, new(worldtest.BufferTracker)); err != nil {
 					return fmt.Errorf("%s of %d elements: %w", call.Name, count, err)
 				}
 			}

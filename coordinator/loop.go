@@ -169,7 +169,7 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 				co.complete(t, err)
 			}
 		case negotiate.Locate:
-			co.post(event{in: negotiate.Location{At: callsite.Now(co.homeGoroutine)}})
+			co.post(event{in: negotiate.Location{At: callsite.CurrentLine(co.homeGoroutine)}})
 		case negotiate.End:
 			co.endCause, over = o.Err, true
 		}

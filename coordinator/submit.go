@@ -173,7 +173,7 @@ func (co *Coordinator) resubmit(to Submitter, s *request, opts []CallOption) *Ha
 	}
 	set := co.setOf(opts)
 	var at callsite.Site
-	at.Set()
+	at.Capture()
 	born := co.timestamp()
 	co.mu.Lock()
 	h := set.handles[s.name]

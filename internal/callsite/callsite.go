@@ -32,15 +32,15 @@ type Site struct {
 //
 //go:noinline
 func Here() (s Site) {
-	s.Set()
+	s.Capture()
 	return s
 }
 
-// Set makes s the place where the program has called this library: Here, without
+// Capture makes s the place where the program has called this library: Here, without
 // a copy.
 //
 //go:noinline
-func (s *Site) Set() { s.n = framePCs(&s.pcs) }
+func (s *Site) Capture() { s.n = framePCs(&s.pcs) }
 
 // String is "file.go:12" of the first frame outside this library, or "".
 func (s Site) String() string {
@@ -50,7 +50,7 @@ func (s Site) String() string {
 	frames := runtime.CallersFrames(s.pcs[:s.n])
 	for {
 		f, more := frames.Next()
-		if f.File != "" && !inside(f.Function, f.File) {
+		if f.File != "" && !inLibrary(f.Function, f.File) {
 			return fmt.Sprintf("%s:%d", path.Base(f.File), f.Line)
 		}
 		if !more {
@@ -59,32 +59,32 @@ func (s Site) String() string {
 	}
 }
 
-// bookSize is how many Sites a Book remembers.
-const bookSize = 64
+// textCacheSize is how many Sites a Book remembers.
+const textCacheSize = 64
 
-// A Book remembers how Sites are put into words, which costs microseconds and makes
+// A TextCache remembers how Sites are put into words, which costs microseconds and makes
 // garbage: a program calls from few places. The zero Book is empty. One goroutine
 // uses it at a time.
-type Book struct{ words map[Site]string }
+type TextCache struct{ texts map[Site]string }
 
-// Of is s.String.
-func (b *Book) Of(s *Site) string {
+// Text is s.String.
+func (b *TextCache) Text(s *Site) string {
 	key := *s
 	clear(key.pcs[key.n:]) // what an earlier, deeper place has left there
-	words, known := b.words[key]
+	text, known := b.texts[key]
 	if known {
-		return words
+		return text
 	}
-	if b.words == nil || len(b.words) >= bookSize {
-		b.words = make(map[Site]string, bookSize)
+	if b.texts == nil || len(b.texts) >= textCacheSize {
+		b.texts = make(map[Site]string, textCacheSize)
 	}
-	words = s.String()
-	b.words[key] = words
-	return words
+	text = s.String()
+	b.texts[key] = text
+	return text
 }
 
-// inside reports whether a function belongs to the library, or to the runtime.
-func inside(function, file string) bool {
+// inLibrary reports whether a function belongs to the library, or to the runtime.
+func inLibrary(function, file string) bool {
 	if strings.HasPrefix(function, "runtime.") || strings.HasPrefix(function, "testing/synctest.") {
 		return true
 	}
@@ -109,9 +109,9 @@ func Goroutine() uint64 {
 // maxStacks bounds the memory that Now takes for a program of many goroutines.
 const maxStacks = 1 << 20
 
-// Now is "file.go:12" of the first frame outside this library on a goroutine's
+// CurrentLine is "file.go:12" of the first frame outside this library on a goroutine's
 // stack, or "" when it has ended. It stops the world for a moment.
-func Now(goroutine uint64) string {
+func CurrentLine(goroutine uint64) string {
 	buf := make([]byte, 64<<10)
 	for {
 		n := runtime.Stack(buf, true)
@@ -134,11 +134,11 @@ func Now(goroutine uint64) string {
 // arguments, and an indented file:line.
 func firstOutside(lines []string) string {
 	for i := 1; i+1 < len(lines); i += 2 {
-		place := strings.TrimSpace(lines[i+1])
-		place, _, _ = strings.Cut(place, " ")
-		file, line, ok := cutLast(place, ":")
+		location := strings.TrimSpace(lines[i+1])
+		location, _, _ = strings.Cut(location, " ")
+		file, line, ok := cutLast(location, ":")
 		function := strings.TrimPrefix(lines[i], "created by ")
-		if !ok || inside(function, file) || standard(file) {
+		if !ok || inLibrary(function, file) || inStandardLibrary(file) {
 			continue
 		}
 		return path.Base(file) + ":" + line
@@ -146,10 +146,10 @@ func firstOutside(lines []string) string {
 	return ""
 }
 
-// standard reports whether a file is Go's own: a rank that sleeps is where it
+// inStandardLibrary reports whether a file is Go's own: a rank that sleeps is where it
 // called Sleep.
-func standard(file string) bool {
-	home, known := goHome()
+func inStandardLibrary(file string) bool {
+	home, known := standardLibraryDir()
 	if !known || home == "" { // built with -trimpath: Go's own have no domain in front
 		first, _, _ := strings.Cut(file, "/")
 		return !strings.Contains(first, ".") && !path.IsAbs(file)
@@ -157,8 +157,8 @@ func standard(file string) bool {
 	return strings.HasPrefix(file, home)
 }
 
-// goHome is the folder of the standard library as this program's build saw it.
-func goHome() (string, bool) {
+// standardLibraryDir is the folder of the standard library as this program's build saw it.
+func standardLibraryDir() (string, bool) {
 	f := runtime.FuncForPC(reflect.ValueOf(strings.Cut).Pointer())
 	if f == nil {
 		return "", false

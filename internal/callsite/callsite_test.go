@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestASiteIsThePlaceOfTheCaller(t *testing.T) {
+func TestHereReturnsTheCallersLine(t *testing.T) {
 	if got := Here().String(); !strings.HasPrefix(got, "callsite_test.go:") {
 		t.Errorf("got %q, want this file", got)
 	}
@@ -15,7 +15,7 @@ func TestASiteIsThePlaceOfTheCaller(t *testing.T) {
 	}
 }
 
-func TestNowFindsAGoroutineBelowTheStandardLibrary(t *testing.T) {
+func TestCurrentLineSkipsTheStandardLibrary(t *testing.T) {
 	id := make(chan uint64)
 	stop := make(chan struct{})
 	done := make(chan struct{})
@@ -28,22 +28,22 @@ func TestNowFindsAGoroutineBelowTheStandardLibrary(t *testing.T) {
 		}
 	}()
 	g := <-id
-	if got := Now(g); !strings.HasPrefix(got, "callsite_test.go:") {
+	if got := CurrentLine(g); !strings.HasPrefix(got, "callsite_test.go:") {
 		t.Errorf("got %q, want this file", got)
 	}
 	close(stop)
 	<-done
-	if got := Now(g); got != "" {
+	if got := CurrentLine(g); got != "" {
 		t.Errorf("a goroutine that has ended is at %q", got)
 	}
 }
 
-func TestTheStandardLibraryIsKnown(t *testing.T) {
-	home, ok := goHome()
-	if !ok || !standard(home+"time/sleep.go") {
+func TestInStandardLibrary(t *testing.T) {
+	home, ok := standardLibraryDir()
+	if !ok || !inStandardLibrary(home+"time/sleep.go") {
 		t.Errorf("time/sleep.go below %q is not standard", home)
 	}
-	if home != "" && standard("/somewhere/else/time/sleep.go") {
+	if home != "" && inStandardLibrary("/somewhere/else/time/sleep.go") {
 		t.Error("a stranger's file is standard")
 	}
 }

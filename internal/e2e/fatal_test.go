@@ -15,16 +15,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// leaveAtOnce has every rank end its process with its first error, as log.Fatal
+// exitOnError has every rank end its process with its first error, as log.Fatal
 // does: without Close, and while others may not have heard of the error yet. That may
 // be the barrier already: the others are out of it before a rank that has not run, and
 // what they do then ends all calls.
-func leaveAtOnce(ctx context.Context, a *actor, c *comm.Comm) error {
-	at, err := here(), comm.Barrier(ctx, c)
+func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
+	at, err := callHere(), comm.Barrier(ctx, c)
 	if err == nil {
-		at, err = blunders()[a.Blunder](ctx, a, c)
+		at, err = mistakes()[a.Mistake](ctx, a, c)
 	}
-	a.tell("left", at, err)
+	a.report("left", at, err)
 	if err == nil {
 		return nil // and close
 	}
@@ -34,43 +34,43 @@ func leaveAtOnce(ctx context.Context, a *actor, c *comm.Comm) error {
 
 const disk = "the disk is full"
 
-// blunders are what the ranks do wrong.
-func blunders() map[string]func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
-	return map[string]func(ctx context.Context, a *actor, c *comm.Comm) (call, error){
-		"another operator": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+// mistakes are what the ranks do wrong.
+func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
+	return map[string]func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error){
+		"another operator": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 			op := comm.Sum
 			if a.rank == a.Victim {
 				op = comm.Max
 			}
-			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), op)
+			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), op)
 		},
-		"three roots, of nothing": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+		"three roots, of nothing": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 			for range 10 {
 				if err := comm.Broadcast(ctx, c, make([]float32, 0), a.rank); err != nil {
-					return here(), err
+					return callHere(), err
 				}
 			}
-			return here(), nil
+			return callHere(), nil
 		},
-		"a deadline": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+		"a deadline": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 			if a.rank == a.Victim {
-				a.wait(0)
-				return here(), nil
+				a.awaitGate(0)
+				return callHere(), nil
 			}
 			if a.rank == 0 {
 				limited, cancel := context.WithTimeout(ctx, a.Deadline)
 				defer cancel()
 				ctx = limited
 			}
-			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
 		},
-		"abort": func(ctx context.Context, a *actor, c *comm.Comm) (call, error) {
+		"abort": func(ctx context.Context, a *rankProcess, c *comm.Comm) (callSite, error) {
 			if a.rank == a.Victim {
-				a.say("about to abort", "")
+				a.log("about to abort", "")
 				c.Abort(errors.New(disk))
 				os.Exit(1)
 			}
-			return here(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
+			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
 		},
 	}
 }
@@ -90,7 +90,7 @@ func TestARankThatLeavesWithItsErrorIsNotBlamedForLeaving(t *testing.T) {
 			{"abort", ranks - 1, fault.PeerLost, disk},
 		} {
 			t.Run(wire+"/"+scene.blunder, func(t *testing.T) {
-				j := run(t, ranks, wire, order{Scene: "fatal", Victim: victim, Blunder: scene.blunder, Deadline: 300 * time.Millisecond})
+				j := run(t, ranks, wire, instruction{Program: "fatal", Victim: victim, Mistake: scene.blunder, Deadline: 300 * time.Millisecond})
 				failed := 0
 				for _, e := range j.events("left", scene.events) {
 					switch {
@@ -105,7 +105,7 @@ func TestARankThatLeavesWithItsErrorIsNotBlamedForLeaving(t *testing.T) {
 					t.Error("no rank got an error")
 				}
 				j.open(0)
-				j.ends(1)
+				j.wantExit(1)
 			})
 		}
 	}

@@ -32,7 +32,7 @@ func TestPollingStarvesNoHeartbeats(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d ranks", wire, ranks), func(t *testing.T) {
 				j := newJob(t)
 				j.listen()
-				o := order{Scene: "busy", Heartbeat: busyBeat, Silence: busySilence}
+				o := instruction{Program: "busy", Heartbeat: busyBeat, Silence: busySilence}
 				for r := range ranks {
 					j.rank(r, ranks, wire, o, "GOMAXPROCS=1")
 				}
@@ -44,7 +44,7 @@ func TestPollingStarvesNoHeartbeats(t *testing.T) {
 					}
 				}
 				for _, p := range j.ranks {
-					p.exits(j, 0)
+					p.wantExit(j, 0)
 				}
 			})
 		}
@@ -53,31 +53,31 @@ func TestPollingStarvesNoHeartbeats(t *testing.T) {
 
 // stayBusy sums for a while without a pause, and then has all ranks wait for the
 // last one, which computes.
-func stayBusy(ctx context.Context, a *actor, c *comm.Comm) error {
+func stayBusy(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	over := []int32{0}
 	began := time.Now()
-	at := here()
+	at := callHere()
 	for over[0] == 0 {
 		if c.Rank() == 0 && time.Since(began) > busyFor {
 			over[0] = 1 // the sum tells all
 		}
 		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {
-			return a.tell("summed", at, err)
+			return a.report("summed", at, err)
 		}
 	}
-	a.tell("summed", at, nil)
+	a.report("summed", at, nil)
 	last := c.Size() - 1
 	if c.Rank() == last {
 		compute(busyFor)
 		for r := range last {
 			if err := comm.Send(ctx, c, r, 1, over); err != nil {
-				return a.tell("met", at, err)
+				return a.report("met", at, err)
 			}
 		}
-		return a.tell("met", at, nil)
+		return a.report("met", at, nil)
 	}
 	_, err := comm.Recv(ctx, c, last, 1, over)
-	return a.tell("met", at, err)
+	return a.report("met", at, err)
 }
 
 // compute keeps a P busy for some time.

@@ -12,15 +12,15 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A lab is some pseudo-hosts, n0 and up; see tools/hosts.
-type lab struct {
+// A hostNetwork is some pseudo-hosts, n0 and up; see tools/hosts.
+type hostNetwork struct {
 	t    *testing.T
 	tool string
 	dir  string
 }
 
-// hosts sets up n hosts, or skips the test where that cannot be.
-func hosts(t *testing.T, n int) *lab {
+// newHostNetwork sets up n hosts, or skips the test where that cannot be.
+func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")
@@ -37,14 +37,14 @@ func hosts(t *testing.T, n int) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t: t, tool: tool, dir: filepath.Join(t.TempDir(), "lab")}
-	t.Cleanup(func() { l.do("down") })
-	l.do("up", fmt.Sprint(n))
+	l := &hostNetwork{t: t, tool: tool, dir: filepath.Join(t.TempDir(), "lab")}
+	t.Cleanup(func() { l.run("down") })
+	l.run("up", fmt.Sprint(n))
 	return l
 }
 
-// do runs the tool.
-func (l *lab) do(args ...string) {
+// run runs the tool.
+func (l *hostNetwork) run(args ...string) {
 	l.t.Helper()
 	cmd := exec.Command(l.tool, args...)
 	cmd.Env = append(os.Environ(), "HOSTS_LAB="+l.dir)
@@ -53,12 +53,12 @@ func (l *lab) do(args ...string) {
 	}
 }
 
-// spread starts one rank on each host; the job's root is on n0.
-func (l *lab) spread(ranks int, wire, root string, o order) *job {
+// startJob starts one rank on each host; the job's root is on n0.
+func (l *hostNetwork) startJob(ranks int, wire, root string, o instruction) *job {
 	l.t.Helper()
 	j := newJob(l.t)
 	j.root = root
-	j.on = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank)} }
+	j.commandPrefix = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank)} }
 	for r := range ranks {
 		j.rank(r, ranks, wire, o, "HOSTS_LAB="+l.dir)
 	}
@@ -68,18 +68,18 @@ func (l *lab) spread(ranks int, wire, root string, o order) *job {
 func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 	t.Parallel()
 	const ranks, victim, within = 3, 2, 5 * time.Second
-	l := hosts(t, ranks)
+	l := newHostNetwork(t, ranks)
 	jobs := make(map[string]*job)
 	for i, wire := range streams() {
-		jobs[wire] = l.spread(ranks, wire, fmt.Sprintf("10.77.0.10:%d", 7000+i), order{Scene: "sum", Bytes: 100_000})
+		jobs[wire] = l.startJob(ranks, wire, fmt.Sprintf("10.77.0.10:%d", 7000+i), instruction{Program: "sum", Bytes: 100_000})
 	}
 	for _, j := range jobs {
 		j.events("summing", ranks)
 	}
-	l.do("cut", fmt.Sprintf("n%d", victim))
-	cut := make(map[string]deed) // only now: cutting takes some programs, and silence longer than them
+	l.run("cut", fmt.Sprintf("n%d", victim))
+	cut := make(map[string]moment) // only now: cutting takes some programs, and silence longer than them
 	for wire, j := range jobs {
-		cut[wire] = j.deed()
+		cut[wire] = j.now()
 	}
 	for wire, j := range jobs {
 		for _, e := range j.events("ended", ranks) {
@@ -99,7 +99,7 @@ func TestAHostWhoseLinkIsCutIsNamedWithinFiveSeconds(t *testing.T) {
 			}
 		}
 		for _, p := range j.ranks {
-			p.exits(j, 1)
+			p.wantExit(j, 1)
 		}
 	}
 }

@@ -31,22 +31,22 @@ const limit = 40 * time.Second
 
 // A job is some processes under test, and what they have told.
 type job struct {
-	t        *testing.T
-	launcher *process   // tuttirun; nil when the director starts the ranks itself
-	ranks    []*process // by rank; of those that the director has started
-	out      *transcript
-	err      *transcript
-	root     string // where rank 0 listens; "" with the launcher
-	listener *os.File
-	on       func(rank int) []string // what to put before a rank's command; nil: nothing
+	t             *testing.T
+	launcher      *process   // tuttirun; nil when the director starts the ranks itself
+	ranks         []*process // by rank; of those that the director has started
+	out           *output
+	err           *output
+	root          string // where rank 0 listens; "" with the launcher
+	listener      *os.File
+	commandPrefix func(rank int) []string // what to put before a rank's command; nil: nothing
 
-	leak         *os.File // ends when every process of the job has
-	lifeline     *os.File
-	gate         [gates]*os.File
-	inherited    []*os.File
-	shm          []string
-	starving     map[int]time.Duration // by process: how long it has starved, by the last that is known
-	expectPanics bool
+	exitPipe   *os.File // ends when every process of the job has
+	lifeline   *os.File
+	gate       [gates]*os.File
+	inherited  []*os.File
+	shm        []string
+	starving   map[int]time.Duration // by process: how long it has starved, by the last that is known
+	wantPanics bool
 }
 
 // A process is one that the director has started.
@@ -56,16 +56,16 @@ type process struct {
 }
 
 // run starts ranks by tuttirun, over a wire.
-func run(t *testing.T, ranks int, wire string, o order) *job {
+func run(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
 	args := []string{"-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t)}
-	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.text())
+	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.encode())
 	return j
 }
 
 // spawn starts ranks itself: they can be told apart, and so can what they are told.
-func spawn(t *testing.T, ranks int, wire string, o order) *job {
+func spawn(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
 	j.listen()
@@ -81,7 +81,7 @@ func newJob(t *testing.T) *job {
 	t.Cleanup(j.close)
 	leak, held := j.pipe()
 	theirs, lifeline := j.pipe()
-	j.leak, j.lifeline = leak, lifeline
+	j.exitPipe, j.lifeline = leak, lifeline
 	j.inherited = []*os.File{held, theirs}
 	for i := range j.gate {
 		theirs, j.gate[i] = j.pipe()
@@ -118,7 +118,7 @@ func (j *job) listen() {
 }
 
 // rank starts one rank of a job of size. Later settings in env win.
-func (j *job) rank(r, size int, wire string, o order, env ...string) *process {
+func (j *job) rank(r, size int, wire string, o instruction, env ...string) *process {
 	j.t.Helper()
 	var third *os.File
 	if r == 0 && j.listener != nil {
@@ -126,8 +126,8 @@ func (j *job) rank(r, size int, wire string, o order, env ...string) *process {
 		env = append([]string{vars.ListenFD + "=3"}, env...)
 	}
 	command := []string{self(j.t)}
-	if j.on != nil {
-		command = append(j.on(r), command...)
+	if j.commandPrefix != nil {
+		command = append(j.commandPrefix(r), command...)
 	}
 	p := j.start(exec.Command(command[0], command[1:]...), third, append(j.identity(r, size, wire, o), env...)...)
 	if r == 0 && j.listener != nil {
@@ -139,13 +139,13 @@ func (j *job) rank(r, size int, wire string, o order, env ...string) *process {
 }
 
 // identity is what a launcher tells a rank.
-func (j *job) identity(r, size int, wire string, o order) []string {
+func (j *job) identity(r, size int, wire string, o instruction) []string {
 	return []string{
 		vars.Rank + "=" + strconv.Itoa(r), vars.Size + "=" + strconv.Itoa(size),
 		vars.LocalRank + "=" + strconv.Itoa(r), vars.LocalSize + "=" + strconv.Itoa(size),
 		vars.Root + "=" + j.root, vars.Job + "=e2e." + j.id(), vars.Incarnation + "=1",
 		vars.Secret + "=" + hex.EncodeToString([]byte(secret)), vars.Transport + "=" + wire,
-		asRank + "=" + o.text(),
+		asRank + "=" + o.encode(),
 	}
 }
 
@@ -158,7 +158,7 @@ func (j *job) id() string {
 	return strconv.Itoa(os.Getpid()) + "." + port
 }
 
-func (o order) text() string {
+func (o instruction) encode() string {
 	text, _ := json.Marshal(o) // cannot fail: plain fields
 	return string(text)
 }
@@ -255,24 +255,24 @@ func (j *job) pids(n int) map[int]int {
 
 // signal signals a process. The deed is just before; it is done, if it is to kill, once
 // the process has ended.
-func (j *job) signal(pid int, s syscall.Signal) deed {
+func (j *job) signal(pid int, s syscall.Signal) moment {
 	j.t.Helper()
-	d := j.deed()
+	d := j.now()
 	if err := syscall.Kill(pid, s); err != nil {
 		j.t.Fatal(err)
 	}
 	if s == syscall.SIGKILL {
-		j.gone(pid)
-		d.done = time.Now()
+		j.awaitExit(pid)
+		d.after = time.Now()
 	}
 	return d
 }
 
-// ends waits for tuttirun, and compares its exit code and what it said.
-func (j *job) ends(code int, parts ...string) {
+// wantExit waits for tuttirun, and compares its exit code and what it said.
+func (j *job) wantExit(code int, parts ...string) {
 	j.t.Helper()
-	j.launcher.exits(j, code)
-	j.letGo()
+	j.launcher.wantExit(j, code)
+	j.closeInherited()
 	j.err.await(limit, func([]string) bool { return j.err.ended })
 	for _, p := range parts {
 		if !strings.Contains(j.err.String(), p) {
@@ -284,8 +284,8 @@ func (j *job) ends(code int, parts ...string) {
 	}
 }
 
-// exits waits for a process and compares its exit code, -1 for a signal.
-func (p *process) exits(j *job, code int) {
+// wantExit waits for a process and compares its exit code, -1 for a signal.
+func (p *process) wantExit(j *job, code int) {
 	j.t.Helper()
 	select {
 	case <-p.done:
@@ -297,9 +297,9 @@ func (p *process) exits(j *job, code int) {
 	}
 }
 
-// letGo closes the director's copies of what processes inherit, so that the
+// closeInherited closes the director's copies of what processes inherit, so that the
 // pipes end with the last of these.
-func (j *job) letGo() {
+func (j *job) closeInherited() {
 	for _, f := range j.inherited {
 		f.Close()
 	}
@@ -314,7 +314,7 @@ func (j *job) close() {
 			<-p.done
 		}
 	}
-	j.letGo()
+	j.closeInherited()
 	j.lifeline.Close()
 	if j.listener != nil {
 		j.listener.Close()
@@ -322,18 +322,18 @@ func (j *job) close() {
 	for i := range j.gate {
 		j.open(i)
 	}
-	j.leak.SetReadDeadline(time.Now().Add(limit))
-	if _, err := j.leak.Read(make([]byte, 1)); err != io.EOF {
+	j.exitPipe.SetReadDeadline(time.Now().Add(limit))
+	if _, err := j.exitPipe.Read(make([]byte, 1)); err != io.EOF {
 		j.t.Errorf("something that the job started is left: %v", err)
 	}
-	j.leak.Close()
+	j.exitPipe.Close()
 	j.out.finish()
 	j.err.finish()
-	j.judge()
+	j.checkLeftovers()
 }
 
-// judge looks at what no job may leave or say.
-func (j *job) judge() {
+// checkLeftovers looks at what no job may leave or say.
+func (j *job) checkLeftovers() {
 	for _, name := range shared() {
 		if !slices.Contains(j.shm, name) {
 			j.t.Errorf("the job has left %s", name)
@@ -341,7 +341,7 @@ func (j *job) judge() {
 	}
 	said := j.err.String()
 	for _, bad := range []string{"DATA RACE", "fatal error:", "panic:"} {
-		if strings.Contains(said, bad) && !(bad == "panic:" && j.expectPanics) {
+		if strings.Contains(said, bad) && !(bad == "panic:" && j.wantPanics) {
 			j.t.Errorf("standard error says %q:\n%s", bad, said)
 		}
 	}
@@ -353,22 +353,22 @@ func shared() []string {
 	return names
 }
 
-// A transcript is what processes have written to a pipe, line by line.
-type transcript struct {
+// A output is what processes have written to a pipe, line by line.
+type output struct {
 	from *os.File
-	over chan struct{}
+	done chan struct{}
 
-	mu    sync.Mutex // guards the rest
-	lines []string
-	rest  []byte
-	ended bool
-	more  chan struct{} // closed when something is added
+	mu      sync.Mutex // guards the rest
+	lines   []string
+	partial []byte
+	ended   bool
+	changed chan struct{} // closed when something is added
 }
 
-func record(from *os.File) *transcript {
-	tr := &transcript{from: from, over: make(chan struct{}), more: make(chan struct{})}
+func record(from *os.File) *output {
+	tr := &output{from: from, done: make(chan struct{}), changed: make(chan struct{})}
 	go func() {
-		defer close(tr.over)
+		defer close(tr.done)
 		_, err := io.Copy(tr, from)
 		if err != nil && !errors.Is(err, os.ErrClosed) {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
@@ -376,39 +376,39 @@ func record(from *os.File) *transcript {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
 		tr.ended = true
-		tr.tellLocked()
+		tr.notifyLocked()
 	}()
 	return tr
 }
 
 // Write implements io.Writer.
-func (tr *transcript) Write(b []byte) (int, error) {
+func (tr *output) Write(b []byte) (int, error) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.rest = append(tr.rest, b...)
+	tr.partial = append(tr.partial, b...)
 	for {
-		line, rest, ok := bytes.Cut(tr.rest, []byte("\n"))
+		line, rest, ok := bytes.Cut(tr.partial, []byte("\n"))
 		if !ok {
 			break
 		}
-		tr.lines, tr.rest = append(tr.lines, string(line)), rest
+		tr.lines, tr.partial = append(tr.lines, string(line)), rest
 	}
-	tr.tellLocked()
+	tr.notifyLocked()
 	return len(b), nil
 }
 
-func (tr *transcript) tellLocked() {
-	close(tr.more)
-	tr.more = make(chan struct{})
+func (tr *output) notifyLocked() {
+	close(tr.changed)
+	tr.changed = make(chan struct{})
 }
 
 // await returns true as soon as enough says so of the lines, and false when no
 // more come, or none in time.
-func (tr *transcript) await(within time.Duration, enough func(lines []string) bool) bool {
+func (tr *output) await(within time.Duration, enough func(lines []string) bool) bool {
 	late := time.After(within)
 	for {
 		tr.mu.Lock()
-		ok, ended, more := enough(tr.lines), tr.ended, tr.more
+		ok, ended, more := enough(tr.lines), tr.ended, tr.changed
 		tr.mu.Unlock()
 		if ok || ended {
 			return ok
@@ -422,7 +422,7 @@ func (tr *transcript) await(within time.Duration, enough func(lines []string) bo
 }
 
 // count is the number of lines so far that hold all of some parts.
-func (tr *transcript) count(parts ...string) int {
+func (tr *output) count(parts ...string) int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return countLines(tr.lines, parts...)
@@ -437,15 +437,15 @@ func countLines(lines []string, parts ...string) (n int) {
 	return n
 }
 
-func (tr *transcript) String() string {
+func (tr *output) String() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return strings.Join(tr.lines, "\n")
 }
 
 // finish stops recording; all writers have ended.
-func (tr *transcript) finish() {
+func (tr *output) finish() {
 	tr.from.SetReadDeadline(time.Now().Add(time.Second))
-	<-tr.over
+	<-tr.done
 	tr.from.Close()
 }

@@ -28,21 +28,21 @@ func wires() []string {
 // streams are those of them that strangers can reach, and other hosts.
 func streams() []string { return []string{"tcp", "grpc"} }
 
-// heard is how long a rank works before anybody is to know what it does: its
+// heartbeatDelay is how long a rank works before anybody is to know what it does: its
 // heartbeats tell.
-const heard = 3 * mesh.DefaultHeartbeat
+const heartbeatDelay = 3 * mesh.DefaultHeartbeat
 
 // sumForever sums until that fails.
-func sumForever(ctx context.Context, a *actor, c *comm.Comm) error {
+func sumForever(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, told := time.Now(), false
 	for {
-		at, err := here(), comm.AllReduce(ctx, c, buf, comm.Sum)
+		at, err := callHere(), comm.AllReduce(ctx, c, buf, comm.Sum)
 		if err != nil {
-			return a.tell("ended", at, err)
+			return a.report("ended", at, err)
 		}
-		if !told && (a.Early || time.Since(began) > heard) {
-			a.say("summing", "")
+		if !told && (a.ReadyAtOnce || time.Since(began) > heartbeatDelay) {
+			a.log("summing", "")
 			told = true
 		}
 	}
@@ -57,7 +57,7 @@ func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
 		}{{"4B", 4, 4}, {"64MiB", 64 << 20, 3}} {
 			for _, victim := range []int{0, size.ranks - 2} {
 				t.Run(fmt.Sprintf("%s/%s/rank%d", wire, size.name, victim), func(t *testing.T) {
-					killOne(t, size.ranks, wire, order{Bytes: size.bytes, Victim: victim}, 0)
+					killOne(t, size.ranks, wire, instruction{Bytes: size.bytes, Victim: victim}, 0)
 				})
 			}
 		}
@@ -65,11 +65,11 @@ func TestAKilledRankIsNamedByAllOthersWithinASecond(t *testing.T) {
 }
 
 // killOne kills a rank in the midst of allreduces, pause after all have begun.
-func killOne(t *testing.T, ranks int, wire string, o order, pause time.Duration) {
+func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Duration) {
 	t.Helper()
-	o.Scene = "sum"
+	o.Program = "sum"
 	victim, lastCall := o.Victim, "allreduce #"
-	if o.Early {
+	if o.ReadyAtOnce {
 		lastCall = ""
 	}
 	j := run(t, ranks, wire, o)
@@ -84,7 +84,7 @@ func killOne(t *testing.T, ranks int, wire string, o order, pause time.Duration)
 		j.wantBlamed(e, victim, lastCall)
 		j.wantWithin(e, killed, time.Second)
 	}
-	j.ends(128+int(syscall.SIGKILL),
+	j.wantExit(128+int(syscall.SIGKILL),
 		fmt.Sprintf("tuttirun: rank %d (", victim), fmt.Sprintf("process %d) was killed by signal 9 (SIGKILL)", pids[victim]))
 	j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
 }
@@ -123,7 +123,7 @@ func TestSoakRanksKilledAtRandomMoments(t *testing.T) {
 		wire, victim := wires()[rng.IntN(len(wires()))], rng.IntN(ranks)
 		pause := time.Duration(rng.IntN(50_000)) * time.Microsecond
 		t.Run(fmt.Sprintf("%d/%s/%dranks/%dB/rank%d/%v", i, wire, ranks, bytes, victim, pause), func(t *testing.T) {
-			killOne(t, ranks, wire, order{Bytes: bytes, Victim: victim, Early: true}, pause)
+			killOne(t, ranks, wire, instruction{Bytes: bytes, Victim: victim, ReadyAtOnce: true}, pause)
 		})
 	}
 }

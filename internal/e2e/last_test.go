@@ -39,7 +39,7 @@ func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 	}
 	for _, wire := range append([]string{"memory"}, wires()...) {
 		for name, last := range lasts {
-			for drive, d := range drives() {
+			for drive, d := range protocols() {
 				for _, bytes := range []int{1, 60_000, 250_000, 1 << 20} {
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", wire, name, drive, bytes), func(t *testing.T) {
 						for i := range again {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(launch.Main(os.Args, os.Environ(), os.Stdin, os.Stdout, os.Stderr))
 	}
 	if text := os.Getenv(asRank); text != "" {
-		os.Exit(act(text))
+		os.Exit(runRank(text))
 	}
 	os.Exit(m.Run())
 }

@@ -16,14 +16,14 @@ import (
 
 // misuse makes calls that are wrong, or left before their time, and shows after
 // each that nothing else is harmed.
-func misuse(ctx context.Context, a *actor, c *comm.Comm) error {
+func misuse(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	sister, err := c.Dup(ctx)
 	if err != nil {
 		return err
 	}
 	for _, step := range []struct {
 		name string
-		do   func(ctx context.Context, a *actor, c *comm.Comm) error
+		do   func(ctx context.Context, a *rankProcess, c *comm.Comm) error
 	}{
 		{"arguments that cannot be", badArguments},
 		{"a buffer that is too small", smallBuffer},
@@ -34,7 +34,7 @@ func misuse(ctx context.Context, a *actor, c *comm.Comm) error {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 		for _, comms := range []*comm.Comm{c, sister} {
-			if err := useful(ctx, comms); err != nil {
+			if err := checkCommunicator(ctx, comms); err != nil {
 				return fmt.Errorf("after %s: %w", step.name, err)
 			}
 		}
@@ -42,8 +42,8 @@ func misuse(ctx context.Context, a *actor, c *comm.Comm) error {
 	return afterClose(ctx, c, sister)
 }
 
-// useful passes a message around and a sum through a communicator.
-func useful(ctx context.Context, c *comm.Comm) error {
+// checkCommunicator passes a message around and a sum through a communicator.
+func checkCommunicator(ctx context.Context, c *comm.Comm) error {
 	n, r := c.Size(), c.Rank()
 	in := make([]int32, 1)
 	if _, err := comm.SendRecv(ctx, c, (r+1)%n, 9, []int32{int32(r)}, (r+n-1)%n, 9, in); err != nil {
@@ -58,8 +58,8 @@ func useful(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
-// want compares an error's kind, and that it says a word.
-func want(err error, k fault.Kind, word string) error {
+// wantError compares an error's kind, and that it says a word.
+func wantError(err error, k fault.Kind, word string) error {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Kind != k || !strings.Contains(err.Error(), word) {
 		return fmt.Errorf("got %v, want a %q with %q in it", err, k, word)
@@ -67,7 +67,7 @@ func want(err error, k fault.Kind, word string) error {
 	return nil
 }
 
-func badArguments(ctx context.Context, _ *actor, c *comm.Comm) error {
+func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 	one := []int32{1}
 	_, from := comm.Recv(ctx, c, c.Size(), 0, one)
 	_, early := comm.Probe(ctx, c, -7, 0)
@@ -76,23 +76,23 @@ func badArguments(ctx context.Context, _ *actor, c *comm.Comm) error {
 	_, isend := comm.ISend(c, -1, 0, one).Wait(ctx)
 	_, iall := comm.IAllReduce(c, one, comm.Op{}).Wait(ctx)
 	return errors.Join(
-		want(comm.Send(ctx, c, c.Size(), 0, one), fault.Misuse, "rank 3 is out of range"),
-		want(comm.Send(ctx, c, 0, -1, one), fault.Misuse, "tag -1"),
-		want(from, fault.Misuse, "rank 3 is out of range"),
-		want(early, fault.Misuse, "rank -7 is out of range"),
-		want(isend, fault.Misuse, "rank -1 is out of range"),
-		want(comm.Broadcast(ctx, c, one, 3), fault.Misuse, "root 3 is out of range"),
-		want(comm.AllReduce(ctx, c, one, comm.Op{}), fault.Misuse, "operator"),
-		want(iall, fault.Misuse, "operator"),
-		want(comm.AllReduce(ctx, c, one, comm.Mean), fault.Misuse, "mean"),
-		want(comm.AllGather(ctx, c, one, one), fault.Misuse, "must have 3"),
-		want(split, fault.Misuse, "color -2"),
-		want(sub, fault.Misuse, "rank 3 is out of range"),
+		wantError(comm.Send(ctx, c, c.Size(), 0, one), fault.Misuse, "rank 3 is out of range"),
+		wantError(comm.Send(ctx, c, 0, -1, one), fault.Misuse, "tag -1"),
+		wantError(from, fault.Misuse, "rank 3 is out of range"),
+		wantError(early, fault.Misuse, "rank -7 is out of range"),
+		wantError(isend, fault.Misuse, "rank -1 is out of range"),
+		wantError(comm.Broadcast(ctx, c, one, 3), fault.Misuse, "root 3 is out of range"),
+		wantError(comm.AllReduce(ctx, c, one, comm.Op{}), fault.Misuse, "operator"),
+		wantError(iall, fault.Misuse, "operator"),
+		wantError(comm.AllReduce(ctx, c, one, comm.Mean), fault.Misuse, "mean"),
+		wantError(comm.AllGather(ctx, c, one, one), fault.Misuse, "must have 3"),
+		wantError(split, fault.Misuse, "color -2"),
+		wantError(sub, fault.Misuse, "rank 3 is out of range"),
 	)
 }
 
 // smallBuffer receives what does not fit; the messages behind it still come.
-func smallBuffer(ctx context.Context, a *actor, c *comm.Comm) error {
+func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, bytes := range []int{100, 1 << 20} {
 		switch a.rank {
 		case 0:
@@ -105,7 +105,7 @@ func smallBuffer(ctx context.Context, a *actor, c *comm.Comm) error {
 		case 1:
 			got := make([]byte, 3)
 			_, err := comm.Recv(ctx, c, 0, 1, got)
-			if err := want(err, fault.Misuse, fmt.Sprintf("%d bytes from rank 0 with tag 1 does not fit the receive's 3 bytes", bytes)); err != nil {
+			if err := wantError(err, fault.Misuse, fmt.Sprintf("%d bytes from rank 0 with tag 1 does not fit the receive's 3 bytes", bytes)); err != nil {
 				return err
 			}
 			if _, err := comm.Recv(ctx, c, 0, 1, got); err != nil || got[0] != 7 {
@@ -118,7 +118,7 @@ func smallBuffer(ctx context.Context, a *actor, c *comm.Comm) error {
 
 // cancelledRecv leaves a receive before its message; its siblings go on, and the
 // message is another one's.
-func cancelledRecv(ctx context.Context, a *actor, c *comm.Comm) error {
+func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	const tags = 3
 	if a.rank == 1 {
 		if err := comm.Barrier(ctx, c); err != nil {
@@ -149,7 +149,7 @@ func cancelledRecv(ctx context.Context, a *actor, c *comm.Comm) error {
 		left <- err
 	}()
 	cancel()
-	if err := want(<-left, fault.Canceled, "recv"); err != nil {
+	if err := wantError(<-left, fault.Canceled, "recv"); err != nil {
 		return err
 	}
 	if err := comm.Barrier(ctx, c); err != nil {
@@ -170,12 +170,12 @@ func cancelledRecv(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 // cancelledSend leaves a send that nobody has received; it was never sent.
-func cancelledSend(ctx context.Context, a *actor, c *comm.Comm) error {
+func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	switch a.rank {
 	case 0:
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
-		if err := want(comm.Send(short, c, 1, 4, make([]byte, 8<<20)), fault.Timeout, "rank 1"); err != nil {
+		if err := wantError(comm.Send(short, c, 1, 4, make([]byte, 8<<20)), fault.Timeout, "rank 1"); err != nil {
 			return err
 		}
 		if err := comm.Barrier(ctx, c); err != nil {
@@ -201,13 +201,13 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	if err := sister.Close(ctx); err != nil {
 		return err
 	}
-	if err := want(comm.Barrier(ctx, sister), fault.Closed, "closed"); err != nil {
+	if err := wantError(comm.Barrier(ctx, sister), fault.Closed, "closed"); err != nil {
 		return err
 	}
-	if err := want(comm.Send(ctx, sister, 0, 0, []byte{1}), fault.Closed, "closed"); err != nil {
+	if err := wantError(comm.Send(ctx, sister, 0, 0, []byte{1}), fault.Closed, "closed"); err != nil {
 		return err
 	}
-	if err := useful(ctx, c); err != nil {
+	if err := checkCommunicator(ctx, c); err != nil {
 		return err
 	}
 	if err := c.Close(ctx); err != nil {
@@ -216,33 +216,33 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	_, recv := comm.Recv(ctx, c, 0, 0, make([]byte, 1))
 	_, dup := c.Dup(ctx)
 	return errors.Join(
-		want(comm.Barrier(ctx, c), fault.Closed, "closed"),
-		want(comm.Send(ctx, c, 0, 0, []byte{1}), fault.Closed, "closed"),
-		want(recv, fault.Closed, "closed"),
-		want(dup, fault.Closed, "closed"),
+		wantError(comm.Barrier(ctx, c), fault.Closed, "closed"),
+		wantError(comm.Send(ctx, c, 0, 0, []byte{1}), fault.Closed, "closed"),
+		wantError(recv, fault.Closed, "closed"),
+		wantError(dup, fault.Closed, "closed"),
 		c.Close(ctx),
 	)
 }
 
-func TestWrongCallsSaySoAndHarmNothingElse(t *testing.T) {
+func TestMisuseLeavesTheCommunicatorUsable(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
-			run(t, 3, wire, order{Scene: "misuse", SendBuffer: 1 << 20}).ends(0)
+			run(t, 3, wire, instruction{Program: "misuse", SendBuffer: 1 << 20}).wantExit(0)
 		})
 	}
 }
 
 // sendInACycle has all ranks send to the next first, more than anybody takes, until
 // gate 1 is their deadline.
-func sendInACycle(ctx context.Context, a *actor, c *comm.Comm) error {
+func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := comm.Barrier(ctx, c); err != nil {
 		return err
 	}
-	limited := a.until(ctx, 1)
-	at, err := here(), comm.Send(limited, c, (a.rank+1)%c.Size(), 6, make([]byte, a.Bytes))
-	a.tell("sent", at, err)
-	a.wait(0)
-	return useful(ctx, c)
+	limited := a.contextUntilGate(ctx, 1)
+	at, err := callHere(), comm.Send(limited, c, (a.rank+1)%c.Size(), 6, make([]byte, a.Bytes))
+	a.report("sent", at, err)
+	a.awaitGate(0)
+	return checkCommunicator(ctx, c)
 }
 
 func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
@@ -251,10 +251,10 @@ func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks = 3
-			o := order{Scene: "cycle", Bytes: 8 << 20, SendBuffer: 1 << 20, Stall: 300 * time.Millisecond}
+			o := instruction{Program: "cycle", Bytes: 8 << 20, SendBuffer: 1 << 20, Stall: 300 * time.Millisecond}
 			j := run(t, ranks, wire, o)
 			j.warnings(ranks, " waits in send ")
-			deadline := j.deed()
+			deadline := j.now()
 			j.open(1)
 			sent := j.events("sent", ranks)
 			for _, e := range sent {
@@ -271,7 +271,7 @@ func TestACycleOfSendsIsNamedWithAllItsCalls(t *testing.T) {
 				}
 			}
 			j.open(0)
-			j.ends(0)
+			j.wantExit(0)
 		})
 	}
 }

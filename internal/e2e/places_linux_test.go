@@ -11,13 +11,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// inTurn deals ranks out to so many hosts, one after the other; the job's root is on
+// startRoundRobin deals ranks out to so many hosts, one after the other; the job's root is on
 // n0. env is what a rank on that host is told besides.
-func (l *lab) inTurn(ranks, hosts int, wire, root string, o order, env func(host int) string) *job {
+func (l *hostNetwork) startRoundRobin(ranks, hosts int, wire, root string, o instruction, env func(host int) string) *job {
 	l.t.Helper()
 	j := newJob(l.t)
 	j.root = root
-	j.on = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank%hosts)} }
+	j.commandPrefix = func(rank int) []string { return []string{l.tool, "in", fmt.Sprintf("n%d", rank%hosts)} }
 	for r := range ranks {
 		j.rank(r, ranks, wire, o, "HOSTS_LAB="+l.dir, env(r%hosts))
 	}
@@ -29,7 +29,7 @@ func (l *lab) inTurn(ranks, hosts int, wire, root string, o order, env func(host
 func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 	t.Parallel()
 	const ranks, count = 6, 2
-	l := hosts(t, count)
+	l := newHostNetwork(t, count)
 	file := filepath.Join(t.TempDir(), "racks")
 	if err := os.WriteFile(file, []byte("n0 left\nn1 right\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -42,14 +42,14 @@ func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 		{7200, func(host int) string { return fmt.Sprintf("TUTTI_RACK=r%d", host) }, "r0/n0[0 2 4] r1/n1[1 3 5]"},
 		{7201, func(int) string { return "TUTTI_TOPOLOGY=" + file }, "left/n0[0 2 4] right/n1[1 3 5]"},
 	} {
-		j := l.inTurn(ranks, count, "auto", fmt.Sprintf("10.77.0.10:%d", c.port), order{Scene: "places"}, c.env)
+		j := l.startRoundRobin(ranks, count, "auto", fmt.Sprintf("10.77.0.10:%d", c.port), instruction{Program: "places"}, c.env)
 		for _, e := range j.events("placed", ranks) {
 			if want := c.want + " hierarchical hierarchical_split shm"; e.Text != want {
 				t.Errorf("rank %d sees %q, want %q", e.Rank, e.Text, want)
 			}
 		}
 		for _, p := range j.ranks {
-			p.exits(j, 0)
+			p.wantExit(j, 0)
 		}
 	}
 }
@@ -59,9 +59,9 @@ func TestRanksOfSeveralHostsUseTheMemoryOfEach(t *testing.T) {
 func TestARankKilledOnOneOfSeveralHostsIsNamedByAll(t *testing.T) {
 	t.Parallel()
 	const ranks, count = 4, 2
-	l := hosts(t, count)
+	l := newHostNetwork(t, count)
 	for i, c := range []struct{ bytes, victim int }{{4, 2}, {4, 1}, {8 << 20, 0}, {8 << 20, 3}} {
-		j := l.inTurn(ranks, count, "auto", fmt.Sprintf("10.77.0.10:%d", 7300+i), order{Scene: "sum", Bytes: c.bytes},
+		j := l.startRoundRobin(ranks, count, "auto", fmt.Sprintf("10.77.0.10:%d", 7300+i), instruction{Program: "sum", Bytes: c.bytes},
 			func(int) string { return "TUTTI_RACK=r" })
 		pids := j.pids(ranks)
 		j.events("summing", ranks)

@@ -10,17 +10,17 @@ import (
 	"github.com/tutti-go/tutti/internal/worldtest"
 )
 
-// tellPlaces makes every collective, small and large, and says how its ranks see
+// reportPlaces makes every collective, small and large, and says how its ranks see
 // each other.
-func tellPlaces(ctx context.Context, a *actor, c *comm.Comm) error {
+func reportPlaces(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, call := range worldtest.Collectives[float32]() {
 		for _, count := range []int{1, 100_003} {
-			if err := call.Run(ctx, c, count, new(worldtest.Ledger)); err != nil {
+			if err := call.Run(ctx, c, count, new(worldtest.BufferTracker)); err != nil {
 				return fmt.Errorf("%s of %d: %w", call.Name, count, err)
 			}
 		}
 	}
 	neighbour := (c.Rank() + 2) % (c.Size() - c.Size()%2)
-	a.say("placed", fmt.Sprint(c.Topology(), " ", c.Algorithm("allreduce", 4), " ", c.Algorithm("allreduce", 1<<20), " ", c.Transport(neighbour)))
+	a.log("placed", fmt.Sprint(c.Topology(), " ", c.Algorithm("allreduce", 4), " ", c.Algorithm("allreduce", 1<<20), " ", c.Transport(neighbour)))
 	return nil
 }

@@ -19,21 +19,21 @@ import (
 // The limits that the sizes below are around. A message costs envelope bytes of
 // its own besides its data.
 const (
-	testCredit = 512 << 10
-	testSpill  = 1 << 20
-	envelope   = 256
+	testCredit     = 512 << 10
+	testSendBuffer = 1 << 20
+	envelopeBytes  = 256
 )
 
-func drives() map[string]comm.Protocol {
+func protocols() map[string]comm.Protocol {
 	return map[string]comm.Protocol{"auto": comm.Auto, "push": comm.Eager, "pull": comm.Rendezvous}
 }
 
-func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
+func TestBothRanksMaySendFirstUpToTheSendBuffer(t *testing.T) {
 	leak.Check(t)
-	for name, drive := range drives() {
+	for name, drive := range protocols() {
 		for _, bytes := range []int{1, testCredit - 1, testCredit, testCredit + 1,
-			testCredit - envelope - 1, testCredit - envelope, testCredit - envelope + 1,
-			testSpill - envelope - 1, testSpill - envelope} {
+			testCredit - envelopeBytes - 1, testCredit - envelopeBytes, testCredit - envelopeBytes + 1,
+			testSendBuffer - envelopeBytes - 1, testSendBuffer - envelopeBytes} {
 			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 					ctx, cancel := context.WithTimeout(ctx, limit)
@@ -42,7 +42,7 @@ func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
 						return err
 					}
 					return receive(ctx, c, bytes)
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
 				if err != nil {
 					t.Error(err)
 				}
@@ -52,10 +52,10 @@ func TestBothRanksMaySendFirstUpToTheSpillLimit(t *testing.T) {
 }
 
 // One byte more, and both wait for their receives, as in MPI's standard mode.
-func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing.T) {
+func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 	t.Parallel()
-	for name, drive := range drives() {
-		for _, bytes := range []int{testSpill - envelope + 1, testSpill + 1} {
+	for name, drive := range protocols() {
+		for _, bytes := range []int{testSendBuffer - envelopeBytes + 1, testSendBuffer + 1} {
 			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
 				t.Parallel()
 				texts := make([]string, 2)
@@ -81,7 +81,7 @@ func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing
 						return err
 					}
 					return comm.Send(ctx, c, 1, 0, pattern(0, bytes))
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
 				if err != nil {
 					t.Error(err)
 				}
@@ -99,9 +99,9 @@ func TestBothRanksThatSendMoreThanTheSpillLimitFirstAreToldOfTheCycle(t *testing
 }
 
 // However many messages go unreceived, what they hold is bounded, and none is lost.
-func TestSendsThatNobodyReceivesAreBoundedByCreditAndSpill(t *testing.T) {
+func TestUnreceivedSendsAreBoundedByCreditAndSendBuffer(t *testing.T) {
 	leak.Check(t)
-	for name, drive := range drives() {
+	for name, drive := range protocols() {
 		for _, bytes := range []int{1000, 100_000} {
 			t.Run(fmt.Sprintf("%s/%d", name, bytes), func(t *testing.T) {
 				var accepted int
@@ -123,11 +123,11 @@ func TestSendsThatNobodyReceivesAreBoundedByCreditAndSpill(t *testing.T) {
 						}
 					}
 					return nil
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSpill))
+				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
 				if err != nil {
 					t.Error(err)
 				}
-				least, most := testSpill/(bytes+envelope), (testSpill+testCredit)/bytes+1
+				least, most := testSendBuffer/(bytes+envelopeBytes), (testSendBuffer+testCredit)/bytes+1
 				if accepted < least || accepted > most {
 					t.Errorf("%d messages of %d bytes were accepted, want %d to %d", accepted, bytes, least, most)
 				}

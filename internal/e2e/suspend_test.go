@@ -29,7 +29,7 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks = 3
-			o := order{Scene: "suspend", Bytes: 16 << 20}
+			o := instruction{Program: "suspend", Bytes: 16 << 20}
 			if i > 0 { // whoever expects to be suspended has the ranks be patient
 				o.Heartbeat, o.Silence = 3*time.Second, 20*time.Second
 			}
@@ -51,33 +51,33 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 					t.Errorf("rank %d: %s", e.Rank, e.Text)
 				}
 			}
-			j.ends(0)
+			j.wantExit(0)
 		})
 	}
 }
 
-// passUntilTold passes vectors that no wire takes at once round a ring, until all ranks
+// passUntilGate passes vectors that no wire takes at once round a ring, until all ranks
 // have been told to end.
-func passUntilTold(ctx context.Context, a *actor, c *comm.Comm) error {
+func passUntilGate(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	var told atomic.Bool
 	go func() {
-		a.wait(0)
+		a.awaitGate(0)
 		told.Store(true)
 	}()
 	n, rank := c.Size(), c.Rank()
 	from := (rank + n - 1) % n
 	out, in := make([]int32, a.Bytes/4), make([]int32, a.Bytes/4)
-	at := here()
+	at := callHere()
 	for round, ending := int32(0), int32(0); ending < int32(n); round++ {
 		for i := range out {
 			out[i] = int32(rank)<<24 + round + int32(i)
 		}
 		if _, err := comm.SendRecv(ctx, c, (rank+1)%n, 1, out, from, 1, in); err != nil {
-			return a.tell("passed", at, err)
+			return a.report("passed", at, err)
 		}
 		for i, got := range in {
 			if want := int32(from)<<24 + round + int32(i); got != want {
-				return a.tell("passed", at, fmt.Errorf("element %d of round %d is %#x, want %#x", i, round, got, want))
+				return a.report("passed", at, fmt.Errorf("element %d of round %d is %#x, want %#x", i, round, got, want))
 			}
 		}
 		over := []int32{0}
@@ -85,11 +85,11 @@ func passUntilTold(ctx context.Context, a *actor, c *comm.Comm) error {
 			over[0] = 1
 		}
 		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {
-			return a.tell("passed", at, err)
+			return a.report("passed", at, err)
 		}
 		if ending = over[0]; round == 1 {
-			a.say("passing", "")
+			a.log("passing", "")
 		}
 	}
-	return a.tell("passed", at, nil)
+	return a.report("passed", at, nil)
 }

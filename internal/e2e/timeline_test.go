@@ -19,7 +19,7 @@ import (
 
 // train sums some named tensors for some steps. With a victim other than -1, that
 // one tells so and waits to be killed.
-func train(ctx context.Context, a *actor, c *comm.Comm) error {
+func train(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	co, err := coordinator.Start(ctx, c)
 	if err != nil {
 		return err
@@ -34,18 +34,18 @@ func train(ctx context.Context, a *actor, c *comm.Comm) error {
 		}
 	}
 	if a.rank == a.Victim {
-		a.say("trained", "")
+		a.log("trained", "")
 		select {}
 	}
 	return co.Close(ctx)
 }
 
-func runTimeline(t *testing.T, file string, ranks int, o order) *job {
+func runTimeline(t *testing.T, file string, ranks int, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
-	o.Scene = "train"
+	o.Program = "train"
 	args := []string{"-np", strconv.Itoa(ranks), "--timeline", file, "--grace", "20", self(t)}
-	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.text())
+	j.launcher = j.start(exec.Command(self(t), args...), nil, asLauncher+"=1", asRank+"="+o.encode())
 	return j
 }
 
@@ -69,7 +69,7 @@ func TestTheLauncherMergesTheTimelinesOfAllRanks(t *testing.T) {
 	if err := os.WriteFile(timeline.PartName(file, 3), []byte("of an earlier job"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	runTimeline(t, file, 4, order{Bytes: 4000, Victim: -1}).ends(0)
+	runTimeline(t, file, 4, instruction{Bytes: 4000, Victim: -1}).wantExit(0)
 	spans, infos := checkFile(t, file)
 	if len(infos) != 4 {
 		t.Errorf("ranks %+v, want 4", infos)
@@ -92,11 +92,11 @@ func TestTheLauncherMergesTheTimelinesOfAllRanks(t *testing.T) {
 
 func TestATimelineNamesTheRankThatWasKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "out.json")
-	j := runTimeline(t, file, 3, order{Bytes: 4000, Victim: 1})
+	j := runTimeline(t, file, 3, instruction{Bytes: 4000, Victim: 1})
 	pids := j.pids(3)
 	j.events("trained", 1)
 	j.signal(pids[1], syscall.SIGKILL)
-	j.ends(128+int(syscall.SIGKILL), file+" is without rank 1")
+	j.wantExit(128+int(syscall.SIGKILL), file+" is without rank 1")
 	if spans, infos := checkFile(t, file); len(infos) != 2 || len(spans) == 0 {
 		t.Errorf("ranks %+v, want 2; %d spans", infos, len(spans))
 	}

@@ -10,7 +10,7 @@ import (
 // and another, blocking and not.
 func Collectives[T number]() []Call {
 	calls := []Call{
-		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *Ledger) error {
+		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *BufferTracker) error {
 			return comm.Barrier(ctx, c)
 		}},
 		{Name: "broadcast from the first", Verb: "broadcast", Run: broadcast[T](first)},
@@ -20,26 +20,26 @@ func Collectives[T number]() []Call {
 		{Name: "scatter", Verb: "scatter", Run: scatter[T](middle)},
 		{Name: "scatter from the last", Verb: "scatter", Run: scatter[T](last)},
 	}
-	for _, more := range [][]Call{folds[T](), exchanges[T](), variants[T]()} {
+	for _, more := range [][]Call{reductions[T](), exchanges[T](), vectorVariants[T]()} {
 		calls = append(calls, more...)
 	}
 	return calls
 }
 
-// A place chooses a root among n ranks.
-type place func(n int) int
+// A rootChoice chooses a root among n ranks.
+type rootChoice func(n int) int
 
 func first(int) int    { return 0 }
 func middle(n int) int { return n / 2 }
 func last(n int) int   { return n - 1 }
 
-// run is the kind of function that a Call has.
-type run = func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error
+// runFunc is the kind of function that a Call has.
+type runFunc = func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
 
-func broadcast[T number](root place) run {
-	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func broadcast[T number](root rootChoice) runFunc {
+	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		root := root(c.Size())
-		buf := lend(l, vector[T](c.Rank(), count))
+		buf := track(bt, vector[T](c.Rank(), count))
 		if err := comm.Broadcast(ctx, c, buf, root); err != nil {
 			return err
 		}
@@ -47,13 +47,13 @@ func broadcast[T number](root place) run {
 	}
 }
 
-func gather[T number](root place) run {
-	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func gather[T number](root rootChoice) runFunc {
+	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		root := root(c.Size())
-		src := lend(l, vector[T](c.Rank(), count))
+		src := track(bt, vector[T](c.Rank(), count))
 		var all []T
 		if c.Rank() == root {
-			all = lend(l, make([]T, c.Size()*count))
+			all = track(bt, make([]T, c.Size()*count))
 		}
 		err := comm.Gather(ctx, c, all, src, root)
 		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
@@ -62,38 +62,38 @@ func gather[T number](root place) run {
 		if err != nil || c.Rank() != root {
 			return err
 		}
-		return same("dst", all, joined[T](c.Size(), count))
+		return same("dst", all, concatenated[T](c.Size(), count))
 	}
 }
 
-func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	own := vector[T](c.Rank(), count)
 	var all []T
 	if c.Rank() == 0 {
 		all = make([]T, c.Size()*count)
 		copy(all, own)
 		own = all[:count]
-		lend(l, all)
+		track(bt, all)
 	} else {
-		lend(l, own)
+		track(bt, own)
 	}
 	if err := comm.Gather(ctx, c, all, own, 0); err != nil || c.Rank() != 0 {
 		return err
 	}
-	return same("dst", all, joined[T](c.Size(), count))
+	return same("dst", all, concatenated[T](c.Size(), count))
 }
 
-func scatter[T number](root place) run {
-	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func scatter[T number](root rootChoice) runFunc {
+	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		root := root(c.Size())
-		dst := lend(l, make([]T, count))
+		dst := track(bt, make([]T, count))
 		var all []T
 		if c.Rank() == root {
-			all = lend(l, joined[T](c.Size(), count))
+			all = track(bt, concatenated[T](c.Size(), count))
 		}
 		err := comm.Scatter(ctx, c, dst, all, root)
 		if c.Rank() == root {
-			if e := same("src", all, joined[T](c.Size(), count)); e != nil {
+			if e := same("src", all, concatenated[T](c.Size(), count)); e != nil {
 				return e
 			}
 		}

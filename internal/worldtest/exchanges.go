@@ -17,8 +17,8 @@ func exchanges[T number]() []Call {
 	}
 }
 
-// variants are the calls with a count for each rank.
-func variants[T number]() []Call {
+// vectorVariants are the calls with a count for each rank.
+func vectorVariants[T number]() []Call {
 	return []Call{
 		{Name: "allgatherv", Verb: "allgatherv", Run: allGatherV[T]},
 		{Name: "gatherv", Verb: "gatherv", Run: gatherV[T]},
@@ -26,8 +26,8 @@ func variants[T number]() []Call {
 	}
 }
 
-func allGather[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, c.Size()*count))
+func allGather[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, c.Size()*count))
 	err := comm.AllGather(ctx, c, dst, src)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
@@ -35,21 +35,21 @@ func allGather[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 	if err != nil {
 		return err
 	}
-	return same("dst", dst, joined[T](c.Size(), count))
+	return same("dst", dst, concatenated[T](c.Size(), count))
 }
 
-func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	dst := lend(l, make([]T, c.Size()*count))
+func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	dst := track(bt, make([]T, c.Size()*count))
 	own := dst[c.Rank()*count : (c.Rank()+1)*count]
 	copy(own, vector[T](c.Rank(), count))
 	if err := comm.AllGather(ctx, c, dst, own); err != nil {
 		return err
 	}
-	return same("dst", dst, joined[T](c.Size(), count))
+	return same("dst", dst, concatenated[T](c.Size(), count))
 }
 
-// parcels are what rank me has for each of n ranks, and what it gets from them.
-func parcels[T number](n, me, count int) (out, in []T) {
+// allToAllVectors are what rank me has for each of n ranks, and what it gets from them.
+func allToAllVectors[T number](n, me, count int) (out, in []T) {
 	for r := range n {
 		out = append(out, vector[T](me*n+r, count)...)
 		in = append(in, vector[T](r*n+me, count)...)
@@ -57,12 +57,12 @@ func parcels[T number](n, me, count int) (out, in []T) {
 	return out, in
 }
 
-func allToAll[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	src, want := parcels[T](c.Size(), c.Rank(), count)
-	lend(l, src)
-	dst := lend(l, make([]T, len(want)))
+func allToAll[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	src, want := allToAllVectors[T](c.Size(), c.Rank(), count)
+	track(bt, src)
+	dst := track(bt, make([]T, len(want)))
 	err := comm.AllToAll(ctx, c, dst, src)
-	out, _ := parcels[T](c.Size(), c.Rank(), count)
+	out, _ := allToAllVectors[T](c.Size(), c.Rank(), count)
 	if e := same("src", src, out); e != nil {
 		return e
 	}
@@ -72,16 +72,16 @@ func allToAll[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger)
 	return same("dst", dst, want)
 }
 
-func allToAllInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	buf, want := parcels[T](c.Size(), c.Rank(), count)
-	lend(l, buf)
+func allToAllInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf, want := allToAllVectors[T](c.Size(), c.Rank(), count)
+	track(bt, buf)
 	if err := comm.AllToAll(ctx, c, buf, buf); err != nil {
 		return err
 	}
 	return same("buf", buf, want)
 }
 
-func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	n, me := c.Size(), c.Rank()
 	some := func(from, to int) int { return (from*n + to + count) % 7 * (count/7 + 1) }
 	sends, recvs := make([]int, n), make([]int, n)
@@ -91,51 +91,51 @@ func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 		src = append(src, vector[T](me*n+r, sends[r])...)
 		want = append(want, vector[T](r*n+me, recvs[r])...)
 	}
-	lend(l, src)
-	dst := lend(l, make([]T, len(want)))
+	track(bt, src)
+	dst := track(bt, make([]T, len(want)))
 	if err := comm.AllToAllV(ctx, c, dst, src, recvs, sends); err != nil {
 		return err
 	}
 	return same("dst", dst, want)
 }
 
-// whole is the vector that the ranks' unequal parts make up.
-func whole[T number](total int) []T { return vector[T](3, total) }
+// fullVector is the vector that the ranks' unequal parts make up.
+func fullVector[T number](total int) []T { return vector[T](3, total) }
 
-func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
-	src, dst := lend(l, whole[T](total)[lo:hi]), lend(l, make([]T, total))
+	src, dst := track(bt, fullVector[T](total)[lo:hi]), track(bt, make([]T, total))
 	if err := comm.AllGatherV(ctx, c, dst, src, counts); err != nil {
 		return err
 	}
-	return same("dst", dst, whole[T](total))
+	return same("dst", dst, fullVector[T](total))
 }
 
-func gatherV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func gatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
-	src := lend(l, whole[T](total)[lo:hi])
+	src := track(bt, fullVector[T](total)[lo:hi])
 	var dst []T
 	if c.Rank() == 0 {
-		dst = lend(l, make([]T, total))
+		dst = track(bt, make([]T, total))
 	}
 	if err := comm.GatherV(ctx, c, dst, src, counts, 0); err != nil || c.Rank() != 0 {
 		return err
 	}
-	return same("dst", dst, whole[T](total))
+	return same("dst", dst, fullVector[T](total))
 }
 
-func scatterV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func scatterV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
-	dst := lend(l, make([]T, hi-lo))
+	dst := track(bt, make([]T, hi-lo))
 	var src []T
 	if c.Rank() == 0 {
-		src = lend(l, whole[T](total))
+		src = track(bt, fullVector[T](total))
 	}
 	if err := comm.ScatterV(ctx, c, dst, src, counts, 0); err != nil {
 		return err
 	}
-	return same("dst", dst, whole[T](total)[lo:hi])
+	return same("dst", dst, fullVector[T](total)[lo:hi])
 }

@@ -15,7 +15,7 @@ import (
 func Messages[T number]() []Call {
 	return []Call{
 		{Name: "send", Run: sendRecv[T]},
-		{Name: "exchange", Run: exchange[T]},
+		{Name: "exchange", Run: sendRecvBoth[T]},
 		{Name: "isend", Run: isend[T]},
 		{Name: "send to any", Run: sendToAny[T]},
 		{Name: "sendnamed", Run: named[T]},
@@ -25,34 +25,34 @@ func Messages[T number]() []Call {
 // Steps are as many as StepByStep has.
 const Steps = 24
 
-// StepByStep is a way to send that is apart, too: named tensors of one size over several
+// NamedSteps is a way to send that is apart, too: named tensors of one size over several
 // steps, from first on, and as many of a larger one, for comm.WithTensorRegion. It ends
 // each step with settled, which may wait until nothing is on its way any more: a region
 // is laid out beside the steps, and used once it is there. The ledger counts the tensors
 // that came to a berth which an earlier one had given back.
-func StepByStep[T number](first uint64, settled func()) Call {
-	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func NamedSteps[T number](first uint64, drain func()) Call {
+	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		var errs []error
 		for step := range Steps {
 			if step == Steps/2 {
 				count += count / 2
 			}
-			errs = append(errs, oneStep[T](ctx, c, first+uint64(step), count, l))
-			settled()
+			errs = append(errs, namedStep[T](ctx, c, first+uint64(step), count, bt))
+			drain()
 		}
 		return errors.Join(errs...)
 	}}
 }
 
-// oneStep sends two named tensors, and receives one into a buffer and one without.
-func oneStep[T number](ctx context.Context, c *comm.Comm, step uint64, count int, l *Ledger) error {
+// namedStep sends two named tensors, and receives one into a buffer and one without.
+func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
-	letterOf := func(r, i int) []T { return letter[T](r, i+2*int(step%Steps), count) }
+	payloadOf := func(r, i int) []T { return payload[T](r, i+2*int(step%Steps), count) }
 	var errs []error
 	name := func(i int) string { return fmt.Sprintf("weights/%d", i) }
 	for i := range 2 {
-		out := letterOf(c.Rank(), i)
-		done := lendUntil(l, name(i), out)
+		out := payloadOf(c.Rank(), i)
+		done := trackUntilDone(bt, name(i), out)
 		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out), done)
 		if err != nil {
 			done(err) // it will not be called
@@ -62,14 +62,14 @@ func oneStep[T number](ctx context.Context, c *comm.Comm, step uint64, count int
 	for i := range 2 {
 		var buf []byte
 		if i == 0 {
-			buf = tensor.Bytes(lend(l, make([]T, count)))
+			buf = tensor.Bytes(track(bt, make([]T, count)))
 		}
 		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
 		if err == nil {
-			err = same(name(i), comm.Values[T](t), letterOf(prev, i))
+			err = same(name(i), comm.Values[T](t), payloadOf(prev, i))
 		}
 		if err == nil && buf == nil {
-			l.borrow(t.Data)
+			bt.noteLoan(t.Data)
 		}
 		t.Release()
 		errs = append(errs, err)
@@ -82,11 +82,11 @@ func ring(c *comm.Comm) (next, prev int) {
 	return (c.Rank() + 1) % c.Size(), (c.Rank() + c.Size() - 1) % c.Size()
 }
 
-// letter is message i of rank r.
-func letter[T number](r, i, count int) []T { return vector[T](10*r+i, count) }
+// payload is message i of rank r.
+func payload[T number](r, i, count int) []T { return vector[T](10*r+i, count) }
 
-// read compares a message with what its sender had in mind.
-func read[T number](st comm.Status, from, tag int, got, want []T) error {
+// checkMessage compares a message with what its sender had in mind.
+func checkMessage[T number](st comm.Status, from, tag int, got, want []T) error {
 	if st.Source != from || st.Tag != tag || comm.Count[T](st) != len(want) {
 		return wrong("a message of %+v, want %d elements from rank %d with tag %d", st, len(want), from, tag)
 	}
@@ -94,17 +94,17 @@ func read[T number](st comm.Status, from, tag int, got, want []T) error {
 }
 
 // sendRecv takes the second message first.
-func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error
 	for i := range 2 {
-		errs = append(errs, comm.Send(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+		errs = append(errs, comm.Send(ctx, c, next, i, track(bt, payload[T](c.Rank(), i, count))))
 	}
 	for i := 1; i >= 0; i-- {
-		in := lend(l, make([]T, count+i))
+		in := track(bt, make([]T, count+i))
 		st, err := comm.Recv(ctx, c, prev, i, in)
 		if err == nil {
-			err = read(st, prev, i, in[:count], letter[T](prev, i, count))
+			err = checkMessage(st, prev, i, in[:count], payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}
@@ -116,53 +116,53 @@ func sendRecv[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger)
 // ledger's Settle frees it.
 func IntoBuffers[T number]() Call { return Call{Name: "send into a buffer", Run: intoBuffer[T]} }
 
-func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func intoBuffer[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	b, err := comm.Alloc[T](c, 2*count+2)
 	if err != nil {
 		return err
 	}
-	l.last = append(l.last, b.Close)
+	bt.cleanups = append(bt.cleanups, b.Close)
 	var errs []error
 	for i := range 2 {
-		in := lend(l, b.Slice()[i*(count+1):][:count])
-		st, err := comm.SendRecv(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count)), prev, i, in)
+		in := track(bt, b.Slice()[i*(count+1):][:count])
+		st, err := comm.SendRecv(ctx, c, next, i, track(bt, payload[T](c.Rank(), i, count)), prev, i, in)
 		if err == nil {
-			err = read(st, prev, i, in, letter[T](prev, i, count))
+			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func exchange[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func sendRecvBoth[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error
 	for i := range 2 {
-		out, in := lend(l, letter[T](c.Rank(), i, count)), lend(l, make([]T, count))
+		out, in := track(bt, payload[T](c.Rank(), i, count)), track(bt, make([]T, count))
 		st, err := comm.SendRecv(ctx, c, next, i, out, prev, i, in)
 		if err == nil {
-			err = read(st, prev, i, in, letter[T](prev, i, count))
+			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func isend[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func isend[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error
 	var recvs, sends []*comm.Request
 	var ins [][]T
 	for i := range 2 {
-		ins = append(ins, lend(l, make([]T, count)))
+		ins = append(ins, track(bt, make([]T, count)))
 		recvs = append(recvs, comm.IRecv(c, prev, i, ins[i]))
-		sends = append(sends, comm.ISend(c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+		sends = append(sends, comm.ISend(c, next, i, track(bt, payload[T](c.Rank(), i, count))))
 	}
 	for i, r := range recvs {
 		st, err := r.Wait(ctx)
 		if err == nil {
-			err = read(st, prev, i, ins[i], letter[T](prev, i, count))
+			err = checkMessage(st, prev, i, ins[i], payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}
@@ -174,14 +174,14 @@ func isend[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) er
 }
 
 // sendToAny has the receivers take whatever comes, after a look at it.
-func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	var errs []error
 	for i := range 2 {
-		errs = append(errs, comm.Send(ctx, c, next, i, lend(l, letter[T](c.Rank(), i, count))))
+		errs = append(errs, comm.Send(ctx, c, next, i, track(bt, payload[T](c.Rank(), i, count))))
 	}
 	for i := range 2 {
-		in := lend(l, make([]T, count))
+		in := track(bt, make([]T, count))
 		seen, err := comm.Probe(ctx, c, comm.AnySource, comm.AnyTag)
 		var st comm.Status
 		if err == nil {
@@ -191,21 +191,21 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 			err = wrong("a message of %+v, after a probe had found %+v", st, seen)
 		}
 		if err == nil {
-			err = read(st, prev, i, in, letter[T](prev, i, count))
+			err = checkMessage(st, prev, i, in, payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func named[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func named[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	const step = 3
 	name := func(i int) string { return fmt.Sprintf("grad/%d", i) }
 	var errs []error
 	for i := range 2 {
-		out := letter[T](c.Rank(), i, count)
-		done := lendUntil(l, name(i), out)
+		out := payload[T](c.Rank(), i, count)
+		done := trackUntilDone(bt, name(i), out)
 		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out, 1, count), done)
 		if err != nil {
 			done(err) // it will not be called
@@ -215,14 +215,14 @@ func named[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) er
 	for i := 1; i >= 0; i-- {
 		var buf []byte // the second one gets memory of its own
 		if i == 0 {
-			buf = tensor.Bytes(lend(l, make([]T, count)))
+			buf = tensor.Bytes(track(bt, make([]T, count)))
 		}
 		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
 		if err == nil && (len(t.Shape) != 2 || t.Shape[1] != count || t.Dead) {
 			err = wrong("tensor %s has shape %v", name(i), t.Shape)
 		}
 		if err == nil {
-			err = same(name(i), comm.Values[T](t), letter[T](prev, i, count))
+			err = same(name(i), comm.Values[T](t), payload[T](prev, i, count))
 		}
 		errs = append(errs, err)
 	}

@@ -32,30 +32,30 @@ func Persistent[T number]() []Call {
 	}
 }
 
-// A drill is a persistent collective, and what it works on.
-type drill[T number] struct {
-	c       *comm.Comm
-	n, me   int
-	count   int
-	in, src []T // what src holds before a start
-	dst     []T // empty where nothing comes
-	want    []T // what dst holds afterwards, if not empty
+// A persistentCase is a persistent collective, and what it works on.
+type persistentCase[T number] struct {
+	c          *comm.Comm
+	n, me      int
+	count      int
+	input, src []T // what src holds before a start
+	dst        []T // empty where nothing comes
+	want       []T // what dst holds afterwards, if not empty
 }
 
 // persist makes a Call of what sets a drill up.
-func persist[T number](setUp func(d *drill[T]) (*comm.Persistent, error)) run {
-	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-		d := &drill[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
+func persist[T number](setUp func(d *persistentCase[T]) (*comm.Persistent, error)) runFunc {
+	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+		d := &persistentCase[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
 		p, err := setUp(d)
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		lend(l, d.src)
-		lend(l, d.dst)
+		track(bt, d.src)
+		track(bt, d.dst)
 		for range 2 {
 			clear(d.dst)
-			copy(d.src, d.in)
+			copy(d.src, d.input)
 			if err := p.Start(ctx); err != nil {
 				return err
 			}
@@ -70,112 +70,114 @@ func persist[T number](setUp func(d *drill[T]) (*comm.Persistent, error)) run {
 	}
 }
 
-// take sets a drill's buffers up, of which src and dst are made here.
-func (d *drill[T]) take(in, want []T) (dst, src []T) {
-	d.in, d.want, d.src, d.dst = in, want, make([]T, len(in)), make([]T, len(want))
+// outOfPlace sets a drill's buffers up, of which src and dst are made here.
+func (d *persistentCase[T]) outOfPlace(in, want []T) (dst, src []T) {
+	d.input, d.want, d.src, d.dst = in, want, make([]T, len(in)), make([]T, len(want))
 	return d.dst, d.src
 }
 
-// at is v on the root, and nothing elsewhere.
-func (d *drill[T]) at(root int, v []T) []T {
+// onRoot is v on the root, and nothing elsewhere.
+func (d *persistentCase[T]) onRoot(root int, v []T) []T {
 	if d.me != root {
 		return nil
 	}
 	return v
 }
 
-func barrierInit[T number](d *drill[T]) (*comm.Persistent, error) { return comm.BarrierInit(d.c) }
+func barrierInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	return comm.BarrierInit(d.c)
+}
 
-// inOne sets up a drill with one buffer for input and output.
-func (d *drill[T]) inOne(in, want []T) []T {
+// inPlace sets up a drill with one buffer for input and output.
+func (d *persistentCase[T]) inPlace(in, want []T) []T {
 	buf := make([]T, len(in))
-	d.in, d.want, d.src, d.dst = in, want, buf, buf
+	d.input, d.want, d.src, d.dst = in, want, buf, buf
 	return buf
 }
 
-func broadcastInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func broadcastInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	root := d.n - 1
-	return comm.BroadcastInit(d.c, d.inOne(vector[T](d.me, d.count), vector[T](root, d.count)), root)
+	return comm.BroadcastInit(d.c, d.inPlace(vector[T](d.me, d.count), vector[T](root, d.count)), root)
 }
 
-func allReduceInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	return comm.AllReduceInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](d.n, d.count)), comm.Sum)
+func allReduceInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	return comm.AllReduceInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)), comm.Sum)
 }
 
-func allReduceToInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.n, d.count))
+func allReduceToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.n, d.count))
 	return comm.AllReduceToInit(d.c, dst, src, comm.Sum)
 }
 
-func reduceInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func reduceInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	root := d.n / 2
-	dst, src := d.take(vector[T](d.me, d.count), d.at(root, sums[T](d.n, d.count)))
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), d.onRoot(root, sums[T](d.n, d.count)))
 	return comm.ReduceInit(d.c, dst, src, comm.Sum, root)
 }
 
-func reduceScatterInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func reduceScatterInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	lo, hi := chunk(d.count, d.n, d.me)
-	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.n, d.count)[lo:hi])
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)[lo:hi])
 	return comm.ReduceScatterInit(d.c, dst, src, comm.Sum)
 }
 
-func reduceScatterVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func reduceScatterVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	counts, total := unequal(d.n, d.count)
 	lo, hi := offset(counts, d.me)
-	dst, src := d.take(vector[T](d.me, total), sums[T](d.n, total)[lo:hi])
+	dst, src := d.outOfPlace(vector[T](d.me, total), sums[T](d.n, total)[lo:hi])
 	return comm.ReduceScatterVInit(d.c, dst, src, counts, comm.Sum)
 }
 
-func allGatherInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(vector[T](d.me, d.count), joined[T](d.n, d.count))
+func allGatherInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), concatenated[T](d.n, d.count))
 	return comm.AllGatherInit(d.c, dst, src)
 }
 
 // part is this rank's part of the whole, with all ranks' counts.
-func (d *drill[T]) part() (mine, all []T, counts []int) {
+func (d *persistentCase[T]) part() (mine, all []T, counts []int) {
 	counts, total := unequal(d.n, d.count)
 	lo, hi := offset(counts, d.me)
-	all = whole[T](total)
+	all = fullVector[T](total)
 	return all[lo:hi], all, counts
 }
 
-func allGatherVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func allGatherVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	mine, all, counts := d.part()
-	dst, src := d.take(mine, all)
+	dst, src := d.outOfPlace(mine, all)
 	p, err := comm.AllGatherVInit(d.c, dst, src, counts)
 	clear(counts) // they were copied
 	return p, err
 }
 
-func gatherInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(vector[T](d.me, d.count), d.at(0, joined[T](d.n, d.count)))
+func gatherInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), d.onRoot(0, concatenated[T](d.n, d.count)))
 	return comm.GatherInit(d.c, dst, src, 0)
 }
 
-func gatherVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func gatherVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	mine, all, counts := d.part()
-	dst, src := d.take(mine, d.at(d.n-1, all))
+	dst, src := d.outOfPlace(mine, d.onRoot(d.n-1, all))
 	return comm.GatherVInit(d.c, dst, src, counts, d.n-1)
 }
 
-func scatterInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(d.at(0, joined[T](d.n, d.count)), vector[T](d.me, d.count))
+func scatterInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(d.onRoot(0, concatenated[T](d.n, d.count)), vector[T](d.me, d.count))
 	return comm.ScatterInit(d.c, dst, src, 0)
 }
 
-func scatterVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func scatterVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	mine, all, counts := d.part()
-	dst, src := d.take(d.at(d.n-1, all), mine)
+	dst, src := d.outOfPlace(d.onRoot(d.n-1, all), mine)
 	return comm.ScatterVInit(d.c, dst, src, counts, d.n-1)
 }
 
-func allToAllInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	out, in := parcels[T](d.n, d.me, d.count)
-	dst, src := d.take(out, in)
+func allToAllInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	out, in := allToAllVectors[T](d.n, d.me, d.count)
+	dst, src := d.outOfPlace(out, in)
 	return comm.AllToAllInit(d.c, dst, src)
 }
 
-func allToAllVInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func allToAllVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	some := func(from, to int) int { return (from*d.n + to + d.count) % 7 * (d.count/7 + 1) }
 	sends, recvs := make([]int, d.n), make([]int, d.n)
 	var out, in []T
@@ -184,25 +186,25 @@ func allToAllVInit[T number](d *drill[T]) (*comm.Persistent, error) {
 		out = append(out, vector[T](d.me*d.n+r, sends[r])...)
 		in = append(in, vector[T](r*d.n+d.me, recvs[r])...)
 	}
-	dst, src := d.take(out, in)
+	dst, src := d.outOfPlace(out, in)
 	return comm.AllToAllVInit(d.c, dst, src, recvs, sends)
 }
 
-func scanInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	return comm.ScanInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](d.me+1, d.count)), comm.Sum)
+func scanInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	return comm.ScanInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.me+1, d.count)), comm.Sum)
 }
 
-func scanToInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(vector[T](d.me, d.count), largest[T](0, d.me+1, d.count))
+func scanToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), maxima[T](0, d.me+1, d.count))
 	return comm.ScanToInit(d.c, dst, src, comm.Max)
 }
 
-func exScanInit[T number](d *drill[T]) (*comm.Persistent, error) {
+func exScanInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 	// Rank 0 keeps its own.
-	return comm.ExScanInit(d.c, d.inOne(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum)
+	return comm.ExScanInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum)
 }
 
-func exScanToInit[T number](d *drill[T]) (*comm.Persistent, error) {
-	dst, src := d.take(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's stays cleared
+func exScanToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's stays cleared
 	return comm.ExScanToInit(d.c, dst, src, comm.Sum)
 }

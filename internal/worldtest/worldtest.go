@@ -24,7 +24,7 @@ type Call struct {
 	Chunks bool
 	// Run makes the call for vectors of count elements and checks what it brought.
 	// What it lends to the library is noted in l.
-	Run func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error
+	Run func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
 }
 
 // Wrong is a result that is not what the call should have brought.
@@ -78,8 +78,8 @@ func sums[T number](n, count int) []T {
 	})
 }
 
-// joined is n ranks' vectors, one after the other.
-func joined[T number](n, count int) []T {
+// concatenated is n ranks' vectors, one after the other.
+func concatenated[T number](n, count int) []T {
 	var v []T
 	for r := range n {
 		v = append(v, vector[T](r, count)...)

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// says is nil when err is of that kind, and its text has and has not these words.
-func says(err error, kind fault.Kind, has, hasNot string) error {
+// wantError is nil when err is of that kind, and its text has and has not these words.
+func wantError(err error, kind fault.Kind, has, hasNot string) error {
 	switch {
 	case !errors.Is(err, kind):
 		return fmt.Errorf("got %v, want %v", err, kind)
@@ -27,12 +27,12 @@ func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
 		_, wait := comm.IAllReduce(c, []int{1}, comm.Op{}).Wait(ctx)
 		_, noName := comm.RecvNamed(ctx, c, 0, 0, "", nil)
 		return errors.Join(
-			says(comm.Broadcast(ctx, c, []int{1}, -1), fault.Misuse, "root -1 is out of range", ""),
-			says(comm.Broadcast(ctx, c, []int{1}, -7), fault.Misuse, "root -7 is out of range", ""),
-			says(wait, fault.Misuse, "iallreduce: ", ""),
-			says(noName, fault.Misuse, "recvnamed: ", "  "),
-			says(comm.OnNamed(c, 0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
-			says(comm.SendNamed(c, 0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
+			wantError(comm.Broadcast(ctx, c, []int{1}, -1), fault.Misuse, "root -1 is out of range", ""),
+			wantError(comm.Broadcast(ctx, c, []int{1}, -7), fault.Misuse, "root -7 is out of range", ""),
+			wantError(wait, fault.Misuse, "iallreduce: ", ""),
+			wantError(noName, fault.Misuse, "recvnamed: ", "  "),
+			wantError(comm.OnNamed(c, 0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
+			wantError(comm.SendNamed(c, 0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
 			comm.Barrier(ctx, c), // nothing was harmed
 		)
 	})
@@ -45,7 +45,7 @@ func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
 
 func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
 	err := comm.Local(1, func(context.Context, *comm.Comm) error { return nil }, comm.WithAlgorithm("allreduce:foo"))
-	if err := says(err, fault.Misuse, `TUTTI_ALGORITHM or WithAlgorithm: rank 0: misuse: "allreduce:foo": there is no algorithm "foo"`, "collective."); err != nil {
+	if err := wantError(err, fault.Misuse, `TUTTI_ALGORITHM or WithAlgorithm: rank 0: misuse: "allreduce:foo": there is no algorithm "foo"`, "collective."); err != nil {
 		t.Error(err)
 	}
 }
@@ -53,13 +53,13 @@ func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
 func TestNilArgumentsAreMisuse(t *testing.T) {
 	var none context.Context
 	run := func(context.Context, *comm.Comm) error { return nil }
-	if err := says(comm.Local(1, run, nil), fault.Misuse, "option 0 of 1 is nil", ""); err != nil {
+	if err := wantError(comm.Local(1, run, nil), fault.Misuse, "option 0 of 1 is nil", ""); err != nil {
 		t.Error(err)
 	}
-	if _, err := comm.Init(none); says(err, fault.Misuse, "context is nil", "") != nil {
+	if _, err := comm.Init(none); wantError(err, fault.Misuse, "context is nil", "") != nil {
 		t.Errorf("Init without a context: got %v", err)
 	}
-	if _, err := comm.Init(t.Context(), nil); says(err, fault.Misuse, "option 0 of 1 is nil", "") != nil {
+	if _, err := comm.Init(t.Context(), nil); wantError(err, fault.Misuse, "option 0 of 1 is nil", "") != nil {
 		t.Errorf("Init with a nil option: got %v", err)
 	}
 	errs := perRank(t, 1, func(ctx context.Context, c *comm.Comm) error {
@@ -67,11 +67,11 @@ func TestNilArgumentsAreMisuse(t *testing.T) {
 		r := comm.IBarrier(c)
 		_, _, noContext := comm.WaitAny(none, r)
 		return errors.Join(
-			says(comm.WaitAll(ctx, nil), fault.Misuse, "request 0 of 1 is nil", ""),
-			says(comm.WaitAll(ctx, r, nil), fault.Misuse, "request 1 of 2 is nil", ""),
-			says(anyNil, fault.Misuse, "request 0 of 2 is nil", ""),
-			says(noContext, fault.Misuse, "context is nil", ""),
-			says(comm.WaitAll(none, r), fault.Misuse, "context is nil", ""),
+			wantError(comm.WaitAll(ctx, nil), fault.Misuse, "request 0 of 1 is nil", ""),
+			wantError(comm.WaitAll(ctx, r, nil), fault.Misuse, "request 1 of 2 is nil", ""),
+			wantError(anyNil, fault.Misuse, "request 0 of 2 is nil", ""),
+			wantError(noContext, fault.Misuse, "context is nil", ""),
+			wantError(comm.WaitAll(none, r), fault.Misuse, "context is nil", ""),
 			comm.WaitAll(ctx, r),
 		)
 	})
@@ -87,9 +87,9 @@ func TestAMessageOfAnotherTypeNamesBothTypesAndTheReceive(t *testing.T) {
 		}
 		_, err := comm.Recv(ctx, c, 1, 5, make([]int32, 1))
 		return errors.Join(
-			says(err, fault.Mismatch, "rank 1 with tag 5 is of float32", ""),
-			says(err, fault.Mismatch, "of int32", ""),
-			says(err, fault.Mismatch, "words_test.go:", "words_test.go:0"),
+			wantError(err, fault.Mismatch, "rank 1 with tag 5 is of float32", ""),
+			wantError(err, fault.Mismatch, "of int32", ""),
+			wantError(err, fault.Mismatch, "words_test.go:", "words_test.go:0"),
 		)
 	})
 	for r, err := range errs {

@@ -20,13 +20,13 @@ import (
 	"github.com/tutti-go/tutti/transport/auto"
 )
 
-// workUnharmed passes a token up and down the ranks, so that only neighbours are
+// passTokens passes a token up and down the ranks, so that only neighbours are
 // connected, until gate 0 opens. Then the ends of the line meet for the first time.
-func workUnharmed(ctx context.Context, a *actor, c *comm.Comm) error {
+func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	opened := make(chan struct{})
 	if a.rank == 0 {
 		go func() {
-			a.wait(0)
+			a.awaitGate(0)
 			close(opened)
 		}()
 	}
@@ -39,29 +39,29 @@ func workUnharmed(ctx context.Context, a *actor, c *comm.Comm) error {
 		default:
 		}
 		if err := passToken(ctx, c, token); err != nil {
-			return a.tell("harmed", here(), err)
+			return a.report("harmed", callHere(), err)
 		}
 		if want := int32(a.rank + 2*(last-a.rank)); token[0] != want {
 			return fmt.Errorf("the token has passed %d hands, want %d", token[0], want)
 		}
 		if on = token[1] == 1; i == 0 {
-			a.say("working", "")
+			a.log("working", "")
 		}
 	}
 	switch a.rank {
 	case last:
-		at, err := here(), comm.Send(ctx, c, 0, 1, []int32{42})
-		a.tell("met", at, err)
+		at, err := callHere(), comm.Send(ctx, c, 0, 1, []int32{42})
+		a.report("met", at, err)
 	case 0:
 		got := []int32{0}
-		at := below()
+		at := callBelow()
 		_, err := comm.Recv(ctx, c, comm.AnySource, 1, got)
-		if a.tell("met", at, err); err == nil && got[0] != 42 {
+		if a.report("met", at, err); err == nil && got[0] != 42 {
 			return fmt.Errorf("got %d", got[0])
 		}
 	}
-	at, err := here(), comm.Barrier(ctx, c)
-	return a.tell("done", at, err)
+	at, err := callHere(), comm.Barrier(ctx, c)
+	return a.report("done", at, err)
 }
 
 // passToken brings the token from rank 0 to the last rank and back.
@@ -92,19 +92,19 @@ func passToken(ctx context.Context, c *comm.Comm, token []int32) error {
 
 const refused = `msg="a connection refused"`
 
-func TestStrangersAreRefusedWithOneLineAndTheJobGoesOn(t *testing.T) {
+func TestBadClientsAreRefusedWithOneLogLine(t *testing.T) {
 	for _, wire := range streams() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks = 4
-			j := spawn(t, ranks, wire, order{Scene: "host"})
+			j := spawn(t, ranks, wire, instruction{Program: "host"})
 			j.events("working", ranks)
 			lines := 0
-			for _, s := range strangers(wire) {
+			for _, s := range badClients(wire) {
 				t.Run(s.name, func(t *testing.T) {
 					in := *j
 					in.t = t
-					s.come(&in)
-					if s.says == "" {
+					s.connect(&in)
+					if s.wantLog == "" {
 						return
 					}
 					lines++
@@ -112,8 +112,8 @@ func TestStrangersAreRefusedWithOneLineAndTheJobGoesOn(t *testing.T) {
 					j.err.await(limit, func(got []string) bool {
 						return countLines(got, "rank=0", refused) >= lines
 					})
-					if n := j.err.count("rank=0", refused, s.says); n != 1 {
-						t.Errorf("%d lines of rank 0 say %q, want 1:\n%v", n, s.says, j.err)
+					if n := j.err.count("rank=0", refused, s.wantLog); n != 1 {
+						t.Errorf("%d lines of rank 0 say %q, want 1:\n%v", n, s.wantLog, j.err)
 					}
 				})
 			}
@@ -127,36 +127,36 @@ func TestStrangersAreRefusedWithOneLineAndTheJobGoesOn(t *testing.T) {
 				}
 			}
 			for _, p := range j.ranks[:ranks] {
-				p.exits(j, 0)
+				p.wantExit(j, 0)
 			}
 		})
 	}
 }
 
-// A stranger is somebody at rank 0's port who does not belong there.
-type stranger struct {
-	name string
-	come func(j *job)
-	says string // a part of rank 0's one line; "": none is due
+// A badClient is somebody at rank 0's port who does not belong there.
+type badClient struct {
+	name    string
+	connect func(j *job)
+	wantLog string // a part of rank 0's one line; "": none is due
 }
 
-func strangers(wire string) []stranger {
+func badClients(wire string) []badClient {
 	first := map[string]string{"tcp": "\xf5tut", "grpc": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}[wire]
 	nonsense := map[string]string{"tcp": "nonsense on the wire", "grpc": "said what makes no sense"}[wire]
 	other := strings.Repeat("another secret..", 2)
-	return []stranger{
+	return []badClient{
 		{"one who only looks", func(j *job) { j.dial().Close() }, ""},
-		{"random bytes", func(j *job) { j.talk("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3") }, `it began with \"\\x8e\\x01`},
-		{"an HTTP request", func(j *job) { j.talk("GET / HTTP/1.1\r\nHost: x\r\n\r\n") }, "GET / HTTP/1.1"},
-		{"TLS", func(j *job) { j.talk("\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03") }, "TLS"},
+		{"random bytes", func(j *job) { j.sendRaw("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3") }, `it began with \"\\x8e\\x01`},
+		{"an HTTP request", func(j *job) { j.sendRaw("GET / HTTP/1.1\r\nHost: x\r\n\r\n") }, "GET / HTTP/1.1"},
+		{"TLS", func(j *job) { j.sendRaw("\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03") }, "TLS"},
 		{"random bytes behind the right first ones", func(j *job) {
-			j.talk(first + strings.Repeat("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3", 20))
+			j.sendRaw(first + strings.Repeat("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3", 20))
 		}, nonsense},
-		{"a head that is no hello", func(j *job) { j.hello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
+		{"a head that is no hello", func(j *job) { j.sendHello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
 		{"another version", func(j *job) {
-			j.hello(wire, "", func(h []byte) { binary.LittleEndian.PutUint16(h[6:], 7) })
+			j.sendHello(wire, "", func(h []byte) { binary.LittleEndian.PutUint16(h[6:], 7) })
 		}, "protocol version: accepting rank 0 speaks 2, the dialling one 7"},
-		{"another byte order", func(j *job) { j.hello(wire, "", func(h []byte) { h[8] = 'L' ^ 'B' ^ nativeOrder() }) },
+		{"another byte order", func(j *job) { j.sendHello(wire, "", func(h []byte) { h[8] = 'L' ^ 'B' ^ nativeOrder() }) },
 			"byte order: "},
 		{"a wrong secret", func(j *job) {
 			j.intruder(wire, vars.Secret+"="+hex.EncodeToString([]byte(other)))
@@ -187,8 +187,8 @@ func (j *job) dial() net.Conn {
 	return nc
 }
 
-// talk says something to rank 0 and waits until it has been shown out.
-func (j *job) talk(words string) {
+// sendRaw says something to rank 0 and waits until it has been shown out.
+func (j *job) sendRaw(words string) {
 	j.t.Helper()
 	nc := j.dial()
 	defer nc.Close()
@@ -198,9 +198,9 @@ func (j *job) talk(words string) {
 	}
 }
 
-// hello sends the first frame of a handshake, as package mesh lays it out, with
+// sendHello sends the first frame of a handshake, as package mesh lays it out, with
 // a change; or other bytes in its place. It waits for the answer, or the end.
-func (j *job) hello(wire, instead string, change func(h []byte)) {
+func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	j.t.Helper()
 	head := make([]byte, 72)
 	copy(head, "tuti\x01\x00\x02\x00")
@@ -227,7 +227,7 @@ func (j *job) hello(wire, instead string, change func(h []byte)) {
 	}
 	c.Send(&transport.Frame{Head: head, Done: func(error) {}})
 	wake := make(chan struct{}, 1)
-	answered := make(ear, 1)
+	answered := make(answerSink, 1)
 	for err = nil; err == nil && len(answered) == 0 && ctx.Err() == nil; {
 		var s transport.State
 		if s, err = c.Progress(answered); err == nil && s != transport.Moved {
@@ -244,12 +244,12 @@ func (j *job) hello(wire, instead string, change func(h []byte)) {
 	c.Close()
 }
 
-// An ear is a transport.Sink that waits for one frame, and keeps nothing of it.
-type ear chan struct{}
+// An answerSink is a transport.Sink that waits for one frame, and keeps nothing of it.
+type answerSink chan struct{}
 
-func (ear) Buffer(transport.Header) []byte { return nil }
+func (answerSink) Buffer(transport.Header) []byte { return nil }
 
-func (e ear) Arrived(h transport.Header, n int) {
+func (e answerSink) Arrived(h transport.Header, n int) {
 	if n == h.Size && len(e) == 0 {
 		e <- struct{}{}
 	}
@@ -260,14 +260,14 @@ func (e ear) Arrived(h transport.Header, n int) {
 func (j *job) intruder(wire string, env ...string) {
 	j.t.Helper()
 	told := j.out.count(`"Name":"refused"`)
-	p := j.rank(1, 4, wire, order{Scene: "host"}, env...)
-	p.exits(j, 1)
+	p := j.rank(1, 4, wire, instruction{Program: "host"}, env...)
+	p.wantExit(j, 1)
 	if !j.out.await(limit, func(lines []string) bool { return countLines(lines, `"Name":"refused"`, `"Kind":"refused"`) > told }) {
 		j.t.Errorf("the intruder was not refused:\n%v\n%v", j.out, j.err)
 	}
 }
 
-func TestHalfOpenConnectionsTakeSlotsForATimeAndHarmNobody(t *testing.T) {
+func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, wire := range streams() {
 		t.Run(wire, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestHalfOpenConnectionsTakeSlotsForATimeAndHarmNobody(t *testing.T) {
 			const ranks, slots, visitors = 4, 64, 100
 			j := newJob(t)
 			j.listen()
-			o := order{Scene: "host"}
+			o := instruction{Program: "host"}
 			for r := range ranks - 1 {
 				j.rank(r, ranks, wire, o)
 			}
@@ -298,7 +298,7 @@ func TestHalfOpenConnectionsTakeSlotsForATimeAndHarmNobody(t *testing.T) {
 				}
 			}
 			for _, p := range j.ranks {
-				p.exits(j, 0)
+				p.wantExit(j, 0)
 			}
 			t.Logf("done %v after the slots were taken", time.Since(began))
 			if n := j.err.count("rank=0", "level="); n > slots+5 {

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// folds are the calls that reduce.
-func folds[T number]() []Call {
+// reductions are the calls that reduce.
+func reductions[T number]() []Call {
 	return []Call{
 		{Name: "allreduce", Verb: "allreduce", Chunks: true, Run: allReduce[T]},
 		{Name: "allreduce out of place", Verb: "allreduce", Chunks: true, Run: allReduceTo[T]},
@@ -24,8 +24,8 @@ func folds[T number]() []Call {
 	}
 }
 
-func allReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	buf := lend(l, vector[T](c.Rank(), count))
+func allReduce[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf := track(bt, vector[T](c.Rank(), count))
 	if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
 		return err
 	}
@@ -35,13 +35,13 @@ func allReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger
 // Lists reduces a vector in pieces, of which some are empty and some share a segment
 // with others, by that algorithm; by the one that is forced if it is "".
 func Lists[T number](algorithm string) Call {
-	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-		return allReduceList[T](ctx, c, algorithm, count, l)
+	return Call{Name: "allreduce of a list", Verb: "allreduce", Chunks: true, Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+		return allReduceList[T](ctx, c, algorithm, count, bt)
 	}}
 }
 
-func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string, count int, l *Ledger) error {
-	buf := lend(l, vector[T](c.Rank(), count))
+func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string, count int, bt *BufferTracker) error {
+	buf := track(bt, vector[T](c.Rank(), count))
 	var list [][]byte
 	for rest, n := buf, 0; len(rest) > 0; n = 3*n + 1 {
 		n = min(n, len(rest))
@@ -57,8 +57,8 @@ func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string
 	return same("the list", buf, sums[T](c.Size(), count))
 }
 
-func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
 	err := comm.AllReduceTo(ctx, c, dst, src, comm.Sum)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
@@ -70,8 +70,8 @@ func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledg
 }
 
 // iAllReduce has two sums under way at once.
-func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	a, b := lend(l, vector[T](c.Rank(), count)), lend(l, vector[T](c.Rank()+1, count))
+func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	a, b := track(bt, vector[T](c.Rank(), count)), track(bt, vector[T](c.Rank()+1, count))
 	ra, rb := comm.IAllReduce(c, a, comm.Sum), comm.IAllReduce(c, b, comm.Max)
 	_, errB := rb.Wait(ctx)
 	_, errA := ra.Wait(ctx)
@@ -81,7 +81,7 @@ func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledge
 		}
 	}
 	if errB == nil {
-		if err := same("the second buf", b, largest[T](1, c.Size(), count)); err != nil {
+		if err := same("the second buf", b, maxima[T](1, c.Size(), count)); err != nil {
 			return err
 		}
 	}
@@ -91,8 +91,8 @@ func iAllReduce[T number](ctx context.Context, c *comm.Comm, count int, l *Ledge
 	return errB
 }
 
-// largest is the maximum of n ranks' vectors, from rank r on.
-func largest[T number](r, n, count int) []T {
+// maxima is the maximum of n ranks' vectors, from rank r on.
+func maxima[T number](r, n, count int) []T {
 	return repeating[T](count, func(i int) int {
 		most := value(r, i)
 		for k := range n {
@@ -102,10 +102,10 @@ func largest[T number](r, n, count int) []T {
 	})
 }
 
-func reduceTo[T number](root place) run {
-	return func(ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func reduceTo[T number](root rootChoice) runFunc {
+	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		root := root(c.Size())
-		src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+		src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
 		err := comm.Reduce(ctx, c, dst, src, comm.Sum, root)
 		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 			return e
@@ -123,8 +123,8 @@ func reduceTo[T number](root place) run {
 	}
 }
 
-func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	buf := lend(l, vector[T](c.Rank(), count))
+func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf := track(bt, vector[T](c.Rank(), count))
 	err := comm.Reduce(ctx, c, buf, buf, comm.Sum, 0)
 	if err != nil || c.Rank() != 0 {
 		return err
@@ -132,9 +132,9 @@ func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, l *Le
 	return same("buf", buf, sums[T](c.Size(), count))
 }
 
-func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	lo, hi := chunk(count, c.Size(), c.Rank())
-	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, hi-lo))
+	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, hi-lo))
 	err := comm.ReduceScatter(ctx, c, dst, src, comm.Sum)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
@@ -145,10 +145,10 @@ func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, l *Le
 	return same("dst", dst, sums[T](c.Size(), count)[lo:hi])
 }
 
-func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
+func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
-	src, dst := lend(l, vector[T](c.Rank(), total)), lend(l, make([]T, hi-lo))
+	src, dst := track(bt, vector[T](c.Rank(), total)), track(bt, make([]T, hi-lo))
 	err := comm.ReduceScatterV(ctx, c, dst, src, counts, comm.Sum)
 	if e := same("src", src, vector[T](c.Rank(), total)); e != nil {
 		return e
@@ -159,16 +159,16 @@ func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, l *L
 	return same("dst", dst, sums[T](c.Size(), total)[lo:hi])
 }
 
-func scan[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	buf := lend(l, vector[T](c.Rank(), count))
+func scan[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf := track(bt, vector[T](c.Rank(), count))
 	if err := comm.Scan(ctx, c, buf, comm.Sum); err != nil {
 		return err
 	}
 	return same("buf", buf, sums[T](c.Rank()+1, count))
 }
 
-func scanTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, make([]T, count))
+func scanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
 	err := comm.ScanTo(ctx, c, dst, src, comm.Max)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
@@ -176,19 +176,19 @@ func scanTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) e
 	if err != nil {
 		return err
 	}
-	return same("dst", dst, largest[T](0, c.Rank()+1, count))
+	return same("dst", dst, maxima[T](0, c.Rank()+1, count))
 }
 
-func exScan[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	buf := lend(l, vector[T](c.Rank(), count))
+func exScan[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf := track(bt, vector[T](c.Rank(), count))
 	if err := comm.ExScan(ctx, c, buf, comm.Sum); err != nil {
 		return err
 	}
 	return same("buf", buf, sums[T](max(1, c.Rank()), count)) // rank 0 keeps its own
 }
 
-func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, l *Ledger) error {
-	src, dst := lend(l, vector[T](c.Rank(), count)), lend(l, vector[T](7, count))
+func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, vector[T](7, count))
 	err := comm.ExScanTo(ctx, c, dst, src, comm.Sum)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e

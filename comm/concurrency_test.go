@@ -21,7 +21,7 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 		}
 		first := make(chan error, 1)
 		go func() { first <- Barrier(ctx, c) }()
-		for !c.occupied() { // ends: the Barrier waits for rank 1, which waits for us
+		for !c.callInProgress() { // ends: the Barrier waits for rank 1, which waits for us
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
@@ -104,8 +104,8 @@ func TestSplitDupAndSubMeetOnlyTheirOwn(t *testing.T) {
 	}
 }
 
-// listed are the calls under way on this rank, the oldest first.
-func (cs *calls) listed() (all []string) {
+// activeNames are the calls under way on this rank, the oldest first.
+func (cs *calls) activeNames() (all []string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for cl := cs.oldestListed; cl != nil; cl = cl.next {
@@ -131,24 +131,24 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 		}
 		done := make(chan error, 3)
 		begin := func(f func() error) {
-			before := len(calls.listed())
+			before := len(calls.activeNames())
 			go func() { done <- f() }()
-			for len(calls.listed()) == before { // ends: all of them wait for rank 1, which waits for us
+			for len(calls.activeNames()) == before { // ends: all of them wait for rank 1, which waits for us
 				runtime.Gosched()
 			}
 		}
-		if got := calls.listed(); len(got) != 0 {
+		if got := calls.activeNames(); len(got) != 0 {
 			t.Errorf("before the first call %q are under way", got)
 		}
 		begin(func() error { _, err := Recv(ctx, c, 1, 0, make([]byte, 1)); return err })
 		begin(func() error { return Barrier(ctx, twin) }) // listed since its share in Dup, before Recv
-		if got, want := strings.Join(calls.listed(), " "), "recv barrier"; got != want {
+		if got, want := strings.Join(calls.activeNames(), " "), "recv barrier"; got != want {
 			t.Errorf("%q are under way, want %q", got, want)
 		}
 		if err := errors.Join(Send(ctx, c, 1, 1, []byte{1}), Broadcast(ctx, c, []int8{1}, 0), <-done, <-done); err != nil {
 			return err
 		}
-		if got := calls.listed(); len(got) != 0 {
+		if got := calls.activeNames(); len(got) != 0 {
 			t.Errorf("after the last call %q are under way", got)
 		}
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// inTurn deals ranks out to so many hosts, one after the other, in racks of two.
-func inTurn(hosts int) comm.Option {
+// roundRobinHosts deals ranks out to so many hosts, one after the other, in racks of two.
+func roundRobinHosts(hosts int) comm.Option {
 	return comm.WithPlaces(func(rank int) (host, rack string) {
 		h := rank % hosts
 		return fmt.Sprintf("n%d", h), fmt.Sprintf("r%d", h/2)
@@ -66,7 +66,7 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 			return err
 		}
 		return check(some, []int{0, 3, 2, 1, 4}, "r0/n0[0 3] r0/n1[2] r1/n2[1 4]")
-	}, inTurn(3))
+	}, roundRobinHosts(3))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestCollectivesOverSeveralHosts(t *testing.T) {
 			for _, n := range []int{4, 7} {
 				t.Run(fmt.Sprintf("%d ranks on %d hosts, shared %v", n, hosts, share), func(t *testing.T) {
 					leak.Check(t)
-					opts := []comm.Option{inTurn(hosts)}
+					opts := []comm.Option{roundRobinHosts(hosts)}
 					if !share {
 						opts = append(opts, comm.WithoutSharedMemory())
 					}
@@ -113,7 +113,7 @@ func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
 		}
 		for _, count := range counts {
 			for _, call := range worldtest.Collectives[float32]() {
-				if err := call.Run(ctx, on, count, new(worldtest.Ledger)); err != nil {
+				if err := call.Run(ctx, on, count, new(worldtest.BufferTracker)); err != nil {
 					return fmt.Errorf("%s of %d: %w", call.Name, count, err)
 				}
 			}
@@ -150,7 +150,7 @@ func TestCollectivesThatDoNotBlockLeaveAHostsMemoryAlone(t *testing.T) {
 			}
 		}
 		return nil
-	}, inTurn(2))
+	}, roundRobinHosts(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +171,8 @@ func TestOperatorsThatDoNotCommuteKeepRankOrderOverHosts(t *testing.T) {
 	}{
 		{"in order", blocks, "", ""},
 		{"in order, forced", blocks, "allreduce:hierarchical", ""},
-		{"in turn", inTurn(2), "", ""},
-		{"in turn, forced", inTurn(2), "allreduce:hierarchical", "does not commute"},
+		{"in turn", roundRobinHosts(2), "", ""},
+		{"in turn, forced", roundRobinHosts(2), "allreduce:hierarchical", "does not commute"},
 	} {
 		err := comm.Local(4, func(ctx context.Context, cm *comm.Comm) error {
 			buf := []int64{int64(10 + cm.Rank())}
@@ -238,7 +238,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-func TestATopologyThatCannotBeEndsInit(t *testing.T) {
+func TestInvalidTopologyEndsInit(t *testing.T) {
 	leak.Check(t)
 	file := filepath.Join(t.TempDir(), "racks")
 	if err := os.WriteFile(file, []byte("elsewhere hall-8\n"), 0o600); err != nil {

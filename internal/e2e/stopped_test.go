@@ -14,23 +14,23 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// stayAway has one rank not take part in a sum; the others wait until gate 1 is their
+// skipCall has one rank not take part in a sum; the others wait until gate 1 is their
 // deadline, and go on with another communicator.
-func stayAway(ctx context.Context, a *actor, c *comm.Comm) error {
+func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	twin, err := c.Dup(ctx)
 	if err != nil {
 		return err
 	}
-	at, err := here(), comm.Barrier(ctx, twin)
-	a.tell("together", at, err)
+	at, err := callHere(), comm.Barrier(ctx, twin)
+	a.report("together", at, err)
 	if a.rank == a.Victim {
-		a.wait(0)
-		at, err = here(), comm.AllReduce(ctx, twin, make([]float64, 1000), comm.Sum)
-		a.tell("late", at, err)
+		a.awaitGate(0)
+		at, err = callHere(), comm.AllReduce(ctx, twin, make([]float64, 1000), comm.Sum)
+		a.report("late", at, err)
 	} else {
-		limited := a.until(ctx, 1)
-		at, err = here(), comm.AllReduce(limited, twin, make([]float64, 1000), comm.Sum)
-		a.tell("waited", at, err)
+		limited := a.contextUntilGate(ctx, 1)
+		at, err = callHere(), comm.AllReduce(limited, twin, make([]float64, 1000), comm.Sum)
+		a.report("waited", at, err)
 	}
 	return comm.Barrier(ctx, c)
 }
@@ -41,11 +41,11 @@ func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			t.Parallel()
 			const ranks, victim = 3, 1
-			o := order{Scene: "absent", Victim: victim, Stall: 300 * time.Millisecond}
+			o := instruction{Program: "absent", Victim: victim, Stall: 300 * time.Millisecond}
 			j := run(t, ranks, wire, o)
 			j.events("together", ranks)
 			j.warnings(ranks-1, " waits in allreduce #")
-			deadline := j.deed()
+			deadline := j.now()
 			j.open(1)
 			first := false
 			for _, e := range j.events("waited", ranks-1) {
@@ -76,14 +76,14 @@ func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
 				t.Errorf("the late rank got %q, want what ended the others' call", late.Text)
 			}
 			j.wantBlamed(late, victim, "barrier #")
-			j.ends(0)
+			j.wantExit(0)
 		})
 	}
 }
 
 // sumUntilStopped sums until that fails, with a deadline for each sum or none,
 // and stays until all have told what they have to.
-func sumUntilStopped(ctx context.Context, a *actor, c *comm.Comm) error {
+func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
 	began, told := time.Now(), false
 	for {
@@ -91,21 +91,21 @@ func sumUntilStopped(ctx context.Context, a *actor, c *comm.Comm) error {
 		if a.Deadline > 0 {
 			limited, cancel = context.WithTimeout(ctx, a.Deadline)
 		}
-		at, err := here(), comm.AllReduce(limited, c, buf, comm.Sum)
+		at, err := callHere(), comm.AllReduce(limited, c, buf, comm.Sum)
 		cancel()
 		if err != nil {
-			a.tell("ended", at, err)
-			a.wait(0)
+			a.report("ended", at, err)
+			a.awaitGate(0)
 			return err
 		}
-		if !told && time.Since(began) > heard {
-			a.say("summing", "")
+		if !told && time.Since(began) > heartbeatDelay {
+			a.log("summing", "")
 			told = true
 		}
 	}
 }
 
-func TestAStoppedRankIsTimedOutOrGivenUpAndHearsOfIt(t *testing.T) {
+func TestAStoppedRankTimesOutOrIsDeclaredLost(t *testing.T) {
 	t.Parallel()
 	for _, wire := range wires() {
 		for _, c := range []struct {
@@ -119,16 +119,16 @@ func TestAStoppedRankIsTimedOutOrGivenUpAndHearsOfIt(t *testing.T) {
 		} {
 			t.Run(wire+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				stopOne(t, wire, c.deadline, c.kind, c.most)
+				suspendOne(t, wire, c.deadline, c.kind, c.most)
 			})
 		}
 	}
 }
 
-func stopOne(t *testing.T, wire string, deadline time.Duration, kind fault.Kind, most time.Duration) {
+func suspendOne(t *testing.T, wire string, deadline time.Duration, kind fault.Kind, most time.Duration) {
 	t.Helper()
 	const ranks, victim = 3, 1
-	j := run(t, ranks, wire, order{Scene: "stop", Victim: victim, Bytes: 4096, Deadline: deadline})
+	j := run(t, ranks, wire, instruction{Program: "stop", Victim: victim, Bytes: 4096, Deadline: deadline})
 	pids := j.pids(ranks)
 	j.events("summing", ranks)
 	stopped := j.signal(pids[victim], syscall.SIGSTOP)
@@ -155,5 +155,5 @@ func stopOne(t *testing.T, wire string, deadline time.Duration, kind fault.Kind,
 	j.wantBlamed(e, victim, "allreduce #")
 	j.wantWithin(e, woken, 2*time.Second)
 	j.open(0)
-	j.ends(1)
+	j.wantExit(1)
 }

@@ -27,31 +27,31 @@ import (
 
 // The times of a scene. Over memory they pass in a bubble, and cost nothing.
 const (
-	callLimit  = 20 * time.Second // a call that needs longer has hung
-	closeLimit = 10 * time.Second
-	sceneLimit = 60 * time.Second      // then something else has hung
-	soonEnough = time.Second           // from a fault to its verdict, where time is exact
-	lastFrames = 50 * time.Millisecond // for what nobody waits for
+	callLimit    = 20 * time.Second // a call that needs longer has hung
+	closeLimit   = 10 * time.Second
+	runLimit     = 60 * time.Second      // then something else has hung
+	verdictLimit = time.Second           // from a fault to its verdict, where time is exact
+	frameDrain   = 50 * time.Millisecond // for what nobody waits for
 
-	mostStarved = 8 * time.Second // of the time in which a verdict is listened for
+	maxStarved = 8 * time.Second // of the time in which a verdict is listened for
 )
 
-// A scene is one call by the ranks of one job, which a test plays many times:
+// A faultCase is one call by the ranks of one job, which a test plays many times:
 // once unharmed, and then with something broken at each of its steps.
-type scene struct {
-	wire      string
-	n         int
-	algorithm string // "allreduce:ring"; "" for messages
-	call      worldtest.Call
-	count     int
-	label     string // of the options
-	opts      []comm.Option
-	during    phase      // when steps count
-	only      flaky.Kind // if not 0, steps of this kind count, and no others
-	works     bool       // what the devices below the wire verbs do counts, and no frames
-	hide      []flaky.Kind
-	every     int  // if not 0, so many steps pass for one that is struck, but in a soak
-	reuses    bool // unharmed, each rank gets memory again that it has given back
+type faultCase struct {
+	wire        string
+	n           int
+	algorithm   string // "allreduce:ring"; "" for messages
+	call        worldtest.Call
+	count       int
+	label       string // of the options
+	opts        []comm.Option
+	during      phase      // when steps count
+	only        flaky.Kind // if not 0, steps of this kind count, and no others
+	deviceSteps bool       // what the devices below the wire verbs do counts, and no frames
+	hide        []flaky.Kind
+	every       int  // if not 0, so many steps pass for one that is struck, but in a soak
+	reuses      bool // unharmed, each rank gets memory again that it has given back
 }
 
 // A phase is a part of a job.
@@ -63,9 +63,9 @@ const (
 	closing
 )
 
-func (s *scene) String() string {
+func (s *faultCase) String() string {
 	wire := s.wire
-	if s.works {
+	if s.deviceSteps {
 		wire += "' works"
 	}
 	return fmt.Sprintf("%s/%s/%s/%d ranks/%d elements%s", wire, s.call.Name, s.algorithm, s.n, s.count, s.label)
@@ -73,21 +73,21 @@ func (s *scene) String() string {
 
 // An outcome is what one rank got.
 type outcome struct {
-	err     error // of the call
-	took    time.Duration
-	verdict *fault.Error // the first that it heard
-	closing error        // of Close
-	debt    error        // memory touched too late, callbacks that did not run
-	heeded  bool         // the blow had fallen when it began to listen
-	reused  int          // how often it got memory again that it had given back
+	err         error // of the call
+	took        time.Duration
+	verdict     *fault.Error // the first that it heard
+	closing     error        // of Close
+	bufferErr   error        // memory touched too late, callbacks that did not run
+	firedBefore bool         // the blow had fallen when it began to listen
+	reused      int          // how often it got memory again that it had given back
 }
 
-// A play is one performance of a scene.
-type play struct {
-	scene    *scene
+// A faultRun is one performance of a scene.
+type faultRun struct {
+	tc       *faultCase
 	rules    []flaky.Rule
 	script   *flaky.Script
-	gate     atomic.Bool       // steps count while it is open
+	counting atomic.Bool       // steps count while it is open
 	mu       sync.Mutex        // guards steps
 	steps    [][][]bool        // by the ranks from and to; true: of a handshake
 	phases   [3]sync.WaitGroup // started, returned, told
@@ -95,14 +95,14 @@ type play struct {
 	local    error
 }
 
-// newPlay prepares a performance that the rules disturb.
-func (s *scene) newPlay(rules ...flaky.Rule) *play {
-	p := &play{scene: s, rules: rules, outcomes: make([]outcome, s.n), steps: make([][][]bool, s.n)}
+// newRun prepares a performance that the rules disturb.
+func (s *faultCase) newRun(rules ...flaky.Rule) *faultRun {
+	p := &faultRun{tc: s, rules: rules, outcomes: make([]outcome, s.n), steps: make([][][]bool, s.n)}
 	for r := range p.steps {
 		p.steps[r] = make([][]bool, s.n)
 	}
 	p.script = flaky.New(flaky.Options{Rules: rules, Counts: p.counts, Hide: s.hide})
-	p.gate.Store(s.during == starting)
+	p.counting.Store(s.during == starting)
 	return p
 }
 
@@ -111,28 +111,28 @@ const controlHead = 40
 
 // counts leaves out what belongs to other phases, and during the call what comes
 // by the clock.
-func (p *play) counts(st flaky.Step) bool {
-	if only := p.scene.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
+func (p *faultRun) counts(st flaky.Step) bool {
+	if only := p.tc.only; only != 0 && st.Kind != only || only == 0 && st.Kind == flaky.Chunk {
 		return false
 	}
 	ofDevice := st.Kind == flaky.Post || st.Kind == flaky.Completion
-	if ofDevice != p.scene.works {
+	if ofDevice != p.tc.deviceSteps {
 		return false
 	}
 	if st.Kind == flaky.Publish {
-		return p.gate.Load() && p.note(st.From, st.From, false)
+		return p.counting.Load() && p.record(st.From, st.From, false)
 	}
-	if !p.gate.Load() || p.scene.during == calling && (st.Kind == flaky.Frame || ofDevice) && len(st.Head) == controlHead {
+	if !p.counting.Load() || p.tc.during == calling && (st.Kind == flaky.Frame || ofDevice) && len(st.Head) == controlHead {
 		return false
 	}
 	if st.From != flaky.Unknown && st.To != flaky.Unknown {
-		p.note(st.From, st.To, bytes.HasPrefix(st.Head, []byte(handshake)))
+		p.record(st.From, st.To, bytes.HasPrefix(st.Head, []byte(handshake)))
 	}
 	return true
 }
 
-// note notes a step. What a rank publishes it tells itself and all others.
-func (p *play) note(from, to int, ofHandshake bool) bool {
+// record notes a step. What a rank publishes it tells itself and all others.
+func (p *faultRun) record(from, to int, ofHandshake bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.steps[from][to] = append(p.steps[from][to], ofHandshake)
@@ -142,32 +142,32 @@ func (p *play) note(from, to int, ofHandshake bool) bool {
 // handshake opens the head of each of its frames.
 const handshake = "tuti"
 
-// perform plays the scene: in a bubble of time where the wire allows it. A rank
+// execute plays the scene: in a bubble of time where the wire allows it. A rank
 // that hangs ends the test process with all stacks.
-func (p *play) perform(t *testing.T) {
-	defer watchdog(p, 2*sceneLimit).Stop()
-	if p.hurried() {
+func (p *faultRun) execute(t *testing.T) {
+	defer watchdog(p, 2*runLimit).Stop()
+	if p.realTime() {
 		p.local = p.run()
 		return
 	}
 	synctest.Test(t, func(*testing.T) {
-		defer watchdog(p, sceneLimit).Stop()
+		defer watchdog(p, runLimit).Stop()
 		p.local = p.run()
 	})
 }
 
-func watchdog(p *play, limit time.Duration) *time.Timer {
+func watchdog(p *faultRun, limit time.Duration) *time.Timer {
 	return time.AfterFunc(limit, func() {
 		buf := make([]byte, 4<<20)
 		os.Stderr.Write(buf[:runtime.Stack(buf, true)])
-		panic(fmt.Sprintf("%v hangs: %v%s", p.scene, p.rules, p.describe()))
+		panic(fmt.Sprintf("%v hangs: %v%s", p.tc, p.rules, p.describe()))
 	})
 }
 
-var silence = slog.New(slog.DiscardHandler)
+var discardLog = slog.New(slog.DiscardHandler)
 
-func (p *play) run() error {
-	s := p.scene
+func (p *faultRun) run() error {
+	s := p.tc
 	for i := range p.phases {
 		p.phases[i].Add(s.n)
 	}
@@ -176,21 +176,21 @@ func (p *play) run() error {
 		wire, wrap = "memory", p.overDevices(wrap)
 	}
 	opts := slices.Concat([]comm.Option{
-		comm.WithTransport(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(silence), comm.WithWrap(wrap),
+		comm.WithTransport(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(discardLog), comm.WithWrap(wrap),
 	}, s.opts)
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
 		if s.during == starting {
-			p.gate.Store(false)
+			p.counting.Store(false)
 			return nil // the others may never come
 		}
-		p.rank(c, &p.outcomes[c.Rank()])
+		p.runRank(c, &p.outcomes[c.Rank()])
 		return nil
 	}, opts...)
 }
 
 // overDevices has frames go over verbs, with devices in software whose works and
 // completions are steps, and puts wrap above.
-func (p *play) overDevices(wrap wrapping) wrapping {
+func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
 	fabric := rdma.NewFabric()
 	fabric.Watch(func(st rdma.Step) rdma.Break {
 		kind := flaky.Post
@@ -204,7 +204,7 @@ func (p *play) overDevices(wrap wrapping) wrapping {
 }
 
 // overVerbs has frames go over software devices of the fabric, and puts wrap above.
-func overVerbs(fabric *rdma.Fabric, wrap wrapping) wrapping {
+func overVerbs(fabric *rdma.Fabric, wrap wrapFunc) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport {
 		v, err := rdma.New(rdma.Options{Setup: t, Fabric: fabric, Number: rank})
 		if err != nil {
@@ -214,92 +214,92 @@ func overVerbs(fabric *rdma.Fabric, wrap wrapping) wrapping {
 	}
 }
 
-// A wrapping puts something between a rank and its wire.
-type wrapping = func(rank int, t transport.Transport) transport.Transport
+// A wrapFunc puts something between a rank and its wire.
+type wrapFunc = func(rank int, t transport.Transport) transport.Transport
 
 // wrapBy puts a script between a rank and its wire.
-func wrapBy(script *flaky.Script, hideShare bool) wrapping {
+func wrapBy(script *flaky.Script, hideShare bool) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport {
 		wrapped := script.Wrap(t, rank)
-		g, ok := t.(grouper)
+		g, ok := t.(groupSharing)
 		if !ok || hideShare {
 			return wrapped
 		}
-		return groups{wrapped, func(addrs []string) transport.Sharer {
+		return wrappedGroupSharing{wrapped, func(addrs []string) transport.Sharer {
 			s := g.SharerFor(addrs)
 			if s == nil {
 				return nil
 			}
-			return script.Wrap(sharing{t, s}, rank).(transport.Sharer)
+			return script.Wrap(sharingTransport{t, s}, rank).(transport.Sharer)
 		}}
 	}
 }
 
-// A grouper is a Transport that shares memory among some ranks and not others. It
+// A groupSharing is a Transport that shares memory among some ranks and not others. It
 // is no transport.Sharer, so a script cannot find it.
-type grouper interface {
+type groupSharing interface {
 	SharerFor(addrs []string) transport.Sharer
 }
 
-// groups is a wrapped grouper.
-type groups struct {
+// wrappedGroupSharing is a wrapped grouper.
+type wrappedGroupSharing struct {
 	transport.Transport
 	sharerFor func(addrs []string) transport.Sharer
 }
 
-func (g groups) SharerFor(addrs []string) transport.Sharer { return g.sharerFor(addrs) }
+func (g wrappedGroupSharing) SharerFor(addrs []string) transport.Sharer { return g.sharerFor(addrs) }
 
-// sharing is a grouper's Transport with what it shares memory by.
-type sharing struct {
+// sharingTransport is a grouper's Transport with what it shares memory by.
+type sharingTransport struct {
 	transport.Transport
 	transport.Sharer
 }
 
-// rank is one rank's part. It stays until all others have returned from the call
+// runRank is one rank's part. It stays until all others have returned from the call
 // and heard what there is to hear, so that nobody's Close is what they hear of.
-func (p *play) rank(c *comm.Comm, o *outcome) {
-	var ledger worldtest.Ledger
-	p.meet(0)
-	p.gate.Store(p.scene.during == calling)
+func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
+	var buffers worldtest.BufferTracker
+	p.barrier(0)
+	p.counting.Store(p.tc.during == calling)
 	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 	began := time.Now()
-	o.err = p.scene.call.Run(ctx, c, p.scene.count, &ledger)
+	o.err = p.tc.call.Run(ctx, c, p.tc.count, &buffers)
 	o.took = time.Since(began)
 	cancel()
-	o.reused = ledger.Reused()
-	ledger.Returned()
-	p.meet(1)
-	p.gate.Store(false)
+	o.reused = buffers.Reused()
+	buffers.Returned()
+	p.barrier(1)
+	p.counting.Store(false)
 	// Nothing tells when no frame is on its way any more: one that hits the blow only
 	// now is to do so before the ranks listen. In memory this is the bubble's clock.
-	time.Sleep(lastFrames) // what is still on its way then has nobody who waits for it
-	if o.heeded = p.fired(); o.heeded {
-		p.listen(c)
+	time.Sleep(frameDrain) // what is still on its way then has nobody who waits for it
+	if o.firedBefore = p.fired(); o.firedBefore {
+		p.awaitVerdict(c)
 	}
 	o.verdict = c.Verdict()
-	p.meet(2)
-	p.gate.Store(p.scene.during == closing)
+	p.barrier(2)
+	p.counting.Store(p.tc.during == closing)
 	ctx, cancel = context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
 	o.closing = c.Close(ctx)
-	o.debt = ledger.Settle()
+	o.bufferErr = buffers.Check()
 }
 
-// meet returns when all ranks have come so far.
-func (p *play) meet(phase int) {
+// barrier returns when all ranks have come so far.
+func (p *faultRun) barrier(phase int) {
 	p.phases[phase].Done()
 	p.phases[phase].Wait()
 }
 
-// listen waits for a verdict for as long as one may take: longer by what this process
+// awaitVerdict waits for a verdict for as long as one may take: longer by what this process
 // starves, where real time passes. That has a limit, as threads that starve together add
 // up to more than the time that passes, and of a dial that is made again nobody hears.
-func (p *play) listen(c *comm.Comm) {
+func (p *faultRun) awaitVerdict(c *comm.Comm) {
 	since := func() time.Duration { return 0 }
-	if p.hurried() {
+	if p.realTime() {
 		since = starved.Since(os.Getpid())
 	}
-	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*soonEnough+min(since(), mostStarved); {
+	for began := time.Now(); c.Verdict() == nil && time.Since(began) < 2*verdictLimit+min(since(), maxStarved); {
 		// Reason: a verdict wakes calls only, and none is under way here; the loop ends with
 		// the verdict, and the pause bounds how often it looks.
 		time.Sleep(5 * time.Millisecond)
@@ -307,10 +307,10 @@ func (p *play) listen(c *comm.Comm) {
 }
 
 // fired reports whether something was broken: there is one rule at most.
-func (p *play) fired() bool { return p.script.Fired(0) }
+func (p *faultRun) fired() bool { return p.script.Fired(0) }
 
-// leaves are the errors that errors.Join has joined.
-func leaves(err error) []error {
+// joinedErrors are the errors that errors.Join has joined.
+func joinedErrors(err error) []error {
 	var f *fault.Error
 	if f2, ok := err.(*fault.Error); ok {
 		f = f2
@@ -321,7 +321,7 @@ func leaves(err error) []error {
 	}
 	var all []error
 	for _, e := range many.Unwrap() {
-		all = append(all, leaves(e)...)
+		all = append(all, joinedErrors(e)...)
 	}
 	return all
 }
@@ -351,7 +351,7 @@ func blamed(f *fault.Error) (ranks []int) {
 }
 
 // describe lists what all ranks got, for a failure's report.
-func (p *play) describe() string {
+func (p *faultRun) describe() string {
 	var b strings.Builder
 	for r := range p.outcomes {
 		o := &p.outcomes[r]

@@ -14,9 +14,9 @@ import (
 )
 
 // sumForAWhile is sumForever until everybody has heard what this rank does.
-func sumForAWhile(ctx context.Context, a *actor, c *comm.Comm) error {
+func sumForAWhile(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
-	for began := time.Now(); time.Since(began) < heard; {
+	for began := time.Now(); time.Since(began) < heartbeatDelay; {
 		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
 			return err
 		}
@@ -25,13 +25,13 @@ func sumForAWhile(ctx context.Context, a *actor, c *comm.Comm) error {
 }
 
 // panicOnOne has one rank panic while the others sum.
-func panicOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
+func panicOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
 			return err
 		}
-		a.say("about to panic", "")
-		a.wait(0)
+		a.log("about to panic", "")
+		a.awaitGate(0)
 		panic("out of ideas")
 	}
 	return sumForever(ctx, a, c)
@@ -41,10 +41,10 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 1
-			j := run(t, ranks, wire, order{Scene: "panic", Victim: victim, Bytes: 4000})
-			j.expectPanics = true
+			j := run(t, ranks, wire, instruction{Program: "panic", Victim: victim, Bytes: 4000})
+			j.wantPanics = true
 			j.events("about to panic", 1)
-			panicked := j.deed()
+			panicked := j.now()
 			j.open(0)
 			for _, e := range j.events("ended", ranks-1) {
 				if e.Kind != fault.PeerLost.Error() {
@@ -53,7 +53,7 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 				j.wantBlamed(e, victim, "allreduce #")
 				j.wantWithin(e, panicked, time.Second)
 			}
-			j.ends(2, fmt.Sprintf("tuttirun: rank %d (", victim), "exited with code 2", `"panic: out of ideas`)
+			j.wantExit(2, fmt.Sprintf("tuttirun: rank %d (", victim), "exited with code 2", `"panic: out of ideas`)
 			j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
 			for _, once := range []string{"e2e.panicOnOne(", "[running]:"} {
 				if n := j.err.count(once); n != 1 {
@@ -65,13 +65,13 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 }
 
 // quitOnOne has one rank leave as a program does whose main returns too early.
-func quitOnOne(ctx context.Context, a *actor, c *comm.Comm) error {
+func quitOnOne(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if a.rank == a.Victim {
 		if err := sumForAWhile(ctx, a, c); err != nil {
 			return err
 		}
-		a.say("about to leave", "")
-		a.wait(0)
+		a.log("about to leave", "")
+		a.awaitGate(0)
 		os.Exit(0)
 	}
 	return sumForever(ctx, a, c)
@@ -81,9 +81,9 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 0
-			j := run(t, ranks, wire, order{Scene: "quit", Victim: victim, Bytes: 4000})
+			j := run(t, ranks, wire, instruction{Program: "quit", Victim: victim, Bytes: 4000})
 			j.events("about to leave", 1)
-			left := j.deed()
+			left := j.now()
 			j.open(0)
 			for _, e := range j.events("ended", ranks-1) {
 				if e.Kind != fault.PeerLost.Error() {
@@ -92,7 +92,7 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 				j.wantBlamed(e, victim, "allreduce #")
 				j.wantWithin(e, left, time.Second)
 			}
-			j.ends(1, fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim),
+			j.wantExit(1, fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim),
 				fmt.Sprintf("rank %d had exited with code 0 before", victim))
 		})
 	}
@@ -101,7 +101,7 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 // closeOneFirst has one rank close in order. What needs it fails from then on,
 // and what does not goes on. A collective comes last: where one has failed, the
 // communicator is of no more use.
-func closeOneFirst(ctx context.Context, a *actor, c *comm.Comm) error {
+func closeOneFirst(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	rest, err := c.Split(ctx, map[bool]int{true: 0, false: 1}[a.rank == a.Victim], a.rank)
 	if err != nil {
 		return err
@@ -111,34 +111,34 @@ func closeOneFirst(ctx context.Context, a *actor, c *comm.Comm) error {
 		if err := comm.Send(ctx, c, (a.rank+1)%c.Size(), 5, []int32{42}); err != nil {
 			return err
 		}
-		at, err := here(), c.Close(ctx)
-		return a.tell("closed", at, err)
+		at, err := callHere(), c.Close(ctx)
+		return a.report("closed", at, err)
 	}
-	a.wait(0)
+	a.awaitGate(0)
 	got := make([]int32, 1)
 	if a.rank == (a.Victim+1)%c.Size() {
 		if _, err := comm.Recv(ctx, c, a.Victim, 5, got); err != nil || got[0] != 42 {
 			return fmt.Errorf("what was sent before the close: %v, %w", got, err)
 		}
 	}
-	at, err := here(), comm.Send(ctx, c, a.Victim, 0, got)
-	a.tell("send", at, err)
-	at = below()
+	at, err := callHere(), comm.Send(ctx, c, a.Victim, 0, got)
+	a.report("send", at, err)
+	at = callBelow()
 	_, err = comm.Recv(ctx, c, a.Victim, 0, got)
-	a.tell("recv", at, err)
-	if err := useful(ctx, rest); err != nil {
+	a.report("recv", at, err)
+	if err := checkCommunicator(ctx, rest); err != nil {
 		return err
 	}
-	at, err = here(), comm.Barrier(ctx, c)
-	a.tell("collective", at, err)
-	return useful(ctx, rest)
+	at, err = callHere(), comm.Barrier(ctx, c)
+	a.report("collective", at, err)
+	return checkCommunicator(ctx, rest)
 }
 
-func TestCallsThatNeedARankThatHasClosedSayThatItHas(t *testing.T) {
+func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			const ranks, victim = 3, 2
-			j := run(t, ranks, wire, order{Scene: "close", Victim: victim})
+			j := run(t, ranks, wire, instruction{Program: "close", Victim: victim})
 			if e := j.events("closed", 1)[0]; e.Failed {
 				t.Errorf("Close: %s", e.Text)
 			}
@@ -152,12 +152,12 @@ func TestCallsThatNeedARankThatHasClosedSayThatItHas(t *testing.T) {
 					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have been told first
 						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
 					}
-					if took, most := e.took(), time.Second+starvedIn(told); took > most {
+					if took, most := e.duration(), time.Second+starvedIn(told); took > most {
 						t.Errorf("%s: rank %d was told after %v, want at most %v", name, e.Rank, took, most)
 					}
 				}
 			}
-			j.ends(0)
+			j.wantExit(0)
 		})
 	}
 }

@@ -10,16 +10,16 @@ import (
 	"testing"
 )
 
-// A cupboard is a /dev/shm that nobody else uses: in a mount namespace of its own,
+// A privateShm is a /dev/shm that nobody else uses: in a mount namespace of its own,
 // which a process keeps for as long as the test runs. Who is not root has a user
 // namespace around it, in which they are.
-type cupboard struct {
+type privateShm struct {
 	keeper int
 	enter  []string // what to put before a command that is to see it
 }
 
-// newCupboard makes one, or skips the test where that cannot be.
-func newCupboard(t *testing.T) *cupboard {
+// newPrivateShm makes one, or skips the test where that cannot be.
+func newPrivateShm(t *testing.T) *privateShm {
 	t.Helper()
 	for _, tool := range []string{"unshare", "nsenter", "mount", "cat"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -52,11 +52,11 @@ func newCupboard(t *testing.T) *cupboard {
 		// Reason: as above; unshare says so only once it runs.
 		t.Skip("no mount namespaces here: unshare or mount failed")
 	}
-	return &cupboard{keeper.Process.Pid, append(enter, "-t", strconv.Itoa(keeper.Process.Pid))}
+	return &privateShm{keeper.Process.Pid, append(enter, "-t", strconv.Itoa(keeper.Process.Pid))}
 }
 
-// left is what lies in it.
-func (c *cupboard) left(t *testing.T) (names []string) {
+// files is what lies in it.
+func (c *privateShm) files(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(c.keeper), "root", "dev", "shm"))
 	if err != nil {
@@ -69,33 +69,33 @@ func (c *cupboard) left(t *testing.T) (names []string) {
 }
 
 // run starts ranks by tuttirun, which see this /dev/shm.
-func (c *cupboard) run(t *testing.T, ranks int, wire string, o order) *job {
+func (c *privateShm) run(t *testing.T, ranks int, wire string, o instruction) *job {
 	t.Helper()
 	j := newJob(t)
 	command := append(c.enter[1:], self(t), "-np", strconv.Itoa(ranks), "--transport", wire, "--grace", "20", self(t))
-	j.launcher = j.start(exec.Command(c.enter[0], command...), nil, asLauncher+"=1", asRank+"="+o.text())
+	j.launcher = j.start(exec.Command(c.enter[0], command...), nil, asLauncher+"=1", asRank+"="+o.encode())
 	return j
 }
 
 // However a job ends, nothing of it lies in /dev/shm, not under any name, and no
 // process is left; the clean-up of every job looks for those.
-func TestNothingIsLeftInSharedMemory(t *testing.T) {
+func TestJobsLeaveNoSharedMemory(t *testing.T) {
 	const ranks = 3
 	for name, end := range map[string]func(j *job, pids map[int]int){
 		"a rank is killed": func(j *job, pids map[int]int) {
 			j.signal(pids[1], syscall.SIGKILL)
 			j.events("ended", ranks-1)
-			j.ends(128 + int(syscall.SIGKILL))
+			j.wantExit(128 + int(syscall.SIGKILL))
 		},
 		"all ranks are killed": func(j *job, pids map[int]int) {
 			for _, pid := range pids {
 				syscall.Kill(pid, syscall.SIGKILL) // the last may have ended for the loss of the first
 			}
-			j.ends(128 + int(syscall.SIGKILL))
+			j.wantExit(128 + int(syscall.SIGKILL))
 		},
 		"the launcher is killed": func(j *job, pids map[int]int) {
 			j.signal(j.launcher.cmd.Process.Pid, syscall.SIGKILL)
-			j.launcher.exits(j, -1)
+			j.launcher.wantExit(j, -1)
 		},
 		"the launcher is interrupted": func(j *job, pids map[int]int) {
 			j.signal(j.launcher.cmd.Process.Pid, syscall.SIGTERM)
@@ -103,14 +103,14 @@ func TestNothingIsLeftInSharedMemory(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCupboard(t)
+			c := newPrivateShm(t)
 			t.Run("", func(t *testing.T) { // its clean-up waits for all processes
-				j := c.run(t, ranks, "shm", order{Scene: "sum", Bytes: 1 << 20, Early: true})
+				j := c.run(t, ranks, "shm", instruction{Program: "sum", Bytes: 1 << 20, ReadyAtOnce: true})
 				pids := j.pids(ranks)
 				j.events("summing", ranks)
 				end(j, pids)
 			})
-			if left := c.left(t); len(left) > 0 {
+			if left := c.files(t); len(left) > 0 {
 				t.Errorf("/dev/shm holds %q", left)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 )
 
 // Calls of as many bytes each, which differ by one thing that matters, in turn.
-func TestCallsThatLookAlikeAreNotTakenForEachOther(t *testing.T) {
+func TestSimilarCallsHaveDistinctCachedPlans(t *testing.T) {
 	grow := reduce.Func("grow", reduce.RankOrder, func(a, b int32) int32 { return a*b + b })
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		share := []int32{int32(c.Rank()) + 2, 5}
@@ -60,7 +60,7 @@ func TestCallsThatLookAlikeAreNotTakenForEachOther(t *testing.T) {
 }
 
 // What is remembered says nothing any more once another table chooses.
-func TestAnotherTableIsAskedAnew(t *testing.T) {
+func TestSetTableClearsThePlanCache(t *testing.T) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
 		if err := AllReduce(ctx, c, buf, Sum); err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// came is the event that a callback has run.
-type came struct{ atomic.Bool }
+// callbackRan is the event that a callback has run.
+type callbackRan struct{ atomic.Bool }
 
 // Met implements comm.Event.
-func (c *came) Met() bool { return c.Load() }
+func (c *callbackRan) Met() bool { return c.Load() }
 
 // A Lookout that gives up has the wire call back, so that nothing is lost between
 // one look and the next, and what is there already it sees at once.
-func TestALookoutBringsWhatIsSentToACallback(t *testing.T) {
+func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 	wires := []string{"memory", "tcp"}
 	if runtime.GOOS == "linux" {
 		wires = append(wires, "shm")
@@ -32,7 +32,7 @@ func TestALookoutBringsWhatIsSentToACallback(t *testing.T) {
 				other := 1 - c.Rank()
 				look := comm.NewPoller(c, other)
 				for turn := range uint64(50) {
-					var ev came
+					var ev callbackRan
 					heard := make(chan error, 1)
 					err := comm.OnNamed(c, 0, other, "ball", nil, func(t comm.Tensor, err error) {
 						if err == nil && (len(t.Data) != 1 || t.Data[0] != byte(turn)) {

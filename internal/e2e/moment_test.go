@@ -13,24 +13,24 @@ import (
 	"github.com/tutti-go/tutti/internal/starved"
 )
 
-// A deed is a moment, that from which a limit counts, and how long the director and
+// A moment is a moment, that from which a limit counts, and how long the director and
 // the ranks had starved at the first.
-type deed struct {
-	at, done time.Time
-	starved  time.Duration
+type moment struct {
+	before, after time.Time
+	starved       time.Duration
 }
 
-// deed is now.
-func (j *job) deed() deed {
+// now is now.
+func (j *job) now() moment {
 	total := j.starved() // before the moment: what it takes to ask counts as starved, if anything
 	now := time.Now()
-	return deed{now, now, total}
+	return moment{now, now, total}
 }
 
-// gone returns once a process that was killed has ended, which on a busy machine takes
+// awaitExit returns once a process that was killed has ended, which on a busy machine takes
 // its time: it dies on its own turns of a processor. Whether somebody else has waited
 // for it is all one. Where there is no /proc it returns at once.
-func (j *job) gone(pid int) {
+func (j *job) awaitExit(pid int) {
 	j.t.Helper()
 	for late := time.Now().Add(limit); ; {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -71,11 +71,11 @@ func (j *job) starved() time.Duration {
 // long the job's processes had no processor meanwhile: the limit is a promise of the
 // library, which cannot keep it while it is not running. A rank that is not told
 // sleeps, and sleeping is not starving.
-func (j *job) wantWithin(e event, since deed, most time.Duration) {
+func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
 	most += j.starved() - since.starved
-	took := time.Unix(0, e.Ended).Sub(since.done)
-	if time.Unix(0, e.Ended).Before(since.at) || took > most {
+	took := time.Unix(0, e.Ended).Sub(since.after)
+	if time.Unix(0, e.Ended).Before(since.before) || took > most {
 		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, took, most, e.Text)
 	}
 }
@@ -89,7 +89,7 @@ func starvedIn(es []event) (total time.Duration) {
 }
 
 // events are those so far, in the order in which they came.
-func (tr *transcript) events() (all []event) {
+func (tr *output) events() (all []event) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for _, line := range tr.lines {

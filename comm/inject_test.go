@@ -1,0 +1,326 @@
+package comm_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/transport/flaky"
+)
+
+// A injection is one thing that is broken at one step, and what all ranks should then
+// hear.
+type injection struct {
+	rule          func(k int) flaky.Rule
+	kind          fault.Kind // of the verdict: LinkLost names both ends, PeerLost the one that took the step
+	mayBeHarmless bool       // it may do no harm, and have no verdict
+}
+
+// The blows.
+var (
+	linkCuts = []injection{cutAt(flaky.Before), cutAt(flaky.Within), cutAt(flaky.After)}
+	deaths   = []injection{dieAt(flaky.Before), dieAt(flaky.Within), dieAt(flaky.After)}
+	// A frame into exposed memory travels without its head.
+	corruptHead = injection{rule: flaky.CorruptHead, kind: fault.LinkLost, mayBeHarmless: true}
+	corruptBody = injection{rule: flaky.CorruptBody, kind: fault.LinkLost}
+)
+
+func cutAt(m flaky.Moment) injection {
+	return injection{rule: func(k int) flaky.Rule { return flaky.Cut(m, k) }, kind: fault.LinkLost}
+}
+
+func dieAt(m flaky.Moment) injection {
+	return injection{rule: func(k int) flaky.Rule { return flaky.Die(m, k) }, kind: fault.PeerLost}
+}
+
+// A runCounts of what a test has done, over all its scenes.
+type runCounts struct{ steps, runs, fired atomic.Int64 }
+
+// report ends a test: one that has struck nothing has shown nothing.
+func (c *runCounts) report(t *testing.T) {
+	t.Logf("%d steps, %d plays, %d of them struck", c.steps.Load(), c.runs.Load(), c.fired.Load())
+	if c.steps.Load() == 0 || c.fired.Load() == 0 {
+		t.Error("there was nothing to strike at")
+	}
+}
+
+// A step is one step of a scene: the k-th of rank a towards rank b, or the k-th
+// that it publishes, if both are the same.
+type step struct{ from, to, k int }
+
+// baseline plays the scene without rules, in which all must go well, and returns
+// its steps.
+func (s *faultCase) baseline(t *testing.T, sum *runCounts) []step {
+	t.Helper()
+	p := s.newRun(flaky.Cut(flaky.After, 1<<30))
+	p.execute(t)
+	var all []step
+	for a := range p.outcomes {
+		o := &p.outcomes[a]
+		if err := errors.Join(o.err, o.closing, o.bufferErr, p.local); err != nil || o.verdict != nil {
+			t.Fatalf("%v: unharmed, rank %d got %v, and the verdict %v", s, a, err, o.verdict)
+		}
+		if s.reuses && o.reused == 0 {
+			t.Errorf("%v: rank %d got no memory again that it had given back", s, a)
+		}
+		for b := range p.steps[a] {
+			for k := range p.steps[a][b] {
+				all = append(all, step{a, b, k + 1})
+			}
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%v: there are no steps", s)
+	}
+	sum.steps.Add(int64(len(all)))
+	return all
+}
+
+// injectAll plays the scene once for each of its steps and each blow that choose
+// deals there, which is given a number that is different for neighbouring steps.
+func (s *faultCase) injectAll(t *testing.T, sum *runCounts, choose func(i int) []injection) {
+	every := max(s.every, 1)
+	if soaking {
+		every = 1
+	}
+	for i, at := range s.baseline(t, sum) {
+		if i%every != 0 {
+			continue
+		}
+		for _, b := range choose(i / every) {
+			s.inject(t, sum, b, at)
+		}
+	}
+}
+
+// inject plays the scene with one blow at one step.
+func (s *faultCase) inject(t *testing.T, sum *runCounts, b injection, at step) {
+	rule := b.rule(at.k).From(at.from).To(at.to)
+	if at.from == at.to {
+		rule = rule.To(flaky.Unknown)
+	}
+	p := s.newRun(rule)
+	p.execute(t)
+	sum.runs.Add(1)
+	if p.fired() {
+		sum.fired.Add(1)
+	}
+	if err := p.check(b, at); err != nil {
+		t.Errorf("%v: %v, fired: %v: %v%s", s, rule, p.fired(), err, p.describe())
+	}
+}
+
+// A injectionPool strikes at the steps of several scenes side by side, where real time
+// passes.
+type injectionPool struct {
+	running sync.WaitGroup
+	slots   chan struct{}
+}
+
+// parallelRuns is how many plays run at once: most of their time is waiting.
+const parallelRuns = 8
+
+func newInjectionPool() *injectionPool {
+	return &injectionPool{slots: make(chan struct{}, parallelRuns)}
+}
+
+func (w *injectionPool) inject(t *testing.T, s *faultCase, sum *runCounts, b injection, at step) {
+	w.slots <- struct{}{}
+	w.running.Go(func() {
+		defer func() { <-w.slots }()
+		s.inject(t, sum, b, at)
+	})
+}
+
+// check holds what the ranks got against what the blow allows.
+func (p *faultRun) check(b injection, at step) error {
+	if steps := p.steps[at.from][at.to]; at.k <= len(steps) && steps[at.k-1] {
+		b.mayBeHarmless = true // of two Conns that were dialled at once, one is given up
+	}
+	v := expectedVerdict{injection: b, at: at, ranks: []int{min(at.from, at.to), max(at.from, at.to)}}
+	if b.kind == fault.PeerLost {
+		v.ranks = []int{at.from}
+	}
+	if p.tc.during == starting {
+		return p.checkStart()
+	}
+	if f := p.bystanderVerdict(at); (p.realTime() || p.tc.during == closing) && v.injection.kind == fault.LinkLost &&
+		(blames(f, fault.PeerLost, at.from) || blames(f, fault.PeerLost, at.to)) {
+		v.injection.kind, v.ranks = fault.PeerLost, blamed(f) // it was too busy to say that it lives, or whoever had heard it had left
+	}
+	v.split = p.splitVerdict(at)
+	if p.local != nil {
+		return fmt.Errorf("Local: %w", p.local)
+	}
+	for r := range p.outcomes {
+		if err := p.checkRank(r, v); err != nil {
+			return fmt.Errorf("rank %d: %w", r, err)
+		}
+	}
+	return p.checkAgreement(v)
+}
+
+// bystanderVerdict is the verdict that a rank has which is at neither end of what was
+// struck, or, where all such ranks have left, that an end went by as it closed.
+func (p *faultRun) bystanderVerdict(at step) *fault.Error {
+	f := p.bystander(at).verdict
+	for r := range p.outcomes {
+		if f == nil && p.tc.during == closing {
+			f = verdictIn(p.outcomes[r].closing)
+		}
+	}
+	return f
+}
+
+// splitVerdict reports whether, where real time passes, ranks took different ones for lost
+// of the link and its ends: floods that took longer than ranks wait for them
+// crossed, and each side had settled by then.
+func (p *faultRun) splitVerdict(at step) bool {
+	var a, b, link int
+	for r := range p.outcomes {
+		switch f := p.outcomes[r].verdict; {
+		case blames(f, fault.PeerLost, at.from):
+			a = 1
+		case blames(f, fault.PeerLost, at.to):
+			b = 1
+		case blames(f, fault.LinkLost, min(at.from, at.to), max(at.from, at.to)):
+			link = 1
+		}
+	}
+	return p.realTime() && a+b+link > 1
+}
+
+// bystander is the outcome of a rank that is at neither end of what was struck, if
+// there is one.
+func (p *faultRun) bystander(at step) *outcome {
+	for r := range p.outcomes {
+		if r != at.from && r != at.to {
+			return &p.outcomes[r]
+		}
+	}
+	return &p.outcomes[at.to]
+}
+
+// closedAfterFailure reports whether err is that of a message to a rank that has closed
+// without taking it, because it had failed before.
+func (p *faultRun) closedAfterFailure(err error) bool {
+	var f *fault.Error
+	for errors.As(err, &f) {
+		if f.Kind == fault.Closed && len(f.Peers) == 1 {
+			return p.outcomes[f.Peers[0].Rank].err != nil
+		}
+		err = f.Err
+	}
+	return false
+}
+
+// A expectedVerdict is the verdict that all living ranks should share.
+type expectedVerdict struct {
+	injection injection
+	at        step
+	ranks     []int
+	split     bool // some blame an end, and some the link
+}
+
+// dead reports whether a rank is taken for dead: what it hears is its own affair.
+func (v *expectedVerdict) dead(r int) bool {
+	return v.injection.kind == fault.PeerLost && r == v.ranks[0]
+}
+
+// realTime reports whether real time passes, on a machine that may be busy with
+// something else for as long as the ranks give each other.
+func (p *faultRun) realTime() bool { return p.tc.wire != "memory" && p.tc.wire != "verbs" }
+
+// matches reports whether f is this verdict.
+func (v *expectedVerdict) matches(f *fault.Error) bool {
+	if v.split {
+		return blames(f, fault.PeerLost, v.at.from) || blames(f, fault.PeerLost, v.at.to) ||
+			blames(f, fault.LinkLost, min(v.at.from, v.at.to), max(v.at.from, v.at.to))
+	}
+	return blames(f, v.injection.kind, v.ranks...)
+}
+
+// affects reports whether a message in the ring may fail on rank r.
+func (v *expectedVerdict) affects(p *faultRun, r int) bool {
+	switch {
+	case v.split:
+		return true
+	case v.injection.kind == fault.LinkLost:
+		return r == v.at.from || r == v.at.to
+	}
+	n, lost := p.tc.n, v.ranks[0]
+	return (r+1)%n == lost || (lost+1)%n == r || p.tc.call.Name == "send to any"
+}
+
+func (p *faultRun) checkRank(r int, v expectedVerdict) error {
+	o := &p.outcomes[r]
+	if o.bufferErr != nil {
+		return o.bufferErr
+	}
+	for _, err := range append(joinedErrors(o.err), joinedErrors(o.closing)...) {
+		behind := verdictIn(err)
+		switch {
+		case err == nil:
+		case worldtest.IsWrong(err):
+			return err
+		case !p.fired():
+			return fmt.Errorf("nothing was broken, and it got: %w", err)
+		case behind == nil && p.realTime() && p.closedAfterFailure(err):
+		case behind == nil:
+			return fmt.Errorf("no verdict is behind its error: %w", err)
+		case !v.dead(r) && !v.matches(behind):
+			return fmt.Errorf("want %v of %v behind its error: %w", v.injection.kind, v.ranks, err)
+		}
+	}
+	switch {
+	case !p.realTime() && o.took > verdictLimit:
+		return fmt.Errorf("it took %v", o.took)
+	case v.dead(r) || !p.fired():
+	case p.tc.call.Verb == "" && !v.affects(p, r) && o.err != nil:
+		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
+	case p.tc.during == closing, v.injection.mayBeHarmless && o.verdict == nil:
+	case p.realTime() && !o.firedBefore && o.verdict == nil: // it hit a frame that came so late that nobody listened
+	case !v.matches(o.verdict):
+		return fmt.Errorf("want the verdict %v of %v, got %v", v.injection.kind, v.ranks, o.verdict)
+	}
+	return nil
+}
+
+// checkAgreement checks that all living ranks have heard the same words.
+func (p *faultRun) checkAgreement(v expectedVerdict) error {
+	var first *fault.Error
+	for r := range p.outcomes {
+		heard := p.outcomes[r].verdict
+		switch {
+		case v.dead(r) || heard == nil || v.split && v.matches(heard):
+		case first == nil:
+			first = heard
+		case p.realTime() && blames(heard, first.Kind, blamed(first)...): // two ranks said so at once
+		case first.Error() != heard.Error():
+			return fmt.Errorf("two verdicts: %v, and %v", first, heard)
+		}
+	}
+	return nil
+}
+
+// checkStart wants to hear the truth about a job that did not come about, soon.
+func (p *faultRun) checkStart() error {
+	var f *fault.Error
+	switch {
+	case p.local == nil:
+		return nil
+	case !p.fired():
+		return fmt.Errorf("nothing was broken, and Local returned: %w", p.local)
+	case !errors.As(p.local, &f):
+		return fmt.Errorf("Local returned something else than a fault: %w", p.local)
+	}
+	switch f.Kind {
+	case fault.PeerLost, fault.LinkLost, fault.Refused, fault.Closed, fault.Revoked:
+		return nil
+	}
+	return fmt.Errorf("Local returned: %w", p.local)
+}

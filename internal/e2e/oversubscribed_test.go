@@ -1,0 +1,86 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A latencyBound is how long an allreduce may take among 16 ranks on two idle cores.
+type latencyBound struct {
+	bytes, calls int // of a round
+	max          time.Duration
+}
+
+func latencyBounds() []latencyBound {
+	return []latencyBound{{4, 40, 2 * time.Millisecond}, {1 << 20, 3, 100 * time.Millisecond}}
+}
+
+// event is the name of rank 0's word on it.
+func (p latencyBound) event() string { return fmt.Sprint("paced ", p.bytes) }
+
+// paceRounds is how many medians there are, of which the least counts: other programs
+// may have the cores.
+const paceRounds = 5
+
+// oversubscribedRanks is how many ranks share the cores. Under the race detector so many processes
+// take long, and show it nothing that fewer do not.
+func oversubscribedRanks() int {
+	if raceEnabled {
+		return 4
+	}
+	return 16
+}
+
+// measureLatency has all ranks reduce vectors of each size; rank 0 says how long it took.
+func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
+	for _, p := range latencyBounds() {
+		var medians []time.Duration
+		for range paceRounds {
+			var took []time.Duration
+			for range p.calls {
+				buf := slices.Repeat([]float32{1}, p.bytes/4)
+				began := time.Now()
+				if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
+					return err
+				}
+				took = append(took, time.Since(began))
+				if first, last := buf[0], buf[len(buf)-1]; first != float32(c.Size()) || last != first {
+					return fmt.Errorf("the sums are %v and %v, want %d", first, last, c.Size())
+				}
+			}
+			slices.Sort(took)
+			medians = append(medians, took[len(took)/2])
+		}
+		if a.rank == 0 {
+			a.log(p.event(), slices.Min(medians).String())
+		}
+	}
+	return nil
+}
+
+// Ranks that outnumber the cores give them away to those they wait for, and sleep soon.
+// That they keep their pace is asserted in a soak only, as other programs may have the
+// cores; that all get on is, always.
+func TestOversubscribedRanksMakeProgress(t *testing.T) {
+	wire := "shm"
+	if runtime.GOOS != "linux" {
+		wire = "tcp"
+	}
+	j := run(t, oversubscribedRanks(), wire, instruction{Program: "pace"})
+	for _, p := range latencyBounds() {
+		text := j.events(p.event(), 1)[0].Text
+		t.Logf("%d ranks, %d bytes: %s", oversubscribedRanks(), p.bytes, text)
+		if took, err := time.ParseDuration(text); err != nil || soaking() && took > p.max {
+			t.Errorf("%d ranks take %s for an allreduce of %d bytes (%v), and may take %v", oversubscribedRanks(), text, p.bytes, err, p.max)
+		}
+	}
+	j.wantExit(0)
+}

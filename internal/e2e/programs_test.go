@@ -1,0 +1,35 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// A program is what a rank does once it has joined. It runs on the goroutine that
+// called Init, and its error is the program's.
+type program func(ctx context.Context, a *rankProcess, c *comm.Comm) error
+
+func programs() map[string]program {
+	return map[string]program{
+		"disagree":   runMismatch,
+		"sum":        sumForever,
+		"absent":     skipCall,
+		"stop":       sumUntilStopped,
+		"suspend":    passUntilGate,
+		"panic":      panicOnOne,
+		"quit":       quitOnOne,
+		"close":      closeOneFirst,
+		"misuse":     misuse,
+		"cycle":      sendInACycle,
+		"host":       passTokens,
+		"busy":       stayBusy,
+		"places":     reportPlaces,
+		"train":      train,
+		"coordinate": runCoordinator,
+		"fatal":      exitOnError,
+		"pace":       measureLatency,
+	}
+}

@@ -1,0 +1,216 @@
+//go:build unix
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"time"
+
+	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/starved"
+)
+
+// An instruction tells a rank what to act. Fields that a scene does not use are zero.
+type instruction struct {
+	Program     string
+	Victim      int           // the rank that the scene is about
+	Phase       string        // of a tensor, in which the victim is killed
+	Bytes       int           // of a vector or a message
+	ReadyAtOnce bool          // say that all is under way before others can have heard what this rank does
+	Deadline    time.Duration // of the call in question; 0: none
+	Stall       time.Duration // StallWarning
+	Heartbeat   time.Duration // with Silence, in place of the defaults
+	Silence     time.Duration
+	SendBuffer  int64
+	Secret      string // in place of the environment's
+	Mistake     string // what goes wrong
+}
+
+func (o instruction) options() []comm.Option {
+	opts := []comm.Option{comm.WithStallWarning(o.Stall)}
+	if o.Heartbeat > 0 {
+		opts = append(opts, comm.WithHeartbeat(o.Heartbeat, o.Silence))
+	}
+	if o.SendBuffer > 0 {
+		opts = append(opts, comm.WithSendBuffer(o.SendBuffer))
+	}
+	return opts
+}
+
+// An event is what a rank tells the director: a line on standard output, short
+// enough to be written in one piece beside those of other ranks.
+type event struct {
+	Name      string
+	Rank      int
+	PID       int
+	At        string           // the file:line of the call that it is about
+	Began     int64            // when that call was made, in ns of the host's clock
+	Ended     int64            // when it had returned
+	Starved   [2]time.Duration // how long this process had starved at those moments
+	Failed    bool
+	Kind      string // of the error itself
+	Causes    []string
+	Peers     []fault.Peer // whom the error names
+	Text      string       // the error, or whatever the scene has to say
+	Continues bool         // the scene goes on after it
+}
+
+// is reports whether an error of this kind is the event's, or among its causes.
+func (e event) is(k fault.Kind) bool {
+	for _, c := range e.Causes {
+		if c == k.Error() {
+			return true
+		}
+	}
+	return false
+}
+
+func (e event) duration() time.Duration { return time.Duration(e.Ended - e.Began) }
+
+// maxText keeps a line within what a pipe takes in one piece.
+const maxText = 2000
+
+// An rankProcess is one rank of a job, inside its own process.
+type rankProcess struct {
+	instruction
+	rank int
+}
+
+// runRank is the program of a rank; it returns the exit code.
+func runRank(text string) int {
+	a := &rankProcess{rank: -1}
+	if err := json.Unmarshal([]byte(text), &a.instruction); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go exitWithParent()
+	if err := a.run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// run joins the job, acts the scene and closes, as any program would.
+func (a *rankProcess) run(ctx context.Context) error {
+	scene := programs()[a.Program]
+	if scene == nil {
+		return fmt.Errorf("no scene %q", a.Program)
+	}
+	start, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c, err := comm.Init(start, a.options()...)
+	if err != nil {
+		a.report("refused", callSite{}, err)
+		return err
+	}
+	a.rank = c.Rank()
+	a.log("joined", "")
+	err = scene(ctx, a, c)
+	if e := c.Close(start); err == nil {
+		err = e
+	}
+	return err
+}
+
+// The descriptors that every rank inherits besides the first four: proof of
+// life for the director, the director's own, and the gates.
+const (
+	leakFD = 4 + iota
+	lifelineFD
+	firstGateFD
+)
+
+// gates is how many there are.
+const gates = 2
+
+// exitWithParent ends a rank whose director has gone without ending it.
+func exitWithParent() {
+	io.Copy(io.Discard, os.NewFile(lifelineFD, "lifeline"))
+	os.Exit(3)
+}
+
+// awaitGate returns once the director has opened gate n.
+func (a *rankProcess) awaitGate(n int) {
+	io.Copy(io.Discard, os.NewFile(uintptr(firstGateFD+n), "gate"))
+}
+
+// An gateContext context ends as if a deadline had passed, once gate n is open: whatever
+// has to happen before then has all the time that it takes.
+type gateContext struct{ context.Context }
+
+func (a *rankProcess) contextUntilGate(ctx context.Context, n int) context.Context {
+	ctx, expire := context.WithCancelCause(ctx)
+	go func() {
+		a.awaitGate(n)
+		expire(context.DeadlineExceeded)
+	}()
+	return gateContext{ctx}
+}
+
+// Err implements context.Context.
+func (e gateContext) Err() error {
+	if e.Context.Err() == nil {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// A callSite is where and when a rank called the library.
+type callSite struct {
+	at      string
+	began   time.Time
+	starved time.Duration
+}
+
+// callHere is its caller's place and the time: of a call in the same line.
+func callHere() callSite { return callAt(0) }
+
+// callBelow is here, of a call in the next line.
+func callBelow() callSite { return callAt(1) }
+
+func callAt(lines int) callSite {
+	_, file, line, _ := runtime.Caller(2)
+	return callSite{fmt.Sprintf("%s:%d", path.Base(file), line+lines), time.Now(), starved.Of(os.Getpid())}
+}
+
+// report says what became of a call, and returns err.
+func (a *rankProcess) report(name string, c callSite, err error) error {
+	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), At: c.at, Began: c.began.UnixNano(), Ended: time.Now().UnixNano()}
+	e.Starved = [2]time.Duration{c.starved, starved.Of(e.PID)}
+	if err != nil {
+		e.Failed, e.Text = true, err.Error()
+		for k := fault.Kind(1); k.Valid(); k++ {
+			if errors.Is(err, k) {
+				e.Causes = append(e.Causes, k.Error())
+			}
+		}
+		var f *fault.Error
+		if errors.As(err, &f) {
+			e.Kind, e.Peers = f.Kind.Error(), f.Peers
+		}
+	}
+	e.write()
+	return err
+}
+
+// log tells something that is about no call.
+func (a *rankProcess) log(name, text string) {
+	e := event{Name: name, Rank: a.rank, PID: os.Getpid(), Text: text, Ended: time.Now().UnixNano()}
+	e.Starved[1] = starved.Of(e.PID)
+	e.write()
+}
+
+func (e event) write() {
+	e.Text = e.Text[:min(len(e.Text), maxText)]
+	line, _ := json.Marshal(e) // cannot fail: plain fields
+	os.Stdout.Write(append(line, '\n'))
+}

@@ -1,0 +1,124 @@
+package worldtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// A BufferTracker notes what one rank has lent to the library and what it was promised
+// in return: memory is the caller's again when the call has returned, and a
+// callback runs once. Its methods may be called concurrently.
+type BufferTracker struct {
+	mu        sync.Mutex // guards the rest
+	inUse     [][]byte
+	returned  [][]byte
+	callbacks []*callback
+	cleanups  []func() error // what Settle ends with
+	loans     map[*byte]bool // where memory of the library's began that a call has had
+	reused    int            // how often one began there again
+}
+
+// A callback is a callback that has to run once.
+type callback struct {
+	what string
+	runs int
+}
+
+// track notes memory that a call is about to be given.
+func track[T tensor.Element](bt *BufferTracker, v []T) []T {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	bt.inUse = append(bt.inUse, tensor.Bytes(v))
+	return v
+}
+
+// trackUntilDone notes memory that is given until the function returned is called.
+func trackUntilDone[T tensor.Element](bt *BufferTracker, what string, v []T) (done func(error)) {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	p := &callback{what: what}
+	bt.callbacks = append(bt.callbacks, p)
+	return func(error) {
+		bt.mu.Lock()
+		defer bt.mu.Unlock()
+		p.runs++
+		bt.markReturned(tensor.Bytes(v))
+	}
+}
+
+// stamp is what memory is filled with that has come back.
+const stamp = 0xA5
+
+// markReturned marks memory as the caller's; l.mu is held.
+func (bt *BufferTracker) markReturned(b []byte) {
+	if len(b) > 0 {
+		b[0] = stamp
+		for n := 1; n < len(b); n *= 2 {
+			copy(b[n:], b[:n])
+		}
+	}
+	bt.returned = append(bt.returned, b)
+}
+
+// noteLoan notes the library's memory that a call has got, before it gives that back. All
+// is kept from the collector, so that what lies at one address twice is the same piece,
+// given back and used again.
+func (bt *BufferTracker) noteLoan(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	if bt.loans == nil {
+		bt.loans = make(map[*byte]bool)
+	}
+	if bt.loans[&b[0]] {
+		bt.reused++
+	}
+	bt.loans[&b[0]] = true
+}
+
+// Reused is how often a call has got memory of the library's that it had given back
+// before: a tensor's berth (comm.WithTensorRegion).
+func (bt *BufferTracker) Reused() int {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	return bt.reused
+}
+
+// Returned says that the rank's calls have returned: from now on nothing of what
+// they were lent may be written to.
+func (bt *BufferTracker) Returned() {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	for _, b := range bt.inUse {
+		bt.markReturned(b)
+	}
+	bt.inUse = nil
+}
+
+// Check is called at the end of the job. Its error names memory that was written
+// to after its return, and callbacks that did not run, or twice.
+func (bt *BufferTracker) Check() error {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	var errs []error
+	for _, b := range bt.returned {
+		if n := len(b) - bytes.Count(b, []byte{stamp}); n != 0 {
+			errs = append(errs, fmt.Errorf("%d of %d bytes were written to after the call had returned", n, len(b)))
+		}
+	}
+	for _, p := range bt.callbacks {
+		if p.runs != 1 {
+			errs = append(errs, fmt.Errorf("the callback of %s ran %d times", p.what, p.runs))
+		}
+	}
+	for _, do := range bt.cleanups {
+		errs = append(errs, do())
+	}
+	return errors.Join(errs...)
+}
