@@ -14,10 +14,10 @@ import (
 
 // abilities are the kinds of steps that show each at work.
 var abilities = map[flaky.Kind][]flaky.Kind{
-	flaky.Expose: {flaky.Expose, flaky.Write},
-	flaky.Parts:  {flaky.Parts},
-	flaky.Share:  {flaky.Share, flaky.Publish},
-	flaky.Prompt: {flaky.Prompt},
+	flaky.Expose:  {flaky.Expose, flaky.Write},
+	flaky.Parts:   {flaky.Parts},
+	flaky.Share:   {flaky.Share, flaky.Publish},
+	flaky.TrySend: {flaky.TrySend},
 }
 
 // used are the abilities that a job cannot but use on a wire: all that the wire has,
@@ -25,13 +25,13 @@ var abilities = map[flaky.Kind][]flaky.Kind{
 var used = map[string][]flaky.Kind{
 	"memory": {flaky.Expose, flaky.Parts, flaky.Share},
 	"tcp":    {flaky.Parts},
-	"shm":    {flaky.Parts, flaky.Share, flaky.Prompt},
+	"shm":    {flaky.Parts, flaky.Share, flaky.TrySend},
 }
 
 // Hiding an ability may cost speed, never correctness. That it was used, or was
 // not, is seen by the steps.
 func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
-	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Share, flaky.Prompt}
+	all := []flaky.Kind{flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend}
 	for _, wire := range transports {
 		hidden := [][]flaky.Kind{nil, all}
 		if !raceEnabled {
@@ -62,9 +62,9 @@ func TestEveryCallIsRightWithAndWithoutEachAbility(t *testing.T) {
 // and so large that receivers ask for them. It returns how many steps of each kind
 // the ranks took. What lies in several pieces goes by messages, which gather it, and
 // in a ring also where ranks share memory.
-func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.Prompt + 1]atomic.Int64 {
+func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.TrySend + 1]atomic.Int64 {
 	t.Helper()
-	var taken [flaky.Prompt + 1]atomic.Int64
+	var taken [flaky.TrySend + 1]atomic.Int64
 	script := flaky.New(flaky.Options{Hide: hide, Counts: func(s flaky.Step) bool {
 		taken[s.Kind].Add(1)
 		return false

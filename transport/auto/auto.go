@@ -92,9 +92,9 @@ func New(name string, o Options) (transport.Transport, error) {
 			p.hub = o.Hub.ID()
 		}
 		if err := p.shm.Available(); err != nil {
-			p.avoid(because(err))
+			p.disableShm(reason(err))
 		} else if o.NoShm {
-			p.avoid("shm is switched off")
+			p.disableShm("shm is switched off")
 		}
 		p.openVerbs(&o)
 		return p, nil
@@ -161,8 +161,8 @@ func (p *Picker) Prefix(first []byte) bool { return p.tcp.Prefix(first) }
 // Proto is tcp's.
 func (p *Picker) Proto() string { return p.tcp.Proto() }
 
-// avoid has shm not be taken any more.
-func (p *Picker) avoid(why string) { p.noShm.CompareAndSwap(nil, &why) }
+// disableShm has shm not be taken any more.
+func (p *Picker) disableShm(why string) { p.noShm.CompareAndSwap(nil, &why) }
 
 // Serve serves on every wire and returns the list of their addresses. in is
 // tcp's; without one, which only a world on one host can do without, there is no
@@ -185,7 +185,7 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 		case p.name == shm.Name || !errors.Is(err, fault.Refused):
 			return "", err
 		default:
-			p.avoid(because(err))
+			p.disableShm(reason(err))
 		}
 	}
 	if in != nil || p.memory == nil && p.name == Name {
@@ -216,8 +216,8 @@ func (p *Picker) setup() transport.Transport {
 	return p.tcp
 }
 
-// because is the cause of a wire's error, without the rest of the line.
-func because(err error) string {
+// reason is the cause of a wire's error, without the rest of the line.
+func reason(err error) string {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Err != nil {
 		return f.Err.Error()
@@ -250,7 +250,7 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 	for _, addr := range addrs {
 		wires, err := parse(addr)
 		inProcess = inProcess && p.pick(addr).kind == memory.Name
-		onHost = onHost && err == nil && p.notShm(wires[shm.Name]) == ""
+		onHost = onHost && err == nil && p.whyNotShm(wires[shm.Name]) == ""
 	}
 	switch {
 	case inProcess && len(addrs) > 0:

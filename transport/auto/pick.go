@@ -31,7 +31,7 @@ func (p *Picker) pick(addr string) choice {
 	if hub, inHub, offered := strings.Cut(wires[memory.Name], "/"); offered && p.memory != nil && hub == p.hub {
 		return choice{memory.Name, inHub, "the same process"}
 	}
-	why := p.notShm(wires[shm.Name])
+	why := p.whyNotShm(wires[shm.Name])
 	if why == "" {
 		return choice{shm.Name, wires[shm.Name], "the same host"}
 	}
@@ -39,7 +39,7 @@ func (p *Picker) pick(addr string) choice {
 		return choice{why: why + ", and shm is asked for"}
 	}
 	a := wires[tcp.Name]
-	not := p.notVerbs(wires[verbs.Name])
+	not := p.whyNotVerbs(wires[verbs.Name])
 	switch {
 	case a != "" && not == "":
 		return choice{verbs.Name, a, why + ", and both have RDMA devices: " + wires[verbs.Name]}
@@ -51,8 +51,8 @@ func (p *Picker) pick(addr string) choice {
 	return choice{why: why + ", and there is no tcp"}
 }
 
-// notShm is why an address on shm is not taken; "" when it is.
-func (p *Picker) notShm(addr string) string {
+// whyNotShm is why an address on shm is not taken; "" when it is.
+func (p *Picker) whyNotShm(addr string) string {
 	if why := p.noShm.Load(); why != nil {
 		return *why
 	}
@@ -63,8 +63,8 @@ func (p *Picker) notShm(addr string) string {
 	return why
 }
 
-// notVerbs is why the network of a peer's RDMA device is not taken; "" when it is.
-func (p *Picker) notVerbs(network string) string {
+// whyNotVerbs is why the network of a peer's RDMA device is not taken; "" when it is.
+func (p *Picker) whyNotVerbs(network string) string {
 	switch {
 	case p.verbs == nil:
 		return "no verbs: " + p.noVerbs
@@ -89,13 +89,13 @@ func (p *Picker) openVerbs(o *Options) {
 	}
 	t, err := verbs.New(verbs.Options{Setup: plain{p.tcp}, Fabric: o.Fabric, Number: o.Rank, OnRequest: true})
 	if err != nil {
-		p.noVerbs = because(err)
+		p.noVerbs = reason(err)
 		return
 	}
 	v := t.(*verbs.Transport)
 	if err := v.Try(); err != nil {
 		v.Close()
-		p.noVerbs = because(err)
+		p.noVerbs = reason(err)
 		return
 	}
 	p.verbs = v

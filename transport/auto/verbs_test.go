@@ -61,7 +61,7 @@ func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
 func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
 	p := &Picker{name: Name}
 	p.openVerbs(&Options{Fabric: verbs.NewFabric(), TLS: new(tlsopt.Options)})
-	if got := p.notVerbs("software"); !strings.Contains(got, "RDMA does not encrypt") {
+	if got := p.whyNotVerbs("software"); !strings.Contains(got, "RDMA does not encrypt") {
 		t.Errorf("with TLS: %q", got)
 	}
 	t.Setenv("TUTTI_VERBS_DEPTH", "none")

@@ -31,7 +31,7 @@ type gathers struct{ c *conn }
 
 // SendParts counts f and sends it, unless a rule says otherwise.
 func (g gathers) SendParts(f *transport.Frame, parts [][]byte) {
-	g.c.send(&held{Frame: *f, orig: f, parts: parts, gather: true}, Parts)
+	g.c.send(&queuedFrame{Frame: *f, orig: f, parts: parts, gather: true}, Parts)
 }
 
 type admits struct{ c *conn }
@@ -47,7 +47,7 @@ func (c *conn) around(kind Kind, do func() error) error {
 	due := s.count(st)
 	for _, i := range due {
 		if s.rules[i].moment == Before {
-			s.strike(i, st.From, c)
+			s.apply(i, st.From, c)
 		}
 	}
 	if err := c.failed(nil); err != nil {
@@ -56,7 +56,7 @@ func (c *conn) around(kind Kind, do func() error) error {
 	err := do()
 	for _, i := range due {
 		if m := s.rules[i].moment; m == Within || m == After {
-			s.strike(i, st.From, c)
+			s.apply(i, st.From, c)
 		}
 	}
 	return err
@@ -73,7 +73,7 @@ func (c *conn) withAbilities() transport.Conn {
 	hides := c.node.script.hides
 	is := able{x && !hides(Expose), g && !hides(Parts)}
 	_, guest := c.inner.(transport.Pending)
-	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(Prompt) {
+	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(TrySend) {
 		return prompter{c}.withAbilities(is, guest)
 	}
 	if guest {
@@ -146,7 +146,7 @@ func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte
 	due := script.count(Step{Kind: Share, From: s.n.number, To: Unknown})
 	for _, i := range due {
 		if script.rules[i].moment == Before {
-			script.strike(i, s.n.number, nil)
+			script.apply(i, s.n.number, nil)
 			return nil, nil, failure(fault.LinkLost, script.rules[i].String(), nil)
 		}
 	}
@@ -154,7 +154,7 @@ func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte
 	for _, i := range due {
 		if m := script.rules[i].moment; err == nil && (m == Within || m == After) {
 			release()
-			script.strike(i, s.n.number, nil)
+			script.apply(i, s.n.number, nil)
 			return nil, nil, failure(fault.LinkLost, script.rules[i].String(), nil)
 		}
 	}

@@ -45,7 +45,7 @@ func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{script: New(Options{}), grave: new(grave)}
+	n := &node{script: New(Options{}), death: new(death)}
 	base := n.newConn(full, Unknown)
 	for i := range 16 {
 		is := able{i&1 > 0, i&2 > 0}
@@ -122,7 +122,7 @@ func useAll(near, far *end) (failed string) {
 
 // Each ability's use is a step, and so a place to cut.
 func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
-	count := newWorld(t, 2, Options{})
+	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
 	if failed := useAll(near, far); failed != "" || near.whole != 2 {
 		t.Fatalf("without a rule: %q failed, %d frames arrived", failed, near.whole)
@@ -134,7 +134,7 @@ func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 	for k, failed := range steps {
 		for _, rule := range []Rule{Cut(Before, k+1), Die(Before, k+1), Cut(Within, k+1), Cut(After, k+1)} {
 			t.Run(fmt.Sprint(failed, " ", rule), func(t *testing.T) {
-				w := newWorld(t, 2, Options{Rules: []Rule{rule}})
+				w := newCluster(t, 2, Options{Rules: []Rule{rule}})
 				near, far := w.link(0, 1)
 				got, want := useAll(near, far), failed
 				if rule.moment != Before {
@@ -150,7 +150,7 @@ func TestEveryUseOfAnAbilityIsAStep(t *testing.T) {
 
 func TestShareIsAStep(t *testing.T) {
 	for m := Before; m <= After; m++ {
-		w := newWorld(t, 1, Options{Rules: []Rule{Cut(m, 2)}})
+		w := newCluster(t, 1, Options{Rules: []Rule{Cut(m, 2)}})
 		for k := 1; k <= 3; k++ {
 			_, _, err := w.nodes[0].(transport.Sharer).Share(context.Background(), "name", 1, 10)
 			if (err != nil) != (k == 2) {

@@ -19,21 +19,21 @@ type conn struct {
 	reading atomic.Bool // the role, so that the Sink can be wrapped
 	sink    sink        // of the Progress under way
 
-	mu      sync.Mutex // guards the rest; not held in calls of others
-	to      int
-	peer    *conn // the other end; nil if it is not known
-	err     error // the first: a rule's, or one that Progress of inner returned
-	closed  bool
-	line    []*held
-	pumping bool // a goroutine, or a timer, is at the line
-	timer   *time.Timer
-	sent    int         // frames given to inner
-	refused *[]int      // the rules due at a frame that was counted by SendNow, and is for Send; else nil
-	due     map[int]int // rules to apply to arriving frames, by the frame's number
+	mu       sync.Mutex // guards the rest; not held in calls of others
+	to       int
+	peer     *conn // the other end; nil if it is not known
+	err      error // the first: a rule's, or one that Progress of inner returned
+	closed   bool
+	queue    []*queuedFrame
+	pumping  bool // a goroutine, or a timer, is at the line
+	timer    *time.Timer
+	sent     int         // frames given to inner
+	tryRules *[]int      // the rules due at a frame that was counted by SendNow, and is for Send; else nil
+	due      map[int]int // rules to apply to arriving frames, by the frame's number
 }
 
-// A held frame is a caller's frame as this package sends it.
-type held struct {
+// A queuedFrame frame is a caller's frame as this package sends it.
+type queuedFrame struct {
 	transport.Frame
 	parts  [][]byte
 	gather bool // by SendParts
@@ -54,7 +54,7 @@ func (n *node) newConn(inner transport.Conn, to int) *conn {
 
 func (c *conn) bind(inner transport.Conn) {
 	c.inner = inner
-	if !c.node.script.enter(c) {
+	if !c.node.script.register(c) {
 		c.cut(failure(fault.LinkLost, "use of a Conn", errDied))
 	}
 }
@@ -72,10 +72,10 @@ func (c *conn) Send(f *transport.Frame) {
 	if f.To != (transport.Token{}) {
 		kind = Write
 	}
-	c.send(&held{Frame: *f, orig: f}, kind)
+	c.send(&queuedFrame{Frame: *f, orig: f}, kind)
 }
 
-func (c *conn) send(h *held, kind Kind) {
+func (c *conn) send(h *queuedFrame, kind Kind) {
 	h.Done = func(err error) { c.finished(h, err) }
 	s := c.node.script
 	for _, i := range c.count(h.Head, kind) {
@@ -97,14 +97,14 @@ func (c *conn) send(h *held, kind Kind) {
 		}
 	}
 	c.mu.Lock()
-	c.line = append(c.line, h)
+	c.queue = append(c.queue, h)
 	c.mu.Unlock()
 	c.pump()
 }
 
 // finished passes a Done on. What the wrapped Conn says of being closed is, after
 // a cut, what the cut was.
-func (c *conn) finished(h *held, err error) {
+func (c *conn) finished(h *queuedFrame, err error) {
 	if err == nil {
 		err = h.err
 	} else {
@@ -124,15 +124,15 @@ func (c *conn) pump() {
 		return
 	}
 	c.pumping = true
-	for len(c.line) > 0 {
-		h := c.line[0]
+	for len(c.queue) > 0 {
+		h := c.queue[0]
 		if h.delay > 0 && c.err == nil && !c.closed {
 			c.wait(h)
 			return // still pumping
 		}
-		c.line[0] = nil
-		c.line = c.line[1:]
-		if !h.unheard() {
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		if !h.noNotify() {
 			c.sent++
 		}
 		number := c.sent
@@ -144,7 +144,7 @@ func (c *conn) pump() {
 }
 
 // wait lets the line stand for the first frame's delay; c.mu is held.
-func (c *conn) wait(h *held) {
+func (c *conn) wait(h *queuedFrame) {
 	c.node.timers.Add(1)
 	d := h.delay
 	h.delay = 0
@@ -164,7 +164,7 @@ func (c *conn) resume() {
 }
 
 // pass sends the number-th frame of this Conn, with what its rules say.
-func (c *conn) pass(h *held, number int) {
+func (c *conn) pass(h *queuedFrame, number int) {
 	s := c.node.script
 	for _, i := range h.due {
 		c.mu.Lock()
@@ -172,17 +172,17 @@ func (c *conn) pass(h *held, number int) {
 		c.mu.Unlock()
 		switch {
 		case err != nil:
-		case h.unheard() && s.rules[i].moment == After:
-			h.strikeWhenDone(c, i)
-		case peer != nil && !h.unheard():
+		case h.noNotify() && s.rules[i].moment == After:
+			h.applyWhenDone(c, i)
+		case peer != nil && !h.noNotify():
 			peer.expect(number, i)
 			if s.rules[i].moment == Before {
 				h.strip(failure(fault.LinkLost, s.rules[i].String(), nil))
 			}
 		case s.rules[i].moment == Before:
-			s.strike(i, c.node.number, c)
+			s.apply(i, c.node.number, c)
 		default:
-			defer s.strike(i, c.node.number, c)
+			defer s.apply(i, c.node.number, c)
 		}
 	}
 	err := c.failed(nil)
@@ -196,16 +196,18 @@ func (c *conn) pass(h *held, number int) {
 	}
 }
 
-// unheard reports whether the frame is for memory whose owner need not hear of it: both
+// noNotify reports whether the frame is for memory whose owner need not hear of it: both
 // ends leave it out when they number frames, and what befalls it befalls it here.
-func (h *held) unheard() bool { return h.To != (transport.Token{}) && h.ID == transport.NoNotify }
+func (h *queuedFrame) noNotify() bool {
+	return h.To != (transport.Token{}) && h.ID == transport.NoNotify
+}
 
-// strikeWhenDone applies rule i when the frame is written.
-func (h *held) strikeWhenDone(c *conn, i int) {
+// applyWhenDone applies rule i when the frame is written.
+func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	done := h.Done
 	h.Done = func(err error) {
 		if err == nil {
-			c.node.script.strike(i, c.node.number, c)
+			c.node.script.apply(i, c.node.number, c)
 		}
 		done(err)
 	}
@@ -213,7 +215,7 @@ func (h *held) strikeWhenDone(c *conn, i int) {
 
 // strip leaves of a frame what tells the other end that it is there to be cut:
 // what was sent before it shall arrive, and nothing of it.
-func (h *held) strip(err error) {
+func (h *queuedFrame) strip(err error) {
 	h.err = err
 	h.Head, h.Body, h.To, h.parts, h.gather = nil, nil, transport.Token{}, nil, false
 }
@@ -237,11 +239,11 @@ func (c *conn) cut(err error) {
 	}
 	c.mu.Unlock()
 	c.inner.Close()
-	c.hurry()
+	c.endDelay()
 }
 
-// hurry ends a delay, because the line has nothing to wait for any more.
-func (c *conn) hurry() {
+// endDelay ends a delay, because the line has nothing to wait for any more.
+func (c *conn) endDelay() {
 	c.mu.Lock()
 	stopped := c.timer != nil && c.timer.Stop()
 	c.mu.Unlock()
@@ -259,9 +261,9 @@ func (c *conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.node.script.leave(c)
+	c.node.script.unregister(c)
 	err := c.inner.Close()
-	c.hurry()
+	c.endDelay()
 	return err
 }
 
@@ -275,7 +277,7 @@ func flipped(b []byte, k int) []byte {
 
 // corruptBody flips a bit of the body, in its first piece that has any; false
 // when none has.
-func (h *held) corruptBody(k int) bool {
+func (h *queuedFrame) corruptBody(k int) bool {
 	if !h.gather {
 		h.parts = [][]byte{h.Body}
 	}

@@ -20,33 +20,33 @@ func (s *Script) Device(kind Kind, from, to int, head []byte) (at Moment) {
 			at = r.moment
 		case die:
 			s.fire(i)
-			s.buryLater(from, failure(fault.LinkLost, r.String(), nil))
+			s.killLater(from, failure(fault.LinkLost, r.String(), nil))
 			at = r.moment
 		}
 	}
 	return at
 }
 
-// buryLater lets a node die now, and closes its Conns soon.
-func (s *Script) buryLater(from int, err error) {
+// killLater lets a node die now, and closes its Conns soon.
+func (s *Script) killLater(from int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.graveOf(from).Store(&err)
-	s.burials++
+	s.deathOf(from).Store(&err)
+	s.pendingKills++
 	go func() {
-		s.bury(from, err)
+		s.kill(from, err)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.burials--
-		s.buried.Broadcast()
+		s.pendingKills--
+		s.killsDone.Broadcast()
 	}()
 }
 
-// mourn returns when all that have died are buried.
-func (s *Script) mourn() {
+// awaitKills returns when all that have died are buried.
+func (s *Script) awaitKills() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.burials > 0 {
-		s.buried.Wait()
+	for s.pendingKills > 0 {
+		s.killsDone.Wait()
 	}
 }

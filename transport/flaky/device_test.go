@@ -8,7 +8,7 @@ import (
 // What a device asks about is counted by its kind and ends, and a cut is left to it.
 func TestADeviceIsToldWhereItsQueuePairBreaks(t *testing.T) {
 	for m := Before; m <= After; m++ {
-		w := newWorld(t, 2, Options{Rules: []Rule{Cut(m, 2).From(0).To(1)}, Counts: func(s Step) bool { return s.Kind == Post }})
+		w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, 2).From(0).To(1)}, Counts: func(s Step) bool { return s.Kind == Post }})
 		var got []Moment
 		for range 3 {
 			got = append(got, w.script.Device(Completion, 0, 1, nil), w.script.Device(Post, 1, 0, nil), w.script.Device(Post, 0, 1, nil))
@@ -22,7 +22,7 @@ func TestADeviceIsToldWhereItsQueuePairBreaks(t *testing.T) {
 // From a death on no Conn of the node says anything but that, though their locks may
 // be held where it happens.
 func TestANodeDiesByWhatItsDeviceDoes(t *testing.T) {
-	w := newWorld(t, 3, Options{Rules: []Rule{Die(After, 1).From(1)}})
+	w := newCluster(t, 3, Options{Rules: []Rule{Die(After, 1).From(1)}})
 	near, far := w.link(0, 1)
 	other, _ := w.link(0, 2)
 	if at := w.script.Device(Completion, 1, 0, nil); at != After {
@@ -31,7 +31,7 @@ func TestANodeDiesByWhatItsDeviceDoes(t *testing.T) {
 	if poll(far); far.err == nil {
 		t.Error("the dead node's Conn does not say so at once")
 	}
-	w.script.mourn()
+	w.script.awaitKills()
 	if poll(near, other); near.err == nil || other.err != nil {
 		t.Errorf("the peer got %v, and want an error; a bystander %v, and want none", near.err, other.err)
 	}

@@ -62,13 +62,13 @@ const (
 	Chunk                      // a part of a body that has arrived before the rest: as many as the wire's timing makes
 	Post                       // a work request that a device is about to carry out; see Device
 	Completion                 // a completion that a device is about to queue; see Device
-	Prompt                     // SendNow, also where it refuses and Send takes the frame
+	TrySend                    // SendNow, also where it refuses and Send takes the frame
 )
 
 // String is the kind's name.
 func (k Kind) String() string {
 	names := [...]string{Frame: "frame", Write: "write", Parts: "parts", Expose: "expose", Share: "share", Publish: "publish", Chunk: "chunk",
-		Post: "post", Completion: "completion", Prompt: "prompt"}
+		Post: "post", Completion: "completion", TrySend: "prompt"}
 	if int(k) >= len(names) || k == 0 {
 		return "no kind"
 	}
@@ -91,16 +91,16 @@ type Script struct {
 	counts func(Step) bool
 	hidden []Kind
 
-	mu      sync.Mutex // guards the rest; taken last
-	rules   []Rule
-	matched []int // for each rule, the counted steps that it matches
-	fired   []bool
-	steps   int
-	graves  map[int]*grave   // by the node's number
-	servers map[string]*node // by the address they serve
-	conns   map[*conn]struct{}
-	burials int // by buryLater, under way
-	buried  sync.Cond
+	mu           sync.Mutex // guards the rest; taken last
+	rules        []Rule
+	matched      []int // for each rule, the counted steps that it matches
+	fired        []bool
+	steps        int
+	deaths       map[int]*death   // by the node's number
+	servers      map[string]*node // by the address they serve
+	conns        map[*conn]struct{}
+	pendingKills int // by buryLater, under way
+	killsDone    sync.Cond
 }
 
 // New makes a Script for one run; its counters are not reset.
@@ -111,11 +111,11 @@ func New(o Options) *Script {
 		rules:   o.Rules,
 		matched: make([]int, len(o.Rules)),
 		fired:   make([]bool, len(o.Rules)),
-		graves:  make(map[int]*grave),
+		deaths:  make(map[int]*death),
 		servers: make(map[string]*node),
 		conns:   make(map[*conn]struct{}),
 	}
-	s.buried.L = &s.mu
+	s.killsDone.L = &s.mu
 	return s
 }
 
@@ -168,8 +168,8 @@ func (s *Script) fire(i int) {
 	s.fired[i] = true
 }
 
-// strike cuts c, or lets the node that took the step die, as rule i says.
-func (s *Script) strike(i, from int, c *conn) {
+// apply cuts c, or lets the node that took the step die, as rule i says.
+func (s *Script) apply(i, from int, c *conn) {
 	s.fire(i)
 	err := failure(fault.LinkLost, s.rules[i].String(), nil)
 	if s.rules[i].action == cut {
@@ -178,19 +178,19 @@ func (s *Script) strike(i, from int, c *conn) {
 		}
 		return
 	}
-	s.bury(from, err)
+	s.kill(from, err)
 }
 
-// fell lets a node die, as rule i says.
-func (s *Script) fell(i, from int) {
+// applyDeath lets a node die, as rule i says.
+func (s *Script) applyDeath(i, from int) {
 	s.fire(i)
-	s.bury(from, failure(fault.LinkLost, s.rules[i].String(), nil))
+	s.kill(from, failure(fault.LinkLost, s.rules[i].String(), nil))
 }
 
-// bury fails all Conns of a node, those to come, too.
-func (s *Script) bury(from int, err error) {
+// kill fails all Conns of a node, those to come, too.
+func (s *Script) kill(from int, err error) {
 	s.mu.Lock()
-	s.graveOf(from).Store(&err) // all at once: the dead do not speak of what they see of it
+	s.deathOf(from).Store(&err) // all at once: the dead do not speak of what they see of it
 	var all []*conn
 	for c := range s.conns {
 		if c.node.number == from {
@@ -203,26 +203,26 @@ func (s *Script) bury(from int, err error) {
 	}
 }
 
-// A grave holds what a node has died of, and nil while it lives. All wrapped
+// A death holds what a node has died of, and nil while it lives. All wrapped
 // Transports of that number share it.
-type grave struct{ atomic.Pointer[error] }
+type death struct{ atomic.Pointer[error] }
 
-// graveOf is the grave of a node; s.mu is held.
-func (s *Script) graveOf(number int) *grave {
-	g := s.graves[number]
+// deathOf is the grave of a node; s.mu is held.
+func (s *Script) deathOf(number int) *death {
+	g := s.deaths[number]
 	if g == nil {
-		g = new(grave)
-		s.graves[number] = g
+		g = new(death)
+		s.deaths[number] = g
 	}
 	return g
 }
 
 // died reports whether a node has died by a rule.
-func (n *node) died() bool { return n.grave.Load() != nil }
+func (n *node) died() bool { return n.death.Load() != nil }
 
-// enter takes a Conn among those that die with their node; false when the node
+// register takes a Conn among those that die with their node; false when the node
 // is dead already.
-func (s *Script) enter(c *conn) bool {
+func (s *Script) register(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.node.died() {
@@ -232,7 +232,7 @@ func (s *Script) enter(c *conn) bool {
 	return true
 }
 
-func (s *Script) leave(c *conn) {
+func (s *Script) unregister(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

@@ -54,8 +54,8 @@ func TestFlakyOverTCPKeepsTheContract(t *testing.T) {
 	})
 }
 
-// A world is some nodes under a script, for tests in one goroutine.
-type world struct {
+// A cluster is some nodes under a script, for tests in one goroutine.
+type cluster struct {
 	t      *testing.T
 	script *Script
 	nodes  []transport.Transport
@@ -63,10 +63,10 @@ type world struct {
 	came   []chan transport.Conn
 }
 
-func newWorld(t *testing.T, n int, o Options) *world {
+func newCluster(t *testing.T, n int, o Options) *cluster {
 	t.Helper()
 	leak.Check(t)
-	w := &world{t: t, script: New(o)}
+	w := &cluster{t: t, script: New(o)}
 	for _, node := range wrapped(w.script)(t, n) {
 		came := make(chan transport.Conn, 8)
 		addr, err := node.Transport.Serve(nil, func(c transport.Conn) { came <- c })
@@ -79,7 +79,7 @@ func newWorld(t *testing.T, n int, o Options) *world {
 	return w
 }
 
-func (w *world) link(from, to int) (near, far *end) {
+func (w *cluster) link(from, to int) (near, far *end) {
 	w.t.Helper()
 	a, err := w.nodes[from].Dial(context.Background(), w.addrs[to])
 	if err != nil {
@@ -151,7 +151,7 @@ func sendAll(near, far *end, size int) (results []*result) {
 // Every moment at every step: what is before it arrives, what is behind it does
 // not, both ends fail, and each Done runs once.
 func TestCutFallsWhereTheRuleSays(t *testing.T) {
-	count := newWorld(t, 2, Options{})
+	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
 	sendAll(near, far, 10)
 	steps := count.script.Steps()
@@ -168,7 +168,7 @@ func TestCutFallsWhereTheRuleSays(t *testing.T) {
 }
 
 func checkCut(t *testing.T, m Moment, k, size int) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Cut(m, k)}})
+	w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, k)}})
 	near, far := w.link(0, 1)
 	results := sendAll(near, far, size)
 	want := k - 1
@@ -198,16 +198,16 @@ func checkCut(t *testing.T, m Moment, k, size int) {
 
 // Of what is written into memory of the id Unheard the other end may hear or not: a cut
 // there, or behind it, falls where the rule says all the same.
-func TestCutFallsAtAndBehindFramesThatNobodyHears(t *testing.T) {
+func TestCutFallsAtAndBehindFramesWithoutNotification(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		for k := 2; k <= 5; k++ { // the first is the Expose
-			t.Run(Cut(m, k).String(), func(t *testing.T) { checkUnheardCut(t, m, k) })
+			t.Run(Cut(m, k).String(), func(t *testing.T) { checkNoNotifyCut(t, m, k) })
 		}
 	}
 }
 
-func checkUnheardCut(t *testing.T, m Moment, k int) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Cut(m, k)}})
+func checkNoNotifyCut(t *testing.T, m Moment, k int) {
+	w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, k)}})
 	near, far := w.link(0, 1)
 	mem := make([]byte, 2)
 	to, release, err := far.Conn.(transport.Exposer).Expose(transport.NoNotify, mem)
@@ -243,7 +243,7 @@ func checkUnheardCut(t *testing.T, m Moment, k int) {
 }
 
 func TestCutNamesItsRule(t *testing.T) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Cut(Before, 2)}})
+	w := newCluster(t, 2, Options{Rules: []Rule{Cut(Before, 2)}})
 	near, far := w.link(0, 1)
 	results := sendAll(near, far, 1)
 	for _, err := range []error{far.err, results[1].err, send(far, "", nil).err} {
@@ -254,7 +254,7 @@ func TestCutNamesItsRule(t *testing.T) {
 }
 
 func TestRuleCountsOnlyItsOwnConn(t *testing.T) {
-	w := newWorld(t, 3, Options{Rules: []Rule{Cut(Before, 2).From(2).To(0), Cut(Before, 99).From(1)}})
+	w := newCluster(t, 3, Options{Rules: []Rule{Cut(Before, 2).From(2).To(0), Cut(Before, 99).From(1)}})
 	a, b := w.link(0, 1)
 	c, d := w.link(0, 2) // node 2 sends on the end that it accepted
 	sendAll(a, b, 1)
@@ -272,7 +272,7 @@ func TestRuleCountsOnlyItsOwnConn(t *testing.T) {
 
 func TestDeadNodeLosesEveryConn(t *testing.T) {
 	for m := Before; m <= After; m++ {
-		w := newWorld(t, 3, Options{Rules: []Rule{Die(m, 2).From(1)}})
+		w := newCluster(t, 3, Options{Rules: []Rule{Die(m, 2).From(1)}})
 		a, b := w.link(0, 1)
 		c, d := w.link(1, 2)
 		e, f := w.link(0, 2)
@@ -329,7 +329,7 @@ func TestDelayHoldsFramesInTheirOrder(t *testing.T) {
 }
 
 func TestCloseEndsADelay(t *testing.T) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Delay(1, time.Hour)}})
+	w := newCluster(t, 2, Options{Rules: []Rule{Delay(1, time.Hour)}})
 	near, far := w.link(0, 1)
 	results := sendAll(near, far, 1)
 	near.Close()
@@ -341,7 +341,7 @@ func TestCloseEndsADelay(t *testing.T) {
 }
 
 func TestCorruptionFlipsOneBitOfTheCopy(t *testing.T) {
-	w := newWorld(t, 2, Options{Rules: []Rule{CorruptHead(1), CorruptBody(2), CorruptBody(3)}})
+	w := newCluster(t, 2, Options{Rules: []Rule{CorruptHead(1), CorruptBody(2), CorruptBody(3)}})
 	near, far := w.link(0, 1)
 	body := []byte("a body that stays")
 	send(near, "head", body)
@@ -351,7 +351,7 @@ func TestCorruptionFlipsOneBitOfTheCopy(t *testing.T) {
 	send(near, "head", body)
 	poll(near, far)
 	for i, want := range [][2]int{{1, 0}, {0, 1}, {0, 1}, {0, 0}} {
-		got := [2]int{bitsApart([]byte(far.heads[i]), []byte("head")), bitsApart(far.bodies[i], []byte("a body that stays"))}
+		got := [2]int{differingBits([]byte(far.heads[i]), []byte("head")), differingBits(far.bodies[i], []byte("a body that stays"))}
 		if got != want {
 			t.Errorf("frame %d: %v bits of head and body differ, want %v", i+1, got, want)
 		}
@@ -361,7 +361,7 @@ func TestCorruptionFlipsOneBitOfTheCopy(t *testing.T) {
 	}
 }
 
-func bitsApart(a, b []byte) (n int) {
+func differingBits(a, b []byte) (n int) {
 	if len(a) != len(b) {
 		return -1
 	}
@@ -372,7 +372,7 @@ func bitsApart(a, b []byte) (n int) {
 }
 
 func TestCountsChoosesTheSteps(t *testing.T) {
-	w := newWorld(t, 2, Options{
+	w := newCluster(t, 2, Options{
 		Rules:  []Rule{Cut(Before, 2)},
 		Counts: func(s Step) bool { return s.Kind == Frame && string(s.Head) == "data" },
 	})

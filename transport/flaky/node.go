@@ -11,35 +11,35 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// meeting is how long a Dial waits for the other end's accept, so as to learn
+// pairTimeout is how long a Dial waits for the other end's accept, so as to learn
 // which Conns belong together. After it the Conn works, but leads to Unknown.
-const meeting = 2 * time.Second
+const pairTimeout = 2 * time.Second
 
 // A node is a wrapped Transport; it implements transport.Transport.
 type node struct {
 	inner  transport.Transport
 	script *Script
 	number int
-	grave  *grave
+	death  *death
 
-	turn   chan struct{}  // one slot: whose Dial is on its way to this node
-	timers sync.WaitGroup // delays under way
+	dialSlot chan struct{}  // one slot: whose Dial is on its way to this node
+	timers   sync.WaitGroup // delays under way
 
-	mu     sync.Mutex // guards caller
-	caller *call      // the Dial whose turn it is
+	mu   sync.Mutex   // guards caller
+	dial *pendingDial // the Dial whose turn it is
 }
 
-// A call is a Dial that waits for the end that the other node accepts.
-type call struct {
-	near *conn
-	met  chan struct{} // closed when near and the accepted Conn know each other
+// A pendingDial is a Dial that waits for the end that the other node accepts.
+type pendingDial struct {
+	near   *conn
+	paired chan struct{} // closed when near and the accepted Conn know each other
 }
 
 // Wrap makes t a node of that number. It has the abilities of t.
 func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := &node{inner: t, script: s, number: number, grave: s.graveOf(number), turn: make(chan struct{}, 1)}
+	n := &node{inner: t, script: s, number: number, death: s.deathOf(number), dialSlot: make(chan struct{}, 1)}
 	return n.withAbilities()
 }
 
@@ -50,7 +50,7 @@ func (n *node) Name() string { return n.inner.Name() }
 func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
 		c := n.newConn(inner, Unknown)
-		n.meet(c)
+		n.pair(c)
 		accept(c.withAbilities())
 	})
 	if err == nil {
@@ -77,11 +77,11 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 		return n.newConn(inner, Unknown).withAbilities(), nil
 	}
 	select {
-	case server.turn <- struct{}{}:
+	case server.dialSlot <- struct{}{}:
 	case <-ctx.Done(): // the wrapped Dial finds the words for it
 		return n.inner.Dial(ctx, addr)
 	}
-	defer func() { <-server.turn }()
+	defer func() { <-server.dialSlot }()
 	return n.call(ctx, server, addr)
 }
 
@@ -89,7 +89,7 @@ var errDied = errors.New("the node has died by a rule")
 
 // call dials a node whose turn is ours, and waits for the other end.
 func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {
-	c := &call{near: n.unbound(server.number), met: make(chan struct{})}
+	c := &pendingDial{near: n.unbound(server.number), paired: make(chan struct{})}
 	server.expect(c)
 	defer server.expect(nil)
 	inner, err := n.inner.Dial(ctx, addr)
@@ -97,10 +97,10 @@ func (n *node) call(ctx context.Context, server *node, addr string) (transport.C
 		return nil, err
 	}
 	c.near.bind(inner)
-	timer := time.NewTimer(meeting)
+	timer := time.NewTimer(pairTimeout)
 	defer timer.Stop()
 	select {
-	case <-c.met:
+	case <-c.paired:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -108,17 +108,17 @@ func (n *node) call(ctx context.Context, server *node, addr string) (transport.C
 }
 
 // expect sets the Dial whose turn it is; nil when it is over.
-func (n *node) expect(c *call) {
+func (n *node) expect(c *pendingDial) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.caller = c
+	n.dial = c
 }
 
-// meet joins an accepted Conn with the one that the caller is about to get.
-func (n *node) meet(far *conn) {
+// pair joins an accepted Conn with the one that the caller is about to get.
+func (n *node) pair(far *conn) {
 	n.mu.Lock()
-	c := n.caller
-	n.caller = nil
+	c := n.dial
+	n.dial = nil
 	n.mu.Unlock()
 	if c == nil {
 		return
@@ -130,7 +130,7 @@ func (n *node) meet(far *conn) {
 	near.mu.Lock()
 	near.peer = far
 	near.mu.Unlock()
-	close(c.met)
+	close(c.paired)
 }
 
 // Close closes what is wrapped; delays and burials under way end before it does.
@@ -153,6 +153,6 @@ func (n *node) Close() error {
 	}
 	err := n.inner.Close()
 	n.timers.Wait()
-	n.script.mourn()
+	n.script.awaitKills()
 	return err
 }

@@ -13,7 +13,7 @@ type prompter struct{ *conn }
 // as it is sent; where several goroutines send, the rule may meet another's frame.
 func (c prompter) TrySend(head, body []byte) bool {
 	c.mu.Lock()
-	if c.pumping || len(c.line) > 0 || c.refused != nil {
+	if c.pumping || len(c.queue) > 0 || c.tryRules != nil {
 		c.mu.Unlock()
 		return false
 	}
@@ -22,7 +22,7 @@ func (c prompter) TrySend(head, body []byte) bool {
 	did, due := false, []int(nil)
 	alive := c.failed(nil) == nil
 	if alive {
-		due = c.node.script.count(c.step(Prompt, head))
+		due = c.node.script.count(c.step(TrySend, head))
 		did = len(due) == 0 && c.inner.(transport.Prompter).TrySend(head, body)
 	}
 	c.mu.Lock()
@@ -30,7 +30,7 @@ func (c prompter) TrySend(head, body []byte) bool {
 	if did {
 		c.sent++
 	} else if alive {
-		c.refused = &due
+		c.tryRules = &due
 	}
 	c.mu.Unlock()
 	c.pump()
@@ -41,8 +41,8 @@ func (c prompter) TrySend(head, body []byte) bool {
 // that are due at it.
 func (c *conn) count(head []byte, kind Kind) []int {
 	c.mu.Lock()
-	due := c.refused
-	c.refused = nil
+	due := c.tryRules
+	c.tryRules = nil
 	c.mu.Unlock()
 	if due != nil {
 		return *due

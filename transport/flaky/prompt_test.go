@@ -7,16 +7,16 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A quick Conn takes what SendNow is given, unless it is to refuse; the rest of a
+// A tryConn Conn takes what SendNow is given, unless it is to refuse; the rest of a
 // Conn it has not.
-type quick struct {
+type tryConn struct {
 	transport.Conn
 	refuse bool
 	heads  []string // of the frames taken, in order
 	closed bool
 }
 
-func (q *quick) TrySend(head, _ []byte) bool {
+func (q *tryConn) TrySend(head, _ []byte) bool {
 	if q.refuse || q.closed {
 		return false
 	}
@@ -24,27 +24,27 @@ func (q *quick) TrySend(head, _ []byte) bool {
 	return true
 }
 
-func (q *quick) Send(f *transport.Frame) {
+func (q *tryConn) Send(f *transport.Frame) {
 	q.heads = append(q.heads, string(f.Head))
 	f.Done(nil)
 }
 
-func (q *quick) Linger(transport.Sink, int) (transport.State, error) { return transport.Moved, nil }
+func (q *tryConn) Linger(transport.Sink, int) (transport.State, error) { return transport.Moved, nil }
 
-func (q *quick) Close() error {
+func (q *tryConn) Close() error {
 	q.closed = true
 	return nil
 }
 
-// prompt wraps a quick Conn.
-func prompt(o Options) (*quick, *Script, transport.Conn) {
-	s, q := New(o), new(quick)
-	n := &node{script: s, grave: new(grave)}
+// wrapTryConn wraps a quick Conn.
+func wrapTryConn(o Options) (*tryConn, *Script, transport.Conn) {
+	s, q := New(o), new(tryConn)
+	n := &node{script: s, death: new(death)}
 	return q, s, n.newConn(q, 1).withAbilities()
 }
 
-// sendNow sends as a layer above does: by Send where SendNow refuses.
-func sendNow(c transport.Conn, head string) (now bool, err error) {
+// trySend sends as a layer above does: by Send where SendNow refuses.
+func trySend(c transport.Conn, head string) (now bool, err error) {
 	if c.(transport.Prompter).TrySend([]byte(head), nil) {
 		return true, nil
 	}
@@ -52,16 +52,16 @@ func sendNow(c transport.Conn, head string) (now bool, err error) {
 	return false, err
 }
 
-func TestAPromptFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
+func TestATriedFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
 	var kinds []Kind
-	q, s, c := prompt(Options{Counts: func(st Step) bool { kinds = append(kinds, st.Kind); return true }})
+	q, s, c := wrapTryConn(Options{Counts: func(st Step) bool { kinds = append(kinds, st.Kind); return true }})
 	for i, refuse := range []bool{false, true, false} {
 		q.refuse = refuse
-		if now, err := sendNow(c, string(rune('a'+i))); now == refuse || err != nil {
+		if now, err := trySend(c, string(rune('a'+i))); now == refuse || err != nil {
 			t.Errorf("frame %d went at once: %v, %v", i, now, err)
 		}
 	}
-	if want := []Kind{Prompt, Prompt, Prompt}; s.Steps() != 3 || !slices.Equal(kinds, want) {
+	if want := []Kind{TrySend, TrySend, TrySend}; s.Steps() != 3 || !slices.Equal(kinds, want) {
 		t.Errorf("%d steps, of kinds %v; want %v", s.Steps(), kinds, want)
 	}
 	if want := []string{"a", "b", "c"}; !slices.Equal(q.heads, want) {
@@ -69,15 +69,15 @@ func TestAPromptFrameIsOneStepWhicheverWayItGoes(t *testing.T) {
 	}
 }
 
-func TestARuleIsAppliedToThePromptFrameThatItIsFor(t *testing.T) {
+func TestARuleIsAppliedToTheTriedFrameThatItIsFor(t *testing.T) {
 	for _, tc := range []struct {
 		rule Rule
 		sent int // frames that the wire gets to see
 	}{{Cut(Before, 2), 1}, {Cut(After, 2), 2}, {Die(Before, 2), 1}, {CorruptHead(2), 3}} {
 		t.Run(tc.rule.String(), func(t *testing.T) {
-			q, s, c := prompt(Options{Rules: []Rule{tc.rule}})
+			q, s, c := wrapTryConn(Options{Rules: []Rule{tc.rule}})
 			for range 3 {
-				sendNow(c, "head")
+				trySend(c, "head")
 			}
 			if !s.Fired(0) || len(q.heads) != tc.sent {
 				t.Errorf("fired: %v; %d frames were sent, want %d", s.Fired(0), len(q.heads), tc.sent)

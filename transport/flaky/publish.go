@@ -13,14 +13,14 @@ func (s shares) Publish(set func()) {
 	due := script.count(Step{Kind: Publish, From: s.n.number, To: Unknown})
 	for _, i := range due {
 		if r := script.rules[i]; r.moment == Before {
-			script.fell(i, s.n.number)
+			script.applyDeath(i, s.n.number)
 			return
 		}
 	}
 	set()
 	for _, i := range due {
 		if m := script.rules[i].moment; m == Within || m == After {
-			script.fell(i, s.n.number)
+			script.applyDeath(i, s.n.number)
 		}
 	}
 }
@@ -34,8 +34,8 @@ func (s *sink) chunk() {
 	c.mu.Unlock()
 	for _, i := range script.count(Step{Kind: Chunk, From: from, To: c.node.number}) {
 		if script.rules[i].moment != 0 {
-			s.over = true
-			script.strike(i, from, c)
+			s.ended = true
+			script.apply(i, from, c)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // A flag at which a node dies is set or not, as the moment says, and none after it.
 func TestADeadNodePublishesNothing(t *testing.T) {
 	for m, want := range map[Moment]int{Before: 1, Within: 2, After: 2} {
-		w := newWorld(t, 2, Options{Rules: []Rule{Die(m, 2).From(0).To(Unknown)}})
+		w := newCluster(t, 2, Options{Rules: []Rule{Die(m, 2).From(0).To(Unknown)}})
 		near, far := w.link(0, 1)
 		flags := 0
 		for range 4 {
@@ -33,7 +33,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 
 // A cut has no link to fall on, so it falls on the node.
 func TestACutAtAFlagIsADeath(t *testing.T) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Cut(Before, 1).To(Unknown)}})
+	w := newCluster(t, 2, Options{Rules: []Rule{Cut(Before, 1).To(Unknown)}})
 	near, far := w.link(0, 1)
 	w.nodes[0].(transport.Witness).Publish(func() { t.Error("the flag was set") })
 	if poll(near, far); near.err == nil {
@@ -47,9 +47,9 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 		if asked {
 			o.Counts = func(s Step) bool { return s.Kind == Chunk }
 		}
-		w := newWorld(t, 2, o)
+		w := newCluster(t, 2, o)
 		_, far := w.link(0, 1)
-		c := (&node{script: w.script, number: 1, grave: new(grave)}).newConn(far.Conn, 0)
+		c := (&node{script: w.script, number: 1, death: new(death)}).newConn(far.Conn, 0)
 		s := &sink{c: c, in: far}
 		h := transport.Header{Size: 10}
 		s.Buffer(h)
@@ -76,7 +76,7 @@ func TestHiddenAbilitiesSeemNotToBeThere(t *testing.T) {
 			}
 		}
 		t.Run(fmt.Sprint(hide), func(t *testing.T) {
-			w := newWorld(t, 2, Options{Hide: hide})
+			w := newCluster(t, 2, Options{Hide: hide})
 			near, _ := w.link(0, 1)
 			conn, node := has(near.Conn), has(w.nodes[0])
 			for bit, there := range []bool{conn[0], conn[1], node[3]} {

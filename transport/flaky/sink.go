@@ -10,7 +10,7 @@ type sink struct {
 	open    bool // a frame is arriving
 	arrived int  // frames begun
 	rule    int  // the one to apply to this frame, or -1
-	over    bool // the rule has been applied: nothing more goes up
+	ended   bool // the rule has been applied: nothing more goes up
 }
 
 // Progress lets the wrapped Conn move. After a cut it returns the cut's error; an
@@ -43,7 +43,7 @@ func (c *conn) failed(err error) error {
 	if c.err != nil {
 		return c.err
 	}
-	if died := c.node.grave.Load(); died != nil && !c.closed {
+	if died := c.node.death.Load(); died != nil && !c.closed {
 		err = *died
 	}
 	c.err = err
@@ -65,24 +65,24 @@ func (s *sink) begin() {
 // Buffer implements transport.Sink. An empty body is cut here, since nothing of
 // it could arrive before all of it.
 func (s *sink) Buffer(h transport.Header) []byte {
-	if s.over {
+	if s.ended {
 		return nil // of a node that has died: its Conn is closed, but more was on the wire
 	}
 	s.begin()
 	if s.is(Before) {
-		s.strike()
+		s.apply()
 		return nil
 	}
 	b := s.in.Buffer(h)
 	if h.Size == 0 && s.is(Within) {
-		s.strike()
+		s.apply()
 	}
 	return b
 }
 
 // Arrived implements transport.Sink. A frame to be cut within goes up by half.
 func (s *sink) Arrived(h transport.Header, n int) {
-	if s.over {
+	if s.ended {
 		return
 	}
 	if !s.open {
@@ -96,7 +96,7 @@ func (s *sink) Arrived(h transport.Header, n int) {
 		if half := min(n, h.Size/2); half > 0 {
 			s.in.Arrived(h, half)
 		}
-		s.strike()
+		s.apply()
 		return
 	}
 	s.in.Arrived(h, n)
@@ -106,21 +106,21 @@ func (s *sink) Arrived(h transport.Header, n int) {
 	}
 	s.open = false
 	if s.rule >= 0 {
-		s.strike()
+		s.apply()
 	}
 }
 
 // Copy implements transport.Taker. A frame that a rule waits for, or that the Sink
 // above does not take so, goes up in two calls.
 func (s *sink) Copy(h transport.Header, body []byte) {
-	if s.over {
+	if s.ended {
 		return
 	}
 	s.begin()
 	t, ok := s.in.(transport.CopySink)
 	switch {
 	case s.is(Before):
-		s.strike()
+		s.apply()
 	case ok && s.rule < 0:
 		t.Copy(h, body)
 		s.open = false
@@ -129,7 +129,7 @@ func (s *sink) Copy(h transport.Header, body []byte) {
 			copy(b, body)
 		}
 		if h.Size == 0 && s.is(Within) {
-			s.strike()
+			s.apply()
 			return
 		}
 		s.Arrived(h, h.Size)
@@ -141,12 +141,12 @@ func (s *sink) is(m Moment) bool {
 	return s.rule >= 0 && s.c.node.script.rules[s.rule].moment == m
 }
 
-// strike applies the rule: the step was the other end's.
-func (s *sink) strike() {
-	s.over = true
+// apply applies the rule: the step was the other end's.
+func (s *sink) apply() {
+	s.ended = true
 	script, c := s.c.node.script, s.c
 	c.mu.Lock()
 	from := c.to
 	c.mu.Unlock()
-	script.strike(s.rule, from, c)
+	script.apply(s.rule, from, c)
 }

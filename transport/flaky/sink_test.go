@@ -8,10 +8,10 @@ import (
 
 // On a wire that holds many frames, those behind the one at which a node died
 // are still to come. Placed, they would never arrive.
-func TestFramesBehindADeathAreNotPlaced(t *testing.T) {
-	w := newWorld(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
+func TestFramesBehindADeathGetNoBuffer(t *testing.T) {
+	w := newCluster(t, 2, Options{Rules: []Rule{Die(Within, 1).From(1)}})
 	_, far := w.link(1, 0)
-	c := (&node{script: w.script, grave: new(grave)}).newConn(far.Conn, 1)
+	c := (&node{script: w.script, death: new(death)}).newConn(far.Conn, 1)
 	c.expect(1, 0)
 	s := &sink{c: c, in: far}
 	for i := range 3 {

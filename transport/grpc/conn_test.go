@@ -20,7 +20,7 @@ import (
 // exchange sends one body from near to far, and compares.
 func exchange(tb testing.TB, near, far transport.Conn, body []byte) {
 	tb.Helper()
-	var got tape
+	var got recordingSink
 	done := make(chan error, 1)
 	near.Send(&transport.Frame{Head: []byte("head"), Body: body, Done: func(err error) { done <- err }})
 	frames, err := drain(tb, far, &got, func(n int) bool { return n == 1 })
@@ -160,7 +160,7 @@ func TestWhatCameBeforeAConnectionBrokeIsDelivered(t *testing.T) {
 					runtime.Gosched()
 				}
 				p.TCPConn.CloseWrite()
-				n, err := drain(t, receiver, new(tape), never)
+				n, err := drain(t, receiver, new(recordingSink), never)
 				if n != frames || !errors.Is(err, fault.LinkLost) {
 					t.Fatalf("%d of %d frames arrived, and then %v", n, frames, err)
 				}
@@ -218,7 +218,7 @@ func TestUnsentEndsWhenAllIsWritten(t *testing.T) {
 func TestErrorsSayWhatHappenedWithoutStatusCodes(t *testing.T) {
 	near, far := connect(t, Options{})
 	far.Close()
-	_, err := drain(t, near, new(tape), never)
+	_, err := drain(t, near, new(recordingSink), never)
 	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "the peer closed the link") {
 		t.Errorf("got %v, want %v: the peer closed the link", err, fault.LinkLost)
 	}
@@ -275,7 +275,7 @@ func answer(l net.Listener, text string) {
 	}
 }
 
-func TestCloseEndsADialUnderWay(t *testing.T) {
+func TestCloseEndsADialInProgress(t *testing.T) {
 	leak.Check(t)
 	silent := listen(t)
 	defer silent.Close()

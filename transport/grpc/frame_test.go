@@ -12,15 +12,15 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A tape is a Sink that keeps what arrives.
-type tape struct {
+// A recordingSink is a Sink that keeps what arrives.
+type recordingSink struct {
 	heads, bodies [][]byte
 	ids           []uint32
 	last          int
 	drop          bool
 }
 
-func (t *tape) Buffer(h transport.Header) []byte {
+func (t *recordingSink) Buffer(h transport.Header) []byte {
 	t.heads, t.ids = append(t.heads, bytes.Clone(h.Head)), append(t.ids, h.ID)
 	t.last = 0
 	if t.drop {
@@ -31,7 +31,7 @@ func (t *tape) Buffer(h transport.Header) []byte {
 	return t.bodies[len(t.bodies)-1]
 }
 
-func (t *tape) Arrived(h transport.Header, n int) {
+func (t *recordingSink) Arrived(h transport.Header, n int) {
 	if n < t.last || n > h.Size {
 		panic("Arrived goes back, or too far")
 	}
@@ -76,7 +76,7 @@ func TestDecoderGivesBackFramesHoweverTheyAreCut(t *testing.T) {
 		stream = append(stream, encode(&frames[i])...)
 	}
 	for step := 1; step <= 300; step++ {
-		var got tape
+		var got recordingSink
 		n, err := feedAll(&decoder{admitted: admitted}, stream, step, &got)
 		if err != nil || n != len(frames) {
 			t.Fatalf("in pieces of %d: %d frames and %v, want %d", step, n, err, len(frames))
@@ -109,7 +109,7 @@ func TestDecoderRefusesWhatIsNoFrame(t *testing.T) {
 		{"a stranger's long body", "before the peer has proven itself", with(8, size(pendingBody+1)...), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var got tape
+			var got recordingSink
 			d := &decoder{admitted: func() bool { return tc.admitted }}
 			n, err := feedAll(d, tc.bytes, 1, &got)
 			if err == nil || n > 0 || len(got.heads) > 0 {
@@ -122,8 +122,8 @@ func TestDecoderRefusesWhatIsNoFrame(t *testing.T) {
 	}
 }
 
-func TestDecoderTakesAStrangersShortBody(t *testing.T) {
-	var got tape
+func TestDecoderAcceptsAnUnprovenPeersShortBody(t *testing.T) {
+	var got recordingSink
 	n, err := feedAll(new(decoder), encode(&transport.Frame{Body: make([]byte, pendingBody)}), 1000, &got)
 	if n != 1 || err != nil {
 		t.Errorf("got %d frames and %v, want 1", n, err)
@@ -137,7 +137,7 @@ func FuzzDecoder(f *testing.F) {
 	f.Add(encode(&transport.Frame{}), uint8(1))
 	f.Add([]byte{version, 129}, uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, step uint8) {
-		var atOnce, inPieces tape
+		var atOnce, inPieces recordingSink
 		// A stranger's limits bound what Place has to allocate.
 		n, err := feedAll(new(decoder), b, len(b)+1, &atOnce)
 		m, err2 := feedAll(new(decoder), b, int(step)+1, &inPieces)

@@ -73,18 +73,18 @@ func (c *counted) Get(n int) *[]byte {
 
 func (c *counted) Put(*[]byte) { c.out-- }
 
-// A looker is a listener that has read some bytes to see whose they are.
-type looker struct {
+// A peekingListener is a listener that has read some bytes to see whose they are.
+type peekingListener struct {
 	net.Listener
 	t *testing.T
 }
 
-type looked struct {
+type peekedTestConn struct {
 	net.Conn
 	first []byte
 }
 
-func (l looker) Accept() (net.Conn, error) {
+func (l peekingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -93,18 +93,18 @@ func (l looker) Accept() (net.Conn, error) {
 	if _, err := io.ReadFull(c, first); err != nil {
 		l.t.Error(err)
 	}
-	return &looked{c, first}, nil
+	return &peekedTestConn{c, first}, nil
 }
 
-func (l *looked) Peeked() []byte    { return l.first }
-func (l *looked) NetConn() net.Conn { return l.Conn }
+func (l *peekedTestConn) Peeked() []byte    { return l.first }
+func (l *peekedTestConn) NetConn() net.Conn { return l.Conn }
 
 func TestBytesThatTheListenerReadAreNotLost(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
 	defer tr.Close()
 	accepted := make(chan transport.Conn, 1)
-	addr, err := tr.Serve(looker{listen(t), t}, func(c transport.Conn) { accepted <- c })
+	addr, err := tr.Serve(peekingListener{listen(t), t}, func(c transport.Conn) { accepted <- c })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func data(stream uint32, msg []byte) []byte {
 	return h2Frame(frameData, 0, stream, append(head, msg...))
 }
 
-func TestStrangersAreTurnedAwayAndOthersServed(t *testing.T) {
+func TestUnprovenPeersAreRefusedAndOthersServed(t *testing.T) {
 	big := bytes.Repeat([]byte("x"), 16000)
 	for _, tc := range []struct {
 		name  string
@@ -91,9 +91,9 @@ func TestStrangersAreTurnedAwayAndOthersServed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			leak.Check(t)
-			h := newHaunt(t)
+			h := newUnprovenPeers(t)
 			defer h.close()
-			h.visit(tc.bytes)
+			h.connect(tc.bytes)
 			near, err := h.dialler.Dial(context.Background(), h.addr)
 			if err != nil {
 				t.Fatalf("Dial after the stranger: %v", err)
@@ -105,17 +105,17 @@ func TestStrangersAreTurnedAwayAndOthersServed(t *testing.T) {
 	}
 }
 
-// A haunt serves strangers, and treats what they open as mesh does: it waits some
+// A unprovenPeers serves strangers, and treats what they open as mesh does: it waits some
 // time for a first frame, then closes.
-type haunt struct {
+type unprovenPeers struct {
 	t               *testing.T
 	server, dialler *Transport
 	addr            string
 }
 
-func newHaunt(t *testing.T) *haunt {
+func newUnprovenPeers(t *testing.T) *unprovenPeers {
 	t.Helper()
-	h := &haunt{t: t, server: New(Options{Log: slog.New(slog.DiscardHandler)}), dialler: New(Options{})}
+	h := &unprovenPeers{t: t, server: New(Options{Log: slog.New(slog.DiscardHandler)}), dialler: New(Options{})}
 	h.server.openTimeout = 100 * time.Millisecond
 	addr, err := h.server.Serve(listen(t), func(c transport.Conn) { go h.receive(c) })
 	if err != nil {
@@ -126,11 +126,11 @@ func newHaunt(t *testing.T) *haunt {
 }
 
 // receive judges that a stranger's Conn delivers nothing but small frames.
-func (h *haunt) receive(c transport.Conn) {
+func (h *unprovenPeers) receive(c transport.Conn) {
 	defer c.Close()
 	late := time.AfterFunc(200*time.Millisecond, func() { c.Close() })
 	defer late.Stop()
-	var got tape
+	var got recordingSink
 	_, err := drain(h.t, c, &got, never)
 	for _, b := range got.bodies {
 		if len(b) > pendingBody {
@@ -143,8 +143,8 @@ func (h *haunt) receive(c transport.Conn) {
 	}
 }
 
-// visit says b and waits to be shown out.
-func (h *haunt) visit(b []byte) {
+// connect says b and waits to be shown out.
+func (h *unprovenPeers) connect(b []byte) {
 	h.t.Helper()
 	c, err := net.Dial("tcp", h.addr)
 	if err != nil {
@@ -160,12 +160,12 @@ func (h *haunt) visit(b []byte) {
 	}
 }
 
-func (h *haunt) close() {
+func (h *unprovenPeers) close() {
 	h.dialler.Close()
 	h.server.Close()
 }
 
-func TestStrangersDoNotHoldUpClose(t *testing.T) {
+func TestUnprovenPeersDoNotDelayClose(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
 	addr, err := tr.Serve(listen(t), func(transport.Conn) {})
@@ -187,7 +187,7 @@ func TestStrangersDoNotHoldUpClose(t *testing.T) {
 	}
 }
 
-func TestGuestsAreBoundedUntilAdmit(t *testing.T) {
+func TestPendingConnsAreBoundedUntilAdmit(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
 		frames      int
@@ -223,7 +223,7 @@ func TestGuestsAreBoundedUntilAdmit(t *testing.T) {
 			for range tc.frames {
 				near.Send(&transport.Frame{Body: make([]byte, tc.size), Done: func(error) {}})
 			}
-			got, err := drain(t, far, new(tape), func(n int) bool { return n == tc.frames })
+			got, err := drain(t, far, new(recordingSink), func(n int) bool { return n == tc.frames })
 			if got > tc.most || got < tc.least {
 				t.Errorf("%d frames arrived, and %v; want %d to %d", got, err, tc.least, tc.most)
 			}

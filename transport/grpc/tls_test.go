@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-func TestTLSTurnsAwayWhoeverDoesNotFit(t *testing.T) {
+func TestTLSRefusesPeersThatDoNotFit(t *testing.T) {
 	ours, others := tlstest.New(t), tlstest.New(t)
 	good := tlsopt.Options{CAFile: ours.CA, CertFile: ours.Cert, KeyFile: ours.Key}
 	mutual := good
@@ -65,20 +65,20 @@ func tryTLS(t *testing.T, server, client *tlsopt.Options) error {
 	return err
 }
 
-// A front has done the TLS handshake itself, and hands out what mesh does: a
+// A tlsListener has done the TLS handshake itself, and hands out what mesh does: a
 // connection that replays what was read, and knows what lies below.
-type front struct {
+type tlsListener struct {
 	net.Listener
 	config *tls.Config
 	admits atomic.Int32
 }
 
-type fronted struct {
+type tlsListenerConn struct {
 	net.Conn // TLS
-	front    *front
+	front    *tlsListener
 }
 
-func (f *front) Accept() (net.Conn, error) {
+func (f *tlsListener) Accept() (net.Conn, error) {
 	c, err := f.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -87,11 +87,11 @@ func (f *front) Accept() (net.Conn, error) {
 	if err := secure.Handshake(); err != nil {
 		return nil, err
 	}
-	return &fronted{secure, f}, nil
+	return &tlsListenerConn{secure, f}, nil
 }
 
-func (c *fronted) NetConn() net.Conn { return c.Conn }
-func (c *fronted) Admit()            { c.front.admits.Add(1) }
+func (c *tlsListenerConn) NetConn() net.Conn { return c.Conn }
+func (c *tlsListenerConn) Admit()            { c.front.admits.Add(1) }
 
 func TestTLSMayHaveBeenDoneByTheListener(t *testing.T) {
 	leak.Check(t)
@@ -104,7 +104,7 @@ func TestTLSMayHaveBeenDoneByTheListener(t *testing.T) {
 	tr := New(Options{TLS: tlsOptions})
 	defer tr.Close()
 	accepted := make(chan transport.Conn, 1)
-	f := &front{Listener: listen(t), config: config}
+	f := &tlsListener{Listener: listen(t), config: config}
 	addr, err := tr.Serve(f, func(c transport.Conn) { accepted <- c })
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// bare is a pair of descriptors and no more: what the operating system can do,
+// rawSockets is a pair of descriptors and no more: what the operating system can do,
 // from Go, with as little as possible in between.
-func bare(tb testing.TB) (a, b int) {
+func rawSockets(tb testing.TB) (a, b int) {
 	l := listen(tb)
 	near, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -37,18 +37,18 @@ func takeOver(tb testing.TB, nc net.Conn) int {
 
 var errStopped = errors.New("the other side has ended")
 
-// A crowd yields the core now and then to whoever else wants it; a loop that
+// A yielder yields the core now and then to whoever else wants it; a loop that
 // only polls would measure the scheduler's time slices.
-type crowd int
+type yielder int
 
-func (c *crowd) yield() {
+func (c *yielder) yield() {
 	if *c++; *c%16 == 0 {
 		syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }
 
 func readFull(fd int, p []byte) error {
-	var idle crowd
+	var idle yielder
 	for len(p) > 0 {
 		n, errno := readVector(fd, p, nil)
 		switch {
@@ -65,7 +65,7 @@ func readFull(fd int, p []byte) error {
 }
 
 func writeFull(fd int, p []byte) error {
-	var idle crowd
+	var idle yielder
 	var iov [2 * batchFrames]syscall.Iovec
 	for len(p) > 0 {
 		n, errno := writeVector(fd, [][]byte{p}, len(p), &iov)
@@ -94,7 +94,7 @@ func newSleeper() *sleeper {
 }
 
 // until sleeps, and moves c when woken, until in has received frames in all.
-func (s *sleeper) until(c transport.Conn, in *store, frames int) error {
+func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 	for in.frames < frames {
 		state, err := c.Progress(in)
 		switch {
@@ -109,8 +109,8 @@ func (s *sleeper) until(c transport.Conn, in *store, frames int) error {
 }
 
 // until polls c until it has received frames in all.
-func until(c transport.Conn, in *store, frames int) error {
-	var idle crowd
+func until(c transport.Conn, in *bufferSink, frames int) error {
+	var idle yielder
 	for in.frames < frames {
 		state, err := c.Progress(in)
 		switch {
@@ -129,13 +129,13 @@ var benchSizes = []int{8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 // processor, without anybody waiting for anybody.
 func BenchmarkTurn(b *testing.B) {
 	for _, size := range []int{8, 1 << 10, 16 << 10, 64 << 10} {
-		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { bareTurn(b, size) })
-		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { turn(b, size) })
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawTurns(b, size) })
+		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { progressTurns(b, size) })
 	}
 }
 
-func bareTurn(b *testing.B, size int) {
-	near, far := bare(b)
+func rawTurns(b *testing.B, size int) {
+	near, far := rawSockets(b)
 	out, in := make([]byte, size+40), make([]byte, size+40)
 	for b.Loop() {
 		for _, to := range []struct{ from, to int }{{near, far}, {far, near}} {
@@ -146,10 +146,10 @@ func bareTurn(b *testing.B, size int) {
 	}
 }
 
-func turn(b *testing.B, size int) {
+func progressTurns(b *testing.B, size int) {
 	near, far := pair(b, Options{})
 	far.(transport.Pending).Admit()
-	out, in := newFrame(size), new(store)
+	out, in := newFrame(size), new(bufferSink)
 	b.ReportAllocs()
 	for b.Loop() {
 		near.Send(out)
@@ -164,7 +164,7 @@ func turn(b *testing.B, size int) {
 // BenchmarkIdle is a poll that finds nothing.
 func BenchmarkIdle(b *testing.B) {
 	b.Run("bare", func(b *testing.B) {
-		near, _ := bare(b)
+		near, _ := rawSockets(b)
 		buf := make([]byte, 40)
 		for b.Loop() {
 			readVector(near, buf, nil)
@@ -181,13 +181,13 @@ func BenchmarkIdle(b *testing.B) {
 // BenchmarkPingPong is one round trip between two goroutines that poll.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range benchSizes {
-		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { barePingPong(b, size) })
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawPingPong(b, size) })
 		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { pingPong(b, size) })
 	}
 }
 
-func barePingPong(b *testing.B, size int) {
-	near, far := bare(b)
+func rawPingPong(b *testing.B, size int) {
+	near, far := rawSockets(b)
 	go func() {
 		buf := make([]byte, size+40)
 		for readFull(far, buf) == nil && writeFull(far, buf) == nil {
@@ -207,12 +207,12 @@ func pingPong(b *testing.B, size int) {
 	near, far := pair(b, Options{})
 	far.(transport.Pending).Admit()
 	go func() {
-		in, out := new(store), newFrame(size)
+		in, out := new(bufferSink), newFrame(size)
 		for i := 1; until(far, in, i) == nil; i++ {
 			far.Send(out)
 		}
 	}()
-	in, out := new(store), newFrame(size)
+	in, out := new(bufferSink), newFrame(size)
 	b.ReportAllocs()
 	for b.Loop() {
 		near.Send(out)
@@ -264,7 +264,7 @@ func netWake(b *testing.B) {
 // wake has near's goroutine sleep on a channel, and far answer from its callback.
 func wake(b *testing.B, o Options) {
 	near, far := pair(b, o)
-	answer, in := newFrame(8), new(store)
+	answer, in := newFrame(8), new(bufferSink)
 	var ready func()
 	ready = func() {
 		before := in.frames
@@ -277,7 +277,7 @@ func wake(b *testing.B, o Options) {
 		far.Arm(ready)
 	}
 	far.Arm(ready)
-	out, back, s := newFrame(8), new(store), newSleeper()
+	out, back, s := newFrame(8), new(bufferSink), newSleeper()
 	b.ReportAllocs()
 	for b.Loop() {
 		near.Send(out)
@@ -295,7 +295,7 @@ func newFrame(size int) *transport.Frame {
 // takes them.
 func BenchmarkBandwidth(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20, 16 << 20} {
-		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { bareBandwidth(b, size) })
+		b.Run(fmt.Sprint("bare/", size), func(b *testing.B) { rawBandwidth(b, size) })
 		b.Run(fmt.Sprint("tcp/", size), func(b *testing.B) { bandwidth(b, size, Options{}, until) })
 	}
 	b.Run(fmt.Sprint("tls/", 1<<20), func(b *testing.B) {
@@ -303,8 +303,8 @@ func BenchmarkBandwidth(b *testing.B) {
 	})
 }
 
-func bareBandwidth(b *testing.B, size int) {
-	near, far := bare(b)
+func rawBandwidth(b *testing.B, size int) {
+	near, far := rawSockets(b)
 	ended := make(chan error, 1)
 	go func() {
 		buf := make([]byte, size)
@@ -326,7 +326,7 @@ func bareBandwidth(b *testing.B, size int) {
 }
 
 // bandwidth keeps a few frames queued; each is sent again by its own Done.
-func bandwidth(b *testing.B, size int, o Options, until func(transport.Conn, *store, int) error) {
+func bandwidth(b *testing.B, size int, o Options, until func(transport.Conn, *bufferSink, int) error) {
 	near, far := pair(b, o)
 	far.(transport.Pending).Admit()
 	ended := make(chan error, 1)
@@ -346,9 +346,9 @@ func bandwidth(b *testing.B, size int, o Options, until func(transport.Conn, *st
 		if o.TLS != nil {
 			wait = newSleeper().until
 		}
-		ended <- wait(far, new(store), 1)
+		ended <- wait(far, new(bufferSink), 1)
 	}()
-	in := new(store)
+	in := new(bufferSink)
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	for b.Loop() {

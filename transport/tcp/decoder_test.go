@@ -12,9 +12,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A judge is a Sink that holds a decoder to the order of calls that Sinks are
+// A recordingSink is a Sink that holds a decoder to the order of calls that Sinks are
 // promised, and keeps what came.
-type judge struct {
+type recordingSink struct {
 	tb     testing.TB
 	most   int // bytes of a body that are kept; larger ones are dropped
 	open   bool
@@ -24,7 +24,7 @@ type judge struct {
 	got    []string
 }
 
-func (j *judge) Buffer(h transport.Header) []byte {
+func (j *recordingSink) Buffer(h transport.Header) []byte {
 	if j.open {
 		j.tb.Errorf("Place while %d of %d bytes of a body are in", j.n, j.header.Size)
 	}
@@ -38,7 +38,7 @@ func (j *judge) Buffer(h transport.Header) []byte {
 	return j.body
 }
 
-func (j *judge) Arrived(h transport.Header, n int) {
+func (j *recordingSink) Arrived(h transport.Header, n int) {
 	if !j.open || h.Size != j.header.Size || h.ID != j.header.ID || !bytes.Equal(h.Head, j.header.Head) {
 		j.tb.Errorf("Arrived for %+v, want %+v (open: %v)", h, j.header, j.open)
 	}
@@ -59,8 +59,8 @@ func encode(id uint32, head, body string) []byte {
 	return append(b[:n:n], body...)
 }
 
-// decode feeds stream in pieces of the given size, and stops at an error.
-func decode(d *decoder, in transport.Sink, stream []byte, piece int) error {
+// decodeAll feeds stream in pieces of the given size, and stops at an error.
+func decodeAll(d *decoder, in transport.Sink, stream []byte, piece int) error {
 	for len(stream) > 0 {
 		p := stream[:min(piece, len(stream))]
 		stream = stream[len(p):]
@@ -87,9 +87,9 @@ func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 	want := []string{`1 "a" ""`, `2 "" "b"`, fmt.Sprintf(`3 "head" %q`, long), `4 "" ""`,
 		fmt.Sprintf(`5 %q "c"`, strings.Repeat("h", transport.MaxHead))}
 	for piece := 1; piece <= len(stream); piece++ {
-		j := &judge{tb: t, most: 1000}
+		j := &recordingSink{tb: t, most: 1000}
 		d := &decoder{magicLeft: len(magic), limit: pendingBody}
-		if err := decode(d, j, stream, piece); err != nil {
+		if err := decodeAll(d, j, stream, piece); err != nil {
 			t.Fatalf("pieces of %d bytes: %v", piece, err)
 		}
 		if strings.Join(j.got, "\n") != strings.Join(want, "\n") {
@@ -102,9 +102,9 @@ func TestFramesAreFoundHoweverTheStreamIsCut(t *testing.T) {
 }
 
 // A reader that puts bytes where room says must get the same frames.
-func TestBodiesMayBePutInPlace(t *testing.T) {
+func TestBodiesMayBeReadIntoTheirBuffers(t *testing.T) {
 	stream := append(encode(1, "x", strings.Repeat("0123456789", 10)), encode(2, "y", "z")...)
-	j := &judge{tb: t, most: 1000}
+	j := &recordingSink{tb: t, most: 1000}
 	d := &decoder{limit: admittedBody}
 	for len(stream) > 0 {
 		if room := d.bodyBuffer(); len(room) > 0 {
@@ -129,7 +129,7 @@ func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
 	stream := append([]byte(magic), encode(1, "head", "body")...)
 	for n := range len(stream) {
 		d := &decoder{magicLeft: len(magic), limit: pendingBody}
-		if err := decode(d, &judge{tb: t, most: 100}, stream[:n], 3); err != nil {
+		if err := decodeAll(d, &recordingSink{tb: t, most: 100}, stream[:n], 3); err != nil {
 			t.Fatal(err)
 		}
 		if want := n != len(magic); d.midFrame() != want {
@@ -139,21 +139,21 @@ func TestStreamsThatEndWithinAFrameAreCut(t *testing.T) {
 }
 
 // tooSmall is a Sink that breaks its promise.
-type tooSmall struct{ judge }
+type tooSmall struct{ recordingSink }
 
 func (s *tooSmall) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }
 
-func TestPlaceThatIsTooSmallIsMisuse(t *testing.T) {
-	err := decode(&decoder{limit: 100}, &tooSmall{}, encode(1, "", "0123456789"), 5)
+func TestBufferThatIsTooSmallIsMisuse(t *testing.T) {
+	err := decodeAll(&decoder{limit: 100}, &tooSmall{}, encode(1, "", "0123456789"), 5)
 	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "9 bytes of room for a body of 10") {
 		t.Errorf("got %v, want a misuse", err)
 	}
 }
 
-func TestStrangersAreToldByTheirFirstBytes(t *testing.T) {
+func TestForeignProtocolsAreRecognisedByTheirFirstBytes(t *testing.T) {
 	for _, first := range []string{"GET / HTTP/1.1\r\n", "\xF5tux", "\x00"} {
 		d := &decoder{magicLeft: len(magic), limit: pendingBody}
-		err := decode(d, &judge{tb: t}, []byte(first), len(first))
+		err := decodeAll(d, &recordingSink{tb: t}, []byte(first), len(first))
 		if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), fmt.Sprintf("%q", first)) {
 			t.Errorf("%q: got %v, want a refusal that quotes it", first, err)
 		}
@@ -169,12 +169,12 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: tutti\r\n\r\n"), uint16(1), true)
 	f.Add(bytes.Repeat([]byte{0xFF}, 64), uint16(64), false)
 	f.Fuzz(func(t *testing.T, stream []byte, piece uint16, guest bool) {
-		j := &judge{tb: t, most: 1 << 16}
+		j := &recordingSink{tb: t, most: 1 << 16}
 		d := &decoder{limit: admittedBody}
 		if guest {
 			d.magicLeft, d.limit = len(magic), pendingBody
 		}
-		err := decode(d, j, stream, int(piece)+1)
+		err := decodeAll(d, j, stream, int(piece)+1)
 		var ours *fault.Error
 		if err != nil && !errors.As(err, &ours) {
 			t.Errorf("got %v, want a *fault.Error", err)
@@ -203,8 +203,8 @@ func FuzzRoundTrip(f *testing.F) {
 			want = append(want, fmt.Sprintf("%d %q %q", id, head, body))
 		}
 		stream := writeAll(t, frames, nil, int(write)+1)
-		j := &judge{tb: t, most: 1000}
-		if err := decode(&decoder{limit: admittedBody}, j, stream, int(read)+1); err != nil {
+		j := &recordingSink{tb: t, most: 1000}
+		if err := decodeAll(&decoder{limit: admittedBody}, j, stream, int(read)+1); err != nil {
 			t.Fatal(err)
 		}
 		if fmt.Sprint(j.got) != fmt.Sprint(want) {

@@ -64,7 +64,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	}
 }
 
-func TestLargestFramesAreTaken(t *testing.T) {
+func TestLargestFramesAreAccepted(t *testing.T) {
 	for _, c := range []struct{ body, limit int }{{pendingBody, pendingBody}, {int(min(MaxBody, math.MaxInt)), admittedBody}} {
 		var b [prefixMax]byte
 		preamble{body: c.body, head: transport.MaxHead}.put(b[:], make([]byte, transport.MaxHead))

@@ -102,7 +102,7 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 }
 
 // A queue that never runs empty is no stall, as long as the wire goes on taking.
-func TestUnsentTellsThatAQueueMoves(t *testing.T) {
+func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 	o := &outbox{frames: 1}
 	for range 3 {
 		o.push(&transport.Frame{Body: []byte("body")}, nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// kinds are the options under which a Transport serves plain connections or TLS.
-func kinds(t *testing.T, check func(t *testing.T, o Options)) {
+// forEachKind are the options under which a Transport serves plain connections or TLS.
+func forEachKind(t *testing.T, check func(t *testing.T, o Options)) {
 	t.Run("plain", func(t *testing.T) { leak.Check(t); check(t, Options{}) })
 	t.Run("TLS", func(t *testing.T) { leak.Check(t); check(t, Options{TLS: identity(t)}) })
 }
@@ -29,16 +29,16 @@ func untilError(tb testing.TB, c transport.Conn, in transport.Sink) error {
 	return move(tb, c, in, func() bool { return false })
 }
 
-func TestStrangersGarbageEndsTheConn(t *testing.T) {
-	kinds(t, func(t *testing.T, o Options) {
+func TestGarbageFromAnUnprovenPeerEndsTheConn(t *testing.T) {
+	forEachKind(t, func(t *testing.T, o Options) {
 		noise := make([]byte, 5000)
 		rand.NewChaCha8([32]byte{1}).Read(noise)
 		for _, said := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", string(noise)} {
-			nc, c := stranger(t, o)
+			nc, c := unprovenPeer(t, o)
 			if _, err := io.WriteString(nc, said); err != nil {
 				t.Fatal(err)
 			}
-			in := new(store)
+			in := new(bufferSink)
 			err := untilError(t, c, in)
 			if !errors.Is(err, fault.Refused) || in.frames != 0 {
 				t.Errorf("%.16q: got %v and %d frames, want %v", said, err, in.frames, fault.Refused)
@@ -51,19 +51,19 @@ func TestStrangersGarbageEndsTheConn(t *testing.T) {
 // Whatever follows a good magic is only a frame if it looks like one.
 func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
 	leak.Check(t)
-	nc, c := stranger(t, Options{})
+	nc, c := unprovenPeer(t, Options{})
 	io.WriteString(nc, magic+string(encode(1, "head", "body"))+strings.Repeat("\xFF", 100))
-	in := new(store)
+	in := new(bufferSink)
 	err := untilError(t, c, in)
 	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "nonsense") || in.frames != 1 {
 		t.Errorf("got %v and %d frames, want the first frame and then nonsense", err, in.frames)
 	}
 }
 
-func TestGuestsBodiesAreSmall(t *testing.T) {
-	kinds(t, func(t *testing.T, o Options) {
+func TestPendingPeersBodiesAreSmall(t *testing.T) {
+	forEachKind(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)
-		in := new(store)
+		in := new(bufferSink)
 		for i, size := range []int{pendingBody, pendingBody + 1} {
 			near.Send(&transport.Frame{Body: make([]byte, size), Done: func(error) {}})
 			err := move(t, far, in, func() bool { return in.frames > i })
@@ -78,12 +78,12 @@ func TestGuestsBodiesAreSmall(t *testing.T) {
 }
 
 func TestAdmittedPeersBodiesAreNot(t *testing.T) {
-	kinds(t, func(t *testing.T, o Options) {
+	forEachKind(t, func(t *testing.T, o Options) {
 		near, far := pair(t, o)
 		far.(transport.Pending).Admit()
 		far.(transport.Pending).Admit() // twice does no harm
 		near.Send(&transport.Frame{Body: make([]byte, 10*pendingBody), Done: func(error) {}})
-		in := new(store)
+		in := new(bufferSink)
 		if err := move(t, far, in, func() bool { return in.frames == 1 }); err != nil {
 			t.Error(err)
 		}
@@ -107,7 +107,7 @@ func TestPlainPeerIsRefusedUnderTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	near.Send(&transport.Frame{Head: []byte("hello"), Done: func(error) {}})
-	if err := untilError(t, receive(t, conns), new(store)); !errors.Is(err, fault.Refused) {
+	if err := untilError(t, receive(t, conns), new(bufferSink)); !errors.Is(err, fault.Refused) {
 		t.Errorf("got %v, want %v", err, fault.Refused)
 	}
 }
@@ -123,7 +123,7 @@ func TestDialIsRefusedByTLS(t *testing.T) {
 			server, tr := New(Options{TLS: good}), New(Options{TLS: client})
 			defer server.Close()
 			defer tr.Close()
-			addr, err := server.Serve(listen(t), func(c transport.Conn) { go untilError(t, c, new(store)) })
+			addr, err := server.Serve(listen(t), func(c transport.Conn) { go untilError(t, c, new(bufferSink)) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,10 +151,10 @@ func TestClientWithoutCertificateIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := untilError(t, receive(t, conns), new(store)); !errors.Is(err, fault.Refused) {
+	if err := untilError(t, receive(t, conns), new(bufferSink)); !errors.Is(err, fault.Refused) {
 		t.Errorf("the server got %v, want %v", err, fault.Refused)
 	}
-	if err := untilError(t, near, new(store)); !errors.Is(err, fault.LinkLost) {
+	if err := untilError(t, near, new(bufferSink)); !errors.Is(err, fault.LinkLost) {
 		t.Errorf("the client got %v, want %v", err, fault.LinkLost)
 	}
 }
@@ -171,27 +171,27 @@ func TestBadTLSOptionsAreMisuse(t *testing.T) {
 	}
 }
 
-// A visitor is what a front yields: a connection whose first bytes were read.
-type visitor struct {
+// A peekedTestConn is what a front yields: a connection whose first bytes were read.
+type peekedTestConn struct {
 	net.Conn
-	first    []byte
-	admitted *atomic.Int32
-	closed   *atomic.Int32
-	bind     func(end func() error)
+	first  []byte
+	admits *atomic.Int32
+	closed *atomic.Int32
+	bind   func(end func() error)
 }
 
-func (v visitor) Peeked() []byte    { return v.first }
-func (v visitor) NetConn() net.Conn { return v.Conn }
-func (v visitor) Admit()            { v.admitted.Add(1) }
-func (v visitor) SetCloser(end func() error) {
+func (v peekedTestConn) Peeked() []byte    { return v.first }
+func (v peekedTestConn) NetConn() net.Conn { return v.Conn }
+func (v peekedTestConn) Admit()            { v.admits.Add(1) }
+func (v peekedTestConn) SetCloser(end func() error) {
 	if v.bind != nil {
 		v.bind(end)
 	}
 }
-func (v visitor) Close() error { v.closed.Add(1); return v.Conn.Close() }
+func (v peekedTestConn) Close() error { v.closed.Add(1); return v.Conn.Close() }
 
-// A front reads some bytes of each connection, and has done TLS if told to.
-type front struct {
+// A muxListener reads some bytes of each connection, and has done TLS if told to.
+type muxListener struct {
 	net.Listener
 	peek             int
 	tls              *tls.Config
@@ -199,7 +199,7 @@ type front struct {
 	bind             func(end func() error)
 }
 
-func (f *front) Accept() (net.Conn, error) {
+func (f *muxListener) Accept() (net.Conn, error) {
 	nc, err := f.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -211,25 +211,25 @@ func (f *front) Accept() (net.Conn, error) {
 	if _, err := io.ReadFull(nc, first); err != nil {
 		return nil, err
 	}
-	return visitor{nc, first, &f.admitted, &f.closed, f.bind}, nil
+	return peekedTestConn{nc, first, &f.admitted, &f.closed, f.bind}, nil
 }
 
-func TestFrontMayHaveReadTheFirstBytes(t *testing.T) {
-	kinds(t, func(t *testing.T, o Options) {
+func TestListenerMayHaveReadTheFirstBytes(t *testing.T) {
+	forEachKind(t, func(t *testing.T, o Options) {
 		for _, peek := range []int{0, 4, 9, len(magic) + preambleLen + 4 + 7000} {
-			f := &front{Listener: listen(t), peek: peek}
+			f := &muxListener{Listener: listen(t), peek: peek}
 			if o.TLS != nil {
 				var err error
 				if f.tls, err = o.TLS.Server(proto); err != nil {
 					t.Fatal(err)
 				}
 			}
-			checkFront(t, f, o)
+			checkMuxListener(t, f, o)
 		}
 	})
 }
 
-func checkFront(t *testing.T, f *front, o Options) {
+func checkMuxListener(t *testing.T, f *muxListener, o Options) {
 	t.Helper()
 	near, far := New(o), New(o)
 	defer near.Close()
@@ -245,7 +245,7 @@ func checkFront(t *testing.T, f *front, o Options) {
 	}
 	out.Send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4000), Done: func(error) {}})
 	out.Send(&transport.Frame{Head: []byte("next"), Body: make([]byte, 4000), Done: func(error) {}})
-	c, in := receive(t, conns), new(store)
+	c, in := receive(t, conns), new(bufferSink)
 	woken := make(chan struct{})
 	c.Arm(func() { close(woken) }) // what was read already counts
 	receive(t, woken)
@@ -263,14 +263,14 @@ func checkFront(t *testing.T, f *front, o Options) {
 
 // A front may give up a peer at any time: before its connection has become a
 // Conn, or when it has.
-func TestFrontMayEndWhatItYielded(t *testing.T) {
+func TestListenerMayCloseWhatItYielded(t *testing.T) {
 	leak.Check(t)
 	ends := make(chan func() error, 1)
 	for name, bind := range map[string]func(end func() error){
 		"at once": func(end func() error) { end(); ends <- end },
 		"later":   func(end func() error) { ends <- end },
 	} {
-		f := &front{Listener: listen(t), bind: bind}
+		f := &muxListener{Listener: listen(t), bind: bind}
 		tr := New(Options{})
 		conns := make(chan transport.Conn, 1)
 		addr, err := tr.Serve(f, func(c transport.Conn) { conns <- c })
@@ -285,7 +285,7 @@ func TestFrontMayEndWhatItYielded(t *testing.T) {
 		if end := receive(t, ends); name == "later" {
 			end()
 		}
-		if err := untilError(t, c, new(store)); !errors.Is(err, fault.Closed) {
+		if err := untilError(t, c, new(bufferSink)); !errors.Is(err, fault.Closed) {
 			t.Errorf("%s: got %v, want %v", name, err, fault.Closed)
 		}
 		nc.Close()
@@ -293,9 +293,9 @@ func TestFrontMayEndWhatItYielded(t *testing.T) {
 	}
 }
 
-func TestClearConnectionOfAFrontIsRefusedUnderTLS(t *testing.T) {
+func TestPlainConnectionOfAMuxIsRefusedUnderTLS(t *testing.T) {
 	leak.Check(t)
-	f := &front{Listener: listen(t)}
+	f := &muxListener{Listener: listen(t)}
 	far := New(Options{TLS: identity(t)})
 	defer far.Close()
 	addr, err := far.Serve(f, func(transport.Conn) { t.Error("it was accepted") })

@@ -20,7 +20,7 @@ import (
 )
 
 // A connection that says nothing costs little until its Conn is closed.
-func TestGuestCostsLittleMemory(t *testing.T) {
+func TestPendingConnCostsLittleMemory(t *testing.T) {
 	const guests = 200
 	tr := New(Options{})
 	defer tr.Close()
@@ -71,7 +71,7 @@ func heap() uint64 {
 func TestFramesAllocateNothing(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
-	in := new(store)
+	in := new(bufferSink)
 	parts := [][]byte{make([]byte, 100), make([]byte, 3000), make([]byte, 5)}
 	exchange := func(send func()) func() {
 		return func() {
@@ -114,7 +114,7 @@ func TestFramesAllocateNothing(t *testing.T) {
 
 func TestWakeUpsAllocateNothing(t *testing.T) {
 	near, far := pair(t, Options{})
-	in, out := new(store), newFrame(8)
+	in, out := new(bufferSink), newFrame(8)
 	woken := make(chan struct{}, 1)
 	ready := func() { woken <- struct{}{} }
 	turn := func(frames int) func() {
@@ -166,7 +166,7 @@ func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		abuse(near, receive(t, conns))
+		useConcurrently(near, receive(t, conns))
 	}
 	over.Store(true)
 	owners.Wait()
@@ -199,15 +199,15 @@ func ownDescriptors(t *testing.T) {
 	}
 }
 
-// abuse uses both ends from all sides until both have been closed.
-func abuse(ends ...transport.Conn) {
+// useConcurrently uses both ends from all sides until both have been closed.
+func useConcurrently(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {
 		if g, ok := c.(transport.Pending); ok {
 			g.Admit()
 		}
 		wg.Go(func() {
-			in := new(store)
+			in := new(bufferSink)
 			for {
 				if _, err := c.Progress(in); err != nil {
 					return
@@ -248,7 +248,7 @@ func fill(tb testing.TB, c transport.Conn) (done *atomic.Int32, sent int) {
 	return nil, 0
 }
 
-func TestUnsentTellsSinceWhenTheWireRefuses(t *testing.T) {
+func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	near, far := pair(t, Options{})
 	far.(transport.Pending).Admit()
 	c := near.(*raw)
@@ -265,7 +265,7 @@ func TestUnsentTellsSinceWhenTheWireRefuses(t *testing.T) {
 	if _, since := c.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused write moved the time from %v to %v", first, since)
 	}
-	in := new(store)
+	in := new(bufferSink)
 	for in.frames < sent {
 		if _, err := far.Progress(in); err != nil {
 			t.Fatal(err)
@@ -292,7 +292,7 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	if ran.Load() != 0 {
 		t.Fatal("woken although nothing can move")
 	}
-	in := new(store)
+	in := new(bufferSink)
 	for int(done.Load()) < sent {
 		if _, err := far.Progress(in); err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
 			t.Fatal("writing to a closed peer does not fail")
 		}
 	}
-	in := new(store)
+	in := new(bufferSink)
 	err := untilError(t, near, in)
 	if in.frames != 3 || string(in.head) != "last words" {
 		t.Errorf("got %d frames, the last %q; want 3", in.frames, in.head)
@@ -339,7 +339,7 @@ func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
 }
 
 // The listener that an accepted connection comes from may end it at any moment.
-func TestAConnectionClosedWhileItIsTakenOverLeavesNothing(t *testing.T) {
+func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeavesNothing(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	near, err := net.Dial("tcp", ln.Addr().String())

@@ -49,9 +49,9 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 	}
 }
 
-// stranger is a plain connection to a Transport that serves, and what that
+// unprovenPeer is a plain connection to a Transport that serves, and what that
 // Transport made of it.
-func stranger(tb testing.TB, o Options) (net.Conn, transport.Conn) {
+func unprovenPeer(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	tb.Helper()
 	t := New(o)
 	conns := make(chan transport.Conn, 1)
@@ -67,16 +67,16 @@ func stranger(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	return nc, receive(tb, conns)
 }
 
-// A store is a Sink that receives into memory of its own, which it uses again
+// A bufferSink is a Sink that receives into memory of its own, which it uses again
 // for each frame, and counts.
-type store struct {
+type bufferSink struct {
 	head   []byte
 	body   []byte
 	frames int
 	last   int // bytes of the last frame's body
 }
 
-func (s *store) Buffer(h transport.Header) []byte {
+func (s *bufferSink) Buffer(h transport.Header) []byte {
 	if len(s.body) < h.Size {
 		s.body = make([]byte, h.Size)
 	}
@@ -84,7 +84,7 @@ func (s *store) Buffer(h transport.Header) []byte {
 	return s.body
 }
 
-func (s *store) Arrived(h transport.Header, n int) {
+func (s *bufferSink) Arrived(h transport.Header, n int) {
 	if n == h.Size {
 		s.frames++
 		s.last = n
