@@ -60,7 +60,7 @@ func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 	first := tm.Seq + 1
 	tm.Seq += warm + calls
 	tm.Each(t, func(ctx context.Context, rank int) error {
-		s := newStand(n, rank, width, k)
+		s := newFixture(n, rank, width, k)
 		for i := range uint32(warm + calls) {
 			if i == warm {
 				ready.Done()
@@ -70,7 +70,7 @@ func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 				}
 			}
 			r := tm.Ranks[rank].Group.NewRound(first+i, 1, nil)
-			if err := s.perform(ctx, r, a, 0); err != nil {
+			if err := s.call(ctx, r, a, 0); err != nil {
 				return err
 			}
 			if err := Barrier(ctx, r, fallbackFor(VerbBarrier)); err != nil {

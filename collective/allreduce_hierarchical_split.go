@@ -35,11 +35,11 @@ import (
 // all-reduce for deep learning on heterogeneous network hierarchy", MLSys 2019.
 func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
-	parts := partsOf(host, buf, r.Layout().Fewest(), k.DType().Size())
+	parts := partsOf(host, buf, r.Layout().MinRanksPerHost(), k.DType().Size())
 	if err := reduceScatterOnHost(ctx, host, parts, k); err != nil {
 		return err
 	}
-	if host.Rank() < r.Layout().Fewest() {
+	if host.Rank() < r.Layout().MinRanksPerHost() {
 		among := crossHost(r, host.Rank())
 		part := evenChunks(among, parts.of(host.Rank()), k.DType().Size())
 		if err := ringReduceScatter(ctx, among, part, k); err != nil {

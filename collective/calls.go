@@ -94,22 +94,22 @@ func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte,
 
 // runAllGather carries out both.
 func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
-	place := all.of(r.Rank())
+	own := all.of(r.Rank())
 	if _, ok := a.entry().run.(allGather); !ok {
 		run, err := implementationOf[allGatherInPlace](verb, a, reduce.Sum)
 		if err != nil {
 			return err
 		}
-		copyCached(place, src)
+		copyCached(own, src)
 		return run(ctx, r, all)
 	}
 	run, err := implementationOf[allGather](verb, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
-	if !same(place, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
-		copyCached(place, src) // before others' chunks come to lie on it
-		src = place
+	if !same(own, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
+		copyCached(own, src) // before others' chunks come to lie on it
+		src = own
 	}
 	return run(ctx, r, all, src)
 }
@@ -261,7 +261,7 @@ func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) e
 	if len(src)%r.Size() != 0 {
 		return misuse(VerbAllToAll.String(), "%d bytes are not %d equal chunks", len(src), r.Size())
 	}
-	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, apart(r, dst, src), 1))
+	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, copyIfSame(r, dst, src), 1))
 }
 
 // AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i, and
@@ -283,11 +283,11 @@ func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, 
 	if err := checkSize(VerbAllToAllV, "dst's chunk of this rank itself", to.of(own), len(from.of(own))); err != nil {
 		return err
 	}
-	return run(ctx, r, to, from.withBuffer(apart(r, dst, src)))
+	return run(ctx, r, to, from.withBuffer(copyIfSame(r, dst, src)))
 }
 
-// apart is src, or a copy of it where dst is the same memory.
-func apart(r *p2p.Round, dst, src []byte) []byte {
+// copyIfSame is src, or a copy of it where dst is the same memory.
+func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	if !same(dst, src) {
 		return src
 	}

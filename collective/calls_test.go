@@ -80,11 +80,11 @@ func TestCallsThatCannotBeRightAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		})
 	}
 	// The team is as good as new: nothing was sent that a later round could meet.
-	trial{a: pick(VerbAllReduce), n: 3, count: 10}.run(t, tm)
+	testCase{a: pick(VerbAllReduce), n: 3, count: 10}.run(t, tm)
 }
 
 func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *testing.T) {
-	k := spelled(t, reduce.RankOrder)
+	k := provenanceKernel(t, reduce.RankOrder)
 	tm := teamtest.New(t, 2, 0)
 	refused := 0
 	reducing(func(a Algorithm) {
@@ -93,7 +93,7 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 		}
 		refused++
 		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-			err := newStand(2, r.Rank(), 1, k).perform(ctx, r, a, 0)
+			err := newFixture(2, r.Rank(), 1, k).call(ctx, r, a, 0)
 			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "spell") || !strings.Contains(err.Error(), a.Name()) {
 				t.Errorf("%v: got %v, want fault.Misuse that names both", a, err)
 			}
@@ -106,7 +106,7 @@ func TestAlgorithmsThatFoldInAnotherOrderRefuseOperatorsThatDoNotCommute(t *test
 }
 
 // A chunk may lie where others' are to come.
-func TestAllGatherTakesItsChunkFromAnywhereInItsResult(t *testing.T) {
+func TestAllGatherReadsItsChunkFromAnywhereInItsResult(t *testing.T) {
 	const n, count = 4, 9 * p2p.SlotSize / 8
 	tm := teamtest.StartAt(t, onHosts(n, 1), teamtest.SharedMemory, 0, teamtest.NoWrapper)
 	for _, a := range Algorithms(VerbAllGather) {

@@ -20,7 +20,7 @@ const evenWidth = 24
 func TestCostsAreThoseOfARun(t *testing.T) {
 	const width = evenWidth
 	onHostsOfCosts(t, func(t *testing.T, n, hosts int) {
-		tm, seen := newWatchedTeamAt(t, onHosts(n, hosts), teamtest.SharedMemory)
+		tm, seen := newRecordedTeamAt(t, onHosts(n, hosts), teamtest.SharedMemory)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() || a.Hierarchical() != (hosts > 1) {
 				return // no frames move, or it is another case's
@@ -109,7 +109,7 @@ func mostFolded(t testing.TB, tm *teamtest.Team, a Algorithm, width int) int {
 	t.Helper()
 	folded := make([]atomic.Int64, len(tm.Ranks))
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		count := func(earlier, _ spelling) spelling {
+		count := func(earlier, _ provenance) provenance {
 			folded[r.Rank()].Add(8)
 			return earlier
 		}
@@ -117,7 +117,7 @@ func mostFolded(t testing.TB, tm *teamtest.Team, a Algorithm, width int) int {
 		if err != nil {
 			return err
 		}
-		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, 0)
+		return newFixture(r.Size(), r.Rank(), width, k).call(ctx, r, a, 0)
 	})
 	most := 0
 	for i := range folded {
@@ -145,7 +145,7 @@ func TestCostsInSharedMemoryCountHandOvers(t *testing.T) {
 			for _, m := range []int{64 * n, p2p.SlotSize, 3 * p2p.SlotSize, 100_000 * n} {
 				ready, done = 0, 0
 				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-					return newStand(r.Size(), r.Rank(), m/n/8, spelled(t, reduce.Commutative)).perform(ctx, r, a, 0)
+					return newFixture(r.Size(), r.Rank(), m/n/8, provenanceKernel(t, reduce.Commutative)).call(ctx, r, a, 0)
 				})
 				got := done
 				if ready == done {

@@ -30,9 +30,9 @@ const halvingFold = "⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else
 func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
-	for places, twos := p/2, extra; places >= 1; places /= 2 {
+	for vertices, twos := p/2, extra; vertices >= 1; vertices /= 2 {
 		twos = math.Ceil(twos / 2)
-		beta += m * (places + twos) / n
+		beta += m * (vertices + twos) / n
 	}
 	alpha, gamma = math.Log2(p), beta
 	if extra > 0 {

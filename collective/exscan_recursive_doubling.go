@@ -28,21 +28,21 @@ import (
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
-	with, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // with: buf and this rank's share
-	copy(with, buf)
+	inclusive, arrived := r.Scratch(len(buf)), r.Scratch(len(buf)) // with: buf and this rank's share
+	copy(inclusive, buf)
 	for distance := 1; distance < n; distance *= 2 {
-		gives, takes := me+distance < n, me >= distance
+		sends, receives := me+distance < n, me >= distance
 		into := arrived
 		if distance == 1 {
 			into = buf
 		}
 		var err error
 		switch {
-		case gives && takes:
-			err = r.Exchange(ctx, me+distance, with, me-distance, into)
-		case gives:
-			err = r.Send(ctx, me+distance, with)
-		case takes:
+		case sends && receives:
+			err = r.Exchange(ctx, me+distance, inclusive, me-distance, into)
+		case sends:
+			err = r.Send(ctx, me+distance, inclusive)
+		case receives:
 			err = r.Recv(ctx, me-distance, into)
 		default:
 			return nil // so it is in all later steps
@@ -50,10 +50,10 @@ func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k re
 		if err != nil {
 			return err
 		}
-		if takes && me+2*distance < n { // it will be given
-			k.Fold(with, into, with)
+		if receives && me+2*distance < n { // it will be given
+			k.Fold(inclusive, into, inclusive)
 		}
-		if takes && distance > 1 {
+		if receives && distance > 1 {
 			k.Fold(buf, arrived, buf)
 		}
 	}

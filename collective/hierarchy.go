@@ -42,7 +42,7 @@ func (a Algorithm) SupportsOrderOn(order reduce.Order, l *topology.Layout) bool 
 // Every host has more than i ranks.
 func crossHost(r *p2p.Round, i int) *p2p.Round {
 	l := r.Layout()
-	return r.Among(l.Across(), func(host int) int {
+	return r.Among(l.HostLayout(), func(host int) int {
 		first, _ := l.Host(host)
 		return l.Rank(first + i)
 	})
@@ -52,7 +52,7 @@ func crossHost(r *p2p.Round, i int) *p2p.Round {
 // rank's: the root on its own, the first on others. It is nil on others.
 func leaders(r *p2p.Round, root int) *p2p.Round {
 	l := r.Layout()
-	return r.Among(l.Across(), func(host int) int {
+	return r.Among(l.HostLayout(), func(host int) int {
 		if l.HostOf(root) == host {
 			return root
 		}
@@ -69,7 +69,7 @@ func leaderOf(r *p2p.Round, root int) int {
 		return 0
 	}
 	first, _ := l.Host(host)
-	return l.Place(root) - first
+	return l.Position(root) - first
 }
 
 // reduceOnHost leaves in dst, on the root, the unfinished fold of src of the ranks of
@@ -171,15 +171,15 @@ func (v permutation) otherHosts() (before, after []byte) {
 
 // copyIn copies the caller's vector into the order of hosts.
 func (v permutation) copyIn() {
-	v.each(func(placed, ranked []byte) { copy(placed, ranked) })
+	v.each(func(ordered, ranked []byte) { copy(ordered, ranked) })
 }
 
 // copyOut copies all chunks to where the caller has them.
 func (v permutation) copyOut() {
-	v.each(func(placed, ranked []byte) { copy(ranked, placed) })
+	v.each(func(ordered, ranked []byte) { copy(ranked, ordered) })
 }
 
-func (v permutation) each(visit func(placed, ranked []byte)) {
+func (v permutation) each(visit func(ordered, ranked []byte)) {
 	if same(v.byPosition.buf, v.byRank.buf) {
 		return
 	}

@@ -16,7 +16,7 @@ type ringOrder struct {
 
 func ringOrderOf(r *p2p.Round) ringOrder {
 	l := r.Layout()
-	return ringOrder{l: l, n: r.Size(), me: l.Place(r.Rank())}
+	return ringOrder{l: l, n: r.Size(), me: l.Position(r.Rank())}
 }
 
 // at is the rank that comes so many places after this one; before it, if negative.

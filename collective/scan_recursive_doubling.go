@@ -29,14 +29,14 @@ func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k redu
 	n, me := r.Size(), r.Rank()
 	arrived := r.Scratch(len(buf))
 	for distance := 1; distance < n; distance *= 2 {
-		gives, takes := me+distance < n, me >= distance
+		sends, receives := me+distance < n, me >= distance
 		var err error
 		switch {
-		case gives && takes:
+		case sends && receives:
 			err = r.Exchange(ctx, me+distance, buf, me-distance, arrived)
-		case gives:
+		case sends:
 			err = r.Send(ctx, me+distance, buf)
-		case takes:
+		case receives:
 			err = r.Recv(ctx, me-distance, arrived)
 		default:
 			return nil // so it is in all later steps
@@ -44,7 +44,7 @@ func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k redu
 		if err != nil {
 			return err
 		}
-		if takes {
+		if receives {
 			k.Fold(buf, arrived, buf)
 		}
 	}

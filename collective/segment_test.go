@@ -9,7 +9,7 @@ import (
 )
 
 func TestARoundMayHaveSegmentsOfItsOwn(t *testing.T) {
-	tm, seen := newWatchedTeam(t, 2)
+	tm, seen := newRecordedTeam(t, 2)
 	ring := find(t, VerbAllGather, "ring")
 	const width = 30 // elements of a chunk: the one message that each rank sends
 	for _, c := range []struct{ segment, want int }{
@@ -17,7 +17,7 @@ func TestARoundMayHaveSegmentsOfItsOwn(t *testing.T) {
 	} {
 		tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 			r.SetSegment(c.segment)
-			return newStand(2, r.Rank(), width, spelled(t, reduce.Commutative)).perform(ctx, r, ring, 0)
+			return newFixture(2, r.Rank(), width, provenanceKernel(t, reduce.Commutative)).call(ctx, r, ring, 0)
 		})
 		if got := len(seen()); got != 2*c.want {
 			t.Errorf("segments of %d bytes: %d messages, want %d", c.segment, got, 2*c.want)

@@ -25,30 +25,30 @@ type signal struct {
 	act   p2p.TraceKind // ShowsReady or ShowsDone
 }
 
-// A stint is what one rank does up to, and with, showing a flag, or up to its end.
-type stint struct {
+// A stage is what one rank does up to, and with, showing a flag, or up to its end.
+type stage struct {
 	rank  int
-	sees  []signal   // in their order
-	shows *signal    // nil: none, its part is over
-	puts  []spelling // what it has left in its slot, beside what lay there
-	gets  []spelling // what it has left in its own buffers
-	holds []spelling // what its slot holds
+	sees  []signal     // in their order
+	shows *signal      // nil: none, its part is over
+	puts  []provenance // what it has left in its slot, beside what lay there
+	gets  []provenance // what it has left in its own buffers
+	holds []provenance // what its slot holds
 	step  int
 }
 
-// A scribe writes the stints of one rank down; it works on that rank's goroutine.
-type scribe struct {
-	rank   int
-	s      *stand
-	now    stint
-	stints []*stint
-	folds  map[spelling][2]spelling // what each result is the fold of
-	slots  map[*byte][]spelling     // what the rank's slots held last
-	own    []spelling               // what its buffers held last
+// A slotRecorder writes the stints of one rank down; it works on that rank's goroutine.
+type slotRecorder struct {
+	rank    int
+	fixture *fixture
+	now     stage
+	stages  []*stage
+	folds   map[provenance][2]provenance // what each result is the fold of
+	slots   map[*byte][]provenance       // what the rank's slots held last
+	own     []provenance                 // what its buffers held last
 }
 
-// see is the rank's observer.
-func (w *scribe) see(s p2p.TraceEvent) {
+// observe is the rank's observer.
+func (w *slotRecorder) observe(s p2p.TraceEvent) {
 	switch s.Kind {
 	case p2p.TraceSawReady:
 		w.now.sees = append(w.now.sees, signal{s.Peer, s.Fragment.Number(), p2p.TraceSetReady})
@@ -56,7 +56,7 @@ func (w *scribe) see(s p2p.TraceEvent) {
 		w.now.sees = append(w.now.sees, signal{s.Peer, s.Fragment.Number(), p2p.TraceSetDone})
 	case p2p.TraceSetReady, p2p.TraceSetDone:
 		w.now.shows = &signal{w.rank, s.Fragment.Number(), s.Kind}
-		w.now.holds = slices.Clone(tensor.Elements[spelling](s.Fragment.Slot(w.rank)))
+		w.now.holds = slices.Clone(tensor.Elements[provenance](s.Fragment.Slot(w.rank)))
 		at := &s.Fragment.Slot(w.rank)[0]
 		w.now.puts = fresh(w.slots[at], w.now.holds)
 		w.slots[at] = w.now.holds
@@ -65,24 +65,24 @@ func (w *scribe) see(s p2p.TraceEvent) {
 }
 
 // close ends a stint.
-func (w *scribe) close() {
-	held := w.s.held()
+func (w *slotRecorder) close() {
+	held := w.fixture.held()
 	w.now.gets = fresh(w.own, held)
 	w.own = held
 	ended := w.now
 	ended.rank = w.rank
-	w.stints = append(w.stints, &ended)
-	w.now = stint{}
+	w.stages = append(w.stages, &ended)
+	w.now = stage{}
 }
 
 // held is all that lies in the caller's buffers.
-func (s *stand) held() []spelling {
-	return slices.Concat(tensor.Elements[spelling](s.all), tensor.Elements[spelling](s.other), tensor.Elements[spelling](s.own))
+func (s *fixture) held() []provenance {
+	return slices.Concat(tensor.Elements[provenance](s.all), tensor.Elements[provenance](s.other), tensor.Elements[provenance](s.own))
 }
 
 // fresh is what now has where before had something else, or nothing; each once.
-func fresh(before, now []spelling) []spelling {
-	var all []spelling
+func fresh(before, now []provenance) []provenance {
+	var all []provenance
 	for i, e := range now {
 		if e != 0 && (i >= len(before) || before[i] != e) && !slices.Contains(all, e) {
 			all = append(all, e)
@@ -92,9 +92,9 @@ func fresh(before, now []spelling) []spelling {
 }
 
 // kernel spells, and writes down what is folded with what.
-func (w *scribe) kernel(t testing.TB) reduce.Kernel {
-	k, err := reduce.Func("spell", reduce.RankOrder, func(earlier, later spelling) spelling {
-		w.folds[join(earlier, later)] = [2]spelling{earlier, later}
+func (w *slotRecorder) kernel(t testing.TB) reduce.Kernel {
+	k, err := reduce.Func("spell", reduce.RankOrder, func(earlier, later provenance) provenance {
+		w.folds[join(earlier, later)] = [2]provenance{earlier, later}
 		return join(earlier, later)
 	}).Kernel(tensor.Uint64)
 	if err != nil {
@@ -107,45 +107,45 @@ func (w *scribe) kernel(t testing.TB) reduce.Kernel {
 // that each is a piece for those who hand over a quarter of a slot.
 const slotWidth = p2p.SlotSize / 4 / 8
 
-// transcribe runs a on n ranks that share memory.
-func transcribe(t testing.TB, a Algorithm, n, root int) []*scribe {
+// recordSlots runs a on n ranks that share memory.
+func recordSlots(t testing.TB, a Algorithm, n, root int) []*slotRecorder {
 	t.Helper()
 	tm := teamtest.New(t, n, 0)
-	scribes := make([]*scribe, n)
-	for rank := range scribes {
-		w := &scribe{rank: rank, folds: map[spelling][2]spelling{}, slots: map[*byte][]spelling{}}
-		w.s = newStand(n, rank, slotWidth, w.kernel(t))
+	recorders := make([]*slotRecorder, n)
+	for rank := range recorders {
+		w := &slotRecorder{rank: rank, folds: map[provenance][2]provenance{}, slots: map[*byte][]provenance{}}
+		w.fixture = newFixture(n, rank, slotWidth, w.kernel(t))
 		if a.isScan() { // the whole vector is treated alike
-			for i, e := range tensor.Elements[spelling](w.s.all) {
-				tensor.Elements[spelling](w.s.all)[i] = spell(0, ranksOf(e)[0])
+			for i, e := range tensor.Elements[provenance](w.fixture.all) {
+				tensor.Elements[provenance](w.fixture.all)[i] = newProvenance(0, ranksOf(e)[0])
 			}
 		}
-		w.own = w.s.held()
-		tm.Ranks[rank].Group.SetTracer(w.see)
-		scribes[rank] = w
+		w.own = w.fixture.held()
+		tm.Ranks[rank].Group.SetTracer(w.observe)
+		recorders[rank] = w
 	}
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-		w := scribes[r.Rank()]
-		err := w.s.perform(ctx, r, a, root)
+		w := recorders[r.Rank()]
+		err := w.fixture.call(ctx, r, a, root)
 		w.close()
 		return err
 	})
-	return scribes
+	return recorders
 }
 
 // inSteps gives every stint the first step in which it could be: after the rank's
 // earlier ones that do something, and after those that show what it sees. It returns
 // the stints that do something, and the number of steps.
-func inSteps(t testing.TB, a Algorithm, scribes []*scribe) (all []*stint, steps int) {
+func inSteps(t testing.TB, a Algorithm, recorders []*slotRecorder) (all []*stage, steps int) {
 	t.Helper()
 	shown := map[signal]int{} // the step of each flag
-	next := make([]int, len(scribes))
-	free := make([]int, len(scribes)) // each rank's first step that is free
+	next := make([]int, len(recorders))
+	free := make([]int, len(recorders)) // each rank's first step that is free
 	for progress := true; progress; {
 		progress = false
-		for rank, w := range scribes {
-			for next[rank] < len(w.stints) && allShown(shown, w.stints[next[rank]].sees) {
-				x := w.stints[next[rank]]
+		for rank, w := range recorders {
+			for next[rank] < len(w.stages) && allShown(shown, w.stages[next[rank]].sees) {
+				x := w.stages[next[rank]]
 				next[rank]++
 				progress = true
 				x.step = free[rank]
@@ -153,7 +153,7 @@ func inSteps(t testing.TB, a Algorithm, scribes []*scribe) (all []*stint, steps 
 					x.step = max(x.step, shown[f]+1)
 				}
 				after := x.step - 1 // what does nothing takes no time
-				if w.text(a, x, scribes) != "" {
+				if w.text(a, x, recorders) != "" {
 					all = append(all, x)
 					after = x.step
 					steps = max(steps, x.step+1)
@@ -165,9 +165,9 @@ func inSteps(t testing.TB, a Algorithm, scribes []*scribe) (all []*stint, steps 
 			}
 		}
 	}
-	for rank, w := range scribes {
-		if next[rank] < len(w.stints) {
-			t.Fatalf("rank %d saw %v, which nobody has shown", rank, w.stints[next[rank]].sees)
+	for rank, w := range recorders {
+		if next[rank] < len(w.stages) {
+			t.Fatalf("rank %d saw %v, which nobody has shown", rank, w.stages[next[rank]].sees)
 		}
 	}
 	return all, steps
@@ -181,7 +181,7 @@ func allShown(shown map[signal]int, flags []signal) bool {
 }
 
 // text is what a drawing shows of a stint.
-func (w *scribe) text(a Algorithm, x *stint, all []*scribe) string {
+func (w *slotRecorder) text(a Algorithm, x *stage, all []*slotRecorder) string {
 	if a.Verb() == VerbBarrier {
 		return x.flags()
 	}
@@ -195,31 +195,31 @@ func (w *scribe) text(a Algorithm, x *stint, all []*scribe) string {
 	if len(brought) > 0 {
 		does = append(does, fmt.Sprintf("%s → slot %d", strings.Join(brought, " "), w.rank))
 	}
-	var takes []spelling
+	var reads []provenance
 	for _, e := range slices.Concat(x.gets, fresh(x.gets, x.puts)) {
 		_, isFold := w.folds[e]
 		switch text := w.expression(e); {
 		case isFold && w.before(x, e): // it takes what it has folded itself
-			takes = append(takes, e)
+			reads = append(reads, e)
 		case isFold && !slices.Contains(folded, text):
 			folded = append(folded, text)
 		case !isFold && slices.Contains(x.gets, e):
-			takes = append(takes, e)
+			reads = append(reads, e)
 		}
 	}
 	if len(folded) > 0 {
 		fold := strings.Join(folded, " ")
-		if slices.ContainsFunc(x.puts, func(e spelling) bool { _, ok := w.folds[e]; return ok }) {
+		if slices.ContainsFunc(x.puts, func(e provenance) bool { _, ok := w.folds[e]; return ok }) {
 			fold += fmt.Sprintf(" → slot %d", w.rank)
 		}
 		does = append(does, fold)
 	}
-	return strings.Join(append(does, w.taken(a, x, takes, all)...), ", ")
+	return strings.Join(append(does, w.readFrom(a, x, reads, all)...), ", ")
 }
 
 // before reports whether the rank had e in an earlier stint than x.
-func (w *scribe) before(x *stint, e spelling) bool {
-	for _, earlier := range w.stints {
+func (w *slotRecorder) before(x *stage, e provenance) bool {
+	for _, earlier := range w.stages {
 		if earlier == x {
 			break
 		}
@@ -230,13 +230,13 @@ func (w *scribe) before(x *stint, e spelling) bool {
 	return false
 }
 
-// taken says from whose slots what came that the rank has neither folded nor had.
-func (w *scribe) taken(a Algorithm, x *stint, what []spelling, all []*scribe) []string {
+// readFrom says from whose slots what came that the rank has neither folded nor had.
+func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []*slotRecorder) []string {
 	var texts []string
 	for rank, other := range all {
 		var labels []string
 		for _, e := range what {
-			if other.offered(e, x, rank == w.rank) {
+			if other.visibleTo(e, x, rank == w.rank) {
 				labels = append(labels, label(a, e))
 			}
 		}
@@ -247,19 +247,19 @@ func (w *scribe) taken(a Algorithm, x *stint, what []spelling, all []*scribe) []
 	return texts
 }
 
-// offered reports whether the rank had e in a slot whose flag x has seen; a flag of
+// visibleTo reports whether the rank had e in a slot whose flag x has seen; a flag of
 // its own need not be seen, but shown before.
-func (w *scribe) offered(e spelling, x *stint, own bool) bool {
-	return slices.ContainsFunc(w.stints, func(y *stint) bool {
+func (w *slotRecorder) visibleTo(e provenance, x *stage, own bool) bool {
+	return slices.ContainsFunc(w.stages, func(y *stage) bool {
 		if y.shows == nil || !slices.Contains(y.holds, e) {
 			return false
 		}
-		return slices.Contains(x.sees, *y.shows) || own && slices.Index(w.stints, y) < slices.Index(w.stints, x)
+		return slices.Contains(x.sees, *y.shows) || own && slices.Index(w.stages, y) < slices.Index(w.stages, x)
 	})
 }
 
 // flags is a stint of an operation that moves nothing.
-func (x *stint) flags() string {
+func (x *stage) flags() string {
 	var texts []string
 	for _, f := range x.sees {
 		if f.rank != x.rank {
@@ -274,18 +274,18 @@ func (x *stint) flags() string {
 
 // label is what a drawing calls an element: A0 is rank 0's share of chunk A. What
 // all ranks have alike, or is finished, has no number.
-func label(a Algorithm, e spelling) string {
+func label(a Algorithm, e provenance) string {
 	chunk := string(rune('A' + chunkOf(e)))
 	reduces := a.entry().order != 0
-	swaps := a.Verb() == VerbAllToAll
-	if ranks := ranksOf(e); len(ranks) == 1 && (reduces || swaps) {
+	exchanges := a.Verb() == VerbAllToAll
+	if ranks := ranksOf(e); len(ranks) == 1 && (reduces || exchanges) {
 		return chunk + digits(ranks)
 	}
 	return chunk
 }
 
 // expression is e as it was folded: "op(A0, A1)".
-func (w *scribe) expression(e spelling) string {
+func (w *slotRecorder) expression(e provenance) string {
 	parts, ok := w.folds[e]
 	if !ok {
 		return string(rune('A'+chunkOf(e))) + digits(ranksOf(e))
@@ -297,20 +297,20 @@ func (w *scribe) expression(e spelling) string {
 // column for each step.
 func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 	t.Helper()
-	scribes := transcribe(t, a, n, root)
-	all, steps := inSteps(t, a, scribes)
+	recorders := recordSlots(t, a, n, root)
+	all, steps := inSteps(t, a, recorders)
 	lines := [][]string{append([]string{""}, titles(steps)...)}
 	for rank := range n {
 		lines = append(lines, append([]string{fmt.Sprintf("rank %d", rank)}, make([]string, steps)...))
 	}
 	for _, x := range all {
-		lines[1+x.rank][1+x.step] = scribes[x.rank].text(a, x, scribes)
+		lines[1+x.rank][1+x.step] = recorders[x.rank].text(a, x, recorders)
 	}
 	return aligned(lines)
 }
 
 // What overlaps is copied as by the built-in copy, pieces or not.
-func TestAChunkThatOverlapsItsPlaceIsCopiedWhole(t *testing.T) {
+func TestAnOverlappingChunkIsCopiedWhole(t *testing.T) {
 	const far = 100
 	buf := make([]byte, 2*cachedBlock+far)
 	for i := range buf {

@@ -140,7 +140,7 @@ func (t *Table) Chooser(ranks int, wire string) *Chooser {
 // algorithms count only where there are several hosts, and several ranks on one.
 func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
-	levels := l.Hosts() > 1 && l.Most() > 1
+	levels := l.Hosts() > 1 && l.MaxRanksPerHost() > 1
 	for i, u := range t.rules {
 		if !u.appliesTo(l.Size(), wire) || u.Algorithm.Hierarchical() && !levels {
 			continue

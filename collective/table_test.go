@@ -49,7 +49,7 @@ func TestVerbsKeepTheirNumbersAndNames(t *testing.T) {
 	}
 }
 
-func TestSelectTakesTheFirstRuleThatCoversTheCall(t *testing.T) {
+func TestChooseFollowsTheFirstRuleThatCoversTheCall(t *testing.T) {
 	ring, doubling, linear := find(t, VerbAllReduce, "ring"), find(t, VerbAllReduce, "recursive_doubling"), find(t, VerbAllReduce, "linear")
 	table, err := NewTable([]Rule{
 		{Algorithm: find(t, VerbBroadcast, "binomial")},
@@ -115,7 +115,7 @@ func TestTheDefaultTableHasAnAlgorithmForEveryCall(t *testing.T) {
 	}
 }
 
-func TestEveryVerbFallsBackOnWhatTakesEverything(t *testing.T) {
+func TestEveryVerbFallsBackOnAnAlgorithmWithoutConditions(t *testing.T) {
 	empty := &Table{}
 	for _, verb := range Verbs() {
 		if a := selected(empty, verb, 1, 2, false, false); a.Verb() != verb || !a.SupportsOrder(reduce.RankOrder) {
@@ -151,7 +151,7 @@ func TestForcedAlgorithmsGoBeforeTheRules(t *testing.T) {
 	}
 }
 
-func TestForceSaysWhatThereIsAndChangesNothing(t *testing.T) {
+func TestForceListsTheAlgorithmsAndChangesNothing(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		want []string

@@ -58,7 +58,7 @@ func treeInRankOrder(r *p2p.Round) tree {
 func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	w := l.From(root)
 	t := tree{walk: w, n: r.Size(), root: root, me: w.Node(r.Rank())}
-	spot := w.Spot(r.Rank())
+	spot := w.Coordinates(r.Rank())
 
 	// Within the host: spots are the nodes from start on.
 	start := w.HostStart(spot.Rack, spot.Host)

@@ -118,7 +118,7 @@ func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []b
 // they can, and then whether they have done so; each looks at those of its host.
 func (c *Comm) shareOnHosts(ctx context.Context) error {
 	l := c.group.Layout()
-	if l.Hosts() == 1 || l.Most() == 1 {
+	if l.Hosts() == 1 || l.MaxRanksPerHost() == 1 {
 		return nil
 	}
 	first, end := l.Host(l.HostOf(c.Rank()))

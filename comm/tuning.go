@@ -12,7 +12,7 @@ import (
 )
 
 // maxModel bounds what rank 0 tells of a model: no file of that many lines is longer.
-const maxModel = choose.MaxLines * 256
+const maxModel = choose.MaxLinks * 256
 
 // broadcastTable has rank 0 tell all ranks which algorithm runs when: what it reads
 // in a tuning file, its own defaults, and what its options or environment force.
@@ -32,7 +32,7 @@ func (rt *rankRuntime) broadcastTable(ctx context.Context, c *Comm) (*collective
 			return nil, c.withOp("init: TUTTI_ALGORITHM or WithAlgorithm", err)
 		}
 		rules = t.AppendEncoded(nil)
-		speed = (&choose.Tuning{Model: tuning.Model}).Encode()
+		speed = (&choose.TuningFile{Model: tuning.Model}).Encode()
 	}
 	rules, err := broadcastBytes(ctx, c, rules, collective.MaxEncodedTable)
 	if err != nil {
@@ -67,9 +67,9 @@ func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, e
 
 // readTuning reads a tuning file. Without one there are no rules, and the default
 // model.
-func readTuning(file string) (*choose.Tuning, error) {
+func readTuning(file string) (*choose.TuningFile, error) {
 	if file == "" {
-		return &choose.Tuning{Model: choose.DefaultModel()}, nil
+		return &choose.TuningFile{Model: choose.DefaultModel()}, nil
 	}
 	unreadable := func(err error) error {
 		return fault.New(fault.Misuse, "init", 0, "the tuning file, which rank 0 reads on its host, cannot be read: %w; correct TUTTI_TUNING or WithTuning, or leave it out", err)
@@ -91,7 +91,7 @@ func readTuning(file string) (*choose.Tuning, error) {
 		return nil, unreadable(err)
 	}
 	tuning, err := choose.Decode(file, text)
-	if err == nil && len(tuning.Model.Lines) == 0 {
+	if err == nil && len(tuning.Model.Links) == 0 {
 		tuning.Model = choose.DefaultModel()
 	}
 	return tuning, err

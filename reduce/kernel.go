@@ -17,14 +17,14 @@ type Kernel struct{ loops *loops }
 
 // loops is what a Kernel runs. It never changes.
 type loops struct {
-	op     Op
-	dtype  tensor.DType
-	size   int         // bytes of an element
-	part   int         // bits of a length that are 0 in whole elements; all bits where that cannot be said
-	plain  fold        // for any length
-	vector vector.Fold // the same in the processor's vectors, for least bytes or more
-	least  int         // math.MaxInt where there is no vector loop
-	finish finish      // nil when there is nothing to finish
+	op             Op
+	dtype          tensor.DType
+	size           int         // bytes of an element
+	partMask       int         // bits of a length that are 0 in whole elements; all bits where that cannot be said
+	plain          fold        // for any length
+	vector         vector.Fold // the same in the processor's vectors, for least bytes or more
+	minVectorBytes int         // math.MaxInt where there is no vector loop
+	finish         finish      // nil when there is nothing to finish
 }
 
 // A fold sets dst to op(earlier, later), element by element.
@@ -40,7 +40,7 @@ func newLoops(op Op, d tensor.DType, plain fold) *loops {
 	if size&part != 0 {
 		part = -1 // a Loc of a 32-bit host, of 12 bytes
 	}
-	return &loops{op: op, dtype: d, size: size, part: part, plain: plain, least: math.MaxInt}
+	return &loops{op: op, dtype: d, size: size, partMask: part, plain: plain, minVectorBytes: math.MaxInt}
 }
 
 // DType is the type of the elements.
@@ -67,16 +67,16 @@ func (k Kernel) Op() Op {
 func (k Kernel) Fold(dst, earlier, later []byte) {
 	l := k.loops
 	switch {
-	case len(dst) != len(earlier) || len(dst) != len(later) || len(dst)&l.part != 0 && len(dst)%l.size != 0:
-		panic(l.refuse(len(dst), len(earlier), len(later)))
-	case len(dst) >= l.least:
+	case len(dst) != len(earlier) || len(dst) != len(later) || len(dst)&l.partMask != 0 && len(dst)%l.size != 0:
+		panic(l.misuse(len(dst), len(earlier), len(later)))
+	case len(dst) >= l.minVectorBytes:
 		l.foldVector(dst, earlier, later)
 	case len(dst) > 0:
 		l.plain(dst, earlier, later)
 	}
 }
 
-func (l *loops) refuse(dst, earlier, later int) error {
+func (l *loops) misuse(dst, earlier, later int) error {
 	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%d = %s(%d, %d) bytes of %v",
 		dst, l.op.Name(), earlier, later, l.dtype)
 }
@@ -94,7 +94,7 @@ func (k Kernel) Finish(buf []byte, ranks int) {
 func over[T tensor.Element](loop func(dst, earlier, later []T)) fold {
 	return func(dst, earlier, later []byte) {
 		if !tensor.Aligned[T](dst) || !tensor.Aligned[T](earlier) || !tensor.Aligned[T](later) {
-			staged(loop, dst, earlier, later)
+			foldUnaligned(loop, dst, earlier, later)
 			return
 		}
 		loop(elements[T](dst), elements[T](earlier), elements[T](later))
@@ -111,8 +111,8 @@ func elements[T tensor.Element](b []byte) []T {
 // stageLen is how many elements are copied at a time when memory is not aligned.
 const stageLen = 128
 
-// staged runs loop over aligned copies, a stage at a time.
-func staged[T tensor.Element](loop func(dst, earlier, later []T), dst, earlier, later []byte) {
+// foldUnaligned runs loop over aligned copies, a stage at a time.
+func foldUnaligned[T tensor.Element](loop func(dst, earlier, later []T), dst, earlier, later []byte) {
 	x, y := make([]T, stageLen), make([]T, stageLen)
 	xb, yb := tensor.Bytes(x), tensor.Bytes(y)
 	for len(dst) > 0 {

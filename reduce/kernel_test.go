@@ -392,7 +392,7 @@ func checkMean[T tensor.Element](t *testing.T, tab *table, values []T, ref func(
 	}
 }
 
-func TestFinishLeavesEverythingElseAlone(t *testing.T) {
+func TestFinishChangesNothingButMeans(t *testing.T) {
 	for _, k := range allKernels() {
 		buf := bytes.Repeat([]byte{0x3f, 0x81, 1, 0}, 12) // 48 bytes: whole elements of every size
 		want := bytes.Clone(buf)

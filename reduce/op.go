@@ -24,7 +24,7 @@ type definition struct {
 // undefined is what the zero Op stands for.
 var undefined definition
 
-func (o Op) is() *definition {
+func (o Op) definition() *definition {
 	if o.def == nil {
 		return &undefined
 	}
@@ -124,14 +124,14 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 }
 
 // Name is the operator's name: "sum", "logical_and", or what Func was given.
-func (o Op) Name() string { return o.is().name }
+func (o Op) Name() string { return o.definition().name }
 
 // Commutative reports whether an algorithm may give it the shares in any order.
-func (o Op) Commutative() bool { return o.is().order == Commutative }
+func (o Op) Commutative() bool { return o.definition().order == Commutative }
 
 // ID is equal on all ranks that use the same operator, and most likely different
 // for different ones. It is a hash of the name and, for Func's, the order.
-func (o Op) ID() uint64 { return o.is().id }
+func (o Op) ID() uint64 { return o.definition().id }
 
 // hash is FNV-1a, 64 bits.
 func hash(s string) uint64 {
@@ -148,7 +148,7 @@ func (o Op) Kernel(d tensor.DType) (Kernel, error) { return o.kernel(kernels, d)
 
 // kernel is Kernel with the loops of a table.
 func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
-	def := o.is()
+	def := o.definition()
 	switch {
 	case def.code == codeNone:
 		return Kernel{}, misuse("no operator was given")
@@ -158,7 +158,7 @@ func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
 		if l := t.loops[def.code][d]; l != nil {
 			return Kernel{l}, nil
 		}
-		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, t.takenBy(def.code))
+		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, t.typesOf(def.code))
 	case def.user.wrong != "":
 		return Kernel{}, misuse("%s", def.user.wrong)
 	case def.user.loops.dtype != d:

@@ -15,7 +15,7 @@ import (
 )
 
 // The table in the package's doc is read and tried.
-func TestDocTableIsWhatKernelSays(t *testing.T) {
+func TestDocTableMatchesKernel(t *testing.T) {
 	columns := map[string][]tensor.DType{
 		"int":     {tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64},
 		"uint":    {tensor.Uint8, tensor.Uint16, tensor.Uint32, tensor.Uint64},
@@ -118,7 +118,7 @@ func TestIDsStayAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestIDsOfFuncTellNameAndOrderApart(t *testing.T) {
+func TestIDsOfFuncDifferByNameAndOrder(t *testing.T) {
 	f := func(a, b int32) int32 { return a }
 	ops := []Op{
 		Sum, Func("sum", Commutative, f), Func("sum", RankOrder, f), Func("prod", Commutative, f),
@@ -194,7 +194,7 @@ func TestFuncGetsTheEarlierShareFirst(t *testing.T) {
 
 type celsius float32
 
-func TestFuncTakesNamedTypesAndStructsAtAnyAlignment(t *testing.T) {
+func TestFuncAcceptsNamedTypesAndStructsAtAnyAlignment(t *testing.T) {
 	hotter := Func("hotter", Commutative, func(a, b celsius) celsius { return max(a, b) })
 	k, err := hotter.Kernel(tensor.Float32)
 	if err != nil {

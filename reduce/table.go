@@ -29,7 +29,7 @@ func newTable(level vector.Level) *table {
 
 // set puts a plain loop into the table.
 func (t *table) set(o Op, d tensor.DType, plain fold) {
-	t.loops[o.is().code][d] = newLoops(o, d, plain)
+	t.loops[o.definition().code][d] = newLoops(o, d, plain)
 }
 
 // setMean puts Mean's loops into the table; its fold is Sum's.
@@ -127,7 +127,7 @@ func addComplex(t *table) {
 // addBool comes after addInteger: a bool is a byte, and normalized as one.
 func addBool(t *table) {
 	for _, c := range sameOnBools() {
-		plain := t.loops[c.logical.is().code][tensor.Uint8].plain
+		plain := t.loops[c.logical.definition().code][tensor.Uint8].plain
 		t.set(c.logical, tensor.Bool, plain)
 		t.set(c.bit, tensor.Bool, plain)
 	}
@@ -144,8 +144,8 @@ func addLoc[L tensor.Element](t *table, value tensor.DType, minimum, maximum fun
 	t.set(MaxLoc, tensor.LocOf(value), over(maximum))
 }
 
-// takenBy lists the types that an operator takes, for people.
-func (t *table) takenBy(c code) string {
+// typesOf lists the types that an operator takes, for people.
+func (t *table) typesOf(c code) string {
 	var names []string
 	for _, d := range tensor.DTypes() {
 		if t.loops[c][d] != nil {

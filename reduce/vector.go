@@ -55,10 +55,10 @@ func best() vector.Level {
 func (t *table) addVectors(v vector.Kernels) {
 	codes := map[string]code{}
 	for _, o := range []Op{Sum, Prod, Min, Max, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {
-		codes[o.Name()] = o.is().code
+		codes[o.Name()] = o.definition().code
 	}
 	set := func(c code, d tensor.DType, loop vector.Fold) {
-		t.loops[c][d].vector, t.loops[c][d].least = loop, v.Shortest
+		t.loops[c][d].vector, t.loops[c][d].minVectorBytes = loop, v.Shortest
 	}
 	for _, f := range v.Folds {
 		set(codes[f.Op], f.Type, f.Fold)
@@ -69,8 +69,8 @@ func (t *table) addVectors(v vector.Kernels) {
 		set(codeMean, f.Type, t.loops[codeSum][f.Type].vector)
 	}
 	for _, c := range sameOnBools() {
-		if loop := t.loops[c.logical.is().code][tensor.Bool].vector; loop != nil {
-			set(c.bit.is().code, tensor.Bool, loop)
+		if loop := t.loops[c.logical.definition().code][tensor.Bool].vector; loop != nil {
+			set(c.bit.definition().code, tensor.Bool, loop)
 		}
 	}
 }

@@ -35,14 +35,14 @@ const (
 // locBit turns the number of a value's type into that of its Loc.
 const locBit DType = 0x80
 
-// A format is what there is to know about one DType.
-type format struct {
+// A typeInfo is what there is to know about one DType.
+type typeInfo struct {
 	name string
 	size int // bytes of an element
 	loc  int // bytes of its Loc; 0 when there is none
 }
 
-var formats = [...]format{
+var typeInfos = [...]typeInfo{
 	Invalid:    {"invalid", 0, 0},
 	Int8:       {"int8", 1, int(unsafe.Sizeof(Loc[int8]{}))},
 	Int16:      {"int16", 2, int(unsafe.Sizeof(Loc[int16]{}))},
@@ -93,21 +93,21 @@ func (d DType) Valid() bool { return d.Size() > 0 }
 // Size is the number of bytes of one element, or 0 when d is not valid.
 func (d DType) Size() int {
 	base := d.Base()
-	if int(base) >= len(formats) {
+	if int(base) >= len(typeInfos) {
 		return 0
 	}
 	if d.IsLoc() {
-		return formats[base].loc
+		return typeInfos[base].loc
 	}
-	return formats[base].size
+	return typeInfos[base].size
 }
 
 // String is the name that ParseDType reads: "float32", "loc[int8]".
 func (d DType) String() string {
 	if !d.Valid() {
-		return formats[Invalid].name
+		return typeInfos[Invalid].name
 	}
-	name := formats[d.Base()].name
+	name := typeInfos[d.Base()].name
 	if d.IsLoc() {
 		return "loc[" + name + "]"
 	}
@@ -130,7 +130,7 @@ func unknown(s string) error {
 		s = s[:40] + "…"
 	}
 	var names []string
-	for _, f := range formats[Int8:] {
+	for _, f := range typeInfos[Int8:] {
 		names = append(names, f.name)
 	}
 	return fault.New(fault.Misuse, "tensor.ParseDType", -1,

@@ -77,7 +77,7 @@ func FuzzParseDType(f *testing.F) {
 	})
 }
 
-func TestLocOfTakesWhatHasAnOrder(t *testing.T) {
+func TestLocOfAcceptsOrderedTypes(t *testing.T) {
 	for _, base := range append(DTypes(), Invalid, Bool+1, 0x7f, 0x80, 0xff) {
 		want := numbers["loc["+base.String()+"]"]
 		got := LocOf(base)
@@ -201,7 +201,7 @@ func TestBytesAndElementsAllocateNothing(t *testing.T) {
 	}
 }
 
-func TestElementsRefusesBrokenPromises(t *testing.T) {
+func TestElementsRefusesPartialAndUnalignedElements(t *testing.T) {
 	b := Bytes(make([]int64, 4))
 	for name, bad := range map[string][]byte{
 		"not aligned": b[4:20],

@@ -61,15 +61,15 @@ var (
 // TypeOf is the DType of T. It does not allocate, and takes a nanosecond or two but
 // for named types.
 func TypeOf[T Element]() DType {
-	if d := exact((*T)(nil)); d != Invalid { // a nil pointer makes an interface without allocating
+	if d := exactTypeOf((*T)(nil)); d != Invalid { // a nil pointer makes an interface without allocating
 		return d
 	}
 	return kinds[reflect.TypeFor[T]().Kind()] // all structs are among exact's
 }
 
-// exact is the DType of what p points to, unless that is a named type over a basic
+// exactTypeOf is the DType of what p points to, unless that is a named type over a basic
 // one. The compiler makes a search of it.
-func exact(p any) DType {
+func exactTypeOf(p any) DType {
 	switch p.(type) {
 	case *int8:
 		return Int8

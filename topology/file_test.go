@@ -83,7 +83,7 @@ func TestRacksGoToTheRanksOfTheirHosts(t *testing.T) {
 	}
 }
 
-func TestRecordsSayWhatWasTold(t *testing.T) {
+func TestRecordsRoundTrip(t *testing.T) {
 	long := strings.Repeat("h", 100)
 	want := []Place{{Host: "n0", Rack: "a"}, {}, {Host: long[:MaxName], Rack: long[:MaxName]}}
 	var b []byte

@@ -34,14 +34,14 @@ func Check(places []Place) error {
 // position in that order. It is immutable, and may be used by any number of
 // goroutines. Hosts and racks are numbered as they come in the order.
 type Layout struct {
-	n      int
-	order  []int // the rank of each place; nil: places are ranks
-	at     []int // and back
-	hosts  []int // the first place of each host, and n; nil: one host
-	hostOf []int // the host of each place
-	racks  []int // the first host of each rack, and how many there are; nil: one rack
-	rackOf []int // the rack of each host
-	names  []Place
+	n         int
+	order     []int // the rank of each place; nil: places are ranks
+	positions []int // and back
+	hosts     []int // the first place of each host, and n; nil: one host
+	hostOf    []int // the host of each place
+	racks     []int // the first host of each rack, and how many there are; nil: one rack
+	rackOf    []int // the rack of each host
+	names     []Place
 }
 
 // Flat is the layout of n ranks on one host.
@@ -54,7 +54,7 @@ func New(places []Place) *Layout {
 	for r := n - 1; r >= 0; r-- {
 		host[places[r]], rack[places[r].Rack] = r, r
 	}
-	l := &Layout{n: n, order: make([]int, n), at: make([]int, n), hostOf: make([]int, n)}
+	l := &Layout{n: n, order: make([]int, n), positions: make([]int, n), hostOf: make([]int, n)}
 	for r := range l.order {
 		l.order[r] = r
 	}
@@ -62,18 +62,18 @@ func New(places []Place) *Layout {
 		pa, pb := places[a], places[b]
 		return cmp.Or(cmp.Compare(rack[pa.Rack], rack[pb.Rack]), cmp.Compare(host[pa], host[pb]), cmp.Compare(a, b))
 	})
-	for place, r := range l.order {
-		l.at[r] = place
+	for position, r := range l.order {
+		l.positions[r] = position
 		p := places[r]
-		if place == 0 || p != l.names[len(l.names)-1] {
-			if place == 0 || p.Rack != l.names[len(l.names)-1].Rack {
+		if position == 0 || p != l.names[len(l.names)-1] {
+			if position == 0 || p.Rack != l.names[len(l.names)-1].Rack {
 				l.racks = append(l.racks, len(l.hosts))
 			}
-			l.hosts = append(l.hosts, place)
+			l.hosts = append(l.hosts, position)
 			l.rackOf = append(l.rackOf, len(l.racks)-1)
 			l.names = append(l.names, p)
 		}
-		l.hostOf[place] = len(l.hosts) - 1
+		l.hostOf[position] = len(l.hosts) - 1
 	}
 	l.racks = append(l.racks, len(l.hosts))
 	l.hosts = append(l.hosts, n)
@@ -84,26 +84,26 @@ func New(places []Place) *Layout {
 func (l *Layout) Size() int { return l.n }
 
 // Rank is the rank at a place.
-func (l *Layout) Rank(place int) int {
+func (l *Layout) Rank(position int) int {
 	if l.order == nil {
-		return place
+		return position
 	}
-	return l.order[place]
+	return l.order[position]
 }
 
-// Place is a rank's place.
-func (l *Layout) Place(rank int) int {
-	if l.at == nil {
+// Position is a rank's place.
+func (l *Layout) Position(rank int) int {
+	if l.positions == nil {
 		return rank
 	}
-	return l.at[rank]
+	return l.positions[rank]
 }
 
 // Order is the ranks in order, in a slice of the caller's.
 func (l *Layout) Order() []int {
 	order := make([]int, l.n)
-	for place := range order {
-		order[place] = l.Rank(place)
+	for position := range order {
+		order[position] = l.Rank(position)
 	}
 	return order
 }
@@ -124,7 +124,7 @@ func (l *Layout) HostOf(rank int) int {
 	if l.hostOf == nil {
 		return 0
 	}
-	return l.hostOf[l.Place(rank)]
+	return l.hostOf[l.Position(rank)]
 }
 
 // Host is the places of a host: from first up to, not including, end.
@@ -151,9 +151,9 @@ func (l *Layout) rackOfHost(host int) int {
 	return l.rackOf[host]
 }
 
-// Fewest is the number of ranks on the host that has the fewest, and Most on the
+// MinRanksPerHost is the number of ranks on the host that has the fewest, and Most on the
 // one that has the most.
-func (l *Layout) Fewest() int {
+func (l *Layout) MinRanksPerHost() int {
 	fewest := l.n
 	for h := range l.Hosts() {
 		first, end := l.Host(h)
@@ -162,8 +162,8 @@ func (l *Layout) Fewest() int {
 	return fewest
 }
 
-// Most is the number of ranks on the host that has the most.
-func (l *Layout) Most() int {
+// MaxRanksPerHost is the number of ranks on the host that has the most.
+func (l *Layout) MaxRanksPerHost() int {
 	most := 0
 	for h := range l.Hosts() {
 		first, end := l.Host(h)
@@ -172,9 +172,9 @@ func (l *Layout) Most() int {
 	return most
 }
 
-// Across is the layout of the hosts: of one rank on each, in their order. What are
+// HostLayout is the layout of the hosts: of one rank on each, in their order. What are
 // racks in l are its hosts, because their boundaries are left to be crossed.
-func (l *Layout) Across() Layout {
+func (l *Layout) HostLayout() Layout {
 	return Layout{n: l.Hosts(), hosts: l.racks, hostOf: l.rackOf}
 }
 
@@ -201,8 +201,8 @@ func (l *Layout) String() string {
 		}
 		first, end := l.Host(h)
 		ranks := make([]int, 0, end-first)
-		for place := first; place < end; place++ {
-			ranks = append(ranks, l.Rank(place))
+		for position := first; position < end; position++ {
+			ranks = append(ranks, l.Rank(position))
 		}
 		fmt.Fprint(&b, ranks)
 	}

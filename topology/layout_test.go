@@ -48,7 +48,7 @@ func TestOrderFollowsHostsThenRacks(t *testing.T) {
 			t.Errorf("%s: in order %v, %d hosts, %d racks, want %v, %d, %d", c.name, l.InOrder(), l.Hosts(), l.Racks(), c.inOrder, c.hosts, c.racks)
 		}
 		for rank := range l.Size() {
-			if got := l.Rank(l.Place(rank)); got != rank {
+			if got := l.Rank(l.Position(rank)); got != rank {
 				t.Errorf("%s: at the place of rank %d is rank %d", c.name, rank, got)
 			}
 		}
@@ -139,7 +139,7 @@ func checkWalk(t *testing.T, l *Layout, places []Place, root int) {
 
 func checkSpot(t *testing.T, l *Layout, w Walk, node, rank int) {
 	t.Helper()
-	s := w.Spot(rank)
+	s := w.Coordinates(rank)
 	start, end := w.HostStart(s.Rack, s.Host), w.HostStart(s.Rack, s.Host+1)
 	if node != start+s.Local || node >= end || start < w.RackStart(s.Rack) || end > w.RackStart(s.Rack+1) || s.Host >= w.HostsOf(s.Rack) {
 		t.Fatalf("%v: node %d is %+v, of a host from %d to %d, in a rack from %d to %d", l, node, s, start, end, w.RackStart(s.Rack), w.RackStart(s.Rack+1))
@@ -153,7 +153,7 @@ func checkSpot(t *testing.T, l *Layout, w Walk, node, rank int) {
 
 func TestAFlatLayoutIsOneHostInRankOrder(t *testing.T) {
 	l := Flat(5)
-	if !l.InOrder() || l.Hosts() != 1 || l.Racks() != 1 || l.Fewest() != 5 || l.Most() != 5 || l.String() != "[0 1 2 3 4]" {
+	if !l.InOrder() || l.Hosts() != 1 || l.Racks() != 1 || l.MinRanksPerHost() != 5 || l.MaxRanksPerHost() != 5 || l.String() != "[0 1 2 3 4]" {
 		t.Errorf("got %v with %d hosts and %d racks", &l, l.Hosts(), l.Racks())
 	}
 	w := l.From(3)
@@ -166,10 +166,10 @@ func TestAFlatLayoutIsOneHostInRankOrder(t *testing.T) {
 
 func TestAcrossIsTheHostsByRack(t *testing.T) {
 	l := New(at("a/n0 b/n1 a/n2 b/n1 a/n0"))
-	if l.Fewest() != 1 || l.Most() != 2 {
-		t.Errorf("from %d to %d ranks on a host, want 1 to 2", l.Fewest(), l.Most())
+	if l.MinRanksPerHost() != 1 || l.MaxRanksPerHost() != 2 {
+		t.Errorf("from %d to %d ranks on a host, want 1 to 2", l.MinRanksPerHost(), l.MaxRanksPerHost())
 	}
-	across := l.Across()
+	across := l.HostLayout()
 	if got, want := across.String(), "[0 1] [2]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -177,12 +177,12 @@ func TestAcrossIsTheHostsByRack(t *testing.T) {
 		t.Errorf("got %d nodes in %d racks, node 2 in rack %d", across.Size(), across.Hosts(), across.HostOf(2))
 	}
 	flat := Flat(4)
-	if one := flat.Across(); one.Size() != 1 || one.Hosts() != 1 {
+	if one := flat.HostLayout(); one.Size() != 1 || one.Hosts() != 1 {
 		t.Errorf("across one host: %d nodes", one.Size())
 	}
 }
 
-func TestAHostInTwoRacksIsRefused(t *testing.T) {
+func TestAHostInSeveralRacksIsRefused(t *testing.T) {
 	if err := Check(at("a/n0 b/n1 a/n0 b/n1")); err != nil {
 		t.Error(err)
 	}

@@ -16,47 +16,47 @@ type Walk struct {
 // From is the walk from a rank on.
 func (l *Layout) From(rank int) Walk {
 	host := l.HostOf(rank)
-	return Walk{l: l, root: l.Place(rank), host: host, rack: l.rackOfHost(host)}
+	return Walk{l: l, root: l.Position(rank), host: host, rack: l.rackOfHost(host)}
 }
 
 // Rank is a node's rank.
 func (w Walk) Rank(node int) int {
-	rackFirst, rackEnd := w.places(w.rack)
-	place := (node + rackFirst) % w.l.n
+	rackFirst, rackEnd := w.positions(w.rack)
+	position := (node + rackFirst) % w.l.n
 	hostFirst, hostEnd := w.l.Host(w.host)
-	if place >= rackFirst && place < rackEnd {
-		place = rackFirst + mod(place-rackFirst+hostFirst-rackFirst, rackEnd-rackFirst)
+	if position >= rackFirst && position < rackEnd {
+		position = rackFirst + mod(position-rackFirst+hostFirst-rackFirst, rackEnd-rackFirst)
 	}
-	if place >= hostFirst && place < hostEnd {
-		place = hostFirst + mod(place-hostFirst+w.root-hostFirst, hostEnd-hostFirst)
+	if position >= hostFirst && position < hostEnd {
+		position = hostFirst + mod(position-hostFirst+w.root-hostFirst, hostEnd-hostFirst)
 	}
-	return w.l.Rank(place)
+	return w.l.Rank(position)
 }
 
 // Node is a rank's node.
 func (w Walk) Node(rank int) int {
-	rackFirst, rackEnd := w.places(w.rack)
+	rackFirst, rackEnd := w.positions(w.rack)
 	hostFirst, hostEnd := w.l.Host(w.host)
-	place := w.l.Place(rank)
-	if place >= hostFirst && place < hostEnd {
-		place = hostFirst + mod(place-w.root, hostEnd-hostFirst)
+	position := w.l.Position(rank)
+	if position >= hostFirst && position < hostEnd {
+		position = hostFirst + mod(position-w.root, hostEnd-hostFirst)
 	}
-	if place >= rackFirst && place < rackEnd {
-		place = rackFirst + mod(place-hostFirst, rackEnd-rackFirst)
+	if position >= rackFirst && position < rackEnd {
+		position = rackFirst + mod(position-hostFirst, rackEnd-rackFirst)
 	}
-	return mod(place-rackFirst, w.l.n)
+	return mod(position-rackFirst, w.l.n)
 }
 
-// A Spot is where a node stands: which rack of the walk, which host of that rack,
+// A Coordinates is where a node stands: which rack of the walk, which host of that rack,
 // and which node of that host.
-type Spot struct{ Rack, Host, Local int }
+type Coordinates struct{ Rack, Host, Local int }
 
-// Spot is a rank's spot.
-func (w Walk) Spot(rank int) Spot {
+// Coordinates is a rank's spot.
+func (w Walk) Coordinates(rank int) Coordinates {
 	host := w.l.HostOf(rank)
 	rack := w.l.rackOfHost(host)
 	first, end := w.l.rack(rack)
-	s := Spot{Rack: mod(rack-w.rack, w.l.Racks()), Host: host - first}
+	s := Coordinates{Rack: mod(rack-w.rack, w.l.Racks()), Host: host - first}
 	if s.Rack == 0 {
 		s.Host = mod(host-w.host, end-first)
 	}
@@ -70,8 +70,8 @@ func (w Walk) RackStart(rack int) int {
 	if rack == w.l.Racks() {
 		return w.l.n
 	}
-	first, _ := w.places((w.rack + rack) % w.l.Racks())
-	from, _ := w.places(w.rack)
+	first, _ := w.positions((w.rack + rack) % w.l.Racks())
+	from, _ := w.positions(w.rack)
 	return mod(first-from, w.l.n)
 }
 
@@ -83,14 +83,14 @@ func (w Walk) HostStart(rack, host int) int {
 		return w.RackStart(rack + 1)
 	}
 	if rack > 0 {
-		place, _ := w.l.Host(first + host)
-		from, _ := w.places(w.rack)
-		return mod(place-from, w.l.n)
+		position, _ := w.l.Host(first + host)
+		from, _ := w.positions(w.rack)
+		return mod(position-from, w.l.n)
 	}
-	place, _ := w.l.Host(first + (w.host-first+host)%(end-first))
+	position, _ := w.l.Host(first + (w.host-first+host)%(end-first))
 	from, _ := w.l.Host(w.host)
-	rackFirst, rackEnd := w.places(w.rack)
-	return mod(place-from, rackEnd-rackFirst)
+	rackFirst, rackEnd := w.positions(w.rack)
+	return mod(position-from, rackEnd-rackFirst)
 }
 
 // HostsOf is how many hosts a rack of the walk has.
@@ -102,8 +102,8 @@ func (w Walk) HostsOf(rack int) int {
 // Racks is how many racks the walk has.
 func (w Walk) Racks() int { return w.l.Racks() }
 
-// places is the places of a rack of the layout.
-func (w Walk) places(rack int) (first, end int) {
+// positions is the places of a rack of the layout.
+func (w Walk) positions(rack int) (first, end int) {
 	from, to := w.l.rack(rack)
 	first, _ = w.l.Host(from)
 	_, end = w.l.Host(to - 1)

@@ -29,11 +29,11 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 		if err != nil {
 			return m, fmt.Errorf("α and β of %s: %w", probe.wire, err)
 		}
-		m.Lines = append(m.Lines, choose.Lines(probe.wire, points)...)
+		m.Links = append(m.Links, choose.FitLinkCosts(probe.wire, points)...)
 	}
 	gamma, err := t.gamma(ctx)
 	m.Gamma = gamma
-	for _, l := range m.Lines {
+	for _, l := range m.Links {
 		fmt.Fprintf(t.log, "%-14s %9d bytes  alpha %.2f us, beta %.2f us/MiB\n", l.Wire, l.MaxBytes, 1e6*l.Alpha, 1e6*l.Beta*(1<<20))
 	}
 	fmt.Fprintf(t.log, "gamma %.2f us/MiB\n", 1e6*gamma*(1<<20))
@@ -42,7 +42,7 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 
 // points are the times of single messages, from allgathers by an algorithm whose
 // steps are alike and fold nothing; none where it cannot run.
-func (t *tuner) points(ctx context.Context, name string) ([]choose.Point, error) {
+func (t *tuner) points(ctx context.Context, name string) ([]choose.Sample, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {
 		return nil, err
@@ -62,14 +62,14 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Point, error)
 	if able, err := warm(ctx, vs, around, []*way{{algorithm: a, c: c}}); err != nil || len(able) == 0 {
 		return nil, err
 	}
-	var points []choose.Point
+	var points []choose.Sample
 	for _, size := range sizes {
 		seconds, err := t.time(ctx, vs.trial(n*size/4))
 		if err != nil {
 			return nil, err
 		}
 		alpha, beta, _ := a.Cost(n, n*size, 64<<10)
-		points = append(points, choose.Point{Bytes: beta / alpha, Seconds: seconds / alpha})
+		points = append(points, choose.Sample{Bytes: beta / alpha, Seconds: seconds / alpha})
 	}
 	return points, nil
 }

@@ -109,11 +109,11 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	if c.Rank() != 0 {
 		return nil
 	}
-	times := choose.Merge(older.Times, t.times)
-	result := &choose.Tuning{
-		Machine: machine(), Commit: commit(), Taken: time.Now().UTC().Format(time.RFC3339),
+	times := choose.Merge(older.Measurements, t.times)
+	result := &choose.TuningFile{
+		Machine: machine(), Commit: commit(), Measured: time.Now().UTC().Format(time.RFC3339),
 		Command: fmt.Sprintf("%s, on %d ranks", o.command, c.Size()),
-		Model:   choose.MergeModels(older.Model, model), Rules: choose.Rules(times), Times: times,
+		Model:   choose.MergeModels(older.Model, model), Rules: choose.Rules(times), Measurements: times,
 	}
 	if o.file == "" {
 		_, err := out.Write(result.Encode())
@@ -123,7 +123,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 }
 
 // An earlier tuning is what -add names.
-type earlier struct{ choose.Tuning }
+type earlier struct{ choose.TuningFile }
 
 func (e *earlier) read(file string) error {
 	text, err := os.ReadFile(file)
@@ -132,7 +132,7 @@ func (e *earlier) read(file string) error {
 	}
 	t, err := choose.Decode(file, text)
 	if err == nil {
-		e.Tuning = *t
+		e.TuningFile = *t
 	}
 	return err
 }

@@ -31,11 +31,11 @@ func TestTuneWritesAFileThatInitFollows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "tuttibench " + args + ", on 3 ranks"; tuning.Command != want || tuning.Machine == "" || tuning.Commit == "" || tuning.Taken == "" {
-		t.Errorf("got %q, %q, %q, %q, want the command %q and no empty one", tuning.Command, tuning.Machine, tuning.Commit, tuning.Taken, want)
+	if want := "tuttibench " + args + ", on 3 ranks"; tuning.Command != want || tuning.Machine == "" || tuning.Commit == "" || tuning.Measured == "" {
+		t.Errorf("got %q, %q, %q, %q, want the command %q and no empty one", tuning.Command, tuning.Machine, tuning.Commit, tuning.Measured, want)
 	}
 	timed, cut := make(map[string]bool), false
-	for _, x := range tuning.Times {
+	for _, x := range tuning.Measurements {
 		timed[x.Algorithm.String()] = true
 		cut = cut || x.Segment == 1<<10
 		if x.Wire != "tcp" || x.Ranks != 3 || x.Seconds <= 0 {
@@ -53,7 +53,7 @@ func TestTuneWritesAFileThatInitFollows(t *testing.T) {
 	if !cut {
 		t.Error("no algorithm was timed in segments of 1 KiB")
 	}
-	if len(tuning.Model.Lines) == 0 || tuning.Model.Gamma <= 0 {
+	if len(tuning.Model.Links) == 0 || tuning.Model.Gamma <= 0 {
 		t.Errorf("got the model %+v", tuning.Model)
 	}
 	explained := fmt.Sprint(tuning.Rules[0].Algorithm.Name())
@@ -77,13 +77,13 @@ func TestTuneAddsToAnOlderFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := make(map[string]int)
-	for _, x := range got.Times {
+	for _, x := range got.Measurements {
 		count[fmt.Sprint(x.Algorithm.Verb(), x.Ranks)]++
 	}
 	if count["barrier 2"] == 0 || count["broadcast 2"] == 0 || count["barrier 3"] == 0 || count["broadcast 3"] != 0 {
 		t.Errorf("got the times %v", count)
 	}
-	if shared := got.Times[0]; !strings.Contains(string(got.Encode()), `"wire": "shared"`) {
+	if shared := got.Measurements[0]; !strings.Contains(string(got.Encode()), `"wire": "shared"`) {
 		t.Errorf("memory that goroutines share was not measured: %v", shared)
 	}
 	if err := run(t.Context(), []string{"tune", "-local", "2", "-add", "/nonexistent"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), syscall.ENOENT.Error()) { // of whichever rank

@@ -22,7 +22,7 @@ type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
 	log   io.Writer
-	times []choose.Time
+	times []choose.Measurement
 }
 
 // A way is an algorithm with a segment, and a communicator that is forced to it.
@@ -182,14 +182,14 @@ func (h *heats) run() error {
 			}
 		}
 	}
-	var done []choose.Rivalry
+	var done []choose.Comparison
 	for {
 		r, ok := h.unsettled(done)
 		if !ok {
 			return nil
 		}
 		done = append(done, r)
-		if err := h.turns(h.wayOf(r.Usual), h.wayOf(r.Rival)); err != nil {
+		if err := h.turns(h.wayOf(r.Default), h.wayOf(r.Contender)); err != nil {
 			return err
 		}
 	}
@@ -250,15 +250,15 @@ func (h *heats) best() float64 {
 
 // unsettled is a way that rules would take instead of the default table's, and that
 // has not taken turns with it; false where there is none.
-func (h *heats) unsettled(done []choose.Rivalry) (choose.Rivalry, bool) {
-	for _, r := range choose.Rivalries(h.times()) {
-		if !slices.ContainsFunc(done, func(d choose.Rivalry) bool {
-			return h.wayOf(d.Usual) == h.wayOf(r.Usual) && h.wayOf(d.Rival) == h.wayOf(r.Rival)
+func (h *heats) unsettled(done []choose.Comparison) (choose.Comparison, bool) {
+	for _, r := range choose.Comparisons(h.times()) {
+		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {
+			return h.wayOf(d.Default) == h.wayOf(r.Default) && h.wayOf(d.Contender) == h.wayOf(r.Contender)
 		}) {
 			return r, true
 		}
 	}
-	return choose.Rivalry{}, false
+	return choose.Comparison{}, false
 }
 
 // bouts is how many turns rivals take; odd, for the median.
@@ -301,7 +301,7 @@ func (h *heats) seconds(w *way) (float64, bool) {
 	for _, o := range h.settled[w] {
 		usual := h.got[o.usual]
 		quickest, ratio = min(quickest, usual), max(ratio, o.ratio)
-		if o.ratio > choose.Worthwhile {
+		if o.ratio > choose.MaxRatio {
 			lost = max(lost, usual*o.ratio)
 		}
 	}
@@ -311,17 +311,17 @@ func (h *heats) seconds(w *way) (float64, bool) {
 	return quickest * ratio, true
 }
 
-func (h *heats) wayOf(x choose.Time) *way {
+func (h *heats) wayOf(x choose.Measurement) *way {
 	i := slices.IndexFunc(h.ways, func(w *way) bool { return w.algorithm == x.Algorithm && w.segment == x.Segment })
 	return h.ways[i]
 }
 
 // times are what was found, in the order of the ways.
-func (h *heats) times() []choose.Time {
-	var all []choose.Time
+func (h *heats) times() []choose.Measurement {
+	var all []choose.Measurement
 	for _, w := range h.ways {
 		if seconds, ok := h.seconds(w); ok {
-			all = append(all, choose.Time{Algorithm: w.algorithm, Wire: h.wire, Ranks: h.ranks, Bytes: h.bytes, Segment: w.segment, Seconds: seconds})
+			all = append(all, choose.Measurement{Algorithm: w.algorithm, Wire: h.wire, Ranks: h.ranks, Bytes: h.bytes, Segment: w.segment, Seconds: seconds})
 		}
 	}
 	return all

@@ -16,7 +16,7 @@ import (
 // Decode reads what Encode wrote, or somebody has edited. name is the file's, for
 // errors: they are fault.Misuse, and say the line, the field, and what would be
 // right. A file without rules is no error.
-func Decode(name string, text []byte) (*Tuning, error) {
+func Decode(name string, text []byte) (*TuningFile, error) {
 	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()
 	if len(text) > MaxFile {
@@ -79,11 +79,11 @@ func (p *parser) delim(field string, want json.Delim, what string) {
 	}
 }
 
-// A reading is what a field's value is handed to, with its path.
-type reading map[string]func(field string)
+// A fieldReaders is what a field's value is handed to, with its path.
+type fieldReaders map[string]func(field string)
 
 // object reads one with those fields, each at most once, and the required ones.
-func (p *parser) object(field string, known reading, required ...string) {
+func (p *parser) object(field string, known fieldReaders, required ...string) {
 	p.delim(field, '{', "an object")
 	var seen []string
 	for p.err == nil && p.dec.More() {
@@ -110,7 +110,7 @@ func (p *parser) object(field string, known reading, required ...string) {
 	}
 }
 
-func sortedNames(r reading) []string {
+func sortedNames(r fieldReaders) []string {
 	var names []string
 	for name := range r {
 		names = append(names, name)
@@ -157,8 +157,8 @@ func (p *parser) seconds(field string, unit float64) float64 {
 	return v * unit
 }
 
-// size reads a whole number from 0 to most.
-func (p *parser) size(field string, most uint64) uint64 {
+// integer reads a whole number from 0 to most.
+func (p *parser) integer(field string, most uint64) uint64 {
 	t := p.token(field)
 	n, ok := t.(json.Number)
 	v, err := strconv.ParseUint(string(n), 10, 64)
@@ -170,34 +170,34 @@ func (p *parser) size(field string, most uint64) uint64 {
 }
 
 // tuning reads the whole file.
-func (p *parser) tuning() *Tuning {
-	t := &Tuning{}
+func (p *parser) tuning() *TuningFile {
+	t := &TuningFile{}
 	text := func(to *string) func(string) { return func(f string) { *to = p.string(f, maxText) } }
-	p.object("", reading{
+	p.object("", fieldReaders{
 		"tutti_tuning": func(f string) {
-			if v := p.size(f, math.MaxInt32); p.err == nil && v != Version {
+			if v := p.integer(f, math.MaxInt32); p.err == nil && v != Version {
 				p.fail(f, "format %d; this tutti reads %d: measure again with its own `tuttibench tune`", v, Version)
 			}
 		},
-		"machine": text(&t.Machine), "commit": text(&t.Commit), "command": text(&t.Command), "taken": text(&t.Taken),
+		"machine": text(&t.Machine), "commit": text(&t.Commit), "command": text(&t.Command), "taken": text(&t.Measured),
 		"gamma_us_per_MiB": func(f string) { t.Model.Gamma = p.seconds(f, micro*perMiB) },
 		"links": func(f string) {
-			p.list(f, MaxLines, func(f string) { t.Model.Lines = append(t.Model.Lines, p.line(f)) })
+			p.list(f, MaxLinks, func(f string) { t.Model.Links = append(t.Model.Links, p.link(f)) })
 		},
 		"rules": func(f string) {
 			p.list(f, collective.MaxRules-len(collective.DefaultRules()), func(f string) { t.Rules = append(t.Rules, p.rule(f)) })
 		},
 		"times": func(f string) {
-			p.list(f, MaxTimes, func(f string) { t.Times = append(t.Times, p.time(f)) })
+			p.list(f, MaxMeasurements, func(f string) { t.Measurements = append(t.Measurements, p.measurement(f)) })
 		},
 	}, "tutti_tuning")
 	return t
 }
 
-func (p *parser) line(field string) (l Line) {
-	p.object(field, reading{
+func (p *parser) link(field string) (l LinkCost) {
+	p.object(field, fieldReaders{
 		"wire":            func(f string) { l.Wire = p.string(f, collective.MaxWireName) },
-		"up_to_bytes":     func(f string) { l.MaxBytes = p.size(f, math.MaxInt64) },
+		"up_to_bytes":     func(f string) { l.MaxBytes = p.integer(f, math.MaxInt64) },
 		"alpha_us":        func(f string) { l.Alpha = p.seconds(f, micro) },
 		"beta_us_per_MiB": func(f string) { l.Beta = p.seconds(f, micro*perMiB) },
 	}, "wire", "alpha_us", "beta_us_per_MiB")
@@ -209,14 +209,14 @@ func (p *parser) line(field string) (l Line) {
 
 func (p *parser) rule(field string) (u collective.Rule) {
 	var op, name string
-	p.object(field, reading{
+	p.object(field, fieldReaders{
 		"op":          func(f string) { op = p.string(f, maxText) },
 		"algorithm":   func(f string) { name = p.string(f, maxText) },
 		"wire":        func(f string) { u.Wire = p.string(f, collective.MaxWireName) },
-		"min_ranks":   func(f string) { u.MinRanks = uint32(p.size(f, math.MaxInt32)) },
-		"max_ranks":   func(f string) { u.MaxRanks = uint32(p.size(f, math.MaxInt32)) },
-		"up_to_bytes": func(f string) { u.MaxBytes = p.size(f, math.MaxInt64) },
-		"segment":     func(f string) { u.Segment = uint32(p.size(f, collective.MaxSegment)) },
+		"min_ranks":   func(f string) { u.MinRanks = uint32(p.integer(f, math.MaxInt32)) },
+		"max_ranks":   func(f string) { u.MaxRanks = uint32(p.integer(f, math.MaxInt32)) },
+		"up_to_bytes": func(f string) { u.MaxBytes = p.integer(f, math.MaxInt64) },
+		"segment":     func(f string) { u.Segment = uint32(p.integer(f, collective.MaxSegment)) },
 	}, "op", "algorithm")
 	u.Algorithm = p.algorithm(field, op, name)
 	if p.err == nil {
@@ -227,15 +227,15 @@ func (p *parser) rule(field string) (u collective.Rule) {
 	return u
 }
 
-func (p *parser) time(field string) (t Time) {
+func (p *parser) measurement(field string) (t Measurement) {
 	var op, name string
-	p.object(field, reading{
+	p.object(field, fieldReaders{
 		"op":        func(f string) { op = p.string(f, maxText) },
 		"algorithm": func(f string) { name = p.string(f, maxText) },
 		"wire":      func(f string) { t.Wire = p.string(f, collective.MaxWireName) },
-		"ranks":     func(f string) { t.Ranks = int(p.size(f, math.MaxInt32)) },
-		"bytes":     func(f string) { t.Bytes = int(p.size(f, math.MaxInt)) },
-		"segment":   func(f string) { t.Segment = int(p.size(f, collective.MaxSegment)) },
+		"ranks":     func(f string) { t.Ranks = int(p.integer(f, math.MaxInt32)) },
+		"bytes":     func(f string) { t.Bytes = int(p.integer(f, math.MaxInt)) },
+		"segment":   func(f string) { t.Segment = int(p.integer(f, collective.MaxSegment)) },
 		"us":        func(f string) { t.Seconds = p.seconds(f, micro) },
 	}, "op", "algorithm", "ranks", "us")
 	t.Algorithm = p.algorithm(field, op, name)

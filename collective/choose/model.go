@@ -12,9 +12,9 @@ import (
 // hand a piece over, and β that to copy a byte of it.
 const Shared = "shared"
 
-// A Line is how long a message takes on a wire, α + β·bytes, for messages of at
+// A LinkCost is how long a message takes on a wire, α + β·bytes, for messages of at
 // most MaxBytes; 0 stands for no limit.
-type Line struct {
+type LinkCost struct {
 	Wire     string
 	MaxBytes uint64
 	Alpha    float64 // seconds
@@ -24,27 +24,27 @@ type Line struct {
 // A Model is the speed of a machine. The lines of a wire stand in the order of
 // their sizes. A Model that nobody changes may be used concurrently.
 type Model struct {
-	Lines []Line
+	Links []LinkCost
 	Gamma float64 // seconds to fold a byte
 }
 
-// line is the one for messages of that many bytes. Several wires together,
+// link is the one for messages of that many bytes. Several wires together,
 // "shm+tcp", have lines of their own where they were measured together, or else
 // the slowest one's. ok is false where the model does not know any.
-func (m *Model) line(wire string, bytes float64) (line Line, ok bool) {
-	if line, ok = m.lineOf(wire, bytes); ok {
+func (m *Model) link(wire string, bytes float64) (line LinkCost, ok bool) {
+	if line, ok = m.linkOf(wire, bytes); ok {
 		return line, true
 	}
 	for name := range strings.SplitSeq(wire, "+") {
-		if l, known := m.lineOf(name, bytes); known && (!ok || l.at(bytes) > line.at(bytes)) {
+		if l, known := m.linkOf(name, bytes); known && (!ok || l.seconds(bytes) > line.seconds(bytes)) {
 			line, ok = l, true
 		}
 	}
 	return line, ok
 }
 
-func (m *Model) lineOf(name string, bytes float64) (line Line, ok bool) {
-	for _, l := range m.Lines {
+func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
+	for _, l := range m.Links {
 		if l.Wire != name {
 			continue
 		}
@@ -56,7 +56,7 @@ func (m *Model) lineOf(name string, bytes float64) (line Line, ok bool) {
 	return line, ok
 }
 
-func (l Line) at(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
+func (l LinkCost) seconds(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
 
 // Predict is how many seconds an algorithm takes on so many ranks for a vector of
 // that many bytes. α and β are those of its mean message. ok is false where the
@@ -69,38 +69,38 @@ func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire 
 	if a.NeedsShared() {
 		wire = Shared
 	}
-	l, ok := m.line(wire, beta/alpha)
+	l, ok := m.link(wire, beta/alpha)
 	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
 }
 
 // MergeModels is the newer model, with the older one's lines of other wires.
 func MergeModels(older, newer Model) Model {
-	var lines []Line
-	for _, l := range older.Lines {
-		if _, again := newer.lineOf(l.Wire, 0); !again {
+	var lines []LinkCost
+	for _, l := range older.Links {
+		if _, again := newer.linkOf(l.Wire, 0); !again {
 			lines = append(lines, l)
 		}
 	}
-	newer.Lines = append(lines, newer.Lines...)
+	newer.Links = append(lines, newer.Links...)
 	return newer
 }
 
-// A Candidate is an algorithm with what it is predicted to take.
-type Candidate struct {
+// A Prediction is an algorithm with what it is predicted to take.
+type Prediction struct {
 	Algorithm collective.Algorithm
 	Seconds   float64
 	Known     bool // the model knows the wire
 }
 
-// Candidates are all algorithms of a verb, the one that is predicted to be the
+// Predictions are all algorithms of a verb, the one that is predicted to be the
 // fastest first, and those that the model cannot predict last.
-func (m *Model) Candidates(verb collective.Verb, ranks, bytes, segment int, wire string) []Candidate {
-	var all []Candidate
+func (m *Model) Predictions(verb collective.Verb, ranks, bytes, segment int, wire string) []Prediction {
+	var all []Prediction
 	for _, a := range collective.Algorithms(verb) {
 		seconds, known := m.Predict(a, ranks, bytes, segment, wire)
-		all = append(all, Candidate{a, seconds, known})
+		all = append(all, Prediction{a, seconds, known})
 	}
-	slices.SortStableFunc(all, func(a, b Candidate) int {
+	slices.SortStableFunc(all, func(a, b Prediction) int {
 		if a.Known != b.Known {
 			if a.Known {
 				return -1
@@ -112,20 +112,20 @@ func (m *Model) Candidates(verb collective.Verb, ranks, bytes, segment int, wire
 	return all
 }
 
-// A Point is a message's size and how many seconds it took.
-type Point struct{ Bytes, Seconds float64 }
+// A Sample is a message's size and how many seconds it took.
+type Sample struct{ Bytes, Seconds float64 }
 
-// Lines are the lines through points, which stand in the order of their sizes:
+// FitLinkCosts are the lines through points, which stand in the order of their sizes:
 // between two of them, both are met. A line never has a negative α or β, as a time
 // that falls with the size is a slip of the clock.
-func Lines(wire string, points []Point) []Line {
-	var all []Line
+func FitLinkCosts(wire string, points []Sample) []LinkCost {
+	var all []LinkCost
 	for i := 1; i < len(points); i++ {
 		from, to := points[i-1], points[i]
 		if to.Bytes <= from.Bytes {
 			continue
 		}
-		l := Line{Wire: wire, MaxBytes: uint64(to.Bytes), Beta: max(0, (to.Seconds-from.Seconds)/(to.Bytes-from.Bytes))}
+		l := LinkCost{Wire: wire, MaxBytes: uint64(to.Bytes), Beta: max(0, (to.Seconds-from.Seconds)/(to.Bytes-from.Bytes))}
 		l.Alpha = max(0, to.Seconds-l.Beta*to.Bytes)
 		all = append(all, l)
 	}
@@ -133,7 +133,7 @@ func Lines(wire string, points []Point) []Line {
 	case len(all) > 0:
 		all[len(all)-1].MaxBytes = 0
 	case len(points) > 0:
-		all = []Line{{Wire: wire, Alpha: points[0].Seconds}}
+		all = []LinkCost{{Wire: wire, Alpha: points[0].Seconds}}
 	}
 	return all
 }
@@ -148,12 +148,12 @@ func Lines(wire string, points []Point) []Line {
 // in reach of each other; no rule follows from them. Where ranks outnumber cores, or
 // messages cross a network, all of it takes longer.
 func DefaultModel() Model {
-	line := func(wire string, alpha, beta float64) Line { // in us, and us/MiB
-		return Line{Wire: wire, Alpha: alpha * micro, Beta: beta * micro * perMiB}
+	line := func(wire string, alpha, beta float64) LinkCost { // in us, and us/MiB
+		return LinkCost{Wire: wire, Alpha: alpha * micro, Beta: beta * micro * perMiB}
 	}
 	return Model{
 		Gamma: 19 * micro * perMiB,
-		Lines: []Line{
+		Links: []LinkCost{
 			line("memory", 3, 150),
 			line("shm", 1, 130),
 			line("tcp", 8, 230),

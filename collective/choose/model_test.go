@@ -20,7 +20,7 @@ func find(t testing.TB, verb collective.Verb, name string) collective.Algorithm 
 // sample has round factors: a message of 100 bytes takes 10 + 100 seconds on a,
 // one of 1000 takes 20 + 2000.
 func sample() *Model {
-	return &Model{Gamma: 3, Lines: []Line{
+	return &Model{Gamma: 3, Links: []LinkCost{
 		{"a", 100, 10, 1}, {"a", 0, 20, 2},
 		{"b", 0, 1000, 0},
 		{Shared, 0, 5, 0},
@@ -54,7 +54,7 @@ func TestPredictionsAddUpTheCountsOfACost(t *testing.T) {
 }
 
 func TestCandidatesStandInTheOrderOfTheirPredictedTimes(t *testing.T) {
-	all := sample().Candidates(collective.VerbAllReduce, 8, 1<<20, 64<<10, "a")
+	all := sample().Predictions(collective.VerbAllReduce, 8, 1<<20, 64<<10, "a")
 	if len(all) != len(collective.Algorithms(collective.VerbAllReduce)) {
 		t.Fatalf("%d candidates", len(all))
 	}
@@ -64,22 +64,22 @@ func TestCandidatesStandInTheOrderOfTheirPredictedTimes(t *testing.T) {
 		}
 	}
 	// Shared memory is all that this model knows of another wire.
-	if all = sample().Candidates(collective.VerbBarrier, 8, 0, 0, "none"); all[0].Algorithm.Name() != "shared" || all[len(all)-1].Known {
+	if all = sample().Predictions(collective.VerbBarrier, 8, 0, 0, "none"); all[0].Algorithm.Name() != "shared" || all[len(all)-1].Known {
 		t.Errorf("got %v", all)
 	}
 }
 
-func TestLinesMeetThePoints(t *testing.T) {
-	points := []Point{{10, 5}, {20, 15}, {20, 15}, {40, 14}, {80, 94}}
-	got := Lines("w", points)
-	want := []Line{{"w", 20, 0, 1}, {"w", 40, 14, 0}, {"w", 0, 14, 1}}
+func TestLinkCostsPassThroughTheSamples(t *testing.T) {
+	points := []Sample{{10, 5}, {20, 15}, {20, 15}, {40, 14}, {80, 94}}
+	got := FitLinkCosts("w", points)
+	want := []LinkCost{{"w", 20, 0, 1}, {"w", 40, 14, 0}, {"w", 0, 14, 1}}
 	if len(got) != 3 || got[1] != want[1] || got[2].Beta != 2 || got[2].Alpha != 0 || got[0] != want[0] {
 		t.Errorf("got %v", got)
 	}
-	if got := Lines("w", points[:1]); !reflect.DeepEqual(got, []Line{{"w", 0, 5, 0}}) {
+	if got := FitLinkCosts("w", points[:1]); !reflect.DeepEqual(got, []LinkCost{{"w", 0, 5, 0}}) {
 		t.Errorf("one point gives %v", got)
 	}
-	if got := Lines("w", nil); got != nil {
+	if got := FitLinkCosts("w", nil); got != nil {
 		t.Errorf("no point gives %v", got)
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A Tuning is what a measurement found out.
-type Tuning struct {
-	Machine string
-	Commit  string
-	Command string
-	Taken   string
-	Model   Model
-	Rules   []collective.Rule
-	Times   []Time
+// A TuningFile is what a measurement found out.
+type TuningFile struct {
+	Machine      string
+	Commit       string
+	Command      string
+	Measured     string
+	Model        Model
+	Rules        []collective.Rule
+	Measurements []Measurement
 }
 
 // Bounds of a tuning file.
 const (
-	Version  = 1
-	MaxFile  = 4 << 20 // bytes
-	MaxLines = 256
-	MaxTimes = 1 << 14
-	maxText  = 1 << 12 // bytes of a text
+	Version         = 1
+	MaxFile         = 4 << 20 // bytes
+	MaxLinks        = 256
+	MaxMeasurements = 1 << 14
+	maxText         = 1 << 12 // bytes of a text
 )
 
 const (
@@ -35,18 +35,18 @@ const (
 )
 
 // Encode is the file that holds t, a rule and a time to a line.
-func (t *Tuning) Encode() []byte {
+func (t *TuningFile) Encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\n \"tutti_tuning\": %d,\n", Version)
 	for _, f := range []struct{ name, text string }{
-		{"machine", t.Machine}, {"commit", t.Commit}, {"command", t.Command}, {"taken", t.Taken},
+		{"machine", t.Machine}, {"commit", t.Commit}, {"command", t.Command}, {"taken", t.Measured},
 	} {
 		if f.text != "" {
 			fmt.Fprintf(&b, " %q: %s,\n", f.name, quoted(f.text))
 		}
 	}
 	fmt.Fprintf(&b, " \"gamma_us_per_MiB\": %s", number(t.Model.Gamma/micro/perMiB))
-	section(&b, "links", t.Model.Lines, func(l Line) fields {
+	section(&b, "links", t.Model.Links, func(l LinkCost) fields {
 		return fields{}.text("wire", l.Wire).size("up_to_bytes", l.MaxBytes).
 			number("alpha_us", l.Alpha/micro).number("beta_us_per_MiB", l.Beta/micro/perMiB)
 	})
@@ -55,7 +55,7 @@ func (t *Tuning) Encode() []byte {
 			size("min_ranks", uint64(u.MinRanks)).size("max_ranks", uint64(u.MaxRanks)).size("up_to_bytes", u.MaxBytes).
 			text("algorithm", u.Algorithm.Name()).size("segment", uint64(u.Segment))
 	})
-	section(&b, "times", t.Times, func(x Time) fields {
+	section(&b, "times", t.Measurements, func(x Measurement) fields {
 		return fields{}.text("op", x.Algorithm.Verb().String()).text("wire", x.Wire).
 			size("ranks", uint64(x.Ranks)).size("bytes", uint64(x.Bytes)).
 			text("algorithm", x.Algorithm.Name()).size("segment", uint64(x.Segment)).number("us", x.Seconds/micro)

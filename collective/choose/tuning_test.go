@@ -12,16 +12,16 @@ import (
 	"github.com/tutti-go/tutti/internal/golden"
 )
 
-func tuned(t testing.TB) *Tuning {
+func tuned(t testing.TB) *TuningFile {
 	ring := find(t, collective.VerbAllReduce, "ring")
-	return &Tuning{
-		Machine: "a \"machine\" <of> 2 processors", Commit: "0123456789ab", Command: "tuttirun -np 4 tuttibench tune", Taken: "2026-01-02T03:04:05Z",
-		Model: Model{Gamma: 5e-11, Lines: []Line{{"tcp", 4096, 1e-5, 2e-10}, {"tcp", 0, 2e-5, 1e-10}, {Shared, 0, 0, 0}}},
+	return &TuningFile{
+		Machine: "a \"machine\" <of> 2 processors", Commit: "0123456789ab", Command: "tuttirun -np 4 tuttibench tune", Measured: "2026-01-02T03:04:05Z",
+		Model: Model{Gamma: 5e-11, Links: []LinkCost{{"tcp", 4096, 1e-5, 2e-10}, {"tcp", 0, 2e-5, 1e-10}, {Shared, 0, 0, 0}}},
 		Rules: []collective.Rule{
 			{Algorithm: find(t, collective.VerbAllReduce, "recursive_doubling"), MaxBytes: 4096, MinRanks: 2, MaxRanks: 4, Wire: "tcp"},
 			{Algorithm: ring, Segment: 128 << 10},
 		},
-		Times: []Time{{ring, "tcp", 4, 1 << 20, 128 << 10, 1.5e-3}, {find(t, collective.VerbBarrier, "shared"), "shm", 2, 0, 0, 1e-6}},
+		Measurements: []Measurement{{ring, "tcp", 4, 1 << 20, 128 << 10, 1.5e-3}, {find(t, collective.VerbBarrier, "shared"), "shm", 2, 0, 0, 1e-6}},
 	}
 }
 
@@ -31,7 +31,7 @@ func TestTheFileIsTheGoldenOne(t *testing.T) {
 }
 
 func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
-	for name, x := range map[string]*Tuning{"all": tuned(t), "nothing": {}} {
+	for name, x := range map[string]*TuningFile{"all": tuned(t), "nothing": {}} {
 		text := x.Encode()
 		got, err := Decode(name, text)
 		if err != nil {
@@ -41,7 +41,7 @@ func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 		if again := got.Encode(); !bytes.Equal(again, text) {
 			t.Errorf("%s: got\n%s, want\n%s", name, again, text)
 		}
-		if len(got.Rules) != len(x.Rules) || len(got.Times) != len(x.Times) {
+		if len(got.Rules) != len(x.Rules) || len(got.Measurements) != len(x.Measurements) {
 			t.Errorf("%s: got %v, want %v", name, got, x)
 		}
 		for i, u := range got.Rules {
@@ -52,7 +52,7 @@ func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
 	}
 }
 
-func TestErrorsSayTheLineTheFieldAndTheRemedy(t *testing.T) {
+func TestErrorsNameTheLineTheFieldAndTheRemedy(t *testing.T) {
 	file := func(rest string) string { return "{\n \"tutti_tuning\": 1" + rest + "\n}\n" }
 	rule := func(rest string) string {
 		return file(",\n \"rules\": [\n  {\"op\": \"allreduce\", \"algorithm\": \"ring\"},\n  {" + rest + "}\n ]")
@@ -119,7 +119,7 @@ func FuzzDecode(f *testing.F) {
 		if _, err := collective.NewTable(x.Rules, collective.DefaultRules()); err != nil {
 			t.Fatal(err)
 		}
-		for _, u := range Rules(x.Times) {
+		for _, u := range Rules(x.Measurements) {
 			if err := u.Check(); err != nil {
 				t.Fatal(err)
 			}

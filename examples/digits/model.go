@@ -104,9 +104,9 @@ type tally struct {
 	correct float64 // images whose digit had the highest score
 }
 
-// judge turns scores into the gradient of the loss with respect to them, in
+// evaluate turns scores into the gradient of the loss with respect to them, in
 // place, and counts.
-func judge(scores *mat.Dense, digits []int) tally {
+func evaluate(scores *mat.Dense, digits []int) tally {
 	var t tally
 	for row, digit := range digits {
 		p := scores.RawRowView(row)
@@ -127,7 +127,7 @@ func judge(scores *mat.Dense, digits []int) tally {
 // test counts how well the network does on s.
 func (n *network) test(s set) tally {
 	outputs := n.forward(s.images)
-	return judge(outputs[len(outputs)-1], s.digits)
+	return evaluate(outputs[len(outputs)-1], s.digits)
 }
 
 // learn sets grad to the gradient of the summed loss over s: back propagation. It
@@ -136,7 +136,7 @@ func (n *network) test(s set) tally {
 func (n *network) learn(s set, grad *network, ready func(layer int)) tally {
 	outputs := n.forward(s.images)
 	delta := outputs[len(outputs)-1]
-	t := judge(delta, s.digits)
+	t := evaluate(delta, s.digits)
 	for i := len(n.layers) - 1; i >= 0; i-- {
 		x := s.images
 		if i > 0 {

@@ -64,7 +64,7 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 		}
 		fmt.Fprintf(lines, "curves: %s\n", strings.Join(paths, ", "))
 	}
-	if err := prove(ctx, t, o.settings, training, n.params, lines); err != nil {
+	if err := compareWithSingle(ctx, t, o.settings, training, n.params, lines); err != nil {
 		return err
 	}
 	if !(accuracy >= passing) {
@@ -73,8 +73,8 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 	return nil
 }
 
-// prove checks both promises of data-parallel training and prints the figures.
-func prove(ctx context.Context, t team, s settings, data set, params []float64, lines io.Writer) error {
+// compareWithSingle checks both promises of data-parallel training and prints the figures.
+func compareWithSingle(ctx context.Context, t team, s settings, data set, params []float64, lines io.Writer) error {
 	if err := identical(ctx, t, params); err != nil {
 		return err
 	}

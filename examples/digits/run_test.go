@@ -99,7 +99,7 @@ func checkSVG(t *testing.T, path string) {
 func TestRunFailsBelowThePassingAccuracy(t *testing.T) {
 	o := defaults
 	o.epochs, o.rate, o.out = 1, 1e-6, t.TempDir()
-	err := run(t.Context(), alone(), o, io.Discard, io.Discard)
+	err := run(t.Context(), trainAlone(), o, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "accuracy") {
 		t.Errorf("got %v, want the accuracy to be refused", err)
 	}

@@ -32,8 +32,8 @@ type team struct {
 	overlap func() coordinator.Overlap
 }
 
-// alone is a team of one.
-func alone() team {
+// trainAlone is a team of one.
+func trainAlone() team {
 	return team{
 		size:      1,
 		average:   func(context.Context, []float64) error { return nil },

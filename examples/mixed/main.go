@@ -44,7 +44,7 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	}
 	if *local > 0 {
 		return comm.Local(*local, func(ctx context.Context, c *comm.Comm) error {
-			return play(ctx, c, comm.Mean, out)
+			return run(ctx, c, comm.Mean, out)
 		})
 	}
 	c, err := comm.Init(ctx)
@@ -52,19 +52,19 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
-	return play(ctx, c, comm.Mean, out)
+	return run(ctx, c, comm.Mean, out)
 }
 
 // The colors of Split: rank 0 takes no part in what the workers do together.
-const working = 0
+const workers = 0
 
-// play gives every rank its part. average is how the workers join their dense
+// run gives every rank its part. average is how the workers join their dense
 // gradients.
-func play(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
+func run(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
 	if c.Size() < 2 {
 		return errors.New("a server and a worker are needed: bin/tuttirun -np 2 bin/mixed")
 	}
-	color := working
+	color := workers
 	if c.Rank() == 0 {
 		color = comm.Undefined
 	}

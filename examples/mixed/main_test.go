@@ -34,7 +34,7 @@ func TestEveryWireAndNumberOfWorkersLearnsTheSame(t *testing.T) {
 	}{{"memory", 2}, {"memory", 4}, {"memory", 7}, {"tcp", 4}, {"grpc", 3}} {
 		var out page
 		err := comm.Local(tc.n, func(ctx context.Context, c *comm.Comm) error {
-			return play(ctx, c, comm.Mean, &out)
+			return run(ctx, c, comm.Mean, &out)
 		}, comm.WithTransport(tc.wire))
 		if err != nil {
 			t.Fatalf("%s, %d ranks: %v", tc.wire, tc.n, err)
@@ -49,9 +49,9 @@ func TestEveryWireAndNumberOfWorkersLearnsTheSame(t *testing.T) {
 	}
 }
 
-func TestAWrongAverageFailsTheProof(t *testing.T) {
+func TestAWrongAverageFailsTheVerification(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		return play(ctx, c, comm.Max, io.Discard)
+		return run(ctx, c, comm.Max, io.Discard)
 	})
 	if err == nil || !strings.Contains(err.Error(), "away from that of one process") {
 		t.Errorf("got %v, want the proof to fail", err)
@@ -83,7 +83,7 @@ func TestSharesMakeUpTheBatch(t *testing.T) {
 	for n := 1; n <= batch+1; n++ {
 		total := 0
 		for worker := range n {
-			total += len(share(lesson(0), worker, n))
+			total += len(share(batchOf(0), worker, n))
 		}
 		if total != batch {
 			t.Errorf("%d workers: got %d examples, want %d", n, total, batch)
@@ -91,7 +91,7 @@ func TestSharesMakeUpTheBatch(t *testing.T) {
 	}
 }
 
-func TestOneRankAloneIsToldThatItNeedsAWorker(t *testing.T) {
+func TestOneRankAloneGetsAnErrorThatNamesTheRemedy(t *testing.T) {
 	err := job(t.Context(), []string{"-local", "1"}, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "-np 2") {
 		t.Errorf("got %v, want to be told how to start two", err)

@@ -15,34 +15,34 @@ import (
 // of the ranks, so that each run adds up in the same order, whoever comes first.
 func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	table := firstTable()
-	asked := make([][]int32, c.Size())
+	requested := make([][]int32, c.Size())
 	for step := range steps {
 		for worker := 1; worker < c.Size(); worker++ {
-			ids, err := handOut(ctx, c, step, worker, table)
+			ids, err := sendRows(ctx, c, step, worker, table)
 			if err != nil {
 				comm.EndStep(c, uint64(step), err) // workers that wait for rows learn why none come
 				return err
 			}
-			asked[worker] = ids
+			requested[worker] = ids
 		}
 		for worker := 1; worker < c.Size(); worker++ {
-			ofRows := make([]float64, len(asked[worker])*dim)
-			if err := recvInto(ctx, c, step, worker, pushed, ofRows); err != nil {
+			ofRows := make([]float64, len(requested[worker])*dim)
+			if err := recvInto(ctx, c, step, worker, rowGradients, ofRows); err != nil {
 				return err
 			}
-			descend(table, ofRows, asked[worker])
+			descend(table, ofRows, requested[worker])
 		}
 	}
 	dense := make([]float64, dim)
 	if err := recvInto(ctx, c, steps, 1, weights, dense); err != nil {
 		return err
 	}
-	return prove(table, dense, c.Size()-1, out)
+	return verify(table, dense, c.Size()-1, out)
 }
 
-// handOut sends a worker the rows that it wants in this step.
-func handOut(ctx context.Context, c *comm.Comm, step, worker int, table []float64) ([]int32, error) {
-	t, err := comm.RecvNamed(ctx, c, uint64(step), worker, wanted, nil) // as many as come
+// sendRows sends a worker the rows that it wants in this step.
+func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float64) ([]int32, error) {
+	t, err := comm.RecvNamed(ctx, c, uint64(step), worker, wantedRows, nil) // as many as come
 	if err != nil {
 		return nil, err
 	}
@@ -61,9 +61,9 @@ func handOut(ctx context.Context, c *comm.Comm, step, worker int, table []float6
 // should be averaged, or lost, leads elsewhere altogether.
 const tolerance = 1e-9
 
-// prove trains the same model in this process alone, and compares.
-func prove(table, dense []float64, workers int, out io.Writer) error {
-	wantTable, wantDense := alone()
+// verify trains the same model in this process alone, and compares.
+func verify(table, dense []float64, workers int, out io.Writer) error {
+	wantTable, wantDense := trainAlone()
 	far := distance(append(table, dense...), append(wantTable, wantDense...))
 	if !(far <= tolerance) {
 		return fmt.Errorf("the result is %.2g away from that of one process (relative L2 distance, at most %g)", far, tolerance)
@@ -72,11 +72,11 @@ func prove(table, dense []float64, workers int, out io.Writer) error {
 	return nil
 }
 
-// alone is the whole training without any communication.
-func alone() (table, dense []float64) {
+// trainAlone is the whole training without any communication.
+func trainAlone() (table, dense []float64) {
 	table, dense = firstTable(), firstWeights()
 	for step := range steps {
-		examples := lesson(step)
+		examples := batchOf(step)
 		ids := wordsOf(examples)
 		gradient, ofRows := gradients(dense, pick(table, ids), examples)
 		descend(table, ofRows, ids)

@@ -24,8 +24,8 @@ type example struct {
 	worth float64
 }
 
-// lesson is the batch of a step, the same on every rank.
-func lesson(step int) []example {
+// batchOf is the batch of a step, the same on every rank.
+func batchOf(step int) []example {
 	rng := rand.New(rand.NewPCG(1, uint64(step)))
 	examples := make([]example, batch)
 	for i := range examples {

@@ -12,10 +12,10 @@ import (
 // The names of tensors. With the step they make the keys; the ranks are part of
 // the key, too, so all workers use the same names.
 const (
-	wanted  = "wanted"  // worker to server: the words whose rows it needs
-	rows    = "rows"    // server to worker
-	pushed  = "pushed"  // worker to server: gradients of those rows
-	weights = "weights" // first worker to server, after the last step
+	wantedRows   = "wanted"  // worker to server: the words whose rows it needs
+	rows         = "rows"    // server to worker
+	rowGradients = "pushed"  // worker to server: gradients of those rows
+	weights      = "weights" // first worker to server, after the last step
 )
 
 // server is the rank that has the table.
@@ -25,7 +25,7 @@ const server = 0
 func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Writer) error {
 	dense := firstWeights()
 	for step := range steps {
-		mine := share(lesson(step), team.Rank(), team.Size())
+		mine := share(batchOf(step), team.Rank(), team.Size())
 		pulled, err := pull(ctx, c, step, wordsOf(mine))
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 		gradient, ofRows := gradients(dense, pulled, mine)
 		// SendNamed never blocks, and has ofRows until the bytes are on their way.
 		// Nobody writes to it again, so there is nothing to wait for.
-		err = comm.SendNamed(c, uint64(step), server, pushed, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
+		err = comm.SendNamed(c, uint64(step), server, rowGradients, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 
 // pull gets the rows of some words from the server.
 func pull(ctx context.Context, c *comm.Comm, step int, ids []int32) ([]float64, error) {
-	if err := comm.SendNamed(c, uint64(step), server, wanted, comm.NewTensor(ids), nil); err != nil {
+	if err := comm.SendNamed(c, uint64(step), server, wantedRows, comm.NewTensor(ids), nil); err != nil {
 		return nil, err
 	}
 	got := make([]float64, len(ids)*dim)

@@ -23,8 +23,8 @@ import (
 
 // What the tags of messages mean.
 const (
-	ball = 1 // return it
-	over = 2 // the game has ended
+	ping = 1 // return it
+	stop = 2 // the game has ended
 )
 
 func main() {
@@ -47,18 +47,18 @@ func job(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close(ctx)) }()
-	return play(ctx, c, out)
+	return run(ctx, c, out)
 }
 
-// play has ranks 0 and 1 play; others look on.
-func play(ctx context.Context, c *comm.Comm, out io.Writer) error {
+// run has ranks 0 and 1 play; others look on.
+func run(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	switch {
 	case c.Size() < 2:
 		return errors.New("it takes two: bin/tuttirun -np 2 bin/pingpong")
 	case c.Rank() == 0:
-		return serve(ctx, c, out)
+		return measure(ctx, c, out)
 	case c.Rank() == 1:
-		return giveBack(ctx, c)
+		return echo(ctx, c)
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func play(ctx context.Context, c *comm.Comm, out io.Writer) error {
 // rounds is how often a message of each size goes there and back.
 const rounds = 20
 
-// serve plays balls of several sizes, checks what comes back, and ends the game.
-func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
+// measure plays balls of several sizes, checks what comes back, and ends the game.
+func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	for _, size := range []int{0, 8, 4 << 10, 1 << 20} {
 		sent, back := make([]byte, size), make([]byte, size)
 		var total time.Duration
@@ -76,10 +76,10 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 				sent[j] = byte(i + j)
 			}
 			begin := time.Now()
-			if err := comm.Send(ctx, c, 1, ball, sent); err != nil {
+			if err := comm.Send(ctx, c, 1, ping, sent); err != nil {
 				return err
 			}
-			st, err := comm.Recv(ctx, c, 1, ball, back)
+			st, err := comm.Recv(ctx, c, 1, ping, back)
 			if err != nil {
 				return err
 			}
@@ -90,11 +90,11 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "%7d bytes there and back, %d times: %v each\n", size, rounds, (total / rounds).Round(100*time.Nanosecond))
 	}
-	return comm.Send(ctx, c, 1, over, []byte(nil))
+	return comm.Send(ctx, c, 1, stop, []byte(nil))
 }
 
-// giveBack returns every ball until the game is over.
-func giveBack(ctx context.Context, c *comm.Comm) error {
+// echo returns every ball until the game is over.
+func echo(ctx context.Context, c *comm.Comm) error {
 	var buf []byte
 	for {
 		st, err := comm.Probe(ctx, c, 0, comm.AnyTag) // the message stays
@@ -105,10 +105,10 @@ func giveBack(ctx context.Context, c *comm.Comm) error {
 		if _, err := comm.Recv(ctx, c, st.Source, st.Tag, buf); err != nil {
 			return err
 		}
-		if st.Tag == over {
+		if st.Tag == stop {
 			return nil
 		}
-		if err := comm.Send(ctx, c, st.Source, ball, buf); err != nil {
+		if err := comm.Send(ctx, c, st.Source, ping, buf); err != nil {
 			return err
 		}
 	}

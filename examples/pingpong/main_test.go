@@ -10,15 +10,15 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-func TestTwoRanksPlayAndOthersLookOn(t *testing.T) {
+func TestTwoRanksExchangeAndOthersReturn(t *testing.T) {
 	for _, wire := range []string{"memory", "tcp", "grpc"} {
 		for _, n := range []int{2, 3} {
 			var out bytes.Buffer // rank 0's alone
 			err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 				if c.Rank() == 0 {
-					return play(ctx, c, &out)
+					return run(ctx, c, &out)
 				}
-				return play(ctx, c, io.Discard)
+				return run(ctx, c, io.Discard)
 			}, comm.WithTransport(wire))
 			if err != nil {
 				t.Errorf("%s, %d ranks: %v", wire, n, err)
@@ -30,8 +30,8 @@ func TestTwoRanksPlayAndOthersLookOn(t *testing.T) {
 	}
 }
 
-func TestOneRankAloneIsToldThatItTakesTwo(t *testing.T) {
-	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error { return play(ctx, c, io.Discard) })
+func TestOneRankAloneGetsAnErrorThatNamesTheRemedy(t *testing.T) {
+	err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error { return run(ctx, c, io.Discard) })
 	if err == nil || !strings.Contains(err.Error(), "-np 2") {
 		t.Errorf("got %v, want to be told how to start two", err)
 	}

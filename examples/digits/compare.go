@@ -50,7 +50,7 @@ func distance(got, want []float64) float64 {
 func matchesSingle(ctx context.Context, t team, s settings, data set, params []float64) (float64, error) {
 	answer := make([]float64, 1)
 	if t.rank == 0 {
-		single, err := train(ctx, alone(), s, data, nil)
+		single, err := train(ctx, trainAlone(), s, data, nil)
 		if err != nil {
 			return 0, err
 		}

@@ -16,19 +16,21 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A spelling is an element that tells where it has been: its chunk in the top
+// A provenance is an element that tells where it has been: its chunk in the top
 // byte, and below it one hexadecimal digit, rank + 1, for each share folded into
 // it, in the order of the fold.
-type spelling = uint64
+type provenance = uint64
 
 const chunkShift = 56
 
-func spell(chunk, rank int) spelling { return spelling(chunk)<<chunkShift | spelling(rank+1) }
+func newProvenance(chunk, rank int) provenance {
+	return provenance(chunk)<<chunkShift | provenance(rank+1)
+}
 
-func chunkOf(s spelling) int { return int(s >> chunkShift) }
+func chunkOf(s provenance) int { return int(s >> chunkShift) }
 
 // ranksOf is the ranks whose shares are folded into s, in the order of the fold.
-func ranksOf(s spelling) []int {
+func ranksOf(s provenance) []int {
 	var ranks []int
 	for s &= 1<<chunkShift - 1; s != 0; s >>= 4 {
 		ranks = append(ranks, int(s&15)-1)
@@ -38,7 +40,7 @@ func ranksOf(s spelling) []int {
 }
 
 // join puts one spelling after the other.
-func join(earlier, later spelling) spelling {
+func join(earlier, later provenance) provenance {
 	digits := later & (1<<chunkShift - 1)
 	kept := earlier & (1<<chunkShift - 1)
 	for d := digits; d != 0; d >>= 4 {
@@ -47,9 +49,9 @@ func join(earlier, later spelling) spelling {
 	return earlier>>chunkShift<<chunkShift | kept | digits
 }
 
-// spelled is join as an operator. What order it claims is up to the test: the
+// provenanceKernel is join as an operator. What order it claims is up to the test: the
 // order in which an algorithm folds is just what it shows.
-func spelled(t testing.TB, order reduce.Order) reduce.Kernel {
+func provenanceKernel(t testing.TB, order reduce.Order) reduce.Kernel {
 	k, err := reduce.Func("spell", order, join).Kernel(tensor.Uint64)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +63,7 @@ func spelled(t testing.TB, order reduce.Order) reduce.Kernel {
 type message struct {
 	from, to int
 	bytes    int
-	elems    []spelling
+	elems    []provenance
 	after    []receipt // where contents do not tell: what its sender had received before
 	step     int
 }
@@ -72,17 +74,17 @@ type receipt struct{ from, nth int }
 // record runs a, with width elements to a chunk and segments of so many bytes (0 is
 // one for each message), and returns what the team sent, each sender's messages in
 // their order.
-func record(t testing.TB, tm *teamtest.Team, seen func() []sighting, a Algorithm, root, width, segment int) []*message {
+func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
-	k := spelled(t, reduce.Commutative)
+	k := provenanceKernel(t, reduce.Commutative)
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 		r.SetSegment(segment)
-		return newStand(r.Size(), r.Rank(), width, k).perform(ctx, r, a, root)
+		return newFixture(r.Size(), r.Rank(), width, k).call(ctx, r, a, root)
 	})
 	var all []*message
 	for _, s := range seen() {
 		// The copy is aligned, whatever the frame's body was.
-		elems := make([]spelling, len(s.body)/8)
+		elems := make([]provenance, len(s.body)/8)
 		copy(tensor.Bytes(elems), s.body)
 		all = append(all, &message{from: s.from, to: s.to, bytes: len(s.body), elems: elems})
 	}
@@ -112,28 +114,28 @@ func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	return slices.Concat(sent...)
 }
 
-// A stand is one rank's place in a recorded run: spelled elements, of its own
+// A fixture is one rank's place in a recorded run: spelled elements, of its own
 // share, for any collective.
-type stand struct {
+type fixture struct {
 	all, other []byte // every chunk
 	own        []byte // this rank's chunk
 	counts     []int
 	k          reduce.Kernel
 }
 
-func newStand(n, me, width int, k reduce.Kernel) *stand {
-	all := make([]spelling, n*width)
+func newFixture(n, me, width int, k reduce.Kernel) *fixture {
+	all := make([]provenance, n*width)
 	for i := range all {
-		all[i] = spell(i/width, me)
+		all[i] = newProvenance(i/width, me)
 	}
-	s := &stand{all: tensor.Bytes(all), other: make([]byte, 8*n*width), own: make([]byte, 8*width), k: k}
+	s := &fixture{all: tensor.Bytes(all), other: make([]byte, 8*n*width), own: make([]byte, 8*width), k: k}
 	copy(s.own, s.all[len(s.own)*me:])
 	s.counts = slices.Repeat([]int{width}, n)
 	return s
 }
 
-// perform makes this rank's call of a.
-func (s *stand) perform(ctx context.Context, r *p2p.Round, a Algorithm, root int) error {
+// call makes this rank's call of a.
+func (s *fixture) call(ctx context.Context, r *p2p.Round, a Algorithm, root int) error {
 	switch a.Verb() {
 	case VerbAllReduce:
 		return AllReduce(ctx, r, a, s.all, s.all, s.k)
@@ -244,7 +246,7 @@ func contains(m, part *message, done []*message) bool {
 }
 
 // arrived is the ranks whose shares in e have come to a rank.
-func arrived(e spelling, at int, done []*message) []int {
+func arrived(e provenance, at int, done []*message) []int {
 	var ranks []int
 	for _, other := range done {
 		if other.to != at {
@@ -263,15 +265,15 @@ func subset(some, all []int) bool {
 	return !slices.ContainsFunc(some, func(x int) bool { return !slices.Contains(all, x) })
 }
 
-// A look says what a picture's rows are, and what stands before an arrow: the ranks
+// A view says what a picture's rows are, and what stands before an arrow: the ranks
 // whose shares are folded, the chunks that are carried, or these and, in brackets,
 // those.
-type look struct{ byChunk, shares, chunks bool }
+type view struct{ byChunk, shares, chunks bool }
 
-// lookOf is how a picture of a looks: like the one in its header, where that could
+// viewOf is how a picture of a looks: like the one in its header, where that could
 // be one or the other.
-func lookOf(a Algorithm, image string) look {
-	l := look{byChunk: strings.Contains(image, "chunk")}
+func viewOf(a Algorithm, image string) view {
+	l := view{byChunk: strings.Contains(image, "chunk")}
 	brackets, carries := strings.Contains(image, "("), regexp.MustCompile(`\d → `).MatchString(image)
 	switch a.Verb() {
 	case VerbAllReduce, VerbReduce, VerbReduceScatter, VerbReduceScatterV, VerbScan, VerbExScan:
@@ -289,7 +291,7 @@ func lookOf(a Algorithm, image string) look {
 }
 
 // cell is a message as its row shows it.
-func (l look) cell(m *message) string {
+func (l view) cell(m *message) string {
 	switch {
 	case l.byChunk:
 		return fmt.Sprintf("%d → %d", m.from, m.to)
@@ -322,7 +324,7 @@ func (m *message) contents() string {
 	return b.String()
 }
 
-func (l look) row(m *message) (string, int) {
+func (l view) row(m *message) (string, int) {
 	if l.byChunk {
 		return "chunk", chunkOf(m.elems[0])
 	}
@@ -339,7 +341,7 @@ func digits(numbers []int) string {
 
 // draw is the picture of scheduled messages: a row for each rank that sends, or
 // for each chunk; a column for each step.
-func draw(l look, all []*message, steps int) string {
+func draw(l view, all []*message, steps int) string {
 	cells := map[int][]string{}
 	var word string
 	for _, m := range all {
@@ -390,7 +392,7 @@ func (h header) redraw(t testing.TB, a Algorithm) string {
 	if a.NeedsShared() {
 		return redrawSlots(t, a, h.ranks, h.root)
 	}
-	tm, seen := newWatchedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
+	tm, seen := newRecordedTeamAt(t, onHosts(h.ranks, h.hosts), h.hosts == 1) // messages within hosts are to be seen
 	var all []*message
 	switch {
 	case a.Verb() == VerbBarrier:
@@ -401,7 +403,7 @@ func (h header) redraw(t testing.TB, a Algorithm) string {
 		all = record(t, tm, seen, a, h.root, 1, 0)
 	}
 	steps := schedule(t, all)
-	return draw(lookOf(a, h.image), all, steps)
+	return draw(viewOf(a, h.image), all, steps)
 }
 
 func TestDrawingsShowWhatMoves(t *testing.T) {
@@ -449,14 +451,14 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 // What reads without waiting has a drawing of its own.
 func TestADrawingOfSlotsShowsWhatWaits(t *testing.T) {
 	a := find(t, VerbBroadcast, shared)
-	scribes := transcribe(t, a, 2, 0) // a piece for each rank
-	if _, steps := inSteps(t, a, scribes); steps != 3 {
+	recorders := recordSlots(t, a, 2, 0) // a piece for each rank
+	if _, steps := inSteps(t, a, recorders); steps != 3 {
 		t.Errorf("two pieces take %d steps, want 3", steps)
 	}
-	for _, x := range scribes[1].stints {
+	for _, x := range recorders[1].stages {
 		x.sees = nil
 	}
-	if _, steps := inSteps(t, a, scribes); steps != 2 {
+	if _, steps := inSteps(t, a, recorders); steps != 2 {
 		t.Errorf("two pieces that nobody waits for take %d steps, want 2", steps)
 	}
 }

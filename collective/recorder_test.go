@@ -13,38 +13,38 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A sighting is the body of a message that was seen on its way.
-type sighting struct {
+// A sentFrame is the body of a message that was seen on its way.
+type sentFrame struct {
 	from, to int
 	body     []byte
 }
 
-// A watch sees every frame that a team's ranks send.
-type watch struct {
+// A frameRecorder sees every frame that a team's ranks send.
+type frameRecorder struct {
 	mu   sync.Mutex // guards seen
-	seen []sighting
+	seen []sentFrame
 
 	dialing  sync.Mutex // one dial at a time, so that its other end is known
 	dialer   int
 	accepted chan struct{}
 }
 
-// newWatchedTeam is a team whose messages can be looked at: the function returns
+// newRecordedTeam is a team whose messages can be looked at: the function returns
 // those since its last call, each rank's in the order in which it sent them. They
 // must be short enough for one segment.
-func newWatchedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sighting) {
+func newRecordedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
-	return newWatchedTeamAt(t, make([]topology.Place, n), teamtest.SharedMemory)
+	return newRecordedTeamAt(t, make([]topology.Place, n), teamtest.SharedMemory)
 }
 
-// newWatchedTeamAt is newWatchedTeam with a rank at each place.
-func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *teamtest.Team, seen func() []sighting) {
+// newRecordedTeamAt is newWatchedTeam with a rank at each place.
+func newRecordedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
-	w := &watch{accepted: make(chan struct{})}
+	w := &frameRecorder{accepted: make(chan struct{})}
 	tm = teamtest.StartAt(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
-		return &watchedTransport{Transport: tr, w: w, rank: rank}
+		return &recordingTransport{Transport: tr, w: w, rank: rank}
 	})
-	return tm, func() []sighting {
+	return tm, func() []sentFrame {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		seen := w.seen
@@ -53,22 +53,22 @@ func newWatchedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *te
 	}
 }
 
-// A watchedTransport hides every ability of the one it wraps, but the frames.
-type watchedTransport struct {
+// A recordingTransport hides every ability of the one it wraps, but the frames.
+type recordingTransport struct {
 	transport.Transport
-	w    *watch
+	w    *frameRecorder
 	rank int
 }
 
-func (t *watchedTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+func (t *recordingTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	return t.Transport.Serve(in, func(c transport.Conn) {
 		peer := t.w.dialer
 		t.w.accepted <- struct{}{}
-		accept(&watchedConn{c, t.w, t.rank, peer})
+		accept(&recordingConn{c, t.w, t.rank, peer})
 	})
 }
 
-func (t *watchedTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (t *recordingTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	t.w.dialing.Lock()
 	defer t.w.dialing.Unlock()
 	t.w.dialer = t.rank
@@ -78,12 +78,12 @@ func (t *watchedTransport) Dial(ctx context.Context, addr string) (transport.Con
 	}
 	<-t.w.accepted // memory hands every dialled Conn to the one who serves
 	peer := int(addr[len(addr)-1] - '0')
-	return &watchedConn{c, t.w, t.rank, peer}, nil
+	return &recordingConn{c, t.w, t.rank, peer}, nil
 }
 
-type watchedConn struct {
+type recordingConn struct {
 	transport.Conn
-	w    *watch
+	w    *frameRecorder
 	from int
 	to   int
 }
@@ -97,10 +97,10 @@ const (
 	collectives = teamtest.ID<<1 | 1
 )
 
-func (c *watchedConn) Send(f *transport.Frame) {
+func (c *recordingConn) Send(f *transport.Frame) {
 	if h := f.Head; len(h) >= eagerHead && h[0] == kindEager && binary.LittleEndian.Uint64(h[atContext:]) == collectives {
 		c.w.mu.Lock()
-		c.w.seen = append(c.w.seen, sighting{c.from, c.to, bytes.Clone(f.Body)})
+		c.w.seen = append(c.w.seen, sentFrame{c.from, c.to, bytes.Clone(f.Body)})
 		c.w.mu.Unlock()
 	}
 	c.Conn.Send(f)

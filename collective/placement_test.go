@@ -78,11 +78,11 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 				return
 			}
 			for _, count := range []int{0, 1, n + 1, 1000} {
-				for _, x := range trials(a, n, count, true) {
+				for _, x := range testCases(a, n, count, true) {
 					x.run(t, tm)
 				}
 			}
-			for _, x := range trials(a, n, 50_003, true)[:1] { // several pieces of shared memory
+			for _, x := range testCases(a, n, 50_003, true)[:1] { // several pieces of shared memory
 				x.run(t, tm)
 			}
 		})
@@ -104,14 +104,14 @@ func grouped(places []topology.Place, root int) [][][]int {
 		}
 		racks[r][h] = append(racks[r][h], rank)
 	}
-	turn(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == places[root].Rack })
-	turn(racks[0], func(host []int) bool { return places[host[0]].Host == places[root].Host })
-	turn(racks[0][0], func(rank int) bool { return rank == root })
+	rotate(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == places[root].Rack })
+	rotate(racks[0], func(host []int) bool { return places[host[0]].Host == places[root].Host })
+	rotate(racks[0][0], func(rank int) bool { return rank == root })
 	return racks
 }
 
-// turn rotates items until the one that is meant comes first.
-func turn[T any](items []T, first func(T) bool) {
+// rotate rotates items until the one that is meant comes first.
+func rotate[T any](items []T, first func(T) bool) {
 	for i := slices.IndexFunc(items, first); i > 0; i-- {
 		item := items[0]
 		copy(items, items[1:])
@@ -148,7 +148,7 @@ func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i
 	}
 	ring := func(chunk int) []int { // the ranks from the one after chunk on, chunk last
 		order := slices.Concat(hosts(0)...)
-		turn(order, func(rank int) bool { return rank == chunk })
+		rotate(order, func(rank int) bool { return rank == chunk })
 		return append(order[1:], order[0])
 	}
 	afterHost := func(h int) *fold { // the hosts from the one after h on, h last
@@ -251,15 +251,15 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 			inputs := randomInputs(rng, tensor.Float32, len(places), count)
 			reducing(func(a Algorithm) {
 				if !a.NeedsShared() {
-					checkPlaced(t, tm, folding{a, mean, len(places) / 2, inputs}, places)
+					checkPlacement(t, tm, folding{a, mean, len(places) / 2, inputs}, places)
 				}
 			})
 		}
 	})
 }
 
-// checkPlaced holds every element against the documented order.
-func checkPlaced(t testing.TB, tm *teamtest.Team, x folding, places []topology.Place) {
+// checkPlacement holds every element against the documented order.
+func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, places []topology.Place) {
 	t.Helper()
 	n, size := len(places), x.k.DType().Size()
 	count := len(x.inputs[0]) / size
@@ -316,18 +316,18 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 
 // crossings counts, over a recorded run, the messages that enter and leave each
 // group, where group tells a rank's.
-func crossings(all []*message, group func(rank int) string) (enter, leave map[string]int, pairs map[[2]int]bool) {
-	enter, leave, pairs = map[string]int{}, map[string]int{}, map[[2]int]bool{}
+func crossings(all []*message, group func(rank int) string) (entries, exits map[string]int, pairs map[[2]int]bool) {
+	entries, exits, pairs = map[string]int{}, map[string]int{}, map[[2]int]bool{}
 	for _, m := range all {
 		from, to := group(m.from), group(m.to)
 		if from == to {
 			continue
 		}
-		enter[to]++
-		leave[from]++
+		entries[to]++
+		exits[from]++
 		pairs[[2]int{m.from, m.to}] = true
 	}
-	return enter, leave, pairs
+	return entries, exits, pairs
 }
 
 // groupings are what boundaries are drawn around.
@@ -342,7 +342,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
 		n := len(places)
-		tm, seen := newWatchedTeamAt(t, places, teamtest.NoSharedMemory)
+		tm, seen := newRecordedTeamAt(t, places, teamtest.NoSharedMemory)
 		for _, c := range []struct {
 			a     Algorithm
 			steps int
@@ -371,7 +371,7 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	for _, text := range placements() {
 		places := at(text)
-		tm, seen := newWatchedTeamAt(t, places, teamtest.NoSharedMemory)
+		tm, seen := newRecordedTeamAt(t, places, teamtest.NoSharedMemory)
 		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
 			for _, name := range []string{"binomial", hierarchical} {
 				a, err := Find(verb, name)
@@ -417,10 +417,10 @@ func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Plac
 
 // What a hierarchical algorithm moves between hosts does not grow with the ranks on
 // each; within hosts that share memory, it sends nothing that could be copied there.
-func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostSays(t *testing.T) {
+func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	places := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
-	tm, seen := newWatchedTeamAt(t, places, teamtest.SharedMemory)
+	tm, seen := newRecordedTeamAt(t, places, teamtest.SharedMemory)
 	everyAlgorithm(func(a Algorithm) {
 		if !a.Hierarchical() {
 			return

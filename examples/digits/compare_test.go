@@ -129,7 +129,7 @@ func TestIdenticalNoticesASingleBit(t *testing.T) {
 	}
 }
 
-func TestIdenticalTakesEqualBitsOfAnyKind(t *testing.T) {
+func TestIdenticalAcceptsEqualBitsOfAnyKind(t *testing.T) {
 	errs := together(t, 3, func(ctx context.Context, tm team) error {
 		return identical(ctx, tm, []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1)})
 	})
@@ -140,7 +140,7 @@ func TestIdenticalTakesEqualBitsOfAnyKind(t *testing.T) {
 	}
 }
 
-func TestIdenticalTellsZeroFromMinusZero(t *testing.T) {
+func TestIdenticalDistinguishesZeroFromMinusZero(t *testing.T) {
 	errs := together(t, 2, func(ctx context.Context, tm team) error {
 		return identical(ctx, tm, []float64{math.Copysign(0, float64(-tm.rank))})
 	})

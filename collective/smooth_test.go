@@ -20,7 +20,7 @@ var speeds = []struct {
 // By their costs, what runs by default on ranks that are no power of two, and for
 // counts that are odd, takes at most half as long again as it does on the next power
 // of two, below or above, with whole chunks.
-func TestNoRanksAndNoCountFallOffACliff(t *testing.T) {
+func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	for _, s := range speeds {
 		took := func(verb Verb, n, m int) float64 {
 			x := DefaultTable().Chooser(n, s.wire).Choose(verb, m, true, s.shares)

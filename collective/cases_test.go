@@ -13,35 +13,35 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A trial is one collective on all ranks of a team, with inputs whose result is
+// A testCase is one collective on all ranks of a team, with inputs whose result is
 // known. Its numbers are small enough for float32 to be exact.
-type trial struct {
+type testCase struct {
 	a     Algorithm
 	n     int
 	count int // elements of the whole vector
 	root  int
-	place place
+	dst   destination
 	cut   int // which of the v-variants' divisions
 }
 
-// A place is where the result goes.
-type place int
+// A destination is where the result goes.
+type destination int
 
 const (
-	outOfPlace place = iota
-	inPlace          // this rank's part of the input, or the input's part of the result
-	atStart          // the input's beginning, for reduce_scatter
+	outOfPlace destination = iota
+	inPlace                // this rank's part of the input, or the input's part of the result
+	atStart                // the input's beginning, for reduce_scatter
 )
 
-func (x trial) String() string {
-	return fmt.Sprintf("%v on %d ranks, %d elements, root %d, place %d, cut %d", x.a, x.n, x.count, x.root, x.place, x.cut)
+func (x testCase) String() string {
+	return fmt.Sprintf("%v on %d ranks, %d elements, root %d, place %d, cut %d", x.a, x.n, x.count, x.root, x.dst, x.cut)
 }
 
 // cuts is how many divisions chunks knows.
 const cuts = 4
 
 // chunks is how many elements each rank has.
-func (x trial) chunks() []int {
+func (x testCase) chunks() []int {
 	counts := make([]int, x.n)
 	switch verb := x.a.Verb(); {
 	case verb == VerbAllGather, verb == VerbGather, verb == VerbScatter, verb == VerbAllToAll:
@@ -90,7 +90,7 @@ func sums[T number](n, from, count int) []T {
 func junk[T number](count int) []T { return slices.Repeat([]T{-7}, count) }
 
 // attempt makes one rank's call of x, and says what is wrong with its result.
-func attempt[T number](ctx context.Context, r *p2p.Round, x trial) error {
+func attempt[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	var e T
 	k, err := reduce.Sum.Kernel(tensor.TypeOf[T]())
 	if err != nil {
@@ -135,10 +135,10 @@ func attempt[T number](ctx context.Context, r *p2p.Round, x trial) error {
 	return fmt.Errorf("no trial for %v of %T", x.a, e)
 }
 
-func attemptScan[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+func attemptScan[T number](ctx context.Context, r *p2p.Round, x testCase, k reduce.Kernel) error {
 	src := shares[T](r.Rank(), 0, x.count)
 	dst := junk[T](x.count)
-	if x.place != outOfPlace {
+	if x.dst != outOfPlace {
 		dst = src
 	}
 	call, want := Scan, sums[T](r.Rank()+1, 0, x.count)
@@ -150,19 +150,19 @@ func attemptScan[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.
 	}
 	err := call(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), k)
 	err = verify(err, "dst", dst, want)
-	if x.place == outOfPlace {
+	if x.dst == outOfPlace {
 		err = verify(err, "src", src, shares[T](r.Rank(), 0, x.count))
 	}
 	return err
 }
 
-func attemptReduce[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+func attemptReduce[T number](ctx context.Context, r *p2p.Round, x testCase, k reduce.Kernel) error {
 	src := shares[T](r.Rank(), 0, x.count)
 	root := r.Rank() == x.root
 	var dst []T
 	if root {
 		dst = junk[T](x.count)
-		if x.place != outOfPlace {
+		if x.dst != outOfPlace {
 			dst = src
 		}
 	}
@@ -170,7 +170,7 @@ func attemptReduce[T number](ctx context.Context, r *p2p.Round, x trial, k reduc
 	if root {
 		err = verify(err, "dst", dst, sums[T](x.n, 0, x.count))
 	}
-	if !root || x.place == outOfPlace {
+	if !root || x.dst == outOfPlace {
 		err = verify(err, "src", src, shares[T](r.Rank(), 0, x.count))
 	}
 	return err
@@ -193,7 +193,7 @@ func span(counts []int, i int) (lo, hi int) {
 	return lo, lo + counts[i]
 }
 
-func attemptGather[T number](ctx context.Context, r *p2p.Round, x trial) error {
+func attemptGather[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	counts := x.chunks()
 	want := gathered[T](counts)
 	toAll := x.a.Verb() == VerbAllGather || x.a.Verb() == VerbAllGatherV
@@ -202,7 +202,7 @@ func attemptGather[T number](ctx context.Context, r *p2p.Round, x trial) error {
 	var dst []T
 	if toAll || r.Rank() == x.root {
 		dst = junk[T](len(want))
-		if lo, hi := span(counts, r.Rank()); x.place != outOfPlace {
+		if lo, hi := span(counts, r.Rank()); x.dst != outOfPlace {
 			copy(dst[lo:hi], src)
 			src = dst[lo:hi]
 		}
@@ -225,14 +225,14 @@ func attemptGather[T number](ctx context.Context, r *p2p.Round, x trial) error {
 	return verify(err, "src", src, own)
 }
 
-func attemptScatter[T number](ctx context.Context, r *p2p.Round, x trial) error {
+func attemptScatter[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	counts := x.chunks()
 	all := gathered[T](counts)
 	dst := junk[T](counts[r.Rank()])
 	var src []T
 	if r.Rank() == x.root {
 		src = slices.Clone(all)
-		if lo, hi := span(counts, r.Rank()); x.place != outOfPlace {
+		if lo, hi := span(counts, r.Rank()); x.dst != outOfPlace {
 			dst = src[lo:hi]
 		}
 	}
@@ -249,7 +249,7 @@ func attemptScatter[T number](ctx context.Context, r *p2p.Round, x trial) error 
 	return verify(err, "dst", dst, shares[T](r.Rank(), 0, counts[r.Rank()]))
 }
 
-func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x trial, k reduce.Kernel) error {
+func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x testCase, k reduce.Kernel) error {
 	counts := x.chunks()
 	whole := 0
 	for _, c := range counts {
@@ -258,7 +258,7 @@ func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x trial, 
 	lo, hi := span(counts, r.Rank())
 	src := shares[T](r.Rank(), 0, whole)
 	dst := junk[T](hi - lo)
-	switch x.place {
+	switch x.dst {
 	case inPlace:
 		dst = src[lo:hi]
 	case atStart:
@@ -270,42 +270,42 @@ func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x trial, 
 	} else {
 		err = ReduceScatterV(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), counts, k)
 	}
-	if x.place == outOfPlace {
+	if x.dst == outOfPlace {
 		err = verify(err, "src", src, shares[T](r.Rank(), 0, whole))
 	}
 	return verify(err, "dst", dst, sums[T](x.n, lo, hi-lo))
 }
 
-// parcel is what from sends to to.
-func parcel[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
+// payload is what from sends to to.
+func payload[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
 
-func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x trial) error {
+func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	count := x.chunks()[0]
 	var src, want []T
 	for i := range x.n {
-		src = append(src, parcel[T](r.Rank(), i, count)...)
-		want = append(want, parcel[T](i, r.Rank(), count)...)
+		src = append(src, payload[T](r.Rank(), i, count)...)
+		want = append(want, payload[T](i, r.Rank(), count)...)
 	}
 	dst, before := junk[T](len(src)), slices.Clone(src)
-	if x.place != outOfPlace {
+	if x.dst != outOfPlace {
 		dst = src
 	}
 	err := AllToAll(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src))
-	if x.place == outOfPlace {
+	if x.dst == outOfPlace {
 		err = verify(err, "src", src, before)
 	}
 	return verify(err, "dst", dst, want)
 }
 
-func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x trial) error {
+func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	// What rank i sends rank j depends on both, and is nothing for some.
 	size := func(i, j int) int { return (i*7 + j*3 + x.cut) % 5 * x.count / (4 * x.n) }
 	var src, want []T
 	var sends, recvs []int
 	for i := range x.n {
 		sends, recvs = append(sends, size(r.Rank(), i)), append(recvs, size(i, r.Rank()))
-		src = append(src, parcel[T](r.Rank(), i, sends[i])...)
-		want = append(want, parcel[T](i, r.Rank(), recvs[i])...)
+		src = append(src, payload[T](r.Rank(), i, sends[i])...)
+		want = append(want, payload[T](i, r.Rank(), recvs[i])...)
 	}
 	dst, before := junk[T](len(want)), slices.Clone(src)
 	err := AllToAllV(ctx, r, x.a, tensor.Bytes(dst), tensor.Bytes(src), recvs, sends, 4)
@@ -328,36 +328,36 @@ func verify[T number](err error, what string, got, want []T) error {
 	return nil
 }
 
-// trials are all there are for a, on n ranks and count elements, with few of the
+// testCases are all there are for a, on n ranks and count elements, with few of the
 // roots and divisions when few is asked for.
-func trials(a Algorithm, n, count int, few bool) []trial {
-	roots, places, divisions := 1, 2, 1
+func testCases(a Algorithm, n, count int, few bool) []testCase {
+	roots, destinations, divisions := 1, 2, 1
 	switch a.Verb() {
 	case VerbReduce, VerbGather, VerbScatter:
 		roots = n
 	case VerbBroadcast:
-		roots, places = n, 1
+		roots, destinations = n, 1
 	case VerbGatherV, VerbScatterV:
 		roots, divisions = n, cuts
 	case VerbAllGatherV:
 		divisions = cuts
 	case VerbReduceScatter:
-		places = 3
+		destinations = 3
 	case VerbReduceScatterV:
-		places, divisions = 3, cuts
+		destinations, divisions = 3, cuts
 	case VerbAllToAllV:
-		places, divisions = 1, cuts
+		destinations, divisions = 1, cuts
 	case VerbAllReduce, VerbBarrier:
-		places = 1
+		destinations = 1
 	}
-	var all []trial
+	var all []testCase
 	for root := range roots {
-		for p := range places {
+		for p := range destinations {
 			for cut := range divisions {
 				if few && (root != 0 && root != n/2 || p != 0 && root != 0 || cut%3 != 0) {
 					continue
 				}
-				all = append(all, trial{a, n, count, root, place(p), cut})
+				all = append(all, testCase{a, n, count, root, destination(p), cut})
 			}
 		}
 	}
@@ -379,7 +379,7 @@ func TestEveryAlgorithmIsRightForAnyRanksAndCounts(t *testing.T) {
 			tm := teamtest.New(t, n, smallSegment)
 			everyAlgorithm(func(a Algorithm) {
 				for _, count := range []int{0, 1, n - 1, n, n + 1, 1000} {
-					for _, x := range trials(a, n, count, count == 1000) {
+					for _, x := range testCases(a, n, count, count == 1000) {
 						x.run(t, tm)
 					}
 				}
@@ -398,7 +398,7 @@ func TestEveryAlgorithmIsRightInManySegments(t *testing.T) {
 			tm := teamtest.New(t, n, 64)
 			everyAlgorithm(func(a Algorithm) {
 				for _, count := range []int{16, 17, 16 * n, 64*n + 1, 1000} { // segments are of 16
-					for _, x := range trials(a, n, count, true) {
+					for _, x := range testCases(a, n, count, true) {
 						x.run(t, tm)
 					}
 				}
@@ -416,7 +416,7 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) {
 			tm := teamtest.New(t, n, 0)
 			everyAlgorithm(func(a Algorithm) {
-				for _, x := range trials(a, n, 100_003, true) {
+				for _, x := range testCases(a, n, 100_003, true) {
 					x.run(t, tm)
 				}
 			})
@@ -429,20 +429,20 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 const smallSegment = 1600
 
 // run runs x with both types of number.
-func (x trial) run(t testing.TB, tm *teamtest.Team) {
+func (x testCase) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[int32](ctx, r, x)) })
 	tm.Run(t, func(ctx context.Context, r *p2p.Round) error { return named(x, attempt[float32](ctx, r, x)) })
 }
 
-func named(x trial, err error) error {
+func named(x testCase, err error) error {
 	if err != nil {
 		return fmt.Errorf("%v: %w", x, err)
 	}
 	return nil
 }
 
-func TestNobodyLeavesABarrierBeforeAllHaveCome(t *testing.T) {
+func TestABarrierReturnsAfterAllRanksHaveCalledIt(t *testing.T) {
 	for n := 1; n <= 9; n++ {
 		tm := teamtest.New(t, n, 0)
 		for _, a := range Algorithms(VerbBarrier) {
