@@ -20,7 +20,7 @@ import (
 )
 
 // merged is the timeline of n ranks' parts, checked.
-func merged(t *testing.T, file string, n int) []timeline.Seen {
+func merged(t *testing.T, file string, n int) []timeline.Span {
 	t.Helper()
 	var parts []io.Reader
 	for r := range n {
@@ -106,18 +106,18 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 	}
 }
 
-func count(spans []timeline.Seen, rank int, on string, depth int) (n int) {
+func count(spans []timeline.Span, rank int, on string, depth int) (n int) {
 	for _, s := range spans {
-		if s.Rank == rank && s.On == on && s.Depth == depth {
+		if s.Rank == rank && s.Thread == on && s.Depth == depth {
 			n++
 		}
 	}
 	return n
 }
 
-func countNamed(spans []timeline.Seen, rank int, on, name string) (n int) {
+func countNamed(spans []timeline.Span, rank int, on, name string) (n int) {
 	for _, s := range spans {
-		if s.Rank == rank && s.On == on && s.Name == name && s.Depth == 1 {
+		if s.Rank == rank && s.Thread == on && s.Name == name && s.Depth == 1 {
 			n++
 		}
 	}
@@ -200,12 +200,12 @@ func errorOf(t *testing.T, file string, n int) (worst int64) {
 	return worst + 2
 }
 
-func checkOrder(t *testing.T, spans []timeline.Seen, n int, on string, off int64) {
+func checkOrder(t *testing.T, spans []timeline.Span, n int, on string, off int64) {
 	t.Helper()
 	begins, runs := make([][]int64, n), make([][]int64, n)
 	for _, s := range spans {
 		switch {
-		case s.On != on:
+		case s.Thread != on:
 		case s.Depth == 0:
 			begins[s.Rank] = append(begins[s.Rank], s.Begin)
 		case s.Name == "negotiate":

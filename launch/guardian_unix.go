@@ -31,23 +31,23 @@ const guardianFD = 3
 type guardian struct {
 	program string
 	job     string
-	lost    func(error) // told when there is none any more
+	onLost  func(error) // told when there is none any more
 
-	mu     sync.Mutex // guards what follows
-	pipe   *os.File   // nil without a guardian
-	now    *os.Process
-	groups map[int]bool
-	bye    bool
-	ended  chan struct{} // closed when the current process has ended
-	starts int
+	mu        sync.Mutex // guards what follows
+	pipe      *os.File   // nil without a guardian
+	process   *os.Process
+	groups    map[int]bool
+	dismissed bool
+	ended     chan struct{} // closed when the current process has ended
+	starts    int
 }
 
 // newGuardian starts a guardian; nil when program is "".
-func newGuardian(program, job string, lost func(error)) *guardian {
+func newGuardian(program, job string, onLost func(error)) *guardian {
 	if program == "" {
 		return nil
 	}
-	g := &guardian{program: program, job: job, lost: lost, groups: make(map[int]bool)}
+	g := &guardian{program: program, job: job, onLost: onLost, groups: make(map[int]bool)}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.startLocked()
@@ -59,10 +59,10 @@ func (g *guardian) startLocked() {
 	p, pipe, err := g.fork()
 	if err != nil {
 		g.pipe = nil
-		g.lost(err)
+		g.onLost(err)
 		return
 	}
-	g.now, g.pipe, g.ended = p, pipe, make(chan struct{})
+	g.process, g.pipe, g.ended = p, pipe, make(chan struct{})
 	go g.watch(p, pipe, g.ended)
 }
 
@@ -104,12 +104,12 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.bye:
+	case g.dismissed:
 	case err == nil && g.starts < 4:
 		g.startLocked()
 	default:
 		g.pipe = nil
-		g.lost(fmt.Errorf("it ended: %v", state))
+		g.onLost(fmt.Errorf("it ended: %v", state))
 	}
 }
 
@@ -120,22 +120,22 @@ func (g *guardian) add(pgid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.groups[pgid] = true
-	g.tellLocked("+%d\n", pgid)
+	g.sendLocked("+%d\n", pgid)
 }
 
-func (g *guardian) drop(pgid int) {
+func (g *guardian) remove(pgid int) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.groups, pgid)
-	g.tellLocked("-%d\n", pgid)
+	g.sendLocked("-%d\n", pgid)
 }
 
-// tellLocked writes a line. When the guardian has just gone, watch will repeat
+// sendLocked writes a line. When the guardian has just gone, watch will repeat
 // all that counts to the next. The pipe holds more than a job writes.
-func (g *guardian) tellLocked(format string, args ...any) {
+func (g *guardian) sendLocked(format string, args ...any) {
 	if g.pipe != nil {
 		fmt.Fprintf(g.pipe, format, args...)
 	}
@@ -148,9 +148,9 @@ func (g *guardian) dismiss() {
 		return
 	}
 	g.mu.Lock()
-	g.bye = true
-	g.tellLocked("bye\n")
-	none, now, ended := g.pipe == nil, g.now, g.ended
+	g.dismissed = true
+	g.sendLocked("bye\n")
+	none, now, ended := g.pipe == nil, g.process, g.ended
 	g.mu.Unlock()
 	if none {
 		return
@@ -160,9 +160,9 @@ func (g *guardian) dismiss() {
 	<-ended
 }
 
-// guard is the guardian process: it waits for the end of the pipe, and unless
+// guardJob is the guardian process: it waits for the end of the pipe, and unless
 // it was said goodbye to, it kills what is left of the job.
-func guard(job string, groups map[int]bool, in io.Reader) int {
+func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	if bye := watchPipe(in, groups); bye {
 		return 0
 	}
@@ -173,7 +173,7 @@ func guard(job string, groups map[int]bool, in io.Reader) int {
 		for pgid := range groups {
 			signalGroup(pgid, syscall.SIGKILL)
 		}
-		signalStrays(groups, job, syscall.SIGKILL)
+		signalDetached(groups, job, syscall.SIGKILL)
 		if len(membersOf(groups, job)) == 0 {
 			return 0
 		}
@@ -226,5 +226,5 @@ func guardMain(args []string) int {
 			groups[pgid] = true
 		}
 	}
-	return guard(args[0], groups, in)
+	return guardJob(args[0], groups, in)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// maxQuote is how many bytes of a line a verdict can quote.
-const maxQuote = 1 << 10
+// maxQuoteLine is how many bytes of a line a verdict can quote.
+const maxQuoteLine = 1 << 10
 
 // A lastError watches a rank's standard error and remembers the line that most
 // likely says why the rank ended: the last one with an error of this module,
@@ -31,17 +31,17 @@ func (e *lastError) write(b []byte) {
 	defer e.mu.Unlock()
 	for len(b) > 0 {
 		part, rest, ended := bytes.Cut(b, []byte("\n"))
-		e.line = append(e.line, part[:min(len(part), maxQuote-len(e.line))]...)
+		e.line = append(e.line, part[:min(len(part), maxQuoteLine-len(e.line))]...)
 		if ended {
-			e.take(strings.TrimSpace(string(e.line)))
+			e.addLine(strings.TrimSpace(string(e.line)))
 			e.line = e.line[:0]
 		}
 		b = rest
 	}
 }
 
-// take sorts one whole line.
-func (e *lastError) take(line string) {
+// addLine sorts one whole line.
+func (e *lastError) addLine(line string) {
 	switch kind := faultIn(line); {
 	case line == "":
 	case kind != 0:
@@ -59,7 +59,7 @@ func (e *lastError) quote() (line string, kind fault.Kind) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.line) > 0 { // a last line without its newline
-		e.take(strings.TrimSpace(string(e.line)))
+		e.addLine(strings.TrimSpace(string(e.line)))
 		e.line = e.line[:0]
 	}
 	switch {

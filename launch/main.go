@@ -16,19 +16,19 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
 		return guardMain(args[1:])
 	}
-	said := &sink{w: stderr}
+	log := &lineWriter{w: stderr}
 	req, err := parse(args[min(1, len(args)):], env)
 	switch {
 	case err != nil:
-		said.say("%v", err)
+		log.logf("%v", err)
 		return exitUsage
 	case req.help:
 		return printed(io.WriteString(stdout, usage()))
 	case req.version:
 		return printed(fmt.Fprintln(stdout, version()))
 	case req.merge != "":
-		if err := mergeAlone(req.merge); err != nil {
-			said.say("--merge-timeline: %v", err)
+		if err := mergeParts(req.merge); err != nil {
+			log.logf("--merge-timeline: %v", err)
 			return exitNotRunning
 		}
 		return 0
@@ -36,14 +36,14 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	j := &req.job
 	if !j.Quiet {
 		for _, w := range req.warnings {
-			said.say("%s", w)
+			log.logf("%s", w)
 		}
 	}
 	j.Env, j.Stdin, j.Stdout, j.Stderr, j.Guardian = env, stdin, stdout, stderr, self()
 	out := Run(context.Background(), j)
 	if !j.Quiet || out.Broken {
 		for _, line := range out.Verdict {
-			said.say("%s", line)
+			log.logf("%s", line)
 		}
 	}
 	return out.Code

@@ -26,8 +26,8 @@ type request struct {
 	warnings []string
 }
 
-// alone reports whether something is asked for that needs no program.
-func (r *request) alone() bool { return r.help || r.version || r.merge != "" }
+// needsNoProgram reports whether something is asked for that needs no program.
+func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
 
 // A parser goes through a command line once. Options stand before the program;
 // ":" begins the next program, with its own -np, -x and --wdir.
@@ -49,10 +49,10 @@ func parse(args, env []string) (*request, error) {
 	p.host, _ = os.Hostname()
 	for first := true; first || len(args) > 0; first = false {
 		app, rest, more := cutAtColon(args)
-		if err := p.one(app); err != nil {
+		if err := p.parseApp(app); err != nil {
 			return nil, err
 		}
-		if p.req.alone() {
+		if p.req.needsNoProgram() {
 			return &p.req, nil
 		}
 		if args = rest; more && len(rest) == 0 {
@@ -71,16 +71,16 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 	return args, nil, false
 }
 
-// one reads the options and the program of one context.
-func (p *parser) one(args []string) error {
+// parseApp reads the options and the program of one context.
+func (p *parser) parseApp(args []string) error {
 	p.app, p.slots, p.perNode = App{}, 0, 0
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
 		if args[0] == "--" {
 			args = args[1:]
 			break
 		}
-		used, err := p.option(args)
-		if err != nil || p.req.alone() {
+		used, err := p.parseOption(args)
+		if err != nil || p.req.needsNoProgram() {
 			return err
 		}
 		args = args[used:]
@@ -96,16 +96,16 @@ func (p *parser) one(args []string) error {
 	return nil
 }
 
-// option reads the option at args[0] and says how many arguments it took.
-func (p *parser) option(args []string) (used int, err error) {
+// parseOption reads the option at args[0] and says how many arguments it took.
+func (p *parser) parseOption(args []string) (used int, err error) {
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
 	name, value, joined := strings.Cut(text, "=")
 	o := findOption(name)
 	switch {
 	case o == nil:
 		return 0, unknownOption(args[0], name)
-	case o.refused != "":
-		return 0, usagef("%s: %s", args[0], o.refused)
+	case o.rejected != "":
+		return 0, usagef("%s: %s", args[0], o.rejected)
 	case joined && o.args != 1:
 		return 0, usagef("%s takes no value after '='", "-"+name)
 	case joined:
@@ -117,13 +117,13 @@ func (p *parser) option(args []string) (used int, err error) {
 }
 
 func (p *parser) apply(o *option, spelled string, args []string) error {
-	if o.do == nil {
-		if !o.silent && !slices.Contains(p.ignored, spelled) {
+	if o.set == nil {
+		if !o.accepted && !slices.Contains(p.ignored, spelled) {
 			p.ignored = append(p.ignored, spelled)
 		}
 		return nil
 	}
-	if err := o.do(p, args); err != nil {
+	if err := o.set(p, args); err != nil {
 		return usagef("%s: %v", spelled, err)
 	}
 	return nil
@@ -188,7 +188,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	if name == "" || strings.ContainsRune(s, 0) {
 		return "", false, fmt.Errorf("%q is neither NAME nor NAME=VALUE", s)
 	}
-	if slices.Contains(decided(), name) {
+	if slices.Contains(reservedVars(), name) {
 		p.warn("-x %s: ignored, as tuttirun itself tells each rank its %s", name, name)
 		return "", false, nil
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestParseReadsWhatPeopleType(t *testing.T) {
+func TestParseAcceptsUsualCommandLines(t *testing.T) {
 	two := func(set ...string) []App { return []App{{Ranks: 2, Set: set, Args: []string{"prog", "-np", "9"}}} }
 	host, _ := os.Hostname()
 	for name, c := range map[string]struct {
@@ -67,7 +67,7 @@ func TestParseReadsWhatPeopleType(t *testing.T) {
 	}
 }
 
-func TestParseRefusesAndSaysWhatToDo(t *testing.T) {
+func TestParseErrorsNameTheRemedy(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                             "no program given; see --help",
 		"-np 2":                        "no program given",
@@ -117,7 +117,7 @@ func TestParseWarnsOnceAboutWhatItIgnores(t *testing.T) {
 }
 
 func TestVariablesThatTheLauncherDecidesAreIgnoredWithAWarning(t *testing.T) {
-	for _, name := range decided() {
+	for _, name := range reservedVars() {
 		for _, line := range []string{"-x " + name + "=7", "-x " + name, "-env " + name + " 7", "-genv " + name + " 7"} {
 			req, err := parse(strings.Fields(line+" -np 1 p"), []string{name + "=7"})
 			if err != nil {
@@ -128,8 +128,8 @@ func TestVariablesThatTheLauncherDecidesAreIgnoredWithAWarning(t *testing.T) {
 			}
 		}
 	}
-	env := rankEnv(nil, &Job{}, &App{}, world{}, 1)
-	for _, name := range decided() {
+	env := rankEnv(nil, &Job{}, &App{}, jobInfo{}, 1)
+	for _, name := range reservedVars() {
 		if _, ok := lookup(env, name); !ok {
 			t.Errorf("%s is not given to a rank", name)
 		}

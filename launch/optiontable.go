@@ -11,27 +11,27 @@ import (
 // of scripts written for mpirun and mpiexec, and ignored, with one warning for
 // all unless silent. A refused one would change results if it were ignored.
 type option struct {
-	names   []string
-	args    int
-	operand string // for people
-	help    string // "" keeps it out of --help
-	do      func(p *parser, args []string) error
-	silent  bool
-	refused string
+	names    []string
+	args     int
+	operand  string // for people
+	help     string // "" keeps it out of --help
+	set      func(p *parser, args []string) error
+	accepted bool
+	rejected string
 }
 
 // options are all that the command line knows. Names with one dash or two are
 // alike, as they are to mpirun.
 func options() []option {
-	return slices.Concat(ownOptions(), neighbourOptions(), ignoredOptions(), refusedOptions())
+	return slices.Concat(ownOptions(), compatOptions(), ignoredOptions(), rejectedOptions())
 }
 
 func ownOptions() []option {
 	return []option{
 		{names: []string{"np", "n", "c"}, args: 1, operand: "N", help: "how many ranks run the program (one per processor)",
-			do: func(p *parser, a []string) (err error) { p.app.Ranks, err = count(a[0]); return }},
+			set: func(p *parser, a []string) (err error) { p.app.Ranks, err = count(a[0]); return }},
 		{names: []string{"x"}, args: 1, operand: "NAME[=VALUE]", help: "set a variable for the program's ranks; repeatable",
-			do: func(p *parser, a []string) error {
+			set: func(p *parser, a []string) error {
 				v, ok, err := p.variable(a[0])
 				if ok {
 					p.app.Set = append(p.app.Set, v)
@@ -39,48 +39,48 @@ func ownOptions() []option {
 				return err
 			}},
 		{names: []string{"wdir", "wd"}, args: 1, operand: "DIR", help: "run the program in this directory",
-			do: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
+			set: func(p *parser, a []string) error { p.app.Dir = a[0]; return nil }},
 		{names: []string{"transport"}, args: 1, operand: "NAME", help: "the transport between ranks: auto, shm, tcp, grpc; tcp+verbs,\n" + strings.Repeat(" ", 26) + "grpc+verbs where built in (sets TUTTI_TRANSPORT)",
-			do: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
+			set: func(p *parser, a []string) error { p.req.job.Transport = a[0]; return nil }},
 		{names: []string{"report-transport"}, help: "have the ranks print which transport they use, and why",
-			do: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
 		{names: []string{"timeline"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators did, for Perfetto",
-			do: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
+			set: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
 		{names: []string{"merge-timeline"}, args: 1, operand: "FILE", help: "make one timeline of FILE.rank0, FILE.rank1, ... and run nothing",
-			do: func(p *parser, a []string) error { p.req.merge = a[0]; return nil }},
+			set: func(p *parser, a []string) error { p.req.merge = a[0]; return nil }},
 		{names: []string{"l", "prepend-rank"}, help: "begin each line of output with its rank: [3] line",
-			do: func(p *parser, _ []string) error { p.req.job.Tags = RankTag; return nil }},
+			set: func(p *parser, _ []string) error { p.req.job.Tags = RankTag; return nil }},
 		{names: []string{"tag-output"}, help: "the same in mpirun's way: [1,3]<stdout>:line",
-			do: func(p *parser, _ []string) error { p.req.job.Tags = MPITag; return nil }},
+			set: func(p *parser, _ []string) error { p.req.job.Tags = MPITag; return nil }},
 		{names: []string{"timeout"}, args: 1, operand: "DURATION", help: "end the job after this time, in seconds or like 10m; exit code 124",
-			do: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
+			set: func(p *parser, a []string) (err error) { p.req.job.Timeout, err = duration(a[0]); return }},
 		{names: []string{"grace"}, args: 1, operand: "DURATION", help: "what the others have to report when a rank has failed (2s)",
-			do: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
+			set: func(p *parser, a []string) (err error) { p.req.job.Grace, err = duration(a[0]); return }},
 		{names: []string{"q", "quiet"}, help: "print no warnings and no verdict, but why a program cannot start",
-			do: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.job.Quiet = true; return nil }},
 		{names: []string{"v", "verbose"}, help: "print each rank's process as it starts",
-			do: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.job.Verbose = true; return nil }},
 		{names: []string{"V", "version"}, help: "print the version",
-			do: func(p *parser, _ []string) error { p.req.version = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.version = true; return nil }},
 		{names: []string{"help", "h"}, help: "print this",
-			do: func(p *parser, _ []string) error { p.req.help = true; return nil }},
+			set: func(p *parser, _ []string) error { p.req.help = true; return nil }},
 	}
 }
 
-// neighbourOptions are other launchers' that have a meaning here.
-func neighbourOptions() []option {
+// compatOptions are other launchers' that have a meaning here.
+func compatOptions() []option {
 	return []option{
-		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", silent: true},
-		{names: []string{"allow-run-as-root"}, help: "accepted; so is running as root", silent: true},
-		{names: []string{"bind-to"}, args: 1, operand: "X", help: "accepted; ranks are not bound to processors", silent: true},
+		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},
+		{names: []string{"allow-run-as-root"}, help: "accepted; so is running as root", accepted: true},
+		{names: []string{"bind-to"}, args: 1, operand: "X", help: "accepted; ranks are not bound to processors", accepted: true},
 		{names: []string{"nooversubscribe"}, help: "refuse more ranks than processors",
-			do: func(p *parser, _ []string) error { p.strict = true; return nil }},
+			set: func(p *parser, _ []string) error { p.strict = true; return nil }},
 		{names: []string{"H", "host", "hosts"}, args: 1, operand: "HOST[:SLOTS],...", help: "accepted for this host; the slots are a default for -np",
-			do: func(p *parser, a []string) error { return p.hosts(a[0]) }},
+			set: func(p *parser, a []string) error { return p.hosts(a[0]) }},
 		{names: []string{"N", "npernode", "ppn", "perhost"}, args: 1, operand: "N",
-			do: func(p *parser, a []string) (err error) { p.perNode, err = count(a[0]); return }},
+			set: func(p *parser, a []string) (err error) { p.perNode, err = count(a[0]); return }},
 		{names: []string{"genv"}, args: 2, operand: "NAME VALUE",
-			do: func(p *parser, a []string) error {
+			set: func(p *parser, a []string) error {
 				v, ok, err := p.variable(a[0] + "=" + a[1])
 				if ok {
 					p.shared = append(p.shared, v)
@@ -88,7 +88,7 @@ func neighbourOptions() []option {
 				return err
 			}},
 		{names: []string{"env"}, args: 2, operand: "NAME VALUE",
-			do: func(p *parser, a []string) error {
+			set: func(p *parser, a []string) error {
 				v, ok, err := p.variable(a[0] + "=" + a[1])
 				if ok {
 					p.app.Set = append(p.app.Set, v)
@@ -96,7 +96,7 @@ func neighbourOptions() []option {
 				return err
 			}},
 		{names: []string{"stdin"}, args: 1, operand: "RANK",
-			do: func(p *parser, a []string) error {
+			set: func(p *parser, a []string) error {
 				if a[0] != "0" {
 					return fmt.Errorf("%q: standard input goes to rank 0 only", a[0])
 				}
@@ -122,12 +122,12 @@ func ignoredOptions() []option {
 	return all
 }
 
-// refusedOptions ask for what is not there; ignoring them would do other than
+// rejectedOptions ask for what is not there; ignoring them would do other than
 // what was asked for.
-func refusedOptions() []option {
+func rejectedOptions() []option {
 	const remote = "ranks are started on this host only"
 	var all []option
-	add := func(why string, names ...string) { all = append(all, option{names: names, refused: why}) }
+	add := func(why string, names ...string) { all = append(all, option{names: names, rejected: why}) }
 	add(remote, "hostfile", "machinefile", "default-hostfile", "f")
 	add(remote, "launch-agent", "launcher-exec", "bootstrap-exec", "ssh-port", "p")
 	add("output goes to standard output; redirect it", "output-filename", "outfile-pattern", "errfile-pattern")

@@ -18,33 +18,33 @@ const maxLine = 64 << 10
 // shown as it is: prompts and progress bars want to be seen.
 const partialWait = 50 * time.Millisecond
 
-// A sink takes whole lines from many ranks, one write at a time.
-type sink struct {
-	mu   sync.Mutex // one write at a time
-	w    io.Writer
-	gone bool // a write has failed: the reader has left
+// A lineWriter takes whole lines from many ranks, one write at a time.
+type lineWriter struct {
+	mu     sync.Mutex // one write at a time
+	w      io.Writer
+	failed bool // a write has failed: the reader has left
 }
 
 // write reports whether the bytes went out; after a failure it takes nothing.
-func (s *sink) write(b []byte) bool {
+func (s *lineWriter) write(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.gone {
+	if !s.failed {
 		_, err := s.w.Write(b)
-		s.gone = err != nil
+		s.failed = err != nil
 	}
-	return !s.gone
+	return !s.failed
 }
 
-// say prints a line of the launcher's own.
-func (s *sink) say(format string, args ...any) {
+// logf prints a line of the launcher's own.
+func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
-// A relay passes what one rank writes on to a sink, line by line.
-type relay struct {
-	from *os.File
-	to   *sink
+// A lineCopier passes what one rank writes on to a sink, line by line.
+type lineCopier struct {
+	src  *os.File
+	dst  *lineWriter
 	tag  string // before each line; "" passes bytes as they are
 	last *lastError
 
@@ -55,16 +55,16 @@ type relay struct {
 // run relays until the writers have all closed their end, and closes its own.
 // A sink that has failed ends it too, so that a writer learns of it as it would
 // without a launcher (SIGPIPE); but what is wanted for the verdict is read on.
-func (r *relay) run() {
-	defer r.from.Close()
+func (r *lineCopier) run() {
+	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
 	for {
 		if r.tag == "" && len(r.buf) > 0 {
-			r.from.SetReadDeadline(time.Now().Add(partialWait))
+			r.src.SetReadDeadline(time.Now().Add(partialWait))
 		} else {
-			r.from.SetReadDeadline(time.Time{})
+			r.src.SetReadDeadline(time.Time{})
 		}
-		n, err := r.from.Read(r.buf[len(r.buf):cap(r.buf)])
+		n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
 		if r.last != nil {
 			r.last.write(r.buf[len(r.buf) : len(r.buf)+n])
 		}
@@ -79,7 +79,7 @@ func (r *relay) run() {
 
 // flush writes the whole lines in buf; all of it when the line will not grow
 // there: at the end, when it was waited for in vain, and when buf is full.
-func (r *relay) flush(all bool) bool {
+func (r *lineCopier) flush(all bool) bool {
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
 	if all || end == 0 && len(r.buf) == cap(r.buf) {
 		end = len(r.buf)
@@ -89,27 +89,27 @@ func (r *relay) flush(all bool) bool {
 	}
 	ok := true
 	if r.tag == "" {
-		ok = r.to.write(r.buf[:end])
+		ok = r.dst.write(r.buf[:end])
 	} else {
-		ok = r.tagged(r.buf[:end])
+		ok = r.writeTagged(r.buf[:end])
 	}
 	r.buf = r.buf[:copy(r.buf, r.buf[end:])]
 	return ok
 }
 
-// tagged writes lines, each with its tag and its newline.
-func (r *relay) tagged(text []byte) bool {
+// writeTagged writes lines, each with its tag and its newline.
+func (r *lineCopier) writeTagged(text []byte) bool {
 	ok := true
 	for line := range bytes.Lines(text) {
 		r.out = append(append(r.out, r.tag...), bytes.TrimSuffix(line, []byte("\n"))...)
 		r.out = append(r.out, '\n')
 		if len(r.out) >= maxLine {
-			ok = r.to.write(r.out)
+			ok = r.dst.write(r.out)
 			r.out = r.out[:0]
 		}
 	}
 	if len(r.out) > 0 {
-		ok = r.to.write(r.out)
+		ok = r.dst.write(r.out)
 		r.out = r.out[:0]
 	}
 	return ok

@@ -20,7 +20,7 @@ func each(t *testing.T, tag string, pieces ...string) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	r := &relay{from: from, to: &sink{w: &out}, tag: tag, last: new(lastError)}
+	r := &lineCopier{src: from, dst: &lineWriter{w: &out}, tag: tag, last: new(lastError)}
 	var done sync.WaitGroup
 	done.Go(r.run)
 	for _, p := range pieces {
@@ -60,14 +60,14 @@ func TestRelayWithoutTagPassesBytesAsTheyAre(t *testing.T) {
 }
 
 // A prompt is not held back for its newline: it comes out while the writer waits.
-func TestRelayShowsAPrompt(t *testing.T) {
+func TestCopierShowsAnUnfinishedLine(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	shown, out := io.Pipe()
 	var done sync.WaitGroup
-	done.Go((&relay{from: from, to: &sink{w: out}}).run)
+	done.Go((&lineCopier{src: from, dst: &lineWriter{w: out}}).run)
 	io.WriteString(to, "password: ")
 	buf := make([]byte, 10)
 	if _, err := io.ReadFull(shown, buf); err != nil || string(buf) != "password: " {
@@ -83,14 +83,14 @@ func (closedWriter) Write([]byte) (int, error) { return 0, errors.New("nobody re
 
 // When nobody reads our output, the rank must learn of it as from a shell: its
 // next write fails.
-func TestRelayEndsWhenNobodyReads(t *testing.T) {
+func TestCopierEndsWhenNobodyReads(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer to.Close()
 	var done sync.WaitGroup
-	done.Go((&relay{from: from, to: &sink{w: closedWriter{}}, tag: "[0] "}).run)
+	done.Go((&lineCopier{src: from, dst: &lineWriter{w: closedWriter{}}, tag: "[0] "}).run)
 	io.WriteString(to, "lost\n")
 	done.Wait()
 	if _, err := io.WriteString(to, "more\n"); err == nil {
@@ -98,7 +98,7 @@ func TestRelayEndsWhenNobodyReads(t *testing.T) {
 	}
 }
 
-func TestLastErrorFindsTheLineThatSaysWhy(t *testing.T) {
+func TestLastErrorFindsTheCause(t *testing.T) {
 	lost := fault.New(fault.PeerLost, "allreduce", 1, "gone").Error()
 	for name, c := range map[string]struct {
 		in, want string
@@ -113,7 +113,7 @@ func TestLastErrorFindsTheLineThatSaysWhy(t *testing.T) {
 		"ours before a panic":     {lost + "\npanic: oh\n", lost, fault.PeerLost},
 		"a rank that is no error": {"done: rank 3: timeout of 3 s chosen: rank x: timeout\n", "done: rank 3: timeout of 3 s chosen: rank x: timeout", fault.Timeout},
 		"a rank without a kind":   {"hello: rank 3: fine\n", "hello: rank 3: fine", 0},
-		"a line without end":      {strings.Repeat("x", 5*maxQuote), strings.Repeat("x", maxQuote), 0},
+		"a line without end":      {strings.Repeat("x", 5*maxQuoteLine), strings.Repeat("x", maxQuoteLine), 0},
 	} {
 		for _, step := range []int{1, 7, 1 << 20} {
 			var e lastError

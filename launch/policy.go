@@ -11,7 +11,7 @@ type phase uint8
 const (
 	running     phase = iota // all is well
 	failing                  // a rank has failed; the others have the grace
-	lingering                // all ranks have ended, but not all that they started
+	draining                 // all ranks have ended, but not all that they started
 	terminating              // everything has got TERM
 	killing                  // everything has got KILL
 	abandoned                // something survives KILL, as in a dead file system
@@ -25,79 +25,79 @@ const never = time.Duration(1<<63 - 1)
 // returns the signal that all remaining processes shall get now, 0 for none.
 // The caller calls passed when the time is until or later.
 type policy struct {
-	grace  time.Duration
-	living int // ranks that have not ended
-	phase  phase
-	until  time.Duration
+	grace    time.Duration
+	alive    int // ranks that have not ended
+	phase    phase
+	deadline time.Duration
 
-	asked    int  // how often the user asked for the end
-	timedOut bool // the job's own time ran out
+	interrupts int  // how often the user asked for the end
+	timedOut   bool // the job's own time ran out
 }
 
 func newPolicy(ranks int, grace, timeout time.Duration) *policy {
-	p := &policy{grace: grace, living: ranks, until: never}
+	p := &policy{grace: grace, alive: ranks, deadline: never}
 	if timeout > 0 {
-		p.until = timeout
+		p.deadline = timeout
 	}
 	return p
 }
 
 // exited takes the end of one rank.
 func (p *policy) exited(now time.Duration, failed bool) {
-	p.living--
+	p.alive--
 	if failed && p.phase == running {
-		p.enter(failing, now)
+		p.setPhase(failing, now)
 	}
-	if p.living == 0 && p.phase < lingering {
-		p.enter(lingering, now)
+	if p.alive == 0 && p.phase < draining {
+		p.setPhase(draining, now)
 	}
 }
 
 // interrupted takes a signal by which the user asks for the end: the first is
 // the ranks' to handle, in their own time; the second and third are not.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
-	p.asked++
+	p.interrupts++
 	switch {
-	case p.asked == 1:
+	case p.interrupts == 1:
 		return sig
 	case p.phase < terminating:
 		return p.end(now)
 	case p.phase < killing:
-		p.enter(killing, now)
+		p.setPhase(killing, now)
 	}
 	return syscall.SIGKILL
 }
 
 // end asks everything to end now.
 func (p *policy) end(now time.Duration) syscall.Signal {
-	p.enter(terminating, now)
+	p.setPhase(terminating, now)
 	return syscall.SIGTERM
 }
 
-// passed takes the end of the phase's time.
-func (p *policy) passed(now time.Duration) syscall.Signal {
+// deadlinePassed takes the end of the phase's time.
+func (p *policy) deadlinePassed(now time.Duration) syscall.Signal {
 	switch p.phase {
 	case running:
 		p.timedOut = true
 		return p.end(now)
-	case failing, lingering:
+	case failing, draining:
 		return p.end(now)
 	case terminating:
-		p.enter(killing, now)
+		p.setPhase(killing, now)
 		return syscall.SIGKILL
 	}
-	p.enter(abandoned, now)
+	p.setPhase(abandoned, now)
 	return 0
 }
 
-func (p *policy) enter(next phase, now time.Duration) {
+func (p *policy) setPhase(next phase, now time.Duration) {
 	p.phase = next
 	switch next {
-	case failing, lingering:
-		p.until = now + p.grace
+	case failing, draining:
+		p.deadline = now + p.grace
 	case terminating, killing:
-		p.until = now + killAfter
+		p.deadline = now + killAfter
 	default:
-		p.until = never
+		p.deadline = never
 	}
 }

@@ -27,9 +27,9 @@ func TestPolicyTranscripts(t *testing.T) {
 		events  []event
 		phase   phase
 	}{
-		"all is well": {2, 0, []event{{1 * s, "ok", none, never}, {9 * s, "ok", none, 11 * s}}, lingering},
+		"all is well": {2, 0, []event{{1 * s, "ok", none, never}, {9 * s, "ok", none, 11 * s}}, draining},
 		"the others report in time": {3, 0, []event{
-			{1 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 4 * s}}, lingering},
+			{1 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 3 * s}, {2 * s, "fail", none, 4 * s}}, draining},
 		"grace, TERM, KILL": {3, 0, []event{
 			{1 * s, "fail", none, 3 * s}, {3 * s, "time", term, 5 * s}, {4 * s, "fail", none, 5 * s}, {5 * s, "time", kill, 7 * s},
 			{5 * s, "fail", none, 7 * s}}, killing},
@@ -38,7 +38,7 @@ func TestPolicyTranscripts(t *testing.T) {
 		"the time is over":        {1, 5 * s, []event{{5 * s, "time", term, 7 * s}, {6 * s, "fail", none, 7 * s}}, terminating},
 		"a failure ends the time": {2, 5 * s, []event{{4 * s, "fail", none, 6 * s}, {6 * s, "time", term, 8 * s}}, terminating},
 		"the first signal is the ranks'": {2, 0, []event{
-			{1 * s, "int", syscall.SIGINT, never}, {60 * s, "ok", none, never}, {60 * s, "ok", none, 62 * s}}, lingering},
+			{1 * s, "int", syscall.SIGINT, never}, {60 * s, "ok", none, never}, {60 * s, "ok", none, 62 * s}}, draining},
 		"the second and third are not": {1, 0, []event{
 			{1 * s, "int", syscall.SIGINT, never}, {2 * s, "int", term, 4 * s}, {3 * s, "int", kill, 5 * s}, {4 * s, "int", kill, 5 * s}}, killing},
 		"what lingers is ended": {1, 0, []event{{1 * s, "ok", none, 3 * s}, {3 * s, "time", term, 5 * s}, {5 * s, "time", kill, 7 * s}}, killing},
@@ -55,13 +55,13 @@ func TestPolicyTranscripts(t *testing.T) {
 				case "end":
 					got = p.end(e.at)
 				case "time":
-					if p.until > e.at {
-						t.Errorf("event %d: the deadline is %v", i, p.until)
+					if p.deadline > e.at {
+						t.Errorf("event %d: the deadline is %v", i, p.deadline)
 					}
-					got = p.passed(e.at)
+					got = p.deadlinePassed(e.at)
 				}
-				if got != e.want || p.until != e.next {
-					t.Errorf("event %d, %s: got signal %v and deadline %v, want %v and %v", i, e.what, got, p.until, e.want, e.next)
+				if got != e.want || p.deadline != e.next {
+					t.Errorf("event %d, %s: got signal %v and deadline %v, want %v and %v", i, e.what, got, p.deadline, e.want, e.next)
 				}
 			}
 			if p.phase != c.phase {

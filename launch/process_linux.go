@@ -56,7 +56,7 @@ func membersOf(groups map[int]bool, job string) []process {
 	}
 	var members []process
 	for _, p := range table {
-		if !p.zombie && (groups[p.group] || carries(p.pid, job)) {
+		if !p.zombie && (groups[p.group] || belongsTo(p.pid, job)) {
 			members = append(members, p)
 		}
 	}
@@ -74,29 +74,29 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalStrays signals each process that carries the job's name and is in none
+// signalDetached signals each process that carries the job's name and is in none
 // of the groups. The process is pinned first and then asked again who it is: its
 // number may have become another's in between.
-func signalStrays(groups map[int]bool, job string, s syscall.Signal) {
+func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 	table, _ := processes() // nothing without /proc
 	for _, p := range table {
-		if p.zombie || groups[p.group] || !carries(p.pid, job) {
+		if p.zombie || groups[p.group] || !belongsTo(p.pid, job) {
 			continue
 		}
 		pinned, err := os.FindProcess(p.pid)
 		if err != nil {
 			continue
 		}
-		if carries(p.pid, job) {
+		if belongsTo(p.pid, job) {
 			pinned.Signal(s) // an error says that it has ended
 		}
 		pinned.Release()
 	}
 }
 
-// carries tells whether a process was started with the job's name in its
+// belongsTo tells whether a process was started with the job's name in its
 // environment. Other users' processes cannot be read, and are not ours.
-func carries(pid int, job string) bool {
+func belongsTo(pid int, job string) bool {
 	if pid == os.Getpid() {
 		return false
 	}

@@ -31,8 +31,8 @@ func membersOf(groups map[int]bool, _ string) []process {
 	return members
 }
 
-// signalStrays cannot read other processes' environments here.
-func signalStrays(map[int]bool, string, syscall.Signal) {}
+// signalDetached cannot read other processes' environments here.
+func signalDetached(map[int]bool, string, syscall.Signal) {}
 
 // nameProcess does nothing here: ps shows argv[0].
 func nameProcess(string) {}

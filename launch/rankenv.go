@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A world is what all ranks of a job are told.
-type world struct {
+// A jobInfo is what all ranks of a job are told.
+type jobInfo struct {
 	size   int
 	job    string
 	secret string // hex
@@ -35,7 +35,7 @@ func baseEnv(env []string) []string {
 
 // rankEnv is the environment of one rank: what it inherits, what the user sets
 // for its program, and last what this job says, which nothing may override.
-func rankEnv(base []string, j *Job, a *App, w world, rank int) []string {
+func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env := slices.Concat(base, a.Set)
 	if a.Dir != "" {
 		if dir, err := filepath.Abs(a.Dir); err == nil {
@@ -67,9 +67,9 @@ func rankEnv(base []string, j *Job, a *App, w world, rank int) []string {
 	return lastOfEach(env)
 }
 
-// decided are the variables that rankEnv gives every rank, whatever is set for its
+// reservedVars are the variables that rankEnv gives every rank, whatever is set for its
 // program.
-func decided() []string {
+func reservedVars() []string {
 	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.Secret}
 }
 

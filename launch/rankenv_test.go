@@ -17,7 +17,7 @@ func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	if want := []string{"HOME=/h", "TUTTI_TIMEOUT=3s", "SLURM_JOB_ID=5", "A=old"}; !slices.Equal(base, want) {
 		t.Errorf("ranks inherit %q, want %q", base, want)
 	}
-	w := world{size: 2, job: "job-x", secret: "00ff", root: "127.0.0.1:5"}
+	w := jobInfo{size: 2, job: "job-x", secret: "00ff", root: "127.0.0.1:5"}
 	a := &App{Set: []string{"A=new", "TUTTI_RANK=7", "RANK=8"}}
 	env := rankEnv(base, &Job{Transport: "tcp", Report: true}, a, w, 1)
 	for _, want := range []string{

@@ -17,31 +17,31 @@ import (
 	"time"
 )
 
-// lingerPoll is how often the launcher looks for what ranks left behind, once
+// drainPoll is how often the launcher looks for what ranks left behind, once
 // the last one has ended and something is there.
-const lingerPoll = 20 * time.Millisecond
+const drainPoll = 20 * time.Millisecond
 
 // A run is one job under way. The goroutine in Run owns all of it; others only
 // send it what they saw.
 type run struct {
-	job    *Job
-	world  world
-	ranks  []*rank
-	policy *policy
-	begin  time.Time
+	job       *Job
+	info      jobInfo
+	ranks     []*rank
+	policy    *policy
+	startedAt time.Time
 
-	out, err *sink
+	out, err *lineWriter
 	starter  *starter
 	guardian *guardian
 	listener *os.File // rank 0's, until it has it
-	relays   sync.WaitGroup
-	pipes    []*os.File // the relays' ends
-	feed     *feed      // rank 0's terminal; nil without one
+	copiers  sync.WaitGroup
+	pipes    []*os.File      // the relays' ends
+	stdin_   *terminalCopier // rank 0's terminal; nil without one
 
-	exits   chan exit
-	signals chan os.Signal
-	asked   syscall.Signal // the first signal by which the user asked for the end
-	broken  *startError    // why not all ranks were started
+	exits     chan exit
+	signals   chan os.Signal
+	endSignal syscall.Signal // the first signal by which the user asked for the end
+	startErr  *startError    // why not all ranks were started
 }
 
 // A rank is one process of the job.
@@ -51,19 +51,19 @@ type rank struct {
 	program string
 	env     []string
 
-	pid    int  // also its group; 0 when it was not started
-	ended  bool // the process itself; its group may live on
-	gone   bool // the group has no members any more
-	how    syscall.WaitStatus
-	at     time.Duration // when it ended, since the job's start
-	forced bool          // it had TERM or KILL from us when it ended
-	said   *lastError
+	pid       int  // also its group; 0 when it was not started
+	ended     bool // the process itself; its group may live on
+	groupGone bool // the group has no members any more
+	status    syscall.WaitStatus
+	endedAt   time.Duration // when it ended, since the job's start
+	killed    bool          // it had TERM or KILL from us when it ended
+	lastError *lastError
 }
 
 // An exit is the end of one rank's process.
 type exit struct {
-	rank *rank
-	how  syscall.WaitStatus
+	rank   *rank
+	status syscall.WaitStatus
 }
 
 // Run starts the ranks of j, and returns when all of them have ended, and all
@@ -72,30 +72,30 @@ type exit struct {
 // end. It always returns; what bounds it when a rank does not end by itself is
 // Timeout, the grace after another's failure, ctx, or a signal.
 func Run(ctx context.Context, j *Job) Outcome {
-	r := &run{job: j, begin: time.Now(), out: &sink{w: j.Stdout}, err: &sink{w: j.Stderr}}
+	r := &run{job: j, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
 	if err := r.prepare(); err != nil {
-		return failed(err)
+		return startFailed(err)
 	}
-	r.catch()
-	defer r.release()
-	r.broken = r.startAll()
-	if r.broken != nil {
+	r.notifySignals()
+	defer r.cleanUp()
+	r.startErr = r.startAll()
+	if r.startErr != nil {
 		r.signalAll(r.policy.end(r.now()))
 	}
 	r.loop(ctx)
 	r.drain()
-	if r.world.timeline != "" {
-		for _, note := range mergeTimeline(r.world.timeline, r.world.size) {
+	if r.info.timeline != "" {
+		for _, note := range mergeTimeline(r.info.timeline, r.info.size) {
 			if !j.Quiet {
-				r.err.say("%s", note)
+				r.err.logf("%s", note)
 			}
 		}
 	}
 	return r.outcome()
 }
 
-// failed is the outcome of a job of which nothing was started.
-func failed(err error) Outcome {
+// startFailed is the outcome of a job of which nothing was started.
+func startFailed(err error) Outcome {
 	code := exitNotRunning
 	var se *startError
 	if errors.As(err, &se) {
@@ -104,7 +104,7 @@ func failed(err error) Outcome {
 	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
-func (r *run) now() time.Duration { return time.Since(r.begin) }
+func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
 // prepare finds all programs before any of them runs, and makes what the world
 // shares. It starts nothing and leaves nothing open when it fails.
@@ -114,13 +114,13 @@ func (r *run) prepare() error {
 		env = os.Environ()
 	}
 	base := baseEnv(env)
-	r.world.job, r.world.secret = "job-"+random(8), random(16)
+	r.info.job, r.info.secret = "job-"+random(8), random(16)
 	for i := range r.job.Apps {
-		r.world.size += r.job.Apps[i].Ranks
+		r.info.size += r.job.Apps[i].Ranks
 	}
 	if r.job.Timeline != "" {
 		var err error
-		if r.world.timeline, err = clearTimeline(r.job.Timeline, r.world.size); err != nil {
+		if r.info.timeline, err = prepareTimeline(r.job.Timeline, r.info.size); err != nil {
 			return fmt.Errorf("with --timeline: %w", err)
 		}
 	}
@@ -128,7 +128,7 @@ func (r *run) prepare() error {
 	if err != nil {
 		return err
 	}
-	r.listener, r.world.root = listener, root
+	r.listener, r.info.root = listener, root
 	for i := range r.job.Apps {
 		if err := r.addApp(base, &r.job.Apps[i]); err != nil {
 			listener.Close()
@@ -152,7 +152,7 @@ func (r *run) addApp(base []string, a *App) error {
 	for range a.Ranks {
 		id := len(r.ranks)
 		r.ranks = append(r.ranks, &rank{
-			id: id, app: a, program: program, env: rankEnv(base, r.job, a, r.world, id), said: new(lastError),
+			id: id, app: a, program: program, env: rankEnv(base, r.job, a, r.info, id), lastError: new(lastError),
 		})
 	}
 	return nil
@@ -182,9 +182,9 @@ func listen() (*os.File, string, error) {
 	return file, l.Addr().String(), err
 }
 
-// catch takes over the signals. One that this process was started to ignore, as
+// notifySignals takes over the signals. One that this process was started to ignore, as
 // by nohup, stays ignored, here and in the ranks.
-func (r *run) catch() {
+func (r *run) notifySignals() {
 	r.signals = make(chan os.Signal, 16)
 	for _, s := range []os.Signal{
 		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
@@ -196,11 +196,11 @@ func (r *run) catch() {
 	}
 }
 
-// release gives back all that Run took.
-func (r *run) release() {
+// cleanUp gives back all that Run took.
+func (r *run) cleanUp() {
 	signal.Stop(r.signals)
-	if r.feed != nil {
-		r.feed.stop()
+	if r.stdin_ != nil {
+		r.stdin_.stop()
 	}
 	if r.starter != nil {
 		r.starter.stop()
@@ -218,7 +218,7 @@ func (r *run) loop(ctx context.Context) {
 	canceled := ctx.Done()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for !r.over() {
+	for !r.isOver() {
 		timer.Reset(r.pause())
 		select {
 		case e := <-r.exits:
@@ -229,52 +229,52 @@ func (r *run) loop(ctx context.Context) {
 			canceled = nil
 			r.signalAll(r.policy.end(r.now()))
 		case <-timer.C:
-			if now := r.now(); now >= r.policy.until {
-				r.passed(now)
+			if now := r.now(); now >= r.policy.deadline {
+				r.deadlinePassed(now)
 			}
 		}
 	}
 }
 
-// over tells whether the loop's work is done.
-func (r *run) over() bool {
+// isOver tells whether the loop's work is done.
+func (r *run) isOver() bool {
 	if r.policy.phase == abandoned {
 		return true
 	}
-	return r.policy.living == 0 && len(r.leftovers()) == 0
+	return r.policy.alive == 0 && len(r.leftovers()) == 0
 }
 
 // pause is how long to wait for an event.
 func (r *run) pause() time.Duration {
-	d := r.policy.until - r.now()
-	if r.policy.living == 0 {
-		d = min(d, lingerPoll)
+	d := r.policy.deadline - r.now()
+	if r.policy.alive == 0 {
+		d = min(d, drainPoll)
 	}
 	return max(d, 0)
 }
 
 func (r *run) exited(e exit) {
-	e.rank.ended, e.rank.how, e.rank.at = true, e.how, r.now()
-	e.rank.forced = r.policy.phase >= terminating
-	r.policy.exited(r.now(), e.how != 0)
-	r.settleGroup(e.rank)
+	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
+	e.rank.killed = r.policy.phase >= terminating
+	r.policy.exited(r.now(), e.status != 0)
+	r.updateGroup(e.rank)
 }
 
-// settleGroup notes that a rank's group is empty. From then on its number may
+// updateGroup notes that a rank's group is empty. From then on its number may
 // be anybody's, so it gets no signal from us or the guardian.
-func (r *run) settleGroup(k *rank) {
-	if k.ended && !k.gone && !groupAlive(k.pid) {
-		k.gone = true
-		r.guardian.drop(k.pid)
+func (r *run) updateGroup(k *rank) {
+	if k.ended && !k.groupGone && !groupAlive(k.pid) {
+		k.groupGone = true
+		r.guardian.remove(k.pid)
 	}
 }
 
-func (r *run) passed(now time.Duration) {
-	was := r.policy.phase
+func (r *run) deadlinePassed(now time.Duration) {
+	phase := r.policy.phase
 	left := r.leftovers()
-	r.signalAll(r.policy.passed(now))
-	if was == lingering && len(left) > 0 && !r.job.Quiet {
-		r.err.say("ended %s that ranks had left behind", describe(left))
+	r.signalAll(r.policy.deadlinePassed(now))
+	if phase == draining && len(left) > 0 && !r.job.Quiet {
+		r.err.logf("ended %s that ranks had left behind", describe(left))
 	}
 }
 
@@ -287,8 +287,8 @@ func (r *run) signalled(s syscall.Signal) {
 		r.signalAll(s)
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-		if r.asked == 0 {
-			r.asked = s
+		if r.endSignal == 0 {
+			r.endSignal = s
 		}
 		r.signalAll(r.policy.interrupted(r.now(), s))
 	default:
@@ -307,7 +307,7 @@ func (r *run) signalAll(s syscall.Signal) {
 		signalGroup(pgid, s)
 	}
 	if r.policy.phase >= terminating {
-		signalStrays(groups, r.world.job, s)
+		signalDetached(groups, r.info.job, s)
 	}
 }
 
@@ -315,7 +315,7 @@ func (r *run) signalAll(s syscall.Signal) {
 func (r *run) groups() map[int]bool {
 	groups := make(map[int]bool)
 	for _, k := range r.ranks {
-		if k.pid != 0 && !k.gone {
+		if k.pid != 0 && !k.groupGone {
 			groups[k.pid] = true
 		}
 	}
@@ -326,9 +326,9 @@ func (r *run) groups() map[int]bool {
 // their groups, and strays.
 func (r *run) leftovers() []process {
 	for _, k := range r.ranks {
-		r.settleGroup(k)
+		r.updateGroup(k)
 	}
-	return membersOf(r.groups(), r.world.job)
+	return membersOf(r.groups(), r.info.job)
 }
 
 func describe(left []process) string {
@@ -350,7 +350,7 @@ func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.relays.Wait()
+		r.copiers.Wait()
 	}()
 	late := time.After(killAfter)
 	for {

@@ -41,14 +41,14 @@ func (s *starter) stop() { close(s.work) }
 // cannot be started it stops there; the caller ends those that run.
 func (r *run) startAll() *startError {
 	r.starter = newStarter()
-	r.guardian = newGuardian(r.job.Guardian, r.world.job, func(err error) {
+	r.guardian = newGuardian(r.job.Guardian, r.info.job, func(err error) {
 		if !r.job.Quiet {
-			r.err.say("no guardian (%v): if tuttirun is killed, children of ranks may stay", err)
+			r.err.logf("no guardian (%v): if tuttirun is killed, children of ranks may stay", err)
 		}
 	})
 	for i, k := range r.ranks {
 		if err := r.start(k); err != nil {
-			r.policy.living = i // the rest never was
+			r.policy.alive = i // the rest never was
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (r *run) start(k *rank) *startError {
 		r.listener = nil
 	}
 	if r.job.Verbose {
-		r.err.say("rank %d is process %d, %s", k.id, k.pid, k.program)
+		r.err.logf("rank %d is process %d, %s", k.id, k.pid, k.program)
 	}
 	go r.wait(k, p)
 	return nil
@@ -97,10 +97,10 @@ func (r *run) wait(k *rank, p *os.Process) {
 
 // files are a rank's descriptors, and those of them that are to be closed here
 // once it has started. On failure nothing is left open.
-func (r *run) files(k *rank) (files, ours []*os.File, err error) {
+func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	defer func() {
 		if err != nil {
-			for _, f := range ours {
+			for _, f := range toClose {
 				f.Close()
 			}
 		}
@@ -110,35 +110,35 @@ func (r *run) files(k *rank) (files, ours []*os.File, err error) {
 		return nil, nil, err
 	}
 	if stdin != r.job.Stdin {
-		ours = append(ours, stdin)
+		toClose = append(toClose, stdin)
 	}
 	stdout, direct := r.job.Stdout.(*os.File)
 	if !direct || r.job.Tags != NoTags {
-		if stdout, err = r.relay(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
-			return nil, ours, err
+		if stdout, err = r.startCopier(r.out, r.job.Tags.tag(k.id, "stdout"), nil); err != nil {
+			return nil, toClose, err
 		}
-		ours = append(ours, stdout)
+		toClose = append(toClose, stdout)
 	}
-	stderr, err := r.relay(r.err, r.job.Tags.tag(k.id, "stderr"), k.said)
+	stderr, err := r.startCopier(r.err, r.job.Tags.tag(k.id, "stderr"), k.lastError)
 	if err != nil {
-		return nil, ours, err
+		return nil, toClose, err
 	}
-	ours = append(ours, stderr)
+	toClose = append(toClose, stderr)
 	files = []*os.File{stdin, stdout, stderr}
 	if k.id == 0 {
 		files = append(files, r.listener)
 	}
-	return files, ours, nil
+	return files, toClose, nil
 }
 
-// relay begins to pass one stream on, and returns the end to write to.
-func (r *run) relay(to *sink, tag string, said *lastError) (*os.File, error) {
+// startCopier begins to pass one stream on, and returns the end to write to.
+func (r *run) startCopier(to *lineWriter, tag string, said *lastError) (*os.File, error) {
 	from, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	r.pipes = append(r.pipes, from)
-	r.relays.Go((&relay{from: from, to: to, tag: tag, last: said}).run)
+	r.copiers.Go((&lineCopier{src: from, dst: to, tag: tag, last: said}).run)
 	return w, nil
 }
 
@@ -158,7 +158,7 @@ func (r *run) stdin(k *rank) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.feed, err = newFeed(in, to); err != nil {
+	if r.stdin_, err = newTerminalCopier(in, to); err != nil {
 		from.Close()
 		to.Close()
 	}

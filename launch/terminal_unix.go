@@ -33,20 +33,20 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A feed copies a terminal to rank 0. It reads only while the launcher is in
+// A terminalCopier copies a terminal to rank 0. It reads only while the launcher is in
 // the foreground, and never blocks in a read, so that it can be stopped.
-type feed struct {
-	quit *os.File // closing it ends the wait for the terminal
-	to   *os.File // closing it ends the wait for rank 0
-	done sync.WaitGroup
+type terminalCopier struct {
+	stopper *os.File // closing it ends the wait for the terminal
+	to      *os.File // closing it ends the wait for rank 0
+	done    sync.WaitGroup
 }
 
-func newFeed(in, to *os.File) (*feed, error) {
+func newTerminalCopier(in, to *os.File) (*terminalCopier, error) {
 	stopped, quit, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	f := &feed{quit: quit, to: to}
+	f := &terminalCopier{stopper: quit, to: to}
 	f.done.Go(func() {
 		defer stopped.Close()
 		defer to.Close()
@@ -55,8 +55,8 @@ func newFeed(in, to *os.File) (*feed, error) {
 	return f, nil
 }
 
-func (f *feed) stop() {
-	f.quit.Close()
+func (f *terminalCopier) stop() {
+	f.stopper.Close()
 	f.to.Close()
 	f.done.Wait()
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// clearTimeline makes room for the ranks' parts, and hears at once when the
+// prepareTimeline makes room for the ranks' parts, and hears at once when the
 // timeline cannot be written.
-func clearTimeline(file string, ranks int) (path string, err error) {
+func prepareTimeline(file string, ranks int) (path string, err error) {
 	if path, err = filepath.Abs(file); err != nil {
 		return "", err
 	}
@@ -80,9 +80,9 @@ func mergeFiles(file string, parts []string) error {
 	return err
 }
 
-// mergeAlone merges the parts of a job that this launcher did not start. The
+// mergeParts merges the parts of a job that this launcher did not start. The
 // highest rank that has left a part says how many there should be.
-func mergeAlone(file string) error {
+func mergeParts(file string) error {
 	names, err := filepath.Glob(escapeGlob(file) + ".rank*")
 	if err != nil {
 		return err

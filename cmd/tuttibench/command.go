@@ -41,7 +41,7 @@ func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Con
 
 // sizes are the vectors of a sweep, in bytes.
 type sizes struct {
-	min, max size
+	min, max sizeFlag
 	factor   int
 }
 

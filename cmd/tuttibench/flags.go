@@ -33,19 +33,19 @@ func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
 	return err
 }
 
-// A span is a time on the command line.
-type span time.Duration
+// A durationFlag is a time on the command line.
+type durationFlag time.Duration
 
 // String is the time as Set reads it.
-func (s *span) String() string { return time.Duration(*s).String() }
+func (s *durationFlag) String() string { return time.Duration(*s).String() }
 
 // Set reads "150ms", "2s".
-func (s *span) Set(text string) error {
+func (s *durationFlag) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return errors.New("want a time with its unit, as 150ms or 2s")
 	}
-	*s = span(d)
+	*s = durationFlag(d)
 	return nil
 }
 
@@ -54,7 +54,7 @@ func (s *span) Set(text string) error {
 const maxVector = 1 << 40
 
 // tooLarge is the error of a vector that cannot be meant; nil when it can.
-func tooLarge(flag string, s size) error {
+func tooLarge(flag string, s sizeFlag) error {
 	if int64(s) > maxVector {
 		return fmt.Errorf("-%s %d: a vector has at most %d bytes (1024Gi)", flag, s, int64(maxVector))
 	}
@@ -91,8 +91,8 @@ func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func
 	return fmt.Errorf("-%s %s: %w", flag, path, own)
 }
 
-// makeable makes a file's folder, and the file for a moment where there is none.
-func makeable(path string) error {
+// checkWritable makes a file's folder, and the file for a moment where there is none.
+func checkWritable(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func TestAFileThatCannotBeMadeEndsTheSweepBeforeItBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{kept, filepath.Join(dir, "new", "x.svg")} {
-		if err := makeable(path); err != nil {
+		if err := checkWritable(path); err != nil {
 			t.Error(err)
 		}
 	}

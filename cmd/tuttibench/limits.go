@@ -19,7 +19,7 @@ type limitsOptions struct {
 	job
 	sizes
 	algorithm string
-	cold      size
+	cold      sizeFlag
 	time      time.Duration
 }
 
@@ -30,7 +30,7 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	o.sizes.flags(flags)
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the allreduce's algorithm of this `name`")
 	flags.Var(&o.cold, "cold", "`bytes` that each rank goes through before it comes back to the same ones: more than its caches hold")
-	flags.Var((*span)(&o.time), "time", "how long to measure each figure: a `time` as 150ms or 2s")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each figure: a `time` as 150ms or 2s")
 	if err := parse(flags, args, usage); err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	}
 	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), commit())
 	if c.Rank() == 0 { // the others sleep in what comes next, and leave their cores to it
-		if s := exchange(); s > 0 {
+		if s := coreLatency(); s > 0 {
 			fmt.Fprintf(out, "# two cores show each other a number in %.0f ns\n", 1e9*s)
 		} else {
 			fmt.Fprintln(out, "# one core shows itself nothing: give rank 0 two")
@@ -68,7 +68,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	}
 	fmt.Fprintf(out, "%10s %-9s %-18s %11s %11s %11s %12s %6s\n", "bytes", "transport", "algorithm", "copy us", "add us", "bound us", "allreduce us", "ratio")
 	for _, bytes := range o.all() {
-		l := newLane(c, bytes, int(o.cold))
+		l := newMemStream(c, bytes, int(o.cold))
 		copied, err := l.time(ctx, o.time, func(dst, src []float32) error { copy(dst, src); return nil })
 		if err != nil {
 			return err
@@ -88,23 +88,23 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	return nil
 }
 
-// A lane is the memory that one rank streams through: pairs of vectors, each of
+// A memStream is the memory that one rank streams through: pairs of vectors, each of
 // which is as cold as memory gets when its turn comes again.
-type lane struct {
+type memStream struct {
 	c     *comm.Comm
 	count int // elements of a vector
 	pairs [][2][]float32
 	mine  pattern[float32]
-	turn  int
+	next  int
 }
 
-// mostPairs bounds how long it takes to go through them all. Small vectors are in a
+// maxPairs bounds how long it takes to go through them all. Small vectors are in a
 // cache then, as a program's are.
-const mostPairs = 4096
+const maxPairs = 4096
 
-func newLane(c *comm.Comm, bytes, cold int) *lane {
-	l := &lane{c: c, count: max(1, bytes/4), mine: addend(integer[float32], c.Rank())}
-	for range min(max(2, (cold+8*l.count-1)/(8*l.count)), mostPairs) {
+func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
+	l := &memStream{c: c, count: max(1, bytes/4), mine: addend(integer[float32], c.Rank())}
+	for range min(max(2, (cold+8*l.count-1)/(8*l.count)), maxPairs) {
 		pair := [2][]float32{make([]float32, l.count), make([]float32, l.count)}
 		l.mine.fill(pair[1], 0)
 		clear(pair[0]) // so that its pages are there
@@ -115,10 +115,10 @@ func newLane(c *comm.Comm, bytes, cold int) *lane {
 }
 
 // time is the median of the slowest rank's times of f, each on another pair.
-func (l *lane) time(ctx context.Context, long time.Duration, f func(dst, src []float32) error) (float64, error) {
+func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, src []float32) error) (float64, error) {
 	run := func(context.Context) error {
-		l.turn++
-		pair := l.pairs[l.turn%len(l.pairs)]
+		l.next++
+		pair := l.pairs[l.next%len(l.pairs)]
 		return f(pair[0], pair[1])
 	}
 	st := stopwatch{c: l.c, t: trial{run: run}, slowest: make([]float64, 1)}
@@ -136,7 +136,7 @@ func (l *lane) time(ctx context.Context, long time.Duration, f func(dst, src []f
 }
 
 // timeAdd adds as many elements as each rank must at least: (n-1)/n of a vector.
-func (l *lane) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
+func (l *memStream) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
 	k, err := reduce.Sum.Kernel(tensor.Float32)
 	if err != nil {
 		return 0, err
@@ -151,7 +151,7 @@ func (l *lane) timeAdd(ctx context.Context, budget time.Duration) (float64, erro
 }
 
 // timeAllReduce is the time of the real thing, whose last result is looked at.
-func (l *lane) timeAllReduce(ctx context.Context, budget time.Duration) (float64, error) {
+func (l *memStream) timeAllReduce(ctx context.Context, budget time.Duration) (float64, error) {
 	var last []float32
 	seconds, err := l.time(ctx, budget, func(dst, src []float32) error {
 		last = dst

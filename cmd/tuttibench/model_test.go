@@ -61,7 +61,7 @@ func TestWaysAreComparedTurnByTurn(t *testing.T) {
 		{seconds: []float64{1, 2, 15, 15, 15}},
 	}
 	want := "turn by turn the coordinator takes 0.75 of separate and 2.00 of whole (medians of 5)"
-	if got := turnByTurn(samples); got != want {
+	if got := pairedRatios(samples); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

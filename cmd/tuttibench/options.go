@@ -16,21 +16,21 @@ import (
 
 // options are what the command line says; equal on all ranks.
 type options struct {
-	op        string
-	transport string // "": as the environment says
-	algorithm string // "": as the table says
-	dtype     tensor.DType
-	inplace   bool
-	alloc     bool // vectors are from comm.Alloc
-	min, max  size
-	factor    int
-	time      time.Duration // that the iterations of one size add up to
-	most      int           // iterations of one size
-	format    string
-	plot      string // "": none
-	profile   string // rank 0's CPU profile; "": none
-	local     int    // ranks within this process; 0: this process is one rank
-	model     string // whose gradients a coordinator reduces
+	op            string
+	transport     string // "": as the environment says
+	algorithm     string // "": as the table says
+	dtype         tensor.DType
+	inplace       bool
+	alloc         bool // vectors are from comm.Alloc
+	min, max      sizeFlag
+	factor        int
+	time          time.Duration // that the iterations of one size add up to
+	maxIterations int           // iterations of one size
+	format        string
+	plot          string // "": none
+	profile       string // rank 0's CPU profile; "": none
+	local         int    // ranks within this process; 0: this process is one rank
+	model         string // whose gradients a coordinator reduces
 }
 
 // named is the operation that reduces a model's tensors, and has no sizes.
@@ -41,7 +41,7 @@ var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", 
 
 // parseFlags reads the command line, and refuses what makes no sense.
 func parseFlags(args []string, usage io.Writer) (options, error) {
-	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, most: maxIterations}
+	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, maxIterations: maxIterations}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
 	flags.Usage = func() { help(flags, usage) }
 	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
@@ -53,8 +53,8 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.Var(&o.min, "min", "smallest vector in `bytes`; 4Ki, 64Mi, 1Gi are understood")
 	flags.Var(&o.max, "max", "largest vector in `bytes`")
 	flags.IntVar(&o.factor, "factor", 4, "each vector is this many `times` the one before")
-	flags.Var((*span)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
-	flags.IntVar(&o.most, "iterations", o.most, "measure each size at most this many `times`, however short they are")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each size: a `time` as 150ms or 2s")
+	flags.IntVar(&o.maxIterations, "iterations", o.maxIterations, "measure each size at most this many `times`, however short they are")
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
 	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
@@ -92,9 +92,9 @@ func (o *options) check() error {
 		return fmt.Errorf("-factor %d: want 2 or more", o.factor)
 	case o.time < 0:
 		return fmt.Errorf("-time %v: want 0 or more", o.time)
-	case o.most < minIterations || o.most > mostIterations:
-		return fmt.Errorf("-iterations %d: want %d to %d", o.most, minIterations, mostIterations)
-	case sheetFor(o.format, nil, nil) == nil:
+	case o.maxIterations < minIterations || o.maxIterations > iterationLimit:
+		return fmt.Errorf("-iterations %d: want %d to %d", o.maxIterations, minIterations, iterationLimit)
+	case newReporter(o.format, nil, nil) == nil:
 		return fmt.Errorf("-format %q: want table, csv or json", o.format)
 	case o.local < 0:
 		return fmt.Errorf("-local %d: want the number of ranks", o.local)
@@ -137,14 +137,14 @@ func (o *options) counts(n int) []int {
 	}
 }
 
-// A size is a number of bytes on the command line.
-type size int
+// A sizeFlag is a number of bytes on the command line.
+type sizeFlag int
 
 // String is the size without a suffix.
-func (s *size) String() string { return strconv.Itoa(int(*s)) }
+func (s *sizeFlag) String() string { return strconv.Itoa(int(*s)) }
 
 // Set reads "64", "64Ki", "64Mi", "64Gi", each with or without a "B".
-func (s *size) Set(text string) error {
+func (s *sizeFlag) Set(text string) error {
 	number, unit := strings.TrimSuffix(text, "B"), 1
 	for i, suffix := range []string{"Ki", "Mi", "Gi"} {
 		if n, ok := strings.CutSuffix(number, suffix); ok {
@@ -159,6 +159,6 @@ func (s *size) Set(text string) error {
 	if n < 0 || n > math.MaxInt/unit {
 		return fmt.Errorf("out of range")
 	}
-	*s = size(n * unit)
+	*s = sizeFlag(n * unit)
 	return nil
 }

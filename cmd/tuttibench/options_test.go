@@ -14,7 +14,7 @@ func TestSizesAreReadWithAndWithoutSuffix(t *testing.T) {
 		"4": 4, "0": 0, "100B": 100, "4Ki": 4 << 10, "64Mi": 64 << 20, "1GiB": 1 << 30,
 		"": -1, "Mi": -1, "4M": -1, "4mi": -1, "-4": -1, "1.5Ki": -1, "9223372036854775807Gi": -1, "9999999999999999999": -1,
 	} {
-		s := size(-1)
+		s := sizeFlag(-1)
 		if err := s.Set(text); (err == nil) != (want >= 0) {
 			t.Errorf("%q: got error %v", text, err)
 		}
@@ -67,7 +67,7 @@ func TestSweepsRoundDownToWholeChunks(t *testing.T) {
 }
 
 func TestTheLargestSizesDoNotOverflow(t *testing.T) {
-	o := options{op: "allreduce", dtype: tensor.Int8, min: 1 << 60, max: size(^uint(0) >> 1), factor: 1 << 40}
+	o := options{op: "allreduce", dtype: tensor.Int8, min: 1 << 60, max: sizeFlag(^uint(0) >> 1), factor: 1 << 40}
 	if got := o.counts(2); len(got) != 1 {
 		t.Errorf("got %v, want the smallest size alone", got)
 	}

@@ -116,33 +116,33 @@ func vectorsFor(c *comm.Comm, o options, largest int) (vectors, error) {
 	}
 	switch o.dtype {
 	case tensor.Int8:
-		return newKit(c, o, largest, integer[int8]), nil
+		return newTypedVectors(c, o, largest, integer[int8]), nil
 	case tensor.Int16:
-		return newKit(c, o, largest, integer[int16]), nil
+		return newTypedVectors(c, o, largest, integer[int16]), nil
 	case tensor.Int32:
-		return newKit(c, o, largest, integer[int32]), nil
+		return newTypedVectors(c, o, largest, integer[int32]), nil
 	case tensor.Int64:
-		return newKit(c, o, largest, integer[int64]), nil
+		return newTypedVectors(c, o, largest, integer[int64]), nil
 	case tensor.Uint8:
-		return newKit(c, o, largest, integer[uint8]), nil
+		return newTypedVectors(c, o, largest, integer[uint8]), nil
 	case tensor.Uint16:
-		return newKit(c, o, largest, integer[uint16]), nil
+		return newTypedVectors(c, o, largest, integer[uint16]), nil
 	case tensor.Uint32:
-		return newKit(c, o, largest, integer[uint32]), nil
+		return newTypedVectors(c, o, largest, integer[uint32]), nil
 	case tensor.Uint64:
-		return newKit(c, o, largest, integer[uint64]), nil
+		return newTypedVectors(c, o, largest, integer[uint64]), nil
 	case tensor.Float32:
-		return newKit(c, o, largest, integer[float32]), nil
+		return newTypedVectors(c, o, largest, integer[float32]), nil
 	case tensor.Float64:
-		return newKit(c, o, largest, integer[float64]), nil
+		return newTypedVectors(c, o, largest, integer[float64]), nil
 	case tensor.F16:
-		return newKit(c, o, largest, func(v int) tensor.Float16 { return tensor.Float16From(float32(v)) }), nil
+		return newTypedVectors(c, o, largest, func(v int) tensor.Float16 { return tensor.Float16From(float32(v)) }), nil
 	case tensor.BF16:
-		return newKit(c, o, largest, func(v int) tensor.BFloat16 { return tensor.BFloat16From(float32(v)) }), nil
+		return newTypedVectors(c, o, largest, func(v int) tensor.BFloat16 { return tensor.BFloat16From(float32(v)) }), nil
 	case tensor.Complex64:
-		return newKit(c, o, largest, func(v int) complex64 { return complex(float32(v), -float32(v)) }), nil
+		return newTypedVectors(c, o, largest, func(v int) complex64 { return complex(float32(v), -float32(v)) }), nil
 	case tensor.Complex128:
-		return newKit(c, o, largest, func(v int) complex128 { return complex(float64(v), -float64(v)) }), nil
+		return newTypedVectors(c, o, largest, func(v int) complex128 { return complex(float64(v), -float64(v)) }), nil
 	}
 	return nil, fmt.Errorf("%v has no sum", o.dtype)
 }

@@ -26,7 +26,7 @@ func TestPatternsFindEveryElementThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestPatternsTellRanksAndPlacesApart(t *testing.T) {
+func TestPatternsDifferByRankAndOffset(t *testing.T) {
 	v := make([]float32, 4*period)
 	for rank := range 8 {
 		p := moved(integer[float32], rank)

@@ -15,7 +15,7 @@ func profiled(ctx context.Context, c *comm.Comm, file string, f func() error) er
 	if file == "" {
 		return f()
 	}
-	if err := onRankZero(ctx, c, "cpuprofile", file, makeable); err != nil {
+	if err := onRankZero(ctx, c, "cpuprofile", file, checkWritable); err != nil {
 		return err
 	}
 	if c.Rank() > 0 {

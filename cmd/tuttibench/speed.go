@@ -54,12 +54,12 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Sample, error
 	defer c.Close(ctx)
 	n := c.Size()
 	sizes := messageSizes()
-	around := around(n)
-	vs, err := vectorsFor(c, options{op: "allgather", dtype: tensor.Float32}, max(n*slices.Max(sizes)/4, around))
+	elements := sharedElements(n)
+	vs, err := vectorsFor(c, options{op: "allgather", dtype: tensor.Float32}, max(n*slices.Max(sizes)/4, elements))
 	if err != nil {
 		return nil, err
 	}
-	if able, err := warm(ctx, vs, around, []*way{{algorithm: a, c: c}}); err != nil || len(able) == 0 {
+	if able, err := warm(ctx, vs, elements, []*way{{algorithm: a, c: c}}); err != nil || len(able) == 0 {
 		return nil, err
 	}
 	var points []choose.Sample

@@ -18,7 +18,7 @@ const (
 	warmUps        = 3
 	minIterations  = 5
 	maxIterations  = 20000       // unless told otherwise
-	mostIterations = 100_000_000 // that may be asked for: their times are kept
+	iterationLimit = 100_000_000 // that may be asked for: their times are kept
 )
 
 // sweep measures every size, and prints on rank 0 as it goes. Its error tells of
@@ -28,7 +28,7 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 		return errors.New("a pingpong needs 2 ranks; tuttirun -np 2 starts them")
 	}
 	if o.plot != "" {
-		if err := onRankZero(ctx, c, "plot", o.plot, makeable); err != nil {
+		if err := onRankZero(ctx, c, "plot", o.plot, checkWritable); err != nil {
 			return err
 		}
 	}
@@ -47,13 +47,13 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 	if c.Rank() > 0 {
 		out, notes = io.Discard, io.Discard
 	}
-	paper := sheetFor(o.format, out, notes)
+	paper := newReporter(o.format, out, notes)
 	if err := paper.begin(remark(c, o)); err != nil {
 		return err
 	}
 	var rows []row
 	for _, count := range counts {
-		s, err := measure(ctx, c, vs.trial(count), budget{o.time, o.most})
+		s, err := measure(ctx, c, vs.trial(count), budget{o.time, o.maxIterations})
 		if err != nil {
 			return err
 		}
@@ -90,15 +90,15 @@ func verdict(rows []row) error {
 
 // remark says where the figures come from.
 func remark(c *comm.Comm, o options) string {
-	place := "out of place"
+	buffers := "out of place"
 	if o.inplace || o.op == "broadcast" {
-		place = "in place"
+		buffers = "in place"
 	}
 	if o.alloc {
-		place += " in memory from Alloc"
+		buffers += " in memory from Alloc"
 	}
 	return fmt.Sprintf("%s of %v, %s, on %d ranks; %s, %s/%s, %d processors here",
-		o.op, o.dtype, place, c.Size(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+		o.op, o.dtype, buffers, c.Size(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 }
 
 // A sample is what the runs of one trial gave.
@@ -110,8 +110,8 @@ type sample struct {
 
 // A budget is how long a trial runs: until its iterations add up to time, or are so many.
 type budget struct {
-	time time.Duration
-	most int
+	time          time.Duration
+	maxIterations int
 }
 
 // measure times a trial for as long as its budget lasts. All ranks see the
@@ -126,7 +126,7 @@ func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, erro
 func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	iterate := func() (float64, error) { return st.iterate(ctx) }
-	seconds := make([]float64, 0, min(b.most, maxIterations))
+	seconds := make([]float64, 0, min(b.maxIterations, maxIterations))
 	for range warmUps {
 		if _, err := iterate(); err != nil {
 			return sample{}, err
@@ -147,7 +147,7 @@ func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error)
 // short for a slow beginning: until all slots of shared memory have been touched once,
 // each call may take ten times as long as later ones.
 func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]float64, error) {
-	for spent := 0.0; len(seconds) < b.most; {
+	for spent := 0.0; len(seconds) < b.maxIterations; {
 		s, err := iterate()
 		if err != nil {
 			return nil, err

@@ -130,7 +130,7 @@ func TestPercentileIsOneOfTheValues(t *testing.T) {
 func TestAWrongResultFailsTheSweep(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		o := options{op: "allreduce", dtype: tensor.Int32}
-		k := newKit(c, o, 1000, integer[int32])
+		k := newTypedVectors(c, o, 1000, integer[int32])
 		tr := k.trial(1000)
 		right := tr.run
 		tr.run = func(ctx context.Context) error {
@@ -140,7 +140,7 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 			}
 			return err
 		}
-		s, err := measure(ctx, c, tr, budget{most: minIterations})
+		s, err := measure(ctx, c, tr, budget{maxIterations: minIterations})
 		if err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func TestAWrongResultFailsTheSweep(t *testing.T) {
 // has left the right result there.
 func TestARunThatWritesNothingIsWrong(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		k := newKit(c, options{op: "allgather", dtype: tensor.Uint8}, 10, integer[uint8])
+		k := newTypedVectors(c, options{op: "allgather", dtype: tensor.Uint8}, 10, integer[uint8])
 		tr := k.trial(10)
 		right, runs := tr.run, 0
 		tr.run = func(ctx context.Context) error {
@@ -170,7 +170,7 @@ func TestARunThatWritesNothingIsWrong(t *testing.T) {
 			}
 			return right(ctx)
 		}
-		s, err := measure(ctx, c, tr, budget{most: minIterations})
+		s, err := measure(ctx, c, tr, budget{maxIterations: minIterations})
 		if err == nil && s.wrong != 20 {
 			err = fmt.Errorf("got %d wrong elements, want all of both ranks", s.wrong)
 		}
@@ -184,7 +184,7 @@ func TestARunThatWritesNothingIsWrong(t *testing.T) {
 func TestOnlyRankZeroPrints(t *testing.T) {
 	var outs [3]bytes.Buffer
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		o := options{op: "allreduce", dtype: tensor.Float32, min: 4, max: 4, factor: 4, most: minIterations, format: "table"}
+		o := options{op: "allreduce", dtype: tensor.Float32, min: 4, max: 4, factor: 4, maxIterations: minIterations, format: "table"}
 		return sweep(ctx, c, o, &outs[c.Rank()], io.Discard)
 	})
 	if err != nil {

@@ -24,9 +24,9 @@ type vectors interface {
 	alloc() (free func() error, err error)
 }
 
-// A kit makes trials of one element type. Trials share its buffers, so that
+// A typedVectors makes trials of one element type. Trials share its buffers, so that
 // sizes differ in nothing but their size.
-type kit[T comm.Element] struct {
+type typedVectors[T comm.Element] struct {
 	c         *comm.Comm
 	op        string
 	of        number[T]
@@ -34,8 +34,8 @@ type kit[T comm.Element] struct {
 	send, out []T // the same memory in place
 }
 
-func newKit[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) *kit[T] {
-	k := &kit[T]{c: c, op: o.op, of: of, elemSize: o.dtype.Size(), send: make([]T, largest)}
+func newTypedVectors[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) *typedVectors[T] {
+	k := &typedVectors[T]{c: c, op: o.op, of: of, elemSize: o.dtype.Size(), send: make([]T, largest)}
 	k.out = k.send
 	if !o.inplace && o.op != "broadcast" {
 		k.out = make([]T, largest)
@@ -43,14 +43,14 @@ func newKit[T comm.Element](c *comm.Comm, o options, largest int, of number[T]) 
 	return k
 }
 
-func (k *kit[T]) on(c *comm.Comm) vectors {
+func (k *typedVectors[T]) on(c *comm.Comm) vectors {
 	other := *k
 	other.c = c
 	return &other
 }
 
 // alloc moves the buffers into memory from comm.Alloc, until free.
-func (k *kit[T]) alloc() (free func() error, err error) {
+func (k *typedVectors[T]) alloc() (free func() error, err error) {
 	send, err := comm.Alloc[T](k.c, len(k.send))
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (k *kit[T]) alloc() (free func() error, err error) {
 }
 
 // trial is the operation on whole vectors of count elements.
-func (k *kit[T]) trial(count int) trial {
+func (k *typedVectors[T]) trial(count int) trial {
 	t := trial{bytes: count * k.elemSize}
 	in, out := k.send[:count], k.out[:count]
 	inPlace := &in[0] == &out[0]
@@ -103,7 +103,7 @@ func (k *kit[T]) trial(count int) trial {
 	return t
 }
 
-func (k *kit[T]) allReduce(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) allReduce(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
 	t.load = func() { clear(out); mine.fill(in, 0) }
 	t.run = func(ctx context.Context) error { return comm.AllReduceTo(ctx, k.c, out, in, comm.Sum) }
@@ -114,7 +114,7 @@ func (k *kit[T]) allReduce(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-func (k *kit[T]) scan(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) scan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank()+1)
 	t.load = func() { clear(out); mine.fill(in, 0) }
 	t.run = func(ctx context.Context) error { return comm.ScanTo(ctx, k.c, out, in, comm.Sum) }
@@ -126,7 +126,7 @@ func (k *kit[T]) scan(t *trial, in, out []T, inPlace bool) {
 }
 
 // exScan leaves rank 0's output as load has made it: cleared, or in place its input.
-func (k *kit[T]) exScan(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) exScan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
 	t.run = func(ctx context.Context) error { return comm.ExScanTo(ctx, k.c, out, in, comm.Sum) }
@@ -140,7 +140,7 @@ func (k *kit[T]) exScan(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-func (k *kit[T]) broadcast(t *trial, buf []T) {
+func (k *typedVectors[T]) broadcast(t *trial, buf []T) {
 	root := moved(k.of, 0)
 	t.load = func() {
 		clear(buf)
@@ -153,12 +153,12 @@ func (k *kit[T]) broadcast(t *trial, buf []T) {
 }
 
 // chunk is the part of a vector that belongs to a rank, and where it begins.
-func (k *kit[T]) chunk(whole []T, rank int) (part []T, first int) {
+func (k *typedVectors[T]) chunk(whole []T, rank int) (part []T, first int) {
 	m := len(whole) / k.c.Size()
 	return whole[rank*m : (rank+1)*m], rank * m
 }
 
-func (k *kit[T]) allGather(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 	mine := moved(k.of, k.c.Rank())
 	part, _ := k.chunk(in, 0)
 	if inPlace {
@@ -173,7 +173,7 @@ func (k *kit[T]) allGather(t *trial, in, out []T, inPlace bool) {
 
 // wrongChunks is how many elements of out, made of a chunk from each rank, are
 // not what that rank has from index first on.
-func (k *kit[T]) wrongChunks(out []T, first int) int {
+func (k *typedVectors[T]) wrongChunks(out []T, first int) int {
 	wrong := 0
 	for rank := range k.c.Size() {
 		want := moved(k.of, rank)
@@ -183,7 +183,7 @@ func (k *kit[T]) wrongChunks(out []T, first int) int {
 	return wrong
 }
 
-func (k *kit[T]) reduceScatter(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) reduceScatter(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
 	part, first := k.chunk(in, k.c.Rank())
 	if !inPlace {
@@ -195,7 +195,7 @@ func (k *kit[T]) reduceScatter(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-func (k *kit[T]) allToAll(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) allToAll(t *trial, in, out []T, inPlace bool) {
 	mine := moved(k.of, k.c.Rank())
 	_, first := k.chunk(in, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
@@ -204,7 +204,7 @@ func (k *kit[T]) allToAll(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-func (k *kit[T]) reduce(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) reduce(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
 	root := k.c.Rank() == 0
 	t.load = func() { clear(out); mine.fill(in, 0) }
@@ -218,7 +218,7 @@ func (k *kit[T]) reduce(t *trial, in, out []T, inPlace bool) {
 	t.spoils = inPlace
 }
 
-func (k *kit[T]) gather(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) gather(t *trial, in, out []T, inPlace bool) {
 	mine := moved(k.of, k.c.Rank())
 	part, _ := k.chunk(in, 0)
 	if inPlace {
@@ -234,7 +234,7 @@ func (k *kit[T]) gather(t *trial, in, out []T, inPlace bool) {
 	}
 }
 
-func (k *kit[T]) scatter(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) scatter(t *trial, in, out []T, inPlace bool) {
 	root := moved(k.of, 0)
 	part, first := k.chunk(out, k.c.Rank())
 	t.load = func() {
@@ -250,7 +250,7 @@ func (k *kit[T]) scatter(t *trial, in, out []T, inPlace bool) {
 // The tag of a pingpong's messages.
 const tag = 7
 
-func (k *kit[T]) pingPong(t *trial, in, out []T, inPlace bool) {
+func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool) {
 	me := k.c.Rank()
 	if me > 1 {
 		t.load, t.wrong = func() {}, func() int { return 0 }
@@ -280,7 +280,7 @@ func (k *kit[T]) pingPong(t *trial, in, out []T, inPlace bool) {
 	t.wrong = func() int { return want.wrong(out, 0) }
 }
 
-func (k *kit[T]) barrier(t *trial) {
+func (k *typedVectors[T]) barrier(t *trial) {
 	t.load, t.wrong = func() {}, func() int { return 0 }
 	t.run = func(ctx context.Context) error { return comm.Barrier(ctx, k.c) }
 }

@@ -36,7 +36,7 @@ func parseTune(args []string, usage io.Writer) (*tuneOptions, error) {
 	o.sizes.flags(flags)
 	ops := flags.String("ops", strings.Join(tunable(), ","), "the `collectives` to tune")
 	segments := flags.String("segments", "64Ki,128Ki,256Ki,512Ki", "the `sizes` of segments to try in messages that have several")
-	flags.Var((*span)(&o.time), "time", "how long to measure each algorithm at each size, three times: a `time` as 10ms")
+	flags.Var((*durationFlag)(&o.time), "time", "how long to measure each algorithm at each size, three times: a `time` as 10ms")
 	flags.StringVar(&o.file, "o", "", "write the tuning `file` here; by default it is printed")
 	flags.StringVar(&o.add, "add", "", "add to what this tuning `file` holds of other ranks, wires and collectives")
 	if err := parse(flags, args, usage); err != nil {
@@ -82,9 +82,9 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	if c.Size() < 2 {
 		return errors.New("one rank has nothing to tune; tuttirun -np 2 starts two")
 	}
-	var older earlier
+	var old oldTuning
 	if o.add != "" {
-		if err := onRankZero(ctx, c, "add", o.add, older.read); err != nil {
+		if err := onRankZero(ctx, c, "add", o.add, old.read); err != nil {
 			return err
 		}
 	}
@@ -109,11 +109,11 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	if c.Rank() != 0 {
 		return nil
 	}
-	times := choose.Merge(older.Measurements, t.times)
+	times := choose.Merge(old.Measurements, t.times)
 	result := &choose.TuningFile{
 		Machine: machine(), Commit: commit(), Measured: time.Now().UTC().Format(time.RFC3339),
 		Command: fmt.Sprintf("%s, on %d ranks", o.command, c.Size()),
-		Model:   choose.MergeModels(older.Model, model), Rules: choose.Rules(times), Measurements: times,
+		Model:   choose.MergeModels(old.Model, model), Rules: choose.Rules(times), Measurements: times,
 	}
 	if o.file == "" {
 		_, err := out.Write(result.Encode())
@@ -122,10 +122,10 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	return atomicfile.Write(o.file, result.Encode())
 }
 
-// An earlier tuning is what -add names.
-type earlier struct{ choose.TuningFile }
+// An oldTuning tuning is what -add names.
+type oldTuning struct{ choose.TuningFile }
 
-func (e *earlier) read(file string) error {
+func (e *oldTuning) read(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err

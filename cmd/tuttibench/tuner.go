@@ -49,12 +49,12 @@ func (t *tuner) op(ctx context.Context, op string) error {
 	}
 	k := options{op: op, dtype: tensor.Float32, min: t.o.min, max: t.o.max, factor: t.o.factor}
 	counts := k.counts(t.c.Size())
-	around := around(t.c.Size())
-	vs, err := vectorsFor(t.c, k, max(counts[len(counts)-1], around))
+	elements := sharedElements(t.c.Size())
+	vs, err := vectorsFor(t.c, k, max(counts[len(counts)-1], elements))
 	if err != nil {
 		return err
 	}
-	if ways, err = warm(ctx, vs, around, ways); err != nil {
+	if ways, err = warm(ctx, vs, elements, ways); err != nil {
 		return err
 	}
 	for _, count := range counts {
@@ -91,19 +91,19 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 	return ways, nil
 }
 
-// around is how many elements it takes to go once around all of the memory that n ranks
+// sharedElements is how many elements it takes to go once around all of the memory that n ranks
 // share, a multiple of n. A test sets it beside p2p.SharedSize.
-func around(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
+func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
 
 // warm has each way that goes through shared memory run once with a vector of so many
 // elements, all that such memory holds, and returns the ways that can run. A slot becomes
 // memory when it is first touched, and calls of 16 to 128 KiB touch another one each
 // time: the first some hundred of them would take several times as long as any later
 // one, where those of messages, whose rings are shared by all ways, do not.
-func warm(ctx context.Context, vs vectors, around int, ways []*way) (able []*way, err error) {
+func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
 		if w.algorithm.NeedsShared() {
-			x := vs.on(w.c).trial(around)
+			x := vs.on(w.c).trial(elements)
 			x.load()
 			err := x.run(ctx)
 			if errors.Is(err, fault.Misuse) {
@@ -158,7 +158,7 @@ type heats struct {
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
 	got          map[*way]float64            // the least median
-	settled      map[*way][]outcome          // of rivals, one for each usual way
+	ratios       map[*way][]outcome          // of rivals, one for each usual way
 }
 
 // An outcome is how many times as long as the usual way a rival took in turns with it.
@@ -168,7 +168,7 @@ type outcome struct {
 }
 
 func newHeats(ranks, bytes int, wire string, ways []*way) *heats {
-	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), settled: make(map[*way][]outcome)}
+	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), ratios: make(map[*way][]outcome)}
 }
 
 func (h *heats) run() error {
@@ -184,7 +184,7 @@ func (h *heats) run() error {
 	}
 	var done []choose.Comparison
 	for {
-		r, ok := h.unsettled(done)
+		r, ok := h.nextRivalry(done)
 		if !ok {
 			return nil
 		}
@@ -248,9 +248,9 @@ func (h *heats) best() float64 {
 	return best
 }
 
-// unsettled is a way that rules would take instead of the default table's, and that
+// nextRivalry is a way that rules would take instead of the default table's, and that
 // has not taken turns with it; false where there is none.
-func (h *heats) unsettled(done []choose.Comparison) (choose.Comparison, bool) {
+func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {
 			return h.wayOf(d.Default) == h.wayOf(r.Default) && h.wayOf(d.Contender) == h.wayOf(r.Contender)
@@ -282,7 +282,7 @@ func (h *heats) turns(usual, rival *way) error {
 		ratios = append(ratios, b/a)
 	}
 	slices.Sort(ratios)
-	h.settled[rival] = append(h.settled[rival], outcome{usual, ratios[bouts/2]})
+	h.ratios[rival] = append(h.ratios[rival], outcome{usual, ratios[bouts/2]})
 	return nil
 }
 
@@ -293,12 +293,12 @@ func (h *heats) turns(usual, rival *way) error {
 // it counts by those that it lost: what it won from one must not undo what it lost to
 // another.
 func (h *heats) seconds(w *way) (float64, bool) {
-	if len(h.settled[w]) == 0 {
+	if len(h.ratios[w]) == 0 {
 		seconds, ok := h.got[w]
 		return seconds, ok
 	}
 	quickest, ratio, lost := math.Inf(1), 0.0, 0.0
-	for _, o := range h.settled[w] {
+	for _, o := range h.ratios[w] {
 		usual := h.got[o.usual]
 		quickest, ratio = min(quickest, usual), max(ratio, o.ratio)
 		if o.ratio > choose.MaxRatio {

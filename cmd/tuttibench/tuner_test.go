@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-func way0(t testing.TB, verb collective.Verb, name string, segment int) *way {
+func newWay(t testing.TB, verb collective.Verb, name string, segment int) *way {
 	t.Helper()
 	a, err := collective.Find(verb, name)
 	if err != nil {
@@ -72,24 +72,24 @@ func TestRepeatEndsWithAnErrorWithTheBudgetOrWithTheMostIterations(t *testing.T)
 	}
 }
 
-// tracks are vectors that only note how they are run.
-type tracks struct {
+// fakeVectors are vectors that only note how they are run.
+type fakeVectors struct {
 	ran    []int // elements
 	loaded bool
 	err    error
 }
 
-func (x *tracks) on(*comm.Comm) vectors               { return x }
-func (x *tracks) alloc() (free func() error, _ error) { return nil, errors.ErrUnsupported }
-func (x *tracks) trial(count int) trial {
+func (x *fakeVectors) on(*comm.Comm) vectors               { return x }
+func (x *fakeVectors) alloc() (free func() error, _ error) { return nil, errors.ErrUnsupported }
+func (x *fakeVectors) trial(count int) trial {
 	return trial{bytes: 4 * count, load: func() { x.loaded = true }, run: func(context.Context) error {
 		x.ran = append(x.ran, count)
 		return x.err
 	}}
 }
 
-func TestWarmGoesOnceAroundSharedMemoryAndLeavesOutWhatSharesNone(t *testing.T) {
-	ring, shared := way0(t, collective.VerbAllReduce, "ring", 0), way0(t, collective.VerbAllReduce, "shared", 0)
+func TestWarmTouchesAllSharedMemoryAndSkipsWaysWithoutAny(t *testing.T) {
+	ring, shared := newWay(t, collective.VerbAllReduce, "ring", 0), newWay(t, collective.VerbAllReduce, "shared", 0)
 	lost := fault.New(fault.PeerLost, "allreduce", 0, "gone")
 	for _, c := range []struct {
 		name  string
@@ -101,7 +101,7 @@ func TestWarmGoesOnceAroundSharedMemoryAndLeavesOutWhatSharesNone(t *testing.T) 
 		{"some share nothing", fault.New(fault.Misuse, "allreduce", 0, "no memory"), []*way{ring}, false},
 		{"a peer is lost", lost, nil, true},
 	} {
-		x := &tracks{err: c.err}
+		x := &fakeVectors{err: c.err}
 		got, err := warm(t.Context(), x, 1000, []*way{ring, shared})
 		if !slices.Equal(got, c.want) || (err != nil) != c.fails {
 			t.Errorf("%s: got %v and %v, want %v", c.name, got, err, c.want)
@@ -111,17 +111,17 @@ func TestWarmGoesOnceAroundSharedMemoryAndLeavesOutWhatSharesNone(t *testing.T) 
 		}
 	}
 	for n := 2; n <= 64; n++ { // comm shares memory among no more
-		if need, got := p2p.SharedSize(n), 4*around(n); got < need || got/4%n != 0 {
+		if need, got := p2p.SharedSize(n), 4*sharedElements(n); got < need || got/4%n != 0 {
 			t.Errorf("%d ranks share %d bytes; got %d that are warmed", n, need, got)
 		}
 	}
 }
 
-// script is a heat in which each way takes, in turn, one of some times, and then the
+// fakeTimes is a heat in which each way takes, in turn, one of some times, and then the
 // last of them again and again.
-type script map[*way][]float64
+type fakeTimes map[*way][]float64
 
-func (s script) time(w *way) (float64, error) {
+func (s fakeTimes) time(w *way) (float64, error) {
 	left := s[w]
 	if len(left) == 0 {
 		return 0, errors.New("timed without need")
@@ -134,24 +134,24 @@ func (s script) time(w *way) (float64, error) {
 
 func TestHeats(t *testing.T) {
 	const bytes = 1 << 10 // recursive_doubling is the default table's
-	usual := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
-	ring := way0(t, collective.VerbAllReduce, "ring", 0)
-	small := way0(t, collective.VerbAllReduce, "ring", 64)
-	large := way0(t, collective.VerbAllReduce, "ring", 1<<10)
+	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	ring := newWay(t, collective.VerbAllReduce, "ring", 0)
+	small := newWay(t, collective.VerbAllReduce, "ring", 64)
+	large := newWay(t, collective.VerbAllReduce, "ring", 1<<10)
 	for _, c := range []struct {
 		name   string
-		script script
+		script fakeTimes
 		want   map[*way]float64
 		picked *way
 	}{
-		{"the default is ahead", script{usual: {1}, ring: {5}}, map[*way]float64{usual: 1, ring: 5}, usual},
-		{"a way that is hopeless has one heat", script{usual: {1}, ring: {50, 1e-3}}, map[*way]float64{usual: 1, ring: 50}, usual},
-		{"a slow moment does not put a way out", script{usual: {10, 10}, ring: {20, 5}, small: {30}}, map[*way]float64{usual: 10, ring: 5, small: 30}, ring},
-		{"a way's luck does not last", script{usual: {10}, ring: {5, 12}, small: {30}}, map[*way]float64{usual: 10, ring: 12, small: 30}, usual},
-		{"the machine's pace changes", script{usual: {10, 10, 10, 5}, ring: {10, 10, 5}, small: {30}}, map[*way]float64{usual: 5, ring: 5, small: 30}, usual},
-		{"one slow turn does not save the default", script{usual: {10, 10, 10, 10, 4, 10}, ring: {5}, small: {30}}, map[*way]float64{usual: 4, ring: 2, small: 30}, ring},
-		{"segments are tried where a message has several", script{usual: {10}, ring: {9}, small: {5}}, map[*way]float64{usual: 10, ring: 9, small: 5}, small},
-		{"one rival after the other", script{usual: {10}, ring: {5, 5, 5, 12}, small: {6, 6, 11}}, map[*way]float64{usual: 10, ring: 12, small: 11}, usual},
+		{"the default is ahead", fakeTimes{usual: {1}, ring: {5}}, map[*way]float64{usual: 1, ring: 5}, usual},
+		{"a way that is hopeless has one heat", fakeTimes{usual: {1}, ring: {50, 1e-3}}, map[*way]float64{usual: 1, ring: 50}, usual},
+		{"a slow moment does not put a way out", fakeTimes{usual: {10, 10}, ring: {20, 5}, small: {30}}, map[*way]float64{usual: 10, ring: 5, small: 30}, ring},
+		{"a way's luck does not last", fakeTimes{usual: {10}, ring: {5, 12}, small: {30}}, map[*way]float64{usual: 10, ring: 12, small: 30}, usual},
+		{"the machine's pace changes", fakeTimes{usual: {10, 10, 10, 5}, ring: {10, 10, 5}, small: {30}}, map[*way]float64{usual: 5, ring: 5, small: 30}, usual},
+		{"one slow turn does not save the default", fakeTimes{usual: {10, 10, 10, 10, 4, 10}, ring: {5}, small: {30}}, map[*way]float64{usual: 4, ring: 2, small: 30}, ring},
+		{"segments are tried where a message has several", fakeTimes{usual: {10}, ring: {9}, small: {5}}, map[*way]float64{usual: 10, ring: 9, small: 5}, small},
+		{"one rival after the other", fakeTimes{usual: {10}, ring: {5, 5, 5, 12}, small: {6, 6, 11}}, map[*way]float64{usual: 10, ring: 12, small: 11}, usual},
 	} {
 		h := newHeats(4, bytes, "tcp", []*way{usual, ring, small, large})
 		h.time = c.script.time
@@ -176,9 +176,9 @@ func TestHeats(t *testing.T) {
 // The machine is quicker when the second rival has its turns: that is no merit of the
 // usual way's, with which the first one's stay apart as they were.
 func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
-	usual := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
-	first, second := way0(t, collective.VerbAllReduce, "ring", 0), way0(t, collective.VerbAllReduce, "pairwise", 0)
-	s := script{usual: {10, 10, 10, 10, 10, 10, 10, 10, 8}, first: {7, 7, 7, 8.5}, second: {7.5, 7.5, 7.5, 8}}
+	usual := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	first, second := newWay(t, collective.VerbAllReduce, "ring", 0), newWay(t, collective.VerbAllReduce, "pairwise", 0)
+	s := fakeTimes{usual: {10, 10, 10, 10, 10, 10, 10, 10, 8}, first: {7, 7, 7, 8.5}, second: {7.5, 7.5, 7.5, 8}}
 	h := newHeats(4, 1<<10, "tcp", []*way{usual, first, second})
 	h.time = s.time
 	if err := h.run(); err != nil {
@@ -197,19 +197,19 @@ func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 // A call that cannot go through shared memory has another usual way. What a rival wins
 // from that one does not undo that it lost all its turns with the one through memory.
 func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
-	shared := way0(t, collective.VerbAllReduce, "shared", 0)
-	doubling := way0(t, collective.VerbAllReduce, "recursive_doubling", 0)
-	ring := way0(t, collective.VerbAllReduce, "ring", 0)
+	shared := newWay(t, collective.VerbAllReduce, "shared", 0)
+	doubling := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
+	ring := newWay(t, collective.VerbAllReduce, "ring", 0)
 	for _, c := range []struct {
 		name   string
-		script script
+		script fakeTimes
 		want   float64 // ring's
 		picked *way
 	}{
-		{"it loses to the first and beats the second", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 11, 11, 11, 11, 11, 8}}, 11, shared},
-		{"it beats both", script{shared: {10}, doubling: {16}, ring: {8}}, 8, ring},
-		{"it beats both by as much, each in its turns", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 12.8}}, 8, ring},
-		{"it beats the first and loses to the second", script{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 16}}, 16, shared},
+		{"it loses to the first and beats the second", fakeTimes{shared: {10}, doubling: {16}, ring: {8, 8, 8, 11, 11, 11, 11, 11, 8}}, 11, shared},
+		{"it beats both", fakeTimes{shared: {10}, doubling: {16}, ring: {8}}, 8, ring},
+		{"it beats both by as much, each in its turns", fakeTimes{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 12.8}}, 8, ring},
+		{"it beats the first and loses to the second", fakeTimes{shared: {10}, doubling: {16}, ring: {8, 8, 8, 8, 8, 8, 8, 8, 16}}, 16, shared},
 	} {
 		h := newHeats(4, 1<<10, "shm", []*way{shared, doubling, ring})
 		h.time = c.script.time
@@ -226,9 +226,9 @@ func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
 }
 
 func TestHeatsEndWithTheFirstError(t *testing.T) {
-	w := way0(t, collective.VerbBarrier, "dissemination", 0)
+	w := newWay(t, collective.VerbBarrier, "dissemination", 0)
 	h := newHeats(2, 0, "tcp", []*way{w})
-	h.time = script{}.time
+	h.time = fakeTimes{}.time
 	if err := h.run(); err == nil {
 		t.Error("got no error")
 	}

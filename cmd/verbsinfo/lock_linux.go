@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enough is what a rank with a few peers locks: strips, message buffers, and what is
+// wantLocked is what a rank with a few peers locks: strips, message buffers, and what is
 // cached by default.
-const enough = 1 << 30
+const wantLocked = 1 << 30
 
 // lockable says how much memory this program may register.
 func lockable() string {
@@ -18,7 +18,7 @@ func lockable() string {
 		return fmt.Sprintf("memory that may be locked: not known: %v", err)
 	case l.Cur == unix.RLIM_INFINITY:
 		return "memory that may be locked: unlimited"
-	case l.Cur < enough:
+	case l.Cur < wantLocked:
 		return fmt.Sprintf("memory that may be locked: %d bytes, which is little; see docs/verbs.md", l.Cur)
 	default:
 		return fmt.Sprintf("memory that may be locked: %d bytes", l.Cur)

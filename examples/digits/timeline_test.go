@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // trainTimeline trains with 4 processes, and returns the timeline of that.
-func trainTimeline(t *testing.T) ([]timeline.Seen, []timeline.Info) {
+func trainTimeline(t *testing.T) ([]timeline.Span, []timeline.Info) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -82,10 +82,10 @@ func TestTheTimelineOfATrainingShowsAllRanksInOneTime(t *testing.T) {
 	type moments struct{ begun, agreed []int64 }
 	seen := make(map[string]*[4]moments)
 	for _, s := range spans {
-		if seen[s.On] == nil {
-			seen[s.On] = new([4]moments)
+		if seen[s.Thread] == nil {
+			seen[s.Thread] = new([4]moments)
 		}
-		m := &seen[s.On][s.Rank]
+		m := &seen[s.Thread][s.Rank]
 		switch {
 		case s.Depth == 0:
 			m.begun = append(m.begun, s.Begin)

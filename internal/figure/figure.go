@@ -115,7 +115,7 @@ func (panel Panel) plot() *plot.Plot {
 		if err != nil {
 			continue // only for values that are not finite, and there are none
 		}
-		look(i, line, dots)
+		style(i, line, dots)
 		p.Add(line, dots)
 		if c.Name != "" {
 			p.Legend.Add(c.Name, line, dots)
@@ -136,9 +136,9 @@ func (c Curve) drawable() (points plotter.XYs) {
 	return points
 }
 
-// look sets colour and mark of the i-th curve. The first is the heaviest: it is
+// style sets colour and mark of the i-th curve. The first is the heaviest: it is
 // the one that the picture is about.
-func look(i int, line *plotter.Line, dots *plotter.Scatter) {
+func style(i int, line *plotter.Line, dots *plotter.Scatter) {
 	colours := []color.RGBA{
 		{0x1f, 0x77, 0xb4, 0xff}, {0xff, 0x7f, 0x0e, 0xff}, {0x2c, 0xa0, 0x2c, 0xff},
 		{0x94, 0x67, 0xbd, 0xff}, {0x8c, 0x56, 0x4b, 0xff}, {0x7f, 0x7f, 0x7f, 0xff},

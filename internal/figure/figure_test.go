@@ -61,7 +61,7 @@ func TestNothingToDrawIsAnError(t *testing.T) {
 	}
 }
 
-func TestPointsWithoutAPlaceOnALogarithmicScaleAreLeftOut(t *testing.T) {
+func TestPointsThatALogarithmicScaleCannotShowAreOmitted(t *testing.T) {
 	c := Curve{Points: []Point{{0, 1}, {4, 0}, {4, -1}, {4, math.NaN()}, {4, math.Inf(1)}, {4, 3}}}
 	if got := c.drawable(); len(got) != 1 || got[0] != (plotter.XY{X: 4, Y: 3}) {
 		t.Errorf("got %v, want the last alone", got)

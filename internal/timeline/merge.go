@@ -32,9 +32,9 @@ func Merge(w io.Writer, parts ...io.Reader) error {
 		return err
 	}
 	fmt.Fprintf(out, "{\"displayTimeUnit\":\"ms\",\"otherData\":%s,\n%s\n", head, listHead)
-	some := false
+	hasEvents := false
 	for i, sc := range readers {
-		if err := copyEvents(out, sc, &some); err != nil {
+		if err := copyEvents(out, sc, &hasEvents); err != nil {
 			return fmt.Errorf("part %d: %w", i, err)
 		}
 	}
@@ -63,7 +63,7 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 }
 
 // copyEvents copies the lines of a list.
-func copyEvents(out *bufio.Writer, sc *bufio.Scanner, some *bool) error {
+func copyEvents(out *bufio.Writer, sc *bufio.Scanner, hasEvents *bool) error {
 	for sc.Scan() {
 		line := sc.Bytes()
 		if string(line) == listTail {
@@ -76,10 +76,10 @@ func copyEvents(out *bufio.Writer, sc *bufio.Scanner, some *bool) error {
 		if !json.Valid(line) {
 			return fmt.Errorf("%.60q is no event", line)
 		}
-		if *some {
+		if *hasEvents {
 			out.WriteString(",\n")
 		}
-		*some = true
+		*hasEvents = true
 		out.Write(line)
 	}
 	return fmt.Errorf("it is broken off (%v)", sc.Err())

@@ -45,12 +45,12 @@ type Arg struct {
 // A Writer writes one part. It is used by one goroutine. The first error stays,
 // and Close tells it.
 type Writer struct {
-	w       *bufio.Writer
-	rank    int
-	threads map[string]int
-	line    []byte
-	some    bool
-	err     error
+	w         *bufio.Writer
+	rank      int
+	threads   map[string]int
+	line      []byte
+	hasEvents bool
+	err       error
 }
 
 // NewWriter begins a part.
@@ -78,10 +78,10 @@ func (t *Writer) write(b []byte) {
 
 // event writes the line that was made.
 func (t *Writer) event() {
-	if t.some {
+	if t.hasEvents {
 		t.write([]byte(",\n"))
 	}
-	t.some = true
+	t.hasEvents = true
 	t.write(t.line)
 }
 

@@ -48,11 +48,11 @@ func (t *table) means(bands []band) []float64 {
 	return all
 }
 
-// judge prints each band, and fails when one falls short, or when a size has been
+// checkFloors prints each band, and fails when one falls short, or when a size has been
 // run by one side only: a peer that fails must not be a way to win.
-func (t *table) judge(out io.Writer, bands []band) error {
+func (t *table) checkFloors(out io.Writer, bands []band) error {
 	var short []string
-	if lonely := t.lonely(); len(lonely) > 0 && len(bands) > 0 {
+	if lonely := t.unmatched(); len(lonely) > 0 && len(bands) > 0 {
 		short = append(short, fmt.Sprintf("sizes without a partner %v", lonely))
 	}
 	for i, got := range t.means(bands) {

@@ -76,8 +76,8 @@ func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	defer os.Remove(fresh)
 	cmd := exec.CommandContext(ctx, compiler, append([]string{"-o", fresh}, args...)...)
 	cmd.Stdin = bytes.NewReader(source)
-	if said, err := cmd.CombinedOutput(); err != nil {
-		lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		return "", fmt.Errorf("%s: %w: %s", r.compiler, err, lines[0])
 	}
 	return program, os.Rename(fresh, program)

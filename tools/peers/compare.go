@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A contest is one comparison: an operation, by so many ranks, over a wire.
-type contest struct {
+// A benchmark is one comparison: an operation, by so many ranks, over a wire.
+type benchmark struct {
 	op     string
 	np     int
 	wire   string
@@ -25,7 +25,7 @@ type contest struct {
 }
 
 // flags are those of a contest that all commands have.
-func (c *contest) flags(log io.Writer, name string) *flag.FlagSet {
+func (c *benchmark) flags(log io.Writer, name string) *flag.FlagSet {
 	f := flag.NewFlagSet("peers "+name, flag.ContinueOnError)
 	f.SetOutput(log)
 	f.IntVar(&c.min, "min", 4, "smallest vector in `bytes`")
@@ -36,7 +36,7 @@ func (c *contest) flags(log io.Writer, name string) *flag.FlagSet {
 	return f
 }
 
-func (c *contest) check() error {
+func (c *benchmark) check() error {
 	switch {
 	case c.np < 2:
 		return fmt.Errorf("-np %d: want 2 or more", c.np)
@@ -52,7 +52,7 @@ func (c *contest) check() error {
 
 // compareCommand prints one contest's table.
 func compareCommand(ctx context.Context, args []string, out, log io.Writer) error {
-	var c contest
+	var c benchmark
 	f := c.flags(log, "compare")
 	f.StringVar(&c.op, "op", "allreduce", "the `operation`")
 	f.IntVar(&c.np, "np", 2, "how many `ranks`")
@@ -66,7 +66,7 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	if err = errors.Join(c.check(), err); err != nil {
 		return err
 	}
-	t, err := c.hold(ctx, c.contenders(buildPeers(ctx, log), log), log)
+	t, err := c.runAll(ctx, c.contenders(buildPeers(ctx, log), log), log)
 	if err != nil {
 		return err
 	}
@@ -78,12 +78,12 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 			return err
 		}
 	}
-	return t.judge(out, floors)
+	return t.checkFloors(out, floors)
 }
 
-// hold lets the contenders take turns.
-func (c *contest) hold(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
-	t := &table{contest: *c, best: make(map[string]map[int]float64)}
+// runAll lets the contenders take turns.
+func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
+	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {
 		t.names = append(t.names, who.name)
 		t.best[who.name] = make(map[int]float64)
@@ -115,7 +115,7 @@ const ours = "tutti"
 
 // A table holds what a contest brought.
 type table struct {
-	contest
+	benchmark
 	names []string                   // in the order of their turns
 	best  map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }
@@ -137,8 +137,8 @@ func (t *table) sizes() []int {
 	return all
 }
 
-// lonely are the sizes that only tutti, or only its peers, ran.
-func (t *table) lonely() []int {
+// unmatched are the sizes that only tutti, or only its peers, ran.
+func (t *table) unmatched() []int {
 	var all []int
 	for _, name := range t.names {
 		for bytes := range t.best[name] {
@@ -151,8 +151,8 @@ func (t *table) lonely() []int {
 	return all
 }
 
-// figure is a contender's time; NaN where it has none.
-func (t *table) figure(name string, bytes int) float64 {
+// time is a contender's time; NaN where it has none.
+func (t *table) time(name string, bytes int) float64 {
 	if us, ok := t.best[name][bytes]; ok {
 		return us
 	}
@@ -163,11 +163,11 @@ func (t *table) figure(name string, bytes int) float64 {
 func (t *table) ratio(bytes int) float64 {
 	best := math.NaN()
 	for _, name := range t.names {
-		if us := t.figure(name, bytes); name != ours && (math.IsNaN(best) || us < best) {
+		if us := t.time(name, bytes); name != ours && (math.IsNaN(best) || us < best) {
 			best = us
 		}
 	}
-	return best / t.figure(ours, bytes)
+	return best / t.time(ours, bytes)
 }
 
 // mean is the geometric mean of the ratios of all sizes from lo on, below hi; NaN
@@ -193,11 +193,11 @@ func (t *table) print(out io.Writer) error {
 	for _, bytes := range t.sizes() {
 		fmt.Fprintf(&b, "\n%10d", bytes)
 		for _, name := range t.names {
-			fmt.Fprintf(&b, " %12.2f", t.figure(name, bytes))
+			fmt.Fprintf(&b, " %12.2f", t.time(name, bytes))
 		}
 		fmt.Fprintf(&b, " %12.2f", t.ratio(bytes))
 	}
-	if lonely := t.lonely(); len(lonely) > 0 {
+	if lonely := t.unmatched(); len(lonely) > 0 {
 		fmt.Fprintf(&b, "\nsizes without a partner: %v", lonely)
 	}
 	fmt.Fprintf(&b, "\ngeometric mean of ratios: %.2f\n", t.mean(0, math.MaxInt))
@@ -212,7 +212,7 @@ func (t *table) csv() string {
 	for _, bytes := range t.sizes() {
 		fmt.Fprintf(&b, "%d", bytes)
 		for _, name := range t.names {
-			fmt.Fprintf(&b, ",%.2f", t.figure(name, bytes))
+			fmt.Fprintf(&b, ",%.2f", t.time(name, bytes))
 		}
 		fmt.Fprintf(&b, ",%.3f\n", t.ratio(bytes))
 	}

@@ -25,7 +25,7 @@ type contender struct {
 }
 
 // contenders are tutti, if it is built, and those peers that can run the contest.
-func (c *contest) contenders(built map[string]string, log io.Writer) []contender {
+func (c *benchmark) contenders(built map[string]string, log io.Writer) []contender {
 	var all []contender
 	if path := filepath.Join(c.bin, "tuttirun"); exists(path) {
 		all = append(all, contender{ours, c.tutti})
@@ -54,12 +54,12 @@ func exists(path string) bool {
 }
 
 // sweep are the sizes and the time, as the peers' programs take them.
-func (c *contest) sweep() []string {
+func (c *benchmark) sweep() []string {
 	return []string{strconv.Itoa(c.min), strconv.Itoa(c.max), strconv.FormatFloat(c.time, 'g', -1, 64)}
 }
 
 // tutti runs tuttibench under tuttirun.
-func (c *contest) tutti(ctx context.Context) (map[int]float64, error) {
+func (c *benchmark) tutti(ctx context.Context) (map[int]float64, error) {
 	out, err := output(ctx, nil, filepath.Join(c.bin, "tuttirun"), "-np", strconv.Itoa(c.np),
 		filepath.Join(c.bin, "tuttibench"), "-op", c.op, "-transport", c.wire,
 		"-min", strconv.Itoa(c.min), "-max", strconv.Itoa(c.max),
@@ -102,7 +102,7 @@ func readBench(text string) (map[int]float64, error) {
 }
 
 // openMPI runs as it comes; over tcp without its shared memory.
-func (c *contest) openMPI(program string) contender {
+func (c *benchmark) openMPI(program string) contender {
 	args := []string{"-np", strconv.Itoa(c.np), "--oversubscribe"}
 	if c.wire == "tcp" {
 		args = append(args, "--mca", "btl", "tcp,self")
@@ -116,7 +116,7 @@ func (c *contest) openMPI(program string) contender {
 
 // mpich has two ways within a host: ch4's own shared memory, the default, and UCX,
 // which takes its own, or TCP when it is told to.
-func (c *contest) mpich(program string) []contender {
+func (c *benchmark) mpich(program string) []contender {
 	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
 	with := func(name string, env ...string) contender {
 		return contender{name, func(ctx context.Context) (map[int]float64, error) {
@@ -142,7 +142,7 @@ func glooKinds(op string) []string {
 }
 
 // gloo starts the ranks itself: gloo has no launcher.
-func (c *contest) gloo(ctx context.Context, program, kind string) (map[int]float64, error) {
+func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]float64, error) {
 	store, err := os.MkdirTemp("", "tutti-gloo-")
 	if err != nil {
 		return nil, err
@@ -193,24 +193,24 @@ func peer(ctx context.Context, env []string, program string, args ...string) (ma
 // patience is how long one sweep may take; then the program is asked to end, and
 // after a while made to.
 const (
-	patience = 4 * time.Minute
-	grace    = 5 * time.Second
+	sweepTimeout = 4 * time.Minute
+	killDelay    = 5 * time.Second
 )
 
 // output is what a program prints on standard output. Its error quotes the end of
 // standard error.
 func output(ctx context.Context, env []string, program string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // launchers end their ranks
-	cmd.WaitDelay = grace
+	cmd.WaitDelay = killDelay
 	err := cmd.Run()
 	if err != nil {
-		text := strings.TrimSpace(said.String())
+		text := strings.TrimSpace(stderr.String())
 		err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, text[max(0, len(text)-400):])
 	}
 	return out.String(), err

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// canned is a contender whose rounds bring these figures, one after the other.
-func canned(name string, rounds ...map[int]float64) contender {
+// fixedContender is a contender whose rounds bring these figures, one after the other.
+func fixedContender(name string, rounds ...map[int]float64) contender {
 	i := 0
 	return contender{name, func(context.Context) (map[int]float64, error) {
 		i++
@@ -23,14 +23,14 @@ func canned(name string, rounds ...map[int]float64) contender {
 	}}
 }
 
-func broken(name string) contender {
+func failingContender(name string) contender {
 	return contender{name, func(context.Context) (map[int]float64, error) { return nil, errors.New("it fell over") }}
 }
 
-func hold(t *testing.T, rounds int, who ...contender) *table {
+func runBenchmark(t *testing.T, rounds int, who ...contender) *table {
 	t.Helper()
-	c := contest{op: "allreduce", np: 2, wire: "shm", rounds: rounds}
-	got, err := c.hold(t.Context(), who, io.Discard)
+	c := benchmark{op: "allreduce", np: 2, wire: "shm", rounds: rounds}
+	got, err := c.runAll(t.Context(), who, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,10 +38,10 @@ func hold(t *testing.T, rounds int, who ...contender) *table {
 }
 
 func TestTheBestRoundOfTheBestPeerCounts(t *testing.T) {
-	got := hold(t, 2,
-		canned(ours, map[int]float64{4: 2, 16: 5}, map[int]float64{4: 3, 16: 4}),
-		canned("a", map[int]float64{4: 9, 16: 8}, map[int]float64{4: 8, 16: 9}),
-		canned("b", map[int]float64{4: 4, 16: 20}, map[int]float64{4: 5, 16: 20}))
+	got := runBenchmark(t, 2,
+		fixedContender(ours, map[int]float64{4: 2, 16: 5}, map[int]float64{4: 3, 16: 4}),
+		fixedContender("a", map[int]float64{4: 9, 16: 8}, map[int]float64{4: 8, 16: 9}),
+		fixedContender("b", map[int]float64{4: 4, 16: 20}, map[int]float64{4: 5, 16: 20}))
 	for bytes, want := range map[int]float64{4: 2, 16: 2} {
 		if r := got.ratio(bytes); r != want {
 			t.Errorf("%d bytes: got ratio %v, want %v", bytes, r, want)
@@ -52,7 +52,7 @@ func TestTheBestRoundOfTheBestPeerCounts(t *testing.T) {
 	}
 }
 
-func TestContendersTakeTurns(t *testing.T) {
+func TestContendersAlternate(t *testing.T) {
 	var turns []string
 	who := func(name string) contender {
 		return contender{name, func(context.Context) (map[int]float64, error) {
@@ -60,32 +60,32 @@ func TestContendersTakeTurns(t *testing.T) {
 			return map[int]float64{4: 1}, nil
 		}}
 	}
-	hold(t, 2, who(ours), who("a"), who("b"))
+	runBenchmark(t, 2, who(ours), who("a"), who("b"))
 	if want := []string{ours, "a", "b", ours, "a", "b"}; !slices.Equal(turns, want) {
 		t.Errorf("got %v, want %v", turns, want)
 	}
 }
 
 func TestAPeerThatFailsIsLeftOutAndOursThatFailsIsAnError(t *testing.T) {
-	c := contest{rounds: 1}
+	c := benchmark{rounds: 1}
 	var log bytes.Buffer
-	got, err := c.hold(t.Context(), []contender{canned(ours, map[int]float64{4: 1}), broken("a")}, &log)
+	got, err := c.runAll(t.Context(), []contender{fixedContender(ours, map[int]float64{4: 1}), failingContender("a")}, &log)
 	if err != nil || len(got.best["a"]) != 0 || !strings.Contains(log.String(), "it fell over") {
 		t.Errorf("got %v, %v, and on the log %q", got, err, log.String())
 	}
-	if _, err := c.hold(t.Context(), []contender{broken(ours), canned("a", map[int]float64{4: 1})}, io.Discard); err == nil {
+	if _, err := c.runAll(t.Context(), []contender{failingContender(ours), fixedContender("a", map[int]float64{4: 1})}, io.Discard); err == nil {
 		t.Error("ours failed: got no error")
 	}
-	if _, err := c.hold(t.Context(), []contender{canned(ours, nil)}, io.Discard); err == nil {
+	if _, err := c.runAll(t.Context(), []contender{fixedContender(ours, nil)}, io.Discard); err == nil {
 		t.Error("ours printed nothing: got no error")
 	}
 }
 
 // A band is judged by the geometric mean, and a size that one side did not run
 // fails the comparison.
-func TestBandsAreJudged(t *testing.T) {
-	full := hold(t, 1, canned(ours, map[int]float64{4: 1, 16: 1, 1024: 1}), canned("a", map[int]float64{4: 1, 16: 4, 1024: 3}))
-	lacking := hold(t, 1, canned(ours, map[int]float64{4: 1, 16: 1}), canned("a", map[int]float64{4: 9}))
+func TestBandsAreChecked(t *testing.T) {
+	full := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1, 1024: 1}), fixedContender("a", map[int]float64{4: 1, 16: 4, 1024: 3}))
+	lacking := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 16: 1}), fixedContender("a", map[int]float64{4: 9}))
 	for _, tc := range []struct {
 		t       *table
 		require string
@@ -104,7 +104,7 @@ func TestBandsAreJudged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tc.t.judge(io.Discard, bands); (err == nil) != tc.ok {
+		if err := tc.t.checkFloors(io.Discard, bands); (err == nil) != tc.ok {
 			t.Errorf("%q: got %v", tc.require, err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestFiguresOfAPeerThatFailsLaterAreKept(t *testing.T) {
 func TestTheSuiteIsWellFormed(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, r := range suite() {
-		c := contest{op: r.op, np: r.np, wire: r.wire, min: 4, max: 4, rounds: 1, time: 1}
+		c := benchmark{op: r.op, np: r.np, wire: r.wire, min: 4, max: 4, rounds: 1, time: 1}
 		if err := c.check(); err != nil || seen[r.name()] || len(r.bands) != 4 {
 			t.Errorf("%s: %v", r.name(), err)
 		}
@@ -159,7 +159,7 @@ func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 	dir := t.TempDir()
 	r := recorder{dir: dir, log: io.Discard, origin: []string{"commit: abc", "command: x", "machine: y"}}
 	for _, row := range suite()[:2] {
-		tab := hold(t, 1, canned(ours, map[int]float64{4: 1, 1024: 2, 65536: 30}), canned("a", map[int]float64{4: 2, 1024: 6}))
+		tab := runBenchmark(t, 1, fixedContender(ours, map[int]float64{4: 1, 1024: 2, 65536: 30}), fixedContender("a", map[int]float64{4: 2, 1024: 6}))
 		if err := r.record(row, tab); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +187,7 @@ func TestRecordsAreWrittenAndDrawn(t *testing.T) {
 }
 
 // A machine without any of the peers is told what to install, and that is all.
-func TestWithoutPeersTheWayToGetThemIsSaid(t *testing.T) {
+func TestMissingPeersAreNamedWithTheirPackages(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	dir := filepath.Join(t.TempDir(), "results")
 	var log bytes.Buffer
@@ -228,7 +228,7 @@ func TestSoakPeersRunEveryOperation(t *testing.T) {
 	}
 	for _, wire := range []string{"shm", "tcp"} {
 		for _, op := range []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "pingpong"} {
-			c := contest{op: op, np: 2, wire: wire, min: 4, max: 1024, rounds: 1, time: 0.001, bin: "nowhere"}
+			c := benchmark{op: op, np: 2, wire: wire, min: 4, max: 1024, rounds: 1, time: 0.001, bin: "nowhere"}
 			for _, who := range c.contenders(built, io.Discard) {
 				t.Run(fmt.Sprintf("%s/%s/%s", wire, op, who.name), func(t *testing.T) {
 					got, err := who.run(t.Context())

@@ -14,7 +14,7 @@ import (
 // recordCommand runs the suite and writes its results down. Floors that are missed
 // are written, too, and are no error: what is recorded is what was measured.
 func recordCommand(ctx context.Context, args []string, out, log io.Writer) error {
-	var c contest
+	var c benchmark
 	f := c.flags(log, "record")
 	dir := f.String("dir", "bench/results", "the `folder` to write to")
 	rows := f.String("rows", "*", "only rows whose name, as allreduce-shm-2, this `pattern` matches")
@@ -39,7 +39,7 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 		if err := c.check(); err != nil {
 			return err
 		}
-		t, err := c.hold(ctx, c.contenders(built, io.Discard), log)
+		t, err := c.runAll(ctx, c.contenders(built, io.Discard), log)
 		if err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (r *recorder) record(row row, t *table) error {
 		return err
 	}
 	verdict := "holds its floors"
-	if err := t.judge(&text, row.bands); err != nil {
+	if err := t.checkFloors(&text, row.bands); err != nil {
 		verdict = err.Error()
 		fmt.Fprintln(&text, verdict)
 	}

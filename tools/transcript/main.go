@@ -87,27 +87,27 @@ func check(ctx context.Context, file string, limit time.Duration) error {
 	if err != nil {
 		return err
 	}
-	scenes, err := parse(string(text))
+	cases, err := parse(string(text))
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	for _, s := range scenes {
+	for _, s := range cases {
 		begin := time.Now()
-		output, err := play(ctx, s.command, limit)
+		output, err := runCommand(ctx, s.line, limit)
 		if err == nil {
 			err = s.compare(output)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: $ %s: %w\nit printed:\n%s", file, s.command, err, output)
+			return fmt.Errorf("%s: $ %s: %w\nit printed:\n%s", file, s.line, err, output)
 		}
-		fmt.Printf("ok  %s  (%.1fs)\n", s.command, time.Since(begin).Seconds())
+		fmt.Printf("ok  %s  (%.1fs)\n", s.line, time.Since(begin).Seconds())
 	}
 	return nil
 }
 
-// play runs one command and returns what it wrote on standard output; standard
+// runCommand runs one command and returns what it wrote on standard output; standard
 // error goes through.
-func play(ctx context.Context, command string, limit time.Duration) (string, error) {
+func runCommand(ctx context.Context, command string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	words := strings.Fields(command)

@@ -6,24 +6,24 @@ import (
 	"io"
 )
 
-// A sheet writes rows down, each as soon as it is known.
-type sheet interface {
+// A reporter writes rows down, each as soon as it is known.
+type reporter interface {
 	begin(remark string) error
 	row(row) error
 	remark(string) error // for people, below what was written
 	end() error
 }
 
-// sheetFor is the sheet of that format; nil where there is none. What programs read
+// newReporter is the sheet of that format; nil where there is none. What programs read
 // goes to out alone; remarks beside it, for people, to notes.
-func sheetFor(format string, out, notes io.Writer) sheet {
+func newReporter(format string, out, notes io.Writer) reporter {
 	switch format {
 	case "table":
-		return table{out}
+		return tableReporter{out}
 	case "csv":
-		return lines{out, notes}
+		return csvReporter{out, notes}
 	case "json":
-		return &array{out: out}
+		return &jsonReporter{out: out}
 	}
 	return nil
 }
@@ -31,10 +31,10 @@ func sheetFor(format string, out, notes io.Writer) sheet {
 // columns are the names that programs know the columns by.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
-// lines are CSV: comma-separated values below one line of columns. None of them contains a comma or a quote.
-type lines struct{ out, notes io.Writer }
+// csvReporter are CSV: comma-separated values below one line of columns. None of them contains a comma or a quote.
+type csvReporter struct{ out, notes io.Writer }
 
-func (s lines) begin(remark string) error {
+func (s csvReporter) begin(remark string) error {
 	if err := s.remark(remark); err != nil {
 		return err
 	}
@@ -42,26 +42,26 @@ func (s lines) begin(remark string) error {
 	return err
 }
 
-func (s lines) remark(text string) error { return comment(s.notes, text) }
+func (s csvReporter) remark(text string) error { return comment(s.notes, text) }
 
 func comment(to io.Writer, text string) error {
 	_, err := fmt.Fprintf(to, "# %s\n", text)
 	return err
 }
 
-func (s lines) row(r row) error {
+func (s csvReporter) row(r row) error {
 	_, err := fmt.Fprintf(s.out, "%s,%s,%s,%d,%s,%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.2f,%d\n",
 		r.Op, r.Transport, r.Algorithm, r.Ranks, r.DType, r.Bytes, r.Iterations,
 		r.MedianUs, r.MinUs, r.P99Us, r.AlgBW, r.BusBW, r.AllocsPerOp, r.Wrong)
 	return err
 }
 
-func (s lines) end() error { return nil }
+func (s csvReporter) end() error { return nil }
 
-// table is for people: what is the same in all rows stands above them.
-type table struct{ out io.Writer }
+// tableReporter is for people: what is the same in all rows stands above them.
+type tableReporter struct{ out io.Writer }
 
-func (s table) begin(remark string) error {
+func (s tableReporter) begin(remark string) error {
 	if err := s.remark(remark); err != nil {
 		return err
 	}
@@ -70,27 +70,27 @@ func (s table) begin(remark string) error {
 	return err
 }
 
-func (s table) row(r row) error {
+func (s tableReporter) row(r row) error {
 	_, err := fmt.Fprintf(s.out, "%10d %-9s %-18s %6d %11.2f %11.2f %11.2f %10.1f %10.1f %7.2f %5d\n",
 		r.Bytes, r.Transport, r.Algorithm, r.Iterations, r.MedianUs, r.MinUs, r.P99Us, r.AlgBW, r.BusBW, r.AllocsPerOp, r.Wrong)
 	return err
 }
 
-func (s table) remark(text string) error { return comment(s.out, text) }
+func (s tableReporter) remark(text string) error { return comment(s.out, text) }
 
-func (s table) end() error { return nil }
+func (s tableReporter) end() error { return nil }
 
-// array is JSON: one array of all rows, without remarks.
-type array struct {
+// jsonReporter is JSON: one array of all rows, without remarks.
+type jsonReporter struct {
 	out  io.Writer
 	rows int
 }
 
-func (s *array) begin(string) error { return nil }
+func (s *jsonReporter) begin(string) error { return nil }
 
-func (s *array) remark(string) error { return nil }
+func (s *jsonReporter) remark(string) error { return nil }
 
-func (s *array) row(r row) error {
+func (s *jsonReporter) row(r row) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *array) row(r row) error {
 	return err
 }
 
-func (s *array) end() error {
+func (s *jsonReporter) end() error {
 	_, err := io.WriteString(s.out, "\n]\n")
 	return err
 }

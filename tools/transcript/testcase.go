@@ -7,46 +7,46 @@ import (
 	"strings"
 )
 
-// A scene is one command and what it must print.
-type scene struct {
-	command string
-	lines   []string // "..." within one stands for any text
-	open    bool     // further lines may appear
+// A testCase is one command and what it must print.
+type testCase struct {
+	line   string
+	output []string // "..." within one stands for any text
+	open   bool     // further lines may appear
 }
 
 // parse reads a transcript; see the command's documentation for its form.
-func parse(text string) ([]scene, error) {
-	var scenes []scene
+func parse(text string) ([]testCase, error) {
+	var cases []testCase
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		if command, ok := strings.CutPrefix(line, "$ "); ok && strings.TrimSpace(command) != "" {
-			scenes = append(scenes, scene{command: command})
+			cases = append(cases, testCase{line: command})
 			continue
 		}
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if len(scenes) == 0 {
+		if len(cases) == 0 {
 			return nil, fmt.Errorf("output %q stands before any command", line)
 		}
-		s := &scenes[len(scenes)-1]
+		s := &cases[len(cases)-1]
 		if line == "..." {
 			s.open = true
 		} else {
-			s.lines = append(s.lines, line)
+			s.output = append(s.output, line)
 		}
 	}
-	if len(scenes) == 0 {
+	if len(cases) == 0 {
 		return nil, errors.New("no command")
 	}
-	return scenes, nil
+	return cases, nil
 }
 
 // compare says what is missing from output, and what should not be there. Each
 // expected line is met by one line of output only; exact ones are matched
 // first, so that a line with "..." does not take theirs.
-func (s scene) compare(output string) error {
-	expected := slices.Clone(s.lines)
+func (s testCase) compare(output string) error {
+	expected := slices.Clone(s.output)
 	slices.SortStableFunc(expected, func(a, b string) int {
 		return strings.Count(a, "...") - strings.Count(b, "...")
 	})

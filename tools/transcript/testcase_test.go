@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestMatchesTakesAnyTextForDots(t *testing.T) {
+func TestDotsMatchAnyText(t *testing.T) {
 	for _, c := range []struct {
 		line, pattern string
 		want          bool
@@ -41,11 +41,11 @@ func TestCompareNamesWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 		"comment":           {"# hi\n$ x\na\n\n# ho\n", "a\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			scenes, err := parse(c.transcript)
+			cases, err := parse(c.transcript)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := scenes[0].compare(c.output)
+			got := cases[0].compare(c.output)
 			if c.want == "" && got != nil {
 				t.Errorf("got %v, want a match", got)
 			}
@@ -58,8 +58,8 @@ func TestCompareNamesWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 
 func TestParseRefusesATranscriptWithoutCommand(t *testing.T) {
 	for _, text := range []string{"", "# only a comment\n", "$ \n", "output\n$ x\n"} {
-		if scenes, err := parse(text); err == nil {
-			t.Errorf("parse(%q) = %v, want an error", text, scenes)
+		if cases, err := parse(text); err == nil {
+			t.Errorf("parse(%q) = %v, want an error", text, cases)
 		}
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// namedRow is what one of the ways to reduce a model's gradients is called, or
+// method is what one of the ways to reduce a model's gradients is called, or
 // what is measured beside them, which reduces nothing.
-type namedRow struct {
+type method struct {
 	op    string
 	load  func()
 	run   func(context.Context) error
@@ -35,33 +35,33 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 	if err != nil {
 		return err
 	}
-	asked, err := startAsked(ctx, c)
+	negotiator, err := startNegotiator(ctx, c)
 	if err != nil {
 		return err
 	}
-	ways := []namedRow{
+	methods := []method{
 		{op: "coordinator", load: g.load, run: func(ctx context.Context) error { return g.named(ctx, co) }},
 		{op: "separate", load: g.load, run: g.separate},
 		{op: "whole", load: g.load, run: g.whole},
-		{op: "negotiation", load: func() { g.submitBut(asked) }, run: func(ctx context.Context) error { return g.negotiate(ctx, asked) }, empty: true},
+		{op: "negotiation", load: func() { g.submitAllButLast(negotiator) }, run: func(ctx context.Context) error { return g.negotiate(ctx, negotiator) }, empty: true},
 	}
-	samples, err := g.measure(ctx, ways, budget{o.time, o.most})
+	samples, err := g.measure(ctx, methods, budget{o.time, o.maxIterations})
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(co.Close(ctx), asked.Close(ctx)); err != nil {
+	if err := errors.Join(co.Close(ctx), negotiator.Close(ctx)); err != nil {
 		return err
 	}
 	if c.Rank() > 0 {
 		out, notes = io.Discard, io.Discard
 	}
-	return printNamed(c, o, ways, samples, g, sheetFor(o.format, out, notes))
+	return printNamed(c, o, methods, samples, g, newReporter(o.format, out, notes))
 }
 
-// startAsked starts the coordinator that only negotiates: nothing is told before
+// startNegotiator starts the coordinator that only negotiates: nothing is told before
 // the last submission of a step. What the environment asks of coordinators beyond
 // settings, a timeline or to be tuned, is meant for the other one.
-func startAsked(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
+func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
 	if err := comm.Barrier(ctx, c); err != nil { // ranks of one process have one environment
 		return nil, err
 	}
@@ -72,14 +72,14 @@ func startAsked(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, er
 	return coordinator.Start(ctx, c, coordinator.WithCycle(time.Hour))
 }
 
-func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *gradients, paper sheet) error {
+func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *gradients, paper reporter) error {
 	o.inplace = true
 	if err := paper.begin(o.model + ": " + remark(c, o)); err != nil {
 		return err
 	}
-	beside := turnByTurn(samples)
+	beside := pairedRatios(samples)
 	var rows []row
-	for i, way := range ways {
+	for i, way := range methods {
 		slices.Sort(samples[i].seconds)
 		count := len(g.all)
 		if way.empty {
@@ -104,10 +104,10 @@ func printNamed(c *comm.Comm, o options, ways []namedRow, samples []sample, g *g
 	return verdict(rows)
 }
 
-// turnByTurn sets the first way beside the next two by the medians of what one turn
+// pairedRatios sets the first way beside the next two by the medians of what one turn
 // took of another right after it: a machine that is slow for a while is so for both,
 // which moves neither, while it may move the rows' medians apart.
-func turnByTurn(samples []sample) string {
+func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
 }
@@ -162,8 +162,8 @@ func (g *gradients) named(ctx context.Context, co *coordinator.Coordinator) erro
 	return coordinator.WaitAll(ctx, g.handles...)
 }
 
-// submitBut submits all names but this rank's last one, without any elements.
-func (g *gradients) submitBut(co *coordinator.Coordinator) {
+// submitAllButLast submits all names but this rank's last one, without any elements.
+func (g *gradients) submitAllButLast(co *coordinator.Coordinator) {
 	last := len(g.order) - 1
 	for _, i := range g.order[:last] {
 		g.submitEmpty(co, i)
@@ -196,10 +196,10 @@ func (g *gradients) whole(ctx context.Context) error {
 
 // measure times all ways in turns for as long as the budget lasts for the slowest; the
 // quickest has no more turns than the others. The samples are in the order of turns.
-func (g *gradients) measure(ctx context.Context, ways []namedRow, b budget) ([]sample, error) {
-	watches := make([]stopwatch, len(ways))
-	samples := make([]sample, len(ways))
-	for i, way := range ways {
+func (g *gradients) measure(ctx context.Context, methods []method, b budget) ([]sample, error) {
+	watches := make([]stopwatch, len(methods))
+	samples := make([]sample, len(methods))
+	for i, way := range methods {
 		t := trial{load: way.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
 		if way.empty {
 			t.wrong = func() int { return 0 }
@@ -207,8 +207,8 @@ func (g *gradients) measure(ctx context.Context, ways []namedRow, b budget) ([]s
 		watches[i] = stopwatch{c: g.c, t: t, slowest: make([]float64, 1)}
 	}
 	runtime.GC()
-	spent := make([]float64, len(ways))
-	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < b.time.Seconds() && turn < warmUps+b.most; turn++ {
+	spent := make([]float64, len(methods))
+	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < b.time.Seconds() && turn < warmUps+b.maxIterations; turn++ {
 		for i := range watches {
 			before := mallocs(g.c)
 			s, err := watches[i].iterate(ctx)

@@ -14,14 +14,14 @@ const (
 	exchangeLimit  = 100 * time.Millisecond
 )
 
-// exchange is how long two cores take to show each other a number, in seconds: each
+// coreLatency is how long two cores take to show each other a number, in seconds: each
 // writes a cache line of its own, and looks at the other's until it sees the same
 // number there. No collective, and half of no message back and forth, is faster. It
 // is the median of many rounds, and 0 where only one goroutine can run at a time.
 //
 // What it takes depends on where the two cores are, which a virtual machine may
 // change while it runs.
-func exchange() float64 {
+func coreLatency() float64 {
 	if runtime.GOMAXPROCS(0) < 2 {
 		return 0
 	}
@@ -35,7 +35,7 @@ func exchange() float64 {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for n := uint64(1); meet(&lines[1].n, &lines[0].n, n, &stop); n++ {
+		for n := uint64(1); echo(&lines[1].n, &lines[0].n, n, &stop); n++ {
 		}
 	}()
 	var rounds []float64
@@ -43,7 +43,7 @@ func exchange() float64 {
 	for met := true; met && len(rounds) < exchangeRounds; {
 		from, at := n, time.Now()
 		for ; met && n < from+exchangeRound; n++ {
-			met = meet(&lines[0].n, &lines[1].n, n, &stop)
+			met = echo(&lines[0].n, &lines[1].n, n, &stop)
 		}
 		if met || len(rounds) == 0 {
 			rounds = append(rounds, time.Since(at).Seconds()/float64(n-from))
@@ -55,9 +55,9 @@ func exchange() float64 {
 	return rounds[len(rounds)/2]
 }
 
-// meet shows n, and returns when the other shows it, too; false when that is not
+// echo shows n, and returns when the other shows it, too; false when that is not
 // going to happen.
-func meet(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
+func echo(own, other *atomic.Uint64, n uint64, stop *atomic.Bool) bool {
 	own.Store(n)
 	for looks := 1; other.Load() < n; looks++ {
 		if looks%exchangeRound == 0 && stop.Load() {
