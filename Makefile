@@ -125,7 +125,7 @@ lint-generated:
 	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check .. $(CURDIR)/internal/stream
 
 .PHONY: fuzz
-fuzz: ## run every fuzz target for FUZZTIME (10s) each
+fuzz: ## run every fuzz target for FUZZTIME (10s) each, one per core
 	@GO=$(GO) FUZZTIME=$(FUZZTIME) tools/fuzz.sh
 
 .PHONY: examples
