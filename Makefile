@@ -169,6 +169,10 @@ bench-peers: build ## set tutti beside Open MPI, MPICH and Gloo; writes bench/re
 plot-peers: ## draw README's picture from what bench-peers has recorded
 	$(GO) run ./tools/peers draw docs/img/peers.svg
 
+.PHONY: count
+count: ## lines of product code, comments and test support per package, and exported names
+	$(GO) run ./tools/count -packages
+
 .PHONY: kernel-table
 kernel-table: ## time the kernels of package reduce, as a table (docs/kernels.md keeps one)
 	@GO=$(GO) tools/kernel-table.sh

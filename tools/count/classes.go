@@ -1,0 +1,51 @@
+package main
+
+import "strings"
+
+// A class says which total the files of a package belong to, tests excepted.
+type class string
+
+const (
+	product class = "product"
+	support class = "support"
+	command class = "commands"
+	example class = "examples"
+	tool    class = "tools"
+)
+
+// classes are the classes of folders and all below them. The first that fits holds,
+// and what fits none is product. Support also lists folders of earlier versions, so
+// that their totals can be compared.
+var classes = []struct {
+	folder string
+	class  class
+}{
+	{"cmd", command},
+	{"examples", example},
+	{"tools", tool},
+	{"bench", tool},
+
+	{"internal/test", support},
+	{"transport/transporttest", support},
+	{"transport/flaky", support},
+	{"transport/verbs/softdevice", support},
+	{"internal/archtest", support},
+	{"internal/e2e", support},
+	{"internal/golden", support},
+	{"internal/leak", support},
+	{"internal/starved", support},
+	{"internal/teamtest", support},
+	{"internal/tlstest", support},
+	{"internal/worldtest", support},
+}
+
+// classOf is the class of the package in a folder, whose name is relative to the
+// module and has slashes.
+func classOf(folder string) class {
+	for _, c := range classes {
+		if folder == c.folder || strings.HasPrefix(folder, c.folder+"/") {
+			return c.class
+		}
+	}
+	return product
+}
