@@ -21,8 +21,8 @@
 // descriptors left behind, so nothing else may run beside them. Abilities that
 // are absent are skipped by name.
 //
-// Between two machines, or two processes, one of them calls Run with a Maker of Borrow,
-// and the other one Lend.
+// Between two machines, or two processes, one of them calls Run with the Maker of a Remote,
+// and the other one RunAgent.
 //
 // Speed and allocations are not judged, nor what strangers may send: those tests
 // know the wire, and stand beside it.

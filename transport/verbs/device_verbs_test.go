@@ -48,7 +48,7 @@ func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 	mk := overTCP(own, nil)
 	if os.Getenv("VERBS_RANK") != "0" {
 		wire := dialUntilThere(t, peer+lendingPort)
-		transporttest.Lend(t, wire, mk)
+		transporttest.RunAgent(t, wire, mk)
 		wire.Close()
 		return
 	}
@@ -61,9 +61,9 @@ func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := transporttest.Borrow(wire)
-	transporttest.Run(t, b.Maker(mk))
-	b.Stop()
+	r := transporttest.Connect(wire)
+	transporttest.Run(t, r.Maker(mk))
+	r.Stop()
 	wire.Close()
 }
 

@@ -16,11 +16,11 @@ import (
 func TestVerbsKeepsTheContractWhereHalfOfItIsFarAway(t *testing.T) {
 	mk := overTCP("127.0.0.1", NewFabric())
 	near, far := net.Pipe()
-	var lender sync.WaitGroup
-	lender.Go(func() { transporttest.Lend(t, far, mk) })
-	b := transporttest.Borrow(near)
-	transporttest.Run(t, b.Maker(mk))
-	b.Stop()
+	var agent sync.WaitGroup
+	agent.Go(func() { transporttest.RunAgent(t, far, mk) })
+	r := transporttest.Connect(near)
+	transporttest.Run(t, r.Maker(mk))
+	r.Stop()
 	near.Close()
-	lender.Wait()
+	agent.Wait()
 }

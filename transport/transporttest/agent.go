@@ -1,0 +1,361 @@
+package transporttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A request asks the agent for one call. Requests and responses travel as gob, in order.
+// The agent handles requests one after the other, except those that may block (dial and
+// close). Each is answered once, by a response with its ID and Last set:
+//
+//	op          answered                   response
+//	ping        at once
+//	makeNode    at once                    Addr: the Transport's name
+//	serve       when it serves, not Last   Addr, or Err
+//	            for each accepted Conn     Conn, Pending, Exposer
+//	dial        when Dial returns          Conn, Exposer, or Err
+//	closeNode   when Close returns         Err, also for memory written after its release
+//	send        when Done runs             Err
+//	progress    at once                    State, Err, and what the Sink was told: Events
+//	arm         when ready runs; never if a later arm replaced it
+//	closeConn   at once
+//	admit       at once
+//	expose      at once                    To, or Err
+//	release     at once
+type request struct {
+	ID, Node, Conn, Exposure uint64
+	Op                       op
+	Head, Body               []byte
+	To                       transport.Token
+	Offset                   int
+	FrameID                  uint32
+	Addr                     string
+	Ended                    fault.Kind // why the caller's context of a dial has ended; 0: it has not
+}
+
+type response struct {
+	ID, Conn         uint64
+	Last             bool
+	Addr             string
+	Pending, Exposer bool
+	State            int
+	Events           []event
+	To               transport.Token
+	Err              *remoteError
+}
+
+type op uint8
+
+const (
+	opPing op = iota + 1
+	opMakeNode
+	opServe
+	opDial
+	opCloseNode
+	opSend
+	opProgress
+	opArm
+	opCloseConn
+	opAdmit
+	opExpose
+	opRelease
+)
+
+// An event is a call of the agent's Sink: Buffer, or else Arrived with n bytes in, of which
+// Body are the new ones.
+type event struct {
+	Buffer bool
+	Header transport.Header
+	N      int
+	Body   []byte
+	Memory []memoryCopy // exposed memory, as it was then
+}
+
+type memoryCopy struct {
+	Exposure uint64
+	Bytes    []byte
+}
+
+// A remoteError is an error on its way.
+type remoteError struct {
+	Kind fault.Kind // 0: not an error of package fault
+	Op   string
+	Text string
+}
+
+func remoteErrorOf(err error) *remoteError {
+	if err == nil {
+		return nil
+	}
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return &remoteError{Text: err.Error()}
+	}
+	return &remoteError{Kind: f.Kind, Op: f.Op, Text: err.Error()}
+}
+
+// err returns the error, joined with that of the caller's context if it has ended.
+func (e *remoteError) err(ctxErr error) error {
+	switch {
+	case e == nil:
+		return nil
+	case e.Kind == 0:
+		return errors.New(e.Text)
+	}
+	return &fault.Error{Kind: e.Kind, Op: e.Op, Rank: -1, Err: errors.Join(errors.New(e.Text), ctxErr)}
+}
+
+// RunAgent makes Nodes by mk for a Remote at the other end of wire, and calls them as it
+// asks, until wire ends; then it closes wire. The test at the Remote judges them. Here
+// only two things are checked: that nothing writes into exposed memory after its release,
+// and that the Remote has closed each Node; those that are left are closed.
+func RunAgent(tb testing.TB, wire io.ReadWriteCloser, mk Maker) {
+	tb.Helper()
+	a := &agent{tb: tb, mk: mk, enc: gob.NewEncoder(wire),
+		nodes: make(map[uint64]Node), closed: make(map[uint64]bool), conns: make(map[uint64]*agentConn)}
+	defer wire.Close() // also when mk ends this goroutine: the Remote is told
+	defer a.close()
+	for in := gob.NewDecoder(wire); ; {
+		q := new(request)
+		if err := in.Decode(q); err != nil {
+			if !errors.Is(err, io.EOF) {
+				tb.Errorf("the remote is gone: %v", err)
+			}
+			return
+		}
+		a.handle(q)
+	}
+}
+
+type agent struct {
+	tb   testing.TB
+	mk   Maker
+	work sync.WaitGroup // calls that may block
+
+	encMu sync.Mutex // guards enc
+	enc   *gob.Encoder
+
+	mu     sync.Mutex // guards the rest
+	nodes  map[uint64]Node
+	closed map[uint64]bool // nodes that the remote has closed
+	conns  map[uint64]*agentConn
+	last   uint64 // number of a Conn
+	ended  bool   // the remote is gone
+}
+
+func (a *agent) send(re *response) {
+	a.encMu.Lock()
+	defer a.encMu.Unlock()
+	a.enc.Encode(re) // where that fails the wire has ended, and the decoder reports it
+}
+
+// close closes the Nodes that the remote has left open.
+func (a *agent) close() {
+	a.work.Wait()
+	a.mu.Lock()
+	a.ended = true
+	a.mu.Unlock()
+	left := 0
+	for number, node := range a.nodes { // complete: no request comes any more
+		if !a.closed[number] {
+			node.Transport.Close()
+			left++
+		}
+	}
+	if left > 0 {
+		a.tb.Errorf("the remote has ended without closing %d of its Nodes", left)
+	}
+}
+
+func (a *agent) handle(q *request) {
+	a.mu.Lock()
+	node, c := a.nodes[q.Node], a.conns[q.Conn]
+	a.mu.Unlock()
+	re := &response{ID: q.ID, Last: true}
+	switch q.Op {
+	case opMakeNode:
+		node = a.mk(a.tb, 1)[0]
+		a.mu.Lock()
+		a.nodes[q.ID] = node
+		a.mu.Unlock()
+		re.Addr = node.Transport.Name()
+	case opServe:
+		addr, err := node.Transport.Serve(node.Listener, func(c transport.Conn) { a.send(a.register(q, c, &response{ID: q.ID})) })
+		re.Addr, re.Err, re.Last = addr, remoteErrorOf(err), err != nil
+	case opDial:
+		a.work.Go(func() { a.send(a.dial(node, q, re)) })
+		return
+	case opCloseNode:
+		a.work.Go(func() { a.send(a.closeNode(node, q, re)) })
+		return
+	case opSend:
+		c.Send(&transport.Frame{Head: q.Head, Body: q.Body, To: q.To, Offset: q.Offset, ID: q.FrameID,
+			Done: func(err error) { a.send(&response{ID: q.ID, Last: true, Err: remoteErrorOf(err)}) }})
+		return
+	case opProgress:
+		state, err := c.Progress(c)
+		re.State, re.Err, re.Events, c.events = int(state), remoteErrorOf(err), c.events, nil
+	case opArm:
+		c.Arm(func() { a.send(re) })
+		return
+	case opCloseConn:
+		c.Close()
+	case opAdmit:
+		admit(c.Conn)
+	case opExpose:
+		c.expose(q, re)
+	case opRelease:
+		c.release(q.Exposure)
+	}
+	a.send(re)
+}
+
+// register gives a Conn a number, and describes it in re.
+func (a *agent) register(q *request, c transport.Conn, re *response) *response {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last++
+	a.conns[a.last] = &agentConn{Conn: c, node: q.Node, exposed: make(map[uint64]*agentMemory)}
+	if a.ended { // no request will come for it
+		c.Close()
+	}
+	re.Conn = a.last
+	_, re.Pending = c.(transport.Pending)
+	_, re.Exposer = c.(transport.Exposer)
+	return re
+}
+
+func (a *agent) dial(node Node, q *request, re *response) *response {
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
+	defer cancel()
+	switch q.Ended {
+	case fault.Canceled:
+		cancel()
+	case fault.Timeout:
+		ctx, cancel = context.WithDeadline(context.Background(), time.Unix(1, 0))
+		defer cancel()
+	}
+	c, err := node.Transport.Dial(ctx, q.Addr)
+	if re.Err = remoteErrorOf(err); err == nil {
+		a.register(q, c, re)
+	}
+	return re
+}
+
+// closeNode closes a Node and inspects all memory that its Conns had exposed.
+func (a *agent) closeNode(node Node, q *request, re *response) *response {
+	err := node.Transport.Close()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed[q.Node] = true
+	for _, c := range a.conns {
+		if c.node == q.Node {
+			err = errors.Join(err, c.inspect())
+		}
+	}
+	re.Err = remoteErrorOf(err)
+	return re
+}
+
+// An agentConn is a Conn of the agent's, and the Sink that records what its Progress
+// brings. The goroutine that handles requests owns it, except for exposed.
+type agentConn struct {
+	transport.Conn
+	node uint64
+
+	events []event
+	open   bool   // a frame is arriving into body
+	body   []byte // where that goes
+	n      int    // bytes of it that the remote has
+
+	mu      sync.Mutex // guards exposed, which closeNode reads
+	exposed map[uint64]*agentMemory
+}
+
+// An agentMemory is exposed memory, and what it held when it was released.
+type agentMemory struct {
+	id       uint32
+	mem      []byte
+	released []byte // nil: it is exposed
+	release  func()
+}
+
+func (c *agentConn) expose(q *request, re *response) {
+	m := &agentMemory{id: q.FrameID, mem: append([]byte{}, q.Body...)}
+	var err error
+	re.To, m.release, err = c.Conn.(transport.Exposer).Expose(q.FrameID, m.mem)
+	if re.Err = remoteErrorOf(err); err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exposed[q.ID] = m
+}
+
+func (c *agentConn) release(exposure uint64) {
+	m := c.exposed[exposure]
+	m.release()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.released = append([]byte{}, m.mem...)
+}
+
+// inspect compares released memory with what it held at its release.
+func (c *agentConn) inspect() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.exposed {
+		if m.released != nil && !bytes.Equal(m.mem, m.released) {
+			return errors.New("exposed memory was written after its release")
+		}
+	}
+	return nil
+}
+
+// memory copies what is exposed with one of the ids.
+func (c *agentConn) memory(ids ...uint32) (all []memoryCopy) {
+	for exposure, m := range c.exposed {
+		for _, id := range ids {
+			if m.id == id && m.released == nil {
+				all = append(all, memoryCopy{exposure, bytes.Clone(m.mem)})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// Buffer implements transport.Sink.
+func (c *agentConn) Buffer(h transport.Header) []byte {
+	c.open, c.body, c.n = true, make([]byte, h.Size), 0
+	c.events = append(c.events, event{Buffer: true, Header: cloneHeader(h)})
+	return c.body
+}
+
+// Arrived implements transport.Sink.
+func (c *agentConn) Arrived(h transport.Header, n int) {
+	e := event{Header: cloneHeader(h), N: n}
+	if c.open {
+		e.Memory = c.memory(transport.NoNotify)
+		e.Body = c.body[c.n:n]
+		c.n, c.open = n, n < h.Size
+	} else {
+		e.Memory = c.memory(transport.NoNotify, h.ID)
+	}
+	c.events = append(c.events, e)
+}
+
+func cloneHeader(h transport.Header) transport.Header {
+	h.Head = bytes.Clone(h.Head)
+	return h
+}

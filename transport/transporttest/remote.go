@@ -1,0 +1,339 @@
+package transporttest
+
+import (
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A Remote runs half of a suite's Nodes in another process, or on another machine, where
+// RunAgent makes them. Each call of a remote Transport or Conn is one request over the
+// wire; the agent calls its Conn and answers. See agent.go for the protocol.
+//
+// A remote Conn differs from a local one in three ways, none of which the contract rules
+// out: its Sink is called when the agent's Progress has returned, its bodies are never
+// dropped at the agent, and its memory is copied to where the test expects it.
+type Remote struct {
+	out *sendQueue
+
+	mu       sync.Mutex // guards the rest
+	last     uint64     // number of a request, and of the node or exposure that it makes
+	handlers map[uint64]func(*response)
+	err      error // why the wire ended
+}
+
+// Connect returns a Remote whose agent is at the other end of wire, and waits for that
+// agent. The Remote ends with the wire.
+func Connect(wire io.ReadWriter) *Remote {
+	r := &Remote{out: newSendQueue(wire), handlers: make(map[uint64]func(*response))}
+	go r.receive(gob.NewDecoder(wire))
+	r.call(&request{Op: opPing}) // from now on all goroutines run that leak checks may see
+	return r
+}
+
+// Stop returns when every request has been written.
+func (r *Remote) Stop() { r.out.stop() }
+
+// Maker returns a Maker whose even Nodes mk makes here, and whose odd ones the agent makes.
+func (r *Remote) Maker(mk Maker) Maker {
+	return func(tb testing.TB, n int) []Node {
+		tb.Helper()
+		nodes := make([]Node, n)
+		for i := range nodes {
+			if i%2 == 0 {
+				nodes[i] = mk(tb, 1)[0]
+				continue
+			}
+			q := &request{Op: opMakeNode}
+			re := r.call(q)
+			if re.Err != nil {
+				tb.Fatalf("the agent: %s", re.Err.Text)
+			}
+			nodes[i].Transport = &remoteTransport{r: r, number: q.ID, name: re.Addr}
+		}
+		return nodes
+	}
+}
+
+// post sends a request. handle runs for each of its responses, on the goroutine that
+// receives: it may post, and must not call.
+func (r *Remote) post(q *request, handle func(*response)) {
+	r.mu.Lock()
+	r.last++
+	q.ID = r.last
+	err := r.err
+	if err == nil {
+		r.handlers[q.ID] = handle
+	}
+	r.mu.Unlock()
+	if err != nil {
+		handle(&response{ID: q.ID, Last: true, Err: remoteErrorOf(err)})
+		return
+	}
+	r.out.put(q)
+}
+
+// call sends a request and waits for its one response.
+func (r *Remote) call(q *request) *response {
+	answer := make(chan *response, 1)
+	r.post(q, func(re *response) { answer <- re })
+	return <-answer
+}
+
+// receive runs the handlers until the wire ends, and then all that are left.
+func (r *Remote) receive(in *gob.Decoder) {
+	for {
+		re := new(response)
+		if err := in.Decode(re); err != nil {
+			r.fail(fmt.Errorf("the agent is gone: %w", err))
+			return
+		}
+		r.mu.Lock()
+		handle := r.handlers[re.ID]
+		if re.Last {
+			delete(r.handlers, re.ID)
+		}
+		r.mu.Unlock()
+		handle(re)
+	}
+}
+
+// fail answers all requests, pending and future ones, with err.
+func (r *Remote) fail(err error) {
+	r.mu.Lock()
+	r.err = err
+	left := r.handlers
+	r.handlers = nil
+	r.mu.Unlock()
+	for id, handle := range left {
+		handle(&response{ID: id, Last: true, Err: remoteErrorOf(err)})
+	}
+}
+
+// A remoteTransport is a Transport of the agent's.
+type remoteTransport struct {
+	r      *Remote
+	number uint64
+	name   string
+}
+
+func (t *remoteTransport) Name() string { return t.name }
+
+// Serve serves on the agent's own listener.
+func (t *remoteTransport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
+	served := make(chan *response, 1)
+	t.r.post(&request{Op: opServe, Node: t.number}, func(re *response) {
+		switch {
+		case re.Conn != 0:
+			accept(t.r.conn(re))
+		case re.Addr != "" || re.Err != nil:
+			served <- re
+		}
+	})
+	re := <-served
+	return re.Addr, re.Err.err(nil)
+}
+
+func (t *remoteTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	q := &request{Op: opDial, Node: t.number, Addr: addr}
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		q.Ended = fault.Canceled
+	case ctx.Err() != nil:
+		q.Ended = fault.Timeout
+	}
+	re := t.r.call(q)
+	if re.Err != nil {
+		return nil, re.Err.err(ctx.Err())
+	}
+	return t.r.conn(re), nil
+}
+
+func (t *remoteTransport) Close() error {
+	return t.r.call(&request{Op: opCloseNode, Node: t.number}).Err.err(nil)
+}
+
+// A remoteConn is a Conn of the agent's.
+type remoteConn struct {
+	r      *Remote
+	number uint64
+	arms   atomic.Uint64 // number of calls of Arm: only the last one's callback may run
+
+	reading atomic.Bool // held by Progress; guards err and dst
+	err     error       // what Progress first returned
+	dst     []byte      // for the body of the arriving frame
+
+	mu      sync.Mutex // guards the rest
+	exposed map[uint64][]byte
+}
+
+// conn returns a Conn with the abilities that the agent's has.
+func (r *Remote) conn(re *response) transport.Conn {
+	c := &remoteConn{r: r, number: re.Conn, exposed: make(map[uint64][]byte)}
+	switch {
+	case re.Pending && re.Exposer:
+		return struct {
+			*remoteConn
+			remoteAdmit
+			remoteExpose
+		}{c, remoteAdmit{c}, remoteExpose{c}}
+	case re.Pending:
+		return struct {
+			*remoteConn
+			remoteAdmit
+		}{c, remoteAdmit{c}}
+	case re.Exposer:
+		return struct {
+			*remoteConn
+			remoteExpose
+		}{c, remoteExpose{c}}
+	}
+	return c
+}
+
+func (c *remoteConn) Send(f *transport.Frame) {
+	c.r.post(&request{Op: opSend, Conn: c.number, Head: f.Head, Body: f.Body, To: f.To, Offset: f.Offset, FrameID: f.ID},
+		func(re *response) { f.Done(re.Err.err(nil)) })
+}
+
+func (c *remoteConn) Progress(in transport.Sink) (transport.State, error) {
+	if !c.reading.CompareAndSwap(false, true) {
+		return transport.Busy, nil
+	}
+	defer c.reading.Store(false)
+	re := c.r.call(&request{Op: opProgress, Conn: c.number})
+	for i := range re.Events {
+		c.replay(&re.Events[i], in)
+	}
+	err := re.Err.err(nil)
+	if err != nil && (c.err == nil || c.err.Error() != err.Error()) {
+		c.err = err
+	} else if err != nil {
+		err = c.err // the same error must stay the same value
+	}
+	return transport.State(re.State), err
+}
+
+// replay calls the Sink as the agent's was called.
+func (c *remoteConn) replay(e *event, in transport.Sink) {
+	c.mu.Lock()
+	for _, m := range e.Memory {
+		copy(c.exposed[m.Exposure], m.Bytes)
+	}
+	c.mu.Unlock()
+	if e.Buffer {
+		c.dst = in.Buffer(e.Header)
+		return
+	}
+	if first := e.N - len(e.Body); first < len(c.dst) {
+		copy(c.dst[first:], e.Body)
+	}
+	in.Arrived(e.Header, e.N)
+}
+
+// Arm posts a request that is answered when the agent's Conn wakes up. An Arm that a
+// second one has replaced at the agent is never answered; one that is replaced here while
+// its answer is on its way is ignored.
+func (c *remoteConn) Arm(ready func()) {
+	number := c.arms.Add(1)
+	c.r.post(&request{Op: opArm, Conn: c.number}, func(*response) {
+		if c.arms.Load() == number {
+			go ready() // it may call
+		}
+	})
+}
+
+func (c *remoteConn) Close() error {
+	c.r.post(&request{Op: opCloseConn, Conn: c.number}, func(*response) {})
+	return nil
+}
+
+type remoteAdmit struct{ c *remoteConn }
+
+func (a remoteAdmit) Admit() { a.c.r.call(&request{Op: opAdmit, Conn: a.c.number}) }
+
+type remoteExpose struct{ c *remoteConn }
+
+// Expose has the agent expose memory of its own. What comes there is copied to buf before
+// the Sink is called.
+func (x remoteExpose) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
+	c := x.c
+	q := &request{Op: opExpose, Conn: c.number, FrameID: id, Body: slices.Clone(buf)}
+	re := c.r.call(q)
+	if re.Err != nil {
+		return re.To, nil, re.Err.err(nil)
+	}
+	c.mu.Lock()
+	c.exposed[q.ID] = buf
+	c.mu.Unlock()
+	return re.To, func() {
+		c.r.call(&request{Op: opRelease, Conn: c.number, Exposure: q.ID})
+		c.mu.Lock()
+		delete(c.exposed, q.ID)
+		c.mu.Unlock()
+	}, nil
+}
+
+// A sendQueue writes values to a wire in order, and never makes put wait for the wire.
+type sendQueue struct {
+	writer sync.WaitGroup
+
+	mu     sync.Mutex // guards the rest
+	more   sync.Cond
+	values []any
+	closed bool
+}
+
+func newSendQueue(to io.Writer) *sendQueue {
+	s := new(sendQueue)
+	s.more.L = &s.mu
+	s.writer.Go(func() { s.run(gob.NewEncoder(to)) })
+	return s
+}
+
+func (s *sendQueue) put(value any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values = append(s.values, value)
+	s.more.Signal()
+}
+
+// run writes until stop. An error ends it: whoever reads from the wire reports it.
+func (s *sendQueue) run(out *gob.Encoder) {
+	for {
+		s.mu.Lock()
+		for len(s.values) == 0 && !s.closed {
+			s.more.Wait()
+		}
+		batch := s.values
+		s.values = nil
+		s.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		for _, value := range batch {
+			if out.Encode(value) != nil {
+				return
+			}
+		}
+	}
+}
+
+// stop returns when all values have been written.
+func (s *sendQueue) stop() {
+	s.mu.Lock()
+	s.closed = true
+	s.more.Signal()
+	s.mu.Unlock()
+	s.writer.Wait()
+}

@@ -1,0 +1,21 @@
+//go:build !race
+
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/tutti-go/tutti/transport/memory"
+)
+
+// The race detector takes ten times as long over the wire; it has the same suite without
+// an agent.
+func TestRemoteNodesKeepTheContract(t *testing.T) {
+	hub := memory.New()
+	mk := func(_ testing.TB, n int) []Node { return []Node{{Transport: hub.Transport()}} }
+	near, r, over := runAgent(t, mk)
+	Run(t, r.Maker(mk))
+	r.Stop()
+	near.Close()
+	over.Wait()
+}
