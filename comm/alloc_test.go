@@ -27,7 +27,7 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 	verdict := []int32{0} // rank 0's, whether it is enough: all try equally often
 	for try := 0; try < tries && verdict[0] == 0; try++ {
 		var before, after runtime.MemStats
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return 0, err
 		}
 		runtime.ReadMemStats(&before)
@@ -36,7 +36,7 @@ func allocations(ctx context.Context, c *comm.Comm, calls int, enough float64, c
 				return 0, err
 			}
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return 0, err
 		}
 		runtime.ReadMemStats(&after)
@@ -204,7 +204,7 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 		{"scan out of place", func() error { return comm.ScanTo(ctx, c, other, buf, comm.Sum) }},
 		{"exscan", func() error { return comm.ExScan(ctx, c, buf, comm.Sum) }},
 		{"exscan out of place", func() error { return comm.ExScanTo(ctx, c, other, buf, comm.Sum) }},
-		{"barrier", func() error { return comm.Barrier(ctx, c) }},
+		{"barrier", func() error { return c.Barrier(ctx) }},
 		{"messages around", func() error { return around(ctx, c, buf, other) }},
 		{"messages around into a buffer", func() error { return around(ctx, c, buf, room.Slice()) }},
 		{"exchange", func() error {
@@ -256,7 +256,7 @@ func steadyStarts(ctx context.Context, c *comm.Comm, buf, other, all, every []fl
 		return func(p *comm.Persistent, err error) { add(name, p, err) }
 	}
 	mine := all[c.Rank()*len(buf):][:len(buf)]
-	prepare("barrier")(comm.BarrierInit(c))
+	prepare("barrier")(c.BarrierInit())
 	prepare("allreduce")(comm.AllReduceInit(c, buf, comm.Sum))
 	prepare("allreduce out of place")(comm.AllReduceToInit(c, other, buf, comm.Sum))
 	prepare("reduce")(comm.ReduceInit(c, other, buf, comm.Max, 1))

@@ -431,13 +431,13 @@ func scan[T Element](pl *plan, verb collective.Verb, dst, src []T, op Op) *plan 
 }
 
 // Barrier returns when every rank has called it.
-func Barrier(ctx context.Context, c *Comm) error {
+func (c *Comm) Barrier(ctx context.Context) error {
 	var pl plan
 	return c.execute(ctx, barrier(&pl))
 }
 
 // IBarrier starts Barrier and returns at once.
-func IBarrier(c *Comm) *Request { return c.startRequest(barrier(new(plan))) }
+func (c *Comm) IBarrier() *Request { return c.startRequest(barrier(new(plan))) }
 
 func barrier(pl *plan) *plan {
 	pl.verb, pl.dtype = collective.VerbBarrier, tensor.Uint8

@@ -17,15 +17,15 @@ func TestASecondGoroutineInACommunicatorsCollectiveIsMisuseAndTouchesNothing(t *
 			if _, err := Recv(ctx, c, 0, 0, make([]byte, 1)); err != nil {
 				return err
 			}
-			return Barrier(ctx, c)
+			return c.Barrier(ctx)
 		}
 		first := make(chan error, 1)
-		go func() { first <- Barrier(ctx, c) }()
+		go func() { first <- c.Barrier(ctx) }()
 		for !c.callInProgress() { // ends: the Barrier waits for rank 1, which waits for us
 			runtime.Gosched()
 		}
 		err := AllReduce(ctx, c, []int{1}, Sum)
-		if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "flight_test.go:") != 2 {
+		if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "concurrency_test.go:") != 2 {
 			t.Errorf("got %v, want misuse with both places", err)
 		}
 		if err := Send(ctx, c, 1, 0, []byte{1}); err != nil {
@@ -46,7 +46,7 @@ func TestNonBlockingCollectivesOverlapInTheOrderOfTheirStarts(t *testing.T) {
 			bufs[i] = []int64{int64(i), int64(c.Rank())}
 			reqs = append(reqs, IAllReduce(c, bufs[i], Sum))
 		}
-		reqs = append(reqs, IBarrier(c))
+		reqs = append(reqs, c.IBarrier())
 		if err := WaitAll(ctx, reqs...); err != nil {
 			return err
 		}
@@ -127,7 +127,7 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 			if _, err := Recv(ctx, c, 0, 1, make([]byte, 1)); err != nil {
 				return err
 			}
-			return errors.Join(Broadcast(ctx, c, []int8{1}, 0), Barrier(ctx, twin), Send(ctx, c, 0, 0, []byte{1}))
+			return errors.Join(Broadcast(ctx, c, []int8{1}, 0), twin.Barrier(ctx), Send(ctx, c, 0, 0, []byte{1}))
 		}
 		done := make(chan error, 3)
 		begin := func(f func() error) {
@@ -141,7 +141,7 @@ func TestCallsAreListedInTheOrderOfTheirBeginningsAndOnlyWhileTheyAreUnderWay(t 
 			t.Errorf("before the first call %q are under way", got)
 		}
 		begin(func() error { _, err := Recv(ctx, c, 1, 0, make([]byte, 1)); return err })
-		begin(func() error { return Barrier(ctx, twin) }) // listed since its share in Dup, before Recv
+		begin(func() error { return twin.Barrier(ctx) }) // listed since its share in Dup, before Recv
 		if got, want := strings.Join(calls.activeNames(), " "), "recv barrier"; got != want {
 			t.Errorf("%q are under way, want %q", got, want)
 		}
@@ -164,7 +164,7 @@ func TestAClosedCommunicatorIsNotKeptInTheListOfCalls(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(Barrier(ctx, twin), Barrier(ctx, c), twin.Close(ctx)); err != nil {
+		if err := errors.Join(twin.Barrier(ctx), c.Barrier(ctx), twin.Close(ctx)); err != nil {
 			return err
 		}
 		cs := &c.rt.calls

@@ -40,7 +40,7 @@ func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 				errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 					err := call(ctx, c, n[0], n[1])
 					if err == nil { // the sender had left before anybody knew
-						err = comm.Barrier(ctx, c)
+						err = c.Barrier(ctx)
 					}
 					return err
 				}, comm.WithoutSharedMemory())
@@ -65,7 +65,7 @@ func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
 		if !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v, want misuse", err)
 		}
-		return comm.Barrier(ctx, c) // nothing was harmed
+		return c.Barrier(ctx) // nothing was harmed
 	})
 	for r, err := range errs {
 		if err != nil {

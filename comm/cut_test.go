@@ -292,7 +292,7 @@ func TestCloseEndsWhenAnyFrameIsCut(t *testing.T) {
 					return err
 				}
 			}
-			return comm.Barrier(ctx, c)
+			return c.Barrier(ctx)
 		}}, during: closing}}
 	})
 }

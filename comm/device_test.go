@@ -196,7 +196,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 					early = late
 				}
 			}
-			if err := comm.Barrier(ctx, c); err != nil { // what the other rank holds counts, too
+			if err := c.Barrier(ctx); err != nil { // what the other rank holds counts, too
 				return err
 			}
 		}
@@ -281,10 +281,10 @@ func named(ctx context.Context, c *comm.Comm, step int, r *rand.Rand) error {
 		out[i] = byte(i + c.Rank())
 	}
 	sent := make(chan error, 1)
-	if err := comm.SendNamed(c, uint64(step), peer, "weights", comm.NewTensor(out), func(err error) { sent <- err }); err != nil {
+	if err := c.SendNamed(uint64(step), peer, "weights", comm.NewTensor(out), func(err error) { sent <- err }); err != nil {
 		return err
 	}
-	got, err := comm.RecvNamed(ctx, c, uint64(step), peer, "weights", nil)
+	got, err := c.RecvNamed(ctx, uint64(step), peer, "weights", nil)
 	for i, x := range got.Data {
 		if err == nil && x != byte(i+peer) {
 			return fmt.Errorf("byte %d of %d received by name is %v", i, n, x)

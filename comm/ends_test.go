@@ -25,7 +25,7 @@ func TestClosingASplitDeliversWhatItsSendsHadAccepted(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 1 {
-				if err := Barrier(ctx, c); err != nil { // rank 0 has closed its end
+				if err := c.Barrier(ctx); err != nil { // rank 0 has closed its end
 					return err
 				}
 				_, err = Recv(ctx, sub, 0, 0, make([]byte, size))
@@ -37,7 +37,7 @@ func TestClosingASplitDeliversWhatItsSendsHadAccepted(t *testing.T) {
 			if err := sub.Close(ctx); err != nil {
 				return err
 			}
-			return Barrier(ctx, c)
+			return c.Barrier(ctx)
 		}, WithTimeout(10*time.Second))
 		if err != nil {
 			t.Errorf("%d bytes: %v", size, err)
@@ -110,7 +110,7 @@ func TestARankThatEndsByGoexitEndsTheJob(t *testing.T) {
 		if c.Rank() == 0 {
 			runtime.Goexit() // as t.FailNow does
 		}
-		return Barrier(ctx, c)
+		return c.Barrier(ctx)
 	}, WithTimeout(10*time.Second))
 	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "Goexit") {
 		t.Errorf("got %v, want misuse by rank 0", err)
@@ -130,7 +130,7 @@ func TestDupAndSplitDoNotMatchAllGather(t *testing.T) {
 				err = AllGather(ctx, c, make([]int64, 2*words), make([]int64, words))
 			}
 			if err == nil { // it had left before anybody knew
-				err = Barrier(ctx, c)
+				err = c.Barrier(ctx)
 			}
 			if !errors.Is(err, fault.Mismatch) {
 				t.Errorf("%d words: rank %d got %v, want a mismatch", words, c.Rank(), err)
@@ -177,7 +177,7 @@ func TestACommunicatorMadeAfterALinkWasLostKnowsSo(t *testing.T) {
 			c.rt.mesh.Link(1).Conn().Close()
 		}
 		for err == nil {
-			err = Barrier(ctx, c)
+			err = c.Barrier(ctx)
 		}
 		if !errors.Is(err, fault.LinkLost) {
 			return err

@@ -25,15 +25,15 @@ func wantError(err error, kind fault.Kind, has, hasNot string) error {
 func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		_, wait := comm.IAllReduce(c, []int{1}, comm.Op{}).Wait(ctx)
-		_, noName := comm.RecvNamed(ctx, c, 0, 0, "", nil)
+		_, noName := c.RecvNamed(ctx, 0, 0, "", nil)
 		return errors.Join(
 			wantError(comm.Broadcast(ctx, c, []int{1}, -1), fault.Misuse, "root -1 is out of range", ""),
 			wantError(comm.Broadcast(ctx, c, []int{1}, -7), fault.Misuse, "root -7 is out of range", ""),
 			wantError(wait, fault.Misuse, "iallreduce: ", ""),
 			wantError(noName, fault.Misuse, "recvnamed: ", "  "),
-			wantError(comm.OnNamed(c, 0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
-			wantError(comm.SendNamed(c, 0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
-			comm.Barrier(ctx, c), // nothing was harmed
+			wantError(c.OnNamed(0, 0, "", nil, func(comm.Tensor, error) {}), fault.Misuse, "empty", ""),
+			wantError(c.SendNamed(0, 0, "", comm.NewTensor([]int8{1}), nil), fault.Misuse, "empty", ""),
+			c.Barrier(ctx), // nothing was harmed
 		)
 	})
 	for r, err := range errs {
@@ -64,7 +64,7 @@ func TestNilArgumentsAreMisuse(t *testing.T) {
 	}
 	errs := perRank(t, 1, func(ctx context.Context, c *comm.Comm) error {
 		_, _, anyNil := comm.WaitAny(ctx, nil, nil)
-		r := comm.IBarrier(c)
+		r := c.IBarrier()
 		_, _, noContext := comm.WaitAny(none, r)
 		return errors.Join(
 			wantError(comm.WaitAll(ctx, nil), fault.Misuse, "request 0 of 1 is nil", ""),
@@ -89,7 +89,7 @@ func TestAMessageOfAnotherTypeNamesBothTypesAndTheReceive(t *testing.T) {
 		return errors.Join(
 			wantError(err, fault.Mismatch, "rank 1 with tag 5 is of float32", ""),
 			wantError(err, fault.Mismatch, "of int32", ""),
-			wantError(err, fault.Mismatch, "words_test.go:", "words_test.go:0"),
+			wantError(err, fault.Mismatch, "errortext_test.go:", "errortext_test.go:0"),
 		)
 	})
 	for r, err := range errs {

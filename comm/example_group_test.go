@@ -116,7 +116,7 @@ func ExampleComm_Abort() {
 			c.Abort(errors.New("the disk is full"))
 			return nil
 		}
-		err := comm.Barrier(context.Background(), c)
+		err := c.Barrier(context.Background())
 		fmt.Println(errors.Is(err, fault.PeerLost))
 		return nil
 	})

@@ -39,7 +39,7 @@ func ExampleRecv_anySource() {
 			if err := comm.Send(ctx, c, 0, c.Rank(), []int{c.Rank() * 100}); err != nil {
 				return err
 			}
-			return comm.Barrier(ctx, c) // a rank that closed could not be any source
+			return c.Barrier(ctx) // a rank that closed could not be any source
 		}
 		sum := 0
 		for range c.Size() - 1 {
@@ -51,7 +51,7 @@ func ExampleRecv_anySource() {
 			sum += st.Source*1000 + buf[0]
 		}
 		fmt.Println(sum)
-		return comm.Barrier(ctx, c)
+		return c.Barrier(ctx)
 	})
 	fmt.Println(err)
 	// Output:
@@ -74,12 +74,12 @@ func ExampleRecv() {
 	// <nil>
 }
 
-func ExampleProbe() {
+func ExampleComm_Probe() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
 			return comm.Send(ctx, c, 1, 5, []byte("of a length that rank 1 does not know"))
 		}
-		st, err := comm.Probe(ctx, c, 0, comm.AnyTag) // the message stays
+		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays
 		if err != nil {
 			return err
 		}
@@ -96,20 +96,20 @@ func ExampleProbe() {
 	// <nil>
 }
 
-func ExampleIProbe() {
+func ExampleComm_IProbe() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		_, early, err := comm.IProbe(c, 1-c.Rank(), 0)
+		_, early, err := c.IProbe(1-c.Rank(), 0)
 		if err != nil {
 			return err
 		}
-		if err := comm.Barrier(ctx, c); err != nil { // nobody sends before this
+		if err := c.Barrier(ctx); err != nil { // nobody sends before this
 			return err
 		}
 		if c.Rank() == 0 {
 			return comm.Send(ctx, c, 1, 0, []bool{true})
 		}
 		for found := false; !found; {
-			if _, found, err = comm.IProbe(c, 0, 0); err != nil {
+			if _, found, err = c.IProbe(0, 0); err != nil {
 				return err
 			}
 		}

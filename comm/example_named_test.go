@@ -10,19 +10,19 @@ import (
 )
 
 // Named tensors are found by step and name, whoever comes first.
-func ExampleSendNamed() {
+func ExampleComm_SendNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 7
 		if c.Rank() == 0 {
 			rows := []float32{1, 2, 3, 4, 5, 6} // tutti's until done has run
 			sent := make(chan error, 1)
-			err := comm.SendNamed(c, step, 1, "embedding/rows", comm.NewTensor(rows, 3, 2), func(err error) { sent <- err })
+			err := c.SendNamed(step, 1, "embedding/rows", comm.NewTensor(rows, 3, 2), func(err error) { sent <- err })
 			if err != nil {
 				return err
 			}
 			return <-sent
 		}
-		t, err := comm.RecvNamed(ctx, c, step, 0, "embedding/rows", nil)
+		t, err := c.RecvNamed(ctx, step, 0, "embedding/rows", nil)
 		if err != nil {
 			return err
 		}
@@ -36,12 +36,12 @@ func ExampleSendNamed() {
 }
 
 // A dead tensor says that its producer did not run.
-func ExampleRecvNamed() {
+func ExampleComm_RecvNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
-			return comm.SendNamed(c, 0, 1, "branch not taken", comm.Tensor{Dead: true}, nil)
+			return c.SendNamed(0, 1, "branch not taken", comm.Tensor{Dead: true}, nil)
 		}
-		t, err := comm.RecvNamed(ctx, c, 0, 0, "branch not taken", nil)
+		t, err := c.RecvNamed(ctx, 0, 0, "branch not taken", nil)
 		fmt.Println(t.Dead)
 		return err
 	})
@@ -51,13 +51,13 @@ func ExampleRecvNamed() {
 	// <nil>
 }
 
-func ExampleOnNamed() {
+func ExampleComm_OnNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
-			return comm.SendNamed(c, 0, 1, "answer", comm.NewTensor([]int{42}), nil)
+			return c.SendNamed(0, 1, "answer", comm.NewTensor([]int{42}), nil)
 		}
 		got := make(chan string, 1)
-		comm.OnNamed(c, 0, 0, "answer", nil, func(t comm.Tensor, err error) {
+		c.OnNamed(0, 0, "answer", nil, func(t comm.Tensor, err error) {
 			got <- fmt.Sprint(comm.Values[int](t), err) // must not block
 		})
 		fmt.Println(<-got)
@@ -70,16 +70,16 @@ func ExampleOnNamed() {
 }
 
 // A step is aborted on every rank, and who waits in it learns why.
-func ExampleEndStep() {
+func ExampleComm_EndStep() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		const step = 3
 		if c.Rank() == 0 {
-			comm.EndStep(c, step, errors.New("the batch is corrupt"))
-			return comm.Barrier(ctx, c)
+			c.EndStep(step, errors.New("the batch is corrupt"))
+			return c.Barrier(ctx)
 		}
-		_, err := comm.RecvNamed(ctx, c, step, 0, "rows", nil)
+		_, err := c.RecvNamed(ctx, step, 0, "rows", nil)
 		fmt.Println(errors.Is(err, fault.Canceled))
-		return comm.Barrier(ctx, c) // the communicator goes on
+		return c.Barrier(ctx) // the communicator goes on
 	})
 	fmt.Println(err)
 	// Output:
@@ -98,10 +98,10 @@ func (a answered) Met() bool { return len(a) > 0 }
 func ExampleNewPoller() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {
-			return comm.SendNamed(c, 0, 1, "answer", comm.NewTensor([]int{42}), nil)
+			return c.SendNamed(0, 1, "answer", comm.NewTensor([]int{42}), nil)
 		}
 		got := make(answered, 1)
-		err := comm.OnNamed(c, 0, 0, "answer", nil, func(t comm.Tensor, err error) { got <- comm.Values[int](t)[0] })
+		err := c.OnNamed(0, 0, "answer", nil, func(t comm.Tensor, err error) { got <- comm.Values[int](t)[0] })
 		if err != nil {
 			return err
 		}

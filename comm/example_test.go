@@ -441,12 +441,12 @@ func ExampleExScanTo() {
 	// <nil>
 }
 
-func ExampleBarrier() {
+func ExampleComm_Barrier() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
 			fmt.Println("rank 1 prepares what rank 0 needs")
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -462,9 +462,9 @@ func ExampleBarrier() {
 }
 
 // A rank tells the others that it is there, and goes on until all are.
-func ExampleIBarrier() {
+func ExampleComm_IBarrier() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		all := comm.IBarrier(c)
+		all := c.IBarrier()
 		worked := 0
 		for done := false; !done; {
 			var err error

@@ -8,9 +8,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-func ExampleExplain() {
+func ExampleComm_Explain() {
 	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
-		x, err := comm.Explain(c, "allreduce", 1<<20)
+		x, err := c.Explain("allreduce", 1<<20)
 		if err == nil && c.Rank() == 0 {
 			fmt.Printf("%s on %d ranks over %s: %v\n", x.Op, x.Ranks, x.Wire, x.Chosen)
 		}

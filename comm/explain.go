@@ -58,7 +58,7 @@ type Prediction struct {
 //
 // Times are predicted from α, β and γ of the tuning file, or, without one, from
 // round figures. They rank algorithms, and decide nothing.
-func Explain(c *Comm, op string, bytes int) (*Explanation, error) {
+func (c *Comm) Explain(op string, bytes int) (*Explanation, error) {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
 		return nil, c.withOp("explain", err)

@@ -39,7 +39,7 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 	cases := map[string]func(ctx context.Context, c *comm.Comm) error{
 		"different collectives": func(ctx context.Context, c *comm.Comm) error {
 			if c.Rank() == 1 {
-				return comm.Barrier(ctx, c)
+				return c.Barrier(ctx)
 			}
 			return sum(ctx, c, 1000)
 		},
@@ -64,7 +64,7 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 		},
 		"a barrier beside a sum of nothing": func(ctx context.Context, c *comm.Comm) error {
 			if c.Rank() == 1 {
-				return comm.Barrier(ctx, c)
+				return c.Barrier(ctx)
 			}
 			return sum(ctx, c, 0)
 		},
@@ -88,12 +88,12 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 					}
 					started := time.Now()
 					if err = f(ctx, c); err == nil { // it had left before anybody knew
-						err = comm.Barrier(ctx, c)
+						err = c.Barrier(ctx)
 					}
 					if took := time.Since(started); took > 5*time.Second {
 						return fmt.Errorf("told only after %v: %v", took, err)
 					}
-					if e := comm.Barrier(ctx, twin); e != nil {
+					if e := twin.Barrier(ctx); e != nil {
 						return fmt.Errorf("another communicator was harmed: %v", e)
 					}
 					return err
@@ -158,7 +158,7 @@ func TestARankThatNeverCallsIsNamed(t *testing.T) {
 func TestACancelledRecvLeavesNoTrace(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
-			if err := comm.Barrier(ctx, c); err != nil {
+			if err := c.Barrier(ctx); err != nil {
 				return err
 			}
 			return comm.Send(ctx, c, 0, 7, []int32{42})
@@ -168,7 +168,7 @@ func TestACancelledRecvLeavesNoTrace(t *testing.T) {
 		if _, err := comm.Recv(short, c, 1, 7, make([]int32, 1)); !errors.Is(err, fault.Timeout) {
 			return fmt.Errorf("got %v, want a timeout", err)
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		buf := make([]int32, 1)
@@ -198,7 +198,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 				return fmt.Errorf("%s: got %v, want misuse", name, err)
 			}
 		}
-		return comm.Barrier(ctx, c) // nothing was harmed
+		return c.Barrier(ctx) // nothing was harmed
 	})
 	for r, err := range errs {
 		if err != nil {
@@ -237,7 +237,7 @@ func TestAPanicEndsTheJobAndIsReported(t *testing.T) {
 		if c.Rank() == 1 {
 			panic("the reason")
 		}
-		err := comm.Barrier(ctx, c)
+		err := c.Barrier(ctx)
 		if !errors.Is(err, fault.PeerLost) {
 			return fmt.Errorf("rank %d got %v, want PeerLost", c.Rank(), err)
 		}
@@ -253,7 +253,7 @@ func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
 		t.Run(wire, func(t *testing.T) {
 			errs := make([]error, 3)
 			err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-				err := comm.Barrier(ctx, c) // whoever is still in Init would fail there
+				err := c.Barrier(ctx) // whoever is still in Init would fail there
 				if c.Rank() == 2 {
 					return err // and so it closes
 				}
@@ -263,7 +263,7 @@ func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 				defer cancel()
-				errs[c.Rank()] = comm.Barrier(ctx, c)
+				errs[c.Rank()] = c.Barrier(ctx)
 				return nil
 			}, comm.WithTransport(wire))
 			if err != nil {

@@ -119,14 +119,14 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 
 // Probe waits until a message is there that Recv with the same arguments would
 // take, and returns its status; the message stays.
-func Probe(ctx context.Context, c *Comm, from, tag int) (Status, error) {
+func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: peerOrAny(from), tag: tag})
 	st, err := c.group.Probe(ctx, cl, from, tag)
 	return Status(st), c.endMessage(cl, err)
 }
 
 // IProbe is Probe without waiting; ok is false when no such message is there.
-func IProbe(c *Comm, from, tag int) (st Status, ok bool, err error) {
+func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
 		err = c.withOp("probe", err)

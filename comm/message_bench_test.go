@@ -29,7 +29,7 @@ func bothEnds(b *testing.B, wire string, n int) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
 			other <- c
-			return comm.Barrier(ctx, c)
+			return c.Barrier(ctx)
 		}
 		ends := [2]*comm.Comm{c, <-other}
 		buf := make([]byte, n)
@@ -57,7 +57,7 @@ func bothEnds(b *testing.B, wire string, n int) {
 			}
 		}
 		b.ReportMetric(float64(least)/run, "least-ns/op")
-		return comm.Barrier(ctx, c)
+		return c.Barrier(ctx)
 	}, comm.WithTransport(wire))
 	if err != nil {
 		b.Fatal(err)

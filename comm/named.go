@@ -33,7 +33,7 @@ func Values[T Element](t Tensor) []T {
 // once, with nil when the bytes have been sent. What the sends of a step may hold
 // is bounded (WithStepBytes); beyond it SendNamed fails at once with
 // fault.Exhausted, naming the largest. done must not block.
-func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(error)) error {
+func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func SendNamed(c *Comm, step uint64, to int, name string, t Tensor, done func(er
 // into buf, which must be large enough; with a nil buf they get memory of their
 // own, or with WithTensorRegion, where they recur, memory that Tensor.Release gives
 // back. Tensors with one key arrive in the order sent.
-func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string, buf []byte) (Tensor, error) {
+func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err
 	}
@@ -58,7 +58,7 @@ func RecvNamed(ctx context.Context, c *Comm, step uint64, from int, name string,
 
 // OnNamed leaves a callback for the tensor of a step and name: got runs once, on
 // the goroutine that moved the last of it. It must not block, and may send.
-func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
+func (c *Comm) OnNamed(step uint64, from int, name string, buf []byte, got func(Tensor, error)) error {
 	if err := c.checkNamed("onnamed", from, name, nil); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func OnNamed(c *Comm, step uint64, from int, name string, buf []byte, got func(T
 
 // EndStep ends a step on every rank: what waits in it fails, and what still comes
 // for it is dropped. With a cause the step is aborted, and the errors say why.
-func EndStep(c *Comm, step uint64, cause error) { c.group.Context().EndStep(step, cause) }
+func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(step, cause) }
 
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {

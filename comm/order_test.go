@@ -24,7 +24,7 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 			err := comm.Local(len(all), func(ctx context.Context, c *comm.Comm) error {
 				for i := range 50 {
 					all[c.Rank()] = i
-					if err := comm.Barrier(ctx, c); err != nil {
+					if err := c.Barrier(ctx); err != nil {
 						return err
 					}
 					for rank, got := range all {
@@ -51,7 +51,7 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 // many bytes reaches them.
 func passToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 	message := make([]byte, size)
-	if err := comm.Barrier(ctx, c); err != nil {
+	if err := c.Barrier(ctx); err != nil {
 		return err
 	}
 	if c.Rank() > 0 {
@@ -65,5 +65,5 @@ func passToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 			return err
 		}
 	}
-	return comm.Barrier(ctx, c)
+	return c.Barrier(ctx)
 }

@@ -287,4 +287,4 @@ func ExScanToInit[T Element](c *Comm, dst, src []T, op Op) (*Persistent, error) 
 }
 
 // BarrierInit prepares Barrier.
-func BarrierInit(c *Comm) (*Persistent, error) { return c.newPersistent(barrier(new(plan))) }
+func (c *Comm) BarrierInit() (*Persistent, error) { return c.newPersistent(barrier(new(plan))) }

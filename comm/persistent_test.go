@@ -83,7 +83,7 @@ func TestPersistentsOverlapWithAllElse(t *testing.T) {
 		}
 		v := []int32{1}
 		r := comm.IAllReduce(c, v, comm.Sum)
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		for i := range ps {
@@ -150,7 +150,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
-		return comm.Barrier(ctx, twin) // until then the other one can be asked
+		return twin.Barrier(ctx) // until then the other one can be asked
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestAPersistentIsRefusedWhatItCannot(t *testing.T) {
 		if _, err := comm.AllReduceInit(c, []complex64{1}, comm.Max); err == nil {
 			t.Error("an operator without a meaning for the type is prepared")
 		}
-		p, err := comm.BarrierInit(c)
+		p, err := c.BarrierInit()
 		if err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			p, err := comm.BarrierInit(c)
+			p, err := c.BarrierInit()
 			if err != nil {
 				return err
 			}
@@ -261,11 +261,11 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 func TestCloseEndsPersistents(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		idle, err := comm.BarrierInit(c)
+		idle, err := c.BarrierInit()
 		if err != nil {
 			return err
 		}
-		active, err := comm.BarrierInit(c)
+		active, err := c.BarrierInit()
 		if err != nil {
 			return err
 		}
@@ -283,7 +283,7 @@ func TestCloseEndsPersistents(t *testing.T) {
 		if err := idle.Start(ctx); !errors.Is(err, fault.Closed) {
 			t.Errorf("a start afterwards got %v, want %v", err, fault.Closed)
 		}
-		if _, err := comm.BarrierInit(c); !errors.Is(err, fault.Closed) {
+		if _, err := c.BarrierInit(); !errors.Is(err, fault.Closed) {
 			t.Errorf("one made afterwards got %v, want %v", err, fault.Closed)
 		}
 		return errors.Join(idle.Close(), active.Close())

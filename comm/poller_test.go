@@ -34,7 +34,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 				for turn := range uint64(50) {
 					var ev callbackRan
 					heard := make(chan error, 1)
-					err := comm.OnNamed(c, 0, other, "ball", nil, func(t comm.Tensor, err error) {
+					err := c.OnNamed(0, other, "ball", nil, func(t comm.Tensor, err error) {
 						if err == nil && (len(t.Data) != 1 || t.Data[0] != byte(turn)) {
 							err = errors.New("another ball")
 						}
@@ -45,7 +45,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 						return err
 					}
 					ball := comm.Tensor{DType: tensor.Uint8, Shape: []int{1}, Data: []byte{byte(turn)}}
-					if err := comm.SendNamed(c, 0, other, "ball", ball, nil); err != nil {
+					if err := c.SendNamed(0, other, "ball", ball, nil); err != nil {
 						return err
 					}
 					look.Poll(ctx, &ev)

@@ -46,7 +46,7 @@ var computations = []computation{
 	}},
 	{"iallgather and ibarrier", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		all := make([]float32, 3*1000)
-		return waiting(ctx, comm.IAllGather(c, all, all[:1000:1000]), comm.IBarrier(c)), nil
+		return waiting(ctx, comm.IAllGather(c, all, all[:1000:1000]), c.IBarrier()), nil
 	}},
 	{"persistent", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		p, err := comm.AllReduceInit(c, make([]float32, 100_000), comm.Sum)
@@ -75,7 +75,7 @@ func waiting(ctx context.Context, rs ...*comm.Request) func() error {
 func computeBeside(wire string, w computation) error {
 	var done atomic.Int32
 	return comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		if err := comm.Barrier(ctx, c); err != nil { // all Conns need not be up
+		if err := c.Barrier(ctx); err != nil { // all Conns need not be up
 			return err
 		}
 		wait, err := w.start(ctx, c)

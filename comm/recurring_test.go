@@ -126,7 +126,7 @@ func recurringSteps(ctx context.Context, b *testing.B, c *comm.Comm, s *tensorSe
 func (s *tensorSet) send(c *comm.Comm, step uint64) error {
 	for i, name := range s.names {
 		s.buffers[i][0] = byte(step)
-		if err := comm.SendNamed(c, step, 1, name, comm.NewTensor(s.buffers[i]), nil); err != nil {
+		if err := c.SendNamed(step, 1, name, comm.NewTensor(s.buffers[i]), nil); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (s *tensorSet) receive(ctx context.Context, c *comm.Comm, step uint64) erro
 		if !s.inPlace {
 			buf = s.buffers[i]
 		}
-		t, err := comm.RecvNamed(ctx, c, step, 0, name, buf)
+		t, err := c.RecvNamed(ctx, step, 0, name, buf)
 		if err != nil {
 			return err
 		}

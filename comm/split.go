@@ -89,7 +89,7 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Barrier(ctx, sub); err != nil {
+	if err := sub.Barrier(ctx); err != nil {
 		sub.Close(ctx)
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
   {"op": "allreduce", "algorithm": "ring", "up_to_bytes": 100, "wire": "memory", "segment": 128},
   {"op": "allreduce", "algorithm": "linear", "up_to_bytes": 1000, "wire": "tcp"}`)
 	check := func(c *comm.Comm, bytes int, want string) error {
-		x, err := comm.Explain(c, "allreduce", bytes)
+		x, err := c.Explain("allreduce", bytes)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 		if err := check(half, 100, "ring in segments of 128 bytes: rule 2 of the tuning file"); err != nil {
 			return err
 		}
-		if x, err := comm.Explain(c, "allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
+		if x, err := c.Explain("allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
 			return fmt.Errorf("got %v and %v, want a default rule", x, err)
 		}
 		for _, x := range []*comm.Comm{c, dup, half} { // in one segment, in one, and in two
@@ -84,7 +84,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
 	file := tuningFile(t, `{"op": "barrier", "algorithm": "shared"}, {"op": "allreduce", "algorithm": "ring"}`)
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
-		x, err := comm.Explain(c, "allreduce", 8)
+		x, err := c.Explain("allreduce", 8)
 		if err != nil || x.Chosen != (comm.Selection{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
 			return fmt.Errorf("got %+v and %v", x, err)
 		}
@@ -111,7 +111,7 @@ func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
 func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 	file := tuningFile(t, "")
 	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
-		x, err := comm.Explain(c, "allreduce", 1<<20)
+		x, err := c.Explain("allreduce", 1<<20)
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 				return fmt.Errorf("no %q in\n%s", want, text)
 			}
 		}
-		if _, err := comm.Explain(c, "allsum", 1); !errors.Is(err, fault.Misuse) {
+		if _, err := c.Explain("allsum", 1); !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v for no collective, want fault.Misuse", err)
 		}
 		return nil
@@ -147,7 +147,7 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 		"it needs to commute": {"allreduce:ring", "", "commutes", "", nil},
 	} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-			e, err := comm.Explain(c, "allreduce", 64)
+			e, err := c.Explain("allreduce", 64)
 			if err != nil {
 				return err
 			}
@@ -246,7 +246,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 				if err := comm.AllReduce(ctx, c, []int64{}, comm.Sum); err != nil {
 					return err
 				}
-				return comm.Barrier(ctx, c)
+				return c.Barrier(ctx)
 			},
 			[2]string{"x0 sum by ring in segments of 128 bytes", "x0 sum by linear in segments of 128 bytes"}},
 		{"counts", [2]string{"allgatherv:ring@128", "allgatherv:ring@128"},

@@ -31,7 +31,7 @@ func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opt
 				return err
 			}
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -110,7 +110,7 @@ func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator,
 		}
 	}
 	var before, after runtime.MemStats
-	if err := comm.Barrier(ctx, c); err != nil {
+	if err := c.Barrier(ctx); err != nil {
 		return 0, err
 	}
 	if c.Rank() == 0 {
@@ -197,7 +197,7 @@ func BenchmarkModel(b *testing.B) {
 							return err
 						}
 					}
-					if err := comm.Barrier(ctx, c); err != nil {
+					if err := c.Barrier(ctx); err != nil {
 						return err
 					}
 					if c.Rank() == 0 {

@@ -61,13 +61,13 @@ func (c clock) toRoot(t int64) int64 {
 
 // answerPings has rank 0 tell its time to a rank, until the coordinator ends.
 func (co *Coordinator) answerPings(from int) {
-	err := comm.OnNamed(co.control, clockStep, from, pingName, nil, func(_ comm.Tensor, err error) {
+	err := co.control.OnNamed(clockStep, from, pingName, nil, func(_ comm.Tensor, err error) {
 		if err != nil {
 			return
 		}
 		body := binary.LittleEndian.AppendUint64(nil, uint64(co.now()))
 		t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
-		if comm.SendNamed(co.control, clockStep, from, pongName, t, nil) == nil {
+		if co.control.SendNamed(clockStep, from, pongName, t, nil) == nil {
 			co.answerPings(from)
 		}
 	})
@@ -108,7 +108,7 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 func (co *Coordinator) ping(ctx context.Context) clockSample {
 	none := clockSample{maxError: -1}
 	answer := make(chan int64, 1)
-	err := comm.OnNamed(co.control, clockStep, 0, pongName, nil, func(t comm.Tensor, err error) {
+	err := co.control.OnNamed(clockStep, 0, pongName, nil, func(t comm.Tensor, err error) {
 		if err == nil && len(t.Data) == 8 {
 			answer <- int64(binary.LittleEndian.Uint64(t.Data))
 		} else {
@@ -120,7 +120,7 @@ func (co *Coordinator) ping(ctx context.Context) clockSample {
 	}
 	sent := int64(co.now())
 	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{1}, Data: make([]byte, 1)}
-	if err := comm.SendNamed(co.control, clockStep, 0, pingName, t, nil); err != nil {
+	if err := co.control.SendNamed(clockStep, 0, pingName, t, nil); err != nil {
 		return none
 	}
 	select {

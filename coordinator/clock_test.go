@@ -48,7 +48,7 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 				return err
 			}
 			began[c.Rank()] = co.started
-			if err := comm.Barrier(ctx, c); err != nil {
+			if err := c.Barrier(ctx); err != nil {
 				return err
 			}
 			var r recorder

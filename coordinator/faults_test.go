@@ -61,7 +61,7 @@ func TestANameSubmittedTwiceIsRefusedAndTheFirstGoesOn(t *testing.T) {
 				return fmt.Errorf("got %v, want misuse with both places", err)
 			}
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		if err := first.Wait(ctx); err != nil {
@@ -332,7 +332,7 @@ func TestAWaitThatIsCancelledLeavesTheTensorUnderWay(t *testing.T) {
 			if err := h.Wait(short); !errors.Is(err, fault.Canceled) {
 				return fmt.Errorf("got %v, want canceled", err)
 			}
-			if err := comm.Barrier(ctx, c); err != nil {
+			if err := c.Barrier(ctx); err != nil {
 				return err
 			}
 			if err := h.Wait(ctx); err != nil {
@@ -340,7 +340,7 @@ func TestAWaitThatIsCancelledLeavesTheTensorUnderWay(t *testing.T) {
 			}
 			return equal("w", buf, sum(4, 2))
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		return coordinator.AllReduce(co, "w", buf, comm.Sum).Wait(ctx)

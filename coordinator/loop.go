@@ -272,7 +272,7 @@ func (co *Coordinator) listenAll() {
 }
 
 func (co *Coordinator) listen(from int, name string) {
-	err := comm.OnNamed(co.control, step, from, name, nil, func(t comm.Tensor, err error) {
+	err := co.control.OnNamed(step, from, name, nil, func(t comm.Tensor, err error) {
 		co.post(event{from: from, body: t.Data, err: err})
 		co.wakeOwner()
 	})
@@ -284,7 +284,7 @@ func (co *Coordinator) listen(from int, name string) {
 // send never blocks. That a rank is gone is heard where its messages are awaited.
 func (co *Coordinator) send(to int, name string, body []byte) {
 	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
-	if err := comm.SendNamed(co.control, step, to, name, t, nil); err != nil {
+	if err := co.control.SendNamed(step, to, name, t, nil); err != nil {
 		co.post(event{err: err})
 	}
 }

@@ -64,7 +64,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 		if err := submit(); err != nil { // not seen
 			return err
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		if err := co.StartTimeline(ctx, file); err != nil {
@@ -159,13 +159,13 @@ func TestNoRankRunsATensorBeforeAllHaveSubmittedIt(t *testing.T) {
 		}
 		for step := range 10 {
 			if step%n == c.Rank() { // it submits after the others have
-				if err := comm.Barrier(ctx, c); err != nil {
+				if err := c.Barrier(ctx); err != nil {
 					return err
 				}
 			}
 			h := coordinator.AllReduce(co, "w", vector(5, c.Rank()), comm.Sum)
 			if step%n != c.Rank() {
-				if err := comm.Barrier(ctx, c); err != nil {
+				if err := c.Barrier(ctx); err != nil {
 					return err
 				}
 			}

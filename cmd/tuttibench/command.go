@@ -130,7 +130,7 @@ func parseExplain(args []string, usage io.Writer) (*explainOptions, error) {
 // explain prints what the job would run, and why.
 func explain(c *comm.Comm, o *explainOptions, out io.Writer) error {
 	for _, bytes := range o.all() {
-		x, err := comm.Explain(c, o.op, bytes)
+		x, err := c.Explain(o.op, bytes)
 		if err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 // the last submission of a step. What the environment asks of coordinators beyond
 // settings, a timeline or to be tuned, is meant for the other one.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
-	if err := comm.Barrier(ctx, c); err != nil { // ranks of one process have one environment
+	if err := c.Barrier(ctx); err != nil { // ranks of one process have one environment
 		return nil, err
 	}
 	for _, name := range []string{"TIMELINE", "AUTOTUNE", "AUTOTUNE_FILE"} {

@@ -85,7 +85,7 @@ func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	dst, src := tensor.Bytes(make([]float32, bytes/4)), tensor.Bytes(make([]float32, bytes/4))
 	var all []float64
 	for range rounds {
-		if err := comm.Barrier(ctx, t.c); err != nil {
+		if err := t.c.Barrier(ctx); err != nil {
 			return 0, err
 		}
 		begin := time.Now()

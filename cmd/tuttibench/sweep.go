@@ -177,7 +177,7 @@ func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
 	if st.t.spoils {
 		st.t.load()
 	}
-	if err := comm.Barrier(ctx, st.c); err != nil {
+	if err := st.c.Barrier(ctx); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
@@ -207,7 +207,7 @@ func mallocs(c *comm.Comm) uint64 {
 func verify(ctx context.Context, c *comm.Comm, t trial) (int, error) {
 	wrong := []int{t.wrong()}
 	t.load()
-	if err := comm.Barrier(ctx, c); err != nil {
+	if err := c.Barrier(ctx); err != nil {
 		return 0, err
 	}
 	if err := t.run(ctx); err != nil {

@@ -282,5 +282,5 @@ func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool) {
 
 func (k *typedVectors[T]) barrier(t *trial) {
 	t.load, t.wrong = func() {}, func() int { return 0 }
-	t.run = func(ctx context.Context) error { return comm.Barrier(ctx, k.c) }
+	t.run = func(ctx context.Context) error { return k.c.Barrier(ctx) }
 }

@@ -20,7 +20,7 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 		for worker := 1; worker < c.Size(); worker++ {
 			ids, err := sendRows(ctx, c, step, worker, table)
 			if err != nil {
-				comm.EndStep(c, uint64(step), err) // workers that wait for rows learn why none come
+				c.EndStep(uint64(step), err) // workers that wait for rows learn why none come
 				return err
 			}
 			requested[worker] = ids
@@ -42,7 +42,7 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 
 // sendRows sends a worker the rows that it wants in this step.
 func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float64) ([]int32, error) {
-	t, err := comm.RecvNamed(ctx, c, uint64(step), worker, wantedRows, nil) // as many as come
+	t, err := c.RecvNamed(ctx, uint64(step), worker, wantedRows, nil) // as many as come
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float
 		}
 	}
 	picked := pick(table, ids)
-	return ids, comm.SendNamed(c, uint64(step), worker, rows, comm.NewTensor(picked, len(ids), dim), nil)
+	return ids, c.SendNamed(uint64(step), worker, rows, comm.NewTensor(picked, len(ids), dim), nil)
 }
 
 // tolerance is how far the result may be from that of one process. Sums in

@@ -33,7 +33,7 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 		gradient, ofRows := gradients(dense, pulled, mine)
 		// SendNamed never blocks, and has ofRows until the bytes are on their way.
 		// Nobody writes to it again, so there is nothing to wait for.
-		err = comm.SendNamed(c, uint64(step), server, rowGradients, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
+		err = c.SendNamed(uint64(step), server, rowGradients, comm.NewTensor(ofRows, len(ofRows)/dim, dim), nil)
 		if err != nil {
 			return err
 		}
@@ -53,12 +53,12 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 	if team.Rank() > 0 {
 		return nil
 	}
-	return comm.SendNamed(c, steps, server, weights, comm.NewTensor(dense), nil)
+	return c.SendNamed(steps, server, weights, comm.NewTensor(dense), nil)
 }
 
 // pull gets the rows of some words from the server.
 func pull(ctx context.Context, c *comm.Comm, step int, ids []int32) ([]float64, error) {
-	if err := comm.SendNamed(c, uint64(step), server, wantedRows, comm.NewTensor(ids), nil); err != nil {
+	if err := c.SendNamed(uint64(step), server, wantedRows, comm.NewTensor(ids), nil); err != nil {
 		return nil, err
 	}
 	got := make([]float64, len(ids)*dim)
@@ -68,7 +68,7 @@ func pull(ctx context.Context, c *comm.Comm, step int, ids []int32) ([]float64, 
 
 // recvInto receives a tensor of exactly len(dst) float64s.
 func recvInto(ctx context.Context, c *comm.Comm, step, from int, name string, dst []float64) error {
-	t, err := comm.RecvNamed(ctx, c, uint64(step), from, name, comm.NewTensor(dst).Data)
+	t, err := c.RecvNamed(ctx, uint64(step), from, name, comm.NewTensor(dst).Data)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 func echo(ctx context.Context, c *comm.Comm) error {
 	var buf []byte
 	for {
-		st, err := comm.Probe(ctx, c, 0, comm.AnyTag) // the message stays
+		st, err := c.Probe(ctx, 0, comm.AnyTag) // the message stays
 		if err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func passTokens(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 			return fmt.Errorf("got %d", got[0])
 		}
 	}
-	at, err := callHere(), comm.Barrier(ctx, c)
+	at, err := callHere(), c.Barrier(ctx)
 	return a.report("done", at, err)
 }
 

@@ -129,7 +129,7 @@ func closeOneFirst(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := checkCommunicator(ctx, rest); err != nil {
 		return err
 	}
-	at, err = callHere(), comm.Barrier(ctx, c)
+	at, err = callHere(), c.Barrier(ctx)
 	a.report("collective", at, err)
 	return checkCommunicator(ctx, rest)
 }

@@ -20,7 +20,7 @@ import (
 // be the barrier already: the others are out of it before a rank that has not run, and
 // what they do then ends all calls.
 func exitOnError(ctx context.Context, a *rankProcess, c *comm.Comm) error {
-	at, err := callHere(), comm.Barrier(ctx, c)
+	at, err := callHere(), c.Barrier(ctx)
 	if err == nil {
 		at, err = mistakes()[a.Mistake](ctx, a, c)
 	}

@@ -23,20 +23,20 @@ func mismatchCases() []mismatchCase {
 	return []mismatchCase{
 		{name: "collective", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 1 {
-				return callHere(), comm.Barrier(ctx, c)
+				return callHere(), c.Barrier(ctx)
 			}
 			return callHere(), comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum)
 		}},
 		{name: "collective, of nothing", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 1 {
-				return callHere(), comm.Barrier(ctx, c)
+				return callHere(), c.Barrier(ctx)
 			}
 			return callHere(), comm.AllReduce(ctx, c, make([]float32, 0), comm.Sum)
 		}},
 		{name: "three collectives", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			switch c.Rank() {
 			case 0:
-				return callHere(), comm.Barrier(ctx, c)
+				return callHere(), c.Barrier(ctx)
 			case 1:
 				return callHere(), comm.AllGather(ctx, c, make([]int32, 3*100), make([]int32, 100))
 			}
@@ -149,7 +149,7 @@ func mismatchCases() []mismatchCase {
 			var at callSite
 			var rq *comm.Request
 			if c.Rank() == 1 {
-				at, rq = callHere(), comm.IBarrier(c)
+				at, rq = callHere(), c.IBarrier()
 			} else {
 				at, rq = callHere(), comm.IAllReduce(c, make([]float32, 1000), comm.Sum)
 			}
@@ -201,14 +201,14 @@ func runMismatch(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		if err != nil {
 			return err
 		}
-		if err := comm.Barrier(ctx, c); err != nil { // nobody is late because of the last one
+		if err := c.Barrier(ctx); err != nil { // nobody is late because of the last one
 			return err
 		}
 		at, err := q.call(ctx, twin)
 		a.report(fmt.Sprintf("called %d", i), at, err)
-		at, err = callHere(), comm.Barrier(ctx, twin)
+		at, err = callHere(), twin.Barrier(ctx)
 		a.report(fmt.Sprintf("next %d", i), at, err)
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return fmt.Errorf("after %q another communicator is of no use: %w", q.name, err)
 		}
 		twin.Close(ctx)

@@ -70,7 +70,7 @@ func wantError(err error, k fault.Kind, word string) error {
 func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 	one := []int32{1}
 	_, from := comm.Recv(ctx, c, c.Size(), 0, one)
-	_, early := comm.Probe(ctx, c, -7, 0)
+	_, early := c.Probe(ctx, -7, 0)
 	_, split := c.Split(ctx, -2, 0)
 	_, sub := c.Sub(ctx, c.Rank(), c.Size())
 	_, isend := comm.ISend(c, -1, 0, one).Wait(ctx)
@@ -121,7 +121,7 @@ func smallBuffer(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	const tags = 3
 	if a.rank == 1 {
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		for tag := range tags {
@@ -132,7 +132,7 @@ func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		return nil
 	}
 	if a.rank != 0 {
-		return comm.Barrier(ctx, c)
+		return c.Barrier(ctx)
 	}
 	got := make([][]int32, tags)
 	var siblings []*comm.Request
@@ -152,7 +152,7 @@ func cancelledRecv(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err := wantError(<-left, fault.Canceled, "recv"); err != nil {
 		return err
 	}
-	if err := comm.Barrier(ctx, c); err != nil {
+	if err := c.Barrier(ctx); err != nil {
 		return err
 	}
 	if err := comm.WaitAll(ctx, siblings...); err != nil {
@@ -178,12 +178,12 @@ func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		if err := wantError(comm.Send(short, c, 1, 4, make([]byte, 8<<20)), fault.Timeout, "rank 1"); err != nil {
 			return err
 		}
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		return comm.Send(ctx, c, 1, 4, []byte{4})
 	case 1:
-		if err := comm.Barrier(ctx, c); err != nil {
+		if err := c.Barrier(ctx); err != nil {
 			return err
 		}
 		got := make([]byte, 8<<20)
@@ -193,7 +193,7 @@ func cancelledSend(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		}
 		return err
 	}
-	return comm.Barrier(ctx, c)
+	return c.Barrier(ctx)
 }
 
 // afterClose uses what was closed.
@@ -201,7 +201,7 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	if err := sister.Close(ctx); err != nil {
 		return err
 	}
-	if err := wantError(comm.Barrier(ctx, sister), fault.Closed, "closed"); err != nil {
+	if err := wantError(sister.Barrier(ctx), fault.Closed, "closed"); err != nil {
 		return err
 	}
 	if err := wantError(comm.Send(ctx, sister, 0, 0, []byte{1}), fault.Closed, "closed"); err != nil {
@@ -216,7 +216,7 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	_, recv := comm.Recv(ctx, c, 0, 0, make([]byte, 1))
 	_, dup := c.Dup(ctx)
 	return errors.Join(
-		wantError(comm.Barrier(ctx, c), fault.Closed, "closed"),
+		wantError(c.Barrier(ctx), fault.Closed, "closed"),
 		wantError(comm.Send(ctx, c, 0, 0, []byte{1}), fault.Closed, "closed"),
 		wantError(recv, fault.Closed, "closed"),
 		wantError(dup, fault.Closed, "closed"),
@@ -235,7 +235,7 @@ func TestMisuseLeavesTheCommunicatorUsable(t *testing.T) {
 // sendInACycle has all ranks send to the next first, more than anybody takes, until
 // gate 1 is their deadline.
 func sendInACycle(ctx context.Context, a *rankProcess, c *comm.Comm) error {
-	if err := comm.Barrier(ctx, c); err != nil {
+	if err := c.Barrier(ctx); err != nil {
 		return err
 	}
 	limited := a.contextUntilGate(ctx, 1)

@@ -60,7 +60,7 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 				t.Parallel()
 				texts := make([]string, 2)
 				err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-					if err := comm.Barrier(ctx, c); err != nil { // rank 0's time begins when both are here
+					if err := c.Barrier(ctx); err != nil { // rank 0's time begins when both are here
 						return err
 					}
 					// Rank 1 is the more patient one, and is still there to be asked.

@@ -21,7 +21,7 @@ func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	if err != nil {
 		return err
 	}
-	at, err := callHere(), comm.Barrier(ctx, twin)
+	at, err := callHere(), twin.Barrier(ctx)
 	a.report("together", at, err)
 	if a.rank == a.Victim {
 		a.awaitGate(0)
@@ -32,7 +32,7 @@ func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		at, err = callHere(), comm.AllReduce(limited, twin, make([]float64, 1000), comm.Sum)
 		a.report("waited", at, err)
 	}
-	return comm.Barrier(ctx, c)
+	return c.Barrier(ctx)
 }
 
 func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
@@ -54,7 +54,7 @@ func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
 				}
 				first = first || e.Kind == fault.Timeout.Error()
 				j.wantBlamed(e, victim, "barrier #")
-				if at := e.Peers[0].At; !strings.HasPrefix(at, "absent_test.go:") && !strings.HasPrefix(at, "actor_test.go:") {
+				if at := e.Peers[0].At; !strings.HasPrefix(at, "stopped_test.go:") && !strings.HasPrefix(at, "rankprocess_test.go:") {
 					t.Errorf("rank %d says that rank %d is at %q, want the file where it waits: %s", e.Rank, victim, at, e.Text)
 				}
 				j.wantWithin(e, deadline, 2*time.Second)
@@ -139,7 +139,7 @@ func suspendOne(t *testing.T, wire string, deadline time.Duration, kind fault.Ki
 		}
 		first = first || e.Kind == kind.Error()
 		j.wantBlamed(e, victim, "allreduce #")
-		if at := e.Peers[0].Call; !strings.Contains(at, " at absent_test.go:") {
+		if at := e.Peers[0].Call; !strings.Contains(at, " at stopped_test.go:") {
 			t.Errorf("rank %d says of rank %d's last call %q, want its place, too", e.Rank, victim, at)
 		}
 		j.wantWithin(e, stopped, most)

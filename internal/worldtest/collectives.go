@@ -11,7 +11,7 @@ import (
 func Collectives[T number]() []Call {
 	calls := []Call{
 		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *BufferTracker) error {
-			return comm.Barrier(ctx, c)
+			return c.Barrier(ctx)
 		}},
 		{Name: "broadcast from the first", Verb: "broadcast", Run: broadcast[T](first)},
 		{Name: "broadcast from the last", Verb: "broadcast", Run: broadcast[T](last)},

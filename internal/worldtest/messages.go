@@ -53,7 +53,7 @@ func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count i
 	for i := range 2 {
 		out := payloadOf(c.Rank(), i)
 		done := trackUntilDone(bt, name(i), out)
-		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out), done)
+		err := c.SendNamed(step, next, name(i), comm.NewTensor(out), done)
 		if err != nil {
 			done(err) // it will not be called
 		}
@@ -64,7 +64,7 @@ func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count i
 		if i == 0 {
 			buf = tensor.Bytes(track(bt, make([]T, count)))
 		}
-		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
+		t, err := c.RecvNamed(ctx, step, prev, name(i), buf)
 		if err == nil {
 			err = same(name(i), comm.Values[T](t), payloadOf(prev, i))
 		}
@@ -182,7 +182,7 @@ func sendToAny[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 	}
 	for i := range 2 {
 		in := track(bt, make([]T, count))
-		seen, err := comm.Probe(ctx, c, comm.AnySource, comm.AnyTag)
+		seen, err := c.Probe(ctx, comm.AnySource, comm.AnyTag)
 		var st comm.Status
 		if err == nil {
 			st, err = comm.Recv(ctx, c, comm.AnySource, comm.AnyTag, in)
@@ -206,7 +206,7 @@ func named[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTra
 	for i := range 2 {
 		out := payload[T](c.Rank(), i, count)
 		done := trackUntilDone(bt, name(i), out)
-		err := comm.SendNamed(c, step, next, name(i), comm.NewTensor(out, 1, count), done)
+		err := c.SendNamed(step, next, name(i), comm.NewTensor(out, 1, count), done)
 		if err != nil {
 			done(err) // it will not be called
 		}
@@ -217,7 +217,7 @@ func named[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTra
 		if i == 0 {
 			buf = tensor.Bytes(track(bt, make([]T, count)))
 		}
-		t, err := comm.RecvNamed(ctx, c, step, prev, name(i), buf)
+		t, err := c.RecvNamed(ctx, step, prev, name(i), buf)
 		if err == nil && (len(t.Shape) != 2 || t.Shape[1] != count || t.Dead) {
 			err = wrong("tensor %s has shape %v", name(i), t.Shape)
 		}

@@ -85,7 +85,7 @@ func (d *persistentCase[T]) onRoot(root int, v []T) []T {
 }
 
 func barrierInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
-	return comm.BarrierInit(d.c)
+	return d.c.BarrierInit()
 }
 
 // inPlace sets up a drill with one buffer for input and output.
