@@ -62,7 +62,7 @@ func partsOf(host *p2p.Round, buf []byte, parts, elem int) chunks {
 	for i := range n {
 		starts[i+1] = int64(len(buf))
 		if i < parts {
-			_, hi := Chunk(len(buf)/elem, parts, i)
+			_, hi := tensor.Chunk(len(buf)/elem, parts, i)
 			starts[i+1] = int64(hi * elem)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // directBytes is up to which size every rank folds everything itself: one
@@ -133,6 +134,6 @@ func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunk
 
 // partOf is where rank i's part of a piece of m bytes lies.
 func partOf(i, n, m, elem int) (lo, hi int) {
-	lo, hi = Chunk(m/elem, n, i)
+	lo, hi = tensor.Chunk(m/elem, n, i)
 	return lo * elem, hi * elem
 }

@@ -50,7 +50,7 @@ func (x testCase) chunks() []int {
 		}
 	case verb == VerbReduceScatter, x.cut == 0:
 		for i := range counts {
-			lo, hi := Chunk(x.count, x.n, i)
+			lo, hi := tensor.Chunk(x.count, x.n, i)
 			counts[i] = hi - lo
 		}
 	case x.cut == 1: // one rank has all

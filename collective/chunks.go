@@ -6,24 +6,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Chunk says which elements of a vector of count elements are chunk i of n: from
-// lo up to, not including, hi. The first count%n chunks are one element longer.
-func Chunk(count, n, i int) (lo, hi int) {
-	size, longer := count/n, count%n
-	lo = i*size + min(i, longer)
-	hi = lo + size
-	if i < longer {
-		hi++
-	}
-	return lo, hi
-}
-
 // chunks is a vector cut into one chunk per rank, in rank order.
 type chunks struct {
 	buf    []byte
 	n      int
 	elem   int     // bytes of an element
-	starts []int64 // of chunk 0 to n, in bytes; nil: cut by Chunk
+	starts []int64 // of chunk 0 to n, in bytes; nil: cut by tensor.Chunk
 	size   int     // bytes of a chunk then
 	longer int     // so many of the first have an element more
 	sub    int     // which stretch of each chunk is meant
@@ -64,7 +52,7 @@ func (c *chunks) span(lo, hi int) []byte {
 	return c.buf[c.start(lo):c.start(hi)]
 }
 
-// start is where chunk i begins, as Chunk has it: a division takes as long as a few
+// start is where chunk i begins, as tensor.Chunk has it: a division takes as long as a few
 // bytes take to copy, so there is one for all chunks.
 func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
@@ -81,7 +69,7 @@ func (c chunks) withBuffer(buf []byte) chunks {
 // evenChunks cuts buf into a chunk for each rank of r.
 func evenChunks(r *p2p.Round, buf []byte, elem int) chunks { return cutEvenly(buf, r.Size(), elem) }
 
-// cutEvenly cuts buf into n chunks by Chunk.
+// cutEvenly cuts buf into n chunks by tensor.Chunk.
 func cutEvenly(buf []byte, n, elem int) chunks {
 	count := len(buf)
 	if elem != 1 {

@@ -226,13 +226,13 @@ func doubledOf(items []*fold) *fold {
 // partAround is where the part of count elements that has element i lies.
 func partAround(count, parts, i int) (lo, hi int) {
 	p, _ := chunkAround(count, parts, i)
-	return Chunk(count, parts, p)
+	return tensor.Chunk(count, parts, p)
 }
 
 // chunkAround is which of n chunks has element i.
 func chunkAround(count, n, i int) (chunk, lo int) {
 	for c := range n {
-		if lo, hi := Chunk(count, n, c); i >= lo && i < hi {
+		if lo, hi := tensor.Chunk(count, n, c); i >= lo && i < hi {
 			return c, lo
 		}
 	}

@@ -293,7 +293,7 @@ func scatterV[T Element](pl *plan, dst, src []T, counts []int, root int) *plan {
 
 // ReduceScatter leaves in dst, on rank i, the reduction of all ranks' part i of
 // src. Parts are as even as can be, the first ones longer by one element: see
-// collective.Chunk. src stays as it is, unless dst is a part of it.
+// tensor.Chunk. src stays as it is, unless dst is a part of it.
 func ReduceScatter[T Element](ctx context.Context, c *Comm, dst, src []T, op Op) error {
 	var pl plan
 	return c.execute(ctx, reduceScatter(&pl, dst, src, op))

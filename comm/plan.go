@@ -126,7 +126,7 @@ func (pl *plan) checkBuffers(c *Comm) error {
 		}
 		return wantLength("dst", pl.dst, len(pl.src))
 	case collective.VerbReduceScatter:
-		lo, hi := collective.Chunk(len(pl.src)/es, n, c.Rank())
+		lo, hi := tensor.Chunk(len(pl.src)/es, n, c.Rank())
 		return wantLength("dst", pl.dst, (hi-lo)*es)
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV, collective.VerbAllToAllV:
 		return pl.checkCounts(c)

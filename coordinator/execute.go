@@ -220,7 +220,7 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	for i := range b.Entries {
 		it := &x.items[i]
 		it.BucketEntry, it.h = b.Entries[i], x.co.handles.at(b.Entries[i].Submission)
-		it.lo, it.hi = negotiate.Chunk(it.Spec.Elements(), b.Parts, b.Part)
+		it.lo, it.hi = tensor.Chunk(it.Spec.Elements(), b.Parts, b.Part)
 		if it.h == nil && it.Submission != 0 {
 			return nil, fault.New(fault.Misuse, it.Spec.Call(), x.co.rank, "submission %d is not there", it.Submission)
 		}

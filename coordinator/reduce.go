@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // algorithmOf is the algorithm whose folds a group's allreduces have, whatever their
@@ -75,7 +76,7 @@ func (l *layout) each(f func(it *item, p chunkRange)) {
 	for r := range l.chunks {
 		for i := range l.items {
 			it := &l.items[i]
-			lo, hi := negotiate.Chunk(it.hi-it.lo, l.chunks, r)
+			lo, hi := tensor.Chunk(it.hi-it.lo, l.chunks, r)
 			f(it, chunkRange{it.lo + lo, it.lo + hi, at})
 			at += l.chunkWidth(it)
 		}
@@ -268,7 +269,7 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 	counts := x.perRank(len(s.ranks))
 	at := 0
 	for r := range counts {
-		lo, hi := negotiate.Chunk(len(buf)/ws, len(counts), r)
+		lo, hi := tensor.Chunk(len(buf)/ws, len(counts), r)
 		counts[r] = hi - lo
 		if r == me {
 			at = lo
@@ -313,7 +314,7 @@ func (x *executor) reduceScatter(ctx context.Context, s *setComm, it item, contr
 	n, row := len(s.ranks), rowSize(t)/t.DType.Size()
 	counts := x.perRank(n)
 	for r := range n {
-		lo, hi := negotiate.Chunk(t.Shape[0], n, r)
+		lo, hi := tensor.Chunk(t.Shape[0], n, r)
 		counts[r] = (hi - lo) * row
 	}
 	var src, dst []byte

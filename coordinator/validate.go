@@ -81,7 +81,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, set *
 	if at < 0 {
 		return nil // refused by the Member, who says so
 	}
-	lo, hi := negotiate.Chunk(q.Shape[0], len(set.ranks), at)
+	lo, hi := tensor.Chunk(q.Shape[0], len(set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
 		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/rendezvous"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // Vectors are vectors that need not lie side by side, as one: chunk i of them is
@@ -24,13 +25,7 @@ func (v Vectors) Chunk(i int) Vectors {
 
 // bounds are where the chunk that is meant lies in a vector of so many bytes.
 func (v *Vectors) bounds(size int) (lo, hi int) {
-	count := size / v.Elem
-	each, longer := count/v.Chunks, count%v.Chunks
-	lo = v.chunk*each + min(v.chunk, longer)
-	hi = lo + each
-	if v.chunk < longer {
-		hi++
-	}
+	lo, hi = tensor.Chunk(size/v.Elem, v.Chunks, v.chunk)
 	return lo * v.Elem, hi * v.Elem
 }
 

@@ -53,7 +53,7 @@ func Size(t *Spec, rows []int, part, parts int) int {
 		}
 		return n * t.Bytes()
 	}
-	lo, hi := Chunk(t.Elements(), parts, part)
+	lo, hi := tensor.Chunk(t.Elements(), parts, part)
 	return (hi - lo) * t.DType.Size()
 }
 

@@ -217,16 +217,3 @@ func (t *Spec) valid() bool {
 
 // maxElements keeps sizes in bytes within an int.
 const maxElements = 1 << 56
-
-// Chunk says which of count elements, or rows, are chunk i of n: from lo up to,
-// not including, hi. The first count%n chunks are one longer; package collective
-// cuts in the same way.
-func Chunk(count, n, i int) (lo, hi int) {
-	size, longer := count/n, count%n
-	lo = i*size + min(i, longer)
-	hi = lo + size
-	if i < longer {
-		hi++
-	}
-	return lo, hi
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/tensor"
 )
 
 // Persistent are all persistent collectives, each started twice, with its output
@@ -116,7 +117,7 @@ func reduceInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 }
 
 func reduceScatterInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
-	lo, hi := chunk(d.count, d.n, d.me)
+	lo, hi := tensor.Chunk(d.count, d.n, d.me)
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)[lo:hi])
 	return comm.ReduceScatterInit(d.c, dst, src, comm.Sum)
 }

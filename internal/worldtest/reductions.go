@@ -133,7 +133,7 @@ func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *B
 }
 
 func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-	lo, hi := chunk(count, c.Size(), c.Rank())
+	lo, hi := tensor.Chunk(count, c.Size(), c.Rank())
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, hi-lo))
 	err := comm.ReduceScatter(ctx, c, dst, src, comm.Sum)
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {

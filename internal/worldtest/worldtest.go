@@ -99,17 +99,6 @@ func same[T comparable](what string, got, want []T) error {
 	return nil
 }
 
-// chunk is the part of a vector that belongs to rank i of n.
-func chunk(count, n, i int) (lo, hi int) {
-	size, longer := count/n, count%n
-	lo = i*size + min(i, longer)
-	hi = lo + size
-	if i < longer {
-		hi++
-	}
-	return lo, hi
-}
-
 // unequal are the counts of the v-variants: a different one for each rank, and
 // none for one of them.
 func unequal(n, count int) (counts []int, total int) {
