@@ -59,6 +59,8 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	f.StringVar(&c.wire, "wire", "shm", "shm or tcp")
 	require := f.String("require", "", "fail below these ratios: `BYTES:RATIO,...`")
 	csv := f.String("csv", "", "write the table into this `file`, too")
+	var with versionFlag
+	with.define(f)
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -66,7 +68,15 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	if err = errors.Join(c.check(), err); err != nil {
 		return err
 	}
-	t, err := c.runAll(ctx, c.contenders(buildPeers(ctx, log), log), log)
+	dir, err := os.MkdirTemp("", "tutti-versions-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := with.build(ctx, dir); err != nil {
+		return err
+	}
+	t, err := c.runAll(ctx, append(c.contenders(buildPeers(ctx, log), log), with.contenders(&c)...), log)
 	if err != nil {
 		return err
 	}
@@ -86,13 +96,16 @@ func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.W
 	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {
 		t.names = append(t.names, who.name)
+		if who.version {
+			t.versions = append(t.versions, who.name)
+		}
 		t.best[who.name] = make(map[int]float64)
 	}
 	for range c.rounds {
 		for _, who := range contenders {
 			got, err := who.run(ctx)
 			if err != nil {
-				if who.name == ours || ctx.Err() != nil {
+				if who.name == ours || who.version || ctx.Err() != nil {
 					return nil, fmt.Errorf("%s: %w", who.name, err)
 				}
 				fmt.Fprintf(log, "# %s: %v\n", who.name, err)
@@ -116,8 +129,9 @@ const ours = "tutti"
 // A table holds what a contest brought.
 type table struct {
 	benchmark
-	names []string                   // in the order of their turns
-	best  map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
+	names    []string                   // in the order of their turns
+	versions []string                   // of names, other versions of tutti
+	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }
 
 // sizes are the bytes that tutti ran, or without it anybody, ascending.
@@ -163,7 +177,7 @@ func (t *table) time(name string, bytes int) float64 {
 func (t *table) ratio(bytes int) float64 {
 	best := math.NaN()
 	for _, name := range t.names {
-		if us := t.time(name, bytes); name != ours && (math.IsNaN(best) || us < best) {
+		if us := t.time(name, bytes); name != ours && !slices.Contains(t.versions, name) && (math.IsNaN(best) || us < best) {
 			best = us
 		}
 	}
@@ -201,6 +215,9 @@ func (t *table) print(out io.Writer) error {
 		fmt.Fprintf(&b, "\nsizes without a partner: %v", lonely)
 	}
 	fmt.Fprintf(&b, "\ngeometric mean of ratios: %.2f\n", t.mean(0, math.MaxInt))
+	for _, name := range t.versions {
+		fmt.Fprintf(&b, "%s / %s: %.3f, to 4 KiB %.3f\n", ours, name, meanRatio(t.best[ours], t.best[name], math.MaxInt), meanRatio(t.best[ours], t.best[name], smallLimit))
+	}
 	_, err := io.WriteString(out, b.String())
 	return err
 }

@@ -20,15 +20,16 @@ import (
 // A contender runs the whole sweep once, and returns microseconds by bytes. With an
 // error it may have some of them, too.
 type contender struct {
-	name string
-	run  func(ctx context.Context) (map[int]float64, error)
+	name    string
+	run     func(ctx context.Context) (map[int]float64, error)
+	version bool // another version of tutti, which must not fail
 }
 
 // contenders are tutti, if it is built, and those peers that can run the contest.
 func (c *benchmark) contenders(built map[string]string, log io.Writer) []contender {
 	var all []contender
 	if path := filepath.Join(c.bin, "tuttirun"); exists(path) {
-		all = append(all, contender{ours, c.tutti})
+		all = append(all, c.own())
 	} else {
 		fmt.Fprintf(log, "# there is no %s (make build): peers alone\n", path)
 	}
@@ -40,7 +41,7 @@ func (c *benchmark) contenders(built map[string]string, log io.Writer) []contend
 	}
 	if p := built["gloo"]; p != "" && c.wire == "tcp" {
 		for _, kind := range glooKinds(c.op) {
-			all = append(all, contender{"gloo-" + kind, func(ctx context.Context) (map[int]float64, error) {
+			all = append(all, contender{name: "gloo-" + kind, run: func(ctx context.Context) (map[int]float64, error) {
 				return c.gloo(ctx, p, kind)
 			}})
 		}
@@ -58,19 +59,30 @@ func (c *benchmark) sweep() []string {
 	return []string{strconv.Itoa(c.min), strconv.Itoa(c.max), strconv.FormatFloat(c.time, 'g', -1, 64)}
 }
 
-// tutti runs tuttibench under tuttirun.
-func (c *benchmark) tutti(ctx context.Context) (map[int]float64, error) {
-	out, err := output(ctx, nil, filepath.Join(c.bin, "tuttirun"), "-np", strconv.Itoa(c.np),
-		filepath.Join(c.bin, "tuttibench"), "-op", c.op, "-transport", c.wire,
-		"-min", strconv.Itoa(c.min), "-max", strconv.Itoa(c.max),
-		"-time", time.Duration(c.time*float64(time.Second)).String(), "-format", "csv")
+// own is this version of tutti.
+func (c *benchmark) own() contender {
+	return contender{name: ours, run: func(ctx context.Context) (map[int]float64, error) { return c.tutti(ctx, c.bin) }}
+}
+
+// tutti runs the tuttibench in a folder under its tuttirun.
+func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, error) {
+	op, model, _ := strings.Cut(c.op, ":")
+	args := []string{"-np", strconv.Itoa(c.np), filepath.Join(bin, "tuttibench"), "-op", op, "-transport", c.wire,
+		"-time", time.Duration(c.time * float64(time.Second)).String(), "-format", "csv"}
+	if model != "" {
+		args = append(args, "-model", model)
+	} else {
+		args = append(args, "-min", strconv.Itoa(c.min), "-max", strconv.Itoa(c.max))
+	}
+	out, err := output(ctx, nil, filepath.Join(bin, "tuttirun"), args...)
 	if err != nil {
 		return nil, err
 	}
 	return readBench(out)
 }
 
-// readBench reads tuttibench's CSV. A wrong result is an error.
+// readBench reads tuttibench's CSV. A wrong result is an error. Of the rows for a
+// model's gradients only the coordinator's own two count.
 func readBench(text string) (map[int]float64, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comment = '#'
@@ -82,8 +94,8 @@ func readBench(text string) (map[int]float64, error) {
 	for i, name := range lines[0] {
 		column[name] = i + 1
 	}
-	size, median, wrong := column["bytes"]-1, column["median_us"]-1, column["wrong"]-1
-	if size < 0 || median < 0 || wrong < 0 {
+	op, size, median, wrong := column["op"]-1, column["bytes"]-1, column["median_us"]-1, column["wrong"]-1
+	if op < 0 || size < 0 || median < 0 || wrong < 0 {
 		return nil, fmt.Errorf("tuttibench's columns are %v", lines[0])
 	}
 	got := make(map[int]float64)
@@ -96,7 +108,9 @@ func readBench(text string) (map[int]float64, error) {
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
-		got[n] = us
+		if l[op] != "separate" && l[op] != "whole" {
+			got[n] = us
+		}
 	}
 	return got, nil
 }
@@ -109,7 +123,7 @@ func (c *benchmark) openMPI(program string) contender {
 	}
 	args = append(append(args, program, c.op), c.sweep()...)
 	env := []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"}
-	return contender{"openmpi", func(ctx context.Context) (map[int]float64, error) {
+	return contender{name: "openmpi", run: func(ctx context.Context) (map[int]float64, error) {
 		return peer(ctx, env, "mpirun.openmpi", args...)
 	}}
 }
@@ -119,7 +133,7 @@ func (c *benchmark) openMPI(program string) contender {
 func (c *benchmark) mpich(program string) []contender {
 	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
 	with := func(name string, env ...string) contender {
-		return contender{name, func(ctx context.Context) (map[int]float64, error) {
+		return contender{name: name, run: func(ctx context.Context) (map[int]float64, error) {
 			return peer(ctx, env, "mpirun.mpich", args...)
 		}}
 	}

@@ -34,14 +34,21 @@ func kernel() string {
 	return "kernel " + strings.TrimSpace(string(text))
 }
 
-// commit is what the checkout is at. Uncommitted changes show as "+", but for those
-// in the folder of the results, which each recording makes.
-func commit(ctx context.Context, results string) string {
-	head, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+// commit is what the worktree in dir is at. Uncommitted changes show as "+", except
+// for those in the folder of the results, which each recording makes.
+func commit(ctx context.Context, dir, results string) string {
+	git := func(args ...string) ([]byte, error) {
+		return exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()
+	}
+	head, err := git("rev-parse", "--short=12", "HEAD")
 	if err != nil {
 		return "unknown"
 	}
-	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude)"+results).Output()
+	status := []string{"status", "--porcelain", "--untracked-files=no", "--", ":/"}
+	if results != "" {
+		status = append(status, ":(exclude)"+results)
+	}
+	changed, err := git(status...)
 	mark := ""
 	if err != nil || len(bytes.TrimSpace(changed)) > 0 {
 		mark = "+"

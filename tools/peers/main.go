@@ -3,6 +3,8 @@
 //
 //	peers [compare] [-op allreduce] [-np 2] [-wire shm|tcp] [-min 4] [-max 67108864]
 //	      [-rounds 3] [-time 0.2] [-bin bin] [-require BYTES:RATIO,...] [-csv FILE]
+//	      [-with NAME=DIR]...
+//	peers versions -with NAME=DIR [-rows PATTERN] [-runs 2] [-max ...] [-rounds 3] [-time 0.2]
 //	peers record [-dir bench/results] [-rows PATTERN] [-max ...] [-rounds 3] [-time 0.2] [-bin bin]
 //	peers draw   [-dir bench/results] FILE.svg
 //
@@ -19,6 +21,20 @@
 // them told to use TCP, and Gloo, which has nothing else and neither allgather,
 // reduce_scatter, alltoall nor pingpong here. Their programs, in src/, are compiled
 // on first use. A peer that is missing is left out, with a word on how to get it.
+//
+// # Other versions of tutti
+//
+// A contender may be tutti of another commit: -with NAME=DIR names a worktree, whose
+// tuttirun and tuttibench are built once. In compare it takes turns with all others, is
+// no peer in the ratio, and below the table stands the mean of tutti's time over its.
+//
+// versions sets the checkout in the current directory beside one other version, in all
+// rows of suite.go and with a coordinator. The other version has two turns in each
+// round, as two contenders: how far the second is from the first is the noise. A line
+// for each row has the geometric mean of new over old, over all sizes and over those up
+// to 4 KiB, each with its noise. The command fails where a mean exceeds 1 by more than
+// 2 % and more than the noise, or where a size takes more than 1.10 of the old time in
+// each of -runs runs.
 //
 // # What it writes
 //
@@ -63,10 +79,12 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	switch verb {
 	case "compare":
 		return compareCommand(ctx, args, out, log)
+	case "versions":
+		return versionsCommand(ctx, args, out, log)
 	case "record":
 		return recordCommand(ctx, args, out, log)
 	case "draw":
 		return drawCommand(args, log)
 	}
-	return fmt.Errorf("%q: want compare, record or draw", verb)
+	return fmt.Errorf("%q: want compare, versions, record or draw", verb)
 }

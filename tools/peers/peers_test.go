@@ -17,14 +17,14 @@ import (
 // fixedContender is a contender whose rounds bring these figures, one after the other.
 func fixedContender(name string, rounds ...map[int]float64) contender {
 	i := 0
-	return contender{name, func(context.Context) (map[int]float64, error) {
+	return contender{name: name, run: func(context.Context) (map[int]float64, error) {
 		i++
 		return rounds[i-1], nil
 	}}
 }
 
 func failingContender(name string) contender {
-	return contender{name, func(context.Context) (map[int]float64, error) { return nil, errors.New("it fell over") }}
+	return contender{name: name, run: func(context.Context) (map[int]float64, error) { return nil, errors.New("it fell over") }}
 }
 
 func runBenchmark(t *testing.T, rounds int, who ...contender) *table {
@@ -55,7 +55,7 @@ func TestTheBestRoundOfTheBestPeerCounts(t *testing.T) {
 func TestContendersAlternate(t *testing.T) {
 	var turns []string
 	who := func(name string) contender {
-		return contender{name, func(context.Context) (map[int]float64, error) {
+		return contender{name: name, run: func(context.Context) (map[int]float64, error) {
 			turns = append(turns, name)
 			return map[int]float64{4: 1}, nil
 		}}

@@ -74,7 +74,7 @@ func choose(all []row, pattern string) (chosen []row, err error) {
 // origin is what stands above all results.
 func origin(ctx context.Context, dir string, args []string) []string {
 	return []string{
-		"commit: " + commit(ctx, dir),
+		"commit: " + commit(ctx, ".", dir),
 		"command: " + strings.Join(append([]string{"go run ./tools/peers record"}, args...), " "),
 		"machine: " + machine(),
 		"peers: " + versions(ctx),
