@@ -6,7 +6,8 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
+
+	"github.com/tutti-go/tutti/internal/version"
 )
 
 // Main is the program tuttirun: it reads the command line in args, whose first
@@ -25,7 +26,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	case req.help:
 		return printed(io.WriteString(stdout, usage()))
 	case req.version:
-		return printed(fmt.Fprintln(stdout, version()))
+		return printed(fmt.Fprintln(stdout, version.Line("tuttirun")))
 	case req.merge != "":
 		if err := mergeParts(req.merge); err != nil {
 			log.logf("--merge-timeline: %v", err)
@@ -68,13 +69,4 @@ func self() string {
 		return ""
 	}
 	return path
-}
-
-// version names the module's version as the build recorded it.
-func version() string {
-	v := "(devel)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		v = info.Main.Version
-	}
-	return fmt.Sprintf("tuttirun (tutti) %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

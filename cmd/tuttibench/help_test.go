@@ -9,7 +9,15 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/internal/version"
 )
+
+func TestVersionIsPrintedWithoutAJob(t *testing.T) {
+	var out strings.Builder
+	if err := run(t.Context(), []string{"-V"}, &out, io.Discard); err != nil || out.String() != version.Line("tuttibench")+"\n" {
+		t.Errorf("got %q, %v, want %q", out.String(), err, version.Line("tuttibench"))
+	}
+}
 
 func TestHelpListsCommandsOperationsAlgorithmsAndFlags(t *testing.T) {
 	var text bytes.Buffer

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/version"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -58,7 +59,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 	if c.Rank() > 0 {
 		out = io.Discard
 	}
-	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), commit())
+	fmt.Fprintf(out, "# allreduce of float32 on %d ranks against copying the vector and adding (n-1)/n of it; %s, %s\n", c.Size(), machine(), version.Commit())
 	if c.Rank() == 0 { // the others sleep in what comes next, and leave their cores to it
 		if s := coreLatency(); s > 0 {
 			fmt.Fprintf(out, "# two cores show each other a number in %.0f ns\n", 1e9*s)

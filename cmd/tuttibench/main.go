@@ -81,6 +81,7 @@ import (
 	"os"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/version"
 )
 
 func main() {
@@ -99,6 +100,10 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	}
 	o, err := parseFlags(args, usage)
 	if err != nil {
+		return err
+	}
+	if o.version {
+		_, err := fmt.Fprintln(out, version.Line("tuttibench"))
 		return err
 	}
 	if o.local > 0 {

@@ -30,6 +30,7 @@ type options struct {
 	plot          string // "": none
 	profile       string // rank 0's CPU profile; "": none
 	local         int    // ranks within this process; 0: this process is one rank
+	version       bool   // print the version, and nothing else
 	model         string // whose gradients a coordinator reduces
 }
 
@@ -59,6 +60,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
 	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
 	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator reduces: one `of` "+strings.Join(models(), ", "))
+	flags.BoolVar(&o.version, "V", false, "print the version, and measure nothing")
 	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 	if err := parse(flags, args, usage); err != nil {
 		return options{}, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -111,26 +110,4 @@ func machine() string {
 		}
 	}
 	return fmt.Sprintf("%s, %d processors, %s/%s, %s", processor, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-}
-
-// commit is the one that this program was built from, as far as the go command
-// has written it down: a + says that the checkout had changes.
-func commit() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	head, mark := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			head = s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			mark = "+"
-		}
-	}
-	if head == "" {
-		return "unknown, of module version " + info.Main.Version
-	}
-	return head + mark
 }

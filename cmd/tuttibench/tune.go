@@ -15,6 +15,7 @@ import (
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/atomicfile"
+	"github.com/tutti-go/tutti/internal/version"
 )
 
 // tuneOptions are what the command line of tune says.
@@ -111,7 +112,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 	}
 	times := choose.Merge(old.Measurements, t.times)
 	result := &choose.TuningFile{
-		Machine: machine(), Commit: commit(), Measured: time.Now().UTC().Format(time.RFC3339),
+		Machine: machine(), Commit: version.Commit(), Measured: time.Now().UTC().Format(time.RFC3339),
 		Command: fmt.Sprintf("%s, on %d ranks", o.command, c.Size()),
 		Model:   choose.MergeModels(old.Model, model), Rules: choose.Rules(times), Measurements: times,
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tutti-go/tutti/internal/version"
 )
 
 func TestExitCodeIsZeroWhenAllRanksEndWell(t *testing.T) {
@@ -140,10 +142,12 @@ func TestReaderThatLeavesEndsTheJob(t *testing.T) {
 
 func TestHelpAndVersionExitZero(t *testing.T) {
 	t.Parallel()
-	for _, flag := range []string{"--help", "-h", "-V", "--version"} {
+	for flag, want := range map[string]string{
+		"--help": "usage: tuttirun ", "-h": "usage: tuttirun ", "-V": version.Line("tuttirun"), "--version": version.Line("tuttirun"),
+	} {
 		j := start(t, flag)
-		if line := j.line(); !strings.Contains(line, "tuttirun") {
-			t.Errorf("%s prints %q", flag, line)
+		if line := j.line(); !strings.HasPrefix(line, want) {
+			t.Errorf("%s: got %q, want %q", flag, line, want)
 		}
 		if _, err := io.Copy(io.Discard, j.lines); err != nil {
 			t.Error(err)
