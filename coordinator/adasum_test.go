@@ -169,9 +169,10 @@ func TestAdasumsBitsDoNotDependOnFusion(t *testing.T) {
 	for k, alone := range []int{0, 1 << 20} {
 		if err := comm.Local(3, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 			buf := convert[float32](gradient(1001, c.Rank(), 0))
-			g := co.Group()
-			hs := []*coordinator.Handle{coordinator.AllReduce(g, "w", buf, coordinator.Adasum), coordinator.AllReduce(g, "v", vector(77*(k+1), c.Rank()), coordinator.Adasum)}
-			g.Submit()
+			var hs []*coordinator.Handle
+			co.Group(func(g *coordinator.TensorGroup) {
+				hs = []*coordinator.Handle{coordinator.AllReduce(g, "w", buf, coordinator.Adasum), coordinator.AllReduce(g, "v", vector(77*(k+1), c.Rank()), coordinator.Adasum)}
+			})
 			if c.Rank() == 0 {
 				got[k] = buf
 			}

@@ -26,7 +26,6 @@ type Coordinator struct {
 	started       time.Time
 
 	// Who has the turn has these; see turn.go.
-	turn     atomic.Bool
 	worker   *negotiate.Worker
 	coord    *negotiate.Coordinator // nil but on rank 0
 	local    []any                  // messages between the two on this rank
@@ -37,15 +36,12 @@ type Coordinator struct {
 	timerAt  negotiate.Time         // which is this
 	endCause *fault.Error           // of the end; nil when all ranks have closed
 
-	hasEvents atomic.Bool   // there is something in inbox
-	wake      chan struct{} // and nobody has a turn who would see it
-	stopped   chan struct{} // closed when there are no more turns
-	ended     chan struct{} // closed when nothing more will happen
-	closeMu   sync.Mutex    // serves only to make Close wait for Close
-	lookout   lookout       // for messages of the negotiation; who helps has it
-	helping   atomic.Bool   // somebody does
-	watch     watch         // what the helper looks out for
-	waiting   atomic.Int32  // goroutines that wait for handles, those that help included
+	progress progress
+	pollEnd  pollEnd       // of progress; the poller owns it
+	wake     chan struct{} // has the loop process events
+	stopped  chan struct{} // closed when there are no more turns
+	ended    chan struct{} // closed when nothing more will happen
+	closeMu  sync.Mutex    // serves only to make Close wait for Close
 
 	opts     *options
 	sampler  *sampler   // of autotune, on rank 0; who has the turn has it
@@ -57,16 +53,14 @@ type Coordinator struct {
 	clockMu          sync.Mutex               // serves to make pings come one after the other; guards mute
 	clockUnavailable bool                     // rank 0 has not answered a ping
 
-	mu           sync.Mutex // guards the rest
-	inbox        []event
-	spare        []event     // the one before, for reuse
-	handles      handleTable // of what is under way
-	idleWaiters  []*waiter   // for reuse
-	sites        map[callsite.Site]string
-	lastSite     callsite.Site // most submissions are from the place of the one before
-	lastSiteText string
-	err          error // why it ended; nil before, and when all ranks have closed
-	closed       bool
+	mu          sync.Mutex // guards the rest
+	inbox       []event
+	spare       []event     // the one before, for reuse
+	handles     handleTable // of what is under way
+	idleWaiters []*waiter   // for reuse
+	sites       map[callsite.Site]string
+	err         error // why it ended; nil before, and when all ranks have closed
+	closed      bool
 
 	exec executor
 }
@@ -108,8 +102,9 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		control: control, data: data, started: began, worker: negotiate.NewWorker(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), ended: make(chan struct{}),
 		due: [2]negotiate.Time{never, never}, timer: time.NewTimer(time.Hour), timerAt: never,
-		lookout: comm.NewPoller(control, peersOf(c)...), sites: make(map[callsite.Site]string),
+		sites: make(map[callsite.Site]string),
 	}
+	co.progress.wires = comm.NewPoller(control, peersOf(c)...)
 	co.opts, co.settings = o, settingsOf(negotiate.Tunables{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {
@@ -195,9 +190,6 @@ func (co *Coordinator) site() string {
 
 // describeSite puts a place into words. co.mu is held.
 func (co *Coordinator) describeSite(at callsite.Site) string {
-	if at == co.lastSite {
-		return co.lastSiteText
-	}
 	s, known := co.sites[at]
 	if !known {
 		s = at.String()
@@ -205,7 +197,6 @@ func (co *Coordinator) describeSite(at callsite.Site) string {
 			co.sites[at] = s
 		}
 	}
-	co.lastSite, co.lastSiteText = at, s
 	return s
 }
 

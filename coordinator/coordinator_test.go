@@ -121,7 +121,8 @@ func TestEveryOperationBringsItsResult(t *testing.T) {
 			cast := coordinator.Broadcast(co, "cast", b, n-1)
 			cast2 := coordinator.Broadcast(co, "cast2", []int32{1}, n-1)
 			rows := slices.Repeat([]int64{int64(me)}, 2*(me+step%2))
-			gather := coordinator.AllGather(co, "gather", rows, coordinator.Shape(me+step%2, 2))
+			var gathered coordinator.Rows[int64]
+			gather := coordinator.AllGather(co, "gather", &gathered, rows, coordinator.Shape(me+step%2, 2))
 			src := vector(2*(n+1), me)
 			lo, hi := 0, 2*2 // n+1 rows of 2: rank 0 has two
 			if me > 0 {
@@ -134,9 +135,10 @@ func TestEveryOperationBringsItsResult(t *testing.T) {
 				splits[r] = r + 1
 				all = append(all, slices.Repeat([]int16{int16(100*me + r)}, r+1)...)
 			}
-			exchange := coordinator.AllToAll(co, "exchange", all, splits)
+			var exchanged coordinator.Rows[int16]
+			exchange := coordinator.AllToAll(co, "exchange", &exchanged, all, splits)
 			barrier := coordinator.Barrier(co, "barrier")
-			if err := coordinator.WaitAll(ctx, cast, cast2, scatter, barrier); err != nil {
+			if err := coordinator.WaitAll(ctx, cast, cast2, gather, scatter, exchange, barrier); err != nil {
 				return err
 			}
 			if err := equal("broadcast", b, []int32{int32(n - 1), 7}); err != nil {
@@ -149,7 +151,7 @@ func TestEveryOperationBringsItsResult(t *testing.T) {
 			if err := equal("reducescatter", part, mean); err != nil {
 				return err
 			}
-			if err := checkOutputs(ctx, gather, exchange, n, me, step); err != nil {
+			if err := checkRows(gathered, exchanged, n, me, step); err != nil {
 				return err
 			}
 		}
@@ -157,33 +159,25 @@ func TestEveryOperationBringsItsResult(t *testing.T) {
 	})
 }
 
-func checkOutputs(ctx context.Context, gather *coordinator.Output[int64], exchange *coordinator.Output[int16], n, me, step int) error {
+func checkRows(gathered coordinator.Rows[int64], exchanged coordinator.Rows[int16], n, me, step int) error {
 	var want []int64
 	var wantRows []int
 	for r := range n {
 		want = append(want, slices.Repeat([]int64{int64(r)}, 2*(r+step%2))...)
 		wantRows = append(wantRows, r+step%2)
 	}
-	got, rows, err := gather.Result(ctx)
-	if err != nil {
+	if err := equal("allgather", gathered.Values, want); err != nil {
 		return err
 	}
-	if err := equal("allgather", got, want); err != nil {
-		return err
-	}
-	if err := equal("allgather's rows", rows, wantRows); err != nil {
+	if err := equal("allgather's rows", gathered.Counts, wantRows); err != nil {
 		return err
 	}
 	var sent []int16
 	for r := range n {
 		sent = append(sent, slices.Repeat([]int16{int16(100*r + me)}, me+1)...)
 	}
-	out, rows, err := exchange.Result(ctx)
-	if err != nil {
+	if err := equal("alltoall", exchanged.Values, sent); err != nil {
 		return err
 	}
-	if err := equal("alltoall", out, sent); err != nil {
-		return err
-	}
-	return equal("alltoall's rows", rows, slices.Repeat([]int{me + 1}, n))
+	return equal("alltoall's rows", exchanged.Counts, slices.Repeat([]int{me + 1}, n))
 }

@@ -73,7 +73,7 @@ func (x *executor) init(co *Coordinator) {
 func (x *executor) add(j job) {
 	x.mu.Lock()
 	x.queue = append(x.queue, j)
-	x.busy.Store(true)
+	x.co.progress.set(executing)
 	x.mu.Unlock()
 	x.signal()
 }
@@ -89,7 +89,7 @@ func (x *executor) signal() {
 func (x *executor) abandon() {
 	x.mu.Lock()
 	x.finishing, x.abandoned = true, true
-	x.busy.Store(true) // so that it does not help any longer
+	x.co.progress.set(executing) // so that it does not poll any longer
 	x.mu.Unlock()
 	x.co.data.Close(context.Background())
 	x.closeSets()
@@ -100,7 +100,7 @@ func (x *executor) abandon() {
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true
-	x.busy.Store(true) // so that it does not help any longer
+	x.co.progress.set(executing) // so that it does not poll any longer
 	x.mu.Unlock()
 	x.signal()
 	<-x.exited
@@ -122,12 +122,12 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 			x.mu.Unlock()
 			return j, true
 		}
-		x.busy.Store(false)
+		x.co.progress.clear(executing)
 		x.mu.Unlock()
-		if x.co.waiting.Load() > 0 {
-			x.co.help(ctx, nil)
+		if x.co.progress.waiters() > 0 {
+			x.co.poll(ctx, nil)
 		}
-		if !x.busy.Load() {
+		if !x.co.progress.has(executing) {
 			<-x.wake
 		}
 	}
@@ -320,8 +320,7 @@ func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	if it.h == nil {
 		return comm.AllGatherV(ctx, s.c, x.scratchBuffer(0, total), nil, counts)
 	}
-	it.h.counts = slices.Clone(it.Rows)
-	return comm.AllGatherV(ctx, s.c, it.h.alloc(total), it.h.src, counts)
+	return comm.AllGatherV(ctx, s.c, it.h.result(total, slices.Clone(it.Rows)), it.h.src, counts)
 }
 
 // allToAll first tells each rank how much it gets.
@@ -346,6 +345,5 @@ func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
 	if it.h == nil {
 		return comm.AllToAllV(ctx, s.c, x.scratchBuffer(0, total), src, recvs, sends)
 	}
-	it.h.counts = rows
-	return comm.AllToAllV(ctx, s.c, it.h.alloc(total), src, recvs, sends)
+	return comm.AllToAllV(ctx, s.c, it.h.result(total, rows), src, recvs, sends)
 }

@@ -26,9 +26,9 @@ type Carried struct {
 	What string
 }
 
-// InWaitAll reports whether somebody waits for a handle together with others.
-func InWaitAll(h *Handle) bool {
+// InWait reports whether a goroutine waits for a handle.
+func InWait(h *Handle) bool {
 	h.co.mu.Lock()
 	defer h.co.mu.Unlock()
-	return h.crowd != nil
+	return h.waiters != nil
 }

@@ -129,14 +129,14 @@ func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (r
 	}
 	program := func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		coordinator.Record(co)
-		g := co.Group()
 		var bufs [][]float32
 		var hs []*coordinator.Handle
-		for i, size := range fusedSizes() {
-			bufs = append(bufs, convert[float32](gradient(size, c.Rank(), i)))
-			hs = append(hs, coordinator.AllReduce(g, fmt.Sprint("w", i), bufs[i], w.op, w.callOpts...))
-		}
-		g.Submit()
+		co.Group(func(g *coordinator.TensorGroup) {
+			for i, size := range fusedSizes() {
+				bufs = append(bufs, convert[float32](gradient(size, c.Rank(), i)))
+				hs = append(hs, coordinator.AllReduce(g, fmt.Sprint("w", i), bufs[i], w.op, w.callOpts...))
+			}
+		})
 		if err := coordinator.WaitAll(ctx, hs...); err != nil {
 			return err
 		}

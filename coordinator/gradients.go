@@ -5,95 +5,108 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/fault"
 )
 
-// Gradients are those of a training's steps, submitted one by one while the
-// backward pass computes the next ones, and waited for before the optimizer moves
-// the parameters:
+// Gradients are those of a training. They are declared once, submitted one by one while the
+// backward pass computes the next ones, and waited for before the optimizer moves the parameters:
 //
 //	g := coordinator.NewGradients[float32](co, comm.Mean)
+//	for i, layer := range layers {
+//		g.Declare(layer.Name, layer.Grad, coordinator.Priority(-i))
+//	}
 //	for each step {
 //		for i := len(layers) - 1; i >= 0; i-- {
 //			... compute layers[i].Grad ...
-//			g.Ready(layers[i].Name, layers[i].Grad)
+//			g.Ready(layers[i].Name)
 //		}
 //		if err := g.Wait(ctx); err != nil { ... }
 //		... move the parameters ...
 //	}
 //
-// It is used by one goroutine at a time.
+// One goroutine at a time uses it.
 type Gradients[T comm.Element] struct {
-	co      *Coordinator
-	op      comm.Op
-	opts    []CallOption
-	handles []*Handle
-	began   time.Duration // the step's first submission
-	overlap Overlap
+	co       *Coordinator
+	op       comm.Op
+	opts     []CallOption
+	declared map[string]*Handle
+	ready    []*Handle     // of this step
+	unknown  error         // a name was ready that was not declared
+	began    time.Duration // the step's first submission
+	overlap  Overlap
 }
 
 // An Overlap is how much of the reduction of gradients was hidden behind their
 // computation, on this rank.
 type Overlap struct {
 	Steps    int
-	UnderWay time.Duration // from each step's first submission until its last tensor was done
+	InFlight time.Duration // from each step's first submission until its last tensor was done
 	Waited   time.Duration // and how much of that passed in Wait
 }
 
-// Hidden is the share of the time under way in which the rank did other things,
-// from 0 to 1.
+// Hidden is the share of InFlight in which the rank did other things, from 0 to 1.
 func (o Overlap) Hidden() float64 {
-	if o.UnderWay <= 0 {
+	if o.InFlight <= 0 {
 		return 0
 	}
-	return max(0, 1-float64(o.Waited)/float64(o.UnderWay))
+	return max(0, 1-float64(o.Waited)/float64(o.InFlight))
 }
 
 // NewGradients has gradients reduced by op, mostly comm.Mean, with options that
 // hold for all of them.
 func NewGradients[T comm.Element](co *Coordinator, op comm.Op, opts ...CallOption) *Gradients[T] {
-	return &Gradients[T]{co: co, op: op, opts: opts}
+	return &Gradients[T]{co: co, op: op, opts: opts, declared: make(map[string]*Handle)}
 }
 
-// Ready submits a gradient, which is the coordinator's until Wait. Options add to
-// those of NewGradients: Priority lets the layers that the next forward pass needs
-// first overtake the others. Ranks may differ in their order.
-func (g *Gradients[T]) Ready(name string, grad []T, opts ...CallOption) {
-	all := g.opts
-	if len(opts) > 0 {
-		all = append(g.opts[:len(g.opts):len(g.opts)], opts...)
+// Declare adds a gradient, or gives one of that name another buffer. Its options add to those of
+// NewGradients: Priority lets the layers that the next forward pass needs first overtake the
+// others. The buffer is the coordinator's from Ready to Wait.
+func (g *Gradients[T]) Declare(name string, grad []T, opts ...CallOption) {
+	all := append(g.opts[:len(g.opts):len(g.opts)], opts...)
+	g.declared[name] = Declare(g.co, name, grad, g.op, all...)
+}
+
+// Ready submits a gradient that has been declared. Ranks may differ in the order of their
+// gradients. What is wrong is returned by Wait.
+func (g *Gradients[T]) Ready(name string) {
+	h := g.declared[name]
+	if h == nil {
+		g.unknown = fault.New(fault.Misuse, "gradient "+name, g.co.worldRank(g.co.rank), "Ready without Declare")
+		return
 	}
-	if len(g.handles) == 0 {
+	if len(g.ready) == 0 {
 		g.began = time.Since(g.co.started)
 	}
-	g.handles = append(g.handles, AllReduce(g.co, name, grad, g.op, all...))
+	h.Submit()
+	g.ready = append(g.ready, h)
 }
 
 // Wait returns when all gradients of the step are reduced, or with the error of the
 // first that is not, in the order of their submission; then the next step begins.
-// When ctx ends first, what is under way stays so; see Handle.Wait.
+// When ctx ends first, what is in flight stays so; see Handle.Wait.
 func (g *Gradients[T]) Wait(ctx context.Context) error {
-	if len(g.handles) == 0 {
-		return nil
-	}
 	from := time.Since(g.co.started)
-	err := WaitAll(ctx, g.handles...)
-	if err == nil {
+	err := WaitAll(ctx, g.ready...)
+	if err == nil && len(g.ready) > 0 {
 		g.measure(from)
 	}
-	clear(g.handles) // they know the program's buffers
-	g.handles = g.handles[:0]
+	if g.unknown != nil {
+		err, g.unknown = g.unknown, nil
+	}
+	g.ready = g.ready[:0]
 	return err
 }
 
 // measure counts a step that has been waited for since from.
 func (g *Gradients[T]) measure(from time.Duration) {
 	var last time.Duration
-	for _, h := range g.handles {
+	for _, h := range g.ready {
 		last = max(last, h.completedAt)
 	}
-	g.overlap.Steps++
-	g.overlap.UnderWay += last - g.began
-	g.overlap.Waited += max(0, last-from)
+	o := &g.overlap
+	o.Steps++
+	o.InFlight += last - g.began
+	o.Waited += max(0, last-from)
 }
 
 // Overlap is that of all steps so far.

@@ -18,12 +18,15 @@ func TestGradientsAreMeansAfterEachStep(t *testing.T) {
 		g := coordinator.NewGradients[float64](co, comm.Mean, coordinator.Scale(2, 1))
 		rnd := rand.New(rand.NewPCG(uint64(c.Rank()), 1))
 		grads := [][]float64{make([]float64, 3), make([]float64, 1000), make([]float64, 40_000)}
+		for i, grad := range grads {
+			g.Declare(fmt.Sprint(i), grad, coordinator.Priority(-i))
+		}
 		for step := range 5 {
 			for _, i := range rnd.Perm(len(grads)) {
 				for j := range grads[i] {
 					grads[i][j] = float64(c.Rank() + step + i)
 				}
-				g.Ready(fmt.Sprint(i), grads[i], coordinator.Priority(-i))
+				g.Ready(fmt.Sprint(i))
 			}
 			if err := g.Wait(ctx); err != nil {
 				return err
@@ -38,7 +41,7 @@ func TestGradientsAreMeansAfterEachStep(t *testing.T) {
 			}
 		}
 		o := g.Overlap()
-		if o.Steps != 5 || o.UnderWay <= 0 || o.Waited > o.UnderWay || o.Hidden() < 0 || o.Hidden() > 1 {
+		if o.Steps != 5 || o.InFlight <= 0 || o.Waited > o.InFlight || o.Hidden() < 0 || o.Hidden() > 1 {
 			return fmt.Errorf("got the overlap %+v", o)
 		}
 		return g.Wait(ctx) // a step without gradients
@@ -48,12 +51,22 @@ func TestGradientsAreMeansAfterEachStep(t *testing.T) {
 func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
 	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		g := coordinator.NewGradients[float32](co, comm.Sum)
-		g.Ready("a", make([]float32, 4))
-		g.Ready("b", make([]float32, 4+c.Rank()))
+		g.Declare("a", make([]float32, 4))
+		g.Declare("b", make([]float32, 4+c.Rank()))
+		g.Ready("a")
+		g.Ready("b")
 		if err := g.Wait(ctx); !errors.Is(err, fault.Mismatch) {
 			return fmt.Errorf("got %v, want a mismatch", err)
 		}
-		g.Ready("b", make([]float32, 4))
+		g.Declare("b", make([]float32, 4))
+		g.Ready("b")
+		if err := g.Wait(ctx); err != nil {
+			return err
+		}
+		g.Ready("c")
+		if err := g.Wait(ctx); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("a gradient that was not declared: got %v, want misuse", err)
+		}
 		return g.Wait(ctx)
 	}))
 	if err != nil {
@@ -64,8 +77,8 @@ func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
 func TestOverlapIsTheShareThatNobodyWaitedFor(t *testing.T) {
 	for want, o := range map[float64]coordinator.Overlap{
 		0:    {},
-		0.75: {Steps: 1, UnderWay: 4 * time.Second, Waited: time.Second},
-		1:    {Steps: 2, UnderWay: time.Second},
+		0.75: {Steps: 1, InFlight: 4 * time.Second, Waited: time.Second},
+		1:    {Steps: 2, InFlight: time.Second},
 	} {
 		if got := o.Hidden(); got != want {
 			t.Errorf("%+v: got %v, want %v", o, got, want)

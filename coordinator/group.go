@@ -6,39 +6,49 @@ import (
 
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
 )
 
-// A TensorGroup collects submissions that are submitted as one: none of them runs
-// before all of them are ready on all ranks, and a mismatch in one fails all. It
-// is used by one goroutine.
+// A TensorGroup collects submissions that run as one: none of them runs before all of them are
+// ready on all ranks, and a mismatch in one fails all. One goroutine uses it.
 type TensorGroup struct {
-	co       *Coordinator
-	requests []negotiate.TensorRequest
-	handles  []*Handle
+	co      *Coordinator
+	handles []*Handle
 }
 
-// Group begins an empty group. Handles of what is submitted to it are not done
-// before Submit.
-func (co *Coordinator) Group() *TensorGroup { return &TensorGroup{co: co} }
+// Group submits as one what collect submits to the group. All of it must be of one process set,
+// and no handle of it is done before Group has returned.
+func (co *Coordinator) Group(collect func(g *TensorGroup)) {
+	g := &TensorGroup{co: co}
+	collect(g)
+	g.submitAll()
+}
 
 func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
-func (g *TensorGroup) submit(q *negotiate.TensorRequest, h *Handle) {
-	g.requests = append(g.requests, *q)
+// submit adds a handle to the group, or fails it if it is invalid by itself.
+func (g *TensorGroup) submit(h *Handle, at callsite.Site) {
+	g.co.mu.Lock()
+	defer g.co.mu.Unlock()
+	h.restart()
+	h.grouped = true
+	if h.invalid != nil {
+		h.complete(h.invalid)
+		return
+	}
+	h.requests[0].Site = g.co.describeSite(at)
 	g.handles = append(g.handles, h)
 }
 
-// Submit submits what was collected, and empties the group. All of it must be of
-// one process set.
-func (g *TensorGroup) Submit() {
-	rs, hs := g.requests, g.handles
-	g.requests, g.handles = nil, nil
-	if len(rs) == 0 {
+// submitAll submits the handles under a number that follows from their names, so that all ranks
+// give the group the same one.
+func (g *TensorGroup) submitAll() {
+	if len(g.handles) == 0 {
 		return
 	}
-	names := make([]string, len(rs))
-	for i := range rs {
-		names[i] = rs[i].Name
+	var names []string
+	for _, h := range g.handles {
+		names = append(names, h.requests[0].Name)
 	}
 	slices.Sort(names)
 	id := fnv.New64a()
@@ -46,16 +56,44 @@ func (g *TensorGroup) Submit() {
 		id.Write([]byte(n))
 		id.Write([]byte{0})
 	}
-	for i := range rs {
-		if rs[i].Set != rs[0].Set {
-			g.co.mu.Lock()
-			defer g.co.mu.Unlock()
-			for _, h := range hs {
-				h.complete(fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank), "tensors %q and %q are of different process sets", rs[0].Name, rs[i].Name))
-			}
+	first := &g.handles[0].requests[0]
+	for _, h := range g.handles {
+		q := &h.requests[0]
+		if q.Set != first.Set {
+			g.co.completeHandles(g.handles, fault.New(fault.Misuse, "group", g.co.worldRank(g.co.rank),
+				"tensors %q and %q are of different process sets; submit a group for each set", first.Name, q.Name))
 			return
 		}
-		rs[i].Group, rs[i].GroupSize = id.Sum64()|1, len(rs)
+		q.Group, q.GroupSize = id.Sum64()|1, len(g.handles)
 	}
-	g.co.submitAll(rs, hs)
+	g.co.submitTogether(g.handles)
+}
+
+// completeHandles fails handles that have not been submitted.
+func (co *Coordinator) completeHandles(hs []*Handle, err error) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	for _, h := range hs {
+		h.complete(err)
+	}
+}
+
+// submitTogether submits the requests of handles in flight as one.
+func (co *Coordinator) submitTogether(hs []*Handle) {
+	in := negotiate.Submit{Requests: make([]negotiate.TensorRequest, len(hs)), Submissions: make([]negotiate.SubmissionID, len(hs))}
+	now := co.timestamp()
+	co.mu.Lock()
+	if co.closed {
+		for _, h := range hs {
+			h.complete(co.closedError(h.describe()))
+		}
+		co.mu.Unlock()
+		return
+	}
+	for i, h := range hs {
+		in.Requests[i], in.Submissions[i] = h.requests[0], co.handles.add(h)
+		h.submittedAt = now
+	}
+	co.mu.Unlock()
+	co.stepInline(in)
 }

@@ -3,108 +3,298 @@ package coordinator
 import (
 	"context"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Handle is a submission under way. Its buffers are the caller's again once it
-// is done. Any number of goroutines may wait for it. When a Wait has returned nil,
-// the next submission of its name may get the same Handle, which then stands for
-// that one.
+// A Handle is one operation on a named tensor: its buffers, its operator and its options. Declare
+// returns one that has not been submitted, AllReduce and the other one-shot functions return one
+// that has. Like a persistent request of MPI it can be submitted again after each Wait, with the
+// same buffers, without an allocation. Any number of goroutines may call Wait and Done.
+//
+//	state     Submit                      completion    Wait
+//	idle      in flight                   -             returns the last outcome
+//	in flight recorded as fault.Misuse    done, or      sleeps
+//	                                      idle if somebody waits
+//	done      recorded as fault.Misuse    -             idle, returns the outcome
+//
+// The buffers belong to the coordinator while the handle is in flight.
 type Handle struct {
-	co          *Coordinator
-	submittedAt int64         // when it was submitted; for the timeline
-	completedAt time.Duration // when it succeeded, since the coordinator began; written before its state
-
-	state atomic.Uint32 // a handleState
-	err   error         // of a failed one; written before its state
-	turn  atomic.Uint64 // how often it was submitted again; changes with the mutex held
+	co *Coordinator
 
 	// The coordinator's mutex guards these.
-	call    string        // "allreduce w1 float32 [4] sum"; "" when nobody has asked
-	done    chan struct{} // nil when nobody has asked
-	waiters *waiter       // those in Wait
-	crowd   *waiter       // one in WaitAll
-	ticket  negotiate.SubmissionID
+	state     handleState
+	err       error         // the outcome of the last submission
+	misuse    error         // of a Submit that came too early; the next outcome if err is nil
+	done      chan struct{} // nil until somebody calls Done
+	waiters   *waiter
+	call      string        // "allreduce w1 float32 [4] sum"; "" until somebody asks
+	site      callsite.Site // of the last Submit; requests[0].Site has it in words
+	invalid   error         // why no submission of this handle can succeed
+	parent    *Handle       // whose part this is, see newParent
+	parts     int           // of a parent: parts in flight
+	combine   func() error  // of a parent: makes the result of those of its parts
+	combining sync.Once
+	combined  error // what combine has returned
 
-	// What was submitted does not change while it is under way.
-	requests [1]negotiate.TensorRequest
-	tickets  [1]negotiate.SubmissionID
-	input    negotiate.Submit // of these two
-	opts     []CallOption
-	count    int    // elements of src
-	sizes    [2]int // bytes of dst and of src
+	submittedAt int64         // for the timeline
+	completedAt time.Duration // when it last succeeded, since the coordinator started
+
+	// These do not change while the handle is in flight. The state machines read the request.
+	requests    [1]negotiate.TensorRequest
+	submissions [1]negotiate.SubmissionID
+	input       negotiate.Submit // of these two
+	grouped     bool             // it is submitted by its group
 
 	dst, src     []byte
 	op           comm.Op
-	residual     []byte                 // allreduce: what was not sent before,
-	residualType tensor.DType           // and of which elements it is
-	splits       []int                  // alltoall: rows to each rank
-	alloc        func(bytes int) []byte // makes a result whose size was not known
-	counts       []int                  // rows from each rank, of such a result
-	set          *ProcessSet            // it is of; addset's result
-	last         int                    // join's
+	residual     []byte                               // allreduce: what was not sent before,
+	residualType tensor.DType                         // and its element type
+	splits       []int                                // alltoall: rows to each rank
+	result       func(bytes int, counts []int) []byte // makes room for a result of unknown size
+	set          *ProcessSet                          // that it belongs to; the result of addset
+	last         int                                  // the result of join
 }
 
-type handleState = uint32
+type handleState uint8
 
 const (
-	inFlight handleState = iota
-	succeeded
-	awaited // and a Wait has said so: it can be used again
-	failed
+	idle handleState = iota
+	inFlight
+	done
 )
 
-// complete ends a submission. co.mu is held, or nobody knows the handle yet.
+// Submit submits the tensor, which must not be in flight and whose last submission a Wait must
+// have returned. Otherwise the next Wait returns fault.Misuse, and the submission that is in
+// flight goes on. A handle that was submitted in a group is submitted by its group only.
+func (h *Handle) Submit() {
+	var at callsite.Site
+	at.Capture()
+	h.submit(at)
+}
+
+// submit submits the tensor on behalf of the program's call at a site.
+func (h *Handle) submit(at callsite.Site) {
+	co := h.co
+	now := co.timestamp()
+	co.mu.Lock()
+	switch {
+	case h.grouped:
+		h.misuse = h.misused("it was submitted in a group; submit it in a new group")
+	case h.state != idle:
+		h.misuse = h.misused("Submit at %s before Wait has returned the submission at %s", co.describeSite(at), h.requests[0].Site)
+	default:
+		h.restart()
+		if at != h.site {
+			h.site, h.requests[0].Site = at, co.describeSite(at)
+		}
+		if h.invalid != nil || co.closed {
+			h.complete(h.refusal())
+			break
+		}
+		h.submittedAt = now
+		h.submissions[0] = co.handles.add(h)
+		co.mu.Unlock()
+		co.stepInline(&h.input)
+		return
+	}
+	co.mu.Unlock()
+}
+
+// misused is an error for a call that came in the wrong state. co.mu is held.
+func (h *Handle) misused(format string, args ...any) error {
+	return fault.New(fault.Misuse, h.describe(), h.co.worldRank(h.co.rank), format, args...)
+}
+
+// restart puts an idle handle in flight. co.mu is held.
+func (h *Handle) restart() { h.state, h.err, h.misuse, h.done = inFlight, nil, nil, nil }
+
+// refusal is why a submission fails at once. co.mu is held.
+func (h *Handle) refusal() error {
+	if h.invalid != nil {
+		return h.invalid
+	}
+	return h.co.closedError(h.describe())
+}
+
+// complete ends a submission. co.mu is held.
 func (h *Handle) complete(err error) {
-	h.dst, h.src, h.residual = nil, nil, nil // the program's; this coordinator remembers the handle for the name's next turn
-	if err != nil {
-		h.err = err
-		h.state.Store(failed)
-	} else {
-		h.state.Store(succeeded)
+	h.err = err
+	h.state = done
+	if h.waiters != nil {
+		h.state = idle
 	}
 	if h.done != nil {
 		close(h.done)
 	}
 	for w := h.waiters; w != nil; w = w.next {
-		w.handleDone(h.co)
+		w.finish(h.co, h.outcome())
 	}
 	h.waiters = nil
-	if w := h.crowd; w != nil {
-		h.crowd = nil
-		w.handleDone(h.co)
+	if p := h.parent; p != nil {
+		if p.err == nil {
+			p.err = err
+		}
+		if p.parts--; p.parts == 0 {
+			p.complete(p.err)
+		}
 	}
 }
 
-// A waiter is a goroutine in Wait, or WaitAll. Its channel gets one token, for which
-// it has room, when the turns of all submissions that it waits for are over. Unlike
-// one that is closed it can be used again, so that a Wait allocates nothing.
+// outcome is the result of the last submission. co.mu is held.
+func (h *Handle) outcome() error {
+	if h.err == nil {
+		return h.misuse
+	}
+	return h.err
+}
+
+// newParent makes a handle that is done when some others are, which are not in flight yet. Its Wait
+// calls combine once.
+func newParent(call string, combine func() error, parts ...*Handle) *Handle {
+	p := &Handle{co: parts[0].co, call: call, state: inFlight, parts: len(parts), combine: combine, grouped: true}
+	for _, h := range parts {
+		h.parent = p
+	}
+	return p
+}
+
+// describe is the operation in words. co.mu is held, or nobody else knows the handle.
+func (h *Handle) describe() string {
+	if h.call == "" {
+		h.call = h.requests[0].Call()
+	}
+	return h.call
+}
+
+// Wait returns when the submission is done, with its error. When ctx ends first, the submission
+// stays in flight and its buffers in use, because other ranks may have begun it. Wait also
+// flushes what this rank has submitted to rank 0. A nil ctx is fault.Misuse.
+func (h *Handle) Wait(ctx context.Context) error {
+	err := h.wait(ctx)
+	if err == nil && h.combine != nil {
+		h.combining.Do(func() { h.combined = h.combine() })
+		err = h.combined
+	}
+	return err
+}
+
+func (h *Handle) wait(ctx context.Context) error {
+	co := h.co
+	co.mu.Lock()
+	if ctx == nil {
+		defer co.mu.Unlock()
+		return fault.New(fault.Misuse, "wait for "+h.describe(), co.worldRank(co.rank), noContext)
+	}
+	if h.state != inFlight {
+		defer co.mu.Unlock()
+		h.state = idle
+		return h.outcome()
+	}
+	w := co.newWaiter()
+	w.next, h.waiters = h.waiters, w
+	co.progress.addWaiters(1)
+	co.mu.Unlock()
+	ended := co.sleep(ctx, w)
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	defer co.releaseWaiter(w)
+	if ended == nil || w.finished {
+		return w.err
+	}
+	h.detach(w)
+	return fault.New(fault.ContextKind(ended), "wait for "+h.describe(), co.worldRank(co.rank), "it stays in flight: %w", ended)
+}
+
+const noContext = "the context is nil; context.Background() waits without a limit"
+
+// failedHandle is a handle that has failed and cannot be submitted.
+func failedHandle(co *Coordinator, call string, err error) *Handle {
+	return &Handle{co: co, call: call, state: done, err: err, grouped: true}
+}
+
+// detach removes a waiter that gives up. co.mu is held.
+func (h *Handle) detach(w *waiter) {
+	for at := &h.waiters; *at != nil; at = &(*at).next {
+		if *at == w {
+			*at = w.next
+			break
+		}
+	}
+	h.co.progress.addWaiters(-1)
+}
+
+// sleep returns when w has finished, or with the error of ctx.
+func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
+	co.stepInline(negotiate.Flush{})
+	co.poll(ctx, w)
+	select {
+	case <-w.woken:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Done is closed when the submission is done, and as long as there is none. Each submission has
+// a channel of its own.
+func (h *Handle) Done() <-chan struct{} {
+	h.co.mu.Lock()
+	defer h.co.mu.Unlock()
+	if h.done == nil {
+		h.done = make(chan struct{})
+		if h.state != inFlight {
+			close(h.done)
+		}
+	}
+	return h.done
+}
+
+// WaitAll waits for all handles and returns the first error in their order. A nil context or a
+// nil handle is fault.Misuse, before anything is waited for.
+func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
+	if i := slices.Index(hs, nil); i >= 0 {
+		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
+	}
+	if ctx == nil && len(hs) > 0 {
+		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
+	}
+	// The last handle is mostly done last, so that this goroutine sleeps once.
+	for _, h := range slices.Backward(hs) {
+		if err := h.Wait(ctx); err != nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// A waiter is a goroutine in Wait. Its channel has room for the one token that it gets when the
+// submission is done. Unlike a channel that is closed it can be used again, so that a Wait does
+// not allocate. The coordinator's mutex guards all but the channel.
 type waiter struct {
-	woken     chan struct{}
-	next      *waiter
-	remaining int      // submissions that it waits for
-	turns     []uint64 // WaitAll: those of all handles
+	woken    chan struct{}
+	next     *waiter
+	finished bool
+	err      error // the outcome; the handle's may be that of a later submission
 }
 
-// handleDone counts a submission; co.mu is held.
-func (w *waiter) handleDone(co *Coordinator) {
-	if w.remaining--; w.remaining == 0 {
-		co.waiting.Add(-1)
-		w.woken <- struct{}{}
-	}
+// finish wakes a waiter. co.mu is held.
+func (w *waiter) finish(co *Coordinator, err error) {
+	w.finished, w.err = true, err
+	co.progress.addWaiters(-1)
+	w.woken <- struct{}{}
 }
 
-// maxIdle bounds the waiters that are kept for reuse, and maxTurns for how many handles
-// each of them keeps room: 2 MiB together.
-const maxIdle, maxTurns = 64, 4096
+// maxIdle bounds the waiters that are kept for reuse.
+const maxIdle = 64
 
-// newWaiter is a waiter for nothing yet. co.mu is held.
+// newWaiter returns a waiter that nothing has finished. co.mu is held.
 func (co *Coordinator) newWaiter() *waiter {
 	if n := len(co.idleWaiters); n > 0 {
 		w := co.idleWaiters[n-1]
@@ -114,243 +304,14 @@ func (co *Coordinator) newWaiter() *waiter {
 	return &waiter{woken: make(chan struct{}, 1)}
 }
 
-// releaseWaiter ends a waiter that nobody knows any more. co.mu is held.
+// releaseWaiter keeps a waiter that no handle knows any more. co.mu is held.
 func (co *Coordinator) releaseWaiter(w *waiter) {
-	select { // it may have been over just now
+	select { // the context may have ended beside the wait
 	case <-w.woken:
 	default:
-		if w.remaining > 0 {
-			co.waiting.Add(-1)
-		}
 	}
-	w.next, w.remaining, w.turns = nil, 0, w.turns[:0]
-	if cap(w.turns) > maxTurns {
-		w.turns = nil
-	}
+	w.next, w.finished, w.err = nil, false, nil
 	if len(co.idleWaiters) < maxIdle {
 		co.idleWaiters = append(co.idleWaiters, w)
 	}
-}
-
-// addWaiter adds a waiter for a turn of the submission; nil when it is over.
-func (h *Handle) addWaiter(turn uint64) *waiter {
-	co := h.co
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	if h.isOver(turn) {
-		return nil
-	}
-	w := co.newWaiter()
-	w.next, w.remaining, h.waiters = h.waiters, 1, w
-	co.waiting.Add(1)
-	return w
-}
-
-// isOver reports whether a turn of the submission is done. The coordinator's mutex is
-// held.
-func (h *Handle) isOver(turn uint64) bool { return h.turn.Load() != turn || h.state.Load() != inFlight }
-
-// outcome is that of a turn which is over: nil where another goroutine has waited, and
-// submitted the name again. The coordinator's mutex is held.
-func (h *Handle) outcome(turn uint64) error {
-	if h.turn.Load() != turn {
-		return nil
-	}
-	err, _ := h.settled()
-	return err
-}
-
-// detach ends a waiter, which has its token or gives up. co.mu is held.
-func (h *Handle) detach(w *waiter) {
-	for at := &h.waiters; *at != nil; at = &(*at).next {
-		if *at == w {
-			*at = w.next
-			break
-		}
-	}
-	h.co.releaseWaiter(w)
-}
-
-// sleep returns when w's wait is over, or with the error of ctx.
-func (co *Coordinator) sleep(ctx context.Context, w *waiter) error {
-	co.stepInline(negotiate.Flush{})
-	co.help(ctx, w)
-	select {
-	case <-w.woken:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// describe is the submission in words. co.mu is held, or nobody knows the handle yet.
-func (h *Handle) describe() string {
-	if h.call == "" {
-		h.call = h.requests[0].Call()
-	}
-	return h.call
-}
-
-// settled is the outcome of a submission that is done.
-func (h *Handle) settled() (err error, done bool) {
-	switch h.state.Load() {
-	case succeeded:
-		h.state.CompareAndSwap(succeeded, awaited)
-		return nil, true
-	case awaited:
-		return nil, true
-	case failed:
-		return h.err, true
-	}
-	return nil, false
-}
-
-// Wait returns when the submission is done, with its error. When ctx ends first,
-// the submission stays under way and its buffers in use: other ranks may have
-// begun it. Waiting has what this rank submitted sent to the leader at once. Without
-// a context it is fault.Misuse, unless the submission is done.
-func (h *Handle) Wait(ctx context.Context) error {
-	turn := h.turn.Load()
-	if err, done := h.settled(); done {
-		return err
-	}
-	return h.wait(ctx, turn)
-}
-
-// wait is Wait for one turn of the submission.
-func (h *Handle) wait(ctx context.Context, turn uint64) error {
-	if ctx == nil {
-		h.co.mu.Lock()
-		defer h.co.mu.Unlock()
-		return fault.New(fault.Misuse, "wait for "+h.describe(), h.co.worldRank(h.co.rank), noContext)
-	}
-	w := h.addWaiter(turn)
-	if w != nil {
-		if err := h.co.sleep(ctx, w); err != nil {
-			return h.cancelWait(w, err)
-		}
-	}
-	h.co.mu.Lock()
-	defer h.co.mu.Unlock()
-	if w != nil {
-		h.detach(w)
-	}
-	return h.outcome(turn)
-}
-
-// cancelWait is what a Wait returns whose context has ended.
-func (h *Handle) cancelWait(w *waiter, why error) error {
-	h.co.mu.Lock()
-	defer h.co.mu.Unlock()
-	h.detach(w)
-	return fault.New(fault.ContextKind(why), "wait for "+h.describe(), h.co.worldRank(h.co.rank), "it stays under way: %w", why)
-}
-
-// Done is closed when the submission is done.
-func (h *Handle) Done() <-chan struct{} {
-	h.co.mu.Lock()
-	defer h.co.mu.Unlock()
-	if h.done == nil {
-		h.done = make(chan struct{})
-		if h.state.Load() != inFlight {
-			close(h.done)
-		}
-	}
-	return h.done
-}
-
-// WaitAll waits for all handles, and returns the first error in their order. It
-// sleeps once, however many there are. It waits for what they stand for when it is
-// called, whatever other goroutines submit of the same names meanwhile. Without a
-// context, or with a nil handle, it is fault.Misuse, before anything is waited for.
-func WaitAll(ctx context.Context, hs ...*Handle) (first error) {
-	if len(hs) == 0 {
-		return nil
-	}
-	if err := waitable(ctx, hs); err != nil {
-		return err
-	}
-	co := hs[0].co
-	co.mu.Lock()
-	w := co.newWaiter()
-	if cap(w.turns) < len(hs) {
-		w.turns = make([]uint64, 0, len(hs)) // no more: above maxTurns free would drop it
-	}
-	for _, h := range hs {
-		w.turns = append(w.turns, h.turn.Load())
-	}
-	co.awaitAll(ctx, w, hs)
-	for i, h := range hs {
-		turn := w.turns[i]
-		var err error
-		if h.co == co && h.isOver(turn) {
-			err = h.outcome(turn)
-		} else {
-			co.mu.Unlock()
-			err = h.wait(ctx, turn)
-			co.mu.Lock()
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	co.releaseWaiter(w)
-	co.mu.Unlock()
-	return first
-}
-
-const noContext = "the context is nil; context.Background() waits without a limit"
-
-// waitable refuses what cannot be waited for.
-func waitable(ctx context.Context, hs []*Handle) error {
-	if i := slices.Index(hs, nil); i >= 0 {
-		return fault.New(fault.Misuse, "waitall", -1, "handle %d of %d is nil", i, len(hs))
-	}
-	if ctx == nil {
-		return fault.New(fault.Misuse, "waitall", hs[0].co.worldRank(hs[0].co.rank), noContext)
-	}
-	return nil
-}
-
-// awaitAll returns when the turns of all handles are over that are this coordinator's
-// and that no other WaitAll waits for, or ctx has ended. co.mu is held, but not while
-// it sleeps.
-func (co *Coordinator) awaitAll(ctx context.Context, w *waiter, hs []*Handle) {
-	for i, h := range hs {
-		if h.co == co && h.crowd == nil && !h.isOver(w.turns[i]) {
-			h.crowd = w
-			w.remaining++
-		}
-	}
-	if w.remaining == 0 {
-		return
-	}
-	co.waiting.Add(1)
-	co.mu.Unlock()
-	_ = co.sleep(ctx, w) // each handle's wait says so
-	co.mu.Lock()
-	if w.remaining > 0 {
-		co.waiting.Add(-1)
-		w.remaining = 0
-	}
-	for _, h := range hs {
-		if h.co == co && h.crowd == w {
-			h.crowd = nil
-		}
-	}
-}
-
-// An Output is a submission whose result's size is known only when it is done.
-type Output[T comm.Element] struct {
-	*Handle
-	values *[]T
-}
-
-// Result waits, and returns the result, which is the caller's, and how many rows
-// each rank of the process set gave. Ranks that have joined gave none.
-func (o *Output[T]) Result(ctx context.Context) (values []T, rows []int, err error) {
-	if err := o.Wait(ctx); err != nil {
-		return nil, nil, err
-	}
-	return *o.values, o.counts, nil
 }

@@ -1,65 +1,202 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/leak"
 )
 
-// Whatever a WaitAll before it has left.
-func TestAWaiterKeepsNoMoreRoomThanItsBound(t *testing.T) {
-	co := &Coordinator{}
-	h := &Handle{co: co}
-	h.state.Store(succeeded)
-	hs := make([]*Handle, 1<<20)
-	for i := range hs {
-		hs[i] = h
-	}
-	for _, tc := range []struct {
-		handles int
-		kept    bool
-	}{{1, true}, {1000, true}, {2560, true}, {maxTurns*5/6 + 1, true}, {maxTurns, true}, {maxTurns + 1, false}, {2000, true}, {1 << 20, false}} {
-		if err := WaitAll(t.Context(), hs[:tc.handles]...); err != nil {
-			t.Fatal(err)
+func TestADeclaredTensorIsSubmittedAgainAfterEachWait(t *testing.T) {
+	worlds(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		buf := make([]int32, 3)
+		h := coordinator.Declare(co, "a", buf, comm.Sum, coordinator.Priority(1))
+		if err := h.Wait(ctx); err != nil {
+			return fmt.Errorf("a Wait before the first Submit: %w", err)
 		}
-		if room := cap(co.idleWaiters[0].turns); len(co.idleWaiters) != 1 || (room > 0) != tc.kept || room > maxTurns {
-			t.Errorf("after %d handles %d waiters have room for %d; kept: want %v", tc.handles, len(co.idleWaiters), room, tc.kept)
+		for step := range 4 {
+			for i := range buf {
+				buf[i] = int32(step + i)
+			}
+			h.Submit()
+			if err := h.Wait(ctx); err != nil {
+				return err
+			}
+			n := int32(c.Size())
+			if err := equal("a", buf, []int32{n * int32(step), n * int32(step+1), n * int32(step+2)}); err != nil {
+				return err
+			}
+			select {
+			case <-h.Done():
+			default:
+				return errors.New("Done is open after Wait")
+			}
+			if err := h.Wait(ctx); err != nil {
+				return fmt.Errorf("a second Wait: %w", err)
+			}
 		}
+		other := coordinator.AllReduce(co, "a", []int64{1, 2}, comm.Sum) // another tensor by the same name
+		if err := other.Wait(ctx); err != nil {
+			return err
+		}
+		other.Submit() // what a one-shot function returned can be submitted again, too
+		return other.Wait(ctx)
+	})
+}
+
+func TestASubmitBeforeWaitIsMisuseAndTheFirstGoesOn(t *testing.T) {
+	leak.Check(t)
+	release := make(chan struct{})
+	if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		buf := []int32{1}
+		h := coordinator.Declare(co, "a", buf, comm.Sum)
+		if c.Rank() == 1 {
+			<-release
+			h.Submit()
+			return h.Wait(ctx)
+		}
+		h.Submit()
+		h.Submit()
+		close(release)
+		err := h.Wait(ctx)
+		if !errors.Is(err, fault.Misuse) || strings.Count(err.Error(), "handle_test.go:") != 2 {
+			return fmt.Errorf("got %v, want misuse that names both calls", err)
+		}
+		if buf[0] != 2 {
+			return fmt.Errorf("the first submission leaves %d, want 2", buf[0])
+		}
+		return nil
+	})); err != nil {
+		t.Error(err)
 	}
 }
 
-// Nothing of it stays, and others can wait.
-func TestWhoWaitsWithoutAContextIsRefused(t *testing.T) {
-	if err := comm.Local(1, func(ctx context.Context, c *comm.Comm) error {
-		co, err := Start(ctx, c)
-		if err != nil {
+func TestADoneSubmissionIsWaitedForBeforeTheNext(t *testing.T) {
+	leak.Check(t)
+	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		h := coordinator.AllReduce(co, "a", []int32{1}, comm.Sum)
+		<-h.Done()
+		h.Submit()
+		if err := h.Wait(ctx); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("got %v, want misuse", err)
+		}
+		h.Submit()
+		return h.Wait(ctx)
+	})); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatIsWrongWithADeclarationIsToldByEachWait(t *testing.T) {
+	leak.Check(t)
+	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		h := coordinator.Declare(co, "a", []int32{1}, comm.Sum, coordinator.Scale(2, 2))
+		for range 2 {
+			h.Submit()
+			if err := h.Wait(ctx); !errors.Is(err, fault.Misuse) {
+				return fmt.Errorf("got %v, want misuse", err)
+			}
+		}
+		var grouped *coordinator.Handle
+		co.Group(func(g *coordinator.TensorGroup) { grouped = coordinator.AllReduce(g, "b", []int32{1}, comm.Sum) })
+		if err := grouped.Wait(ctx); err != nil {
 			return err
 		}
-		co.mu.Lock()
-		stuck := &Handle{co: co} // of which nothing will be heard
-		co.mu.Unlock()
+		grouped.Submit()
+		if err := grouped.Wait(ctx); !errors.Is(err, fault.Misuse) {
+			return fmt.Errorf("a tensor of a group by itself: got %v, want misuse", err)
+		}
+		return nil
+	})); err != nil {
+		t.Error(err)
+	}
+}
+
+// A goroutine that waits gets the outcome of the submission that it waits for, also if another
+// goroutine submits the tensor again before it runs. The bubble's clock makes a wait that lasts
+// too long an error.
+func TestAWaitDoesNotWaitForTheNextSubmission(t *testing.T) {
+	leak.Check(t)
+	synctest.Test(t, func(t *testing.T) {
+		second, last := make(chan struct{}), make(chan struct{})
+		if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			a := coordinator.Declare(co, "a", make([]float32, 4), comm.Sum)
+			b := coordinator.Declare(co, "b", make([]float32, 4), comm.Sum)
+			a.Submit()
+			if c.Rank() == 1 {
+				<-second
+				b.Submit()
+				if err := coordinator.WaitAll(ctx, a, b); err != nil {
+					return err
+				}
+				<-last
+				a.Submit()
+				return a.Wait(ctx)
+			}
+			submitSecond, submitLast := sync.OnceFunc(func() { close(second) }), sync.OnceFunc(func() { close(last) })
+			defer submitLast() // should this rank fail
+			defer submitSecond()
+			b.Submit()
+			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			all := make(chan error, 1)
+			go func() { all <- coordinator.WaitAll(limited, a, b) }()
+			synctest.Wait() // until it sleeps, as the other rank does
+			if !coordinator.InWait(b) {
+				return errors.New("WaitAll does not wait for b")
+			}
+			if err := a.Wait(ctx); err != nil {
+				return err
+			}
+			submitSecond()
+			if err := <-all; err != nil {
+				return fmt.Errorf("a and b are done, and WaitAll returns %w", err)
+			}
+			a.Submit()
+			again := make(chan error, 2)
+			for range cap(again) {
+				go func() { again <- a.Wait(limited) }()
+			}
+			synctest.Wait()
+			submitLast()
+			return errors.Join(<-again, <-again)
+		})); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Nothing of the refused wait stays, and others can wait.
+func TestAWaitWithoutAContextOrAHandleIsRefused(t *testing.T) {
+	leak.Check(t)
+	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+		h := coordinator.Declare(co, "w", []float32{1}, comm.Sum)
 		var none context.Context
 		for name, err := range map[string]error{
-			"Wait":                   stuck.Wait(none),
-			"WaitAll":                WaitAll(none, stuck),
-			"WaitAll, none of them":  WaitAll(ctx, nil, stuck),
-			"WaitAll, no second one": WaitAll(ctx, stuck, nil),
+			"Wait":                      h.Wait(none),
+			"WaitAll":                   coordinator.WaitAll(none, h),
+			"WaitAll, the first is nil": coordinator.WaitAll(ctx, nil, h),
+			"WaitAll, the last is nil":  coordinator.WaitAll(ctx, h, nil),
 		} {
 			if !errors.Is(err, fault.Misuse) {
 				t.Errorf("%s: got %v, want fault.Misuse", name, err)
 			}
 		}
-		if n := co.waiting.Load(); n != 0 || stuck.waiters != nil || stuck.crowd != nil {
-			t.Errorf("%d wait still", n)
+		if coordinator.InWait(h) {
+			t.Error("somebody waits still")
 		}
-		if err := WaitAll(ctx, AllReduce(co, "w", []float32{1}, comm.Sum)); err != nil {
-			return err
-		}
-		return co.Close(ctx)
-	}); err != nil {
+		h.Submit()
+		return coordinator.WaitAll(ctx, h)
+	})); err != nil {
 		t.Error(err)
 	}
 }

@@ -49,10 +49,11 @@ func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 		"nothing at all":     reduced(comm.Sum, 4, 0),
 		"a sum with a shape": reduced(comm.Sum, 4, 6, coordinator.Shape(2, 3)),
 		"a group": func(ctx context.Context, co coord) error {
-			g := co.Group()
 			a, b := []int{co.Rank()}, []int{10}
-			ha, hb := coordinator.AllReduce(g, "a", a, comm.Sum), coordinator.AllReduce(g, "b", b, comm.Sum)
-			g.Submit()
+			var ha, hb *coordinator.Handle
+			co.Group(func(g *coordinator.TensorGroup) {
+				ha, hb = coordinator.AllReduce(g, "a", a, comm.Sum), coordinator.AllReduce(g, "b", b, comm.Sum)
+			})
 			return errors.Join(coordinator.WaitAll(ctx, ha, hb), equal("a", a, []int{2}), equal("b", b, []int{20}))
 		},
 		"a reduce-scatter": func(ctx context.Context, co coord) error { // rows 0 and 1, 2, 3
@@ -62,12 +63,14 @@ func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 			return errors.Join(err, equal("rs", dst, []float64{3, 6, 9, 12}[lo:lo+n]))
 		},
 		"an allgather": func(ctx context.Context, co coord) error {
-			got, rows, err := coordinator.AllGather(co, "g", slices.Repeat([]int8{int8(co.Rank())}, co.Rank()+1)).Result(ctx)
-			return errors.Join(err, equal("g", got, []int8{0, 2, 2, 2}), equal("rows", rows, []int{1, 0, 3}))
+			var got coordinator.Rows[int8]
+			err := coordinator.AllGather(co, "g", &got, slices.Repeat([]int8{int8(co.Rank())}, co.Rank()+1)).Wait(ctx)
+			return errors.Join(err, equal("g", got.Values, []int8{0, 2, 2, 2}), equal("rows", got.Counts, []int{1, 0, 3}))
 		},
 		"an alltoall": func(ctx context.Context, co coord) error { // what is meant for the rank that has joined is lost
-			got, rows, err := coordinator.AllToAll(co, "x", []int{10 * co.Rank(), 5, 10*co.Rank() + 2}, []int{1, 1, 1}).Result(ctx)
-			return errors.Join(err, equal("x", got, []int{co.Rank(), 20 + co.Rank()}), equal("rows", rows, []int{1, 0, 1}))
+			var got coordinator.Rows[int]
+			err := coordinator.AllToAll(co, "x", &got, []int{10 * co.Rank(), 5, 10*co.Rank() + 2}, []int{1, 1, 1}).Wait(ctx)
+			return errors.Join(err, equal("x", got.Values, []int{co.Rank(), 20 + co.Rank()}), equal("rows", got.Counts, []int{1, 0, 1}))
 		},
 		"a broadcast": func(ctx context.Context, co coord) error {
 			buf := []string{"zero", "", "two"}[co.Rank()]
@@ -78,7 +81,8 @@ func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 		"a barrier": func(ctx context.Context, co coord) error { return coordinator.Barrier(co, "b").Wait(ctx) },
 		"rows by index": func(ctx context.Context, co coord) error {
 			s := coordinator.Sparse[float32]{Indices: []int64{int64(co.Rank()), 9}, Values: []float32{1, 2}, Width: 1}
-			got, err := coordinator.AllReduceSparse(co, "s", s, comm.Sum).Result(ctx)
+			var got coordinator.Sparse[float32]
+			err := coordinator.AllReduceSparse(co, "s", &got, s, comm.Sum).Wait(ctx)
 			return errors.Join(err, equal("indices", got.Indices, []int64{0, 2, 9}), equal("values", got.Values, []float32{1, 1, 4}))
 		},
 		"a broadcast by the rank that has joined": func(ctx context.Context, co coord) error {

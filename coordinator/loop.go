@@ -40,7 +40,7 @@ func (co *Coordinator) loop() {
 
 // startNegotiation is the first turn.
 func (co *Coordinator) startNegotiation() {
-	co.turn.Store(true)
+	co.progress.tryStep()
 	co.timer.Stop()
 	co.clock = co.now()
 	co.listenAll()
@@ -49,7 +49,7 @@ func (co *Coordinator) startNegotiation() {
 		co.deliverLocal()
 	}
 	co.armTimer()
-	co.turn.Store(false)
+	co.progress.endStep()
 	co.processEvents()
 }
 
@@ -327,13 +327,13 @@ type handleTable struct {
 // add gives a handle a ticket, which is its until take.
 func (b *handleTable) add(h *Handle) negotiate.SubmissionID {
 	if n := len(b.free); n > 0 {
-		h.ticket, b.free = b.free[n-1], b.free[:n-1]
-		b.all[h.ticket-1] = h
-	} else {
-		b.all = append(b.all, h)
-		h.ticket = negotiate.SubmissionID(len(b.all))
+		id := b.free[n-1]
+		b.free = b.free[:n-1]
+		b.all[id-1] = h
+		return id
 	}
-	return h.ticket
+	b.all = append(b.all, h)
+	return negotiate.SubmissionID(len(b.all))
 }
 
 // at is the handle with a ticket, or nil.

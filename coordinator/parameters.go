@@ -17,12 +17,12 @@ import (
 // that have not get fault.Mismatch. The tensors are submitted as one group, under
 // "parameter/" and their names.
 func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, params map[string][]T, root int) error {
-	g := co.Group()
 	var hs []*Handle
-	for _, name := range slices.Sorted(maps.Keys(params)) {
-		hs = append(hs, Broadcast(g, "parameter/"+name, params[name], root))
-	}
-	g.Submit()
+	co.Group(func(g *TensorGroup) {
+		for _, name := range slices.Sorted(maps.Keys(params)) {
+			hs = append(hs, Broadcast(g, "parameter/"+name, params[name], root))
+		}
+	})
 	return WaitAll(ctx, hs...)
 }
 

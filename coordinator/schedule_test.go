@@ -278,10 +278,11 @@ func matches[T comparable](what string, got []T, want func(i int) T) error {
 }
 
 func (k task) group(co *coordinator.Coordinator) func(context.Context) error {
-	g := co.Group()
-	a := k.reduce(g, k.name+"a", comm.Sum, k.sum)
-	b := k.reduce(g, k.name+"b", comm.Max, func(v int) float64 { return float64(k.n * v) })
-	g.Submit()
+	var a, b func(context.Context) error
+	co.Group(func(g *coordinator.TensorGroup) {
+		a = k.reduce(g, k.name+"a", comm.Sum, k.sum)
+		b = k.reduce(g, k.name+"b", comm.Max, func(v int) float64 { return float64(k.n * v) })
+	})
 	return func(ctx context.Context) error { return errors.Join(a(ctx), b(ctx)) }
 }
 
@@ -324,17 +325,17 @@ func (k task) rows(rank int) int { return (k.size + rank*k.round) % 37 }
 
 func (k task) gather(co *coordinator.Coordinator) func(context.Context) error {
 	src := slices.Repeat([]int32{int32(k.me)}, k.rows(k.me))
-	h := coordinator.AllGather(co, k.name, src, k.opts...)
+	got := new(coordinator.Rows[int32])
+	h := coordinator.AllGather(co, k.name, got, src, k.opts...)
 	return func(ctx context.Context) error {
-		got, rows, err := h.Result(ctx)
-		if err != nil {
+		if err := h.Wait(ctx); err != nil {
 			return err
 		}
 		var want []int32
 		for r := range k.n {
 			want = append(want, slices.Repeat([]int32{int32(r)}, k.rows(r))...)
 		}
-		return errors.Join(equal(k.name, got, want), matches(k.name+"'s rows", rows, k.rows))
+		return errors.Join(equal(k.name, got.Values, want), matches(k.name+"'s rows", got.Counts, k.rows))
 	}
 }
 
@@ -345,16 +346,16 @@ func (k task) exchange(co *coordinator.Coordinator) func(context.Context) error 
 		splits[r] = (k.me + r + k.size) % 5
 		src = append(src, slices.Repeat([]int32{int32(10*k.me + r)}, splits[r])...)
 	}
-	h := coordinator.AllToAll(co, k.name, src, splits, k.opts...)
+	got := new(coordinator.Rows[int32])
+	h := coordinator.AllToAll(co, k.name, got, src, splits, k.opts...)
 	return func(ctx context.Context) error {
-		got, rows, err := h.Result(ctx)
-		if err != nil {
+		if err := h.Wait(ctx); err != nil {
 			return err
 		}
 		var want []int32
 		for r := range k.n {
 			want = append(want, slices.Repeat([]int32{int32(10*r + k.me)}, (r+k.me+k.size)%5)...)
 		}
-		return errors.Join(equal(k.name, got, want), matches(k.name+"'s rows", rows, func(r int) int { return (r + k.me + k.size) % 5 }))
+		return errors.Join(equal(k.name, got.Values, want), matches(k.name+"'s rows", got.Counts, func(r int) int { return (r + k.me + k.size) % 5 }))
 	}
 }

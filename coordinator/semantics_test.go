@@ -119,15 +119,16 @@ func TestMeansAndScales(t *testing.T) {
 		for _, pre := range []float64{1, 0.5} { // alone, and fused with others of other scales
 			mean, plain, scaled, other := []float64{1, me}, []float64{me}, []float64{1, me}, []float64{me}
 			part := make([]float64, 1)
-			g := co.Group()
-			hs := []*coordinator.Handle{
-				coordinator.AllReduce(g, "mean", mean, comm.Mean, coordinator.Scale(pre, 1)),
-				coordinator.AllReduce(g, "plain", plain, comm.Sum),
-				coordinator.AllReduce(g, "scaled", scaled, comm.Sum, coordinator.Scale(pre, 8)),
-				coordinator.AllReduce(g, "other", other, comm.Sum, coordinator.Scale(2, -pre)),
-				coordinator.ReduceScatter(g, "part", part, make([]float64, c.Size()), comm.Sum, coordinator.Scale(pre, pre)),
-			}
-			g.Submit()
+			var hs []*coordinator.Handle
+			co.Group(func(g *coordinator.TensorGroup) {
+				hs = []*coordinator.Handle{
+					coordinator.AllReduce(g, "mean", mean, comm.Mean, coordinator.Scale(pre, 1)),
+					coordinator.AllReduce(g, "plain", plain, comm.Sum),
+					coordinator.AllReduce(g, "scaled", scaled, comm.Sum, coordinator.Scale(pre, 8)),
+					coordinator.AllReduce(g, "other", other, comm.Sum, coordinator.Scale(2, -pre)),
+					coordinator.ReduceScatter(g, "part", part, make([]float64, c.Size()), comm.Sum, coordinator.Scale(pre, pre)),
+				}
+			})
 			if err := coordinator.WaitAll(ctx, hs...); err != nil {
 				return err
 			}
@@ -211,12 +212,14 @@ func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int)
 	least, mean, prod := []float32{float32(10 + me)}, []float64{float64(me)}, []int8{2}
 	zero := []float32{float32(math.Copysign(0, -1))}
 	loc := []comm.Loc[int32]{{Value: int32(me), Index: int64(me)}}
-	gather := coordinator.AllGather(co, "gather", []int{me, me}, coordinator.Shape(1, 2))
+	var gathered coordinator.Rows[int]
+	gather := coordinator.AllGather(co, "gather", &gathered, []int{me, me}, coordinator.Shape(1, 2))
 	splits := make([]int, n)
 	for r := range splits {
 		splits[r] = 1
 	}
-	exchange := coordinator.AllToAll(co, "exchange", make([]int32, n), splits)
+	var exchanged coordinator.Rows[int32]
+	exchange := coordinator.AllToAll(co, "exchange", &exchanged, make([]int32, n), splits)
 	err := coordinator.WaitAll(ctx,
 		coordinator.AllReduce(co, "min", least, comm.Min),
 		coordinator.AllReduce(co, "mean", mean, comm.Mean),
@@ -224,7 +227,7 @@ func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int)
 		coordinator.AllReduce(co, "zero", zero, comm.Sum),
 		coordinator.AllReduce(co, "loc", loc, comm.MaxLoc),
 		coordinator.Broadcast(co, "cast", make([]byte, 9), n-1),
-		coordinator.Barrier(co, "barrier"), exchange.Handle)
+		coordinator.Barrier(co, "barrier"), gather, exchange)
 	if err != nil {
 		return err
 	}
@@ -238,18 +241,13 @@ func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int)
 	if math.Float32bits(zero[0]) != 1<<31 {
 		return fmt.Errorf("a sum of -0 is %v", zero[0])
 	}
-	got, rows, err := gather.Result(ctx)
-	if err != nil {
-		return err
+	if rows := gathered.Counts; len(gathered.Values) != 2*givers || rows[n-1] != 1 || step > 0 && rows[0] != 0 {
+		return fmt.Errorf("gathered %+v", gathered)
 	}
-	if len(got) != 2*givers || rows[n-1] != 1 || step > 0 && rows[0] != 0 {
-		return fmt.Errorf("gathered %v, rows %v", got, rows)
+	if rows := exchanged.Counts; step > 0 && (rows[0] != 0 || rows[n-1] != 1) {
+		return fmt.Errorf("exchanged rows %v", rows)
 	}
-	_, rows, err = exchange.Result(ctx)
-	if err == nil && step > 0 && (rows[0] != 0 || rows[n-1] != 1) {
-		err = fmt.Errorf("exchanged rows %v", rows)
-	}
-	return err
+	return nil
 }
 
 func TestProcessSetsAreMadeUsedAndRemovedWhileRunning(t *testing.T) {
@@ -293,14 +291,15 @@ func TestAGroupRunsAsOneAndFailsAsOne(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		for step := range 3 {
-			g := co.Group()
 			a, b := []int{1}, make([]int, 2)
 			if step == 2 && c.Rank() == 1 {
 				b = make([]int, 3)
 			}
-			ha := coordinator.AllReduce(g, "a", a, comm.Sum)
-			hb := coordinator.AllReduce(g, "b", b, comm.Sum)
-			g.Submit()
+			var ha, hb *coordinator.Handle
+			co.Group(func(g *coordinator.TensorGroup) {
+				ha = coordinator.AllReduce(g, "a", a, comm.Sum)
+				hb = coordinator.AllReduce(g, "b", b, comm.Sum)
+			})
 			errA, errB := ha.Wait(ctx), hb.Wait(ctx)
 			if step < 2 {
 				if errA != nil || errB != nil || a[0] != 2 {

@@ -12,14 +12,13 @@ import (
 // A ProcessSet is some ranks of a coordinator, among whom tensors can be
 // submitted with In. It is immutable.
 type ProcessSet struct {
-	id      uint32
-	name    string
-	ranks   []int
-	handles map[string]*Handle // of names that were submitted before; the coordinator's mutex guards it
+	id    uint32
+	name  string
+	ranks []int
 }
 
 func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
-	return &ProcessSet{id, name, ranks, make(map[string]*Handle)}
+	return &ProcessSet{id, name, ranks}
 }
 
 // Name is what the set was called when it was added.
@@ -57,8 +56,8 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation, name string, list []int) (*Handle, error) {
 	q := negotiate.TensorRequest{Site: co.site()}
 	q.Set, q.Operation, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.SetRegistry, kind, name, slices.Clone(list), -1, 1, 1
-	h := &Handle{co: co, call: q.Call()}
-	co.submitAll([]negotiate.TensorRequest{q}, []*Handle{h})
+	h := &Handle{co: co, state: inFlight, requests: [1]negotiate.TensorRequest{q}}
+	co.submitTogether([]*Handle{h})
 	return h, h.Wait(ctx)
 }
 
@@ -128,7 +127,7 @@ func (x *executor) closeSets() {
 //
 // Join returns which rank of the job joined last, the same on all ranks.
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
-	h := &Handle{co: co, call: "join"}
+	h := &Handle{co: co, state: inFlight, call: "join"}
 	co.mu.Lock()
 	if co.closed {
 		defer co.mu.Unlock()

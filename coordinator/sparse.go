@@ -1,11 +1,12 @@
 package coordinator
 
 import (
-	"context"
 	"slices"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -18,48 +19,48 @@ type Sparse[T comm.Element] struct {
 	Width   int
 }
 
-// A SparseOutput is a sparse submission under way.
-type SparseOutput[T comm.Element] struct {
-	name    string
-	indices *Output[int64]
-	values  *Output[T]
-	op      comm.Op
-	width   int
-}
-
 // AllReduceSparse adds all ranks' rows, by comm.Sum, or comm.Mean over the ranks
 // that take part. Ranks may give different numbers of rows, and none. What travels
 // are the rows as they are, under two names, name+"/indices" and name+"/values":
 // of use where a rank has some of very many rows.
 //
-// s is the coordinator's until the submission is done.
-func AllReduceSparse[T comm.Element](to Submitter, name string, s Sparse[T], op comm.Op, opts ...CallOption) *SparseOutput[T] {
+// Once Wait has returned nil, dst has the rows that any rank gave, in the order of their indices,
+// each once, in memory of its own. Rows of one index are added in the order of the ranks, so
+// results are the same bits on all of them. src is the coordinator's until the submission is done.
+func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], src Sparse[T], op comm.Op, opts ...CallOption) *Handle {
 	co := to.coordinator()
-	out := &SparseOutput[T]{name: name, op: op, width: s.Width}
-	if err := co.validateSparse(name, tensor.TypeOf[T](), op, len(s.Indices), len(s.Values), s.Width, opts); err != nil {
-		h := &Handle{co: co}
-		h.complete(err)
-		out.indices, out.values = &Output[int64]{Handle: h}, &Output[T]{Handle: h}
-		return out
+	call := "sparse allreduce " + name
+	if err := co.validateSparse(call, tensor.TypeOf[T](), op, len(src.Indices), len(src.Values), src.Width, opts); err != nil {
+		return failedHandle(co, call, err)
 	}
-	own, grouped := to.(*TensorGroup)
-	if !grouped {
-		own = co.Group()
+	s := &sparseSum[T]{call: call, op: op, width: src.Width}
+	indices := append([]int64{-1}, src.Indices...) // a first index of no row shows that a rank has taken part
+	rows := append(slices.Clone(opts), Shape(len(src.Indices), src.Width))
+	parts := []*Handle{
+		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/indices", root: -1}, &s.indices, indices), opts),
+		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/values", root: -1}, &s.values, src.Values), rows),
 	}
-	// A first index of no row shows that a rank has taken part.
-	indices := append([]int64{-1}, s.Indices...)
-	out.indices = AllGather(own, name+"/indices", indices, opts...)
-	out.values = AllGather(own, name+"/values", s.Values, append(slices.Clone(opts), Shape(len(s.Indices), s.Width))...)
-	if !grouped {
-		own.Submit()
+	h := newParent(call, func() (err error) { *dst, err = s.combine(co); return err }, parts...)
+	var at callsite.Site
+	at.Capture()
+	if g, grouped := to.(*TensorGroup); grouped {
+		g.submitParts(parts, at)
+	} else {
+		co.Group(func(g *TensorGroup) { g.submitParts(parts, at) })
 	}
-	return out
+	return h
+}
+
+func (g *TensorGroup) submitParts(parts []*Handle, at callsite.Site) {
+	for _, h := range parts {
+		g.submit(h, at)
+	}
 }
 
 // validateSparse is why rows cannot be submitted, or nil.
-func (co *Coordinator) validateSparse(name string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
+func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Misuse, "sparse allreduce "+name, co.worldRank(co.rank), format, args...)
+		return fault.New(fault.Misuse, call, co.worldRank(co.rank), format, args...)
 	}
 	if width < 1 || values != rows*width {
 		return bad("%d indices and a width of %d, with %d values", rows, width, values)
@@ -78,35 +79,22 @@ func (co *Coordinator) validateSparse(name string, d tensor.DType, op comm.Op, r
 	return nil
 }
 
-// Wait returns when the submission is done.
-func (o *SparseOutput[T]) Wait(ctx context.Context) error {
-	return WaitAll(ctx, o.indices.Handle, o.values.Handle)
-}
-
-// Result waits, and returns the rows that any rank gave, in the order of their
-// indices, each once. Rows of one index are added in the order of the ranks, so
-// results are the same bits on all of them. They are the caller's.
-func (o *SparseOutput[T]) Result(ctx context.Context) (Sparse[T], error) {
-	if err := o.Wait(ctx); err != nil {
-		return Sparse[T]{}, err
-	}
-	indices, counts, err := o.indices.Result(ctx)
-	if err != nil {
-		return Sparse[T]{}, err
-	}
-	values, _, err := o.values.Result(ctx)
-	if err != nil {
-		return Sparse[T]{}, err
-	}
-	return o.combine(indices, counts, values)
+// A sparseSum is what the two gathers of an AllReduceSparse bring.
+type sparseSum[T comm.Element] struct {
+	call    string
+	indices Rows[int64]
+	values  Rows[T]
+	op      comm.Op
+	width   int
 }
 
 // combine adds rows of one index.
-func (o *SparseOutput[T]) combine(indices []int64, counts []int, values []T) (Sparse[T], error) {
+func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {
+	indices, values := o.indices.Values, o.values.Values
 	contributors := 0
 	var order []int // of rows, by index and then by rank
 	var index []int64
-	for _, n := range counts {
+	for _, n := range o.indices.Counts {
 		if n == 0 {
 			continue // it has joined
 		}
@@ -115,7 +103,7 @@ func (o *SparseOutput[T]) combine(indices []int64, counts []int, values []T) (Sp
 		indices = indices[n:]
 	}
 	if len(values) != len(index)*o.width {
-		return Sparse[T]{}, fault.New(fault.Mismatch, "sparse allreduce "+o.name, o.indices.co.worldRank(o.indices.co.rank),
+		return Sparse[T]{}, fault.New(fault.Mismatch, o.call, co.worldRank(co.rank),
 			"%d indices and %d values of %d each have come", len(index), len(values), o.width)
 	}
 	for i := range index {

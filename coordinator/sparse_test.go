@@ -53,8 +53,8 @@ func TestSparseGradientsAreAddedByIndex(t *testing.T) {
 		for step := range 3 {
 			want := plainRows(c.Size(), step)
 			for _, op := range []comm.Op{comm.Sum, comm.Mean} {
-				got, err := coordinator.AllReduceSparse(co, "embedding/"+op.Name(), rows(c.Rank(), step), op).Result(ctx)
-				if err != nil {
+				var got coordinator.Sparse[float32]
+				if err := coordinator.AllReduceSparse(co, "embedding/"+op.Name(), &got, rows(c.Rank(), step), op).Wait(ctx); err != nil {
 					return err
 				}
 				values := slices.Clone(want.Values)
@@ -74,16 +74,15 @@ func TestSparseGradientsAreAddedByIndex(t *testing.T) {
 
 func TestSparseGradientsGoInGroupsAndWithoutRanksThatHaveJoined(t *testing.T) {
 	whileRank1HasJoined(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
-		g := co.Group()
 		dense := vector(4, c.Rank())
-		h := coordinator.AllReduce(g, "dense", dense, comm.Sum)
-		out := coordinator.AllReduceSparse(g, "sparse", coordinator.Sparse[float64]{Indices: []int64{5}, Values: []float64{3}, Width: 1}, comm.Mean)
-		g.Submit()
-		got, err := out.Result(ctx)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(h.Wait(ctx), equal("indices", got.Indices, []int64{5}), equal("mean", got.Values, []float64{3})); err != nil {
+		var h, sparse *coordinator.Handle
+		var got coordinator.Sparse[float64]
+		co.Group(func(g *coordinator.TensorGroup) {
+			h = coordinator.AllReduce(g, "dense", dense, comm.Sum)
+			sparse = coordinator.AllReduceSparse(g, "sparse", &got, coordinator.Sparse[float64]{Indices: []int64{5}, Values: []float64{3}, Width: 1}, comm.Mean)
+		})
+		<-sparse.Done()
+		if err := errors.Join(sparse.Wait(ctx), h.Wait(ctx), equal("indices", got.Indices, []int64{5}), equal("mean", got.Values, []float64{3})); err != nil {
 			return err
 		}
 		return nil
@@ -96,13 +95,14 @@ func TestSparseGradientsThatCannotBeAreRefused(t *testing.T) {
 		good := coordinator.Sparse[float32]{Indices: []int64{1, 2}, Values: make([]float32, 4), Width: 2}
 		short, flat := good, good
 		short.Values, flat.Width = good.Values[:3], 0
-		for what, out := range map[string]*coordinator.SparseOutput[float32]{
-			"short":   coordinator.AllReduceSparse(co, "a", short, comm.Sum),
-			"no rows": coordinator.AllReduceSparse(co, "b", flat, comm.Sum),
-			"product": coordinator.AllReduceSparse(co, "c", good, comm.Prod),
-			"shape":   coordinator.AllReduceSparse(co, "d", good, comm.Sum, coordinator.Shape(4)),
+		var got coordinator.Sparse[float32]
+		for what, h := range map[string]*coordinator.Handle{
+			"short":   coordinator.AllReduceSparse(co, "a", &got, short, comm.Sum),
+			"no rows": coordinator.AllReduceSparse(co, "b", &got, flat, comm.Sum),
+			"product": coordinator.AllReduceSparse(co, "c", &got, good, comm.Prod),
+			"shape":   coordinator.AllReduceSparse(co, "d", &got, good, comm.Sum, coordinator.Shape(4)),
 		} {
-			if _, err := out.Result(ctx); !errors.Is(err, fault.Misuse) {
+			if err := h.Wait(ctx); !errors.Is(err, fault.Misuse) {
 				return fmt.Errorf("%s: got %v, want misuse", what, err)
 			}
 		}

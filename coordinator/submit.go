@@ -13,7 +13,7 @@ import (
 // others.
 type Submitter interface {
 	coordinator() *Coordinator
-	submit(q *negotiate.TensorRequest, h *Handle)
+	submit(h *Handle, at callsite.Site)
 }
 
 // A CallOption says more about one submission. All ranks give equal ones.
@@ -71,13 +71,22 @@ type request struct {
 	op       comm.Op
 	root     int // -1: none
 	splits   []int
-	alloc    func(bytes int) []byte
+	result   func(bytes int, counts []int) []byte
 }
 
 // AllReduce replaces buf, on every rank, by the reduction of all ranks' buf.
 func AllReduce[T comm.Element](to Submitter, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
 	b := tensor.Bytes(buf)
 	return start(to, &request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
+}
+
+// Declare prepares an AllReduce of buf, which each Submit of the handle begins. What can be
+// checked and made once is checked and made here, so that neither Submit nor Wait allocates.
+// What is wrong with the arguments is returned by each Wait. Other handles of the same name may
+// exist, but one submission of a name is in flight at a time.
+func Declare[T comm.Element](co *Coordinator, name string, buf []T, op comm.Op, opts ...CallOption) *Handle {
+	b := tensor.Bytes(buf)
+	return co.declare(&request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
 // ReduceScatter leaves in dst, on rank i, rows of part i of the reduction of all
@@ -93,27 +102,34 @@ func Broadcast[T comm.Element](to Submitter, name string, buf []T, root int, opt
 	return start(to, &request{kind: negotiate.Broadcast, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, root: root}, opts)
 }
 
+// Rows are what a gather brings: the rows of all ranks of the process set, in their order.
+type Rows[T comm.Element] struct {
+	Values []T
+	Counts []int // rows from each rank; 0 from one that has joined
+}
+
 // AllGather gives every rank all ranks' src in rank order. First dimensions may
-// differ from rank to rank.
-func AllGather[T comm.Element](to Submitter, name string, src []T, opts ...CallOption) *Output[T] {
-	return withResult(to, &request{kind: negotiate.AllGather, name: name, root: -1}, src, opts)
+// differ from rank to rank. Once the handle is done dst has the result, in memory of its own.
+func AllGather[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, opts ...CallOption) *Handle {
+	return start(to, gather(&request{kind: negotiate.AllGather, name: name, root: -1}, dst, src), opts)
 }
 
 // AllToAll sends splits[i] rows of src to rank i, and gives this rank what all
-// ranks sent it, in rank order.
-func AllToAll[T comm.Element](to Submitter, name string, src []T, splits []int, opts ...CallOption) *Output[T] {
-	return withResult(to, &request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, src, opts)
+// ranks sent it, in rank order. Once the handle is done dst has the result, in memory of its own.
+func AllToAll[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, splits []int, opts ...CallOption) *Handle {
+	return start(to, gather(&request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, dst, src), opts)
 }
 
-func withResult[T comm.Element](to Submitter, s *request, src []T, opts []CallOption) *Output[T] {
-	out := new([]T)
-	s.dtype, s.count, s.src = tensor.TypeOf[T](), len(src), tensor.Bytes(src)
-	size := s.dtype.Size()
-	s.alloc = func(bytes int) []byte {
-		*out = make([]T, bytes/size)
-		return tensor.Bytes(*out)
+// gather completes a request whose result has a size that no rank knows beforehand.
+func gather[T comm.Element](r *request, dst *Rows[T], src []T) *request {
+	r.dtype, r.count, r.src = tensor.TypeOf[T](), len(src), tensor.Bytes(src)
+	if dst != nil {
+		r.result = func(bytes int, counts []int) []byte {
+			*dst = Rows[T]{make([]T, bytes/r.dtype.Size()), counts}
+			return tensor.Bytes(dst.Values)
+		}
 	}
-	return &Output[T]{start(to, s, opts), out}
+	return r
 }
 
 // Barrier is done when every rank has submitted it.
@@ -121,100 +137,31 @@ func Barrier(to Submitter, name string, opts ...CallOption) *Handle {
 	return start(to, &request{kind: negotiate.Barrier, name: name, dtype: tensor.Uint8, root: -1}, opts)
 }
 
-// start checks what this rank can check by itself, and submits.
-func start(to Submitter, s *request, opts []CallOption) *Handle {
-	co := to.coordinator()
-	if h := co.resubmit(to, s, opts); h != nil {
-		return h
-	}
-	h := &Handle{
-		co: co, dst: s.dst, src: s.src, op: s.op, splits: s.splits, alloc: s.alloc,
-		count: s.count, sizes: [2]int{len(s.dst), len(s.src)}, opts: slices.Clone(opts),
-	}
+// start declares a request and submits it on behalf of the program's call.
+func start(to Submitter, r *request, opts []CallOption) *Handle {
+	h := to.coordinator().declare(r, opts)
+	var at callsite.Site
+	at.Capture()
+	to.submit(h, at)
+	return h
+}
+
+// declare makes a handle of a request and checks what this rank can check by itself.
+func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
+	h := &Handle{co: co, dst: r.dst, src: r.src, op: r.op, splits: r.splits, result: r.result}
 	q := &h.requests[0]
-	q.Site = co.site()
-	q.Operation, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = s.kind, s.name, s.dtype, s.dtype, s.root, 1, 1
-	q.Shape = []int{s.count}
-	set := co.setOf(opts)
+	q.Operation, q.Name, q.DType, q.Wire, q.Root, q.Pre, q.Post = r.kind, r.name, r.dtype, r.dtype, r.root, 1, 1
+	q.Shape = []int{r.count}
+	h.set = co.all
 	for i := range opts {
 		opts[i].apply(q, h)
 	}
-	if s.kind == negotiate.Barrier {
+	if r.kind == negotiate.Barrier {
 		q.DType, q.Wire, q.Shape = tensor.Invalid, tensor.Invalid, nil
 	}
-	if err := co.validate(q, h, s.count, set); err != nil {
-		h.complete(err)
-		return h
-	}
-	h.set = set
-	to.submit(q, h)
+	h.invalid = co.validate(q, h, r.count)
+	h.input = negotiate.Submit{Requests: h.requests[:], Submissions: h.submissions[:]}
 	return h
-}
-
-// setOf is the process set that a submission is for: the last one named.
-func (co *Coordinator) setOf(opts []CallOption) *ProcessSet {
-	set := co.all
-	for i := range opts {
-		if opts[i].set != nil {
-			set = opts[i].set
-		}
-	}
-	return set
-}
-
-// maxRepeatable bounds the handles of a process set that are remembered by their names.
-const maxRepeatable = 1 << 16
-
-// resubmit submits what was submitted before, with all that was made for it; nil
-// where something is new. It costs no allocation.
-func (co *Coordinator) resubmit(to Submitter, s *request, opts []CallOption) *Handle {
-	if to != Submitter(co) || s.alloc != nil {
-		return nil
-	}
-	set := co.setOf(opts)
-	var at callsite.Site
-	at.Capture()
-	born := co.timestamp()
-	co.mu.Lock()
-	h := set.handles[s.name]
-	if h == nil || !h.repeats(s, opts) || co.closed || !h.state.CompareAndSwap(awaited, inFlight) {
-		co.mu.Unlock()
-		return nil
-	}
-	h.turn.Add(1)
-	h.done, h.dst, h.src, h.op, h.submittedAt = nil, s.dst, s.src, s.op, born
-	h.requests[0].Site = co.describeSite(at)
-	co.register(h)
-	co.mu.Unlock()
-	co.stepInline(&h.input)
-	return h
-}
-
-// repeats reports whether a submission is the one that the handle is of, but for
-// where the buffers lie.
-func (h *Handle) repeats(s *request, opts []CallOption) bool {
-	q := &h.requests[0]
-	if q.Operation != s.kind || q.DType != s.dtype && s.kind != negotiate.Barrier || h.count != s.count || q.Root != s.root ||
-		h.sizes != [2]int{len(s.dst), len(s.src)} || h.op != s.op || len(h.opts) != len(opts) {
-		return false
-	}
-	for i := range opts {
-		if !h.opts[i].equal(&opts[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// equal is never true for codecs, which have memory of their own.
-func (o *CallOption) equal(p *CallOption) bool {
-	return o.code == p.code && o.code != optCodec && o.n == p.n && o.pre == p.pre && o.pos == p.pos && o.set == p.set && o.wire == p.wire && slices.Equal(o.shape, p.shape)
-}
-
-// register makes a handle's one request ready to be told. co.mu is held.
-func (co *Coordinator) register(h *Handle) {
-	h.tickets[0] = co.handles.add(h)
-	h.input = negotiate.Submit{Requests: h.requests[:], Submissions: h.tickets[:]}
 }
 
 func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
@@ -235,51 +182,11 @@ func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
 		h.residual, h.residualType = o.residual, o.wire
 	case optSet:
 		if o.set != nil {
-			q.Set = o.set.id
+			q.Set, h.set = o.set.id, o.set
 		}
 	}
 }
 
 func (co *Coordinator) coordinator() *Coordinator { return co }
 
-// submit keeps the handle for the name's next turn.
-func (co *Coordinator) submit(q *negotiate.TensorRequest, h *Handle) {
-	born := co.timestamp()
-	co.mu.Lock()
-	if co.closed {
-		h.complete(co.closedError(h.describe()))
-		co.mu.Unlock()
-		return
-	}
-	h.submittedAt = born
-	if h.alloc == nil {
-		kept := h.set.handles
-		if len(kept) >= maxRepeatable { // of a program with a new name for everything
-			clear(kept)
-		}
-		kept[q.Name] = h
-	}
-	co.register(h)
-	co.mu.Unlock()
-	co.stepInline(&h.input)
-}
-
-// submitAll submits requests as one.
-func (co *Coordinator) submitAll(rs []negotiate.TensorRequest, hs []*Handle) {
-	tickets := make([]negotiate.SubmissionID, len(rs))
-	born := co.timestamp()
-	co.mu.Lock()
-	if co.closed {
-		for _, h := range hs {
-			h.complete(co.closedError(h.describe()))
-		}
-		co.mu.Unlock()
-		return
-	}
-	for i, h := range hs {
-		tickets[i] = co.handles.add(h)
-		h.submittedAt = born
-	}
-	co.mu.Unlock()
-	co.stepInline(negotiate.Submit{Requests: rs, Submissions: tickets})
-}
+func (co *Coordinator) submit(h *Handle, at callsite.Site) { h.submit(at) }

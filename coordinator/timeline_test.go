@@ -58,7 +58,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 				coordinator.AllReduce(co, names[1], vector(7, c.Rank()), comm.Sum),
 				coordinator.AllReduce(co, names[2], vector(50_000, c.Rank()), comm.Mean),
 				coordinator.Broadcast(co, names[3], vector(9, c.Rank()), 1),
-				coordinator.AllGather(co, names[4], vector(c.Rank(), c.Rank())).Handle,
+				coordinator.AllGather(co, names[4], new(coordinator.Rows[float32]), vector(c.Rank(), c.Rank())),
 				coordinator.Barrier(co, names[5]))
 		}
 		if err := submit(); err != nil { // not seen

@@ -10,8 +10,8 @@ import (
 )
 
 // validate completes a request, and is why it cannot be submitted.
-func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int, set *ProcessSet) error {
-	size := len(set.ranks)
+func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int) error {
+	size := len(h.set.ranks)
 	bad := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, q.Operation.String()+" "+q.Name, co.worldRank(co.rank), format, args...)
 	}
@@ -31,6 +31,8 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 		return bad("the buffer has %d elements, and shape %v another number", count, q.Shape)
 	case q.Operation == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
 		return bad("root %d is out of range; there are ranks 0 to %d", q.Root, size-1)
+	case (q.Operation == negotiate.AllGather || q.Operation == negotiate.AllToAll) && h.result == nil:
+		return bad("dst is nil; give the Rows that are to have the result")
 	case !isFinite(q.Pre) || !isFinite(q.Post):
 		return bad("scales %g and %g; finite ones are needed", q.Pre, q.Post)
 	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Operation)):
@@ -55,7 +57,7 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 		_, known := builtin(q.OpID)
 		q.NoIdentity = !known
 		if q.Operation == negotiate.ReduceScatter {
-			return co.validatePart(q, h, set, bad)
+			return co.validatePart(q, h, bad)
 		}
 	case negotiate.AllGather:
 		q.Rows, q.Shape[0] = q.Shape[0], -1
@@ -76,12 +78,12 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 }
 
 // validatePart compares dst with this rank's part of a ReduceScatter.
-func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, set *ProcessSet, bad func(string, ...any) error) error {
-	at := slices.Index(set.ranks, co.rank)
+func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad func(string, ...any) error) error {
+	at := slices.Index(h.set.ranks, co.rank)
 	if at < 0 {
 		return nil // refused by the Member, who says so
 	}
-	lo, hi := tensor.Chunk(q.Shape[0], len(set.ranks), at)
+	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
 		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
 	}

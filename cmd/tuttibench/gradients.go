@@ -39,11 +39,12 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 	if err != nil {
 		return err
 	}
+	g.declare(co, negotiator)
 	methods := []method{
-		{op: "coordinator", load: g.load, run: func(ctx context.Context) error { return g.named(ctx, co) }},
+		{op: "coordinator", load: g.load, run: g.named},
 		{op: "separate", load: g.load, run: g.separate},
 		{op: "whole", load: g.load, run: g.whole},
-		{op: "negotiation", load: func() { g.submitAllButLast(negotiator) }, run: func(ctx context.Context) error { return g.negotiate(ctx, negotiator) }, empty: true},
+		{op: "negotiation", load: g.submitAllButLast, run: g.negotiate, empty: true},
 	}
 	samples, err := g.measure(ctx, methods, budget{o.time, o.maxIterations})
 	if err != nil {
@@ -130,13 +131,14 @@ type gradients struct {
 	each       [][]float32
 	order      []int // in which this rank submits them; another in every step
 	shuffle    *rand.Rand
-	handles    []*coordinator.Handle
+	tensors    []*coordinator.Handle
+	empty      []*coordinator.Handle // of the same names, without elements
 	mine, want pattern[float32]
 }
 
 func newGradients(c *comm.Comm, ps []param) *gradients {
 	g := &gradients{
-		c: c, params: ps, all: make([]float32, params(ps).elements()), handles: make([]*coordinator.Handle, len(ps)),
+		c: c, params: ps, all: make([]float32, params(ps).elements()),
 		shuffle: rand.New(rand.NewPCG(uint64(c.Rank()), 1)),
 		mine:    addend(integer[float32], c.Rank()), want: sum(integer[float32], c.Size()),
 	}
@@ -155,30 +157,34 @@ func (g *gradients) load() {
 	g.shuffle.Shuffle(len(g.order), func(i, j int) { g.order[i], g.order[j] = g.order[j], g.order[i] })
 }
 
-func (g *gradients) named(ctx context.Context, co *coordinator.Coordinator) error {
-	for _, i := range g.order {
-		g.handles[i] = coordinator.AllReduce(co, g.params[i].name, g.each[i], comm.Sum)
+// declare declares the gradients to co, and tensors of their names without elements to negotiator.
+func (g *gradients) declare(co, negotiator *coordinator.Coordinator) {
+	for i, p := range g.params {
+		g.tensors = append(g.tensors, coordinator.Declare(co, p.name, g.each[i], comm.Sum))
+		g.empty = append(g.empty, coordinator.Declare(negotiator, p.name, g.each[i][:0], comm.Sum))
 	}
-	return coordinator.WaitAll(ctx, g.handles...)
+}
+
+func (g *gradients) named(ctx context.Context) error {
+	for _, i := range g.order {
+		g.tensors[i].Submit()
+	}
+	return coordinator.WaitAll(ctx, g.tensors...)
 }
 
 // submitAllButLast submits all names but this rank's last one, without any elements.
-func (g *gradients) submitAllButLast(co *coordinator.Coordinator) {
+func (g *gradients) submitAllButLast() {
 	last := len(g.order) - 1
 	for _, i := range g.order[:last] {
-		g.submitEmpty(co, i)
+		g.empty[i].Submit()
 	}
 }
 
 // negotiate submits the last name, and waits for all of them: what passes is the
 // negotiation of a step. Nothing is packed, and nothing travels but its messages.
-func (g *gradients) negotiate(ctx context.Context, co *coordinator.Coordinator) error {
-	g.submitEmpty(co, g.order[len(g.order)-1])
-	return coordinator.WaitAll(ctx, g.handles...)
-}
-
-func (g *gradients) submitEmpty(co *coordinator.Coordinator, i int) {
-	g.handles[i] = coordinator.AllReduce(co, g.params[i].name, g.each[i][:0], comm.Sum)
+func (g *gradients) negotiate(ctx context.Context) error {
+	g.empty[g.order[len(g.order)-1]].Submit()
+	return coordinator.WaitAll(ctx, g.empty...)
 }
 
 func (g *gradients) separate(ctx context.Context) error {

@@ -61,7 +61,8 @@ func job(ctx context.Context, args []string) (err error) {
 // background: in the order that rank 0 finds them ready everywhere.
 func (t team) with(co *coordinator.Coordinator) team {
 	g := coordinator.NewGradients[float64](co, comm.Mean)
-	t.begin = func(name string, part []float64) { g.Ready(name, part) }
+	t.declare = func(name string, part []float64) { g.Declare(name, part) }
+	t.begin = g.Ready
 	t.finish = g.Wait
 	t.overlap = g.Overlap
 	return t

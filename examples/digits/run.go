@@ -55,7 +55,7 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 	if t.overlap != nil {
 		o := t.overlap()
 		fmt.Fprintf(lines, "gradients were under way for %.1f us per step, %.0f %% of it while others were computed\n",
-			1e6*o.UnderWay.Seconds()/float64(o.Steps), 100*o.Hidden())
+			1e6*o.InFlight.Seconds()/float64(o.Steps), 100*o.Hidden())
 	}
 	if t.rank == 0 {
 		paths, err := drawCurves(o.out, curves)

@@ -23,11 +23,12 @@ type team struct {
 	// ranks give equally many.
 	gather func(ctx context.Context, mine []byte) ([]byte, error)
 
-	// begin, unless nil, takes a part of a step's numbers to be averaged as soon as
-	// it is there, by its name, and finish returns when all parts are. The ranks
-	// need not give the parts in the same order. Without it, average gets all.
-	begin  func(name string, part []float64)
-	finish func(ctx context.Context) error
+	// declare, unless nil, names the parts of a step's numbers once. Then begin has the part
+	// of a name averaged as soon as a step has computed it, and finish returns when all parts
+	// are. The ranks need not begin the parts in the same order. Without it, average gets all.
+	declare func(name string, part []float64)
+	begin   func(name string)
+	finish  func(ctx context.Context) error
 	// overlap, unless nil, is how much of that was hidden behind the computation.
 	overlap func() coordinator.Overlap
 }
@@ -105,8 +106,17 @@ type stepper struct {
 
 // newStepper returns a stepper at rest.
 func newStepper(t team, n *network) *stepper {
-	return &stepper{t, n, n.like(), make([]float64, len(n.params)), make([]float64, len(n.params)+2)}
+	s := &stepper{t, n, n.like(), make([]float64, len(n.params)), make([]float64, len(n.params)+2)}
+	if t.declare != nil {
+		for i := range n.layers {
+			t.declare(layerName(i), n.part(i, s.message))
+		}
+		t.declare("tally", s.message[len(n.params):])
+	}
+	return s
 }
+
+func layerName(layer int) string { return fmt.Sprintf("layer%d", layer) }
 
 // gradient computes the gradient of the batch's mean loss, the same on every
 // rank, and returns the batch's mean loss and accuracy.
@@ -120,13 +130,13 @@ func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, e
 	hand := func(name string, part []float64) {
 		floats.Scale(weight, part)
 		if s.team.begin != nil {
-			s.team.begin(name, part)
+			s.team.begin(name)
 		}
 	}
 	ready := func(layer int) {
 		part := s.net.part(layer, s.message)
 		copy(part, s.net.part(layer, s.grad.params))
-		hand(fmt.Sprintf("layer%d", layer), part)
+		hand(layerName(layer), part)
 	}
 	mine := s.learn(data, share(batch, s.team.rank, s.team.size), ready)
 	end := len(s.grad.params)

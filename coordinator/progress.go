@@ -1,0 +1,146 @@
+package coordinator
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/tutti-go/tutti/comm"
+)
+
+// progress decides which goroutine of this rank runs the state machines, and which one polls
+// the wires for the control messages. It is one atomic word, so that each decision is one
+// compare-and-swap and no two facts can be seen at different times.
+//
+// The state machines have at most one owner. Nobody waits to become it: a goroutine that does
+// not get the ownership leaves its event in the queue, which the owner looks at before and after
+// it gives the ownership back.
+//
+//	          tryStep                    endStep
+//	free ───────────────► stepping ───────────────► free, then processEvents again
+//	                         │ the coordinator ends
+//	                         └────────────────────► stepping for ever: no more steps
+//
+// The wires have at most one poller. A waiter polls for its own handle, the executor for all
+// waiters while it has nothing to execute. The invariant: while a goroutine waits and the
+// executor is idle, either somebody polls or the wires are armed, which means that they wake a
+// goroutine when a message comes.
+//
+//	waiters  executor  poller   who moves the control messages
+//	0        any       no       the loop, woken by armed wires
+//	any      busy      no       the collective that the executor is in, or the loop
+//	> 0      idle      yes      the poller
+//	> 0      idle      no       the loop; the last poller has armed the wires as it left
+//
+// A goroutine that finds a poller sleeps on its own channel. So the poller must look, in the
+// same atomic step in which it leaves, whether anybody would be left behind.
+type progress struct {
+	word atomic.Uint64
+	wires
+}
+
+// wires move the control messages: a comm.Poller.
+type wires interface {
+	// Poll moves messages until ev has happened, or polling is not worth while any more; in
+	// the latter case the wires are armed.
+	Poll(ctx context.Context, ev comm.Event) bool
+	// Arm arms the wires.
+	Arm()
+}
+
+// The parts of progress.word. The number of waiters is in the bits from oneWaiter up.
+const (
+	hasEvents uint64 = 1 << iota // the event queue is not empty
+	stepping                     // a goroutine owns the state machines
+	polling                      // a goroutine polls the wires
+	executing                    // the executor has something to do, or ends
+	oneWaiter
+)
+
+// has reports whether a part of the state is set.
+func (p *progress) has(part uint64) bool { return p.word.Load()&part != 0 }
+
+// set sets a part of the state and reports whether it was clear.
+func (p *progress) set(part uint64) bool { return p.word.Or(part)&part == 0 }
+
+// clear clears a part of the state.
+func (p *progress) clear(part uint64) { p.word.And(^part) }
+
+// addWaiters counts goroutines that wait for a handle.
+func (p *progress) addWaiters(n int) { p.word.Add(uint64(int64(n)) * oneWaiter) }
+
+// waiters is the number of goroutines that wait for a handle.
+func (p *progress) waiters() int { return int(p.word.Load() / oneWaiter) }
+
+// tryStep makes the caller the owner of the state machines, unless there is one.
+func (p *progress) tryStep() bool { return p.set(stepping) }
+
+// endStep gives the ownership back.
+func (p *progress) endStep() { p.clear(stepping) }
+
+// tryPoll makes the caller the poller, unless there is one or the executor is busy.
+func (p *progress) tryPoll() bool {
+	for {
+		old := p.word.Load()
+		if old&(polling|executing) != 0 {
+			return false
+		}
+		if p.word.CompareAndSwap(old, old|polling) {
+			return true
+		}
+	}
+}
+
+// endPoll ends the caller's polling. It arms the wires first if a waiter stays behind whom
+// nobody else would wake.
+func (p *progress) endPoll() {
+	for armed := false; ; {
+		old := p.word.Load()
+		if old >= oneWaiter && old&executing == 0 && !armed {
+			p.Arm()
+			armed = true
+			continue
+		}
+		if p.word.CompareAndSwap(old, old&^polling) {
+			return
+		}
+	}
+}
+
+// poll moves the control messages until w's wait is over, the executor gets something to do, in
+// which the caller would only be in its way, or polling is not worth while any more. With a nil w
+// it polls until nobody waits. It returns at once if another goroutine polls.
+func (co *Coordinator) poll(ctx context.Context, w *waiter) {
+	if !co.progress.tryPoll() {
+		return
+	}
+	co.pollEnd = pollEnd{co: co, w: w}
+	co.progress.Poll(ctx, &co.pollEnd)
+	co.pollEnd.w = nil
+	co.progress.endPoll()
+	co.processEvents() // a callback may have left an event to the poller just now
+}
+
+// pollEnd is the event that a poller polls for. The poller owns it.
+type pollEnd struct {
+	co       *Coordinator
+	w        *waiter // nil: polls for all waiters
+	happened bool
+}
+
+// Met implements comm.Event. It also processes what callbacks have posted. Once true it
+// stays true, though the executor may have become idle again meanwhile.
+func (e *pollEnd) Met() bool {
+	if e.happened {
+		return true
+	}
+	e.co.processEvents()
+	switch {
+	case e.co.progress.has(executing):
+		e.happened = true
+	case e.w == nil:
+		e.happened = e.co.progress.waiters() == 0
+	default:
+		e.happened = len(e.w.woken) > 0
+	}
+	return e.happened
+}
