@@ -130,9 +130,8 @@ type Autotune struct {
 	File string // gets the settings that were found, in the same way, see LoadSettings; "": none
 }
 
-// Samples of a search: as many as are taken when nobody says otherwise, and at most.
-// While what to try next is reckoned, this rank does nothing else for the coordinator,
-// and that takes eight times as long with twice as many.
+// The default and the bound of Autotune.Samples. A job is slower while it is tuned, so a search
+// that takes longer is not worth its price.
 const (
 	defaultSamples = 24
 	maxSamples     = 64

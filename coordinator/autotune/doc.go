@@ -1,21 +1,16 @@
-// Package autotune finds the settings under which something runs fastest, by
-// trying few of them.
+// Package autotune finds settings under which something runs faster than under those that it
+// started with, by trying few of them.
 //
-// It is a pure decision: Ask for settings, try them, Tell how well they did. The
-// scores tried so far are taken for samples of a Gaussian process, which says of
-// every other point how well it may do and how little is known of it; the next one
-// to be tried is that of the greatest expected improvement. When nothing is
-// expected to improve by much any more, or enough has been tried, the Tuner is
-// settled, and always answers with the best.
+// It is a pure decision: Ask for settings, try them, Tell how well they did. The search is a
+// coordinate search (Hooke and Jeeves, "Direct search solution of numerical and statistical
+// problems", Journal of the ACM 8, 1961): one setting at a time is moved by a step, up and down
+// for numbers, to each other choice for choices. A gain is followed by another step the same way.
+// When no step is a gain any more, steps become half as long; after the shortest the search ends.
+// It finds the top of the hill that it starts on, not the highest of several.
 //
-// A Tuner knows no clock and no coordinator, and draws its random numbers from a
-// seed: the same scores lead to the same questions. The cost of Ask is some
-// milliseconds with the samples of the default options.
+// A search must not leave a job slower than it found it. So at the end what was found and the
+// start are tried in turns, and the start stays unless it loses each time.
 //
-// Sources: Mockus, Tiesis and Zilinskas, "The application of Bayesian methods for
-// seeking the extremum", 1978, for the expected improvement; Rasmussen and
-// Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, algorithm
-// 2.1 for the process and chapter 4 for its Matérn kernel; Snoek, Larochelle and
-// Adams, "Practical Bayesian Optimization of Machine Learning Algorithms", NeurIPS
-// 2012. Horovod's parameter manager does the same for the same settings.
+// A Tuner knows no clock, no coordinator and no random numbers: the same scores lead to the same
+// questions.
 package autotune

@@ -2,7 +2,6 @@ package autotune
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/tutti-go/tutti/fault"
@@ -21,7 +20,7 @@ type Axis struct {
 // A Point is a value for each axis.
 type Point []float64
 
-// A Sample is what was tried, and how well it did: more is better.
+// A Sample is a point that was tried, and its score: more is better.
 type Sample struct {
 	Point Point
 	Score float64
@@ -29,77 +28,93 @@ type Sample struct {
 
 // Options say how much is tried. The zero value of a field means the default.
 type Options struct {
-	Start    Point   // tried first, and kept unless something is clearly better; the default is the middle
-	First    int     // points that are tried before anything is learnt; 8, or as many as Most leaves
-	Most     int     // points at most; 24, of which the last 4 are what was found and the start, in turns; 2 of 4 to 7, and of fewer none: one score that is a tenth better decides
-	Least    float64 // an expected improvement, relative to the best score, that is not worth trying; 0.01
-	Patience int     // how often in turn it must be as small before the Tuner settles; 4
-	Seed     uint64
+	Start Point // tried first; the default is the middle of each axis
+
+	// Most bounds the samples; 24. The last 4 of them compare what was found with the start, 2
+	// of 4 to 7. Of fewer than 4 there are none; then one sample that is a tenth better decides.
+	Most int
+
+	Gain float64 // the relative gain for which the search moves to another point; 0.02
 }
 
-// A Tuner seeks the best point. It is used by one goroutine at a time.
+// A Tuner seeks the best point. One goroutine at a time uses it.
+//
+//	phase      Ask returns                        ends when
+//	searching  the start, then points next to     no point at the finest step is better, or the
+//	           the best one so far                samples for the search are used up
+//	comparing  the best point and the start,      the start has won a pair, or the best all pairs
+//	           in pairs
+//	settled    the winner                         -
 type Tuner struct {
 	axes    []Axis
 	opts    Options
-	rnd     *rand.Rand
 	samples []Sample
-	next    Point
-	small   int // expected improvements in turn that were too small
-	settled bool
-	best    Point
+	phase   phase
+	next    Point // what Ask returns
 
-	// The last samples: what was found and the start, in turns.
-	turns  int       // pairs of these, for which samples are kept back
-	final  bool      // they are being tried
-	scores []float64 // of what was found and of the start, one after the other
+	// These are the search's.
+	best   Point
+	score  float64 // of the sample of best
+	step   float64 // the length of a move along a numeric axis, of the axis' length
+	moves  []move  // still to be tried from best
+	gained bool    // some move of this round was a gain
+
+	pairs  int       // of samples that are kept back for the comparison
+	scores []float64 // of the comparison, in order
 }
 
-// mostTurns is how often in turn what was found must do better than the start did.
-const mostTurns = 2
+type phase uint8
 
-// New makes a Tuner; axes and options that cannot be get fault.Misuse.
+const (
+	searching phase = iota
+	comparing
+	settled
+)
+
+// A move leads from a point to one that differs on one axis: by one step up or down, by 1 or -1,
+// or by another choice.
+type move struct{ axis, to int }
+
+const (
+	firstStep = 1. / 4
+	lastStep  = 1. / 16
+	mostPairs = 2 // in which what was found must be better than the start
+)
+
+// New makes a Tuner. Axes and options that make no sense are fault.Misuse.
 func New(axes []Axis, opts Options) (*Tuner, error) {
 	bad := func(format string, args ...any) (*Tuner, error) {
 		return nil, fault.New(fault.Misuse, "autotune", -1, format, args...)
 	}
 	if len(axes) == 0 {
-		return bad("no axis")
+		return bad("got no axis, want one or more")
 	}
 	for _, a := range axes {
 		numbers := a.Choices == 0 && a.Low < a.High && !math.IsInf(a.Low, 0) && !math.IsInf(a.High, 0) && (!a.Log || a.Low > 0)
 		if !numbers && a.Choices < 1 {
-			return bad("axis %s goes from %g to %g, with %d choices", a.Name, a.Low, a.High, a.Choices)
+			return bad("axis %s: got the range %g to %g and %d choices, want an increasing range or choices", a.Name, a.Low, a.High, a.Choices)
 		}
 	}
-	fill := func(v *int, otherwise int) {
-		if *v == 0 {
-			*v = otherwise
+	if opts.Most == 0 {
+		opts.Most = 24
+	}
+	if opts.Gain == 0 {
+		opts.Gain = 0.02
+	}
+	if opts.Most < 1 || opts.Gain < 0 {
+		return bad("got options %+v, want at least one sample and a gain from 0 on", opts)
+	}
+	t := &Tuner{axes: slices.Clone(axes), opts: opts, step: firstStep, pairs: min(mostPairs, opts.Most/4)}
+	start := slices.Clone(opts.Start)
+	if start == nil {
+		for i := range axes {
+			start = append(start, t.value(i, 0.5))
 		}
 	}
-	fill(&opts.Most, 24)
-	turns := min(mostTurns, opts.Most/4)
-	fill(&opts.First, min(8, opts.Most-2*turns))
-	fill(&opts.Patience, 4)
-	if opts.Least == 0 {
-		opts.Least = 0.01
+	if !t.valid(start) {
+		return bad("got start %v, want a value within each of %d axes", opts.Start, len(axes))
 	}
-	t := &Tuner{axes: slices.Clone(axes), opts: opts, rnd: rand.New(rand.NewPCG(opts.Seed, 0x7475747469))}
-	if opts.First < 1 || opts.Most < opts.First || opts.Patience < 1 || opts.Least < 0 {
-		return bad("options %+v", opts)
-	}
-	if t.next = slices.Clone(opts.Start); t.next == nil {
-		middle := make([]float64, len(axes))
-		for i := range middle {
-			middle[i] = 0.5
-		}
-		t.next = t.point(middle)
-	}
-	if !t.valid(t.next) {
-		return bad("start %v is outside of the axes", opts.Start)
-	}
-	t.best = t.next
-	t.opts.Start = t.next
-	t.turns = max(0, min(turns, (opts.Most-opts.First)/2))
+	t.opts.Start, t.best, t.next = start, start, start
 	return t, nil
 }
 
@@ -115,18 +130,13 @@ func (t *Tuner) valid(p Point) bool {
 	return true
 }
 
-// Ask is the point to be tried next; once settled, the best.
-func (t *Tuner) Ask() Point {
-	if t.settled {
-		return slices.Clone(t.best)
-	}
-	return slices.Clone(t.next)
-}
+// Ask returns the point to try next. Once the Tuner has settled it is the best one.
+func (t *Tuner) Ask() Point { return slices.Clone(t.next) }
 
-// Tell says how well the point did that Ask gave: a rate, say. A score that is no
-// finite number counts as the worst so far. Once settled, it is ignored.
+// Tell takes the score of the point that Ask returned: a rate, say. A score that is not a finite
+// number counts as the worst so far. Once the Tuner has settled, Tell does nothing.
 func (t *Tuner) Tell(score float64) {
-	if t.settled {
+	if t.phase == settled {
 		return
 	}
 	if math.IsNaN(score) || math.IsInf(score, 0) {
@@ -136,234 +146,149 @@ func (t *Tuner) Tell(score float64) {
 		}
 	}
 	t.samples = append(t.samples, Sample{t.next, score})
-	if t.final {
-		t.judge(score)
+	if t.phase == comparing {
+		t.compare(score)
 		return
 	}
-	if len(t.samples) < t.opts.First {
-		t.next = t.point(t.spread(len(t.samples)))
-		return
-	}
-	t.decide()
+	t.search(score)
 }
 
 // Settled reports whether there is nothing more to try.
-func (t *Tuner) Settled() bool { return t.settled }
+func (t *Tuner) Settled() bool { return t.phase == settled }
 
-// Best is what is best as far as is known.
+// Best returns the best point so far.
 func (t *Tuner) Best() Point { return slices.Clone(t.best) }
 
-// Samples are what was tried, in order.
+// Samples returns what was tried, in order.
 func (t *Tuner) Samples() []Sample { return slices.Clone(t.samples) }
 
-// decide learns from all samples, and finds what to try next.
-func (t *Tuner) decide() {
-	points, scores := make([][]float64, len(t.samples)), make([]float64, len(t.samples))
-	for i, s := range t.samples {
-		points[i], scores[i] = t.place(s.Point), s.Score
+// search moves to the point just sampled if that is a gain, and chooses the next one.
+func (t *Tuner) search(score float64) {
+	switch {
+	case len(t.samples) == 1:
+		t.score = score
+	case score-t.score > t.opts.Gain*math.Abs(t.score):
+		t.best, t.score, t.gained = t.next, score, true
+	default:
+		t.moves = t.moves[1:] // a gain is followed by another step the same way
 	}
-	p := learn(points, scores)
-	if p == nil { // scores beyond what can be reckoned with
-		t.finish()
-		return
-	}
-	best := math.Inf(-1) // of what is expected where something was tried: scores have noise
-	for i := range points {
-		if mean, _ := p.predict(points[i]); mean > best {
-			best, t.best = mean, t.samples[i].Point
-		}
-	}
-	next, gain := t.promising(p, best)
-	if gain*p.scale <= t.opts.Least*math.Abs(best*p.scale+p.shift) {
-		t.small++
-	} else {
-		t.small = 0
-	}
-	if t.small >= t.opts.Patience {
-		var some bool
-		if next, some = t.neighbour(); !some {
-			t.finish()
-			return
-		}
-	}
-	t.next = next
-	if len(t.samples) >= t.opts.Most-2*t.turns {
-		t.finish()
+	if len(t.samples) >= t.opts.Most-2*t.pairs || !t.choose() {
+		t.endSearch()
 	}
 }
 
-// finish ends the search. The best of many scores with noise is one that was lucky, and
-// the machine may have been quicker then: so what was found and the start are tried in
-// turns, unless they are one.
-func (t *Tuner) finish() {
+// choose finds the next point to try. It reports false when there is none at the finest step.
+func (t *Tuner) choose() bool {
+	for {
+		for ; len(t.moves) > 0; t.moves = t.moves[1:] {
+			p := t.moved(t.moves[0])
+			if !slices.ContainsFunc(t.samples, func(s Sample) bool { return slices.Equal(s.Point, p) }) {
+				t.next = p
+				return true
+			}
+		}
+		if !t.gained && len(t.samples) > 1 {
+			if t.step /= 2; t.step < lastStep {
+				return false
+			}
+		}
+		t.gained = false
+		t.moves = t.allMoves()
+	}
+}
+
+// allMoves lists the moves of one round: choices first, which may matter most.
+func (t *Tuner) allMoves() (list []move) {
+	for i, a := range t.axes {
+		for c := range a.Choices {
+			list = append(list, move{i, c})
+		}
+	}
+	for i, a := range t.axes {
+		if a.Choices == 0 {
+			list = append(list, move{i, 1}, move{i, -1})
+		}
+	}
+	return list
+}
+
+// moved is where a move leads from the best point. It ends at the end of the axis.
+func (t *Tuner) moved(m move) Point {
+	p := slices.Clone(t.best)
+	if t.axes[m.axis].Choices > 0 {
+		p[m.axis] = float64(m.to)
+		return p
+	}
+	at := t.fraction(m.axis, p[m.axis]) + float64(m.to)*t.step
+	p[m.axis] = t.value(m.axis, min(max(at, 0), 1))
+	return p
+}
+
+// value is the number at a fraction of an axis, or the choice.
+func (t *Tuner) value(i int, fraction float64) float64 {
+	a := t.axes[i]
+	switch {
+	case a.Choices > 0:
+		return min(math.Floor(fraction*float64(a.Choices)), float64(a.Choices-1))
+	case a.Log:
+		return min(max(a.Low*math.Pow(a.High/a.Low, fraction), a.Low), a.High)
+	}
+	return a.Low + fraction*(a.High-a.Low)
+}
+
+// fraction is where a number lies on its axis, from 0 to 1.
+func (t *Tuner) fraction(i int, v float64) float64 {
+	a := t.axes[i]
+	if a.Log {
+		return math.Log(v/a.Low) / math.Log(a.High/a.Low)
+	}
+	return (v - a.Low) / (a.High - a.Low)
+}
+
+// endSearch begins the comparison of what was found with the start. The best of many noisy
+// scores may have been a lucky one, and the machine may have become quicker during the search.
+func (t *Tuner) endSearch() {
 	switch {
 	case slices.Equal(t.best, t.opts.Start):
-		t.settled = true
-	case t.turns == 0:
-		t.settle(t.clearly())
+		t.settle(true)
+	case t.pairs == 0:
+		t.settle(t.score-t.samples[0].Score > clearGain*math.Abs(t.samples[0].Score))
 	default:
-		t.final, t.next = true, t.best
+		t.phase, t.next = comparing, t.best
 	}
 }
 
-// margin is by how much what was found must have beaten the start where there is no
-// sample left to try them in turns.
-const margin = 0.1
+// clearGain is the relative gain over the start that decides where there are no samples left for
+// a comparison.
+const clearGain = 0.1
 
-// clearly reports whether a sample of the best was so much better than the start's.
-func (t *Tuner) clearly() bool {
-	start := t.samples[0].Score
-	return slices.ContainsFunc(t.samples, func(s Sample) bool {
-		return slices.Equal(s.Point, t.best) && s.Score-start > margin*math.Abs(start)
-	})
-}
-
-// judge counts a score of the last turns. Who begins changes from turn to turn. What was
-// found stays if it has won all, and the start as soon as it has not lost one.
-func (t *Tuner) judge(score float64) {
+// compare counts a score of the comparison. The order within a pair alternates, so that a machine
+// that gets steadily slower favors neither. What was found must win all pairs.
+//
+//	sample  1      2      3      4
+//	of      found  start  start  found
+func (t *Tuner) compare(score float64) {
 	t.scores = append(t.scores, score)
 	n := len(t.scores)
-	startNext := n%4 == 1 || n%4 == 2 // found, start; start, found; and so on
 	if n%2 == 0 {
 		found, start := t.scores[n-2], t.scores[n-1]
 		if n%4 == 0 {
 			found, start = start, found
 		}
-		if found <= start {
-			t.settle(false)
-			return
-		}
-		if n == 2*t.turns {
-			t.settle(true)
+		if found <= start || n == 2*t.pairs {
+			t.settle(found > start)
 			return
 		}
 	}
-	if t.next = t.best; startNext {
+	if t.next = t.best; n%4 == 1 || n%4 == 2 {
 		t.next = t.opts.Start
 	}
 }
 
-// settle ends all, with what was found or with the start.
+// settle ends the search with what was found, or else with the start.
 func (t *Tuner) settle(found bool) {
-	t.settled = true
 	if !found {
 		t.best = t.opts.Start
 	}
-}
-
-// neighbour is the best point with one choice made otherwise, if there is one that
-// was not tried. A process learns little of choices from afar, and believes it too
-// soon.
-func (t *Tuner) neighbour() (at Point, some bool) {
-	for i, a := range t.axes {
-		for c := range a.Choices {
-			p := slices.Clone(t.best)
-			p[i] = float64(c)
-			if !slices.ContainsFunc(t.samples, func(s Sample) bool { return slices.Equal(s.Point, p) }) {
-				return p, true
-			}
-		}
-	}
-	return t.best, false
-}
-
-// Candidates for the next point: anywhere, and near the best.
-const (
-	anywhere = 400
-	nearby   = 150
-)
-
-// promising is the point of the greatest expected improvement among many.
-func (t *Tuner) promising(p *process, best float64) (at Point, gain float64) {
-	gain = -1
-	for k := range anywhere + nearby {
-		unit := make([]float64, len(t.axes))
-		for i := range unit {
-			unit[i] = t.rnd.Float64()
-		}
-		if k >= anywhere {
-			t.near(unit)
-		}
-		q := t.point(unit)
-		if g := p.improvement(t.place(q), best); g > gain {
-			at, gain = q, g
-		}
-	}
-	return at, gain
-}
-
-// near moves a random place to the neighbourhood of the best: numbers by a tenth
-// of their axis or so, and choices now and then.
-func (t *Tuner) near(unit []float64) {
-	for i, a := range t.axes {
-		if a.Choices > 0 {
-			if t.rnd.IntN(4) > 0 {
-				unit[i] = (t.best[i] + 0.5) / float64(a.Choices)
-			}
-			continue
-		}
-		unit[i] = min(max(t.unit(i, t.best[i])+0.1*t.rnd.NormFloat64(), 0), 1)
-	}
-}
-
-// spread is the k-th of places that lie evenly, as Halton's sequence does (1960).
-func (t *Tuner) spread(k int) []float64 {
-	primes := [...]int{2, 3, 5, 7, 11, 13, 17, 19}
-	unit := make([]float64, len(t.axes))
-	for i := range unit {
-		base := primes[i%len(primes)]
-		for f, n := 1/float64(base), k; n > 0; n, f = n/base, f/float64(base) {
-			unit[i] += f * float64(n%base)
-		}
-	}
-	return unit
-}
-
-// point is what a place in the unit cube stands for.
-func (t *Tuner) point(unit []float64) Point {
-	p := make(Point, len(unit))
-	for i, a := range t.axes {
-		switch u := unit[i]; {
-		case a.Choices > 0:
-			p[i] = min(math.Floor(u*float64(a.Choices)), float64(a.Choices-1))
-		case a.Log:
-			p[i] = min(max(math.Exp(math.Log(a.Low)+u*(math.Log(a.High)-math.Log(a.Low))), a.Low), a.High)
-		default:
-			p[i] = a.Low + u*(a.High-a.Low)
-		}
-	}
-	return p
-}
-
-// unit is where a number lies on its axis, from 0 to 1.
-func (t *Tuner) unit(i int, v float64) float64 {
-	a := t.axes[i]
-	if a.Log {
-		return (math.Log(v) - math.Log(a.Low)) / (math.Log(a.High) - math.Log(a.Low))
-	}
-	return (v - a.Low) / (a.High - a.Low)
-}
-
-// apart, times the root of 2, is how far choices lie from each other: so far that
-// one says little of another.
-const apart = 0.7
-
-// place is where the process has a point: choices have an axis each, so that all
-// are equally far from each other.
-func (t *Tuner) place(p Point) []float64 {
-	var at []float64
-	for i, a := range t.axes {
-		if a.Choices == 0 {
-			at = append(at, t.unit(i, p[i]))
-			continue
-		}
-		for c := range a.Choices {
-			if float64(c) == p[i] {
-				at = append(at, apart)
-			} else {
-				at = append(at, 0)
-			}
-		}
-	}
-	return at
+	t.phase, t.next = settled, t.best
 }

@@ -29,9 +29,6 @@ func problems() []problem {
 		{"one hill", []autotune.Axis{fusion}, func(p autotune.Point) float64 { return 100 * hill(p[0], 5e6, 3) }, 100},
 		{"a parabola", []autotune.Axis{{Name: "x", Low: -3, High: 7}}, func(p autotune.Point) float64 { return 50 - (p[0]-2)*(p[0]-2) }, 50},
 		{"a hill of two axes", []autotune.Axis{fusion, cycle}, func(p autotune.Point) float64 { return 100 * (0.3 + 0.7*hill(p[0], 2e7, 3)*hill(p[1], 3, 2)) }, 100},
-		{"two hills", []autotune.Axis{fusion, cycle}, func(p autotune.Point) float64 {
-			return 100 * max(hill(p[0], 1e8, 2.5)*hill(p[1], 1, 2.5), 0.7*hill(p[0], 3e5, 2.5)*hill(p[1], 50, 2.5))
-		}, 100},
 		{"settings and choices", []autotune.Axis{fusion, cycle, cache, class}, func(p autotune.Point) float64 {
 			return 100 * (0.4 + 0.2*p[2] + 0.2*math.Abs(p[3]-1)) * (0.5 + 0.5*hill(p[0], 3e7, 4)*hill(p[1], 2, 3))
 		}, 80},
@@ -40,36 +37,79 @@ func problems() []problem {
 	}
 }
 
-func newTuner(t *testing.T, axes []autotune.Axis, seed uint64) *autotune.Tuner {
+func newTuner(t *testing.T, axes []autotune.Axis, opts autotune.Options) *autotune.Tuner {
 	t.Helper()
-	tu, err := autotune.New(axes, autotune.Options{Seed: seed})
+	tu, err := autotune.New(axes, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return tu
 }
 
+// tune settles a Tuner on a problem whose scores have noise, and returns its best point.
+func tune(t *testing.T, p problem, opts autotune.Options, noise float64, seed uint64) autotune.Point {
+	t.Helper()
+	tu, rnd := newTuner(t, p.axes, opts), rand.New(rand.NewPCG(seed, 1))
+	for !tu.Settled() {
+		if len(tu.Samples()) > 24 {
+			t.Fatalf("%s: not settled after %d samples", p.name, len(tu.Samples()))
+		}
+		tu.Tell(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))
+	}
+	if !slices.Equal(tu.Ask(), tu.Best()) {
+		t.Errorf("%s: settled, it asks for %v, and the best is %v", p.name, tu.Ask(), tu.Best())
+	}
+	return tu.Best()
+}
+
 func TestATunerFindsWhatIsNearlyBestAndSettles(t *testing.T) {
+	const seeds = 20
 	for _, p := range problems() {
 		for _, noise := range []float64{0, 0.03} {
 			var found []float64
 			for seed := range uint64(seeds) {
-				tu, rnd := newTuner(t, p.axes, seed), rand.New(rand.NewPCG(seed, 1))
-				asked := 0
-				for ; !tu.Settled(); asked++ {
-					if asked > 24 {
-						t.Fatalf("%s: not settled after %d", p.name, asked)
-					}
-					tu.Tell(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))
-				}
-				if !slices.Equal(tu.Ask(), tu.Best()) {
-					t.Errorf("%s: settled, it asks for %v, and the best is %v", p.name, tu.Ask(), tu.Best())
-				}
-				found = append(found, p.score(tu.Best())/p.best)
+				found = append(found, p.score(tune(t, p, autotune.Options{}, noise, seed))/p.best)
 			}
 			slices.Sort(found)
-			if found[0] < 0.85 || seeds > 1 && found[len(found)/2] < 0.95 {
+			if found[0] < 0.85 || found[len(found)/2] < 0.95 {
 				t.Errorf("%s, noise %g: the worst of %d is %.3f of the best, want 0.85; the median %.3f, want 0.95", p.name, noise, seeds, found[0], found[len(found)/2])
+			}
+		}
+	}
+}
+
+// A job of many small tensors, started with settings that are poor for it: fusion so small that
+// a step takes many calls, and a cycle that is longer than the computation. There is a gain, and
+// the search must find most of it, noise or not.
+func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
+	const (
+		tensors, size = 600, 8 << 10 // bytes
+		call          = 40e-6        // s for each collective,
+		perByte       = 1 / 2e9      // s for each byte in it,
+		announce      = 0.2e-6       // s to negotiate a tensor by its name,
+		compute       = 4e-3         // and s between the first submission and the last
+	)
+	job := problem{
+		name: "many small tensors",
+		axes: []autotune.Axis{
+			{Name: "fusion", Low: 64 << 10, High: 256 << 20, Log: true},
+			{Name: "cycle", Low: 0.1, High: 50, Log: true}, // ms
+			{Name: "cache", Choices: 2},
+		},
+		score: func(p autotune.Point) float64 {
+			bytes := float64(tensors * size)
+			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3)) // one a cycle, while tensors come
+			names := float64(tensors) * announce * (20 - 19*p[2])
+			wait := max(0, p[1]*1e-3-compute) // for company that does not come
+			return bytes / (compute + calls*call + bytes*perByte + names + wait)
+		},
+	}
+	start := autotune.Point{64 << 10, 20, 0}
+	began := job.score(start)
+	for _, noise := range []float64{0, 0.05} {
+		for seed := range uint64(10) {
+			if got := job.score(tune(t, job, autotune.Options{Start: start}, noise, seed)); got < 2*began {
+				t.Errorf("noise %g, seed %d: it began at %.0f MB/s and settles at %.0f, want at least twice as much", noise, seed, began/1e6, got/1e6)
 			}
 		}
 	}
@@ -80,7 +120,7 @@ func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
 			for _, most := range []int{1, 3, 20} {
-				tu, err := autotune.New(p.axes, autotune.Options{Seed: 1, Most: most})
+				tu, err := autotune.New(p.axes, autotune.Options{Most: most})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -100,7 +140,7 @@ func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
 // Noise makes some point look better than the best one, which is the start: it stays,
 // mostly, and where something is clearly better, that is found all the same.
 func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
-	p := problems()[4]
+	p := problems()[3]
 	start := autotune.Point{3e7, 2, 1, 0} // the best of all
 	poor := autotune.Point{1 << 28, 50, 0, 1}
 	for _, tc := range []struct {
@@ -118,7 +158,7 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 		const games = 12 // of which the outcome follows from the seed
 		total := 0.0
 		for seed := range uint64(games) {
-			tu, err := autotune.New(p.axes, autotune.Options{Seed: seed, Start: tc.start})
+			tu, err := autotune.New(p.axes, autotune.Options{Start: tc.start})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,35 +174,35 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	}
 }
 
-// The reference is as many random points: the process must be worth its trouble.
+// The reference is as many random points.
 func TestATunerBeatsRandomSearch(t *testing.T) {
-	p := problems()[3]
-	var tuned, random float64
-	for seed := range uint64(10) {
-		tu, rnd := newTuner(t, p.axes, seed), rand.New(rand.NewPCG(seed, 2))
-		asked := 0
-		for ; !tu.Settled(); asked++ {
-			tu.Tell(p.score(tu.Ask()))
-		}
-		tuned += p.score(tu.Best())
+	p := problems()[2]
+	tu := newTuner(t, p.axes, autotune.Options{})
+	for !tu.Settled() {
+		tu.Tell(p.score(tu.Ask()))
+	}
+	const games = 10
+	var random float64
+	for seed := range uint64(games) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
 		var best float64
-		for range asked {
+		for range tu.Samples() {
 			at := make(autotune.Point, len(p.axes))
 			for i, a := range p.axes {
 				at[i] = a.Low * math.Pow(a.High/a.Low, rnd.Float64())
 			}
 			best = max(best, p.score(at))
 		}
-		random += best
+		random += best / games
 	}
-	if tuned <= random*1.02 {
-		t.Errorf("on average the tuner finds %.1f, and random points %.1f", tuned/10, random/10)
+	if tuned := p.score(tu.Best()); tuned <= random*1.02 {
+		t.Errorf("the tuner finds %.1f, and random points %.1f", tuned, random)
 	}
 }
 
 func TestEqualScoresLeadToEqualQuestions(t *testing.T) {
-	p := problems()[4]
-	a, b := newTuner(t, p.axes, 5), newTuner(t, p.axes, 5)
+	p := problems()[3]
+	a, b := newTuner(t, p.axes, autotune.Options{}), newTuner(t, p.axes, autotune.Options{})
 	for !a.Settled() {
 		if !slices.Equal(a.Ask(), b.Ask()) {
 			t.Fatalf("after %d scores: %v and %v", len(a.Samples()), a.Ask(), b.Ask())
@@ -175,7 +215,7 @@ func TestEqualScoresLeadToEqualQuestions(t *testing.T) {
 
 func TestScoresThatAreNoNumbersCountAsTheWorst(t *testing.T) {
 	p := problems()[0]
-	tu := newTuner(t, p.axes, 1)
+	tu := newTuner(t, p.axes, autotune.Options{})
 	for i := 0; !tu.Settled(); i++ {
 		at := tu.Ask()
 		switch {
@@ -223,23 +263,10 @@ func TestAxesAndOptionsThatCannotBeAreRefused(t *testing.T) {
 		"no end":          {[]autotune.Axis{{Low: 0, High: math.Inf(1)}}, autotune.Options{}},
 		"outside":         {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{3}}},
 		"other dimension": {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{1, 1}}},
-		"most below":      {[]autotune.Axis{good}, autotune.Options{First: 5, Most: 4}},
+		"no samples":      {[]autotune.Axis{good}, autotune.Options{Most: -1}},
 	} {
 		if _, err := autotune.New(c.axes, c.opts); !errors.Is(err, fault.Misuse) {
 			t.Errorf("%s: got %v, want misuse", what, err)
-		}
-	}
-}
-
-func BenchmarkAsk(b *testing.B) {
-	p := problems()[4]
-	for b.Loop() {
-		tu, err := autotune.New(p.axes, autotune.Options{Least: 1e-12})
-		if err != nil {
-			b.Fatal(err)
-		}
-		for !tu.Settled() {
-			tu.Tell(p.score(tu.Ask()))
 		}
 	}
 }

@@ -1,5 +1,0 @@
-//go:build !race
-
-package autotune_test
-
-const seeds = 6
