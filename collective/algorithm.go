@@ -112,19 +112,28 @@ type (
 	barrier func(ctx context.Context, r *p2p.Round) error
 )
 
-// implementationOf is the function of a, which must be one for verb and take op.
-func implementationOf[F any](verb Verb, a Algorithm, op reduce.Op) (F, error) {
-	v := a.entry()
-	run, ok := v.run.(F)
+// check refuses, with fault.Misuse, an algorithm that is not one for verb or does
+// not support op on the ranks of r.
+func (a Algorithm) check(r *p2p.Round, verb Verb, op reduce.Op) error {
+	e := a.entry()
 	switch {
-	case v.verb != verb || !ok:
-		return run, misuse(verb.String(), "algorithm %v is not one for %v", a, verb)
-	case v.order != 0 && op.Name() == "":
-		return run, misuse(verb.String(), "no operator was given")
-	case v.order == reduce.Commutative && !op.Commutative():
-		return run, misuse(verb.String(), "operator %s does not commute, and algorithm %s needs one that does", op.Name(), v.name)
+	case e.verb != verb:
+		return misuse(verb.String(), "algorithm: got %v, want one for %v", a, verb)
+	case e.order != 0 && op.Name() == "":
+		return misuse(verb.String(), "operator: got none, want one such as sum")
+	case e.order != 0 && !op.Commutative() && !a.SupportsOrderOn(reduce.RankOrder, r.Layout()):
+		return misuse(verb.String(), "operator: got %s, which does not commute, want one that does: algorithm %s does not fold in rank order here", op.Name(), e.name)
 	}
-	return run, nil
+	return nil
+}
+
+// implementationOf returns the function of a, which must pass check. F is the one
+// function type that the verb has.
+func implementationOf[F any](r *p2p.Round, verb Verb, a Algorithm, op reduce.Op) (run F, err error) {
+	if err := a.check(r, verb, op); err != nil {
+		return run, err
+	}
+	return a.entry().run.(F), nil
 }
 
 // misuse is this package's error. It does not know the job's ranks.

@@ -31,9 +31,6 @@ import (
 // without shared memory. Where hosts are in rank order so are the folds, and op need
 // not commute.
 func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
-	if !k.Op().Commutative() && !r.Layout().InOrder() {
-		return misuse(VerbAllReduce.String(), "operator %s does not commute, and algorithm %s would fold out of rank order: ranks of one host do not follow each other", k.Op().Name(), hierarchical)
-	}
 	host := r.Host()
 	if err := reduceOnHost(ctx, host, 0, buf, buf, k); err != nil {
 		return err

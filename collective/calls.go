@@ -8,48 +8,28 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// AllReduce leaves on every rank, in dst, the reduction of all ranks' src, which
-// has whole elements, equally many on all ranks. dst may be src.
+// AllReduce reduces the src of all ranks and leaves the result in dst on every
+// rank. Both hold whole elements, equally many on all ranks. dst may be src.
 func AllReduce(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	if err := checkWhole(VerbAllReduce, src, k); err != nil {
+	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
 	}
-	if err := checkSize(VerbAllReduce, "dst", dst, len(src)); err != nil {
-		return err
-	}
-	if _, ok := a.entry().run.(allReduce); ok {
-		run, err := implementationOf[allReduce](VerbAllReduce, a, k.Op())
-		if err != nil {
-			return err
-		}
+	if run, ok := a.entry().run.(allReduce); ok {
 		return run(ctx, r, dst, src, k)
 	}
-	run, err := implementationOf[allReduceInPlace](VerbAllReduce, a, k.Op())
-	if err != nil {
-		return err
-	}
 	copyUnlessSame(dst, src)
-	return run(ctx, r, dst, k)
+	return a.entry().run.(allReduceInPlace)(ctx, r, dst, k)
 }
 
-// Reduce leaves in dst, on the root, the reduction of all ranks' src, which is
-// equally long everywhere. dst may be src; on other ranks it is not looked at.
+// Reduce reduces the src of all ranks and leaves the result in dst on the root. src
+// is equally long everywhere. dst may be src, and is ignored on the other ranks.
 func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, k reduce.Kernel) error {
-	run, err := implementationOf[reduceToRoot](VerbReduce, a, k.Op())
+	run, err := implementationOf[reduceToRoot](r, VerbReduce, a, k.Op())
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbReduce, root); err != nil {
-		return err
-	}
-	if err := checkWhole(VerbReduce, src, k); err != nil {
 		return err
 	}
 	if r.Rank() != root {
 		return run(ctx, r, root, nil, src, k)
-	}
-	if err := checkSize(VerbReduce, "dst", dst, len(src)); err != nil {
-		return err
 	}
 	if err := run(ctx, r, root, dst, src, k); err != nil {
 		return err
@@ -58,186 +38,129 @@ func Reduce(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src [
 	return nil
 }
 
-// Broadcast leaves the root's buf on every rank; it is equally long everywhere.
+// Broadcast copies the root's buf to every rank. buf is equally long everywhere.
 func Broadcast(ctx context.Context, r *p2p.Round, a Algorithm, root int, buf []byte) error {
-	run, err := implementationOf[broadcast](VerbBroadcast, a, reduce.Sum)
+	run, err := implementationOf[broadcast](r, VerbBroadcast, a, reduce.Sum)
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbBroadcast, root); err != nil {
 		return err
 	}
 	return run(ctx, r, root, buf)
 }
 
-// AllGather leaves on every rank the src of all ranks, one after the other in
-// rank order. src is equally long everywhere, and may be this rank's chunk of dst.
+// AllGather leaves the src of all ranks in dst on every rank, one after the other
+// in rank order. src is equally long everywhere, and may be this rank's chunk of dst.
 func AllGather(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
-	if err := checkSize(VerbAllGather, "dst", dst, r.Size()*len(src)); err != nil {
-		return err
-	}
 	return runAllGather(ctx, r, VerbAllGather, a, evenChunks(r, dst, 1), src)
 }
 
-// AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i.
-// The counts are equal on all ranks.
+// AllGatherV is AllGather of counts[i] elements of elem bytes from each rank i. The
+// counts are equal on all ranks.
 func AllGatherV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, elem int) error {
-	all, err := cutByCounts(r, VerbAllGatherV, dst, counts, elem)
-	if err != nil {
-		return err
-	}
-	if err := checkSize(VerbAllGatherV, "src", src, len(all.of(r.Rank()))); err != nil {
-		return err
-	}
-	return runAllGather(ctx, r, VerbAllGatherV, a, all, src)
+	return runAllGather(ctx, r, VerbAllGatherV, a, cutByCounts(r, dst, counts, elem), src)
 }
 
-// runAllGather carries out both.
+// runAllGather carries out AllGather and AllGatherV. A src that lies elsewhere in
+// all is first copied to its own chunk, because the other chunks would overwrite it.
 func runAllGather(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, all chunks, src []byte) error {
-	own := all.of(r.Rank())
-	if _, ok := a.entry().run.(allGather); !ok {
-		run, err := implementationOf[allGatherInPlace](verb, a, reduce.Sum)
-		if err != nil {
-			return err
-		}
-		copyCached(own, src)
-		return run(ctx, r, all)
-	}
-	run, err := implementationOf[allGather](verb, a, reduce.Sum)
-	if err != nil {
+	if err := a.check(r, verb, reduce.Sum); err != nil {
 		return err
 	}
+	own := all.of(r.Rank())
+	run, ok := a.entry().run.(allGather)
+	if !ok {
+		copyCached(own, src)
+		return a.entry().run.(allGatherInPlace)(ctx, r, all)
+	}
 	if !same(own, src) && (same(all.buf, src) || tensor.Overlap(all.buf, src)) {
-		copyCached(own, src) // before others' chunks come to lie on it
+		copyCached(own, src)
 		src = own
 	}
 	return run(ctx, r, all, src)
 }
 
-// Gather leaves in dst, on the root, the src of all ranks, one after the other in
-// rank order. src is equally long everywhere; the root's may be its chunk of dst.
-// On other ranks dst is not looked at.
+// Gather leaves the src of all ranks in dst on the root, one after the other in rank
+// order. src is equally long everywhere; the root's may be its chunk of dst. The
+// other ranks' dst is ignored.
 func Gather(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
-	run, err := implementationOf[gather](VerbGather, a, reduce.Sum)
+	run, err := implementationOf[gather](r, VerbGather, a, reduce.Sum)
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbGather, root); err != nil {
 		return err
 	}
 	if r.Rank() != root {
 		return run(ctx, r, root, chunks{}, src)
-	}
-	if err := checkSize(VerbGather, "dst", dst, r.Size()*len(src)); err != nil {
-		return err
 	}
 	return run(ctx, r, root, evenChunks(r, dst, 1), src)
 }
 
-// GatherV is Gather of counts[i] elements of elem bytes from each rank i. On
-// ranks other than the root, dst and counts are not looked at.
+// GatherV is Gather of counts[i] elements of elem bytes from each rank i. dst and
+// counts are ignored on ranks other than the root.
 func GatherV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
-	run, err := implementationOf[gather](VerbGatherV, a, reduce.Sum)
+	run, err := implementationOf[gather](r, VerbGatherV, a, reduce.Sum)
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbGatherV, root); err != nil {
 		return err
 	}
 	if r.Rank() != root {
 		return run(ctx, r, root, chunks{}, src)
 	}
-	all, err := cutByCounts(r, VerbGatherV, dst, counts, elem)
-	if err != nil {
-		return err
-	}
-	if err := checkSize(VerbGatherV, "src", src, len(all.of(root))); err != nil {
-		return err
-	}
-	return run(ctx, r, root, all, src)
+	return run(ctx, r, root, cutByCounts(r, dst, counts, elem), src)
 }
 
-// Scatter leaves in dst, on rank i, chunk i of the root's src. dst is equally
-// long everywhere; the root's may be its chunk of src. On other ranks src is not
-// looked at.
+// Scatter leaves chunk i of the root's src in dst on each rank i. dst is equally
+// long everywhere; the root's may be its chunk of src. The other ranks' src is
+// ignored.
 func Scatter(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte) error {
-	run, err := implementationOf[scatter](VerbScatter, a, reduce.Sum)
+	run, err := implementationOf[scatter](r, VerbScatter, a, reduce.Sum)
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbScatter, root); err != nil {
 		return err
 	}
 	if r.Rank() != root {
 		return run(ctx, r, root, dst, chunks{})
-	}
-	if err := checkSize(VerbScatter, "src", src, r.Size()*len(dst)); err != nil {
-		return err
 	}
 	return run(ctx, r, root, dst, evenChunks(r, src, 1))
 }
 
-// ScatterV is Scatter of counts[i] elements of elem bytes to each rank i. On
-// ranks other than the root, src and counts are not looked at.
+// ScatterV is Scatter of counts[i] elements of elem bytes to each rank i. src and
+// counts are ignored on ranks other than the root.
 func ScatterV(ctx context.Context, r *p2p.Round, a Algorithm, root int, dst, src []byte, counts []int, elem int) error {
-	run, err := implementationOf[scatter](VerbScatterV, a, reduce.Sum)
+	run, err := implementationOf[scatter](r, VerbScatterV, a, reduce.Sum)
 	if err != nil {
-		return err
-	}
-	if err := checkRoot(r, VerbScatterV, root); err != nil {
 		return err
 	}
 	if r.Rank() != root {
 		return run(ctx, r, root, dst, chunks{})
 	}
-	all, err := cutByCounts(r, VerbScatterV, src, counts, elem)
-	if err != nil {
-		return err
-	}
-	if err := checkSize(VerbScatterV, "dst", dst, len(all.of(root))); err != nil {
-		return err
-	}
-	return run(ctx, r, root, dst, all)
+	return run(ctx, r, root, dst, cutByCounts(r, src, counts, elem))
 }
 
-// ReduceScatter leaves in dst, on rank i, the reduction of all ranks' chunk i of
-// src. src has whole elements, equally many on all ranks, is cut by Chunk, and
-// stays as it is. dst is as long as its chunk; it may be that chunk of src, or
-// src's beginning, which are then overwritten.
+// ReduceScatter reduces the src of all ranks and leaves chunk i of the result in dst
+// on each rank i. src holds whole elements, equally many on all ranks, and is cut by
+// tensor.Chunk. dst is as long as its chunk. It may be that chunk of src, or the
+// beginning of src; otherwise src is not changed.
 func ReduceScatter(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
-	run, err := implementationOf[reduceScatter](VerbReduceScatter, a, k.Op())
+	run, err := implementationOf[reduceScatter](r, VerbReduceScatter, a, k.Op())
 	if err != nil {
 		return err
 	}
-	if err := checkWhole(VerbReduceScatter, src, k); err != nil {
-		return err
-	}
-	return run.execute(ctx, r, VerbReduceScatter, dst, evenChunks(r, src, k.DType().Size()), k)
+	return run.execute(ctx, r, dst, evenChunks(r, src, k.DType().Size()), k)
 }
 
-// ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts
-// are equal on all ranks.
+// ReduceScatterV is ReduceScatter with chunks of counts[i] elements. The counts are
+// equal on all ranks.
 func ReduceScatterV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, counts []int, k reduce.Kernel) error {
-	run, err := implementationOf[reduceScatter](VerbReduceScatterV, a, k.Op())
+	run, err := implementationOf[reduceScatter](r, VerbReduceScatterV, a, k.Op())
 	if err != nil {
 		return err
 	}
-	all, err := cutByCounts(r, VerbReduceScatterV, src, counts, k.DType().Size())
-	if err != nil {
-		return err
-	}
-	return run.execute(ctx, r, VerbReduceScatterV, dst, all, k)
+	return run.execute(ctx, r, dst, cutByCounts(r, src, counts, k.DType().Size()), k)
 }
 
-// execute runs the algorithm, also where dst lies at src's beginning.
-func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, verb Verb, dst []byte, src chunks, k reduce.Kernel) error {
-	own := src.of(r.Rank())
-	if err := checkSize(verb, "dst", dst, len(own)); err != nil {
-		return err
-	}
+// execute runs the algorithm and finishes the fold. Where dst is the beginning of
+// src, other ranks' chunks lie there that are still to be sent, so the result is
+// made in scratch memory first.
+func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	to := dst
-	if same(dst, src.buf) && !same(dst, own) {
-		to = r.Scratch(len(dst)) // other ranks' chunks lie there, and are still to be sent
+	if same(dst, src.buf) && !same(dst, src.of(r.Rank())) {
+		to = r.Scratch(len(dst))
 	}
 	if err := run(ctx, r, to, src, k); err != nil {
 		return err
@@ -247,46 +170,30 @@ func (run reduceScatter) execute(ctx context.Context, r *p2p.Round, verb Verb, d
 	return nil
 }
 
-// AllToAll sends chunk i of src to rank i, and leaves in chunk i of dst what rank
-// i sent here. All chunks everywhere are equally long. dst may be src, at the cost
-// of a copy.
+// AllToAll sends chunk i of src to rank i, and leaves in chunk i of dst what rank i
+// sent to this rank. All chunks are equally long on all ranks. dst may be src, at
+// the cost of a copy.
 func AllToAll(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte) error {
-	run, err := implementationOf[allToAll](VerbAllToAll, a, reduce.Sum)
+	run, err := implementationOf[allToAll](r, VerbAllToAll, a, reduce.Sum)
 	if err != nil {
 		return err
-	}
-	if err := checkSize(VerbAllToAll, "dst", dst, len(src)); err != nil {
-		return err
-	}
-	if len(src)%r.Size() != 0 {
-		return misuse(VerbAllToAll.String(), "%d bytes are not %d equal chunks", len(src), r.Size())
 	}
 	return run(ctx, r, evenChunks(r, dst, 1), evenChunks(r, copyIfSame(r, dst, src), 1))
 }
 
-// AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i, and
-// recvs[i] from it. What a rank sends another must be what that one receives.
+// AllToAllV is AllToAll of sends[i] elements of elem bytes to each rank i and
+// recvs[i] from it. Each rank receives as many elements from another as that one
+// sends to it.
 func AllToAllV(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, recvs, sends []int, elem int) error {
-	run, err := implementationOf[allToAll](VerbAllToAllV, a, reduce.Sum)
+	run, err := implementationOf[allToAll](r, VerbAllToAllV, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
-	to, err := cutByCounts(r, VerbAllToAllV, dst, recvs, elem)
-	if err != nil {
-		return err
-	}
-	from, err := cutByCounts(r, VerbAllToAllV, src, sends, elem)
-	if err != nil {
-		return err
-	}
-	own := r.Rank()
-	if err := checkSize(VerbAllToAllV, "dst's chunk of this rank itself", to.of(own), len(from.of(own))); err != nil {
-		return err
-	}
-	return run(ctx, r, to, from.withBuffer(copyIfSame(r, dst, src)))
+	src = copyIfSame(r, dst, src)
+	return run(ctx, r, cutByCounts(r, dst, recvs, elem), cutByCounts(r, src, sends, elem))
 }
 
-// copyIfSame is src, or a copy of it where dst is the same memory.
+// copyIfSame returns src, or a copy of it where dst is the same memory.
 func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	if !same(dst, src) {
 		return src
@@ -296,33 +203,28 @@ func copyIfSame(r *p2p.Round, dst, src []byte) []byte {
 	return own
 }
 
-// Scan leaves on rank i, in dst, the reduction of the src of ranks 0 to i, which has
-// whole elements, equally many on all ranks. dst may be src.
+// Scan reduces the src of ranks 0 to i and leaves the result in dst on each rank i.
+// src holds whole elements, equally many on all ranks. dst may be src.
 func Scan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbScan, a, dst, src, k, r.Rank()+1)
 }
 
-// ExScan leaves on rank i, in dst, the reduction of the src of ranks 0 to i-1, which
-// has whole elements, equally many on all ranks. dst may be src. Rank 0's dst stays
-// as it is.
+// ExScan reduces the src of ranks 0 to i-1 and leaves the result in dst on each
+// rank i. src holds whole elements, equally many on all ranks. dst may be src. Rank
+// 0's dst is not changed.
 func ExScan(ctx context.Context, r *p2p.Round, a Algorithm, dst, src []byte, k reduce.Kernel) error {
 	return runScan(ctx, r, VerbExScan, a, dst, src, k, r.Rank())
 }
 
-// runScan carries out both; the result is that of so many ranks' shares.
+// runScan carries out Scan and ExScan. shares is the number of ranks whose shares
+// the result has; with none, src is only read.
 func runScan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src []byte, k reduce.Kernel, shares int) error {
-	run, err := implementationOf[inclusiveScan](verb, a, k.Op())
+	run, err := implementationOf[inclusiveScan](r, verb, a, k.Op())
 	if err != nil {
 		return err
 	}
-	if err := checkWhole(verb, src, k); err != nil {
-		return err
-	}
-	if err := checkSize(verb, "dst", dst, len(src)); err != nil {
-		return err
-	}
 	if shares == 0 {
-		return run(ctx, r, src, k) // which is only read
+		return run(ctx, r, src, k)
 	}
 	copyUnlessSame(dst, src)
 	if err := run(ctx, r, dst, k); err != nil {
@@ -334,30 +236,9 @@ func runScan(ctx context.Context, r *p2p.Round, verb Verb, a Algorithm, dst, src
 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, r *p2p.Round, a Algorithm) error {
-	run, err := implementationOf[barrier](VerbBarrier, a, reduce.Sum)
+	run, err := implementationOf[barrier](r, VerbBarrier, a, reduce.Sum)
 	if err != nil {
 		return err
 	}
 	return run(ctx, r)
-}
-
-func checkRoot(r *p2p.Round, verb Verb, root int) error {
-	if root < 0 || root >= r.Size() {
-		return misuse(verb.String(), "root %d is out of range; the ranks are 0 to %d", root, r.Size()-1)
-	}
-	return nil
-}
-
-func checkSize(verb Verb, what string, b []byte, want int) error {
-	if len(b) != want {
-		return misuse(verb.String(), "%s has %d bytes, and must have %d", what, len(b), want)
-	}
-	return nil
-}
-
-func checkWhole(verb Verb, b []byte, k reduce.Kernel) error {
-	if len(b)%k.DType().Size() != 0 {
-		return misuse(verb.String(), "%d bytes are no whole elements of %v", len(b), k.DType())
-	}
-	return nil
 }

@@ -78,29 +78,17 @@ func cutEvenly(buf []byte, n, elem int) chunks {
 	return chunks{buf: buf, n: n, elem: elem, size: count / n * elem, longer: count % n}
 }
 
-// cutByCounts cuts buf into a chunk of counts[i] elements for each rank i. The starts
-// live until the round ends.
-func cutByCounts(r *p2p.Round, verb Verb, buf []byte, counts []int, elem int) (chunks, error) {
+// cutByCounts cuts buf into a chunk of counts[i] elements of elem bytes for each
+// rank i. The counts add up to the elements of buf. The offsets lie in scratch
+// memory, which lives until the round ends.
+func cutByCounts(r *p2p.Round, buf []byte, counts []int, elem int) chunks {
 	n := r.Size()
-	if len(counts) != n {
-		return chunks{}, misuse(verb.String(), "%d counts were given for %d ranks", len(counts), n)
-	}
-	if elem <= 0 {
-		return chunks{}, misuse(verb.String(), "elements of %d bytes were given", elem)
-	}
 	starts := tensor.Elements[int64](r.Scratch(8 * (n + 1)))
 	starts[0] = 0
 	for i, count := range counts {
-		left := (len(buf) - int(starts[i])) / elem
-		if count < 0 || count > left {
-			return chunks{}, misuse(verb.String(), "rank %d has %d elements, where %d of %d bytes are left for it", i, count, left*elem, len(buf))
-		}
 		starts[i+1] = starts[i] + int64(count*elem)
 	}
-	if int(starts[n]) != len(buf) {
-		return chunks{}, misuse(verb.String(), "the counts add up to %d bytes, the buffer has %d", starts[n], len(buf))
-	}
-	return chunks{buf: buf, n: n, elem: elem, starts: starts}, nil
+	return chunks{buf: buf, n: n, elem: elem, starts: starts}
 }
 
 // modulo is a modulo n, never negative.

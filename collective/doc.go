@@ -1,15 +1,17 @@
 // Package collective holds the algorithms of the collective operations, one per
-// file, and the table that says which one runs.
+// file, and the table that chooses among them.
 //
 // An algorithm is written against p2p.Round: it names its neighbours, loops over
-// steps, exchanges and folds. Segments, tags and waiting live below it, and so
-// does everything about element types but their size.
+// steps, exchanges and folds. Package p2p adds what the algorithms leave out:
+// segments, tags, waiting, and element types beyond their size.
 //
-// The exported functions AllReduce, Broadcast, … are what package comm calls.
-// Every rank of the round makes the same call with an equal Algorithm, and
-// arguments that agree; lengths that cannot be right get fault.Misuse before
-// anything is sent. Each function may be called by as many goroutines as have
-// Rounds of their own. Its slices are the caller's again when it has returned.
+// Package comm calls the exported functions AllReduce, Broadcast, … once per
+// operation. It has checked lengths, counts and roots before; here they are not
+// checked again, and a buffer that does not fit panics as a slice out of range
+// does. An algorithm that does not fit the operation, or its operator, is
+// fault.Misuse before anything is sent. Every rank of the round makes the same call
+// with an equal Algorithm. Goroutines may call a function at the same time with
+// Rounds of their own. The slices are the caller's again when the function returns.
 //
 // # Words
 //

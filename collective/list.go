@@ -16,12 +16,7 @@ import (
 // vector alone by the same algorithm folds it, to the bit, whatever else is in the
 // list. Algorithms that TakesLists does not name are fault.Misuse.
 func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte, k reduce.Kernel) error {
-	for _, v := range list {
-		if err := checkWhole(VerbAllReduce, v, k); err != nil {
-			return err
-		}
-	}
-	if _, err := implementationOf[allReduce](VerbAllReduce, a, k.Op()); err != nil {
+	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
 	}
 	switch a.Name() {
@@ -30,7 +25,7 @@ func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte
 	case ring:
 		return ringAllReduceList(ctx, r, list, k)
 	}
-	return misuse(VerbAllReduce.String(), "algorithm %s does not take a list of vectors", a.Name())
+	return misuse(VerbAllReduce.String(), "algorithm for a list of vectors: got %s, want %s or %s", a.Name(), ring, shared)
 }
 
 // SupportsLists reports whether AllReduceList can run a.

@@ -157,8 +157,8 @@ func (pl *plan) checkCounts(c *Comm) error {
 		}
 		total := 0
 		for r, n := range counts {
-			if n < 0 {
-				return c.misuse(pl.verb.String(), "a count of %d for rank %d", n, r)
+			if left := len(b)/es - total; n < 0 || n > left { // the sum of counts may overflow
+				return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d, the elements of %s that are left", r, n, left, what)
 			}
 			total += n
 		}
