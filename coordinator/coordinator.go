@@ -122,12 +122,6 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	return co, nil
 }
 
-// Rank is this process's rank among those of the coordinator.
-func (co *Coordinator) Rank() int { return co.rank }
-
-// Size is the number of ranks.
-func (co *Coordinator) Size() int { return co.size }
-
 // Close says that this rank submits nothing more, and waits until all ranks have
 // said so and everything submitted is done. What other ranks submit meanwhile,
 // and need this rank for, fails there with fault.Closed. Its error is why the

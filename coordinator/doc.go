@@ -108,7 +108,7 @@
 //	option             variables                                  unit
 //	WithFusion         TUTTI_FUSION_THRESHOLD                     bytes
 //	                   HOROVOD_FUSION_THRESHOLD
-//	WithAlone          TUTTI_ALONE_BYTES                          bytes
+//	WithAlone          TUTTI_MAX_FUSED_TENSOR_BYTES                          bytes
 //	WithCycle          TUTTI_CYCLE_TIME, HOROVOD_CYCLE_TIME       milliseconds
 //	WithCache          TUTTI_CACHE_CAPACITY                       tensors
 //	                   HOROVOD_CACHE_CAPACITY

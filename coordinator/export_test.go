@@ -32,3 +32,9 @@ func InWait(h *Handle) bool {
 	defer h.co.mu.Unlock()
 	return h.waiters != nil
 }
+
+// Rank returns the rank in the communicator that Start was given.
+func (co *Coordinator) Rank() int { return co.rank }
+
+// Ranks returns the ranks of a process set, in order.
+func (s *ProcessSet) Ranks() []int { return s.ranks }

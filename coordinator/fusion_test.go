@@ -22,7 +22,7 @@ type reductionCase struct {
 	name     string
 	op       comm.Op
 	opts     []comm.Option
-	class    coordinator.AlgorithmClass
+	class    string
 	callOpts []coordinator.CallOption
 }
 

@@ -33,23 +33,10 @@ type Gradients[T comm.Element] struct {
 	ready    []*Handle     // of this step
 	unknown  error         // a name was ready that was not declared
 	began    time.Duration // the step's first submission
-	overlap  Overlap
-}
 
-// An Overlap is how much of the reduction of gradients was hidden behind their
-// computation, on this rank.
-type Overlap struct {
-	Steps    int
-	InFlight time.Duration // from each step's first submission until its last tensor was done
-	Waited   time.Duration // and how much of that passed in Wait
-}
-
-// Hidden is the share of InFlight in which the rank did other things, from 0 to 1.
-func (o Overlap) Hidden() float64 {
-	if o.InFlight <= 0 {
-		return 0
-	}
-	return max(0, 1-float64(o.Waited)/float64(o.InFlight))
+	// Sums over all steps.
+	steps            int
+	inFlight, hidden time.Duration
 }
 
 // NewGradients has gradients reduced by op, mostly comm.Mean, with options that
@@ -97,17 +84,20 @@ func (g *Gradients[T]) Wait(ctx context.Context) error {
 	return err
 }
 
-// measure counts a step that has been waited for since from.
+// measure counts a step whose Wait began at from.
 func (g *Gradients[T]) measure(from time.Duration) {
 	var last time.Duration
 	for _, h := range g.ready {
 		last = max(last, h.completedAt)
 	}
-	o := &g.overlap
-	o.Steps++
-	o.InFlight += last - g.began
-	o.Waited += max(0, last-from)
+	g.steps++
+	g.inFlight += last - g.began
+	g.hidden += max(0, min(last, from)-g.began)
 }
 
-// Overlap is that of all steps so far.
-func (g *Gradients[T]) Overlap() Overlap { return g.overlap }
+// Overlap returns how much of the reduction of gradients was hidden behind their computation on
+// this rank, as sums over all steps so far: the time from each step's first submission until its
+// last tensor was done, and the part of it that passed before Wait.
+func (g *Gradients[T]) Overlap() (steps int, inFlight, hidden time.Duration) {
+	return g.steps, g.inFlight, g.hidden
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
@@ -40,9 +41,8 @@ func TestGradientsAreMeansAfterEachStep(t *testing.T) {
 				}
 			}
 		}
-		o := g.Overlap()
-		if o.Steps != 5 || o.InFlight <= 0 || o.Waited > o.InFlight || o.Hidden() < 0 || o.Hidden() > 1 {
-			return fmt.Errorf("got the overlap %+v", o)
+		if steps, inFlight, hidden := g.Overlap(); steps != 5 || inFlight <= 0 || hidden <= 0 || hidden > inFlight {
+			return fmt.Errorf("got %d steps, %v in flight, %v of it hidden", steps, inFlight, hidden)
 		}
 		return g.Wait(ctx) // a step without gradients
 	})
@@ -74,14 +74,33 @@ func TestAGradientThatRanksDisagreeAboutFailsTheStep(t *testing.T) {
 	}
 }
 
-func TestOverlapIsTheShareThatNobodyWaitedFor(t *testing.T) {
-	for want, o := range map[float64]coordinator.Overlap{
-		0:    {},
-		0.75: {Steps: 1, InFlight: 4 * time.Second, Waited: time.Second},
-		1:    {Steps: 2, InFlight: time.Second},
-	} {
-		if got := o.Hidden(); got != want {
-			t.Errorf("%+v: got %v, want %v", o, got, want)
+// By the bubble's clock: a step is computed for 3 s after its first gradient and then waited for
+// until the other rank submits its own.
+func TestOverlapIsTheTimeThatNobodyWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
+			g := coordinator.NewGradients[float32](co, comm.Sum)
+			g.Declare("a", make([]float32, 4))
+			for range 2 {
+				if c.Rank() == 1 {
+					time.Sleep(4 * time.Second)
+				}
+				g.Ready("a")
+				if c.Rank() == 0 {
+					time.Sleep(3 * time.Second)
+				}
+				if err := g.Wait(ctx); err != nil {
+					return err
+				}
+			}
+			steps, inFlight, hidden := g.Overlap()
+			near := func(got, want time.Duration) bool { return max(got-want, want-got) < 100*time.Millisecond }
+			if c.Rank() == 0 && (steps != 2 || !near(inFlight, 8*time.Second) || !near(hidden, 6*time.Second)) {
+				return fmt.Errorf("got %d steps, %v in flight, %v of it hidden; want 2 steps, 8 s and 6 s", steps, inFlight, hidden)
+			}
+			return nil
+		})); err != nil {
+			t.Error(err)
 		}
-	}
+	})
 }

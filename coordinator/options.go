@@ -12,78 +12,80 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Defaults of Start's options. Bytes are those of the tensors.
+// The defaults of Start's options; each option says more about its own. Sizes are in bytes.
 const (
-	DefaultCycle          = time.Millisecond
-	DefaultFusion         = 128 << 20
-	DefaultMaxFusedTensor = 256 << 10
-	DefaultPartition      = 4_096_000 // in shared memory; see DefaultWirePartition
-	DefaultCredit         = 16 << 20  // from the first tensor with a Priority on; before, 1 GiB
-	DefaultCache          = 1024
-	DefaultStallWarn      = 60 * time.Second
-	DefaultStallEnd       = comm.DefaultTimeout
+	defaultCycle            = time.Millisecond
+	defaultFusion           = 128 << 20
+	defaultMaxFusedTensor   = 256 << 10
+	defaultSharedPartition  = 4_096_000
+	defaultMessagePartition = 16_384_000
+	defaultCredit           = 16 << 20
+	unprioritizedCredit     = 1 << 30
+	defaultCache            = 1024
+	defaultStallWarn        = 60 * time.Second
+	defaultStallEnd         = comm.DefaultTimeout
 )
 
-// An Option changes how Start sets a coordinator up. Rank 0's hold for all.
+// An Option changes how Start sets a coordinator up. Rank 0's options hold for all ranks.
 type Option func(*options)
 
+// options are what rank 0's environment and program ask for.
 type options struct {
 	cfg negotiate.Config
 	log *slog.Logger
 
-	autotune      *Autotune // see tune.go; rank 0's count
-	settings      *Settings
+	autotune      *Autotune // nil: no search
+	settings      *Settings // nil: those of cfg
 	deterministic bool
 }
 
-// WithCycle sets how long a submission waits for company: that long on its rank
-// before it is told to rank 0, unless it completes a step or a group or somebody
-// waits for it, and as long there when it is ready and others are half submitted.
+// WithCycle sets how long submissions wait for others to be fused with; the default is 1 ms. Each
+// rank collects its submissions for as long before it sends them to rank 0, unless one of them
+// completes a step or a group, or a goroutine waits for one. Rank 0 holds ready tensors back for
+// as long while others are submitted by some ranks only.
 func WithCycle(d time.Duration) Option {
 	return func(o *options) { o.cfg.Cycle = negotiate.Duration(d) }
 }
 
-// WithFusion sets the most bytes that are fused; 0 fuses nothing.
+// WithFusion sets the most bytes that are fused into one call; the default is 128 MiB, and 0
+// fuses nothing.
 func WithFusion(bytes int) Option { return func(o *options) { o.cfg.Fusion = bytes } }
 
-// WithMaxFusedTensor sets the size in bytes of the largest tensor that is fused.
+// WithMaxFusedTensor sets the size in bytes of the largest tensor that is fused with others; the
+// default is 256 KiB.
 func WithMaxFusedTensor(bytes int) Option { return func(o *options) { o.cfg.MaxFusedTensor = bytes } }
 
-// DefaultWirePartition is the default of WithPartition where tensors of that size are
-// reduced by messages. Between one part and the next the ranks wait for each other,
-// by messages longer than in shared memory.
-const DefaultWirePartition = 16_384_000
-
+// defaultPartition depends on how the ranks reduce large tensors. Between two parts the ranks wait
+// for each other, which takes longer by messages than in shared memory.
 func defaultPartition(c *comm.Comm) int {
 	if folds, _ := algorithmOf(c); folds == inRankOrder {
-		return DefaultPartition
+		return defaultSharedPartition
 	}
-	return DefaultWirePartition
+	return defaultMessagePartition
 }
 
-// WithPartition sets the bytes of the parts that large tensors are cut into. It
-// enters the order in which elements of such tensors are folded.
+// WithPartition sets the size in bytes of the parts that larger tensors are cut into, so that an
+// urgent tensor waits for one part and not for the rest. The default is 4,096,000 in shared
+// memory and 16,384,000 by messages. The size changes the order in which the elements of such
+// tensors are folded, and so their bits.
 func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition = bytes } }
 
-// WithCredit sets about how many bytes are ordered ahead of what rank 0 has
-// carried out: the most that an urgent tensor waits for. It holds from the start;
-// DefaultCredit from the first tensor with a Priority on, so that without any no rank
-// waits for orders.
-func WithCredit(bytes int) Option { return func(o *options) { o.credit(bytes) } }
+// WithCredit sets about how many bytes rank 0 orders ahead of what it has executed, which is the
+// most that an urgent tensor waits for. The default is 1 GiB until some tensor has a priority, so
+// that no rank waits for orders, and 16 MiB from then on. A credit that is set holds from the
+// start.
+func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
-// credit is for a credit that somebody asks for.
-func (o *options) credit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
+func (o *options) setCredit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
-// unprioritizedCredit is in bytes what the credit is that nobody has asked for, while no tensor
-// has had a priority.
-const unprioritizedCredit = 1 << 30
-
-// WithCache sets how many tensors are negotiated by a bit each; 0: none.
+// WithCache sets how many tensors the response cache holds, which are negotiated by one bit each;
+// the default is 1,024, and 0 turns the cache off.
 func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = tensors } }
 
-// WithStallLimits sets after how long a tensor that some ranks have submitted and
-// others not is reported in the log of rank 0, and after how long the coordinator
-// ends with fault.Timeout on all ranks, naming the missing ones; 0 means never.
+// WithStallLimits sets when a tensor has stalled that some ranks have submitted and others have
+// not. After warn, 60 s by default, rank 0 logs who has submitted it and where the others are.
+// After end, comm.DefaultTimeout by default, the coordinator ends on all ranks with fault.Timeout
+// that names the missing ones. 0 means never.
 func WithStallLimits(warn, end time.Duration) Option {
 	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Duration(warn), negotiate.Duration(end) }
 }
@@ -93,9 +95,9 @@ func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log
 
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
-		Size: c.Size(), Cycle: negotiate.Duration(DefaultCycle), Fusion: DefaultFusion, MaxFusedTensor: DefaultMaxFusedTensor,
-		Partition: defaultPartition(c), Credit: DefaultCredit, UnprioritizedCredit: unprioritizedCredit, Cache: DefaultCache,
-		StallWarn: negotiate.Duration(DefaultStallWarn), StallEnd: negotiate.Duration(DefaultStallEnd),
+		Size: c.Size(), Cycle: negotiate.Duration(defaultCycle), Fusion: defaultFusion, MaxFusedTensor: defaultMaxFusedTensor,
+		Partition: defaultPartition(c), Credit: defaultCredit, UnprioritizedCredit: unprioritizedCredit, Cache: defaultCache,
+		StallWarn: negotiate.Duration(defaultStallWarn), StallEnd: negotiate.Duration(defaultStallEnd),
 	}}
 	if err := o.environment(c.WorldRank(c.Rank())); err != nil {
 		return nil, err
@@ -115,21 +117,21 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		}
 	}
 	if o.autotune != nil && o.autotune.Samples > maxSamples {
-		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples is %d; at most %d are tried", o.autotune.Samples, maxSamples)
+		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()), "Autotune.Samples: got %d, want at most %d", o.autotune.Samples, maxSamples)
 	}
 	cfg := &o.cfg
 	if cfg.Cycle < 0 || cfg.Fusion < 0 || cfg.MaxFusedTensor < 0 || cfg.Cache < 0 || cfg.StallWarn < 0 || cfg.StallEnd < 0 ||
 		cfg.Partition < 1 || cfg.Credit < 1 || cfg.Cache > maxCache {
 		return nil, fault.New(fault.Misuse, "start coordinator", c.WorldRank(c.Rank()),
-			"options %+v; partition and credit must be above 0, the cache at most %d, nothing negative", *cfg, maxCache)
+			"got options %+v; want partition and credit above 0, a cache of at most %d tensors, and nothing negative", *cfg, maxCache)
 	}
 	return o, nil
 }
 
-// maxCache bounds the tables that the cache needs.
+// maxCache bounds the tables of the cache, which grow with the tensors that come.
 const maxCache = 1 << 20
 
-// agree gives all ranks rank 0's configuration.
+// agree returns rank 0's configuration on all ranks. Size is the same everywhere by itself.
 func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, error) {
 	cfg := o.cfg
 	words := []int64{int64(cfg.Cycle), int64(cfg.Fusion), int64(cfg.MaxFusedTensor), int64(cfg.Partition), int64(cfg.Credit), int64(cfg.Cache), int64(cfg.StallWarn), int64(cfg.StallEnd), int64(cfg.UnprioritizedCredit)}
@@ -142,8 +144,8 @@ func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, er
 	return cfg, nil
 }
 
-// A variable is one of the environment's; the first of its names that is set
-// counts. Horovod's and BytePS's have their units.
+// A variable is a setting that the environment can have under several names, of which the first
+// that is set counts. Names of Horovod and BytePS have their units.
 type variable struct {
 	names []string
 	set   func(o *options, v float64)
@@ -154,8 +156,8 @@ func variables() []variable {
 	return []variable{
 		{[]string{"TUTTI_FUSION_THRESHOLD", "HOROVOD_FUSION_THRESHOLD"}, func(o *options, v float64) { o.cfg.Fusion = int(v) }},
 		{[]string{"TUTTI_CYCLE_TIME", "HOROVOD_CYCLE_TIME"}, func(o *options, v float64) { o.cfg.Cycle = negotiate.Duration(v * float64(negotiate.Millisecond)) }},
-		{[]string{"TUTTI_ALONE_BYTES"}, func(o *options, v float64) { o.cfg.MaxFusedTensor = int(v) }},
-		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.credit(int(v)) }},
+		{[]string{"TUTTI_MAX_FUSED_TENSOR_BYTES"}, func(o *options, v float64) { o.cfg.MaxFusedTensor = int(v) }},
+		{[]string{"TUTTI_CREDIT_BYTES"}, func(o *options, v float64) { o.setCredit(int(v)) }},
 		{[]string{"TUTTI_CACHE_CAPACITY", "HOROVOD_CACHE_CAPACITY"}, func(o *options, v float64) { o.cfg.Cache = int(v) }},
 		{[]string{"TUTTI_PARTITION_BYTES", "BYTEPS_PARTITION_BYTES"}, func(o *options, v float64) { o.cfg.Partition = int(v) }},
 		{[]string{"TUTTI_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_CHECK_TIME_SECONDS"}, func(o *options, v float64) { o.cfg.StallWarn = seconds(v) }},
@@ -169,7 +171,7 @@ func variables() []variable {
 	}
 }
 
-// environment takes what the variables say; options given in the program win.
+// environment applies the variables. The program's options are applied later, and so win.
 func (o *options) environment(rank int) error {
 	for _, v := range variables() {
 		for _, name := range v.names {
@@ -179,7 +181,7 @@ func (o *options) environment(rank int) error {
 			}
 			f, err := strconv.ParseFloat(text, 64)
 			if err != nil || !(f >= 0 && f < 1<<53) {
-				return fault.New(fault.Misuse, "start coordinator", rank, "%s=%q is not a number from 0 on", name, text)
+				return fault.New(fault.Misuse, "start coordinator", rank, "%s: got %q, want a number from 0 on", name, text)
 			}
 			v.set(o, f)
 			break

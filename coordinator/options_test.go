@@ -28,7 +28,7 @@ func TestTheDocsListEveryVariable(t *testing.T) {
 func TestTheFirstVariableThatIsSetCounts(t *testing.T) {
 	for _, name := range []string{
 		"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "BYTEPS_PARTITION_BYTES",
-		"HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "TUTTI_ALONE_BYTES", "TUTTI_CREDIT_BYTES", "TUTTI_DETERMINISTIC",
+		"HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "TUTTI_MAX_FUSED_TENSOR_BYTES", "TUTTI_CREDIT_BYTES", "TUTTI_DETERMINISTIC",
 	} {
 		t.Setenv(name, "2")
 	}
@@ -55,9 +55,9 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 		opts             []Option
 		credit, unranked int
 	}{
-		{what: "the default", credit: DefaultCredit, unranked: 1 << 30},
+		{what: "the default", credit: defaultCredit, unranked: 1 << 30},
 		{what: "an option", opts: []Option{WithCredit(700)}, credit: 700},
-		{what: "the default's value as an option", opts: []Option{WithCredit(DefaultCredit)}, credit: DefaultCredit},
+		{what: "the default's value as an option", opts: []Option{WithCredit(defaultCredit)}, credit: defaultCredit},
 		{what: "a variable", env: "800", credit: 800},
 		{what: "both", env: "800", opts: []Option{WithCredit(700)}, credit: 700},
 	} {
@@ -92,8 +92,8 @@ func TestPartsAreLargerWhereTheyGoByMessages(t *testing.T) {
 		opts []Option
 		want int
 	}{
-		{"memory", nil, DefaultPartition},
-		{"tcp", nil, DefaultWirePartition},
+		{"memory", nil, defaultSharedPartition},
+		{"tcp", nil, defaultMessagePartition},
 		{"tcp", []Option{WithPartition(4_096_000)}, 4_096_000},
 		{"memory", []Option{WithPartition(1)}, 1},
 	} {

@@ -21,12 +21,6 @@ func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
 	return &ProcessSet{id, name, ranks}
 }
 
-// Name is what the set was called when it was added.
-func (s *ProcessSet) Name() string { return s.name }
-
-// Ranks are its members, in order; a root or a part of a set is a place in it.
-func (s *ProcessSet) Ranks() []int { return slices.Clone(s.ranks) }
-
 func ranks(n int) []int {
 	all := make([]int, n)
 	for i := range all {

@@ -17,31 +17,28 @@ import (
 // result; Algorithm changes the order in which shares are folded, on all ranks at
 // once.
 type Settings struct {
-	Cycle     time.Duration  `json:"cycle_ns"`     // see WithCycle
-	Fusion    int            `json:"fusion_bytes"` // see WithFusion
-	Cache     bool           `json:"cache"`        // tensors are negotiated by a bit; see WithCache
-	Algorithm AlgorithmClass `json:"algorithm"`
+	Cycle     time.Duration `json:"cycle_ns"`     // see WithCycle
+	Fusion    int           `json:"fusion_bytes"` // see WithFusion
+	Cache     bool          `json:"cache"`        // tensors are negotiated by a bit; see WithCache
+	Algorithm string        `json:"algorithm"`    // DefaultAlgorithm, Ring or ReduceScatterAllGather
 }
 
-// An AlgorithmClass is a class of algorithms for the AllReduces of a coordinator.
-type AlgorithmClass string
-
-// The classes.
+// The classes of algorithms for the AllReduces of a coordinator.
 const (
-	DefaultAlgorithm       AlgorithmClass = "table" // what the communicator's table gives large vectors
-	Ring                   AlgorithmClass = "ring"
-	ReduceScatterAllGather AlgorithmClass = "reduce_scatter+allgather" // two calls; folds are those that the table gives large vectors
+	DefaultAlgorithm       = "table" // what the communicator's table gives large vectors
+	Ring                   = "ring"
+	ReduceScatterAllGather = "reduce_scatter+allgather" // two calls, which fold as the table has large vectors folded
 )
 
-func classes() []AlgorithmClass {
-	return []AlgorithmClass{DefaultAlgorithm, Ring, ReduceScatterAllGather}
+func classes() []string {
+	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
 
 // useClass is what a class means for one group; table is the table's own choice.
 func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:
-		s.foldAlgorithm, s.inPlaceAlgorithm = string(Ring), string(Ring)
+		s.foldAlgorithm, s.inPlaceAlgorithm = Ring, Ring
 	case ReduceScatterAllGather:
 		s.foldAlgorithm, s.inPlaceAlgorithm = "", ""
 	default:

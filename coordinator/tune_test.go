@@ -317,7 +317,7 @@ func TestSettingsHoldOnAllRanksFromTheFirstTensorOn(t *testing.T) {
 
 func TestEveryClassOfAlgorithmRunsOnAnyNumberOfRanksAndInProcessSets(t *testing.T) {
 	for n := 1; n <= 4; n++ {
-		for _, a := range []coordinator.AlgorithmClass{coordinator.DefaultAlgorithm, coordinator.Ring, coordinator.ReduceScatterAllGather} {
+		for _, a := range []string{coordinator.DefaultAlgorithm, coordinator.Ring, coordinator.ReduceScatterAllGather} {
 			leak.Check(t)
 			start := coordinator.WithSettings(coordinator.Settings{Cycle: time.Millisecond, Fusion: 1 << 20, Cache: true, Algorithm: a})
 			if err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

@@ -52,7 +52,7 @@ func TestRunLayerByLayerByACoordinator(t *testing.T) {
 		if err != nil {
 			t.Errorf("%d ranks: %v\n%s", size, err, &lines)
 		}
-		if !strings.Contains(lines.String(), "gradients were under way for ") {
+		if !strings.Contains(lines.String(), "gradients were in flight for ") {
 			t.Errorf("%d ranks: nothing about the overlap in\n%s", size, &lines)
 		}
 	}

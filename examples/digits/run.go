@@ -53,9 +53,9 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 	accuracy := n.test(testing).over(testing.len()).correct
 	fmt.Fprintf(lines, "accuracy on the test images: %.1f %%\n", 100*accuracy)
 	if t.overlap != nil {
-		o := t.overlap()
-		fmt.Fprintf(lines, "gradients were under way for %.1f us per step, %.0f %% of it while others were computed\n",
-			1e6*o.InFlight.Seconds()/float64(o.Steps), 100*o.Hidden())
+		steps, inFlight, hidden := t.overlap()
+		fmt.Fprintf(lines, "gradients were in flight for %.1f us per step, %.0f %% of it while others were computed\n",
+			1e6*inFlight.Seconds()/float64(steps), 100*hidden.Seconds()/inFlight.Seconds())
 	}
 	if t.rank == 0 {
 		paths, err := drawCurves(o.out, curves)

@@ -3,10 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"gonum.org/v1/gonum/floats"
-
-	"github.com/tutti-go/tutti/coordinator"
 )
 
 // A team is what training needs from the ranks around it. main makes one of a
@@ -30,7 +29,7 @@ type team struct {
 	begin   func(name string)
 	finish  func(ctx context.Context) error
 	// overlap, unless nil, is how much of that was hidden behind the computation.
-	overlap func() coordinator.Overlap
+	overlap func() (steps int, inFlight, hidden time.Duration)
 }
 
 // trainAlone is a team of one.

@@ -124,7 +124,7 @@ func noPoller(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) 
 // negotiating has all wait, the victim too, for others that live.
 func negotiating(ctx context.Context, a *rankProcess, co *coordinator.Coordinator) callResult {
 	var hs []*coordinator.Handle
-	for r := range co.Size() {
+	for r := range coordinatorRanks {
 		if r != a.rank && r != a.Victim {
 			hs = append(hs, tensorOf(co, fmt.Sprint("lacks rank ", r)))
 		}
