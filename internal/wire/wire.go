@@ -1,0 +1,163 @@
+// Package wire reads the module's binary messages: a Reader is a cursor over one message that
+// never reads beyond its end.
+//
+// All numbers are little endian, as everywhere in this module's protocols. The package does not
+// know any message's layout; each protocol keeps its table of bytes in its own doc.go and appends
+// with encoding/binary. Paths that decode a header per frame at a fixed layout (rendezvous, tcp,
+// shm) index the bytes directly instead, after one check of the length.
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// A Reader takes fields off the front of a message. The zero Reader is an empty message.
+//
+// Its error is sticky: the first field that is missing or out of bounds fails the Reader, and from
+// then on every method returns zero. So a decoder reads all its fields and checks once, with Done.
+// A Reader allocates nothing but the strings it returns, and belongs to one goroutine.
+//
+//	state    OK     fields              Done
+//	reading  true   as in the message   true when no byte is left
+//	failed   false  zero, nil or ""     false, for good
+type Reader struct {
+	b      []byte // what is left
+	failed bool
+}
+
+// NewReader returns a Reader of b. The caller must not change b while byte slices that the Reader
+// returned are in use: they alias it.
+func NewReader(b []byte) Reader { return Reader{b: b} }
+
+// OK reports whether every field so far was present and in bounds.
+func (r *Reader) OK() bool { return !r.failed }
+
+// Done reports whether the whole message has been read, and all of it was valid. A decoder's last
+// check is Done, so that trailing bytes are an error, too.
+func (r *Reader) Done() bool { return !r.failed && len(r.b) == 0 }
+
+// Len returns the number of bytes left.
+func (r *Reader) Len() int { return len(r.b) }
+
+// Fail fails the Reader. A decoder calls it for a field whose value it does not allow.
+func (r *Reader) Fail() {
+	r.failed, r.b = true, nil
+}
+
+// Bytes returns the next n bytes of the message itself, not a copy. It returns nil after a failure;
+// a negative n, or one beyond the end, is a failure. No bytes, n = 0, are an empty slice.
+func (r *Reader) Bytes(n int) []byte {
+	if r.failed || uint(n) > uint(len(r.b)) {
+		r.Fail()
+		return nil
+	}
+	field := r.b[:n:n]
+	r.b = r.b[n:]
+	return field
+}
+
+// Fill copies the next len(dst) bytes to dst. After a failure it leaves dst as it is.
+func (r *Reader) Fill(dst []byte) { copy(dst, r.Bytes(len(dst))) }
+
+// String returns the next n bytes as a string. More than limit bytes are a failure, whether they are
+// there or not. It does not check for UTF-8.
+func (r *Reader) String(n, limit int) string {
+	if n > limit {
+		r.Fail()
+	}
+	return string(r.Bytes(n))
+}
+
+// Uint8 returns the next byte.
+func (r *Reader) Uint8() uint8 {
+	if b := r.Bytes(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// Uint16 returns the next 2 bytes as a number.
+func (r *Reader) Uint16() uint16 {
+	if b := r.Bytes(2); b != nil {
+		return binary.LittleEndian.Uint16(b)
+	}
+	return 0
+}
+
+// Uint32 returns the next 4 bytes as a number.
+func (r *Reader) Uint32() uint32 {
+	if b := r.Bytes(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+// Uint64 returns the next 8 bytes as a number.
+func (r *Reader) Uint64() uint64 {
+	if b := r.Bytes(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// Int32 returns the next 4 bytes as a signed number.
+func (r *Reader) Int32() int { return int(int32(r.Uint32())) }
+
+// Float64 returns the next 8 bytes as a number of IEEE 754.
+func (r *Reader) Float64() float64 { return math.Float64frombits(r.Uint64()) }
+
+// Bool returns the next byte as a flag. A byte other than 0 and 1 is a failure.
+func (r *Reader) Bool() bool {
+	v := r.Uint8()
+	if v > 1 {
+		r.Fail()
+	}
+	return v == 1
+}
+
+// Uvarint returns the next number in the variable-length form of encoding/binary. A number of more
+// than 64 bits is a failure.
+func (r *Reader) Uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.Fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// Uvarint32 is Uvarint for a number that must fit 32 bits.
+func (r *Reader) Uvarint32() uint32 {
+	v := r.Uvarint()
+	if v > math.MaxUint32 {
+		r.Fail()
+		return 0
+	}
+	return uint32(v)
+}
+
+// Varint returns the next signed number in the variable-length form of encoding/binary. A number
+// that does not fit an int is a failure.
+func (r *Reader) Varint() int {
+	v, n := binary.Varint(r.b)
+	if n <= 0 || int64(int(v)) != v {
+		r.Fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return int(v)
+}
+
+// Count returns the next Uvarint as the length of a list whose entries take at least size bytes
+// each, with size at least 1. A length that the rest of the message cannot hold is a failure, so
+// the caller may allocate Count entries: a short message cannot ask for much memory.
+func (r *Reader) Count(size int) int {
+	n := r.Uvarint()
+	if n > uint64(len(r.b)/size) {
+		r.Fail()
+		return 0
+	}
+	return int(n)
+}
