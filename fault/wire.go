@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tutti-go/tutti/internal/wire"
 )
 
 // Bounds of the wire form.
@@ -113,17 +115,17 @@ func ParseWire(b []byte) (*Error, error) {
 	if !e.Kind.Valid() {
 		return nil, malformed("unknown kind %d", b[1])
 	}
-	r := reader{b: b[2:]}
-	e.Rank = r.int()
-	seen := r.uint32()
-	e.Op = r.text()
-	cause := r.text()
-	e.Peers = r.peers()
+	r := wire.NewReader(b[2:])
+	e.Rank = r.Int32()
+	seen := r.Uint32()
+	e.Op = text(&r)
+	cause := text(&r)
+	e.Peers = peers(&r)
 	switch {
-	case r.bad:
+	case !r.OK():
 		return nil, malformed("cut short, or a text that is not UTF-8")
-	case len(r.b) > 0:
-		return nil, malformed("%d bytes too many", len(r.b))
+	case r.Len() > 0:
+		return nil, malformed("%d bytes too many", r.Len())
 	case seen&^knownMarks != 0:
 		return nil, malformed("unknown marks %#x", seen&^knownMarks)
 	}
@@ -137,61 +139,31 @@ func malformed(format string, args ...any) error {
 	return New(Mismatch, "fault.ParseWire", -1, format, args...)
 }
 
-// A reader takes fields off b. After the first that is not there, bad stays set
-// and every field is zero, so that only the end needs a check.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) next(n int) []byte {
-	if r.bad || n > len(r.b) {
-		r.bad = true
-		return nil
-	}
-	field := r.b[:n]
-	r.b = r.b[n:]
-	return field
-}
-
-func (r *reader) uint32() uint32 {
-	if f := r.next(4); f != nil {
-		return binary.LittleEndian.Uint32(f)
-	}
-	return 0
-}
-
-func (r *reader) int() int { return int(int32(r.uint32())) }
-
-func (r *reader) text() string {
-	n := r.next(2)
-	if n == nil {
+// text reads a text, which must be UTF-8.
+func text(r *wire.Reader) string {
+	s := r.String(int(r.Uint16()), MaxWire)
+	if !utf8.ValidString(s) {
+		r.Fail()
 		return ""
 	}
-	s := r.next(int(binary.LittleEndian.Uint16(n)))
-	if !utf8.Valid(s) {
-		r.bad = true
-		return ""
-	}
-	return string(s)
+	return s
 }
 
-// peers trusts no count: it stops at the first peer that is not there.
-func (r *reader) peers() []Peer {
-	n := r.next(1)
-	if n == nil || n[0] > MaxPeers {
-		r.bad = true
-		return nil
+// peers reads the list of peers. It trusts no count: it stops at the first peer that is missing.
+func peers(r *wire.Reader) []Peer {
+	n := r.Uint8()
+	if n > MaxPeers {
+		r.Fail()
 	}
-	var peers []Peer
-	for range n[0] {
-		p := Peer{Rank: r.int(), Host: r.text(), Call: r.text(), At: r.text()}
-		if r.bad {
+	var list []Peer
+	for range n {
+		p := Peer{Rank: r.Int32(), Host: text(r), Call: text(r), At: text(r)}
+		if !r.OK() {
 			return nil
 		}
-		peers = append(peers, p)
+		list = append(list, p)
 	}
-	return peers
+	return list
 }
 
 // The marks of causes that programs ask for besides Kinds.
