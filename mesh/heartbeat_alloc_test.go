@@ -72,7 +72,7 @@ func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 			} else {
 				r = startWired(t, 3, func(i int, cfg *Config) {
 					quick(i, cfg)
-					cfg.Transport = wire(t, name)
+					cfg.Transport = transportOf(t, name)
 				}).testJob
 			}
 			defer r.close()
@@ -93,7 +93,7 @@ func TestHeartbeatsBetweenRanksDoNotAllocate(t *testing.T) {
 	}
 }
 
-func wire(t *testing.T, name string) transport.Transport {
+func transportOf(t *testing.T, name string) transport.Transport {
 	tr, err := auto.New(name, auto.Options{Job: t.Name()})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package mesh
 import (
 	"encoding/binary"
 
+	"github.com/tutti-go/tutti/internal/wire"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -30,22 +31,14 @@ func (r record) append(b []byte) []byte {
 // size is how many bytes append adds.
 func (r record) size() int { return 3 + len(r.addr) + len(truncate(r.host, maxHost)) }
 
-// parseRecordPrefix reads a record off b.
-func parseRecordPrefix(b []byte) (r record, rest []byte, err error) {
-	if len(b) < 3 {
-		return r, nil, errMalformed
+// readRecord reads a record off b.
+func readRecord(b *wire.Reader) record {
+	addr := b.String(int(b.Uint16()), maxRecord)
+	host := b.String(int(b.Uint8()), maxHost)
+	if 3+len(addr)+len(host) > maxRecord {
+		b.Fail()
 	}
-	n := int(binary.LittleEndian.Uint16(b))
-	if n > maxRecord || len(b) < 3+n {
-		return r, nil, errMalformed
-	}
-	r.addr, b = string(b[2:2+n]), b[2+n:]
-	m := int(b[0])
-	if m > maxHost || len(b) < 1+m || 3+n+m > maxRecord {
-		return r, nil, errMalformed
-	}
-	r.host = sanitize(b[1 : 1+m])
-	return r, b[1+m:], nil
+	return record{addr: addr, host: sanitize([]byte(host))}
 }
 
 // appendRecordHead announces this rank's record.
@@ -55,11 +48,13 @@ func appendRecordHead(b []byte) []byte {
 }
 
 func parseRecord(head, body []byte) (record, error) {
-	if err := checkHead(head, kindRecord, recordSize); err != nil {
+	h, err := openHead(head, kindRecord)
+	if err != nil {
 		return record{}, err
 	}
-	r, rest, err := parseRecordPrefix(body)
-	if err != nil || len(rest) != 0 {
+	b := wire.NewReader(body)
+	r := readRecord(&b)
+	if !h.Done() || !b.Done() {
 		return record{}, errMalformed
 	}
 	return r, nil
@@ -85,28 +80,24 @@ func appendRanks(b []byte, ranks []int) []byte {
 
 // parseWait returns the ranks that a wait names.
 func parseWait(head, body []byte, size int) ([]int, error) {
-	if err := checkHead(head, kindWait, waitSize); err != nil {
+	h, err := openHead(head, kindWait)
+	if err != nil {
 		return nil, err
 	}
-	n := binary.LittleEndian.Uint32(head[8:])
-	if uint64(n) > uint64(size) || len(body) != 4*int(min(n, maxNamedRanks)) {
+	n := h.Uint32()
+	if !h.Done() || uint64(n) > uint64(size) {
 		return nil, errMalformed
 	}
-	return parseRanks(body, size)
-}
-
-func parseRanks(body []byte, size int) (ranks []int, err error) {
-	for ; len(body) >= 4; body = body[4:] {
-		r := binary.LittleEndian.Uint32(body)
-		if uint64(r) >= uint64(size) {
+	b := wire.NewReader(body)
+	var ranks []int
+	for range min(n, maxNamedRanks) {
+		r := b.Uint32()
+		if !b.OK() || uint64(r) >= uint64(size) {
 			return nil, errMalformed
 		}
 		ranks = append(ranks, int(r))
 	}
-	if len(body) != 0 {
-		return nil, errMalformed
-	}
-	return ranks, nil
+	return ranks, finish(&b)
 }
 
 // appendTable writes as many of the records from first on as fit one body, and
@@ -127,25 +118,21 @@ func appendTable(b []byte, records []record, first int) (head, body []byte, n in
 // parseTable reads the records of one frame of the table; they must begin at
 // first and belong to size ranks.
 func parseTable(head, body []byte, first, size int) ([]record, error) {
-	if err := checkHead(head, kindTable, tableSize); err != nil {
+	h, err := openHead(head, kindTable)
+	if err != nil {
 		return nil, err
 	}
-	le := binary.LittleEndian
-	n := le.Uint32(head[12:])
-	if uint64(le.Uint32(head[8:])) != uint64(first) || uint64(le.Uint32(head[16:])) != uint64(size) ||
-		n == 0 || uint64(n) > uint64(size-first) {
+	from, n, of := h.Uint32(), h.Uint32(), h.Uint32()
+	if !h.Done() || uint64(from) != uint64(first) || uint64(of) != uint64(size) || n == 0 || uint64(n) > uint64(size-first) {
 		return nil, errMalformed
 	}
+	b := wire.NewReader(body)
 	var records []record
 	for range n {
-		r, rest, err := parseRecordPrefix(body)
-		if err != nil {
-			return nil, err
+		records = append(records, readRecord(&b))
+		if !b.OK() {
+			return nil, errMalformed
 		}
-		records, body = append(records, r), rest
 	}
-	if len(body) != 0 {
-		return nil, errMalformed
-	}
-	return records, nil
+	return records, finish(&b)
 }

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"unicode/utf8"
 
+	"github.com/tutti-go/tutti/internal/wire"
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
@@ -35,18 +36,10 @@ const (
 	kindTable
 )
 
-// The lengths of the heads.
 const (
-	prefixSize    = 8 // magic, kind, version
-	helloSize     = 72
-	challengeSize = 60
-	proofSize     = 44
-	welcomeSize   = 20
-	refuseSize    = 24
-	recordSize    = 12
-	waitSize      = 16
-	tableSize     = 24
-	controlSize   = 40
+	prefixSize  = 8  // magic, kind, version
+	sumSize     = 4  // the CRC-32C at the end of a head
+	controlSize = 40 // the whole head of a control message
 )
 
 const nonceSize, jobSize, macSize = 16, 16, 32
@@ -91,12 +84,21 @@ func kindOf(head []byte) (frameKind, uint16, error) {
 	return frameKind(head[4]), binary.LittleEndian.Uint16(head[6:]), nil
 }
 
-// checkHead is for frames after the hello: this kind, this length, this version.
-func checkHead(head []byte, k frameKind, size int) error {
+// openHead checks a head of the handshake after the hello: this kind, this version, the checksum.
+// It returns a Reader of the fields, between the prefix and the checksum.
+func openHead(head []byte, k frameKind) (wire.Reader, error) {
 	switch kind, v, err := kindOf(head); {
 	case err != nil:
-		return err
-	case kind != k || v != version || len(head) != size || head[5] != 0 || !checksumOK(head):
+		return wire.Reader{}, err
+	case kind != k || v != version || len(head) < prefixSize+sumSize || head[5] != 0 || !checksumOK(head):
+		return wire.Reader{}, errMalformed
+	}
+	return wire.NewReader(head[prefixSize : len(head)-sumSize]), nil
+}
+
+// finish is the end of a decoder: errMalformed unless r has been read to its end.
+func finish(r *wire.Reader) error {
+	if !r.Done() {
 		return errMalformed
 	}
 	return nil
@@ -134,23 +136,23 @@ func (h *hello) append(b []byte) []byte {
 // parseHello reads a hello. Of another version only that is read: the rest may
 // mean anything.
 func parseHello(b []byte) (h hello, err error) {
-	kind, v, err := kindOf(b)
+	_, v, err := kindOf(b)
 	if err != nil {
 		return h, err
 	}
 	if h.version = v; v != version {
 		return h, nil
 	}
-	if err := checkHead(b, kindHello, helloSize); err != nil {
+	r, err := openHead(b, kindHello)
+	if err != nil {
 		return hello{}, err
 	}
-	le := binary.LittleEndian
-	h.order, h.channel, h.options = b[8], channel(b[9]), le.Uint16(b[10:])
-	h.incarnation, h.rank, h.size, h.to = le.Uint32(b[12:]), le.Uint32(b[16:]), le.Uint32(b[20:]), le.Uint32(b[24:])
-	h.instance = le.Uint64(b[28:])
-	copy(h.job[:], b[36:])
-	copy(h.nonce[:], b[52:])
-	if kind != kindHello || h.channel < channelControl || h.channel > channelJoin || h.options&^optionsKnown != 0 {
+	h.order, h.channel, h.options = r.Uint8(), channel(r.Uint8()), r.Uint16()
+	h.incarnation, h.rank, h.size, h.to = r.Uint32(), r.Uint32(), r.Uint32(), r.Uint32()
+	h.instance = r.Uint64()
+	r.Fill(h.job[:])
+	r.Fill(h.nonce[:])
+	if !r.Done() || h.channel < channelControl || h.channel > channelJoin || h.options&^optionsKnown != 0 {
 		return hello{}, errMalformed
 	}
 	return h, nil
@@ -171,12 +173,13 @@ func (c *challenge) append(b []byte) []byte {
 }
 
 func parseChallenge(b []byte) (c challenge, err error) {
-	if err := checkHead(b, kindChallenge, challengeSize); err != nil {
+	r, err := openHead(b, kindChallenge)
+	if err != nil {
 		return c, err
 	}
-	copy(c.nonce[:], b[8:])
-	copy(c.mac[:], b[24:])
-	return c, nil
+	r.Fill(c.nonce[:])
+	r.Fill(c.mac[:])
+	return c, finish(&r)
 }
 
 func appendProof(b []byte, mac [macSize]byte) []byte {
@@ -187,11 +190,12 @@ func appendProof(b []byte, mac [macSize]byte) []byte {
 }
 
 func parseProof(b []byte) (mac [macSize]byte, err error) {
-	if err := checkHead(b, kindProof, proofSize); err != nil {
+	r, err := openHead(b, kindProof)
+	if err != nil {
 		return mac, err
 	}
-	copy(mac[:], b[8:])
-	return mac, nil
+	r.Fill(mac[:])
+	return mac, finish(&r)
 }
 
 // appendWelcome says that the peer is in, and which process it has found.
@@ -202,10 +206,12 @@ func appendWelcome(b []byte, instance uint64) []byte {
 }
 
 func parseWelcome(head, body []byte) (instance uint64, err error) {
-	if err := checkHead(head, kindWelcome, welcomeSize); err != nil || len(body) != 0 {
+	r, err := openHead(head, kindWelcome)
+	if err != nil || len(body) != 0 {
 		return 0, errMalformed
 	}
-	return binary.LittleEndian.Uint64(head[8:]), nil
+	instance = r.Uint64()
+	return instance, finish(&r)
 }
 
 // A refusal says why a peer is turned down. It travels as a head and a text.
@@ -237,15 +243,20 @@ func parseRefusal(head, body []byte) (*refusal, error) {
 	if err != nil || kind != kindRefuse || len(body) > maxRefusal {
 		return nil, errMalformed
 	}
-	r := &refusal{reason: reasonVersion, theirs: uint64(v), text: sanitize(body)}
+	no := &refusal{reason: reasonVersion, theirs: uint64(v), text: sanitize(body)}
 	if v == version {
-		if err := checkHead(head, kindRefuse, refuseSize); err != nil {
+		r, err := openHead(head, kindRefuse)
+		if err != nil {
 			return nil, err
 		}
-		r.reason = reason(binary.LittleEndian.Uint16(head[8:]))
-		r.theirs = binary.LittleEndian.Uint64(head[12:])
+		no.reason = reason(r.Uint16())
+		r.Uint16() // zero in this version
+		no.theirs = r.Uint64()
+		if !r.Done() {
+			return nil, errMalformed
+		}
 	}
-	return r, nil
+	return no, nil
 }
 
 // truncate cuts a text to at most n bytes, between characters.
@@ -297,17 +308,21 @@ func parseControl(b []byte, size int) (c controlHead, err error) {
 	if len(b) != controlSize || !checksumOK(b) || b[2] != 0 || b[3] != 0 {
 		return c, errMalformed
 	}
-	le := binary.LittleEndian
-	origin, about, n, age := le.Uint32(b[4:]), le.Uint32(b[12:]), le.Uint32(b[28:]), le.Uint64(b[20:])
-	kind := membership.MessageKind(b[0])
-	if !kind.Valid() || uint64(origin) >= uint64(size) || uint64(about) >= uint64(size) || n > maxBody || age >= 1<<63 {
-		return c, errMalformed
+	r := wire.NewReader(b[:controlSize-sumSize])
+	m := &c.msg
+	m.Kind, m.Code = membership.MessageKind(r.Uint8()), r.Uint8()
+	r.Uint16() // zero, as checked above
+	origin := r.Uint32()
+	m.Seq = r.Uint32()
+	about := r.Uint32()
+	m.Ref = r.Uint32()
+	age := r.Uint64()
+	n := r.Uint32()
+	c.sum = r.Uint32()
+	if !m.Kind.Valid() || uint64(origin) >= uint64(size) || uint64(about) >= uint64(size) || n > maxBody || age >= 1<<63 {
+		return controlHead{}, errMalformed
 	}
-	c.msg = membership.Message{
-		Kind: kind, Code: b[1], Origin: int(origin), Seq: le.Uint32(b[8:]),
-		About: int(about), Ref: le.Uint32(b[16:]), Age: membership.Span(age),
-	}
-	c.size, c.sum = int(n), le.Uint32(b[32:])
+	m.Origin, m.About, m.Age, c.size = int(origin), int(about), membership.Span(age), int(n)
 	return c, nil
 }
 
