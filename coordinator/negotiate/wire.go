@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/wire"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -46,14 +47,14 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 
 // ParseRequestList reads what AppendUp wrote. Anything else gets fault.Mismatch.
 func ParseRequestList(b []byte) (*RequestList, error) {
-	r := reader{b: b}
+	r := reader{Reader: wire.NewReader(b)}
 	m := new(RequestList)
 	r.version()
-	marks := r.byte()
+	marks := r.Uint8()
 	m.Join, m.Leave, m.HasLocation = marks&listJoins != 0, marks&listLeaves != 0, marks&listLocation != 0
-	m.Ack = r.u32()
+	m.Ack = r.Uvarint32()
 	m.Cached = r.bits()
-	m.Requests = make([]TensorRequest, r.count(minRequest))
+	m.Requests = make([]TensorRequest, r.Count(minRequest))
 	for i := range m.Requests {
 		r.tensorRequest(&m.Requests[i])
 	}
@@ -64,7 +65,7 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 		m.Fault = r.fault()
 	}
 	if marks > listJoins|listLeaves|listLocation|listFault {
-		r.failed = true
+		r.Fail()
 	}
 	return m, r.end("a member's message")
 }
@@ -94,25 +95,25 @@ func AppendResponseList(b []byte, m *ResponseList) []byte {
 
 // ParseResponseList reads what AppendDown wrote. Anything else gets fault.Mismatch.
 func ParseResponseList(b []byte) (*ResponseList, error) {
-	r := reader{b: b}
+	r := reader{Reader: wire.NewReader(b)}
 	m := new(ResponseList)
 	r.version()
-	m.Seq = r.u32()
-	m.Entries = make([]CacheEntry, r.count(minSpec+2))
+	m.Seq = r.Uvarint32()
+	m.Entries = make([]CacheEntry, r.Count(minSpec+2))
 	for i := range m.Entries {
 		e := &m.Entries[i]
-		e.ID, e.Transient, e.Spec = r.u32(), r.flag(), new(Spec)
+		e.ID, e.Transient, e.Spec = r.Uvarint32(), r.Bool(), new(Spec)
 		r.spec(e.Spec)
 		e.Rows = r.ints()
 	}
-	m.Responses = make([]Response, r.count(1))
+	m.Responses = make([]Response, r.Count(1))
 	r.responses = len(m.Responses)
 	for i := range m.Responses {
 		r.response(&m.Responses[i])
 	}
-	m.Evicted = make([]uint32, r.count(1))
+	m.Evicted = make([]uint32, r.Count(1))
 	for i := range m.Evicted {
-		m.Evicted[i] = r.u32()
+		m.Evicted[i] = r.Uvarint32()
 	}
 	return m, r.end("the leader's message")
 }
@@ -157,25 +158,25 @@ func appendResponse(b []byte, it *Response) []byte {
 }
 
 func (r *reader) response(it *Response) {
-	it.Kind = ResponseKind(r.byte())
+	it.Kind = ResponseKind(r.Uint8())
 	switch it.Kind {
 	case ResponseRun:
-		it.IDs = r.idRanges(r.count(2))
+		it.IDs = r.idRanges(r.Count(2))
 		for i := range it.IDs {
-			it.IDs[i] = IDRange{r.u32(), r.u32()}
+			it.IDs[i] = IDRange{r.Uvarint32(), r.Uvarint32()}
 		}
-		it.Part, it.Parts = int(r.u32()), int(r.u32())
+		it.Part, it.Parts = int(r.Uvarint32()), int(r.Uvarint32())
 		it.Ranks = r.ints()
 	case ResponseFail:
-		it.Failed = make([]TensorName, r.count(2))
+		it.Failed = make([]TensorName, r.Count(2))
 		for i := range it.Failed {
-			it.Failed[i] = TensorName{r.u32(), r.text(MaxName)}
+			it.Failed[i] = TensorName{r.Uvarint32(), r.text(MaxName)}
 		}
 		it.Err = r.fault()
 	case ResponseJoined:
-		it.Rank = int(r.u32())
+		it.Rank = int(r.Uvarint32())
 	case ResponseAddSet, ResponseRemoveSet:
-		it.ID, it.Name = r.u32(), r.text(MaxName)
+		it.ID, it.Name = r.Uvarint32(), r.text(MaxName)
 		if it.Kind == ResponseAddSet {
 			it.Ranks = r.ints()
 		}
@@ -184,12 +185,14 @@ func (r *reader) response(it *Response) {
 	case ResponseAbort:
 		it.Err = r.fault()
 	case ResponseTune:
-		it.Tuning.Cycle, it.Tuning.Fusion = Duration(r.uvarint()), int(r.uvarint())
-		it.Tuning.Cache, it.Tuning.Class = r.flag(), r.byte()
-		r.failed = r.failed || !it.Tuning.valid()
+		it.Tuning.Cycle, it.Tuning.Fusion = Duration(r.Uvarint()), int(r.Uvarint())
+		it.Tuning.Cache, it.Tuning.Class = r.Bool(), r.Uint8()
+		if !it.Tuning.valid() {
+			r.Fail()
+		}
 	case ResponseShutdown:
 	default:
-		r.failed = true
+		r.Fail()
 	}
 }
 
@@ -202,7 +205,7 @@ func appendRequest(b []byte, q *TensorRequest) []byte {
 
 func (r *reader) tensorRequest(q *TensorRequest) {
 	r.spec(&q.Spec)
-	q.Rows = r.int()
+	q.Rows = r.Varint()
 	q.Splits = r.ints()
 	q.Site = r.text(MaxSite)
 }
@@ -246,23 +249,27 @@ const (
 )
 
 func (r *reader) spec(t *Spec) {
-	t.Set, t.Name = r.u32(), r.text(MaxName)
-	t.Operation, t.DType, t.Wire = Operation(r.byte()), tensor.DType(r.byte()), tensor.DType(r.byte())
+	t.Set, t.Name = r.Uvarint32(), r.text(MaxName)
+	t.Operation, t.DType, t.Wire = Operation(r.Uint8()), tensor.DType(r.Uint8()), tensor.DType(r.Uint8())
 	t.Shape = r.ints()
-	t.Op, t.OpID = r.text(maxOp), r.u64()
-	t.Root = r.int()
-	t.Pre, t.Post = math.Float64frombits(r.u64()), math.Float64frombits(r.u64())
-	t.Priority = r.int()
-	t.Group, t.GroupSize = r.u64(), int(r.u32())
-	marks := r.byte()
+	t.Op, t.OpID = r.text(maxOp), r.Uint64()
+	t.Root = r.Varint()
+	t.Pre, t.Post = r.Float64(), r.Float64()
+	t.Priority = r.Varint()
+	t.Group, t.GroupSize = r.Uint64(), int(r.Uvarint32())
+	marks := r.Uint8()
 	t.NoIdentity, t.Whole = marks&specNoIdentity != 0, marks&specWhole != 0
 	if marks&specCodec != 0 {
-		t.Codec, t.Keep = Codec(r.byte()), int(r.u32())
-		r.failed = r.failed || t.Codec == Plain
+		t.Codec, t.Keep = Codec(r.Uint8()), int(r.Uvarint32())
+		if t.Codec == Plain {
+			r.Fail()
+		}
 	}
-	r.failed = r.failed || marks > specNoIdentity|specWhole|specCodec
-	if !r.failed && !t.valid() {
-		r.failed = true
+	if marks > specNoIdentity|specWhole|specCodec {
+		r.Fail()
+	}
+	if r.OK() && !t.valid() {
+		r.Fail()
 	}
 }
 
