@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/wire"
 )
 
 // The wire form of a table, in which rank 0 tells it to the others. Integers are
@@ -83,56 +84,40 @@ func ParseTable(b []byte) (*Table, error) {
 		return nil, malformed("%d rules, of at most %d, and %d of them measured", rules, MaxRules, tuned)
 	}
 	t := &Table{tuned: tuned}
-	d := &tableDecoder{rest: b[tableHeaderSize:]}
+	d := &tableDecoder{Reader: wire.NewReader(b[tableHeaderSize:])}
 	for range rules {
-		u := Rule{MaxBytes: d.u64(), MinRanks: d.u32(), MaxRanks: d.u32(), Segment: d.u32(), Wire: d.text(), Algorithm: d.algorithm()}
+		u := Rule{MaxBytes: d.Uint64(), MinRanks: d.Uint32(), MaxRanks: d.Uint32(), Segment: d.Uint32(), Wire: d.text(), Algorithm: d.algorithm()}
 		d.check(u)
 		t.rules = append(t.rules, u)
 	}
 	for range forced {
-		p := selection{segment: d.u32(), algorithm: d.algorithm()}
+		p := selection{segment: d.Uint32(), algorithm: d.algorithm()}
 		d.check(Rule{Algorithm: p.algorithm, Segment: p.segment})
 		t.forced[p.algorithm.Verb()] = p
 	}
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = malformed("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
+	switch {
+	case d.err != nil:
 		return nil, d.err
+	case !d.OK():
+		return nil, malformed("cut short")
+	case d.Len() > 0:
+		return nil, malformed("%d bytes too many", d.Len())
 	}
 	return t, nil
 }
 
-// A tableDecoder takes a wire form apart. After its first error it gives zeros.
+// A tableDecoder reads the wire form of a table: a wire.Reader, and the first value that is not
+// allowed.
 type tableDecoder struct {
-	rest []byte
-	err  error
+	wire.Reader
+	err error
 }
 
-func (d *tableDecoder) next(n int) []byte {
-	if d.err == nil && n > len(d.rest) {
-		d.err = malformed("cut short")
-	}
-	if d.err != nil {
-		return make([]byte, n)
-	}
-	b := d.rest[:n]
-	d.rest = d.rest[n:]
-	return b
-}
-
-func (d *tableDecoder) u32() uint32 { return binary.LittleEndian.Uint32(d.next(4)) }
-
-func (d *tableDecoder) u64() uint64 { return binary.LittleEndian.Uint64(d.next(8)) }
-
-func (d *tableDecoder) text() string {
-	n := int(d.next(1)[0])
-	return string(d.next(n))
-}
+func (d *tableDecoder) text() string { return d.String(int(d.Uint8()), 255) }
 
 func (d *tableDecoder) algorithm() Algorithm {
 	name := d.text()
-	if d.err != nil {
+	if d.err != nil || !d.OK() {
 		return Algorithm{}
 	}
 	a, err := parseAlgorithm(name)
@@ -143,7 +128,7 @@ func (d *tableDecoder) algorithm() Algorithm {
 }
 
 func (d *tableDecoder) check(u Rule) {
-	if d.err != nil {
+	if d.err != nil || !d.OK() {
 		return
 	}
 	if err := u.Check(); err != nil {
