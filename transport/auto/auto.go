@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
@@ -150,6 +151,7 @@ type Picker struct {
 
 	noVerbs string                 // why verbs is not taken
 	noShm   atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
+	refused sync.Map               // why a peer's address on shm is not dialled any more; string to string
 }
 
 // Name is "auto" or "shm".
@@ -225,15 +227,22 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// Dial opens a Conn over the wire that Explain names. If that fails it tries no
-// other: two ranks are to meet on the same wire whoever dials.
+// Dial opens a Conn over the wire that Explain names. Two processes of one host may turn
+// out to be unable to share memory, where a security module removes descriptors between
+// them: then "auto" takes the next wire to that peer, from now on, and Explain says why.
+// Of other failures it is no judge, and tries no other wire.
 func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c := p.pick(addr)
 	switch c.kind {
 	case memory.Name:
 		return p.memory.Dial(ctx, c.addr)
 	case shm.Name:
-		return p.shm.Dial(ctx, c.addr)
+		conn, err := p.shm.Dial(ctx, c.addr)
+		if p.name == shm.Name || !errors.Is(err, fault.Refused) && !errors.Is(err, fault.Exhausted) {
+			return conn, err
+		}
+		p.refused.Store(c.addr, "no memory can be shared with this peer: "+reason(err))
+		return p.Dial(ctx, addr)
 	case verbs.Name:
 		return p.verbs.Dial(ctx, c.addr)
 	case tcp.Name:

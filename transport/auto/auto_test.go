@@ -2,6 +2,7 @@ package auto
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -209,6 +210,56 @@ func TestShmAloneIsForEverythingButTheWayToRankZero(t *testing.T) {
 		if err == nil {
 			c.Close()
 		}
+	}
+}
+
+// Where two processes of one host cannot share memory, "auto" goes over tcp and says why,
+// and "shm" fails.
+func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
+	onLinux(t)
+	l, err := net.Listen("unix", "@tutti-test-"+rand.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // it rejects all that comes, as package shm documents
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			nc.Read(make([]byte, 64))
+			const reason = "none came with the message"
+			answer := append([]byte("tuttishm\x01"), byte(len(reason)))
+			answer = append(answer, make([]byte, 128-len(answer))...)
+			copy(answer[48:], reason)
+			nc.Write(answer)
+			nc.Close()
+		}
+	}()
+	me, _ := serve(t, "auto", Options{}, listen(t))
+	alone, _ := serve(t, "shm", Options{}, listen(t))
+	_, peer := serve(t, "auto", Options{}, listen(t))
+	place, _, _ := strings.Cut(peer, "@")
+	_, tcp, _ := strings.Cut(peer, ";")
+	addr := place + l.Addr().String() + ";" + tcp
+	p := me.(*Picker)
+	if got, want := p.Explain(addr), "shm: the same host"; got != want {
+		t.Errorf("before: got %q, want %q", got, want)
+	}
+	c, err := me.Dial(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if got := p.Explain(addr); !strings.HasPrefix(got, "tcp: no memory can be shared with this peer: ") || !strings.Contains(got, "none came with the message") {
+		t.Errorf("afterwards: got %q", got)
+	}
+	if got, want := p.Explain(peer), "shm: the same host"; got != want {
+		t.Errorf("another peer: got %q, want %q", got, want)
+	}
+	if _, err := alone.Dial(t.Context(), addr); !errors.Is(err, fault.Refused) {
+		t.Errorf("shm alone: got %v, want %v", err, fault.Refused)
 	}
 }
 

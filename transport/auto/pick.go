@@ -32,6 +32,9 @@ func (p *Picker) pick(addr string) choice {
 		return choice{memory.Name, inHub, "the same process"}
 	}
 	why := p.whyNotShm(wires[shm.Name])
+	if refused, ok := p.refused.Load(wires[shm.Name]); ok && why == "" {
+		why = refused.(string)
+	}
 	if why == "" {
 		return choice{shm.Name, wires[shm.Name], "the same host"}
 	}

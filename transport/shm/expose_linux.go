@@ -3,6 +3,7 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -29,47 +30,34 @@ import (
 // it is the third: for no longer than one piece takes, unless the peer was stopped
 // or killed in the middle of it; see withdraw.
 //
-// Memory is shown to none who has not the arena's descriptor, which goes over the
-// socket when a part of it is first exposed to that peer:
-//
-//	offset  bytes  field
-//	0       4      1, to tell it from a ring of the bell, which is one byte of 0
-//	4       4      the arena's number
-//	8       8      bytes in it
-//
-// When all is written, a record in the ring says so, and is held against the table's
-// private copy. A peer that lies can spoil no more than what is exposed, and arenas
-// that it has got to see.
-const (
-	slotCount    = 64
-	arenaMessage = 16
-	knownMost    = 256 // arenas that a peer is shown, or has mapped, at a time
-)
+// The peer gets the descriptor of this side's pool over the socket, when a part of it is
+// first exposed to that peer. When all is written, a record in the ring says so, and is
+// checked against the table's private copy. A faulty peer can damage no memory of this
+// process but what Alloc gave out.
+const slotCount = 64
 
 // A token says where exposed memory is.
 //
-//	Token  bytes 0..3    the arena's number
-//	       bytes 4..7    the slot
+//	Token  bytes 0..3    the slot
 //	       bytes 8..15   the exposure's number
-//	       bytes 16..23  where in the arena it begins
+//	       bytes 16..23  its offset in the pool
 //	       bytes 24..31  its size
 type token struct {
-	arena, slot uint32
-	number      uint64
-	at, size    uint64
+	slot         uint32
+	number       uint64
+	offset, size uint64
 }
 
 func tokenOf(b transport.Token) token {
 	e := binary.NativeEndian
-	return token{e.Uint32(b[0:]), e.Uint32(b[4:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
+	return token{e.Uint32(b[0:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
 }
 
 func (t token) bytes() (b transport.Token) {
 	e := binary.NativeEndian
-	e.PutUint32(b[0:], t.arena)
-	e.PutUint32(b[4:], t.slot)
+	e.PutUint32(b[0:], t.slot)
 	e.PutUint64(b[8:], t.number)
-	e.PutUint64(b[16:], t.at)
+	e.PutUint64(b[16:], t.offset)
 	e.PutUint64(b[24:], t.size)
 	return b
 }
@@ -81,7 +69,7 @@ func slotTableAt(mem []byte, at int) slotTable {
 	return slotTable((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
 }
 
-// exposureTable are the parts of arenas that one Conn has shown to its peer. Slots are
+// exposureTable are the parts of the pool that one Conn has shown to its peer. Slots are
 // used again, so that exposing for each receive allocates nothing.
 type exposureTable struct {
 	slots slotTable // shared
@@ -90,7 +78,7 @@ type exposureTable struct {
 	last  uint64
 	free  []uint32 // slots
 	table [slotCount]exposure
-	known map[uint32]*arena // those that the peer has been told of
+	sent  bool // the peer has been sent the pool's descriptor
 }
 
 // An exposure is what one slot stands for.
@@ -98,35 +86,34 @@ type exposure struct {
 	number  uint64 // 0 when the slot is free
 	id      uint32
 	buf     []byte
-	arena   *arena
+	of      *allocation
 	release func() // made once, given out at each use
 }
 
 // Why memory is not exposed. They are made once: rendezvous tries for every large
 // receive.
 var (
-	errNotArena = failure(fault.Refused, "expose", errors.New("it is no memory from Alloc"))
-	errNamed    = failure(fault.Refused, "expose", errors.New("descriptors of memory do not pass to this peer"))
-	errNoSlot   = failure(fault.Exhausted, "expose", errors.New("too much is exposed already"))
-	errNotTold  = failure(fault.Exhausted, "expose", errors.New("the peer cannot be told of the memory now"))
+	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
+	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure, want at most %d on a connection", slotCount))
+	errNotSent      = failure(fault.Exhausted, "expose", errors.New("the descriptor of the memory could not be sent"))
 )
 
 // Expose implements transport.Exposer for parts of what this Transport's Alloc has
 // given out; other memory it refuses.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
-	a, at := c.t.arenas.pin(buf)
+	a, offset := c.t.pool.pin(buf)
 	if a == nil {
-		return transport.Token{}, nil, errNotArena
+		return transport.Token{}, nil, errNotAllocated
 	}
 	if !c.gate.Enter() {
-		c.t.arenas.unpin(a)
+		c.t.pool.unpin(a)
 		return transport.Token{}, nil, errClosed()
 	}
 	defer c.exit()
 	x := &c.exposures
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	err := c.sendArena(a)
+	err := c.sendPool()
 	if err == nil && x.free == nil {
 		x.initialize(c)
 	}
@@ -134,17 +121,17 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 		err = errNoSlot
 	}
 	if err != nil {
-		c.t.arenas.unpin(a)
+		c.t.pool.unpin(a)
 		return transport.Token{}, nil, err
 	}
 	slot := x.free[len(x.free)-1]
 	x.free = x.free[:len(x.free)-1]
 	x.last++
 	e := &x.table[slot]
-	e.number, e.id, e.buf, e.arena = x.last, id, buf, a
+	e.number, e.id, e.buf, e.of = x.last, id, buf, a
 	c.seg.refs.Add(1) // the table is looked at until release, also when the Conn has gone
 	x.slots[slot].Store(e.number << 1)
-	return token{a.id, slot, e.number, uint64(at), uint64(len(buf))}.bytes(), e.release, nil
+	return token{slot, e.number, uint64(offset), uint64(len(buf))}.bytes(), e.release, nil
 }
 
 // initialize makes the slots.
@@ -156,45 +143,15 @@ func (x *exposureTable) initialize(c *conn) {
 	}
 }
 
-// sendArena sends the peer an arena's descriptor, unless it has it. c.shown.mu is
-// held, and the caller is inside the gate.
-func (c *conn) sendArena(a *arena) error {
+// sendPool sends the peer the pool's descriptor, unless it has it. c.exposures.mu is held,
+// and the caller is inside the gate.
+func (c *conn) sendPool() error {
 	x := &c.exposures
-	if x.known[a.id] != nil {
-		return nil
+	if !x.sent && passDescriptor(c.fd, []byte{poolMessage}, c.t.pool.fd) != nil {
+		return errNotSent
 	}
-	if c.seg.named || c.releaseSlot != nil && c.seg.deaf().Load() != 0 {
-		return errNamed
-	}
-	if x.known == nil {
-		x.known = make(map[uint32]*arena)
-	}
-	if len(x.known) >= knownMost {
-		c.t.arenas.forget(x.known)
-		if len(x.known) >= knownMost {
-			return errNoSlot
-		}
-	}
-	var b [arenaMessage]byte
-	b[0] = 1
-	binary.NativeEndian.PutUint32(b[4:], a.id)
-	binary.NativeEndian.PutUint64(b[8:], uint64(len(a.mem)))
-	if c.t.ways.pass(c.fd, b[:], a.fd) != nil {
-		return errNotTold
-	}
-	x.known[a.id] = a
+	x.sent = true
 	return nil
-}
-
-// forget drops those that were freed.
-func (as *arenas) forget(known map[uint32]*arena) {
-	as.mu.Lock()
-	defer as.mu.Unlock()
-	for id, a := range known {
-		if a.mem == nil {
-			delete(known, id)
-		}
-	}
 }
 
 // detachAfter is how long a peer may be in the middle of writing a piece, which
@@ -209,8 +166,8 @@ func (c *conn) revoke(slot uint32) {
 	x := &c.exposures
 	x.mu.Lock()
 	e := &x.table[slot]
-	number, buf, a := e.number, e.buf, e.arena
-	e.number, e.buf, e.arena = 0, nil, nil
+	number, buf, a := e.number, e.buf, e.of
+	e.number, e.buf, e.of = 0, nil, nil
 	x.mu.Unlock()
 	if number == 0 {
 		return
@@ -225,7 +182,7 @@ func (c *conn) revoke(slot uint32) {
 	x.mu.Lock()
 	x.free = append(x.free, slot)
 	x.mu.Unlock()
-	c.t.arenas.unpin(a)
+	c.t.pool.unpin(a)
 	c.seg.unref()
 }
 
@@ -270,7 +227,7 @@ func (x *exposureTable) lookup(slot uint64, number, at, size uint64) (id uint32,
 	defer x.mu.Unlock()
 	e := &x.table[slot]
 	n := uint64(len(e.buf))
-	if e.number != number || at > n || size > n-at || e.arena.detached.Load() {
+	if e.number != number || at > n || size > n-at || e.of.detached.Load() {
 		return 0, false
 	}
 	return e.id, true

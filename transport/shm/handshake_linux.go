@@ -16,48 +16,43 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Two processes meet at a unix socket. Whoever dials sends a hello, with the memory
-// that it has made; the other one maps it and answers. Where the descriptor did not
-// come along, or could not be sent, there is a second hello, with a file's name. Each
-// proves by a nonce that it sees the same memory as the other: the answer repeats what
-// was found in the memory, and leaves there what it says itself. A welcome brings the
-// descriptor back, unless there was a name: where that does not arrive, the side that
-// dialled says so in the memory, and is shown no other memory by that Conn.
+// Two processes shake hands over a unix socket. The side that dials sends a hello with the
+// descriptor of the memory that it has made; the other side maps that memory and answers.
+// Each proves by a nonce that it sees the same memory as the other: the answer repeats the
+// dialer's nonce, which stands in the memory, and the acceptor's, which it has left there.
+// An answer that accepts brings the descriptor back: so a Conn exists only where descriptors
+// pass both ways, and either side can expose memory on it.
 //
 //	hello   offset  bytes  field
 //	        0       8      "tuttishm"
-//	        8       4      version, 2
+//	        8       4      version, 3
 //	        12      4      bytes in each ring
-//	        16      32     ticket for the memory
-//	        48      16     0
 //
 //	answer  offset  bytes  field
 //	        0       8      "tuttishm"
-//	        8       1      0: welcome; 1: turned away; 2: no descriptor came
+//	        8       1      0: accepted; 1: rejected
 //	        9       1      length of the reason
-//	        16      16     the nonce of the side that dialled, from the memory
-//	        32      16     the nonce of the side that accepted, which is there too
+//	        16      16     the dialer's nonce, from the memory
+//	        32      16     the acceptor's nonce, which is in the memory, too
 //	        48      80     the reason
 const (
-	helloLen     = 64
+	helloLen     = 16
 	answerLen    = 128
 	reasonOffset = 48
 	reasonRoom   = answerLen - reasonOffset
-	ticketAt     = 16
 )
 
 const (
 	answerAccepted = 0
 	answerRejected = 1
-	sayNotPassed   = 2
 )
 
-// A handshakeResult is what a meeting has led to, on its way to becoming a Conn.
+// A handshakeResult is what becomes a Conn after a handshake.
 type handshakeResult struct {
 	seg         *segment
 	fd          int // the socket, taken from Go's poller
 	peer        unix.Ucred
-	releaseSlot func() // of who has accepted: gives the guest's slot back
+	releaseSlot func() // of who has accepted: gives the pending connection's slot back
 }
 
 // dialSocket opens a socket to a name. A listener whose queue is full is tried again.
@@ -101,78 +96,56 @@ func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshake
 	return w, nil
 }
 
-// offer makes a segment that the peer maps, too: by its descriptor, or where that
-// does not pass by the name of a file. Each meeting begins with a descriptor, for one
-// failed call or exchange at most: it may have been a lack of the moment, and it may
-// be another peer.
+// offer makes a segment that the peer maps, too.
 func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
-	seg, why := t.offerOnce(nc, false)
-	if !errors.Is(why, errNotPassed) {
-		return seg, why
-	}
-	seg, err := t.offerOnce(nc, true)
-	if err != nil {
-		return nil, fmt.Errorf("%w; a file was named because %w", err, why)
-	}
-	t.warn(why)
-	return seg, nil
-}
-
-func (t *Transport) offerOnce(nc *net.UnixConn, named bool) (*segment, error) {
-	mine, ring := newNonce(), t.ringSize()
-	m, err := t.ways.newBlock(segmentSize(ring), named)
+	n, ring := newNonce(), t.ringSize()
+	fd, err := createMemfd(segmentSize(ring), fixedSeals)
 	if err != nil {
 		return nil, failure(fault.Exhausted, "make shared memory", err)
 	}
-	defer m.close()
-	seg, err := createSegment(m, ring, mine)
+	defer unix.Close(fd)
+	seg, err := createSegment(fd, ring, n)
 	if err != nil {
 		return nil, failure(fault.Exhausted, "make shared memory", err)
 	}
-	if err = t.ways.hand(nc, makeHello(m.ticket, ring), m); err == nil {
-		err = readAnswer(nc, seg, mine)
+	if err = sendDescriptor(nc, makeHello(ring), fd); err == nil {
+		err = readAnswer(nc, seg, n)
 	}
 	if err != nil {
 		seg.close()
 		return nil, err
 	}
-	if !named && seg.deaf().Load() != 0 {
-		t.warnOfCopies(notCome())
-	}
 	return seg, nil
 }
 
-func makeHello(tk ticket, ring int) []byte {
+func makeHello(ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
 	binary.NativeEndian.PutUint32(b[8:], version)
 	binary.NativeEndian.PutUint32(b[12:], uint32(ring))
-	tk.put(b[ticketAt:])
 	return b
 }
 
-// readAnswer reads what the peer says to our hello.
-func readAnswer(nc *net.UnixConn, seg *segment, mine nonce) error {
+// readAnswer reads the answer to the hello that offered a segment with nonce n.
+func readAnswer(nc *net.UnixConn, seg *segment, n nonce) error {
 	b := make([]byte, answerLen)
 	fd, err := readWithRights(nc, b)
 	if fd >= 0 {
 		unix.Close(fd)
-	} else {
-		seg.deaf().Store(1)
 	}
 	if err != nil {
-		return fmt.Errorf("no answer to our hello: %w", err)
+		return fmt.Errorf("no answer to the hello: %w", err)
 	}
 	switch {
 	case string(b[:len(magic)]) != magic:
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer does not speak shm: it answered %q", b[:16]))
-	case b[8] == sayNotPassed:
-		return errNotPassed
 	case b[8] != answerAccepted:
 		reason := b[reasonOffset:][:min(int(b[9]), reasonRoom)]
-		return failure(fault.Refused, "dial", fmt.Errorf("the peer turned us away: %q", reason))
-	case nonce(b[16:]) != mine || nonce(b[32:]) != seg.nonce(acceptorNonceOffset) || nonce(b[32:]) == nonce{}:
+		return failure(fault.Refused, "dial", fmt.Errorf("the peer rejected the connection: %s", reason))
+	case nonce(b[16:]) != n || nonce(b[32:]) != seg.nonce(acceptorNonceOffset) || nonce(b[32:]) == nonce{}:
 		return failure(fault.Refused, "dial", errors.New("the peer does not see the same memory"))
+	case fd < 0:
+		return noDescriptor()
 	}
 	return nil
 }

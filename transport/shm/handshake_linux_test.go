@@ -87,32 +87,31 @@ func unsealed(size int) (int, error) {
 func TestInvalidHellosAreRejected(t *testing.T) {
 	size := segmentSize(minRing)
 	proper := func() (int, error) {
-		m, err := ordinaryWays().newBlock(size, false)
+		fd, err := createMemfd(size, fixedSeals)
 		if err != nil {
 			return -1, err
 		}
-		s, err := createSegment(m, minRing, newNonce())
+		s, err := createSegment(fd, minRing, newNonce())
 		if err == nil {
 			s.close()
 		}
-		return m.fd, err
+		return fd, err
 	}
 	for name, tc := range map[string]struct {
 		says   []byte
 		memory func() (int, error) // nil: none
 		want   string              // in the log
 	}{
-		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "none of ours"},
-		"another version":    {says: rawHello(version+1, minRing), memory: proper, want: "it speaks version 3"},
-		"no memory":          {says: append(rawHello(version, minRing), rawHello(version, minRing)...), want: "no descriptor of memory"},
+		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "a hello that begins with"},
+		"another version":    {says: rawHello(version+1, minRing), memory: proper, want: "got version 4, want 3"},
+		"no memory":          {says: rawHello(version, minRing), want: "removes descriptors"},
 		"a small ring":       {says: rawHello(version, 4096), memory: proper, want: "rings of 4096"},
 		"a huge ring":        {says: rawHello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
 		"an odd ring":        {says: rawHello(version, minRing+64), memory: proper, want: "rings of 65600"},
-		"less memory":        {says: rawHello(version, 2*minRing), memory: proper, want: "not memory of"},
+		"less memory":        {says: rawHello(version, 2*minRing), memory: proper, want: "bytes, want"},
 		"unsealed memory":    {says: rawHello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
-		"it is no file":      {says: makeHello(ticket{how: byFile}, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not of user"},
-		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createSealed(size) }, want: "not laid out"},
-		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "not memory of"},
+		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createMemfd(size, fixedSeals) }, want: "not laid out"},
+		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "is not memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)

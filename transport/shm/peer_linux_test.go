@@ -28,9 +28,6 @@ const testTimeout = 20 * time.Second
 // peerVar makes the test binary play a peer in a part.
 const peerVar = "TUTTI_SHM_PEER"
 
-// dirVar makes a peer share memory by the names of files there.
-const dirVar = "TUTTI_SHM_DIR"
-
 func TestMain(m *testing.M) {
 	if part := os.Getenv(peerVar); part != "" {
 		runPeer(strings.Fields(part))
@@ -42,17 +39,14 @@ func TestMain(m *testing.M) {
 // runPeer is a peer process: it serves, tells its address on standard output, and
 // plays its part on every Conn until its standard input ends.
 func runPeer(part []string) {
-	t := New(Options{})
-	if dir := os.Getenv(dirVar); dir != "" {
-		t.ways.dirs, t.ways.pass = []string{dir}, refuseDescriptor
-	}
-	if part[0] == "name" {
-		playNames(t, len(part) > 1)
+	if part[0] == "forbidden" {
+		runForbidden(part[1])
 		return
 	}
+	t := New(Options{})
 	if part[0] == "full" {
 		unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{})
-		fmt.Println(notCome())
+		fmt.Println(noDescriptor())
 		return
 	}
 	if part[0] == "inputless" {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -18,64 +19,72 @@ import (
 // taken back.
 const maxPiece = 128 << 10
 
-// A peerMemory is what this end can write of its peer's memory: the arenas that the peer
-// has shown it. They are unmapped with the Conn, or, when the peer has freed them,
-// before others are mapped.
+// A peerMemory is what this end can write of its peer's memory: the peer's pool, once the
+// peer has exposed a part of it.
 type peerMemory struct {
 	slots slotTable // the peer's exposures; shared
 
-	mu      sync.Mutex // guards the rest, and is held while a piece is written
-	arenas  map[uint32][]byte
-	message [arenaMessage]byte // what has come of a note
-	got     int                // bytes of it
-	fd      int                // that came with it; -1: none
-	err     error              // what was wrong with a note: no more is read
+	mu  sync.Mutex // guards the rest, and is held while a piece is written
+	fd  int        // of the pool; -1: it has not come
+	mem []byte     // the pool, mapped up to the size that it had when last looked at
+	err error      // why no more is read from the socket
 }
 
-// drainSocket reads what the peer has sent over the socket: rings of the bell, and notes
-// of arenas. open is false when the peer's end is closed, and after nonsense.
+// What a byte on the socket says.
+const (
+	doorbellMessage = 0 // wake up
+	poolMessage     = 1 // the descriptor beside this byte is the sender's pool
+)
+
+// socketRead is how many bytes one read of the socket takes.
+const socketRead = 64
+
+// drainSocket reads what the peer has sent over the socket: rings of the doorbell, and its
+// pool. open is false when the peer's end is closed, and after an error.
 func (c *conn) drainSocket() (rang, open bool, err error) {
-	r := &c.peerMemory
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var b [64]byte
-	for r.err == nil {
+	p := &c.peerMemory
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var b [socketRead]byte
+	for p.err == nil {
 		n, fd, errno := readSocket(c.fd, &b)
-		if fd >= 0 {
-			r.closeFD()
-			r.fd = fd
-		}
 		switch {
 		case errno == syscall.EINTR:
 			continue
 		case errno != 0:
 			return rang, errno == syscall.EAGAIN, nil
-		case n == 0:
-			return rang, false, nil
 		}
-		for _, x := range b[:n] {
-			if r.got == 0 && x == 0 {
+		for _, message := range b[:n] {
+			switch message {
+			case doorbellMessage:
 				rang = true
-				continue
-			}
-			r.message[r.got] = x
-			if r.got++; r.got == arenaMessage {
-				if r.err = r.mapArena(c.pending.Load()); r.err != nil {
-					return rang, false, r.err
+			case poolMessage:
+				if p.err == nil {
+					p.err = p.receivePool(fd, c.pending.Load())
+					fd = -1
 				}
+			default:
+				p.err = protocolError("message %d on the socket", message)
 			}
 		}
-		if n < len(b) && fd < 0 { // a read ends behind a descriptor, though there may be more
+		more := fd >= 0 || slices.Contains(b[:n], poolMessage) // a read ends behind a descriptor
+		if fd >= 0 {
+			unix.Close(fd) // no message was for it
+		}
+		if n == 0 || p.err != nil {
+			return rang, false, p.err
+		}
+		if n < len(b) && !more {
 			return rang, true, nil
 		}
 	}
-	return false, false, r.err
+	return false, false, p.err
 }
 
 // readSocket reads without waiting, and without allocating: most of what comes is
 // rings. fd is a descriptor that came along; -1: none did. (0 is one like others, where
 // standard input was closed.)
-func readSocket(socket int, b *[64]byte) (n, fd int, errno syscall.Errno) {
+func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno) {
 	var oob [32]byte // room for one descriptor; the kernel drops others
 	iov := unix.Iovec{Base: &b[0]}
 	iov.SetLen(len(b))
@@ -99,95 +108,96 @@ func readSocket(socket int, b *[64]byte) (n, fd int, errno syscall.Errno) {
 	return int(got), fd, 0
 }
 
-// closeFD closes a descriptor that no note was for. r.mu is held.
-func (r *peerMemory) closeFD() {
-	if r.fd >= 0 {
-		unix.Close(r.fd)
-		r.fd = -1
-	}
-}
-
-// mapArena maps the arena that a note tells of. r.mu is held.
-func (r *peerMemory) mapArena(guest bool) error {
-	defer r.closeFD()
-	r.got = 0
-	id := binary.NativeEndian.Uint32(r.message[4:])
-	size := binary.NativeEndian.Uint64(r.message[8:])
+// receivePool keeps the pool that a message has brought. p.mu is held.
+func (p *peerMemory) receivePool(fd int, pending bool) error {
+	var err error
 	switch {
-	case guest:
-		return failure(fault.Refused, "receive", errors.New("memory was shown before the peer was admitted"))
-	case r.message[0] == 1 && r.fd < 0: // the peer counts on it, and cannot be told in time
-		err := notCome()
-		if errors.Is(err, errNotPassed) { // by now there may be room again
-			err = fmt.Errorf("%w, or there was no room for one: raise ulimit -n", err)
+	case fd < 0: // the peer depends on it, and cannot be told in time
+		return failure(fault.Exhausted, "receive the peer's memory",
+			fmt.Errorf("%w; or there was no room for one: raise ulimit -n", noDescriptor()))
+	case pending:
+		err = failure(fault.Refused, "receive", errors.New("memory was exposed before the peer was admitted"))
+	case p.fd >= 0:
+		err = protocolError("a second pool")
+	default:
+		if _, err = sealedSize(fd); err != nil {
+			err = protocolError("a pool: %v", err)
 		}
-		return failure(fault.Exhausted, "take the peer's memory", err)
-	case r.message[0] != 1 || size < arenaHead || size > uint64(MaxBody) || r.arenas[id] != nil:
-		return protocolError("a note of %x", r.message[:])
 	}
-	if err := validateMemory(r.fd, int(size), true); err != nil {
-		return protocolError("a note of an arena that is none: %v", err)
-	}
-	r.prune()
-	if len(r.arenas) >= knownMost {
-		return protocolError("more than %d arenas shown", knownMost)
-	}
-	mem, err := mapShared(r.fd, int(size))
 	if err != nil {
-		return failure(fault.Exhausted, "map the peer's memory", err)
+		unix.Close(fd)
+		return err
 	}
-	if r.arenas == nil {
-		r.arenas = make(map[uint32][]byte)
-	}
-	r.arenas[id] = mem
+	p.fd = fd
 	return nil
 }
 
-// prune unmaps arenas that the peer has freed. r.mu is held.
-func (r *peerMemory) prune() {
-	for id, mem := range r.arenas {
-		if string(mem[:len(arenaMagic)]) != arenaMagic {
-			unix.Munmap(mem)
-			delete(r.arenas, id)
-		}
+// close unmaps the pool; nobody is inside the gate any more.
+func (p *peerMemory) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mem != nil {
+		unix.Munmap(p.mem)
+		p.mem = nil
+	}
+	if p.fd >= 0 {
+		unix.Close(p.fd)
+		p.fd = -1
 	}
 }
 
-// close unmaps all; nobody is inside the gate any more.
-func (r *peerMemory) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, mem := range r.arenas {
-		unix.Munmap(mem)
+// mapTo maps the pool at least up to end, if it has that size. p.mu is held.
+func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
+	if end <= uint64(len(p.mem)) {
+		return true, nil
 	}
-	r.arenas = nil
-	r.closeFD()
+	size, err := sealedSize(p.fd)
+	if err != nil || end > uint64(size) {
+		return false, err
+	}
+	mem, err := mapShared(p.fd, 0, int(size))
+	if err != nil {
+		return false, failure(fault.Exhausted, "map the peer's memory", err)
+	}
+	if p.mem != nil {
+		unix.Munmap(p.mem)
+	}
+	p.mem = mem
+	return true, nil
 }
 
-// write writes the next piece of b to where to says, at bytes from its beginning. ok
-// is false when the peer does not show that any more, or never did. unknown asks to
-// hear first: the arena's note may be in the socket.
-func (r *peerMemory) write(to token, at int, b *body) (n int, ok, unknown bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	mem := r.arenas[to.arena]
-	if mem == nil {
-		return 0, false, true
+// Why a piece was not written.
+var (
+	errNoPool     = errors.New("the peer's pool has not come")
+	errNotExposed = errors.New("the memory is not exposed any more, or never was")
+)
+
+// write writes the next piece of b into exposed memory, at bytes from its beginning.
+// errNoPool asks to drain the socket first: the pool may be there.
+func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	end := to.offset + to.size
+	switch {
+	case p.fd < 0:
+		return 0, errNoPool
+	case to.slot >= slotCount || to.number == 0 || end < to.offset ||
+		at < 0 || uint64(at) > to.size || uint64(b.left) > to.size-uint64(at):
+		return 0, errNotExposed
 	}
-	size := uint64(len(mem))
-	if to.slot >= slotCount || to.number == 0 || to.at < arenaHead || to.at > size || to.size > size-to.at ||
-		at < 0 || uint64(at) > to.size || uint64(b.left) > to.size-uint64(at) {
-		return 0, false, false
+	ok, err := p.mapTo(end)
+	if err != nil {
+		return 0, err
 	}
-	word := &r.slots[to.slot]
-	if !word.CompareAndSwap(to.number<<1, to.number<<1|1) {
-		return 0, false, false
+	slot := &p.slots[to.slot]
+	if !ok || !slot.CompareAndSwap(to.number<<1, to.number<<1|1) {
+		return 0, errNotExposed
 	}
 	n = min(b.left, maxPiece)
-	from := int(to.at) + at
-	b.read(mem[from : from+n])
-	word.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the memory was taken away from us
-	return n, true, false
+	from := int(to.offset) + at
+	b.read(p.mem[from : from+n])
+	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the memory was taken away from us
+	return n, nil
 }
 
 // writeNext puts the next bytes of f, the queue's first frame; the caller is the
@@ -203,30 +213,34 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		o.begun, o.bodyLength = true, b.left
 	}
 	if b.left > 0 {
-		done := o.bodyLength - b.left
-		n, ok, unknown := c.peerMemory.write(to, f.Offset+done, b)
-		if unknown {
-			rang, _, err := c.drainSocket()
-			if rang {
-				c.scheduleReady()
+		at := f.Offset + o.bodyLength - b.left
+		n, err := c.peerMemory.write(to, at, b)
+		if err == errNoPool {
+			if n, err = c.drainAndWrite(to, at, b); err == errNoPool {
+				return 0, false, protocolError("a token of a pool that never came")
 			}
-			if err != nil {
-				return 0, false, err
-			}
-			n, ok, unknown = c.peerMemory.write(to, f.Offset+done, b)
 		}
-		switch {
-		case unknown:
-			return 0, false, protocolError("a frame into an arena %d that was never shown", to.arena)
-		case ok:
-			return n, false, nil
+		if err != errNotExposed {
+			return n, false, err
 		}
-		n = b.left // the receiver fails the Conn, by its own books, when it hears of it
+		n = b.left // the receiver fails the Conn, by its own table, when it gets the record
 		*b = body{}
 		return n, false, nil
 	}
 	whole, err = o.producer.putWritten(to, f.Offset, o.bodyLength)
 	return 0, whole, err
+}
+
+// drainAndWrite is peerMemory.write after the socket was read.
+func (c *conn) drainAndWrite(to token, at int, b *body) (int, error) {
+	rang, _, err := c.drainSocket()
+	if rang {
+		c.scheduleReady()
+	}
+	if err != nil {
+		return 0, err
+	}
+	return c.peerMemory.write(to, at, b)
 }
 
 // putWritten puts the record that says what was written where; false when there is no

@@ -14,7 +14,7 @@ import (
 
 const (
 	magic   = "tuttishm"
-	version = 2
+	version = 3
 
 	// A ring as large as a core's second-level cache has large bodies pass three
 	// times as fast as one of a quarter: lines leave the caches of both cores for
@@ -47,17 +47,15 @@ type doorbell struct {
 
 // A segment is the memory of one Conn, mapped.
 type segment struct {
-	mem   []byte
-	ring  int          // bytes in each ring
-	refs  atomic.Int32 // of a Conn's: the Conn, and each of its exposures
-	named bool         // it went by a file's name: no descriptor passed
+	mem  []byte
+	ring int          // bytes in each ring
+	refs atomic.Int32 // of a Conn's: the Conn, and each of its exposures
 }
 
 // Where the sides' lines are.
 const (
 	dialerNonceOffset   = 16
 	acceptorNonceOffset = 32
-	deafOffset          = 48
 	doorbellsOffset     = 128
 	consumedOffset      = 384
 	sideStride          = 128
@@ -68,8 +66,8 @@ const (
 func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
 // createSegment lays a new segment out in memory that is all zeros.
-func createSegment(m *block, ring int, n nonce) (*segment, error) {
-	mem, err := mapShared(m.fd, segmentSize(ring))
+func createSegment(fd, ring int, n nonce) (*segment, error) {
+	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +75,7 @@ func createSegment(m *block, ring int, n nonce) (*segment, error) {
 	binary.NativeEndian.PutUint32(mem[8:], version)
 	binary.NativeEndian.PutUint32(mem[12:], uint32(ring))
 	copy(mem[dialerNonceOffset:], n[:])
-	return &segment{mem: mem, ring: ring, named: m.how == byName}, nil
+	return &segment{mem: mem, ring: ring}, nil
 }
 
 // validateRingSize holds the size of a peer's rings to what is allowed.
@@ -90,7 +88,7 @@ func validateRingSize(ring uint32) error {
 
 // openSegment maps a segment that a peer has made; its memory has the size for such rings.
 func openSegment(fd, ring int) (*segment, error) {
-	mem, err := mapShared(fd, segmentSize(ring))
+	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +102,6 @@ func openSegment(fd, ring int) (*segment, error) {
 }
 
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
-
-// deaf is not 0 once the side that dialled has seen that no descriptor gets to it.
-func (s *segment) deaf() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&s.mem[deafOffset])) }
 
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 
@@ -142,38 +137,46 @@ func (s *segment) views(dialled bool) (out producer, in consumer, mine, theirs *
 	return out, in, bells[me], bells[peer]
 }
 
-// mapShared maps all of a descriptor's memory.
-func mapShared(fd, size int) ([]byte, error) {
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// mapShared maps a range of a descriptor's memory.
+func mapShared(fd, offset, size int) ([]byte, error) {
+	mem, err := unix.Mmap(fd, int64(offset), size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// A sealed memory has a size for good: touching it cannot become fatal because
-// another process cut it short.
-const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+// Memory that is shared is sealed against shrinking: touching it cannot become fatal
+// because another process cut it short. A Conn's and a Share's has a size for good, too.
+const (
+	fixedSeals   = growingSeals | unix.F_SEAL_GROW
+	growingSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
+)
 
-// validateMemory holds a peer's descriptor to what it is said to be.
-func validateMemory(fd, size int, mustSeal bool) error {
+// validateMemory checks that a peer's descriptor is sealed memory of that size.
+func validateMemory(fd, size int) error {
+	got, err := sealedSize(fd)
+	if err == nil && got != int64(size) {
+		err = fmt.Errorf("the memory has %d bytes, want %d", got, size)
+	}
+	return err
+}
+
+// sealedSize returns the size of a peer's memory, which is sealed against shrinking.
+func sealedSize(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
+		return 0, os.NewSyscallError("fstat", err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(size) {
-		return fmt.Errorf("the descriptor is of mode %#o with %d bytes, not memory of %d", st.Mode, st.Size, size)
-	}
-	if !mustSeal {
-		return nil
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > MaxBody {
+		return 0, fmt.Errorf("the descriptor of mode %#o with %d bytes is not memory", st.Mode, st.Size)
 	}
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&unix.F_SEAL_SHRINK == 0 {
-		return errors.New("the memory is not sealed against shrinking")
+		return 0, errors.New("the memory is not sealed against shrinking")
 	}
-	return nil
+	return st.Size, nil
 }
 
-// createSealed is anonymous memory of that many zero bytes, which nobody can
-// make smaller.
-func createSealed(size int) (int, error) {
+// createMemfd makes anonymous memory of size zero bytes with these seals.
+func createMemfd(size, seals int) (int, error) {
 	fd, err := unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		fd, err = unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

@@ -26,8 +26,7 @@ const (
 )
 
 // Serve listens on a unix socket that has a random name and no file, and returns
-// the address. It removes what processes that were killed have left in /dev/shm. It
-// needs no listener of the process's, so that argument is not looked at.
+// the address. It needs no listener of the process's, so that argument is ignored.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
@@ -35,11 +34,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	if err := t.Available(); err != nil {
 		return "", err
 	}
-	addr, err := t.listen(accept)
-	if err == nil {
-		sweep(t.ways.dirs[0])
-	}
-	return addr, err
+	return t.listen(accept)
 }
 
 // listen is Serve's part under the lock.
@@ -126,13 +121,13 @@ func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err er
 	if w.peer, err = checkPeerUser(nc); err != nil {
 		return handshakeResult{}, err
 	}
-	seg, memory, err := t.readHello(nc)
+	seg, memory, err := readHello(nc)
 	if err != nil {
 		reject(nc, err)
 		return handshakeResult{}, err
 	}
 	w.seg = seg
-	err = t.writeAccepted(nc, seg, memory)
+	err = writeAccepted(nc, seg, memory)
 	unix.Close(memory)
 	if err == nil {
 		w.fd, err = detachSocket(nc)
@@ -144,34 +139,14 @@ func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err er
 	return w, nil
 }
 
-// readHello maps the memory that a stranger brings, and returns its descriptor, too,
-// unless there is an error. One whose descriptor did not get here may bring it once
-// more, as a file with a name.
-func (t *Transport) readHello(nc *net.UnixConn) (*segment, int, error) {
-	seg, fd, err := t.readOffer(nc)
-	if !errors.Is(err, errNotPassed) {
-		return seg, fd, err
-	}
-	if err := writeAnswer(nc, sayNotPassed, ""); err != nil {
-		return nil, -1, err
-	}
-	return t.readOffer(nc)
-}
-
-// readOffer reads a stranger's first bytes and maps the memory that came along. A
-// name is gone from then on.
-func (t *Transport) readOffer(nc *net.UnixConn) (*segment, int, error) {
+// readHello reads a pending peer's hello and maps the memory that came with it. Without an
+// error it returns the memory's descriptor, too.
+func readHello(nc *net.UnixConn) (*segment, int, error) {
 	b := make([]byte, helloLen)
 	fd, err := readWithRights(nc, b)
-	ring := binary.NativeEndian.Uint32(b[12:])
-	switch {
-	case err != nil:
-	case string(b[:len(magic)]) != magic:
-		err = fmt.Errorf("it is none of ours: it began with %q", b[:16])
-	case binary.NativeEndian.Uint32(b[8:]) != version:
-		err = fmt.Errorf("it speaks version %d, this side %d", binary.NativeEndian.Uint32(b[8:]), version)
-	default:
-		err = validateRingSize(ring)
+	var seg *segment
+	if err == nil {
+		seg, err = openOffer(b, fd)
 	}
 	if err != nil {
 		if fd >= 0 {
@@ -179,50 +154,57 @@ func (t *Transport) readOffer(nc *net.UnixConn) (*segment, int, error) {
 		}
 		return nil, -1, err
 	}
-	tk := ticketOf(b[ticketAt:])
-	if fd, err = t.ways.take(tk, fd, segmentSize(int(ring))); err != nil {
-		return nil, -1, err
-	}
-	t.ways.removeFile(tk)
-	seg, err := openSegment(fd, int(ring))
-	if err != nil {
-		unix.Close(fd)
-		return nil, -1, err
-	}
-	seg.named = tk.how == byName
 	return seg, fd, nil
 }
 
-// writeAccepted answers, and hands the memory back, of which only whether it comes
-// matters: descriptors may pass one way and not the other.
-func (t *Transport) writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
-	mine := newNonce()
-	copy(seg.mem[acceptorNonceOffset:], mine[:])
+// openOffer maps the memory that hello b offers.
+func openOffer(b []byte, fd int) (*segment, error) {
+	ring := binary.NativeEndian.Uint32(b[12:])
+	if string(b[:len(magic)]) != magic {
+		return nil, fmt.Errorf("got a hello that begins with %q, want %q", b[:len(magic)], magic)
+	}
+	if v := binary.NativeEndian.Uint32(b[8:]); v != version {
+		return nil, fmt.Errorf("got version %d, want %d: run the same release of tutti on all ranks", v, version)
+	}
+	if err := validateRingSize(ring); err != nil {
+		return nil, err
+	}
+	if fd < 0 {
+		return nil, noDescriptor()
+	}
+	if err := validateMemory(fd, segmentSize(int(ring))); err != nil {
+		return nil, err
+	}
+	return openSegment(fd, int(ring))
+}
+
+// writeAccepted answers, and hands the memory back: the dialer wants to know that
+// descriptors pass this way, too.
+func writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
+	n := newNonce()
+	copy(seg.mem[acceptorNonceOffset:], n[:])
 	b := make([]byte, answerLen)
 	copy(b, magic)
 	theirs := seg.nonce(dialerNonceOffset)
 	copy(b[16:], theirs[:])
-	copy(b[32:], mine[:])
-	if !seg.named {
-		err := t.ways.hand(nc, b, &block{fd: memory})
-		if !errors.Is(err, errNotPassed) {
-			return err
-		}
-		t.warnOfCopies(err)
+	copy(b[32:], n[:])
+	err := sendDescriptor(nc, b, memory)
+	if errors.Is(err, fault.Refused) {
+		reject(nc, err)
 	}
-	_, err := nc.Write(b)
 	return err
 }
 
-// reject tells a stranger why; where it does not listen, that is its loss.
-func reject(nc *net.UnixConn, why error) { writeAnswer(nc, answerRejected, why.Error()) }
-
-// writeAnswer answers with no more than a code and a reason.
-func writeAnswer(nc *net.UnixConn, code byte, reason string) error {
+// reject answers with the reason of err, cut at reasonRoom bytes. That the peer may not
+// listen is the peer's loss.
+func reject(nc *net.UnixConn, err error) {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Err != nil {
+		err = f.Err // the operation that failed here says nothing to the peer
+	}
 	b := make([]byte, answerLen)
 	copy(b, magic)
-	b[8] = code
-	b[9] = byte(copy(b[reasonOffset:], reason))
-	_, err := nc.Write(b)
-	return err
+	b[8] = answerRejected
+	b[9] = byte(copy(b[reasonOffset:], err.Error()))
+	nc.Write(b)
 }

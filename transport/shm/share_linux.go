@@ -19,41 +19,40 @@ import (
 	"github.com/tutti-go/tutti/internal/race"
 )
 
-// The ranks of a Share find each other by a unix socket whose name is a hash of
-// the Share's: whoever comes first binds it and is the host, the others call.
-// When all have come, the host makes the memory and hands it to everyone. A host
-// that gives up closes its socket, and one of those that wait binds the name again.
+// The ranks of a Share find each other by a unix socket whose name is a hash of the Share's:
+// whichever rank comes first binds it and is the host, the others are its members. When all
+// have come, the host makes the memory and sends its descriptor to every member, and then
+// commits: no rank uses a descriptor before that.
 //
-// A visitor that gives up says so by a byte, and then listens: whether it was too late
-// for that is the host's decision, so that all get memory or none does, but for a death,
-// for one that was stopped for longer than verdictTime, and for one that cannot map, open
-// or take what it was given: that one's Share fails, and those of others may not.
+//	member                             host
+//	  | -------- request --------------> |   waits for all ranks
+//	  | <------- memory, descriptor ---- |   all have come
+//	  | <------- commit, close --------- |   every descriptor has been sent
 //
-// Nobody uses a descriptor before the host says that it has sent all. If one could not
-// be sent, or a rank asks for that, as one does that could not get one before, all of
-// them get the name of a file instead. Each says by a byte that it has opened it. When
-// all have, the host takes the name away and closes; each takes it away after that as
-// well, in case that the host has died.
+// Instead of the memory a member may get a mismatch, a failure, or the end of the
+// connection. A host that gives up closes its socket, and one of the waiting members binds
+// the name again. A member that gives up says so and then listens on: whether it was too late
+// is the host's decision, so that all ranks get memory or none does. Exceptions are a rank that
+// dies, one that was stopped for longer than replyTimeout, and one that gets no descriptor or
+// cannot map it: its Share fails, and those of the others may succeed.
 //
 //	request  offset  bytes  field
 //	         0       8      "tuttishr"
-//	         8       4      version, 2
+//	         8       4      version, 3
 //	         12      4      ranks
 //	         16      8      bytes of memory
-//	         24      8      not 0: by the name of a file
 //
-//	then     0       1      'q': I give up; 'o': I have opened the file
+//	then     0       1      'q': the member gives up
 //
-//	verdict  offset  bytes  field
-//	         0       1      'm': here is the memory; 'g': it is yours, all have it; '!': there
-//	                        is a mismatch; 'x': the host could not make the memory
-//	         8       4      on a mismatch: ranks, as another one said
-//	         16      8      on a mismatch: bytes, as another one said
-//	         24      32     ticket for the memory
+//	reply    offset  bytes  field
+//	         0       1      'm': here is the memory; 'g': commit; '!': there is a mismatch;
+//	                        'x': the host could not make or send the memory
+//	         8       4      on a mismatch: ranks, as another member asked
+//	         16      8      on a mismatch: bytes, as another member asked
 const (
 	shareMagic = "tuttishr"
-	requestLen = 32
-	replyLen   = 56
+	requestLen = 24
+	replyLen   = 24
 )
 
 const (
@@ -62,12 +61,11 @@ const (
 	replyMismatch = '!'
 	replyFailed   = 'x'
 
-	memberQuits   = 'q'
-	visitorOpened = 'o'
+	memberQuits = 'q'
 )
 
-// replyTimeout bounds how long the host of a Share may take to answer one that gives
-// up, and its visitors to open a file: one that was stopped does neither.
+// replyTimeout bounds how long the host of a Share may take to answer a member that gives
+// up: a host that was stopped does not answer.
 const replyTimeout = time.Second
 
 // A shareRequest is what a rank asks of a Share.
@@ -96,12 +94,12 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.life, cancel)()
-	fd, err := t.joinShare(ctx, t.shareName(name), w)
+	fd, err := joinShare(ctx, t.shareName(name), w)
 	if err != nil {
 		return nil, nil, t.waitError(ctx, op, fault.LinkLost, err)
 	}
 	defer unix.Close(fd)
-	return t.mapShare(op, fd, size)
+	return mapShare(op, fd, size)
 }
 
 // beginShare takes the name, of which this rank waits for one Share at a time.
@@ -133,10 +131,10 @@ func (t *Transport) shareName(name string) string {
 }
 
 // mapShare is what Share returns.
-func (t *Transport) mapShare(op string, fd, size int) ([]byte, func() error, error) {
+func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 	mem := []byte{}
 	if size > 0 {
-		whole, err := mapShared(fd, size)
+		whole, err := mapShared(fd, 0, size)
 		if err != nil {
 			return nil, nil, failure(fault.Exhausted, op, err)
 		}
@@ -164,15 +162,15 @@ func atLeastOne(size int) int { return max(size, 1) }
 var errRetry = errors.New("the host of the share has left")
 
 // joinShare meets the other ranks and returns the memory's descriptor.
-func (t *Transport) joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
+func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
 		var fd int
 		switch {
 		case err == nil:
-			fd, err = t.hostShare(ctx, l, w)
+			fd, err = hostShare(ctx, l, w)
 		case errors.Is(err, syscall.EADDRINUSE):
-			fd, err = t.joinHost(ctx, name, w)
+			fd, err = joinHost(ctx, name, w)
 		}
 		if !errors.Is(err, errRetry) {
 			return fd, err
@@ -186,7 +184,7 @@ func (t *Transport) joinShare(ctx context.Context, name string, w shareRequest) 
 }
 
 // joinHost asks the host for the memory, and waits for the verdict.
-func (t *Transport) joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
+func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return -1, errRetry // bound, but not listening yet or any more
@@ -195,8 +193,7 @@ func (t *Transport) joinHost(ctx context.Context, name string, w shareRequest) (
 		return -1, err
 	}
 	defer nc.Close()
-	peer, err := checkPeerUser(nc)
-	if err != nil {
+	if _, err := checkPeerUser(nc); err != nil {
 		return -1, err
 	}
 	b := make([]byte, requestLen)
@@ -204,9 +201,6 @@ func (t *Transport) joinHost(ctx context.Context, name string, w shareRequest) (
 	binary.NativeEndian.PutUint32(b[8:], version)
 	binary.NativeEndian.PutUint32(b[12:], uint32(w.ranks))
 	binary.NativeEndian.PutUint64(b[16:], uint64(w.size))
-	if t.namesWith(peer.Pid) {
-		b[24] = 1
-	}
 	if _, err := nc.Write(b); err != nil {
 		return -1, errRetry
 	}
@@ -214,68 +208,48 @@ func (t *Transport) joinHost(ctx context.Context, name string, w shareRequest) (
 		nc.SetReadDeadline(time.Now().Add(replyTimeout))
 		nc.Write([]byte{memberQuits})
 	})()
-	return t.awaitReply(nc, w)
+	return awaitReply(nc, w)
 }
 
-// awaitReply waits for what the host decides.
-func (t *Transport) awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
-	held := -1 // memory that is not for use yet
+// awaitReply waits for the host's decision, and returns the memory's descriptor.
+func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
+	memory := -1 // not for use before the commit
 	for {
 		b := make([]byte, replyLen)
 		fd, err := readWithRights(nc, b)
 		switch {
 		case err != nil:
 			err = errRetry
-		case b[0] == replyCommit && held >= 0 && fd < 0:
-			return held, nil
+		case b[0] == replyCommit && memory >= 0 && fd < 0:
+			return memory, nil
 		case b[0] == replyMismatch:
 			err = mismatch(w, shareRequest{int(binary.NativeEndian.Uint32(b[8:])), int(binary.NativeEndian.Uint64(b[16:]))})
-		case b[0] != replyMemory:
-			err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make the memory"))
+		case b[0] != replyMemory || memory >= 0:
+			err = failure(fault.Exhausted, "share", errors.New("the host of the share could not make or send the memory"))
+		case fd < 0:
+			err = noDescriptor()
+		default:
+			err = validateMemory(fd, atLeastOne(w.size))
 		}
-		if held >= 0 {
-			unix.Close(held)
-			held = -1
+		if err == nil {
+			memory = fd
+			continue
 		}
-		if err != nil {
+		for _, fd := range []int{fd, memory} {
 			if fd >= 0 {
 				unix.Close(fd)
 			}
-			return -1, err
 		}
-		tk := ticketOf(b[24:])
-		held, err = t.ways.take(tk, fd, atLeastOne(w.size))
-		switch {
-		case errors.Is(err, errNotPassed):
-			t.lost.Store(true) // the next Share asks for a file
-			return -1, failure(fault.Exhausted, "share", err)
-		case errors.Is(err, unix.ENOENT):
-			return -1, failure(fault.Exhausted, "share", fmt.Errorf("%w; or this rank came too late", err))
-		case err != nil:
-			return -1, failure(fault.Exhausted, "share", err)
-		case tk.how == byName:
-			t.opened(nc, tk)
-			return held, nil
-		}
+		return -1, err
 	}
-}
-
-// opened tells the host that this rank has the file, and sees to it that its name
-// goes, when no other rank needs it any more.
-func (t *Transport) opened(nc *net.UnixConn, tk ticket) {
-	nc.SetReadDeadline(time.Now().Add(2 * replyTimeout))
-	nc.Write([]byte{visitorOpened})
-	nc.Read(make([]byte, 1)) // ends when the host has closed, or died
-	t.ways.removeFile(tk)
 }
 
 func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("%v here, %v elsewhere", mine, theirs))
 }
 
-// A shareHost is a Share as its host sees it.
+// A shareHost is the host's side of a Share.
 type shareHost struct {
-	t        *Transport
 	listener *net.UnixListener
 	request  shareRequest
 	work     sync.WaitGroup
@@ -284,14 +258,13 @@ type shareHost struct {
 	members map[*net.UnixConn]*shareRequest // nil: it has not asked yet
 	done    chan struct{}                   // closed when decided
 	decided bool
-	naming  bool   // somebody asks for a file with a name
-	memory  *block // what was decided for, or nil
+	memory  int // what was decided for; -1: none
 	err     error
 }
 
-// hostShare waits for the others and decides. It closes l.
-func (t *Transport) hostShare(ctx context.Context, l *net.UnixListener, w shareRequest) (int, error) {
-	h := &shareHost{t: t, listener: l, request: w, members: make(map[*net.UnixConn]*shareRequest), done: make(chan struct{}), naming: t.lost.Load()}
+// hostShare waits for the members and decides. It closes l.
+func hostShare(ctx context.Context, l *net.UnixListener, w shareRequest) (int, error) {
+	h := &shareHost{listener: l, request: w, members: make(map[*net.UnixConn]*shareRequest), done: make(chan struct{}), memory: -1}
 	h.mu.Lock()
 	h.distributeIfComplete()
 	h.mu.Unlock()
@@ -306,17 +279,10 @@ func (t *Transport) hostShare(ctx context.Context, l *net.UnixListener, w shareR
 		h.mu.Unlock()
 	}
 	h.work.Wait()
-	if h.memory == nil {
-		return -1, h.err
-	}
-	h.memory.unlink()
-	for nc := range h.members { // those with a file were kept until now
-		nc.Close()
-	}
-	return h.memory.fd, h.err
+	return h.memory, h.err
 }
 
-// acceptLoop takes visitors until the listener is closed, by decide.
+// acceptLoop adds members until decide closes the listener.
 func (h *shareHost) acceptLoop() {
 	for {
 		nc, err := h.listener.AcceptUnix()
@@ -339,7 +305,8 @@ func (h *shareHost) acceptLoop() {
 	}
 }
 
-// add takes a visitor in, unless all is decided, or too many strangers came.
+// add adds a connection, unless the host has decided, or too many are open that asked for
+// nothing.
 func (h *shareHost) add(nc *net.UnixConn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -350,14 +317,13 @@ func (h *shareHost) add(nc *net.UnixConn) bool {
 	return true
 }
 
-// serveMember hears one visitor's request, and then whether it gives up, or has opened a
-// file. Otherwise the verdict ends it, by closing the connection.
+// serveMember reads one member's request and waits until the member gives up, or decide
+// closes the connection.
 func (h *shareHost) serveMember(nc *net.UnixConn) {
-	theirs, naming, err := readRequest(nc)
+	theirs, err := readRequest(nc)
 	h.mu.Lock()
 	if err == nil && !h.decided {
 		h.members[nc] = &theirs
-		h.naming = h.naming || naming
 		if theirs != h.request {
 			h.rejectMismatch(theirs)
 		} else {
@@ -365,26 +331,19 @@ func (h *shareHost) serveMember(nc *net.UnixConn) {
 		}
 	}
 	h.mu.Unlock()
-	for stays := err == nil; stays; {
-		var b [1]byte
-		_, err := nc.Read(b[:])
-		h.mu.Lock()
-		// who gives up too late opens the file all the same
-		stays = err == nil && h.decided && b[0] == memberQuits
-		h.mu.Unlock()
+	if err == nil {
+		nc.Read(make([]byte, 1))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.memory == nil || h.memory.how != byName {
-		delete(h.members, nc)
-		nc.Close()
-	}
+	delete(h.members, nc)
+	nc.Close()
 }
 
-// readRequest reads what a visitor asks for, within helloTime, and whether by name.
-func readRequest(nc *net.UnixConn) (w shareRequest, naming bool, err error) {
+// readRequest reads a member's request, within helloTimeout.
+func readRequest(nc *net.UnixConn) (shareRequest, error) {
 	if _, err := checkPeerUser(nc); err != nil {
-		return shareRequest{}, false, err
+		return shareRequest{}, err
 	}
 	nc.SetReadDeadline(time.Now().Add(helloTimeout))
 	defer nc.SetReadDeadline(time.Time{})
@@ -394,15 +353,15 @@ func readRequest(nc *net.UnixConn) (w shareRequest, naming bool, err error) {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return shareRequest{}, false, err
+		return shareRequest{}, err
 	}
 	if string(b[:len(shareMagic)]) != shareMagic || binary.NativeEndian.Uint32(b[8:]) != version {
-		return shareRequest{}, false, fmt.Errorf("it began with %q", b[:16])
+		return shareRequest{}, fmt.Errorf("got a request that begins with %q, want %q and version %d", b[:12], shareMagic, version)
 	}
-	return shareRequest{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, b[24] != 0, nil
+	return shareRequest{int(binary.NativeEndian.Uint32(b[12:])), int(binary.NativeEndian.Uint64(b[16:]))}, nil
 }
 
-// distributeIfComplete decides when all have come. h.mu is held.
+// distributeIfComplete decides when all ranks have come. h.mu is held.
 func (h *shareHost) distributeIfComplete() {
 	here := 1
 	for _, asked := range h.members {
@@ -413,49 +372,37 @@ func (h *shareHost) distributeIfComplete() {
 	if here < h.request.ranks {
 		return
 	}
-	if !h.naming {
-		err := h.distribute(false)
-		if !errors.Is(err, errNotPassed) {
-			h.finish(err)
-			return
-		}
-		h.t.warn(err)
+	code := byte(replyCommit)
+	err := h.distribute()
+	if err != nil {
+		code = replyFailed
 	}
-	h.finish(h.distribute(true))
+	h.decide(err, func(shareRequest) []byte { return makeReply(code, shareRequest{}) })
 }
 
-// distribute makes the memory and hands it to all visitors; errNotPassed: not to all.
-// One that has gone gets none, and is no failure. h.mu is held.
-func (h *shareHost) distribute(named bool) error {
-	m, err := h.t.ways.newBlock(atLeastOne(h.request.size), named)
+// distribute makes the memory and sends its descriptor to all members. One that has gone
+// gets none, and is no failure. h.mu is held.
+func (h *shareHost) distribute() error {
+	fd, err := createMemfd(atLeastOne(h.request.size), fixedSeals)
 	if err != nil {
 		return failure(fault.Exhausted, "share", err)
 	}
 	b := makeReply(replyMemory, shareRequest{})
-	m.ticket.put(b[24:])
 	for nc, asked := range h.members {
 		if asked == nil {
 			continue
 		}
-		if err := h.t.ways.hand(nc, b, m); errors.Is(err, errNotPassed) {
-			m.close()
+		if err := sendDescriptor(nc, b, fd); errors.Is(err, fault.Refused) {
+			unix.Close(fd)
 			return err
 		}
 	}
-	h.memory = m
+	h.memory = fd
 	return nil
 }
 
-// finish decides after handOut. h.mu is held.
-func (h *shareHost) finish(err error) {
-	if err != nil {
-		h.decide(err, func(shareRequest) []byte { return makeReply(replyFailed, shareRequest{}) })
-		return
-	}
-	h.decide(nil, func(shareRequest) []byte { return makeReply(replyCommit, shareRequest{}) })
-}
-
-// rejectMismatch decides that there is a mismatch, and tells each what another one said.
+// rejectMismatch decides that there is a mismatch, and tells each rank what another one
+// asked. h.mu is held.
 func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	h.decide(mismatch(h.request, theirs), func(w shareRequest) []byte {
 		if w == h.request {
@@ -473,21 +420,16 @@ func makeReply(code byte, w shareRequest) []byte {
 	return b
 }
 
-// decide ends the Share with err for the host: everybody who asked gets a verdict,
-// and the name is free. Without verdicts the others are to start anew. A few verdicts
-// always fit into a socket that nothing was written to, and can be read when the
-// socket has been closed behind them. Who has to open a file gets no further verdict,
-// and verdictTime. h.mu is held.
-func (h *shareHost) decide(err error, verdict func(shareRequest) []byte) {
+// decide ends the Share with err for the host: each member that asked gets a reply, and the
+// name is free. Without replies the members start again. A few replies always fit into a
+// socket that nothing was written to, and can be read after the socket has been closed.
+// h.mu is held.
+func (h *shareHost) decide(err error, reply func(shareRequest) []byte) {
 	h.decided, h.err = true, err
 	h.listener.Close()
 	for nc, asked := range h.members {
-		if asked != nil && h.memory != nil && h.memory.how == byName {
-			nc.SetReadDeadline(time.Now().Add(replyTimeout))
-			continue
-		}
-		if asked != nil && verdict != nil {
-			nc.Write(verdict(*asked))
+		if asked != nil && reply != nil {
+			nc.Write(reply(*asked))
 		}
 		nc.Close()
 	}

@@ -22,6 +22,12 @@ import (
 func runSharePeer(t *Transport, part []string) {
 	ranks, _ := strconv.Atoi(part[1])
 	size, _ := strconv.Atoi(part[2])
+	if len(part) > 3 {
+		if err := forbid(forbidden[part[3]]); err != nil {
+			fmt.Println("no sandbox:", err)
+			return
+		}
+	}
 	fmt.Println("here")
 	mem, release, err := t.Share(context.Background(), part[0], ranks, size)
 	if err != nil {

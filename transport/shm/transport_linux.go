@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
@@ -24,16 +23,12 @@ import (
 type Transport struct {
 	options      Options
 	locality     locality
-	unavailable  error // why there is no shared memory here
-	ways         ways
-	lost         atomic.Bool     // a Share's descriptor was taken out on its way to here
-	named        sync.Once       // told the log of a file that had to have a name
-	copied       sync.Once       // told it of a Conn without memory from Alloc, one way
+	unavailable  error           // why there is no shared memory here
 	life         context.Context // ends with Close
 	stop         context.CancelFunc
 	calls        poll.Caller
 	watcher      poll.Watcher
-	arenas       arenas
+	pool         pool
 	pendingSlots chan struct{}  // a place for each guest
 	running      sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
 
@@ -48,48 +43,15 @@ type Transport struct {
 // shared, it needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{
-		options: o, ways: ordinaryWays(), pendingSlots: make(chan struct{}, maxPending),
+		options: o, pendingSlots: make(chan struct{}, maxPending),
 		conns: make(map[*conn]struct{}), sharing: make(map[string]bool),
 	}
 	t.life, t.stop = context.WithCancel(context.Background())
 	t.locality, t.unavailable = detectLocality()
+	if t.unavailable == nil {
+		t.unavailable = probeSharing()
+	}
 	return t
-}
-
-// warn tells the log, once, that a descriptor did not get to a peer. It decides
-// nothing: the next meeting begins with a descriptor again.
-func (t *Transport) warn(why error) {
-	t.warnOnce(&t.named, "a descriptor of shared memory did not pass to another process; a file is named instead", why)
-}
-
-// warnOfCopies tells the log, once, that descriptors pass one way only: at both ends, as
-// there may be a look at one of them.
-func (t *Transport) warnOfCopies(why error) {
-	t.warnOnce(&t.copied, "a descriptor of shared memory did not come back to the process that dialled; "+
-		"what that one sends the other into memory from Alloc is copied twice", why)
-}
-
-func (t *Transport) warnOnce(once *sync.Once, what string, why error) {
-	if t.options.Log == nil {
-		return
-	}
-	once.Do(func() { t.options.Log.Warn(what, "because", why) })
-}
-
-// namesWith reports whether a Share with that process as its host had better go by
-// a file's name. What a guest did before Admit does not count.
-func (t *Transport) namesWith(pid int32) bool {
-	if t.lost.Load() {
-		return true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for c := range t.conns {
-		if c.seg.named && c.peerCred.Pid == pid && !c.pending.Load() {
-			return true
-		}
-	}
-	return false
 }
 
 // detectLocality finds this process's place.
@@ -216,7 +178,7 @@ func (t *Transport) Close() error {
 		c.Close()
 	}
 	t.running.Wait()
-	t.arenas.close()
+	t.pool.close()
 	t.watcher.Stop()
 	t.calls.Stop()
 	return nil

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	mrand "math/rand/v2"
 	"os"
 	"strings"
@@ -69,14 +68,13 @@ func TestMemoryNotFromAllocIsNotExposed(t *testing.T) {
 }
 
 func TestAllocRefusesImpossibleSizes(t *testing.T) {
-	tr, files := New(Options{}), New(Options{})
-	files.ways.sealed = refuseMemory
+	tr := New(Options{})
+	defer tr.Close()
 	for _, tc := range []struct {
-		t    *Transport
 		size int
 		want fault.Kind
-	}{{tr, -1, fault.Misuse}, {tr, int(MaxBody) + 1, fault.Misuse}, {tr, int(MaxBody), fault.Exhausted}, {files, 1, fault.Refused}} {
-		if mem, free, err := tc.t.Alloc(tc.size); !errors.Is(err, tc.want) || mem != nil || free != nil {
+	}{{-1, fault.Misuse}, {int(MaxBody) + 1, fault.Misuse}, {int(MaxBody), fault.Exhausted}} {
+		if mem, free, err := tr.Alloc(tc.size); !errors.Is(err, tc.want) || mem != nil || free != nil {
 			t.Errorf("%d bytes: got %v, want %v", tc.size, err, tc.want)
 		}
 	}
@@ -87,25 +85,87 @@ func TestAllocRefusesImpossibleSizes(t *testing.T) {
 	}
 }
 
-func TestArenasAreBounded(t *testing.T) {
+func TestManyAllocationsUseOneDescriptor(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
 	defer tr.Close()
+	before := openFiles(t)
 	var frees []func() error
-	for range arenaMost {
+	for range 2000 {
 		_, free, err := tr.Alloc(1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		frees = append(frees, free)
 	}
-	if _, _, err := tr.Alloc(1); !errors.Is(err, fault.Exhausted) {
-		t.Errorf("one more: got %v, want %v", err, fault.Exhausted)
+	if n := openFiles(t) - before; n != 1 {
+		t.Errorf("2000 allocations use %d descriptors, want 1", n)
 	}
+	mrand.Shuffle(len(frees), func(i, j int) { frees[i], frees[j] = frees[j], frees[i] })
 	for _, free := range frees {
 		if err := free(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if p := &tr.pool; len(p.holes) != 1 || p.holes[0] != (extent{0, p.size}) {
+		t.Errorf("%d holes are left in a pool of %d bytes, want one of all", len(p.holes), p.size)
+	}
+}
+
+// openFiles counts this process's descriptors.
+func openFiles(tb testing.TB) int {
+	tb.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return len(entries)
+}
+
+// Random allocations keep what was written to them, begin as zeros, and use freed ranges
+// again, so that the pool stays within what was allocated at a time.
+func TestAllocationsDoNotOverlap(t *testing.T) {
+	leak.Check(t)
+	tr := New(Options{})
+	defer tr.Close()
+	type live struct {
+		mem  []byte
+		fill byte
+		free func() error
+	}
+	var all []live
+	rng := mrand.New(mrand.NewPCG(1, 2))
+	for i := range 1500 {
+		if len(all) > 20 || len(all) > 0 && rng.IntN(3) == 0 {
+			k := rng.IntN(len(all))
+			l := all[k]
+			if !bytes.Equal(l.mem, bytes.Repeat([]byte{l.fill}, len(l.mem))) {
+				t.Fatalf("step %d: an allocation of %d bytes was overwritten", i, len(l.mem))
+			}
+			if err := l.free(); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all[:k], all[k+1:]...)
+			continue
+		}
+		mem, free, err := tr.Alloc(1 + rng.IntN(1<<(8+rng.IntN(8))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(mem, make([]byte, len(mem))) {
+			t.Fatalf("step %d: new memory is not zero", i)
+		}
+		fill := byte(i%255 + 1)
+		for k := range mem {
+			mem[k] = fill
+		}
+		all = append(all, live{mem, fill, free})
+	}
+	if most := 21 * 2 * (1 << 16); tr.pool.size > most {
+		t.Errorf("the pool has %d bytes, want at most %d: freed ranges are not used again", tr.pool.size, most)
+	}
+	for _, l := range all {
+		l.free()
 	}
 }
 
@@ -130,17 +190,14 @@ func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	if err := free(); !errors.Is(err, fault.Misuse) {
 		t.Errorf("freed twice: got %v, want %v", err, fault.Misuse)
 	}
-	there := near.peerMemory.arenas[tokenOf(to).arena]
-	if !bytes.Equal(there, make([]byte, len(there))) {
+	there := near.peerMemory.mem
+	if len(there) < 100_000 || !bytes.Equal(there, make([]byte, len(there))) {
 		t.Error("the peer still sees what was freed")
 	}
 	next, freeNext := alloc(t, far, 10)
 	to, release = expose(t, far, 2, next)
 	if err := sendExposed(near, far, in, to, 0, []byte("0123456789")); err != nil {
 		t.Fatal(err)
-	}
-	if n := len(near.peerMemory.arenas); n != 1 {
-		t.Errorf("%d arenas are mapped, want the one that lives", n)
 	}
 	release()
 	far.t.Close()
@@ -155,24 +212,48 @@ func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	}
 }
 
-// A peer is shown arenas without end, as long as few of them live at a time.
-func TestManyArenasOneAfterTheOther(t *testing.T) {
+// A peer maps a pool again when it has grown, and writes to old and new allocations alike.
+func TestPeerMapsAPoolThatGrows(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
 	in := new(bufferSink)
-	for i := range 2*knownMost + 10 {
+	var mems [][]byte
+	var tokens []transport.Token
+	for i := range 12 {
+		mem, _ := alloc(t, far, 1000<<i)
+		to, release := expose(t, far, uint32(i), mem)
+		defer release()
+		mems, tokens = append(mems, mem), append(tokens, to)
+		for k := range mems {
+			body := bytes.Repeat([]byte{byte(i + 1)}, len(mems[k]))
+			if err := sendExposed(near, far, in, tokens[k], 0, body); err != nil || !bytes.Equal(mems[k], body) {
+				t.Fatalf("allocation %d after the growth to %d: wrong bytes, or %v", k, i, err)
+			}
+		}
+	}
+	if got, want := len(near.peerMemory.mem), far.t.pool.size; got != want {
+		t.Errorf("%d bytes are mapped, want %d", got, want)
+	}
+}
+
+// Memory that is allocated, exposed and freed without end takes no more of the pool.
+func TestPoolDoesNotGrowByWhatIsFreed(t *testing.T) {
+	near, far := pair(t)
+	far.Admit()
+	in := new(bufferSink)
+	for i := range 500 {
 		mem, free := alloc(t, far, 64)
 		to, release := expose(t, far, 1, mem)
 		if err := sendExposed(near, far, in, to, 0, []byte{byte(i)}); err != nil || mem[0] != byte(i) {
-			t.Fatalf("arena %d holds %d: %v", i, mem[0], err)
+			t.Fatalf("allocation %d holds %d: %v", i, mem[0], err)
 		}
 		release()
 		if err := free(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := len(near.peerMemory.arenas); n > knownMost {
-		t.Errorf("%d arenas are mapped, of at most %d", n, knownMost)
+	if got, want := far.t.pool.size, os.Getpagesize(); got != want {
+		t.Errorf("the pool has %d bytes, want %d", got, want)
 	}
 }
 
@@ -218,19 +299,17 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
 	for name, lie := range map[string]func(*token){
-		"a stale number":          func(k *token) { k.number-- },
-		"a number to come":        func(k *token) { k.number++ },
-		"no number":               func(k *token) { k.number = 0 },
-		"another slot":            func(k *token) { k.slot++ },
-		"no slot":                 func(k *token) { k.slot = slotCount },
-		"the arena's head":        func(k *token) { k.at = 0 },
-		"not all behind the head": func(k *token) { k.at = arenaHead - 1 },
-		"the arena's end":         func(k *token) { k.at = arenaHead + size; k.size = 1 },
-		"behind the arena":        func(k *token) { k.at = 1 << 40 },
-		"far behind":              func(k *token) { k.at = 1<<64 - 1; k.size = 2 },
-		"too large":               func(k *token) { k.size = size + 1 },
-		"far too large":           func(k *token) { k.size = 1<<64 - 1 },
-		"smaller than the frame":  func(k *token) { k.size = 99 },
+		"a stale number":         func(k *token) { k.number-- },
+		"a number to come":       func(k *token) { k.number++ },
+		"no number":              func(k *token) { k.number = 0 },
+		"another slot":           func(k *token) { k.slot++ },
+		"no slot":                func(k *token) { k.slot = slotCount },
+		"the pool's end":         func(k *token) { k.offset = size; k.size = 1 },
+		"behind the pool":        func(k *token) { k.offset = 1 << 40 },
+		"far behind":             func(k *token) { k.offset = 1<<64 - 1; k.size = 2 },
+		"too large":              func(k *token) { k.size = size + 1 },
+		"far too large":          func(k *token) { k.size = 1<<64 - 1 },
+		"smaller than the frame": func(k *token) { k.size = 99 },
 	} {
 		near, far := pair(t)
 		far.Admit()
@@ -240,7 +319,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // the arena is mapped
 			t.Fatal(err)
 		}
-		whole := near.peerMemory.arenas[tokenOf(honest).arena]
+		whole := near.peerMemory.mem
 		before := bytes.Clone(whole)
 		k := tokenOf(honest)
 		lie(&k)
@@ -260,10 +339,10 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestFrameIntoAnArenaThatWasNeverShownEndsTheConn(t *testing.T) {
+func TestFrameIntoAPoolThatNeverCameEndsTheConn(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
-	to := token{arena: 77, number: 1, at: arenaHead, size: 10}.bytes()
+	to := token{number: 1, size: 10}.bytes()
 	if err := sendExposed(near, far, new(bufferSink), to, 0, []byte("x")); !errors.Is(err, fault.LinkLost) {
 		t.Errorf("got %v, want %v", err, fault.LinkLost)
 	}
@@ -294,7 +373,7 @@ func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 		{0, 1, 101, 0}, {0, 1, 0, 101}, {0, 1, 100, 1}, {0, 1, 1, 1<<64 - 1}, {0, 1, 1<<64 - 1, 1}, {0, 1, 1 << 63, 1 << 63},
 	} {
 		_, c, r := ringPair(minRing)
-		c.exposures.table[0] = exposure{number: 1, id: 5, buf: make([]byte, 100), arena: new(arena)}
+		c.exposures.table[0] = exposure{number: 1, id: 5, buf: make([]byte, 100), of: new(allocation)}
 		binary.NativeEndian.PutUint64(r, uint64(makeHeader(kindWritten, 0, 0, 0)))
 		for i, x := range v {
 			binary.NativeEndian.PutUint64(r[8+8*i:], x)
@@ -306,34 +385,26 @@ func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	}
 }
 
-// What a peer sends over the socket is held to what a note can be.
-func TestNotesThatCannotBeEndTheConn(t *testing.T) {
-	note := func(kind byte, id uint32, size int) []byte {
-		b := make([]byte, arenaMessage)
-		b[0] = kind
-		binary.NativeEndian.PutUint32(b[4:], id)
-		binary.NativeEndian.PutUint64(b[8:], uint64(size))
-		return b
-	}
-	sealed := func() (int, error) { return createSealed(8192) }
+// What a peer sends over the socket ends the Conn unless it is a doorbell or the pool.
+func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
+	sealed := func() (int, error) { return createMemfd(8192, growingSeals) }
 	for name, tc := range map[string]struct {
-		note   []byte
-		memory func() (int, error)
+		message []byte
+		memory  func() (int, error)
+		want    string
 	}{
-		"without memory":       {note(1, 1, 8192), nil},
-		"of another kind":      {note(2, 1, 8192), sealed},
-		"of unsealed memory":   {note(1, 1, 8192), func() (int, error) { return unsealed(8192) }},
-		"of more than there":   {note(1, 1, 3*4096), sealed},
-		"of less than a head":  {note(1, 1, 100), sealed},
-		"of a negative size":   {note(1, 1, -1), sealed},
-		"of another file":      {note(1, 1, 8192), func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }},
-		"that comes twice":     {append(note(1, 0, 8192), note(1, 0, 8192)...), sealed},
-		"to an unknown friend": {note(1, 1, 8192), sealed}, // who has not admitted the sender
+		"without a pool":    {[]byte{poolMessage}, nil, "raise ulimit -n"},
+		"of another kind":   {[]byte{2}, sealed, "message 2"},
+		"unsealed memory":   {[]byte{poolMessage}, func() (int, error) { return unsealed(8192) }, "not sealed"},
+		"another file":      {[]byte{poolMessage}, func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, "is not memory"},
+		"a second pool":     {[]byte{poolMessage}, sealed, "a second pool"},
+		"before the Admit":  {[]byte{poolMessage}, sealed, "before the peer was admitted"},
+		"behind a doorbell": {[]byte{doorbellMessage, 7}, nil, "message 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			near, far := pair(t)
-			if name != "to an unknown friend" {
+			if name != "before the Admit" {
 				far.Admit()
 			}
 			var rights []byte
@@ -345,48 +416,31 @@ func TestNotesThatCannotBeEndTheConn(t *testing.T) {
 				defer unix.Close(fd)
 				rights = unix.UnixRights(fd)
 			}
-			if err := unix.Sendmsg(near.fd, tc.note, rights, nil, 0); err != nil {
-				t.Fatal(err)
+			for range 2 { // the second pool is the one too many; all else ends the Conn at first
+				unix.Sendmsg(near.fd, tc.message, rights, nil, unix.MSG_NOSIGNAL)
 			}
 			for deadline := time.Now().Add(testTimeout); far.firstErr.Get() == nil; time.Sleep(time.Millisecond) { // nobody is armed: the watcher's finding wakes nobody
 				if time.Now().After(deadline) {
 					t.Fatal("the Conn lives on")
 				}
 			}
+			if err := far.firstErr.Get(); !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
 		})
-	}
-}
-
-// The receiver of a note may have no room for another descriptor. Its Conn ends, and
-// says why.
-func TestANoteWhoseDescriptorIsLostNamesTheRemedy(t *testing.T) {
-	leak.Check(t)
-	near, far := pair(t)
-	far.Admit()
-	far.t.ways.pass = stripDescriptor // from now on
-	mem, _ := alloc(t, far, 100)
-	to, release := expose(t, far, 1, mem)
-	defer release()
-	err := sendExposed(near, far, new(bufferSink), to, 0, []byte("abc"))
-	if !errors.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "raise ulimit -n") {
-		t.Errorf("got %v, want %v", err, fault.Exhausted)
-	}
-	full := startPeer(t, "full").addr
-	if !strings.Contains(full, "raise ulimit -n: too many open files; no room for the descriptor") {
-		t.Errorf("a process without room for descriptors says %q", full)
 	}
 }
 
 // runWithoutStdin reads a descriptor where the lowest one is free, and a ring without one.
 func runWithoutStdin() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	memory, err2 := createSealed(8192)
+	memory, err2 := createMemfd(8192, growingSeals)
 	if err != nil || err2 != nil {
 		fmt.Println(err, err2)
 		return
 	}
 	unix.Close(0)
-	var b [64]byte
+	var b [socketRead]byte
 	fds := make([]int, 2)
 	for i, rights := range [][]byte{unix.UnixRights(memory), nil} {
 		if err := unix.Sendmsg(pair[0], []byte{1}, rights, nil, 0); err != nil {
@@ -395,59 +449,16 @@ func runWithoutStdin() {
 		}
 		_, fds[i], _ = readSocket(pair[1], &b)
 	}
-	r := &peerMemory{fd: fds[0]}
-	r.close()
+	p := &peerMemory{fd: fds[0]}
+	p.close()
 	_, err = unix.FcntlInt(0, unix.F_GETFD, 0)
-	fmt.Println(fds, r.fd, err)
+	fmt.Println(fds, p.fd, err)
 }
 
 // The memory that a peer shows to a daemon may have the descriptor 0 there.
 func TestDescriptorZeroIsAccepted(t *testing.T) {
 	if got, want := startPeer(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
 		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)
-	}
-}
-
-// Descriptors may pass one way only; then one side shows nothing, the Conn lives, and
-// each side that knows of it says so, once.
-func TestWhoGetsNoDescriptorsIsShownNothing(t *testing.T) {
-	for name, pass := range map[string]func(int, []byte, int) error{"may not be sent": refuseDescriptor, "are taken out": stripDescriptor} {
-		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
-			dir, here, there := emptyAtLast(t), new(logBuffer), new(logBuffer)
-			n := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(here, nil))}, nil)
-			f := newWithout(t, dir, Options{Log: slog.New(slog.NewTextHandler(there, nil))}, func(w *ways) { w.pass = pass })
-			conns := make(chan transport.Conn, 1)
-			addr, err := f.Serve(nil, func(c transport.Conn) { conns <- c })
-			if err != nil {
-				t.Fatal(err)
-			}
-			var near, far *conn
-			for range 2 {
-				c, err := n.Dial(testContext(t), addr)
-				if err != nil {
-					t.Fatal(err)
-				}
-				near, far = c.(*conn), receive(t, conns).(*conn)
-			}
-			if got := strings.Count(here.text(), "copied twice"); got != 1 {
-				t.Errorf("the log of who dialled says so %d times, want once: %q", got, here.text())
-			}
-			if got, knows := strings.Count(there.text(), "copied twice"), name == "may not be sent"; got > 1 || got == 1 != knows {
-				t.Errorf("the log of who accepted says so %d times, want once: %v: %q", got, knows, there.text())
-			}
-			far.Admit()
-			hidden, _ := alloc(t, far, 100)
-			if _, _, err := far.Expose(1, hidden); !errors.Is(err, fault.Refused) {
-				t.Errorf("got %v, want %v", err, fault.Refused)
-			}
-			mem, _ := alloc(t, near, 100)
-			to, release := expose(t, near, 1, mem)
-			defer release()
-			if err := sendExposed(far, near, new(bufferSink), to, 0, []byte("abc")); err != nil || string(mem[:3]) != "abc" {
-				t.Errorf("the memory holds %q: %v", mem[:3], err)
-			}
-		})
 	}
 }
 
@@ -470,7 +481,7 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	if took := time.Since(began); took < detachAfter || took > testTimeout/2 {
 		t.Errorf("release took %v, want a little more than %v", took, detachAfter)
 	}
-	theirs := near.peerMemory.arenas[k.arena][k.at:][:k.size]
+	theirs := near.peerMemory.mem[k.offset:][:k.size]
 	for i := range theirs {
 		theirs[i] = 2 // it goes on
 	}

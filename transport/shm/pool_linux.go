@@ -1,0 +1,287 @@
+package shm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/headroom"
+)
+
+// A pool is the memory that Alloc gives out: one memfd, which grows and never shrinks.
+// Each allocation is a range of whole pages in it, mapped by itself:
+//
+//	memfd     | allocation | hole | allocation | allocation | hole |
+//	offset    0                                                    size
+//
+// The pages of an allocation are there from the start, so that touching them never fails,
+// and those of a hole are given back to the system. A peer to which a part is exposed gets
+// the memfd's descriptor, once per Conn, and maps all of it; see expose_linux.go for what
+// keeps it from writing elsewhere. The memfd is sealed against shrinking, so that no
+// process can make another one's access fatal.
+//
+// open is held for reading while fd is used, so that close does not close it meanwhile.
+// mu is taken inside open, for bookkeeping only: not while the system fills or maps pages.
+type pool struct {
+	open   sync.RWMutex // guards closed
+	closed bool
+
+	mu          sync.Mutex    // guards the rest, and pins and mem of each allocation
+	fd          int           // of the memfd, once made
+	made        bool          // there is a memfd
+	size        int           // of the memfd
+	allocations []*allocation // by address
+	holes       []extent      // by offset; no two are adjacent
+}
+
+// An extent is a range of the memfd, in whole pages.
+type extent struct{ offset, size int }
+
+// An allocation is what one Alloc gave out.
+type allocation struct {
+	extent
+	mem      []byte // its mapping; nil once freed
+	pins     int    // exposures of parts of it
+	detached atomic.Bool
+}
+
+// Alloc implements transport.Allocator. The memory is the system's, and the garbage
+// collector does not know it: it stays until free, whoever still refers to it,
+// and touching it afterwards is fatal, as touching unmapped memory is. free refuses
+// while a part of it is exposed. It may be freed after Close. Errors: fault.Refused
+// where this process can share no memory and ordinary memory has to do, fault.Exhausted
+// where there is not enough.
+func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
+	op := fmt.Sprintf("allocate %d bytes", size)
+	switch {
+	case size < 0 || int64(size) > MaxBody:
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("the size is not within 0 and %d", MaxBody))
+	case t.unavailable != nil:
+		return nil, nil, failure(fault.Refused, op, t.unavailable)
+	case size == 0:
+		return []byte{}, func() error { return nil }, nil
+	}
+	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
+		return nil, nil, failure(fault.Exhausted, op, err)
+	}
+	a, err := t.pool.alloc(roundUp(size, os.Getpagesize()))
+	if err != nil {
+		return nil, nil, failure(kindOf(err, fault.Exhausted), op, err)
+	}
+	free := func() error {
+		if err := t.pool.free(a); err != nil {
+			return failure(fault.Misuse, "free memory", err)
+		}
+		return nil
+	}
+	return a.mem[:size:size], free, nil
+}
+
+// kindOf is err's kind, or another if it has none.
+func kindOf(err error, otherwise fault.Kind) fault.Kind {
+	var ours *fault.Error
+	if errors.As(err, &ours) {
+		return ours.Kind
+	}
+	return otherwise
+}
+
+// alloc makes an allocation of size bytes, whole pages.
+func (p *pool) alloc(size int) (*allocation, error) {
+	p.open.RLock()
+	defer p.open.RUnlock()
+	if p.closed {
+		return nil, failure(fault.Closed, "allocate", nil)
+	}
+	e, err := p.reserve(size)
+	if err != nil {
+		return nil, err
+	}
+	a := &allocation{extent: e}
+	if err = fillPages(p.fd, e); err == nil {
+		a.mem, err = mapShared(p.fd, e.offset, e.size)
+	}
+	if err != nil {
+		unix.Fallocate(p.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(e.offset), int64(e.size))
+		p.release(e)
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(p.allocations, addressOf(a.mem), byAddress)
+	p.allocations = slices.Insert(p.allocations, i, a)
+	return a, nil
+}
+
+// reserve takes a range from the first hole that is large enough, or from the end, where
+// the memfd grows.
+func (p *pool) reserve(size int) (extent, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.holes {
+		h := &p.holes[i]
+		if h.size < size {
+			continue
+		}
+		e := extent{h.offset, size}
+		if h.offset, h.size = h.offset+size, h.size-size; h.size == 0 {
+			p.holes = slices.Delete(p.holes, i, i+1)
+		}
+		return e, nil
+	}
+	if !p.made {
+		fd, err := createMemfd(0, growingSeals)
+		if err != nil {
+			return extent{}, err
+		}
+		p.fd, p.made = fd, true
+	}
+	if err := unix.Ftruncate(p.fd, int64(p.size+size)); err != nil {
+		return extent{}, os.NewSyscallError("ftruncate", err)
+	}
+	e := extent{p.size, size}
+	p.size += size
+	return e, nil
+}
+
+// release makes a range, which has no pages any more, a hole.
+func (p *pool) release(e extent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(p.holes, e, func(h, e extent) int { return cmp.Compare(h.offset, e.offset) })
+	if i < len(p.holes) && e.offset+e.size == p.holes[i].offset {
+		e.size += p.holes[i].size
+		p.holes = slices.Delete(p.holes, i, i+1)
+	}
+	if i > 0 && p.holes[i-1].offset+p.holes[i-1].size == e.offset {
+		p.holes[i-1].size += e.size
+		return
+	}
+	p.holes = slices.Insert(p.holes, i, e)
+}
+
+// fillStep is how many bytes get their pages at a time: a signal makes the kernel undo
+// the whole of what it was asked for.
+const fillStep = 16 << 20
+
+// fillPages gives a range of a memfd its pages.
+func fillPages(fd int, e extent) error {
+	for end := e.offset + e.size; e.offset < end; {
+		err := unix.Fallocate(fd, 0, int64(e.offset), int64(min(fillStep, end-e.offset)))
+		switch err {
+		case nil:
+			e.offset += fillStep
+		case unix.EINTR:
+		default:
+			return os.NewSyscallError("fallocate", err)
+		}
+	}
+	return nil
+}
+
+// addressOf is where a slice begins.
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
+func byAddress(a *allocation, at uintptr) int {
+	switch begin := addressOf(a.mem); {
+	case at < begin:
+		return 1
+	case at >= begin+uintptr(len(a.mem)):
+		return -1
+	}
+	return 0
+}
+
+// pin finds the allocation that buf is a part of, and buf's offset in the memfd; nil if
+// there is none. It is not freed before unpin.
+func (p *pool) pin(buf []byte) (a *allocation, offset int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(p.allocations, addressOf(buf), byAddress)
+	if !ok || len(buf) == 0 || p.allocations[i].detached.Load() {
+		return nil, 0
+	}
+	a = p.allocations[i]
+	a.pins++
+	return a, a.offset + int(addressOf(buf)-addressOf(a.mem))
+}
+
+func (p *pool) unpin(a *allocation) {
+	p.mu.Lock()
+	a.pins--
+	p.mu.Unlock()
+}
+
+// free gives an allocation's pages back at once, also where peers have them mapped: they
+// read zeros there then. The range of one that was detached is not used again, as a
+// stopped peer may still write there.
+func (p *pool) free(a *allocation) error {
+	p.mu.Lock()
+	i := slices.Index(p.allocations, a)
+	var err error
+	switch {
+	case i < 0:
+		err = errors.New("it was freed before")
+	case a.pins > 0:
+		err = errors.New("a receive in progress uses a part of it; wait for that receive, or cancel it, first")
+	}
+	if err != nil {
+		p.mu.Unlock()
+		return err
+	}
+	p.allocations = slices.Delete(p.allocations, i, i+1)
+	mem := a.mem
+	a.mem = nil
+	p.mu.Unlock()
+	removed := unix.Madvise(mem, unix.MADV_REMOVE) // unlike fallocate it needs no descriptor, which close has closed
+	if err := unix.Munmap(mem); err != nil {
+		return os.NewSyscallError("munmap", err)
+	}
+	if removed == nil && !a.detached.Load() {
+		p.release(a.extent)
+	}
+	return nil
+}
+
+// close closes the descriptor. Allocations stay, and are exposed to nobody any more, as
+// every Conn has been closed before.
+func (p *pool) close() {
+	p.open.Lock()
+	defer p.open.Unlock()
+	if p.made && !p.closed {
+		unix.Close(p.fd)
+	}
+	p.closed = true
+}
+
+// detach takes the pages of buf, a part of the allocation, away from all peers: they keep
+// what they have mapped, and this process gets a copy in its place. It is for a peer
+// that was stopped while it was writing and may continue one day. Nobody here uses buf
+// meanwhile; of what lies beside it in its first and last page, a write at this very
+// moment may be lost.
+func (a *allocation) detach(buf []byte) error {
+	a.detached.Store(true)
+	page := uintptr(os.Getpagesize())
+	from := (addressOf(buf) - addressOf(a.mem)) &^ (page - 1)
+	to := min((addressOf(buf)-addressOf(a.mem)+uintptr(len(buf))+page-1)&^(page-1), uintptr(len(a.mem)))
+	own, err := unix.MmapPtr(-1, 0, nil, to-from, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	copy(unsafe.Slice((*byte)(own), to-from), a.mem[from:to])
+	_, _, errno := unix.Syscall6(unix.SYS_MREMAP, uintptr(own), to-from, to-from,
+		unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, addressOf(a.mem[from:]), 0)
+	if errno != 0 {
+		unix.MunmapPtr(own, to-from)
+		return os.NewSyscallError("mremap", errno)
+	}
+	return nil
+}
