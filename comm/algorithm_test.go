@@ -53,7 +53,7 @@ func TestACallMayNameItsAlgorithm(t *testing.T) {
 	} {
 		err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 			buf := []int32{int32(c.Rank()), 1, -1, 7}
-			err := comm.AllReduceBy(ctx, c, tc.algorithm, buf, tc.op)
+			err := comm.AllReduce(ctx, c, buf, tc.op, comm.Algorithm(tc.algorithm))
 			if tc.want != nil {
 				if !errors.Is(err, tc.want) {
 					return fmt.Errorf("got %v, want %v", err, tc.want)
@@ -77,7 +77,7 @@ func TestACallMayNameItsAlgorithm(t *testing.T) {
 
 func TestRanksThatNameDifferentAlgorithmsGetMismatch(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		err := comm.AllReduceBy(ctx, c, []string{"ring", "pairwise"}[c.Rank()], make([]float32, 1000), comm.Sum)
+		err := comm.AllReduce(ctx, c, make([]float32, 1000), comm.Sum, comm.Algorithm([]string{"ring", "pairwise"}[c.Rank()]))
 		if !errors.Is(err, fault.Mismatch) {
 			return fmt.Errorf("got %v, want a mismatch", err)
 		}
@@ -87,7 +87,7 @@ func TestRanksThatNameDifferentAlgorithmsGetMismatch(t *testing.T) {
 		t.Error(err)
 	}
 	err = comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		err := comm.ReduceScatterVBy(ctx, c, []string{"ring", "linear"}[c.Rank()], make([]float32, 1+c.Rank()), make([]float32, 3), []int{1, 2}, comm.Sum)
+		err := comm.ReduceScatter(ctx, c, make([]float32, 1+c.Rank()), comm.Sum, comm.From(make([]float32, 3)), comm.Counts([]int{1, 2}), comm.Algorithm([]string{"ring", "linear"}[c.Rank()]))
 		if !errors.Is(err, fault.Mismatch) {
 			return fmt.Errorf("reduce_scatterv: got %v, want a mismatch", err)
 		}
@@ -120,7 +120,7 @@ func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
 			x := float64(int(8) << c.Rank())
 			counts := []int{1, 2, 0}
 			dst := make([]float64, counts[c.Rank()])
-			err := comm.ReduceScatterVBy(ctx, c, tc.algorithm, dst, []float64{x, x, x}, counts, tc.op)
+			err := comm.ReduceScatter(ctx, c, dst, tc.op, comm.From([]float64{x, x, x}), comm.Counts(counts), comm.Algorithm(tc.algorithm))
 			if tc.want != nil {
 				if !errors.Is(err, tc.want) {
 					return fmt.Errorf("got %v, want %v", err, tc.want)

@@ -187,23 +187,25 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 	}
 	calls = []steadyCall{
 		{"allreduce", func() error { return comm.AllReduce(ctx, c, buf, comm.Sum) }},
-		{"allreduce out of place", func() error { return comm.AllReduceTo(ctx, c, other, buf, comm.Sum) }},
-		{"reduce", func() error { return comm.Reduce(ctx, c, other, buf, comm.Max, 1) }},
+		{"allreduce out of place", func() error { return comm.AllReduce(ctx, c, other, comm.Sum, comm.From(buf)) }},
+		{"reduce", func() error { return comm.Reduce(ctx, c, other, comm.Max, 1, comm.From(buf)) }},
 		{"broadcast", func() error { return comm.Broadcast(ctx, c, buf, 0) }},
-		{"allgather", func() error { return comm.AllGather(ctx, c, all, mine) }},
-		{"allgatherv", func() error { return comm.AllGatherV(ctx, c, all, mine, counts) }},
-		{"gather", func() error { return comm.Gather(ctx, c, all, buf, 0) }},
-		{"gatherv", func() error { return comm.GatherV(ctx, c, all, buf, counts, 0) }},
-		{"scatter", func() error { return comm.Scatter(ctx, c, buf, all, 0) }},
-		{"scatterv", func() error { return comm.ScatterV(ctx, c, buf, all, counts, 0) }},
-		{"reduce_scatter", func() error { return comm.ReduceScatter(ctx, c, buf, all, comm.Sum) }},
-		{"reduce_scatterv", func() error { return comm.ReduceScatterV(ctx, c, buf, all, counts, comm.Sum) }},
-		{"alltoall", func() error { return comm.AllToAll(ctx, c, every, all) }},
-		{"alltoallv", func() error { return comm.AllToAllV(ctx, c, every, all, counts, counts) }},
+		{"allgather", func() error { return comm.AllGather(ctx, c, all, comm.From(mine)) }},
+		{"allgatherv", func() error { return comm.AllGather(ctx, c, all, comm.From(mine), comm.Counts(counts)) }},
+		{"gather", func() error { return comm.Gather(ctx, c, all, 0, comm.From(buf)) }},
+		{"gatherv", func() error { return comm.Gather(ctx, c, all, 0, comm.From(buf), comm.Counts(counts)) }},
+		{"scatter", func() error { return comm.Scatter(ctx, c, buf, 0, comm.From(all)) }},
+		{"scatterv", func() error { return comm.Scatter(ctx, c, buf, 0, comm.From(all), comm.Counts(counts)) }},
+		{"reduce_scatter", func() error { return comm.ReduceScatter(ctx, c, buf, comm.Sum, comm.From(all)) }},
+		{"reduce_scatterv", func() error { return comm.ReduceScatter(ctx, c, buf, comm.Sum, comm.From(all), comm.Counts(counts)) }},
+		{"alltoall", func() error { return comm.AllToAll(ctx, c, every, comm.From(all)) }},
+		{"alltoallv", func() error {
+			return comm.AllToAll(ctx, c, every, comm.From(all), comm.Counts(counts), comm.SendCounts(counts))
+		}},
 		{"scan", func() error { return comm.Scan(ctx, c, buf, comm.Sum) }},
-		{"scan out of place", func() error { return comm.ScanTo(ctx, c, other, buf, comm.Sum) }},
+		{"scan out of place", func() error { return comm.Scan(ctx, c, other, comm.Sum, comm.From(buf)) }},
 		{"exscan", func() error { return comm.ExScan(ctx, c, buf, comm.Sum) }},
-		{"exscan out of place", func() error { return comm.ExScanTo(ctx, c, other, buf, comm.Sum) }},
+		{"exscan out of place", func() error { return comm.ExScan(ctx, c, other, comm.Sum, comm.From(buf)) }},
 		{"barrier", func() error { return c.Barrier(ctx) }},
 		{"messages around", func() error { return around(ctx, c, buf, other) }},
 		{"messages around into a buffer", func() error { return around(ctx, c, buf, room.Slice()) }},
@@ -215,15 +217,11 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 	starts := steadyStarts(ctx, c, buf, other, all, every, counts)
 	end = func() {
 		for _, s := range starts {
-			s.close()
+			s.r.Free()
 		}
 		room.Close()
 	}
 	for _, s := range starts {
-		if s.err != nil {
-			end()
-			return nil, nil, fmt.Errorf("%s: %w", s.name, s.err)
-		}
 		calls = append(calls, s.steadyCall)
 	}
 	return calls, end, nil
@@ -232,48 +230,39 @@ func steadyCalls(ctx context.Context, c *comm.Comm, count int) (calls []steadyCa
 // A steadyStart is a persistent collective that a program starts over and over.
 type steadyStart struct {
 	steadyCall
-	p   *comm.Persistent
-	err error // it could not be prepared
-}
-
-func (s steadyStart) close() {
-	if s.err == nil {
-		s.p.Close()
-	}
+	r *comm.Request
 }
 
 // steadyStarts are all persistent collectives; all and every have counts of each rank.
 func steadyStarts(ctx context.Context, c *comm.Comm, buf, other, all, every []float32, counts []int) (starts []steadyStart) {
-	add := func(name string, p *comm.Persistent, err error) {
+	add := func(name string, r *comm.Request) {
 		starts = append(starts, steadyStart{steadyCall{"persistent " + name, func() error {
-			if err := p.Start(ctx); err != nil {
+			if err := r.Start(ctx); err != nil {
 				return err
 			}
-			return p.Wait(ctx)
-		}}, p, err})
-	}
-	prepare := func(name string) func(p *comm.Persistent, err error) {
-		return func(p *comm.Persistent, err error) { add(name, p, err) }
+			_, err := r.Wait(ctx)
+			return err
+		}}, r})
 	}
 	mine := all[c.Rank()*len(buf):][:len(buf)]
-	prepare("barrier")(c.BarrierInit())
-	prepare("allreduce")(comm.AllReduceInit(c, buf, comm.Sum))
-	prepare("allreduce out of place")(comm.AllReduceToInit(c, other, buf, comm.Sum))
-	prepare("reduce")(comm.ReduceInit(c, other, buf, comm.Max, 1))
-	prepare("broadcast")(comm.BroadcastInit(c, buf, 0))
-	prepare("allgather")(comm.AllGatherInit(c, all, mine))
-	prepare("allgatherv")(comm.AllGatherVInit(c, all, mine, counts))
-	prepare("gather")(comm.GatherInit(c, all, buf, 0))
-	prepare("gatherv")(comm.GatherVInit(c, all, buf, counts, 0))
-	prepare("scatter")(comm.ScatterInit(c, buf, all, 0))
-	prepare("scatterv")(comm.ScatterVInit(c, buf, all, counts, 0))
-	prepare("reduce_scatter")(comm.ReduceScatterInit(c, buf, all, comm.Sum))
-	prepare("reduce_scatterv")(comm.ReduceScatterVInit(c, buf, all, counts, comm.Sum))
-	prepare("alltoall")(comm.AllToAllInit(c, every, all))
-	prepare("alltoallv")(comm.AllToAllVInit(c, every, all, counts, counts))
-	prepare("scan")(comm.ScanInit(c, buf, comm.Sum))
-	prepare("scan out of place")(comm.ScanToInit(c, other, buf, comm.Sum))
-	prepare("exscan")(comm.ExScanInit(c, buf, comm.Sum))
-	prepare("exscan out of place")(comm.ExScanToInit(c, other, buf, comm.Sum))
+	add("barrier", c.IBarrier(comm.Persistent()))
+	add("allreduce", comm.IAllReduce(c, buf, comm.Sum, comm.Persistent()))
+	add("allreduce out of place", comm.IAllReduce(c, other, comm.Sum, comm.From(buf), comm.Persistent()))
+	add("reduce", comm.IReduce(c, other, comm.Max, 1, comm.From(buf), comm.Persistent()))
+	add("broadcast", comm.IBroadcast(c, buf, 0, comm.Persistent()))
+	add("allgather", comm.IAllGather(c, all, comm.From(mine), comm.Persistent()))
+	add("allgatherv", comm.IAllGather(c, all, comm.From(mine), comm.Counts(counts), comm.Persistent()))
+	add("gather", comm.IGather(c, all, 0, comm.From(buf), comm.Persistent()))
+	add("gatherv", comm.IGather(c, all, 0, comm.From(buf), comm.Counts(counts), comm.Persistent()))
+	add("scatter", comm.IScatter(c, buf, 0, comm.From(all), comm.Persistent()))
+	add("scatterv", comm.IScatter(c, buf, 0, comm.From(all), comm.Counts(counts), comm.Persistent()))
+	add("reduce_scatter", comm.IReduceScatter(c, buf, comm.Sum, comm.From(all), comm.Persistent()))
+	add("reduce_scatterv", comm.IReduceScatter(c, buf, comm.Sum, comm.From(all), comm.Counts(counts), comm.Persistent()))
+	add("alltoall", comm.IAllToAll(c, every, comm.From(all), comm.Persistent()))
+	add("alltoallv", comm.IAllToAll(c, every, comm.From(all), comm.Counts(counts), comm.SendCounts(counts), comm.Persistent()))
+	add("scan", comm.IScan(c, buf, comm.Sum, comm.Persistent()))
+	add("scan out of place", comm.IScan(c, other, comm.Sum, comm.From(buf), comm.Persistent()))
+	add("exscan", comm.IExScan(c, buf, comm.Sum, comm.Persistent()))
+	add("exscan out of place", comm.IExScan(c, other, comm.Sum, comm.From(buf), comm.Persistent()))
 	return starts
 }

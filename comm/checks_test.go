@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -17,8 +18,8 @@ func BenchmarkChecks(b *testing.B) {
 	err := Local(1, func(ctx context.Context, c *Comm) error {
 		buf := []float32{1}
 		var pl plan
-		allReduce(&pl, buf, buf, Sum)
-		if err := pl.prepare(c); err != nil {
+		allReduce(&pl, buf, Sum)
+		if err := errors.Join(pl.bind(c, nil), pl.prepare(c)); err != nil {
 			return err
 		}
 		b.ReportAllocs()

@@ -188,7 +188,7 @@ func TestAnOperatorThatPanicsInSharedMemoryDoesNotKeepCloseWaiting(t *testing.T)
 		if !c.group.HasShared() {
 			t.Error("no memory is shared, so this test shows nothing")
 		}
-		return AllReduceBy(ctx, c, "shared", []int32{1}, bad)
+		return AllReduce(ctx, c, []int32{1}, bad, Algorithm("shared"))
 	})
 	if err == nil || !strings.Contains(err.Error(), "on purpose") {
 		t.Errorf("got %v, want the panic", err)

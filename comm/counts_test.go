@@ -17,21 +17,21 @@ func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 	verbs := map[string]func(ctx context.Context, c *comm.Comm, sent, received int) error{
 		"alltoallv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
 			if c.Rank() == 1 {
-				return comm.AllToAllV(ctx, c, make([]float32, 1), make([]float32, sent), []int{1, 0}, []int{sent, 0})
+				return comm.AllToAll(ctx, c, make([]float32, 1), comm.From(make([]float32, sent)), comm.Counts([]int{1, 0}), comm.SendCounts([]int{sent, 0}))
 			}
-			return comm.AllToAllV(ctx, c, make([]float32, received), make([]float32, 1), []int{0, received}, []int{0, 1})
+			return comm.AllToAll(ctx, c, make([]float32, received), comm.From(make([]float32, 1)), comm.Counts([]int{0, received}), comm.SendCounts([]int{0, 1}))
 		},
 		"gatherv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
 			if c.Rank() == 1 {
-				return comm.GatherV(ctx, c, nil, make([]float32, sent), nil, 0)
+				return comm.Gather(ctx, c, make([]float32, sent), 0, comm.Counts(nil))
 			}
-			return comm.GatherV(ctx, c, make([]float32, received), nil, []int{0, received}, 0)
+			return comm.Gather(ctx, c, make([]float32, received), 0, comm.Counts([]int{0, received}))
 		},
 		"scatterv": func(ctx context.Context, c *comm.Comm, sent, received int) error {
 			if c.Rank() == 1 {
-				return comm.ScatterV(ctx, c, nil, make([]float32, sent), []int{sent, 0}, 1)
+				return comm.Scatter(ctx, c, make([]float32, sent), 1, comm.Counts([]int{sent, 0}))
 			}
-			return comm.ScatterV(ctx, c, make([]float32, received), nil, nil, 1)
+			return comm.Scatter(ctx, c, make([]float32, received), 1, comm.Counts(nil))
 		},
 	}
 	for name, call := range verbs {
@@ -61,7 +61,7 @@ func TestCountsOfARankForItselfThatDifferAreMisuse(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		counts, other := []int{1, 1}, []int{1, 1}
 		counts[c.Rank()], other[c.Rank()] = 2, 1
-		err := comm.AllToAllV(ctx, c, make([]int8, 2), make([]int8, 3), other, counts)
+		err := comm.AllToAll(ctx, c, make([]int8, 2), comm.From(make([]int8, 3)), comm.Counts(other), comm.SendCounts(counts))
 		if !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v, want misuse", err)
 		}

@@ -127,7 +127,7 @@ func TestDupAndSplitDoNotMatchAllGather(t *testing.T) {
 			if c.Rank() == 0 {
 				_, err = make1(ctx, c)
 			} else {
-				err = AllGather(ctx, c, make([]int64, 2*words), make([]int64, words))
+				err = AllGather(ctx, c, make([]int64, 2*words), From(make([]int64, words)))
 			}
 			if err == nil { // it had left before anybody knew
 				err = c.Barrier(ctx)

@@ -75,7 +75,7 @@ func ExampleComm_Sub() {
 		}
 		defer pair.Close(ctx)
 		ranks := make([]int, 2)
-		if err := comm.AllGather(ctx, pair, ranks, []int{c.Rank()}); err != nil {
+		if err := comm.AllGather(ctx, pair, ranks, comm.From([]int{c.Rank()})); err != nil {
 			return err
 		}
 		if pair.Rank() == 0 {

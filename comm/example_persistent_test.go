@@ -2,7 +2,6 @@ package comm_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
@@ -10,21 +9,18 @@ import (
 
 // The gradients of each step are summed in the same memory: what can be decided
 // beforehand is.
-func ExampleAllReduceInit() {
+func ExamplePersistent() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		grads := make([]float64, 2)
-		sum, err := comm.AllReduceInit(c, grads, comm.Sum)
-		if err != nil {
-			return err
-		}
-		defer sum.Close()
+		sum := comm.IAllReduce(c, grads, comm.Sum, comm.Persistent())
+		defer sum.Free()
 		for step := range 3 {
 			grads[0], grads[1] = float64(step), float64(c.Rank())
 			if err := sum.Start(ctx); err != nil {
 				return err
 			}
 			// ... compute what does not need them ...
-			if err := sum.Wait(ctx); err != nil {
+			if _, err := sum.Wait(ctx); err != nil {
 				return err
 			}
 			if c.Rank() == 0 {
@@ -43,20 +39,17 @@ func ExampleAllReduceInit() {
 
 // Each turn, every rank's records follow those of the ranks before it in a common
 // file: the same scan, of other numbers.
-func ExampleExScanToInit() {
+func ExamplePersistent_outOfPlace() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		records, at := make([]int, 1), make([]int, 1)
-		offset, err := comm.ExScanToInit(c, at, records, comm.Sum)
-		if err != nil {
-			return err
-		}
-		defer offset.Close()
+		offset := comm.IExScan(c, at, comm.Sum, comm.From(records), comm.Persistent())
+		defer offset.Free()
 		for turn := range 2 {
 			records[0] = 10 * (turn + c.Rank() + 1)
 			if err := offset.Start(ctx); err != nil {
 				return err
 			}
-			if err := offset.Wait(ctx); err != nil {
+			if _, err := offset.Wait(ctx); err != nil {
 				return err
 			}
 			fmt.Println("turn", turn, "rank", c.Rank(), "writes", records[0], "records from", at[0], "on")
@@ -74,20 +67,17 @@ func ExampleExScanToInit() {
 	// <nil>
 }
 
-func ExampleScanInit() {
+func ExampleRequest_Start() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		sum := make([]int, 1)
-		upTo, err := comm.ScanInit(c, sum, comm.Sum)
-		if err != nil {
-			return err
-		}
-		defer upTo.Close()
+		upTo := comm.IScan(c, sum, comm.Sum, comm.Persistent())
+		defer upTo.Free()
 		for turn := range 2 {
 			sum[0] = turn + 1 // a start meets what the buffer holds then
 			if err := upTo.Start(ctx); err != nil {
 				return err
 			}
-			if err := upTo.Wait(ctx); err != nil {
+			if _, err := upTo.Wait(ctx); err != nil {
 				return err
 			}
 			fmt.Println("turn", turn, "ranks 0 to", c.Rank(), "have", sum[0])
@@ -108,20 +98,14 @@ func ExampleScanInit() {
 func ExampleStartAll() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		weights, steps := []float32{float32(c.Rank())}, []int{c.Rank()}
-		a, err := comm.BroadcastInit(c, weights, 1)
-		if err != nil {
-			return err
-		}
-		defer a.Close()
-		b, err := comm.AllReduceInit(c, steps, comm.Max)
-		if err != nil {
-			return err
-		}
-		defer b.Close()
+		a := comm.IBroadcast(c, weights, 1, comm.Persistent())
+		defer a.Free()
+		b := comm.IAllReduce(c, steps, comm.Max, comm.Persistent())
+		defer b.Free()
 		if err := comm.StartAll(ctx, a, b); err != nil {
 			return err
 		}
-		if err := errors.Join(a.Wait(ctx), b.Wait(ctx)); err != nil {
+		if err := comm.WaitAll(ctx, a, b); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {

@@ -73,10 +73,10 @@ func ExampleAllReduce_maxLoc() {
 	// <nil>
 }
 
-func ExampleAllReduceTo() {
+func ExampleFrom() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine, sum := []int{c.Rank(), 10}, make([]int, 2)
-		if err := comm.AllReduceTo(ctx, c, sum, mine, comm.Sum); err != nil {
+		if err := comm.AllReduce(ctx, c, sum, comm.Sum, comm.From(mine)); err != nil {
 			return err
 		}
 		if c.Rank() == 2 {
@@ -114,7 +114,7 @@ func ExampleReduce() {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 		mine := []int{c.Rank() + 1}
 		product := make([]int, 1) // looked at on the root only
-		if err := comm.Reduce(ctx, c, product, mine, comm.Prod, 3); err != nil {
+		if err := comm.Reduce(ctx, c, product, comm.Prod, 3, comm.From(mine)); err != nil {
 			return err
 		}
 		if c.Rank() == 3 {
@@ -152,7 +152,7 @@ func ExampleAllGather() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine := []int{c.Rank(), c.Rank() * c.Rank()}
 		all := make([]int, c.Size()*len(mine))
-		if err := comm.AllGather(ctx, c, all, mine); err != nil {
+		if err := comm.AllGather(ctx, c, all, comm.From(mine)); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
@@ -166,7 +166,7 @@ func ExampleAllGather() {
 	// <nil>
 }
 
-func ExampleAllGatherV() {
+func ExampleCounts() {
 	counts := []int{1, 0, 2} // of each rank
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine := make([]int, counts[c.Rank()])
@@ -174,7 +174,7 @@ func ExampleAllGatherV() {
 			mine[i] = 10*c.Rank() + i
 		}
 		all := make([]int, 3)
-		if err := comm.AllGatherV(ctx, c, all, mine, counts); err != nil {
+		if err := comm.AllGather(ctx, c, all, comm.From(mine), comm.Counts(counts)); err != nil {
 			return err
 		}
 		if c.Rank() == 1 {
@@ -192,7 +192,7 @@ func ExampleGather() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		mine := []string{"red", "green", "blue"}[c.Rank()][:3]
 		all := make([]byte, 9) // looked at on the root only
-		if err := comm.Gather(ctx, c, all, []byte(mine), 0); err != nil {
+		if err := comm.Gather(ctx, c, all, 0, comm.From([]byte(mine))); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -206,7 +206,7 @@ func ExampleGather() {
 	// <nil>
 }
 
-func ExampleGatherV() {
+func ExampleGather_counts() {
 	words := []string{"al", "leg", "ro"}
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		var all []byte
@@ -214,7 +214,7 @@ func ExampleGatherV() {
 		if c.Rank() == 0 { // both matter here only
 			all, counts = make([]byte, 7), []int{2, 3, 2}
 		}
-		if err := comm.GatherV(ctx, c, all, []byte(words[c.Rank()]), counts, 0); err != nil {
+		if err := comm.Gather(ctx, c, all, 0, comm.From([]byte(words[c.Rank()])), comm.Counts(counts)); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -235,7 +235,7 @@ func ExampleScatter() {
 			rows = []int{1, 2, 3, 4, 5, 6}
 		}
 		mine := make([]int, 2)
-		if err := comm.Scatter(ctx, c, mine, rows, 0); err != nil {
+		if err := comm.Scatter(ctx, c, mine, 0, comm.From(rows)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)
@@ -249,14 +249,14 @@ func ExampleScatter() {
 	// <nil>
 }
 
-func ExampleScatterV() {
+func ExampleScatter_counts() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		var rows, counts []int
 		if c.Rank() == 0 {
 			rows, counts = []int{1, 2, 3, 4}, []int{0, 1, 3}
 		}
 		mine := make([]int, []int{0, 1, 3}[c.Rank()])
-		if err := comm.ScatterV(ctx, c, mine, rows, counts, 0); err != nil {
+		if err := comm.Scatter(ctx, c, mine, 0, comm.From(rows), comm.Counts(counts)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)
@@ -274,7 +274,7 @@ func ExampleReduceScatter() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		src := []int{1, 2, 3, 4, 5}
 		mine := make([]int, 3-c.Rank()) // parts as even as can be, the first ones longer
-		if err := comm.ReduceScatter(ctx, c, mine, src, comm.Sum); err != nil {
+		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From(src)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)
@@ -287,12 +287,12 @@ func ExampleReduceScatter() {
 	// <nil>
 }
 
-func ExampleReduceScatterV() {
+func ExampleReduceScatter_counts() {
 	counts := []int{1, 4}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		src := []int{1, 2, 3, 4, 5}
 		mine := make([]int, counts[c.Rank()])
-		if err := comm.ReduceScatterV(ctx, c, mine, src, counts, comm.Sum); err != nil {
+		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From(src), comm.Counts(counts)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)
@@ -311,7 +311,7 @@ func ExampleAllToAll() {
 		r := c.Rank()
 		column := []int{r, 10 + r, 20 + r}
 		row := make([]int, 3)
-		if err := comm.AllToAll(ctx, c, row, column); err != nil {
+		if err := comm.AllToAll(ctx, c, row, comm.From(column)); err != nil {
 			return err
 		}
 		fmt.Println("rank", r, "had", column, "and has", row)
@@ -326,12 +326,12 @@ func ExampleAllToAll() {
 }
 
 // Each rank sends i elements to rank i, so rank i receives i from each.
-func ExampleAllToAllV() {
+func ExampleSendCounts() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		r := c.Rank()
 		src, sends := []int{100 + r, 200 + r, 201 + r}, []int{0, 1, 2}
 		dst, recvs := make([]int, 3*r), []int{r, r, r}
-		if err := comm.AllToAllV(ctx, c, dst, src, recvs, sends); err != nil {
+		if err := comm.AllToAll(ctx, c, dst, comm.From(src), comm.Counts(recvs), comm.SendCounts(sends)); err != nil {
 			return err
 		}
 		fmt.Println("rank", r, "has", dst)
@@ -363,11 +363,11 @@ func ExampleScan() {
 	// <nil>
 }
 
-func ExampleScanTo() {
+func ExampleScan_outOfPlace() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		score := []int{[]int{7, 9, 4}[c.Rank()]}
 		best := make([]int, 1) // so far
-		if err := comm.ScanTo(ctx, c, best, score, comm.Max); err != nil {
+		if err := comm.Scan(ctx, c, best, comm.Max, comm.From(score)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", score, "and the best so far is", best)
@@ -385,7 +385,7 @@ func ExampleScanTo() {
 func ExampleIScan() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		upTo, before := []int{1}, []int{c.Rank()}
-		a, b := comm.IScan(c, upTo, comm.Sum), comm.IExScanTo(c, before, []int{1}, comm.Sum)
+		a, b := comm.IScan(c, upTo, comm.Sum), comm.IExScan(c, before, comm.Sum, comm.From([]int{1}))
 		if _, err := b.Wait(ctx); err != nil {
 			return err
 		}
@@ -423,11 +423,11 @@ func ExampleExScan() {
 
 // Where in a common file does each rank write its records? Rank 0's offset stays
 // what it was, 0.
-func ExampleExScanTo() {
+func ExampleExScan_outOfPlace() {
 	records := [][]int{{30}, {10}, {20}} // of each rank
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		at := make([]int, 1)
-		if err := comm.ExScanTo(ctx, c, at, records[c.Rank()], comm.Sum); err != nil {
+		if err := comm.ExScan(ctx, c, at, comm.Sum, comm.From(records[c.Rank()])); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "writes", records[c.Rank()][0], "records from", at[0], "on")

@@ -23,10 +23,10 @@ func ExampleComm_Explain() {
 	// allreduce on 4 ranks over memory: ring in segments of 131072 bytes: forced
 }
 
-func ExampleAllReduceBy() {
+func ExampleAlgorithm() {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		buf := []float32{1, 2}
-		if err := comm.AllReduceBy(ctx, c, "ring", buf, comm.Sum); err != nil {
+		if err := comm.AllReduce(ctx, c, buf, comm.Sum, comm.Algorithm("ring")); err != nil {
 			return err
 		}
 		if c.Rank() == 0 {
@@ -42,12 +42,12 @@ func ExampleAllReduceBy() {
 }
 
 // Parts of all sizes are folded in one order: that of the algorithm for large ones.
-func ExampleReduceScatterVBy() {
+func ExampleAlgorithm_reduceScatter() {
 	counts := []int{1, 2}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		algorithm := c.AlgorithmFor("reduce_scatterv", 64<<20, comm.Sum)
 		mine := make([]float32, counts[c.Rank()])
-		if err := comm.ReduceScatterVBy(ctx, c, algorithm, mine, []float32{1, 2, 3}, counts, comm.Sum); err != nil {
+		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From([]float32{1, 2, 3}), comm.Counts(counts), comm.Algorithm(algorithm)); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)

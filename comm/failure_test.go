@@ -190,8 +190,8 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 			"no operator":  comm.AllReduce(ctx, c, []int{1}, comm.Op{}),
 			"mean of ints": comm.AllReduce(ctx, c, []int{1}, comm.Mean),
 			"root":         comm.Broadcast(ctx, c, []int{1}, -1),
-			"lengths":      comm.AllGather(ctx, c, make([]int, 3), make([]int, 2)),
-			"counts":       comm.AllGatherV(ctx, c, make([]int, 3), make([]int, 2), []int{3}),
+			"lengths":      comm.AllGather(ctx, c, make([]int, 3), comm.From(make([]int, 2))),
+			"counts":       comm.AllGather(ctx, c, make([]int, 3), comm.From(make([]int, 2)), comm.Counts([]int{3})),
 		}
 		for name, err := range calls {
 			if !errors.Is(err, fault.Misuse) {

@@ -85,7 +85,7 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 	for place, n := range sizes {
 		list = append(list, tensor.Bytes(randomFloats(n, c.Rank(), place)))
 		want := randomFloats(n, c.Rank(), place)
-		if err := comm.AllReduceBy(ctx, c, algorithm, want, op); err != nil {
+		if err := comm.AllReduce(ctx, c, want, op, comm.Algorithm(algorithm)); err != nil {
 			return err
 		}
 		wants = append(wants, want)

@@ -19,11 +19,11 @@ func TestReductionsRefuseBuffersThatOverlap(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		b := make([]float64, 10)
 		for i, call := range []func(dst, src []float64) error{
-			func(dst, src []float64) error { return comm.AllReduceTo(ctx, c, dst, src, comm.Sum) },
-			func(dst, src []float64) error { return comm.ScanTo(ctx, c, dst, src, comm.Sum) },
-			func(dst, src []float64) error { return comm.ExScanTo(ctx, c, dst, src, comm.Sum) },
+			func(dst, src []float64) error { return comm.AllReduce(ctx, c, dst, comm.Sum, comm.From(src)) },
+			func(dst, src []float64) error { return comm.Scan(ctx, c, dst, comm.Sum, comm.From(src)) },
+			func(dst, src []float64) error { return comm.ExScan(ctx, c, dst, comm.Sum, comm.From(src)) },
 			func(dst, src []float64) error {
-				_, err := comm.IAllReduceTo(c, dst, src, comm.Sum).Wait(ctx)
+				_, err := comm.IAllReduce(c, dst, comm.Sum, comm.From(src)).Wait(ctx)
 				return err
 			},
 		} {
@@ -36,14 +36,14 @@ func TestReductionsRefuseBuffersThatOverlap(t *testing.T) {
 			}
 		}
 		if c.Rank() == 0 { // elsewhere dst is not looked at, and only the root would be told
-			if err := comm.Reduce(ctx, c, b[:6], b[4:], comm.Sum, 0); !errors.Is(err, fault.Misuse) {
+			if err := comm.Reduce(ctx, c, b[:6], comm.Sum, 0, comm.From(b[4:])); !errors.Is(err, fault.Misuse) {
 				return fmt.Errorf("reduce into what it reads: got %v, want %v", err, fault.Misuse)
 			}
 		}
-		if err := comm.AllReduceTo(ctx, c, b, b, comm.Sum); err != nil {
+		if err := comm.AllReduce(ctx, c, b, comm.Sum, comm.From(b)); err != nil {
 			return fmt.Errorf("one slice for both: %w", err)
 		}
-		return comm.AllReduceTo(ctx, c, b[:5], b[5:], comm.Sum)
+		return comm.AllReduce(ctx, c, b[:5], comm.Sum, comm.From(b[5:]))
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,14 +19,8 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 		leak.Check(t)
 		err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 			buf, all := make([]int64, 1000), make([]int64, 3000)
-			sum, err := comm.AllReduceInit(c, buf, comm.Sum)
-			if err != nil {
-				return err
-			}
-			join, err := comm.AllGatherInit(c, all, buf)
-			if err != nil {
-				return err
-			}
+			sum := comm.IAllReduce(c, buf, comm.Sum, comm.Persistent())
+			join := comm.IAllGather(c, all, comm.From(buf), comm.Persistent())
 			for i := range 50 {
 				for j := range buf {
 					buf[j] = int64(c.Rank() + i)
@@ -35,18 +29,19 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 					return err
 				}
 				for done := i%2 == 0; !done; {
-					if done, err = sum.Test(); err != nil {
+					var err error
+					if _, done, err = sum.Test(); err != nil {
 						return err
 					}
 				}
-				if err := sum.Wait(ctx); err != nil {
+				if _, err := sum.Wait(ctx); err != nil {
 					return err
 				}
 				buf[7] += int64(c.Rank())
 				if err := comm.StartAll(ctx, join); err != nil {
 					return err
 				}
-				if err := join.Wait(ctx); err != nil {
+				if _, err := join.Wait(ctx); err != nil {
 					return err
 				}
 				for r := range 3 {
@@ -55,7 +50,7 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 					}
 				}
 			}
-			return errors.Join(sum.Close(), join.Close(), join.Close())
+			return errors.Join(sum.Free(), join.Free(), join.Free())
 		}, comm.WithTransport(wire))
 		if err != nil {
 			t.Errorf("%s: %v", wire, err)
@@ -67,15 +62,12 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 // order of the starts.
 func TestPersistentsOverlapWithAllElse(t *testing.T) {
 	err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
-		var ps []*comm.Persistent
+		var ps []*comm.Request
 		bufs := make([][]int32, 4)
 		for i := range bufs {
 			bufs[i] = []int32{int32(i), int32(c.Rank())}
-			p, err := comm.AllReduceInit(c, bufs[i], comm.Sum)
-			if err != nil {
-				return err
-			}
-			defer p.Close()
+			p := comm.IAllReduce(c, bufs[i], comm.Sum, comm.Persistent())
+			defer p.Free()
 			ps = append(ps, p)
 		}
 		if err := comm.StartAll(ctx, ps...); err != nil {
@@ -87,7 +79,7 @@ func TestPersistentsOverlapWithAllElse(t *testing.T) {
 			return err
 		}
 		for i := range ps {
-			if err := ps[len(ps)-1-i].Wait(ctx); err != nil {
+			if _, err := ps[len(ps)-1-i].Wait(ctx); err != nil {
 				return err
 			}
 		}
@@ -115,15 +107,12 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 			return err
 		}
 		buf := []float64{1}
-		p, err := comm.AllReduceInit(c, buf, comm.Sum)
-		if err != nil {
-			return err
-		}
-		defer p.Close()
+		p := comm.IAllReduce(c, buf, comm.Sum, comm.Persistent())
+		defer p.Free()
 		if c.Rank() == 0 {
 			err = p.Start(ctx)
 			if err == nil {
-				err = p.Wait(ctx)
+				_, err = p.Wait(ctx)
 			}
 		} else {
 			_, err = comm.IAllReduce(c, buf, comm.Sum).Wait(ctx)
@@ -132,14 +121,12 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 			return fmt.Errorf("the sum is %v: %w", buf, err)
 		}
 		if c.Rank() == 1 {
-			p.Close()
-			if p, err = comm.AllReduceInit(c, buf, comm.Max); err != nil {
-				return err
-			}
-			defer p.Close()
+			p.Free()
+			p = comm.IAllReduce(c, buf, comm.Max, comm.Persistent())
+			defer p.Free()
 		}
 		if err = p.Start(ctx); err == nil {
-			err = p.Wait(ctx)
+			_, err = p.Wait(ctx)
 		}
 		if !errors.Is(err, fault.Mismatch) || strings.Count(err.Error(), "persistent_test.go:") != 2 {
 			t.Errorf("rank %d: got %v, want a mismatch with both places", c.Rank(), err)
@@ -147,7 +134,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 		if err := p.Start(ctx); !errors.Is(err, fault.Revoked) {
 			t.Errorf("rank %d: after that, got %v, want %v", c.Rank(), err, fault.Revoked)
 		}
-		if done, err := p.Test(); !done || err != nil {
+		if _, done, err := p.Test(); !done || err != nil {
 			t.Errorf("what was not started is %v, %v", done, err)
 		}
 		return twin.Barrier(ctx) // until then the other one can be asked
@@ -159,20 +146,17 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 
 func TestAPersistentIsRefusedWhatItCannot(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		if _, err := comm.ReduceInit(c, []int8{1}, []int8{1}, comm.Sum, 2); !errors.Is(err, fault.Misuse) {
+		if err := comm.IReduce(c, []int8{1}, comm.Sum, 2, comm.Persistent()).Start(ctx); !errors.Is(err, fault.Misuse) {
 			t.Errorf("a root that is none: got %v", err)
 		}
-		if _, err := comm.AllGatherInit(c, make([]int8, 3), make([]int8, 1)); !errors.Is(err, fault.Misuse) {
+		if err := comm.IAllGather(c, make([]int8, 3), comm.From(make([]int8, 1)), comm.Persistent()).Start(ctx); !errors.Is(err, fault.Misuse) {
 			t.Errorf("a dst that is too long: got %v", err)
 		}
-		if _, err := comm.AllReduceInit(c, []complex64{1}, comm.Max); err == nil {
+		if err := comm.IAllReduce(c, []complex64{1}, comm.Max, comm.Persistent()).Start(ctx); err == nil {
 			t.Error("an operator without a meaning for the type is prepared")
 		}
-		p, err := c.BarrierInit()
-		if err != nil {
-			return err
-		}
-		if err := p.Wait(ctx); err != nil { // inactive
+		p := c.IBarrier(comm.Persistent())
+		if _, err := p.Wait(ctx); err != nil { // inactive
 			return err
 		}
 		if c.Rank() == 1 { // let rank 0 be active for a while
@@ -187,18 +171,19 @@ func TestAPersistentIsRefusedWhatItCannot(t *testing.T) {
 			if err := p.Start(ctx); !errors.Is(err, fault.Misuse) {
 				t.Errorf("started while active: got %v", err)
 			}
-			if err := p.Close(); !errors.Is(err, fault.Misuse) {
-				t.Errorf("closed while active: got %v", err)
+			if err := p.Free(); !errors.Is(err, fault.Misuse) {
+				t.Errorf("freed while active: got %v", err)
 			}
 			if err := comm.Send(ctx, c, 1, 0, []byte{1}); err != nil {
 				return err
 			}
 		}
-		if err := errors.Join(p.Wait(ctx), p.Close(), p.Close()); err != nil {
+		_, err := p.Wait(ctx)
+		if err := errors.Join(err, p.Free(), p.Free()); err != nil {
 			return err
 		}
 		if err := p.Start(ctx); !errors.Is(err, fault.Misuse) {
-			t.Errorf("started after Close: got %v", err)
+			t.Errorf("started after Free: got %v", err)
 		}
 		return nil
 	})
@@ -216,18 +201,15 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			p, err := c.BarrierInit()
-			if err != nil {
-				return err
-			}
-			defer p.Close()
+			p := c.IBarrier(comm.Persistent())
+			defer p.Free()
 			if c.Rank() == 1 {
 				_, err := comm.Recv(ctx, other, 0, 0, make([]byte, 1))
 				if err == nil {
 					err = p.Start(ctx)
 				}
 				if err == nil { // what it needs of rank 0 had been sent before that gave up
-					err = p.Wait(ctx)
+					_, err = p.Wait(ctx)
 				}
 				if err != nil && !errors.Is(err, fault.Revoked) {
 					t.Errorf("%s: rank 1 got %v, want %v", which, err, fault.Revoked)
@@ -244,7 +226,7 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 				return err
 			}
 			var f *fault.Error
-			if err := p.Wait(wait); !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
+			if _, err := p.Wait(wait); !errors.As(err, &f) || f.Kind != fault.Timeout || len(f.Peers) != 1 || f.Peers[0].Rank != 1 {
 				t.Errorf("%s: rank 0 got %v, want a timeout that names rank 1", which, err)
 			}
 			// A communicator that was not revoked.
@@ -261,14 +243,7 @@ func TestAPersistentEndsWithItsContexts(t *testing.T) {
 func TestCloseEndsPersistents(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		idle, err := c.BarrierInit()
-		if err != nil {
-			return err
-		}
-		active, err := c.BarrierInit()
-		if err != nil {
-			return err
-		}
+		idle, active := c.IBarrier(comm.Persistent()), c.IBarrier(comm.Persistent())
 		if c.Rank() == 0 {
 			if err := active.Start(ctx); err != nil {
 				return err
@@ -277,16 +252,16 @@ func TestCloseEndsPersistents(t *testing.T) {
 		if err := c.Close(ctx); err != nil {
 			return err
 		}
-		if err := active.Wait(ctx); c.Rank() == 0 && !errors.Is(err, fault.Closed) && !errors.Is(err, fault.Revoked) {
+		if _, err := active.Wait(ctx); c.Rank() == 0 && !errors.Is(err, fault.Closed) && !errors.Is(err, fault.Revoked) {
 			t.Errorf("the active one got %v", err)
 		}
 		if err := idle.Start(ctx); !errors.Is(err, fault.Closed) {
 			t.Errorf("a start afterwards got %v, want %v", err, fault.Closed)
 		}
-		if _, err := c.BarrierInit(); !errors.Is(err, fault.Closed) {
+		if err := c.IBarrier(comm.Persistent()).Start(ctx); !errors.Is(err, fault.Closed) {
 			t.Errorf("one made afterwards got %v, want %v", err, fault.Closed)
 		}
-		return errors.Join(idle.Close(), active.Close())
+		return errors.Join(idle.Free(), active.Free())
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	if rt.rank == 0 {
 		told = make([]byte, rt.size*topology.RecordSize)
 	}
-	err := Gather(ctx, c, told, own, 0)
+	err := Gather(ctx, c, told, 0, From(own))
 	if err == nil && rt.rank == 0 {
 		told, err = rt.resolvePlaces(told)
 	}

@@ -3,7 +3,6 @@ package comm
 import (
 	"cmp"
 	"context"
-	"errors"
 	"hash/fnv"
 	"io"
 
@@ -26,6 +25,9 @@ type plan struct {
 	root       int      // -1: none
 	counts     []int
 	sends      []int
+	counted    bool // the option Counts is given
+	inPlace    bool // the option From is not given
+	persistent bool // the option Persistent is given
 	op         Op
 	kernel     reduce.Kernel
 	forced     string // the algorithm that the caller has named; "": the table chooses
@@ -93,41 +95,26 @@ func (pl *plan) reduces() bool {
 func (pl *plan) checkBuffers(c *Comm) error {
 	es, n := pl.dtype.Size(), c.Size()
 	atRoot := pl.root < 0 || pl.root == c.Rank()
-	wantLength := func(what string, b []byte, want int) error {
-		if len(b) == want {
-			return nil
-		}
-		return c.misuse(pl.verb.String(), "%s has %d elements, and must have %d", what, len(b)/es, want/es)
-	}
-	noOverlap := func(err error) error {
-		if err != nil || !pl.buffersOverlap() {
-			return err
-		}
-		return c.misuse(pl.verb.String(), "dst and src overlap; give one slice for both, or two that are apart")
-	}
 	switch pl.verb {
 	case collective.VerbReduce:
 		if atRoot {
-			return noOverlap(wantLength("dst", pl.dst, len(pl.src)))
+			return pl.checkReduction(c)
 		}
+	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
+		return pl.checkReduction(c)
 	case collective.VerbAllGather, collective.VerbGather:
 		if atRoot {
-			return wantLength("dst", pl.dst, n*len(pl.src))
+			return cmp.Or(pl.checkEqualParts(c, "buf", pl.dst), pl.checkLength(c, "buf", pl.dst, n*len(pl.src)))
 		}
 	case collective.VerbScatter:
 		if atRoot {
-			return wantLength("src", pl.src, n*len(pl.dst))
+			return cmp.Or(pl.checkEqualParts(c, pl.input(), pl.src), pl.checkLength(c, pl.input(), pl.src, n*len(pl.dst)))
 		}
-	case collective.VerbAllReduce, collective.VerbScan, collective.VerbExScan:
-		return noOverlap(wantLength("dst", pl.dst, len(pl.src)))
 	case collective.VerbAllToAll:
-		if len(pl.src)/es%n != 0 {
-			return c.misuse(pl.verb.String(), "src has %d elements, which are not %d equal chunks", len(pl.src)/es, n)
-		}
-		return wantLength("dst", pl.dst, len(pl.src))
+		return cmp.Or(pl.checkEqualParts(c, pl.input(), pl.src), pl.checkLength(c, "buf", pl.dst, len(pl.src)))
 	case collective.VerbReduceScatter:
 		lo, hi := tensor.Chunk(len(pl.src)/es, n, c.Rank())
-		return wantLength("dst", pl.dst, (hi-lo)*es)
+		return pl.checkLength(c, "buf", pl.dst, (hi-lo)*es)
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV, collective.VerbAllToAllV:
 		return pl.checkCounts(c)
 	case collective.VerbGatherV, collective.VerbScatterV:
@@ -136,6 +123,44 @@ func (pl *plan) checkBuffers(c *Comm) error {
 		}
 	}
 	return nil
+}
+
+// input is what an error calls the buffer that the collective reads.
+func (pl *plan) input() string {
+	if pl.inPlace {
+		return "buf"
+	}
+	return "the src of From"
+}
+
+// checkLength wants b to have as many bytes.
+func (pl *plan) checkLength(c *Comm, what string, b []byte, want int) error {
+	if len(b) == want {
+		return nil
+	}
+	es := pl.dtype.Size()
+	return c.misuse(pl.verb.String(), "%s: got %d elements, want %d", what, len(b)/es, want/es)
+}
+
+// checkEqualParts wants b to have a part for each rank, all equally long.
+func (pl *plan) checkEqualParts(c *Comm, what string, b []byte) error {
+	count := len(b) / pl.dtype.Size()
+	if count%c.Size() == 0 {
+		return nil
+	}
+	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", what, count, c.Size())
+}
+
+// checkReduction wants the two buffers of a reduction to be one, or to have one length
+// and no memory in common.
+func (pl *plan) checkReduction(c *Comm) error {
+	if err := pl.checkLength(c, "buf", pl.dst, len(pl.src)); err != nil {
+		return err
+	}
+	if !pl.buffersOverlap() {
+		return nil
+	}
+	return c.misuse(pl.verb.String(), "buf and the src of From overlap; leave From out to work in place, or give two slices without common memory")
 }
 
 // buffersOverlap reports whether a reduction's two buffers overlap without being one: what
@@ -150,51 +175,43 @@ func (pl *plan) buffersOverlap() bool {
 
 // checkCounts compares counts per rank with the buffers that they describe.
 func (pl *plan) checkCounts(c *Comm) error {
-	es := pl.dtype.Size()
-	sum := func(what string, counts []int, b []byte) error {
-		if len(counts) != c.Size() {
-			return c.misuse(pl.verb.String(), "%d counts for %s were given for %d ranks", len(counts), what, c.Size())
-		}
-		total := 0
-		for r, n := range counts {
-			if left := len(b)/es - total; n < 0 || n > left { // the sum of counts may overflow
-				return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d, the elements of %s that are left", r, n, left, what)
-			}
-			total += n
-		}
-		if total*es != len(b) {
-			return c.misuse(pl.verb.String(), "the counts for %s add up to %d elements, and it has %d", what, total, len(b)/es)
-		}
-		return nil
-	}
-	own := func(what string, b []byte) error {
-		if want := pl.counts[c.Rank()]; len(b) != want*es {
-			return c.misuse(pl.verb.String(), "%s has %d elements, and its count is %d", what, len(b)/es, want)
-		}
-		return nil
-	}
 	switch pl.verb {
 	case collective.VerbAllToAllV:
-		if err := sum("src", pl.sends, pl.src); err != nil {
-			return err
-		}
-		if err := sum("dst", pl.counts, pl.dst); err != nil {
+		if err := cmp.Or(pl.checkSum(c, pl.input(), pl.sends, pl.src), pl.checkSum(c, "buf", pl.counts, pl.dst)); err != nil {
 			return err
 		}
 		if me := c.Rank(); pl.sends[me] != pl.counts[me] {
-			return c.misuse(pl.verb.String(), "this rank sends itself %d elements, and receives %d of them", pl.sends[me], pl.counts[me])
+			return c.misuse(pl.verb.String(), "counts of this rank for itself: it sends %d elements and receives %d, want equal counts", pl.sends[me], pl.counts[me])
 		}
 		return nil
 	case collective.VerbReduceScatterV, collective.VerbScatterV:
-		if err := sum("src", pl.counts, pl.src); err != nil {
-			return err
+		return cmp.Or(pl.checkSum(c, pl.input(), pl.counts, pl.src), pl.checkOwnCount(c, "buf", pl.dst))
+	}
+	return cmp.Or(pl.checkSum(c, "buf", pl.counts, pl.dst), pl.checkOwnCount(c, pl.input(), pl.src))
+}
+
+// checkSum wants a count for each rank, and b to have as many elements as they add up to.
+func (pl *plan) checkSum(c *Comm, what string, counts []int, b []byte) error {
+	if len(counts) != c.Size() {
+		return c.misuse(pl.verb.String(), "counts for %s: got %d, want %d, one for each rank", what, len(counts), c.Size())
+	}
+	total, es := 0, pl.dtype.Size()
+	for r, n := range counts {
+		if left := len(b)/es - total; n < 0 || n > left { // the sum of counts may overflow
+			return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d, the elements of %s that are left", r, n, left, what)
 		}
-		return own("dst", pl.dst)
+		total += n
 	}
-	if err := sum("dst", pl.counts, pl.dst); err != nil {
-		return err
+	return pl.checkLength(c, what, b, total*es)
+}
+
+// checkOwnCount wants b to have as many elements as the counts give this rank.
+func (pl *plan) checkOwnCount(c *Comm, what string, b []byte) error {
+	n := len(pl.counts)
+	if n != c.Size() {
+		return nil // checkSum has reported it
 	}
-	return own("src", pl.src)
+	return pl.checkLength(c, what, b, pl.counts[c.Rank()]*pl.dtype.Size())
 }
 
 // noSharedFlag is the bit of what.kind that says so, where it makes a difference.
@@ -306,8 +323,20 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	return nil
 }
 
-// execute carries a plan out and returns when this rank's part is done.
-func (c *Comm) execute(ctx context.Context, pl *plan) error {
+// execute carries a plan out, as the options of its call change it, and returns when this
+// rank's part is done.
+func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
+	if err := pl.bind(c, opts); err != nil {
+		return err
+	}
+	if pl.persistent {
+		return c.misuse(pl.verb.String(), "Persistent is for non-blocking calls, whose names begin with I")
+	}
+	return c.executeBound(ctx, pl)
+}
+
+// executeBound is execute of a plan that has its buffers.
+func (c *Comm) executeBound(ctx context.Context, pl *plan) error {
 	if !pl.cacheable() {
 		if err := pl.prepare(c); err != nil {
 			return err
@@ -343,52 +372,4 @@ func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	err := pl.run(ctx, c, r)
 	panics = false
 	return err
-}
-
-// startRequest begins a plan and returns at once; a goroutine carries it out. Plans of
-// one communicator get their numbers in the order of their starts.
-func (c *Comm) startRequest(pl *plan) *Request {
-	pl.noShared = true
-	rq := &Request{c: c, done: make(chan struct{})}
-	pl.describe(&rq.sig)
-	ctx, cancel := context.WithCancelCause(c.rt.ctx)
-	rq.cancel = cancel
-	fail := func(err error) *Request {
-		cancel(nil)
-		if errors.Is(err, fault.Misuse) {
-			err = c.withOp("i"+pl.verb.String(), err) // nothing was begun: it is this call that was refused
-		}
-		rq.finish(err)
-		return rq
-	}
-	if err := pl.prepare(c); err != nil {
-		return fail(err)
-	}
-	pl.describe(&rq.sig)
-	rq.sig.callName = "i" + rq.sig.callName
-	cl := newCall(c)
-	if err := c.begin(ctx, pl, cl); err != nil {
-		cl.free()
-		return fail(err)
-	}
-	c.exit()
-	r := c.group.NewRound(cl.seq, cl.fingerprint, cl)
-	r.SetHistoryHash(cl.historyHash)
-	r.SetSegment(cl.segment)
-	r.DisableShared()
-	run := func(context.Context) {
-		err := pl.run(ctx, c, r)
-		r.End()
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
-		err = c.finish(cl, err)
-		cancel(nil)
-		rq.finish(err)
-	}
-	if !c.rt.spawn(run) {
-		r.End()
-		return fail(c.finish(cl, fault.New(fault.Closed, "", c.rt.rank, "this rank is closing")))
-	}
-	return rq
 }

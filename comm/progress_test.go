@@ -46,14 +46,11 @@ var computations = []computation{
 	}},
 	{"iallgather and ibarrier", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		all := make([]float32, 3*1000)
-		return waiting(ctx, comm.IAllGather(c, all, all[:1000:1000]), c.IBarrier()), nil
+		return waiting(ctx, comm.IAllGather(c, all, comm.From(all[:1000:1000])), c.IBarrier()), nil
 	}},
 	{"persistent", func(ctx context.Context, c *comm.Comm) (func() error, error) {
-		p, err := comm.AllReduceInit(c, make([]float32, 100_000), comm.Sum)
-		if err == nil {
-			err = p.Start(ctx)
-		}
-		return func() error { defer p.Close(); return p.Wait(ctx) }, err
+		p := comm.IAllReduce(c, make([]float32, 100_000), comm.Sum, comm.Persistent())
+		return func() error { defer p.Free(); return comm.WaitAll(ctx, p) }, p.Start(ctx)
 	}},
 	{"irecv and isend", func(ctx context.Context, c *comm.Comm) (func() error, error) {
 		var rs []*comm.Request

@@ -2,6 +2,8 @@ package comm
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 
 	"github.com/tutti-go/tutti/fault"
@@ -10,45 +12,157 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Request is a message or a collective under way. Its buffers are the
-// caller's again when Wait has returned, or Test has reported true. One
-// goroutine at a time may use a Request; Wait must be called, or Test until it
-// is true, so that the request's memory is given back.
+// A Request is a message or a collective that does not block: what ISend, IRecv and the
+// collectives whose names begin with I return. Its buffers belong to the library while it
+// is active, and it makes progress whatever the caller does:
+//
+//	state      entered by                        left by
+//	inactive   Persistent; Wait, Test and the    Start
+//	           like, once they report its end
+//	active     ISend, IRecv, IAllReduce, ...;    Wait or Test that reports its end
+//	           Start
+//	freed      Free of an inactive one
+//
+// A request that is not persistent starts active, and is over once it is inactive. One that
+// is persistent (MPI-4's persistent communication) starts inactive, and can be started any
+// number of times: its buffers, and all else that the call was given, stay the same, and what
+// is in the buffers may change between two starts. All ranks start persistent collectives in
+// an order that agrees with that of all their collectives on the communicator. A start is
+// compared with the calls of other ranks as every call is, and matches the blocking and the
+// non-blocking form, too, where those go by messages. The start of a persistent collective
+// allocates nothing.
+//
+// One goroutine at a time may use a Request. Wait must be called, or Test until it reports
+// true, so that the memory of the request is reclaimed. A persistent collective holds a
+// goroutine until Free, or until the job is closed.
 type Request struct {
 	c      *Comm
 	sig    signature
-	msg    *p2p.MessageRequest // a message; nil for a collective
-	cancel context.CancelCauseFunc
-
-	done   chan struct{} // a collective: closed at its end
-	err    error
-	mu     sync.Mutex // guards waiter
-	waiter *mesh.Waiter
+	msg    *p2p.MessageRequest // the message of the last start; nil for a collective
+	work   *collectiveWork     // nil for a message
+	post   func() *p2p.MessageRequest
+	bad    error // why a persistent request could not be prepared
+	err    error // of the last start
 	status Status
+
+	persistent, active, freed bool
 }
 
-// ISend begins to send buf to rank to, and never blocks; see Send.
-func ISend[T Element](c *Comm, to, tag int, buf []T) *Request {
+// ISend begins to send buf to rank to, and never blocks; see Send. The option Persistent is
+// allowed.
+func ISend[T Element](c *Comm, to, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "isend", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
-	return &Request{c: c, sig: sig, msg: c.group.Isend(to, tag, typeFingerprint[T](), tensor.Bytes(buf))}
+	r := &Request{c: c, sig: sig}
+	if r.allowPersistent(opts); r.persistent {
+		r.sendLater(to, tag, tensor.Bytes(buf))
+	} else if r.bad == nil {
+		r.msg, r.active = c.group.Isend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)), true
+	}
+	return r
 }
 
-// IRecv begins to receive into buf, and never blocks; see Recv.
-func IRecv[T Element](c *Comm, from, tag int, buf []T) *Request {
+// IRecv begins to receive into buf, and never blocks; see Recv. The option Persistent is
+// allowed.
+func IRecv[T Element](c *Comm, from, tag int, buf []T, opts ...CallOption) *Request {
 	sig := signature{callName: "irecv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
-	return &Request{c: c, sig: sig, msg: c.group.Irecv(from, tag, typeFingerprint[T](), tensor.Bytes(buf))}
+	r := &Request{c: c, sig: sig}
+	if r.allowPersistent(opts); r.persistent {
+		r.recvLater(from, tag, tensor.Bytes(buf))
+	} else if r.bad == nil {
+		r.msg, r.active = c.group.Irecv(from, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)), true
+	}
+	return r
 }
 
-// Wait returns when the request is done. When ctx ends first, a message that has
-// met nothing is withdrawn, and a collective's communicator is revoked on every
-// rank, as for a blocking one.
+func (r *Request) sendLater(to, tag int, b []byte) {
+	r.post = func() *p2p.MessageRequest { return r.c.group.Isend(to, tag, fingerprintOf(r.sig.dtype), b) }
+}
+
+func (r *Request) recvLater(from, tag int, b []byte) {
+	r.post = func() *p2p.MessageRequest { return r.c.group.Irecv(from, tag, fingerprintOf(r.sig.dtype), b) }
+}
+
+// allowPersistent reads the options of a message.
+func (r *Request) allowPersistent(opts []CallOption) {
+	for _, o := range opts {
+		if o.kind != optionPersistent {
+			r.bad = r.c.misuse(r.sig.callName, "option %d is not Persistent, the only one for messages", o.kind)
+			r.err = r.bad
+			return
+		}
+		r.persistent = true
+	}
+}
+
+// Start starts a persistent request and returns at once. For a collective ctx bounds the
+// operation, as in a blocking call: when it ends, the communicator is revoked on every
+// rank. A message is bounded by the ctx of Wait alone. An error says that the request was
+// not started: fault.Misuse while it is active, after Free, for a request that is not
+// persistent or has wrong arguments, and beside another goroutine's collective; else why
+// the communicator takes no more calls.
+func (r *Request) Start(ctx context.Context) error {
+	switch {
+	case r.bad != nil:
+		return r.bad
+	case !r.persistent:
+		return r.c.misuse("start "+r.sig.callName, "the request is not persistent, and was started when it was made; give its call the option Persistent")
+	case r.freed:
+		return r.c.misuse("start "+r.sig.callName, "the request was freed")
+	case r.active:
+		return r.c.misuse("start "+r.sig.callName, "the request is active; call Wait, or Test until it reports true, first")
+	}
+	if r.work != nil {
+		if err := r.work.start(ctx); err != nil {
+			return err
+		}
+	} else {
+		r.msg = r.post()
+	}
+	r.active = true
+	return nil
+}
+
+// Free gives up an inactive persistent request; while it is active that is fault.Misuse. It
+// is local. For requests that are not persistent, and for freed ones, it does nothing.
+func (r *Request) Free() error {
+	switch {
+	case !r.persistent || r.freed:
+		return nil
+	case r.active:
+		return r.c.misuse("free "+r.sig.callName, "the request is active; call Wait first")
+	}
+	r.freed = true
+	if r.work != nil {
+		close(r.work.closing)
+	}
+	return nil
+}
+
+// Wait returns when the request is done, with the message's status; at once, and for a
+// persistent request without an error, when it is inactive. When ctx ends first, a message
+// that has met nothing is withdrawn, and a collective's communicator is revoked on every
+// rank, as for a blocking call.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
-	if r.msg == nil {
-		return r.waitCollective(ctx)
+	switch {
+	case !r.active:
+		return r.status, r.err
+	case r.work != nil:
+		r.work.wait(ctx)
+		return r.complete(Status{}, r.work.err)
 	}
 	cl := r.call(ctx)
 	st, err := r.msg.Wait(ctx, cl)
-	return Status(st), r.c.endMessage(cl, err)
+	return r.complete(Status(st), r.c.endMessage(cl, err))
+}
+
+// complete makes r inactive, and returns what its start came to. A request that is not
+// persistent keeps that for later calls.
+func (r *Request) complete(st Status, err error) (Status, error) {
+	r.active = false
+	if !r.persistent {
+		r.status, r.err = st, err
+	}
+	return st, err
 }
 
 // call is the wait for a message as a call of its own.
@@ -62,77 +176,79 @@ func (r *Request) call(ctx context.Context) *call {
 	return cl
 }
 
-func (r *Request) waitCollective(ctx context.Context) (Status, error) {
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		r.cancel(ctx.Err())
-		<-r.done // soon: its communicator is revoked
-	}
-	return r.status, r.err
-}
-
-// Test reports whether the request is done.
+// Test reports whether the request is done, as Wait would, and whether it is inactive.
 func (r *Request) Test() (st Status, done bool, err error) {
-	if r.msg == nil {
-		select {
-		case <-r.done:
-			return r.status, true, r.err
-		default:
+	switch {
+	case !r.active:
+		return r.status, true, r.err
+	case r.work != nil:
+		if !r.work.poll() {
 			return Status{}, false, nil
 		}
+		st, err = r.complete(Status{}, r.work.err)
+		return st, true, err
 	}
 	s, done, err := r.msg.Test()
+	if !done {
+		return Status{}, false, nil
+	}
 	if err != nil {
 		err = r.c.withOp(r.sig.String(), err)
 	}
-	return Status(s), done, err
+	st, err = r.complete(Status(s), err)
+	return st, true, err
 }
 
 // isDone reports whether Wait would return at once, without moving anything.
 func (r *Request) isDone() bool {
-	if r.msg != nil {
-		return r.msg.Ready()
-	}
-	select {
-	case <-r.done:
+	switch {
+	case !r.active:
 		return true
-	default:
-		return false
+	case r.work != nil:
+		return r.work.isDone()
 	}
+	return r.msg.Ready()
 }
 
 // watch has w woken when the request is done; nil ends that.
 func (r *Request) watch(w *mesh.Waiter) {
-	if r.msg != nil {
+	if r.work == nil {
 		r.msg.Watch(w)
 		return
 	}
-	r.mu.Lock()
-	r.waiter = w
-	r.mu.Unlock()
+	r.work.mu.Lock()
+	r.work.waiter = w
+	r.work.mu.Unlock()
 }
 
-// finish ends a collective request.
-func (r *Request) finish(err error) {
-	r.err = err
-	close(r.done)
-	r.mu.Lock()
-	if r.waiter != nil {
-		r.waiter.Wake()
-	}
-	r.mu.Unlock()
-}
-
-// waitable refuses what cannot be waited for, before anything is.
-func waitable(op string, ctx context.Context, rs []*Request) error {
+// checkRequests refuses what cannot be waited for, before anything is.
+func checkRequests(op string, rs []*Request) error {
 	for i, r := range rs {
 		if r == nil {
 			return fault.New(fault.Misuse, op, -1, "request %d of %d is nil; leave those out that were never started", i, len(rs))
 		}
 	}
+	return nil
+}
+
+// checkWait is checkRequests with the context of a wait.
+func checkWait(op string, ctx context.Context, rs []*Request) error {
 	if ctx == nil {
 		return fault.New(fault.Misuse, op, -1, "the context is nil; context.Background() waits without a limit")
+	}
+	return checkRequests(op, rs)
+}
+
+// StartAll starts persistent requests in their order. An error is that of the first one
+// that was not started; those before it are active.
+func StartAll(ctx context.Context, rs ...*Request) error {
+	if err := checkWait("startall", ctx, rs); err != nil {
+		return err
+	}
+	for _, r := range rs {
+		if err := r.Start(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -140,7 +256,7 @@ func waitable(op string, ctx context.Context, rs []*Request) error {
 // WaitAll returns when all requests are done, with the first error in their order.
 // A nil request among them is fault.Misuse, before anything is waited for.
 func WaitAll(ctx context.Context, rs ...*Request) error {
-	if err := waitable("waitall", ctx, rs); err != nil {
+	if err := checkWait("waitall", ctx, rs); err != nil {
 		return err
 	}
 	var first error
@@ -152,36 +268,37 @@ func WaitAll(ctx context.Context, rs ...*Request) error {
 	return first
 }
 
-// WaitAny returns the index of a request that is done, and its result. When ctx
-// ends first, the index is -1 and all requests go on. A nil request among them is
-// fault.Misuse.
-func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
-	if len(rs) == 0 {
-		return -1, Status{}, nil
+// TestAll reports whether all requests are done, and then the first error in their order.
+// Unless all are done it makes none of them inactive. A nil request is fault.Misuse.
+func TestAll(rs ...*Request) (done bool, err error) {
+	if err := checkRequests("testall", rs); err != nil {
+		return false, err
 	}
-	if err := waitable("waitany", ctx, rs); err != nil {
-		return -1, Status{}, err
-	}
-	ev := anyOf(rs)
-	w := rs[0].c.rt.mesh.NewWaiter()
-	var links []*mesh.Link
 	for _, r := range rs {
-		r.watch(w)
-		if r.msg != nil {
-			links = append(links, r.msg.Links()...)
+		if r.active && r.work == nil {
+			r.msg.Test() // moves its message; p2p keeps the result
+		}
+		if !r.isDone() {
+			return false, nil
 		}
 	}
-	cl := rs[0].call(ctx)
-	err := rs[0].c.rt.mesh.Wait(ctx, w, ev, cl, links...)
 	for _, r := range rs {
-		r.watch(nil)
+		if _, _, e := r.Test(); e != nil && err == nil {
+			err = e
+		}
 	}
-	w.Free()
-	if err = rs[0].c.endMessage(cl, err); err != nil {
+	return true, err
+}
+
+// WaitAny returns the index of an active request that is done, and its result. Inactive
+// requests are ignored; the index is -1 when all are. When ctx ends first, the index is -1,
+// and all requests go on. A nil request among them is fault.Misuse.
+func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
+	if err := waitForOne(ctx, "waitany", rs); err != nil {
 		return -1, Status{}, err
 	}
 	for i, r := range rs {
-		if r.isDone() {
+		if r.active && r.isDone() {
 			st, err := r.Wait(ctx)
 			return i, st, err
 		}
@@ -189,9 +306,62 @@ func WaitAny(ctx context.Context, rs ...*Request) (int, Status, error) {
 	return -1, Status{}, nil
 }
 
-// anyOf is the event that one of some requests is done.
+// WaitSome waits as WaitAny does, and returns the indices of all active requests that are
+// done by then, with their statuses and the first error in their order.
+func WaitSome(ctx context.Context, rs ...*Request) (done []int, sts []Status, err error) {
+	if err := waitForOne(ctx, "waitsome", rs); err != nil {
+		return nil, nil, err
+	}
+	for i, r := range rs {
+		if !r.active || !r.isDone() {
+			continue
+		}
+		st, e := r.Wait(ctx)
+		if err == nil {
+			err = e
+		}
+		done, sts = append(done, i), append(sts, st)
+	}
+	return done, sts, err
+}
+
+// waitForOne returns when an active request is done, and at once when none is active.
+func waitForOne(ctx context.Context, op string, rs []*Request) error {
+	if err := checkWait(op, ctx, rs); err != nil {
+		return err
+	}
+	var active []*Request
+	var links []*mesh.Link
+	for _, r := range rs {
+		if !r.active {
+			continue
+		}
+		active = append(active, r)
+		if r.msg != nil {
+			links = append(links, r.msg.Links()...)
+		}
+	}
+	if len(active) == 0 {
+		return nil
+	}
+	c := active[0].c
+	w := c.rt.mesh.NewWaiter()
+	for _, r := range active {
+		r.watch(w)
+	}
+	cl := active[0].call(ctx)
+	err := c.rt.mesh.Wait(ctx, w, anyOf(active), cl, links...)
+	for _, r := range active {
+		r.watch(nil)
+	}
+	w.Free()
+	return c.endMessage(cl, err)
+}
+
+// anyOf is the condition that one of some requests is done.
 type anyOf []*Request
 
+// Met implements mesh.Condition.
 func (rs anyOf) Met() bool {
 	for _, r := range rs {
 		if r.isDone() {
@@ -199,4 +369,232 @@ func (rs anyOf) Met() bool {
 		}
 	}
 	return false
+}
+
+// collectiveWork carries a non-blocking collective out, on a goroutine of its own: for one
+// start, or, of a persistent one, start by start.
+type collectiveWork struct {
+	c      *Comm
+	pl     plan
+	cancel context.CancelCauseFunc // of a collective that is not persistent
+
+	// The start under way. The owner of the request writes them before started, the worker
+	// until finished.
+	ctx   context.Context
+	call  *call
+	round *p2p.Round
+	err   error
+
+	started  chan struct{} // one slot: a start waits for the worker; nil unless persistent
+	finished chan struct{} // one slot: the start is over
+	closing  chan struct{} // closed by Free; nil unless persistent
+	exited   chan struct{} // closed when the worker has ended; nil unless persistent
+
+	mu     sync.Mutex // guards waiter
+	waiter *mesh.Waiter
+}
+
+// finish ends a start.
+func (w *collectiveWork) finish(err error) {
+	w.err = err
+	w.finished <- struct{}{}
+	w.wake()
+}
+
+func (w *collectiveWork) wake() {
+	w.mu.Lock()
+	if w.waiter != nil {
+		w.waiter.Wake()
+	}
+	w.mu.Unlock()
+}
+
+// isDone reports whether wait would return at once.
+func (w *collectiveWork) isDone() bool {
+	if len(w.finished) > 0 {
+		return true
+	}
+	select {
+	case <-w.exited: // never for one that is not persistent
+		return true
+	default:
+		return false
+	}
+}
+
+// poll is wait without waiting; false while the start is under way.
+func (w *collectiveWork) poll() bool {
+	select {
+	case <-w.finished:
+		return true
+	case <-w.exited:
+		w.runAbandoned()
+		return true
+	default:
+		return false
+	}
+}
+
+// wait returns when the start is over. When ctx ends first, it ends the operation, by
+// revoking the communicator.
+func (w *collectiveWork) wait(ctx context.Context) {
+	select {
+	case <-w.finished:
+		return
+	case <-w.exited:
+		w.runAbandoned()
+		return
+	case <-ctx.Done():
+	}
+	if w.cancel != nil {
+		w.cancel(ctx.Err())
+	} else {
+		w.c.group.RevokeCollectives(ctx.Err())
+	}
+	select {
+	case <-w.finished:
+	case <-w.exited:
+		w.runAbandoned()
+	}
+}
+
+// request starts a plan and returns at once, or prepares it if it is persistent. Plans of
+// one communicator get their numbers in the order of their starts.
+func (c *Comm) request(pl *plan, opts []CallOption) *Request {
+	bad := pl.bind(c, opts)
+	r := &Request{c: c, persistent: pl.persistent}
+	if bad == nil {
+		pl.noShared = true
+		bad = pl.prepare(c)
+	}
+	if bad != nil {
+		r.sig.callName = pl.verb.String()
+		r.reject(bad)
+		return r
+	}
+	pl.describe(&r.sig)
+	if pl.persistent {
+		r.sig.callName = "persistent " + r.sig.callName
+		c.newWorker(r, pl)
+		return r
+	}
+	r.sig.callName = "i" + r.sig.callName
+	if err := c.startOnce(r, pl); err != nil {
+		r.reject(err)
+	}
+	return r
+}
+
+// reject makes err the result of a request that was not begun.
+func (r *Request) reject(err error) {
+	name := r.sig.callName
+	if !r.persistent {
+		name = "i" + r.sig.callName
+	}
+	if errors.Is(err, fault.Misuse) { // this call was refused, and no blocking one
+		err = r.c.withOp(name, err)
+	}
+	r.err = err
+	if r.persistent {
+		r.bad = err
+	}
+}
+
+// startOnce starts the work of a request that is not persistent.
+func (c *Comm) startOnce(r *Request, pl *plan) error {
+	ctx, cancel := context.WithCancelCause(c.rt.ctx)
+	cl := newCall(c)
+	if err := c.begin(ctx, pl, cl); err != nil {
+		cl.free()
+		cancel(nil)
+		return err
+	}
+	c.exit()
+	round := c.group.NewRound(cl.seq, cl.fingerprint, cl)
+	round.SetHistoryHash(cl.historyHash)
+	round.SetSegment(cl.segment)
+	round.DisableShared()
+	w := &collectiveWork{c: c, cancel: cancel, finished: make(chan struct{}, 1)}
+	run := func(context.Context) {
+		err := pl.run(ctx, c, round)
+		round.End()
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		err = c.finish(cl, err)
+		cancel(nil)
+		w.finish(err)
+	}
+	if !c.rt.spawn(run) {
+		round.End()
+		cancel(nil)
+		return c.finish(cl, fault.New(fault.Closed, "", c.rt.rank, "this rank is closing"))
+	}
+	r.work, r.active = w, true
+	return nil
+}
+
+// newWorker gives a persistent request its worker. It is local: it sends nothing.
+func (c *Comm) newWorker(r *Request, pl *plan) {
+	pl.counts, pl.sends = slices.Clone(pl.counts), slices.Clone(pl.sends)
+	w := &collectiveWork{
+		c: c, pl: *pl,
+		started: make(chan struct{}, 1), finished: make(chan struct{}, 1), closing: make(chan struct{}), exited: make(chan struct{}),
+	}
+	if !c.rt.spawn(w.serve) {
+		r.reject(fault.New(fault.Closed, r.sig.callName, c.rt.rank, "this rank has closed"))
+		return
+	}
+	r.work = w
+}
+
+// start hands a start to the worker of a persistent request.
+func (w *collectiveWork) start(ctx context.Context) error {
+	c := w.c
+	cl := newCall(c)
+	if err := c.begin(ctx, &w.pl, cl); err != nil {
+		cl.free()
+		return err
+	}
+	c.exit()
+	w.round = c.group.ReuseRound(w.round, cl.seq, cl.fingerprint, cl)
+	w.round.DisableShared()
+	w.round.SetHistoryHash(cl.historyHash)
+	w.round.SetSegment(cl.segment)
+	w.ctx, w.call = ctx, cl
+	w.started <- struct{}{}
+	return nil
+}
+
+// serve carries starts out, one after the other.
+func (w *collectiveWork) serve(ctx context.Context) {
+	defer w.wake()
+	defer close(w.exited)
+	for {
+		select {
+		case <-w.started:
+			w.run()
+		case <-w.closing:
+			return
+		case <-ctx.Done(): // the job is closed: a start from now on fails, whoever carries it out
+			return
+		}
+	}
+}
+
+func (w *collectiveWork) run() {
+	err := w.pl.run(w.ctx, w.c, w.round)
+	w.round.Clear()
+	w.finish(w.c.finish(w.call, err))
+}
+
+// runAbandoned ends a start that was made while the job closed, and that the worker may
+// have left behind: it fails at once.
+func (w *collectiveWork) runAbandoned() {
+	select {
+	case <-w.started:
+		w.run()
+	default:
+	}
+	<-w.finished
 }

@@ -160,7 +160,7 @@ func (c *Comm) exchangeOffers(ctx context.Context, yes bool) ([]byte, error) {
 		own[0] = 1
 	}
 	offers := make([]byte, c.Size()*offerSize)
-	return offers, AllGather(ctx, c, offers, own)
+	return offers, AllGather(ctx, c, offers, From(own))
 }
 
 // wireNames are the wires that tables know, in the order of a survey's bits.

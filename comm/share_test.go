@@ -57,15 +57,15 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 			run  func() error
 			want func(i int) int32
 		}{
-			{"allreduce", func() error { return comm.AllReduceTo(ctx, c, dst, src, comm.Sum) }, func(i int) int32 { return at(0, i) + at(1, i) + at(2, i) }},
-			{"reduce", func() error { return comm.Reduce(ctx, c, dst, src, comm.Max, 1) }, func(i int) int32 {
+			{"allreduce", func() error { return comm.AllReduce(ctx, c, dst, comm.Sum, comm.From(src)) }, func(i int) int32 { return at(0, i) + at(1, i) + at(2, i) }},
+			{"reduce", func() error { return comm.Reduce(ctx, c, dst, comm.Max, 1, comm.From(src)) }, func(i int) int32 {
 				if c.Rank() == 1 {
 					return at(2, i)
 				}
 				return at(0, i) + at(1, i) + at(2, i) // as it was
 			}},
-			{"alltoall", func() error { return comm.AllToAll(ctx, c, dst, src) }, func(i int) int32 { return at(i/part, c.Rank()*part+i%part) }},
-			{"allgather", func() error { return comm.AllGather(ctx, c, dst, src[:part]) }, func(i int) int32 { return at(i/part, i%part) }},
+			{"alltoall", func() error { return comm.AllToAll(ctx, c, dst, comm.From(src)) }, func(i int) int32 { return at(i/part, c.Rank()*part+i%part) }},
+			{"allgather", func() error { return comm.AllGather(ctx, c, dst, comm.From(src[:part])) }, func(i int) int32 { return at(i/part, i%part) }},
 			{"broadcast", func() error {
 				if c.Rank() == 2 {
 					copy(dst, src)

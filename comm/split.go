@@ -42,18 +42,41 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return c.derive(ctx, id, members)
 }
 
-// Dup makes a communicator of the same ranks, whose messages and collectives do
-// not meet those of c. All ranks of c call it.
-func (c *Comm) Dup(ctx context.Context) (*Comm, error) {
+// Dup makes a communicator of the same ranks, whose messages and collectives do not meet
+// those of c. All ranks of c call it. With the option Algorithm it runs the algorithms of a
+// list as WithAlgorithm takes it, whatever the rules say; an empty list forces nothing that
+// c does not. Ranks that give different lists get fault.Mismatch. This is for measuring
+// algorithms beside each other in one job.
+func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
+	table, list := c.table, ""
+	for _, o := range opts {
+		if o.kind != optionAlgorithm {
+			return nil, c.misuse("dup", "option %d is not Algorithm, the only one for Dup", o.kind)
+		}
+		list = o.name
+		var err error
+		if table, err = c.table.WithForced(list); err != nil {
+			return nil, c.withOp("dup", err)
+		}
+	}
 	n := c.Size()
-	if err := c.gatherWords(ctx, "dup", make([]int64, n), []int64{0}); err != nil {
+	lists := make([]int64, n)
+	if err := c.gatherWords(ctx, "dup", lists, []int64{int64(hashText(list))}); err != nil {
 		return nil, err
 	}
 	members := make([]int, n)
 	for i := range members {
 		members[i] = i
 	}
-	return c.derive(ctx, c.child(0), members)
+	id := c.child(0)
+	for r, other := range lists {
+		if other != lists[0] {
+			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dup", Rank: c.rt.rank,
+				Peers: []fault.Peer{c.rt.peer(c.WorldRank(r)), c.rt.peer(c.WorldRank(0))},
+				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "the ranks force different algorithms; here it is %q", list)}
+		}
+	}
+	return c.deriveWith(ctx, id, members, table)
 }
 
 // Sub makes a communicator of some ranks of c, in the order given. Only they call
@@ -114,35 +137,6 @@ func childID(parent, n, color uint64) uint64 {
 	binary.LittleEndian.PutUint64(b[16:], color)
 	h.Write(b[:])
 	return h.Sum64() >> 1
-}
-
-// DupForcing is Dup, with a communicator that runs the algorithms of list, as
-// WithAlgorithm takes it, whatever the rules say; an empty list forces nothing
-// that c does not. All ranks of c call it with equal lists: else all of them get
-// fault.Mismatch. It is for measuring algorithms beside each other in one job.
-func (c *Comm) DupForcing(ctx context.Context, list string) (*Comm, error) {
-	table, err := c.table.WithForced(list)
-	if err != nil {
-		return nil, c.withOp("dupforcing", err)
-	}
-	n := c.Size()
-	lists := make([]int64, n)
-	if err := c.gatherWords(ctx, "dupforcing", lists, []int64{int64(hashText(list))}); err != nil {
-		return nil, err
-	}
-	members := make([]int, n)
-	for i := range members {
-		members[i] = i
-	}
-	id := c.child(0)
-	for r, other := range lists {
-		if other != lists[0] {
-			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dupforcing", Rank: c.rt.rank,
-				Peers: []fault.Peer{c.rt.peer(c.WorldRank(r)), c.rt.peer(c.WorldRank(0))},
-				Err:   fault.New(fault.Misuse, "dupforcing", c.rt.rank, "the ranks force different algorithms; here it is %q", list)}
-		}
-	}
-	return c.deriveWith(ctx, id, members, table)
 }
 
 // derive makes the communicator of some ranks of c, with its table.

@@ -181,10 +181,10 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 	}
 }
 
-func TestDupForcingRunsWhatItsListSays(t *testing.T) {
+func TestDupRunsTheAlgorithmsOfItsList(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for _, list := range []string{"allreduce:linear", "allreduce:ring@128,barrier:dissemination", ""} {
-			d, err := c.DupForcing(ctx, list)
+			d, err := c.Dup(ctx, comm.Algorithm(list))
 			if err != nil {
 				return err
 			}
@@ -204,7 +204,7 @@ func TestDupForcingRunsWhatItsListSays(t *testing.T) {
 				return err
 			}
 		}
-		if _, err := c.DupForcing(ctx, "allreduce:rung"); !errors.Is(err, fault.Misuse) {
+		if _, err := c.Dup(ctx, comm.Algorithm("allreduce:rung")); !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v for no algorithm, want fault.Misuse", err)
 		}
 		return nil
@@ -217,7 +217,7 @@ func TestDupForcingRunsWhatItsListSays(t *testing.T) {
 func TestRanksThatForceDifferentAlgorithmsDisagree(t *testing.T) {
 	lists := []string{"allreduce:ring", "allreduce:linear"}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		if _, err := c.DupForcing(ctx, lists[c.Rank()]); !errors.Is(err, fault.Mismatch) {
+		if _, err := c.Dup(ctx, comm.Algorithm(lists[c.Rank()])); !errors.Is(err, fault.Mismatch) {
 			return fmt.Errorf("got %v, want fault.Mismatch", err)
 		}
 		return nil
@@ -251,7 +251,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 			[2]string{"x0 sum by ring in segments of 128 bytes", "x0 sum by linear in segments of 128 bytes"}},
 		{"counts", [2]string{"allgatherv:ring@128", "allgatherv:ring@128"},
 			func(ctx context.Context, c *comm.Comm) error {
-				return comm.AllGatherV(ctx, c, make([]int8, 5), make([]int8, 3), []int{3 - c.Rank(), 2 + c.Rank()})
+				return comm.AllGather(ctx, c, make([]int8, 5), comm.From(make([]int8, 3)), comm.Counts([]int{3 - c.Rank(), 2 + c.Rank()}))
 			},
 			[2]string{"segments of 128 bytes with counts of hash ", "segments of 128 bytes with counts of hash "}},
 	}

@@ -40,7 +40,7 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	buf := x.pack(&l)
 	x.times.packed = x.co.timestamp()
 	shares := x.scratchBuffer(1, len(buf))
-	if err := comm.AllToAll(ctx, s.c, shares, buf); err != nil {
+	if err := comm.AllToAll(ctx, s.c, shares, comm.From(buf)); err != nil {
 		return err
 	}
 	lengths := make([]int, len(items)) // of each tensor's piece of a chunk, with the zeros behind it
@@ -56,7 +56,7 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	}
 	own := buf[me*len(buf)/n : (me+1)*len(buf)/n]
 	copy(own, shares)
-	if err := comm.AllGather(ctx, s.c, buf, own); err != nil {
+	if err := comm.AllGather(ctx, s.c, buf, comm.From(own)); err != nil {
 		return err
 	}
 	x.times.transferred = x.co.timestamp()
@@ -76,7 +76,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 	for len(shares) > 1 {
 		dots := products(shares, lengths)
 		gathered := make([]float64, c.Size()*len(dots))
-		if err := comm.AllGather(ctx, c, gathered, dots); err != nil {
+		if err := comm.AllGather(ctx, c, gathered, comm.From(dots)); err != nil {
 			return err
 		}
 		clear(dots)

@@ -85,7 +85,7 @@ func almostEqual[T float32 | float64](what string, got []T, want []float64, most
 func sameOnAll[T float32 | float64](ctx context.Context, c *comm.Comm, what string, v []T) error {
 	mine := tensor.Bytes(v)
 	all := make([]byte, c.Size()*len(mine))
-	if err := comm.AllGather(ctx, c, all, mine); err != nil {
+	if err := comm.AllGather(ctx, c, all, comm.From(mine)); err != nil {
 		return err
 	}
 	for r := range c.Size() {

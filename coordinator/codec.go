@@ -89,7 +89,7 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	}
 	x.times.packed = x.co.timestamp()
 	all := x.scratchBuffer(1, contributors*c.bytes())
-	if err := comm.AllGatherV(ctx, s.c, all, mine, counts); err != nil {
+	if err := comm.AllGather(ctx, s.c, all, comm.From(mine), comm.Counts(counts)); err != nil {
 		return err
 	}
 	x.times.transferred = x.co.timestamp()

@@ -20,15 +20,15 @@ type element interface {
 type typed[T comm.Element] struct{}
 
 func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error {
-	return comm.AllReduceBy(ctx, c, algorithm, tensor.Elements[T](buf), op)
+	return comm.AllReduce(ctx, c, tensor.Elements[T](buf), op, comm.Algorithm(algorithm))
 }
 
 func (typed[T]) reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error {
-	return comm.ReduceScatterVBy(ctx, c, algorithm, tensor.Elements[T](dst), tensor.Elements[T](src), counts, op)
+	return comm.ReduceScatter(ctx, c, tensor.Elements[T](dst), op, comm.From(tensor.Elements[T](src)), comm.Counts(counts), comm.Algorithm(algorithm))
 }
 
 func (typed[T]) allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error {
-	return comm.AllGatherV(ctx, c, tensor.Elements[T](dst), tensor.Elements[T](src), counts)
+	return comm.AllGather(ctx, c, tensor.Elements[T](dst), comm.From(tensor.Elements[T](src)), comm.Counts(counts))
 }
 
 // elementOf is never nil for a valid type.

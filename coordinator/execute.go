@@ -318,9 +318,9 @@ func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 		total += counts[i]
 	}
 	if it.h == nil {
-		return comm.AllGatherV(ctx, s.c, x.scratchBuffer(0, total), nil, counts)
+		return comm.AllGather(ctx, s.c, x.scratchBuffer(0, total), comm.From([]byte(nil)), comm.Counts(counts))
 	}
-	return comm.AllGatherV(ctx, s.c, it.h.result(total, slices.Clone(it.Rows)), it.h.src, counts)
+	return comm.AllGather(ctx, s.c, it.h.result(total, slices.Clone(it.Rows)), comm.From(it.h.src), comm.Counts(counts))
 }
 
 // allToAll first tells each rank how much it gets.
@@ -332,7 +332,7 @@ func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
 		copy(sends, it.h.splits)
 		src = it.h.src
 	}
-	if err := comm.AllToAll(ctx, s.c, recvs, sends); err != nil {
+	if err := comm.AllToAll(ctx, s.c, recvs, comm.From(sends)); err != nil {
 		return err
 	}
 	rows := slices.Clone(recvs)
@@ -343,7 +343,7 @@ func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
 		total += recvs[i]
 	}
 	if it.h == nil {
-		return comm.AllToAllV(ctx, s.c, x.scratchBuffer(0, total), src, recvs, sends)
+		return comm.AllToAll(ctx, s.c, x.scratchBuffer(0, total), comm.From(src), comm.Counts(recvs), comm.SendCounts(sends))
 	}
-	return comm.AllToAllV(ctx, s.c, it.h.result(total, rows), src, recvs, sends)
+	return comm.AllToAll(ctx, s.c, it.h.result(total, rows), comm.From(src), comm.Counts(recvs), comm.SendCounts(sends))
 }

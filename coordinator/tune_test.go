@@ -69,7 +69,7 @@ func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator
 	mine := make([]byte, 200)
 	copy(mine, fmt.Sprint(s))
 	all := make([]byte, len(mine)*c.Size())
-	if err := comm.AllGather(ctx, c, all, mine); err != nil {
+	if err := comm.AllGather(ctx, c, all, comm.From(mine)); err != nil {
 		return err
 	}
 	for r := range c.Size() {

@@ -156,7 +156,7 @@ func (l *memStream) timeAllReduce(ctx context.Context, budget time.Duration) (fl
 	var last []float32
 	seconds, err := l.time(ctx, budget, func(dst, src []float32) error {
 		last = dst
-		return comm.AllReduceTo(ctx, l.c, dst, src, comm.Sum)
+		return comm.AllReduce(ctx, l.c, dst, comm.Sum, comm.From(src))
 	})
 	if err != nil {
 		return 0, err

@@ -46,7 +46,7 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Sample, error
 	if err != nil {
 		return nil, err
 	}
-	c, err := t.c.DupForcing(ctx, a.String())
+	c, err := t.c.Dup(ctx, comm.Algorithm(a.String()))
 	if err != nil {
 		return nil, err
 	}

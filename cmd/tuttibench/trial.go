@@ -106,7 +106,7 @@ func (k *typedVectors[T]) trial(count int) trial {
 func (k *typedVectors[T]) allReduce(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.AllReduceTo(ctx, k.c, out, in, comm.Sum) }
+	t.run = func(ctx context.Context) error { return comm.AllReduce(ctx, k.c, out, comm.Sum, comm.From(in)) }
 	if inPlace {
 		t.run = func(ctx context.Context) error { return comm.AllReduce(ctx, k.c, out, comm.Sum) }
 	}
@@ -117,7 +117,7 @@ func (k *typedVectors[T]) allReduce(t *trial, in, out []T, inPlace bool) {
 func (k *typedVectors[T]) scan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank()+1)
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.ScanTo(ctx, k.c, out, in, comm.Sum) }
+	t.run = func(ctx context.Context) error { return comm.Scan(ctx, k.c, out, comm.Sum, comm.From(in)) }
 	if inPlace {
 		t.run = func(ctx context.Context) error { return comm.Scan(ctx, k.c, out, comm.Sum) }
 	}
@@ -129,7 +129,7 @@ func (k *typedVectors[T]) scan(t *trial, in, out []T, inPlace bool) {
 func (k *typedVectors[T]) exScan(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.ExScanTo(ctx, k.c, out, in, comm.Sum) }
+	t.run = func(ctx context.Context) error { return comm.ExScan(ctx, k.c, out, comm.Sum, comm.From(in)) }
 	if inPlace {
 		t.run = func(ctx context.Context) error { return comm.ExScan(ctx, k.c, out, comm.Sum) }
 		if k.c.Rank() == 0 {
@@ -165,7 +165,7 @@ func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 		part, _ = k.chunk(out, k.c.Rank())
 	}
 	t.load = func() { clear(out); mine.fill(part, 0) }
-	t.run = func(ctx context.Context) error { return comm.AllGather(ctx, k.c, out, part) }
+	t.run = func(ctx context.Context) error { return comm.AllGather(ctx, k.c, out, comm.From(part)) }
 	t.wrong = func() int {
 		return k.wrongChunks(out, 0)
 	}
@@ -190,7 +190,7 @@ func (k *typedVectors[T]) reduceScatter(t *trial, in, out []T, inPlace bool) {
 		part, _ = k.chunk(out, 0)
 	}
 	t.load = func() { clear(part); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.ReduceScatter(ctx, k.c, part, in, comm.Sum) }
+	t.run = func(ctx context.Context) error { return comm.ReduceScatter(ctx, k.c, part, comm.Sum, comm.From(in)) }
 	t.wrong = func() int { return want.wrong(part, first) }
 	t.spoils = inPlace
 }
@@ -199,7 +199,7 @@ func (k *typedVectors[T]) allToAll(t *trial, in, out []T, inPlace bool) {
 	mine := moved(k.of, k.c.Rank())
 	_, first := k.chunk(in, k.c.Rank())
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.AllToAll(ctx, k.c, out, in) }
+	t.run = func(ctx context.Context) error { return comm.AllToAll(ctx, k.c, out, comm.From(in)) }
 	t.wrong = func() int { return k.wrongChunks(out, first) }
 	t.spoils = inPlace
 }
@@ -208,7 +208,7 @@ func (k *typedVectors[T]) reduce(t *trial, in, out []T, inPlace bool) {
 	mine, want := addend(k.of, k.c.Rank()), sum(k.of, k.c.Size())
 	root := k.c.Rank() == 0
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	t.run = func(ctx context.Context) error { return comm.Reduce(ctx, k.c, out, in, comm.Sum, 0) }
+	t.run = func(ctx context.Context) error { return comm.Reduce(ctx, k.c, out, comm.Sum, 0, comm.From(in)) }
 	t.wrong = func() int {
 		if !root {
 			return 0
@@ -225,7 +225,7 @@ func (k *typedVectors[T]) gather(t *trial, in, out []T, inPlace bool) {
 		part, _ = k.chunk(out, k.c.Rank())
 	}
 	t.load = func() { clear(out); mine.fill(part, 0) }
-	t.run = func(ctx context.Context) error { return comm.Gather(ctx, k.c, out, part, 0) }
+	t.run = func(ctx context.Context) error { return comm.Gather(ctx, k.c, out, 0, comm.From(part)) }
 	t.wrong = func() int {
 		if k.c.Rank() > 0 {
 			return 0
@@ -243,7 +243,7 @@ func (k *typedVectors[T]) scatter(t *trial, in, out []T, inPlace bool) {
 			root.fill(in, 0)
 		}
 	}
-	t.run = func(ctx context.Context) error { return comm.Scatter(ctx, k.c, part, in, 0) }
+	t.run = func(ctx context.Context) error { return comm.Scatter(ctx, k.c, part, 0, comm.From(in)) }
 	t.wrong = func() int { return root.wrong(part, first) }
 }
 

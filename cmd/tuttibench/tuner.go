@@ -82,7 +82,7 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 			if segment != 0 {
 				list = fmt.Sprintf("%v@%d", a, segment)
 			}
-			if w.c, err = t.c.DupForcing(ctx, list); err != nil {
+			if w.c, err = t.c.Dup(ctx, comm.Algorithm(list)); err != nil {
 				return ways, err
 			}
 			ways = append(ways, w)

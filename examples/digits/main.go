@@ -81,7 +81,7 @@ func teamOf(c *comm.Comm) team {
 		},
 		gather: func(ctx context.Context, mine []byte) ([]byte, error) {
 			all := make([]byte, c.Size()*len(mine))
-			return all, comm.AllGather(ctx, c, all, mine)
+			return all, comm.AllGather(ctx, c, all, comm.From(mine))
 		},
 	}
 }

@@ -38,9 +38,9 @@ func mismatchCases() []mismatchCase {
 			case 0:
 				return callHere(), c.Barrier(ctx)
 			case 1:
-				return callHere(), comm.AllGather(ctx, c, make([]int32, 3*100), make([]int32, 100))
+				return callHere(), comm.AllGather(ctx, c, make([]int32, 3*100), comm.From(make([]int32, 100)))
 			}
-			return callHere(), comm.AllToAll(ctx, c, make([]int32, 300), make([]int32, 300))
+			return callHere(), comm.AllToAll(ctx, c, make([]int32, 300))
 		}},
 		{name: "dtype of one size", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 0 {
@@ -97,11 +97,11 @@ func mismatchCases() []mismatchCase {
 			dst, src := make([]float32, 1000), make([]float32, 1000)
 			switch c.Rank() {
 			case 0:
-				return callHere(), comm.Reduce(ctx, c, dst, src, comm.Sum, 0)
+				return callHere(), comm.Reduce(ctx, c, dst, comm.Sum, 0, comm.From(src))
 			case 1:
-				return callHere(), comm.Reduce(ctx, c, dst, src, comm.Sum, 1)
+				return callHere(), comm.Reduce(ctx, c, dst, comm.Sum, 1, comm.From(src))
 			}
-			return callHere(), comm.Reduce(ctx, c, dst, src, comm.Sum, 2)
+			return callHere(), comm.Reduce(ctx, c, dst, comm.Sum, 2, comm.From(src))
 		}},
 		{name: "three ranks, three roots, all someone else", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			buf := make([]float32, 1000)
@@ -117,21 +117,21 @@ func mismatchCases() []mismatchCase {
 			dst, src := make([]float32, 300), make([]float32, 100)
 			switch c.Rank() {
 			case 0:
-				return callHere(), comm.Gather(ctx, c, dst, src, 0)
+				return callHere(), comm.Gather(ctx, c, dst, 0, comm.From(src))
 			case 1:
-				return callHere(), comm.Gather(ctx, c, dst, src, 1)
+				return callHere(), comm.Gather(ctx, c, dst, 1, comm.From(src))
 			}
-			return callHere(), comm.Gather(ctx, c, dst, src, 2)
+			return callHere(), comm.Gather(ctx, c, dst, 2, comm.From(src))
 		}},
 		{name: "three ranks, three roots, scatter", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			dst, src := make([]float32, 100), make([]float32, 300)
 			switch c.Rank() {
 			case 0:
-				return callHere(), comm.Scatter(ctx, c, dst, src, 0)
+				return callHere(), comm.Scatter(ctx, c, dst, 0, comm.From(src))
 			case 1:
-				return callHere(), comm.Scatter(ctx, c, dst, src, 1)
+				return callHere(), comm.Scatter(ctx, c, dst, 1, comm.From(src))
 			}
-			return callHere(), comm.Scatter(ctx, c, dst, src, 2)
+			return callHere(), comm.Scatter(ctx, c, dst, 2, comm.From(src))
 		}},
 		{name: "operator", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 0 {
@@ -170,9 +170,9 @@ func mismatchCases() []mismatchCase {
 		}},
 		{name: "counts of a v-variant", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 1 {
-				return callHere(), comm.AllGatherV(ctx, c, make([]int32, 6), make([]int32, 2), []int{1, 2, 3})
+				return callHere(), comm.AllGather(ctx, c, make([]int32, 6), comm.From(make([]int32, 2)), comm.Counts([]int{1, 2, 3}))
 			}
-			return callHere(), comm.AllGatherV(ctx, c, make([]int32, 6), make([]int32, 2), []int{2, 2, 2})
+			return callHere(), comm.AllGather(ctx, c, make([]int32, 6), comm.From(make([]int32, 2)), comm.Counts([]int{2, 2, 2}))
 		}},
 		{name: "split and dup", call: func(ctx context.Context, c *comm.Comm) (callSite, error) {
 			if c.Rank() == 1 {

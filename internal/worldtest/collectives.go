@@ -55,7 +55,7 @@ func gather[T number](root rootChoice) runFunc {
 		if c.Rank() == root {
 			all = track(bt, make([]T, c.Size()*count))
 		}
-		err := comm.Gather(ctx, c, all, src, root)
+		err := comm.Gather(ctx, c, all, root, comm.From(src))
 		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 			return e
 		}
@@ -77,7 +77,7 @@ func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *B
 	} else {
 		track(bt, own)
 	}
-	if err := comm.Gather(ctx, c, all, own, 0); err != nil || c.Rank() != 0 {
+	if err := comm.Gather(ctx, c, all, 0, comm.From(own)); err != nil || c.Rank() != 0 {
 		return err
 	}
 	return same("dst", all, concatenated[T](c.Size(), count))
@@ -91,7 +91,7 @@ func scatter[T number](root rootChoice) runFunc {
 		if c.Rank() == root {
 			all = track(bt, concatenated[T](c.Size(), count))
 		}
-		err := comm.Scatter(ctx, c, dst, all, root)
+		err := comm.Scatter(ctx, c, dst, root, comm.From(all))
 		if c.Rank() == root {
 			if e := same("src", all, concatenated[T](c.Size(), count)); e != nil {
 				return e

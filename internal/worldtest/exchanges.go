@@ -28,7 +28,7 @@ func vectorVariants[T number]() []Call {
 
 func allGather[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, c.Size()*count))
-	err := comm.AllGather(ctx, c, dst, src)
+	err := comm.AllGather(ctx, c, dst, comm.From(src))
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
 	}
@@ -42,7 +42,7 @@ func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt
 	dst := track(bt, make([]T, c.Size()*count))
 	own := dst[c.Rank()*count : (c.Rank()+1)*count]
 	copy(own, vector[T](c.Rank(), count))
-	if err := comm.AllGather(ctx, c, dst, own); err != nil {
+	if err := comm.AllGather(ctx, c, dst, comm.From(own)); err != nil {
 		return err
 	}
 	return same("dst", dst, concatenated[T](c.Size(), count))
@@ -61,7 +61,7 @@ func allToAll[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 	src, want := allToAllVectors[T](c.Size(), c.Rank(), count)
 	track(bt, src)
 	dst := track(bt, make([]T, len(want)))
-	err := comm.AllToAll(ctx, c, dst, src)
+	err := comm.AllToAll(ctx, c, dst, comm.From(src))
 	out, _ := allToAllVectors[T](c.Size(), c.Rank(), count)
 	if e := same("src", src, out); e != nil {
 		return e
@@ -75,7 +75,7 @@ func allToAll[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 func allToAllInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	buf, want := allToAllVectors[T](c.Size(), c.Rank(), count)
 	track(bt, buf)
-	if err := comm.AllToAll(ctx, c, buf, buf); err != nil {
+	if err := comm.AllToAll(ctx, c, buf); err != nil {
 		return err
 	}
 	return same("buf", buf, want)
@@ -93,7 +93,7 @@ func allToAllV[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffe
 	}
 	track(bt, src)
 	dst := track(bt, make([]T, len(want)))
-	if err := comm.AllToAllV(ctx, c, dst, src, recvs, sends); err != nil {
+	if err := comm.AllToAll(ctx, c, dst, comm.From(src), comm.Counts(recvs), comm.SendCounts(sends)); err != nil {
 		return err
 	}
 	return same("dst", dst, want)
@@ -106,7 +106,7 @@ func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *Buff
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
 	src, dst := track(bt, fullVector[T](total)[lo:hi]), track(bt, make([]T, total))
-	if err := comm.AllGatherV(ctx, c, dst, src, counts); err != nil {
+	if err := comm.AllGather(ctx, c, dst, comm.From(src), comm.Counts(counts)); err != nil {
 		return err
 	}
 	return same("dst", dst, fullVector[T](total))
@@ -120,7 +120,7 @@ func gatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferT
 	if c.Rank() == 0 {
 		dst = track(bt, make([]T, total))
 	}
-	if err := comm.GatherV(ctx, c, dst, src, counts, 0); err != nil || c.Rank() != 0 {
+	if err := comm.Gather(ctx, c, dst, 0, comm.From(src), comm.Counts(counts)); err != nil || c.Rank() != 0 {
 		return err
 	}
 	return same("dst", dst, fullVector[T](total))
@@ -134,7 +134,7 @@ func scatterV[T number](ctx context.Context, c *comm.Comm, count int, bt *Buffer
 	if c.Rank() == 0 {
 		src = track(bt, fullVector[T](total))
 	}
-	if err := comm.ScatterV(ctx, c, dst, src, counts, 0); err != nil {
+	if err := comm.Scatter(ctx, c, dst, 0, comm.From(src), comm.Counts(counts)); err != nil {
 		return err
 	}
 	return same("dst", dst, fullVector[T](total)[lo:hi])

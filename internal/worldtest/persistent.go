@@ -44,23 +44,20 @@ type persistentCase[T number] struct {
 }
 
 // persist makes a Call of what sets a drill up.
-func persist[T number](setUp func(d *persistentCase[T]) (*comm.Persistent, error)) runFunc {
+func persist[T number](setUp func(d *persistentCase[T]) *comm.Request) runFunc {
 	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		d := &persistentCase[T]{c: c, n: c.Size(), me: c.Rank(), count: count}
-		p, err := setUp(d)
-		if err != nil {
-			return err
-		}
-		defer p.Close()
+		r := setUp(d)
+		defer r.Free()
 		track(bt, d.src)
 		track(bt, d.dst)
 		for range 2 {
 			clear(d.dst)
 			copy(d.src, d.input)
-			if err := p.Start(ctx); err != nil {
+			if err := r.Start(ctx); err != nil {
 				return err
 			}
-			if err := p.Wait(ctx); err != nil {
+			if _, err := r.Wait(ctx); err != nil {
 				return err
 			}
 			if err := same("dst", d.dst, d.want); err != nil {
@@ -85,8 +82,8 @@ func (d *persistentCase[T]) onRoot(root int, v []T) []T {
 	return v
 }
 
-func barrierInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
-	return d.c.BarrierInit()
+func barrierInit[T number](d *persistentCase[T]) *comm.Request {
+	return d.c.IBarrier(comm.Persistent())
 }
 
 // inPlace sets up a drill with one buffer for input and output.
@@ -96,42 +93,42 @@ func (d *persistentCase[T]) inPlace(in, want []T) []T {
 	return buf
 }
 
-func broadcastInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func broadcastInit[T number](d *persistentCase[T]) *comm.Request {
 	root := d.n - 1
-	return comm.BroadcastInit(d.c, d.inPlace(vector[T](d.me, d.count), vector[T](root, d.count)), root)
+	return comm.IBroadcast(d.c, d.inPlace(vector[T](d.me, d.count), vector[T](root, d.count)), root, comm.Persistent())
 }
 
-func allReduceInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
-	return comm.AllReduceInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)), comm.Sum)
+func allReduceInit[T number](d *persistentCase[T]) *comm.Request {
+	return comm.IAllReduce(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)), comm.Sum, comm.Persistent())
 }
 
-func allReduceToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func allReduceToInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.n, d.count))
-	return comm.AllReduceToInit(d.c, dst, src, comm.Sum)
+	return comm.IAllReduce(d.c, dst, comm.Sum, comm.From(src), comm.Persistent())
 }
 
-func reduceInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func reduceInit[T number](d *persistentCase[T]) *comm.Request {
 	root := d.n / 2
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), d.onRoot(root, sums[T](d.n, d.count)))
-	return comm.ReduceInit(d.c, dst, src, comm.Sum, root)
+	return comm.IReduce(d.c, dst, comm.Sum, root, comm.From(src), comm.Persistent())
 }
 
-func reduceScatterInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func reduceScatterInit[T number](d *persistentCase[T]) *comm.Request {
 	lo, hi := tensor.Chunk(d.count, d.n, d.me)
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.n, d.count)[lo:hi])
-	return comm.ReduceScatterInit(d.c, dst, src, comm.Sum)
+	return comm.IReduceScatter(d.c, dst, comm.Sum, comm.From(src), comm.Persistent())
 }
 
-func reduceScatterVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func reduceScatterVInit[T number](d *persistentCase[T]) *comm.Request {
 	counts, total := unequal(d.n, d.count)
 	lo, hi := offset(counts, d.me)
 	dst, src := d.outOfPlace(vector[T](d.me, total), sums[T](d.n, total)[lo:hi])
-	return comm.ReduceScatterVInit(d.c, dst, src, counts, comm.Sum)
+	return comm.IReduceScatter(d.c, dst, comm.Sum, comm.From(src), comm.Counts(counts), comm.Persistent())
 }
 
-func allGatherInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func allGatherInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), concatenated[T](d.n, d.count))
-	return comm.AllGatherInit(d.c, dst, src)
+	return comm.IAllGather(d.c, dst, comm.From(src), comm.Persistent())
 }
 
 // part is this rank's part of the whole, with all ranks' counts.
@@ -142,43 +139,43 @@ func (d *persistentCase[T]) part() (mine, all []T, counts []int) {
 	return all[lo:hi], all, counts
 }
 
-func allGatherVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func allGatherVInit[T number](d *persistentCase[T]) *comm.Request {
 	mine, all, counts := d.part()
 	dst, src := d.outOfPlace(mine, all)
-	p, err := comm.AllGatherVInit(d.c, dst, src, counts)
+	r := comm.IAllGather(d.c, dst, comm.From(src), comm.Counts(counts), comm.Persistent())
 	clear(counts) // they were copied
-	return p, err
+	return r
 }
 
-func gatherInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func gatherInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), d.onRoot(0, concatenated[T](d.n, d.count)))
-	return comm.GatherInit(d.c, dst, src, 0)
+	return comm.IGather(d.c, dst, 0, comm.From(src), comm.Persistent())
 }
 
-func gatherVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func gatherVInit[T number](d *persistentCase[T]) *comm.Request {
 	mine, all, counts := d.part()
 	dst, src := d.outOfPlace(mine, d.onRoot(d.n-1, all))
-	return comm.GatherVInit(d.c, dst, src, counts, d.n-1)
+	return comm.IGather(d.c, dst, d.n-1, comm.From(src), comm.Counts(counts), comm.Persistent())
 }
 
-func scatterInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func scatterInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(d.onRoot(0, concatenated[T](d.n, d.count)), vector[T](d.me, d.count))
-	return comm.ScatterInit(d.c, dst, src, 0)
+	return comm.IScatter(d.c, dst, 0, comm.From(src), comm.Persistent())
 }
 
-func scatterVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func scatterVInit[T number](d *persistentCase[T]) *comm.Request {
 	mine, all, counts := d.part()
 	dst, src := d.outOfPlace(d.onRoot(d.n-1, all), mine)
-	return comm.ScatterVInit(d.c, dst, src, counts, d.n-1)
+	return comm.IScatter(d.c, dst, d.n-1, comm.From(src), comm.Counts(counts), comm.Persistent())
 }
 
-func allToAllInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func allToAllInit[T number](d *persistentCase[T]) *comm.Request {
 	out, in := allToAllVectors[T](d.n, d.me, d.count)
 	dst, src := d.outOfPlace(out, in)
-	return comm.AllToAllInit(d.c, dst, src)
+	return comm.IAllToAll(d.c, dst, comm.From(src), comm.Persistent())
 }
 
-func allToAllVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func allToAllVInit[T number](d *persistentCase[T]) *comm.Request {
 	some := func(from, to int) int { return (from*d.n + to + d.count) % 7 * (d.count/7 + 1) }
 	sends, recvs := make([]int, d.n), make([]int, d.n)
 	var out, in []T
@@ -188,24 +185,24 @@ func allToAllVInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
 		in = append(in, vector[T](r*d.n+d.me, recvs[r])...)
 	}
 	dst, src := d.outOfPlace(out, in)
-	return comm.AllToAllVInit(d.c, dst, src, recvs, sends)
+	return comm.IAllToAll(d.c, dst, comm.From(src), comm.Counts(recvs), comm.SendCounts(sends), comm.Persistent())
 }
 
-func scanInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
-	return comm.ScanInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.me+1, d.count)), comm.Sum)
+func scanInit[T number](d *persistentCase[T]) *comm.Request {
+	return comm.IScan(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](d.me+1, d.count)), comm.Sum, comm.Persistent())
 }
 
-func scanToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func scanToInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), maxima[T](0, d.me+1, d.count))
-	return comm.ScanToInit(d.c, dst, src, comm.Max)
+	return comm.IScan(d.c, dst, comm.Max, comm.From(src), comm.Persistent())
 }
 
-func exScanInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func exScanInit[T number](d *persistentCase[T]) *comm.Request {
 	// Rank 0 keeps its own.
-	return comm.ExScanInit(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum)
+	return comm.IExScan(d.c, d.inPlace(vector[T](d.me, d.count), sums[T](max(1, d.me), d.count)), comm.Sum, comm.Persistent())
 }
 
-func exScanToInit[T number](d *persistentCase[T]) (*comm.Persistent, error) {
+func exScanToInit[T number](d *persistentCase[T]) *comm.Request {
 	dst, src := d.outOfPlace(vector[T](d.me, d.count), sums[T](d.me, d.count)) // rank 0's stays cleared
-	return comm.ExScanToInit(d.c, dst, src, comm.Sum)
+	return comm.IExScan(d.c, dst, comm.Sum, comm.From(src), comm.Persistent())
 }

@@ -59,7 +59,7 @@ func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string
 
 func allReduceTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
-	err := comm.AllReduceTo(ctx, c, dst, src, comm.Sum)
+	err := comm.AllReduce(ctx, c, dst, comm.Sum, comm.From(src))
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
 	}
@@ -106,7 +106,7 @@ func reduceTo[T number](root rootChoice) runFunc {
 	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 		root := root(c.Size())
 		src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
-		err := comm.Reduce(ctx, c, dst, src, comm.Sum, root)
+		err := comm.Reduce(ctx, c, dst, comm.Sum, root, comm.From(src))
 		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 			return e
 		}
@@ -125,7 +125,7 @@ func reduceTo[T number](root rootChoice) runFunc {
 
 func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	buf := track(bt, vector[T](c.Rank(), count))
-	err := comm.Reduce(ctx, c, buf, buf, comm.Sum, 0)
+	err := comm.Reduce(ctx, c, buf, comm.Sum, 0)
 	if err != nil || c.Rank() != 0 {
 		return err
 	}
@@ -135,7 +135,7 @@ func reduceInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *B
 func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	lo, hi := tensor.Chunk(count, c.Size(), c.Rank())
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, hi-lo))
-	err := comm.ReduceScatter(ctx, c, dst, src, comm.Sum)
+	err := comm.ReduceScatter(ctx, c, dst, comm.Sum, comm.From(src))
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
 	}
@@ -149,7 +149,7 @@ func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, bt *
 	counts, total := unequal(c.Size(), count)
 	lo, hi := offset(counts, c.Rank())
 	src, dst := track(bt, vector[T](c.Rank(), total)), track(bt, make([]T, hi-lo))
-	err := comm.ReduceScatterV(ctx, c, dst, src, counts, comm.Sum)
+	err := comm.ReduceScatter(ctx, c, dst, comm.Sum, comm.From(src), comm.Counts(counts))
 	if e := same("src", src, vector[T](c.Rank(), total)); e != nil {
 		return e
 	}
@@ -169,7 +169,7 @@ func scan[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTrac
 
 func scanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, make([]T, count))
-	err := comm.ScanTo(ctx, c, dst, src, comm.Max)
+	err := comm.Scan(ctx, c, dst, comm.Max, comm.From(src))
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
 	}
@@ -189,7 +189,7 @@ func exScan[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTr
 
 func exScanTo[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
 	src, dst := track(bt, vector[T](c.Rank(), count)), track(bt, vector[T](7, count))
-	err := comm.ExScanTo(ctx, c, dst, src, comm.Sum)
+	err := comm.ExScan(ctx, c, dst, comm.Sum, comm.From(src))
 	if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
 		return e
 	}
