@@ -154,10 +154,10 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	return all
 }
 
-// regionCase is named tensors step by step, which are laid out at their receiver: where
-// time is a bubble's, it is certain that they get there. Its steps resemble each other,
-// and one of a few is struck, never the same few.
-func regionCase(wire string, n int) *faultCase {
+// preparedCase is named tensors step by step, with receives that the call and the static
+// plan prepare. In a bubble it is certain that some are written directly. Its steps
+// resemble each other, so a fault is injected at one of five, never the same ones.
+func preparedCase(wire string, n int) *faultCase {
 	settled := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
 	if inBubble {
@@ -165,8 +165,8 @@ func regionCase(wire string, n int) *faultCase {
 		// when all goroutines wait, and then nothing is on its way any more.
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
-	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", laid out", every: 5, reuses: inBubble,
-		opts: []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 20), comm.WithoutSharedMemory()}}
+	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
+		opts: []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithStaticTensors(1 << 20), comm.WithoutSharedMemory()}}
 }
 
 // The numbers of ranks.
@@ -215,17 +215,17 @@ func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
 
 func TestMessagesEndWhenAnyFrameIsCut(t *testing.T) {
 	injectInMemory(t, rankCounts, rotating(linkCuts, deaths), func(n int) []*faultCase {
-		return append(messageCases("memory", n), regionCase("memory", n))
+		return append(messageCases("memory", n), preparedCase("memory", n))
 	})
 }
 
 func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptHead}), func(n int) []*faultCase {
-		return append(append(collectiveCases("memory", n, 1.5), messageCases("memory", n)...), regionCase("memory", n))
+		return append(append(collectiveCases("memory", n, 1.5), messageCases("memory", n)...), preparedCase("memory", n))
 	})
 }
 
-// There are no regions with checksums: see comm.WithTensorRegion.
+// Nothing is written directly with checksums: see comm.WithStaticTensors.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
 		return append(collectiveCases("memory", n, 1.5, comm.WithChecksums()), messageCases("memory", n, comm.WithChecksums())...)
@@ -269,9 +269,9 @@ func TestVerbsEndWhenAnyFrameWorkOrCompletionIsCut(t *testing.T) {
 			s.deviceSteps = i%5 == 1
 			few = append(few, s)
 		}
-		works := regionCase("verbs", n)
+		works := preparedCase("verbs", n)
 		works.deviceSteps = true
-		return append(few, regionCase("verbs", n), works)
+		return append(few, preparedCase("verbs", n), works)
 	})
 }
 
@@ -416,7 +416,7 @@ func injectOverWire(t *testing.T, share int, injections []injection, scenes func
 func frameCases(wire string) func(n int) []*faultCase {
 	return func(n int) []*faultCase {
 		all := append(collectiveCases(wire, n, 2.5), messageCases(wire, n)...)
-		return append(all, regionCase(wire, n))
+		return append(all, preparedCase(wire, n))
 	}
 }
 

@@ -77,19 +77,19 @@ func deviceCalls(ctx context.Context, c *comm.Comm) error {
 	return nil
 }
 
-// Recurring tensors are written where both ends know that they lie.
-func TestDeviceCarriesTensorsToTheirRegion(t *testing.T) {
+// Recurring tensors are written straight into prepared buffers.
+func TestDeviceWritesTensorsDirectly(t *testing.T) {
 	needsDevice(t)
-	carriesTensorsToTheirRegion(t, onDevice())
+	writesTensorsDirectly(t, onDevice())
 }
 
-func TestSoftwareDeviceCarriesTensorsToTheirRegion(t *testing.T) {
-	carriesTensorsToTheirRegion(t, overSoftware())
+func TestSoftwareDeviceWritesTensorsDirectly(t *testing.T) {
+	writesTensorsDirectly(t, overSoftware())
 }
 
-func carriesTensorsToTheirRegion(t *testing.T, over []comm.Option) {
+func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 	leak.Check(t)
-	const most = 40 // times Steps: the region is laid out beside them, when its goroutine runs
+	const most = 40 // times Steps: a tensor is written directly once its sender has seen the Release
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for i := range uint64(most) {
 			var ledger worldtest.BufferTracker
@@ -101,8 +101,8 @@ func carriesTensorsToTheirRegion(t *testing.T, over []comm.Option) {
 				return err
 			}
 		}
-		return errors.New("some rank's tensors came to no berth a second time")
-	}, append(over, comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(4<<20))...)
+		return errors.New("some rank's tensors came to no prepared buffer a second time")
+	}, append(over, comm.WithProtocol(comm.Rendezvous), comm.WithStaticTensors(4<<20))...)
 	if err != nil {
 		t.Error(err)
 	}

@@ -51,6 +51,46 @@ func ExampleComm_RecvNamed() {
 	// <nil>
 }
 
+// A prepared receive has one buffer for all steps, into which the sender may write.
+func ExampleComm_PrepareRecvNamed() {
+	const steps = 3
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() == 0 {
+			weights := make([]float32, 4)
+			for step := range uint64(steps) {
+				weights[0] = float32(step)
+				sent := make(chan error, 1)
+				if err := c.SendNamed(step, 1, "weights", comm.NewTensor(weights), func(err error) { sent <- err }); err != nil {
+					return err
+				}
+				if err := <-sent; err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		prepared, err := c.PrepareRecvNamed(0, "weights", make([]byte, 16))
+		if err != nil {
+			return err
+		}
+		for step := range uint64(steps) {
+			t, err := c.RecvNamed(ctx, step, 0, "weights", nil)
+			if err != nil {
+				return err
+			}
+			fmt.Println(comm.Values[float32](t))
+			t.Release() // the sender may write the next step's
+		}
+		return prepared.Close(ctx)
+	})
+	fmt.Println(err)
+	// Output:
+	// [0 0 0 0]
+	// [1 0 0 0]
+	// [2 0 0 0]
+	// <nil>
+}
+
 func ExampleComm_OnNamed() {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 0 {

@@ -45,8 +45,8 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 
 // RecvNamed receives the tensor of a step and name from rank from. Its bytes go
 // into buf, which must be large enough; with a nil buf they get memory of their
-// own, or with WithTensorRegion, where they recur, memory that Tensor.Release gives
-// back. Tensors with one key arrive in the order sent.
+// own, or a prepared buffer (PrepareRecvNamed, WithStaticTensors) until
+// Tensor.Release. Tensors with one key arrive in the order sent.
 func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {
 		return Tensor{}, err

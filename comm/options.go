@@ -19,8 +19,8 @@ const (
 	DefaultStallWarning = 30 * time.Second
 )
 
-// maxRegion is the most that WithTensorRegion takes: beyond it no number is meant.
-const maxRegion = 1 << 40
+// maxStaticTensors is the most that WithStaticTensors accepts.
+const maxStaticTensors = 1 << 40
 
 // A Protocol says who moves a message's bytes; see WithDrive.
 type Protocol = rendezvous.Protocol
@@ -36,34 +36,34 @@ const (
 type Option func(*options)
 
 type options struct {
-	transport    string
-	timeout      time.Duration
-	timeoutSet   bool
-	stallWarning time.Duration
-	insecure     bool
-	secret       []byte
-	listen       string
-	tls          *tlsopt.Options
-	heartbeat    time.Duration
-	silence      time.Duration
-	protocol     Protocol
-	threshold    int
-	credit       int
-	sendBuffer   int64
-	stepBytes    int64
-	region       int64
-	segment      int
-	checksums    bool
-	algorithm    string
-	tuning       string
-	report       bool
-	rack         string
-	topology     string
-	testPlaces   func(rank int) topology.Place // for tests: where ranks say that they are
-	log          *slog.Logger
-	wrap         wrapper
-	noShared     bool
-	invalid      *fault.Error // what is wrong with the list of options itself
+	transport     string
+	timeout       time.Duration
+	timeoutSet    bool
+	stallWarning  time.Duration
+	insecure      bool
+	secret        []byte
+	listen        string
+	tls           *tlsopt.Options
+	heartbeat     time.Duration
+	silence       time.Duration
+	protocol      Protocol
+	threshold     int
+	credit        int
+	sendBuffer    int64
+	stepBytes     int64
+	staticTensors int64
+	segment       int
+	checksums     bool
+	algorithm     string
+	tuning        string
+	report        bool
+	rack          string
+	topology      string
+	testPlaces    func(rank int) topology.Place // for tests: where ranks say that they are
+	log           *slog.Logger
+	wrap          wrapper
+	noShared      bool
+	invalid       *fault.Error // what is wrong with the list of options itself
 }
 
 func newOptions(opts []Option) *options {
@@ -97,10 +97,10 @@ func (o *options) check(rank int) error {
 		return bad("a StallWarning of %v; use 0 for none", o.stallWarning)
 	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
 		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
-	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0 || o.region < 0:
+	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0 || o.staticTensors < 0:
 		return bad("a negative size of a buffer")
-	case o.region > maxRegion:
-		return bad("WithTensorRegion of %d bytes; at most %d are allowed", o.region, int64(maxRegion))
+	case o.staticTensors > maxStaticTensors:
+		return bad("WithStaticTensors: got %d bytes, want at most %d", o.staticTensors, int64(maxStaticTensors))
 	case o.segment < 64 || o.segment%16 != 0:
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
 	case o.protocol > Rendezvous:
@@ -172,16 +172,15 @@ func WithSendBuffer(bytes int64) Option { return func(o *options) { o.sendBuffer
 // WithStepBytes bounds what the named sends of one step may hold; the default is 1 GiB.
 func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes = bytes } }
 
-// WithTensorRegion has this rank lay out the named tensors that recur step after step,
-// with at most so many bytes for those of each sender: one piece of memory that senders
-// write straight into, without offering each tensor at each step. It is for wires that
-// can show memory (memory, verbs), for tensors of 16 KiB and more that are not pushed
-// (WithThreshold), and not with WithChecksums. RecvNamed and OnNamed without a buffer
-// then give such tensors where they lie, until Tensor.Release; into a buffer they are
-// copied. Where they lie their sender can write until then. While one region takes
-// another's place both are there, and what the program has not released of earlier ones
-// besides. The default is 0: none; the most is 1 TiB. Ranks need not agree.
-func WithTensorRegion(bytes int64) Option { return func(o *options) { o.region = bytes } }
+// WithStaticTensors lets this rank allocate the named tensors that recur once: RecvNamed
+// and OnNamed without a buffer watch the first steps, and prepare a receive (see
+// PrepareRecvNamed) for each tensor of 16 KiB and more that has come at three steps
+// without growing, in at most this many bytes for all senders. From then on the sender
+// writes the tensor straight into that memory, without an offer at each step; Data lies
+// there until Tensor.Release. It helps over transports that expose memory (memory, verbs)
+// and for tensors above WithThreshold, and has no effect with WithChecksums. The default
+// is 0: none; the most is 1 TiB. Ranks need not agree.
+func WithStaticTensors(bytes int64) Option { return func(o *options) { o.staticTensors = bytes } }
 
 // WithSegment sets the bytes of a segment of collectives' messages where neither
 // a tuning nor WithAlgorithm says otherwise: a multiple of 16; equal on all ranks.

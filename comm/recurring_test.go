@@ -21,10 +21,9 @@ var recurringModes = []struct {
 }{
 	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
 	{"six messages", true, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
-	{"asked for", false, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
-	{"pushed", false, false, false, []comm.Option{comm.WithProtocol(comm.Eager)}},
-	{"laid out, copied", false, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 30)}},
-	{"laid out, in place", false, false, true, []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithTensorRegion(1 << 30)}},
+	{"requested", false, false, false, []comm.Option{comm.WithProtocol(comm.Rendezvous)}},
+	{"eager", false, false, false, []comm.Option{comm.WithProtocol(comm.Eager)}},
+	{"prepared", false, false, true, []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithStaticTensors(1 << 30)}},
 }
 
 // BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over

@@ -311,7 +311,6 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	}
 	rt.cancel()
 	rt.work.Wait()
-	rt.eng.Rest()
 	return err
 }
 

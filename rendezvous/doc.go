@@ -35,10 +35,10 @@
 // and goes on by kind:
 //
 //	eager, offer,
-//	placed         12  8  context      20  4  tag       24  8  bytes    32  8  fingerprint
+//	written        12  8  context      20  4  tag       24  8  bytes    32  8  fingerprint
 //	  named adds   40  8  step         48  4  name      52  8 each, the dimensions
 //	request        12  4  receive id   16  8  bytes     24 32  token (flag 4)
-//	region, freed  12  8  bytes of the body             20 32  token (flag 4)
+//	prepare        12  8  context      20  8  bytes     28 32  token
 //	data           12  8  offset       20  8  bytes
 //	others         nothing
 //
@@ -51,26 +51,14 @@
 //	drop      the receiver does not want offer id: its sender is released
 //	abandon   the sender has left: no more data comes for receive id
 //	bye       the last frame of a rank that closes
-//	took      answers bye: all before it has been taken
-//	nudge     look again at the memory that the ranks share
+//	bye ack   answers bye: all frames before it have been handled
+//	wake      check the conditions that this rank's goroutines await again
 //	name      the body is the text of name id on this link
-//	region    memory for tensors that recur is laid out; id is the region's number
-//	laid      from now on what is placed lies in region id, and in none before
-//	placed    a message whose bytes lie in the region; id is the berth
-//	freed     berths of region id can be written again
-//
-// # Regions
-//
-// A receiver with Config.Region watches the named tensors that a peer offers. Those
-// that come step after step, of a size that does not grow, get a berth each in one piece
-// of memory; it is exposed once, and the region tells the sender what lies where:
-//
-//	body of region, per berth:  0  4  name     4  8  context   12  8  offset   20  8  bytes
-//	body of freed, per berth:   0  4  berth
-//
-// The sender writes such a tensor to its berth, if that is free, and says placed behind
-// it: there is no offer and no request. The receive gets a copy, or, without a buffer,
-// the berth's memory until its Release. What recurs anew, or has grown, gets another
-// region, which takes over once the sender has said laid. A tensor whose berth is not
-// free, or too small, is offered as ever, so that a region costs speed at most.
+//	prepare   the sender may write the tensor that the body names straight into the
+//	          memory that token exposes; id is the buffer's, on this link
+//	unprepare buffer id is taken back: its sender must not write there any more
+//	unprepare
+//	ack       answers it: nothing is written there, and all that was is announced
+//	written   a message whose bytes lie in buffer id
+//	release   buffer id may be written again
 package rendezvous

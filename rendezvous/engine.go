@@ -46,7 +46,7 @@ type Config struct {
 	SendBuffer int64    // bytes that accepted sends may hold
 	StepBytes  int64    // bytes that one step's named sends may hold
 	Protocol   Protocol // what Auto means
-	Region     int64    // bytes laid out for the recurring tensors of each peer; 0: none
+	Static     int64    // bytes of prepared buffers for the tensors that recur; 0: none
 	Checksum   bool     // bodies carry a CRC-32C
 	Log        *slog.Logger
 }
@@ -75,8 +75,8 @@ type Engine struct {
 	pool         bufferPool
 	postedAny    int // receives in tables that name no peer
 	steps        steps
-	drainWaiter  *mesh.Waiter   // Drain's
-	laying       sync.WaitGroup // regions being made; none begins once ended is set
+	drainWaiter  *mesh.Waiter // Drain's
+	plan         *staticPlan  // nil: without Config.Static
 }
 
 // New makes the engine of one rank. Bind must follow before the first call.
@@ -96,6 +96,9 @@ func New(cfg Config) *Engine {
 	}
 	e := &Engine{cfg: cfg, contexts: make(map[uint64]*MatchContext), closedIDs: make(map[uint64]struct{})}
 	e.pool = newBufferPool(cfg.Size-1, cfg.Credit)
+	if cfg.Static > 0 {
+		e.plan = newStaticPlan(cfg.Static)
+	}
 	e.peers = make([]*peer, cfg.Size)
 	for r := range e.peers {
 		e.peers[r] = newPeer(e, r)
@@ -147,7 +150,7 @@ func (e *Engine) LinkDown(rank int, err error) {
 	e.mu.Lock()
 	p.connErr = err
 	p.dropInbound()
-	p.clearShelf()
+	p.dropPrepared()
 	e.unlock()
 }
 

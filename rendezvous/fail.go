@@ -31,7 +31,7 @@ func (e *Engine) FailPeer(rank int, err error) {
 	}
 	e.mu.Lock()
 	p.dropInbound() // now nothing writes into a buffer any more
-	p.clearShelf()
+	p.dropPrepared()
 	e.unlock()
 }
 
@@ -177,11 +177,8 @@ func (e *Engine) End(err error) {
 	}
 	for _, p := range e.peers {
 		p.endSends(nil, err) // also those that a closed space had left to go on
-		p.clearShelf()
+		p.dropPrepared()
 	}
 	e.wakeDrain()
 	e.unlock()
 }
-
-// Rest returns when no goroutine of e's is left, which after End is soon.
-func (e *Engine) Rest() { e.laying.Wait() }

@@ -24,10 +24,11 @@ const (
 	kindByeAck
 	kindName
 	kindWake
-	kindRegion
-	kindLaid
-	kindPlaced
-	kindFreed
+	kindPrepare
+	kindUnprepare
+	kindUnprepareAck
+	kindWritten
+	kindRelease
 	kindEnd // one past the last
 )
 
@@ -82,7 +83,7 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	le.PutUint32(b[8:], h.credit)
 	n := commonHeaderSize
 	switch h.kind {
-	case kindEager, kindOffer, kindPlaced:
+	case kindEager, kindOffer, kindWritten:
 		le.PutUint64(b[12:], h.context)
 		le.PutUint32(b[20:], uint32(h.tag))
 		le.PutUint64(b[24:], h.size)
@@ -108,12 +109,10 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 		le.PutUint64(b[12:], h.offset)
 		le.PutUint64(b[20:], h.size)
 		n = 28
-	case kindRegion, kindFreed:
-		le.PutUint64(b[12:], h.size)
-		n = 20
-		if h.flags&flagToken != 0 {
-			n += copy(b[20:], h.token[:])
-		}
+	case kindPrepare:
+		le.PutUint64(b[12:], h.context)
+		le.PutUint64(b[20:], h.size)
+		n = 28 + copy(b[28:], h.token[:])
 	}
 	if h.flags&flagBodyCRC != 0 {
 		le.PutUint32(b[n:], h.bodyCRC)
@@ -127,7 +126,7 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 func (h *frameHeader) headerSize() int {
 	n := commonHeaderSize
 	switch h.kind {
-	case kindEager, kindOffer, kindPlaced:
+	case kindEager, kindOffer, kindWritten:
 		n = 40
 		if h.flags&flagNamed != 0 {
 			n = 52 + 8*int(h.ndim)
@@ -139,11 +138,8 @@ func (h *frameHeader) headerSize() int {
 		}
 	case kindData:
 		n = 28
-	case kindRegion, kindFreed:
-		n = 20
-		if h.flags&flagToken != 0 {
-			n += len(h.token)
-		}
+	case kindPrepare:
+		n = 28 + len(h.token)
 	}
 	if h.flags&flagBodyCRC != 0 {
 		n += 4
@@ -182,7 +178,7 @@ func (h *frameHeader) decode(b []byte, body int) error {
 func (h *frameHeader) decodeFields(b []byte) {
 	le := binary.LittleEndian
 	switch h.kind {
-	case kindEager, kindOffer, kindPlaced:
+	case kindEager, kindOffer, kindWritten:
 		h.context = le.Uint64(b[12:])
 		h.tag = int32(le.Uint32(b[20:]))
 		h.size = le.Uint64(b[24:])
@@ -203,11 +199,10 @@ func (h *frameHeader) decodeFields(b []byte) {
 	case kindData:
 		h.offset = le.Uint64(b[12:])
 		h.size = le.Uint64(b[20:])
-	case kindRegion, kindFreed:
-		h.size = le.Uint64(b[12:])
-		if h.flags&flagToken != 0 {
-			copy(h.token[:], b[20:])
-		}
+	case kindPrepare:
+		h.context = le.Uint64(b[12:])
+		h.size = le.Uint64(b[20:])
+		copy(h.token[:], b[28:])
 	}
 	if h.flags&flagBodyCRC != 0 {
 		h.bodyCRC = le.Uint32(b[len(b)-8:])
@@ -220,25 +215,22 @@ func (h *frameHeader) check(body int) error {
 	switch h.kind {
 	case kindEager, kindData:
 		want = h.size
-	case kindRegion, kindFreed:
-		if h.size > maxBerths*berthLen {
-			return fmt.Errorf("a region's message of %d bytes; at most %d are allowed", h.size, maxBerths*berthLen)
-		}
-		if h.kind == kindFreed && (h.flags&flagToken != 0 || h.size%4 != 0) {
-			return fmt.Errorf("berths given back in %d bytes, flags %#x; 4 bytes each and no token are allowed", h.size, h.flags)
-		}
-		want = h.size
 	case kindName:
-		if body < 1 || body > maxName {
-			return fmt.Errorf("a name of %d bytes; 1 to %d are allowed", body, maxName)
+		return checkNameSize(body)
+	case kindPrepare:
+		switch {
+		case h.flags&flagToken == 0 || h.id == 0:
+			return errors.New("prepared buffer: got no token or no id, want both")
+		case h.size == 0 || h.size > maxMessage:
+			return fmt.Errorf("prepared buffer: got %d bytes, want 1 to %d", h.size, int64(maxMessage))
 		}
-		return nil
+		return checkNameSize(body)
 	}
 	if h.kind == kindOffer && h.id == 0 {
 		return errors.New("an offer without an id")
 	}
-	if h.kind == kindPlaced && h.flags&flagNamed == 0 {
-		return errors.New("a message without a name in a region")
+	if h.kind == kindWritten && h.flags&flagNamed == 0 {
+		return errors.New("direct write: got a message without a name, want a named tensor")
 	}
 	if h.size > maxMessage || h.offset > maxMessage {
 		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)
@@ -250,6 +242,14 @@ func (h *frameHeader) check(body int) error {
 		if d < 0 {
 			return fmt.Errorf("a tensor with dimension %d", d)
 		}
+	}
+	return nil
+}
+
+// checkNameSize checks the body of a frame that is a tensor's name.
+func checkNameSize(n int) error {
+	if n < 1 || n > maxName {
+		return fmt.Errorf("tensor name: got %d bytes, want 1 to %d", n, maxName)
 	}
 	return nil
 }

@@ -14,34 +14,35 @@ import (
 func samples() map[string]frameHeader {
 	token := transport.Token{1, 2, 3, 31: 9}
 	return map[string]frameHeader{
-		"eager":       {kind: kindEager, credit: 7, context: 0x1122334455667788, tag: 5, size: 1000, fingerprint: 0xfeed},
-		"eager named": {kind: kindEager, flags: flagNamed | flagDead, dtype: 11, ndim: 3, context: 2, tag: namedTag, size: 24, step: 9, name: 4, dims: [maxDims]int64{2, 3, 4}},
-		"eager sum":   {kind: kindEager, flags: flagBodyCRC, context: 1, tag: 0, size: 8, bodyCRC: 0xdeadbeef},
-		"offer":       {kind: kindOffer, id: 3, context: 1, tag: 1 << 30, size: 1 << 40, fingerprint: 1},
-		"request":     {kind: kindRequest, id: 3, recvID: 8, size: 1 << 20},
-		"put":         {kind: kindRequest, flags: flagToken, id: 3, recvID: 8, size: 1 << 20, token: token},
-		"data":        {kind: kindData, credit: 1, id: 8, offset: 262144, size: 4096},
-		"credit":      {kind: kindCredit, credit: 1 << 20},
-		"withdraw":    {kind: kindWithdraw, id: 3},
-		"drop":        {kind: kindDrop, id: 3},
-		"abandon":     {kind: kindAbandon, id: 8},
-		"bye":         {kind: kindBye},
-		"took":        {kind: kindByeAck},
-		"nudge":       {kind: kindWake},
-		"name":        {kind: kindName, id: 12},
-		"region":      {kind: kindRegion, flags: flagToken, id: 2, size: 3 * berthLen, token: token},
-		"laid":        {kind: kindLaid, id: 2},
-		"placed":      {kind: kindPlaced, flags: flagNamed, dtype: 11, ndim: 1, id: 5, context: 2, tag: namedTag, size: 1 << 20, step: 9, name: 4, dims: [maxDims]int64{1 << 18}},
-		"freed":       {kind: kindFreed, id: 2, size: 16},
+		"eager":         {kind: kindEager, credit: 7, context: 0x1122334455667788, tag: 5, size: 1000, fingerprint: 0xfeed},
+		"eager named":   {kind: kindEager, flags: flagNamed | flagDead, dtype: 11, ndim: 3, context: 2, tag: namedTag, size: 24, step: 9, name: 4, dims: [maxDims]int64{2, 3, 4}},
+		"eager sum":     {kind: kindEager, flags: flagBodyCRC, context: 1, tag: 0, size: 8, bodyCRC: 0xdeadbeef},
+		"offer":         {kind: kindOffer, id: 3, context: 1, tag: 1 << 30, size: 1 << 40, fingerprint: 1},
+		"request":       {kind: kindRequest, id: 3, recvID: 8, size: 1 << 20},
+		"put":           {kind: kindRequest, flags: flagToken, id: 3, recvID: 8, size: 1 << 20, token: token},
+		"data":          {kind: kindData, credit: 1, id: 8, offset: 262144, size: 4096},
+		"credit":        {kind: kindCredit, credit: 1 << 20},
+		"withdraw":      {kind: kindWithdraw, id: 3},
+		"drop":          {kind: kindDrop, id: 3},
+		"abandon":       {kind: kindAbandon, id: 8},
+		"bye":           {kind: kindBye},
+		"took":          {kind: kindByeAck},
+		"nudge":         {kind: kindWake},
+		"name":          {kind: kindName, id: 12},
+		"prepare":       {kind: kindPrepare, flags: flagToken, id: 2, context: 6, size: 1 << 20, token: token},
+		"unprepare":     {kind: kindUnprepare, id: 2},
+		"unprepare ack": {kind: kindUnprepareAck, id: 2},
+		"written":       {kind: kindWritten, flags: flagNamed, dtype: 11, ndim: 1, id: 5, context: 2, tag: namedTag, size: 1 << 20, step: 9, name: 4, dims: [maxDims]int64{1 << 18}},
+		"release":       {kind: kindRelease, id: 2},
 	}
 }
 
 // body is how many bytes follow a head on the wire.
 func (h *frameHeader) body() int {
 	switch h.kind {
-	case kindEager, kindData, kindRegion, kindFreed:
+	case kindEager, kindData:
 		return int(h.size)
-	case kindName:
+	case kindName, kindPrepare:
 		return 1
 	}
 	return 0
@@ -86,19 +87,32 @@ func TestHeaderWithWrongBodySizeIsRefused(t *testing.T) {
 		var room [transport.MaxHead]byte
 		wire := room[:h.encode(&room)]
 		var got frameHeader
-		if got.decode(wire, h.body()+1) == nil && h.kind != kindName {
+		if got.decode(wire, h.body()+1) == nil && h.kind != kindName && h.kind != kindPrepare {
 			t.Errorf("%s: a body of one byte too many was accepted", name)
 		}
 	}
 }
 
-func TestBerthsGivenBackWithATokenOrInPartAreRefused(t *testing.T) {
-	for _, h := range []frameHeader{{kind: kindFreed, id: 2, size: 6}, {kind: kindFreed, flags: flagToken, id: 2, size: 8}} {
-		var room [transport.MaxHead]byte
+func TestInvalidPreparedBufferIsRefused(t *testing.T) {
+	good := frameHeader{kind: kindPrepare, flags: flagToken, id: 2, context: 6, size: 1 << 20}
+	var raw [transport.MaxHead]byte
+	for name, change := range map[string]func(h *frameHeader) (body int){
+		"no id":           func(h *frameHeader) int { h.id = 0; return 1 },
+		"no token":        func(h *frameHeader) int { h.flags = 0; return 1 },
+		"no bytes":        func(h *frameHeader) int { h.size = 0; return 1 },
+		"too many bytes":  func(h *frameHeader) int { h.size = maxMessage + 1; return 1 },
+		"no name":         func(h *frameHeader) int { return 0 },
+		"too long a name": func(h *frameHeader) int { return maxName + 1 },
+	} {
+		h := good
+		body := change(&h)
 		var got frameHeader
-		if got.decode(room[:h.encode(&room)], h.body()) == nil {
-			t.Errorf("%+v was accepted", h)
+		if got.decode(raw[:h.encode(&raw)], body) == nil {
+			t.Errorf("%s: %+v with %d bytes was accepted", name, h, body)
 		}
+	}
+	if n := good.encode(&raw); good.decode(raw[:n], maxName) != nil {
+		t.Error("the valid header was refused")
 	}
 }
 

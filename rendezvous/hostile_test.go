@@ -26,7 +26,7 @@ func (silentData) Arrived(h transport.Header, n int) {}
 func newWithSilentPeer(t *testing.T) *Engine {
 	t.Helper()
 	hub := memory.New()
-	e := New(Config{Rank: 0, Size: 2, Region: 64 << 10})
+	e := New(Config{Rank: 0, Size: 2, Static: 64 << 10})
 	meshes := make(chan *mesh.Mesh, 2)
 	for r, data := range []mesh.Data{e, silentData{}} {
 		cfg := mesh.Config{
@@ -65,14 +65,15 @@ type randomPeer struct {
 	e        *Engine
 	contexts []*MatchContext
 	reqs     []*Request
+	prepared []*PreparedRecv
 }
 
 // randomCall does something that a program may do.
 func (b *randomPeer) randomCall() {
 	s := b.contexts[b.IntN(len(b.contexts))]
 	fingerprint, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
-	step, name := uint64(b.IntN(3)), []string{"a", "b"}[b.IntN(2)]
-	switch b.IntN(10) {
+	step, name := uint64(b.IntN(3)), []string{"a", "b", zeroName}[b.IntN(3)]
+	switch b.IntN(12) {
 	case 0, 1, 2:
 		from, tag := []int{0, 1, Any}[b.IntN(3)], int32(b.IntN(4))-1
 		b.reqs = append(b.reqs, s.PostRecv(from, tag, fingerprint, buf))
@@ -89,6 +90,17 @@ func (b *randomPeer) randomCall() {
 	case 8:
 		b.e.endStep(stepID{s.id, step}, 0, "")
 	case 9:
+		if pr, err := s.PrepareNamed(b.IntN(2), name, make([]byte, 20000)); err == nil {
+			b.prepared = append(b.prepared, pr)
+		}
+	case 10:
+		if len(b.prepared) > 0 {
+			pr := b.prepared[b.IntN(len(b.prepared))]
+			b.e.mu.Lock()
+			pr.stop()
+			b.e.unlock()
+		}
+	case 11:
 		if b.IntN(20) == 0 {
 			s.Revoke(errRevoked)
 		}
@@ -118,13 +130,10 @@ func (b *randomPeer) randomFrame() {
 	if h.kind == kindName {
 		h.size = 3 // not in its head
 	}
-	if h.kind == kindRegion && b.IntN(4) > 0 {
-		h.flags, h.id, h.size = flagToken, b.e.peers[1].places.number+1, uint64(b.IntN(3))*berthLen
+	if h.kind == kindPrepare && b.IntN(4) > 0 {
+		h.flags, h.size = flagToken, 20000
 	}
-	if h.kind == kindFreed && b.IntN(4) > 0 {
-		h.id, h.size = b.e.peers[1].places.number, uint64(b.IntN(2))*4
-	}
-	if h.kind == kindPlaced {
+	if h.kind == kindWritten {
 		h.flags, h.name = flagNamed, uint32(b.IntN(3))
 	}
 	if message := h.kind == kindEager || h.kind == kindOffer; message && b.IntN(4) == 0 {
@@ -163,6 +172,11 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
 			time.Sleep(time.Millisecond) // ops that hang wake nobody
+		}
+		for i, pr := range b.prepared {
+			if err := pr.Close(t.Context()); err != nil {
+				t.Fatalf("seed %d: prepared receive %d does not close: %v", seed, i, err)
+			}
 		}
 	}
 }

@@ -100,7 +100,6 @@ func (p *peer) handleOffer(h *frameHeader) {
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.offer, m.complete = h.id, true
 	p.queuedOffers[h.id] = m
-	p.wantsBerth(h)
 	e.deliver(m)
 }
 
@@ -209,7 +208,6 @@ func (p *peer) handleData(req *Request, n int) {
 	case req.arrived > len(req.buf):
 		p.protocolError("sent %d bytes of a message of %d", req.arrived, len(req.buf))
 	case req.arrived == len(req.buf):
-		p.noteReceived(req)
 		if req.unexpose == nil {
 			e.finish(req, req.pendingErr)
 			return

@@ -16,7 +16,7 @@ const exposeFrom = 16 << 10
 // onMatch joins a receive with its message, which is in no list any more.
 func (e *Engine) onMatch(req *Request, m *message) {
 	e.setMatch(req, e.peers[m.env.source], m.env)
-	if m.lies.from != nil && req.alloc && int64(m.env.size) <= e.cfg.StepBytes {
+	if m.loan.from != nil && req.alloc {
 		e.lend(req, m)
 		return
 	}

@@ -205,6 +205,10 @@ func (mc *MatchContext) abortAll(err error) {
 		mc.table.removeMessage(m)
 		e.dropMessage(m)
 	}
+	mc.stopPrepared()
+	if e.plan != nil {
+		e.plan.drop(mc.id)
+	}
 	mc.notify(nil)
 }
 

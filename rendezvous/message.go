@@ -14,7 +14,7 @@ type message struct {
 	dropped   bool     // its space was closed while data was arriving
 	withdrawn bool     // an offer of an ordered space that its sender took back
 	offer     uint32   // when it is an offer
-	lies      lent     // where data is, when it lies in a region
+	loan      loan     // of the prepared buffer that data lies in
 	local     *Request // when it is a send of this rank's to itself
 
 	prev, next     *message // in its slot
@@ -35,8 +35,8 @@ func (e *Engine) getMessage(mc *MatchContext, k key) *message {
 }
 
 func (e *Engine) freeMessage(m *message) {
-	if l := m.lies.from; l != nil {
-		l.giveBack(m.lies.berth)
+	if pr := m.loan.from; pr != nil {
+		pr.release()
 	} else {
 		e.pool.put(m.data)
 	}

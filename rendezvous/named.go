@@ -25,7 +25,7 @@ type Tensor struct {
 	Dead  bool  // the producer did not run; Data is empty
 	Data  []byte
 
-	lent lent // what Data lies in, if it is to be given back
+	loan loan // of the prepared buffer that Data lies in
 }
 
 func (t *Tensor) encodeTo(h *frameHeader) {
@@ -129,16 +129,23 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 }
 
 func (e *Engine) checkNamed(name string, t *Tensor) error {
-	switch {
-	case name == "" || len(name) > maxName:
-		return e.misuse("send", "a tensor's name has 1 to %d bytes, not %d", maxName, len(name))
-	case len(t.Shape) > maxDims:
-		return e.misuse("send", "tensor %q has %d dimensions; at most %d are allowed", name, len(t.Shape), maxDims)
+	if err := e.checkName("send", name); err != nil {
+		return err
+	}
+	if len(t.Shape) > maxDims {
+		return e.misuse("send", "tensor %q: got %d dimensions, want at most %d", name, len(t.Shape), maxDims)
 	}
 	for _, d := range t.Shape {
 		if d < 0 {
-			return e.misuse("send", "tensor %q has dimension %d", name, d)
+			return e.misuse("send", "tensor %q: got dimension %d, want 0 or more", name, d)
 		}
+	}
+	return nil
+}
+
+func (e *Engine) checkName(op, name string) error {
+	if name == "" || len(name) > maxName {
+		return e.misuse(op, "tensor name: got %d bytes, want 1 to %d", len(name), maxName)
 	}
 	return nil
 }
@@ -181,23 +188,35 @@ func (p *peer) nameID(name string) uint32 {
 	return id
 }
 
-// RecvNamed receives a tensor by name. Its bytes go into buf; with a nil buf
-// they get a slice of their own, at most StepBytes large; with Config.Region, perhaps
-// memory that Release gives back.
+// RecvNamed receives a tensor by name. Its bytes go into buf. With a nil buf Data is
+// the prepared buffer that the sender wrote into (see PrepareNamed and Config.Static),
+// until Tensor.Release, or a slice of its own of at most StepBytes bytes.
 func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step uint64, from int, name string, buf []byte) (Tensor, error) {
+	if buf == nil {
+		mc.prepareFor(from, name)
+	}
 	req := mc.postNamed(step, from, name, buf, nil)
 	err := mc.e.wait(ctx, req, p)
 	t := req.receivedTensor()
 	req.Free()
+	if err == nil && buf == nil {
+		mc.observe(step, from, name, &t)
+	}
 	return t, err
 }
 
 // RecvNamedAsync leaves a callback for a tensor: got runs once, on the goroutine that
 // moved the last of it, must not block, and may send.
 func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf []byte, done func(Tensor, error)) {
+	if buf == nil {
+		mc.prepareFor(from, name)
+	}
 	mc.postNamed(step, from, name, buf, func(req *Request) {
 		t, err := req.receivedTensor(), req.err
 		req.Free()
+		if err == nil && buf == nil {
+			mc.observe(step, from, name, &t)
+		}
 		done(t, err)
 	})
 }

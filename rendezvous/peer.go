@@ -43,8 +43,14 @@ type peer struct {
 	headers headerCache
 	fast    fastRecv
 
-	shelf  shelf  // what the peer writes to
-	places places // what we write to
+	prepared       map[preparedKey]*PreparedRecv // of this rank's, but for those that are closing
+	preparedByID   map[uint32]*PreparedRecv      // those that the peer may write to, or has not stopped writing to
+	nextPreparedID uint32
+	warnedExpose   bool // the log says that nothing can be exposed to this peer
+
+	remote      map[uint32]*remoteBuffer // of the peer's, also those that are closing
+	remoteByKey map[preparedKey]*remoteBuffer
+	writing     []*Request // sends that are being written into one of them
 
 	namesOut map[string]uint32
 	namesIn  map[uint32]string
@@ -97,6 +103,8 @@ func newPeer(e *Engine, rank int) *peer {
 		queuedOffers: make(map[uint32]*message),
 		namesOut:     make(map[string]uint32),
 		namesIn:      make(map[uint32]string),
+		prepared:     make(map[preparedKey]*PreparedRecv), preparedByID: make(map[uint32]*PreparedRecv),
+		remote: make(map[uint32]*remoteBuffer), remoteByKey: make(map[preparedKey]*remoteBuffer),
 	}
 }
 
@@ -297,7 +305,7 @@ func (p *peer) startFrame(f transport.Header) []byte {
 		p.startEager(h)
 	case kindData:
 		p.startData(h)
-	case kindName, kindRegion, kindFreed:
+	case kindName, kindPrepare:
 		in.body = make([]byte, f.Size)
 		in.dst = in.body
 	}
@@ -361,14 +369,16 @@ func (p *peer) handleFrame(in *inboundFrame) {
 		p.e.wakeAll()
 	case kindBye:
 		p.sendControl(frameHeader{kind: kindByeAck})
-	case kindRegion:
-		p.laidOut(h, in.body)
-	case kindLaid:
-		p.laid(h.id)
-	case kindPlaced:
-		p.placedArrived(h)
-	case kindFreed:
-		p.berthsFreed(h.id, in.body)
+	case kindPrepare:
+		p.handlePrepare(h, in.body)
+	case kindUnprepare:
+		p.handleUnprepare(h.id)
+	case kindUnprepareAck:
+		p.handleUnprepareAck(h.id)
+	case kindWritten:
+		p.handleWritten(h)
+	case kindRelease:
+		p.handleRelease(h.id)
 	case kindByeAck:
 		p.byeAcked = true
 		p.e.wakeDrain()

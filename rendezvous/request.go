@@ -58,11 +58,9 @@ type requestState struct {
 	useRendezvous bool     // its bytes wait for a request
 	local         *message // of a send to this rank itself, while no receive has met it
 	token         transport.Token
-	recvID        uint32 // the receive id at the peer
-	base          int    // where the peer's memory begins that token shows
-	inBerth       uint32 // of the peer's region, that it is written to
-	untold        bool   // it is being written there, and the peer has not been told
-	detached      bool   // nobody waits: the engine frees it
+	recvID        uint32        // the receive id at the peer
+	remote        *remoteBuffer // the peer's buffer that it is being written to, until the peer is told
+	detached      bool          // nobody waits: the engine frees it
 	spilled       int64
 	spillAt       spillDeadline // the moment after which it is spilled
 	tensor        *Tensor       // a named send's, or what a named receive got
@@ -175,7 +173,7 @@ func (e *Engine) finish(req *Request, err error) {
 		e.wakeDrain()
 	case phaseOffered, phaseFlowing:
 		req.peer.sends.remove(req)
-		req.peer.unplace(req)
+		req.peer.cancelWrite(req)
 		e.wakeDrain()
 	case phasePosted:
 		e.untrackPosted(req)

@@ -169,8 +169,8 @@ func (p *peer) launch(req *Request) {
 		p.enqueueBody(req, &req.frames[0], &h, req.buf)
 		return
 	}
-	if i, ok := p.berthFor(req); ok {
-		p.placeIn(req, i)
+	if rb := p.remoteFor(req); rb != nil {
+		p.writeTo(req, rb)
 		return
 	}
 	if p.credit >= envelopeCost {
@@ -209,7 +209,7 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 	f.Body, f.To, f.ID = body, transport.Token{}, 0
 	if req.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
 		f.To, f.Offset, f.ID = req.token, int(h.offset), req.recvID
-		if req.untold {
+		if req.remote != nil {
 			f.ID = transport.NoNotify
 		}
 	} else {
@@ -258,12 +258,12 @@ func (p *peer) enqueueData(req *Request) {
 			continue
 		}
 		part := req.buf[req.sent:min(req.sent+segment, len(req.buf))]
-		h := frameHeader{kind: kindData, id: req.recvID, offset: uint64(req.base + req.sent), size: uint64(len(part))}
+		h := frameHeader{kind: kindData, id: req.recvID, offset: uint64(req.sent), size: uint64(len(part))}
 		req.sent += len(part)
 		p.enqueueBody(req, f, &h, part)
 	}
-	if req.untold && req.sent == len(req.buf) {
-		p.tell(req)
+	if req.remote != nil && req.sent == len(req.buf) {
+		p.announce(req)
 	}
 }
 

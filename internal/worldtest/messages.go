@@ -22,17 +22,20 @@ func Messages[T number]() []Call {
 	}
 }
 
-// Steps are as many as StepByStep has.
+// Steps is the number of steps of NamedSteps.
 const Steps = 24
 
-// NamedSteps is a way to send that is apart, too: named tensors of one size over several
-// steps, from first on, and as many of a larger one, for comm.WithTensorRegion. It ends
-// each step with settled, which may wait until nothing is on its way any more: a region
-// is laid out beside the steps, and used once it is there. The ledger counts the tensors
-// that came to a berth which an earlier one had given back.
+// NamedSteps is a call that is not in Messages: named tensors of one size over several
+// steps, from first on, and as many of a larger one. One of the two tensors of a step
+// has a receive that the call prepares, which the larger ones do not fit; the other is
+// for comm.WithStaticTensors. Each step ends with drain, which may wait until nothing is
+// in flight any more, so that the sender has seen every Release. The tracker counts the
+// tensors that came to a buffer which an earlier one had released.
 func NamedSteps[T number](first uint64, drain func()) Call {
 	return Call{Name: "sendnamed step by step", Run: func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-		var errs []error
+		_, prev := ring(c)
+		prepared, err := c.PrepareRecvNamed(prev, stepName(0), tensor.Bytes(track(bt, make([]T, count))))
+		errs := []error{err}
 		for step := range Steps {
 			if step == Steps/2 {
 				count += count / 2
@@ -40,35 +43,36 @@ func NamedSteps[T number](first uint64, drain func()) Call {
 			errs = append(errs, namedStep[T](ctx, c, first+uint64(step), count, bt))
 			drain()
 		}
+		if err == nil {
+			errs = append(errs, prepared.Close(ctx))
+		}
 		return errors.Join(errs...)
 	}}
 }
 
-// namedStep sends two named tensors, and receives one into a buffer and one without.
+// stepName is the name of tensor i of each step.
+func stepName(i int) string { return fmt.Sprintf("weights/%d", i) }
+
+// namedStep sends two named tensors, and receives two.
 func namedStep[T number](ctx context.Context, c *comm.Comm, step uint64, count int, bt *BufferTracker) error {
 	next, prev := ring(c)
 	payloadOf := func(r, i int) []T { return payload[T](r, i+2*int(step%Steps), count) }
 	var errs []error
-	name := func(i int) string { return fmt.Sprintf("weights/%d", i) }
 	for i := range 2 {
 		out := payloadOf(c.Rank(), i)
-		done := trackUntilDone(bt, name(i), out)
-		err := c.SendNamed(step, next, name(i), comm.NewTensor(out), done)
+		done := trackUntilDone(bt, stepName(i), out)
+		err := c.SendNamed(step, next, stepName(i), comm.NewTensor(out), done)
 		if err != nil {
 			done(err) // it will not be called
 		}
 		errs = append(errs, err)
 	}
 	for i := range 2 {
-		var buf []byte
-		if i == 0 {
-			buf = tensor.Bytes(track(bt, make([]T, count)))
-		}
-		t, err := c.RecvNamed(ctx, step, prev, name(i), buf)
+		t, err := c.RecvNamed(ctx, step, prev, stepName(i), nil)
 		if err == nil {
-			err = same(name(i), comm.Values[T](t), payloadOf(prev, i))
+			err = same(stepName(i), comm.Values[T](t), payloadOf(prev, i))
 		}
-		if err == nil && buf == nil {
+		if err == nil && i == 1 {
 			bt.noteLoan(t.Data)
 		}
 		t.Release()

@@ -1,0 +1,401 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// maxPrepared bounds the prepared buffers per peer and direction, and so what a peer's
+// frames can make this rank remember.
+const maxPrepared = 1 << 12
+
+// A PreparedRecv is a buffer of this rank that one peer may write the tensors of one name
+// into, step after step, without an offer and a request. The engine's lock guards it.
+//
+// The program declares the buffer once, with PrepareNamed, and receives as ever, with
+// RecvNamed and no buffer. A tensor that the sender wrote directly lies in the prepared
+// buffer until its Release, which allows the sender to write the next one. Every other
+// tensor of that name comes the ordinary way, into memory of its own: one that is small
+// enough to be sent eagerly, or larger than the buffer, or that is sent before the
+// sender has seen the Release of the one before.
+//
+//	pending ──► exposing ──► open ──► closing ──► hiding ──► closed
+//	   │            │ └─────────────────┴───────────▲  ▲
+//	   │            ▼                                  │
+//	   └───────► refused ──────────────────────────────┘ (at once)
+//
+// pending: there is no Conn to the peer yet. exposing: Expose runs, without the lock.
+// open: the peer may write. refused: the Conn cannot expose the buffer. closing: the peer
+// was asked to stop and has not acknowledged it, or Expose still runs. hiding: the peer
+// has stopped, or is gone; the exposure is being withdrawn, or a receive still copies the
+// last tensor. closed: the buffer is the program's.
+type PreparedRecv struct {
+	mc       *MatchContext
+	peer     *peer
+	name     string
+	buf      []byte
+	id       uint32 // on the link, from open on
+	state    preparedState
+	unexpose func()
+
+	inUse bool     // the peer wrote a tensor that has not been released
+	uses  uint32   // tensors written so far; tells a stale Release from the newest
+	msg   *message // the tensor in buf, until its receive has it
+	done  bool     // the exposure is withdrawn
+}
+
+type preparedState uint8
+
+const (
+	preparedPending preparedState = iota
+	preparedExposing
+	preparedOpen
+	preparedRefused
+	preparedClosing
+	preparedHiding
+	preparedClosed
+)
+
+// preparedKey finds a prepared buffer among those of one link.
+type preparedKey struct {
+	context uint64
+	name    string
+}
+
+// A loan is a use of a prepared buffer that a message or a Tensor stands for. The zero
+// loan is none.
+type loan struct {
+	from *PreparedRecv
+	use  uint32
+}
+
+// PrepareNamed lets rank from write the tensors of a name into buf. It returns at once;
+// where the buffer cannot be exposed, tensors come the ordinary way. A name has at most
+// one prepared buffer. The program does not write to buf before Close.
+func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*PreparedRecv, error) {
+	e := mc.e
+	if err := e.checkName("prepare", name); err != nil {
+		return nil, err
+	}
+	if len(buf) == 0 {
+		return nil, e.misuse("prepare", "the buffer for tensor %q is empty; make it as large as the tensor", name)
+	}
+	e.mu.Lock()
+	if err := mc.receivable(key{source: int32(from)}); err != nil {
+		e.unlock()
+		return nil, err
+	}
+	p, k := e.peers[from], preparedKey{mc.id, name}
+	switch {
+	case p.prepared[k] != nil:
+		e.unlock()
+		return nil, e.misuse("prepare", "tensor %q from rank %d has a prepared buffer; close that one first", name, from)
+	case max(len(p.prepared), len(p.preparedByID)) >= maxPrepared:
+		e.unlock()
+		return nil, fault.New(fault.Exhausted, "prepare", e.cfg.Rank, "more than %d prepared buffers for rank %d; close some", maxPrepared, from)
+	}
+	pr := &PreparedRecv{mc: mc, peer: p, name: name, buf: buf}
+	p.prepared[k] = pr
+	e.unlock()
+	pr.expose()
+	return pr, nil
+}
+
+// Exposed reports whether the sender may write into the buffer: the Conn is there, and
+// can expose it. It does not say that the sender knows.
+func (pr *PreparedRecv) Exposed() bool {
+	pr.peer.e.mu.Lock()
+	defer pr.peer.e.mu.Unlock()
+	return pr.state == preparedOpen
+}
+
+// Size is the buffer's length in bytes.
+func (pr *PreparedRecv) Size() int { return len(pr.buf) }
+
+// Close ends the preparation and returns when nothing writes into the buffer any more:
+// once the sender has acknowledged it, or is gone. A tensor that lies in the buffer and
+// has not been received is kept elsewhere. If ctx ends first the buffer stays the
+// engine's, and Close may be called again.
+func (pr *PreparedRecv) Close(ctx context.Context) error {
+	e := pr.peer.e
+	e.mu.Lock()
+	pr.stop()
+	e.unlock()
+	w := e.m.NewWaiter()
+	defer w.Free()
+	pr.mc.addWaiter(w)
+	defer pr.mc.removeWaiter(w)
+	return e.m.Wait(ctx, w, preparedIsClosed{pr}, nil, e.LinksOf(pr.peer.rank)...)
+}
+
+// preparedIsClosed is the condition that a PreparedRecv is closed.
+type preparedIsClosed struct{ pr *PreparedRecv }
+
+// Met implements mesh.Condition.
+func (ev preparedIsClosed) Met() bool {
+	e := ev.pr.peer.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return ev.pr.state == preparedClosed
+}
+
+// Release gives Data back to the prepared buffer that it lies in: the sender may write
+// the tensor of a later step there from then on. It does nothing for any other tensor,
+// nor the second time. Without Release, Data stays the program's, and the tensors of later
+// steps come the ordinary way.
+func (t Tensor) Release() {
+	pr := t.loan.from
+	if pr == nil {
+		return
+	}
+	e := pr.peer.e
+	e.mu.Lock()
+	defer e.unlock()
+	if pr.inUse && pr.uses == t.loan.use && pr.msg == nil {
+		pr.release()
+	}
+}
+
+// release tells the sender that it may write again; e.mu is held.
+func (pr *PreparedRecv) release() {
+	pr.inUse, pr.msg = false, nil
+	if pr.state == preparedOpen && pr.peer.isDown() == nil {
+		pr.peer.sendControl(frameHeader{kind: kindRelease, id: pr.id})
+	}
+	pr.checkClosed()
+}
+
+// expose exposes the buffer and tells the peer, if there is a Conn to expose it on. It
+// runs on the program's goroutine, without the lock: to pin memory takes a device some
+// 200 µs per MiB, for which no link may stand still.
+func (pr *PreparedRecv) expose() {
+	p, e := pr.peer, pr.peer.e
+	e.mu.Lock()
+	defer e.unlock()
+	if pr.state != preparedPending {
+		return
+	}
+	if err := p.cannotExpose(); err != nil {
+		pr.refuse(err)
+		return
+	}
+	if p.link.Conn() == nil {
+		return // the receive of a later step tries again
+	}
+	pr.state = preparedExposing
+	e.mu.Unlock()
+	var token transport.Token
+	err := errConnGone
+	var unexpose func()
+	if x := p.exposer(); x != nil {
+		token, unexpose, err = x.Expose(transport.NoNotify, pr.buf)
+	} else if p.link.Conn() != nil {
+		err = errNoExposer
+	}
+	e.mu.Lock()
+	pr.unexpose = unexpose
+	switch {
+	case pr.state != preparedExposing || p.isDown() != nil:
+		pr.hide()
+	case err != nil:
+		pr.refuse(err)
+	default:
+		pr.state, pr.id = preparedOpen, nextID(&p.nextPreparedID)
+		p.preparedByID[pr.id] = pr
+		h := frameHeader{kind: kindPrepare, flags: flagToken, id: pr.id, context: pr.mc.id, size: uint64(len(pr.buf)), token: token}
+		p.sendControlBody(h, []byte(pr.name))
+	}
+}
+
+var (
+	errNoExposer     = errors.New("the transport cannot expose memory")
+	errSelf          = errors.New("a rank does not write into its own memory")
+	errChecksummed   = errors.New("bytes that are written directly carry no checksum")
+	remedyNoExposer  = "choose a transport that exposes memory (memory, verbs), or do not prepare receives"
+	remedyNoMemory   = "raise the limit of locked memory (ulimit -l), or prepare fewer bytes"
+	exposeWarningMsg = "prepared receives come the ordinary way: their buffer cannot be exposed"
+)
+
+// cannotExpose is why no buffer is exposed to p, whatever its Conn can do.
+func (p *peer) cannotExpose() error {
+	switch {
+	case p.rank == p.e.cfg.Rank:
+		return errSelf
+	case p.e.cfg.Checksum:
+		return errChecksummed
+	}
+	return nil
+}
+
+// refuse has the tensors of pr come the ordinary way for good, and logs that once per
+// peer; e.mu is held.
+func (pr *PreparedRecv) refuse(err error) {
+	pr.state = preparedRefused
+	p, e := pr.peer, pr.peer.e
+	if p.warnedExpose || p.rank == e.cfg.Rank {
+		return
+	}
+	p.warnedExpose = true
+	remedy := remedyNoMemory
+	if errors.Is(err, errNoExposer) || errors.Is(err, errChecksummed) || errors.Is(err, fault.Refused) {
+		remedy = remedyNoExposer
+	}
+	e.deferAction(deferredAction{kind: actionRun, run: func() {
+		e.cfg.Log.Warn(exposeWarningMsg, "rank", e.cfg.Rank, "from", p.rank, "bytes", len(pr.buf), "because", err, "remedy", remedy)
+	}})
+}
+
+// isDown is why nothing can be sent to p any more, or nil.
+func (p *peer) isDown() error { return firstError(p.e.ended, p.gone, p.connErr) }
+
+// stop begins to close pr; a second time does nothing. e.mu is held.
+func (pr *PreparedRecv) stop() {
+	p := pr.peer
+	if k := (preparedKey{pr.mc.id, pr.name}); p.prepared[k] == pr {
+		delete(p.prepared, k)
+	}
+	switch pr.state {
+	case preparedPending, preparedRefused:
+		pr.done, pr.state = true, preparedHiding
+		pr.checkClosed()
+	case preparedExposing:
+		pr.state = preparedClosing // expose goes on
+	case preparedOpen:
+		pr.state = preparedClosing
+		if p.isDown() != nil {
+			pr.hide()
+			return
+		}
+		p.sendControl(frameHeader{kind: kindUnprepare, id: pr.id})
+	}
+}
+
+// handleUnprepareAck ends the exposure of a buffer that the peer has stopped writing to.
+// All tensors that it wrote there have been announced before.
+func (p *peer) handleUnprepareAck(id uint32) {
+	pr := p.preparedByID[id]
+	if pr == nil || pr.state != preparedClosing {
+		p.protocolError("acknowledged the end of buffer %d, which was not asked for", id)
+		return
+	}
+	pr.hide()
+}
+
+// hide withdraws the exposure after the lock is released. e.mu is held.
+func (pr *PreparedRecv) hide() {
+	if pr.state >= preparedHiding {
+		return
+	}
+	pr.state = preparedHiding
+	p, e := pr.peer, pr.peer.e
+	delete(p.preparedByID, pr.id)
+	if m := pr.msg; m != nil && m.inTable {
+		data := e.pool.get(len(m.data))
+		copy(data, m.data)
+		m.data, m.loan, pr.msg = data, loan{}, nil
+	}
+	e.deferAction(deferredAction{kind: actionRun, run: func() {
+		if pr.unexpose != nil {
+			pr.unexpose()
+		}
+		e.mu.Lock()
+		pr.done = true
+		pr.checkClosed()
+		e.unlock()
+	}})
+}
+
+// checkClosed ends hiding once the exposure is withdrawn and no receive copies from the
+// buffer. e.mu is held.
+func (pr *PreparedRecv) checkClosed() {
+	if pr.state == preparedHiding && pr.done && pr.msg == nil {
+		pr.state = preparedClosed
+		pr.mc.notify(nil)
+	}
+}
+
+// stopPrepared closes the prepared buffers of a context that has ended. e.mu is held.
+func (mc *MatchContext) stopPrepared() {
+	for _, p := range mc.e.peers {
+		for k, pr := range p.prepared {
+			if k.context == mc.id {
+				pr.stop()
+			}
+		}
+	}
+}
+
+// dropPrepared withdraws all that is exposed to a peer to which nothing can be sent any
+// more, and forgets what the peer exposed. e.mu is held.
+func (p *peer) dropPrepared() {
+	for _, pr := range p.prepared {
+		pr.stop()
+	}
+	for _, pr := range p.preparedByID {
+		pr.hide()
+	}
+	clear(p.remote)
+	clear(p.remoteByKey)
+}
+
+// handleWritten delivers a message that the peer wrote into a prepared buffer.
+func (p *peer) handleWritten(h *frameHeader) {
+	e, pr := p.e, p.preparedByID[h.id]
+	if pr == nil || pr.mc.id != h.context || pr.name != p.namesIn[h.name] || pr.inUse || h.size > uint64(len(pr.buf)) {
+		p.protocolError("wrote %d bytes into buffer %d, which it may not", h.size, h.id)
+		return
+	}
+	pr.inUse = true
+	pr.uses++
+	if !p.chargeCredit(envelopeCost) {
+		return
+	}
+	mc := e.contextFor(h.context)
+	k, ok := p.keyOf(h)
+	if mc == nil || mc.err != nil || !ok {
+		p.returnCredit(envelopeCost)
+		pr.release()
+		return
+	}
+	m := e.getMessage(mc, k)
+	m.peer, m.env, m.cost, m.complete = p, p.envelopeOf(h), envelopeCost, true
+	m.data = pr.buf[:h.size:h.size]
+	m.loan, pr.msg = loan{pr, pr.uses}, m
+	e.deliver(m)
+}
+
+// lend completes a receive without a buffer with the prepared buffer that its message
+// lies in. e.mu is held.
+func (e *Engine) lend(req *Request, m *message) {
+	pr := m.loan.from
+	req.buf, req.tensor.loan = m.data, m.loan
+	m.data, m.loan, pr.msg = nil, loan{}, nil
+	e.discard(m)
+	e.finish(req, nil)
+	pr.checkClosed()
+}
+
+// prepareFor is called before a named receive without a buffer: it exposes a prepared
+// buffer that had no Conn so far, and lets the static plan prepare one.
+func (mc *MatchContext) prepareFor(from int, name string) {
+	e := mc.e
+	if e.plan != nil {
+		mc.prepareRecurring(from, name)
+	}
+	e.mu.Lock()
+	pr := e.peers[from].prepared[preparedKey{mc.id, name}]
+	e.mu.Unlock()
+	if pr != nil {
+		pr.expose()
+	}
+}
+
+// observe shows the static plan a tensor that was received.
+func (mc *MatchContext) observe(step uint64, from int, name string, t *Tensor) {
+	if sp := mc.e.plan; sp != nil {
+		sp.observe(planKey{mc.id, from, name}, step, len(t.Data))
+	}
+}

@@ -1,0 +1,661 @@
+package rendezvous
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A stepper lets rank 0 send rank 1 named tensors step by step.
+type stepper struct {
+	*testing.T
+	*team
+	from, to *MatchContext
+	step     uint64
+}
+
+func newStepper(t *testing.T, cfg Config) *stepper {
+	cfg.Protocol = Rendezvous
+	tm := newTeamWith(t, 2, cfg, func(w transport.Transport) transport.Transport { return w })
+	return &stepper{T: t, team: tm, from: tm.engines[0].Open(5, []int{0, 1}), to: tm.engines[1].Open(5, []int{0, 1})}
+}
+
+// content is what tensor i of a step holds.
+func content(step uint64, i, size int) []byte {
+	return bytes.Repeat([]byte{byte(step), byte(i), 7, byte(step >> 8)}, (size+3)/4)[:size]
+}
+
+// send sends a tensor of the current step.
+func (s *stepper) send(i, size int) <-chan error {
+	s.Helper()
+	sent := make(chan error, 1)
+	t := Tensor{Shape: []int{size}, Data: content(s.step, i, size)}
+	if err := s.from.SendNamed(s.step, 1, fmt.Sprint(i), t, func(err error) { sent <- err }); err != nil {
+		s.Fatal(err)
+	}
+	return sent
+}
+
+// recv receives a tensor of the current step, and checks it.
+func (s *stepper) recv(i, size int, buf []byte) Tensor {
+	s.Helper()
+	t, err := s.to.RecvNamed(s.Context(), nil, s.step, 0, fmt.Sprint(i), buf)
+	if err != nil || !bytes.Equal(t.Data, content(s.step, i, size)) {
+		s.Fatalf("step %d, tensor %d: got %d bytes, %v", s.step, i, len(t.Data), err)
+	}
+	return t
+}
+
+// one sends tensors of these sizes in one step, and receives them without a buffer.
+func (s *stepper) one(sizes ...int) (got []Tensor) {
+	s.Helper()
+	s.step++
+	var sent []<-chan error
+	for i, size := range sizes {
+		sent = append(sent, s.send(i, size))
+	}
+	for i, size := range sizes {
+		got = append(got, s.recv(i, size, nil))
+	}
+	for _, done := range sent {
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+	}
+	return got
+}
+
+// until repeats a step until ok: how many it takes depends on which frames of the two
+// directions are handled first.
+func (s *stepper) until(what string, ok func() bool, sizes ...int) {
+	s.Helper()
+	for range 1000 {
+		for _, t := range s.one(sizes...) {
+			t.Release()
+		}
+		if ok() {
+			return
+		}
+	}
+	s.Fatalf("not after 1000 steps: %s", what)
+}
+
+// offers is how many tensors rank 0 has offered.
+func (s *stepper) offers() uint32 {
+	e := s.engines[0]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.peers[1].nextOfferID
+}
+
+// direct reports that a step is made without an offer.
+func (s *stepper) direct() func() bool {
+	before := s.offers()
+	return func() bool {
+		was := before
+		before = s.offers()
+		return was == before
+	}
+}
+
+// prepare prepares a receive of tensor i.
+func (s *stepper) prepare(i int, buf []byte) *PreparedRecv {
+	s.Helper()
+	pr, err := s.to.PrepareNamed(0, fmt.Sprint(i), buf)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return pr
+}
+
+// close closes a prepared receive, while the links of both ranks move.
+func (s *stepper) close(pr *PreparedRecv) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	defer cancel()
+	if err := pr.Close(ctx); err != nil {
+		s.Fatal(err)
+	}
+	p := pr.peer
+	p.e.mu.Lock()
+	defer p.e.unlock()
+	if p.preparedByID[pr.id] == pr || !pr.done {
+		s.Error("the buffer is still exposed after Close")
+	}
+}
+
+// within reports whether b lies in buf.
+func within(b, buf []byte) bool { return len(b) > 0 && &b[0] == &buf[0] }
+
+func TestPreparedTensorIsWrittenIntoItsBuffer(t *testing.T) {
+	s := newStepper(t, Config{})
+	const size = 700_000 // several data frames
+	buf := make([]byte, size)
+	pr := s.prepare(0, buf)
+	s.until("a step without an offer", s.direct(), size)
+	if !pr.Exposed() {
+		t.Error("the buffer is not exposed, though a tensor came without an offer")
+	}
+	for range 3 {
+		for got := s.one(size)[0]; ; got = s.one(size)[0] { // until the sender has seen the Release
+			direct := within(got.Data, buf)
+			got.Release()
+			if direct {
+				break
+			}
+		}
+	}
+	s.close(pr)
+	if got := s.one(size)[0]; within(got.Data, buf) {
+		t.Error("a tensor came to the buffer after Close")
+	}
+	s.close(pr) // a second time does nothing
+	pr = s.prepare(0, buf)
+	s.until("a step without an offer, with the same buffer again", s.direct(), size)
+	s.close(pr)
+}
+
+func TestSmallerPreparedTensorIsWrittenDirectly(t *testing.T) {
+	s := newStepper(t, Config{})
+	s.prepare(0, make([]byte, 50_000))
+	s.until("a step of a smaller tensor without an offer", s.direct(), 20_000)
+}
+
+func TestTensorLargerThanItsBufferIsOffered(t *testing.T) {
+	s := newStepper(t, Config{})
+	buf := make([]byte, 20_000)
+	s.prepare(0, buf)
+	s.until("a step without an offer", s.direct(), 20_000)
+	before := s.offers()
+	if got := s.one(30_000)[0]; within(got.Data, buf) || s.offers() == before {
+		t.Error("a tensor larger than its buffer was not offered")
+	}
+	s.until("a step without an offer, after a larger tensor", s.direct(), 20_000)
+}
+
+func TestRecvIntoAnotherBufferCopiesFromThePreparedOne(t *testing.T) {
+	s := newStepper(t, Config{})
+	s.prepare(0, make([]byte, 20_000))
+	s.until("a step without an offer", s.direct(), 20_000)
+	direct := s.direct()
+	for range 1000 {
+		s.step++
+		sent, buf := s.send(0, 20_000), make([]byte, 20_000)
+		if got := s.recv(0, 20_000, buf); !within(got.Data, buf) {
+			t.Fatal("the tensor is not in the buffer that was given")
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		if direct() {
+			return // and so without a Release
+		}
+	}
+	t.Error("no tensor was written directly in 1000 steps")
+}
+
+func TestTensorIsNotOverwrittenBeforeItsRelease(t *testing.T) {
+	s := newStepper(t, Config{})
+	buf := make([]byte, 30_000)
+	s.prepare(0, buf)
+	var kept Tensor
+	for i := 0; !within(kept.Data, buf); i++ {
+		if i == 1000 {
+			t.Fatal("no tensor was written directly in 1000 steps")
+		}
+		kept.Release()
+		kept = s.one(30_000)[0]
+	}
+	step := s.step
+	for range 3 {
+		before := s.offers()
+		s.one(30_000)
+		if s.offers() == before {
+			t.Error("a tensor was written where one still lies")
+		}
+	}
+	if !bytes.Equal(kept.Data, content(step, 0, 30_000)) {
+		t.Error("the tensor was overwritten")
+	}
+	kept.Release()
+	var next Tensor
+	for i := 0; !within(next.Data, buf); i++ {
+		if i == 1000 {
+			t.Fatal("no tensor was written directly after the Release")
+		}
+		next = s.one(30_000)[0]
+	}
+	kept.Release() // stale: another tensor lies there
+	Tensor{}.Release()
+	step = s.step
+	s.one(30_000)
+	if !bytes.Equal(next.Data, content(step, 0, 30_000)) {
+		t.Error("a stale Release freed the buffer of a later tensor")
+	}
+}
+
+// The tensor of an aborted step may have been written in part: its buffer is free again,
+// and the send's credit too.
+func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
+	s := newStepper(t, Config{})
+	const size = 1 << 20
+	s.prepare(0, make([]byte, size))
+	s.prepare(1, make([]byte, size))
+	s.until("a step without offers", s.direct(), size, size)
+	for range 20 {
+		s.step++
+		s.send(0, size)
+		s.send(1, size)
+		s.from.EndStep(s.step, errRevoked)
+		s.to.endStep(s.step)
+	}
+	s.until("a step without offers, after aborted ones", s.direct(), size, size)
+	p := s.engines[0].peers[1]
+	p.e.mu.Lock()
+	defer p.e.unlock()
+	for _, rb := range p.remote {
+		if rb.writer != nil || len(p.writing) > 0 {
+			t.Errorf("buffer %d has a writer, of %d", rb.id, len(p.writing))
+		}
+	}
+}
+
+// endStep is what the flood of an EndStep does, which reaches nobody in a team.
+func (mc *MatchContext) endStep(step uint64) { mc.e.endStep(stepID{mc.id, step}, 0, "") }
+
+// A send that is aborted before its announcement costs the peer's credit nothing.
+func TestCanceledDirectWriteReturnsItsCredit(t *testing.T) {
+	e := newWithSilentPeer(t)
+	p, mc := e.peers[1], e.Open(5, []int{0, 1})
+	e.startArrival(1, frameHeader{kind: kindPrepare, flags: flagToken, id: 1, context: 5, size: 1 << 20})()
+	e.mu.Lock()
+	e.cfg.Protocol = Rendezvous
+	credit := p.credit
+	p.flushing = true // no frame leaves, so that the send is not done
+	e.mu.Unlock()
+	if err := mc.SendNamed(1, 1, zeroName, Tensor{Data: make([]byte, 1<<20)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	e.mu.Lock()
+	defer e.unlock()
+	if len(p.writing) != 1 || p.credit != credit-envelopeCost {
+		t.Fatalf("%d sends are being written, credit %d of %d", len(p.writing), p.credit, credit)
+	}
+	p.cancelWrite(p.writing[0])
+	if len(p.writing) != 0 || p.credit != credit || p.remote[1].used {
+		t.Errorf("%d sends are being written, credit %d, want %d; used %v", len(p.writing), p.credit, credit, p.remote[1].used)
+	}
+}
+
+func TestTensorsOfOneKeyKeepTheirOrder(t *testing.T) {
+	s := newStepper(t, Config{})
+	const size = 3 << 20 // several frames, so that the second one could overtake
+	s.prepare(0, make([]byte, size))
+	s.until("a step without an offer", s.direct(), size)
+	for range 5 {
+		s.step++
+		for i := range 3 {
+			if err := s.from.SendNamed(s.step, 1, "0", Tensor{Data: content(uint64(i), 0, size-i)}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 3 {
+			got, err := s.to.RecvNamed(t.Context(), nil, s.step, 0, "0", nil)
+			if err != nil || !bytes.Equal(got.Data, content(uint64(i), 0, size-i)) {
+				t.Fatalf("tensor %d: %d bytes, %v", i, len(got.Data), err)
+			}
+			got.Release()
+		}
+	}
+}
+
+// Close waits for the sender, and keeps a tensor that lies in the buffer unreceived.
+func TestCloseKeepsAnUnreceivedTensor(t *testing.T) {
+	s := newStepper(t, Config{})
+	buf := make([]byte, 20_000)
+	pr := s.prepare(0, buf)
+	for i := 0; ; i++ {
+		if i == 1000 {
+			t.Fatal("no tensor was written directly in 1000 steps")
+		}
+		s.until("a step without an offer", s.direct(), 20_000)
+		s.step++
+		before := s.offers()
+		sent := s.send(0, 20_000)
+		if s.offers() != before { // the sender had not seen the Release
+			s.recv(0, 20_000, nil)
+			<-sent
+			continue
+		}
+		s.close(pr)
+		clear(buf)
+		if got := s.recv(0, 20_000, nil); within(got.Data, buf) {
+			t.Error("the tensor lies in a buffer that is the program's again")
+		}
+		return
+	}
+}
+
+func TestCloseReturnsWhenTheSenderIsGone(t *testing.T) {
+	for name, end := range map[string]func(e *Engine, mc *MatchContext){
+		"the peer is lost": func(e *Engine, _ *MatchContext) { e.FailPeer(1, fault.PeerLost) },
+		"the link breaks":  func(e *Engine, _ *MatchContext) { e.LinkDown(1, fault.LinkLost) },
+		"the engine ends":  func(e *Engine, _ *MatchContext) { e.End(errEnded) },
+		"the peer answers": func(e *Engine, _ *MatchContext) { go e.answerUnprepare(1) },
+		"the context ends, and the peer is lost": func(e *Engine, mc *MatchContext) {
+			mc.Close(errEnded)
+			e.FailPeer(1, fault.PeerLost)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newWithSilentPeer(t)
+			mc := e.Open(5, []int{0, 1})
+			pr, err := mc.PrepareNamed(1, "w", make([]byte, 20_000))
+			if err != nil || !pr.Exposed() {
+				t.Fatalf("exposed %v, %v", pr.Exposed(), err)
+			}
+			short, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := pr.Close(short); err == nil {
+				t.Fatal("Close returned before the sender had acknowledged it")
+			}
+			end(e, mc)
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			defer stop()
+			if err := pr.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// answerUnprepare acknowledges the end of a buffer as a peer would.
+func (e *Engine) answerUnprepare(id uint32) {
+	e.startArrival(1, frameHeader{kind: kindUnprepareAck, id: id})()
+}
+
+func TestInvalidPreparationsAreMisuse(t *testing.T) {
+	e := newWithSilentPeer(t)
+	mc := e.Open(5, []int{0, 1})
+	if _, err := mc.PrepareNamed(1, "w", make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	for name, prepare := range map[string]func() (*PreparedRecv, error){
+		"no name":       func() (*PreparedRecv, error) { return mc.PrepareNamed(1, "", make([]byte, 8)) },
+		"no buffer":     func() (*PreparedRecv, error) { return mc.PrepareNamed(1, "v", nil) },
+		"a second time": func() (*PreparedRecv, error) { return mc.PrepareNamed(1, "w", make([]byte, 8)) },
+	} {
+		if _, err := prepare(); !errors.Is(err, fault.Misuse) {
+			t.Errorf("%s: got %v, want misuse", name, err)
+		}
+	}
+	mc.Revoke(errRevoked)
+	if _, err := mc.PrepareNamed(1, "u", make([]byte, 8)); !errors.Is(err, errRevoked) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}
+
+func TestPreparedBuffersAreBounded(t *testing.T) {
+	e := newWithSilentPeer(t)
+	mc := e.Open(5, []int{0, 1})
+	for i := range maxPrepared {
+		if _, err := mc.PrepareNamed(1, fmt.Sprint(i), make([]byte, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := mc.PrepareNamed(1, "one more", make([]byte, 8)); !errors.Is(err, fault.Exhausted) {
+		t.Errorf("got %v, want exhausted", err)
+	}
+}
+
+// What cannot be exposed comes the ordinary way, and the log says so once per peer.
+func TestRefusedExposureIsLoggedOnceAndReceivesGoOn(t *testing.T) {
+	s := newStepper(t, Config{})
+	var log strings.Builder
+	e := s.engines[1]
+	e.mu.Lock()
+	e.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	e.cfg.Checksum = true
+	e.mu.Unlock()
+	first, second := s.prepare(0, make([]byte, 20_000)), s.prepare(1, make([]byte, 20_000))
+	e.mu.Lock()
+	e.cfg.Checksum = false
+	e.mu.Unlock()
+	before := s.offers()
+	for range 5 {
+		s.one(20_000, 20_000)
+	}
+	if got := s.offers() - before; got != 10 || first.Exposed() || second.Exposed() {
+		t.Errorf("%d offers, want 10; exposed %v and %v", got, first.Exposed(), second.Exposed())
+	}
+	s.close(first)
+	s.close(second)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "checksum") || !strings.Contains(got, "transport") {
+		t.Errorf("the log: %s", got)
+	}
+}
+
+func TestPreparedRecvFromSelfComesTheOrdinaryWay(t *testing.T) {
+	s := newStepper(t, Config{})
+	pr, err := s.to.PrepareNamed(1, "self", make([]byte, 20_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.to.SendNamed(1, 1, "self", Tensor{Data: content(1, 0, 20_000)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.to.RecvNamed(t.Context(), nil, 1, 1, "self", nil)
+	if err != nil || !bytes.Equal(got.Data, content(1, 0, 20_000)) || pr.Exposed() {
+		t.Errorf("got %d bytes, %v; exposed %v", len(got.Data), err, pr.Exposed())
+	}
+	s.close(pr)
+}
+
+// connErrAfter moves the link, and returns why it broke.
+func (p *peer) connErrAfter() error {
+	p.link.Progress()
+	p.e.mu.Lock()
+	defer p.e.mu.Unlock()
+	return p.connErr
+}
+
+// A peer that breaks the rules about prepared buffers loses its link, and nothing is read
+// or freed twice.
+func TestFalseFramesAboutPreparedBuffersEndTheLink(t *testing.T) {
+	written := frameHeader{kind: kindWritten, flags: flagNamed, id: 1, context: 5, size: 20_000, name: 1}
+	with := func(change func(*frameHeader)) frameHeader {
+		h := written
+		change(&h)
+		return h
+	}
+	prepare := frameHeader{kind: kindPrepare, flags: flagToken, id: 7, context: 5, size: 20_000}
+	for name, h := range map[string]frameHeader{
+		"written: no such buffer":         with(func(h *frameHeader) { h.id = 2 }),
+		"written: too large":              with(func(h *frameHeader) { h.size++ }),
+		"written: another name":           with(func(h *frameHeader) { h.name = 2 }),
+		"written: another context":        with(func(h *frameHeader) { h.context = 6 }),
+		"written: a second time":          written,
+		"prepare: the same id":            with(func(h *frameHeader) { *h = prepare; h.context = 9 }),
+		"prepare: the same tensor":        with(func(h *frameHeader) { *h = prepare; h.id = 8 }),
+		"prepare: no token":               with(func(h *frameHeader) { *h = prepare; h.id, h.flags = 8, 0 }),
+		"release: no such buffer":         {kind: kindRelease, id: 9},
+		"release: not in use":             {kind: kindRelease, id: 7},
+		"unprepare: no such buffer":       {kind: kindUnprepare, id: 9},
+		"unprepare ack: no such buffer":   {kind: kindUnprepareAck, id: 9},
+		"unprepare ack: not asked for it": {kind: kindUnprepareAck, id: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newWithSilentPeer(t)
+			p, mc := e.peers[1], e.Open(5, []int{0, 1})
+			e.Open(6, []int{0, 1})
+			e.startArrival(1, frameHeader{kind: kindName, id: 1, size: 3})()
+			if _, err := mc.PrepareNamed(1, zeroName, make([]byte, 20_000)); err != nil {
+				t.Fatal(err)
+			}
+			e.startArrival(1, prepare)()
+			if h == written {
+				e.startArrival(1, h)()
+			}
+			if err := p.connErrAfter(); err != nil {
+				t.Fatal(err)
+			}
+			e.startArrival(1, h)()
+			var err error
+			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); err = p.connErrAfter() {
+			}
+			if !errors.Is(err, fault.LinkLost) {
+				t.Errorf("got %v, want %v", err, fault.LinkLost)
+			}
+		})
+	}
+}
+
+// A release while the send is still writing would let two sends write at once.
+func TestReleaseOfABufferThatIsBeingWrittenEndsTheLink(t *testing.T) {
+	e := newWithSilentPeer(t)
+	p := e.peers[1]
+	e.mu.Lock()
+	rb := &remoteBuffer{id: 1, used: true, writer: e.getRequest()}
+	p.remote[1] = rb
+	e.unlock()
+	e.startArrival(1, frameHeader{kind: kindRelease, id: 1})()
+	var err error
+	for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); err = p.connErrAfter() {
+	}
+	if !errors.Is(err, fault.LinkLost) || !rb.used {
+		t.Errorf("got %v, want %v; used %v", err, fault.LinkLost, rb.used)
+	}
+}
+
+func TestStaticPlanPreparesWhatRecurs(t *testing.T) {
+	s := newStepper(t, Config{Static: 1 << 22})
+	small := []int{20_000, 30_000, 700_000}
+	s.until("a step without offers", s.direct(), small...)
+	grown := []int{20_000, 1 << 20, 700_000, 50_000}
+	s.until("a step without offers, after some have grown", s.direct(), grown...)
+	s.until("a step without offers, after they have shrunk", s.direct(), small...)
+}
+
+func TestWithoutAStaticPlanTensorsAreOffered(t *testing.T) {
+	s := newStepper(t, Config{})
+	for range 10 {
+		s.one(20_000, 30_000)
+	}
+	if got := s.offers(); got != 20 {
+		t.Errorf("%d offers, want 20", got)
+	}
+}
+
+// Callbacks are prepared for as receives that wait are: when the program leaves them.
+func TestStaticPlanServesCallbacks(t *testing.T) {
+	s := newStepper(t, Config{Static: 1 << 22})
+	direct := s.direct()
+	for range 1000 {
+		s.step++
+		got := make(chan Tensor, 1)
+		s.to.RecvNamedAsync(s.step, 0, "0", nil, func(t Tensor, err error) {
+			if err != nil {
+				s.Error(err)
+			}
+			got <- t
+		})
+		sent := s.send(0, 40_000)
+		for tensor := (Tensor{}); tensor.Data == nil; {
+			select {
+			case tensor = <-got:
+				if !bytes.Equal(tensor.Data, content(s.step, 0, 40_000)) {
+					t.Fatal("the callback got other bytes")
+				}
+				tensor.Release()
+			default:
+				s.engines[0].m.Link(1).Progress()
+				s.engines[1].m.Link(0).Progress()
+			}
+		}
+		<-sent
+		if direct() {
+			return
+		}
+	}
+	t.Error("no callback got a tensor that was written directly in 1000 steps")
+}
+
+func TestStaticPlanReservesWithinItsLimit(t *testing.T) {
+	const kb = 1 << 10
+	type sizes = []int // of one tensor, step by step; 0: it does not come
+	for name, c := range map[string]struct {
+		limit int64
+		steps [3]sizes // of three tensors
+		want  [3]int
+	}{
+		"too early":             {1 << 20, [3]sizes{{20 * kb, 20 * kb}}, [3]int{}},
+		"three steps":           {1 << 20, [3]sizes{{20 * kb, 20 * kb, 20 * kb}, {30 * kb, 30 * kb, 30 * kb}}, [3]int{20 * kb, 30 * kb}},
+		"only what recurs":      {1 << 20, [3]sizes{{20 * kb, 20 * kb, 20 * kb}, {0, 30 * kb, 30 * kb}}, [3]int{20 * kb}},
+		"it shrinks":            {1 << 20, [3]sizes{{20 * kb, 16 * kb, 17 * kb}}, [3]int{20 * kb}},
+		"it grows":              {1 << 20, [3]sizes{{20 * kb, 20 * kb, 21 * kb}}, [3]int{}},
+		"it has grown":          {1 << 20, [3]sizes{{20 * kb, 21 * kb, 21 * kb, 20 * kb}}, [3]int{21 * kb}},
+		"too small to expose":   {1 << 20, [3]sizes{{exposeFrom - 1, exposeFrom - 1, exposeFrom - 1}}, [3]int{}},
+		"what does not fit":     {60 * kb, [3]sizes{{20 * kb, 20 * kb, 20 * kb}, {50 * kb, 50 * kb, 50 * kb}, {40 * kb, 40 * kb, 40 * kb}}, [3]int{20 * kb, 0, 40 * kb}},
+		"exactly what is there": {20 * kb, [3]sizes{{20 * kb, 20 * kb, 20 * kb}}, [3]int{20 * kb}},
+	} {
+		sp := newStaticPlan(c.limit)
+		id := func(i int) planKey { return planKey{1, 0, fmt.Sprint(i)} }
+		for i, tensor := range c.steps {
+			for step, size := range tensor {
+				if size > 0 {
+					sp.observe(id(i), uint64(step), size)
+				}
+			}
+		}
+		sum := int64(0)
+		for i, want := range c.want {
+			got, _ := sp.reserve(id(i))
+			if again, _ := sp.reserve(id(i)); got != want || again != 0 {
+				t.Errorf("%s: tensor %d: got %d, then %d bytes, want %d, then none", name, i, got, again, want)
+			}
+			sum += int64(got)
+		}
+		if sp.used != sum || sum > c.limit {
+			t.Errorf("%s: %d bytes are reserved, %d counted, of %d", name, sum, sp.used, c.limit)
+		}
+		sp.drop(1)
+		if sp.used != 0 || len(sp.tensors) != 0 {
+			t.Errorf("%s: %d bytes and %d tensors are left of a context that has ended", name, sp.used, len(sp.tensors))
+		}
+	}
+}
+
+// Names that do not recur, as those with a step's number in them, neither fill the plan
+// nor keep it from those that do.
+func TestStaticPlanForgetsWhatDoesNotRecur(t *testing.T) {
+	sp := newStaticPlan(1 << 20)
+	recurs := planKey{1, 0, "recurs"}
+	for step := range uint64(recursAfter) {
+		sp.observe(recurs, step, 20_000)
+	}
+	if size, _ := sp.reserve(recurs); size != 20_000 {
+		t.Fatalf("got %d bytes, want 20000", size)
+	}
+	for i := range 3 * maxWatched {
+		sp.observe(planKey{1, 0, fmt.Sprint("grad/step", i)}, uint64(i), 20_000)
+	}
+	late := planKey{1, 0, "late"}
+	for step := range uint64(recursAfter) {
+		sp.observe(late, math.MaxUint32+step, 20_000)
+	}
+	if size, _ := sp.reserve(late); size != 20_000 || len(sp.tensors) > maxWatched {
+		t.Errorf("a tensor that recurs later got %d bytes; %d are watched, want at most %d", size, len(sp.tensors), maxWatched)
+	}
+	if sp.tensors[recurs] == nil {
+		t.Error("a tensor that has a buffer was forgotten")
+	}
+}

@@ -1,0 +1,136 @@
+package rendezvous
+
+import "github.com/tutti-go/tutti/transport"
+
+// A remoteBuffer is a buffer that a peer has prepared for the tensors of one name that
+// this rank sends to it. The engine's lock guards it.
+//
+//	free ──launch──► writing ──last frame queued──► used ──release──► free
+//	                    └────────the send is aborted────────────────────▲
+//
+// An unprepare takes it out of remoteByKey at once, and is acknowledged when nothing
+// writes there: every kindWritten about it is on the stream before the acknowledgement.
+type remoteBuffer struct {
+	id      uint32
+	key     preparedKey
+	token   transport.Token
+	size    uint64
+	used    bool     // from the first write until the peer releases it
+	writer  *Request // the send that writes there and is not announced yet
+	closing bool     // the peer asked for its end while there was a writer
+}
+
+// handlePrepare takes note of a buffer of the peer's.
+func (p *peer) handlePrepare(h *frameHeader, name []byte) {
+	k := preparedKey{h.context, string(name)}
+	switch {
+	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
+		p.protocolError("prepared buffer %d for tensor %q a second time", h.id, name)
+	case len(p.remote) >= 2*maxPrepared: // those that are closing count at the peer only until it has sent the unprepare
+		p.protocolError("prepared more than %d buffers", 2*maxPrepared)
+	default:
+		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}
+		p.remote[h.id], p.remoteByKey[k] = rb, rb
+	}
+}
+
+// handleRelease frees a buffer whose tensor the peer has received.
+func (p *peer) handleRelease(id uint32) {
+	rb := p.remote[id]
+	if rb == nil || !rb.used || rb.writer != nil {
+		p.protocolError("released buffer %d, which this rank does not use, or is still writing to", id)
+		return
+	}
+	rb.used = false
+}
+
+// handleUnprepare gives a buffer up, at once or when its writer is done.
+func (p *peer) handleUnprepare(id uint32) {
+	rb := p.remote[id]
+	if rb == nil || rb.closing {
+		p.protocolError("took back buffer %d, which it had not prepared", id)
+		return
+	}
+	rb.closing = true
+	delete(p.remoteByKey, rb.key)
+	p.endRemote(rb)
+}
+
+// endRemote acknowledges the end of a buffer that is closing and has no writer.
+func (p *peer) endRemote(rb *remoteBuffer) {
+	if rb.closing && rb.writer == nil {
+		delete(p.remote, rb.id)
+		p.sendControl(frameHeader{kind: kindUnprepareAck, id: rb.id})
+	}
+}
+
+// remoteFor is the buffer that a send may be written to directly, or nil.
+func (p *peer) remoteFor(req *Request) *remoteBuffer {
+	if req.tensor == nil || len(p.remoteByKey) == 0 || len(req.buf) == 0 || p.credit < envelopeCost {
+		return nil
+	}
+	rb := p.remoteByKey[preparedKey{req.mc.id, req.key.name}]
+	if rb == nil || rb.used || uint64(len(req.buf)) > rb.size {
+		return nil
+	}
+	return rb
+}
+
+// writeTo writes req directly into a buffer of the peer's.
+func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
+	rb.used, rb.writer = true, req
+	p.credit -= envelopeCost
+	p.writing = append(p.writing, req)
+	req.phase, req.remote, req.token = phaseFlowing, rb, rb.token
+	p.enqueueData(req)
+}
+
+// announce says, behind the last of its bytes, that req lies in the peer's buffer.
+func (p *peer) announce(req *Request) {
+	var h frameHeader
+	p.fillHeader(req, &h)
+	h.kind, h.id = kindWritten, req.remote.id
+	p.sendControl(h)
+	p.endWrite(req)
+}
+
+// endWrite notes that nothing of req is being written any more.
+func (p *peer) endWrite(req *Request) {
+	rb := req.remote
+	req.remote, rb.writer = nil, nil
+	for i, w := range p.writing {
+		if w == req {
+			last := len(p.writing) - 1
+			p.writing[i], p.writing[last] = p.writing[last], nil
+			p.writing = p.writing[:last]
+			break
+		}
+	}
+	if p.isDown() == nil {
+		p.endRemote(rb)
+	}
+}
+
+// cancelWrite frees the buffer of a send that ended before it was announced. The peer
+// never heard of it, so its credit is free again, too.
+func (p *peer) cancelWrite(req *Request) {
+	if req.remote == nil {
+		return
+	}
+	req.remote.used = false
+	p.endWrite(req)
+	if p.isDown() == nil {
+		p.addCredit(envelopeCost, 0)
+	}
+}
+
+// overtakes reports whether req's envelope would come before that of an earlier message
+// with its key, which is still being written directly.
+func (p *peer) overtakes(req *Request) bool {
+	for _, w := range p.writing {
+		if req.tensor != nil && w.mc == req.mc && w.key == req.key {
+			return true
+		}
+	}
+	return false
+}

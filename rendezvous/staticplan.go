@@ -1,0 +1,132 @@
+package rendezvous
+
+import "sync"
+
+// The bounds of a staticPlan.
+const (
+	recursAfter = 3       // steps of one size after which a tensor recurs
+	maxWatched  = 1 << 12 // tensors watched
+)
+
+// A staticPlan gives the tensors that recur a prepared buffer: it watches the first steps
+// of each, and prepares a receive for one that has come at three steps without growing.
+// That is the static allocation of Meituan's TensorFlow. A plan is a policy above
+// PrepareNamed and knows nothing of how tensors travel. Its methods may be called
+// concurrently; its lock is taken below the engine's, and never held around a call of it.
+type staticPlan struct {
+	mu      sync.Mutex
+	limit   int64 // bytes of buffers
+	used    int64
+	tensors map[planKey]*recurring
+}
+
+// planKey is what a tensor has in common with itself at other steps.
+type planKey struct {
+	context uint64
+	source  int
+	name    string
+}
+
+// A recurring is what a plan knows of one tensor.
+type recurring struct {
+	size  int    // the largest so far
+	steps int    // steps seen since it last grew
+	last  uint64 // the newest step seen; older ones are not counted
+	room  int    // bytes of its buffer, also while that is being prepared; 0: none
+	recv  *PreparedRecv
+}
+
+func newStaticPlan(limit int64) *staticPlan {
+	return &staticPlan{limit: limit, tensors: make(map[planKey]*recurring)}
+}
+
+// observe counts a tensor that has been received.
+func (sp *staticPlan) observe(k planKey, step uint64, size int) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	t := sp.tensors[k]
+	switch {
+	case t == nil:
+		if len(sp.tensors) >= maxWatched {
+			sp.forget()
+		}
+		if len(sp.tensors) < maxWatched {
+			sp.tensors[k] = &recurring{size: size, steps: 1, last: step}
+		}
+		return
+	case size > t.size:
+		t.size, t.steps = size, 1
+	case step > t.last:
+		t.steps++
+	}
+	t.last = max(t.last, step)
+}
+
+// forget drops the tensors without a buffer: names that do not recur must not keep the
+// plan from seeing those that do.
+func (sp *staticPlan) forget() {
+	for k, t := range sp.tensors {
+		if t.room == 0 {
+			delete(sp.tensors, k)
+		}
+	}
+}
+
+// reserve returns the size of the buffer that a tensor should get now, and the receive
+// that the buffer replaces; 0 if it needs none. The bytes are reserved until commit.
+func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	t := sp.tensors[k]
+	if t == nil || t.steps < recursAfter || t.size <= t.room || t.size < exposeFrom {
+		return 0, nil
+	}
+	if sp.used+int64(t.size-t.room) > sp.limit {
+		return 0, nil
+	}
+	sp.used += int64(t.size - t.room)
+	t.room, old, t.recv = t.size, t.recv, nil
+	return t.size, old
+}
+
+// commit ends what reserve began. A nil recv means that no receive could be prepared: the
+// reservation stays, so that nothing is tried at every step.
+func (sp *staticPlan) commit(k planKey, recv *PreparedRecv) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if t := sp.tensors[k]; t != nil {
+		t.recv = recv
+	}
+}
+
+// drop forgets a context that has ended.
+func (sp *staticPlan) drop(context uint64) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	for k, t := range sp.tensors {
+		if k.context == context {
+			sp.used -= int64(t.room)
+			delete(sp.tensors, k)
+		}
+	}
+}
+
+// prepareRecurring prepares the receive of a tensor that recurs, before the program waits
+// for it: on the program's goroutine, because exposing memory takes its time.
+func (mc *MatchContext) prepareRecurring(from int, name string) {
+	k := planKey{mc.id, from, name}
+	size, old := mc.e.plan.reserve(k)
+	if size == 0 {
+		return
+	}
+	if old != nil {
+		mc.e.mu.Lock()
+		old.stop() // its memory is the plan's: nobody needs to wait
+		mc.e.unlock()
+	}
+	recv, err := mc.PrepareNamed(from, name, make([]byte, size))
+	if err != nil {
+		recv = nil // the program has prepared one itself, or the receive fails with the same error
+	}
+	mc.e.plan.commit(k, recv)
+}
