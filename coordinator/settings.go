@@ -7,9 +7,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/moby/sys/atomicwriter"
+
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/atomicfile"
 )
 
 // Settings are what may change while a coordinator runs: what Autotune tries, and
@@ -77,15 +78,18 @@ func LoadSettings(file string) (Settings, error) {
 	return s, nil
 }
 
-// Save writes the settings to a file, as JSON: all of it, or the old file stays. One
-// that the system lets nothing take the place of, as one that is mounted by itself, is
-// written to, and may be cut short when that fails.
+// Save writes the settings to a file, as JSON. It replaces the file as a whole and keeps its
+// permissions; when it fails the old file stays. Links, devices and pipes are refused.
 func (s Settings) Save(file string) error {
 	b, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(file, append(b, '\n'))
+	mode := os.FileMode(0o644)
+	if old, err := os.Stat(file); err == nil {
+		mode = old.Mode().Perm()
+	}
+	return atomicwriter.WriteFile(file, append(b, '\n'), mode)
 }
 
 func (s Settings) tuning() (negotiate.Tunables, error) {

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -373,6 +374,35 @@ func TestTheEnvironmentBoundsTheSamples(t *testing.T) {
 	}
 	if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "\n") != 4 {
 		t.Errorf("the log is %q, %v; want three samples and what they are of", b, err)
+	}
+}
+
+func TestSavedSettingsReplaceAFileAndKeepItsPermissions(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "settings.json"), filepath.Join(dir, "link")
+	if err := os.WriteFile(file, []byte("an old text that is longer than settings are: "+strings.Repeat("x", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := coordinator.Settings{Cycle: time.Second, Fusion: 3, Algorithm: coordinator.Ring}
+	if err := want.Save(file); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := coordinator.LoadSettings(file); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if info, err := os.Stat(file); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+		t.Errorf("got %v, %v, want the old permissions", info, err)
+	}
+	if err := os.Symlink(file, link); err == nil { // not every system lets a user make one
+		if err := want.Save(link); err == nil {
+			t.Error("a link was replaced")
+		}
+	}
+	if err := want.Save(dir); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 2 {
+		t.Errorf("beside the file there are %v, %v", entries, err)
 	}
 }
 

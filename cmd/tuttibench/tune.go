@@ -11,10 +11,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/atomicwriter"
+
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/collective/choose"
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/atomicfile"
 	"github.com/tutti-go/tutti/internal/version"
 )
 
@@ -90,7 +91,7 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 		}
 	}
 	if o.file != "" {
-		if err := onRankZero(ctx, c, "o", o.file, atomicfile.Check); err != nil {
+		if err := onRankZero(ctx, c, "o", o.file, checkReplaceable); err != nil {
 			return err
 		}
 	}
@@ -120,7 +121,21 @@ func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer)
 		_, err := out.Write(result.Encode())
 		return err
 	}
-	return atomicfile.Write(o.file, result.Encode())
+	if err := atomicwriter.WriteFile(o.file, result.Encode(), 0o644); err != nil {
+		_, _ = out.Write(result.Encode()) // so that the measurement is not lost
+		return err
+	}
+	return nil
+}
+
+// checkReplaceable reports why a file cannot be replaced, before anything is measured for it. It
+// makes a file beside it, and removes that again.
+func checkReplaceable(file string) error {
+	w, err := atomicwriter.New(file, 0o644)
+	if err != nil {
+		return err
+	}
+	return w.Close() // nothing is replaced, since nothing was written
 }
 
 // An oldTuning tuning is what -add names.

@@ -119,7 +119,7 @@ func TestTuneFindsOutBeforeItMeasures(t *testing.T) {
 	folder := t.TempDir()
 	for _, c := range []struct{ args, want string }{
 		{"-o " + filepath.Join(folder, "none", "x.json"), "-o "},
-		{"-o " + folder, "this is a folder"},
+		{"-o " + folder, "cannot write to a directory"},
 		{"-add " + filepath.Join(folder, "none.json"), "-add "},
 	} {
 		var log bytes.Buffer
