@@ -25,7 +25,7 @@ func Find(verb Verb, name string) (Algorithm, error) {
 	for _, a := range Algorithms(verb) {
 		names = append(names, a.Name())
 	}
-	return Algorithm{}, misuse("collective.Find", "there is no algorithm %q for %v; there are %s", name, verb, strings.Join(names, ", "))
+	return Algorithm{}, misuse("collective.Find", "algorithm for %v: got %q, want one of %s", verb, name, strings.Join(names, ", "))
 }
 
 // Algorithms lists what there is for verb, the most modest first.

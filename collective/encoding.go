@@ -74,14 +74,14 @@ func appendText(b []byte, text string) []byte {
 // rank does not have, get fault.Mismatch.
 func ParseTable(b []byte) (*Table, error) {
 	if len(b) < tableHeaderSize || len(b) > MaxEncodedTable {
-		return nil, malformed("%d bytes, of %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
+		return nil, malformed("table: got %d bytes, want %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
 	}
 	if b[0] != tableVersion {
-		return nil, malformed("version %d, want %d", b[0], tableVersion)
+		return nil, malformed("table version: got %d, want %d; start all ranks from one build", b[0], tableVersion)
 	}
 	rules, tuned, forced := int(binary.LittleEndian.Uint16(b[1:])), int(binary.LittleEndian.Uint16(b[3:])), int(b[5])
 	if rules > MaxRules || tuned > rules {
-		return nil, malformed("%d rules, of at most %d, and %d of them measured", rules, MaxRules, tuned)
+		return nil, malformed("rules: got %d, %d of them measured, want at most %d", rules, tuned, MaxRules)
 	}
 	t := &Table{tuned: tuned}
 	d := &tableDecoder{Reader: wire.NewReader(b[tableHeaderSize:])}
@@ -99,9 +99,9 @@ func ParseTable(b []byte) (*Table, error) {
 	case d.err != nil:
 		return nil, d.err
 	case !d.OK():
-		return nil, malformed("cut short")
+		return nil, malformed("table: got %d bytes, want more: its rules do not fit", len(b))
 	case d.Len() > 0:
-		return nil, malformed("%d bytes too many", d.Len())
+		return nil, malformed("table: got %d bytes after its last rule, want none", d.Len())
 	}
 	return t, nil
 }
@@ -122,7 +122,7 @@ func (d *tableDecoder) algorithm() Algorithm {
 	}
 	a, err := parseAlgorithm(name)
 	if err != nil {
-		d.err = malformed("an algorithm that this rank does not have: %w", err)
+		d.err = malformed("%w; start all ranks from one build", err)
 	}
 	return a
 }

@@ -30,12 +30,12 @@ func (t *Table) Force(text string) error {
 		}
 		verb := p.algorithm.Verb()
 		if named[verb] {
-			return misuse("forced algorithms", "%q: %v is named twice; keep the one that is to run", text, verb)
+			return misuse("forced algorithms", "%q: got two algorithms for %v, want one", text, verb)
 		}
 		forced[verb], named[verb] = p, true
 	}
 	if named == [len(verbNames)]bool{} {
-		return misuse("forced algorithms", "%q names no algorithm; leave it empty to force none", text)
+		return misuse("forced algorithms", "got %q, want a list such as allreduce:ring, or nothing to force none", text)
 	}
 	t.forced = forced
 	return nil
@@ -59,7 +59,7 @@ func parseSelection(text string) (selection, error) {
 		return selection{}, err
 	}
 	if segment == 0 {
-		return selection{}, misuse("collective", "segments of 0 bytes; leave @ out for the usual ones")
+		return selection{}, misuse("collective", "segment: got 0 bytes, want some; leave @ out for the usual size")
 	}
 	if segment > MaxSegment {
 		segment = MaxSegment + 16 // refused by its true bounds below
@@ -80,7 +80,7 @@ func ParseSize(text string) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(number, 10, 64)
 	if err != nil || n<<shift>>shift != n {
-		return 0, misuse("collective.ParseSize", "%q is not a number of bytes such as 64, 64Ki or 4Mi", text)
+		return 0, misuse("collective.ParseSize", "size: got %q, want a number of bytes such as 64, 64Ki or 4Mi", text)
 	}
 	return n << shift, nil
 }
@@ -89,7 +89,7 @@ func ParseSize(text string) (uint64, error) {
 func parseAlgorithm(text string) (Algorithm, error) {
 	verbName, name, ok := strings.Cut(text, ":")
 	if !ok {
-		return Algorithm{}, misuse("collective", "%q is not of the form collective:algorithm", text)
+		return Algorithm{}, misuse("collective", "got %q, want collective:algorithm, as allreduce:ring", text)
 	}
 	verb, err := ParseVerb(strings.TrimSpace(verbName))
 	if err != nil {

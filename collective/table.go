@@ -56,7 +56,7 @@ type selection struct {
 func NewTable(tuned, others []Rule) (*Table, error) {
 	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
 	if len(t.rules) > MaxRules {
-		return nil, misuse("collective.NewTable", "%d rules; at most %d are allowed", len(t.rules), MaxRules)
+		return nil, misuse("collective.NewTable", "rules: got %d, want at most %d", len(t.rules), MaxRules)
 	}
 	for i, u := range t.rules {
 		if err := u.Check(); err != nil {
@@ -71,13 +71,13 @@ func (u Rule) Check() error {
 	bad := func(format string, args ...any) error { return misuse("collective.Rule.Check", format, args...) }
 	switch {
 	case u.Algorithm == (Algorithm{}):
-		return bad("there is no algorithm")
+		return bad("algorithm: got none, want one")
 	case u.MaxRanks != 0 && u.MaxRanks < u.MinRanks:
-		return bad("from %d ranks up to %d there are none", u.MinRanks, u.MaxRanks)
+		return bad("ranks: got at least %d and at most %d, want a range that is not empty", u.MinRanks, u.MaxRanks)
 	case u.Segment != 0 && u.Algorithm.NeedsShared():
-		return bad("%v sends no messages, so it has no segments", u.Algorithm)
+		return bad("segment: got %d bytes, want 0, because %v sends no messages", u.Segment, u.Algorithm)
 	case len(u.Wire) > MaxWireName:
-		return bad("a wire's name of %d bytes; at most %d are allowed", len(u.Wire), MaxWireName)
+		return bad("wire: got a name of %d bytes, want at most %d", len(u.Wire), MaxWireName)
 	}
 	return CheckSegment(int(u.Segment))
 }
@@ -86,7 +86,7 @@ func (u Rule) Check() error {
 // and any other is a multiple of 16 bytes, the largest element, in its bounds.
 func CheckSegment(bytes int) error {
 	if bytes != 0 && (bytes < MinSegment || bytes > MaxSegment || bytes%16 != 0) {
-		return misuse("collective.CheckSegment", "segments of %d bytes; a multiple of 16 from %d to %d is needed", bytes, MinSegment, MaxSegment)
+		return misuse("collective.CheckSegment", "segment: got %d bytes, want a multiple of 16 from %d to %d", bytes, MinSegment, MaxSegment)
 	}
 	return nil
 }

@@ -156,20 +156,20 @@ func TestForceListsTheAlgorithmsAndChangesNothing(t *testing.T) {
 		text string
 		want []string
 	}{
-		{"allreduce:ring@", []string{`"" is not a number of bytes such as 64, 64Ki or 4Mi`}},
+		{"allreduce:ring@", []string{`size: got "", want a number of bytes such as 64, 64Ki or 4Mi`}},
 		{"allreduce:ring@0", []string{"leave @ out"}},
 		{"allreduce:ring@72", []string{"a multiple of 16 from 64 to 16777216"}},
 		{"allreduce:ring@32Mi", []string{"a multiple of 16 from 64 to 16777216"}},
 		{"allreduce:ring@16777216Gi", []string{"a multiple of 16"}},
-		{"allreduce:ring@17179869184Gi", []string{"is not a number of bytes"}},
+		{"allreduce:ring@17179869184Gi", []string{"want a number of bytes"}},
 		{"allreduce:shared@64Ki", []string{"sends no messages"}},
-		{"allreduce", []string{`"allreduce" is not of the form collective:algorithm`}},
+		{"allreduce", []string{`got "allreduce", want collective:algorithm`}},
 		{"allreduce:fastest", []string{`"fastest"`, "allreduce", "linear, reduce_broadcast, recursive_doubling, ring, pairwise"}},
 		{"broadcast:binomial,allsum:ring", []string{`"allsum"`, "allreduce, reduce, broadcast", "barrier"}},
-		{":", []string{`no collective ""`}},
-		{",", []string{`"," names no algorithm`}},
-		{"allreduce:ring,allreduce:linear", []string{"allreduce is named twice"}},
-		{"barrier:dissemination,allreduce:ring,allreduce:ring", []string{"allreduce is named twice"}},
+		{":", []string{`collective: got ""`}},
+		{",", []string{`got ",", want a list`}},
+		{"allreduce:ring,allreduce:linear", []string{"got two algorithms for allreduce"}},
+		{"barrier:dissemination,allreduce:ring,allreduce:ring", []string{"got two algorithms for allreduce"}},
 	} {
 		table := DefaultTable()
 		err := table.Force(c.text)

@@ -71,5 +71,5 @@ func ParseVerb(name string) (Verb, error) {
 			return v, nil
 		}
 	}
-	return 0, misuse("collective.ParseVerb", "there is no collective %q; there are %s", name, strings.Join(verbNames[1:], ", "))
+	return 0, misuse("collective.ParseVerb", "collective: got %q, want one of %s", name, strings.Join(verbNames[1:], ", "))
 }

@@ -45,7 +45,7 @@ func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
 
 func TestAnUnknownForcedAlgorithmIsNamedWithWhereItWasGiven(t *testing.T) {
 	err := comm.Local(1, func(context.Context, *comm.Comm) error { return nil }, comm.WithAlgorithm("allreduce:foo"))
-	if err := wantError(err, fault.Misuse, `TUTTI_ALGORITHM or WithAlgorithm: rank 0: misuse: "allreduce:foo": there is no algorithm "foo"`, "collective."); err != nil {
+	if err := wantError(err, fault.Misuse, `TUTTI_ALGORITHM or WithAlgorithm: rank 0: misuse: "allreduce:foo": algorithm for allreduce: got "foo"`, "collective."); err != nil {
 		t.Error(err)
 	}
 }

@@ -77,8 +77,8 @@ func (k Kernel) Fold(dst, earlier, later []byte) {
 }
 
 func (l *loops) misuse(dst, earlier, later int) error {
-	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%d = %s(%d, %d) bytes of %v",
-		dst, l.op.Name(), earlier, later, l.dtype)
+	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%s of %v: got %d, %d and %d bytes, want dst, earlier and later of one length in whole elements",
+		l.op.Name(), l.dtype, dst, earlier, later)
 }
 
 // Finish turns the complete fold of all ranks' shares, in whole elements, into

@@ -108,11 +108,11 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	o := Op{&definition{name: name, id: id, code: codeUser, order: order, user: u}}
 	switch {
 	case name == "":
-		u.wrong = "an operator without a name"
+		u.wrong = "operator: got an empty name, want one that tells it from others"
 	case order != Commutative && order != RankOrder:
-		u.wrong = "operator " + name + " has neither of the two orders"
+		u.wrong = "operator " + name + ": got an unknown order, want Commutative or RankOrder"
 	case f == nil:
-		u.wrong = "operator " + name + " without a function"
+		u.wrong = "operator " + name + ": got no function, want an associative one"
 	default:
 		u.loops = newLoops(o, tensor.TypeOf[T](), over(func(dst, earlier, later []T) {
 			for i := range dst {
@@ -151,18 +151,18 @@ func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
 	def := o.definition()
 	switch {
 	case def.code == codeNone:
-		return Kernel{}, misuse("no operator was given")
+		return Kernel{}, misuse("operator: got none, want one such as Sum")
 	case !d.Valid():
-		return Kernel{}, misuse("%s of elements of no valid type (%d)", def.name, uint8(d))
+		return Kernel{}, misuse("element type of %s: got %d, which is not valid, want one of package tensor", def.name, uint8(d))
 	case def.code != codeUser:
 		if l := t.loops[def.code][d]; l != nil {
 			return Kernel{l}, nil
 		}
-		return Kernel{}, misuse("%s does not take %v; it takes %v", def.name, d, t.typesOf(def.code))
+		return Kernel{}, misuse("element type of %s: got %v, want one of %v", def.name, d, t.typesOf(def.code))
 	case def.user.wrong != "":
 		return Kernel{}, misuse("%s", def.user.wrong)
 	case def.user.loops.dtype != d:
-		return Kernel{}, misuse("%s takes %v, not %v", def.name, def.user.loops.dtype, d)
+		return Kernel{}, misuse("element type of %s: got %v, want %v", def.name, d, def.user.loops.dtype)
 	}
 	return Kernel{def.user.loops}, nil
 }

@@ -142,21 +142,21 @@ func TestKernelRefusesWhatIsNoOperator(t *testing.T) {
 		name  string
 		op    Op
 		dtype tensor.DType
-		says  string
+		want  string
 	}{
-		{"no operator", Op{}, tensor.Int32, "no operator"},
-		{"no type", Sum, tensor.Invalid, "no valid type"},
-		{"unknown type", Sum, 0x7f, "no valid type"},
-		{"unknown loc", MinLoc, 0xff, "no valid type"},
-		{"a func of another type", Func("keep", RankOrder, keep), tensor.Int64, "keep takes int32, not int64"},
-		{"a func without a name", Func("", RankOrder, keep), tensor.Int32, "without a name"},
+		{"no operator", Op{}, tensor.Int32, "got none"},
+		{"no type", Sum, tensor.Invalid, "not valid"},
+		{"unknown type", Sum, 0x7f, "not valid"},
+		{"unknown loc", MinLoc, 0xff, "not valid"},
+		{"a func of another type", Func("keep", RankOrder, keep), tensor.Int64, "keep: got int64, want int32"},
+		{"a func without a name", Func("", RankOrder, keep), tensor.Int32, "got an empty name"},
 		{"a func without an order", Func("keep", 0, keep), tensor.Int32, "order"},
 		{"a func of a third order", Func("keep", 3, keep), tensor.Int32, "order"},
-		{"a nil func", Func[int32]("keep", RankOrder, nil), tensor.Int32, "without a function"},
+		{"a nil func", Func[int32]("keep", RankOrder, nil), tensor.Int32, "got no function"},
 	} {
 		k, err := c.op.Kernel(c.dtype)
-		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want fault.Misuse with %q", c.name, err, c.says)
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want fault.Misuse with %q", c.name, err, c.want)
 		}
 		if k != (Kernel{}) {
 			t.Errorf("%s: a kernel came with the error", c.name)

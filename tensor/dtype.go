@@ -134,5 +134,5 @@ func unknown(s string) error {
 		names = append(names, f.name)
 	}
 	return fault.New(fault.Misuse, "tensor.ParseDType", -1,
-		"%q is no element type; known are %s, and loc[…] of the real ones", s, strings.Join(names, ", "))
+		"element type: got %q, want one of %s, or loc[…] of a real one", s, strings.Join(names, ", "))
 }

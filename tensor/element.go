@@ -167,7 +167,7 @@ func Elements[T Element](b []byte) []T {
 	}
 	if len(b)%int(unsafe.Sizeof(e)) != 0 || !Aligned[T](b) {
 		panic(fault.New(fault.Misuse, "tensor.Elements", -1,
-			"%d bytes at %p are no whole and aligned elements of type %v", len(b), b, TypeOf[T]()))
+			"memory: got %d bytes at %p, want whole and aligned elements of type %v", len(b), b, TypeOf[T]()))
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
 }

@@ -36,7 +36,7 @@ func Strided[T Element](s []T, rows, cols, stride int) (View[T], error) {
 	}
 	if !fits() {
 		return View[T]{}, fault.New(fault.Misuse, "tensor.Strided", -1,
-			"%d × %d elements with stride %d in a slice of %d", rows, cols, stride, len(s))
+			"view: got %d × %d elements with stride %d, want rows that lie in the %d elements of the slice and do not overlap", rows, cols, stride, len(s))
 	}
 	return View[T]{data: s, rows: rows, cols: cols, stride: stride}, nil
 }

@@ -32,7 +32,7 @@ func AppendRecord(b []byte, p Place) []byte {
 // become "?".
 func ParseRecords(b []byte) ([]Place, error) {
 	if len(b)%RecordSize != 0 {
-		return nil, fmt.Errorf("%d bytes are no whole records of %d", len(b), RecordSize)
+		return nil, fmt.Errorf("records: got %d bytes, want a multiple of %d", len(b), RecordSize)
 	}
 	places := make([]Place, len(b)/RecordSize)
 	for i := range places {
@@ -41,7 +41,7 @@ func ParseRecords(b []byte) ([]Place, error) {
 			field := record[j*fieldSize:][:fieldSize]
 			n := int(field[0])
 			if n > MaxName {
-				return nil, fmt.Errorf("record %d has a name of %d bytes, of at most %d", i, n, MaxName)
+				return nil, fmt.Errorf("record %d: got a name of %d bytes, want at most %d", i, n, MaxName)
 			}
 			*name = strings.Map(printable, string(field[1:1+n]))
 		}

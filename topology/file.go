@@ -26,12 +26,12 @@ type Racks map[string]string
 func ReadFile(path string) (Racks, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fault.New(fault.Misuse, "topology file", -1, "it cannot be read: %w", err)
+		return nil, fault.New(fault.Misuse, "topology file", -1, "cannot be read: %w", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
 	if err != nil {
-		return nil, fault.New(fault.Misuse, "topology file", -1, "it cannot be read: %w", err)
+		return nil, fault.New(fault.Misuse, "topology file", -1, "cannot be read: %w", err)
 	}
 	racks, err := ParseFile(text)
 	if err != nil {
@@ -49,7 +49,7 @@ func ReadFile(path string) (Racks, error) {
 // Anything else gets an error that says which line is wrong, and how.
 func ParseFile(text []byte) (Racks, error) {
 	if len(text) > MaxFile {
-		return nil, fmt.Errorf("it has more than %d bytes", MaxFile)
+		return nil, fmt.Errorf("got more than %d bytes, want at most that", MaxFile)
 	}
 	racks := make(Racks)
 	lines := make(map[string]int)
@@ -62,7 +62,7 @@ func ParseFile(text []byte) (Racks, error) {
 			continue
 		}
 		if len(words) != 2 {
-			return nil, fmt.Errorf("line %d has %d words, and must have two: a host and its rack", number, len(words))
+			return nil, fmt.Errorf("line %d: got %d words, want 2: a host and its rack", number, len(words))
 		}
 		for _, w := range words {
 			if err := CheckName(w); err != nil {
@@ -71,15 +71,15 @@ func ParseFile(text []byte) (Racks, error) {
 		}
 		host := words[0]
 		if lines[host] != 0 {
-			return nil, fmt.Errorf("line %d: host %q is listed on line %d already", number, host, lines[host])
+			return nil, fmt.Errorf("line %d: host %q is also on line %d; remove one of them", number, host, lines[host])
 		}
 		if len(racks) == MaxHosts {
-			return nil, fmt.Errorf("line %d: more than %d hosts", number, MaxHosts)
+			return nil, fmt.Errorf("line %d: got %d hosts, want at most %d", number, MaxHosts+1, MaxHosts)
 		}
 		racks[host], lines[host] = words[1], number
 	}
 	if len(racks) == 0 {
-		return nil, fmt.Errorf("it lists no host")
+		return nil, fmt.Errorf("got no host, want lines with a host and its rack")
 	}
 	return racks, nil
 }
@@ -88,14 +88,14 @@ func ParseFile(text []byte) (Racks, error) {
 // all of them printable ASCII, without blanks, "#" and "/".
 func CheckName(name string) error {
 	if name == "" {
-		return fmt.Errorf("a name is empty")
+		return fmt.Errorf("name: got an empty one, want 1 to %d bytes", MaxName)
 	}
 	if len(name) > MaxName {
-		return fmt.Errorf("the name %.80q has %d bytes, of at most %d", name, len(name), MaxName)
+		return fmt.Errorf("name %.80q: got %d bytes, want at most %d", name, len(name), MaxName)
 	}
 	for i := range len(name) {
 		if c := name[i]; c <= ' ' || c >= 0x7f || c == '#' || c == '/' {
-			return fmt.Errorf("the name %q has the byte %q, which is not allowed in one", name, c)
+			return fmt.Errorf("name %q: got the byte %q, want printable ASCII without blanks, '#' and '/'", name, c)
 		}
 	}
 	return nil
@@ -108,10 +108,10 @@ func (rs Racks) Apply(places []Place) error {
 		rack, ok := rs[p.Host]
 		switch {
 		case !ok:
-			return fault.New(fault.Misuse, "topology file", -1, "it does not list host %q, where rank %d is: add the line %q", p.Host, rank, p.Host+" <rack>")
+			return fault.New(fault.Misuse, "topology file", -1, "host %q of rank %d is not listed; add the line %q", p.Host, rank, p.Host+" <rack>")
 		case p.Rack != "" && p.Rack != rack:
-			return fault.New(fault.Misuse, "topology file", -1, "it puts host %q in rack %q, but rank %d there is told to be in rack %q: give one of them only",
-				p.Host, rack, rank, p.Rack)
+			return fault.New(fault.Misuse, "topology file", -1, "rack of host %q: got %q from the file and %q from rank %d's settings; give one of them only",
+				p.Host, rack, p.Rack, rank)
 		}
 		places[rank].Rack = rack
 	}

@@ -33,16 +33,16 @@ func TestATopologyFileThatIsWrongIsRefusedByItsLine(t *testing.T) {
 		fmt.Fprintf(many, "n%d a\n", i)
 	}
 	for _, c := range []struct{ name, text, want string }{
-		{"empty", "", "it lists no host"},
-		{"only comments", "# nothing\n\n", "it lists no host"},
-		{"one word", "n0 a\nn1\n", "line 2 has 1 words"},
-		{"three words", "n0 a b\n", "line 1 has 3 words"},
-		{"twice", "n0 a\n\nn0 a\n", `line 3: host "n0" is listed on line 1 already`},
-		{"a long name", "n0 " + long, "line 1: the name"},
-		{"a byte that is none of a name", "n0 a/b", `line 1: the name "a/b" has the byte '/'`},
-		{"binary", "n\x00 a", "line 1: the name"},
-		{"not ASCII", "nö a", "line 1: the name"},
-		{"too many hosts", many.String(), fmt.Sprintf("line %d: more than %d hosts", MaxHosts+1, MaxHosts)},
+		{"empty", "", "got no host"},
+		{"only comments", "# nothing\n\n", "got no host"},
+		{"one word", "n0 a\nn1\n", "line 2: got 1 words"},
+		{"three words", "n0 a b\n", "line 1: got 3 words"},
+		{"twice", "n0 a\n\nn0 a\n", `line 3: host "n0" is also on line 1`},
+		{"a long name", "n0 " + long, "line 1: name"},
+		{"a byte that is none of a name", "n0 a/b", `line 1: name "a/b": got the byte '/'`},
+		{"binary", "n\x00 a", "line 1: name"},
+		{"not ASCII", "nö a", "line 1: name"},
+		{"too many hosts", many.String(), fmt.Sprintf("line %d: got %d hosts", MaxHosts+1, MaxHosts+1)},
 		{"too long", strings.Repeat("#", MaxFile+1), "more than 1048576 bytes"},
 	} {
 		if _, err := ParseFile([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -66,8 +66,8 @@ func TestRacksGoToTheRanksOfTheirHosts(t *testing.T) {
 	for _, c := range []struct{ places, want, err string }{
 		{"n1 n0 n1", "b/n1 a/n0 b/n1", ""},
 		{"b/n1 n0", "b/n1 a/n0", ""},
-		{"n0 n7", "", `does not list host "n7", where rank 1 is`},
-		{"n0 a/n1", "", `puts host "n1" in rack "b", but rank 1 there is told to be in rack "a"`},
+		{"n0 n7", "", `host "n7" of rank 1 is not listed`},
+		{"n0 a/n1", "", `rack of host "n1": got "b" from the file and "a" from rank 1`},
 	} {
 		places := at(c.places)
 		err := racks.Apply(places)

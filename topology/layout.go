@@ -23,8 +23,8 @@ func Check(places []Place) error {
 			continue
 		}
 		if other := places[seen].Rack; other != p.Rack {
-			return fault.New(fault.Mismatch, "topology", -1, "ranks %d and %d are both on host %q, but in racks %q and %q: give all ranks of a host the same rack",
-				seen, rank, p.Host, other, p.Rack)
+			return fault.New(fault.Mismatch, "topology", -1, "rack of host %q: got %q from rank %d and %q from rank %d; give all ranks of a host the same rack",
+				p.Host, other, seen, p.Rack, rank)
 		}
 	}
 	return nil

@@ -187,7 +187,7 @@ func TestAHostInSeveralRacksIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	err := Check(at("a/n0 b/n1 a/n2 b/n2"))
-	if !errors.Is(err, fault.Mismatch) || !strings.Contains(err.Error(), `ranks 2 and 3 are both on host "n2", but in racks "a" and "b"`) {
+	if !errors.Is(err, fault.Mismatch) || !strings.Contains(err.Error(), `rack of host "n2": got "a" from rank 2 and "b" from rank 3`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -20,12 +20,12 @@ func Decode(name string, text []byte) (*TuningFile, error) {
 	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()
 	if len(text) > MaxFile {
-		return nil, p.fail("", "the file has %d bytes, and at most %d are read; is it a tuning file?", len(text), MaxFile)
+		return nil, p.fail("", "got %d bytes, want at most %d; is it a tuning file?", len(text), MaxFile)
 	}
 	t := p.tuning()
 	if p.err == nil {
 		if _, err := p.dec.Token(); err != io.EOF {
-			p.fail("", "something follows the object; remove it")
+			p.fail("", "got something after the object, want the end of the file")
 		}
 	}
 	if p.err != nil {
@@ -66,16 +66,16 @@ func (p *parser) token(field string) json.Token {
 	t, err := p.dec.Token()
 	switch {
 	case err == io.EOF || err == io.ErrUnexpectedEOF:
-		p.fail(field, "the file ends too early; it was cut short")
+		p.fail(field, "got the end of the file, want more; was it cut short?")
 	case err != nil:
-		p.fail(field, "this is not JSON: %w", err)
+		p.fail(field, "got no JSON: %w", err)
 	}
 	return t
 }
 
 func (p *parser) delim(field string, want json.Delim, what string) {
 	if t := p.token(field); p.err == nil && t != want {
-		p.fail(field, "%v was found where %s is needed", t, what)
+		p.fail(field, "got %v, want %s", t, what)
 	}
 }
 
@@ -94,9 +94,9 @@ func (p *parser) object(field string, known fieldReaders, required ...string) {
 		case p.err != nil:
 			return
 		case !ok:
-			p.fail(path, "there is no such field; there are %s", strings.Join(sortedNames(known), ", "))
+			p.fail(path, "got an unknown field, want one of %s", strings.Join(sortedNames(known), ", "))
 		case slices.Contains(seen, name):
-			p.fail(path, "it comes twice; remove one")
+			p.fail(path, "got the field twice, want it once")
 		default:
 			seen = append(seen, name)
 			read(path)
@@ -105,7 +105,7 @@ func (p *parser) object(field string, known fieldReaders, required ...string) {
 	p.delim(field, '}', "the object's end")
 	for _, name := range required {
 		if p.err == nil && !slices.Contains(seen, name) {
-			p.fail(strings.TrimPrefix(field+"."+name, "."), "it is missing")
+			p.fail(strings.TrimPrefix(field+"."+name, "."), "the field is missing; add it")
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (p *parser) list(field string, most int, item func(field string)) {
 	p.delim(field, '[', "a list")
 	for i := 0; p.err == nil && p.dec.More(); i++ {
 		if i == most {
-			p.fail(field, "there are more than %d; remove some", most)
+			p.fail(field, "got more than %d items, want at most %d", most, most)
 			return
 		}
 		item(field + "[" + strconv.Itoa(i) + "]")
@@ -138,9 +138,9 @@ func (p *parser) string(field string, most int) string {
 	switch {
 	case p.err != nil:
 	case !ok:
-		p.fail(field, "%v was found where a text in quotes is needed", t)
+		p.fail(field, "got %v, want a text in quotes", t)
 	case len(s) > most:
-		p.fail(field, "it has %d bytes; at most %d are allowed", len(s), most)
+		p.fail(field, "got %d bytes, want at most %d", len(s), most)
 	}
 	return s
 }
@@ -152,7 +152,7 @@ func (p *parser) seconds(field string, unit float64) float64 {
 	n, ok := t.(json.Number)
 	v, err := strconv.ParseFloat(string(n), 64)
 	if p.err == nil && (!ok || err != nil || v < 0 || v > most) {
-		p.fail(field, "%v was found where a number from 0 to %g is needed", t, float64(most))
+		p.fail(field, "got %v, want a number from 0 to %g", t, float64(most))
 	}
 	return v * unit
 }
@@ -163,7 +163,7 @@ func (p *parser) integer(field string, most uint64) uint64 {
 	n, ok := t.(json.Number)
 	v, err := strconv.ParseUint(string(n), 10, 64)
 	if p.err == nil && (!ok || err != nil || v > most) {
-		p.fail(field, "%v was found where a whole number from 0 to %d is needed", t, most)
+		p.fail(field, "got %v, want a whole number from 0 to %d", t, most)
 		return 0
 	}
 	return v
@@ -176,7 +176,7 @@ func (p *parser) tuning() *TuningFile {
 	p.object("", fieldReaders{
 		"tutti_tuning": func(f string) {
 			if v := p.integer(f, math.MaxInt32); p.err == nil && v != Version {
-				p.fail(f, "format %d; this tutti reads %d: measure again with its own `tuttibench tune`", v, Version)
+				p.fail(f, "got %d, want %d; measure again with this build's `tuttibench tune`", v, Version)
 			}
 		},
 		"machine": text(&t.Machine), "commit": text(&t.Commit), "command": text(&t.Command), "taken": text(&t.Measured),
@@ -202,7 +202,7 @@ func (p *parser) link(field string) (l LinkCost) {
 		"beta_us_per_MiB": func(f string) { l.Beta = p.seconds(f, micro*perMiB) },
 	}, "wire", "alpha_us", "beta_us_per_MiB")
 	if p.err == nil && l.Wire == "" {
-		p.fail(field+".wire", "it is empty; write the wire's name, as tcp")
+		p.fail(field+".wire", "got an empty name, want one such as tcp")
 	}
 	return l
 }
@@ -240,7 +240,7 @@ func (p *parser) measurement(field string) (t Measurement) {
 	}, "op", "algorithm", "ranks", "us")
 	t.Algorithm = p.algorithm(field, op, name)
 	if p.err == nil && t.Ranks < 2 {
-		p.fail(field+".ranks", "%d; a job of 2 ranks at least is measured", t.Ranks)
+		p.fail(field+".ranks", "got %d, want at least 2", t.Ranks)
 	}
 	if p.err == nil {
 		if err := (collective.Rule{Algorithm: t.Algorithm, Segment: uint32(t.Segment)}).Check(); err != nil {
