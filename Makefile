@@ -118,11 +118,11 @@ VECTOR := reduce/internal/vector
 
 .PHONY: generate
 generate: ## write the vector kernels' assembly anew
-	cd $(VECTOR)/gen && $(GO) run . .. $(CURDIR)/internal/stream
+	cd $(VECTOR)/gen && $(GO) run . .. $(CURDIR)/internal/cpu
 
 .PHONY: lint-generated
 lint-generated:
-	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check .. $(CURDIR)/internal/stream
+	cd $(VECTOR)/gen && $(GO) vet . && $(GO) run . -check .. $(CURDIR)/internal/cpu
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (10s) each, one per core

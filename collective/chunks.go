@@ -1,7 +1,7 @@
 package collective
 
 import (
-	"github.com/tutti-go/tutti/internal/stream"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -122,5 +122,5 @@ func copyCached(dst, src []byte) {
 
 const (
 	cachedBlock = 256 << 10
-	cachedBytes = stream.MinTotal / 4
+	cachedBytes = cpu.MinNonTemporal / 4
 )

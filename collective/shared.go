@@ -4,7 +4,7 @@ import (
 	"context"
 	"math"
 
-	"github.com/tutti-go/tutti/internal/stream"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 )
@@ -45,8 +45,8 @@ type copyFunc func(dst, src []byte) int
 // resultCopy is how results leave the slots, of which all ranks together write so
 // many bytes: past the caches when these are too small for them anyway.
 func resultCopy(bytes int) copyFunc {
-	if bytes >= stream.MinTotal {
-		return stream.Copy
+	if bytes >= cpu.MinNonTemporal {
+		return cpu.CopyNonTemporal
 	}
 	return func(dst, src []byte) int { return copy(dst, src) }
 }

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/stream"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
@@ -33,7 +33,7 @@ func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 // Results that are larger than the caches are written past them.
 func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 	const n = 3
-	const count = stream.MinTotal/4/n/n*n + 7*n
+	const count = cpu.MinNonTemporal/4/n/n*n + 7*n
 	at := func(rank, i int) int32 { return int32(rank*count + i) }
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		src, dst := make([]int32, count), make([]int32, count)

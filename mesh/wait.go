@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -185,14 +186,14 @@ func (m *Mesh) Yield() {
 		runtime.Gosched()
 		return
 	}
-	yieldCore()
+	cpu.Yield()
 }
 
 // Core is the core that the caller runs on, or -1 where that is not known.
-func (m *Mesh) Core() int { return currentCore() }
+func (m *Mesh) Core() int { return cpu.CurrentCore() }
 
 // AvoidCore has the caller run on another core than this one, if it may.
-func (m *Mesh) AvoidCore(core int) { avoidCore(core) }
+func (m *Mesh) AvoidCore(core int) { cpu.AvoidCore(core) }
 
 // poll moves the links until ev has happened or it is time to sleep. That is also
 // when the wait's own end may have come: links that move without a pause, for
@@ -236,7 +237,7 @@ func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link)
 			}
 		}
 		if m.oversubscribed {
-			yieldCore()
+			cpu.Yield()
 		}
 	}
 }

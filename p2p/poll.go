@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tutti-go/tutti/internal/spin"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/rendezvous"
 )
@@ -47,7 +47,7 @@ func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64
 			if atomic.LoadUint64(flag) >= count {
 				return true
 			}
-			spin.Pause()
+			cpu.Pause()
 		}
 		if ctx.Err() != nil || p.r.g.collectives.Dead() {
 			return false

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/internal/race"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -233,13 +234,13 @@ func (p Fragment) Slot(rank int) []byte {
 // then: the line that it will write, which others have read, and that in which they
 // tell that it may. A line takes as long to come as all checks of a call.
 func (s *Shared) prefetchNext() {
-	fetchToWrite(s.flag(s.rank, s.next, true, 0))
+	cpu.PrefetchWrite(s.flag(s.rank, s.next, true, 0))
 	if len(s.ranks) > maxPrefetchRanks {
 		return
 	}
 	for rank := range s.ranks {
 		if rank != s.rank {
-			fetchToRead(s.flag(rank, s.next-firstBehind, s.history[firstBehind-1], 0))
+			cpu.PrefetchRead(s.flag(rank, s.next-firstBehind, s.history[firstBehind-1], 0))
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/cpu"
 	"github.com/tutti-go/tutti/internal/race"
-	"github.com/tutti-go/tutti/internal/spin"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -278,7 +278,7 @@ func (c *consumer) hasRecord() bool { return c.ring.headerAt(c.consumed).Load() 
 // spin looks for a record up to so many times.
 func (c *consumer) spin(looks int) {
 	for w := c.ring.headerAt(c.consumed); looks > 1 && w.Load() == 0; looks-- {
-		spin.Pause()
+		cpu.Pause()
 	}
 }
 

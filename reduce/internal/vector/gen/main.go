@@ -1,8 +1,8 @@
 // Gen writes the vector kernels of package vector: for each instruction set the
 // assembly, its declarations, and the table of which operator and element type
-// each function serves. It writes the assembly of package stream as well.
+// each function serves. It writes the assembly of package cpu as well.
 //
-//	go run . [-check] <folder of package vector> <folder of package stream>
+//	go run . [-check] <folder of package vector> <folder of package cpu>
 //
 // With -check it writes nothing, and fails when a file differs from what it
 // would write. The kernels stand in kernels.go, one row each; what is around
@@ -24,7 +24,7 @@ func main() {
 	check := flag.Bool("check", false, "compare with the files instead of writing them")
 	flag.Parse()
 	if flag.NArg() != 2 {
-		fail(fmt.Errorf("usage: gen [-check] <folder of package vector> <folder of package stream>"))
+		fail(fmt.Errorf("usage: gen [-check] <folder of package vector> <folder of package cpu>"))
 	}
 	for _, l := range []level{avx2, avx512} {
 		files, err := generate(l)

@@ -6,7 +6,7 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// generateStream gives the assembly of package stream, by its file's name.
+// generateStream gives the assembly of package cpu, by its file's name.
 func generateStream(l level) (map[string][]byte, error) {
 	v := newVec(l)
 	v.ConstraintExpr("amd64")

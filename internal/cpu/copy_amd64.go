@@ -1,9 +1,9 @@
-package stream
+package cpu
 
 import (
 	"unsafe"
 
-	"golang.org/x/sys/cpu"
+	xcpu "golang.org/x/sys/cpu"
 )
 
 // avx2 copies n bytes, a multiple of block and not 0, to a multiple of align.
@@ -20,9 +20,9 @@ const (
 	maxChunk = 256 << 10
 )
 
-func copyNonTemporal(dst, src []byte) int {
+func copyStreaming(dst, src []byte) int {
 	n := min(len(dst), len(src))
-	if !cpu.X86.HasAVX2 || n < 2*block {
+	if !xcpu.X86.HasAVX2 || n < 2*block {
 		return copy(dst, src)
 	}
 	dst, src = dst[:n], src[:n]

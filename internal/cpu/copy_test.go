@@ -1,4 +1,4 @@
-package stream
+package cpu
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func TestCopyCopiesWhatTheBuiltinDoesAndNothingElse(t *testing.T) {
 			for _, from := range []int{0, 3, 32} {
 				got := random()
 				want := bytes.Clone(got)
-				copied := Copy(got[around+at:around+at+n], src[from:from+n])
+				copied := CopyNonTemporal(got[around+at:around+at+n], src[from:from+n])
 				copy(want[around+at:], src[from:from+n])
 				if copied != n || !bytes.Equal(got, want) {
 					t.Fatalf("%d bytes from %d to %d: copied %d, or wrongly", n, from, at, copied)
@@ -35,19 +35,19 @@ func TestCopyCopiesWhatTheBuiltinDoesAndNothingElse(t *testing.T) {
 
 func TestCopyUsesTheShorterLength(t *testing.T) {
 	long, short := make([]byte, 1000), make([]byte, 500)
-	if a, b := Copy(long, short), Copy(short, long); a != 500 || b != 500 {
+	if a, b := CopyNonTemporal(long, short), CopyNonTemporal(short, long); a != 500 || b != 500 {
 		t.Errorf("copied %d and %d bytes, want 500", a, b)
 	}
 }
 
 // Copies out of a cached piece into memory of several sizes: from Least on, of
 // two ranks together, Copy is to be the faster way.
-func BenchmarkOutOfCache(b *testing.B) {
+func BenchmarkCopyOutOfCache(b *testing.B) {
 	piece := make([]byte, 64<<10)
 	for _, size := range []int{1 << 20, 8 << 20, 64 << 20} {
 		for name, do := range map[string]func(dst, src []byte) int{
 			"copy":   func(dst, src []byte) int { return copy(dst, src) },
-			"stream": Copy,
+			"stream": CopyNonTemporal,
 		} {
 			b.Run(fmt.Sprintf("%s/%dMiB", name, size>>20), func(b *testing.B) {
 				dst := make([]byte, size)

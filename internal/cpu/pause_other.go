@@ -1,6 +1,6 @@
 //go:build !amd64 && !arm64
 
-package spin
+package cpu
 
 // Pause does nothing here; see pause_asm.go.
 func Pause() {}

@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package cpu
+
+func copyStreaming(dst, src []byte) int { return copy(dst, src) }

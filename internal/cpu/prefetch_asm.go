@@ -1,0 +1,14 @@
+//go:build amd64 || arm64
+
+package cpu
+
+// PrefetchWrite fetches the cache line of p for writing, so that a store to it soon need not wait for
+// another core to give it up. It does not block, and p need not be aligned.
+//
+//go:noescape
+func PrefetchWrite(p *uint64)
+
+// PrefetchRead fetches the cache line of p for reading. It does not block.
+//
+//go:noescape
+func PrefetchRead(p *uint64)

@@ -1,2 +1,0 @@
-// Package spin is for loops that look at memory until another core has changed it.
-package spin
