@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/internal/leak"
-	rdma "github.com/tutti-go/tutti/transport/verbs"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 func TestDeviceCarriesTheCoordinator(t *testing.T) {
@@ -24,7 +24,7 @@ func TestDeviceCarriesTheCoordinator(t *testing.T) {
 
 func TestSoftwareDeviceCarriesTheCoordinator(t *testing.T) {
 	leak.Check(t)
-	fabric := rdma.NewFabric()
+	fabric := softdevice.NewFabric()
 	if err := comm.Local(3, coordinated, overFabric(fabric)...); err != nil {
 		t.Error(err)
 	}

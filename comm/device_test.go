@@ -18,6 +18,7 @@ import (
 	"github.com/tutti-go/tutti/internal/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // overDevice is what `make test-verbs` runs these tests over, on soft-RoCE.
@@ -37,9 +38,9 @@ func needsDevice(t *testing.T) {
 // everywhere, and under the race detector.
 func onDevice() []comm.Option { return []comm.Option{comm.WithTransport(overDevice)} }
 
-func overSoftware() []comm.Option { return overFabric(rdma.NewFabric()) }
+func overSoftware() []comm.Option { return overFabric(softdevice.NewFabric()) }
 
-func overFabric(f *rdma.Fabric) []comm.Option {
+func overFabric(f *softdevice.Fabric) []comm.Option {
 	asIs := func(_ int, t transport.Transport) transport.Transport { return t }
 	return []comm.Option{comm.WithTransport("memory"), comm.WithWrap(overVerbs(f, asIs))}
 }
@@ -216,7 +217,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 // The same tensors with devices in software, which say what was left with them.
 func TestSoftwareDeviceSoakLeavesNothing(t *testing.T) {
 	leak.Check(t)
-	fabric := rdma.NewFabric()
+	fabric := softdevice.NewFabric()
 	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(1<<20))
 	steps := 100
 	if raceEnabled {

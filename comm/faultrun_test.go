@@ -23,6 +23,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/flaky"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // The times of a scene. Over memory they pass in a bubble, and cost nothing.
@@ -191,22 +192,22 @@ func (p *faultRun) run() error {
 // overDevices has frames go over verbs, with devices in software whose works and
 // completions are steps, and puts wrap above.
 func (p *faultRun) overDevices(wrap wrapFunc) wrapFunc {
-	fabric := rdma.NewFabric()
-	fabric.Watch(func(st rdma.Step) rdma.Break {
+	fabric := softdevice.NewFabric()
+	fabric.SetHook(func(st softdevice.Step) softdevice.Break {
 		kind := flaky.Post
 		if st.Completion {
 			kind = flaky.Completion
 		}
-		return map[flaky.Moment]rdma.Break{flaky.Before: rdma.BreakBefore, flaky.Within: rdma.BreakWithin,
-			flaky.After: rdma.BreakAfter}[p.script.Device(kind, st.From, st.To, st.Head)]
+		return map[flaky.Moment]softdevice.Break{flaky.Before: softdevice.BreakBefore, flaky.Within: softdevice.BreakWithin,
+			flaky.After: softdevice.BreakAfter}[p.script.Device(kind, st.From, st.To, st.Head())]
 	})
 	return overVerbs(fabric, wrap)
 }
 
 // overVerbs has frames go over software devices of the fabric, and puts wrap above.
-func overVerbs(fabric *rdma.Fabric, wrap wrapFunc) wrapFunc {
+func overVerbs(fabric *softdevice.Fabric, wrap wrapFunc) wrapFunc {
 	return func(rank int, t transport.Transport) transport.Transport {
-		v, err := rdma.New(rdma.Options{Setup: t, Fabric: fabric, Number: rank})
+		v, err := rdma.New(rdma.Options{Setup: t, Device: fabric.Device(rank)})
 		if err != nil {
 			panic(err) // the options are what they always are
 		}

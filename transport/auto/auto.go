@@ -59,9 +59,8 @@ type Options struct {
 	Job string
 	// NoShm keeps "auto" from taking shm.
 	NoShm bool
-	// Fabric, if not nil, has "auto" take a software device of it for an RDMA device;
-	// for tests.
-	Fabric *verbs.Fabric
+	// VerbsDevice, if not nil, is what "auto" uses in place of this host's RDMA device.
+	VerbsDevice verbs.Device
 }
 
 // New makes the transport of that name. A name that is none, and "memory"

@@ -83,14 +83,14 @@ func (p *Picker) whyNotVerbs(network string) string {
 // error here: the device was not asked for by name, and Explain tells.
 func (p *Picker) openVerbs(o *Options) {
 	switch {
-	case !verbs.Built && o.Fabric == nil:
+	case !verbs.Built && o.VerbsDevice == nil:
 		p.noVerbs = "it is not built in"
 		return
 	case o.TLS != nil:
 		p.noVerbs = "TLS is asked for, and RDMA does not encrypt"
 		return
 	}
-	t, err := verbs.New(verbs.Options{Setup: plain{p.tcp}, Fabric: o.Fabric, Number: o.Rank, OnRequest: true})
+	t, err := verbs.New(verbs.Options{Setup: plain{p.tcp}, Device: o.VerbsDevice, OnRequest: true})
 	if err != nil {
 		p.noVerbs = reason(err)
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport/transporttest"
-	"github.com/tutti-go/tutti/transport/verbs"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // Every end has a device, or every other one: those that have none meet the others
@@ -16,11 +16,11 @@ func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 	for name, each := range map[string]int{"every end has a device": 1, "every other end has one": 2} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(tb testing.TB, n int) (nodes []transporttest.Node) {
-				fabric := verbs.NewFabric()
+				fabric := softdevice.NewFabric()
 				for i := range n {
 					o := Options{NoShm: true}
 					if i%each == 0 {
-						o.Fabric = fabric
+						o.VerbsDevice = fabric.Device(i)
 					}
 					nodes = append(nodes, node(tb, "auto", o, listen(tb)))
 				}
@@ -32,8 +32,8 @@ func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 
 func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
 	leak.Check(t)
-	fabric := verbs.NewFabric()
-	me, mine := serve(t, "auto", Options{NoShm: true, Fabric: fabric}, listen(t))
+	fabric := softdevice.NewFabric()
+	me, mine := serve(t, "auto", Options{NoShm: true, VerbsDevice: fabric.Device(0)}, listen(t))
 	_, without := serve(t, "auto", Options{NoShm: true}, listen(t))
 	if !strings.Contains(mine, "verbs=software;tcp=") {
 		t.Errorf("got the address %q", mine)
@@ -60,12 +60,12 @@ func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
 // A device on which nothing can be set up is found out before anyone is told of it.
 func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
 	p := &Picker{name: Name}
-	p.openVerbs(&Options{Fabric: verbs.NewFabric(), TLS: new(tlsopt.Options)})
+	p.openVerbs(&Options{VerbsDevice: softdevice.NewFabric().Device(0), TLS: new(tlsopt.Options)})
 	if got := p.whyNotVerbs("software"); !strings.Contains(got, "RDMA does not encrypt") {
 		t.Errorf("with TLS: %q", got)
 	}
 	t.Setenv("TUTTI_VERBS_DEPTH", "none")
-	p.openVerbs(&Options{Fabric: verbs.NewFabric()})
+	p.openVerbs(&Options{VerbsDevice: softdevice.NewFabric().Device(0)})
 	if p.verbs != nil || !strings.Contains(p.noVerbs, "TUTTI_VERBS_DEPTH") {
 		t.Errorf("got %v, because of %q", p.verbs, p.noVerbs)
 	}

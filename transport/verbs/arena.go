@@ -33,7 +33,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 		return nil, nil, failure(fault.Closed, op, nil)
 	}
 	defer t.releaseDevice()
-	mem, unmap, err := t.device.memory(size)
+	mem, unmap, err := t.device.Memory(size)
 	if err != nil {
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
@@ -146,7 +146,7 @@ func (c *registrationCache) removeArena(a *registration) error {
 // deregister ends the registration of an arena, if there is one; mu is held.
 func (l *registration) deregister() {
 	if l.region != nil {
-		l.region.deregister()
+		l.region.Deregister()
 		l.region = nil
 	}
 }

@@ -7,23 +7,24 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// registrations are how many the fabric has.
-func (f *Fabric) registrations() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.regions)
+// registrations returns how many memory regions the fabric holds.
+func registrations(f *softdevice.Fabric) int {
+	_, regions := f.Held()
+	return regions
 }
 
 func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	home := b.ends[1].transport
 	mem, free, err := home.Alloc(1 << 20)
-	if err != nil || addressOf(mem)%64 != 0 || len(mem) != 1<<20 || bytes.Count(mem, []byte{0}) != len(mem) {
-		t.Fatalf("%d bytes at %#x: %v", len(mem), addressOf(mem), err)
+	if err != nil || rdma.AddressOf(mem)%64 != 0 || len(mem) != 1<<20 || bytes.Count(mem, []byte{0}) != len(mem) {
+		t.Fatalf("%d bytes at %#x: %v", len(mem), rdma.AddressOf(mem), err)
 	}
-	before := b.fabric.registrations()
+	before := registrations(b.fabric)
 	b.ends[1].Send(&transport.Frame{Body: mem[100:80_000], Done: ignore})
 	b.until("what was sent from it", func() bool { return b.sinks[0].n == 1 })
 	to, release, err := b.ends[1].Expose(1, mem[5000:6000])
@@ -38,7 +39,7 @@ func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
 		t.Error("it was not written where it was shown")
 	}
-	if got := b.fabric.registrations(); got > before+3 { // the place of the asked body, the strip it brought, the body written
+	if got := registrations(b.fabric); got > before+3 { // the place of the asked body, the strip it brought, the body written
 		t.Errorf("%d registrations, before %d", got, before)
 	}
 	release()
@@ -68,9 +69,10 @@ func drained(b *bench, done <-chan error) <-chan error {
 // Two parts of one piece are shown at once, and one is taken back before it was
 // written: what comes there later is refused, and the other part stays open.
 func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
-	d := &softDevice{fabric: NewFabric()}
+	f := softdevice.NewFabric()
+	d := f.Device(0)
 	c := newCache(d, 1<<20, true)
-	mem, _, _ := d.memory(1000)
+	mem, _, _ := d.Memory(1000)
 	arena, err := c.addArena(mem)
 	if err != nil {
 		t.Fatal(err)
@@ -83,19 +85,19 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 		return l
 	}
 	first, second := take(mem[:400]), take(mem[400:])
-	if first != arena || second == arena || first.region.rkey == second.region.rkey {
+	if first != arena || second == arena || first.region.RKey == second.region.RKey {
 		t.Error("two uses share one registration")
 	}
 	if err := c.removeArena(arena); !errors.Is(err, errInUse) {
 		t.Errorf("got %v, want %v", err, errInUse)
 	}
-	key := first.region.rkey
+	key := first.region.RKey
 	first.invalidate()
-	if d.find(key, addressOf(mem), 1, true) != nil || d.find(second.region.rkey, addressOf(mem[400:]), 600, true) == nil {
+	if f.Writable(key, rdma.AddressOf(mem), 1) || !f.Writable(second.region.RKey, rdma.AddressOf(mem[400:]), 600) {
 		t.Error("what was taken back can be written, or what is shown can not")
 	}
 	again := take(mem[10:20])
-	if again != arena || again.region.rkey == key {
+	if again != arena || again.region.RKey == key {
 		t.Error("the key that was taken back is in use again")
 	}
 	again.release()
@@ -103,7 +105,7 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if err := c.removeArena(arena); err != nil {
 		t.Error(err)
 	}
-	if n := d.fabric.registrations(); n > 0 {
+	if n := registrations(f); n > 0 {
 		t.Errorf("%d registrations of memory that was freed", n)
 	}
 	if l := take(mem[:10]); l == arena {
@@ -112,13 +114,13 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 		l.release()
 	}
 	c.close()
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestMemoryFromAllocOutlivesItsTransport(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	home := b.ends[0].transport
 	mem, free, err := home.Alloc(100)
 	if err != nil {

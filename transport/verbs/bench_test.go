@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // A kept is a Sink that has one place for all bodies.
@@ -37,12 +38,12 @@ type lane struct {
 	shown bool
 }
 
-func newLane(t testing.TB, f *Fabric, size int, shown bool) *lane {
-	return newLaneWith(t, Options{Fabric: f}, size, shown)
+func newLane(t testing.TB, f *softdevice.Fabric, size int, shown bool) *lane {
+	return newLaneWith(t, f, Options{}, size, shown)
 }
 
-func newLaneWith(t testing.TB, o Options, size int, shown bool) *lane {
-	l := &lane{bench: newBench(t, o), sink: kept{body: make([]byte, size)}, shown: shown}
+func newLaneWith(t testing.TB, f *softdevice.Fabric, o Options, size int, shown bool) *lane {
+	l := &lane{bench: newBench(t, f, o), sink: kept{body: make([]byte, size)}, shown: shown}
 	l.frame = transport.Frame{Head: []byte("head"), Body: make([]byte, size), Done: func(err error) {
 		if err != nil {
 			t.Error(err)
@@ -86,14 +87,14 @@ var paths = []struct {
 func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
-			l := newLane(t, NewFabric(), p.size, p.shown)
+			l := newLane(t, softdevice.NewFabric(), p.size, p.shown)
 			if n := testing.AllocsPerRun(100, func() { l.pass(t) }); n >= 1 {
 				t.Errorf("%v allocations per frame", n)
 			}
 		})
 	}
 	t.Run("at once", func(t *testing.T) {
-		l := newLane(t, NewFabric(), 64, false)
+		l := newLane(t, softdevice.NewFabric(), 64, false)
 		if n := testing.AllocsPerRun(100, func() { l.passNow(t) }); n >= 1 {
 			t.Errorf("%v allocations per frame", n)
 		}
@@ -114,9 +115,9 @@ func (l *lane) passNow(t testing.TB) {
 	l.ends[0].Linger(&l.sink, 1)
 }
 
-func BenchmarkFrame(b *testing.B) { benchFrames(b, NewFabric()) }
+func BenchmarkFrame(b *testing.B) { benchFrames(b, softdevice.NewFabric()) }
 
-func benchFrames(b *testing.B, f *Fabric) {
+func benchFrames(b *testing.B, f *softdevice.Fabric) {
 	for _, p := range paths {
 		b.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(b *testing.B) {
 			l := newLane(b, f, p.size, p.shown)
@@ -205,23 +206,22 @@ var protocols = []struct {
 	{"and twice the messages in flight", Options{Depth: 64}},
 }
 
-func BenchmarkImprovements(b *testing.B) { benchImprovements(b, NewFabric()) }
+func BenchmarkImprovements(b *testing.B) { benchImprovements(b, softdevice.NewFabric()) }
 
 // benchImprovements is 64 bodies of 4 KiB, and of 64 KiB, in flight; and steps with 100
 // tensors of 64 KiB, which are the same at each.
-func benchImprovements(b *testing.B, f *Fabric) {
+func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 	for _, p := range protocols {
-		p.o.Fabric = f
 		for _, size := range []int{4 << 10, 64 << 10} {
 			b.Run(fmt.Sprintf("%d KiB, 64 in flight/%s", size>>10, p.name), func(b *testing.B) {
-				l := newLaneWith(b, p.o, size, false)
+				l := newLaneWith(b, f, p.o, size, false)
 				b.SetBytes(int64(size))
 				l.stream(b, 64)
 			})
 		}
 		b.Run("steps of 100 tensors/"+p.name, func(b *testing.B) {
 			const tensors, size = 100, 64 << 10
-			l := newLaneWith(b, p.o, size, false)
+			l := newLaneWith(b, f, p.o, size, false)
 			b.SetBytes(tensors * size)
 			out, in := make([][]byte, tensors), make([][]byte, tensors)
 			for i := range in {

@@ -1,6 +1,10 @@
 package verbs
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+)
 
 // A registrationCache keeps memory registered that is used again and again: registering costs
 // about 2 ms for 10 MB, and more than sending on fast links. One cache has what is
@@ -17,7 +21,7 @@ import "sync"
 // limit bytes stay alive that the program has dropped. Memory that is not Go's, and
 // is unmapped by its owner, must not be sent from or shown.
 type registrationCache struct {
-	device device
+	device rdma.Device
 	remote bool
 	limit  int // bytes
 
@@ -32,7 +36,7 @@ type registrationCache struct {
 // remote.
 type registration struct {
 	cache      *registrationCache
-	region     *region
+	region     *rdma.Region
 	start      uintptr
 	refs       int
 	detached   bool          // not among the entries: gone with its last user
@@ -42,7 +46,7 @@ type registration struct {
 	prev, next *registration // in unused; nil while in use
 }
 
-func newCache(d device, limit int, remote bool) *registrationCache {
+func newCache(d rdma.Device, limit int, remote bool) *registrationCache {
 	c := &registrationCache{device: d, remote: remote, limit: limit, entries: make(map[uintptr]*registration)}
 	c.unused.prev, c.unused.next = &c.unused, &c.unused
 	return c
@@ -69,7 +73,7 @@ func (c *registrationCache) acquire(b []byte) (*registration, error) {
 func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registration, error) {
 	start := startOf(b)
 	l := c.entries[start]
-	if l != nil && len(l.region.mem) >= len(b) && (l.refs == 0 || !c.remote) {
+	if l != nil && len(l.region.Mem) >= len(b) && (l.refs == 0 || !c.remote) {
 		l.refs++
 		l.unlink()
 		return l, nil
@@ -93,11 +97,11 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 }
 
 // register registers b. mu is held.
-func (c *registrationCache) register(b []byte) (*region, error) {
-	r, err := c.device.register(b, c.remote)
+func (c *registrationCache) register(b []byte) (*rdma.Region, error) {
+	r, err := c.device.Register(b, c.remote)
 	if err != nil { // perhaps all that may be locked is cached
 		c.shrink(0)
-		if r, err = c.device.register(b, c.remote); err != nil {
+		if r, err = c.device.Register(b, c.remote); err != nil {
 			return nil, registrationError(len(b), err)
 		}
 	}
@@ -107,10 +111,10 @@ func (c *registrationCache) register(b []byte) (*region, error) {
 // evict takes an entry out; it ends with its last user. mu is held.
 func (c *registrationCache) evict(l *registration) {
 	delete(c.entries, l.start)
-	c.bytes -= len(l.region.mem)
+	c.bytes -= len(l.region.Mem)
 	l.detached = true
 	if l.unlink() {
-		l.region.deregister()
+		l.region.Deregister()
 	}
 }
 
@@ -145,7 +149,7 @@ func (l *registration) release() {
 		return
 	}
 	if l.detached {
-		l.region.deregister()
+		l.region.Deregister()
 		return
 	}
 	l.prev, l.next = &c.unused, c.unused.next
@@ -178,7 +182,7 @@ func (l *registration) invalidate() {
 	case !l.detached:
 		c.evict(l)
 	}
-	l.region.deregister()
+	l.region.Deregister()
 }
 
 // close forgets everything; what is in use ends with its users. Memory from Alloc

@@ -169,7 +169,7 @@ func (c *conn) Arm(ready func()) {
 	c.ready = ready
 	pending := c.isPending()
 	if !pending && c.endpoint != nil {
-		if err := c.endpoint.qp.arm(); err != nil {
+		if err := c.endpoint.qp.Arm(); err != nil {
 			c.endpoint.setError(failure(fault.LinkLost, "arm", err))
 		}
 		pending = c.poll(1) > 0 || c.isPending()

@@ -21,6 +21,7 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/tcp"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // needsDevice skips what only `make test-verbs` can run.
@@ -34,7 +35,7 @@ func needsDevice(t testing.TB) {
 
 func TestDeviceRefusesAWrongKey(t *testing.T) {
 	needsDevice(t)
-	b := newBench(t, Options{})
+	b := newBench(t, nil, Options{})
 	mem, to, release := b.expose(50_000)
 	defer release()
 	b.ends[0].mu.Lock()
@@ -57,7 +58,7 @@ func openHard(t *testing.T) *ibDevice {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -68,7 +69,7 @@ func openHard(t *testing.T) *ibDevice {
 // events, which end no queue pair. Only a VM's interface, of verbs-vm's, is treated so.
 func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
-	p, err := h.newQueuePair(minDepth, func() {})
+	p, err := h.NewQueuePair(minDepth, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,16 +84,16 @@ func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
 		if out, err := exec.Command("ip", "link", "set", netdev, state).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for deadline := time.Now().Add(patience); strings.Contains(h.describe(), "port is down") != (state == "down"); runtime.Gosched() {
+		for deadline := time.Now().Add(patience); strings.Contains(h.Describe(), "port is down") != (state == "down"); runtime.Gosched() {
 			if time.Now().After(deadline) {
-				t.Fatalf("the interface is %s, and the device is %s", state, h.describe())
+				t.Fatalf("the interface is %s, and the device is %s", state, h.Describe())
 			}
 		}
 	}
-	if n, err := p.poll(make([]completion, 1), 1); n != 0 || err != nil {
+	if n, err := p.Poll(make([]rdma.Completion, 1), 1); n != 0 || err != nil {
 		t.Errorf("the queue pair has %d completions, and the error %v", n, err)
 	}
-	if err := p.close(); err != nil {
+	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -103,7 +104,7 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	var pairs [2]*ibQueuePair
 	var rung [2]int
 	for i := range pairs {
-		p, err := h.newQueuePair(minDepth, func() { rung[i]++ })
+		p, err := h.NewQueuePair(minDepth, func() { rung[i]++ })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,7 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	ended := func(want ...bool) {
 		t.Helper()
 		for i, p := range pairs {
-			if n, err := p.poll(make([]completion, 1), 1); n != 0 || (err != nil) != want[i] || (rung[i] > 0) != want[i] {
+			if n, err := p.Poll(make([]rdma.Completion, 1), 1); n != 0 || (err != nil) != want[i] || (rung[i] > 0) != want[i] {
 				t.Errorf("pair %d was rung %d times, and has %d completions and the error %v", i, rung[i], n, err)
 			}
 		}
@@ -125,7 +126,7 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	h.handleEvent(deviceFatal, 0, 0)
 	ended(true, true)
 	for _, p := range pairs {
-		if err := p.close(); err != nil {
+		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -134,7 +135,7 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 // A deadly device kills its process at one step: before and after what is posted,
 // and where a completion has been taken and not been acted on.
 type deadly struct {
-	device
+	rdma.Device
 	left *atomic.Int64
 }
 
@@ -145,39 +146,39 @@ func (d deadly) step() {
 	}
 }
 
-func (d deadly) newQueuePair(depth int, notify func()) (queuePair, error) {
+func (d deadly) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	d.step()
-	p, err := d.device.newQueuePair(depth, notify)
+	p, err := d.Device.NewQueuePair(depth, notify)
 	d.step()
 	return deadlyPair{p, d}, err
 }
 
 type deadlyPair struct {
-	queuePair
+	rdma.QueuePair
 	deadly
 }
 
-func (p deadlyPair) connect(peer address) error {
+func (p deadlyPair) Connect(peer rdma.Address) error {
 	p.step()
 	defer p.step()
-	return p.queuePair.connect(peer)
+	return p.QueuePair.Connect(peer)
 }
 
-func (p deadlyPair) send(ws []workRequest) error {
+func (p deadlyPair) Send(ws []rdma.WorkRequest) error {
 	p.step()
 	defer p.step()
-	return p.queuePair.send(ws)
+	return p.QueuePair.Send(ws)
 }
 
-func (p deadlyPair) poll(into []completion, spins int) (int, error) {
-	n, err := p.queuePair.poll(into, spins)
+func (p deadlyPair) Poll(into []rdma.Completion, spins int) (int, error) {
+	n, err := p.QueuePair.Poll(into, spins)
 	if n > 0 {
 		p.step()
 	}
 	return n, err
 }
 
-func (p deadlyPair) close() error { return p.queuePair.close() }
+func (p deadlyPair) Close() error { return p.QueuePair.Close() }
 
 // A party is one end of a conversation in which frames go all the ways that there
 // are. What a frame asks for is in the first byte of its head: an echo (e), to write

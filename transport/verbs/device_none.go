@@ -2,7 +2,11 @@
 
 package verbs
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+)
 
 // Built reports whether this program was built with libibverbs.
 const Built = false
@@ -10,6 +14,6 @@ const Built = false
 var errNotBuilt = errors.New("verbs is not built into this program: build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
 
 // openDevice says how a program comes to have verbs.
-func openDevice(*config) (device, error) { return nil, errNotBuilt }
+func openDevice(*config) (rdma.Device, error) { return nil, errNotBuilt }
 
 func explainDevices(*config) ([]string, error) { return nil, errNotBuilt }

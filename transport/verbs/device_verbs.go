@@ -19,6 +19,7 @@ import (
 	"unsafe"
 
 	"github.com/tutti-go/tutti/internal/headroom"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // Built reports whether this program was built with libibverbs.
@@ -60,7 +61,7 @@ func withDevices(do func([]*C.struct_ibv_device) error) error {
 }
 
 // openDevice opens the device that the wishes and choose agree on.
-func openDevice(w *config) (d device, err error) {
+func openDevice(w *config) (d rdma.Device, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) error {
 		p, _, err := choose(describeAll(list), w)
 		if err != nil {
@@ -150,34 +151,34 @@ func (d *ibDevice) open(dev *C.struct_ibv_device) (err error) {
 	return nil
 }
 
-func (d *ibDevice) describe() string {
+func (d *ibDevice) Describe() string {
 	if d.down.Load() {
 		return d.selection.String() + ", whose port is down"
 	}
 	return d.selection.String()
 }
 
-func (d *ibDevice) network() string { return d.selection.network() }
+func (d *ibDevice) Network() string { return d.selection.network() }
 
-// alloc is memory outside Go's heap, which the collector need not keep in place.
-func (d *ibDevice) alloc(size int, remote bool) (*region, error) {
-	mem, free, err := d.memory(size)
+// Alloc is memory outside Go's heap, which the collector need not keep in place.
+func (d *ibDevice) Alloc(size int, remote bool) (*rdma.Region, error) {
+	mem, free, err := d.Memory(size)
 	if err != nil {
 		return nil, err
 	}
-	r, err := d.register(mem, remote)
+	r, err := d.Register(mem, remote)
 	if err != nil {
 		free()
 		return nil, err
 	}
-	drop := r.deregister
-	r.deregister = func() error { return errors.Join(drop(), free()) }
+	drop := r.Deregister
+	r.Deregister = func() error { return errors.Join(drop(), free()) }
 	return r, nil
 }
 
-// memory is refused where it is more than half of what the host has left: pinning
+// Memory is refused where it is more than half of what the host has left: pinning
 // brings the pages in, and the kernel kills processes rather than refuse them.
-func (d *ibDevice) memory(size int) ([]byte, func() error, error) {
+func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, err
 	}
@@ -188,19 +189,19 @@ func (d *ibDevice) memory(size int) ([]byte, func() error, error) {
 	return mem, func() error { return syscall.Munmap(mem) }, nil
 }
 
-func (d *ibDevice) register(b []byte, remote bool) (*region, error) {
+func (d *ibDevice) Register(b []byte, remote bool) (*rdma.Region, error) {
 	pin := new(runtime.Pinner)
 	pin.Pin(unsafe.SliceData(b))
 	access := C.int(C.IBV_ACCESS_LOCAL_WRITE)
 	if remote {
 		access |= C.IBV_ACCESS_REMOTE_WRITE
 	}
-	mr, err := C.tutti_reg_mr(d.pd, C.uintptr_t(addressOf(b)), C.size_t(len(b)), access)
+	mr, err := C.tutti_reg_mr(d.pd, C.uintptr_t(rdma.AddressOf(b)), C.size_t(len(b)), access)
 	if mr == nil {
 		pin.Unpin()
 		return nil, fmt.Errorf("%s: ibv_reg_mr: %w", d.selection.name, err)
 	}
-	return &region{mem: b, addr: addressOf(b), lkey: uint32(mr.lkey), rkey: uint32(mr.rkey), deregister: func() error {
+	return &rdma.Region{Mem: b, Addr: rdma.AddressOf(b), LKey: uint32(mr.lkey), RKey: uint32(mr.rkey), Deregister: func() error {
 		defer pin.Unpin()
 		if rc := C.ibv_dereg_mr(mr); rc != 0 {
 			return fmt.Errorf("%s: ibv_dereg_mr: %w", d.selection.name, syscall.Errno(rc))
@@ -209,7 +210,7 @@ func (d *ibDevice) register(b []byte, remote bool) (*region, error) {
 	}}, nil
 }
 
-func (d *ibDevice) close() error {
+func (d *ibDevice) Close() error {
 	for _, w := range d.waiters {
 		w.events.Close()
 		<-w.ended
@@ -262,7 +263,7 @@ type ibQueuePair struct {
 	done       [batchSize]C.tutti_done
 }
 
-func (d *ibDevice) newQueuePair(depth int, notify func()) (queuePair, error) {
+func (d *ibDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	var b [4]byte
 	rand.Read(b[:])
 	d.mu.Lock()
@@ -274,7 +275,7 @@ func (d *ibDevice) newQueuePair(depth int, notify func()) (queuePair, error) {
 	d.mu.Unlock()
 	err := p.open(depth)
 	if err != nil {
-		p.close()
+		p.Close()
 		return nil, err
 	}
 	return p, nil
@@ -300,9 +301,9 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	return nil
 }
 
-func (p *ibQueuePair) local() address {
+func (p *ibQueuePair) Local() rdma.Address {
 	c := p.device.selection
-	return address{gid: c.gid.gid, qpn: uint32(p.qp.qp_num), psn: p.psn, lid: c.port.lid, mtu: p.device.mtu()}
+	return rdma.Address{GID: c.gid.gid, QPN: uint32(p.qp.qp_num), PSN: p.psn, LID: c.port.lid, MTU: p.device.mtu()}
 }
 
 // mtu is what this end would use.
@@ -313,13 +314,13 @@ func (d *ibDevice) mtu() uint8 {
 	return d.selection.port.mtu
 }
 
-func (p *ibQueuePair) connect(peer address) error {
+func (p *ibQueuePair) Connect(peer rdma.Address) error {
 	c, w := p.device.selection, p.device.config
-	path := C.tutti_path{qpn: C.uint32_t(peer.qpn), their_psn: C.uint32_t(peer.psn), psn: C.uint32_t(p.psn),
-		gid_index: C.uint32_t(c.gid.index), lid: C.uint16_t(peer.lid), port: C.uint8_t(c.port.number),
-		mtu: C.uint8_t(min(peer.mtu, p.device.mtu())), traffic_class: C.uint8_t(w.class), service_level: C.uint8_t(w.level),
+	path := C.tutti_path{qpn: C.uint32_t(peer.QPN), their_psn: C.uint32_t(peer.PSN), psn: C.uint32_t(p.psn),
+		gid_index: C.uint32_t(c.gid.index), lid: C.uint16_t(peer.LID), port: C.uint8_t(c.port.number),
+		mtu: C.uint8_t(min(peer.MTU, p.device.mtu())), traffic_class: C.uint8_t(w.class), service_level: C.uint8_t(w.level),
 		timeout: C.uint8_t(w.timeout), retries: C.uint8_t(w.retries), rnr_retries: C.uint8_t(w.rnr)}
-	for i, b := range peer.gid {
+	for i, b := range peer.GID {
 		path.gid[i] = C.uint8_t(b)
 	}
 	if rc := C.tutti_connect(p.qp, &path); rc != 0 {
@@ -328,14 +329,14 @@ func (p *ibQueuePair) connect(peer address) error {
 	return nil
 }
 
-func (p *ibQueuePair) receive(id uint64, r *region, mem []byte) error {
-	if rc := C.tutti_recv(p.qp, C.uint64_t(id), C.uint64_t(addressOf(mem)), C.uint32_t(len(mem)), C.uint32_t(r.lkey)); rc != 0 {
+func (p *ibQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
+	if rc := C.tutti_recv(p.qp, C.uint64_t(id), C.uint64_t(rdma.AddressOf(mem)), C.uint32_t(len(mem)), C.uint32_t(r.LKey)); rc != 0 {
 		return fmt.Errorf("ibv_post_recv: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
-func (p *ibQueuePair) send(ws []workRequest) error {
+func (p *ibQueuePair) Send(ws []rdma.WorkRequest) error {
 	for len(ws) > 0 {
 		n := min(len(ws), batchSize)
 		for i := range ws[:n] {
@@ -349,30 +350,30 @@ func (p *ibQueuePair) send(ws []workRequest) error {
 	return nil
 }
 
-func cWorkRequest(w *workRequest) C.tutti_work {
-	h := C.tutti_work{id: C.uint64_t(w.id), len: C.uint32_t(len(w.mem)), lkey: C.uint32_t(w.lkey),
-		raddr: C.uint64_t(w.raddr), rkey: C.uint32_t(w.rkey), imm: C.uint32_t(w.imm)}
-	if len(w.mem) > 0 {
-		h.addr = C.uint64_t(addressOf(w.mem))
+func cWorkRequest(w *rdma.WorkRequest) C.tutti_work {
+	h := C.tutti_work{id: C.uint64_t(w.ID), len: C.uint32_t(len(w.Mem)), lkey: C.uint32_t(w.LKey),
+		raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm)}
+	if len(w.Mem) > 0 {
+		h.addr = C.uint64_t(rdma.AddressOf(w.Mem))
 	}
 	switch {
-	case w.noImm:
+	case w.NoImm:
 		h.opcode = C.IBV_WR_RDMA_WRITE
-	case w.write:
+	case w.Write:
 		h.opcode = C.IBV_WR_RDMA_WRITE_WITH_IMM
 	default:
 		h.opcode = C.IBV_WR_SEND
 	}
-	if w.signaled {
+	if w.Signaled {
 		h.flags = C.IBV_SEND_SIGNALED
 	}
-	if w.inline {
+	if w.Inline {
 		h.flags |= C.IBV_SEND_INLINE
 	}
 	return h
 }
 
-func (p *ibQueuePair) poll(into []completion, spins int) (int, error) {
+func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batchSize)), C.int(spins)))
 	if n < 0 {
 		return 0, errors.New("ibv_poll_cq failed; the completion queue may have overrun")
@@ -384,22 +385,22 @@ func (p *ibQueuePair) poll(into []completion, spins int) (int, error) {
 	}
 	for i := range n {
 		d := &p.done[i]
-		into[i] = completion{id: uint64(d.id), recv: d.recv != 0, write: d.write != 0, status: status(d.status),
-			vendor: uint32(d.vendor), bytes: int(d.bytes), imm: uint32(d.imm)}
+		into[i] = rdma.Completion{ID: uint64(d.id), Recv: d.recv != 0, Write: d.write != 0, Status: rdma.Status(d.status),
+			Vendor: uint32(d.vendor), Bytes: int(d.bytes), Imm: uint32(d.imm)}
 	}
 	return n, nil
 }
 
-func (p *ibQueuePair) inline() int { return p.inlineRoom }
+func (p *ibQueuePair) Inline() int { return p.inlineRoom }
 
-func (p *ibQueuePair) arm() error {
+func (p *ibQueuePair) Arm() error {
 	if rc := C.tutti_notify(p.cq); rc != 0 {
 		return fmt.Errorf("ibv_req_notify_cq: %w", syscall.Errno(rc))
 	}
 	return nil
 }
 
-func (p *ibQueuePair) close() error {
+func (p *ibQueuePair) Close() error {
 	p.device.mu.Lock()
 	delete(p.device.queuePairs, p.number)
 	p.device.load[p.waiter]--
@@ -418,4 +419,4 @@ func (p *ibQueuePair) close() error {
 	return errors.Join(errs...)
 }
 
-var _ device = (*ibDevice)(nil)
+var _ rdma.Device = (*ibDevice)(nil)

@@ -99,7 +99,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	var pairs []*ibQueuePair
 	open := func() {
 		t.Helper()
-		p, err := d.newQueuePair(minDepth, func() {})
+		p, err := d.NewQueuePair(minDepth, func() {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 	shut := func(i int) {
 		t.Helper()
-		if err := pairs[i].close(); err != nil {
+		if err := pairs[i].Close(); err != nil {
 			t.Error(err)
 		}
 		pairs = slices.Delete(pairs, i, i+1)
@@ -138,7 +138,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	for len(pairs) > 0 {
 		shut(0)
 	}
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -146,7 +146,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 // The completion of a write of no bytes, to nowhere, stands for the frames before it.
 func TestDeviceKeepsCountOfWhatWentAtOnce(t *testing.T) {
 	needsDevice(t)
-	b := newBench(t, Options{})
+	b := newBench(t, nil, Options{})
 	for want := range 3 {
 		b.sendNow("head", "body")
 		b.until("the frame", func() bool { return b.sinks[1].n > want })
@@ -175,5 +175,5 @@ func openDeviceForTest() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.describe(), d.close()
+	return d.Describe(), d.Close()
 }

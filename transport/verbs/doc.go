@@ -10,10 +10,10 @@
 // have a queue pair get an error that says why; they do not go on over the set-up
 // link.
 //
-// The protocol is a pure function (step.go), and a device is a small interface
-// (device.go) with one implementation in software, Fabric, on which all tests run
-// anywhere. The package does not know ranks, what heads mean, or which wire sets it
-// up.
+// The protocol is a pure function (flow.go). A device is a small interface, in
+// internal/rdma; this host's hardware implements it (device_verbs.go), and so does
+// package softdevice, with which all tests run anywhere. The package does not know
+// ranks, what heads mean, or which wire sets it up.
 //
 // # On the set-up link
 //

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // A endpoint is what a Conn has of the device: a queue pair, the message buffers that
@@ -15,18 +16,18 @@ import (
 // Works are numbered from 1 as they are posted; work n uses out buffer n modulo
 // their number, so a work's end frees its buffer.
 type endpoint struct {
-	qp           queuePair
-	bufferSize   int     // bytes of a buffer
-	depth        int     // buffers each way, and works that may be posted
-	recvBuffers  *region // depth buffers
-	sendBuffers  *region // depth buffers
-	recvRing     *region // for bodies that fit no buffer; nil before the first of them
+	qp           rdma.QueuePair
+	bufferSize   int          // bytes of a buffer
+	depth        int          // buffers each way, and works that may be posted
+	recvBuffers  *rdma.Region // depth buffers
+	sendBuffers  *rdma.Region // depth buffers
+	recvRing     *rdma.Region // for bodies that fit no buffer; nil before the first of them
 	posted       uint64
 	lastSignaled uint64 // the last work posted that a completion was asked for
 	completed    uint64
-	outstanding  []outstanding // by work modulo depth
-	batch        []workRequest // being put together
-	completions  []completion
+	outstanding  []outstanding      // by work modulo depth
+	batch        []rdma.WorkRequest // being put together
+	completions  []rdma.Completion
 	arrivals     arrivalQueue
 	err          error // the first completion that failed
 	closed       bool
@@ -42,16 +43,16 @@ type outstanding struct {
 
 // arrivalQueue is a ring of completed receives, as many as can be posted.
 type arrivalQueue struct {
-	slots   []completion
+	slots   []rdma.Completion
 	head, n int
 }
 
-func (a *arrivalQueue) push(c completion) {
+func (a *arrivalQueue) push(c rdma.Completion) {
 	a.slots[(a.head+a.n)%len(a.slots)] = c
 	a.n++
 }
 
-func (a *arrivalQueue) pop() completion {
+func (a *arrivalQueue) pop() rdma.Completion {
 	c := a.slots[a.head]
 	a.head = (a.head + 1) % len(a.slots)
 	a.n--
@@ -62,27 +63,27 @@ func (a *arrivalQueue) pop() completion {
 func (c *conn) newEndpoint() (*endpoint, error) {
 	o := &c.transport.opts
 	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
-	l.outstanding, l.batch = make([]outstanding, l.depth), make([]workRequest, 0, l.depth)
-	l.completions, l.arrivals.slots = make([]completion, 16), make([]completion, l.depth)
+	l.outstanding, l.batch = make([]outstanding, l.depth), make([]rdma.WorkRequest, 0, l.depth)
+	l.completions, l.arrivals.slots = make([]rdma.Completion, 16), make([]rdma.Completion, l.depth)
 	if !c.transport.acquireDevice() {
 		return nil, failure(fault.Closed, "make a queue pair", nil)
 	}
 	err := l.open(c.transport.device, func() { c.transport.caller.Call(c.fireFunc) })
 	if err != nil {
 		c.discard(l)
-		return nil, failure(fault.Exhausted, "make a queue pair on "+c.transport.device.describe(), err)
+		return nil, failure(fault.Exhausted, "make a queue pair on "+c.transport.device.Describe(), err)
 	}
 	return l, nil
 }
 
-func (l *endpoint) open(d device, notify func()) (err error) {
-	if l.qp, err = d.newQueuePair(l.depth, notify); err != nil {
+func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
+	if l.qp, err = d.NewQueuePair(l.depth, notify); err != nil {
 		return err
 	}
-	if l.recvBuffers, err = d.alloc(l.depth*l.bufferSize, false); err != nil {
+	if l.recvBuffers, err = d.Alloc(l.depth*l.bufferSize, false); err != nil {
 		return err
 	}
-	if l.sendBuffers, err = d.alloc(l.depth*l.bufferSize, false); err != nil {
+	if l.sendBuffers, err = d.Alloc(l.depth*l.bufferSize, false); err != nil {
 		return err
 	}
 	for i := range l.depth {
@@ -101,18 +102,18 @@ func (l *endpoint) isSignalDue() bool { return l.posted%uint64(max(l.depth/signa
 
 // postReceive gives receive buffer i to the device.
 func (l *endpoint) postReceive(i uint64) error {
-	return l.qp.receive(i, l.recvBuffers, l.buffer(l.recvBuffers, i))
+	return l.qp.Receive(i, l.recvBuffers, l.buffer(l.recvBuffers, i))
 }
 
-func (l *endpoint) buffer(r *region, i uint64) []byte {
+func (l *endpoint) buffer(r *rdma.Region, i uint64) []byte {
 	at := int(i) % l.depth * l.bufferSize
-	return r.mem[at : at+l.bufferSize : at+l.bufferSize]
+	return r.Mem[at : at+l.bufferSize : at+l.bufferSize]
 }
 
 // close ends the queue pair.
 func (l *endpoint) close() {
 	if l.qp != nil && !l.closed {
-		l.qp.close()
+		l.qp.Close()
 	}
 	l.closed = true
 }
@@ -123,9 +124,9 @@ func (l *endpoint) releaseBuffers() (first bool) {
 		return false
 	}
 	l.released = true
-	for _, r := range []*region{l.recvBuffers, l.sendBuffers, l.recvRing} {
+	for _, r := range []*rdma.Region{l.recvBuffers, l.sendBuffers, l.recvRing} {
 		if r != nil {
-			r.deregister()
+			r.Deregister()
 		}
 	}
 	return true
@@ -157,19 +158,19 @@ func (c *conn) poll(spins int) int {
 	if l.closed {
 		return 0
 	}
-	n, err := l.qp.poll(l.completions, spins)
+	n, err := l.qp.Poll(l.completions, spins)
 	if err != nil {
-		l.setError(failure(fault.LinkLost, "poll", fmt.Errorf("%s: %w", c.transport.device.describe(), err)))
+		l.setError(failure(fault.LinkLost, "poll", fmt.Errorf("%s: %w", c.transport.device.Describe(), err)))
 		return 0
 	}
 	for i := range l.completions[:n] {
 		switch e := &l.completions[i]; {
-		case e.status != success:
-			l.setError(completionError(c.transport.device.describe(), *e))
-		case e.recv:
+		case e.Status != rdma.Success:
+			l.setError(completionError(c.transport.device.Describe(), *e))
+		case e.Recv:
 			l.arrivals.push(*e)
 		default:
-			c.completeThrough(e.id)
+			c.completeThrough(e.ID)
 		}
 	}
 	return n

@@ -3,6 +3,8 @@ package verbs
 import (
 	"errors"
 	"fmt"
+
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // An event is what a device says that is of no work: enum ibv_event_type of libibverbs.
@@ -32,7 +34,7 @@ func (e event) endsQueuePair() bool {
 func (e event) err() error {
 	switch e {
 	case queueOverran:
-		return errOverrun
+		return rdma.ErrOverrun
 	case queuePairFatal:
 		return errors.New("the device has given up the queue pair; look at the kernel's log (dmesg)")
 	case queuePairRequest, queuePairAccess:
@@ -42,5 +44,3 @@ func (e event) err() error {
 	}
 	return fmt.Errorf("the device reports event %d", e)
 }
-
-var errOverrun = errors.New("the completion queue has overrun; report this as a bug")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // An exposure is the device's side of one place. release is made once per slot and
@@ -43,7 +44,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 		if l, err = c.transport.remoteCache.acquire(buf); err != nil {
 			return transport.Token{}, nil, err
 		}
-		in.addr, in.rkey = addressOf(buf), l.region.rkey
+		in.addr, in.rkey = rdma.AddressOf(buf), l.region.RKey
 	}
 	c.mu.Lock()
 	err := c.err

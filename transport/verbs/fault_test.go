@@ -13,12 +13,14 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // A bench is two Conns on one Fabric, or device if that is nil, live, polled by the test's goroutine.
 type bench struct {
 	testing.TB
-	fabric *Fabric
+	fabric *softdevice.Fabric
 	ends   [2]*conn
 	sinks  [2]tally
 }
@@ -40,15 +42,18 @@ func (s *tally) Arrived(h transport.Header, n int) {
 	}
 }
 
-func newBench(t testing.TB, o Options) *bench {
+func newBench(t testing.TB, f *softdevice.Fabric, o Options) *bench {
 	t.Helper()
 	leak.Check(t)
-	b := &bench{TB: t, fabric: o.Fabric}
+	b := &bench{TB: t, fabric: f}
 	hub := memory.New()
 	accepted := make(chan transport.Conn, 1)
 	var trs [2]transport.Transport
 	for i := range trs {
 		o.Setup = hub.Transport()
+		if f != nil {
+			o.Device = f.Device(0)
+		}
 		tr, err := New(o)
 		if err != nil {
 			t.Fatal(err)
@@ -137,60 +142,41 @@ func (b *bench) fails() (errs [2]error) {
 	return errs
 }
 
-// pairs are the two queue pairs.
-func (b *bench) pairs() (near, far *softPair) {
-	return b.ends[0].endpoint.qp.(*softPair), b.ends[1].endpoint.qp.(*softPair)
-}
-
-// inject does something to the fabric.
-func (b *bench) inject(do func()) {
-	var wake []func()
-	b.fabric.mu.Lock()
-	do()
-	for _, p := range b.fabric.pairs {
-		if p.armed {
-			p.armed = false
-			wake = append(wake, p.notify)
-		}
-	}
-	b.fabric.mu.Unlock()
-	ring(wake)
+// queuePairs are the two queue pairs.
+func (b *bench) queuePairs() (near, far *softdevice.QueuePair) {
+	return b.ends[0].endpoint.qp.(*softdevice.QueuePair), b.ends[1].endpoint.qp.(*softdevice.QueuePair)
 }
 
 func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault func(b *bench, near, far *softPair)
+		fault func(f *softdevice.Fabric, near, far *softdevice.QueuePair)
 		want  string
 	}{
-		"the peer's queue pair is gone": {func(b *bench, _, far *softPair) { far.peer = 0 }, "transport retry counter exceeded"},
-		"a wrong key": {func(b *bench, _, _ *softPair) {
-			for _, r := range b.fabric.regions {
-				r.remote = false
-			}
-		}, "remote access error"},
-		"the link is down": {func(b *bench, near, _ *softPair) {
-			near.breakDown(completion{status: localQueuePairOp, vendor: 0x51}, nil)
+		"the peer's queue pair is gone": {func(_ *softdevice.Fabric, _, far *softdevice.QueuePair) { far.Disconnect() }, "transport retry counter exceeded"},
+		"a wrong key":                   {func(f *softdevice.Fabric, _, _ *softdevice.QueuePair) { f.RevokeRemoteAccess() }, "remote access error"},
+		"the link is down": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+			near.Fail(rdma.Completion{Status: rdma.LocalQueuePairOp, Vendor: 0x51})
 		}, "vendor error 0x51): probably the link is down"},
-		"a completion queue that overran": {func(b *bench, near, _ *softPair) { near.overrun = true }, "has overrun"},
-		"a receiver that is not ready": {func(b *bench, near, _ *softPair) {
-			near.breakDown(completion{status: rnrExceeded}, nil)
+		"a completion queue that overran": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) { near.Overrun() }, "has overrun"},
+		"a receiver that is not ready": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+			near.Fail(rdma.Completion{Status: rdma.RNRExceeded})
 		}, "receiver not ready, retry counter exceeded"},
-		"an event that the pair has failed": {func(b *bench, near, _ *softPair) {
-			near.state, near.trouble = pairBroken, queuePairFatal.err()
+		"an event that the queue pair has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+			near.FailByEvent(queuePairFatal.err())
 		}, "has given up the queue pair; look at the kernel's log"},
-		"an event that the device has failed": {func(b *bench, near, _ *softPair) {
-			near.state, near.trouble = pairBroken, deviceFatal.err()
+		"an event that the device has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+			near.FailByEvent(deviceFatal.err())
 		}, "the device has failed; look at the kernel's log"},
-		"an unknown status": {func(b *bench, near, _ *softPair) {
-			near.breakDown(completion{status: 250}, nil)
+		"an unknown status": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+			near.Fail(rdma.Completion{Status: 250})
 		}, "status 250"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, Options{Fabric: NewFabric()})
+			b := newBench(t, softdevice.NewFabric(), Options{})
 			mem, to, release := b.expose(50_000)
 			defer release()
-			near, far := b.pairs()
-			b.inject(func() { c.fault(b, near, far) })
+			near, far := b.queuePairs()
+			c.fault(b.fabric, near, far)
 			done := b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{1}, len(mem))})
 			errs := b.fails()
 			if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), c.want) || err != errs[0] {
@@ -203,15 +189,15 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 // Of a device that fails while nothing is posted no work tells, but an event of its own,
 // which must wake who sleeps.
 func TestEventWakesWhoSleeps(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
-	near, _ := b.pairs()
+	b := newBench(t, softdevice.NewFabric(), Options{})
+	near, _ := b.queuePairs()
 	b.until("quiet", func() bool {
 		state, err := b.ends[0].Progress(&b.sinks[0])
 		return state == transport.Idle && err == nil && !b.ends[0].setupPending.Load()
 	})
 	rung := make(chan struct{})
 	b.ends[0].Arm(func() { close(rung) })
-	b.inject(func() { near.state, near.trouble = pairBroken, queueOverran.err() })
+	near.FailByEvent(queueOverran.err())
 	select {
 	case <-rung:
 	case <-time.After(20 * time.Second):
@@ -237,10 +223,10 @@ func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
 // A lost completion cannot be told from a slow one here: what ends the wait is that
 // the owner sees that nothing moves.
 func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
-	near, _ := b.pairs()
+	b := newBench(t, softdevice.NewFabric(), Options{})
+	near, _ := b.queuePairs()
 	done := b.send(&transport.Frame{Body: make([]byte, 100)})
-	b.inject(func() { near.done = nil })
+	near.LoseCompletions()
 	b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 	if n, since := b.ends[0].Unsent(); n != 100 || since.IsZero() {
 		t.Errorf("Unsent() = %d, %v; want 100 bytes", n, since)
@@ -253,7 +239,7 @@ func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
 
 func TestReceiverIsAlwaysReady(t *testing.T) {
 	for _, depth := range []int{3, 4, 7, 32} {
-		b := newBench(t, Options{Fabric: NewFabric(), Depth: depth, Buffer: 300})
+		b := newBench(t, softdevice.NewFabric(), Options{Depth: depth, Buffer: 300})
 		for i := range 400 {
 			b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, i*7)})
 			b.ends[1].Send(&transport.Frame{Body: make([]byte, i*3), Done: ignore})
@@ -262,19 +248,17 @@ func TestReceiverIsAlwaysReady(t *testing.T) {
 			}
 		}
 		b.until("all frames", func() bool { return b.sinks[0].n == 400 && b.sinks[1].n == 400 })
-		b.fabric.mu.Lock()
-		if b.fabric.stalls > 0 {
-			t.Errorf("depth %d: %d works met no posted receive", depth, b.fabric.stalls)
+		if n := b.fabric.NotReady(); n > 0 {
+			t.Errorf("depth %d: %d work requests found no posted receive", depth, n)
 		}
-		b.fabric.mu.Unlock()
 	}
 }
 
 func TestStrangerHasNoQueuePair(t *testing.T) {
 	leak.Check(t)
-	hub, fabric := memory.New(), NewFabric()
-	server, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
-	client, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	hub, fabric := memory.New(), softdevice.NewFabric()
+	server, _ := New(Options{Setup: hub.Transport(), Device: fabric.Device(0)})
+	client, _ := New(Options{Setup: hub.Transport(), Device: fabric.Device(0)})
 	defer server.Close()
 	defer client.Close()
 	accepted := make(chan transport.Conn, 1)
@@ -294,18 +278,16 @@ func TestStrangerHasNoQueuePair(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fabric.mu.Lock()
-	defer fabric.mu.Unlock()
-	if len(fabric.pairs)+len(fabric.regions) > 0 || string(sink.body) != "hello" {
-		t.Errorf("a stranger that said %q holds %d queue pairs and %d regions", sink.body, len(fabric.pairs), len(fabric.regions))
+	if queuePairs, regions := fabric.Held(); queuePairs+regions > 0 || string(sink.body) != "hello" {
+		t.Errorf("a pending peer that sent %q holds %d queue pairs and %d regions, want none", sink.body, queuePairs, regions)
 	}
 }
 
 func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 	leak.Check(t)
-	hub, fabric := memory.New(), NewFabric()
-	server, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
-	client, _ := New(Options{Setup: hub.Transport(), Fabric: fabric})
+	hub, fabric := memory.New(), softdevice.NewFabric()
+	server, _ := New(Options{Setup: hub.Transport(), Device: fabric.Device(0)})
+	client, _ := New(Options{Setup: hub.Transport(), Device: fabric.Device(0)})
 	defer server.Close()
 	defer client.Close()
 	accepted := make(chan transport.Conn, 1)
@@ -329,7 +311,7 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 }
 
 func TestAlienTokenIsMisuse(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // its own, not its peer's
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +325,7 @@ func TestAlienTokenIsMisuse(t *testing.T) {
 }
 
 func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
-	d := &softDevice{fabric: NewFabric()}
+	d := softdevice.NewFabric().Device(0)
 	c := newCache(d, 1000, false)
 	bufs := make([][]byte, 5)
 	var held *registration
@@ -369,7 +351,7 @@ func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 	again.release()
 	held.release()
 	c.close()
-	if err := d.close(); err != nil {
+	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -385,7 +367,7 @@ func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, o := range []Options{{}, {Setup: hub, Depth: 2}, {Setup: hub, Depth: 2000}, {Setup: hub, Buffer: 10}} {
-		o.Fabric = NewFabric()
+		o.Device = softdevice.NewFabric().Device(0)
 		if _, err := New(o); !errors.Is(err, fault.Misuse) {
 			t.Errorf("%+v: got %v, want %v", o, err, fault.Misuse)
 		}
@@ -395,7 +377,7 @@ func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 // With Fresh no key is of use for longer than one use of memory by the peer, which what
 // is written unasked, time and again, cannot have.
 func TestMemoryThatIsWrittenUnaskedIsRefusedWithFresh(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric(), Fresh: true})
+	b := newBench(t, softdevice.NewFabric(), Options{Fresh: true})
 	_, _, err := b.ends[1].Expose(transport.NoNotify, make([]byte, 100))
 	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "TUTTI_VERBS_FRESH") {
 		t.Errorf("got %v, want it refused, and the option named", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // What two ends say to each other on the set-up link, beside their owners' frames,
@@ -42,7 +43,7 @@ const (
 
 // A hello is what the peer needs to know of this end before the first message.
 type hello struct {
-	address
+	rdma.Address
 	depth  uint32 // receives posted
 	buffer uint32 // bytes of each
 	salt   uint64 // what this end's Tokens carry
@@ -50,11 +51,11 @@ type hello struct {
 
 func (h *hello) put(b []byte) {
 	le := binary.LittleEndian
-	copy(b, h.gid[:])
-	le.PutUint32(b[16:], h.qpn)
-	le.PutUint32(b[20:], h.psn)
-	le.PutUint16(b[24:], h.lid)
-	b[26], b[27] = h.mtu, helloVersion
+	copy(b, h.GID[:])
+	le.PutUint32(b[16:], h.QPN)
+	le.PutUint32(b[20:], h.PSN)
+	le.PutUint16(b[24:], h.LID)
+	b[26], b[27] = h.MTU, helloVersion
 	le.PutUint32(b[28:], h.depth)
 	le.PutUint32(b[32:], h.buffer)
 	le.PutUint64(b[36:], h.salt)
@@ -66,15 +67,15 @@ func parseHello(b []byte) (hello, error) {
 	}
 	le := binary.LittleEndian
 	h := hello{
-		address: address{qpn: le.Uint32(b[16:]), psn: le.Uint32(b[20:]), lid: le.Uint16(b[24:]), mtu: b[26]},
+		Address: rdma.Address{QPN: le.Uint32(b[16:]), PSN: le.Uint32(b[20:]), LID: le.Uint16(b[24:]), MTU: b[26]},
 		depth:   le.Uint32(b[28:]), buffer: le.Uint32(b[32:]), salt: le.Uint64(b[36:]),
 	}
-	copy(h.gid[:], b)
+	copy(h.GID[:], b)
 	switch {
 	case b[27] != helloVersion:
 		return h, fmt.Errorf("a hello of version %d, want %d", b[27], helloVersion)
-	case h.mtu < 1 || h.mtu > 5 || h.qpn >= 1<<24 || h.psn >= 1<<24:
-		return h, fmt.Errorf("a hello with MTU %d, queue pair %#x and packet number %#x", h.mtu, h.qpn, h.psn)
+	case h.MTU < 1 || h.MTU > 5 || h.QPN >= 1<<24 || h.PSN >= 1<<24:
+		return h, fmt.Errorf("a hello with MTU %d, queue pair %#x and packet number %#x", h.MTU, h.QPN, h.PSN)
 	case h.depth < minDepth || h.depth > maxDepth || h.buffer < minBuffer || h.buffer > maxBuffer:
 		return h, fmt.Errorf("a hello with %d buffers of %d bytes", h.depth, h.buffer)
 	}

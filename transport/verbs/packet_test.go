@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // golden are messages whose bytes lie in testdata: the wire format, once more than
@@ -121,7 +122,7 @@ func TestPlacesAreToldApart(t *testing.T) {
 }
 
 func TestHelloSurvivesTheTrip(t *testing.T) {
-	h := hello{address: address{gid: [16]byte{10: 0xFF, 11: 0xFF, 12: 10, 15: 1}, qpn: 0x123456, psn: 0xABCDEF, lid: 7, mtu: 5},
+	h := hello{Address: rdma.Address{GID: [16]byte{10: 0xFF, 11: 0xFF, 12: 10, 15: 1}, QPN: 0x123456, PSN: 0xABCDEF, LID: 7, MTU: 5},
 		depth: 32, buffer: 8192, salt: 0x0102030405060708}
 	b := make([]byte, helloLen)
 	h.put(b)

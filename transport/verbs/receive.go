@@ -6,6 +6,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // deliver takes arrivals until one of them is something of a frame's.
@@ -33,7 +34,7 @@ func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 
 // nextArrival polls the queue pair, posts what can go, and returns the oldest arrival.
 // The error is the Conn's, once nothing is left to be delivered.
-func (c *conn) nextArrival(spins int) (e completion, moved, ok bool, err error) {
+func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.endpoint
 	if l == nil || c.closed || c.err != nil && (l.arrivals.n == 0 || !c.recvSwitched.Load()) {
@@ -69,16 +70,16 @@ func (c *conn) nextArrival(spins int) (e completion, moved, ok bool, err error) 
 }
 
 // handleArrival handles one arrival; true when it was a frame's.
-func (c *conn) handleArrival(e completion, in transport.Sink) bool {
+func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 	c.mu.Lock()
 	l := c.endpoint
-	buf := l.buffer(l.recvBuffers, e.id)[:min(e.bytes, l.bufferSize)]
+	buf := l.buffer(l.recvBuffers, e.ID)[:min(e.Bytes, l.bufferSize)]
 	out, err := c.stepFlow(e, buf)
 	if out.op == outSkip {
 		c.skipFrame()
 	}
 	if out.op == outNone || out.op == outSkip || err != nil {
-		c.repostAndUnlock(e.id, err)
+		c.repostAndUnlock(e.ID, err)
 		return false
 	}
 	var last *registration
@@ -89,14 +90,14 @@ func (c *conn) handleArrival(e completion, in transport.Sink) bool {
 	last.release() // all of it has come: nothing is on its way there
 	err = c.deliverArrival(&out, buf, in)
 	c.mu.Lock()
-	c.repostAndUnlock(e.id, err)
+	c.repostAndUnlock(e.ID, err)
 	return true
 }
 
 // stepFlow steps the flow with one arrival. mu is held.
-func (c *conn) stepFlow(e completion, buf []byte) (output, error) {
-	if e.write {
-		return c.flow.step(input{op: inWrite, handle: e.imm, size: uint64(e.bytes)})
+func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
+	if e.Write {
+		return c.flow.step(input{op: inWrite, handle: e.Imm, size: uint64(e.Bytes)})
 	}
 	p, err := parse(buf)
 	if err != nil {
@@ -149,7 +150,7 @@ func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
 	body := buf[packetLen+len(head):]
 	if out.packet.flag == flagInRing {
-		body = c.endpoint.recvRing.mem[out.off:][:h.Size]
+		body = c.endpoint.recvRing.Mem[out.off:][:h.Size]
 	}
 	if t, ok := in.(transport.CopySink); ok {
 		t.Copy(h, body)
@@ -194,18 +195,18 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if c.err != nil {
 		l.invalidate()
 		if ring != nil {
-			ring.deregister()
+			ring.Deregister()
 		}
 		return nil
 	}
 	if ring != nil {
 		c.endpoint.recvRing = ring
-		if _, err := c.flow.step(input{op: inRingReady, size: uint64(len(ring.mem)), addr: ring.addr, rkey: ring.rkey}); err != nil {
+		if _, err := c.flow.step(input{op: inRingReady, size: uint64(len(ring.Mem)), addr: ring.Addr, rkey: ring.RKey}); err != nil {
 			return err
 		}
 	}
 	c.bodyReg = l
-	_, err = c.flow.step(input{op: inAccept, size: p.size, addr: addressOf(dst), rkey: l.region.rkey})
+	_, err = c.flow.step(input{op: inAccept, size: p.size, addr: rdma.AddressOf(dst), rkey: l.region.RKey})
 	return err
 }
 
@@ -213,12 +214,12 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 // for, so that links which carry little do without one; nil when there is none to be
 // made. That the device takes no more memory costs speed here, and no more. The
 // caller is in Progress, which alone makes strips.
-func (c *conn) newRing(size int) *region {
+func (c *conn) newRing(size int) *rdma.Region {
 	o := &c.transport.opts
 	if c.endpoint.recvRing != nil || size > o.Strip/4 {
 		return nil
 	}
-	r, err := c.transport.device.alloc(o.Strip, true)
+	r, err := c.transport.device.Alloc(o.Strip, true)
 	if err != nil {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // segmentSize is the most bytes of one write: so that what lies above can work on
@@ -63,7 +64,7 @@ func (c *conn) pump() error {
 		c.buildWorkRequest(&out)
 	}
 	if n := len(l.batch); n > 0 {
-		l.batch[n-1].signaled = true
+		l.batch[n-1].Signaled = true
 		c.post()
 	}
 	return fail
@@ -72,10 +73,10 @@ func (c *conn) pump() error {
 // post gives the works that were put together to the device. mu is held.
 func (c *conn) post() {
 	l := c.endpoint
-	if w := &l.batch[len(l.batch)-1]; w.signaled {
-		l.lastSignaled = w.id
+	if w := &l.batch[len(l.batch)-1]; w.Signaled {
+		l.lastSignaled = w.ID
 	}
-	if err := l.qp.send(l.batch); err != nil {
+	if err := l.qp.Send(l.batch); err != nil {
 		c.postFailed(err)
 	}
 }
@@ -85,7 +86,7 @@ func (c *conn) post() {
 func (c *conn) postFailed(err error) {
 	for c.poll(1) > 0 { // the reason may lie there
 	}
-	c.endpoint.setError(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.transport.device.describe(), err)))
+	c.endpoint.setError(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.transport.device.Describe(), err)))
 	c.transport.caller.Call(c.fireFunc)
 }
 
@@ -119,12 +120,12 @@ func (c *conn) nextFrame() error {
 func (c *conn) buildWorkRequest(out *output) {
 	l := c.endpoint
 	l.posted++
-	w := workRequest{id: l.posted, signaled: l.isSignalDue()}
+	w := rdma.WorkRequest{ID: l.posted, Signaled: l.isSignalDue()}
 	if out.op == outWriteImm || out.op == outWrite {
-		w.write, w.noImm, w.imm = true, out.op == outWrite, out.handle
-		w.raddr, w.rkey = out.remote.addr+out.at, out.remote.rkey
+		w.Write, w.NoImm, w.Imm = true, out.op == outWrite, out.handle
+		w.RemoteAddr, w.RKey = out.remote.addr+out.at, out.remote.rkey
 		if out.size > 0 {
-			w.mem, w.lkey = c.current.Body[out.off:out.off+out.size], c.currentReg.region.lkey
+			w.Mem, w.LKey = c.current.Body[out.off:out.off+out.size], c.currentReg.region.LKey
 		}
 	} else {
 		b := l.buffer(l.sendBuffers, l.posted)
@@ -136,15 +137,15 @@ func (c *conn) buildWorkRequest(out *output) {
 		if out.packet.kind == tensorWrite && out.packet.flag != flagInRing {
 			n += copy(b[n:], c.current.Body)
 		}
-		w.mem, w.lkey, w.inline = b[:n], l.sendBuffers.lkey, n <= l.qp.inline()
+		w.Mem, w.LKey, w.Inline = b[:n], l.sendBuffers.LKey, n <= l.qp.Inline()
 	}
 	var pending outstanding
 	switch {
 	case out.last:
 		pending = outstanding{frame: c.current, reg: c.currentReg, bytes: c.unposted}
 		c.current, c.currentReg = nil, nil
-	case w.write:
-		pending.bytes = len(w.mem)
+	case w.Write:
+		pending.bytes = len(w.Mem)
 	}
 	c.unposted -= pending.bytes
 	l.outstanding[l.posted%uint64(l.depth)] = pending

@@ -4,57 +4,39 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A status is how a work ended: enum ibv_wc_status of libibverbs.
-type status uint8
-
-const (
-	success          status = 0
-	localLength      status = 1
-	localQueuePairOp status = 2
-	localProtect     status = 4
-	flushed          status = 5
-	badResponse      status = 7
-	remoteInvalid    status = 9
-	remoteAccess     status = 10
-	remoteOp         status = 11
-	retryExceeded    status = 12
-	rnrExceeded      status = 13
-	fatal            status = 19
-	general          status = 21
-)
-
-// An statusText says what a status means, what most often causes it, and what helps.
+// A statusText says what a status means, what most often causes it, and what helps.
 type statusText struct{ name, cause, remedy string }
 
-var statusTexts = map[status]statusText{
-	localLength:      {"local length error", "a message was longer than the buffer posted for it", "both ends must run the same version"},
-	localQueuePairOp: {"local queue pair operation error", "the link is down, or the device was reset", "look at the port's state (ibv_devinfo) and the network interface (ip link)"},
-	localProtect:     {"local protection error", "memory was used that is not registered", "report this as a bug"},
-	flushed:          {"work request flushed", "the queue pair had failed before", "look for the first error"},
-	badResponse:      {"bad response", "the peer's device answered with nonsense", "look at cables and firmware"},
-	remoteInvalid:    {"remote invalid request", "a message was longer than the buffer that the peer posted", "both ends must run the same version"},
-	remoteAccess:     {"remote access error", "a write went to memory that the peer does not show any more, or never did", "nothing, if the peer's receive was given up just then"},
-	remoteOp:         {"remote operation error", "the peer's device failed", "look at the peer's log"},
-	retryExceeded:    {"transport retry counter exceeded", "the peer's process or host is gone, its link is down, or packets do not get through", "check with ibv_rc_pingpong; compare GID index, RoCE version and MTU of both ends; see that UDP port 4791 is open"},
-	rnrExceeded:      {"receiver not ready, retry counter exceeded", "the peer had posted no receive", "report this as a bug"},
-	fatal:            {"fatal error", "the device failed", "look at the kernel's log (dmesg)"},
-	general:          {"general error", "the driver says no more", "look at the kernel's log (dmesg)"},
+var statusTexts = map[rdma.Status]statusText{
+	rdma.LocalLength:      {"local length error", "a message was longer than the buffer posted for it", "both ends must run the same version"},
+	rdma.LocalQueuePairOp: {"local queue pair operation error", "the link is down, or the device was reset", "look at the port's state (ibv_devinfo) and the network interface (ip link)"},
+	rdma.LocalProtection:  {"local protection error", "memory was used that is not registered", "report this as a bug"},
+	rdma.Flushed:          {"work request flushed", "the queue pair had failed before", "look for the first error"},
+	rdma.BadResponse:      {"bad response", "the peer's device answered with nonsense", "look at cables and firmware"},
+	rdma.RemoteInvalid:    {"remote invalid request", "a message was longer than the buffer that the peer posted", "both ends must run the same version"},
+	rdma.RemoteAccess:     {"remote access error", "a write went to memory that the peer does not show any more, or never did", "nothing, if the peer's receive was given up just then"},
+	rdma.RemoteOp:         {"remote operation error", "the peer's device failed", "look at the peer's log"},
+	rdma.RetryExceeded:    {"transport retry counter exceeded", "the peer's process or host is gone, its link is down, or packets do not get through", "check with ibv_rc_pingpong; compare GID index, RoCE version and MTU of both ends; see that UDP port 4791 is open"},
+	rdma.RNRExceeded:      {"receiver not ready, retry counter exceeded", "the peer had posted no receive", "report this as a bug"},
+	rdma.Fatal:            {"fatal error", "the device failed", "look at the kernel's log (dmesg)"},
+	rdma.General:          {"general error", "the driver says no more", "look at the kernel's log (dmesg)"},
 }
 
 // completionError is the error of a Conn one of whose works ended like c.
-func completionError(device string, c completion) error {
-	e, ok := statusTexts[c.status]
+func completionError(device string, c rdma.Completion) error {
+	e, ok := statusTexts[c.Status]
 	if !ok {
 		e = statusText{name: "an error", cause: "the driver says no more", remedy: "look at the kernel's log (dmesg)"}
 	}
 	op := "send"
-	if c.recv {
+	if c.Recv {
 		op = "receive"
 	}
 	return failure(fault.LinkLost, op, fmt.Errorf("%s: %s (status %d, vendor error %#x): probably %s; %s",
-		device, e.name, c.status, c.vendor, e.cause, e.remedy))
+		device, e.name, c.Status, c.Vendor, e.cause, e.remedy))
 }
 
 // failure is this package's error. A transport does not know ranks: Rank is -1.

@@ -7,16 +7,17 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/tcp"
 	"github.com/tutti-go/tutti/transport/transporttest"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // world makes Transports on one Fabric, set up over memory.
 func world(o Options) transporttest.Maker {
 	return func(tb testing.TB, n int) []transporttest.Node {
-		hub, fabric := memory.New(), NewFabric()
+		hub, fabric := memory.New(), softdevice.NewFabric()
 		nodes := make([]transporttest.Node, n)
 		for i := range nodes {
 			o := o
-			o.Setup, o.Fabric = hub.Transport(), fabric
+			o.Setup, o.Device = hub.Transport(), fabric.Device(i)
 			t, err := New(o)
 			if err != nil {
 				tb.Fatal(err)
@@ -24,10 +25,8 @@ func world(o Options) transporttest.Maker {
 			nodes[i].Transport = t
 		}
 		tb.Cleanup(func() {
-			fabric.mu.Lock()
-			defer fabric.mu.Unlock()
-			if fabric.stalls > 0 {
-				tb.Errorf("%d works met no posted receive", fabric.stalls)
+			if n := fabric.NotReady(); n > 0 {
+				tb.Errorf("%d work requests found no posted receive", n)
 			}
 		})
 		return nodes
@@ -45,13 +44,13 @@ func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
 // Over tcp the set-up link has strangers, limits and a listener.
 func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
-		return overTCP("127.0.0.1", NewFabric())(tb, n)
+		return overTCP("127.0.0.1", softdevice.NewFabric())(tb, n)
 	})
 }
 
 // overTCP makes Transports that are set up over tcp between such addresses, on a Fabric
 // or, without one, on the device of this host.
-func overTCP(ip string, fabric *Fabric) transporttest.Maker {
+func overTCP(ip string, fabric *softdevice.Fabric) transporttest.Maker {
 	return func(tb testing.TB, n int) []transporttest.Node {
 		nodes := make([]transporttest.Node, n)
 		for i := range nodes {
@@ -59,7 +58,11 @@ func overTCP(ip string, fabric *Fabric) transporttest.Maker {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			t, err := New(Options{Setup: tcp.New(tcp.Options{}), Fabric: fabric})
+			o := Options{Setup: tcp.New(tcp.Options{})}
+			if fabric != nil {
+				o.Device = fabric.Device(i)
+			}
+			t, err := New(o)
 			if err != nil {
 				tb.Fatal(err)
 			}

@@ -11,11 +11,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // Name is what this wire is called; a Transport's Name has the set-up wire's
 // before it, as in TensorFlow's "grpc+verbs".
 const Name = "verbs"
+
+// A Device is an RDMA device. Besides the hardware that New opens there are those of
+// package softdevice.
+type Device = rdma.Device
 
 // Options says how a Transport is set up, and what it may use.
 type Options struct {
@@ -23,11 +28,9 @@ type Options struct {
 	// pair, and by which they notice that the other is gone. The Transport owns
 	// it from New on, and closes it.
 	Setup transport.Transport
-	// Fabric, if not nil, has the Transport use a software device of it instead of
-	// hardware; for tests.
-	Fabric *Fabric
-	// Number is what this end is called in the Fabric's Steps.
-	Number int
+	// Device, if not nil, is used in place of this host's hardware. The Transport owns
+	// it from New on, and closes it.
+	Device Device
 
 	// OnRequest has an accepted Conn get a queue pair only if its peer has asked for
 	// one, which a peer does by dialling with OnRequest itself. Otherwise it stays a
@@ -62,7 +65,7 @@ type Options struct {
 // called concurrently.
 type Transport struct {
 	opts        Options
-	device      device
+	device      rdma.Device
 	localCache  *registrationCache // what is sent from
 	remoteCache *registrationCache // what peers may write to
 	caller      *poll.Caller
@@ -89,10 +92,8 @@ func New(o Options) (transport.Transport, error) {
 	if err := o.applyDefaults(); err != nil {
 		return nil, err
 	}
-	d := device(nil)
-	if o.Fabric != nil {
-		d = &softDevice{fabric: o.Fabric, number: o.Number}
-	} else {
+	d := o.Device
+	if d == nil {
 		if d, err = openDevice(w); err != nil {
 			return nil, failure(fault.Refused, "open", err)
 		}
@@ -157,7 +158,7 @@ func (o *Options) remoteCacheBytes() int {
 // Network says, in a word without ";" and "=", what network the device is on: two
 // ends whose words are equal have addresses of one kind, by which each device should
 // reach the other's.
-func (t *Transport) Network() string { return t.device.network() }
+func (t *Transport) Network() string { return t.device.Network() }
 
 // Try finds out whether a Conn could be set up here: it makes a queue pair with its
 // message buffers, and gives them back. The error is what the Conn's would be.
@@ -265,7 +266,7 @@ func (t *Transport) Close() error {
 	t.caller.Stop()
 	t.localCache.close()
 	t.remoteCache.close()
-	return errors.Join(err, t.device.close())
+	return errors.Join(err, t.device.Close())
 }
 
 var (

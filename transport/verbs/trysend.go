@@ -1,6 +1,10 @@
 package verbs
 
-import "github.com/tutti-go/tutti/transport"
+import (
+	"github.com/tutti-go/tutti/transport"
+
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+)
 
 // TrySend implements transport.Prompter: a frame that fits a message, and that nothing
 // stands before, is posted from here. Its buffer is the only thing that ends with it, so
@@ -25,7 +29,7 @@ func (c *conn) TrySend(head, body []byte) bool {
 	n += copy(b[n:], body)
 	l.outstanding[l.posted%uint64(l.depth)] = outstanding{bytes: n - packetLen}
 	c.unsent.bytes += n - packetLen
-	l.batch = append(l.batch[:0], workRequest{id: l.posted, signaled: l.isSignalDue(), mem: b[:n], lkey: l.sendBuffers.lkey, inline: n <= l.qp.inline()})
+	l.batch = append(l.batch[:0], rdma.WorkRequest{ID: l.posted, Signaled: l.isSignalDue(), Mem: b[:n], LKey: l.sendBuffers.LKey, Inline: n <= l.qp.Inline()})
 	c.post()
 	return true // where it was not posted, the Conn has failed, as it may behind any frame
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
 // sendNow sends from end 0, at once.
@@ -31,7 +32,7 @@ func (b *bench) unsent(want int) (since time.Time) {
 // No completion tells of a frame that went at once, until Unsent asks for one: a healthy
 // link must not look as if it stalled, however often it is asked.
 func TestUnsentCountsWhatWentAtOnceUntilItHasCome(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	b.sendNow("head", "body")
 	b.sendNow("", "more")
 	b.until("the frames", func() bool { return b.sinks[1].n == 2 })
@@ -50,11 +51,11 @@ func TestUnsentCountsWhatWentAtOnceUntilItHasCome(t *testing.T) {
 }
 
 func TestLostCompletionOfWhatWentAtOnceShowsAsUnsentBytes(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
-	near, _ := b.pairs()
+	b := newBench(t, softdevice.NewFabric(), Options{})
+	near, _ := b.queuePairs()
 	b.sendNow("head", "body")
 	since := b.unsent(8)
-	b.inject(func() { near.done = nil })
+	near.LoseCompletions()
 	b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 	if again := b.unsent(8); !again.Equal(since) {
 		t.Errorf("Unsent says that something has come at %v, since %v", again, since)
@@ -64,7 +65,7 @@ func TestLostCompletionOfWhatWentAtOnceShowsAsUnsentBytes(t *testing.T) {
 // A body may take longer than a link may be silent: each part of it that has come tells
 // that the link moves.
 func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric(), Depth: minDepth})
+	b := newBench(t, softdevice.NewFabric(), Options{Depth: minDepth})
 	const size = 10 * segmentSize
 	_, to, release := b.expose(size)
 	defer release()
@@ -91,7 +92,7 @@ func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
 
 // A message without a body can be stuck, too.
 func TestUnsentCountsHeads(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	done := b.send(&transport.Frame{Head: []byte("head")})
 	b.unsent(4)
 	if err := <-drained(b, done); err != nil {
@@ -101,7 +102,7 @@ func TestUnsentCountsHeads(t *testing.T) {
 }
 
 func TestUnsentForgetsWhatThePeerDoesNotWant(t *testing.T) {
-	b := newBench(t, Options{Fabric: NewFabric()})
+	b := newBench(t, softdevice.NewFabric(), Options{})
 	done := b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4<<20)})
 	b.unsent(4 + 4<<20)
 	within(t, "the frame's end", func() bool {
@@ -138,23 +139,23 @@ func (s *gathering) Arrived(h transport.Header, n int) {
 // no promise that the frame arrives, until something behind it is Done.
 func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 	for name, c := range map[string]struct {
-		at     Break // where the device fails with the first frame; else this end closes
-		behind bool  // a frame is sent behind it, and Done
+		at     softdevice.Break // where the device fails with the first frame; else this end closes
+		behind bool             // a frame is sent behind it, and Done
 		want   []string
 	}{
 		"a Close":                          {want: []string{"at once"}}, // a device may also not have sent it yet
 		"a Close behind a frame's Done":    {behind: true, want: []string{"at once", "behind"}},
-		"a failure before it has left":     {at: BreakBefore},
-		"a failure after it has left":      {at: BreakAfter, want: []string{"at once"}},
-		"a failure, and a frame behind it": {at: BreakBefore, behind: true},
+		"a failure before it has left":     {at: softdevice.BreakBefore},
+		"a failure after it has left":      {at: softdevice.BreakAfter, want: []string{"at once"}},
+		"a failure, and a frame behind it": {at: softdevice.BreakBefore, behind: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, Options{Fabric: NewFabric()})
-			if c.at != NoBreak {
-				b.fabric.Watch(func(Step) Break { return c.at })
+			b := newBench(t, softdevice.NewFabric(), Options{})
+			if c.at != softdevice.NoBreak {
+				b.fabric.SetHook(func(softdevice.Step) softdevice.Break { return c.at })
 			}
 			b.sendNow("", "at once")
-			b.fabric.Watch(nil)
+			b.fabric.SetHook(nil)
 			near, behind := b.ends[0], make(chan error, 1)
 			if c.behind {
 				near.Send(&transport.Frame{Body: []byte("behind"), Done: func(err error) { behind <- err }})
@@ -164,7 +165,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 				})
 			}
 			want := fault.LinkLost
-			if c.at == NoBreak {
+			if c.at == softdevice.NoBreak {
 				want = fault.Closed
 				near.Close()
 			}
@@ -179,7 +180,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 				t.Errorf("this end got %v, want %v; the peer got %q, want %q", ended[0], want, far.got, c.want)
 			}
 			if c.behind {
-				if err := <-behind; (err == nil) != (c.at == NoBreak) {
+				if err := <-behind; (err == nil) != (c.at == softdevice.NoBreak) {
 					t.Errorf("Done of the frame behind it got %v", err)
 				}
 			}
@@ -199,8 +200,8 @@ func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 		"of Unsent":  func(b *bench) { b.ends[0].Unsent() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, Options{Fabric: NewFabric()})
-			near, _ := b.pairs()
+			b := newBench(t, softdevice.NewFabric(), Options{})
+			near, _ := b.queuePairs()
 			b.sendNow("", "sent")
 			b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 			b.until("quiet", func() bool {
@@ -209,9 +210,7 @@ func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 			})
 			rung := make(chan struct{})
 			b.ends[0].Arm(func() { close(rung) })
-			b.fabric.mu.Lock()
-			near.state = pairBroken
-			b.fabric.mu.Unlock()
+			near.RefuseWork()
 			post(b)
 			select {
 			case <-rung:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 // unsent is how many bytes of frames the owner has given for the queue pair that the
@@ -61,6 +62,6 @@ func (c *conn) requestCompletion() {
 		return
 	}
 	l.posted++ // there is room: of as many works as there can be, one is signalled
-	l.batch = append(l.batch[:0], workRequest{id: l.posted, signaled: true, write: true, noImm: true})
+	l.batch = append(l.batch[:0], rdma.WorkRequest{ID: l.posted, Signaled: true, Write: true, NoImm: true})
 	c.post()
 }

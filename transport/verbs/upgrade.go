@@ -8,6 +8,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
 func newSalt() uint64 {
@@ -82,7 +83,7 @@ func (c *conn) discard(l *endpoint) {
 // hello says how this end's queue pair is reached.
 func (c *conn) hello(kind byte) *transport.Frame {
 	body := make([]byte, helloLen)
-	h := hello{address: c.endpoint.qp.local(), depth: uint32(c.endpoint.depth), buffer: uint32(c.endpoint.bufferSize), salt: c.salt}
+	h := hello{Address: c.endpoint.qp.Local(), depth: uint32(c.endpoint.depth), buffer: uint32(c.endpoint.bufferSize), salt: c.salt}
 	h.put(body)
 	return setupFrame(kind, body, ignore)
 }
@@ -147,7 +148,7 @@ func (c *conn) answerOffer(peer hello) {
 		c.refuse(err)
 		return
 	}
-	if err := l.qp.connect(peer.address); err != nil {
+	if err := l.qp.Connect(peer.Address); err != nil {
 		c.discard(l)
 		c.refuse(connectError(c.transport.device, err))
 		return
@@ -167,7 +168,7 @@ func (c *conn) acceptAnswer(peer hello) {
 		c.mu.Unlock()
 		return
 	}
-	err := c.endpoint.qp.connect(peer.address)
+	err := c.endpoint.qp.Connect(peer.Address)
 	c.mu.Unlock()
 	if err != nil {
 		c.refuse(connectError(c.transport.device, err))
@@ -209,6 +210,6 @@ func (c *conn) goLive(err error) {
 	c.pumpAndUnlock()
 }
 
-func connectError(d device, err error) error {
-	return failure(fault.LinkLost, "connect", fmt.Errorf("%s: %w; compare GID index, RoCE version and MTU of both ends", d.describe(), err))
+func connectError(d rdma.Device, err error) error {
+	return failure(fault.LinkLost, "connect", fmt.Errorf("%s: %w; compare GID index, RoCE version and MTU of both ends", d.Describe(), err))
 }

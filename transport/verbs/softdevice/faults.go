@@ -1,0 +1,99 @@
+package softdevice
+
+import "github.com/tutti-go/tutti/transport/verbs/internal/rdma"
+
+// A Step is what a Fabric asks its hook about: a work request before it is carried out,
+// or the completion of a work request or a receive.
+type Step struct {
+	From, To   int // numbers of the devices: the one that acts, and its peer
+	Completion bool
+	Message    []byte // of a work request that is a message; valid during the hook only
+}
+
+// Head returns the frame's head of a message that carries one. It lies behind the 40
+// bytes of the message's header, whose fourth byte is its length.
+func (s Step) Head() []byte {
+	if len(s.Message) < 40 {
+		return nil
+	}
+	return s.Message[40 : 40+int(s.Message[3])]
+}
+
+// A Break is where in a Step a queue pair breaks.
+type Break uint8
+
+// The breaks. After each of them the queue pair of the device that acts is in the error
+// state, as after its cable has come off. Nothing else that was posted is carried out,
+// and the peer's device is not notified.
+const (
+	NoBreak     Break = iota
+	BreakBefore       // a work request is not carried out; a completion is lost
+	BreakWithin       // half of a write is in the peer's memory; all else as BreakBefore
+	BreakAfter        // a work request is carried out but fails here; a completion is the last
+)
+
+// SetHook has hook decide before each Step, except for those that fail by themselves.
+// A nil hook breaks nothing. The hook runs with locks of the Fabric and of Conns held,
+// so it must not call either.
+func (f *Fabric) SetHook(hook func(Step) Break) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hook = hook
+}
+
+// ask asks the hook about a work request, or about a completion if w is nil. mu is held.
+func (p *QueuePair) ask(w *rdma.WorkRequest, peer *QueuePair) Break {
+	hook := p.device.fabric.hook
+	if hook == nil || peer == nil {
+		return NoBreak
+	}
+	s := Step{From: p.device.number, To: peer.device.number, Completion: w == nil}
+	if w != nil && !w.Write {
+		s.Message = w.Mem
+	}
+	return hook(s)
+}
+
+// inject changes something, and fires all queue pairs that are armed.
+func (f *Fabric) inject(change func()) {
+	f.mu.Lock()
+	defer f.unlock()
+	change()
+	for _, p := range f.queuePairs {
+		p.fire()
+	}
+}
+
+// RevokeRemoteAccess makes all registered memory inaccessible to peers.
+func (f *Fabric) RevokeRemoteAccess() {
+	f.inject(func() {
+		for _, r := range f.regions {
+			r.remote = false
+		}
+	})
+}
+
+// Disconnect has the queue pair forget its peer, whose work requests fail then.
+func (p *QueuePair) Disconnect() { p.device.fabric.inject(func() { p.peer = 0 }) }
+
+// Fail breaks the queue pair with a completion.
+func (p *QueuePair) Fail(c rdma.Completion) { p.device.fabric.inject(func() { p.fail(c) }) }
+
+// FailByEvent breaks the queue pair by an asynchronous event, whose error Poll returns.
+func (p *QueuePair) FailByEvent(err error) {
+	p.device.fabric.inject(func() { p.state, p.failure = broken, err })
+}
+
+// Overrun has the completion queue lose a completion.
+func (p *QueuePair) Overrun() { p.device.fabric.inject(func() { p.overrun = true }) }
+
+// LoseCompletions drops the completions that have not been polled.
+func (p *QueuePair) LoseCompletions() { p.device.fabric.inject(func() { p.done = nil }) }
+
+// RefuseWork breaks the queue pair without any completion or notification: the next Send
+// fails.
+func (p *QueuePair) RefuseWork() {
+	p.device.fabric.mu.Lock()
+	defer p.device.fabric.mu.Unlock()
+	p.state = broken
+}
