@@ -17,26 +17,34 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A body goes into exposed memory by one copy: the sender has the receiver's arena
-// mapped, and writes there itself. What is exposed to the peer of a Conn stands in a
-// table of slots in the Conn's memory, a word each:
+// A body goes into exposed memory by one copy: the sender has mapped the receiver's pool and
+// writes there itself. Each side of a Conn has a table of slots in the Conn's memory, one
+// word for each exposure to the peer, which acts as a lock between the two processes:
 //
-//	0           nothing, or not any more
-//	g<<1        exposed; g counts the exposures of this side's, from 1
-//	g<<1 | 1    the same, and the peer is writing into it
+//	word         state     next word, and who writes it
+//	0            free      g<<1 by the owner: Expose
+//	g<<1         exposed   g<<1 | 1 by the peer, before it writes a fragment
+//	                       0 by the owner: release
+//	g<<1 | 1     writing   g<<1 by the peer, after the fragment
+//	                       0 by the owner, when it has given up waiting for the peer
 //
-// The peer writes a piece after it has changed the second into the third, and then
-// changes it back. Who takes memory back changes the second into 0, and waits while
-// it is the third: for no longer than one piece takes, unless the peer was stopped
-// or killed in the middle of it; see withdraw.
+// g is the number of the exposure, from 1, and never used again on the Conn. Every transition
+// is a compare-and-swap, except those of the owner from free and from writing. They are
+// sequentially consistent, as all of Go's atomics: a fragment is in memory before the word
+// says so. The owner, who wants its memory back, waits while the word says writing. A fragment
+// takes some ten microseconds; a peer that was stopped or killed in the middle of one is
+// handled by revoke.
 //
-// The peer gets the descriptor of this side's pool over the socket, when a part of it is
-// first exposed to that peer. When all is written, a record in the ring says so, and is
-// checked against the table's private copy. A faulty peer can damage no memory of this
-// process but what Alloc gave out.
+// The peer gets the descriptor of this side's pool over the socket, when a part of the pool
+// is first exposed to it. When a body is complete, its sender puts a record of kind written
+// into the ring. The receiver checks that record against a private copy of the table, since
+// the peer can write everywhere in the shared one. A faulty peer can damage no memory of
+// this process but what Alloc gave out.
+
+// slotCount is the most exposures of one side of a Conn at a time.
 const slotCount = 64
 
-// A token says where exposed memory is.
+// A token names exposed memory, as the peer gets it. The peer checks every field of it.
 //
 //	Token  bytes 0..3    the slot
 //	       bytes 8..15   the exposure's number
@@ -62,44 +70,45 @@ func (t token) bytes() (b transport.Token) {
 	return b
 }
 
-// slotTable is a table of slots in a Conn's memory.
+// A slotTable is one side's table of slots, in the Conn's memory.
 type slotTable *[slotCount]atomic.Uint64
 
 func slotTableAt(mem []byte, at int) slotTable {
 	return slotTable((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
 }
 
-// exposureTable are the parts of the pool that one Conn has shown to its peer. Slots are
-// used again, so that exposing for each receive allocates nothing.
+// An exposureTable holds the parts of the pool that one Conn has exposed to its peer. Slots and
+// their release functions are used again, so that an Expose for each receive allocates
+// nothing.
 type exposureTable struct {
-	slots slotTable // shared
+	slots slotTable // shared with the peer
 
 	mu    sync.Mutex // guards the rest
-	last  uint64
-	free  []uint32 // slots
+	last  uint64     // number of the last exposure
+	free  []uint32   // slots; nil before the first Expose
 	table [slotCount]exposure
 	sent  bool // the peer has been sent the pool's descriptor
 }
 
-// An exposure is what one slot stands for.
+// An exposure is the private copy of what one slot exposes.
 type exposure struct {
 	number  uint64 // 0 when the slot is free
-	id      uint32
+	id      uint32 // of the frames that arrive in it
 	buf     []byte
 	of      *allocation
 	release func() // made once, given out at each use
 }
 
-// Why memory is not exposed. They are made once: rendezvous tries for every large
-// receive.
+// Why memory is not exposed. These errors are made once, because rendezvous tries to expose
+// the buffer of every large receive.
 var (
 	errNotAllocated = failure(fault.Refused, "expose", errors.New("the memory is not from Alloc"))
 	errNoSlot       = failure(fault.Exhausted, "expose", fmt.Errorf("got one more exposure, want at most %d on a connection", slotCount))
 	errNotSent      = failure(fault.Exhausted, "expose", errors.New("the descriptor of the memory could not be sent"))
 )
 
-// Expose implements transport.Exposer for parts of what this Transport's Alloc has
-// given out; other memory it refuses.
+// Expose implements transport.Exposer for memory from this Transport's Alloc. It refuses other
+// memory.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	a, offset := c.t.pool.pin(buf)
 	if a == nil {
@@ -129,12 +138,12 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	x.last++
 	e := &x.table[slot]
 	e.number, e.id, e.buf, e.of = x.last, id, buf, a
-	c.seg.refs.Add(1) // the table is looked at until release, also when the Conn has gone
+	c.seg.refs.Add(1) // release uses the shared table, also after the Conn has closed
 	x.slots[slot].Store(e.number << 1)
 	return token{slot, e.number, uint64(offset), uint64(len(buf))}.bytes(), e.release, nil
 }
 
-// initialize makes the slots.
+// initialize frees all slots and makes their release functions. x.mu is held.
 func (x *exposureTable) initialize(c *conn) {
 	x.free = make([]uint32, 0, slotCount)
 	for i := range uint32(slotCount) {
@@ -154,14 +163,17 @@ func (c *conn) sendPool() error {
 	return nil
 }
 
-// detachAfter is how long a peer may be in the middle of writing a piece, which
-// takes some ten microseconds, before the memory is taken away from it.
+// detachAfter is how long a peer may take to write one fragment, which takes some ten
+// microseconds, before revoke takes the memory away from it.
 const detachAfter = 250 * time.Millisecond
 
-// revoke ends the exposure in a slot; when it has returned, nothing writes there.
-// It waits for a piece that is being written: its writer is at work, or it has died
-// and writes no more, or it was stopped, and then it keeps the pages, and this
-// process gets others with what was in them.
+// revoke ends the exposure in a slot. When it has returned, nothing writes there any more. While
+// the slot says writing, there are three cases:
+//
+//   - the peer runs: revoke waits for the end of the fragment;
+//   - the peer has died: revoke goes on, because the peer writes nothing any more;
+//   - the peer was stopped for longer than detachAfter: it keeps the pages, and this process
+//     gets others with the same contents.
 func (c *conn) revoke(slot uint32) {
 	x := &c.exposures
 	x.mu.Lock()
@@ -175,7 +187,7 @@ func (c *conn) revoke(slot uint32) {
 	word := &x.slots[slot]
 	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
 		if !c.awaitWriter(word, number) {
-			a.detach(buf) // where that fails, too, there is no memory for a page
+			a.detach(buf) // it fails only where there is no memory for one page
 		}
 		word.Store(0)
 	}
@@ -186,7 +198,8 @@ func (c *conn) revoke(slot uint32) {
 	c.seg.unref()
 }
 
-// awaitWriter reports whether the peer is not writing any more, for certain.
+// awaitWriter waits until the peer has written its fragment, or has died. It returns false
+// when the peer may still be writing after detachAfter.
 func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 	writing := func() bool { return word.Load() == number<<1|1 }
 	for began, i := time.Now(), 0; writing(); i++ {
@@ -205,8 +218,8 @@ func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 	return true
 }
 
-// peerExited reports whether the peer's process has ended. A child of ours that
-// nobody has waited for has ended, too.
+// peerExited reports whether the peer's process has ended. That includes a child of this
+// process which nobody has waited for.
 func (c *conn) peerExited() bool {
 	fd, err := unix.PidfdOpen(int(c.peerCred.Pid), 0)
 	if err != nil {
@@ -217,8 +230,8 @@ func (c *conn) peerExited() bool {
 	return err == nil && n > 0
 }
 
-// lookup is the ID of an exposure that the peer says to have written to, if it can
-// have.
+// lookup returns the ID of the exposure that the peer claims to have written to. ok is false
+// unless all of what it claims lies in memory that is exposed.
 func (x *exposureTable) lookup(slot uint64, number, at, size uint64) (id uint32, ok bool) {
 	if slot >= slotCount || number == 0 {
 		return 0, false

@@ -55,7 +55,8 @@ type handshakeResult struct {
 	releaseSlot func() // of who has accepted: gives the pending connection's slot back
 }
 
-// dialSocket opens a socket to a name. A listener whose queue is full is tried again.
+// dialSocket connects to the socket of that name. While the listener's queue is full it tries
+// again, until ctx ends.
 func dialSocket(ctx context.Context, name string) (*net.UnixConn, error) {
 	var d net.Dialer
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -74,7 +75,7 @@ func dialSocket(ctx context.Context, name string) (*net.UnixConn, error) {
 	}
 }
 
-// dialHandshake is the side of the meeting that dials. It ends with ctx.
+// dialHandshake performs the dialer's side of the handshake. It ends with ctx.
 func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshakeResult, err error) {
 	nc, err := dialSocket(ctx, name)
 	if err != nil {
@@ -96,7 +97,7 @@ func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshake
 	return w, nil
 }
 
-// offer makes a segment that the peer maps, too.
+// offer makes a segment, sends its descriptor, and waits until the peer has mapped it, too.
 func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
 	n, ring := newNonce(), t.ringSize()
 	fd, err := createMemfd(segmentSize(ring), fixedSeals)
@@ -138,7 +139,7 @@ func readAnswer(nc *net.UnixConn, seg *segment, n nonce) error {
 	}
 	switch {
 	case string(b[:len(magic)]) != magic:
-		return failure(fault.Refused, "dial", fmt.Errorf("the peer does not speak shm: it answered %q", b[:16]))
+		return failure(fault.Refused, "dial", fmt.Errorf("got an answer that begins with %q, want %q", b[:len(magic)], magic))
 	case b[8] != answerAccepted:
 		reason := b[reasonOffset:][:min(int(b[9]), reasonRoom)]
 		return failure(fault.Refused, "dial", fmt.Errorf("the peer rejected the connection: %s", reason))
@@ -150,7 +151,7 @@ func readAnswer(nc *net.UnixConn, seg *segment, n nonce) error {
 	return nil
 }
 
-// checkPeerUser is the peer's process, if it is this user's.
+// checkPeerUser returns the peer's process. It refuses one of another user.
 func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -166,13 +167,13 @@ func checkPeerUser(nc *net.UnixConn) (unix.Ucred, error) {
 	}
 	if me := os.Geteuid(); int(peer.Uid) != me {
 		return *peer, failure(fault.Refused, "meet",
-			fmt.Errorf("process %d runs as user %d, this one as %d", peer.Pid, peer.Uid, me))
+			fmt.Errorf("got process %d of user %d, want one of user %d: run all ranks as one user", peer.Pid, peer.Uid, me))
 	}
 	return *peer, nil
 }
 
-// detachSocket duplicates a connection's descriptor, which takes it out of Go's
-// poller once the original is closed. It stays non-blocking.
+// detachSocket returns a duplicate of a connection's descriptor. When the original is closed,
+// Go's poller does not know the socket any more. It stays non-blocking.
 func detachSocket(nc *net.UnixConn) (int, error) {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -185,8 +186,8 @@ func detachSocket(nc *net.UnixConn) (int, error) {
 	return fd, errors.Join(err, os.NewSyscallError("fcntl", dupErr))
 }
 
-// readWithRights fills b, and returns the one descriptor that came with it, or
-// -1. It is the caller's to close, also with an error.
+// readWithRights fills b, and returns the one descriptor that came with it, or -1. The caller
+// closes it, also with an error.
 func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	fd = -1
 	oob := make([]byte, unix.CmsgSpace(4))
@@ -211,7 +212,7 @@ func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	return fd, nil
 }
 
-// parseRights are the descriptors in a control message.
+// parseRights returns the descriptors in a control message.
 func parseRights(oob []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

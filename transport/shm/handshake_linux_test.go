@@ -110,8 +110,8 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 		"an odd ring":        {says: rawHello(version, minRing+64), memory: proper, want: "rings of 65600"},
 		"less memory":        {says: rawHello(version, 2*minRing), memory: proper, want: "bytes, want"},
 		"unsealed memory":    {says: rawHello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
-		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createMemfd(size, fixedSeals) }, want: "not laid out"},
-		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "is not memory"},
+		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createMemfd(size, fixedSeals) }, want: "without the header"},
+		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "want memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
@@ -183,7 +183,7 @@ func TestInvalidAnswersAreRefused(t *testing.T) {
 	}{
 		"silence":       {func([]byte) []byte { return nil }, fault.LinkLost, "no answer"},
 		"half of it":    {func(b []byte) []byte { return b[:50] }, fault.LinkLost, "no answer"},
-		"others' magic": {func(b []byte) []byte { return bytes.Repeat([]byte("x"), answerLen) }, fault.Refused, "does not speak shm"},
+		"others' magic": {func(b []byte) []byte { return bytes.Repeat([]byte("x"), answerLen) }, fault.Refused, "an answer that begins with"},
 		"no nonces":     {func(b []byte) []byte { return b }, fault.Refused, "the same memory"},
 		"turned away":   {func(b []byte) []byte { b[8], b[9] = 1, 255; copy(b[48:], "because"); return b }, fault.Refused, "because"},
 	} {

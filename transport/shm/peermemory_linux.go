@@ -15,22 +15,23 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxPiece bounds how much is written into a peer's memory while that cannot be
-// taken back.
+// maxPiece is the most bytes that are written into a peer's memory while its owner, who may
+// want it back, has to wait.
 const maxPiece = 128 << 10
 
-// A peerMemory is what this end can write of its peer's memory: the peer's pool, once the
-// peer has exposed a part of it.
+// A peerMemory is what this end can write to directly: the peer's pool, once the peer has
+// exposed a part of it. mu orders the socket's reader and the writer of fragments, which are
+// different goroutines.
 type peerMemory struct {
-	slots slotTable // the peer's exposures; shared
+	slots slotTable // the peer's exposures; shared with the peer
 
-	mu  sync.Mutex // guards the rest, and is held while a piece is written
-	fd  int        // of the pool; -1: it has not come
-	mem []byte     // the pool, mapped up to the size that it had when last looked at
-	err error      // why no more is read from the socket
+	mu  sync.Mutex // guards the rest, and is held while a fragment is written
+	fd  int        // of the peer's pool; -1: it has not come
+	mem []byte     // the pool, mapped up to its size when that was last read
+	err error      // why nothing more is read from the socket
 }
 
-// What a byte on the socket says.
+// The messages on the socket are one byte each.
 const (
 	doorbellMessage = 0 // wake up
 	poolMessage     = 1 // the descriptor beside this byte is the sender's pool
@@ -39,8 +40,8 @@ const (
 // socketRead is how many bytes one read of the socket takes.
 const socketRead = 64
 
-// drainSocket reads what the peer has sent over the socket: rings of the doorbell, and its
-// pool. open is false when the peer's end is closed, and after an error.
+// drainSocket reads what the peer has written to the socket: doorbells, of which rang reports
+// at least one, and its pool. open is false when the peer's end is closed, and after an error.
 func (c *conn) drainSocket() (rang, open bool, err error) {
 	p := &c.peerMemory
 	p.mu.Lock()
@@ -64,12 +65,12 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 					fd = -1
 				}
 			default:
-				p.err = protocolError("message %d on the socket", message)
+				p.err = protocolError("got message %d on the socket, want %d or %d", message, doorbellMessage, poolMessage)
 			}
 		}
-		more := fd >= 0 || slices.Contains(b[:n], poolMessage) // a read ends behind a descriptor
+		more := fd >= 0 || slices.Contains(b[:n], poolMessage) // the kernel ends a read at a descriptor
 		if fd >= 0 {
-			unix.Close(fd) // no message was for it
+			unix.Close(fd) // no pool message came with it
 		}
 		if n == 0 || p.err != nil {
 			return rang, false, p.err
@@ -81,11 +82,11 @@ func (c *conn) drainSocket() (rang, open bool, err error) {
 	return false, false, p.err
 }
 
-// readSocket reads without waiting, and without allocating: most of what comes is
-// rings. fd is a descriptor that came along; -1: none did. (0 is one like others, where
-// standard input was closed.)
+// readSocket reads without waiting. It does not allocate, since most of what it reads are
+// doorbells. fd is the descriptor that came along, or -1; 0 is a valid one, where standard
+// input is closed.
 func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno) {
-	var oob [32]byte // room for one descriptor; the kernel drops others
+	var oob [32]byte // room for one descriptor; the kernel discards others
 	iov := unix.Iovec{Base: &b[0]}
 	iov.SetLen(len(b))
 	msg := unix.Msghdr{Iov: &iov, Control: &oob[0]}
@@ -108,20 +109,21 @@ func readSocket(socket int, b *[socketRead]byte) (n, fd int, errno syscall.Errno
 	return int(got), fd, 0
 }
 
-// receivePool keeps the pool that a message has brought. p.mu is held.
+// receivePool keeps the pool that a message has brought; fd is its descriptor, or -1. p.mu is
+// held.
 func (p *peerMemory) receivePool(fd int, pending bool) error {
 	var err error
 	switch {
-	case fd < 0: // the peer depends on it, and cannot be told in time
+	case fd < 0: // the peer has sent tokens already, so that the Conn cannot go on
 		return failure(fault.Exhausted, "receive the peer's memory",
 			fmt.Errorf("%w; or there was no room for one: raise ulimit -n", noDescriptor()))
 	case pending:
 		err = failure(fault.Refused, "receive", errors.New("memory was exposed before the peer was admitted"))
 	case p.fd >= 0:
-		err = protocolError("a second pool")
+		err = protocolError("got a second pool, want one per connection")
 	default:
 		if _, err = sealedSize(fd); err != nil {
-			err = protocolError("a pool: %v", err)
+			err = protocolError("got a pool that cannot be mapped: %v", err)
 		}
 	}
 	if err != nil {
@@ -132,7 +134,7 @@ func (p *peerMemory) receivePool(fd int, pending bool) error {
 	return nil
 }
 
-// close unmaps the pool; nobody is inside the gate any more.
+// close unmaps the pool. No goroutine is inside the gate any more.
 func (p *peerMemory) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +148,7 @@ func (p *peerMemory) close() {
 	}
 }
 
-// mapTo maps the pool at least up to end, if it has that size. p.mu is held.
+// mapTo maps the pool at least up to end. ok is false when the pool is smaller. p.mu is held.
 func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	if end <= uint64(len(p.mem)) {
 		return true, nil
@@ -166,14 +168,14 @@ func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	return true, nil
 }
 
-// Why a piece was not written.
+// Why a fragment was not written.
 var (
 	errNoPool     = errors.New("the peer's pool has not come")
 	errNotExposed = errors.New("the memory is not exposed any more, or never was")
 )
 
-// write writes the next piece of b into exposed memory, at bytes from its beginning.
-// errNoPool asks to drain the socket first: the pool may be there.
+// write writes the next fragment of b into exposed memory, at bytes from its beginning. With
+// errNoPool the caller drains the socket, where the pool may be, and tries again.
 func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -196,7 +198,7 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	n = min(b.left, maxPiece)
 	from := int(to.offset) + at
 	b.read(p.mem[from : from+n])
-	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the memory was taken away from us
+	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the owner has revoked the memory
 	return n, nil
 }
 
@@ -217,13 +219,13 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 		n, err := c.peerMemory.write(to, at, b)
 		if err == errNoPool {
 			if n, err = c.drainAndWrite(to, at, b); err == errNoPool {
-				return 0, false, protocolError("a token of a pool that never came")
+				return 0, false, protocolError("got a token for memory whose pool never came")
 			}
 		}
 		if err != errNotExposed {
 			return n, false, err
 		}
-		n = b.left // the receiver fails the Conn, by its own table, when it gets the record
+		n = b.left // the receiver fails the Conn by its private table, when it gets the record
 		*b = body{}
 		return n, false, nil
 	}
@@ -231,7 +233,7 @@ func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 	return 0, whole, err
 }
 
-// drainAndWrite is peerMemory.write after the socket was read.
+// drainAndWrite drains the socket before it writes a fragment.
 func (c *conn) drainAndWrite(to token, at int, b *body) (int, error) {
 	rang, _, err := c.drainSocket()
 	if rang {
@@ -243,8 +245,8 @@ func (c *conn) drainAndWrite(to token, at int, b *body) (int, error) {
 	return c.peerMemory.write(to, at, b)
 }
 
-// putWritten puts the record that says what was written where; false when there is no
-// room now.
+// putWritten puts the record that announces a body in exposed memory. It returns false when
+// there is no room now.
 func (p *producer) putWritten(to token, at, size int) (bool, error) {
 	room, err := p.reserve(cacheLine)
 	if room == 0 {
@@ -258,14 +260,14 @@ func (p *producer) putWritten(to token, at, size int) (bool, error) {
 	return true, nil
 }
 
-// completeWritten takes the record of a frame that the peer has written into exposed memory.
+// completeWritten handles the record of a body that the peer has written into exposed memory.
 func (c *consumer) completeWritten(w recordHeader, in transport.Sink) (int, bool, error) {
 	rec, err := c.record(w, cacheLine)
 	switch {
 	case err != nil:
 		return 0, false, err
 	case w != makeHeader(kindWritten, 0, 0, 0) || c.arriving:
-		return 0, false, protocolError("a record of exposed memory that begins with %#x", uint64(w))
+		return 0, false, protocolError("got record header %#x for exposed memory, want %#x between frames", uint64(w), uint64(makeHeader(kindWritten, 0, 0, 0)))
 	}
 	var v [4]uint64
 	for i := range v {
@@ -274,7 +276,7 @@ func (c *consumer) completeWritten(w recordHeader, in transport.Sink) (int, bool
 	id, ok := c.exposures.lookup(v[0], v[1], v[2], v[3])
 	if !ok {
 		return 0, false, failure(fault.Misuse, "receive",
-			fmt.Errorf("a frame of %d bytes at %d into memory that is not exposed to it", int64(v[3]), int64(v[2])))
+			fmt.Errorf("got a frame of %d bytes at offset %d of memory that is not exposed, or not that large", int64(v[3]), int64(v[2])))
 	}
 	size := int(v[3])
 	c.header = transport.Header{ID: id, Size: size}

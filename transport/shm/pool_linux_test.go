@@ -394,12 +394,12 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 		want    string
 	}{
 		"without a pool":    {[]byte{poolMessage}, nil, "raise ulimit -n"},
-		"of another kind":   {[]byte{2}, sealed, "message 2"},
+		"of another kind":   {[]byte{2}, sealed, "got message 2"},
 		"unsealed memory":   {[]byte{poolMessage}, func() (int, error) { return unsealed(8192) }, "not sealed"},
-		"another file":      {[]byte{poolMessage}, func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, "is not memory"},
+		"another file":      {[]byte{poolMessage}, func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, "want memory"},
 		"a second pool":     {[]byte{poolMessage}, sealed, "a second pool"},
 		"before the Admit":  {[]byte{poolMessage}, sealed, "before the peer was admitted"},
-		"behind a doorbell": {[]byte{doorbellMessage, 7}, nil, "message 7"},
+		"behind a doorbell": {[]byte{doorbellMessage, 7}, nil, "got message 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The kinds of records.
+// The kinds of records; doc.go has their layouts. 0 is no kind, so that a header is never 0.
 const (
 	kindWhole = 1 + iota
 	kindFirst
@@ -23,10 +23,10 @@ const (
 )
 
 const (
-	cacheLine = 64 // bytes; what records begin at a multiple of
+	cacheLine = 64 // a record begins at a multiple of this
 
-	// MaxBody is the most bytes of body that a frame may have: more than any
-	// machine has memory, so that a length beyond it is nonsense.
+	// MaxBody is the most bytes of body that a frame may have. No machine has that much memory,
+	// so a larger length from a peer is a protocol error.
 	MaxBody = int64(1) << 44
 
 	// maxPendingBody is the most bytes of body before Admit.
@@ -36,21 +36,21 @@ const (
 	maxChunk = 32 << 10 // the most bytes of body in a record
 	minChunk = 4 << 10  // the fewest, unless they are the last
 
-	// While only small frames pass, the ring is used up to here, so that a Conn
-	// for small frames has little memory, and that is in the caches.
+	// While only small frames pass, the producer wraps around here, so that a Conn for small
+	// frames uses little memory, and that stays in the caches.
 	smallWrap      = 32 << 10
 	maxSmallRecord = 2 << 10 // the longest record of a small frame
-	// clearDistance is how far ahead words are cleared for small records, besides the
-	// room of one more record of the last one's size; wipeMost is the longest of them.
+	// clearDistance is how far in front of the last record headers are cleared, besides the
+	// space of one more record of its size. It is done behind records of up to maxClearRecord.
 	clearDistance  = 16 * cacheLine
 	maxClearRecord = 5 << 10
-	// returnFraction is the part of the ring after which the consumer gives room back.
+	// The consumer publishes what it has consumed after one returnFraction-th of the ring.
 	returnFraction = 16
 
-	alignFrom = 1 << 10 // from so many bytes on, a body begins a line
+	alignFrom = 1 << 10 // a body of this size or more begins at a multiple of 64
 )
 
-// A recordHeader is how a record begins: all that there is to know about most of them.
+// A recordHeader is the word with which a record begins. It describes most records completely.
 type recordHeader uint64
 
 func makeHeader(kind int, head, n int, id uint32) recordHeader {
@@ -62,10 +62,10 @@ func (w recordHeader) head() int  { return int(w >> 4 & 0xFF) }
 func (w recordHeader) bytes() int { return int(w >> 12 & 0xFFFFF) }
 func (w recordHeader) id() uint32 { return uint32(w >> 32) }
 
-// roundUp is n, up to the next multiple of a power of two.
+// roundUp returns n, rounded up to a multiple of a power of two.
 func roundUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
 
-// wholeAt is where the body begins in the record of a whole frame.
+// wholeAt returns where the body begins in the record of a whole frame.
 func wholeAt(head, n int) int {
 	if n >= alignFrom {
 		return roundUp(8+head, cacheLine)
@@ -73,57 +73,66 @@ func wholeAt(head, n int) int {
 	return roundUp(8+head, 8)
 }
 
-// firstAt is where the body begins in the record of a first chunk.
+// firstAt returns where the body begins in the record of a first chunk.
 func firstAt(head int) int { return roundUp(16+head, cacheLine) }
 
-// A ring is memory that one producer fills and one consumer empties, of a size
-// that is a power of two. Places in it are given by how many bytes were put
-// before them in all.
+// A ring is memory that one producer fills and one consumer empties. Its size is a power of
+// two. A position in it is the count of all bytes that were put in front of it, so that
+// positions only grow, and the difference of two of them is a number of bytes:
+//
+//	           consumed          produced     clearedTo
+//	              |                  |            |
+//	... consumed  |  records         |  headers   |  bytes of old records ...
+//	              |                  |  are 0     |
+//
+// The producer keeps consumed <= produced <= consumed + size - 64. The header at produced is
+// always 0: there the consumer looks for the next record.
 type ring []byte
 
-// pos is where at lies in the ring.
+// pos returns the offset of a position in the ring's memory.
 func (r ring) pos(at uint64) int { return int(at) & (len(r) - 1) }
 
-// headerAt is the word at a place that is a multiple of the line.
+// headerAt returns the header at a position that is a multiple of 64.
 func (r ring) headerAt(at uint64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&r[r.pos(at)]))
 }
 
-// A producer puts records into a ring. It belongs to one goroutine at a time.
+// A producer puts records into a ring. One goroutine uses it at a time. It knows how much the
+// consumer has consumed from shared memory, and reads that again only when the ring seems full.
 type producer struct {
 	ring           ring
-	sharedConsumed *atomic.Uint64 // how many bytes the consumer has taken; shared
+	sharedConsumed *atomic.Uint64 // bytes consumed; the consumer writes it
 	doorbell       *doorbell      // the consumer's; shared
 
-	produced  uint64 // bytes put
-	consumed  uint64 // taken as last read, and found possible
-	clearedTo uint64 // every line from at to here begins with 0, and at least one does
-	sawLong   bool   // a record that is not short was put since the ring's beginning
-	mustRing  bool   // the consumer's bell is to be rung
+	produced  uint64 // bytes put in all
+	consumed  uint64 // sharedConsumed as last read and checked
+	clearedTo uint64 // the headers from produced to here are 0, and at least one is
+	sawLong   bool   // a record longer than maxSmallRecord was put since the ring's beginning
+	mustRing  bool   // the caller has to ring the consumer's doorbell
 }
 
 func newProducer(r ring, taken *atomic.Uint64, b *doorbell) producer {
 	return producer{ring: r, sharedConsumed: taken, doorbell: b, clearedTo: uint64(len(r))}
 }
 
-// refreshConsumed reads how far the consumer is. It can neither go back nor be ahead of
-// what was put.
+// refreshConsumed reads how far the consumer is. A sound consumer neither goes back nor gets in
+// front of the producer.
 func (p *producer) refreshConsumed() error {
 	t := p.sharedConsumed.Load()
 	if t-p.consumed > p.produced-p.consumed || t%cacheLine != 0 {
-		return protocolError("%d bytes taken, of %d, after %d", t, p.produced, p.consumed)
+		return protocolError("got %d bytes consumed, want a multiple of %d from %d to %d", t, cacheLine, p.consumed, p.produced)
 	}
 	p.consumed = t
 	return nil
 }
 
-// freeSpace is how many bytes can be put, as far as is known: one line is kept for
-// the word behind the last record.
+// freeSpace returns how many bytes can be put, as far as is known. The header behind the last
+// record needs the rest.
 func (p *producer) freeSpace() int { return len(p.ring) - cacheLine - int(p.produced-p.consumed) }
 
-// reserve finds room in one piece for a record of at least so many bytes, and
-// returns how much there is; 0 when there is none now. least is no more than a
-// quarter of the ring.
+// reserve finds contiguous space for a record of at least least bytes, which is no more than a
+// quarter of the ring. It returns how much there is, or 0 when there is not enough now. It
+// puts a skip record when the rest of the ring is too short.
 func (p *producer) reserve(least int) (int, error) {
 	if p.freeSpace() < least {
 		if err := p.refreshConsumed(); err != nil {
@@ -149,9 +158,10 @@ func (p *producer) reserve(least int) (int, error) {
 	return 0, nil
 }
 
-// publish makes the record at the ring's end visible, which has n bytes and is
-// complete but for its word. The swap that Store is orders it before the look at
-// the bell: either we see that the consumer sleeps, or it sees the record.
+// publish makes the record at produced visible, which has n bytes and is complete except for
+// its header w. Storing the header is sequentially consistent, and so ordered before the look
+// at the doorbell: either this side sees that the consumer sleeps, or the consumer sees the
+// record.
 func (p *producer) publish(w recordHeader, n int) {
 	next := p.produced + uint64(n)
 	if next >= p.clearedTo {
@@ -169,14 +179,13 @@ func (p *producer) publish(w recordHeader, n int) {
 	}
 }
 
-// clearHeader clears the word at a place that the consumer is done with, and does not
-// look at before the record in front of it is published.
+// clearHeader clears the header at a position that the consumer has consumed, and does not look
+// at before the record in front of it is published. So a plain store is enough.
 func (p *producer) clearHeader(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.headerAt(at))) = 0 }
 
-// clearAhead clears several words ahead. The lines have to come from the consumer's
-// cache; one by one, each small record would wait for the next one's. A record that
-// is longer has all its lines here then when the next message is written, and that
-// one does not wait for them.
+// clearAhead clears several headers in front of the last record. Their cache lines have to come
+// from the consumer's cache. Fetched one by one, each small record would wait for the line of
+// the next one. After a longer record, all lines of the next one are here when it is written.
 func (p *producer) clearAhead(ahead uint64) {
 	end := min(p.produced+ahead, p.consumed+uint64(len(p.ring)))
 	for ; p.clearedTo < end; p.clearedTo += cacheLine {
@@ -184,8 +193,8 @@ func (p *producer) clearAhead(ahead uint64) {
 	}
 }
 
-// putWhole puts a frame of at most wholeMost bytes of body; false when there is no
-// room now.
+// putWhole puts a frame of at most maxWhole bytes of body. It returns false when there is no
+// space now.
 func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 	at := wholeAt(len(head), b.left)
 	n := roundUp(at+b.left, cacheLine)
@@ -202,8 +211,8 @@ func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 	return true, nil
 }
 
-// putChunk puts the next bytes of a longer body, preceded by the head if they are
-// the first. It returns how many; 0 when there is no room now.
+// putChunk puts the next bytes of a longer body, with the head if they are the first. It returns
+// how many, or 0 when there is no space now.
 func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, error) {
 	at, kind := cacheLine, kindMore
 	if first {
@@ -231,14 +240,14 @@ func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, e
 	return n, nil
 }
 
-// A body is what is left to be put of a frame's body.
+// A body is the rest of a frame's body, which is still to be put.
 type body struct {
-	one  []byte   // its bytes, or those of the part under way
+	one  []byte   // its bytes, or those of the current part
 	more [][]byte // the parts after that
 	left int
 }
 
-// read copies the next len(dst) bytes; there are as many.
+// read copies the next len(dst) bytes, of which there are at least that many.
 func (b *body) read(dst []byte) {
 	b.left -= len(dst)
 	for {
@@ -251,39 +260,40 @@ func (b *body) read(dst []byte) {
 	}
 }
 
-// A consumer takes records out of a ring and hands them to a Sink. Nothing that
-// it reads there is believed. It belongs to whoever is in Progress.
+// A consumer reads records from a ring and passes them to a Sink. It trusts nothing that it
+// reads there: a header is read once, and checked before use. The goroutine in Progress owns
+// it.
 type consumer struct {
 	ring           ring
-	sharedConsumed *atomic.Uint64 // how many bytes were taken; shared
+	sharedConsumed *atomic.Uint64 // bytes consumed, as published to the producer
 	doorbell       *doorbell      // the producer's; shared
-	pending        *atomic.Bool   // the peer has proven nothing yet
+	pending        *atomic.Bool   // the peer is not admitted yet
 	exposures      *exposureTable
 
-	consumed  uint64 // bytes taken
-	published uint64 // taken as last stored
-	mustRing  bool   // the producer's bell is to be rung
+	consumed  uint64 // bytes consumed
+	published uint64 // consumed as last published
+	mustRing  bool   // the caller has to ring the producer's doorbell
 
 	// the frame that is arriving
 	head     [transport.MaxHead]byte
 	header   transport.Header
 	arriving bool
-	dst      []byte // where its body goes; nil drops it
+	dst      []byte // the Sink's buffer for its body; nil drops it
 	got      int    // bytes of body that are in
 }
 
-// hasRecord reports whether there is a record to take.
+// hasRecord reports whether there is a record to read.
 func (c *consumer) hasRecord() bool { return c.ring.headerAt(c.consumed).Load() != 0 }
 
-// spin looks for a record up to so many times.
+// spin polls for a record up to looks times.
 func (c *consumer) spin(looks int) {
 	for w := c.ring.headerAt(c.consumed); looks > 1 && w.Load() == 0; looks-- {
 		cpu.Pause()
 	}
 }
 
-// next hands over the next record, if there is one; whole reports that it
-// completed a frame.
+// next passes on the next record, if there is one. It returns the record's bytes, 0 without one;
+// whole reports that it completed a frame.
 func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	w := recordHeader(c.ring.headerAt(c.consumed).Load())
 	if w == 0 {
@@ -292,7 +302,7 @@ func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	race.Acquire()
 	switch w.kind() {
 	case 0:
-		return 0, false, protocolError("a record that begins with %#x", uint64(w))
+		return 0, false, protocolError("got record header %#x, want one with a kind", uint64(w))
 	case kindWhole, kindFirst:
 		return c.beginFrame(w, in)
 	case kindMore:
@@ -302,24 +312,24 @@ func (c *consumer) next(in transport.Sink) (n int, whole bool, err error) {
 	case kindSkip:
 		span := len(c.ring) - c.ring.pos(c.consumed)
 		if w != makeHeader(kindSkip, 0, 0, 0) || span == len(c.ring) {
-			return 0, false, protocolError("a skip of %d bytes that begins with %#x", span, uint64(w))
+			return 0, false, protocolError("got record header %#x of a skip of %d bytes, want %#x behind the ring's beginning", uint64(w), span, uint64(makeHeader(kindSkip, 0, 0, 0)))
 		}
 		c.consume(span)
 		return span, false, nil
 	}
-	return 0, false, protocolError("a record of kind %d", w.kind())
+	return 0, false, protocolError("got a record of kind %d, want %d to %d", w.kind(), kindWhole, kindWritten)
 }
 
-// record is the record that w begins, of n bytes, unless it cannot be.
+// record returns the record of n bytes that begins with w, if that is possible.
 func (c *consumer) record(w recordHeader, n int) ([]byte, error) {
 	rest := c.ring[c.ring.pos(c.consumed):]
 	if n > len(rest) || w.head() > transport.MaxHead {
-		return nil, protocolError("a record of %d bytes with a head of %d, %d before the ring's end", n, w.head(), len(rest))
+		return nil, protocolError("got a record of %d bytes with a head of %d, want at most %d and %d", n, w.head(), len(rest), transport.MaxHead)
 	}
 	return rest[:n], nil
 }
 
-// beginFrame takes a record with which a frame begins.
+// beginFrame handles a record with which a frame begins.
 func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n, from, at := w.bytes(), 8, wholeAt(w.head(), w.bytes())
 	if w.kind() == kindFirst {
@@ -330,19 +340,19 @@ func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, err
 	case err != nil:
 		return 0, false, err
 	case c.arriving:
-		return 0, false, protocolError("a frame begins when %d of another one's %d bytes are in", c.got, c.header.Size)
+		return 0, false, protocolError("got the beginning of a frame, want the rest of one of which %d of %d bytes are in", c.got, c.header.Size)
 	}
 	size := n
 	if w.kind() == kindFirst {
 		whole := binary.NativeEndian.Uint64(rec[8:])
 		if whole > uint64(min(MaxBody, math.MaxInt)) || int(whole) < n || n == 0 {
-			return 0, false, protocolError("%d bytes at first, of %d", n, whole)
+			return 0, false, protocolError("got a first chunk of %d bytes, want 1 to %d of at most %d", n, whole, MaxBody)
 		}
 		size = int(whole)
 	}
 	if size > maxPendingBody && c.pending.Load() {
 		return 0, false, failure(fault.Refused, "receive",
-			fmt.Errorf("a body of %d bytes before the peer was admitted, of at most %d", size, maxPendingBody))
+			fmt.Errorf("got a body of %d bytes before the peer was admitted, want at most %d", size, maxPendingBody))
 	}
 	head := c.head[:copy(c.head[:], rec[from:from+w.head()])]
 	c.header, c.got = transport.Header{Head: head, ID: w.id(), Size: size}, 0
@@ -354,14 +364,14 @@ func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, err
 	c.dst = in.Buffer(c.header)
 	if c.dst != nil && len(c.dst) < size {
 		return 0, false, failure(fault.Misuse, "progress",
-			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(c.dst), size))
+			fmt.Errorf("got a buffer of %d bytes from the Sink, want %d for the body", len(c.dst), size))
 	}
 	c.arriving = true
 	whole := c.deliver(rec[at:at+n], len(rec), in)
 	return len(rec), whole, nil
 }
 
-// continueFrame takes a chunk of the frame that is arriving.
+// continueFrame handles a further chunk of the arriving frame.
 func (c *consumer) continueFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n := w.bytes()
 	rec, err := c.record(w, roundUp(cacheLine+n, cacheLine))
@@ -369,15 +379,15 @@ func (c *consumer) continueFrame(w recordHeader, in transport.Sink) (int, bool, 
 	case err != nil:
 		return 0, false, err
 	case w != makeHeader(kindMore, 0, n, 0) || n == 0 || !c.arriving || n > c.header.Size-c.got:
-		return 0, false, protocolError("a chunk of %d bytes that begins with %#x, when %d of %d are in",
+		return 0, false, protocolError("got a chunk of %d bytes with header %#x, when %d of %d bytes are in",
 			n, uint64(w), c.got, c.header.Size)
 	}
 	whole := c.deliver(rec[cacheLine:cacheLine+n], len(rec), in)
 	return len(rec), whole, nil
 }
 
-// deliver copies a chunk out of the ring, gives back its record of n bytes, and
-// tells the Sink; true when the frame is complete.
+// deliver copies a chunk out of the ring, consumes its record of n bytes, and notifies the Sink.
+// It returns true when the frame is complete.
 func (c *consumer) deliver(chunk []byte, n int, in transport.Sink) (whole bool) {
 	if c.dst != nil {
 		copy(c.dst[c.got:], chunk)
@@ -392,9 +402,10 @@ func (c *consumer) deliver(chunk []byte, n int, in transport.Sink) (whole bool) 
 	return whole
 }
 
-// consume counts n bytes as taken. The producer is told when they have become many;
-// the rest when there is nothing to take, so that it costs no time that matters.
-// What it is not told of is less than what keeps it from putting a record.
+// consume counts n bytes as consumed. It publishes that to the producer when a returnFraction-th
+// of the ring has come together; Progress publishes the rest when it finds nothing to read,
+// and has time. The unpublished rest is always smaller than a record needs, so it never
+// blocks the producer.
 func (c *consumer) consume(n int) {
 	c.consumed += uint64(n)
 	if c.consumed-c.published >= uint64(len(c.ring)/returnFraction) {
@@ -402,8 +413,8 @@ func (c *consumer) consume(n int) {
 	}
 }
 
-// returnSpace gives the producer the room of what was taken. The swap that Store is
-// orders it before the look at the bell.
+// returnSpace publishes what was consumed, which gives the producer that space. The store is
+// sequentially consistent, and so ordered before the look at the doorbell.
 func (c *consumer) returnSpace() {
 	c.published = c.consumed
 	c.sharedConsumed.Store(c.consumed)
@@ -412,7 +423,8 @@ func (c *consumer) returnSpace() {
 	}
 }
 
-// protocolError is the error of a ring that holds what we would never put there.
+// protocolError returns the error of a peer that has put something impossible into shared memory
+// or onto the socket. It ends the Conn.
 func protocolError(format string, args ...any) error {
-	return failure(fault.LinkLost, "receive", fmt.Errorf("nonsense in shared memory: "+format, args...))
+	return failure(fault.LinkLost, "receive", fmt.Errorf("protocol error: "+format, args...))
 }

@@ -16,10 +16,10 @@ const (
 	magic   = "tuttishm"
 	version = 3
 
-	// A ring as large as a core's second-level cache has large bodies pass three
-	// times as fast as one of a quarter: lines leave the caches of both cores for
-	// the one that they share, before they are used again. It is memory only once
-	// it is used. A Transport with many Conns makes do with less for each.
+	// In a ring as large as a core's second-level cache, large bodies pass three times as fast
+	// as in one of a quarter of that: lines move from the caches of both cores to the one that
+	// they share before they are used again. A ring takes memory only where it is used. A
+	// Transport with many Conns gives each a smaller one.
 	ringSize       = 1 << 20   // what this side asks for, each way
 	smallRing      = 256 << 10 // the same, when it has manyConns
 	smallRingConns = 32
@@ -29,30 +29,34 @@ const (
 	ringsOffset = 4096 // where the rings begin
 )
 
-// A nonce proves that two processes look at the same memory.
+// A nonce proves that two processes see the same memory.
 type nonce [16]byte
 
-// newNonce is a number that nobody guesses.
+// newNonce returns a number that nobody can guess.
 func newNonce() (n nonce) {
 	rand.Read(n[:]) // never fails since Go 1.24
 	return n
 }
 
-// A doorbell is how one side says, in shared memory, what it sleeps for.
+// A doorbell declares, in shared memory, what one side sleeps for. Its owner sets asleep and
+// wakeAt before it sleeps; the peer clears what it acts on, and then writes to the socket.
+// closed is set once, by the owner. See wakeup_linux.go for the order of the stores.
 type doorbell struct {
 	asleep atomic.Uint32
 	closed atomic.Uint32
 	wakeAt atomic.Uint64
 }
 
-// A segment is the memory of one Conn, mapped.
+// A segment is the mapped memory of one Conn; doc.go has its layout. It stays mapped as long as
+// anything refers to it: the Conn does, and so does each of its exposures, because a release
+// after the Conn's end still writes to the slot.
 type segment struct {
 	mem  []byte
 	ring int          // bytes in each ring
-	refs atomic.Int32 // of a Conn's: the Conn, and each of its exposures
+	refs atomic.Int32 // the Conn, and its exposures; 0 before there is a Conn
 }
 
-// Where the sides' lines are.
+// The offsets of the fields. Those of the acceptor lie sideStride behind those of the dialer.
 const (
 	dialerNonceOffset   = 16
 	acceptorNonceOffset = 32
@@ -65,7 +69,7 @@ const (
 
 func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
-// createSegment lays a new segment out in memory that is all zeros.
+// createSegment maps new memory, all zeros, and writes the fixed fields of a segment.
 func createSegment(fd, ring int, n nonce) (*segment, error) {
 	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
@@ -78,15 +82,16 @@ func createSegment(fd, ring int, n nonce) (*segment, error) {
 	return &segment{mem: mem, ring: ring}, nil
 }
 
-// validateRingSize holds the size of a peer's rings to what is allowed.
+// validateRingSize checks the size that a peer proposes for each ring.
 func validateRingSize(ring uint32) error {
 	if ring < minRing || ring > maxRing || ring&(ring-1) != 0 {
-		return fmt.Errorf("rings of %d bytes", ring)
+		return fmt.Errorf("got rings of %d bytes, want a power of two from %d to %d", ring, minRing, maxRing)
 	}
 	return nil
 }
 
-// openSegment maps a segment that a peer has made; its memory has the size for such rings.
+// openSegment maps a segment that a peer has made. The caller has checked the memory's size
+// for rings of that size.
 func openSegment(fd, ring int) (*segment, error) {
 	mem, err := mapShared(fd, 0, segmentSize(ring))
 	if err != nil {
@@ -96,7 +101,7 @@ func openSegment(fd, ring int) (*segment, error) {
 	if string(mem[:len(magic)]) != magic || binary.NativeEndian.Uint32(mem[8:]) != version ||
 		binary.NativeEndian.Uint32(mem[12:]) != uint32(ring) {
 		s.close()
-		return nil, errors.New("the memory is not laid out as a Conn's")
+		return nil, errors.New("got memory without the header of a connection: run the same release of tutti on all ranks")
 	}
 	return s, nil
 }
@@ -105,14 +110,14 @@ func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 
-// unref is what each user does at last.
+// unref drops one user's reference. The last one unmaps the segment.
 func (s *segment) unref() {
 	if s.refs.Add(-1) == 0 {
 		s.close()
 	}
 }
 
-// slots are the tables of what the end itself exposes, and of what its peer does.
+// slots returns the table of what this end exposes, and that of its peer.
 func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
 	first, second := slotTableAt(s.mem, slotTablesOffset), slotTableAt(s.mem, slotTablesOffset+8*slotCount)
 	if dialled {
@@ -121,8 +126,8 @@ func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
 	return second, first
 }
 
-// views are the two ends' views: what goes out and what comes in, and the bells
-// of the end itself and of its peer. dialled tells which end it is.
+// views returns one end's view of the segment: the ring that it fills, the ring that it empties,
+// its own doorbell and its peer's. dialled selects the dialer's end.
 func (s *segment) views(dialled bool) (out producer, in consumer, mine, theirs *doorbell) {
 	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&s.mem[i]) }
 	bells := [2]*doorbell{(*doorbell)(at(doorbellsOffset)), (*doorbell)(at(doorbellsOffset + sideStride))}
@@ -143,18 +148,18 @@ func mapShared(fd, offset, size int) ([]byte, error) {
 	return mem, os.NewSyscallError("mmap", err)
 }
 
-// Memory that is shared is sealed against shrinking: touching it cannot become fatal
-// because another process cut it short. A Conn's and a Share's has a size for good, too.
+// Shared memory is sealed against shrinking, so that no process can make another one's access
+// fatal. That of a Conn and of a Share cannot grow, either; the pool can.
 const (
 	fixedSeals   = growingSeals | unix.F_SEAL_GROW
 	growingSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
 )
 
-// validateMemory checks that a peer's descriptor is sealed memory of that size.
+// validateMemory checks that a peer's descriptor is sealed memory of exactly that size.
 func validateMemory(fd, size int) error {
 	got, err := sealedSize(fd)
 	if err == nil && got != int64(size) {
-		err = fmt.Errorf("the memory has %d bytes, want %d", got, size)
+		err = fmt.Errorf("got memory of %d bytes, want %d", got, size)
 	}
 	return err
 }
@@ -166,11 +171,11 @@ func sealedSize(fd int) (int64, error) {
 		return 0, os.NewSyscallError("fstat", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > MaxBody {
-		return 0, fmt.Errorf("the descriptor of mode %#o with %d bytes is not memory", st.Mode, st.Size)
+		return 0, fmt.Errorf("got a descriptor of mode %#o with %d bytes, want memory", st.Mode, st.Size)
 	}
 	got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || got&unix.F_SEAL_SHRINK == 0 {
-		return 0, errors.New("the memory is not sealed against shrinking")
+		return 0, errors.New("got memory that is not sealed against shrinking")
 	}
 	return st.Size, nil
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// What a stranger may have: one of so many slots, for so long. helloTime is for
-// its first bytes. guestLife is for all before Admit; it is longer than mesh gives
-// a handshake, so that mesh ends one first, and says so.
+// The limits of a peer that is not authenticated. It holds one of maxPending slots, its hello has
+// to come within helloTimeout, and it is admitted within pendingLife. The last is longer than
+// mesh gives its own handshake, so that mesh ends a slow one first and reports it.
 const (
 	maxPending   = 64
 	helloTimeout = 5 * time.Second
 	pendingLife  = 10 * time.Second
 )
 
-// Serve listens on a unix socket that has a random name and no file, and returns
-// the address. It needs no listener of the process's, so that argument is ignored.
+// Serve listens on a unix socket with a random name and no file, and returns the address. It
+// needs no listener, so it ignores that argument. It may be called once.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
 	}
 	if err := t.Available(); err != nil {
 		return "", err
@@ -37,7 +37,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	return t.listen(accept)
 }
 
-// listen is Serve's part under the lock.
+// listen opens the socket and starts to accept, under the lock.
 func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	case t.closed:
 		return "", failure(fault.Closed, "serve", nil)
 	case t.listener != nil:
-		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a second call of Serve, want one per Transport"))
 	}
 	n := newNonce()
 	a := address{t.locality, "tutti-" + hex.EncodeToString(n[:])}
@@ -58,15 +58,15 @@ func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	return a.String(), nil
 }
 
-// The accept loop's pause after a failure that may pass, such as a lack of
-// descriptors, grows from the first to the second.
+// The accept loop pauses after a failure that may be transient, such as a lack of descriptors,
+// for minPause at first and up to maxPause when it repeats.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
 )
 
-// acceptLoop gives each connection a slot and a goroutine; where all slots are
-// taken, connections wait in the socket's queue. It ends when l is closed.
+// acceptLoop gives each connection a slot of a pending peer and a goroutine. While no slot is
+// free, connections wait in the socket's queue. It ends when l is closed.
 func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn)) {
 	pause := minPause
 	for {
@@ -96,13 +96,13 @@ func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn))
 
 func (t *Transport) releasePendingSlot() { <-t.pendingSlots }
 
-// acceptOne makes a Conn of an accepted connection, which has a slot.
+// acceptOne makes a Conn of a connection that holds a slot.
 func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 	w, err := t.acceptHandshake(nc)
 	if err != nil {
 		t.releasePendingSlot()
 		if !errors.Is(err, io.EOF) && t.life.Err() == nil && t.options.Log != nil {
-			t.options.Log.Warn("a connection to shared memory refused", "because", err)
+			t.options.Log.Warn("shm: a connection was rejected", "because", err)
 		}
 		return
 	}
@@ -112,8 +112,8 @@ func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 	}
 }
 
-// acceptHandshake is the side of the meeting that accepts. It closes nc, and lasts no
-// longer than helloTime.
+// acceptHandshake performs the acceptor's side of the handshake, within helloTimeout. It closes
+// nc.
 func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err error) {
 	defer nc.Close()
 	nc.SetDeadline(time.Now().Add(helloTimeout))

@@ -68,21 +68,20 @@ const (
 // up: a host that was stopped does not answer.
 const replyTimeout = time.Second
 
-// A shareRequest is what a rank asks of a Share.
+// A shareRequest is what a rank asks for in a Share.
 type shareRequest struct{ ranks, size int }
 
 func (w shareRequest) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
 
-// Share implements transport.Sharer between the processes of one user on one
-// host, or within one. The name must be one that no other group uses at the same
-// time: other jobs on the host are kept apart by Options.Job, or by a random part
-// of the name that one rank has told the others. The memory is mapped until
-// release, which only the first time is no fault.Misuse.
+// Share implements transport.Sharer between the processes of one user on one host, or within
+// one process. No other group may use the name at the same time. Other jobs on the host are
+// separated by Options.Job, or by a random part of the name that one rank has sent to the
+// others. The memory stays mapped until release; a second release is fault.Misuse.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("share %.80q", name)
 	w := shareRequest{ranks, size}
 	if ranks < 1 || size < 0 || int64(size) > MaxBody || int64(ranks) > 1<<31-1 {
-		return nil, nil, failure(fault.Misuse, op, errors.New(w.String()))
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("got %v, want at least 1 rank and 0 bytes", w))
 	}
 	if err := t.Available(); err != nil {
 		return nil, nil, err
@@ -102,7 +101,7 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return mapShare(op, fd, size)
 }
 
-// beginShare takes the name, of which this rank waits for one Share at a time.
+// beginShare claims the name: this rank waits in one Share of a name at a time.
 func (t *Transport) beginShare(op, name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +109,7 @@ func (t *Transport) beginShare(op, name string) error {
 		return failure(fault.Closed, op, nil)
 	}
 	if t.sharing[name] {
-		return failure(fault.Misuse, op, errors.New("this rank waits for that name already"))
+		return failure(fault.Misuse, op, errors.New("this rank waits for that name already: share one name once at a time"))
 	}
 	t.sharing[name] = true
 	t.running.Add(1)
@@ -124,13 +123,13 @@ func (t *Transport) endShare(name string) {
 	t.running.Done()
 }
 
-// shareName is the socket's name for a Share.
+// shareName returns the name of the Share's socket.
 func (t *Transport) shareName(name string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(t.options.Job), t.options.Job, name))
 	return "tutti-share-" + hex.EncodeToString(sum[:16])
 }
 
-// mapShare is what Share returns.
+// mapShare maps the memory of a Share, and returns what Share returns.
 func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 	mem := []byte{}
 	if size > 0 {
@@ -144,7 +143,7 @@ func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 	var released atomic.Bool
 	release := func() error {
 		if !released.CompareAndSwap(false, true) {
-			return failure(fault.Misuse, op, errors.New("released twice"))
+			return failure(fault.Misuse, op, errors.New("got a second release, want one"))
 		}
 		if size == 0 {
 			return nil
@@ -155,13 +154,14 @@ func mapShare(op string, fd, size int) ([]byte, func() error, error) {
 	return mem, release, nil
 }
 
-// atLeastOne is the size of a Share's memory: none at all cannot be made everywhere.
+// atLeastOne is the size of the memory behind a Share of size bytes: mmap needs one at least.
 func atLeastOne(size int) int { return max(size, 1) }
 
-// errRetry ends an attempt that others have to make anew, as host or as guest.
+// errRetry ends an attempt that begins again, as host or as member.
 var errRetry = errors.New("the host of the share has left")
 
-// joinShare meets the other ranks and returns the memory's descriptor.
+// joinShare waits for the other ranks, as host or as member, and returns the memory's
+// descriptor.
 func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
@@ -183,7 +183,7 @@ func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	}
 }
 
-// joinHost asks the host for the memory, and waits for the verdict.
+// joinHost asks the host for the memory, and waits for its decision.
 func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -245,7 +245,7 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 }
 
 func mismatch(mine, theirs shareRequest) error {
-	return failure(fault.Mismatch, "share", fmt.Errorf("%v here, %v elsewhere", mine, theirs))
+	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as here", theirs, mine))
 }
 
 // A shareHost is the host's side of a Share.

@@ -9,17 +9,17 @@ import (
 // Name is the word that selects this transport.
 const Name = "shm"
 
-// Options are the choices that a program has. The zero Options are good ones.
+// Options are the choices that a program has. The zero value is a good choice.
 type Options struct {
-	// Job sets the names given to Share apart from those of other jobs of this user
-	// on this host. All ranks of a job have the same one. It is needed only where
-	// the names are not unique by themselves.
+	// Job separates the names given to Share from those of other jobs of this user on this
+	// host. All ranks of a job have the same one. It is needed only where the names are not
+	// unique by themselves.
 	Job string
-	// Log hears of strangers that were turned away; nil: nobody does.
+	// Log receives a warning for each connection that was rejected; nil: none is written.
 	Log *slog.Logger
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns an error of this package. A transport does not know ranks, so Rank is -1.
 func failure(k fault.Kind, op string, err error) *fault.Error {
 	return &fault.Error{Kind: k, Op: "shm: " + op, Rank: -1, Err: err}
 }

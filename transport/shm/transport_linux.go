@@ -17,9 +17,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Transport makes Conns through shared memory. It implements
-// transport.Transport and transport.Sharer; all its methods may be called
-// concurrently.
+// A Transport makes Conns through shared memory. It implements transport.Transport,
+// transport.Sharer and transport.Allocator. All its methods may be called concurrently. Its
+// mutex guards the tables of what is open; Conns, the pool and the watcher have locks of
+// their own, and none of them is taken inside another.
 type Transport struct {
 	options      Options
 	locality     locality
@@ -29,7 +30,7 @@ type Transport struct {
 	calls        poll.Caller
 	watcher      poll.Watcher
 	pool         pool
-	pendingSlots chan struct{}  // a place for each guest
+	pendingSlots chan struct{}  // holds one element per pending peer
 	running      sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
 
 	mu       sync.Mutex // guards what follows
@@ -39,8 +40,9 @@ type Transport struct {
 	closed   bool
 }
 
-// New is a Transport that holds nothing yet. Once it has served, dialled or
-// shared, it needs a Close.
+// New returns a Transport that holds nothing yet. It tries whether this process can share memory
+// at all; Available returns the result. Once it has served, dialled, shared or allocated, the
+// Transport needs a Close.
 func New(o Options) *Transport {
 	t := &Transport{
 		options: o, pendingSlots: make(chan struct{}, maxPending),
@@ -54,7 +56,7 @@ func New(o Options) *Transport {
 	return t
 }
 
-// detectLocality finds this process's place.
+// detectLocality returns the locality of this process.
 func detectLocality() (locality, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -79,7 +81,7 @@ func detectLocality() (locality, error) {
 	}, nil
 }
 
-// namespace is the number of this process's namespace of that kind.
+// namespace returns the number of this process's namespace of that kind.
 func namespace(kind string) (string, error) {
 	link, err := os.Readlink("/proc/self/ns/" + kind) // "net:[4026531840]"
 	if err != nil {
@@ -88,20 +90,20 @@ func namespace(kind string) (string, error) {
 	return strings.Trim(strings.TrimPrefix(link, kind+":"), "[]"), nil
 }
 
-// Name is "shm".
+// Name returns "shm".
 func (t *Transport) Name() string { return Name }
 
-// Available is nil where this Transport can work, and else says why not.
+// Available returns nil if this process can share memory, and the reason if it cannot.
 func (t *Transport) Available() error {
 	if t.unavailable != nil {
-		return failure(fault.Refused, "find out where this process runs", t.unavailable)
+		return failure(fault.Refused, "share memory", t.unavailable)
 	}
 	return nil
 }
 
-// Reaches reports whether memory can be shared with the process that serves an
-// address, as far as the address tells; if not, why. It is symmetric: both
-// processes get the same answer about each other.
+// Reaches reports whether memory can be shared with the process that serves addr, as far as the
+// address shows, and the reason if not. It is symmetric: both processes get the same answer
+// about each other.
 func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	if t.unavailable != nil {
 		return false, "no shared memory here: " + t.unavailable.Error()
@@ -114,9 +116,10 @@ func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	return why == "", why
 }
 
-// Dial opens a Conn to the process that serves an address. Errors: fault.Refused
-// by an address that is none or of another place, and by the peer; fault.Timeout
-// and fault.Canceled by ctx, fault.Closed after Close, else fault.LinkLost.
+// Dial opens a Conn to the process that serves an address. Its errors are fault.Refused for an
+// address that is invalid or of another locality, for a peer that rejects the connection, and
+// where descriptors do not pass; fault.Exhausted for a lack of memory or descriptors;
+// fault.Timeout and fault.Canceled by ctx; fault.Closed after Close; fault.LinkLost otherwise.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -141,7 +144,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// waitError names what ended a wait: ctx, Close, or else kind.
+// waitError returns the error of a wait: its kind is that of what ended the wait, Close or ctx, or
+// that of err, or else kind.
 func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {
@@ -157,10 +161,10 @@ func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, e
 	return failure(kind, op, err)
 }
 
-// Close ends every Conn made here and every Share that waits, and returns when
-// each Conn has let go of its memory, and the accept or ready call that is running
-// has returned. It must not be called from those, nor from a Sink. Memory from
-// Share stays until its release.
+// Close ends every Conn made here and every Share that waits. It returns when each Conn has
+// released its memory, and the accept or ready call that is running has returned. It must not
+// be called from those, nor from a Sink. Memory from Share and Alloc stays until it is
+// released or freed.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -184,8 +188,7 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// register takes c among the Conns that Close ends; false when it is too late.
-// release undoes it.
+// register adds c to the Conns that Close ends. It returns false after Close. unregister undoes it.
 func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -198,7 +201,7 @@ func (t *Transport) register(c *conn) bool {
 	return true
 }
 
-// ringSize is how large the next Conn's rings are to be.
+// ringSize returns the size of each ring of the next Conn.
 func (t *Transport) ringSize() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -208,7 +211,7 @@ func (t *Transport) ringSize() int {
 	return ringSize
 }
 
-// unregister forgets a Conn that holds nothing any more.
+// unregister removes a Conn that holds nothing any more.
 func (t *Transport) unregister(c *conn) {
 	if !c.registered {
 		return

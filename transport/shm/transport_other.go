@@ -12,22 +12,22 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Transport refuses to serve and to dial: memory without a name, and the
-// sockets to pass it on, are Linux's. Its methods may be called concurrently.
+// A Transport refuses to serve and to dial: anonymous memory that passes over a socket, and
+// sockets without a file, are Linux's. Its methods may be called concurrently.
 type Transport struct{}
 
-// New is a Transport that can do nothing but tell why.
+// New returns a Transport that can do nothing but give the reason.
 func New(Options) *Transport { return &Transport{} }
 
-// Name is "shm".
+// Name returns "shm".
 func (*Transport) Name() string { return Name }
 
-// Available says why this Transport cannot work here, with fault.Refused.
+// Available returns why this Transport cannot work here, with fault.Refused.
 func (*Transport) Available() error {
-	return failure(fault.Refused, "look for shared memory", errors.New("it is built for Linux, and this is "+runtime.GOOS))
+	return failure(fault.Refused, "share memory", errors.New("got "+runtime.GOOS+", want linux: use another transport"))
 }
 
-// Reaches is false, with the reason.
+// Reaches returns false, with the reason.
 func (t *Transport) Reaches(string) (ok bool, why string) {
 	return false, "no shared memory on " + runtime.GOOS
 }
@@ -42,7 +42,7 @@ func (t *Transport) Dial(context.Context, string) (transport.Conn, error) {
 	return nil, t.Available()
 }
 
-// Close has nothing to end.
+// Close does nothing.
 func (*Transport) Close() error { return nil }
 
 var _ transport.Transport = (*Transport)(nil)

@@ -7,8 +7,21 @@ import (
 	"github.com/tutti-go/tutti/internal/poll"
 )
 
-// Arm implements transport.Conn. It costs a few stores in shared memory and no
-// system call; the peer makes one, for the first record that it puts afterwards.
+// Going to sleep, and waking a sleeper, is a store followed by a look, on both sides:
+//
+//	sleeper                                producer
+//	1. doorbell.asleep = 1                 1. publish the record: store its header
+//	2. look for a record; found: no sleep  2. asleep was 1: clear it, write to the socket
+//
+// Both stores are sequentially consistent, so at least one of the two looks sees the other
+// side's store: no wake-up is lost. The same holds for space in the ring, with doorbell.wakeAt
+// in place of asleep and the count of consumed bytes in place of the record.
+//
+// A byte on the socket makes the Transport's watcher call Event, which runs the armed
+// callback.
+
+// Arm implements transport.Conn. It costs a few stores in shared memory and no system call.
+// The peer makes one system call, for the first record that it puts afterwards.
 func (c *conn) Arm(ready func()) {
 	a := &c.wakeup
 	a.mu.Lock()
@@ -19,9 +32,10 @@ func (c *conn) Arm(ready func()) {
 	c.requestWakeup()
 }
 
-// requestWakeup has the peer ring, unless there is something to do already. It takes the
-// reader's role for that; where another goroutine has it, that one settles when it
-// leaves: it looks at pending after leaving, and we tried to enter after setting it.
+// requestWakeup asks the peer for a doorbell, unless there is something to do already; then it
+// schedules the callback itself. It needs the reader's role. When another goroutine has that
+// role, it requests the wake-up in this one's place: it looks at unannounced after giving up
+// the role, and this goroutine has set unannounced before it tried to get it.
 func (c *conn) requestWakeup() {
 	for c.wakeup.unannounced.Load() {
 		switch c.gate.EnterReader() {
@@ -43,8 +57,8 @@ func (c *conn) requestWakeup() {
 	}
 }
 
-// prepareSleep says in shared memory that this end sleeps, and looks once more; true
-// when there is something to do.
+// prepareSleep declares in shared memory that this end sleeps, and then looks once more. It
+// returns true when there is something to do, and this end does not sleep.
 func (c *conn) prepareSleep() (now bool) {
 	c.returnSpace()
 	c.ownDoorbell.asleep.Store(1)
@@ -55,9 +69,9 @@ func (c *conn) prepareSleep() (now bool) {
 	return now
 }
 
-// ringDoorbell wakes the peer. The caller is inside the gate. Where the socket is full
-// the peer has not looked yet at earlier rings; where it is gone there is nobody
-// to wake.
+// ringDoorbell wakes the peer. The caller is inside the gate. Errors need no handling: if the
+// socket is full, the peer has not read earlier doorbells yet, and if it is closed, there is
+// nobody to wake.
 func (c *conn) ringDoorbell() {
 	var b [1]byte
 	for {
@@ -69,7 +83,7 @@ func (c *conn) ringDoorbell() {
 	}
 }
 
-// Event implements poll.Handler: the peer has rung, or is gone.
+// Event implements poll.Handler. The peer has written to the socket, or its end is closed.
 func (c *conn) Event(_ int32, events uint32) {
 	if !c.gate.Enter() {
 		return
@@ -94,7 +108,8 @@ func (c *conn) Event(_ int32, events uint32) {
 	}
 }
 
-// disarm is the armed callback, which is not armed any more.
+// disarm returns the armed callback, nil if there is none, and disarms it. So each callback
+// runs at most once.
 func (a *wakeup) disarm() func() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +119,7 @@ func (a *wakeup) disarm() func() {
 	return ready
 }
 
-// scheduleReady has the armed callback run soon.
+// scheduleReady runs the armed callback soon, on a goroutine of the Transport.
 func (c *conn) scheduleReady() {
 	if ready := c.wakeup.disarm(); ready != nil {
 		c.t.calls.Call(ready)
