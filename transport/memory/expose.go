@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A handle names an exposure: its place in the table, and which use of the place
-// it is. The generation is unique in the Hub and never 0, so a Token that is
-// stale, or another Conn's, finds nothing.
+// A handle names an exposure: its index in the table, and the generation of that entry. A
+// generation is unique in the Hub and never 0, so a Token that is stale, or belongs to another
+// Conn, finds nothing.
 //
 //	Token  bytes 0..7   generation
 //	       bytes 8..11  index
@@ -29,27 +29,28 @@ func (s handle) token() (t transport.Token) {
 	return t
 }
 
-// exposureTable is the memory that one Conn has shown to its peer. Places are used
-// again, so that exposing for each receive allocates nothing.
+// An exposureTable holds the memory that one Conn has exposed to its peer. Entries and their
+// release functions are used again, so that an Expose for each receive allocates nothing.
+//
+// Locks: the table's mu is for finding and freeing entries, an entry's mu for what it exposes.
+// Neither is taken inside the other.
 type exposureTable struct {
 	mu    sync.Mutex // guards the table, not the entries
 	table []*exposure
 	free  []uint32
 }
 
-// An exposure is one place of the table. Its lock is held while a slice is
-// copied in: at most about 30 µs, which release may have to wait.
+// An exposure is one entry of the table. Its lock is held while a slice is copied into the
+// memory, for at most about 30 µs; release may have to wait that long.
 type exposure struct {
 	mu         sync.Mutex // guards the rest
-	generation uint64     // 0 when the place is free
+	generation uint64     // 0 when the entry is free
 	id         uint32
 	buf        []byte
 	release    func() // made once, given out at each use
 }
 
-// Expose lets the peer write into buf until release, by frames that name the
-// Token and arrive with ID id. release is called once; when it has returned,
-// nothing writes into buf any more.
+// Expose implements transport.Exposer for any memory. It never fails.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	generation := c.home.hub.exposures.Add(1)
 	index, e := c.exposures.claim()
@@ -59,7 +60,7 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	return handle{generation, index}.token(), e.release, nil
 }
 
-// claim finds a free place, or adds one.
+// claim returns a free entry, or adds one.
 func (x *exposureTable) claim() (uint32, *exposure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -74,7 +75,7 @@ func (x *exposureTable) claim() (uint32, *exposure) {
 	return index, e
 }
 
-// release takes the memory away from the peer and frees the place.
+// release ends an exposure and frees its entry.
 func (x *exposureTable) release(index uint32, e *exposure) {
 	e.mu.Lock()
 	used := e.generation != 0
@@ -88,7 +89,7 @@ func (x *exposureTable) release(index uint32, e *exposure) {
 	x.free = append(x.free, index)
 }
 
-// lock is the exposure that s names, locked; nil when it is released.
+// lock returns the exposure that s names, locked, or nil when it has been released.
 func (x *exposureTable) lock(s handle) *exposure {
 	x.mu.Lock()
 	var e *exposure
@@ -107,7 +108,8 @@ func (x *exposureTable) lock(s handle) *exposure {
 	return e
 }
 
-// find is the ID that s was exposed with, if size bytes fit from at on.
+// find returns the ID of the exposure that s names. ok is false unless size bytes fit into its
+// memory from offset at on.
 func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	e := x.lock(s)
 	if e == nil {
@@ -117,8 +119,8 @@ func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	return e.id, at >= 0 && at <= len(e.buf) && size <= len(e.buf)-at
 }
 
-// write copies n bytes of the body, from off on, to where the frame says; false
-// when the memory was released meanwhile.
+// write copies n bytes of the body, from offset off on, into the exposed memory. It returns
+// false when that has been released meanwhile.
 func (x *exposureTable) write(s handle, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {

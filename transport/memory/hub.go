@@ -1,18 +1,18 @@
 // Package memory is the transport between ranks that are goroutines of one
 // process: no wire, one copy per body.
 //
-// A frame is queued at the peer's end by reference. The peer's Progress copies
-// its body once, into what the Sink's Place returns or into exposed memory, and
-// then runs the sender's Done, on the receiver's goroutine. So a queued frame
-// costs its sender's memory and nothing of the receiver's, and "written" means
-// "received": there is no buffer between the two.
+// A frame is queued at the peer's end by reference. The peer's Progress copies its body once,
+// into the buffer that the Sink returns or into exposed memory, and then runs the sender's
+// Done, on the receiver's goroutine. So a queued frame uses its sender's memory and none of
+// the receiver's, and a frame that is done has been received: there is no buffer between the
+// two.
 //
-// Its Conns are Exposer and Gatherer, its Transport is a Sharer. It proves these
-// abilities for hardware, so it is no more generous than hardware: a frame into
-// exposed memory arrives without its Head.
+// Its Conns are Exposers and its Transport is a Sharer. The package proves these abilities for
+// hardware, so it is no more generous than hardware: a frame into exposed memory arrives
+// without its Head.
 //
-// A steady state allocates nothing per frame. It does not know ranks: an address
-// is the place of a Transport among those that its Hub has made.
+// A steady state allocates nothing per frame. The package does not know ranks: an address is
+// the number of a Transport in its Hub.
 package memory
 
 import (
@@ -35,7 +35,7 @@ import (
 // Name is the word that selects this transport.
 const Name = "memory"
 
-// addrPrefix stands before a Transport's number in its address.
+// addrPrefix precedes a Transport's number in its address.
 const addrPrefix = "hub/"
 
 // A Hub joins the ranks of one process: the Transports made by one Hub can dial
@@ -46,12 +46,12 @@ type Hub struct {
 	exposures atomic.Uint64 // the last generation given to an exposure; see expose.go
 
 	mu     sync.Mutex         // guards the rest
-	ends   map[int]*Transport // by number, also those closed: a number is not given again
-	next   int                // no number below it is free
+	ends   map[int]*Transport // by number, also closed ones: a number is not used again
+	next   int                // every number below is used
 	shares map[string]*shareGroup
 }
 
-// New is a Hub without Transports.
+// New returns a Hub without Transports.
 func New() *Hub {
 	var id [8]byte
 	rand.Read(id[:]) // never fails since Go 1.24
@@ -62,16 +62,15 @@ func New() *Hub {
 	}
 }
 
-// ID is a random text of 16 letters that no other Hub has, in any process. It
-// lets a rank tell whether an address was issued by the Hub that it is in itself.
+// ID returns a random text of 16 letters that no other Hub has, in any process. By it a rank
+// knows whether an address was issued by its own Hub.
 func (h *Hub) ID() string { return h.id }
 
-// Addr is the address that the Transport number n serves on.
+// Addr returns the address that Transport number n serves on.
 func (h *Hub) Addr(n int) string { return addrPrefix + strconv.Itoa(n) }
 
-// Transport makes the Transport with the next number that no call of Transport
-// or Number has taken, from 0. It holds nothing until it serves, dials or shares;
-// then it needs a Close.
+// Transport makes the Transport with the lowest unused number, from 0. It holds nothing until
+// it serves, dials or shares; then it needs a Close.
 func (h *Hub) Transport() *Transport {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,18 +80,18 @@ func (h *Hub) Transport() *Transport {
 	return h.make(h.next)
 }
 
-// Number makes the Transport number n, for ranks that come in any order. A
-// number that is taken, or was, is fault.Misuse.
+// Number makes Transport number n, for ranks that come in any order. A number that is in use, or
+// was, is fault.Misuse.
 func (h *Hub) Number(n int) (*Transport, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if n < 0 || h.ends[n] != nil {
-		return nil, failure(fault.Misuse, "transport", fmt.Errorf("number %d is not free", n))
+		return nil, failure(fault.Misuse, "transport", fmt.Errorf("got number %d, want one that is at least 0 and was not used before", n))
 	}
 	return h.make(n), nil
 }
 
-// make is the Transport number n; h.mu is held.
+// make makes Transport number n. h.mu is held.
 func (h *Hub) make(n int) *Transport {
 	t := &Transport{
 		hub:   h,
@@ -105,7 +104,7 @@ func (h *Hub) make(n int) *Transport {
 	return t
 }
 
-// find is the Transport that issued addr; nil when there is none.
+// find returns the Transport that issued addr, or nil.
 func (h *Hub) find(addr string) *Transport {
 	digits, ok := strings.CutPrefix(addr, addrPrefix)
 	n, err := strconv.Atoi(digits)
@@ -124,7 +123,7 @@ type Transport struct {
 	addr string
 	done chan struct{} // closed when Close begins
 
-	mu       sync.Mutex // guards the rest; taken after a link's lock, never before
+	mu       sync.Mutex // guards the rest; may be taken inside a link's lock, never around one
 	conns    map[*conn]struct{}
 	accept   func(transport.Conn)
 	closed   bool
@@ -132,11 +131,11 @@ type Transport struct {
 	wake     sync.Cond // rung for the notifier
 }
 
-// Name is "memory".
+// Name returns "memory".
 func (t *Transport) Name() string { return Name }
 
-// Serve lets others dial the address that it returns. It needs no listener, so
-// in is not looked at. A second call is fault.Misuse.
+// Serve lets others dial the address that it returns. It needs no listener and ignores that
+// argument. A second call is fault.Misuse.
 func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,9 +143,9 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	case t.closed:
 		return "", failure(fault.Closed, "serve", nil)
 	case t.accept != nil:
-		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a second call of Serve, want one per Transport"))
 	case accept == nil:
-		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
 	}
 	t.accept = accept
 	return t.addr, nil
@@ -160,7 +159,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	}
 	peer := t.hub.find(addr)
 	if peer == nil || !peer.serving() {
-		return nil, failure(fault.Refused, "dial "+addr, errors.New("nobody serves this address"))
+		return nil, failure(fault.Refused, "dial "+addr, errors.New("no transport of this process serves the address"))
 	}
 	near, far := newPair(t, peer)
 	if !t.register(near) {
@@ -201,7 +200,7 @@ func (t *Transport) serving() bool {
 	return t.accept != nil && !t.closed
 }
 
-// register takes c among the Conns that Close ends; false when it is too late.
+// register adds c to the Conns that Close ends. It returns false after Close.
 func (t *Transport) register(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,7 +211,8 @@ func (t *Transport) register(c *conn) bool {
 	return true
 }
 
-// acceptFrom adopts a Conn that a peer opened, and has the notifier accept it.
+// acceptFrom registers a Conn that a peer has opened, and lets the notifier accept it. It returns
+// false after Close.
 func (t *Transport) acceptFrom(c *conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,19 +225,19 @@ func (t *Transport) acceptFrom(c *conn) bool {
 	return true
 }
 
-// unregister forgets a closed Conn.
+// unregister removes a closed Conn.
 func (t *Transport) unregister(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure returns an error of this package. A transport does not know ranks, so Rank is -1.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "memory: " + op, Rank: -1, Err: err}
 }
 
-// ctxFailure is the error of a call whose context has ended; nil while it lives.
+// ctxFailure returns the error of a call whose context has ended, or nil.
 func ctxFailure(ctx context.Context, op string) error {
 	err := ctx.Err()
 	if err == nil {
@@ -246,7 +246,7 @@ func ctxFailure(ctx context.Context, op string) error {
 	return failure(fault.ContextKind(err), op, err)
 }
 
-// errPeerClosed is what a Conn reports whose peer has closed in order.
+// errPeerClosed returns the error of a Conn whose peer has called Close.
 func errPeerClosed() error { return failure(fault.LinkLost, "the peer closed the link", io.EOF) }
 
 var (

@@ -1,16 +1,21 @@
 package memory
 
-// A notifier is the one goroutine of a Transport. It runs accept and the ready
-// callbacks, so that they never run on the goroutine of whoever sent a frame.
-// The Transport's mu guards its fields.
+// A notifier is the one goroutine of a Transport. It runs accept and the ready callbacks, so
+// that they never run on a sender's goroutine. The Transport's mu guards its fields.
+//
+//	state      ended   stopping   what holds
+//	none       nil     false      nothing was ever scheduled
+//	running    open    false      the goroutine waits or runs a callback
+//	stopping   open    true       it runs what is scheduled, and then ends
+//	stopped    closed  true       a wake-up runs on a goroutine of its own
 type notifier struct {
-	arrivals    []*conn // opened by peers, to be given to accept; as many as peers have dialled
+	arrivals    []*conn // opened by peers, for accept; one for each Dial of a peer
 	first, last *conn   // Conns whose ready is due, linked by nextDue; each at most once
 	ended       chan struct{}
 	stopping    bool
 }
 
-// wakeNotifier starts the notifier, or wakes it. The Transport's mu is held.
+// wakeNotifier wakes the notifier, and starts it the first time. t.mu is held.
 func (t *Transport) wakeNotifier() {
 	if t.notifier.ended == nil {
 		t.notifier.ended = make(chan struct{})
@@ -20,8 +25,8 @@ func (t *Transport) wakeNotifier() {
 	t.wake.Signal()
 }
 
-// scheduleReady has the notifier run c's ready callback. c's link is locked. Once the
-// notifier is gone, a wake-up has a goroutine of its own, since it must come.
+// scheduleReady lets the notifier run c's ready callback. c's link is locked. Once the notifier is
+// stopping, each wake-up gets a goroutine of its own, because none may be lost.
 func (t *Transport) scheduleReady(c *conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +45,7 @@ func (t *Transport) scheduleReady(c *conn) {
 	t.wakeNotifier()
 }
 
-// notify is the notifier's loop. It ends when told to and nothing is due.
+// notify is the notifier's loop. It ends when it is stopping and nothing is scheduled.
 func (t *Transport) notify() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,8 +72,8 @@ func (t *Transport) notify() {
 	}
 }
 
-// acceptNext hands one arrival over, unless Close has ended it meanwhile. The
-// Transport's mu is held, but not during the call.
+// acceptNext passes one arrival to accept, unless Close has ended it meanwhile. t.mu is held, but
+// not during the call.
 func (t *Transport) acceptNext() {
 	n := &t.notifier
 	c := n.arrivals[0]
@@ -83,7 +88,7 @@ func (t *Transport) acceptNext() {
 	t.mu.Lock()
 }
 
-// stopNotifier lets the notifier finish what is due, and waits for it.
+// stopNotifier lets the notifier finish what is scheduled, and waits for it.
 func (t *Transport) stopNotifier() {
 	t.mu.Lock()
 	t.notifier.stopping = true

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -9,15 +10,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// cacheLine is what shared memory is aligned to, so that ranks can lay out
-// their flags without sharing lines.
+// cacheLine is the alignment of shared memory, so that ranks can place their flags on lines of
+// their own.
 const cacheLine = 64
 
-// A shareGroup is a Share that not all have come to. The Hub's mu guards it.
+// A shareGroup is a Share for which some ranks have not come yet. The Hub's mu guards it until
+// done is closed; after that nothing changes.
 type shareGroup struct {
 	ranks, size int
-	present     map[*Transport]bool
-	done        chan struct{} // closed when all have come, or err is set
+	present     map[*Transport]bool // the ranks that wait
+	done        chan struct{}       // closed when all have come, or err is set
 	err         error
 	mem         []byte
 }
@@ -29,7 +31,7 @@ type shareGroup struct {
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := "share " + name
 	if ranks < 1 || size < 0 {
-		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("%d ranks, %d bytes", ranks, size))
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("got %d ranks and %d bytes, want at least 1 and 0", ranks, size))
 	}
 	if err := ctxFailure(ctx, op); err != nil {
 		return nil, nil, err
@@ -48,7 +50,7 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return t.shared(ctx, op, g)
 }
 
-// join joins the gathering of that name, and completes it when t is the last.
+// join joins the group of that name, and completes it when t is the last member.
 func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	h := t.hub
 	h.mu.Lock()
@@ -59,13 +61,13 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 		h.shares[name] = g
 	}
 	if g.present[t] {
-		return nil, failure(fault.Misuse, "share "+name, fmt.Errorf("this rank waits for that name already"))
+		return nil, failure(fault.Misuse, "share "+name, errors.New("this rank waits for that name already: share one name once at a time"))
 	}
 	g.present[t] = true
 	switch {
 	case g.ranks != ranks || g.size != size:
 		g.err = failure(fault.Mismatch, "share "+name, fmt.Errorf(
-			"%d bytes for %d ranks, and %d bytes for %d ranks", g.size, g.ranks, size, ranks))
+			"got %d bytes for %d ranks from one rank, and %d bytes for %d ranks from another", g.size, g.ranks, size, ranks))
 	case len(g.present) < ranks:
 		return g, nil
 	default:
@@ -76,7 +78,7 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	return g, nil
 }
 
-// withdraw withdraws from a gathering, unless it has ended meanwhile.
+// withdraw leaves a group, unless it is complete meanwhile.
 func (t *Transport) withdraw(name string, g *shareGroup) {
 	h := t.hub
 	h.mu.Lock()
@@ -90,7 +92,7 @@ func (t *Transport) withdraw(name string, g *shareGroup) {
 	}
 }
 
-// shared is what Share returns to a rank that has waited.
+// shared returns what Share returns to a rank that has waited.
 func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byte, func() error, error) {
 	select {
 	case <-g.done:
@@ -106,14 +108,14 @@ func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byt
 	var released atomic.Bool
 	release := func() error {
 		if !released.CompareAndSwap(false, true) {
-			return failure(fault.Misuse, op, fmt.Errorf("released twice"))
+			return failure(fault.Misuse, op, errors.New("got a second release, want one"))
 		}
 		return nil
 	}
 	return g.mem, release, nil
 }
 
-// allocAligned is zeroed memory that starts on a cache line.
+// allocAligned returns zeroed memory that starts on a cache line.
 func allocAligned(size int) []byte {
 	b := make([]byte, size+cacheLine-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)

@@ -19,8 +19,7 @@ import (
 
 // A Transport makes Conns through shared memory. It implements transport.Transport,
 // transport.Sharer and transport.Allocator. All its methods may be called concurrently. Its
-// mutex guards the tables of what is open; Conns, the pool and the watcher have locks of
-// their own, and none of them is taken inside another.
+// mutex guards the tables of what is open, and no other lock is taken inside it.
 type Transport struct {
 	options      Options
 	locality     locality

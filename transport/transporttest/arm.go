@@ -28,7 +28,7 @@ func armTests() []testCase {
 	}
 }
 
-// armSignal arms c with a callback that rings the returned bell.
+// armSignal arms c and returns a channel that receives when the callback runs.
 func armSignal(c transport.Conn) <-chan struct{} {
 	signal := make(chan struct{}, 1)
 	c.Arm(func() { notify(signal) })
@@ -42,7 +42,7 @@ func notify(signal chan struct{}) {
 	}
 }
 
-// pollUntilIdle polls e until a call finds nothing.
+// pollUntilIdle polls e until two calls in a row find nothing.
 func (e *endpoint) pollUntilIdle() {
 	e.w.tb.Helper()
 	quiet := 0
@@ -56,7 +56,8 @@ func (e *endpoint) pollUntilIdle() {
 	})
 }
 
-// waitArmed waits, by Arm alone, until done; it polls only when woken.
+// waitArmed waits by Arm until done returns true or the Conn fails. It polls only after a
+// wake-up.
 func (e *endpoint) waitArmed(what string, done func() bool) {
 	deadline := time.NewTimer(waitLimit())
 	defer deadline.Stop()
@@ -91,7 +92,7 @@ func armFiresOnFrame(t *testing.T, mk Maker) {
 	}
 }
 
-// armCountsBefore arms when all has happened already.
+// armCountsBefore arms after everything has happened.
 func armCountsBefore(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.pollUntilIdle()
@@ -146,7 +147,7 @@ func armFiresOnTransportClose(t *testing.T, mk Maker) {
 	w.await("the wake-up after the Transport's Close", armSignal(near.Conn))
 }
 
-// readyMayUseConn does from ready all that a watcher does.
+// readyMayUseConn polls, sends and arms from inside ready.
 func readyMayUseConn(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	finished := make(chan struct{})
@@ -182,7 +183,7 @@ func readyRunsOnce(t *testing.T, mk Maker) {
 	for range 20 {
 		w.exchange([]*sentFrame{near.send(nil, []byte("x"))}, far)
 	}
-	// What Progress has taken may have woken nobody; what it leaves must.
+	// Frames that Progress has received need not have fired ready; one that is left must.
 	left := near.send(nil, []byte("y"))
 	w.poll("the wake-up", []*endpoint{near}, func() bool { return ran.Load() > 0 })
 	w.exchange([]*sentFrame{left}, far)
@@ -207,9 +208,8 @@ func secondArmReplaces(t *testing.T, mk Maker) {
 	}
 }
 
-// armDoesNotSpin arms again at each wake-up, on a quiet Conn and on one whose
-// peer does not receive. A wake-up may be in vain, but not time after time: it
-// would cost the program a core.
+// armDoesNotSpin arms again at each wake-up, on a quiet Conn and on one whose peer does not
+// receive. A wake-up may be spurious, but repeated ones would keep a core busy.
 func armDoesNotSpin(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	count := func(what string, e *endpoint) {
@@ -228,7 +228,7 @@ func armDoesNotSpin(t *testing.T, mk Maker) {
 	w.until("the bodies", func() bool { return len(far.sink.got) == 16 })
 }
 
-// countWakeUps counts how often ready runs in d, when each arms anew.
+// countWakeUps counts how often ready runs in d, when each run arms again.
 func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 	var mu sync.Mutex // guards n, over and e
 	over := false
@@ -253,15 +253,15 @@ func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 	return n
 }
 
-// armNeverLoses plays ping-pong between two goroutines that sleep on Arm alone:
-// one lost wake-up stops the game. In turn each answers at once, or a little
-// later, so that the frame meets the other before, in and after its Arm.
+// armNeverLoses runs a ping-pong between two goroutines that sleep by Arm alone: one lost wake-up
+// stops it. Each answers after a random short delay, so that frames come before, during and
+// after the other's Arm.
 func armNeverLoses(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	w.pingPong(near, far)
 }
 
-// pingPong has two goroutines, one per end, throw a frame to and fro, some large,
+// pingPong runs two goroutines, one per endpoint, that send a frame back and forth, some large,
 // and sleep in between.
 func (w *cluster) pingPong(near, far *endpoint) {
 	rounds := scaled(3000)
@@ -277,7 +277,7 @@ func (w *cluster) pingPong(near, far *endpoint) {
 			}
 			e.waitArmed("ping-pong", func() bool { return len(e.sink.got) > i/2 })
 			if e.err != nil || len(e.sink.got) <= i/2 {
-				w.errorf("%s: the game stopped in round %d of %d: %v", e.name, i/2, rounds, e.err)
+				w.errorf("%s: the ping-pong stopped in round %d of %d: %v", e.name, i/2, rounds, e.err)
 				return
 			}
 		}
@@ -285,11 +285,11 @@ func (w *cluster) pingPong(near, far *endpoint) {
 	var wg sync.WaitGroup
 	wg.Go(func() { run(near, true, 1) })
 	wg.Go(func() { run(far, false, 2) })
-	w.within("the end of the game", wg.Wait)
+	w.within("the end of the ping-pong", wg.Wait)
 }
 
-// sleepingSender queues more than any buffer holds and sleeps until Done or a
-// wake-up, as a Send that waits does.
+// sleepingSender queues more than any buffer holds and sleeps until Done or a wake-up, as the
+// layer above does when a send has to wait.
 func sleepingSender(t *testing.T, mk Maker) {
 	const n, size = 24, 1 << 20
 	w, near, far := pair(t, mk)

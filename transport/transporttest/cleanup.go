@@ -17,11 +17,10 @@ func cleanupTests() []testCase {
 	}
 }
 
-// unusedCloses makes, serves and closes; what remains, the world reports.
+// unusedCloses makes, serves and closes Transports. The cluster reports what remains.
 func unusedCloses(t *testing.T, mk Maker) { newCluster(t, mk, 2) }
 
-// closedConnsLeaveNothing opens and closes Conns one after the other, more than
-// a process could keep open.
+// closedConnsLeaveNothing opens and closes many Conns, one after the other.
 func closedConnsLeaveNothing(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for i := range 60 {
@@ -48,8 +47,8 @@ func transportCloseEndsConns(t *testing.T, mk Maker) {
 	w.poll("the peers' errors", []*endpoint{far, other}, func() bool { return far.err != nil && other.err != nil })
 }
 
-// closeInTraffic closes one Transport, then the other, while goroutines send and
-// poll; the world's leak check is the test.
+// closeInTraffic closes one Transport, then the other, while goroutines send and poll. The
+// cluster's leak check is the test.
 func closeInTraffic(t *testing.T, mk Maker) {
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {

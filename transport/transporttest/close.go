@@ -37,8 +37,8 @@ func (w *cluster) isClosed(what string, err error) {
 	}
 }
 
-// closeFailsQueued closes with more queued than any buffer takes, so that some
-// must fail; what had left before may have succeeded, but nothing behind it.
+// closeFailsQueued closes with more queued than any buffer holds, so that some frames must fail.
+// Frames in front of the first one that fails may have succeeded; none behind it may.
 func closeFailsQueued(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
 	body := make([]byte, 1<<20)
@@ -102,7 +102,7 @@ func peersCloseFails(t *testing.T, mk Maker) {
 	}
 }
 
-// firstErrorIsFinal looks at an error that came from the peer again after Close.
+// firstErrorIsFinal compares the error that the peer has caused before and after Close.
 func firstErrorIsFinal(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.Close()
@@ -116,8 +116,8 @@ func firstErrorIsFinal(t *testing.T, mk Maker) {
 	}
 }
 
-// doneFramesOutliveClose closes after some Done, while the peer has looked at
-// nothing; what was done arrives all the same, and then the error.
+// doneFramesOutliveClose closes after some frames are done, while the peer has received nothing.
+// The frames that were done arrive all the same, and then the error.
 func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -133,8 +133,8 @@ func doneFramesOutliveClose(t *testing.T, mk Maker) {
 	w.arePrefix(frames, far.sink.got)
 }
 
-// arePrefix checks that got is the first frames, and at least all those whose
-// Done had no error.
+// arePrefix checks that got equals the first frames, and includes all those whose Done had no
+// error.
 func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	w.tb.Helper()
 	if len(got) > len(frames) {
@@ -153,8 +153,8 @@ func (w *cluster) arePrefix(frames []*sentFrame, got []arrival) {
 	}
 }
 
-// wholeFramesBeforeError fails the Conn behind frames that the receiver has been
-// too slow to take.
+// wholeFramesBeforeError fails the Conn while frames have arrived that the receiver has not read
+// yet.
 func wholeFramesBeforeError(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -207,8 +207,8 @@ func closeFromSink(t *testing.T, mk Maker) {
 	}
 }
 
-// closeFromDone closes the sending Conn from inside a Done, which the next one's
-// Done must survive.
+// closeFromDone closes the sending Conn from inside a Done. The next frame's Done runs all the
+// same, once, and closes it again.
 func closeFromDone(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	first := w.frame(nil, []byte("first"), func(error) { near.Close() })
@@ -222,8 +222,8 @@ func closeFromDone(t *testing.T, mk Maker) {
 	w.isClosed("Done of the second frame", second.err)
 }
 
-// closeBesideEverything closes an end while goroutines send on both, poll both
-// and arm both: every Done runs once, nothing hangs, nothing races.
+// closeBesideEverything closes an endpoint while goroutines send on both ends, poll both and arm
+// both: every Done runs once, nothing hangs, nothing races.
 func closeBesideEverything(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for round := range int32(16) {
@@ -261,8 +261,8 @@ func (e *endpoint) burst(n int, body []byte) (frames []*sentFrame) {
 	return frames
 }
 
-// memoryFreeAfterError writes into what Place gave out once Progress has
-// returned the error; the race detector sees who else does.
+// memoryFreeAfterError writes into the buffer of the arriving body once Progress has returned the
+// error. The race detector sees any other writer.
 func memoryFreeAfterError(t *testing.T, mk Maker) {
 	for _, closer := range []string{"sender", "receiver"} {
 		t.Run("closed by the "+closer, func(t *testing.T) {

@@ -46,8 +46,8 @@ func addressIsShort(t *testing.T, mk Maker) {
 	}
 }
 
-// manyDialsAtOnce has every node dial every other, all at once, and says on each
-// Conn which one it is.
+// manyDialsAtOnce lets every node dial every other one, all at once, and send its number on each
+// Conn.
 func manyDialsAtOnce(t *testing.T, mk Maker) {
 	const nodes, each = 3, 5
 	w := newCluster(t, mk, nodes)
@@ -115,8 +115,8 @@ func dialsThatCross(t *testing.T, mk Maker) {
 	w.compare([]*sentFrame{second}, farB.sink.got)
 }
 
-// dialToNobodyFails dials where somebody was. A wire that cannot tell at once
-// may hand out a Conn, which then fails.
+// dialToNobodyFails dials the address of a closed Transport. A wire that does not notice at once
+// may return a Conn, which then fails.
 func dialToNobodyFails(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	w.within("Close", func() { w.closeNode(1) })

@@ -18,8 +18,8 @@ func doneTests() []testCase {
 	}
 }
 
-// frameUsedAgain overwrites head and body as soon as Done allows it; what has
-// arrived, or is on its way, must not change.
+// frameUsedAgain overwrites head and body as soon as Done allows it. What has arrived, or is in
+// flight, must not change.
 func frameUsedAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	for _, size := range []int{8, 3000, 200_000, 1 << 20} {
@@ -39,8 +39,8 @@ func frameUsedAgain(t *testing.T, mk Maker) {
 	}
 }
 
-// doneSendsAgain keeps two frames circling, each sent again by its own Done, as
-// a pipeline of segments does.
+// doneSendsAgain keeps two frames in flight, each sent again by its own Done, as a pipeline of
+// segments does.
 func doneSendsAgain(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	rounds := scaled(300)
@@ -81,8 +81,8 @@ func doneSendsAgain(t *testing.T, mk Maker) {
 	}
 }
 
-// doneSendsElsewhere sends from Done on the same Conn, on the other end's and on
-// a third: Done holds no lock. Goroutines poll, so that the test can see them stuck.
+// doneSendsElsewhere sends from Done on the same Conn, on its peer and on a third one: a Conn
+// calls Done without its locks. Goroutines poll, so that the test notices a deadlock.
 func doneSendsElsewhere(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 3)
 	near, far := w.link(0, 1)

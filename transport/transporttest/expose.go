@@ -23,7 +23,7 @@ func exposeTests() []testCase {
 	}
 }
 
-// exposer is e's Conn as an Exposer; the test is skipped when it is none.
+// exposer returns e's Conn as an Exposer. It skips the test if the Conn is none.
 func (e *endpoint) exposer() transport.Exposer {
 	x, ok := e.Conn.(transport.Exposer)
 	if !ok {
@@ -32,8 +32,8 @@ func (e *endpoint) exposer() transport.Exposer {
 	return x
 }
 
-// exposable is n bytes that e can expose: of its Transport's own, where it has some.
-// They are full of fill, and freed at the test's end, after all exposures.
+// exposable returns n bytes that e can expose, from its Transport's Alloc if it has one. All bytes
+// are fill. The memory is freed at the test's end, after all exposures.
 func (e *endpoint) exposable(n int, fill byte) []byte {
 	e.w.tb.Helper()
 	b := make([]byte, n)
@@ -57,8 +57,8 @@ func (e *endpoint) exposable(n int, fill byte) []byte {
 	return b
 }
 
-// expose shows memory to the peer and tells e's Sink of it. The test is skipped when
-// no memory can be shown.
+// expose exposes memory to the peer and registers it with e's Sink. It skips the test when no
+// memory can be exposed.
 func (e *endpoint) expose(id uint32, buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	to, release, err := e.exposer().Expose(id, buf)
@@ -106,7 +106,7 @@ func exposedStraightIn(t *testing.T, mk Maker) {
 	}
 }
 
-// exposedOrder mixes frames that are placed with frames that are not.
+// exposedOrder mixes frames into exposed memory with frames into buffers of the Sink.
 func exposedOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	var frames []*sentFrame
@@ -123,7 +123,7 @@ func exposedOrder(t *testing.T, mk Maker) {
 	w.exchange(frames, far)
 }
 
-// piecesGoWhere sends a body in pieces, last one first, each to its place.
+// piecesGoWhere sends a body in fragments, the last one first, each to its offset.
 func piecesGoWhere(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	body, mem := pattern(900_001, 1), far.exposable(900_001, 0)
@@ -172,8 +172,8 @@ func manyExposures(t *testing.T, mk Maker) {
 	}
 }
 
-// releasedNotWritten uses a Token after its release: the Conn may not survive,
-// but the memory is its owner's again.
+// releasedNotWritten uses a Token after its release: the Conn need not survive, but the memory
+// belongs to its owner again.
 func releasedNotWritten(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	buf := far.exposable(100_000, 0)
@@ -189,7 +189,7 @@ func releasedNotWritten(t *testing.T, mk Maker) {
 	}
 }
 
-// beyondExposed sends what does not fit, for its size or for its place.
+// beyondExposed sends frames that do not fit, because of their size or their offset.
 func beyondExposed(t *testing.T, mk Maker) {
 	for _, tc := range []struct {
 		name     string

@@ -7,15 +7,14 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exposeNoNotify shows memory that the peer may write to as often as it wants. The test is
-// skipped where the Conn takes none for that.
+// exposeNoNotify exposes memory with the id NoNotify. It skips the test if the Conn refuses that.
 func (e *endpoint) exposeNoNotify(buf []byte) (to transport.Token, release func()) {
 	e.w.tb.Helper()
 	return e.expose(transport.NoNotify, buf)
 }
 
-// notified are the frames of e that came otherwise than into memory of the id Unheard: of
-// those an Exposer may tell, and need not.
+// notified returns the frames of e without those into memory of the id NoNotify, which an Exposer
+// may report and need not.
 func (e *endpoint) notified() (got []arrival) {
 	for _, a := range e.sink.got {
 		if a.id != transport.NoNotify {
@@ -25,8 +24,8 @@ func (e *endpoint) notified() (got []arrival) {
 	return got
 }
 
-// noNotifyInOrder writes several times its size into memory, of which all is in when the
-// frame behind it arrives, whether the writes were told of or not.
+// noNotifyInOrder writes into memory several times. All bytes are in when the frame behind them
+// arrives, whether the writes were reported or not.
 func noNotifyInOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const size, piece = 300_000, 60_000
@@ -59,8 +58,7 @@ func noNotifyInOrder(t *testing.T, mk Maker) {
 	}
 }
 
-// noNotifyReleased takes memory back while the peer has written some of what it has to
-// write, which the owner need not have heard of.
+// noNotifyReleased releases memory while the peer is writing into it, without a report.
 func noNotifyReleased(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	buf := far.exposable(1<<20, 0)

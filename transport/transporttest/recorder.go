@@ -15,15 +15,14 @@ type arrival struct {
 	direct     bool // it came into exposed memory
 }
 
-// A recorder is a Sink that keeps what arrives and reports every call that a
-// Sink is not promised. It has no lock: two calls at a time are a broken promise
-// that the race detector sees.
+// A recorder is a Sink that keeps what arrives and reports every call that breaks the contract.
+// It has no lock: two calls at a time break the contract, too, and the race detector sees them.
 type recorder struct {
 	w       *cluster
 	name    string
 	place   func(h transport.Header) []byte // nil: new memory for each body
 	partly  func(h transport.Header, n int) // called at each Arrived
-	exposed map[uint32][]byte               // memory that frames with a To may come into
+	exposed map[uint32][]byte               // memory that frames with a To may arrive in
 	got     []arrival
 
 	open   bool // a frame is arriving
@@ -76,7 +75,7 @@ func (r *recorder) Arrived(h transport.Header, n int) {
 	}
 }
 
-// beginDirect starts a frame that skips Place.
+// beginDirect starts a frame that skips Buffer.
 func (r *recorder) beginDirect(h transport.Header) {
 	r.begin(h)
 	mem, ok := r.exposed[h.ID]
@@ -93,7 +92,7 @@ func (r *recorder) beginDirect(h transport.Header) {
 	}
 }
 
-// check compares one Arrived with what the frame has been so far.
+// check compares one Arrived with the earlier calls for the frame.
 func (r *recorder) check(h transport.Header, n int) error {
 	switch {
 	case h.Size != r.header.Size || h.ID != r.header.ID:
@@ -109,7 +108,7 @@ func (r *recorder) check(h transport.Header, n int) error {
 	return nil
 }
 
-// A sentFrame frame counts how often its Done ran.
+// A sentFrame counts how often its Done ran.
 type sentFrame struct {
 	transport.Frame
 	want      arrival
@@ -117,7 +116,7 @@ type sentFrame struct {
 	err       error // what Done got; to be read once ended
 }
 
-// frame makes a frame that watches its Done; then, if not nil, runs inside it.
+// frame makes a frame whose Done is recorded. then, if not nil, runs inside Done.
 func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 	s := &sentFrame{want: arrival{head: head, body: body}}
 	s.Head, s.Body = head, body
@@ -133,7 +132,7 @@ func (w *cluster) frame(head, body []byte, then func(error)) *sentFrame {
 			then(err)
 		}
 		s.err = err
-		s.doneCount.Add(1) // last: whoever sees it may use the frame again
+		s.doneCount.Add(1) // last: a goroutine that sees it may use the frame again
 	}
 	return s
 }
@@ -187,7 +186,7 @@ func (w *cluster) compare(frames []*sentFrame, got []arrival) {
 	}
 }
 
-// differs says in what got is not want.
+// differs returns in what got differs from want, or nil.
 func (want arrival) differs(got arrival) error {
 	switch {
 	case got.id != want.id || got.direct != want.direct:
