@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinThread keeps the caller's thread on one core, so that two processes measure what
-// passes between two, and not the scheduler.
+// pinThread keeps the caller's thread on one core, so that a benchmark of two processes does
+// not measure the scheduler.
 func pinThread(core int) {
 	runtime.LockOSThread()
 	var set unix.CPUSet
@@ -20,8 +20,8 @@ func pinThread(core int) {
 
 var benchSizes = []int{8, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20}
 
-// A bestTime is the shortest of many runs of a few operations each: what the code
-// costs on a machine that others use as well.
+// A bestTime is the shortest of many runs of a few operations each: the cost of the code on a
+// machine that others use as well.
 type bestTime struct {
 	ops   int // in a run
 	n     int
@@ -29,7 +29,7 @@ type bestTime struct {
 	least time.Duration
 }
 
-// op counts an operation that has just ended.
+// op counts an operation that has ended.
 func (m *bestTime) op() {
 	if m.n++; m.n%m.ops != 0 {
 		return
@@ -49,10 +49,10 @@ func (m *bestTime) report(b *testing.B, bytes int) {
 	}
 }
 
-// opsPerRun is how many operations of that size make a run of about 100 µs.
+// opsPerRun returns how many operations of that size make a run of about 100 µs.
 func opsPerRun(size int) int { return max(4, 100_000/(200+size/10)) }
 
-// BenchmarkPingPong is one round trip between two processes that poll.
+// BenchmarkPingPong measures a round trip between two processes that poll.
 func BenchmarkPingPong(b *testing.B) {
 	for _, size := range benchSizes {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -73,7 +73,7 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkBandwidth is a stream of bodies one way, between two processes that
+// BenchmarkBandwidth measures a stream of bodies in one direction, between two processes that
 // poll.
 func BenchmarkBandwidth(b *testing.B) {
 	for _, size := range benchSizes {
@@ -95,7 +95,7 @@ func BenchmarkBandwidth(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is a poll that finds nothing.
+// BenchmarkIdle measures a poll that finds nothing.
 func BenchmarkIdle(b *testing.B) {
 	c := dialPeer(b, startPeer(b, "nothing").addr)
 	for b.Loop() {
@@ -103,8 +103,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// BenchmarkWake is one round trip between two processes of which one sleeps, and
-// the other one as well.
+// BenchmarkWake measures a round trip between two processes of which one, or both, sleep.
 func BenchmarkWake(b *testing.B) {
 	c := dialPeer(b, startPeer(b, "answer").addr)
 	for _, who := range []string{"one", "both"} {

@@ -38,7 +38,7 @@ func (j *logBuffer) text() string {
 	return j.buf.String()
 }
 
-// serveForTest is a Transport that serves, and what it has accepted.
+// serveForTest returns a Transport that serves, and a channel of the Conns that it accepts.
 func serveForTest(tb testing.TB, o Options) (t *Transport, name string, conns chan transport.Conn) {
 	tb.Helper()
 	t, conns = New(o), make(chan transport.Conn, 256)
@@ -54,7 +54,7 @@ func serveForTest(tb testing.TB, o Options) (t *Transport, name string, conns ch
 	return t, a.name, conns
 }
 
-// dialRaw is a plain connection to a socket.
+// dialRaw returns a plain connection to a socket.
 func dialRaw(tb testing.TB, name string) *net.UnixConn {
 	tb.Helper()
 	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: "@" + name})
@@ -66,7 +66,7 @@ func dialRaw(tb testing.TB, name string) *net.UnixConn {
 	return nc
 }
 
-// rawHello is what a peer says first.
+// rawHello returns a hello with these fields.
 func rawHello(version, ring uint32) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)
@@ -75,7 +75,7 @@ func rawHello(version, ring uint32) []byte {
 	return b
 }
 
-// unsealed is anonymous memory that its owner may cut short.
+// unsealed returns anonymous memory that can be shrunk.
 func unsealed(size int) (int, error) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 	if err == nil {
@@ -144,7 +144,7 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 	}
 }
 
-// fakeServer answers hellos as no Transport does.
+// fakeServer answers each hello with what answer makes of an empty answer.
 func fakeServer(t *testing.T, answer func(b []byte) []byte) (addr string) {
 	here, err := detectLocality()
 	if err != nil {
@@ -196,7 +196,7 @@ func TestInvalidAnswersAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that never answers costs the caller no more than its context.
+// A Dial to a peer that never answers ends with its context, or with Close.
 func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	leak.Check(t)
 	here, _ := detectLocality()
@@ -224,8 +224,7 @@ func TestDialToSilentServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Strangers hold the slots for as long as they may; who comes meanwhile waits,
-// and is served as soon as one leaves.
+// While pending peers hold all slots, a further one waits. It is served as soon as one leaves.
 func TestPendingConnsAreBounded(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})
@@ -243,7 +242,7 @@ func TestPendingConnsAreBounded(t *testing.T) {
 	}()
 	select {
 	case err := <-ended:
-		t.Fatalf("a guest more than there are slots was served: %v", err)
+		t.Fatalf("one peer more than there are slots was served: %v", err)
 	case <-time.After(10 * time.Millisecond):
 	}
 	for _, nc := range held[:2] {
@@ -255,7 +254,7 @@ func TestPendingConnsAreBounded(t *testing.T) {
 	receive(t, conns)
 }
 
-// Guests that are admitted, or leave, give their slots back.
+// Pending peers that are admitted, or close, release their slots.
 func TestPendingSlotsAreReused(t *testing.T) {
 	leak.Check(t)
 	_, name, conns := serveForTest(t, Options{})

@@ -20,7 +20,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// alloc is memory of c's Transport, freed at the test's end.
+// alloc returns memory of c's Transport, which is freed at the test's end.
 func alloc(tb testing.TB, c *conn, n int) (mem []byte, free func() error) {
 	tb.Helper()
 	mem, free, err := c.t.Alloc(n)
@@ -41,7 +41,7 @@ func expose(tb testing.TB, c *conn, id uint32, buf []byte) (to transport.Token, 
 	return to, release
 }
 
-// sendExposed sends body to where to says, and moves both ends until it is done.
+// sendExposed sends body into exposed memory, and polls both ends until it has arrived.
 func sendExposed(near, far *conn, in transport.Sink, to transport.Token, at int, body []byte) (err error) {
 	done := false
 	near.Send(&transport.Frame{To: to, Offset: at, Body: body, Done: func(e error) { done, err = true, e }})
@@ -122,8 +122,8 @@ func openFiles(tb testing.TB) int {
 	return len(entries)
 }
 
-// Random allocations keep what was written to them, begin as zeros, and use freed ranges
-// again, so that the pool stays within what was allocated at a time.
+// Random allocations begin as zeros, keep what is written to them, and use freed ranges again,
+// so that the pool stays about as large as what is allocated at a time.
 func TestAllocationsDoNotOverlap(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -169,8 +169,8 @@ func TestAllocationsDoNotOverlap(t *testing.T) {
 	}
 }
 
-// What is freed is gone at once, though a peer has it mapped; what is exposed is not
-// freed; and Close leaves the memory alone.
+// Freed memory is given back at once, although a peer has mapped it. Exposed memory is not
+// freed. Close keeps allocated memory.
 func TestFreeAndCloseOfAllocatedMemory(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -236,7 +236,7 @@ func TestPeerMapsAPoolThatGrows(t *testing.T) {
 	}
 }
 
-// Memory that is allocated, exposed and freed without end takes no more of the pool.
+// Memory that is allocated, exposed and freed again and again does not make the pool grow.
 func TestPoolDoesNotGrowByWhatIsFreed(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -294,8 +294,7 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 	}
 }
 
-// A receiver that lies about where it exposes gets nothing written anywhere, and
-// the frame is done all the same.
+// A forged token makes the sender write nothing anywhere, and its frame is done all the same.
 func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 	const size = 3 * 4096
 	for name, lie := range map[string]func(*token){
@@ -328,7 +327,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 			t.Errorf("%s: something was written", name)
 		}
 		if k.slot < slotCount && k.number == tokenOf(honest).number && k.slot == tokenOf(honest).slot {
-			// By its own books the receiver has exposed that; what it gets is its loss.
+			// The receiver has exposed that by its own table, so it does not fail.
 			if err != nil {
 				t.Errorf("%s: got %v", name, err)
 			}
@@ -348,7 +347,7 @@ func TestFrameIntoAPoolThatNeverCameEndsTheConn(t *testing.T) {
 	}
 }
 
-// A place within the exposed memory need not be a multiple of anything.
+// Neither the exposed memory nor an offset in it needs an alignment.
 func TestExposedMemoryNeedsNoAlignment(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -366,7 +365,7 @@ func TestExposedMemoryNeedsNoAlignment(t *testing.T) {
 	}
 }
 
-// A sender that lies about what it has written fails its Conn.
+// A sender that announces what it cannot have written fails its Conn.
 func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	for _, v := range [][4]uint64{
 		{1, 1, 0, 1}, {slotCount, 1, 0, 1}, {1 << 63, 1, 0, 1}, {0, 0, 0, 1}, {0, 2, 0, 1},
@@ -385,7 +384,7 @@ func TestForgedWrittenRecordsFailTheConn(t *testing.T) {
 	}
 }
 
-// What a peer sends over the socket ends the Conn unless it is a doorbell or the pool.
+// A message on the socket ends the Conn unless it is a doorbell or the pool.
 func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 	sealed := func() (int, error) { return createMemfd(8192, growingSeals) }
 	for name, tc := range map[string]struct {
@@ -431,7 +430,7 @@ func TestInvalidSocketMessagesEndTheConn(t *testing.T) {
 	}
 }
 
-// runWithoutStdin reads a descriptor where the lowest one is free, and a ring without one.
+// runWithoutStdin reads a message with a descriptor, which becomes 0, and one without.
 func runWithoutStdin() {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	memory, err2 := createMemfd(8192, growingSeals)
@@ -455,15 +454,15 @@ func runWithoutStdin() {
 	fmt.Println(fds, p.fd, err)
 }
 
-// The memory that a peer shows to a daemon may have the descriptor 0 there.
+// A daemon has closed standard input, so the peer's pool may get descriptor 0 there.
 func TestDescriptorZeroIsAccepted(t *testing.T) {
 	if got, want := startPeer(t, "inputless").addr, "[0 -1] -1 bad file descriptor"; got != want {
 		t.Errorf("descriptors read, then what a note had before and after its end: got %q, want %q", got, want)
 	}
 }
 
-// A peer that was stopped in the middle of writing goes on some day; by then the
-// memory is not its any more.
+// A peer that was stopped in the middle of a write may continue after the release: then it
+// writes into pages that nobody else uses.
 func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -496,7 +495,7 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	}
 }
 
-// writeExposed writes without end where the first frame says, which carries a token.
+// writeExposed writes until it is killed, into the memory whose token the first frame carries.
 func writeExposed(c transport.Conn) {
 	in := new(bufferSink)
 	c.Send(newFrame(0)) // whoever sees this has been admitted
@@ -519,8 +518,8 @@ func writeExposed(c transport.Conn) {
 	sleepUntil(c, in, over.Load)
 }
 
-// A peer is killed at any moment while it writes into exposed memory: that is
-// noticed within a second, release returns, and nothing beside it was written.
+// A peer is killed while it writes into exposed memory: that is noticed within a second, release
+// returns, and nothing outside of that memory was written.
 func TestWriterKilledAtRandomMoments(t *testing.T) {
 	leak.Check(t)
 	for round := range 8 {
@@ -561,8 +560,8 @@ func TestWriterKilledAtRandomMoments(t *testing.T) {
 	}
 }
 
-// BenchmarkExposed is one round trip of bodies that are written straight into the
-// other's memory, within one process: what one copy and its bookkeeping cost.
+// BenchmarkExposed measures one body that is written straight into the peer's memory, within
+// one process: the cost of one copy and its bookkeeping.
 func BenchmarkExposed(b *testing.B) {
 	for _, size := range benchSizes[3:] {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

@@ -18,14 +18,13 @@ import (
 
 func randomName() string { return rand.Text() }
 
-// containsLine reports whether a line of text ends with what.
+// containsLine reports whether a line of text ends with suffix.
 func containsLine(text, what string) bool {
 	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
 }
 
-// Nobody closes anything when a process is killed, and its memory says nothing.
-// The survivor is told all the same, whether it polls or sleeps, and nothing of
-// what arrived is torn.
+// A killed process closes nothing, and leaves no mark in shared memory. The survivor notices all
+// the same, whether it polls or sleeps, and no body that has arrived is torn.
 func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 	leak.Check(t)
 	before := files(t)
@@ -72,8 +71,8 @@ func TestPeerCloseIsDistinguishedFromDeath(t *testing.T) {
 	}
 }
 
-// More processes than cores, each with one thread for its goroutines, and all of
-// them asleep when they have nothing to do.
+// There are more processes than cores, each with one thread for its goroutines, and all sleep
+// when they have nothing to do.
 func TestMoreProcessesThanCoresMakeProgress(t *testing.T) {
 	leak.Check(t)
 	const peers, rounds = 6, 200

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// ringPair are the two sides of one ring in plain memory.
+// ringPair returns the two sides of one ring in plain memory.
 func ringPair(size int) (*producer, *consumer, ring) {
 	words := make([]uint64, size/8+8)
 	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (cacheLine - 1)
@@ -24,7 +24,8 @@ func ringPair(size int) (*producer, *consumer, ring) {
 	return &p, &consumer{ring: r, sharedConsumed: &taken, doorbell: new(doorbell), pending: new(atomic.Bool), exposures: new(exposureTable)}, r
 }
 
-// A recordingSink is a Sink that keeps what arrives, and holds it to the contract.
+// A recordingSink is a Sink that keeps what arrives, and fails the test when a call breaks the
+// contract.
 type recordingSink struct {
 	tb   testing.TB
 	got  []string // heads and bodies
@@ -39,7 +40,7 @@ func (k *recordingSink) Buffer(h transport.Header) []byte {
 	}
 	k.open, k.n = true, -1
 	if h.Size > 64<<20 {
-		k.body = nil // a liar's; dropped
+		k.body = nil // a forged size; dropped
 		return nil
 	}
 	k.body = make([]byte, h.Size)
@@ -57,7 +58,7 @@ func (k *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// drain takes all there is, and at most so many records.
+// drain reads all records, but at most most.
 func (k *recordingSink) drain(c *consumer, most int) error {
 	for range most {
 		n, _, err := c.next(k)
@@ -68,8 +69,8 @@ func (k *recordingSink) drain(c *consumer, most int) error {
 	return nil
 }
 
-// Frames of all lengths in rings of all sizes, with a consumer that takes a few
-// records now and then: what comes out is what went in.
+// Frames of all lengths pass through rings of all sizes, with a consumer that reads a few records
+// now and then, unchanged and in order.
 func TestRingKeepsFramesWholeAndInOrder(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -141,7 +142,7 @@ func TestSmallFramesUseLittleOfTheRing(t *testing.T) {
 	}
 }
 
-// Every lie that a peer can tell about its own index is found out.
+// Every impossible value of the consumer's count is detected.
 func TestImpossibleConsumerIndexIsRefused(t *testing.T) {
 	for _, lie := range []uint64{64, 1, 1 << 63, ^uint64(0), 1<<64 - 64, uint64(minRing) * 5} {
 		p, c, _ := ringPair(minRing)
@@ -208,9 +209,9 @@ func TestLongFrameBeforeAdmitIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzRing lets a liar write into the ring, and into the consumer's index, while
-// both sides work. Nothing may be touched that is not the ring's, and no Sink may
-// hear what the contract rules out; errors are to be expected.
+// FuzzRing writes arbitrary bytes into the ring, and into the consumer's count, while both sides
+// work. Nothing outside of the ring may be accessed, and no call of the Sink may break the
+// contract; errors are expected.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 0, 1})
 	f.Add(binary.NativeEndian.AppendUint64(nil, uint64(makeHeader(kindWhole, 3, 5, 7))), []byte{0, 0})

@@ -17,8 +17,9 @@ import (
 	"github.com/tutti-go/tutti/internal/leak"
 )
 
-// runSharePeer is a peer that shares memory: "name ranks size". It adds 1 to the
-// first word and waits until the others have.
+// runSharePeer runs a peer that shares memory: part is "name ranks size", and perhaps the
+// system call that is forbidden to it then. It adds 1 to the first word and waits until the
+// others have done so.
 func runSharePeer(t *Transport, part []string) {
 	ranks, _ := strconv.Atoi(part[1])
 	size, _ := strconv.Atoi(part[2])
@@ -43,7 +44,7 @@ func runSharePeer(t *Transport, part []string) {
 	bufio.NewReader(os.Stdin).ReadByte()
 }
 
-// hasHost reports whether somebody waits for others in a Share of that name.
+// hasHost reports whether a Share of that name has a host.
 func hasHost(t *Transport, name string) bool {
 	text, _ := os.ReadFile("/proc/net/unix")
 	return containsLine(string(text), "@"+t.shareName(name))
@@ -72,7 +73,7 @@ func TestProcessesShareMemory(t *testing.T) {
 	}
 }
 
-// Whoever came first serves the others. When it is killed, one of them does.
+// The first process is the host of the others. When it is killed, one of them becomes the host.
 func TestShareOutlivesTheDeathOfItsHost(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -145,8 +146,8 @@ func TestShareByTheSameRankTwiceIsMisuse(t *testing.T) {
 	}
 }
 
-// Ranks that give up at any moment, among others that try again, all end: with
-// the memory, or with their context's error.
+// Ranks give up at random moments, and some try again. Every call ends, with the memory or with
+// its context's error.
 func TestCanceledSharesBlockNoOtherRank(t *testing.T) {
 	leak.Check(t)
 	const ranks = 4
@@ -185,7 +186,7 @@ func TestCanceledSharesBlockNoOtherRank(t *testing.T) {
 	}
 }
 
-// files is what lies where memory falls back to when it has to have a file.
+// files lists /dev/shm, where nothing of this package's may ever be.
 func files(tb testing.TB) []string {
 	names, err := filepath.Glob("/dev/shm/*")
 	if err != nil {
