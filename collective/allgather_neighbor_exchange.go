@@ -41,11 +41,11 @@ func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) er
 	latest := me / 2 // the pair whose chunks came last
 	for step := 1; step < n/2; step++ {
 		side = -side
-		partner, arriving := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)
-		if err := r.Exchange(ctx, partner, buf.span(2*latest, 2*latest+2), partner, buf.span(2*arriving, 2*arriving+2)); err != nil {
+		partner, incoming := modulo(me+side, n), modulo(me/2+side*((step+1)/2), n/2)
+		if err := r.Exchange(ctx, partner, buf.span(2*latest, 2*latest+2), partner, buf.span(2*incoming, 2*incoming+2)); err != nil {
 			return err
 		}
-		latest = arriving
+		latest = incoming
 	}
 	return nil
 }

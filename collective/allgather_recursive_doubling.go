@@ -44,10 +44,10 @@ func recursiveDoublingAllGather(ctx context.Context, r *p2p.Round, buf chunks) e
 	for held := 1; held < d.power; held *= 2 {
 		own := d.vertex() &^ (held - 1) // the first place of this rank's run
 		other := own ^ held
-		leaving := buf.span(d.first(own), d.first(own+held))
-		arriving := buf.span(d.first(other), d.first(other+held))
+		outgoing := buf.span(d.first(own), d.first(own+held))
+		incoming := buf.span(d.first(other), d.first(other+held))
 		partner := d.partner(held)
-		if err := r.Exchange(ctx, partner, leaving, partner, arriving); err != nil {
+		if err := r.Exchange(ctx, partner, outgoing, partner, incoming); err != nil {
 			return err
 		}
 	}

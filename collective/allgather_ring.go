@@ -31,9 +31,9 @@ func ringAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	next, prev := ring.at(1), ring.at(-1)
 
 	for step := range ring.n - 1 {
-		leaving := buf.of(ring.at(-step))
-		arriving := buf.of(ring.at(-1 - step))
-		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
+		outgoing := buf.of(ring.at(-step))
+		incoming := buf.of(ring.at(-1 - step))
+		if err := r.Exchange(ctx, next, outgoing, prev, incoming); err != nil {
 			return err
 		}
 	}

@@ -33,18 +33,18 @@ func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 		copy(ahead.of(d), src.of(modulo(me+d, n)))
 	}
 	half := (n + 1) / 2 * size
-	leaving, arriving := r.Scratch(half), r.Scratch(half)
+	outgoing, incoming := r.Scratch(half), r.Scratch(half)
 	for jump := 1; jump < n; jump *= 2 {
 		packed := 0
 		for d := jump; d < n; d = (d + 1) | jump { // those whose sum has the jump
-			packed += copy(leaving[packed:], ahead.of(d))
+			packed += copy(outgoing[packed:], ahead.of(d))
 		}
-		if err := r.Exchange(ctx, modulo(me+jump, n), leaving[:packed], modulo(me-jump, n), arriving[:packed]); err != nil {
+		if err := r.Exchange(ctx, modulo(me+jump, n), outgoing[:packed], modulo(me-jump, n), incoming[:packed]); err != nil {
 			return err
 		}
 		unpacked := 0
 		for d := jump; d < n; d = (d + 1) | jump {
-			unpacked += copy(ahead.of(d), arriving[unpacked:])
+			unpacked += copy(ahead.of(d), incoming[unpacked:])
 		}
 	}
 	for d := range n {

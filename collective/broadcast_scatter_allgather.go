@@ -40,9 +40,9 @@ func scatterAllGatherBroadcast(ctx context.Context, r *p2p.Round, root int, buf 
 	}
 	next, prev := t.walk.Rank(modulo(t.me+1, t.n)), t.walk.Rank(modulo(t.me-1, t.n))
 	for step := range t.n - 1 {
-		leaving := parts.of(modulo(t.me-step, t.n))
-		arriving := parts.of(modulo(t.me-1-step, t.n))
-		if err := r.Exchange(ctx, next, leaving, prev, arriving); err != nil {
+		outgoing := parts.of(modulo(t.me-step, t.n))
+		incoming := parts.of(modulo(t.me-1-step, t.n))
+		if err := r.Exchange(ctx, next, outgoing, prev, incoming); err != nil {
 			return err
 		}
 	}

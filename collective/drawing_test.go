@@ -403,7 +403,7 @@ func (h header) redraw(t testing.TB, a Algorithm) string {
 		all = record(t, tm, seen, a, h.root, 1, 0)
 	}
 	steps := schedule(t, all)
-	return draw(viewOf(a, h.image), all, steps)
+	return draw(viewOf(a, h.drawing), all, steps)
 }
 
 func TestDrawingsShowWhatMoves(t *testing.T) {
@@ -411,8 +411,8 @@ func TestDrawingsShowWhatMoves(t *testing.T) {
 		for _, a := range Algorithms(verb) {
 			t.Run(a.String(), func(t *testing.T) {
 				h := readHeader(t, a)
-				if got := h.redraw(t, a); got != h.image {
-					t.Errorf("a run gives\n%s\n%s draws\n%s", got, source(a), h.image)
+				if got := h.redraw(t, a); got != h.drawing {
+					t.Errorf("a run gives\n%s\n%s draws\n%s", got, source(a), h.drawing)
 				}
 			})
 		}
@@ -435,11 +435,11 @@ func TestAWrongDrawingIsNoticed(t *testing.T) {
 	} {
 		right := readHeader(t, c.a)
 		run := right.redraw(t, c.a)
-		if run != right.image {
+		if run != right.drawing {
 			t.Fatalf("%v: the right drawing is refused", c.a)
 		}
-		wrong := strings.Replace(right.image, c.old, c.new, 1)
-		if wrong == right.image {
+		wrong := strings.Replace(right.drawing, c.old, c.new, 1)
+		if wrong == right.drawing {
 			t.Errorf("%v: %s: %q is not in the drawing", c.a, c.name, c.old)
 		}
 		if wrong == run {

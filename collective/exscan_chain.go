@@ -35,17 +35,17 @@ func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel)
 	}
 	own := r.Scratch(len(buf))
 	copy(own, buf)
-	before, passing := pipelineOf(r, buf), pipelineOf(r, own)
+	before, partial := pipelineOf(r, buf), pipelineOf(r, own)
 	last := before.segments() - 1
 	if err := r.Recv(ctx, me-1, before.of(0)); err != nil {
 		return err
 	}
 	for i := range last {
-		k.Fold(passing.of(i), before.of(i), passing.of(i))
-		if err := r.Exchange(ctx, me+1, passing.of(i), me-1, before.of(i+1)); err != nil {
+		k.Fold(partial.of(i), before.of(i), partial.of(i))
+		if err := r.Exchange(ctx, me+1, partial.of(i), me-1, before.of(i+1)); err != nil {
 			return err
 		}
 	}
-	k.Fold(passing.of(last), before.of(last), passing.of(last))
-	return r.Send(ctx, me+1, passing.of(last))
+	k.Fold(partial.of(last), before.of(last), partial.of(last))
+	return r.Send(ctx, me+1, partial.of(last))
 }

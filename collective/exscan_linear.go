@@ -30,14 +30,14 @@ func linearExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel
 		}
 		return r.Recv(ctx, me-1, buf)
 	}
-	passing := buf
+	partial := buf
 	if me > 0 {
-		passing = r.Scratch(len(buf))
-		copy(passing, buf)
+		partial = r.Scratch(len(buf))
+		copy(partial, buf)
 		if err := r.Recv(ctx, me-1, buf); err != nil {
 			return err
 		}
-		k.Fold(passing, buf, passing)
+		k.Fold(partial, buf, partial)
 	}
-	return r.Send(ctx, me+1, passing)
+	return r.Send(ctx, me+1, partial)
 }

@@ -39,8 +39,8 @@ func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src
 	copyUnlessSame(run, src)
 
 	for _, child := range t.children() {
-		arriving := run[(child.node-t.me)*size:][:child.size*size]
-		if err := r.Recv(ctx, child.rank, arriving); err != nil {
+		incoming := run[(child.node-t.me)*size:][:child.size*size]
+		if err := r.Recv(ctx, child.rank, incoming); err != nil {
 			return err
 		}
 	}

@@ -13,12 +13,12 @@ import (
 
 // A header is the comment above an algorithm's function.
 type header struct {
-	text  string // all of it, each paragraph on one line
-	image string // the drawing
-	ranks int    // that the drawing has
-	hosts int
-	cuts  int // segments of its vectors; 0: as many as messages have
-	root  int
+	text    string // all of it, each paragraph on one line
+	drawing string // the drawing
+	ranks   int    // that the drawing has
+	hosts   int
+	cuts    int // segments of its vectors; 0: as many as messages have
+	root    int
 }
 
 var (
@@ -65,7 +65,7 @@ func parseHeader(t testing.TB, doc string) header {
 	var text []string
 	for line := range strings.Lines(doc) {
 		if drawn, ok := strings.CutPrefix(line, "\t"); ok {
-			h.image += drawn
+			h.drawing += drawn
 			continue
 		}
 		text = append(text, strings.TrimSpace(line))

@@ -84,13 +84,13 @@ func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte
 // rest of buf is left half reduced.
 func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) (own int, err error) {
 	for distance, half := 1, d.power/2; distance < d.power; distance, half = distance*2, half/2 {
-		keeping, leaving := buf.span(own, own+half), buf.span(own+half, own+2*half)
+		keeping, outgoing := buf.span(own, own+half), buf.span(own+half, own+2*half)
 		if d.vertex()&distance != 0 {
-			keeping, leaving = leaving, keeping
+			keeping, outgoing = outgoing, keeping
 			own += half
 		}
 		partner := d.partner(distance)
-		if err := r.ExchangeFold(ctx, partner, leaving, partner, keeping, k, d.side(partner)); err != nil {
+		if err := r.ExchangeFold(ctx, partner, outgoing, partner, keeping, k, d.side(partner)); err != nil {
 			return own, err
 		}
 	}

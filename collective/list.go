@@ -44,8 +44,8 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	order := ringOrderOf(r)
 	next, prev := order.at(1), order.at(-1)
 	for step := range order.n - 1 {
-		leaving, passing := order.at(-1-step), order.at(-2-step)
-		if err := r.ExchangeFoldVectors(ctx, next, all.Chunk(leaving), prev, all.Chunk(passing), k, p2p.Earlier); err != nil {
+		outgoing, partial := order.at(-1-step), order.at(-2-step)
+		if err := r.ExchangeFoldVectors(ctx, next, all.Chunk(outgoing), prev, all.Chunk(partial), k, p2p.Earlier); err != nil {
 			return err
 		}
 	}

@@ -19,24 +19,24 @@ import (
 
 // onHosts places n ranks evenly on hosts, host by host.
 func onHosts(n, hosts int) []topology.Place {
-	places := make([]topology.Place, n)
-	for rank := range places {
-		places[rank].Host = fmt.Sprintf("n%d", rank*hosts/n)
+	placement := make([]topology.Place, n)
+	for rank := range placement {
+		placement[rank].Host = fmt.Sprintf("n%d", rank*hosts/n)
 	}
-	return places
+	return placement
 }
 
 // at reads "a/n0 a/n1 n2": the place of each rank.
 func at(text string) []topology.Place {
-	var places []topology.Place
+	var placement []topology.Place
 	for item := range strings.FieldsSeq(text) {
 		rack, host, ok := strings.Cut(item, "/")
 		if !ok {
 			rack, host = "", item
 		}
-		places = append(places, topology.Place{Host: host, Rack: rack})
+		placement = append(placement, topology.Place{Host: host, Rack: rack})
 	}
-	return places
+	return placement
 }
 
 // placements are those that tests go through: in order and in turn, even and uneven,
@@ -60,7 +60,7 @@ func placements() []string {
 
 // atPlacements runs do on a team for every placement, with and without memory that
 // the ranks of a host share.
-func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, places []topology.Place)) {
+func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, placement []topology.Place)) {
 	for _, text := range placements() {
 		for _, share := range []bool{teamtest.SharedMemory, teamtest.NoSharedMemory} {
 			t.Run(fmt.Sprintf("%s, shared %v", text, share), func(t *testing.T) {
@@ -91,21 +91,21 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 
 // grouped is the ranks by rack and by host, from root on: a second, simpler account
 // of the order than package topology's.
-func grouped(places []topology.Place, root int) [][][]int {
+func grouped(placement []topology.Place, root int) [][][]int {
 	var racks [][][]int
-	for rank, p := range places {
-		r := slices.IndexFunc(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == p.Rack })
+	for rank, p := range placement {
+		r := slices.IndexFunc(racks, func(hosts [][]int) bool { return placement[hosts[0][0]].Rack == p.Rack })
 		if r < 0 {
 			racks, r = append(racks, nil), len(racks)
 		}
-		h := slices.IndexFunc(racks[r], func(host []int) bool { return places[host[0]].Host == p.Host })
+		h := slices.IndexFunc(racks[r], func(host []int) bool { return placement[host[0]].Host == p.Host })
 		if h < 0 {
 			racks[r], h = append(racks[r], nil), len(racks[r])
 		}
 		racks[r][h] = append(racks[r][h], rank)
 	}
-	rotate(racks, func(hosts [][]int) bool { return places[hosts[0][0]].Rack == places[root].Rack })
-	rotate(racks[0], func(host []int) bool { return places[host[0]].Host == places[root].Host })
+	rotate(racks, func(hosts [][]int) bool { return placement[hosts[0][0]].Rack == placement[root].Rack })
+	rotate(racks[0], func(host []int) bool { return placement[host[0]].Host == placement[root].Host })
 	rotate(racks[0][0], func(rank int) bool { return rank == root })
 	return racks
 }
@@ -140,9 +140,9 @@ func mapped[A, B any](items []A, f func(A) B) []B {
 
 // documentedAt is the order that a's header promises for the element at offset i of
 // count, which belongs to chunk c, where ranks are placed so.
-func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i, count int, commutes bool) *fold {
-	n := len(places)
-	hosts := func(root int) [][]int { return slices.Concat(grouped(places, root)...) }
+func documentedAt(t testing.TB, a Algorithm, placement []topology.Place, root, c, i, count int, commutes bool) *fold {
+	n := len(placement)
+	hosts := func(root int) [][]int { return slices.Concat(grouped(placement, root)...) }
 	eachHost := func(root int) []*fold {
 		return mapped(hosts(root), func(h []int) *fold { slices.Sort(h); return serial(h...) })
 	}
@@ -159,7 +159,7 @@ func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i
 	case "ring", "segmented_ring":
 		return serial(ring(c)...)
 	case "knomial4":
-		nodes := topology.New(places).From(root)
+		nodes := topology.New(placement).From(root)
 		var named func(f *fold) *fold
 		named = func(f *fold) *fold {
 			if f.earlier == nil {
@@ -175,7 +175,7 @@ func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i
 		if !commutes {
 			return inTree(mapped(upTo(n, 0), shareOf))
 		}
-		return inTree(mapped(grouped(places, root), func(rack [][]int) *fold {
+		return inTree(mapped(grouped(placement, root), func(rack [][]int) *fold {
 			return inTree(mapped(rack, func(host []int) *fold { return inTree(mapped(host, shareOf)) }))
 		}))
 	case hierarchical:
@@ -184,7 +184,7 @@ func documentedAt(t testing.TB, a Algorithm, places []topology.Place, root, c, i
 			return doubledOf(eachHost(0))
 		case VerbReduce:
 			var racks []*fold
-			for _, rack := range grouped(places, root) {
+			for _, rack := range grouped(placement, root) {
 				racks = append(racks, inTree(mapped(rack, func(h []int) *fold { slices.Sort(h); return serial(h...) })))
 			}
 			return inTree(racks)
@@ -259,9 +259,9 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 }
 
 // checkPlacement holds every element against the documented order.
-func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, places []topology.Place) {
+func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, placement []topology.Place) {
 	t.Helper()
-	n, size := len(places), x.k.DType().Size()
+	n, size := len(placement), x.k.DType().Size()
 	count := len(x.inputs[0]) / size
 	if x.a.isScan() {
 		x.scan(t, tm) // in rank order, wherever they are
@@ -270,7 +270,7 @@ func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, places []topolog
 	var want []byte
 	for i := range count {
 		c, _ := chunkAround(count, n, i)
-		f := documentedAt(t, x.a, places, x.root, c, i, count, x.k.Op().Commutative())
+		f := documentedAt(t, x.a, placement, x.root, c, i, count, x.k.Op().Commutative())
 		elem := f.of(x.k, func(rank int) []byte { return aligned8(x.inputs[rank][i*size:][:size]) })
 		x.k.Finish(elem, n)
 		want = append(want, elem...)
@@ -331,10 +331,10 @@ func crossings(all []*message, group func(rank int) string) (entries, exits map[
 }
 
 // groupings are what boundaries are drawn around.
-func groupings(places []topology.Place) map[string]func(rank int) string {
+func groupings(placement []topology.Place) map[string]func(rank int) string {
 	return map[string]func(rank int) string{
-		"host": func(rank int) string { return places[rank].Rack + "/" + places[rank].Host },
-		"rack": func(rank int) string { return places[rank].Rack },
+		"host": func(rank int) string { return placement[rank].Rack + "/" + placement[rank].Host },
+		"rack": func(rank int) string { return placement[rank].Rack },
 	}
 }
 
@@ -370,16 +370,16 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 
 func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	for _, text := range placements() {
-		places := at(text)
-		tm, seen := newRecordedTeamAt(t, places, teamtest.NoSharedMemory)
+		placement := at(text)
+		tm, seen := newRecordedTeamAt(t, placement, teamtest.NoSharedMemory)
 		for _, verb := range []Verb{VerbBroadcast, VerbReduce, VerbGather, VerbScatter} {
 			for _, name := range []string{"binomial", hierarchical} {
 				a, err := Find(verb, name)
 				if err != nil {
 					continue // there is no hierarchical gather
 				}
-				for root := range places {
-					checkTree(t, record(t, tm, seen, a, root, 2, 0), a, places, root)
+				for root := range placement {
+					checkTree(t, record(t, tm, seen, a, root, 2, 0), a, placement, root)
 				}
 			}
 		}
@@ -388,16 +388,16 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 
 // checkTree counts the messages over each boundary: one, away from the root's group
 // or towards it.
-func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Place, root int) {
+func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
-	for what, group := range groupings(places) {
+	for what, group := range groupings(placement) {
 		enter, leave, pairs := crossings(all, group)
 		once := enter // what goes down enters all but the root's
 		if a.Verb() == VerbReduce || a.Verb() == VerbGather {
 			once = leave
 		}
 		groups := map[string]bool{}
-		for rank := range places {
+		for rank := range placement {
 			groups[group(rank)] = true
 		}
 		for name := range groups {
@@ -406,11 +406,11 @@ func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Plac
 				want = 0
 			}
 			if once[name] != want {
-				t.Errorf("%v from root %d on %v: %d messages cross the boundary of %s %s, want %d", a, root, places, once[name], what, name, want)
+				t.Errorf("%v from root %d on %v: %d messages cross the boundary of %s %s, want %d", a, root, placement, once[name], what, name, want)
 			}
 		}
 		if len(pairs) != len(groups)-1 {
-			t.Errorf("%v from root %d on %v: %d links join %d %ss", a, root, places, len(pairs), len(groups), what)
+			t.Errorf("%v from root %d on %v: %d links join %d %ss", a, root, placement, len(pairs), len(groups), what)
 		}
 	}
 }
@@ -418,9 +418,9 @@ func checkTree(t *testing.T, all []*message, a Algorithm, places []topology.Plac
 // What a hierarchical algorithm moves between hosts does not grow with the ranks on
 // each; within hosts that share memory, it sends nothing that could be copied there.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
-	places := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
+	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6
-	tm, seen := newRecordedTeamAt(t, places, teamtest.SharedMemory)
+	tm, seen := newRecordedTeamAt(t, placement, teamtest.SharedMemory)
 	everyAlgorithm(func(a Algorithm) {
 		if !a.Hierarchical() {
 			return
@@ -428,7 +428,7 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T)
 		all := record(t, tm, seen, a, 0, width, 0)
 		var between []*message
 		for _, m := range all {
-			if places[m.from] != places[m.to] {
+			if placement[m.from] != placement[m.to] {
 				between = append(between, m)
 			}
 		}
@@ -436,7 +436,7 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T)
 		for _, m := range between {
 			bytes += m.bytes
 		}
-		_, beta, _ := a.Cost(hosts, 8*len(places)*width, 1<<20)
+		_, beta, _ := a.Cost(hosts, 8*len(placement)*width, 1<<20)
 		if a.Verb() != VerbBroadcast && a.Verb() != VerbReduce && a != find(t, VerbAllReduce, hierarchical) {
 			beta *= hosts // each host sends so much
 			if bytes != int(beta+.5) {

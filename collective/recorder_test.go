@@ -38,10 +38,10 @@ func newRecordedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sent
 }
 
 // newRecordedTeamAt is newWatchedTeam with a rank at each place.
-func newRecordedTeamAt(t testing.TB, places []topology.Place, share bool) (tm *teamtest.Team, seen func() []sentFrame) {
+func newRecordedTeamAt(t testing.TB, placement []topology.Place, share bool) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
 	w := &frameRecorder{accepted: make(chan struct{})}
-	tm = teamtest.StartAt(t, places, share, 0, func(rank int, tr transport.Transport) transport.Transport {
+	tm = teamtest.StartAt(t, placement, share, 0, func(rank int, tr transport.Transport) transport.Transport {
 		return &recordingTransport{Transport: tr, w: w, rank: rank}
 	})
 	return tm, func() []sentFrame {

@@ -37,15 +37,15 @@ func pairwiseReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src ch
 
 	for step := 1; step < n; step++ {
 		to, from := modulo(me+step, n), modulo(me-step, n)
-		leaving := src.of(to)
+		outgoing := src.of(to)
 		var err error
 		switch {
 		case from < me:
-			err = r.ExchangeFold(ctx, to, leaving, from, before, k, p2p.Earlier)
+			err = r.ExchangeFold(ctx, to, outgoing, from, before, k, p2p.Earlier)
 		case from == n-1:
-			err = r.Exchange(ctx, to, leaving, from, after)
+			err = r.Exchange(ctx, to, outgoing, from, after)
 		default:
-			err = r.ExchangeFold(ctx, to, leaving, from, after, k, p2p.Earlier)
+			err = r.ExchangeFold(ctx, to, outgoing, from, after, k, p2p.Earlier)
 		}
 		if err != nil {
 			return err

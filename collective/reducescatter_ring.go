@@ -34,10 +34,10 @@ func ringReduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.K
 	next, prev := ring.at(1), ring.at(-1)
 
 	for step := range ring.n - 1 {
-		leaving := buf.of(ring.at(-1 - step))
-		passing := buf.of(ring.at(-2 - step))
+		outgoing := buf.of(ring.at(-1 - step))
+		partial := buf.of(ring.at(-2 - step))
 		// passing = op(arrived, passing), segment by segment as it arrives
-		if err := r.ExchangeFold(ctx, next, leaving, prev, passing, k, p2p.Earlier); err != nil {
+		if err := r.ExchangeFold(ctx, next, outgoing, prev, partial, k, p2p.Earlier); err != nil {
 			return err
 		}
 	}
@@ -54,13 +54,13 @@ func ringReduceScatterAcross(ctx context.Context, r *p2p.Round, dst, src chunks,
 	if ring.n == 1 {
 		copy(dst.buf, src.buf)
 	}
-	leaving := src.of(ring.at(-1))
+	outgoing := src.of(ring.at(-1))
 	for step := range ring.n - 1 {
 		c := ring.at(-2 - step)
-		if err := r.ExchangeFoldTo(ctx, ring.at(1), leaving, ring.at(-1), dst.of(c), src.of(c), k, p2p.Earlier); err != nil {
+		if err := r.ExchangeFoldTo(ctx, ring.at(1), outgoing, ring.at(-1), dst.of(c), src.of(c), k, p2p.Earlier); err != nil {
 			return err
 		}
-		leaving = dst.of(c)
+		outgoing = dst.of(c)
 	}
 	return nil
 }

@@ -45,8 +45,8 @@ func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, sr
 		}
 	}
 	for _, child := range slices.Backward(t.children()) {
-		leaving := run[(child.node-t.me)*size:][:child.size*size]
-		if err := r.Send(ctx, child.rank, leaving); err != nil {
+		outgoing := run[(child.node-t.me)*size:][:child.size*size]
+		if err := r.Send(ctx, child.rank, outgoing); err != nil {
 			return err
 		}
 	}
