@@ -10,13 +10,13 @@ func DefaultTable() *Table {
 }
 
 // DefaultRules are those of DefaultTable.
-func DefaultRules() []Rule {
-	rule := func(verb Verb, name string, maxBytes uint64) Rule {
+func DefaultRules() []TableRule {
+	rule := func(verb Verb, name string, maxBytes uint64) TableRule {
 		a, err := Find(verb, name)
 		if err != nil {
 			panic(err) // a slip in the lines below, which every test of the table would find
 		}
-		return Rule{Algorithm: a, MaxBytes: maxBytes}
+		return TableRule{Algorithm: a, MaxBytes: maxBytes}
 	}
 	const small = 64 << 10 // below it the number of steps decides, above it the bytes
 	// From here on what has been folded is no longer in the cache when it is sent on,
@@ -31,11 +31,11 @@ func DefaultRules() []Rule {
 	// which waits for no whole vector, brings a broadcast down sooner than a tree.
 	// docs/adr/0021 has the figures of these, and of what is said of ranks below.
 	const tiny, long, tall = 8 << 10, 2 << 20, 4 << 20
-	among := func(least, most uint32, u Rule) Rule {
+	among := func(least, most uint32, u TableRule) TableRule {
 		u.MinRanks, u.MaxRanks = least, most
 		return u
 	}
-	return []Rule{
+	return []TableRule{
 		rule(VerbAllReduce, shared, 0),
 		rule(VerbReduce, shared, 0),
 		rule(VerbBroadcast, shared, 0),

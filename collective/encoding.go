@@ -86,13 +86,13 @@ func ParseTable(b []byte) (*Table, error) {
 	t := &Table{tuned: tuned}
 	d := &tableDecoder{Reader: wire.NewReader(b[tableHeaderSize:])}
 	for range rules {
-		u := Rule{MaxBytes: d.Uint64(), MinRanks: d.Uint32(), MaxRanks: d.Uint32(), Segment: d.Uint32(), Wire: d.text(), Algorithm: d.algorithm()}
+		u := TableRule{MaxBytes: d.Uint64(), MinRanks: d.Uint32(), MaxRanks: d.Uint32(), Segment: d.Uint32(), Wire: d.text(), Algorithm: d.algorithm()}
 		d.check(u)
 		t.rules = append(t.rules, u)
 	}
 	for range forced {
 		p := selection{segment: d.Uint32(), algorithm: d.algorithm()}
-		d.check(Rule{Algorithm: p.algorithm, Segment: p.segment})
+		d.check(TableRule{Algorithm: p.algorithm, Segment: p.segment})
 		t.forced[p.algorithm.Verb()] = p
 	}
 	switch {
@@ -127,7 +127,7 @@ func (d *tableDecoder) algorithm() Algorithm {
 	return a
 }
 
-func (d *tableDecoder) check(u Rule) {
+func (d *tableDecoder) check(u TableRule) {
 	if d.err != nil || !d.OK() {
 		return
 	}

@@ -21,10 +21,10 @@ func samples(t testing.TB) []*Table {
 	if err := forced.Force("allreduce:linear@256Ki,barrier:dissemination"); err != nil {
 		t.Fatal(err)
 	}
-	measured, err := NewTable([]Rule{
+	measured, err := NewTable([]TableRule{
 		{Algorithm: find(t, VerbAllReduce, "recursive_doubling"), MaxBytes: 1 << 40, MinRanks: 3, Wire: "shm+tcp"},
 		{Algorithm: find(t, VerbAllReduce, "ring"), Segment: 128 << 10, Wire: "tcp"},
-	}, []Rule{
+	}, []TableRule{
 		{Algorithm: find(t, VerbReduceScatterV, "pairwise"), MaxRanks: 1 << 20},
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func TestTheWireFormIsBounded(t *testing.T) {
 	if got := len(longest.String()); got > maxAlgorithmName {
 		t.Errorf("%v has %d bytes, want at most %d", longest, got, maxAlgorithmName)
 	}
-	table.rules = slices.Repeat([]Rule{{Algorithm: longest, Wire: strings.Repeat("w", MaxWireName)}}, MaxRules)
+	table.rules = slices.Repeat([]TableRule{{Algorithm: longest, Wire: strings.Repeat("w", MaxWireName)}}, MaxRules)
 	wire := table.AppendEncoded(nil)
 	if len(wire) > MaxEncodedTable {
 		t.Errorf("the largest table has %d bytes, want at most %d", len(wire), MaxEncodedTable)

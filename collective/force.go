@@ -64,7 +64,7 @@ func parseSelection(text string) (selection, error) {
 	if segment > MaxSegment {
 		segment = MaxSegment + 16 // refused by its true bounds below
 	}
-	u := Rule{Algorithm: a, Segment: uint32(segment)}
+	u := TableRule{Algorithm: a, Segment: uint32(segment)}
 	return selection{a, u.Segment}, u.Check()
 }
 

@@ -71,8 +71,8 @@ func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, placeme
 }
 
 func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
-	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
-		n := len(places)
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, placement []topology.Place) {
+		n := len(placement)
 		everyAlgorithm(func(a Algorithm) {
 			if a.NeedsShared() {
 				return
@@ -246,12 +246,12 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, placement []topology.Place) {
 		for _, count := range []int{1, 61} {
-			inputs := randomInputs(rng, tensor.Float32, len(places), count)
+			inputs := randomInputs(rng, tensor.Float32, len(placement), count)
 			reducing(func(a Algorithm) {
 				if !a.NeedsShared() {
-					checkPlacement(t, tm, folding{a, mean, len(places) / 2, inputs}, places)
+					checkPlacement(t, tm, folding{a, mean, len(placement) / 2, inputs}, placement)
 				}
 			})
 		}
@@ -290,8 +290,8 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	rng := rand.New(rand.NewPCG(9, 10))
-	atPlacements(t, func(t *testing.T, tm *teamtest.Team, places []topology.Place) {
-		n, l := len(places), topology.New(places)
+	atPlacements(t, func(t *testing.T, tm *teamtest.Team, placement []topology.Place) {
+		n, l := len(placement), topology.New(placement)
 		inputs := randomInputs(rng, tensor.Uint64, n, 500)
 		want := serial(upTo(n, 0)...).of(k, func(rank int) []byte { return inputs[rank] })
 		reducing(func(a Algorithm) {
@@ -340,9 +340,9 @@ func groupings(placement []topology.Place) map[string]func(rank int) string {
 
 func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 	for _, text := range placements() {
-		places := at(text)
-		n := len(places)
-		tm, seen := newRecordedTeamAt(t, places, teamtest.NoSharedMemory)
+		placement := at(text)
+		n := len(placement)
+		tm, seen := newRecordedTeamAt(t, placement, teamtest.NoSharedMemory)
 		for _, c := range []struct {
 			a     Algorithm
 			steps int
@@ -353,11 +353,11 @@ func TestARingCrossesEachBoundaryOncePerDirectionAndStep(t *testing.T) {
 			{find(t, VerbAllGatherV, "ring"), n - 1},
 		} {
 			all := record(t, tm, seen, c.a, 0, 2, 0)
-			for what, group := range groupings(places) {
-				enter, leave, pairs := crossings(all, group)
+			for what, group := range groupings(placement) {
+				enter, exits, pairs := crossings(all, group)
 				for name := range enter {
-					if enter[name] != c.steps || leave[name] != c.steps {
-						t.Errorf("%v on %s: %d messages enter %s %s, and %d leave it, want %d each", c.a, text, enter[name], what, name, leave[name], c.steps)
+					if enter[name] != c.steps || exits[name] != c.steps {
+						t.Errorf("%v on %s: %d messages enter %s %s, and %d leave it, want %d each", c.a, text, enter[name], what, name, exits[name], c.steps)
 					}
 				}
 				if len(pairs) != len(enter) {
@@ -391,10 +391,10 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
 	for what, group := range groupings(placement) {
-		enter, leave, pairs := crossings(all, group)
+		enter, exits, pairs := crossings(all, group)
 		once := enter // what goes down enters all but the root's
 		if a.Verb() == VerbReduce || a.Verb() == VerbGather {
-			once = leave
+			once = exits
 		}
 		groups := map[string]bool{}
 		for rank := range placement {
@@ -448,10 +448,10 @@ func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T)
 
 func TestHierarchicalRulesNeedSeveralHostsWithSeveralRanks(t *testing.T) {
 	for _, c := range []struct {
-		places   string
-		bytes    int
-		commutes bool
-		want     string
+		placement string
+		bytes     int
+		commutes  bool
+		want      string
 	}{
 		{"n0 n0 n1 n1", 64, true, hierarchical},
 		{"n0 n0 n1 n1", 1 << 20, true, hierarchicalSplit},
@@ -462,9 +462,9 @@ func TestHierarchicalRulesNeedSeveralHostsWithSeveralRanks(t *testing.T) {
 		{"n0 n1 n2 n3", 64, true, "recursive_doubling"},
 		{"n0 n0 n0 n0", 64, true, "recursive_doubling"},
 	} {
-		chooser := DefaultTable().ChooserOn(topology.New(at(c.places)), "tcp")
+		chooser := DefaultTable().ChooserOn(topology.New(at(c.placement)), "tcp")
 		if got := chooser.Choose(VerbAllReduce, c.bytes, c.commutes, false).Algorithm.Name(); got != c.want {
-			t.Errorf("%s, %d bytes, commutes %v: got %s, want %s", c.places, c.bytes, c.commutes, got, c.want)
+			t.Errorf("%s, %d bytes, commutes %v: got %s, want %s", c.placement, c.bytes, c.commutes, got, c.want)
 		}
 	}
 }

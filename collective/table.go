@@ -8,10 +8,10 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A Rule says when an algorithm runs, and in which segments its messages travel:
+// A TableRule says when an algorithm runs, and in which segments its messages travel:
 // for vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are joined
 // by Wire. What is 0, or "", stands for no limit.
-type Rule struct {
+type TableRule struct {
 	Algorithm Algorithm
 	MaxBytes  uint64
 	MinRanks  uint32
@@ -21,7 +21,7 @@ type Rule struct {
 }
 
 // appliesTo reports whether u can ever cover calls of such a communicator.
-func (u Rule) appliesTo(ranks int, wire string) bool {
+func (u TableRule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
 
@@ -39,7 +39,7 @@ const (
 //
 // A Table that nobody changes may be used by any number of goroutines.
 type Table struct {
-	rules  []Rule
+	rules  []TableRule
 	tuned  int // so many of the rules, the first, come from a measurement
 	forced [len(verbNames)]selection
 }
@@ -53,7 +53,7 @@ type selection struct {
 // NewTable makes a table of rules: those that somebody measured, and, for calls
 // that none of them covers, others. More than MaxRules, and rules that cannot be,
 // get fault.Misuse.
-func NewTable(tuned, others []Rule) (*Table, error) {
+func NewTable(tuned, others []TableRule) (*Table, error) {
 	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
 	if len(t.rules) > MaxRules {
 		return nil, misuse("collective.NewTable", "rules: got %d, want at most %d", len(t.rules), MaxRules)
@@ -67,7 +67,7 @@ func NewTable(tuned, others []Rule) (*Table, error) {
 }
 
 // Check refuses, with fault.Misuse, a rule that no Table may have.
-func (u Rule) Check() error {
+func (u TableRule) Check() error {
 	bad := func(format string, args ...any) error { return misuse("collective.Rule.Check", format, args...) }
 	switch {
 	case u.Algorithm == (Algorithm{}):
@@ -92,7 +92,7 @@ func CheckSegment(bytes int) error {
 }
 
 // Rules are the table's rules, without what Force added.
-func (t *Table) Rules() []Rule { return slices.Clone(t.rules) }
+func (t *Table) Rules() []TableRule { return slices.Clone(t.rules) }
 
 // A Reason says why an algorithm was chosen.
 type Reason uint8

@@ -51,7 +51,7 @@ func TestVerbsKeepTheirNumbersAndNames(t *testing.T) {
 
 func TestChooseFollowsTheFirstRuleThatCoversTheCall(t *testing.T) {
 	ring, doubling, linear := find(t, VerbAllReduce, "ring"), find(t, VerbAllReduce, "recursive_doubling"), find(t, VerbAllReduce, "linear")
-	table, err := NewTable([]Rule{
+	table, err := NewTable([]TableRule{
 		{Algorithm: find(t, VerbBroadcast, "binomial")},
 		{Algorithm: doubling, MaxBytes: 1000, MaxRanks: 4},
 		{Algorithm: ring, MaxBytes: 5000},
@@ -189,19 +189,19 @@ func TestForceListsTheAlgorithmsAndChangesNothing(t *testing.T) {
 }
 
 func TestTablesAreBounded(t *testing.T) {
-	rule := Rule{Algorithm: find(t, VerbAllReduce, "ring")}
-	full := slices.Repeat([]Rule{rule}, MaxRules)
+	rule := TableRule{Algorithm: find(t, VerbAllReduce, "ring")}
+	full := slices.Repeat([]TableRule{rule}, MaxRules)
 	if table, err := NewTable(full[:5], full[5:]); err != nil || len(table.Rules()) != MaxRules {
 		t.Errorf("a full table: %v", err)
 	}
-	if _, err := NewTable(full, []Rule{rule}); !errors.Is(err, fault.Misuse) {
+	if _, err := NewTable(full, []TableRule{rule}); !errors.Is(err, fault.Misuse) {
 		t.Errorf("too many: got %v, want fault.Misuse", err)
 	}
 }
 
 func TestRulesThatCannotBeAreRefused(t *testing.T) {
 	ring := find(t, VerbAllReduce, "ring")
-	for name, u := range map[string]Rule{
+	for name, u := range map[string]TableRule{
 		"no algorithm":              {},
 		"no number of ranks":        {Algorithm: ring, MinRanks: 5, MaxRanks: 4},
 		"a small segment":           {Algorithm: ring, Segment: MinSegment - 16},
@@ -210,11 +210,11 @@ func TestRulesThatCannotBeAreRefused(t *testing.T) {
 		"segments without messages": {Algorithm: find(t, VerbAllReduce, shared), Segment: 1024},
 		"a long name":               {Algorithm: ring, Wire: strings.Repeat("w", MaxWireName+1)},
 	} {
-		if _, err := NewTable([]Rule{{Algorithm: ring}, u}, nil); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "rule 2") {
+		if _, err := NewTable([]TableRule{{Algorithm: ring}, u}, nil); !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "rule 2") {
 			t.Errorf("%s: got %v, want fault.Misuse that names the rule", name, err)
 		}
 	}
-	good := Rule{Algorithm: ring, MinRanks: 4, MaxRanks: 4, Segment: MaxSegment, Wire: "shm+tcp"}
+	good := TableRule{Algorithm: ring, MinRanks: 4, MaxRanks: 4, Segment: MaxSegment, Wire: "shm+tcp"}
 	if err := good.Check(); err != nil {
 		t.Errorf("%+v is refused: %v", good, err)
 	}
@@ -222,11 +222,11 @@ func TestRulesThatCannotBeAreRefused(t *testing.T) {
 
 func TestRulesHoldForTheirWireAndRanksOnly(t *testing.T) {
 	ring, linear := find(t, VerbAllReduce, "ring"), find(t, VerbAllReduce, "linear")
-	table, err := NewTable([]Rule{
+	table, err := NewTable([]TableRule{
 		{Algorithm: ring, MinRanks: 3, MaxRanks: 5, Wire: "tcp", Segment: 1024},
 		{Algorithm: ring, MinRanks: 3, Segment: 2048},
 		{Algorithm: linear, MaxRanks: 2, Wire: "shm"},
-	}, []Rule{{Algorithm: ring, MaxRanks: 2}})
+	}, []TableRule{{Algorithm: ring, MaxRanks: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestForcingChangesACopy(t *testing.T) {
 }
 
 func TestATableKeepsNoPartOfWhatItWasGiven(t *testing.T) {
-	rules := []Rule{{Algorithm: find(t, VerbAllReduce, "ring")}}
+	rules := []TableRule{{Algorithm: find(t, VerbAllReduce, "ring")}}
 	table, err := NewTable(rules, nil)
 	if err != nil {
 		t.Fatal(err)

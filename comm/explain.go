@@ -71,7 +71,7 @@ func (c *Comm) Explain(op string, bytes int) (*Explanation, error) {
 		NonBlocking:    c.chosen(verb, bytes, true, false),
 	}
 	var impossible []Prediction
-	for _, k := range c.rt.model.Predictions(verb, c.Size(), bytes, c.rt.opt.segment, c.wire) {
+	for _, k := range c.rt.model.Estimates(verb, c.Size(), bytes, c.rt.opt.segment, c.wire) {
 		note := ""
 		switch {
 		case k.Algorithm.NeedsShared() && !sharing:

@@ -41,7 +41,7 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 
 // points are the times of single messages, from allgathers by an algorithm whose
 // steps are alike and fold nothing; none where it cannot run.
-func (t *tuner) points(ctx context.Context, name string) ([]choose.Sample, error) {
+func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {
 		return nil, err
@@ -61,14 +61,14 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.Sample, error
 	if able, err := warm(ctx, vs, elements, []*way{{algorithm: a, c: c}}); err != nil || len(able) == 0 {
 		return nil, err
 	}
-	var points []choose.Sample
+	var points []choose.TimedMessage
 	for _, size := range sizes {
 		seconds, err := t.time(ctx, vs.trial(n*size/4))
 		if err != nil {
 			return nil, err
 		}
 		alpha, beta, _ := a.Cost(n, n*size, 64<<10)
-		points = append(points, choose.Sample{Bytes: beta / alpha, Seconds: seconds / alpha})
+		points = append(points, choose.TimedMessage{Bytes: beta / alpha, Seconds: seconds / alpha})
 	}
 	return points, nil
 }

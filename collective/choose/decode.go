@@ -207,7 +207,7 @@ func (p *parser) link(field string) (l LinkCost) {
 	return l
 }
 
-func (p *parser) rule(field string) (u collective.Rule) {
+func (p *parser) rule(field string) (u collective.TableRule) {
 	var op, name string
 	p.object(field, fieldReaders{
 		"op":          func(f string) { op = p.string(f, maxText) },
@@ -243,7 +243,7 @@ func (p *parser) measurement(field string) (t Measurement) {
 		p.fail(field+".ranks", "got %d, want at least 2", t.Ranks)
 	}
 	if p.err == nil {
-		if err := (collective.Rule{Algorithm: t.Algorithm, Segment: uint32(t.Segment)}).Check(); err != nil {
+		if err := (collective.TableRule{Algorithm: t.Algorithm, Segment: uint32(t.Segment)}).Check(); err != nil {
 			p.fail(field, "%w", fault.Cause(err))
 		}
 	}

@@ -25,7 +25,7 @@ func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 				for bytes := 4; bytes <= 64<<20; bytes *= 4 {
 					x := chooser.Choose(verb, bytes, true, c.shares)
 					chosen, known := m.Predict(x.Algorithm, n, bytes, p2p.DefaultSegment, c.wire)
-					best := possible(m.Predictions(verb, n, bytes, p2p.DefaultSegment, c.wire), c.shares)
+					best := possible(m.Estimates(verb, n, bytes, p2p.DefaultSegment, c.wire), c.shares)
 					if !known || chosen > behind*best.Seconds {
 						t.Errorf("%v of %d bytes on %d ranks over %s: %s, which runs, is predicted to take %.3g us, %s %.3g us",
 							verb, bytes, n, c.wire, x.Algorithm.Name(), 1e6*chosen, best.Algorithm.Name(), 1e6*best.Seconds)
@@ -37,11 +37,11 @@ func TestTheDefaultTablesChoicesAreAmongTheFirstPredicted(t *testing.T) {
 }
 
 // possible is the first that runs where all ranks are on one host.
-func possible(all []Prediction, shares bool) Prediction {
+func possible(all []Estimate, shares bool) Estimate {
 	for _, k := range all {
 		if !k.Algorithm.Hierarchical() && (shares || !k.Algorithm.NeedsShared()) {
 			return k
 		}
 	}
-	return Prediction{}
+	return Estimate{}
 }

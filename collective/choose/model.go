@@ -85,22 +85,22 @@ func MergeModels(older, newer Model) Model {
 	return newer
 }
 
-// A Prediction is an algorithm with what it is predicted to take.
-type Prediction struct {
+// A Estimate is an algorithm with what it is predicted to take.
+type Estimate struct {
 	Algorithm collective.Algorithm
 	Seconds   float64
 	Known     bool // the model knows the wire
 }
 
-// Predictions are all algorithms of a verb, the one that is predicted to be the
+// Estimates are all algorithms of a verb, the one that is predicted to be the
 // fastest first, and those that the model cannot predict last.
-func (m *Model) Predictions(verb collective.Verb, ranks, bytes, segment int, wire string) []Prediction {
-	var all []Prediction
+func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire string) []Estimate {
+	var all []Estimate
 	for _, a := range collective.Algorithms(verb) {
 		seconds, known := m.Predict(a, ranks, bytes, segment, wire)
-		all = append(all, Prediction{a, seconds, known})
+		all = append(all, Estimate{a, seconds, known})
 	}
-	slices.SortStableFunc(all, func(a, b Prediction) int {
+	slices.SortStableFunc(all, func(a, b Estimate) int {
 		if a.Known != b.Known {
 			if a.Known {
 				return -1
@@ -112,13 +112,13 @@ func (m *Model) Predictions(verb collective.Verb, ranks, bytes, segment int, wir
 	return all
 }
 
-// A Sample is a message's size and how many seconds it took.
-type Sample struct{ Bytes, Seconds float64 }
+// A TimedMessage is a message's size and how many seconds it took.
+type TimedMessage struct{ Bytes, Seconds float64 }
 
 // FitLinkCosts are the lines through points, which stand in the order of their sizes:
 // between two of them, both are met. A line never has a negative α or β, as a time
 // that falls with the size is a slip of the clock.
-func FitLinkCosts(wire string, points []Sample) []LinkCost {
+func FitLinkCosts(wire string, points []TimedMessage) []LinkCost {
 	var all []LinkCost
 	for i := 1; i < len(points); i++ {
 		from, to := points[i-1], points[i]

@@ -54,7 +54,7 @@ func TestPredictionsAddUpTheCountsOfACost(t *testing.T) {
 }
 
 func TestCandidatesStandInTheOrderOfTheirPredictedTimes(t *testing.T) {
-	all := sample().Predictions(collective.VerbAllReduce, 8, 1<<20, 64<<10, "a")
+	all := sample().Estimates(collective.VerbAllReduce, 8, 1<<20, 64<<10, "a")
 	if len(all) != len(collective.Algorithms(collective.VerbAllReduce)) {
 		t.Fatalf("%d candidates", len(all))
 	}
@@ -64,13 +64,13 @@ func TestCandidatesStandInTheOrderOfTheirPredictedTimes(t *testing.T) {
 		}
 	}
 	// Shared memory is all that this model knows of another wire.
-	if all = sample().Predictions(collective.VerbBarrier, 8, 0, 0, "none"); all[0].Algorithm.Name() != "shared" || all[len(all)-1].Known {
+	if all = sample().Estimates(collective.VerbBarrier, 8, 0, 0, "none"); all[0].Algorithm.Name() != "shared" || all[len(all)-1].Known {
 		t.Errorf("got %v", all)
 	}
 }
 
 func TestLinkCostsPassThroughTheSamples(t *testing.T) {
-	points := []Sample{{10, 5}, {20, 15}, {20, 15}, {40, 14}, {80, 94}}
+	points := []TimedMessage{{10, 5}, {20, 15}, {20, 15}, {40, 14}, {80, 94}}
 	got := FitLinkCosts("w", points)
 	want := []LinkCost{{"w", 20, 0, 1}, {"w", 40, 14, 0}, {"w", 0, 14, 1}}
 	if len(got) != 3 || got[1] != want[1] || got[2].Beta != 2 || got[2].Alpha != 0 || got[0] != want[0] {

@@ -52,16 +52,16 @@ func Merge(older, newer []Measurement) []Measurement {
 // mean. Beyond the largest size nothing is said where the default table would change
 // over there, nor beyond twice that size where something else was faster. A number of ranks that was not measured has the rules of the next larger
 // one that was; twice as many as the largest and more have none.
-func Rules(times []Measurement) []collective.Rule {
+func Rules(times []Measurement) []collective.TableRule {
 	usual := defaults(collective.DefaultRules())
-	var rules []collective.Rule
+	var rules []collective.TableRule
 	for _, verb := range collective.Verbs() {
 		ofVerb := filter(times, func(t Measurement) bool { return t.Algorithm.Verb() == verb })
 		for _, wire := range values(ofVerb, func(t Measurement) string { return t.Wire }) {
 			ofWire := filter(ofVerb, func(t Measurement) bool { return t.Wire == wire })
 			counts := values(ofWire, func(t Measurement) int { return t.Ranks })
 			for i, ranks := range counts {
-				limits := collective.Rule{Wire: wire, MinRanks: 2, MaxRanks: uint32(ranks)}
+				limits := collective.TableRule{Wire: wire, MinRanks: 2, MaxRanks: uint32(ranks)}
 				if i > 0 {
 					limits.MinRanks = uint32(counts[i-1] + 1)
 				}
@@ -86,8 +86,8 @@ type chosen struct {
 const unlimited = math.MaxUint64
 
 // rulesFor are the rules for one verb, wire and number of ranks.
-func (d defaults) rulesFor(times []Measurement, limits collective.Rule) []collective.Rule {
-	var rules []collective.Rule
+func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
+	var rules []collective.TableRule
 	var open []chosen // the best of the band that is open
 	closeAt := func(maxBytes uint64) {
 		for _, p := range open {
@@ -202,7 +202,7 @@ func (d defaults) stable(times []Measurement, before []chosen) chosen {
 }
 
 // defaults are the default table's rules.
-type defaults []collective.Rule
+type defaults []collective.TableRule
 
 // find is which of times, all of one size, the default table's way took; false where
 // that was not measured.
@@ -228,7 +228,7 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 }
 
 // covers reports whether the rule is one for calls as t's.
-func covers(u collective.Rule, t Measurement) bool {
+func covers(u collective.TableRule, t Measurement) bool {
 	return (u.MaxBytes == 0 || uint64(t.Bytes) <= u.MaxBytes) && (u.Wire == "" || u.Wire == t.Wire) &&
 		t.Ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || t.Ranks <= int(u.MaxRanks))
 }

@@ -17,37 +17,37 @@ func TestRulesFollowTheFastest(t *testing.T) {
 	at := func(a collective.Algorithm, bytes, segment int, seconds float64) Measurement {
 		return Measurement{a, "tcp", 4, bytes, segment, seconds}
 	}
-	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.Rule {
-		return collective.Rule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
+	rule := func(a collective.Algorithm, maxBytes uint64, segment uint32) collective.TableRule {
+		return collective.TableRule{Algorithm: a, MaxBytes: maxBytes, MinRanks: 2, MaxRanks: 7, Segment: segment, Wire: "tcp"}
 	}
 	const table = 64 << 10 // up to here the default table takes recursive_doubling; beyond 8 MiB no ring
 	for _, c := range []struct {
 		name  string
 		times []Measurement
-		want  []collective.Rule
+		want  []collective.TableRule
 	}{
 		{"nothing", nil, nil},
-		{"one algorithm", []Measurement{at(barrier, 0, 0, 1)}, []collective.Rule{rule(barrier, 0, 0)}},
+		{"one algorithm", []Measurement{at(barrier, 0, 0, 1)}, []collective.TableRule{rule(barrier, 0, 0)}},
 		{"a change half-way", []Measurement{at(doubling, 100, 0, 1), at(pairwise, 100, 0, 2), at(doubling, 10000, 0, 2), at(pairwise, 10000, 0, 1)},
-			[]collective.Rule{rule(doubling, 1000, 0), rule(pairwise, 20000, 0)}},
+			[]collective.TableRule{rule(doubling, 1000, 0), rule(pairwise, 20000, 0)}},
 		{"a change that is not worth it", []Measurement{at(pairwise, 100, 512, 1), at(pairwise, 100, 1024, 2), at(pairwise, 10000, 512, 1.02), at(pairwise, 10000, 1024, 1)},
-			[]collective.Rule{rule(pairwise, 20000, 512)}},
+			[]collective.TableRule{rule(pairwise, 20000, 512)}},
 		{"no gain on the default table", []Measurement{at(doubling, 100, 0, 1.07), at(pairwise, 100, 0, 1), at(doubling, 10000, 0, 1.07), at(pairwise, 10000, 0, 1)},
-			[]collective.Rule{rule(doubling, table, 0)}},
+			[]collective.TableRule{rule(doubling, table, 0)}},
 		{"the default table's again, when there is no gain any more", []Measurement{at(doubling, 100, 0, 2), at(pairwise, 100, 0, 1), at(doubling, 10000, 0, 1.07), at(pairwise, 10000, 0, 1)},
-			[]collective.Rule{rule(pairwise, 1000, 0), rule(doubling, table, 0)}},
+			[]collective.TableRule{rule(pairwise, 1000, 0), rule(doubling, table, 0)}},
 		{"the default table's change where it has it", []Measurement{at(doubling, 16<<10, 0, 1), at(ring, 16<<10, 0, 2), at(pairwise, 16<<10, 0, 2), at(doubling, 1<<20, 0, 3), at(ring, 1<<20, 0, 1), at(pairwise, 1<<20, 0, 2)},
-			[]collective.Rule{rule(doubling, table, 0), rule(ring, 8<<20, 0), rule(pairwise, 8<<20, 0)}},
+			[]collective.TableRule{rule(doubling, table, 0), rule(ring, 8<<20, 0), rule(pairwise, 8<<20, 0)}},
 		{"one for operators that do not commute, too", []Measurement{at(ring, 100, 0, 1), at(doubling, 100, 0, 3), at(pairwise, 100, 0, 2)},
-			[]collective.Rule{rule(ring, 200, 0), rule(pairwise, 200, 0)}},
+			[]collective.TableRule{rule(ring, 200, 0), rule(pairwise, 200, 0)}},
 		{"one where nothing is shared, too", []Measurement{at(shared, 100, 0, 1), at(ring, 100, 0, 2), at(pairwise, 100, 0, 4), at(doubling, 100, 0, 3)},
-			[]collective.Rule{rule(shared, 200, 0), rule(ring, 200, 0), rule(doubling, 200, 0)}},
+			[]collective.TableRule{rule(shared, 200, 0), rule(ring, 200, 0), rule(doubling, 200, 0)}},
 		{"not what the fastest makes superfluous", []Measurement{at(doubling, 100, 0, 1), at(shared, 100, 0, 2)},
-			[]collective.Rule{rule(doubling, 200, 0)}},
+			[]collective.TableRule{rule(doubling, 200, 0)}},
 		{"the usual segment, when another is hardly better", []Measurement{at(doubling, 10000, 1024, 0.95), at(doubling, 10000, 0, 1)},
-			[]collective.Rule{rule(doubling, table, 0)}},
+			[]collective.TableRule{rule(doubling, table, 0)}},
 		{"another segment", []Measurement{at(doubling, 100, 0, 1), at(doubling, 10000, 1024, 1), at(doubling, 10000, 2048, 2)},
-			[]collective.Rule{rule(doubling, 1000, 0), rule(doubling, 20000, 1024)}},
+			[]collective.TableRule{rule(doubling, 1000, 0), rule(doubling, 20000, 1024)}},
 	} {
 		if got := Rules(c.times); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got\n%v, want\n%v", c.name, got, c.want)

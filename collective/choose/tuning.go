@@ -16,7 +16,7 @@ type TuningFile struct {
 	Command      string
 	Measured     string
 	Model        Model
-	Rules        []collective.Rule
+	Rules        []collective.TableRule
 	Measurements []Measurement
 }
 
@@ -50,7 +50,7 @@ func (t *TuningFile) Encode() []byte {
 		return fields{}.text("wire", l.Wire).size("up_to_bytes", l.MaxBytes).
 			number("alpha_us", l.Alpha/micro).number("beta_us_per_MiB", l.Beta/micro/perMiB)
 	})
-	section(&b, "rules", t.Rules, func(u collective.Rule) fields {
+	section(&b, "rules", t.Rules, func(u collective.TableRule) fields {
 		return fields{}.text("op", u.Algorithm.Verb().String()).text("wire", u.Wire).
 			size("min_ranks", uint64(u.MinRanks)).size("max_ranks", uint64(u.MaxRanks)).size("up_to_bytes", u.MaxBytes).
 			text("algorithm", u.Algorithm.Name()).size("segment", uint64(u.Segment))

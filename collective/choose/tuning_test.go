@@ -17,7 +17,7 @@ func tuned(t testing.TB) *TuningFile {
 	return &TuningFile{
 		Machine: "a \"machine\" <of> 2 processors", Commit: "0123456789ab", Command: "tuttirun -np 4 tuttibench tune", Measured: "2026-01-02T03:04:05Z",
 		Model: Model{Gamma: 5e-11, Links: []LinkCost{{"tcp", 4096, 1e-5, 2e-10}, {"tcp", 0, 2e-5, 1e-10}, {Shared, 0, 0, 0}}},
-		Rules: []collective.Rule{
+		Rules: []collective.TableRule{
 			{Algorithm: find(t, collective.VerbAllReduce, "recursive_doubling"), MaxBytes: 4096, MinRanks: 2, MaxRanks: 4, Wire: "tcp"},
 			{Algorithm: ring, Segment: 128 << 10},
 		},

@@ -60,7 +60,7 @@ func (e extremeLoc) build(v *vec) step {
 			x, y := args[0], args[1]
 			kx, _ := key(x)
 			ky, _ := key(y)
-			return v.takeLoc(e.least, x, y, kx, ky)
+			return v.selectLoc(e.least, x, y, kx, ky)
 		}
 	}
 	canonical := v.constant(8, e.float.nan)
@@ -68,7 +68,7 @@ func (e extremeLoc) build(v *vec) step {
 		x, y := args[0], args[1]
 		kx, nanX := key(x)
 		ky, nanY := key(y)
-		d := v.takeLoc(e.least, x, y, kx, ky)
+		d := v.selectLoc(e.least, x, y, kx, ky)
 		// Of a value lane it is all, of an index lane nothing.
 		nan, lower := v.reg(), v.reg()
 		v.VPOR(nanX, nanY, nan)
@@ -123,9 +123,9 @@ func (e extremeLoc) keyOfFloat(v *vec) func(x value) (key, nan value) {
 	}
 }
 
-// takeLoc is y where its key is more extreme than x's, or is the same and its index is
+// selectLoc is y where its key is more extreme than x's, or is the same and its index is
 // lower, and x elsewhere.
-func (v *vec) takeLoc(least bool, x, y, kx, ky value) value {
+func (v *vec) selectLoc(least bool, x, y, kx, ky value) value {
 	if !least {
 		kx, ky = ky, kx
 	}

@@ -28,26 +28,26 @@ func main() {
 	}
 	for _, l := range []level{avx2, avx512} {
 		files, err := generate(l)
-		settleAll(flag.Arg(0), files, err, *check)
+		writeOrCompareAll(flag.Arg(0), files, err, *check)
 	}
 	files, err := generateStream(avx2)
-	settleAll(flag.Arg(1), files, err, *check)
+	writeOrCompareAll(flag.Arg(1), files, err, *check)
 }
 
-// settleAll settles the files of one folder.
-func settleAll(folder string, files map[string][]byte, err error, check bool) {
+// writeOrCompareAll writes or compares the files of one folder.
+func writeOrCompareAll(folder string, files map[string][]byte, err error, check bool) {
 	if err != nil {
 		fail(err)
 	}
 	for name, text := range files {
-		if err := settle(filepath.Join(folder, name), text, check); err != nil {
+		if err := writeOrCompare(filepath.Join(folder, name), text, check); err != nil {
 			fail(err)
 		}
 	}
 }
 
-// settle writes the file, or holds it against text.
-func settle(path string, text []byte, check bool) error {
+// writeOrCompare writes the file, or holds it against text.
+func writeOrCompare(path string, text []byte, check bool) error {
 	if !check {
 		return os.WriteFile(path, text, 0o644)
 	}

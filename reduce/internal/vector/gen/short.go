@@ -173,7 +173,7 @@ func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 	v.quick = func(dst, off reg.Register, sources []reg.Register) {
 		var wide []value
 		for i := range unroll {
-			even, odd := v.apartAt(sources, off, i, upper, s)
+			even, odd := v.splitAt(sources, off, i, upper, s)
 			wide = append(wide, even, odd)
 		}
 		look(v, wide)
@@ -183,11 +183,11 @@ func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 	}
 	clean := v.cleaner(brain16)
 	// A NaN survives rounding: its lower half is zero, as its operand's was.
-	return func(args ...value) value { return clean(round(v.apart(args, upper, s))) }
+	return func(args ...value) value { return clean(round(v.split(args, upper, s))) }
 }
 
 // apart applies s to the even elements and to the odd ones, each widened.
-func (v *vec) apart(args []value, upper value, s step) (even, odd value) {
+func (v *vec) split(args []value, upper value, s step) (even, odd value) {
 	var evens, odds []value
 	for _, x := range args {
 		e := v.reg()
@@ -197,14 +197,14 @@ func (v *vec) apart(args []value, upper value, s step) (even, odd value) {
 	return s(evens...), s(odds...)
 }
 
-// apartAt is apart of the i-th vector of each source. Even elements are where odd
+// splitAt is apart of the i-th vector of each source. Even elements are where odd
 // ones would be to who looks two bytes before them: a mask takes them from there,
 // where no shift takes its operand from memory. Not so those of the first vector,
 // whose two bytes before may be none of the operand's, or have just been stored:
 // to load what is partly on its way to the cache takes long.
-func (v *vec) apartAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
+func (v *vec) splitAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
 	if v.masks || i == 0 {
-		return v.apart(v.loadAll(sources, off, i), upper, s)
+		return v.split(v.loadAll(sources, off, i), upper, s)
 	}
 	var evens, odds []value
 	for _, src := range sources {
@@ -222,7 +222,7 @@ func (v *vec) apartAt(sources []reg.Register, off reg.Register, i int, upper val
 // upper halves are the results, and grow by one where the lower half is more than
 // a half of the last bit, or just that and the upper one is odd. It changes even.
 func (v *vec) rounder() func(even, odd value) value {
-	bit, odds := v.constant(2, 1), v.oddPlaces()
+	bit, odds := v.constant(2, 1), v.oddLanes()
 	return func(even, odd value) value {
 		up, down := v.reg(), v.reg()
 		v.VPSRLD(operand.U8(16), even, up)
@@ -236,8 +236,8 @@ func (v *vec) rounder() func(even, odd value) value {
 	}
 }
 
-// oddPlaces is a mask of every other 16 bits, where there are masks.
-func (v *vec) oddPlaces() reg.Register {
+// oddLanes is a mask of every other 16 bits, where there are masks.
+func (v *vec) oddLanes() reg.Register {
 	if !v.masks {
 		return nil
 	}
