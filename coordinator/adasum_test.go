@@ -186,7 +186,7 @@ func TestAdasumsBitsDoNotDependOnFusion(t *testing.T) {
 	}
 }
 
-func TestAdasumOfARankThatHasJoinedTakesItForZeros(t *testing.T) {
+func TestAdasumCountsARankThatHasJoinedAsZeros(t *testing.T) {
 	whileRank1HasJoined(t, func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		buf := gradient(50, c.Rank(), 0)
 		if err := coordinator.AllReduce(co, "w", buf, coordinator.Adasum).Wait(ctx); err != nil {

@@ -29,7 +29,7 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 		return nil
 	case "1":
 	default:
-		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; 1 turns it on, 0 off", name, on)
+		return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s: got %q, want 1 or 0", name, on)
 	}
 	o.autotune = &Autotune{File: file}
 	for _, v := range []struct {
@@ -43,7 +43,7 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 		if name, text := first(v.names...); text != "" {
 			n, err := strconv.Atoi(text)
 			if err != nil || n < 1 || n > v.most {
-				return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s is %q; a number from 1 to %d is needed", name, text, v.most)
+				return fault.New(fault.Misuse, "start coordinator", c.WorldRank(0), "%s: got %q, want a number from 1 to %d", name, text, v.most)
 			}
 			*v.to = n
 		}

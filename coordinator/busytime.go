@@ -56,7 +56,7 @@ func (s *sampler) noteOutput(now negotiate.Time, out negotiate.WorkerOutput) {
 	switch o := out.(type) {
 	case negotiate.Fail:
 		s.busy.add(now, -len(o.Submissions))
-	case negotiate.Joined:
+	case negotiate.JoinDone:
 		s.busy.add(now, -1)
 	case negotiate.SetChanged:
 		if o.Submission != 0 {

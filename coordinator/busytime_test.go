@@ -16,17 +16,17 @@ func oneTensor() *negotiate.Bucket {
 
 // runStep is a step that begins at a time and takes so long; it reports whether a sample
 // is complete.
-func runStep(s *sampler, at, takes negotiate.Time) bool {
+func runStep(s *sampler, at, duration negotiate.Time) bool {
 	b := oneTensor()
 	s.noteInput(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
-	_, change := s.bucketDone(at+takes, b)
-	s.noteInput(at+takes, negotiate.Finished{Bucket: b})
+	_, change := s.bucketDone(at+duration, b)
+	s.noteInput(at+duration, negotiate.Finished{Bucket: b})
 	return change
 }
 
 // The clock of a sample stands still while nothing is under way, and a sample of long
 // steps has fewer of them.
-func TestASampleTakesAsManyStepsAsItNeeds(t *testing.T) {
+func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	const ms = negotiate.Time(negotiate.Millisecond)
 	for _, c := range []struct {
 		what         string
@@ -75,7 +75,7 @@ func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	if s.busy.elapsed(65) != 55 {
 		t.Errorf("the clock shows %d, want 55", s.busy.elapsed(65))
 	}
-	s.noteOutput(70, negotiate.Joined{Submission: 4})
+	s.noteOutput(70, negotiate.JoinDone{Submission: 4})
 	if got := s.busy.elapsed(1000); got != 60 {
 		t.Errorf("the clock shows %d, and stopped at 60", got)
 	}

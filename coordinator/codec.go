@@ -100,7 +100,7 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	clear(dst)
 	for ; len(all) > 0; all = all[c.bytes():] {
 		if !c.add(dst, all[:c.bytes()]) {
-			return fault.New(fault.Mismatch, t.Call(), x.co.worldRank(x.co.rank), "a rank sends elements beyond the %d", c.n)
+			return fault.New(fault.Mismatch, t.Call(), x.co.worldRank(x.co.rank), "got an element index from a rank that is beyond the %d elements", c.n)
 		}
 	}
 	divide(t, it.h.dst, contributors)
@@ -161,7 +161,7 @@ func (c codec[T]) encode(msg []byte, sum []T) {
 
 func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	limit, ties := kthLargest(sum, c.keep)
-	places, values := msg[:4*c.keep], msg[4*c.keep:]
+	indices, values := msg[:4*c.keep], msg[4*c.keep:]
 	size := len(values) / c.keep
 	for i, v := range sum {
 		m := magnitude(v)
@@ -171,9 +171,9 @@ func (c codec[T]) encodeTop(msg []byte, sum []T) {
 		if m == limit {
 			ties--
 		}
-		binary.LittleEndian.PutUint32(places, uint32(i))
+		binary.LittleEndian.PutUint32(indices, uint32(i))
 		putFloat(values, v)
-		places, values = places[4:], values[size:]
+		indices, values = indices[4:], values[size:]
 		sum[i] = 0
 	}
 }

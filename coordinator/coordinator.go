@@ -43,11 +43,11 @@ type Coordinator struct {
 	ended    chan struct{} // closed when nothing more will happen
 	closeMu  sync.Mutex    // serves only to make Close wait for Close
 
-	opts     *options
-	sampler  *sampler   // of autotune, on rank 0; who has the turn has it
-	tuneLog  *logWriter // of autotune; nil where none is
-	settings Settings   // mu guards this and the next
-	settled  bool
+	opts          *options
+	sampler       *sampler   // of autotune, on rank 0; who has the turn has it
+	tuneLog       *logWriter // of autotune; nil where none is
+	settings      Settings   // mu guards this and the next
+	settingsFinal bool
 
 	rec              atomic.Pointer[recorder] // of the timeline that is being made; nil for none
 	clockMu          sync.Mutex               // serves to make pings come one after the other; guards mute
@@ -116,7 +116,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	go co.loop()
 	if file := timelineFile(); file != "" {
 		if err := co.StartTimeline(ctx, file); err != nil {
-			co.log.warn("tutti: the timeline: " + err.Error())
+			co.log.warn("tutti: coordinator: the timeline is not written: " + err.Error())
 		}
 	}
 	return co, nil
@@ -143,7 +143,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	if r := co.rec.Load(); r != nil {
 		co.sampleClock(ctx, r) // while rank 0 is there
 	}
-	co.post(event{in: negotiate.Leave{}})
+	co.post(event{in: negotiate.Shutdown{}})
 	co.processEvents()
 	select {
 	case <-co.ended:
@@ -166,10 +166,10 @@ func (co *Coordinator) Close(ctx context.Context) error {
 // nothing more comes.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
-		co.log.warn("tutti: the coordinator's autotune: its log, or the file of its settings, is not all written: " + err.Error())
+		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())
 	}
 	if err := co.log.wait(ctx); err != nil {
-		return fault.New(fault.ContextKind(err), "close coordinator", co.worldRank(co.rank), "the logger has not taken all warnings: %w", err)
+		return fault.New(fault.ContextKind(err), "close coordinator", co.worldRank(co.rank), "the logger still blocks on warnings: %w", err)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ type executor struct {
 type job struct {
 	bucket     *negotiate.Bucket
 	set        *negotiate.SetChanged
-	joined     *negotiate.Joined
+	joined     *negotiate.JoinDone
 	tuned      *negotiate.Tunables
 	negotiated int64 // when the bucket came; for the timeline
 }
@@ -185,7 +185,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	t := b.Entries[0].Spec
 	s := x.sets[t.Set]
 	if s == nil {
-		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d is not there", t.Set)
+		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d has no communicator on this rank", t.Set)
 	}
 	defer x.clearItems()
 	items, err := x.lookup(b)
@@ -222,7 +222,7 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 		it.BucketEntry, it.h = b.Entries[i], x.co.handles.at(b.Entries[i].Submission)
 		it.lo, it.hi = tensor.Chunk(it.Spec.Elements(), b.Parts, b.Part)
 		if it.h == nil && it.Submission != 0 {
-			return nil, fault.New(fault.Misuse, it.Spec.Call(), x.co.rank, "submission %d is not there", it.Submission)
+			return nil, fault.New(fault.Misuse, it.Spec.Call(), x.co.rank, "submission %d is not in flight on this rank", it.Submission)
 		}
 	}
 	return x.items, nil

@@ -322,7 +322,7 @@ func TestCloseThatOthersDoNotJoinEndsByItsContext(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsCancelledLeavesTheTensorUnderWay(t *testing.T) {
+func TestACancelledWaitKeepsTheTensorInFlight(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		buf := vector(4, c.Rank())

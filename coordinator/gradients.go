@@ -58,7 +58,7 @@ func (g *Gradients[T]) Declare(name string, grad []T, opts ...CallOption) {
 func (g *Gradients[T]) Ready(name string) {
 	h := g.declared[name]
 	if h == nil {
-		g.unknown = fault.New(fault.Misuse, "gradient "+name, g.co.worldRank(g.co.rank), "Ready without Declare")
+		g.unknown = fault.New(fault.Misuse, "gradient "+name, g.co.worldRank(g.co.rank), "Ready was called without Declare; declare the gradient first")
 		return
 	}
 	if len(g.ready) == 0 {

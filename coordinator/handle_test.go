@@ -96,7 +96,7 @@ func TestADoneSubmissionIsWaitedForBeforeTheNext(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithADeclarationIsToldByEachWait(t *testing.T) {
+func TestAnInvalidDeclarationFailsEachWait(t *testing.T) {
 	leak.Check(t)
 	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		h := coordinator.Declare(co, "a", []int32{1}, comm.Sum, coordinator.Scale(2, 2))

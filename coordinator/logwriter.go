@@ -31,13 +31,13 @@ const logCapacity = 64
 
 // newLogWriter writes to the coordinator's log.
 func newLogWriter(log *slog.Logger) *logWriter {
-	return &logWriter{capacity: logCapacity, log: log, onError: func(text string) { log.Warn("tutti: the coordinator's log: " + text) }}
+	return &logWriter{capacity: logCapacity, log: log, onError: func(text string) { log.Warn("tutti: coordinator: log: " + text) }}
 }
 
 // newTuneLogWriter writes what a search of so many samples says: one line for each, and
 // one that says what these are. What goes wrong goes to the log.
 func newTuneLogWriter(samples int, log *logWriter) *logWriter {
-	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: the coordinator's autotune: " + text) }}
+	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: coordinator: autotune: " + text) }}
 }
 
 // enqueue has something written after all that was told before, or not at all when too much
@@ -66,7 +66,7 @@ func (s *logWriter) run() {
 	for {
 		job, dropped := s.next()
 		if dropped > 0 {
-			s.onError(fmt.Sprintf("%d entries were dropped, since it took none for too long", dropped))
+			s.onError(fmt.Sprintf("%d entries were dropped because the writer was blocked", dropped))
 		}
 		if job == nil {
 			return

@@ -41,7 +41,7 @@ func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 		if want := []int{0, 1, 2, 100}; !slices.Equal(written, want) {
 			t.Errorf("written are %v, want %v", written, want)
 		}
-		if want := []string{"2 entries were dropped, since it took none for too long", "no room"}; !slices.Equal(told, want) {
+		if want := []string{"2 entries were dropped because the writer was blocked", "no room"}; !slices.Equal(told, want) {
 			t.Errorf("told was %q, want %q", told, want)
 		}
 	})
@@ -110,7 +110,7 @@ func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-func TestALogHasRoomForAllThatOneSearchSays(t *testing.T) {
+func TestALogHasRoomForAllOfOneSearch(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newTuneLogWriter(maxSamples, nil) // which would be told

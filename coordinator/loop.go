@@ -122,7 +122,7 @@ func (co *Coordinator) deliverLocal() (over bool) {
 func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 	for _, o := range co.coord.Step(co.clock, in) {
 		switch o := o.(type) {
-		case negotiate.SendAll:
+		case negotiate.SendResponses:
 			co.local = append(co.local, o.List)
 			body := negotiate.AppendResponseList(nil, o.List)
 			for r := 1; r < co.size; r++ {
@@ -131,7 +131,7 @@ func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 		case negotiate.Warn:
 			lines := make([]string, len(o.Stalls))
 			for i, s := range o.Stalls {
-				lines[i] = "tutti: the coordinator: " + s.String()
+				lines[i] = "tutti: coordinator: " + s.String()
 			}
 			co.log.warn(lines...)
 		}
@@ -149,7 +149,7 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 			co.sampler.noteOutput(co.clock, o)
 		}
 		switch o := o.(type) {
-		case negotiate.Send:
+		case negotiate.SendRequests:
 			if co.coord != nil {
 				co.local = append(co.local, o.List)
 			} else {
@@ -161,7 +161,7 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 			co.exec.add(job{set: &o})
 		case negotiate.Tuned:
 			co.switchTo(o.Tuning)
-		case negotiate.Joined:
+		case negotiate.JoinDone:
 			co.exec.add(job{joined: &o})
 		case negotiate.Fail:
 			err := co.toWorldRanks(o.Err)

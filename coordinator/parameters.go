@@ -86,7 +86,7 @@ func (co *Coordinator) broadcastObject(ctx context.Context, name string, root in
 	case failed != nil:
 		return bad("%w", failed)
 	case size[0] < 0 || size[0] > maxObject:
-		return bad("rank %d cannot encode its object, or it is larger than %d bytes", co.worldRank(root), maxObject)
+		return bad("rank %d cannot encode its object, or the encoding is larger than %d bytes", co.worldRank(root), maxObject)
 	}
 	if co.rank != root {
 		body = make([]byte, size[0])

@@ -59,7 +59,7 @@ func TestAWaiterThatFindsAPollerIsWokenByTheWires(t *testing.T) {
 	}
 }
 
-func TestAnExecutorThatBecomesIdleAsThePollerLeavesIsWokenByTheWires(t *testing.T) {
+func TestAnExecutorThatBecomesIdleAsThePollerEndsIsWokenByTheWires(t *testing.T) {
 	f, co := pollers()
 	first := co.addTestWaiter()
 	f.during = func(ev comm.Event) {
@@ -100,7 +100,7 @@ func TestNobodyPollsBesideABusyExecutor(t *testing.T) {
 }
 
 // However two goroutines meet, the wires are armed in the end, since one of them still waits.
-func TestAPollerThatLeavesLeavesNobodyUnwatched(t *testing.T) {
+func TestAPollerArmsTheWiresForThoseWhoStay(t *testing.T) {
 	for round := range 3000 {
 		f, co := pollers()
 		first, other := co.addTestWaiter(), &waiter{woken: make(chan struct{}, 1)}

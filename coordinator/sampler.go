@@ -37,7 +37,7 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWrite
 		axes = append(axes, autotune.Axis{Name: "algorithm", Choices: len(classes())})
 	}
 	within := func(i int, v float64) float64 { return min(max(v, axes[i].Low), axes[i].High) }
-	start := autotune.Point{within(0, float64(now.Fusion)), within(1, float64(now.Cycle)), 0, float64(now.Class)}
+	start := autotune.Candidate{within(0, float64(now.Fusion)), within(1, float64(now.Cycle)), 0, float64(now.Class)}
 	if now.Cache {
 		start[2] = 1
 	}
@@ -60,7 +60,7 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWrite
 }
 
 // tuning is what a point stands for.
-func (s *sampler) tuning(p autotune.Point) negotiate.Tunables {
+func (s *sampler) tuning(p autotune.Candidate) negotiate.Tunables {
 	t := negotiate.Tunables{Fusion: int(p[0]), Cycle: negotiate.Duration(p[1]), Cache: p[2] == 1}
 	if s.axes > 3 {
 		t.Class = uint8(p[3])
@@ -114,7 +114,7 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
 	rate := float64(s.bytes) / (math.Max(1, float64(s.busy.elapsed(now))) / float64(negotiate.Second))
-	s.tuner.Tell(rate)
+	s.tuner.Observe(rate)
 	t := s.tuning(tried)
 	s.log.printf(s.conf.Log, "%d,%.3f,%d,%v,%s,%.0f", len(s.tuner.Samples()), float64(t.Cycle)/float64(negotiate.Millisecond), t.Fusion, t.Cache, classes()[t.Class], rate)
 	s.marker, s.seen, s.skip, s.warmUntil, s.bytes = "", 0, 1, never, 0

@@ -127,9 +127,9 @@ func (co *Coordinator) Join(ctx context.Context) (last int, err error) {
 		defer co.mu.Unlock()
 		return 0, co.closedError("join")
 	}
-	ticket := co.handles.add(h)
+	submission := co.handles.add(h)
 	co.mu.Unlock()
-	co.stepInline(negotiate.Join{Submission: ticket})
+	co.stepInline(negotiate.Join{Submission: submission})
 	if err := h.Wait(ctx); err != nil {
 		return 0, err
 	}

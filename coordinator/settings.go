@@ -66,7 +66,7 @@ func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return s, fault.New(fault.Misuse, "load settings", -1, "%w; name a file that Settings.Save wrote, and that can be read", err)
+		return s, fault.New(fault.Misuse, "load settings", -1, "%w; name a readable file that Settings.Save has written", err)
 	}
 	if err = json.Unmarshal(b, &s); err == nil {
 		_, err = s.tuning()
@@ -100,7 +100,7 @@ func (s Settings) tuning() (negotiate.Tunables, error) {
 			return t, nil
 		}
 	}
-	return t, fmt.Errorf("settings %+v: the algorithm is one of %q, nothing negative", s, classes())
+	return t, fmt.Errorf("got settings %+v, want an algorithm of %q and nothing negative", s, classes())
 }
 
 func settingsOf(t negotiate.Tunables) Settings {
@@ -109,10 +109,10 @@ func settingsOf(t negotiate.Tunables) Settings {
 
 // Settings are those that this rank goes by, and whether Autotune will not change
 // them any more.
-func (co *Coordinator) Settings() (s Settings, settled bool) {
+func (co *Coordinator) Settings() (s Settings, final bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	return co.settings, co.settled
+	return co.settings, co.settingsFinal
 }
 
 // An Autotune says how settings are sought; the zero value of a field means the
@@ -174,7 +174,7 @@ func (co *Coordinator) beginTuning() {
 	co.tuneLog = newTuneLogWriter(conf.Samples, co.log)
 	var err error
 	if co.sampler, err = newSampler(conf, co.opts.deterministic, now, co.tuneLog); err != nil {
-		co.log.warn("tutti: the coordinator cannot tune itself: " + err.Error())
+		co.log.warn("tutti: coordinator: autotune does not start: " + err.Error())
 		return
 	}
 	co.stepCoordinator(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
@@ -191,12 +191,12 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 		return
 	}
 	co.stepCoordinator(negotiate.Retune{Tuning: next})
-	if !s.tuner.Settled() {
+	if !s.tuner.Finished() {
 		return
 	}
 	co.sampler = nil
 	co.mu.Lock()
-	co.settled = true
+	co.settingsFinal = true
 	co.mu.Unlock()
 	if file := s.conf.File; file != "" {
 		s.log.enqueueAlways(func() error { return settingsOf(next).Save(file) })

@@ -63,17 +63,17 @@ func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, r
 		return fault.New(fault.Misuse, call, co.worldRank(co.rank), format, args...)
 	}
 	if width < 1 || values != rows*width {
-		return bad("%d indices and a width of %d, with %d values", rows, width, values)
+		return bad("got %d indices, a width of %d and %d values, want indices times width values and a width above 0", rows, width, values)
 	}
 	if op.ID() != comm.Sum.ID() && op.ID() != comm.Mean.ID() {
-		return bad("rows are added, by comm.Sum or comm.Mean, and not by %s", op.Name())
+		return bad("operator: got %s, want comm.Sum or comm.Mean", op.Name())
 	}
 	if _, err := op.Kernel(d); err != nil {
 		return bad("%w", err)
 	}
 	for i := range opts {
 		if c := opts[i].code; c != optPriority && c != optSet {
-			return bad("it takes no options but Priority and In")
+			return bad("got other options, want only Priority and In")
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 		return fault.New(fault.Misuse, "start timeline", co.worldRank(co.rank), format, args...)
 	}
 	if co.rec.Load() != nil {
-		return bad("a timeline is being made already")
+		return bad("a timeline is being recorded already; call StopTimeline first")
 	}
 	part := timeline.PartName(file, co.worldRank(co.rank))
 	f, err := os.Create(part) // now, and not in an hour, is when to hear that it cannot be
@@ -79,7 +79,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	r := &recorder{file: part}
 	co.sampleClock(ctx, r)
 	if !co.rec.CompareAndSwap(nil, r) {
-		return bad("a timeline is being made already")
+		return bad("a timeline is being recorded already; call StopTimeline first")
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (co *Coordinator) endTimeline() {
 		return
 	}
 	if err := co.writeTimeline(r); err != nil {
-		co.log.warn("tutti: the timeline: " + err.Error())
+		co.log.warn("tutti: coordinator: the timeline is not written: " + err.Error())
 	}
 }
 
@@ -189,8 +189,8 @@ func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int
 	}
 	begin := max(cmp.Or(l.submitted, l.negotiated, l.started), ends[on])
 	ends[on] = l.done
-	told := max(begin, l.negotiated)
-	begun := max(told, l.started)
+	negotiated := max(begin, l.negotiated)
+	begun := max(negotiated, l.started)
 	packed := max(begun, l.packed)
 	wired := l.done
 	if l.transferred != 0 {
@@ -204,7 +204,7 @@ func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int
 	for _, p := range [...]struct {
 		name     string
 		from, to int64
-	}{{"negotiate", begin, told}, {"queue", told, begun}, {"fuse", begun, packed}, {"wire", packed, wired}, {"copy-out", wired, l.done}} {
+	}{{"negotiate", begin, negotiated}, {"queue", negotiated, begun}, {"fuse", begun, packed}, {"wire", packed, wired}, {"copy-out", wired, l.done}} {
 		if p.from < p.to {
 			w.Span(on, p.name, clock.toRoot(p.from), clock.toRoot(p.to))
 		}

@@ -30,9 +30,9 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 		if step > 1000 {
 			return errors.New("it does not settle")
 		}
-		_, settled := co.Settings()
+		_, final := co.Settings()
 		flag := []int32{0}
-		if settled {
+		if final {
 			flag[0] = 1
 		}
 		if err := comm.Broadcast(ctx, c, flag, 0); err != nil {
@@ -127,7 +127,7 @@ func (s *blockedWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestALogThatTakesNothingHoldsNobodyUp(t *testing.T) {
+func TestABlockedLogDelaysNobody(t *testing.T) {
 	leak.Check(t)
 	log := &blockedWriter{make(chan struct{})}
 	if err := comm.Local(2, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
@@ -141,11 +141,11 @@ func TestALogThatTakesNothingHoldsNobodyUp(t *testing.T) {
 }
 
 // By the bubble's clock, Close gives it 5 s.
-func TestCloseWaitsForALogThatTakesNothingNoLongerThanItsBound(t *testing.T) {
+func TestCloseWaitsForABlockedLogNoLongerThanItsBound(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
 		log, warned := &blockedWriter{make(chan struct{})}, new(lines)
-		var took time.Duration
+		var duration time.Duration
 		if err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			co, err := coordinator.Start(ctx, c, coordinator.WithAutotune(coordinator.Autotune{Log: log}), coordinator.WithLogger(slog.New(warned)))
 			if err != nil {
@@ -156,16 +156,16 @@ func TestCloseWaitsForALogThatTakesNothingNoLongerThanItsBound(t *testing.T) {
 				return err
 			}
 			if c.Rank() == 0 {
-				took = time.Since(began)
+				duration = time.Since(began)
 			}
 			return nil
 		}); err != nil {
 			t.Error(err)
 		}
-		if took < 5*time.Second || took > 10*time.Second {
-			t.Errorf("Close took %v, want some 5 s", took)
+		if duration < 5*time.Second || duration > 10*time.Second {
+			t.Errorf("Close took %v, want some 5 s", duration)
 		}
-		if text := warned.text(); !strings.Contains(text, "is not all written") {
+		if text := warned.text(); !strings.Contains(text, "is incomplete") {
 			t.Errorf("the log says %q", text)
 		}
 		close(log.free)
@@ -199,7 +199,7 @@ func (l *lines) text() string {
 	return strings.Join(l.all, "\n")
 }
 
-func TestALoggerThatTakesNothingStopsNoJob(t *testing.T) {
+func TestABlockedLoggerStopsNoJob(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
 		log := &lines{free: make(chan struct{})}

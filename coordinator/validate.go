@@ -18,27 +18,27 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 	total := 1
 	for _, d := range q.Shape {
 		if d < 0 {
-			return bad("dimension %d in shape %v", d, q.Shape)
+			return bad("shape %v: got dimension %d, want 0 or more", q.Shape, d)
 		}
 		total *= d
 	}
 	switch {
 	case q.Name == "" || len(q.Name) > negotiate.MaxName:
-		return bad("a name has 1 to %d bytes, not %d", negotiate.MaxName, len(q.Name))
+		return bad("name: got %d bytes, want 1 to %d", len(q.Name), negotiate.MaxName)
 	case len(q.Shape) > negotiate.MaxDims:
-		return bad("%d dimensions; at most %d are allowed", len(q.Shape), negotiate.MaxDims)
+		return bad("shape: got %d dimensions, want at most %d", len(q.Shape), negotiate.MaxDims)
 	case q.Operation != negotiate.Barrier && (total != count || len(q.Shape) == 0):
-		return bad("the buffer has %d elements, and shape %v another number", count, q.Shape)
+		return bad("buffer: got %d elements, want %d, as the shape %v has", count, total, q.Shape)
 	case q.Operation == negotiate.Broadcast && (q.Root < 0 || q.Root >= size):
-		return bad("root %d is out of range; there are ranks 0 to %d", q.Root, size-1)
+		return bad("root: got %d, want 0 to %d", q.Root, size-1)
 	case (q.Operation == negotiate.AllGather || q.Operation == negotiate.AllToAll) && h.result == nil:
-		return bad("dst is nil; give the Rows that are to have the result")
+		return bad("dst: got nil, want the Rows for the result")
 	case !isFinite(q.Pre) || !isFinite(q.Post):
-		return bad("scales %g and %g; finite ones are needed", q.Pre, q.Post)
+		return bad("scales: got %g and %g, want finite numbers", q.Pre, q.Post)
 	case (q.Pre != 1 || q.Post != 1) && (!scales(q.DType) || !reduces(q.Operation)):
-		return bad("%v of %v cannot be scaled", q.Operation, q.DType)
+		return bad("%v of %v cannot be scaled; only reductions of floating-point types can", q.Operation, q.DType)
 	case q.Wire != q.DType && !compresses(q):
-		return bad("%v of %v cannot travel as %v; allreduces of float32 and float64 can, as float16 or bfloat16", q.Operation, q.DType, q.Wire)
+		return bad("%v of %v cannot be compressed to %v; allreduces of float32 and float64 can, to float16 or bfloat16", q.Operation, q.DType, q.Wire)
 	}
 	if why := validateFold(q, h, count); why != "" {
 		return bad("%s", why)
@@ -65,12 +65,12 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 		sum := 0
 		for _, n := range h.splits {
 			if n < 0 {
-				return bad("a split of %d rows", n)
+				return bad("splits: got %d rows for a rank, want 0 or more", n)
 			}
 			sum += n
 		}
 		if len(h.splits) != size || sum != q.Shape[0] {
-			return bad("splits %v are not of %d rows to %d ranks", h.splits, q.Shape[0], size)
+			return bad("splits: got %v, want %d numbers that sum to the %d rows", h.splits, size, q.Shape[0])
 		}
 		q.Splits, q.Shape[0] = h.splits, -1
 	}
@@ -85,7 +85,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 	}
 	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
-		return bad("dst has %d elements; this rank's part, rows %d to %d, has %d", len(h.dst)/q.DType.Size(), lo, hi, want/q.DType.Size())
+		return bad("dst: got %d elements, want the %d of this rank's part, rows %d to %d", len(h.dst)/q.DType.Size(), want/q.DType.Size(), lo, hi)
 	}
 	return nil
 }

@@ -17,18 +17,18 @@ type Axis struct {
 	Choices   int
 }
 
-// A Point is a value for each axis.
-type Point []float64
+// A Candidate is a value for each axis.
+type Candidate []float64
 
 // A Sample is a point that was tried, and its score: more is better.
 type Sample struct {
-	Point Point
-	Score float64
+	Candidate Candidate
+	Score     float64
 }
 
 // Options say how much is tried. The zero value of a field means the default.
 type Options struct {
-	Start Point // tried first; the default is the middle of each axis
+	Start Candidate // tried first; the default is the middle of each axis
 
 	// Most bounds the samples; 24. The last 4 of them compare what was found with the start, 2
 	// of 4 to 7. Of fewer than 4 there are none; then one sample that is a tenth better decides.
@@ -50,10 +50,10 @@ type Tuner struct {
 	opts    Options
 	samples []Sample
 	phase   phase
-	next    Point // what Ask returns
+	next    Candidate // what Ask returns
 
 	// These are the search's.
-	best   Point
+	best   Candidate
 	score  float64 // of the sample of best
 	step   float64 // the length of a move along a numeric axis, of the axis' length
 	moves  []move  // still to be tried from best
@@ -68,7 +68,7 @@ type phase uint8
 const (
 	searching phase = iota
 	comparing
-	settled
+	finished
 )
 
 // A move leads from a point to one that differs on one axis: by one step up or down, by 1 or -1,
@@ -118,7 +118,7 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 	return t, nil
 }
 
-func (t *Tuner) valid(p Point) bool {
+func (t *Tuner) valid(p Candidate) bool {
 	if len(p) != len(t.axes) {
 		return false
 	}
@@ -131,12 +131,12 @@ func (t *Tuner) valid(p Point) bool {
 }
 
 // Ask returns the point to try next. Once the Tuner has settled it is the best one.
-func (t *Tuner) Ask() Point { return slices.Clone(t.next) }
+func (t *Tuner) Ask() Candidate { return slices.Clone(t.next) }
 
-// Tell takes the score of the point that Ask returned: a rate, say. A score that is not a finite
+// Observe takes the score of the point that Ask returned: a rate, say. A score that is not a finite
 // number counts as the worst so far. Once the Tuner has settled, Tell does nothing.
-func (t *Tuner) Tell(score float64) {
-	if t.phase == settled {
+func (t *Tuner) Observe(score float64) {
+	if t.phase == finished {
 		return
 	}
 	if math.IsNaN(score) || math.IsInf(score, 0) {
@@ -153,11 +153,11 @@ func (t *Tuner) Tell(score float64) {
 	t.search(score)
 }
 
-// Settled reports whether there is nothing more to try.
-func (t *Tuner) Settled() bool { return t.phase == settled }
+// Finished reports whether there is nothing more to try.
+func (t *Tuner) Finished() bool { return t.phase == finished }
 
 // Best returns the best point so far.
-func (t *Tuner) Best() Point { return slices.Clone(t.best) }
+func (t *Tuner) Best() Candidate { return slices.Clone(t.best) }
 
 // Samples returns what was tried, in order.
 func (t *Tuner) Samples() []Sample { return slices.Clone(t.samples) }
@@ -182,7 +182,7 @@ func (t *Tuner) choose() bool {
 	for {
 		for ; len(t.moves) > 0; t.moves = t.moves[1:] {
 			p := t.moved(t.moves[0])
-			if !slices.ContainsFunc(t.samples, func(s Sample) bool { return slices.Equal(s.Point, p) }) {
+			if !slices.ContainsFunc(t.samples, func(s Sample) bool { return slices.Equal(s.Candidate, p) }) {
 				t.next = p
 				return true
 			}
@@ -213,7 +213,7 @@ func (t *Tuner) allMoves() (list []move) {
 }
 
 // moved is where a move leads from the best point. It ends at the end of the axis.
-func (t *Tuner) moved(m move) Point {
+func (t *Tuner) moved(m move) Candidate {
 	p := slices.Clone(t.best)
 	if t.axes[m.axis].Choices > 0 {
 		p[m.axis] = float64(m.to)
@@ -250,9 +250,9 @@ func (t *Tuner) fraction(i int, v float64) float64 {
 func (t *Tuner) endSearch() {
 	switch {
 	case slices.Equal(t.best, t.opts.Start):
-		t.settle(true)
+		t.finish(true)
 	case t.pairs == 0:
-		t.settle(t.score-t.samples[0].Score > clearGain*math.Abs(t.samples[0].Score))
+		t.finish(t.score-t.samples[0].Score > clearGain*math.Abs(t.samples[0].Score))
 	default:
 		t.phase, t.next = comparing, t.best
 	}
@@ -276,7 +276,7 @@ func (t *Tuner) compare(score float64) {
 			found, start = start, found
 		}
 		if found <= start || n == 2*t.pairs {
-			t.settle(found > start)
+			t.finish(found > start)
 			return
 		}
 	}
@@ -285,10 +285,10 @@ func (t *Tuner) compare(score float64) {
 	}
 }
 
-// settle ends the search with what was found, or else with the start.
-func (t *Tuner) settle(found bool) {
+// finish ends the search with what was found, or else with the start.
+func (t *Tuner) finish(found bool) {
 	if !found {
 		t.best = t.opts.Start
 	}
-	t.phase, t.next = settled, t.best
+	t.phase, t.next = finished, t.best
 }

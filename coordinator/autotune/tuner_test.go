@@ -15,7 +15,7 @@ import (
 type problem struct {
 	name  string
 	axes  []autotune.Axis
-	score func(p autotune.Point) float64
+	score func(p autotune.Candidate) float64
 	best  float64
 }
 
@@ -26,14 +26,14 @@ func problems() []problem {
 	class := autotune.Axis{Name: "class", Choices: 3}
 	hill := func(v, top, width float64) float64 { d := math.Log(v/top) / width; return math.Exp(-d * d) }
 	return []problem{
-		{"one hill", []autotune.Axis{fusion}, func(p autotune.Point) float64 { return 100 * hill(p[0], 5e6, 3) }, 100},
-		{"a parabola", []autotune.Axis{{Name: "x", Low: -3, High: 7}}, func(p autotune.Point) float64 { return 50 - (p[0]-2)*(p[0]-2) }, 50},
-		{"a hill of two axes", []autotune.Axis{fusion, cycle}, func(p autotune.Point) float64 { return 100 * (0.3 + 0.7*hill(p[0], 2e7, 3)*hill(p[1], 3, 2)) }, 100},
-		{"settings and choices", []autotune.Axis{fusion, cycle, cache, class}, func(p autotune.Point) float64 {
+		{"one hill", []autotune.Axis{fusion}, func(p autotune.Candidate) float64 { return 100 * hill(p[0], 5e6, 3) }, 100},
+		{"a parabola", []autotune.Axis{{Name: "x", Low: -3, High: 7}}, func(p autotune.Candidate) float64 { return 50 - (p[0]-2)*(p[0]-2) }, 50},
+		{"a hill of two axes", []autotune.Axis{fusion, cycle}, func(p autotune.Candidate) float64 { return 100 * (0.3 + 0.7*hill(p[0], 2e7, 3)*hill(p[1], 3, 2)) }, 100},
+		{"settings and choices", []autotune.Axis{fusion, cycle, cache, class}, func(p autotune.Candidate) float64 {
 			return 100 * (0.4 + 0.2*p[2] + 0.2*math.Abs(p[3]-1)) * (0.5 + 0.5*hill(p[0], 3e7, 4)*hill(p[1], 2, 3))
 		}, 80},
-		{"it does not matter", []autotune.Axis{fusion, cycle, class}, func(autotune.Point) float64 { return 7 }, 7},
-		{"it matters on one axis of three", []autotune.Axis{fusion, cycle, class}, func(p autotune.Point) float64 { return 10 + 90*p[2]/2 }, 100},
+		{"it does not matter", []autotune.Axis{fusion, cycle, class}, func(autotune.Candidate) float64 { return 7 }, 7},
+		{"it matters on one axis of three", []autotune.Axis{fusion, cycle, class}, func(p autotune.Candidate) float64 { return 10 + 90*p[2]/2 }, 100},
 	}
 }
 
@@ -47,14 +47,14 @@ func newTuner(t *testing.T, axes []autotune.Axis, opts autotune.Options) *autotu
 }
 
 // tune settles a Tuner on a problem whose scores have noise, and returns its best point.
-func tune(t *testing.T, p problem, opts autotune.Options, noise float64, seed uint64) autotune.Point {
+func tune(t *testing.T, p problem, opts autotune.Options, noise float64, seed uint64) autotune.Candidate {
 	t.Helper()
 	tu, rnd := newTuner(t, p.axes, opts), rand.New(rand.NewPCG(seed, 1))
-	for !tu.Settled() {
+	for !tu.Finished() {
 		if len(tu.Samples()) > 24 {
 			t.Fatalf("%s: not settled after %d samples", p.name, len(tu.Samples()))
 		}
-		tu.Tell(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))
+		tu.Observe(p.score(tu.Ask()) * (1 + noise*rnd.NormFloat64()))
 	}
 	if !slices.Equal(tu.Ask(), tu.Best()) {
 		t.Errorf("%s: settled, it asks for %v, and the best is %v", p.name, tu.Ask(), tu.Best())
@@ -62,7 +62,7 @@ func tune(t *testing.T, p problem, opts autotune.Options, noise float64, seed ui
 	return tu.Best()
 }
 
-func TestATunerFindsWhatIsNearlyBestAndSettles(t *testing.T) {
+func TestATunerFindsWhatIsNearlyBestAndFinishes(t *testing.T) {
 	const seeds = 20
 	for _, p := range problems() {
 		for _, noise := range []float64{0, 0.03} {
@@ -96,7 +96,7 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 			{Name: "cycle", Low: 0.1, High: 50, Log: true}, // ms
 			{Name: "cache", Choices: 2},
 		},
-		score: func(p autotune.Point) float64 {
+		score: func(p autotune.Candidate) float64 {
 			bytes := float64(tensors * size)
 			calls := max(math.Ceil(bytes/p[0]), compute/(p[1]*1e-3)) // one a cycle, while tensors come
 			names := float64(tensors) * announce * (20 - 19*p[2])
@@ -104,7 +104,7 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 			return bytes / (compute + calls*call + bytes*perByte + names + wait)
 		},
 	}
-	start := autotune.Point{64 << 10, 20, 0}
+	start := autotune.Candidate{64 << 10, 20, 0}
 	began := job.score(start)
 	for _, noise := range []float64{0, 0.05} {
 		for seed := range uint64(10) {
@@ -116,7 +116,7 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 }
 
 // A machine of slow and quick minutes says more of these than of any setting.
-func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
+func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
 			for _, most := range []int{1, 3, 20} {
@@ -126,11 +126,11 @@ func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
 				}
 				rnd := rand.New(rand.NewPCG(1, 3))
 				asked := 0
-				for ; !tu.Settled() && asked <= most; asked++ {
-					tu.Tell(p.score(tu.Ask()) * math.Exp(noise*rnd.NormFloat64()))
+				for ; !tu.Finished() && asked <= most; asked++ {
+					tu.Observe(p.score(tu.Ask()) * math.Exp(noise*rnd.NormFloat64()))
 				}
 				if asked > most || len(tu.Samples()) != asked || !slices.Equal(tu.Ask(), tu.Best()) {
-					t.Errorf("%s, noise %g: after %d of at most %d samples, settled is %v", p.name, noise, asked, most, tu.Settled())
+					t.Errorf("%s, noise %g: after %d of at most %d samples, settled is %v", p.name, noise, asked, most, tu.Finished())
 				}
 			}
 		}
@@ -141,11 +141,11 @@ func TestATunerSettlesHoweverLoudTheNoise(t *testing.T) {
 // mostly, and where something is clearly better, that is found all the same.
 func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	p := problems()[3]
-	start := autotune.Point{3e7, 2, 1, 0} // the best of all
-	poor := autotune.Point{1 << 28, 50, 0, 1}
+	start := autotune.Candidate{3e7, 2, 1, 0} // the best of all
+	poor := autotune.Candidate{1 << 28, 50, 0, 1}
 	for _, tc := range []struct {
 		name  string
-		start autotune.Point
+		start autotune.Candidate
 		noise float64
 		least float64 // of the best score, on average
 	}{
@@ -163,8 +163,8 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 				t.Fatal(err)
 			}
 			rnd := rand.New(rand.NewPCG(seed, 4))
-			for !tu.Settled() {
-				tu.Tell(p.score(tu.Ask()) * math.Exp(tc.noise*rnd.NormFloat64()))
+			for !tu.Finished() {
+				tu.Observe(p.score(tu.Ask()) * math.Exp(tc.noise*rnd.NormFloat64()))
 			}
 			total += p.score(tu.Best()) / p.best
 		}
@@ -178,8 +178,8 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 func TestATunerBeatsRandomSearch(t *testing.T) {
 	p := problems()[2]
 	tu := newTuner(t, p.axes, autotune.Options{})
-	for !tu.Settled() {
-		tu.Tell(p.score(tu.Ask()))
+	for !tu.Finished() {
+		tu.Observe(p.score(tu.Ask()))
 	}
 	const games = 10
 	var random float64
@@ -187,7 +187,7 @@ func TestATunerBeatsRandomSearch(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		var best float64
 		for range tu.Samples() {
-			at := make(autotune.Point, len(p.axes))
+			at := make(autotune.Candidate, len(p.axes))
 			for i, a := range p.axes {
 				at[i] = a.Low * math.Pow(a.High/a.Low, rnd.Float64())
 			}
@@ -203,28 +203,28 @@ func TestATunerBeatsRandomSearch(t *testing.T) {
 func TestEqualScoresLeadToEqualQuestions(t *testing.T) {
 	p := problems()[3]
 	a, b := newTuner(t, p.axes, autotune.Options{}), newTuner(t, p.axes, autotune.Options{})
-	for !a.Settled() {
+	for !a.Finished() {
 		if !slices.Equal(a.Ask(), b.Ask()) {
 			t.Fatalf("after %d scores: %v and %v", len(a.Samples()), a.Ask(), b.Ask())
 		}
 		s := p.score(a.Ask())
-		a.Tell(s)
-		b.Tell(s)
+		a.Observe(s)
+		b.Observe(s)
 	}
 }
 
 func TestScoresThatAreNoNumbersCountAsTheWorst(t *testing.T) {
 	p := problems()[0]
 	tu := newTuner(t, p.axes, autotune.Options{})
-	for i := 0; !tu.Settled(); i++ {
+	for i := 0; !tu.Finished(); i++ {
 		at := tu.Ask()
 		switch {
 		case i%5 == 3:
-			tu.Tell(math.NaN())
+			tu.Observe(math.NaN())
 		case i%7 == 4:
-			tu.Tell(math.Inf(1))
+			tu.Observe(math.Inf(1))
 		default:
-			tu.Tell(p.score(at))
+			tu.Observe(p.score(at))
 		}
 	}
 	if s := p.score(tu.Best()); s < 80 {
@@ -238,7 +238,7 @@ func TestScoresThatAreNoNumbersCountAsTheWorst(t *testing.T) {
 }
 
 func TestTheStartIsTriedFirstAndAskChangesNothing(t *testing.T) {
-	start := autotune.Point{1 << 20, 5}
+	start := autotune.Candidate{1 << 20, 5}
 	tu, err := autotune.New(problems()[2].axes, autotune.Options{Start: start})
 	if err != nil {
 		t.Fatal(err)
@@ -261,8 +261,8 @@ func TestAxesAndOptionsThatCannotBeAreRefused(t *testing.T) {
 		"log of 0":        {[]autotune.Axis{{Low: 0, High: 1, Log: true}}, autotune.Options{}},
 		"no choice":       {[]autotune.Axis{{Choices: -1}}, autotune.Options{}},
 		"no end":          {[]autotune.Axis{{Low: 0, High: math.Inf(1)}}, autotune.Options{}},
-		"outside":         {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{3}}},
-		"other dimension": {[]autotune.Axis{good}, autotune.Options{Start: autotune.Point{1, 1}}},
+		"outside":         {[]autotune.Axis{good}, autotune.Options{Start: autotune.Candidate{3}}},
+		"other dimension": {[]autotune.Axis{good}, autotune.Options{Start: autotune.Candidate{1, 1}}},
 		"no samples":      {[]autotune.Axis{good}, autotune.Options{Most: -1}},
 	} {
 		if _, err := autotune.New(c.axes, c.opts); !errors.Is(err, fault.Misuse) {

@@ -33,25 +33,25 @@ func benchmarkStep(b *testing.B, ranks, tensors int, cached bool) {
 		full.Requests = append(full.Requests, q)
 		bits.Cached.Add(i)
 	}
-	step := func(up *RequestList) (down int) {
+	step := func(requests *RequestList) (responses int) {
 		for r := range ranks {
-			for _, o := range l.Step(0, RequestsReceived{r, up}) {
-				if t, ok := o.(SendAll); ok {
-					down += len(AppendResponseList(nil, t.List))
+			for _, o := range l.Step(0, RequestsReceived{r, requests}) {
+				if t, ok := o.(SendResponses); ok {
+					responses += len(AppendResponseList(nil, t.List))
 				}
 			}
 		}
-		return down
+		return responses
 	}
 	step(full)
-	up := full
+	requests := full
 	if cached {
-		up = bits
+		requests = bits
 	}
-	down := step(up)
+	responses := step(requests)
 	for b.Loop() {
-		step(up)
+		step(requests)
 	}
-	b.ReportMetric(float64(len(AppendRequestList(nil, up))), "up-bytes/rank")
-	b.ReportMetric(float64(down), "down-bytes/rank")
+	b.ReportMetric(float64(len(AppendRequestList(nil, requests))), "up-bytes/rank")
+	b.ReportMetric(float64(responses), "down-bytes/rank")
 }

@@ -7,7 +7,7 @@ import (
 
 // assignID gives a ready tensor the number that it is launched by: the one that it
 // has, a free one of the cache, or one for this launch only.
-func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, once bool) {
+func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, transient bool) {
 	t := p.variants[0].spec
 	if c.cacheOff {
 		return c.assignTransientID(p), true

@@ -24,7 +24,7 @@ type cachedCount struct {
 
 // receiveCached are a rank's submissions of cached tensors, as before.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
-	slow := c.cacheOff || !c.joined.Empty() || !c.leaving.Empty()
+	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
 	for w, all := range set {
 		var fast uint64
 		if !slow && w < len(c.fast.eligible) {
@@ -51,12 +51,12 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 	for len(q.phase) <= w {
 		q.phase = append(q.phase, 0)
 	}
-	said := &q.submitted[from][w]
-	if twice := (*said ^ q.phase[w]) & which; twice != 0 {
-		c.protocolError(from, "submits %q twice", c.cache[64*w+bits.TrailingZeros64(twice)].spec.Name)
+	word := &q.submitted[from][w]
+	if twice := (*word ^ q.phase[w]) & which; twice != 0 {
+		c.protocolError(from, "submitted %q twice before it ran", c.cache[64*w+bits.TrailingZeros64(twice)].spec.Name)
 		return false
 	}
-	*said ^= which
+	*word ^= which
 	for rest := which; rest != 0; rest &= rest - 1 {
 		bit := bits.TrailingZeros64(rest)
 		t := &q.counts[64*w+bit]

@@ -17,12 +17,12 @@ func cachedJob(t *testing.T, ranks, tensors int) *Coordinator {
 		Size: ranks, Cycle: Second, Fusion: 1 << 30, MaxFusedTensor: 1 << 20, Partition: 1 << 20, Credit: 1 << 40, Cache: 256,
 		StallWarn: 10 * Second, StallEnd: 20 * Second,
 	})
-	var up RequestList
+	var requests RequestList
 	for i := range tensors {
-		up.Requests = append(up.Requests, cachedRequest(i))
+		requests.Requests = append(requests.Requests, cachedRequest(i))
 	}
 	for r := range ranks {
-		l.Step(0, RequestsReceived{r, &up})
+		l.Step(0, RequestsReceived{r, &requests})
 	}
 	if got := l.fast.eligible.Count(); got != tensors {
 		t.Fatalf("%d numbers are quick, want %d", got, tensors)
@@ -38,15 +38,15 @@ func cachedRequest(i int) TensorRequest {
 
 // numbers is a Member's message of some numbers.
 func numbers(ids ...int) *RequestList {
-	up := new(RequestList)
+	requests := new(RequestList)
 	for _, id := range ids {
-		up.Cached.Add(id)
+		requests.Cached.Add(id)
 	}
-	return up
+	return requests
 }
 
-// told is what a leader says, in words.
-func told(outs []CoordinatorOutput) string {
+// describeOutputs is what a leader says, in words.
+func describeOutputs(outs []CoordinatorOutput) string {
 	var words []string
 	for _, o := range outs {
 		words = append(words, o.String())
@@ -68,7 +68,7 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 			for w := range other.fast.eligible {
 				other.fast.eligible[w] = 0
 			}
-			if got, want := told(one.Step(now, in)), told(other.Step(now, in)); got != want {
+			if got, want := describeOutputs(one.Step(now, in)), describeOutputs(other.Step(now, in)); got != want {
 				t.Fatalf("seed %d: the leader that counts says\n%s\nand the other\n%s", seed, got, want)
 			}
 			if one.pendingCount != other.pendingCount || len(one.ready) != len(other.ready) {
@@ -84,24 +84,24 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 				now += Time(rnd.IntN(int(Second)))
 				r := rnd.IntN(ranks)
 				n := rnd.IntN(len(left[r]) + 1)
-				up := numbers(left[r][:n]...)
+				requests := numbers(left[r][:n]...)
 				left[r] = left[r][n:]
 				if n > 0 && rnd.IntN(8) == 0 { // one in full, and perhaps otherwise
-					id := up.Cached.lowest()
-					up.Cached.Remove(id)
+					id := requests.Cached.lowest()
+					requests.Cached.Remove(id)
 					q := cachedRequest(id)
 					q.Shape = []int{1 + rnd.IntN(2), 64, 9}
-					up.Requests = []TensorRequest{q}
+					requests.Requests = []TensorRequest{q}
 				}
 				if len(left[r]) == 0 && !gone[r] && rnd.IntN(9) == 0 {
-					up.Join, gone[r] = rnd.IntN(2) == 0, true
-					up.Leave = !up.Join
+					requests.Join, gone[r] = rnd.IntN(2) == 0, true
+					requests.Shutdown = !requests.Join
 					left[r] = nil
 				} else if gone[r] {
 					left[r] = nil
 					continue
 				}
-				step(RequestsReceived{r, up})
+				step(RequestsReceived{r, requests})
 				step(Executed{1 << 20})
 			}
 			step(Tick{})
@@ -120,10 +120,10 @@ func (b Bitset) lowest() int {
 func TestACacheIDSubmittedTwiceEndsTheCoordinatorOnTheCachedPath(t *testing.T) {
 	l := cachedJob(t, 3, 100)
 	if outs := l.Step(1, RequestsReceived{1, numbers(3, 70, 99)}); len(outs) > 0 {
-		t.Fatalf("one rank of three has submitted numbers, and the leader says %s", told(outs))
+		t.Fatalf("one rank of three has submitted numbers, and the leader says %s", describeOutputs(outs))
 	}
-	got := told(l.Step(2, RequestsReceived{1, numbers(5, 70)}))
-	if !strings.Contains(got, `rank 1 submits "w70" twice`) {
+	got := describeOutputs(l.Step(2, RequestsReceived{1, numbers(5, 70)}))
+	if !strings.Contains(got, `rank 1 submitted "w70" twice`) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -134,14 +134,14 @@ func TestAStallReportIncludesTensorsOfTheCachedPath(t *testing.T) {
 	l.Step(Time(3*Second), RequestsReceived{0, numbers(7)})
 	var got string
 	for now := Time(4 * Second); now < Time(14*Second); now += Time(Second) {
-		got += told(l.Step(now, Tick{}))
+		got += describeOutputs(l.Step(now, Tick{}))
 	}
 	for _, want := range []string{"w7", "submitted by ranks [0 2]", "missing: rank 1"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the report is %q, and does not say %q", got, want)
 		}
 	}
-	got = told(l.Step(Time(22*Second), Tick{}))
+	got = describeOutputs(l.Step(Time(22*Second), Tick{}))
 	if !strings.Contains(got, fault.Timeout.Error()) || !strings.Contains(got, "submitted by ranks [0 2]") {
 		t.Errorf("after the second limit the leader says %q", got)
 	}

@@ -80,7 +80,7 @@ type Coordinator struct {
 
 	joined     Bitset
 	lastJoined int // the rank that joined last
-	leaving    Bitset
+	shutdown   Bitset
 	ended      bool
 
 	cacheOff bool // tensors get no number that is remembered
@@ -121,8 +121,8 @@ const (
 type CoordinatorOutput interface{ fmt.Stringer }
 
 type (
-	// SendAll is for all Members, this rank's too.
-	SendAll struct{ List *ResponseList }
+	// SendResponses is for all Members, this rank's too.
+	SendResponses struct{ List *ResponseList }
 	// Warn reports tensors that wait for ranks.
 	Warn struct{ Stalls []Stall }
 )
@@ -141,8 +141,6 @@ type (
 	}
 	// Executed says that rank 0 has carried out Buckets of so many bytes, by Cost.
 	Executed struct{ Cost int }
-	// Broken ends the coordinator on all ranks.
-	Broken struct{ Err *fault.Error }
 )
 
 // NewCoordinator makes a Leader that has heard nothing.
@@ -199,12 +197,10 @@ func (Tick) apply(*Coordinator) {}
 
 func (in Executed) apply(c *Coordinator) { c.inflight = max(0, c.inflight-in.Cost) }
 
-func (in Broken) apply(c *Coordinator) { c.abort(in.Err) }
-
 func (in RequestsReceived) apply(c *Coordinator) {
 	m := in.List
 	if in.From < 0 || in.From >= c.cfg.Size || m.Ack > c.seq {
-		c.protocolError(in.From, "acknowledges message %d of %d", m.Ack, c.seq)
+		c.protocolError(in.From, "acknowledged response list %d; the last one is %d", m.Ack, c.seq)
 		return
 	}
 	if m.Fault != nil {
@@ -223,8 +219,8 @@ func (in RequestsReceived) apply(c *Coordinator) {
 	if m.Join {
 		c.join(in.From)
 	}
-	if m.Leave {
-		c.leave(in.From)
+	if m.Shutdown {
+		c.receiveShutdown(in.From)
 	}
 }
 
@@ -244,7 +240,7 @@ func (c *Coordinator) abort(err *fault.Error) {
 
 // checkShutdown ends the coordinator when all ranks have left and nothing is to be done.
 func (c *Coordinator) checkShutdown() {
-	if !c.ended && c.leaving.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
+	if !c.ended && c.shutdown.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
 		c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseShutdown})
 		c.ended = true
 	}
@@ -265,7 +261,7 @@ func (c *Coordinator) flush() {
 		}
 		c.seq++
 		part.Seq = c.seq
-		c.outputs = append(c.outputs, SendAll{&part})
+		c.outputs = append(c.outputs, SendResponses{&part})
 	}
 	c.freeEvicted()
 }

@@ -70,7 +70,7 @@ func (r *reader) fault() *fault.Error {
 
 func (r *reader) end(what string) error {
 	if !r.Done() {
-		return fault.New(fault.Mismatch, "coordinator", -1, "%s cannot be read: another version, or broken", what)
+		return fault.New(fault.Mismatch, "coordinator", -1, "%s: got a message that is malformed or of another version, want version %d; run the same version of the program on all ranks", what, wireVersion)
 	}
 	return nil
 }

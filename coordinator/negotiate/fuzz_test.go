@@ -19,7 +19,7 @@ func sampleTensor() Spec {
 	}
 }
 
-func sampleUp() *RequestList {
+func sampleRequestList() *RequestList {
 	gather := Spec{Name: "rows", Operation: AllGather, DType: tensor.Int64, Wire: tensor.Int64, Shape: []int{-1, 4}, Root: -1, Pre: 1, Post: 1}
 	return &RequestList{
 		Ack: 300, Cached: Bitset{1 | 1<<63, 1 << 5}, Join: true, HasLocation: true, Location: "train.go:88",
@@ -31,7 +31,7 @@ func sampleUp() *RequestList {
 	}
 }
 
-func sampleDown() *ResponseList {
+func sampleResponseList() *ResponseList {
 	a := sampleTensor()
 	return &ResponseList{
 		Seq:     7,
@@ -52,31 +52,31 @@ func sampleDown() *ResponseList {
 // must change, too, or -update was forgotten.
 func TestWireFormIsThatOfTheGoldenFile(t *testing.T) {
 	const name = "testdata/wire.golden"
-	text := "up " + hex.EncodeToString(AppendRequestList(nil, sampleUp())) + "\ndown " + hex.EncodeToString(AppendResponseList(nil, sampleDown())) + "\n"
+	text := "up " + hex.EncodeToString(AppendRequestList(nil, sampleRequestList())) + "\ndown " + hex.EncodeToString(AppendResponseList(nil, sampleResponseList())) + "\n"
 	golden.Compare(t, name, text)
-	up, err := ParseRequestList(AppendRequestList(nil, sampleUp()))
-	if err != nil || up.String() != sampleUp().String() || !reflect.DeepEqual(up.Requests, sampleUp().Requests) || !reflect.DeepEqual(up.Cached, sampleUp().Cached) {
-		t.Errorf("got %v, %v\nwant %v", up, err, sampleUp())
+	requests, err := ParseRequestList(AppendRequestList(nil, sampleRequestList()))
+	if err != nil || requests.String() != sampleRequestList().String() || !reflect.DeepEqual(requests.Requests, sampleRequestList().Requests) || !reflect.DeepEqual(requests.Cached, sampleRequestList().Cached) {
+		t.Errorf("got %v, %v\nwant %v", requests, err, sampleRequestList())
 	}
-	down, err := ParseResponseList(AppendResponseList(nil, sampleDown()))
-	if err != nil || down.String() != sampleDown().String() || !reflect.DeepEqual(down.Entries, sampleDown().Entries) {
-		t.Errorf("got %v, %v\nwant %v", down, err, sampleDown())
+	responses, err := ParseResponseList(AppendResponseList(nil, sampleResponseList()))
+	if err != nil || responses.String() != sampleResponseList().String() || !reflect.DeepEqual(responses.Entries, sampleResponseList().Entries) {
+		t.Errorf("got %v, %v\nwant %v", responses, err, sampleResponseList())
 	}
 }
 
 func TestMessagesThatAreCutOrLongerAreRefused(t *testing.T) {
-	up, down := AppendRequestList(nil, sampleUp()), AppendResponseList(nil, sampleDown())
-	for n := range up {
-		if m, err := ParseRequestList(up[:n]); err == nil {
-			t.Errorf("the first %d of %d bytes were read as %v", n, len(up), m)
+	requests, responses := AppendRequestList(nil, sampleRequestList()), AppendResponseList(nil, sampleResponseList())
+	for n := range requests {
+		if m, err := ParseRequestList(requests[:n]); err == nil {
+			t.Errorf("the first %d of %d bytes were read as %v", n, len(requests), m)
 		}
 	}
-	for n := range down {
-		if m, err := ParseResponseList(down[:n]); err == nil {
-			t.Errorf("the first %d of %d bytes were read as %v", n, len(down), m)
+	for n := range responses {
+		if m, err := ParseResponseList(responses[:n]); err == nil {
+			t.Errorf("the first %d of %d bytes were read as %v", n, len(responses), m)
 		}
 	}
-	if _, err := ParseRequestList(append(up, 0)); err == nil {
+	if _, err := ParseRequestList(append(requests, 0)); err == nil {
 		t.Error("a byte too many was read")
 	}
 }
@@ -101,20 +101,20 @@ func seeded(f *testing.F) {
 // reads the same when written again.
 func FuzzCoordinator(f *testing.F) {
 	seeded(f)
-	f.Add(AppendRequestList(nil, &RequestList{Join: true, Leave: true}))
+	f.Add(AppendRequestList(nil, &RequestList{Join: true, Shutdown: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		up, err := ParseRequestList(b)
+		requests, err := ParseRequestList(b)
 		if err != nil {
 			return
 		}
-		again, err := ParseRequestList(AppendRequestList(nil, up))
-		if err != nil || again.String() != up.String() {
-			t.Fatalf("%v was written and read as %v, %v", up, again, err)
+		again, err := ParseRequestList(AppendRequestList(nil, requests))
+		if err != nil || again.String() != requests.String() {
+			t.Fatalf("%v was written and read as %v, %v", requests, again, err)
 		}
 		l := NewCoordinator(Config{Size: 2, Cycle: Millisecond, Fusion: 100, MaxFusedTensor: 50, Partition: 64, Credit: 500, Cache: 2, StallWarn: Second, StallEnd: 2 * Second})
 		for range 2 {
-			l.Step(0, RequestsReceived{0, up})
-			l.Step(0, RequestsReceived{1, up})
+			l.Step(0, RequestsReceived{0, requests})
+			l.Step(0, RequestsReceived{1, requests})
 		}
 		l.Step(Time(2*Millisecond), Tick{})
 		l.Step(Time(3*Second), Tick{})
@@ -125,21 +125,21 @@ func FuzzCoordinator(f *testing.F) {
 func FuzzWorker(f *testing.F) {
 	seeded(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		down, err := ParseResponseList(b)
+		responses, err := ParseResponseList(b)
 		if err != nil {
 			return
 		}
-		again, err := ParseResponseList(AppendResponseList(nil, down))
-		if err != nil || again.String() != down.String() {
-			t.Fatalf("%v was written and read as %v, %v", down, again, err)
+		again, err := ParseResponseList(AppendResponseList(nil, responses))
+		if err != nil || again.String() != responses.String() {
+			t.Fatalf("%v was written and read as %v, %v", responses, again, err)
 		}
 		m := NewWorker(Config{Size: 2, Cycle: Millisecond, Cache: 4}, 1)
 		a := sampleTensor()
 		a.Set = World
 		m.Step(0, Submit{[]TensorRequest{{Spec: a}}, []SubmissionID{1}})
 		for seq := range uint32(2) {
-			down.Seq = seq + 1
-			for _, o := range m.Step(0, ResponsesReceived{down}) {
+			responses.Seq = seq + 1
+			for _, o := range m.Step(0, ResponsesReceived{responses}) {
 				if r, ok := o.(Run); ok {
 					m.Step(0, Finished(r))
 				}

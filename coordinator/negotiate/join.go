@@ -9,8 +9,8 @@ import (
 
 // join notes that a rank has run out of data.
 func (c *Coordinator) join(rank int) {
-	if c.leaving.Has(rank) || !c.joined.Add(rank) {
-		c.protocolError(rank, "joins twice, or after it has left")
+	if c.shutdown.Has(rank) || !c.joined.Add(rank) {
+		c.protocolError(rank, "joined twice or after its shutdown")
 		return
 	}
 	c.lastJoined = rank
@@ -36,10 +36,10 @@ func (c *Coordinator) fence() {
 	c.launch()
 }
 
-// leave notes that a rank submits nothing more.
-func (c *Coordinator) leave(rank int) {
-	if !c.leaving.Add(rank) {
-		c.protocolError(rank, "leaves twice")
+// receiveShutdown notes that a rank submits nothing more.
+func (c *Coordinator) receiveShutdown(rank int) {
+	if !c.shutdown.Add(rank) {
+		c.protocolError(rank, "shut down twice")
 		return
 	}
 	c.checkAllReady()
@@ -64,12 +64,12 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 		id = uint32(t.Shape[0])
 	}
 	if id == World || id == SetRegistry || c.sets[id] == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("there is no process set %d", id)}, p.key)
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d does not exist", id)}, p.key)
 		return
 	}
 	for _, o := range c.sortedPending() {
 		if o.key.set == id && o.live {
-			c.failEarly(o, &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("its process set %s has been removed before all its ranks had submitted it", t.Name)})
+			c.failEarly(o, &fault.Error{Kind: fault.Misuse, Op: o.call(), Err: fmt.Errorf("process set %s was removed before all its ranks had submitted the tensor", t.Name)})
 		}
 	}
 	c.fence()
@@ -84,7 +84,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 
 func (c *Coordinator) addSet(t *Spec) {
 	if !validRanks(t.Shape, c.cfg.Size) {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("ranks %v are not some of the %d, each once", t.Shape, c.cfg.Size)}, t.key())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key())
 		return
 	}
 	id := c.nextSet

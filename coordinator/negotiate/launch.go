@@ -59,11 +59,11 @@ func Size(t *Spec, rows []int, part, parts int) int {
 
 // enqueue makes a tensor ready to be launched.
 func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
-	id, once := c.assignID(p, absent)
+	id, transient := c.assignID(p, absent)
 	t := p.variants[0].spec
 	u := c.newReady()
 	c.initReady(u, id, t, p.rows)
-	u.transient, u.absent = once, absent
+	u.transient, u.absent = transient, absent
 	c.queueReady(u)
 }
 

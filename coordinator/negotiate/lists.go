@@ -8,7 +8,7 @@ type RequestList struct {
 	Cached      Bitset // cached tensors that are submitted as before
 	Requests    []TensorRequest
 	Join        bool // after the requests: this rank has run out of data
-	Leave       bool // it will submit nothing more
+	Shutdown    bool // it will submit nothing more
 	Location    string
 	HasLocation bool         // Here answers a where
 	Fault       *fault.Error // the coordinator has failed on this rank

@@ -42,12 +42,12 @@ type groupKey struct {
 }
 
 // A group is tensors submitted as one: none runs before all are ready.
-type group struct{ members []*pendingTensor }
+type group struct{ tensors []*pendingTensor }
 
 // receiveCachedID is a rank's submission of a cached tensor, as before.
 func (c *Coordinator) receiveCachedID(from, id int) {
 	if id >= len(c.cache) || c.cache[id].state == entryFree {
-		c.protocolError(from, "submits number %d, which means nothing", id)
+		c.protocolError(from, "submitted by cache ID %d, which is unknown", id)
 		return
 	}
 	s := &c.cache[id]
@@ -100,7 +100,7 @@ func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	}
 	if q.Operation == AllGather {
 		if q.Rows < 0 || q.Rows > maxElements {
-			c.protocolError(from, "has %d rows of %q", q.Rows, q.Name)
+			c.protocolError(from, "submitted %d rows of %q", q.Rows, q.Name)
 			return
 		}
 		p.setRows(at, q.Rows)
@@ -130,7 +130,7 @@ func (c *Coordinator) find(k key) *pendingTensor {
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
-		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d has been removed", t.Set)}, t.key())
+		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("process set %d was removed", t.Set)}, t.key())
 		return nil
 	}
 	k := t.key()
@@ -169,11 +169,11 @@ func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) 
 func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
 	switch {
 	case at < 0:
-		c.protocolError(from, "submits %q of process set %d, which it is not in", p.key.name, p.key.set)
-	case c.joined.Has(from) || c.leaving.Has(from):
-		c.protocolError(from, "submits %q after it has joined or left", p.key.name)
+		c.protocolError(from, "submitted %q in process set %d, of which it is not a member", p.key.name, p.key.set)
+	case c.joined.Has(from) || c.shutdown.Has(from):
+		c.protocolError(from, "submitted %q after it had joined or shut down", p.key.name)
 	case !p.submitted.Add(at):
-		c.protocolError(from, "submits %q twice", p.key.name)
+		c.protocolError(from, "submitted %q twice before it ran", p.key.name)
 	default:
 		p.submittedCount++
 		return true

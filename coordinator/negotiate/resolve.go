@@ -30,7 +30,7 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 		c.resolve(p, nil)
 		return
 	}
-	if c.joined.Empty() && c.leaving.Empty() {
+	if c.joined.Empty() && c.shutdown.Empty() {
 		return
 	}
 	absent := c.absent(p)
@@ -40,12 +40,12 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 	}
 	var gone []fault.Peer
 	for at, r := range p.set.ranks {
-		if c.leaving.Has(r) && !p.submitted.Has(at) && !c.joined.Has(r) {
+		if c.shutdown.Has(r) && !p.submitted.Has(at) && !c.joined.Has(r) {
 			gone = append(gone, fault.Peer{Rank: r})
 		}
 	}
 	if gone != nil {
-		c.failEarly(p, &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting it")})
+		c.failEarly(p, &fault.Error{Kind: fault.Closed, Op: p.call(), Peers: gone, Err: fmt.Errorf("these ranks have closed their coordinator without submitting the tensor")})
 	}
 }
 
@@ -85,17 +85,17 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 		g = new(group)
 		c.groups[gk] = g
 	}
-	g.members = append(g.members, p)
-	if len(g.members) < t.GroupSize {
+	g.tensors = append(g.tensors, p)
+	if len(g.tensors) < t.GroupSize {
 		return
 	}
 	delete(c.groups, gk)
-	for _, m := range g.members {
+	for _, m := range g.tensors {
 		if m.failed != nil {
 			p.failed = m.failed
 		}
 	}
-	for _, m := range g.members {
+	for _, m := range g.tensors {
 		m.failed = p.failed
 		c.enqueueOrFail(m, c.absent(m))
 	}
@@ -112,14 +112,14 @@ func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	}
 	for _, r := range absent {
 		if t.Root >= 0 && t.Root < len(p.set.ranks) && p.set.ranks[t.Root] == r {
-			return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: []fault.Peer{{Rank: r, Call: "join"}}, Err: fmt.Errorf("the root has joined, so it gives nothing")}
+			return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: []fault.Peer{{Rank: r, Call: "join"}}, Err: fmt.Errorf("the root has joined, so it contributes nothing; choose a root that has data")}
 		}
 	}
 	switch {
 	case t.NoIdentity:
-		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and operator %s has no identity that they could give", t.Op)}
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and operator %s has no identity for them to contribute; use an operator of package comm", t.Op)}
 	case t.Set == SetRegistry:
-		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("process sets change while no rank has joined")}
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("process sets cannot change while a rank has joined; change them before Join or after it has returned")}
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func newJob(seed uint64) *job {
 				return true
 			})
 		}
-		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Leave{}); return true })
+		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Shutdown{}); return true })
 	}
 	return j
 }
@@ -91,7 +91,7 @@ func (j *job) planStep(r int, seed, step uint64) {
 		for i := range u {
 			u[i].Site = fmt.Sprintf("rank%d:%d", r, step)
 		}
-		j.plans[r] = append(j.plans[r], func() bool { return j.submitOnce(r, u) })
+		j.plans[r] = append(j.plans[r], func() bool { return j.submitUnlessInFlight(r, u) })
 	}
 	if j.rnd.IntN(2) == 0 {
 		j.plans[r] = append(j.plans[r], func() bool { j.stepWorker(r, Flush{}); return true })
@@ -114,8 +114,8 @@ func (j *job) tensor(rnd *rand.Rand, name string) TensorRequest {
 	return q
 }
 
-// submitOnce submits unless a name is still under way on this rank.
-func (j *job) submitOnce(r int, u []TensorRequest) bool {
+// submitUnlessInFlight submits unless a name is still under way on this rank.
+func (j *job) submitUnlessInFlight(r int, u []TensorRequest) bool {
 	for i := range u {
 		if t, before := j.mine[r][u[i].Name]; before && j.fate[r][t] == "" {
 			return false
@@ -179,7 +179,9 @@ func (j *job) check() error {
 }
 
 // closing allows for a rank that closed without having all the others' steps.
-func (j *job) closing(fate string) bool { return strings.Contains(fate, "without submitting it") }
+func (j *job) closing(fate string) bool {
+	return strings.Contains(fate, "without submitting the tensor")
+}
 
 // ran is a log without what differs between ranks that take part and absent ones.
 func ran(log []string) []string {

@@ -41,7 +41,7 @@ func newSim(cfg Config) *sim {
 func (s *sim) stepWorker(rank int, in WorkerInput) {
 	for _, o := range s.workers[rank].Step(s.now, in) {
 		switch o := o.(type) {
-		case Send:
+		case SendRequests:
 			s.trace("%d sends %v", rank, o.List)
 			s.requests[rank] = append(s.requests[rank], AppendRequestList(nil, o.List))
 			continue
@@ -57,7 +57,7 @@ func (s *sim) stepWorker(rank int, in WorkerInput) {
 			}
 			s.trace("%d: fail: %v", rank, o.Err)
 			continue
-		case Joined:
+		case JoinDone:
 			s.record(rank, o.Submission, o.String())
 			s.log[rank] = append(s.log[rank], o.String())
 		case SetChanged:
@@ -86,25 +86,25 @@ func (s *sim) record(rank int, t SubmissionID, what string) {
 
 func (s *sim) stepCoordinator(in CoordinatorInput) {
 	for _, o := range s.coordinator.Step(s.now, in) {
-		if o, ok := o.(SendAll); ok {
+		if o, ok := o.(SendResponses); ok {
 			b := AppendResponseList(nil, o.List)
 			for r := range s.responses {
 				s.responses[r] = append(s.responses[r], b)
 			}
 		}
-		s.trace("leader: %v", o)
+		s.trace("coordinator: %v", o)
 	}
 }
 
 // submit submits requests on a rank as one.
 func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
-	tickets := make([]SubmissionID, len(rs))
-	for i := range tickets {
+	submissions := make([]SubmissionID, len(rs))
+	for i := range submissions {
 		s.submissions++
-		tickets[i] = s.submissions
+		submissions[i] = s.submissions
 	}
-	s.stepWorker(rank, Submit{rs, tickets})
-	return tickets[0]
+	s.stepWorker(rank, Submit{rs, submissions})
+	return submissions[0]
 }
 
 // A move is one thing that can happen next.
@@ -132,19 +132,19 @@ func (s *sim) moves() (list []move) {
 func (s *sim) do(m move) {
 	switch m.kind {
 	case 'u':
-		up, err := ParseRequestList(s.requests[m.rank][0])
+		requests, err := ParseRequestList(s.requests[m.rank][0])
 		if err != nil {
 			panic(err)
 		}
 		s.requests[m.rank] = s.requests[m.rank][1:]
-		s.stepCoordinator(RequestsReceived{m.rank, up})
+		s.stepCoordinator(RequestsReceived{m.rank, requests})
 	case 'd':
-		down, err := ParseResponseList(s.responses[m.rank][0])
+		responses, err := ParseResponseList(s.responses[m.rank][0])
 		if err != nil {
 			panic(err)
 		}
 		s.responses[m.rank] = s.responses[m.rank][1:]
-		s.stepWorker(m.rank, ResponsesReceived{down})
+		s.stepWorker(m.rank, ResponsesReceived{responses})
 	case 'x':
 		b := s.runs[m.rank][0]
 		s.runs[m.rank] = s.runs[m.rank][1:]

@@ -39,7 +39,7 @@ func (k Operation) Valid() bool { return k != 0 && int(k) < len(operationNames) 
 // String is "allreduce".
 func (k Operation) String() string {
 	if !k.Valid() {
-		return fmt.Sprintf("kind %d", uint8(k))
+		return fmt.Sprintf("operation %d", uint8(k))
 	}
 	return operationNames[k]
 }

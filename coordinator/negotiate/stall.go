@@ -191,7 +191,7 @@ func (c *Coordinator) abortStalled() {
 			continue
 		}
 		s := c.describeStall(p)
-		e := &fault.Error{Kind: fault.Timeout, Op: s.Call, Rank: 0, Err: fmt.Errorf("submitted by ranks %v, and for %.1f s not by the others", s.Submitted, float64(s.Waited)/float64(Second))}
+		e := &fault.Error{Kind: fault.Timeout, Op: s.Call, Rank: 0, Err: fmt.Errorf("stalled: submitted by ranks %v, and not by the others after %.1f s", s.Submitted, float64(s.Waited)/float64(Second))}
 		for _, m := range s.Missing[:min(len(s.Missing), fault.MaxPeers)] {
 			e.Peers = append(e.Peers, fault.Peer{Rank: m.Rank, At: m.At})
 		}

@@ -7,10 +7,10 @@ import (
 
 // Transcripts show inputs and outputs as lines of text.
 
-// String is "tell", and the message.
-func (o SendAll) String() string { return "tell " + o.List.String() }
+// String is "responses" and the list.
+func (o SendResponses) String() string { return "responses " + o.List.String() }
 
-// String is "warn", and what waits.
+// String is "warn" and the stalled tensors.
 func (o Warn) String() string {
 	var lines []string
 	for _, s := range o.Stalls {
@@ -19,16 +19,16 @@ func (o Warn) String() string {
 	return "warn " + strings.Join(lines, "; ")
 }
 
-// String is "#3: 0 means allreduce w1 float32 [4] sum; run 0".
+// String is "#3: entry 0 is allreduce w1 float32 [4] sum; run 0".
 func (d *ResponseList) String() string {
 	var parts []string
 	for _, e := range d.Entries {
-		s := fmt.Sprintf("%d means %s", e.ID, e.Spec.Call())
+		s := fmt.Sprintf("entry %d is %s", e.ID, e.Spec.Call())
 		if e.Rows != nil {
 			s += fmt.Sprintf(" rows %v", e.Rows)
 		}
 		if e.Transient {
-			s += " once"
+			s += ", transient"
 		}
 		parts = append(parts, s)
 	}
@@ -36,7 +36,7 @@ func (d *ResponseList) String() string {
 		parts = append(parts, d.Responses[i].String())
 	}
 	for _, id := range d.Evicted {
-		parts = append(parts, fmt.Sprintf("%d is over", id))
+		parts = append(parts, fmt.Sprintf("evict %d", id))
 	}
 	return fmt.Sprintf("#%d: %s", d.Seq, strings.Join(parts, "; "))
 }
@@ -60,17 +60,17 @@ func (it *Response) String() string {
 	case ResponseAddSet:
 		return fmt.Sprintf("set %d is %s of ranks %v", it.ID, it.Name, it.Ranks)
 	case ResponseRemoveSet:
-		return fmt.Sprintf("set %d, %s, is no more", it.ID, it.Name)
+		return fmt.Sprintf("set %d, %s, is removed", it.ID, it.Name)
 	case ResponseLocate:
-		return fmt.Sprintf("where are ranks %v", it.Ranks)
+		return fmt.Sprintf("locate ranks %v", it.Ranks)
 	case ResponseAbort:
 		return fmt.Sprintf("abort: %v", it.Err)
 	case ResponseTune:
 		return "tune: " + it.Tuning.String()
 	case ResponseShutdown:
-		return "bye"
+		return "shutdown"
 	}
-	return fmt.Sprintf("item %d", it.Kind)
+	return fmt.Sprintf("response %d", it.Kind)
 }
 
 func of(part, parts int) string {
@@ -106,13 +106,13 @@ func (m *RequestList) String() string {
 		parts = append(parts, s)
 	}
 	if m.HasLocation {
-		parts = append(parts, "here at "+m.Location)
+		parts = append(parts, "located at "+m.Location)
 	}
 	if m.Join {
 		parts = append(parts, "joins")
 	}
-	if m.Leave {
-		parts = append(parts, "leaves")
+	if m.Shutdown {
+		parts = append(parts, "shuts down")
 	}
 	if m.Fault != nil {
 		parts = append(parts, fmt.Sprintf("fault: %v", m.Fault))
@@ -120,14 +120,14 @@ func (m *RequestList) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// String is "send", and the message.
-func (o Send) String() string { return "send " + o.List.String() }
+// String is "send" and the list.
+func (o SendRequests) String() string { return "send " + o.List.String() }
 
 // String is "run w1 w2".
 func (o Run) String() string {
 	b := o.Bucket
 	if b.Outside {
-		return "pass"
+		return "skip"
 	}
 	s := "run"
 	for _, r := range b.Entries {
@@ -139,19 +139,19 @@ func (o Run) String() string {
 	return s + of(b.Part, b.Parts) + without(b.Absent)
 }
 
-// String is "fail 1 2:", and why.
+// String is "fail [1 2]:" and the error.
 func (o Fail) String() string { return fmt.Sprintf("fail %v: %v", o.Submissions, o.Err) }
 
 // String is "joined, rank 2 last".
-func (o Joined) String() string { return fmt.Sprintf("joined, rank %d last", o.Last) }
+func (o JoinDone) String() string { return fmt.Sprintf("joined, rank %d last", o.Last) }
 
 // String is "set 1 evens [0 2]".
 func (o SetChanged) String() string { return fmt.Sprintf("set %d %s %v", o.ID, o.Name, o.Ranks) }
 
-// String is "where".
-func (Locate) String() string { return "where" }
+// String is "locate".
+func (Locate) String() string { return "locate" }
 
-// String is "end", and why.
+// String is "end", and the error if there is one.
 func (o End) String() string {
 	if o.Err == nil {
 		return "end"

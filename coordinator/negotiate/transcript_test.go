@@ -19,7 +19,7 @@ import (
 //
 //	ranks 3 cache 4 partition 1000
 //	0 allreduce w1 float32 4 sum    all: every rank; several tensors by "and"
-//	all flush                       also join, leave, fault TEXT
+//	all flush                       also join, shutdown, fault TEXT
 //	hold 2; release 2; busy 0; idle 0
 //	tick 1ms
 //	tune 5 64 nocache 1             cycle in ms, fusion, cache, class
@@ -67,13 +67,13 @@ func config(words []string) Config {
 			cfg.Cache = v
 		case "fusion":
 			cfg.Fusion = v
-		case "alone":
+		case "maxfused":
 			cfg.MaxFusedTensor = v
 		case "partition":
 			cfg.Partition = v
 		case "credit":
 			cfg.Credit = v
-		case "unranked":
+		case "unprioritized":
 			cfg.UnprioritizedCredit = v
 		case "warn":
 			cfg.StallWarn = Duration(v) * Second
@@ -128,8 +128,8 @@ func act(s *sim, rank int, words []string, line int) error {
 	case "join":
 		s.submissions++
 		s.stepWorker(rank, Join{s.submissions})
-	case "leave":
-		s.stepWorker(rank, Leave{})
+	case "shutdown":
+		s.stepWorker(rank, Shutdown{})
 	case "fault":
 		s.stepWorker(rank, Failed{fault.New(fault.PeerLost, "allreduce", rank, "%s", strings.Join(words[1:], " "))})
 	default:

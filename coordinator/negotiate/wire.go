@@ -13,7 +13,7 @@ const wireVersion = 1
 
 const (
 	listJoins = 1 << iota
-	listLeaves
+	listShutdown
 	listLocation
 	listFault
 )
@@ -24,7 +24,7 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	for _, f := range [...]struct {
 		on   bool
 		mark byte
-	}{{m.Join, listJoins}, {m.Leave, listLeaves}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}} {
+	}{{m.Join, listJoins}, {m.Shutdown, listShutdown}, {m.HasLocation, listLocation}, {m.Fault != nil, listFault}} {
 		if f.on {
 			marks |= f.mark
 		}
@@ -51,7 +51,7 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	m := new(RequestList)
 	r.version()
 	marks := r.Uint8()
-	m.Join, m.Leave, m.HasLocation = marks&listJoins != 0, marks&listLeaves != 0, marks&listLocation != 0
+	m.Join, m.Shutdown, m.HasLocation = marks&listJoins != 0, marks&listShutdown != 0, marks&listLocation != 0
 	m.Ack = r.Uvarint32()
 	m.Cached = r.bits()
 	m.Requests = make([]TensorRequest, r.Count(minRequest))
@@ -64,7 +64,7 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	if marks&listFault != 0 {
 		m.Fault = r.fault()
 	}
-	if marks > listJoins|listLeaves|listLocation|listFault {
+	if marks > listJoins|listShutdown|listLocation|listFault {
 		r.Fail()
 	}
 	return m, r.end("a member's message")

@@ -30,10 +30,10 @@ type Worker struct {
 	step                    uint64
 	stepCount, stepExpected int
 
-	joining, leaving bool
-	joinSubmission   SubmissionID
-	removing         map[uint32]bool // sets whose removal was submitted
-	ended            bool
+	joining, shuttingDown bool
+	joinSubmission        SubmissionID
+	removing              map[uint32]bool // sets whose removal was submitted
+	ended                 bool
 
 	outputs         []WorkerOutput
 	bucketPool      []Bucket        // memory for the next ones,
@@ -69,8 +69,8 @@ type workerEntry struct {
 type WorkerOutput interface{ fmt.Stringer }
 
 type (
-	// Send goes to the leader. It is the caller's.
-	Send struct{ List *RequestList }
+	// SendRequests goes to the leader. It is the caller's.
+	SendRequests struct{ List *RequestList }
 	// Run is carried out after all earlier ones.
 	Run struct{ Bucket *Bucket }
 	// Fail ends submissions.
@@ -78,8 +78,8 @@ type (
 		Submissions []SubmissionID
 		Err         *fault.Error
 	}
-	// Joined ends a join; Last joined last.
-	Joined struct {
+	// JoinDone ends a join; Last joined last.
+	JoinDone struct {
 		Submission SubmissionID
 		Last       int
 	}
@@ -136,8 +136,8 @@ type (
 	Released struct{ Bucket *Bucket }
 	// Join says that this rank has run out of data.
 	Join struct{ Submission SubmissionID }
-	// Leave says that it submits nothing more.
-	Leave struct{}
+	// Shutdown says that it submits nothing more.
+	Shutdown struct{}
 	// Location answers Where.
 	Location struct{ At string }
 	// Failed ends the coordinator on all ranks.
@@ -200,8 +200,8 @@ func (Tick) applyWorker(*Worker) {}
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
 func (in Join) applyWorker(w *Worker) {
-	if w.joining || w.leaving {
-		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has joined, or closed, before")}})
+	if w.joining || w.shuttingDown {
+		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has already joined or closed")}})
 		return
 	}
 	w.joining, w.joinSubmission = true, in.Submission
@@ -210,12 +210,12 @@ func (in Join) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-func (Leave) applyWorker(w *Worker) {
-	if w.leaving {
+func (Shutdown) applyWorker(w *Worker) {
+	if w.shuttingDown {
 		return
 	}
-	w.leaving = true
-	w.outgoing.Leave = true
+	w.shuttingDown = true
+	w.outgoing.Shutdown = true
 	w.markOutgoing()
 	w.urgent = true
 }
@@ -278,21 +278,21 @@ func (w *Worker) remove(n *tensorState) {
 
 // fail ends submissions by name.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
-	var tickets []SubmissionID
+	var submissions []SubmissionID
 	for _, f := range failed {
 		if n := w.tensors[key{f.Set, f.Name}]; n != nil && n.submission != 0 {
-			tickets = append(tickets, n.submission)
+			submissions = append(submissions, n.submission)
 			if n.request.Operation == RemoveSet && len(n.request.Shape) == 1 {
 				delete(w.removing, uint32(n.request.Shape[0]))
 			}
 			w.complete(n)
 		}
 	}
-	if tickets == nil {
+	if submissions == nil {
 		return
 	}
 	own := *err
 	own.Rank, own.Op = w.rank, cmp.Or(err.Op, "coordinator")
 	own.Peers = slices.Clone(err.Peers)
-	w.outputs = append(w.outputs, Fail{tickets, &own})
+	w.outputs = append(w.outputs, Fail{submissions, &own})
 }

@@ -10,7 +10,7 @@ import (
 func (in ResponsesReceived) applyWorker(w *Worker) {
 	d := in.List
 	if d.Seq != w.applied+1 {
-		w.protocolError("sends message %d after %d", d.Seq, w.applied)
+		w.protocolError("sent response list %d after %d", d.Seq, w.applied)
 		return
 	}
 	w.applied = d.Seq
@@ -39,7 +39,7 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	n := w.tensors[e.Spec.key()]
 	at := workerEntry{spec: e.Spec, rows: e.Rows, state: n, set: e.Spec.Set, cost: Cost(e.Spec, e.Rows, 0, 1)}
 	if set := w.sets[e.Spec.Set]; e.Rows != nil && (set == nil || len(e.Rows) != len(set.ranks)) {
-		w.protocolError("tells %d first dimensions of %s", len(e.Rows), e.Spec.Name)
+		w.protocolError("sent %d first dimensions of %s, not one for each rank of its process set", len(e.Rows), e.Spec.Name)
 		return
 	}
 	if e.Transient {
@@ -50,7 +50,7 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 		return
 	}
 	if int(e.ID) >= w.cfg.Cache {
-		w.protocolError("uses number %d, and the cache has %d", e.ID, w.cfg.Cache)
+		w.protocolError("used cache ID %d; the cache has %d entries", e.ID, w.cfg.Cache)
 		return
 	}
 	for len(w.cache) <= int(e.ID) {
@@ -110,7 +110,7 @@ func (w *Worker) applyResponse(it *Response) {
 	case ResponseFail:
 		w.fail(it.Failed, it.Err)
 	case ResponseJoined:
-		out := Joined{Submission: w.joinSubmission, Last: it.Rank}
+		out := JoinDone{Submission: w.joinSubmission, Last: it.Rank}
 		w.joining, w.joinSubmission = false, 0
 		w.outputs = append(w.outputs, out)
 	case ResponseAddSet, ResponseRemoveSet:
@@ -141,7 +141,7 @@ func (w *Worker) run(it *Response) {
 		}
 	}
 	if total == 0 || total > maxBucketTensors || it.Parts < 1 || it.Part >= it.Parts || it.Parts > 1 && total > 1 {
-		w.protocolError("launches %d tensors, part %d of %d", total, it.Part, it.Parts)
+		w.protocolError("launched %d tensors as part %d of %d", total, it.Part, it.Parts)
 		return
 	}
 	b := w.newBucket(it, total)
@@ -194,7 +194,7 @@ const maxBucketTensors = 1 << 20
 func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	e := w.entry(id)
 	if e.spec == nil {
-		w.protocolError("launches number %d, which means nothing", id)
+		w.protocolError("launched ID %d, which is unknown", id)
 		return false
 	}
 	if b.Parts == 1 {
@@ -213,7 +213,7 @@ func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	if ref.Submission == 0 {
 		ref.state = nil
 		if !has(b.Absent, w.rank) {
-			w.protocolError("launches %s, which this rank has not submitted", e.spec.Name)
+			w.protocolError("launched %s, which this rank has not submitted", e.spec.Name)
 			return false
 		}
 	}
@@ -255,7 +255,7 @@ func (w *Worker) changeSet(it *Response) {
 		delete(w.sets, it.ID)
 		delete(w.removing, it.ID)
 	} else if !validRanks(it.Ranks, w.cfg.Size) {
-		w.protocolError("makes a process set of ranks %v", it.Ranks)
+		w.protocolError("made a process set of ranks %v", it.Ranks)
 		return
 	} else {
 		w.sets[it.ID] = newSet(it.Ranks)

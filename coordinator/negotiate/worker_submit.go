@@ -30,7 +30,7 @@ func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 		n = w.tensors[q.key()]
 		q.memo = n
 	}
-	if n == nil || n.submission != 0 || n.cacheID < 0 || !n.matchesCache || w.leaving || w.joining || len(w.removing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
+	if n == nil || n.submission != 0 || n.cacheID < 0 || !n.matchesCache || w.shuttingDown || w.joining || len(w.removing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
 		return false
 	}
 	n.request.Site = q.Site
@@ -67,24 +67,24 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 			if n != nil && n.submission != 0 {
 				first = &n.request
 			}
-			err := bad("the name is under way: this one is at %s, the first, %s, at %s", q.Site, first.Call(), first.Site)
+			err := bad("submitted at %s while a submission of that name, %s at %s, is in flight; wait for it first", q.Site, first.Call(), first.Site)
 			err.Peers = []fault.Peer{{Rank: w.rank, Call: first.Call(), At: first.Site}}
 			return err
 		}
 		set := w.sets[q.Set]
 		switch {
 		case !q.valid():
-			return bad("not a request that can be sent")
-		case w.leaving:
-			return bad("after Close")
+			return bad("the request has values that no rank may send")
+		case w.shuttingDown:
+			return bad("submitted after Close")
 		case w.joining:
-			return bad("while this rank has joined")
+			return bad("submitted while this rank has joined; wait for Join first")
 		case set == nil || w.removing[q.Set]:
-			return bad("process set %d has been removed", q.Set)
+			return bad("process set %d was removed", q.Set)
 		case set.indexOf(w.rank) < 0:
-			return bad("this rank is not in process set %d, of ranks %v", q.Set, set.ranks)
+			return bad("this rank is not a member of process set %d, of ranks %v", q.Set, set.ranks)
 		case q.Root >= len(set.ranks):
-			return bad("root %d is out of range; the process set has ranks 0 to %d", q.Root, len(set.ranks)-1)
+			return bad("root: got %d, want 0 to %d", q.Root, len(set.ranks)-1)
 		}
 		if len(rs) > 1 {
 			seen[q.key()] = true
@@ -138,26 +138,26 @@ func (w *Worker) markOutgoing() {
 
 // send gives out what was collected, in messages of a bounded number of requests.
 func (w *Worker) send() {
-	up := w.outgoing
+	requests := w.outgoing
 	w.outgoing = RequestList{}
 	w.hasOutgoing, w.urgent = false, false
-	up.Ack = w.applied
-	for id := range up.Cached.All {
+	requests.Ack = w.applied
+	for id := range requests.Cached.All {
 		if n := w.cache[id].state; n != nil {
 			n.unsent = false
 		}
 	}
-	for i := range up.Requests {
-		if n := w.tensors[up.Requests[i].key()]; n != nil {
+	for i := range requests.Requests {
+		if n := w.tensors[requests.Requests[i].key()]; n != nil {
 			n.unsent = false
 		}
 	}
-	for len(up.Requests) > maxRequests {
-		part := RequestList{Ack: up.Ack, Cached: up.Cached, Requests: up.Requests[:maxRequests]}
-		up.Cached, up.Requests = nil, up.Requests[maxRequests:]
-		w.outputs = append(w.outputs, Send{&part})
+	for len(requests.Requests) > maxRequests {
+		part := RequestList{Ack: requests.Ack, Cached: requests.Cached, Requests: requests.Requests[:maxRequests]}
+		requests.Cached, requests.Requests = nil, requests.Requests[maxRequests:]
+		w.outputs = append(w.outputs, SendRequests{&part})
 	}
-	w.outputs = append(w.outputs, Send{&up})
+	w.outputs = append(w.outputs, SendRequests{&requests})
 }
 
 // maxRequests in one message.
