@@ -107,7 +107,7 @@ lint-static:
 
 .PHONY: lint-imports
 lint-imports:
-	$(GO) test ./internal/archtest
+	$(GO) test ./internal/test/archtest
 
 .PHONY: lint-paths
 lint-paths:

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/internal/test/teamtest"
 	"github.com/tutti-go/tutti/topology"
 	"github.com/tutti-go/tutti/transport"
 )

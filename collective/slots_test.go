@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/internal/test/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/flaky"
 )

@@ -12,8 +12,8 @@ import (
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/leak"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/transport/flaky"
 )

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/leak"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/tensor"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/tlstest"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/tlstest"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
 func TestCollectivesRunUnderMutualTLS(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
 // testCounts are the lengths every collective is tried with on n ranks. The race

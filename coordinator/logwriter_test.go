@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 type state struct {

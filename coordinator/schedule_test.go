@@ -13,7 +13,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 // TestRandomTensorsInRandomOrdersOnRealWires plays jobs of up to 8 ranks, whose

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/tutti-go/tutti/internal/golden"
+	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
 // samples are the errors of the golden file, in its order.

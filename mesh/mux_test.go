@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
-	"github.com/tutti-go/tutti/internal/starved"
-	"github.com/tutti-go/tutti/internal/tlstest"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/starved"
+	"github.com/tutti-go/tutti/internal/test/tlstest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/tcp"

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/starved"
+	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/transport/tcp"
 )
 

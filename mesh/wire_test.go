@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/golden"
+	"github.com/tutti-go/tutti/internal/test/golden"
 	"github.com/tutti-go/tutti/internal/wire"
 	"github.com/tutti-go/tutti/mesh/membership"
 )

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/internal/test/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 )
 

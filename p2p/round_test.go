@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/internal/test/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"

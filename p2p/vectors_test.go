@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/teamtest"
+	"github.com/tutti-go/tutti/internal/test/teamtest"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/tensor"
 )

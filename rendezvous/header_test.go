@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/golden"
+	"github.com/tutti-go/tutti/internal/test/golden"
 	"github.com/tutti-go/tutti/transport"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/golden"
+	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
 func tuned(t testing.TB) *TuningFile {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/tlstest"
+	"github.com/tutti-go/tutti/internal/test/tlstest"
 )
 
 // tcpPair is a TCP connection to oneself. A pipe would not do: it has no room for

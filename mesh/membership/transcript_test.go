@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/golden"
+	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
 // TestTranscripts replays what is written under testdata. A transcript begins

@@ -29,14 +29,6 @@ var classes = []struct {
 	{"transport/transporttest", support},
 	{"transport/flaky", support},
 	{"transport/verbs/softdevice", support},
-	{"internal/archtest", support},
-	{"internal/e2e", support},
-	{"internal/golden", support},
-	{"internal/leak", support},
-	{"internal/starved", support},
-	{"internal/teamtest", support},
-	{"internal/tlstest", support},
-	{"internal/worldtest", support},
 }
 
 // classOf is the class of the package in a folder, whose name is relative to the

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport/transporttest"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/transport"
 )
 

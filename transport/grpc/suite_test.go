@@ -4,8 +4,8 @@ import (
 	"net"
 	"testing"
 
+	"github.com/tutti-go/tutti/internal/test/tlstest"
 	"github.com/tutti-go/tutti/internal/tlsopt"
-	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport/transporttest"
 )
 

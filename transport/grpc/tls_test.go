@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/tlstest"
 	"github.com/tutti-go/tutti/internal/tlsopt"
-	"github.com/tutti-go/tutti/internal/tlstest"
 	"github.com/tutti-go/tutti/transport"
 )
 

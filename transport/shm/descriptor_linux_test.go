@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/transport"
 )
 

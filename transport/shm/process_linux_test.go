@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
-	"github.com/tutti-go/tutti/internal/starved"
+	"github.com/tutti-go/tutti/internal/test/leak"
+	"github.com/tutti-go/tutti/internal/test/starved"
 	"github.com/tutti-go/tutti/transport"
 )
 

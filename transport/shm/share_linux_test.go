@@ -14,7 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 // runSharePeer runs a peer that shares memory: part is "name ranks size", and perhaps the

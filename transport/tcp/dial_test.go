@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
 // TestTheAddressOfAnotherTransportIsRefusedAtOnce: a rank that takes "tcp" is told

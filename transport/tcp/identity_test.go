@@ -3,7 +3,7 @@ package tcp
 import (
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/tlstest"
+	"github.com/tutti-go/tutti/internal/test/tlstest"
 )
 
 // identity is TLS options by which ranks on this host trust each other and

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tutti-go/tutti/internal/leak"
+	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
 )

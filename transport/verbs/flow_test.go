@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	transcripts "github.com/tutti-go/tutti/internal/golden"
+	transcripts "github.com/tutti-go/tutti/internal/test/golden"
 )
 
 // Transcripts are conversations with one flow, in testdata/*.flow. A line is an

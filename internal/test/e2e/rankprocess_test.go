@@ -15,7 +15,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/starved"
+	"github.com/tutti-go/tutti/internal/test/starved"
 )
 
 // An instruction tells a rank what to act. Fields that a scene does not use are zero.

@@ -33,7 +33,7 @@ func newHostNetwork(t *testing.T, n int) *hostNetwork {
 	if out, err := exec.Command("unshare", "-n", "-u", "-m", "ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
 		t.Skipf("no network namespaces or bridges here: %v: %s", err, out)
 	}
-	tool, err := filepath.Abs("../../tools/hosts")
+	tool, err := filepath.Abs("../../../tools/hosts")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tutti-go/tutti/internal/starved"
+	"github.com/tutti-go/tutti/internal/test/starved"
 )
 
 // A moment is a moment, that from which a limit counts, and how long the director and

@@ -16,7 +16,7 @@ func TestImportsFollowThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	violations, err := check(os.DirFS("../.."), rules)
+	violations, err := check(os.DirFS("../../.."), rules)
 	if err != nil {
 		t.Fatal(err)
 	}

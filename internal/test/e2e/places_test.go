@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/internal/worldtest"
+	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
 // reportPlaces makes every collective, small and large, and says how its ranks see
