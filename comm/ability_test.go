@@ -20,11 +20,11 @@ var abilities = map[flaky.Kind][]flaky.Kind{
 	flaky.TrySend: {flaky.TrySend},
 }
 
-// used are the abilities that a job cannot but use on a wire: all that the wire has,
-// but that shm exposes only memory from Alloc, in which no vector lies here.
+// used are the abilities that a job uses on a wire: all that the wire has, and TrySend,
+// which every wire is asked for, except that shm exposes only memory from Alloc, in which no vector lies here.
 var used = map[string][]flaky.Kind{
-	"memory": {flaky.Expose, flaky.Parts, flaky.Share},
-	"tcp":    {flaky.Parts},
+	"memory": {flaky.Expose, flaky.Parts, flaky.Share, flaky.TrySend},
+	"tcp":    {flaky.Parts, flaky.TrySend},
 	"shm":    {flaky.Parts, flaky.Share, flaky.TrySend},
 }
 
@@ -86,7 +86,7 @@ func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.TrySend +
 			}
 		}
 		return nil
-	}, comm.WithTransport(wire), comm.WithWrap(wrapBy(script, slices.Contains(hide, flaky.Share))))
+	}, comm.WithTransport(wire), comm.WithWrap(wrapBy(script)), comm.WithFlagHook(script.Publish))
 	if err != nil {
 		t.Error(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/transport"
 )
 
 // Algorithm is the name of the algorithm that a collective of the communicator
@@ -44,7 +45,7 @@ func (c *Comm) Transport(rank int) string {
 	case rank == c.Rank():
 		return "self"
 	}
-	auto, picks := c.rt.wire.(interface{ Explain(addr string) string })
+	auto, picks := c.rt.wire.(transport.Chooser)
 	if !picks {
 		return c.rt.wire.Name()
 	}

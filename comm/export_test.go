@@ -11,6 +11,11 @@ func WithWrap(wrap func(rank int, t transport.Transport) transport.Transport) Op
 	return func(o *options) { o.wrap = wrap }
 }
 
+// WithFlagHook has hook set each flag in memory that all ranks share.
+func WithFlagHook(hook func(rank int, set func())) Option {
+	return func(o *options) { o.flagHook = hook }
+}
+
 // Verdict is the first verdict that this rank has heard; nil while there is none.
 func (c *Comm) Verdict() *fault.Error {
 	c.rt.mu.Lock()

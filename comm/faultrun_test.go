@@ -172,12 +172,13 @@ func (p *faultRun) run() error {
 	for i := range p.phases {
 		p.phases[i].Add(s.n)
 	}
-	wire, wrap := s.wire, wrapBy(p.script, slices.Contains(s.hide, flaky.Share))
+	wire, wrap := s.wire, wrapBy(p.script)
 	if wire == "verbs" {
 		wire, wrap = "memory", p.overDevices(wrap)
 	}
 	opts := slices.Concat([]comm.Option{
 		comm.WithTransport(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(discardLog), comm.WithWrap(wrap),
+		comm.WithFlagHook(p.script.Publish),
 	}, s.opts)
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {
 		if s.during == starting {
@@ -219,41 +220,8 @@ func overVerbs(fabric *softdevice.Fabric, wrap wrapFunc) wrapFunc {
 type wrapFunc = func(rank int, t transport.Transport) transport.Transport
 
 // wrapBy puts a script between a rank and its wire.
-func wrapBy(script *flaky.Script, hideShare bool) wrapFunc {
-	return func(rank int, t transport.Transport) transport.Transport {
-		wrapped := script.Wrap(t, rank)
-		g, ok := t.(groupSharing)
-		if !ok || hideShare {
-			return wrapped
-		}
-		return wrappedGroupSharing{wrapped, func(addrs []string) transport.Sharer {
-			s := g.SharerFor(addrs)
-			if s == nil {
-				return nil
-			}
-			return script.Wrap(sharingTransport{t, s}, rank).(transport.Sharer)
-		}}
-	}
-}
-
-// A groupSharing is a Transport that shares memory among some ranks and not others. It
-// is no transport.Sharer, so a script cannot find it.
-type groupSharing interface {
-	SharerFor(addrs []string) transport.Sharer
-}
-
-// wrappedGroupSharing is a wrapped grouper.
-type wrappedGroupSharing struct {
-	transport.Transport
-	sharerFor func(addrs []string) transport.Sharer
-}
-
-func (g wrappedGroupSharing) SharerFor(addrs []string) transport.Sharer { return g.sharerFor(addrs) }
-
-// sharingTransport is a grouper's Transport with what it shares memory by.
-type sharingTransport struct {
-	transport.Transport
-	transport.Sharer
+func wrapBy(script *flaky.Script) wrapFunc {
+	return func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }
 }
 
 // runRank is one rank's part. It stays until all others have returned from the call

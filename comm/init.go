@@ -187,7 +187,7 @@ func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return
 	}
-	how, _ := rt.wire.(interface{ Explain(addr string) string })
+	how, _ := rt.wire.(transport.Chooser)
 	for r := range rt.size {
 		reason := rt.wire.Name()
 		if how != nil {

@@ -62,6 +62,7 @@ type options struct {
 	testPlaces    func(rank int) topology.Place // for tests: where ranks say that they are
 	log           *slog.Logger
 	wrap          wrapper
+	flagHook      func(rank int, set func()) // for tests: sets each flag in shared memory
 	noShared      bool
 	invalid       *fault.Error // what is wrong with the list of options itself
 }

@@ -20,12 +20,6 @@ const maxSharing = 64
 // shareLimit bounds how long ranks wait for each other to map the memory.
 const shareLimit = 10 * time.Second
 
-// A groupSharing is a Transport that can share memory among some ranks and not
-// others: it is asked with their addresses, and returns nil for "not these".
-type groupSharing interface {
-	SharerFor(addrs []string) transport.Sharer
-}
-
 // sharerFor is what can share memory among some members, as this rank sees it; nil
 // when nothing can, or they are more than maxSharing.
 func (c *Comm) sharerFor(members []int) transport.Sharer {
@@ -35,18 +29,16 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if c.rt.opt.noShared {
 		return nil
 	}
-	if s, ok := c.rt.wire.(transport.Sharer); ok {
-		return s
-	}
-	s, ok := c.rt.wire.(groupSharing)
+	ch, ok := c.rt.wire.(transport.Chooser)
 	if !ok {
-		return nil
+		s, _ := c.rt.wire.(transport.Sharer)
+		return s
 	}
 	addrs := make([]string, len(members))
 	for i, member := range members {
 		addrs[i] = c.rt.mesh.Addr(c.group.WorldRank(member))
 	}
-	return s.SharerFor(addrs)
+	return ch.SharerFor(addrs)
 }
 
 // share has the ranks agree on the wires between them, and gives the communicator
@@ -84,8 +76,8 @@ func (c *Comm) share(ctx context.Context) error {
 		return err
 	}
 	c.group.SetShared(mem)
-	if w, ok := sharer.(transport.Witness); ok {
-		c.group.SetFlagHook(w.Publish)
+	if hook := c.rt.opt.flagHook; hook != nil {
+		c.group.SetFlagHook(func(set func()) { hook(c.rt.rank, set) })
 	}
 	c.releaseMemory = release
 	return nil

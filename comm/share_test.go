@@ -133,7 +133,7 @@ func failSharing(t *testing.T, script *flaky.Script, n, hosts, victim int, fails
 			return fmt.Errorf("rank %d: the sum is %d", c.Rank(), buf[0])
 		}
 		return nil
-	}, roundRobinHosts(hosts), comm.WithWrap(wrapBy(script, false)), comm.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	}, roundRobinHosts(hosts), comm.WithWrap(wrapBy(script)), comm.WithFlagHook(script.Publish), comm.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if err != nil {
 		t.Error(err)
 	}

@@ -93,7 +93,7 @@ func (l *controlLink) receive() {
 	}
 	for range maxFramesPerTurn {
 		l.complete = false
-		state, err := l.conn.Progress(l)
+		state, err := l.conn.Progress(l, 1)
 		if l.complete && l.protocolErr == nil {
 			l.deliver()
 		}
@@ -179,7 +179,7 @@ func (l *controlLink) checkQueue() {
 
 // closeIfDrained closes a dying link when it is empty, or late, and reports whether it did.
 func (l *controlLink) closeIfDrained() bool {
-	_, err := l.conn.Progress(discardSink{})
+	_, err := l.conn.Progress(discardSink{}, 1)
 	if err == nil && l.queued.Load() > 0 && time.Now().Before(l.deadline) {
 		l.conn.Arm(l.onReady)
 		return false

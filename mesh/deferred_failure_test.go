@@ -9,10 +9,13 @@ import (
 )
 
 // A countingConn is a Conn that counts its turns.
-type countingConn struct{ turns int }
+type countingConn struct {
+	transport.Conn // nil: what is not below is not called
+	turns          int
+}
 
 func (c *countingConn) Send(f *transport.Frame) { f.Done(nil) }
-func (c *countingConn) Progress(transport.Sink) (transport.State, error) {
+func (c *countingConn) Progress(transport.Sink, int) (transport.State, error) {
 	c.turns++
 	return transport.Moved, nil
 }

@@ -208,11 +208,11 @@ func (m *Mesh) checkLive(rank int) *refusal {
 // says nothing to anybody, or the front has written it.
 func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
-	_, pending := c.(transport.Pending)
+	p, pending := c.(transport.Pending)
 	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
 	from := any("a stranger")
-	if r, ok := c.(interface{ RemoteAddr() net.Addr }); ok {
-		from = r.RemoteAddr()
+	if pending && p.RemoteAddr() != nil {
+		from = p.RemoteAddr()
 	}
 	switch {
 	case m.ctx.Err() != nil || pending && ended && no == nil:

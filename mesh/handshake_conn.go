@@ -47,7 +47,7 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 	t.send(head, body)
 	t.maxBody = -1
 	for {
-		state, err := t.conn.Progress(t)
+		state, err := t.conn.Progress(t, 1)
 		if err != nil || t.rejected != nil || t.wait(ctx, state) != nil {
 			return
 		}
@@ -59,7 +59,7 @@ func (t *handshakeConn) finish(ctx context.Context, head, body []byte) {
 func (t *handshakeConn) recv(ctx context.Context, most int) (head, body []byte, err error) {
 	t.received, t.rejected, t.maxBody = false, nil, most
 	for {
-		state, err := t.conn.Progress(t)
+		state, err := t.conn.Progress(t, 1)
 		switch {
 		case t.rejected != nil:
 			return nil, nil, t.rejected

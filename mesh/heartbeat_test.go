@@ -9,6 +9,8 @@ import (
 
 // An echoConn is a Conn that brings back what was sent on it last.
 type echoConn struct {
+	transport.Conn // nil: what is not below is not called
+
 	head [controlSize]byte
 	body [MaxCall]byte
 	n    int
@@ -21,7 +23,7 @@ func (e *echoConn) Send(f *transport.Frame) {
 	f.Done(nil)
 }
 
-func (e *echoConn) Progress(in transport.Sink) (transport.State, error) {
+func (e *echoConn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !e.full {
 		return transport.Idle, nil
 	}

@@ -72,9 +72,7 @@ type Link struct {
 // upConn is a Conn with the Sink that its frames go to.
 type upConn struct {
 	transport.Conn
-	sink   transport.Sink
-	prompt transport.Prompter // the Conn as one, or nil
-	gather transport.Gatherer // the same
+	sink transport.Sink
 }
 
 // Conn is the peer's Conn once it is up, else nil; for abilities.
@@ -112,29 +110,14 @@ func (l *Link) Send(f *transport.Frame) {
 	l.mu.Unlock()
 }
 
-// Gathers reports whether the Conn is up, and a Gatherer. It stays so.
-func (l *Link) Gathers() bool {
-	c := l.conn.Load()
-	return c != nil && c.gather != nil
-}
+// IsUp reports whether the Conn is up, or was.
+func (l *Link) IsUp() bool { return l.conn.Load() != nil }
 
-// SendParts is Send of a frame whose body lies in several pieces, which are the
-// Conn's until Done. It comes after Gathers has said yes.
-func (l *Link) SendParts(f *transport.Frame, parts [][]byte) {
-	l.conn.Load().gather.SendParts(f, parts)
-}
-
-// CanTrySend reports whether SendNow may succeed: the Conn is up, and a Prompter.
-func (l *Link) CanTrySend() bool {
+// TrySend sends a small frame inline if the Conn is up and can, and reports whether it
+// did; see transport.Conn. If not, Send takes the frame.
+func (l *Link) TrySend(head, body []byte) bool {
 	c := l.conn.Load()
-	return c != nil && c.prompt != nil
-}
-
-// SendNow sends a small frame if it can go at once, and reports whether it did; see
-// transport.Prompter. If not, it is for Send.
-func (l *Link) SendNow(head, body []byte) bool {
-	c := l.conn.Load()
-	return c != nil && c.prompt != nil && c.prompt.TrySend(head, body)
+	return c != nil && c.TrySend(head, body)
 }
 
 // Open starts the dial without sending anything.
@@ -270,9 +253,7 @@ func (l *Link) install(c transport.Conn, from linkState) {
 		c.Close()
 		return
 	}
-	prompt, _ := c.(transport.Prompter)
-	gather, _ := c.(transport.Gatherer)
-	l.conn.Store(&upConn{Conn: c, sink: l.sink, prompt: prompt, gather: gather})
+	l.conn.Store(&upConn{Conn: c, sink: l.sink})
 	l.state = linkUp
 	l.mu.Unlock()
 	l.arm()
@@ -329,7 +310,7 @@ func (l *Link) Close(err error) { l.close(err) }
 // Progress moves the link once, unless another goroutine is doing so.
 func (l *Link) Progress() transport.State { return l.progress(1) }
 
-// progress is Progress that looks several times where the Conn can do that.
+// progress is Progress that polls up to spins times where the Conn does that.
 func (l *Link) progress(spins int) transport.State {
 	c := l.conn.Load()
 	if c == nil || l.closed.Load() {
@@ -357,11 +338,7 @@ func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err er
 	if why := l.deferredErr.Load(); why != nil {
 		return transport.Idle, *why
 	}
-	if c.prompt != nil {
-		state, err = c.prompt.Linger(c.sink, spins)
-	} else {
-		state, err = c.Progress(c.sink)
-	}
+	state, err = c.Progress(c.sink, spins)
 	if why := l.deferredErr.Load(); why != nil && err == nil {
 		err = *why
 	}

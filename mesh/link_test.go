@@ -13,14 +13,18 @@ import (
 
 // A scriptedConn Conn does in Progress and Close what a test says.
 type scriptedConn struct {
-	progress func() transport.State
-	close    func()
+	transport.Conn // nil: what is not below is not called
+	progress       func() transport.State
+	close          func()
 }
 
-func (c *scriptedConn) Send(f *transport.Frame) { f.Done(fault.Closed) }
-func (c *scriptedConn) Arm(func())              {}
+func (c *scriptedConn) Send(f *transport.Frame)  { f.Done(fault.Closed) }
+func (c *scriptedConn) Arm(func())               {}
+func (c *scriptedConn) Unsent() (int, time.Time) { return 0, time.Time{} }
 
-func (c *scriptedConn) Progress(transport.Sink) (transport.State, error) { return c.progress(), nil }
+func (c *scriptedConn) Progress(transport.Sink, int) (transport.State, error) {
+	return c.progress(), nil
+}
 
 func (c *scriptedConn) Close() error {
 	c.close()

@@ -125,11 +125,6 @@ func (ls *links) armResting(seen []uint32) (again bool) {
 	return again
 }
 
-// unsender is a Conn that tells how long the wire has refused offered bytes.
-type unsender interface {
-	Unsent() (bytes int, since time.Time)
-}
-
 // stallEvery is how often the data Conns are asked whether they stall.
 const stallEvery = time.Second
 
@@ -144,8 +139,8 @@ func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Tim
 	}
 	ls.lastCheck = now
 	for _, l := range ls.peer {
-		c, ok := l.Conn().(unsender)
-		if !ok || l.closed.Load() {
+		c := l.Conn()
+		if c == nil || l.closed.Load() {
 			continue
 		}
 		n, since := c.Unsent()

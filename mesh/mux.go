@@ -51,7 +51,9 @@ func openMux(ln net.Listener, tr transport.Transport, conf *tls.Config, log *slo
 		done:     make(chan struct{}),
 		pending:  make(map[*pendingConn]struct{}),
 	}
-	f.greeter, _ = tr.(transport.Greeter)
+	if g, ok := tr.(transport.Greeter); ok && g.Proto() != "" {
+		f.greeter = g
+	}
 	if conf != nil {
 		f.tls = conf.Clone()
 		if f.greeter != nil {

@@ -58,10 +58,11 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 	p.credit -= cost
 	p.flushing = true // what is decided from here on comes behind it
 	e.mu.Unlock()
-	sent := p.link.SendNow(h, body)
+	sent := p.link.TrySend(h, body)
 	e.mu.Lock()
 	p.flushing = false
-	if sent && p.out.Empty() {
+	p.inline.report(sent)
+	if sent && p.out.First == nil {
 		e.mu.Unlock()
 		return true
 	}
@@ -81,7 +82,40 @@ func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 	e := p.e
 	return size <= min(maxInline, e.cfg.Threshold) && e.cfg.Protocol != Rendezvous && !e.cfg.Checksum &&
 		e.ended == nil && mc.err == nil && p.gone == nil && p.connErr == nil &&
-		!p.flushing && p.out.Empty() && p.pending.first == nil && p.link != nil && p.link.CanTrySend()
+		!p.flushing && p.out.First == nil && p.pending.first == nil && p.link != nil && p.link.IsUp() && p.inline.worthTrying()
+}
+
+// An inlineProbe finds out whether a peer's wire sends inline, so that messages to
+// others do not pay for a TrySend each. Until one has succeeded, each refusal doubles
+// the number of messages that go without one, up to maxSkip; a Conn that is still
+// being set up refuses at first, too. The engine's lock guards it, but for copies.
+type inlineProbe struct {
+	works  bool // a TrySend has succeeded
+	skip   uint8
+	left   uint8       // of skip
+	copies atomic.Bool // the Conn has delivered a frame by Copy
+}
+
+const maxSkip = 63
+
+// worthTrying reports whether the next small message goes by TrySend.
+func (i *inlineProbe) worthTrying() bool {
+	if i.works || i.left == 0 {
+		return true
+	}
+	i.left--
+	return false
+}
+
+// report notes what TrySend has returned.
+func (i *inlineProbe) report(sent bool) {
+	switch {
+	case sent:
+		i.works = true
+	case !i.works:
+		i.skip = min(2*i.skip+1, maxSkip)
+		i.left = i.skip
+	}
 }
 
 // A fastRecv is a receive that waits for a moment only, for one message that it takes
@@ -141,7 +175,7 @@ func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint6
 	e := p.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.busy.Load() || p.link == nil || !p.link.CanTrySend() || e.ended != nil || mc.err != nil || p.gone != nil ||
+	if c.busy.Load() || p.link == nil || !p.inline.works && !p.inline.copies.Load() || e.ended != nil || mc.err != nil || p.gone != nil ||
 		!mc.table.isIdle(key{source: int32(p.rank), tag: tag}) {
 		return false
 	}
@@ -184,8 +218,11 @@ func (c *fastRecv) onQueued(m *message) {
 	}
 }
 
-// Copy implements transport.Taker. It runs under the link's role.
+// Copy implements transport.CopySink. It runs under the link's role.
 func (p *peer) Copy(f transport.Header, body []byte) {
+	if !p.inline.copies.Load() {
+		p.inline.copies.Store(true)
+	}
 	if !p.decodeHeader(f) || p.deliverFast(body) {
 		return
 	}

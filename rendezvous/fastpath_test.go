@@ -61,15 +61,11 @@ func (c *inlineConn) TrySend(head, body []byte) bool {
 	return true
 }
 
-func (c *inlineConn) Progress(in transport.Sink) (transport.State, error) {
-	c.sink.Sink = in
-	return c.Conn.Progress(&c.sink)
-}
-
-func (c *inlineConn) Linger(in transport.Sink, looks int) (state transport.State, err error) {
+func (c *inlineConn) Progress(in transport.Sink, spins int) (state transport.State, err error) {
 	c.lingers.run()
-	for range looks {
-		if state, err = c.Progress(in); state != transport.Idle || err != nil {
+	c.sink.Sink = in
+	for range spins {
+		if state, err = c.Conn.Progress(&c.sink, 1); state != transport.Idle || err != nil {
 			break
 		}
 	}

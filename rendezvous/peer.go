@@ -17,7 +17,6 @@ type peer struct {
 	link *mesh.Link
 
 	out      transport.Queue // frames in the order they were decided
-	gathers  []gather        // those of out whose bodies lie in pieces, in the same order
 	flushing bool            // one goroutine is sending from out
 	inDirty  bool            // in e.dirty
 	inConn   int             // frames that the Conn has not done yet
@@ -42,6 +41,7 @@ type peer struct {
 	in      inboundFrame
 	headers headerCache
 	fast    fastRecv
+	inline  inlineProbe
 
 	prepared       map[preparedKey]*PreparedRecv // of this rank's, but for those that are closing
 	preparedByID   map[uint32]*PreparedRecv      // those that the peer may write to, or has not stopped writing to
@@ -59,12 +59,6 @@ type peer struct {
 	gone     error // the verdict, or the goodbye: what calls that need it get
 	byeSent  bool  // our bye is out
 	byeAcked bool  // and was answered
-}
-
-// A gather is a frame with its body.
-type gather struct {
-	f     *transport.Frame
-	parts [][]byte
 }
 
 // inboundFrame is the frame whose body is arriving.
@@ -176,28 +170,11 @@ func (p *peer) flush() {
 	}
 	p.flushing = true
 	for f := p.out.Pop(); f != nil; f = p.out.Pop() {
-		parts := p.partsOf(f)
 		p.e.mu.Unlock()
-		if parts != nil {
-			p.link.SendParts(f, parts)
-		} else {
-			p.link.Send(f)
-		}
+		p.link.Send(f)
 		p.e.mu.Lock()
 	}
 	p.flushing = false
-}
-
-// partsOf takes out the pieces of a frame that is taken from out; nil: it has none.
-func (p *peer) partsOf(f *transport.Frame) [][]byte {
-	if len(p.gathers) == 0 || p.gathers[0].f != f {
-		return nil
-	}
-	parts := p.gathers[0].parts
-	last := copy(p.gathers, p.gathers[1:])
-	p.gathers[last] = gather{}
-	p.gathers = p.gathers[:last]
-	return parts
 }
 
 // takeUnreturned is the credit that the next head takes along.

@@ -23,13 +23,12 @@ func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []b
 	return req
 }
 
-// PostSendParts is Start of a message that lies in several pieces, of size bytes in
-// all, which the link gathers. It is nil where it cannot be: for a message that is
-// longer than one frame, to this rank itself, or over a link that does not gather.
-// The pieces, and the list, are the op's until it is done.
+// PostSendParts is PostSend of a message that lies in several pieces, of size bytes in
+// all. It returns nil for a message that is longer than one frame, or to this rank
+// itself. The pieces, and the list, belong to the request until it is done.
 func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, parts [][]byte, size int) *Request {
 	e := mc.e
-	if size > segment || to == e.cfg.Rank || !e.m.Link(to).Gathers() {
+	if size > segment || to == e.cfg.Rank {
 		return nil
 	}
 	e.mu.Lock()
@@ -206,7 +205,7 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 			h.bodyCRC = crc32.Update(h.bodyCRC, castagnoli, part)
 		}
 	}
-	f.Body, f.To, f.ID = body, transport.Token{}, 0
+	f.Body, f.Parts, f.To, f.ID = body, req.parts, transport.Token{}, 0
 	if req.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
 		f.To, f.Offset, f.ID = req.token, int(h.offset), req.recvID
 		if req.remote != nil {
@@ -218,9 +217,6 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 	f.Head = f.headerBuf[:h.encode(&f.headerBuf)]
 	f.busy = true
 	req.inFlight++
-	if req.parts != nil {
-		p.gathers = append(p.gathers, gather{&f.Frame, req.parts})
-	}
 	p.enqueue(&f.Frame)
 }
 

@@ -1,48 +1,33 @@
 package transport
 
 // A Queue is a first-in, first-out list of frames that allocates nothing: the
-// links lie in the frames. A frame is in at most one Queue. The zero Queue is
+// links are the frames' Next. A frame is in at most one Queue. The zero Queue is
 // empty. It is not safe for concurrent use; its owner's lock guards it.
 type Queue struct {
-	head, tail *Frame
+	First *Frame // the oldest frame; nil when the queue is empty
+	last  *Frame
 }
-
-// Empty reports whether the queue holds no frame.
-func (q *Queue) Empty() bool { return q.head == nil }
 
 // Push adds f at the end.
 func (q *Queue) Push(f *Frame) {
-	f.next = nil
-	if q.tail == nil {
-		q.head = f
+	f.Next = nil
+	if q.First == nil {
+		q.First = f
 	} else {
-		q.tail.next = f
+		q.last.Next = f
 	}
-	q.tail = f
+	q.last = f
 }
 
-// First is the oldest frame, which stays; nil when the queue is empty.
-func (q *Queue) First() *Frame { return q.head }
-
-// Pop takes the oldest frame; nil when the queue is empty.
+// Pop removes the oldest frame and returns it; nil when the queue is empty.
 func (q *Queue) Pop() *Frame {
-	f := q.head
+	f := q.First
 	if f == nil {
 		return nil
 	}
-	q.head = f.next
-	if q.head == nil {
-		q.tail = nil
+	q.First, f.Next = f.Next, nil
+	if q.First == nil {
+		q.last = nil
 	}
-	f.next = nil
 	return f
-}
-
-// Each calls do for every frame, oldest first, until do returns false.
-func (q *Queue) Each(do func(*Frame) bool) {
-	for f := q.head; f != nil; f = f.next {
-		if !do(f) {
-			return
-		}
-	}
 }

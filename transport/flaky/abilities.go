@@ -1,23 +1,31 @@
 package flaky
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"net"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
 
-// Abilities are found by type assertion, so a wrapper has to have exactly the
-// methods of what it wraps. Each ability is a type of its own here, and a
-// wrapper is the struct that embeds those it needs.
+// A wrapped Conn and a wrapped Transport have all abilities of package transport.
+// What the inner value cannot do, or Options.Hide names, they refuse as each ability
+// says: a Conn's user then does without it, as over the inner Conn.
 
-type exposes struct{ c *conn }
+// errHidden says why an ability is refused.
+var errHidden = errors.New("the wrapped transport cannot, or the script hides it")
 
-// Expose counts, and exposes.
-func (e exposes) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
-	c := e.c
+// Expose counts a step and exposes buf at the inner Conn. It is fault.Refused, and no
+// step, where the inner Conn exposes nothing.
+func (c *conn) Expose(id uint32, buf []byte) (to transport.Token, release func(), err error) {
+	x, ok := c.inner.(transport.Exposer)
+	if !ok || c.node.script.hides(Expose) {
+		return transport.Token{}, nil, failure(fault.Refused, "expose", errHidden)
+	}
 	err = c.around(Expose, func() error {
-		to, release, err = c.inner.(transport.Exposer).Expose(id, buf)
+		to, release, err = x.Expose(id, buf)
 		return err
 	})
 	if err != nil && release != nil {
@@ -27,17 +35,20 @@ func (e exposes) Expose(id uint32, buf []byte) (to transport.Token, release func
 	return to, release, err
 }
 
-type gathers struct{ c *conn }
-
-// SendParts counts f and sends it, unless a rule says otherwise.
-func (g gathers) SendParts(f *transport.Frame, parts [][]byte) {
-	g.c.send(&queuedFrame{Frame: *f, orig: f, parts: parts, gather: true}, Parts)
+// Admit admits the inner Conn, if it is pending. It is not a step.
+func (c *conn) Admit() {
+	if p, ok := c.inner.(transport.Pending); ok {
+		p.Admit()
+	}
 }
 
-type admits struct{ c *conn }
-
-// Admit is not a step.
-func (a admits) Admit() { a.c.inner.(transport.Pending).Admit() }
+// RemoteAddr returns the inner Conn's; nil where that does not know it.
+func (c *conn) RemoteAddr() net.Addr {
+	if p, ok := c.inner.(transport.Pending); ok {
+		return p.RemoteAddr()
+	}
+	return nil
+}
 
 // around counts a step without bytes, and applies the rules due before and
 // after it. A cut before it is its error; one after it shows in the next step.
@@ -62,86 +73,112 @@ func (c *conn) around(kind Kind, do func() error) error {
 	return err
 }
 
-// able says whether a Conn is an Exposer and a Gatherer. That it is a Prompter is said
-// by a type of its own; see prompt.go.
-type able [2]bool
-
-// withAbilities is c with the methods that the wrapped Conn has beyond a Conn's.
-func (c *conn) withAbilities() transport.Conn {
-	_, x := c.inner.(transport.Exposer)
-	_, g := c.inner.(transport.Gatherer)
-	hides := c.node.script.hides
-	is := able{x && !hides(Expose), g && !hides(Parts)}
-	_, guest := c.inner.(transport.Pending)
-	if _, prompt := c.inner.(transport.Prompter); prompt && !hides(TrySend) {
-		return prompter{c}.withAbilities(is, guest)
+// TrySend counts a step, and sends inline unless frames are queued or a rule is due at
+// this one. Then it refuses, as any Conn may, and the rule is applied to the Send that
+// follows, which is the same step. That is the next Send of any goroutine on this Conn:
+// nothing tells the refused frame from another, because a layer above may put other
+// credit into its head, or not send it at all. The number of steps stays right as long
+// as it is sent; where several goroutines send, the rule may meet another's frame.
+func (c *conn) TrySend(head, body []byte) bool {
+	if c.node.script.hides(TrySend) {
+		return false
 	}
-	if guest {
-		return c.asGuest(is)
+	c.mu.Lock()
+	if c.pumping || len(c.queue) > 0 || c.tryRules != nil {
+		c.mu.Unlock()
+		return false
 	}
-	return c.asMember(is)
+	c.pumping = true // what is sent meanwhile comes behind it
+	c.mu.Unlock()
+	sent, due := false, []int(nil)
+	alive := c.failed(nil) == nil
+	if alive {
+		due = c.node.script.count(c.step(TrySend, head))
+		sent = len(due) == 0 && c.inner.TrySend(head, body)
+	}
+	c.mu.Lock()
+	c.pumping = false
+	if sent {
+		c.sent++
+	} else if alive {
+		c.tryRules = &due
+	}
+	c.mu.Unlock()
+	c.pump()
+	return sent
 }
 
-// asMember is a Conn without Admit. It is long because Go has no other way to
-// say "with these methods and no others".
-func (c *conn) asMember(is able) transport.Conn {
-	x, g := exposes{c}, gathers{c}
-	switch is {
-	case able{true, true}:
-		return struct {
-			*conn
-			exposes
-			gathers
-		}{c, x, g}
-	case able{true, false}:
-		return struct {
-			*conn
-			exposes
-		}{c, x}
-	case able{false, true}:
-		return struct {
-			*conn
-			gathers
-		}{c, g}
+// count counts a frame that comes to Send, unless TrySend has, and returns the rules
+// that are due at it.
+func (c *conn) count(head []byte, kind Kind) []int {
+	c.mu.Lock()
+	due := c.tryRules
+	c.tryRules = nil
+	c.mu.Unlock()
+	if due != nil {
+		return *due
 	}
-	return c
+	return c.node.script.count(c.step(kind, head))
 }
 
-// asGuest is a Conn with Admit.
-func (c *conn) asGuest(is able) transport.Conn {
-	x, g, a := exposes{c}, gathers{c}, admits{c}
-	switch is {
-	case able{true, true}:
-		return struct {
-			*conn
-			exposes
-			gathers
-			admits
-		}{c, x, g, a}
-	case able{true, false}:
-		return struct {
-			*conn
-			exposes
-			admits
-		}{c, x, a}
-	case able{false, true}:
-		return struct {
-			*conn
-			gathers
-			admits
-		}{c, g, a}
-	}
-	return struct {
-		*conn
-		admits
-	}{c, a}
+// join makes f's body one piece.
+func join(f *transport.Frame) {
+	f.Body, f.Parts = bytes.Join(append([][]byte{f.Body}, f.Parts...), nil), nil
 }
 
-type shares struct{ n *node }
+// Prefix returns the inner Transport's answer.
+func (n *node) Prefix(first []byte) bool {
+	g, ok := n.inner.(transport.Greeter)
+	return ok && g.Prefix(first)
+}
 
-// Share counts, and shares. A cut before it fails this rank's Share without
+// Proto returns the inner Transport's ALPN name. "" says that it is no Greeter.
+func (n *node) Proto() string {
+	if g, ok := n.inner.(transport.Greeter); ok {
+		return g.Proto()
+	}
+	return ""
+}
+
+// Alloc allocates from the inner Transport. It is not a step.
+func (n *node) Alloc(size int) (mem []byte, free func() error, err error) {
+	if a, ok := n.inner.(transport.Allocator); ok {
+		return a.Alloc(size)
+	}
+	return nil, nil, failure(fault.Refused, "allocate", errHidden)
+}
+
+// Explain returns the inner Transport's answer.
+func (n *node) Explain(addr string) string {
+	if ch, ok := n.inner.(transport.Chooser); ok {
+		return ch.Explain(addr)
+	}
+	return n.inner.Name() + ": it is the only wire"
+}
+
+// SharerFor returns what the inner Transport shares memory by, counted; nil where it
+// cannot. A node is no Sharer itself, so that nobody asks one in vain.
+func (n *node) SharerFor(addrs []string) transport.Sharer {
+	inner, ok := n.inner.(transport.Sharer)
+	if ch, chooses := n.inner.(transport.Chooser); chooses {
+		inner = ch.SharerFor(addrs)
+		ok = inner != nil
+	}
+	if !ok || n.script.hides(Share) {
+		return nil
+	}
+	return &sharer{n, inner}
+}
+
+// A sharer counts the Shares of a node.
+type sharer struct {
+	n     *node
+	inner transport.Sharer
+}
+
+// Share counts a step, and shares. A cut before it fails this rank's Share without
 // having come; one after it, when all have come. A Share has no Conn to cut.
-func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
+func (s *sharer) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	script := s.n.script
 	due := script.count(Step{Kind: Share, From: s.n.number, To: Unknown})
 	for _, i := range due {
@@ -150,7 +187,7 @@ func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte
 			return nil, nil, failure(fault.LinkLost, script.rules[i].String(), nil)
 		}
 	}
-	mem, release, err := s.n.inner.(transport.Sharer).Share(ctx, name, ranks, size)
+	mem, release, err := s.inner.Share(ctx, name, ranks, size)
 	for _, i := range due {
 		if m := script.rules[i].moment; err == nil && (m == Within || m == After) {
 			release()
@@ -161,70 +198,12 @@ func (s shares) Share(ctx context.Context, name string, ranks, size int) ([]byte
 	return mem, release, err
 }
 
-type greets struct{ n *node }
-
-// Prefix is what is wrapped's.
-func (g greets) Prefix(first []byte) bool { return g.n.inner.(transport.Greeter).Prefix(first) }
-
-// Proto is what is wrapped's.
-func (g greets) Proto() string { return g.n.inner.(transport.Greeter).Proto() }
-
-type allocates struct{ n *node }
-
-// Alloc is not a step.
-func (a allocates) Alloc(size int) ([]byte, func() error, error) {
-	return a.n.inner.(transport.Allocator).Alloc(size)
-}
-
-// withAbilities is n with the methods that the wrapped Transport has beyond a
-// Transport's. It is long for asMember's reason.
-func (n *node) withAbilities() transport.Transport {
-	_, share := n.inner.(transport.Sharer)
-	share = share && !n.script.hides(Share)
-	_, greet := n.inner.(transport.Greeter)
-	_, alloc := n.inner.(transport.Allocator)
-	s, g, a := shares{n}, greets{n}, allocates{n}
-	switch [3]bool{share, greet, alloc} {
-	case [3]bool{true, true, true}:
-		return struct {
-			*node
-			shares
-			greets
-			allocates
-		}{n, s, g, a}
-	case [3]bool{true, true, false}:
-		return struct {
-			*node
-			shares
-			greets
-		}{n, s, g}
-	case [3]bool{true, false, true}:
-		return struct {
-			*node
-			shares
-			allocates
-		}{n, s, a}
-	case [3]bool{true, false, false}:
-		return struct {
-			*node
-			shares
-		}{n, s}
-	case [3]bool{false, true, true}:
-		return struct {
-			*node
-			greets
-			allocates
-		}{n, g, a}
-	case [3]bool{false, true, false}:
-		return struct {
-			*node
-			greets
-		}{n, g}
-	case [3]bool{false, false, true}:
-		return struct {
-			*node
-			allocates
-		}{n, a}
-	}
-	return n
-}
+var (
+	_ transport.Conn      = (*conn)(nil)
+	_ transport.Exposer   = (*conn)(nil)
+	_ transport.Pending   = (*conn)(nil)
+	_ transport.Transport = (*node)(nil)
+	_ transport.Greeter   = (*node)(nil)
+	_ transport.Chooser   = (*node)(nil)
+	_ transport.Allocator = (*node)(nil)
+)

@@ -2,97 +2,87 @@ package flaky
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// has lists the abilities that a Conn or a Transport shows.
-func has(v any) (got [7]bool) {
-	_, got[0] = v.(transport.Exposer)
-	_, got[1] = v.(transport.Gatherer)
-	_, got[2] = v.(transport.Pending)
-	_, got[3] = v.(transport.Sharer)
-	_, got[4] = v.(transport.Greeter)
-	_, got[5] = v.(transport.Allocator)
-	_, got[6] = v.(transport.Prompter)
-	return got
+// A plainConn has a Conn's methods and no ability.
+type plainConn struct{ transport.Conn }
+
+// A plainTransport has a Transport's methods and no ability.
+type plainTransport struct{ transport.Transport }
+
+// What the wrapped value cannot do is refused, in the way in which each ability says so.
+func TestWrapperRefusesWhatTheWrappedConnCannot(t *testing.T) {
+	w := newCluster(t, 2, Options{})
+	near, _ := w.link(0, 1)
+	n := &node{script: w.script, death: new(death), inner: plainTransport{memory.New().Transport()}}
+	c := n.newConn(plainConn{near.Conn}, Unknown)
+	if _, _, err := c.Expose(1, make([]byte, 10)); !errors.Is(err, fault.Refused) {
+		t.Errorf("Expose: got %v, want %v", err, fault.Refused)
+	}
+	if c.TrySend(nil, []byte("body")) {
+		t.Error("TrySend has sent over a wire that cannot")
+	}
+	if c.Admit(); c.RemoteAddr() != nil {
+		t.Errorf("RemoteAddr: got %v, want nil", c.RemoteAddr())
+	}
+	if _, _, err := n.Alloc(10); !errors.Is(err, fault.Refused) {
+		t.Errorf("Alloc: got %v, want %v", err, fault.Refused)
+	}
+	if s := n.SharerFor([]string{"mem:0"}); s != nil {
+		t.Errorf("SharerFor: got %v, want nil", s)
+	}
+	if n.Proto() != "" || n.Prefix([]byte("PRI ")) {
+		t.Error("it greets where the wrapped Transport is no Greeter")
+	}
+	if got, want := n.Explain("x"), "memory: it is the only wire"; got != want {
+		t.Errorf("Explain: got %q, want %q", got, want)
+	}
 }
 
+// A greeter has all abilities of a Transport.
 type greeter struct{ transport.Transport }
 
-func (greeter) Prefix([]byte) bool { return true }
-func (greeter) Proto() string      { return "x" }
+func (greeter) Prefix(first []byte) bool { return string(first) == "mine" }
+func (greeter) Proto() string            { return "x" }
+func (greeter) Alloc(size int) ([]byte, func() error, error) {
+	return make([]byte, size), nil, nil
+}
+func (greeter) Explain(addr string) string                  { return "memory: " + addr }
+func (g greeter) SharerFor(addrs []string) transport.Sharer { return g.Transport.(transport.Sharer) }
 
-type allocator struct{ transport.Transport }
-
-func (allocator) Alloc(size int) ([]byte, func() error, error) { return make([]byte, size), nil, nil }
-
-// A wrapper of a wrapper shows what the inner one shows: each of the 16
-// kinds of Conn, made by wrapping one that has less or more.
-func TestConnShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
-	hub := memory.New()
-	a, b := hub.Transport(), hub.Transport()
-	defer a.Close()
-	defer b.Close()
-	addr, err := b.Serve(nil, func(transport.Conn) {})
-	if err != nil {
-		t.Fatal(err)
+func TestWrapperPassesOnWhatTheWrappedTransportCan(t *testing.T) {
+	n := New(Options{}).Wrap(greeter{memory.New().Transport()}, 0).(*node)
+	if mem, _, err := n.Alloc(10); err != nil || len(mem) != 10 {
+		t.Errorf("Alloc: got %d bytes, %v", len(mem), err)
 	}
-	full, err := a.Dial(t.Context(), addr)
-	if err != nil {
-		t.Fatal(err)
+	if n.Proto() != "x" || !n.Prefix([]byte("mine")) || n.Prefix([]byte("other")) || n.Explain("why") != "memory: why" {
+		t.Error("an ability of the wrapped Transport does not shine through")
 	}
-	n := &node{script: New(Options{}), death: new(death)}
-	base := n.newConn(full, Unknown)
-	for i := range 16 {
-		is := able{i&1 > 0, i&2 > 0}
-		inner, want := base.asMember(is), [7]bool{is[0], is[1], i&4 > 0, 6: i&8 > 0}
-		switch {
-		case want[6]:
-			inner = prompter{base}.withAbilities(is, want[2])
-		case want[2]:
-			inner = base.asGuest(is)
-		}
-		if got := has(inner); got != want {
-			t.Errorf("asked for %v, got %v", want, got)
-		}
-		if got := has(n.newConn(inner, Unknown).withAbilities()); got != want {
-			t.Errorf("the wrapper of %v has %v", want, got)
-		}
+	if n.SharerFor(nil) == nil {
+		t.Error("SharerFor: got nil, want a Sharer")
 	}
 }
 
-func TestTransportShowsExactlyTheAbilitiesOfWhatItWraps(t *testing.T) {
-	s, mem := New(Options{}), memory.New().Transport()
-	for _, inner := range []transport.Transport{
-		mem,
-		struct{ transport.Transport }{mem},
-		greeter{mem},
-		struct {
-			greeter
-			transport.Sharer
-		}{greeter{mem}, mem},
-		allocator{mem},
-		struct {
-			allocator
-			transport.Sharer
-		}{allocator{mem}, mem},
-		struct {
-			allocator
-			transport.Greeter
-		}{allocator{mem}, greeter{}},
-		struct {
-			allocator
-			transport.Greeter
-			transport.Sharer
-		}{allocator{mem}, greeter{}, mem},
-	} {
-		if got, want := has(s.Wrap(inner, 0)), has(inner); got != want {
-			t.Errorf("the wrapper of %v has %v", want, got)
-		}
+// A frame that a delay holds is accepted and not taken by the peer.
+func TestUnsentCountsFramesThatADelayHolds(t *testing.T) {
+	w := newCluster(t, 2, Options{Rules: []Rule{Delay(1, time.Hour)}})
+	near, _ := w.link(0, 1)
+	before := time.Now()
+	send(near, "head", make([]byte, 100))
+	if n, since := near.Unsent(); n != 104 || since.Before(before) {
+		t.Errorf("got %d bytes since %v, want 104 since the Send", n, since)
+	}
+	near.Close()
+	if n, _ := near.Unsent(); n != 0 {
+		t.Errorf("got %d bytes after Close, want 0", n)
 	}
 }
 
@@ -107,7 +97,7 @@ func useAll(near, far *end) (failed string) {
 	note := func(what string) func(error) { return func(err error) { done[what] = err } }
 	far.Send(&transport.Frame{To: to, ID: 1, Body: []byte("straight"), Done: note("write")})
 	poll(near, far)
-	far.Conn.(transport.Gatherer).SendParts(&transport.Frame{Done: note("parts")}, [][]byte{{1}, {2}})
+	far.Send(&transport.Frame{Parts: [][]byte{{1}, {2}}, Done: note("parts")})
 	poll(near, far)
 	for _, what := range []string{"write", "parts"} {
 		if done[what] != nil {
@@ -152,7 +142,7 @@ func TestShareIsAStep(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		w := newCluster(t, 1, Options{Rules: []Rule{Cut(m, 2)}})
 		for k := 1; k <= 3; k++ {
-			_, _, err := w.nodes[0].(transport.Sharer).Share(context.Background(), "name", 1, 10)
+			_, _, err := w.nodes[0].(transport.Chooser).SharerFor(w.addrs).Share(context.Background(), "name", 1, 10)
 			if (err != nil) != (k == 2) {
 				t.Errorf("%v: share %d returned %v", m, k, err)
 			}

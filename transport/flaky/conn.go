@@ -25,8 +25,9 @@ type conn struct {
 	err      error // the first: a rule's, or one that Progress of inner returned
 	closed   bool
 	queue    []*queuedFrame
-	pumping  bool // a goroutine, or a timer, is at the line
-	timer    *time.Timer
+	pumping  bool        // a goroutine, or a timer, is at the line
+	timer    *time.Timer // of the delay that holds the queue; nil: none does
+	held     time.Time   // when that delay began
 	sent     int         // frames given to inner
 	tryRules *[]int      // the rules due at a frame that was counted by SendNow, and is for Send; else nil
 	due      map[int]int // rules to apply to arriving frames, by the frame's number
@@ -35,12 +36,10 @@ type conn struct {
 // A queuedFrame frame is a caller's frame as this package sends it.
 type queuedFrame struct {
 	transport.Frame
-	parts  [][]byte
-	gather bool // by SendParts
-	orig   *transport.Frame
-	delay  time.Duration
-	due    []int // rules
-	err    error // what its Done is to get, because it is cut before it
+	orig  *transport.Frame
+	delay time.Duration
+	due   []int // rules
+	err   error // what its Done is to get, because it is cut before it
 }
 
 func (n *node) unbound(to int) *conn { return &conn{node: n, to: to} }
@@ -72,7 +71,13 @@ func (c *conn) Send(f *transport.Frame) {
 	if f.To != (transport.Token{}) {
 		kind = Write
 	}
-	c.send(&queuedFrame{Frame: *f, orig: f}, kind)
+	h := &queuedFrame{Frame: *f, orig: f}
+	if f.Parts != nil && c.node.script.hides(Parts) {
+		join(&h.Frame)
+	} else if f.Parts != nil {
+		kind = Parts
+	}
+	c.send(h, kind)
 }
 
 func (c *conn) send(h *queuedFrame, kind Kind) {
@@ -148,6 +153,7 @@ func (c *conn) wait(h *queuedFrame) {
 	c.node.timers.Add(1)
 	d := h.delay
 	h.delay = 0
+	c.held = time.Now()
 	c.timer = time.AfterFunc(d, func() {
 		defer c.node.timers.Done()
 		c.resume()
@@ -186,14 +192,11 @@ func (c *conn) pass(h *queuedFrame, number int) {
 		}
 	}
 	err := c.failed(nil)
-	switch {
-	case err != nil:
+	if err != nil {
 		h.Done(err)
-	case h.gather:
-		c.inner.(transport.Gatherer).SendParts(&h.Frame, h.parts)
-	default:
-		c.inner.Send(&h.Frame)
+		return
 	}
+	c.inner.Send(&h.Frame)
 }
 
 // noNotify reports whether the frame is for memory whose owner need not hear of it: both
@@ -217,7 +220,7 @@ func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 // what was sent before it shall arrive, and nothing of it.
 func (h *queuedFrame) strip(err error) {
 	h.err = err
-	h.Head, h.Body, h.To, h.parts, h.gather = nil, nil, transport.Token{}, nil, false
+	h.Head, h.Body, h.Parts, h.To = nil, nil, nil, transport.Token{}
 }
 
 // expect has rule i applied when the number-th frame arrives here.
@@ -256,6 +259,24 @@ func (c *conn) endDelay() {
 // Arm arms the wrapped Conn, which a cut closes, and so wakes.
 func (c *conn) Arm(ready func()) { c.inner.Arm(ready) }
 
+// Unsent returns what the wrapped Conn reports, and adds the frames that a delay
+// holds here.
+func (c *conn) Unsent() (bytes int, since time.Time) {
+	bytes, since = c.inner.Unsent()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer == nil || c.err != nil || c.closed {
+		return bytes, since
+	}
+	if bytes == 0 {
+		since = c.held
+	}
+	for _, h := range c.queue {
+		bytes += max(1, len(h.Head)+h.Size())
+	}
+	return bytes, since
+}
+
 // Close closes the wrapped Conn.
 func (c *conn) Close() error {
 	c.mu.Lock()
@@ -278,17 +299,16 @@ func flipped(b []byte, k int) []byte {
 // corruptBody flips a bit of the body, in its first piece that has any; false
 // when none has.
 func (h *queuedFrame) corruptBody(k int) bool {
-	if !h.gather {
-		h.parts = [][]byte{h.Body}
-	}
-	for i, p := range h.parts {
-		if len(p) == 0 {
-			continue
-		}
-		h.parts = slices.Clone(h.parts)
-		h.parts[i] = flipped(p, k)
-		h.Body = h.parts[i] // not looked at when it lies in parts
+	if len(h.Body) > 0 {
+		h.Body = flipped(h.Body, k)
 		return true
+	}
+	for i, p := range h.Parts {
+		if len(p) > 0 {
+			h.Parts = slices.Clone(h.Parts)
+			h.Parts[i] = flipped(p, k)
+			return true
+		}
 	}
 	return false
 }

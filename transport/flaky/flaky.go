@@ -35,7 +35,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/transport"
 )
 
 // Options say what a Script does. The zero Options count every step and break
@@ -242,5 +241,3 @@ func (s *Script) unregister(c *conn) {
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "flaky: " + op, Rank: -1, Err: err}
 }
-
-var _ transport.Transport = (*node)(nil)

@@ -116,7 +116,7 @@ func poll(ends ...*end) {
 	for moved := true; moved; {
 		moved = false
 		for _, e := range ends {
-			state, err := e.Progress(e)
+			state, err := e.Progress(e, 1)
 			if err != nil && e.err == nil {
 				e.err = err
 			}
@@ -346,8 +346,7 @@ func TestCorruptionFlipsOneBitOfTheCopy(t *testing.T) {
 	body := []byte("a body that stays")
 	send(near, "head", body)
 	send(near, "head", body)
-	near.Conn.(transport.Gatherer).SendParts(&transport.Frame{Head: []byte("head"), Done: func(error) {}},
-		[][]byte{nil, body[:5], body[5:]})
+	near.Send(&transport.Frame{Head: []byte("head"), Parts: [][]byte{nil, body[:5], body[5:]}, Done: func(error) {}})
 	send(near, "head", body)
 	poll(near, far)
 	for i, want := range [][2]int{{1, 0}, {0, 1}, {0, 1}, {0, 0}} {

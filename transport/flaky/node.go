@@ -40,7 +40,7 @@ func (s *Script) Wrap(t transport.Transport, number int) transport.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := &node{inner: t, script: s, number: number, death: s.deathOf(number), dialSlot: make(chan struct{}, 1)}
-	return n.withAbilities()
+	return n
 }
 
 // Name is what is wrapped's.
@@ -51,7 +51,7 @@ func (n *node) Serve(in net.Listener, accept func(transport.Conn)) (string, erro
 	addr, err := n.inner.Serve(in, func(inner transport.Conn) {
 		c := n.newConn(inner, Unknown)
 		n.pair(c)
-		accept(c.withAbilities())
+		accept(c)
 	})
 	if err == nil {
 		n.script.mu.Lock()
@@ -74,7 +74,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		return n.newConn(inner, Unknown).withAbilities(), nil
+		return n.newConn(inner, Unknown), nil
 	}
 	select {
 	case server.dialSlot <- struct{}{}:
@@ -104,7 +104,7 @@ func (n *node) call(ctx context.Context, server *node, addr string) (transport.C
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return c.near.withAbilities(), nil
+	return c.near, nil
 }
 
 // expect sets the Dial whose turn it is; nil when it is over.

@@ -2,25 +2,27 @@ package flaky
 
 import "slices"
 
-// Publish counts, and has the flag set, unless the node has died or is about to.
-// Shared memory has no link of its own that could be cut, so a cut here is the
-// death of its node.
-func (s shares) Publish(set func()) {
-	if s.n.died() {
+// Publish counts a step of the node, and sets a flag in memory that the node shares,
+// unless the node has died or is about to. Shared memory has no link of its own that
+// could be cut, so that a cut here is the death of its node.
+func (s *Script) Publish(node int, set func()) {
+	s.mu.Lock()
+	death := s.deathOf(node)
+	s.mu.Unlock()
+	if death.Load() != nil {
 		return
 	}
-	script := s.n.script
-	due := script.count(Step{Kind: Publish, From: s.n.number, To: Unknown})
+	due := s.count(Step{Kind: Publish, From: node, To: Unknown})
 	for _, i := range due {
-		if r := script.rules[i]; r.moment == Before {
-			script.applyDeath(i, s.n.number)
+		if s.rules[i].moment == Before {
+			s.applyDeath(i, node)
 			return
 		}
 	}
 	set()
 	for _, i := range due {
-		if m := script.rules[i].moment; m == Within || m == After {
-			script.applyDeath(i, s.n.number)
+		if m := s.rules[i].moment; m == Within || m == After {
+			s.applyDeath(i, node)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package flaky
 
 import (
-	"fmt"
+	"bytes"
+	"errors"
 	"testing"
 
+	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -14,7 +16,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 		near, far := w.link(0, 1)
 		flags := 0
 		for range 4 {
-			w.nodes[0].(transport.Witness).Publish(func() { flags++ })
+			w.script.Publish(0, func() { flags++ })
 		}
 		if flags != want || !w.script.Fired(0) {
 			t.Errorf("%v: got %d flags set, want %d; fired: %v", m, flags, want, w.script.Fired(0))
@@ -24,7 +26,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 			t.Errorf("%v: the Conns live on: %v, %v", m, near.err, far.err)
 		}
 		others := 0
-		w.nodes[1].(transport.Witness).Publish(func() { others++ })
+		w.script.Publish(1, func() { others++ })
 		if others != 1 {
 			t.Errorf("%v: the other node's flag was not set", m)
 		}
@@ -35,7 +37,7 @@ func TestADeadNodePublishesNothing(t *testing.T) {
 func TestACutAtAFlagIsADeath(t *testing.T) {
 	w := newCluster(t, 2, Options{Rules: []Rule{Cut(Before, 1).To(Unknown)}})
 	near, far := w.link(0, 1)
-	w.nodes[0].(transport.Witness).Publish(func() { t.Error("the flag was set") })
+	w.script.Publish(0, func() { t.Error("the flag was set") })
 	if poll(near, far); near.err == nil {
 		t.Error("the node lives on")
 	}
@@ -66,24 +68,23 @@ func TestOnlyThoseWhoAskForChunksGetThem(t *testing.T) {
 	}
 }
 
-func TestHiddenAbilitiesSeemNotToBeThere(t *testing.T) {
-	kinds := []Kind{Expose, Parts, Share}
-	for i := range 1 << len(kinds) {
-		var hide []Kind
-		for bit, k := range kinds {
-			if i&(1<<bit) > 0 {
-				hide = append(hide, k)
-			}
-		}
-		t.Run(fmt.Sprint(hide), func(t *testing.T) {
-			w := newCluster(t, 2, Options{Hide: hide})
-			near, _ := w.link(0, 1)
-			conn, node := has(near.Conn), has(w.nodes[0])
-			for bit, there := range []bool{conn[0], conn[1], node[3]} {
-				if hidden := i&(1<<bit) > 0; there == hidden {
-					t.Errorf("ability %v is there: %v, hidden: %v", kinds[bit], there, hidden)
-				}
-			}
-		})
+func TestHiddenAbilitiesAreRefused(t *testing.T) {
+	w := newCluster(t, 2, Options{Hide: []Kind{Expose, Parts, Share, TrySend}})
+	near, far := w.link(0, 1)
+	if _, _, err := near.Conn.(transport.Exposer).Expose(1, make([]byte, 10)); !errors.Is(err, fault.Refused) {
+		t.Errorf("Expose: got %v, want %v", err, fault.Refused)
+	}
+	if w.nodes[0].(transport.Chooser).SharerFor(w.addrs) != nil {
+		t.Error("SharerFor: got a Sharer, want nil")
+	}
+	if near.TrySend(nil, nil) {
+		t.Error("TrySend has sent")
+	}
+	if got := w.script.Steps(); got != 0 {
+		t.Errorf("what is refused made %d steps, want none", got)
+	}
+	near.Send(&transport.Frame{Parts: [][]byte{{1}, {2}}, Done: func(error) {}})
+	if poll(near, far); far.whole != 1 || !bytes.Equal(far.bodies[0], []byte{1, 2}) {
+		t.Errorf("got %d frames, %v; want one of two bytes, in one piece", far.whole, far.bodies)
 	}
 }

@@ -15,11 +15,7 @@ type sink struct {
 
 // Progress lets the wrapped Conn move. After a cut it returns the cut's error; an
 // error that the wrapped Conn reported before the cut stays.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) {
-	return c.progress(in, c.inner.Progress)
-}
-
-func (c *conn) progress(in transport.Sink, move func(transport.Sink) (transport.State, error)) (transport.State, error) {
+func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -28,7 +24,7 @@ func (c *conn) progress(in transport.Sink, move func(transport.Sink) (transport.
 		return transport.Idle, err
 	}
 	c.sink.c, c.sink.in = c, in
-	state, err := move(&c.sink)
+	state, err := c.inner.Progress(&c.sink, spins)
 	c.sink.in = nil
 	if err != nil {
 		err = c.failed(err)

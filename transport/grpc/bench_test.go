@@ -150,7 +150,7 @@ func (w *waiter) Arrived(h transport.Header, n int) { w.whole = n == h.Size }
 // next returns when one more frame is in.
 func (w *waiter) next() {
 	for w.whole = false; !w.whole; {
-		state, err := w.Progress(w)
+		state, err := w.Progress(w, 1)
 		if err != nil {
 			w.tb.Errorf("Progress: %v", err)
 			return

@@ -45,7 +45,7 @@ type conn struct {
 	cond        sync.Cond       // rung for writeLoop and settle
 	out         transport.Queue // frames of which gRPC has not been given all
 	begun       bool            // the preamble of the first of them has been given to gRPC
-	sent        int             // bytes of its body that gRPC has been given
+	rest        pieces          // what of its body gRPC has not been given
 	writing     bool            // a goroutine is in SendMsg, or about to be
 	broken      bool            // SendMsg has failed; readLoop learns why
 	inFlight    []*message      // given to gRPC and not released; at most flights and one
@@ -126,7 +126,7 @@ func (c *conn) Send(f *transport.Frame) {
 	if c.unsent == 0 {
 		c.lastWrite = time.Now()
 	}
-	c.unsent += preambleSize + len(f.Head) + len(f.Body)
+	c.unsent += preambleSize + len(f.Head) + f.Size()
 	c.out.Push(f)
 	if c.writing || c.broken || len(c.inFlight) > 0 {
 		c.cond.Broadcast()
@@ -137,6 +137,10 @@ func (c *conn) Send(f *transport.Frame) {
 	c.mu.Unlock()
 	c.sendMessage(m, copied)
 }
+
+// TrySend implements transport.Conn: gRPC keeps what it is given until it has
+// written it, so that nothing is sent inline.
+func (c *conn) TrySend(head, body []byte) bool { return false }
 
 // sendable refuses what no Conn of this kind can send.
 func sendable(f *transport.Frame) error {
@@ -152,7 +156,7 @@ func sendable(f *transport.Frame) error {
 
 // Progress copies what has arrived to where it goes. Sending needs no calls of
 // it. An empty inbox costs two atomic operations.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) {
+func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -242,6 +246,9 @@ type pendingConn struct{ *conn }
 
 // Admit lifts the bounds on what the peer may send, and frees its slot.
 func (g pendingConn) Admit() { g.link.admit() }
+
+// RemoteAddr is the peer's address.
+func (g pendingConn) RemoteAddr() net.Addr { return g.link.raw.RemoteAddr() }
 
 var (
 	_ transport.Conn    = (*conn)(nil)

@@ -56,7 +56,7 @@ func drain(tb testing.TB, c transport.Conn, in transport.Sink, enough func(n int
 	woken := make(chan struct{}, 1)
 	late := time.After(20 * time.Second)
 	for !enough(count.n) {
-		state, err := c.Progress(count)
+		state, err := c.Progress(count, 1)
 		if err != nil {
 			return count.n, err
 		}

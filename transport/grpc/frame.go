@@ -24,7 +24,7 @@ const pendingBody = 4 << 10
 func appendPreamble(b []byte, f *transport.Frame) []byte {
 	b = append(b, version, byte(len(f.Head)), 0, 0)
 	b = binary.LittleEndian.AppendUint32(b, f.ID)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(f.Body)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(f.Size()))
 	return append(b, f.Head...)
 }
 

@@ -138,12 +138,18 @@ func (l *link) Close() error {
 // end says that the connection is of no use any more. It closes nothing.
 func (l *link) end() { l.onOver.Do(func() { close(l.over) }) }
 
+// A netConner stands on another connection, as *tls.Conn does.
+type netConner interface{ NetConn() net.Conn }
+
+// An admitter is an accepted connection whose listener bounds it until Admit.
+type admitter interface{ Admit() }
+
 // cut closes the connection, and never blocks: TLS's own Close may wait for
 // seconds to send a goodbye, so what lies below it is closed first.
 func (l *link) cut() {
 	l.onCut.Do(func() {
 		for c := l.raw; ; {
-			inner, ok := c.(interface{ NetConn() net.Conn })
+			inner, ok := c.(netConner)
 			if !ok || inner.NetConn() == nil {
 				c.Close()
 				break
@@ -157,7 +163,7 @@ func (l *link) cut() {
 // admit lifts the bounds of a stranger, here and at the listener.
 func (l *link) admit() {
 	l.admitted.Store(true)
-	if g, ok := l.raw.(interface{ Admit() }); ok {
+	if g, ok := l.raw.(admitter); ok {
 		g.Admit()
 	}
 }
@@ -168,7 +174,7 @@ func terminated(c net.Conn) *tls.Conn {
 		if t, ok := c.(*tls.Conn); ok {
 			return t
 		}
-		inner, ok := c.(interface{ NetConn() net.Conn })
+		inner, ok := c.(netConner)
 		if !ok {
 			return nil
 		}

@@ -96,46 +96,81 @@ func (c *conn) next() (*message, transport.Queue) {
 	c.writing = true
 	m := c.getMessage()
 	var copied transport.Queue
-	for f := c.out.First(); f != nil && m.large == nil; f = c.out.First() {
-		rest := f.Body[c.sent:]
-		whole := len(rest) <= c.tune.copied
-		if n := len(m.small); n > 0 && n+preambleSize+transport.MaxHead+len(rest) > c.tune.batch && whole {
+	for f := c.out.First; f != nil && m.large == nil && m.frame == nil; f = c.out.First {
+		if !c.begun {
+			c.rest = piecesOf(f)
+		}
+		piece := c.rest.first
+		small := len(piece) <= c.tune.copied
+		if n := len(m.small); n > 0 && n+preambleSize+transport.MaxHead+len(piece) > c.tune.batch && small {
 			break
 		}
 		if !c.begun {
 			m.small = appendPreamble(m.small, f)
 			c.begun = true
 		}
-		if whole {
-			m.small = append(m.small, rest...)
-			copied.Push(c.pop())
+		if !small {
+			c.attach(m)
 			continue
 		}
-		c.attach(m, rest)
+		m.small = append(m.small, piece...)
+		switch {
+		case c.rest.next():
+		case c.rest.uncopied:
+			m.frame = c.pop() // its memory is free when this last message is
+		default:
+			copied.Push(c.pop())
+		}
 	}
 	m.makeBuffers()
 	c.inFlight = append(c.inFlight, m)
 	return m, copied
 }
 
-// attach adds the next piece of the first frame's body to m. The last piece may be
-// a bit longer than the others, so that none is too small to be released.
-func (c *conn) attach(m *message, rest []byte) {
-	n := len(rest)
+// attach adds the next bytes of the first frame's body to m. The last message of a
+// piece may be a bit longer than the others, so that none is too small to be released.
+func (c *conn) attach(m *message) {
+	n := len(c.rest.first)
 	if n > c.tune.segment+c.tune.copied {
 		n = c.tune.segment
 	}
-	m.large = rest[:n]
-	c.sent += n
-	if n == len(rest) {
+	m.large = c.rest.first[:n]
+	c.rest.first, c.rest.uncopied = c.rest.first[n:], true
+	if len(c.rest.first) == 0 && !c.rest.next() {
 		m.frame = c.pop()
 	}
 }
 
-// pop takes the first frame off the queue: gRPC has been given all of it.
+// pop removes the first frame from the queue: gRPC has been given all of it.
 func (c *conn) pop() *transport.Frame {
-	c.begun, c.sent = false, 0
+	c.begun, c.rest = false, pieces{}
 	return c.out.Pop()
+}
+
+// pieces are what is left to send of a body.
+type pieces struct {
+	first    []byte
+	more     [][]byte
+	uncopied bool // some of the body travels in the caller's memory
+}
+
+func piecesOf(f *transport.Frame) pieces {
+	p := pieces{first: f.Body, more: f.Parts}
+	if len(p.first) == 0 {
+		p.next()
+	}
+	return p
+}
+
+// next goes on with the next piece that has bytes. It returns false when there is none.
+func (p *pieces) next() bool {
+	for p.first = nil; len(p.more) > 0; {
+		p.first, p.more = p.more[0], p.more[1:]
+		if len(p.first) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *conn) getMessage() *message {
@@ -169,7 +204,7 @@ func (c *conn) sendMessage(m *message, copied transport.Queue) {
 	c.mu.Lock()
 	c.writing = false
 	c.broken = c.broken || err != nil
-	if c.err != nil || c.broken || !c.out.Empty() {
+	if c.err != nil || c.broken || c.out.First != nil {
 		c.cond.Broadcast()
 	}
 	c.mu.Unlock()
@@ -202,7 +237,7 @@ func (c *conn) nextMessage() (*message, transport.Queue) {
 		case c.writing:
 		case over:
 			return nil, transport.Queue{}
-		case !c.out.Empty() && len(c.inFlight) < maxInFlight:
+		case c.out.First != nil && len(c.inFlight) < maxInFlight:
 			return c.next()
 		}
 		c.cond.Wait()

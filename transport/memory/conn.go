@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -19,8 +20,7 @@ type link struct {
 	mu sync.Mutex // guards the marked fields of both ends
 }
 
-// A conn is one end of a link; it implements transport.Conn, Exposer and
-// Gatherer. What it sends lies in the peer's inbox.
+// A conn is one end of a link; it implements transport.Conn and Exposer. What it sends lies in the peer's inbox.
 //
 // A frame is pinned while Progress is at it: then a Close of the sender's leaves
 // it alone, and that Progress call ends it.
@@ -37,6 +37,11 @@ type conn struct {
 	err    error  // the first error, and final
 	ready  func() // armed
 	listed bool   // the notifier has this Conn in its list
+
+	// guarded by link.mu: for the peer's Unsent
+	received uint64    // calls of Progress that received something
+	seen     uint64    // received, as of the peer's last Unsent
+	since    time.Time // when the peer's Unsent first saw that
 
 	nextReady *conn // the notifier's; guarded by home.mu
 
@@ -61,25 +66,10 @@ func newPair(near, far *Transport) (*conn, *conn) {
 }
 
 // Send queues f at the peer's end, where the peer's Progress takes it.
-func (c *conn) Send(f *transport.Frame) { c.send(item{f: f, size: len(f.Body)}) }
-
-// SendParts queues a frame whose body lies in several pieces; they are copied
-// one after the other, straight to where the body goes.
-func (c *conn) SendParts(f *transport.Frame, parts [][]byte) {
-	it := item{f: f, parts: parts}
-	if parts == nil {
-		it.parts = [][]byte{}
-	}
-	for _, p := range parts {
-		it.size += len(p)
-	}
-	c.send(it)
-}
-
-func (c *conn) send(it item) {
-	if len(it.f.Head) > transport.MaxHead {
-		it.f.Done(failure(fault.Misuse, "send",
-			fmt.Errorf("a head of %d bytes, of at most %d", len(it.f.Head), transport.MaxHead)))
+func (c *conn) Send(f *transport.Frame) {
+	if len(f.Head) > transport.MaxHead {
+		f.Done(failure(fault.Misuse, "send",
+			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead)))
 		return
 	}
 	c.link.mu.Lock()
@@ -87,12 +77,37 @@ func (c *conn) send(it item) {
 		stale, err := c.takeUnreceived(), c.err
 		c.link.mu.Unlock()
 		failAll(stale, err)
-		it.f.Done(err)
+		f.Done(err)
 		return
 	}
-	c.peer.inbox.Push(it)
+	c.peer.inbox.Push(item{f, f.Size()})
 	c.peer.updateWaiting()
 	c.link.mu.Unlock()
+}
+
+// TrySend implements transport.Conn: a frame stays with its sender until the peer
+// copies it, so that nothing is sent inline.
+func (c *conn) TrySend(head, body []byte) bool { return false }
+
+// Unsent implements transport.Conn: all frames in the peer's inbox wait. Receiving
+// looks at no clock, so that the time is that of the first Unsent since the peer has
+// received something.
+func (c *conn) Unsent() (bytes int, since time.Time) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	p := c.peer
+	if c.err != nil || p.inbox.Len() == 0 {
+		p.since = time.Time{}
+		return 0, time.Time{}
+	}
+	for i := range p.inbox.Len() {
+		it := p.inbox.At(i)
+		bytes += max(1, len(it.f.Head)+it.size)
+	}
+	if p.since.IsZero() || p.seen != p.received {
+		p.seen, p.since = p.received, time.Now()
+	}
+	return bytes, p.since
 }
 
 // updateWaiting recounts what Progress would find, and wakes who waits for it. The
@@ -176,7 +191,6 @@ func (c *conn) end(own error, theirs func() error) {
 }
 
 var (
-	_ transport.Conn     = (*conn)(nil)
-	_ transport.Exposer  = (*conn)(nil)
-	_ transport.Gatherer = (*conn)(nil)
+	_ transport.Conn    = (*conn)(nil)
+	_ transport.Exposer = (*conn)(nil)
 )

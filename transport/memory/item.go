@@ -7,13 +7,12 @@ import (
 
 // An item is a frame on its way: by reference, nothing of it is copied.
 type item struct {
-	f     *transport.Frame
-	parts [][]byte // the body's pieces, for SendParts; else nil and the body is f.Body
-	size  int      // bytes of body
+	f    *transport.Frame
+	size int // bytes of body
 }
 
 // items are frames on their way. They are their senders', so there are as many as
-// they make: 48 bytes for each frame queued.
+// they make: 16 bytes for each frame queued.
 type items = fifo.Queue[item]
 
 // failAll empties q, oldest first, with err for every frame's Done. No lock may be
@@ -26,19 +25,12 @@ func failAll(q items, err error) {
 
 // copyPart copies the body's bytes from off on into dst, and fills it.
 func (it *item) copyPart(dst []byte, off int) {
-	if it.parts == nil {
-		copy(dst, it.f.Body[off:])
-		return
-	}
-	for _, p := range it.parts {
-		if off >= len(p) {
-			off -= len(p)
-			continue
-		}
-		n := copy(dst, p[off:])
-		dst, off = dst[n:], 0
-		if len(dst) == 0 {
-			return
-		}
+	b := it.f.Body
+	dst = dst[copy(dst, b[min(off, len(b)):]):]
+	off = max(0, off-len(b))
+	for parts := it.f.Parts; len(dst) > 0; parts = parts[1:] {
+		p := parts[0]
+		dst = dst[copy(dst, p[min(off, len(p)):]):]
+		off = max(0, off-len(p))
 	}
 }

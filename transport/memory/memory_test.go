@@ -46,7 +46,8 @@ func TestFramesAllocateNothingInASteadyState(t *testing.T) {
 		{"small", func(f *transport.Frame) { f.Body = body[:100]; near.Send(f) }},
 		{"large", func(f *transport.Frame) { f.Body = body; near.Send(f) }},
 		{"in parts", func(f *transport.Frame) {
-			near.(transport.Gatherer).SendParts(f, pieces)
+			f.Body, f.Parts = nil, pieces
+			near.Send(f)
 		}},
 		{"exposed", func(f *transport.Frame) {
 			to, release, err := far.(transport.Exposer).Expose(7, sink.buf)
@@ -56,7 +57,7 @@ func TestFramesAllocateNothingInASteadyState(t *testing.T) {
 			f.To, f.Body = to, body
 			near.Send(f)
 			for f.To != (transport.Token{}) {
-				far.Progress(sink)
+				far.Progress(sink, 1)
 			}
 			release()
 		}},
@@ -79,7 +80,7 @@ func TestFramesAllocateNothingInASteadyState(t *testing.T) {
 				done = false
 				tc.turn(f)
 				for !done {
-					far.Progress(sink)
+					far.Progress(sink, 1)
 				}
 			})
 			if got != 0 {
@@ -109,7 +110,7 @@ func BenchmarkOneWay(b *testing.B) {
 			b.ResetTimer()
 			near.Send(f)
 			for left > 0 {
-				far.Progress(sink)
+				far.Progress(sink, 1)
 			}
 		})
 	}
@@ -143,8 +144,8 @@ func TestShortDestinationFailsTheLink(t *testing.T) {
 	near, far := pair(t)
 	var done error
 	near.Send(&transport.Frame{Body: []byte("body"), Done: func(err error) { done = err }})
-	far.Progress(&shortSink{})
-	_, err := far.Progress(&shortSink{})
+	far.Progress(&shortSink{}, 1)
+	_, err := far.Progress(&shortSink{}, 1)
 	for what, err := range map[string]error{"Done": done, "Progress": err} {
 		if !errors.Is(err, fault.Misuse) {
 			t.Errorf("%s: got %v, want %v", what, err, fault.Misuse)

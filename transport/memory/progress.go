@@ -13,7 +13,7 @@ const brokenFrame = -1
 
 // Progress receives at most one slice of one frame. Looking at an empty inbox
 // costs two atomic operations and no lock, so it may be polled.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) {
+func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -56,6 +56,7 @@ func (c *conn) unpin() {
 	whole := c.begun && c.got == c.header.Size
 	c.link.mu.Lock()
 	c.pinned = false
+	c.received++
 	if !whole && c.err == nil {
 		c.link.mu.Unlock()
 		return

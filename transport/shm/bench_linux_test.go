@@ -99,7 +99,7 @@ func BenchmarkBandwidth(b *testing.B) {
 func BenchmarkIdle(b *testing.B) {
 	c := dialPeer(b, startPeer(b, "nothing").addr)
 	for b.Loop() {
-		c.Progress(nil)
+		c.Progress(nil, 1)
 	}
 }
 

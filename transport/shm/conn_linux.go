@@ -104,19 +104,15 @@ func (c *conn) Admit() {
 }
 
 // Progress implements transport.Conn. A poll that finds nothing costs a look at
-// the place where the next record will begin.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) { return c.Linger(in, 1) }
-
-// Linger implements transport.Prompter: it looks so many times at that place, and
-// does nothing else meanwhile.
-func (c *conn) Linger(in transport.Sink, looks int) (transport.State, error) {
+// the place where the next record will begin; while it spins it does nothing else.
+func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
 		return transport.Busy, nil
 	case poll.GateClosed:
 		return transport.Idle, c.firstErr.Get()
 	}
-	c.consumer.spin(looks)
+	c.consumer.spin(spins)
 	state, err := c.progress(in)
 	if c.gate.ExitReader() {
 		c.release()
@@ -187,10 +183,7 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 	return nil
 }
 
-// Send implements transport.Conn.
-func (c *conn) Send(f *transport.Frame) { c.send(item{f: f, size: len(f.Body)}) }
-
-// TrySend implements transport.Prompter.
+// TrySend implements transport.Conn.
 func (c *conn) TrySend(head, body []byte) bool {
 	did, due := c.outbox.trySend(head, body)
 	if due && c.gate.Enter() {
@@ -200,21 +193,10 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return did
 }
 
-// SendParts implements transport.Gatherer.
-func (c *conn) SendParts(f *transport.Frame, parts [][]byte) {
-	it := item{f: f, parts: parts}
-	if parts == nil {
-		it.parts = [][]byte{}
-	}
-	for _, p := range parts {
-		it.size += len(p)
-	}
-	c.send(it)
-}
-
-// send puts a frame into the ring, or becomes the writer unless there is one or
+// Send implements transport.Conn: it puts a frame into the ring, or becomes the writer unless there is one or
 // the ring is full: then whoever calls Progress goes on, woken by room if need be.
-func (c *conn) send(it item) {
+func (c *conn) Send(f *transport.Frame) {
+	it := item{f, f.Size()}
 	if err := validateFrame(it.f, it.size); err != nil {
 		it.f.Done(err)
 		return
@@ -364,11 +346,9 @@ func errPeerGone(closed bool) error {
 }
 
 var (
-	_ transport.Conn     = (*conn)(nil)
-	_ transport.Pending  = (*conn)(nil)
-	_ transport.Gatherer = (*conn)(nil)
-	_ transport.Prompter = (*conn)(nil)
-	_ poll.Handler       = (*conn)(nil)
+	_ transport.Conn    = (*conn)(nil)
+	_ transport.Pending = (*conn)(nil)
+	_ poll.Handler      = (*conn)(nil)
 )
 
 // An wakeup is a Conn's one armed wake-up.

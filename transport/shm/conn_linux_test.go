@@ -22,8 +22,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 		turn := func() {
 			near.Send(out)
 			for n := in.frames; in.frames == n; {
-				far.Progress(in)
-				near.Progress(in)
+				far.Progress(in, 1)
+				near.Progress(in, 1)
 			}
 		}
 		turn()
@@ -38,7 +38,7 @@ func fillRing(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
 	for ; sent < 100; sent++ {
 		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
 		for range 100 {
-			c.Progress(new(bufferSink))
+			c.Progress(new(bufferSink), 1)
 		}
 		if bytes, _ := c.Unsent(); bytes > 0 {
 			return sent + 1
@@ -61,13 +61,13 @@ func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	if bytes <= 0 || bytes > sent<<20 || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(new(bufferSink)) // still full: that is no progress
+	near.Progress(new(bufferSink), 1) // still full: that is no progress
 	if _, since := near.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused byte moved the time from %v to %v", first, since)
 	}
 	for in := new(bufferSink); in.frames < sent; {
-		far.Progress(in)
-		near.Progress(in)
+		far.Progress(in, 1)
+		near.Progress(in, 1)
 		if left, since := near.Unsent(); left > 0 && left < bytes && !since.After(first) {
 			t.Fatalf("%d bytes of %d are left, but the time is still %v", left, bytes, since)
 		}
@@ -106,12 +106,12 @@ func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	sent := fillRing(t, near, &done)
 	in, wakes := new(bufferSink), 0
 	for deadline := time.Now().Add(testTimeout); int(done.Load()) < sent; {
-		far.Progress(in)
+		far.Progress(in, 1)
 		select {
 		case <-woken:
 			wakes++
 			for state := transport.Moved; state == transport.Moved; {
-				state, _ = near.Progress(in)
+				state, _ = near.Progress(in, 1)
 			}
 			near.Arm(func() { woken <- struct{}{} })
 		default:
@@ -134,7 +134,7 @@ func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	err := error(nil)
 	for deadline := time.Now().Add(testTimeout); err == nil; {
 		near.Send(out)
-		_, err = far.Progress(new(bufferSink))
+		_, err = far.Progress(new(bufferSink), 1)
 		if time.Now().After(deadline) {
 			t.Fatal("the failure is never reported")
 		}
@@ -153,15 +153,15 @@ func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 		depth++
 		deepest = max(deepest, depth)
 		if left--; left > 0 {
-			far.Progress(in)
+			far.Progress(in, 1)
 			near.Send(f)
 		}
 		depth--
 	}
 	near.Send(f)
 	for left > 0 {
-		far.Progress(in)
-		near.Progress(in)
+		far.Progress(in, 1)
+		near.Progress(in, 1)
 	}
 	if deepest > maxInline+1 {
 		t.Errorf("Send was called from itself %d deep", deepest)
@@ -197,7 +197,7 @@ func hammer(ends ...transport.Conn) {
 			wg.Go(func() {
 				in := new(floodSink)
 				for {
-					if _, err := c.Progress(in); err != nil {
+					if _, err := c.Progress(in, 1); err != nil {
 						return
 					}
 					runtime.Gosched()

@@ -33,22 +33,13 @@ type outbox struct {
 	bodyLength int      // of a body that goes into exposed memory; the same
 }
 
-// An item is a frame that waits, with its body if that lies in parts.
+// An item is a frame that waits.
 type item struct {
-	f     *transport.Frame
-	parts [][]byte // nil: the body is f.Body
-	size  int      // bytes of body
+	f    *transport.Frame
+	size int // bytes of body
 }
 
-func (it *item) body() body {
-	switch {
-	case it.parts == nil:
-		return body{one: it.f.Body, left: it.size}
-	case len(it.parts) == 0:
-		return body{}
-	}
-	return body{one: it.parts[0], more: it.parts[1:], left: it.size}
-}
+func (it *item) body() body { return body{one: it.f.Body, more: it.f.Parts, left: it.size} }
 
 // validateFrame tells whether f can be sent at all.
 func validateFrame(f *transport.Frame, size int) error {

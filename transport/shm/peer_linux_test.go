@@ -208,7 +208,7 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 // core to whoever else wants it.
 func pollUntil(c transport.Conn, in *bufferSink, frames int) error {
 	for idle := 0; in.frames < frames; idle++ {
-		state, err := c.Progress(in)
+		state, err := c.Progress(in, 1)
 		switch {
 		case err != nil:
 			return err
@@ -233,7 +233,7 @@ func echo(c transport.Conn) {
 		out.Body = in.buf[:in.last]
 		c.Send(out)
 		for c.(*conn).outbox.blocked.Load() {
-			c.Progress(in)
+			c.Progress(in, 1)
 		}
 	}
 }
@@ -247,7 +247,7 @@ func feed(c transport.Conn) {
 	var over atomic.Bool
 	resendAll(c, &over, make([]byte, in.last), make([]byte, in.last), make([]byte, in.last), make([]byte, in.last))
 	for idle := 0; !over.Load(); idle++ {
-		if state, _ := c.Progress(in); state == transport.Moved {
+		if state, _ := c.Progress(in, 1); state == transport.Moved {
 			idle = 0
 		} else if idle%1024 == 1023 {
 			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
@@ -276,7 +276,7 @@ func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 func sleepUntil(c transport.Conn, in transport.Sink, done func() bool) error {
 	bell := make(chan struct{}, 1)
 	for !done() {
-		state, err := c.Progress(in)
+		state, err := c.Progress(in, 1)
 		if err != nil {
 			return err
 		}

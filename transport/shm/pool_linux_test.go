@@ -46,10 +46,10 @@ func sendExposed(near, far *conn, in transport.Sink, to transport.Token, at int,
 	done := false
 	near.Send(&transport.Frame{To: to, Offset: at, Body: body, Done: func(e error) { done, err = true, e }})
 	for !done {
-		near.Progress(in)
+		near.Progress(in, 1)
 	}
 	for range 4 {
-		if _, e := far.Progress(in); e != nil && err == nil {
+		if _, e := far.Progress(in, 1); e != nil && err == nil {
 			err = e
 		}
 	}
@@ -283,8 +283,8 @@ func TestExposureSlotsAreBoundedAndReused(t *testing.T) {
 		f := transport.Frame{To: to, Body: body, Done: func(error) {}}
 		near.Send(&f)
 		for n := in.frames; in.frames == n; {
-			near.Progress(in)
-			far.Progress(in)
+			near.Progress(in, 1)
+			far.Progress(in, 1)
 		}
 		release()
 	}
@@ -576,8 +576,8 @@ func BenchmarkExposed(b *testing.B) {
 				f.To = to
 				near.Send(f)
 				for n := in.frames; in.frames == n; {
-					near.Progress(in)
-					far.Progress(in)
+					near.Progress(in, 1)
+					far.Progress(in, 1)
 				}
 				release()
 			}

@@ -31,22 +31,19 @@ func (b *batch) reset() {
 }
 
 // add appends f without its first skip bytes, and reports whether the batch has
-// room for another frame. g says how long the body is, and in which parts it
-// lies if it does.
-func (b *batch) add(f *transport.Frame, g *gather, skip int) (more bool) {
+// room for another frame. c is f's cursor: the parts before it lie within these
+// bytes.
+func (b *batch) add(f *transport.Frame, c *cursor, skip int) (more bool) {
 	prefix := &b.prefixes[b.frames]
-	n := preamble{body: g.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)
+	n := preamble{body: c.size, head: len(f.Head), id: f.ID}.put(prefix[:], f.Head)
 	b.frames++
 	if skip < n {
 		b.append(prefix[skip:n])
 	}
 	skip = max(0, skip-n)
-	if g.parts == nil {
-		b.append(f.Body[skip:])
-		return b.roomy()
-	}
-	skip -= g.skipped
-	for _, p := range g.parts {
+	b.append(f.Body[min(skip, len(f.Body)):])
+	skip = max(0, skip-c.skipped)
+	for _, p := range c.parts {
 		if len(b.parts) == cap(b.parts) {
 			return false
 		}

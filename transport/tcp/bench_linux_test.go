@@ -96,7 +96,7 @@ func newSleeper() *sleeper {
 // until sleeps, and moves c when woken, until in has received frames in all.
 func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 	for in.frames < frames {
-		state, err := c.Progress(in)
+		state, err := c.Progress(in, 1)
 		switch {
 		case err != nil:
 			return err
@@ -112,7 +112,7 @@ func (s *sleeper) until(c transport.Conn, in *bufferSink, frames int) error {
 func until(c transport.Conn, in *bufferSink, frames int) error {
 	var idle yielder
 	for in.frames < frames {
-		state, err := c.Progress(in)
+		state, err := c.Progress(in, 1)
 		switch {
 		case err != nil:
 			return err
@@ -173,7 +173,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.Run("tcp", func(b *testing.B) {
 		near, _ := pair(b, Options{})
 		for b.Loop() {
-			near.Progress(nil)
+			near.Progress(nil, 1)
 		}
 	})
 }
@@ -268,7 +268,7 @@ func wake(b *testing.B, o Options) {
 	var ready func()
 	ready = func() {
 		before := in.frames
-		if _, err := far.Progress(in); err != nil {
+		if _, err := far.Progress(in, 1); err != nil {
 			return
 		}
 		if in.frames > before {

@@ -202,7 +202,7 @@ func FuzzRoundTrip(f *testing.F) {
 			frames = append(frames, &transport.Frame{Head: head, Body: body, ID: id})
 			want = append(want, fmt.Sprintf("%d %q %q", id, head, body))
 		}
-		stream := writeAll(t, frames, nil, int(write)+1)
+		stream := writeAll(t, frames, int(write)+1)
 		j := &recordingSink{tb: t, most: 1000}
 		if err := decodeAll(&decoder{limit: admittedBody}, j, stream, int(read)+1); err != nil {
 			t.Fatal(err)

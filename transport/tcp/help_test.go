@@ -96,7 +96,7 @@ func move(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) 
 	tb.Helper()
 	deadline := time.Now().Add(patience)
 	for i := 1; !done(); i++ {
-		state, err := c.Progress(in)
+		state, err := c.Progress(in, 1)
 		if err != nil {
 			return err
 		}

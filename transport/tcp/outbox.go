@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/fifo"
 	"github.com/tutti-go/tutti/internal/poll"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -21,7 +20,7 @@ type outbox struct {
 
 	mu      sync.Mutex // guards what follows
 	queue   transport.Queue
-	gathers gathers   // of the frames in queue whose bodies lie in parts
+	first   cursor    // of the queue's first frame, once that is in a batch
 	sent    int       // bytes of the queue's first frame that have been written
 	bytes   int       // all bytes of queue, less sent
 	since   time.Time // when the wire last took bytes, or first refused some; zero: none refused
@@ -39,17 +38,19 @@ func (o *outbox) admitPeer() {
 	o.frames = batchFrames
 }
 
-// A gather is a body in parts. Parts that have been written are dropped.
-type gather struct {
+// A cursor is how far the body of a frame has been written, in whole parts.
+type cursor struct {
 	f       *transport.Frame
-	parts   [][]byte
-	size    int // bytes of the whole body
-	skipped int // bytes in the parts that were dropped
+	size    int      // bytes of the whole body
+	parts   [][]byte // those of f.Parts that have not been written whole
+	skipped int      // bytes of the body before them
 }
 
-type gathers = fifo.Queue[gather]
+func newCursor(f *transport.Frame) cursor {
+	return cursor{f: f, size: f.Size(), parts: f.Parts, skipped: len(f.Body)}
+}
 
-// check tells whether f can be sent at all.
+// check returns an error if f cannot be sent at all. size is its body's.
 func check(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
@@ -63,17 +64,10 @@ func check(f *transport.Frame, size int) error {
 	return nil
 }
 
-// push queues f; parts, when not nil, stand for its body. When it returns true
-// the caller has become the writer, and the batch holds what to write. Frames
-// that cannot be sent get their Done here.
-func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
-	size := len(f.Body)
-	if parts != nil {
-		size = 0
-		for _, p := range parts {
-			size += len(p)
-		}
-	}
+// push queues f. When it returns true the caller has become the writer, and the
+// batch holds what to write. Frames that cannot be sent get their Done here.
+func (o *outbox) push(f *transport.Frame) (write bool) {
+	size := f.Size()
 	if err := check(f, size); err != nil {
 		f.Done(err)
 		return false
@@ -87,9 +81,6 @@ func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
 	}
 	o.queue.Push(f)
 	o.bytes += preambleLen + len(f.Head) + size
-	if parts != nil {
-		o.gathers.Push(gather{f: f, parts: parts, size: size})
-	}
 	write = !o.writing && !o.blocked.Load()
 	if write {
 		o.writing = true
@@ -103,7 +94,7 @@ func (o *outbox) push(f *transport.Frame, parts [][]byte) (write bool) {
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.writing || o.queue.Empty() {
+	if o.writing || o.queue.First == nil {
 		return false
 	}
 	o.writing = true
@@ -118,17 +109,15 @@ func (o *outbox) fill() {
 		o.batch = newBatch(o.frames)
 	}
 	o.batch.reset()
-	skip, gathered := o.sent, 0
-	o.queue.Each(func(f *transport.Frame) bool {
-		g := gather{size: len(f.Body)}
-		if gathered < o.gathers.Len() && o.gathers.At(gathered).f == f {
-			g = *o.gathers.At(gathered)
-			gathered++
-		}
-		more := o.batch.add(f, &g, skip)
-		skip = 0
-		return more
-	})
+	f := o.queue.First
+	if o.first.f != f {
+		o.first = newCursor(f)
+	}
+	more := o.batch.add(f, &o.first, o.sent)
+	for f = f.Next; f != nil && more; f = f.Next {
+		c := newCursor(f)
+		more = o.batch.add(f, &c, 0)
+	}
 }
 
 // advance tells that n bytes of the batch went out, and moves the frames that are
@@ -141,43 +130,28 @@ func (o *outbox) advance(n int, refused bool, done *transport.Queue) {
 	}
 	o.bytes -= n
 	for n > 0 {
-		f := o.queue.First()
-		left := o.size(f) - o.sent
+		f := o.queue.First
+		if o.first.f != f {
+			o.first = newCursor(f)
+		}
+		left := preambleLen + len(f.Head) + o.first.size - o.sent
 		if n < left {
 			o.sent += n
-			o.dropParts(f)
+			o.first.advance(o.sent - preambleLen - len(f.Head))
 			return
 		}
 		n -= left
-		o.sent = 0
-		if g := o.gathers.First(); g != nil && g.f == f {
-			o.gathers.Pop()
-		}
+		o.sent, o.first = 0, cursor{}
 		done.Push(o.queue.Pop())
 	}
 }
 
-// size is how many bytes f, a frame in the queue, has on the wire. Only the
-// first frame with parts may be asked for.
-func (o *outbox) size(f *transport.Frame) int {
-	body := len(f.Body)
-	if g := o.gathers.First(); g != nil && g.f == f {
-		body = g.size
-	}
-	return preambleLen + len(f.Head) + body
-}
-
-// dropParts forgets the parts of f, the first frame, that have been written, so
-// that a body in many parts is not searched from its beginning at every write.
-func (o *outbox) dropParts(f *transport.Frame) {
-	g := o.gathers.First()
-	if g == nil || g.f != f {
-		return
-	}
-	body := o.sent - preambleLen - len(f.Head)
-	for len(g.parts) > 0 && g.skipped+len(g.parts[0]) <= body {
-		g.skipped += len(g.parts[0])
-		g.parts = g.parts[1:]
+// advance skips the parts that lie within the first n bytes of the body, so that a
+// body in many parts is not searched from its beginning at every write.
+func (c *cursor) advance(n int) {
+	for len(c.parts) > 0 && c.skipped+len(c.parts[0]) <= n {
+		c.skipped += len(c.parts[0])
+		c.parts = c.parts[1:]
 	}
 }
 
@@ -190,7 +164,7 @@ func (o *outbox) next(stop bool, failed *transport.Queue) (write bool, err error
 	switch {
 	case o.err != nil:
 		o.drain(failed)
-	case o.queue.Empty():
+	case o.queue.First == nil:
 		o.since = time.Time{}
 	case stop:
 		o.blocked.Store(true)
@@ -221,7 +195,7 @@ func (o *outbox) close(first *poll.FirstError, err error, failed *transport.Queu
 
 func (o *outbox) drain(failed *transport.Queue) {
 	*failed = o.queue
-	o.queue, o.gathers = transport.Queue{}, gathers{}
+	o.queue, o.first = transport.Queue{}, cursor{}
 	o.bytes, o.sent, o.since = 0, 0, time.Time{}
 	o.blocked.Store(false)
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // writeAll sends frames through an outbox whose wire takes most bytes at a time,
-// and returns what the wire got. parts, if any, are the bodies in pieces.
-func writeAll(tb testing.TB, frames []*transport.Frame, parts [][][]byte, most int) []byte {
+// and returns what the wire got.
+func writeAll(tb testing.TB, frames []*transport.Frame, most int) []byte {
 	tb.Helper()
 	o := &outbox{frames: batchFrames}
 	var done []*transport.Frame
@@ -27,11 +27,7 @@ func writeAll(tb testing.TB, frames []*transport.Frame, parts [][][]byte, most i
 			}
 			done = append(done, f)
 		}
-		var p [][]byte
-		if parts != nil {
-			p = parts[i]
-		}
-		write = o.push(f, p) || write
+		write = o.push(f) || write
 	}
 	var wire []byte
 	for write {
@@ -58,31 +54,30 @@ func writeAll(tb testing.TB, frames []*transport.Frame, parts [][][]byte, most i
 }
 
 // gathered is frames of which some have bodies in parts, and the wire's bytes.
-func gathered() (frames []*transport.Frame, parts [][][]byte, want []byte) {
+func gathered() (frames []*transport.Frame, want []byte) {
 	for i, body := range [][]string{
 		nil, {}, {"one"}, {"", "a", "", "bc"}, nil, {strings.Repeat("x", 50), "y"}, {""},
 		strings.Split(strings.Repeat("many,", 3*batchFrames), ","), nil, {"end"},
 	} {
 		f := &transport.Frame{Head: []byte(fmt.Sprint("head", i)), ID: uint32(i), Body: []byte("whole")}
-		var p [][]byte
-		text := "whole"
-		if body != nil {
-			text, p = strings.Join(body, ""), [][]byte{}
-			for _, s := range body {
-				p = append(p, []byte(s))
-			}
+		text := "whole" + strings.Join(body, "")
+		if i%3 == 0 && body != nil {
+			f.Body, text = nil, strings.Join(body, "")
 		}
-		frames, parts = append(frames, f), append(parts, p)
+		for _, s := range body {
+			f.Parts = append(f.Parts, []byte(s))
+		}
+		frames = append(frames, f)
 		want = append(want, encode(f.ID, string(f.Head), text)...)
 	}
-	return frames, parts, want
+	return frames, want
 }
 
 func TestWritesMayEndAnywhere(t *testing.T) {
-	_, _, want := gathered()
+	_, want := gathered()
 	for most := 1; most <= len(want); most++ {
-		frames, parts, _ := gathered()
-		if got := writeAll(t, frames, parts, most); !bytes.Equal(got, want) {
+		frames, _ := gathered()
+		if got := writeAll(t, frames, most); !bytes.Equal(got, want) {
 			t.Fatalf("writes of %d bytes: got %q, want %q", most, got, want)
 		}
 	}
@@ -90,9 +85,9 @@ func TestWritesMayEndAnywhere(t *testing.T) {
 
 func TestManyFramesGoInOneWrite(t *testing.T) {
 	o := &outbox{frames: batchFrames}
-	o.push(&transport.Frame{Body: []byte("first")}, nil) // the writer is at this one meanwhile
+	o.push(&transport.Frame{Body: []byte("first")}) // the writer is at this one meanwhile
 	for range batchFrames {
-		o.push(&transport.Frame{Body: []byte("more")}, nil)
+		o.push(&transport.Frame{Body: []byte("more")})
 	}
 	var done transport.Queue
 	o.advance(o.batch.bytes, false, &done)
@@ -105,7 +100,7 @@ func TestManyFramesGoInOneWrite(t *testing.T) {
 func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 	o := &outbox{frames: 1}
 	for range 3 {
-		o.push(&transport.Frame{Body: []byte("body")}, nil)
+		o.push(&transport.Frame{Body: []byte("body")})
 	}
 	var done transport.Queue
 	o.advance(1, false, &done)
@@ -140,10 +135,10 @@ func TestFramesThatCannotBeSentAreMisuse(t *testing.T) {
 			var got error
 			f.Done = func(err error) { got = err }
 			o := &outbox{frames: batchFrames}
-			if o.push(f, nil) || !errors.Is(got, fault.Misuse) {
+			if o.push(f) || !errors.Is(got, fault.Misuse) {
 				t.Errorf("Done got %v, want %v", got, fault.Misuse)
 			}
-			if !o.queue.Empty() {
+			if o.queue.First != nil {
 				t.Error("the frame is queued")
 			}
 		})
@@ -161,14 +156,14 @@ func TestClosedOutboxFailsWhatWaitsOnce(t *testing.T) {
 			failed[name]++
 		}}
 	}
-	write := o.push(frame("in the writer's hands"), nil)
-	o.push(frame("behind it"), nil)
+	write := o.push(frame("in the writer's hands"))
+	o.push(frame("behind it"))
 	var q transport.Queue
 	o.close(new(poll.FirstError), errClosed(), &q)
-	if !write || !q.Empty() {
+	if !write || q.First != nil {
 		t.Fatal("close took frames from the writer")
 	}
-	o.push(frame("after close"), nil)
+	o.push(frame("after close"))
 	o.advance(3, true, &q)
 	more, err := o.next(false, &q)
 	finish(&q, err)

@@ -47,6 +47,7 @@ const (
 type raw struct {
 	t       *Transport
 	origin  pendingConn
+	remote  net.Addr
 	fd      int
 	gate    poll.Gate // who may use fd
 	first   poll.FirstError
@@ -78,7 +79,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 		return nil, failure(kind, "open a connection", err)
 	}
 	avoidBBR(fd, local, remote)
-	c := &raw{t: t, origin: e, fd: fd}
+	c := &raw{t: t, origin: e, fd: fd, remote: remote}
 	c.dec.limit = admittedBody
 	c.out.frames = batchFrames
 	size := readBuffer
@@ -123,8 +124,11 @@ func (c *raw) Admit() {
 	c.origin.admit()
 }
 
+// RemoteAddr is the peer's address.
+func (c *raw) RemoteAddr() net.Addr { return c.remote }
+
 // Progress implements transport.Conn. A poll that finds nothing costs one read.
-func (c *raw) Progress(in transport.Sink) (transport.State, error) {
+func (c *raw) Progress(in transport.Sink, _ int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
 		return transport.Busy, nil
@@ -232,21 +236,11 @@ func (c *raw) grow() {
 	c.buf = buf
 }
 
-// Send implements transport.Conn.
-func (c *raw) Send(f *transport.Frame) { c.send(f, nil) }
-
-// SendParts implements transport.Gatherer.
-func (c *raw) SendParts(f *transport.Frame, parts [][]byte) {
-	if parts == nil {
-		parts = [][]byte{}
-	}
-	c.send(f, parts)
-}
-
-// send queues f and becomes the writer unless there is one, or the socket is
-// full: then whoever calls Progress writes it, woken by room if need be.
-func (c *raw) send(f *transport.Frame, parts [][]byte) {
-	if !c.out.push(f, parts) {
+// Send implements transport.Conn: it queues f and becomes the writer unless there is
+// one, or the socket is full. Then the next Progress writes it, woken by room in the
+// socket if need be.
+func (c *raw) Send(f *transport.Frame) {
+	if !c.out.push(f) {
 		if c.out.blocked.Load() {
 			c.watchWrites()
 		}
@@ -261,6 +255,10 @@ func (c *raw) send(f *transport.Frame, parts [][]byte) {
 	_, err := c.out.next(true, &failed)
 	finish(&failed, err)
 }
+
+// TrySend implements transport.Conn: a socket may take a part of a frame, which then
+// needs memory that stays, so that nothing is sent inline.
+func (c *raw) TrySend(head, body []byte) bool { return false }
 
 // flush writes until nothing waits or the socket takes no more. The caller is
 // the writer, and is not when flush returns.
@@ -372,7 +370,6 @@ func (c *raw) closeDescriptor() {
 }
 
 var (
-	_ transport.Conn     = (*raw)(nil)
-	_ transport.Pending  = (*raw)(nil)
-	_ transport.Gatherer = (*raw)(nil)
+	_ transport.Conn    = (*raw)(nil)
+	_ transport.Pending = (*raw)(nil)
 )

@@ -78,14 +78,15 @@ func TestFramesAllocateNothing(t *testing.T) {
 			send()
 			want := in.frames + 1
 			for in.frames < want {
-				if _, err := far.Progress(in); err != nil {
+				if _, err := far.Progress(in, 1); err != nil {
 					t.Fatal(err)
 				}
-				near.Progress(in)
+				near.Progress(in, 1)
 			}
 		}
 	}
 	small, large, gathered := newFrame(8), newFrame(3<<20), newFrame(0)
+	gathered.Parts = parts
 	var burst [3 * batchFrames]*transport.Frame
 	for i := range burst {
 		burst[i] = newFrame(50 * i)
@@ -93,17 +94,17 @@ func TestFramesAllocateNothing(t *testing.T) {
 	for name, f := range map[string]func(){
 		"small":  exchange(func() { near.Send(small) }),
 		"large":  exchange(func() { near.Send(large) }),
-		"gather": exchange(func() { near.(transport.Gatherer).SendParts(gathered, parts) }),
+		"gather": exchange(func() { near.Send(gathered) }),
 		"burst": func() {
 			for _, f := range burst {
 				near.Send(f)
 			}
 			for want := in.frames + len(burst); in.frames < want; {
-				near.Progress(in)
-				far.Progress(in)
+				near.Progress(in, 1)
+				far.Progress(in, 1)
 			}
 		},
-		"idle": func() { near.Progress(in) },
+		"idle": func() { near.Progress(in, 1) },
 	} {
 		f() // what grows once
 		if got := testing.AllocsPerRun(50, f); got > 0 {
@@ -126,7 +127,7 @@ func TestWakeUpsAllocateNothing(t *testing.T) {
 			for in.frames < want {
 				far.Arm(ready) // by the epoll, and by what lies in the buffer
 				<-woken
-				far.Progress(in)
+				far.Progress(in, 1)
 			}
 		}
 	}
@@ -209,7 +210,7 @@ func useConcurrently(ends ...transport.Conn) {
 		wg.Go(func() {
 			in := new(bufferSink)
 			for {
-				if _, err := c.Progress(in); err != nil {
+				if _, err := c.Progress(in, 1); err != nil {
 					return
 				}
 				runtime.Gosched()
@@ -240,7 +241,7 @@ func fill(tb testing.TB, c transport.Conn) (done *atomic.Int32, sent int) {
 	done = new(atomic.Int32)
 	for ; sent < 1000; sent++ {
 		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
-		if bytes, _ := c.(interface{ Unsent() (int, time.Time) }).Unsent(); bytes > 0 {
+		if bytes, _ := c.Unsent(); bytes > 0 {
 			return done, sent + 1
 		}
 	}
@@ -261,16 +262,16 @@ func TestUnsentReportsSinceWhenTheSocketIsFull(t *testing.T) {
 	if bytes <= 0 || bytes > sent*(1<<20+preambleLen) || first.Before(start) || first.After(time.Now()) {
 		t.Fatalf("got %d bytes since %v", bytes, first)
 	}
-	near.Progress(dropper{}) // still refused: that is no progress
+	near.Progress(dropper{}, 1) // still refused: that is no progress
 	if _, since := c.Unsent(); !since.Equal(first) {
 		t.Errorf("a refused write moved the time from %v to %v", first, since)
 	}
 	in := new(bufferSink)
 	for in.frames < sent {
-		if _, err := far.Progress(in); err != nil {
+		if _, err := far.Progress(in, 1); err != nil {
 			t.Fatal(err)
 		}
-		near.Progress(dropper{})
+		near.Progress(dropper{}, 1)
 		if left, since := c.Unsent(); left > 0 && left < bytes && !since.After(first) {
 			t.Fatalf("%d bytes of %d are left, but the time is still %v", left, bytes, since)
 		}
@@ -294,12 +295,12 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 	}
 	in := new(bufferSink)
 	for int(done.Load()) < sent {
-		if _, err := far.Progress(in); err != nil {
+		if _, err := far.Progress(in, 1); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case <-woken:
-			near.Progress(in)
+			near.Progress(in, 1)
 			near.Arm(func() { woken <- struct{}{} })
 		default:
 		}

@@ -83,11 +83,14 @@ func (t *Transport) newStream(e pendingConn) (transport.Conn, error) {
 	return c, nil
 }
 
+// A netConner stands on another connection, as *tls.Conn does.
+type netConner interface{ NetConn() net.Conn }
+
 // innermost is the connection below TLS, or below whatever else says what it
 // stands on.
 func innermost(nc net.Conn) net.Conn {
 	for {
-		outer, ok := nc.(interface{ NetConn() net.Conn })
+		outer, ok := nc.(netConner)
 		if !ok {
 			return nc
 		}
@@ -105,9 +108,12 @@ func (c *stream) Admit() {
 	}
 }
 
+// RemoteAddr is the peer's address.
+func (c *stream) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
+
 // Progress implements transport.Conn. A poll that finds nothing costs a lock and
 // no system call.
-func (c *stream) Progress(in transport.Sink) (transport.State, error) {
+func (c *stream) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.busy.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -214,21 +220,14 @@ func (c *stream) drained() bool {
 
 // Send implements transport.Conn. It never writes itself: the writer goroutine
 // does, and runs Done.
-func (c *stream) Send(f *transport.Frame) { c.send(f, nil) }
-
-// SendParts implements transport.Gatherer.
-func (c *stream) SendParts(f *transport.Frame, parts [][]byte) {
-	if parts == nil {
-		parts = [][]byte{}
-	}
-	c.send(f, parts)
-}
-
-func (c *stream) send(f *transport.Frame, parts [][]byte) {
-	if c.out.push(f, parts) {
+func (c *stream) Send(f *transport.Frame) {
+	if c.out.push(f) {
 		c.writeSignal <- struct{}{} // never waits: there is one writer
 	}
 }
+
+// TrySend implements transport.Conn: only the writer goroutine writes.
+func (c *stream) TrySend(head, body []byte) bool { return false }
 
 // write is the writer goroutine. It is out's writer whenever it is not at the
 // select; push has made it so and rung the bell.
@@ -365,7 +364,6 @@ func (c *stream) Close() error {
 }
 
 var (
-	_ transport.Conn     = (*stream)(nil)
-	_ transport.Pending  = (*stream)(nil)
-	_ transport.Gatherer = (*stream)(nil)
+	_ transport.Conn    = (*stream)(nil)
+	_ transport.Pending = (*stream)(nil)
 )

@@ -30,12 +30,14 @@ import (
 //	arm         when ready runs; never if a later arm replaced it
 //	closeConn   at once
 //	admit       at once
+//	unsent      at once                    Bytes, Age
 //	expose      at once                    To, or Err
 //	release     at once
 type request struct {
 	ID, Node, Conn, Exposure uint64
 	Op                       op
 	Head, Body               []byte
+	Parts                    [][]byte
 	To                       transport.Token
 	Offset                   int
 	FrameID                  uint32
@@ -49,6 +51,8 @@ type response struct {
 	Addr             string
 	Pending, Exposer bool
 	State            int
+	Bytes            int           // unsent
+	Age              time.Duration // of their stall
 	Events           []event
 	To               transport.Token
 	Err              *remoteError
@@ -67,6 +71,7 @@ const (
 	opArm
 	opCloseConn
 	opAdmit
+	opUnsent
 	opExpose
 	opRelease
 )
@@ -199,11 +204,11 @@ func (a *agent) handle(q *request) {
 		a.work.Go(func() { a.send(a.closeNode(node, q, re)) })
 		return
 	case opSend:
-		c.Send(&transport.Frame{Head: q.Head, Body: q.Body, To: q.To, Offset: q.Offset, ID: q.FrameID,
+		c.Send(&transport.Frame{Head: q.Head, Body: q.Body, Parts: q.Parts, To: q.To, Offset: q.Offset, ID: q.FrameID,
 			Done: func(err error) { a.send(&response{ID: q.ID, Last: true, Err: remoteErrorOf(err)}) }})
 		return
 	case opProgress:
-		state, err := c.Progress(c)
+		state, err := c.Progress(c, 1)
 		re.State, re.Err, re.Events, c.events = int(state), remoteErrorOf(err), c.events, nil
 	case opArm:
 		c.Arm(func() { a.send(re) })
@@ -212,6 +217,9 @@ func (a *agent) handle(q *request) {
 		c.Close()
 	case opAdmit:
 		admit(c.Conn)
+	case opUnsent:
+		bytes, since := c.Unsent()
+		re.Bytes, re.Age = bytes, time.Since(since)
 	case opExpose:
 		c.expose(q, re)
 	case opRelease:

@@ -218,7 +218,7 @@ func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
 // frame completes, and an error is final.
 func (e *endpoint) progress() (transport.State, error) {
 	before := len(e.sink.got)
-	state, err := e.Progress(e.sink)
+	state, err := e.Progress(e.sink, 1)
 	if n := len(e.sink.got) - before; n > 1 {
 		e.w.errorf("%s: one call of Progress completed %d frames", e.name, n)
 	}

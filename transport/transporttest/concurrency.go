@@ -152,7 +152,7 @@ func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	for range pollers {
 		wg.Go(func() {
 			for int(arrived.Load()) < n && failed.Load() == 0 {
-				if _, err := far.Conn.Progress(far.sink); err != nil {
+				if _, err := far.Conn.Progress(far.sink, 1); err != nil {
 					w.errorf("Progress: %v", err)
 					failed.Add(1)
 				}

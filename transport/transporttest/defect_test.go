@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -47,7 +48,8 @@ func defects() map[string]defect {
 		"BodyCutShortNeverCompletes":         {sink: func(in transport.Sink) transport.Sink { return &completes{Sink: in} }},
 		"Exposer/FramesComeStraightIn":       {conn: func(c transport.Conn) transport.Conn { return placesAll{c, c.(transport.Exposer)} }},
 		"Exposer/ReleasedMemoryIsNotWritten": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
-		"Gatherer/PartsArriveAsOneBody":      {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
+		"Unsent/AStalledPeerIsReported":      {conn: func(c transport.Conn) transport.Conn { return reportsNothing{c} }},
+		"Parts/PartsArriveAsOneBody":         {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
 
 		"Exposer/UnheardMemoryIsNotWrittenAfterRelease": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 	}
@@ -130,13 +132,13 @@ type defectiveSink struct {
 	sink func(transport.Sink) transport.Sink
 }
 
-func (c defectiveSink) Progress(in transport.Sink) (transport.State, error) {
-	return c.Conn.Progress(c.sink(in))
+func (c defectiveSink) Progress(in transport.Sink, spins int) (transport.State, error) {
+	return c.Conn.Progress(c.sink(in), spins)
 }
 
 // with is a copy of f whose Done is done.
 func with(f *transport.Frame, done func(error)) *transport.Frame {
-	return &transport.Frame{Head: f.Head, Body: f.Body, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
+	return &transport.Frame{Head: f.Head, Body: f.Body, Parts: f.Parts, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
 }
 
 // reorders lets every second frame overtake the one before.
@@ -260,23 +262,23 @@ type waitsForRole struct {
 	mu sync.Mutex
 }
 
-func (c *waitsForRole) Progress(in transport.Sink) (transport.State, error) {
+func (c *waitsForRole) Progress(in transport.Sink, spins int) (transport.State, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.Conn.Progress(in)
+	return c.Conn.Progress(in, spins)
 }
 
 type progressesTwice struct{ transport.Conn }
 
-func (c progressesTwice) Progress(in transport.Sink) (transport.State, error) {
-	c.Conn.Progress(in)
-	return c.Conn.Progress(in)
+func (c progressesTwice) Progress(in transport.Sink, spins int) (transport.State, error) {
+	c.Conn.Progress(in, spins)
+	return c.Conn.Progress(in, spins)
 }
 
 type replacesError struct{ transport.Conn }
 
-func (c replacesError) Progress(in transport.Sink) (transport.State, error) {
-	state, err := c.Conn.Progress(in)
+func (c replacesError) Progress(in transport.Sink, spins int) (transport.State, error) {
+	state, err := c.Conn.Progress(in, spins)
 	if err != nil {
 		err = &fault.Error{Kind: fault.Closed, Op: "again", Rank: -1, Err: err}
 	}
@@ -385,11 +387,15 @@ func (c keepsExposed) Expose(id uint32, buf []byte) (transport.Token, func(), er
 
 type firstPartOnly struct{ transport.Conn }
 
-func (c firstPartOnly) SendParts(f *transport.Frame, parts [][]byte) {
+func (c firstPartOnly) Send(f *transport.Frame) {
 	g := with(f, f.Done)
-	g.Body = nil
-	if len(parts) > 0 {
-		g.Body = parts[0]
+	if len(f.Parts) > 1 {
+		g.Parts = f.Parts[:1]
 	}
 	c.Conn.Send(g)
 }
+
+// reportsNothing is a wrapper that has forgotten what Unsent is for.
+type reportsNothing struct{ transport.Conn }
+
+func (reportsNothing) Unsent() (int, time.Time) { return 0, time.Time{} }

@@ -3,34 +3,32 @@ package transporttest
 import (
 	"bytes"
 	"testing"
-
-	"github.com/tutti-go/tutti/transport"
 )
 
 func gatherTests() []testCase {
 	return []testCase{
-		{"Gatherer/PartsArriveAsOneBody", partsArriveAsOne},
-		{"Gatherer/PartsKeepTheOrder", partsKeepOrder},
-		{"Gatherer/PartsIntoExposedMemory", partsExposed},
-		{"Gatherer/DoneOnAClosedConn", partsClosed},
+		{"Parts/PartsArriveAsOneBody", partsArriveAsOne},
+		{"Parts/PartsKeepTheOrder", partsKeepOrder},
+		{"Parts/PartsIntoExposedMemory", partsExposed},
+		{"Parts/DoneOnAClosedConn", partsClosed},
 	}
 }
 
-// gatherer is e's Conn as a Gatherer; the test is skipped when it is none.
-func (e *endpoint) gatherer() transport.Gatherer {
-	g, ok := e.Conn.(transport.Gatherer)
-	if !ok {
-		e.w.tb.Skipf("%T is not a transport.Gatherer", e.Conn)
-	}
-	return g
-}
-
-// sendParts sends body in pieces of the given sizes; the last one takes the rest.
+// sendParts sends body in pieces of the given sizes; the last one takes the rest. With
+// an odd number of sizes the first piece is the frame's Body.
 func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	s := e.w.frame(head, body, nil)
-	s.Body = []byte("ignored")
-	e.gatherer().SendParts(&s.Frame, split(body, sizes))
+	setParts(s, split(body, sizes), len(sizes)%2 == 1)
+	e.Send(&s.Frame)
 	return s
+}
+
+// setParts makes parts the body of s.
+func setParts(s *sentFrame, parts [][]byte, first bool) {
+	s.Body, s.Parts = nil, parts
+	if first {
+		s.Body, s.Parts = parts[0], parts[1:]
+	}
 }
 
 func split(body []byte, sizes []int) (parts [][]byte) {
@@ -58,13 +56,13 @@ func partsArriveAsOne(t *testing.T, mk Maker) {
 		w.exchange([]*sentFrame{near.sendParts([]byte("head"), pattern(tc.size, 1), tc.sizes...)}, far)
 	}
 	s := w.frame(nil, nil, nil)
-	near.gatherer().SendParts(&s.Frame, nil)
+	s.Parts = [][]byte{}
+	near.Send(&s.Frame)
 	w.exchange([]*sentFrame{s}, far)
 }
 
 func partsKeepOrder(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.gatherer()
 	var frames []*sentFrame
 	for i := range 60 {
 		body := pattern(i*1500, uint64(i))
@@ -79,19 +77,18 @@ func partsKeepOrder(t *testing.T, mk Maker) {
 
 func partsExposed(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	near.gatherer()
 	body := pattern(700_000, 1)
 	to, release := far.expose(9, make([]byte, len(body)))
 	defer release()
 	s := w.frame(nil, nil, nil)
 	s.To, s.ID, s.want = to, 9, arrival{id: 9, direct: true, body: bytes.Clone(body)}
-	near.gatherer().SendParts(&s.Frame, split(body, []int{1, 300_000, 2}))
+	setParts(s, split(body, []int{1, 300_000, 2}), false)
+	near.Send(&s.Frame)
 	w.exchange([]*sentFrame{s}, far)
 }
 
 func partsClosed(t *testing.T, mk Maker) {
 	w, near, _ := pair(t, mk)
-	near.gatherer()
 	near.Close()
 	s := near.sendParts(nil, []byte("late"), 1)
 	w.poll("Done", nil, s.done)

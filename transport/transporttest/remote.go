@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport"
@@ -202,11 +203,23 @@ func (r *Remote) conn(re *response) transport.Conn {
 }
 
 func (c *remoteConn) Send(f *transport.Frame) {
-	c.r.post(&request{Op: opSend, Conn: c.number, Head: f.Head, Body: f.Body, To: f.To, Offset: f.Offset, FrameID: f.ID},
+	c.r.post(&request{Op: opSend, Conn: c.number, Head: f.Head, Body: f.Body, Parts: f.Parts, To: f.To, Offset: f.Offset, FrameID: f.ID},
 		func(re *response) { f.Done(re.Err.err(nil)) })
 }
 
-func (c *remoteConn) Progress(in transport.Sink) (transport.State, error) {
+// TrySend always refuses: whether the agent's Conn has sent is known one round trip late.
+func (c *remoteConn) TrySend(head, body []byte) bool { return false }
+
+// Unsent asks the agent, whose clock may differ: what travels is the age of the stall.
+func (c *remoteConn) Unsent() (bytes int, since time.Time) {
+	re := c.r.call(&request{Op: opUnsent, Conn: c.number})
+	if re.Bytes == 0 {
+		return 0, time.Time{}
+	}
+	return re.Bytes, time.Now().Add(-re.Age)
+}
+
+func (c *remoteConn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}

@@ -122,9 +122,6 @@ func (s *schedule) send(w *direction) {
 }
 
 func (s *schedule) sendParts(w *direction) {
-	if _, ok := w.from.Conn.(transport.Gatherer); !ok {
-		return
-	}
 	body := s.body()
 	cuts := make([]int, s.rng.IntN(5))
 	for i := range cuts {
@@ -137,6 +134,11 @@ func (s *schedule) sendParts(w *direction) {
 func (s *schedule) sendExposed(w *direction) {
 	if _, ok := w.to.Conn.(transport.Exposer); !ok {
 		return
+	}
+	if _, hide, err := w.to.Conn.(transport.Exposer).Expose(transport.NoNotify, make([]byte, 1)); err != nil {
+		return // it refuses such memory
+	} else {
+		hide()
 	}
 	id, body := uint32(len(w.to.sink.exposed)+1), s.body()
 	to, release := w.to.expose(id, make([]byte, len(body)+s.rng.IntN(9)))

@@ -30,6 +30,10 @@ func (w *cluster) sharers() []transport.Sharer {
 	var all []transport.Sharer
 	for _, node := range w.nodes {
 		s, ok := node.Transport.(transport.Sharer)
+		if ch, chooses := node.Transport.(transport.Chooser); chooses {
+			s = ch.SharerFor(w.addrs)
+			ok = s != nil
+		}
 		if !ok {
 			w.tb.Skipf("%T is not a transport.Sharer", node.Transport)
 		}

@@ -131,7 +131,7 @@ func secondProgressIsBusy(t *testing.T, mk Maker) {
 			func(_ string, do func()) { do() },
 		} {
 			call("Progress inside "+where, func() {
-				state, err := far.Conn.Progress(far.sink)
+				state, err := far.Conn.Progress(far.sink, 1)
 				if state != transport.Busy || err != nil {
 					t.Errorf("Progress inside %s: got %v, %v, want Busy", where, state, err)
 				}

@@ -66,8 +66,8 @@ func (l *lane) pass(t testing.TB) {
 	got, done := l.sink.n+1, l.done+1
 	l.ends[0].Send(&l.frame)
 	for l.sink.n < got || l.done < done {
-		l.ends[0].Progress(&l.sink)
-		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+		l.ends[0].Progress(&l.sink, 1)
+		if _, err := l.ends[1].Progress(&l.sink, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,14 +105,14 @@ func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 func (l *lane) passNow(t testing.TB) {
 	got := l.sink.n + 1
 	for !l.ends[0].TrySend(l.frame.Head, l.frame.Body) {
-		l.ends[0].Linger(&l.sink, 1)
+		l.ends[0].Progress(&l.sink, 1)
 	}
 	for l.sink.n < got {
-		if _, err := l.ends[1].Linger(&l.sink, 16); err != nil {
+		if _, err := l.ends[1].Progress(&l.sink, 16); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.ends[0].Linger(&l.sink, 1)
+	l.ends[0].Progress(&l.sink, 1)
 }
 
 func BenchmarkFrame(b *testing.B) { benchFrames(b, softdevice.NewFabric()) }
@@ -181,8 +181,8 @@ func (l *lane) stream(b *testing.B, flying int) {
 		}
 	}
 	for l.sink.n < b.N || l.done < b.N {
-		l.ends[0].Progress(&l.sink)
-		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+		l.ends[0].Progress(&l.sink, 1)
+		if _, err := l.ends[1].Progress(&l.sink, 1); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -247,8 +247,8 @@ func (l *lane) step(b *testing.B, out, in [][]byte) {
 		l.ends[0].Send(&transport.Frame{To: to, ID: uint32(i), Body: out[i], Done: l.frame.Done})
 	}
 	for l.sink.n < got || l.done < done {
-		l.ends[0].Progress(&l.sink)
-		if _, err := l.ends[1].Progress(&l.sink); err != nil {
+		l.ends[0].Progress(&l.sink, 1)
+		if _, err := l.ends[1].Progress(&l.sink, 1); err != nil {
 			b.Fatal(err)
 		}
 	}

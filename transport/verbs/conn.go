@@ -55,6 +55,8 @@ type conn struct {
 	out        transport.Queue  // for the queue pair
 	current    *transport.Frame
 	currentReg *registration // current's body, registered
+	body       []byte        // current's; of one in parts a copy, from staging
+	staging    [][]byte      // buffers that no frame uses; at most maxStaging
 	unposted   int           // bytes of current that are in no flight yet
 	flow       *flow
 	endpoint   *endpoint // nil before the stage agreeing
@@ -123,9 +125,6 @@ func (c *conn) flushSetupQueueAndUnlock() {
 
 func ignore(error) {}
 
-// Progress delivers at most one frame, and posts what can be posted now.
-func (c *conn) Progress(in transport.Sink) (transport.State, error) { return c.Linger(in, 1) }
-
 // progress is Progress by whoever has the role.
 func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
 	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always not
@@ -147,7 +146,7 @@ func (c *conn) hasFailed() bool {
 // then it only looks there when something has come.
 func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	c.setupSink.owner = in
-	state, err := c.setup.Progress(&c.setupSink)
+	state, err := c.setup.Progress(&c.setupSink, 1)
 	c.setupSink.owner = nil
 	switch {
 	case c.setupSink.err != nil:
@@ -186,7 +185,7 @@ func (c *conn) Arm(ready func()) {
 
 // isPending reports whether Progress would find something; mu is held.
 func (c *conn) isPending() bool {
-	return c.err != nil || !c.finished.Empty() || c.endpoint != nil && (c.endpoint.arrivals.n > 0 && c.recvSwitched.Load() || c.endpoint.err != nil)
+	return c.err != nil || c.finished.First != nil || c.endpoint != nil && (c.endpoint.arrivals.n > 0 && c.recvSwitched.Load() || c.endpoint.err != nil)
 }
 
 // fire runs the armed callback.
@@ -257,7 +256,7 @@ func (c *conn) takeUnfinished() (unfinished transport.Queue) {
 		c.current = nil
 	}
 	c.currentReg.release()
-	c.currentReg = nil
+	c.currentReg, c.body, c.staging = nil, nil, nil
 	for f := c.out.Pop(); f != nil; f = c.out.Pop() {
 		unfinished.Push(f)
 	}

@@ -247,7 +247,7 @@ func (p *party) show(full func()) {
 
 // turn moves the Conn, and does what has come to be done.
 func (p *party) turn() error {
-	_, err := p.c.Progress(p)
+	_, err := p.c.Progress(p, 1)
 	todo := p.todo
 	p.todo = nil
 	for _, do := range todo {

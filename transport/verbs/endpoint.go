@@ -36,9 +36,10 @@ type endpoint struct {
 
 // A outstanding is what ends with a work.
 type outstanding struct {
-	frame *transport.Frame // whose last work it is
-	reg   *registration
-	bytes int // of the frame, for unsent
+	frame  *transport.Frame // whose last work it is
+	reg    *registration
+	bytes  int    // of the frame, for unsent
+	staged []byte // the copy of a body in parts; nil: there is none
 }
 
 // arrivalQueue is a ring of completed receives, as many as can be posted.
@@ -186,6 +187,7 @@ func (c *conn) completeThrough(n uint64) {
 		if f.frame != nil {
 			c.finished.Push(f.frame)
 		}
+		c.reuse(f.staged)
 		f.reg.release()
 		*f = outstanding{}
 	}

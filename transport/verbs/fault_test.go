@@ -104,7 +104,7 @@ func (b *bench) until(what string, done func() bool) {
 			return true
 		}
 		for i, c := range b.ends {
-			c.Progress(&b.sinks[i])
+			c.Progress(&b.sinks[i], 1)
 		}
 		return false
 	})
@@ -133,7 +133,7 @@ func (b *bench) fails() (errs [2]error) {
 	b.Helper()
 	b.until("the failure of both ends", func() bool {
 		for i, c := range b.ends {
-			if _, err := c.Progress(&b.sinks[i]); err != nil {
+			if _, err := c.Progress(&b.sinks[i], 1); err != nil {
 				errs[i] = err
 			}
 		}
@@ -192,7 +192,7 @@ func TestEventWakesWhoSleeps(t *testing.T) {
 	b := newBench(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
 	b.until("quiet", func() bool {
-		state, err := b.ends[0].Progress(&b.sinks[0])
+		state, err := b.ends[0].Progress(&b.sinks[0], 1)
 		return state == transport.Idle && err == nil && !b.ends[0].setupPending.Load()
 	})
 	rung := make(chan struct{})
@@ -244,7 +244,7 @@ func TestReceiverIsAlwaysReady(t *testing.T) {
 			b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, i*7)})
 			b.ends[1].Send(&transport.Frame{Body: make([]byte, i*3), Done: ignore})
 			if i%3 == 0 {
-				b.ends[i%2].Progress(&b.sinks[i%2])
+				b.ends[i%2].Progress(&b.sinks[i%2], 1)
 			}
 		}
 		b.until("all frames", func() bool { return b.sinks[0].n == 400 && b.sinks[1].n == 400 })
@@ -274,7 +274,7 @@ func TestStrangerHasNoQueuePair(t *testing.T) {
 	var sink tally
 	far := <-accepted
 	for sink.n == 0 {
-		if _, err := far.Progress(&sink); err != nil {
+		if _, err := far.Progress(&sink, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -301,7 +301,7 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 	}
 	var sink tally
 	for far := <-accepted; sink.n < 8; {
-		if _, err := far.Progress(&sink); err != nil {
+		if _, err := far.Progress(&sink, 1); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -60,7 +60,7 @@ func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err er
 	if ok = l.arrivals.n > 0 && c.recvSwitched.Load(); ok {
 		e = l.arrivals.pop()
 	}
-	moved = moved || !c.finished.Empty()
+	moved = moved || c.finished.First != nil
 	if c.err != nil {
 		c.mu.Unlock()
 		return e, moved, ok, nil

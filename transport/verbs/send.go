@@ -50,7 +50,7 @@ func (c *conn) pump() error {
 	}
 	var fail error
 	l.batch = l.batch[:0]
-	for l.hasRoom() && fail == nil && !(c.flow.isIdle() && c.out.Empty()) {
+	for l.hasRoom() && fail == nil && !(c.flow.isIdle() && c.out.First == nil) {
 		if fail = c.nextFrame(); fail != nil {
 			break
 		}
@@ -92,12 +92,13 @@ func (c *conn) postFailed(err error) {
 
 // nextFrame gives the flow the next frame when it has none. mu is held.
 func (c *conn) nextFrame() error {
-	if c.flow.out.phase != idle || c.out.Empty() {
+	if c.flow.out.phase != idle || c.out.First == nil {
 		return nil
 	}
 	f := c.out.Pop()
 	c.current, c.unposted = f, sizeOf(f)
-	fr := frame{head: len(f.Head), size: uint64(len(f.Body)), id: f.ID}
+	c.body = c.bodyOf(f)
+	fr := frame{head: len(f.Head), size: uint64(len(c.body)), id: f.ID}
 	if f.To != (transport.Token{}) {
 		fr.exposed, fr.at = true, uint64(f.Offset)
 		var err error
@@ -106,7 +107,7 @@ func (c *conn) nextFrame() error {
 		}
 	}
 	if fr.exposed && fr.size > 0 || fr.size > uint64(c.flow.payload-fr.head) {
-		reg, err := c.transport.localCache.acquire(f.Body)
+		reg, err := c.transport.localCache.acquire(c.body)
 		if err != nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func (c *conn) buildWorkRequest(out *output) {
 		w.Write, w.NoImm, w.Imm = true, out.op == outWrite, out.handle
 		w.RemoteAddr, w.RKey = out.remote.addr+out.at, out.remote.rkey
 		if out.size > 0 {
-			w.Mem, w.LKey = c.current.Body[out.off:out.off+out.size], c.currentReg.region.LKey
+			w.Mem, w.LKey = c.body[out.off:out.off+out.size], c.currentReg.region.LKey
 		}
 	} else {
 		b := l.buffer(l.sendBuffers, l.posted)
@@ -135,7 +136,7 @@ func (c *conn) buildWorkRequest(out *output) {
 			n += copy(b[n:], c.current.Head)
 		}
 		if out.packet.kind == tensorWrite && out.packet.flag != flagInRing {
-			n += copy(b[n:], c.current.Body)
+			n += copy(b[n:], c.body)
 		}
 		w.Mem, w.LKey, w.Inline = b[:n], l.sendBuffers.LKey, n <= l.qp.Inline()
 	}
@@ -157,7 +158,41 @@ func (c *conn) skipFrame() {
 	c.unsent.sub(c.unposted)
 	c.finished.Push(c.current)
 	c.currentReg.release()
-	c.current, c.currentReg = nil, nil
+	if c.current.Parts != nil {
+		c.reuse(c.body)
+	}
+	c.current, c.currentReg, c.body = nil, nil, nil
+}
+
+// maxStaging is the most copies of bodies that a Conn keeps for later ones, so that
+// frames in parts allocate nothing, and their memory stays registered.
+const maxStaging = 4
+
+// bodyOf returns the body of f as one piece. A work request has one piece of memory,
+// so that a body in parts is copied. mu is held.
+func (c *conn) bodyOf(f *transport.Frame) []byte {
+	if f.Parts == nil {
+		return f.Body
+	}
+	var b []byte
+	if n := len(c.staging); n > 0 {
+		b, c.staging = c.staging[n-1], c.staging[:n-1]
+	}
+	if size := f.Size(); cap(b) < size {
+		b = make([]byte, 0, size)
+	}
+	b = append(b[:0], f.Body...)
+	for _, p := range f.Parts {
+		b = append(b, p...)
+	}
+	return b
+}
+
+// reuse keeps a copy's memory for the next one. mu is held.
+func (c *conn) reuse(b []byte) {
+	if cap(b) > 0 && len(c.staging) < maxStaging {
+		c.staging = append(c.staging, b)
+	}
 }
 
 // A Token names the memory of one place of the Conn that exposed it.

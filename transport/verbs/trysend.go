@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// TrySend implements transport.Prompter: a frame that fits a message, and that nothing
+// TrySend implements transport.Conn: a frame that fits a message, and that nothing
 // stands before, is posted from here. Its buffer is the only thing that ends with it, so
 // that it asks for no completion but in its turn (signalEvery), or Unsent's. The peer's
 // device has acknowledged it once a frame behind it is Done; before that, a Close may
@@ -15,7 +15,7 @@ func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := c.endpoint
-	if c.stage != live || c.err != nil || l.err != nil || !c.out.Empty() || !l.hasRoom() || len(head) > transport.MaxHead {
+	if c.stage != live || c.err != nil || l.err != nil || c.out.First != nil || !l.hasRoom() || len(head) > transport.MaxHead {
 		return false
 	}
 	p, ok := c.flow.trySend(len(head), len(body))
@@ -34,9 +34,9 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return true // where it was not posted, the Conn has failed, as it may behind any frame
 }
 
-// Linger implements transport.Prompter: the device looks so many times for a
-// completion, and all else that Progress does is done once.
-func (c *conn) Linger(in transport.Sink, spins int) (transport.State, error) {
+// Progress delivers at most one frame, and posts what can be posted now. The device
+// polls up to spins times for a completion; all else is done once.
+func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.progressing.CompareAndSwap(false, true) {
 		return transport.Busy, nil
 	}
@@ -47,5 +47,3 @@ func (c *conn) Linger(in transport.Sink, spins int) (transport.State, error) {
 	}
 	return state, err
 }
-
-var _ transport.Prompter = (*conn)(nil)

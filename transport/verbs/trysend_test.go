@@ -75,7 +75,7 @@ func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
 	near.unsent.since = time.Time{} // long ago
 	near.mu.Unlock()
 	for range 5 { // the peer, which gives no credit meanwhile, is not polled
-		near.Progress(&b.sinks[0])
+		near.Progress(&b.sinks[0], 1)
 	}
 	near.mu.Lock()
 	moved := !near.unsent.since.IsZero()
@@ -106,8 +106,8 @@ func TestUnsentForgetsWhatThePeerDoesNotWant(t *testing.T) {
 	done := b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4<<20)})
 	b.unsent(4 + 4<<20)
 	within(t, "the frame's end", func() bool {
-		b.ends[0].Progress(&b.sinks[0])
-		b.ends[1].Progress(unwanting{})
+		b.ends[0].Progress(&b.sinks[0], 1)
+		b.ends[1].Progress(unwanting{}, 1)
 		return len(done) > 0
 	})
 	if err := <-done; err != nil {
@@ -135,7 +135,7 @@ func (s *gathering) Arrived(h transport.Header, n int) {
 	}
 }
 
-// What transport.Prompter says of a Conn that ends behind SendNow, at both ends: true was
+// What transport.Conn says of one that ends behind TrySend, at both ends: true was
 // no promise that the frame arrives, until something behind it is Done.
 func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -160,7 +160,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 			if c.behind {
 				near.Send(&transport.Frame{Body: []byte("behind"), Done: func(err error) { behind <- err }})
 				within(t, "the end of the frame behind", func() bool {
-					near.Progress(&b.sinks[0])
+					near.Progress(&b.sinks[0], 1)
 					return len(behind) > 0
 				})
 			}
@@ -172,8 +172,8 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 			var far gathering
 			var ended [2]error
 			within(t, "the end of both ends", func() bool {
-				_, ended[0] = near.Progress(&b.sinks[0])
-				_, ended[1] = b.ends[1].Progress(&far)
+				_, ended[0] = near.Progress(&b.sinks[0], 1)
+				_, ended[1] = b.ends[1].Progress(&far, 1)
 				return ended[0] != nil && ended[1] != nil
 			})
 			if !errors.Is(ended[0], want) || !slices.Equal(far.got, c.want) {
@@ -185,7 +185,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 				}
 			}
 			if near.TrySend(nil, []byte("late")) {
-				t.Error("SendNow has sent on a Conn that has ended")
+				t.Error("TrySend has sent on a Conn that has ended")
 			}
 			b.unsent(0)
 		})
@@ -196,7 +196,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 // not have it miss that, where the device has nothing else to tell.
 func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 	for name, post := range map[string]func(b *bench){
-		"of SendNow": func(b *bench) { b.sendNow("", "refused") },
+		"of TrySend": func(b *bench) { b.sendNow("", "refused") },
 		"of Unsent":  func(b *bench) { b.ends[0].Unsent() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 			b.sendNow("", "sent")
 			b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 			b.until("quiet", func() bool {
-				state, err := b.ends[0].Progress(&b.sinks[0])
+				state, err := b.ends[0].Progress(&b.sinks[0], 1)
 				return state == transport.Idle && err == nil && !b.ends[0].setupPending.Load()
 			})
 			rung := make(chan struct{})

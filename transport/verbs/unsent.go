@@ -11,11 +11,11 @@ import (
 // peer's device has not acknowledged, and since when it has acknowledged none.
 type unsent struct {
 	bytes int
-	since time.Time // zero: since nobody knows when; SendNow does not look at the clock
+	since time.Time // zero: since nobody knows when; TrySend does not look at the clock
 }
 
 // sizeOf is what f counts for.
-func sizeOf(f *transport.Frame) int { return len(f.Head) + len(f.Body) }
+func sizeOf(f *transport.Frame) int { return len(f.Head) + f.Size() }
 
 func (u *unsent) add(n int) {
 	if u.bytes == 0 {
@@ -34,14 +34,12 @@ func (u *unsent) sub(n int) {
 
 // Unsent is how many bytes of frames, heads and bodies, this end has taken and the
 // peer's device has not acknowledged, and since when it has acknowledged none; of
-// frames that went by SendNow, since the first Unsent behind them. Zero: nothing waits.
+// frames that went by TrySend, since the first Unsent behind them. Zero: nothing waits.
 // A frame whose device does not have to say that it has come would wait for ever:
 // Unsent has it say so, and the next one tells what it has said.
 func (c *conn) Unsent() (bytes int, since time.Time) {
-	if u, ok := c.setup.(interface{ Unsent() (int, time.Time) }); ok {
-		if bytes, since = u.Unsent(); bytes > 0 {
-			return bytes, since
-		}
+	if bytes, since = c.setup.Unsent(); bytes > 0 {
+		return bytes, since
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

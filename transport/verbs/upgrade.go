@@ -42,7 +42,7 @@ func (c *conn) readyToOffer(set func()) bool {
 
 // RemoteAddr is the set-up link's; nil where that has none.
 func (c *conn) RemoteAddr() net.Addr {
-	if r, ok := c.setup.(interface{ RemoteAddr() net.Addr }); ok {
+	if r, ok := c.setup.(transport.Pending); ok {
 		return r.RemoteAddr()
 	}
 	return nil

@@ -230,7 +230,7 @@ func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	answered := make(answerSink, 1)
 	for err = nil; err == nil && len(answered) == 0 && ctx.Err() == nil; {
 		var s transport.State
-		if s, err = c.Progress(answered); err == nil && s != transport.Moved {
+		if s, err = c.Progress(answered, 1); err == nil && s != transport.Moved {
 			c.Arm(func() { wake <- struct{}{} })
 			select {
 			case <-wake:

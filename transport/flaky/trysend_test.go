@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A tryConn Conn takes what SendNow is given, unless it is to refuse; the rest of a
+// A tryConn Conn takes what TrySend is given, unless it is to refuse; the rest of a
 // Conn it has not.
 type tryConn struct {
 	transport.Conn
@@ -29,23 +29,21 @@ func (q *tryConn) Send(f *transport.Frame) {
 	f.Done(nil)
 }
 
-func (q *tryConn) Linger(transport.Sink, int) (transport.State, error) { return transport.Moved, nil }
-
 func (q *tryConn) Close() error {
 	q.closed = true
 	return nil
 }
 
-// wrapTryConn wraps a quick Conn.
+// wrapTryConn wraps a tryConn.
 func wrapTryConn(o Options) (*tryConn, *Script, transport.Conn) {
 	s, q := New(o), new(tryConn)
 	n := &node{script: s, death: new(death)}
-	return q, s, n.newConn(q, 1).withAbilities()
+	return q, s, n.newConn(q, 1)
 }
 
-// trySend sends as a layer above does: by Send where SendNow refuses.
+// trySend sends as a layer above does: by Send where TrySend refuses.
 func trySend(c transport.Conn, head string) (now bool, err error) {
-	if c.(transport.Prompter).TrySend([]byte(head), nil) {
+	if c.TrySend([]byte(head), nil) {
 		return true, nil
 	}
 	c.Send(&transport.Frame{Head: []byte(head), Done: func(e error) { err = e }})
