@@ -26,7 +26,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
 	case size < 0 || size > maxBody:
-		return nil, nil, failure(fault.Misuse, op, errors.New("no memory has that size"))
+		return nil, nil, failure(fault.Misuse, op, fmt.Errorf("got a size of %d bytes, want 0 to %d", size, maxBody))
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	case !t.acquireDevice():
@@ -58,7 +58,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	}, nil
 }
 
-var errInUse = errors.New("a part of it is shown to a peer or being sent, or it was freed before")
+var errInUse = errors.New("a part of it is exposed to a peer or being sent, or it has been freed before; free it once, after the calls that use it")
 
 // addArena registers mem, and makes an arena of it.
 func (c *registrationCache) addArena(mem []byte) (*registration, error) {

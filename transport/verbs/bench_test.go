@@ -191,7 +191,7 @@ func (l *lane) stream(b *testing.B, flying int) {
 // plain are the options with which every body is asked for, and registered for that
 // one use, and one message is on its way at a time (two more buffers are for credit):
 // the six messages as TensorFlow has them, and nothing that spares one.
-var plain = Options{Depth: minDepth, Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}
+var plain = Options{Depth: minDepth, Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}
 
 // protocols are what is set beside each other.
 var protocols = []struct {
@@ -199,8 +199,8 @@ var protocols = []struct {
 	o    Options
 }{
 	{"six messages, one at a time", plain},
-	{"and several in flight", Options{Buffer: 256, Strip: -1, CacheBytes: -1, Fresh: true}},
-	{"and longer message buffers", Options{Strip: -1, CacheBytes: -1, Fresh: true}},
+	{"and several in flight", Options{Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}},
+	{"and longer message buffers", Options{Ring: -1, CacheBytes: -1, Fresh: true}},
 	{"and the strip", Options{CacheBytes: -1, Fresh: true}},
 	{"and registrations that stay", Options{}},
 	{"and twice the messages in flight", Options{Depth: 64}},

@@ -82,7 +82,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
 		if w.device != "" && w.device != d.name {
-			say("%s: not the device wanted, %q", d.name, w.device)
+			say("%s: want device %q", d.name, w.device)
 			continue
 		}
 		if d.err != nil {
@@ -95,10 +95,10 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 			case reason != "":
 				say("%s port %d: %s", d.name, p.number, reason)
 			case best != nil:
-				say("%s port %d: usable, but %s comes first", d.name, p.number, best.name)
+				say("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
 			default:
 				best = &selection{device: i, name: d.name, port: p, gid: g}
-				say("%v: taken", best)
+				say("%v: selected", best)
 				for _, other := range p.gids {
 					if other.index != g.index {
 						say("%s port %d, %v: %s", d.name, p.number, other, w.whyNot(other))
@@ -111,7 +111,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	case best != nil:
 		return best, why, nil
 	case len(devices) == 0:
-		return nil, why, errors.New("this host has no RDMA device: see that its driver is loaded (rdma link, ibv_devices), or make one of an Ethernet interface: rdma link add rxe0 type rxe netdev eth0")
+		return nil, why, errors.New("this host has no RDMA device; check that its driver is loaded (rdma link, ibv_devices), or make one of an Ethernet interface: rdma link add rxe0 type rxe netdev eth0")
 	}
 	return nil, why, errors.New(strings.Join(why, "; "))
 }
@@ -120,11 +120,11 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	switch {
 	case w.port != 0 && w.port != p.number:
-		return best, fmt.Sprintf("not the port wanted, %d", w.port)
+		return best, fmt.Sprintf("want port %d", w.port)
 	case !p.active:
-		return best, "it is not active: bring its network interface up (ip link), or connect its cable"
+		return best, "not active; bring its network interface up (ip link), or connect its cable"
 	case len(p.gids) == 0:
-		return best, "it has no GID: give its network interface an address"
+		return best, "no GID; give its network interface an address"
 	}
 	bestScore := 0
 	for _, g := range p.gids {
@@ -133,7 +133,7 @@ func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 		}
 	}
 	if bestScore == 0 {
-		return best, fmt.Sprintf("none of its %d GIDs is what was asked for (%sGID_INDEX, GID_FAMILY, ROCE_VERSION)", len(p.gids), ourPrefix)
+		return best, fmt.Sprintf("none of its %d GIDs has the index, family and version that %[2]sGID_INDEX, %[2]sGID_FAMILY and %[2]sROCE_VERSION demand", len(p.gids), ourPrefix)
 	}
 	return best, ""
 }
@@ -172,11 +172,11 @@ func (w *config) score(g gidInfo) int {
 func (w *config) excludes(g gidInfo) string {
 	switch {
 	case w.gid >= 0 && w.gid != g.index:
-		return fmt.Sprintf("not the index wanted, %d", w.gid)
+		return fmt.Sprintf("want index %d", w.gid)
 	case w.family != "" && w.family != g.family():
-		return "not the family wanted, " + w.family
+		return "want family " + w.family
 	case w.roce != 0 && g.roce != 0 && w.roce != g.roce:
-		return fmt.Sprintf("not the RoCE version wanted, %d", w.roce)
+		return fmt.Sprintf("want RoCE version %d", w.roce)
 	}
 	return ""
 }
@@ -185,5 +185,5 @@ func (w *config) whyNot(g gidInfo) string {
 	if not := w.excludes(g); not != "" {
 		return not
 	}
-	return "the one taken is better, or comes first"
+	return "the selected one is better, or precedes it"
 }

@@ -38,13 +38,13 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 		"ours before theirs":     {map[string]string{"RDMA_DEVICE": "mlx5_2", "TUTTI_VERBS_DEVICE": "mlx5_3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
 		"a port that is down":    {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "1"}, "bring its network interface up"},
 		"a port without GID":     {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_1", "TUTTI_VERBS_PORT": "2"}, "give its network interface an address"},
-		"no such device":         {map[string]string{"TUTTI_VERBS_DEVICE": "mlx4_0"}, `not the device wanted, "mlx4_0"`},
-		"no such index":          {map[string]string{"TUTTI_VERBS_GID_INDEX": "9"}, "none of its 5 GIDs is what was asked for"},
+		"no such device":         {map[string]string{"TUTTI_VERBS_DEVICE": "mlx4_0"}, `want device "mlx4_0"`},
+		"no such index":          {map[string]string{"TUTTI_VERBS_GID_INDEX": "9"}, "none of its 5 GIDs has the index"},
 		"the first rail":         {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3"}, "mlx5_2 port 1, GID 3, 10.0.0.1, RoCE v2, MTU 4096"},
 		"the second rail":        {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2, mlx5_3:1", "TUTTI_LOCAL_RANK": "3"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
 		"by Slurm's variable":    {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "SLURM_LOCALID": "1"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
 		"by torchrun's in Slurm": {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "SLURM_LOCALID": "0", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "none"}, "mlx5_3 port 1, GID 0, fe80::2, InfiniBand, LID 7, MTU 2048"},
-		"a rail's other port":    {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2:1,mlx5_2:2", "TUTTI_LOCAL_RANK": "1"}, "not the port wanted, 2"},
+		"a rail's other port":    {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2:1,mlx5_2:2", "TUTTI_LOCAL_RANK": "1"}, "want port 2"},
 		"a rail that is down":    {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_1:1", "TUTTI_LOCAL_RANK": "1"}, "bring its network interface up"},
 		"no right to open one":   {map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_0"}, "permission denied"},
 	} {
@@ -81,7 +81,7 @@ func TestRailsAreTakenInTurn(t *testing.T) {
 		if err != nil || best.name != want {
 			t.Errorf("rank %d: got %v, %v, want %s", rank, best, err, want)
 		}
-		if said := fmt.Sprintf("rails [mlx5_2 mlx5_3]: TUTTI_LOCAL_RANK is %d, which takes %s", rank, want); why[0] != said {
+		if said := fmt.Sprintf("ports [mlx5_2 mlx5_3]: TUTTI_LOCAL_RANK is %d, which selects %s", rank, want); why[0] != said {
 			t.Errorf("rank %d: got %q, want %q", rank, why[0], said)
 		}
 	}
@@ -110,7 +110,7 @@ func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 }
 
 func TestWishesFillInOptions(t *testing.T) {
-	env := map[string]string{"RDMA_QP_QUEUE_DEPTH": "4096", "TUTTI_VERBS_STRIP": "-1", "TUTTI_VERBS_BUFFER": "512",
+	env := map[string]string{"RDMA_QP_QUEUE_DEPTH": "4096", "TUTTI_VERBS_RING": "-1", "TUTTI_VERBS_BUFFER": "512",
 		"TUTTI_VERBS_FRESH": "1", "RDMA_QP_RETRY_COUNT": "7"}
 	w, err := readConfig(func(n string) string { return env[n] })
 	if err != nil {
@@ -118,7 +118,7 @@ func TestWishesFillInOptions(t *testing.T) {
 	}
 	o := Options{Buffer: 1024}
 	w.apply(&o)
-	if o.Depth != maxDepth || o.Strip != -1 || o.Buffer != 1024 || !o.Fresh || w.retries != 6 {
+	if o.Depth != maxDepth || o.Ring != -1 || o.Buffer != 1024 || !o.Fresh || w.retries != 6 {
 		t.Errorf("got %+v and %d retries", o, w.retries)
 	}
 }

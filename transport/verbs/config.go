@@ -28,7 +28,7 @@ type config struct {
 	rnr          int        // of a packet that meets no receive
 	depth        int        // 0: the default
 	buffer       int        // the same
-	strip        int        // the same
+	ring         int        // the same
 	cache        int        // the same
 	fresh        int        // 1: Options.Fresh
 	waiters      int        // goroutines that wait for events
@@ -61,7 +61,7 @@ func (w *config) variables() []variable {
 		{name: "RNR_RETRIES", value: &w.rnr, min: 0, max: 6},
 		{name: "DEPTH", tfName: "RDMA_QP_QUEUE_DEPTH", value: &w.depth, min: minDepth, max: maxDepth},
 		{name: "BUFFER", value: &w.buffer, min: minBuffer, max: maxBuffer},
-		{name: "STRIP", value: &w.strip, min: -1, max: maxRing},
+		{name: "RING", value: &w.ring, min: -1, max: maxRing},
 		{name: "CACHE", value: &w.cache, min: -1, max: math.MaxInt},
 		{name: "FRESH", value: &w.fresh, min: 0, max: 1},
 		{name: "WAITERS", value: &w.waiters, min: 1, max: maxWaiters},
@@ -155,7 +155,7 @@ func (w *config) apply(o *Options) {
 	for _, p := range []struct {
 		to   *int
 		wish int
-	}{{&o.Depth, w.depth}, {&o.Buffer, w.buffer}, {&o.Strip, w.strip}, {&o.CacheBytes, w.cache}} {
+	}{{&o.Depth, w.depth}, {&o.Buffer, w.buffer}, {&o.Ring, w.ring}, {&o.CacheBytes, w.cache}} {
 		if *p.to == 0 {
 			*p.to = p.wish
 		}

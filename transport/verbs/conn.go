@@ -81,7 +81,7 @@ func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
 // Send queues f, and posts what the peer has room for.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
-		f.Done(failure(fault.Misuse, "send", fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead)))
+		f.Done(failure(fault.Misuse, "send", fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead)))
 		return
 	}
 	c.mu.Lock()
@@ -150,7 +150,7 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	c.setupSink.owner = nil
 	switch {
 	case c.setupSink.err != nil:
-		c.fail(failure(fault.LinkLost, "the peer sent nonsense on the set-up link", c.setupSink.err), true)
+		c.fail(failure(fault.LinkLost, "protocol error of the peer on the set-up link", c.setupSink.err), true)
 	case err != nil:
 		c.fail(err, false)
 	case state == transport.Moved:

@@ -11,7 +11,7 @@ import (
 // Built reports whether this program was built with libibverbs.
 const Built = false
 
-var errNotBuilt = errors.New("verbs is not built into this program: build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
+var errNotBuilt = errors.New("this program is built without verbs; build it on Linux with cgo, libibverbs-dev and -tags verbs (make build VERBS=1)")
 
 // openDevice says how a program comes to have verbs.
 func openDevice(*config) (rdma.Device, error) { return nil, errNotBuilt }

@@ -54,7 +54,7 @@ func withDevices(do func([]*C.struct_ibv_device) error) error {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
 	if list == nil {
-		return fmt.Errorf("libibverbs lists no devices: %w; is the kernel module ib_uverbs loaded?", err)
+		return fmt.Errorf("list devices: %w; check that the kernel module ib_uverbs is loaded", err)
 	}
 	defer C.ibv_free_device_list(list)
 	return do(unsafe.Slice(list, int(n)))
@@ -376,7 +376,7 @@ func cWorkRequest(w *rdma.WorkRequest) C.tutti_work {
 func (p *ibQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	n := int(C.tutti_poll(p.cq, &p.done[0], C.int(min(len(into), batchSize)), C.int(spins)))
 	if n < 0 {
-		return 0, errors.New("ibv_poll_cq failed; the completion queue may have overrun")
+		return 0, errors.New("ibv_poll_cq failed: the completion queue may have overrun; report this as a bug")
 	}
 	if n == 0 {
 		if err := p.ended.Load(); err != nil {

@@ -36,11 +36,11 @@ func (e event) err() error {
 	case queueOverran:
 		return rdma.ErrOverrun
 	case queuePairFatal:
-		return errors.New("the device has given up the queue pair; look at the kernel's log (dmesg)")
+		return errors.New("the device has closed the queue pair; look at the kernel's log (dmesg)")
 	case queuePairRequest, queuePairAccess:
-		return errors.New("the device has refused what the peer asked of the queue pair; look for the peer's error")
+		return errors.New("the device has refused a request of the peer's; look for the error at the peer")
 	case deviceFatal:
 		return errors.New("the device has failed; look at the kernel's log (dmesg)")
 	}
-	return fmt.Errorf("the device reports event %d", e)
+	return fmt.Errorf("unknown device event %d", e)
 }

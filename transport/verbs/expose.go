@@ -67,8 +67,8 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 }
 
 var (
-	errNoQueuePair = errors.New("the peer has no queue pair")
-	errFresh       = errors.New("memory that is written unasked, use after use, would stay registered, which Options.Fresh (TUTTI_VERBS_FRESH) rules out")
+	errNoQueuePair = errors.New("the peer has not requested a queue pair")
+	errFresh       = errors.New("memory for many writes stays registered, which Options.Fresh (TUTTI_VERBS_FRESH) forbids; unset it, or expose memory per write")
 )
 
 func (c *conn) isWanted() bool {

@@ -163,7 +163,7 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 		}, "receiver not ready, retry counter exceeded"},
 		"an event that the queue pair has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
 			near.FailByEvent(queuePairFatal.err())
-		}, "has given up the queue pair; look at the kernel's log"},
+		}, "has closed the queue pair; look at the kernel's log"},
 		"an event that the device has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
 			near.FailByEvent(deviceFatal.err())
 		}, "the device has failed; look at the kernel's log"},
@@ -211,7 +211,7 @@ func TestEventWakesWhoSleeps(t *testing.T) {
 func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
 	for e := range event(20) {
 		text := e.err().Error()
-		if e.endsQueuePair() == strings.Contains(text, fmt.Sprint("event ", e)) {
+		if e.endsQueuePair() == strings.Contains(text, fmt.Sprint("unknown device event ", e)) {
 			t.Errorf("event %d ends a pair: %v, and says %q", e, e.endsQueuePair(), text)
 		}
 	}

@@ -369,9 +369,9 @@ func (f *flow) target() (to remoteMemory, ok bool, err error) {
 	to = f.remotes[slot]
 	switch {
 	case to.handle != fr.handle || to.closed:
-		return to, false, fmt.Errorf("a frame of %d bytes into memory that is not exposed any more", fr.size)
+		return to, false, fmt.Errorf("frame of %d bytes: its memory is no longer exposed", fr.size)
 	case fr.at > to.size || fr.size > to.size-fr.at:
-		return to, false, fmt.Errorf("a frame of %d bytes at %d into exposed memory of %d bytes", fr.size, int64(fr.at), to.size)
+		return to, false, fmt.Errorf("frame of %d bytes at offset %d: the exposed memory has %d bytes", fr.size, int64(fr.at), to.size)
 	}
 	return to, true, nil
 }

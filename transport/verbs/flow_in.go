@@ -11,7 +11,7 @@ import (
 func (f *flow) handleMessage(p packet) (output, error) {
 	f.credits += int(p.credit)
 	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
-		return output{}, fmt.Errorf("%v gives credit for %d messages, and %d in all", p.kind, p.credit, f.credits)
+		return output{}, fmt.Errorf("%v: got %d credits, %d in all, want at most %d", p.kind, p.credit, f.credits, maxDepth)
 	}
 	if err := f.handleFreed(p); err != nil {
 		return output{}, err
@@ -26,7 +26,7 @@ func (f *flow) handleMessage(p packet) (output, error) {
 			return output{}, err
 		}
 		if p.size == 0 || p.size > maxBody {
-			return output{}, fmt.Errorf("%v for a body of %d bytes", p.kind, p.size)
+			return output{}, fmt.Errorf("%v: got a body of %d bytes, want 1 to %d", p.kind, p.size, maxBody)
 		}
 		f.requestedSize = p.size
 		return output{op: outNeedBuffer, packet: p}, nil
@@ -42,7 +42,7 @@ func (f *flow) handleMessage(p packet) (output, error) {
 func (f *flow) handleFreed(p packet) error {
 	s := &f.sendRing
 	if s.tail += uint64(p.freed); s.tail > s.head {
-		return fmt.Errorf("%v frees %d bytes that are not in use", p.kind, s.tail-s.head)
+		return fmt.Errorf("%v: got %d freed bytes more than the ring has in use", p.kind, s.tail-s.head)
 	}
 	return nil
 }
@@ -55,11 +55,11 @@ func (f *flow) handleFrame(p packet) (output, error) {
 	}
 	s := &f.recvRing
 	if !s.fits(p.size) {
-		return output{}, fmt.Errorf("%v of %d bytes on a strip of %d", p.kind, p.size, s.size)
+		return output{}, fmt.Errorf("%v: got a body of %d bytes in the ring, want 1 to %d", p.kind, p.size, s.size/4)
 	}
 	off, used := s.next(p.size)
 	if p.addr != off {
-		return output{}, fmt.Errorf("%v at %d on the strip, want %d", p.kind, p.addr, off)
+		return output{}, fmt.Errorf("%v: got offset %d in the ring, want %d", p.kind, p.addr, off)
 	}
 	s.head += used
 	f.ringUsed = used
@@ -72,11 +72,11 @@ func (f *flow) handleRenew(p packet) error {
 	slot := slotOf(p.handle)
 	switch {
 	case p.handle&more != 0 || slot >= len(f.locals) || newer(p.handle, f.locals[slot].handle):
-		return fmt.Errorf("%v for the place %#x, which there is none of", p.kind, p.handle)
+		return fmt.Errorf("%v: unknown handle %#x", p.kind, p.handle)
 	case f.locals[slot].handle != p.handle || !f.locals[slot].open:
 		return nil
 	case f.locals[slot].holdsOne || f.locals[slot].noNotify || f.locals[slot].frameBytes > 0 || len(f.controls)-f.controlsSent >= maxControls:
-		return fmt.Errorf("%v for the place %#x out of turn", p.kind, p.handle)
+		return fmt.Errorf("%v: handle %#x cannot be renewed now", p.kind, p.handle)
 	}
 	f.locals[slot].renewed, f.locals[slot].totalBytes = true, 0
 	f.queueControl(packet{kind: bufferResponse, flag: flagRenew, handle: p.handle})
@@ -86,7 +86,7 @@ func (f *flow) handleRenew(p packet) error {
 // checkNoBody refuses a frame that comes inside another one.
 func (f *flow) checkNoBody(k kind) error {
 	if f.requestedSize > 0 || f.arrivingSlot >= 0 {
-		return fmt.Errorf("%v while a body is arriving", k)
+		return fmt.Errorf("%v: got it within the body of another frame", k)
 	}
 	return nil
 }
@@ -101,12 +101,12 @@ func (f *flow) handleResponse(p packet) (output, error) {
 		o.phase = queued
 		return output{}, nil
 	case o.phase != requested || p.flag == flagRenew:
-		return output{}, fmt.Errorf("%v that nobody asked for", p.kind)
+		return output{}, fmt.Errorf("%v: no request is outstanding", p.kind)
 	case p.flag == flagDeclined:
 		o.phase = idle
 		return output{op: outSkip}, nil
 	case p.size != o.frame.size:
-		return output{}, fmt.Errorf("%v gives %d bytes for a body of %d", p.kind, p.size, o.frame.size)
+		return output{}, fmt.Errorf("%v: got memory of %d bytes, want %d", p.kind, p.size, o.frame.size)
 	}
 	o.phase = writing
 	o.to = remoteMemory{handle: p.handle, announced: true, addr: p.addr, size: p.size, rkey: p.rkey}
@@ -118,20 +118,20 @@ func (f *flow) handleExposure(p packet) error {
 	slot := slotOf(p.handle)
 	if p.flag == flagInRing {
 		if f.sendRing.size != 0 || p.size == 0 || p.size > maxRing {
-			return fmt.Errorf("%v for a strip of %d bytes, after one of %d", p.kind, p.size, f.sendRing.size)
+			return fmt.Errorf("%v: got a ring of %d bytes after one of %d, want one, of 1 to %d", p.kind, p.size, f.sendRing.size, maxRing)
 		}
 		f.sendRing = eagerRing{addr: p.addr, size: p.size, rkey: p.rkey}
 		return nil
 	}
 	if p.handle&more != 0 {
-		return fmt.Errorf("%v with the place %#x", p.kind, p.handle)
+		return fmt.Errorf("%v: got handle %#x, want 31 bits", p.kind, p.handle)
 	}
 	if p.flag == flagNoNotify && p.id != transport.NoNotify {
-		return fmt.Errorf("%v of memory that is kept with the id %d, by which its owner would hear of each write", p.kind, p.id)
+		return fmt.Errorf("%v without notification: got ID %d, want %d", p.kind, p.id, uint32(transport.NoNotify))
 	}
 	if p.kind == bufferIdle {
 		if slot >= len(f.remotes) || !f.remotes[slot].announced || f.remotes[slot].handle != p.handle || f.remotes[slot].closed {
-			return fmt.Errorf("%v for the place %#x, which is not in use", p.kind, p.handle)
+			return fmt.Errorf("%v: handle %#x is not in use", p.kind, p.handle)
 		}
 		f.remotes[slot].closed = true
 		return nil
@@ -140,7 +140,7 @@ func (f *flow) handleExposure(p packet) error {
 		f.remotes = append(f.remotes, remoteMemory{})
 	}
 	if old := &f.remotes[slot]; old.announced && !old.closed {
-		return fmt.Errorf("%v for the place %#x, which is in use", p.kind, p.handle)
+		return fmt.Errorf("%v: the slot of handle %#x is in use", p.kind, p.handle)
 	}
 	f.remotes[slot] = remoteMemory{handle: p.handle, announced: true, addr: p.addr, size: p.size, left: p.size, rkey: p.rkey, noNotify: p.flag == flagNoNotify}
 	return nil
@@ -153,7 +153,7 @@ func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err er
 	} else if slot = len(f.locals); slot < maxSlots {
 		f.locals = append(f.locals, localMemory{})
 	} else {
-		return 0, fmt.Errorf("%d pieces of memory are exposed already, the most that a Conn can have", maxSlots)
+		return 0, fmt.Errorf("got one exposure more than the %d that a Conn may have; release some first", maxSlots)
 	}
 	generation := f.locals[slot].handle>>12 + 1
 	f.locals[slot] = localMemory{handle: handleOf(slot, generation), id: id, size: size, open: true, holdsOne: holdsOne}
@@ -180,7 +180,7 @@ func (f *flow) acceptBody(in input) (output, error) {
 // expose tells the peer of memory.
 func (f *flow) expose(in input) (output, error) {
 	if len(f.controls)-f.controlsSent >= maxControls {
-		return output{}, fmt.Errorf("the peer has not taken %d messages about memory", maxControls)
+		return output{}, fmt.Errorf("got %d messages about memory that the peer has not read; release or expose less often", maxControls)
 	}
 	slot, err := f.openSlot(in.size, in.id, false)
 	if err != nil {
@@ -196,8 +196,8 @@ func (f *flow) expose(in input) (output, error) {
 }
 
 var (
-	errNotExposed = errors.New("a write into memory that is not shown")
-	errNotified   = errors.New("a write that is told of, into memory that is written in silence")
+	errNotExposed = errors.New("got a write into memory that is not exposed")
+	errNotified   = errors.New("got a write with notification into memory without")
 )
 
 // handleWrite counts n bytes that have come into a place of ours.
@@ -211,15 +211,15 @@ func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 		return output{}, errNotified
 	}
 	if n > l.size-l.totalBytes {
-		return output{}, fmt.Errorf("%d bytes more than the %d that were announced", n-(l.size-l.totalBytes), l.size)
+		return output{}, fmt.Errorf("got a write of %d bytes more than the memory of %d has left", n-(l.size-l.totalBytes), l.size)
 	}
 	l.frameBytes += n
 	l.totalBytes += n
 	switch {
 	case l.holdsOne && slot != f.arrivingSlot || !l.holdsOne && (f.requestedSize > 0 || f.arrivingSlot >= 0):
-		return output{}, fmt.Errorf("a write to place %#x inside another frame", imm)
+		return output{}, fmt.Errorf("got a write to handle %#x within another frame", imm)
 	case l.holdsOne && (l.frameBytes == l.size) == goesOn:
-		return output{}, fmt.Errorf("a body of %d bytes that ends after %d", l.size, l.frameBytes)
+		return output{}, fmt.Errorf("got %[2]d bytes of a body of %[1]d, and its end at another byte", l.size, l.frameBytes)
 	case l.holdsOne:
 		out := output{op: outBodyPart, handle: l.handle, size: l.frameBytes}
 		if !goesOn {

@@ -9,14 +9,17 @@ import (
 	transcripts "github.com/tutti-go/tutti/internal/test/golden"
 )
 
-// Transcripts are conversations with one flow, in testdata/*.flow. A line is an
-// input; the line below it, which begins with a tab, is what the step must want:
+// Transcripts are conversations with one flow, in testdata/*.flow. A line is an input.
+// The line below it, which begins with a tab, is the output of that step:
 //
-//	offer head=H size=N [place=P at=A]    a frame is to be sent
-//	pull                                  what may be posted?
-//	came KIND [none] [credit=..] [...]    a message
-//	wrote place=P size=N [more]           a write has come
-//	placed | declined | expose id=I size=N [kept] | conceal place=P | reposted
+//	frame head=H size=N [handle=P at=A]   a frame is queued
+//	next                                  what may be posted?
+//	message KIND [declined] [credit=..]   a message has arrived
+//	write handle=P size=N [more]          a write with an immediate value has arrived
+//	accept | decline                      the answer to need-buffer
+//	ring size=N addr=A                    a ring has been allocated
+//	expose id=I size=N [nonotify] | unexpose handle=P
+//	reposted                              a receive has been posted again
 //
 // A new flow begins with: flow depth=D theirs=T payload=P segment=S
 func TestTranscripts(t *testing.T) {
@@ -69,14 +72,14 @@ func values(words []string) (map[string]uint64, error) {
 }
 
 func inputOf(words []string, v map[string]uint64) (input, error) {
-	place := uint32(v["place"])
+	place := uint32(v["handle"])
 	switch words[0] {
-	case "offer":
-		_, direct := v["place"]
+	case "frame":
+		_, direct := v["handle"]
 		return input{op: inFrame, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), exposed: direct, handle: place, at: v["at"]}}, nil
-	case "pull":
+	case "next":
 		return input{op: inNext}, nil
-	case "came":
+	case "message":
 		p := packet{flag: flagOf(v), head: int(v["head"]), credit: uint32(v["credit"]), freed: uint32(v["freed"]), id: uint32(v["id"]),
 			handle: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
 		for k := ack; k <= tensorWrite; k++ {
@@ -85,20 +88,20 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 			}
 		}
 		return input{op: inMessage, packet: p}, nil
-	case "wrote":
+	case "write":
 		if v["more"] == 1 {
 			place |= more
 		}
 		return input{op: inWrite, handle: place, size: v["size"]}, nil
-	case "placed":
+	case "accept":
 		return input{op: inAccept, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
-	case "laid":
+	case "ring":
 		return input{op: inRingReady, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
-	case "declined":
+	case "decline":
 		return input{op: inDecline}, nil
 	case "expose":
-		return input{op: inExpose, id: uint32(v["id"]), noNotify: v["kept"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
-	case "conceal":
+		return input{op: inExpose, id: uint32(v["id"]), noNotify: v["nonotify"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
+	case "unexpose":
 		return input{op: inUnexpose, handle: place}, nil
 	case "reposted":
 		return input{op: inReposted}, nil
@@ -107,7 +110,7 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 }
 
 func flagOf(v map[string]uint64) byte {
-	return byte(v["none"]*flagDeclined + v["landed"]*flagInRing + v["again"]*flagRenew + v["kept"]*flagNoNotify)
+	return byte(v["declined"]*flagDeclined + v["ring"]*flagInRing + v["renew"]*flagRenew + v["nonotify"]*flagNoNotify)
 }
 
 // show is an output as transcripts write it.
@@ -122,14 +125,14 @@ func show(o output, err error) string {
 	p := o.packet
 	switch o.op {
 	case outSend:
-		s := fmt.Sprintf("post %v credit=%d", p.kind, p.credit)
+		s := fmt.Sprintf("send %v credit=%d", p.kind, p.credit)
 		switch p.kind {
 		case tensorWrite, bufferRequest:
 			s += fmt.Sprintf(" head=%d size=%d", p.head, p.size)
 		case bufferResponse, tensorRequest, bufferIdle:
-			s += fmt.Sprintf(" place=%#x size=%d", p.handle, p.size)
+			s += fmt.Sprintf(" handle=%#x size=%d", p.handle, p.size)
 		}
-		for flag, name := range map[byte]string{flagDeclined: " none", flagInRing: " landed", flagRenew: " again", flagNoNotify: " kept"} {
+		for flag, name := range map[byte]string{flagDeclined: " declined", flagInRing: " ring", flagRenew: " renew", flagNoNotify: " nonotify"} {
 			if p.flag == flag {
 				s += name
 			}
@@ -139,33 +142,33 @@ func show(o output, err error) string {
 		}
 		return s + last
 	case outWriteImm:
-		s := fmt.Sprintf("write off=%d at=%d size=%d place=%#x", o.off, o.at, o.size, o.handle&^more)
+		s := fmt.Sprintf("write-imm off=%d at=%d size=%d handle=%#x", o.off, o.at, o.size, o.handle&^more)
 		if o.handle&more != 0 {
 			s += " more"
 		}
 		return s + last
 	case outWrite:
-		return fmt.Sprintf("fill at=%d size=%d", o.at, o.size) + last
+		return fmt.Sprintf("write at=%d size=%d", o.at, o.size) + last
 	case outUnexposed:
 		if o.drained {
-			return "hidden quiet"
+			return "unexposed drained"
 		}
-		return "hidden"
+		return "unexposed"
 	case outSkip:
 		return "skip"
 	case outNeedBuffer:
-		return fmt.Sprintf("ask head=%d size=%d", p.head, p.size)
+		return fmt.Sprintf("need-buffer head=%d size=%d", p.head, p.size)
 	case outFrame:
 		if p.flag == flagInRing {
-			return fmt.Sprintf("small head=%d size=%d landed at=%d", p.head, p.size, o.off)
+			return fmt.Sprintf("frame head=%d size=%d ring at=%d", p.head, p.size, o.off)
 		}
-		return fmt.Sprintf("small head=%d size=%d", p.head, p.size)
+		return fmt.Sprintf("frame head=%d size=%d", p.head, p.size)
 	case outBodyPart:
-		return fmt.Sprintf("part %d", o.size)
+		return fmt.Sprintf("body-part %d", o.size)
 	case outExposedFrame:
-		return fmt.Sprintf("direct id=%d size=%d", o.id, o.size)
+		return fmt.Sprintf("exposed-frame id=%d size=%d", o.id, o.size)
 	case outExposed:
-		return fmt.Sprintf("shown place=%#x", o.handle)
+		return fmt.Sprintf("exposed handle=%#x", o.handle)
 	}
 	return "nothing"
 }

@@ -3,6 +3,7 @@ package verbs
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/tutti-go/tutti/transport"
@@ -63,7 +64,7 @@ func (h *hello) put(b []byte) {
 
 func parseHello(b []byte) (hello, error) {
 	if len(b) != helloLen {
-		return hello{}, fmt.Errorf("a hello of %d bytes, want %d", len(b), helloLen)
+		return hello{}, fmt.Errorf("hello: got %d bytes, want %d", len(b), helloLen)
 	}
 	le := binary.LittleEndian
 	h := hello{
@@ -73,11 +74,11 @@ func parseHello(b []byte) (hello, error) {
 	copy(h.GID[:], b)
 	switch {
 	case b[27] != helloVersion:
-		return h, fmt.Errorf("a hello of version %d, want %d", b[27], helloVersion)
+		return h, fmt.Errorf("hello: got version %d, want %d; both ends must run the same version of tutti", b[27], helloVersion)
 	case h.MTU < 1 || h.MTU > 5 || h.QPN >= 1<<24 || h.PSN >= 1<<24:
-		return h, fmt.Errorf("a hello with MTU %d, queue pair %#x and packet number %#x", h.MTU, h.QPN, h.PSN)
+		return h, fmt.Errorf("hello: got MTU %d, queue pair %#x and packet number %#x, want 1 to 5 and two below 1<<24", h.MTU, h.QPN, h.PSN)
 	case h.depth < minDepth || h.depth > maxDepth || h.buffer < minBuffer || h.buffer > maxBuffer:
-		return h, fmt.Errorf("a hello with %d buffers of %d bytes", h.depth, h.buffer)
+		return h, fmt.Errorf("hello: got %d buffers of %d bytes, want %d to %d of %d to %d", h.depth, h.buffer, minDepth, maxDepth, minBuffer, maxBuffer)
 	}
 	return h, nil
 }
@@ -108,13 +109,13 @@ func (r *setupSink) Buffer(h transport.Header) []byte {
 	r.literal = false
 	switch {
 	case !r.isSetup && r.c.recvSwitched.Load():
-		r.err = fmt.Errorf("a frame on the set-up link, after the peer had left it")
+		r.err = errors.New("got a frame after the peer had switched to the queue pair")
 		r.isSetup = true
 		return nil
 	case !r.isSetup:
 		return r.owner.Buffer(h)
 	case h.Size > len(r.body) || len(h.Head) != setupHead:
-		r.err = fmt.Errorf("a set-up message of %d and %d bytes", len(h.Head), h.Size)
+		r.err = fmt.Errorf("set-up message: got a head of %d bytes and a body of %d", len(h.Head), h.Size)
 		return nil
 	}
 	return r.body[:]

@@ -90,7 +90,7 @@ func (p *packet) put(b []byte) {
 // parse reads a message that fills b. Head and body are what follows packetLen.
 func parse(b []byte) (packet, error) {
 	if len(b) < packetLen {
-		return packet{}, fmt.Errorf("a message of %d bytes, of at least %d", len(b), packetLen)
+		return packet{}, fmt.Errorf("message: got %d bytes, want at least %d", len(b), packetLen)
 	}
 	le := binary.LittleEndian
 	p := packet{
@@ -104,17 +104,17 @@ func parse(b []byte) (packet, error) {
 	}
 	switch {
 	case b[0] != packetVersion:
-		return p, fmt.Errorf("a message of version %d, want %d", b[0], packetVersion)
+		return p, fmt.Errorf("message: got version %d, want %d", b[0], packetVersion)
 	case p.kind < ack || p.kind > tensorWrite:
-		return p, fmt.Errorf("%v, which there is none of", p.kind)
+		return p, fmt.Errorf("message: got kind %d, want %d to %d", uint8(p.kind), ack, tensorWrite)
 	case !p.kind.allows(p.flag):
-		return p, fmt.Errorf("%v with flags %#x, which it has none of", p.kind, p.flag)
+		return p, fmt.Errorf("%v: got flag %#x, which belongs to another kind or is unknown", p.kind, p.flag)
 	case p.head > transport.MaxHead:
-		return p, fmt.Errorf("%v with a head of %d bytes, of at most %d", p.kind, p.head, transport.MaxHead)
+		return p, fmt.Errorf("%v: got a head of %d bytes, want at most %d", p.kind, p.head, transport.MaxHead)
 	case p.head > 0 && p.kind != tensorWrite && p.kind != bufferRequest:
-		return p, fmt.Errorf("%v with a head of %d bytes, which it has none of", p.kind, p.head)
+		return p, fmt.Errorf("%v: got a head of %d bytes, want none", p.kind, p.head)
 	case body > uint64(len(b)) || uint64(len(b)) != packetLen+uint64(p.head)+body:
-		return p, fmt.Errorf("%v of %d bytes that says it has %d of head and %d of body", p.kind, len(b), p.head, body)
+		return p, fmt.Errorf("%v: got %d bytes, want the header, %d of head and %d of body", p.kind, len(b), p.head, body)
 	}
 	return p, nil
 }

@@ -23,12 +23,12 @@ var golden = []struct {
 	{"buffer-idle", packet{kind: bufferIdle, credit: 1, handle: handleOf(5, 3)}, ""},
 	{"buffer-request", packet{kind: bufferRequest, head: 4, id: 0xA1B2C3D4, size: 1 << 33}, "head"},
 	{"buffer-response", packet{kind: bufferResponse, handle: handleOf(4095, 1<<19-1), size: 1 << 33, addr: 0x7F0102030405, rkey: 0xCAFE}, ""},
-	{"buffer-response-none", packet{kind: bufferResponse, flag: flagDeclined}, ""},
+	{"buffer-response-declined", packet{kind: bufferResponse, flag: flagDeclined}, ""},
 	{"tensor-request", packet{kind: tensorRequest, id: 7, handle: handleOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
-	{"tensor-request-kept", packet{kind: tensorRequest, flag: flagNoNotify, id: transport.NoNotify, handle: handleOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
-	{"tensor-request-strip", packet{kind: tensorRequest, flag: flagInRing, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
-	{"tensor-write-landed", packet{kind: tensorWrite, flag: flagInRing, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
-	{"buffer-request-again", packet{kind: bufferRequest, flag: flagRenew, handle: handleOf(5, 3)}, ""},
+	{"tensor-request-nonotify", packet{kind: tensorRequest, flag: flagNoNotify, id: transport.NoNotify, handle: handleOf(0, 1), size: 4096, addr: 0x10000, rkey: 9}, ""},
+	{"tensor-request-ring", packet{kind: tensorRequest, flag: flagInRing, size: 2 << 20, addr: 0x20000, rkey: 0xBEEF}, ""},
+	{"tensor-write-ring", packet{kind: tensorWrite, flag: flagInRing, head: 4, id: 3, size: 245760, addr: 0x3C000, freed: 0x78000}, "head"},
+	{"buffer-request-renew", packet{kind: bufferRequest, flag: flagRenew, handle: handleOf(5, 3)}, ""},
 	{"tensor-write", packet{kind: tensorWrite, head: 2, id: 1, size: 5}, "hdbytes"},
 }
 
@@ -60,20 +60,20 @@ func TestNonsenseMessagesAreRefused(t *testing.T) {
 		cut  int
 		want string
 	}{
-		"too short":         {cut: 47 - 39, want: "a message of 39 bytes"},
-		"another version":   {at: 0, b: 1, want: "of version 1"},
-		"no kind":           {at: 1, b: 0, want: "message 0"},
-		"a kind too many":   {at: 1, b: 7, want: "message 7"},
-		"flags":             {at: 2, b: 16, want: "flags 0x10"},
-		"two flags":         {at: 2, b: 3, want: "flags 0x3"},
-		"landed and here":   {at: 2, b: flagInRing, want: "says it has 2 of head and 0 of body"},
-		"head too long":     {at: 3, b: 129, want: "a head of 129"},
-		"another head":      {at: 3, b: 3, want: "says it has 3 of head"},
-		"huge body":         {at: 23, b: 0xFF, want: "of body"},
-		"flag elsewhere":    {at: 2, b: 1, want: "TENSOR_WRITE with flags 0x1"},
-		"head on an ACK":    {at: 1, b: 1, want: "a head of 2 bytes, which it has none of"},
-		"body on a request": {at: 1, b: byte(bufferRequest), want: "and 0 of body"},
-		"a byte too few":    {cut: 1, want: "and 5 of body"},
+		"too short":                      {cut: 47 - 39, want: "got 39 bytes, want at least 40"},
+		"another version":                {at: 0, b: 1, want: "got version 1, want 3"},
+		"no kind":                        {at: 1, b: 0, want: "got kind 0, want 1 to 6"},
+		"a kind too many":                {at: 1, b: 7, want: "got kind 7"},
+		"flags":                          {at: 2, b: 16, want: "got flag 0x10"},
+		"two flags":                      {at: 2, b: 3, want: "got flag 0x3"},
+		"in the ring and in the message": {at: 2, b: flagInRing, want: "want the header, 2 of head and 0 of body"},
+		"head too long":                  {at: 3, b: 129, want: "got a head of 129"},
+		"another head":                   {at: 3, b: 3, want: "want the header, 3 of head"},
+		"huge body":                      {at: 23, b: 0xFF, want: "of body"},
+		"flag elsewhere":                 {at: 2, b: 1, want: "TENSOR_WRITE: got flag 0x1"},
+		"head on an ACK":                 {at: 1, b: 1, want: "a head of 2 bytes, want none"},
+		"body on a request":              {at: 1, b: byte(bufferRequest), want: "and 0 of body"},
+		"a byte too few":                 {cut: 1, want: "and 5 of body"},
 	} {
 		b := make([]byte, packetLen+7)
 		good.put(b)

@@ -36,7 +36,7 @@ func parsePorts(variable, text string) (ports []portName, err error) {
 			r.port, err = strconv.Atoi(port)
 		}
 		if name == "" || err != nil || numbered && (r.port < 1 || r.port > 255) {
-			return nil, fmt.Errorf("%s=%q, want devices, parted by commas, each with \":\" and a port's number or without", variable, text)
+			return nil, fmt.Errorf("%s=%q, want DEVICE or DEVICE:PORT, several separated by commas", variable, text)
 		}
 		ports = append(ports, r)
 	}
@@ -67,7 +67,7 @@ func localRankOf(getenv func(string) string) (rank int, variable string, err err
 			continue
 		}
 		if rank, err = strconv.Atoi(text); err != nil || rank < 0 {
-			return 0, name, fmt.Errorf("%s=%q, want which rank of its host this is, from 0 on: it says which of several rails is taken", name, text)
+			return 0, name, fmt.Errorf("%s=%q, want the number of this rank on its host, 0 or more: it selects one of several ports", name, text)
 		}
 		return rank, name, nil
 	}
@@ -90,9 +90,9 @@ func (w *config) ownPort() (own *config, why []string) {
 	if len(w.ports) > 1 {
 		who := fmt.Sprintf("%s is %d", w.localRankVar, w.localRank)
 		if w.localRankVar == "" {
-			who = "no variable says which rank of its host this is, so 0"
+			who = "no variable has the number of this rank on its host, so it is 0"
 		}
-		why = append(why, fmt.Sprintf("rails %v: %s, which takes %v", w.ports, who, r))
+		why = append(why, fmt.Sprintf("ports %v: %s, which selects %v", w.ports, who, r))
 	}
 	return &one, why
 }

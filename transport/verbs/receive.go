@@ -113,7 +113,7 @@ func (c *conn) repostAndUnlock(id uint64, err error) {
 		c.mu.Unlock()
 		var f *fault.Error
 		if !errors.As(err, &f) {
-			err = failure(fault.LinkLost, "the peer has broken the protocol", err)
+			err = failure(fault.LinkLost, "protocol error of the peer", err)
 		}
 		c.fail(err, true)
 		return
@@ -216,10 +216,10 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 // caller is in Progress, which alone makes strips.
 func (c *conn) newRing(size int) *rdma.Region {
 	o := &c.transport.opts
-	if c.endpoint.recvRing != nil || size > o.Strip/4 {
+	if c.endpoint.recvRing != nil || size > o.Ring/4 {
 		return nil
 	}
-	r, err := c.transport.device.Alloc(o.Strip, true)
+	r, err := c.transport.device.Alloc(o.Ring, true)
 	if err != nil {
 		return nil
 	}
@@ -247,7 +247,7 @@ func (c *conn) isClosed() bool {
 // checkBuffer refuses a place that is too small for the body.
 func checkBuffer(dst []byte, size int) error {
 	if dst != nil && len(dst) < size {
-		return failure(fault.Misuse, "progress", fmt.Errorf("the place returned has %d bytes for a body of %d", len(dst), size))
+		return failure(fault.Misuse, "progress", fmt.Errorf("the Sink's Place returned %d bytes for a body of %d", len(dst), size))
 	}
 	return nil
 }

@@ -210,7 +210,7 @@ func (c *conn) token(handle uint32) (t transport.Token) {
 	return t
 }
 
-var errForeignToken = errors.New("the frame's token was not made by this Conn's peer")
+var errForeignToken = errors.New("got a token that the peer of this Conn has not made")
 
 // handleIn is the place that a Token of the peer's names.
 func handleIn(t transport.Token, salt uint64) (uint32, error) {

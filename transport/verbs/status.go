@@ -15,21 +15,21 @@ var statusTexts = map[rdma.Status]statusText{
 	rdma.LocalQueuePairOp: {"local queue pair operation error", "the link is down, or the device was reset", "look at the port's state (ibv_devinfo) and the network interface (ip link)"},
 	rdma.LocalProtection:  {"local protection error", "memory was used that is not registered", "report this as a bug"},
 	rdma.Flushed:          {"work request flushed", "the queue pair had failed before", "look for the first error"},
-	rdma.BadResponse:      {"bad response", "the peer's device answered with nonsense", "look at cables and firmware"},
+	rdma.BadResponse:      {"bad response", "the peer's device sent an invalid response", "look at cables and firmware"},
 	rdma.RemoteInvalid:    {"remote invalid request", "a message was longer than the buffer that the peer posted", "both ends must run the same version"},
-	rdma.RemoteAccess:     {"remote access error", "a write went to memory that the peer does not show any more, or never did", "nothing, if the peer's receive was given up just then"},
+	rdma.RemoteAccess:     {"remote access error", "a write went to memory that the peer no longer exposes, or never has", "no action is needed if the peer has canceled the receive"},
 	rdma.RemoteOp:         {"remote operation error", "the peer's device failed", "look at the peer's log"},
 	rdma.RetryExceeded:    {"transport retry counter exceeded", "the peer's process or host is gone, its link is down, or packets do not get through", "check with ibv_rc_pingpong; compare GID index, RoCE version and MTU of both ends; see that UDP port 4791 is open"},
-	rdma.RNRExceeded:      {"receiver not ready, retry counter exceeded", "the peer had posted no receive", "report this as a bug"},
+	rdma.RNRExceeded:      {"receiver not ready, retry counter exceeded", "the peer has posted no receive", "report this as a bug"},
 	rdma.Fatal:            {"fatal error", "the device failed", "look at the kernel's log (dmesg)"},
-	rdma.General:          {"general error", "the driver says no more", "look at the kernel's log (dmesg)"},
+	rdma.General:          {"general error", "the driver gives no reason", "look at the kernel's log (dmesg)"},
 }
 
 // completionError is the error of a Conn one of whose works ended like c.
 func completionError(device string, c rdma.Completion) error {
 	e, ok := statusTexts[c.Status]
 	if !ok {
-		e = statusText{name: "an error", cause: "the driver says no more", remedy: "look at the kernel's log (dmesg)"}
+		e = statusText{name: "an error", cause: "the driver gives no reason", remedy: "look at the kernel's log (dmesg)"}
 	}
 	op := "send"
 	if c.Recv {

@@ -49,7 +49,7 @@ type Options struct {
 	// that fit no message buffer are written there without asking for each, and
 	// copied out. It is made with the first such body. 1 KiB to 1 GiB; 0 is 2 MiB,
 	// negative none.
-	Strip int
+	Ring int
 	// CacheBytes bounds the memory that stays registered because it was sent from,
 	// and as much again that peers wrote to: 0 is 256 MiB; negative, none beyond
 	// what is in use.
@@ -131,18 +131,18 @@ func (o *Options) applyDefaults() error {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = 256 << 20
 	}
-	if o.Strip == 0 {
-		o.Strip = 2 << 20
+	if o.Ring == 0 {
+		o.Ring = 2 << 20
 	}
 	switch {
 	case o.Setup == nil:
-		return failure(fault.Misuse, "open", errors.New("there is no wire to set up over"))
+		return failure(fault.Misuse, "open", errors.New("Setup is nil, want the transport to set up over"))
 	case o.Depth < minDepth || o.Depth > maxDepth:
-		return failure(fault.Misuse, "open", fmt.Errorf("a depth of %d, want %d to %d", o.Depth, minDepth, maxDepth))
+		return failure(fault.Misuse, "open", fmt.Errorf("Depth: got %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
-		return failure(fault.Misuse, "open", fmt.Errorf("message buffers of %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
-	case o.Strip > 0 && o.Strip < minRing || o.Strip > maxRing:
-		return failure(fault.Misuse, "open", fmt.Errorf("a strip of %d bytes, want %d to %d", o.Strip, minRing, maxRing))
+		return failure(fault.Misuse, "open", fmt.Errorf("Buffer: got %d bytes, want %d to %d", o.Buffer, minBuffer, maxBuffer))
+	case o.Ring > 0 && o.Ring < minRing || o.Ring > maxRing:
+		return failure(fault.Misuse, "open", fmt.Errorf("Ring: got %d bytes, want %d to %d", o.Ring, minRing, maxRing))
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (t *Transport) Name() string { return t.opts.Setup.Name() + "+" + Name }
 // Serve serves on the set-up wire; the address is that wire's.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("accept is nil"))
+		return "", failure(fault.Misuse, "serve", errors.New("accept is nil, want a function"))
 	}
 	return t.opts.Setup.Serve(in, func(s transport.Conn) {
 		if c := t.addConn(s, true); c != nil {

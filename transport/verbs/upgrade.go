@@ -105,7 +105,7 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 			c.offer()
 		}
 	case kind == setupRefuse:
-		c.fail(failure(fault.Refused, "connect", fmt.Errorf("the peer has no queue pair for this link: %q", body)), true)
+		c.fail(failure(fault.Refused, "connect", fmt.Errorf("the peer refuses a queue pair for this link: %q", body)), true)
 	case kind == setupOffer && !c.accepted && c.inStage(onSetupLink), kind == setupAnswer && c.accepted && negotiating:
 		peer, err := parseHello(body)
 		if err != nil {
@@ -122,7 +122,7 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	case kind == setupSwitched && c.accepted && !c.recvSwitched.Load() && !c.inStage(onSetupLink) && !negotiating:
 		c.switchReceive()
 	default:
-		return fmt.Errorf("message %d out of turn", kind)
+		return fmt.Errorf("got message %d, which this state of the set-up does not allow", kind)
 	}
 	return nil
 }
