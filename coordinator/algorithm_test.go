@@ -53,8 +53,8 @@ func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
 	} {
 		err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
 			s := newSetComm(c, ranks(4)).useClass(classOf(tc.class))
-			if s.foldAlgorithm != tc.folds || s.inPlaceAlgorithm != tc.alone {
-				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.foldAlgorithm, s.inPlaceAlgorithm, tc.folds, tc.alone)
+			if s.foldAlgorithm != tc.folds || s.vectorAlgorithm != tc.alone {
+				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.foldAlgorithm, s.vectorAlgorithm, tc.folds, tc.alone)
 			}
 			return nil
 		}, comm.WithTransport("memory"), comm.WithoutSharedMemory(), comm.WithAlgorithm("allreduce:"+tc.chosen))

@@ -29,9 +29,9 @@ func runStep(s *sampler, at, duration negotiate.Time) bool {
 func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	const ms = negotiate.Time(negotiate.Millisecond)
 	for _, c := range []struct {
-		what         string
-		takes, pause negotiate.Time
-		first, then  int // steps until a sample is complete
+		what          string
+		length, pause negotiate.Time
+		first, then   int // steps until a sample is complete
 	}{
 		{"short steps", 1 * ms, 0, 41, 12},
 		{"short steps between long pauses", 1 * ms, 500 * ms, 41, 12},
@@ -45,15 +45,15 @@ func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 		now := negotiate.Time(time.Hour)
 		for i, want := range []int{c.first, c.then, c.then} {
 			steps := 1
-			for ; !runStep(s, now, c.takes) && steps < 1000; steps++ {
-				now += c.takes + c.pause
+			for ; !runStep(s, now, c.length) && steps < 1000; steps++ {
+				now += c.length + c.pause
 			}
-			now += c.takes + c.pause
+			now += c.length + c.pause
 			if steps != want {
 				t.Errorf("%s: sample %d took %d steps, want %d", c.what, i, steps, want)
 			}
 			got := s.tuner.Samples()[i].Score
-			if want := 4000 * float64(negotiate.Second) / float64(c.takes); got < 0.99*want || got > 1.35*want {
+			if want := 4000 * float64(negotiate.Second) / float64(c.length); got < 0.99*want || got > 1.35*want {
 				t.Errorf("%s: sample %d is of %.0f bytes per second, want %.0f", c.what, i, got, want)
 			}
 		}

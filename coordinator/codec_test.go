@@ -103,11 +103,11 @@ func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coor
 						}
 						sum[i] = float64(v)
 					}
-					said := cc.plain(sum)
+					sent := cc.plain(sum)
 					plain[r] = sum
-					for i := range said {
-						plain[r][i] = float64(T(sum[i]) - T(said[i]))
-						want[i] += said[i] / float64(c.Size())
+					for i := range sent {
+						plain[r][i] = float64(T(sum[i]) - T(sent[i]))
+						want[i] += sent[i] / float64(c.Size())
 					}
 				}
 				buf := convert[T](gradient(size, c.Rank(), step))

@@ -50,16 +50,16 @@ type job struct {
 
 // setComm is a process set with its communicator.
 type setComm struct {
-	c                *comm.Comm
-	ranks            []int  // of the coordinator's communicator
-	foldAlgorithm    string // whose folds its allreduces have; "": two calls
-	inPlaceAlgorithm string // the same, of one vector in one place; see algorithmOf
+	c               *comm.Comm
+	ranks           []int  // of the coordinator's communicator
+	foldAlgorithm   string // whose folds its allreduces have; "": two calls
+	vectorAlgorithm string // the same, of one vector in one place; see algorithmOf
 }
 
 func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	s := &setComm{c: c, ranks: ranks}
 	if c != nil {
-		s.foldAlgorithm, s.inPlaceAlgorithm = algorithmOf(c)
+		s.foldAlgorithm, s.vectorAlgorithm = algorithmOf(c)
 	}
 	return s
 }

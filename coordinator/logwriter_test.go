@@ -16,8 +16,8 @@ import (
 func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
-		s := &logWriter{capacity: 3, onError: func(text string) { told = append(told, text) }}
+		var reported []string
+		s := &logWriter{capacity: 3, onError: func(text string) { reported = append(reported, text) }}
 		free := make(chan struct{})
 		s.enqueue(func() error { <-free; return nil })
 		synctest.Wait() // it has been taken, and does not count
@@ -41,8 +41,8 @@ func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 		if want := []int{0, 1, 2, 100}; !slices.Equal(written, want) {
 			t.Errorf("written are %v, want %v", written, want)
 		}
-		if want := []string{"2 entries were dropped because the writer was blocked", "no room"}; !slices.Equal(told, want) {
-			t.Errorf("told was %q, want %q", told, want)
+		if want := []string{"2 entries were dropped because the writer was blocked", "no room"}; !slices.Equal(reported, want) {
+			t.Errorf("reported was %q, want %q", reported, want)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 func TestALogHasRoomForAllOfOneSearch(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := newTuneLogWriter(maxSamples, nil) // which would be told
+		s := newTuneLogWriter(maxSamples, nil) // which would be reported
 		free := make(chan struct{})
 		written := 0
 		for range maxSamples + 1 {

@@ -94,7 +94,7 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 		return x.coded(ctx, s, &items[0], contributors)
 	}
 	if len(items) == 1 && t.Wire == t.DType {
-		buf := x.inPlace(&items[0])
+		buf := x.ownBuffer(&items[0])
 		scale(t.DType, buf, t.Pre)
 		err := x.fold(ctx, s, &items[0], buf, contributors)
 		scale(t.DType, buf, t.Post)
@@ -185,9 +185,9 @@ func (x *executor) smallItems(items []item) []item {
 	return x.packedItems
 }
 
-// inPlace is an item's own memory, or where this rank is absent as much of the
+// ownBuffer is an item's own memory, or where this rank is absent as much of the
 // executor's, with the identity.
-func (x *executor) inPlace(it *item) []byte {
+func (x *executor) ownBuffer(it *item) []byte {
 	if it.h == nil {
 		buf := x.scratchBuffer(0, it.bytes())
 		identity(it.Spec.OpID, it.Spec.DType, buf)
@@ -251,9 +251,9 @@ func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, c
 	case s.foldAlgorithm == "" || !op.Commutative() && s.foldAlgorithm == "ring":
 		return x.foldByReduceScatter(ctx, s, it, buf, contributors)
 	case mean && contributors == len(s.ranks): // every element is divided once, by its owner
-		return kind.allReduce(ctx, s.c, s.inPlaceAlgorithm, buf, comm.Mean)
+		return kind.allReduce(ctx, s.c, s.vectorAlgorithm, buf, comm.Mean)
 	}
-	err := kind.allReduce(ctx, s.c, s.inPlaceAlgorithm, buf, op)
+	err := kind.allReduce(ctx, s.c, s.vectorAlgorithm, buf, op)
 	divide(t, buf, contributors)
 	return err
 }

@@ -39,11 +39,11 @@ func classes() []string {
 func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:
-		s.foldAlgorithm, s.inPlaceAlgorithm = Ring, Ring
+		s.foldAlgorithm, s.vectorAlgorithm = Ring, Ring
 	case ReduceScatterAllGather:
-		s.foldAlgorithm, s.inPlaceAlgorithm = "", ""
+		s.foldAlgorithm, s.vectorAlgorithm = "", ""
 	default:
-		s.foldAlgorithm, s.inPlaceAlgorithm = algorithmOf(s.c)
+		s.foldAlgorithm, s.vectorAlgorithm = algorithmOf(s.c)
 	}
 	return s
 }

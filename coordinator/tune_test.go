@@ -81,7 +81,7 @@ func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator
 	return nil
 }
 
-func TestAutotuneSettlesOnAllRanksAndSavesItsChoice(t *testing.T) {
+func TestAutotuneEndsOnAllRanksAndSavesItsChoice(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		leak.Check(t)
 		file := filepath.Join(t.TempDir(), "settings.json")

@@ -30,10 +30,10 @@ type Worker struct {
 	step                    uint64
 	stepCount, stepExpected int
 
-	joining, shuttingDown bool
-	joinSubmission        SubmissionID
-	removing              map[uint32]bool // sets whose removal was submitted
-	ended                 bool
+	joining, closed bool
+	joinSubmission  SubmissionID
+	removing        map[uint32]bool // sets whose removal was submitted
+	ended           bool
 
 	outputs         []WorkerOutput
 	bucketPool      []Bucket        // memory for the next ones,
@@ -200,7 +200,7 @@ func (Tick) applyWorker(*Worker) {}
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
 func (in Join) applyWorker(w *Worker) {
-	if w.joining || w.shuttingDown {
+	if w.joining || w.closed {
 		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has already joined or closed")}})
 		return
 	}
@@ -211,10 +211,10 @@ func (in Join) applyWorker(w *Worker) {
 }
 
 func (Shutdown) applyWorker(w *Worker) {
-	if w.shuttingDown {
+	if w.closed {
 		return
 	}
-	w.shuttingDown = true
+	w.closed = true
 	w.outgoing.Shutdown = true
 	w.markOutgoing()
 	w.urgent = true

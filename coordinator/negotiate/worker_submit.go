@@ -30,7 +30,7 @@ func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 		n = w.tensors[q.key()]
 		q.memo = n
 	}
-	if n == nil || n.submission != 0 || n.cacheID < 0 || !n.matchesCache || w.shuttingDown || w.joining || len(w.removing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
+	if n == nil || n.submission != 0 || n.cacheID < 0 || !n.matchesCache || w.closed || w.joining || len(w.removing) > 0 || q.GroupSize > 0 || !n.request.same(q) {
 		return false
 	}
 	n.request.Site = q.Site
@@ -75,7 +75,7 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 		switch {
 		case !q.valid():
 			return bad("the request has values that no rank may send")
-		case w.shuttingDown:
+		case w.closed:
 			return bad("submitted after Close")
 		case w.joining:
 			return bad("submitted while this rank has joined; wait for Join first")
