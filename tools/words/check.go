@@ -93,7 +93,7 @@ func (c *checker) source(name string, text []byte) error {
 func (c *checker) identifier(where, dir, name string) {
 	split := parts(name)
 	for _, r := range c.table.rules {
-		if r.in.holds(dir) && !slices.Contains(r.but, name) && has(split, r.words) {
+		if r.in.holds(dir) && !r.allows(name, split) && has(split, r.words) {
 			c.report(where, fmt.Sprintf("%s has %q", name, strings.Join(r.words, " ")), r)
 		}
 	}
@@ -240,6 +240,13 @@ func parts(name string) []string {
 	}
 	flush()
 	return out
+}
+
+// allows reports whether an exception of the rule covers the identifier: its whole name, or a phrase.
+func (r rule) allows(name string, split []string) bool {
+	return slices.ContainsFunc(r.but, func(b string) bool {
+		return b == name || strings.Contains(b, " ") && has(split, strings.Fields(b))
+	})
 }
 
 // has reports whether the words, or inflected forms of them, follow one another in split.

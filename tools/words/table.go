@@ -11,7 +11,7 @@ type rule struct {
 	in    scope    // the packages that the rule is for
 	text  bool     // comments and Markdown are checked as well as names
 	use   string   // what to write instead
-	but   []string // identifiers that stay legal
+	but   []string // identifiers that stay legal, and phrases that make one legal
 	line  int      // where the table has the rule
 }
 
@@ -45,7 +45,8 @@ type wordTable struct {
 //	type  NAME | MEANING                packages may share this exported type name
 //
 // SCOPE is * or folders with commas between them; *,-a,-b is all but a and b. WORDS has commas
-// between words, and a space within a word that is two parts. BUT lists identifiers that stay legal.
+// between words, and a space within a word that is two parts. BUT lists identifiers that stay legal,
+// and phrases of several parts that make one legal: with "in place", inPlaceSum is.
 func parseTable(text string) (*wordTable, error) {
 	t := &wordTable{shared: map[string]string{}}
 	for i, line := range strings.Split(text, "\n") {

@@ -9,7 +9,7 @@ import (
 const testTable = `
 # a comment
 text * | vouch, so many | suspect and refute
-name *,-launch | place | destination | placeholder
+name *,-launch | place | destination | Place, in place
 name comm | twin | two words
 type Option | an option of the package's constructor
 `
@@ -56,7 +56,7 @@ func TestAPlantedWordIsFound(t *testing.T) {
 
 func TestLegalNamesAreNotFound(t *testing.T) {
 	found := findings(t, map[string]string{
-		"comm/a.go":        "package comm\nfunc placeholder() {}\nfunc replace() {}\n// in place\nvar x = other.Place",
+		"comm/a.go":        "package comm\nfunc placeholder() {}\nfunc inPlaceSum() {}\nvar Place int\nfunc replace() {}\n// in place\nvar x = other.Place",
 		"launch/a.go":      "package launch\nvar place int",
 		"launch/x/a.go":    "package x\nvar place int",
 		"mesh/a.go":        "package mesh\nvar twin int",
