@@ -9,12 +9,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// An Algorithm is one way to carry out one collective operation. It is an
-// immutable, comparable value. The zero Algorithm is none, and refused.
+// An Algorithm is one way to carry out one collective operation. It is an immutable, comparable
+// value. The zero Algorithm is none, and every call refuses it.
 type Algorithm struct{ number uint8 } // place in the catalogue, plus one
 
-// Find is the algorithm of that name for verb. An unknown name gets fault.Misuse
-// with those there are.
+// Find returns the algorithm of verb with that name. An unknown name is fault.Misuse; the error
+// lists the known ones.
 func Find(verb Verb, name string) (Algorithm, error) {
 	for i := range catalogue {
 		if v := &catalogue[i]; v.verb == verb && v.name == name {
@@ -28,7 +28,8 @@ func Find(verb Verb, name string) (Algorithm, error) {
 	return Algorithm{}, misuse("collective.Find", "algorithm for %v: got %q, want one of %s", verb, name, strings.Join(names, ", "))
 }
 
-// Algorithms lists what there is for verb, the most modest first.
+// Algorithms lists the algorithms of verb in the order of the catalogue. The first one has no
+// conditions: it runs on any ranks, for any operator, without shared memory.
 func Algorithms(verb Verb) []Algorithm {
 	var all []Algorithm
 	for i := range catalogue {
@@ -39,7 +40,7 @@ func Algorithms(verb Verb) []Algorithm {
 	return all
 }
 
-// none is what the zero Algorithm refers to.
+// none is the entry of the zero Algorithm.
 var none = entry{}
 
 func (a Algorithm) entry() *entry {
@@ -49,30 +50,32 @@ func (a Algorithm) entry() *entry {
 	return &catalogue[a.number-1]
 }
 
-// Number tells it from all others of this build, and is never 0.
+// Number identifies the algorithm among all of this build. It is never 0.
 func (a Algorithm) Number() uint8 { return a.number }
 
-// Name is the word that selects it among its verb's: "ring".
+// Name returns the name that selects the algorithm among those of its verb, as "ring".
 func (a Algorithm) Name() string { return a.entry().name }
 
-// Verb is the operation that it carries out.
+// Verb returns the operation that the algorithm carries out.
 func (a Algorithm) Verb() Verb { return a.entry().verb }
 
-// String reads "allreduce:ring", as in TUTTI_ALGORITHM.
+// String returns verb and name in the form of TUTTI_ALGORITHM, as "allreduce:ring".
 func (a Algorithm) String() string { return a.Verb().String() + ":" + a.Name() }
 
-// SupportsOrder reports whether it may be given operators that do (or do not) commute.
-// Algorithms that do not reduce take everything.
+// SupportsOrder reports whether the algorithm keeps the order of folds that an operator needs.
+// Algorithms that do not reduce support every order.
 func (a Algorithm) SupportsOrder(order reduce.Order) bool {
 	return order != reduce.RankOrder || a.entry().order != reduce.Commutative
 }
 
-// Cost is what it takes on n ranks for a vector of m bytes, when messages travel
-// in segments of so many bytes: how many messages are started, and how many bytes
-// are moved and folded, one after the other. Multiplied by α, β and γ they add up
-// to a time. Where the algorithm needs shared memory, α is the time to hand a piece
-// over there, and β that to copy a byte. Of a hierarchical one it is what moves and
-// is folded between n hosts. The zero Algorithm costs nothing.
+// Cost returns what the algorithm needs on n ranks for a vector of m bytes in segments of
+// segment bytes: the messages started (alpha), the bytes moved (beta) and the bytes folded
+// (gamma), counting what happens one after the other. Multiplied by α, β and γ they add up to a
+// time.
+//
+// In shared memory, alpha counts the fragments handed over and beta the bytes copied. For a
+// hierarchical algorithm n counts hosts, and the cost covers what moves and is folded between
+// them. The zero Algorithm costs nothing.
 func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 	v := a.entry()
 	if v.cost == nil {
@@ -81,34 +84,34 @@ func (a Algorithm) Cost(n, m, segment int) (alpha, beta, gamma float64) {
 	return v.cost(float64(n), float64(m), float64(segment))
 }
 
-// The kinds of algorithm, by what they are given. dst and src never share
-// memory, unless the comment says so.
+// The function types of the catalogue. Each is named after the operation that it carries out.
+// dst and src never share memory, unless the comment says so.
 type (
-	// dst receives the finished result; it may be src.
+	// dst receives the finished result. It may be src.
 	allReduce func(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error
 	// buf holds this rank's share, and then the finished result.
 	allReduceInPlace func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
-	// dst, on the root only, receives the unfinished fold; it may be src.
+	// dst, on the root only, receives the unfinished fold. It may be src.
 	reduceToRoot func(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error
-	// dst receives the unfinished fold of this rank's chunk; it may be that chunk of src.
+	// dst receives the unfinished fold of this rank's chunk. It may be that chunk of src.
 	reduceScatter func(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error
-	// buf is the root's to give, and everyone's to receive.
+	// buf is sent by the root and received by the others.
 	broadcast func(ctx context.Context, r *p2p.Round, root int, buf []byte) error
-	// buf receives all chunks; own is this rank's, and either lies in its place or
-	// shares no memory with buf.
+	// buf receives all chunks. own is this rank's chunk: either that part of buf, or memory
+	// outside buf.
 	allGather func(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error
-	// buf holds this rank's chunk, and then all.
+	// buf holds this rank's chunk, and then all chunks.
 	allGatherInPlace func(ctx context.Context, r *p2p.Round, buf chunks) error
-	// dst is empty but on the root; src may be the root's chunk of it.
+	// dst is empty on all ranks but the root. src may be the root's chunk of dst.
 	gather func(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error
-	// src is empty but on the root; dst may be the root's chunk of it.
+	// src is empty on all ranks but the root. dst may be the root's chunk of src.
 	scatter func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
-	// chunk i of src goes to rank i, chunk i of dst comes from rank i.
+	// Chunk i of src goes to rank i. Chunk i of dst comes from rank i.
 	allToAll func(ctx context.Context, r *p2p.Round, dst, src chunks) error
-	// buf holds this rank's share, and then the unfinished fold of those up to it,
-	// or before it.
+	// buf holds this rank's share, and then the unfinished fold of the shares up to this rank.
+	// An exclusive scan leaves this rank's own share out.
 	inclusiveScan func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
-	// nothing moves.
+	// No data moves.
 	barrier func(ctx context.Context, r *p2p.Round) error
 )
 
@@ -136,7 +139,8 @@ func implementationOf[F any](r *p2p.Round, verb Verb, a Algorithm, op reduce.Op)
 	return a.entry().run.(F), nil
 }
 
-// misuse is this package's error. It does not know the job's ranks.
+// misuse returns this package's error. It names no rank, because the package does not know the
+// ranks of the job.
 func misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, -1, format, args...)
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// bruckAllGather leaves on every rank the chunk of every other, beside its own,
-// which is in its place in buf already. All chunks are equally long.
+// bruckAllGather gives every rank the chunks of all others. Its own chunk is in buf already.
+// All chunks are equally long.
 //
-// Each rank holds a run of chunks that begins with its own, and in every step
-// doubles it by the run of the rank just behind its end. With five ranks:
+// Each rank holds a run of chunks that begins with its own. In every step it receives the run
+// of the rank just behind its end, which doubles its own. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 4    01 → 3   0 → 1
@@ -23,8 +23,8 @@ import (
 //
 // Nothing is folded.
 //
-// Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
-// communications in multiport message-passing systems", IEEE TPDS 8(11), 1997.
+// Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications
+// in multiport message-passing systems", IEEE TPDS 8(11), 1997.
 func bruckAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	n, me := r.Size(), r.Rank()
 	run := r.Scratch(len(buf.buf)) // chunks me, me+1, …

@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// hierarchicalAllGather leaves on every rank the chunk of every other, beside its
-// own, which is in its place in buf already.
+// hierarchicalAllGather gives every rank the chunks of all others. Its own chunk is in buf
+// already.
 //
-// The ranks of a host give each other their chunks; one rank of each passes them
-// around a ring, a host's together; and it spreads the other hosts' on its own. With
-// four ranks on two hosts:
+// The ranks of a host exchange their chunks; one rank of each passes them around a ring, a
+// host's chunks together, and broadcasts the other hosts' chunks on its own host. With four
+// ranks on two hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    01 → 2   23 → 1
@@ -19,12 +19,12 @@ import (
 //	rank 2   2 → 3    23 → 0   01 → 3
 //	rank 3   3 → 2
 //
-// Cost: between h hosts (h-1)α + m(h-1)/h β; on each host that of an allgather of
-// its chunks and a broadcast of all others, in two parts; m bytes of scratch memory
-// unless hosts are in rank order.
+// Cost: between h hosts (h-1)α + m(h-1)/h β; on each host that of an allgather of its chunks
+// and a broadcast of all others, in two parts; m bytes of scratch memory unless hosts are in
+// rank order.
 //
-// Nothing is folded. Chunks may differ in length; the longest host's time is what
-// each step costs then. The ring passes hosts in the order of racks.
+// Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
+// host. The ring passes hosts in the order of racks.
 func hierarchicalAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	v := permute(r, buf)
 	host, own := r.Host(), v.ownHost()

@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// neighborExchangeAllGather leaves on every rank the chunk of every other, beside
-// its own, which is in its place in buf already.
+// neighborExchangeAllGather gives every rank the chunks of all others. Its own chunk is in buf
+// already.
 //
-// Neighbours two by two exchange their chunks, and then, with the neighbour on the
-// left and the one on the right in turns, the two chunks that came last. It takes
-// an even number of ranks; an odd one gets ringAllGather. With six ranks:
+// Neighbours exchange their chunks two by two. Then each exchanges with its left and its right
+// neighbour in turn the two chunks that arrived last. It takes an even number of ranks; an odd
+// one gets ringAllGather. With six ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    01 → 5   45 → 1
@@ -23,11 +23,11 @@ import (
 //
 // Cost: n/2 α + m(n-1)/n β; for odd n, (n-1)α + m(n-1)/n β.
 //
-// Nothing is folded. Chunks may differ in length; the longest ones' time is what
-// each step costs then.
+// Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
+// ones.
 //
-// Chen, Zhang, Zhang and Yuan, "Performance evaluation of allgather algorithms on
-// terascale Linux cluster with fast Ethernet", HPC Asia 2005.
+// Chen, Zhang, Zhang and Yuan, "Performance evaluation of allgather algorithms on terascale
+// Linux cluster with fast Ethernet", HPC Asia 2005.
 func neighborExchangeAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	n, me := r.Size(), r.Rank()
 	if n%2 != 0 {

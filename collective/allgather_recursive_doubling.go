@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// recursiveDoublingAllGather leaves on every rank the chunk of every other, beside
-// its own, which is in its place in buf already.
+// recursiveDoublingAllGather gives every rank the chunks of all others. Its own chunk is in buf
+// already.
 //
-// Partners at distance 1, 2, 4, … exchange all that they have; each step doubles
-// it. Ranks beyond the largest power of two give their chunk to a neighbour first,
-// and get all last. With five ranks:
+// Partners at distance 1, 2, 4, … exchange all chunks that they have. Each step doubles them.
+// Ranks beyond the largest power of two send their chunk to a neighbour first, and receive all
+// chunks last. With five ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0            01 → 2   012 → 3   01234 → 1
@@ -20,14 +20,13 @@ import (
 //	rank 3   3 → 4             34 → 0
 //	rank 4   4 → 3             34 → 2
 //
-// Cost: ⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at
-// most 3mβ.
+// Cost: ⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ.
 //
-// Nothing is folded. Chunks may differ in length; they need no scratch memory, as
-// what a rank has is always one run of them.
+// Nothing is folded. Chunks may differ in length; they need no scratch memory, as what a rank
+// has is always one run of them.
 //
-// Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-// operations in MPICH", IJHPCA 19(1), 2005, section 4.1.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+// MPICH", IJHPCA 19(1), 2005, section 4.1.
 func recursiveDoublingAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	d := hypercubeOf(r, 0)
 	if d.isExtra() {

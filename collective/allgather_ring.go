@@ -6,10 +6,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// ringAllGather leaves on every rank the chunk of every other, beside its own,
-// which is in its place in buf already.
+// ringAllGather gives every rank the chunks of all others. Its own chunk is in buf already.
 //
-// A chunk makes one lap, and every rank that it passes keeps a copy. With four
+// A chunk goes around the ring once, and every rank that it passes keeps a copy. With four
 // ranks:
 //
 //	          step 0   step 1   step 2
@@ -20,12 +19,12 @@ import (
 //
 // Cost: (n-1)α + m(n-1)/n β.
 //
-// Nothing is folded. Chunks may differ in length; the longest one's time is what
-// each step costs then. The ring passes the ranks in the order of their hosts and
-// racks: of every step one message enters each host, and one leaves it.
+// Nothing is folded. Chunks may differ in length; each step then takes the time of the longest
+// one. The ring passes the ranks in the order of their hosts and racks: in each step one
+// message enters each host and one leaves it.
 //
-// This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth
-// optimal all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
+// This is the second half of the ring all-reduce of Patarasuk and Yuan, "Bandwidth optimal
+// all-reduce algorithms for clusters of workstations", JPDC 69(2), 2009.
 func ringAllGather(ctx context.Context, r *p2p.Round, buf chunks) error {
 	ring := ringOrderOf(r)
 	next, prev := ring.at(1), ring.at(-1)

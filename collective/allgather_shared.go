@@ -6,19 +6,19 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedAllGather leaves on every rank all ranks' chunks; own is this rank's.
+// sharedAllGather gives every rank the chunks of all ranks. own is this rank's chunk.
 //
-// Piece by piece, every rank copies of its chunk into its slot, and to its place, and
-// takes what lies in the others' slots. With two ranks:
+// Fragment by fragment, every rank copies its chunk into its slot and to its destination, and
+// copies the others' chunks out of their slots. With two ranks:
 //
 //	         step 0       step 1
 //	rank 0   A → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   B → slot 1   A ← slot 0, B ← slot 1
 //
-// The drawing cannot tell a slot from what was copied into it: a rank's own chunk comes
-// from where it was, and not at all when it lies in its place.
+// The drawing cannot tell a slot from what was copied into it: a rank's own chunk is copied
+// from its source, or not at all where that is its destination.
 //
-// Cost: α + mβ, in cache; α for each piece.
+// Cost: α + mβ, in cache; α per fragment.
 func sharedAllGather(ctx context.Context, r *p2p.Round, buf chunks, own []byte) error {
 	n, me := r.Size(), r.Rank()
 	longest := buf.longest()

@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// allGatherReduceAllReduce leaves on every rank the reduction of all ranks' buf.
+// allGatherReduceAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// Every rank gets all vectors, and folds them itself: bruckAllGather and a loop. It
-// is for vectors so short that only the steps count. With three ranks:
+// Every rank gathers all vectors and folds them itself: bruckAllGather and a loop. It suits
+// vectors so short that only the number of steps counts. With three ranks:
 //
 //	         step 0   step 1
 //	rank 0   0 → 2    0 → 1
@@ -19,9 +19,9 @@ import (
 //
 // Cost: ⌈log₂n⌉α + (n-1)mβ + (n-1)mγ, and 2nm bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, n-1, each into what has gathered so far,
-// by every rank alike: the bits are those of a serial loop over the ranks, and equal
-// on all of them. Op need not commute.
+// Shares are folded in the order 0, 1, …, n-1, one after the other, by every rank alike. The
+// bits are those of a serial loop over the ranks, and equal on all of them. op need not
+// commute.
 func allGatherReduceAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n := r.Size()
 	all := evenChunks(r, r.Scratch(n*len(buf)), 1)

@@ -7,11 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalAllReduce leaves on every rank the reduction of all ranks' buf.
+// hierarchicalAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// On each host one rank gathers the fold of all, these ranks do recursive doubling
-// among themselves, and each spreads the result on its host. With six ranks on two
-// hosts:
+// On each host one rank reduces all vectors; these ranks run recursive doubling among
+// themselves; and each broadcasts the result on its host. With six ranks on two hosts:
 //
 //	         step 0   step 1   step 2    step 3       step 4
 //	rank 0                     012 → 3   012345 → 2   012345 → 1
@@ -21,15 +20,14 @@ import (
 //	rank 4   4 → 3
 //	rank 5            5 → 3
 //
-// Cost: between h hosts ⌊log₂h⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless h is a
-// power of two; on each host that of a reduction and a broadcast.
+// Cost: between h hosts ⌊log₂h⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless h is a power of
+// two; on each host that of a reduction and a broadcast.
 //
-// Shares of a host are folded in the order of its ranks, each into what has
-// gathered so far; the results of neighbouring blocks of hosts then, the earlier one
-// as the earlier operand. The order depends on the placement alone, and what is
-// spread is copied, so equal runs give equal bits on all ranks, also with and
-// without shared memory. Where hosts are in rank order so are the folds, and op need
-// not commute.
+// Shares of a host are folded in the order of its ranks, one after the other. The results of
+// neighbouring blocks of hosts are folded next, the earlier block as the earlier operand. The
+// order depends on the placement alone, and the result is copied, so equal runs give equal bits
+// on all ranks, also with and without shared memory. Where hosts are in rank order so are the
+// folds, and op need not commute.
 func hierarchicalAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
 	if err := reduceOnHost(ctx, host, 0, buf, buf, k); err != nil {

@@ -8,12 +8,11 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// hierarchicalSplitAllReduce leaves on every rank the reduction of all ranks' buf.
+// hierarchicalSplitAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// The vector has a part for each rank of the host that has the fewest. On each host
-// a rank folds its part of all; those of the same part on all hosts run a ring
-// all-reduce; and the ranks of a host give each other their parts. With four ranks
-// on two hosts:
+// The vector has one part per rank of the host that has the fewest. On each host a rank folds
+// its part of all vectors; the ranks with the same part on all hosts run a ring all-reduce; and
+// the ranks of a host exchange their parts. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2     step 3
 //	rank 0   0 → 1    01 → 2   2301 → 2   2301 → 1
@@ -21,18 +20,18 @@ import (
 //	rank 2   2 → 3    23 → 0   0123 → 0   2301 → 3
 //	rank 3   3 → 2    23 → 1   0123 → 1   2301 → 2
 //
-// Cost: between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ for all parts together;
-// on each host that of a reduce-scatter and an allgather; m bytes of scratch memory
-// unless the host's ranks share memory.
+// Cost: between h hosts 2(h-1)α + 2m(h-1)/h β + m(h-1)/h γ for all parts together; on each host
+// that of a reduce-scatter and an allgather; m bytes of scratch memory unless the host's ranks
+// share memory.
 //
-// A part has a chunk for each host. Of chunk c, shares of a host are folded in the
-// order of its ranks, and the hosts' results in the order c+1, c+2, …, c, counted
-// in the order of racks. The order depends on the placement and the chunk alone, and
-// every chunk is folded on one rank, so equal runs give equal bits on all ranks, also
-// with and without shared memory. It is not rank order, so op must commute.
+// A part has a chunk for each host. Of chunk c, shares of a host are folded in the order of its
+// ranks, and the hosts' results in the order c+1, c+2, …, c, counted in the order of racks. The
+// order depends on the placement and the chunk alone, and every chunk is folded on one rank, so
+// equal runs give equal bits on all ranks, also with and without shared memory. It is not rank
+// order, so op must commute.
 //
-// The scheme is that of Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing
-// all-reduce for deep learning on heterogeneous network hierarchy", MLSys 2019.
+// The scheme is that of Cho, Finkler, Kung and Hunter, "BlueConnect: decomposing all-reduce for
+// deep learning on heterogeneous network hierarchy", MLSys 2019.
 func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	host := r.Host()
 	parts := partsOf(host, buf, r.Layout().MinRanksPerHost(), k.DType().Size())
@@ -53,8 +52,8 @@ func hierarchicalSplitAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k
 	return allGatherOnHost(ctx, host, parts)
 }
 
-// partsOf cuts buf into parts, one for each of the first ranks of a host; those of
-// the others are empty.
+// partsOf cuts buf into parts, one for each of the first ranks of a host. The other ranks'
+// parts are empty.
 func partsOf(host *p2p.Round, buf []byte, parts, elem int) chunks {
 	n := host.Size()
 	starts := tensor.Elements[int64](host.Scratch(8 * (n + 1)))

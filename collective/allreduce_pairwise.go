@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// pairwiseAllReduce leaves on every rank the reduction of all ranks' buf.
+// pairwiseAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// The owner of each chunk collects its shares, and the results make a lap:
+// The owner of each chunk receives and folds its shares. The results then go around a ring:
 // pairwiseReduceScatter and ringAllGather. With three ranks:
 //
 //	          step 0   step 1   step 2   step 3
@@ -19,14 +19,13 @@ import (
 //
 // Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, and one chunk of scratch memory.
 //
-// Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b that of
-// the ranks after c, each begun at its last rank. The order depends on n and the
-// chunk alone, and every chunk is folded on one rank, so equal runs give equal
-// bits on all ranks. It is rank order, so op need not commute: it does for such
-// operators what the ring does for the others.
+// Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b is the fold of the ranks
+// after c, each begun at its last rank. The order depends on n and the chunk alone, and every
+// chunk is folded on one rank, so equal runs give equal bits on all ranks. It is rank order, so
+// op need not commute: for such operators it replaces the ring.
 //
-// Its halves are in Thakur, Rabenseifner and Gropp, "Optimization of collective
-// communication operations in MPICH", IJHPCA 19(1), 2005.
+// Its halves are in Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+// operations in MPICH", IJHPCA 19(1), 2005.
 func pairwiseAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	all := evenChunks(r, buf, k.DType().Size())
 	own := all.of(r.Rank())

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// rabenseifnerAllReduce leaves on every rank the reduction of all ranks' buf.
+// rabenseifnerAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// Partners at distance 1, 2, 4, … each fold one half of what they still have, and
-// then exchange the finished parts in the opposite order. Ranks beyond the largest
-// power of two lend their share to a neighbour first, and get the result last.
-// With five ranks, and in brackets the ranks whose shares are folded:
+// Partners at distance 1, 2, 4, … each fold one half of what they still have, and then exchange
+// the finished parts in the opposite order. Ranks beyond the largest power of two send their
+// share to a neighbour first, and receive the result last. With five ranks, and in brackets the
+// ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3          step 4           step 5
 //	rank 0                  34(01) → 2   2(012) → 3   01(01234) → 3   012(01234) → 2   01234(01234) → 1
@@ -21,16 +21,15 @@ import (
 //	rank 3   34(3) → 4                   01(34) → 0   2(01234) → 0    012(01234) → 4
 //	rank 4   012(4) → 3                  3(34) → 2    4(01234) → 2    34(01234) → 3
 //
-// Cost: 2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n,
-// and 2α + 2mβ + mγ more unless n is one.
+// Cost: 2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and 2α + 2mβ
+// + mγ more unless n is one.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand:
-// the order, and so the bits, are those of recursiveDoublingAllReduce. Every part
-// is folded on one rank, so equal runs give equal bits on all ranks. It is rank
-// order, so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order,
+// and so the bits, are those of recursiveDoublingAllReduce. Every part is folded on one rank,
+// so equal runs give equal bits on all ranks. It is rank order, so op need not commute.
 //
-// Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the
-// nearest partners first, as there.
+// Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; the nearest
+// partners first, as there.
 func rabenseifnerAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	d := hypercubeOf(r, 0)
 	if d.isExtra() {

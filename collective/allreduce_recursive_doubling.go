@@ -8,11 +8,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// recursiveDoublingAllReduce leaves on every rank the reduction of all ranks' buf.
+// recursiveDoublingAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// Ranks exchange what they have with partners at distance 1, 2, 4, …; each step
-// doubles what a rank has gathered. Ranks beyond the largest power of two lend
-// their share to a neighbour first, and get the result last. With five ranks:
+// Ranks exchange what they have with partners at distance 1, 2, 4, …. Each step doubles the
+// shares that a rank holds. Ranks beyond the largest power of two send their share to a
+// neighbour first, and receive the result last. With five ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0            01 → 2   012 → 3   01234 → 1
@@ -21,25 +21,25 @@ import (
 //	rank 3   3 → 4             34 → 0
 //	rank 4   4 → 3             34 → 2
 //
-// Cost: ⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two;
-// m bytes of scratch memory.
+// Cost: ⌊log₂n⌋(α + mβ + mγ), and 2α + 2mβ + mγ more unless n is a power of two; m bytes of
+// scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
-// Both partners fold the same operands in the same order, so equal runs give
-// equal bits on all ranks. It is rank order, so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. Both
+// partners fold the same operands in the same order, so equal runs give equal bits on all
+// ranks. It is rank order, so op need not commute.
 //
-// The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of
-// collective communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
+// The exchanges are those of Thakur, Rabenseifner and Gropp, "Optimization of collective
+// communication operations in MPICH", IJHPCA 19(1), 2005, section 4.5.
 func recursiveDoublingAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	return recursiveDoubling(ctx, r, buf, k, r.Size())
 }
 
-// recursiveDoubling is recursiveDoublingAllReduce of vectors that have gathered the shares of
-// so many ranks together.
+// recursiveDoubling is recursiveDoublingAllReduce of vectors that already hold the shares of
+// ranks ranks in all.
 func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	n, me := r.Size(), r.Rank()
 	power := 1 << (bits.Len(uint(n)) - 1)
-	extras := n - power // ranks 1, 3, …, 2*extra-1 lend their share to the one before
+	extras := n - power // ranks 1, 3, …, 2*extras-1 are extra: the rank before acts for them
 
 	isExtra := me < 2*extras && me%2 == 1
 	if isExtra {
@@ -55,7 +55,7 @@ func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.K
 	if power > 1 {
 		arrived = r.Scratch(len(buf))
 	}
-	vertex := me - min(extras, me/2) // among the ranks that do not lend
+	vertex := me - min(extras, me/2) // the position among the ranks that are not extra
 	for distance := 1; distance < power; distance *= 2 {
 		other := vertex ^ distance
 		partner := other + min(extras, other)
@@ -75,7 +75,7 @@ func recursiveDoubling(ctx context.Context, r *p2p.Round, buf []byte, k reduce.K
 	return nil
 }
 
-// sendAndAwaitResult gives this rank's share to another, and gets the result from it.
+// sendAndAwaitResult sends this rank's share to another, and receives the result from it.
 func sendAndAwaitResult(ctx context.Context, r *p2p.Round, to int, buf []byte) error {
 	if err := r.Send(ctx, to, buf); err != nil {
 		return err

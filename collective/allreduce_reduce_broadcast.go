@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// reduceBroadcastAllReduce leaves on every rank the reduction of all ranks' buf.
+// reduceBroadcastAllReduce reduces the buf of all ranks and leaves the result on every rank.
 //
-// The vectors are folded up a binomial tree to rank 0, and the result goes down
-// again: binomialReduce and binomialBroadcast. With four ranks:
+// The vectors are folded up a binomial tree to rank 0, and the result goes down again:
+// binomialReduce and binomialBroadcast. With four ranks:
 //
 //	         step 0   step 1   step 2     step 3
 //	rank 0                     0123 → 2   0123 → 1
@@ -20,11 +20,11 @@ import (
 //
 // Cost: 2⌈log₂n⌉(α + mβ) + ⌈log₂n⌉mγ, and m bytes of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
-// The order depends on n alone where hosts are in rank order; else ranks are taken
-// in the order of hosts and racks, as binomialReduce has it, but for operators that
-// do not commute, which get rank order. Rank 0's bits are copied, so equal runs give
-// equal bits on all ranks, and op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
+// depends on n alone where hosts are in rank order; otherwise ranks follow the order of hosts
+// and racks, as in binomialReduce, except for operators that do not commute, which get rank
+// order. Rank 0's bits are copied, so equal runs give equal bits on all ranks, and op need not
+// commute.
 func reduceBroadcastAllReduce(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	if err := binomialReduce(ctx, r, 0, buf, buf, k); err != nil {
 		return err

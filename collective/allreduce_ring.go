@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// ringAllReduce leaves on every rank the reduction of all ranks' src, in dst.
+// ringAllReduce reduces the src of all ranks and leaves the result in dst on every rank.
 //
-// Every chunk makes two laps, one to be reduced and one to be spread:
+// Every chunk goes around the ring twice, first to be reduced and then to be broadcast:
 // ringReduceScatter and ringAllGather. With three ranks:
 //
 //	          step 0   step 1   step 2   step 3
@@ -19,14 +19,13 @@ import (
 //
 // Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ. No algorithm moves fewer bytes.
 //
-// Shares are folded into chunk c in the order c+1, c+2, …, c, each into what has
-// gathered so far; where ranks are on several hosts, c+1 stands for the rank that
-// follows c in the order of hosts and racks. The order depends on n, that placement
-// and the chunk alone, and every chunk is folded on one rank, so equal runs give
-// equal bits on all ranks. It is not rank order, so op must commute.
+// Shares are folded into chunk c in the order c+1, c+2, …, c, one after the other. Where ranks
+// are on several hosts, c+1 stands for the rank that follows c in the order of hosts and racks.
+// The order depends on n, that placement and the chunk alone, and every chunk is folded on one
+// rank, so equal runs give equal bits on all ranks. It is not rank order, so op must commute.
 //
-// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", JPDC 69(2), 2009.
+// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+// JPDC 69(2), 2009.
 func ringAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	all := evenChunks(r, dst, k.DType().Size())
 	if err := ringReduceScatterAcross(ctx, r, all, all.withBuffer(src), k); err != nil {

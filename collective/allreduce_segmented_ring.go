@@ -7,26 +7,24 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// segmentedRingAllReduce leaves on every rank the reduction of all ranks' src, in
-// dst.
+// segmentedRingAllReduce reduces the src of all ranks and leaves the result in dst on every
+// rank.
 //
-// It is ringAllReduce for one stretch of all chunks after the other, so that what
-// a rank has folded is still in its cache when it sends it on. A stretch, with
-// three ranks:
+// It runs ringAllReduce over one subrange of all chunks after the other, so that what a rank
+// has folded is still in its cache when it sends it on. One subrange, with three ranks:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   1 → 2    2 → 0    0 → 1    1 → 2
 //	chunk 1   2 → 0    0 → 1    1 → 2    2 → 0
 //	chunk 2   0 → 1    1 → 2    2 → 0    0 → 1
 //
-// Cost: 2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t stretches, of at most two
-// segments of each chunk.
+// Cost: 2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t subranges, of at most two segments of each
+// chunk.
 //
-// Shares are folded into chunk c in the order c+1, c+2, …, c, each into what has
-// gathered so far: the order, and so the bits, are those of ringAllReduce. It is not
-// rank order, so op must commute.
+// Shares are folded into chunk c in the order c+1, c+2, …, c, one after the other. The order,
+// and so the bits, are those of ringAllReduce. It is not rank order, so op must commute.
 //
-// The stretches are the phases of Open MPI's segmented ring,
+// The subranges are the phases of Open MPI's segmented ring,
 // ompi/mca/coll/base/coll_base_allreduce.c.
 func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	all := evenChunks(r, dst, k.DType().Size())
@@ -44,6 +42,6 @@ func segmentedRingAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, 
 	return nil
 }
 
-// ringSubrangeSegments is how many segments of a chunk make a lap together: one is folded
-// while the other arrives.
+// ringSubrangeSegments is how many segments of a chunk go around the ring together. One is
+// folded while the other arrives.
 const ringSubrangeSegments = 2

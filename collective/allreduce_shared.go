@@ -8,31 +8,31 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// directBytes is up to which size every rank folds everything itself: one
+// directBytes is the largest vector that every rank folds as a whole by itself. That takes one
 // hand-over between the ranks instead of two.
 const directBytes = p2p.SmallSize
 
-// sharedAllReduce leaves on every rank the reduction of all ranks' src, in dst.
+// sharedAllReduce reduces the src of all ranks and leaves the result in dst on every rank.
 //
-// Small vectors: each rank puts its share into its slot, and folds all slots.
-// Larger ones, piece by piece: each rank puts its share of the others' parts of the
-// piece into its slot, folds its own part over all slots into its own slot, and
-// takes all parts from the slots. With two ranks:
+// For a small vector, each rank copies its share into its slot and folds all slots. A larger
+// vector goes fragment by fragment: each rank copies its share of the others' parts into its
+// slot, folds its own part over all slots into its own slot, and copies all parts out of the
+// slots. With two ranks:
 //
 //	         step 0        step 1                step 2
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   A1 → slot 1   op(B0, B1) → slot 1   A ← slot 0, B ← slot 1
 //
-// While the others still fold, a rank puts its share of the next piece in.
+// While the others still fold, a rank copies its share of the next fragment in.
 //
-// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α for each piece. Small vectors
-// take α, and fold m(n-1).
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment. Small vectors take α, and
+// fold m(n-1).
 //
-// Shares are folded in rank order, element by element, so equal runs give equal
-// bits on all ranks, whatever the sizes of the pieces. op need not commute.
+// Shares are folded in rank order, element by element, so equal runs give equal bits on all
+// ranks, whatever the sizes of the fragments. op need not commute.
 //
-// The scheme is that of shared-memory collectives in MPI libraries; see Graham
-// and Shipman, "MPI support for multi-core architectures", EuroPVM/MPI 2008.
+// The scheme is that of shared-memory collectives in MPI libraries; see Graham and Shipman,
+// "MPI support for multi-core architectures", EuroPVM/MPI 2008.
 func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	if len(src) <= directBytes {
 		return allReduceDirect(ctx, r, dst, src, k)
@@ -40,7 +40,7 @@ func sharedAllReduce(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	return allReduceFragments(ctx, r, dst, src, k)
 }
 
-// allReduceDirect is for vectors of one small piece.
+// allReduceDirect reduces a vector that fits one small fragment.
 func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	p := r.Fragments(1, len(src))
 	if err := p.AwaitFree(ctx); err != nil {
@@ -51,7 +51,7 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	if err := awaitDone(ctx, r, p); err != nil {
 		return err
 	}
-	own := src // not what was just written, which the slot's readers have taken
+	own := src // rather than the slot, whose cache lines the readers have taken over
 	if r.Rank() > 1 && same(dst, src) {
 		own = p.Slot(r.Rank())[:len(src)]
 	}
@@ -60,7 +60,9 @@ func allReduceDirect(ctx context.Context, r *p2p.Round, dst, src []byte, k reduc
 	return nil
 }
 
-// allReduceFragments is for all others: every rank folds one part of each piece.
+// allReduceFragments reduces all longer vectors. Every rank folds one part of each fragment. It
+// fills its slot of the next fragment before it folds this one, so that the copy overlaps the
+// others' folds.
 func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
@@ -89,8 +91,8 @@ func allReduceFragments(ctx context.Context, r *p2p.Round, dst, src []byte, k re
 	return nil
 }
 
-// copyIn puts this rank's share of a piece into its slot, but for the part that
-// it folds itself, which nobody else reads.
+// copyIn copies this rank's share of a fragment into its slot, except the part that it folds
+// itself, which no other rank reads.
 func copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, share []byte, elem int) error {
 	if err := p.AwaitFree(ctx); err != nil {
 		return err
@@ -103,8 +105,8 @@ func copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, share []byte, ele
 	return nil
 }
 
-// foldPart folds this rank's part of a piece into its slot, and moves it from there
-// to its place.
+// foldPart folds this rank's part of a fragment into its slot, and copies it from there into
+// parts.
 func foldPart(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunks, share []byte, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
@@ -118,7 +120,7 @@ func foldPart(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunks, s
 	return nil
 }
 
-// copyOutParts takes the finished parts of a piece from the other ranks' slots.
+// copyOutParts copies the other ranks' parts of a fragment from their slots into parts.
 func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunks, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
@@ -132,7 +134,7 @@ func copyOutParts(ctx context.Context, r *p2p.Round, p p2p.Fragment, parts chunk
 	return nil
 }
 
-// partOf is where rank i's part of a piece of m bytes lies.
+// partOf returns the byte range of part i of n in a fragment of m bytes.
 func partOf(i, n, m, elem int) (lo, hi int) {
 	lo, hi = tensor.Chunk(m/elem, n, i)
 	return lo * elem, hi * elem

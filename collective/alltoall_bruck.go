@@ -6,12 +6,12 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// bruckAllToAll leaves in chunk i of dst what chunk r of src is on rank i. All
+// bruckAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i. All
 // chunks are equally long.
 //
-// A chunk whose owner is d ranks on goes there by jumps of 1, 2, 4, …, those that d
-// is the sum of; chunks that jump together travel together. With four ranks, and
-// in brackets where a chunk comes from:
+// A chunk whose owner is d ranks ahead gets there by jumps of 1, 2, 4, … that add up to d.
+// Chunks that jump together travel together. With four ranks, and in brackets where a chunk
+// comes from:
 //
 //	         step 0      step 1
 //	rank 0   13(0) → 1   2(0)(3) → 2
@@ -23,8 +23,8 @@ import (
 //
 // Nothing is folded. It is for short chunks: each moves up to ⌈log₂n⌉ times.
 //
-// Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all
-// communications in multiport message-passing systems", IEEE TPDS 8(11), 1997.
+// Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications
+// in multiport message-passing systems", IEEE TPDS 8(11), 1997.
 func bruckAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	size := len(src.of(me))

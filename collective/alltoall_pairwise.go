@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// pairwiseAllToAll leaves in chunk i of dst what chunk r of src is on rank i.
+// pairwiseAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i.
 //
-// In step s every rank sends to the rank s+1 after it and receives from the one
-// s+1 before it, so that no two send to the same. With four ranks:
+// In step s every rank sends to the rank s+1 after it and receives from the one s+1 before it,
+// so that no two send to the same. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   → 1      → 2      → 3
@@ -21,8 +21,8 @@ import (
 //
 // Nothing is folded. Chunks may differ in length.
 //
-// Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-// operations in MPICH", IJHPCA 19(1), 2005, section 4.3 (for any number of ranks).
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+// MPICH", IJHPCA 19(1), 2005, section 4.3 (for any number of ranks).
 func pairwiseAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	copy(dst.of(me), src.of(me))

@@ -6,17 +6,17 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedAllToAll sends chunk i of src to rank i, and receives chunk i of dst from
-// it; all chunks are equally long.
+// sharedAllToAll copies chunk i of src to rank i, and receives chunk i of dst from rank i. All
+// chunks are equally long.
 //
-// Piece by piece, every rank copies a stretch of each chunk into its slot, side
-// by side, and takes its own stretch from each of the others' slots. With two ranks:
+// Fragment by fragment, every rank copies a subrange of each chunk into its slot, side by side,
+// and copies its own subrange from each of the other slots. With two ranks:
 //
 //	         step 0        step 1
 //	rank 0   B0 → slot 0   A1 ← slot 1
 //	rank 1   A1 → slot 1   B0 ← slot 0
 //
-// Cost: α + 2m(n-1)/n β, in cache; α for each piece.
+// Cost: α + 2m(n-1)/n β, in cache; α per fragment.
 func sharedAllToAll(ctx context.Context, r *p2p.Round, dst, src chunks) error {
 	n, me := r.Size(), r.Rank()
 	subrange := max(1, min(p2p.SlotSize/n, len(src.of(me))))

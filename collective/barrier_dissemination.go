@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// disseminationBarrier returns on rank r when every rank has called it.
+// disseminationBarrier returns when every rank has called it.
 //
-// In step s every rank tells the one 2^s after it; what it tells is that it has
-// heard of 2^s ranks. With five ranks:
+// In step s every rank notifies the rank 2^s after it. The message says that 2^s ranks have
+// called the barrier. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   → 1      → 2      → 4
@@ -22,8 +22,8 @@ import (
 //
 // Nothing is folded.
 //
-// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
-// International Journal of Parallel Programming 17(1), 1988.
+// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", International
+// Journal of Parallel Programming 17(1), 1988.
 func disseminationBarrier(ctx context.Context, r *p2p.Round) error {
 	n, me := r.Size(), r.Rank()
 	for distance := 1; distance < n; distance *= 2 {

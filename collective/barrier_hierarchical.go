@@ -8,8 +8,8 @@ import (
 
 // hierarchicalBarrier returns when every rank has called it.
 //
-// On each host one rank waits for the others; these ranks run a dissemination
-// barrier; and each tells its host. With four ranks on two hosts:
+// On each host one rank waits for the others; these ranks run a dissemination barrier; and each
+// releases its host. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0            → 2      → 1
@@ -17,8 +17,8 @@ import (
 //	rank 2            → 0      → 3
 //	rank 3   → 2
 //
-// Cost: between h hosts ⌈log₂h⌉α; on each host that of all reporting to one, and of
-// a broadcast of nothing.
+// Cost: between h hosts ⌈log₂h⌉α; on each host that of all reporting to one, and of a broadcast
+// of nothing.
 //
 // Nothing is folded.
 func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
@@ -34,8 +34,8 @@ func hierarchicalBarrier(ctx context.Context, r *p2p.Round) error {
 	return releaseOnHost(ctx, host)
 }
 
-// gatherOnHost returns, on a host's first rank, when the others have called it; on
-// those, at once.
+// gatherOnHost returns on the first rank of a host when the host's other ranks have called it.
+// On those it returns at once.
 func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return linearGather(ctx, host, 0, cutEvenly(nil, host.Size(), 1), nil)
@@ -55,7 +55,7 @@ func gatherOnHost(ctx context.Context, host *p2p.Round) error {
 	return nil
 }
 
-// releaseOnHost returns when a host's first rank has called it.
+// releaseOnHost returns when the first rank of the host has called it.
 func releaseOnHost(ctx context.Context, host *p2p.Round) error {
 	if !host.HasShared() {
 		return binomialBroadcast(ctx, host, 0, nil)

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedBarrier returns when every rank has called it: each shows its flag, and
-// looks at all the others'. With two ranks:
+// sharedBarrier returns when every rank has called it: each sets its flag and waits for all the
+// others' flags. With two ranks:
 //
 //	         step 0         step 1
 //	rank 0   shows flag 0   sees flag 1

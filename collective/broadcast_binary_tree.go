@@ -6,24 +6,22 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binaryTreeBroadcast leaves the root's buf on every rank.
+// binaryTreeBroadcast copies the root's buf to every rank.
 //
-// Every rank passes the vector on to two others, each segment while the one behind
-// it arrives: rank v to 2v+1 and 2v+2. With four ranks and two segments, from
-// root 0:
+// Every rank sends the vector on to two others, each segment while the following one arrives:
+// rank v to 2v+1 and 2v+2. With four ranks and two segments, from root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 0   01 → 1   01 → 2   23 → 1   23 → 2
 //	rank 1            01 → 3            23 → 3
 //
-// Cost: (2(s-1) + d)(α + m/s β), for s segments, where d is at most 2⌊log₂n⌋; two
-// ranks are a chain.
+// Cost: (2(s-1) + d)(α + m/s β), for s segments, where d is at most 2⌊log₂n⌋; two ranks are a
+// chain.
 //
-// Nothing is folded. From another root, ranks are counted from it on, in the order
-// of hosts and racks.
+// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
+// racks.
 //
-// It is the binary tree of Open MPI's broadcasts,
-// ompi/mca/coll/base/coll_base_bcast.c.
+// It is the binary tree of Open MPI's broadcasts, ompi/mca/coll/base/coll_base_bcast.c.
 func binaryTreeBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	n, nodes := r.Size(), r.Layout().From(root)
 	if n == 1 {

@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialBroadcast leaves the root's buf on every rank.
+// binomialBroadcast copies the root's buf to every rank.
 //
-// In every step each rank that has the vector sends it to one that has not. With
-// six ranks, from root 0:
+// In every step each rank that has the vector sends it to one that does not. With six ranks,
+// from root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 0   → 4      → 2      → 1
@@ -19,10 +19,9 @@ import (
 //
 // Cost: ⌈log₂n⌉(α + mβ), and up to two steps more where there are several hosts.
 //
-// Nothing is folded. From another root, ranks are counted from it on, in the order
-// of hosts and racks. Every host and every rack but the root's is entered once: the
-// tree joins the first ranks of racks, in each rack those of hosts, and each host's
-// ranks.
+// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
+// racks. Every host and every rack but the root's is entered once: the tree joins the first
+// ranks of racks, in each rack those of hosts, and each host's ranks.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {

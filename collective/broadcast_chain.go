@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// chainBroadcast leaves the root's buf on every rank.
+// chainBroadcast copies the root's buf to every rank.
 //
-// Every rank passes the vector on to the next, each segment while the one behind it
-// arrives. With three ranks and three segments, from root 0:
+// Every rank sends the vector on to the next, each segment while the following one arrives.
+// With three ranks and three segments, from root 0:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   0 → 1    1 → 2
@@ -18,8 +18,8 @@ import (
 //
 // Cost: (n-2+s)(α + m/s β), for s segments.
 //
-// Nothing is folded. From another root, ranks are counted from it on, in the order
-// of hosts and racks: every host and every rack but the root's is entered once.
+// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
+// racks: every host and every rack but the root's is entered once.
 //
 // It is the chain, with a fanout of one, of Open MPI's broadcasts,
 // ompi/mca/coll/base/coll_base_bcast.c.

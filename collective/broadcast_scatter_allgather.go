@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// scatterAllGatherBroadcast leaves the root's buf on every rank.
+// scatterAllGatherBroadcast copies the root's buf to every rank.
 //
-// A chunk for each rank comes down a binomial tree, and then all chunks make a lap.
-// With four ranks, from root 0:
+// One chunk per rank goes down a binomial tree, and then all chunks go around a ring. With four
+// ranks, from root 0:
 //
 //	         step 0   step 1   step 2   step 3   step 4
 //	rank 0   23 → 2   1 → 1    0 → 1    3 → 1    2 → 1
@@ -20,8 +20,8 @@ import (
 //
 // Cost: (⌈log₂n⌉ + n-1)α + 2m(n-1)/n β.
 //
-// Nothing is folded. From another root, ranks are counted from it on, in the order
-// of hosts and racks.
+// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
+// racks.
 //
 // Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective
 // communication library (InterCom)", SHPCC 1994.

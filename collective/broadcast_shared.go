@@ -6,20 +6,20 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// sharedBroadcast leaves the root's buf on every rank.
+// sharedBroadcast copies the root's buf to every rank.
 //
-// Piece by piece, the root copies into its slot, and the others copy out of it.
-// With two ranks, from root 0:
+// Fragment by fragment, the root copies into its slot, and the others copy out of it. With two
+// ranks, from root 0:
 //
 //	         step 0       step 1       step 2
 //	rank 0   A → slot 0   B → slot 0
 //	rank 1                A ← slot 0   B ← slot 0
 //
-// The root is as many pieces ahead of the slowest as the slots allow. Two ranks hand
-// over pieces that stay in the first-level cache; more of them larger ones, because each
-// piece has all of them wait, which takes longest where they outnumber the cores.
+// The root is as many fragments ahead of the slowest rank as the slots allow. Two ranks hand
+// over fragments that stay in the first-level cache. More ranks hand over larger ones, because
+// all of them wait for each fragment, which takes longest where they outnumber the cores.
 //
-// Cost: α + mβ, in cache: in and out at the same time; α for each piece.
+// Cost: α + mβ, in cache: in and out at the same time; α per fragment.
 func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) error {
 	step := broadcastFragment(r.Size())
 	count := fragmentCount(len(buf), step)
@@ -45,7 +45,7 @@ func sharedBroadcast(ctx context.Context, r *p2p.Round, root int, buf []byte) er
 	return nil
 }
 
-// broadcastFragment is the bytes of a piece for so many ranks.
+// broadcastFragment returns the bytes of a fragment for n ranks.
 func broadcastFragment(n int) int {
 	if n == 2 {
 		return p2p.SlotSize / 4

@@ -8,25 +8,24 @@ import (
 
 //go:generate go test -run TestTheAlgorithmsPageIsUpToDate . -update
 
-// A entry is what there is to know about one algorithm.
+// An entry is what the catalogue knows of one algorithm.
 type entry struct {
 	verb     Verb
 	name     string
-	order    reduce.Order // Commutative: of operators it needs that; RankOrder: it takes all; 0: it takes none
-	costText string       // the cost, as the header has it
+	order    reduce.Order // Commutative: operators must commute; RankOrder: any operator; 0: none, it does not reduce
+	costText string       // the cost, in the words of the header
 	cost     cost
-	run      any // a function of the kind that the verb needs
+	run      any // a function of the type that the verb needs
 }
 
-// A cost counts, for n ranks, m bytes and segments of s bytes, the messages
-// started, and the bytes moved and folded, one after the other. Algorithms that
-// work in shared memory count hand-overs of a piece for messages, and copies for
-// bytes moved. Hierarchical ones count what moves and is folded between n hosts,
-// which is all where each has one rank. m may be any number; n is 1 at least.
+// A cost counts, for n ranks, m bytes and segments of s bytes, the messages started, and the
+// bytes moved and folded, one after the other. Algorithms in shared memory count fragments
+// handed over as messages, and bytes copied as moved. Hierarchical ones count what moves and is
+// folded between n hosts, as if each had one rank. m may be any number. n is at least 1.
 type cost func(n, m, s float64) (alpha, beta, gamma float64)
 
-// catalogue lists every algorithm; of each verb the most modest comes first,
-// which any table can fall back on. An entry's place is not part of any format.
+// catalogue lists every algorithm. The first one of each verb has no conditions, so that any
+// table can fall back on it. An entry's position is not part of any format.
 var catalogue = [...]entry{
 	{VerbAllReduce, "linear", reduce.RankOrder,
 		"2(n-1)(α + mβ) + (n-1)mγ", func(n, m, _ float64) (_, _, _ float64) { return 2 * (n - 1), 2 * (n - 1) * m, (n - 1) * m },
@@ -40,7 +39,7 @@ var catalogue = [...]entry{
 	{VerbAllReduce, "ring", reduce.Commutative, reduceScatterAllGather, reduceScatterAllGatherCost, allReduce(ringAllReduce)},
 	{VerbAllReduce, "pairwise", reduce.RankOrder, reduceScatterAllGather, reduceScatterAllGatherCost, allReduceInPlace(pairwiseAllReduce)},
 	{VerbAllReduce, "segmented_ring", reduce.Commutative,
-		"2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t stretches", segmentedRingCost,
+		"2t(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, for t subranges", segmentedRingCost,
 		allReduce(segmentedRingAllReduce)},
 	{VerbAllReduce, "rabenseifner", reduce.RankOrder,
 		"2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and 2α + 2mβ + mγ more unless n is one", rabenseifnerCost(2, 2),
@@ -154,7 +153,7 @@ var catalogue = [...]entry{
 	{VerbBarrier, hierarchical, 0, "between h hosts ⌈log₂h⌉α", func(h, _, _ float64) (_, _, _ float64) { return log2Ceil(h), 0, 0 }, barrier(hierarchicalBarrier)},
 }
 
-// log2Ceil is the steps of a binomial tree.
+// log2Ceil returns the number of steps of a binomial tree over n ranks.
 func log2Ceil(n float64) float64 { return math.Ceil(math.Log2(n)) }
 
 // The costs that several algorithms have.

@@ -7,18 +7,21 @@ import (
 )
 
 // chunks is a vector cut into one chunk per rank, in rank order.
+//
+// The cut is either even, by tensor.Chunk, with starts nil, or given by starts. With width > 0,
+// a chunk stands for one subrange of it: width bytes, the sub-th such.
 type chunks struct {
 	buf    []byte
 	n      int
 	elem   int     // bytes of an element
-	starts []int64 // of chunk 0 to n, in bytes; nil: cut by tensor.Chunk
-	size   int     // bytes of a chunk then
-	longer int     // so many of the first have an element more
-	sub    int     // which stretch of each chunk is meant
-	width  int     // bytes of a stretch; 0: the whole chunk
+	starts []int64 // of chunk 0 to n, in bytes; nil for an even cut
+	size   int     // bytes of the shorter chunks of an even cut
+	longer int     // number of first chunks that have one element more
+	sub    int     // index of the subrange
+	width  int     // bytes of a subrange; 0: chunks are whole
 }
 
-// of is chunk i.
+// of returns chunk i, or the selected subrange of it.
 func (c *chunks) of(i int) []byte {
 	if c.width > 0 {
 		return blockOf(c.span(i, i+1), c.sub, c.width)
@@ -26,7 +29,8 @@ func (c *chunks) of(i int) []byte {
 	return c.span(i, i+1)
 }
 
-// longest is how many bytes the longest chunk has.
+// longest returns the length of the longest chunk in bytes. The first chunk of an even cut is a
+// longest one.
 func (c *chunks) longest() (most int) {
 	if c.starts == nil { // the first, since those with an element more come first
 		return len(c.of(0))
@@ -37,14 +41,14 @@ func (c *chunks) longest() (most int) {
 	return most
 }
 
-// subrange is bytes i*width up to, not including, (i+1)*width of each chunk, as far
-// as it has them.
+// subrange returns c with each chunk reduced to its bytes i*width up to (i+1)*width, as far as
+// it has them.
 func (c chunks) subrange(i, width int) chunks {
 	c.sub, c.width = i, width
 	return c
 }
 
-// span is chunks lo up to, not including, hi, whole.
+// span returns chunks lo up to, not including, hi as one slice, without regard to subranges.
 func (c *chunks) span(lo, hi int) []byte {
 	if c.starts != nil {
 		return c.buf[c.starts[lo]:c.starts[hi]]
@@ -52,11 +56,11 @@ func (c *chunks) span(lo, hi int) []byte {
 	return c.buf[c.start(lo):c.start(hi)]
 }
 
-// start is where chunk i begins, as tensor.Chunk has it: a division takes as long as a few
-// bytes take to copy, so there is one for all chunks.
+// start returns the offset of chunk i of an even cut. It multiplies instead of dividing: a
+// division takes as long as copying a few bytes, and a cut needs only one.
 func (c *chunks) start(i int) int { return i*c.size + min(i, c.longer)*c.elem }
 
-// withBuffer is another vector, cut in the same way.
+// withBuffer returns another vector, cut in the same way.
 func (c chunks) withBuffer(buf []byte) chunks {
 	if c.starts == nil && len(buf) != len(c.buf) {
 		other := cutEvenly(buf, c.n, c.elem)
@@ -66,7 +70,7 @@ func (c chunks) withBuffer(buf []byte) chunks {
 	return c
 }
 
-// evenChunks cuts buf into a chunk for each rank of r.
+// evenChunks cuts buf into one chunk per rank of r.
 func evenChunks(r *p2p.Round, buf []byte, elem int) chunks { return cutEvenly(buf, r.Size(), elem) }
 
 // cutEvenly cuts buf into n chunks by tensor.Chunk.
@@ -91,22 +95,22 @@ func cutByCounts(r *p2p.Round, buf []byte, counts []int, elem int) chunks {
 	return chunks{buf: buf, n: n, elem: elem, starts: starts}
 }
 
-// modulo is a modulo n, never negative.
+// modulo returns a modulo n, which is never negative.
 func modulo(a, n int) int { return (a%n + n) % n }
 
 // same reports whether a and b begin at the same byte of memory.
 func same(a, b []byte) bool { return len(a) > 0 && len(b) > 0 && &a[0] == &b[0] }
 
-// copyUnlessSame copies src to dst, unless it is there already.
+// copyUnlessSame copies src to dst, unless both are the same memory.
 func copyUnlessSame(dst, src []byte) {
 	if !same(dst, src) {
 		copy(dst, src)
 	}
 }
 
-// copyCached is put for a rank's own chunk. The built-in copy writes a
-// megabyte or more past the caches, where what is worked on next would find it late:
-// so what may fit into them is copied in pieces.
+// copyCached copies this rank's own chunk, unless it lies at its destination. The built-in copy
+// writes a megabyte or more past the caches, from where the next step would have to fetch it.
+// copyCached therefore copies in blocks what may fit into the caches.
 func copyCached(dst, src []byte) {
 	if same(dst, src) {
 		return

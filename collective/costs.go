@@ -7,11 +7,11 @@ import (
 
 // The costs of algorithms that have one of their own.
 
-// power is the largest power of two up to n.
+// power returns the largest power of two that is at most n.
 func power(n float64) float64 { return math.Exp2(math.Floor(math.Log2(n))) }
 
-// rabenseifnerCost is that of recursive halving and the way back, and of so many
-// steps, and vectors, more for ranks beyond a power of two.
+// rabenseifnerCost returns the cost of recursive halving and the way back. For a number of
+// ranks that is no power of two it adds that many steps and vectors.
 func rabenseifnerCost(steps, vectors float64) cost {
 	return func(n, m, _ float64) (alpha, beta, gamma float64) {
 		p := power(n)
@@ -25,8 +25,8 @@ func rabenseifnerCost(steps, vectors float64) cost {
 
 const halvingFold = "⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at most m(2+2/n)β + 2mγ"
 
-// halvingFoldCost counts a place's chunks: in each step the longer half of what is
-// left, that of places that stand for two ranks.
+// halvingFoldCost counts the chunks of a vertex. Each step moves the longer half of what is
+// left: the half with more vertices that stand for two ranks.
 func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -43,7 +43,7 @@ func halvingFoldCost(n, m, _ float64) (alpha, beta, gamma float64) {
 
 const doublingMove = "⌈log₂n⌉α + m(n-1)/n β for a power of two. Else ⌊log₂n⌋α + 2α, and in all at most 3mβ"
 
-// doublingMoveCost counts the chunks of the first places, which stand for two ranks.
+// doublingMoveCost counts the chunks of the first vertices, which stand for two ranks.
 func doublingMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	p := power(n)
 	extra := n - p
@@ -66,7 +66,7 @@ func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n / 2, m * (n - 1) / n, 0
 }
 
-// bruckMoveCost counts the chunks of each jump.
+// bruckMoveCost counts the chunks that move in each jump.
 func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	for jump := 1; jump < int(n); jump *= 2 {
 		whole, rest := int(n)/(2*jump), int(n)%(2*jump)
@@ -76,8 +76,8 @@ func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return log2Ceil(n), beta, 0
 }
 
-// knomialSteps is how many messages follow each other in a k-nomial broadcast: the
-// root's to the children of each level, and then those of the last child's subtree.
+// knomialSteps returns how many messages follow one another in a k-nomial broadcast: the root's
+// to its children of each level, and then those in the subtree of its last child.
 func knomialSteps(n float64) float64 {
 	steps, width := 0, 1
 	for width < int(n) {
@@ -92,14 +92,14 @@ func knomialSteps(n float64) float64 {
 	return float64(steps)
 }
 
-// segmentedRingCost is the ring's, once for each stretch of the longest chunk.
+// segmentedRingCost is the ring's cost, once per subrange of the longest chunk.
 func segmentedRingCost(n, m, s float64) (alpha, beta, gamma float64) {
 	subranges := max(1, math.Ceil(m/n/(ringSubrangeSegments*s)))
 	return 2 * (n - 1) * subranges, 2 * m * (n - 1) / n, m * (n - 1) / n
 }
 
-// pipelined is how long the last of a vector's segments takes, in steps of one
-// segment, that is away for so many steps.
+// pipelined returns the cost until the last segment has arrived. The first segment takes steps
+// steps, and each later one leaves each steps after the one before.
 func pipelined(steps, each, m, s float64) (alpha, beta float64) {
 	segments := max(1, math.Ceil(m/s))
 	steps += each * (segments - 1)
@@ -119,7 +119,7 @@ func chainFoldCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, beta
 }
 
-// chainExScanCost is without a fold on the last rank.
+// chainExScanCost counts no fold on the last rank.
 func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	alpha, beta, _ = chainMoveCost(n, m, s)
 	if n > 2 {
@@ -128,9 +128,9 @@ func chainExScanCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, gamma
 }
 
-// binaryTreeCost is the way of the last segment: it waits for those before it, each
-// of which the root sends twice, and goes down, to the right in two steps and to the
-// left in one.
+// binaryTreeCost follows the last segment. It waits for the segments before it, each of which
+// the root sends twice. Then it goes down the tree, two steps to a right child and one to a
+// left.
 func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	if n <= 2 {
 		return chainMoveCost(n, m, s)
@@ -149,8 +149,8 @@ func binaryTreeCost(n, m, s float64) (alpha, beta, gamma float64) {
 	return alpha, beta, 0
 }
 
-// recursiveDoublingExScanCost counts the folds of the busiest rank, which is a power of two:
-// of two in every step, one is of what it gives later, and one of its result.
+// recursiveDoublingExScanCost counts the folds of the busiest rank, which is a power of two.
+// Each step folds twice: into what the rank sends later, and into its result.
 func recursiveDoublingExScanCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	most := 0
 	for rank, results := 1, 0; rank < int(n); rank, results = rank*2, results+1 {

@@ -1,35 +1,36 @@
 package collective
 
-// DefaultTable holds the rules for when nothing was measured.
+// DefaultTable returns the table that is used without a tuning file.
 func DefaultTable() *Table {
 	t, err := NewTable(nil, DefaultRules())
 	if err != nil {
-		panic(err) // a slip in DefaultRules, which every test of the table would find
+		panic(err) // a bug in DefaultRules, which every test of the table finds
 	}
 	return t
 }
 
-// DefaultRules are those of DefaultTable.
+// DefaultRules returns the rules of DefaultTable.
 func DefaultRules() []TableRule {
 	rule := func(verb Verb, name string, maxBytes uint64) TableRule {
 		a, err := Find(verb, name)
 		if err != nil {
-			panic(err) // a slip in the lines below, which every test of the table would find
+			panic(err) // a bug in the rules below, which every test of the table finds
 		}
 		return TableRule{Algorithm: a, MaxBytes: maxBytes}
 	}
-	const small = 64 << 10 // below it the number of steps decides, above it the bytes
-	// From here on what has been folded is no longer in the cache when it is sent on,
-	// unless a stretch after the other makes its laps: then an allreduce over loopback
-	// took 7.1 ms instead of 8.1 for 16 MiB, and 30 instead of 33 for 64 MiB (two ranks
-	// on two cores of an AMD EPYC; 1.49 and 1.59 ms, which is no difference, for 4 MiB):
-	//	TUTTI_ALGORITHM=allreduce:segmented_ring tuttirun -np 2 tuttibench -transport tcp -min 4Mi
+	// Up to small, the number of steps decides; above it, the bytes.
+	const small = 64 << 10
+	// Above large, what a rank has folded is no longer in its cache when it sends it on,
+	// unless the ring handles one subrange after the other. An allreduce over loopback
+	// then took 7.1 ms instead of 8.1 for 16 MiB, and 30 instead of 33 for 64 MiB. At
+	// 4 MiB there was no difference. (Two ranks on two cores of an AMD EPYC:
+	//	TUTTI_ALGORITHM=allreduce:segmented_ring tuttirun -np 2 tuttibench -transport tcp -min 4Mi)
 	const large = 8 << 20
-	// Up to tiny the number of steps decides also on ranks that are no power of two, which
-	// move more bytes in few steps than in many. Up to long three and four ranks reduce
-	// up a tree, whole vectors, in less time than across, in chunks. Beyond tall a chain,
-	// which waits for no whole vector, brings a broadcast down sooner than a tree.
-	// docs/adr/0021 has the figures of these, and of what is said of ranks below.
+	// Up to tiny, few steps also pay where the ranks are no power of two, which then
+	// move more bytes. Up to long, three and four ranks reduce whole vectors up a tree
+	// faster than they reduce chunks across. Above tall, a chain broadcasts faster than
+	// a tree, because it does not wait for whole vectors. docs/adr/0021 has the figures
+	// of these, and of the numbers of ranks below.
 	const tiny, long, tall = 8 << 10, 2 << 20, 4 << 20
 	among := func(least, most uint32, u TableRule) TableRule {
 		u.MinRanks, u.MaxRanks = least, most

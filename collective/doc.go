@@ -22,36 +22,37 @@
 //	β       the time to move a byte
 //	γ       the time to fold a byte
 //
-// A cost counts the steps, and the bytes moved and folded one after the other,
-// for a rank that can send and receive at the same time. A drawing shows what
-// moves in each step, a step being what such a rank does at once. "1 → 2" is a
-// message; in drawings with a row per rank, the digits before the arrow are the
-// ranks whose shares are folded into it, in the order of the fold, or the chunks
-// it carries. In drawings of shared memory A0 is rank 0's share of chunk A; it is
-// put into a rank's own slot by "→", and taken out of another's by "←".
+// A cost counts steps, bytes moved and bytes folded one after the other, for a rank
+// that can send and receive at the same time.
+//
+// A drawing shows what moves in each step; a step is what such a rank does at once.
+// "1 → 2" is a message. In drawings with one row per rank, the digits before the
+// arrow are the ranks whose shares are folded into the message, in the order of the
+// fold, or the chunks that it carries. In drawings of shared memory, A0 is rank 0's
+// share of chunk A; "→" copies into a rank's own slot, and "←" out of another's.
+// Tests execute the drawings: they record a run, draw it, and compare.
 //
 // # Chunks
 //
-// A vector of count elements is cut into n chunks of count/n elements, the first
-// count%n of them one longer; see Chunk. Chunks of the v-variants are as long as
-// their caller says. Chunks lie in rank order, without gaps, and may be empty; an
-// empty one travels like any other, so that ranks that disagree still meet.
+// tensor.Chunk cuts a vector into n chunks, the first of which may be one element
+// longer. The v-variants have chunks as long as their caller says. Chunks lie in
+// rank order, without gaps, and may be empty. An empty chunk travels like any other,
+// so that ranks that disagree still exchange messages and find out.
 //
 // # Hosts and racks
 //
-// Rings and binomial trees visit ranks host by host and rack by rack; package
-// topology has the order. It is that of the ranks where they are placed so, as most
-// launchers do, and for ranks on one host. Of operators that do not commute the
-// folds are in rank order all the same.
+// Rings and binomial trees visit ranks host by host and rack by rack, in the order
+// of package topology. For ranks on one host, and for most launchers' placements,
+// that is rank order. For operators that do not commute, folds are in rank order
+// wherever the ranks are.
 //
 // # Folds
 //
-// Every fold is op(earlier, later) in the order that the algorithm's header
-// gives. The order depends on the ranks, where they are placed, and the lengths
-// alone, so that equal runs give equal bits. A result that several ranks get is computed on one and copied,
-// or computed by all from the same operands in the same order: it has the same
-// bits on all of them. What finishes a fold (the division of a mean) is applied
-// once to each element.
+// Every fold is op(earlier, later), in the order that the algorithm's header gives.
+// The order depends only on the ranks, where they are placed, and the lengths, so
+// equal runs give equal bits. All ranks get the same bits: a result is computed on
+// one rank and copied, or computed by all from the same operands in the same order.
+// What finishes a fold, the division of a mean, is applied once per element.
 //
 // The package does not know types of elements, communicators, transports or time.
 package collective

@@ -12,7 +12,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// docsRanks are those for which docs/algorithms.md works the costs out.
+// docsRanks are the numbers of ranks for which docs/algorithms.md gives the costs.
 var docsRanks = []int{2, 4, 8, 64}
 
 func TestTheAlgorithmsPageIsUpToDate(t *testing.T) {
@@ -23,28 +23,29 @@ func page(t testing.TB) string {
 	var b strings.Builder
 	b.WriteString(`# Algorithms
 
-<!-- Generated from package collective. Write it anew with: go generate ./collective -->
+<!-- Generated from package collective by: go generate ./collective -->
 
-Which algorithm carries out a collective operation is looked up in a table, by the
-bytes of the whole vector, the number of ranks and the wire. Rank 0 tells its table
-to all ranks, so all choose alike. [Tuning](tuning.md) measures one, and forces
-algorithms: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on rank 0.
+A table chooses the algorithm of each collective operation by the bytes of the whole vector, the number of
+ranks and the wire. Rank 0 sends its table to all ranks, so all choose alike. [Tuning](tuning.md) says how to
+measure a table and how to force an algorithm: ` + "`TUTTI_ALGORITHM=allreduce:ring,broadcast:binomial`" + ` on rank 0.
 
-α is the time to start a message, β to move a byte, γ to fold a byte; n ranks, m bytes.
-Costs are those of a rank that can send and receive at the same time; those of
-hierarchical algorithms are what moves between h hosts, here worked out for h = n. The
-columns are for 10⁶ bytes in segments of 240 KiB, so s = 5 where segments count; those of
-shared algorithms for one slot of 64 KiB, which broadcast moves in 16 pieces on two ranks, each with
-an α of its own. The tests
-compare the steps and the bytes moved with those of recorded runs. Each algorithm's
-file begins with a drawing of what moves, which the tests redraw from a run.
+In the costs, α is the time to start a message, β to move a byte and γ to fold a byte, for n ranks and m bytes.
+A rank can send and receive at the same time. The columns give the cost for 10⁶ bytes in segments of 240 KiB, so
+s = 5 where segments count. Two families differ:
+
+- A hierarchical algorithm's cost is what moves between h hosts; the columns take h = n.
+- A shared algorithm's cost is for one slot of 64 KiB. On two ranks, broadcast moves it in 4 fragments, each with
+  an α of its own.
+
+Tests compare the steps and the bytes with those of recorded runs. Each algorithm's file begins with a drawing of
+what moves, and tests redraw it from a run.
 
 `)
 	for _, verb := range Verbs() {
 		fmt.Fprintf(&b, "## %v\n\n", verb)
 		section(t, &b, verb)
 	}
-	b.WriteString("## The default table\n\nThe first line that covers a call, and whose algorithm takes its operator, is\nfollowed. Where none does, the first algorithm listed above runs. Lines of shared\nalgorithms count where all ranks share memory, and those of hierarchical ones where\nthere are several hosts, and several ranks on one.\n\n")
+	b.WriteString("## The default table\n\nA call follows the first line that covers it and whose algorithm supports its operator. Where there is\nnone, the first algorithm listed above runs. Lines of shared algorithms apply where all ranks share memory, and\nthose of hierarchical ones on several hosts with several ranks on one.\n\n")
 	b.WriteString("| collective | algorithm | segment | up to bytes | ranks | wire |\n|---|---|---|---|---|---|\n")
 	for _, u := range DefaultRules() {
 		fmt.Fprintf(&b, "| %v | %s | %s | %s | %s | %s |\n",
@@ -82,7 +83,7 @@ func operators(a Algorithm) string {
 	return "–"
 }
 
-// worked is the cost on n ranks, in figures; in shared memory, that of one piece.
+// worked returns the cost on n ranks in numbers; in shared memory, that of one slot.
 func worked(a Algorithm, n int) string {
 	m := 1e6
 	if a.NeedsShared() {
@@ -127,8 +128,8 @@ func between(least, most uint32) string {
 	return fmt.Sprintf("%d to %d", least, most)
 }
 
-// foldsOf lists in which order each algorithm folds the shares of four ranks into
-// chunk 0, as the tests hold it against the bits of runs.
+// foldsOf lists the order in which each algorithm folds the shares of four ranks into
+// chunk 0. Other tests compare that order with the bits of runs.
 func foldsOf(t testing.TB, verb Verb) string {
 	var b strings.Builder
 	for _, a := range Algorithms(verb) {
@@ -142,7 +143,7 @@ func foldsOf(t testing.TB, verb Verb) string {
 	return b.String()
 }
 
-// String is the fold in brackets: ((0 1) 2).
+// String returns the fold in brackets: ((0 1) 2).
 func (f *fold) String() string {
 	if f.earlier == nil {
 		return fmt.Sprint(f.rank)

@@ -7,9 +7,9 @@ import (
 	"github.com/tutti-go/tutti/internal/wire"
 )
 
-// The wire form of a table, in which rank 0 tells it to the others. Integers are
-// little-endian. Algorithms go by name, so that ranks that do not know the same
-// ones find out before they run different ones.
+// The encoding of a table, in which rank 0 sends it to the others. Integers are little-endian.
+// Algorithms go by name, so that ranks of different builds find out before they run different
+// algorithms.
 //
 //	offset size
 //	     0    1  version: 2
@@ -32,11 +32,11 @@ const (
 	maxAlgorithmName = 48 // bytes of a name
 )
 
-// MaxEncodedTable is the most bytes that a table's wire form has.
+// MaxEncodedTable is the maximum size of an encoded table in bytes.
 const MaxEncodedTable = tableHeaderSize + MaxRules*(ruleHeaderSize+4+1+MaxWireName+1+maxAlgorithmName) + len(verbNames)*(4+1+maxAlgorithmName)
 
-// AppendEncoded appends t's wire form, at most MaxWire bytes, and returns the longer
-// slice.
+// AppendEncoded appends the encoding of t, at most MaxEncodedTable bytes, and returns the
+// longer slice.
 func (t *Table) AppendEncoded(b []byte) []byte {
 	forced := 0
 	for _, p := range t.forced {
@@ -69,9 +69,9 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, byte(len(text))), text...)
 }
 
-// ParseTable reads what AppendWire wrote, and takes all of b. It keeps no part of
-// b. Bytes that are no wire form of this version, or name an algorithm that this
-// rank does not have, get fault.Mismatch.
+// ParseTable parses all of b, which AppendEncoded wrote. It keeps no reference to b. An
+// encoding of another version, or with an algorithm that this build does not have, is
+// fault.Mismatch.
 func ParseTable(b []byte) (*Table, error) {
 	if len(b) < tableHeaderSize || len(b) > MaxEncodedTable {
 		return nil, malformed("table: got %d bytes, want %d to %d", len(b), tableHeaderSize, MaxEncodedTable)
@@ -106,8 +106,8 @@ func ParseTable(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// A tableDecoder reads the wire form of a table: a wire.Reader, and the first value that is not
-// allowed.
+// A tableDecoder reads the encoding of a table. err is the first value that is not allowed;
+// after it, or after the end of the input, values are zero.
 type tableDecoder struct {
 	wire.Reader
 	err error

@@ -7,22 +7,21 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// chainExScan leaves on rank r the reduction of the buf of ranks 0 to r-1. Rank 0's
-// stays as it is.
+// chainExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r. Rank 0's buf
+// is not changed.
 //
-// It is linearExScan in a pipeline: every rank passes a segment on while the one
-// behind it arrives. With three ranks and three segments:
+// It is linearExScan in a pipeline: every rank sends a segment on while the following one
+// arrives. With three ranks and three segments:
 //
 //	          step 0   step 1   step 2   step 3
 //	chunk 0   0 → 1    1 → 2
 //	chunk 1            0 → 1    1 → 2
 //	chunk 2                     0 → 1    1 → 2
 //
-// Cost: (n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments, and m bytes of scratch
-// memory.
+// Cost: (n-2+s)(α + m/s β) + (n-3+s)m/s γ, for s segments, and m bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, r-1, each into what has gathered so far:
-// the bits are those of a serial loop over the ranks. Op need not commute.
+// Shares are folded in the order 0, 1, …, r-1, one after the other. The bits are those of a
+// serial loop over the ranks. op need not commute.
 func chainExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	switch {

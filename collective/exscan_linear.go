@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearExScan leaves on rank r the reduction of the buf of ranks 0 to r-1. Rank 0's
-// stays as it is.
+// linearExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r. Rank 0's buf
+// is not changed.
 //
-// Every rank takes what the ones before it make, and passes on what they and it
-// make. It is the baseline that others are measured against. With four ranks:
+// Every rank receives the fold of the ranks before it, and sends on the fold that includes its
+// own share. It is the baseline for measurements of the others. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1
@@ -20,8 +20,8 @@ import (
 //
 // Cost: (n-1)(α + mβ) + (n-2)mγ, and m bytes of scratch memory.
 //
-// Shares are folded in the order 0, 1, …, r-1, each into what has gathered so far:
-// the bits are those of a serial loop over the ranks. Op need not commute.
+// Shares are folded in the order 0, 1, …, r-1, one after the other. The bits are those of a
+// serial loop over the ranks. op need not commute.
 func linearExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	if me == n-1 {

@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// recursiveDoublingExScan leaves on rank r the reduction of the buf of ranks 0 to
-// r-1. Rank 0's stays as it is.
+// recursiveDoublingExScan reduces the buf of ranks 0 to r-1 and leaves the result on rank r.
+// Rank 0's buf is not changed.
 //
-// In every step each rank passes what it has, its own share included, to the rank
-// 1, 2, 4, … after it. With five ranks:
+// In every step each rank sends what it has, its own share included, to the rank 1, 2, 4, …
+// after it. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    0 → 2    0 → 4
@@ -21,9 +21,9 @@ import (
 //
 // Cost: ⌈log₂n⌉(α + mβ), and at most 2⌈log₂n⌉mγ; 2m bytes of scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand. The
-// order depends on the rank alone, so equal runs give equal bits. It is rank order,
-// so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
+// depends on the rank alone, so equal runs give equal bits. It is rank order, so op need not
+// commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingExScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {

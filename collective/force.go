@@ -7,12 +7,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Force makes algorithms run whatever the rules say, by a text like
-// "allreduce:ring,broadcast:binomial@256Ki", the form of TUTTI_ALGORITHM; what
-// stands after @ is the segment in bytes. An empty text changes nothing. A text
-// that cannot be followed, as one that names two algorithms for a collective, gets
-// fault.Misuse, which lists what there is, and changes nothing either. Force is
-// called before the table is in use.
+// Force makes algorithms run whatever the rules say. text has the form of TUTTI_ALGORITHM, as
+// "allreduce:ring,broadcast:binomial@256Ki", with the segment in bytes after "@". An empty text
+// changes nothing. Errors are fault.Misuse, list what is allowed, and leave t unchanged. Call
+// Force before the table is in use.
 func (t *Table) Force(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -41,13 +39,13 @@ func (t *Table) Force(text string) error {
 	return nil
 }
 
-// WithForced is a copy of t that Force has changed.
+// WithForced returns a copy of t that Force has changed.
 func (t *Table) WithForced(text string) (*Table, error) {
 	changed := *t // its rules are never changed, so they may be shared
 	return &changed, changed.Force(text)
 }
 
-// parseSelection reads "allreduce:ring@256Ki", whose end may be missing.
+// parseSelection parses "allreduce:ring@256Ki". The segment may be missing.
 func parseSelection(text string) (selection, error) {
 	name, size, cut := strings.Cut(text, "@")
 	a, err := parseAlgorithm(name)
@@ -68,8 +66,8 @@ func parseSelection(text string) (selection, error) {
 	return selection{a, u.Segment}, u.Check()
 }
 
-// ParseSize reads a number of bytes: "64", "64Ki", "4Mi", "1Gi". Anything else
-// gets fault.Misuse.
+// ParseSize parses a number of bytes: "64", "64Ki", "4Mi", "1Gi". Anything else is
+// fault.Misuse.
 func ParseSize(text string) (uint64, error) {
 	number, shift := text, 0
 	for i, suffix := range []string{"Ki", "Mi", "Gi"} {
@@ -85,7 +83,7 @@ func ParseSize(text string) (uint64, error) {
 	return n << shift, nil
 }
 
-// parseAlgorithm reads what Algorithm.String wrote.
+// parseAlgorithm parses what Algorithm.String returns.
 func parseAlgorithm(text string) (Algorithm, error) {
 	verbName, name, ok := strings.Cut(text, ":")
 	if !ok {

@@ -6,11 +6,11 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialGather leaves in dst, on the root, the src of every rank as its chunk.
+// binomialGather gathers the src of every rank in dst on the root, each as its rank's chunk.
 // All chunks are equally long. The root's src may be its chunk of dst.
 //
-// Chunks gather up a binomial tree: every rank sends its subtree's together. With
-// six ranks, to root 0:
+// Chunks are gathered up a binomial tree. Every rank sends the chunks of its subtree together.
+// With six ranks, to root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 1   1 → 0
@@ -19,13 +19,13 @@ import (
 //	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
-// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several
-// hosts; up to m bytes of scratch memory on ranks that pass chunks on, and on the
-// root unless it is rank 0 and hosts are in rank order.
+// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several hosts; up to m
+// bytes of scratch memory on ranks that pass chunks on, and on the root unless it is rank 0 and
+// hosts are in rank order.
 //
-// Nothing is folded. To another root, ranks are counted from it on, in the order of hosts
-// and racks. Chunks of a host or rack cross its boundary once, together: the tree
-// joins the first ranks of racks, in each rack those of hosts, and each host's ranks.
+// Nothing is folded. To another root, ranks are counted from it in the order of hosts and
+// racks. Chunks of a host or rack cross its boundary once, together: the tree joins the first
+// ranks of racks, in each rack those of hosts, and each host's ranks.
 func binomialGather(ctx context.Context, r *p2p.Round, root int, dst chunks, src []byte) error {
 	t := treeFrom(r, root)
 	size := len(src)

@@ -6,10 +6,10 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// linearGather leaves in dst, on the root, the src of every rank as its chunk.
-// The root's src may be its chunk of dst. Other ranks need not know dst.
+// linearGather gathers the src of every rank in dst on the root, each as its rank's chunk. The
+// root's src may be its chunk of dst. Other ranks need not know dst.
 //
-// The root takes the chunks one after the other. With four ranks, to root 1:
+// The root receives the chunks one after the other. With four ranks, to root 1:
 //
 //	          step 0   step 1   step 2
 //	chunk 0   0 → 1

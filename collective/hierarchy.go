@@ -9,37 +9,36 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// The algorithms of this family work in two levels: within each host, in memory
-// that its ranks share, or by messages where they share none; and between hosts,
-// where a rank of each, or several of each with a part of the vector, run another
-// algorithm among themselves. A host may have any number of ranks, and ranks may be
-// placed in any way.
+// The algorithms of this family work in two levels. Within a host they use the
+// memory that its ranks share, or messages where they share none. Between hosts, one
+// rank of each host, or several with a part of the vector each, run another
+// algorithm. A host may have any number of ranks, and ranks may be placed in any way.
 //
-// Within a host shares are folded one after the other in the order of its ranks,
-// with shared memory or without, so bits do not depend on it.
+// Within a host, shares are folded one after the other in the order of its ranks,
+// with and without shared memory, so both ways give the same bits.
 
-// The names of this family's algorithms.
+// The names of the hierarchical algorithms.
 const (
 	hierarchical      = "hierarchical"       // one rank of each host
 	hierarchicalSplit = "hierarchical_split" // several ranks of each host, each with its part
 )
 
-// Hierarchical reports whether an algorithm tells hosts apart. It works in memory
-// that the ranks of a host share, where they do; rounds of ranks that differ in
-// that do not meet. On one host, and with one rank on each, it gains nothing.
+// Hierarchical reports whether an algorithm distinguishes hosts. Such an algorithm uses the
+// memory that the ranks of a host share, if they do; all ranks of a round must agree on that.
+// It gains nothing on one host, or with one rank per host.
 func (a Algorithm) Hierarchical() bool {
 	name := a.Name()
 	return name == hierarchical || name == hierarchicalSplit
 }
 
-// SupportsOrderOn is Takes for ranks that are placed in that way: an algorithm that tells
-// hosts apart folds in rank order only where hosts are.
+// SupportsOrderOn is SupportsOrder for ranks that are placed as l says. A hierarchical
+// algorithm folds in rank order only where the hosts are in rank order.
 func (a Algorithm) SupportsOrderOn(order reduce.Order, l *topology.Layout) bool {
 	return a.SupportsOrder(order) && (order != reduce.RankOrder || !a.Hierarchical() || l.InOrder())
 }
 
-// crossHost is r as seen by the ranks that are number i on their hosts; nil on others.
-// Every host has more than i ranks.
+// crossHost returns r restricted to the ranks with local index i, one per host, or nil on other
+// ranks. Every host must have more than i ranks.
 func crossHost(r *p2p.Round, i int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.HostLayout(), func(host int) int {
@@ -48,8 +47,8 @@ func crossHost(r *p2p.Round, i int) *p2p.Round {
 	})
 }
 
-// leaders is r as seen by one rank of each host, in which a host's number is its
-// rank's: the root on its own, the first on others. It is nil on others.
+// leaders returns r restricted to one rank of each host, numbered by host: the root on its own
+// host, the first rank on the others. It returns nil on other ranks.
 func leaders(r *p2p.Round, root int) *p2p.Round {
 	l := r.Layout()
 	return r.Among(l.HostLayout(), func(host int) int {
@@ -61,7 +60,7 @@ func leaders(r *p2p.Round, root int) *p2p.Round {
 	})
 }
 
-// leaderOf is which rank of this rank's host is the one in heads.
+// leaderOf returns the local index of this host's rank in leaders.
 func leaderOf(r *p2p.Round, root int) int {
 	l := r.Layout()
 	host := l.HostOf(root)
@@ -72,8 +71,8 @@ func leaderOf(r *p2p.Round, root int) int {
 	return l.Position(root) - first
 }
 
-// reduceOnHost leaves in dst, on the root, the unfinished fold of src of the ranks of
-// a host, in their order. dst may be src; on other ranks it is not looked at.
+// reduceOnHost leaves in dst on the root the unfinished fold of the src of a host's ranks, in
+// their order. dst may be src, and is ignored on other ranks.
 func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduce(ctx, host, root, dst, src, k)
@@ -81,7 +80,7 @@ func reduceOnHost(ctx context.Context, host *p2p.Round, root int, dst, src []byt
 	return linearReduce(ctx, host, root, dst, src, k)
 }
 
-// broadcastOnHost leaves the root's buf on every rank of a host.
+// broadcastOnHost copies the root's buf to every rank of a host.
 func broadcastOnHost(ctx context.Context, host *p2p.Round, root int, buf []byte) error {
 	if host.HasShared() {
 		return sharedBroadcast(ctx, host, root, buf)
@@ -89,8 +88,9 @@ func broadcastOnHost(ctx context.Context, host *p2p.Round, root int, buf []byte)
 	return binomialBroadcast(ctx, host, root, buf)
 }
 
-// reduceScatterOnHost leaves in place of this rank's chunk of buf the unfinished fold of the
-// host's ranks' chunks, in their order.
+// reduceScatterOnHost replaces this rank's chunk of buf by the unfinished fold of that chunk
+// over the host's ranks, in their order. Without shared memory the shares arrive in another
+// order than they are folded in, so all of them are kept until the last has come.
 func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k reduce.Kernel) error {
 	if host.HasShared() {
 		return sharedReduceScatter(ctx, host, buf.of(host.Rank()), buf, k)
@@ -98,7 +98,7 @@ func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k red
 	n, me := host.Size(), host.Rank()
 	own := buf.of(me)
 	size := len(own)
-	shares := host.Scratch(n * size) // they come in another order than they are folded in
+	shares := host.Scratch(n * size) // they arrive in another order than that of the fold
 	copy(shares[me*size:], own)
 	for step := 1; step < n; step++ {
 		to, from := modulo(me+step, n), modulo(me-step, n)
@@ -113,7 +113,7 @@ func reduceScatterOnHost(ctx context.Context, host *p2p.Round, buf chunks, k red
 	return nil
 }
 
-// allGatherOnHost leaves on every rank of a host the chunks of all of them.
+// allGatherOnHost leaves the chunks of all ranks of a host on every one of them.
 func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	if host.HasShared() {
 		return sharedAllGather(ctx, host, buf, buf.of(host.Rank()))
@@ -121,7 +121,7 @@ func allGatherOnHost(ctx context.Context, host *p2p.Round, buf chunks) error {
 	return ringAllGather(ctx, host, buf)
 }
 
-// An permutation is a vector whose chunks lie in the order of hosts.
+// A permutation is a vector whose chunks are reordered host by host.
 type permutation struct {
 	byRank     chunks // the vector as its caller has it
 	byPosition chunks // the vector with its chunks in order: the same memory, where they are
@@ -129,7 +129,8 @@ type permutation struct {
 	r          *p2p.Round
 }
 
-// permute makes room for a vector in the order of hosts; nothing is copied yet.
+// permute allocates the reordered vector. It copies nothing yet, and shares the caller's memory
+// where hosts are in rank order.
 func permute(r *p2p.Round, all chunks) permutation {
 	l, n := r.Layout(), r.Size()
 	words := tensor.Elements[int64](r.Scratch(8 * (n + 1 + l.Hosts() + 1)))
@@ -154,7 +155,7 @@ func permute(r *p2p.Round, all chunks) permutation {
 	}
 }
 
-// ownHost is the chunks of this rank's host, one for each of its ranks.
+// ownHost returns the chunks of this rank's host, one per rank of it.
 func (v permutation) ownHost() chunks {
 	l := v.r.Layout()
 	first, end := l.Host(l.HostOf(v.r.Rank()))
@@ -163,7 +164,7 @@ func (v permutation) ownHost() chunks {
 	return c
 }
 
-// otherHosts is what comes before this rank's host's chunks, and what comes after.
+// otherHosts returns what lies before this host's chunks, and what lies after them.
 func (v permutation) otherHosts() (before, after []byte) {
 	own := v.ownHost()
 	return own.buf[:own.starts[0]], own.buf[own.starts[own.n]:]
@@ -174,7 +175,7 @@ func (v permutation) copyIn() {
 	v.each(func(ordered, ranked []byte) { copy(ordered, ranked) })
 }
 
-// copyOut copies all chunks to where the caller has them.
+// copyOut copies all chunks back to their positions in the caller's vector.
 func (v permutation) copyOut() {
 	v.each(func(ordered, ranked []byte) { copy(ranked, ordered) })
 }

@@ -8,16 +8,23 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A foldedHypercube is a round's ranks as recursive doubling and halving see them, from
-// one of them. A power of two of them have places, in rank order, and exchange
-// with partners at distance 1, 2, 4, …. The others have none: of the first ranks,
-// two by two, one lends its share to its neighbour, which borrows it, and has the
-// place of both. With six ranks, where 1 and 3 lend:
+// A foldedHypercube is a round's ranks as recursive doubling and halving see them. A hypercube
+// needs a power of two: its vertices, in rank order, exchange with partners at distance 1, 2,
+// 4, …. The other ranks are folded in beforehand. Of the first ranks, two by two, the extra
+// rank sends its share to its neighbour, the proxy, which stands for both at one vertex. With
+// six ranks, where 1 and 3 are extra:
 //
-//	place 0   rank 0, and rank 1's share
-//	place 1   rank 2, and rank 3's share
-//	place 2   rank 4
-//	place 3   rank 5
+//	vertex 0   rank 0, and rank 1's share
+//	vertex 1   rank 2, and rank 3's share
+//	vertex 2   rank 4
+//	vertex 3   rank 5
+//
+// These roles partition the ranks:
+//
+//	rank             isExtra   isProxy   what it does
+//	extra            true      false     sends its share first, gets the result last
+//	proxy            false     true      exchanges for itself and its extra rank
+//	every other      false     false     exchanges for itself
 type foldedHypercube struct {
 	me, root int // ranks; the root always has a place
 	power    int // how many places there are
@@ -29,7 +36,7 @@ func hypercubeOf(r *p2p.Round, root int) foldedHypercube {
 	return foldedHypercube{me: r.Rank(), root: root, power: power, extras: r.Size() - power}
 }
 
-// vertex is this rank's place, or its neighbour's that it lends to.
+// vertex returns this rank's vertex; for an extra rank, its proxy's.
 func (d foldedHypercube) vertex() int {
 	if d.me < 2*d.extras {
 		return d.me / 2
@@ -37,11 +44,11 @@ func (d foldedHypercube) vertex() int {
 	return d.me - d.extras
 }
 
-// first is the first of the ranks that a place stands for; of place power, it is
-// the number of ranks. So a run of places stands for a run of ranks.
+// first returns the first rank that a vertex stands for. first(power) is the number of ranks,
+// so a run of vertices stands for a run of ranks.
 func (d foldedHypercube) first(vertex int) int { return vertex + min(d.extras, vertex) }
 
-// rank is the rank that has a place.
+// rank returns the rank that acts for a vertex.
 func (d foldedHypercube) rank(vertex int) int {
 	first := d.first(vertex)
 	if vertex < d.extras && d.root == first+1 {
@@ -50,19 +57,19 @@ func (d foldedHypercube) rank(vertex int) int {
 	return first
 }
 
-// neighbour is the rank that borrows from this one, or lends to it.
+// neighbour returns the other rank of an extra rank and its proxy.
 func (d foldedHypercube) neighbour() int { return d.me ^ 1 }
 
-// isExtra reports whether this rank has no place.
+// isExtra reports whether another rank acts for this one.
 func (d foldedHypercube) isExtra() bool { return d.rank(d.vertex()) != d.me }
 
-// isProxy reports whether this rank has its neighbour's share, too.
+// isProxy reports whether this rank acts for its neighbour, too.
 func (d foldedHypercube) isProxy() bool { return d.me < 2*d.extras && !d.isExtra() }
 
-// partner is the rank at a distance, in places.
+// partner returns the rank at a distance, counted in vertices.
 func (d foldedHypercube) partner(distance int) int { return d.rank(d.vertex() ^ distance) }
 
-// side is where another rank's share stands in a fold with this one's.
+// side returns the operand that another rank's share is in a fold with this rank's.
 func (d foldedHypercube) side(rank int) p2p.Side {
 	if rank < d.me {
 		return p2p.Earlier
@@ -70,7 +77,8 @@ func (d foldedHypercube) side(rank int) p2p.Side {
 	return p2p.Later
 }
 
-// foldExtra folds the neighbour's share into buf, if there is one.
+// foldExtra receives the extra rank's share on its proxy and folds it into buf. It does nothing
+// on other ranks.
 func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	if !d.isProxy() {
 		return nil
@@ -78,9 +86,9 @@ func (d foldedHypercube) foldExtra(ctx context.Context, r *p2p.Round, buf []byte
 	return r.RecvFold(ctx, d.neighbour(), buf, k, d.side(d.neighbour()))
 }
 
-// reduceScatter leaves in one chunk of buf, which has a chunk for each place, the fold of
-// all places' chunk, and returns its number: the place's with its bits in reverse,
-// because the nearest partners come first, so that folds are in rank order. The
+// reduceScatter runs recursive halving over buf, which has one chunk per vertex. It leaves in
+// one chunk the fold of all vertices' chunk and returns its number, which is the vertex number
+// with its bits reversed: the nearest partners come first, so that folds are in rank order. The
 // rest of buf is left half reduced.
 func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf chunks, k reduce.Kernel) (own int, err error) {
 	for distance, half := 1, d.power/2; distance < d.power; distance, half = distance*2, half/2 {
@@ -97,8 +105,7 @@ func (d foldedHypercube) reduceScatter(ctx context.Context, r *p2p.Round, buf ch
 	return own, nil
 }
 
-// allGather leaves on every place all chunks of buf, beside its own, which is where
-// halve left it.
+// allGather gives every vertex all chunks of buf. own is the chunk that reduceScatter returned.
 func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
 	for distance, held := d.power/2, 1; distance > 0; distance, held = distance/2, held*2 {
 		partner, other := d.partner(distance), own^held
@@ -110,8 +117,8 @@ func (d foldedHypercube) allGather(ctx context.Context, r *p2p.Round, buf chunks
 	return nil
 }
 
-// gather is unhalve for the root alone: of two partners, the one whose place
-// differs from the root's gives what it has, and is done.
+// gather is allGather for the root alone. In each step, the partner whose vertex differs from
+// the root's in that bit sends what it has and is done.
 func (d foldedHypercube) gather(ctx context.Context, r *p2p.Round, buf chunks, own int) error {
 	away := d.vertex() ^ foldedHypercube{me: d.root, root: d.root, extras: d.extras}.vertex()
 	for distance, held := d.power/2, 1; distance > 0; distance, held = distance/2, held*2 {

@@ -5,15 +5,15 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// radix is that of the k-nomial trees: two steps of a binomial tree in one, with
-// three children for every two. Parents send to several children without waiting
-// for what lies between, so that few levels count for more than few messages.
+// radix is the radix of the k-nomial trees. One level replaces two of a binomial tree, with
+// three children instead of two. A parent sends to its children without waiting in between, so
+// fewer levels save more than the extra message costs.
 const radix = 4
 
-// A knomial is the 4-nomial tree over a round's ranks, seen from one of them. Nodes
-// are ranks counted from the root on, in the order of the round's layout. Node v has the children v+d, v+2d and v+3d,
-// for d = 1, 4, 16, … below its width, and the subtree v, v+1, …, v+width-1, as far
-// as there are such nodes.
+// A knomial is the 4-nomial tree over a round's ranks, as one rank sees it. Nodes are ranks
+// counted from the root in the order of the round's layout. Node v has the children v+d, v+2d
+// and v+3d for d = 1, 4, 16, … below its width. Its subtree is v, v+1, …, v+width-1, as far as
+// there are such nodes.
 //
 //	0 ─┬─ 1
 //	   ├─ 2
@@ -36,5 +36,5 @@ func knomialFrom(r *p2p.Round, root int) knomial {
 	return t
 }
 
-// parent is the parent's rank.
+// parent returns the rank of the parent.
 func (t knomial) parent() int { return t.nodes.Rank(t.me - t.me/t.width%radix*t.width) }

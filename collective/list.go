@@ -7,14 +7,14 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// AllReduceList replaces every vector of list, on every rank, by the reduction of
-// all ranks' vectors of that place. All ranks give as many, equally long and of
-// whole elements; they must not overlap. The whole list is one operation.
+// AllReduceList reduces each vector of list over all ranks, in place. All ranks pass equally
+// many vectors of equal lengths, in whole elements, which do not overlap. The whole list is one
+// operation.
 //
-// Each vector is cut into chunks by itself, and chunk i of the list is chunk i of
-// every vector, one after the other. So every element is folded as AllReduce of its
-// vector alone by the same algorithm folds it, to the bit, whatever else is in the
-// list. Algorithms that TakesLists does not name are fault.Misuse.
+// Each vector is cut into chunks by itself, and chunk i of the list is chunk i of every vector.
+// Every element is therefore folded as AllReduce of its vector alone folds it by the same
+// algorithm, to the bit, whatever else is in the list. An algorithm that SupportsLists does not
+// accept is fault.Misuse.
 func AllReduceList(ctx context.Context, r *p2p.Round, a Algorithm, list [][]byte, k reduce.Kernel) error {
 	if err := a.check(r, VerbAllReduce, k.Op()); err != nil {
 		return err
@@ -33,12 +33,12 @@ func (a Algorithm) SupportsLists() bool {
 	return a.Verb() == VerbAllReduce && (a.Name() == shared || a.Name() == ring)
 }
 
-// ring is the name of the algorithms that pass chunks around in a circle.
+// ring is the name of the algorithms that pass chunks around a ring.
 const ring = "ring"
 
-// ringAllReduceList is ringAllReduce of vectors that need not lie side by side:
-// what a rank passes on is gathered from its chunk of each of them, and what it
-// gets is folded, or put, there, segment by segment while the next ones travel.
+// ringAllReduceList is ringAllReduce of vectors that lie apart in memory. A message gathers a
+// chunk's parts from all vectors, and what arrives is folded into, or copied to, those parts
+// segment by segment while the next ones travel.
 func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	all := p2p.Vectors{List: list, Chunks: r.Size(), Elem: k.DType().Size()}
 	order := ringOrderOf(r)
@@ -60,9 +60,9 @@ func ringAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduc
 	return nil
 }
 
-// sharedAllReduceList is sharedAllReduce of vectors that need not lie side by side:
-// shares are copied straight from them into the slots, and results straight back.
-// It folds in rank order, so it does not matter where in a piece an element lies.
+// sharedAllReduceList is sharedAllReduce of vectors that lie apart in memory. Shares are copied
+// straight from them into the slots, and results straight back. The fold is in rank order, so
+// the position of an element within a fragment does not matter.
 func sharedAllReduceList(ctx context.Context, r *p2p.Round, list [][]byte, k reduce.Kernel) error {
 	total := 0
 	for _, v := range list {
@@ -94,14 +94,14 @@ func listDirect(ctx context.Context, r *p2p.Round, list iovRange, total int, k r
 	return nil
 }
 
-// listFragments is allReduceParts of a list.
+// listFragments is allReduceFragments of a list.
 func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k reduce.Kernel) error {
 	elem := k.DType().Size()
 	size := fragmentSize(elem)
 	count := fragmentCount(total, size)
 	p := r.Fragments(count, total)
 	copyOut := resultCopy(r.Size() * total)
-	memory := r.Iovecs() // for the piece at hand and the next one
+	memory := r.Iovecs() // for this fragment and the next one
 	at := s.next(min(size, total), &memory[0])
 	if err := at.copyIn(ctx, r, p, elem); err != nil {
 		return err
@@ -125,7 +125,7 @@ func listFragments(ctx context.Context, r *p2p.Round, s *iovCursor, total int, k
 	return nil
 }
 
-// copyIn is copyIn of a stretch.
+// copyIn is the function copyIn for a range of a list.
 func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int) error {
 	if err := p.AwaitFree(ctx); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (s *iovRange) copyIn(ctx context.Context, r *p2p.Round, p p2p.Fragment, ele
 	return nil
 }
 
-// fold is foldPart of a stretch.
+// fold is foldPart for a range of a list.
 func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, k reduce.Kernel, copyOut copyFunc) error {
 	if err := awaitReady(ctx, r, p); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (s *iovRange) fold(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem 
 	return nil
 }
 
-// copyOut is takeParts of a stretch.
+// copyOut is copyOutParts for a range of a list.
 func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, elem int, copyOut copyFunc) error {
 	n, me := r.Size(), r.Rank()
 	for i := 1; i < n; i++ {
@@ -168,19 +168,19 @@ func (s *iovRange) copyOut(ctx context.Context, r *p2p.Round, p p2p.Fragment, el
 	return nil
 }
 
-// A iovCursor is what is left of a list, read from the front on.
+// An iovCursor reads a list of slices from its beginning to its end.
 type iovCursor struct {
 	left [][]byte
-	at   int // bytes of the first that are gone
+	at   int // bytes of the first slice that have been read
 }
 
-// A iovRange is bytes of a list that follow each other, as the parts they lie in.
+// An iovRange is consecutive bytes of a list, as the slices that they lie in.
 type iovRange struct {
 	parts [][]byte
 	size  int
 }
 
-// next takes the next n bytes, which it lists in memory.
+// next returns the next n bytes. It lists their slices in memory, which it grows if needed.
 func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
 	out := iovRange{(*memory)[:0], n}
 	for n > 0 {
@@ -199,7 +199,7 @@ func (s *iovCursor) next(n int, memory *[][]byte) iovRange {
 	return out
 }
 
-// each calls f for all parts between bytes lo and hi, with where they begin and end.
+// each calls f for every part between bytes lo and hi, with the part's own bounds.
 func (s *iovRange) each(lo, hi int, f func(lo, hi int, v []byte)) {
 	at := 0
 	for _, v := range s.parts {

@@ -2,9 +2,9 @@ package collective
 
 import "github.com/tutti-go/tutti/p2p"
 
-// A pipeline is a vector that passes rank after rank, one segment behind the
-// other. Ranks at its ends use whole messages, those between one message for each
-// segment: they meet, because p2p cuts messages in the same way.
+// A pipeline is a vector that passes from rank to rank, one segment behind the other. Ranks at
+// its ends use one message for all, ranks between them one message per segment. The two match,
+// because p2p cuts a message into the same segments.
 type pipeline struct {
 	buf  []byte
 	size int
@@ -12,8 +12,8 @@ type pipeline struct {
 
 func pipelineOf(r *p2p.Round, buf []byte) pipeline { return pipeline{buf, r.Segment()} }
 
-// segments is how many there are; of an empty vector one, which is empty.
+// segments returns the number of segments. An empty vector has one, which is empty.
 func (p pipeline) segments() int { return max(1, fragmentCount(len(p.buf), p.size)) }
 
-// of is segment i.
+// of returns segment i.
 func (p pipeline) of(i int) []byte { return blockOf(p.buf, i, p.size) }

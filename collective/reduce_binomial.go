@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// binomialReduce leaves in dst, on the root, the reduction of all ranks' src. dst
-// may be src; on other ranks it is not looked at.
+// binomialReduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// Vectors are folded up a binomial tree: in every step half of those left go to a
+// Vectors are folded up a binomial tree. In every step half of those that are left go to a
 // neighbour. With six ranks, to root 0:
 //
 //	         step 0   step 1   step 2
@@ -20,15 +20,15 @@ import (
 //	rank 4                     45 → 0
 //	rank 5   5 → 4
 //
-// Cost: ⌈log₂n⌉(α + mβ + mγ), and up to two steps more where there are several
-// hosts; m bytes of scratch memory on some ranks.
+// Cost: ⌈log₂n⌉(α + mβ + mγ), and up to two steps more where there are several hosts; m bytes
+// of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, counted from the root on, the first one
-// as the earlier operand: in each host, then in each rack, then all of them, each a
-// binomial tree in the order of hosts and racks. Every host and every rack but the
-// root's is left once. The order depends on n, that placement and the root alone,
-// so equal runs give equal bits. From root 0 it is rank order unless hosts are
-// interleaved, and made so for reduceBroadcastAllReduce; else op must commute.
+// Neighbouring blocks of ranks are folded, counted from the root on, the first block as the
+// earlier operand: in each host, then in each rack, then all of them, each a binomial tree in
+// the order of hosts and racks. Every host and every rack but the root's is left once. The
+// order depends on n, that placement and the root alone, so equal runs give equal bits. From
+// root 0 it is rank order unless hosts are interleaved, and made so for
+// reduceBroadcastAllReduce; else op must commute.
 //
 // The tree is that of van de Geijn, "On global combine operations", JPDC 22(2), 1994.
 func binomialReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

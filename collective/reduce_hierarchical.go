@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalReduce leaves in dst, on the root, the reduction of all ranks' src.
-// dst may be src; on other ranks it is not looked at.
+// hierarchicalReduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// On each host one rank gathers the fold of all, the root on its own; the results
-// go up a binomial tree of these ranks. With six ranks on three hosts, to root 1:
+// On each host one rank reduces all vectors, the root on its own host. The results go up a
+// binomial tree of these ranks. With six ranks on three hosts, to root 1:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1
@@ -20,14 +20,14 @@ import (
 //	rank 4                     45 → 1
 //	rank 5   5 → 4
 //
-// Cost: between h hosts ⌈log₂h⌉(α + mβ + mγ); on each host that of a reduction; 2m
-// bytes of scratch memory on some ranks.
+// Cost: between h hosts ⌈log₂h⌉(α + mβ + mγ); on each host that of a reduction; 2m bytes of
+// scratch memory on some ranks.
 //
-// Shares of a host are folded in the order of its ranks, each into what has
-// gathered so far; then neighbouring blocks of hosts, counted from the root's on in
-// the order of racks, the first one as the earlier operand. The order depends on the
-// placement and the root's host alone, so equal runs give equal bits, also with and
-// without shared memory. It is not rank order, so op must commute.
+// Shares of a host are folded in the order of its ranks, one after the other. Neighbouring
+// blocks of hosts, counted from the root's in the order of racks, are folded next, the first
+// block as the earlier operand. The order depends on the placement and the root's host alone,
+// so equal runs give equal bits, also with and without shared memory. It is not rank order, so
+// op must commute.
 func hierarchicalReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	among := leaders(r, root)
 	folded := dst

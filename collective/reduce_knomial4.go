@@ -7,11 +7,11 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// knomial4Reduce leaves in dst, on the root, the reduction of all ranks' src. dst
-// may be src; on other ranks it is not looked at.
+// knomial4Reduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// Vectors are folded up a 4-nomial tree: in every level three of four go to a
-// neighbour. With six ranks, to root 0:
+// Vectors are folded up a 4-nomial tree. In every level three of four go to a neighbour. With
+// six ranks, to root 0:
 //
 //	         step 0   step 1   step 2   step 3
 //	rank 1   1 → 0
@@ -22,10 +22,10 @@ import (
 //
 // Cost: at most 3⌈log₄n⌉(α + mβ + mγ), and m bytes of scratch memory on some ranks.
 //
-// Neighbouring blocks of ranks are folded, counted from the root on in the order of
-// hosts and racks, each into what has gathered so far. The order depends on n, that
-// placement and the root alone, so equal runs give equal bits. From root 0 it is rank
-// order unless hosts are interleaved; else op must commute.
+// Neighbouring blocks of ranks are folded, counted from the root on in the order of hosts and
+// racks, one after the other. The order depends on n, that placement and the root alone, so
+// equal runs give equal bits. From root 0 it is rank order unless hosts are interleaved; else
+// op must commute.
 //
 // The k-nomial trees are those of MPICH, src/mpi/coll/reduce/reduce_intra_tree.c.
 func knomial4Reduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

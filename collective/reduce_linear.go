@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// linearReduce leaves in dst, on the root, the reduction of all ranks' src. dst
-// may be src; on other ranks it is not looked at.
+// linearReduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// The root takes the vectors one after the other. With four ranks, to root 1:
+// The root receives the vectors one after the other. With four ranks, to root 1:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1
@@ -19,8 +19,8 @@ import (
 //
 // Cost: (n-1)(α + mβ + mγ), and m bytes of scratch memory on the root unless it is rank 0.
 //
-// Shares are folded in the order 0, 1, …, n-1, each into what has gathered so far:
-// the bits are those of a serial loop over the ranks. Op need not commute.
+// Shares are folded in the order 0, 1, …, n-1, one after the other. The bits are those of a
+// serial loop over the ranks. op need not commute.
 func linearReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {
 	if r.Rank() != root {
 		return r.Send(ctx, root, src)

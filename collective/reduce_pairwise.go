@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// pairwiseReduce leaves in dst, on the root, the reduction of all ranks' src. dst
-// may be src; on other ranks it is not looked at.
+// pairwiseReduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// The owner of each chunk collects its shares, and the root collects the results:
+// The owner of each chunk receives and folds its shares. The root then gathers the results:
 // pairwiseReduceScatter and linearGather. With three ranks, to root 0:
 //
 //	          step 0   step 1   step 2   step 3
@@ -20,10 +20,9 @@ import (
 //
 // Cost: 2(n-1)α + 2m(n-1)/n β + m(n-1)/n γ, and two chunks of scratch memory.
 //
-// Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b that of
-// the ranks after c, each begun at its last rank. The order depends on n and the
-// chunk alone, so equal runs give equal bits, whatever the root. It is rank order,
-// so op need not commute.
+// Chunk c becomes op(a, b), where a is the fold of ranks 0 to c and b is the fold of the ranks
+// after c, each begun at its last rank. The order depends on n and the chunk alone, so equal
+// runs give equal bits, whatever the root. It is rank order, so op need not commute.
 //
 // Its first half is in Thakur, Rabenseifner and Gropp, "Optimization of collective
 // communication operations in MPICH", IJHPCA 19(1), 2005.

@@ -7,13 +7,13 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// rabenseifnerReduce leaves in dst, on the root, the reduction of all ranks' src.
-// dst may be src; on other ranks it is not looked at.
+// rabenseifnerReduce reduces the src of all ranks into dst on the root. dst may be src, and is
+// ignored on other ranks.
 //
-// Partners at distance 1, 2, 4, … each fold one half of what they still have, and
-// the finished parts gather at the root in the opposite order. Ranks beyond the
-// largest power of two lend their share to a neighbour first; the root does not.
-// With five ranks, to root 0, and in brackets the ranks whose shares are folded:
+// Partners at distance 1, 2, 4, … each fold one half of what they still have, and the finished
+// parts gather at the root in the opposite order. Ranks beyond the largest power of two send
+// their share to a neighbour first, except the root. With five ranks, to root 0, and in
+// brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3         step 4
 //	rank 0                  34(01) → 2   2(012) → 3
@@ -22,12 +22,12 @@ import (
 //	rank 3   34(3) → 4                   01(34) → 0   2(01234) → 0
 //	rank 4   012(4) → 3                  3(34) → 2    4(01234) → 2
 //
-// Cost: 2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n,
-// and α + mβ + mγ more unless n is one; m bytes of scratch memory.
+// Cost: 2⌊log₂n⌋α + 2m(p-1)/p β + m(p-1)/p γ, where p is the power of two up to n, and α + mβ +
+// mγ more unless n is one; m bytes of scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
-// The order depends on n alone, so equal runs give equal bits, whatever the root.
-// It is rank order, so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
+// depends on n alone, so equal runs give equal bits, whatever the root. It is rank order, so op
+// need not commute.
 //
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 func rabenseifnerReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

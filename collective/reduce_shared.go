@@ -7,17 +7,16 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// sharedReduce leaves in dst, on the root, the unfinished fold of all ranks' src.
+// sharedReduce folds the src of all ranks into dst on the root. The fold is unfinished.
 //
-// As sharedAllReduce, piece by piece: every rank folds one part of each piece
-// over all slots and leaves it in its own; only the root takes the parts. With
-// two ranks, to root 0:
+// Like sharedAllReduce, every rank folds one part of each fragment over all slots and leaves it
+// in its own. Only the root copies the parts out. With two ranks, to root 0:
 //
 //	         step 0        step 1                step 2
 //	rank 0   B0 → slot 0   op(A0, A1) → slot 0   A ← slot 0, B ← slot 1
 //	rank 1   A1 → slot 1   op(B0, B1) → slot 1
 //
-// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α for each piece.
+// Cost: 2α + m(2-1/n)β + m(n-1)/n γ, in cache; 2α per fragment.
 //
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedReduce(ctx context.Context, r *p2p.Round, root int, dst, src []byte, k reduce.Kernel) error {

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// hierarchicalReduceScatter leaves in dst, on rank r, the reduction of every rank's
-// chunk r of src. dst may be that chunk.
+// hierarchicalReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be
+// that chunk.
 //
-// On each host one rank gathers the fold of all vectors; these ranks run the first
-// half of a ring all-reduce, in which a host's chunks are one; and each deals its
-// host's chunks out. With four ranks on two hosts:
+// On each host one rank reduces all vectors; these ranks run the first half of a ring
+// all-reduce, in which a host's chunks count as one; and each scatters its host's chunks on its
+// host. With four ranks on two hosts:
 //
 //	         step 0   step 1   step 2
 //	rank 0            01 → 2   2301 → 1
@@ -20,14 +20,13 @@ import (
 //	rank 2            23 → 0   0123 → 3
 //	rank 3   3 → 2
 //
-// Cost: between h hosts (h-1)α + m(h-1)/h (β+γ); on each host that of a reduction
-// of the vector and a scatter of its chunks; up to 2m bytes of scratch memory.
+// Cost: between h hosts (h-1)α + m(h-1)/h (β+γ); on each host that of a reduction of the vector
+// and a scatter of its chunks; up to 2m bytes of scratch memory.
 //
-// Shares of a host are folded in the order of its ranks, each into what has
-// gathered so far; the hosts' results, for chunks of host h, in the order h+1, h+2,
-// …, h, counted in the order of racks. The order depends on the placement alone, so
-// equal runs give equal bits, also with and without shared memory. It is not rank
-// order, so op must commute.
+// Shares of a host are folded in the order of its ranks, one after the other. The hosts'
+// results, for chunks of host h, are folded in the order h+1, h+2, …, h, counted in the order
+// of racks. The order depends on the placement alone, so equal runs give equal bits, also with
+// and without shared memory. It is not rank order, so op must commute.
 func hierarchicalReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	v := permute(r, src)
 	v.copyIn()

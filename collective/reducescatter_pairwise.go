@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// pairwiseReduceScatter leaves in dst, on rank r, the reduction of every rank's
-// chunk r of src. dst may be that chunk; the rest of src stays as it is.
+// pairwiseReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may be that
+// chunk. The rest of src is not changed.
 //
-// Every share goes straight to the owner of its chunk, who meets the ranks before
-// it from the nearest to rank 0, then those after it from the last to the
-// nearest. With four ranks:
+// Every share goes straight to the owner of its chunk. The owner receives from the ranks before
+// it, from the nearest to rank 0, and then from those after it, from the last to the nearest.
+// With four ranks:
 //
 //	          step 0   step 1   step 2
 //	chunk 0   3 → 0    2 → 0    1 → 0
@@ -22,14 +22,13 @@ import (
 //
 // Cost: (n-1)α + m(n-1)/n (β+γ), and one chunk of scratch memory.
 //
-// Chunk r becomes op(a, b), where a is the fold of ranks 0 to r and b that of
-// the ranks after r, each begun at its last rank: op(0, op(1, … op(r-1, r))). The
-// order depends on n alone, so equal runs give equal bits. It is rank order, so
-// op need not commute.
+// Chunk r becomes op(a, b), where a is the fold of ranks 0 to r and b is the fold of the ranks
+// after r, each begun at its last rank: op(0, op(1, … op(r-1, r))). The order depends on n
+// alone, so equal runs give equal bits. It is rank order, so op need not commute.
 //
-// The exchanges are those of the pairwise algorithm for long vectors in Thakur,
-// Rabenseifner and Gropp, "Optimization of collective communication operations
-// in MPICH", IJHPCA 19(1), 2005; the second accumulator makes it rank order.
+// The exchanges are those of the pairwise algorithm for long vectors in Thakur, Rabenseifner
+// and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19(1),
+// 2005; the second accumulator makes it rank order.
 func pairwiseReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	n, me := r.Size(), r.Rank()
 	before, after := dst, r.Scratch(len(dst))

@@ -9,13 +9,13 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// recursiveHalvingReduceScatter leaves in dst, on rank r, the reduction of every
-// rank's chunk r of src. dst may be that chunk; the rest of src stays as it is.
+// recursiveHalvingReduceScatter reduces chunk r of every rank's src into dst on rank r. dst may
+// be that chunk. The rest of src is not changed.
 //
-// Partners at distance 1, 2, 4, … each fold one half of the chunks that they still
-// have: those of ranks whose place is as odd as their own. Ranks beyond the largest
-// power of two lend their share to a neighbour first, and get their chunk last.
-// With five ranks, and in brackets the ranks whose shares are folded:
+// Partners at distance 1, 2, 4, … each fold one half of the chunks that they still have: those
+// of ranks whose vertex has the same bit as their own. Ranks beyond the largest power of two
+// send their share to a neighbour first, and receive their chunk last. With five ranks, and in
+// brackets the ranks whose shares are folded:
 //
 //	         step 0         step 1       step 2       step 3
 //	rank 0                  24(01) → 2   3(012) → 3   1(01234) → 1
@@ -24,16 +24,15 @@ import (
 //	rank 3   24(3) → 4                   01(34) → 0
 //	rank 4   013(4) → 3                  2(34) → 2
 //
-// Cost: ⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at
-// most m(2+2/n)β + 2mγ. m bytes of scratch memory.
+// Cost: ⌊log₂n⌋α + m(n-1)/n (β+γ) for a power of two. Else 2α more, and in all at most
+// m(2+2/n)β + 2mγ. m bytes of scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand.
-// The order depends on n alone, so equal runs give equal bits. It is rank order,
-// so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
+// depends on n alone, so equal runs give equal bits. It is rank order, so op need not commute.
 //
-// Thakur, Rabenseifner and Gropp, "Optimization of collective communication
-// operations in MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest
-// partners come first, which needs operators that commute.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+// MPICH", IJHPCA 19(1), 2005, section 4.4; there the farthest partners come first, which needs
+// operators that commute.
 func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {
 	d := hypercubeOf(r, 0)
 	work := d.bitReversed(r, src)
@@ -58,8 +57,8 @@ func recursiveHalvingReduceScatter(ctx context.Context, r *p2p.Round, dst []byte
 	return nil
 }
 
-// bitReversed is a copy of src with a chunk for each place, made of the chunks of the
-// place's ranks, in the order in which halve hands them out.
+// bitReversed returns a copy of src with one chunk per vertex: the chunks of the vertex's
+// ranks, in the bit-reversed order in which reduceScatter hands them out.
 func (d foldedHypercube) bitReversed(r *p2p.Round, src chunks) chunks {
 	c := cutEvenly(r.Scratch(len(src.buf)), d.power, src.elem)
 	c.starts = tensor.Elements[int64](r.Scratch(8 * (d.power + 1)))

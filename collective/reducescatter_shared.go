@@ -7,18 +7,17 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// sharedReduceScatter leaves in dst the unfinished fold of all ranks' shares of
-// this rank's chunk.
+// sharedReduceScatter folds all ranks' shares of this rank's chunk into dst. The fold is
+// unfinished.
 //
-// Piece by piece, every rank copies a stretch of each chunk but its own into its
-// slot, side by side, and folds the stretches of its own chunk over all slots.
-// With two ranks:
+// Fragment by fragment, every rank copies a subrange of each chunk but its own into its slot,
+// side by side, and folds the subranges of its own chunk over all slots. With two ranks:
 //
 //	         step 0        step 1
 //	rank 0   B0 → slot 0   op(A0, A1)
 //	rank 1   A1 → slot 1   op(B0, B1)
 //
-// Cost: α + m(n-1)/n (β+γ), in cache; α for each piece.
+// Cost: α + m(n-1)/n (β+γ), in cache; α per fragment.
 //
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedReduceScatter(ctx context.Context, r *p2p.Round, dst []byte, src chunks, k reduce.Kernel) error {

@@ -5,9 +5,8 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A ringOrder is a round's ranks in the order of its layout, as rings pass through
-// them: host by host and rack by rack, so that of all messages of a step one
-// enters each host, and one leaves it.
+// A ringOrder is the order in which a ring passes a round's ranks: host by host and rack by
+// rack. In each step, one message enters each host and one leaves it.
 type ringOrder struct {
 	l  *topology.Layout
 	n  int
@@ -19,5 +18,6 @@ func ringOrderOf(r *p2p.Round) ringOrder {
 	return ringOrder{l: l, n: r.Size(), me: l.Position(r.Rank())}
 }
 
-// at is the rank that comes so many places after this one; before it, if negative.
+// at returns the rank that is distance positions after this one, or before it if distance is
+// negative.
 func (c ringOrder) at(distance int) int { return c.l.Rank(modulo(c.me+distance, c.n)) }

@@ -7,10 +7,10 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// recursiveDoublingScan leaves on rank r the reduction of the buf of ranks 0 to r.
+// recursiveDoublingScan reduces the buf of ranks 0 to r and leaves the result on rank r.
 //
-// In every step each rank passes what it has to the rank 1, 2, 4, … after it; what
-// it has gathered doubles, until it begins at rank 0. With five ranks:
+// In every step each rank sends what it has to the rank 1, 2, 4, … after it. The shares that it
+// holds double until they begin at rank 0. With five ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1    0 → 2    0 → 4
@@ -20,9 +20,9 @@ import (
 //
 // Cost: ⌈log₂n⌉(α + mβ + mγ), and m bytes of scratch memory.
 //
-// Neighbouring blocks of ranks are folded, the lower one as the earlier operand. The
-// order depends on the rank alone, so equal runs give equal bits. It is rank order,
-// so op need not commute.
+// Neighbouring blocks of ranks are folded, the lower block as the earlier operand. The order
+// depends on the rank alone, so equal runs give equal bits. It is rank order, so op need not
+// commute.
 //
 // Hillis and Steele, "Data parallel algorithms", CACM 29(12), 1986.
 func recursiveDoublingScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {

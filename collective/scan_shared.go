@@ -7,25 +7,26 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// sharedScan leaves on rank r the reduction of the buf of ranks 0 to r.
+// sharedScan reduces the buf of ranks 0 to r and leaves the result on rank r.
 //
-// Piece by piece, every rank puts its share into its slot, and folds those of the
-// ranks before it, and its own. With three ranks:
+// Fragment by fragment, every rank copies its share into its slot, and folds the shares of the
+// ranks before it and its own. With three ranks:
 //
 //	         step 0        step 1
 //	rank 0   A0 → slot 0
 //	rank 1   A1 → slot 1   op(A0, A1)
 //	rank 2   A2 → slot 2   op(op(A0, A1), A2)
 //
-// Cost: α + mβ + m(n-1)γ, in cache; α for each piece.
+// Cost: α + mβ + m(n-1)γ, in cache; α per fragment.
 //
 // Shares are folded in rank order, so bits repeat and op need not commute.
 func sharedScan(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error {
 	return scanSlots(ctx, r, buf, k, r.Rank()+1)
 }
 
-// scanSlots replaces buf by the fold of the first ranks' shares; there is no fold of
-// none. Nobody wants the last rank's share but that rank itself.
+// scanSlots replaces buf by the fold of the first ranks' shares. With ranks 0 it leaves buf
+// alone. No rank reads the last rank's share, so it is not copied into a slot, unless the last
+// rank folds it itself.
 func scanSlots(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel, ranks int) error {
 	size := fragmentSize(k.DType().Size())
 	count := fragmentCount(len(buf), size)

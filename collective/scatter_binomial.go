@@ -7,24 +7,24 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// binomialScatter leaves in dst, on every rank, its chunk of the root's src. All
-// chunks are equally long. The root's dst may be its chunk of src.
+// binomialScatter copies to dst on every rank its chunk of the root's src. All chunks are
+// equally long. The root's dst may be its chunk of src.
 //
-// Chunks come down a binomial tree: every rank is sent its subtree's together.
-// With six ranks, from root 0:
+// Chunks go down a binomial tree. Every rank receives the chunks of its subtree together. With
+// six ranks, from root 0:
 //
 //	         step 0   step 1   step 2
 //	rank 0   45 → 4   23 → 2   1 → 1
 //	rank 2                     3 → 3
 //	rank 4            5 → 5
 //
-// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several
-// hosts; up to m bytes of scratch memory on ranks that pass chunks on, and on the
-// root unless it is rank 0 and hosts are in rank order.
+// Cost: ⌈log₂n⌉α + m(n-1)/n β, and up to two steps more where there are several hosts; up to m
+// bytes of scratch memory on ranks that pass chunks on, and on the root unless it is rank 0 and
+// hosts are in rank order.
 //
-// Nothing is folded. From another root, ranks are counted from it on, in the order of hosts
-// and racks. Chunks of a host or rack cross its boundary once, together: the tree
-// joins the first ranks of racks, in each rack those of hosts, and each host's ranks.
+// Nothing is folded. From another root, ranks are counted from it in the order of hosts and
+// racks. Chunks of a host or rack cross its boundary once, together: the tree joins the first
+// ranks of racks, in each rack those of hosts, and each host's ranks.
 func binomialScatter(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error {
 	t := treeFrom(r, root)
 	size := len(dst)

@@ -6,8 +6,8 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// linearScatter leaves in dst, on every rank, its chunk of the root's src. The
-// root's dst may be its chunk of src. Other ranks need not know src.
+// linearScatter copies to dst on every rank its chunk of the root's src. The root's dst may be
+// its chunk of src. Other ranks need not know src.
 //
 // The root sends the chunks one after the other. With four ranks, from root 1:
 //

@@ -9,41 +9,40 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// The algorithms of this family work in memory that all ranks share, piece by
-// piece, where p2p.Piece says who may touch what, and when. No messages are
-// exchanged, and nobody's share is copied more than once on its way in and once
-// on its way out. Pieces are so small that they stay in cache between the rank
-// that writes them and those that read them.
+// The algorithms of this family work in memory that all ranks share, fragment by
+// fragment. p2p.Fragment says which rank may touch what, and when. They exchange no
+// messages, and copy a share at most once in and a result at most once out.
+// Fragments are small enough to stay in cache between the rank that writes them and
+// the ranks that read them.
 //
 // They fold in rank order, so bits do not depend on how a vector is cut, and
 // operators need not commute.
 
-// fragmentSize is how many bytes of a rank's share fit into a piece, in whole
-// elements.
+// fragmentSize returns how many bytes of a rank's share fit into a fragment, in whole elements.
 func fragmentSize(elem int) int { return p2p.SlotSize / elem * elem }
 
-// fragmentCount is how many pieces of at most size bytes m bytes are. Of nothing there
-// is one, too: ranks that disagree, or are gone, are noticed by it.
+// fragmentCount returns the number of fragments of at most size bytes that m bytes need. It is
+// at least 1: also an empty operation exchanges flags, so that ranks that disagree, or are
+// gone, are noticed.
 func fragmentCount(m, size int) int { return max(1, (m+size-1)/size) }
 
-// shared is the name of this family's algorithms. They can run only where the
-// ranks have memory in common.
+// shared is the name of this family's algorithms. They run only where all ranks share memory.
 const shared = "shared"
 
 // NeedsShared reports whether an algorithm works in memory that the ranks share.
 func (a Algorithm) NeedsShared() bool { return a.Name() == shared }
 
-// blockOf is bytes i*size to (i+1)*size of b, as far as it has them.
+// blockOf returns bytes i*size up to (i+1)*size of b, as far as b has them.
 func blockOf(b []byte, i, size int) []byte {
 	lo := min(i*size, len(b))
 	return b[lo:min(lo+size, len(b))]
 }
 
-// A copyFunc copies bytes, as the built-in copy does.
+// A copyFunc copies bytes as the built-in copy does.
 type copyFunc func(dst, src []byte) int
 
-// resultCopy is how results leave the slots, of which all ranks together write so
-// many bytes: past the caches when these are too small for them anyway.
+// resultCopy returns how to copy results out of the slots, given the bytes that all ranks
+// together write. Results that exceed the caches anyway are written past them.
 func resultCopy(bytes int) copyFunc {
 	if bytes >= cpu.MinNonTemporal {
 		return cpu.CopyNonTemporal
@@ -51,11 +50,13 @@ func resultCopy(bytes int) copyFunc {
 	return func(dst, src []byte) int { return copy(dst, src) }
 }
 
-// exchangeFragments has every rank put its share of count pieces from p on into its slots, and
-// take all shares: its own when the others can see it, and then the others', the next
-// rank's first. It takes a piece of theirs some pieces
-// after it has put its own in: so long the others have for theirs, and so long the caches
-// have to put it out to where the others fetch it at less cost.
+// exchangeFragments hands count fragments, from p on, to all ranks. For each, it calls write to
+// fill this rank's slot, and read for every rank's slot: first for its own, which it has just
+// written, then for the others, beginning with the next rank.
+//
+// It reads the other ranks' fragments some fragments behind its own writes. That gives the
+// others time to write theirs, and the caches time to write the lines back to the level from
+// which another core fetches them at less cost.
 func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count int, write func(p p2p.Fragment, i int), read func(p p2p.Fragment, i, rank int)) error {
 	n, me, lead := r.Size(), r.Rank(), min(r.MaxLead(), count-1)
 	for i, in, out := 0, p, p; i < count+lead; i++ {
@@ -83,9 +84,9 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, p p2p.Fragment, count 
 	return nil
 }
 
-// foldSlots folds all ranks' shares of a part of a piece, in rank order, into
-// dst. own is this rank's share, which need not lie in its slot; dst may be it.
-// Nobody else reads that part of this rank's slot meanwhile.
+// foldSlots folds all ranks' shares of bytes lo to hi of a fragment, in rank order, into dst.
+// own is this rank's share, which may lie outside its slot. dst may be own. No other rank reads
+// that part of this rank's slot meanwhile.
 func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k reduce.Kernel) {
 	n, me := r.Size(), r.Rank()
 	share := func(rank int) []byte {
@@ -109,7 +110,7 @@ func foldSlots(r *p2p.Round, p p2p.Fragment, dst, own []byte, lo, hi int, k redu
 	}
 }
 
-// awaitReady returns when all ranks' shares of p can be read.
+// awaitReady returns when the shares of all ranks in p can be read.
 func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	for rank := range r.Size() {
 		if err := p.AwaitReady(ctx, rank); err != nil {
@@ -129,10 +130,9 @@ func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	return nil
 }
 
-// Their costs count, for α, how often a rank waits for the others: once or twice
-// for each piece. A piece is taken to be full, whatever an element's size is.
-
-// fragmentsOf is how many pieces the slots make of m bytes in each.
+// fragmentsOf returns the number of fragments that m bytes need. Their costs count, as α, how
+// often a rank waits for the others: once or twice per fragment. A fragment counts as full,
+// whatever the element size.
 func fragmentsOf(m float64) float64 { return math.Ceil(m / p2p.SlotSize) }
 
 func sharedAllReduceCost(n, m, s float64) (alpha, beta, gamma float64) {
@@ -150,7 +150,7 @@ func sharedBroadcastCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return math.Ceil(m / float64(broadcastFragment(int(n)))), m, 0
 }
 
-// sharedAllGatherCost is that of slots with a chunk in each.
+// sharedAllGatherCost counts slots that hold one chunk each.
 func sharedAllGatherCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return fragmentsOf(m / n), m, 0
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A TableRule says when an algorithm runs, and in which segments its messages travel:
-// for vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are joined
-// by Wire. What is 0, or "", stands for no limit.
+// A TableRule says when an algorithm runs, and in which segments its messages travel: for
+// vectors of at most MaxBytes, on MinRanks to MaxRanks ranks that are joined by Wire. A field
+// that is 0, or "", sets no limit.
 type TableRule struct {
 	Algorithm Algorithm
 	MaxBytes  uint64
 	MinRanks  uint32
 	MaxRanks  uint32
-	Segment   uint32 // bytes; 0: the communicator's own
-	Wire      string // what the communicator calls its wires; any word, which is only compared
+	Segment   uint32 // bytes; 0: the communicator's default
+	Wire      string // the communicator's name for its wires; it is only compared
 }
 
-// appliesTo reports whether u can ever cover calls of such a communicator.
+// appliesTo reports whether the rule can cover any call of such a communicator.
 func (u TableRule) appliesTo(ranks int, wire string) bool {
 	return ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || ranks <= int(u.MaxRanks)) && (u.Wire == "" || u.Wire == wire)
 }
@@ -33,26 +33,25 @@ const (
 	MaxWireName = 32 // bytes of a wire's name
 )
 
-// A Table says which algorithm runs. Of the rules for a verb, the first that
-// covers a call, and whose algorithm takes its operator, is followed. All ranks
-// of a communicator use an equal one.
+// A Table chooses the algorithm of each call. Among the rules for a verb, it follows the first
+// that covers the call and whose algorithm supports the operator. All ranks of a communicator
+// use an equal table.
 //
-// A Table that nobody changes may be used by any number of goroutines.
+// Goroutines may share a Table that no one changes.
 type Table struct {
 	rules  []TableRule
-	tuned  int // so many of the rules, the first, come from a measurement
+	tuned  int // number of rules, the first ones, that were measured
 	forced [len(verbNames)]selection
 }
 
-// A selection is an algorithm with the segment that it is to have; 0: any.
+// A selection is an algorithm with its segment size in bytes; 0 stands for any.
 type selection struct {
 	algorithm Algorithm
 	segment   uint32
 }
 
-// NewTable makes a table of rules: those that somebody measured, and, for calls
-// that none of them covers, others. More than MaxRules, and rules that cannot be,
-// get fault.Misuse.
+// NewTable returns a table of measured rules and, for calls that none of them covers, others.
+// It refuses more than MaxRules rules, and a rule that Check refuses, with fault.Misuse.
 func NewTable(tuned, others []TableRule) (*Table, error) {
 	t := &Table{rules: slices.Concat(tuned, others), tuned: len(tuned)}
 	if len(t.rules) > MaxRules {
@@ -66,7 +65,7 @@ func NewTable(tuned, others []TableRule) (*Table, error) {
 	return t, nil
 }
 
-// Check refuses, with fault.Misuse, a rule that no Table may have.
+// Check returns fault.Misuse for a rule that no Table may have.
 func (u TableRule) Check() error {
 	bad := func(format string, args ...any) error { return misuse("collective.Rule.Check", format, args...) }
 	switch {
@@ -82,8 +81,9 @@ func (u TableRule) Check() error {
 	return CheckSegment(int(u.Segment))
 }
 
-// CheckSegment refuses, with fault.Misuse, a segment that cannot be: 0 is none,
-// and any other is a multiple of 16 bytes, the largest element, in its bounds.
+// CheckSegment returns fault.Misuse for a segment size that is not allowed. 0 means the
+// default. Any other size is a multiple of 16 bytes, the largest element, within MinSegment and
+// MaxSegment.
 func CheckSegment(bytes int) error {
 	if bytes != 0 && (bytes < MinSegment || bytes > MaxSegment || bytes%16 != 0) {
 		return misuse("collective.CheckSegment", "segment: got %d bytes, want a multiple of 16 from %d to %d", bytes, MinSegment, MaxSegment)
@@ -91,7 +91,7 @@ func CheckSegment(bytes int) error {
 	return nil
 }
 
-// Rules are the table's rules, without what Force added.
+// Rules returns a copy of the table's rules, without what Force added.
 func (t *Table) Rules() []TableRule { return slices.Clone(t.rules) }
 
 // A Reason says why an algorithm was chosen.
@@ -105,16 +105,16 @@ const (
 	Fallback                   // because no rule covers the call
 )
 
-// A Choice is what a table says about a call.
+// A Choice is what a table answers for a call.
 type Choice struct {
 	Algorithm Algorithm
-	Segment   int // bytes; 0: the communicator's own
+	Segment   int // bytes; 0: the communicator's default
 	Reason    Reason
-	Rule      int // its number, from 1 on, where the reason is a rule
+	Rule      int // the number of the rule, from 1, where the reason is one
 }
 
-// A Chooser is a Table as one communicator asks it: with the rules that can cover
-// a call of its at all, so that a choice takes nanoseconds. It is never changed.
+// A Chooser is a Table as one communicator uses it. It holds only the rules that can cover a
+// call of that communicator, so that a choice takes nanoseconds. It never changes.
 type Chooser struct {
 	forced [len(verbNames)]selection
 	rules  [len(verbNames)][]candidate
@@ -123,21 +123,21 @@ type Chooser struct {
 type candidate struct {
 	selection
 	maxBytes         uint64
-	needsCommutative bool // it needs an operator that commutes
-	needsShared      bool // it needs shared memory
+	needsCommutative bool // the operator must commute
+	needsShared      bool // ranks must share memory
 	reason           Reason
 	number           int
 }
 
-// Chooser is t for a communicator of so many ranks on one host, joined by that
-// wire. Equal tables and arguments choose alike.
+// Chooser returns t for a communicator of that many ranks on one host, joined by wire. Equal
+// tables and arguments choose alike.
 func (t *Table) Chooser(ranks int, wire string) *Chooser {
 	flat := topology.Flat(ranks)
 	return t.ChooserOn(&flat, wire)
 }
 
-// ChooserOn is Chooser for ranks that are placed in that way. Rules for hierarchical
-// algorithms count only where there are several hosts, and several ranks on one.
+// ChooserOn is Chooser for ranks that are placed as l says. Rules for hierarchical algorithms
+// count only on several hosts of which one has several ranks.
 func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	c := &Chooser{forced: t.forced}
 	levels := l.Hosts() > 1 && l.MaxRanksPerHost() > 1
@@ -159,14 +159,13 @@ func (t *Table) ChooserOn(l *topology.Layout, wire string) *Chooser {
 	return c
 }
 
-// Choose is the algorithm for a vector of that many bytes, for operators that
-// commute or do not, where memory is shared or is not.
+// Choose returns the algorithm for a vector of bytes bytes. commutative describes the operator,
+// and hasShared says whether the call may use shared memory.
 //
-// bytes is the length of the whole vector: all ranks' chunks together where it
-// has chunks, and 0 for gatherv, scatterv and alltoallv, where ranks may not know
-// it. A forced algorithm is returned even where it does not take operators that do
-// not commute, or needs shared memory and there is none; the call then fails with
-// fault.Misuse.
+// bytes is the length of the whole vector: of all ranks' chunks together where it has chunks,
+// and 0 for gatherv, scatterv and alltoallv, where ranks may not know it. Choose returns a
+// forced algorithm even where it does not support the operator, or where it needs shared memory
+// and there is none; the call then fails with fault.Misuse.
 func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choice {
 	if int(verb) >= len(c.forced) {
 		return Choice{}
@@ -183,8 +182,7 @@ func (c *Chooser) Choose(verb Verb, bytes int, commutative, hasShared bool) Choi
 	return Choice{Algorithm: fallbackFor(verb), Reason: Fallback}
 }
 
-// fallbackFor is the first of verb's algorithms in the catalogue, which takes
-// everything.
+// fallbackFor returns the first of verb's algorithms in the catalogue, which has no conditions.
 func fallbackFor(verb Verb) Algorithm {
 	for i := range catalogue {
 		if catalogue[i].verb == verb {

@@ -7,20 +7,19 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// A tree is the binomial tree over a round's ranks, seen from one of them. Nodes
-// are ranks counted from the root on, in the order of the round's layout. Where all
-// are on one host, node v has the children v+1, v+2, v+4, …, as long as they lie
-// below v plus the lowest bit of v, and the subtree v, v+1, …
+// A tree is the binomial tree over a round's ranks, as one rank sees it. Nodes are ranks
+// counted from the root in the order of the round's layout. On one host, node v has the
+// children v+1, v+2, v+4, … below v plus the lowest bit of v. Its subtree is v, v+1, ….
 //
 //	0 ─┬─ 1
 //	   ├─ 2 ─── 3
 //	   └─ 4 ─┬─ 5
 //	         └─ 6 ─── 7
 //
-// Where there are several hosts, such a tree joins the first nodes of the racks,
-// one in each rack the first nodes of its hosts, and one in each host its nodes: so
-// every host and every rack but the root's is entered by one edge. A subtree is a
-// run of nodes all the same.
+// On several hosts there are three levels of such trees: one over the first nodes of the racks,
+// one in each rack over the first nodes of its hosts, and one in each host over its nodes.
+// Every host and every rack but the root's is then entered by one edge. A subtree is still a
+// run of nodes.
 type tree struct {
 	walk       topology.Walk
 	n, root    int
@@ -38,15 +37,16 @@ type childNode struct {
 	size int // how many nodes it has
 }
 
-// maxChildren is more than a node of a job of at most 2^31 ranks can have: a bit
-// for each doubling, and one for each of the three levels.
+// maxChildren exceeds what a node of a job of 2^31 ranks can have: one child per doubling, and
+// one for each of the three levels.
 const maxChildren = 36
 
-// treeFrom is the tree from a root in the order of the round's layout.
+// treeFrom returns the tree from root in the order of the round's layout.
 func treeFrom(r *p2p.Round, root int) tree { return treeOver(r, r.Layout(), root) }
 
-// treeInRankOrder is the tree from rank 0 whose nodes are ranks, for operators that
-// do not commute: it is treeFrom's where the layout keeps the order of the ranks.
+// treeInRankOrder returns the tree from rank 0 whose nodes are ranks. Operators that do not
+// commute need it. It equals the tree of treeFrom where the layout keeps the order of the
+// ranks.
 func treeInRankOrder(r *p2p.Round) tree {
 	if l := r.Layout(); l.InOrder() {
 		return treeOver(r, l, 0)
@@ -83,9 +83,9 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	return t
 }
 
-// addChildren adds the branches to the items i+1, i+2, i+4, … of a binomial tree over
-// count items, where this node is at the head of item i. first is an item's first
-// node, and the end of the last one's.
+// addChildren adds the children i+1, i+2, i+4, … of item i in a binomial tree over count items.
+// The items are groups of nodes, and this node is the first of item i. firstNode returns the
+// first node of an item, and the end of the last item for count.
 func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	width := i & -i
 	if i == 0 {
@@ -99,15 +99,14 @@ func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	}
 }
 
-// children are this node's branches, the nearest first: their subtrees follow each
-// other.
+// children returns this node's children, the nearest first. Their subtrees follow one another.
 func (t *tree) children() []childNode { return t.childNodes[:t.count] }
 
-// parent is the parent's rank.
+// parent returns the rank of the parent.
 func (t *tree) parent() int { return t.walk.Rank(t.parentNode) }
 
-// size is how many nodes the subtree below this node has, itself included.
+// size returns the number of nodes in this node's subtree, this node included.
 func (t *tree) size() int { return t.end - t.me }
 
-// inRankOrder reports whether nodes are ranks.
+// inRankOrder reports whether node numbers are ranks.
 func (t *tree) inRankOrder(r *p2p.Round) bool { return t.root == 0 && r.Layout().InOrder() }

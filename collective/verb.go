@@ -2,10 +2,10 @@ package collective
 
 import "strings"
 
-// A Verb is a collective operation. Its numbers never change.
+// A Verb is a collective operation. Its numbers are part of the wire format and never change.
 type Verb uint8
 
-// The collective operations. Those that end in V take a count per rank.
+// The collective operations. Those that end in V have a count per rank.
 const (
 	VerbAllReduce      Verb = 1
 	VerbReduce         Verb = 2
@@ -25,7 +25,7 @@ const (
 	VerbExScan         Verb = 16
 )
 
-// verbNames are what programs, tables and TUTTI_ALGORITHM call the verbs.
+// verbNames are the names of the verbs in programs, tables and TUTTI_ALGORITHM.
 var verbNames = [...]string{
 	VerbAllReduce:      "allreduce",
 	VerbReduce:         "reduce",
@@ -56,7 +56,7 @@ func Verbs() []Verb {
 	return all
 }
 
-// String is the verb's name, "reduce_scatter"; "" for a Verb that is none.
+// String returns the verb's name, as "reduce_scatter", or "" for an unknown Verb.
 func (v Verb) String() string {
 	if int(v) >= len(verbNames) {
 		return ""
@@ -64,7 +64,7 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// ParseVerb reads what String wrote. An unknown name gets fault.Misuse.
+// ParseVerb parses what String returns. An unknown name is fault.Misuse.
 func ParseVerb(name string) (Verb, error) {
 	for _, v := range Verbs() {
 		if v.String() == name {
