@@ -10,33 +10,38 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxSlice is the most bytes of body that one Progress copies, so that what
-// lies above can work on the first bytes while the next ones arrive: a slice
-// stays in the second-level cache.
+// maxSlice is the most bytes of body that one Progress copies. So the layer above can process the
+// first bytes while the next ones arrive, and a slice stays in the second-level cache.
 const maxSlice = 256 << 10
 
-// A link is what the two Conns of a pair share.
+// A link joins the two Conns of a pair.
 type link struct {
 	mu sync.Mutex // guards the marked fields of both ends
 }
 
-// A conn is one end of a link; it implements transport.Conn and Exposer. What it sends lies in the peer's inbox.
+// A conn is one end of a link. It implements transport.Conn and transport.Exposer. The frames that
+// it sends lie in the peer's inbox.
 //
-// A frame is pinned while Progress is at it: then a Close of the sender's leaves
-// it alone, and that Progress call ends it.
+//	pinned  inbox      the oldest frame
+//	no      empty      there is none
+//	no      not empty  waits; the sender's Close fails it
+//	yes     not empty  Progress is copying it; the sender's Close leaves it to that Progress
+//
+// reading is the receiver's role, which one goroutine holds during Progress. waiting mirrors
+// the state of the inbox, so that a poll of an empty one needs no lock.
 type conn struct {
 	link    *link
 	home    *Transport
 	peer    *conn
-	reading atomic.Bool  // the role: held for one call of Progress, never waited for
+	reading atomic.Bool  // held for one call of Progress; a second call returns Busy
 	waiting atomic.Int32 // frames in the inbox, plus one after a failure; written under link.mu
 
 	// guarded by link.mu
 	inbox  items
-	pinned bool   // the inbox's first is in the hands of Progress
+	pinned bool   // Progress is copying the inbox's first frame
 	err    error  // the first error, and final
-	ready  func() // armed
-	listed bool   // the notifier has this Conn in its list
+	ready  func() // the armed callback
+	listed bool   // the notifier will run ready
 
 	// guarded by link.mu: for the peer's Unsent
 	received uint64    // calls of Progress that received something
@@ -45,11 +50,11 @@ type conn struct {
 
 	nextReady *conn // the notifier's; guarded by home.mu
 
-	// The frame that is arriving; only Progress looks at it.
+	// The arriving frame; only Progress uses it.
 	begun  bool
 	header transport.Header
 	got    int    // bytes of it that are in
-	dst    []byte // where its body goes; nil drops it
+	dst    []byte // the Sink's buffer for its body; nil drops it
 	target handle // the exposed memory it goes to instead
 	head   [transport.MaxHead]byte
 
@@ -65,16 +70,16 @@ func newPair(near, far *Transport) (*conn, *conn) {
 	return a, b
 }
 
-// Send queues f at the peer's end, where the peer's Progress takes it.
+// Send queues f at the peer's end, where the peer's Progress receives it.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
 		f.Done(failure(fault.Misuse, "send",
-			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead)))
+			fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead)))
 		return
 	}
 	c.link.mu.Lock()
 	if c.err != nil {
-		stale, err := c.takeUnreceived(), c.err
+		stale, err := c.detachUnreceived(), c.err
 		c.link.mu.Unlock()
 		failAll(stale, err)
 		f.Done(err)
@@ -89,9 +94,8 @@ func (c *conn) Send(f *transport.Frame) {
 // copies it, so that nothing is sent inline.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
-// Unsent implements transport.Conn: all frames in the peer's inbox wait. Receiving
-// looks at no clock, so that the time is that of the first Unsent since the peer has
-// received something.
+// Unsent implements transport.Conn: all frames in the peer's inbox wait. Receiving reads no
+// clock, so the time is that of the first Unsent since the peer has received something.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -110,8 +114,8 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return bytes, p.since
 }
 
-// updateWaiting recounts what Progress would find, and wakes who waits for it. The
-// link is locked.
+// updateWaiting counts what Progress would find, and fires the armed callback if there is
+// anything. The link is locked.
 func (c *conn) updateWaiting() {
 	n := c.inbox.Len()
 	if c.err != nil {
@@ -123,7 +127,7 @@ func (c *conn) updateWaiting() {
 	}
 }
 
-// wakeUp has the armed callback run. The link is locked.
+// wakeUp schedules the armed callback. The link is locked.
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true
@@ -131,9 +135,9 @@ func (c *conn) wakeUp() {
 	}
 }
 
-// takeUnreceived takes what this end sent and the peer has not received, except a
-// pinned frame. The link is locked; the caller fails the frames after unlocking.
-func (c *conn) takeUnreceived() items {
+// detachUnreceived removes the frames that this end sent and the peer has not received, except a
+// pinned one. The link is locked; the caller fails the frames after unlocking.
+func (c *conn) detachUnreceived() items {
 	out := c.peer.inbox
 	c.peer.inbox = items{}
 	if c.peer.pinned {
@@ -143,8 +147,7 @@ func (c *conn) takeUnreceived() items {
 	return out
 }
 
-// Arm has ready run on the notifier once Progress could move something. A
-// wake-up may be spurious: another goroutine may have moved it meanwhile.
+// Arm implements transport.Conn. The notifier runs ready.
 func (c *conn) Arm(ready func()) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -165,17 +168,17 @@ func (c *conn) fire() {
 	}
 }
 
-// Close ends both ends. A frame that the peer is just copying is finished there,
-// up to its next slice; its Done then comes from the peer's goroutine.
+// Close ends both ends of the link. A frame that the peer is copying is ended by the peer, after
+// its current slice; its Done then runs on the peer's goroutine.
 func (c *conn) Close() error {
 	c.end(failure(fault.Closed, "this end has closed", nil), errPeerClosed)
 	c.home.unregister(c)
 	return nil
 }
 
-// end fails both ends with their errors, unless they have failed already. This
-// end's frames get Done here; the peer's when the peer next looks at its Conn,
-// for its Done callbacks are not to run on a stranger's goroutine.
+// end fails both ends with their errors, unless they have failed already. Done of this end's
+// frames runs here. Done of the peer's frames runs when the peer next uses its Conn, so that it
+// does not run on a goroutine of another rank.
 func (c *conn) end(own error, theirs func() error) {
 	c.link.mu.Lock()
 	if c.err == nil {
@@ -184,7 +187,7 @@ func (c *conn) end(own error, theirs func() error) {
 	if c.peer.err == nil {
 		c.peer.err = theirs()
 	}
-	stale, err := c.takeUnreceived(), c.err
+	stale, err := c.detachUnreceived(), c.err
 	c.updateWaiting()
 	c.link.mu.Unlock()
 	failAll(stale, err)

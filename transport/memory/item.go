@@ -5,25 +5,24 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An item is a frame on its way: by reference, nothing of it is copied.
+// An item is a queued frame. It refers to the frame; nothing is copied.
 type item struct {
 	f    *transport.Frame
 	size int // bytes of body
 }
 
-// items are frames on their way. They are their senders', so there are as many as
-// they make: 16 bytes for each frame queued.
+// items is a queue of frames, 16 bytes for each. The frames belong to their senders, so the
+// senders bound their number.
 type items = fifo.Queue[item]
 
-// failAll empties q, oldest first, with err for every frame's Done. No lock may be
-// held.
+// failAll runs the Done of every frame in q with err, oldest first. No lock may be held.
 func failAll(q items, err error) {
 	for q.Len() > 0 {
 		q.Pop().f.Done(err)
 	}
 }
 
-// copyPart copies the body's bytes from off on into dst, and fills it.
+// copyPart fills dst with the body's bytes from offset off on.
 func (it *item) copyPart(dst []byte, off int) {
 	b := it.f.Body
 	dst = dst[copy(dst, b[min(off, len(b)):]):]

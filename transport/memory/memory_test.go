@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// pair is two Conns of one link, and their Transports' end.
+// pair returns both ends of a link, whose Transports are closed at the test's end.
 func pair(t testing.TB) (near, far transport.Conn) {
 	t.Helper()
 	hub := New()
@@ -28,7 +28,7 @@ func pair(t testing.TB) (near, far transport.Conn) {
 	return near, <-accepted
 }
 
-// fixedSink is a Sink that places every body in the same buffer.
+// A fixedSink receives every body in the same buffer.
 type fixedSink struct{ buf []byte }
 
 func (s *fixedSink) Buffer(h transport.Header) []byte { return s.buf[:h.Size] }
@@ -135,7 +135,7 @@ func TestTransportNumbersAreUnique(t *testing.T) {
 	}
 }
 
-// shortSink is a Sink whose Place has no room.
+// A shortSink returns buffers that are too short.
 type shortSink struct{ fixedSink }
 
 func (shortSink) Buffer(h transport.Header) []byte { return make([]byte, h.Size-1) }

@@ -11,8 +11,8 @@ import (
 // brokenFrame stands for the received bytes of a frame that will never be whole.
 const brokenFrame = -1
 
-// Progress receives at most one slice of one frame. Looking at an empty inbox
-// costs two atomic operations and no lock, so it may be polled.
+// Progress implements transport.Conn. It receives at most one slice of one frame. A poll of an
+// empty inbox costs two atomic operations and no lock.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -33,12 +33,12 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// pin takes hold of the oldest frame. After a failure it fails what this end
-// had sent, and returns the error instead.
+// pin pins the oldest frame and returns it. After a failure it fails the frames that this end has
+// sent, and returns the error instead.
 func (c *conn) pin() (item, error) {
 	c.link.mu.Lock()
 	if c.err != nil {
-		stale, err := c.takeUnreceived(), c.err
+		stale, err := c.detachUnreceived(), c.err
 		c.link.mu.Unlock()
 		failAll(stale, err)
 		return item{}, err
@@ -51,7 +51,7 @@ func (c *conn) pin() (item, error) {
 	return *c.inbox.First(), nil
 }
 
-// unpin lets go of the frame, and ends it when it is whole or the link is not.
+// unpin unpins the frame, and ends it if it is whole or the link has failed.
 func (c *conn) unpin() {
 	whole := c.begun && c.got == c.header.Size
 	c.link.mu.Lock()
@@ -71,8 +71,8 @@ func (c *conn) unpin() {
 	f.Done(err)
 }
 
-// receive moves the next slice of the frame to where it goes. No lock is held,
-// so that the Sink may send.
+// receive copies the next slice of the frame to its destination. No lock is held, so that the Sink
+// may send.
 func (c *conn) receive(it *item, in transport.Sink) error {
 	if !c.begun {
 		if err := c.begin(it, in); err != nil {
@@ -95,8 +95,8 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 	return nil
 }
 
-// begin learns where the frame's body goes. The head is copied, because the
-// sender may take its frame back, by Close, before the frame is whole.
+// begin finds the destination of the frame's body. It copies the head, because the sender may
+// get its frame back, by Close, before the frame is whole.
 func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {
@@ -113,14 +113,14 @@ func (c *conn) begin(it *item, in transport.Sink) error {
 	c.dst = in.Buffer(c.header)
 	if c.dst != nil && len(c.dst) < it.size {
 		return failure(fault.Misuse, "progress",
-			fmt.Errorf("the place returned has %d bytes for a body of %d", len(c.dst), it.size))
+			fmt.Errorf("got a buffer of %d bytes from the Sink, want %d for the body", len(c.dst), it.size))
 	}
 	return nil
 }
 
-// errNotExposed is how a link ends whose frame names memory that is not shown,
-// or too small for it: where hardware breaks the connection, so does this.
+// errNotExposed returns the error of a link after a frame into memory that is not exposed, or is
+// too small for it. Hardware breaks the connection then, and so does this package.
 func errNotExposed(size int) error {
 	return failure(fault.Misuse, fmt.Sprintf("a frame of %d bytes into exposed memory", size),
-		errors.New("nothing of that size is exposed by its token"))
+		errors.New("got a token of memory that is not exposed, or not that large"))
 }

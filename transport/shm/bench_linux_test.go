@@ -35,17 +35,17 @@ func (m *bestTime) op() {
 		return
 	}
 	now := time.Now()
-	if took := now.Sub(m.start); m.n > m.ops && (m.least == 0 || took < m.least) {
-		m.least = took
+	if elapsed := now.Sub(m.start); m.n > m.ops && (m.least == 0 || elapsed < m.least) {
+		m.least = elapsed
 	}
 	m.start = now
 }
 
 func (m *bestTime) report(b *testing.B, bytes int) {
-	took := float64(m.least) / float64(m.ops)
-	if took > 0 {
-		b.ReportMetric(took, "best-ns/op")
-		b.ReportMetric(float64(bytes)/took, "best-GB/s")
+	elapsed := float64(m.least) / float64(m.ops)
+	if elapsed > 0 {
+		b.ReportMetric(elapsed, "best-ns/op")
+		b.ReportMetric(float64(bytes)/elapsed, "best-GB/s")
 	}
 }
 

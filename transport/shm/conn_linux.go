@@ -17,43 +17,52 @@ import (
 )
 
 const (
-	// maxReceive bounds what one Progress copies out of the ring, so that what lies
-	// above works on it while it is in cache.
+	// maxReceive bounds what one Progress copies out of the ring, so that the layer above
+	// processes it while it is in cache.
 	maxReceive = 128 << 10
-	// maxFlush bounds what one Progress, and one Send, puts in, so that both ways
-	// move in turns and Send does not feed the ring for as long as it is emptied.
+	// maxFlush bounds what one Progress, and one Send, puts in, so that both directions move in
+	// turns, and Send returns although the peer empties the ring as fast as it is filled.
 	maxFlush = 128 << 10
 )
 
-// A conn is one end of a Conn's memory. Any number of goroutines may be in it at
-// once, in three roles:
+// A conn is one end of a Conn. Any number of goroutines may use it at once, in three roles:
 //
-//   - one reads: gate's reader, for one call of Progress, or of Arm;
-//   - one writes: out's writer, within Send or Progress;
-//   - the rest queue, arm, admit and close, and wait for neither.
+//	role     goroutines  how it is held                       what it owns
+//	reader   one         gate.EnterReader, for one call of    consumer, drainBudget, ended
+//	                     Progress or Arm
+//	writer   one         outbox.writing, within Send or       outbox.producer and the frame that
+//	                     Progress                             is being written
+//	others   any number  gate.Enter, where they touch memory  nothing; they queue, arm, admit and
+//	                     or the socket                        close, and wait for nobody
 //
-// The gate guards the mapping and the socket: whoever touches them is inside, or
-// holds out.mu while out takes frames. out.mu and alarm.mu are held for a few
-// instructions or a short copy, never both, and never while a Sink, a Done or a
-// ready runs. What fails first is kept in first; after that, writing stops at
-// once, and reading when what has arrived is used up.
+// The gate guards the mapping and the socket: a goroutine that touches them is inside the gate, or
+// holds outbox.mu while the outbox accepts frames. The last one to exit a closed gate releases
+// them. outbox.mu and wakeup.mu are held for a few instructions or a short copy, never both,
+// and never while a Sink, a Done or a ready runs.
+//
+// The states of a conn, by what has happened:
+//
+//	open     firstErr unset
+//	failed   firstErr set: nothing is written any more; Progress still delivers what has
+//	         arrived, up to drainBudget bytes, and then returns the error
+//	closed   gate closed: Progress returns the error, and the memory goes with the last user
 type conn struct {
 	t              *Transport
 	seg            *segment
 	fd             int // the socket
 	peerCred       unix.Ucred
-	watcherID      int32 // in the Transport's watcher; 0: not in it
+	watcherID      int32 // in the Transport's watcher; 0: not registered there
 	gate           poll.Gate
 	firstErr       poll.FirstError
 	pending        atomic.Bool // accepted and not admitted
-	releaseSlot    func()      // gives the guest's slot back; nil for who has dialled
-	handshakeTimer *time.Timer // of a guest's life
+	releaseSlot    func()      // releases the slot of a pending Conn; nil at the dialer
+	handshakeTimer *time.Timer // closes a Conn that stays pending
 
-	registered bool // the Transport knows this Conn; written before anybody else does
+	registered bool // in the Transport's table; written before another goroutine has the conn
 
-	// the reader's
+	// owned by the reader
 	consumer    consumer
-	drainBudget int // bytes still taken after a failure
+	drainBudget int // bytes still delivered after a failure
 	ended       bool
 
 	outbox                    outbox
@@ -64,7 +73,7 @@ type conn struct {
 	peerMemory peerMemory    // the peer's
 }
 
-// newConn makes a Conn of a mapping and the socket it came with, and owns both.
+// newConn makes a Conn of the result of a handshake, and owns it.
 func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
 	c.peerMemory.fd = -1
@@ -76,7 +85,7 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 		c.pending.Store(true)
 		c.handshakeTimer = time.AfterFunc(pendingLife, c.expire)
 	}
-	c.gate.Enter() // a Close from now on lets go when all is set up
+	c.gate.Enter() // a Close from now on releases everything once all is set up
 	defer c.exit()
 	if !t.register(c) {
 		c.Close()
@@ -84,8 +93,8 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	}
 	var err error
 	if c.watcherID, err = t.watcher.Add(c); err == nil {
-		// Level-triggered, and always: a peer's end is to be noticed also while
-		// nobody is armed. Bytes come only when this end has asked for a ring.
+		// Level-triggered, and always registered: the end of the peer is noticed also while nobody
+		// is armed. Bytes come only when this end has asked for a doorbell.
 		err = t.watcher.Control(syscall.EPOLL_CTL_ADD, c.fd, c.watcherID, 0, syscall.EPOLLIN|syscall.EPOLLRDHUP)
 	}
 	if err != nil {
@@ -95,16 +104,16 @@ func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	return c, nil
 }
 
-// Admit lifts the limits of a peer that has proven nothing. It is called before
-// the peer is told, else the peer's first large frame may come too early.
+// Admit implements transport.Pending. It is called before the peer learns that it is admitted,
+// or else the peer's first large frame may come too early.
 func (c *conn) Admit() {
 	if c.pending.CompareAndSwap(true, false) {
-		c.leavePending()
+		c.releasePending()
 	}
 }
 
-// Progress implements transport.Conn. A poll that finds nothing costs a look at
-// the place where the next record will begin; while it spins it does nothing else.
+// Progress implements transport.Conn. A poll that finds nothing costs a look at the header of
+// the next record; while it spins it does nothing else.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	switch c.gate.EnterReader() {
 	case poll.Occupied:
@@ -123,14 +132,14 @@ func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	return state, err
 }
 
-// progress is Progress in the reader's role: first out what found no room before,
-// then in.
+// progress does the work of Progress in the reader's role: it first writes what found no space
+// before, and then receives.
 func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	state := transport.Idle
 	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
 		state = transport.Moved
 	}
-	gone := c.firstErr.Get() // before the look at the ring: what came before it counts
+	gone := c.firstErr.Get() // read before the ring: what arrived before the failure is delivered
 	if c.ended || !c.consumer.hasRecord() {
 		if gone != nil {
 			c.ended = true
@@ -140,7 +149,7 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 		return state, nil
 	}
 	if gone != nil && c.drainBudget <= 0 {
-		c.ended = true // a peer that fills the ring for ever
+		c.ended = true // a peer that fills the ring without end
 		return transport.Idle, gone
 	}
 	if err := c.receive(in, gone != nil); err != nil {
@@ -150,7 +159,7 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// returnSpace gives the peer the room of what was taken, if it has not been told.
+// returnSpace publishes the space of what was consumed, if it is not published yet.
 func (c *conn) returnSpace() {
 	if c.consumer.consumed != c.consumer.published {
 		c.consumer.returnSpace()
@@ -161,7 +170,8 @@ func (c *conn) returnSpace() {
 	}
 }
 
-// receive moves what has arrived, up to the end of one frame.
+// receive delivers what has arrived, up to the end of one frame and at most about maxReceive
+// bytes.
 func (c *conn) receive(in transport.Sink, last bool) error {
 	for most := maxReceive; most > 0; {
 		n, whole, err := c.consumer.next(in)
@@ -193,8 +203,9 @@ func (c *conn) TrySend(head, body []byte) bool {
 	return did
 }
 
-// Send implements transport.Conn: it puts a frame into the ring, or becomes the writer unless there is one or
-// the ring is full: then whoever calls Progress goes on, woken by room if need be.
+// Send implements transport.Conn. It puts a small frame into the ring at once, or queues it and
+// becomes the writer. When there is a writer already, or the ring is full, the frame stays in
+// the queue: the writer, or a later Progress, continues, after a wake-up if it sleeps.
 func (c *conn) Send(f *transport.Frame) {
 	it := item{f, f.Size()}
 	if err := validateFrame(it.f, it.size); err != nil {
@@ -215,7 +226,7 @@ func (c *conn) Send(f *transport.Frame) {
 			c.exit()
 			return
 		}
-		_, failed, err := c.outbox.next(true) // Close came in between
+		_, failed, err := c.outbox.next(true) // the gate was closed meanwhile
 		failAll(failed, err)
 	case refused:
 		if c.firstErr.Get() == nil {
@@ -225,9 +236,8 @@ func (c *conn) Send(f *transport.Frame) {
 	}
 }
 
-// flush puts frames until nothing waits, the ring takes no more, or it is enough
-// for one call. The caller is the writer and inside the gate, and is no longer the
-// writer when flush returns.
+// flush puts queued frames until none is left, the ring is full, or maxFlush bytes are in. The
+// caller is the writer and inside the gate. It is no longer the writer when flush returns.
 func (c *conn) flush() (moved bool) {
 	for most, stop := maxFlush, false; ; {
 		f, failed, err := c.outbox.next(stop)
@@ -243,7 +253,7 @@ func (c *conn) flush() (moved bool) {
 			c.outbox.producer.mustRing = false
 			c.ringDoorbell()
 		}
-		most -= n + cacheLine
+		most -= n + recordAlign
 		stop = n == 0 && !whole || most <= 0
 		moved = moved || n > 0 || whole
 		if done := c.outbox.advance(n, whole); done != nil {
@@ -256,13 +266,11 @@ func (c *conn) flush() (moved bool) {
 	return moved
 }
 
-// Unsent is how many bytes wait that the ring has had no room for so far, and
-// since when it has taken none; 0 and the zero time while none do. The layer above
+// Unsent implements transport.Conn. Bytes wait here only while the ring is full. The layer above
 // decides when that is a stall: a Conn has no timers.
 func (c *conn) Unsent() (bytes int, since time.Time) { return c.outbox.unsent() }
 
-// fail ends the Conn but for what has arrived already, and returns the first
-// error.
+// fail makes the Conn failed, with err if it is the first error. It returns the first error.
 func (c *conn) fail(err error) error {
 	failed, err := c.outbox.close(&c.firstErr, err)
 	failAll(failed, err)
@@ -270,11 +278,10 @@ func (c *conn) fail(err error) error {
 	return err
 }
 
-// Close implements transport.Conn. A Progress that runs meanwhile may write into
-// the arriving frame's body until it returns. What is in the ring still reaches
-// the peer.
+// Close implements transport.Conn. A Progress that runs at the same time may write into the
+// arriving frame's buffer until it returns. Frames in the ring still reach the peer.
 func (c *conn) Close() error {
-	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: who holds out's lock need not enter
+	failed, err := c.outbox.close(&c.firstErr, errClosed()) // before the gate: a goroutine that holds outbox.mu need not be inside
 	if first, last := c.gate.Close(); first && last {
 		c.release()
 	}
@@ -283,14 +290,15 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// exit ends a use other than the reader's.
+// exit leaves the gate, in a role other than the reader's.
 func (c *conn) exit() {
 	if c.gate.Exit() {
 		c.release()
 	}
 }
 
-// release gives back all that the Conn holds; nobody is inside any more.
+// release gives back everything that the Conn holds. Nobody is inside the gate any more, and it
+// is called once.
 func (c *conn) release() {
 	c.announceClose()
 	if c.watcherID != 0 {
@@ -301,31 +309,32 @@ func (c *conn) release() {
 	c.peerMemory.close()
 	c.seg.unref()
 	if c.pending.CompareAndSwap(true, false) {
-		c.leavePending()
+		c.releasePending()
 	}
 	c.t.unregister(c)
 }
 
-// announceClose tells the peer that this end has closed, and has not died.
+// announceClose lets the peer distinguish a Close from a death: it sets the mark in shared
+// memory before it ends the socket.
 func (c *conn) announceClose() {
 	c.ownDoorbell.closed.Store(1)
 	syscall.Shutdown(c.fd, syscall.SHUT_RDWR)
 }
 
-// expire ends a guest whose time is over.
+// expire closes a Conn that was not admitted in time.
 func (c *conn) expire() {
 	if c.pending.Load() {
 		c.Close()
 	}
 }
 
-// leavePending ends a guest's time.
-func (c *conn) leavePending() {
+// releasePending stops the timer of a pending Conn and releases its slot.
+func (c *conn) releasePending() {
 	c.handshakeTimer.Stop()
 	c.releaseSlot()
 }
 
-// RemoteAddr names the peer's process.
+// RemoteAddr returns the number of the peer's process.
 func (c *conn) RemoteAddr() net.Addr { return processAddr{c.peerCred.Pid} }
 
 // A processAddr is a process of this host, as net.Addr has it.
@@ -334,10 +343,10 @@ type processAddr struct{ pid int32 }
 func (processAddr) Network() string  { return Name }
 func (r processAddr) String() string { return fmt.Sprintf("process %d", r.pid) }
 
-// errClosed is the end of a Conn by its own Close.
+// errClosed returns the error of a Conn after its own Close.
 func errClosed() error { return failure(fault.Closed, "this end has closed", nil) }
 
-// errPeerGone is the end of a Conn whose peer has closed, or died.
+// errPeerGone returns the error of a Conn whose peer has closed, or died.
 func errPeerGone(closed bool) error {
 	if closed {
 		return failure(fault.LinkLost, "the peer closed the connection", io.EOF)
@@ -351,10 +360,18 @@ var (
 	_ poll.Handler      = (*conn)(nil)
 )
 
-// An wakeup is a Conn's one armed wake-up.
+// A wakeup is the one callback that a Conn may have armed:
+//
+//	armed  unannounced  state
+//	no     no           nobody sleeps
+//	yes    yes          Arm was called; no goroutine has asked the peer for a doorbell yet
+//	yes    no           the peer will ring, or the callback is scheduled
+//
+// A callback that has fired clears armed. unannounced is set after armed, and cleared by the
+// goroutine that asks the peer.
 type wakeup struct {
 	armed       atomic.Bool // ready is set
-	unannounced atomic.Bool // the peer has not been told yet to ring
+	unannounced atomic.Bool // the peer has not been asked for a doorbell yet
 
 	mu    sync.Mutex // guards ready
 	ready func()

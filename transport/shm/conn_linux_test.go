@@ -33,7 +33,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// fillRing sends until the ring takes no more, and returns how many were sent.
+// fillRing sends until the ring is full, and returns how many frames it has sent.
 func fillRing(tb testing.TB, c *conn, done *atomic.Int32) (sent int) {
 	for ; sent < 100; sent++ {
 		c.Send(&transport.Frame{Body: make([]byte, 1<<20), Done: func(error) { done.Add(1) }})
@@ -77,7 +77,7 @@ func TestUnsentReportsSinceWhenTheRingIsFull(t *testing.T) {
 	}
 }
 
-// Frames that have heads only count for no bytes, and go on all the same.
+// Frames without bodies have no bytes, and their progress counts all the same.
 func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	var o outbox
 	for range 2 {
@@ -95,8 +95,8 @@ func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 	}
 }
 
-// An armed Conn that is full wakes for room, also when it was filled after Arm,
-// and not for each chunk.
+// An armed Conn whose ring is full is woken when there is space, also when it was filled after
+// Arm, and not for each chunk.
 func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -125,7 +125,7 @@ func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	}
 }
 
-// A peer that rings, or fills the ring, without end costs no more than work.
+// A peer that sends without end does not keep a failed Conn from reporting its failure.
 func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -141,8 +141,8 @@ func TestEndlessPeerDoesNotKeepAFailedConnAlive(t *testing.T) {
 	}
 }
 
-// A Done that sends its frame again, inside Send, does not use up the stack while
-// the peer takes everything.
+// A Done that sends its frame again, inside Send, does not exhaust the stack while the peer
+// receives everything.
 func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()
@@ -168,8 +168,8 @@ func TestDoneThatSendsAgainStaysShallow(t *testing.T) {
 	}
 }
 
-// Conns are closed at random moments while others use them: the memory is given
-// back once, when nobody looks at it any more; looking later would be fatal.
+// Conns are closed at random moments while other goroutines use them. The memory is unmapped once,
+// when nobody uses it any more; a later access would be fatal.
 func TestClosedMemoryIsNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, name, conns := serveForTest(t, Options{})
@@ -186,7 +186,7 @@ func TestClosedMemoryIsNotTouched(t *testing.T) {
 	}
 }
 
-// hammer uses both ends from all sides until both have been closed.
+// hammer uses both ends on many goroutines until both have been closed.
 func hammer(ends ...transport.Conn) {
 	var wg sync.WaitGroup
 	for _, c := range ends {

@@ -67,15 +67,15 @@ func runForbidden(call string) {
 
 // A process that cannot make memory, or pass its descriptor, knows so from the start and
 // says why; Package auto then takes another wire.
-func TestSandboxedProcessSaysWhySharingIsUnavailable(t *testing.T) {
+func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	for call := range forbidden {
-		said := startPeer(t, "forbidden "+call).addr
-		if strings.HasPrefix(said, "no sandbox: ") {
+		output := startPeer(t, "forbidden "+call).addr
+		if strings.HasPrefix(output, "no sandbox: ") {
 			// Reason: a kernel without seccomp has no such sandboxes.
-			t.Skip(said)
+			t.Skip(output)
 		}
-		if !strings.Contains(said, call+": operation not permitted") {
-			t.Errorf("without %s: got %q", call, said)
+		if !strings.Contains(output, call+": operation not permitted") {
+			t.Errorf("without %s: got %q", call, output)
 		}
 	}
 }

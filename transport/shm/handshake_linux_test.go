@@ -98,20 +98,20 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 		return fd, err
 	}
 	for name, tc := range map[string]struct {
-		says   []byte
+		hello  []byte
 		memory func() (int, error) // nil: none
 		want   string              // in the log
 	}{
-		"HTTP":               {says: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "a hello that begins with"},
-		"another version":    {says: rawHello(version+1, minRing), memory: proper, want: "got version 4, want 3"},
-		"no memory":          {says: rawHello(version, minRing), want: "removes descriptors"},
-		"a small ring":       {says: rawHello(version, 4096), memory: proper, want: "rings of 4096"},
-		"a huge ring":        {says: rawHello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
-		"an odd ring":        {says: rawHello(version, minRing+64), memory: proper, want: "rings of 65600"},
-		"less memory":        {says: rawHello(version, 2*minRing), memory: proper, want: "bytes, want"},
-		"unsealed memory":    {says: rawHello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
-		"memory of no Conn":  {says: rawHello(version, minRing), memory: func() (int, error) { return createMemfd(size, fixedSeals) }, want: "without the header"},
-		"another descriptor": {says: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "want memory"},
+		"HTTP":               {hello: []byte("GET / HTTP/1.1\r\nHost: 123456789012345678901234567890123456789012345678\r\n\r\n"), want: "a hello that begins with"},
+		"another version":    {hello: rawHello(version+1, minRing), memory: proper, want: "got version 4, want 3"},
+		"no memory":          {hello: rawHello(version, minRing), want: "removes descriptors"},
+		"a small ring":       {hello: rawHello(version, 4096), memory: proper, want: "rings of 4096"},
+		"a huge ring":        {hello: rawHello(version, 1<<31), memory: proper, want: "rings of 2147483648"},
+		"an odd ring":        {hello: rawHello(version, minRing+64), memory: proper, want: "rings of 65600"},
+		"less memory":        {hello: rawHello(version, 2*minRing), memory: proper, want: "bytes, want"},
+		"unsealed memory":    {hello: rawHello(version, minRing), memory: func() (int, error) { return unsealed(size) }, want: "not sealed"},
+		"memory of no Conn":  {hello: rawHello(version, minRing), memory: func() (int, error) { return createMemfd(size, fixedSeals) }, want: "without the header"},
+		"another descriptor": {hello: rawHello(version, minRing), memory: func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR, 0) }, want: "want memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
@@ -127,7 +127,7 @@ func TestInvalidHellosAreRejected(t *testing.T) {
 				defer unix.Close(fd)
 				rights = unix.UnixRights(fd)
 			}
-			if _, _, err := nc.WriteMsgUnix(tc.says, rights, nil); err != nil {
+			if _, _, err := nc.WriteMsgUnix(tc.hello, rights, nil); err != nil {
 				t.Fatal(err)
 			}
 			answer, err := io.ReadAll(nc)

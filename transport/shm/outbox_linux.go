@@ -12,25 +12,34 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// An outbox holds the frames that wait for room in the ring, and says who puts
-// them there: one goroutine at a time, its writer. Others leave their frames and
-// go. A small frame that nothing waits before is put under the lock, which costs
-// less than becoming the writer; otherwise no lock is held while bytes are copied.
+// An outbox holds the frames that wait for space in the ring, and elects the one goroutine that
+// writes them, the writer. Other goroutines queue their frames and go. A small frame in front of
+// which nothing waits is written under the lock, which costs less than becoming the writer.
+// Otherwise no lock is held while bytes are copied.
+//
+//	writing  blocked  queue      state
+//	no       no       empty      idle: Send writes at once
+//	yes      no       any        a goroutine writes; Send only queues
+//	no       yes      not empty  the ring is full, or enough was written: Progress resumes
+//	no       no       not empty  never outside of mu
+//
+// After close nothing is accepted: err is set, and the queue is empty once the writer, if there
+// is one, has seen it.
 type outbox struct {
-	blocked atomic.Bool // frames wait and nobody is writing: Progress must
+	blocked atomic.Bool // frames wait and there is no writer: Progress has to resume; written under mu
 
 	mu           sync.Mutex // guards what follows
 	queue        items
-	bytes        int       // of the frames in queue that are not in the ring yet
-	stalledSince time.Time // when the ring last took bytes, or first refused some; zero: none refused
+	bytes        int       // of the queued frames, without what is in the ring already
+	stalledSince time.Time // when the ring last accepted bytes, or first refused some; zero: it refused none
 	writing      bool      // there is a writer
-	inlineRun    int       // frames put at once since the last one that was queued
-	err          error     // why nothing more is taken
+	inlineRun    int       // frames written at once since the last one that was queued
+	err          error     // why nothing more is accepted
 
 	producer   producer // the writer's, or under mu when there is none
-	remaining  body     // what is left of the queue's first frame; the same
-	begun      bool     // some of that is in the ring; the same
-	bodyLength int      // of a body that goes into exposed memory; the same
+	remaining  body     // of the queue's first frame; the same owner
+	begun      bool     // some of that frame is in the ring; the same owner
+	bodyLength int      // of a body that goes into exposed memory; the same owner
 }
 
 // An item is a frame that waits.
@@ -41,35 +50,35 @@ type item struct {
 
 func (it *item) body() body { return body{one: it.f.Body, more: it.f.Parts, left: it.size} }
 
-// validateFrame tells whether f can be sent at all.
+// validateFrame returns why f cannot be sent at all, or nil.
 func validateFrame(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
 		return failure(fault.Misuse, "send",
-			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
+			fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead))
 	case int64(size) > MaxBody:
-		return failure(fault.Misuse, "send", fmt.Errorf("a body of %d bytes, of at most %d", size, MaxBody))
+		return failure(fault.Misuse, "send", fmt.Errorf("got a body of %d bytes, want at most %d", size, MaxBody))
 	}
 	return nil
 }
 
-// maxInline bounds how deep a Send can be called from itself, by a Done that
-// sends again: after so many frames put at once, one is queued and put by its
-// writer, and what a Done sends meanwhile follows in the writer's loop.
+// maxInline bounds the depth of recursion of a Done that sends again from inside Send. After
+// maxInline frames that were written at once, one is queued and written by a writer, and what
+// Done sends meanwhile follows in the writer's loop.
 const maxInline = 64
 
-// What push did with a frame.
+// What enqueue did with a frame.
 type enqueueResult uint8
 
 const (
-	queued       enqueueResult = iota // somebody will put it
+	queued       enqueueResult = iota // the writer, or a later Progress, will write it
 	written                           // it is in the ring
 	becameWriter                      // it is queued, and the caller has become the writer
-	refused                           // nothing is taken any more
+	refused                           // the outbox is closed
 )
 
-// enqueue puts a small frame into the ring if nothing waits, and queues any other.
-// due asks the caller to ring the peer's bell.
+// enqueue writes a small frame into the ring if nothing waits in front of it, and queues any
+// other. due asks the caller to ring the peer's doorbell.
 func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,9 +110,9 @@ func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 	return becameWriter, false, nil
 }
 
-// trySend puts a small frame into the ring if nothing waits, and does nothing else. due
-// asks the caller to ring the peer's bell. What makes the ring nonsense is left for
-// push to find.
+// trySend writes a small frame into the ring if nothing waits in front of it, and does nothing
+// else. due asks the caller to ring the peer's doorbell. A protocol error is left for enqueue to
+// find.
 func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	o.mu.Lock()
 	if o.err == nil && len(bytes) <= maxWhole && len(head) <= transport.MaxHead && !o.writing && o.queue.Len() == 0 {
@@ -127,13 +136,13 @@ func (o *outbox) resume() (write bool) {
 	return true
 }
 
-// start prepares the queue's first frame for being put.
+// start prepares to write the queue's first frame. o.mu is held.
 func (o *outbox) start() {
 	o.remaining, o.begun = o.queue.First().body(), false
 }
 
-// write puts one record of f, the queue's first frame. The caller is the writer.
-// It returns how many bytes of body that took; whole when they were the last.
+// write writes one record of f, the queue's first frame. The caller is the writer. It returns how
+// many bytes of the body are in the record, and whether they were the last.
 func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
 	b := &o.remaining
 	if !o.begun && b.left <= maxWhole {
@@ -148,9 +157,9 @@ func (o *outbox) write(f *transport.Frame) (n int, whole bool, err error) {
 	return n, n > 0 && b.left == 0, err
 }
 
-// advance tells that n bytes went in, and whether they were the last of the first
-// frame; then that is taken out and returned. The caller stays the writer while it
-// runs Done: what Done sends is queued, and follows in the writer's loop.
+// advance records that n bytes of the first frame are in the ring. If the frame is whole, it is
+// removed and returned for its Done. The caller stays the writer while it runs Done: what Done
+// sends is queued, and follows in the writer's loop.
 func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -169,9 +178,9 @@ func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	return done
 }
 
-// next is the frame to go on with. nil: nothing is left, or stop asks to leave it
-// to Progress, or the outbox is closed; then the caller is no longer the writer,
-// and fails what it gets with err.
+// next returns the frame to continue with. Without one, the caller is no longer the writer:
+// nothing is left, or stop leaves the rest to Progress, or the outbox is closed. In the last
+// case the caller fails the frames that it gets, with err.
 func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,9 +201,10 @@ func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
 	return nil, failed, err
 }
 
-// close makes err the Conn's first error, unless there is one already, and that
-// the answer to every frame: whoever has seen it finds Send failing, too. It
-// returns the frames that wait; those that the writer has left it fails itself.
+// close makes err the Conn's first error, unless there is one, and from now on every frame fails
+// with the first error. Both happen under mu, so a goroutine that has seen the error finds
+// Send failing, too. It returns the queued frames and the error; if there is a writer, that one
+// fails them itself.
 func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,9 +226,9 @@ func (o *outbox) drain() (all items) {
 	return all
 }
 
-// awaitRoom has the consumer ring mine when there is room again: half of the ring,
-// so that it does not ring for each chunk. True when there is now, or something
-// else to do.
+// awaitRoom asks the consumer to ring own when half of the ring is free; not earlier, so that it
+// does not ring for each chunk. It returns true when that is so already, or when the outbox is
+// closed.
 func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -237,14 +247,14 @@ func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	return false
 }
 
-// unsent is Conn.Unsent.
+// unsent implements Conn.Unsent.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stalledSince.IsZero() {
 		return 0, time.Time{}
 	}
-	return max(o.bytes, 1), o.stalledSince // frames may have heads only
+	return max(o.bytes, 1), o.stalledSince // a frame may consist of a head only
 }
 
 // items are frames that wait.

@@ -22,10 +22,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// testTimeout bounds the waits of these tests; none should come near it.
+// testTimeout bounds the waits of these tests; none comes near it.
 const testTimeout = 20 * time.Second
 
-// peerVar makes the test binary play a peer in a part.
+// peerVar names the environment variable that makes the test binary run as a peer in a role.
 const peerVar = "TUTTI_SHM_PEER"
 
 func TestMain(m *testing.M) {
@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runPeer is a peer process: it serves, tells its address on standard output, and
-// plays its part on every Conn until its standard input ends.
+// runPeer runs a peer process: it serves, prints its address, and runs its role on every Conn
+// until its standard input ends.
 func runPeer(part []string) {
 	if part[0] == "forbidden" {
 		runForbidden(part[1])
@@ -72,7 +72,7 @@ func runPeer(part []string) {
 	}
 }
 
-// roles are what a peer can do with a Conn.
+// roles maps the name of a role to what it does with a Conn.
 var roles = map[string]func(transport.Conn){
 	"echo":    func(c transport.Conn) { pinThread(1); echo(c) },
 	"feed":    func(c transport.Conn) { pinThread(1); feed(c) },
@@ -82,10 +82,10 @@ var roles = map[string]func(transport.Conn){
 	"write":   writeExposed,
 }
 
-// A peerProcess is a process that plays a part.
+// A peerProcess is a process that runs a role.
 type peerProcess struct {
 	*exec.Cmd
-	addr string // or whatever it said first
+	addr string // the first line that it has printed, mostly its address
 	in   io.Closer
 	end  sync.Once
 }
@@ -109,11 +109,11 @@ func startPeer(tb testing.TB, part string, env ...string) *peerProcess {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(p.kill)
-	said, err := bufio.NewReader(out).ReadString('\n')
+	output, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
 		tb.Fatalf("the peer %q: %v", part, err)
 	}
-	p.addr = strings.TrimSpace(said)
+	p.addr = strings.TrimSpace(output)
 	return p
 }
 
@@ -146,15 +146,15 @@ func dialPeer(tb testing.TB, addr string) transport.Conn {
 	return c
 }
 
-// testContext is a context that ends with the test, or with patience.
+// testContext returns a context that ends with the test, or after testTimeout.
 func testContext(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	tb.Cleanup(cancel)
 	return ctx
 }
 
-// pair is two Conns of this process that are joined; the second was accepted, and
-// is not admitted.
+// pair returns both ends of a Conn within this process. The second one was accepted, and is not
+// admitted.
 func pair(tb testing.TB) (dialled, accepted *conn) {
 	tb.Helper()
 	near, far := New(Options{}), New(Options{})
@@ -204,8 +204,7 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// pollUntil polls c until it has received frames in all. Now and then it gives the
-// core to whoever else wants it.
+// pollUntil polls c until it has received frames in all. It yields the core now and then.
 func pollUntil(c transport.Conn, in *bufferSink, frames int) error {
 	for idle := 0; in.frames < frames; idle++ {
 		state, err := c.Progress(in, 1)
@@ -238,7 +237,7 @@ func echo(c transport.Conn) {
 	}
 }
 
-// feed sends frames of the size of the one that it gets first, for ever.
+// feed sends frames of the size of the first one that it receives, until the Conn fails.
 func feed(c transport.Conn) {
 	in := new(bufferSink)
 	if pollUntil(c, in, 1) != nil {
@@ -255,8 +254,8 @@ func feed(c transport.Conn) {
 	}
 }
 
-// resendAll sends a frame with each body, and again when it is done, until the Conn
-// fails, which it reports in over.
+// resendAll sends a frame with each body, again and again when it is done, until the Conn fails.
+// Then it sets over.
 func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	for _, body := range bodies {
 		f := newFrame(0)
@@ -272,17 +271,17 @@ func resendAll(c transport.Conn, over *atomic.Bool, bodies ...[]byte) {
 	}
 }
 
-// sleepUntil moves c, and waits by Arm alone, until done says so or the Conn fails.
+// sleepUntil polls c, and waits by Arm, until done returns true or the Conn fails.
 func sleepUntil(c transport.Conn, in transport.Sink, done func() bool) error {
-	bell := make(chan struct{}, 1)
+	woken := make(chan struct{}, 1)
 	for !done() {
 		state, err := c.Progress(in, 1)
 		if err != nil {
 			return err
 		}
 		if state == transport.Idle {
-			c.Arm(func() { bell <- struct{}{} })
-			<-bell
+			c.Arm(func() { woken <- struct{}{} })
+			<-woken
 		}
 	}
 	return nil
@@ -302,11 +301,11 @@ func echoAsleep(c transport.Conn) {
 	}
 }
 
-// floodSizes are the bodies of a flood; all bytes of a body are its place here.
+// floodSizes are the sizes of the bodies of a flood; each byte of a body is its index here.
 var floodSizes = []int{0, 1, 100, 3000, 20_000, 70_000, 1 << 20}
 
-// flood sends and receives as fast as it goes, asleep when nothing does, until
-// the Conn fails. Every body is checked.
+// flood sends and receives as fast as possible, and sleeps when nothing moves, until the Conn
+// fails. It checks every body.
 func flood(c transport.Conn, wrong func(string)) error {
 	var over atomic.Bool
 	var bodies [][]byte

@@ -15,9 +15,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// maxPiece is the most bytes that are written into a peer's memory while its owner, who may
+// maxFragment is the most bytes that are written into a peer's memory while its owner, who may
 // want it back, has to wait.
-const maxPiece = 128 << 10
+const maxFragment = 128 << 10
 
 // A peerMemory is what this end can write to directly: the peer's pool, once the peer has
 // exposed a part of it. mu orders the socket's reader and the writer of fragments, which are
@@ -195,7 +195,7 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	if !ok || !slot.CompareAndSwap(to.number<<1, to.number<<1|1) {
 		return 0, errNotExposed
 	}
-	n = min(b.left, maxPiece)
+	n = min(b.left, maxFragment)
 	from := int(to.offset) + at
 	b.read(p.mem[from : from+n])
 	slot.CompareAndSwap(to.number<<1|1, to.number<<1) // it fails when the owner has revoked the memory
@@ -248,21 +248,21 @@ func (c *conn) drainAndWrite(to token, at int, b *body) (int, error) {
 // putWritten puts the record that announces a body in exposed memory. It returns false when
 // there is no room now.
 func (p *producer) putWritten(to token, at, size int) (bool, error) {
-	room, err := p.reserve(cacheLine)
+	room, err := p.reserve(recordAlign)
 	if room == 0 {
 		return false, err
 	}
-	rec := p.ring[p.ring.pos(p.produced):][:cacheLine]
+	rec := p.ring[p.ring.pos(p.produced):][:recordAlign]
 	for i, v := range [...]uint64{uint64(to.slot), to.number, uint64(at), uint64(size)} {
 		binary.NativeEndian.PutUint64(rec[8+8*i:], v)
 	}
-	p.publish(makeHeader(kindWritten, 0, 0, 0), cacheLine)
+	p.publish(makeHeader(kindWritten, 0, 0, 0), recordAlign)
 	return true, nil
 }
 
 // completeWritten handles the record of a body that the peer has written into exposed memory.
 func (c *consumer) completeWritten(w recordHeader, in transport.Sink) (int, bool, error) {
-	rec, err := c.record(w, cacheLine)
+	rec, err := c.record(w, recordAlign)
 	switch {
 	case err != nil:
 		return 0, false, err
@@ -280,7 +280,7 @@ func (c *consumer) completeWritten(w recordHeader, in transport.Sink) (int, bool
 	}
 	size := int(v[3])
 	c.header = transport.Header{ID: id, Size: size}
-	c.consume(cacheLine)
+	c.consume(recordAlign)
 	in.Arrived(c.header, size)
-	return cacheLine, true, nil
+	return recordAlign, true, nil
 }

@@ -54,7 +54,7 @@ type allocation struct {
 }
 
 // Alloc implements transport.Allocator. The memory is the system's, and the garbage
-// collector does not know it: it stays until free, whoever still refers to it,
+// collector does not know it: it stays until free, also while something still refers to it,
 // and touching it afterwards is fatal, as touching unmapped memory is. free refuses
 // while a part of it is exposed. It may be freed after Close. Errors: fault.Refused
 // where this process can share no memory and ordinary memory has to do, fault.Exhausted

@@ -477,8 +477,8 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 	near.peerMemory.slots[k.slot].Store(k.number<<1 | 1) // it begins to write, and stops
 	began := time.Now()
 	release()
-	if took := time.Since(began); took < detachAfter || took > testTimeout/2 {
-		t.Errorf("release took %v, want a little more than %v", took, detachAfter)
+	if elapsed := time.Since(began); elapsed < detachAfter || elapsed > testTimeout/2 {
+		t.Errorf("release took %v, want a little more than %v", elapsed, detachAfter)
 	}
 	theirs := near.peerMemory.mem[k.offset:][:k.size]
 	for i := range theirs {
@@ -498,7 +498,7 @@ func TestStoppedWriterKeepsItsPages(t *testing.T) {
 // writeExposed writes until it is killed, into the memory whose token the first frame carries.
 func writeExposed(c transport.Conn) {
 	in := new(bufferSink)
-	c.Send(newFrame(0)) // whoever sees this has been admitted
+	c.Send(newFrame(0)) // the peer that receives it has been admitted
 	if pollUntil(c, in, 1) != nil {
 		return
 	}
@@ -545,8 +545,8 @@ func TestWriterKilledAtRandomMoments(t *testing.T) {
 		killed := time.Now()
 		err := receive(t, failed)
 		release()
-		if took := time.Since(killed); took > time.Second+waited() || !errors.Is(err, fault.LinkLost) {
-			t.Errorf("round %d: %v after %v", round, err, took)
+		if elapsed := time.Since(killed); elapsed > time.Second+waited() || !errors.Is(err, fault.LinkLost) {
+			t.Errorf("round %d: %v after %v", round, err, elapsed)
 		}
 		for i, b := range mem {
 			if in := i >= 4096+8 && i < 4096+8+3*4096+300_000; b > 4 || !in && b != 0 {

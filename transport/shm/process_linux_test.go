@@ -18,8 +18,8 @@ import (
 
 func randomName() string { return rand.Text() }
 
-// containsLine reports whether a line of text ends with suffix.
-func containsLine(text, what string) bool {
+// hasSuffixRow reports whether a line of text ends with suffix.
+func hasSuffixRow(text, what string) bool {
 	return slices.ContainsFunc(strings.Split(text, "\n"), func(l string) bool { return strings.HasSuffix(l, what) })
 }
 
@@ -44,8 +44,8 @@ func TestPeerKilledAtRandomMomentsIsNoticedWithinASecond(t *testing.T) {
 		p.kill()
 		killed := time.Now()
 		err := receive(t, failed)
-		if took := time.Since(killed); took > time.Second+waited() {
-			t.Errorf("round %d: noticed after %v", round, took)
+		if elapsed := time.Since(killed); elapsed > time.Second+waited() {
+			t.Errorf("round %d: noticed after %v", round, elapsed)
 		}
 		if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "process has ended") {
 			t.Errorf("round %d: got %v, want %v", round, err, fault.LinkLost)

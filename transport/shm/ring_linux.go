@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	cacheLine = 64 // a record begins at a multiple of this
+	recordAlign = 64 // a record begins at a multiple of this
 
 	// MaxBody is the most bytes of body that a frame may have. No machine has that much memory,
 	// so a larger length from a peer is a protocol error.
@@ -42,7 +42,7 @@ const (
 	maxSmallRecord = 2 << 10 // the longest record of a small frame
 	// clearDistance is how far in front of the last record headers are cleared, besides the
 	// space of one more record of its size. It is done behind records of up to maxClearRecord.
-	clearDistance  = 16 * cacheLine
+	clearDistance  = 16 * recordAlign
 	maxClearRecord = 5 << 10
 	// The consumer publishes what it has consumed after one returnFraction-th of the ring.
 	returnFraction = 16
@@ -68,13 +68,13 @@ func roundUp(n, to int) int { return (n + to - 1) &^ (to - 1) }
 // wholeAt returns where the body begins in the record of a whole frame.
 func wholeAt(head, n int) int {
 	if n >= alignFrom {
-		return roundUp(8+head, cacheLine)
+		return roundUp(8+head, recordAlign)
 	}
 	return roundUp(8+head, 8)
 }
 
 // firstAt returns where the body begins in the record of a first chunk.
-func firstAt(head int) int { return roundUp(16+head, cacheLine) }
+func firstAt(head int) int { return roundUp(16+head, recordAlign) }
 
 // A ring is memory that one producer fills and one consumer empties. Its size is a power of
 // two. A position in it is the count of all bytes that were put in front of it, so that
@@ -111,24 +111,24 @@ type producer struct {
 	mustRing  bool   // the caller has to ring the consumer's doorbell
 }
 
-func newProducer(r ring, taken *atomic.Uint64, b *doorbell) producer {
-	return producer{ring: r, sharedConsumed: taken, doorbell: b, clearedTo: uint64(len(r))}
+func newProducer(r ring, consumed *atomic.Uint64, b *doorbell) producer {
+	return producer{ring: r, sharedConsumed: consumed, doorbell: b, clearedTo: uint64(len(r))}
 }
 
 // refreshConsumed reads how far the consumer is. A sound consumer neither goes back nor gets in
 // front of the producer.
 func (p *producer) refreshConsumed() error {
-	t := p.sharedConsumed.Load()
-	if t-p.consumed > p.produced-p.consumed || t%cacheLine != 0 {
-		return protocolError("got %d bytes consumed, want a multiple of %d from %d to %d", t, cacheLine, p.consumed, p.produced)
+	consumed := p.sharedConsumed.Load()
+	if consumed-p.consumed > p.produced-p.consumed || consumed%recordAlign != 0 {
+		return protocolError("got %d bytes consumed, want a multiple of %d from %d to %d", consumed, recordAlign, p.consumed, p.produced)
 	}
-	p.consumed = t
+	p.consumed = consumed
 	return nil
 }
 
 // freeSpace returns how many bytes can be put, as far as is known. The header behind the last
 // record needs the rest.
-func (p *producer) freeSpace() int { return len(p.ring) - cacheLine - int(p.produced-p.consumed) }
+func (p *producer) freeSpace() int { return len(p.ring) - recordAlign - int(p.produced-p.consumed) }
 
 // reserve finds contiguous space for a record of at least least bytes, which is no more than a
 // quarter of the ring. It returns how much there is, or 0 when there is not enough now. It
@@ -166,7 +166,7 @@ func (p *producer) publish(w recordHeader, n int) {
 	next := p.produced + uint64(n)
 	if next >= p.clearedTo {
 		p.clearHeader(next)
-		p.clearedTo = next + cacheLine
+		p.clearedTo = next + recordAlign
 	}
 	race.Release()
 	p.ring.headerAt(p.produced).Store(uint64(w))
@@ -175,7 +175,7 @@ func (p *producer) publish(w recordHeader, n int) {
 		p.mustRing = true
 	}
 	if n <= maxClearRecord && p.clearedTo-p.produced < uint64(clearDistance/2+n) {
-		p.clearAhead(uint64(clearDistance + n))
+		p.clearHeaders(uint64(clearDistance + n))
 	}
 }
 
@@ -183,12 +183,12 @@ func (p *producer) publish(w recordHeader, n int) {
 // at before the record in front of it is published. So a plain store is enough.
 func (p *producer) clearHeader(at uint64) { *(*uint64)(unsafe.Pointer(p.ring.headerAt(at))) = 0 }
 
-// clearAhead clears several headers in front of the last record. Their cache lines have to come
+// clearHeaders clears several headers in front of the last record. Their cache lines have to come
 // from the consumer's cache. Fetched one by one, each small record would wait for the line of
 // the next one. After a longer record, all lines of the next one are here when it is written.
-func (p *producer) clearAhead(ahead uint64) {
-	end := min(p.produced+ahead, p.consumed+uint64(len(p.ring)))
-	for ; p.clearedTo < end; p.clearedTo += cacheLine {
+func (p *producer) clearHeaders(distance uint64) {
+	end := min(p.produced+distance, p.consumed+uint64(len(p.ring)))
+	for ; p.clearedTo < end; p.clearedTo += recordAlign {
 		p.clearHeader(p.clearedTo)
 	}
 }
@@ -197,7 +197,7 @@ func (p *producer) clearAhead(ahead uint64) {
 // space now.
 func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 	at := wholeAt(len(head), b.left)
-	n := roundUp(at+b.left, cacheLine)
+	n := roundUp(at+b.left, recordAlign)
 	room, err := p.reserve(n)
 	if room == 0 {
 		return false, err
@@ -214,20 +214,20 @@ func (p *producer) putWhole(id uint32, head []byte, b *body) (bool, error) {
 // putChunk puts the next bytes of a longer body, with the head if they are the first. It returns
 // how many, or 0 when there is no space now.
 func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, error) {
-	at, kind := cacheLine, kindMore
+	at, kind := recordAlign, kindMore
 	if first {
 		at, kind = firstAt(len(head)), kindFirst
 	}
-	room, err := p.reserve(roundUp(at+min(b.left, minChunk), cacheLine))
+	room, err := p.reserve(roundUp(at+min(b.left, minChunk), recordAlign))
 	if room == 0 {
 		return 0, err
 	}
 	n := min(b.left, maxChunk, room-at)
 	if n < b.left {
-		n &^= cacheLine - 1
+		n &^= recordAlign - 1
 	}
 	pos := p.ring.pos(p.produced)
-	rec := p.ring[pos : pos+roundUp(at+n, cacheLine)]
+	rec := p.ring[pos : pos+roundUp(at+n, recordAlign)]
 	w := makeHeader(kindMore, 0, n, 0)
 	if first {
 		w = makeHeader(kind, len(head), n, id)
@@ -335,7 +335,7 @@ func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, err
 	if w.kind() == kindFirst {
 		from, at = 16, firstAt(w.head())
 	}
-	rec, err := c.record(w, roundUp(at+n, cacheLine))
+	rec, err := c.record(w, roundUp(at+n, recordAlign))
 	switch {
 	case err != nil:
 		return 0, false, err
@@ -374,7 +374,7 @@ func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, err
 // continueFrame handles a further chunk of the arriving frame.
 func (c *consumer) continueFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n := w.bytes()
-	rec, err := c.record(w, roundUp(cacheLine+n, cacheLine))
+	rec, err := c.record(w, roundUp(recordAlign+n, recordAlign))
 	switch {
 	case err != nil:
 		return 0, false, err
@@ -382,7 +382,7 @@ func (c *consumer) continueFrame(w recordHeader, in transport.Sink) (int, bool, 
 		return 0, false, protocolError("got a chunk of %d bytes with header %#x, when %d of %d bytes are in",
 			n, uint64(w), c.got, c.header.Size)
 	}
-	whole := c.deliver(rec[cacheLine:cacheLine+n], len(rec), in)
+	whole := c.deliver(rec[recordAlign:recordAlign+n], len(rec), in)
 	return len(rec), whole, nil
 }
 

@@ -17,11 +17,11 @@ import (
 // ringPair returns the two sides of one ring in plain memory.
 func ringPair(size int) (*producer, *consumer, ring) {
 	words := make([]uint64, size/8+8)
-	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (cacheLine - 1)
+	skip := -int(uintptr(unsafe.Pointer(&words[0]))) & (recordAlign - 1)
 	r := ring(unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(words)*8)[skip : skip+size])
-	var taken atomic.Uint64
-	p := newProducer(r, &taken, new(doorbell))
-	return &p, &consumer{ring: r, sharedConsumed: &taken, doorbell: new(doorbell), pending: new(atomic.Bool), exposures: new(exposureTable)}, r
+	var consumed atomic.Uint64
+	p := newProducer(r, &consumed, new(doorbell))
+	return &p, &consumer{ring: r, sharedConsumed: &consumed, doorbell: new(doorbell), pending: new(atomic.Bool), exposures: new(exposureTable)}, r
 }
 
 // A recordingSink is a Sink that keeps what arrives, and fails the test when a call breaks the
@@ -36,7 +36,7 @@ type recordingSink struct {
 
 func (k *recordingSink) Buffer(h transport.Header) []byte {
 	if k.open || h.Size < 0 || len(h.Head) > transport.MaxHead {
-		k.tb.Fatalf("Place of a head of %d and %d bytes, while a frame is open: %v", len(h.Head), h.Size, k.open)
+		k.tb.Fatalf("Buffer of a head of %d and %d bytes, while a frame is open: %v", len(h.Head), h.Size, k.open)
 	}
 	k.open, k.n = true, -1
 	if h.Size > 64<<20 {
@@ -221,7 +221,7 @@ func FuzzRing(f *testing.F) {
 		k := &recordingSink{tb: t}
 		steps = steps[:min(len(steps), 200)]
 		for i, s := range steps {
-			at := int(s) * cacheLine % len(r)
+			at := int(s) * recordAlign % len(r)
 			switch s % 4 {
 			case 0:
 				copy(r[at:], lies)

@@ -130,16 +130,16 @@ func (s *segment) slots(dialled bool) (mine, theirs slotTable) {
 // its own doorbell and its peer's. dialled selects the dialer's end.
 func (s *segment) views(dialled bool) (out producer, in consumer, mine, theirs *doorbell) {
 	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&s.mem[i]) }
-	bells := [2]*doorbell{(*doorbell)(at(doorbellsOffset)), (*doorbell)(at(doorbellsOffset + sideStride))}
-	taken := [2]*atomic.Uint64{(*atomic.Uint64)(at(consumedOffset)), (*atomic.Uint64)(at(consumedOffset + sideStride))}
+	doorbells := [2]*doorbell{(*doorbell)(at(doorbellsOffset)), (*doorbell)(at(doorbellsOffset + sideStride))}
+	consumed := [2]*atomic.Uint64{(*atomic.Uint64)(at(consumedOffset)), (*atomic.Uint64)(at(consumedOffset + sideStride))}
 	rings := [2]ring{s.mem[ringsOffset : ringsOffset+s.ring], s.mem[ringsOffset+s.ring:]}
 	me, peer := 0, 1
 	if !dialled {
 		me, peer = 1, 0
 	}
-	out = newProducer(rings[me], taken[me], bells[peer])
-	in = consumer{ring: rings[peer], sharedConsumed: taken[peer], doorbell: bells[peer]}
-	return out, in, bells[me], bells[peer]
+	out = newProducer(rings[me], consumed[me], doorbells[peer])
+	in = consumer{ring: rings[peer], sharedConsumed: consumed[peer], doorbell: doorbells[peer]}
+	return out, in, doorbells[me], doorbells[peer]
 }
 
 // mapShared maps a range of a descriptor's memory.

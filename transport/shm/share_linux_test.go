@@ -47,7 +47,7 @@ func runSharePeer(t *Transport, part []string) {
 // hasHost reports whether a Share of that name has a host.
 func hasHost(t *Transport, name string) bool {
 	text, _ := os.ReadFile("/proc/net/unix")
-	return containsLine(string(text), "@"+t.shareName(name))
+	return hasSuffixRow(string(text), "@"+t.shareName(name))
 }
 
 func TestProcessesShareMemory(t *testing.T) {

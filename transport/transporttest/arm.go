@@ -301,7 +301,7 @@ func sleepingSender(t *testing.T, mk Maker) {
 		near.Send(&w.frame(nil, body, func(error) { left.Add(-1); notify(signal) }).Frame)
 	}
 	buf := make([]byte, size)
-	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.buffer = func(transport.Header) []byte { return buf }
 	stop := far.keepPolling()
 	timer := time.NewTimer(waitLimit())
 	defer timer.Stop()

@@ -10,7 +10,7 @@ import (
 func cleanupTests() []testCase {
 	return []testCase{
 		{"UnusedTransportCloses", unusedCloses},
-		{"ConnsThatCloseLeaveNothing", closedConnsLeaveNothing},
+		{"ConnsThatCloseLeaveNothing", closedConnsReleaseAll},
 		{"TransportCloseEndsItsConns", transportCloseEndsConns},
 		{"TransportCloseLeavesNothingInTheMiddleOfTraffic", closeInTraffic},
 		{"TransportMayBeClosedTwice", transportClosedTwice},
@@ -20,8 +20,8 @@ func cleanupTests() []testCase {
 // unusedCloses makes, serves and closes Transports. The cluster reports what remains.
 func unusedCloses(t *testing.T, mk Maker) { newCluster(t, mk, 2) }
 
-// closedConnsLeaveNothing opens and closes many Conns, one after the other.
-func closedConnsLeaveNothing(t *testing.T, mk Maker) {
+// closedConnsReleaseAll opens and closes many Conns, one after the other.
+func closedConnsReleaseAll(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for i := range 60 {
 		near, far := w.link(0, 1)

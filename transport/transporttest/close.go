@@ -187,12 +187,12 @@ func cutBodyNeverCompletes(t *testing.T, mk Maker) {
 
 // closeFromSink closes the receiving Conn from inside its own Progress.
 func closeFromSink(t *testing.T, mk Maker) {
-	for _, where := range []string{"Place", "Arrived"} {
+	for _, where := range []string{"Buffer", "Arrived"} {
 		t.Run(where, func(t *testing.T) {
 			w, near, far := pair(t, mk)
 			s := near.send(nil, make([]byte, 64<<20))
-			far.sink.place = func(h transport.Header) []byte {
-				if where == "Place" {
+			far.sink.buffer = func(h transport.Header) []byte {
+				if where == "Buffer" {
 					far.Close()
 				}
 				return make([]byte, h.Size)
@@ -268,7 +268,7 @@ func memoryFreeAfterError(t *testing.T, mk Maker) {
 		t.Run("closed by the "+closer, func(t *testing.T) {
 			w, near, far := pair(t, mk)
 			buf, partly := make([]byte, 16<<20), false
-			far.sink.place = func(transport.Header) []byte { return buf }
+			far.sink.buffer = func(transport.Header) []byte { return buf }
 			far.sink.partly = func(transport.Header, int) { partly = true }
 			s := near.send(nil, make([]byte, len(buf)))
 			w.until("the first bytes", func() bool { return partly })

@@ -16,9 +16,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// WaitLimitVar names the environment variable that bounds every wait of the suite,
-// as a time.Duration; without it, 20 s. That is far more than any of them takes,
-// so that a slow machine does not fail a sound transport.
+// WaitLimitVar names the environment variable that bounds every wait of the suite, as a
+// time.Duration; the default is 20 s. No wait comes near it, so that a slow machine does not fail a
+// correct transport.
 const WaitLimitVar = "TRANSPORTTEST_PATIENCE"
 
 func waitLimit() time.Duration {
@@ -29,11 +29,11 @@ func waitLimit() time.Duration {
 	return d
 }
 
-// DivisorVar names the environment variable by whose number the suite divides how often it
-// repeats what it repeats by the hundred, for emulated machines; without it, 1.
+// DivisorVar names the environment variable whose number divides the suite's counts of
+// repetitions, for emulated machines; the default is 1.
 const DivisorVar = "TRANSPORTTEST_SHARE"
 
-// scaled is n, or the share of it that is to do.
+// scaled returns n, divided as DivisorVar asks, but at least 10.
 func scaled(n int) int {
 	if share, err := strconv.Atoi(os.Getenv(DivisorVar)); err == nil && share > 1 {
 		return max(n/share, 10)
@@ -41,18 +41,18 @@ func scaled(n int) int {
 	return n
 }
 
-// A cluster is the Nodes of one test, serving, and the ends of its links.
+// A cluster is the Nodes of one test, which serve, and the ends of its links.
 type cluster struct {
 	tb       testing.TB
 	nodes    []Node
 	addrs    []string
 	accepted []chan transport.Conn
 	ends     []*endpoint
-	over     atomic.Bool // the test has ended; what comes now is too late to report
+	over     atomic.Bool // the test has ended: errors are not reported any more
 }
 
-// newCluster makes n Nodes and has them serve. At the test's end all are closed,
-// and nothing of theirs may remain.
+// newCluster makes n Nodes and lets them serve. At the test's end all are closed, and the leak
+// check fails the test if anything of theirs remains.
 func newCluster(tb testing.TB, mk Maker, n int) *cluster {
 	tb.Helper()
 	leak.Check(tb)
@@ -73,7 +73,7 @@ func newCluster(tb testing.TB, mk Maker, n int) *cluster {
 	return w
 }
 
-// close ends all Nodes; each Close must come back.
+// close closes all Nodes; each Close has to return.
 func (w *cluster) close() {
 	defer w.over.Store(true)
 	for i := range w.nodes {
@@ -87,7 +87,7 @@ func (w *cluster) closeNode(i int) {
 	}
 }
 
-// errorf reports unless the test has ended, for it is called from any goroutine.
+// errorf reports an error unless the test has ended. Any goroutine may call it.
 func (w *cluster) errorf(format string, args ...any) {
 	if !w.over.Load() {
 		w.tb.Errorf(format, args...)
@@ -134,8 +134,7 @@ func (w *cluster) dial(from, to int) (near, far transport.Conn) {
 	return near, far
 }
 
-// link is dial with both ends wrapped and admitted, to be polled by the test's
-// goroutine.
+// link dials, admits, and returns both ends as endpoints, which the test's goroutine polls.
 func (w *cluster) link(from, to int) (near, far *endpoint) {
 	w.tb.Helper()
 	a, b := w.dial(from, to)
@@ -145,14 +144,14 @@ func (w *cluster) link(from, to int) (near, far *endpoint) {
 	return near, far
 }
 
-// admit lifts the limits of a Conn that has some.
+// admit admits a Conn that is pending.
 func admit(c transport.Conn) {
 	if g, ok := c.(transport.Pending); ok {
 		g.Admit()
 	}
 }
 
-// pair is a world of two and one link between them.
+// pair returns a cluster of two and one link between them.
 func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	tb.Helper()
 	w = newCluster(tb, mk, 2)
@@ -160,13 +159,13 @@ func pair(tb testing.TB, mk Maker) (w *cluster, near, far *endpoint) {
 	return w, near, far
 }
 
-// until polls all ends of the world, in this goroutine, until done.
+// until polls all endpoints of the cluster, on this goroutine, until done.
 func (w *cluster) until(what string, done func() bool) {
 	w.tb.Helper()
 	w.poll(what, w.ends, done)
 }
 
-// poll polls the given ends until done.
+// poll polls these endpoints until done, at most for waitLimit.
 func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	w.tb.Helper()
 	deadline := time.Now().Add(waitLimit())
@@ -188,8 +187,8 @@ func (w *cluster) poll(what string, ends []*endpoint, done func() bool) {
 	}
 }
 
-// backOff lets others run after a poll that found nothing; the longer it has
-// been idle, the longer.
+// backOff lets other goroutines run after idle polls that found nothing, the longer the more there
+// were.
 func backOff(idle int) {
 	if idle < 64 {
 		runtime.Gosched()
@@ -203,7 +202,7 @@ type endpoint struct {
 	transport.Conn
 	w    *cluster
 	name string
-	node int // whose it is, of the world's
+	node int // index of its Node in the cluster
 	sink *recorder
 	err  error // what Progress first returned
 }
@@ -214,8 +213,8 @@ func (w *cluster) newEndpoint(name string, c transport.Conn) *endpoint {
 	return e
 }
 
-// progress calls Progress and holds it to what any call promises: at most one
-// frame completes, and an error is final.
+// progress calls Progress and checks what every call promises: at most one frame completes, and an
+// error is final.
 func (e *endpoint) progress() (transport.State, error) {
 	before := len(e.sink.got)
 	state, err := e.Progress(e.sink, 1)
@@ -234,7 +233,7 @@ func (e *endpoint) progress() (transport.State, error) {
 	return state, err
 }
 
-// isFault checks that err is of this module's one error type.
+// isFault checks that err is a *fault.Error.
 func (w *cluster) isFault(what string, err error) {
 	var f *fault.Error
 	if !errors.As(err, &f) {
@@ -242,7 +241,7 @@ func (w *cluster) isFault(what string, err error) {
 	}
 }
 
-// pattern is n bytes that differ for each seed.
+// pattern returns n bytes that differ for each seed.
 func pattern(n int, seed uint64) []byte {
 	var key [32]byte
 	for i := range 8 {

@@ -19,7 +19,7 @@ func concurrencyTests() []testCase {
 	}
 }
 
-// keepPolling polls e in a goroutine of its own until stop, which waits for it.
+// keepPolling polls e on a goroutine of its own until stop, which waits for that goroutine.
 func (e *endpoint) keepPolling() (stop func()) {
 	var over atomic.Bool
 	ended := make(chan struct{})
@@ -39,10 +39,10 @@ func (e *endpoint) keepPolling() (stop func()) {
 	return func() { over.Store(true); e.w.await("the end of a poller", ended) }
 }
 
-// stream sends n frames marked with who and their number, one goroutine's share,
-// never more than a few ahead of their Done. What it returns waits for the last of
-// these, which may come after the frames have arrived; somebody must poll e.
-func (e *endpoint) stream(who byte, n int) (settle func()) {
+// stream sends n frames of goroutine who, each marked with its number, with at most 8 of them not
+// done. settle waits for the Done of the last ones, which may run after the frames have
+// arrived. Another goroutine has to poll e.
+func (e *endpoint) stream(who byte, n int) (drain func()) {
 	window := make(chan struct{}, 8)
 	for i := range n {
 		head := binary.LittleEndian.AppendUint32([]byte{who}, uint32(i))
@@ -93,22 +93,21 @@ func manyGoroutinesSend(t *testing.T, mk Maker) {
 	n := scaled(150)
 	w, near, far := pair(t, mk)
 	var wg sync.WaitGroup
-	var settled atomic.Int32
+	var drained atomic.Int32
 	for who := range goroutines {
 		wg.Go(func() {
 			near.stream(byte(who), n)()
-			settled.Add(1)
+			drained.Add(1)
 		})
 	}
 	w.until("the frames of all goroutines, and their Done", func() bool {
-		return len(far.sink.got) == goroutines*n && settled.Load() == goroutines
+		return len(far.sink.got) == goroutines*n && drained.Load() == goroutines
 	})
 	wg.Wait()
 	far.checkStreams(goroutines, n)
 }
 
-// sendBesideProgress has both ends polled and both ends sent on, each by
-// goroutines of their own.
+// sendBesideProgress polls both ends and sends on both ends, each on goroutines of their own.
 func sendBesideProgress(t *testing.T, mk Maker) {
 	const goroutines = 2
 	n := scaled(300)
@@ -135,8 +134,8 @@ func sendBesideProgress(t *testing.T, mk Maker) {
 	far.checkStreams(goroutines, n)
 }
 
-// manyGoroutinesPoll has several goroutines poll one end with one Sink, which
-// has no lock: Busy keeps them apart.
+// manyGoroutinesPoll polls one end on several goroutines with one Sink, which has no lock: Busy is
+// what orders them.
 func manyGoroutinesPoll(t *testing.T, mk Maker) {
 	const pollers = 4
 	n := scaled(400)
@@ -160,9 +159,9 @@ func manyGoroutinesPoll(t *testing.T, mk Maker) {
 			}
 		})
 	}
-	settle := near.stream(0, n)
+	drain := near.stream(0, n)
 	w.within("the arrival of all frames", wg.Wait)
-	w.within("the Done of all frames", settle)
+	w.within("the Done of all frames", drain)
 	stopNear()
 	far.checkStreams(1, n)
 }

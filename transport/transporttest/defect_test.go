@@ -17,8 +17,8 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A suite is worth nothing unless it can fail. Each liar is a sound transport
-// with one promise broken, and names the subtest that has to notice.
+// A suite is worth nothing unless it can fail. Each defect breaks one promise of a correct
+// transport; its key is the subtest that has to fail.
 func defects() map[string]defect {
 	return map[string]defect{
 		"FramesArriveInOrder":                {conn: func(c transport.Conn) transport.Conn { return &reorders{Conn: c} }},
@@ -34,7 +34,7 @@ func defects() map[string]defect {
 		"SinkMayChangeBetweenFrames":         {conn: func(c transport.Conn) transport.Conn { return progressesTwice{c} }},
 		"ClosedConnStaysClosed":              {conn: func(c transport.Conn) transport.Conn { return replacesError{c} }},
 		"FirstErrorIsFinal":                  {conn: func(c transport.Conn) transport.Conn { return replacesError{c} }},
-		"PlaceReturningNilDropsTheBody":      {sink: func(in transport.Sink) transport.Sink { return skipsEmpty{in} }},
+		"NilBufferDropsTheBody":              {sink: func(in transport.Sink) transport.Sink { return skipsEmpty{in} }},
 		"BytesBeyondTheBodyStayUntouched":    {sink: func(in transport.Sink) transport.Sink { return overruns{in} }},
 		"ArmNeverLosesAWakeUp":               {conn: func(c transport.Conn) transport.Conn { return &losesWakeUps{Conn: c} }},
 		"ArmFiresOnClose":                    {conn: func(c transport.Conn) transport.Conn { return &losesWakeUps{Conn: c, every: 1} }},
@@ -46,16 +46,17 @@ func defects() map[string]defect {
 		"TransportCloseEndsItsConns":         {node: func(t transport.Transport) transport.Transport { return neverCloses{t} }},
 		"ConnsThatCloseLeaveNothing":         {node: func(t transport.Transport) transport.Transport { return leaks{t} }},
 		"BodyCutShortNeverCompletes":         {sink: func(in transport.Sink) transport.Sink { return &completes{Sink: in} }},
-		"Exposer/FramesComeStraightIn":       {conn: func(c transport.Conn) transport.Conn { return placesAll{c, c.(transport.Exposer)} }},
+		"Exposer/FramesComeStraightIn":       {conn: func(c transport.Conn) transport.Conn { return ignoresTokens{c, c.(transport.Exposer)} }},
 		"Exposer/ReleasedMemoryIsNotWritten": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 		"Unsent/AStalledPeerIsReported":      {conn: func(c transport.Conn) transport.Conn { return reportsNothing{c} }},
+		"Unsent/CloseEndsTheReport":          {conn: func(c transport.Conn) transport.Conn { return &keepsReport{Conn: c} }},
 		"Parts/PartsArriveAsOneBody":         {conn: func(c transport.Conn) transport.Conn { return firstPartOnly{c} }},
 
-		"Exposer/UnheardMemoryIsNotWrittenAfterRelease": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
+		"Exposer/NoNotifyMemoryIsNotWrittenAfterRelease": {conn: func(c transport.Conn) transport.Conn { return keepsExposed{c, c.(transport.Exposer)} }},
 	}
 }
 
-// defectVar tells the child process which liar to judge.
+// defectVar names the environment variable that tells the child process which defect to test.
 const defectVar = "TRANSPORTTEST_LIAR"
 
 func TestSuiteDetectsEachDefect(t *testing.T) {
@@ -77,10 +78,10 @@ func TestSuiteDetectsEachDefect(t *testing.T) {
 	}
 }
 
-// The suite passes what the liars are made from, so it is the lies that it finds.
+// The suite passes without a defect, so it is the defects that it detects.
 func TestSuitePassesWithoutDefect(t *testing.T) { Run(t, defect{}.make) }
 
-// A defect breaks a promise at one of three places; nil breaks nothing there.
+// A defect wraps a Transport, its Conns or their Sinks; a nil function wraps nothing.
 type defect struct {
 	node func(transport.Transport) transport.Transport
 	conn func(transport.Conn) transport.Conn
@@ -136,7 +137,7 @@ func (c defectiveSink) Progress(in transport.Sink, spins int) (transport.State, 
 	return c.Conn.Progress(c.sink(in), spins)
 }
 
-// with is a copy of f whose Done is done.
+// with returns a copy of f whose Done is done.
 func with(f *transport.Frame, done func(error)) *transport.Frame {
 	return &transport.Frame{Head: f.Head, Body: f.Body, Parts: f.Parts, To: f.To, Offset: f.Offset, ID: f.ID, Done: done}
 }
@@ -168,7 +169,7 @@ type corrupts struct{ transport.Sink }
 func (s corrupts) Buffer(h transport.Header) []byte {
 	b := s.Sink.Buffer(h)
 	if h.Size == 65537 {
-		return append([]byte(nil), b...) // the bytes go elsewhere
+		return append([]byte(nil), b...) // the bytes go to other memory
 	}
 	return b
 }
@@ -353,7 +354,7 @@ func (n leaks) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return n.Transport.Dial(ctx, addr)
 }
 
-// completes reports a body as whole when half of it is in.
+// completes reports a body as whole when its first bytes are in.
 type completes struct{ transport.Sink }
 
 func (s *completes) Arrived(h transport.Header, n int) {
@@ -363,13 +364,13 @@ func (s *completes) Arrived(h transport.Header, n int) {
 	s.Sink.Arrived(h, n)
 }
 
-// placesAll takes a Token and then sends as if it had none.
-type placesAll struct {
+// ignoresTokens sends frames with a Token as if they had none.
+type ignoresTokens struct {
 	transport.Conn
 	transport.Exposer
 }
 
-func (c placesAll) Send(f *transport.Frame) {
+func (c ignoresTokens) Send(f *transport.Frame) {
 	g := with(f, f.Done)
 	g.To = transport.Token{}
 	c.Conn.Send(g)
@@ -395,7 +396,21 @@ func (c firstPartOnly) Send(f *transport.Frame) {
 	c.Conn.Send(g)
 }
 
-// reportsNothing is a wrapper that has forgotten what Unsent is for.
+// reportsNothing hides the report of the Conn that it wraps.
 type reportsNothing struct{ transport.Conn }
 
 func (reportsNothing) Unsent() (int, time.Time) { return 0, time.Time{} }
+
+// keepsReport repeats the last report of a stall, also when that is over.
+type keepsReport struct {
+	transport.Conn
+	bytes int
+	since time.Time
+}
+
+func (c *keepsReport) Unsent() (int, time.Time) {
+	if bytes, since := c.Conn.Unsent(); bytes > 0 {
+		c.bytes, c.since = bytes, since
+	}
+	return c.bytes, c.since
+}

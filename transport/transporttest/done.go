@@ -14,7 +14,7 @@ func doneTests() []testCase {
 		{"FrameMayBeUsedAgainAfterDone", frameUsedAgain},
 		{"DoneMaySendItsFrameAgain", doneSendsAgain},
 		{"DoneMaySendOnAnyConn", doneSendsElsewhere},
-		{"SendingLeavesTheFrameUnchanged", sendingLeavesFrame},
+		{"SendingLeavesTheFrameUnchanged", sendingKeepsFrame},
 	}
 }
 
@@ -114,7 +114,7 @@ func doneSendsElsewhere(t *testing.T, mk Maker) {
 	w.compare([]*sentFrame{onward}, third.sink.got)
 }
 
-func sendingLeavesFrame(t *testing.T, mk Maker) {
+func sendingKeepsFrame(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	head, body := pattern(60, 1), pattern(500_000, 2)
 	s := near.send(pattern(60, 1), pattern(500_000, 2))

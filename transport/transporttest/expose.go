@@ -18,8 +18,8 @@ func exposeTests() []testCase {
 		{"Exposer/ReleasedMemoryIsNotWritten", releasedNotWritten},
 		{"Exposer/BeyondExposedFails", beyondExposed},
 		{"Exposer/CloseFailsWhatIsQueued", exposedClose},
-		{"Exposer/UnheardFramesAreInBeforeWhatFollows", noNotifyInOrder},
-		{"Exposer/UnheardMemoryIsNotWrittenAfterRelease", noNotifyReleased},
+		{"Exposer/NoNotifyFramesAreInBeforeWhatFollows", noNotifyInOrder},
+		{"Exposer/NoNotifyMemoryIsNotWrittenAfterRelease", noNotifyReleased},
 	}
 }
 
@@ -90,8 +90,8 @@ func (e *endpoint) sendTo(to transport.Token, id uint32, head, body []byte) *sen
 func exposedStraightIn(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	far.exposer()
-	far.sink.place = func(transport.Header) []byte {
-		t.Error("Place was called for a frame with a To")
+	far.sink.buffer = func(transport.Header) []byte {
+		t.Error("Buffer was called for a frame with a To")
 		return nil
 	}
 	for i, size := range sizes() {

@@ -100,7 +100,7 @@ func sendNeverWaits(t *testing.T, mk Maker) {
 		}
 	})
 	buf := make([]byte, len(body))
-	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.buffer = func(transport.Header) []byte { return buf }
 	far.sink.partly = func(h transport.Header, n int) {
 		if n == h.Size && !bytes.Equal(buf, body) {
 			t.Error("a body arrived changed")

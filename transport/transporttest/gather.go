@@ -14,8 +14,8 @@ func gatherTests() []testCase {
 	}
 }
 
-// sendParts sends body in pieces of the given sizes; the last one takes the rest. With
-// an odd number of sizes the first piece is the frame's Body.
+// sendParts sends body in parts of the given sizes, and the rest in a last one. With an odd
+// number of sizes the first part is the frame's Body.
 func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	s := e.w.frame(head, body, nil)
 	setParts(s, split(body, sizes), len(sizes)%2 == 1)
@@ -42,7 +42,7 @@ func split(body []byte, sizes []int) (parts [][]byte) {
 
 func partsArriveAsOne(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	many := make([]int, 3000) // more pieces than one call to a system takes
+	many := make([]int, 3000) // more parts than one system call accepts
 	for i := range many {
 		many[i] = i % 50
 	}

@@ -8,17 +8,17 @@ import (
 
 func pendingTests() []testCase {
 	return []testCase{
-		{"Guest/SmallFramesBeforeAdmit", smallBeforeAdmit},
+		{"Pending/SmallFramesBeforeAdmit", smallBeforeAdmit},
 		{"Greeter/OthersFirstBytesAreNotItsOwn", othersFirstBytes},
 	}
 }
 
-// smallBeforeAdmit speaks as a handshake does, small frames both ways, before
-// Admit, and anything after it.
+// smallBeforeAdmit exchanges small frames before Admit, as a handshake does, and large ones after
+// it.
 func smallBeforeAdmit(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	a, b := w.dial(0, 1)
-	guest, ok := b.(transport.Pending)
+	pending, ok := b.(transport.Pending)
 	if !ok {
 		t.Skipf("%T is not a transport.Guest: its Conns have no limits", b)
 	}
@@ -27,11 +27,11 @@ func smallBeforeAdmit(t *testing.T, mk Maker) {
 	answer := far.send(pattern(128, 2), pattern(1000, 2))
 	w.until("the answer", func() bool { return len(near.sink.got) == 1 && answer.done() })
 	w.exchange([]*sentFrame{near.send(pattern(100, 3), nil)}, far)
-	guest.Admit()
+	pending.Admit()
 	w.exchange([]*sentFrame{near.send(nil, pattern(3<<20, 4))}, far)
 }
 
-// othersFirstBytes shows what else comes to a port.
+// othersFirstBytes passes the first bytes of other protocols.
 func othersFirstBytes(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 1)
 	g, ok := w.nodes[0].Transport.(transport.Greeter)
@@ -42,7 +42,7 @@ func othersFirstBytes(t *testing.T, mk Maker) {
 		"GET / HTTP/1.1\r\n", "POST", "SSH-2.0-", "\x16\x03\x01\x02", "\x00\x00\x00\x00", "\xff\xff\xff\xff", "\r\n\r\n",
 	} {
 		if g.Prefix([]byte(first)) {
-			t.Errorf("it takes a connection for its own that opens with %q", first)
+			t.Errorf("Prefix accepts a connection that opens with %q", first)
 		}
 	}
 }

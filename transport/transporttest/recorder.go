@@ -20,7 +20,7 @@ type arrival struct {
 type recorder struct {
 	w       *cluster
 	name    string
-	place   func(h transport.Header) []byte // nil: new memory for each body
+	buffer  func(h transport.Header) []byte // nil: new memory for each body
 	partly  func(h transport.Header, n int) // called at each Arrived
 	exposed map[uint32][]byte               // memory that frames with a To may arrive in
 	got     []arrival
@@ -34,18 +34,18 @@ type recorder struct {
 // Buffer implements transport.Sink.
 func (r *recorder) Buffer(h transport.Header) []byte {
 	if r.open {
-		r.w.errorf("%s: Place for a frame of %d bytes, while %d of %d bytes of another are in",
+		r.w.errorf("%s: Buffer for a frame of %d bytes, while %d of %d bytes of another are in",
 			r.name, h.Size, r.n, r.header.Size)
 	}
 	if h.Size < 0 || len(h.Head) > transport.MaxHead {
-		r.w.errorf("%s: Place got a head of %d and a size of %d bytes", r.name, len(h.Head), h.Size)
+		r.w.errorf("%s: Buffer got a head of %d and a size of %d bytes", r.name, len(h.Head), h.Size)
 	}
 	r.begin(h)
-	if r.place == nil {
+	if r.buffer == nil {
 		r.now.body = make([]byte, h.Size)
 		return r.now.body
 	}
-	b := r.place(h)
+	b := r.buffer(h)
 	if b != nil {
 		r.now.body = b[:h.Size]
 	}
@@ -80,7 +80,7 @@ func (r *recorder) beginDirect(h transport.Header) {
 	r.begin(h)
 	mem, ok := r.exposed[h.ID]
 	if !ok {
-		r.w.errorf("%s: Arrived without Place, with ID %d under which nothing is exposed", r.name, h.ID)
+		r.w.errorf("%s: Arrived without Buffer, with ID %d under which nothing is exposed", r.name, h.ID)
 		return
 	}
 	r.now.direct = true

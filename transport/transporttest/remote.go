@@ -321,7 +321,7 @@ func (s *sendQueue) put(value any) {
 	s.more.Signal()
 }
 
-// run writes until stop. An error ends it: whoever reads from the wire reports it.
+// run writes until stop. An error ends it; the reader of the wire reports that.
 func (s *sendQueue) run(out *gob.Encoder) {
 	for {
 		s.mu.Lock()

@@ -20,11 +20,11 @@ func scheduleTests() []testCase {
 	return all
 }
 
-// Schedule takes a number of random steps on a world of three: it sends frames of
-// all kinds, polls an end a few times, arms it, exposes memory; then it closes
-// some Conns with frames on their way. Each frame must arrive once, whole and in
-// order, and be Done once; behind a Close, some first ones of them must. The seed
-// decides all, so that a failure can be run again, by a fuzz target as well.
+// Schedule performs random steps on a cluster of three: it sends frames of all kinds, polls an
+// endpoint a few times, arms it, exposes memory. Then it closes some Conns with frames in flight.
+// Each frame must arrive once, whole and in order, and be done once; on a closed Conn that
+// holds for a prefix of the frames. The seed determines every step, so that a failure can be
+// repeated, by a fuzz target as well.
 func Schedule(tb testing.TB, mk Maker, seed uint64, steps int) {
 	w := newCluster(tb, mk, 3)
 	s := &schedule{cluster: w, rng: rand.New(rand.NewPCG(seed, 7))}
@@ -53,12 +53,12 @@ type direction struct {
 	from, to *endpoint
 	frames   []*sentFrame
 
-	mu     sync.Mutex   // guards due
-	unsent []*sentFrame // to be sent since another's Done has run, on whatever goroutine
+	mu     sync.Mutex   // guards unsent
+	unsent []*sentFrame // frames that a Done has asked to send, on any goroutine
 }
 
-// sendUnsent sends what the Done of other frames has asked for. That it is the
-// test's goroutine that does so, is for the order of the frames to be known.
+// sendUnsent sends the frames that the Done of others has asked for. The test's goroutine does
+// that, so that the order of the frames is known.
 func (w *direction) sendUnsent() {
 	w.mu.Lock()
 	due := w.unsent
@@ -90,7 +90,7 @@ func (s *schedule) step() {
 	}
 }
 
-// body is mostly small, sometimes of several slices.
+// body returns a random body, mostly a small one.
 func (s *schedule) body() []byte {
 	most := []int{0, 16, 300, 5000, 70_000, 900_000}[s.rng.IntN(6)]
 	if s.bytes > budget {
@@ -105,7 +105,7 @@ func (s *schedule) head() []byte {
 	return pattern(s.rng.IntN(transport.MaxHead+1), s.rng.Uint64())
 }
 
-// send sends a frame; one in four has another follow its Done.
+// send sends a frame. One in four asks for another one in its Done.
 func (s *schedule) send(w *direction) {
 	if s.rng.IntN(4) > 0 {
 		w.frames = append(w.frames, w.from.send(s.head(), s.body()))
@@ -130,7 +130,7 @@ func (s *schedule) sendParts(w *direction) {
 	w.frames = append(w.frames, w.from.sendParts(s.head(), body, cuts...))
 }
 
-// sendExposed has the far end expose memory, and writes there.
+// sendExposed exposes memory at the far end, and sends a frame into it.
 func (s *schedule) sendExposed(w *direction) {
 	if _, ok := w.to.Conn.(transport.Exposer); !ok {
 		return
@@ -146,7 +146,7 @@ func (s *schedule) sendExposed(w *direction) {
 	w.frames = append(w.frames, w.from.sendTo(to, id, s.head(), body))
 }
 
-// finish delivers half of the links' frames, and closes the others as they are.
+// finish closes half of the links as they are, and delivers the frames of the others.
 func (s *schedule) finish() {
 	for i := 0; i < len(s.directions); i += 4 {
 		s.directions[i].from.Close()
@@ -165,7 +165,7 @@ func (s *schedule) finish() {
 		switch i % 4 {
 		case 0: // the sender has closed
 			s.arePrefix(w.frames, got)
-		case 1: // the receiver has, and need not have looked at all that had come
+		case 1: // the receiver has closed, and need not have received all that had come
 			s.arePrefix(w.frames[:min(len(got), len(w.frames))], got)
 		default:
 			s.compare(w.frames, got)

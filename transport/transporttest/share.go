@@ -24,8 +24,7 @@ func shareTests() []testCase {
 	}
 }
 
-// sharers is the world's Transports as Sharers; the test is skipped when they
-// are none.
+// sharers returns the cluster's Transports as Sharers. It skips the test if they are none.
 func (w *cluster) sharers() []transport.Sharer {
 	var all []transport.Sharer
 	for _, node := range w.nodes {
@@ -42,14 +41,14 @@ func (w *cluster) sharers() []transport.Sharer {
 	return all
 }
 
-// A share is what one rank's Share returned.
+// A share holds what one rank's Share returned.
 type share struct {
 	mem     []byte
 	release func() error
 	err     error
 }
 
-// shareAll has each rank share name, in goroutines of their own.
+// shareAll calls Share on every rank, each on a goroutine of its own.
 func (w *cluster) shareAll(ctx context.Context, name string, size func(rank int) int) []share {
 	w.tb.Helper()
 	sharers := w.sharers()
@@ -77,8 +76,7 @@ func allGetSameMemory(t *testing.T, mk Maker) {
 	}
 }
 
-// checkShared checks that all have the same zeroed memory of that size, and
-// gives it back.
+// checkShared checks that all ranks have the same zeroed memory of that size, and releases it.
 func (w *cluster) checkShared(size int, all []share) {
 	w.tb.Helper()
 	for i, s := range all {
@@ -135,7 +133,7 @@ func shareWaitsForAll(t *testing.T, mk Maker) {
 	w.checkShared(10, []share{first, second})
 }
 
-// shareEndsWithContext has a rank give up, and then all come after all.
+// shareEndsWithContext lets a rank give up, and then all share the name.
 func shareEndsWithContext(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	sharers := w.sharers()

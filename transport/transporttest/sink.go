@@ -10,7 +10,7 @@ import (
 
 func sinkTests() []testCase {
 	return []testCase{
-		{"PlaceReturningNilDropsTheBody", nilPlaceDrops},
+		{"NilBufferDropsTheBody", nilBufferDrops},
 		{"BytesBeyondTheBodyStayUntouched", bytesBeyondStay},
 		{"ArrivedBytesAreIn", arrivedBytesAreIn},
 		{"SinkMayChangeBetweenFrames", sinkMayChange},
@@ -19,11 +19,11 @@ func sinkTests() []testCase {
 	}
 }
 
-// nilPlaceDrops drops every second body; its frame completes all the same, and
-// the next one is unharmed.
-func nilPlaceDrops(t *testing.T, mk Maker) {
+// nilBufferDrops drops every second body. Its frame completes all the same, and the next one arrives
+// whole.
+func nilBufferDrops(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
-	far.sink.place = func(h transport.Header) []byte {
+	far.sink.buffer = func(h transport.Header) []byte {
 		if h.Head[0] == 'd' {
 			return nil
 		}
@@ -45,7 +45,7 @@ func bytesBeyondStay(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	const room = 1 << 20
 	buf := bytes.Repeat([]byte{0xA5}, room)
-	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.buffer = func(transport.Header) []byte { return buf }
 	for _, size := range []int{0, 1, 63, 4097, 300_001} {
 		w.exchange([]*sentFrame{near.send(nil, pattern(size, 3))}, far)
 		for i, b := range buf[size:] {
@@ -59,12 +59,12 @@ func bytesBeyondStay(t *testing.T, mk Maker) {
 	}
 }
 
-// arrivedBytesAreIn reads, at each Arrived, what it says has come.
+// arrivedBytesAreIn compares, at each Arrived, the bytes that it reports.
 func arrivedBytesAreIn(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	body := pattern(5<<20+3, 4)
 	buf, seen := make([]byte, len(body)), 0
-	far.sink.place = func(transport.Header) []byte { return buf }
+	far.sink.buffer = func(transport.Header) []byte { return buf }
 	far.sink.partly = func(_ transport.Header, n int) {
 		if !bytes.Equal(buf[seen:n], body[seen:n]) {
 			t.Errorf("bytes %d to %d are reported, but not in", seen, n)
@@ -90,15 +90,15 @@ func sinkMayChange(t *testing.T, mk Maker) {
 	w.compare(frames[1], sinks[1].got)
 }
 
-// sinkMaySend answers from Place and from Arrived, on the Conn itself and on
-// another one of the same node.
+// sinkMaySend answers from Buffer and from Arrived, on the Conn itself and on another one of the
+// same node.
 func sinkMaySend(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 3)
 	near, far := w.link(0, 1)
 	other, third := w.link(1, 2)
-	var placed, partly, onward []*sentFrame
-	far.sink.place = func(h transport.Header) []byte {
-		placed = append(placed, far.send([]byte("placed"), bytes.Clone(h.Head)))
+	var buffered, partly, onward []*sentFrame
+	far.sink.buffer = func(h transport.Header) []byte {
+		buffered = append(buffered, far.send([]byte("placed"), bytes.Clone(h.Head)))
 		return make([]byte, h.Size)
 	}
 	far.sink.partly = func(h transport.Header, n int) {
@@ -112,22 +112,22 @@ func sinkMaySend(t *testing.T, mk Maker) {
 	}
 	w.until("the answers", func() bool { return len(near.sink.got) == 60 && len(third.sink.got) == 30 })
 	var answers []*sentFrame
-	for i := range placed {
-		answers = append(answers, placed[i], partly[i])
+	for i := range buffered {
+		answers = append(answers, buffered[i], partly[i])
 	}
 	w.compare(answers, near.sink.got)
 	w.compare(onward, third.sink.got)
 }
 
-// secondProgressIsBusy calls Progress inside Progress, from the same goroutine
-// and from another one; neither may wait.
+// secondProgressIsBusy calls Progress inside Progress, on the same goroutine and on another one.
+// Neither call may wait.
 func secondProgressIsBusy(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	calls := 0
 	again := func(where string) {
 		calls++
 		for _, call := range []func(string, func()){
-			w.within, // first: it notices a call that waits
+			w.within, // this one first: it detects a call that waits
 			func(_ string, do func()) { do() },
 		} {
 			call("Progress inside "+where, func() {
@@ -138,7 +138,7 @@ func secondProgressIsBusy(t *testing.T, mk Maker) {
 			})
 		}
 	}
-	far.sink.place = func(h transport.Header) []byte { again("Place"); return make([]byte, h.Size) }
+	far.sink.buffer = func(h transport.Header) []byte { again("Buffer"); return make([]byte, h.Size) }
 	far.sink.partly = func(transport.Header, int) { again("Arrived") }
 	w.exchange([]*sentFrame{near.send(nil, []byte("body"))}, far)
 	if calls != 2 {

@@ -1,6 +1,6 @@
-// Package transporttest judges a transport: each promise of package transport is
-// a subtest that any implementation can run, and a transport that passes them
-// all can be relied on by the layers above.
+// Package transporttest is the conformance suite of transports: each promise of package transport
+// is a subtest that any implementation can run, and the layers above can rely on a transport
+// that passes them all.
 //
 //	func TestTransport(t *testing.T) {
 //		transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
@@ -16,16 +16,16 @@
 //		})
 //	}
 //
-// Run it with the race detector too: several promises are about memory that one
-// goroutine may not touch while another does. Subtests look for goroutines and
-// descriptors left behind, so nothing else may run beside them. Abilities that
-// are absent are skipped by name.
+// Run it with the race detector as well: several promises are about memory that one goroutine may
+// not touch while another one does. Subtests check for goroutines and descriptors that are left
+// behind, so no other test may run at the same time. The subtests of an ability that a
+// transport does not have are skipped.
 //
 // Between two machines, or two processes, one of them calls Run with the Maker of a Remote,
 // and the other one RunAgent.
 //
-// Speed and allocations are not judged, nor what strangers may send: those tests
-// know the wire, and stand beside it.
+// The suite checks neither speed nor allocations, nor what unauthenticated peers may send. Tests
+// of those know the wire and belong to its package.
 package transporttest
 
 import (
@@ -35,23 +35,23 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Node is one rank's end of a world, fresh for one test.
+// A Node is one rank of a cluster, new for each test.
 type Node struct {
 	Transport transport.Transport
-	Listener  net.Listener // what Serve is given; nil for a transport that needs none
+	Listener  net.Listener // the argument of Serve; nil for a transport that needs none
 }
 
-// A Maker makes n Nodes that can dial each other. The suite serves and closes
-// them; whatever else they need ends by tb.Cleanup.
+// A Maker makes n Nodes that can dial each other. The suite serves on them and closes them.
+// Whatever else they need is released by tb.Cleanup.
 type Maker func(tb testing.TB, n int) []Node
 
-// A testCase is one sentence of the contract and the test that holds it.
+// A testCase checks one sentence of the contract.
 type testCase struct {
 	name  string
 	check func(t *testing.T, mk Maker)
 }
 
-// Run checks every promise, each in a subtest on Nodes of its own.
+// Run checks every promise of the contract, each in a subtest with Nodes of its own.
 func Run(t *testing.T, mk Maker) {
 	for _, group := range [][]testCase{
 		dialTests(), frameTests(), sinkTests(), doneTests(), concurrencyTests(),

@@ -20,8 +20,8 @@ func trySendTests() []testCase {
 	}
 }
 
-// trySendOrSend sends by TrySend, and by Send if that refuses; now tells which it was. The
-// memory of what TrySend has sent is used for something else at once.
+// trySendOrSend sends by TrySend, and by Send if that returns false; now reports which it was. It
+// overwrites the memory of what TrySend has sent at once.
 func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	s = e.w.frame(head, body, nil)
 	headNow, bodyNow := bytes.Clone(head), bytes.Clone(body)
@@ -35,8 +35,8 @@ func (e *endpoint) trySendOrSend(head, body []byte) (s *sentFrame, now bool) {
 	return s, false
 }
 
-// warmUp exchanges frames until one goes inline, which a Conn need not let any do while
-// it is being set up. The test is skipped when none does: the wire cannot send inline.
+// warmUp exchanges frames until one is sent inline: a Conn may refuse that while it is being set
+// up. It skips the test when none is, as the wire cannot send inline.
 func (e *endpoint) warmUp(far *endpoint) {
 	e.w.tb.Helper()
 	for range 200 {
@@ -72,21 +72,21 @@ func trySendKeepsOrder(t *testing.T, mk Maker) {
 func trySendReturnsMemory(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.warmUp(far)
-	prompt := 0
+	inline := 0
 	for i := range 50 {
 		s, now := near.trySendOrSend([]byte("head"), pattern(i*7, uint64(i)))
 		if now {
-			prompt++
+			inline++
 		}
 		w.exchange([]*sentFrame{s}, far)
 	}
-	if prompt == 0 {
+	if inline == 0 {
 		t.Error("none of 50 small frames went at once, though nothing was in their way")
 	}
 }
 
-// A peer that takes nothing must not make TrySend wait, nor take more than there is
-// room for.
+// trySendRefusesWhenFull sends to a peer that receives nothing: TrySend neither waits nor accepts
+// more than there is room for.
 func trySendRefusesWhenFull(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	near.warmUp(far)
@@ -116,9 +116,8 @@ func trySendAfterClose(t *testing.T, mk Maker) {
 	}
 }
 
-// trySendCloseKeepsOrder closes at several moments behind frames that went at once, with one
-// among them that has a Done: the peer gets the first ones of them, whole, and at least
-// those up to the last one that was Done.
+// trySendCloseKeepsOrder closes at several moments after inline frames, with one frame by Send
+// among them: the peer gets a prefix of them, whole, which includes the last one that was done.
 func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 	w := newCluster(t, mk, 2)
 	for turns := range 12 {
@@ -126,7 +125,7 @@ func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 		near.warmUp(far)
 		far.sink.got = nil
 		var frames []*sentFrame
-		prompt := make(map[*sentFrame]bool)
+		inline := make(map[*sentFrame]bool)
 		for i := range 8 {
 			head, body := []byte{byte(i)}, pattern(i*90, uint64(i))
 			if i == 4 {
@@ -135,14 +134,14 @@ func trySendCloseKeepsOrder(t *testing.T, mk Maker) {
 			}
 			s, now := near.trySendOrSend(head, body)
 			frames = append(frames, s)
-			prompt[s] = now
+			inline[s] = now
 		}
 		for range turns * turns {
 			near.progress()
 		}
 		near.Close()
 		w.poll("Done of all frames", nil, func() bool { return allDone(frames) })
-		for i := len(frames) - 1; i >= 0 && (prompt[frames[i]] || frames[i].err != nil); i-- {
+		for i := len(frames) - 1; i >= 0 && (inline[frames[i]] || frames[i].err != nil); i-- {
 			frames[i].err = errUndelivered
 		}
 		w.poll("the error", []*endpoint{far}, func() bool { return far.err != nil })
@@ -173,7 +172,7 @@ func spinningProgress(t *testing.T, mk Maker) {
 	w.until("the failure of the other end", func() bool { return far.err != nil })
 }
 
-// A copier is a recorder that may get frames in one call.
+// A copier is a recorder that may receive a frame in one call.
 type copier struct {
 	*recorder
 	copied int

@@ -38,8 +38,8 @@ func (w *cluster) stall(near *endpoint) (frames []*sentFrame) {
 	return frames
 }
 
-// stalledPeerIsReported holds Unsent to its promise: the layer above detects a stalled
-// peer by nothing else.
+// stalledPeerIsReported checks the report of a peer that receives nothing, and its end when the
+// peer continues. The layer above detects a stalled peer by nothing else.
 func stalledPeerIsReported(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	frames := w.stall(near)
