@@ -39,15 +39,15 @@ func divide[T float](buf []T, ranks int) {
 	}
 }
 
-// An axpy is gonum's y += alpha*x over n elements, in assembly on amd64. With
-// alpha 1 the product is exact, so it adds and rounds once on every processor.
+// An axpy is gonum's y += alpha*x over n elements, in assembly on amd64. With alpha 1 the
+// product is exact, so every processor adds and rounds once.
 type axpy[T float] func(n int, alpha T, x []T, incX int, y []T, incY int)
 
-// axpyBlock is how many elements are copied before they are added to, when dst
-// is memory of its own: few enough to be in the first cache still.
+// axpyBlock is the number of elements that are copied before they are added to, when dst is
+// memory of its own. They are few enough to stay in the first-level cache.
 const axpyBlock = 1024
 
-// axpyLeast is how many elements are worth the call.
+// axpyLeast is the number of elements from which the call pays.
 const axpyLeast = 16
 
 func (plus axpy[T]) sum(dst, earlier, later []T) {

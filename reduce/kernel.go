@@ -9,13 +9,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Kernel is an operator for one element type, made by Op.Kernel. It is an
-// immutable value of one word, and any number of goroutines may fold with it at
-// once, each into memory of its own. The zero Kernel is none: its DType is
-// invalid, and it must not fold.
+// A Kernel is an operator for one element type, made by Op.Kernel. It is an immutable value of
+// one word. Goroutines may fold with it at the same time, each into memory of its own. The zero
+// Kernel is none: its DType is invalid, and Fold must not be called.
 type Kernel struct{ loops *loops }
 
-// loops is what a Kernel runs. It never changes.
+// loops are the functions that a Kernel runs. They never change.
 type loops struct {
 	op             Op
 	dtype          tensor.DType
@@ -33,7 +32,7 @@ type fold func(dst, earlier, later []byte)
 // A finish turns a complete fold of that many ranks' shares into the result.
 type finish func(buf []byte, ranks int)
 
-// newLoops leaves the vector loop out.
+// newLoops returns loops without a vector loop.
 func newLoops(op Op, d tensor.DType, plain fold) *loops {
 	size := d.Size()
 	part := size - 1
@@ -43,7 +42,7 @@ func newLoops(op Op, d tensor.DType, plain fold) *loops {
 	return &loops{op: op, dtype: d, size: size, partMask: part, plain: plain, minVectorBytes: math.MaxInt}
 }
 
-// DType is the type of the elements.
+// DType returns the type of the elements.
 func (k Kernel) DType() tensor.DType {
 	if k.loops == nil {
 		return tensor.Invalid
@@ -51,7 +50,7 @@ func (k Kernel) DType() tensor.DType {
 	return k.loops.dtype
 }
 
-// Op is the operator.
+// Op returns the operator.
 func (k Kernel) Op() Op {
 	if k.loops == nil {
 		return Op{}
@@ -59,11 +58,11 @@ func (k Kernel) Op() Op {
 	return k.loops.op
 }
 
-// Fold sets dst to op(earlier, later), element by element. dst may be the very
-// memory of earlier, of later, or of both; it may not overlap them otherwise.
+// Fold sets dst to op(earlier, later), element by element. dst may be the same memory as
+// earlier, as later, or as both. It must not overlap them otherwise.
 //
-// The three have equal lengths, in whole elements. That is the caller's promise,
-// and checked as an index is: Fold panics with a *fault.Error of kind Misuse.
+// The three have equal lengths in whole elements. Fold panics with a *fault.Error of kind
+// Misuse if they do not, as an index out of range does.
 func (k Kernel) Fold(dst, earlier, later []byte) {
 	l := k.loops
 	switch {
@@ -76,21 +75,22 @@ func (k Kernel) Fold(dst, earlier, later []byte) {
 	}
 }
 
+// misuse returns the error that Fold panics with.
 func (l *loops) misuse(dst, earlier, later int) error {
 	return fault.New(fault.Misuse, "reduce.Kernel.Fold", -1, "%s of %v: got %d, %d and %d bytes, want dst, earlier and later of one length in whole elements",
 		l.op.Name(), l.dtype, dst, earlier, later)
 }
 
-// Finish turns the complete fold of all ranks' shares, in whole elements, into
-// the result, in place: for Mean it divides by ranks, at least 1; for every
-// other operator it does nothing. Each element is finished once.
+// Finish turns the complete fold of all ranks' shares into the result, in place. For Mean it
+// divides by ranks, which is at least 1. For every other operator it does nothing. Each element
+// must be finished once.
 func (k Kernel) Finish(buf []byte, ranks int) {
 	if l := k.loops; l.finish != nil && len(buf) > 0 && ranks > 1 {
 		l.finish(buf, ranks)
 	}
 }
 
-// over makes a fold of a loop over elements.
+// over returns a fold that runs a loop over elements.
 func over[T tensor.Element](loop func(dst, earlier, later []T)) fold {
 	return func(dst, earlier, later []byte) {
 		if !tensor.Aligned[T](dst) || !tensor.Aligned[T](earlier) || !tensor.Aligned[T](later) {
@@ -101,17 +101,17 @@ func over[T tensor.Element](loop func(dst, earlier, later []T)) fold {
 	}
 }
 
-// elements is tensor.Elements without its checks, which Fold has made: it is
-// inlined, and a fold of one element costs half as much.
+// elements is tensor.Elements without its checks, which Fold has made. It is inlined, which
+// halves the time to fold one element.
 func elements[T tensor.Element](b []byte) []T {
 	var e T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
 }
 
-// stageLen is how many elements are copied at a time when memory is not aligned.
+// stageLen is the number of elements that are copied at a time when memory is not aligned.
 const stageLen = 128
 
-// foldUnaligned runs loop over aligned copies, a stage at a time.
+// foldUnaligned runs loop over aligned copies of stageLen elements at a time.
 func foldUnaligned[T tensor.Element](loop func(dst, earlier, later []T), dst, earlier, later []byte) {
 	x, y := make([]T, stageLen), make([]T, stageLen)
 	xb, yb := tensor.Bytes(x), tensor.Bytes(y)
@@ -125,7 +125,7 @@ func foldUnaligned[T tensor.Element](loop func(dst, earlier, later []T), dst, ea
 	}
 }
 
-// overEach makes a finish of a loop over elements.
+// overEach returns a finish that runs a loop over elements.
 func overEach[T tensor.Element](loop func(buf []T, ranks int)) finish {
 	return func(buf []byte, ranks int) {
 		if tensor.Aligned[T](buf) {

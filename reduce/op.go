@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An Op is a reduction operator. It is an immutable value, copied freely, and
-// used by any number of goroutines. The zero Op is none, and refused.
+// An Op is a reduction operator. It is an immutable value that may be copied and shared by
+// goroutines. The zero Op is none, and Kernel refuses it.
 type Op struct{ def *definition }
 
-// A definition is what an Op stands for. It never changes, and is shared: a Kernel
-// is made, and handed on by value, in every collective.
+// A definition is what an Op refers to. It never changes, and all copies of an Op share it,
+// because every collective makes a Kernel and passes it by value.
 type definition struct {
 	name  string
 	id    uint64
@@ -21,7 +21,7 @@ type definition struct {
 	user  *userOp // of Func's operators only
 }
 
-// undefined is what the zero Op stands for.
+// undefined is the definition of the zero Op.
 var undefined definition
 
 func (o Op) definition() *definition {
@@ -31,8 +31,8 @@ func (o Op) definition() *definition {
 	return o.def
 }
 
-// An Order says what an operator lets an algorithm do with the shares. Every
-// operator is taken to be associative.
+// An Order says in which order an operator needs the ranks' shares. Every operator is
+// associative.
 type Order uint8
 
 // The orders.
@@ -86,21 +86,19 @@ func builtin(name string, c code) Op {
 	return Op{&definition{name: name, id: hash(name), code: c, order: Commutative}}
 }
 
-// A userOp is what Func was given.
+// A userOp is what Func was called with.
 type userOp struct {
 	loops *loops
 	wrong string // why there are none
 }
 
-// Func makes an operator of a function of the caller's. The name tells it from
-// others: ranks that give different names, or different orders, get
-// fault.Mismatch. A nil f, an empty name or an unknown order is reported by
-// Kernel, as fault.Misuse.
+// Func returns an operator that applies a function of the caller's. The name identifies it:
+// ranks that use different names, or different orders, get fault.Mismatch. Kernel reports a nil
+// f, an empty name or an unknown order as fault.Misuse.
 //
-// f must be associative, up to rounding if the caller can live with that, must
-// give equal results for equal arguments on every rank, and may be called by
-// several goroutines at once. A panic in f leaves Fold with dst half written; it
-// is not recovered here.
+// f must be associative, up to rounding where the caller accepts that. It must give equal
+// results for equal arguments on every rank. Several goroutines may call it at once. If f
+// panics, Fold leaves dst half written and does not recover.
 func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T) Op {
 	// The prefix keeps a user's "sum" apart from Sum.
 	id := hash("func " + strconv.Itoa(int(order)) + " " + name)
@@ -123,17 +121,17 @@ func Func[T tensor.Element](name string, order Order, f func(earlier, later T) T
 	return o
 }
 
-// Name is the operator's name: "sum", "logical_and", or what Func was given.
+// Name returns the operator's name, as "sum", "logical_and", or what Func was given.
 func (o Op) Name() string { return o.definition().name }
 
-// Commutative reports whether an algorithm may give it the shares in any order.
+// Commutative reports whether shares may be folded in any order.
 func (o Op) Commutative() bool { return o.definition().order == Commutative }
 
-// ID is equal on all ranks that use the same operator, and most likely different
-// for different ones. It is a hash of the name and, for Func's, the order.
+// ID returns a hash of the name and, for operators of Func, the order. Ranks compare it to find
+// out whether they use the same operator.
 func (o Op) ID() uint64 { return o.definition().id }
 
-// hash is FNV-1a, 64 bits.
+// hash returns the 64-bit FNV-1a hash of s.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -142,11 +140,11 @@ func hash(s string) uint64 {
 	return h
 }
 
-// Kernel is o for elements of type d. A pair that makes no sense, and the zero
-// Op, get fault.Misuse. It does not allocate.
+// Kernel returns the kernel of o for elements of type d. It returns fault.Misuse for the zero
+// Op and for a type that the operator does not support. It does not allocate.
 func (o Op) Kernel(d tensor.DType) (Kernel, error) { return o.kernel(kernels, d) }
 
-// kernel is Kernel with the loops of a table.
+// kernel is Kernel with the loops of t.
 func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
 	def := o.definition()
 	switch {

@@ -45,7 +45,7 @@ func maxFloat[T float](dst, earlier, later []T) {
 	}
 }
 
-// canonical is v, or the canonical NaN for any NaN. Integers pass.
+// canonical returns v, or the canonical NaN for any NaN. Integers are returned unchanged.
 func canonical[T number](v T) T {
 	if v != v {
 		return T(math.Float64frombits(canonicalFloat64))
@@ -88,7 +88,8 @@ func below[T number](x, y T) bool {
 	return x < y || x == y && x == 0 && math.Signbit(float64(x)) && !math.Signbit(float64(y))
 }
 
-// nanLoc is what a NaN among x and y leaves: itself, and the lower index of two.
+// nanLoc returns the result for x and y of which one is a NaN: that one, or of two NaNs the one
+// with the lower index.
 func nanLoc[T number](x, y tensor.Loc[T]) tensor.Loc[T] {
 	if x.Value == x.Value || y.Value != y.Value && y.Index < x.Index {
 		x = y

@@ -2,9 +2,8 @@ package reduce
 
 import "github.com/tutti-go/tutti/tensor"
 
-// A halfOrder is the order of one of the short floats, on their bits: min and
-// max need no arithmetic. The loops see elements as uint16, as they lie in
-// memory.
+// A halfOrder compares the encodings of one of the short floats, so that min and max need no
+// arithmetic. Its loops treat elements as uint16.
 type halfOrder struct {
 	infinity uint16 // the bits above which, but for the sign, lie the NaNs
 	nan      uint16 // the canonical one
@@ -13,9 +12,11 @@ type halfOrder struct {
 func float16Order() halfOrder  { return halfOrder{infinity: 0x7c00, nan: canonicalFloat16} }
 func bfloat16Order() halfOrder { return halfOrder{infinity: 0x7f80, nan: canonicalBFloat16} }
 
+// isNaN reports whether bits encode a NaN.
 func (h halfOrder) isNaN(bits uint16) bool { return bits&0x7fff > h.infinity }
 
-// key grows with the number that bits encode; -0 has the key below +0's.
+// key returns a number that grows with the number that bits encode. The key of -0 is below that
+// of +0.
 func key(bits uint16) int32 {
 	magnitude := int32(bits & 0x7fff)
 	if bits&0x8000 != 0 {
@@ -82,7 +83,8 @@ func (h halfOrder) maxLoc(dst, earlier, later []tensor.Loc[uint16]) {
 	}
 }
 
-// nanLoc is what a NaN among x and y leaves: itself, and the lower index of two.
+// nanLoc returns the result for x and y of which one is a NaN: that one, or of two NaNs the one
+// with the lower index.
 func (h halfOrder) nanLoc(x, y tensor.Loc[uint16]) tensor.Loc[uint16] {
 	if !h.isNaN(x.Value) || h.isNaN(y.Value) && y.Index < x.Index {
 		x = y

@@ -10,16 +10,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A table holds the loops of every operator for every type that it takes, and
-// nothing for the rest. It is filled once and never changes.
+// A table holds the loops of every operator for every type that it supports, and nil for the
+// others. It is filled once and never changes.
 type table struct {
 	loops [codeUser][math.MaxUint8 + 1]*loops // by code and DType
 }
 
 var kernels = newTable(best())
 
-// newTable fills the table for a processor of that level: with plain loops for
-// all, and then with the level's own beside them.
+// newTable fills the table for a processor of that level: with plain loops for all pairs, and
+// with the level's vector loops where there are any.
 func newTable(level vector.Level) *table {
 	t := new(table)
 	t.addPlain()
@@ -27,12 +27,12 @@ func newTable(level vector.Level) *table {
 	return t
 }
 
-// set puts a plain loop into the table.
+// set adds a plain loop to the table.
 func (t *table) set(o Op, d tensor.DType, plain fold) {
 	t.loops[o.definition().code][d] = newLoops(o, d, plain)
 }
 
-// setMean puts Mean's loops into the table; its fold is Sum's.
+// setMean adds Mean's loops to the table. Its fold is Sum's.
 func (t *table) setMean(d tensor.DType, divide finish) {
 	t.set(Mean, d, t.loops[codeSum][d].plain)
 	t.loops[codeMean][d].finish = divide
@@ -110,8 +110,8 @@ func addBFloat16(t *table) {
 	t.set(Max, d, over(bfloat16Order().max))
 }
 
-// addComplex comes after addFloat: what works on each part by itself is the
-// float's kernel, over twice as many elements.
+// addComplex must follow addFloat. Loops that treat the two parts separately are the float's
+// loops over twice as many elements.
 func addComplex(t *table) {
 	for _, c := range []struct{ whole, part tensor.DType }{
 		{tensor.Complex64, tensor.Float32},
@@ -124,7 +124,7 @@ func addComplex(t *table) {
 	t.set(Prod, tensor.Complex128, over(prodComplex128))
 }
 
-// addBool comes after addInteger: a bool is a byte, and normalized as one.
+// addBool must follow addInteger. A bool is a byte, and results are normalized to 0 and 1.
 func addBool(t *table) {
 	for _, c := range sameOnBools() {
 		plain := t.loops[c.logical.definition().code][tensor.Uint8].plain
@@ -133,18 +133,18 @@ func addBool(t *table) {
 	}
 }
 
-// sameOnBools pairs the operators that do the same to bools.
+// sameOnBools pairs the operators that are equal on bools.
 func sameOnBools() []struct{ logical, bit Op } {
 	return []struct{ logical, bit Op }{{LogicalAnd, BitAnd}, {LogicalOr, BitOr}, {LogicalXor, BitXor}}
 }
 
-// addLoc takes the loops ready made: a Loc of a type parameter is no Element.
+// addLoc gets finished loops, because a Loc of a type parameter is not an Element.
 func addLoc[L tensor.Element](t *table, value tensor.DType, minimum, maximum func(dst, earlier, later []L)) {
 	t.set(MinLoc, tensor.LocOf(value), over(minimum))
 	t.set(MaxLoc, tensor.LocOf(value), over(maximum))
 }
 
-// typesOf lists the types that an operator takes, for people.
+// typesOf lists the types that an operator supports, for error texts.
 func (t *table) typesOf(c code) string {
 	var names []string
 	for _, d := range tensor.DTypes() {

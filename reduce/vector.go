@@ -7,14 +7,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// vectorBlock is how many bytes a vector loop is given at a time. A goroutine
-// cannot be preempted inside, so this bounds what a fold adds to another's wait,
-// a garbage collection's for one, to some tens of microseconds; and it is so
-// much that a call is nothing beside it. Whole vectors and elements of all kinds.
+// vectorBlock is the number of bytes that one call of a vector loop handles. A goroutine cannot
+// be preempted inside such a loop. The block bounds what a fold adds to another goroutine's
+// wait, for instance the garbage collector's, to some tens of microseconds. It is large enough
+// to make the cost of the call negligible. It holds whole vectors and whole elements of all
+// types.
 const vectorBlock = 256 << 10
 
-// foldVector is Fold by a vector loop. The last piece is longer than a block, if
-// the rest alone would be too short.
+// foldVector is Fold by a vector loop. The last block takes the rest as well if that would be
+// too short by itself.
 func (l *loops) foldVector(dst, earlier, later []byte) {
 	raceWrite(dst)
 	raceRead(earlier)
@@ -26,8 +27,8 @@ func (l *loops) foldVector(dst, earlier, later []byte) {
 	l.vector(unsafe.SliceData(dst), unsafe.SliceData(earlier), unsafe.SliceData(later), len(dst))
 }
 
-// finishVector makes a finish of a vector loop, for as few bytes as it takes,
-// and of the plain one for fewer.
+// finishVector returns a finish that runs a vector loop, and plain for fewer than shortest
+// bytes.
 func finishVector(divide vector.Divide, shortest int, plain finish) finish {
 	return func(buf []byte, ranks int) {
 		if len(buf) < shortest {
@@ -43,15 +44,14 @@ func finishVector(divide vector.Divide, shortest int, plain finish) finish {
 	}
 }
 
-// best is the highest level that this machine has.
+// best returns the highest level that this machine supports.
 func best() vector.Level {
 	levels := vector.Available()
 	return levels[len(levels)-1]
 }
 
-// addVectors comes last, because it adds to what is in the table. What a loop
-// does for sums it does for means, and for logical operators on bools it does
-// for the bitwise ones.
+// addVectors adds vector loops to the entries of the table, so it comes last. A loop for sums
+// also serves means, and a loop for logical operators on bools also serves the bitwise ones.
 func (t *table) addVectors(v vector.Kernels) {
 	codes := map[string]code{}
 	for _, o := range []Op{Sum, Prod, Min, Max, MinLoc, MaxLoc, LogicalAnd, LogicalOr, LogicalXor, BitAnd, BitOr, BitXor} {

@@ -7,8 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A DType names an element type. Its numbers are part of the wire format, so
-// they never change.
+// A DType names an element type. Its numbers are part of the wire format and never change.
 type DType uint8
 
 // The element types. The two short floats have short names, because Float16 and
@@ -32,10 +31,10 @@ const (
 	Bool       DType = 15
 )
 
-// locBit turns the number of a value's type into that of its Loc.
+// locBit distinguishes the number of a Loc type from that of its value's type.
 const locBit DType = 0x80
 
-// A typeInfo is what there is to know about one DType.
+// A typeInfo describes one DType.
 type typeInfo struct {
 	name string
 	size int // bytes of an element
@@ -72,8 +71,8 @@ func DTypes() []DType {
 	return all
 }
 
-// LocOf is the type of Loc elements whose values are of type base, or Invalid
-// when base is not one that Loc takes.
+// LocOf returns the type of Loc elements whose values have type base, or Invalid if Loc does
+// not support base.
 func LocOf(base DType) DType {
 	if d := base | locBit; base != d && d.Valid() {
 		return d
@@ -81,7 +80,7 @@ func LocOf(base DType) DType {
 	return Invalid
 }
 
-// Base is the type of a Loc's values, and d itself for every other type.
+// Base returns the type of a Loc's values, and d itself for every other type.
 func (d DType) Base() DType { return d &^ locBit }
 
 // IsLoc reports whether elements of type d are values with an index.
@@ -90,7 +89,7 @@ func (d DType) IsLoc() bool { return d&locBit != 0 }
 // Valid reports whether d is one of the types of this package.
 func (d DType) Valid() bool { return d.Size() > 0 }
 
-// Size is the number of bytes of one element, or 0 when d is not valid.
+// Size returns the bytes of one element, or 0 if d is not valid.
 func (d DType) Size() int {
 	base := d.Base()
 	if int(base) >= len(typeInfos) {
@@ -102,7 +101,7 @@ func (d DType) Size() int {
 	return typeInfos[base].size
 }
 
-// String is the name that ParseDType reads: "float32", "loc[int8]".
+// String returns the name that ParseDType parses, as "float32" or "loc[int8]".
 func (d DType) String() string {
 	if !d.Valid() {
 		return typeInfos[Invalid].name
@@ -114,8 +113,8 @@ func (d DType) String() string {
 	return name
 }
 
-// ParseDType reads the name of an element type as String writes it. An unknown
-// name gets fault.Misuse, which lists the known ones.
+// ParseDType parses the name of an element type as String returns it. An unknown name is
+// fault.Misuse; the error lists the known ones.
 func ParseDType(s string) (DType, error) {
 	for _, d := range DTypes() {
 		if d.String() == s {

@@ -7,8 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Element is every type that can be sent and, with an operator that takes it,
-// reduced.
+// Element lists the types that can be sent and, with an operator that supports them, reduced.
 type Element interface {
 	~int8 | ~int16 | ~int32 | ~int64 | ~int |
 		~uint8 | ~uint16 | ~uint32 | ~uint64 | ~uint |
@@ -19,21 +18,21 @@ type Element interface {
 		Loc[float32] | Loc[float64] | Loc[Float16] | Loc[BFloat16]
 }
 
-// LocValue is every type that Loc can carry: those with an order.
+// LocValue lists the types that a Loc can hold: those with an order.
 type LocValue interface {
 	int8 | int16 | int32 | int64 | int |
 		uint8 | uint16 | uint32 | uint64 | uint |
 		float32 | float64 | Float16 | BFloat16
 }
 
-// A Loc is a value and where it came from: a rank, a row, whatever the caller
-// numbers. MinLoc and MaxLoc reduce it.
+// A Loc is a value and its origin: a rank, a row, or whatever the caller numbers. MinLoc and
+// MaxLoc reduce Locs.
 type Loc[T LocValue] struct {
 	Value T
 	Index int64
 }
 
-// kinds leads from a basic type, named or not, to its DType.
+// kinds maps a basic type, or a named type over it, to its DType.
 var kinds = [...]DType{
 	reflect.Int8:       Int8,
 	reflect.Int16:      Int16,
@@ -58,8 +57,8 @@ var (
 	unsignedOf = [...]DType{4: Uint32, 8: Uint64}
 )
 
-// TypeOf is the DType of T. It does not allocate, and takes a nanosecond or two but
-// for named types.
+// TypeOf returns the DType of T. It does not allocate, and takes a nanosecond or two except for
+// named types.
 func TypeOf[T Element]() DType {
 	if d := exactTypeOf((*T)(nil)); d != Invalid { // a nil pointer makes an interface without allocating
 		return d
@@ -67,8 +66,8 @@ func TypeOf[T Element]() DType {
 	return kinds[reflect.TypeFor[T]().Kind()] // all structs are among exact's
 }
 
-// exactTypeOf is the DType of what p points to, unless that is a named type over a basic
-// one. The compiler makes a search of it.
+// exactTypeOf returns the DType of what p points to, or Invalid for a named type over a basic
+// one. The compiler turns the switch into a binary search.
 func exactTypeOf(p any) DType {
 	switch p.(type) {
 	case *int8:
@@ -137,8 +136,8 @@ func exactTypeOf(p any) DType {
 	return Invalid
 }
 
-// Bytes is the memory of s, not a copy; nil when s is empty. Go does not track
-// the two as one: who holds the bytes keeps to whatever was agreed about s.
+// Bytes returns the memory of s without copying it, or nil if s is empty. The result shares the
+// memory and the ownership of s.
 func Bytes[T Element](s []T) []byte {
 	if len(s) == 0 {
 		return nil
@@ -146,8 +145,8 @@ func Bytes[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Overlap reports whether a and b have bytes in common and begin at different ones.
-// Slices that begin at one byte are one and the same to it.
+// Overlap reports whether a and b have bytes in common but begin at different ones. Slices that
+// begin at the same byte count as one and the same.
 func Overlap(a, b []byte) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false
@@ -156,10 +155,10 @@ func Overlap(a, b []byte) bool {
 	return at != bt && (at-bt < uintptr(len(b)) || bt-at < uintptr(len(a)))
 }
 
-// Elements is the memory of b as elements, not a copy; nil when b is empty. That
-// b is Aligned and holds whole elements is the caller's promise, and checked as
-// an index is: Elements panics with a *fault.Error of kind Misuse. Memory that
-// may become a []bool holds only the bytes 0 and 1.
+// Elements returns the memory of b as elements without copying it, or nil if b is empty. b must
+// be Aligned and hold whole elements; otherwise Elements panics with a *fault.Error of kind
+// Misuse, as an index out of range does. Memory that becomes a []bool holds only the bytes 0
+// and 1.
 func Elements[T Element](b []byte) []T {
 	var e T
 	if len(b) == 0 {
@@ -172,13 +171,13 @@ func Elements[T Element](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(e)))
 }
 
-// Aligned reports whether b begins where an element of type T may.
+// Aligned reports whether an element of type T may begin at the beginning of b.
 func Aligned[T Element](b []byte) bool {
 	var e T
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%unsafe.Alignof(e) == 0
 }
 
-// AlignedFor is Aligned for a type that is known only at run time.
+// AlignedFor is Aligned for a type that is known at run time only.
 func AlignedFor(d DType, b []byte) bool {
 	align := min(d.Size(), 8)
 	if d == Complex64 {

@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// A Float16 is an IEEE 754 binary16 number: a sign, 5 bits of exponent, 10 of
-// fraction. It is for storing and sending; compute in float32. == compares
-// bits, so NaN may equal NaN and -0 is not +0. The zero value is +0.
+// A Float16 is an IEEE 754 binary16 number: a sign, 5 bits of exponent, 10 of fraction. It is
+// for storing and sending; compute in float32. == compares bits, so NaN may equal NaN, and -0
+// differs from +0. The zero value is +0.
 type Float16 struct{ bits uint16 }
 
-// A BFloat16 is the upper half of a float32: a sign, 8 bits of exponent, 7 of
-// fraction. Otherwise what is said of Float16 holds.
+// A BFloat16 is the upper half of a float32: a sign, 8 bits of exponent, 7 of fraction. Its
+// uses and comparisons are those of Float16.
 type BFloat16 struct{ bits uint16 }
 
 // The bits that narrowing gives every NaN: quiet, positive, without payload, so
@@ -31,9 +31,9 @@ const (
 	smallest16  = (127 - 14) << 23 // 2^-14, the smallest normal binary16
 )
 
-// Float16From is the Float16 nearest to f, of two the even one; beyond the range
-// an infinity, below it a subnormal or a zero. Every NaN becomes the positive
-// quiet one without payload.
+// Float16From returns the Float16 nearest to f, and of two the even one. Beyond the range it
+// returns an infinity, below it a subnormal or a zero. Every NaN becomes the positive quiet one
+// without payload.
 func Float16From(f float32) Float16 {
 	u := math.Float32bits(f)
 	sign := uint16(u >> 16 & 0x8000)
@@ -57,13 +57,13 @@ func Float16From(f float32) Float16 {
 	return Float16{sign | uint16(u>>fractionGap)}
 }
 
-// Float16FromBits is the number whose encoding is u.
+// Float16FromBits returns the number that u encodes.
 func Float16FromBits(u uint16) Float16 { return Float16{u} }
 
-// Bits is the encoding of f.
+// Bits returns the encoding of f.
 func (f Float16) Bits() uint16 { return f.bits }
 
-// Float32 is the same number; every Float16 is one. A NaN keeps its payload.
+// Float32 returns the same number; the conversion is exact. A NaN keeps its payload.
 func (f Float16) Float32() float32 {
 	sign := uint32(f.bits&0x8000) << 16
 	u := uint32(f.bits&0x7fff) << fractionGap
@@ -79,11 +79,11 @@ func (f Float16) Float32() float32 {
 	return math.Float32frombits(sign | u)
 }
 
-// String is the shortest decimal that a float32 needs for it.
+// String returns the shortest decimal that identifies f as a float32.
 func (f Float16) String() string { return decimal(f.Float32()) }
 
-// BFloat16From is the BFloat16 nearest to f, of two the even one; beyond the
-// range an infinity. Every NaN becomes the positive quiet one without payload.
+// BFloat16From returns the BFloat16 nearest to f, and of two the even one. Beyond the range it
+// returns an infinity. Every NaN becomes the positive quiet one without payload.
 func BFloat16From(f float32) BFloat16 {
 	u := math.Float32bits(f)
 	if u&^signBit > infinity {
@@ -93,16 +93,16 @@ func BFloat16From(f float32) BFloat16 {
 	return BFloat16{uint16((u + 0x7fff + odd) >> 16)}
 }
 
-// BFloat16FromBits is the number whose encoding is u.
+// BFloat16FromBits returns the number that u encodes.
 func BFloat16FromBits(u uint16) BFloat16 { return BFloat16{u} }
 
-// Bits is the encoding of f.
+// Bits returns the encoding of f.
 func (f BFloat16) Bits() uint16 { return f.bits }
 
-// Float32 is the same number; every BFloat16 is one. A NaN keeps its payload.
+// Float32 returns the same number; the conversion is exact. A NaN keeps its payload.
 func (f BFloat16) Float32() float32 { return math.Float32frombits(uint32(f.bits) << 16) }
 
-// String is the shortest decimal that a float32 needs for it.
+// String returns the shortest decimal that identifies f as a float32.
 func (f BFloat16) String() string { return decimal(f.Float32()) }
 
 func decimal(f float32) string { return strconv.FormatFloat(float64(f), 'g', -1, 32) }

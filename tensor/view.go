@@ -6,22 +6,22 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A View is rows of equal length at equal distances in one slice. Its elements
-// are counted row by row. It shares the slice's memory, is copied freely, and is
-// as safe for concurrent use as the slice is. The zero View has no elements.
+// A View is a matrix within a slice: rows of equal length at equal distances. Its elements are
+// numbered row by row. It shares the slice's memory, may be copied, and is as safe for
+// concurrent use as the slice is. The zero View has no elements.
 type View[T Element] struct {
 	data               []T // row i is data[i*stride : i*stride+cols]
 	rows, cols, stride int
 }
 
-// Slice is all of s as one row.
+// Slice returns all of s as one row.
 func Slice[T Element](s []T) View[T] {
 	return View[T]{data: s, rows: 1, cols: len(s), stride: len(s)}
 }
 
-// Strided is rows × cols elements of s, the rows stride elements apart from
-// beginning to beginning. Rows that overlap or do not fit get fault.Misuse; a
-// stride between fewer than two rows is not looked at.
+// Strided returns rows × cols elements of s, with stride elements from the beginning of one row
+// to that of the next. Rows that overlap or do not fit are fault.Misuse. The stride of fewer
+// than two rows is ignored.
 func Strided[T Element](s []T, rows, cols, stride int) (View[T], error) {
 	fits := func() bool {
 		switch {
@@ -41,30 +41,29 @@ func Strided[T Element](s []T, rows, cols, stride int) (View[T], error) {
 	return View[T]{data: s, rows: rows, cols: cols, stride: stride}, nil
 }
 
-// Dense is all of m. A change of m's shape does not reach the View.
+// Dense returns all of m. Later changes of m's shape do not affect the View.
 func Dense(m *mat.Dense) View[float64] {
 	raw := m.RawMatrix()
 	return View[float64]{data: raw.Data, rows: raw.Rows, cols: raw.Cols, stride: raw.Stride}
 }
 
-// Vec is all of v, one element per row. A change of v's length does not reach
-// the View.
+// Vec returns all of v, one element per row. Later changes of v's length do not affect the
+// View.
 func Vec(v *mat.VecDense) View[float64] {
 	raw := v.RawVector()
 	return View[float64]{data: raw.Data, rows: raw.N, cols: 1, stride: raw.Inc}
 }
 
-// Rows is the number of rows.
+// Rows returns the number of rows.
 func (v View[T]) Rows() int { return v.rows }
 
-// Cols is the number of elements in each row.
+// Cols returns the number of elements in each row.
 func (v View[T]) Cols() int { return v.cols }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (v View[T]) Len() int { return v.rows * v.cols }
 
-// Contiguous is the View's own memory as one slice, when its rows touch; else
-// false.
+// Contiguous returns the View's memory as one slice, or false if its rows do not touch.
 func (v View[T]) Contiguous() ([]T, bool) {
 	n := v.Len()
 	if n > 0 && v.rows > 1 && v.stride != v.cols {
@@ -73,9 +72,8 @@ func (v View[T]) Contiguous() ([]T, bool) {
 	return v.data[:n:n], true
 }
 
-// Read copies elements into dst, beginning with element from, and returns how
-// many: len(dst), or fewer where the View ends. It copies none for a from
-// outside the View.
+// Read copies elements to dst, beginning with element from. It returns their number: len(dst),
+// or fewer at the end of the View. It copies none if from lies outside the View.
 func (v View[T]) Read(dst []T, from int) int {
 	n := v.within(len(dst), from)
 	if n == 0 {
@@ -88,9 +86,8 @@ func (v View[T]) Read(dst []T, from int) int {
 	return n
 }
 
-// Write copies src over the elements that begin with element from, and returns
-// how many: len(src), or fewer where the View ends. It copies none for a from
-// outside the View.
+// Write copies src over the elements that begin with element from. It returns their number:
+// len(src), or fewer at the end of the View. It copies none if from lies outside the View.
 func (v View[T]) Write(src []T, from int) int {
 	n := v.within(len(src), from)
 	if n == 0 {
@@ -103,9 +100,10 @@ func (v View[T]) Write(src []T, from int) int {
 	return n
 }
 
+// row returns row i.
 func (v View[T]) row(i int) []T { return v.data[i*v.stride:][:v.cols] }
 
-// within is how many of n elements there are from element from on.
+// within returns how many of n elements exist from element from on.
 func (v View[T]) within(n, from int) int {
 	if from < 0 || from >= v.Len() {
 		return 0

@@ -1,22 +1,22 @@
-// Package topology says where ranks run, and in which order rings and trees visit
-// them: host by host, and rack by rack, so that they cross each boundary as rarely
-// as can be.
+// Package topology holds where ranks run, and the order in which rings and trees visit
+// them: rack by rack and host by host, so that they cross each boundary as rarely as
+// possible.
 //
-// A Place is a host and the rack it stands in. A Layout is the places of all ranks
-// of a group, put in order; it is a pure function of them, so ranks that know the
-// same places walk alike. A Walk is that order seen from a root.
+// A Place is a host and its rack. A Layout orders the ranks of a group by their
+// places. It is a pure function of the places, so all ranks that know the same
+// places use the same order. A Walk is that order as seen from a root.
 //
 // # The order
 //
-// Racks come in the order of their lowest ranks, hosts of a rack likewise, and the
-// ranks of a host from the lowest on. Ranks that were given out host by host and
-// rack by rack so keep their own order; others are sorted. Rank 0 is always first.
+// Racks are ordered by their lowest rank, the hosts of a rack likewise, and the ranks
+// of a host by number. Rank 0 is always first. Ranks that a launcher assigned rack by
+// rack and host by host keep their own order.
 //
 // # Racks
 //
-// Every rank may tell its own rack, or rank 0 reads all of them from a file; see
-// ParseFile. Ranks without one are in one rack, whose name is "".
+// Each rank may name its own rack, or rank 0 reads a file that lists all of them; see
+// ParseFile. Ranks without a rack share the rack "".
 //
-// The package does not know addresses, wires, or what moves along the order. What
-// is given to it from outside is bounded and checked.
+// The package does not know addresses, wires, or what moves along the order. It
+// bounds and checks all input from outside.
 package topology

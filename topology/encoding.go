@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The form in which ranks tell each other a Place, RecordSize bytes:
+// The encoding of a Place that ranks exchange, RecordSize bytes:
 //
 //	offset size
 //	     0    1  length of the host's name, 0 to 64
@@ -17,7 +17,7 @@ const (
 	fieldSize  = 1 + MaxName
 )
 
-// AppendRecord appends p's record; longer names are cut.
+// AppendRecord appends the encoding of p. It cuts longer names.
 func AppendRecord(b []byte, p Place) []byte {
 	for _, name := range [...]string{p.Host, p.Rack} {
 		var field [fieldSize]byte
@@ -27,9 +27,8 @@ func AppendRecord(b []byte, p Place) []byte {
 	return b
 }
 
-// ParseRecords reads what AppendRecord wrote for one rank after the other, and
-// takes all of b. Names keep no part of b; bytes of theirs that cannot be printed
-// become "?".
+// ParseRecords parses all of b, the encodings of one rank after the other. Names keep no
+// reference to b. Bytes in them that are not printable become "?".
 func ParseRecords(b []byte) ([]Place, error) {
 	if len(b)%RecordSize != 0 {
 		return nil, fmt.Errorf("records: got %d bytes, want a multiple of %d", len(b), RecordSize)

@@ -19,10 +19,10 @@ const (
 	MaxHosts = 1 << 14
 )
 
-// Racks says in which rack each host stands, by their names.
+// Racks maps the name of each host to the name of its rack.
 type Racks map[string]string
 
-// ReadFile is ParseFile of a file's content. Its errors name the file.
+// ReadFile parses the file at path. Its errors name the file.
 func ReadFile(path string) (Racks, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,13 +40,13 @@ func ReadFile(path string) (Racks, error) {
 	return racks, nil
 }
 
-// ParseFile reads lines of the form
+// ParseFile parses lines of the form
 //
 //	host rack
 //
-// with a host's name as the host itself gives it, and any blanks between and around
-// the two. What follows a "#" is a comment; lines without anything else are skipped.
-// Anything else gets an error that says which line is wrong, and how.
+// with the host's name as the host itself reports it, and any blanks between and around the
+// two. "#" begins a comment. Empty lines are skipped. For anything else, the error names the
+// line and what is wrong with it.
 func ParseFile(text []byte) (Racks, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("got more than %d bytes, want at most that", MaxFile)
@@ -84,8 +84,8 @@ func ParseFile(text []byte) (Racks, error) {
 	return racks, nil
 }
 
-// CheckName refuses what is no name of a host or a rack: it has 1 to MaxName bytes,
-// all of them printable ASCII, without blanks, "#" and "/".
+// CheckName returns an error for what cannot be the name of a host or a rack: a name has 1 to
+// MaxName bytes of printable ASCII, without blanks, "#" and "/".
 func CheckName(name string) error {
 	if name == "" {
 		return fmt.Errorf("name: got an empty one, want 1 to %d bytes", MaxName)
@@ -101,8 +101,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Apply puts every place in its host's rack, as rs says. A host that rs does not
-// list gets fault.Misuse, and so does a rank that is told to be in another rack.
+// Apply sets the rack of every place to its host's. A host that rs does not list is
+// fault.Misuse, and so is a place that already has another rack.
 func (rs Racks) Apply(places []Place) error {
 	for rank, p := range places {
 		rack, ok := rs[p.Host]

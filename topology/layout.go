@@ -9,11 +9,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Place is where a rank runs. A name has at most MaxName bytes.
+// A Place is where a rank runs: the names of its host and of its rack, of at most MaxName bytes
+// each.
 type Place struct{ Host, Rack string }
 
-// Check refuses places of which one host stands in two racks, naming two of the
-// ranks that say so, with fault.Mismatch.
+// Check returns fault.Mismatch if a host is in two racks. The error names two of the ranks that
+// disagree.
 func Check(places []Place) error {
 	first := make(map[string]int)
 	for rank, p := range places {
@@ -30,24 +31,25 @@ func Check(places []Place) error {
 	return nil
 }
 
-// A Layout is where the ranks of a group run, and their order. A place is a
-// position in that order. It is immutable, and may be used by any number of
-// goroutines. Hosts and racks are numbered as they come in the order.
+// A Layout is the order in which algorithms visit the ranks of a group: rack by rack, host by
+// host. A rank's index in that order is its position. Hosts and racks are numbered in that
+// order, too. A Layout is immutable, and goroutines may share it.
 type Layout struct {
 	n         int
-	order     []int // the rank of each place; nil: places are ranks
-	positions []int // and back
-	hosts     []int // the first place of each host, and n; nil: one host
-	hostOf    []int // the host of each place
+	order     []int // the rank at each position; nil: positions are ranks
+	positions []int // the position of each rank; nil: positions are ranks
+	hosts     []int // the first position of each host, and n; nil: one host
+	hostOf    []int // the host of each position
 	racks     []int // the first host of each rack, and how many there are; nil: one rack
 	rackOf    []int // the rack of each host
 	names     []Place
 }
 
-// Flat is the layout of n ranks on one host.
+// Flat returns the layout of n ranks on one host.
 func Flat(n int) Layout { return Layout{n: n} }
 
-// New puts the places of ranks 0, 1, … in order.
+// New returns the layout of ranks 0, 1, … at the given places. Racks and hosts are ordered by
+// their lowest rank, so that names do not matter.
 func New(places []Place) *Layout {
 	n := len(places)
 	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each
@@ -80,10 +82,10 @@ func New(places []Place) *Layout {
 	return l
 }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (l *Layout) Size() int { return l.n }
 
-// Rank is the rank at a place.
+// Rank returns the rank at a position.
 func (l *Layout) Rank(position int) int {
 	if l.order == nil {
 		return position
@@ -91,7 +93,7 @@ func (l *Layout) Rank(position int) int {
 	return l.order[position]
 }
 
-// Position is a rank's place.
+// Position returns the position of a rank.
 func (l *Layout) Position(rank int) int {
 	if l.positions == nil {
 		return rank
@@ -99,7 +101,7 @@ func (l *Layout) Position(rank int) int {
 	return l.positions[rank]
 }
 
-// Order is the ranks in order, in a slice of the caller's.
+// Order returns the ranks in order, in a new slice.
 func (l *Layout) Order() []int {
 	order := make([]int, l.n)
 	for position := range order {
@@ -108,18 +110,18 @@ func (l *Layout) Order() []int {
 	return order
 }
 
-// InOrder reports whether the order is that of the ranks.
+// InOrder reports whether positions are ranks.
 func (l *Layout) InOrder() bool {
 	return l.order == nil || slices.IsSorted(l.order)
 }
 
-// Hosts is the number of hosts.
+// Hosts returns the number of hosts.
 func (l *Layout) Hosts() int { return max(1, len(l.hosts)-1) }
 
-// Racks is the number of racks.
+// Racks returns the number of racks.
 func (l *Layout) Racks() int { return max(1, len(l.racks)-1) }
 
-// HostOf is the host of a rank.
+// HostOf returns the host of a rank.
 func (l *Layout) HostOf(rank int) int {
 	if l.hostOf == nil {
 		return 0
@@ -127,7 +129,7 @@ func (l *Layout) HostOf(rank int) int {
 	return l.hostOf[l.Position(rank)]
 }
 
-// Host is the places of a host: from first up to, not including, end.
+// Host returns the positions of a host's ranks, from first up to, not including, end.
 func (l *Layout) Host(host int) (first, end int) {
 	if l.hosts == nil {
 		return 0, l.n
@@ -135,7 +137,7 @@ func (l *Layout) Host(host int) (first, end int) {
 	return l.hosts[host], l.hosts[host+1]
 }
 
-// rack is the hosts of a rack: from first up to, not including, end.
+// rack returns the hosts of a rack, from first up to, not including, end.
 func (l *Layout) rack(rack int) (first, end int) {
 	if l.racks == nil {
 		return 0, l.Hosts()
@@ -143,7 +145,7 @@ func (l *Layout) rack(rack int) (first, end int) {
 	return l.racks[rack], l.racks[rack+1]
 }
 
-// rackOfHost is the rack that a host stands in.
+// rackOfHost returns the rack of a host.
 func (l *Layout) rackOfHost(host int) int {
 	if l.rackOf == nil {
 		return 0
@@ -151,8 +153,7 @@ func (l *Layout) rackOfHost(host int) int {
 	return l.rackOf[host]
 }
 
-// MinRanksPerHost is the number of ranks on the host that has the fewest, and Most on the
-// one that has the most.
+// MinRanksPerHost returns the number of ranks on the host that has the fewest.
 func (l *Layout) MinRanksPerHost() int {
 	fewest := l.n
 	for h := range l.Hosts() {
@@ -162,7 +163,7 @@ func (l *Layout) MinRanksPerHost() int {
 	return fewest
 }
 
-// MaxRanksPerHost is the number of ranks on the host that has the most.
+// MaxRanksPerHost returns the number of ranks on the host that has the most.
 func (l *Layout) MaxRanksPerHost() int {
 	most := 0
 	for h := range l.Hosts() {
@@ -172,17 +173,17 @@ func (l *Layout) MaxRanksPerHost() int {
 	return most
 }
 
-// HostLayout is the layout of the hosts: of one rank on each, in their order. What are
-// racks in l are its hosts, because their boundaries are left to be crossed.
+// HostLayout returns the layout of one rank per host, in the order of hosts. The racks of l are
+// its hosts, because only their boundaries are left to cross.
 func (l *Layout) HostLayout() Layout {
 	return Layout{n: l.Hosts(), hosts: l.racks, hostOf: l.rackOf}
 }
 
-// maxText is the most bytes of what String gives.
+// maxText is the number of bytes after which String cuts its text.
 const maxText = 2 << 10
 
-// String lists the ranks in order, by host, with the rack where it has a name:
-// "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]". A long list is cut short.
+// String lists the ranks in order, by host, with the rack if it has a name: "n0[0 2] n1[1 3]",
+// or "a/n0[0 2] b/n1[1 3]". It cuts a long list short.
 func (l *Layout) String() string {
 	var b strings.Builder
 	for h := range l.Hosts() {

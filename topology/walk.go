@@ -1,11 +1,11 @@
 package topology
 
-// A Walk numbers the ranks of a layout from a root on: node 0 is the root. Its
-// host comes first, then the other hosts of its rack, then the other racks; at
-// each level the walk begins at the root's and goes on around the order. Every
-// host and every rack is a run of nodes, so a tree over nodes can enter each once.
+// A Walk numbers the ranks of a layout from a root: node 0 is the root. The root's host comes
+// first, then the other hosts of its rack, then the other racks. At each level the walk begins
+// at the root's and wraps around. Every host and every rack is a run of nodes, so a tree over
+// nodes can enter each once.
 //
-// From place 0 nodes are places.
+// From position 0, nodes are positions.
 type Walk struct {
 	l    *Layout
 	root int // the root's place
@@ -13,13 +13,13 @@ type Walk struct {
 	rack int // the root's rack
 }
 
-// From is the walk from a rank on.
+// From returns the walk from a rank.
 func (l *Layout) From(rank int) Walk {
 	host := l.HostOf(rank)
 	return Walk{l: l, root: l.Position(rank), host: host, rack: l.rackOfHost(host)}
 }
 
-// Rank is a node's rank.
+// Rank returns the rank of a node.
 func (w Walk) Rank(node int) int {
 	rackFirst, rackEnd := w.positions(w.rack)
 	position := (node + rackFirst) % w.l.n
@@ -33,7 +33,7 @@ func (w Walk) Rank(node int) int {
 	return w.l.Rank(position)
 }
 
-// Node is a rank's node.
+// Node returns the node of a rank.
 func (w Walk) Node(rank int) int {
 	rackFirst, rackEnd := w.positions(w.rack)
 	hostFirst, hostEnd := w.l.Host(w.host)
@@ -47,11 +47,11 @@ func (w Walk) Node(rank int) int {
 	return mod(position-rackFirst, w.l.n)
 }
 
-// A Coordinates is where a node stands: which rack of the walk, which host of that rack,
-// and which node of that host.
+// Coordinates locate a node: its rack in the walk, its host in that rack, and its index on that
+// host.
 type Coordinates struct{ Rack, Host, Local int }
 
-// Coordinates is a rank's spot.
+// Coordinates returns the coordinates of a rank.
 func (w Walk) Coordinates(rank int) Coordinates {
 	host := w.l.HostOf(rank)
 	rack := w.l.rackOfHost(host)
@@ -64,8 +64,8 @@ func (w Walk) Coordinates(rank int) Coordinates {
 	return s
 }
 
-// RackStart is the first node of a rack of the walk; that of the one after the
-// last is the number of nodes.
+// RackStart returns the first node of a rack of the walk. For rack Racks() it returns the
+// number of nodes.
 func (w Walk) RackStart(rack int) int {
 	if rack == w.l.Racks() {
 		return w.l.n
@@ -75,8 +75,8 @@ func (w Walk) RackStart(rack int) int {
 	return mod(first-from, w.l.n)
 }
 
-// HostStart is the first node of a host of a rack of the walk; that of the one
-// after the rack's last is the next rack's.
+// HostStart returns the first node of a host in a rack of the walk. For the host after the
+// rack's last one it returns the start of the next rack.
 func (w Walk) HostStart(rack, host int) int {
 	first, end := w.l.rack((w.rack + rack) % w.l.Racks())
 	if host == end-first {
@@ -93,16 +93,16 @@ func (w Walk) HostStart(rack, host int) int {
 	return mod(position-from, rackEnd-rackFirst)
 }
 
-// HostsOf is how many hosts a rack of the walk has.
+// HostsOf returns the number of hosts in a rack of the walk.
 func (w Walk) HostsOf(rack int) int {
 	first, end := w.l.rack((w.rack + rack) % w.l.Racks())
 	return end - first
 }
 
-// Racks is how many racks the walk has.
+// Racks returns the number of racks.
 func (w Walk) Racks() int { return w.l.Racks() }
 
-// positions is the places of a rack of the layout.
+// positions returns the positions of a rack of the layout.
 func (w Walk) positions(rack int) (first, end int) {
 	from, to := w.l.rack(rack)
 	first, _ = w.l.Host(from)
@@ -110,5 +110,5 @@ func (w Walk) positions(rack int) (first, end int) {
 	return first, end
 }
 
-// mod is a modulo n, never negative.
+// mod returns a modulo n, which is never negative.
 func mod(a, n int) int { return (a%n + n) % n }

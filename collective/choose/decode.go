@@ -13,9 +13,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Decode reads what Encode wrote, or somebody has edited. name is the file's, for
-// errors: they are fault.Misuse, and say the line, the field, and what would be
-// right. A file without rules is no error.
+// Decode parses what Encode wrote, or what someone has edited. name is the file's name for
+// error texts. Errors are fault.Misuse and name the line, the field and what is allowed. A file
+// without rules is valid.
 func Decode(name string, text []byte) (*TuningFile, error) {
 	p := &parser{name: name, text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	p.dec.UseNumber()
@@ -34,8 +34,8 @@ func Decode(name string, text []byte) (*TuningFile, error) {
 	return t, nil
 }
 
-// A parser reads JSON of a known shape, token by token, so that it knows the line
-// of whatever is wrong. After its first error its methods do nothing.
+// A parser reads JSON of a known form token by token, so that it knows the line of an error.
+// After its first error its methods do nothing.
 type parser struct {
 	name string
 	text []byte
@@ -43,7 +43,7 @@ type parser struct {
 	err  error
 }
 
-// fail keeps the first error, and returns it.
+// fail records the first error, and returns it.
 func (p *parser) fail(field, format string, args ...any) error {
 	if p.err == nil {
 		line := 1 + bytes.Count(p.text[:min(int(p.dec.InputOffset()), len(p.text))], []byte("\n"))
@@ -79,10 +79,11 @@ func (p *parser) delim(field string, want json.Delim, what string) {
 	}
 }
 
-// A fieldReaders is what a field's value is handed to, with its path.
+// fieldReaders maps the fields of an object to the functions that read their values. Each
+// function gets the path of its field.
 type fieldReaders map[string]func(field string)
 
-// object reads one with those fields, each at most once, and the required ones.
+// object reads an object with the known fields, each at most once, and all required ones.
 func (p *parser) object(field string, known fieldReaders, required ...string) {
 	p.delim(field, '{', "an object")
 	var seen []string
@@ -119,7 +120,7 @@ func sortedNames(r fieldReaders) []string {
 	return names
 }
 
-// list reads at most so many items.
+// list reads a list of at most most items.
 func (p *parser) list(field string, most int, item func(field string)) {
 	p.delim(field, '[', "a list")
 	for i := 0; p.err == nil && p.dec.More(); i++ {
@@ -145,7 +146,7 @@ func (p *parser) string(field string, most int) string {
 	return s
 }
 
-// seconds reads a number that was measured, in that unit.
+// seconds reads a measured number in the given unit.
 func (p *parser) seconds(field string, unit float64) float64 {
 	const most = 1e12 // microseconds: twelve days
 	t := p.token(field)
@@ -250,7 +251,7 @@ func (p *parser) measurement(field string) (t Measurement) {
 	return t
 }
 
-// algorithm is the one of that name for an op; errors say what there is.
+// algorithm returns the algorithm of that name for op.
 func (p *parser) algorithm(field, op, name string) collective.Algorithm {
 	if p.err != nil {
 		return collective.Algorithm{}

@@ -8,12 +8,12 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// Shared is the "wire" of memory that ranks have in common: there α is the time to
-// hand a piece over, and β that to copy a byte of it.
+// Shared is the "wire" of memory that ranks share. There, α is the time to hand a fragment
+// over, and β the time to copy a byte of it.
 const Shared = "shared"
 
-// A LinkCost is how long a message takes on a wire, α + β·bytes, for messages of at
-// most MaxBytes; 0 stands for no limit.
+// A LinkCost is the time of a message on a wire, α + β·bytes, for messages of at most MaxBytes.
+// MaxBytes 0 sets no limit.
 type LinkCost struct {
 	Wire     string
 	MaxBytes uint64
@@ -21,16 +21,16 @@ type LinkCost struct {
 	Beta     float64 // seconds per byte
 }
 
-// A Model is the speed of a machine. The lines of a wire stand in the order of
-// their sizes. A Model that nobody changes may be used concurrently.
+// A Model is the speed of a machine. The costs of each wire are sorted by MaxBytes. Goroutines
+// may share a Model that no one changes.
 type Model struct {
 	Links []LinkCost
 	Gamma float64 // seconds to fold a byte
 }
 
-// link is the one for messages of that many bytes. Several wires together,
-// "shm+tcp", have lines of their own where they were measured together, or else
-// the slowest one's. ok is false where the model does not know any.
+// link returns the cost of messages of that many bytes. A combination of wires, as "shm+tcp",
+// has costs of its own if it was measured as such. Otherwise the slowest of its wires counts.
+// ok is false if the model knows none of them.
 func (m *Model) link(wire string, bytes float64) (line LinkCost, ok bool) {
 	if line, ok = m.linkOf(wire, bytes); ok {
 		return line, true
@@ -43,6 +43,7 @@ func (m *Model) link(wire string, bytes float64) (line LinkCost, ok bool) {
 	return line, ok
 }
 
+// linkOf returns the cost of messages of that many bytes on the wire of that name.
 func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 	for _, l := range m.Links {
 		if l.Wire != name {
@@ -58,9 +59,9 @@ func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 
 func (l LinkCost) seconds(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
 
-// Predict is how many seconds an algorithm takes on so many ranks for a vector of
-// that many bytes. α and β are those of its mean message. ok is false where the
-// model does not know the wire.
+// Predict returns the seconds that an algorithm takes on that many ranks for a vector of bytes
+// bytes. α and β are those of its mean message. ok is false if the model does not know the
+// wire.
 func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire string) (seconds float64, ok bool) {
 	alpha, beta, gamma := a.Cost(ranks, bytes, segment)
 	if alpha == 0 {
@@ -73,7 +74,7 @@ func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire 
 	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
 }
 
-// MergeModels is the newer model, with the older one's lines of other wires.
+// MergeModels returns the newer model, with the older one's costs of other wires.
 func MergeModels(older, newer Model) Model {
 	var lines []LinkCost
 	for _, l := range older.Links {
@@ -85,15 +86,15 @@ func MergeModels(older, newer Model) Model {
 	return newer
 }
 
-// A Estimate is an algorithm with what it is predicted to take.
+// An Estimate is an algorithm with its predicted time.
 type Estimate struct {
 	Algorithm collective.Algorithm
 	Seconds   float64
 	Known     bool // the model knows the wire
 }
 
-// Estimates are all algorithms of a verb, the one that is predicted to be the
-// fastest first, and those that the model cannot predict last.
+// Estimates returns all algorithms of a verb, the one with the shortest predicted time first,
+// and those that the model cannot predict last.
 func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire string) []Estimate {
 	var all []Estimate
 	for _, a := range collective.Algorithms(verb) {
@@ -112,12 +113,12 @@ func (m *Model) Estimates(verb collective.Verb, ranks, bytes, segment int, wire 
 	return all
 }
 
-// A TimedMessage is a message's size and how many seconds it took.
+// A TimedMessage is the size of a message and the seconds that it took.
 type TimedMessage struct{ Bytes, Seconds float64 }
 
-// FitLinkCosts are the lines through points, which stand in the order of their sizes:
-// between two of them, both are met. A line never has a negative α or β, as a time
-// that falls with the size is a slip of the clock.
+// FitLinkCosts returns the lines through points, which are sorted by size. Each line passes
+// through two neighbouring points. It never has a negative α or β: a time that falls with the
+// size is a measurement error.
 func FitLinkCosts(wire string, points []TimedMessage) []LinkCost {
 	var all []LinkCost
 	for i := 1; i < len(points); i++ {
@@ -138,15 +139,15 @@ func FitLinkCosts(wire string, points []TimedMessage) []LinkCost {
 	return all
 }
 
-// DefaultModel holds round figures for when nothing was measured: near what
+// DefaultModel returns round figures for use without a measurement. They are near what
 //
 //	tuttirun -np 2 tuttibench tune -transport shm -ops barrier -max 4 -time 20ms
 //
-// found on two cores of an AMD EPYC, in the best of three rounds, and its like over
-// tcp and grpc on loopback, and with -local 2. One line per wire lies between what a
-// byte takes in a cache and beyond. They tell Explain which algorithms are
-// in reach of each other; no rule follows from them. Where ranks outnumber cores, or
-// messages cross a network, all of it takes longer.
+// found on two cores of an AMD EPYC, as the best of three rounds, and near the same over tcp
+// and grpc on loopback and with -local 2. The one line of each wire lies between the time of a
+// byte in the caches and that of a byte beyond them. The figures tell Explain which algorithms
+// are close; no rule follows from them. With more ranks than cores, or over a network,
+// everything takes longer.
 func DefaultModel() Model {
 	line := func(wire string, alpha, beta float64) LinkCost { // in us, and us/MiB
 		return LinkCost{Wire: wire, Alpha: alpha * micro, Beta: beta * micro * perMiB}

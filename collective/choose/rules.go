@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// A Measurement is what a call took: the median of the slowest ranks'. Of a way that has taken
-// turns with the default table's it is that one's, so many times as they were apart.
+// A Measurement is the time of a call: the median of the slowest ranks' times. For a method
+// that took turns with the default table's, it is the default's time multiplied by the measured
+// ratio of the two.
 type Measurement struct {
 	Algorithm collective.Algorithm
 	Wire      string
@@ -20,14 +21,14 @@ type Measurement struct {
 	Seconds   float64
 }
 
-// MaxRatio is how much faster a way must be than the default table's, than the one
-// that is best for smaller vectors, or another segment than the usual one: less may
-// be chance, and a table with few changes is easier to read.
+// MaxRatio is the ratio of times below which a method replaces another: the default table's,
+// the one that is best for smaller vectors, or another segment size. A smaller gain may be
+// chance, and a table with few changes is easier to read.
 const MaxRatio = 0.92
 
-// Merge is the older times with the newer ones, which replace those of the same
-// wire and number of ranks and collective: one measurement should not be compared
-// with another, of perhaps another day.
+// Merge returns the older measurements with the newer ones. Newer ones replace those of the
+// same wire, number of ranks and collective, because measurements from different runs should
+// not be compared.
 func Merge(older, newer []Measurement) []Measurement {
 	type job struct {
 		wire  string
@@ -43,15 +44,19 @@ func Merge(older, newer []Measurement) []Measurement {
 	return append(kept, newer...)
 }
 
-// Rules are what follows from times: for each collective, wire, and number of
-// ranks that was measured, the fastest algorithm of each size, and after it the
-// fastest of those that still run where it cannot, because the operator does not
-// commute or no memory is shared. What the default table does stands where nothing
-// was found to be clearly faster. Between two sizes that were measured, the change is
-// where the default table has it, when both go by that, and else at their geometric
-// mean. Beyond the largest size nothing is said where the default table would change
-// over there, nor beyond twice that size where something else was faster. A number of ranks that was not measured has the rules of the next larger
-// one that was; twice as many as the largest and more have none.
+// Rules derives the rules of a table from measurements.
+//
+// For each collective, wire and measured number of ranks, they list the fastest algorithm of
+// each size. After it comes the fastest of those that still run where it cannot, because the
+// operator does not commute or no memory is shared. The default table's choice stands unless
+// something was clearly faster.
+//
+// Between two measured sizes, the rule changes where the default table does if both sizes
+// follow that table, and otherwise at their geometric mean. Beyond the largest measured size,
+// rules end where the default table changes, and at twice that size where they differ from it.
+//
+// A number of ranks that was not measured has the rules of the next larger one that was. From
+// twice the largest number on there are no rules.
 func Rules(times []Measurement) []collective.TableRule {
 	usual := defaults(collective.DefaultRules())
 	var rules []collective.TableRule
@@ -75,17 +80,17 @@ func Rules(times []Measurement) []collective.TableRule {
 	return rules
 }
 
-// A chosen is the way that rules take for one size. So far as the default table goes
-// it, too, until is the largest vector for which it does; it is 0 where it does not.
+// A chosen is the method that rules use for one size. If the default table uses it, too, until
+// is the largest vector for which that table does; otherwise until is 0.
 type chosen struct {
 	Measurement
 	until uint64
 }
 
-// unlimited is the until of a way that has no limit.
+// unlimited is the until of a method without a limit.
 const unlimited = math.MaxUint64
 
-// rulesFor are the rules for one verb, wire and number of ranks.
+// rulesFor returns the rules for one verb, wire and number of ranks.
 func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
 	var rules []collective.TableRule
 	var open []chosen // the best of the band that is open
@@ -108,7 +113,7 @@ func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []c
 	return rules
 }
 
-// boundary is up to which size the picks of the smaller of two sizes hold.
+// boundary returns the largest vector for which the choices of the smaller of two sizes hold.
 func boundary(below, above []chosen, smaller, larger int) uint64 {
 	measured := func(p chosen) bool { return p.until == 0 }
 	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
@@ -119,9 +124,9 @@ func boundary(below, above []chosen, smaller, larger int) uint64 {
 	return uint64(math.Sqrt(float64(smaller) * float64(larger)))
 }
 
-// upperBound is up to which size picks hold when largest is the last that was measured: as far
-// as the default table goes one of these ways, and twice as far as was measured where it
-// does not; 0 stands for any size, and for calls that have none.
+// upperBound returns the largest vector for which the choices for largest, the last measured
+// size, hold: as far as the default table uses one of them, and otherwise twice that size. 0
+// stands for any size, and for calls that have none.
 func upperBound(picks []chosen, largest int) uint64 {
 	until := uint64(unlimited)
 	for _, p := range picks {
@@ -138,10 +143,10 @@ func upperBound(picks []chosen, largest int) uint64 {
 	return until
 }
 
-// sameMethod reports whether two times are of the same way to do it.
+// sameMethod reports whether two measurements are of the same algorithm and segment size.
 func sameMethod(a, b Measurement) bool { return a.Algorithm == b.Algorithm && a.Segment == b.Segment }
 
-// A requirement is what a call can ask of an algorithm.
+// A requirement is what a call demands of an algorithm.
 type requirement struct {
 	order  reduce.Order
 	shared bool
@@ -151,7 +156,7 @@ func requirements() []requirement {
 	return []requirement{{reduce.Commutative, true}, {reduce.Commutative, false}, {reduce.RankOrder, true}, {reduce.RankOrder, false}}
 }
 
-// supported are those of times whose algorithms run there, the fastest first.
+// supported returns the measurements whose algorithms meet the requirement, the fastest first.
 func (s requirement) supported(times []Measurement) []Measurement {
 	can := filter(times, func(t Measurement) bool {
 		return t.Algorithm.SupportsOrder(s.order) && (s.shared || !t.Algorithm.NeedsShared())
@@ -162,8 +167,8 @@ func (s requirement) supported(times []Measurement) []Measurement {
 
 func faster(a, b Measurement) int { return cmp.Compare(a.Seconds, b.Seconds) }
 
-// best are the fastest, one for each situation that a call can be in, each once
-// and the fastest first. before are those of smaller vectors.
+// best returns the fastest methods, one per requirement, each once and the fastest first.
+// before are the choices for smaller vectors.
 func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	var all []chosen
 	for _, s := range requirements() {
@@ -180,9 +185,9 @@ func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	return all
 }
 
-// stable is the fastest of times, which are sorted, or one that is nearly as fast
-// and changes less: the default table's, or else what was best before, or else what
-// has the usual segments.
+// stable returns the fastest of the sorted measurements, or one that is nearly as fast and
+// changes less: the default table's, else the previous choice, else the one with the default
+// segment size.
 func (d defaults) stable(times []Measurement, before []chosen) chosen {
 	level := filter(times, func(t Measurement) bool { return times[0].Seconds > MaxRatio*t.Seconds })
 	if usual, ok := d.find(times); ok && slices.Contains(level, usual.Measurement) {
@@ -201,11 +206,11 @@ func (d defaults) stable(times []Measurement, before []chosen) chosen {
 	return chosen{Measurement: times[0]}
 }
 
-// defaults are the default table's rules.
+// defaults are the rules of the default table.
 type defaults []collective.TableRule
 
-// find is which of times, all of one size, the default table's way took; false where
-// that was not measured.
+// find returns the measurement of the default table's method among measurements of one size, or
+// false if there is none.
 func (d defaults) find(times []Measurement) (chosen, bool) {
 	for _, u := range d {
 		i := slices.IndexFunc(times, func(t Measurement) bool {
@@ -227,19 +232,19 @@ func (d defaults) find(times []Measurement) (chosen, bool) {
 	return chosen{}, false
 }
 
-// covers reports whether the rule is one for calls as t's.
+// covers reports whether u covers calls like t's.
 func covers(u collective.TableRule, t Measurement) bool {
 	return (u.MaxBytes == 0 || uint64(t.Bytes) <= u.MaxBytes) && (u.Wire == "" || u.Wire == t.Wire) &&
 		t.Ranks >= int(u.MinRanks) && (u.MaxRanks == 0 || t.Ranks <= int(u.MaxRanks))
 }
 
-// A Comparison is a way of which Rules would say that it is faster than the default
-// table's, with the times of both.
+// A Comparison is a method that Rules would prefer to the default table's, with the
+// measurements of both.
 type Comparison struct{ Default, Contender Measurement }
 
-// Comparisons are those that follow from times of one collective and size, each once. A
-// measurement that has them take turns can tell chance from gain. What was the best for
-// smaller vectors, and is nearly so for these, needs no more proof.
+// Comparisons returns those that follow from measurements of one collective and size, each
+// once. Measuring the two methods in turns tells gain from chance. A method that was best for
+// smaller vectors and is nearly as good here needs no comparison.
 func Comparisons(times []Measurement) []Comparison {
 	d := defaults(collective.DefaultRules())
 	var all []Comparison
@@ -260,6 +265,7 @@ func Comparisons(times []Measurement) []Comparison {
 	return all
 }
 
+// filter returns the measurements that keep accepts.
 func filter(times []Measurement, keep func(Measurement) bool) []Measurement {
 	var some []Measurement
 	for _, t := range times {
@@ -270,7 +276,7 @@ func filter(times []Measurement, keep func(Measurement) bool) []Measurement {
 	return some
 }
 
-// values are the different values that the times have, ascending.
+// values returns the distinct values of the measurements in ascending order.
 func values[V cmp.Ordered](times []Measurement, of func(Measurement) V) []V {
 	var all []V
 	for _, t := range times {

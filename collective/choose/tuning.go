@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A TuningFile is what a measurement found out.
+// A TuningFile is the result of a measurement. The package comment has its format.
 type TuningFile struct {
 	Machine      string
 	Commit       string
@@ -34,7 +34,7 @@ const (
 	perMiB = 1.0 / (1 << 20)
 )
 
-// Encode is the file that holds t, a rule and a time to a line.
+// Encode returns the file's text, with one rule or measurement per line.
 func (t *TuningFile) Encode() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\n \"tutti_tuning\": %d,\n", Version)
@@ -64,7 +64,7 @@ func (t *TuningFile) Encode() []byte {
 	return b.Bytes()
 }
 
-// section writes a list, an item to a line, unless it is empty.
+// section writes a list with one item per line, unless it is empty.
 func section[T any](b *bytes.Buffer, name string, items []T, line func(T) fields) {
 	for i, item := range items {
 		before := "\n"
@@ -81,8 +81,7 @@ func section[T any](b *bytes.Buffer, name string, items []T, line func(T) fields
 	}
 }
 
-// fields is an object under construction. What is "" or 0 is left out, but for
-// numbers that were measured.
+// fields is an object under construction. It omits what is "" or 0, except measured numbers.
 type fields []byte
 
 func (f fields) add(name, value string) fields {
@@ -108,7 +107,7 @@ func (f fields) size(name string, value uint64) fields {
 
 func (f fields) number(name string, value float64) fields { return f.add(name, number(value)) }
 
-// number keeps six digits, more than any clock is good for.
+// number formats v with six digits, more than any clock is good for.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 func quoted(text string) string {

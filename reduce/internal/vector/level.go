@@ -19,7 +19,7 @@ package vector
 
 import "github.com/tutti-go/tutti/tensor"
 
-// A Level is a set of instructions.
+// A Level is a set of vector instructions.
 type Level uint8
 
 // The levels. Each has what the ones before it have.
@@ -29,7 +29,7 @@ const (
 	AVX512              // AVX-512 F, BW, DQ and VL with VBMI2, and BMI2, on vectors of 64 bytes
 )
 
-// String is the level's name, as in "avx2".
+// String returns the level's name, as "avx2".
 func (l Level) String() string { return [...]string{"none", "avx2", "avx512"}[l] }
 
 // Kernels are the loops of one level.
@@ -39,15 +39,14 @@ type Kernels struct {
 	Divisions []DivisionOf
 }
 
-// A FoldOf is the fold of an operator, by its name in package reduce, for one
-// element type.
+// A FoldOf is the fold of an operator, by its name in package reduce, for one element type.
 type FoldOf struct {
 	Op   string
 	Type tensor.DType
 	Fold Fold
 }
 
-// A Fold sets n bytes, whole elements, at dst to op(earlier, later).
+// A Fold sets n bytes of whole elements at dst to op(earlier, later).
 type Fold func(dst, earlier, later *byte, n int)
 
 // A DivisionOf is the division of one element type.
@@ -56,6 +55,6 @@ type DivisionOf struct {
 	Divide Divide
 }
 
-// A Divide divides n bytes, whole elements, at buf. The divisor is exact in the
-// type that the division is computed in.
+// A Divide divides n bytes of whole elements at buf. The divisor is exact in the type that the
+// division is computed in.
 type Divide func(buf *byte, n int, divisor float64)

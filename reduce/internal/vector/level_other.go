@@ -2,9 +2,8 @@
 
 package vector
 
-// Available lists the levels that this processor and its operating system have:
-// None.
+// Available lists the levels that the processor and the operating system support: only None.
 func Available() []Level { return []Level{None} }
 
-// Kernels are the level's loops, of which there are none.
+// Kernels returns no loops.
 func (l Level) Kernels() Kernels { return Kernels{} }

@@ -51,11 +51,11 @@ func extremeFloat(bits int, ask, join pair) builder {
 	}
 }
 
-// unordered is the predicate of a comparison that is true where a NaN is, and
-// raises no flag for quiet ones.
+// unordered is the predicate of a comparison that is true for a NaN and raises no flag for
+// quiet ones.
 const unordered = 3
 
-// whereUnordered is x where a or b is NaN, and y elsewhere. It may change y.
+// whereUnordered returns x where a or b is NaN, and y elsewhere. It may change y.
 func (v *vec) whereUnordered(bits int, a, b, x, y value) value {
 	if v.masks {
 		k := v.K()
@@ -87,8 +87,7 @@ func mulComplex128(v *vec) step {
 	return func(args ...value) value { return v.mulComplex(args[0], args[1], minus) }
 }
 
-// mulComplex64 computes in float64, where the products are exact, and rounds
-// once.
+// mulComplex64 computes in float64, where the products are exact, and rounds once.
 func mulComplex64(v *vec) step {
 	minus := v.realParts()
 	return func(args ...value) value {
@@ -104,7 +103,7 @@ func mulComplex64(v *vec) step {
 	}
 }
 
-// realParts is a mask of the even places, where there are masks.
+// realParts returns a mask of the even elements, on levels with masks.
 func (v *vec) realParts() reg.Register {
 	if !v.masks {
 		return nil
@@ -132,8 +131,8 @@ func (v *vec) mulComplex(x, y value, minus reg.Register) value {
 	return d
 }
 
-// inHalves widens each half of the operands to whole vectors, applies s, narrows
-// the results, and puts them together again.
+// inHalves widens each half of the operands to whole vectors, applies s, narrows the results,
+// and joins them.
 func (v *vec) inHalves(args []value, widen func(ops ...operand.Op), s step, narrow func(wide value, half reg.Register)) value {
 	low, high, d := v.half(), v.half(), v.reg()
 	var wideLow, wideHigh []value
@@ -158,7 +157,7 @@ func (v *vec) inHalves(args []value, widen func(ops ...operand.Op), s step, narr
 	return d
 }
 
-// lower is the lower half of x, as the register it is.
+// lower returns the lower half of x as a register of half the width.
 func (v *vec) lower(x value) reg.Register {
 	if v.masks {
 		return x.AsY()

@@ -8,10 +8,10 @@ import (
 // The operands of an instruction are in Go's order: what Intel's manual writes
 // first, the destination, is last.
 
-// An instruction is one of avo's methods that takes two vectors and gives one.
+// An instruction is one of avo's methods that has two source vectors and one result.
 type instruction func(c *build.Context, ops ...operand.Op)
 
-// of makes a pair of an instruction: first the manual's second source.
+// of makes a pair of an instruction. Its first operand is the manual's second source.
 func of(ins instruction) pair {
 	return func(v *vec, a, b value) value {
 		d := v.reg()
@@ -73,8 +73,8 @@ func mulInt(bits int) pair {
 	return (*vec).mulInt64
 }
 
-// mulInt64 has an instruction in AVX-512; before that it is schoolbook, in
-// digits of 32 bits: lo*lo + (lo*hi + hi*lo)<<32.
+// mulInt64 is one instruction in AVX-512. AVX2 multiplies by digits of 32 bits: lo*lo + (lo*hi
+// + hi*lo)<<32.
 func (v *vec) mulInt64(a, b value) value {
 	if v.masks {
 		return of((*build.Context).VPMULLQ)(v, a, b)
@@ -91,8 +91,8 @@ func (v *vec) mulInt64(a, b value) value {
 	return d
 }
 
-// mulInt8 has no instruction at all: even and odd bytes are multiplied as words.
-// A product's lower byte depends on its factors' lower bytes only.
+// mulInt8 multiplies even and odd bytes as words, because there is no instruction for bytes.
+// The lower byte of a product depends on the lower bytes of its factors only.
 func mulInt8(v *vec) step {
 	low, high := v.constant(2, 0x00ff), v.constant(2, 0xff00)
 	return func(args ...value) value {
@@ -107,7 +107,7 @@ func mulInt8(v *vec) step {
 	}
 }
 
-// extremeInt64 is min or max of 64 bits.
+// An extremeInt64 is min or max of 64-bit integers.
 type extremeInt64 struct{ min, signed bool }
 
 func (e extremeInt64) build(v *vec) step {
@@ -168,7 +168,7 @@ func logicalXor(bits int) builder {
 
 func (v *vec) lacksMinimum(bits int) bool { return bits == 64 && !v.masks }
 
-// truth gives a function that makes 1 of everything but 0.
+// truth returns a function that turns everything but 0 into 1.
 func (v *vec) truth(bits int) func(x value) value {
 	one := v.constant(bits/8, 1)
 	if !v.lacksMinimum(bits) {
@@ -193,7 +193,7 @@ func (v *vec) and(a, b value) value {
 	return d
 }
 
-// andNot is a without b's bits.
+// andNot returns a without the bits of b.
 func (v *vec) andNot(a, b value) value {
 	d := v.reg()
 	if v.masks {

@@ -1,7 +1,7 @@
 package main
 
-// A kernel is one function: its name, the operator it serves, the types of
-// package tensor that it serves it for, and how it is built.
+// A kernel is one function: its name, its operator, the types of package tensor that it serves,
+// and the code that builds it.
 type kernel struct {
 	name  string
 	op    string
@@ -9,7 +9,7 @@ type kernel struct {
 	build builder
 }
 
-// at is the level whose function serves level l: AVX2's for minloc and maxloc always.
+// at returns the level whose function serves level l. It is AVX2 for minloc and maxloc.
 func (k kernel) at(l level) level {
 	if k.op == "minloc" || k.op == "maxloc" {
 		return avx2
@@ -36,7 +36,7 @@ var (
 	brains  = []string{"BF16"}
 )
 
-// folds lists every kernel; minloc's and maxloc's stand in loc.go.
+// folds lists every kernel except those of minloc and maxloc, which are in loc.go.
 var folds = append([]kernel{
 	{"SumInt8", "sum", every8, lanewise(addInt(8))},
 	{"SumInt16", "sum", every16, lanewise(addInt(16))},
@@ -102,7 +102,7 @@ var folds = append([]kernel{
 	{"BitXor", "bit_xor", integers, lanewise((*vec).xor)},
 }, locs()...)
 
-// divisions finish a mean.
+// divisions are the kernels that finish a mean.
 var divisions = []kernel{
 	{"DivideFloat32", "", singles, divideFloat32},
 	{"DivideFloat64", "", doubles, divideFloat64},
@@ -110,10 +110,10 @@ var divisions = []kernel{
 	{"DivideBFloat16", "", brains, divideBFloat16},
 }
 
-// A pair joins two vectors into a new one.
+// A pair combines two vectors into a new one.
 type pair func(v *vec, a, b value) value
 
-// lanewise is a kernel that needs no constants.
+// lanewise returns a kernel that needs no constants.
 func lanewise(p pair) builder {
 	return func(v *vec) step {
 		return func(args ...value) value { return p(v, args[0], args[1]) }

@@ -14,7 +14,7 @@ import (
 // AVX2's functions serve AVX-512 as well: there comparisons give masks, to be moved from
 // lane to lane one by one, which takes longer than vectors of twice the width gain.
 
-// A locValue is a type of value.
+// A locValue is the type of a Loc's value.
 type locValue struct {
 	name     string
 	bits     uint
@@ -45,9 +45,10 @@ func locs() (all []kernel) {
 	return all
 }
 
-// extremeLoc takes the later element where its key is more extreme, or is the same
-// and its index is lower. A NaN's key is more extreme than any number's, so one wins
-// against numbers, and of two that of the lower index; at last it is made canonical.
+// extremeLoc selects the later element where its key is more extreme, or where the keys are
+// equal and its index is lower. The key of a NaN is more extreme than any number's, so a NaN
+// wins against numbers, and of two NaNs the one with the lower index. The result is made
+// canonical at the end.
 type extremeLoc struct {
 	locValue
 	least bool
@@ -78,7 +79,7 @@ func (e extremeLoc) build(v *vec) step {
 	}
 }
 
-// key gives a function that makes keys, and says where NaNs are by lanes of ones.
+// key returns a function that makes keys, and marks NaNs by lanes of ones.
 func (e extremeLoc) key(v *vec) func(x value) (key, nan value) {
 	switch {
 	case e.float != (encoding{}):
@@ -95,7 +96,7 @@ func (e extremeLoc) key(v *vec) func(x value) (key, nan value) {
 	return func(x value) (key, nan value) { return e.raised(v, x), nil }
 }
 
-// raised moves the value to the upper end of its lane, and the padding out.
+// raised moves the value to the upper end of its lane, and the padding out of it.
 func (e extremeLoc) raised(v *vec, x value) value {
 	if e.bits == 64 {
 		return x
@@ -105,7 +106,7 @@ func (e extremeLoc) raised(v *vec, x value) value {
 	return d
 }
 
-// keyOfFloat turns a negative number's magnitude around, as extremeHalf does.
+// keyOfFloat inverts the magnitude of negative numbers, as extremeHalf does.
 func (e extremeLoc) keyOfFloat(v *vec) func(x value) (key, nan value) {
 	magnitude, infinity := v.constant(8, 1<<63-1), v.constant(8, e.float.infinity<<(64-e.bits))
 	extreme := v.constant(8, 1<<63-1)
@@ -123,8 +124,8 @@ func (e extremeLoc) keyOfFloat(v *vec) func(x value) (key, nan value) {
 	}
 }
 
-// selectLoc is y where its key is more extreme than x's, or is the same and its index is
-// lower, and x elsewhere.
+// selectLoc returns y where its key is more extreme than x's, or where the keys are equal and
+// its index is lower. Elsewhere it returns x.
 func (v *vec) selectLoc(least bool, x, y, kx, ky value) value {
 	if !least {
 		kx, ky = ky, kx

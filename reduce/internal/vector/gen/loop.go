@@ -9,7 +9,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A level is an instruction set to write for.
+// A level is an instruction set that code is generated for.
 type level struct {
 	prefix   string // of the functions' and files' names
 	width    int    // bytes of a vector
@@ -22,11 +22,11 @@ var (
 	avx512 = level{prefix: "avx512", width: 64, shortest: 1, masks: true}
 )
 
-// unroll is how many vectors the main loop takes at a time: enough to hide its
-// own two instructions, and short functions still.
+// unroll is the number of vectors per turn of the main loop: enough to hide the loop's own two
+// instructions, and few enough for short functions.
 const unroll = 4
 
-// vec writes the functions of one level.
+// vec generates the functions of one level.
 type vec struct {
 	*build.Context
 	level
@@ -41,21 +41,20 @@ func newVec(l level) *vec {
 // A value is a register with one vector of elements.
 type value = reg.VecVirtual
 
-// A step is what a kernel does to one vector of each operand. It leaves its
-// operands as they are.
+// A step is what a kernel does with one vector of each operand. It does not change its
+// operands.
 type step func(args ...value) value
 
-// A builder writes a kernel's constants, and gives its step.
+// A builder generates a kernel's constants, and returns its step.
 type builder func(v *vec) step
 
-// A quick is another way to do unroll vectors at once, the ones at off, for the
-// main loop. It may find that they are not for it, before it stores anything, and
-// jump to notQuick, where the step does them.
+// A quick is a faster way to handle unroll vectors at once, those at off, in the main loop. If
+// it finds that they need the step, it jumps to notQuick before it has stored anything.
 type quick func(dst, off reg.Register, sources []reg.Register)
 
 const notQuick = "careful"
 
-// fold writes func(dst, earlier, later *byte, n int).
+// fold generates func(dst, earlier, later *byte, n int).
 func (v *vec) fold(name string, build builder) {
 	v.begin(name, "func(dst, earlier, later *byte, n int)")
 	dst := v.Load(v.Param("dst"), v.GP64())
@@ -65,8 +64,8 @@ func (v *vec) fold(name string, build builder) {
 	v.loop(build(v), dst, n, earlier, later)
 }
 
-// divide writes func(buf *byte, n int, divisor float64). The kernel finds the
-// divisor where its constants are.
+// divide generates func(buf *byte, n int, divisor float64). The kernel reads the divisor along
+// with its constants.
 func (v *vec) divide(name string, build builder) {
 	v.begin(name, "func(buf *byte, n int, divisor float64)")
 	buf := v.Load(v.Param("buf"), v.GP64())
@@ -81,11 +80,11 @@ func (v *vec) begin(name, signature string) {
 	v.SignatureExpr(signature)
 }
 
-// loop applies s to n bytes of each source, and stores to dst.
+// loop applies s to n bytes of each source, and stores the results to dst.
 //
-// The last vector is computed first and stored last. It may overlap the one
-// before it, so any n from one vector on needs no other tail; and because it has
-// been computed from the untouched sources, dst may be one of them.
+// The last vector is computed first and stored last. It may overlap the one before it, so no n
+// of at least one vector needs another tail. It has been computed from the unchanged sources,
+// so dst may be one of them.
 func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	v.CMPQ(n, operand.U8(v.width))
 	v.JL(operand.LabelRef("short"))
@@ -142,8 +141,8 @@ func (v *vec) loop(s step, dst, n reg.Register, sources ...reg.Register) {
 	}
 }
 
-// masked is the loop for less than one vector: the bytes beyond n are neither
-// read nor written.
+// masked generates the code for less than one vector. It neither reads nor writes bytes beyond
+// n.
 func (v *vec) masked(s step, dst, n reg.Register, sources []reg.Register) {
 	bits, mask := v.GP64(), v.K()
 	v.MOVQ(operand.I32(-1), bits)
@@ -160,9 +159,9 @@ func (v *vec) masked(s step, dst, n reg.Register, sources []reg.Register) {
 	v.RET()
 }
 
-// ends is the loop for less than one vector where there are no masks. It takes
-// the first and the last 16, 8 or 4 bytes, whichever overlap or touch; both are
-// computed before either is stored, for the reason that loop has.
+// ends generates the code for less than one vector on levels without masks. It loads the first
+// and the last 16, 8 or 4 bytes, of a size at which they overlap or touch. Both are computed
+// before either is stored, for the same reason as in loop.
 func (v *vec) ends(s step, dst, n reg.Register, sources []reg.Register) {
 	var first, last []value
 	for range sources {
@@ -184,8 +183,8 @@ func (v *vec) ends(s step, dst, n reg.Register, sources []reg.Register) {
 	v.RET()
 }
 
-// byLength writes three branches, for the largest of 16, 8 and 4 that is at most
-// n. A move of less than 16 bytes clears the rest of its register.
+// byLength generates three branches, for the largest of 16, 8 and 4 that is at most n. A move
+// of less than 16 bytes clears the rest of its register.
 func (v *vec) byLength(n reg.Register, name string, write func(bytes int, move func(from, to operand.Op))) {
 	for _, c := range []struct {
 		bytes int
@@ -221,7 +220,7 @@ func (v *vec) loadAll(sources []reg.Register, off reg.Register, i int) []value {
 
 func (v *vec) store(x value, dst, off reg.Register, i int) { v.move(x, v.at(dst, off, i)) }
 
-// at is the i-th vector after base+off.
+// at returns the operand of the i-th vector after base+off.
 func (v *vec) at(base, off reg.Register, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width}
 }
@@ -234,7 +233,7 @@ func (v *vec) move(from, to operand.Op) {
 	v.VMOVDQU(from, to)
 }
 
-// reg is a register of the level's width.
+// reg returns a register of the level's width.
 func (v *vec) reg() value {
 	if v.width == 64 {
 		return v.ZMM()
@@ -242,7 +241,7 @@ func (v *vec) reg() value {
 	return v.YMM()
 }
 
-// half is a register of half the width.
+// half returns a register of half the width.
 func (v *vec) half() value {
 	if v.width == 64 {
 		return v.YMM()
@@ -250,7 +249,7 @@ func (v *vec) half() value {
 	return v.XMM()
 }
 
-// constant is a register whose elements of that many bytes are all x.
+// constant returns a register whose elements of that many bytes are all x.
 func (v *vec) constant(bytes int, x uint64) value {
 	var c operand.Constant
 	var spread func(...operand.Op)

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 )
 
-// by is in the first line of each generated file.
+// by is the name in the first line of each generated file.
 const by = "reduce/internal/vector/gen (make generate)"
 
 func main() {
@@ -46,7 +46,7 @@ func writeOrCompareAll(folder string, files map[string][]byte, err error, check 
 	}
 }
 
-// writeOrCompare writes the file, or holds it against text.
+// writeOrCompare writes the file or, with check, compares it with text.
 func writeOrCompare(path string, text []byte, check bool) error {
 	if !check {
 		return os.WriteFile(path, text, 0o644)

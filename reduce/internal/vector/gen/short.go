@@ -8,7 +8,7 @@ import (
 // The short floats, two bytes each, are widened to float32, folded there, and
 // rounded once. Min and max need no arithmetic and work on the bits.
 
-// An encoding is what there is to know of a short float.
+// An encoding describes a short float.
 type encoding struct{ infinity, nan uint64 } // bits; the NaN is the canonical one
 
 var (
@@ -16,10 +16,10 @@ var (
 	brain16  = encoding{0x7f80, 0x7fc0}
 )
 
-// A cleaner makes every NaN among short floats the canonical one.
+// A cleaner replaces every NaN among short floats by the canonical one.
 type cleaner func(x value) value
 
-// cleaner keeps its constants in registers only where there are many.
+// cleaner keeps its constants in registers only on levels with many of them.
 func (v *vec) cleaner(f encoding) cleaner {
 	constants := func() (magnitude, infinity, nan value) {
 		return v.constant(2, 0x7fff), v.constant(2, f.infinity), v.constant(2, f.nan)
@@ -34,7 +34,7 @@ func (v *vec) cleaner(f encoding) cleaner {
 	}
 }
 
-// where16 is x where a > b, and y elsewhere, as signed 16 bits. It may change y.
+// where16 returns x where a > b, and y elsewhere, as signed 16-bit integers. It may change y.
 func (v *vec) where16(a, b, x, y value) value {
 	if v.masks {
 		k := v.K()
@@ -48,18 +48,18 @@ func (v *vec) where16(a, b, x, y value) value {
 	return d
 }
 
-// float16 uses the conversions of F16C and AVX-512, which know subnormals
-// whatever the processor's modes are. A NaN passes through them as a NaN.
+// float16 uses the conversions of F16C and AVX-512, which handle subnormals in all modes of the
+// processor. A NaN stays a NaN.
 //
-// look is how the quick way looks for NaNs.
+// look returns how the quick way finds NaNs.
 func float16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
 		return v.float16(func(v *vec, args ...value) value { return p(v, args[0], args[1]) }, look)
 	}
 }
 
-// float16 is a step on float16s of one on float32s, which it asks for on narrower
-// vectors, too.
+// float16 returns a step on float16s for a step on float32s. It also asks for the step on
+// narrower vectors.
 func (v *vec) float16(s func(v *vec, args ...value) value, look func(v *vec, wide []value)) step {
 	clean := v.cleaner(binary16)
 	nearestEven := operand.U8(0)
@@ -82,16 +82,16 @@ func (v *vec) float16(s func(v *vec, args ...value) value, look func(v *vec, wid
 	}
 }
 
-// narrow writes for vectors of 32 bytes, with all of the level's instructions.
-// Where 64 bytes are done in two turns, as on Zen 4, converting them takes longer
-// than converting 32 twice.
+// narrow returns a generator for vectors of 32 bytes that uses all instructions of the level. A
+// processor that handles 64 bytes in two turns, as Zen 4 does, converts them more slowly than
+// 32 bytes twice.
 func (v *vec) narrow() *vec {
 	n := *v
 	n.width = 32
 	return &n
 }
 
-// fit is the part of x that v's vectors have.
+// fit returns the part of x that fits v's vectors.
 func (v *vec) fit(x value) value {
 	if v.width == 32 {
 		return x.AsY().(value)
@@ -99,7 +99,7 @@ func (v *vec) fit(x value) value {
 	return x
 }
 
-// widenHalves is the i-th half of a vector of each source, a float32 for each
+// widenHalves returns the i-th half of a vector of each source, with a float32 for each
 // float16.
 func (v *vec) widenHalves(sources []reg.Register, off reg.Register, i int) (wide []value) {
 	for _, src := range sources {
@@ -110,13 +110,13 @@ func (v *vec) widenHalves(sources []reg.Register, off reg.Register, i int) (wide
 	return wide
 }
 
-// halfAt is the i-th half of a vector after base+off.
+// halfAt returns the operand of the i-th half of a vector after base+off.
 func (v *vec) halfAt(base, off reg.Register, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: off, Scale: 1, Disp: i * v.width / 2}
 }
 
-// carefulIfNaN leaves a quick way where one of the float32s is a NaN: seldom, so
-// that to look for one costs less than to put each right. Their number is even.
+// carefulIfNaN leaves the quick way if one of the float32s is a NaN. NaNs are rare, so looking
+// for one costs less than correcting each. The number of float32s is even.
 func (v *vec) carefulIfNaN(wide []value) {
 	if v.masks {
 		any := v.K()
@@ -142,12 +142,12 @@ func (v *vec) carefulIfNaN(wide []value) {
 	v.JNE(operand.LabelRef(notQuick))
 }
 
-// carefulIfNaNClings is carefulIfNaN for half as many instructions: a NaN clings
-// to a sum of products. So does one of two infinities, or of one and a zero, and
-// then the longer way was not needed: it is for sums, where they are as rare, and
-// not for products. Finite numbers make none, because a product is not rounded
-// before it is added. The sum begins at 1, so that tiny products do not make it
-// subnormal, which would be slow.
+// carefulIfNaNClings is carefulIfNaN in half as many instructions: a sum of products is NaN if
+// one of its terms is. It is also NaN for the product of an infinity and a zero, and for the
+// sum of two opposite infinities; the step is then used without need. That is rare for sums, so
+// it serves sums and not products. Finite numbers give no NaN, because a product is not rounded
+// before it is added. The sum begins at 1, so that tiny products do not make it subnormal,
+// which would be slow.
 func (v *vec) carefulIfNaNClings(wide []value) {
 	sum := v.constant(4, 0x3f800000)
 	for i := 0; i < len(wide); i += 2 {
@@ -156,11 +156,11 @@ func (v *vec) carefulIfNaNClings(wide []value) {
 	v.carefulIfNaN([]value{sum, sum})
 }
 
-// bfloat16 takes even and odd elements apart by a shift and a mask, because a
-// bfloat16 is the upper half of a float32. The processors' own instructions for
-// it take subnormals for zeros, so they are no use.
+// bfloat16 separates even and odd elements by a shift and a mask, because a bfloat16 is the
+// upper half of a float32. The processors' own instructions flush subnormals to zero, so they
+// cannot be used.
 //
-// look is how the quick way looks for NaNs.
+// look returns how the quick way finds NaNs.
 func bfloat16(p pair, look func(v *vec, wide []value)) builder {
 	return func(v *vec) step {
 		return v.bfloat16(func(args ...value) value { return p(v, args[0], args[1]) }, look)
@@ -186,7 +186,7 @@ func (v *vec) bfloat16(s step, look func(v *vec, wide []value)) step {
 	return func(args ...value) value { return clean(round(v.split(args, upper, s))) }
 }
 
-// apart applies s to the even elements and to the odd ones, each widened.
+// split applies s to the even elements and to the odd ones, each widened.
 func (v *vec) split(args []value, upper value, s step) (even, odd value) {
 	var evens, odds []value
 	for _, x := range args {
@@ -197,11 +197,10 @@ func (v *vec) split(args []value, upper value, s step) (even, odd value) {
 	return s(evens...), s(odds...)
 }
 
-// splitAt is apart of the i-th vector of each source. Even elements are where odd
-// ones would be to who looks two bytes before them: a mask takes them from there,
-// where no shift takes its operand from memory. Not so those of the first vector,
-// whose two bytes before may be none of the operand's, or have just been stored:
-// to load what is partly on its way to the cache takes long.
+// splitAt is split of the i-th vector of each source. It loads the even elements from two bytes
+// before, where a mask suffices to widen them; a shift cannot read its operand from memory. The
+// first vector is shifted instead: the two bytes before it may lie outside the operand, or may
+// have just been stored, and loading what is partly on its way to the cache is slow.
 func (v *vec) splitAt(sources []reg.Register, off reg.Register, i int, upper value, s step) (even, odd value) {
 	if v.masks || i == 0 {
 		return v.split(v.loadAll(sources, off, i), upper, s)
@@ -218,9 +217,9 @@ func (v *vec) splitAt(sources []reg.Register, off reg.Register, i int, upper val
 	return s(evens...), s(odds...)
 }
 
-// rounder rounds float32s to bfloat16s, even elements and odd ones at once: the
-// upper halves are the results, and grow by one where the lower half is more than
-// a half of the last bit, or just that and the upper one is odd. It changes even.
+// rounder rounds float32s to bfloat16s, even and odd elements at once. The result is the upper
+// half, plus one where the lower half is more than half of the last bit, or exactly half and
+// the upper half is odd. It changes even.
 func (v *vec) rounder() func(even, odd value) value {
 	bit, odds := v.constant(2, 1), v.oddLanes()
 	return func(even, odd value) value {
@@ -236,7 +235,7 @@ func (v *vec) rounder() func(even, odd value) value {
 	}
 }
 
-// oddLanes is a mask of every other 16 bits, where there are masks.
+// oddLanes returns a mask of every other 16 bits, on levels with masks.
 func (v *vec) oddLanes() reg.Register {
 	if !v.masks {
 		return nil

@@ -18,11 +18,10 @@ func generateStream(l level) (map[string][]byte, error) {
 	return map[string][]byte{l.prefix + "_amd64.s": asm}, nil
 }
 
-// stream writes func(dst, src *byte, n int), for a dst at a multiple of the
-// vector's width and an n that is a multiple of unroll vectors, and not 0.
+// stream generates func(dst, src *byte, n int). dst is a multiple of the vector's width, and n
+// is a positive multiple of unroll vectors.
 //
-// Its stores are ordered before whatever the caller stores afterwards: that of a
-// flag, for one.
+// Its stores are ordered before what the caller stores afterwards, for instance a flag.
 func (v *vec) stream(name string) {
 	v.begin(name, "func(dst, src *byte, n int)")
 	dst := v.Load(v.Param("dst"), v.GP64())
