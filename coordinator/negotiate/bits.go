@@ -2,7 +2,7 @@ package negotiate
 
 import "math/bits"
 
-// Bitset is a set of small numbers. The zero Bits is empty.
+// A Bitset is a set of small numbers: cache IDs or ranks. The zero Bitset is empty.
 type Bitset []uint64
 
 // Has reports whether i is in the set.

@@ -5,8 +5,17 @@ import (
 	"slices"
 )
 
-// assignID gives a ready tensor the number that it is launched by: the one that it
-// has, a free one of the cache, or one for this launch only.
+// assignID gives a ready tensor the ID that it is launched by. It reports whether the ID is
+// transient, which means for this launch only.
+//
+//	the tensor                                  ID
+//	the cache is off                            transient
+//	has a live entry and was submitted by bits  that of the entry
+//	some ranks are absent                       transient: there is no request of theirs to cache
+//	no entry, and none is free                  transient; evictOldest makes room for later
+//	else                                        a new or redefined entry, which is sent along
+//
+// An AllGather with absent ranks has other rows than its entry, so it never uses the entry.
 func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, transient bool) {
 	t := p.variants[0].spec
 	if c.cacheOff {
@@ -34,8 +43,8 @@ func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, trans
 	return uint32(p.cacheID), false
 }
 
-// assignTransientID is a number beyond the cache. Members forget it after its last
-// part, so it is free once that is launched.
+// assignTransientID returns an ID beyond the cache. Workers forget it after the last part of its
+// tensor, and lists arrive in order, so the ID is free again with the list after that part.
 func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 	var id uint32
 	if n := len(c.freeTransient); n > 0 {
@@ -49,7 +58,8 @@ func (c *Coordinator) assignTransientID(p *pendingTensor) uint32 {
 	return id
 }
 
-// allocateID is a number of the cache that means nothing.
+// allocateID returns an ID of the cache that is free. It reports false if there is none, and then
+// evicts an old entry, whose ID is free some messages later.
 func (c *Coordinator) allocateID() (int, bool) {
 	if n := len(c.freeIDs); n > 0 {
 		id := c.freeIDs[n-1]
@@ -65,9 +75,9 @@ func (c *Coordinator) allocateID() (int, bool) {
 	return 0, false
 }
 
-// evictOldest ends the meaning of the number that was used longest ago, if that was
-// long ago: names that come round in turn, and are more than the cache holds,
-// would otherwise drive each other out and none be found.
+// evictOldest evicts the entry that was launched longest ago, provided that it was long ago. If a
+// program goes through more names than the cache holds, in turn, plain LRU would evict each name
+// just before it comes again, and no name would ever be found.
 func (c *Coordinator) evictOldest() {
 	oldest, age := -1, uint64(math.MaxUint64)
 	for i := range c.cache {
@@ -81,17 +91,18 @@ func (c *Coordinator) evictOldest() {
 	c.evict(oldest)
 }
 
-// evict ends the meaning of a number; it is understood until all know that.
+// evict ends a live entry and sends that to the Workers, which may have bits of it in flight.
 func (c *Coordinator) evict(id int) {
 	s := &c.cache[id]
 	delete(c.cacheIDs, s.spec.key())
-	s.state, s.evictedAt = entryEvicted, math.MaxUint32 // until flush numbers the message
+	s.state, s.evictedAt = entryEvicted, math.MaxUint32 // until the list has a number
 	c.updateEligible(id)
 	c.outgoing.Evicted = append(c.outgoing.Evicted, uint32(id))
 	c.evicting = append(c.evicting, uint32(id))
 }
 
-// freeEvicted frees the numbers whose end all Members have acknowledged.
+// freeEvicted frees the IDs of evicted entries once the slowest Worker has acknowledged the list
+// that told it. flush calls it after it has numbered that list.
 func (c *Coordinator) freeEvicted() {
 	if len(c.evicting) == 0 {
 		return
@@ -101,7 +112,7 @@ func (c *Coordinator) freeEvicted() {
 	for _, id := range c.evicting {
 		s := &c.cache[id]
 		if s.evictedAt == math.MaxUint32 {
-			s.evictedAt = c.seq // the last message of this Step is no earlier than the one that said so
+			s.evictedAt = c.seq // of the last list of this Step, which is no earlier than the one with the eviction
 		}
 		if s.evictedAt > acked {
 			keep = append(keep, id)

@@ -2,27 +2,35 @@ package negotiate
 
 import "math/bits"
 
-// Nearly all that a leader hears are bits of numbers that everybody submits as the
-// step before. For these it only counts, a word of 64 at a time, and makes no pending
-// tensor: a quick number is one whose tensor is of all ranks, alone, remembered, and
-// not pending otherwise. As soon as anything is asked about one, or a rank joins or
-// leaves, it becomes a pending tensor with what was counted so far.
+// cachedPath counts submissions of cached tensors. Nearly all that a Coordinator receives are bits
+// of entries that every rank submits as in the step before. For these it only counts, a word of 64
+// entries at a time, and makes no pendingTensor: 500 tensors of 1,024 ranks take 0.8 ms so.
+//
+// An entry is eligible when it is live, of all ranks, in no group, and has no pendingTensor. What
+// asks anything else about one (a request in full, a stall report, a join, a shutdown, a change of
+// settings) moves it to the slow path first: toSlowPath makes a pendingTensor of what was counted.
+//
+//	event                            cached path         slow path
+//	a rank's bit                     counts.ranks + 1    recordSubmission
+//	the last rank's bit              enqueueCached       resolve, enqueue
+//	a request, join, stall report    toSlowPath          as any pendingTensor
 type cachedPath struct {
-	eligible Bitset        // numbers that are quick
+	eligible Bitset        // entries that are counted here
 	counts   []cachedCount // by number
-	// A rank has submitted a number when its bit is another than that of phase, which
-	// changes when all have; so nothing need be cleared on all ranks.
+	// A rank has submitted an entry if its bit differs from that of phase. When all ranks have,
+	// phase is flipped, so that nothing need be cleared for each rank.
 	submitted []Bitset // by rank
 	phase     Bitset
 }
 
-// A cachedCount is how many ranks have submitted a number, and when the first did.
+// A cachedCount is how many ranks have submitted an entry, and when the first of them did.
 type cachedCount struct {
 	since Time
 	ranks int
 }
 
-// receiveCached are a rank's submissions of cached tensors, as before.
+// receiveCached handles a rank's bits. Once any rank has joined or shut down, every tensor needs
+// the slow path, which knows who is absent.
 func (c *Coordinator) receiveCached(from int, set Bitset) {
 	slow := c.cacheOff || !c.joined.Empty() || !c.shutdown.Empty()
 	for w, all := range set {
@@ -39,7 +47,8 @@ func (c *Coordinator) receiveCached(from int, set Bitset) {
 	}
 }
 
-// countCached notes that a rank submits quick numbers, those of word w; false when it lies.
+// countCached counts a rank's submissions of eligible entries in word w. It reports false after a
+// protocol error.
 func (c *Coordinator) countCached(from, w int, which uint64) bool {
 	if which == 0 {
 		return true
@@ -77,7 +86,8 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 	return true
 }
 
-// enqueueCached makes a tensor ready that everybody has submitted by its number.
+// enqueueCached makes a cached tensor ready that every rank has submitted by its bit. The
+// readyTensor is kept with the entry and used again, since nothing in it changes from step to step.
 func (c *Coordinator) enqueueCached(id uint32) {
 	s := &c.cache[id]
 	u := s.ready
@@ -94,7 +104,8 @@ func (c *Coordinator) enqueueCached(id uint32) {
 	c.queueReady(u)
 }
 
-// updateEligible decides whether a number is quick.
+// updateEligible decides again whether an entry is counted on the cached path. It is called
+// whenever one of the conditions may have changed.
 func (c *Coordinator) updateEligible(id int) {
 	s, q := &c.cache[id], &c.fast
 	if s.state == entryLive && s.pending == nil && s.spec.Set == World && s.spec.GroupSize == 0 {
@@ -104,7 +115,7 @@ func (c *Coordinator) updateEligible(id int) {
 	}
 }
 
-// toSlowPath makes a pending tensor of a quick number that some have submitted.
+// toSlowPath makes a pendingTensor of an entry that some ranks have submitted on the cached path.
 func (c *Coordinator) toSlowPath(id int) *pendingTensor {
 	s, q := &c.cache[id], &c.fast
 	t := &q.counts[id]
@@ -128,7 +139,7 @@ func (c *Coordinator) toSlowPath(id int) *pendingTensor {
 	return p
 }
 
-// allToSlowPath is slowly for all.
+// allToSlowPath moves every entry that some ranks have submitted to the slow path.
 func (c *Coordinator) allToSlowPath() {
 	for id := range c.fast.counts {
 		if c.fast.counts[id].ranks > 0 {

@@ -7,39 +7,60 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Time is nanoseconds on a clock that never runs backwards; Span is a distance.
+// Time is nanoseconds on a clock that never runs backwards, and Duration is the distance of two
+// Times. They are types of this package's own, because it must not read a clock.
 type (
 	Time     int64
 	Duration int64
 )
 
-// Spans.
+// Durations.
 const (
 	Microsecond Duration = 1000
 	Millisecond          = 1000 * Microsecond
 	Second               = 1000 * Millisecond
 )
 
-// A Config is what Leader and Members go by. It is equal on all ranks.
+// A Config says how tensors are negotiated. It is equal on all ranks. Sizes are in bytes of the
+// tensors' own element types, whatever travels.
 type Config struct {
 	Size int // ranks
-	// Cycle is how long the first submission of a Member, and the first ready
-	// tensor of the leader, wait for company.
-	Cycle          Duration
-	Fusion         int // bytes of a Bucket of several tensors, at most
+	// Cycle is how long the first submission of a Worker waits for others to be sent with it,
+	// and how long the first ready tensor of the Coordinator waits for others to be fused with
+	// it.
+	Cycle Duration
+	// Fusion bounds the sum of the tensors in a Bucket of several. A tensor above
+	// MaxFusedTensor is alone in its Bucket. A tensor above Partition runs in parts of about
+	// that size.
+	Fusion         int
 	MaxFusedTensor int // tensors above this many bytes are not fused
 	Partition      int // bytes of a part of a large tensor
-	// Credit is about how many bytes are launched and not carried out by rank 0.
-	// Unranked is the same while no tensor has had a priority, where it is more.
+	// Credit is about how many bytes are launched and not yet executed by rank 0. It is the
+	// most that an urgent tensor waits for. UnprioritizedCredit holds instead while no tensor
+	// has had a priority, if it is larger: then nothing can overtake, and ranks that wait for
+	// orders would only lose time.
 	Credit              int
 	UnprioritizedCredit int
-	Cache               int // tensors that have numbers; 0: no cache
-	StallWarn           Duration
-	StallEnd            Duration
+	// Cache is the number of entries of the response cache; 0 turns it off.
+	Cache int
+	// StallWarn is when a tensor that some ranks have not submitted is reported, and StallEnd
+	// when it ends the coordinator. 0 means never.
+	StallWarn Duration
+	StallEnd  Duration
 }
 
-// A Coordinator decides for all ranks; it runs on rank 0. It is used by one goroutine
-// at a time. Outputs, and what they point to, may be kept.
+// A Coordinator is the state machine that decides for all ranks. It runs on rank 0. One goroutine
+// at a time uses it. Outputs and what they point to may be kept.
+//
+// A tensor passes through these places of its state; each leads to the next or to a failure:
+//
+//	state      where                    until
+//	submitted  pending, or the entry's  every rank of the set has submitted it or has joined;
+//	           pending, or fast.counts  then resolve
+//	grouped    groups                   all tensors of its group are resolved
+//	ready      ready                    launch orders its last part: there is company, or no reason
+//	                                    to wait for it, and credit for it
+//	launched   nowhere; only inflight   Executed returns its cost
 type Coordinator struct {
 	cfg Config
 	now Time
@@ -48,65 +69,80 @@ type Coordinator struct {
 	sets    map[uint32]*processSet
 	nextSet uint32
 
-	pending      map[key]*pendingTensor // submitted by somebody, and not launched or failed; but for those of slots
-	pendingCount int                    // how many there are, with those
+	pending      map[key]*pendingTensor // by name, but for those of cache entries, which know their own
+	pendingCount int                    // of pending, of the entries, and those counted on the cached path
 	groups       map[groupKey]*group
 	pendingPool  []*pendingTensor // for reuse
-	lastRequest  *pendingTensor   // what the message has submitted in full so far; at first, start
-	noRequest    pendingTensor
+	lastRequest  *pendingTensor   // of the list being handled; it hints at what comes next
+	noRequest    pendingTensor    // what lastRequest is before the first
 
+	// The response cache. IDs from cfg.Cache on are transient: for one launch, not cached.
 	cache             []coordinatorEntry
-	fast              cachedPath // what is counted of them
-	cacheIDs          map[key]uint32
-	freeIDs           []uint32
-	evicting          []uint32 // over, and not yet known to be so everywhere
-	transientCount    uint32   // numbers beyond the cache that are taken
-	freeTransient     []uint32 // and those that are free again
-	releasedTransient []uint32 // and those that will be, after the next message
-	launches          uint64   // counts launches, for the age of slots
-	lastAck           []uint32
+	fast              cachedPath
+	cacheIDs          map[key]uint32 // live entries by name
+	freeIDs           []uint32       // entries that are free
+	evicting          []uint32       // entries that are evicted
+	transientCount    uint32         // transient IDs that exist
+	freeTransient     []uint32       // those that are free
+	releasedTransient []uint32       // those that are free after the next list
+	launches          uint64         // the clock of lastUsed
+	lastAck           []uint32       // by rank, the last list that it has applied
 
+	// What is ready, and the reasons to launch it now.
 	ready          []*readyTensor
 	readyPool      []*readyTensor // for reuse
 	building       bucketBuilders
-	idPool         []IDRange // memory for the next Buckets' numbers
-	readySince     Time      // when the first of queue came
-	readyBytes     int       // in queue
-	inflight       int
-	creditSpent    bool // the credit was spent; half of it must come back
-	prioritized    bool // there has been a tensor with a priority, so some may overtake others
-	force          bool // launch all that is ready, whatever it costs
-	skipFusionWait bool // launch without waiting for company
+	idPool         []IDRange // memory for the IDs of responses
+	readySince     Time      // when the first of ready became so
+	readyBytes     int       // of ready
+	inflight       int       // the cost of what is launched and not executed by rank 0
+	creditSpent    bool      // launch stopped for lack of credit, and half of it must come back
+	prioritized    bool      // some tensor has had a priority
+	force          bool      // launch all that is ready, also beyond the credit
+	skipFusionWait bool      // launch without waiting for company
 
+	// Ranks that have run out of data, and ranks that submit nothing more.
 	joined     Bitset
-	lastJoined int // the rank that joined last
+	lastJoined int
 	shutdown   Bitset
 	ended      bool
 
-	cacheOff bool // tensors get no number that is remembered
+	cacheOff bool // all IDs are transient
 
-	nextStallCheck Time             // when the first tensor may have waited too long
-	reporting      []*pendingTensor // the report that waits for answers
-	locating       Bitset
+	// Stalls: reporting is nil while no report waits for the locations of missing ranks.
+	nextStallCheck Time             // when the oldest pending tensor may have stalled
+	reporting      []*pendingTensor // the tensors of the report that is being made
+	locating       Bitset           // ranks that have been asked and have not answered
 	locations      []RankLocation
-	locateDeadline Time
+	locateDeadline Time // when the report is made without their answers
 
+	// The output of this Step.
 	outgoing ResponseList
 	outputs  []CoordinatorOutput
-	nextStep Time // when to look again; never: no need
+	nextStep Time // what Next returns; never: no need
 }
 
-// A coordinatorEntry is a number of the cache.
+// A coordinatorEntry is an entry of the response cache, and its index is the cache ID by which
+// ranks name it. An ID must mean the same to the Coordinator and to the sender of a bit at any
+// moment, although messages are in flight both ways. Hence the state evicted: bits with the old
+// meaning are still understood, and the ID is given to another tensor only after every Worker has
+// acknowledged the eviction.
+//
+//	state    bits of this ID           leaves by
+//	free     protocol error            assignID: live
+//	live     submit spec               evict, which tells the Workers: evicted
+//	evicted  submit spec, sent before  freeEvicted, once all have acknowledged evictedAt: free
+//	         the eviction was known
 type coordinatorEntry struct {
 	spec      *Spec
 	rows      []int
 	site      string
-	lastUsed  uint64 // by the Leader's count
+	lastUsed  uint64 // by Coordinator.launches
 	state     entryState
-	queued    bool   // queued
-	evictedAt uint32 // the Down that ended it
+	queued    bool   // it is in Coordinator.ready
+	evictedAt uint32 // the number of the list that told the eviction
 	pending   *pendingTensor
-	ready     *readyTensor // to be queued again and again; nil before the first time
+	ready     *readyTensor // made at its first launch by the cached path, and used again
 }
 
 type entryState uint8
@@ -114,36 +150,38 @@ type entryState uint8
 const (
 	entryFree entryState = iota
 	entryLive
-	entryEvicted // still understood, until all have acknowledged
+	entryEvicted
 )
 
-// An CoordinatorOutput is something to be done.
+// A CoordinatorOutput is something that rank 0 must do. String shows it in transcripts.
 type CoordinatorOutput interface{ fmt.Stringer }
 
 type (
-	// SendResponses is for all Members, this rank's too.
+	// SendResponses goes to all Workers, the one of rank 0 included. All get all lists in
+	// order.
 	SendResponses struct{ List *ResponseList }
-	// Warn reports tensors that wait for ranks.
+	// Warn is a report of tensors that wait for ranks, for the log.
 	Warn struct{ Stalls []Stall }
 )
 
-// A CoordinatorInput is something that happened.
+// A CoordinatorInput is something that has happened.
 type CoordinatorInput interface{ apply(l *Coordinator) }
 
-// The inputs of a Leader.
+// The inputs of a Coordinator.
 type (
 	// Tick says only that time has passed.
 	Tick struct{}
-	// RequestsReceived brings a Member's message. Nothing in it changes any more.
+	// RequestsReceived brings a Worker's list. The Coordinator keeps parts of it, so nothing in
+	// it may change any more.
 	RequestsReceived struct {
 		From int
 		List *RequestList
 	}
-	// Executed says that rank 0 has carried out Buckets of so many bytes, by Cost.
+	// Executed returns the cost of a Bucket that rank 0 has executed, as Cost counts it.
 	Executed struct{ Cost int }
 )
 
-// NewCoordinator makes a Leader that has heard nothing.
+// NewCoordinator makes a Coordinator that knows no tensors and no sets but the one of all ranks.
 func NewCoordinator(cfg Config) *Coordinator {
 	c := &Coordinator{
 		cfg: cfg, sets: make(map[uint32]*processSet), nextSet: 1,
@@ -156,8 +194,8 @@ func NewCoordinator(cfg Config) *Coordinator {
 	return c
 }
 
-// Step tells the Leader what happened, and when. The slice is valid until the
-// next Step.
+// Step applies an input at a time and returns what to do, in order. The slice is valid until the
+// next Step; a time before the last one counts as the last one. After the end it returns nil.
 func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 	c.outputs = c.outputs[:0]
 	c.now = max(c.now, now)
@@ -173,8 +211,8 @@ func (c *Coordinator) Step(now Time, in CoordinatorInput) []CoordinatorOutput {
 	return c.outputs
 }
 
-// Next is how long the Leader can wait for its next Step when nothing else
-// happens; ok is false when it can wait for ever.
+// Next is how long the Coordinator can wait for its next Step if nothing else happens. ok is false
+// when it need not be called at all.
 func (c *Coordinator) Next() (wait Duration, ok bool) {
 	if c.nextStep == never || c.ended {
 		return 0, false
@@ -184,7 +222,7 @@ func (c *Coordinator) Next() (wait Duration, ok bool) {
 
 const never = Time(1<<63 - 1)
 
-// due reports whether t has come, and has the Leader look again at t if not.
+// due reports whether t has come. If not, the Coordinator asks to be called again at t.
 func (c *Coordinator) due(t Time) bool {
 	if t <= c.now {
 		return true
@@ -197,6 +235,8 @@ func (Tick) apply(*Coordinator) {}
 
 func (in Executed) apply(c *Coordinator) { c.inflight = max(0, c.inflight-in.Cost) }
 
+// apply handles a list in the order in which the Worker's program called: submissions first, then
+// join, then shutdown, since the list may have all of them.
 func (in RequestsReceived) apply(c *Coordinator) {
 	m := in.List
 	if in.From < 0 || in.From >= c.cfg.Size || m.Ack > c.seq {
@@ -224,12 +264,13 @@ func (in RequestsReceived) apply(c *Coordinator) {
 	}
 }
 
-// protocolError ends the coordinator: a Member says what none says.
+// protocolError ends the coordinator: a Worker has sent what no Worker sends. It is a bug or
+// another version of the program, so nothing that it sent can be trusted.
 func (c *Coordinator) protocolError(rank int, format string, args ...any) {
 	c.abort(&fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: 0, Peers: []fault.Peer{{Rank: rank}}, Err: fmt.Errorf("rank %d "+format, append([]any{rank}, args...)...)})
 }
 
-// abort ends the coordinator on all ranks. The first cause stays.
+// abort ends the coordinator on all ranks. Of several errors the first counts.
 func (c *Coordinator) abort(err *fault.Error) {
 	if c.ended {
 		return
@@ -238,7 +279,8 @@ func (c *Coordinator) abort(err *fault.Error) {
 	c.ended = true
 }
 
-// checkShutdown ends the coordinator when all ranks have left and nothing is to be done.
+// checkShutdown ends the coordinator once all ranks have shut down and nothing is in flight that
+// some rank could still wait for.
 func (c *Coordinator) checkShutdown() {
 	if !c.ended && c.shutdown.Count() == c.cfg.Size && len(c.ready) == 0 && c.pendingCount == 0 {
 		c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseShutdown})
@@ -246,7 +288,9 @@ func (c *Coordinator) checkShutdown() {
 	}
 }
 
-// flush tells what was decided, in messages of a bounded number of meanings.
+// flush sends what this Step has decided. Entries come before the responses that use them, so a
+// list with too many entries is cut into several; each has its own number and is acknowledged by
+// itself.
 func (c *Coordinator) flush() {
 	d := c.outgoing
 	c.outgoing = ResponseList{}
@@ -266,13 +310,13 @@ func (c *Coordinator) flush() {
 	c.freeEvicted()
 }
 
-// maxEntries in one Down keep it to some 100 KiB with names of ordinary length.
+// maxEntries bounds the entries of one list, to some 100 KiB with names of ordinary length.
 const maxEntries = 512
 
-// A processSet is a process set: some ranks of the job, in order.
+// A processSet is some ranks of the job, in the order in which roots and parts count them.
 type processSet struct {
 	ranks []int
-	index map[int]int // nil for all ranks, each at its own place
+	index map[int]int // nil if each rank is its own index
 }
 
 func allRanks(n int) []int {
@@ -283,6 +327,7 @@ func allRanks(n int) []int {
 	return all
 }
 
+// newSet makes a set of these ranks. It keeps the slice.
 func newSet(ranks []int) *processSet {
 	s := &processSet{ranks: ranks}
 	for i, r := range ranks {
@@ -299,7 +344,7 @@ func newSet(ranks []int) *processSet {
 	return s
 }
 
-// indexOf is a rank's place in the set, or -1.
+// indexOf is a rank's index in the set, or -1 if it is not a member.
 func (s *processSet) indexOf(rank int) int {
 	if s.index == nil {
 		if rank < len(s.ranks) {
@@ -313,7 +358,8 @@ func (s *processSet) indexOf(rank int) int {
 	return -1
 }
 
-// validRanks reports whether a list could be a process set of size ranks.
+// validRanks reports whether a list could be a process set in a job of size ranks: not empty, each
+// rank once.
 func validRanks(ranks []int, size int) bool {
 	if len(ranks) == 0 || len(ranks) > size {
 		return false

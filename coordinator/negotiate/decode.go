@@ -5,8 +5,8 @@ import (
 	"github.com/tutti-go/tutti/internal/wire"
 )
 
-// A reader decodes a message: a wire.Reader, with the forms that only these messages have. After a
-// failure all that it returns is zero.
+// A reader decodes a list: a wire.Reader with the forms that only these lists have. After a failure
+// everything that it returns is zero, so callers check once, at the end.
 type reader struct {
 	wire.Reader
 	responses int       // of the message
@@ -21,8 +21,9 @@ func (r *reader) version() {
 
 func (r *reader) text(limit int) string { return r.String(r.Count(1), limit) }
 
-// idRanges is memory for the numbers of a Bucket. That of all is made at once, where
-// they have one each; what is left over when there are more is less than these.
+// idRanges returns memory for the IDs of a response. Most responses have one range, so memory for
+// the ranges of all responses is made at once. When a response has more, the rest of it is given
+// up.
 func (r *reader) idRanges(n int) []IDRange {
 	if len(r.idPool) < n {
 		r.idPool = make([]IDRange, max(n, r.responses))
@@ -68,6 +69,7 @@ func (r *reader) fault() *fault.Error {
 	return e
 }
 
+// end is the error of a list that was malformed or longer than its contents.
 func (r *reader) end(what string) error {
 	if !r.Done() {
 		return fault.New(fault.Mismatch, "coordinator", -1, "%s: got a message that is malformed or of another version, want version %d; run the same version of the program on all ranks", what, wireVersion)

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// join notes that a rank has run out of data.
+// join handles a rank that has run out of data. Tensors that wait for nobody else become ready.
 func (c *Coordinator) join(rank int) {
 	if c.shutdown.Has(rank) || !c.joined.Add(rank) {
 		c.protocolError(rank, "joined twice or after its shutdown")
@@ -18,8 +18,8 @@ func (c *Coordinator) join(rank int) {
 	c.checkJoined()
 }
 
-// checkJoined ends a join when all ranks have joined: everything that was
-// submitted is ready then, and is launched before.
+// checkJoined ends the join once all ranks have joined. Everything that was submitted is ready
+// then, and runs before.
 func (c *Coordinator) checkJoined() {
 	if c.ended || c.joined.Count() < c.cfg.Size {
 		return
@@ -29,14 +29,13 @@ func (c *Coordinator) checkJoined() {
 	c.joined.clear()
 }
 
-// fence launches all that is ready, whatever it costs, because what comes next
-// must not overtake it.
+// fence launches all that is ready, whatever it costs, so that what comes next cannot overtake it.
 func (c *Coordinator) fence() {
 	c.force = true
 	c.launch()
 }
 
-// receiveShutdown notes that a rank submits nothing more.
+// receiveShutdown handles a rank that submits nothing more. Tensors that still need it fail.
 func (c *Coordinator) receiveShutdown(rank int) {
 	if !c.shutdown.Add(rank) {
 		c.protocolError(rank, "shut down twice")
@@ -45,6 +44,7 @@ func (c *Coordinator) receiveShutdown(rank int) {
 	c.checkAllReady()
 }
 
+// checkAllReady checks every pending tensor, after the set of absent ranks has changed.
 func (c *Coordinator) checkAllReady() {
 	for _, p := range c.sortedPending() {
 		if p.live { // it may have failed with another of its group
@@ -53,7 +53,8 @@ func (c *Coordinator) checkAllReady() {
 	}
 }
 
-// changeSets carries out a request that all ranks agree on.
+// changeSets executes a request for a process set that all ranks have made. Tensors of a set that
+// is removed fail if they are incomplete, and run before the removal if they are ready.
 func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	if t.Operation == AddSet {
 		c.addSet(t)
@@ -82,6 +83,7 @@ func (c *Coordinator) changeSets(p *pendingTensor, t *Spec) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseRemoveSet, ID: id, Name: t.Name})
 }
 
+// addSet gives a new process set its number, which is never used again.
 func (c *Coordinator) addSet(t *Spec) {
 	if !validRanks(t.Shape, c.cfg.Size) {
 		c.fail(&fault.Error{Kind: fault.Misuse, Op: t.Call(), Err: fmt.Errorf("got ranks %v, want some of 0 to %d, each once", t.Shape, c.cfg.Size-1)}, t.key())

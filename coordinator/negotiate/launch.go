@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A readyTensor is a tensor that is ready, or what is left of it.
+// A readyTensor is a tensor that is ready, or the parts of it that have not been launched.
 type readyTensor struct {
 	id        uint32
 	transient bool
@@ -15,13 +15,13 @@ type readyTensor struct {
 	absent    []int
 	bytes     int
 	parts     int
-	next      int  // the part to be launched
-	priority  int  // the tensor's priority
-	reused    bool // the slot's own
+	next      int  // the part to be launched next
+	priority  int  // higher ones first
+	reused    bool // the cache entry keeps it
 	key       fusionKey
 }
 
-// A fusionKey is what tensors of one Bucket have in common.
+// A fusionKey is what the tensors of one Bucket have in common, so that one call can execute them.
 type fusionKey struct {
 	kind        Operation
 	set         uint32
@@ -30,16 +30,16 @@ type fusionKey struct {
 	root        int
 }
 
-// tensorCost is what launching a tensor costs beside its bytes.
+// tensorCost is what a tensor costs beside its bytes, so that many empty tensors need credit, too.
 const tensorCost = 64
 
-// Cost is what a part of a tensor counts for Config.Credit.
+// Cost is how much of Config.Credit a part of a tensor needs.
 func Cost(t *Spec, rows []int, part, parts int) int {
 	return Size(t, rows, part, parts) + tensorCost
 }
 
-// Size is how many bytes a part of a tensor has. An AllToAll's, which differs
-// from rank to rank, is taken for large.
+// Size is how many bytes a part of a tensor has. An AllToAll differs in size from rank to rank, so
+// it counts as large.
 func Size(t *Spec, rows []int, part, parts int) int {
 	switch {
 	case t.Operation == Barrier:
@@ -57,7 +57,7 @@ func Size(t *Spec, rows []int, part, parts int) int {
 	return (hi - lo) * t.DType.Size()
 }
 
-// enqueue makes a tensor ready to be launched.
+// enqueue gives a resolved tensor its ID and makes it ready to be launched.
 func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
 	id, transient := c.assignID(p, absent)
 	t := p.variants[0].spec
@@ -67,7 +67,8 @@ func (c *Coordinator) enqueue(p *pendingTensor, absent []int) {
 	c.queueReady(u)
 }
 
-// initReady prepares a unit.
+// initReady prepares a readyTensor. Only sums and copies are cut into parts, since their elements
+// do not depend on each other.
 func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) {
 	*u = readyTensor{
 		id: id, spec: t, bytes: Size(t, rows, 0, 1), parts: 1, priority: t.Priority,
@@ -78,7 +79,7 @@ func (c *Coordinator) initReady(u *readyTensor, id uint32, t *Spec, rows []int) 
 	}
 }
 
-// queueReady queues a unit.
+// queueReady adds a tensor to those to be launched.
 func (c *Coordinator) queueReady(u *readyTensor) {
 	if len(c.ready) == 0 {
 		c.readySince = c.now
@@ -86,7 +87,7 @@ func (c *Coordinator) queueReady(u *readyTensor) {
 	c.ready = append(c.ready, u)
 	c.readyBytes += u.bytes
 	if u.key.kind == Barrier {
-		c.skipFusionWait = true // somebody waits for it
+		c.skipFusionWait = true // a goroutine of each rank waits for it
 	}
 }
 
@@ -99,7 +100,15 @@ func (c *Coordinator) newReady() *readyTensor {
 	return new(readyTensor)
 }
 
-// launch puts ready tensors into Buckets, the urgent ones first.
+// launch orders ready tensors, the urgent ones first. It waits while all of these hold:
+//
+//   - some tensor is pending, which may become ready to be fused with these;
+//   - less than Config.Fusion bytes are ready;
+//   - the first of them has been ready for less than Config.Cycle;
+//   - neither a barrier nor a fence asks for haste.
+//
+// After the credit was spent it waits until half of it is back, so that rank 0 sends one list for
+// several parts and not one for each.
 func (c *Coordinator) launch() {
 	if len(c.ready) == 0 || c.ended {
 		c.force, c.skipFusionWait = false, false
@@ -140,7 +149,7 @@ func (c *Coordinator) launch() {
 	c.readyPool = c.readyPool[:min(len(c.readyPool), maxPool)]
 }
 
-// moreUrgent orders units by urgency, then by number.
+// moreUrgent orders by priority, then by ID: in steady steps, the order of the first step.
 func moreUrgent(a, b *readyTensor) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.id, b.id))
 }
@@ -151,18 +160,19 @@ type bucketBuilder struct {
 	response        Response
 	bytes           int
 	first           *readyTensor
-	mixedPriorities bool // tensors of different priorities
+	mixedPriorities bool // its tensors have different priorities
 }
 
-// bucketBuilders are those of one launch. Of each class one is open for more.
+// bucketBuilders are the Buckets of one launch, in the order in which they run. For each fusionKey
+// the last one is open for more tensors.
 type bucketBuilders struct {
 	list  []*bucketBuilder
 	open  map[fusionKey]*bucketBuilder
-	last  *bucketBuilder   // that was opened
+	last  *bucketBuilder   // the one opened last, which the next tensor mostly fits
 	spare []*bucketBuilder // for reuse
 }
 
-// clear forgets all, once they have been told.
+// clear forgets all Buckets once they are in the list.
 func (bs *bucketBuilders) clear() {
 	for _, b := range bs.list {
 		*b = bucketBuilder{}
@@ -184,7 +194,7 @@ func (bs *bucketBuilders) newBucket() *bucketBuilder {
 	return new(bucketBuilder)
 }
 
-// find is the open one of a class, or nil.
+// find returns the open Bucket of a key, or nil.
 func (bs *bucketBuilders) find(c fusionKey) *bucketBuilder {
 	if bs.last != nil && bs.last.key == c {
 		return bs.last
@@ -203,7 +213,9 @@ func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 	bs.open[b.key], bs.last = b, b
 }
 
-// launchTensor launches what it can of u, and reports whether that was all.
+// launchTensor launches what the credit allows of u, and reports whether that was all. A tensor
+// that fits an open Bucket joins it without asking for credit: the Bucket has been granted, and at
+// most Config.Fusion bytes join it.
 func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	key := u.key
 	fusible := u.parts == 1 && u.spec.Codec == Plain && u.bytes <= c.cfg.MaxFusedTensor && len(u.absent) == 0 && (key.kind == AllReduce || key.kind == Broadcast)
@@ -232,7 +244,7 @@ func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	return true
 }
 
-// newIDs is one number. Memory for many is made at once, as by Member.newBucket.
+// newIDs returns memory with one ID. Memory for many is made at once, as by Worker.newBucket.
 func (c *Coordinator) newIDs(id uint32) []IDRange {
 	if len(c.idPool) == 0 {
 		c.idPool = make([]IDRange, 64)
@@ -243,8 +255,8 @@ func (c *Coordinator) newIDs(id uint32) []IDRange {
 	return s
 }
 
-// credit is how many bytes are launched ahead. Who waits for more orders idles, so
-// they may be few only where a tensor that comes later may be more urgent.
+// credit is the bound of inflight. It may be small only where an urgent tensor could overtake: a
+// rank that waits for the next orders is idle.
 func (c *Coordinator) credit() int {
 	if c.prioritized {
 		return c.cfg.Credit
@@ -252,9 +264,11 @@ func (c *Coordinator) credit() int {
 	return max(c.cfg.Credit, c.cfg.UnprioritizedCredit)
 }
 
-// maxBuckets bounds what is launched ahead in one message.
+// maxBuckets bounds the Buckets of one launch.
 const maxBuckets = 1 << 16
 
+// fits reports whether a tensor may join a Bucket. Tensors of different priorities share at most a
+// partition, so that the urgent ones do not wait for many others.
 func (c *Coordinator) fits(b *bucketBuilder, u *readyTensor) bool {
 	limit := c.cfg.Fusion
 	if b.mixedPriorities || u.priority != b.first.priority {
@@ -263,7 +277,7 @@ func (c *Coordinator) fits(b *bucketBuilder, u *readyTensor) bool {
 	return b.bytes+u.bytes <= limit
 }
 
-// charge charges a part of u, and ends its number's use with the last one.
+// charge counts a launched part against the credit. With the last part the ID may be used again.
 func (c *Coordinator) charge(u *readyTensor, cost int) {
 	c.inflight += cost
 	if u.parts > 1 && u.next < u.parts {
@@ -279,7 +293,7 @@ func (c *Coordinator) charge(u *readyTensor, cost int) {
 	c.cache[u.id].lastUsed = c.launches
 }
 
-// appendID adds a number to runs of them.
+// appendID adds an ID to ranges of them.
 func appendID(runs []IDRange, id uint32) []IDRange {
 	if n := len(runs); n > 0 && runs[n-1].First+runs[n-1].Count == id {
 		runs[n-1].Count++

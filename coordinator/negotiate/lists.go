@@ -2,56 +2,58 @@ package negotiate
 
 import "github.com/tutti-go/tutti/fault"
 
-// An RequestList is what a Member tells the leader.
+// A RequestList is what a Worker sends to the Coordinator: what its rank has submitted since the
+// last one, and what else the Coordinator must know of it. The wire form is in the package comment.
 type RequestList struct {
-	Ack         uint32 // the number of the last Down applied
-	Cached      Bitset // cached tensors that are submitted as before
+	Ack         uint32 // the number of the last ResponseList applied
+	Cached      Bitset // cache IDs of tensors that are submitted as before
 	Requests    []TensorRequest
-	Join        bool // after the requests: this rank has run out of data
-	Shutdown    bool // it will submit nothing more
-	Location    string
-	HasLocation bool         // Here answers a where
+	Join        bool         // this rank has run out of data, after the requests
+	Shutdown    bool         // this rank submits nothing more
+	Location    string       // the answer to a ResponseLocate
+	HasLocation bool         // Location is such an answer
 	Fault       *fault.Error // the coordinator has failed on this rank
 }
 
-// A ResponseList is what the leader tells all Members. They apply all of it in order.
+// A ResponseList is what the Coordinator sends to all Workers, which apply all lists in order.
 type ResponseList struct {
 	Seq       uint32 // 1, 2, …
 	Entries   []CacheEntry
 	Responses []Response
-	Evicted   []uint32 // numbers that mean nothing any more
+	Evicted   []uint32 // IDs whose entries have been evicted
 }
 
-// A CacheEntry gives a tensor a number.
+// A CacheEntry gives a tensor an ID. A live entry of the same ID is replaced.
 type CacheEntry struct {
 	ID        uint32
-	Transient bool // for one launch; otherwise it is cached
+	Transient bool // for one launch; the cache does not keep it
 	Spec      *Spec
 	Rows      []int // AllGather: each rank's first dimension
 }
 
-// An ResponseKind is what an Item tells. Its numbers are part of the wire form.
+// A ResponseKind is what a Response asks for. The numbers are part of the wire form.
 type ResponseKind uint8
 
-// The items.
+// The kinds of responses.
 const (
-	ResponseRun       ResponseKind = 1 // carry tensors out
+	ResponseRun       ResponseKind = 1 // execute tensors together
 	ResponseFail      ResponseKind = 2 // tensors have failed
-	ResponseJoined    ResponseKind = 3 // all ranks have joined, Rank last
-	ResponseAddSet    ResponseKind = 4 // process set ID, called Name, is of Ranks
-	ResponseRemoveSet ResponseKind = 5 // process set ID is no more
-	ResponseLocate    ResponseKind = 6 // Ranks are asked where they are
+	ResponseJoined    ResponseKind = 3 // all ranks have joined, Rank as the last
+	ResponseAddSet    ResponseKind = 4 // process set ID, called Name, has Ranks
+	ResponseRemoveSet ResponseKind = 5 // process set ID is removed
+	ResponseLocate    ResponseKind = 6 // Ranks are asked where their programs are
 	ResponseAbort     ResponseKind = 7 // the coordinator ends with Err
-	ResponseShutdown  ResponseKind = 8 // all ranks have left
-	ResponseTune      ResponseKind = 9 // what comes from now on goes by Tuning
+	ResponseShutdown  ResponseKind = 8 // all ranks have shut down
+	ResponseTune      ResponseKind = 9 // what follows goes by Tuning
 )
 
-// An Response is one thing that the leader tells. Fields that do not apply are zero.
+// A Response is one thing that all Workers do at the same point in the order. Fields that do not
+// apply to its Kind are zero.
 type Response struct {
 	Kind        ResponseKind
-	IDs         []IDRange // numbers of tensors
-	Part, Parts int       // of one large tensor; else 0 and 1
-	Ranks       []int     // run: those absent, of the job
+	IDs         []IDRange // of the tensors to run
+	Part, Parts int       // of one large tensor; otherwise 0 and 1
+	Ranks       []int     // run: the absent ones, numbered as in the job
 	Failed      []TensorName
 	Err         *fault.Error
 	ID          uint32
@@ -60,10 +62,10 @@ type Response struct {
 	Tuning      Tunables
 }
 
-// A IDRange is numbers from First on.
+// An IDRange is Count IDs from First on.
 type IDRange struct{ First, Count uint32 }
 
-// TensorName is a tensor's set and name.
+// A TensorName is what a tensor is found by.
 type TensorName struct {
 	Set  uint32
 	Name string

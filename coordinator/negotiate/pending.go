@@ -8,32 +8,38 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A pendingTensor tensor has been submitted by somebody.
+// A pendingTensor is a tensor that some rank has submitted and that is not resolved, on the slow
+// path.
+//
+//	state    submittedCount    ready  leaves by
+//	waiting  below the ranks   false  recordSubmission, or another rank's join: checkReady
+//	grouped  all, but absent   true   the last tensor of its group is resolved
+//	gone     any               any    removePending; live is false, and pendingPool may use it again
 type pendingTensor struct {
 	key            key
 	set            *processSet
 	variants       []variant // what was submitted, each with the lowest rank that did
-	submitted      Bitset    // who has, by the place in the set
-	submittedCount int       // how many have
-	rows           []int     // AllGather: first dimensions, by the place in the set
-	cacheID        int       // its number in the cache; -1: none
-	redefine       bool      // somebody sent it in full, so that its meaning is told anew
+	submitted      Bitset    // which ranks have, by index in the set
+	submittedCount int       // how many
+	rows           []int     // AllGather: first dimensions, by index in the set
+	cacheID        int       // -1: none
+	redefine       bool      // some rank sent it in full, so that its entry must be sent again
 	since          Time
 	stall          stallState
-	live           bool           // not dropped
-	next           *pendingTensor // what the last rank to submit it in full submitted then; a hint
-	ready          bool           // waiting for the others of its group
+	live           bool           // not removed
+	next           *pendingTensor // what the last rank that sent it in full sent next; a hint
+	ready          bool           // it waits for the others of its group
 	failed         *fault.Error
 }
 
-// A variant is one of the requests that ranks disagree about.
+// A variant is one of the requests that ranks disagree about, with the lowest rank that made it.
 type variant struct {
 	spec *Spec
 	site string
 	rank int
 }
 
-// maxVariants bounds what is remembered of ranks that all disagree.
+// maxVariants bounds what is kept of ranks that all disagree.
 const maxVariants = 4
 
 type groupKey struct {
@@ -41,10 +47,11 @@ type groupKey struct {
 	group uint64
 }
 
-// A group is tensors submitted as one: none runs before all are ready.
+// A group is tensors that were submitted as one. None runs before all are ready.
 type group struct{ tensors []*pendingTensor }
 
-// receiveCachedID is a rank's submission of a cached tensor, as before.
+// receiveCachedID handles a rank's bit on the slow path. The entry may have been evicted after the
+// rank sent the bit; then the bit counts as a request in full for what the entry meant.
 func (c *Coordinator) receiveCachedID(from, id int) {
 	if id >= len(c.cache) || c.cache[id].state == entryFree {
 		c.protocolError(from, "submitted by cache ID %d, which is unknown", id)
@@ -80,7 +87,8 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	c.checkReady(p)
 }
 
-// receiveRequest is a rank's submission in full.
+// receiveRequest handles a request in full. Most ranks submit in the order of the rank before them,
+// so that the tensor is mostly the successor of the last one, and no map is read.
 func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	k := q.key()
 	p := c.lastRequest.next // ranks mostly submit in the order of the one before
@@ -110,7 +118,8 @@ func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	c.checkReady(p)
 }
 
-// find is the pending tensor of a name, or nil.
+// find returns the pending tensor of a name, or nil. It moves one on the cached path to the slow
+// path.
 func (c *Coordinator) find(k key) *pendingTensor {
 	if p := c.pending[k]; p != nil {
 		return p
@@ -125,8 +134,8 @@ func (c *Coordinator) find(k key) *pendingTensor {
 	return c.cache[id].pending
 }
 
-// findOrBegin begins a pending tensor, or finds it. It is nil when its set is not there: removed, or
-// never made.
+// findOrBegin returns the pending tensor of a spec's name, and makes it if there is none. It
+// returns nil if the process set does not exist, after it has failed the tensor.
 func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	set := c.sets[t.Set]
 	if set == nil {
@@ -148,7 +157,8 @@ func (c *Coordinator) findOrBegin(t *Spec) *pendingTensor {
 	return p
 }
 
-// beginPending is a pending tensor that nobody has submitted.
+// beginPending returns a pending tensor that nobody has submitted. The caller puts it where find
+// looks.
 func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) {
 	if n := len(c.pendingPool); n > 0 {
 		p, c.pendingPool = c.pendingPool[n-1], c.pendingPool[:n-1]
@@ -165,7 +175,7 @@ func (c *Coordinator) beginPending(t *Spec, set *processSet) (p *pendingTensor) 
 	return p
 }
 
-// recordSubmission notes that a rank has submitted p.
+// recordSubmission notes that a rank has submitted p. It reports false after a protocol error.
 func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
 	switch {
 	case at < 0:
@@ -188,7 +198,7 @@ func (p *pendingTensor) setRows(at, rows int) {
 	p.rows[at] = rows
 }
 
-// addVariant notes what a rank submitted.
+// addVariant notes what a rank has submitted.
 func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 	for i := range p.variants {
 		v := &p.variants[i]
@@ -205,7 +215,7 @@ func (p *pendingTensor) addVariant(t *Spec, site string, rank int) {
 	}
 }
 
-// removePending forgets a pending tensor.
+// removePending forgets a tensor. A report that is being made keeps a copy of it.
 func (c *Coordinator) removePending(p *pendingTensor) {
 	p.live = false
 	c.pendingCount--
@@ -226,10 +236,11 @@ func (c *Coordinator) removePending(p *pendingTensor) {
 	}
 }
 
+// maxPool bounds each list of objects that are kept for reuse.
 const maxPool = 4096
 
-// sortedPending are the pending tensors in the order of their names, so that what follows
-// does not depend on a map's order.
+// sortedPending lists the pending tensors by name. Where the order shows in responses, it must not
+// be that of a map.
 func (c *Coordinator) sortedPending() []*pendingTensor {
 	list := make([]*pendingTensor, 0, c.pendingCount)
 	for p := range c.eachPending {
@@ -241,7 +252,7 @@ func (c *Coordinator) sortedPending() []*pendingTensor {
 	return list
 }
 
-// eachPending yields the pending tensors, in no order.
+// eachPending yields the pending tensors, in no particular order. All are on the slow path then.
 func (c *Coordinator) eachPending(yield func(*pendingTensor) bool) {
 	c.allToSlowPath()
 	for _, p := range c.pending {

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// absent are the members that have joined without submitting p.
+// absent lists the ranks that have joined without submitting p.
 func (c *Coordinator) absent(p *pendingTensor) []int {
 	if c.joined.Empty() {
 		return nil
@@ -21,7 +21,8 @@ func (c *Coordinator) absent(p *pendingTensor) []int {
 	return list
 }
 
-// checkReady settles p when nobody is missing any more.
+// checkReady resolves p if it waits for no rank any more, and fails it if it waits for one that has
+// shut down.
 func (c *Coordinator) checkReady(p *pendingTensor) {
 	if p.ready || c.ended {
 		return
@@ -49,8 +50,8 @@ func (c *Coordinator) checkReady(p *pendingTensor) {
 	}
 }
 
-// failEarly fails a tensor, and with it those submitted as one with it, before all
-// have submitted it: those who have hear it now, the others when they do.
+// failEarly fails a tensor that some ranks have not submitted, and with it the tensors of its
+// group. Ranks that submit it later begin it again, and it fails again for the same reason.
 func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
 	gk := groupKey{p.key.set, p.variants[0].spec.Group}
 	c.fail(err, p.key)
@@ -69,8 +70,8 @@ func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
 
 func (p *pendingTensor) call() string { return p.variants[0].spec.Call() }
 
-// resolve decides what becomes of a tensor that all have submitted, or are absent
-// from.
+// resolve decides what becomes of a tensor that every rank has submitted or is absent from. A
+// tensor of a group waits for the others; if one of them has failed, all fail with its error.
 func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 	t := p.variants[0].spec
 	p.failed = c.validate(p, absent)
@@ -101,7 +102,7 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 	}
 }
 
-// validate is why a tensor cannot run, or nil.
+// validate returns why a tensor cannot run, or nil.
 func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	if len(p.variants) > 1 {
 		return p.mismatch()
@@ -132,7 +133,8 @@ func blame(ranks []int, call string) []fault.Peer {
 	return peers
 }
 
-// mismatch names the lowest rank, and the lowest that disagrees with it.
+// mismatch is the error of ranks that disagree. It names the lowest rank, and the lowest rank that
+// disagrees with it, so that all ranks blame the same two.
 func (p *pendingTensor) mismatch() *fault.Error {
 	slices.SortFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
 	a, b := p.variants[0], p.variants[1]
@@ -143,7 +145,8 @@ func (p *pendingTensor) mismatch() *fault.Error {
 	}
 }
 
-// enqueueOrFail takes a settled tensor out of the pending ones and queues it, or fails.
+// enqueueOrFail ends the negotiation of a resolved tensor: it is launched, executed here (process
+// sets), or failed.
 func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	if p.failed != nil {
 		c.fail(p.failed, p.key)
@@ -160,7 +163,7 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells those who have submitted tensors that they failed.
+// fail tells all Workers that a tensor has failed. Those that have submitted it end it.
 func (c *Coordinator) fail(err *fault.Error, k key) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseFail, Err: err, Failed: []TensorName{{k.set, k.name}}})
 }

@@ -10,13 +10,13 @@ import (
 
 // Bounds of what may be asked for.
 const (
-	MaxName = 512 // bytes of a tensor's or a process set's name
+	MaxName = 512 // bytes of the name of a tensor or a process set
 	MaxDims = 8   // dimensions of a tensor
-	MaxSite = 256 // bytes of a place in a program
+	MaxSite = 256 // bytes of a call site in words
 	maxOp   = 128 // bytes of an operator's name
 )
 
-// A Operation is what is done with a tensor. Its numbers are part of the wire form.
+// An Operation is what is done with a tensor. The numbers are part of the wire form.
 type Operation uint8
 
 // The kinds.
@@ -33,7 +33,7 @@ const (
 
 var operationNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset"}
 
-// Valid reports whether k is one of the kinds above.
+// Valid reports whether k is one of the operations above.
 func (k Operation) Valid() bool { return k != 0 && int(k) < len(operationNames) }
 
 // String is "allreduce".
@@ -47,51 +47,53 @@ func (k Operation) String() string {
 // World is the process set of all ranks; Registry is the one in which sets are
 // added and removed, again of all ranks, so that their names meet no tensor's.
 const (
+	// World is the process set of all ranks. SetRegistry also has all ranks; process sets are
+	// added and removed in it, so that their names are not those of tensors.
 	World       uint32 = 0
 	SetRegistry uint32 = 1<<32 - 1
 )
 
-// A Codec is how a rank's share of an AllReduce is written in fewer bytes. Its
-// numbers are part of the wire form.
+// A Codec is how a rank's share of an AllReduce is encoded in fewer bytes. The numbers are part of
+// the wire form.
 type Codec uint8
 
 // The codecs.
 const (
-	Plain  Codec = 0 // as it is
+	Plain  Codec = 0 // not at all
 	TopK   Codec = 1 // the Keep elements furthest from zero
 	OneBit Codec = 2 // a bit for each element
 )
 
-// A Spec is what the ranks must agree on. It is immutable once submitted.
+// A Spec is all about a tensor that the ranks must agree on. It is immutable once submitted.
 type Spec struct {
 	Set       uint32
 	Name      string
 	Operation Operation
 	DType     tensor.DType
-	Wire      tensor.DType // what travels; DType unless compressed
-	// Shape in elements. AllGather and AllToAll, where first dimensions differ,
-	// have -1 there.
+	Wire      tensor.DType // of what travels; DType unless compressed
+	// Shape counts elements. The first dimension of AllGather and AllToAll differs from rank to
+	// rank, and is -1 here.
 	Shape      []int
 	Op         string
 	OpID       uint64
-	NoIdentity bool // the operator has none, so nobody may be absent
-	Whole      bool // it is never launched in parts
+	NoIdentity bool // the operator has none, so no rank may be absent
+	Whole      bool // it is never cut into parts
 	Codec      Codec
 	Keep       int // TopK: elements of each rank
-	Root       int // a rank of the set; -1: none
+	Root       int // index in the set; -1: none
 	Pre, Post  float64
 	Priority   int    // higher ones go first
 	Group      uint64 // equal for tensors submitted as one; 0: none
 	GroupSize  int
 }
 
-// A TensorRequest is a Tensor as one rank submits it.
+// A TensorRequest is a Spec as one rank submits it.
 type TensorRequest struct {
 	Spec
-	Rows   int   // AllGather: this rank's first dimension
-	Splits []int // AllToAll: rows to each rank of the set
-	Site   string
-	memo   *tensorState // what the Member knew of it when it was last submitted
+	Rows   int          // AllGather: this rank's first dimension
+	Splits []int        // AllToAll: rows to each rank of the set
+	Site   string       // of the program's call, for errors and stall reports
+	memo   *tensorState // found when it was last submitted; saves reading a map
 }
 
 // A key is what a tensor is found by.
@@ -102,7 +104,8 @@ type key struct {
 
 func (t *Spec) key() key { return key{t.Set, t.Name} }
 
-// Elements is how many elements the shape has; unknown dimensions count as 1.
+// Elements is how many elements the shape has. A dimension of -1 counts as 1, so for AllGather it
+// is the elements of a row.
 func (t *Spec) Elements() int {
 	n := 1
 	for _, d := range t.Shape {
@@ -116,8 +119,7 @@ func (t *Spec) Elements() int {
 // Bytes is the size of the elements.
 func (t *Spec) Bytes() int { return t.Elements() * t.DType.Size() }
 
-// Differs names the first thing in which two requests for one name disagree, or
-// is "".
+// Differs names the first thing in which two specs for one name disagree. It is "" if they agree.
 func (t *Spec) Differs(o *Spec) string {
 	switch {
 	case t.Operation != o.Operation:
@@ -187,7 +189,8 @@ func (t *Spec) Call() string {
 	return b.String()
 }
 
-// valid refuses what no Member submits.
+// valid reports whether a Worker could have sent the spec. The bounds keep sizes in bytes within an
+// int.
 func (t *Spec) valid() bool {
 	if !t.Operation.Valid() || t.Name == "" || len(t.Name) > MaxName || len(t.Op) > maxOp {
 		return false

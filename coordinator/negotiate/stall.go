@@ -8,16 +8,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Stall is a tensor that some ranks have submitted and others not.
+// A Stall is a tensor that some ranks have submitted and others have not, for a report.
 type Stall struct {
 	Call      string
-	Site      string // where the lowest of Submitted did
+	Site      string // of the call by the lowest of Submitted
 	Waited    Duration
 	Submitted []int
 	Missing   []RankLocation
 }
 
-// A RankLocation is where a rank is now; At is empty when it did not say.
+// A RankLocation is where a rank's program is; At is empty if the rank did not answer.
 type RankLocation struct {
 	Rank int
 	At   string
@@ -47,6 +47,7 @@ func (s Stall) String() string {
 	return b.String()
 }
 
+// A stallState says whether a pending tensor has been reported. It is reported once.
 type stallState uint8
 
 const (
@@ -57,11 +58,16 @@ const (
 // Bounds of a report.
 const (
 	maxStalls     = 16         // tensors in it
-	locateTimeout = 1 * Second // for ranks to say where they are
+	locateTimeout = 1 * Second // for ranks to answer
 )
 
-// checkStalls finds tensors that have waited too long. It looks at all that wait
-// only when the first of them may have.
+// checkStalls reports tensors that have waited for Config.StallWarn, and ends the coordinator when
+// one has waited for Config.StallEnd. It looks at all pending tensors only when the oldest may
+// have.
+//
+//	report   reporting  leaves by
+//	none     nil        a tensor has stalled: requestLocations asks the missing ranks
+//	asking   the list   all asked ranks have answered, or locateDeadline: reportStalls
 func (c *Coordinator) checkStalls() {
 	if c.ended {
 		return
@@ -92,12 +98,12 @@ func (c *Coordinator) checkStalls() {
 	c.due(c.nextStallCheck)
 }
 
-// exceeds reports whether p has waited for a limit, and has l look again when not.
+// exceeds reports whether p has waited for a limit. If not, checkStalls looks again at that time.
 func (c *Coordinator) exceeds(p *pendingTensor, limit Duration) bool {
 	return c.exceededSince(p.since, limit)
 }
 
-// exceededSince is over of what has waited since then.
+// exceededSince is exceeds for what has waited since a time.
 func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	if limit <= 0 {
 		return false
@@ -110,7 +116,7 @@ func (c *Coordinator) exceededSince(since Time, limit Duration) bool {
 	return false
 }
 
-// requestLocations begins a report: the missing ranks are to say where they are.
+// requestLocations begins a report: the missing ranks are asked where their programs are.
 func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
 	slices.SortFunc(stalled, func(a, b *pendingTensor) int {
 		if a.since != b.since {
@@ -132,6 +138,7 @@ func (c *Coordinator) requestLocations(stalled []*pendingTensor) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseLocate, Ranks: slices.Collect(c.locating.All)})
 }
 
+// receiveLocation notes a rank's answer. An answer that comes after its report is dropped.
 func (c *Coordinator) receiveLocation(from int, at string) {
 	if c.reporting != nil && c.locating.Has(from) {
 		c.locating.Remove(from)
@@ -139,7 +146,7 @@ func (c *Coordinator) receiveLocation(from int, at string) {
 	}
 }
 
-// reportStalls says what waits, and forgets about it: each tensor is reported once.
+// reportStalls ends a report with what the ranks have answered.
 func (c *Coordinator) reportStalls() {
 	var stalls []Stall
 	for _, p := range c.reporting {
@@ -149,6 +156,7 @@ func (c *Coordinator) reportStalls() {
 	c.outputs = append(c.outputs, Warn{stalls})
 }
 
+// describeStall puts a stalled tensor into a report.
 func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	v := slices.MinFunc(p.variants, func(a, b variant) int { return a.rank - b.rank })
 	s := Stall{Call: v.spec.Call(), Site: v.site, Waited: Duration(c.now - p.since)}
@@ -163,6 +171,7 @@ func (c *Coordinator) describeStall(p *pendingTensor) Stall {
 	return s
 }
 
+// locationOf is what a rank has answered, or an empty location.
 func (c *Coordinator) locationOf(rank int) RankLocation {
 	for _, pl := range c.locations {
 		if pl.Rank == rank {
@@ -172,7 +181,7 @@ func (c *Coordinator) locationOf(rank int) RankLocation {
 	return RankLocation{Rank: rank}
 }
 
-// missing are the ranks that p waits for.
+// missing lists the ranks that p waits for.
 func (c *Coordinator) missing(p *pendingTensor) []int {
 	var list []int
 	for at, r := range p.set.ranks {
@@ -183,8 +192,8 @@ func (c *Coordinator) missing(p *pendingTensor) []int {
 	return list
 }
 
-// abortStalled ends the coordinator: a tensor has waited beyond the second limit. Of
-// those that have, the first by name is told.
+// abortStalled ends the coordinator because a tensor has waited for Config.StallEnd. Of several
+// such tensors it names the first by name, and of the missing ranks as many as an error holds.
 func (c *Coordinator) abortStalled() {
 	for _, p := range c.sortedPending() {
 		if p.since+Time(c.cfg.StallEnd) > c.now {

@@ -2,16 +2,16 @@ package negotiate
 
 import "fmt"
 
-// A Tunables is what may change while a coordinator runs: nothing in it changes what
-// is reduced with what, but Class, which changes the order of the folds.
+// Tunables are the settings that may change while a coordinator runs. Class changes the order of
+// the folds; the others change no bit of any result.
 type Tunables struct {
 	Cycle  Duration
 	Fusion int
-	Cache  bool  // tensors are negotiated by a bit; there must be room for some
-	Class  uint8 // of algorithm; what the runtime makes of it is no matter here
+	Cache  bool  // tensors are negotiated by cache IDs; Config.Cache must be above 0
+	Class  uint8 // of algorithms; its meaning is the caller's
 }
 
-// valid refuses what no leader tells.
+// valid reports whether a Coordinator could have sent the settings.
 func (t Tunables) valid() bool { return t.Cycle >= 0 && t.Fusion >= 0 }
 
 // String is "cycle 1.0 ms, fusion 1024, cache true, class 0".
@@ -19,10 +19,12 @@ func (t Tunables) String() string {
 	return fmt.Sprintf("cycle %.1f ms, fusion %d, cache %v, class %d", float64(t.Cycle)/float64(Millisecond), t.Fusion, t.Cache, t.Class)
 }
 
-// Retune has the leader change its ways, and tell all Members to do so at the same
-// place in the order.
+// Retune is an input of the Coordinator: it changes its settings, and all Workers change theirs at
+// the same point in the order.
 type Retune struct{ Tuning Tunables }
 
+// apply launches what is ready first, so that a tensor goes by the settings under which it became
+// ready.
 func (in Retune) apply(c *Coordinator) {
 	c.fence() // what is ready goes by what held when it was submitted
 	c.allToSlowPath()
@@ -30,13 +32,15 @@ func (in Retune) apply(c *Coordinator) {
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseTune, Tuning: in.Tuning})
 }
 
-// Tuned says, in order with Runs, that what is carried out from now on goes by
-// another tuning.
+// Tuned is an output of the Worker: what is executed from now on, in order with Run, goes by these
+// settings.
 type Tuned struct{ Tuning Tunables }
 
-// String is "tuned" and how.
+// String is "tuned" and the settings.
 func (o Tuned) String() string { return "tuned: " + o.Tuning.String() }
 
+// tune applies the settings on this rank. Only the cycle is the Worker's; the caller has the
+// others.
 func (w *Worker) tune(t Tunables) {
 	w.cfg.Cycle = t.Cycle
 	w.outputs = append(w.outputs, Tuned{t})

@@ -9,6 +9,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
+// wireVersion is the first byte of every list. A rank that runs another version is refused.
 const wireVersion = 1
 
 const (
@@ -18,7 +19,7 @@ const (
 	listFault
 )
 
-// AppendRequestList appends m in its wire form.
+// AppendRequestList appends m in its wire form, which the package comment describes.
 func AppendRequestList(b []byte, m *RequestList) []byte {
 	var marks byte
 	for _, f := range [...]struct {
@@ -45,7 +46,7 @@ func AppendRequestList(b []byte, m *RequestList) []byte {
 	return b
 }
 
-// ParseRequestList reads what AppendUp wrote. Anything else gets fault.Mismatch.
+// ParseRequestList decodes what AppendRequestList has encoded. Anything else is fault.Mismatch.
 func ParseRequestList(b []byte) (*RequestList, error) {
 	r := reader{Reader: wire.NewReader(b)}
 	m := new(RequestList)
@@ -67,10 +68,10 @@ func ParseRequestList(b []byte) (*RequestList, error) {
 	if marks > listJoins|listShutdown|listLocation|listFault {
 		r.Fail()
 	}
-	return m, r.end("a member's message")
+	return m, r.end("a request list")
 }
 
-// AppendResponseList appends m in its wire form.
+// AppendResponseList appends m in its wire form, which the package comment describes.
 func AppendResponseList(b []byte, m *ResponseList) []byte {
 	b = append(b, wireVersion)
 	b = binary.AppendUvarint(b, uint64(m.Seq))
@@ -93,7 +94,7 @@ func AppendResponseList(b []byte, m *ResponseList) []byte {
 	return b
 }
 
-// ParseResponseList reads what AppendDown wrote. Anything else gets fault.Mismatch.
+// ParseResponseList decodes what AppendResponseList has encoded. Anything else is fault.Mismatch.
 func ParseResponseList(b []byte) (*ResponseList, error) {
 	r := reader{Reader: wire.NewReader(b)}
 	m := new(ResponseList)
@@ -115,7 +116,7 @@ func ParseResponseList(b []byte) (*ResponseList, error) {
 	for i := range m.Evicted {
 		m.Evicted[i] = r.Uvarint32()
 	}
-	return m, r.end("the leader's message")
+	return m, r.end("a response list")
 }
 
 func appendResponse(b []byte, it *Response) []byte {

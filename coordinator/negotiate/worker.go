@@ -8,106 +8,122 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Worker is one rank's side. It is used by one goroutine at a time.
+// A Worker is the state machine of one rank. It turns what the program submits into request lists,
+// and the Coordinator's response lists into Buckets to execute. One goroutine at a time uses it.
+//
+// A tensorState is kept while its tensor is submitted or cached:
+//
+//	submission  cacheID  state
+//	set         -1       submitted; it is not cached yet
+//	set         ≥ 0      submitted; by a bit if matchesCache, else in full
+//	0           ≥ 0      cached
+//	0           -1       none: remove forgets it
+//
+// Requests are collected in outgoing. They are sent when one of these happens: Config.Cycle has
+// passed since the first, the step is complete, a group or a barrier was submitted, or a Flush,
+// since a goroutine waits.
 type Worker struct {
 	cfg  Config
 	rank int
 	now  Time
 
 	tensors   map[key]*tensorState
-	cache     []workerEntry           // by number, of the cache
-	transient map[uint32]*workerEntry // numbers beyond it
+	cache     []workerEntry           // by cache ID
+	transient map[uint32]*workerEntry // by transient ID
 	sets      map[uint32]*processSet
 
 	outgoing      RequestList // what has not been sent
 	hasOutgoing   bool
-	outgoingSince Time // when its first part came
-	urgent        bool
-	applied       uint32
+	outgoingSince Time   // when its first part came
+	urgent        bool   // send it at the end of this Step
+	applied       uint32 // the number of the last ResponseList applied
 
 	// A step of the program's is what is submitted until a name comes again. The
-	// last one's size tells when this one is complete.
+	// last one's size says when this one is complete.
 	step                    uint64
 	stepCount, stepExpected int
 
+	// joining is set from Join to the response to it, closed from Shutdown on: no submissions
+	// then.
 	joining, closed bool
 	joinSubmission  SubmissionID
-	removing        map[uint32]bool // sets whose removal was submitted
+	removing        map[uint32]bool // sets whose removal this rank has submitted
 	ended           bool
 
-	outputs         []WorkerOutput
-	bucketPool      []Bucket        // memory for the next ones,
-	entryPool       []BucketEntry   // and for their Refs,
-	releasedEntries [][]BucketEntry // also of Buckets of many tensors that nobody needs any more
+	outputs []WorkerOutput
+	// Memory for Buckets and their entries, made for many at once. Buckets of many tensors have
+	// lists of their own, which Released gives back.
+	bucketPool      []Bucket
+	entryPool       []BucketEntry
+	releasedEntries [][]BucketEntry
 }
 
-// A SubmissionID is the runtime's number of a submission; 0 is none.
+// A SubmissionID is the caller's number of a submission; 0 is none.
 type SubmissionID uint64
 
-// A tensorState is what is known of a key while it is submitted or cached.
+// A tensorState is what a Worker knows of a name. See Worker for its states.
 type tensorState struct {
 	key          key
-	submission   SubmissionID // of the submission under way
+	submission   SubmissionID // the one in flight
 	request      TensorRequest
-	cacheID      int  // its number in the cache; -1: none
-	matchesCache bool // request is what the number means
-	unsent       bool // the submission lies in up
+	cacheID      int  // -1: none
+	matchesCache bool // request equals what the cache entry stands for
+	unsent       bool // the submission is in outgoing
 	step         uint64
-	removed      bool // not in Member.names any more
+	removed      bool // not in Worker.tensors any more
 }
 
-// An workerEntry is what a number means.
+// A workerEntry is what an ID stands for on this rank.
 type workerEntry struct {
-	spec  *Spec // nil: nothing
+	spec  *Spec // nil: the ID is unknown
 	rows  []int
 	state *tensorState // nil when this rank knows none
 	set   uint32
-	cost  int // of the whole
+	cost  int // of the whole tensor
 }
 
-// A WorkerOutput is something to be done.
+// A WorkerOutput is something that this rank must do. String shows it in transcripts.
 type WorkerOutput interface{ fmt.Stringer }
 
 type (
-	// SendRequests goes to the leader. It is the caller's.
+	// SendRequests goes to the Coordinator. The list is the caller's.
 	SendRequests struct{ List *RequestList }
-	// Run is carried out after all earlier ones.
+	// Run is executed after all earlier outputs.
 	Run struct{ Bucket *Bucket }
-	// Fail ends submissions.
+	// Fail ends submissions with an error.
 	Fail struct {
 		Submissions []SubmissionID
 		Err         *fault.Error
 	}
-	// JoinDone ends a join; Last joined last.
+	// JoinDone ends a join. Last is the rank that joined last.
 	JoinDone struct {
 		Submission SubmissionID
 		Last       int
 	}
-	// SetChanged says, in order with Runs, that a process set has been made, or with
-	// nil Ranks that it has been removed. A Ticket of 0: not this rank's.
+	// SetChanged says, in order with Run, that a process set has been made or, with nil Ranks,
+	// that it has been removed. Submission is 0 on a rank that has not asked for it.
 	SetChanged struct {
 		Submission SubmissionID
 		ID         uint32
 		Name       string
 		Ranks      []int
 	}
-	// Locate asks for Here.
+	// Locate asks for a Location.
 	Locate struct{}
-	// End says that the coordinator has ended: nil when all ranks have left.
+	// End says that the coordinator has ended. Err is nil when all ranks have shut down.
 	End struct{ Err *fault.Error }
 )
 
-// A Bucket is tensors to be carried out together. It does not
-// change before Spent.
+// A Bucket is tensors that are executed together. It does not change before Released.
 type Bucket struct {
 	Entries     []BucketEntry
-	Part, Parts int   // of the one large tensor; else 0 and 1
-	Absent      []int // ranks of the job that give nothing
+	Part, Parts int   // of one large tensor; otherwise 0 and 1
+	Absent      []int // ranks that contribute nothing, numbered as in the job
 	Outside     bool  // this rank is not in the process set
-	Cost        int   // to be told to the Leader by Carried
+	Cost        int   // for Executed
 }
 
-// A BucketEntry is one tensor of a Bucket. Ticket is 0 when this rank is absent.
+// A BucketEntry is one tensor of a Bucket. Submission is 0 when this rank is absent.
 type BucketEntry struct {
 	Spec       *Spec
 	Rows       []int
@@ -115,36 +131,37 @@ type BucketEntry struct {
 	state      *tensorState
 }
 
-// A WorkerInput is something that happened on this rank.
+// A WorkerInput is something that has happened on this rank.
 type WorkerInput interface{ applyWorker(m *Worker) }
 
-// The inputs of a Member, beside Tick.
+// The inputs of a Worker, beside Tick.
 type (
-	// Submit submits Requests as one. Tickets are numbered alike. A *Submit is
-	// as good; it may be submitted again, and is found the faster then.
+	// Submit submits Requests as one; Submissions has their numbers in the same order. A
+	// *Submit works as well. If the same one is submitted again, its tensor is found without
+	// reading a map.
 	Submit struct {
 		Requests    []TensorRequest
 		Submissions []SubmissionID
 	}
-	// Flush says that somebody waits for what was submitted.
+	// Flush says that a goroutine waits for what was submitted.
 	Flush struct{}
-	// ResponsesReceived brings the leader's message.
+	// ResponsesReceived brings the next list of the Coordinator.
 	ResponsesReceived struct{ List *ResponseList }
-	// Finished says that a Bucket has been carried out.
+	// Finished says that a Bucket has been executed. Its names may be submitted again.
 	Finished struct{ Bucket *Bucket }
-	// Released gives back a Bucket that Finished was told of: nobody reads it any more.
+	// Released gives the memory of a Bucket back, after Finished: nobody reads it any more.
 	Released struct{ Bucket *Bucket }
 	// Join says that this rank has run out of data.
 	Join struct{ Submission SubmissionID }
-	// Shutdown says that it submits nothing more.
+	// Shutdown says that this rank submits nothing more.
 	Shutdown struct{}
-	// Location answers Where.
+	// Location answers Locate.
 	Location struct{ At string }
 	// Failed ends the coordinator on all ranks.
 	Failed struct{ Err *fault.Error }
 )
 
-// NewWorker makes the Member of one rank.
+// NewWorker makes the Worker of a rank. It knows no tensors and no sets but the one of all ranks.
 func NewWorker(cfg Config, rank int) *Worker {
 	w := &Worker{
 		cfg: cfg, rank: rank, tensors: make(map[key]*tensorState), transient: make(map[uint32]*workerEntry),
@@ -155,8 +172,8 @@ func NewWorker(cfg Config, rank int) *Worker {
 	return w
 }
 
-// Step tells the Member what happened, and when. The slice is valid until the
-// next Step.
+// Step applies an input at a time and returns what to do, in order. The slice is valid until the
+// next Step. After the end it refuses submissions and does nothing else.
 func (w *Worker) Step(now Time, in WorkerInput) []WorkerOutput {
 	w.outputs = w.outputs[:0]
 	w.now = max(w.now, now)
@@ -171,8 +188,8 @@ func (w *Worker) Step(now Time, in WorkerInput) []WorkerOutput {
 	return w.outputs
 }
 
-// Next is how long the Member can wait for its next Step when nothing else
-// happens; ok is false when it can wait for ever.
+// Next is how long the Worker can wait for its next Step if nothing else happens. ok is false when
+// it need not be called at all.
 func (w *Worker) Next() (wait Duration, ok bool) {
 	if !w.hasOutgoing || w.ended {
 		return 0, false
@@ -180,7 +197,7 @@ func (w *Worker) Next() (wait Duration, ok bool) {
 	return Duration(max(0, w.outgoingSince+Time(w.cfg.Cycle)-w.now)), true
 }
 
-// rejectAfterEnd answers what is submitted after the end.
+// rejectAfterEnd fails what is submitted after the end.
 func (w *Worker) rejectAfterEnd(in WorkerInput) {
 	closed := func(op string) *fault.Error {
 		return &fault.Error{Kind: fault.Closed, Op: op, Rank: w.rank, Err: fmt.Errorf("the coordinator has ended")}
@@ -233,12 +250,13 @@ func (in Failed) applyWorker(w *Worker) {
 	w.end(in.Err)
 }
 
-// end ends the Member, and all that is under way.
+// end ends the Worker. The caller of Step ends what is in flight.
 func (w *Worker) end(err *fault.Error) {
 	w.ended = true
 	w.outputs = append(w.outputs, End{err})
 }
 
+// applyWorker frees the names of a Bucket, but not before the last part of a large tensor.
 func (in Finished) applyWorker(w *Worker) {
 	b := in.Bucket
 	if b.Part+1 < b.Parts {
@@ -255,15 +273,15 @@ func (in Finished) applyWorker(w *Worker) {
 const maxReleased = 16
 
 func (in Released) applyWorker(w *Worker) {
-	refs := in.Bucket.Entries
+	entries := in.Bucket.Entries
 	in.Bucket.Entries = nil
-	if cap(refs) > poolBatch && len(w.releasedEntries) < maxReleased {
-		clear(refs)
-		w.releasedEntries = append(w.releasedEntries, refs[:0])
+	if cap(entries) > poolBatch && len(w.releasedEntries) < maxReleased {
+		clear(entries)
+		w.releasedEntries = append(w.releasedEntries, entries[:0])
 	}
 }
 
-// complete frees a name for its next submission.
+// complete ends the submission of a name, which may be submitted again.
 func (w *Worker) complete(n *tensorState) {
 	n.submission = 0
 	if n.cacheID < 0 {
@@ -276,7 +294,8 @@ func (w *Worker) remove(n *tensorState) {
 	delete(w.tensors, n.key)
 }
 
-// fail ends submissions by name.
+// fail ends submissions by their names. Names that this rank has not submitted are skipped: the
+// response goes to all ranks.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
 	var submissions []SubmissionID
 	for _, f := range failed {

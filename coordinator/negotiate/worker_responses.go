@@ -7,6 +7,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
+// applyWorker applies a list: entries first, since the responses use them, then responses, then
+// evictions, since the responses may still use what is evicted.
 func (in ResponsesReceived) applyWorker(w *Worker) {
 	d := in.List
 	if d.Seq != w.applied+1 {
@@ -28,13 +30,14 @@ func (in ResponsesReceived) applyWorker(w *Worker) {
 	}
 }
 
-// protocolError ends the coordinator: the leader says what it never says.
+// protocolError ends the coordinator: the Coordinator has sent what it never sends. It is a bug or
+// another version of the program.
 func (w *Worker) protocolError(format string, args ...any) {
 	err := &fault.Error{Kind: fault.Mismatch, Op: "coordinator", Rank: w.rank, Peers: []fault.Peer{{Rank: 0}}, Err: fmt.Errorf("rank 0 "+format, args...)}
 	Failed{err}.applyWorker(w)
 }
 
-// defineEntry gives a number its meaning.
+// defineEntry gives an ID its tensor.
 func (w *Worker) defineEntry(e *CacheEntry) {
 	n := w.tensors[e.Spec.key()]
 	at := workerEntry{spec: e.Spec, rows: e.Rows, state: n, set: e.Spec.Set, cost: Cost(e.Spec, e.Rows, 0, 1)}
@@ -44,7 +47,7 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	}
 	if e.Transient {
 		if n != nil {
-			n.matchesCache = false // its request is not what its number, if any, means
+			n.matchesCache = false // its request differs from its entry, if it has one
 		}
 		w.transient[e.ID] = &at
 		return
@@ -65,7 +68,9 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	}
 }
 
-// evict ends the meaning of a number.
+// evict ends an entry. If a bit of it has not been sent, the full request replaces the bit; a bit
+// that is in flight is still understood, since the Coordinator keeps evicted entries until this
+// Worker has acknowledged the eviction.
 func (w *Worker) evict(id uint32) {
 	if int(id) >= len(w.cache) {
 		return
@@ -76,14 +81,13 @@ func (w *Worker) evict(id uint32) {
 		return
 	}
 	if n.submission != 0 && n.unsent && w.outgoing.Cached.Has(int(id)) {
-		// The bit has not gone out; in full it says the same.
 		w.outgoing.Cached.Remove(int(id))
 		w.outgoing.Requests = append(w.outgoing.Requests, n.request)
 	}
 	w.dropCacheID(n)
 }
 
-// dropCacheID takes a name's number away.
+// dropCacheID takes the cache ID from a name, which it has no more.
 func (w *Worker) dropCacheID(n *tensorState) {
 	n.cacheID, n.matchesCache = -1, false
 	if n.submission == 0 {
@@ -91,7 +95,7 @@ func (w *Worker) dropCacheID(n *tensorState) {
 	}
 }
 
-// entry is what a number means; its tensor is nil when that is nothing.
+// entry returns what an ID stands for. It is never nil; an unknown ID has no spec.
 func (w *Worker) entry(id uint32) *workerEntry {
 	if int(id) < w.cfg.Cache {
 		if int(id) < len(w.cache) {
@@ -103,6 +107,7 @@ func (w *Worker) entry(id uint32) *workerEntry {
 	return &workerEntry{}
 }
 
+// applyResponse applies one response of a list.
 func (w *Worker) applyResponse(it *Response) {
 	switch it.Kind {
 	case ResponseRun:
@@ -132,7 +137,7 @@ func (w *Worker) applyResponse(it *Response) {
 	}
 }
 
-// run gives out a Bucket.
+// run makes the Bucket of a response.
 func (w *Worker) run(it *Response) {
 	total := 0
 	for _, s := range it.IDs {
@@ -155,11 +160,11 @@ func (w *Worker) run(it *Response) {
 	w.outputs = append(w.outputs, Run{b})
 }
 
-// poolBatch is how many Refs, and Buckets, memory is made for at once: there is one
-// for every part of a large tensor. A Bucket of more has a list of its own.
+// poolBatch is for how many Buckets and entries memory is made at once: there is a Bucket for every
+// part of a large tensor. A Bucket of more tensors has a list of its own.
 const poolBatch = 64
 
-// newBucket is an empty Bucket for some tensors.
+// newBucket returns an empty Bucket with room for some tensors.
 func (w *Worker) newBucket(it *Response, tensors int) *Bucket {
 	if len(w.bucketPool) == 0 {
 		w.bucketPool = make([]Bucket, poolBatch)
@@ -170,7 +175,8 @@ func (w *Worker) newBucket(it *Response, tensors int) *Bucket {
 	return b
 }
 
-func (w *Worker) newEntries(n int) (refs []BucketEntry) {
+// newEntries returns an empty list with room for n entries.
+func (w *Worker) newEntries(n int) (entries []BucketEntry) {
 	if n > poolBatch {
 		for i, spent := range w.releasedEntries {
 			if cap(spent) >= n {
@@ -183,14 +189,15 @@ func (w *Worker) newEntries(n int) (refs []BucketEntry) {
 	if len(w.entryPool) < n {
 		w.entryPool = make([]BucketEntry, poolBatch)
 	}
-	refs, w.entryPool = w.entryPool[:0:n], w.entryPool[n:]
-	return refs
+	entries, w.entryPool = w.entryPool[:0:n], w.entryPool[n:]
+	return entries
 }
 
 // maxBucketTensors bounds the tensors of a Bucket.
 const maxBucketTensors = 1 << 20
 
-// addEntry puts a numbered tensor into b.
+// addEntry adds the tensor of an ID to b. It reports false after a protocol error: the ID is
+// unknown, or this rank has neither submitted the tensor nor joined.
 func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	e := w.entry(id)
 	if e.spec == nil {
@@ -204,21 +211,23 @@ func (w *Worker) addEntry(b *Bucket, id uint32) bool {
 	}
 	if e.set != World && !w.inSet(e.set) {
 		b.Outside = true
-		return w.releaseTransient(b, id)
+		w.releaseTransient(b, id)
+		return true
 	}
-	ref := BucketEntry{Spec: e.spec, Rows: e.rows, state: e.state}
+	entry := BucketEntry{Spec: e.spec, Rows: e.rows, state: e.state}
 	if e.state != nil {
-		ref.Submission = e.state.submission
+		entry.Submission = e.state.submission
 	}
-	if ref.Submission == 0 {
-		ref.state = nil
-		if !has(b.Absent, w.rank) {
+	if entry.Submission == 0 {
+		entry.state = nil
+		if !slices.Contains(b.Absent, w.rank) {
 			w.protocolError("launched %s, which this rank has not submitted", e.spec.Name)
 			return false
 		}
 	}
-	b.Entries = append(b.Entries, ref)
-	return w.releaseTransient(b, id)
+	b.Entries = append(b.Entries, entry)
+	w.releaseTransient(b, id)
+	return true
 }
 
 // inSet reports whether this rank is in a process set.
@@ -227,24 +236,14 @@ func (w *Worker) inSet(id uint32) bool {
 	return set != nil && set.indexOf(w.rank) >= 0
 }
 
-// releaseTransient forgets a number that was for one launch.
-func (w *Worker) releaseTransient(b *Bucket, id uint32) bool {
+// releaseTransient forgets a transient ID with the last part of its tensor.
+func (w *Worker) releaseTransient(b *Bucket, id uint32) {
 	if int(id) >= w.cfg.Cache && b.Part+1 == b.Parts {
 		delete(w.transient, id)
 	}
-	return true
 }
 
-func has(list []int, v int) bool {
-	for _, x := range list {
-		if x == v {
-			return true
-		}
-	}
-	return false
-}
-
-// changeSet makes or removes a process set, and ends the request for it.
+// changeSet makes or removes a process set, and ends this rank's request for that.
 func (w *Worker) changeSet(it *Response) {
 	out := SetChanged{ID: it.ID, Name: it.Name, Ranks: it.Ranks}
 	if n := w.tensors[key{SetRegistry, it.Name}]; n != nil {

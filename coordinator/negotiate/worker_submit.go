@@ -6,6 +6,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
+// applyWorker submits all requests, or none if one of them is refused.
 func (in Submit) applyWorker(w *Worker) {
 	if len(in.Requests) == 1 && w.submitCached(&in.Requests[0], in.Submissions[0]) {
 		return
@@ -22,8 +23,8 @@ func (in Submit) applyWorker(w *Worker) {
 	}
 }
 
-// submitCached notes a request that the cache knows: the same as before, in order then
-// and now. It is false where there is more to be looked at.
+// submitCached submits a request that the cache knows by a bit. It reports false if anything is not
+// as in the step before; then submit looks at all cases.
 func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	n := q.memo
 	if n == nil || n.removed {
@@ -42,16 +43,7 @@ func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	return true
 }
 
-// Missing is how many submissions complete the step, if it has as many as the last
-// one: until then they may as well be told to the Member later.
-func (w *Worker) Missing() int {
-	if w.stepCount < w.stepExpected {
-		return w.stepExpected - w.stepCount
-	}
-	return max(1, w.stepCount)
-}
-
-// validate is why none of some requests can be submitted, or nil.
+// validate returns why none of some requests can be submitted, or nil.
 func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 	var seen map[key]bool
 	if len(rs) > 1 {
@@ -93,7 +85,8 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 	return nil
 }
 
-// submit notes a request that is in order.
+// submit adds a valid request to what is sent next: by a bit if the cache knows it, otherwise in
+// full.
 func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	k := q.key()
 	n := w.tensors[k]
@@ -116,7 +109,7 @@ func (w *Worker) submit(q *TensorRequest, t SubmissionID) {
 	w.countStep(n)
 }
 
-// countStep notices the last submission of a step that has as many as the last.
+// countStep counts a submission of the program's step, and has the step sent once it is complete.
 func (w *Worker) countStep(n *tensorState) {
 	if w.step == 0 || n.step == w.step {
 		w.step++
@@ -129,14 +122,15 @@ func (w *Worker) countStep(n *tensorState) {
 	}
 }
 
-// markOutgoing notes that there is something to send.
+// markOutgoing notes that there is something to send, and since when.
 func (w *Worker) markOutgoing() {
 	if !w.hasOutgoing {
 		w.hasOutgoing, w.outgoingSince = true, w.now
 	}
 }
 
-// send gives out what was collected, in messages of a bounded number of requests.
+// send outputs what was collected, in lists of a bounded number of requests. Join, Shutdown and
+// Fault are in the last list, after all submissions.
 func (w *Worker) send() {
 	requests := w.outgoing
 	w.outgoing = RequestList{}
@@ -160,5 +154,5 @@ func (w *Worker) send() {
 	w.outputs = append(w.outputs, SendRequests{&requests})
 }
 
-// maxRequests in one message.
+// maxRequests bounds the requests of one list.
 const maxRequests = 512
