@@ -1,95 +1,99 @@
-// Package coordinator reduces named tensors in the background, in one order on
-// all ranks, whatever the order they become ready in.
+// Package coordinator reduces named tensors in the background, in one order on all ranks, whatever the
+// order in which they become ready. It is Horovod's coordinator with BytePS's declared tensors and
+// priorities.
 //
 //	co, err := coordinator.Start(ctx, c)
 //	...
-//	for i := len(layers) - 1; i >= 0; i-- { // backward: gradients come one by one
-//		handles[i] = coordinator.AllReduce(co, layers[i].Name, layers[i].Grad, comm.Mean)
+//	for i, layer := range layers {
+//		tensors[i] = coordinator.Declare(co, layer.Name, layer.Grad, comm.Mean)
 //	}
-//	err = coordinator.WaitAll(ctx, handles...)
-//	...
+//	for each step {
+//		for i := len(layers) - 1; i >= 0; i-- { // backward: gradients come one by one
+//			... compute layers[i].Grad ...
+//			tensors[i].Submit()
+//		}
+//		err = coordinator.WaitAll(ctx, tensors...)
+//	}
 //	err = co.Close(ctx)
 //
-// Each rank submits what it has; rank 0 learns of it, decides what is ready
-// everywhere, puts small tensors together, and tells all ranks one order, which
-// they carry out. So ranks may submit in any order, from any goroutine, and a
-// rank that submits something else than the others gets an error instead of a
-// wrong sum. The decisions are those of package negotiate, which see.
+// AllReduce and its siblings declare and submit in one call, for what happens once. All of them return
+// a Handle. Gradients does the loop above.
+//
+// Each rank submits what it has. Rank 0 learns of it, decides what is ready everywhere, fuses small
+// tensors, and sends all ranks one order, which they execute. So ranks may submit in any order, from any
+// goroutine, and a rank that submits something else than the others gets an error instead of a wrong
+// sum. Package negotiate decides; this package moves its messages, executes its decisions, and knows no
+// algorithms, no transports, and not how ranks find each other.
 //
 // # What is promised
 //
-// A submission's buffers belong to the coordinator until its handle is done. A
-// name stands for one tensor at a time in its process set: submitted again before
-// it is done, it is refused with fault.Misuse, naming both places, and the first
-// goes on. Ranks that submit a name with different operations, types, shapes,
-// operators, roots, scales, compression, priorities or groups all get fault.Mismatch, naming
-// both sides; other tensors are not disturbed, and the name is free again.
+// The buffers of a submission belong to the coordinator until its handle is done. A name stands for one
+// tensor at a time in its process set. Submitted again before it is done, it is refused with
+// fault.Misuse that names both calls, and the first goes on. Ranks that submit a name with different
+// operations, types, shapes, operators, roots, scales, compression, priorities or groups all get
+// fault.Mismatch that names both sides. Other tensors are not disturbed, and the name is free again.
 //
-// Results are the same bits on every rank, and do not depend on what a tensor was
-// fused with, on the order of submission, on the cache or on timing. They depend
-// on the number of ranks, on the algorithms that the communicator's table gives
-// large vectors, for an allreduce or, where it is done in two calls, for a
-// reduce-scatter; and for tensors above WithPartition on that size. A ReduceScatter,
-// which is never fused, has the algorithm that the table gives its own size.
+// Results are the same bits on every rank. They do not depend on what a tensor was fused with, on the
+// order of submission, on the response cache or on timing. They depend on the number of ranks, on the
+// algorithms that the communicator's table gives large vectors, and, for tensors above WithPartition, on
+// that size. A ReduceScatter is never fused, so it has the algorithm that the table gives its own size.
 //
-// A mean is the sum divided once by the number of ranks that took part. Scales
-// are factors in the element type, the first before and the second after the
-// fold, and after the division.
+// A mean is the sum divided once by the number of ranks that took part. Scales are factors in the
+// element type; the first is applied before the reduction, the second after it and after the division.
 //
 // # Fewer bytes, and other sums
 //
-// Compress has elements travel in 16 bits, TopK as the few that are furthest from
-// zero, OneBit as their signs; the latter two keep what was not sent for the next
-// step. AllReduceSparse adds rows by their index. Adasum is an operator that adds
-// gradients as far as they point elsewhere. All of them promise equal bits on all
-// ranks, whatever a tensor was fused with, as plain sums do.
+// Compress has elements travel in 16 bits, TopK as the few that are furthest from zero, OneBit as their
+// signs. TopK and OneBit keep what was not sent for the next step. AllReduceSparse adds rows by their
+// index. Adasum is an operator that adds gradients as far as they point in different directions. All of
+// them promise equal bits on all ranks, whatever a tensor was fused with, as plain sums do.
 //
 // # What ends a wait
 //
-// A handle is done when its tensor is, or has failed. The loss of any rank ends
-// the coordinator on all ranks, and every handle with fault.PeerLost naming it. A
-// tensor that some ranks have submitted and others not is reported after
-// DefaultStallWarn in the log of rank 0, with who has submitted it and the
-// file:line where the others are now; after DefaultStallEnd it ends the
-// coordinator on all ranks with fault.Timeout naming those. A Wait that is
-// cancelled leaves its tensor under way. An error inside a collective of the
-// coordinator's ends it on all ranks; c itself, and other coordinators, go on.
+// A handle is done when its tensor is, or has failed. The loss of any rank ends the coordinator on all
+// ranks, and every handle with fault.PeerLost that names the rank. A tensor that some ranks have
+// submitted and others have not is reported after 60 s in the log of rank 0, with the file:line where
+// the others are now. After comm.DefaultTimeout it ends the coordinator on all ranks with fault.Timeout
+// that names them. A Wait that is cancelled leaves its tensor in flight. An error inside a collective of
+// the coordinator ends it on all ranks. The communicator that Start was given and other coordinators go
+// on.
 //
 // # Cost
 //
-// A coordinator is two goroutines and two communicators. Idle, both sleep on
-// channels, and nothing is sent. Who submits tells this rank's part of the negotiation
-// by itself, which takes a tenth of a microsecond, and some more for what completes a
-// step; who waits for a handle moves the negotiation's messages, for some hundred
-// microseconds, before it sleeps, and WaitAll sleeps once for all of its handles. A step whose names were all submitted before
-// costs each rank one message with a bit per tensor to rank 0, and one with the
-// order back. Submissions wait up to WithCycle for company, unless one completes
-// the names of the last step or a group, or somebody waits for one. A name that is
-// submitted again as before, after a Wait for it has returned, costs no allocation:
-// it gets the same Handle. Tensors of at most WithAlone bytes are fused, up to
-// WithFusion bytes, which saves calls and no copies: ranks that share memory give all
-// tensors of a call from where they lie, and get them there; so do ranks that pass
-// chunks around a ring, but for tensors of at most 16 KiB, which are copied into a
-// common buffer and back. Other algorithms, and compressed tensors, need that buffer
-// for all.
+// A coordinator has two goroutines and two communicators. Idle, both goroutines sleep on channels, and
+// nothing is sent. A program's goroutine does the work of its own calls: Submit steps this rank's state
+// machine, which takes a tenth of a microsecond, and Wait polls for the control messages for some
+// hundred microseconds before it sleeps. See type progress for who does what.
+//
+// A step whose names were all submitted before costs each rank one message to rank 0, with one bit for
+// each tensor, and one message with the order back. Submissions wait up to WithCycle to be sent
+// together, unless one completes the names of the last step or a group, or a goroutine waits. To submit
+// and to wait for a declared tensor allocates nothing.
+//
+// Tensors of at most WithMaxFusedTensor bytes are fused into calls of up to WithFusion bytes. Fusion
+// saves calls, not copies, since most tensors are not copied at all:
+//
+//	how the ranks reduce                tensors of a fused call
+//	shared memory                       read and written where they are
+//	a ring of messages                  the same, but those up to 16 KiB are packed
+//	other algorithms, 16-bit elements   packed into the fusion buffer, and unpacked
 //
 // # Timeline
 //
-// StartTimeline, or TUTTI_TIMELINE (or HOROVOD_TIMELINE) in a rank's own
-// environment, has a rank write how long each of its tensors was negotiated,
-// queued, fused, on the wire and copied out, in rank 0's time, as Chrome's trace
-// events. `tuttirun --timeline out.json` does so on all ranks and merges the parts;
-// Perfetto (ui.perfetto.dev) shows the file. Of several coordinators in a process
-// that the environment starts timelines for, the last to end is kept. Without a
-// timeline it costs one load of a pointer where a clock would be read.
+// StartTimeline, or TUTTI_TIMELINE (or HOROVOD_TIMELINE) in a rank's own environment, has a rank write
+// how long each of its tensors was negotiated, queued, packed, in transfer and unpacked, in rank 0's time,
+// as Chrome's trace events. `tuttirun --timeline out.json` does so on all ranks and merges the parts;
+// Perfetto (ui.perfetto.dev) shows the file. If the environment starts timelines for several coordinators
+// of a process, the file of the last to end is kept. Without a timeline it costs one load of a pointer
+// for each time that would be taken.
 //
 // # Autotune
 //
-// WithAutotune has rank 0 try settings while the program runs, and settle for the
-// best: how much is fused, how long submissions wait for company, whether tensors
-// are remembered, and the class of algorithm. The first three change no bit of any
-// result. The last changes the order of the folds, on all ranks at the same place
-// in the order of tensors; Deterministic leaves it alone. Package autotune decides.
+// WithAutotune has rank 0 try settings while the program runs, and keep those that it began with unless
+// others are better: how much is fused, how long submissions wait, whether the response cache is used,
+// and the class of algorithm. The first three change no bit of any result. The last changes the order of
+// the folds, on all ranks at the same point in the order of tensors; Deterministic excludes it. Package
+// autotune decides what to try.
 //
 //	WithAutotune       TUTTI_AUTOTUNE, HOROVOD_AUTOTUNE           1: on
 //	Autotune.Log       TUTTI_AUTOTUNE_LOG, HOROVOD_AUTOTUNE_LOG   a file, of CSV
@@ -102,13 +106,13 @@
 //
 // # Configuration
 //
-// Options of rank 0 hold for all ranks, and win over its environment, where the
-// first of these names counts that is set:
+// Options of rank 0 hold for all ranks and win over its environment. Of the variables in a row, the
+// first that is set counts:
 //
 //	option             variables                                  unit
 //	WithFusion         TUTTI_FUSION_THRESHOLD                     bytes
 //	                   HOROVOD_FUSION_THRESHOLD
-//	WithAlone          TUTTI_MAX_FUSED_TENSOR_BYTES                          bytes
+//	WithMaxFusedTensor TUTTI_MAX_FUSED_TENSOR_BYTES               bytes
 //	WithCycle          TUTTI_CYCLE_TIME, HOROVOD_CYCLE_TIME       milliseconds
 //	WithCache          TUTTI_CACHE_CAPACITY                       tensors
 //	                   HOROVOD_CACHE_CAPACITY
@@ -123,7 +127,5 @@
 //	                   HOROVOD_STALL_CHECK_DISABLE
 //	Deterministic      TUTTI_DETERMINISTIC                        1: autotune changes no bit
 //
-// docs/coordinator.md has the defaults, and what changes bits.
-//
-// The package does not know algorithms, transports, or how ranks find each other.
+// docs/coordinator.md has the defaults, and which options change bits.
 package coordinator
