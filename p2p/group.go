@@ -131,17 +131,17 @@ func (g *Group) source(from int) int {
 }
 
 // check refuses ranks and tags that cannot be.
-func (g *Group) check(req, what string, rank, tag int, wild bool) error {
+func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 	switch {
 	case wild && rank == AnySource:
 	case rank < 0 || rank >= len(g.ranks):
-		return fault.New(fault.Misuse, req, g.ranks[g.rank], "%s %d is out of range; the communicator has ranks 0 to %d", what, rank, len(g.ranks)-1)
+		return fault.New(fault.Misuse, op, g.ranks[g.rank], "%s %d is out of range; the communicator has ranks 0 to %d", what, rank, len(g.ranks)-1)
 	}
 	if wild && tag == AnyTag {
 		return nil
 	}
 	if tag < 0 || tag > MaxTag {
-		return fault.New(fault.Misuse, req, g.ranks[g.rank], "tag %d is out of range; 0 to %d are allowed", tag, MaxTag)
+		return fault.New(fault.Misuse, op, g.ranks[g.rank], "tag %d is out of range; 0 to %d are allowed", tag, MaxTag)
 	}
 	return nil
 }

@@ -344,7 +344,7 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	switch {
 	case differs:
 		return &fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: r.g.ranks[r.g.rank], Peers: []fault.Peer{{Rank: source}},
-			Err: fmt.Errorf("rank %d sent %d bytes where %d were expected", source, size, want)}
+			Err: fmt.Errorf("message from rank %d: got %d bytes, want %d", source, size, want)}
 	case err != nil:
 		return err
 	}

@@ -98,7 +98,7 @@ func TestFoldsKeepTheirSide(t *testing.T) {
 	k := orderedKernel(t)
 	for _, count := range lengths {
 		for _, side := range []p2p.Side{p2p.Earlier, p2p.Later} {
-			for _, apart := range []bool{false, true} {
+			for _, outOfPlace := range []bool{false, true} {
 				tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
 					me, peer := r.Rank(), 1-r.Rank()
 					own, out, dst := make([]uint64, count), make([]uint64, count), make([]uint64, count)
@@ -106,7 +106,7 @@ func TestFoldsKeepTheirSide(t *testing.T) {
 						own[i], out[i] = uint64(me+1), uint64(me+1)
 					}
 					var err error
-					if apart {
+					if outOfPlace {
 						err = r.ExchangeFoldTo(ctx, peer, tensor.Bytes(out), peer, tensor.Bytes(dst), tensor.Bytes(own), k, side)
 					} else {
 						dst = own
@@ -120,8 +120,8 @@ func TestFoldsKeepTheirSide(t *testing.T) {
 						want = uint64(10*(me+1) + peer + 1)
 					}
 					for i := range dst {
-						if dst[i] != want || apart && own[i] != uint64(me+1) {
-							return fmt.Errorf("%d elements, side %d, apart %v: element %d is %d, want %d", count, side, apart, i, dst[i], want)
+						if dst[i] != want || outOfPlace && own[i] != uint64(me+1) {
+							return fmt.Errorf("%d elements, side %d, apart %v: element %d is %d, want %d", count, side, outOfPlace, i, dst[i], want)
 						}
 					}
 					return nil
@@ -139,8 +139,8 @@ func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 		tm := teamtest.New(t, n, smallSegment)
 		for _, size := range []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize} {
 			tm.Run(t, func(ctx context.Context, r *p2p.Round) error {
-				for _, pieces := range []int{1, 70, 5, 1, 40} {
-					if err := exchangeFragments(ctx, r, pieces, size); err != nil {
+				for _, fragments := range []int{1, 70, 5, 1, 40} {
+					if err := exchangeFragments(ctx, r, fragments, size); err != nil {
 						return err
 					}
 				}
@@ -151,17 +151,17 @@ func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 }
 
 // exchangeFragments has every rank put so many pieces of its own in, and check all others'.
-func exchangeFragments(ctx context.Context, r *p2p.Round, pieces, size int) error {
+func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) error {
 	const stride = 64 // elements are written and read so far from each other
-	ahead := r.MaxLead()
+	lead := r.MaxLead()
 	if size <= p2p.SmallSize {
-		ahead = 0
+		lead = 0
 	}
-	in := r.Fragments(pieces, size)
+	in := r.Fragments(fragments, size)
 	out := in
 	number := func(i, rank int) uint64 { return uint64(i*r.Size() + rank) }
-	for i := range pieces + ahead {
-		if i < pieces {
+	for i := range fragments + lead {
+		if i < fragments {
 			if err := in.AwaitFree(ctx); err != nil {
 				return err
 			}
@@ -172,7 +172,7 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, pieces, size int) erro
 			in.SetDone()
 			in = in.Next()
 		}
-		if i < ahead {
+		if i < lead {
 			continue
 		}
 		for rank := range r.Size() {
@@ -181,8 +181,8 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, pieces, size int) erro
 			}
 			share := tensor.Elements[uint64](out.Slot(rank)[:size])
 			for j := 0; j < len(share); j += stride {
-				if got, want := share[j], number(i-ahead, rank); got != want {
-					return fmt.Errorf("piece %d of %d bytes, rank %d of %d, element %d: got %d, want %d", i-ahead, size, rank, r.Size(), j, got, want)
+				if got, want := share[j], number(i-lead, rank); got != want {
+					return fmt.Errorf("piece %d of %d bytes, rank %d of %d, element %d: got %d, want %d", i-lead, size, rank, r.Size(), j, got, want)
 				}
 			}
 		}
@@ -230,10 +230,10 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 
 // broadcastFragments has the others read so many pieces of root's: the first and the last word
 // of each tell the operation and the piece.
-func broadcastFragments(ctx context.Context, r *p2p.Round, operation, root, pieces, size int) error {
+func broadcastFragments(ctx context.Context, r *p2p.Round, operation, root, fragments, size int) error {
 	number := func(i int) uint64 { return uint64(operation+1)<<32 | uint64(i) }
-	p := r.Fragments(pieces, size)
-	for i := range pieces {
+	p := r.Fragments(fragments, size)
+	for i := range fragments {
 		last := size/8 - 1
 		if r.Rank() == root {
 			if err := p.AwaitFree(ctx); err != nil {

@@ -119,8 +119,8 @@ type Shared struct {
 	flagHook func(set func()) // nil: flags are set at once
 }
 
-// firstPiece leaves room for the two before it that everyone is done with.
-const firstPiece = 2
+// firstFragment leaves room for the two before it that everyone is done with.
+const firstFragment = 2
 
 // SetShared gives the group shared memory of SharedSize bytes, zeroed, that all
 // members have. It comes before the group's first round, on all members or none.
@@ -135,7 +135,7 @@ func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, me
 func (g *Group) SetFlagHook(hook func(set func())) { g.all.shared.flagHook = hook }
 
 func newShared(on subgroup, mem []byte) *Shared {
-	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, next: firstPiece, words: tensor.Elements[uint64](mem), slotLayout: newSlotLayout(len(on.ranks))}
+	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, next: firstFragment, words: tensor.Elements[uint64](mem), slotLayout: newSlotLayout(len(on.ranks))}
 	s.mapped = race.IsShared(mem)
 	for r := range on.ranks {
 		s.sleep = append(s.sleep, s.asleep(r))
@@ -153,12 +153,12 @@ func (s *Shared) asleep(rank int) *uint64 { return &s.words[rank*controlSize/8] 
 func (s *Shared) core(rank int) *uint64   { return &s.words[(rank*controlSize+coreOffset)/8] }
 
 // flag is a field of a rank's head of a piece.
-func (s *Shared) flag(rank int, piece uint64, small bool, at int) *uint64 {
+func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	n := len(s.ranks)
 	if small {
-		at += n*controlSize + (rank*cells+int(piece%cells))*cellSize
+		at += n*controlSize + (rank*cells+int(fragment%cells))*cellSize
 	} else {
-		at += n*(controlSize+cells*cellSize) + (rank*s.flagSets+int(piece)&(s.flagSets-1))*flagSetSize
+		at += n*(controlSize+cells*cellSize) + (rank*s.flagSets+int(fragment)&(s.flagSets-1))*flagSetSize
 	}
 	return &s.words[at/8]
 }
@@ -203,12 +203,12 @@ func (p Fragment) Next() Fragment { return Fragment{p.r, p.n + 1, p.small} }
 
 // flag is a field of a rank's head of a piece: one of p's operation, or one of the
 // firstBehind before them.
-func (p Fragment) flag(rank int, piece uint64, at int) *uint64 {
+func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	s, small := p.r.sub.shared, p.small
-	if piece < s.first {
-		small = s.prevHistory[(s.first-piece-1)%firstBehind]
+	if fragment < s.first {
+		small = s.prevHistory[(s.first-fragment-1)%firstBehind]
 	}
-	return s.flag(rank, piece, small, at)
+	return s.flag(rank, fragment, small, at)
 }
 
 // MaxLead is how many pieces beyond the one that it reads a rank may be Done with, within
@@ -225,8 +225,8 @@ func (p Fragment) Slot(rank int) []byte {
 		at := n*controlSize + (rank*cells+int(p.n%cells))*cellSize + inlineOffset
 		return s.mem[at : at+SmallSize : at+SmallSize]
 	}
-	lap, slot := int(p.n)/s.slots, int(p.n)%s.slots
-	at := n*s.slotsOffset() + (rank*s.slots+slot)*SlotSize + lap%(SlotSize/s.slotBytes)*s.slotBytes
+	cycle, slot := int(p.n)/s.slots, int(p.n)%s.slots
+	at := n*s.slotsOffset() + (rank*s.slots+slot)*SlotSize + cycle%(SlotSize/s.slotBytes)*s.slotBytes
 	return s.mem[at : at+s.slotBytes : at+s.slotBytes]
 }
 
@@ -259,7 +259,7 @@ func (p Fragment) AwaitFree(ctx context.Context) error {
 			return nil // that was so when the first was claimed
 		}
 	}
-	if last < firstPiece {
+	if last < firstFragment {
 		return nil
 	}
 	for rank := range s.ranks {
@@ -372,9 +372,9 @@ func flagEventKind(at int, ready, done TraceKind) TraceKind {
 
 // compareFingerprints compares the fingerprints of an earlier piece: a root that only gives
 // would not notice otherwise that another rank took itself for the root.
-func (p Fragment) compareFingerprints(rank int, piece uint64) error {
+func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	s := p.r.sub.shared
-	if piece >= firstPiece && atomic.LoadUint64(p.flag(rank, piece, fingerprintOffset)) != atomic.LoadUint64(p.flag(s.rank, piece, fingerprintOffset)) {
+	if fragment >= firstFragment && atomic.LoadUint64(p.flag(rank, fragment, fingerprintOffset)) != atomic.LoadUint64(p.flag(s.rank, fragment, fingerprintOffset)) {
 		return p.mismatch(rank)
 	}
 	return nil

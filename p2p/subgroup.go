@@ -18,10 +18,10 @@ func (g *Group) SetLayout(l *topology.Layout) {
 	g.host = subgroup{}
 	me := l.HostOf(g.rank)
 	first, end := l.Host(me)
-	for place := first; place < end; place++ {
-		member := l.Rank(place)
+	for at := first; at < end; at++ {
+		member := l.Rank(at)
 		if member == g.rank {
-			g.host.rank = place - first
+			g.host.rank = at - first
 		}
 		g.host.ranks = append(g.host.ranks, g.ranks[member])
 	}

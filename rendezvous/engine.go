@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -82,15 +83,11 @@ type Engine struct {
 // New makes the engine of one rank. Bind must follow before the first call.
 func New(cfg Config) *Engine {
 	if cfg.Credit < minCredit {
-		cfg.Credit = max(minCredit, valueOr(cfg.Credit, DefaultCredit))
+		cfg.Credit = max(minCredit, cmp.Or(cfg.Credit, DefaultCredit))
 	}
-	cfg.Threshold = valueOr(cfg.Threshold, DefaultThreshold)
-	if cfg.SendBuffer == 0 {
-		cfg.SendBuffer = DefaultSendBuffer
-	}
-	if cfg.StepBytes == 0 {
-		cfg.StepBytes = DefaultStepBytes
-	}
+	cfg.Threshold = cmp.Or(cfg.Threshold, DefaultThreshold)
+	cfg.SendBuffer = cmp.Or(cfg.SendBuffer, DefaultSendBuffer)
+	cfg.StepBytes = cmp.Or(cfg.StepBytes, DefaultStepBytes)
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -104,13 +101,6 @@ func New(cfg Config) *Engine {
 		e.peers[r] = newPeer(e, r)
 	}
 	return e
-}
-
-func valueOr(v, fallback int) int {
-	if v == 0 {
-		return fallback
-	}
-	return v
 }
 
 // Bind gives the engine its mesh.
@@ -295,6 +285,6 @@ func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 }
 
 // misuse is an error about this rank's own call.
-func (e *Engine) misuse(req, format string, args ...any) error {
-	return fault.New(fault.Misuse, req, e.cfg.Rank, format, args...)
+func (e *Engine) misuse(op, format string, args ...any) error {
+	return fault.New(fault.Misuse, op, e.cfg.Rank, format, args...)
 }

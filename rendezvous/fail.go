@@ -98,7 +98,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	e.mu.Lock()
 	e.drainWaiter = w
 	for _, p := range e.peers {
-		d.sayBye(p)
+		d.sendBye(p)
 	}
 	e.unlock()
 	err := e.m.Wait(ctx, w, d, nil, e.m.Links()...)
@@ -122,8 +122,8 @@ func (e *Engine) wakeDrain() {
 // drain is the event that all promised bytes are taken.
 type drain struct{ e *Engine }
 
-// sayBye says bye to a peer once nothing is owed to it any more.
-func (d *drain) sayBye(p *peer) bool {
+// sendBye says bye to a peer once nothing is owed to it any more.
+func (d *drain) sendBye(p *peer) bool {
 	switch {
 	case d.e.ended != nil:
 		return true // by a verdict: there is no more to come
@@ -148,7 +148,7 @@ func (d *drain) Met() bool {
 	defer d.e.unlock()
 	all := true
 	for _, p := range d.e.peers {
-		all = d.sayBye(p) && all
+		all = d.sendBye(p) && all
 	}
 	return all
 }
@@ -159,7 +159,7 @@ func (d *drain) pendingRanks() string {
 	defer d.e.mu.Unlock()
 	s := "messages not taken by rank"
 	for _, p := range d.e.peers {
-		if !d.sayBye(p) {
+		if !d.sendBye(p) {
 			s += " " + strconv.Itoa(p.rank)
 		}
 	}

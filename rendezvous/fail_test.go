@@ -21,7 +21,7 @@ func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 // has met is still copying it.
 func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
-	for name, leave := range map[string]func(e *Engine, s *MatchContext){
+	for name, end := range map[string]func(e *Engine, s *MatchContext){
 		"the sender closes":    func(e *Engine, s *MatchContext) { s.failSource(e.peers[1], gone) },
 		"the space is revoked": func(_ *Engine, s *MatchContext) { s.fail(gone) },
 	} {
@@ -35,7 +35,7 @@ func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 			req.mc, req.buf, req.fullBuf, req.key = s, buf, buf, key{source: 1, tag: 3}
 			e.post(req) // the copy is put off until release
 			e.peers[1].gone = gone
-			leave(e, s)
+			end(e, s)
 			e.unlock()
 			if !req.Met() || req.Err() != nil || string(buf) != "hello" {
 				t.Errorf("done %v with %v and %q, want the message", req.Met(), req.Err(), buf)
@@ -62,7 +62,7 @@ func TestHandedOverSendSucceedsWhenThePeerCloses(t *testing.T) {
 			req := e.getRequest()
 			req.mc, req.send, req.peer, req.buf = e.Open(7, []int{0, 1}), true, p, make([]byte, size)
 			req.phase, req.sent, req.inFlight = phaseFlowing, c.sent, 1
-			p.sends.push(req)
+			p.sends.pushBack(req)
 			p.inConn, req.frames[0].busy = 1, true
 			e.FailPeer(1, fault.New(c.kind, "close", 1, ""))
 			req.frames[0].Done(errors.New("the link has ended"))

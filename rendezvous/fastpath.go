@@ -52,7 +52,7 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 	}
 	var back uint32
 	if p.unreturned >= int64(e.cfg.Credit/inlineCreditPart) {
-		back = p.takeUnreturned()
+		back = p.popUnreturned()
 	}
 	h := p.headers.get(mc.id, tag, len(body), fingerprint, back)
 	p.credit -= cost

@@ -35,9 +35,9 @@ func (h inlineTransport) Dial(ctx context.Context, addr string) (transport.Conn,
 
 type inlineConn struct {
 	transport.Conn
-	refuse         bool // the next SendNow
-	sends, lingers hook
-	sink           bufferingSink
+	refuse       bool // the next SendNow
+	sends, spins hook
+	sink         bufferingSink
 }
 
 // hook is what happens while the next call of its kind is under way.
@@ -62,7 +62,7 @@ func (c *inlineConn) TrySend(head, body []byte) bool {
 }
 
 func (c *inlineConn) Progress(in transport.Sink, spins int) (state transport.State, err error) {
-	c.lingers.run()
+	c.spins.run()
 	c.sink.Sink = in
 	for range spins {
 		if state, err = c.Conn.Progress(&c.sink, 1); state != transport.Idle || err != nil {
@@ -107,7 +107,7 @@ func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 
 // A message that another goroutine has moved into the table before the receive looked
 // goes the long way; sooner or later one does not.
-func TestFastPathUsesNoRequest(t *testing.T) {
+func TestFastPathNeedsNoRequest(t *testing.T) {
 	const tries = 1000
 	tm, a, b := newInlineTeam(t, Config{})
 	buf := make([]byte, maxInline)
@@ -282,13 +282,13 @@ func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
 	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that some is to go along
-	credit, owed := p.credit, p.unreturned
+	credit, unreturned := p.credit, p.unreturned
 	p.link.Conn().(*inlineConn).refuse = true
 	if a.TrySend(1, 7, 0, []byte("lost")) {
 		t.Fatal("the Conn has refused")
 	}
-	if p.credit != credit || p.unreturned != owed || p.flushing {
-		t.Errorf("credit %d, owed %d, flushing %v; want %d, %d and false", p.credit, p.unreturned, p.flushing, credit, owed)
+	if p.credit != credit || p.unreturned != unreturned || p.flushing {
+		t.Errorf("credit %d, owed %d, flushing %v; want %d, %d and false", p.credit, p.unreturned, p.flushing, credit, unreturned)
 	}
 	if err := a.Send(t.Context(), nil, 1, 7, 0, []byte("sent"), Auto); err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, _, b := newInlineTeam(t, Config{})
-			tm.engines[1].m.Link(0).Conn().(*inlineConn).lingers.set(func() { tc.end(tm, b) })
+			tm.engines[1].m.Link(0).Conn().(*inlineConn).spins.set(func() { tc.end(tm, b) })
 			if n, ok := b.TryRecv(0, 7, 0, make([]byte, 4)); ok {
 				t.Fatalf("got %d bytes that nobody has sent", n)
 			}
@@ -478,7 +478,7 @@ func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 func TestTryRecvRefusesLargeBuffers(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	looked := false
-	tm.engines[1].m.Link(0).Conn().(*inlineConn).lingers.set(func() { looked = tm.engines[1].peers[0].fast.busy.Load() })
+	tm.engines[1].m.Link(0).Conn().(*inlineConn).spins.set(func() { looked = tm.engines[1].peers[0].fast.busy.Load() })
 	if n, ok := b.TryRecv(0, 7, 0, make([]byte, maxInline+1)); ok || looked {
 		t.Errorf("got %d bytes, %v; looked for them: %v", n, ok, looked)
 	}

@@ -151,25 +151,25 @@ func (h *frameHeader) headerSize() int {
 // peer, or the wire, lies; the link is not to be trusted further.
 func (h *frameHeader) decode(b []byte, body int) error {
 	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
-		return fmt.Errorf("a head of %d bytes", len(b))
+		return fmt.Errorf("header: got %d bytes, want %d to %d", len(b), commonHeaderSize+4, transport.MaxHead)
 	}
 	le := binary.LittleEndian
 	end := len(b) - 4
 	if got, want := crc32.Checksum(b[:end], castagnoli), le.Uint32(b[end:]); got != want {
-		return fmt.Errorf("a head with checksum %08x instead of %08x", got, want)
+		return fmt.Errorf("header checksum: got %08x, want %08x", got, want)
 	}
 	*h = frameHeader{
 		kind: frameKind(b[0]), flags: b[1], dtype: b[2], ndim: b[3],
 		id: le.Uint32(b[4:]), credit: le.Uint32(b[8:]),
 	}
 	if h.kind == 0 || h.kind >= kindEnd {
-		return fmt.Errorf("a frame of unknown kind %d", h.kind)
+		return fmt.Errorf("frame kind: got %d, want 1 to %d", h.kind, kindEnd-1)
 	}
 	if h.ndim > maxDims {
-		return fmt.Errorf("a tensor of %d dimensions; at most %d are allowed", h.ndim, maxDims)
+		return fmt.Errorf("tensor: got %d dimensions, want at most %d", h.ndim, maxDims)
 	}
 	if want := h.headerSize(); want != end {
-		return fmt.Errorf("a head of %d bytes where its kind has %d", len(b), want+4)
+		return fmt.Errorf("header of kind %d: got %d bytes, want %d", h.kind, len(b), want+4)
 	}
 	h.decodeFields(b)
 	return h.check(body)
@@ -227,20 +227,20 @@ func (h *frameHeader) check(body int) error {
 		return checkNameSize(body)
 	}
 	if h.kind == kindOffer && h.id == 0 {
-		return errors.New("an offer without an id")
+		return errors.New("offer: got id 0, want another")
 	}
 	if h.kind == kindWritten && h.flags&flagNamed == 0 {
 		return errors.New("direct write: got a message without a name, want a named tensor")
 	}
 	if h.size > maxMessage || h.offset > maxMessage {
-		return fmt.Errorf("a message of %d bytes at %d", h.size, h.offset)
+		return fmt.Errorf("message: got %d bytes at offset %d, want at most %d", h.size, h.offset, int64(maxMessage))
 	}
 	if want != uint64(body) {
-		return fmt.Errorf("a body of %d bytes where the head says %d", body, want)
+		return fmt.Errorf("body: got %d bytes, want the header's %d", body, want)
 	}
 	for _, d := range h.dims[:h.ndim] {
 		if d < 0 {
-			return fmt.Errorf("a tensor with dimension %d", d)
+			return fmt.Errorf("tensor: got dimension %d, want 0 or more", d)
 		}
 	}
 	return nil

@@ -93,7 +93,7 @@ func (p *peer) handleOffer(h *frameHeader) {
 		return
 	}
 	if p.queuedOffers[h.id] != nil {
-		p.protocolError("sent a second offer %d", h.id)
+		p.protocolError("offer: got id %d, want one that is not in use", h.id)
 		return
 	}
 	m := e.getMessage(mc, k)
@@ -110,7 +110,7 @@ func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 		return envelopeCost, p.chargeCredit(envelopeCost)
 	}
 	if p.extraOutstanding == 0 {
-		p.protocolError("sent an offer that neither its credit nor a grant allows")
+		p.protocolError("offer: got one beyond the credit, want it to wait for a grant")
 		return 0, false
 	}
 	p.extraOutstanding--
@@ -168,7 +168,7 @@ func (p *peer) handleAbandon(id uint32) {
 	}
 	err := req.pendingErr
 	if err == nil {
-		err = fault.New(fault.Revoked, "recv", p.e.cfg.Rank, "rank %d left the message after %d of %d bytes", p.rank, req.arrived, len(req.buf))
+		err = fault.New(fault.Revoked, "recv", p.e.cfg.Rank, "rank %d aborted the message: got %d of %d bytes", p.rank, req.arrived, len(req.buf))
 	}
 	if req.unexpose != nil {
 		p.e.unexposeAndFinish(req, err)
@@ -184,7 +184,7 @@ func (p *peer) startData(h *frameHeader) {
 		return // the receive has left; its bytes go into a drain
 	}
 	if h.offset+h.size > uint64(len(req.buf)) {
-		p.protocolError("sent data at %d+%d for a message of %d bytes", h.offset, h.size, len(req.buf))
+		p.protocolError("data: got %d bytes at offset %d, want them within a message of %d", h.size, h.offset, len(req.buf))
 		return
 	}
 	if req.pendingErr != nil {
@@ -206,7 +206,7 @@ func (p *peer) handleData(req *Request, n int) {
 	case req.pendingErr != nil && req.unexpose == nil:
 		e.abort(req, req.pendingErr)
 	case req.arrived > len(req.buf):
-		p.protocolError("sent %d bytes of a message of %d", req.arrived, len(req.buf))
+		p.protocolError("data: got %d bytes, want a message of %d", req.arrived, len(req.buf))
 	case req.arrived == len(req.buf):
 		if req.unexpose == nil {
 			e.finish(req, req.pendingErr)

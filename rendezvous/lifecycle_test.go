@@ -114,7 +114,7 @@ var (
 	errRevoked = errors.New("revoked")
 )
 
-func TestMismatchedRecvIsHeldUntilItsMessageArrives(t *testing.T) {
+func TestMismatchedRecvWaitsForItsMessage(t *testing.T) {
 	e := newTeam(t, 2).engines[0]
 	s, other := e.Open(5, []int{0, 1}), e.Open(6, []int{0, 1})
 	req := s.PostRecv(1, 3, 77, make([]byte, 100))
@@ -251,10 +251,10 @@ func TestRecvFromAnySourceEndsWithTheLastBye(t *testing.T) {
 func TestRecvFromAnySourceEndsWithAnyLoss(t *testing.T) {
 	e := newTeam(t, 3).engines[0]
 	req := e.Open(5, []int{0, 1, 2}).PostRecv(Any, 3, 0, nil)
-	apart := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
+	other := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
 	e.FailPeer(2, fault.PeerLost)
-	if !errors.Is(req.Err(), fault.PeerLost) || apart.Met() {
-		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), apart.Met(), apart.Err())
+	if !errors.Is(req.Err(), fault.PeerLost) || other.Met() {
+		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), other.Met(), other.Err())
 	}
 }
 

@@ -17,7 +17,7 @@ const exposeFrom = 16 << 10
 func (e *Engine) onMatch(req *Request, m *message) {
 	e.setMatch(req, e.peers[m.env.source], m.env)
 	if m.loan.from != nil && req.alloc {
-		e.lend(req, m)
+		e.loanBuffer(req, m)
 		return
 	}
 	fits := e.validate(req)
@@ -61,7 +61,7 @@ func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 		e.untrackPosted(req)
 	}
 	req.phase = phaseMatched
-	req.mc.matchedRecvs.push(req)
+	req.mc.matchedRecvs.pushBack(req)
 	req.peer, req.match = p, env
 	if req.tensor != nil {
 		env.decodeTensor(req.tensor)
@@ -75,7 +75,7 @@ type FingerprintError struct {
 }
 
 func (e *FingerprintError) Error() string {
-	return fmt.Sprintf("the message from rank %d with tag %d has fingerprint %x, the receive %x", e.Source, e.Tag, e.Sent, e.Wanted)
+	return fmt.Sprintf("message from rank %d with tag %d: got fingerprint %x, want %x", e.Source, e.Tag, e.Sent, e.Wanted)
 }
 
 // validate checks a message against the receive that it met, and notes in
@@ -91,7 +91,7 @@ func (e *Engine) validate(req *Request) bool {
 		req.tensor.Data = req.buf
 	case req.alloc:
 		req.pendingErr = fault.New(fault.Exhausted, "recv", e.cfg.Rank,
-			"tensor %q of %d bytes from rank %d is above this rank's StepBytes of %d", req.key.name, env.size, env.source, e.cfg.StepBytes)
+			"tensor %q from rank %d: got %d bytes, want at most StepBytes of %d; raise it, or receive into a buffer", req.key.name, env.source, env.size, e.cfg.StepBytes)
 	case env.size > len(req.buf):
 		req.pendingErr = e.misuse("recv", "the message of %d bytes from rank %d with tag %d does not fit the receive's %d bytes; make the buffer larger or Probe first",
 			env.size, env.source, env.tag, len(req.buf))
@@ -161,7 +161,7 @@ func (e *Engine) exposeAndRequest(req *Request) {
 }
 
 // errConnGone says that the Conn went away, and its abilities with it.
-var errConnGone = errors.New("the connection is gone")
+var errConnGone = errors.New("the connection has failed")
 
 // repost puts a receive back to where it stood before its match, which its
 // sender took back, unless it has left meanwhile. In an ordered space it meets

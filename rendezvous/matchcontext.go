@@ -115,7 +115,7 @@ func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	defer e.unlock()
 	mc := e.contextFor(id)
 	if mc == nil { // an id that was closed is never used again; a fresh space fails at once
-		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x was closed before", id)}
+		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x has been closed; open one with another id", id)}
 	}
 	mc.members = members
 	return mc

@@ -106,7 +106,7 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 	case e.steps.held[id]+size > e.cfg.StepBytes:
 		return e.stepFull(id, name, size)
 	case e.peers[to].namesFull(name):
-		return fault.New(fault.Exhausted, "send", e.cfg.Rank, "more than %d names to rank %d; reuse names over the steps", maxNames, to)
+		return fault.New(fault.Exhausted, "send", e.cfg.Rank, "tensor %q to rank %d: got more than %d names, want at most that many on a link; reuse names over the steps", name, to, maxNames)
 	}
 	e.steps.charge(id, size)
 	req := e.getRequest()
@@ -168,8 +168,8 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		largest = append(largest, fmt.Sprintf("%q to rank %d (%d bytes)", req.key.name, req.peer.rank, len(req.buf)))
 	}
 	return fault.New(fault.Exhausted, "send", e.cfg.Rank,
-		"step %d holds %d bytes, and tensor %q of %d more would pass StepBytes of %d; the largest not yet received: %s",
-		id.step, e.steps.held[id], name, size, e.cfg.StepBytes, strings.Join(largest, ", "))
+		"tensor %q: got %d bytes beside the %d of step %d, want at most StepBytes of %d; receive or end the step first; the largest not yet received: %s",
+		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 
 func (p *peer) namesFull(name string) bool {

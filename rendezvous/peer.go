@@ -140,7 +140,7 @@ func (p *peer) sendControl(h frameHeader) { p.sendControlBody(h, nil) }
 // sendControlBody queues a frame with a small body.
 func (p *peer) sendControlBody(h frameHeader, body []byte) {
 	c := p.e.getControl(p)
-	h.credit = p.takeUnreturned()
+	h.credit = p.popUnreturned()
 	if p.e.cfg.Checksum && body != nil {
 		h.flags |= flagBodyCRC
 		h.bodyCRC = crc32.Checksum(body, castagnoli)
@@ -177,8 +177,8 @@ func (p *peer) flush() {
 	p.flushing = false
 }
 
-// takeUnreturned is the credit that the next head takes along.
-func (p *peer) takeUnreturned() uint32 {
+// popUnreturned is the credit that the next head takes along.
+func (p *peer) popUnreturned() uint32 {
 	n := min(p.unreturned, 1<<31)
 	p.unreturned -= n
 	return uint32(n)
@@ -198,7 +198,7 @@ func (p *peer) returnCredit(n int64) {
 func (p *peer) chargeCredit(n int64) bool {
 	p.heldCredit += n
 	if p.heldCredit > int64(p.e.cfg.Credit) {
-		p.protocolError("sent %d bytes beyond its credit of %d", p.heldCredit-int64(p.e.cfg.Credit), p.e.cfg.Credit)
+		p.protocolError("credit: got messages of %d bytes, want at most %d", p.heldCredit, p.e.cfg.Credit)
 		return false
 	}
 	return true
@@ -258,7 +258,7 @@ func (p *peer) decodeHeader(f transport.Header) bool {
 	}
 	in.rawLen = 0
 	if err := in.header.decode(f.Head, f.Size); err != nil {
-		p.protocolError("sent %v", err)
+		p.protocolError("%w", err)
 		return false
 	}
 	in.rawLen = copy(in.raw[:], f.Head)
@@ -309,7 +309,7 @@ func (p *peer) Arrived(f transport.Header, n int) {
 		if got := crc32.Checksum(in.dst[:f.Size], castagnoli); got != in.header.bodyCRC {
 			p.detachInbound()
 			p.e.unlock()
-			p.protocolError("sent a body with checksum %08x instead of %08x", got, in.header.bodyCRC)
+			p.protocolError("body checksum: got %08x, want %08x", got, in.header.bodyCRC)
 			return
 		}
 	}
@@ -361,7 +361,7 @@ func (p *peer) handleFrame(in *inboundFrame) {
 		p.e.wakeDrain()
 	case kindName:
 		if len(p.namesIn) >= maxNames {
-			p.protocolError("sent more than %d names", maxNames)
+			p.protocolError("names: got more than %d, want at most that many", maxNames)
 			return
 		}
 		p.namesIn[h.id] = string(in.body)
@@ -397,5 +397,5 @@ func (p *peer) detachInbound() {
 
 // protocolError ends the link: what came on it cannot have been meant so.
 func (p *peer) protocolError(format string, args ...any) {
-	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "rank %d "+format, append([]any{p.rank}, args...)...))
+	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "protocol violation by rank %d: "+format, append([]any{p.rank}, args...)...))
 }

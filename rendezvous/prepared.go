@@ -41,10 +41,10 @@ type PreparedRecv struct {
 	state    preparedState
 	unexpose func()
 
-	inUse bool     // the peer wrote a tensor that has not been released
-	uses  uint32   // tensors written so far; tells a stale Release from the newest
-	msg   *message // the tensor in buf, until its receive has it
-	done  bool     // the exposure is withdrawn
+	filled     bool     // the peer wrote a tensor that has not been released
+	generation uint32   // tensors written so far; tells a stale Release from the newest
+	msg        *message // the tensor in buf, until its receive has it
+	done       bool     // the exposure is withdrawn
 }
 
 type preparedState uint8
@@ -68,8 +68,8 @@ type preparedKey struct {
 // A loan is a use of a prepared buffer that a message or a Tensor stands for. The zero
 // loan is none.
 type loan struct {
-	from *PreparedRecv
-	use  uint32
+	from       *PreparedRecv
+	generation uint32
 }
 
 // PrepareNamed lets rank from write the tensors of a name into buf. It returns at once;
@@ -81,7 +81,7 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 		return nil, err
 	}
 	if len(buf) == 0 {
-		return nil, e.misuse("prepare", "the buffer for tensor %q is empty; make it as large as the tensor", name)
+		return nil, e.misuse("prepare", "buffer for tensor %q: got 0 bytes, want as many as the tensor has", name)
 	}
 	e.mu.Lock()
 	if err := mc.receivable(key{source: int32(from)}); err != nil {
@@ -92,10 +92,10 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 	switch {
 	case p.prepared[k] != nil:
 		e.unlock()
-		return nil, e.misuse("prepare", "tensor %q from rank %d has a prepared buffer; close that one first", name, from)
+		return nil, e.misuse("prepare", "tensor %q from rank %d: got a second buffer, want one; close the first", name, from)
 	case max(len(p.prepared), len(p.preparedByID)) >= maxPrepared:
 		e.unlock()
-		return nil, fault.New(fault.Exhausted, "prepare", e.cfg.Rank, "more than %d prepared buffers for rank %d; close some", maxPrepared, from)
+		return nil, fault.New(fault.Exhausted, "prepare", e.cfg.Rank, "prepared buffers for rank %d: got more than %d, want at most that many; close some", from, maxPrepared)
 	}
 	pr := &PreparedRecv{mc: mc, peer: p, name: name, buf: buf}
 	p.prepared[k] = pr
@@ -154,14 +154,14 @@ func (t Tensor) Release() {
 	e := pr.peer.e
 	e.mu.Lock()
 	defer e.unlock()
-	if pr.inUse && pr.uses == t.loan.use && pr.msg == nil {
+	if pr.filled && pr.generation == t.loan.generation && pr.msg == nil {
 		pr.release()
 	}
 }
 
 // release tells the sender that it may write again; e.mu is held.
 func (pr *PreparedRecv) release() {
-	pr.inUse, pr.msg = false, nil
+	pr.filled, pr.msg = false, nil
 	if pr.state == preparedOpen && pr.peer.isDown() == nil {
 		pr.peer.sendControl(frameHeader{kind: kindRelease, id: pr.id})
 	}
@@ -278,7 +278,7 @@ func (pr *PreparedRecv) stop() {
 func (p *peer) handleUnprepareAck(id uint32) {
 	pr := p.preparedByID[id]
 	if pr == nil || pr.state != preparedClosing {
-		p.protocolError("acknowledged the end of buffer %d, which was not asked for", id)
+		p.protocolError("unprepare ack: got buffer %d, want one that was taken back", id)
 		return
 	}
 	pr.hide()
@@ -344,12 +344,12 @@ func (p *peer) dropPrepared() {
 // handleWritten delivers a message that the peer wrote into a prepared buffer.
 func (p *peer) handleWritten(h *frameHeader) {
 	e, pr := p.e, p.preparedByID[h.id]
-	if pr == nil || pr.mc.id != h.context || pr.name != p.namesIn[h.name] || pr.inUse || h.size > uint64(len(pr.buf)) {
-		p.protocolError("wrote %d bytes into buffer %d, which it may not", h.size, h.id)
+	if pr == nil || pr.mc.id != h.context || pr.name != p.namesIn[h.name] || pr.filled || h.size > uint64(len(pr.buf)) {
+		p.protocolError("written: got %d bytes in buffer %d, want a free buffer of that tensor, and large enough", h.size, h.id)
 		return
 	}
-	pr.inUse = true
-	pr.uses++
+	pr.filled = true
+	pr.generation++
 	if !p.chargeCredit(envelopeCost) {
 		return
 	}
@@ -363,13 +363,13 @@ func (p *peer) handleWritten(h *frameHeader) {
 	m := e.getMessage(mc, k)
 	m.peer, m.env, m.cost, m.complete = p, p.envelopeOf(h), envelopeCost, true
 	m.data = pr.buf[:h.size:h.size]
-	m.loan, pr.msg = loan{pr, pr.uses}, m
+	m.loan, pr.msg = loan{pr, pr.generation}, m
 	e.deliver(m)
 }
 
-// lend completes a receive without a buffer with the prepared buffer that its message
+// loanBuffer completes a receive without a buffer with the prepared buffer that its message
 // lies in. e.mu is held.
-func (e *Engine) lend(req *Request, m *message) {
+func (e *Engine) loanBuffer(req *Request, m *message) {
 	pr := m.loan.from
 	req.buf, req.tensor.loan = m.data, m.loan
 	m.data, m.loan, pr.msg = nil, loan{}, nil

@@ -74,9 +74,9 @@ func (s *stepper) one(sizes ...int) (got []Tensor) {
 	return got
 }
 
-// until repeats a step until ok: how many it takes depends on which frames of the two
+// repeat repeats a step until ok: how many it takes depends on which frames of the two
 // directions are handled first.
-func (s *stepper) until(what string, ok func() bool, sizes ...int) {
+func (s *stepper) repeat(what string, ok func() bool, sizes ...int) {
 	s.Helper()
 	for range 1000 {
 		for _, t := range s.one(sizes...) {
@@ -141,7 +141,7 @@ func TestPreparedTensorIsWrittenIntoItsBuffer(t *testing.T) {
 	const size = 700_000 // several data frames
 	buf := make([]byte, size)
 	pr := s.prepare(0, buf)
-	s.until("a step without an offer", s.direct(), size)
+	s.repeat("a step without an offer", s.direct(), size)
 	if !pr.Exposed() {
 		t.Error("the buffer is not exposed, though a tensor came without an offer")
 	}
@@ -160,32 +160,32 @@ func TestPreparedTensorIsWrittenIntoItsBuffer(t *testing.T) {
 	}
 	s.close(pr) // a second time does nothing
 	pr = s.prepare(0, buf)
-	s.until("a step without an offer, with the same buffer again", s.direct(), size)
+	s.repeat("a step without an offer, with the same buffer again", s.direct(), size)
 	s.close(pr)
 }
 
 func TestSmallerPreparedTensorIsWrittenDirectly(t *testing.T) {
 	s := newStepper(t, Config{})
 	s.prepare(0, make([]byte, 50_000))
-	s.until("a step of a smaller tensor without an offer", s.direct(), 20_000)
+	s.repeat("a step of a smaller tensor without an offer", s.direct(), 20_000)
 }
 
 func TestTensorLargerThanItsBufferIsOffered(t *testing.T) {
 	s := newStepper(t, Config{})
 	buf := make([]byte, 20_000)
 	s.prepare(0, buf)
-	s.until("a step without an offer", s.direct(), 20_000)
+	s.repeat("a step without an offer", s.direct(), 20_000)
 	before := s.offers()
 	if got := s.one(30_000)[0]; within(got.Data, buf) || s.offers() == before {
 		t.Error("a tensor larger than its buffer was not offered")
 	}
-	s.until("a step without an offer, after a larger tensor", s.direct(), 20_000)
+	s.repeat("a step without an offer, after a larger tensor", s.direct(), 20_000)
 }
 
 func TestRecvIntoAnotherBufferCopiesFromThePreparedOne(t *testing.T) {
 	s := newStepper(t, Config{})
 	s.prepare(0, make([]byte, 20_000))
-	s.until("a step without an offer", s.direct(), 20_000)
+	s.repeat("a step without an offer", s.direct(), 20_000)
 	direct := s.direct()
 	for range 1000 {
 		s.step++
@@ -250,7 +250,7 @@ func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 	const size = 1 << 20
 	s.prepare(0, make([]byte, size))
 	s.prepare(1, make([]byte, size))
-	s.until("a step without offers", s.direct(), size, size)
+	s.repeat("a step without offers", s.direct(), size, size)
 	for range 20 {
 		s.step++
 		s.send(0, size)
@@ -258,7 +258,7 @@ func TestBuffersOfAnAbortedStepAreFreeAgain(t *testing.T) {
 		s.from.EndStep(s.step, errRevoked)
 		s.to.endStep(s.step)
 	}
-	s.until("a step without offers, after aborted ones", s.direct(), size, size)
+	s.repeat("a step without offers, after aborted ones", s.direct(), size, size)
 	p := s.engines[0].peers[1]
 	p.e.mu.Lock()
 	defer p.e.unlock()
@@ -291,8 +291,8 @@ func TestCanceledDirectWriteReturnsItsCredit(t *testing.T) {
 		t.Fatalf("%d sends are being written, credit %d of %d", len(p.writing), p.credit, credit)
 	}
 	p.cancelWrite(p.writing[0])
-	if len(p.writing) != 0 || p.credit != credit || p.remote[1].used {
-		t.Errorf("%d sends are being written, credit %d, want %d; used %v", len(p.writing), p.credit, credit, p.remote[1].used)
+	if len(p.writing) != 0 || p.credit != credit || p.remote[1].filled {
+		t.Errorf("%d sends are being written, credit %d, want %d; used %v", len(p.writing), p.credit, credit, p.remote[1].filled)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestTensorsOfOneKeyKeepTheirOrder(t *testing.T) {
 	s := newStepper(t, Config{})
 	const size = 3 << 20 // several frames, so that the second one could overtake
 	s.prepare(0, make([]byte, size))
-	s.until("a step without an offer", s.direct(), size)
+	s.repeat("a step without an offer", s.direct(), size)
 	for range 5 {
 		s.step++
 		for i := range 3 {
@@ -327,7 +327,7 @@ func TestCloseKeepsAnUnreceivedTensor(t *testing.T) {
 		if i == 1000 {
 			t.Fatal("no tensor was written directly in 1000 steps")
 		}
-		s.until("a step without an offer", s.direct(), 20_000)
+		s.repeat("a step without an offer", s.direct(), 20_000)
 		s.step++
 		before := s.offers()
 		sent := s.send(0, 20_000)
@@ -524,25 +524,25 @@ func TestReleaseOfABufferThatIsBeingWrittenEndsTheLink(t *testing.T) {
 	e := newWithSilentPeer(t)
 	p := e.peers[1]
 	e.mu.Lock()
-	rb := &remoteBuffer{id: 1, used: true, writer: e.getRequest()}
+	rb := &remoteBuffer{id: 1, filled: true, writer: e.getRequest()}
 	p.remote[1] = rb
 	e.unlock()
 	e.startArrival(1, frameHeader{kind: kindRelease, id: 1})()
 	var err error
 	for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); err = p.connErrAfter() {
 	}
-	if !errors.Is(err, fault.LinkLost) || !rb.used {
-		t.Errorf("got %v, want %v; used %v", err, fault.LinkLost, rb.used)
+	if !errors.Is(err, fault.LinkLost) || !rb.filled {
+		t.Errorf("got %v, want %v; used %v", err, fault.LinkLost, rb.filled)
 	}
 }
 
 func TestStaticPlanPreparesWhatRecurs(t *testing.T) {
 	s := newStepper(t, Config{Static: 1 << 22})
 	small := []int{20_000, 30_000, 700_000}
-	s.until("a step without offers", s.direct(), small...)
+	s.repeat("a step without offers", s.direct(), small...)
 	grown := []int{20_000, 1 << 20, 700_000, 50_000}
-	s.until("a step without offers, after some have grown", s.direct(), grown...)
-	s.until("a step without offers, after they have shrunk", s.direct(), small...)
+	s.repeat("a step without offers, after some have grown", s.direct(), grown...)
+	s.repeat("a step without offers, after they have shrunk", s.direct(), small...)
 }
 
 func TestWithoutAStaticPlanTensorsAreOffered(t *testing.T) {
@@ -624,12 +624,12 @@ func TestStaticPlanReservesWithinItsLimit(t *testing.T) {
 			}
 			sum += int64(got)
 		}
-		if sp.used != sum || sum > c.limit {
-			t.Errorf("%s: %d bytes are reserved, %d counted, of %d", name, sum, sp.used, c.limit)
+		if sp.reserved != sum || sum > c.limit {
+			t.Errorf("%s: %d bytes are reserved, %d counted, of %d", name, sum, sp.reserved, c.limit)
 		}
 		sp.drop(1)
-		if sp.used != 0 || len(sp.tensors) != 0 {
-			t.Errorf("%s: %d bytes and %d tensors are left of a context that has ended", name, sp.used, len(sp.tensors))
+		if sp.reserved != 0 || len(sp.tensors) != 0 {
+			t.Errorf("%s: %d bytes and %d tensors are left of a context that has ended", name, sp.reserved, len(sp.tensors))
 		}
 	}
 }

@@ -15,7 +15,7 @@ type remoteBuffer struct {
 	key     preparedKey
 	token   transport.Token
 	size    uint64
-	used    bool     // from the first write until the peer releases it
+	filled  bool     // from the first write until the peer releases it
 	writer  *Request // the send that writes there and is not announced yet
 	closing bool     // the peer asked for its end while there was a writer
 }
@@ -25,9 +25,9 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	k := preparedKey{h.context, string(name)}
 	switch {
 	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
-		p.protocolError("prepared buffer %d for tensor %q a second time", h.id, name)
+		p.protocolError("prepare: got buffer %d for tensor %q a second time, want it once", h.id, name)
 	case len(p.remote) >= 2*maxPrepared: // those that are closing count at the peer only until it has sent the unprepare
-		p.protocolError("prepared more than %d buffers", 2*maxPrepared)
+		p.protocolError("prepare: got more than %d buffers, want at most that many", 2*maxPrepared)
 	default:
 		rb := &remoteBuffer{id: h.id, key: k, token: h.token, size: h.size}
 		p.remote[h.id], p.remoteByKey[k] = rb, rb
@@ -37,18 +37,18 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 // handleRelease frees a buffer whose tensor the peer has received.
 func (p *peer) handleRelease(id uint32) {
 	rb := p.remote[id]
-	if rb == nil || !rb.used || rb.writer != nil {
-		p.protocolError("released buffer %d, which this rank does not use, or is still writing to", id)
+	if rb == nil || !rb.filled || rb.writer != nil {
+		p.protocolError("release: got buffer %d, want one that holds a tensor", id)
 		return
 	}
-	rb.used = false
+	rb.filled = false
 }
 
 // handleUnprepare gives a buffer up, at once or when its writer is done.
 func (p *peer) handleUnprepare(id uint32) {
 	rb := p.remote[id]
 	if rb == nil || rb.closing {
-		p.protocolError("took back buffer %d, which it had not prepared", id)
+		p.protocolError("unprepare: got buffer %d, want one that was prepared", id)
 		return
 	}
 	rb.closing = true
@@ -70,7 +70,7 @@ func (p *peer) remoteFor(req *Request) *remoteBuffer {
 		return nil
 	}
 	rb := p.remoteByKey[preparedKey{req.mc.id, req.key.name}]
-	if rb == nil || rb.used || uint64(len(req.buf)) > rb.size {
+	if rb == nil || rb.filled || uint64(len(req.buf)) > rb.size {
 		return nil
 	}
 	return rb
@@ -78,7 +78,7 @@ func (p *peer) remoteFor(req *Request) *remoteBuffer {
 
 // writeTo writes req directly into a buffer of the peer's.
 func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
-	rb.used, rb.writer = true, req
+	rb.filled, rb.writer = true, req
 	p.credit -= envelopeCost
 	p.writing = append(p.writing, req)
 	req.phase, req.remote, req.token = phaseFlowing, rb, rb.token
@@ -117,7 +117,7 @@ func (p *peer) cancelWrite(req *Request) {
 	if req.remote == nil {
 		return
 	}
-	req.remote.used = false
+	req.remote.filled = false
 	p.endWrite(req)
 	if p.isDown() == nil {
 		p.addCredit(envelopeCost, 0)

@@ -53,18 +53,18 @@ type requestState struct {
 	id   uint32 // the offer's, or the receive's
 
 	// Sends.
-	sent          int      // bytes handed to frames
-	inFlight      int      // frames that belong to the Conn
-	useRendezvous bool     // its bytes wait for a request
-	local         *message // of a send to this rank itself, while no receive has met it
-	token         transport.Token
-	recvID        uint32        // the receive id at the peer
-	remote        *remoteBuffer // the peer's buffer that it is being written to, until the peer is told
-	detached      bool          // nobody waits: the engine frees it
-	spilled       int64
-	spillAt       spillDeadline // the moment after which it is spilled
-	tensor        *Tensor       // a named send's, or what a named receive got
-	onFinish      func(*Request)
+	sent      int      // bytes handed to frames
+	inFlight  int      // frames that belong to the Conn
+	onRequest bool     // its bytes wait for a request
+	local     *message // of a send to this rank itself, while no receive has met it
+	token     transport.Token
+	recvID    uint32        // the receive id at the peer
+	remote    *remoteBuffer // the peer's buffer that it is being written to, until the peer is told
+	detached  bool          // nobody waits: the engine frees it
+	spilled   int64
+	spillAt   spillDeadline // the moment after which it is spilled
+	tensor    *Tensor       // a named send's, or what a named receive got
+	onFinish  func(*Request)
 
 	// Receives.
 	match      envelope

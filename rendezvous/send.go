@@ -60,13 +60,13 @@ func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag
 // isEager reports whether op would have been pushed, had there been credit.
 func (e *Engine) isEager(req *Request) bool { return len(req.buf) <= e.cfg.Threshold }
 
-var errSpillDue = errors.New("spill now")
+var errSpillTimeout = errors.New("the moment before a spill has passed")
 
 // spillDeadline is a Patience that ends a wait after spillAfter.
 type spillDeadline struct{ at time.Time }
 
 func (s *spillDeadline) NextCheck() time.Time { return s.at }
-func (s *spillDeadline) Check() error         { return errSpillDue }
+func (s *spillDeadline) Check() error         { return errSpillTimeout }
 
 // spillAfterDelay gives a large send's receive a moment to come, and then copies the
 // body into the spill buffer. It reports whether the op left its caller.
@@ -83,7 +83,7 @@ func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitP
 	err := e.waitLinks(ctx, w, req, &req.spillAt)
 	req.waiter.Store(nil)
 	w.Free()
-	return err != nil && errors.Is(err, errSpillDue) && e.spill(req)
+	return err != nil && errors.Is(err, errSpillTimeout) && e.spill(req)
 }
 
 // spill copies the body of a send that nobody has requested yet, so that its
@@ -122,7 +122,7 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 		d = e.cfg.Protocol
 	}
 	if d == Rendezvous || d == Auto && req.length() > e.cfg.Threshold || req.length()+envelopeCost > minCredit/2 {
-		req.useRendezvous = true
+		req.onRequest = true
 	}
 	switch err := e.sendable(mc, p); {
 	case err != nil:
@@ -133,7 +133,7 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 		p.launch(req)
 	default:
 		req.phase = phasePending
-		p.pending.push(req)
+		p.pending.pushBack(req)
 	}
 }
 
@@ -156,11 +156,11 @@ func (p *peer) hasCredit() bool { return p.credit >= envelopeCost || p.extraSend
 // launch puts op's envelope on the peer's stream: with its bytes when they are
 // to be pushed and the credit allows it, else as an offer.
 func (p *peer) launch(req *Request) {
-	p.sends.push(req)
+	p.sends.pushBack(req)
 	var h frameHeader
 	p.fillHeader(req, &h)
 	cost := envelopeCost + int64(req.length())
-	if !req.useRendezvous && p.credit >= cost {
+	if !req.onRequest && p.credit >= cost {
 		p.credit -= cost
 		req.phase = phaseFlowing
 		req.sent = req.length()
@@ -212,7 +212,7 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 			f.ID = transport.NoNotify
 		}
 	} else {
-		h.credit = p.takeUnreturned()
+		h.credit = p.popUnreturned()
 	}
 	f.Head = f.headerBuf[:h.encode(&f.headerBuf)]
 	f.busy = true
@@ -229,7 +229,7 @@ func (p *peer) handleRequest(h *frameHeader) {
 	}
 	delete(p.sentOffers, h.id)
 	if h.size != uint64(req.length()) {
-		p.protocolError("requested %d bytes of a message of %d", h.size, req.length())
+		p.protocolError("request: got %d bytes, want the message's %d", h.size, req.length())
 		return
 	}
 	req.phase = phaseFlowing
@@ -336,7 +336,7 @@ func (e *Engine) withdraw(req *Request) {
 // reference to the sender's bytes, and is copied once.
 func (e *Engine) sendLocal(req *Request) {
 	req.phase = phaseOffered
-	req.peer.sends.push(req)
+	req.peer.sends.pushBack(req)
 	m := e.getMessage(req.mc, req.key)
 	m.env = req.selfEnvelope()
 	m.local, req.local = req, m

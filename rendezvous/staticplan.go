@@ -14,10 +14,10 @@ const (
 // PrepareNamed and knows nothing of how tensors travel. Its methods may be called
 // concurrently; its lock is taken below the engine's, and never held around a call of it.
 type staticPlan struct {
-	mu      sync.Mutex
-	limit   int64 // bytes of buffers
-	used    int64
-	tensors map[planKey]*recurring
+	mu       sync.Mutex
+	limit    int64 // bytes of buffers
+	reserved int64
+	tensors  map[planKey]*recurring
 }
 
 // planKey is what a tensor has in common with itself at other steps.
@@ -81,10 +81,10 @@ func (sp *staticPlan) reserve(k planKey) (size int, old *PreparedRecv) {
 	if t == nil || t.steps < recursAfter || t.size <= t.room || t.size < exposeFrom {
 		return 0, nil
 	}
-	if sp.used+int64(t.size-t.room) > sp.limit {
+	if sp.reserved+int64(t.size-t.room) > sp.limit {
 		return 0, nil
 	}
-	sp.used += int64(t.size - t.room)
+	sp.reserved += int64(t.size - t.room)
 	t.room, old, t.recv = t.size, t.recv, nil
 	return t.size, old
 }
@@ -105,7 +105,7 @@ func (sp *staticPlan) drop(context uint64) {
 	defer sp.mu.Unlock()
 	for k, t := range sp.tensors {
 		if k.context == context {
-			sp.used -= int64(t.room)
+			sp.reserved -= int64(t.room)
 			delete(sp.tensors, k)
 		}
 	}

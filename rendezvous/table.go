@@ -249,7 +249,7 @@ func (t *table) isIdle(k key) bool {
 
 // addMessage lets a message that no receive awaits wait in the table.
 func (t *table) addMessage(m *message) {
-	t.bucketFor(&m.key).msgs.push(m)
+	t.bucketFor(&m.key).msgs.pushBack(m)
 	m.earlier, m.later = t.arrivals.last, nil
 	if t.arrivals.last == nil {
 		t.arrivals.first = m
@@ -306,8 +306,8 @@ func (l *requestList) insert(req *Request) {
 	}
 }
 
-// push puts op at the end, whatever its order.
-func (l *requestList) push(req *Request) {
+// pushBack puts op at the end, whatever its order.
+func (l *requestList) pushBack(req *Request) {
 	req.prev, req.next = l.last, nil
 	if l.last == nil {
 		l.first = req
@@ -334,7 +334,7 @@ func (l *requestList) remove(req *Request) {
 // msgList is a doubly linked list of messages in arrival order.
 type msgList struct{ first, last *message }
 
-func (l *msgList) push(m *message) {
+func (l *msgList) pushBack(m *message) {
 	m.prev, m.next = l.last, nil
 	if l.last == nil {
 		l.first = m

@@ -82,9 +82,9 @@ const (
 )
 
 // StartAt starts a rank at each place.
-func StartAt(t testing.TB, places []topology.Place, share bool, segment int, wrap Wrapper) *Team {
+func StartAt(t testing.TB, hosts []topology.Place, share bool, segment int, wrap Wrapper) *Team {
 	t.Helper()
-	n := len(places)
+	n := len(hosts)
 	leak.Check(t)
 	hub := memory.New()
 	tm := &Team{Ranks: make([]*Member, n)}
@@ -96,7 +96,7 @@ func StartAt(t testing.TB, places []topology.Place, share bool, segment int, wra
 	for i := range transports {
 		transports[i] = wrap(i, hub.Transport())
 	}
-	l := topology.New(places)
+	l := topology.New(hosts)
 	memory := make([][]byte, l.Hosts())
 	for host := range memory {
 		first, end := l.Host(host)
