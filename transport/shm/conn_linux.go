@@ -77,7 +77,7 @@ type conn struct {
 func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
 	c.peerMemory.fd = -1
-	c.seg.refs.Store(1)
+	c.seg.refs.Store(1) // the Conn's own; release drops it
 	c.outbox.producer, c.consumer, c.ownDoorbell, c.peerDoorbell = w.seg.views(w.releaseSlot == nil)
 	c.consumer.pending, c.consumer.exposures = &c.pending, &c.exposures
 	c.exposures.slots, c.peerMemory.slots = w.seg.slots(w.releaseSlot == nil)
@@ -139,7 +139,9 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
 		state = transport.Moved
 	}
-	gone := c.firstErr.Get() // read before the ring: what arrived before the failure is delivered
+	// Progress looks for a failure first, and for a record after that. In the other order a frame
+	// could arrive between the two looks, in front of the failure, and would be lost.
+	gone := c.firstErr.Get()
 	if c.ended || !c.consumer.hasRecord() {
 		if gone != nil {
 			c.ended = true
@@ -172,6 +174,9 @@ func (c *conn) returnSpace() {
 
 // receive delivers what has arrived, up to the end of one frame and at most about maxReceive
 // bytes.
+//
+// last says that the Conn has failed: then what it delivers counts against drainBudget, so that
+// a peer that fills the ring without end cannot keep the failure from being reported.
 func (c *conn) receive(in transport.Sink, last bool) error {
 	for most := maxReceive; most > 0; {
 		n, whole, err := c.consumer.next(in)
@@ -193,7 +198,9 @@ func (c *conn) receive(in transport.Sink, last bool) error {
 	return nil
 }
 
-// TrySend implements transport.Conn.
+// TrySend implements transport.Conn. It succeeds when the frame fits into one record, nothing
+// waits in front of it and the ring has space. The frame is in shared memory then, so a later
+// Close does not take it back.
 func (c *conn) TrySend(head, body []byte) bool {
 	did, due := c.outbox.trySend(head, body)
 	if due && c.gate.Enter() {
@@ -212,6 +219,7 @@ func (c *conn) Send(f *transport.Frame) {
 		it.f.Done(err)
 		return
 	}
+	// Done runs outside of the lock in every case, because it may send.
 	did, due, err := c.outbox.enqueue(it)
 	switch did {
 	case written:
@@ -260,6 +268,8 @@ func (c *conn) flush() (moved bool) {
 			done.Done(nil)
 		}
 	}
+	// A goroutine may have armed the Conn before these frames were queued. It sleeps then without
+	// having asked for space, so this one asks in its place.
 	if c.outbox.blocked.Load() && c.wakeup.armed.Load() && c.outbox.awaitRoom(c.ownDoorbell) {
 		c.scheduleReady()
 	}
@@ -328,7 +338,8 @@ func (c *conn) expire() {
 	}
 }
 
-// releasePending stops the timer of a pending Conn and releases its slot.
+// releasePending ends the time of a pending Conn: Admit, or the Conn's end, calls it once. It
+// stops the timer and releases the slot.
 func (c *conn) releasePending() {
 	c.handshakeTimer.Stop()
 	c.releaseSlot()

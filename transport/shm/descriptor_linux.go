@@ -12,7 +12,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// passDescriptor writes b to a socket, and fd beside its first byte. It does not block.
+// passDescriptor writes b to a socket, and fd beside its first byte. The kernel gives the peer a
+// descriptor of its own for the same memory, when the peer reads that byte. It does not block.
 func passDescriptor(socket int, b []byte, fd int) error {
 	for {
 		err := unix.Sendmsg(socket, b, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)

@@ -36,6 +36,36 @@
 // systems it builds, and refuses with the reason. handshake_linux.go describes how two
 // processes connect, share_linux.go how the ranks of a Share do.
 //
+// # The way of a frame
+//
+// A small frame, of at most 8 KiB of body, takes these steps when nothing waits in front of it:
+//
+//	sender                                     receiver
+//	Send copies head and body into a record
+//	Send stores the record's header   ------>  Progress finds the header not 0
+//	Done runs                                  the Sink returns a buffer, or copies the body itself
+//	                                           Progress copies the body, Arrived completes the frame
+//	Send finds the ring full, reads   <------  Progress publishes what it has consumed
+//	how much was consumed
+//
+// A larger body passes in chunks of up to 32 KiB, one record each. One goroutine at a time, the
+// writer, puts them in. It stops after 128 KiB, or when the ring is full, and then a later
+// Progress of the sender continues. A body with a Token does not enter the ring: the writer
+// copies it into the receiver's memory in fragments of up to 128 KiB, and then puts one record
+// that announces it.
+//
+// # Bounds
+//
+//	what                                          bound
+//	memory of a Conn                              4 KiB and two rings: 2 MiB, or 512 KiB from the
+//	                                              33rd Conn of a Transport on; used pages only
+//	queued frames                                 their senders' memory; none is copied
+//	one Progress                                  128 KiB in each direction
+//	bytes delivered after a failure               one ring
+//	exposures of a Conn                           64 per side
+//	connections that are not admitted             64 per Transport, 10 seconds each
+//	memory from Alloc                             what the host or the control group has left
+//
 // # Layout of a Conn's memory
 //
 // Integers are in the host's byte order. Each field group is written by one side only, except

@@ -56,11 +56,13 @@ type token struct {
 	offset, size uint64
 }
 
+// tokenOf reads a token. Nothing in it is checked yet.
 func tokenOf(b transport.Token) token {
 	e := binary.NativeEndian
 	return token{e.Uint32(b[0:]), e.Uint64(b[8:]), e.Uint64(b[16:]), e.Uint64(b[24:])}
 }
 
+// bytes returns the token as the peer gets it.
 func (t token) bytes() (b transport.Token) {
 	e := binary.NativeEndian
 	e.PutUint32(b[0:], t.slot)
@@ -73,6 +75,7 @@ func (t token) bytes() (b transport.Token) {
 // A slotTable is one side's table of slots, in the Conn's memory.
 type slotTable *[slotCount]atomic.Uint64
 
+// slotTableAt returns the table at an offset of a Conn's memory, which is a multiple of 8.
 func slotTableAt(mem []byte, at int) slotTable {
 	return slotTable((*[slotCount]atomic.Uint64)(unsafe.Pointer(&mem[at])))
 }

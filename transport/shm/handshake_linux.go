@@ -42,6 +42,7 @@ const (
 	reasonRoom   = answerLen - reasonOffset
 )
 
+// The codes of an answer.
 const (
 	answerAccepted = 0
 	answerRejected = 1
@@ -82,6 +83,7 @@ func (t *Transport) dialHandshake(ctx context.Context, name string) (w handshake
 		return handshakeResult{}, err
 	}
 	defer nc.Close()
+	// A deadline in the past ends every read and write on nc at once.
 	defer context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })()
 
 	if w.peer, err = checkPeerUser(nc); err != nil {
@@ -119,6 +121,7 @@ func (t *Transport) offer(nc *net.UnixConn) (*segment, error) {
 	return seg, nil
 }
 
+// makeHello returns the hello for a segment with rings of that size.
 func makeHello(ring int) []byte {
 	b := make([]byte, helloLen)
 	copy(b, magic)

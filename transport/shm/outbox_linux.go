@@ -48,6 +48,7 @@ type item struct {
 	size int // bytes of body
 }
 
+// body returns the frame's body, none of which is written yet.
 func (it *item) body() body { return body{one: it.f.Body, more: it.f.Parts, left: it.size} }
 
 // validateFrame returns why f cannot be sent at all, or nil.
@@ -97,6 +98,8 @@ func (o *outbox) enqueue(it item) (did enqueueResult, due bool, err error) {
 			return written, due, nil
 		}
 	}
+	// The frame waits. If nobody writes, and nothing has stopped the last writer, the caller
+	// becomes the writer; otherwise the writer, or a later Progress, will find the frame.
 	o.inlineRun = 0
 	o.queue.Push(it)
 	o.bytes += it.size
@@ -218,6 +221,7 @@ func (o *outbox) close(first *poll.FirstError, err error) (failed items, _ error
 	return o.drain(), err
 }
 
+// drain removes and returns all queued frames. o.mu is held, and there is no writer.
 func (o *outbox) drain() (all items) {
 	all, o.queue = o.queue, items{}
 	o.remaining, o.begun = body{}, false
@@ -226,7 +230,7 @@ func (o *outbox) drain() (all items) {
 	return all
 }
 
-// awaitRoom asks the consumer to ring own when half of the ring is free; not earlier, so that it
+// awaitRoom asks the consumer to ring mine when half of the ring is free; not earlier, so that it
 // does not ring for each chunk. It returns true when that is so already, or when the outbox is
 // closed.
 func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
@@ -235,6 +239,8 @@ func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	if o.err != nil || !o.blocked.Load() {
 		return o.err != nil
 	}
+	// As around a sleep, see wakeup_linux.go: first the request, then a second look, so that space
+	// that comes in between is not missed.
 	half := uint64(len(o.producer.ring) / 2)
 	if o.producer.produced-o.producer.sharedConsumed.Load() <= half {
 		return true

@@ -28,8 +28,17 @@ import (
 // keeps it from writing elsewhere. The memfd is sealed against shrinking, so that no
 // process can make another one's access fatal.
 //
-// open is held for reading while fd is used, so that close does not close it meanwhile.
-// mu is taken inside open, for bookkeeping only: not while the system fills or maps pages.
+// An allocation goes through these states; only the first and the last transition take mu:
+//
+//	hole       reserve ->  reserved   no pages; nobody else may use the range
+//	reserved   fill, map   in use     pages, a mapping, and an entry in allocations
+//	in use     free    ->  leaving    not in allocations; the pages are removed, the mapping ends
+//	leaving    release ->  hole       joined with adjacent holes
+//	in use     detach      detached   when freed, its range never becomes a hole again
+//
+// Filling may take seconds for gigabytes, and other goroutines expose memory meanwhile, so mu is
+// held for bookkeeping only. open is held for reading while fd is in use, so that close does not
+// close it meanwhile: another file could get the same number. mu is taken inside open.
 type pool struct {
 	open   sync.RWMutex // guards closed
 	closed bool
@@ -69,6 +78,8 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	case size == 0:
 		return []byte{}, func() error { return nil }, nil
 	}
+	// Pages are filled at once, so that a lack of memory is an error here, and not a fatal signal
+	// at some later access.
 	if err := headroom.Check(int64(size)); err != nil { // the kernel kills processes rather than refuse to fill a memfd
 		return nil, nil, failure(fault.Exhausted, op, err)
 	}
@@ -85,7 +96,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	return a.mem[:size:size], free, nil
 }
 
-// kindOf is err's kind, or another if it has none.
+// kindOf returns err's kind, or otherwise if it has none.
 func kindOf(err error, otherwise fault.Kind) fault.Kind {
 	var ours *fault.Error
 	if errors.As(err, &ours) {
@@ -121,8 +132,10 @@ func (p *pool) alloc(size int) (*allocation, error) {
 	return a, nil
 }
 
-// reserve takes a range from the first hole that is large enough, or from the end, where
-// the memfd grows.
+// reserve returns a range of the memfd: the beginning of the first hole that is large enough, or
+// else a new one at the end, by which the memfd grows. First fit keeps the memfd short, and
+// programs allocate rarely, so a search through all holes is good enough. The first call makes
+// the memfd.
 func (p *pool) reserve(size int) (extent, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +165,8 @@ func (p *pool) reserve(size int) (extent, error) {
 	return e, nil
 }
 
-// release makes a range, which has no pages any more, a hole.
+// release makes a hole of a range, which has no pages any more, and joins it with the holes in
+// front of and behind it.
 func (p *pool) release(e extent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,9 +201,11 @@ func fillPages(fd int, e extent) error {
 	return nil
 }
 
-// addressOf is where a slice begins.
+// addressOf returns where a slice begins.
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
+// byAddress compares an allocation with an address, for a binary search: it returns 0 when the
+// address lies in the allocation.
 func byAddress(a *allocation, at uintptr) int {
 	switch begin := addressOf(a.mem); {
 	case at < begin:
@@ -214,6 +230,7 @@ func (p *pool) pin(buf []byte) (a *allocation, offset int) {
 	return a, a.offset + int(addressOf(buf)-addressOf(a.mem))
 }
 
+// unpin ends one pin, when the exposure has ended.
 func (p *pool) unpin(a *allocation) {
 	p.mu.Lock()
 	a.pins--

@@ -32,9 +32,13 @@ const (
 	// maxPendingBody is the most bytes of body before Admit.
 	maxPendingBody = 4 << 10
 
-	maxWhole = 8 << 10  // the longest body that goes into one record
-	maxChunk = 32 << 10 // the most bytes of body in a record
-	minChunk = 4 << 10  // the fewest, unless they are the last
+	// A body of up to maxWhole bytes goes into one record, so that its frame can be written under
+	// the outbox's lock. A larger one goes in chunks of minChunk to maxChunk bytes, the last of
+	// which may be smaller. maxChunk is a compromise: each chunk costs a header and a look at the
+	// doorbell, and the receiver starts to copy when the first one is complete.
+	maxWhole = 8 << 10
+	maxChunk = 32 << 10
+	minChunk = 4 << 10
 
 	// While only small frames pass, the producer wraps around here, so that a Conn for small
 	// frames uses little memory, and that stays in the caches.
@@ -44,19 +48,26 @@ const (
 	// space of one more record of its size. It is done behind records of up to maxClearRecord.
 	clearDistance  = 16 * recordAlign
 	maxClearRecord = 5 << 10
-	// The consumer publishes what it has consumed after one returnFraction-th of the ring.
+	// The consumer publishes what it has consumed after one returnFraction-th of the ring. Each
+	// publication moves a cache line between the cores, so doing it for each record is slow; doing
+	// it too late lets the producer run out of space.
 	returnFraction = 16
 
-	alignFrom = 1 << 10 // a body of this size or more begins at a multiple of 64
+	// A body of this size or more begins at a multiple of 64, which makes its copy faster. For
+	// smaller ones the space counts more.
+	alignFrom = 1 << 10
 )
 
 // A recordHeader is the word with which a record begins. It describes most records completely.
 type recordHeader uint64
 
+// makeHeader returns the header of a record of that kind, with a head of head bytes and n bytes of
+// body, for the frame of that ID. The caller has checked that each fits into its bits.
 func makeHeader(kind int, head, n int, id uint32) recordHeader {
 	return recordHeader(kind) | recordHeader(head)<<4 | recordHeader(n)<<12 | recordHeader(id)<<32
 }
 
+// The fields of a header. doc.go has the bits of each.
 func (w recordHeader) kind() int  { return int(w & 0xF) }
 func (w recordHeader) head() int  { return int(w >> 4 & 0xFF) }
 func (w recordHeader) bytes() int { return int(w >> 12 & 0xFFFFF) }
@@ -111,6 +122,8 @@ type producer struct {
 	mustRing  bool   // the caller has to ring the consumer's doorbell
 }
 
+// newProducer returns the producer of an empty ring, all of whose bytes are 0. So all headers are
+// clear at first.
 func newProducer(r ring, consumed *atomic.Uint64, b *doorbell) producer {
 	return producer{ring: r, sharedConsumed: consumed, doorbell: b, clearedTo: uint64(len(r))}
 }
@@ -139,6 +152,8 @@ func (p *producer) reserve(least int) (int, error) {
 			return 0, err
 		}
 	}
+	// A record is contiguous. When the rest of the ring is too short, or only small records pass
+	// and the small part is used up, the rest is skipped.
 	span := len(p.ring) - p.ring.pos(p.produced)
 	if span < least || !p.sawLong && p.ring.pos(p.produced) >= smallWrap {
 		if p.freeSpace() < span+least {

@@ -67,6 +67,7 @@ const (
 	slotTablesOffset = 1024 // the slots of the side that dialled, then the other's
 )
 
+// segmentSize returns the bytes of a segment whose rings have that size each.
 func segmentSize(ring int) int { return ringsOffset + 2*ring }
 
 // createSegment maps new memory, all zeros, and writes the fixed fields of a segment.
@@ -106,8 +107,11 @@ func openSegment(fd, ring int) (*segment, error) {
 	return s, nil
 }
 
+// nonce reads one of the two nonces. The peer can change it at any time, so it proves something
+// during the handshake only.
 func (s *segment) nonce(at int) nonce { return nonce(s.mem[at:]) }
 
+// close unmaps the segment.
 func (s *segment) close() error { return unix.Munmap(s.mem) }
 
 // unref drops one user's reference. The last one unmaps the segment.

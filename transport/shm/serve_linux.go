@@ -94,6 +94,7 @@ func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn))
 	}
 }
 
+// releasePendingSlot lets the accept loop accept one more connection.
 func (t *Transport) releasePendingSlot() { <-t.pendingSlots }
 
 // acceptOne makes a Conn of a connection that holds a slot.
@@ -106,6 +107,7 @@ func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 		}
 		return
 	}
+	// From here on the Conn owns the slot: it releases the slot on Admit, or at its end.
 	w.releaseSlot = t.releasePendingSlot
 	if c, err := t.newConn(w); err == nil {
 		accept(c)
@@ -113,7 +115,7 @@ func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 }
 
 // acceptHandshake performs the acceptor's side of the handshake, within helloTimeout. It closes
-// nc.
+// nc; the socket lives on as the duplicate in its result.
 func (t *Transport) acceptHandshake(nc *net.UnixConn) (w handshakeResult, err error) {
 	defer nc.Close()
 	nc.SetDeadline(time.Now().Add(helloTimeout))

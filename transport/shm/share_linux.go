@@ -116,6 +116,7 @@ func (t *Transport) beginShare(op, name string) error {
 	return nil
 }
 
+// endShare undoes beginShare.
 func (t *Transport) endShare(name string) {
 	t.mu.Lock()
 	delete(t.sharing, name)
@@ -123,7 +124,8 @@ func (t *Transport) endShare(name string) {
 	t.running.Done()
 }
 
-// shareName returns the name of the Share's socket.
+// shareName returns the name of the Share's socket. The length of the job's name is hashed, too, so
+// that no two pairs of job and name are the same text.
 func (t *Transport) shareName(name string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d:%s%s", len(t.options.Job), t.options.Job, name))
 	return "tutti-share-" + hex.EncodeToString(sum[:16])
@@ -204,6 +206,8 @@ func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	if _, err := nc.Write(b); err != nil {
 		return -1, errRetry
 	}
+	// When ctx ends, the member says that it gives up, and waits a little longer for the decision:
+	// the host may have decided already.
 	defer context.AfterFunc(ctx, func() {
 		nc.SetReadDeadline(time.Now().Add(replyTimeout))
 		nc.Write([]byte{memberQuits})
@@ -244,11 +248,22 @@ func awaitReply(nc *net.UnixConn, w shareRequest) (int, error) {
 	}
 }
 
+// mismatch returns the error of ranks that ask for different memory. Each rank names the request
+// of another one.
 func mismatch(mine, theirs shareRequest) error {
 	return failure(fault.Mismatch, "share", fmt.Errorf("got %v on another rank, want %v as here", theirs, mine))
 }
 
-// A shareHost is the host's side of a Share.
+// A shareHost is the host's side of a Share. Each connection has a goroutine, serveMember, and
+// whichever of them completes the group, or finds a mismatch, decides under mu:
+//
+//	decided  memory  err  outcome
+//	no       -1      nil  some ranks have not come yet
+//	yes      fd      nil  every member has got the descriptor and the commit
+//	yes      -1      set  a mismatch, a failure to make or send the memory, or the host gave up
+//
+// decide closes the listener and all connections, which ends the goroutines. A connection that
+// asks after that is closed without a reply, and its rank begins again.
 type shareHost struct {
 	listener *net.UnixListener
 	request  shareRequest
@@ -412,6 +427,7 @@ func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	})
 }
 
+// makeReply returns a reply; w is for a mismatch.
 func makeReply(code byte, w shareRequest) []byte {
 	b := make([]byte, replyLen)
 	b[0] = code

@@ -6,7 +6,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Name is the word that selects this transport.
+// Name is the word that selects this transport, in TUTTI_TRANSPORT and in addresses of auto.
 const Name = "shm"
 
 // Options are the choices that a program has. The zero value is a good choice.

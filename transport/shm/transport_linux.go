@@ -26,16 +26,16 @@ type Transport struct {
 	unavailable  error           // why there is no shared memory here
 	life         context.Context // ends with Close
 	stop         context.CancelFunc
-	calls        poll.Caller
-	watcher      poll.Watcher
+	calls        poll.Caller  // runs ready callbacks
+	watcher      poll.Watcher // calls Event when a Conn's socket has something
 	pool         pool
 	pendingSlots chan struct{}  // holds one element per pending peer
 	running      sync.WaitGroup // what Close waits for: goroutines, Conns, Shares
 
-	mu       sync.Mutex // guards what follows
-	conns    map[*conn]struct{}
-	listener *net.UnixListener
-	sharing  map[string]bool // names that a Share waits for
+	mu       sync.Mutex         // guards what follows
+	conns    map[*conn]struct{} // those that hold memory
+	listener *net.UnixListener  // nil before Serve
+	sharing  map[string]bool    // names that a Share waits for
 	closed   bool
 }
 
