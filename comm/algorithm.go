@@ -16,11 +16,6 @@ func (c *Comm) Algorithm(op string, bytes int) string {
 	return c.algorithm(op, bytes, true)
 }
 
-// AlgorithmFor is Algorithm for one operator, which need not commute.
-func (c *Comm) AlgorithmFor(op string, bytes int, operator Op) string {
-	return c.algorithm(op, bytes, operator.Commutative())
-}
-
 func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
@@ -28,11 +23,6 @@ func (c *Comm) algorithm(op string, bytes int, commutative bool) string {
 	}
 	return c.chooser.Choose(verb, bytes, commutative, c.group.HasShared()).Algorithm.Name()
 }
-
-// Wire names all wires between ranks of the communicator, equally on all of them:
-// "tcp", or "shm+tcp" where some are on one host and some are not. It is what rules
-// of a tuning file name; "" on one rank alone.
-func (c *Comm) Wire() string { return c.wire }
 
 // Transport is the name of the wire between this rank and another one of the
 // communicator: "tcp", also where that is what "auto" has picked. It is "self"

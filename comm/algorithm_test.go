@@ -145,11 +145,11 @@ func TestCommTellsWhatWasChosenForAnOperator(t *testing.T) {
 			op   comm.Op
 			want string
 		}{{comm.Sum, "ring"}, {inOrder, "pairwise"}} {
-			if got := c.AlgorithmFor("allreduce", 1<<20, tc.op); got != tc.want {
+			if got := c.Bridge().Algorithm("allreduce", 1<<20, tc.op); got != tc.want {
 				return fmt.Errorf("%s: got %q, want %q", tc.op.Name(), got, tc.want)
 			}
 		}
-		if got := c.AlgorithmFor("allsum", 1, comm.Sum); got != "" {
+		if got := c.Bridge().Algorithm("allsum", 1, comm.Sum); got != "" {
 			return fmt.Errorf("of no collective: %q", got)
 		}
 		return nil

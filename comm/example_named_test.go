@@ -126,31 +126,3 @@ func ExampleComm_EndStep() {
 	// true
 	// <nil>
 }
-
-// answered is the event that an answer has come.
-type answered chan int
-
-// Met implements comm.Event.
-func (a answered) Met() bool { return len(a) > 0 }
-
-// A rank that can do nothing until the answer comes looks for it by itself, and then
-// sleeps until the callback has run.
-func ExampleNewPoller() {
-	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		if c.Rank() == 0 {
-			return c.SendNamed(0, 1, "answer", comm.NewTensor([]int{42}), nil)
-		}
-		got := make(answered, 1)
-		err := c.OnNamed(0, 0, "answer", nil, func(t comm.Tensor, err error) { got <- comm.Values[int](t)[0] })
-		if err != nil {
-			return err
-		}
-		comm.NewPoller(c, 0).Poll(ctx, got)
-		fmt.Println(<-got)
-		return nil
-	})
-	fmt.Println(err)
-	// Output:
-	// 42
-	// <nil>
-}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/tensor"
 )
 
 func ExampleComm_Explain() {
@@ -45,7 +44,7 @@ func ExampleAlgorithm() {
 func ExampleAlgorithm_reduceScatter() {
 	counts := []int{1, 2}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		algorithm := c.AlgorithmFor("reduce_scatterv", 64<<20, comm.Sum)
+		algorithm := c.Algorithm("reduce_scatterv", 64<<20)
 		mine := make([]float32, counts[c.Rank()])
 		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From([]float32{1, 2, 3}), comm.Counts(counts), comm.Algorithm(algorithm)); err != nil {
 			return err
@@ -59,24 +58,4 @@ func ExampleAlgorithm_reduceScatter() {
 	// Unordered output:
 	// rank 0 has [2]
 	// rank 1 has [4 6]
-}
-
-// Two vectors that lie apart are reduced as one operation, each where it lies.
-func ExampleAllReduceListBy() {
-	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		weights, bias := []float32{1, 2}, []float32{10}
-		list := [][]byte{tensor.Bytes(weights), tensor.Bytes(bias)}
-		if err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float32, list, comm.Sum); err != nil {
-			return err
-		}
-		if c.Rank() == 0 {
-			fmt.Println(weights, bias)
-		}
-		return nil
-	})
-	if err != nil {
-		fmt.Println(err)
-	}
-	// Output:
-	// [3 6] [30]
 }

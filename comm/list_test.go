@@ -90,7 +90,7 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 		}
 		wants = append(wants, want)
 	}
-	if err := comm.AllReduceListBy(ctx, c, algorithm, tensor.Float32, list, op); err != nil {
+	if err := c.Bridge().AllReduceList(ctx, algorithm, tensor.Float32, list, op); err != nil {
 		return err
 	}
 	for place, want := range wants {
@@ -117,7 +117,7 @@ func TestInvalidListsAreMisuse(t *testing.T) {
 		{"no algorithm", "quickest", tensor.Float32, [][]byte{b}, "quickest"},
 	} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-			err := comm.AllReduceListBy(ctx, c, tc.algorithm, tc.d, tc.list, comm.Sum)
+			err := c.Bridge().AllReduceList(ctx, tc.algorithm, tc.d, tc.list, comm.Sum)
 			if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), tc.says) {
 				return fmt.Errorf("got %v, want fault.Misuse that says %q", err, tc.says)
 			}
@@ -135,7 +135,7 @@ func TestListsOfDifferentLengthsAreAMismatch(t *testing.T) {
 		if c.Rank() == 1 {
 			list[0], list[1] = list[1], list[0]
 		}
-		err := comm.AllReduceListBy(ctx, c, "ring", tensor.Float64, list, comm.Sum)
+		err := c.Bridge().AllReduceList(ctx, "ring", tensor.Float64, list, comm.Sum)
 		if !errors.Is(err, fault.Mismatch) || strings.Count(err.Error(), "x3 in 2 vectors sum") < 2 || strings.Count(err.Error(), "lengths of hash") != 2 {
 			return fmt.Errorf("got %v, want fault.Mismatch that names both lists", err)
 		}

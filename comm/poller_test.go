@@ -15,7 +15,7 @@ import (
 // callbackRan is the event that a callback has run.
 type callbackRan struct{ atomic.Bool }
 
-// Met implements comm.Event.
+// Met implements bridge.Condition.
 func (c *callbackRan) Met() bool { return c.Load() }
 
 // A Lookout that gives up has the wire call back, so that nothing is lost between
@@ -30,7 +30,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 			leak.Check(t)
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				other := 1 - c.Rank()
-				look := comm.NewPoller(c, other)
+				look := c.Bridge().NewPoller(other)
 				for turn := range uint64(50) {
 					var ev callbackRan
 					heard := make(chan error, 1)

@@ -27,7 +27,7 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 				t.Errorf("%s: rank %d reduces by %q, want %q", tc.name, c.Rank(), got, tc.want)
 			}
 			list := [][]byte{tensor.Bytes([]float32{1, 2}), tensor.Bytes([]float32{3})}
-			return comm.AllReduceListBy(ctx, c, got, tensor.Float32, list, comm.Sum)
+			return c.Bridge().AllReduceList(ctx, got, tensor.Float32, list, comm.Sum)
 		}, tc.opts...)
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)

@@ -104,7 +104,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		due: [2]negotiate.Time{never, never}, timer: time.NewTimer(time.Hour), timerAt: never,
 		sites: make(map[callsite.Site]string),
 	}
-	co.progress.wires = comm.NewPoller(control, peersOf(c)...)
+	co.progress.wires = control.Bridge().NewPoller(peersOf(c)...)
 	co.opts, co.settings = o, settingsOf(negotiate.Tunables{Cycle: cfg.Cycle, Fusion: cfg.Fusion, Cache: cfg.Cache > 0})
 	co.all = newProcessSet(0, "", ranks(co.size))
 	if co.rank == 0 {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/bridge"
 )
 
 // progress decides which goroutine of this rank runs the state machines, and which one polls
@@ -38,11 +38,11 @@ type progress struct {
 	wires
 }
 
-// wires move the control messages: a comm.Poller.
+// wires move the control messages: a bridge.Poller.
 type wires interface {
 	// Poll moves messages until ev has happened, or polling is not worth while any more; in
 	// the latter case the wires are armed.
-	Poll(ctx context.Context, ev comm.Event) bool
+	Poll(ctx context.Context, ev bridge.Condition) bool
 	// Arm arms the wires.
 	Arm()
 }
@@ -127,7 +127,7 @@ type pollEnd struct {
 	happened bool
 }
 
-// Met implements comm.Event. It also processes what callbacks have posted. Once true it
+// Met implements bridge.Condition. It also processes what callbacks have posted. Once true it
 // stays true, though the executor may have become idle again meanwhile.
 func (e *pollEnd) Met() bool {
 	if e.happened {

@@ -159,7 +159,7 @@ func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) 
 	if t.OpID == comm.Mean.ID() {
 		op = comm.Mean
 	}
-	err := comm.AllReduceListBy(ctx, s.c, s.foldAlgorithm, t.DType, x.list, op)
+	err := s.c.Bridge().AllReduceList(ctx, s.foldAlgorithm, t.DType, x.list, op)
 	clear(x.list)
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 	}
 	own := buf[at*ws : (at+counts[me])*ws]
 	op := it.wireOp()
-	if err := kind.reduceScatterV(ctx, s.c, s.c.AlgorithmFor("reduce_scatterv", largeVector, op), own, buf, counts, op); err != nil {
+	if err := kind.reduceScatterV(ctx, s.c, s.c.Bridge().Algorithm("reduce_scatterv", largeVector, op), own, buf, counts, op); err != nil {
 		return err
 	}
 	divide(t, own, contributors)

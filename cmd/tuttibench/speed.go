@@ -23,7 +23,7 @@ func messageSizes() []int { return []int{8, 1 << 10, 8 << 10, 64 << 10, 512 << 1
 // find the machine.
 func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	var m choose.Model
-	for _, probe := range []struct{ name, wire string }{{"ring", t.c.Wire()}, {"shared", choose.Shared}} {
+	for _, probe := range []struct{ name, wire string }{{"ring", t.c.Bridge().Wire()}, {"shared", choose.Shared}} {
 		points, err := t.points(ctx, probe.name)
 		if err != nil {
 			return m, fmt.Errorf("α and β of %s: %w", probe.wire, err)

@@ -125,7 +125,7 @@ func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways
 	if k.op == "barrier" {
 		bytes = 0
 	}
-	h := newHeats(t.c.Size(), bytes, t.c.Wire(), ways)
+	h := newHeats(t.c.Size(), bytes, t.c.Bridge().Wire(), ways)
 	h.time = func(w *way) (float64, error) { return t.time(ctx, vs.on(w.c).trial(count)) }
 	runtime.GC() // not in the midst of a heat, if that can be helped
 	if err := h.run(); err != nil {

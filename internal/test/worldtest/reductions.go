@@ -51,7 +51,7 @@ func allReduceList[T number](ctx context.Context, c *comm.Comm, algorithm string
 	if algorithm == "" {
 		algorithm = c.Algorithm("allreduce", len(tensor.Bytes(buf)))
 	}
-	if err := comm.AllReduceListBy(ctx, c, algorithm, tensor.TypeOf[T](), list, comm.Sum); err != nil {
+	if err := c.Bridge().AllReduceList(ctx, algorithm, tensor.TypeOf[T](), list, comm.Sum); err != nil {
 		return err
 	}
 	return same("the list", buf, sums[T](c.Size(), count))

@@ -1,0 +1,89 @@
+package comm
+
+import (
+	"context"
+
+	"github.com/tutti-go/tutti/collective"
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/bridge"
+	"github.com/tutti-go/tutti/mesh"
+	"github.com/tutti-go/tutti/tensor"
+)
+
+// Bridge is for the other packages of this module: its type is internal to it.
+func (c *Comm) Bridge() bridge.Comm { return (*bridged)(c) }
+
+// bridged is a Comm as package bridge describes it.
+type bridged Comm
+
+// AllReduceList implements bridge.Comm.
+func (b *bridged) AllReduceList(ctx context.Context, algorithm string, d tensor.DType, vectors [][]byte, op Op) error {
+	c := (*Comm)(b)
+	pl := plan{verb: collective.VerbAllReduce, dtype: d, vectors: vectors, root: -1, op: op, forced: algorithm}
+	if err := pl.bindVectors(c); err != nil {
+		return err
+	}
+	return c.executeBound(ctx, &pl)
+}
+
+// Algorithm implements bridge.Comm.
+func (b *bridged) Algorithm(verb string, bytes int, op Op) string {
+	return (*Comm)(b).algorithm(verb, bytes, op.Commutative())
+}
+
+// Wire implements bridge.Comm.
+func (b *bridged) Wire() string { return b.wire }
+
+// NewPoller implements bridge.Comm.
+func (b *bridged) NewPoller(from ...int) bridge.Poller {
+	p := &poller{mesh: b.rt.mesh}
+	for _, r := range from {
+		p.links = append(p.links, p.mesh.Link((*Comm)(b).WorldRank(r)))
+	}
+	return p
+}
+
+// A poller polls the links to some ranks.
+type poller struct {
+	mesh  *mesh.Mesh
+	links []*mesh.Link
+}
+
+// Poll implements bridge.Poller.
+func (p *poller) Poll(ctx context.Context, cond bridge.Condition) bool {
+	if p.mesh.Poll(ctx, cond, nil, p.links) {
+		return true
+	}
+	p.Arm()
+	return cond.Met()
+}
+
+// Arm implements bridge.Poller.
+func (p *poller) Arm() { p.mesh.Arm(p.links) }
+
+// bindVectors counts the elements of a list, and refuses what is not one.
+func (pl *plan) bindVectors(c *Comm) error {
+	name := pl.verb.String()
+	if !pl.dtype.Valid() {
+		return c.misuse(name, "elements of type %v", pl.dtype)
+	}
+	es := pl.dtype.Size()
+	for i, v := range pl.vectors {
+		if len(v)%es != 0 || !tensor.AlignedFor(pl.dtype, v) {
+			return c.misuse(name, "vector %d of the list, of %d bytes, is not whole elements of %v, aligned for it", i, len(v), pl.dtype)
+		}
+		pl.bytes += len(v)
+	}
+	pl.count = pl.bytes / es
+	a, err := collective.Find(pl.verb, pl.forced)
+	if err == nil && !a.SupportsLists() {
+		err = fault.New(fault.Misuse, name, c.rt.rank, "algorithm %s does not take a list of vectors; ring and shared do", pl.forced)
+	}
+	if err != nil {
+		return c.withOp(name, err)
+	}
+	if pl.vectors == nil {
+		pl.vectors = [][]byte{}
+	}
+	return nil
+}
