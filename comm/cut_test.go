@@ -132,12 +132,12 @@ const threeFrames = 530_000 / 4
 func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 	protocols := []struct {
 		name   string
-		drive  comm.Protocol
+		drive  string
 		counts []int
 	}{
-		{", auto", comm.Auto, []int{0, elements(0.5), elements(2.5), threeFrames}},
-		{", push", comm.Eager, []int{elements(0.5), elements(2.5)}},
-		{", pull", comm.Rendezvous, []int{0, elements(0.5)}},
+		{", auto", "auto", []int{0, elements(0.5), elements(2.5), threeFrames}},
+		{", push", "eager", []int{elements(0.5), elements(2.5)}},
+		{", pull", "rendezvous", []int{0, elements(0.5)}},
 	}
 	var all []*faultCase
 	for _, call := range worldtest.Messages[int32]() {
@@ -166,7 +166,7 @@ func preparedCase(wire string, n int) *faultCase {
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
 	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
-		opts: []comm.Option{comm.WithProtocol(comm.Rendezvous), comm.WithStaticTensors(1 << 20), comm.WithoutSharedMemory()}}
+		opts: []comm.Option{comm.WithProtocol("rendezvous"), comm.WithStaticTensors(1 << 20), comm.WithoutSharedMemory()}}
 }
 
 // The numbers of ranks.

@@ -3,23 +3,26 @@ package comm_test
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/tutti-go/tutti/comm"
 )
 
 func ExampleComm_Explain() {
 	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
-		x, err := c.Explain("allreduce", 1<<20)
+		text, err := c.Explain("allreduce", 1<<20)
 		if err == nil && c.Rank() == 0 {
-			fmt.Printf("%s on %d ranks over %s: %v\n", x.Op, x.Ranks, x.Wire, x.Chosen)
+			lines := strings.SplitAfterN(text, "\n", 3)
+			fmt.Print(lines[0], lines[1]) // the other lines predict what each algorithm costs
 		}
-		return err // fmt.Print(x) shows the candidates with their predicted costs, too
+		return err
 	}, comm.WithAlgorithm("allreduce:ring@128Ki"))
 	if err != nil {
 		fmt.Println(err)
 	}
 	// Output:
-	// allreduce on 4 ranks over memory: ring in segments of 131072 bytes: forced
+	// allreduce of 1048576 bytes on 4 ranks over memory
+	//   runs ring in segments of 131072 bytes: forced
 }
 
 func ExampleAlgorithm() {

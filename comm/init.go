@@ -134,7 +134,7 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())
 	rt.eng = rendezvous.New(rendezvous.Config{
 		Rank: cfg.Rank, Size: cfg.Size, Credit: o.credit, Threshold: o.threshold, SendBuffer: o.sendBuffer,
-		StepBytes: o.stepBytes, Static: o.staticTensors, Protocol: o.protocol, Checksum: o.checksums, Log: o.log,
+		StepBytes: o.stepBytes, Static: o.staticTensors, Protocol: messageProtocol(o.protocol), Checksum: o.checksums, Log: o.log,
 	})
 	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, rt, rt.eng
 	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.heartbeat, o.silence, o.stallWarning

@@ -15,22 +15,12 @@ import (
 
 // Defaults of Init's options.
 const (
-	DefaultTimeout      = 10 * time.Minute
-	DefaultStallWarning = 30 * time.Second
+	defaultTimeout      = 10 * time.Minute
+	defaultStallWarning = 30 * time.Second
 )
 
 // maxStaticTensors is the most that WithStaticTensors accepts.
 const maxStaticTensors = 1 << 40
-
-// A Protocol says who moves a message's bytes; see WithDrive.
-type Protocol = rendezvous.Protocol
-
-// The drives.
-const (
-	Auto       = rendezvous.Auto       // small messages are pushed, large ones pulled
-	Eager      = rendezvous.Eager      // send-driven
-	Rendezvous = rendezvous.Rendezvous // recv-driven
-)
 
 // An Option changes how Init or Local sets the job up.
 type Option func(*options)
@@ -46,7 +36,7 @@ type options struct {
 	tls           *tlsopt.Options
 	heartbeat     time.Duration
 	silence       time.Duration
-	protocol      Protocol
+	protocol      string // of messages; "" is auto
 	threshold     int
 	credit        int
 	sendBuffer    int64
@@ -69,7 +59,7 @@ type options struct {
 
 func newOptions(opts []Option) *options {
 	o := &options{
-		timeout: DefaultTimeout, stallWarning: DefaultStallWarning,
+		timeout: defaultTimeout, stallWarning: defaultStallWarning,
 		heartbeat: mesh.DefaultHeartbeat, silence: mesh.DefaultSilence,
 		segment: p2p.DefaultSegment,
 	}
@@ -104,8 +94,8 @@ func (o *options) check(rank int) error {
 		return bad("WithStaticTensors: got %d bytes, want at most %d", o.staticTensors, int64(maxStaticTensors))
 	case o.segment < 64 || o.segment%16 != 0:
 		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
-	case o.protocol > Rendezvous:
-		return bad("an unknown drive %d", o.protocol)
+	case !knownProtocol(o.protocol):
+		return bad("WithProtocol: got %q, want auto, eager or rendezvous", o.protocol)
 	}
 	if o.rack != "" {
 		if err := topology.CheckName(o.rack); err != nil {
@@ -122,7 +112,7 @@ func (o *options) check(rank int) error {
 func WithTransport(name string) Option { return func(o *options) { o.transport = name } }
 
 // WithTimeout sets how long a call waits whose context has no deadline; 0 means
-// for ever. The default is DefaultTimeout, or TUTTI_TIMEOUT.
+// for ever. The default is 10 minutes, or TUTTI_TIMEOUT.
 func WithTimeout(d time.Duration) Option {
 	return func(o *options) { o.timeout, o.timeoutSet = d, true }
 }
@@ -156,10 +146,27 @@ func WithHeartbeat(every, silence time.Duration) Option {
 	return func(o *options) { o.heartbeat, o.silence = every, silence }
 }
 
-// WithProtocol sets who moves a message's bytes, for measurement; the default is Auto.
-func WithProtocol(p Protocol) Option { return func(o *options) { o.protocol = p } }
+// WithProtocol sets how the bytes of messages travel, for measurement: "auto", the default,
+// sends small messages at once and has large ones requested by their receiver; "eager" and
+// "rendezvous" do one of the two for all.
+func WithProtocol(name string) Option { return func(o *options) { o.protocol = name } }
 
-// WithThreshold sets the largest message in bytes that Auto pushes.
+func knownProtocol(name string) bool {
+	return name == "" || name == "auto" || name == "eager" || name == "rendezvous"
+}
+
+// messageProtocol is the protocol of that name.
+func messageProtocol(name string) rendezvous.Protocol {
+	switch name {
+	case "eager":
+		return rendezvous.Eager
+	case "rendezvous":
+		return rendezvous.Rendezvous
+	}
+	return rendezvous.Auto
+}
+
+// WithThreshold sets the largest message in bytes that the protocol "auto" sends at once.
 func WithThreshold(bytes int) Option { return func(o *options) { o.threshold = bytes } }
 
 // WithCredit sets how many bytes each peer may send before a receive has met

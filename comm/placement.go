@@ -9,17 +9,12 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// Order is the ranks of the communicator in the order in which rings and trees visit
-// them: host by host and rack by rack, whatever the ranks' numbers. It is the same
-// on all ranks, and part of what the order of a reduction's folds depends on.
-func (c *Comm) Order() []int { return c.group.Layout().Order() }
-
-// Topology is the same for people: the hosts in order with their ranks, and with
-// their racks where they have names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
-func (c *Comm) Topology() string { return c.group.Layout().String() }
-
-// Hosts is on how many hosts the communicator's ranks are.
-func (c *Comm) Hosts() int { return c.group.Layout().Hosts() }
+// Layout says where the ranks of the communicator run. Its Order is the one in which rings
+// and trees visit the ranks: host by host and rack by rack, whatever the ranks' numbers. It
+// is the same on all ranks, and the order of a reduction's steps depends on it. Its String
+// is for people: the hosts in order with their ranks, and with their racks where they have
+// names: "n0[0 2] n1[1 3]", or "a/n0[0 2] b/n1[1 3]".
+func (c *Comm) Layout() *topology.Layout { return c.group.Layout() }
 
 // setLayout says where the communicator's ranks are, once that is known.
 func (c *Comm) setLayout() {

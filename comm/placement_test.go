@@ -32,8 +32,8 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(7, func(ctx context.Context, c *comm.Comm) error {
 		check := func(c *comm.Comm, order []int, text string) error {
-			if got := c.Order(); !slices.Equal(got, order) || c.Topology() != text {
-				return fmt.Errorf("rank %d: got %v and %s, want %v and %s", c.Rank(), got, c.Topology(), order, text)
+			if got := c.Layout().Order(); !slices.Equal(got, order) || c.Layout().String() != text {
+				return fmt.Errorf("rank %d: got %v and %s, want %v and %s", c.Rank(), got, c.Layout().String(), order, text)
 			}
 			return nil
 		}
@@ -44,7 +44,7 @@ func TestRanksAreVisitedByHostAndRack(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := check(dup, c.Order(), c.Topology()); err != nil {
+		if err := check(dup, c.Layout().Order(), c.Layout().String()); err != nil {
 			return err
 		}
 		half, err := c.Split(ctx, c.Rank()/4, -c.Rank()) // 3 2 1 0, and 6 5 4
@@ -207,7 +207,7 @@ func TestRankZeroReadsTheTopologyFileForAll(t *testing.T) {
 	var out lockedBuffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	err = comm.Local(3, func(_ context.Context, c *comm.Comm) error {
-		if got, want := c.Topology(), "hall-7/"+host+"[0 1 2]"; got != want {
+		if got, want := c.Layout().String(), "hall-7/"+host+"[0 1 2]"; got != want {
 			return fmt.Errorf("got %s, want %s", got, want)
 		}
 		return nil

@@ -74,7 +74,7 @@ func (pl *plan) prepare(c *Comm) error {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
 	}
 	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
-		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Topology())
+		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
 	}
 	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
 		pl.usesShared = pl.algo.Hierarchical()

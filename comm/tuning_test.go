@@ -11,6 +11,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/bridge"
 	"github.com/tutti-go/tutti/reduce"
 )
 
@@ -33,7 +34,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
   {"op": "allreduce", "algorithm": "ring", "up_to_bytes": 100, "wire": "memory", "segment": 128},
   {"op": "allreduce", "algorithm": "linear", "up_to_bytes": 1000, "wire": "tcp"}`)
 	check := func(c *comm.Comm, bytes int, want string) error {
-		x, err := c.Explain("allreduce", bytes)
+		x, err := c.Bridge().Explain("allreduce", bytes)
 		if err != nil {
 			return err
 		}
@@ -62,7 +63,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 		if err := check(half, 100, "ring in segments of 128 bytes: rule 2 of the tuning file"); err != nil {
 			return err
 		}
-		if x, err := c.Explain("allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
+		if x, err := c.Bridge().Explain("allreduce", 101); err != nil || !strings.HasPrefix(x.Chosen.Reason, "default rule ") {
 			return fmt.Errorf("got %v and %v, want a default rule", x, err)
 		}
 		for _, x := range []*comm.Comm{c, dup, half} { // in one segment, in one, and in two
@@ -84,8 +85,8 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
 	file := tuningFile(t, `{"op": "barrier", "algorithm": "shared"}, {"op": "allreduce", "algorithm": "ring"}`)
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
-		x, err := c.Explain("allreduce", 8)
-		if err != nil || x.Chosen != (comm.Selection{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
+		x, err := c.Bridge().Explain("allreduce", 8)
+		if err != nil || x.Chosen != (bridge.Selection{Algorithm: "linear", Segment: 256, Reason: "forced"}) {
 			return fmt.Errorf("got %+v and %v", x, err)
 		}
 		return nil
@@ -111,7 +112,7 @@ func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
 func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 	file := tuningFile(t, "")
 	err := comm.Local(4, func(_ context.Context, c *comm.Comm) error {
-		x, err := c.Explain("allreduce", 1<<20)
+		x, err := c.Bridge().Explain("allreduce", 1<<20)
 		if err != nil {
 			return err
 		}
@@ -126,7 +127,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 				return fmt.Errorf("no %q in\n%s", want, text)
 			}
 		}
-		if _, err := c.Explain("allsum", 1); !errors.Is(err, fault.Misuse) {
+		if _, err := c.Bridge().Explain("allsum", 1); !errors.Is(err, fault.Misuse) {
 			return fmt.Errorf("got %v for no collective, want fault.Misuse", err)
 		}
 		return nil
@@ -147,7 +148,7 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 		"it needs to commute": {"allreduce:ring", "", "commutes", "", nil},
 	} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-			e, err := c.Explain("allreduce", 64)
+			e, err := c.Bridge().Explain("allreduce", 64)
 			if err != nil {
 				return err
 			}
@@ -155,7 +156,7 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 			_, startErr := comm.IAllReduce(c, make([]int64, 8), comm.Sum).Wait(ctx)
 			for _, k := range []struct {
 				what, want string
-				said       comm.Selection
+				said       bridge.Selection
 				err        error
 			}{
 				{"blocking", x.blocks, e.Chosen, comm.AllReduce(ctx, c, make([]int64, 8), comm.Sum)},

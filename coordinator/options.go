@@ -23,7 +23,7 @@ const (
 	unprioritizedCredit     = 1 << 30
 	defaultCache            = 1024
 	defaultStallWarn        = 60 * time.Second
-	defaultStallEnd         = comm.DefaultTimeout
+	defaultStallEnd         = 10 * time.Minute
 )
 
 // An Option changes how Start sets a coordinator up. Rank 0's options hold for all ranks.
@@ -84,7 +84,7 @@ func WithCache(tensors int) Option { return func(o *options) { o.cfg.Cache = ten
 
 // WithStallLimits sets when a tensor has stalled that some ranks have submitted and others have
 // not. After warn, 60 s by default, rank 0 logs who has submitted it and where the others are.
-// After end, comm.DefaultTimeout by default, the coordinator ends on all ranks with fault.Timeout
+// After end, 10 minutes by default, the coordinator ends on all ranks with fault.Timeout
 // that names the missing ones. 0 means never.
 func WithStallLimits(warn, end time.Duration) Option {
 	return func(o *options) { o.cfg.StallWarn, o.cfg.StallEnd = negotiate.Duration(warn), negotiate.Duration(end) }

@@ -58,7 +58,7 @@ func TestTuneWritesAFileThatInitFollows(t *testing.T) {
 	}
 	explained := fmt.Sprint(tuning.Rules[0].Algorithm.Name())
 	err = comm.Local(3, func(_ context.Context, c *comm.Comm) error {
-		x, err := c.Explain(tuning.Rules[0].Algorithm.Verb().String(), 4)
+		x, err := c.Bridge().Explain(tuning.Rules[0].Algorithm.Verb().String(), 4)
 		if err == nil && (x.Chosen.Algorithm != explained || x.Chosen.Reason != "rule 1 of the tuning file") {
 			err = fmt.Errorf("got %v, want %s", x.Chosen, explained)
 		}

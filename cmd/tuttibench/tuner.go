@@ -68,7 +68,7 @@ func (t *tuner) op(ctx context.Context, op string) error {
 // ways are all that this job can go, and maybe some in memory that it does not share.
 // They are returned beside an error, too.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
-	levels := t.c.Hosts() > 1 && t.c.Hosts() < t.c.Size()
+	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
 		if a.Hierarchical() && !levels {
 			continue // no rule would choose it

@@ -25,6 +25,9 @@ type Comm interface {
 	// Algorithm is comm.Comm.Algorithm for one operator, which need not commute.
 	Algorithm(verb string, bytes int, op reduce.Op) string
 
+	// Explain is comm.Comm.Explain with its parts.
+	Explain(op string, bytes int) (*Explanation, error)
+
 	// Wire names all wires between the ranks, equally on all of them: "tcp", or "shm+tcp"
 	// where some are on one host and some are not. Rules of a tuning file name it. It is
 	// "" on one rank alone.

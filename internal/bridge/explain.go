@@ -1,0 +1,77 @@
+package bridge
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An Explanation says which algorithm a collective runs, why, and what the others
+// would cost. It prints as lines for people.
+type Explanation struct {
+	Op    string // "allreduce"
+	Bytes int    // of the whole vector
+	Ranks int
+	Wire  string // all wires between the ranks: "tcp", "shm+tcp"; "" for one rank alone
+
+	// What is chosen for operators that commute, and for the others, which is
+	// the same where nothing is folded; and for non-blocking calls of the former.
+	Chosen, NonCommutative, NonBlocking Selection
+
+	// The one that is predicted to be the fastest first, and what cannot run here last.
+	Predictions []Prediction
+}
+
+// A Selection is an algorithm, and the reason for it.
+type Selection struct {
+	Algorithm string
+	Segment   int    // bytes of a segment of its messages; 0: it sends none
+	Reason    string // "forced", "rule 3 of the tuning file", …
+	Fails     string // why the call gets fault.Misuse, as only a forced one can; "": it runs
+}
+
+func (x Selection) String() string {
+	switch {
+	case x.Fails != "":
+		return fmt.Sprintf("fails: %s is %s, and %s", x.Algorithm, x.Reason, x.Fails)
+	case x.Segment == 0:
+		return fmt.Sprintf("%s: %s", x.Algorithm, x.Reason)
+	}
+	return fmt.Sprintf("%s in segments of %d bytes: %s", x.Algorithm, x.Segment, x.Reason)
+}
+
+// A Prediction is one of a collective's algorithms.
+type Prediction struct {
+	Algorithm string
+	Seconds   float64 // as predicted, where Known
+	Known     bool
+	Note      string // why it cannot run here, or only sometimes; ""
+}
+
+// String is some lines, each ended by a newline.
+func (x *Explanation) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %d bytes on %d ranks", x.Op, x.Bytes, x.Ranks)
+	if x.Wire != "" {
+		fmt.Fprintf(&b, " over %s", x.Wire)
+	}
+	b.WriteString("\n  ")
+	if x.Chosen.Fails == "" {
+		b.WriteString("runs ")
+	}
+	fmt.Fprintf(&b, "%v\n", x.Chosen)
+	if x.NonCommutative != x.Chosen {
+		fmt.Fprintf(&b, "  where the operator does not commute: %v\n", x.NonCommutative)
+	}
+	if x.NonBlocking != x.Chosen {
+		fmt.Fprintf(&b, "  where the call does not block: %v\n", x.NonBlocking)
+	}
+	for _, k := range x.Predictions {
+		predicted := "unknown"
+		if k.Known {
+			predicted = fmt.Sprintf("%.1f us", 1e6*k.Seconds)
+		}
+		line := fmt.Sprintf("  %14s  %-18s  %s", predicted, k.Algorithm, k.Note)
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
