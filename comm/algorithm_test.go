@@ -153,7 +153,7 @@ func TestCommTellsWhatWasChosenForAnOperator(t *testing.T) {
 			return fmt.Errorf("of no collective: %q", got)
 		}
 		return nil
-	}, comm.WithoutSharedMemory())
+	}, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 	if err != nil {
 		t.Error(err)
 	}

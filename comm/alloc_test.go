@@ -94,7 +94,7 @@ func TestASteadyStateOverVerbsAllocatesNothing(t *testing.T) {
 }
 
 // messagesOnly has collectives go by messages.
-var messagesOnly = []comm.Option{comm.WithoutSharedMemory()}
+var messagesOnly = []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}
 
 // What a frame over grpc may allocate at most, both ranks together; package grpc says
 // how much it is.
@@ -114,7 +114,7 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 		wires = append(wires, "shm")
 	}
 	for _, wire := range wires {
-		for _, opts := range [][]comm.Option{nil, {comm.WithoutSharedMemory()}} {
+		for _, opts := range [][]comm.Option{nil, {comm.WithParameters(comm.Parameters{NoSharedMemory: true})}} {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				algorithm := "ring"
 				if c.Algorithm("allreduce", 64<<20) == "shared" {

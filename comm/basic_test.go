@@ -56,7 +56,7 @@ func TestBothRanksSendFirstAtEverySize(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithProtocol(drive))
+			}, comm.WithParameters(comm.Parameters{Protocol: drive}))
 			if err != nil {
 				t.Fatalf("drive %s size %d: %v", drive, size, err)
 			}

@@ -104,8 +104,8 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 	}{
 		"into a buffer":             {worldtest.IntoBuffers[int32](), nil, true},
 		"into ordinary memory":      {worldtest.Messages[int32]()[1], nil, false},
-		"into a buffer, with sums":  {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithChecksums()}, false},
-		"into a buffer, all pushed": {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithThreshold(1 << 20)}, false},
+		"into a buffer, with sums":  {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithParameters(comm.Parameters{Checksums: true})}, false},
+		"into a buffer, all pushed": {worldtest.IntoBuffers[int32](), []comm.Option{comm.WithParameters(comm.Parameters{Threshold: 1 << 20})}, false},
 	} {
 		count := 300_000
 		if name == "into a buffer, all pushed" {
@@ -146,7 +146,7 @@ func TestCutsOfWritesIntoBuffers(t *testing.T) {
 	w := newInjectionPool()
 	for n := 2; n <= 3; n++ {
 		s := &faultCase{wire: "shm", n: n, call: worldtest.IntoBuffers[int32](), count: threeFrames,
-			opts: []comm.Option{comm.WithoutSharedMemory()}}
+			opts: []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}}
 		for i, at := range s.baseline(t, &sum) {
 			for j, b := range append(append(linkCuts[:3:3], deaths...), corruptHead) {
 				if soaking || (i+j)%5 == 0 {

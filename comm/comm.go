@@ -70,7 +70,7 @@ type expectation struct {
 func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
 	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
 	c.blocking.c, c.blocking.collective = c, true
-	g := p2p.NewGroup(rt.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: rt.opt.segment, OnUnexpected: c.unexpected})
+	g := p2p.NewGroup(rt.eng, p2p.Options{ID: id, Ranks: ranks, Rank: rank, Segment: rt.opt.params.Segment, OnUnexpected: c.unexpected})
 	c.group = g
 	c.setLayout()
 	c.setTable(table)

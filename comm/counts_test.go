@@ -43,7 +43,7 @@ func TestCountsThatDifferBetweenRanksAreAMismatchOfBothCalls(t *testing.T) {
 						err = c.Barrier(ctx)
 					}
 					return err
-				}, comm.WithoutSharedMemory())
+				}, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 				for r, err := range errs {
 					if !errors.Is(err, fault.Mismatch) || errors.Is(err, fault.Misuse) {
 						t.Errorf("rank %d got %v, want a mismatch and no misuse", r, err)

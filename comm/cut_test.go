@@ -112,14 +112,14 @@ func collectiveCases(wire string, n int, segments float64, opts ...comm.Option) 
 			if call.Chunks && chunked[a.Name()] {
 				count *= n
 			}
-			opts := append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
+			opts := append([]comm.Option{comm.WithParameters(comm.Parameters{Segment: segment, NoSharedMemory: true})}, opts...)
 			if a.Hierarchical() {
 				opts = append(opts, roundRobinHosts(2))
 			}
 			all = append(all, &faultCase{wire: wire, n: n, algorithm: a.String(), call: call, count: count, opts: opts})
 		}
 	}
-	opts = append([]comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}, opts...)
+	opts = append([]comm.Option{comm.WithParameters(comm.Parameters{Segment: segment, NoSharedMemory: true})}, opts...)
 	return append(all, &faultCase{wire: wire, n: n, algorithm: "allreduce:ring", call: worldtest.Lists[int32](""), count: n * elements(segments), opts: opts})
 }
 
@@ -147,7 +147,7 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 					continue
 				}
 				all = append(all, &faultCase{wire: wire, n: n, call: call, count: count, label: d.name,
-					opts: append([]comm.Option{comm.WithProtocol(d.drive), comm.WithThreshold(segment), comm.WithoutSharedMemory()}, opts...)})
+					opts: append([]comm.Option{comm.WithParameters(comm.Parameters{Protocol: d.drive, Threshold: segment, NoSharedMemory: true})}, opts...)})
 			}
 		}
 	}
@@ -166,7 +166,7 @@ func preparedCase(wire string, n int) *faultCase {
 		settled = func() { time.Sleep(time.Millisecond) }
 	}
 	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
-		opts: []comm.Option{comm.WithProtocol("rendezvous"), comm.WithStaticTensors(1 << 20), comm.WithoutSharedMemory()}}
+		opts: []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 20, NoSharedMemory: true})}}
 }
 
 // The numbers of ranks.
@@ -207,7 +207,7 @@ func TestPersistentsEndWhenAnyFrameIsCut(t *testing.T) {
 		var all []*faultCase
 		for _, call := range worldtest.Persistent[int32]() {
 			all = append(all, &faultCase{wire: "memory", n: n, call: call, count: elements(2.5),
-				opts: []comm.Option{comm.WithSegment(segment), comm.WithoutSharedMemory()}})
+				opts: []comm.Option{comm.WithParameters(comm.Parameters{Segment: segment, NoSharedMemory: true})}})
 		}
 		return all
 	})
@@ -225,10 +225,10 @@ func TestNoCorruptedHeadLeadsToAWrongResult(t *testing.T) {
 	})
 }
 
-// Nothing is written directly with checksums: see comm.WithStaticTensors.
+// Nothing is written directly with checksums: see comm.Parameters.StaticTensors.
 func TestWithChecksumsNoCorruptedBodyLeadsToAWrongResult(t *testing.T) {
 	injectInMemory(t, fewRanks, rotating([]injection{corruptBody}), func(n int) []*faultCase {
-		return append(collectiveCases("memory", n, 1.5, comm.WithChecksums()), messageCases("memory", n, comm.WithChecksums())...)
+		return append(collectiveCases("memory", n, 1.5, comm.WithParameters(comm.Parameters{Checksums: true})), messageCases("memory", n, comm.WithParameters(comm.Parameters{Checksums: true}))...)
 	})
 }
 
@@ -246,7 +246,7 @@ func TestCollectivesOfHugeSegmentsEndWhenAnyStepIsCut(t *testing.T) {
 			if !soaking && i%7 != 0 {
 				continue
 			}
-			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
+			s.opts = []comm.Option{comm.WithParameters(comm.Parameters{Segment: huge, NoSharedMemory: true})}
 			s.count *= huge / segment
 			few = append(few, s)
 		}
@@ -438,7 +438,7 @@ func TestCutsAtAnyChunkInARing(t *testing.T) {
 	injectOverWire(t, 61, []injection{cutAt(flaky.After), dieAt(flaky.After)}, func(n int) []*faultCase {
 		var all []*faultCase
 		for _, s := range collectiveCases("shm", n, 1.5) {
-			s.opts = []comm.Option{comm.WithSegment(huge), comm.WithoutSharedMemory()}
+			s.opts = []comm.Option{comm.WithParameters(comm.Parameters{Segment: huge, NoSharedMemory: true})}
 			s.count *= huge / segment
 			s.only, s.hide = flaky.Chunk, []flaky.Kind{flaky.Expose}
 			if s.call.Verb == "barrier" || n == 2 && strings.HasSuffix(s.call.Name, "v") {

@@ -103,7 +103,7 @@ func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 			}
 		}
 		return errors.New("some rank's tensors came to no prepared buffer a second time")
-	}, append(over, comm.WithProtocol("rendezvous"), comm.WithStaticTensors(4<<20))...)
+	}, append(over, comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 4 << 20}))...)
 	if err != nil {
 		t.Error(err)
 	}

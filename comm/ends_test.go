@@ -186,7 +186,7 @@ func TestACommunicatorMadeAfterALinkWasLostKnowsSo(t *testing.T) {
 			t.Errorf("rank %d got %v, want the lost link", c.Rank(), err)
 		}
 		return nil
-	}, WithTimeout(10*time.Second), WithoutSharedMemory())
+	}, WithTimeout(10*time.Second), WithParameters(Parameters{NoSharedMemory: true}))
 	if err != nil {
 		t.Error(err)
 	}

@@ -39,7 +39,7 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 		NonBlocking:    c.chosen(verb, bytes, true, false),
 	}
 	var impossible []bridge.Prediction
-	for _, k := range c.rt.model.Estimates(verb, c.Size(), bytes, c.rt.opt.segment, c.wire) {
+	for _, k := range c.rt.model.Estimates(verb, c.Size(), bytes, c.rt.opt.params.Segment, c.wire) {
 		note := ""
 		switch {
 		case k.Algorithm.NeedsShared() && !sharing:
@@ -69,7 +69,7 @@ func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}
 	if x.Segment == 0 && !k.Algorithm.NeedsShared() {
-		x.Segment = c.rt.opt.segment
+		x.Segment = c.rt.opt.params.Segment
 	}
 	switch {
 	case k.Algorithm.NeedsShared() && !sharing && c.group.HasShared():

@@ -133,10 +133,10 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	}
 	rt.ctx, rt.cancel = context.WithCancel(context.Background())
 	rt.eng = rendezvous.New(rendezvous.Config{
-		Rank: cfg.Rank, Size: cfg.Size, Credit: o.credit, Threshold: o.threshold, SendBuffer: o.sendBuffer,
-		StepBytes: o.stepBytes, Static: o.staticTensors, Protocol: messageProtocol(o.protocol), Checksum: o.checksums, Log: o.log,
+		Rank: cfg.Rank, Size: cfg.Size, Credit: o.params.Credit, Threshold: o.params.Threshold, SendBuffer: o.params.SendBuffer,
+		StepBytes: o.params.StepBytes, Static: o.params.StaticTensors, Protocol: protocols()[o.params.Protocol], Checksum: o.params.Checksums, Log: o.log,
 	})
-	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.checksums, o.log, rt, rt.eng
+	cfg.Transport, cfg.BodySums, cfg.Log, cfg.Events, cfg.Data = t, o.params.Checksums, o.log, rt, rt.eng
 	cfg.Heartbeat, cfg.Silence, cfg.StartWarning = o.heartbeat, o.silence, o.stallWarning
 	m, err := mesh.Start(ctx, cfg)
 	if err != nil {

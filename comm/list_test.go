@@ -47,8 +47,8 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 	}
 	settings := []setting{
 		{"memory", "ring", nil}, {"memory", "shared", nil}, {"tcp", "ring", nil}, {"grpc", "ring", nil},
-		{"tcp", "ring", []comm.Option{comm.WithSegment(4096)}}, {"memory", "ring", []comm.Option{comm.WithSegment(96)}},
-		{"tcp", "ring", []comm.Option{comm.WithChecksums()}},
+		{"tcp", "ring", []comm.Option{comm.WithParameters(comm.Parameters{Segment: 4096})}}, {"memory", "ring", []comm.Option{comm.WithParameters(comm.Parameters{Segment: 96})}},
+		{"tcp", "ring", []comm.Option{comm.WithParameters(comm.Parameters{Checksums: true})}},
 	}
 	if runtime.GOOS == "linux" {
 		settings = append(settings, setting{"shm", "ring", nil}, setting{"shm", "shared", nil})

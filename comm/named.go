@@ -31,7 +31,7 @@ func Values[T Element](t Tensor) []T {
 // SendNamed sends a tensor to rank to, found there by step and name. It never
 // blocks: the tensor's data belongs to tutti until done has run (nil is allowed),
 // once, with nil when the bytes have been sent. What the sends of a step may hold
-// is bounded (WithStepBytes); beyond it SendNamed fails at once with
+// is bounded (Parameters.StepBytes); beyond it SendNamed fails at once with
 // fault.Exhausted, naming the largest. done must not block.
 func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	if err := c.checkNamed("sendnamed", to, name, &t); err != nil {
@@ -45,7 +45,7 @@ func (c *Comm) SendNamed(step uint64, to int, name string, t Tensor, done func(e
 
 // RecvNamed receives the tensor of a step and name from rank from. Its bytes go
 // into buf, which must be large enough; with a nil buf they get memory of their
-// own, or a prepared buffer (PrepareRecvNamed, WithStaticTensors) until
+// own, or a prepared buffer (PrepareRecvNamed, Parameters.StaticTensors) until
 // Tensor.Release. Tensors with one key arrive in the order sent.
 func (c *Comm) RecvNamed(ctx context.Context, step uint64, from int, name string, buf []byte) (Tensor, error) {
 	if err := c.checkNamed("recvnamed", from, name, nil); err != nil {

@@ -19,7 +19,7 @@ type PreparedRecv struct {
 // first. RecvNamed without a buffer returns such a tensor with Data in buf, until
 // Tensor.Release allows the sender to write the next one.
 //
-// Tensors that are small enough to be sent eagerly (WithThreshold), that are larger than
+// Tensors that are small enough to be sent eagerly (Parameters.Threshold), that are larger than
 // buf, or that are sent before the one in buf was released come the ordinary way, with
 // Data elsewhere; so do all where the transport cannot expose memory. A name has at most
 // one prepared buffer, which the program does not write to until Close has returned.

@@ -9,7 +9,6 @@ import (
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
-	"github.com/tutti-go/tutti/rendezvous"
 	"github.com/tutti-go/tutti/topology"
 )
 
@@ -19,49 +18,38 @@ const (
 	defaultStallWarning = 30 * time.Second
 )
 
-// maxStaticTensors is the most that WithStaticTensors accepts.
-const maxStaticTensors = 1 << 40
-
 // An Option changes how Init or Local sets the job up.
 type Option func(*options)
 
 type options struct {
-	transport     string
-	timeout       time.Duration
-	timeoutSet    bool
-	stallWarning  time.Duration
-	insecure      bool
-	secret        []byte
-	listen        string
-	tls           *tlsopt.Options
-	heartbeat     time.Duration
-	silence       time.Duration
-	protocol      string // of messages; "" is auto
-	threshold     int
-	credit        int
-	sendBuffer    int64
-	stepBytes     int64
-	staticTensors int64
-	segment       int
-	checksums     bool
-	algorithm     string
-	tuning        string
-	report        bool
-	rack          string
-	topology      string
-	testPlaces    func(rank int) topology.Place // for tests: where ranks say that they are
-	log           *slog.Logger
-	wrap          wrapper
-	flagHook      func(rank int, set func()) // for tests: sets each flag in shared memory
-	noShared      bool
-	invalid       *fault.Error // what is wrong with the list of options itself
+	transport    string
+	timeout      time.Duration
+	timeoutSet   bool
+	stallWarning time.Duration
+	params       Parameters
+	insecure     bool
+	secret       []byte
+	listen       string
+	tls          *tlsopt.Options
+	heartbeat    time.Duration
+	silence      time.Duration
+	algorithm    string
+	tuning       string
+	report       bool
+	rack         string
+	topology     string
+	testPlaces   func(rank int) topology.Place // for tests: where ranks say that they are
+	log          *slog.Logger
+	wrap         wrapper
+	flagHook     func(rank int, set func()) // for tests: sets each flag in shared memory
+	invalid      *fault.Error               // what is wrong with the list of options itself
 }
 
 func newOptions(opts []Option) *options {
 	o := &options{
 		timeout: defaultTimeout, stallWarning: defaultStallWarning,
 		heartbeat: mesh.DefaultHeartbeat, silence: mesh.DefaultSilence,
-		segment: p2p.DefaultSegment,
+		params: Parameters{Segment: p2p.DefaultSegment},
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -88,14 +76,9 @@ func (o *options) check(rank int) error {
 		return bad("a StallWarning of %v; use 0 for none", o.stallWarning)
 	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
 		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
-	case o.threshold < 0 || o.credit < 0 || o.sendBuffer < 0 || o.stepBytes < 0 || o.staticTensors < 0:
-		return bad("a negative size of a buffer")
-	case o.staticTensors > maxStaticTensors:
-		return bad("WithStaticTensors: got %d bytes, want at most %d", o.staticTensors, int64(maxStaticTensors))
-	case o.segment < 64 || o.segment%16 != 0:
-		return bad("segments of %d bytes; a multiple of 16 from 64 on is needed", o.segment)
-	case !knownProtocol(o.protocol):
-		return bad("WithProtocol: got %q, want auto, eager or rendezvous", o.protocol)
+	}
+	if err := o.params.check(rank); err != nil {
+		return err
 	}
 	if o.rack != "" {
 		if err := topology.CheckName(o.rack); err != nil {
@@ -146,57 +129,6 @@ func WithHeartbeat(every, silence time.Duration) Option {
 	return func(o *options) { o.heartbeat, o.silence = every, silence }
 }
 
-// WithProtocol sets how the bytes of messages travel, for measurement: "auto", the default,
-// sends small messages at once and has large ones requested by their receiver; "eager" and
-// "rendezvous" do one of the two for all.
-func WithProtocol(name string) Option { return func(o *options) { o.protocol = name } }
-
-func knownProtocol(name string) bool {
-	return name == "" || name == "auto" || name == "eager" || name == "rendezvous"
-}
-
-// messageProtocol is the protocol of that name.
-func messageProtocol(name string) rendezvous.Protocol {
-	switch name {
-	case "eager":
-		return rendezvous.Eager
-	case "rendezvous":
-		return rendezvous.Rendezvous
-	}
-	return rendezvous.Auto
-}
-
-// WithThreshold sets the largest message in bytes that the protocol "auto" sends at once.
-func WithThreshold(bytes int) Option { return func(o *options) { o.threshold = bytes } }
-
-// WithCredit sets how many bytes each peer may send before a receive has met
-// them; at least 512 KiB, and equal on all ranks.
-func WithCredit(bytes int) Option { return func(o *options) { o.credit = bytes } }
-
-// WithSendBuffer sets how many bytes of sends that have returned may wait for
-// their receives; the default is 256 MiB.
-func WithSendBuffer(bytes int64) Option { return func(o *options) { o.sendBuffer = bytes } }
-
-// WithStepBytes bounds what the named sends of one step may hold; the default is 1 GiB.
-func WithStepBytes(bytes int64) Option { return func(o *options) { o.stepBytes = bytes } }
-
-// WithStaticTensors lets this rank allocate the named tensors that recur once: RecvNamed
-// and OnNamed without a buffer watch the first steps, and prepare a receive (see
-// PrepareRecvNamed) for each tensor of 16 KiB and more that has come at three steps
-// without growing, in at most this many bytes for all senders. From then on the sender
-// writes the tensor straight into that memory, without an offer at each step; Data lies
-// there until Tensor.Release. It helps over transports that expose memory (memory, verbs)
-// and for tensors above WithThreshold, and has no effect with WithChecksums. The default
-// is 0: none; the most is 1 TiB. Ranks need not agree.
-func WithStaticTensors(bytes int64) Option { return func(o *options) { o.staticTensors = bytes } }
-
-// WithSegment sets the bytes of a segment of collectives' messages where neither
-// a tuning nor WithAlgorithm says otherwise: a multiple of 16; equal on all ranks.
-func WithSegment(bytes int) Option { return func(o *options) { o.segment = bytes } }
-
-// WithChecksums has bodies carry a CRC-32C; equal on all ranks. Heads always do.
-func WithChecksums() Option { return func(o *options) { o.checksums = true } }
-
 // WithAlgorithm forces algorithms: "allreduce:ring,broadcast:binomial@256Ki",
 // where the number after @ is the segment of their messages in bytes. Only rank
 // 0's counts, and it wins over rank 0's TUTTI_ALGORITHM.
@@ -218,10 +150,6 @@ func WithRack(name string) Option { return func(o *options) { o.rack = name } }
 // the form "host rack"; see topology.ParseFile. Only rank 0's counts, and it wins over
 // rank 0's TUTTI_TOPOLOGY. Every host of the job must be listed.
 func WithTopology(file string) Option { return func(o *options) { o.topology = file } }
-
-// WithoutSharedMemory has collectives go by messages also where the ranks could
-// share memory.
-func WithoutSharedMemory() Option { return func(o *options) { o.noShared = true } }
 
 // WithLogger sends warnings to log; the default prints them on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }

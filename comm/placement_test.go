@@ -83,7 +83,7 @@ func TestCollectivesOverSeveralHosts(t *testing.T) {
 					leak.Check(t)
 					opts := []comm.Option{roundRobinHosts(hosts)}
 					if !share {
-						opts = append(opts, comm.WithoutSharedMemory())
+						opts = append(opts, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 					}
 					if err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error { return overHosts(ctx, c, hosts, share) }, opts...); err != nil {
 						t.Fatal(err)

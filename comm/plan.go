@@ -68,7 +68,7 @@ func (pl *plan) prepare(c *Comm) error {
 		}
 		chosen = collective.Choice{Algorithm: a}
 	}
-	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.rt.opt.segment)
+	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.rt.opt.params.Segment)
 	pl.usesShared = pl.algo.NeedsShared()
 	if pl.usesShared && !sharing {
 		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)

@@ -19,11 +19,11 @@ var recurringModes = []struct {
 	place bool // received where they lie
 	opts  []comm.Option
 }{
-	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithProtocol("rendezvous")}},
-	{"six messages", true, false, false, []comm.Option{comm.WithProtocol("rendezvous")}},
-	{"requested", false, false, false, []comm.Option{comm.WithProtocol("rendezvous")}},
-	{"eager", false, false, false, []comm.Option{comm.WithProtocol("eager")}},
-	{"prepared", false, false, true, []comm.Option{comm.WithProtocol("rendezvous"), comm.WithStaticTensors(1 << 30)}},
+	{"six messages, one at a time", true, true, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
+	{"six messages", true, false, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
+	{"requested", false, false, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous"})}},
+	{"eager", false, false, false, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "eager"})}},
+	{"prepared", false, false, true, []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 30})}},
 }
 
 // BenchmarkRecurringTensors is a step of 100 tensors from one rank to another, over

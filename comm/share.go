@@ -26,7 +26,7 @@ func (c *Comm) sharerFor(members []int) transport.Sharer {
 	if len(members) > maxSharing {
 		return nil
 	}
-	if c.rt.opt.noShared {
+	if c.rt.opt.params.NoSharedMemory {
 		return nil
 	}
 	ch, ok := c.rt.wire.(transport.Chooser)

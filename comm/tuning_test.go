@@ -76,7 +76,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 			}
 		}
 		return nil
-	}, comm.WithTuning(file), comm.WithSegment(64<<10))
+	}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{Segment: 64 << 10}))
 	if err != nil {
 		t.Error(err)
 	}
@@ -131,7 +131,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 			return fmt.Errorf("got %v for no collective, want fault.Misuse", err)
 		}
 		return nil
-	}, comm.WithTuning(file), comm.WithoutSharedMemory())
+	}, comm.WithTuning(file), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 	if err != nil {
 		t.Error(err)
 	}
@@ -143,7 +143,7 @@ func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
 		force, blocks, inOrder, apart string // what stands in for why each fails; "": it runs
 		opts                          []comm.Option
 	}{
-		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithoutSharedMemory()}},
+		"no memory is shared": {"allreduce:shared", "memory", "memory", "memory", []comm.Option{comm.WithParameters(comm.Parameters{NoSharedMemory: true})}},
 		"memory is shared":    {"allreduce:shared", "", "", "blocking", nil},
 		"it needs to commute": {"allreduce:ring", "", "commutes", "", nil},
 	} {

@@ -58,7 +58,7 @@ func TestUnreceivedMessagesDoNotBlockOthers(t *testing.T) {
 						}
 					}
 					return nil
-				}, comm.WithTransport(wire), comm.WithCredit(512<<10), comm.WithSendBuffer(1<<20), comm.WithoutSharedMemory())
+				}, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -45,7 +45,7 @@ func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d ranks", wire, n), func(t *testing.T) {
 				callAll(t, n, comm.WithTransport(wire))
 				if wire == "memory" || wire == "shm" && n <= 4 {
-					callAll(t, n, comm.WithTransport(wire), comm.WithoutSharedMemory())
+					callAll(t, n, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 				}
 			})
 		}

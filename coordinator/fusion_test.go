@@ -125,7 +125,7 @@ func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (r
 	}
 	opts := append([]comm.Option{comm.WithTransport("memory")}, w.opts...)
 	if !share {
-		opts = append(opts, comm.WithoutSharedMemory())
+		opts = append(opts, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 	}
 	program := func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 		coordinator.Record(co)

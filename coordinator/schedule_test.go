@@ -54,7 +54,7 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 		p := &schedule{seed: uint64(seed), n: 1 + seed%8, rounds: rounds, pause: idle}
 		limits := []comm.Option{comm.WithTransport("memory")}
 		if seed%3 > 0 {
-			limits = append(limits, comm.WithoutSharedMemory())
+			limits = append(limits, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 		}
 		var err error
 		synctest.Test(t, func(*testing.T) { err = p.run(limits...) })

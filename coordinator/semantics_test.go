@@ -67,9 +67,9 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 	} {
 		for _, wire := range []string{"memory", "tcp", "memory, shared"} {
 			wire, shared := strings.CutSuffix(wire, ", shared")
-			limits := []comm.Option{comm.WithTransport(wire), comm.WithSegment(4096)}
+			limits := []comm.Option{comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Segment: 4096})}
 			if !shared {
-				limits = append(limits, comm.WithoutSharedMemory())
+				limits = append(limits, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 			}
 			got := make(map[string][]float32)
 			leak.Check(t)

@@ -242,8 +242,8 @@ func TestABlockedLoggerStopsNoJob(t *testing.T) {
 // own ring nor of two calls, which a tree comes to.
 func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 	for name, limits := range map[string][]comm.Option{
-		"by the table": {comm.WithoutSharedMemory()},
-		"by a tree":    {comm.WithoutSharedMemory(), comm.WithAlgorithm("allreduce:recursive_doubling")},
+		"by the table": {comm.WithParameters(comm.Parameters{NoSharedMemory: true})},
+		"by a tree":    {comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithAlgorithm("allreduce:recursive_doubling")},
 	} {
 		t.Run(name, func(t *testing.T) { changesNoBit(t, limits) })
 	}

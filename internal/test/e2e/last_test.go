@@ -45,7 +45,7 @@ func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 						for i := range again {
 							err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 								return last(ctx, c, make([]byte, bytes))
-							}, comm.WithTransport(wire), comm.WithProtocol(d))
+							}, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Protocol: d}))
 							if err != nil {
 								t.Fatalf("run %d: %v", i, err)
 							}

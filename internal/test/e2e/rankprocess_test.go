@@ -40,7 +40,7 @@ func (o instruction) options() []comm.Option {
 		opts = append(opts, comm.WithHeartbeat(o.Heartbeat, o.Silence))
 	}
 	if o.SendBuffer > 0 {
-		opts = append(opts, comm.WithSendBuffer(o.SendBuffer))
+		opts = append(opts, comm.WithParameters(comm.Parameters{SendBuffer: o.SendBuffer}))
 	}
 	return opts
 }

@@ -42,7 +42,7 @@ func TestBothRanksMaySendFirstUpToTheSendBuffer(t *testing.T) {
 						return err
 					}
 					return receive(ctx, c, bytes)
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
+				}, comm.WithParameters(comm.Parameters{Protocol: drive, Credit: testCredit, SendBuffer: testSendBuffer}))
 				if err != nil {
 					t.Error(err)
 				}
@@ -81,7 +81,7 @@ func TestSendsBeyondTheSendBufferReportTheCycle(t *testing.T) {
 						return err
 					}
 					return comm.Send(ctx, c, 1, 0, pattern(0, bytes))
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
+				}, comm.WithParameters(comm.Parameters{Protocol: drive, Credit: testCredit, SendBuffer: testSendBuffer}))
 				if err != nil {
 					t.Error(err)
 				}
@@ -123,7 +123,7 @@ func TestUnreceivedSendsAreBoundedByCreditAndSendBuffer(t *testing.T) {
 						}
 					}
 					return nil
-				}, comm.WithProtocol(drive), comm.WithCredit(testCredit), comm.WithSendBuffer(testSendBuffer))
+				}, comm.WithParameters(comm.Parameters{Protocol: drive, Credit: testCredit, SendBuffer: testSendBuffer}))
 				if err != nil {
 					t.Error(err)
 				}

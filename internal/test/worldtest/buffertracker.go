@@ -83,7 +83,7 @@ func (bt *BufferTracker) noteLoan(b []byte) {
 }
 
 // Reused is how often a call has got memory of the library's that it had given back
-// before: a tensor's prepared buffer (comm.WithStaticTensors).
+// before: a tensor's prepared buffer (comm.Parameters.StaticTensors).
 func (bt *BufferTracker) Reused() int {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()

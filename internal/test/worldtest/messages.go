@@ -28,7 +28,7 @@ const Steps = 24
 // NamedSteps is a call that is not in Messages: named tensors of one size over several
 // steps, from first on, and as many of a larger one. One of the two tensors of a step
 // has a receive that the call prepares, which the larger ones do not fit; the other is
-// for comm.WithStaticTensors. Each step ends with drain, which may wait until nothing is
+// for comm.Parameters.StaticTensors. Each step ends with drain, which may wait until nothing is
 // in flight any more, so that the sender has seen every Release. The tracker counts the
 // tensors that came to a buffer which an earlier one had released.
 func NamedSteps[T number](first uint64, drain func()) Call {

@@ -1,0 +1,110 @@
+package comm
+
+import (
+	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/rendezvous"
+)
+
+// Parameters fit the library to a machine or to a measurement; programs rarely need them. A
+// field that is zero keeps its default. Sizes are in bytes. Ranks need not agree, except
+// where a field says so.
+type Parameters struct {
+	// Protocol is how messages travel: "auto", the default, sends small ones at once and has
+	// large ones requested by their receiver; "eager" and "rendezvous" do one of the two for
+	// all.
+	Protocol string
+
+	// Threshold is the size of the largest message that "auto" sends at once.
+	Threshold int
+
+	// Credit is how much each peer may send before a receive has matched it: at least
+	// 512 KiB, and equal on all ranks.
+	Credit int
+
+	// SendBuffer bounds the sends that have returned and wait for their receives; the
+	// default is 256 MiB.
+	SendBuffer int64
+
+	// StepBytes bounds what the named sends of one step hold; the default is 1 GiB.
+	StepBytes int64
+
+	// StaticTensors lets this rank allocate the named tensors that recur once: RecvNamed and
+	// OnNamed without a buffer watch the first steps, and prepare a receive (see
+	// PrepareRecvNamed) for each tensor of 16 KiB and more that has come at three steps
+	// without growing, in at most this many bytes for all senders. From then on the sender
+	// writes the tensor straight into that memory, without an offer at each step; Data lies
+	// there until Tensor.Release. It helps over transports that expose memory (memory,
+	// verbs) and for tensors above Threshold, and has no effect with Checksums. The default
+	// is none; the most is 1 TiB.
+	StaticTensors int64
+
+	// Segment is the size of a segment of collectives' messages where neither a tuning file
+	// nor WithAlgorithm names one: a multiple of 16, at least 64, equal on all ranks.
+	Segment int
+
+	// Checksums gives bodies a CRC-32C, as heads always have one; equal on all ranks.
+	Checksums bool
+
+	// NoSharedMemory lets collectives use messages where the ranks could share memory.
+	NoSharedMemory bool
+}
+
+// WithParameters sets the fields of p that are not zero; others keep what earlier options
+// have set.
+func WithParameters(p Parameters) Option { return func(o *options) { o.params.merge(p) } }
+
+// merge sets the fields that q has.
+func (p *Parameters) merge(q Parameters) {
+	set(&p.Protocol, q.Protocol)
+	set(&p.Threshold, q.Threshold)
+	set(&p.Credit, q.Credit)
+	set(&p.SendBuffer, q.SendBuffer)
+	set(&p.StepBytes, q.StepBytes)
+	set(&p.StaticTensors, q.StaticTensors)
+	set(&p.Segment, q.Segment)
+	set(&p.Checksums, q.Checksums)
+	set(&p.NoSharedMemory, q.NoSharedMemory)
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if value != zero {
+		*field = value
+	}
+}
+
+// maxStaticTensors is the most that StaticTensors accepts.
+const maxStaticTensors = 1 << 40
+
+// check refuses values that make no sense, of a rank or, below 0, of them all.
+func (p *Parameters) check(rank int) error {
+	bad := func(format string, args ...any) error { return fault.New(fault.Misuse, "init", rank, format, args...) }
+	for _, size := range []struct {
+		name  string
+		bytes int64
+	}{
+		{"Threshold", int64(p.Threshold)}, {"Credit", int64(p.Credit)}, {"SendBuffer", p.SendBuffer},
+		{"StepBytes", p.StepBytes}, {"StaticTensors", p.StaticTensors},
+	} {
+		if size.bytes < 0 {
+			return bad("parameter %s: got %d bytes, want 0, for the default, or more", size.name, size.bytes)
+		}
+	}
+	switch {
+	case p.StaticTensors > maxStaticTensors:
+		return bad("parameter StaticTensors: got %d bytes, want at most %d", p.StaticTensors, int64(maxStaticTensors))
+	case p.Segment < 64 || p.Segment%16 != 0:
+		return bad("parameter Segment: got %d bytes, want a multiple of 16, at least 64", p.Segment)
+	}
+	if _, known := protocols()[p.Protocol]; !known {
+		return bad("parameter Protocol: got %q, want auto, eager or rendezvous", p.Protocol)
+	}
+	return nil
+}
+
+// protocols are the protocols by name; "" is the default.
+func protocols() map[string]rendezvous.Protocol {
+	return map[string]rendezvous.Protocol{
+		"": rendezvous.Auto, "auto": rendezvous.Auto, "eager": rendezvous.Eager, "rendezvous": rendezvous.Rendezvous,
+	}
+}
