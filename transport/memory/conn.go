@@ -14,7 +14,8 @@ import (
 // first bytes while the next ones arrive, and a slice stays in the second-level cache.
 const maxSlice = 256 << 10
 
-// A link joins the two Conns of a pair.
+// A link joins the two Conns of a pair. They share one lock, because a Send changes the peer's
+// inbox, and a Close changes both ends.
 type link struct {
 	mu sync.Mutex // guards the marked fields of both ends
 }
@@ -29,6 +30,10 @@ type link struct {
 //
 // reading is the receiver's role, which one goroutine holds during Progress. waiting mirrors
 // the state of the inbox, so that a poll of an empty one needs no lock.
+//
+// An end is open until err is set, and failed from then on. Frames that this end has sent are
+// failed by this end only: in Close, in a later Send, or in the next Progress. So no Done runs on
+// a goroutine of another rank, except that of a frame which the peer has received.
 type conn struct {
 	link    *link
 	home    *Transport
@@ -43,7 +48,7 @@ type conn struct {
 	ready  func() // the armed callback
 	listed bool   // the notifier will run ready
 
-	// guarded by link.mu: for the peer's Unsent
+	// guarded by link.mu: for the peer's Unsent, which reports that this end receives nothing
 	received uint64    // calls of Progress that received something
 	seen     uint64    // received, as of the peer's last Unsent
 	since    time.Time // when the peer's Unsent first saw that
@@ -61,7 +66,8 @@ type conn struct {
 	exposures exposureTable
 }
 
-// newPair makes a link between two Transports, which may be the same one.
+// newPair makes a link between two Transports, which may be the same one. Neither Conn is
+// registered yet.
 func newPair(near, far *Transport) (*conn, *conn) {
 	l := new(link)
 	a := &conn{link: l, home: near}
@@ -78,7 +84,7 @@ func (c *conn) Send(f *transport.Frame) {
 		return
 	}
 	c.link.mu.Lock()
-	if c.err != nil {
+	if c.err != nil { // older frames fail first, in the order in which they were sent
 		stale, err := c.detachUnreceived(), c.err
 		c.link.mu.Unlock()
 		failAll(stale, err)
@@ -90,12 +96,14 @@ func (c *conn) Send(f *transport.Frame) {
 	c.link.mu.Unlock()
 }
 
-// TrySend implements transport.Conn: a frame stays with its sender until the peer
-// copies it, so that nothing is sent inline.
+// TrySend implements transport.Conn. It always returns false: a frame belongs to the Conn until the
+// peer has copied it, so its slices cannot be returned at once.
 func (c *conn) TrySend(head, body []byte) bool { return false }
 
 // Unsent implements transport.Conn: all frames in the peer's inbox wait. Receiving reads no
-// clock, so the time is that of the first Unsent since the peer has received something.
+// clock, which would cost more than a small frame does. So the time is that of the first
+// Unsent since the peer has received something, and a stall seems up to one interval between
+// two calls shorter than it is.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -127,7 +135,8 @@ func (c *conn) updateWaiting() {
 	}
 }
 
-// wakeUp schedules the armed callback. The link is locked.
+// wakeUp schedules the armed callback. listed keeps it from being in the notifier's list twice. The
+// link is locked.
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true
@@ -157,7 +166,8 @@ func (c *conn) Arm(ready func()) {
 	}
 }
 
-// fire runs the armed callback; the notifier calls it.
+// fire runs the armed callback; the notifier calls it. The callback is disarmed before it runs, so
+// that it may arm the Conn again.
 func (c *conn) fire() {
 	c.link.mu.Lock()
 	ready := c.ready

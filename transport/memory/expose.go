@@ -78,7 +78,7 @@ func (x *exposureTable) claim() (uint32, *exposure) {
 // release ends an exposure and frees its entry.
 func (x *exposureTable) release(index uint32, e *exposure) {
 	e.mu.Lock()
-	used := e.generation != 0
+	used := e.generation != 0 // a second release must not free the entry twice
 	e.generation, e.buf = 0, nil
 	e.mu.Unlock()
 	if !used {

@@ -7,6 +7,21 @@
 // the receiver's, and a frame that is done has been received: there is no buffer between the
 // two.
 //
+// The way of a frame:
+//
+//	sender                          receiver
+//	Send puts a reference into
+//	the receiver's inbox    ----->  Arm's callback is scheduled, or a poll sees it
+//	                                Progress pins the frame and asks the Sink for a buffer
+//	                                Progress copies at most 256 KiB, and calls Arrived
+//	                                ... further calls of Progress copy the rest
+//	Done runs               <-----  Progress removes the whole frame from the inbox
+//
+// Three kinds of locks guard the state, from the outside in: the lock of a link, of which each
+// pair of Conns has one; the lock of a Transport, for its Conns and its notifier; and the lock
+// of the Hub, which is never held together with another one. No lock is held while a Sink, a
+// Done, a ready or an accept runs.
+//
 // Its Conns are Exposers and its Transport is a Sharer. The package proves these abilities for
 // hardware, so it is no more generous than hardware: a frame into exposed memory arrives
 // without its Head.
@@ -41,7 +56,7 @@ const addrPrefix = "hub/"
 // A Hub joins the ranks of one process: the Transports made by one Hub can dial
 // each other, and no others. All its methods may be called concurrently.
 type Hub struct {
-	id string
+	id string // see ID
 
 	exposures atomic.Uint64 // the last generation given to an exposure; see expose.go
 
@@ -120,7 +135,7 @@ func (h *Hub) find(addr string) *Transport {
 // transport.Sharer; all its methods may be called concurrently.
 type Transport struct {
 	hub  *Hub
-	addr string
+	addr string        // that others dial, once it serves
 	done chan struct{} // closed when Close begins
 
 	mu       sync.Mutex // guards the rest; may be taken inside a link's lock, never around one
@@ -147,12 +162,13 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	case accept == nil:
 		return "", failure(fault.Misuse, "serve", errors.New("got a nil accept function"))
 	}
-	t.accept = accept
+	t.accept = accept // from now on find's result is serving
 	return t.addr, nil
 }
 
-// Dial opens a Conn to the Transport that serves addr. It never waits: an
-// address that nobody serves, yet or any more, is fault.Refused.
+// Dial opens a Conn to the Transport that serves addr. It never waits: an address that no Transport
+// serves, not yet or not any more, is fault.Refused. Both ends exist when it returns; the peer's
+// notifier passes the other one to accept a moment later.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctxFailure(ctx, "dial "+addr); err != nil {
 		return nil, err
@@ -172,8 +188,8 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return near, nil
 }
 
-// Close ends every Conn made here and waits for the notifier, and so for the
-// accept or ready call it may be in. It must not be called from those.
+// Close ends every Conn made here and every Share that waits. It waits for the notifier, and so for
+// an accept or ready that is running; it must not be called from those. The number stays used.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	first := !t.closed
@@ -186,7 +202,7 @@ func (t *Transport) Close() error {
 	if first {
 		close(t.done)
 	}
-	for _, c := range open {
+	for _, c := range open { // without the lock: Close of a Conn takes its link's lock first
 		c.Close()
 	}
 	t.stopNotifier()

@@ -10,7 +10,7 @@ package memory
 //	stopped    closed  true       a wake-up runs on a goroutine of its own
 type notifier struct {
 	arrivals    []*conn // opened by peers, for accept; one for each Dial of a peer
-	first, last *conn   // Conns whose ready is due, linked by nextDue; each at most once
+	first, last *conn   // Conns whose ready is to run, linked by nextReady; each at most once
 	ended       chan struct{}
 	stopping    bool
 }

@@ -8,11 +8,13 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// brokenFrame stands for the received bytes of a frame that will never be whole.
+// brokenFrame stands for the received bytes of a frame that will never be whole: no Size equals it.
 const brokenFrame = -1
 
-// Progress implements transport.Conn. It receives at most one slice of one frame. A poll of an
-// empty inbox costs two atomic operations and no lock.
+// Progress implements transport.Conn. It receives at most one slice of one frame. There is nothing
+// to write: frames are in the peer's inbox since Send. A poll of an empty inbox costs two
+// atomic operations and no lock. It does not spin: ranks that are goroutines of one process make
+// progress when the others yield.
 func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	if !c.reading.CompareAndSwap(false, true) {
 		return transport.Busy, nil
@@ -51,7 +53,9 @@ func (c *conn) pin() (item, error) {
 	return *c.inbox.First(), nil
 }
 
-// unpin unpins the frame, and ends it if it is whole or the link has failed.
+// unpin unpins the frame. If it is whole, or the link has failed meanwhile, unpin removes it from the
+// inbox and runs its Done; otherwise the next Progress continues with it. A whole frame is done
+// without an error also on a failed link, because the receiver has it.
 func (c *conn) unpin() {
 	whole := c.begun && c.got == c.header.Size
 	c.link.mu.Lock()
@@ -71,8 +75,8 @@ func (c *conn) unpin() {
 	f.Done(err)
 }
 
-// receive copies the next slice of the frame to its destination. No lock is held, so that the Sink
-// may send.
+// receive copies the next slice of the frame to its destination, and calls Arrived. The role and the
+// pin protect the frame, and no lock is held, so that the Sink may send, and may close this Conn.
 func (c *conn) receive(it *item, in transport.Sink) error {
 	if !c.begun {
 		if err := c.begin(it, in); err != nil {
@@ -95,8 +99,9 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 	return nil
 }
 
-// begin finds the destination of the frame's body. It copies the head, because the sender may
-// get its frame back, by Close, before the frame is whole.
+// begin finds the destination of the frame's body: exposed memory, a buffer of the Sink, or none. It
+// copies the head, because the sender may get its frame back, by Close, before the frame is
+// whole, and the Sink may read the head until then.
 func (c *conn) begin(it *item, in transport.Sink) error {
 	c.begun, c.got = true, 0
 	if it.f.To != (transport.Token{}) {

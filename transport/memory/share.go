@@ -24,10 +24,10 @@ type shareGroup struct {
 	mem         []byte
 }
 
-// Share gives the ranks of a group one piece of zeroed memory that starts on a
-// cache line. Callers that disagree about ranks or size all get fault.Mismatch.
-// The name is free again once all have come. release drops this rank's hold; the
-// memory lives until no rank uses it.
+// Share implements transport.Sharer with memory of the Go heap that starts on a cache line. Callers
+// that disagree about ranks or size all get fault.Mismatch. The name may be used again once all
+// have come. release only checks that it is called once: the garbage collector frees the memory
+// when no rank uses it any more.
 func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]byte, func() error, error) {
 	op := "share " + name
 	if ranks < 1 || size < 0 {
@@ -50,7 +50,9 @@ func (t *Transport) Share(ctx context.Context, name string, ranks, size int) ([]
 	return t.shared(ctx, op, g)
 }
 
-// join joins the group of that name, and completes it when t is the last member.
+// join joins the group of that name, and completes it when t is the last member, or when t asks for
+// something else than the group. A completed group is no longer in the Hub's table, so that
+// the next Share of that name makes a new one.
 func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	h := t.hub
 	h.mu.Lock()
@@ -78,7 +80,9 @@ func (t *Transport) join(name string, ranks, size int) (*shareGroup, error) {
 	return g, nil
 }
 
-// withdraw leaves a group, unless it is complete meanwhile.
+// withdraw removes t from a group, because its wait has ended, unless the group is complete
+// meanwhile: then t has the memory, or the mismatch, like the others. The last one to withdraw
+// removes the group.
 func (t *Transport) withdraw(name string, g *shareGroup) {
 	h := t.hub
 	h.mu.Lock()
