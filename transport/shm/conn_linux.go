@@ -65,7 +65,7 @@ type conn struct {
 	drainBudget int // bytes still delivered after a failure
 	ended       bool
 
-	outbox                    outbox
+	outbox                    outbox // frames to write; it has a lock of its own
 	ownDoorbell, peerDoorbell *doorbell
 	wakeup                    wakeup
 
@@ -280,7 +280,8 @@ func (c *conn) flush() (moved bool) {
 // decides when that is a stall: a Conn has no timers.
 func (c *conn) Unsent() (bytes int, since time.Time) { return c.outbox.unsent() }
 
-// fail makes the Conn failed, with err if it is the first error. It returns the first error.
+// fail makes the Conn failed, with err if it is the first error. It returns the first error. The
+// memory stays mapped until Close, so that what has arrived can still be delivered.
 func (c *conn) fail(err error) error {
 	failed, err := c.outbox.close(&c.firstErr, err)
 	failAll(failed, err)
@@ -308,7 +309,8 @@ func (c *conn) exit() {
 }
 
 // release gives back everything that the Conn holds. Nobody is inside the gate any more, and it
-// is called once.
+// is called once, on the goroutine that has exited the gate last. The peer is informed first,
+// and the Transport last, because its Close waits for that.
 func (c *conn) release() {
 	c.announceClose()
 	if c.watcherID != 0 {

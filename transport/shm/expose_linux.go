@@ -98,8 +98,8 @@ type exposure struct {
 	number  uint64 // 0 when the slot is free
 	id      uint32 // of the frames that arrive in it
 	buf     []byte
-	of      *allocation
-	release func() // made once, given out at each use
+	of      *allocation // that buf is a part of; pinned
+	release func()      // made once, returned by each Expose of the slot
 }
 
 // Why memory is not exposed. These errors are made once, because rendezvous tries to expose
@@ -111,7 +111,12 @@ var (
 )
 
 // Expose implements transport.Exposer for memory from this Transport's Alloc. It refuses other
-// memory.
+// memory, and costs a binary search then.
+//
+// It pins the allocation, so that free refuses until release. It sends the pool's descriptor if
+// the peer does not have it, fills a slot's private copy, and publishes the slot last: from
+// that store on the peer may write. The peer learns of the exposure by the token, which the
+// layer above sends in a message.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	a, offset := c.t.pool.pin(buf)
 	if a == nil {
@@ -155,8 +160,10 @@ func (x *exposureTable) initialize(c *conn) {
 	}
 }
 
-// sendPool sends the peer the pool's descriptor, unless it has it. c.exposures.mu is held,
-// and the caller is inside the gate.
+// sendPool sends the peer the pool's descriptor, unless it has it. c.exposures.mu is held, and the
+// caller is inside the gate. The message overtakes the ring: it is in the socket before the
+// token is sent, and the peer drains the socket when it gets a token of a pool that it does not
+// know.
 func (c *conn) sendPool() error {
 	x := &c.exposures
 	if !x.sent && passDescriptor(c.fd, []byte{poolMessage}, c.t.pool.fd) != nil {
@@ -188,6 +195,8 @@ func (c *conn) revoke(slot uint32) {
 		return
 	}
 	word := &x.slots[slot]
+	// Any other value comes from a faulty peer. It cannot write here by the rules, so the slot
+	// counts as free.
 	if !word.CompareAndSwap(number<<1, 0) && word.Load() == number<<1|1 {
 		if !c.awaitWriter(word, number) {
 			a.detach(buf) // it fails only where there is no memory for one page
@@ -203,6 +212,9 @@ func (c *conn) revoke(slot uint32) {
 
 // awaitWriter waits until the peer has written its fragment, or has died. It returns false
 // when the peer may still be writing after detachAfter.
+//
+// It yields instead of sleeping, as a fragment is short. The first yield is to other goroutines,
+// the second one to other processes, since the writer may need this core.
 func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 	writing := func() bool { return word.Load() == number<<1|1 }
 	for began, i := time.Now(), 0; writing(); i++ {

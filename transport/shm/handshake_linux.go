@@ -56,8 +56,9 @@ type handshakeResult struct {
 	releaseSlot func() // of who has accepted: gives the pending connection's slot back
 }
 
-// dialSocket connects to the socket of that name. While the listener's queue is full it tries
-// again, until ctx ends.
+// dialSocket connects to the socket of that name. A unix socket whose queue is full fails with
+// EAGAIN instead of waiting, so dialSocket tries again, with pauses from 1 to 50 ms, until ctx
+// ends.
 func dialSocket(ctx context.Context, name string) (*net.UnixConn, error) {
 	var d net.Dialer
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -190,7 +191,8 @@ func detachSocket(nc *net.UnixConn) (int, error) {
 }
 
 // readWithRights fills b, and returns the one descriptor that came with it, or -1. The caller
-// closes it, also with an error.
+// closes it, also with an error. Further descriptors, which no message of this package has, are
+// closed here.
 func readWithRights(nc *net.UnixConn, b []byte) (fd int, err error) {
 	fd = -1
 	oob := make([]byte, unix.CmsgSpace(4))

@@ -181,7 +181,8 @@ func (o *outbox) advance(n int, whole bool) (done *transport.Frame) {
 	return done
 }
 
-// next returns the frame to continue with. Without one, the caller is no longer the writer:
+// next returns the frame to continue with, after each record. So it is also where the writer
+// notices a Close. Without one, the caller is no longer the writer:
 // nothing is left, or stop leaves the rest to Progress, or the outbox is closed. In the last
 // case the caller fails the frames that it gets, with err.
 func (o *outbox) next(stop bool) (f *transport.Frame, failed items, err error) {
@@ -253,7 +254,8 @@ func (o *outbox) awaitRoom(mine *doorbell) (now bool) {
 	return false
 }
 
-// unsent implements Conn.Unsent.
+// unsent implements Conn.Unsent. stalledSince moves with every byte that the ring accepts, so it
+// is old only when the consumer has returned no space since then.
 func (o *outbox) unsent() (bytes int, since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

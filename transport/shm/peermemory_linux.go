@@ -42,6 +42,10 @@ const socketRead = 64
 
 // drainSocket reads what the peer has written to the socket: doorbells, of which rang reports
 // at least one, and its pool. open is false when the peer's end is closed, and after an error.
+//
+// Two goroutines may call it: the watcher's, when the socket is readable, and the writer, which
+// needs the pool. p.mu orders them, and the one that reads the pool keeps it for both. A writer
+// that has read a doorbell fires the callback in the watcher's place.
 func (c *conn) drainSocket() (rang, open bool, err error) {
 	p := &c.peerMemory
 	p.mu.Lock()
@@ -148,7 +152,9 @@ func (p *peerMemory) close() {
 	}
 }
 
-// mapTo maps the pool at least up to end. ok is false when the pool is smaller. p.mu is held.
+// mapTo maps the pool at least up to end. ok is false when the pool is smaller. It maps all of the
+// pool, so that one that grows in steps is not mapped again for each of them. Its seal keeps it
+// from shrinking, so what was mapped once stays accessible. p.mu is held.
 func (p *peerMemory) mapTo(end uint64) (ok bool, err error) {
 	if end <= uint64(len(p.mem)) {
 		return true, nil
@@ -202,8 +208,12 @@ func (p *peerMemory) write(to token, at int, b *body) (n int, err error) {
 	return n, nil
 }
 
-// writeNext puts the next bytes of f, the queue's first frame; the caller is the
-// writer. n and whole are as for outbox.write.
+// writeNext writes the next bytes of f, the queue's first frame: one record of the ring, or one
+// fragment of exposed memory. The caller is the writer. It returns how many bytes of the body
+// it has written, and whether the frame is complete.
+//
+// A body that goes into memory which is not exposed any more is dropped here. Its record is put
+// all the same, and the receiver fails the Conn when it reads that, as the contract demands.
 func (c *conn) writeNext(f *transport.Frame) (n int, whole bool, err error) {
 	if f.To == (transport.Token{}) {
 		return c.outbox.write(f)

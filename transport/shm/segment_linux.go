@@ -168,7 +168,9 @@ func validateMemory(fd, size int) error {
 	return err
 }
 
-// sealedSize returns the size of a peer's memory, which is sealed against shrinking.
+// sealedSize returns the size of a peer's memory. It refuses what is no memory or is not sealed
+// against shrinking. F_GET_SEALS fails on a descriptor of a file system that has no seals, and
+// so on every other kind of file.
 func sealedSize(fd int) (int64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -184,7 +186,8 @@ func sealedSize(fd int) (int64, error) {
 	return st.Size, nil
 }
 
-// createMemfd makes anonymous memory of size zero bytes with these seals.
+// createMemfd makes anonymous memory of size zero bytes with these seals. Its pages are made when
+// they are first touched. Its name, "tutti", appears in /proc/PID/maps only.
 func createMemfd(size, seals int) (int, error) {
 	fd, err := unix.MemfdCreate("tutti", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3

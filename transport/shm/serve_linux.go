@@ -65,8 +65,9 @@ const (
 	maxPause = time.Second
 )
 
-// acceptLoop gives each connection a slot of a pending peer and a goroutine. While no slot is
-// free, connections wait in the socket's queue. It ends when l is closed.
+// acceptLoop gives each connection a slot of a pending peer and a goroutine. It gets the slot before
+// it accepts, so while no slot is free, connections wait in the socket's queue and cost this
+// process nothing. It ends when l is closed.
 func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn)) {
 	pause := minPause
 	for {
@@ -97,7 +98,8 @@ func (t *Transport) acceptLoop(l *net.UnixListener, accept func(transport.Conn))
 // releasePendingSlot lets the accept loop accept one more connection.
 func (t *Transport) releasePendingSlot() { <-t.pendingSlots }
 
-// acceptOne makes a Conn of a connection that holds a slot.
+// acceptOne makes a Conn of a connection that holds a slot, and passes it to accept. It logs why a
+// connection was rejected, except one that has ended before its hello.
 func (t *Transport) acceptOne(nc *net.UnixConn, accept func(transport.Conn)) {
 	w, err := t.acceptHandshake(nc)
 	if err != nil {

@@ -55,7 +55,8 @@ func New(o Options) *Transport {
 	return t
 }
 
-// detectLocality returns the locality of this process.
+// detectLocality returns the locality of this process. It fails where /proc is not mounted: then
+// nothing tells whether two processes run on one host.
 func detectLocality() (locality, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -102,7 +103,7 @@ func (t *Transport) Available() error {
 
 // Reaches reports whether memory can be shared with the process that serves addr, as far as the
 // address shows, and the reason if not. It is symmetric: both processes get the same answer
-// about each other.
+// about each other. Whether descriptors pass between the two is known only after a Dial.
 func (t *Transport) Reaches(addr string) (ok bool, why string) {
 	if t.unavailable != nil {
 		return false, "no shared memory here: " + t.unavailable.Error()
@@ -143,8 +144,10 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	return c, nil
 }
 
-// waitError returns the error of a wait: its kind is that of what ended the wait, Close or ctx, or
-// that of err, or else kind.
+// waitError returns the error of a wait. Its kind is, in this order: fault.Closed after Close;
+// fault.Timeout or fault.Canceled when ctx has ended; the kind of err; or else kind. The order
+// matters, because Close and the end of ctx make reads and writes fail with errors of their
+// own.
 func (t *Transport) waitError(ctx context.Context, op string, kind fault.Kind, err error) error {
 	var ours *fault.Error
 	switch {

@@ -83,7 +83,9 @@ func (c *conn) ringDoorbell() {
 	}
 }
 
-// Event implements poll.Handler. The peer has written to the socket, or its end is closed.
+// Event implements poll.Handler. The watcher calls it when the peer has written to the socket, or
+// its end is closed. The kernel closes the socket of a process that dies, however it dies, so
+// this is how a death is noticed at once. closed in shared memory distinguishes a Close.
 func (c *conn) Event(_ int32, events uint32) {
 	if !c.gate.Enter() {
 		return
