@@ -12,65 +12,79 @@ import (
 	"github.com/tutti-go/tutti/internal/callsite"
 )
 
-// A Coordinator is one rank's part of the negotiation, and carries out what is
-// decided. Its methods, and the functions that take it, may be called by any
-// number of goroutines.
+// A Coordinator is one rank's part of the negotiation, and executes what is decided. Any number of
+// goroutines may call its methods and the functions that it is passed to.
+//
+// Who may touch what:
+//
+//	fields                      owner
+//	rank to started, opts       immutable after Start
+//	worker to endCause,         the goroutine that owns stepping, see progress
+//	sampler
+//	pollEnd                     the poller, see progress
+//	clockUnavailable            clockMu
+//	settings, settingsFinal,    mu, which is held for moments only
+//	events to closed, handles
+//	exec                        see executor
+//
+// A goroutine that holds mu may not step the state machines, and one that steps them takes mu for
+// moments only. So mu is always the last lock taken.
 type Coordinator struct {
 	rank, size    int // in the communicator that Start was given
 	worldRank     func(rank int) int
 	all           *ProcessSet
-	homeGoroutine uint64 // the goroutine that called Start, for "where is it now"
+	homeGoroutine uint64 // the goroutine that called Start: its stack answers where this rank is
 	cfg           negotiate.Config
-	log           *logWriter // which nobody waits for but Close
-	control, data *comm.Comm
+	log           *logWriter
+	control, data *comm.Comm // for negotiation, and for the tensors of all ranks
 	started       time.Time
 
-	// Who has the turn has these; see turn.go.
-	worker   *negotiate.Worker
-	coord    *negotiate.Coordinator // nil but on rank 0
-	local    []any                  // messages between the two on this rank
-	cost     negotiate.Executed     // what the leader is told, again and again
-	clock    negotiate.Time         // when the turn began: to ask for every event takes longer than most events
-	due      [2]negotiate.Time      // when the Member, and the leader, want to look again; never: not
-	timer    *time.Timer            // for the earlier of the two,
-	timerAt  negotiate.Time         // which is this
-	endCause *fault.Error           // of the end; nil when all ranks have closed
+	worker              *negotiate.Worker
+	coord               *negotiate.Coordinator // nil except on rank 0
+	local               []any                  // lists from one of them to the other
+	cost                negotiate.Executed     // an input that is used again and again
+	clock               negotiate.Time         // of this step; reading a clock takes longer than most events
+	workerDue, coordDue negotiate.Time         // when they want to be called again; never: not
+	timer               *time.Timer            // for the earlier of the two
+	timerAt             negotiate.Time         // what timer is set to
+	endCause            *fault.Error           // nil when all ranks have shut down
 
 	progress progress
-	pollEnd  pollEnd       // of progress; the poller owns it
+	pollEnd  pollEnd
 	wake     chan struct{} // has the loop process events
-	stopped  chan struct{} // closed when there are no more turns
+	stopped  chan struct{} // closed after the last step
 	ended    chan struct{} // closed when nothing more will happen
-	closeMu  sync.Mutex    // serves only to make Close wait for Close
+	closeMu  sync.Mutex    // makes a second Close wait for the first
 
 	opts          *options
-	sampler       *sampler   // of autotune, on rank 0; who has the turn has it
-	tuneLog       *logWriter // of autotune; nil where none is
-	settings      Settings   // mu guards this and the next
+	sampler       *sampler   // of autotune, on rank 0
+	tuneLog       *logWriter // of autotune, or nil
+	settings      Settings
 	settingsFinal bool
 
-	rec              atomic.Pointer[recorder] // of the timeline that is being made; nil for none
-	clockMu          sync.Mutex               // serves to make pings come one after the other; guards mute
+	rec              atomic.Pointer[recorder] // of the timeline, or nil
+	clockMu          sync.Mutex               // one exchange of pings at a time
 	clockUnavailable bool                     // rank 0 has not answered a ping
 
-	mu          sync.Mutex // guards the rest
-	inbox       []event
-	spare       []event     // the one before, for reuse
-	handles     handleTable // of what is under way
+	mu          sync.Mutex
+	events      []event
+	spareEvents []event     // the slice before, for reuse
+	handles     handleTable // of what is in flight
 	idleWaiters []*waiter   // for reuse
 	sites       map[callsite.Site]string
-	err         error // why it ended; nil before, and when all ranks have closed
+	err         error // why it ended; nil before, and when all ranks have shut down
 	closed      bool
 
 	exec executor
 }
 
-// An event is what the state machines are told.
+// An event is an input of the state machines that waits for the owner of stepping. One of in, body
+// and err is set.
 type event struct {
-	in   negotiate.WorkerInput // from this rank, or nil
-	from int                   // else a message of this rank,
+	in   negotiate.WorkerInput // from this rank
+	from int                   // the rank that has sent body, a list
 	body []byte
-	err  error // or why there will be no more of them
+	err  error // the wires have failed, or the caller gives up
 }
 
 // Start starts a coordinator among the ranks of c, which all call it. It makes
@@ -101,7 +115,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 		rank: c.Rank(), size: c.Size(), worldRank: c.WorldRank, homeGoroutine: callsite.Goroutine(), cfg: cfg, log: newLogWriter(o.log),
 		control: control, data: data, started: began, worker: negotiate.NewWorker(cfg, c.Rank()),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), ended: make(chan struct{}),
-		due: [2]negotiate.Time{never, never}, timer: time.NewTimer(time.Hour), timerAt: never,
+		workerDue: never, coordDue: never, timer: time.NewTimer(time.Hour), timerAt: never,
 		sites: make(map[callsite.Site]string),
 	}
 	co.progress.wires = control.Bridge().NewPoller(peersOf(c)...)

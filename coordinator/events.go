@@ -15,7 +15,7 @@ const never = negotiate.Time(math.MaxInt64)
 func (co *Coordinator) post(ev event) {
 	co.mu.Lock()
 	if !co.closed {
-		co.inbox = append(co.inbox, ev)
+		co.events = append(co.events, ev)
 		co.progress.set(hasEvents)
 	}
 	co.mu.Unlock()
@@ -52,9 +52,9 @@ func (co *Coordinator) popEvents() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	co.progress.clear(hasEvents)
-	evs := co.inbox
-	clear(co.spare)
-	co.inbox, co.spare = co.spare[:0], evs
+	evs := co.events
+	clear(co.spareEvents)
+	co.events, co.spareEvents = co.spareEvents[:0], evs
 	return evs
 }
 
@@ -80,7 +80,7 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 		co.processEvents()
 		return
 	}
-	if co.due[0] == never || co.progress.has(hasEvents) { // the Member looks at the time of what comes first
+	if co.workerDue == never || co.progress.has(hasEvents) { // the Member looks at the time of what comes first
 		co.clock = co.now()
 	}
 	if !co.drainEvents() { // what was submitted before
@@ -117,7 +117,7 @@ func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.
 // armTimer has the loop look when a state machine wants to. An alarm that nobody
 // wants any more rings in vain: to stop it takes longer.
 func (co *Coordinator) armTimer() {
-	at := min(co.due[0], co.due[1])
+	at := min(co.workerDue, co.coordDue)
 	if at == never || at == co.timerAt {
 		return
 	}

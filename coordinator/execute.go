@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
@@ -18,7 +17,6 @@ type executor struct {
 	co     *Coordinator
 	wake   chan struct{}
 	exited chan struct{} // closed when the loop has ended
-	busy   atomic.Bool   // something is to be done, or being done, or it is to end
 
 	mu        sync.Mutex // guards these
 	queue     []job

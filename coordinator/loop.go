@@ -17,8 +17,8 @@ import (
 // but its channel.
 const (
 	step          = 0
-	requestsName  = "up"
-	responsesName = "down"
+	requestsName  = "requests"
+	responsesName = "responses"
 )
 
 // loop acts on what happens while nobody else is at it, and ends the coordinator.
@@ -136,7 +136,7 @@ func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 			co.log.warn(lines...)
 		}
 	}
-	co.due[1] = co.deadlineIn(co.coord.Next())
+	co.coordDue = co.deadlineIn(co.coord.Next())
 }
 
 // stepWorker gives the Member an input; it reports the end.
@@ -174,7 +174,7 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 			co.endCause, over = o.Err, true
 		}
 	}
-	co.due[0] = co.deadlineIn(co.worker.Next())
+	co.workerDue = co.deadlineIn(co.worker.Next())
 	return over
 }
 
