@@ -287,7 +287,7 @@ func (s *Machine) evict(by int, cause string) {
 	if s.beingEvicted() {
 		return
 	}
-	e := fault.New(fault.PeerLost, "mesh", by, "rank %d has given this one up: %s", by, cause)
+	e := fault.New(fault.PeerLost, "mesh", by, "rank %d has marked this rank dead: %s", by, cause)
 	e.Peers = []fault.Peer{{Rank: s.cfg.Me, Host: s.cfg.Host}}
 	s.report(e)
 }

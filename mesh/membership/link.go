@@ -105,7 +105,7 @@ func (s *Machine) findSilent() {
 			continue
 		}
 		l.silent, l.byePending = true, false
-		s.linkBroken(r, silentLink, fmt.Sprintf("nothing was heard of it for %v", s.cfg.Silence))
+		s.linkBroken(r, silentLink, fmt.Sprintf("no message received for %v", s.cfg.Silence))
 	}
 }
 

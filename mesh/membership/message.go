@@ -39,9 +39,9 @@ const (
 )
 
 var kindNames = [...]string{
-	Heartbeat: "heartbeat", Alive: "here", Suspected: "down", Retracted: "up", Refute: "vouch", Failure: "verdict",
+	Heartbeat: "heartbeat", Alive: "alive", Suspected: "suspected", Retracted: "retracted", Refute: "refute", Failure: "failure",
 	Bye: "bye", ByeAck: "byeack", App: "app", Ask: "ask", Answer: "answer",
-	FenceRequest: "mark", FenceAck: "marked",
+	FenceRequest: "fence-request", FenceAck: "fence-ack",
 }
 
 // Valid reports whether k is one of the kinds above.

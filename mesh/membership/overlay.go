@@ -78,7 +78,7 @@ func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link
 	if k.status == alive && s.reached(l.dialAt+Time(s.cfg.Silence)) {
-		s.suspect(r, brokenLink, "no control link could be opened")
+		s.suspect(r, brokenLink, "could not open a control link")
 	}
 	if !l.dialing && s.reached(l.retryAt) {
 		l.dialing = true

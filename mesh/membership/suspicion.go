@@ -96,7 +96,7 @@ func (s *Machine) handleSuspected(m Message) {
 	s.flood(Message{Kind: Refute, About: m.Origin, Ref: m.Seq})
 	if l := &by.link; m.Code == brokenLink && l.open && s.now-l.upSince > Time(freshLinkTime) {
 		s.cut(m.Origin)
-		s.linkBroken(m.Origin, brokenLink, "the peer reports the link as broken")
+		s.linkBroken(m.Origin, brokenLink, "the peer reported the link as broken")
 	}
 }
 
@@ -216,7 +216,7 @@ func (s *Machine) peerLost(r int) *fault.Error {
 		}
 	}
 	if cause == "" {
-		cause = "its neighbours cannot reach it"
+		cause = "no neighbour can reach it"
 	}
 	if s.isolated() {
 		cause += "; no other rank can be reached either, so it may be this one that is cut off"
@@ -243,7 +243,7 @@ func (s *Machine) isolated() bool {
 // linkLost is the verdict on the connection between this rank and r.
 func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	low, high := min(r, s.cfg.Me), max(r, s.cfg.Me)
-	e := fault.New(fault.LinkLost, "mesh", s.cfg.Me, "%s", fmt.Sprintf("both live, but not the link between them: %s", cause))
+	e := fault.New(fault.LinkLost, "mesh", s.cfg.Me, "%s", fmt.Sprintf("both ranks are alive, but the link between them is broken: %s", cause))
 	for _, p := range []int{low, high} {
 		e.Peers = append(e.Peers, fault.Peer{Rank: p, Host: s.ranks[p].host, Call: string(s.ranks[p].link.lastCall)})
 	}

@@ -18,7 +18,7 @@ func bodyText(k MessageKind, body []byte) string {
 	return strconv.Quote(string(body))
 }
 
-// String is "send 3: down of 0 #2 about 1".
+// String is "send 3: suspected of 0 #2 about 1".
 func (o Send) String() string { return fmt.Sprintf("send %d: %v", o.To, o.Msg) }
 
 // String is "dial 3".
@@ -33,8 +33,8 @@ func (o Report) String() string { return fmt.Sprintf("report %v", o.Err) }
 // String is "departed 3".
 func (o Departed) String() string { return fmt.Sprintf("departed %d", o.Rank) }
 
-// String is "arrived 3 on host-b".
-func (o Joined) String() string { return fmt.Sprintf("arrived %d on %s", o.Rank, o.Host) }
+// String is "joined 3 on host-b".
+func (o Joined) String() string { return fmt.Sprintf("joined %d on %s", o.Rank, o.Host) }
 
 // String is "complete".
 func (Complete) String() string { return "complete" }

@@ -17,8 +17,8 @@ import (
 // lines that begin with > are the outputs, compared and, with -update, rewritten.
 //
 //	0ms tick
-//	5ms up 2
-//	7ms recv 2 here of 2 #1 body "host-2"
+//	5ms link-up 2
+//	7ms recv 2 alive of 2 #1 body "host-2"
 func TestTranscripts(t *testing.T) {
 	golden.Replay(t, "testdata/*.txt", replay)
 }
@@ -91,13 +91,13 @@ func parseInput(words []string) (at Time, in Input, err error) {
 	switch words[1] {
 	case "tick":
 		in = Tick{}
-	case "up":
+	case "link-up":
 		in = LinkUp{r}
-	case "down":
+	case "link-down":
 		in = LinkDown{r, text}
 	case "failed":
-		in = DialFailed{Rank: r, Evicted: text == "disowned", Cause: "refused"}
-	case "suspect":
+		in = DialFailed{Rank: r, Evicted: text == "evicted", Cause: "refused"}
+	case "data-down":
 		in = DataLinkDown{r, text}
 	case "abort":
 		in = Announce{Err: fault.New(fault.Revoked, "abort", r, "%s", text)}
@@ -107,11 +107,11 @@ func parseInput(words []string) (at Time, in Input, err error) {
 		in = Question{ID: 1, Ranks: []int{r}, Body: []byte(text)}
 	case "fence":
 		in = Fence{uint64(r)}
-	case "unfence":
+	case "cancel-fence":
 		in = CancelFence{uint64(r)}
 	case "reply":
 		in = Reply{r, uint32(number(words[3])), []byte(words[4])}
-	case "leave":
+	case "goodbye":
 		in = Goodbye{}
 	case "recv":
 		m, err := parseMessage(words[3:])
