@@ -77,7 +77,7 @@ func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 		d, err = time.ParseDuration(v + "s")
 	}
 	if err != nil || d < 0 {
-		return 0, true, badVariable(rank, name, v, "is no duration", "use one like 90s or 10m; 0 means none")
+		return 0, true, badVariable(rank, name, v, "is not a duration", "use one like 90s or 10m; 0 means none")
 	}
 	return d, true, nil
 }
@@ -104,7 +104,7 @@ func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 		return err
 	}
 	if rank >= size {
-		return badVariable(unknown, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "ranks count from 0")
+		return badVariable(unknown, rankVar, itoa(rank), "is not a rank of "+itoa(size)+" ("+sizeVar+")", "ranks count from 0")
 	}
 	j.Rank, j.Size = rank, size
 	return nil
@@ -122,7 +122,7 @@ func (f *finder) localRank(j *Job, rankVar, sizeVar string) error {
 	}
 	if ok && okRank {
 		if rank >= size {
-			return badVariable(j.Rank, rankVar, itoa(rank), "is no rank of "+itoa(size)+" ("+sizeVar+")", "local ranks count from 0")
+			return badVariable(j.Rank, rankVar, itoa(rank), "is not a rank of "+itoa(size)+" ("+sizeVar+")", "local ranks count from 0")
 		}
 		j.LocalRank, j.LocalSize = rank, size
 	}

@@ -79,7 +79,7 @@ func (f *finder) inheritedListener(j *Job) error {
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
-			return badVariable(j.Rank, vars.Job, name, "is no job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
+			return badVariable(j.Rank, vars.Job, name, "is not a job name", "use at most 64 letters, digits, '.', '_', '-', ':', '@'")
 		}
 		j.Name = name
 	}

@@ -15,7 +15,7 @@ import (
 // only the last 64 floods of that time.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
-		m.log.Error("a flood is dropped", "bytes", len(body), "most", MaxFlood)
+		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)
 		return
 	}
 	body = append([]byte(nil), body...)
@@ -96,7 +96,7 @@ func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membe
 // verdict follows, about the rank or about the link, unless the rank turns out to
 // have said goodbye.
 func (m *Mesh) Suspect(rank int, cause error) {
-	why := "a data connection broke"
+	why := "data connection broke"
 	if cause != nil {
 		why = cause.Error()
 	}

@@ -352,7 +352,7 @@ func (c *control) departJob(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have heard the goodbye: %w", ctx.Err())
+	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have acknowledged the goodbye: %w", ctx.Err())
 }
 
 // isDialing reports whether a dial of ours to rank is under way.
@@ -391,7 +391,7 @@ func (c *control) dialFailed(rank int, err error) {
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
 		select {
 		case <-c.ready:
-			c.m.log.Warn("a control link refused", "by", rank, "because", no.text)
+			c.m.log.Warn("control link refused", "by", rank, "because", no.text)
 		default:
 			e := c.m.failure(fault.Refused, no)
 			e.Peers = []fault.Peer{{Rank: rank, Host: c.m.Host(rank)}}

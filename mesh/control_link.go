@@ -99,7 +99,7 @@ func (l *controlLink) receive() {
 		}
 		switch {
 		case l.protocolErr != nil:
-			l.c.m.log.Warn("a control link is closed", "rank", l.rank, "because", l.protocolErr)
+			l.c.m.log.Warn("control link closed: protocol error", "rank", l.rank, "because", l.protocolErr)
 			l.c.linkDown(l, l.protocolErr.Error())
 			return
 		case l.c.links[l.rank] != l:
@@ -167,7 +167,7 @@ func (l *controlLink) checkQueue() {
 	case full && l.fullSince.IsZero():
 		l.fullSince = time.Now()
 	case full && time.Since(later(l.fullSince, l.c.resumed)) > stall:
-		l.c.linkDown(l, fmt.Sprintf("it took no bytes for %v", stall))
+		l.c.linkDown(l, fmt.Sprintf("the peer read nothing for %v", stall))
 	case !full:
 		l.fullSince = time.Time{}
 		if l.dropped {

@@ -75,7 +75,7 @@ func (m *Mesh) address(rank int) (string, error) {
 		e.Peers = []fault.Peer{{Rank: rank, Host: p.host}}
 		return "", e
 	case p.addr == "":
-		return "", fault.New(fault.LinkLost, "dial", m.cfg.Rank, "the address of rank %d is not known", rank)
+		return "", fault.New(fault.LinkLost, "dial", m.cfg.Rank, "the address of rank %d is unknown", rank)
 	default:
 		return p.addr, nil
 	}
@@ -170,15 +170,15 @@ func (m *Mesh) authorize(h hello) *refusal {
 	switch h.channel {
 	case channelJoin:
 		if m.joinServer == nil {
-			return &refusal{reason: reasonAddressee, text: fmt.Sprintf("join: rank %d does not gather addresses", m.cfg.Rank)}
+			return &refusal{reason: reasonAddressee, text: fmt.Sprintf("join: rank %d does not serve addresses: dial rank 0", m.cfg.Rank)}
 		}
 	case channelControl:
 		if m.cfg.Rank < rank && m.control.isDialing(rank) {
-			return &refusal{reason: reasonDuplicate, text: "control: both dial at once, and the lower rank has precedence"}
+			return &refusal{reason: reasonDuplicate, text: "control: both ranks dialled at once, and the lower rank's connection is kept"}
 		}
 	case channelData:
 		if m.cfg.Data == nil {
-			return &refusal{reason: reasonGone, text: "data: nobody takes it here"}
+			return &refusal{reason: reasonGone, text: fmt.Sprintf("data: rank %d accepts no data connections", m.cfg.Rank)}
 		} else if err := m.mayAcceptData(rank); errors.Is(err, errDuplicate) {
 			return &refusal{reason: reasonDuplicate, text: "data: " + err.Error()}
 		} else if err != nil {
@@ -195,9 +195,9 @@ func (m *Mesh) checkLive(rank int) *refusal {
 	p := &m.peers[rank]
 	switch {
 	case m.ended || m.peers[m.cfg.Rank].departed:
-		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d closes", m.cfg.Rank)}
+		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d is closing", m.cfg.Rank)}
 	case p.lost != nil:
-		return &refusal{reason: reasonLost, text: fmt.Sprintf("lost: rank %d was given up: %v", rank, p.lost)}
+		return &refusal{reason: reasonLost, text: fmt.Sprintf("lost: rank %d was marked dead: %v", rank, p.lost)}
 	case p.departed:
 		return &refusal{reason: reasonGone, text: fmt.Sprintf("closed: rank %d has said goodbye", rank)}
 	}
@@ -210,7 +210,7 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	var no *refusal
 	p, pending := c.(transport.Pending)
 	ended := errors.Is(err, fault.Closed) || errors.Is(err, net.ErrClosed)
-	from := any("a stranger")
+	from := any("unknown address")
 	if pending && p.RemoteAddr() != nil {
 		from = p.RemoteAddr()
 	}
@@ -218,7 +218,7 @@ func (m *Mesh) logRefused(c transport.Conn, err error) {
 	case m.ctx.Err() != nil || pending && ended && no == nil:
 		return // we close, or the front has closed it and said so
 	case errors.Is(err, io.EOF):
-		m.log.Debug("a connection left before it was admitted", "from", from)
+		m.log.Debug("connection closed before it was admitted", "from", from)
 		return
 	case errors.As(err, &no) && (no.reason == reasonDuplicate || no.reason == reasonGone):
 		m.log.Debug("a connection refused", "from", from, "because", no.text)

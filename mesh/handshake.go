@@ -228,7 +228,7 @@ func (id *identity) checkHello(h hello) *refusal {
 	case uint64(h.size) != uint64(id.size):
 		return no(reasonSize, "world size", id.size, h.size)
 	case h.rank >= h.size:
-		return &refusal{reason: reasonRank, text: fmt.Sprintf("rank: %d is none of 0 to %d", h.rank, h.size-1)}
+		return &refusal{reason: reasonRank, text: fmt.Sprintf("rank: got %d, want 0 to %d", h.rank, h.size-1)}
 	case uint64(h.to) != uint64(id.rank):
 		return &refusal{reason: reasonAddressee, text: fmt.Sprintf("rank: dialling rank %d looks for rank %d, and found rank %d", h.rank, h.to, id.rank)}
 	case int(h.rank) == id.rank:

@@ -94,7 +94,7 @@ func (t *handshakeConn) Buffer(h transport.Header) []byte {
 		return nil
 	}
 	if h.Size > t.maxBody {
-		t.rejected = fmt.Errorf("a frame of %d bytes, where at most %d are due", h.Size, t.maxBody)
+		t.rejected = fmt.Errorf("frame body: got %d bytes, want at most %d", h.Size, t.maxBody)
 		return nil
 	}
 	t.body = make([]byte, h.Size)

@@ -69,7 +69,7 @@ func TestTheHandshakeNamesWhatDiffersAndBothValues(t *testing.T) {
 		{"job", func(a, b *Config) { a.Job = "other" }, reasonJob, []string{"job", "116f54c4", "d9298a10"}},
 		{"incarnation", func(a, b *Config) { a.Incarnation = 2 }, reasonIncarnation, []string{"incarnation", "rank 0 has 3", "rank 1 has 2"}},
 		{"size", func(a, b *Config) { a.Size = 8 }, reasonSize, []string{"world size", "rank 0 has 4", "rank 1 has 8"}},
-		{"rank", func(a, b *Config) { a.Rank = 4 }, reasonRank, []string{"rank", "4 is none of 0 to 3"}},
+		{"rank", func(a, b *Config) { a.Rank = 4 }, reasonRank, []string{"rank", "got 4, want 0 to 3"}},
 		{"addressee", func(a, b *Config) { b.Rank = 2 }, reasonAddressee, []string{"looks for rank 0", "found rank 2"}},
 		{"own rank", func(a, b *Config) { a.Rank = 0 }, reasonRankInUse, []string{"two processes are rank 0"}},
 		{"sums", func(a, b *Config) { a.BodySums = true }, reasonSums, []string{"body checksums", "rank 0 has them off", "rank 1 has them on"}},

@@ -78,7 +78,7 @@ func (g *joinServer) remove(rank int, instance uint64) {
 func (g *joinServer) fail() []int {
 	absent := g.absentRanks()
 	g.mu.Lock()
-	g.failed = &refusal{reason: reasonAbsent, text: fmt.Sprintf("rank 0 waited for all ranks to join; never came: %v", absent)}
+	g.failed = &refusal{reason: reasonAbsent, text: fmt.Sprintf("rank 0 waited for all ranks to join; missing: %v", absent)}
 	g.finish()
 	g.mu.Unlock()
 	g.work.Wait()
@@ -120,7 +120,7 @@ func (g *joinServer) outcome() ([]record, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.failed == nil && g.missing > 0 {
-		return nil, &refusal{reason: reasonGone, text: "rank 0 closes"}
+		return nil, &refusal{reason: reasonGone, text: "rank 0 is closing"}
 	}
 	return g.records, g.failed
 }
@@ -255,7 +255,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 		}
 		if no != nil || closedByPeer(err) {
 			if rejected++; rejected == warnAttempt {
-				m.log.Warn(fmt.Sprintf("tutti: rank %d tries to join again and again: %v", m.cfg.Rank, last), "root", m.cfg.Root)
+				m.log.Warn(fmt.Sprintf("tutti: rank %d keeps retrying to join: %v", m.cfg.Rank, last), "root", m.cfg.Root)
 			}
 		}
 		select {
@@ -280,7 +280,7 @@ func closedByPeer(err error) bool {
 // withRemedy is err with what mostly leads to it.
 func withRemedy(err error) error {
 	if closedByPeer(err) {
-		return fmt.Errorf("%w (who listens there takes another wire, so TUTTI_TRANSPORT and TLS must be equal on all ranks; or it is no rank of this job)", err)
+		return fmt.Errorf("%w (the listener closed the connection: set the same TUTTI_TRANSPORT and TLS options on all ranks, and check that this is the address of rank 0)", err)
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // errDuplicate refuses the second of two data Conns between the same ranks.
-var errDuplicate = errors.New("a connection between these ranks is up or on its way already")
+var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
 // dialLimit bounds how long a data Conn may take to come up; longer than a
 // stranger may hold a slot. Between attempts a dial sleeps, ever longer.
@@ -199,7 +199,7 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	late := l.state == linkAccepting
 	l.mu.Unlock()
 	if late {
-		l.fail(errors.New("the peer refused our connection in favour of its own, which never came"))
+		l.fail(errors.New("the peer refused this connection in favour of its own, which never arrived"))
 	}
 }
 

@@ -147,7 +147,7 @@ func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Tim
 		switch age := now.Sub(later(since, resumed)); {
 		case n == 0:
 		case age > limit:
-			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has taken none of %d bytes for %v", l.Rank, n, limit))
+			l.fail(fault.New(fault.LinkLost, "send", l.m.Rank(), "rank %d has read none of %d bytes for %v", l.Rank, n, limit))
 		case age > limit-2*stallEvery:
 			ls.spawn(func(context.Context) { l.Progress() })
 		}

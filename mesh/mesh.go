@@ -150,15 +150,15 @@ func (cfg *Config) complete() error {
 	}
 	switch {
 	case cfg.Size < 1 || cfg.Size > MaxSize:
-		return wrong("%d ranks, of at least 1 and at most %d", cfg.Size, MaxSize)
+		return wrong("Size: got %d, want 1 to %d", cfg.Size, MaxSize)
 	case cfg.Rank < 0 || cfg.Rank >= cfg.Size:
-		return wrong("rank %d is none of 0 to %d", cfg.Rank, cfg.Size-1)
+		return wrong("Rank: got %d, want 0 to %d", cfg.Rank, cfg.Size-1)
 	case cfg.Transport == nil:
-		return wrong("no transport")
+		return wrong("Transport: got nil")
 	case cfg.Size > 1 && cfg.Root == "" && len(cfg.Peers) != cfg.Size:
-		return wrong("no root, and %d addresses for %d ranks", len(cfg.Peers), cfg.Size)
+		return wrong("Peers: got %d addresses and no Root, want %d: set Root, or one address per rank", len(cfg.Peers), cfg.Size)
 	case cfg.Heartbeat < 0 || cfg.Silence < 0 || cfg.Stall < 0 || cfg.StartWarning < 0:
-		return wrong("a negative time")
+		return wrong("Heartbeat, Silence, Stall or StartWarning: got a negative duration, want 0 for the default or more")
 	}
 	for _, d := range []struct {
 		value *time.Duration
@@ -169,7 +169,7 @@ func (cfg *Config) complete() error {
 		}
 	}
 	if cfg.Silence < 2*cfg.Heartbeat {
-		return wrong("a silence of %v is shorter than two heartbeats of %v", cfg.Silence, cfg.Heartbeat)
+		return wrong("Silence: got %v, want at least two heartbeats of %v", cfg.Silence, cfg.Heartbeat)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -251,7 +251,7 @@ func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 // exchange learns all ranks' addresses and hosts from rank 0.
 func (m *Mesh) exchange(ctx context.Context, own record) error {
 	if own.size() > maxRecord {
-		return m.failure(fault.Misuse, fmt.Errorf("an address record of %d bytes, of at most %d", own.size(), maxRecord))
+		return m.failure(fault.Misuse, fmt.Errorf("address record: got %d bytes, want at most %d", own.size(), maxRecord))
 	}
 	var records []record
 	var err error

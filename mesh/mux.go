@@ -23,7 +23,7 @@ const (
 	tlsRecord        = 0x16
 )
 
-var errNotAuthenticated = fmt.Errorf("it has not proven who it is within %v", handshakeTimeout)
+var errNotAuthenticated = fmt.Errorf("it has not proven its identity within %v", handshakeTimeout)
 
 // A mux is this process's one listener. It looks at the first bytes of every
 // connection and hands those that are the transport's on to it, as guests.
@@ -96,7 +96,7 @@ func (f *mux) acceptAll() {
 				return
 			}
 			// A lack of descriptors or memory may pass.
-			f.log.Warn("the listener fails", "err", err)
+			f.log.Warn("accept failed; retrying", "err", err)
 			select {
 			case <-f.done:
 				return
@@ -136,7 +136,7 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 func (f *mux) logDropped() {
 	f.dropped++
 	if now := time.Now(); now.Sub(f.loggedAt) >= time.Second {
-		f.log.Warn("connections closed unheard: too many have not proven yet who they are",
+		f.log.Warn("connections closed without a handshake: too many are pending",
 			"closed", f.dropped, "slots", pendingSlots)
 		f.loggedAt, f.dropped = now, 0
 	}
@@ -166,7 +166,7 @@ func (f *mux) classify(g *pendingConn) {
 	case <-f.done:
 		g.drop()
 	case <-time.After(time.Until(g.deadline)):
-		f.refuse(g, "the transport does not accept it")
+		f.refuse(g, "the transport did not accept it in time")
 	}
 }
 
@@ -180,15 +180,15 @@ func (f *mux) sniff(g *pendingConn) error {
 	case isTimeout(err):
 		return errNotAuthenticated
 	case err != nil:
-		return fmt.Errorf("it left after %d bytes: %w", n, err)
+		return fmt.Errorf("it closed after %d bytes: %w", n, err)
 	case f.tls == nil && secure:
 		return errors.New("it speaks TLS, and this port does not")
 	case f.tls != nil && !secure:
-		return fmt.Errorf("it does not speak TLS, which this port asks for; it began with %q", g.peeked)
+		return fmt.Errorf("it does not speak TLS, which this port requires; its first bytes are %q", g.peeked)
 	case f.tls != nil:
 		return f.startTLS(g)
 	case f.greeter != nil && !f.greeter.Prefix(g.peeked):
-		return fmt.Errorf("it is none of ours: it began with %q", g.peeked)
+		return fmt.Errorf("it does not speak this transport's protocol: its first bytes are %q", g.peeked)
 	}
 	return nil
 }
@@ -289,7 +289,7 @@ func (g *pendingConn) Close() error {
 	g.mux.mu.Lock()
 	unsaid := g.closer == nil && !g.mux.closed
 	g.mux.mu.Unlock()
-	why := errors.New("it ended, or said what makes no sense, before it had proven who it is")
+	why := errors.New("it closed, or sent malformed bytes, before it had proven its identity")
 	if time.Until(g.deadline) < 100*time.Millisecond {
 		why = errNotAuthenticated // the transport has a limit of its own
 	}

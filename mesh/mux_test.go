@@ -165,8 +165,8 @@ func TestUnknownConnectionsAreRefusedWithOneLogLine(t *testing.T) {
 			w := startWired(t, 3, func(i int, cfg *Config) { cfg.Transport = wires[name](nil) })
 			defer w.close()
 			for what, sender := range map[string]struct{ bytes, because string }{
-				"random bytes":                {string(junk), "none of ours"},
-				"HTTP":                        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "none of ours"},
+				"random bytes":                {string(junk), "does not speak this transport's protocol"},
+				"HTTP":                        {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "does not speak this transport's protocol"},
 				"TLS":                         {"\x16\x03\x01\x00\xf4\x01\x00\x00\xf0", "speaks TLS"},
 				"our first bytes, then junk":  {begins[0] + strings.Repeat("\xff", 3000), ""},
 				"our second bytes, then junk": {begins[1] + strings.Repeat("\xff", 3000), ""},

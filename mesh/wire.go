@@ -53,7 +53,7 @@ const (
 
 var (
 	errUnknownProtocol = errors.New("it does not speak tutti's handshake")
-	errMalformed       = errors.New("a malformed frame")
+	errMalformed       = errors.New("malformed frame")
 	castagnoli         = crc32.MakeTable(crc32.Castagnoli)
 )
 

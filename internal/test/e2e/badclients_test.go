@@ -142,11 +142,11 @@ type badClient struct {
 
 func badClients(wire string) []badClient {
 	first := map[string]string{"tcp": "\xf5tut", "grpc": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}[wire]
-	nonsense := map[string]string{"tcp": "nonsense on the wire", "grpc": "said what makes no sense"}[wire]
+	nonsense := map[string]string{"tcp": "nonsense on the wire", "grpc": "sent malformed bytes"}[wire]
 	other := strings.Repeat("another secret..", 2)
 	return []badClient{
 		{"one who only looks", func(j *job) { j.dial().Close() }, ""},
-		{"random bytes", func(j *job) { j.sendRaw("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3") }, `it began with \"\\x8e\\x01`},
+		{"random bytes", func(j *job) { j.sendRaw("\x8e\x01\x77\xfa\x00\x00\x10\xff\x3c\xc3") }, `its first bytes are \"\\x8e\\x01`},
 		{"an HTTP request", func(j *job) { j.sendRaw("GET / HTTP/1.1\r\nHost: x\r\n\r\n") }, "GET / HTTP/1.1"},
 		{"TLS", func(j *job) { j.sendRaw("\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03") }, "TLS"},
 		{"random bytes behind the right first ones", func(j *job) {
@@ -289,7 +289,7 @@ func TestHalfOpenConnectionsAreBounded(t *testing.T) {
 			for range visitors - 20 {
 				defer j.dial().Close()
 			}
-			j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "closed unheard") > 0 })
+			j.err.await(limit, func(got []string) bool { return countLines(got, "rank=0", "closed without a handshake") > 0 })
 			began := time.Now()
 			j.open(0)
 			for _, e := range append(j.events("met", 2), j.events("done", ranks)...) {
