@@ -33,7 +33,7 @@ const abortTimeout = 600 * time.Millisecond
 type control struct {
 	m     *Mesh
 	start time.Time
-	wake  chan struct{} // one slot
+	wake  wakeup
 	quit  chan struct{} // closed by stop
 	done  chan struct{} // closed when the goroutine has ended, or never was
 
@@ -63,7 +63,7 @@ type control struct {
 func newControl(m *Mesh) *control {
 	return &control{
 		m: m, start: time.Now(),
-		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+		wake: newWakeup(), quit: make(chan struct{}), done: make(chan struct{}),
 		ready: make(chan struct{}), failed: make(chan *fault.Error, 1), left: make(chan struct{}),
 		dialing: make([]bool, m.cfg.Size), links: make([]*controlLink, m.cfg.Size),
 		questions: make(map[uint64]chan []membership.RankAnswer), fences: make(map[uint64]chan struct{}),
@@ -105,7 +105,7 @@ func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
 	c.mu.Unlock()
-	c.wakeUp()
+	c.wake.raise()
 }
 
 // full reports whether so much is posted that floods are to be dropped.
@@ -113,13 +113,6 @@ func (c *control) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.posted) >= maxTasks
-}
-
-func (c *control) wakeUp() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (c *control) loop() {

@@ -54,7 +54,7 @@ func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
 // wakeUp is the Conn's wake-up.
 func (l *controlLink) wakeUp() {
 	l.ready.Store(true)
-	l.c.wakeUp()
+	l.c.wake.raise()
 }
 
 // send queues a message. One to a peer that takes too little is dropped; what
@@ -113,7 +113,7 @@ func (l *controlLink) receive() {
 			return
 		}
 	}
-	l.c.wakeUp() // there may be more
+	l.c.wake.raise() // there may be more
 }
 
 // deliver hands on a message that has arrived.

@@ -14,7 +14,7 @@ import (
 // recv returned is the next owner's.
 type handshakeConn struct {
 	conn transport.Conn
-	wake chan struct{} // one slot; rung by the Conn
+	wake wakeup // raised by the Conn
 
 	received bool
 	head     []byte
@@ -24,14 +24,7 @@ type handshakeConn struct {
 }
 
 func newHandshakeConn(c transport.Conn) *handshakeConn {
-	return &handshakeConn{conn: c, wake: make(chan struct{}, 1)}
-}
-
-func (t *handshakeConn) wakeUp() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
+	return &handshakeConn{conn: c, wake: newWakeup()}
 }
 
 // send queues a frame. It does not wait: the next recv or flush, or the Conn's
@@ -79,7 +72,7 @@ func (t *handshakeConn) wait(ctx context.Context, state transport.State) error {
 	if state == transport.Moved {
 		return ctx.Err()
 	}
-	t.conn.Arm(t.wakeUp)
+	t.conn.Arm(t.wake.raise)
 	select {
 	case <-t.wake:
 		return ctx.Err()

@@ -25,14 +25,14 @@ type links struct {
 	mu     sync.Mutex // guards closed against spawn
 	closed bool
 
-	ticking    atomic.Bool   // the ticker is awake, and will look at every link again
-	wakeTicker chan struct{} // wakes the ticker; holds one
-	lastCheck  time.Time     // for stalls; the control goroutine's
+	ticking    atomic.Bool // the ticker is awake, and will look at every link again
+	wakeTicker wakeup
+	lastCheck  time.Time // for stalls; the control goroutine's
 }
 
 func (ls *links) init(m *Mesh) {
 	ls.ctx, ls.cancel = context.WithCancel(context.Background())
-	ls.wakeTicker = make(chan struct{}, 1)
+	ls.wakeTicker = newWakeup()
 	ls.peer = make([]*Link, m.Size())
 	for r := range ls.peer {
 		l := &Link{Rank: r, m: m}
@@ -80,10 +80,7 @@ func (ls *links) close(err error) {
 // one load while the ticker is awake, which it is between calls in a busy program.
 func (ls *links) noteUnarmed() {
 	if !ls.ticking.Load() && ls.ticking.CompareAndSwap(false, true) {
-		select {
-		case ls.wakeTicker <- struct{}{}:
-		default:
-		}
+		ls.wakeTicker.raise()
 	}
 }
 

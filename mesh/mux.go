@@ -125,7 +125,7 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 		f.logDropped()
 		return nil
 	}
-	g := &pendingConn{Conn: nc, mux: f, deadline: time.Now().Add(handshakeTimeout)}
+	g := &pendingConn{prefixedConn: prefixedConn{Conn: nc}, mux: f, deadline: time.Now().Add(handshakeTimeout)}
 	nc.SetDeadline(g.deadline)
 	g.timer = time.AfterFunc(handshakeTimeout, g.expire)
 	f.pending[g] = struct{}{}
@@ -175,7 +175,7 @@ func (f *mux) sniff(g *pendingConn) error {
 	buf := make([]byte, maxPeek)
 	n, err := io.ReadAtLeast(g.Conn, buf, minPeek)
 	g.peeked = buf[:n]
-	g.unread = g.peeked
+	g.prefix = g.peeked
 	switch secure := n > 0 && buf[0] == tlsRecord; {
 	case isTimeout(err):
 		return errNotAuthenticated
@@ -200,8 +200,8 @@ func isTimeout(err error) bool {
 
 // startTLS does the TLS handshake, and puts the TLS connection in the guest's place.
 func (f *mux) startTLS(g *pendingConn) error {
-	tc := tls.Server(&prefixedConn{Conn: g.Conn, prefix: g.peeked}, f.tls)
-	g.peeked, g.unread = nil, nil
+	g.peeked = nil
+	tc := tls.Server(&g.prefixedConn, f.tls)
 	if err := tc.Handshake(); err != nil {
 		return fmt.Errorf("TLS: %w", err)
 	}
@@ -253,14 +253,13 @@ func (d *muxListener) Addr() net.Addr { return d.addr }
 // as if nobody had looked at it. The transport may instead take Peeked and go on
 // with NetConn.
 type pendingConn struct {
-	net.Conn // as accepted
-	mux      *mux
-	tls      *tls.Conn // TLS over Conn; nil without
-	deadline time.Time
-	timer    *time.Timer
-	closer   func() error // guarded by front.mu
-	peeked   []byte
-	unread   []byte // of peeked, for Read; one reader at a time, as ever
+	prefixedConn // as accepted
+	mux          *mux
+	tls          *tls.Conn // TLS over Conn; nil without
+	deadline     time.Time
+	timer        *time.Timer
+	closer       func() error // guarded by front.mu
+	peeked       []byte       // what sniff has read; nil under TLS
 }
 
 // Peeked is what was read already, at most 32 bytes; none under TLS.
@@ -329,12 +328,10 @@ func (g *pendingConn) expire() {
 }
 
 func (g *pendingConn) Read(b []byte) (int, error) {
-	if len(g.unread) > 0 {
-		n := copy(b, g.unread)
-		g.unread = g.unread[n:]
-		return n, nil
+	if g.tls != nil {
+		return g.tls.Read(b)
 	}
-	return g.NetConn().Read(b)
+	return g.prefixedConn.Read(b)
 }
 
 func (g *pendingConn) Write(b []byte) (int, error) { return g.NetConn().Write(b) }

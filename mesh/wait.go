@@ -14,7 +14,7 @@ import (
 // happened. Wake may be called by anyone; the rest belongs to that goroutine.
 type Waiter struct {
 	pool  *waiterPool
-	wake  chan struct{}
+	wake  wakeup
 	timer *time.Timer
 }
 
@@ -35,7 +35,7 @@ func (m *Mesh) NewWaiter() *Waiter {
 	}
 	t := time.NewTimer(time.Hour)
 	t.Stop()
-	return &Waiter{pool: &m.waiters, wake: make(chan struct{}, 1), timer: t}
+	return &Waiter{pool: &m.waiters, wake: newWakeup(), timer: t}
 }
 
 func (ws *waiterPool) get() *Waiter {
@@ -70,10 +70,7 @@ func (w *Waiter) Free() {
 
 // Wake ends the sleep that is under way, or the next one.
 func (w *Waiter) Wake() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.raise()
 }
 
 // An Condition is what a goroutine waits for. Happened is called often and must be
