@@ -86,12 +86,16 @@ model: ## check the models of the protocols with spin (some minutes; needs Debia
 	@transport/verbs/model/check.sh
 
 .PHONY: lint
-lint: lint-fmt lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly
+lint: lint-fmt lint-mod lint-vet lint-static lint-imports lint-paths lint-docs lint-generated ## gofmt, go mod tidy, vet for all platforms, staticcheck, import policy, stray paths, generated docs and assembly
 
 .PHONY: lint-fmt
 lint-fmt:
 	@bad=$$(git ls-files -z '*.go' | xargs -0 -r gofmt -l); \
 	if [ -n "$$bad" ]; then printf 'not formatted by gofmt:\n%s\n' "$$bad"; exit 1; fi
+
+.PHONY: lint-mod
+lint-mod:
+	$(GO) mod tidy -diff
 
 .PHONY: lint-vet
 lint-vet:

@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/worldtest"
 	"github.com/tutti-go/tutti/transport/flaky"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // abilities are the kinds of steps that show each at work.
@@ -86,7 +87,7 @@ func runAllCalls(t *testing.T, wire string, hide []flaky.Kind) *[flaky.TrySend +
 			}
 		}
 		return nil
-	}, comm.WithTransport(wire), comm.WithWrap(wrapBy(script)), comm.WithFlagHook(script.Publish))
+	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithWrap(wrapBy(script)), comm.WithFlagHook(script.Publish))
 	if err != nil {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/reduce"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestCommTellsWhatWasChosen(t *testing.T) {
@@ -31,7 +32,7 @@ func TestCommTellsWhatWasChosen(t *testing.T) {
 				return fmt.Errorf("got %q for this rank and none, want self", got)
 			}
 			return nil
-		}, comm.WithTransport(tc.transport), comm.WithAlgorithm(tc.algorithm))
+		}, comm.WithTransport(linked.All()...), comm.WithTransportName(tc.transport), comm.WithAlgorithm(tc.algorithm))
 		if err != nil {
 			t.Errorf("%s %s: %v", tc.transport, tc.algorithm, err)
 		}
@@ -68,7 +69,7 @@ func TestACallMayNameItsAlgorithm(t *testing.T) {
 				return fmt.Errorf("got %v, error %v, want %v", buf, err, want)
 			}
 			return nil
-		}, comm.WithTransport("tcp"))
+		}, comm.WithTransportName("tcp"))
 		if err != nil {
 			t.Errorf("%q: %v", tc.algorithm, err)
 		}
@@ -131,7 +132,7 @@ func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
 				return fmt.Errorf("got %v, error %v, want %v", dst, err, tc.first)
 			}
 			return nil
-		}, comm.WithTransport("tcp"))
+		}, comm.WithTransportName("tcp"))
 		if err != nil {
 			t.Errorf("%q, %s: %v", tc.algorithm, tc.op.Name(), err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // tries is how often a call may be counted anew: a collection may empty the pools, and
@@ -133,7 +134,7 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 					}
 				}
 				return nil
-			}, append(opts, comm.WithTransport(wire))...)
+			}, append(opts, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))...)
 			if err != nil {
 				t.Errorf("%s, %d options: %v", wire, len(opts), err)
 			}
@@ -162,7 +163,7 @@ func (w allocBound) check(t *testing.T, n, count, often int) {
 			}
 		}
 		return nil
-	}, append(w.opts[:len(w.opts):len(w.opts)], comm.WithTransport(w.wire))...)
+	}, append(w.opts[:len(w.opts):len(w.opts)], comm.WithTransport(linked.All()...), comm.WithTransportName(w.wire))...)
 	if err != nil {
 		t.Fatal(err)
 	}

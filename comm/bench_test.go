@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // What every collective costs before it moves anything: the choice of the
@@ -38,7 +39,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 					}
 				}
 				return nil
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				b.Fatal(err)
 			}

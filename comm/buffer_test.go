@@ -14,6 +14,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/worldtest"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/flaky"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // What Alloc gives is memory as any other, for messages and collectives, on every
@@ -57,7 +58,7 @@ func TestBufferHoldsElements(t *testing.T) {
 					}
 				}
 				return comm.AllReduce(ctx, c, in, comm.Sum)
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Fatalf("%s, %d ranks: %v", wire, n, err)
 			}
@@ -86,7 +87,7 @@ func TestInvalidBufferSizesAreMisuse(t *testing.T) {
 				t.Errorf("%s: no elements: got %v", wire, err)
 			}
 			return nil
-		}, comm.WithTransport(wire))
+		}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +122,7 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 		var ledgers [2]worldtest.BufferTracker
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			return tc.call.Run(ctx, c, count, &ledgers[c.Rank()])
-		}, append(tc.opts, comm.WithTransport("shm"),
+		}, append(tc.opts, comm.WithTransportName("shm"),
 			comm.WithWrap(func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }))...)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

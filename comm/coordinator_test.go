@@ -72,7 +72,7 @@ func (d *death) run() {
 	comm.Local(d.ranks, func(_ context.Context, c *comm.Comm) error {
 		d.errs[c.Rank()] = d.rank(c)
 		return nil
-	}, comm.WithTransport("memory"), comm.WithLogger(discardLog), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithWrap(wrapBy(d.script)))
+	}, comm.WithTransportName("memory"), comm.WithLogger(discardLog), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithWrap(wrapBy(d.script)))
 }
 
 // rank submits three steps, the later ones from the cache, and closes.

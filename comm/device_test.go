@@ -19,6 +19,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // overDevice is what `make test-verbs` runs these tests over, on soft-RoCE.
@@ -36,13 +37,15 @@ func needsDevice(t *testing.T) {
 // onDevice is what a rank's frames go over; overSoftware is the same with devices in
 // software, which have every test here but those of waiters and of kernels run
 // everywhere, and under the race detector.
-func onDevice() []comm.Option { return []comm.Option{comm.WithTransport(overDevice)} }
+func onDevice() []comm.Option {
+	return []comm.Option{comm.WithTransport(linked.All()...), comm.WithTransportName(overDevice)}
+}
 
 func overSoftware() []comm.Option { return overFabric(softdevice.NewFabric()) }
 
 func overFabric(f *softdevice.Fabric) []comm.Option {
 	asIs := func(_ int, t transport.Transport) transport.Transport { return t }
-	return []comm.Option{comm.WithTransport("memory"), comm.WithWrap(overVerbs(f, asIs))}
+	return []comm.Option{comm.WithTransportName("memory"), comm.WithWrap(overVerbs(f, asIs))}
 }
 
 func TestDeviceCarriesEveryCollective(t *testing.T) {
@@ -115,7 +118,7 @@ func TestDeviceWithSeveralWaitersCarriesEveryCall(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
 	t.Setenv("TUTTI_VERBS_WAITERS", "3")
-	if err := comm.Local(4, deviceCalls, comm.WithTransport(overDevice)); err != nil {
+	if err := comm.Local(4, deviceCalls, comm.WithTransport(linked.All()...), comm.WithTransportName(overDevice)); err != nil {
 		t.Error(err)
 	}
 }
@@ -129,7 +132,7 @@ func TestDevicesOfTwoMachinesCarryEveryCall(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
 	ctx := t.Context()
-	c, err := comm.Init(ctx, comm.WithTransport(overDevice))
+	c, err := comm.Init(ctx, comm.WithTransport(linked.All()...), comm.WithTransportName(overDevice))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +205,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 			}
 		}
 		return nil
-	}, comm.WithTransport(overDevice))
+	}, comm.WithTransport(linked.All()...), comm.WithTransportName(overDevice))
 	if err != nil {
 		t.Error(err)
 	}

@@ -133,7 +133,7 @@ func ExampleComm_Algorithm() {
 			fmt.Println(c.Algorithm("allreduce", 4<<20), "over", c.Transport(1))
 		}
 		return nil
-	}, comm.WithTransport("tcp"), comm.WithAlgorithm("allreduce:ring"))
+	}, comm.WithTransportName("tcp"), comm.WithAlgorithm("allreduce:ring"))
 	fmt.Println(err)
 	// Output:
 	// ring over tcp

@@ -12,7 +12,7 @@ import (
 
 func ExampleInit() {
 	ctx := context.Background()
-	c, err := comm.Init(ctx, comm.WithTransport("tcp"))
+	c, err := comm.Init(ctx, comm.WithTransportName("tcp"))
 	if err != nil {
 		fmt.Println(err)
 		return

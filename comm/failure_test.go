@@ -11,6 +11,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // perRank runs f on n ranks and returns what each rank's f returned; a rank's
@@ -97,7 +98,7 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 						return fmt.Errorf("another communicator was harmed: %v", e)
 					}
 					return err
-				}, comm.WithTransport(wire))
+				}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 				for r, err := range errs {
 					if !errors.Is(err, fault.Mismatch) {
 						t.Errorf("rank %d got %v, want a mismatch", r, err)
@@ -132,7 +133,7 @@ func TestARankThatNeverCallsIsNamed(t *testing.T) {
 				ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 				defer cancel()
 				return comm.AllReduce(ctx, c, make([]float64, 10), comm.Sum)
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			first := false
 			for _, r := range []int{0, 2} {
 				var f *fault.Error
@@ -265,7 +266,7 @@ func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
 				defer cancel()
 				errs[c.Rank()] = c.Barrier(ctx)
 				return nil
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 	rdma "github.com/tutti-go/tutti/transport/verbs"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // The times of a scene. Over memory they pass in a bubble, and cost nothing.
@@ -177,7 +178,7 @@ func (p *faultRun) run() error {
 		wire, wrap = "memory", p.overDevices(wrap)
 	}
 	opts := slices.Concat([]comm.Option{
-		comm.WithTransport(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(discardLog), comm.WithWrap(wrap),
+		comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithAlgorithm(s.algorithm), comm.WithLogger(discardLog), comm.WithWrap(wrap),
 		comm.WithFlagHook(p.script.Publish),
 	}, s.opts)
 	return comm.Local(s.n, func(_ context.Context, c *comm.Comm) error {

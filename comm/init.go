@@ -98,12 +98,20 @@ type wrapper func(rank int, t transport.Transport) transport.Transport
 
 // wire makes the transport that the options name.
 func (o *options) wire(a auto.Options) (transport.Transport, error) {
-	a.TLS = o.tls
-	name := o.transport
-	if name == "" {
-		name = "auto"
+	a.TLS, a.Wires = o.tls, o.wires
+	return auto.New(o.transportName(), a)
+}
+
+// transportName returns the name of the wire: the one that was asked for, or that of the
+// only Transport of WithTransport, or auto's.
+func (o *options) transportName() string {
+	switch {
+	case o.transport != "":
+		return o.transport
+	case len(o.wires) == 1 && o.wires[0] != nil:
+		return o.wires[0].Name()
 	}
-	return auto.New(name, a)
+	return auto.Name
 }
 
 // start joins the job that cfg describes, over t, and makes its communicator. It

@@ -15,6 +15,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // listSizes are lengths of a list's vectors, some in one segment with others, some
@@ -69,7 +70,7 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 						}
 					}
 					return nil
-				}, append(s.opts, comm.WithTransport(s.wire))...)
+				}, append(s.opts, comm.WithTransport(linked.All()...), comm.WithTransportName(s.wire))...)
 				if err != nil {
 					t.Error(err)
 				}
@@ -122,7 +123,7 @@ func TestInvalidListsAreMisuse(t *testing.T) {
 				return fmt.Errorf("got %v, want fault.Misuse that says %q", err, tc.says)
 			}
 			return nil
-		}, comm.WithTransport("tcp"))
+		}, comm.WithTransportName("tcp"))
 		if err != nil {
 			t.Errorf("%s: %v", tc.what, err)
 		}
@@ -140,7 +141,7 @@ func TestListsOfDifferentLengthsAreAMismatch(t *testing.T) {
 			return fmt.Errorf("got %v, want fault.Mismatch that names both lists", err)
 		}
 		return nil
-	}, comm.WithTransport("tcp"))
+	}, comm.WithTransportName("tcp"))
 	if err != nil {
 		t.Error(err)
 	}

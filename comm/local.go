@@ -23,7 +23,7 @@ import (
 // gets ends when another rank has failed.
 //
 // By default messages are handed over in memory. A transport that is named, as
-// WithTransport("tcp"), carries them even so.
+// WithTransportName("tcp"), carries them even so.
 func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) error {
 	o := newOptions(opts)
 	if err := o.check(-1); err != nil {
@@ -68,7 +68,7 @@ type local struct {
 // needs them.
 func (l *local) setUp() error {
 	l.cfgs = make([]mesh.Config, l.n)
-	inMemory := l.o.transport == "" || l.o.transport == "auto" || l.o.transport == memory.Name
+	inMemory := l.o.transportName() == auto.Name || l.o.transport == memory.Name
 	if inMemory {
 		l.o.transport = memory.Name
 	}

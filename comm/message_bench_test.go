@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // What a round trip of small messages costs in instructions, for both ranks
@@ -58,7 +59,7 @@ func bothEnds(b *testing.B, wire string, n int) {
 		}
 		b.ReportMetric(float64(least)/run, "least-ns/op")
 		return c.Barrier(ctx)
-	}, comm.WithTransport(wire))
+	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 	if err != nil {
 		b.Fatal(err)
 	}

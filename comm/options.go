@@ -3,6 +3,7 @@ package comm
 import (
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
@@ -10,6 +11,7 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 	"github.com/tutti-go/tutti/p2p"
 	"github.com/tutti-go/tutti/topology"
+	"github.com/tutti-go/tutti/transport"
 )
 
 // Defaults of Init's options.
@@ -22,7 +24,8 @@ const (
 type Option func(*options)
 
 type options struct {
-	transport    string
+	transport    string // by name; "": see transportName
+	wires        []transport.Transport
 	timeout      time.Duration
 	timeoutSet   bool
 	stallWarning time.Duration
@@ -70,6 +73,8 @@ func (o *options) check(rank int) error {
 	switch {
 	case o.invalid != nil:
 		return o.invalid
+	case slices.Contains(o.wires, nil):
+		return bad("WithTransport: got nil, want a Transport")
 	case o.timeout < 0:
 		return bad("a Timeout of %v; use 0 for none", o.timeout)
 	case o.stallWarning < 0:
@@ -88,11 +93,20 @@ func (o *options) check(rank int) error {
 	return nil
 }
 
-// WithTransport selects the wire by name: "auto" (the default), "memory", "shm",
-// "tcp", "grpc"; where RDMA is built in, also "tcp+verbs" and "grpc+verbs", for which
-// "verbs" is short. A wire that is named is used even between ranks of one process.
-// TUTTI_TRANSPORT does the same where the option is not given.
-func WithTransport(name string) Option { return func(o *options) { o.transport = name } }
+// WithTransport passes Transports that comm does not have itself, such as
+// grpc.New(grpc.Options{}); comm has "memory", "shm" and "tcp", and "auto", which chooses
+// among them and RDMA. One Transport without WithTransportName and TUTTI_TRANSPORT is
+// used; several are there to be selected by name, as of wires.All(). They belong to the
+// job from Init on, which closes what it uses. In Local a Transport needs the method
+// ForRank; see auto.Template.
+func WithTransport(ts ...transport.Transport) Option {
+	return func(o *options) { o.wires = append(o.wires, ts...) }
+}
+
+// WithTransportName selects the wire by name: "auto" (the default), "memory", "shm",
+// "tcp", or a Transport of WithTransport. A wire that is named is used even between ranks
+// of one process. TUTTI_TRANSPORT does the same where the option is not given.
+func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
 // WithTimeout sets how long a call waits whose context has no deadline; 0 means
 // for ever. The default is 10 minutes, or TUTTI_TIMEOUT.

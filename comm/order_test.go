@@ -8,6 +8,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // Ranks of one process may share variables, which calls keep in order. The race
@@ -39,7 +40,7 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Error(err)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // A start meets the buffers as they are then, and every start its own on all ranks.
@@ -51,7 +52,7 @@ func TestAPersistentStartsManyTimes(t *testing.T) {
 				}
 			}
 			return errors.Join(sum.Free(), join.Free(), join.Free())
-		}, comm.WithTransport(wire))
+		}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 		if err != nil {
 			t.Errorf("%s: %v", wire, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // callbackRan is the event that a callback has run.
@@ -57,7 +58,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Error(err)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // While rank 0 computes, and calls nothing of this module, its part of what it has
@@ -91,5 +92,5 @@ func computeBeside(wire string, w computation) error {
 		err = wait()
 		done.Add(1)
 		return err
-	}, comm.WithTransport(wire))
+	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/tlstest"
 	"github.com/tutti-go/tutti/internal/test/worldtest"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestCollectivesRunUnderMutualTLS(t *testing.T) {
@@ -24,7 +25,7 @@ func TestCollectivesRunUnderMutualTLS(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithTransport(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: id.CA, Mutual: true}))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: id.CA, Mutual: true}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +39,7 @@ func TestARankWhoseCertificateNobodyKnowsIsRefused(t *testing.T) {
 	for _, wire := range []string{"tcp", "grpc"} {
 		t.Run(wire, func(t *testing.T) {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error { return nil },
-				comm.WithTransport(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: stranger.CA, Mutual: true}))
+				comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: stranger.CA, Mutual: true}))
 			if err == nil {
 				t.Fatal("the ranks met although neither knows the other's authority")
 			}

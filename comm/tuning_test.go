@@ -13,6 +13,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/bridge"
 	"github.com/tutti-go/tutti/reduce"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // tuningFile writes one with those rules.
@@ -263,7 +264,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 					return err
 				}
 				return x.call(ctx, c)
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			for r, err := range errs {
 				if !errors.Is(err, fault.Mismatch) {
 					t.Errorf("%s over %s: rank %d got %v, want fault.Mismatch", x.name, wire, r, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // Rank 0 fills the credit and its spill buffer with messages that rank 1 does not
@@ -58,7 +59,7 @@ func TestUnreceivedMessagesDoNotBlockOthers(t *testing.T) {
 						}
 					}
 					return nil
-				}, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
+				}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithParameters(comm.Parameters{Credit: 512 << 10, SendBuffer: 1 << 20, NoSharedMemory: true}))
 				if err != nil {
 					t.Fatal(err)
 				}

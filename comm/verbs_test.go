@@ -8,6 +8,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/worldtest"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // testCounts are the lengths every collective is tried with on n ranks. The race
@@ -43,9 +44,9 @@ func TestEveryCollectiveOverEveryTransportRankCountAndLength(t *testing.T) {
 	for _, wire := range transports {
 		for _, n := range testRanks() {
 			t.Run(fmt.Sprintf("%s/%d ranks", wire, n), func(t *testing.T) {
-				callAll(t, n, comm.WithTransport(wire))
+				callAll(t, n, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 				if wire == "memory" || wire == "shm" && n <= 4 {
-					callAll(t, n, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
+					callAll(t, n, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 				}
 			})
 		}

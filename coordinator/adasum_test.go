@@ -13,6 +13,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // plainAdasum is the formula, on whole vectors in float64.
@@ -106,7 +107,7 @@ func TestAdasumIsThePapersFormula(t *testing.T) {
 						return err
 					}
 					return adasumOf[float64](ctx, c, co, 1e-14)
-				}, coordinator.WithPartition(10_000)), comm.WithTransport(wire)); err != nil {
+				}, coordinator.WithPartition(10_000)), comm.WithTransport(linked.All()...), comm.WithTransportName(wire)); err != nil {
 					t.Error(err)
 				}
 			})

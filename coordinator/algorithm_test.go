@@ -17,9 +17,9 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 		opts []comm.Option
 		want string
 	}{
-		{"tcp", []comm.Option{comm.WithTransport("tcp")}, "ring"},
-		{"memory", []comm.Option{comm.WithTransport("memory")}, inRankOrder},
-		{"memory by messages", []comm.Option{comm.WithTransport("memory"), comm.WithParameters(comm.Parameters{NoSharedMemory: true})}, "ring"},
+		{"tcp", []comm.Option{comm.WithTransportName("tcp")}, "ring"},
+		{"memory", []comm.Option{comm.WithTransportName("memory")}, inRankOrder},
+		{"memory by messages", []comm.Option{comm.WithTransportName("memory"), comm.WithParameters(comm.Parameters{NoSharedMemory: true})}, "ring"},
 	} {
 		err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 			got, _ := algorithmOf(c)
@@ -57,7 +57,7 @@ func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
 				t.Errorf("%s, class %s: rank %d folds by %q, and alone by %q; want %q and %q", tc.chosen, tc.class, c.Rank(), s.foldAlgorithm, s.vectorAlgorithm, tc.folds, tc.alone)
 			}
 			return nil
-		}, comm.WithTransport("memory"), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithAlgorithm("allreduce:"+tc.chosen))
+		}, comm.WithTransportName("memory"), comm.WithParameters(comm.Parameters{NoSharedMemory: true}), comm.WithAlgorithm("allreduce:"+tc.chosen))
 		if err != nil {
 			t.Errorf("%s: %v", tc.chosen, err)
 		}

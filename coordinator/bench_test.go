@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // BenchmarkSmallTensors is a step of 1,000 tensors of 1 KiB, from the first
@@ -42,7 +43,7 @@ func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opt
 			}
 		}
 		return nil
-	}, opts...), comm.WithTransport(wire))
+	}, opts...), comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -181,7 +182,7 @@ func BenchmarkModel(b *testing.B) {
 						}
 					}
 					return nil
-				}), comm.WithTransport(wire))
+				}), comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 				if err != nil {
 					b.Fatal(err)
 				}

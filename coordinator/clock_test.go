@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestAClockBetweenTwoMarksDriftsEvenlyAndNeverGoesBack(t *testing.T) {
@@ -61,7 +62,7 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 				return fmt.Errorf("rank %d: offset %d, within %d, and it is %d", c.Rank(), m.offset, m.maxError, want)
 			}
 			return co.Close(ctx)
-		}, comm.WithTransport(wire))
+		}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 		if err != nil {
 			t.Error(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // A plain codec says what a rank sends of a vector.
@@ -77,7 +78,7 @@ func TestCodedGradientsAreThoseOfAPlainReferenceAndEqualOnAllRanks(t *testing.T)
 				leak.Check(t)
 				if err := comm.Local(n, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 					return errors.Join(codedSteps[float32](ctx, c, co, 1e-5), codedSteps[float64](ctx, c, co, 1e-13))
-				}, coordinator.WithPartition(2000)), comm.WithTransport(wire)); err != nil {
+				}, coordinator.WithPartition(2000)), comm.WithTransport(linked.All()...), comm.WithTransportName(wire)); err != nil {
 					t.Error(err)
 				}
 			})

@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // worlds runs f on every rank of a coordinator, over several wires and sizes.
@@ -19,7 +20,7 @@ func worlds(t *testing.T, f func(ctx context.Context, c *comm.Comm, co *coordina
 		for _, n := range []int{1, 2, 3, 4} {
 			t.Run(fmt.Sprintf("%s/%d", wire, n), func(t *testing.T) {
 				leak.Check(t)
-				if err := comm.Local(n, with(f, opts...), comm.WithTransport(wire)); err != nil {
+				if err := comm.Local(n, with(f, opts...), comm.WithTransport(linked.All()...), comm.WithTransportName(wire)); err != nil {
 					t.Error(err)
 				}
 			})

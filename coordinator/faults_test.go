@@ -17,6 +17,7 @@ import (
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestRanksThatDisagreeBothGetBothSidesAndTheJobGoesOn(t *testing.T) {
@@ -177,7 +178,7 @@ func loseARank(t *testing.T, wire string, dead int, phase string) {
 			return fmt.Errorf("rank %d: Close says %v", c.Rank(), err)
 		}
 		return nil
-	}, comm.WithTransport(wire))
+	}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 	if !errors.Is(err, cause) {
 		t.Error(err)
 	}

@@ -123,7 +123,7 @@ func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (r
 	if by == "" {
 		by = coordinator.DefaultAlgorithm
 	}
-	opts := append([]comm.Option{comm.WithTransport("memory")}, w.opts...)
+	opts := append([]comm.Option{comm.WithTransportName("memory")}, w.opts...)
 	if !share {
 		opts = append(opts, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 	}

@@ -32,7 +32,7 @@ func BenchmarkIdle(b *testing.B) {
 		}
 		b.ReportMetric(100*float64(cpuTime(b)-before)/float64(b.Elapsed()), "%core")
 		return nil
-	}), comm.WithTransport("tcp"))
+	}), comm.WithTransportName("tcp"))
 	if err != nil {
 		b.Fatal(err)
 	}

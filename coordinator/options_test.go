@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestTheDocsListEveryVariable(t *testing.T) {
@@ -111,7 +112,7 @@ func TestPartsAreLargerWhereTheyGoByMessages(t *testing.T) {
 				t.Errorf("%s, rank %d: parts of %d bytes, want %d", tc.wire, c.Rank(), cfg.Partition, tc.want)
 			}
 			return err
-		}, comm.WithTransport(tc.wire))
+		}, comm.WithTransport(linked.All()...), comm.WithTransportName(tc.wire))
 		if err != nil {
 			t.Error(err)
 		}

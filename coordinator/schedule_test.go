@@ -14,6 +14,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // TestRandomTensorsInRandomOrdersOnRealWires plays jobs of up to 8 ranks, whose
@@ -24,7 +25,7 @@ func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", wire, n), func(t *testing.T) {
 				leak.Check(t)
 				p := &schedule{seed: uint64(100*i + n), n: n, rounds: 6, pause: delay}
-				if err := p.run(comm.WithTransport(wire)); err != nil {
+				if err := p.run(comm.WithTransport(linked.All()...), comm.WithTransportName(wire)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -52,7 +53,7 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 	}
 	for seed := range jobs {
 		p := &schedule{seed: uint64(seed), n: 1 + seed%8, rounds: rounds, pause: idle}
-		limits := []comm.Option{comm.WithTransport("memory")}
+		limits := []comm.Option{comm.WithTransportName("memory")}
 		if seed%3 > 0 {
 			limits = append(limits, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestTheProgramsOwnCollectivesGoOnBeside(t *testing.T) {
@@ -67,7 +68,7 @@ func TestBitsDoNotDependOnFusion(t *testing.T) {
 	} {
 		for _, wire := range []string{"memory", "tcp", "memory, shared"} {
 			wire, shared := strings.CutSuffix(wire, ", shared")
-			limits := []comm.Option{comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Segment: 4096})}
+			limits := []comm.Option{comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithParameters(comm.Parameters{Segment: 4096})}
 			if !shared {
 				limits = append(limits, comm.WithParameters(comm.Parameters{NoSharedMemory: true}))
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/tutti-go/tutti/coordinator"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // Any number of goroutines submit, wait for one handle or for many, for the same
@@ -40,7 +41,7 @@ func concurrentSteps(t *testing.T, ranks, goroutines, steps int) {
 					all = append(all, <-errs)
 				}
 				return errors.Join(all...)
-			}), comm.WithTransport(wire))
+			}), comm.WithTransport(linked.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Error(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/tutti-go/tutti/comm"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // wireHelp says what -transport takes.
@@ -26,8 +27,9 @@ func (j *job) flags(f *flag.FlagSet) {
 
 // join has each rank of the job do its part.
 func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Context, *comm.Comm) error) error {
+	opts = append(opts, comm.WithTransport(linked.All()...))
 	if j.transport != "" {
-		opts = append(opts, comm.WithTransport(j.transport))
+		opts = append(opts, comm.WithTransportName(j.transport))
 	}
 	if j.local != 0 {
 		return comm.Local(j.local, part, opts...)

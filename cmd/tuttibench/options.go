@@ -12,6 +12,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/tensor"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // options are what the command line says; equal on all ranks.
@@ -110,9 +111,9 @@ func (o *options) check() error {
 
 // comm are the options as the communicator takes them.
 func (o *options) comm() []comm.Option {
-	var opts []comm.Option
+	opts := []comm.Option{comm.WithTransport(linked.All()...)}
 	if o.transport != "" {
-		opts = append(opts, comm.WithTransport(o.transport))
+		opts = append(opts, comm.WithTransportName(o.transport))
 	}
 	if o.algorithm != "" {
 		opts = append(opts, comm.WithAlgorithm(o.op+":"+o.algorithm))

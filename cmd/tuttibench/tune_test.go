@@ -63,7 +63,7 @@ func TestTuneWritesAFileThatInitFollows(t *testing.T) {
 			err = fmt.Errorf("got %v, want %s", x.Chosen, explained)
 		}
 		return err
-	}, comm.WithTransport("tcp"), comm.WithTuning(file))
+	}, comm.WithTransportName("tcp"), comm.WithTuning(file))
 	if err != nil {
 		t.Error(err)
 	}

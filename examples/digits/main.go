@@ -22,6 +22,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 func main() {
@@ -40,7 +41,7 @@ func job(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := comm.Init(ctx)
+	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
 	if err != nil {
 		return err
 	}

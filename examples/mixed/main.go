@@ -22,6 +22,7 @@ import (
 	"os/signal"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 func main() {
@@ -47,7 +48,7 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 			return run(ctx, c, comm.Mean, out)
 		})
 	}
-	c, err := comm.Init(ctx)
+	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
 	if err != nil {
 		return err
 	}

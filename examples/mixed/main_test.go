@@ -12,6 +12,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 // page collects what several ranks print.
@@ -35,7 +36,7 @@ func TestEveryWireAndNumberOfWorkersLearnsTheSame(t *testing.T) {
 		var out page
 		err := comm.Local(tc.n, func(ctx context.Context, c *comm.Comm) error {
 			return run(ctx, c, comm.Mean, &out)
-		}, comm.WithTransport(tc.wire))
+		}, comm.WithTransport(wires.All()...), comm.WithTransportName(tc.wire))
 		if err != nil {
 			t.Fatalf("%s, %d ranks: %v", tc.wire, tc.n, err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 // What the tags of messages mean.
@@ -42,7 +43,7 @@ func main() {
 
 // job is one rank's part, from Init to Close.
 func job(ctx context.Context, out io.Writer) (err error) {
-	c, err := comm.Init(ctx)
+	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 func TestTwoRanksExchangeAndOthersReturn(t *testing.T) {
@@ -19,7 +20,7 @@ func TestTwoRanksExchangeAndOthersReturn(t *testing.T) {
 					return run(ctx, c, &out)
 				}
 				return run(ctx, c, io.Discard)
-			}, comm.WithTransport(wire))
+			}, comm.WithTransport(wires.All()...), comm.WithTransportName(wire))
 			if err != nil {
 				t.Errorf("%s, %d ranks: %v", wire, n, err)
 			}

@@ -1,6 +1,8 @@
 // Package auto turns the name of a transport into the transport, and has one of
-// its own, "auto", that picks a wire for each pair of ranks. It is the only
-// package that knows all wires.
+// its own, "auto", that picks a wire for each pair of ranks. It knows the wires of every
+// program, which are memory, shm and tcp, and chooses among the Transports that the
+// program passes besides. It imports no other wire, so that a program links only those
+// that it names.
 //
 // A rank's address under "auto" lists every wire that it can be reached by:
 //
@@ -36,15 +38,16 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
-	"github.com/tutti-go/tutti/transport/grpc"
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/tcp"
-	"github.com/tutti-go/tutti/transport/verbs"
 )
 
 // Name is the word that selects the Transport that picks.
 const Name = "auto"
+
+// verbsName is the word for RDMA, in addresses and in names of transports.
+const verbsName = "verbs"
 
 // Options is what the wires need. The zero Options are those of a process that
 // is one rank, without TLS.
@@ -59,8 +62,8 @@ type Options struct {
 	Job string
 	// NoShm keeps "auto" from taking shm.
 	NoShm bool
-	// VerbsDevice, if not nil, is what "auto" uses in place of this host's RDMA device.
-	VerbsDevice verbs.Device
+	// Wires are the Transports that the program has passed. New chooses among them, too.
+	Wires []transport.Transport
 }
 
 // New makes the transport of that name. A name that is none, and "memory"
@@ -70,13 +73,11 @@ func New(name string, o Options) (transport.Transport, error) {
 	switch name {
 	case tcp.Name:
 		return tcp.New(tcp.Options{TLS: o.TLS}), nil
-	case grpc.Name:
-		return grpc.New(grpc.Options{TLS: o.TLS, Log: o.Log}), nil
 	case memory.Name:
 		m, err := o.memory()
 		if err == nil && m == nil {
 			err = failure(fault.Misuse, "transport memory",
-				errors.New("it joins the ranks of one process, and this rank is alone in its own: leave TUTTI_TRANSPORT or WithTransport out"))
+				errors.New("it joins the ranks of one process, and this rank is alone in its own: leave TUTTI_TRANSPORT or WithTransportName out"))
 		}
 		if err != nil {
 			return nil, err
@@ -96,7 +97,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		} else if o.NoShm {
 			p.disableShm("shm is switched off")
 		}
-		p.openVerbs(&o)
+		p.upgrade(&o)
 		return p, nil
 	case shm.Name:
 		p := &Picker{name: shm.Name, shm: o.shm(), tcp: tcp.New(tcp.Options{TLS: o.TLS})}
@@ -105,24 +106,61 @@ func New(name string, o Options) (transport.Transport, error) {
 			return nil, err
 		}
 		return p, nil
-	case "grpc+" + verbs.Name, verbs.Name: // as TensorFlow sets it up
-		return overVerbs(grpc.New(grpc.Options{TLS: o.TLS, Log: o.Log}))
-	case "tcp+" + verbs.Name:
-		return overVerbs(tcp.New(tcp.Options{TLS: o.TLS}))
 	}
-	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
-		errors.New("there is none of that name; set TUTTI_TRANSPORT or WithTransport to one of auto, memory, shm, tcp, grpc, grpc+verbs (also called verbs), tcp+verbs"))
+	return o.passed(name)
 }
 
-// overVerbs is the verbs transport set up over a wire, which it closes if there can
-// be none.
-func overVerbs(setup transport.Transport) (transport.Transport, error) {
-	t, err := verbs.New(verbs.Options{Setup: setup})
-	if err != nil {
-		setup.Close()
-		return nil, err
+// A Template is a Transport that a program passes before its rank is known. ForRank
+// returns a new Transport like it for one rank, with the job's TLS and log. A Transport
+// that is none can serve one rank only.
+type Template interface {
+	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
+}
+
+// An Upgrader is a Transport that moves the Conns of another one to faster hardware.
+// Upgrade returns a Transport set up over tcp, which it does not close, and the name of
+// the network that its hardware is on: two ranks on equal networks reach each other. It
+// returns nil without an error where this program has no such hardware built in.
+type Upgrader interface {
+	Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error)
+}
+
+// passed makes the Transport of that name from a value of the program's.
+func (o *Options) passed(name string) (transport.Transport, error) {
+	if name == verbsName {
+		name = "grpc+" + verbsName // as TensorFlow sets it up
 	}
-	return t, nil
+	for _, w := range o.Wires {
+		if w.Name() != name {
+			continue
+		}
+		if t, ok := w.(Template); ok {
+			return t.ForRank(o.Rank, o.TLS, o.Log)
+		}
+		if o.Hub != nil {
+			return nil, failure(fault.Misuse, "transport "+name,
+				errors.New("it serves one rank, and this process runs several: give it the method ForRank"))
+		}
+		return w, nil
+	}
+	for _, known := range []string{"grpc", "grpc+" + verbsName, "tcp+" + verbsName} {
+		if name == known {
+			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("this program does not link it: "+
+				"import github.com/tutti-go/tutti/transport/wires and pass comm.WithTransportName(wires.All()...), or import transport/%s alone",
+				known[strings.Index(known, "+")+1:]))
+		}
+	}
+	return nil, failure(fault.Misuse, fmt.Sprintf("transport %q", name),
+		fmt.Errorf("got an unknown name, want one of %s; set TUTTI_TRANSPORT or WithTransportName", strings.Join(o.names(), ", ")))
+}
+
+// names are the names that New knows.
+func (o *Options) names() []string {
+	names := []string{Name, memory.Name, shm.Name, tcp.Name}
+	for _, w := range o.Wires {
+		names = append(names, w.Name())
+	}
+	return names
 }
 
 // memory is this rank's place in the Hub; nil without a Hub.
@@ -141,12 +179,13 @@ func (o *Options) shm() *shm.Transport { return shm.New(shm.Options{Job: o.Job, 
 // It is no transport.Sharer, though memory and shm are: whether ranks can share
 // depends on which they are. SharerFor tells.
 type Picker struct {
-	name   string
-	hub    string            // the ID of the Hub that memory is in
-	memory *memory.Transport // nil without a Hub
-	shm    *shm.Transport
-	tcp    *tcp.Transport
-	verbs  *verbs.Transport // set up over tcp; nil: not taken
+	name    string
+	hub     string            // the ID of the Hub that memory is in
+	memory  *memory.Transport // nil without a Hub
+	shm     *shm.Transport
+	tcp     *tcp.Transport
+	verbs   transport.Transport // set up over tcp; nil: not taken
+	network string              // that verbs is on
 
 	noVerbs string                 // why verbs is not taken
 	noShm   atomic.Pointer[string] // why shm is not taken; nil: it is where it can be
@@ -195,7 +234,7 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 			return "", err
 		}
 		if p.verbs != nil {
-			offer(verbs.Name, p.verbs.Network())
+			offer(verbsName, p.network)
 		}
 		if p.name == Name {
 			offer(tcp.Name, addr)
@@ -242,7 +281,7 @@ func (p *Picker) Dial(ctx context.Context, addr string) (transport.Conn, error) 
 		}
 		p.refused.Store(c.addr, "no memory can be shared with this peer: "+reason(err))
 		return p.Dial(ctx, addr)
-	case verbs.Name:
+	case verbsName:
 		return p.verbs.Dial(ctx, c.addr)
 	case tcp.Name:
 		return p.tcp.Dial(ctx, c.addr)
@@ -273,8 +312,8 @@ func (p *Picker) SharerFor(addrs []string) transport.Sharer {
 // that are reached over shm, and is as good as any other towards the rest; where shm
 // is not taken, with verbs', if that is.
 func (p *Picker) Alloc(size int) (mem []byte, free func() error, err error) {
-	if p.noShm.Load() != nil && p.verbs != nil {
-		return p.verbs.Alloc(size)
+	if a, ok := p.verbs.(transport.Allocator); ok && p.noShm.Load() != nil {
+		return a.Alloc(size)
 	}
 	if why := p.noShm.Load(); why != nil {
 		return nil, nil, failure(fault.Refused, "allocate", errors.New(*why))
@@ -312,5 +351,6 @@ func failure(k fault.Kind, op string, err error) error {
 var (
 	_ transport.Transport = (*Picker)(nil)
 	_ transport.Greeter   = (*Picker)(nil)
+	_ transport.Chooser   = (*Picker)(nil)
 	_ transport.Allocator = (*Picker)(nil)
 )

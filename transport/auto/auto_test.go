@@ -16,6 +16,7 @@ import (
 	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/transporttest"
 	"github.com/tutti-go/tutti/transport/verbs"
+	"github.com/tutti-go/tutti/transport/wires"
 )
 
 func listen(tb testing.TB) net.Listener {
@@ -135,7 +136,7 @@ func TestNamedTransportIsUsedWithinAProcess(t *testing.T) {
 		if tc.listener {
 			l = listen(t)
 		}
-		got, addr := serve(t, tc.name, Options{Hub: hub, Rank: i}, l)
+		got, addr := serve(t, tc.name, Options{Hub: hub, Rank: i, Wires: wires.All()}, l)
 		if _, sharer := got.(transport.Sharer); got.Name() != tc.name || strings.Contains(addr, "=") || sharer != tc.sharer {
 			t.Errorf("New(%q): got %s at %q, a Sharer: %v", tc.name, got.Name(), addr, sharer)
 		}
@@ -157,12 +158,37 @@ func TestNameThatCannotBeIsRefused(t *testing.T) {
 		if verbs.Built && want == fault.Refused {
 			continue // depends on this machine's devices
 		}
-		tr, err := New(name, Options{})
+		tr, err := New(name, Options{Wires: wires.All()})
 		if !errors.Is(err, want) || tr != nil {
 			t.Errorf("New(%q): got %v, %v, want %v", name, tr, err, want)
 		}
 	}
 }
+
+// A name that the program does not link says what to import.
+func TestWireThatIsNotLinkedNamesTheImport(t *testing.T) {
+	for name, want := range map[string]string{"grpc": "transport/grpc", "verbs": "transport/verbs", "tcp+verbs": "transport/verbs"} {
+		_, err := New(name, Options{})
+		if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "transport/wires") {
+			t.Errorf("New(%q): got %v, want %v that names %s and transport/wires", name, err, fault.Misuse, want)
+		}
+	}
+}
+
+// A Transport without ForRank serves one rank, and so no process that runs several.
+func TestPassedTransportIsUsed(t *testing.T) {
+	mine := namedTransport{memory.New().Transport()}
+	if tr, err := New("mine", Options{Wires: []transport.Transport{mine}}); err != nil || tr != transport.Transport(mine) {
+		t.Errorf("got %v, %v, want the Transport that was passed", tr, err)
+	}
+	if _, err := New("mine", Options{Hub: memory.New(), Wires: []transport.Transport{mine}}); !errors.Is(err, fault.Misuse) {
+		t.Errorf("in a process of several ranks: got %v, want %v", err, fault.Misuse)
+	}
+}
+
+type namedTransport struct{ transport.Transport }
+
+func (namedTransport) Name() string { return "mine" }
 
 // onLinux skips what needs the wire shm where that is not built: it stands on memfds
 // and abstract sockets. What auto does there is for tests without this.

@@ -2,13 +2,13 @@ package auto
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/memory"
 	"github.com/tutti-go/tutti/transport/shm"
 	"github.com/tutti-go/tutti/transport/tcp"
-	"github.com/tutti-go/tutti/transport/verbs"
 )
 
 // A choice is a wire, the peer's address on it, and the reason. Without a kind,
@@ -42,11 +42,11 @@ func (p *Picker) pick(addr string) choice {
 		return choice{why: why + ", and shm is asked for"}
 	}
 	a := wires[tcp.Name]
-	not := p.whyNotVerbs(wires[verbs.Name])
+	not := p.whyNotVerbs(wires[verbsName])
 	switch {
 	case a != "" && not == "":
-		return choice{verbs.Name, a, why + ", and both have RDMA devices: " + wires[verbs.Name]}
-	case a != "" && verbs.Built:
+		return choice{verbsName, a, why + ", and both have RDMA devices: " + wires[verbsName]}
+	case a != "" && p.noVerbs+p.network != "":
 		return choice{tcp.Name, a, why + "; " + not}
 	case a != "":
 		return choice{tcp.Name, a, why}
@@ -73,41 +73,36 @@ func (p *Picker) whyNotVerbs(network string) string {
 		return "no verbs: " + p.noVerbs
 	case network == "":
 		return "no verbs: the peer does not offer it; verbsinfo on its host tells why"
-	case network != p.verbs.Network():
-		return fmt.Sprintf("no verbs: this rank's device is on %s, the peer's on %s", p.verbs.Network(), network)
+	case network != p.network:
+		return fmt.Sprintf("no verbs: this rank's device is on %s, the peer's on %s", p.network, network)
 	}
 	return ""
 }
 
-// openVerbs opens an RDMA device, if verbs may be taken. That it cannot be is no
-// error here: the device was not asked for by name, and Explain tells.
-func (p *Picker) openVerbs(o *Options) {
+// upgrade opens the RDMA device of the Upgrader among the values, if it may be taken.
+// That it cannot be is no error here: nobody asked for it by name, and Explain says why.
+func (p *Picker) upgrade(o *Options) {
+	i := slices.IndexFunc(o.Wires, func(w transport.Transport) bool { _, ok := w.(Upgrader); return ok })
+	if i < 0 {
+		return
+	}
+	t, network, err := o.Wires[i].(Upgrader).Upgrade(setupTCP{p.tcp})
 	switch {
-	case !verbs.Built && o.VerbsDevice == nil:
-		p.noVerbs = "it is not built in"
-		return
-	case o.TLS != nil:
+	case err != nil:
+		p.noVerbs = reason(err)
+	case t != nil && o.TLS != nil:
+		t.Close()
 		p.noVerbs = "TLS is asked for, and RDMA does not encrypt"
-		return
+	case t != nil:
+		p.verbs, p.network = t, network
 	}
-	t, err := verbs.New(verbs.Options{Setup: plain{p.tcp}, Device: o.VerbsDevice, OnRequest: true})
-	if err != nil {
-		p.noVerbs = reason(err)
-		return
-	}
-	v := t.(*verbs.Transport)
-	if err := v.Try(); err != nil {
-		v.Close()
-		p.noVerbs = reason(err)
-		return
-	}
-	p.verbs = v
 }
 
-// plain is tcp as verbs is set up over it: the Picker has its greeting, and its end.
-type plain struct{ transport.Transport }
+// setupTCP is tcp as another wire is set up over it: the Picker has its greeting, and
+// closes it.
+type setupTCP struct{ transport.Transport }
 
-func (plain) Close() error { return nil }
+func (setupTCP) Close() error { return nil }
 
 // parse reads an address list: the address by kind. Of a kind that comes twice
 // the first one counts.

@@ -6,9 +6,17 @@ import (
 
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/transport"
+	"github.com/tutti-go/tutti/transport/tcp"
 	"github.com/tutti-go/tutti/transport/transporttest"
+	"github.com/tutti-go/tutti/transport/verbs"
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
+
+// software is a value of verbs with a device in software.
+func software(fabric *softdevice.Fabric, rank int) []transport.Transport {
+	return []transport.Transport{verbs.Over(verbs.Options{Setup: tcp.New(tcp.Options{}), Device: fabric.Device(rank)})}
+}
 
 // Every end has a device, or every other one: those that have none meet the others
 // over tcp, whoever dials.
@@ -20,7 +28,7 @@ func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 				for i := range n {
 					o := Options{NoShm: true}
 					if i%each == 0 {
-						o.VerbsDevice = fabric.Device(i)
+						o.Wires = software(fabric, i)
 					}
 					nodes = append(nodes, node(tb, "auto", o, listen(tb)))
 				}
@@ -33,7 +41,7 @@ func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
 	leak.Check(t)
 	fabric := softdevice.NewFabric()
-	me, mine := serve(t, "auto", Options{NoShm: true, VerbsDevice: fabric.Device(0)}, listen(t))
+	me, mine := serve(t, "auto", Options{NoShm: true, Wires: software(fabric, 0)}, listen(t))
 	_, without := serve(t, "auto", Options{NoShm: true}, listen(t))
 	if !strings.Contains(mine, "verbs=software;tcp=") {
 		t.Errorf("got the address %q", mine)
@@ -59,13 +67,14 @@ func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
 
 // A device on which nothing can be set up is found out before anyone is told of it.
 func TestADeviceThatCannotBeUsedIsNotOffered(t *testing.T) {
-	p := &Picker{name: Name}
-	p.openVerbs(&Options{VerbsDevice: softdevice.NewFabric().Device(0), TLS: new(tlsopt.Options)})
+	p := &Picker{name: Name, tcp: tcp.New(tcp.Options{})}
+	defer p.tcp.Close()
+	p.upgrade(&Options{Wires: software(softdevice.NewFabric(), 0), TLS: new(tlsopt.Options)})
 	if got := p.whyNotVerbs("software"); !strings.Contains(got, "RDMA does not encrypt") {
 		t.Errorf("with TLS: %q", got)
 	}
 	t.Setenv("TUTTI_VERBS_DEPTH", "none")
-	p.openVerbs(&Options{VerbsDevice: softdevice.NewFabric().Device(0)})
+	p.upgrade(&Options{Wires: software(softdevice.NewFabric(), 0)})
 	if p.verbs != nil || !strings.Contains(p.noVerbs, "TUTTI_VERBS_DEPTH") {
 		t.Errorf("got %v, because of %q", p.verbs, p.noVerbs)
 	}

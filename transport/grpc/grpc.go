@@ -68,6 +68,18 @@ func New(opts Options) *Transport {
 	return t
 }
 
+// ForRank returns a new Transport like t. TLS and a log that t has been given stay.
+func (t *Transport) ForRank(_ int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
+	o := t.opts
+	if o.TLS == nil {
+		o.TLS = tls
+	}
+	if o.Log == nil {
+		o.Log = log
+	}
+	return New(o), nil
+}
+
 // Name is "grpc".
 func (t *Transport) Name() string { return Name }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -59,6 +60,15 @@ func New(o Options) *Transport {
 	t := &Transport{options: o, conns: make(map[transport.Conn]struct{})}
 	t.life, t.end = context.WithCancel(context.Background())
 	return t
+}
+
+// ForRank returns a new Transport like t. TLS that t has been given stays.
+func (t *Transport) ForRank(_ int, tls *tlsopt.Options, _ *slog.Logger) (transport.Transport, error) {
+	o := t.options
+	if o.TLS == nil {
+		o.TLS = tls
+	}
+	return New(o), nil
 }
 
 // Name is "tcp".

@@ -18,6 +18,7 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/auto"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // passTokens passes a token up and down the ranks, so that only neighbours are
@@ -214,7 +215,7 @@ func (j *job) sendHello(wire, instead string, change func(h []byte)) {
 	if instead != "" {
 		head = []byte(instead)
 	}
-	w, err := auto.New(wire, auto.Options{})
+	w, err := auto.New(wire, auto.Options{Wires: linked.All()})
 	if err != nil {
 		j.t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/internal/test/leak"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // Ranks that close right after their last call, in whatever order, are what most
@@ -45,7 +46,7 @@ func TestLastCallsSucceedThoughOthersCloseAtOnce(t *testing.T) {
 						for i := range again {
 							err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 								return last(ctx, c, make([]byte, bytes))
-							}, comm.WithTransport(wire), comm.WithParameters(comm.Parameters{Protocol: d}))
+							}, comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithParameters(comm.Parameters{Protocol: d}))
 							if err != nil {
 								t.Fatalf("run %d: %v", i, err)
 							}

@@ -16,6 +16,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/starved"
+	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
 // An instruction tells a rank what to act. Fields that a scene does not use are zero.
@@ -35,7 +36,7 @@ type instruction struct {
 }
 
 func (o instruction) options() []comm.Option {
-	opts := []comm.Option{comm.WithStallWarning(o.Stall)}
+	opts := []comm.Option{comm.WithStallWarning(o.Stall), comm.WithTransport(linked.All()...)}
 	if o.Heartbeat > 0 {
 		opts = append(opts, comm.WithHeartbeat(o.Heartbeat, o.Silence))
 	}

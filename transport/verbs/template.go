@@ -1,0 +1,106 @@
+package verbs
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/tutti-go/tutti/internal/tlsopt"
+	"github.com/tutti-go/tutti/transport"
+)
+
+// A Template is the transport verbs as a value that a program passes whether or not this
+// host has an RDMA device: the device is opened when it is first needed. All its methods
+// may be called concurrently.
+type Template struct {
+	options Options
+
+	open sync.Once
+	t    transport.Transport // set by open
+	err  error               // the same
+}
+
+// Over returns a Template with these options.
+func Over(o Options) *Template { return &Template{options: o} }
+
+// Name is the set-up wire's name, "+" and "verbs".
+func (v *Template) Name() string { return v.options.Setup.Name() + "+" + Name }
+
+// opened opens the device.
+func (v *Template) opened() (transport.Transport, error) {
+	v.open.Do(func() { v.t, v.err = New(v.options) })
+	return v.t, v.err
+}
+
+// Serve opens the device and serves. Without one the error is New's.
+func (v *Template) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+	t, err := v.opened()
+	if err != nil {
+		return "", err
+	}
+	return t.Serve(in, accept)
+}
+
+// Dial opens the device and dials. Without one the error is New's.
+func (v *Template) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	t, err := v.opened()
+	if err != nil {
+		return nil, err
+	}
+	return t.Dial(ctx, addr)
+}
+
+// Close closes what was opened.
+func (v *Template) Close() error {
+	v.open.Do(func() {})
+	if v.t == nil {
+		return v.options.Setup.Close()
+	}
+	return v.t.Close()
+}
+
+// ForRank opens the device for one rank, over a set-up wire for that rank.
+func (v *Template) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
+	o := v.options
+	if s, ok := o.Setup.(template); ok {
+		setup, err := s.ForRank(rank, tls, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Setup = setup
+	}
+	t, err := New(o)
+	if err != nil {
+		o.Setup.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// A template is what package auto calls a Template.
+type template interface {
+	ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error)
+}
+
+// Upgrade returns a Transport that is set up over tcp and moves a Conn to RDMA where both
+// ends have a device, and the name of the device's network. It returns nil without an
+// error where the program was built without verbs.
+func (v *Template) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
+	o := v.options
+	if !Built && o.Device == nil {
+		return nil, "", nil
+	}
+	o.Setup, o.OnRequest = tcp, true
+	if wire, err = New(o); err != nil {
+		return nil, "", err
+	}
+	t := wire.(*Transport) // tcp is no Greeter here
+	if err := t.Try(); err != nil {
+		t.Close()
+		return nil, "", err
+	}
+	return t, t.Network(), nil
+}
+
+var _ transport.Transport = (*Template)(nil)
