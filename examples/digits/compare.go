@@ -11,14 +11,14 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// tolerance bounds how far the ranks' parameters may be from those of a single
-// process: relative, in the Euclidean norm. Sums in another order differ in
-// their last bits, about 1e-16, and training amplifies that a little.
+// tolerance bounds the relative Euclidean distance of the ranks' parameters from those of a
+// single process. Sums in another order differ in their last bits, about 1e-16, and training
+// amplifies that a little.
 const tolerance = 1e-9
 
-// identical fails unless all ranks hold the same bits: not only equal numbers,
-// since 0 equals -0 and a NaN equals nothing. It compares digests first, which
-// would do alone in a large model, and then every bit.
+// identical fails unless all ranks hold the same bits. Equal numbers are not enough: 0 equals
+// -0, and a NaN equals nothing. It compares digests first, which would suffice for a large
+// model, and then every bit.
 func identical(ctx context.Context, t team, params []float64) error {
 	bits := make([]byte, 0, 8*len(params))
 	for _, v := range params {
@@ -32,21 +32,21 @@ func identical(ctx context.Context, t team, params []float64) error {
 		}
 		for rank := range t.size {
 			if theirs := all[rank*len(mine) : (rank+1)*len(mine)]; !bytes.Equal(theirs, mine) {
-				return fmt.Errorf("rank %d holds other parameters than rank %d", rank, t.rank)
+				return fmt.Errorf("parameters of rank %d: got other bits than on rank %d, want equal ones", rank, t.rank)
 			}
 		}
 	}
 	return nil
 }
 
-// distance is the norm of got-want relative to that of want.
+// distance returns the norm of got-want relative to that of want.
 func distance(got, want []float64) float64 {
 	return floats.Distance(got, want, 2) / floats.Norm(want, 2)
 }
 
-// matchesSingle trains once more on rank 0, in this process alone and on the
-// same batches, and returns how far params are from the outcome, on every rank.
-// It fails beyond the tolerance, also when the distance is no number.
+// matchesSingle trains once more on rank 0, in this process alone and on the same batches. It
+// returns on every rank how far params are from the result. It fails beyond the tolerance, and
+// for a distance that is not a number.
 func matchesSingle(ctx context.Context, t team, s settings, data set, params []float64) (float64, error) {
 	answer := make([]float64, 1)
 	if t.rank == 0 {
@@ -60,7 +60,7 @@ func matchesSingle(ctx context.Context, t team, s settings, data set, params []f
 		return 0, err
 	}
 	if !(answer[0] <= tolerance) {
-		return answer[0], fmt.Errorf("relative distance to a single process is %.3g, want at most %g", answer[0], tolerance)
+		return answer[0], fmt.Errorf("relative distance to a single process: got %.3g, want at most %g", answer[0], tolerance)
 	}
 	return answer[0], nil
 }

@@ -25,17 +25,17 @@ const (
 //go:embed digits.csv.gz
 var packed string
 
-// A set is some of the images with the digits that they show. It is never
-// changed once made, so goroutines may share it.
+// A set is some of the images with the digits that they show. It does not change, so goroutines
+// may share it.
 type set struct {
 	images *mat.Dense // one row per image, ink from 0 to 1
 	digits []int
 }
 
-// len is the number of images.
+// len returns the number of images.
 func (s set) len() int { return len(s.digits) }
 
-// pick returns the images of these rows, in this order. There must be one.
+// pick returns the images of these rows, in this order. There must be at least one.
 func (s set) pick(rows []int) set {
 	picked := set{mat.NewDense(len(rows), pixels, nil), make([]int, len(rows))}
 	for i, row := range rows {
@@ -54,7 +54,7 @@ func load() (set, error) {
 	return parse(unpacked)
 }
 
-// parse reads rows of 64 pixels and the digit.
+// parse parses rows of 64 pixels and a digit.
 func parse(r io.Reader) (set, error) {
 	lines := csv.NewReader(r)
 	lines.FieldsPerRecord = pixels + 1
@@ -63,7 +63,7 @@ func parse(r io.Reader) (set, error) {
 		return set{}, err
 	}
 	if len(records) == 0 {
-		return set{}, errors.New("no rows")
+		return set{}, errors.New("rows: got none, want some")
 	}
 	all := set{mat.NewDense(len(records), pixels, nil), make([]int, len(records))}
 	for i, record := range records {
@@ -74,7 +74,7 @@ func parse(r io.Reader) (set, error) {
 				limit = classes - 1
 			}
 			if err != nil || value < 0 || value > limit {
-				return set{}, fmt.Errorf("row %d, column %d: %q is not a number from 0 to %d", i+1, j+1, field, limit)
+				return set{}, fmt.Errorf("row %d, column %d: got %q, want a number from 0 to %d", i+1, j+1, field, limit)
 			}
 			if j == pixels {
 				all.digits[i] = value
@@ -86,9 +86,8 @@ func parse(r io.Reader) (set, error) {
 	return all, nil
 }
 
-// split returns the rows to train on and those to test with, which are never
-// trained on: of every digit a fifth, rounded, drawn by the seed alone. All
-// ranks that give the same seed get the same rows.
+// split returns the rows to train on and those to test with. The test rows are a fifth of every
+// digit, rounded, drawn by the seed alone, so all ranks with the same seed get the same rows.
 func split(digits []int, seed uint64) (train, test []int) {
 	var rows [classes][]int
 	for row, digit := range digits {
@@ -104,9 +103,9 @@ func split(digits []int, seed uint64) (train, test []int) {
 	return train, test
 }
 
-// batches deals all rows out in an order that the seed and the epoch decide, so
-// that every rank, and the single process of the proof, walks the same batches.
-// The last one may be smaller.
+// batches divides all rows into batches, in an order that depends on the seed and the epoch
+// only. Every rank, and the single process of the comparison, uses the same batches. The last
+// one may be smaller.
 func batches(rows, size int, seed uint64, epoch int) [][]int {
 	order := rand.New(rand.NewPCG(seed, 1+uint64(epoch))).Perm(rows)
 	var dealt [][]int
@@ -118,8 +117,8 @@ func batches(rows, size int, seed uint64, epoch int) [][]int {
 	return dealt
 }
 
-// share is the part of a batch that one rank computes. The parts differ by one
-// row at most; with more ranks than rows, some are empty.
+// share returns the part of a batch that one rank computes. Parts differ by at most one row;
+// with more ranks than rows, some are empty.
 func share(batch []int, rank, size int) []int {
 	return batch[rank*len(batch)/size : (rank+1)*len(batch)/size]
 }

@@ -1,12 +1,12 @@
 // Command digits trains a small neural network on real handwritten digits, data
-// parallel, and proves at the end that this gave what one process alone gives.
+// parallel, and verifies at the end that the result equals that of one process.
 //
 //	bin/tuttirun -np 4 bin/digits -out out
 //	bin/tuttirun -np 4 bin/digits -out out -coordinator
 //
-// Read train.go first: a step is a share of the batch, an all-reduce, and the
-// same move of all parameters on every rank. All that the ranks do together
-// stands in teamOf, below.
+// Read train.go first: a step computes the gradient of a share of the batch, runs an
+// all-reduce, and moves the parameters alike on every rank. teamOf, below, has all
+// that the ranks do together.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// job is one rank's part in the job, from Init to Close.
+// job is the part of one rank, from Init to Close.
 func job(ctx context.Context, args []string) (err error) {
 	o, err := parseFlags(args, os.Stderr)
 	if err != nil {
@@ -58,8 +58,8 @@ func job(ctx context.Context, args []string) (err error) {
 	return run(ctx, t, o, os.Stderr, os.Stdout)
 }
 
-// with is the team with a coordinator, which averages gradients by name in the
-// background: in the order that rank 0 finds them ready everywhere.
+// with returns the team with a coordinator, which averages gradients by name in the background,
+// in the order in which rank 0 finds them ready on all ranks.
 func (t team) with(co *coordinator.Coordinator) team {
 	g := coordinator.NewGradients[float64](co, comm.Mean)
 	t.declare = func(name string, part []float64) { g.Declare(name, part) }
@@ -69,7 +69,7 @@ func (t team) with(co *coordinator.Coordinator) team {
 	return t
 }
 
-// teamOf is a communicator as training sees it.
+// teamOf returns a communicator as training uses it.
 func teamOf(c *comm.Comm) team {
 	return team{
 		rank: c.Rank(),
@@ -87,7 +87,7 @@ func teamOf(c *comm.Comm) team {
 	}
 }
 
-// parseFlags reads the command line, and refuses what makes no sense.
+// parseFlags parses the command line.
 func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := defaults
 	o.bar = term.IsTerminal(int(os.Stderr.Fd()))
@@ -106,9 +106,9 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	}
 	switch {
 	case flags.NArg() > 0:
-		return options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+		return options{}, fmt.Errorf("arguments: got %q, want none", flags.Arg(0))
 	case o.epochs < 1 || o.batch < 1:
-		return options{}, errors.New("-epochs and -batch must be at least 1")
+		return options{}, errors.New("-epochs and -batch: want at least 1")
 	}
 	return o, nil
 }

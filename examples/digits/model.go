@@ -8,11 +8,11 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// A network is a multi-layer perceptron: tanh between the layers, softmax at
-// the end. All its numbers lie in one slice, because that is what travels: one
-// broadcast at the start, one all-reduce per step, whatever the layers are.
+// A network is a multi-layer perceptron: tanh between the layers, softmax at the end. All its
+// parameters lie in one slice, so that one broadcast at the start and one all-reduce per step
+// suffice, whatever the layers are.
 //
-// The gradient of a network has the same layout, and is a network, too.
+// The gradient of a network has the same form, and is a network, too.
 type network struct {
 	params []float64
 	layers []layer // views of params
@@ -24,8 +24,8 @@ type layer struct {
 	bias    []float64
 }
 
-// newNetwork returns a network of zeros. The widths are those of the input, of
-// each hidden layer, and of the output.
+// newNetwork returns a network of zeros. The widths are those of the input, of each hidden
+// layer, and of the output.
 func newNetwork(widths ...int) *network {
 	total := 0
 	for i, out := range widths[1:] {
@@ -51,8 +51,8 @@ func (n *network) like() *network {
 	return newNetwork(widths...)
 }
 
-// part is the layer's weights and biases, which lie side by side, in a slice that
-// is laid out as params.
+// part returns the layer's weights and biases, which lie side by side, in a slice with the form
+// of params.
 func (n *network) part(layer int, params []float64) []float64 {
 	begin, end := 0, 0
 	for i := range layer + 1 {
@@ -74,8 +74,8 @@ func (n *network) randomize(seed uint64) {
 	}
 }
 
-// forward returns what each layer puts out, one row per image; the last are the
-// scores before softmax.
+// forward returns the output of each layer, one row per image. The last output is the scores
+// before softmax.
 func (n *network) forward(images *mat.Dense) []*mat.Dense {
 	outputs := make([]*mat.Dense, len(n.layers))
 	x := images
@@ -97,15 +97,15 @@ func (n *network) forward(images *mat.Dense) []*mat.Dense {
 	return outputs
 }
 
-// A tally is how well a network did on some images. Sums over images add up
-// over ranks; means would not.
+// A tally counts how well a network did on some images. It holds sums, because sums over images
+// add up over ranks, and means do not.
 type tally struct {
 	loss    float64 // the sum of the cross entropies, in nats
 	correct float64 // images whose digit had the highest score
 }
 
-// evaluate turns scores into the gradient of the loss with respect to them, in
-// place, and counts.
+// evaluate replaces the scores by the gradient of the loss with respect to them, and returns
+// the tally.
 func evaluate(scores *mat.Dense, digits []int) tally {
 	var t tally
 	for row, digit := range digits {
@@ -124,15 +124,15 @@ func evaluate(scores *mat.Dense, digits []int) tally {
 	return t
 }
 
-// test counts how well the network does on s.
+// test returns how well the network does on s.
 func (n *network) test(s set) tally {
 	outputs := n.forward(s.images)
 	return evaluate(outputs[len(outputs)-1], s.digits)
 }
 
-// learn sets grad to the gradient of the summed loss over s: back propagation. It
-// tells of each layer whose gradient is there, the last one first, before it goes
-// on with the one below; unless ready is nil.
+// learn sets grad to the gradient of the summed loss over s, by back propagation. It calls
+// ready, unless nil, for each layer whose gradient is complete, the last layer first, before it
+// goes on with the one below.
 func (n *network) learn(s set, grad *network, ready func(layer int)) tally {
 	outputs := n.forward(s.images)
 	delta := outputs[len(outputs)-1]

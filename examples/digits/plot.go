@@ -12,15 +12,15 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// A point of the curves is what one epoch has brought: means per image, on the
-// batches as they came and on the test images afterwards.
+// A point of the curves is the result of one epoch: means per image, on the training batches
+// and on the test images.
 type point struct{ train, test tally }
 
 // The size of the picture: two panels side by side.
 const width, height = 24 * vg.Centimeter, 10 * vg.Centimeter
 
-// drawCurves writes digits.svg and digits.png into dir, which it makes if
-// missing, and returns their paths.
+// drawCurves writes digits.svg and digits.png into dir, which it creates if missing, and
+// returns their paths.
 func drawCurves(dir string, curves []point) ([]string, error) {
 	loss, err := panel("loss", "cross entropy in nats", curves, func(t tally) float64 { return t.loss })
 	if err != nil {
@@ -79,7 +79,7 @@ func panel(title, unit string, curves []point, of func(tally) float64) (*plot.Pl
 	return p, nil
 }
 
-// save draws the panels beside one another into a file of the format.
+// save draws the panels side by side into a file of the format.
 func save(path, format string, panels []*plot.Plot) error {
 	canvas, err := draw.NewFormattedCanvas(width, height, format)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// A progress shows how training goes: a bar where a person watches, and a line
-// for every fifth epoch elsewhere, as in logs.
+// A progress shows how training goes: a bar on a terminal, and a line for every fifth epoch
+// elsewhere, as in logs.
 type progress struct {
 	bar    *progressbar.ProgressBar // nil without a terminal
 	lines  io.Writer
@@ -16,8 +16,8 @@ type progress struct {
 	done   int
 }
 
-// newProgress returns a progress over so many epochs. The bar, if asked for,
-// goes to screen, the lines to lines.
+// newProgress returns a progress over that many epochs. The bar, if any, goes to screen, and
+// the lines go to lines.
 func newProgress(epochs int, bar bool, screen, lines io.Writer) *progress {
 	p := &progress{lines: lines, epochs: epochs}
 	if bar {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// options are what the command line says.
+// options are the settings of the command line.
 type options struct {
 	settings
 	out   string // the folder for the curves
@@ -15,18 +15,17 @@ type options struct {
 	named bool   // gradients are averaged layer by layer, while the next one is computed
 }
 
-// defaults are what the options are unless given.
+// defaults are the options that the command line does not set.
 var defaults = options{
 	settings: settings{epochs: 40, batch: 50, rate: 0.2, momentum: 0.9, seed: 1},
 	out:      "out",
 }
 
-// passing is the accuracy on the test images below which the run has failed.
+// passing is the accuracy on the test images below which the run fails.
 const passing = 0.95
 
-// run trains on the team, draws the curves, and proves that training in
-// parallel gave what a single process gives. Rank 0 speaks; all ranks fail or
-// succeed together.
+// run trains on the team, draws the curves, and compares the result with that of a single
+// process. Rank 0 prints; all ranks fail or succeed together.
 func run(ctx context.Context, t team, o options, screen, lines io.Writer) error {
 	all, err := load()
 	if err != nil {
@@ -68,7 +67,7 @@ func run(ctx context.Context, t team, o options, screen, lines io.Writer) error 
 		return err
 	}
 	if !(accuracy >= passing) {
-		return fmt.Errorf("accuracy is %.3g, want at least %g", accuracy, passing)
+		return fmt.Errorf("accuracy: got %.3g, want at least %g", accuracy, passing)
 	}
 	return nil
 }

@@ -8,9 +8,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// A team is what training needs from the ranks around it. main makes one of a
-// communicator; the proof and the tests make their own. Every rank must make
-// the same calls in the same order.
+// A team is what training needs from the other ranks. main makes one of a communicator; the
+// comparison and the tests make their own. Every rank makes the same calls in the same order.
 type team struct {
 	rank, size int
 
@@ -32,7 +31,7 @@ type team struct {
 	overlap func() (steps int, inFlight, hidden time.Duration)
 }
 
-// trainAlone is a team of one.
+// trainAlone is a team of one rank.
 func trainAlone() team {
 	return team{
 		size:      1,
@@ -42,7 +41,7 @@ func trainAlone() team {
 	}
 }
 
-// settings say how to train.
+// settings are the parameters of a training.
 type settings struct {
 	epochs   int
 	batch    int     // images per step, over all ranks together
@@ -51,14 +50,14 @@ type settings struct {
 	seed     uint64
 }
 
-// train trains a network on the team and returns it; each rank ends with the
-// same. After every epoch it calls watch, unless nil, with the mean loss and
-// accuracy of the epoch's batches as they came, over all ranks.
+// train trains a network on the team and returns it, equal on each rank. After every epoch it
+// calls watch, unless nil, with the mean loss and accuracy of the epoch's batches over all
+// ranks.
 //
-// Data-parallel: a step's batch is dealt out over the ranks, each computes the
-// gradient of its share, and the mean of these moves every rank's parameters in
-// the same way. Thus the ranks stay equal, and equal to a single process that
-// computes whole batches, but for the rounding of sums.
+// The training is data-parallel. Each rank computes the gradient of its share of a step's
+// batch, and the mean of these gradients moves every rank's parameters alike. So the ranks stay
+// equal. Up to the rounding of sums they also equal a single process that computes whole
+// batches.
 func train(ctx context.Context, t team, s settings, data set, watch func(*network, tally)) (*network, error) {
 	n := newNetwork(pixels, 128, 32, classes)
 	if t.rank == 0 {
@@ -89,12 +88,12 @@ func train(ctx context.Context, t team, s settings, data set, watch func(*networ
 	return n, nil
 }
 
-// over divides sums by the number of images.
+// over divides the sums by the number of images.
 func (t tally) over(images int) tally {
 	return tally{t.loss / float64(images), t.correct / float64(images)}
 }
 
-// A stepper moves a network, step by step.
+// A stepper moves a network step by step.
 type stepper struct {
 	team     team
 	net      *network
@@ -103,7 +102,7 @@ type stepper struct {
 	message  []float64 // the gradient, and the tally behind it: what travels
 }
 
-// newStepper returns a stepper at rest.
+// newStepper returns a stepper that has not moved.
 func newStepper(t team, n *network) *stepper {
 	s := &stepper{t, n, n.like(), make([]float64, len(n.params)), make([]float64, len(n.params)+2)}
 	if t.declare != nil {
@@ -117,13 +116,12 @@ func newStepper(t team, n *network) *stepper {
 
 func layerName(layer int) string { return fmt.Sprintf("layer%d", layer) }
 
-// gradient computes the gradient of the batch's mean loss, the same on every
-// rank, and returns the batch's mean loss and accuracy.
+// gradient computes the gradient of the batch's mean loss, the same on every rank, and returns
+// the batch's mean loss and accuracy.
 //
-// The shares may differ in size, so a mean of the ranks' own means would give
-// the images of smaller shares too much weight. Each rank scales its sums by
-// size/batch instead; the mean over the ranks is then the batch's sum divided
-// by the batch's length, whoever computed which part.
+// Shares may differ in size, so a mean of the ranks' own means would give the images of smaller
+// shares too much weight. Each rank scales its sums by size/batch instead. The mean over the
+// ranks is then the batch's sum divided by the batch's length.
 func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, error) {
 	weight := float64(s.team.size) / float64(len(batch))
 	hand := func(name string, part []float64) {
@@ -149,7 +147,7 @@ func (s *stepper) gradient(ctx context.Context, data set, batch []int) (tally, e
 	return tally{counts[0], counts[1]}, nil
 }
 
-// learn is the network's, also for a rank that has no images in this step.
+// learn is the network's learn, also for a rank that has no images in this step.
 func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
 	if len(rows) > 0 {
 		return s.net.learn(data.pick(rows), s.grad, ready)
@@ -161,7 +159,7 @@ func (s *stepper) learn(data set, rows []int, ready func(layer int)) tally {
 	return tally{}
 }
 
-// await has the message averaged, or waits until that is done.
+// await averages the message, or waits until that is done.
 func (s *stepper) await(ctx context.Context) error {
 	if s.team.begin != nil {
 		return s.team.finish(ctx)
@@ -169,7 +167,7 @@ func (s *stepper) await(ctx context.Context) error {
 	return s.team.average(ctx, s.message)
 }
 
-// descend takes one step of gradient descent with momentum (Polyak, 1964).
+// descend makes one step of gradient descent with momentum (Polyak, 1964).
 func (s *stepper) descend(rate, momentum float64) {
 	floats.Scale(momentum, s.velocity)
 	floats.AddScaled(s.velocity, -rate, s.message[:len(s.velocity)])

@@ -1,5 +1,5 @@
-// Command hello is the smallest job: every rank brings a number, and all get the
-// mean. With a launcher it is as many ranks as that starts, without one a single:
+// Command hello is the smallest job: every rank contributes a number, and all get the
+// mean. A launcher starts several ranks; without one, the program is a single rank.
 //
 //	bin/tuttirun -np 4 bin/hello
 package main

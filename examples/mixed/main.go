@@ -1,15 +1,15 @@
-// Command mixed trains one model in two ways at once, as recommenders are
-// trained: its few dense weights are on every worker and averaged by AllReduce;
-// its large table of embeddings is on rank 0 alone, and workers pull the rows
-// that they need and push gradients for them.
+// Command mixed trains one model in two ways at once, as recommenders are trained. Its
+// few dense weights are on every worker and averaged by AllReduce. Its large table of
+// embeddings is on rank 0 alone: workers pull the rows that they need, and push
+// gradients for them.
 //
 //	bin/tuttirun -np 4 bin/mixed            # rank 0 serves, ranks 1 to 3 work
 //	bin/mixed -local 4                      # the same, in one process
 //
-// Read worker.go and server.go side by side: both go through the same steps. The
-// dense gradients take a communicator of the workers' own, made by Split; rows
-// and their gradients travel as named tensors, found by step and name, so nobody
-// cares who is early. In the end rank 0 trains the same model alone and compares.
+// Read worker.go and server.go side by side: both go through the same steps. The dense
+// gradients use a communicator of the workers, made by Split. Rows and their gradients
+// are named tensors, found by step and name, so it does not matter which rank is early.
+// At the end rank 0 trains the same model alone and compares.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// job is this process's part: one rank of its job, or all ranks of a local one.
+// job is the part of this process: one rank of its job, or all ranks of a local one.
 func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	flags := flag.NewFlagSet("mixed", flag.ContinueOnError)
 	flags.SetOutput(usage)
@@ -59,11 +59,10 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 // The colors of Split: rank 0 takes no part in what the workers do together.
 const workers = 0
 
-// run gives every rank its part. average is how the workers join their dense
-// gradients.
+// run gives every rank its part. average is the operator for the workers' dense gradients.
 func run(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
 	if c.Size() < 2 {
-		return errors.New("a server and a worker are needed: bin/tuttirun -np 2 bin/mixed")
+		return fmt.Errorf("ranks: got %d, want a server and a worker: bin/tuttirun -np 2 bin/mixed", c.Size())
 	}
 	color := workers
 	if c.Rank() == 0 {

@@ -54,7 +54,7 @@ func TestAWrongAverageFailsTheVerification(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		return run(ctx, c, comm.Max, io.Discard)
 	})
-	if err == nil || !strings.Contains(err.Error(), "away from that of one process") {
+	if err == nil || !strings.Contains(err.Error(), "distance to one process: got") {
 		t.Errorf("got %v, want the proof to fail", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestAWordOutsideTheTableEndsTheStepEverywhere(t *testing.T) {
 	if !errors.Is(err, fault.Misuse) {
 		t.Errorf("got %v, want Misuse of the server", err)
 	}
-	if atWorker == nil || !strings.Contains(atWorker.Error(), "wants word 100 of 100") {
+	if atWorker == nil || !strings.Contains(atWorker.Error(), "got 100, want 0 to 99") {
 		t.Errorf("got %v at the worker, want the server's reason", atWorker)
 	}
 }

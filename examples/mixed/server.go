@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// serve is rank 0's part: it holds the table, and in each step hands out rows to
-// every worker before it takes the gradients of any. Both are done in the order
-// of the ranks, so that each run adds up in the same order, whoever comes first.
+// serve is the part of rank 0. It holds the table. In each step it sends rows to every worker
+// before it receives the gradients of any. Both happen in the order of ranks, so that each run
+// adds up in the same order.
 func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	table := firstTable()
 	requested := make([][]int32, c.Size())
@@ -40,7 +40,7 @@ func serve(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	return verify(table, dense, c.Size()-1, out)
 }
 
-// sendRows sends a worker the rows that it wants in this step.
+// sendRows sends a worker the rows that it requests in this step.
 func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float64) ([]int32, error) {
 	t, err := c.RecvNamed(ctx, uint64(step), worker, wantedRows, nil) // as many as come
 	if err != nil {
@@ -49,24 +49,24 @@ func sendRows(ctx context.Context, c *comm.Comm, step, worker int, table []float
 	ids := comm.Values[int32](t)
 	for _, id := range ids {
 		if id < 0 || id >= words {
-			return nil, fault.New(fault.Misuse, "hand out", c.Rank(), "rank %d wants word %d of %d", worker, id, words)
+			return nil, fault.New(fault.Misuse, "send rows", c.Rank(), "word from rank %d: got %d, want 0 to %d", worker, id, words-1)
 		}
 	}
 	picked := pick(table, ids)
 	return ids, c.SendNamed(uint64(step), worker, rows, comm.NewTensor(picked, len(ids), dim), nil)
 }
 
-// tolerance is how far the result may be from that of one process. Sums in
-// another order differ by less than 1e-12 here; a gradient that is summed where it
-// should be averaged, or lost, leads elsewhere altogether.
+// tolerance bounds how far the result may be from that of one process. Sums in another order
+// differ by less than 1e-12 here. A gradient that is lost, or summed instead of averaged, leads
+// to a far larger difference.
 const tolerance = 1e-9
 
-// verify trains the same model in this process alone, and compares.
+// verify trains the same model in this process alone, and compares the results.
 func verify(table, dense []float64, workers int, out io.Writer) error {
 	wantTable, wantDense := trainAlone()
 	far := distance(append(table, dense...), append(wantTable, wantDense...))
 	if !(far <= tolerance) {
-		return fmt.Errorf("the result is %.2g away from that of one process (relative L2 distance, at most %g)", far, tolerance)
+		return fmt.Errorf("relative L2 distance to one process: got %.2g, want at most %g", far, tolerance)
 	}
 	fmt.Fprintf(out, "%d workers and a server learnt what one process learns: relative L2 distance %.1g (at most %g)\n", workers, far, tolerance)
 	return nil
@@ -85,7 +85,7 @@ func trainAlone() (table, dense []float64) {
 	return table, dense
 }
 
-// distance is the relative L2 distance of got from want.
+// distance returns the relative L2 distance of got from want.
 func distance(got, want []float64) float64 {
 	var off, all float64
 	for i := range want {

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// What is to be learnt: each word has a secret worth, an example is three words
-// and the sum of their worths. The model gives each word a row of numbers, adds
-// the rows of an example, and weighs the sum with the dense weights.
+// The task: each word has a worth, and an example is three words and the sum of their
+// worths. The model has a row of numbers per word. It adds the rows of an example and
+// multiplies the sum by the dense weights.
 const (
 	words    = 100 // rows of the table
 	dim      = 8   // numbers in a row, and dense weights
@@ -18,13 +18,13 @@ const (
 	showEach = 100 // steps
 )
 
-// An example is some words and what they are worth together.
+// An example is some words and the sum of their worths.
 type example struct {
 	words [perText]int32
 	worth float64
 }
 
-// batchOf is the batch of a step, the same on every rank.
+// batchOf returns the batch of a step, which is the same on every rank.
 func batchOf(step int) []example {
 	rng := rand.New(rand.NewPCG(1, uint64(step)))
 	examples := make([]example, batch)
@@ -33,19 +33,18 @@ func batchOf(step int) []example {
 		for j := range e.words {
 			word := rng.IntN(words)
 			e.words[j] = int32(word)
-			e.worth += math.Sin(float64(word)) // nobody would guess
+			e.worth += math.Sin(float64(word)) // any function that is hard to guess
 		}
 	}
 	return examples
 }
 
-// share is the part of a batch that one of n workers takes. Shares differ by one
-// example at most.
+// share returns the part of a batch for one of n workers. Shares differ by at most one example.
 func share(examples []example, worker, n int) []example {
 	return examples[worker*len(examples)/n : (worker+1)*len(examples)/n]
 }
 
-// wordsOf lists the words of some examples, one after the other.
+// wordsOf lists the words of the examples, one after the other.
 func wordsOf(examples []example) []int32 {
 	var ids []int32
 	for _, e := range examples {
@@ -54,7 +53,7 @@ func wordsOf(examples []example) []int32 {
 	return ids
 }
 
-// firstWeights and firstTable are where every run begins.
+// firstWeights and firstTable return the initial values of every run.
 func firstWeights() []float64 { return scattered(2, dim) }
 func firstTable() []float64   { return scattered(3, words*dim) }
 
@@ -67,9 +66,9 @@ func scattered(seed uint64, n int) []float64 {
 	return v
 }
 
-// gradients are those of the squared error, summed over examples: of the dense
-// weights, with the sum of the errors as one more number behind them; and of the
-// rows, which lie as in rows, one for each word of each example.
+// gradients returns the gradients of the squared error, summed over the examples. dense is for
+// the dense weights, followed by the sum of the squared errors. ofRows is for the rows, one per
+// word of each example, in the order of rows.
 func gradients(weights, rows []float64, examples []example) (dense, ofRows []float64) {
 	dense, ofRows = make([]float64, dim+1), make([]float64, len(rows))
 	for i, e := range examples {
@@ -102,15 +101,15 @@ func pick(table []float64, ids []int32) []float64 {
 	return rows
 }
 
-// descend moves the rows of some words against their gradients, which are sums
-// over a share of the batch.
+// descend moves the rows of some words against their gradients, which are sums over a share of
+// the batch.
 func descend(table, ofRows []float64, ids []int32) {
 	for i, id := range ids {
 		move(table[int(id)*dim:(int(id)+1)*dim], ofRows[i*dim:(i+1)*dim], rate/batch)
 	}
 }
 
-// move adds -by times the gradient.
+// move subtracts by times the gradient.
 func move(v, gradient []float64, by float64) {
 	for i := range v {
 		v[i] -= by * gradient[i]

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// The names of tensors. With the step they make the keys; the ranks are part of
-// the key, too, so all workers use the same names.
+// The names of tensors. A key consists of step, ranks and name, so all workers use the
+// same names.
 const (
 	wantedRows   = "wanted"  // worker to server: the words whose rows it needs
 	rows         = "rows"    // server to worker
@@ -18,10 +18,11 @@ const (
 	weights      = "weights" // first worker to server, after the last step
 )
 
-// server is the rank that has the table.
+// server is the rank that holds the table.
 const server = 0
 
-// work is a worker's part. team are the workers; its first one speaks for them.
+// work is the part of a worker. team is the communicator of the workers; its rank 0 prints and
+// sends the result.
 func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Writer) error {
 	dense := firstWeights()
 	for step := range steps {
@@ -56,7 +57,7 @@ func work(ctx context.Context, c, team *comm.Comm, average comm.Op, out io.Write
 	return c.SendNamed(steps, server, weights, comm.NewTensor(dense), nil)
 }
 
-// pull gets the rows of some words from the server.
+// pull receives the rows of some words from the server.
 func pull(ctx context.Context, c *comm.Comm, step int, ids []int32) ([]float64, error) {
 	if err := c.SendNamed(uint64(step), server, wantedRows, comm.NewTensor(ids), nil); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func recvInto(ctx context.Context, c *comm.Comm, step, from int, name string, ds
 		return err
 	}
 	if got := comm.Values[float64](t); len(got) != len(dst) || t.Dead {
-		return fault.New(fault.Mismatch, "recvnamed "+name, c.Rank(), "rank %d sent %v of shape %v, want %d float64s", from, t.DType, t.Shape, len(dst))
+		return fault.New(fault.Mismatch, "recvnamed "+name, c.Rank(), "tensor from rank %d: got %v of shape %v, want %d float64s", from, t.DType, t.Shape, len(dst))
 	}
 	return nil
 }

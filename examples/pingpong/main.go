@@ -1,11 +1,10 @@
-// Command pingpong sends messages to and fro between two ranks, the point-to-point
-// way: rank 0 serves, rank 1 returns whatever comes, of whatever size.
+// Command pingpong sends messages between two ranks and times them: rank 0 sends, and
+// rank 1 returns every message, whatever its size.
 //
 //	bin/tuttirun -np 2 bin/pingpong
 //
-// It shows Send and Recv, Probe for a message whose size is not known, tags that
-// mean something, and how a program tells errors apart. For figures to rely on,
-// take tuttibench -op pingpong.
+// It shows Send and Recv, Probe for a message of unknown size, tags, and how a program
+// distinguishes errors. For reliable figures use tuttibench -op pingpong.
 package main
 
 import (
@@ -22,10 +21,10 @@ import (
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
-// What the tags of messages mean.
+// The tags of messages.
 const (
 	ping = 1 // return it
-	stop = 2 // the game has ended
+	stop = 2 // end
 )
 
 func main() {
@@ -33,7 +32,7 @@ func main() {
 	defer stop()
 	switch err := job(ctx, os.Stdout); {
 	case errors.Is(err, fault.PeerLost):
-		fmt.Fprintln(os.Stderr, "pingpong: my partner has left the table:", err)
+		fmt.Fprintln(os.Stderr, "pingpong: the other rank is lost:", err)
 		os.Exit(2)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "pingpong:", err)
@@ -41,7 +40,7 @@ func main() {
 	}
 }
 
-// job is one rank's part, from Init to Close.
+// job is the part of one rank, from Init to Close.
 func job(ctx context.Context, out io.Writer) (err error) {
 	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
 	if err != nil {
@@ -51,11 +50,11 @@ func job(ctx context.Context, out io.Writer) (err error) {
 	return run(ctx, c, out)
 }
 
-// run has ranks 0 and 1 play; others look on.
+// run makes rank 0 send and rank 1 return messages. Other ranks do nothing.
 func run(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	switch {
 	case c.Size() < 2:
-		return errors.New("it takes two: bin/tuttirun -np 2 bin/pingpong")
+		return fmt.Errorf("ranks: got %d, want 2: bin/tuttirun -np 2 bin/pingpong", c.Size())
 	case c.Rank() == 0:
 		return measure(ctx, c, out)
 	case c.Rank() == 1:
@@ -67,7 +66,8 @@ func run(ctx context.Context, c *comm.Comm, out io.Writer) error {
 // rounds is how often a message of each size goes there and back.
 const rounds = 20
 
-// measure plays balls of several sizes, checks what comes back, and ends the game.
+// measure sends messages of several sizes, verifies and times what comes back, and then tells
+// rank 1 to stop.
 func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	for _, size := range []int{0, 8, 4 << 10, 1 << 20} {
 		sent, back := make([]byte, size), make([]byte, size)
@@ -86,7 +86,7 @@ func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 			}
 			total += time.Since(begin)
 			if st.Bytes != size || string(back) != string(sent) {
-				return fmt.Errorf("%d bytes came back changed, or as %d", size, st.Bytes)
+				return fmt.Errorf("a message of %d bytes: got other bytes back, or %d of them", size, st.Bytes)
 			}
 		}
 		fmt.Fprintf(out, "%7d bytes there and back, %d times: %v each\n", size, rounds, (total / rounds).Round(100*time.Nanosecond))
@@ -94,7 +94,7 @@ func measure(ctx context.Context, c *comm.Comm, out io.Writer) error {
 	return comm.Send(ctx, c, 1, stop, []byte(nil))
 }
 
-// echo returns every ball until the game is over.
+// echo returns every message until the one that says stop.
 func echo(ctx context.Context, c *comm.Comm) error {
 	var buf []byte
 	for {
