@@ -1,27 +1,47 @@
-// Package rendezvous is the keyed meeting place of messages and receives, and the
-// exchange that moves a message's bytes from one rank to another.
+// Package rendezvous matches messages with receives, and moves a message's bytes from one rank to
+// another. It is the layer below communicators: what MPI calls the matching engine and the
+// point-to-point protocols.
 //
-// A message is found by (context, source, tag), or by (context, step, source,
-// name) when it is a named tensor. Whichever of message and receive comes first
-// waits in the table; per key, first come is first served. Matching uses
-// envelopes only; how the bytes travel is decided per message:
+// A maintainer should know four things first.
 //
-//   - send-driven: the envelope carries the bytes, up to half the peer's credit;
-//   - recv-driven: the envelope is an offer; the receiver requests the bytes
-//     when a receive has met it, and they go straight into the receive's buffer;
-//   - auto: send-driven up to Config.Threshold bytes, recv-driven above.
+// Matching. A message is found by (context, source, tag), or by (context, step, source, name) when
+// it is a named tensor. Whichever of message and receive comes first waits in the context's table.
+// Per key, first come is first served. Only envelopes are matched: how the bytes travel is decided
+// per message, by a Protocol:
 //
-// What bounds memory: each peer grants Config.Credit bytes for envelopes and
-// bytes that no receive has met yet. Past that a sender keeps its messages in
-// its own spill buffer (Config.SendBuffer), and past that Send waits.
+//   - Eager: the envelope carries the bytes. They are copied once if no receive is posted yet.
+//   - Rendezvous: the envelope is an offer. The receiver requests the bytes when a receive has
+//     matched it, and they go straight into the receive's buffer.
+//   - Auto: eager up to Config.Threshold bytes, rendezvous above. A message of more than half the
+//     least credit is never eager.
 //
-// The package does not know communicators, ranks other than the job's, element
-// types, operators or collectives. Ranks here are always ranks of the job.
+// Memory. Each peer grants Config.Credit bytes for envelopes and eager bytes that no receive has
+// matched. Beyond the credit a sender keeps its messages in its own spill buffer
+// (Config.SendBuffer), and beyond that Send waits. So no rank can make another allocate without
+// bound, and no receive waits behind messages that nobody receives: see peer.grantExtra.
+//
+// Locking. One lock per Engine guards all state of this package. It is never held while bytes are
+// copied, frames are sent or callbacks run: such work is deferred, and Engine.unlock does it. The
+// order of locks is: a link's progress role (mesh), then the engine's lock, then the lock of a
+// staticPlan. Code that holds the engine's lock never waits and never calls a Conn.
+//
+// Buffers. A request's buffer belongs to the engine until the request is done. A request that ends
+// early, because of a revoke, a lost peer or a canceled context, is not done before nothing writes
+// into its buffer or reads from it any more: see Engine.abort.
+//
+// The package does not know communicators, ranks other than the job's, element types, operators or
+// collectives. Ranks here are always ranks of the job.
+//
+// The files: table.go matches; matchcontext.go, recv.go, send.go and named.go are the calls;
+// request.go and message.go the two things that are matched, match.go what happens then; peer.go
+// and inbound.go the exchange with one rank, header.go its frames; fastpath.go the shortcut for
+// small messages; prepared.go, remotebuffer.go and staticplan.go the direct writes of named
+// tensors; fail.go the end of peers and of the engine.
 //
 // # Frames
 //
-// All integers are little-endian. A head ends with the CRC-32C of what precedes
-// it. Every head begins with
+// All integers are little-endian. A header ends with the CRC-32C of what precedes it. Every header
+// begins with
 //
 //	offset size
 //	     0    1  kind
@@ -30,7 +50,7 @@
 //	     2    1  element type of a named tensor
 //	     3    1  number of dimensions of a named tensor, at most 8
 //	     4    4  id
-//	     8    4  credit given back, in bytes
+//	     8    4  credit returned, in bytes
 //
 // and goes on by kind:
 //
@@ -46,10 +66,10 @@
 //	offer     a message whose bytes wait for a request; id is the offer's
 //	request   asks for the bytes of offer id, to arrive by the receive id
 //	data      bytes of the message that the receive with this id waits for
-//	credit    gives credit back, and allows id more offers beyond it
-//	withdraw  takes the offer id back: its sender has left
-//	drop      the receiver does not want offer id: its sender is released
-//	abandon   the sender has left: no more data comes for receive id
+//	credit    returns credit, and allows id more offers beyond it
+//	withdraw  takes the offer id back: its send was canceled
+//	drop      the receiver does not want offer id: its send is done
+//	abandon   the send was aborted: no more data comes for receive id
 //	bye       the last frame of a rank that closes
 //	bye ack   answers bye: all frames before it have been handled
 //	wake      check the conditions that this rank's goroutines await again

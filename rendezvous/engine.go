@@ -12,30 +12,33 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Protocol says who moves a message's bytes.
+// A Protocol says when a message's bytes travel: with its envelope, or on request.
 type Protocol uint8
 
-// The drives; Auto is the default.
+// The protocols. Auto is the default.
 const (
-	Auto       Protocol = iota
-	Eager               // send-driven: the bytes go with the envelope
-	Rendezvous          // recv-driven: the receiver asks for them
+	Auto       Protocol = iota // eager up to Config.Threshold bytes, rendezvous above
+	Eager                      // the bytes go with the envelope, as far as credit allows it
+	Rendezvous                 // the receiver requests the bytes once a receive has matched
 )
 
-// Defaults of Config.
+// The defaults of Config.
 const (
 	DefaultCredit     = 4 << 20
 	DefaultThreshold  = 64 << 10
 	DefaultSendBuffer = 256 << 20
 	DefaultStepBytes  = 1 << 30
 
-	// minCredit is what every peer may send before it has heard of a larger grant.
+	// minCredit is what every peer may send before it has heard of a larger grant. Both ranks
+	// assume it, so that the first message needs no round trip.
 	minCredit = 512 << 10
-	// envelopeCost is what a message costs in credit besides its bytes.
+	// envelopeCost is what a message costs in credit besides its bytes. It stands for the memory
+	// that a waiting message takes: its struct, its place in two lists and a bucket.
 	envelopeCost = 256
-	// segment is the size of a data frame's body.
+	// segment is the size of a data frame's body. Frames of other requests get their turn in
+	// between.
 	segment = 256 << 10
-	// spillAfter is how long a large Send waits for its receive before it copies.
+	// spillAfter is how long a large Send waits for its receive before it copies the body.
 	spillAfter = time.Millisecond
 )
 
@@ -43,44 +46,53 @@ const (
 type Config struct {
 	Rank, Size int
 	Credit     int      // bytes granted to each peer; at least 512 KiB
-	Threshold  int      // largest message that Auto pushes; the same on all ranks
-	SendBuffer int64    // bytes that accepted sends may hold
+	Threshold  int      // largest message in bytes that Auto sends eagerly; the same on all ranks
+	SendBuffer int64    // bytes that the copies of accepted sends may hold
 	StepBytes  int64    // bytes that one step's named sends may hold
-	Protocol   Protocol // what Auto means
+	Protocol   Protocol // what Auto means; Auto decides by Threshold
 	Static     int64    // bytes of prepared buffers for the tensors that recur; 0: none
 	Checksum   bool     // bodies carry a CRC-32C
 	Log        *slog.Logger
 }
 
-// An Engine is one rank's meeting place: the table, and the exchange with every
-// peer. Its methods may be called by any number of goroutines.
+// An Engine is the matching engine of one rank: the contexts with their tables, and the exchange
+// with every peer. Its methods may be called by any number of goroutines.
 //
-// One lock guards all its state. It is held for bookkeeping only: bytes are
-// copied, frames sent and callbacks run outside, from release.
+// One lock, mu, guards all state of the engine, its contexts, peers, requests and messages. It is
+// held for bookkeeping only. Whatever takes time or calls other code is put into deferred, or
+// queued as a frame, and done by unlock after the lock is released. So a caller may hold mu, change
+// state, and trust that nothing runs in between:
+//
+//	e.mu.Lock()
+//	... change state, defer actions, enqueue frames ...
+//	e.unlock()   // runs the actions, sends the frames, leaves mu unlocked
+//
+// Code that defers nothing may call mu.Unlock itself.
 type Engine struct {
 	cfg Config
-	m   *mesh.Mesh
+	m   *mesh.Mesh // set by Bind, before the first call
 
-	mu           sync.Mutex
+	mu           sync.Mutex // guards all below
 	contexts     map[uint64]*MatchContext
-	closedIDs    map[uint64]struct{}
-	peers        []*peer
-	spilled      int64
-	undelivered  error
-	ended        error // after Close: what every call gets
-	deferred     []deferredAction
-	dirtyPeers   []*peer // peers with frames to send
-	freeRequests *Request
+	closedIDs    map[uint64]struct{} // contexts that were closed; messages for them are dropped
+	peers        []*peer             // by rank; the own one is for sends to this rank itself
+	spilled      int64               // bytes of copies that accepted sends hold, of Config.SendBuffer
+	undelivered  error               // the first accepted send that was lost; Drain returns it
+	ended        error               // after End: the error of every call
+	deferred     []deferredAction    // run by unlock, in order
+	dirtyPeers   []*peer             // peers with frames to send
+	freeRequests *Request            // free lists, so that a steady exchange allocates nothing
 	freeControl  *controlFrame
 	freeMessages *message
-	pool         bufferPool
-	postedAny    int // receives in tables that name no peer
-	steps        steps
-	drainWaiter  *mesh.Waiter // Drain's
-	plan         *staticPlan  // nil: without Config.Static
+	pool         bufferPool   // memory of eager messages that wait
+	postedAny    int          // posted receives with source Any, in all contexts
+	steps        steps        // of named tensors
+	drainWaiter  *mesh.Waiter // woken when Drain should check again; nil: nobody drains
+	plan         *staticPlan  // nil without Config.Static; has a lock of its own
 }
 
-// New makes the engine of one rank. Bind must follow before the first call.
+// New returns the engine of one rank. Bind must follow before the first call. Fields of cfg that
+// are zero get their defaults.
 func New(cfg Config) *Engine {
 	if cfg.Credit < minCredit {
 		cfg.Credit = max(minCredit, cmp.Or(cfg.Credit, DefaultCredit))
@@ -103,7 +115,8 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// Bind gives the engine its mesh.
+// Bind gives the engine the mesh that its frames travel over. The two need each other: the mesh
+// calls Sink and LinkDown, which may happen before Bind.
 func (e *Engine) Bind(m *mesh.Mesh) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,10 +126,10 @@ func (e *Engine) Bind(m *mesh.Mesh) {
 	}
 }
 
-// Mesh is what Bind was given.
+// Mesh returns what Bind was given.
 func (e *Engine) Mesh() *mesh.Mesh { return e.m }
 
-// Sink implements mesh.Data.
+// Sink implements mesh.Data: the peer at the other end of a link is the sink of its frames.
 func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	p := e.peers[l.Rank]
 	e.mu.Lock()
@@ -125,16 +138,17 @@ func (e *Engine) Sink(l *mesh.Link) transport.Sink {
 	return p
 }
 
-// bind gives p its link, which Bind or the first Conn knows first. It is written
-// once, before there is anyone to read it: frames are sent outside the lock.
+// bind gives p its link. Bind and the first Conn both do so, whichever comes first. The field is
+// written once, before anyone reads it: frames are sent without the lock.
 func (p *peer) bind(l *mesh.Link) {
 	if p.link != l {
 		p.link = l
 	}
 }
 
-// LinkDown implements mesh.Data. What was under way stays so until the verdict
-// says who is to blame; only what a body was being written into is let go.
+// LinkDown implements mesh.Data. Requests in flight are kept until FailPeer brings the verdict,
+// which names the rank to blame. Only buffers that the Conn was writing into are detached: the Conn
+// has stopped.
 func (e *Engine) LinkDown(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
@@ -144,7 +158,8 @@ func (e *Engine) LinkDown(rank int, err error) {
 	e.unlock()
 }
 
-// A deferredAction is work to be done once the lock is released.
+// A deferredAction is work that was decided under the lock and is done after its release, by
+// Engine.unlock. It is a struct and not a closure, so that deferring allocates nothing.
 type deferredAction struct {
 	kind    actionKind
 	req     *Request
@@ -156,18 +171,19 @@ type deferredAction struct {
 type actionKind uint8
 
 const (
-	actionComplete  actionKind = iota // run op's callback
-	actionExpose                      // show op's buffer to its sender, and request the bytes
-	actionUnexpose                    // hide op's buffer again, and end it with op.leaving
-	actionCopyLocal                   // copy from a send of this rank's
-	actionCopy                        // copy from a message that waited
+	actionComplete  actionKind = iota // call req.onFinish
+	actionExpose                      // expose req's buffer to its sender, and request the bytes
+	actionUnexpose                    // withdraw the exposure of req's buffer, and finish req
+	actionCopyLocal                   // copy from sendReq, a send to this rank itself, to req
+	actionCopy                        // copy msg, which waited in the table, to req
 	actionRun                         // call run
 )
 
 func (e *Engine) deferAction(c deferredAction) { e.deferred = append(e.deferred, c) }
 
-// unlock unlocks the engine, and before that does what was put off: chores in
-// the order they came, then frames, per peer in order and by one goroutine.
+// unlock ends a critical section. It runs the deferred actions in the order they were added, sends
+// the queued frames, and returns with the lock released. Actions may defer more. Frames to one peer
+// keep their order, because flush lets one goroutine at a time send to a peer.
 func (e *Engine) unlock() {
 	for {
 		switch {
@@ -188,6 +204,8 @@ func (e *Engine) unlock() {
 	}
 }
 
+// runAction runs one action without the lock. Actions that end a request take the lock again and
+// leave it by unlock, because to finish a request may defer its callback.
 func (e *Engine) runAction(c deferredAction) {
 	switch c.kind {
 	case actionRun:
@@ -223,9 +241,9 @@ func (e *Engine) runAction(c deferredAction) {
 	}
 }
 
-// wait returns when op is done. When ctx or p ends it first, the op leaves
-// without a trace if nothing has matched it, and is waited for otherwise: by
-// then its peer has promised the bytes, or is found out by the control links.
+// wait returns req.err when req is done. When ctx or p ends the wait first, a request that nothing
+// has matched is canceled. A matched one is waited for: its peer has promised the bytes, and if the
+// peer does not deliver, the failure detector ends the request.
 func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	ls := req.Links()
 	if e.m.Poll(ctx, req, p, ls) {
@@ -243,11 +261,13 @@ func (e *Engine) wait(ctx context.Context, req *Request, p mesh.WaitPolicy) erro
 	return req.err
 }
 
+// waitLinks waits for req and moves the links that its frames can come on.
 func (e *Engine) waitLinks(ctx context.Context, w *mesh.Waiter, req *Request, p mesh.WaitPolicy) error {
 	return e.m.Wait(ctx, w, req, p, req.Links()...)
 }
 
-// Links are those that can make op happen.
+// Links returns the links on which frames can arrive that make req done: its peer's, or all links
+// for a receive from any source.
 func (req *Request) Links() []*mesh.Link {
 	if req.send {
 		return req.e.LinksOf(req.peer.rank)
@@ -255,13 +275,14 @@ func (req *Request) Links() []*mesh.Link {
 	return req.e.LinksOf(int(req.key.source))
 }
 
-// Watch has w woken when op is done; nil ends that.
+// Watch wakes w when req is done. A nil w ends that. A request has one waiter at a time.
 func (req *Request) Watch(w *mesh.Waiter) { req.waiter.Store(w) }
 
-// Cancel ends op with err unless it has met its other side; then it goes on.
+// Cancel ends req with err, unless it is matched: then it goes on, and err counts only if the
+// sender takes the message back.
 func (req *Request) Cancel(err error) { req.e.cancel(req, err) }
 
-// cancel ends an op that nothing has met yet with err.
+// cancel implements Cancel. See Request for the phases.
 func (e *Engine) cancel(req *Request, err error) {
 	e.mu.Lock()
 	switch req.phase {
@@ -279,12 +300,13 @@ func (e *Engine) cancel(req *Request, err error) {
 	e.unlock()
 }
 
-// Wait blocks until op is done or ctx ends; see Space. The op is the caller's to Free.
+// Wait blocks until req is done, or ctx or p has ended the wait and req is canceled. It returns
+// req's error. The caller frees req afterwards.
 func (e *Engine) Wait(ctx context.Context, req *Request, p mesh.WaitPolicy) error {
 	return e.wait(ctx, req, p)
 }
 
-// misuse is an error about this rank's own call.
+// misuse returns an error about this rank's own call.
 func (e *Engine) misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, e.cfg.Rank, format, args...)
 }

@@ -40,13 +40,16 @@ const (
 	flagExtra
 )
 
-// maxDims is the most dimensions a named tensor may have.
+// maxDims is the most dimensions a named tensor may have. A header with all of them fits
+// transport.MaxHead.
 const maxDims = 8
 
-// maxMessage is the largest message; what claims more is a lie.
+// maxMessage is the largest message in bytes. A header that claims more is invalid; the bound keeps
+// sums of sizes and offsets from overflowing.
 const maxMessage = 1 << 46
 
-// frameHeader is a frame's head in decoded form; doc.go has its layout.
+// A frameHeader is a frame's header in decoded form. The package comment has its layout by kind;
+// fields that a kind does not carry are zero.
 type frameHeader struct {
 	kind   frameKind
 	flags  uint8
@@ -73,9 +76,10 @@ type frameHeader struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
+// commonHeaderSize is the size of what every header begins with.
 const commonHeaderSize = 12
 
-// encode writes h to b and returns the head's length.
+// encode writes h to b, with its CRC, and returns the header's length.
 func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	le := binary.LittleEndian
 	b[0], b[1], b[2], b[3] = byte(h.kind), h.flags, h.dtype, h.ndim
@@ -122,7 +126,7 @@ func (h *frameHeader) encode(b *[transport.MaxHead]byte) int {
 	return n + 4
 }
 
-// headerSize is how long a head with these first bytes must be, without its CRC.
+// headerSize returns how long a header with these first fields must be, without its CRC.
 func (h *frameHeader) headerSize() int {
 	n := commonHeaderSize
 	switch h.kind {
@@ -147,8 +151,9 @@ func (h *frameHeader) headerSize() int {
 	return n
 }
 
-// decode reads a head that announces body bytes. Every error means that the
-// peer, or the wire, lies; the link is not to be trusted further.
+// decode reads the header of a frame with a body of that many bytes. Any error means that the peer
+// or the wire is broken, and the link must not be used further. The length is checked once, so that
+// decodeFields may index b directly: this is the hot path of every frame.
 func (h *frameHeader) decode(b []byte, body int) error {
 	if len(b) < commonHeaderSize+4 || len(b) > transport.MaxHead {
 		return fmt.Errorf("header: got %d bytes, want %d to %d", len(b), commonHeaderSize+4, transport.MaxHead)
@@ -175,6 +180,7 @@ func (h *frameHeader) decode(b []byte, body int) error {
 	return h.check(body)
 }
 
+// decodeFields reads what follows the common fields. The length of b has been checked.
 func (h *frameHeader) decodeFields(b []byte) {
 	le := binary.LittleEndian
 	switch h.kind {
@@ -209,7 +215,8 @@ func (h *frameHeader) decodeFields(b []byte) {
 	}
 }
 
-// check compares what the head says of its body with the body announced.
+// check compares the header with the frame's body, of that many bytes, and with the bounds of its
+// kind.
 func (h *frameHeader) check(body int) error {
 	want := uint64(0)
 	switch h.kind {

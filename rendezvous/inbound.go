@@ -2,8 +2,8 @@ package rendezvous
 
 import "github.com/tutti-go/tutti/fault"
 
-// deliver gives a message that is or will be complete to the receive that waits
-// for it, or lets it wait.
+// deliver matches a message that is complete, or is an offer, with a posted receive, or puts it
+// into the table. e.mu is held.
 func (e *Engine) deliver(m *message) {
 	mc := m.mc
 	if req := mc.table.popRecv(m.key); req != nil {
@@ -18,8 +18,9 @@ func (e *Engine) deliver(m *message) {
 	}
 }
 
-// startEager finds the place of a pushed message's bytes: the buffer of the
-// receive that waits for it, or storage in the table.
+// startEager finds the memory for an eager message's bytes: the buffer of the receive that it
+// matches, or memory of the pool while it waits in the table. Messages for a context or step that
+// has ended are dropped, and their credit is returned.
 func (p *peer) startEager(h *frameHeader) {
 	e := p.e
 	mc := e.contextFor(h.context)
@@ -51,7 +52,7 @@ func (p *peer) startEager(h *frameHeader) {
 	p.grantExtra()
 }
 
-// finishEager ends what placeEager began.
+// finishEager ends what startEager began, when the message's last byte is in.
 func (p *peer) finishEager(in *inboundFrame) {
 	e := p.e
 	switch {
@@ -78,7 +79,8 @@ func (p *peer) finishEager(in *inboundFrame) {
 	}
 }
 
-// handleOffer meets an offer with its receive, or lets it wait.
+// handleOffer delivers an offer. An offer for a context or step that has ended is answered by a
+// drop.
 func (p *peer) handleOffer(h *frameHeader) {
 	e := p.e
 	mc := e.contextFor(h.context)
@@ -103,8 +105,8 @@ func (p *peer) handleOffer(h *frameHeader) {
 	e.deliver(m)
 }
 
-// chargeOffer counts what an offer takes: credit, or one of the envelopes granted
-// beyond it, which cost nothing.
+// chargeOffer counts what an offer takes: credit, or one of the envelopes granted beyond it, whose
+// cost is 0. fair is false if the peer had neither, which ends the link.
 func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 	if h.flags&flagExtra == 0 {
 		return envelopeCost, p.chargeCredit(envelopeCost)
@@ -118,7 +120,7 @@ func (p *peer) chargeOffer(h *frameHeader) (cost int64, fair bool) {
 	return 0, true
 }
 
-// returnCost undoes charge once the message is used up.
+// returnCost undoes chargeOffer or chargeCredit when the message is consumed.
 func (p *peer) returnCost(cost int64) {
 	if cost == 0 {
 		p.extraQueued--
@@ -127,8 +129,9 @@ func (p *peer) returnCost(cost int64) {
 	p.returnCredit(cost)
 }
 
-// handleWithdraw takes an offer out of the table. A receive that has met it already
-// goes back to where it stood: the message was never sent.
+// handleWithdraw takes an offer out of the table. A receive that has matched it goes back to where
+// it stood, as if the message had never been sent: see repost. While the receive's buffer is
+// exposed, or about to be, it is only marked; the deferred action reposts it.
 func (p *peer) handleWithdraw(offer uint32) {
 	e := p.e
 	if m := p.queuedOffers[offer]; m != nil {
@@ -160,7 +163,7 @@ func (p *peer) handleWithdraw(offer uint32) {
 	}
 }
 
-// handleAbandon ends a receive whose sender has left after some of its bytes.
+// handleAbandon ends a receive whose sender was aborted after some of its bytes.
 func (p *peer) handleAbandon(id uint32) {
 	req := p.activeRecvs[id]
 	if req == nil {
@@ -177,7 +180,8 @@ func (p *peer) handleAbandon(id uint32) {
 	p.e.abort(req, err)
 }
 
-// startData finds the place of a data frame in its receive's buffer.
+// startData finds where a data frame's bytes belong in its receive's buffer. Those of a receive
+// that has ended are dropped.
 func (p *peer) startData(h *frameHeader) {
 	req := p.activeRecvs[h.id]
 	if req == nil {
@@ -195,7 +199,8 @@ func (p *peer) startData(h *frameHeader) {
 	p.in.dst = req.buf[h.offset : h.offset+h.size]
 }
 
-// handleData counts n more bytes of op's message, and ends op with the last.
+// handleData counts n more bytes of req's message, and ends req with the last of them. An exposed
+// buffer is unexposed first, without the lock; the receive is complete all the same.
 func (p *peer) handleData(req *Request, n int) {
 	if req == nil || req.phase != phaseMatched {
 		return
@@ -217,7 +222,8 @@ func (p *peer) handleData(req *Request, n int) {
 	}
 }
 
-// keyOf is the key of a message from p.
+// keyOf returns the key of a message from p. It reports false for one that cannot be matched: a
+// step that has ended, a name that was not sent, or a tag that only this package uses.
 func (p *peer) keyOf(h *frameHeader) (key, bool) {
 	k := key{source: int32(p.rank), tag: h.tag}
 	if h.flags&flagNamed == 0 {
@@ -228,6 +234,7 @@ func (p *peer) keyOf(h *frameHeader) (key, bool) {
 	return k, ok && !p.e.steps.hasEnded(h.context, h.step)
 }
 
+// envelopeOf returns the envelope that a header describes.
 func (p *peer) envelopeOf(h *frameHeader) envelope {
 	return envelope{
 		source: p.rank, tag: h.tag, size: int(h.size), fingerprint: h.fingerprint,

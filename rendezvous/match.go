@@ -8,12 +8,23 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// exposeFrom is the size from which a buffer is shown to its sender, where the
-// Conn can do that, and bodies carry no checksum: what is written into exposed
-// memory comes without its head, and so without its checksum.
+// exposeFrom is the size in bytes from which a receive's buffer is exposed to its sender, where the
+// Conn can do that and bodies carry no checksum. What is written into exposed memory arrives
+// without its header, and so without its checksum. Below it the exposure costs more than the copy
+// that it saves.
 const exposeFrom = 16 << 10
 
-// onMatch joins a receive with its message, which is in no list any more.
+// onMatch joins a receive with its message, which has been removed from every list. What happens
+// next depends on where the bytes are:
+//
+//	a prepared buffer, req has none   req gets that buffer: loanBuffer
+//	a send of this rank               they are copied from the sender's buffer
+//	an offer                          they are requested: acceptOffer
+//	an offer that was withdrawn       req is reposted (ordered contexts only)
+//	still arriving                    finishEager copies them when they are in
+//	in the message                    they are copied
+//
+// e.mu is held.
 func (e *Engine) onMatch(req *Request, m *message) {
 	e.setMatch(req, e.peers[m.env.source], m.env)
 	if m.loan.from != nil && req.alloc {
@@ -49,13 +60,14 @@ func (e *Engine) onMatch(req *Request, m *message) {
 	}
 }
 
-// deferCopy has a message that is here as a whole copied into its receive.
+// deferCopy copies a message that has arrived completely to its receive, after the lock is
+// released. From now on the receive succeeds, whoever fails meanwhile.
 func (e *Engine) deferCopy(req *Request, m *message) {
 	req.bufBusy, req.complete = true, true
 	e.deferAction(deferredAction{kind: actionCopy, req: req, msg: m})
 }
 
-// setMatch notes which message a receive has met.
+// setMatch records which message a receive has matched.
 func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 	if req.phase == phasePosted {
 		e.untrackPosted(req)
@@ -68,7 +80,8 @@ func (e *Engine) setMatch(req *Request, p *peer, env envelope) {
 	}
 }
 
-// A FingerprintError is the cause where a message's fingerprint is not its receive's.
+// A FingerprintError is the cause of a fault.Mismatch: the fingerprint of a message is not that of
+// its receive, so the two ranks are in different operations.
 type FingerprintError struct {
 	Source, Tag  int
 	Sent, Wanted uint64
@@ -78,8 +91,9 @@ func (e *FingerprintError) Error() string {
 	return fmt.Sprintf("message from rank %d with tag %d: got fingerprint %x, want %x", e.Source, e.Tag, e.Sent, e.Wanted)
 }
 
-// validate checks a message against the receive that it met, and notes in
-// op.leaving what is wrong; the message is used up all the same.
+// validate checks a message against the receive that it matched, and cuts or allocates the
+// receive's buffer. It reports false, with the error in req.pendingErr, when the two do not fit.
+// The message is consumed all the same, as in MPI.
 func (e *Engine) validate(req *Request) bool {
 	env := &req.match
 	switch {
@@ -103,7 +117,8 @@ func (e *Engine) validate(req *Request) bool {
 	return true
 }
 
-// acceptOffer requests the bytes of an offer, or declines them.
+// acceptOffer requests the bytes of an offer, or drops the offer if it does not fit. A large buffer
+// is exposed first, without the lock, and the request then carries its token.
 func (e *Engine) acceptOffer(req *Request, m *message, fits bool) {
 	p, offer := m.peer, m.offer
 	e.discard(m)
@@ -125,13 +140,15 @@ func (e *Engine) acceptOffer(req *Request, m *message, fits bool) {
 	}
 }
 
+// exposer returns the Conn's ability to expose memory, or nil.
 func (p *peer) exposer() transport.Exposer {
 	x, _ := p.link.Conn().(transport.Exposer)
 	return x
 }
 
-// exposeAndRequest shows op's buffer to the peer and requests the bytes into it.
-// It runs without the lock, because exposing may take its time.
+// exposeAndRequest exposes req's buffer to the peer and requests the bytes into it. It runs without
+// the lock: Expose may pin memory, which takes a device some 200 µs per MiB. Meanwhile the request
+// may have been aborted or its offer withdrawn; then nothing is requested and the exposure ends.
 func (e *Engine) exposeAndRequest(req *Request) {
 	p := req.peer
 	h := frameHeader{kind: kindRequest, id: req.offer, recvID: req.id, size: uint64(len(req.buf))}
@@ -160,12 +177,12 @@ func (e *Engine) exposeAndRequest(req *Request) {
 	}
 }
 
-// errConnGone says that the Conn went away, and its abilities with it.
+// errConnGone says that the Conn has failed, and its abilities with it.
 var errConnGone = errors.New("the connection has failed")
 
-// repost puts a receive back to where it stood before its match, which its
-// sender took back, unless it has left meanwhile. In an ordered space it meets
-// nothing any more.
+// repost puts a receive back to where it stood before its match, because the sender took the offer
+// back. A receive that was aborted or canceled meanwhile ends instead. In an ordered context it
+// matches nothing any more, see SetOrdered.
 func (e *Engine) repost(req *Request) {
 	if err := firstError(req.pendingErr, req.canceled); err != nil {
 		e.finish(req, err)

@@ -7,29 +7,35 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// A MatchContext is one context: messages and receives meet within it only. A
-// communicator has two, one for point-to-point and one for collectives.
+// A MatchContext is MPI's context: messages match receives of the same context only. A communicator
+// has two, one for point-to-point messages and one for collectives.
 //
-// Messages may come before this rank has opened the space; they wait in it,
-// within the peer's credit. All methods may be called concurrently.
+// Messages may arrive before this rank has opened the context. They wait in it, within the peer's
+// credit. All methods may be called concurrently; the engine's lock guards the fields.
+//
+//	state    err     in Engine.contexts  calls
+//	unopened nil     yes                 none yet; messages wait
+//	open     nil     yes                 go on
+//	revoked  set     yes                 fail with err; arriving messages are dropped
+//	closed   set     no, in closedIDs    likewise
 type MatchContext struct {
 	e            *Engine
 	id           uint64
-	members      []int // the job's ranks in it; nil until it is opened
-	table        table
-	matchedRecvs requestList // receives that have met a message, and are not done
+	members      []int       // the job's ranks in it; nil until it is opened
+	table        table       // posted receives, and messages that match none
+	matchedRecvs requestList // receives that have matched a message and are not done
 	waiters      map[*mesh.Waiter]struct{}
-	err          error // why calls fail: revoked, or closed
+	err          error // why calls fail: the context was revoked or closed
 	onUnexpected UnexpectedFunc
-	ordered      bool        // see SetOrdered; set before the space is used
-	dead         atomic.Bool // err is set
+	ordered      bool        // see SetOrdered; set before the context is used
+	dead         atomic.Bool // err is set; read without the lock
 }
 
-// Dead reports whether the space was revoked or closed; it is cheap.
+// Dead reports whether the context was revoked or closed. It takes no lock.
 func (mc *MatchContext) Dead() bool { return mc.dead.Load() }
 
-// Await returns when ev has happened. It looks again after every Nudge, arrival
-// and failure in the space; ctx and p bound the wait.
+// Await waits until ev is met. It checks again after every WakePeer of another rank, and after
+// every arrival and failure in the context. ctx and p bound the wait.
 func (mc *MatchContext) Await(ctx context.Context, p mesh.WaitPolicy, ev mesh.Condition) error {
 	w := mc.e.m.NewWaiter()
 	defer w.Free()
@@ -38,7 +44,8 @@ func (mc *MatchContext) Await(ctx context.Context, p mesh.WaitPolicy, ev mesh.Co
 	return mc.e.m.Wait(ctx, w, ev, p)
 }
 
-// WakePeer has a rank look again at what its goroutines Await.
+// WakePeer lets a rank check again what its goroutines Await. Ranks that share memory use it after
+// they have set a flag that the other one sleeps for.
 func (e *Engine) WakePeer(rank int) {
 	if rank == e.cfg.Rank {
 		return
@@ -50,22 +57,22 @@ func (e *Engine) WakePeer(rank int) {
 	e.unlock()
 }
 
-// wakeAll wakes everyone who awaits something in any space; e.mu is held.
+// wakeAll wakes every goroutine that awaits something, in any context. e.mu is held.
 func (e *Engine) wakeAll() {
 	for _, mc := range e.contexts {
 		mc.notify(nil)
 	}
 }
 
-// A UnexpectedFunc hears of a message that no receive awaits. It runs under the engine's
-// lock: it is short, and calls nothing of the engine's.
+// An UnexpectedFunc is called with a message that no receive is posted for. It runs under the
+// engine's lock, so it must be short and must not call the engine.
 type UnexpectedFunc func(source int, tag int32, fingerprint uint64)
 
-// SetOrdered has a receive whose message was taken back meet no later one, and
-// wait until its own space, or its peer, ends. So it is where messages are parts of
-// a whole that the sender takes back only when the space has ended for it: the rest
-// of the whole, already on its way, is not to pass for the part that is missing. It
-// comes before the space is used.
+// SetOrdered makes a receive whose message was taken back match nothing any more. It then waits
+// until its context or its peer ends. This is for contexts in which messages are the segments of a
+// whole, and are taken back only when the context has ended for their sender: the later segments,
+// already in flight, must not match in place of the missing one. It must be called before the
+// context is used.
 func (mc *MatchContext) SetOrdered() {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -73,15 +80,15 @@ func (mc *MatchContext) SetOrdered() {
 	mc.table.nonEmpty.Store(mc.table.arrivals.first != nil)
 }
 
-// SetUnexpected has j hear of messages from now on.
+// SetUnexpected lets j be called with unexpected messages from now on.
 func (mc *MatchContext) SetUnexpected(j UnexpectedFunc) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	mc.onUnexpected = j
 }
 
-// Unreceived is a message with that tag that no receive has met. In an ordered space
-// it is cheap where no message waits.
+// Unreceived returns the source of a message with that tag that no receive has matched. In an
+// ordered context it takes no lock while no message waits.
 func (mc *MatchContext) Unreceived(tag int32) (source int, ok bool) {
 	if mc.ordered && !mc.table.nonEmpty.Load() {
 		return 0, false
@@ -96,8 +103,8 @@ func (mc *MatchContext) Unreceived(tag int32) (source int, ok bool) {
 	return 0, false
 }
 
-// UnreceivedMismatch is a message with that tag that no receive has met, and that has a
-// fingerprint which is another.
+// UnreceivedMismatch returns the source of a message with that tag that no receive has matched and
+// whose fingerprint differs, as the argument decides.
 func (mc *MatchContext) UnreceivedMismatch(tag int32, differs func(fingerprint uint64) bool) (source int, ok bool) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -109,7 +116,8 @@ func (mc *MatchContext) UnreceivedMismatch(tag int32, differs func(fingerprint u
 	return 0, false
 }
 
-// Open gives the space with this id to its members, which are ranks of the job.
+// Open returns the context with this id, for its members, which are ranks of the job. An id that
+// was closed is never used again: a fresh context for it fails every call.
 func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	e.mu.Lock()
 	defer e.unlock()
@@ -121,10 +129,11 @@ func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	return mc
 }
 
-// ID is the context's number.
+// ID returns the context's number, which is the same on all members.
 func (mc *MatchContext) ID() uint64 { return mc.id }
 
-// contextFor finds or begins a space; nil when it was closed. e.mu is held.
+// contextFor returns the context of an arriving message, and makes one if this rank has not opened
+// it yet. It returns nil if the context was closed. e.mu is held.
 func (e *Engine) contextFor(id uint64) *MatchContext {
 	if mc := e.contexts[id]; mc != nil {
 		return mc
@@ -137,12 +146,12 @@ func (e *Engine) contextFor(id uint64) *MatchContext {
 	return mc
 }
 
-// maxClosed bounds how many closed contexts are remembered, so that what still
-// arrives for them is dropped.
+// maxClosed bounds the closed contexts that are remembered, so that messages which still arrive for
+// them are dropped.
 const maxClosed = 1 << 16
 
-// Close ends the space: calls in it fail with err, and what waits or still comes
-// for it is dropped. What Send and SendNamed have accepted is still delivered.
+// Close ends the context: calls in it fail with err, and messages that wait or still arrive are
+// dropped. What Send and SendNamed have accepted is still delivered.
 func (mc *MatchContext) Close(err error) {
 	e := mc.e
 	e.mu.Lock()
@@ -162,21 +171,22 @@ func (mc *MatchContext) Close(err error) {
 	e.closedIDs[mc.id] = struct{}{}
 }
 
-// Revoke ends every call in the space with err, now and later. The first error stays.
+// Revoke ends every call in the context with err, now and later. The first error stays.
 func (mc *MatchContext) Revoke(err error) {
 	mc.e.mu.Lock()
 	defer mc.e.unlock()
 	mc.fail(err)
 }
 
-// Err is why the space was revoked or closed, or nil.
+// Err returns why the context was revoked or closed, or nil.
 func (mc *MatchContext) Err() error {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	return mc.err
 }
 
-// fail ends all that is under way in the space; e.mu is held.
+// fail ends all requests of the context, also the accepted sends, unless it has ended before. e.mu
+// is held.
 func (mc *MatchContext) fail(err error) {
 	if mc.err != nil {
 		return
@@ -187,7 +197,8 @@ func (mc *MatchContext) fail(err error) {
 	}
 }
 
-// abortAll ends the space's receives and empties its table; e.mu is held.
+// abortAll ends the receives of the context, drops its messages and closes its prepared buffers.
+// e.mu is held.
 func (mc *MatchContext) abortAll(err error) {
 	mc.err = err
 	mc.dead.Store(true)
@@ -212,14 +223,16 @@ func (mc *MatchContext) abortAll(err error) {
 	mc.notify(nil)
 }
 
-// eachPosted calls do for every receive in the table; do may take it out.
+// eachPosted calls do for every posted receive. do may remove it from the table.
 func (mc *MatchContext) eachPosted(do func(*Request)) {
 	for _, req := range mc.table.posted() {
 		do(req)
 	}
 }
 
-// dropMessage drops a message that was taken out of its table, and releases its sender.
+// dropMessage drops a message that was removed from its table, and releases its sender: an offer is
+// answered by a drop. A message whose bytes are still arriving is only marked; finishEager discards
+// it.
 func (e *Engine) dropMessage(m *message) {
 	switch {
 	case m.local != nil:
@@ -238,14 +251,14 @@ func (e *Engine) dropMessage(m *message) {
 	}
 }
 
-// endSends ends the sends to p in one space, or in all when s is nil.
+// endSends ends the sends to p of one context, or of all when mc is nil.
 func (p *peer) endSends(mc *MatchContext, err error) {
 	p.endSendsIf(err, func(req *Request) bool { return mc == nil || req.mc == mc })
 }
 
-// endSendsIf ends those sends to p that which picks, the youngest first: a peer
-// whose receives meet what has not been withdrawn yet must not meet a later
-// message with a receive meant for an earlier one.
+// endSendsIf ends those sends to p that which selects, the youngest first. The peer handles the
+// withdrawals one by one: if the oldest went first, the peer's receive could match a younger offer
+// that is about to be withdrawn, too.
 func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	for _, list := range []*requestList{&p.pending, &p.sends} {
 		for req := list.last; req != nil; {
@@ -258,6 +271,8 @@ func (p *peer) endSendsIf(err error, which func(*Request) bool) {
 	}
 }
 
+// endSend ends one send. If the Conn has all its bytes and the peer has said goodbye, the send is
+// left to succeed: it ends with the link at the latest.
 func (p *peer) endSend(req *Request, err error) {
 	if req.handedOver() && req.inFlight > 0 && p.closedInOrder() {
 		return // it ends well with the link, at the latest; the Conn still has it
@@ -268,7 +283,8 @@ func (p *peer) endSend(req *Request, err error) {
 	p.e.abort(req, err)
 }
 
-// notify tells who probes the space, and its judge, that m waits in it; e.mu is held.
+// notify wakes the goroutines that probe or await something in the context. A message m that is
+// unexpected is also shown to onUnexpected; nil is none. e.mu is held.
 func (mc *MatchContext) notify(m *message) {
 	if mc.onUnexpected != nil && m != nil {
 		mc.onUnexpected(m.env.source, m.env.tag, m.env.fingerprint)
@@ -278,8 +294,7 @@ func (mc *MatchContext) notify(m *message) {
 	}
 }
 
-// Probe waits until a message that from and tag cover is there, and returns its
-// envelope; the message stays.
+// Probe waits for a message that from and tag match, and returns its envelope. The message stays.
 func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, tag int32) (RecvInfo, error) {
 	pr := &probe{mc: mc, key: key{source: int32(from), tag: tag}}
 	if pr.Met() {
@@ -296,7 +311,8 @@ func (mc *MatchContext) Probe(ctx context.Context, p mesh.WaitPolicy, from int, 
 	return pr.found, pr.err
 }
 
-// TryProbe is Probe without waiting; ok is false when no such message is there.
+// TryProbe is Probe without waiting. ok is false when no such message is there. It moves the links
+// once.
 func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, err error) {
 	for _, l := range mc.e.LinksOf(from) {
 		l.Progress()
@@ -306,6 +322,7 @@ func (mc *MatchContext) TryProbe(from int, tag int32) (env RecvInfo, ok bool, er
 	return pr.found, ok && pr.err == nil, pr.err
 }
 
+// addWaiter lets notify wake w, until removeWaiter.
 func (mc *MatchContext) addWaiter(w *mesh.Waiter) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
@@ -315,13 +332,14 @@ func (mc *MatchContext) addWaiter(w *mesh.Waiter) {
 	mc.waiters[w] = struct{}{}
 }
 
+// removeWaiter undoes addWaiter.
 func (mc *MatchContext) removeWaiter(w *mesh.Waiter) {
 	mc.e.mu.Lock()
 	defer mc.e.mu.Unlock()
 	delete(mc.waiters, w)
 }
 
-// A probe is the event that a message is there, or can never come.
+// A probe is the condition that a message is there, or can never come.
 type probe struct {
 	mc    *MatchContext
 	key   key
@@ -329,6 +347,7 @@ type probe struct {
 	err   error
 }
 
+// Met implements mesh.Condition.
 func (pr *probe) Met() bool {
 	mc := pr.mc
 	mc.e.mu.Lock()
@@ -341,7 +360,8 @@ func (pr *probe) Met() bool {
 	return pr.err != nil
 }
 
-// LinksOf are the links that messages from a source, or from any, can come on.
+// LinksOf returns the links on which messages from a source, or from Any, can arrive. Messages from
+// this rank itself arrive on none.
 func (e *Engine) LinksOf(from int) []*mesh.Link {
 	switch {
 	case from == Any:

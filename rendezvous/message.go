@@ -1,27 +1,39 @@
 package rendezvous
 
-// A message is what has come, or was offered, and met no receive yet.
+// A message is an envelope that arrived and matched no receive yet, with its bytes or as an offer.
+// It is in a table, unless inTable is false, and in exactly one of these states:
+//
+//	local != nil       a send of this rank to itself; its bytes are in the sender's buffer
+//	offer != 0         an offer; its bytes are at the peer
+//	withdrawn          an offer that its sender took back, in an ordered context
+//	loan.from != nil   complete, in a prepared buffer
+//	complete           complete, in data
+//	none of these      eager, and its bytes are arriving in data
+//
+// While bytes arrive, claimedBy is the receive that matched it, and dropped says that nobody wants
+// it any more.
 type message struct {
 	mc   *MatchContext
 	key  key
 	env  envelope
-	peer *peer
-	cost int64
+	peer *peer // the sender; nil: this rank
+	cost int64 // credit that it holds; 0: an envelope beyond the credit
 
-	data      []byte   // pushed bytes
-	complete  bool     // all of data is in
-	claimedBy *Request // the receive that met it while data was arriving
-	dropped   bool     // its space was closed while data was arriving
-	withdrawn bool     // an offer of an ordered space that its sender took back
-	offer     uint32   // when it is an offer
-	loan      loan     // of the prepared buffer that data lies in
-	local     *Request // when it is a send of this rank's to itself
+	data      []byte
+	complete  bool
+	claimedBy *Request
+	dropped   bool
+	withdrawn bool
+	offer     uint32
+	loan      loan
+	local     *Request
 
-	prev, next     *message // in its slot
-	earlier, later *message // in the space's arrivals
+	prev, next     *message // in its bucket
+	earlier, later *message // in the table's arrivals
 	inTable        bool
 }
 
+// getMessage returns a message with its context and key set, from the free list if there is one.
 func (e *Engine) getMessage(mc *MatchContext, k key) *message {
 	m := e.freeMessages
 	if m == nil {
@@ -34,6 +46,7 @@ func (e *Engine) getMessage(mc *MatchContext, k key) *message {
 	return m
 }
 
+// freeMessage returns a message's memory: the prepared buffer to its sender, or data to the pool.
 func (e *Engine) freeMessage(m *message) {
 	if pr := m.loan.from; pr != nil {
 		pr.release()
@@ -44,7 +57,7 @@ func (e *Engine) freeMessage(m *message) {
 	e.freeMessages = m
 }
 
-// discard ends a message whose bytes are not needed any more, and owes its cost.
+// discard ends a message whose bytes are not needed any more, and returns its credit.
 func (e *Engine) discard(m *message) {
 	if m.peer != nil {
 		m.peer.returnCost(m.cost)
@@ -52,7 +65,8 @@ func (e *Engine) discard(m *message) {
 	e.freeMessage(m)
 }
 
-// abandonMessage drops a message whose bytes will never all be in.
+// abandonMessage drops a message whose remaining bytes will never arrive. If a receive has claimed
+// it, the receive ends with its peer's verdict.
 func (e *Engine) abandonMessage(m *message) {
 	if m.inTable {
 		m.mc.table.removeMessage(m)

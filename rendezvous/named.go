@@ -12,13 +12,15 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
+// The bounds of named tensors, per link or engine.
 const (
 	maxName       = 1 << 10 // bytes of a tensor's name
 	maxNames      = 1 << 16 // names on one link; each is sent once
 	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 
-// A Tensor is what a named message carries besides its key.
+// A Tensor is what a named message carries besides its key. Data belongs to whoever holds the
+// Tensor, but see Release for a Tensor that was received into a prepared buffer.
 type Tensor struct {
 	DType tensor.DType
 	Shape []int // at most 8 dimensions
@@ -28,6 +30,7 @@ type Tensor struct {
 	loan loan // of the prepared buffer that Data lies in
 }
 
+// encodeTo fills a header's fields with t's type, shape and deadness.
 func (t *Tensor) encodeTo(h *frameHeader) {
 	h.dtype, h.ndim = uint8(t.DType), uint8(len(t.Shape))
 	for i, d := range t.Shape {
@@ -38,7 +41,7 @@ func (t *Tensor) encodeTo(h *frameHeader) {
 	}
 }
 
-// decodeTensor fills t with what the envelope says.
+// decodeTensor fills t with what the envelope says of it. Data is left.
 func (env *envelope) decodeTensor(t *Tensor) {
 	t.DType, t.Dead = tensor.DType(env.dtype), env.dead
 	t.Shape = make([]int, env.ndim)
@@ -47,22 +50,24 @@ func (env *envelope) decodeTensor(t *Tensor) {
 	}
 }
 
-// steps are the steps of all spaces: what each holds, and which are over.
+// steps is the state of the steps of all contexts: the bytes that each holds, and which have ended.
 type steps struct {
-	held  map[stepID]int64
-	ended map[stepID]error
-	order []stepID // of ended, oldest first
+	held  map[stepID]int64 // bytes of sends that are not done, with their envelopes
+	ended map[stepID]error // what calls in an ended step get; at most maxEndedSteps
+	order []stepID         // of ended, oldest first
 }
 
 type stepID struct {
 	context, step uint64
 }
 
+// hasEnded reports whether a step has ended, as far as that is remembered.
 func (st *steps) hasEnded(context, step uint64) bool {
 	_, over := st.ended[stepID{context, step}]
 	return over
 }
 
+// end records that a step has ended with err, and forgets the oldest one if there are too many.
 func (st *steps) end(id stepID, err error) {
 	if st.ended == nil {
 		st.ended = make(map[stepID]error)
@@ -76,6 +81,7 @@ func (st *steps) end(id stepID, err error) {
 	delete(st.held, id)
 }
 
+// charge adds n bytes, which may be negative, to what a step holds.
 func (st *steps) charge(id stepID, n int64) {
 	if st.held == nil {
 		st.held = make(map[stepID]int64)
@@ -86,11 +92,10 @@ func (st *steps) charge(id stepID, n int64) {
 	}
 }
 
-// SendNamed sends a tensor by name, within a step, to a rank. It never blocks:
-// t.Data belongs to the engine until done has run, once, with nil when the bytes
-// are the caller's again. What a step's sends may hold is bounded by StepBytes;
-// beyond it SendNamed fails at once with fault.Exhausted and done is not called.
-// done runs on whatever goroutine moved the bytes; it must not block.
+// SendNamed sends a tensor by name, within a step, to a rank. It never blocks: t.Data belongs to
+// the engine until done has run, once, with nil when the bytes are the caller's again. StepBytes
+// bounds what the sends of a step may hold; beyond it SendNamed fails at once with fault.Exhausted,
+// and done is not called. done runs on whatever goroutine moved the last bytes. It must not block.
 func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, done func(error)) error {
 	e := mc.e
 	if err := e.checkNamed(name, &t); err != nil {
@@ -128,6 +133,7 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 	return nil
 }
 
+// checkNamed checks a tensor and its name before they are sent.
 func (e *Engine) checkNamed(name string, t *Tensor) error {
 	if err := e.checkName("send", name); err != nil {
 		return err
@@ -143,6 +149,7 @@ func (e *Engine) checkNamed(name string, t *Tensor) error {
 	return nil
 }
 
+// checkName checks a tensor's name; op is the call that the error names.
 func (e *Engine) checkName(op, name string) error {
 	if name == "" || len(name) > maxName {
 		return e.misuse(op, "tensor name: got %d bytes, want 1 to %d", len(name), maxName)
@@ -150,7 +157,8 @@ func (e *Engine) checkName(op, name string) error {
 	return nil
 }
 
-// stepFull names the largest tensors that a step holds.
+// stepFull returns the error of a send beyond StepBytes. It names the largest tensors that the step
+// holds, because one of those is what the user has to look at.
 func (e *Engine) stepFull(id stepID, name string, size int64) error {
 	var reqs []*Request
 	for _, p := range e.peers {
@@ -172,12 +180,14 @@ func (e *Engine) stepFull(id stepID, name string, size int64) error {
 		name, size, e.steps.held[id], id.step, e.cfg.StepBytes, strings.Join(largest, ", "))
 }
 
+// namesFull reports whether name is new on this link, and one too many.
 func (p *peer) namesFull(name string) bool {
 	_, known := p.namesOut[name]
 	return !known && len(p.namesOut) >= maxNames
 }
 
-// nameID is the number of a name on this link; a new name is sent in full first.
+// nameID returns the number of a name on this link. A new name is sent in full first, in a frame of
+// its own; headers carry the number only.
 func (p *peer) nameID(name string) uint32 {
 	id, ok := p.namesOut[name]
 	if !ok {
@@ -205,8 +215,8 @@ func (mc *MatchContext) RecvNamed(ctx context.Context, p mesh.WaitPolicy, step u
 	return t, err
 }
 
-// RecvNamedAsync leaves a callback for a tensor: got runs once, on the goroutine that
-// moved the last of it, must not block, and may send.
+// RecvNamedAsync is RecvNamed with a callback: done runs once, on the goroutine that moved the last
+// byte. It must not block, and may send.
 func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf []byte, done func(Tensor, error)) {
 	if buf == nil {
 		mc.prepareFor(from, name)
@@ -221,12 +231,15 @@ func (mc *MatchContext) RecvNamedAsync(step uint64, from int, name string, buf [
 	})
 }
 
+// receivedTensor returns the tensor of a receive that is done.
 func (req *Request) receivedTensor() Tensor {
 	t := *req.tensor
 	t.Data = req.buf
 	return t
 }
 
+// postNamed posts the receive of a named tensor. With finished set the engine calls it when the
+// request is done; otherwise the caller waits.
 func (mc *MatchContext) postNamed(step uint64, from int, name string, buf []byte, finished func(*Request)) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -243,11 +256,13 @@ func (mc *MatchContext) postNamed(step uint64, from int, name string, buf []byte
 	return req
 }
 
-// FloodStep is the kind of the flood that ends a step; its body goes to StepEnded.
+// FloodStep is the kind of the mesh's flood that ends a step on every rank. Its body goes to
+// HandleStepEnd.
 const FloodStep = 's'
 
-// EndStep ends a step on every rank of the job: what waits in it fails, what
-// still comes for it is dropped. A nil cause is the ordinary end.
+// EndStep ends a step on every rank of the job: its requests fail, and messages that still arrive
+// for it are dropped. A nil cause is the ordinary end; any other aborts the step, and the other
+// ranks' errors quote up to 1 KiB of it.
 func (mc *MatchContext) EndStep(step uint64, cause error) {
 	text := ""
 	if cause != nil {
@@ -260,7 +275,7 @@ func (mc *MatchContext) EndStep(step uint64, cause error) {
 	mc.e.m.Flood(FloodStep, body)
 }
 
-// HandleStepEnd acts on another rank's EndStep.
+// HandleStepEnd acts on another rank's EndStep. It ignores a body that is too short.
 func (e *Engine) HandleStepEnd(from int, body []byte) {
 	if len(body) < 16 {
 		return
@@ -269,6 +284,7 @@ func (e *Engine) HandleStepEnd(from int, body []byte) {
 	e.endStep(id, from, string(body[16:]))
 }
 
+// endStep ends a step on this rank. text is empty for the ordinary end.
 func (e *Engine) endStep(id stepID, by int, text string) {
 	err := fault.New(fault.Closed, "step", e.cfg.Rank, "step %d was ended by rank %d", id.step, by)
 	if text != "" {
@@ -286,7 +302,7 @@ func (e *Engine) endStep(id stepID, by int, text string) {
 	}
 }
 
-// failStep ends what a step has under way in this space.
+// failStep ends all requests and messages of a step in this context. e.mu is held.
 func (mc *MatchContext) failStep(step uint64, err error) {
 	e := mc.e
 	in := func(k key) bool { return k.tag == namedTag && k.step == step }

@@ -8,78 +8,99 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A peer is the exchange with one other rank: what may still be sent to it, what
-// is on its way, both ways, and the frames that wait for their turn. It is the
-// Sink of that rank's Link. The engine's lock guards it.
+// A peer is the exchange with one other rank: what may still be sent to it, the requests and
+// messages in flight both ways, and the frames that wait to be sent. It is the Sink of that rank's
+// Link. The engine's lock guards it, except the header of in, which belongs to the link's progress
+// role, and the atomic fields of fast.
+//
+// Credit is a count of bytes. The peer may send eager messages and offers as long as it has credit;
+// we charge what arrives and return it when a receive has consumed the message:
+//
+//	ours, towards the peer      credit       what we may still send
+//	the peer's, towards us      heldCredit   charged for messages that wait here
+//	                            unreturned   consumed, and to be returned by the next header
+//	                            the rest     at the peer, or on its way there
+//
+// heldCredit + unreturned + the rest is Config.Credit. A peer without credit may still send the
+// envelopes that grantExtra grants.
+//
+// The two errors tell how the peer ended:
+//
+//	connErr  gone      meaning
+//	nil      nil       the peer is there; there may be no Conn yet
+//	set      nil       the Conn has failed; requests wait for the verdict
+//	any      Closed    the peer has said goodbye: sends that the Conn has got succeed
+//	any      others    the verdict: the peer is lost
 type peer struct {
 	e    *Engine
 	rank int
-	link *mesh.Link
+	link *mesh.Link // see bind
 
 	out      transport.Queue // frames in the order they were decided
 	flushing bool            // one goroutine is sending from out
-	inDirty  bool            // in e.dirty
-	inConn   int             // frames that the Conn has not done yet
+	inDirty  bool            // in Engine.dirtyPeers
+	inConn   int             // frames that were queued and that the Conn has not done yet
 
-	credit      int64 // what may be sent before the peer gives some back
-	unreturned  int64 // what we have to give back
-	heldCredit  int64 // what the peer has used of its credit, and we keep
-	postedRecvs int   // receives in tables that name this peer
+	credit      int64
+	unreturned  int64
+	heldCredit  int64
+	postedRecvs int // posted receives whose source is this peer, in all contexts
 
-	extraSends       int // envelopes that may be sent without credit
-	extraOutstanding int // envelopes granted that have not come yet
-	extraQueued      int // those that have come, and no receive has met
-	pending          requestList
-	sends            requestList // offered or flowing
+	extraSends       int         // envelopes that we may send without credit
+	extraOutstanding int         // envelopes granted to the peer that have not arrived yet
+	extraQueued      int         // those that have arrived, and no receive has matched
+	pending          requestList // sends that wait for credit, in order
+	sends            requestList // sends that are offered or flowing
 
-	sentOffers   map[uint32]*Request
-	activeRecvs  map[uint32]*Request
+	sentOffers   map[uint32]*Request // by offer id; until the request, drop or withdrawal
+	activeRecvs  map[uint32]*Request // by receive id; from the request until the receive is done
 	nextOfferID  uint32
 	nextRecvID   uint32
-	queuedOffers map[uint32]*message // offers of the peer's that no receive has met
+	queuedOffers map[uint32]*message // the peer's offers that no receive has matched
 
 	in      inboundFrame
 	headers headerCache
 	fast    fastRecv
 	inline  inlineProbe
 
-	prepared       map[preparedKey]*PreparedRecv // of this rank's, but for those that are closing
+	prepared       map[preparedKey]*PreparedRecv // of this rank's, without those that are closing
 	preparedByID   map[uint32]*PreparedRecv      // those that the peer may write to, or has not stopped writing to
 	nextPreparedID uint32
 	warnedExpose   bool // the log says that nothing can be exposed to this peer
 
-	remote      map[uint32]*remoteBuffer // of the peer's, also those that are closing
+	remote      map[uint32]*remoteBuffer // the peer's buffers, with those that are closing
 	remoteByKey map[preparedKey]*remoteBuffer
-	writing     []*Request // sends that are being written into one of them
+	writing     []*Request // sends that are being written into one of them, not announced yet
 
-	namesOut map[string]uint32
-	namesIn  map[uint32]string
+	namesOut map[string]uint32 // numbers of the names sent on this link
+	namesIn  map[uint32]string // and received
 
-	connErr  error // the Conn broke; a verdict follows
-	gone     error // the verdict, or the goodbye: what calls that need it get
-	byeSent  bool  // our bye is out
-	byeAcked bool  // and was answered
+	connErr  error
+	gone     error
+	byeSent  bool // our bye is queued; Drain sends nothing after it
+	byeAcked bool // and was answered
 }
 
-// inboundFrame is the frame whose body is arriving.
+// An inboundFrame is the frame whose body is arriving. Between Buffer and the last Arrived, active
+// is true and at most one of req, msg and body is set: whom the body is for. The link's progress
+// role guards header, raw and rawLen, which survive the frame; the engine's lock guards the rest.
 type inboundFrame struct {
 	active bool
 	header frameHeader
-	raw    [transport.MaxHead]byte // h as it came, in len bytes
-	rawLen int                     // 0: h is none
-	req    *Request
-	msg    *message
-	body   []byte
-	dst    []byte
+	raw    [transport.MaxHead]byte // header as it arrived, in rawLen bytes
+	rawLen int                     // 0: header is not valid
+	req    *Request                // eager or data, for a receive
+	msg    *message                // eager, for the table
+	body   []byte                  // of a control frame
+	dst    []byte                  // where the body arrives; nil: it is dropped
 }
 
-// clear makes room for the next frame. Its head is compared with this one's.
+// clear ends a frame. Its header stays: the next frame's is compared with it.
 func (in *inboundFrame) clear() {
 	in.active, in.req, in.msg, in.body, in.dst = false, nil, nil, nil, nil
 }
 
-// nextID counts on and gives the new number, which is never 0: that stands for none;
-// nor transport.Unheard.
+// nextID increments n and returns it. It skips 0, which stands for none, and transport.NoNotify.
 func nextID(n *uint32) uint32 {
 	if *n++; *n == 0 || *n == transport.NoNotify {
 		*n = 1
@@ -87,6 +108,8 @@ func nextID(n *uint32) uint32 {
 	return *n
 }
 
+// newPeer returns the peer with this rank. Both sides begin with minCredit; the first header that
+// goes out grants the rest of Config.Credit.
 func newPeer(e *Engine, rank int) *peer {
 	return &peer{
 		e: e, rank: rank,
@@ -102,7 +125,8 @@ func newPeer(e *Engine, rank int) *peer {
 	}
 }
 
-// A controlFrame is a frame of the exchange's own. It goes back to a free list.
+// A controlFrame is a frame of the exchange itself, with the memory of its header. It returns to a
+// free list when the Conn is done with it.
 type controlFrame struct {
 	transport.Frame
 	headerBuf [transport.MaxHead]byte
@@ -110,6 +134,7 @@ type controlFrame struct {
 	peer      *peer
 }
 
+// getControl returns a control frame for p, from the free list if there is one.
 func (e *Engine) getControl(p *peer) *controlFrame {
 	c := e.freeControl
 	if c == nil {
@@ -121,7 +146,7 @@ func (e *Engine) getControl(p *peer) *controlFrame {
 	return c
 }
 
-// newControlFrame is apart from takeCtl for newOp's reason.
+// newControlFrame is separate from getControl for newRequest's reason.
 func newControlFrame(e *Engine) *controlFrame {
 	c := &controlFrame{}
 	c.Done = func(error) {
@@ -137,7 +162,7 @@ func newControlFrame(e *Engine) *controlFrame {
 // sendControl queues a frame without a body.
 func (p *peer) sendControl(h frameHeader) { p.sendControlBody(h, nil) }
 
-// sendControlBody queues a frame with a small body.
+// sendControlBody queues a frame with a small body, which it keeps until the Conn is done.
 func (p *peer) sendControlBody(h frameHeader, body []byte) {
 	c := p.e.getControl(p)
 	h.credit = p.popUnreturned()
@@ -160,9 +185,9 @@ func (p *peer) enqueue(f *transport.Frame) {
 	}
 }
 
-// flush sends what is queued. It is entered and left with e.mu held, and lets go
-// of it around each Send. Another goroutine that is at it already goes on with
-// ours: that is what keeps frames in the order in which they were decided.
+// flush sends the queued frames. It is entered and left with e.mu held, and releases it around each
+// Send, because Send may run callbacks that take it. If another goroutine is in flush already, that
+// one sends our frames, too. So frames leave in the order in which they were decided.
 func (p *peer) flush() {
 	p.inDirty = false
 	if p.flushing {
@@ -177,14 +202,15 @@ func (p *peer) flush() {
 	p.flushing = false
 }
 
-// popUnreturned is the credit that the next head takes along.
+// popUnreturned returns the credit that the next header carries back to the peer.
 func (p *peer) popUnreturned() uint32 {
 	n := min(p.unreturned, 1<<31)
 	p.unreturned -= n
 	return uint32(n)
 }
 
-// returnCredit remembers credit to give back, and sends it by itself when it is much.
+// returnCredit notes credit that the peer gets back. Headers of other frames carry it; a quarter of
+// Config.Credit is worth a frame of its own.
 func (p *peer) returnCredit(n int64) {
 	p.heldCredit -= n
 	p.unreturned += n
@@ -193,8 +219,8 @@ func (p *peer) returnCredit(n int64) {
 	}
 }
 
-// chargeCredit counts what a message of the peer's takes of its credit. A peer that
-// takes more than it was given is not to be trusted.
+// chargeCredit counts the credit that an arriving message takes. A peer that takes more than it was
+// granted violates the protocol, and chargeCredit reports false.
 func (p *peer) chargeCredit(n int64) bool {
 	p.heldCredit += n
 	if p.heldCredit > int64(p.e.cfg.Credit) {
@@ -204,17 +230,17 @@ func (p *peer) chargeCredit(n int64) bool {
 	return true
 }
 
-// Envelopes beyond the credit are granted extraStep at a time, and at most
-// extraMost of them wait in the table.
+// Envelopes beyond the credit are granted extraBatch at a time, and at most maxExtra of them wait
+// in the table.
 const (
 	extraBatch = 64
 	maxExtra   = 1 << 16
 )
 
-// grantExtra grants envelopes to a peer that has used up its credit while a receive
-// waits here that one of its next messages may be for: messages that nobody
-// receives yet must not stand in the way of those, nor of collectives. The bytes
-// stay in the peer's spill buffer, which bounds how many there can be. e.mu is held.
+// grantExtra grants envelopes to a peer that has used up its credit while a receive is posted here
+// that one of its next messages may match. Without it, messages that nobody receives would block
+// those behind them, and collectives too. Only envelopes are granted: the bytes stay in the peer's
+// spill buffer, which bounds how many there can be. e.mu is held.
 func (p *peer) grantExtra() {
 	if p.postedRecvs == 0 && p.e.postedAny == 0 || p.gone != nil || p.connErr != nil {
 		return
@@ -231,7 +257,8 @@ func (p *peer) grantExtra() {
 	}
 }
 
-// addCredit takes credit that the peer gave back, and lets waiting sends go.
+// addCredit adds credit that the peer has returned, and envelopes granted beyond it, and launches
+// waiting sends as far as these allow.
 func (p *peer) addCredit(n, extra uint32) {
 	p.credit += int64(n)
 	p.extraSends += int(min(extra, maxExtra))
@@ -241,7 +268,8 @@ func (p *peer) addCredit(n, extra uint32) {
 	}
 }
 
-// Buffer implements transport.Sink. It runs under the link's role.
+// Buffer implements transport.Sink. It runs under the link's progress role, which one goroutine has
+// at a time.
 func (p *peer) Buffer(f transport.Header) []byte {
 	if !p.decodeHeader(f) {
 		return nil
@@ -249,8 +277,8 @@ func (p *peer) Buffer(f transport.Header) []byte {
 	return p.startFrame(f)
 }
 
-// decodeHeader decodes a head into p.in, which the link's role guards. A head that says
-// what the one before has said, as in a steady exchange, is decoded already.
+// decodeHeader decodes a frame's header into p.in. A header that is equal to the last one, as in a
+// steady exchange, is decoded already. It reports false for an invalid one, which ends the link.
 func (p *peer) decodeHeader(f transport.Header) bool {
 	in := &p.in
 	if in.rawLen > 0 && string(f.Head) == string(in.raw[:in.rawLen]) && in.header.check(f.Size) == nil {
@@ -265,7 +293,8 @@ func (p *peer) decodeHeader(f transport.Header) bool {
 	return true
 }
 
-// startFrame is Place of a frame whose head was read.
+// startFrame handles a decoded header: it adds the credit that the header returns, and finds the
+// memory for the body.
 func (p *peer) startFrame(f transport.Header) []byte {
 	in := &p.in
 	h := &in.header
@@ -291,7 +320,8 @@ func (p *peer) startFrame(f transport.Header) []byte {
 	return into
 }
 
-// Arrived implements transport.Sink.
+// Arrived implements transport.Sink. Only the last call of a frame matters here. A body that went
+// straight into exposed memory has no header: the id alone tells its receive.
 func (p *peer) Arrived(f transport.Header, n int) {
 	if n != f.Size {
 		return
@@ -318,7 +348,7 @@ func (p *peer) Arrived(f transport.Header, n int) {
 	p.e.unlock()
 }
 
-// handleFrame acts on a frame that is in as a whole; e.mu is held.
+// handleFrame acts on a frame that has arrived completely. e.mu is held.
 func (p *peer) handleFrame(in *inboundFrame) {
 	h := &in.header
 	switch h.kind {
@@ -368,8 +398,8 @@ func (p *peer) handleFrame(in *inboundFrame) {
 	}
 }
 
-// dropInbound lets go of the frame that was arriving when the Conn broke, and of
-// receives that were leaving and waited for their sender.
+// dropInbound is called when the Conn has failed. It ends the frame that was arriving, and the
+// receives that were aborted and waited for their sender.
 func (p *peer) dropInbound() {
 	p.detachInbound()
 	for _, req := range p.activeRecvs {
@@ -379,8 +409,8 @@ func (p *peer) dropInbound() {
 	}
 }
 
-// detachInbound ends what a half-arrived body was being written into: a receive stays
-// matched until the verdict, or ends now if it was leaving.
+// detachInbound ends a half-arrived frame. Its receive ends now if it was aborted, and otherwise
+// stays matched until the verdict on the peer.
 func (p *peer) detachInbound() {
 	in := &p.in
 	defer in.clear()
@@ -395,7 +425,8 @@ func (p *peer) detachInbound() {
 	}
 }
 
-// protocolError ends the link: what came on it cannot have been meant so.
+// protocolError fails the link after the current frame: the peer sent what no correct rank sends,
+// so nothing on this link can be trusted. Nothing is read past it.
 func (p *peer) protocolError(format string, args ...any) {
 	p.link.DeferFailure(fault.New(fault.LinkLost, "receive", p.e.cfg.Rank, "protocol violation by rank %d: "+format, append([]any{p.rank}, args...)...))
 }

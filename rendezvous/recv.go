@@ -6,8 +6,9 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// PostRecv begins to receive a message that from and tag cover (Any is a wildcard)
-// into buf and returns at once. The buffer is the op's until it is done.
+// PostRecv begins to receive a message that from and tag match, into buf, and returns at once. Any
+// is a wildcard for either. The buffer is the engine's until the request is done. A message whose
+// fingerprint differs ends the receive with fault.Mismatch; 0 is not checked.
 func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []byte) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -19,8 +20,8 @@ func (mc *MatchContext) PostRecv(from int, tag int32, fingerprint uint64, buf []
 	return req
 }
 
-// Recv receives a message that from and tag cover into buf, and returns its
-// envelope. ctx and p bound the wait; p may be nil.
+// Recv is PostRecv and Wait: it receives a message into buf and returns what it was. ctx and p
+// bound the wait; p may be nil.
 func (mc *MatchContext) Recv(ctx context.Context, p mesh.WaitPolicy, from int, tag int32, fingerprint uint64, buf []byte) (RecvInfo, error) {
 	req := mc.PostRecv(from, tag, fingerprint, buf)
 	err := mc.e.wait(ctx, req, p)
@@ -29,7 +30,7 @@ func (mc *MatchContext) Recv(ctx context.Context, p mesh.WaitPolicy, from int, t
 	return env, err
 }
 
-// An RecvInfo is what a receive learns of its message.
+// A RecvInfo is what a receive or probe learns of its message. Source is a rank of the job.
 type RecvInfo struct {
 	Source, Tag, Bytes int
 }
@@ -38,7 +39,8 @@ func (req *Request) info() RecvInfo {
 	return RecvInfo{Source: req.match.source, Tag: int(req.match.tag), Bytes: req.match.size}
 }
 
-// post looks for op's message, or lets op wait; e.mu is held.
+// post matches req with a message that waits, or puts it into the table. A message that has arrived
+// is received even if its sender is gone. e.mu is held.
 func (e *Engine) post(req *Request) {
 	mc := req.mc
 	if m := mc.table.find(req.key); m != nil && e.ended == nil && mc.err == nil {
@@ -54,8 +56,8 @@ func (e *Engine) post(req *Request) {
 	e.trackPosted(req)
 }
 
-// trackPosted notes that op waits in a table, and sees to it that what it waits for can
-// come.
+// trackPosted counts a receive that now waits in a table, and grants envelopes to the peers that it
+// may be for, so that its message can come even if their credit is used up.
 func (e *Engine) trackPosted(req *Request) {
 	req.phase = phasePosted
 	switch r := int(req.key.source); r {
@@ -70,7 +72,7 @@ func (e *Engine) trackPosted(req *Request) {
 	}
 }
 
-// untrackPosted undoes want when op leaves the table.
+// untrackPosted undoes trackPosted when req leaves the table.
 func (e *Engine) untrackPosted(req *Request) {
 	if req.key.source == Any {
 		e.postedAny--
@@ -79,7 +81,7 @@ func (e *Engine) untrackPosted(req *Request) {
 	e.peers[req.key.source].postedRecvs--
 }
 
-// receivable is why a message that k covers can never come.
+// receivable returns why a message that k matches can never arrive, or nil.
 func (mc *MatchContext) receivable(k key) error {
 	e := mc.e
 	switch {
@@ -93,8 +95,9 @@ func (mc *MatchContext) receivable(k key) error {
 	return mc.noSenderLeft()
 }
 
-// noSenderLeft is why a receive from any source fails: a member is lost, or all
-// others have closed in order. e.mu is held.
+// noSenderLeft returns why a receive from any source must fail, or nil: a member is lost, or all
+// others have closed in order. MPI's rule for wildcards after a failure is the same: the lost rank
+// could have been the sender. e.mu is held.
 func (mc *MatchContext) noSenderLeft() error {
 	var closed error
 	left := false

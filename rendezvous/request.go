@@ -8,76 +8,104 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A requestPhase is where an Op stands. The engine's lock guards it.
+// A requestPhase says how far a Request has come. The engine's lock guards it.
+//
+// Sends:
+//
+//	idle ──► pending ──► flowing ──► done     eager
+//	  │        │
+//	  │        └──────► offered ──► flowing ──► done    rendezvous
+//	  └─► (pending is skipped while there is credit)
+//
+// Receives:
+//
+//	idle ──► posted ──► matched ──► done
+//	  └──► matched      (a message waited)
+//	         └──► posted   (the sender took its offer back: Engine.repost)
+//
+// A cancel ends pending, offered and posted at once. Flowing and matched requests go on: the peer
+// has promised the bytes, or is being sent them. Engine.abort ends those, too, when a peer or
+// context fails, but only once no Conn touches their buffer.
 type requestPhase uint8
 
 const (
 	phaseIdle    requestPhase = iota
-	phasePending              // a send that waits for credit, or for nothing but its turn
+	phasePending              // a send that waits for credit, or for sends before it
 	phaseOffered              // a send whose offer is out
 	phaseFlowing              // a send whose bytes belong to the Conn
 	phasePosted               // a receive in the table
-	phaseMatched              // a receive that has met its message
+	phaseMatched              // a receive that has matched its message
 	phaseDone
 )
 
-// An Request is one send or one receive under way. The goroutine that started it
-// waits for it and frees it; everything else in it belongs to the engine.
+// A Request is one send or one receive in progress. The goroutine that started it waits for it and
+// frees it; the engine owns everything else in it. done and waiter may be read without the lock;
+// err and match are the caller's to read once done is true.
 type Request struct {
 	e      *Engine
 	done   atomic.Bool
-	waiter atomic.Pointer[mesh.Waiter]
-	frames [2]dataFrame
+	waiter atomic.Pointer[mesh.Waiter] // woken when done is set; nil: nobody sleeps
+	frames [2]dataFrame                // kept over uses: their Done closures are made once
 	requestState
 }
 
-// A requestState is all that an Op is while it serves one send or receive.
+// requestState is all that a Request holds while it serves one send or receive. To recycle a
+// Request is to zero it.
+//
+// A receive that ends while its buffer is in use does so in two steps. pendingErr remembers the
+// error; the buffer's user finishes the request later:
+//
+//	bufBusy    a frame's body is arriving in buf, or an action copies into it or exposes it
+//	unexpose   buf is exposed to its sender; not nil
+//	unexposing an action that calls unexpose is deferred
+//	complete   all bytes are in buf; the request succeeds whatever fails meanwhile
+//	withdrawn  the sender took the offer back while buf was being exposed or unexposed
 type requestState struct {
 	mc          *MatchContext
 	key         key      // a receive's pattern; a send's own key as its receiver sees it
-	buf         []byte   // the caller's until the op is done
+	buf         []byte   // the caller's memory; the engine's until the request is done
 	parts       [][]byte // of a send in several pieces, instead of buf
-	size        int      // bytes of these
+	size        int      // bytes of parts
 	fullBuf     []byte   // a posted receive's buffer before it was cut to its message
-	fingerprint uint64
+	fingerprint uint64   // of the operation; sender's and receiver's must agree; 0: not checked
 	phase       requestPhase
 	send        bool
-	err         error
+	err         error // the result, once done
 
 	// In the table, or in a peer's lists.
-	order      uint64
+	order      uint64 // a receive's, of posting
 	prev, next *Request
 	posted     bool
 
 	peer *peer  // a send's receiver; a matched receive's sender
-	id   uint32 // the offer's, or the receive's
+	id   uint32 // the offer's id of a send; the id of a matched receive at its sender
 
 	// Sends.
-	sent      int      // bytes handed to frames
-	inFlight  int      // frames that belong to the Conn
-	onRequest bool     // its bytes wait for a request
-	local     *message // of a send to this rank itself, while no receive has met it
-	token     transport.Token
-	recvID    uint32        // the receive id at the peer
-	remote    *remoteBuffer // the peer's buffer that it is being written to, until the peer is told
-	detached  bool          // nobody waits: the engine frees it
-	spilled   int64
-	spillAt   spillDeadline // the moment after which it is spilled
-	tensor    *Tensor       // a named send's, or what a named receive got
-	onFinish  func(*Request)
+	sent      int             // bytes handed to frames
+	inFlight  int             // frames that the Conn has not done yet
+	onRequest bool            // the bytes wait for a request: rendezvous
+	local     *message        // of a send to this rank itself, until a receive has matched it
+	token     transport.Token // of the receiver's memory that the bytes go to; zero: none
+	recvID    uint32          // the receive's id at the peer
+	remote    *remoteBuffer   // the prepared buffer that it is being written to, until the announcement
+	detached  bool            // nobody waits for it: the engine frees it
+	spilled   int64           // bytes of Config.SendBuffer that buf, a copy, takes
+	spillAt   spillDeadline   // when a Send that waits copies its body
+	tensor    *Tensor         // a named send's; of a named receive, the one that arrived
+	onFinish  func(*Request)  // called once, without the lock, instead of waking a waiter
 
 	// Receives.
 	match      envelope
-	arrived    int
-	offer      uint32   // the offer that it met, until its bytes begin to come
-	claimed    *message // the message that it met while its bytes were arriving
-	bufBusy    bool     // buf is being written into right now, or shown to the sender
-	complete   bool     // all its bytes are here: it ends well, whoever goes meanwhile
-	pendingErr error    // what it ends with once nothing touches buf
+	arrived    int      // bytes that are in buf
+	offer      uint32   // the offer that it matched, until its bytes begin to arrive
+	claimed    *message // the eager message that it matched while its bytes were arriving
+	bufBusy    bool
+	complete   bool
+	pendingErr error
 	unexpose   func()
-	unexposing bool  // unexpose is about to run
-	withdrawn  bool  // its offer was taken back while its buffer was being exposed
-	canceled   error // its caller gave up after the match; counts if the match is taken back
+	unexposing bool
+	withdrawn  bool
+	canceled   error // the caller gave up after the match; counts if the match is taken back
 	alloc      bool  // a named receive without a buffer gets one of the message's size
 }
 
@@ -85,16 +113,16 @@ type requestState struct {
 type envelope struct {
 	source      int
 	tag         int32
-	size        int
+	size        int // bytes
 	fingerprint uint64
-	dead        bool
+	dead        bool // the rest is of a named tensor's
 	dtype       uint8
 	ndim        uint8
 	dims        [maxDims]int64
-	name        uint32 // a named tensor's, on the link that it came by
+	name        uint32 // the name's number on the link that it came by
 }
 
-// length is the bytes of a message.
+// length returns the bytes of a send.
 func (req *Request) length() int {
 	if req.parts != nil {
 		return req.size
@@ -102,29 +130,29 @@ func (req *Request) length() int {
 	return len(req.buf)
 }
 
-// dataFrame is a frame with room for its head.
+// A dataFrame is a frame with the memory of its header. busy: the Conn has not done it yet.
 type dataFrame struct {
 	transport.Frame
 	headerBuf [transport.MaxHead]byte
 	busy      bool
 }
 
-// Met reports whether the op is done; see mesh.Event.
+// Met reports whether req is done. It implements mesh.Condition, and takes no lock.
 func (req *Request) Met() bool { return req.done.Load() }
 
-// Err is the op's error once it is done.
+// Err returns req's error. It is valid once req is done.
 func (req *Request) Err() error { return req.err }
 
-// Source is the job's rank that the received message came from.
+// Source returns the job's rank that the received message came from.
 func (req *Request) Source() int { return req.match.source }
 
-// Tag is the received message's tag.
+// Tag returns the received message's tag.
 func (req *Request) Tag() int { return int(req.match.tag) }
 
-// Bytes is the received message's size.
+// Bytes returns the received message's size. It may exceed the buffer's, with an error.
 func (req *Request) Bytes() int { return req.match.size }
 
-// getRequest gets an op from the free list; e.mu is held.
+// getRequest returns a zero Request, from the free list if there is one. e.mu is held.
 func (e *Engine) getRequest() *Request {
 	req := e.freeRequests
 	if req == nil {
@@ -135,7 +163,8 @@ func (e *Engine) getRequest() *Request {
 	return req
 }
 
-// newRequest is apart from take, whose op a closure would move to the heap each time.
+// newRequest is separate from getRequest, because its closures would move getRequest's req to the
+// heap at each call.
 func newRequest(e *Engine) *Request {
 	req := &Request{e: e}
 	for i := range req.frames {
@@ -145,13 +174,14 @@ func newRequest(e *Engine) *Request {
 	return req
 }
 
-// Free gives a finished op back. The caller must not touch it afterwards.
+// Free returns a request that is done to the engine. The caller must not touch it afterwards.
 func (req *Request) Free() {
 	req.e.mu.Lock()
 	req.e.recycle(req)
 	req.e.mu.Unlock()
 }
 
+// recycle zeroes a request and puts it on the free list. e.mu is held.
 func (e *Engine) recycle(req *Request) {
 	req.requestState = requestState{next: e.freeRequests}
 	if req.waiter.Load() != nil {
@@ -161,8 +191,9 @@ func (e *Engine) recycle(req *Request) {
 	e.freeRequests = req
 }
 
-// finish ends an op; e.mu is held. Whoever waits is woken, a callback is run
-// after the lock is released, and a detached op goes back to the free list.
+// finish ends a request with err; a second time does nothing. It leaves every list and table, and
+// then wakes the waiter, defers the callback, or, if detached, recycles the request. Nothing may
+// touch the request's buffer any more: see abort. e.mu is held.
 func (e *Engine) finish(req *Request, err error) {
 	if req.phase == phaseDone {
 		return
@@ -196,7 +227,7 @@ func (e *Engine) finish(req *Request, err error) {
 	e.signal(req)
 }
 
-// unmatch forgets what joined a receive with its message.
+// unmatch undoes setMatch, acceptOffer and claims: afterwards no frame finds the receive.
 func (e *Engine) unmatch(req *Request) {
 	if req.send { // to this rank itself
 		return
@@ -210,7 +241,7 @@ func (e *Engine) unmatch(req *Request) {
 	}
 }
 
-// signal tells the goroutine that waits for op.
+// signal marks req done and wakes its waiter.
 func (e *Engine) signal(req *Request) {
 	req.done.Store(true)
 	if w := req.waiter.Load(); w != nil {
@@ -218,9 +249,9 @@ func (e *Engine) signal(req *Request) {
 	}
 }
 
-// reportUndelivered notes that a send which had been accepted, and whose caller has gone on,
-// could not be delivered: Close reports it. What a rank has sent to itself and not
-// received it gives up by closing, whatever else happens then.
+// reportUndelivered remembers that an accepted send, whose caller has gone on, could not be
+// delivered. Drain returns the first such error. A message that a rank has sent to itself and not
+// received does not count: the rank gives it up by closing.
 func (e *Engine) reportUndelivered(req *Request, err error) {
 	if err != nil && e.undelivered == nil && req.peer.rank != e.cfg.Rank {
 		e.undelivered = fault.New(fault.PeerLost, "close", e.cfg.Rank,
@@ -228,7 +259,8 @@ func (e *Engine) reportUndelivered(req *Request, err error) {
 	}
 }
 
-// unexposeAndFinish ends an exposed op: its sender writes no more. e.mu is held.
+// unexposeAndFinish ends the exposure of a receive's buffer, and then the receive, with err. The
+// sender writes no more, because it has sent all, has withdrawn, or is gone. e.mu is held.
 func (e *Engine) unexposeAndFinish(req *Request, err error) {
 	req.pendingErr = err
 	if req.unexposing {
@@ -238,11 +270,15 @@ func (e *Engine) unexposeAndFinish(req *Request, err error) {
 	e.deferAction(deferredAction{kind: actionUnexpose, req: req})
 }
 
-// abort ends an op from outside the exchange: at once, or, while a Conn writes
-// into its buffer or from it, as soon as that has ended. A receive whose message
-// is here as a whole ends as it was about to. A buffer that is shown to a sender
-// is waited for as long as the Conn lives, because hiding it would fail the Conn
-// for others, too: the sender sends the rest, or abandons it. e.mu is held.
+// abort ends a request from outside the exchange, because its context, step or peer has ended. It
+// finishes the request at once if no Conn touches its buffer, and else as soon as that is so:
+//
+//   - A receive whose message is complete succeeds.
+//   - A buffer that is exposed to a live sender waits for the sender, which sends the rest or
+//     abandons it. To withdraw the exposure earlier would fail the Conn, for other requests, too.
+//   - A buffer that a frame is arriving in, or is sent from, waits for that frame.
+//
+// e.mu is held.
 func (e *Engine) abort(req *Request, err error) {
 	switch {
 	case req.phase == phaseDone, req.complete:

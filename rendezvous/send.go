@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// PostSend begins to send body to a rank and returns at once. The body is the op's
-// until it is done; the op is the caller's to Wait for and to Free. print is a
-// fingerprint that the receive is checked against; 0 is not checked.
+// PostSend begins to send body to a rank and returns at once. The body is the engine's until the
+// request is done; the caller Waits for the request and Frees it. The receive's fingerprint must be
+// the same; 0 is not checked.
 func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []byte, d Protocol) *Request {
 	e := mc.e
 	e.mu.Lock()
@@ -23,9 +23,10 @@ func (mc *MatchContext) PostSend(to int, tag int32, fingerprint uint64, body []b
 	return req
 }
 
-// PostSendParts is PostSend of a message that lies in several pieces, of size bytes in
-// all. It returns nil for a message that is longer than one frame, or to this rank
-// itself. The pieces, and the list, belong to the request until it is done.
+// PostSendParts is PostSend of a message that lies in several pieces of size bytes in all, which
+// the link gathers. It returns nil where that is impossible: for a message longer than one frame,
+// to this rank itself, or over a link that does not gather. The pieces and their list are the
+// engine's until the request is done.
 func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, parts [][]byte, size int) *Request {
 	e := mc.e
 	if size > segment || to == e.cfg.Rank {
@@ -39,9 +40,9 @@ func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, par
 	return req
 }
 
-// Send sends body to a rank and returns when body is the caller's again: at once
-// while the peer's credit or this rank's spill buffer can take it, else when its
-// receive has met it. ctx and p bound the wait; p may be nil.
+// Send sends body to a rank and returns when body is the caller's again: at once while the peer's
+// credit or this rank's spill buffer can hold it, else when a receive has matched it. ctx and p
+// bound the wait; p may be nil.
 func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag int32, fingerprint uint64, body []byte, d Protocol) error {
 	req := mc.PostSend(to, tag, fingerprint, body, d)
 	if !req.done.Load() {
@@ -57,19 +58,21 @@ func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag
 	return err
 }
 
-// isEager reports whether op would have been pushed, had there been credit.
+// isEager reports whether req would have been sent eagerly, had there been credit. Such a send is
+// copied at once, because its caller does not expect to wait.
 func (e *Engine) isEager(req *Request) bool { return len(req.buf) <= e.cfg.Threshold }
 
 var errSpillTimeout = errors.New("the moment before a spill has passed")
 
-// spillDeadline is a Patience that ends a wait after spillAfter.
+// A spillDeadline is a wait policy that ends a wait after spillAfter.
 type spillDeadline struct{ at time.Time }
 
 func (s *spillDeadline) NextCheck() time.Time { return s.at }
 func (s *spillDeadline) Check() error         { return errSpillTimeout }
 
-// spillAfterDelay gives a large send's receive a moment to come, and then copies the
-// body into the spill buffer. It reports whether the op left its caller.
+// spillAfterDelay gives the receive of a large send a moment to come, because without a copy the
+// send is faster, and then copies the body into the spill buffer. It reports whether the request is
+// detached from its caller.
 func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitPolicy) bool {
 	e.mu.Lock()
 	waits := req.spillable()
@@ -86,8 +89,9 @@ func (e *Engine) spillAfterDelay(ctx context.Context, req *Request, p mesh.WaitP
 	return err != nil && errors.Is(err, errSpillTimeout) && e.spill(req)
 }
 
-// spill copies the body of a send that nobody has requested yet, so that its
-// caller can go on. It reports false when there is no room, or no need any more.
+// spill copies the body of a send that nobody has requested yet, and detaches the request, so that
+// its caller can go on. It reports false when there is no room, or no need any more. The copy is
+// made without the lock, so the send may have been requested meanwhile.
 func (e *Engine) spill(req *Request) bool {
 	size := int64(len(req.buf) + envelopeCost)
 	e.mu.Lock()
@@ -109,11 +113,13 @@ func (e *Engine) spill(req *Request) bool {
 	return true
 }
 
+// spillable reports whether no frame has been made of the body.
 func (req *Request) spillable() bool {
 	return req.phase == phasePending || req.phase == phaseOffered
 }
 
-// startSend starts a send; e.mu is held.
+// startSend begins a send: it launches it, or lets it wait for credit behind earlier sends to that
+// rank. e.mu is held.
 func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, fingerprint uint64, body []byte, d Protocol) {
 	req.mc, req.send, req.key, req.buf, req.fingerprint = mc, true, k, body, fingerprint
 	p := e.peers[to]
@@ -137,6 +143,7 @@ func (e *Engine) startSend(req *Request, mc *MatchContext, to int, k key, finger
 	}
 }
 
+// sendable returns why nothing can be sent to p in this context, or nil.
 func (e *Engine) sendable(mc *MatchContext, p *peer) error {
 	switch {
 	case e.ended != nil:
@@ -149,12 +156,12 @@ func (e *Engine) sendable(mc *MatchContext, p *peer) error {
 	return nil
 }
 
-// hasCredit reports whether the peer's credit allows op's envelope. When it allows
-// the envelope but not the bytes, the message goes as an offer.
+// hasCredit reports whether the peer's credit allows one envelope. When it allows the envelope but
+// not the bytes, the message goes as an offer.
 func (p *peer) hasCredit() bool { return p.credit >= envelopeCost || p.extraSends > 0 }
 
-// launch puts op's envelope on the peer's stream: with its bytes when they are
-// to be pushed and the credit allows it, else as an offer.
+// launch puts req's envelope on the peer's stream. In order of preference: eager, if the protocol
+// and the credit allow it; written into a prepared buffer; as an offer.
 func (p *peer) launch(req *Request) {
 	p.sends.pushBack(req)
 	var h frameHeader
@@ -185,7 +192,7 @@ func (p *peer) launch(req *Request) {
 	p.sendControl(h)
 }
 
-// fillHeader fills the head of op's first frame, which is zero so far.
+// fillHeader fills the header of req's first frame with its envelope. h is zero so far.
 func (p *peer) fillHeader(req *Request, h *frameHeader) {
 	h.context, h.tag, h.size, h.fingerprint = req.mc.id, req.key.tag, uint64(req.length()), req.fingerprint
 	if t := req.tensor; t != nil {
@@ -195,8 +202,9 @@ func (p *peer) fillHeader(req *Request, h *frameHeader) {
 	}
 }
 
-// enqueueBody queues a frame with bytes of op's, or where it lies in pieces with all of
-// it.
+// enqueueBody queues a frame with bytes of req: body, or all parts of a send in pieces. A frame
+// that goes straight into the peer's memory may arrive without its header, so that header carries
+// no credit.
 func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []byte) {
 	if p.e.cfg.Checksum {
 		h.flags |= flagBodyCRC
@@ -220,8 +228,8 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 	p.enqueue(&f.Frame)
 }
 
-// handleRequest answers a request: the bytes of the offer flow. A request for an
-// offer that was withdrawn meanwhile means nothing.
+// handleRequest sends the bytes of an offer. A request for an offer that was withdrawn meanwhile is
+// ignored: the two frames have crossed.
 func (p *peer) handleRequest(h *frameHeader) {
 	req := p.sentOffers[h.id]
 	if req == nil {
@@ -245,8 +253,9 @@ func (p *peer) handleRequest(h *frameHeader) {
 	}
 }
 
-// enqueueData queues the next data frames of op: two at a time, so that the Conn always
-// has one to go on with, and others get their turn in between.
+// enqueueData queues the next data frames of req, at most two at a time: the Conn always has one to
+// go on with, and frames of other requests get their turn in between. The last one of a direct
+// write is followed by its announcement.
 func (p *peer) enqueueData(req *Request) {
 	for i := range req.frames {
 		f := &req.frames[i]
@@ -263,7 +272,9 @@ func (p *peer) enqueueData(req *Request) {
 	}
 }
 
-// frameDone hears that the Conn is done with one of op's frames.
+// frameDone is called when the Conn is done with one of req's frames. It queues the next ones, or
+// finishes the request: aborted ones when no frame is left at the Conn, others when all bytes are
+// out. After a Conn's error the request waits for the verdict on the peer.
 func (req *Request) frameDone(f *dataFrame, err error) {
 	e := req.e
 	e.mu.Lock()
@@ -296,14 +307,14 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 // handedOver reports whether the Conn has got all bytes of a send.
 func (req *Request) handedOver() bool { return req.phase == phaseFlowing && req.sent == req.length() }
 
-// closedInOrder reports whether the peer has said goodbye. It has taken what it
-// wanted by then: a send whose bytes were all on their way has done its part,
-// even if the Conn has not come round to saying so.
+// closedInOrder reports whether the peer has said goodbye. It has received what it wanted by then:
+// a send whose bytes were all in flight has done its part, even if the Conn has not reported so.
 func (p *peer) closedInOrder() bool {
 	var f *fault.Error
 	return errors.As(p.gone, &f) && f.Kind == fault.Closed
 }
 
+// firstError returns the first error that is not nil, or nil.
 func firstError(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -313,7 +324,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// withdraw takes an offer back.
+// withdraw takes an offer back, on this rank and at the peer. The caller finishes the request.
 func (e *Engine) withdraw(req *Request) {
 	if m := req.local; m != nil {
 		req.local = nil
@@ -332,8 +343,8 @@ func (e *Engine) withdraw(req *Request) {
 	}
 }
 
-// sendLocal sends to this rank itself: the message waits in the table with a
-// reference to the sender's bytes, and is copied once.
+// sendLocal sends to this rank itself. The message waits in the table with a reference to the send,
+// and its bytes are copied once, from the sender's buffer to the receiver's.
 func (e *Engine) sendLocal(req *Request) {
 	req.phase = phaseOffered
 	req.peer.sends.pushBack(req)
@@ -344,6 +355,7 @@ func (e *Engine) sendLocal(req *Request) {
 	e.deliver(m)
 }
 
+// selfEnvelope returns the envelope that a receive on this rank sees.
 func (req *Request) selfEnvelope() envelope {
 	env := envelope{source: int(req.key.source), tag: req.key.tag, size: len(req.buf), fingerprint: req.fingerprint}
 	if req.tensor != nil {

@@ -5,23 +5,25 @@ import "sync/atomic"
 // Any stands for every source, or every tag, in a receive.
 const Any = -1
 
-// key finds messages and receives within one space. Named tensors have their
-// own tag, so the two kinds never meet.
+// A key finds messages and receives within one context. Named tensors have the tag namedTag, so the
+// two kinds never match each other. A receive's key may hold Any.
 type key struct {
 	source, tag int32
 	step        uint64
 	name        string
 }
 
-// namedTag marks the keys of named tensors.
+// namedTag is the tag of every named tensor.
 const namedTag = -2
 
-// unmatchableTag is that of a receive in an ordered space that is to meet nothing.
+// unmatchableTag is the tag of a receive in an ordered context that must not match anything any
+// more.
 const unmatchableTag = -3
 
+// wildcard reports whether k leaves the source or the tag open.
 func (k key) wildcard() bool { return k.source == Any || k.tag == Any }
 
-// matches reports whether a receive for k takes a message with key m.
+// matches reports whether a receive with key k may receive a message with key m.
 func (k key) matches(m key) bool {
 	if k.tag == namedTag || m.tag == namedTag {
 		return k == m
@@ -29,48 +31,51 @@ func (k key) matches(m key) bool {
 	return (k.source == Any || k.source == m.source) && (k.tag == Any || k.tag == m.tag)
 }
 
-// A bucket holds what waits under one exact key: receives or messages, never both.
+// A bucket holds what waits under one exact key: receives or messages, never both, because either
+// would have matched the other on arrival.
 type bucket struct {
 	key   key
 	recvs requestList
 	msgs  msgList
-	idle  bool    // it is among the table's resting slots
-	next  *bucket // of the spare ones
+	idle  bool    // it is in table.idle
+	next  *bucket // in table.free
 }
 
+// empty reports whether nothing waits in the bucket.
 func (s *bucket) empty() bool { return s.recvs.first == nil && s.msgs.first == nil }
 
-// table matches messages with receives. It decides and remembers, and does
-// nothing else: no bytes move here, nothing blocks, and its owner locks it.
+// A table matches messages with receives. It is a pure data structure: no bytes move here, nothing
+// blocks, and its owner holds the lock.
 //
-// Receives match messages in the order posted, messages receives in the order of
-// arrival; a wildcard receive takes its turn by the order of posting.
+// Receives match messages in the order of posting, and messages match receives in the order of
+// arrival. A wildcard receive takes its turn by the order of posting: popRecv compares the oldest
+// exact receive with the oldest wildcard one.
 //
-// An exchange mostly goes on under the key that it has just used. So the slot of
-// the last look is tried first, and slots that become empty stay for a while:
-// then a message costs no look into a map, and changes none.
+// An exchange mostly goes on under the key that it has just used. So lookup tries the bucket of the
+// last lookup first, and the last few buckets that became empty stay in their map. In a steady
+// exchange a message then costs no map lookup, and changes no map.
 type table struct {
-	tagged   map[uint64]*bucket // by source and tag
+	tagged   map[uint64]*bucket // by source and tag, see key.packed
 	named    map[key]*bucket
-	recent   *bucket                 // found or made last; it is in a map
-	idle     [maxIdleBuckets]*bucket // slots in a map that have become empty, and may have been filled again
-	nextIdle int                     // in resting: the longest
+	recent   *bucket                 // the last one that lookup found; it is in a map
+	idle     [maxIdleBuckets]*bucket // a ring of buckets in a map that became empty; some may have been filled again
+	nextIdle int                     // index in idle of the oldest
 	wild     requestList             // wildcard receives, in posting order
 	arrivals msgList                 // all messages without a receive, in arrival order
 	order    uint64                  // of the last receive posted
-	free     *bucket                 // spare slots, so that a steady exchange allocates none
+	free     *bucket                 // spare buckets, so that a steady exchange allocates none
 
-	publishes bool        // whether there are arrivals is told without the owner's lock, too, by some
-	nonEmpty  atomic.Bool // there are
+	publishes bool        // nonEmpty is kept up to date
+	nonEmpty  atomic.Bool // arrivals has messages; read without the owner's lock
 }
 
-// maxIdleBuckets is how many empty slots stay in a table.
+// maxIdleBuckets is how many empty buckets stay in a table's maps.
 const maxIdleBuckets = 4
 
-// packed is the key of a tagged message as a number.
+// packed returns the key of a tagged message as one number, because a map hashes that faster.
 func (k *key) packed() uint64 { return uint64(uint32(k.source))<<32 | uint64(uint32(k.tag)) }
 
-// lookup is the slot of a key, or nil.
+// lookup returns the bucket of a key, or nil.
 func (t *table) lookup(k *key) *bucket {
 	s := t.recent
 	if s != nil && s.key == *k {
@@ -87,7 +92,7 @@ func (t *table) lookup(k *key) *bucket {
 	return s
 }
 
-// bucketFor is the slot of a key, which is made if there is none.
+// bucketFor returns the bucket of a key, and makes one if there is none.
 func (t *table) bucketFor(k *key) *bucket {
 	if s := t.lookup(k); s != nil {
 		return s
@@ -110,7 +115,8 @@ func (t *table) bucketFor(k *key) *bucket {
 	return s
 }
 
-// keepIdle lets a slot go if it is empty, when some others have become so after it.
+// keepIdle is called when something was removed from s. An empty bucket is put into the ring of
+// idle ones, and the one that it displaces is deleted if it is still empty.
 func (t *table) keepIdle(s *bucket) {
 	if !s.empty() || s.idle {
 		return
@@ -127,7 +133,7 @@ func (t *table) keepIdle(s *bucket) {
 	}
 }
 
-// deleteBucket takes an empty slot out of its map.
+// deleteBucket removes an empty bucket from its map.
 func (t *table) deleteBucket(s *bucket) {
 	if s.key.tag == namedTag {
 		delete(t.named, s.key)
@@ -141,8 +147,8 @@ func (t *table) deleteBucket(s *bucket) {
 	s.next, t.free = t.free, s
 }
 
-// popRecv finds the receive that a message with key k belongs to, and takes it
-// out; nil when none is posted.
+// popRecv removes and returns the receive that a message with key k matches: the one posted first,
+// exact or wildcard. It returns nil when none is posted.
 func (t *table) popRecv(k key) *Request {
 	var exact *Request
 	if s := t.lookup(&k); s != nil {
@@ -163,8 +169,8 @@ func (t *table) popRecv(k key) *Request {
 	return req
 }
 
-// post finds the oldest message that op's key covers, and takes it out; when
-// there is none, op waits in the table.
+// post removes and returns the oldest message that req's key matches. If there is none, req waits
+// in the table.
 func (t *table) post(req *Request) *message {
 	if m := t.find(req.key); m != nil {
 		t.removeMessage(m)
@@ -176,7 +182,8 @@ func (t *table) post(req *Request) *message {
 	return nil
 }
 
-// repost puts op back where it stood: its match was taken back by the sender.
+// repost is post for a receive whose match was taken back by the sender: it keeps its place in the
+// order of posting.
 func (t *table) repost(req *Request) *message {
 	if m := t.find(req.key); m != nil {
 		t.removeMessage(m)
@@ -186,6 +193,7 @@ func (t *table) repost(req *Request) *message {
 	return nil
 }
 
+// insert puts req into the table, by req.order.
 func (t *table) insert(req *Request) {
 	req.posted = true
 	if req.key.wildcard() {
@@ -195,7 +203,8 @@ func (t *table) insert(req *Request) {
 	t.bucketFor(&req.key).recvs.insert(req)
 }
 
-// posted are all receives that wait, in no particular order.
+// posted returns all receives that wait, in no particular order. It allocates, for ends and
+// failures only.
 func (t *table) posted() (reqs []*Request) {
 	add := func(l *requestList) {
 		for req := l.first; req != nil; req = req.next {
@@ -212,7 +221,7 @@ func (t *table) posted() (reqs []*Request) {
 	return reqs
 }
 
-// unpost takes a waiting receive out.
+// unpost removes a waiting receive.
 func (t *table) unpost(req *Request) {
 	req.posted = false
 	if req.key.wildcard() {
@@ -224,7 +233,7 @@ func (t *table) unpost(req *Request) {
 	t.keepIdle(s)
 }
 
-// find is the oldest message that k covers; it stays.
+// find returns the oldest message that k matches, or nil. The message stays.
 func (t *table) find(k key) *message {
 	if !k.wildcard() {
 		if s := t.lookup(&k); s != nil {
@@ -240,14 +249,14 @@ func (t *table) find(k key) *message {
 	return nil
 }
 
-// isIdle reports whether nothing waits that a message with key k, or a receive for
-// it, would have to let go first.
+// isIdle reports whether nothing has precedence over a message with key k, or over a receive for
+// it: no message or receive waits under k, and no wildcard receive waits at all.
 func (t *table) isIdle(k key) bool {
 	s := t.lookup(&k)
 	return t.wild.first == nil && (s == nil || s.empty())
 }
 
-// addMessage lets a message that no receive awaits wait in the table.
+// addMessage puts a message that no receive matches into the table.
 func (t *table) addMessage(m *message) {
 	t.bucketFor(&m.key).msgs.pushBack(m)
 	m.earlier, m.later = t.arrivals.last, nil
@@ -263,7 +272,7 @@ func (t *table) addMessage(m *message) {
 	m.inTable = true
 }
 
-// removeMessage takes a message out.
+// removeMessage removes a waiting message.
 func (t *table) removeMessage(m *message) {
 	s := t.lookup(&m.key)
 	s.msgs.remove(m)
@@ -284,10 +293,11 @@ func (t *table) removeMessage(m *message) {
 	}
 }
 
-// requestList is a doubly linked list of receives, ordered by Op.order.
+// A requestList is a doubly linked list of requests. Those of receives in a table are sorted by
+// Request.order; the others are in the order of pushBack.
 type requestList struct{ first, last *Request }
 
-// insert keeps the order; new receives have the highest and go to the end.
+// insert keeps the list sorted. It searches from the end, where a new receive belongs.
 func (l *requestList) insert(req *Request) {
 	at := l.last
 	for at != nil && at.order > req.order {
@@ -306,7 +316,7 @@ func (l *requestList) insert(req *Request) {
 	}
 }
 
-// pushBack puts op at the end, whatever its order.
+// pushBack puts req at the end, whatever its order.
 func (l *requestList) pushBack(req *Request) {
 	req.prev, req.next = l.last, nil
 	if l.last == nil {
@@ -331,7 +341,7 @@ func (l *requestList) remove(req *Request) {
 	req.prev, req.next = nil, nil
 }
 
-// msgList is a doubly linked list of messages in arrival order.
+// A msgList is a doubly linked list of messages in arrival order.
 type msgList struct{ first, last *message }
 
 func (l *msgList) pushBack(m *message) {
