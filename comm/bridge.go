@@ -65,19 +65,19 @@ func (p *poller) Arm() { p.mesh.Arm(p.links) }
 func (pl *plan) bindVectors(c *Comm) error {
 	name := pl.verb.String()
 	if !pl.dtype.Valid() {
-		return c.misuse(name, "elements of type %v", pl.dtype)
+		return c.misuse(name, "element type: got %v, want a valid one", pl.dtype)
 	}
 	es := pl.dtype.Size()
 	for i, v := range pl.vectors {
 		if len(v)%es != 0 || !tensor.AlignedFor(pl.dtype, v) {
-			return c.misuse(name, "vector %d of the list, of %d bytes, is not whole elements of %v, aligned for it", i, len(v), pl.dtype)
+			return c.misuse(name, "vector %d: got %d bytes at %p, want whole elements of %v, aligned for it", i, len(v), v, pl.dtype)
 		}
 		pl.bytes += len(v)
 	}
 	pl.count = pl.bytes / es
 	a, err := collective.Find(pl.verb, pl.forced)
 	if err == nil && !a.SupportsLists() {
-		err = fault.New(fault.Misuse, name, c.rt.rank, "algorithm %s does not take a list of vectors; ring and shared do", pl.forced)
+		err = fault.New(fault.Misuse, name, c.rt.rank, "algorithm for a list of vectors: got %s, want ring or shared", pl.forced)
 	}
 	if err != nil {
 		return c.withOp(name, err)

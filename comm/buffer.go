@@ -39,7 +39,7 @@ type Buffer[T Element] struct {
 func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	size := tensor.TypeOf[T]().Size()
 	if n < 0 || n > math.MaxInt/size {
-		return nil, c.misuse("alloc", "%d elements; 0 to %d are allowed", n, math.MaxInt/size)
+		return nil, c.misuse("alloc", "elements: got %d, want 0 to %d", n, math.MaxInt/size)
 	}
 	b := &Buffer[T]{c: c}
 	if a, ok := c.rt.wire.(transport.Allocator); ok {

@@ -27,6 +27,12 @@ const (
 	optionPersistent
 )
 
+// String is the name of the option's function.
+func (k callOptionKind) String() string {
+	names := [...]string{"none", "From", "Counts", "SendCounts", "Algorithm", "Persistent"}
+	return names[k]
+}
+
 // From makes a collective out of place: it reads src and writes buf. Without From a
 // collective works in place: it reads its input where buf holds it, as MPI does with
 // MPI_IN_PLACE; the table of the collectives says where. src stays as it is. It has the
@@ -84,7 +90,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 		switch o.kind {
 		case optionFrom:
 			if o.dtype != pl.dtype {
-				return c.misuse(pl.verb.String(), "From: got elements of %v, want those of buf, %v", o.dtype, pl.dtype)
+				return c.misuse(pl.verb.String(), "element type of From: got %v, want that of buf, %v", o.dtype, pl.dtype)
 			}
 			pl.src, pl.inPlace = o.src, false
 		case optionCounts:
@@ -99,16 +105,16 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	}
 	switch withCounts := vectorVerb(pl.verb); {
 	case pl.sends != nil && (!pl.counted || pl.verb != collective.VerbAllToAll):
-		return c.misuse(pl.verb.String(), "SendCounts is for AllToAll, beside Counts")
+		return c.misuse(pl.verb.String(), "SendCounts: want it only in AllToAll, beside Counts")
 	case pl.counted && withCounts == 0:
-		return c.misuse(pl.verb.String(), "Counts is for AllGather, Gather, Scatter, ReduceScatter and AllToAll")
+		return c.misuse(pl.verb.String(), "Counts: want it only in AllGather, Gather, Scatter, ReduceScatter and AllToAll")
 	case pl.counted:
 		pl.verb = withCounts
 	}
 	switch pl.verb {
 	case collective.VerbBroadcast, collective.VerbBarrier:
 		if !pl.inPlace {
-			return c.misuse(pl.verb.String(), "From is for collectives that have an input and an output")
+			return c.misuse(pl.verb.String(), "From: want it only in collectives that have an input and an output")
 		}
 	case collective.VerbAllToAllV:
 		if pl.sends == nil {

@@ -153,7 +153,7 @@ func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 	if at == "" {
 		at = "an unknown place"
 	}
-	return c.misuse(name, "%s is under way on this communicator, started by another goroutine at %s; this one is at %s. Give each goroutine a Dup of its own",
+	return c.misuse(name, "%s at %s, which another goroutine called, has not returned on this communicator; this call is at %s: give each goroutine a Dup of its own",
 		name, at, callsite.Here())
 }
 

@@ -28,7 +28,7 @@ import (
 func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	o := newOptions(opts)
 	if ctx == nil {
-		return nil, fault.New(fault.Misuse, "init", -1, "the context is nil; context.Background() waits without a limit")
+		return nil, fault.New(fault.Misuse, "init", -1, "context: got nil, want one; context.Background() waits without a limit")
 	}
 	if o.invalid != nil {
 		return nil, o.invalid

@@ -114,7 +114,7 @@ func TestInvalidListsAreMisuse(t *testing.T) {
 		{"half an element", "ring", tensor.Float32, [][]byte{b, b[:6]}, "vector 1"},
 		{"between elements", "ring", tensor.Float32, [][]byte{b[2:10]}, "aligned"},
 		{"no type", "ring", tensor.Invalid, [][]byte{b}, "type"},
-		{"an algorithm that takes none", "pairwise", tensor.Float32, [][]byte{b}, "ring and shared"},
+		{"an algorithm that takes none", "pairwise", tensor.Float32, [][]byte{b}, "ring or shared"},
 		{"no algorithm", "quickest", tensor.Float32, [][]byte{b}, "quickest"},
 	} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {

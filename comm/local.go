@@ -30,7 +30,7 @@ func Local(n int, f func(ctx context.Context, c *Comm) error, opts ...Option) er
 		return err
 	}
 	if n < 1 || n > maxLocal {
-		return fault.New(fault.Misuse, "local", 0, "%d ranks; 1 to %d are allowed", n, maxLocal)
+		return fault.New(fault.Misuse, "local", 0, "ranks: got %d, want 1 to %d", n, maxLocal)
 	}
 	l := &local{n: n, o: o, f: f, hub: memory.New()}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -92,7 +92,7 @@ func (l *local) setUp() error {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			l.tearDown()
-			return fault.New(fault.Refused, "local", r, "no listener on loopback: %w", err)
+			return fault.New(fault.Refused, "local", r, "listen on loopback: %w", err)
 		}
 		cfg.Listener = listener
 		cfg.Root = l.cfgs[0].Listener.Addr().String()
@@ -126,7 +126,7 @@ func (l *local) rank(r int) {
 		return
 	}
 	// What holds when f never returns; then only deferred functions still run.
-	err = fault.New(fault.Misuse, "local", r, "the rank's function ended by runtime.Goexit, as t.FailNow does")
+	err = fault.New(fault.Misuse, "local", r, "the function of this rank ended by runtime.Goexit, as t.FailNow does; return an error instead")
 	defer func() { l.closeRank(c, err) }()
 	err = l.runProgram(c)
 }

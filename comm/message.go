@@ -68,7 +68,7 @@ func typeError(err error, cl *call) error {
 		return err
 	}
 	out := *f
-	out.Err = fmt.Errorf("the message from rank %d with tag %d is of %v, the receive at %v of %v: send and receive one element type",
+	out.Err = fmt.Errorf("element type of the message from rank %d with tag %d: got %v, want that of the receive at %v, %v",
 		p.Source, p.Tag, typeOfFingerprint(p.Sent), cl.site, typeOfFingerprint(p.Wanted))
 	return &out
 }

@@ -72,10 +72,10 @@ func (c *Comm) EndStep(step uint64, cause error) { c.group.Context().EndStep(ste
 
 func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	if name == "" {
-		return c.misuse(op, "the tensor's name is empty; sender and receiver find each other by it")
+		return c.misuse(op, "name of the tensor: got an empty one, want that by which sender and receiver match it")
 	}
 	if rank < 0 || rank >= c.Size() {
-		return c.misuse(op, "rank %d is out of range; the communicator has ranks 0 to %d", rank, c.Size()-1)
+		return c.misuse(op, "rank: got %d, want 0 to %d", rank, c.Size()-1)
 	}
 	if t == nil {
 		return nil
@@ -86,9 +86,9 @@ func (c *Comm) checkNamed(op string, rank int, name string, t *Tensor) error {
 	}
 	switch {
 	case t.Dead && len(t.Data) > 0:
-		return c.misuse(op, "a dead tensor with %d bytes of data", len(t.Data))
+		return c.misuse(op, "data of a dead tensor: got %d bytes, want none", len(t.Data))
 	case !t.Dead && n != len(t.Data):
-		return c.misuse(op, "a tensor of type %v and shape %v has %d bytes, not %d", t.DType, t.Shape, n, len(t.Data))
+		return c.misuse(op, "data of a tensor of %v with shape %v: got %d bytes, want %d", t.DType, t.Shape, len(t.Data), n)
 	}
 	return nil
 }

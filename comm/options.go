@@ -56,7 +56,7 @@ func newOptions(opts []Option) *options {
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			o.invalid = fault.New(fault.Misuse, "init", -1, "option %d of %d is nil", i, len(opts))
+			o.invalid = fault.New(fault.Misuse, "init", -1, "option %d of %d: got nil, want an option; leave it out", i, len(opts))
 			continue
 		}
 		opt(o)
@@ -76,18 +76,18 @@ func (o *options) check(rank int) error {
 	case slices.Contains(o.wires, nil):
 		return bad("WithTransport: got nil, want a Transport")
 	case o.timeout < 0:
-		return bad("a Timeout of %v; use 0 for none", o.timeout)
+		return bad("WithTimeout: got %v, want 0, for none, or more", o.timeout)
 	case o.stallWarning < 0:
-		return bad("a StallWarning of %v; use 0 for none", o.stallWarning)
+		return bad("WithStallWarning: got %v, want 0, for none, or more", o.stallWarning)
 	case o.heartbeat <= 0 || o.silence < 2*o.heartbeat:
-		return bad("heartbeats every %v and a loss after %v of silence; the second must be at least twice the first, and both above 0", o.heartbeat, o.silence)
+		return bad("WithHeartbeat: got a heartbeat every %v and a loss after %v of silence, want both above 0 and the second at least twice the first", o.heartbeat, o.silence)
 	}
 	if err := o.params.check(rank); err != nil {
 		return err
 	}
 	if o.rack != "" {
 		if err := topology.CheckName(o.rack); err != nil {
-			return bad("the rack (TUTTI_RACK, or WithRack): %w", err)
+			return bad("rack, from TUTTI_RACK or WithRack: %w", err)
 		}
 	}
 	return nil

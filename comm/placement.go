@@ -52,7 +52,7 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 	}
 	places, err := topology.ParseRecords(told)
 	if err != nil || len(places) != rt.size {
-		return nil, fault.New(fault.Mismatch, "init", rt.rank, "rank 0 told %d bytes about the places of %d ranks (%v): do all ranks run the same program?", len(told), rt.size, err)
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: got %d bytes that hold no %d places (%v), want the same program on all ranks", len(told), rt.size, err)
 	}
 	return places, nil
 }
@@ -61,7 +61,7 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 func (rt *rankRuntime) resolvePlaces(records []byte) ([]byte, error) {
 	places, err := topology.ParseRecords(records)
 	if err != nil {
-		return nil, fault.New(fault.Mismatch, "init", rt.rank, "the ranks' places: %w", err)
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places of the ranks: %w", err)
 	}
 	if rt.opt.topology != "" {
 		racks, err := topology.ReadFile(rt.opt.topology)

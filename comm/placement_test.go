@@ -253,7 +253,7 @@ func TestInvalidTopologyEndsInit(t *testing.T) {
 		{"no file", comm.WithTopology(file + "x"), "cannot be read"},
 		{"a host that is not listed", comm.WithTopology(file), "is not listed"},
 		{"a host in two racks", torn, `rack of host "n0": got "r0" from rank 0`},
-		{"a name that is none", comm.WithRack("a b"), "the rack (TUTTI_RACK, or WithRack)"},
+		{"a name that is none", comm.WithRack("a b"), "rack, from TUTTI_RACK or WithRack"},
 	} {
 		err := comm.Local(3, func(context.Context, *comm.Comm) error { return nil }, c.opt)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

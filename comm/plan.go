@@ -44,7 +44,7 @@ type plan struct {
 func (pl *plan) prepare(c *Comm) error {
 	name := pl.verb.String()
 	if pl.root < -1 || pl.root >= c.Size() {
-		return c.misuse(name, "root %d is out of range; the communicator has ranks 0 to %d", rootGiven(pl.root), c.Size()-1)
+		return c.misuse(name, "root: got %d, want 0 to %d", rootGiven(pl.root), c.Size()-1)
 	}
 	if err := pl.checkBuffers(c); err != nil {
 		return err
@@ -71,10 +71,10 @@ func (pl *plan) prepare(c *Comm) error {
 	pl.algo, pl.segment = chosen.Algorithm, cmp.Or(chosen.Segment, c.rt.opt.params.Segment)
 	pl.usesShared = pl.algo.NeedsShared()
 	if pl.usesShared && !sharing {
-		return c.misuse(name, "algorithm %v, which is forced, needs memory that the ranks share: a blocking call of ranks on one host, over a wire that can share", pl.algo)
+		return c.misuse(name, "forced algorithm %v: it needs memory that the ranks share, want a blocking call of ranks on one host over a transport that shares memory", pl.algo)
 	}
 	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
-		return c.misuse(name, "operator %s does not commute, and algorithm %s, which is forced, needs one that does where ranks are placed so (%s); force another, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
+		return c.misuse(name, "operator: got %s, which does not commute, want one that does for the forced algorithm %s with ranks placed as %s; force another algorithm, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
 	}
 	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
 		pl.usesShared = pl.algo.Hierarchical()
@@ -160,7 +160,7 @@ func (pl *plan) checkReduction(c *Comm) error {
 	if !pl.buffersOverlap() {
 		return nil
 	}
-	return c.misuse(pl.verb.String(), "buf and the src of From overlap; leave From out to work in place, or give two slices without common memory")
+	return c.misuse(pl.verb.String(), "buf and the src of From: got slices that overlap, want separate ones; leave From out to work in place")
 }
 
 // buffersOverlap reports whether a reduction's two buffers overlap without being one: what
@@ -181,7 +181,7 @@ func (pl *plan) checkCounts(c *Comm) error {
 			return err
 		}
 		if me := c.Rank(); pl.sends[me] != pl.counts[me] {
-			return c.misuse(pl.verb.String(), "counts of this rank for itself: it sends %d elements and receives %d, want equal counts", pl.sends[me], pl.counts[me])
+			return c.misuse(pl.verb.String(), "counts of this rank for itself: got %d elements to send and %d to receive, want equal counts", pl.sends[me], pl.counts[me])
 		}
 		return nil
 	case collective.VerbReduceScatterV, collective.VerbScatterV:
@@ -330,7 +330,7 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 		return err
 	}
 	if pl.persistent {
-		return c.misuse(pl.verb.String(), "Persistent is for non-blocking calls, whose names begin with I")
+		return c.misuse(pl.verb.String(), "Persistent: want it only in non-blocking calls, whose names begin with I")
 	}
 	return c.executeBound(ctx, pl)
 }

@@ -86,7 +86,7 @@ func (r *Request) recvLater(from, tag int, b []byte) {
 func (r *Request) allowPersistent(opts []CallOption) {
 	for _, o := range opts {
 		if o.kind != optionPersistent {
-			r.bad = r.c.misuse(r.sig.callName, "option %d is not Persistent, the only one for messages", o.kind)
+			r.bad = r.c.misuse(r.sig.callName, "options: got %v, want none but Persistent", o.kind)
 			r.err = r.bad
 			return
 		}
@@ -225,7 +225,7 @@ func (r *Request) watch(w *mesh.Waiter) {
 func checkRequests(op string, rs []*Request) error {
 	for i, r := range rs {
 		if r == nil {
-			return fault.New(fault.Misuse, op, -1, "request %d of %d is nil; leave those out that were never started", i, len(rs))
+			return fault.New(fault.Misuse, op, -1, "request %d of %d: got nil, want a request; leave out what was never started", i, len(rs))
 		}
 	}
 	return nil
@@ -234,7 +234,7 @@ func checkRequests(op string, rs []*Request) error {
 // checkWait is checkRequests with the context of a wait.
 func checkWait(op string, ctx context.Context, rs []*Request) error {
 	if ctx == nil {
-		return fault.New(fault.Misuse, op, -1, "the context is nil; context.Background() waits without a limit")
+		return fault.New(fault.Misuse, op, -1, "context: got nil, want one; context.Background() waits without a limit")
 	}
 	return checkRequests(op, rs)
 }

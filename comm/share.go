@@ -99,7 +99,7 @@ func (c *Comm) mapMemory(ctx context.Context, sharer transport.Sharer, token []b
 	defer cancel()
 	mem, release, err := sharer.Share(limited, hex.EncodeToString(token), n, p2p.SharedSize(n))
 	if err != nil {
-		c.rt.log.Warn("tutti: no memory could be shared; collectives go by messages", "because", err)
+		c.rt.log.Warn("tutti: cannot share memory; collectives use messages", "error", err)
 		return nil, nil
 	}
 	return mem, release

@@ -20,7 +20,7 @@ const Undefined = -1
 // their algorithms by the table of c.
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	if color < Undefined {
-		return nil, c.misuse("split", "color %d; 0 and above, or Undefined, are allowed", color)
+		return nil, c.misuse("split", "color: got %d, want 0 or more, or Undefined", color)
 	}
 	n := c.Size()
 	mine := []int64{int64(color), int64(key)}
@@ -51,7 +51,7 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 	table, list := c.table, ""
 	for _, o := range opts {
 		if o.kind != optionAlgorithm {
-			return nil, c.misuse("dup", "option %d is not Algorithm, the only one for Dup", o.kind)
+			return nil, c.misuse("dup", "options: got %v, want none but Algorithm", o.kind)
 		}
 		list = o.name
 		var err error
@@ -73,7 +73,7 @@ func (c *Comm) Dup(ctx context.Context, opts ...CallOption) (*Comm, error) {
 		if other != lists[0] {
 			return nil, &fault.Error{Kind: fault.Mismatch, Op: "dup", Rank: c.rt.rank,
 				Peers: []fault.Peer{c.rt.peer(c.WorldRank(r)), c.rt.peer(c.WorldRank(0))},
-				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "the ranks force different algorithms; here it is %q", list)}
+				Err:   fault.New(fault.Misuse, "dup", c.rt.rank, "forced algorithms: got different lists, want one on all ranks; here it is %q", list)}
 		}
 	}
 	return c.deriveWith(ctx, id, members, table)
@@ -87,14 +87,14 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	var b [8]byte
 	for _, r := range ranks {
 		if r < 0 || r >= c.Size() || seen[r] {
-			return nil, c.misuse("sub", "rank %d is out of range, or twice in the list %v; the communicator has ranks 0 to %d", r, ranks, c.Size()-1)
+			return nil, c.misuse("sub", "ranks: got %d in %v, want each once, and from 0 to %d", r, ranks, c.Size()-1)
 		}
 		seen[r] = true
 		binary.LittleEndian.PutUint64(b[:], uint64(r))
 		h.Write(b[:])
 	}
 	if !seen[c.Rank()] {
-		return nil, c.misuse("sub", "this rank, %d, is not in the list %v; only members call Sub", c.Rank(), ranks)
+		return nil, c.misuse("sub", "ranks: got %v, want a list with this rank, %d; only members call Sub", ranks, c.Rank())
 	}
 	c.mu.Lock()
 	if err := c.unusable(); err != nil {

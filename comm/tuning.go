@@ -57,7 +57,7 @@ func broadcastBytes(ctx context.Context, c *Comm, b []byte, most int) ([]byte, e
 		return nil, err
 	}
 	if length[0] < 0 || length[0] > int64(most) {
-		return nil, fault.New(fault.Mismatch, "init", c.rt.rank, "rank 0 tells %d bytes, of at most %d: do all ranks run the same program?", length[0], most)
+		return nil, fault.New(fault.Mismatch, "init", c.rt.rank, "tuning from rank 0: got %d bytes, want at most %d, and the same program on all ranks", length[0], most)
 	}
 	if c.Rank() != 0 {
 		b = make([]byte, length[0])
@@ -72,14 +72,14 @@ func readTuning(file string) (*choose.TuningFile, error) {
 		return &choose.TuningFile{Model: choose.DefaultModel()}, nil
 	}
 	unreadable := func(err error) error {
-		return fault.New(fault.Misuse, "init", 0, "the tuning file, which rank 0 reads on its host, cannot be read: %w; correct TUTTI_TUNING or WithTuning, or leave it out", err)
+		return fault.New(fault.Misuse, "init", 0, "tuning file, read by rank 0 on its host: %w; correct TUTTI_TUNING or WithTuning, or leave it out", err)
 	}
 	info, err := os.Stat(file)
 	if err != nil {
 		return nil, unreadable(err)
 	}
 	if !info.Mode().IsRegular() { // to open a pipe could take for ever
-		return nil, unreadable(fmt.Errorf("%s is no regular file", file))
+		return nil, unreadable(fmt.Errorf("%s: want a regular file", file))
 	}
 	f, err := os.Open(file)
 	if err != nil {

@@ -100,7 +100,7 @@ func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
 func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
 	for name, c := range map[string]struct{ file, want string }{
 		"missing":     {filepath.Join(t.TempDir(), "none.json"), "no such file"},
-		"a directory": {t.TempDir(), "is no regular file"},
+		"a directory": {t.TempDir(), "want a regular file"},
 		"not a rule":  {tuningFile(t, "\n{\"op\": \"allreduce\", \"algorithm\": \"rung\"}"), "tuning.json:4: rules[0].algorithm: "},
 	} {
 		err := comm.Local(2, func(context.Context, *comm.Comm) error { return nil }, comm.WithTuning(c.file))

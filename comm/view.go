@@ -39,12 +39,12 @@ func SendView[T Element](ctx context.Context, c *Comm, to, tag int, v View[T]) e
 // view travels as several messages.
 func RecvView[T Element](ctx context.Context, c *Comm, from, tag int, v View[T]) error {
 	if from == AnySource || tag == AnyTag {
-		return c.misuse("recvview", "wildcards are not allowed: a large view travels as several messages")
+		return c.misuse("recvview", "source and tag: got a wildcard, want a rank and a tag; a large view travels as several messages")
 	}
 	return inParts(v, false, true, func(buf []T) error {
 		st, err := Recv(ctx, c, from, tag, buf)
 		if err == nil && Count[T](st) != len(buf) {
-			err = c.misuse("recvview", "a piece of %d elements came where %d were expected; the views differ in length", Count[T](st), len(buf))
+			err = c.misuse("recvview", "message of a view: got %d elements, want %d; give views of equal length to SendView and RecvView", Count[T](st), len(buf))
 		}
 		return err
 	})

@@ -81,13 +81,13 @@ func badArguments(ctx context.Context, _ *rankProcess, c *comm.Comm) error {
 		wantError(from, fault.Misuse, "rank 3 is out of range"),
 		wantError(early, fault.Misuse, "rank -7 is out of range"),
 		wantError(isend, fault.Misuse, "rank -1 is out of range"),
-		wantError(comm.Broadcast(ctx, c, one, 3), fault.Misuse, "root 3 is out of range"),
+		wantError(comm.Broadcast(ctx, c, one, 3), fault.Misuse, "root: got 3, want 0 to 2"),
 		wantError(comm.AllReduce(ctx, c, one, comm.Op{}), fault.Misuse, "operator"),
 		wantError(iall, fault.Misuse, "operator"),
 		wantError(comm.AllReduce(ctx, c, one, comm.Mean), fault.Misuse, "mean"),
 		wantError(comm.AllGather(ctx, c, one, comm.From(one)), fault.Misuse, "want 3"),
-		wantError(split, fault.Misuse, "color -2"),
-		wantError(sub, fault.Misuse, "rank 3 is out of range"),
+		wantError(split, fault.Misuse, "color: got -2"),
+		wantError(sub, fault.Misuse, "ranks: got 3 in"),
 	)
 }
 
