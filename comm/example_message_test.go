@@ -332,3 +332,53 @@ func ExampleAlloc() {
 	// 42
 	// <nil>
 }
+
+// Several messages are received as they come: those that are there are handled at once.
+func ExampleWaitSome() {
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		if c.Rank() > 0 {
+			return comm.Send(ctx, c, 0, 0, []int{10 * c.Rank()})
+		}
+		bufs := [][]int{make([]int, 1), make([]int, 1)}
+		rs := []*comm.Request{comm.IRecv(c, 1, 0, bufs[0]), comm.IRecv(c, 2, 0, bufs[1])}
+		sum := 0
+		for left := len(rs); left > 0; {
+			done, _, err := comm.WaitSome(ctx, rs...)
+			if err != nil {
+				return err
+			}
+			for _, i := range done {
+				sum += bufs[i][0]
+			}
+			left -= len(done)
+		}
+		fmt.Println(sum)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 30
+	// <nil>
+}
+
+// A rank goes on with its own work until all that it has started is done.
+func ExampleTestAll() {
+	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+		sum, largest := []int{c.Rank() + 1}, []int{c.Rank() + 1}
+		rs := []*comm.Request{comm.IAllReduce(c, sum, comm.Sum), comm.IAllReduce(c, largest, comm.Max)}
+		for done := false; !done; {
+			var err error
+			if done, err = comm.TestAll(rs...); err != nil {
+				return err
+			}
+		}
+		if c.Rank() == 0 {
+			fmt.Println(sum, largest)
+		}
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [3] [2]
+	// <nil>
+}

@@ -18,6 +18,7 @@ func Collectives[T number]() []Call {
 		{Name: "gather", Verb: "gather", Run: gather[T](middle)},
 		{Name: "gather in place", Verb: "gather", Run: gatherInPlace[T]},
 		{Name: "scatter", Verb: "scatter", Run: scatter[T](middle)},
+		{Name: "scatter in place", Verb: "scatter", Run: scatterInPlace[T]},
 		{Name: "scatter from the last", Verb: "scatter", Run: scatter[T](last)},
 	}
 	for _, more := range [][]Call{reductions[T](), exchanges[T](), vectorVariants[T]()} {
@@ -67,20 +68,29 @@ func gather[T number](root rootChoice) runFunc {
 }
 
 func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-	own := vector[T](c.Rank(), count)
-	var all []T
+	buf := vector[T](c.Rank(), count)
 	if c.Rank() == 0 {
-		all = make([]T, c.Size()*count)
-		copy(all, own)
-		own = all[:count]
-		track(bt, all)
-	} else {
-		track(bt, own)
+		buf = make([]T, c.Size()*count)
+		copy(buf, vector[T](0, count))
 	}
-	if err := comm.Gather(ctx, c, all, 0, comm.From(own)); err != nil || c.Rank() != 0 {
+	track(bt, buf)
+	if err := comm.Gather(ctx, c, buf, 0); err != nil || c.Rank() != 0 {
 		return err
 	}
-	return same("dst", all, concatenated[T](c.Size(), count))
+	return same("buf", buf, concatenated[T](c.Size(), count))
+}
+
+func scatterInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	buf, want := make([]T, count), vector[T](c.Rank(), count)
+	if c.Rank() == 0 {
+		buf = concatenated[T](c.Size(), count)
+		want = concatenated[T](c.Size(), count) // it stays as it is
+	}
+	track(bt, buf)
+	if err := comm.Scatter(ctx, c, buf, 0); err != nil {
+		return err
+	}
+	return same("buf", buf, want)
 }
 
 func scatter[T number](root rootChoice) runFunc {

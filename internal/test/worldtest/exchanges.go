@@ -21,6 +21,7 @@ func exchanges[T number]() []Call {
 func vectorVariants[T number]() []Call {
 	return []Call{
 		{Name: "allgatherv", Verb: "allgatherv", Run: allGatherV[T]},
+		{Name: "allgatherv in place", Verb: "allgatherv", Run: allGatherVInPlace[T]},
 		{Name: "gatherv", Verb: "gatherv", Run: gatherV[T]},
 		{Name: "scatterv", Verb: "scatterv", Run: scatterV[T]},
 	}
@@ -42,7 +43,7 @@ func allGatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt
 	dst := track(bt, make([]T, c.Size()*count))
 	own := dst[c.Rank()*count : (c.Rank()+1)*count]
 	copy(own, vector[T](c.Rank(), count))
-	if err := comm.AllGather(ctx, c, dst, comm.From(own)); err != nil {
+	if err := comm.AllGather(ctx, c, dst); err != nil {
 		return err
 	}
 	return same("dst", dst, concatenated[T](c.Size(), count))
@@ -110,6 +111,17 @@ func allGatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *Buff
 		return err
 	}
 	return same("dst", dst, fullVector[T](total))
+}
+
+func allGatherVInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	counts, total := unequal(c.Size(), count)
+	lo, hi := offset(counts, c.Rank())
+	buf := track(bt, make([]T, total))
+	copy(buf[lo:hi], fullVector[T](total)[lo:hi])
+	if err := comm.AllGather(ctx, c, buf, comm.Counts(counts)); err != nil {
+		return err
+	}
+	return same("buf", buf, fullVector[T](total))
 }
 
 func gatherV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {

@@ -17,6 +17,7 @@ func Messages[T number]() []Call {
 		{Name: "send", Run: sendRecv[T]},
 		{Name: "exchange", Run: sendRecvBoth[T]},
 		{Name: "isend", Run: isend[T]},
+		{Name: "persistent send", Run: persistentSend[T]},
 		{Name: "send to any", Run: sendToAny[T]},
 		{Name: "sendnamed", Run: named[T]},
 	}
@@ -173,6 +174,39 @@ func isend[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTra
 	for _, r := range sends {
 		_, err := r.Wait(ctx)
 		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// persistentSend starts the same four requests twice.
+func persistentSend[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	next, prev := ring(c)
+	var rs []*comm.Request
+	var outs, ins [][]T
+	for i := range 2 {
+		ins, outs = append(ins, track(bt, make([]T, count))), append(outs, track(bt, make([]T, count)))
+		rs = append(rs, comm.IRecv(c, prev, i, ins[i], comm.Persistent()), comm.ISend(c, next, i, outs[i], comm.Persistent()))
+	}
+	var errs []error
+	for round := range 2 {
+		for i := range 2 {
+			copy(outs[i], payload[T](c.Rank(), i+2*round, count))
+		}
+		if err := comm.StartAll(ctx, rs...); err != nil {
+			return err
+		}
+		for left := len(rs); left > 0; {
+			done, sts, err := comm.WaitSome(ctx, rs...)
+			if errs = append(errs, err); len(done) == 0 {
+				return errors.Join(errs...)
+			}
+			left -= len(done)
+			for k, i := range done {
+				if i%2 == 0 && err == nil {
+					errs = append(errs, checkMessage(sts[k], prev, i/2, ins[i/2], payload[T](prev, i/2+2*round, count)))
+				}
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -16,6 +16,7 @@ func reductions[T number]() []Call {
 		{Name: "reduce to the last", Verb: "reduce", Chunks: true, Run: reduceTo[T](last)},
 		{Name: "reduce in place", Verb: "reduce", Chunks: true, Run: reduceInPlace[T]},
 		{Name: "reduce_scatter", Verb: "reduce_scatter", Chunks: true, Run: reduceScatter[T]},
+		{Name: "reduce_scatter in place", Verb: "reduce_scatter", Chunks: true, Run: reduceScatterInPlace[T]},
 		{Name: "reduce_scatterv", Verb: "reduce_scatterv", Run: reduceScatterV[T]},
 		{Name: "scan", Verb: "scan", Run: scan[T]},
 		{Name: "scan out of place", Verb: "scan", Run: scanTo[T]},
@@ -143,6 +144,18 @@ func reduceScatter[T number](ctx context.Context, c *comm.Comm, count int, bt *B
 		return err
 	}
 	return same("dst", dst, sums[T](c.Size(), count)[lo:hi])
+}
+
+// reduceScatterInPlace changes this rank's chunk, and no other.
+func reduceScatterInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	lo, hi := tensor.Chunk(count, c.Size(), c.Rank())
+	buf := track(bt, vector[T](c.Rank(), count))
+	if err := comm.ReduceScatter(ctx, c, buf, comm.Sum); err != nil {
+		return err
+	}
+	want := vector[T](c.Rank(), count)
+	copy(want[lo:hi], sums[T](c.Size(), count)[lo:hi])
+	return same("buf", buf, want)
 }
 
 func reduceScatterV[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
