@@ -8,32 +8,31 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Adasum is an operator of AllReduce, for gradients of float32 and float64 that
-// are summed as far as they point elsewhere, and averaged as far as they agree:
+// Adasum is an operator of AllReduce for gradients of float32 and float64. They are summed as far
+// as they point in different directions, and averaged as far as they agree:
 //
 //	adasum(a, b) = (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b
 //
-// So a learning rate need not be changed with the number of ranks. Orthogonal
-// gradients are added, equal ones stay as they are. More than two are combined in
-// a tree: neighbours in the order of the ranks, then their results, and so on; one
-// that is left over goes up as it is. The products are of whole tensors, summed in
-// float64; a tensor is never cut, and its result does not depend on what it is
-// fused with. Ranks that have joined give zeros, which change nothing.
+// So a learning rate need not change with the number of ranks. Orthogonal gradients are added; the
+// result of equal ones is one of them. More than two are combined in a tree: neighbors in the order
+// of the ranks, then their results, and so on; one without a neighbor goes up as it is. The
+// products are of whole tensors, summed in float64. So a tensor is never cut into parts, and its
+// result does not depend on what it is fused with. Ranks that have joined contribute zeros, which
+// change nothing.
 //
-// It is no operator of package comm's: collectives refuse it, since they would cut
-// vectors into pieces.
+// Collectives of package comm refuse it, since they would cut vectors into chunks.
 //
-// Source: Maleki, Musuvathi, Mytkowicz, Saarikivi, Xu, Eksarevskiy, Ekanayake and
-// Barsoum, "Scaling Distributed Training with Adaptive Summation", MLSys 2021; the
-// tree, and that it needs no power of two, is as there and as in Horovod.
+// Source: Maleki, Musuvathi, Mytkowicz, Saarikivi, Xu, Eksarevskiy, Ekanayake and Barsoum, "Scaling
+// Distributed Training with Adaptive Summation", MLSys 2021. The tree, which needs no power of two,
+// is as there and as in Horovod.
 var Adasum = reduce.Func[float32]("coordinator.Adasum", reduce.Commutative, nil)
 
-// adasum combines a Bucket. Rank r gets every rank's chunk r, so that each element
-// is combined once, on one rank, whatever the order; what the tree needs of the
-// others, three products for each pair and tensor, is gathered level by level.
+// adasum combines a Bucket. Rank r gets every rank's chunk r, so that each element is combined
+// once, on one rank. The tree also needs three products for each pair and tensor, over all chunks;
+// they are gathered level by level.
 //
-// Cost, n ranks and m bytes: about m sent and received twice, as for a sum, and
-// log n small allgathers.
+// Cost, n ranks and m bytes: about m sent and received twice, as for a sum, and log n small
+// allgathers.
 func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	n, me := len(s.ranks), s.c.Rank()
 	l := layout{items, n}
@@ -64,8 +63,8 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	return nil
 }
 
-// adasumTree combines the ranks' shares, one after the other in raw, into the
-// first. Each consists of pieces of these lengths, one of each tensor.
+// adasumTree combines the ranks' shares, one after the other in raw, into the first one. Each share
+// consists of pieces of these lengths, one of each tensor.
 func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []byte, lengths []int) error {
 	all := tensor.Elements[T](raw)
 	shares := make([][]T, c.Size())
@@ -95,7 +94,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 	return nil
 }
 
-// products are a·b, a·a and b·b for each pair of neighbours and each piece.
+// products are a·b, a·a and b·b for each pair of neighbors and each piece.
 func products[T float32 | float64](shares [][]T, lengths []int) (dots []float64) {
 	for p := 0; p+1 < len(shares); p += 2 {
 		at := 0
@@ -115,7 +114,7 @@ func products[T float32 | float64](shares [][]T, lengths []int) (dots []float64)
 	return dots
 }
 
-// combine leaves adasum(a, b) in a, piece by piece, each element rounded once.
+// combine leaves adasum(a, b) in a, piece by piece. Each element is rounded once.
 func combine[T float32 | float64](a, b []T, lengths []int, dots []float64) {
 	at := 0
 	for k, n := range lengths {
@@ -128,7 +127,8 @@ func combine[T float32 | float64](a, b []T, lengths []int, dots []float64) {
 	}
 }
 
-// adasumFactor is 1 for a vector of zeros, which has no direction.
+// adasumFactor is the factor of a vector with this square. It is 1 for zeros, which have no
+// direction.
 func adasumFactor(ab, square float64) float64 {
 	if square == 0 {
 		return 1

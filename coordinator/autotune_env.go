@@ -8,10 +8,10 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// tuneEnvironment reads what rank 0's environment asks for: TUTTI_AUTOTUNE=1, or
-// HOROVOD_AUTOTUNE=1, with a log in the file TUTTI_AUTOTUNE_LOG, or
-// HOROVOD_AUTOTUNE_LOG, and as many steps and samples as it says; TUTTI_AUTOTUNE_FILE is
-// loaded if it is there, and else written when settings have been found.
+// tuneEnvironment reads what rank 0's environment asks for. TUTTI_AUTOTUNE=1 or HOROVOD_AUTOTUNE=1
+// turns Autotune on, with the log, steps and samples of the variables below. A file named by
+// TUTTI_AUTOTUNE_FILE is loaded if it exists, instead of tuning; otherwise the settings that are
+// found are written to it.
 func (o *options) tuneEnvironment(c *comm.Comm) error {
 	if c.Rank() != 0 {
 		return nil
@@ -54,7 +54,7 @@ func (o *options) tuneEnvironment(c *comm.Comm) error {
 	return nil
 }
 
-// first is the first of some variables that is set, and its value.
+// first returns the first of some variables that is set, and its value.
 func first(names ...string) (name, value string) {
 	for _, n := range names {
 		if v := os.Getenv(n); v != "" {
@@ -64,7 +64,7 @@ func first(names ...string) (name, value string) {
 	return "", ""
 }
 
-// An appender writes at the end of a file, which it holds open for no longer.
+// An appender appends to a file, which it opens for each write.
 type appender struct{ name string }
 
 // Write implements io.Writer.

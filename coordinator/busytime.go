@@ -2,15 +2,15 @@ package coordinator
 
 import "github.com/tutti-go/tutti/coordinator/negotiate"
 
-// An busyTime is a clock that runs while something is: what the program does beside
-// says nothing of settings.
+// A busyTime is a stopwatch that runs while any tensor is in flight. Time in which the program does
+// something else says nothing about settings, so rates are per busy time.
 type busyTime struct {
-	tensors     int
-	since       negotiate.Time // it was started
-	accumulated negotiate.Time // that it ran before
+	tensors     int            // in flight; the stopwatch runs while it is above 0
+	since       negotiate.Time // when it was started last
+	accumulated negotiate.Time // what it showed then
 }
 
-// add starts the clock with the first tensor, and stops it with the last.
+// add starts the stopwatch with the first tensor and stops it with the last.
 func (u *busyTime) add(now negotiate.Time, tensors int) {
 	if u.tensors == 0 {
 		u.since = now
@@ -20,7 +20,7 @@ func (u *busyTime) add(now negotiate.Time, tensors int) {
 	}
 }
 
-// elapsed is what it shows.
+// elapsed is what the stopwatch shows.
 func (u *busyTime) elapsed(now negotiate.Time) negotiate.Time {
 	if u.tensors == 0 {
 		return u.accumulated
@@ -28,10 +28,10 @@ func (u *busyTime) elapsed(now negotiate.Time) negotiate.Time {
 	return u.accumulated + now - u.since
 }
 
-// reset has it show nothing.
+// reset sets it to 0. It keeps running if it runs.
 func (u *busyTime) reset(now negotiate.Time) { u.accumulated, u.since = 0, now }
 
-// noteInput notes what gets under way on rank 0, and what was carried out.
+// noteInput counts tensors that get in flight on rank 0, and those that are executed.
 func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	switch in := in.(type) {
 	case *negotiate.Submit:
@@ -51,7 +51,7 @@ func (s *sampler) noteInput(now negotiate.Time, in negotiate.WorkerInput) {
 	}
 }
 
-// noteOutput notes what ends otherwise.
+// noteOutput counts tensors that end in other ways.
 func (s *sampler) noteOutput(now negotiate.Time, out negotiate.WorkerOutput) {
 	switch o := out.(type) {
 	case negotiate.Fail:

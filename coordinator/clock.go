@@ -9,31 +9,30 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Rank 0 answers pings with its time, on the goroutine that reads them, so that
-// the answer does not wait for what the coordinator is doing.
+// Rank 0 answers pings with its time, on the goroutine that receives them, so that the answer does
+// not wait for what the coordinator is doing.
 const (
 	clockStep = step + 1
 	pingName  = "ping"
 	pongName  = "pong"
 
-	pings     = 16          // of which the fastest counts
-	pingLimit = time.Second // for all of them: then rank 0 is gone, or very busy
+	pings     = 16          // whose fastest round trip counts
+	pingLimit = time.Second // for all of them; a rank 0 that needs longer is gone or very busy
 )
 
-// A clockSample is what rank 0's clock has more than this rank's, at a moment of
-// this rank's, give or take off, half a round trip (Cristian, 1989).
+// A clockSample compares the clocks at a time of this rank: rank 0's shows offset more, give or
+// take maxError, half a round trip (Cristian, "Probabilistic clock synchronization", 1989).
 type clockSample struct{ at, offset, maxError int64 }
 
-// A clock translates this rank's time into rank 0's. The offset is taken to
-// change evenly between two marks.
+// A clock translates this rank's time into rank 0's. It assumes that the offset changes evenly
+// between two samples.
 type clock struct {
 	from, to int64
 	offset   [2]int64
 	maxError int64
 }
 
-// newClock makes the best of none to several marks, of which the first and the
-// last count.
+// newClock makes a clock of any number of samples, of which the first and the last count.
 func newClock(marks []clockSample) clock {
 	if len(marks) == 0 {
 		return clock{}
@@ -50,7 +49,7 @@ func newClock(marks []clockSample) clock {
 	return c
 }
 
-// toRoot is a moment of this rank's in rank 0's time. Later is later there, too.
+// toRoot is a time of this rank in rank 0's time. It keeps the order of times.
 func (c clock) toRoot(t int64) int64 {
 	if c.to <= c.from {
 		return t + c.offset[0]
@@ -59,7 +58,7 @@ func (c clock) toRoot(t int64) int64 {
 	return t + c.offset[0] + int64(share*float64(c.offset[1]-c.offset[0]))
 }
 
-// answerPings has rank 0 tell its time to a rank, until the coordinator ends.
+// answerPings has rank 0 send its time to a rank that asks, until the coordinator ends.
 func (co *Coordinator) answerPings(from int) {
 	err := co.control.OnNamed(clockStep, from, pingName, nil, func(_ comm.Tensor, err error) {
 		if err != nil {
@@ -74,8 +73,8 @@ func (co *Coordinator) answerPings(from int) {
 	_ = err // the communicator has ended, and what listens to it hears so
 }
 
-// sampleClock notes how this rank's clock stands to rank 0's. When rank 0 does not
-// answer there is no mark, and after that none any more.
+// sampleClock compares the clocks. If rank 0 does not answer there is no sample, and it is not
+// asked again: a late answer would be mistaken for that of the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	m := clockSample{at: int64(co.now())}
 	if co.rank != 0 {
@@ -104,7 +103,7 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 	r.samples = append(r.samples, m)
 }
 
-// ping asks rank 0 for its time once; off is -1 when there is no answer.
+// ping asks rank 0 for its time once. maxError is -1 when there is no answer.
 func (co *Coordinator) ping(ctx context.Context) clockSample {
 	none := clockSample{maxError: -1}
 	answer := make(chan int64, 1)

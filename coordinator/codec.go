@@ -12,38 +12,36 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TopK has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send of
-// each rank's buffer only the keep elements that are furthest from zero; of equal
-// ones those in front. What a rank does not send it adds to residual, and what was
-// there is added to the buffer first: the error is fed back. residual has the
-// length of the buffer, zeros before the first step, and the coordinator's while
-// the submission is under way; nil forgets what is not sent.
+// TopK has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send of each rank's buffer
+// only the keep elements that are furthest from zero; of equal ones, the first. A NaN is the
+// furthest.
 //
-// A rank sends 8 (float64: 12) bytes for each element kept to every other rank,
-// and the shares are added in the order of the ranks. A NaN counts as the furthest
-// from zero.
+// What a rank does not send it adds to residual, and it adds residual to the buffer first: the
+// error is fed back. residual has the length of the buffer and zeros before the first step. It is
+// the coordinator's while the submission is in flight. With nil, what is not sent is lost.
 //
-// Sources: Strom, "Scalable distributed DNN training using commodity GPU cloud
-// computing", Interspeech 2015; Stich, Cordonnier and Jaggi, "Sparsified SGD with
-// memory", NeurIPS 2018.
+// A rank sends 8 bytes (float64: 12) for each element kept to every other rank. The shares are
+// added in the order of the ranks.
+//
+// Sources: Strom, "Scalable distributed DNN training using commodity GPU cloud computing",
+// Interspeech 2015; Stich, Cordonnier and Jaggi, "Sparsified SGD with memory", NeurIPS 2018.
 func TopK[T float32 | float64](keep int, residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.TopK, n: keep, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// OneBit has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send one
-// bit for each element: whether it is below zero. Those that are, and those that
-// are not, are taken for the mean of theirs. residual is as TopK's, and without
-// one little can be learnt.
+// OneBit has an AllReduce of float32 or float64, by comm.Sum or comm.Mean, send one bit for each
+// element: whether it is below zero. All elements below zero are replaced by their mean, and so are
+// the others. residual is as in TopK; without one a training learns little.
 //
-// Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its
-// application to data-parallel distributed training of speech DNNs", Interspeech
-// 2014; the two means are over a tensor here, and over a column there.
+// Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to
+// data-parallel distributed training of speech DNNs", Interspeech 2014. The two means are over a
+// tensor here, and over a column there.
 func OneBit[T float32 | float64](residual []T) CallOption {
 	return CallOption{code: optCodec, codec: negotiate.OneBit, residual: tensor.Bytes(residual), wire: tensor.TypeOf[T]()}
 }
 
-// validateFold is why Adasum, or coded elements, cannot be had; "" when they can, or
-// are not asked for.
+// validateFold says why Adasum or a codec cannot be used. It is "" if they can, or are not asked
+// for.
 func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	floats := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	plain := q.Operation == negotiate.AllReduce && floats && q.Wire == q.DType
@@ -65,7 +63,7 @@ func validateFold(q *negotiate.TensorRequest, h *Handle, count int) string {
 	return ""
 }
 
-// coded reduces one tensor of which each rank sends a message of few bytes to all.
+// coded reduces one tensor of which each rank sends a short message to all.
 func (x *executor) coded(ctx context.Context, s *setComm, it *item, contributors int) error {
 	if it.Spec.DType == tensor.Float32 {
 		return codedSum[float32](ctx, x, s, it, contributors)
@@ -108,7 +106,12 @@ func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm,
 	return nil
 }
 
-// A codec writes n elements in few bytes.
+// A codec encodes n elements in few bytes.
+//
+//	        message                                                  what stays in the residual
+//	TopK    keep indices of 4 bytes, then keep elements              all other elements
+//	OneBit  the mean of those not below zero, that of those below,   each element minus its mean
+//	        then one bit for each element, 1 if below
 type codec[T float32 | float64] struct {
 	kind    negotiate.Codec
 	n, keep int
@@ -119,8 +122,7 @@ func codecOf[T float32 | float64](t *negotiate.Spec) codec[T] {
 	return codec[T]{t.Codec, n, min(t.Keep, n)}
 }
 
-// bytes of a message: for TopK the places and then the elements, for OneBit the two
-// means, below zero and not, and then the bits.
+// bytes is the length of a message.
 func (c codec[T]) bytes() int {
 	size := tensor.TypeOf[T]().Size()
 	switch {
@@ -132,8 +134,8 @@ func (c codec[T]) bytes() int {
 	return 2*size + (c.n+7)/8
 }
 
-// accumulate is what is to be sent: the buffer, scaled, and what was not sent
-// before. It lies in the residual, or in memory of the executor's.
+// accumulate returns what is to be sent: the buffer, scaled, plus what was not sent before. The
+// result is in the residual or, without one, in memory of the executor's.
 func (c codec[T]) accumulate(x *executor, it *item) []T {
 	src, pre := tensor.Elements[T](it.h.src), T(it.Spec.Pre)
 	sum := tensor.Elements[T](it.h.residual)
@@ -147,7 +149,7 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 	return sum
 }
 
-// encode writes a message, and leaves in sum what it does not say.
+// encode writes a message, and leaves in sum what the message does not have.
 func (c codec[T]) encode(msg []byte, sum []T) {
 	if len(sum) == 0 {
 		return
@@ -205,7 +207,7 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	}
 }
 
-// add adds what a message says to dst, and reports whether it can be.
+// add adds a message to dst. It reports false if the message has an index that is out of range.
 func (c codec[T]) add(dst []T, msg []byte) bool {
 	size := tensor.TypeOf[T]().Size()
 	if c.kind == negotiate.TopK {
@@ -225,11 +227,11 @@ func (c codec[T]) add(dst []T, msg []byte) bool {
 	return true
 }
 
-// magnitude orders elements by their distance from zero; a NaN is furthest.
+// magnitude orders elements by their distance from zero. A NaN is the furthest.
 func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
 
-// kthLargest is the k-th largest magnitude, and how many of those that have it
-// are among the k largest. It goes over the elements once for each byte of one.
+// kthLargest returns the k-th largest magnitude, and how many elements of that magnitude are among
+// the k largest. It is a radix selection: one pass over the elements for each byte of a magnitude.
 func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
 	var known uint64 // the bits of limit that are decided
 	last := 0

@@ -5,14 +5,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// compresses reports whether a request can travel as it asks to.
+// compresses reports whether a request can travel in the type that it asks for.
 func compresses(q *negotiate.TensorRequest) bool {
 	from := q.DType == tensor.Float32 || q.DType == tensor.Float64
 	to := q.Wire == tensor.F16 || q.Wire == tensor.BF16
 	return q.Operation == negotiate.AllReduce && from && to
 }
 
-// narrow writes src, of float32 or float64 times factor, as 16-bit floats.
+// narrow writes src, of float32 or float64, times factor as 16-bit floats.
 func narrow(wire tensor.DType, dst []byte, d tensor.DType, src []byte, factor float64) {
 	if d == tensor.Float32 {
 		narrowFrom(wire, dst, tensor.Elements[float32](src), float32(factor))
@@ -35,7 +35,7 @@ func narrowFrom[T float32 | float64](wire tensor.DType, dst []byte, src []T, fac
 	}
 }
 
-// widen writes 16-bit floats as float32 or float64, exactly.
+// widen writes 16-bit floats as float32 or float64, which is exact.
 func widen(d tensor.DType, dst []byte, wire tensor.DType, src []byte) {
 	if d == tensor.Float32 {
 		widenTo(tensor.Elements[float32](dst), wire, src)

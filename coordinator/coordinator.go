@@ -87,9 +87,9 @@ type event struct {
 	err  error // the wires have failed, or the caller gives up
 }
 
-// Start starts a coordinator among the ranks of c, which all call it. It makes
-// two communicators of its own, so collectives on c go on beside it. Rank 0's
-// options hold for all. Close ends it.
+// Start starts a coordinator among the ranks of c, all of which call it. It makes two communicators
+// of its own, so collectives on c go on beside it. Rank 0's options hold for all ranks. Close ends
+// it.
 func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, error) {
 	began := time.Now() // on rank 0 before anything that another rank does after Start
 	o, err := newOptions(c, opts)
@@ -136,16 +136,17 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	return co, nil
 }
 
-// Close says that this rank submits nothing more, and waits until all ranks have
-// said so and everything submitted is done. What other ranks submit meanwhile,
-// and need this rank for, fails there with fault.Closed. Its error is why the
-// coordinator ended, if not so; when ctx ends first the coordinator ends on all
-// ranks with fault.Timeout or fault.Canceled. Where ctx has no deadline the limit
-// of WithStallLimits applies. For what is still to be written, to the logger or by
-// Autotune, it waits for 5 s each at most, and after the end of ctx no longer than a
-// second each: a warning says that something of Autotune's is missing, and fault.Timeout, or
-// fault.Canceled, that something of the log is, if nothing else is wrong. Closing twice
-// is no error.
+// Close says that this rank submits nothing more, and waits until all ranks have said so and
+// everything submitted is done. What other ranks submit meanwhile and need this rank for fails
+// there with fault.Closed. A second Close waits for the first one.
+//
+// The error is why the coordinator ended, if it was not this. When ctx ends first, the coordinator
+// ends on all ranks with fault.Timeout or fault.Canceled. Where ctx has no deadline, the limit of
+// WithStallLimits applies.
+//
+// What is still to be written, to the logger or by Autotune, has 5 s each, and 1 s after the end of
+// ctx. If Autotune's log or file is incomplete then, a warning says so; if the logger still blocks,
+// the error is fault.Timeout or fault.Canceled unless there is another one.
 func (co *Coordinator) Close(ctx context.Context) error {
 	co.closeMu.Lock()
 	defer co.closeMu.Unlock()
@@ -176,8 +177,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
-// drainLogs waits until all is written that this rank has to say. It is called when
-// nothing more comes.
+// drainLogs waits until what this rank has to say is written. Nothing is added any more.
 func (co *Coordinator) drainLogs(ctx context.Context) error {
 	if err := co.tuneLog.wait(ctx); err != nil {
 		co.log.warn("tutti: coordinator: autotune's log or settings file is incomplete: " + err.Error())
@@ -188,7 +188,7 @@ func (co *Coordinator) drainLogs(ctx context.Context) error {
 	return nil
 }
 
-// site is where the program has called this package, in words.
+// site is the program's call of this package, in words.
 func (co *Coordinator) site() string {
 	at := callsite.Here()
 	co.mu.Lock()
@@ -196,7 +196,8 @@ func (co *Coordinator) site() string {
 	return co.describeSite(at)
 }
 
-// describeSite puts a place into words. co.mu is held.
+// describeSite puts a call site into words. To look up its file and line takes long, so they are
+// kept. co.mu is held.
 func (co *Coordinator) describeSite(at callsite.Site) string {
 	s, known := co.sites[at]
 	if !known {
@@ -208,5 +209,5 @@ func (co *Coordinator) describeSite(at callsite.Site) string {
 	return s
 }
 
-// maxSites bounds the places in a program that are remembered in words.
+// maxSites bounds the call sites that are kept in words, for programs that generate code.
 const maxSites = 4096

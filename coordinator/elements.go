@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An element is an element type's way into comm, whose functions are generic,
-// from a DType that is known only when a tensor runs.
+// An element leads from a DType, which is known only when a tensor runs, to comm's generic
+// functions.
 type element interface {
 	allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error
 	reduceScatterV(ctx context.Context, c *comm.Comm, algorithm string, dst, src []byte, counts []int, op comm.Op) error
@@ -31,7 +31,7 @@ func (typed[T]) allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, c
 	return comm.AllGather(ctx, c, tensor.Elements[T](dst), comm.From(tensor.Elements[T](src)), comm.Counts(counts))
 }
 
-// elementOf is never nil for a valid type.
+// elementOf returns the way for a type. It is never nil for a valid one.
 func elementOf(d tensor.DType) element {
 	if d.IsLoc() {
 		return locOf(d.Base())
@@ -97,7 +97,7 @@ func locOf(base tensor.DType) element {
 	return typed[tensor.Loc[float64]]{}
 }
 
-// builtin is the operator of package comm with an id.
+// builtin returns the operator of package comm with an id. Only these have identities.
 func builtin(id uint64) (op comm.Op, known bool) {
 	for _, op := range [...]comm.Op{
 		comm.Sum, comm.Mean, comm.Prod, comm.Min, comm.Max, comm.LogicalAnd, comm.LogicalOr, comm.LogicalXor,
@@ -114,7 +114,7 @@ func reduces(k negotiate.Operation) bool {
 	return k == negotiate.AllReduce || k == negotiate.ReduceScatter
 }
 
-// scales reports whether elements can be multiplied by a factor.
+// scales reports whether elements of a type can be multiplied by a factor.
 func scales(d tensor.DType) bool {
 	switch d {
 	case tensor.F16, tensor.BF16, tensor.Float32, tensor.Float64, tensor.Complex64, tensor.Complex128:
@@ -123,7 +123,7 @@ func scales(d tensor.DType) bool {
 	return false
 }
 
-// scale multiplies elements by a factor, each product rounded once to the type.
+// scale multiplies elements by a factor. Each product is rounded once to the type.
 func scale(d tensor.DType, buf []byte, factor float64) {
 	if factor == 1 || len(buf) == 0 {
 		return
@@ -156,9 +156,9 @@ func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 	}
 }
 
-// identity fills buf with what changes no share that it is folded with, to the
-// bit: a sum's is -0, since 0 would turn a -0 into 0. The operator is one of
-// package comm's, and takes the type.
+// identity fills buf with the value that changes no share that it is folded with, to the bit. That
+// of a sum is -0, since 0 would turn a -0 into 0. The operator is one of package comm's and accepts
+// the type.
 func identity(op uint64, d tensor.DType, buf []byte) {
 	if len(buf) == 0 {
 		return
@@ -170,7 +170,7 @@ func identity(op uint64, d tensor.DType, buf []byte) {
 	}
 }
 
-// identityOf is one element; nil for all bits 0.
+// identityOf is the identity as one element. It is nil where all its bits are 0.
 func identityOf(op uint64, d tensor.DType) []byte {
 	switch op {
 	case comm.Sum.ID(), comm.Mean.ID():
@@ -204,7 +204,7 @@ func ones(n int) []byte {
 
 func of[T comm.Element](v T) []byte { return tensor.Bytes([]T{v}) }
 
-// number is a number as one element; a complex one's imaginary part is -0 for -0.
+// number is a number as one element of a type. The imaginary part of a complex -0 is -0, too.
 func number(d tensor.DType, v float64) []byte {
 	im := 0.0
 	if v == 0 {
@@ -231,7 +231,7 @@ func number(d tensor.DType, v float64) []byte {
 	return b
 }
 
-// integer is v in as many bytes, in the host's order.
+// integer is v in size bytes, in the order of the host.
 func integer(size int, v int64) []byte {
 	switch size {
 	case 1:
@@ -262,8 +262,8 @@ func extreme(d tensor.DType, sign int) []byte {
 	return integer(d.Size(), top)
 }
 
-// locExtreme is a Loc of the extreme value and the largest index: of two equal
-// values the one with the lower index is kept.
+// locExtreme is a Loc of the extreme value and the largest index: of two equal values, the one with
+// the lower index wins.
 func locExtreme(d tensor.DType, sign int) []byte {
 	b := make([]byte, d.Size())
 	copy(b, extreme(d.Base(), sign))

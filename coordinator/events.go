@@ -8,10 +8,10 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
-// never is no time.
+// never is a time that does not come.
 const never = negotiate.Time(math.MaxInt64)
 
-// post leaves an event in the inbox; act, or rouse, is to follow.
+// post queues an event. The caller then calls processEvents or, where it must be quick, wakeOwner.
 func (co *Coordinator) post(ev event) {
 	co.mu.Lock()
 	if !co.closed {
@@ -21,7 +21,9 @@ func (co *Coordinator) post(ev event) {
 	co.mu.Unlock()
 }
 
-// processEvents acts on what was posted, unless somebody has the turn, who does so then.
+// processEvents steps the state machines with the queued events, unless another goroutine owns
+// them. The owner looks at the queue once more after it has given them back, so no event is left
+// behind.
 func (co *Coordinator) processEvents() {
 	for co.progress.has(hasEvents) && co.progress.tryStep() {
 		co.clock = co.now()
@@ -33,7 +35,8 @@ func (co *Coordinator) processEvents() {
 	}
 }
 
-// drainEvents acts on the inbox. It is false at the end, after which nobody gets a turn.
+// drainEvents processes events until there are none. It reports false at the end of the
+// coordinator; then the caller keeps the ownership, so that there is no step any more.
 func (co *Coordinator) drainEvents() bool {
 	for co.progress.has(hasEvents) {
 		evs := co.popEvents()
@@ -47,7 +50,8 @@ func (co *Coordinator) drainEvents() bool {
 	return true
 }
 
-// popEvents is what was posted since it was last called.
+// popEvents returns what was posted since the last call. The slice is valid until the call after
+// the next one.
 func (co *Coordinator) popEvents() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -58,8 +62,8 @@ func (co *Coordinator) popEvents() []event {
 	return evs
 }
 
-// wakeOwner has somebody act who is neither a callback of the wires, which must be quick,
-// nor in the way of the program's: who helps does so soon, else the loop is woken.
+// wakeOwner has another goroutine process the events: the poller, which looks soon, or else the
+// loop. Callbacks of the wires call it, which must return quickly.
 func (co *Coordinator) wakeOwner() {
 	if co.progress.has(polling) {
 		return
@@ -70,10 +74,13 @@ func (co *Coordinator) wakeOwner() {
 	}
 }
 
-// inlineRanks are as many as rank 0 tells an order sooner than it wakes a goroutine.
+// inlineRanks is how many ranks rank 0 sends an order to on the program's goroutine. For more it
+// wakes the loop, which costs less than the program's time.
 const inlineRanks = 8
 
-// stepInline tells the Member something, on the program's goroutine where that is quick.
+// stepInline gives the Worker an input on the caller's goroutine, if that can own the state
+// machines, and otherwise queues it. It is the path of every Submit and Wait, so it reads the clock
+// only if the time matters: for the first submission of a list.
 func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	if !co.progress.tryStep() {
 		co.post(event{in: in})
@@ -106,7 +113,7 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.processEvents()
 }
 
-// deadlineIn is a moment in so much time; never without.
+// deadlineIn is the time after a wait, or never.
 func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never
@@ -114,8 +121,8 @@ func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.
 	return co.clock + negotiate.Time(wait)
 }
 
-// armTimer has the loop look when a state machine wants to. An alarm that nobody
-// wants any more rings in vain: to stop it takes longer.
+// armTimer has the loop call the state machines when they want it. A timer that is not wanted any
+// more is not stopped, which takes longer than the empty step that it causes.
 func (co *Coordinator) armTimer() {
 	at := min(co.workerDue, co.coordDue)
 	if at == never || at == co.timerAt {
@@ -125,7 +132,7 @@ func (co *Coordinator) armTimer() {
 	co.timer.Reset(max(0, time.Duration(at-co.now())))
 }
 
-// peersOf are the ranks that messages of the negotiation come from.
+// peersOf lists the ranks that control messages come from.
 func peersOf(c *comm.Comm) []int {
 	if c.Rank() != 0 {
 		return []int{0}

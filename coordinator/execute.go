@@ -11,47 +11,57 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// An executor carries out what the leader has ordered, one thing after the other,
-// on a goroutine of its own, so that negotiation goes on meanwhile.
+// An executor executes what the Coordinator has ordered, one job after the other, on a goroutine of
+// its own, so that negotiation goes on meanwhile. Each job is the same on all ranks, in the same
+// order, so its collectives need no further agreement.
+//
+//	state      finishing  abandoned  next does
+//	running    false      false      waits for a job; polls for the waiters meanwhile
+//	finishing  true       false      executes what is queued, then exits
+//	abandoned  true       true       exits; the communicators are closed, so a collective that
+//	                                 is running fails
+//
+// The executor ends with the first error, which ends the coordinator on all ranks.
 type executor struct {
 	co     *Coordinator
 	wake   chan struct{}
-	exited chan struct{} // closed when the loop has ended
+	exited chan struct{} // closed when loop has returned
 
+	// mu guards the next four.
 	mu        sync.Mutex // guards these
 	queue     []job
 	comms     []*comm.Comm // of process sets
-	finishing bool         // nothing more will be added
-	abandoned bool         // and what is there need not be done
+	finishing bool
+	abandoned bool
 
-	// These belong to the loop; err to who comes after it.
+	// The rest belongs to loop; err is read after exited is closed.
 	sets        map[uint32]*setComm
-	scratch     [2][]uint64 // memory for tensors that lie apart, kept and reused
+	scratch     [2][]uint64 // memory that is kept from Bucket to Bucket: the fusion buffer, and one more
 	counts      []int
-	items       []item      // of the Bucket under way,
+	items       []item      // of the Bucket that is being executed,
 	packedItems []item      // those of them that are packed,
 	list        [][]byte    // and what is reduced as a list
-	absent      []int       // ranks that give nothing to it
-	times       bucketTimes // of it; for the timeline
-	class       uint8       // of algorithms, an index of classes
+	absent      []int       // ranks that contribute nothing to it
+	times       bucketTimes // of it, for the timeline
+	class       uint8       // of algorithms, an index of classes()
 	err         error
 }
 
-// A job is one thing to be done.
+// A job is one of these outputs of the Worker.
 type job struct {
 	bucket     *negotiate.Bucket
 	set        *negotiate.SetChanged
 	joined     *negotiate.JoinDone
 	tuned      *negotiate.Tunables
-	negotiated int64 // when the bucket came; for the timeline
+	negotiated int64 // when the Bucket came, for the timeline
 }
 
-// setComm is a process set with its communicator.
+// A setComm is the communicator of a process set, with the algorithms of its allreduces.
 type setComm struct {
 	c               *comm.Comm
-	ranks           []int  // of the coordinator's communicator
-	foldAlgorithm   string // whose folds its allreduces have; "": two calls
-	vectorAlgorithm string // the same, of one vector in one place; see algorithmOf
+	ranks           []int  // numbered as in the coordinator's communicator
+	foldAlgorithm   string // fixes the order of the folds; "": a reduce-scatter and an allgather
+	vectorAlgorithm string // the same for one contiguous vector; see algorithmOf
 }
 
 func newSetComm(c *comm.Comm, ranks []int) *setComm {
@@ -67,7 +77,8 @@ func (x *executor) init(co *Coordinator) {
 	x.sets = map[uint32]*setComm{negotiate.World: newSetComm(co.data, ranks(co.size))}
 }
 
-// add is bounded by the leader, which launches only Config.Credit bytes ahead.
+// add queues a job. The queue is bounded by the Coordinator, which launches Config.Credit bytes
+// ahead.
 func (x *executor) add(j job) {
 	x.mu.Lock()
 	x.queue = append(x.queue, j)
@@ -83,7 +94,8 @@ func (x *executor) signal() {
 	}
 }
 
-// abandon ends what is being carried out: its communicator is closed.
+// abandon makes loop return soon. It closes the communicators, so that the collective that is
+// running fails.
 func (x *executor) abandon() {
 	x.mu.Lock()
 	x.finishing, x.abandoned = true, true
@@ -94,7 +106,7 @@ func (x *executor) abandon() {
 	x.signal()
 }
 
-// finish waits until all is done, and says what went wrong.
+// finish returns when all queued jobs are done, with the error that has ended the executor.
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true
@@ -105,8 +117,8 @@ func (x *executor) finish() error {
 	return x.err
 }
 
-// next waits for something to do. While others wait for what must be negotiated
-// first, it helps with that.
+// next returns the next job, and false when there will be none. While it waits and goroutines of
+// the program wait too, for what must be negotiated first, it polls for them.
 func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	for {
 		x.mu.Lock()
@@ -131,6 +143,7 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 	}
 }
 
+// loop executes jobs until there are no more, or one fails.
 func (x *executor) loop() {
 	defer close(x.exited)
 	ctx := context.Background() // abandon ends what waits
@@ -148,6 +161,9 @@ func (x *executor) loop() {
 	}
 }
 
+// execute executes one job. It reports a Bucket as finished before it completes the handles: a
+// program that sees its handle done may submit the name again at once, and the Worker must accept
+// that.
 func (x *executor) execute(ctx context.Context, j job) error {
 	switch {
 	case j.tuned != nil:
@@ -178,7 +194,7 @@ func (x *executor) execute(ctx context.Context, j job) error {
 	return nil
 }
 
-// run carries out a Bucket.
+// run executes a Bucket of which this rank's process set is a part.
 func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	t := b.Entries[0].Spec
 	s := x.sets[t.Set]
@@ -204,13 +220,13 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	return nil
 }
 
-// clearItems forgets the handles of a Bucket, whose tensors may be large.
+// clearItems forgets the handles of a Bucket, whose buffers may be large.
 func (x *executor) clearItems() {
 	clear(x.items)
 	clear(x.packedItems)
 }
 
-// lookup finds the handles of a Bucket.
+// lookup finds the handles of a Bucket's tensors.
 func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	x.items = slices.Grow(x.items[:0], len(b.Entries))[:len(b.Entries)]
 	x.co.mu.Lock()
@@ -226,8 +242,8 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 	return x.items, nil
 }
 
-// runOperation does what the Bucket's tensors are for; a barrier is what the ranks
-// have agreed on.
+// runOperation calls the collective of the Bucket's operation. A barrier needs none: that the order
+// has come means that all ranks have submitted it.
 func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, contributors int) error {
 	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:
@@ -244,18 +260,18 @@ func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, c
 	return nil
 }
 
-// An item is one tensor of a Bucket with its buffers; h is nil when this rank is
-// absent.
+// An item is one tensor of a Bucket with its buffers. h is nil when this rank is absent.
 type item struct {
 	negotiate.BucketEntry
 	h      *Handle
-	lo, hi int // its elements, or those of the part that the Bucket is
+	lo, hi int // its elements, or those of the part
 }
 
-// bytes are what an item has in its Bucket.
+// bytes is the size of an item's elements in its Bucket.
 func (it *item) bytes() int { return (it.hi - it.lo) * it.Spec.DType.Size() }
 
-// scratchBuffer is memory of the executor's, aligned for every element type.
+// scratchBuffer returns one of two buffers of the executor's, aligned for every element type. It is
+// valid until the same one is asked for again.
 func (x *executor) scratchBuffer(which, bytes int) []byte {
 	words := (bytes + 7) / 8
 	if cap(x.scratch[which]) < words {
@@ -264,7 +280,7 @@ func (x *executor) scratchBuffer(which, bytes int) []byte {
 	return tensor.Bytes(x.scratch[which][:words])[:bytes:bytes]
 }
 
-// perRank is a list with a number for each rank, zero at first.
+// perRank returns n zeros, valid until the next call.
 func (x *executor) perRank(n int) []int {
 	if cap(x.counts) < n {
 		x.counts = make([]int, n)
@@ -274,7 +290,7 @@ func (x *executor) perRank(n int) []int {
 	return x.counts
 }
 
-// broadcast carries out one tensor where it lies, or packs several.
+// broadcast sends one tensor from where it is, and packs several.
 func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) error {
 	root := items[0].Spec.Root
 	if len(items) == 1 && items[0].h != nil {
@@ -307,6 +323,7 @@ func (x *executor) broadcast(ctx context.Context, s *setComm, items []item) erro
 	return nil
 }
 
+// allGather gathers rows. The Bucket has every rank's count, so no further message is needed.
 func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	row := rowSize(it.Spec)
 	counts := x.perRank(len(s.ranks))
@@ -321,7 +338,8 @@ func (x *executor) allGather(ctx context.Context, s *setComm, it item) error {
 	return comm.AllGather(ctx, s.c, it.h.result(total, slices.Clone(it.Rows)), comm.From(it.h.src), comm.Counts(counts))
 }
 
-// allToAll first tells each rank how much it gets.
+// allToAll exchanges the counts first: unlike those of an AllGather they are no part of the
+// negotiation.
 func (x *executor) allToAll(ctx context.Context, s *setComm, it item) error {
 	n, row := len(s.ranks), rowSize(it.Spec)
 	sends, recvs := make([]int, n), make([]int, n)

@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// A logWriter writes what a coordinator has to say, on a goroutine of its own that is
-// there while something waits to be written: a log is the program's and may block, and
-// so may a disk, but those who have the turn may not, which are the program's
-// goroutines as well. What comes when most words wait already is dropped, and counted.
-// Any number of goroutines may use it.
+// A logWriter writes what a coordinator has to say on a goroutine of its own, which exists while
+// something waits to be written. The program's log may block, and so may a disk, but the goroutines
+// that step the state machines may not: some of them are the program's. When capacity entries wait
+// already, more are dropped and counted. Any number of goroutines may use it.
 type logWriter struct {
-	capacity int               // words that wait
+	capacity int               // entries that may wait
 	log      *slog.Logger      // for warn
-	onError  func(text string) // hears of what could not be written, and of what was dropped
+	onError  func(text string) // gets what could not be written, and how much was dropped
 
 	mu      sync.Mutex // guards the rest
 	jobs    []func() error
-	dropped int           // words since the last that was told of
+	dropped int           // entries since onError was last called for them
 	idle    chan struct{} // closed when all is written; nil while nothing waits
 }
 
-// logCapacity bounds the lines of the log that wait, or reports of up to 16 stalls each.
+// logCapacity bounds the entries of the log that wait: lines, or reports of up to 16 stalls each.
 const logCapacity = 64
 
 // newLogWriter writes to the coordinator's log.
@@ -34,17 +33,16 @@ func newLogWriter(log *slog.Logger) *logWriter {
 	return &logWriter{capacity: logCapacity, log: log, onError: func(text string) { log.Warn("tutti: coordinator: log: " + text) }}
 }
 
-// newTuneLogWriter writes what a search of so many samples says: one line for each, and
-// one that says what these are. What goes wrong goes to the log.
+// newTuneLogWriter writes what a search has to say: a header and one line for each sample. Its
+// errors go to the log.
 func newTuneLogWriter(samples int, log *logWriter) *logWriter {
 	return &logWriter{capacity: samples + 1, onError: func(text string) { log.warn("tutti: coordinator: autotune: " + text) }}
 }
 
-// enqueue has something written after all that was told before, or not at all when too much
-// waits already.
+// enqueue has an entry written after all others, or drops it when too many wait.
 func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 
-// enqueueAlways is do for what is never dropped, of which there is a bounded number.
+// enqueueAlways is enqueue for entries that must not be dropped. The caller bounds their number.
 func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
 func (s *logWriter) add(most int, job func() error) {
@@ -77,7 +75,8 @@ func (s *logWriter) run() {
 	}
 }
 
-// next takes what is to be written; nil when there is nothing, and write is over.
+// next returns the next entry, and how many were dropped before it. It is nil when nothing waits;
+// then run returns.
 func (s *logWriter) next() (job func() error, dropped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +94,7 @@ func (s *logWriter) next() (job func() error, dropped int) {
 	return job, dropped
 }
 
-// warn has a line of the log written.
+// warn has lines written to the log.
 func (s *logWriter) warn(lines ...string) {
 	s.enqueue(func() error {
 		for _, text := range lines {
@@ -105,7 +104,7 @@ func (s *logWriter) warn(lines ...string) {
 	})
 }
 
-// printf has a line of text written.
+// printf has a line of text written. It does nothing on a nil logWriter or to a nil Writer.
 func (s *logWriter) printf(to io.Writer, format string, args ...any) {
 	if s == nil || to == nil {
 		return
@@ -117,15 +116,15 @@ func (s *logWriter) printf(to io.Writer, format string, args ...any) {
 	})
 }
 
-// writeLimit bounds how long Close waits for a scribe, and writeGrace how long it does
-// when its context has ended: a log that takes what it gets must have the time to.
+// writeLimit bounds how long Close waits for a logWriter. After Close's context has ended it waits
+// for writeGrace only, which a log that does not block needs.
 const (
 	writeLimit = 5 * time.Second
 	writeGrace = time.Second
 )
 
-// wait returns when all has been written, with an error when it takes longer than
-// writeLimit, or has not come to its end writeGrace after ctx has.
+// wait returns when all has been written. Its error says that it took longer than writeLimit, or
+// than writeGrace after ctx ended.
 func (s *logWriter) wait(ctx context.Context) error {
 	if s == nil {
 		return nil

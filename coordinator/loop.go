@@ -12,16 +12,16 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Messages of the negotiation are named tensors of one step: sending them never
-// blocks, and receiving calls back, so that an idle coordinator waits for nothing
-// but its channel.
+// Lists travel as named tensors of one step. To send one never blocks, and to receive one calls
+// back, so an idle coordinator waits for its channel only.
 const (
 	step          = 0
 	requestsName  = "requests"
 	responsesName = "responses"
 )
 
-// loop acts on what happens while nobody else is at it, and ends the coordinator.
+// loop steps the state machines when no other goroutine does, and ends the coordinator after the
+// last step.
 func (co *Coordinator) loop() {
 	for {
 		select {
@@ -38,7 +38,7 @@ func (co *Coordinator) loop() {
 	}
 }
 
-// startNegotiation is the first turn.
+// startNegotiation is the first step: it posts the receives and sends the first settings.
 func (co *Coordinator) startNegotiation() {
 	co.progress.tryStep()
 	co.timer.Stop()
@@ -55,7 +55,7 @@ func (co *Coordinator) startNegotiation() {
 
 func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.started)) }
 
-// handleEvent acts on an event, and reports whether that was the end.
+// handleEvent processes an event, and reports whether it was the last.
 func (co *Coordinator) handleEvent(ev *event) bool {
 	switch {
 	case ev.err != nil:
@@ -66,7 +66,7 @@ func (co *Coordinator) handleEvent(ev *event) bool {
 	return co.receive(ev.from, ev.body)
 }
 
-// receive acts on another rank's message.
+// receive processes another rank's list, and posts the receive for the next one.
 func (co *Coordinator) receive(from int, body []byte) bool {
 	if co.coord != nil {
 		up, err := negotiate.ParseRequestList(body)
@@ -85,7 +85,8 @@ func (co *Coordinator) receive(from int, body []byte) bool {
 	return co.stepAll(negotiate.ResponsesReceived{List: down})
 }
 
-// stepAll gives the Member an input, and carries out all that follows.
+// stepAll gives the Worker an input, and delivers what follows between the two machines of this
+// rank.
 func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
 		co.timerAt = never // it has rung
@@ -102,7 +103,8 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	return co.deliverLocal() || over
 }
 
-// deliverLocal delivers the messages between leader and Member of this rank.
+// deliverLocal delivers the lists between the Coordinator and the Worker of rank 0, until there are
+// none.
 func (co *Coordinator) deliverLocal() (over bool) {
 	for len(co.local) > 0 {
 		m := co.local[0]
@@ -118,7 +120,7 @@ func (co *Coordinator) deliverLocal() (over bool) {
 	return over
 }
 
-// stepCoordinator gives the leader an input, and tells all ranks what it says.
+// stepCoordinator gives the Coordinator an input, and sends its responses to all ranks.
 func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 	for _, o := range co.coord.Step(co.clock, in) {
 		switch o := o.(type) {
@@ -139,7 +141,8 @@ func (co *Coordinator) stepCoordinator(in negotiate.CoordinatorInput) {
 	co.coordDue = co.deadlineIn(co.coord.Next())
 }
 
-// stepWorker gives the Member an input; it reports the end.
+// stepWorker gives the Worker an input and carries its outputs out. It reports whether the
+// coordinator has ended.
 func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 	if co.sampler != nil {
 		co.sampler.noteInput(co.clock, in)
@@ -178,8 +181,8 @@ func (co *Coordinator) stepWorker(in negotiate.WorkerInput) (over bool) {
 	return over
 }
 
-// toWorldRanks is a fault of the state machines, whose ranks are the communicator's,
-// with those of the job.
+// toWorldRanks copies an error of the state machines, whose ranks are those of the communicator,
+// with the ranks of the job, which the program knows.
 func (co *Coordinator) toWorldRanks(e *fault.Error) *fault.Error {
 	if e == nil {
 		return nil
@@ -196,7 +199,7 @@ func (co *Coordinator) toWorldRanks(e *fault.Error) *fault.Error {
 	return &out
 }
 
-// fromWorldRanks is an error of the layers below, whose ranks are the job's, for the state
+// fromWorldRanks copies an error of the layers below, whose ranks are the job's, for the state
 // machines.
 func (co *Coordinator) fromWorldRanks(err error) *fault.Error {
 	var f *fault.Error
@@ -218,8 +221,8 @@ func (co *Coordinator) fromWorldRanks(err error) *fault.Error {
 	return &out
 }
 
-// shutdown ends the coordinator on this rank. What is being carried out is ended
-// first, so that no buffer is used any more when its handle is done.
+// shutdown ends the coordinator on this rank. It first stops the executor, so that no buffer is in
+// use when its handle is done.
 func (co *Coordinator) shutdown() {
 	ctx := context.Background()
 	if co.endCause != nil {
@@ -247,8 +250,8 @@ func (co *Coordinator) shutdown() {
 	close(co.ended)
 }
 
-// closedError is what a call gets that the end of the coordinator has ended. co.mu is
-// held.
+// closedError is what a call gets after the end: why the coordinator ended, or that it was closed.
+// co.mu is held.
 func (co *Coordinator) closedError(call string) error {
 	var f *fault.Error
 	if errors.As(co.err, &f) {
@@ -259,7 +262,7 @@ func (co *Coordinator) closedError(call string) error {
 	return fault.New(fault.Closed, call, co.worldRank(co.rank), "the coordinator has been closed")
 }
 
-// listenAll posts the receives of the negotiation.
+// listenAll posts the receives of the negotiation: for rank 0 one for each other rank.
 func (co *Coordinator) listenAll() {
 	if co.coord == nil {
 		co.listen(0, responsesName)
@@ -281,7 +284,7 @@ func (co *Coordinator) listen(from int, name string) {
 	}
 }
 
-// send never blocks. That a rank is gone is heard where its messages are awaited.
+// send sends a list without blocking. A rank that is gone is noticed where its lists are received.
 func (co *Coordinator) send(to int, name string, body []byte) {
 	t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
 	if err := co.control.SendNamed(step, to, name, t, nil); err != nil {
@@ -289,7 +292,7 @@ func (co *Coordinator) send(to int, name string, body []byte) {
 	}
 }
 
-// complete ends a submission.
+// complete ends a submission that is in flight, and does nothing for one that is not.
 func (co *Coordinator) complete(t negotiate.SubmissionID, err error) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -298,7 +301,7 @@ func (co *Coordinator) complete(t negotiate.SubmissionID, err error) {
 	}
 }
 
-// completeAll ends what a Bucket was for.
+// completeAll ends the submissions of a Bucket under one lock.
 func (co *Coordinator) completeAll(refs []negotiate.BucketEntry) {
 	now := time.Since(co.started)
 	co.mu.Lock()
@@ -311,20 +314,21 @@ func (co *Coordinator) completeAll(refs []negotiate.BucketEntry) {
 	}
 }
 
-// lookup is the handle of a submission under way.
+// lookup returns the handle of a submission in flight, or nil.
 func (co *Coordinator) lookup(t negotiate.SubmissionID) *Handle {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.handles.at(t)
 }
 
-// A handleTable has the handles of what is under way, by their tickets.
+// A handleTable finds the handles in flight by their submissions. IDs are used again, so the table
+// grows with what is in flight at once, not with what was ever submitted.
 type handleTable struct {
-	all  []*Handle // ticket 1 first
+	all  []*Handle // the handle of submission 1 first
 	free []negotiate.SubmissionID
 }
 
-// add gives a handle a ticket, which is its until take.
+// add gives a handle a submission ID, which remove frees.
 func (b *handleTable) add(h *Handle) negotiate.SubmissionID {
 	if n := len(b.free); n > 0 {
 		id := b.free[n-1]
@@ -336,7 +340,7 @@ func (b *handleTable) add(h *Handle) negotiate.SubmissionID {
 	return negotiate.SubmissionID(len(b.all))
 }
 
-// at is the handle with a ticket, or nil.
+// at returns the handle of a submission, or nil.
 func (b *handleTable) at(t negotiate.SubmissionID) *Handle {
 	if t == 0 || t > negotiate.SubmissionID(len(b.all)) {
 		return nil
@@ -344,6 +348,7 @@ func (b *handleTable) at(t negotiate.SubmissionID) *Handle {
 	return b.all[t-1]
 }
 
+// remove frees a submission ID and returns its handle, or nil.
 func (b *handleTable) remove(t negotiate.SubmissionID) *Handle {
 	h := b.at(t)
 	if h != nil {

@@ -12,10 +12,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// BroadcastParameters replaces every rank's params by the root's, as a training
-// does before its first step. All ranks have the same names and lengths; those
-// that have not get fault.Mismatch. The tensors are submitted as one group, under
-// "parameter/" and their names.
+// BroadcastParameters replaces every rank's params by the root's, as a training does before its
+// first step. All ranks have the same names and lengths; otherwise they get fault.Mismatch. The
+// tensors are submitted as one group, under "parameter/" and their names.
 func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, params map[string][]T, root int) error {
 	var hs []*Handle
 	co.Group(func(g *TensorGroup) {
@@ -29,10 +28,10 @@ func BroadcastParameters[T comm.Element](ctx context.Context, co *Coordinator, p
 // maxObject bounds an encoded object, in bytes.
 const maxObject = 1 << 30
 
-// BroadcastObject replaces what v points to, on every rank, by the root's, as
-// encoding/gob carries it: an epoch, an optimizer's state, a configuration. What
-// the root cannot encode is fault.Misuse on all ranks, and so is what a rank
-// cannot decode, on that rank. The name is taken in two tensors' names.
+// BroadcastObject replaces what v points to, on every rank, by the root's, encoded by encoding/gob:
+// an epoch, the state of an optimizer, a configuration. If the root cannot encode it, all ranks get
+// fault.Misuse; a rank that cannot decode it gets fault.Misuse by itself. It uses the tensor names
+// name+"/size" and name+"/object".
 func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
 	encode := func() ([]byte, error) {
 		var body bytes.Buffer
@@ -50,8 +49,8 @@ func BroadcastObject[T any](ctx context.Context, co *Coordinator, name string, v
 	return co.broadcastObject(ctx, name, root, encode, decode)
 }
 
-// BroadcastJSON is BroadcastObject by encoding/json, for values that say how they
-// are written in it, and of types that gob does not take.
+// BroadcastJSON is BroadcastObject by encoding/json, for values with a JSON form of their own and
+// for types that gob does not accept.
 func BroadcastJSON[T any](ctx context.Context, co *Coordinator, name string, v *T, root int) error {
 	decode := func(body []byte) error {
 		var got T
@@ -64,7 +63,7 @@ func BroadcastJSON[T any](ctx context.Context, co *Coordinator, name string, v *
 	return co.broadcastObject(ctx, name, root, func() ([]byte, error) { return json.Marshal(v) }, decode)
 }
 
-// broadcastObject tells all ranks the size first, so that each has the memory.
+// broadcastObject broadcasts the size first, so that each rank has memory for the object.
 func (co *Coordinator) broadcastObject(ctx context.Context, name string, root int, encode func() ([]byte, error), decode func([]byte) error) error {
 	var body []byte
 	var failed error

@@ -8,16 +8,17 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// algorithmOf is the algorithm whose folds a group's allreduces have, whatever their
-// size: what its table gives large vectors, if that is one in which the order of an
-// element's folds follows from the number of its chunk alone, or from nothing. It
-// is "" for others; the folds are then foldTwice's. alone
-// is the algorithm of those folds for one vector that lies in one place: the table's
-// own choice. That may be a ring that goes stretch by stretch, to the bit the same, and
-// what it passes on is in the cache then. The table knows vectors that are reduced again
-// and again; a gradient comes from memory, so that stretches are worth while from much
-// smaller ones on.
-func algorithmOf(c *comm.Comm) (folds, alone string) {
+// algorithmOf returns the algorithms of a process set's allreduces, whatever their size, so that
+// the bits of a tensor do not depend on what it is fused with.
+//
+// folds is the one that the table gives large vectors, if the order in which it folds an element
+// follows from the number of its chunk alone, or from nothing; layout then puts every element into
+// the same chunk, fused or not. It is "" for other algorithms; foldByReduceScatter is used then.
+//
+// vector is the algorithm for one contiguous vector, which folds in the same order: the table's own
+// choice. It may be a ring that goes segment by segment, to the same bits, and finds in the cache
+// what it passes on.
+func algorithmOf(c *comm.Comm) (folds, vector string) {
 	switch name := c.Algorithm("allreduce", largeVector); name {
 	case inRankOrder, "ring", "pairwise":
 		return name, name
@@ -27,26 +28,26 @@ func algorithmOf(c *comm.Comm) (folds, alone string) {
 	return "", ""
 }
 
-// largeVector is so many bytes that a table does not tell them from more: what runs for them is
-// what a group's tensors are folded by, whatever their size and that of their Bucket.
+// largeVector is a size in bytes that no table tells from larger ones.
 const largeVector = 64 << 20
 
-// inRankOrder is the algorithm that folds all elements in the order of the ranks,
-// so that it does not matter where in a vector they lie.
+// inRankOrder is the algorithm that folds all elements in the order of the ranks. For it alone, the
+// position of an element in the vector does not matter.
 const inRankOrder = "shared"
 
-// A layout says where the tensors of a Bucket lie in one vector: for each rank r,
-// chunk r of every tensor, one after the other, each as wide as the widest of its
-// tensor. So each element is in the chunk of the same rank, and is folded in the
-// same order, whatever its tensor was fused with; and all chunks of the vector are
-// equally long, at the cost of less than an element per tensor and rank.
+// A layout says where the tensors of a Bucket are in the fusion buffer: for each rank r, chunk r of
+// every tensor, one after the other, each as wide as the widest chunk of its tensor. So each
+// element is in the chunk of the same rank whatever its tensor is fused with, and is folded in the
+// same order. All chunks of the buffer are equally long, at the cost of less than an element for
+// each tensor and rank.
 //
 //	tensors a, b of 3 and 2 elements, two ranks:  a0 a1 b0 | a2 -- b1
 //
-// Where the order is that of the ranks, tensors lie one after the other.
+// Where the order is that of the ranks, tensors are one after the other. docs/adr/0008 has the
+// reasons.
 type layout struct {
 	items  []item
-	chunks int // chunks of each tensor
+	chunks int // of each tensor
 }
 
 func (s *setComm) layout(items []item) layout {
@@ -56,7 +57,7 @@ func (s *setComm) layout(items []item) layout {
 	return layout{items, len(s.ranks)}
 }
 
-// elements are those of the whole vector.
+// elements is the length of the buffer.
 func (l *layout) elements() int {
 	n := 0
 	for i := range l.items {
@@ -65,12 +66,13 @@ func (l *layout) elements() int {
 	return n
 }
 
+// chunkWidth is the length of an item's widest chunk.
 func (l *layout) chunkWidth(it *item) int { return (it.hi - it.lo + l.chunks - 1) / l.chunks }
 
-// A chunkRange is where elements lo up to hi of an item lie: from element at on.
+// A chunkRange is elements lo to hi of an item, which are in the buffer from element at on.
 type chunkRange struct{ lo, hi, at int }
 
-// each calls f for every piece of every item, in the order of the vector.
+// each calls f for every chunk of every item, in the order of the buffer.
 func (l *layout) each(f func(it *item, p chunkRange)) {
 	at := 0
 	for r := range l.chunks {
@@ -83,8 +85,14 @@ func (l *layout) each(f func(it *item, p chunkRange)) {
 	}
 }
 
-// allReduce reduces a Bucket. One tensor alone is reduced where it lies: its chunks
-// are the layout already.
+// allReduce reduces a Bucket:
+//
+//	tensors                                   how
+//	of Adasum                                 adasum
+//	with a codec                              coded
+//	one, not compressed                       where it is: its chunks are the layout already
+//	several that reducesAsList accepts        where they are, as a list
+//	others                                    packed into the fusion buffer
 func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, contributors int) error {
 	t := items[0].Spec
 	switch {
@@ -114,12 +122,13 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 	return nil
 }
 
-// maxPackedTensor is the bytes of the largest tensor that is packed where the others of its
-// Bucket are gathered: a system call takes longer for such a piece than a copy does.
+// maxPackedTensor is the size in bytes of the largest tensor that is packed although others of its
+// Bucket are sent from where they are: a vectored write of such a small piece takes longer than a
+// copy.
 const maxPackedTensor = 16 << 10
 
-// reducesAsList reports whether the tensors of a Bucket can be reduced where they lie, as
-// a list. All ranks have the same answer.
+// reducesAsList reports whether the tensors of a Bucket can be reduced where they are. All ranks
+// have the same answer, since it depends on what they have agreed on.
 func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors int) bool {
 	if t.Wire != t.DType || contributors < len(s.ranks) {
 		return false
@@ -130,9 +139,9 @@ func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors in
 	return items[0].h != nil
 }
 
-// allReduceList reduces a Bucket as a list of vectors: each tensor where it lies. Over
-// messages those of at most packMost bytes are packed first, which makes them one
-// vector, cut as they are by themselves.
+// allReduceList reduces a Bucket as a list of vectors, each tensor where it is. Over messages the
+// tensors of at most maxPackedTensor bytes are packed first. The packed vector is one element of
+// the list, and its layout cuts each tensor as it would be cut by itself.
 func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) error {
 	t := items[0].Spec
 	small := items[:0:0]
@@ -174,7 +183,7 @@ func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) 
 	return nil
 }
 
-// smallItems are the items of at most packMost bytes.
+// smallItems lists the items of at most maxPackedTensor bytes.
 func (x *executor) smallItems(items []item) []item {
 	x.packedItems = x.packedItems[:0]
 	for i := range items {
@@ -185,8 +194,8 @@ func (x *executor) smallItems(items []item) []item {
 	return x.packedItems
 }
 
-// ownBuffer is an item's own memory, or where this rank is absent as much of the
-// executor's, with the identity.
+// ownBuffer is an item's own memory. Where this rank is absent it is as much of the executor's,
+// filled with the operator's identity.
 func (x *executor) ownBuffer(it *item) []byte {
 	if it.h == nil {
 		buf := x.scratchBuffer(0, it.bytes())
@@ -197,8 +206,8 @@ func (x *executor) ownBuffer(it *item) []byte {
 	return it.h.dst[it.lo*es : it.hi*es]
 }
 
-// pack lays a Bucket out in memory of the executor's, scaled and as it travels;
-// where this rank is absent, the identity.
+// pack copies a Bucket into the fusion buffer, scaled and in the type that travels. Where this rank
+// is absent the buffer is filled with the identity.
 func (x *executor) pack(l *layout) []byte {
 	t := l.items[0].Spec
 	es, ws := t.DType.Size(), t.Wire.Size()
@@ -221,7 +230,7 @@ func (x *executor) pack(l *layout) []byte {
 	return buf
 }
 
-// unpack gives every tensor its result.
+// unpack copies the results from the fusion buffer to the tensors, in their own type and scaled.
 func (l *layout) unpack(buf []byte) {
 	if len(l.items) == 0 {
 		return
@@ -243,7 +252,8 @@ func (l *layout) unpack(buf []byte) {
 	})
 }
 
-// fold reduces buf on all ranks of s, in place.
+// fold reduces a contiguous buffer on all ranks of s, in place. A mean over all ranks is divided by
+// the algorithm, once for each element; one over fewer ranks is divided here.
 func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind, op := it.Spec, elementOf(it.Spec.Wire), it.wireOp()
 	mean := t.OpID == comm.Mean.ID()
@@ -258,11 +268,11 @@ func (x *executor) fold(ctx context.Context, s *setComm, it *item, buf []byte, c
 	return err
 }
 
-// foldByReduceScatter is fold by two calls: every rank folds its chunk, then all gather. A
-// mean's division is done once for each element, by its chunk's owner. The chunks are
-// folded by the algorithm that the table gives large vectors: one of the table's for
-// this size could fold in another order, and so a tensor's bits would depend on what it
-// is fused with. How all gather changes no bit, and is left to the table.
+// foldByReduceScatter is fold by two calls: every rank folds its chunk, then all ranks gather. A
+// mean is divided by the owner of each chunk. The reduce-scatter has the algorithm for large
+// vectors, whatever the size: the table's choice for this size could fold in another order, and so
+// the bits of a tensor would depend on what it is fused with. The gather changes no bits, so the
+// table chooses for it.
 func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item, buf []byte, contributors int) error {
 	t, kind := it.Spec, elementOf(it.Spec.Wire)
 	ws, me := t.Wire.Size(), s.c.Rank()
@@ -284,8 +294,8 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 	return kind.allGatherV(ctx, s.c, buf, own, counts)
 }
 
-// wireOp is the operator that is folded with: a mean's division comes later, by
-// the number of ranks that took part.
+// wireOp is the operator to fold with. A mean is folded as a sum and divided later, by the number
+// of ranks that took part.
 func (it *item) wireOp() comm.Op {
 	op, known := builtin(it.Spec.OpID)
 	switch {
@@ -297,7 +307,7 @@ func (it *item) wireOp() comm.Op {
 	return op
 }
 
-// divide makes a sum a mean, if that is what is wanted.
+// divide makes sums means, if the tensor's operator is the mean.
 func divide(t *negotiate.Spec, sums []byte, contributors int) {
 	if t.OpID != comm.Mean.ID() {
 		return
@@ -307,8 +317,8 @@ func divide(t *negotiate.Spec, sums []byte, contributors int) {
 	}
 }
 
-// reduceScatter leaves this rank's rows in dst. It is never fused, nor cut, so the
-// table may choose by its size.
+// reduceScatter leaves this rank's rows in dst. It is neither fused nor cut, so the table may
+// choose by its size.
 func (x *executor) reduceScatter(ctx context.Context, s *setComm, it item, contributors int) error {
 	t := it.Spec
 	n, row := len(s.ranks), rowSize(t)/t.DType.Size()

@@ -8,22 +8,30 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
-// A sampler measures on rank 0 how well settings do. Who has the turn has it.
+// A sampler measures on rank 0 how fast the job is under the settings that are tried. The owner of
+// stepping owns it.
+//
+// A sample is a number of steps. A step ends when marker, the first tensor of the sample, is
+// executed again:
+//
+//	steps      1 … skip                skip+1 … skip+Steps           then
+//	measured   no: they warm up, or    yes: bytes per busy time      the tuner chooses, and a new sample
+//	           go by old settings                                    begins
 type sampler struct {
 	conf  Autotune
 	tuner *autotune.Tuner
 	axes  int
 	log   *logWriter
 
-	marker    string // the first tensor of the sample: when it comes again, a step has ended
-	seen      int
+	marker    string         // the first tensor of the sample
+	seen      int            // how often it was executed
 	skip      int            // steps before the measurement begins
-	warmUntil negotiate.Time // when that is over all the same; never: not before
+	warmUntil negotiate.Time // busy time after which the warm-up is over anyway; never: not before
 	bytes     int
 	busy      busyTime
 }
 
-// leastSteps of a sample, however long they take.
+// leastSteps is how many steps a sample has at least, however long they take.
 const leastSteps = 3
 
 // newSampler begins at the settings that hold.
@@ -59,7 +67,7 @@ func newSampler(conf Autotune, frozen bool, now negotiate.Tunables, to *logWrite
 	return s, nil
 }
 
-// tuning is what a point stands for.
+// tuning is what a candidate stands for.
 func (s *sampler) tuning(p autotune.Candidate) negotiate.Tunables {
 	t := negotiate.Tunables{Fusion: int(p[0]), Cycle: negotiate.Duration(p[1]), Cache: p[2] == 1}
 	if s.axes > 3 {
@@ -68,8 +76,8 @@ func (s *sampler) tuning(p autotune.Candidate) negotiate.Tunables {
 	return t
 }
 
-// bucketDone counts a Bucket that rank 0 has carried out. It returns what to try
-// next when a sample is complete, and whether that is for good.
+// bucketDone counts a Bucket that rank 0 has executed. When a sample is complete it returns the
+// settings to change to.
 func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next negotiate.Tunables, change bool) {
 	for i := range b.Entries {
 		t := b.Entries[i].Spec
@@ -90,7 +98,7 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 	return next, false
 }
 
-// stepped counts a step, and reports whether it was a sample's last.
+// stepped counts a step, and reports whether it was the last of a sample.
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)
@@ -109,8 +117,8 @@ func (s *sampler) stepped(now negotiate.Time) bool {
 	return steps >= s.conf.Steps || steps >= leastSteps && ran >= negotiate.Time(s.conf.Span)
 }
 
-// next tells the tuner, and begins another sample, whose first step is not
-// measured: some of it went by what held before.
+// next gives the tuner the rate, and begins a sample under the settings that it asks for. The first
+// step of the new sample is not measured, since a part of it went by the old settings.
 func (s *sampler) next(now negotiate.Time) negotiate.Tunables {
 	tried := s.tuner.Ask()
 	rate := float64(s.bytes) / (math.Max(1, float64(s.busy.elapsed(now))) / float64(negotiate.Second))

@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A ProcessSet is some ranks of a coordinator, among whom tensors can be
-// submitted with In. It is immutable.
+// A ProcessSet is some ranks of a coordinator, among which tensors are submitted with In. It is
+// immutable.
 type ProcessSet struct {
 	id    uint32
 	name  string
@@ -29,9 +29,9 @@ func ranks(n int) []int {
 	return all
 }
 
-// AddProcessSet makes a process set while the coordinator is running. All ranks
-// of the coordinator call it, with the same name and ranks, members or not; it
-// returns when all have.
+// AddProcessSet makes a process set while the coordinator is running. All ranks of the coordinator
+// call it, members or not, with the same name and ranks. It returns when all have. Roots and parts
+// of operations on the set are indexes into members.
 func (co *Coordinator) AddProcessSet(ctx context.Context, name string, members ...int) (*ProcessSet, error) {
 	h, err := co.changeSets(ctx, negotiate.AddSet, name, members)
 	if err != nil {
@@ -40,8 +40,8 @@ func (co *Coordinator) AddProcessSet(ctx context.Context, name string, members .
 	return h.set, nil
 }
 
-// RemoveProcessSet ends a process set. All ranks of the coordinator call it. What
-// is submitted to the set and not by all its members yet fails with fault.Misuse.
+// RemoveProcessSet removes a process set. All ranks of the coordinator call it. Tensors of the set
+// that some of its members have not submitted fail with fault.Misuse.
 func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) error {
 	_, err := co.changeSets(ctx, negotiate.RemoveSet, s.name, []int{int(s.id)})
 	return err
@@ -55,8 +55,8 @@ func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation,
 	return h, h.Wait(ctx)
 }
 
-// changeSet makes or closes a set's communicator; all ranks do so at the same
-// place in the order.
+// changeSet makes or closes the communicator of a set. All ranks do so at the same point in the
+// order of their jobs, so the collective Split in it finds all of them.
 func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error {
 	if s.Ranks == nil {
 		if m := x.sets[s.ID]; m != nil && m.c != nil {
@@ -86,7 +86,8 @@ func (x *executor) changeSet(ctx context.Context, s *negotiate.SetChanged) error
 	return nil
 }
 
-// registerComm notes a communicator for closeSets; false when that has been.
+// registerComm keeps a communicator for closeSets. It reports false, after closing it, if the
+// executor has been abandoned meanwhile.
 func (x *executor) registerComm(c *comm.Comm) bool {
 	if c == nil {
 		return true
@@ -100,7 +101,8 @@ func (x *executor) registerComm(c *comm.Comm) bool {
 	return !x.abandoned
 }
 
-// closeSets closes the communicators of all process sets.
+// closeSets closes the communicators of all process sets. It may be called by any goroutine, and
+// twice.
 func (x *executor) closeSets() {
 	x.mu.Lock()
 	cs := x.comms
@@ -111,13 +113,18 @@ func (x *executor) closeSets() {
 	}
 }
 
-// Join says that this rank has run out of data. Until all ranks have joined it
-// takes part in what the others submit without giving anything: the identity to
-// reductions, no rows to gathers; means divide by the number of ranks that gave.
-// What needs something that only this rank has, as a broadcast of which it is the
-// root, or a reduction by an operator of the program's own, fails with
-// fault.Misuse on the ranks that submitted it. What this rank has submitted
-// before is done as ever; until the join is done it submits nothing.
+// Join says that this rank has run out of data. Until all ranks have joined it takes part in what
+// the others submit without contributing:
+//
+//   - to reductions it gives the identity, and means are divided by the number of ranks that
+//     contribute;
+//   - to gathers it gives no rows;
+//   - what needs something that only this rank has, such as a broadcast of which it is the root or
+//     a reduction by an operator of the program's own, fails with fault.Misuse on the ranks that
+//     submit it.
+//
+// Submissions that this rank made before are executed as ever. It submits nothing until Join
+// returns.
 //
 // Join returns which rank of the job joined last, the same on all ranks.
 func (co *Coordinator) Join(ctx context.Context) (last int, err error) {

@@ -13,14 +13,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Settings are what may change while a coordinator runs: what Autotune tries, and
-// what can be saved and loaded. Cycle, Fusion and Cache change no bit of any
-// result; Algorithm changes the order in which shares are folded, on all ranks at
-// once.
+// Settings are what may change while a coordinator runs: what Autotune tries, and what can be saved
+// and loaded. Cycle, Fusion and Cache change no bit of any result. Algorithm changes the order in
+// which shares are folded, on all ranks at once.
 type Settings struct {
 	Cycle     time.Duration `json:"cycle_ns"`     // see WithCycle
 	Fusion    int           `json:"fusion_bytes"` // see WithFusion
-	Cache     bool          `json:"cache"`        // tensors are negotiated by a bit; see WithCache
+	Cache     bool          `json:"cache"`        // false: the response cache is not used, see WithCache
 	Algorithm string        `json:"algorithm"`    // DefaultAlgorithm, Ring or ReduceScatterAllGather
 }
 
@@ -35,7 +34,7 @@ func classes() []string {
 	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
 
-// useClass is what a class means for one group; table is the table's own choice.
+// useClass sets the algorithms of a process set to those of a class.
 func (s *setComm) useClass(class uint8) *setComm {
 	switch classes()[class] {
 	case Ring:
@@ -48,7 +47,7 @@ func (s *setComm) useClass(class uint8) *setComm {
 	return s
 }
 
-// setClass has all that comes from now on go by another class.
+// setClass has everything from now on go by a class of algorithms.
 func (x *executor) setClass(class uint8) {
 	if int(class) >= len(classes()) {
 		return
@@ -61,7 +60,7 @@ func (x *executor) setClass(class uint8) {
 	}
 }
 
-// LoadSettings reads what Save wrote. Anything else gets fault.Misuse.
+// LoadSettings reads what Save has written. Anything else is fault.Misuse.
 func LoadSettings(file string) (Settings, error) {
 	var s Settings
 	b, err := os.ReadFile(file)
@@ -107,28 +106,28 @@ func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
 
-// Settings are those that this rank goes by, and whether Autotune will not change
-// them any more.
+// Settings returns the settings that this rank goes by, and whether they are final: on rank 0,
+// whether Autotune has finished.
 func (co *Coordinator) Settings() (s Settings, final bool) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.settings, co.settingsFinal
 }
 
-// An Autotune says how settings are sought; the zero value of a field means the
-// default. Rank 0's counts.
+// An Autotune says how settings are sought. The zero value of a field means its default. Rank 0's
+// counts.
 type Autotune struct {
-	Steps  int // that one sample is measured over; 10
-	Warmup int // steps before the first; 30
-	// Span is how long a sample takes at least, once it has had three steps; 250 ms.
-	// Of large models, whose steps vary less, it has no more then. Four times as long
-	// is enough to warm up.
+	Steps  int // of a sample; 10
+	Warmup int // steps before the first sample; 30
+	// Span is the busy time after which a sample of at least three steps is long enough; 250
+	// ms. Steps of large models vary less, so fewer of them do. Four times Span is enough to
+	// warm up.
 	Span    time.Duration
 	Samples int // at most, 1 to 64; 24
-	// Log gets a line of CSV for each sample; nil: none. It is written to by one
-	// goroutine, for which nothing waits but Close, and for no more than 5 s.
+	// Log gets a line of CSV for each sample; nil: none. One goroutine writes to it, for which
+	// nothing waits but Close, and Close for at most 5 s.
 	Log  io.Writer
-	File string // gets the settings that were found, in the same way, see LoadSettings; "": none
+	File string // gets the settings that were found, see LoadSettings; "": none
 }
 
 // The default and the bound of Autotune.Samples. A job is slower while it is tuned, so a search
@@ -138,23 +137,23 @@ const (
 	maxSamples     = 64
 )
 
-// WithAutotune has rank 0 try settings, measure how many bytes are carried out under
-// each per second in which something was under way, and settle for the best after 24
-// samples or fewer. It ends where it began, unless something else has done better in
-// turns with that: two samples each, one of fewer than 8, and none of fewer than 4, where
-// a single sample decides, if it is a tenth better. It decides, and all ranks switch at the same place in the order of
-// tensors. A step ends when the first tensor of a sample is carried out again.
+// WithAutotune has rank 0 try settings. It measures the bytes executed under each per second of
+// busy time, and finishes after at most Autotune.Samples samples with the best, or with those that
+// it began with unless the best has beaten them again: in two pairs of samples, in one of fewer
+// than 8 samples, and of fewer than 4 by a tenth in the only one. All ranks change settings at the
+// same point in the order of tensors. A step ends when the first tensor of a sample is executed
+// again.
 func WithAutotune(a Autotune) Option { return func(o *options) { o.autotune = &a } }
 
-// WithSettings begins with settings that were saved; rank 0's count.
+// WithSettings begins with settings that were saved. Rank 0's count.
 func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s } }
 
-// Deterministic has Autotune, and saved settings, leave the algorithm as the table
-// gives it, so that results have the same bits from run to run.
+// Deterministic has Autotune and saved settings leave the algorithm as the table gives it, so that
+// results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
-// beginTuning has rank 0 tell the settings that it begins with, if they are others
-// than the options say, and prepare to try some.
+// beginTuning sends the settings that rank 0 begins with, if they differ from its options, and
+// prepares to try others.
 func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
@@ -180,7 +179,7 @@ func (co *Coordinator) beginTuning() {
 	co.stepCoordinator(negotiate.Retune{Tuning: co.sampler.tuning(co.sampler.tuner.Ask())})
 }
 
-// sample counts a Bucket, and switches when it completes a sample.
+// sample counts a Bucket, and changes the settings when it completes a sample.
 func (co *Coordinator) sample(b *negotiate.Bucket) {
 	s := co.sampler
 	if s == nil {
@@ -203,7 +202,7 @@ func (co *Coordinator) sample(b *negotiate.Bucket) {
 	}
 }
 
-// switchTo is what all ranks do at one place in the order.
+// switchTo applies settings on this rank. All ranks do so at the same point in the order.
 func (co *Coordinator) switchTo(t negotiate.Tunables) {
 	co.exec.add(job{tuned: &t})
 	if int(t.Class) < len(classes()) {

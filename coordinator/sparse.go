@@ -10,23 +10,22 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Sparse is some rows of a tensor, as the gradient of an embedding is: Values
-// holds Width elements for each of Indices. Rows that are not there are zero; an
-// index that is there twice counts as the sum of its rows.
+// A Sparse is some rows of a tensor, such as the gradient of an embedding: Values holds Width
+// elements for each of Indices. Rows that are not there are zero. An index that is there twice
+// counts as the sum of its rows.
 type Sparse[T comm.Element] struct {
 	Indices []int64
 	Values  []T
 	Width   int
 }
 
-// AllReduceSparse adds all ranks' rows, by comm.Sum, or comm.Mean over the ranks
-// that take part. Ranks may give different numbers of rows, and none. What travels
-// are the rows as they are, under two names, name+"/indices" and name+"/values":
-// of use where a rank has some of very many rows.
+// AllReduceSparse adds all ranks' rows, by comm.Sum, or by comm.Mean over the ranks that take part.
+// Ranks may give different numbers of rows, and none. The rows travel as they are, under the names
+// name+"/indices" and name+"/values", so it pays where a rank has few of very many rows.
 //
 // Once Wait has returned nil, dst has the rows that any rank gave, in the order of their indices,
 // each once, in memory of its own. Rows of one index are added in the order of the ranks, so
-// results are the same bits on all of them. src is the coordinator's until the submission is done.
+// results are the same bits on all of them. src is the coordinator's until the handle is done.
 func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], src Sparse[T], op comm.Op, opts ...CallOption) *Handle {
 	co := to.coordinator()
 	call := "sparse allreduce " + name
@@ -57,7 +56,7 @@ func (g *TensorGroup) submitParts(parts []*Handle, at callsite.Site) {
 	}
 }
 
-// validateSparse is why rows cannot be submitted, or nil.
+// validateSparse returns why rows cannot be submitted, or nil.
 func (co *Coordinator) validateSparse(call string, d tensor.DType, op comm.Op, rows, values, width int, opts []CallOption) error {
 	bad := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, call, co.worldRank(co.rank), format, args...)
@@ -88,7 +87,7 @@ type sparseSum[T comm.Element] struct {
 	width   int
 }
 
-// combine adds rows of one index.
+// combine adds the rows of each index, in the order of the ranks.
 func (o *sparseSum[T]) combine(co *Coordinator) (Sparse[T], error) {
 	indices, values := o.indices.Values, o.values.Values
 	contributors := 0

@@ -9,14 +9,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A Submitter takes submissions: a *Coordinator at once, a *Group together with
-// others.
+// A Submitter accepts submissions: a *Coordinator submits each at once, a *TensorGroup collects
+// them.
 type Submitter interface {
 	coordinator() *Coordinator
 	submit(h *Handle, at callsite.Site)
 }
 
-// A CallOption says more about one submission. All ranks give equal ones.
+// A CallOption says more about one tensor. All ranks give equal ones.
 type CallOption struct {
 	code     optionCode
 	n        int
@@ -39,29 +39,28 @@ const (
 	optCodec
 )
 
-// Shape tells the dimensions of the buffer, at most 8; without it, it has one.
-// Ranks that disagree about it get fault.Mismatch, and gathers and scatters go by
-// its first dimension.
+// Shape gives the dimensions of the buffer, at most 8; without it, there is one. Ranks that
+// disagree get fault.Mismatch. Gathers and scatters count rows by the first dimension.
 func Shape(dims ...int) CallOption { return CallOption{code: optShape, shape: dims} }
 
-// Priority makes a tensor go before others of lower priority that are ready; the
-// default is 0.
+// Priority makes a tensor run before others of lower priority that are ready; the default is 0.
+// From the first tensor with a priority on, less is ordered ahead, see WithCredit.
 func Priority(p int) CallOption { return CallOption{code: optPriority, n: p} }
 
-// Scale multiplies every rank's share by pre, before it is compressed, and the
-// result by post, in the element type; floating-point types only.
+// Scale multiplies every rank's share by pre, before it is compressed, and the result by post, in
+// the element type. It is for reductions of floating-point types.
 func Scale(pre, post float64) CallOption { return CallOption{code: optScale, pre: pre, pos: post} }
 
-// Compress has the elements of an AllReduce of float32 or float64 travel, and
-// folded, as wire: tensor.F16 or tensor.BF16, rounded to nearest once on each
-// rank and once per fold. A mean divides in that type, too.
+// Compress has the elements of an AllReduce of float32 or float64 travel and be folded as wire,
+// which is tensor.F16 or tensor.BF16. They are rounded to nearest once on each rank and once in
+// each fold. A mean is divided in that type, too.
 func Compress(wire tensor.DType) CallOption { return CallOption{code: optCompress, wire: wire} }
 
-// In submits to a process set, of which this rank is a member; roots and parts
-// are numbered within it.
+// In submits to a process set of which this rank is a member. Roots and parts are indexes into the
+// set.
 func In(s *ProcessSet) CallOption { return CallOption{code: optSet, set: s} }
 
-// A request is what a program asks for, before anybody has looked at it.
+// A request is what a program asks for, before anything is checked.
 type request struct {
 	kind     negotiate.Operation
 	name     string
@@ -89,9 +88,9 @@ func Declare[T comm.Element](co *Coordinator, name string, buf []T, op comm.Op, 
 	return co.declare(&request{kind: negotiate.AllReduce, name: name, dtype: tensor.TypeOf[T](), count: len(buf), dst: b, src: b, op: op, root: -1}, opts)
 }
 
-// ReduceScatter leaves in dst, on rank i, rows of part i of the reduction of all
-// ranks' src. Rows are cut as evenly as can be, the first parts longer by one.
-// src and dst must not overlap.
+// ReduceScatter leaves in dst, on rank i, the rows of part i of the reduction of all ranks' src.
+// The rows are cut as evenly as possible, the first parts longer by one. src and dst must not
+// overlap.
 func ReduceScatter[T comm.Element](to Submitter, name string, dst, src []T, op comm.Op, opts ...CallOption) *Handle {
 	return start(to, &request{kind: negotiate.ReduceScatter, name: name, dtype: tensor.TypeOf[T](), count: len(src), dst: tensor.Bytes(dst), src: tensor.Bytes(src), op: op, root: -1}, opts)
 }
@@ -108,14 +107,14 @@ type Rows[T comm.Element] struct {
 	Counts []int // rows from each rank; 0 from one that has joined
 }
 
-// AllGather gives every rank all ranks' src in rank order. First dimensions may
-// differ from rank to rank. Once the handle is done dst has the result, in memory of its own.
+// AllGather gives every rank all ranks' src in rank order. First dimensions may differ from rank to
+// rank. Once the handle is done dst has the result, in memory of its own.
 func AllGather[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllGather, name: name, root: -1}, dst, src), opts)
 }
 
-// AllToAll sends splits[i] rows of src to rank i, and gives this rank what all
-// ranks sent it, in rank order. Once the handle is done dst has the result, in memory of its own.
+// AllToAll sends splits[i] rows of src to rank i, and gives this rank what all ranks have sent to
+// it, in rank order. Once the handle is done dst has the result, in memory of its own.
 func AllToAll[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, splits []int, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, dst, src), opts)
 }
@@ -164,6 +163,7 @@ func (co *Coordinator) declare(r *request, opts []CallOption) *Handle {
 	return h
 }
 
+// apply puts the option into a request and its handle. Of equal options the last counts.
 func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
 	switch o.code {
 	case optShape:

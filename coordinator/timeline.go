@@ -12,23 +12,25 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// maxRecorded bounds what a timeline remembers: the last so many tensors, or parts of
-// large ones, that this rank carried out; some 8 MB.
+// maxRecorded bounds a timeline to the last tensors, or parts of large ones, that this rank
+// executed: some 8 MB.
 const maxRecorded = 1 << 16
 
-// A tensorTimes is one tensor, or a part of it, from its submission on: moments in
-// nanoseconds on this rank's clock, 0 where they were not seen.
+// A tensorTimes is when what happened to a tensor, or to a part of it, in nanoseconds on this
+// rank's clock; 0 where it was not seen.
+//
+//	submitted ─ negotiate ─► negotiated ─ queue ─► started ─ pack ─► packed ─ transfer ─► transferred ─ unpack ─► done
 type tensorTimes struct {
 	tensor       *negotiate.Spec
 	bytes        int
 	part, parts  int
-	fusedTensors int // tensors of the Bucket
+	fusedTensors int // of the Bucket
 
 	submitted, negotiated, started, packed, transferred, done int64
 }
 
-// A recorder remembers lives while a timeline is made. Where none is made there
-// is no recorder, and nobody looks at a clock.
+// A recorder keeps times while a timeline is recorded. Where none is recorded there is no recorder,
+// and the clock is not read.
 type recorder struct {
 	file string
 
@@ -51,16 +53,15 @@ func (r *recorder) add(l tensorTimes) {
 	r.dropped++
 }
 
-// StartTimeline has this rank remember what becomes of its tensors: how long each
-// was negotiated, waited in the queue, was fused, was on the wire and was copied
-// out. StopTimeline or the end of the coordinator writes that to the file
-// PartName(file, rank), as Chrome's trace events in the time of rank 0, whose
-// clock is asked for now and then; that takes some round trips, at most a second.
-// Each rank starts and stops by itself. What is remembered is bounded: the last
-// 65,536 tensors. A second start before a stop is fault.Misuse.
+// StartTimeline has this rank record what becomes of its tensors: how long each was negotiated,
+// waited in the queue, was packed, in transfer and unpacked. StopTimeline, or the end of the
+// coordinator, writes that to the file PartName(file, rank), as Chrome's trace events in the time
+// of rank 0. To compare the clocks takes some round trips to rank 0, at most a second. Each rank
+// starts and stops by itself. The last 65,536 tensors are kept. A second start before a stop is
+// fault.Misuse.
 //
-// `tuttirun --timeline` starts it on all ranks and merges the parts; so does
-// `tuttirun --merge-timeline` for jobs that it did not start.
+// `tuttirun --timeline` starts it on all ranks and merges the parts; so does `tuttirun
+// --merge-timeline` for jobs that it did not start.
 func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	bad := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, "start timeline", co.worldRank(co.rank), format, args...)
@@ -84,8 +85,8 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 	return nil
 }
 
-// StopTimeline ends what StartTimeline began, and writes this rank's part. Without
-// a start it does nothing.
+// StopTimeline ends what StartTimeline began, and writes this rank's part. Without a start it does
+// nothing.
 func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	r := co.rec.Swap(nil)
 	if r == nil {
@@ -95,8 +96,8 @@ func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	return co.writeTimeline(r)
 }
 
-// timelineFile is what the environment asks for. Horovod's DYNAMIC means that the
-// program will start one.
+// timelineFile is the file that the environment asks for. Horovod's value DYNAMIC means that the
+// program will start a timeline.
 func timelineFile() string {
 	file := cmp.Or(os.Getenv("TUTTI_TIMELINE"), os.Getenv("HOROVOD_TIMELINE"))
 	if file == "DYNAMIC" {
@@ -105,7 +106,7 @@ func timelineFile() string {
 	return file
 }
 
-// endTimeline writes what the end of the coordinator finds.
+// endTimeline writes the timeline that is being recorded when the coordinator ends.
 func (co *Coordinator) endTimeline() {
 	r := co.rec.Swap(nil)
 	if r == nil {
@@ -116,8 +117,8 @@ func (co *Coordinator) endTimeline() {
 	}
 }
 
-// timestamp is the time, or 0 when no timeline is made. Where no time passes, as in a test
-// with a clock of its own, the Coordinator's beginning is 1.
+// timestamp is the time, or 0 when no timeline is recorded. At the coordinator's very start it is
+// 1, so that a fake clock that stands still does not look like none.
 func (co *Coordinator) timestamp() int64 {
 	if co.rec.Load() == nil {
 		return 0
@@ -125,10 +126,10 @@ func (co *Coordinator) timestamp() int64 {
 	return max(int64(co.now()), 1)
 }
 
-// A bucketTimes is when the executor did what with a Bucket.
+// bucketTimes is when the executor did what with a Bucket.
 type bucketTimes struct{ negotiated, started, packed, transferred int64 }
 
-// record remembers the tensors of a Bucket that has been carried out.
+// record keeps the times of a Bucket that has been executed.
 func (x *executor) record(b *negotiate.Bucket, items []item) {
 	r := x.co.rec.Load()
 	if r == nil || x.times.started == 0 {
@@ -148,8 +149,8 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 	}
 }
 
-// writeTimeline writes a part beside its place, and puts it there when it is
-// whole: a rank that is killed leaves an empty part, and none that is broken off.
+// writeTimeline writes a part to a file beside its own, and renames that when it is complete. So a
+// rank that is killed leaves an empty part, never one that is cut off.
 func (co *Coordinator) writeTimeline(r *recorder) error {
 	f, err := os.Create(r.file + ".new")
 	if err != nil {
@@ -179,8 +180,8 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	return err
 }
 
-// write tells a life as spans: the whole, and the phases in it. A part of a
-// tensor begins where the one before has ended, as far as anybody can see.
+// write writes one span for the whole and one for each phase in it. A part of a tensor begins when
+// the part before it has ended, since nothing else is known of it.
 func (l *tensorTimes) write(w *timeline.Writer, clock clock, ends map[string]int64) {
 	t := l.tensor
 	on := t.Name

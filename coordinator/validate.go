@@ -9,7 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// validate completes a request, and is why it cannot be submitted.
+// validate completes a request with what follows from its arguments, and returns why it cannot be
+// submitted, or nil. It checks what this rank can check by itself; the Coordinator compares the
+// ranks.
 func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int) error {
 	size := len(h.set.ranks)
 	bad := func(format string, args ...any) error {
@@ -92,7 +94,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 
 func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
-// rowSize is the size of one row of the first dimension.
+// rowSize is the size in bytes of one row of the first dimension.
 func rowSize(t *negotiate.Spec) int {
 	n := t.DType.Size()
 	for _, d := range t.Shape[1:] {
