@@ -178,7 +178,7 @@ func (c *conn) fire() {
 	}
 }
 
-// Close ends both ends of the link. A frame that the peer is copying is ended by the peer, after
+// Close implements transport.Conn. It ends both ends of the link. A frame that the peer is copying is ended by the peer, after
 // its current slice; its Done then runs on the peer's goroutine.
 func (c *conn) Close() error {
 	c.end(failure(fault.Closed, "this end has closed", nil), errPeerClosed)

@@ -50,7 +50,8 @@ type exposure struct {
 	release    func() // made once, given out at each use
 }
 
-// Expose implements transport.Exposer for any memory. It never fails.
+// Expose implements transport.Exposer for any memory of the process, since both ends are in it. It
+// never fails. It reports every frame, also with transport.NoNotify, as an Exposer may.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	generation := c.home.hub.exposures.Add(1)
 	index, e := c.exposures.claim()
@@ -75,7 +76,9 @@ func (x *exposureTable) claim() (uint32, *exposure) {
 	return index, e
 }
 
-// release ends an exposure and frees its entry.
+// release ends an exposure and frees its entry. It waits while a slice is being copied in, as the
+// entry's lock is held then. Once the generation is 0 no frame finds the entry any more, so
+// nothing writes into the memory after release has returned.
 func (x *exposureTable) release(index uint32, e *exposure) {
 	e.mu.Lock()
 	used := e.generation != 0 // a second release must not free the entry twice
@@ -89,7 +92,9 @@ func (x *exposureTable) release(index uint32, e *exposure) {
 	x.free = append(x.free, index)
 }
 
-// lock returns the exposure that s names, locked, or nil when it has been released.
+// lock returns the exposure that s names, locked, or nil when it has been released. The table's lock
+// is given up before the entry's lock is taken, so a release may come in between; then the
+// generation differs.
 func (x *exposureTable) lock(s handle) *exposure {
 	x.mu.Lock()
 	var e *exposure

@@ -28,6 +28,10 @@
 //
 // A steady state allocates nothing per frame. The package does not know ranks: an address is
 // the number of a Transport in its Hub.
+//
+// What bounds its memory: queued frames are their senders', and cost 16 bytes each here; the
+// exposures of a Conn are as many as its owner has made at a time; a Hub keeps an entry for
+// each Transport that it has ever made.
 package memory
 
 import (
@@ -53,8 +57,9 @@ const Name = "memory"
 // addrPrefix precedes a Transport's number in its address.
 const addrPrefix = "hub/"
 
-// A Hub joins the ranks of one process: the Transports made by one Hub can dial
-// each other, and no others. All its methods may be called concurrently.
+// A Hub joins the ranks of one process: the Transports made by one Hub can dial each other, and no
+// others. A process that runs several jobs has a Hub for each. All its methods may be called
+// concurrently.
 type Hub struct {
 	id string // see ID
 
@@ -131,8 +136,13 @@ func (h *Hub) find(addr string) *Transport {
 	return h.ends[n]
 }
 
-// A Transport is one rank's end of a Hub. It implements transport.Transport and
-// transport.Sharer; all its methods may be called concurrently.
+// A Transport is one rank's end of a Hub. It implements transport.Transport and transport.Sharer.
+// All its methods may be called concurrently.
+//
+//	state    accept  closed  what it can do
+//	new      nil     no      dial and share
+//	serving  set     no      also accept
+//	closed   any     yes     nothing; its Conns have failed
 type Transport struct {
 	hub  *Hub
 	addr string        // that others dial, once it serves
@@ -209,7 +219,8 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// serving reports whether others may dial.
+// serving reports whether others may dial. A Dial that finds it true may still come too late;
+// acceptFrom decides.
 func (t *Transport) serving() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

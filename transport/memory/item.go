@@ -22,7 +22,9 @@ func failAll(q items, err error) {
 	}
 }
 
-// copyPart fills dst with the body's bytes from offset off on.
+// copyPart fills dst with the body's bytes from offset off on: those of Body, and then those of
+// Parts. It searches the parts from the first one each time, which is cheap because a slice is
+// large and the parts are few.
 func (it *item) copyPart(dst []byte, off int) {
 	b := it.f.Body
 	dst = dst[copy(dst, b[min(off, len(b)):]):]

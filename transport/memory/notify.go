@@ -1,7 +1,9 @@
 package memory
 
 // A notifier is the one goroutine of a Transport. It runs accept and the ready callbacks, so
-// that they never run on a sender's goroutine. The Transport's mu guards its fields.
+// that they never run on a sender's goroutine, under its locks or deep in its stack. It starts
+// with the first of them: a Transport that needs none has no goroutine. The Transport's mu
+// guards its fields.
 //
 //	state      ended   stopping   what holds
 //	none       nil     false      nothing was ever scheduled

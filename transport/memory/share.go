@@ -96,7 +96,8 @@ func (t *Transport) withdraw(name string, g *shareGroup) {
 	}
 }
 
-// shared returns what Share returns to a rank that has waited.
+// shared returns what Share returns to a rank that has waited. A group that is complete counts, also
+// when the rank's context has ended meanwhile, because the others have the memory.
 func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byte, func() error, error) {
 	select {
 	case <-g.done:
@@ -119,7 +120,8 @@ func (t *Transport) shared(ctx context.Context, op string, g *shareGroup) ([]byt
 	return g.mem, release, nil
 }
 
-// allocAligned returns zeroed memory that starts on a cache line.
+// allocAligned returns zeroed memory that starts on a cache line. The garbage collector aligns small
+// pieces to 8 bytes only, so it allocates up to 63 bytes more and skips the first ones.
 func allocAligned(size int) []byte {
 	b := make([]byte, size+cacheLine-1)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (cacheLine - 1)

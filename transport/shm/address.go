@@ -22,6 +22,7 @@ type locality struct{ boot, host, net, user string }
 // transport.MaxAddr.
 const maxFieldLen = 100
 
+// String returns the locality as it stands in an address.
 func (p locality) String() string {
 	return strings.Join([]string{p.boot, p.host, p.net, p.user}, "/")
 }
@@ -63,8 +64,11 @@ type address struct {
 	name string // of the socket, without the @
 }
 
+// String returns the address as Serve returns it.
 func (a address) String() string { return a.locality.String() + "/@" + a.name }
 
+// parseAddress reads an address. What it returns is equal to what String was called on, or it fails:
+// addresses come from other processes.
 func parseAddress(s string) (address, error) {
 	f := strings.Split(s, "/")
 	if len(f) != 5 || !strings.HasPrefix(f[4], "@") || len(f[4]) < 2 {

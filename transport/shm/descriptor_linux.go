@@ -23,8 +23,10 @@ func passDescriptor(socket int, b []byte, fd int) error {
 	}
 }
 
-// sendDescriptor is passDescriptor for a connection that Go polls. A failure that is not
-// the connection's end is fault.Refused: descriptors do not pass between the two processes.
+// sendDescriptor is passDescriptor for a connection that Go polls: it waits while the socket is
+// full. A failure that is not the connection's end is fault.Refused, since descriptors do not
+// pass between the two processes. A lack of the moment, such as too many descriptors in flight
+// (ETOOMANYREFS), is not told apart: the layer above takes another wire either way.
 func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -75,8 +77,9 @@ func noDescriptorFor(err error) error {
 		errors.New("none came with the message: a sandbox or security module removes descriptors"))
 }
 
-// probeSharing reports why this process can share no memory, or nil: it makes sealed
-// memory and passes its descriptor to itself.
+// probeSharing returns why this process can share no memory, or nil: it makes sealed memory and
+// passes its descriptor to itself. That costs some ten microseconds once, and finds what
+// sandboxes forbid to a process. It does not find what is forbidden between two processes only.
 func probeSharing() error {
 	memory, err := createMemfd(os.Getpagesize(), fixedSeals)
 	if err != nil {

@@ -23,6 +23,12 @@ import (
 // An answer that accepts brings the descriptor back: so a Conn exists only where descriptors
 // pass both ways, and either side can expose memory on it.
 //
+//	dialer                                    acceptor
+//	makes memory, with its nonce
+//	  | ------- hello, descriptor ----------> |  maps the memory, adds its nonce
+//	  | <------ answer, descriptor ---------- |
+//	has a Conn                                   has a pending Conn, and accept gets it
+//
 //	hello   offset  bytes  field
 //	        0       8      "tuttishm"
 //	        8       4      version, 3

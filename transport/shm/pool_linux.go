@@ -284,6 +284,9 @@ func (p *pool) close() {
 // that was stopped while it was writing and may continue one day. Nobody here uses buf
 // meanwhile; of what lies beside it in its first and last page, a write at this very
 // moment may be lost.
+//
+// The copy is made in new pages first. Then one mremap puts these in place of the shared pages, at
+// the same address, so that the program's slices stay valid.
 func (a *allocation) detach(buf []byte) error {
 	a.detached.Store(true)
 	page := uintptr(os.Getpagesize())

@@ -97,7 +97,20 @@ func firstAt(head int) int { return roundUp(16+head, recordAlign) }
 //	              |                  |  are 0     |
 //
 // The producer keeps consumed <= produced <= consumed + size - 64. The header at produced is
-// always 0: there the consumer looks for the next record.
+// always 0: there the consumer looks for the next record. A body leaves arbitrary bytes at
+// multiples of 64, so the producer clears the header behind a record before it publishes that
+// record.
+//
+// Two words order all other accesses, without a lock:
+//
+//	bytes             who writes, then stores          who loads, then reads or writes
+//	of a record       the producer: its header         the consumer reads the record
+//	of free space     the consumer, which has read     the producer writes a new record
+//	                  them: sharedConsumed             there
+//
+// Go's atomic operations are sequentially consistent, and they order the plain accesses before and
+// after them. The race detector does not know that two mappings are one memory; race.Release
+// and race.Acquire inform it.
 type ring []byte
 
 // pos returns the offset of a position in the ring's memory.
@@ -177,6 +190,9 @@ func (p *producer) reserve(least int) (int, error) {
 // its header w. Storing the header is sequentially consistent, and so ordered before the look
 // at the doorbell: either this side sees that the consumer sleeps, or the consumer sees the
 // record.
+//
+// The sleeper may clear asleep itself, when it finds the record before it sleeps. The swap detects
+// that, and saves a system call.
 func (p *producer) publish(w recordHeader, n int) {
 	next := p.produced + uint64(n)
 	if next >= p.clearedTo {
@@ -237,6 +253,8 @@ func (p *producer) putChunk(id uint32, head []byte, first bool, b *body) (int, e
 	if room == 0 {
 		return 0, err
 	}
+	// A chunk takes what space there is, so that a nearly full ring is used as well. All but the
+	// last one have a multiple of 64, as the record behind them begins at one anyway.
 	n := min(b.left, maxChunk, room-at)
 	if n < b.left {
 		n &^= recordAlign - 1
@@ -345,6 +363,10 @@ func (c *consumer) record(w recordHeader, n int) ([]byte, error) {
 }
 
 // beginFrame handles a record with which a frame begins.
+//
+// The head is copied, since the peer can change it in the ring at any time, and since the
+// record is consumed before the frame is complete. A whole frame goes to a CopySink in one
+// call, which spares small frames the two calls of Buffer and Arrived.
 func (c *consumer) beginFrame(w recordHeader, in transport.Sink) (int, bool, error) {
 	n, from, at := w.bytes(), 8, wholeAt(w.head(), w.bytes())
 	if w.kind() == kindFirst {

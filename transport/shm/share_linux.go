@@ -71,6 +71,7 @@ const replyTimeout = time.Second
 // A shareRequest is what a rank asks for in a Share.
 type shareRequest struct{ ranks, size int }
 
+// String is for error texts.
 func (w shareRequest) String() string { return fmt.Sprintf("%d bytes for %d ranks", w.size, w.ranks) }
 
 // Share implements transport.Sharer between the processes of one user on one host, or within
@@ -162,8 +163,11 @@ func atLeastOne(size int) int { return max(size, 1) }
 // errRetry ends an attempt that begins again, as host or as member.
 var errRetry = errors.New("the host of the share has left")
 
-// joinShare waits for the other ranks, as host or as member, and returns the memory's
-// descriptor.
+// joinShare waits for the other ranks, as host or as member, and returns the memory's descriptor.
+// To bind the socket's name decides who is the host: the kernel lets one process do it, and
+// frees the name when that process closes the socket or dies. So a Share needs no other
+// agreement on a leader, and outlives the death of its host. Between two attempts it pauses for
+// 50 µs at first and 5 ms at most.
 func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
@@ -185,7 +189,8 @@ func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	}
 }
 
-// joinHost asks the host for the memory, and waits for its decision.
+// joinHost asks the host for the memory, and waits for its decision. A host that cannot be reached,
+// because it has bound the name and not listened yet, or has ended, is errRetry.
 func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	nc, err := dialSocket(ctx, name)
 	if errors.Is(err, syscall.ECONNREFUSED) {
