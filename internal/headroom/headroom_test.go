@@ -12,7 +12,7 @@ func TestAvailableIsTheLeastReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
 		left  int64
-		told  bool
+		known bool
 	}{
 		"nothing to read": {nil, math.MaxInt64, false},
 		"a machine":       {map[string]string{"proc/meminfo": mem}, 8 << 20, true},
@@ -42,8 +42,8 @@ func TestAvailableIsTheLeastReported(t *testing.T) {
 			for file, text := range c.files {
 				system[file] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if left, known := available(system); left != c.left || known != c.told {
-				t.Errorf("got %d, %v; want %d, %v", left, known, c.left, c.told)
+			if left, known := available(system); left != c.left || known != c.known {
+				t.Errorf("got %d, %v; want %d, %v", left, known, c.left, c.known)
 			}
 		})
 	}
@@ -52,7 +52,7 @@ func TestAvailableIsTheLeastReported(t *testing.T) {
 func TestCheckRefusesMoreThanIsAvailable(t *testing.T) {
 	_, known := available(os.DirFS("/"))
 	if err := Check(math.MaxInt64); (err != nil) != known {
-		t.Errorf("what is left is told: %v; got %v", known, err)
+		t.Errorf("what is left is known: %v; got %v", known, err)
 	}
 	if err := Check(0); err != nil {
 		t.Errorf("nothing at all is refused: %v", err)
