@@ -22,8 +22,8 @@ func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
 	for name, end := range map[string]func(e *Engine, s *MatchContext){
-		"the sender closes":    func(e *Engine, s *MatchContext) { s.failSource(e.peers[1], gone) },
-		"the space is revoked": func(_ *Engine, s *MatchContext) { s.fail(gone) },
+		"the sender closes":      func(e *Engine, s *MatchContext) { s.failSource(e.peers[1], gone) },
+		"the context is revoked": func(_ *Engine, s *MatchContext) { s.fail(gone) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := New(Config{Rank: 0, Size: 2, Credit: minCredit})

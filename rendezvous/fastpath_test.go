@@ -115,7 +115,7 @@ func TestFastPathNeedsNoRequest(t *testing.T) {
 		body := bytes.Repeat([]byte{byte(i + 1)}, size)
 		before := [2]*Request{tm.engines[0].freeRequests, tm.engines[1].freeRequests}
 		if !a.TrySend(1, 7, 99, body) {
-			t.Fatalf("%d bytes do not go at once, though nothing is in their way", size)
+			t.Fatalf("%d bytes are not sent at once, though nothing has precedence", size)
 		}
 		n, ok := b.TryRecv(0, 7, 99, buf)
 		if !ok {
@@ -136,7 +136,7 @@ func TestFastPathNeedsNoRequest(t *testing.T) {
 		try := 1
 		for ; !short(i, size); try++ {
 			if try == tries {
-				t.Fatalf("none of %d messages of %d bytes took the short way", tries, size)
+				t.Fatalf("none of %d messages of %d bytes took the fast path", tries, size)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 			for tm.engines[1].m.Link(0).Progress() == transport.Moved {
 			}
 		},
-		"the space's end": func(_ *team, _, b *MatchContext) { b.Revoke(errRevoked) },
+		"the context's end": func(_ *team, _, b *MatchContext) { b.Revoke(errRevoked) },
 		"the engine's end": func(tm *team, _, _ *MatchContext) {
 			tm.engines[1].mu.Lock()
 			tm.engines[1].ended = errEnded
@@ -181,7 +181,7 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 			tm.engines[1].peers[0].gone = errEnded
 			tm.engines[1].unlock()
 		},
-		"another receive on the short way": func(tm *team, _, _ *MatchContext) { tm.engines[1].peers[0].fast.busy.Store(true) },
+		"another receive on the fast path": func(tm *team, _, _ *MatchContext) { tm.engines[1].peers[0].fast.busy.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, a, b := newInlineTeam(t, Config{})
@@ -199,17 +199,17 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 func TestFastPathPreservesMessageOrder(t *testing.T) {
 	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
 	for name, first := range map[string]frameHeader{
-		"an offer":               {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, fingerprint: 1, id: 9},
-		"one that does not fit":  {kind: kindEager, context: 5, tag: 7, size: 5, fingerprint: 1},
-		"one of another print":   {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 2},
-		"one that is in already": {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 1}, // not by Take
+		"an offer":                   {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, fingerprint: 1, id: 9},
+		"one that does not fit":      {kind: kindEager, context: 5, tag: 7, size: 5, fingerprint: 1},
+		"one of another fingerprint": {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 2},
+		"one that is in already":     {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 1}, // not by Take
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, _, b := newInlineTeam(t, Config{})
 			e := tm.engines[1]
 			p := e.peers[0]
 			if !p.fast.start(p, b, 7, 1, make([]byte, 4)) {
-				t.Fatal("the short way is not free")
+				t.Fatal("the fast path is not free")
 			}
 			if name == "one that is in already" || first.kind == kindOffer {
 				e.startArrival(0, first)()
@@ -235,7 +235,7 @@ func TestRepostedRecvHasPrecedence(t *testing.T) {
 	req := b.PostRecv(0, 7, 0, make([]byte, 4))
 	e.startArrival(0, frameHeader{kind: kindOffer, context: 5, tag: 7, size: 4, id: 9})()
 	if !p.fast.start(p, b, 7, 0, make([]byte, 4)) {
-		t.Fatal("the short way is not free")
+		t.Fatal("the fast path is not free")
 	}
 	e.startArrival(0, frameHeader{kind: kindWithdraw, id: 9})()
 	e.arriveInline(0, frameHeader{kind: kindEager, context: 5, tag: 7, size: 2})
@@ -260,12 +260,12 @@ func TestTrySendYieldsToAllThatHasPrecedence(t *testing.T) {
 		},
 		"no credit":          func(p *peer, _ *MatchContext) { p.credit = envelopeCost + 3 },
 		"a frame on its way": func(p *peer, _ *MatchContext) { p.flushing = true },
-		"the space's end":    func(_ *peer, s *MatchContext) { s.err = errRevoked },
+		"the context's end":  func(_ *peer, s *MatchContext) { s.err = errRevoked },
 		"the engine's end":   func(p *peer, _ *MatchContext) { p.e.ended = errEnded },
 		"the peer's end":     func(p *peer, _ *MatchContext) { p.gone = errEnded },
 		"a broken Conn":      func(p *peer, _ *MatchContext) { p.connErr = errEnded },
 		"checksums":          func(p *peer, _ *MatchContext) { p.e.cfg.Checksum = true },
-		"the drive":          func(p *peer, _ *MatchContext) { p.e.cfg.Protocol = Rendezvous },
+		"the protocol":       func(p *peer, _ *MatchContext) { p.e.cfg.Protocol = Rendezvous },
 		"the threshold":      func(p *peer, _ *MatchContext) { p.e.cfg.Threshold = 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -333,8 +333,8 @@ func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 		end  func(tm *team, b *MatchContext)
 		want error
 	}{
-		"the space": {func(_ *team, b *MatchContext) { b.Revoke(errRevoked) }, errRevoked},
-		"the peer":  {func(tm *team, _ *MatchContext) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
+		"the context": {func(_ *team, b *MatchContext) { b.Revoke(errRevoked) }, errRevoked},
+		"the peer":    {func(tm *team, _ *MatchContext) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, _, b := newInlineTeam(t, Config{})
@@ -427,7 +427,7 @@ func TestFastPathReturnsCredit(t *testing.T) {
 		tm.engines[0].m.Link(1).Progress() // the credit
 	}
 	if now < 100 || soon < 100 { // nearly all, where no other goroutine gets hold of them first
-		t.Errorf("%d messages of 1000 were sent by the short way, and %d received", now, soon)
+		t.Errorf("%d messages of 1000 were sent by the fast path, and %d received", now, soon)
 	}
 }
 
@@ -459,18 +459,18 @@ func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	var room [transport.MaxHead]byte
 	text := room[:h.encode(&room)]
 	if !p.decodeHeader(transport.Header{Head: text, Size: 4}) {
-		t.Fatal("a good head is refused")
+		t.Fatal("a valid header is refused")
 	}
 	for bit := range 8 * len(text) {
 		bad := bytes.Clone(text)
 		bad[bit/8] ^= 1 << (bit % 8)
 		if p.decodeHeader(transport.Header{Head: bad, Size: 4}) {
-			t.Errorf("a head with bit %d flipped is taken for the last one", bit)
+			t.Errorf("a header with bit %d flipped is accepted as the last one", bit)
 		}
 		p.decodeHeader(transport.Header{Head: text, Size: 4})
 	}
 	if p.decodeHeader(transport.Header{Head: text, Size: 5}) {
-		t.Error("a head is taken with a body of another size than it says")
+		t.Error("a header is accepted with a body of another size")
 	}
 }
 

@@ -169,7 +169,7 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 		late := time.Now().Add(10 * time.Second)
 		for b.reap(); len(b.reqs) > 0; b.reap() {
 			if time.Now().After(late) {
-				t.Fatalf("seed %d: %d ops hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
+				t.Fatalf("seed %d: %d requests hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
 			time.Sleep(time.Millisecond) // ops that hang wake nobody
 		}

@@ -125,7 +125,7 @@ func TestMismatchedRecvWaitsForItsMessage(t *testing.T) {
 		next := other.PostRecv(1, 9, 0, nil) // takes the same memory
 		rest()
 		if next.Met() {
-			t.Fatal("the end of a message ended a receive of another space")
+			t.Fatal("the end of a message ended a receive of another context")
 		}
 		t.Fatal("the receive ended while its frame still held it")
 	}
@@ -146,7 +146,7 @@ func TestMessagesForRevokedContextReturnTheirCredit(t *testing.T) {
 	e.mu.Lock()
 	defer e.unlock()
 	if p := e.peers[1]; p.heldCredit != 0 || len(p.queuedOffers) != 0 {
-		t.Errorf("%d bytes of the peer's credit and %d offers are held for a space that nobody can receive in", p.heldCredit, len(p.queuedOffers))
+		t.Errorf("%d bytes of the peer's credit and %d offers are held for a context that nobody can receive in", p.heldCredit, len(p.queuedOffers))
 	}
 }
 
@@ -156,7 +156,7 @@ func TestUnreceivedMessageToSelfEndsWithItsContext(t *testing.T) {
 	req := s.PostSend(0, 3, 0, []byte("hello"), Auto)
 	s.Close(errEnded)
 	if !req.Met() || !errors.Is(req.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", req.Met(), req.Err())
+		t.Errorf("ended %v with %v, want the context's error", req.Met(), req.Err())
 	}
 	e.mu.Lock()
 	defer e.unlock()
@@ -208,7 +208,7 @@ func TestRecvInClosedContextEndsWithItsSender(t *testing.T) {
 	s.Close(errEnded)
 	e.FailPeer(1, fault.PeerLost)
 	if !req.Met() || !errors.Is(req.Err(), errEnded) {
-		t.Errorf("ended %v with %v, want the space's error", req.Met(), req.Err())
+		t.Errorf("ended %v with %v, want the context's error", req.Met(), req.Err())
 	}
 }
 
@@ -223,7 +223,7 @@ func TestAcceptedSendsOutliveTheirContext(t *testing.T) {
 		waits := s.PostSend(1, 4, 0, make([]byte, size), Rendezvous)
 		s.Close(errEnded)
 		if !errors.Is(waits.Err(), errEnded) {
-			t.Errorf("a send that was not accepted got %v, want the space's error", waits.Err())
+			t.Errorf("a send that was not accepted got %v, want the context's error", waits.Err())
 		}
 		env, err := to.Open(5, []int{0, 1}).Recv(t.Context(), nil, 0, 3, 0, make([]byte, size))
 		if err != nil || env.Bytes != size {
@@ -254,7 +254,7 @@ func TestRecvFromAnySourceEndsWithAnyLoss(t *testing.T) {
 	other := e.Open(6, []int{0, 1}).PostRecv(Any, 3, 0, nil)
 	e.FailPeer(2, fault.PeerLost)
 	if !errors.Is(req.Err(), fault.PeerLost) || other.Met() {
-		t.Errorf("got %v; another space's receive ended %v, with %v", req.Err(), other.Met(), other.Err())
+		t.Errorf("got %v; another context's receive ended %v, with %v", req.Err(), other.Met(), other.Err())
 	}
 }
 

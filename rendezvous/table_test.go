@@ -57,7 +57,7 @@ func TestTableMatchesLikeTwoLists(t *testing.T) {
 			case 0, 1:
 				req := newRecv(pick(3, true), pick(3, true))
 				if got, want := tb.post(req), ref.post(req); got != want {
-					t.Fatalf("seed %d step %d: receive %v met %v, want %v", seed, step, req.key, got, want)
+					t.Fatalf("seed %d step %d: receive %v matched %v, want %v", seed, step, req.key, got, want)
 				}
 			case 2, 3:
 				m := newMessage(pick(3, false), pick(3, false), uint64(step))
@@ -66,7 +66,7 @@ func TestTableMatchesLikeTwoLists(t *testing.T) {
 					tb.addMessage(m)
 				}
 				if want := ref.arrive(m); req != want {
-					t.Fatalf("seed %d step %d: message %v met %v, want %v", seed, step, m.key, req, want)
+					t.Fatalf("seed %d step %d: message %v matched %v, want %v", seed, step, m.key, req, want)
 				}
 			case 4:
 				if n := len(ref.recvs); n > 0 {
@@ -77,7 +77,7 @@ func TestTableMatchesLikeTwoLists(t *testing.T) {
 					if rng.IntN(2) == 0 { // back to where it stood
 						ref.recvs = append(ref.recvs[:i:i], append([]*Request{req}, ref.recvs[i:]...)...)
 						if m := tb.repost(req); m != nil {
-							t.Fatalf("seed %d step %d: a receive met %v on its way back", seed, step, m.key)
+							t.Fatalf("seed %d step %d: a receive matched %v when it was reposted", seed, step, m.key)
 						}
 					}
 				}
