@@ -279,13 +279,16 @@ func (p *faultRun) awaitVerdict(c *comm.Comm) {
 // fired reports whether something was broken: there is one rule at most.
 func (p *faultRun) fired() bool { return p.script.Fired(0) }
 
+// A joinedError is several errors in one, as errors.Join makes it.
+type joinedError interface{ Unwrap() []error }
+
 // joinedErrors are the errors that errors.Join has joined.
 func joinedErrors(err error) []error {
 	var f *fault.Error
 	if f2, ok := err.(*fault.Error); ok {
 		f = f2
 	}
-	many, ok := err.(interface{ Unwrap() []error })
+	many, ok := err.(joinedError)
 	if f != nil || !ok {
 		return []error{err}
 	}

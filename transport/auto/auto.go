@@ -77,7 +77,7 @@ func New(name string, o Options) (transport.Transport, error) {
 		m, err := o.memory()
 		if err == nil && m == nil {
 			err = failure(fault.Misuse, "transport memory",
-				errors.New("it joins the ranks of one process, and this rank is alone in its own: leave TUTTI_TRANSPORT or WithTransportName out"))
+				errors.New("it joins ranks of one process, and this process has one rank: unset TUTTI_TRANSPORT or WithTransportName"))
 		}
 		if err != nil {
 			return nil, err
@@ -139,13 +139,13 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		}
 		if o.Hub != nil {
 			return nil, failure(fault.Misuse, "transport "+name,
-				errors.New("it serves one rank, and this process runs several: give it the method ForRank"))
+				errors.New("it serves one rank, and this process runs several: implement auto.Template"))
 		}
 		return w, nil
 	}
 	for _, known := range []string{"grpc", "grpc+" + verbsName, "tcp+" + verbsName} {
 		if name == known {
-			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("this program does not link it: "+
+			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("it is not linked into this program: "+
 				"import github.com/tutti-go/tutti/transport/wires and pass comm.WithTransportName(wires.All()...), or import transport/%s alone",
 				known[strings.Index(known, "+")+1:]))
 		}
@@ -243,7 +243,7 @@ func (p *Picker) Serve(in net.Listener, accept func(transport.Conn)) (string, er
 	list := strings.Join(wires, ";")
 	if len(list) > transport.MaxAddr {
 		return "", failure(fault.Exhausted, "serve",
-			fmt.Errorf("the address %q has %d bytes, of at most %d", list, len(list), transport.MaxAddr))
+			fmt.Errorf("address %q: got %d bytes, want at most %d", list, len(list), transport.MaxAddr))
 	}
 	return list, nil
 }

@@ -109,9 +109,9 @@ func TestChoiceIsExplained(t *testing.T) {
 		{"a later version", "rdma=/x;tcp=127.0.0.1:5000;quic=?", "tcp: " + notOffered},
 		{"another hub only", "memory=0123456789abcdef/hub/0", "no wire: " + notOffered + ", and there is no tcp"},
 		{"nothing known", "rdma=/x", "no wire: " + notOffered + ", and there is no tcp"},
-		{"nothing", "", `no wire: "" is not kind=address`},
-		{"a broken list", "tcp=127.0.0.1:5000;", `no wire: "" is not kind=address`},
-		{"too long", "tcp=" + strings.Repeat("x", 509), "no wire: the address has 513 bytes, of at most 512"},
+		{"nothing", "", `no wire: got "", want kind=address`},
+		{"a broken list", "tcp=127.0.0.1:5000;", `no wire: got "", want kind=address`},
+		{"too long", "tcp=" + strings.Repeat("x", 509), "no wire: address: got 513 bytes, want at most 512"},
 	} {
 		if got := me.(*Picker).Explain(tc.addr); got != tc.want {
 			t.Errorf("%s (%.80q): got %q, want %q", tc.name, tc.addr, got, tc.want)

@@ -19,7 +19,7 @@ type choice struct{ kind, addr, why string }
 // this rank's Hub and place only.
 func (p *Picker) pick(addr string) choice {
 	if len(addr) > transport.MaxAddr {
-		return choice{why: fmt.Sprintf("the address has %d bytes, of at most %d", len(addr), transport.MaxAddr)}
+		return choice{why: fmt.Sprintf("address: got %d bytes, want at most %d", len(addr), transport.MaxAddr)}
 	}
 	if addr != "" && !strings.Contains(addr, "=") {
 		return choice{tcp.Name, addr, "a bare address"}
@@ -72,7 +72,7 @@ func (p *Picker) whyNotVerbs(network string) string {
 	case p.verbs == nil:
 		return "no verbs: " + p.noVerbs
 	case network == "":
-		return "no verbs: the peer does not offer it; verbsinfo on its host tells why"
+		return "no verbs: the peer does not offer it; run verbsinfo on its host"
 	case network != p.network:
 		return fmt.Sprintf("no verbs: this rank's device is on %s, the peer's on %s", p.network, network)
 	}
@@ -111,7 +111,7 @@ func parse(list string) (map[string]string, error) {
 	for _, wire := range strings.Split(list, ";") {
 		kind, addr, ok := strings.Cut(wire, "=")
 		if !ok || kind == "" || addr == "" {
-			return nil, fmt.Errorf("%q is not kind=address", wire)
+			return nil, fmt.Errorf("got %q, want kind=address", wire)
 		}
 		if _, twice := wires[kind]; !twice {
 			wires[kind] = addr

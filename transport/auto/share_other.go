@@ -15,5 +15,5 @@ func sharer(*shm.Transport) transport.Sharer { return nil }
 
 // alloc refuses: there is no shm here.
 func alloc(*shm.Transport, int) ([]byte, func() error, error) {
-	return nil, nil, failure(fault.Refused, "allocate", errors.New("no wire here has memory of its own"))
+	return nil, nil, failure(fault.Refused, "allocate", errors.New("no wire on this system exposes memory"))
 }

@@ -15,7 +15,7 @@ import (
 // says: a Conn's user then does without it, as over the inner Conn.
 
 // errHidden says why an ability is refused.
-var errHidden = errors.New("the wrapped transport cannot, or the script hides it")
+var errHidden = errors.New("the wrapped transport lacks this ability, or the script hides it")
 
 // Expose counts a step and exposes buf at the inner Conn. It is fault.Refused, and no
 // step, where the inner Conn exposes nothing.

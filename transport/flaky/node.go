@@ -85,7 +85,7 @@ func (n *node) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	return n.call(ctx, server, addr)
 }
 
-var errDied = errors.New("the node has died by a rule")
+var errDied = errors.New("a rule has killed the node")
 
 // call dials a node whose turn is ours, and waits for the other end.
 func (n *node) call(ctx context.Context, server *node, addr string) (transport.Conn, error) {

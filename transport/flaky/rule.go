@@ -117,7 +117,7 @@ func (r Rule) String() string {
 // Parse reads a rule as String prints it. What it cannot read is fault.Misuse.
 func Parse(line string) (Rule, error) {
 	bad := func() (Rule, error) {
-		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("%q is not a rule", line))
+		return Rule{}, failure(fault.Misuse, "parse", fmt.Errorf("got %q, want a rule such as \"cut before 7\"", line))
 	}
 	words := strings.Fields(line)
 	r, words := parseAction(words)

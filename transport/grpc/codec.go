@@ -31,7 +31,7 @@ type codec struct{}
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
-		return nil, fmt.Errorf("cannot send a %T", v)
+		return nil, fmt.Errorf("send: got a %T, want *message", v)
 	}
 	return m.bufs, nil
 }
@@ -40,7 +40,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*incoming)
 	if !ok {
-		return fmt.Errorf("cannot receive into a %T", v)
+		return fmt.Errorf("receive: got a %T, want *incoming", v)
 	}
 	data.Ref()
 	in.bufs = data

@@ -146,10 +146,10 @@ func (c *conn) TrySend(head, body []byte) bool { return false }
 func sendable(f *transport.Frame) error {
 	if len(f.Head) > transport.MaxHead {
 		return failure(fault.Misuse, "send",
-			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
+			fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead))
 	}
 	if f.To != (transport.Token{}) {
-		return failure(fault.Misuse, "send", errors.New("a frame into exposed memory, and this Conn exposes none"))
+		return failure(fault.Misuse, "send", errors.New("got a frame with a Token, want none: grpc exposes no memory"))
 	}
 	return nil
 }

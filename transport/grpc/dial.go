@@ -117,7 +117,7 @@ func (t *Transport) secure(ctx context.Context, raw net.Conn, addr string) (net.
 	}
 	state := c.ConnectionState()
 	if state.NegotiatedProtocol != t.Proto() {
-		return nil, nil, errors.New("TLS handshake: the server there does not speak HTTP/2")
+		return nil, nil, errors.New("TLS handshake: got a server without HTTP/2, want ALPN h2")
 	}
 	return c, &state, nil
 }

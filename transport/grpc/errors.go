@@ -23,7 +23,7 @@ var (
 	errPeerClosed = fmt.Errorf("the peer closed the link: %w", io.EOF)
 	// errGivenUp is what is left to say when nobody has said more: the peer broke
 	// the rules of HTTP/2.
-	errGivenUp = errors.New("gRPC has given up the connection")
+	errGivenUp = errors.New("gRPC closed the connection: the peer violated HTTP/2")
 )
 
 // linkFailure says how the connection below a stream ended.
@@ -59,7 +59,7 @@ func dialFailure(ctx context.Context, addr string, err error) *fault.Error {
 	if s, ok := status.FromError(err); ok {
 		err = errors.New(s.Message())
 		if s.Code() == codes.Unimplemented {
-			err = errors.New("a gRPC server listens there, but no rank of a job")
+			err = errors.New("got another gRPC service at this address, want a rank of the job")
 		}
 	}
 	return failure(fault.Refused, op, err)

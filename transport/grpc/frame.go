@@ -103,23 +103,23 @@ func (d *decoder) appendPrefix(b []byte) int {
 // that nobody waits for the rest of what is none, the rest when it is whole.
 func (d *decoder) check() *fault.Error {
 	if d.have > 0 && d.prefix[0] != version {
-		return protocolError("a frame of version %d, want %d", d.prefix[0], version)
+		return protocolError("got a frame of version %d, want %d", d.prefix[0], version)
 	}
 	if d.have < preambleSize {
 		return nil
 	}
 	if n := d.prefix[1]; n > transport.MaxHead {
-		return protocolError("a head of %d bytes, of at most %d", n, transport.MaxHead)
+		return protocolError("got a head of %d bytes, want at most %d", n, transport.MaxHead)
 	}
 	if d.prefix[2] != 0 || d.prefix[3] != 0 {
-		return protocolError("a frame with reserved bytes set")
+		return protocolError("got reserved bytes that are not 0")
 	}
 	size := binary.LittleEndian.Uint64(d.prefix[8:])
 	if size > math.MaxInt {
-		return protocolError("a body of %d bytes", size)
+		return protocolError("got a body of %d bytes, want at most %d", size, math.MaxInt)
 	}
 	if size > pendingBody && (d.admitted == nil || !d.admitted()) {
-		return protocolError("a body of %d bytes, of at most %d before the peer has proven itself", size, pendingBody)
+		return protocolError("got a body of %d bytes, want at most %d from a peer that is not authenticated yet", size, pendingBody)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (d *decoder) begin(in transport.Sink) *fault.Error {
 	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return failure(fault.Misuse, "progress",
-			fmt.Errorf("the Sink placed a body of %d bytes in %d", d.header.Size, len(d.dst)))
+			fmt.Errorf("Sink.Buffer returned %d bytes, want at least %d", len(d.dst), d.header.Size))
 	}
 	return nil
 }
@@ -149,4 +149,4 @@ func protocolError(format string, args ...any) *fault.Error {
 		errors.Join(errMalformed, fmt.Errorf(format, args...)))
 }
 
-var errMalformed = errors.New("the peer sent what is no frame")
+var errMalformed = errors.New("invalid frame")

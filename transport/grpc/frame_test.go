@@ -106,7 +106,7 @@ func TestDecoderRefusesWhatIsNoFrame(t *testing.T) {
 		{"a long head", "head of 129 bytes", with(1, 129), true},
 		{"reserved bytes", "reserved", with(3, 1), true},
 		{"a negative size", "body of 9223372036854775808 bytes", with(8, size(1<<63)...), true},
-		{"a stranger's long body", "before the peer has proven itself", with(8, size(pendingBody+1)...), false},
+		{"a stranger's long body", "not authenticated yet", with(8, size(pendingBody+1)...), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got recordingSink

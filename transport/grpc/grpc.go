@@ -95,7 +95,7 @@ func (t *Transport) Proto() string { return "h2" }
 // kind fault.Misuse or fault.Closed.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("no listener or no accept"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))
 	}
 	config, err := t.serverTLS()
 	if err != nil {
@@ -107,7 +107,7 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	case t.closed:
 		return "", failure(fault.Closed, "serve", nil)
 	case t.in != nil:
-		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+		return "", failure(fault.Misuse, "serve", errors.New("already serving: call Serve once"))
 	}
 	t.in = in
 	t.work.Add(1)

@@ -95,7 +95,7 @@ func (l *link) Read(b []byte) (int, error) {
 // Any failure ends the connection at once, so that a blocked Write comes back.
 func (l *link) checkRead(n int, err error) (int, error) {
 	if n > 0 && !l.admitted.Load() && l.unprovenBytes.Add(int64(n)) > pendingBytes {
-		n, err = 0, fmt.Errorf("the peer sent more than %d bytes before it had proven itself", pendingBytes)
+		n, err = 0, fmt.Errorf("got more than %d bytes from a peer that is not authenticated yet", pendingBytes)
 	}
 	if err == nil {
 		return n, nil

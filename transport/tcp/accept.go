@@ -78,7 +78,7 @@ type pendingConn struct {
 // has a method Bind(func() error), it is given what ends the Conn.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if in == nil || accept == nil {
-		return "", failure(fault.Misuse, "serve", errors.New("no listener, or nobody to accept"))
+		return "", failure(fault.Misuse, "serve", errors.New("got a nil listener or accept function, want both"))
 	}
 	var cfg *tls.Config
 	if t.options.TLS != nil {
@@ -93,7 +93,7 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	case t.closed:
 		return "", failure(fault.Closed, "serve", nil)
 	case t.in != nil:
-		return "", failure(fault.Misuse, "serve", errors.New("called twice"))
+		return "", failure(fault.Misuse, "serve", errors.New("already serving: call Serve once"))
 	}
 	t.in = in
 	t.open.Go(func() { t.acceptAll(in, cfg, accept) })
@@ -190,7 +190,7 @@ func (e *pendingConn) admit() {
 func (t *Transport) newConn(e pendingConn) (transport.Conn, error) {
 	if e.nc == nil {
 		e.discard()
-		return nil, failure(fault.Refused, "accept", errors.New("a connection in clear, where TLS is asked for"))
+		return nil, failure(fault.Refused, "accept", errors.New("got a connection without TLS, want TLS: set the same TLS options on all ranks"))
 	}
 	if tc, ok := e.nc.(*net.TCPConn); ok && ownsDescriptors {
 		return t.newRaw(tc, e)

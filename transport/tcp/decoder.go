@@ -57,7 +57,7 @@ func (d *decoder) checkMagic(p []byte) (int, error) {
 	n := min(len(p), len(want))
 	if string(p[:n]) != want[:n] {
 		return n, failure(fault.Refused, "accept",
-			fmt.Errorf("the peer does not speak %s: it opened with %q", proto, p[:min(len(p), 16)]))
+			fmt.Errorf("got %q as the first bytes, want those of %s: the peer is no rank, or of another version", p[:min(len(p), 16)], proto))
 	}
 	d.magicLeft -= n
 	return n, nil
@@ -94,7 +94,7 @@ func (d *decoder) begin(in transport.Sink) (whole bool, err error) {
 	d.dst = in.Buffer(d.header)
 	if d.dst != nil && len(d.dst) < d.header.Size {
 		return false, failure(fault.Misuse, "progress",
-			fmt.Errorf("the Sink gave %d bytes of room for a body of %d", len(d.dst), d.header.Size))
+			fmt.Errorf("Sink.Buffer returned %d bytes, want at least %d", len(d.dst), d.header.Size))
 	}
 	if d.header.Size == 0 {
 		return d.advance(0, in), nil

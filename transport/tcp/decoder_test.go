@@ -145,7 +145,7 @@ func (s *tooSmall) Buffer(h transport.Header) []byte { return make([]byte, h.Siz
 
 func TestBufferThatIsTooSmallIsMisuse(t *testing.T) {
 	err := decodeAll(&decoder{limit: 100}, &tooSmall{}, encode(1, "", "0123456789"), 5)
-	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "9 bytes of room for a body of 10") {
+	if !errors.Is(err, fault.Misuse) || !strings.Contains(err.Error(), "returned 9 bytes, want at least 10") {
 		t.Errorf("got %v, want a misuse", err)
 	}
 }

@@ -46,21 +46,21 @@ func parsePreamble(b []byte, limit int) (preamble, error) {
 	body, head, flags := int64(word&(1<<48-1)), int(word>>48&0xFF), word>>56
 	switch {
 	case flags != 0:
-		return preamble{}, protocolError("unknown flags %#x", flags)
+		return preamble{}, protocolError("got flags %#x, want 0", flags)
 	case head > transport.MaxHead:
-		return preamble{}, protocolError("a head of %d bytes, of at most %d", head, transport.MaxHead)
+		return preamble{}, protocolError("got a head of %d bytes, want at most %d", head, transport.MaxHead)
 	case body > MaxBody || body > math.MaxInt:
-		return preamble{}, protocolError("a body of %d bytes, of at most %d", body, min(MaxBody, math.MaxInt))
+		return preamble{}, protocolError("got a body of %d bytes, want at most %d", body, min(MaxBody, math.MaxInt))
 	case body > int64(limit):
 		return preamble{}, failure(fault.Refused, "receive",
-			fmt.Errorf("a body of %d bytes before the peer was admitted, of at most %d", body, limit))
+			fmt.Errorf("got a body of %d bytes, want at most %d from a peer that is not authenticated yet", body, limit))
 	}
 	return preamble{body: int(body), head: head, id: binary.LittleEndian.Uint32(b[8:])}, nil
 }
 
 // protocolError is the error of a stream that is not ours, or no longer in step.
 func protocolError(format string, args ...any) error {
-	return failure(fault.LinkLost, "receive", fmt.Errorf("nonsense on the wire: "+format, args...))
+	return failure(fault.LinkLost, "receive", fmt.Errorf("invalid frame: "+format, args...))
 }
 
 // failure is this package's error. A transport does not know ranks: Rank is -1.

@@ -48,8 +48,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"head too long":  {"000000000000" + "81" + "00" + "00000000", admittedBody, "a head of 129 bytes", fault.LinkLost},
 		"body too long":  {"010000000010" + "00" + "00" + "00000000", admittedBody, "a body of 17592186044417 bytes", fault.LinkLost},
 		"all ones":       {strings.Repeat("ff", preambleLen), admittedBody, "flags", fault.LinkLost},
-		"an HTTP answer": {hex.EncodeToString([]byte("HTTP/1.1 400")), admittedBody, "nonsense", fault.LinkLost},
-		"a guest's body": {"011000000000" + "00" + "00" + "00000000", pendingBody, "before the peer was admitted", fault.Refused},
+		"an HTTP answer": {hex.EncodeToString([]byte("HTTP/1.1 400")), admittedBody, "invalid frame", fault.LinkLost},
+		"a guest's body": {"011000000000" + "00" + "00" + "00000000", pendingBody, "not authenticated yet", fault.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := hex.DecodeString(c.bytes)

@@ -55,11 +55,11 @@ func check(f *transport.Frame, size int) error {
 	switch {
 	case len(f.Head) > transport.MaxHead:
 		return failure(fault.Misuse, "send",
-			fmt.Errorf("a head of %d bytes, of at most %d", len(f.Head), transport.MaxHead))
+			fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead))
 	case int64(size) > MaxBody:
-		return failure(fault.Misuse, "send", fmt.Errorf("a body of %d bytes, of at most %d", size, MaxBody))
+		return failure(fault.Misuse, "send", fmt.Errorf("got a body of %d bytes, want at most %d", size, MaxBody))
 	case f.To != transport.Token{}:
-		return failure(fault.Misuse, "send", fmt.Errorf("a frame into exposed memory: tcp exposes none"))
+		return failure(fault.Misuse, "send", fmt.Errorf("got a frame with a Token, want none: tcp exposes no memory"))
 	}
 	return nil
 }

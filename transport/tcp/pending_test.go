@@ -55,7 +55,7 @@ func TestNonsenseAfterTheMagicEndsTheConn(t *testing.T) {
 	io.WriteString(nc, magic+string(encode(1, "head", "body"))+strings.Repeat("\xFF", 100))
 	in := new(bufferSink)
 	err := untilError(t, c, in)
-	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "nonsense") || in.frames != 1 {
+	if !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "invalid frame") || in.frames != 1 {
 		t.Errorf("got %v and %d frames, want the first frame and then nonsense", err, in.frames)
 	}
 }

@@ -100,7 +100,7 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 
 	op := "dial " + addr
 	if strings.Contains(addr, "=") { // of transport auto: no name to ask a resolver for, and trying again is in vain
-		return nil, failure(fault.Misuse, op, errors.New("the address is not tcp's: TUTTI_TRANSPORT or WithTransport must be equal on all ranks"))
+		return nil, failure(fault.Misuse, op, errors.New("got the address of another transport, want host:port: set TUTTI_TRANSPORT or WithTransportName to the same on all ranks"))
 	}
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	nc, err := d.DialContext(ctx, "tcp", addr)

@@ -143,7 +143,7 @@ type badClient struct {
 
 func badClients(wire string) []badClient {
 	first := map[string]string{"tcp": "\xf5tut", "grpc": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}[wire]
-	nonsense := map[string]string{"tcp": "nonsense on the wire", "grpc": "sent malformed bytes"}[wire]
+	nonsense := map[string]string{"tcp": "invalid frame", "grpc": "sent malformed bytes"}[wire]
 	other := strings.Repeat("another secret..", 2)
 	return []badClient{
 		{"one who only looks", func(j *job) { j.dial().Close() }, ""},
