@@ -1,16 +1,15 @@
 // Package fault defines the one error type of this module.
 //
-// A Kind answers "what should the caller do now?", never "which line failed?".
-// Programs branch on Kind with errors.Is; people read Op, Rank, Peers and the
-// cause. Nobody should have to match text.
+// A Kind answers "what should the caller do now?", never "which line failed?". Programs branch on the
+// Kind with errors.Is; people read Op, Rank, Peers and the cause. Nobody should have to match text.
 //
-// The package does not know who sends errors, or over what: it only gives them
-// a form that travels.
+// The package does not know who sends errors, or over what: it only gives them a form that travels.
+// All ranks that receive the same bytes report the same error, and blame the same ranks.
 //
 // # Wire form
 //
-// At most MaxWire bytes; integers are little-endian; a text is a uint16 length
-// and that many bytes of UTF-8.
+// At most MaxWire bytes. Integers are little endian; a text is a uint16 length and that many bytes of
+// UTF-8.
 //
 //	offset  bytes  field
 //	0       1      version, 1
@@ -27,6 +26,6 @@
 //	        text     Call
 //	        text     At
 //
-// The cause travels as words and marks, so that on the far side errors.Is still
-// finds a Mismatch below a Revoked. Its concrete type does not travel.
+// The cause travels as words and marks, so that on the far side errors.Is still finds a Mismatch
+// below a Revoked. Its concrete type does not travel.
 package fault

@@ -1,15 +1,33 @@
-// Package mesh makes the processes of a job each other's peers: one listener per
-// process, a handshake on every connection, the exchange of addresses, control
-// links with heartbeats, and verdicts on who has failed. It also opens the data
-// Conns when they are first needed, and decides who reads them.
+// Package mesh makes the processes of a job each other's peers. It owns this process's one listener,
+// the handshake on every connection, the exchange of addresses, the control links with their
+// heartbeats, and the data Conns. It reports which rank or link has failed.
 //
-// It does not know communicators, tags, element types or algorithms, nor what the
-// frames on a data Conn mean.
+// It does not know communicators, tags, element types or algorithms, nor what the frames on a data
+// Conn mean. Who has failed is decided by package mesh/membership, a pure state machine; this
+// package carries out what it says.
 //
-// # Who is on the line
+// # Parts
 //
-// Every Conn begins with a handshake, a frame at a time. In each frame's head all
-// numbers are little endian, and the last 4 bytes are the CRC-32C of those before.
+//	mux           one listener; pending conns; which transport a connection speaks, or TLS
+//	handshake     identity, both sides of the handshake, over a handshakeConn
+//	joinServer    rank 0's side of the address exchange; Mesh.join is the other side
+//	control       one goroutine: the membership machine and the control links
+//	links, Link   the data Conns: dialled when first needed, one reader at a time
+//	Waiter        how a goroutine polls links, and sleeps
+//
+// # Goroutines
+//
+// The control goroutine owns the membership machine and all control links. Everything else reaches
+// it by control.post, which never blocks, and it never waits for a Conn or for the layer above.
+// Data Conns have no goroutine of their own: a waiter moves the links it waits for, and the
+// transport's goroutine moves the others when their wake-up fires. A ticker leaves wake-ups with
+// links that waiters polled and then left. Each dial, each handshake and each connection of the mux
+// has a goroutine for as long as it takes.
+//
+// # Handshake
+//
+// Every Conn begins with a handshake, a frame at a time. In each frame's head all numbers are little
+// endian, and the last 4 bytes are the CRC-32C of those before.
 //
 //	dialling rank                          accepting rank
 //	HELLO              ->
@@ -21,7 +39,7 @@
 //
 //	HELLO, kind 1, 72 bytes           CHALLENGE, kind 2, 60 bytes
 //	 8 byte order, 'L' or 'B'          8 nonce (16)
-//	 9 lane: 1 control, 2 data,       24 HMAC (32)
+//	 9 channel: 1 control, 2 data,    24 HMAC (32)
 //	   3 join                         56 CRC-32C (4)
 //	10 options (2): 1 has a secret,   PROOF, kind 3, 44 bytes
 //	   2 bodies carry checksums        8 HMAC (32)
@@ -35,22 +53,20 @@
 //	52 nonce (16)                     12 the refusing rank's value, or 0 (8)
 //	68 CRC-32C (4)                    20 CRC-32C (4)
 //
-// The HMACs are HMAC-SHA256 under the job's secret over a label that names the
-// side, the whole HELLO, and the accepting rank's nonce. So both sides prove that
-// they know the secret and neither shows it; nothing of a proof can be used
-// again, or by the other side. What follows on the Conn is protected by TLS or not
-// at all. Magic, kind and version stay where they are in every version, so that
-// two versions can tell each other so. This is version 2; version 1 had no regions
-// (package rendezvous).
+// The HMACs are HMAC-SHA256 under the job's secret over a label that names the side, the whole HELLO,
+// and the accepting rank's nonce. So both sides prove that they know the secret, neither sends it,
+// and a proof can be replayed neither later nor by the other side. What follows on the Conn is
+// protected by TLS, or not at all. Magic, kind and version keep their offsets in every version, so
+// that two versions can refuse each other with a reason. This is version 2.
 //
-// The instance is a random number of each process. The first process that proves
-// to be rank r is rank r; another one is refused.
+// The instance is a random number of each process. The first process that proves to be rank r is
+// rank r; another one is refused.
 //
-// # Where the others are
+// # Address exchange
 //
-// With Config.Root, each rank opens a Conn on the lane join to rank 0 and tells
-// its address; rank 0 says once a second who is missing, and tells all addresses
-// when all have come. A RECORD's body is one record, a TABLE's as many as fit.
+// With Config.Root, each rank opens a Conn of the join channel to rank 0 and sends its address. Rank 0
+// reports once a second which ranks are missing, and sends all addresses when all ranks have joined.
+// A RECORD's body is one record, a TABLE's as many as fit.
 //
 //	RECORD, kind 6, 12 bytes          record, at most 512 bytes
 //	 8 CRC-32C (4)                     0 length of the address (2)
@@ -63,10 +79,10 @@
 //	                                  16 how many ranks (4)
 //	                                  20 CRC-32C (4)
 //
-// # What ranks tell each other
+// # Control messages
 //
-// A control link carries messages of package mesh/membership, which decides about
-// all of it. The head of each has 40 bytes, the body at most 4096.
+// A control link carries the messages of package mesh/membership, which says what each means. The
+// head of each has 40 bytes, the body at most 4096.
 //
 //	 0 kind (1), code (1), zero (2)     16 ref (4)
 //	 4 origin (4)                       20 age in ns (8)
@@ -74,9 +90,9 @@
 //	12 about (4)                        32 CRC-32C of the body (4)
 //	                                    36 CRC-32C of the head (4)
 //
-// # What a stranger costs
+// # Bounds on unauthenticated peers
 //
-// A connection that has proven nothing holds one of 64 slots, for at most 5 s, and
-// no more than 4 KiB of our own memory: a guest, 32 peeked bytes, a talk and its
-// one frame, whose body is at most 512 bytes. Whoever is not taken has one line in the log.
+// A connection whose peer has proven nothing holds one of 64 slots, for at most 5 s, and at most
+// 4 KiB of this process's memory: a pendingConn, 32 peeked bytes, and a handshakeConn with its one
+// frame, whose body is at most 512 bytes. Every refused connection costs at most one line of log.
 package mesh
