@@ -76,7 +76,8 @@ func newPair(near, far *Transport) (*conn, *conn) {
 	return a, b
 }
 
-// Send queues f at the peer's end, where the peer's Progress receives it.
+// Send implements transport.Conn. It queues f at the peer's end, where the peer's Progress receives
+// it. The queue is not bounded: its frames are the senders' memory.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
 		f.Done(failure(fault.Misuse, "send",
@@ -122,8 +123,8 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return bytes, p.since
 }
 
-// updateWaiting counts what Progress would find, and fires the armed callback if there is
-// anything. The link is locked.
+// updateWaiting counts what Progress would find, frames or a failure, and schedules the armed callback
+// if there is anything. Each change of the inbox or of err calls it. The link is locked.
 func (c *conn) updateWaiting() {
 	n := c.inbox.Len()
 	if c.err != nil {
@@ -145,7 +146,8 @@ func (c *conn) wakeUp() {
 }
 
 // detachUnreceived removes the frames that this end sent and the peer has not received, except a
-// pinned one. The link is locked; the caller fails the frames after unlocking.
+// pinned one: its memory is in use until the peer's Progress unpins it. The link is locked; the
+// caller fails the frames after unlocking, because Done may send.
 func (c *conn) detachUnreceived() items {
 	out := c.peer.inbox
 	c.peer.inbox = items{}
@@ -156,7 +158,8 @@ func (c *conn) detachUnreceived() items {
 	return out
 }
 
-// Arm implements transport.Conn. The notifier runs ready.
+// Arm implements transport.Conn. The notifier runs ready, also when Progress could move something
+// already.
 func (c *conn) Arm(ready func()) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()

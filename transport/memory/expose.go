@@ -61,7 +61,8 @@ func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	return handle{generation, index}.token(), e.release, nil
 }
 
-// claim returns a free entry, or adds one.
+// claim returns a free entry, or adds one. The table never shrinks: it stays as large as the most
+// exposures at a time have been.
 func (x *exposureTable) claim() (uint32, *exposure) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -114,7 +115,7 @@ func (x *exposureTable) lock(s handle) *exposure {
 }
 
 // find returns the ID of the exposure that s names. ok is false unless size bytes fit into its
-// memory from offset at on.
+// memory from offset at on; at comes from the sender and may be any number.
 func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 	e := x.lock(s)
 	if e == nil {
@@ -125,7 +126,8 @@ func (x *exposureTable) find(s handle, at, size int) (id uint32, ok bool) {
 }
 
 // write copies n bytes of the body, from offset off on, into the exposed memory. It returns
-// false when that has been released meanwhile.
+// false when that has been released meanwhile, which may happen between two slices of a body:
+// the link fails then.
 func (x *exposureTable) write(s handle, it *item, off, n int) bool {
 	e := x.lock(s)
 	if e == nil {

@@ -17,6 +17,16 @@
 //	                                ... further calls of Progress copy the rest
 //	Done runs               <-----  Progress removes the whole frame from the inbox
 //
+// What a failure does:
+//
+//	what happens                      this end                    the peer
+//	Close of this Conn                fails with fault.Closed     fails with fault.LinkLost
+//	Close of this Transport           the same, for every Conn    the same
+//	a frame that is not exposed, or   fails with fault.Misuse     fails with the same error
+//	a Sink's buffer that is too short
+//	a Sink that does not receive      nothing; the peer's Unsent  frames wait
+//	                                  reports it
+//
 // Three kinds of locks guard the state, from the outside in: the lock of a link, of which each
 // pair of Conns has one; the lock of a Transport, for its Conns and its notifier; and the lock
 // of the Hub, which is never held together with another one. No lock is held while a Sink, a
@@ -63,7 +73,7 @@ const addrPrefix = "hub/"
 type Hub struct {
 	id string // see ID
 
-	exposures atomic.Uint64 // the last generation given to an exposure; see expose.go
+	exposures atomic.Uint64 // the last generation of an exposure in this Hub; see expose.go
 
 	mu     sync.Mutex         // guards the rest
 	ends   map[int]*Transport // by number, also closed ones: a number is not used again
@@ -124,7 +134,7 @@ func (h *Hub) make(n int) *Transport {
 	return t
 }
 
-// find returns the Transport that issued addr, or nil.
+// find returns the Transport that issued addr, or nil. It may have closed meanwhile.
 func (h *Hub) find(addr string) *Transport {
 	digits, ok := strings.CutPrefix(addr, addrPrefix)
 	n, err := strconv.Atoi(digits)
@@ -264,7 +274,8 @@ func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "memory: " + op, Rank: -1, Err: err}
 }
 
-// ctxFailure returns the error of a call whose context has ended, or nil.
+// ctxFailure returns the error of a call whose context has ended, or nil: fault.Timeout or
+// fault.Canceled.
 func ctxFailure(ctx context.Context, op string) error {
 	err := ctx.Err()
 	if err == nil {
@@ -273,7 +284,8 @@ func ctxFailure(ctx context.Context, op string) error {
 	return failure(fault.ContextKind(err), op, err)
 }
 
-// errPeerClosed returns the error of a Conn whose peer has called Close.
+// errPeerClosed returns the error of a Conn whose peer has called Close. Other ends than that do not
+// occur: a rank of this process cannot die alone.
 func errPeerClosed() error { return failure(fault.LinkLost, "the peer closed the link", io.EOF) }
 
 var (

@@ -75,7 +75,7 @@ func (t *Transport) notify() {
 }
 
 // acceptNext passes one arrival to accept, unless Close has ended it meanwhile. t.mu is held, but
-// not during the call.
+// not during the call, so that accept may use the Transport.
 func (t *Transport) acceptNext() {
 	n := &t.notifier
 	c := n.arrivals[0]

@@ -35,8 +35,9 @@ func (c *conn) Progress(in transport.Sink, _ int) (transport.State, error) {
 	return transport.Moved, nil
 }
 
-// pin pins the oldest frame and returns it. After a failure it fails the frames that this end has
-// sent, and returns the error instead.
+// pin pins the oldest frame and returns it, or an empty item. After a failure it fails the frames
+// that this end has sent, and returns the error instead. So frames that the peer has sent and
+// this end has not received are lost with the failure: none of them was done.
 func (c *conn) pin() (item, error) {
 	c.link.mu.Lock()
 	if c.err != nil {
@@ -90,7 +91,7 @@ func (c *conn) receive(it *item, in transport.Sink) error {
 			return errNotExposed(it.size)
 		}
 	case c.dst == nil:
-		n = it.size // dropped: there is nothing to copy
+		n = it.size // dropped: there is nothing to copy, so it completes at once
 	default:
 		it.copyPart(c.dst[c.got:c.got+n], c.got)
 	}

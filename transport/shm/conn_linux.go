@@ -73,7 +73,9 @@ type conn struct {
 	peerMemory peerMemory    // the peer's
 }
 
-// newConn makes a Conn of the result of a handshake, and owns it.
+// newConn makes a Conn of the result of a handshake, and owns it. The Conn is inside its own gate
+// until it is complete: a Close of the Transport may find it in the table before that, and must
+// not release what is not set up yet.
 func (t *Transport) newConn(w handshakeResult) (*conn, error) {
 	c := &conn{t: t, seg: w.seg, fd: w.fd, peerCred: w.peer, releaseSlot: w.releaseSlot, drainBudget: w.seg.ring}
 	c.peerMemory.fd = -1
@@ -333,7 +335,8 @@ func (c *conn) announceClose() {
 	syscall.Shutdown(c.fd, syscall.SHUT_RDWR)
 }
 
-// expire closes a Conn that was not admitted in time.
+// expire closes a Conn that was not admitted in time. The layer above has given up on the peer
+// before; this bounds how long a slot is held when it has not.
 func (c *conn) expire() {
 	if c.pending.Load() {
 		c.Close()
@@ -350,7 +353,7 @@ func (c *conn) releasePending() {
 // RemoteAddr returns the number of the peer's process.
 func (c *conn) RemoteAddr() net.Addr { return processAddr{c.peerCred.Pid} }
 
-// A processAddr is a process of this host, as net.Addr has it.
+// A processAddr is a process of this host as a net.Addr, for log lines about peers.
 type processAddr struct{ pid int32 }
 
 func (processAddr) Network() string  { return Name }
@@ -379,6 +382,7 @@ var (
 //	no     no           nobody sleeps
 //	yes    yes          Arm was called; no goroutine has asked the peer for a doorbell yet
 //	yes    no           the peer will ring, or the callback is scheduled
+//	no     yes          the callback has fired before anybody asked; asking then is harmless
 //
 // A callback that has fired clears armed. unannounced is set after armed, and cleared by the
 // goroutine that asks the peer.

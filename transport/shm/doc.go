@@ -54,6 +54,22 @@
 // copies it into the receiver's memory in fragments of up to 128 KiB, and then puts one record
 // that announces it.
 //
+// # Failures
+//
+//	what happens                     what this side does
+//	the peer closes                  delivers what has arrived, then fails with fault.LinkLost
+//	the peer's process dies          the same, with another text, within milliseconds: the
+//	                                 kernel closes its socket
+//	the peer's process is stopped    nothing; Unsent shows it when frames wait, and mesh judges
+//	the peer breaks the protocol     fails at once with fault.LinkLost
+//	the peer writes where nothing    fails with fault.Misuse; the memory is not touched, as the
+//	is exposed                       sender's copy needs the slot
+//	the peer dies inside a fragment  a release notices that, and does not wait
+//	the peer stops inside a          a release takes the pages away from it after 250 ms
+//	fragment
+//	no memory or descriptor is left  Dial, Alloc or Expose fail with fault.Exhausted; Conns that
+//	                                 exist go on
+//
 // # Bounds
 //
 //	what                                          bound

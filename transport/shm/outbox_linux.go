@@ -42,7 +42,7 @@ type outbox struct {
 	bodyLength int      // of a body that goes into exposed memory; the same owner
 }
 
-// An item is a frame that waits.
+// An item is a frame that waits, and the size of its body, which is needed more than once.
 type item struct {
 	f    *transport.Frame
 	size int // bytes of body
@@ -127,7 +127,8 @@ func (o *outbox) trySend(head, bytes []byte) (did, due bool) {
 	return did, due
 }
 
-// resume makes the caller the writer if frames wait and there is none.
+// resume makes the caller the writer if frames wait and there is none. Progress calls it when it has
+// seen blocked; another Progress, or a Send, may have become the writer meanwhile.
 func (o *outbox) resume() (write bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -139,7 +140,8 @@ func (o *outbox) resume() (write bool) {
 	return true
 }
 
-// start prepares to write the queue's first frame. o.mu is held.
+// start prepares to write the queue's first frame, of which nothing is in the ring yet. o.mu is
+// held.
 func (o *outbox) start() {
 	o.remaining, o.begun = o.queue.First().body(), false
 }

@@ -28,7 +28,7 @@ import (
 // keeps it from writing elsewhere. The memfd is sealed against shrinking, so that no
 // process can make another one's access fatal.
 //
-// An allocation goes through these states; only the first and the last transition take mu:
+// A range of the memfd goes through these states; each transition takes mu for a moment:
 //
 //	hole       reserve ->  reserved   no pages; nobody else may use the range
 //	reserved   fill, map   in use     pages, a mapping, and an entry in allocations

@@ -37,7 +37,8 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 	return t.listen(accept)
 }
 
-// listen opens the socket and starts to accept, under the lock.
+// listen opens the socket and starts to accept, under the lock, so that a Close either sees the
+// listener or makes listen fail. The name is random: no other process can bind it beforehand.
 func (t *Transport) listen(accept func(transport.Conn)) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -58,7 +58,8 @@ func (c *conn) requestWakeup() {
 }
 
 // prepareSleep declares in shared memory that this end sleeps, and then looks once more. It
-// returns true when there is something to do, and this end does not sleep.
+// returns true when there is something to do, and this end does not sleep. It publishes the
+// consumed space first: the peer may be waiting for that, and both would sleep for ever.
 func (c *conn) prepareSleep() (now bool) {
 	c.returnSpace()
 	c.ownDoorbell.asleep.Store(1)
