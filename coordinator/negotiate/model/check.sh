@@ -43,7 +43,7 @@ for bounds in "RANKS=2 NAMES=2 CACHE=1 STEPS=2" "RANKS=3 NAMES=2 CACHE=1 STEPS=1
 	echo "$bounds: $(awk '/states, stored/ { print $1 }' pan.out) states, no error"
 done
 
-bugs=("" "numbers are given away before all ranks know" "rank 0 is not waited for" "who waits for a rank that joins is forgotten" "a bit of a number that is over is taken for nothing")
+bugs=("" "cache IDs are given away before all ranks know of the eviction" "rank 0 is not waited for" "tensors that wait for a rank that joins are forgotten" "a bit of an evicted entry is ignored")
 for bug in 1 2 3 4; do
 	explore BUG=$bug
 	if grep -q 'errors: 0' pan.out; then

@@ -1,21 +1,20 @@
 /*
- * The negotiation protocol of package negotiate, for spin: a leader, which is told
- * what each rank has submitted and tells all ranks one order, and the ranks, which
- * submit names in any order, step by step, run out of data after a number of steps
- * of their own, join, and leave.
+ * The protocol of package negotiate for the model checker spin: a coordinator, which receives what
+ * each rank has submitted and sends all ranks one order, and the workers of the ranks. These submit
+ * names in any order, step by step, run out of data after a number of steps of their own, join, and
+ * shut down.
  *
- * What is modelled is what could go wrong between machines: messages on their way
- * in both directions, numbers of the cache that are given to another name while
- * bits with the old meaning are under way, submissions that wait to be sent while
- * their number is taken away, joins at any time. What is left out has no part in
- * that: sizes, fusion, groups, process sets, errors, time. Carrying out takes no
- * time. The age by which Leader.evict chooses is any age.
+ * Modelled is what could go wrong between machines: messages in flight both ways, cache IDs that are
+ * given to another name while bits with the old meaning are in flight, submissions that have not been
+ * sent while their entry is evicted, joins at any time. Sizes, fusion, groups, process sets, errors
+ * and time have no part in that and are left out. Execution takes no time. evictOldest chooses an
+ * entry of any age.
  *
  * Checked, over all interleavings within the bounds:
- *   agreement   every rank runs the same names in the same order;
- *   soundness   no rank runs what it has not submitted, unless it has joined; no
- *               bit means nothing, no name is told twice, no message is skipped;
- *   no deadlock all ranks end by "bye", with everything carried out.
+ *   agreement    every rank runs the same names in the same order;
+ *   soundness    no rank runs what it has not submitted, unless it has joined; no bit has an unknown
+ *                ID, no name is submitted twice, no message is skipped;
+ *   no deadlock  all ranks end by SHUTDOWN, with everything executed.
  *
  * -DBUG=1 to 4 plant bugs that must be found; see check.sh.
  */
@@ -40,59 +39,59 @@
 #define ALL  ((1 << RANKS) - 1)
 #define MOST (NAMES * STEPS) /* runs */
 
-mtype = { RUN, JOINED, BYE };
+mtype = { RUN, JOINED, SHUTDOWN };
 
-/* Up: acknowledged message, bits by number, requests by name, joins, leaves. */
-chan up[RANKS] = [NAMES + 2] of { byte, byte, byte, bool, bool };
+/* Request lists: acknowledged list, bits by cache ID, requests by name, join, shutdown. */
+chan requestLists[RANKS] = [NAMES + 2] of { byte, byte, byte, bool, bool };
 
-/* Down: its number, kind, number of the tensor or NONE for this launch only, its
-   name, whether it gets that meaning now, absent ranks, number that is over. */
-chan down[RANKS] = [MOST + 2] of { byte, mtype, byte, byte, bool, byte, byte };
+/* Response lists: number, kind, cache ID of the tensor or NONE if transient, its name, whether
+   the ID is defined as that name now, absent ranks, ID that is evicted. */
+chan responseLists[RANKS] = [MOST + 2] of { byte, mtype, byte, byte, bool, byte, byte };
 
-/* For the proof only: the order as the leader has told it. */
+/* For the proof only: the order as the coordinator has sent it. */
 byte order[MOST];
-byte told;
+byte ordered;
 
-/* What is left, for the end. */
+/* Workers that have ended. */
 byte ended;
 
-proctype Rank(byte me)
+proctype Worker(byte me)
 {
-	byte num[NAMES];     /* number of a name; NONE */
-	bool agreed[NAMES];  /* and that number means what was last submitted */
-	byte entry[CACHE];   /* name of a number; NONE */
-	bool under[NAMES];   /* submitted, and not carried out */
+	byte cacheID[NAMES];     /* cache ID of a name; NONE */
+	bool matches[NAMES];  /* and its entry is what was last submitted */
+	byte entry[CACHE];   /* name of a cache ID; NONE */
+	bool inFlight[NAMES];   /* submitted, and not executed */
 	byte count[NAMES];   /* times submitted */
 	byte bits, requests; /* not sent yet */
-	bool joining, over, left;
-	byte limit, ran, ack, seq, id, name, absent, gone, i;
-	bool means;
+	bool joining, allJoined, shut;
+	byte limit, ran, ack, seq, id, name, absent, evicted, i;
+	bool defines;
 	mtype kind;
 
 	atomic {
-		for (i : 0 .. NAMES - 1) { num[i] = NONE }
+		for (i : 0 .. NAMES - 1) { cacheID[i] = NONE }
 		for (i : 0 .. CACHE - 1) { entry[i] = NONE }
 		select (limit : 1 .. STEPS);
 		i = 0
 	}
 	do
-	:: atomic { !joining && !over ->	/* submit some name */
+	:: atomic { !joining && !allJoined ->	/* submit some name */
 		select (i : 0 .. NAMES - 1);
 		if
-		:: !under[i] && count[i] < limit ->
-			under[i] = true;
+		:: !inFlight[i] && count[i] < limit ->
+			inFlight[i] = true;
 			count[i]++;
 			if
-			:: num[i] != NONE && agreed[i] -> bits = bits | (1 << num[i])
-			:: else -> agreed[i] = false; requests = requests | (1 << i)
+			:: cacheID[i] != NONE && matches[i] -> bits = bits | (1 << cacheID[i])
+			:: else -> matches[i] = false; requests = requests | (1 << i)
 			fi
 		:: else
 		fi;
 		i = 0 }
-	:: atomic { bits != 0 || requests != 0 ->	/* a cycle is over */
-		up[me] ! ack, bits, requests, false, false;
+	:: atomic { bits != 0 || requests != 0 ->	/* Config.Cycle has passed */
+		requestLists[me] ! ack, bits, requests, false, false;
 		bits = 0; requests = 0 }
-	:: atomic { !joining && !over ->	/* nothing more to submit */
+	:: atomic { !joining && !allJoined ->	/* nothing more to submit */
 		for (i : 0 .. NAMES - 1) {
 			if
 			:: count[i] < limit -> break
@@ -101,59 +100,59 @@ proctype Rank(byte me)
 		}
 		if
 		:: i == NAMES ->
-			up[me] ! ack, bits, requests, true, false;
+			requestLists[me] ! ack, bits, requests, true, false;
 			bits = 0; requests = 0; joining = true
 		:: else
 		fi;
 		i = 0 }
-	:: atomic { over && !left ->
-		up[me] ! ack, 0, 0, false, true;
-		left = true }
-	:: atomic { down[me] ? seq, kind, id, name, means, absent, gone ->
+	:: atomic { allJoined && !shut ->
+		requestLists[me] ! ack, 0, 0, false, true;
+		shut = true }
+	:: atomic { responseLists[me] ? seq, kind, id, name, defines, absent, evicted ->
 		assert(seq == ack + 1);
 		ack = seq;
 		if
 		:: kind == RUN ->
-			if	/* Member.mean */
-			:: id == NONE -> agreed[name] = false
-			:: id != NONE && means ->
+			if	/* Worker.defineEntry */
+			:: id == NONE -> matches[name] = false
+			:: id != NONE && defines ->
 				if
-				:: entry[id] != NONE && entry[id] != name -> num[entry[id]] = NONE; agreed[entry[id]] = false
+				:: entry[id] != NONE && entry[id] != name -> cacheID[entry[id]] = NONE; matches[entry[id]] = false
 				:: else
 				fi;
 				entry[id] = name;
-				num[name] = id;
-				agreed[name] = under[name]
+				cacheID[name] = id;
+				matches[name] = inFlight[name]
 			:: else ->
-				assert(entry[id] != NONE);	/* it means something */
+				assert(entry[id] != NONE);	/* the ID is known */
 				name = entry[id]
 			fi;
-			assert(ran < told && order[ran] == name);	/* agreement */
+			assert(ran < ordered && order[ran] == name);	/* agreement */
 			ran++;
 			if
-			:: absent & (1 << me) -> assert(!under[name])
-			:: else -> assert(under[name]); under[name] = false	/* soundness */
+			:: absent & (1 << me) -> assert(!inFlight[name])
+			:: else -> assert(inFlight[name]); inFlight[name] = false	/* soundness */
 			fi
-		:: kind == JOINED -> joining = false; over = true
-		:: kind == BYE -> assert(left && ran == told && bits == 0 && requests == 0)
+		:: kind == JOINED -> joining = false; allJoined = true
+		:: kind == SHUTDOWN -> assert(shut && ran == ordered && bits == 0 && requests == 0)
 		fi;
-		if	/* Member.forget */
-		:: gone != NONE && entry[gone] != NONE ->
-			name = entry[gone];
-			entry[gone] = NONE;
+		if	/* Worker.evict */
+		:: evicted != NONE && entry[evicted] != NONE ->
+			name = entry[evicted];
+			entry[evicted] = NONE;
 			if
-			:: under[name] && (bits & (1 << gone)) ->	/* it has not gone out; in full it says the same */
-				bits = bits & ~(1 << gone);
+			:: inFlight[name] && (bits & (1 << evicted)) ->	/* the bit has not been sent: send in full */
+				bits = bits & ~(1 << evicted);
 				requests = requests | (1 << name)
 			:: else
 			fi;
-			num[name] = NONE;
-			agreed[name] = false
+			cacheID[name] = NONE;
+			matches[name] = false
 		:: else
 		fi;
-		seq = 0; id = 0; name = 0; means = false; absent = 0; gone = 0;	/* fewer states */
+		seq = 0; id = 0; name = 0; defines = false; absent = 0; evicted = 0;	/* fewer states */
 		if
-		:: kind == BYE -> ended++; break
+		:: kind == SHUTDOWN -> ended++; break
 		:: else
 		fi }
 	od
@@ -161,88 +160,88 @@ proctype Rank(byte me)
 
 #define FREE 0
 #define LIVE 1
-#define OVER 2
+#define EVICTED 2
 
-proctype Leader()
+proctype Coordinator()
 {
-	byte got[NAMES];     /* ranks that have submitted a name; 0: it is not pending */
-	bool infull[NAMES];    /* somebody sent it in full */
-	byte slotOf[NAMES];  /* the number that it had when it became pending; NONE */
-	byte cached[NAMES];  /* its number; NONE */
-	byte meaning[CACHE], state[CACHE], overAt[CACHE];
+	byte submitted[NAMES];     /* ranks that have submitted a name; 0: it is not pending */
+	bool redefine[NAMES];    /* some rank sent it in full */
+	byte entryOf[NAMES];  /* its cache ID when it became pending; NONE */
+	byte cacheID[NAMES];  /* its cache ID; NONE */
+	byte nameOf[CACHE], state[CACHE], evictedAt[CACHE];
 	byte ack[RANKS];
-	byte joining, leaving, seq;
-	byte r, a, bits, requests, i, id, absent, gone, enough;
-	bool joins, leaves, means;
+	byte joining, shut, seq;
+	byte r, a, bits, requests, i, id, absent, evicted, enough;
+	bool joins, shuts, defines;
 
 	atomic {
-		for (i : 0 .. NAMES - 1) { cached[i] = NONE; slotOf[i] = NONE }
+		for (i : 0 .. NAMES - 1) { cacheID[i] = NONE; entryOf[i] = NONE }
 		i = 0
 	}
 	do
 	:: atomic {
 		if
-		:: up[0] ? a, bits, requests, joins, leaves -> r = 0
-		:: up[1] ? a, bits, requests, joins, leaves -> r = 1
+		:: requestLists[0] ? a, bits, requests, joins, shuts -> r = 0
+		:: requestLists[1] ? a, bits, requests, joins, shuts -> r = 1
 #if RANKS > 2
-		:: up[2] ? a, bits, requests, joins, leaves -> r = 2
+		:: requestLists[2] ? a, bits, requests, joins, shuts -> r = 2
 #endif
 		fi;
 		assert(a >= ack[r] && a <= seq);
 		ack[r] = a;
-		for (id : 0 .. CACHE - 1) {	/* hearBit */
+		for (id : 0 .. CACHE - 1) {	/* receiveCachedID */
 			if
-			:: BUG == 4 && (bits & (1 << id)) && state[id] == OVER	/* it is taken for nothing */
-			:: (BUG != 4 || state[id] != OVER) && (bits & (1 << id)) ->
+			:: BUG == 4 && (bits & (1 << id)) && state[id] == EVICTED	/* ignored */
+			:: (BUG != 4 || state[id] != EVICTED) && (bits & (1 << id)) ->
 				assert(state[id] != FREE);
-				i = meaning[id];
+				i = nameOf[id];
 				if
-				:: got[i] == 0 -> slotOf[i] = cached[i]; infull[i] = false
+				:: submitted[i] == 0 -> entryOf[i] = cacheID[i]; redefine[i] = false
 				:: else
 				fi;
-				assert(!(got[i] & (1 << r)));
-				got[i] = got[i] | (1 << r);
-				infull[i] = infull[i] || state[id] != LIVE
+				assert(!(submitted[i] & (1 << r)));
+				submitted[i] = submitted[i] | (1 << r);
+				redefine[i] = redefine[i] || state[id] != LIVE
 			:: else
 			fi
 		}
-		for (i : 0 .. NAMES - 1) {	/* hearRequest */
+		for (i : 0 .. NAMES - 1) {	/* receiveRequest */
 			if
 			:: requests & (1 << i) ->
 				if
-				:: got[i] == 0 -> slotOf[i] = cached[i]
+				:: submitted[i] == 0 -> entryOf[i] = cacheID[i]
 				:: else
 				fi;
-				assert(!(got[i] & (1 << r)) && !(joining & (1 << r)));
-				got[i] = got[i] | (1 << r);
-				infull[i] = true
+				assert(!(submitted[i] & (1 << r)) && !(joining & (1 << r)));
+				submitted[i] = submitted[i] | (1 << r);
+				redefine[i] = true
 			:: else
 			fi
 		}
 		if
 		:: joins -> joining = joining | (1 << r)
-		:: leaves -> leaving = leaving | (1 << r)
+		:: shuts -> shut = shut | (1 << r)
 		:: else
 		fi;
-		for (i : 0 .. NAMES - 1) {	/* check, number, launch */
-			enough = got[i] | joining;
+		for (i : 0 .. NAMES - 1) {	/* checkReady, assignID, launch */
+			enough = submitted[i] | joining;
 			if
-			:: BUG == 2 && got[i] != 0 -> enough = enough | 1	/* rank 0 is not waited for */
-			:: BUG == 3 && joins -> enough = 0	/* who waits for the rank that joins is forgotten */
+			:: BUG == 2 && submitted[i] != 0 -> enough = enough | 1	/* rank 0 is not waited for */
+			:: BUG == 3 && joins -> enough = 0	/* tensors that wait for the rank that joins are forgotten */
 			:: else
 			fi;
 			if
-			:: got[i] != 0 && enough == ALL ->
-				absent = joining & ~got[i];
-				gone = NONE;
-				means = false;
+			:: submitted[i] != 0 && enough == ALL ->
+				absent = joining & ~submitted[i];
+				evicted = NONE;
+				defines = false;
 				if
-				:: slotOf[i] != NONE && state[slotOf[i]] == LIVE && !infull[i] -> id = slotOf[i]
-				:: (slotOf[i] == NONE || state[slotOf[i]] != LIVE || infull[i]) && absent != 0 -> id = NONE
-				:: (slotOf[i] == NONE || state[slotOf[i]] != LIVE || infull[i]) && absent == 0 ->
-					id = slotOf[i];
+				:: entryOf[i] != NONE && state[entryOf[i]] == LIVE && !redefine[i] -> id = entryOf[i]
+				:: (entryOf[i] == NONE || state[entryOf[i]] != LIVE || redefine[i]) && absent != 0 -> id = NONE
+				:: (entryOf[i] == NONE || state[entryOf[i]] != LIVE || redefine[i]) && absent == 0 ->
+					id = entryOf[i];
 					if
-					:: id == NONE ->	/* takeSlot */
+					:: id == NONE ->	/* allocateID */
 						for (a : 0 .. CACHE - 1) {
 							if
 							:: state[a] == FREE -> id = a; break
@@ -253,22 +252,22 @@ proctype Leader()
 					fi;
 					if
 					:: id != NONE ->
-						means = true;
-						meaning[id] = i;
+						defines = true;
+						nameOf[id] = i;
 						state[id] = LIVE;
-						cached[i] = id
-					:: else ->	/* evict one, or none is old enough */
+						cacheID[i] = id
+					:: else ->	/* evictOldest, which may find none */
 						select (a : 0 .. CACHE);
 						if
 						:: a < CACHE ->
 							if
-							:: state[a] == LIVE && got[meaning[a]] == 0 ->
-								gone = a;
-								cached[meaning[a]] = NONE;
-								state[a] = OVER;
-								overAt[a] = seq + 1;
+							:: state[a] == LIVE && submitted[nameOf[a]] == 0 ->
+								evicted = a;
+								cacheID[nameOf[a]] = NONE;
+								state[a] = EVICTED;
+								evictedAt[a] = seq + 1;
 								if
-								:: BUG == 1 -> state[a] = FREE	/* not all know that it is over */
+								:: BUG == 1 -> state[a] = FREE	/* before all ranks know of the eviction */
 								:: else
 								fi
 							:: else
@@ -277,57 +276,57 @@ proctype Leader()
 						fi
 					fi
 				fi;
-				order[told] = i;
-				told++;
+				order[ordered] = i;
+				ordered++;
 				seq++;
-				for (a : 0 .. RANKS - 1) { down[a] ! seq, RUN, id, i, means, absent, gone }
-				got[i] = 0; infull[i] = false; slotOf[i] = NONE
+				for (a : 0 .. RANKS - 1) { responseLists[a] ! seq, RUN, id, i, defines, absent, evicted }
+				submitted[i] = 0; redefine[i] = false; entryOf[i] = NONE
 			:: else
 			fi
 		}
 		if
 		:: joining == ALL ->
-			for (i : 0 .. NAMES - 1) { assert(got[i] == 0) }	/* all was ready, and launched before */
+			for (i : 0 .. NAMES - 1) { assert(submitted[i] == 0) }	/* everything was ready and launched before */
 			seq++;
-			for (a : 0 .. RANKS - 1) { down[a] ! seq, JOINED, NONE, 0, false, 0, NONE }
+			for (a : 0 .. RANKS - 1) { responseLists[a] ! seq, JOINED, NONE, 0, false, 0, NONE }
 			joining = 0
 		:: else
 		fi;
-		for (id : 0 .. CACHE - 1) {	/* drain */
+		for (id : 0 .. CACHE - 1) {	/* freeEvicted */
 			if
-			:: state[id] == OVER ->
+			:: state[id] == EVICTED ->
 				for (a : 0 .. RANKS - 1) {
 					if
-					:: ack[a] < overAt[id] -> break
+					:: ack[a] < evictedAt[id] -> break
 					:: else
 					fi
 				}
 				if
-				:: a == RANKS -> state[id] = FREE; overAt[id] = 0; meaning[id] = 0
+				:: a == RANKS -> state[id] = FREE; evictedAt[id] = 0; nameOf[id] = 0
 				:: else
 				fi
 			:: else
 			fi
 		}
-		a = 0; bits = 0; requests = 0; i = 0; id = 0; absent = 0; gone = 0; enough = 0; r = 0;
-		means = false; joins = false;
+		a = 0; bits = 0; requests = 0; i = 0; id = 0; absent = 0; evicted = 0; enough = 0; r = 0;
+		defines = false; joins = false;
 		if
-		:: leaving == ALL ->
+		:: shut == ALL ->
 			seq++;
-			for (a : 0 .. RANKS - 1) { down[a] ! seq, BYE, NONE, 0, false, 0, NONE }
+			for (a : 0 .. RANKS - 1) { responseLists[a] ! seq, SHUTDOWN, NONE, 0, false, 0, NONE }
 			break
-		:: else -> leaves = false
+		:: else -> shuts = false
 		fi }
 	od
 }
 
 init {
 	atomic {
-		run Leader();
-		run Rank(0);
-		run Rank(1);
+		run Coordinator();
+		run Worker(0);
+		run Worker(1);
 #if RANKS > 2
-		run Rank(2);
+		run Worker(2);
 #endif
 	}
 	ended == RANKS	/* reached in every run, or it is a deadlock */
