@@ -13,7 +13,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-func TestCommTellsWhatWasChosen(t *testing.T) {
+func TestAlgorithmNamesTheChosenOne(t *testing.T) {
 	for _, tc := range []struct {
 		transport, algorithm, op string
 		want                     string // transport to the other rank, algorithm
@@ -139,7 +139,7 @@ func TestAReduceScatterMayNameItsAlgorithm(t *testing.T) {
 	}
 }
 
-func TestCommTellsWhatWasChosenForAnOperator(t *testing.T) {
+func TestAlgorithmDependsOnTheOperator(t *testing.T) {
 	inOrder := reduce.Func("first", reduce.RankOrder, func(a, _ int32) int32 { return a })
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		for _, tc := range []struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-func TestRingPassesATokenAround(t *testing.T) {
+func TestTokenTravelsAroundTheRing(t *testing.T) {
 	for n := 1; n <= 5; n++ {
 		err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 			buf := []int{c.Rank()}
@@ -32,7 +32,7 @@ func TestRingPassesATokenAround(t *testing.T) {
 }
 
 func TestBothRanksSendFirstAtEverySize(t *testing.T) {
-	for _, drive := range []string{"auto", "eager", "rendezvous"} {
+	for _, protocol := range []string{"auto", "eager", "rendezvous"} {
 		for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 1 << 20, 5<<20 + 3} {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				out := make([]byte, size)
@@ -56,9 +56,9 @@ func TestBothRanksSendFirstAtEverySize(t *testing.T) {
 					}
 				}
 				return nil
-			}, comm.WithParameters(comm.Parameters{Protocol: drive}))
+			}, comm.WithParameters(comm.Parameters{Protocol: protocol}))
 			if err != nil {
-				t.Fatalf("drive %s size %d: %v", drive, size, err)
+				t.Fatalf("drive %s size %d: %v", protocol, size, err)
 			}
 		}
 	}

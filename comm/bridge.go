@@ -11,7 +11,7 @@ import (
 )
 
 // Bridge is for the other packages of this module: its type is internal to it.
-func (c *Comm) Bridge() bridge.Comm { return (*bridged)(c) }
+func (c *Comm) Bridge() bridge.Communicator { return (*bridged)(c) }
 
 // bridged is a Comm as package bridge describes it.
 type bridged Comm
@@ -50,7 +50,7 @@ type poller struct {
 }
 
 // Poll implements bridge.Poller.
-func (p *poller) Poll(ctx context.Context, cond bridge.Condition) bool {
+func (p *poller) Poll(ctx context.Context, cond bridge.PollCondition) bool {
 	if p.mesh.Poll(ctx, cond, nil, p.links) {
 		return true
 	}

@@ -119,9 +119,9 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 			}
 			return true
 		}})
-		var ledgers [2]worldtest.BufferTracker
+		var trackers [2]worldtest.BufferTracker
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-			return tc.call.Run(ctx, c, count, &ledgers[c.Rank()])
+			return tc.call.Run(ctx, c, count, &trackers[c.Rank()])
 		}, append(tc.opts, comm.WithTransportName("shm"),
 			comm.WithWrap(func(rank int, t transport.Transport) transport.Transport { return script.Wrap(t, rank) }))...)
 		if err != nil {
@@ -130,9 +130,9 @@ func TestLargeReceivesIntoABufferAreZeroCopy(t *testing.T) {
 		if got := writes.Load() > 0; got != tc.straight {
 			t.Errorf("%s: %d frames were written straight", name, writes.Load())
 		}
-		for i := range ledgers {
-			ledgers[i].Returned()
-			if err := ledgers[i].Check(); err != nil {
+		for i := range trackers {
+			trackers[i].Returned()
+			if err := trackers[i].Check(); err != nil {
 				t.Error(err)
 			}
 		}

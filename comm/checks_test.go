@@ -55,8 +55,8 @@ func shortest(call func() error) (least time.Duration, err error) {
 				return 0, err
 			}
 		}
-		if took := time.Since(began); round == 0 || took < least {
-			least = took
+		if elapsed := time.Since(began); round == 0 || elapsed < least {
+			least = elapsed
 		}
 	}
 	return least, nil

@@ -76,7 +76,7 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	c.setTable(table)
 	rt.mu.Lock()
 	rt.comms[id] = c
-	early := rt.earlyRevokes.take(id)
+	early := rt.earlyRevokes.remove(id)
 	lost := rt.lossWithin(c)
 	rt.mu.Unlock()
 	if early != nil {
@@ -279,7 +279,7 @@ func (c *Comm) Close(ctx context.Context) error {
 	if again {
 		return nil
 	}
-	if c.id == worldID {
+	if c.id == jobCommID {
 		if _, limited := ctx.Deadline(); !limited && c.rt.opt.timeout > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeoutCause(ctx, c.rt.opt.timeout, errTimeout)
@@ -306,5 +306,5 @@ func (c *Comm) Abort(cause error) {
 	c.rt.fence()
 }
 
-// worldID is the id of the job's communicator.
-const worldID = 1
+// jobCommID is the id of the job's communicator.
+const jobCommID = 1

@@ -101,8 +101,8 @@ func (d *death) rank(c *comm.Comm) error {
 			break
 		}
 	}
-	if took := time.Since(began); took > verdictLimit {
-		return fmt.Errorf("the handles took %v", took)
+	if elapsed := time.Since(began); elapsed > verdictLimit {
+		return fmt.Errorf("the handles took %v", elapsed)
 	}
 	if err := co.Close(context.Background()); err != nil && !lost(err, d.victim) {
 		return fmt.Errorf("close: %w", err)

@@ -158,14 +158,14 @@ func messageCases(wire string, n int, opts ...comm.Option) []*faultCase {
 // plan prepare. In a bubble it is certain that some are written directly. Its steps
 // resemble each other, so a fault is injected at one of five, never the same ones.
 func preparedCase(wire string, n int) *faultCase {
-	settled := func() {}
+	drained := func() {}
 	inBubble := wire == "memory" || wire == "verbs"
 	if inBubble {
 		// Reason: this is the clock of a synctest bubble, and no real time. It goes on only
 		// when all goroutines wait, and then nothing is on its way any more.
-		settled = func() { time.Sleep(time.Millisecond) }
+		drained = func() { time.Sleep(time.Millisecond) }
 	}
-	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, settled), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
+	return &faultCase{wire: wire, n: n, call: worldtest.NamedSteps[int32](0, drained), count: 5000, label: ", prepared", every: 5, reuses: inBubble,
 		opts: []comm.Option{comm.WithParameters(comm.Parameters{Protocol: "rendezvous", StaticTensors: 1 << 20, NoSharedMemory: true})}}
 }
 
@@ -176,7 +176,7 @@ var (
 )
 
 // injectInMemory strikes at all steps of the scenes for these numbers of ranks.
-func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, scenes func(n int) []*faultCase) {
+func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, cases func(n int) []*faultCase) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // each play begins with nothing
 	if soaking {
 		ranks = []int{2, 3, 4, 5}
@@ -186,7 +186,7 @@ func injectInMemory(t *testing.T, ranks []int, choose func(i int) []injection, s
 	var sum runCounts
 	t.Run("memory", func(t *testing.T) {
 		for _, n := range ranks {
-			for _, s := range scenes(n) {
+			for _, s := range cases(n) {
 				t.Run(s.String(), func(t *testing.T) {
 					t.Parallel()
 					s.injectAll(t, &sum, choose)
@@ -318,13 +318,13 @@ func TestADeathIsNoticedInSharedMemory(t *testing.T) {
 	sum.report(t)
 }
 
-// pieceElements are as many as one piece of shared memory has of a rank.
-const pieceElements = p2p.SlotSize / 4
+// fragmentElements are as many as one piece of shared memory has of a rank.
+const fragmentElements = p2p.SlotSize / 4
 
-// piecesOf are how many pieces a call's vectors have: a small one, and so many others that
+// fragmentsOf are how many pieces a call's vectors have: a small one, and so many others that
 // each rank puts some in ahead of those that it takes. The vectors of two calls, one with a
 // stage and one with two, fill all slots of two ranks, and then some of them again.
-func piecesOf(call worldtest.Call, wire string, n int) []float64 {
+func fragmentsOf(call worldtest.Call, wire string, n int) []float64 {
 	few := []float64{0.01, 4.5}
 	if (call.Name == "allreduce" || call.Name == "broadcast from the last") && wire == "memory" && n == 2 && !raceEnabled {
 		slots := p2p.SharedSize(n) / n / p2p.SlotSize // what else a rank has in there is less than a slot
@@ -341,12 +341,12 @@ func publishCases(wire string, n int) []*faultCase {
 		if err != nil || call.Name == "iallreduce" {
 			continue // there is none, or not for calls that do not block
 		}
-		for _, pieces := range piecesOf(call, wire, n) {
-			count := int(pieces * pieceElements)
+		for _, fragments := range fragmentsOf(call, wire, n) {
+			count := int(fragments * fragmentElements)
 			if call.Chunks {
 				count *= n
 			}
-			if raceEnabled && pieces < 1 {
+			if raceEnabled && fragments < 1 {
 				continue
 			}
 			all = append(all, &faultCase{wire: wire, n: n, algorithm: a.String(), call: call, count: count, only: flaky.Publish})
@@ -380,7 +380,7 @@ func lastCall(call worldtest.Call, victim int) worldtest.Call {
 // injectOverWire strikes at a few steps of the scenes, one of share times, which the seed moves. In a
 // soak it strikes at all, one blow at each in turn: where every blow falls on every
 // step is in memory, where a play takes a tenth of the time.
-func injectOverWire(t *testing.T, share int, injections []injection, scenes func(n int) []*faultCase) {
+func injectOverWire(t *testing.T, share int, injections []injection, cases func(n int) []*faultCase) {
 	leak.Check(t)
 	if raceEnabled {
 		share *= 3 // what races shows at any step
@@ -390,7 +390,7 @@ func injectOverWire(t *testing.T, share int, injections []injection, scenes func
 	begin := seed(t)
 	i := begin
 	for n := 2; n <= 4; n++ {
-		for j, s := range scenes(n) {
+		for j, s := range cases(n) {
 			if !soaking && (j+begin)%3 != n-2 {
 				continue
 			}

@@ -96,11 +96,11 @@ func writesTensorsDirectly(t *testing.T, over []comm.Option) {
 	const most = 40 // times Steps: a tensor is written directly once its sender has seen the Release
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		for i := range uint64(most) {
-			var ledger worldtest.BufferTracker
-			if err := worldtest.NamedSteps[int32](i*worldtest.Steps, func() {}).Run(ctx, c, 100_000, &ledger); err != nil {
+			var tracker worldtest.BufferTracker
+			if err := worldtest.NamedSteps[int32](i*worldtest.Steps, func() {}).Run(ctx, c, 100_000, &tracker); err != nil {
 				return err
 			}
-			reused := []int32{int32(ledger.Reused())}
+			reused := []int32{int32(tracker.Reused())}
 			if err := comm.AllReduce(ctx, c, reused, comm.Min); err != nil || reused[0] > 0 {
 				return err
 			}
@@ -151,10 +151,10 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 	leak.Check(t)
 	const each = 16 // of the scenes
 	var sum runCounts
-	blows, i := frameInjections(), 0
-	scenes := frameCases(overDevice)(3)
-	for j, s := range scenes {
-		last := j == len(scenes)-1 // the region's, whose frames nobody hears
+	injections, i := frameInjections(), 0
+	cases := frameCases(overDevice)(3)
+	for j, s := range cases {
+		last := j == len(cases)-1 // the region's, whose frames nobody hears
 		if !soaking && j%each != 0 && !last {
 			continue
 		}
@@ -163,7 +163,7 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 				continue
 			}
 			i++
-			s.inject(t, &sum, blows[i%len(blows)], at)
+			s.inject(t, &sum, injections[i%len(injections)], at)
 		}
 	}
 	sum.report(t)
@@ -172,7 +172,7 @@ func TestDeviceEndsWhenAnyFrameIsCut(t *testing.T) {
 // Tensors that grow and shrink, some of them named, for thousands of steps: neither
 // goroutines nor pinned memory nor what the kernel's device has grow with the steps.
 // TUTTI_SOAK is how many steps, if it is a number above 1.
-func TestDeviceSoakLeavesNothing(t *testing.T) {
+func TestDeviceSoakReleasesEverything(t *testing.T) {
 	needsDevice(t)
 	steps, _ := strconv.Atoi(os.Getenv("TUTTI_SOAK"))
 	if steps <= 1 {
@@ -218,7 +218,7 @@ func TestDeviceSoakLeavesNothing(t *testing.T) {
 }
 
 // The same tensors with devices in software, which say what was left with them.
-func TestSoftwareDeviceSoakLeavesNothing(t *testing.T) {
+func TestSoftwareDeviceSoakReleasesEverything(t *testing.T) {
 	leak.Check(t)
 	fabric := softdevice.NewFabric()
 	t.Setenv("TUTTI_VERBS_CACHE", strconv.Itoa(1<<20))

@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-func TestClosingASplitDeliversWhatItsSendsHadAccepted(t *testing.T) {
+func TestClosingASplitDeliversAcceptedSends(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			sub, err := c.Dup(ctx)
@@ -45,7 +45,7 @@ func TestClosingASplitDeliversWhatItsSendsHadAccepted(t *testing.T) {
 	}
 }
 
-func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
+func TestCloseIsBoundedByTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		err := Local(2, func(ctx context.Context, c *Comm) error {
 			if c.Rank() == 1 {
@@ -57,8 +57,8 @@ func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
 			}
 			started := time.Now()
 			err := c.Close(context.Background())
-			if took := time.Since(started); !errors.Is(err, fault.Timeout) || took > 6*time.Second {
-				return fmt.Errorf("got %v after %v, want a timeout after 5 s", err, took)
+			if elapsed := time.Since(started); !errors.Is(err, fault.Timeout) || elapsed > 6*time.Second {
+				return fmt.Errorf("got %v after %v, want a timeout after 5 s", err, elapsed)
 			}
 			return nil
 		}, WithTimeout(5*time.Second))
@@ -69,7 +69,7 @@ func TestCloseTakesNoLongerThanTheTimeout(t *testing.T) {
 }
 
 // The receiver takes what was sent before Close, goes on, and closes nothing.
-func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
+func TestCloseWaitsForLateReceives(t *testing.T) {
 	for _, bytes := range []int{1000, 100_000, 1 << 20, 8 << 20} { // pushed; offered, and spilled
 		synctest.Test(t, func(t *testing.T) {
 			const late = 3 * time.Second
@@ -81,8 +81,8 @@ func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
 						return err
 					}
 					err := c.Close(ctx)
-					if took := time.Since(began); bytes > 64<<10 && took < late || took > 2*late {
-						t.Errorf("%d bytes: Close returned after %v, with %v; the message was taken after %v", bytes, took, err, late)
+					if elapsed := time.Since(began); bytes > 64<<10 && elapsed < late || elapsed > 2*late {
+						t.Errorf("%d bytes: Close returned after %v, with %v; the message was taken after %v", bytes, elapsed, err, late)
 					}
 					return err
 				}
@@ -93,8 +93,8 @@ func TestCloseReturnsOnceItsMessagesAreTakenHoweverLate(t *testing.T) {
 					return err
 				}
 				_, err := Recv(ctx, c, 0, 2, buf)
-				if took := time.Since(began); !errors.Is(err, fault.Closed) || took > 2*late {
-					t.Errorf("%d bytes: another receive got %v after %v, want closed", bytes, err, took)
+				if elapsed := time.Since(began); !errors.Is(err, fault.Closed) || elapsed > 2*late {
+					t.Errorf("%d bytes: another receive got %v after %v, want closed", bytes, err, elapsed)
 				}
 				return nil
 			})
@@ -156,10 +156,10 @@ func TestRevokesOfUnknownCommunicatorsDoNotDisplaceLaterOnes(t *testing.T) {
 	if len(er.why) != maxEarly || len(er.order) != maxEarly {
 		t.Errorf("%d and %d are kept, want %d", len(er.why), len(er.order), maxEarly)
 	}
-	if e := er.take(n - 1); e == nil || e.Rank != n-1 {
+	if e := er.remove(n - 1); e == nil || e.Rank != n-1 {
 		t.Errorf("the last one is %v", e)
 	}
-	if e := er.take(0); e != nil {
+	if e := er.remove(0); e != nil {
 		t.Errorf("the first one is %v still", e)
 	}
 	if len(er.why) != maxEarly-1 || len(er.order) != maxEarly-1 {
@@ -192,7 +192,7 @@ func TestACommunicatorMadeAfterALinkWasLostKnowsSo(t *testing.T) {
 	}
 }
 
-func TestCallsOnASplitAfterTheJobHasClosedSaySo(t *testing.T) {
+func TestCallsOnASplitAfterCloseGetClosed(t *testing.T) {
 	err := Local(2, func(ctx context.Context, c *Comm) error {
 		sub, err := c.Dup(ctx)
 		if err != nil {
@@ -222,7 +222,7 @@ func (w *closeRecorder) Close() error {
 	return w.Transport.Close()
 }
 
-func TestAnUnusableCertificateLeavesNothingOpen(t *testing.T) {
+func TestUnusableCertificateClosesListenerAndTransport(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func wantError(err error, kind fault.Kind, has, hasNot string) error {
 	return nil
 }
 
-func TestRefusedCallsSayWhatTheProgramWrote(t *testing.T) {
+func TestMisuseNamesTheArguments(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		_, wait := comm.IAllReduce(c, []int{1}, comm.Op{}).Wait(ctx)
 		_, noName := c.RecvNamed(ctx, 0, 0, "", nil)

@@ -40,20 +40,20 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	}
 	var impossible []bridge.Prediction
 	for _, k := range c.rt.model.Estimates(verb, c.Size(), bytes, c.rt.opt.params.Segment, c.wire) {
-		note := ""
+		remark := ""
 		switch {
 		case k.Algorithm.NeedsShared() && !sharing:
-			note = "impossible here: the ranks share no memory"
+			remark = "impossible here: the ranks share no memory"
 		case k.Algorithm.NeedsShared():
-			note = "blocking calls only"
+			remark = "blocking calls only"
 		case k.Algorithm.Hierarchical() && c.group.Layout().Hosts() == 1:
-			note = "gains nothing on one host"
+			remark = "gains nothing on one host"
 		case k.Algorithm.Hierarchical():
-			note = "predicted as if every rank had a host to itself"
+			remark = "predicted as if every rank had a host to itself"
 		case !k.Algorithm.SupportsOrder(reduce.RankOrder):
-			note = "only for operators that commute"
+			remark = "only for operators that commute"
 		}
-		one := bridge.Prediction{Algorithm: k.Algorithm.Name(), Seconds: k.Seconds, Known: k.Known, Note: note}
+		one := bridge.Prediction{Algorithm: k.Algorithm.Name(), Seconds: k.Seconds, Known: k.Known, Note: remark}
 		if k.Algorithm.NeedsShared() && !sharing {
 			impossible = append(impossible, one)
 		} else {

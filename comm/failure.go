@@ -104,7 +104,7 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 	}
 	var peers []fault.Peer
 	for _, a := range c.rt.ask(ctx, ranks, question{Comm: c.id, Seq: seq}) {
-		if !a.Entered {
+		if !a.Begun {
 			peers = append(peers, a.peer(c.rt))
 		}
 	}
@@ -120,7 +120,7 @@ type question struct {
 
 type answer struct {
 	rank        int
-	Entered     bool   // collective Seq has begun there
+	Begun       bool   // collective Seq has begun there
 	Fingerprint uint64 // of collective Seq, when that was asked
 	Call        string // the call under way, or the last one
 	Details     string // what.how of collective Seq, when that was asked
@@ -141,7 +141,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 	for _, got := range rt.mesh.Ask(ctx, ranks, text) {
 		a := answer{WaitsFor: -1}
 		if got.Body == nil || json.Unmarshal(got.Body, &a) != nil {
-			a = answer{Call: lastHeard(got), WaitsFor: -1}
+			a = answer{Call: lastKnownCall(got), WaitsFor: -1}
 		}
 		a.rank = got.Rank
 		out = append(out, a)
@@ -149,7 +149,7 @@ func (rt *rankRuntime) ask(ctx context.Context, ranks []int, q question) []answe
 	return out
 }
 
-func lastHeard(a mesh.Answer) string {
+func lastKnownCall(a mesh.Answer) string {
 	s := a.Last
 	if s == "" {
 		s = "no call that others know of"
@@ -172,7 +172,7 @@ func (rt *rankRuntime) Question(_ int, text []byte) []byte {
 	a := answer{WaitsFor: -1}
 	if c := rt.comm(q.Comm); c != nil {
 		c.mu.Lock()
-		a.Entered = int32(c.seq-q.Seq) >= 0
+		a.Begun = int32(c.seq-q.Seq) >= 0
 		p := c.history[q.Seq%historySize]
 		c.mu.Unlock()
 		if q.Record && p.seq == q.Seq {
@@ -257,14 +257,14 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 // unexpected compares the fingerprint of a collective's message that nobody awaits
 // with what this rank did, or does, under the same number: without it a root that
 // only sends would never learn that others took themselves for the root.
-func (c *Comm) unexpected(world int, seq uint32, fingerprint uint64) {
+func (c *Comm) unexpected(rank int, seq uint32, fingerprint uint64) {
 	c.mu.Lock()
 	r := c.history[seq%historySize]
 	c.mu.Unlock()
 	if r.seq != seq || p2p.SameFingerprint(fingerprint, r.fingerprint) {
 		return
 	}
-	if c.conflict.CompareAndSwap(nil, &conflict{r, world}) {
+	if c.conflict.CompareAndSwap(nil, &conflict{r, rank}) {
 		c.rt.spawn(func(context.Context) { c.resolve() })
 	}
 }
@@ -298,11 +298,11 @@ func (cs *calls) markAgreed(c *Comm, seq uint32) {
 
 // mismatch names both sides' calls, the other's and this rank's; where these read
 // alike, with how they are carried out there, and here.
-func (c *Comm) mismatch(own *callRecord, other fault.Peer, how string) *fault.Error {
+func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *fault.Error {
 	me := c.rt.peer(c.rt.rank)
 	me.Call, me.At = own.String(), own.site.String()
-	if me.Call == other.Call && how != "" {
-		other.Call += " " + how[:min(len(how), maxText)]
+	if me.Call == other.Call && details != "" {
+		other.Call += " " + details[:min(len(details), maxText)]
 		me.Call += " " + own.details()
 	}
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}

@@ -33,7 +33,7 @@ func perRank(t *testing.T, n int, f func(ctx context.Context, c *comm.Comm) erro
 	return errs
 }
 
-func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
+func TestMismatchNamesBothCalls(t *testing.T) {
 	sum := func(ctx context.Context, c *comm.Comm, n int) error {
 		return comm.AllReduce(ctx, c, make([]float32, n), comm.Sum)
 	}
@@ -91,8 +91,8 @@ func TestRanksThatDisagreeAreToldBothCalls(t *testing.T) {
 					if err = f(ctx, c); err == nil { // it had left before anybody knew
 						err = c.Barrier(ctx)
 					}
-					if took := time.Since(started); took > 5*time.Second {
-						return fmt.Errorf("told only after %v: %v", took, err)
+					if elapsed := time.Since(started); elapsed > 5*time.Second {
+						return fmt.Errorf("told only after %v: %v", elapsed, err)
 					}
 					if e := twin.Barrier(ctx); e != nil {
 						return fmt.Errorf("another communicator was harmed: %v", e)
@@ -156,7 +156,7 @@ func TestARankThatNeverCallsIsNamed(t *testing.T) {
 	}
 }
 
-func TestACancelledRecvLeavesNoTrace(t *testing.T) {
+func TestCancelledRecvConsumesNoMessage(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if c.Rank() == 1 {
 			if err := c.Barrier(ctx); err != nil {
@@ -208,7 +208,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-func TestAReceiveThatIsTooSmallSaysSo(t *testing.T) {
+func TestTooSmallReceiveIsMisuse(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 			if c.Rank() == 0 {
@@ -249,7 +249,7 @@ func TestAPanicEndsTheJobAndIsReported(t *testing.T) {
 	}
 }
 
-func TestACollectiveThatNeedsAClosedRankSaysSo(t *testing.T) {
+func TestCollectiveWithAClosedRankGetsClosed(t *testing.T) {
 	for _, wire := range transports {
 		t.Run(wire, func(t *testing.T) {
 			errs := make([]error, 3)

@@ -76,7 +76,7 @@ func (s *faultCase) String() string {
 // An outcome is what one rank got.
 type outcome struct {
 	err         error // of the call
-	took        time.Duration
+	duration    time.Duration
 	verdict     *fault.Error // the first that it heard
 	closing     error        // of Close
 	bufferErr   error        // memory touched too late, callbacks that did not run
@@ -234,7 +234,7 @@ func (p *faultRun) runRank(c *comm.Comm, o *outcome) {
 	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 	began := time.Now()
 	o.err = p.tc.call.Run(ctx, c, p.tc.count, &buffers)
-	o.took = time.Since(began)
+	o.duration = time.Since(began)
 	cancel()
 	o.reused = buffers.Reused()
 	buffers.Returned()
@@ -328,7 +328,7 @@ func (p *faultRun) describe() string {
 	var b strings.Builder
 	for r := range p.outcomes {
 		o := &p.outcomes[r]
-		fmt.Fprintf(&b, "\n\trank %d after %v: %v\n\t\tverdict: %v\n\t\tclose: %v", r, o.took, o.err, o.verdict, o.closing)
+		fmt.Fprintf(&b, "\n\trank %d after %v: %v\n\t\tverdict: %v\n\t\tclose: %v", r, o.duration, o.err, o.verdict, o.closing)
 	}
 	return b.String()
 }

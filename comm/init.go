@@ -38,8 +38,8 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 		return nil, err
 	}
 	o.applyEnvironment(job)
-	for _, note := range job.Warnings {
-		o.log.Warn("tutti: " + note)
+	for _, warning := range job.Warnings {
+		o.log.Warn("tutti: " + warning)
 	}
 	if err := o.check(job.Rank); err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	for i := range ranks {
 		ranks[i] = i
 	}
-	c := newComm(rt, worldID, ranks, rt.rank, collective.DefaultTable())
+	c := newComm(rt, jobCommID, ranks, rt.rank, collective.DefaultTable())
 	table, err := rt.broadcastTable(ctx, c)
 	if err != nil {
 		rt.abortInit(err)
@@ -195,11 +195,11 @@ func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return
 	}
-	how, _ := rt.wire.(transport.Chooser)
+	explainer, _ := rt.wire.(transport.Chooser)
 	for r := range rt.size {
 		reason := rt.wire.Name()
-		if how != nil {
-			reason = how.Explain(rt.mesh.Addr(r))
+		if explainer != nil {
+			reason = explainer.Explain(rt.mesh.Addr(r))
 		}
 		if r != rt.rank {
 			fmt.Fprintf(os.Stderr, "tutti: rank %d to rank %d: %s\n", rt.rank, r, reason)

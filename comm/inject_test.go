@@ -277,8 +277,8 @@ func (p *faultRun) checkRank(r int, v expectedVerdict) error {
 		}
 	}
 	switch {
-	case !p.realTime() && o.took > verdictLimit:
-		return fmt.Errorf("it took %v", o.took)
+	case !p.realTime() && o.duration > verdictLimit:
+		return fmt.Errorf("it took %v", o.duration)
 	case v.dead(r) || !p.fired():
 	case p.tc.call.Verb == "" && !v.affects(p, r) && o.err != nil:
 		return fmt.Errorf("its messages had nothing to do with it: %w", o.err)
@@ -294,14 +294,14 @@ func (p *faultRun) checkRank(r int, v expectedVerdict) error {
 func (p *faultRun) checkAgreement(v expectedVerdict) error {
 	var first *fault.Error
 	for r := range p.outcomes {
-		heard := p.outcomes[r].verdict
+		received := p.outcomes[r].verdict
 		switch {
-		case v.dead(r) || heard == nil || v.split && v.matches(heard):
+		case v.dead(r) || received == nil || v.split && v.matches(received):
 		case first == nil:
-			first = heard
-		case p.realTime() && blames(heard, first.Kind, blamed(first)...): // two ranks said so at once
-		case first.Error() != heard.Error():
-			return fmt.Errorf("two verdicts: %v, and %v", first, heard)
+			first = received
+		case p.realTime() && blames(received, first.Kind, blamed(first)...): // two ranks said so at once
+		case first.Error() != received.Error():
+			return fmt.Errorf("two verdicts: %v, and %v", first, received)
 		}
 	}
 	return nil

@@ -31,8 +31,8 @@ var listSizes = [][]int{
 }
 
 // randomFloats are floats whose sums depend on the order of the folds.
-func randomFloats(n, rank, place int) []float32 {
-	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(place)))
+func randomFloats(n, rank, index int) []float32 {
+	rnd := rand.New(rand.NewPCG(uint64(rank), uint64(index)))
 	v := make([]float32, n)
 	for i := range v {
 		bits := rnd.Uint32() // sign and fraction; an exponent of -27 up to 4
@@ -83,9 +83,9 @@ func TestAListIsReducedToTheBitsOfEachVectorAlone(t *testing.T) {
 func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []int, op comm.Op) error {
 	var list [][]byte
 	var wants [][]float32
-	for place, n := range sizes {
-		list = append(list, tensor.Bytes(randomFloats(n, c.Rank(), place)))
-		want := randomFloats(n, c.Rank(), place)
+	for index, n := range sizes {
+		list = append(list, tensor.Bytes(randomFloats(n, c.Rank(), index)))
+		want := randomFloats(n, c.Rank(), index)
 		if err := comm.AllReduce(ctx, c, want, op, comm.Algorithm(algorithm)); err != nil {
 			return err
 		}
@@ -94,9 +94,9 @@ func sameAsAlone(ctx context.Context, c *comm.Comm, algorithm string, sizes []in
 	if err := c.Bridge().AllReduceList(ctx, algorithm, tensor.Float32, list, op); err != nil {
 		return err
 	}
-	for place, want := range wants {
-		if !bytes.Equal(list[place], tensor.Bytes(want)) {
-			return fmt.Errorf("rank %d: vector %d, of %d elements, has other bits than alone", c.Rank(), place, len(want))
+	for index, want := range wants {
+		if !bytes.Equal(list[index], tensor.Bytes(want)) {
+			return fmt.Errorf("rank %d: vector %d, of %d elements, has other bits than alone", c.Rank(), index, len(want))
 		}
 	}
 	return nil

@@ -51,8 +51,8 @@ func bothEnds(b *testing.B, wire string, n int) {
 			}
 			if trips++; trips%run == 0 {
 				now := time.Now()
-				if took := now.Sub(start); least == 0 || took < least {
-					least = took
+				if elapsed := now.Sub(start); least == 0 || elapsed < least {
+					least = elapsed
 				}
 				start = now
 			}

@@ -64,7 +64,7 @@ func addNames(names map[string]bool, d ast.Decl) {
 }
 
 // Every name of this module in the second and third column of the tables exists.
-func TestMigrationTablesNameWhatExists(t *testing.T) {
+func TestMigrationTablesNameExistingCalls(t *testing.T) {
 	text, err := os.ReadFile("../docs/migration.md")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 // Ranks of one process may share variables, which calls keep in order. The race
 // detector must see that order on every wire, or it blames the caller.
-func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
+func TestCallsOrderTheRanksOfOneProcess(t *testing.T) {
 	wires := []string{"memory", "tcp", "grpc"}
 	if runtime.GOOS == "linux" {
 		wires = append(wires, "shm")
@@ -34,7 +34,7 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 						}
 					}
 					for _, size := range []int{1, 256 << 10} {
-						if err := passToken(ctx, c, &all[0], size); err != nil {
+						if err := forwardToken(ctx, c, &all[0], size); err != nil {
 							return err
 						}
 					}
@@ -48,9 +48,9 @@ func TestCallsOrderWhatTheRanksOfAProcessDo(t *testing.T) {
 	}
 }
 
-// passToken has the ranks write to a variable one after the other, as a message of so
+// forwardToken has the ranks write to a variable one after the other, as a message of so
 // many bytes reaches them.
-func passToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
+func forwardToken(ctx context.Context, c *comm.Comm, shared *int, size int) error {
 	message := make([]byte, size)
 	if err := c.Barrier(ctx); err != nil {
 		return err

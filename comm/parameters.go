@@ -96,7 +96,7 @@ func (p *Parameters) check(rank int) error {
 	case p.Segment < 64 || p.Segment%16 != 0:
 		return bad("parameter Segment: got %d bytes, want a multiple of 16, at least 64", p.Segment)
 	}
-	if _, known := protocols()[p.Protocol]; !known {
+	if _, ok := protocols()[p.Protocol]; !ok {
 		return bad("parameter Protocol: got %q, want auto, eager or rendezvous", p.Protocol)
 	}
 	return nil

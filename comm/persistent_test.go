@@ -145,7 +145,7 @@ func TestAPersistentIsComparedAsEveryCallIs(t *testing.T) {
 	}
 }
 
-func TestAPersistentIsRefusedWhatItCannot(t *testing.T) {
+func TestInvalidPersistentCallsAreMisuse(t *testing.T) {
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 		if err := comm.IReduce(c, []int8{1}, comm.Sum, 2, comm.Persistent()).Start(ctx); !errors.Is(err, fault.Misuse) {
 			t.Errorf("a root that is none: got %v", err)

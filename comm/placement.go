@@ -36,23 +36,23 @@ func (rt *rankRuntime) exchangePlaces(ctx context.Context, c *Comm) ([]topology.
 		place = rt.opt.testPlaces(rt.rank)
 	}
 	own := topology.AppendRecord(nil, place)
-	var told []byte
+	var records []byte
 	if rt.rank == 0 {
-		told = make([]byte, rt.size*topology.RecordSize)
+		records = make([]byte, rt.size*topology.RecordSize)
 	}
-	err := Gather(ctx, c, told, 0, From(own))
+	err := Gather(ctx, c, records, 0, From(own))
 	if err == nil && rt.rank == 0 {
-		told, err = rt.resolvePlaces(told)
+		records, err = rt.resolvePlaces(records)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if told, err = broadcastBytes(ctx, c, told, rt.size*topology.RecordSize); err != nil {
+	if records, err = broadcastBytes(ctx, c, records, rt.size*topology.RecordSize); err != nil {
 		return nil, err
 	}
-	places, err := topology.ParseRecords(told)
+	places, err := topology.ParseRecords(records)
 	if err != nil || len(places) != rt.size {
-		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: got %d bytes that hold no %d places (%v), want the same program on all ranks", len(told), rt.size, err)
+		return nil, fault.New(fault.Mismatch, "init", rt.rank, "places from rank 0: got %d bytes that hold no %d places (%v), want the same program on all ranks", len(records), rt.size, err)
 	}
 	return places, nil
 }

@@ -123,7 +123,7 @@ func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
 }
 
 // Blocking collectives use a host's memory while others run beside them by messages.
-func TestCollectivesThatDoNotBlockLeaveAHostsMemoryAlone(t *testing.T) {
+func TestNonBlockingCollectivesUseNoHostMemory(t *testing.T) {
 	leak.Check(t)
 	err := comm.Local(6, func(ctx context.Context, c *comm.Comm) error {
 		const rounds, count = 10, 20_000

@@ -134,21 +134,21 @@ func (pl *plan) input() string {
 }
 
 // checkLength wants b to have as many bytes.
-func (pl *plan) checkLength(c *Comm, what string, b []byte, want int) error {
+func (pl *plan) checkLength(c *Comm, name string, b []byte, want int) error {
 	if len(b) == want {
 		return nil
 	}
 	es := pl.dtype.Size()
-	return c.misuse(pl.verb.String(), "%s: got %d elements, want %d", what, len(b)/es, want/es)
+	return c.misuse(pl.verb.String(), "%s: got %d elements, want %d", name, len(b)/es, want/es)
 }
 
 // checkEqualParts wants b to have a part for each rank, all equally long.
-func (pl *plan) checkEqualParts(c *Comm, what string, b []byte) error {
+func (pl *plan) checkEqualParts(c *Comm, name string, b []byte) error {
 	count := len(b) / pl.dtype.Size()
 	if count%c.Size() == 0 {
 		return nil
 	}
-	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", what, count, c.Size())
+	return c.misuse(pl.verb.String(), "%s: got %d elements, want a multiple of %d, a part for each rank; Counts allows unequal parts", name, count, c.Size())
 }
 
 // checkReduction wants the two buffers of a reduction to be one, or to have one length
@@ -191,27 +191,27 @@ func (pl *plan) checkCounts(c *Comm) error {
 }
 
 // checkSum wants a count for each rank, and b to have as many elements as they add up to.
-func (pl *plan) checkSum(c *Comm, what string, counts []int, b []byte) error {
+func (pl *plan) checkSum(c *Comm, name string, counts []int, b []byte) error {
 	if len(counts) != c.Size() {
-		return c.misuse(pl.verb.String(), "counts for %s: got %d, want %d, one for each rank", what, len(counts), c.Size())
+		return c.misuse(pl.verb.String(), "counts for %s: got %d, want %d, one for each rank", name, len(counts), c.Size())
 	}
 	total, es := 0, pl.dtype.Size()
 	for r, n := range counts {
 		if left := len(b)/es - total; n < 0 || n > left { // the sum of counts may overflow
-			return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d, the elements of %s that are left", r, n, left, what)
+			return c.misuse(pl.verb.String(), "count for rank %d: got %d, want 0 to %d, the elements of %s that are left", r, n, left, name)
 		}
 		total += n
 	}
-	return pl.checkLength(c, what, b, total*es)
+	return pl.checkLength(c, name, b, total*es)
 }
 
 // checkOwnCount wants b to have as many elements as the counts give this rank.
-func (pl *plan) checkOwnCount(c *Comm, what string, b []byte) error {
+func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 	n := len(pl.counts)
 	if n != c.Size() {
 		return nil // checkSum has reported it
 	}
-	return pl.checkLength(c, what, b, pl.counts[c.Rank()]*pl.dtype.Size())
+	return pl.checkLength(c, name, b, pl.counts[c.Rank()]*pl.dtype.Size())
 }
 
 // noSharedFlag is the bit of what.kind that says so, where it makes a difference.
@@ -317,8 +317,8 @@ func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
 	}
-	if world, ok := r.Unreceived(); ok {
-		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.rt.rank, Peers: []fault.Peer{{Rank: world}}}
+	if rank, ok := r.Unreceived(); ok {
+		return &fault.Error{Kind: fault.Mismatch, Op: pl.verb.String(), Rank: c.rt.rank, Peers: []fault.Peer{{Rank: rank}}}
 	}
 	return nil
 }

@@ -34,13 +34,13 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 				look := c.Bridge().NewPoller(other)
 				for turn := range uint64(50) {
 					var ev callbackRan
-					heard := make(chan error, 1)
+					received := make(chan error, 1)
 					err := c.OnNamed(0, other, "ball", nil, func(t comm.Tensor, err error) {
 						if err == nil && (len(t.Data) != 1 || t.Data[0] != byte(turn)) {
 							err = errors.New("another ball")
 						}
 						ev.Store(true)
-						heard <- err
+						received <- err
 					})
 					if err != nil {
 						return err
@@ -50,7 +50,7 @@ func TestPollerRunsNamedReceiveCallbacks(t *testing.T) {
 						return err
 					}
 					look.Poll(ctx, &ev)
-					if err := <-heard; err != nil { // also where it has looked in vain
+					if err := <-received; err != nil { // also where it has looked in vain
 						return err
 					}
 					if !look.Poll(ctx, &ev) {

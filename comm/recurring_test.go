@@ -73,8 +73,8 @@ type tensorSet struct {
 	inPlace bool
 }
 
-func newTensorSet(tensors, size int, place bool) *tensorSet {
-	s := &tensorSet{inPlace: place}
+func newTensorSet(tensors, size int, index bool) *tensorSet {
+	s := &tensorSet{inPlace: index}
 	for i := range tensors {
 		s.names = append(s.names, fmt.Sprintf("layer%d/weights", i))
 		s.buffers = append(s.buffers, make([]byte, size))

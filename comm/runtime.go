@@ -75,7 +75,7 @@ func (er *earlyRevokes) add(id uint64, e *fault.Error) {
 	er.order = append(er.order, id)
 }
 
-func (er *earlyRevokes) take(id uint64) *fault.Error {
+func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	e := er.why[id]
 	if e != nil {
 		delete(er.why, id)

@@ -145,15 +145,15 @@ func (c *Comm) derive(ctx context.Context, id uint64, members []int) (*Comm, err
 }
 
 func (c *Comm) deriveWith(ctx context.Context, id uint64, members []int, table *collective.Table) (*Comm, error) {
-	world := make([]int, len(members))
+	ranks := make([]int, len(members))
 	rank := 0
 	for i, r := range members {
-		world[i] = c.group.WorldRank(r)
+		ranks[i] = c.group.WorldRank(r)
 		if r == c.Rank() {
 			rank = i
 		}
 	}
-	made := newComm(c.rt, id, world, rank, table)
+	made := newComm(c.rt, id, ranks, rank, table)
 	if err := made.share(ctx); err != nil {
 		made.Close(ctx)
 		return nil, err

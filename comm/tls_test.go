@@ -35,11 +35,11 @@ func TestCollectivesRunUnderMutualTLS(t *testing.T) {
 
 func TestARankWhoseCertificateNobodyKnowsIsRefused(t *testing.T) {
 	id := tlstest.New(t)
-	stranger := tlstest.New(t)
+	untrusted := tlstest.New(t)
 	for _, wire := range []string{"tcp", "grpc"} {
 		t.Run(wire, func(t *testing.T) {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error { return nil },
-				comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: stranger.CA, Mutual: true}))
+				comm.WithTransport(linked.All()...), comm.WithTransportName(wire), comm.WithTLS(comm.TLS{CertFile: id.Cert, KeyFile: id.Key, CAFile: untrusted.CA, Mutual: true}))
 			if err == nil {
 				t.Fatal("the ranks met although neither knows the other's authority")
 			}

@@ -83,7 +83,7 @@ func TestATuningFileChoosesOnAllRanksAndForDerivedCommunicators(t *testing.T) {
 	}
 }
 
-func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
+func TestForcedAlgorithmsOverrideATuningFile(t *testing.T) {
 	file := tuningFile(t, `{"op": "barrier", "algorithm": "shared"}, {"op": "allreduce", "algorithm": "ring"}`)
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 		x, err := c.Bridge().Explain("allreduce", 8)
@@ -97,7 +97,7 @@ func TestWhatIsForcedGoesBeforeATuningFile(t *testing.T) {
 	}
 }
 
-func TestATuningFileThatCannotBeReadEndsInitAndSaysWhy(t *testing.T) {
+func TestUnreadableTuningFileEndsInit(t *testing.T) {
 	for name, c := range map[string]struct{ file, want string }{
 		"missing":     {filepath.Join(t.TempDir(), "none.json"), "no such file"},
 		"a directory": {t.TempDir(), "want a regular file"},
@@ -139,7 +139,7 @@ func TestExplainListsTheCandidatesWithTheirCosts(t *testing.T) {
 }
 
 // What Explain says of a forced algorithm is compared with what the call does.
-func TestExplainSaysThatAForcedAlgorithmFails(t *testing.T) {
+func TestExplainReportsThatAForcedAlgorithmFails(t *testing.T) {
 	for name, x := range map[string]struct {
 		force, blocks, inOrder, apart string // what stands in for why each fails; "": it runs
 		opts                          []comm.Option
@@ -281,7 +281,7 @@ func TestSegmentsAndAlgorithmsArePartOfTheFingerprint(t *testing.T) {
 }
 
 // Calls that can be told apart by what the program wrote are told so.
-func TestAMismatchThatTheProgramShowsSaysNoMore(t *testing.T) {
+func TestMismatchOmitsDetailsWhenTheCallsDiffer(t *testing.T) {
 	errs := perRank(t, 2, func(ctx context.Context, c *comm.Comm) error {
 		return comm.AllReduce(ctx, c, make([]int64, 100+c.Rank()), comm.Sum)
 	})

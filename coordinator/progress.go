@@ -42,7 +42,7 @@ type progress struct {
 type wires interface {
 	// Poll moves messages until ev has happened, or polling is not worth while any more; in
 	// the latter case the wires are armed.
-	Poll(ctx context.Context, ev bridge.Condition) bool
+	Poll(ctx context.Context, ev bridge.PollCondition) bool
 	// Arm arms the wires.
 	Arm()
 }

@@ -12,12 +12,12 @@ import (
 
 // fakeWires are armed by Arm, and disarmed as soon as a goroutine polls.
 type fakeWires struct {
-	during func(ev bridge.Condition) // what happens while a goroutine polls
+	during func(ev bridge.PollCondition) // what happens while a goroutine polls
 	armed  atomic.Bool
 	rests  atomic.Int32
 }
 
-func (f *fakeWires) Poll(_ context.Context, ev bridge.Condition) bool {
+func (f *fakeWires) Poll(_ context.Context, ev bridge.PollCondition) bool {
 	f.armed.Store(false)
 	f.during(ev)
 	if ev.Met() {
@@ -48,7 +48,7 @@ func (co *Coordinator) addTestWaiter() *waiter {
 func TestAWaiterThatFindsAPollerIsWokenByTheWires(t *testing.T) {
 	f, co := pollers()
 	first := co.addTestWaiter()
-	f.during = func(bridge.Condition) {
+	f.during = func(bridge.PollCondition) {
 		second := co.addTestWaiter()
 		co.poll(t.Context(), second) // finds a poller, and sleeps
 		first.finish(co, nil)
@@ -62,7 +62,7 @@ func TestAWaiterThatFindsAPollerIsWokenByTheWires(t *testing.T) {
 func TestAnExecutorThatBecomesIdleAsThePollerEndsIsWokenByTheWires(t *testing.T) {
 	f, co := pollers()
 	first := co.addTestWaiter()
-	f.during = func(ev bridge.Condition) {
+	f.during = func(ev bridge.PollCondition) {
 		co.progress.set(executing) // the executor has something to do,
 		if !ev.Met() {
 			t.Error("the executor is busy, and the poller stays")
@@ -82,7 +82,7 @@ func TestAnExecutorThatBecomesIdleAsThePollerEndsIsWokenByTheWires(t *testing.T)
 func TestNobodyArmsTheWiresForNobody(t *testing.T) {
 	f, co := pollers()
 	only := co.addTestWaiter()
-	f.during = func(bridge.Condition) { only.finish(co, nil) }
+	f.during = func(bridge.PollCondition) { only.finish(co, nil) }
 	co.poll(t.Context(), only)
 	if n := f.rests.Load(); n != 0 {
 		t.Errorf("got %d calls of Arm, and nobody waits; want 0", n)
@@ -91,7 +91,7 @@ func TestNobodyArmsTheWiresForNobody(t *testing.T) {
 
 func TestNobodyPollsBesideABusyExecutor(t *testing.T) {
 	f, co := pollers()
-	f.during = func(bridge.Condition) { t.Error("a goroutine polls") }
+	f.during = func(bridge.PollCondition) { t.Error("a goroutine polls") }
 	co.progress.set(executing)
 	co.poll(t.Context(), co.addTestWaiter())
 	if !co.progress.has(executing) || co.progress.waiters() != 1 || co.progress.has(polling|stepping|hasEvents) {
@@ -105,7 +105,7 @@ func TestAPollerArmsTheWiresForThoseWhoStay(t *testing.T) {
 		f, co := pollers()
 		first, other := co.addTestWaiter(), &waiter{woken: make(chan struct{}, 1)}
 		var finished atomic.Bool
-		f.during = func(ev bridge.Condition) {
+		f.during = func(ev bridge.PollCondition) {
 			if ev.(*pollEnd).w == first {
 				first.finish(co, nil)
 				finished.Store(true)

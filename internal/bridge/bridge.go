@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Comm is a communicator with the calls that the coordinator and tuttibench need.
-type Comm interface {
+// Communicator is a communicator with the calls that the coordinator and tuttibench need.
+type Communicator interface {
 	// AllReduceList is an allreduce by the named algorithm of several vectors as one
 	// operation, which replaces each of them. They may lie anywhere, but must not overlap,
 	// which is not checked. Every rank gives equally many, and equally long ones. They are
@@ -46,12 +46,12 @@ type Poller interface {
 	// Poll moves messages until cond is met, which it reports, or ctx has ended, or it has
 	// polled for some hundred microseconds without success: then the wires wake somebody
 	// for what comes. Ranks that share cores yield them between two polls.
-	Poll(ctx context.Context, cond Condition) bool
+	Poll(ctx context.Context, cond PollCondition) bool
 
 	// Arm has the wires wake somebody for what comes, from now on: nobody polls any more.
 	Arm()
 }
 
-// A Condition is what Poll waits for. Met is called often and must be cheap; it may do what
+// A PollCondition is what Poll waits for. Met is called often and must be cheap; it may do what
 // a callback has asked for. Once true it stays true until Poll returns.
-type Condition interface{ Met() bool }
+type PollCondition interface{ Met() bool }

@@ -260,10 +260,10 @@ func (e answerSink) Arrived(h transport.Header, n int) {
 // waits until it was turned away.
 func (j *job) intruder(wire string, env ...string) {
 	j.t.Helper()
-	told := j.out.count(`"Name":"refused"`)
+	reported := j.out.count(`"Name":"refused"`)
 	p := j.rank(1, 4, wire, instruction{Program: "host"}, env...)
 	p.wantExit(j, 1)
-	if !j.out.await(limit, func(lines []string) bool { return countLines(lines, `"Name":"refused"`, `"Kind":"refused"`) > told }) {
+	if !j.out.await(limit, func(lines []string) bool { return countLines(lines, `"Name":"refused"`, `"Kind":"refused"`) > reported }) {
 		j.t.Errorf("the intruder was not refused:\n%v\n%v", j.out, j.err)
 	}
 }

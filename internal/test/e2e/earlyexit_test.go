@@ -144,16 +144,16 @@ func TestCallsThatNeedAClosedRankGetClosed(t *testing.T) {
 			}
 			j.open(0)
 			for _, name := range []string{"send", "recv", "collective"} {
-				told := j.events(name, ranks-1)
-				for _, e := range told {
+				reported := j.events(name, ranks-1)
+				for _, e := range reported {
 					if !e.is(fault.Closed) || len(e.Peers) != 1 || e.Peers[0].Rank != victim {
 						t.Errorf("%s: rank %d got %q, want a %q that names rank %d", name, e.Rank, e.Text, fault.Closed, victim)
 					}
 					if e.Kind != fault.Closed.Error() && name != "collective" { // there another rank may have been told first
 						t.Errorf("%s: rank %d got kind %q, want %q", name, e.Rank, e.Kind, fault.Closed)
 					}
-					if took, most := e.duration(), time.Second+starvedIn(told); took > most {
-						t.Errorf("%s: rank %d was told after %v, want at most %v", name, e.Rank, took, most)
+					if elapsed, most := e.duration(), time.Second+starvedIn(reported); elapsed > most {
+						t.Errorf("%s: rank %d was told after %v, want at most %v", name, e.Rank, elapsed, most)
 					}
 				}
 			}

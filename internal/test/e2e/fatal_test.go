@@ -75,10 +75,10 @@ func mistakes() map[string]func(ctx context.Context, a *rankProcess, c *comm.Com
 	}
 }
 
-func TestARankThatLeavesWithItsErrorIsNotBlamedForLeaving(t *testing.T) {
+func TestRankThatExitsWithItsErrorIsNotBlamed(t *testing.T) {
 	const ranks, victim = 3, 1
 	for _, wire := range wires() {
-		for _, scene := range []struct {
+		for _, program := range []struct {
 			blunder string
 			events  int
 			kind    fault.Kind
@@ -89,14 +89,14 @@ func TestARankThatLeavesWithItsErrorIsNotBlamedForLeaving(t *testing.T) {
 			{"a deadline", ranks - 1, fault.Timeout, fmt.Sprintf("rank %d on ", victim)},
 			{"abort", ranks - 1, fault.PeerLost, disk},
 		} {
-			t.Run(wire+"/"+scene.blunder, func(t *testing.T) {
-				j := run(t, ranks, wire, instruction{Program: "fatal", Victim: victim, Mistake: scene.blunder, Deadline: 300 * time.Millisecond})
+			t.Run(wire+"/"+program.blunder, func(t *testing.T) {
+				j := run(t, ranks, wire, instruction{Program: "fatal", Victim: victim, Mistake: program.blunder, Deadline: 300 * time.Millisecond})
 				failed := 0
-				for _, e := range j.events("left", scene.events) {
+				for _, e := range j.events("left", program.events) {
 					switch {
-					case !e.Failed && scene.blunder == "three roots, of nothing": // it had closed before anybody knew
-					case !e.is(scene.kind) || !strings.Contains(e.Text, scene.says):
-						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, scene.kind, scene.says)
+					case !e.Failed && program.blunder == "three roots, of nothing": // it had closed before anybody knew
+					case !e.is(program.kind) || !strings.Contains(e.Text, program.says):
+						t.Errorf("rank %d got %q, want a %q that says %q", e.Rank, e.Text, program.kind, program.says)
 					default:
 						failed++
 					}

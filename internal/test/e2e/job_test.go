@@ -339,10 +339,10 @@ func (j *job) checkLeftovers() {
 			j.t.Errorf("the job has left %s", name)
 		}
 	}
-	said := j.err.String()
+	logged := j.err.String()
 	for _, bad := range []string{"DATA RACE", "fatal error:", "panic:"} {
-		if strings.Contains(said, bad) && !(bad == "panic:" && j.wantPanics) {
-			j.t.Errorf("standard error says %q:\n%s", bad, said)
+		if strings.Contains(logged, bad) && !(bad == "panic:" && j.wantPanics) {
+			j.t.Errorf("standard error says %q:\n%s", bad, logged)
 		}
 	}
 }

@@ -35,15 +35,15 @@ const heartbeatDelay = 3 * mesh.DefaultHeartbeat
 // sumForever sums until that fails.
 func sumForever(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
-	began, told := time.Now(), false
+	began, reported := time.Now(), false
 	for {
 		at, err := callHere(), comm.AllReduce(ctx, c, buf, comm.Sum)
 		if err != nil {
 			return a.report("ended", at, err)
 		}
-		if !told && (a.ReadyAtOnce || time.Since(began) > heartbeatDelay) {
+		if !reported && (a.ReadyAtOnce || time.Since(began) > heartbeatDelay) {
 			a.log("summing", "")
-			told = true
+			reported = true
 		}
 	}
 }

@@ -261,17 +261,17 @@ func (j *job) wantMismatch(e event, made []event) {
 		}
 		most += m.Starved[1] - m.Starved[0]
 	}
-	if took := time.Duration(e.Ended - began); took > most {
-		j.t.Errorf("rank %d was told after %v, want at most %v", e.Rank, took, most)
+	if elapsed := time.Duration(e.Ended - began); elapsed > most {
+		j.t.Errorf("rank %d was told after %v, want at most %v", e.Rank, elapsed, most)
 	}
-	var places, calls []string
+	var sites, calls []string
 	for _, p := range e.Peers {
 		if p.Rank >= len(made) || p.At != made[p.Rank].At {
 			j.t.Errorf("rank %d says that rank %d is at %q, which called at %q: %s", e.Rank, p.Rank, p.At, made[p.Rank].At, e.Text)
 		}
-		places, calls = append(places, p.At), append(calls, p.Call)
+		sites, calls = append(sites, p.At), append(calls, p.Call)
 	}
-	if len(calls) < 2 || places[0] == places[1] {
-		j.t.Errorf("rank %d names the calls %q at %q, want two that differ: %s", e.Rank, calls, places, e.Text)
+	if len(calls) < 2 || sites[0] == sites[1] {
+		j.t.Errorf("rank %d names the calls %q at %q, want two that differ: %s", e.Rank, calls, sites, e.Text)
 	}
 }

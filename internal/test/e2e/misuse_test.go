@@ -224,7 +224,7 @@ func afterClose(ctx context.Context, c, sister *comm.Comm) error {
 	)
 }
 
-func TestMisuseLeavesTheCommunicatorUsable(t *testing.T) {
+func TestCommunicatorIsUsableAfterMisuse(t *testing.T) {
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
 			run(t, 3, wire, instruction{Program: "misuse", SendBuffer: 1 << 20}).wantExit(0)

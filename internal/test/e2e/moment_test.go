@@ -74,9 +74,9 @@ func (j *job) starved() time.Duration {
 func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
 	most += j.starved() - since.starved
-	took := time.Unix(0, e.Ended).Sub(since.after)
-	if time.Unix(0, e.Ended).Before(since.before) || took > most {
-		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, took, most, e.Text)
+	elapsed := time.Unix(0, e.Ended).Sub(since.after)
+	if time.Unix(0, e.Ended).Before(since.before) || elapsed > most {
+		j.t.Errorf("rank %d was told after %v, want at most %v: %s", e.Rank, elapsed, most, e.Text)
 	}
 }
 

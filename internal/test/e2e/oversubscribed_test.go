@@ -44,20 +44,20 @@ func measureLatency(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, p := range latencyBounds() {
 		var medians []time.Duration
 		for range paceRounds {
-			var took []time.Duration
+			var elapsed []time.Duration
 			for range p.calls {
 				buf := slices.Repeat([]float32{1}, p.bytes/4)
 				began := time.Now()
 				if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
 					return err
 				}
-				took = append(took, time.Since(began))
+				elapsed = append(elapsed, time.Since(began))
 				if first, last := buf[0], buf[len(buf)-1]; first != float32(c.Size()) || last != first {
 					return fmt.Errorf("the sums are %v and %v, want %d", first, last, c.Size())
 				}
 			}
-			slices.Sort(took)
-			medians = append(medians, took[len(took)/2])
+			slices.Sort(elapsed)
+			medians = append(medians, elapsed[len(elapsed)/2])
 		}
 		if a.rank == 0 {
 			a.log(p.event(), slices.Min(medians).String())
@@ -78,7 +78,7 @@ func TestOversubscribedRanksMakeProgress(t *testing.T) {
 	for _, p := range latencyBounds() {
 		text := j.events(p.event(), 1)[0].Text
 		t.Logf("%d ranks, %d bytes: %s", oversubscribedRanks(), p.bytes, text)
-		if took, err := time.ParseDuration(text); err != nil || soaking() && took > p.max {
+		if elapsed, err := time.ParseDuration(text); err != nil || soaking() && elapsed > p.max {
 			t.Errorf("%d ranks take %s for an allreduce of %d bytes (%v), and may take %v", oversubscribedRanks(), text, p.bytes, err, p.max)
 		}
 	}

@@ -26,7 +26,7 @@ func programs() map[string]program {
 		"cycle":      sendInACycle,
 		"host":       passTokens,
 		"busy":       stayBusy,
-		"places":     reportPlaces,
+		"places":     reportLayout,
 		"train":      train,
 		"coordinate": runCoordinator,
 		"fatal":      exitOnError,

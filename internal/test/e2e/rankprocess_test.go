@@ -102,8 +102,8 @@ func runRank(text string) int {
 
 // run joins the job, acts the scene and closes, as any program would.
 func (a *rankProcess) run(ctx context.Context) error {
-	scene := programs()[a.Program]
-	if scene == nil {
+	program := programs()[a.Program]
+	if program == nil {
 		return fmt.Errorf("no scene %q", a.Program)
 	}
 	start, cancel := context.WithTimeout(ctx, limit)
@@ -115,7 +115,7 @@ func (a *rankProcess) run(ctx context.Context) error {
 	}
 	a.rank = c.Rank()
 	a.log("joined", "")
-	err = scene(ctx, a, c)
+	err = program(ctx, a, c)
 	if e := c.Close(start); err == nil {
 		err = e
 	}

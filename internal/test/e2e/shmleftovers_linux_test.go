@@ -79,7 +79,7 @@ func (c *privateShm) run(t *testing.T, ranks int, wire string, o instruction) *j
 
 // However a job ends, nothing of it lies in /dev/shm, not under any name, and no
 // process is left; the clean-up of every job looks for those.
-func TestJobsLeaveNoSharedMemory(t *testing.T) {
+func TestJobsReleaseSharedMemory(t *testing.T) {
 	const ranks = 3
 	for name, end := range map[string]func(j *job, pids map[int]int){
 		"a rank is killed": func(j *job, pids map[int]int) {

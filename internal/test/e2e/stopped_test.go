@@ -35,7 +35,7 @@ func skipCall(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	return c.Barrier(ctx)
 }
 
-func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
+func TestRankThatNeverCallsIsNamedWithItsLastCall(t *testing.T) {
 	t.Parallel()
 	for _, wire := range wires() {
 		t.Run(wire, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestARankThatNeverCallsIsNamedWithItsLastCallAndPlace(t *testing.T) {
 // and stays until all have told what they have to.
 func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	buf := make([]float32, a.Bytes/4)
-	began, told := time.Now(), false
+	began, reported := time.Now(), false
 	for {
 		limited, cancel := ctx, context.CancelFunc(func() {})
 		if a.Deadline > 0 {
@@ -98,9 +98,9 @@ func sumUntilStopped(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 			a.awaitGate(0)
 			return err
 		}
-		if !told && time.Since(began) > heartbeatDelay {
+		if !reported && time.Since(began) > heartbeatDelay {
 			a.log("summing", "")
-			told = true
+			reported = true
 		}
 	}
 }

@@ -59,10 +59,10 @@ func TestASuspendedJobGoesOn(t *testing.T) {
 // passUntilGate passes vectors that no wire takes at once round a ring, until all ranks
 // have been told to end.
 func passUntilGate(ctx context.Context, a *rankProcess, c *comm.Comm) error {
-	var told atomic.Bool
+	var reported atomic.Bool
 	go func() {
 		a.awaitGate(0)
-		told.Store(true)
+		reported.Store(true)
 	}()
 	n, rank := c.Size(), c.Rank()
 	from := (rank + n - 1) % n
@@ -81,7 +81,7 @@ func passUntilGate(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 			}
 		}
 		over := []int32{0}
-		if told.Load() {
+		if reported.Load() {
 			over[0] = 1
 		}
 		if err := comm.AllReduce(ctx, c, over, comm.Sum); err != nil {

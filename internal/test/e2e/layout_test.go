@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/internal/test/worldtest"
 )
 
-// reportPlaces makes every collective, small and large, and says how its ranks see
+// reportLayout makes every collective, small and large, and says how its ranks see
 // each other.
-func reportPlaces(ctx context.Context, a *rankProcess, c *comm.Comm) error {
+func reportLayout(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for _, call := range worldtest.Collectives[float32]() {
 		for _, count := range []int{1, 100_003} {
 			if err := call.Run(ctx, c, count, new(worldtest.BufferTracker)); err != nil {
