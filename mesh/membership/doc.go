@@ -1,45 +1,57 @@
-// Package membership decides, for one rank, who belongs to the job: which control
-// links it should have, whom it must doubt, what verdict all ranks hear, who has
-// said goodbye, and where a flood or an answer goes next.
+// Package membership decides, for one rank, who belongs to the job: which control links it should
+// have, which ranks it suspects, which failures all ranks report, who has closed in order, and where
+// a flood or an answer goes next.
 //
-// It is a pure function: Step takes an Input and the time, and returns Outputs.
-// It knows no clock, no goroutine, no connection and no bytes on a wire; package
-// mesh owns one State and carries out what it says. So the same decisions run in
-// a simulation of nine ranks in a loop, and in transcripts under testdata.
+// It is a pure state machine: Step takes an Input and the time, and returns Outputs. It knows no
+// clock, no goroutine, no connection and no bytes on a wire. Package mesh owns one Machine and
+// carries out what it says. So the same decisions run in a simulation of nine ranks in a loop, and
+// in the transcripts under testdata.
 //
-// # Who is linked to whom
+// # Overlay
 //
-// The ranks that are present (neither gone nor doubted) stand in a circle in
-// rank order; each wants a link to those at distance 1, 2, 4, … on both sides.
-// The lower rank of a pair dials. Links that are no longer wanted stay.
+// The ranks that are present (neither gone nor suspected) form a ring in rank order. Each wants
+// control links to those at distance 1, 2, 4, … on both sides, a binomial graph. The lower rank of
+// a pair dials. Links that are no longer wanted stay.
 //
-// # How a loss is told from a bad link
+// # Failure detection
 //
-//  1. A link breaks, or is silent: its ends each flood a Down that names the
-//     other. A data connection that breaks is reported the same way, marked data.
-//  2. A rank that hears a Down about itself floods a Vouch. Only a rank that is
+// The words are those of SWIM (Das, Gupta and Motivala, DSN 2002), but heartbeats run over the links
+// of the overlay, and all suspicions are flooded.
+//
+//  1. Suspect. A link breaks, or is silent: each end floods a Suspected that names the other. A
+//     broken data connection is reported the same way, marked as data.
+//  2. Refute. A rank that receives a Suspected about itself floods a Refute. Only a rank that is
 //     alive, and that some path still reaches, can do that.
-//  3. A rank is lost when all its neighbours (but those in doubt themselves) have
-//     said Down, or when nobody vouched for it within VouchWait.
-//  4. With a Vouch, a control link is dialled again and the Down is taken back by
-//     an Up; when that fails, or when it was a data connection, the link between
-//     the two is lost.
+//  3. Confirm. A rank is lost when all its neighbours (but those that are suspected themselves)
+//     suspect it, or when it has not refuted within RefuteTimeout.
+//  4. Retract. After a Refute the control link is dialled again, and a Retracted takes the suspicion
+//     back. If the dial fails, or if it was a data connection, the link between the two is lost.
 //
-// # How all ranks hear the same verdict
+// What one rank's suspicion of another goes through:
 //
-// A verdict is flooded with a number, its epoch. A rank that has heard one of an
-// epoch announces no other in it, so those of one epoch crossed on their way and
-// are heard everywhere within two flood times of the first. SettleWait after the
-// first, each rank reports the best one: about a rank rather than a link, about
-// the lowest rank, from the lowest rank. The others wait for the next epoch. A
-// rank waits a little longer while links are missing that it is about to have.
+//	state        entered by                         left by
+//	none         -                                  Suspected: unanswered
+//	unanswered   Suspected                          Refute: refuted; all neighbours agree or
+//	                                                RefuteTimeout: peer lost
+//	refuted      Refute                             link up: retracted; RedialTimeout, or it was a
+//	                                                data connection: link lost
+//	retracted    Retracted                          a newer Suspected: unanswered
 //
-// This is agreement among ranks whose floods arrive within SettleWait/2, not
-// consensus: the two sides of a network that is cut in two will blame each other.
+// # Agreement on failures
+//
+// A failure is flooded with the number of an epoch. A rank that has seen one failure of an epoch
+// announces no other in it, so all failures of an epoch were announced concurrently, and every rank
+// has them within two flood times of the first. ResolveDelay after the first, each rank reports the
+// best one: a lost rank before a lost link, then the lowest rank blamed, then the lowest announcer.
+// The others are proposed again in the next epoch. A rank waits a little longer while a link that
+// could bring more candidates is still being dialled.
+//
+// This is agreement among ranks whose floods arrive within ResolveDelay/2. It is not consensus: the
+// two sides of a partitioned network blame each other.
 //
 // # Time
 //
-// Doubts ripen by the time that this rank lived through. When the whole process
-// was stopped, the gap between two Steps counts as two heartbeats, so a rank that
-// wakes up does not blame the others for its own sleep.
+// Suspicions age by the time that this process has run. When the whole process was suspended, the
+// gap between two Steps counts as two heartbeats, so that a rank that resumes does not blame the
+// others for its own pause.
 package membership

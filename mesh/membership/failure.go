@@ -8,31 +8,36 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A candidate is a verdict that was announced in the present epoch.
+// A candidate is a failure that was announced in the current epoch.
 type candidate struct {
 	err *fault.Error
 	by  int
 }
 
-// A proposal verdict waits to be announced.
+// A proposal is a failure that waits to be announced.
 type proposal struct {
 	err       *fault.Error
 	notBefore Time
 	exiting   bool
 }
 
-// failureLog are those past, the ones that compete now, and those to come.
+// A failureLog holds past failures, the candidates of the current epoch, and those still to be
+// announced. A failure moves from left to right:
+//
+//	proposals --announceNext--> candidates --closeEpoch--> reported
+//	     ^                          |
+//	     +------- the others -------+
 type failureLog struct {
-	epoch      uint32 // how many have settled
+	epoch      uint32 // how many epochs have been resolved
 	candidates []candidate
-	openedAt   Time  // when the first of them was heard
-	departed   []int // who has said goodbye meanwhile
+	openedAt   Time  // when the first candidate arrived
+	departed   []int // ranks whose goodbye arrived in this epoch
 	proposals  []proposal
-	reported   []string  // what was reported, by its key
+	reported   []string  // the keys of failures reported before, so that none is reported twice
 	messages   []Message // for links that come up later
 }
 
-// Bounds: verdicts end jobs, and a job has few.
+// Bounds. A failure ends a job, so a job has few.
 const (
 	maxProposals  = 16
 	maxFailures   = 16
@@ -40,6 +45,7 @@ const (
 	maxCandidates = 1024
 )
 
+// remember keeps the message of a failure for links that come up later.
 func (v *failureLog) remember(m Message) {
 	if len(v.messages) == maxFailures {
 		v.messages = slices.Delete(v.messages, 0, 1)
@@ -47,8 +53,8 @@ func (v *failureLog) remember(m Message) {
 	v.messages = append(v.messages, m)
 }
 
-// failureKey is the same for verdicts that say the same of the same ranks. What a rank
-// announces itself is told apart by its words.
+// failureKey is equal for failures that say the same of the same ranks. Failures that a rank
+// announces, such as aborts, differ by their texts, too.
 func failureKey(e *fault.Error) string {
 	ranks := make([]int, len(e.Peers))
 	for i, p := range e.Peers {
@@ -61,10 +67,10 @@ func failureKey(e *fault.Error) string {
 	return fmt.Sprint(uint8(e.Kind), ranks, e)
 }
 
-// detected reports whether e is of the kinds that this package finds out itself.
+// detected reports whether e is of a kind that this package detects itself.
 func detected(e *fault.Error) bool { return e.Kind == fault.PeerLost || e.Kind == fault.LinkLost }
 
-// lowestBlamed is the lowest rank that a verdict is about.
+// lowestBlamed returns the lowest rank that a failure blames, or the rank that reports it.
 func lowestBlamed(e *fault.Error) int {
 	if len(e.Peers) == 0 {
 		return e.Rank
@@ -72,11 +78,13 @@ func lowestBlamed(e *fault.Error) int {
 	return slices.MinFunc(e.Peers, func(a, b fault.Peer) int { return cmp.Compare(a.Rank, b.Rank) }).Rank
 }
 
+// names reports whether e blames rank r.
 func names(e *fault.Error, r int) bool {
 	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank == r })
 }
 
-// compare orders verdicts of one epoch: the first is reported.
+// compare orders the candidates of one epoch; the first is reported. The order depends on nothing
+// but the candidates, so all ranks that have the same ones agree.
 func compare(a, b candidate) int {
 	links := func(c candidate) int {
 		if c.err.Kind == fault.LinkLost {
@@ -93,11 +101,12 @@ func compare(a, b candidate) int {
 	)
 }
 
-// propose queues a verdict of this rank's own, or one that lost its epoch.
+// propose queues a failure that this rank has detected, or one that was not chosen in its epoch.
 func (s *Machine) propose(e *fault.Error, notBefore Time) {
 	s.enqueueProposal(proposal{err: e, notBefore: notBefore})
 }
 
+// enqueueProposal adds p unless it is stale or queued already.
 func (s *Machine) enqueueProposal(h proposal) {
 	v := &s.failures
 	same := func(o proposal) bool { return failureKey(o.err) == failureKey(h.err) }
@@ -108,7 +117,7 @@ func (s *Machine) enqueueProposal(h proposal) {
 	s.changed = true
 }
 
-// stale reports whether a verdict has nothing new to say.
+// stale reports whether a failure adds nothing to what was reported or is a candidate.
 func (s *Machine) stale(e *fault.Error) bool {
 	if slices.Contains(s.failures.reported, failureKey(e)) {
 		return true
@@ -120,10 +129,11 @@ func (s *Machine) stale(e *fault.Error) bool {
 	if !detected(e) {
 		return false
 	}
-	// Which of the two it was is known once one of them is gone.
+	// Once one of the blamed ranks is gone, the cause of a broken link is known.
 	return slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return s.ranks[p.Rank].gone() })
 }
 
+// apply queues a failure of the layer above, such as an abort or a panic.
 func (in Announce) apply(s *Machine) {
 	if s.knownRanks(in.Err) {
 		ends := in.Exiting || in.Err.Kind == fault.PeerLost && names(in.Err, s.cfg.Me)
@@ -131,8 +141,8 @@ func (in Announce) apply(s *Machine) {
 	}
 }
 
-// announceNext begins the next epoch with the first verdict that is due, unless
-// somebody else has begun it.
+// announceNext opens the next epoch with the first proposal whose time has come, unless another
+// rank has opened it.
 func (s *Machine) announceNext() {
 	v := &s.failures
 	if len(v.candidates) > 0 || s.evicted {
@@ -153,8 +163,8 @@ func (s *Machine) announceNext() {
 	}
 }
 
-// addCandidate adds a verdict to those that compete in its epoch. All ranks read it from
-// its wire form, so that all report the same.
+// addCandidate adds a failure to its epoch. Even the announcing rank parses the wire form, so that
+// all ranks report the same error.
 func (s *Machine) addCandidate(m Message) {
 	e, err := fault.ParseWire(m.Body)
 	v := &s.failures
@@ -174,13 +184,13 @@ func (s *Machine) addCandidate(m Message) {
 	}
 }
 
-// knownRanks reports whether a verdict names only ranks that exist.
+// knownRanks reports whether a failure blames only ranks that exist.
 func (s *Machine) knownRanks(e *fault.Error) bool {
 	return !slices.ContainsFunc(e.Peers, func(p fault.Peer) bool { return p.Rank < 0 || p.Rank >= len(s.ranks) })
 }
 
-// handleFailure takes another rank's verdict. One of a later epoch says that the
-// present one is over elsewhere; one of an earlier epoch comes too late.
+// handleFailure handles another rank's failure. One of a later epoch shows that the current epoch
+// is over elsewhere, so it is closed here; one of an earlier epoch comes too late and is dropped.
 func (s *Machine) handleFailure(m Message) {
 	v := &s.failures
 	switch {
@@ -193,8 +203,8 @@ func (s *Machine) handleFailure(m Message) {
 	s.addCandidate(m)
 }
 
-// resolveEpoch reports the present epoch's verdict once the others have had time to
-// cross, and links that are about to be have had time to bring theirs.
+// resolveEpoch closes the epoch ResolveDelay after its first candidate, when concurrent ones have
+// arrived. Links that are about to come up may add up to OverlayWait.
 func (s *Machine) resolveEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 || !s.reached(v.openedAt+Time(ResolveDelay)) {
@@ -206,7 +216,8 @@ func (s *Machine) resolveEpoch() {
 	s.closeEpoch()
 }
 
-// closeEpoch ends the present epoch.
+// closeEpoch reports the best candidate of the epoch, then the goodbyes that waited for it, and
+// proposes the other candidates again.
 func (s *Machine) closeEpoch() {
 	v := &s.failures
 	if len(v.candidates) == 0 {
@@ -224,14 +235,14 @@ func (s *Machine) closeEpoch() {
 	for _, c := range all[1:] {
 		notBefore := s.now
 		if c.by != s.cfg.Me {
-			notBefore += Time(ResolveDelay + secondhandDelay) // its own announcer goes first, if it still can
+			notBefore += Time(ResolveDelay + secondhandDelay) // its announcer repeats it first, if it is still alive
 		}
 		s.propose(c.err, notBefore)
 	}
 	s.changed = true
 }
 
-// report tells the layer above, and draws the consequences.
+// report tells the layer above, and marks the blamed ranks dead or the blamed link given up.
 func (s *Machine) report(e *fault.Error) {
 	v := &s.failures
 	if len(v.reported) == maxReported {
@@ -253,8 +264,8 @@ func (s *Machine) report(e *fault.Error) {
 	}
 }
 
-// giveUpLink gives up the control link of a pair that cannot reach each other, unless
-// it works: then it was the data connection that broke.
+// giveUpLink gives up the control link of a pair that cannot reach each other. If the control link
+// works, it was the data connection that broke, and the link stays.
 func (s *Machine) giveUpLink(e *fault.Error) {
 	if !names(e, s.cfg.Me) {
 		return
@@ -266,7 +277,7 @@ func (s *Machine) giveUpLink(e *fault.Error) {
 	}
 }
 
-// markDead marks a rank as gone for good.
+// markDead marks a rank as gone for good, and lets the overlay close around it.
 func (s *Machine) markDead(r int) {
 	s.ranks[r].status = dead
 	s.cut(r)
@@ -275,14 +286,15 @@ func (s *Machine) markDead(r int) {
 	s.changed = true
 }
 
-// beingEvicted reports whether this rank was given up by the others, or is about to be.
+// beingEvicted reports whether the other ranks have marked this rank dead, or are about to.
 func (s *Machine) beingEvicted() bool {
 	return s.evicted || slices.ContainsFunc(s.failures.candidates, func(c candidate) bool {
 		return c.err.Kind == fault.PeerLost && names(c.err, s.cfg.Me)
 	})
 }
 
-// evict reports that a peer would not talk to this rank because it is taken for lost.
+// evict reports that by refused this rank because it has been marked dead. This happens to a rank
+// that was suspended for longer than Silence.
 func (s *Machine) evict(by int, cause string) {
 	if s.beingEvicted() {
 		return

@@ -2,16 +2,16 @@ package membership
 
 import "slices"
 
-// A pendingFence is one of this rank's own that is under way: it stands until all
-// neighbours have handled what was sent to them before it.
+// A pendingFence is a fence of this rank's own. It ends when each neighbour has handled all that
+// was sent to it before the fence, or is unreachable.
 type pendingFence struct {
 	id      uint64
 	ref     uint32
-	waiting []int // the neighbours that have not said so
+	waiting []int // the neighbours that have not acknowledged
 }
 
-// apply asks the neighbours. A message on a link is handled before the next one,
-// so whoever answers has sent on all floods that came before.
+// apply sends a FenceRequest to every neighbour. Messages of one link are handled in order, so a
+// neighbour that acknowledges has forwarded all floods that came before.
 func (in Fence) apply(s *Machine) {
 	s.fenceRef++
 	f := pendingFence{id: in.ID, ref: s.fenceRef}
@@ -24,11 +24,12 @@ func (in Fence) apply(s *Machine) {
 	s.fences = append(s.fences, f)
 }
 
+// apply ends the fence at once.
 func (in CancelFence) apply(s *Machine) {
 	s.endFences(func(f *pendingFence) bool { return f.id == in.ID })
 }
 
-// handleFenceAck takes a neighbour's answer.
+// handleFenceAck records the acknowledgement of a neighbour.
 func (s *Machine) handleFenceAck(from int, m Message) {
 	for i := range s.fences {
 		if f := &s.fences[i]; f.ref == m.Ref {
@@ -37,8 +38,8 @@ func (s *Machine) handleFenceAck(from int, m Message) {
 	}
 }
 
-// checkFences ends those that nobody is asked for any more: links that break, or
-// fall silent, have nothing to answer.
+// checkFences ends the fences that wait for no neighbour any more. A link that breaks or falls
+// silent is not waited for.
 func (s *Machine) checkFences() {
 	s.endFences(func(f *pendingFence) bool {
 		f.waiting = slices.DeleteFunc(f.waiting, func(r int) bool { return !s.ranks[r].link.up() })
@@ -46,6 +47,7 @@ func (s *Machine) checkFences() {
 	})
 }
 
+// endFences ends the fences that over approves of, and reports each as Fenced.
 func (s *Machine) endFences(over func(*pendingFence) bool) {
 	s.fences = slices.DeleteFunc(s.fences, func(f pendingFence) bool {
 		if !over(&f) {

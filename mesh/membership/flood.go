@@ -1,16 +1,15 @@
 package membership
 
-// A window remembers which floods of one rank were seen: the last one, and which
-// of the windowSize before it. What is older counts as seen; on another path it
-// has been overtaken by that many.
+// A window records which floods of one rank were seen: the newest, and which of the windowSize
+// before it. Older ones count as seen: that many newer floods have overtaken them on another path.
 type window struct {
 	last uint32
-	bits [windowSize / 64]uint64 // bit i of the ring: number i mod windowSize
+	bits [windowSize / 64]uint64 // a ring: bit i is number i mod windowSize
 }
 
 const windowSize = 1024
 
-// add notes a number and reports whether it was new.
+// add records a number and reports whether it was new. Number 0 never is.
 func (w *window) add(n uint32) bool {
 	switch {
 	case n == 0 || int64(n) <= int64(w.last)-windowSize:
@@ -27,26 +26,27 @@ func (w *window) add(n uint32) bool {
 	return true
 }
 
-// floodLog holds the last floods, for links that come up later: a rank that was
-// cut off for a moment hears what it missed.
+// A floodLog holds the last floods for links that come up later: a rank that was unreachable for a
+// moment gets what it missed.
 type floodLog struct {
 	messages [64]Message
 	n        int
 }
 
+// add records a flood in place of the oldest.
 func (r *floodLog) add(m Message) {
 	r.messages[r.n%len(r.messages)] = m
 	r.n++
 }
 
-// each visits the messages, oldest first.
+// each visits the floods, oldest first.
 func (r *floodLog) each(do func(Message)) {
 	for i := max(0, r.n-len(r.messages)); i < r.n; i++ {
 		do(r.messages[i%len(r.messages)])
 	}
 }
 
-// flood begins a flood of this rank's own and returns it complete.
+// flood starts a flood of this rank's own, and returns the message with its origin and number.
 func (s *Machine) flood(m Message) Message {
 	s.seq++
 	m.Origin, m.Seq = s.cfg.Me, s.seq
@@ -55,7 +55,8 @@ func (s *Machine) flood(m Message) Message {
 	return m
 }
 
-// forward keeps a flood and sends it on, but not back.
+// forward remembers a flood and sends it on every open link but those to its origin and to the rank
+// it came from.
 func (s *Machine) forward(m Message, from int) {
 	s.remember(m)
 	for r := range s.ranks {
@@ -65,8 +66,8 @@ func (s *Machine) forward(m Message, from int) {
 	}
 }
 
-// remember remembers a flood for links that come up later. What belongs to a rank's
-// or the job's standing is kept for good, the rest for a while.
+// remember keeps a flood for links that come up later. What says which ranks are alive, closed or
+// failed is kept for good, the rest for a while.
 func (s *Machine) remember(m Message) {
 	switch m.Kind {
 	case Alive:
@@ -82,7 +83,7 @@ func (s *Machine) remember(m Message) {
 	}
 }
 
-// sync tells a peer all that it may have missed; what it knows it drops.
+// sync sends a peer all that it may have missed. The peer drops what it has seen.
 func (s *Machine) sync(to int) {
 	for r := range s.ranks {
 		if m := s.ranks[r].lastAlive; m.Seq != 0 && r != to {
@@ -102,17 +103,21 @@ func (s *Machine) sync(to int) {
 	})
 }
 
+// apply repeats what was dropped while the link's queue was full.
 func (in Resync) apply(s *Machine) {
 	if s.ranks[in.Rank].link.open {
 		s.sync(in.Rank)
 	}
 }
 
+// apply floods a body of the layer above.
 func (in Flood) apply(s *Machine) { s.flood(Message{Kind: App, Code: in.Code, Body: in.Body}) }
 
-// apply takes a message. A goodbye is acknowledged after the layer above has been
-// told, so that once a rank's Close has returned, calls of its neighbours that
-// need it fail; and also when it came by another way first.
+// apply handles a message.
+//
+// A goodbye is acknowledged after the layer above has been notified, so that once a rank's Close
+// has returned, calls of its neighbours that need it fail. It is acknowledged on its own link even
+// when it came by another path first.
 func (in Received) apply(s *Machine) {
 	m, from := in.Msg, in.From
 	if !s.valid(in) {
@@ -125,7 +130,7 @@ func (in Received) apply(s *Machine) {
 	}
 }
 
-// deliver drops what was seen, sends a flood on, and acts on the message.
+// deliver drops a flood that was seen, forwards a new one, and dispatches the message.
 func (s *Machine) deliver(m Message, from int) {
 	if m.Kind.flooded() {
 		if !s.ranks[m.Origin].seen.add(m.Seq) {
@@ -136,14 +141,15 @@ func (s *Machine) deliver(m Message, from int) {
 	s.dispatch(from, m)
 }
 
-// valid drops messages that no rank of this version sends. The sender has
-// proven that it belongs to the job, so this is about bugs, not strangers.
+// valid drops messages that no rank of this version sends. The sender has proven that it belongs to
+// the job, so this guards against bugs, not attacks.
 func (s *Machine) valid(in Received) bool {
 	n := len(s.ranks)
 	ok := in.From >= 0 && in.From < n && in.Msg.Origin >= 0 && in.Msg.Origin < n && in.Msg.About >= 0 && in.Msg.About < n
 	return ok && in.Msg.Kind.Valid() && s.ranks[in.From].link.open && in.Msg.Origin != s.cfg.Me
 }
 
+// dispatch calls the handler of the message's kind.
 func (s *Machine) dispatch(from int, m Message) {
 	switch m.Kind {
 	case Heartbeat:

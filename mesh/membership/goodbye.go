@@ -1,5 +1,7 @@
 package membership
 
+// apply floods the goodbye. Every neighbour whose link is up has to acknowledge it, so that none
+// takes the closed link for a loss.
 func (in Goodbye) apply(s *Machine) {
 	if s.closing {
 		return
@@ -11,9 +13,11 @@ func (in Goodbye) apply(s *Machine) {
 	}
 }
 
-// handleBye takes a rank's goodbye. While verdicts compete the layer above hears of
-// it after theirs: a rank may close because of a verdict that has settled there
-// already, and calls here are to fail for that reason and not for the goodbye.
+// handleBye records that rank r has closed in order.
+//
+// While failures compete, the layer above learns of the goodbye after the failure: the rank may
+// have closed because of a failure that is already resolved there, and calls here must fail for
+// that reason, not for the goodbye.
 func (s *Machine) handleBye(r int) {
 	k := &s.ranks[r]
 	if k.gone() {
@@ -31,7 +35,7 @@ func (s *Machine) handleBye(r int) {
 	s.emit(Departed{r})
 }
 
-// checkLeft reports, once, that every neighbour has taken this rank's goodbye.
+// checkLeft reports, once, that every neighbour has acknowledged this rank's goodbye, or is gone.
 func (s *Machine) checkLeft() {
 	if !s.closing || s.left {
 		return

@@ -3,33 +3,44 @@ package membership
 import "fmt"
 
 // A link is the control link to one rank.
+//
+//	open   silent  dialing  meaning
+//	no     -       no       not wanted, or waits for dialAt or retryAt
+//	no     -       yes      a Dial was emitted, and has not been answered
+//	yes    no      -        up: heartbeats arrive
+//	yes    yes     -        nothing received for Silence; the connection is kept for a rank that resumes
+//
+// A link that is givenUp is not dialled any more; the peer may still open it.
 type link struct {
 	open       bool   // there is a connection
-	silent     bool   // but nothing came on it for Silence
-	byePending bool   // this rank's goodbye has not been taken yet
-	receivedAt Time   // when something came last
+	silent     bool   // nothing was received for Silence
+	byePending bool   // this rank's goodbye has not been acknowledged yet
+	receivedAt Time   // when a message was received last
 	upSince    Time   // when it came up
-	lastCall   []byte // the peer's last call, by its heartbeats; the next one overwrites it
+	lastCall   []byte // the peer's last call, from its heartbeats; the next one overwrites it
 
-	// While it is wanted and not up.
+	// For a link that is wanted and not up.
 	wanted  bool
-	dialAt  Time // when to begin dialling
+	dialAt  Time // not dialled before
 	dialing bool
-	retryAt Time // when to dial again
+	retryAt Time // not dialled again before
 	backoff Span
-	everUp  bool // it has been up before
-	givenUp bool // given up for good, by a verdict
+	everUp  bool // it was up at some time
+	givenUp bool // a LinkLost has been reported
 }
 
-// up reports whether the link works, as far as is known.
+// up reports whether the link works, as far as this rank knows.
 func (l *link) up() bool { return l.open && !l.silent }
 
-// The pauses between two dials of one link.
+// The pauses between two dials of one link, which double up to the second.
 const (
 	minBackoff = 20 * Millisecond
 	maxBackoff = Second
 )
 
+// apply starts the link afresh. The peer may have missed anything while there was no link, so it
+// gets all that is remembered, and a heartbeat that shows it the link works. A suspicion of this
+// rank's is retracted.
 func (in LinkUp) apply(s *Machine) {
 	r := &s.ranks[in.Rank]
 	if r.gone() || in.Rank == s.cfg.Me {
@@ -46,6 +57,7 @@ func (in LinkUp) apply(s *Machine) {
 	s.markAlive(in.Rank)
 }
 
+// apply suspects the peer, unless it is expected to be gone.
 func (in LinkDown) apply(s *Machine) {
 	if l := &s.ranks[in.Rank].link; l.open {
 		l.open, l.byePending = false, false
@@ -53,6 +65,8 @@ func (in LinkDown) apply(s *Machine) {
 	}
 }
 
+// apply schedules the next dial. Whether the rank is suspected is decided by dial, by the time
+// since the first attempt.
 func (in DialFailed) apply(s *Machine) {
 	l := &s.ranks[in.Rank].link
 	l.dialing = false
@@ -63,7 +77,8 @@ func (in DialFailed) apply(s *Machine) {
 	}
 }
 
-// linkBroken deals with a link that works no longer.
+// linkBroken handles a link that broke or fell silent. A rank that announced its exit is dead now;
+// of any other one that should be there this rank floods a suspicion.
 func (s *Machine) linkBroken(r int, code byte, cause string) {
 	k := &s.ranks[r]
 	l := &k.link
@@ -73,13 +88,14 @@ func (s *Machine) linkBroken(r int, code byte, cause string) {
 	switch {
 	case k.gone():
 	case k.exiting:
-		s.markDead(r) // its verdict has said all there is to say
+		s.markDead(r) // it has announced why
 	default:
 		s.suspect(r, code, cause)
 	}
 }
 
-// markReceived notes a sign of life.
+// markReceived records a sign of life. A silent link that carries messages again is up, and the
+// suspicion is retracted.
 func (s *Machine) markReceived(from int) {
 	l := &s.ranks[from].link
 	l.receivedAt = s.now
@@ -90,9 +106,9 @@ func (s *Machine) markReceived(from int) {
 	}
 }
 
-// findSilent breaks links on which nothing came for too long. The connection
-// stays: a peer that wakes up finds its verdict there, or takes it up again. One
-// to a rank that said goodbye should have been closed by then.
+// findSilent breaks links on which nothing was received for Silence. The connection stays open: a
+// rank that resumes learns from it that it was blamed, or goes on with it. A link to a rank that
+// said goodbye should have been closed by the peer, so it is cut.
 func (s *Machine) findSilent() {
 	for r := range s.ranks {
 		k := &s.ranks[r]
@@ -109,7 +125,8 @@ func (s *Machine) findSilent() {
 	}
 }
 
-// sendHeartbeats sends signs of life.
+// sendHeartbeats sends a heartbeat on every open link once per Config.Heartbeat. The Sends are made
+// once and reused, so that an idle job allocates nothing.
 func (s *Machine) sendHeartbeats() {
 	if !s.reached(s.heartbeatAt) {
 		return
@@ -125,7 +142,7 @@ func (s *Machine) sendHeartbeats() {
 	}
 }
 
-// cut closes the link to a rank that is gone.
+// cut closes the link to a rank that is gone, or whose link is useless.
 func (s *Machine) cut(r int) {
 	if l := &s.ranks[r].link; l.open {
 		l.open, l.byePending = false, false

@@ -2,7 +2,7 @@ package membership
 
 import "fmt"
 
-// A Time is a moment, in nanoseconds since some start.
+// A Time is a moment, in nanoseconds since an arbitrary start.
 type Time int64
 
 // A Span is a length of time, in nanoseconds.
@@ -14,22 +14,22 @@ const (
 	Second      Span = 1e9
 )
 
-// String shows a span in milliseconds.
+// String returns the span in milliseconds.
 func (d Span) String() string { return fmt.Sprintf("%dms", d/Millisecond) }
 
 // The waits that are not configured.
 const (
-	RefuteTimeout = 300 * Millisecond // for a sign of life of a rank in doubt
-	ResolveDelay  = 50 * Millisecond  // for verdicts that cross on their way
-	OverlayWait   = 300 * Millisecond // for links that are about to be, before a verdict settles
-	RedialTimeout = 750 * Millisecond // for a link that broke to be there again
+	RefuteTimeout = 300 * Millisecond // for a suspected rank to refute
+	ResolveDelay  = 50 * Millisecond  // for concurrent failures to arrive, from the first of an epoch
+	OverlayWait   = 300 * Millisecond // for links that are being dialled, before an epoch is resolved
+	RedialTimeout = 750 * Millisecond // for a broken control link to come up again
 	PeerDialWait  = Second            // for a link that the peer should dial
-	GoodbyeDelay  = 100 * Millisecond // before links are replaced: goodbyes come in bunches
-	AnswerTimeout = Second            // for an answer
+	GoodbyeDelay  = 100 * Millisecond // before the overlay is repaired: goodbyes come in groups
+	AnswerTimeout = Second            // for the answers to a question
 	RelayDelay    = 600 * Millisecond // before a neighbour answers for a silent rank
-	// secondhandDelay is how much later a rank announces what others saw first-hand.
+	// secondhandDelay is how much later a rank announces a failure that only others have detected.
 	secondhandDelay = 100 * Millisecond
-	// freshLinkTime protects a fresh link from news about the one before it.
+	// freshLinkTime protects a new link from reports about the one before it.
 	freshLinkTime = Second
 )
 
@@ -37,57 +37,69 @@ const (
 type Config struct {
 	Me, Size  int
 	Host      string
-	Joined    bool // all ranks are known to have started: one that cannot be reached is in doubt
+	Joined    bool // all ranks are known to have started: an unreachable one is suspected
 	Heartbeat Span
-	Silence   Span // after which a link counts as broken
+	Silence   Span // a link on which nothing is received for this long counts as broken
 }
 
-// status is what is known of a rank.
+// A status is what is known of a rank.
+//
+//	unknown --Alive or a link--> alive --Bye--> departed
+//	   |                           |
+//	   +------- PeerLost ----------+---> dead
 type status uint8
 
 const (
-	unknown status = iota // not heard of yet
+	unknown status = iota // nothing was received from it yet
 	alive
 	departed // has closed in order
 	dead     // is gone for good
 )
 
-// A rank is what this rank knows of another, or of itself.
+// A rank is what this rank knows of another one, or of itself.
 type rank struct {
 	status     status
-	exiting    bool // has announced its own end
+	exiting    bool // has announced that it exits
 	host       string
-	lastAlive  Message // the last Here; Seq 0: none yet
-	bye        Message // Seq 0: none
+	lastAlive  Message // the last Alive; Seq 0: none yet
+	bye        Message // its Bye; Seq 0: none
 	seen       window
 	suspicions []suspicion
 	link       link
 }
 
-// present reports whether the rank stands in the circle.
+// present reports whether the rank is a member of the ring.
 func (r *rank) present() bool { return (r.status == unknown || r.status == alive) && !r.exiting }
 
-// gone reports whether nothing more is expected of the rank.
+// gone reports whether nothing more is expected from the rank.
 func (r *rank) gone() bool { return r.status == departed || r.status == dead }
 
-// A Machine is one rank's view of the job. It has one owner.
+// A Machine is one rank's view of the job. It is not safe for concurrent use: one goroutine owns
+// it.
+//
+//	flag      set when                                          then
+//	ready     all links were up once                            an Alive with Code 1 has been flooded
+//	complete  all ranks have flooded that                       Complete has been emitted
+//	closing   Goodbye                                           no suspicions, no dials
+//	left      closing, and all neighbours have acknowledged     Left has been emitted
+//	evicted   a PeerLost that names this rank was reported      nothing is announced or dialled
 type Machine struct {
 	cfg         Config
-	callerClock Time // the caller's, at the last Step
-	now         Time // lived through; all other Times are measured by it
-	next        Time // when to look again
+	callerClock Time // the caller's time at the last Step
+	now         Time // the time that this process has run; all other Times are measured by it
+	next        Time // when to Step again
 	begun       bool
-	changed     bool // something was decided that other decisions depend on
+	changed     bool // a decision was made that others depend on
 	outputs     []Output
-	ring        []int    // what circle has listed last
-	neighbours  []int    // what wanted has
-	heartbeats  []Output // by rank: the Send of a heartbeat, which is always the same; nil: not needed yet
+	ring        []int    // the memory of ringMembers
+	neighbours  []int    // the memory of wantedLinks
+	heartbeats  []Output // by rank: the Send of a heartbeat, always the same; nil: not needed yet
 
 	ranks       []rank
-	seq         uint32 // the last flood of this rank's own
+	seq         uint32 // of this rank's last flood
 	floods      floodLog
 	heartbeatAt Time
-	overlayAt   Time // links are not replaced before
+	overlayAt   Time // the overlay is not repaired before
 
 	failures  failureLog
 	questions []openQuestion
@@ -96,15 +108,14 @@ type Machine struct {
 	fences    []pendingFence
 	fenceRef  uint32 // of the last fence
 
-	ready    bool // all links were up once
+	ready    bool
 	complete bool
 	closing  bool
 	left     bool
-	evicted  bool // the others have given this rank up
+	evicted  bool
 }
 
-// New is the state of a rank that has no link yet. It takes its first Step
-// before Next means anything.
+// New returns the Machine of a rank that has no link yet. Next means nothing before the first Step.
 func New(cfg Config) *Machine {
 	s := &Machine{cfg: cfg, ranks: make([]rank, cfg.Size), heartbeats: make([]Output, cfg.Size)}
 	if cfg.Joined {
@@ -120,8 +131,8 @@ func New(cfg Config) *Machine {
 	return s
 }
 
-// Missing are the ranks that have not come: not heard of at all, or else, when
-// all were heard of, without all their links.
+// Missing returns the ranks that have not started: those that nothing was received from or, if
+// there are none, those that do not have all their links.
 func (s *Machine) Missing() []int {
 	var away, unlinked []int
 	for r := range s.ranks {
@@ -139,8 +150,8 @@ func (s *Machine) Missing() []int {
 	return unlinked
 }
 
-// checkReady tells all ranks, once, that this one has all its links, and the
-// caller, once, that all ranks have said so.
+// checkReady floods, once, that this rank has all its links, and reports, once, that all ranks have
+// flooded the same.
 func (s *Machine) checkReady() {
 	if !s.ready && !s.closing && s.fullyLinked() {
 		s.ready = true
@@ -158,11 +169,11 @@ func (s *Machine) checkReady() {
 	s.emit(Complete{})
 }
 
-// handleAlive takes a rank's Here.
+// handleAlive records a rank's Alive.
 func (s *Machine) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
 	if m.Seq < r.lastAlive.Seq {
-		return // the later one overtook it
+		return // a newer one overtook it
 	}
 	if r.lastAlive.Seq == 0 {
 		r.host = string(m.Body)
@@ -172,7 +183,7 @@ func (s *Machine) handleAlive(m Message) {
 	s.markAlive(m.Origin)
 }
 
-// markAlive notes that a rank has come.
+// markAlive records that a rank has started.
 func (s *Machine) markAlive(r int) {
 	if s.ranks[r].status == unknown {
 		s.ranks[r].status = alive

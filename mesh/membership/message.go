@@ -5,37 +5,40 @@ import "fmt"
 // A MessageKind says what a Message is. The values are on the wire.
 type MessageKind uint8
 
-// The kinds of messages. Direct ones go over one link; flooded ones to everybody,
-// each once; routed ones back along the path of the question.
+// The kinds of messages, and how each travels:
+//
+//	direct   over one link
+//	flooded  to every rank, each rank forwarding it once
+//	routed   back along the path that the question took
 const (
 	Heartbeat    MessageKind = iota + 1 // direct; Body: the sender's last call
 	Alive                               // flooded; Code 1: all its links are up; Body: its host
-	Suspected                           // flooded; About: whom Origin cannot reach; Code: see below; Body: the last call heard
-	Retracted                           // flooded; About: whom Origin reaches again
-	Refute                              // flooded; Origin lives; About, Ref: whose Down this answers
-	Failure                             // flooded; Ref: the epoch; Code 1: Origin is leaving; Body: the error's wire form
+	Suspected                           // flooded; Origin cannot reach About; Code: see below; Body: the last call received
+	Retracted                           // flooded; Origin reaches About again
+	Refute                              // flooded; Origin is alive; About, Ref: whose Suspected this answers, and its Seq
+	Failure                             // flooded; Ref: the epoch; Code 1: Origin is exiting; Body: the wire form of the error
 	Bye                                 // flooded; Origin closes in order
 	ByeAck                              // direct; the sender has seen the receiver's Bye
 	App                                 // flooded; Code, Body: the layer above's
 	Ask                                 // flooded; Body: a bit per rank asked, then the question
-	Answer                              // routed; About, Ref: whose Ask; Origin: the rank asked; Code: see below; Age; Body
-	FenceRequest                        // direct; Ref: of a fence; the receiver has handled all that came before it
-	FenceAck                            // direct; Ref: the Mark's
+	Answer                              // routed; Origin: the rank asked; About, Ref: whose Ask, and its Seq; Code: see below; Age; Body
+	FenceRequest                        // direct; Ref: the number of the fence; asks for a FenceAck
+	FenceAck                            // direct; Ref: as in the FenceRequest; all messages before it have been handled
 	lastKind     = FenceAck
 )
 
-// What a Down's Code says.
+// The Codes of a Suspected.
 const (
 	brokenLink = iota // a control link broke, or could not be opened
 	brokenData        // a data connection broke
 	silentLink        // a control link is silent; its connection is kept for now
 )
 
-// What an Answer's Code says.
+// The Codes of an Answer.
 const (
-	answerGiven    = iota // Body is what the rank said
-	answerDeclined        // the rank had nothing to say
-	answerRelayed         // a neighbour tells: Body is the last call heard, Age the silence since
+	answerGiven    = iota // Body is the answer of the rank
+	answerDeclined        // the rank had no answer
+	answerRelayed         // sent by a neighbour: Body is the last call it received, Age the silence since
 )
 
 var kindNames = [...]string{
@@ -47,7 +50,7 @@ var kindNames = [...]string{
 // Valid reports whether k is one of the kinds above.
 func (k MessageKind) Valid() bool { return k >= Heartbeat && k <= lastKind }
 
-// String is the kind in a word.
+// String returns the kind as transcripts show it.
 func (k MessageKind) String() string {
 	if !k.Valid() {
 		return fmt.Sprintf("kind %d", uint8(k))
@@ -55,7 +58,7 @@ func (k MessageKind) String() string {
 	return kindNames[k]
 }
 
-// flooded reports whether messages of kind k go to everybody.
+// flooded reports whether messages of kind k go to every rank.
 func (k MessageKind) flooded() bool {
 	switch k {
 	case Heartbeat, ByeAck, Answer, FenceRequest, FenceAck:
@@ -64,20 +67,20 @@ func (k MessageKind) flooded() bool {
 	return k.Valid()
 }
 
-// A Message is what ranks tell each other over control links. Its Body is shared
-// by all who hold the Message, and never written to.
+// A Message is what ranks send each other over control links. Its Body is shared by everything that
+// holds the Message, so it is never written to.
 type Message struct {
 	Kind   MessageKind
 	Code   byte
-	Origin int    // who began it
+	Origin int    // the rank that sent it first
 	Seq    uint32 // numbers the floods of Origin, from 1; 0 when not flooded
 	About  int    // the other rank it is about; see the kinds
 	Ref    uint32 // the Seq or the epoch it refers to; see the kinds
-	Age    Span   // an Answer's: how long nothing was heard of Origin
+	Age    Span   // of an Answer: how long the neighbour has received nothing from Origin
 	Body   []byte
 }
 
-// String shows a message in transcripts.
+// String returns the message as transcripts show it.
 func (m Message) String() string {
 	s := fmt.Sprintf("%v of %d", m.Kind, m.Origin)
 	if m.Seq != 0 {

@@ -2,12 +2,13 @@ package membership
 
 import "slices"
 
-// Neighbours are the ranks at distance 1, 2, 4, … on both sides of the i-th of
-// members in their circle, in ascending order: a binomial graph. It has
-// O(log n) links per rank, and stays connected when any one rank goes.
+// Neighbours returns the ranks at distance 1, 2, 4, … on both sides of the i-th of members in ring
+// order, ascending: a binomial graph. It has O(log n) links per rank, and stays connected when any
+// one rank fails.
 func Neighbours(members []int, i int) []int { return appendNeighbours(nil, members, i) }
 
-// appendNeighbours is Neighbours in memory that out has; what it holds is lost.
+// appendNeighbours is Neighbours in the memory of out, whose content is overwritten. The overlay is
+// computed in every Step, and must not allocate.
 func appendNeighbours(out, members []int, i int) []int {
 	n := len(members)
 	out = out[:0]
@@ -18,8 +19,8 @@ func appendNeighbours(out, members []int, i int) []int {
 	return slices.Compact(out)
 }
 
-// ringMembers lists the present ranks that keep approves of. The list is valid until the
-// next call.
+// ringMembers returns the present ranks for which keep is true, in ring order. The slice is valid
+// until the next call.
 func (s *Machine) ringMembers(keep func(r int) bool) []int {
 	members := s.ring[:0]
 	for r := range s.ranks {
@@ -31,15 +32,16 @@ func (s *Machine) ringMembers(keep func(r int) bool) []int {
 	return members
 }
 
-// wantedLinks are the ranks that this one should have links to now. The list is valid
-// until the next call.
+// wantedLinks returns the ranks that this one should have control links to now. Suspected ranks are
+// left out, so that the overlay closes around them before they are confirmed dead. The slice is
+// valid until the next call.
 func (s *Machine) wantedLinks() []int {
 	members := s.ringMembers(func(r int) bool { return r == s.cfg.Me || !s.suspected(r) })
 	s.neighbours = appendNeighbours(s.neighbours, members, slices.Index(members, s.cfg.Me))
 	return s.neighbours
 }
 
-// fullyLinked reports whether all wanted links are up.
+// fullyLinked reports whether all wanted links are up, or given up for good.
 func (s *Machine) fullyLinked() bool {
 	for _, r := range s.wantedLinks() {
 		if l := &s.ranks[r].link; !l.up() && !l.givenUp {
@@ -49,8 +51,8 @@ func (s *Machine) fullyLinked() bool {
 	return true
 }
 
-// maintainOverlay dials the wanted links that are missing. Of two ranks the lower one dials;
-// the other one helps itself when nothing comes.
+// maintainOverlay dials the wanted links that are missing. The lower rank of a pair dials; the
+// higher one dials itself when nothing has come within PeerDialWait.
 func (s *Machine) maintainOverlay() {
 	if s.closing || s.beingEvicted() || !s.reached(s.overlayAt) {
 		return
@@ -72,8 +74,8 @@ func (s *Machine) maintainOverlay() {
 	}
 }
 
-// dial opens a link, and doubts a rank that can not be reached for Silence. One
-// that is not known to have started may take its time.
+// dial opens a link, and suspects a rank that could not be reached for Silence. A rank that is not
+// known to have started is never suspected: it may start at any time.
 func (s *Machine) dial(r int) {
 	k := &s.ranks[r]
 	l := &k.link
@@ -86,8 +88,9 @@ func (s *Machine) dial(r int) {
 	}
 }
 
-// overlayPending reports whether a link is missing that may still come before verdicts
-// settle, and with it news of verdicts that were not heard.
+// overlayPending reports whether a wanted link is missing that may still come up within
+// OverlayWait. Its peer may bring failures that this rank has not received, so an epoch waits for
+// it.
 func (s *Machine) overlayPending() bool {
 	if s.beingEvicted() {
 		return false
@@ -104,5 +107,6 @@ func (s *Machine) overlayPending() bool {
 	return false
 }
 
-// deferOverlay puts off the replacement of links after a goodbye.
+// deferOverlay postpones the repair of the overlay after a goodbye. Ranks tend to close together,
+// and links between closing ranks would be wasted.
 func (s *Machine) deferOverlay() { s.overlayAt = s.now + Time(GoodbyeDelay) }

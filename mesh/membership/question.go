@@ -5,34 +5,36 @@ import (
 	"slices"
 )
 
-// An openQuestion is a question of this rank's own that is under way.
+// An openQuestion is a question of this rank's own that has not ended.
 type openQuestion struct {
 	id       uint64
 	seq      uint32 // of the Ask
 	deadline Time
 	answers  []RankAnswer
-	pending  []bool // which answers are still to come
+	pending  []bool // by answer: a better one may still come
 }
 
-// A route says over which link an Ask came first; its answers go back there.
+// A route is the link over which an Ask arrived first. Its answers go back over that link.
 type route struct {
 	origin int
 	seq    uint32
 	via    int
 }
 
-// routes holds the last ones. An answer whose route was overwritten is lost, and
-// the rank that asked goes by its own limit.
+// routes holds the latest routes. The answer to an overwritten route is lost; the rank that asked
+// ends its question by AnswerTimeout.
 type routes struct {
 	recent [256]route
 	n      int
 }
 
+// add records a route in place of the oldest.
 func (r *routes) add(x route) {
 	r.recent[r.n%len(r.recent)] = x
 	r.n++
 }
 
+// find returns the link for answers to an Ask, if it is still known.
 func (r *routes) find(origin int, seq uint32) (via int, ok bool) {
 	for i := max(0, r.n-len(r.recent)); i < r.n; i++ {
 		if x := r.recent[i%len(r.recent)]; x.origin == origin && x.seq == seq {
@@ -42,8 +44,8 @@ func (r *routes) find(origin int, seq uint32) (via int, ok bool) {
 	return 0, false
 }
 
-// A proxyQuestion is a question to a neighbour, for whom this rank answers when nothing
-// is heard of it.
+// A proxyQuestion is a question to a neighbour. This rank answers for the neighbour when nothing is
+// received from it within RelayDelay.
 type proxyQuestion struct {
 	origin int
 	seq    uint32
@@ -51,10 +53,11 @@ type proxyQuestion struct {
 	asked  Time
 }
 
-// maxProxied bounds the notes; more questions than that in NoteWait go without.
+// maxProxied bounds the proxy questions. When more are asked within RelayDelay, the rest have no
+// proxy.
 const maxProxied = 256
 
-// apply floods a question. Those who are gone answer at once.
+// apply floods a question. Ranks that are gone are not waited for.
 func (in Question) apply(s *Machine) {
 	bits := make([]byte, (len(s.ranks)+7)/8, (len(s.ranks)+7)/8+len(in.Body))
 	a := openQuestion{id: in.ID, deadline: s.now + Time(AnswerTimeout)}
@@ -73,6 +76,7 @@ func (in Question) apply(s *Machine) {
 	}
 }
 
+// apply lets the question end in this Step, with the answers it has.
 func (in CancelQuestion) apply(s *Machine) {
 	for i := range s.questions {
 		if a := &s.questions[i]; a.id == in.ID {
@@ -81,7 +85,8 @@ func (in CancelQuestion) apply(s *Machine) {
 	}
 }
 
-// handleAsk answers a question, and takes note of those to neighbours.
+// handleAsk passes a question to this rank on to the layer above, and becomes the proxy of each
+// neighbour that is asked.
 func (s *Machine) handleAsk(from int, m Message) {
 	n := (len(s.ranks) + 7) / 8
 	if len(m.Body) < n {
@@ -100,6 +105,7 @@ func (s *Machine) handleAsk(from int, m Message) {
 	}
 }
 
+// apply sends the answer of the layer above.
 func (in Reply) apply(s *Machine) {
 	m := Message{Kind: Answer, Origin: s.cfg.Me, About: in.To, Ref: in.Ref, Body: in.Body}
 	if in.Body == nil {
@@ -108,7 +114,8 @@ func (in Reply) apply(s *Machine) {
 	s.handleAnswer(m)
 }
 
-// handleAnswer takes an answer, or sends it on towards the rank that asked.
+// handleAnswer records an answer to a question of this rank's own, or forwards it towards the rank
+// that asked: directly if there is a link, else along the route.
 func (s *Machine) handleAnswer(m Message) {
 	if m.About != s.cfg.Me {
 		if s.ranks[m.About].link.up() {
@@ -130,7 +137,8 @@ func (s *Machine) handleAnswer(m Message) {
 	}
 }
 
-// record notes an answer, and reports whether a better one may come.
+// record stores an answer, and reports whether a better one may come. The rank's own answer is
+// final; a relayed one is kept until that arrives.
 func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 	switch m.Code {
 	case answerRelayed:
@@ -146,8 +154,8 @@ func (a *openQuestion) record(x *RankAnswer, m Message) (open bool) {
 	return false
 }
 
-// endQuestions answers for silent neighbours, and ends questions of this rank's
-// own that have all their answers or have waited long enough.
+// endQuestions answers for silent neighbours, and ends questions of this rank's own that have all
+// their answers or have reached their deadline.
 func (s *Machine) endQuestions() {
 	s.proxied = slices.DeleteFunc(s.proxied, func(n proxyQuestion) bool {
 		if !s.reached(n.asked + Time(RelayDelay)) {
@@ -166,7 +174,8 @@ func (s *Machine) endQuestions() {
 	})
 }
 
-// relayAnswer tells what is known of a neighbour that was not heard since the question.
+// relayAnswer sends what this rank knows of a neighbour that sent nothing since the question: its
+// last call, and for how long it has been silent.
 func (s *Machine) relayAnswer(n proxyQuestion) {
 	l := &s.ranks[n.about].link
 	if l.receivedAt > n.asked || s.ranks[n.about].gone() {
@@ -176,7 +185,7 @@ func (s *Machine) relayAnswer(n proxyQuestion) {
 		Age: Span(s.now - l.receivedAt), Body: bytes.Clone(l.lastCall)})
 }
 
-// isOpen reports whether somebody who could still answer has not.
+// isOpen reports whether an answer is missing that may still come.
 func (s *Machine) isOpen(a *openQuestion) bool {
 	for i, x := range a.answers {
 		if a.pending[i] && !s.ranks[x.Rank].gone() {
@@ -186,7 +195,8 @@ func (s *Machine) isOpen(a *openQuestion) bool {
 	return false
 }
 
-// addLocalKnowledge says of neighbours that did not answer what this rank heard.
+// addLocalKnowledge fills in, for neighbours that did not answer, what this rank received from them
+// last.
 func (s *Machine) addLocalKnowledge(a *openQuestion) {
 	for i := range a.answers {
 		x := &a.answers[i]

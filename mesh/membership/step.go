@@ -7,32 +7,32 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An Input is something that happened to this rank.
+// An Input is an event of this rank.
 type Input interface{ apply(s *Machine) }
 
 // The inputs.
 type (
 	// Tick says only that time has passed.
 	Tick struct{}
-	// LinkUp says that a control link to Rank is open, in place of an earlier one.
+	// LinkUp says that a control link to Rank is open. It replaces an earlier one.
 	LinkUp struct{ Rank int }
 	// LinkDown says that the control link to Rank broke.
 	LinkDown struct {
 		Rank  int
 		Cause string
 	}
-	// DialFailed answers a Dial. Disowned says that the peer refused this rank
-	// because it had been given up.
+	// DialFailed answers a Dial. Evicted says that the peer refused this rank because it has marked
+	// this rank dead.
 	DialFailed struct {
 		Rank    int
 		Evicted bool
 		Cause   string
 	}
-	// Resync says that messages to Rank had to be dropped, and that its link
-	// takes more now.
+	// Resync says that messages to Rank were dropped because its queue was full, and that the queue
+	// has room again.
 	Resync struct{ Rank int }
-	// Received brings a message from the link to From. Its Body must not change,
-	// but that of a Heartbeat may once Step has returned.
+	// Received is a message from the link to From. Its Body must never change, except the Body of a
+	// Heartbeat, which may change once Step has returned.
 	Received struct {
 		From int
 		Msg  Message
@@ -42,8 +42,8 @@ type (
 		Rank  int
 		Cause string
 	}
-	// Announce is a verdict of this rank's own. Leaving says that the rank will
-	// be gone right after it, and that nobody need look for another reason.
+	// Announce is a failure that this rank announces. Exiting says that the rank exits right after
+	// it, so that its broken links need no other explanation.
 	Announce struct {
 		Err     *fault.Error
 		Exiting bool
@@ -53,30 +53,30 @@ type (
 		Code byte
 		Body []byte
 	}
-	// Question puts Body to Ranks; one Answered with the same Ticket follows.
+	// Question asks Ranks for an answer to Body; one Answered with the same ID follows.
 	Question struct {
 		ID    uint64
 		Ranks []int
 		Body  []byte
 	}
-	// CancelQuestion ends a question early; Answered comes at once, unless it has come.
+	// CancelQuestion ends a question early: Answered follows at once, unless it was emitted before.
 	CancelQuestion struct{ ID uint64 }
-	// Fence asks the neighbours to say when they have handled all that was sent to
-	// them so far; one Fenced with the same Ticket follows.
+	// Fence asks the neighbours to acknowledge all that was sent to them so far; one Fenced with
+	// the same ID follows.
 	Fence struct{ ID uint64 }
-	// CancelFence ends a fence early; Fenced comes at once, unless it has come.
+	// CancelFence ends a fence early: Fenced follows at once, unless it was emitted before.
 	CancelFence struct{ ID uint64 }
-	// Reply answers an Asked; a nil Body is silence.
+	// Reply answers an Asked; a nil Body declines.
 	Reply struct {
 		To   int
 		Ref  uint32
 		Body []byte
 	}
-	// Goodbye says goodbye. Left follows.
+	// Goodbye closes this rank in order. Left follows.
 	Goodbye struct{}
 )
 
-// An Output is something to be done.
+// An Output is an action for the caller to carry out.
 type Output interface {
 	output()
 	fmt.Stringer
@@ -84,33 +84,33 @@ type Output interface {
 
 // The outputs.
 type (
-	// Send puts Msg on the link to To. A Heartbeat's Body is left to the caller.
+	// Send puts Msg on the link to To. The caller fills in the Body of a Heartbeat.
 	Send struct {
 		To  int
 		Msg Message
 	}
 	// Dial opens a control link to Rank; LinkUp or DialFailed follows.
 	Dial struct{ Rank int }
-	// Cut closes the link to Rank once what was sent on it is out.
+	// Cut closes the link to Rank once all that was sent on it has left.
 	Cut struct{ Rank int }
-	// Report tells the layer above a verdict.
+	// Report passes a failure to the layer above.
 	Report struct{ Err *fault.Error }
-	// Departed tells the layer above that Rank has closed in order.
+	// Departed reports to the layer above that Rank has closed in order.
 	Departed struct{ Rank int }
-	// Joined tells the host of a rank.
+	// Joined reports the host of a rank.
 	Joined struct {
 		Rank int
 		Host string
 	}
-	// Complete says, once, that every rank has all its links or is gone again.
+	// Complete reports, once, that every rank has all its links, or is gone again.
 	Complete struct{}
-	// Deliver brings a flood to the layer above.
+	// Deliver passes a flood to the layer above.
 	Deliver struct {
 		From int
 		Code byte
 		Body []byte
 	}
-	// Asked brings a question; Reply answers it.
+	// Asked passes a question to the layer above; Reply answers it.
 	Asked struct {
 		From int
 		Ref  uint32
@@ -121,15 +121,14 @@ type (
 		ID      uint64
 		Answers []RankAnswer
 	}
-	// Fenced ends a fence: the neighbours have handled what was sent before it, or
-	// are out of reach.
+	// Fenced ends a fence: the neighbours have handled what was sent before it, or are unreachable.
 	Fenced struct{ ID uint64 }
-	// Left says that all neighbours have heard this rank's goodbye, or are gone.
+	// Left reports that all neighbours have acknowledged this rank's goodbye, or are gone.
 	Left struct{}
 )
 
-// A RankAnswer is what became of a question to one rank. Body is nil unless the
-// rank said something.
+// A RankAnswer is the answer of one rank to a question. Body is nil unless the rank answered
+// itself; then Last and Silent are what a neighbour knows of it.
 type RankAnswer struct {
 	Rank   int
 	Body   []byte
@@ -150,15 +149,14 @@ func (Answered) output() {}
 func (Fenced) output()   {}
 func (Left) output()     {}
 
-// Step tells the State what happened, and when, by a clock that never runs
-// backwards. The Outputs are to be carried out in order; the slice is valid until
-// the next Step.
+// Step handles one Input at time now, by a clock that never runs backwards. The Outputs are to be
+// carried out in order; the slice is valid until the next Step.
 func (s *Machine) Step(now Time, in Input) []Output {
 	s.outputs = s.outputs[:0]
 	s.advance(now)
 	in.apply(s)
-	s.next = s.now + Time(s.cfg.Heartbeat) // so that a gap is noticed
-	// One decision may open the way for another; each opens it only once.
+	s.next = s.now + Time(s.cfg.Heartbeat) // so that advance notices a gap
+	// One decision may enable another, so they run until nothing changes.
 	for round := 0; round == 0 || s.changed && round < maxRounds; round++ {
 		s.changed = false
 		s.decide()
@@ -166,10 +164,10 @@ func (s *Machine) Step(now Time, in Input) []Output {
 	return s.outputs
 }
 
-// maxRounds stops a State that contradicts itself; none is known to.
+// maxRounds stops a Machine whose decisions contradict each other. None is known to.
 const maxRounds = 64
 
-// decide does all that is due. Each part notes when it wants to look again.
+// decide runs all decisions once. Each notes, by reached, when it wants to run again.
 func (s *Machine) decide() {
 	s.findSilent()
 	s.checkReady()
@@ -183,12 +181,13 @@ func (s *Machine) decide() {
 	s.checkLeft()
 }
 
-// Next is how long the State can wait for its next Step: a Tick, if nothing else
-// happens before.
+// Next returns how long the Machine can wait for its next Step: for a Tick, if nothing else happens
+// before.
 func (s *Machine) Next() Span { return Span(max(0, s.next-s.now)) }
 
-// advance moves the lived time. A gap much longer than Next asked for means that
-// this process did not run, and does not count against anybody else.
+// advance adds the time since the last Step to the running time. A gap much longer than Next asked
+// for means that this process was suspended; it counts as two heartbeats, so that it is not held
+// against other ranks.
 func (s *Machine) advance(now Time) {
 	if !s.begun {
 		s.begun, s.callerClock = true, now
@@ -198,7 +197,7 @@ func (s *Machine) advance(now Time) {
 	s.now += min(gap, 2*Time(s.cfg.Heartbeat))
 }
 
-// reached reports whether t has come, and has the State look again at t if not.
+// reached reports whether time t has come. If not, it schedules the next Step for t.
 func (s *Machine) reached(t Time) bool {
 	if t <= s.now {
 		return true
@@ -207,6 +206,7 @@ func (s *Machine) reached(t Time) bool {
 	return false
 }
 
+// emit appends an Output of this Step.
 func (s *Machine) emit(o Output) { s.outputs = append(s.outputs, o) }
 
 func (Tick) apply(*Machine) {}

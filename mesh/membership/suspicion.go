@@ -8,28 +8,34 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A suspicion is what one rank has said about its connection to another. Down, up
-// and vouch are numbers of floods of by, so that floods may arrive in any order.
+// A suspicion is what one rank has flooded about its connection to another. Floods may arrive in
+// any order, so it holds the newest number of each kind instead of a state; the state follows:
+//
+//	suspectSeq > retractSeq   refuteSeq >= suspectSeq   state
+//	no                        -                         none, or retracted
+//	yes                       no                        unanswered
+//	yes                       yes                       refuted: the rank is alive, the connection is not
 type suspicion struct {
-	by         int
-	data       bool   // a data connection; no Up takes that back
-	suspectSeq uint32 // the last Down
-	retractSeq uint32 // the last Up
-	refuteSeq  uint32 // the last Down that the rank in doubt answered
-	since      Time   // when down came
-	call       string // the last call that by had heard
-	cause      string // what broke, when by is this rank
-	redialBy   Time   // when a link that is dialled again must be there; 0: not dialled yet
-	confirmed  bool   // a verdict came of it
+	by         int    // the rank that suspects
+	data       bool   // a data connection; it cannot be retracted
+	suspectSeq uint32 // the last Suspected
+	retractSeq uint32 // the last Retracted
+	refuteSeq  uint32 // the last Suspected that the suspected rank has refuted
+	since      Time   // when the Suspected arrived here
+	call       string // the last call that by had received
+	cause      string // what broke, when by is this rank; else empty
+	redialBy   Time   // the link must be up again by then; 0: not redialled yet
+	confirmed  bool   // a failure has been proposed for it
 }
 
-// stands reports whether the Down has not been taken back.
+// stands reports whether the suspicion has not been retracted.
 func (d *suspicion) stands() bool { return d.suspectSeq > d.retractSeq }
 
-// unanswered reports whether the Down stands and nobody has answered it.
+// unanswered reports whether the suspicion stands and has not been refuted.
 func (d *suspicion) unanswered() bool { return d.stands() && d.refuteSeq < d.suspectSeq }
 
-// suspicionOf finds what by has said about a rank, or makes it.
+// suspicionOf returns what by has flooded about a rank; it adds an empty suspicion if there is
+// none.
 func (s *Machine) suspicionOf(by, about int, data bool) *suspicion {
 	k := &s.ranks[about]
 	for i := range k.suspicions {
@@ -41,12 +47,13 @@ func (s *Machine) suspicionOf(by, about int, data bool) *suspicion {
 	return &k.suspicions[len(k.suspicions)-1]
 }
 
-// suspected reports whether somebody's Down about r is without an answer.
+// suspected reports whether a suspicion of r is unanswered.
 func (s *Machine) suspected(r int) bool {
 	return slices.ContainsFunc(s.ranks[r].suspicions, func(d suspicion) bool { return d.unanswered() })
 }
 
-// suspect floods this rank's own Down, unless one stands.
+// suspect floods a suspicion of this rank's own, unless one stands. A rank that is closing, or is
+// being evicted itself, suspects nobody: its links break for its own reasons.
 func (s *Machine) suspect(about int, code byte, cause string) {
 	k := &s.ranks[about]
 	if s.closing || s.beingEvicted() || k.gone() || k.exiting || about == s.cfg.Me {
@@ -62,9 +69,10 @@ func (s *Machine) suspect(about int, code byte, cause string) {
 	s.changed = true
 }
 
+// apply suspects the peer because of a data connection.
 func (in DataLinkDown) apply(s *Machine) { s.suspect(in.Rank, brokenData, in.Cause) }
 
-// retract takes back this rank's Down about the control link to a rank.
+// retract takes back this rank's suspicion about the control link to a rank.
 func (s *Machine) retract(about int) {
 	d := s.suspicionOf(s.cfg.Me, about, false)
 	if !d.stands() {
@@ -74,8 +82,8 @@ func (s *Machine) retract(about int) {
 	d.redialBy = 0
 }
 
-// handleSuspected notes another rank's Down. When it is about this rank, this rank is
-// alive, and says so; a link that broke over there is then useless here, too.
+// handleSuspected records a suspicion of another rank's. When it names this rank, this rank refutes
+// it; a link that broke on the other side is then useless on this side, too.
 func (s *Machine) handleSuspected(m Message) {
 	by := &s.ranks[m.Origin]
 	if by.gone() || s.ranks[m.About].gone() {
@@ -91,7 +99,7 @@ func (s *Machine) handleSuspected(m Message) {
 		return
 	}
 	if s.closing {
-		return // nobody vouches for a rank that is about to go
+		return // a rank that closes does not claim to stay alive
 	}
 	s.flood(Message{Kind: Refute, About: m.Origin, Ref: m.Seq})
 	if l := &by.link; m.Code == brokenLink && l.open && s.now-l.upSince > Time(freshLinkTime) {
@@ -100,6 +108,7 @@ func (s *Machine) handleSuspected(m Message) {
 	}
 }
 
+// handleRetracted records that a suspicion was taken back.
 func (s *Machine) handleRetracted(m Message) {
 	if m.About == s.cfg.Me || s.ranks[m.About].gone() {
 		return
@@ -109,8 +118,8 @@ func (s *Machine) handleRetracted(m Message) {
 	s.changed = true
 }
 
-// handleRefute notes that a rank in doubt lives. Whether the Down was about data is
-// not told, and the numbers tell them apart.
+// handleRefute records that a suspected rank is alive. The message does not say whether the
+// suspicion was about data; the sequence numbers tell the two apart.
 func (s *Machine) handleRefute(m Message) {
 	if s.ranks[m.Origin].gone() {
 		return
@@ -122,8 +131,8 @@ func (s *Machine) handleRefute(m Message) {
 	s.changed = true
 }
 
-// confirmSuspicions looks for doubts that have ripened into a verdict. It waits while verdicts
-// compete: the doubt may be gone by the time they have settled.
+// confirmSuspicions proposes the failures that follow from the suspicions. It waits while failures
+// compete: the suspicion may be gone once their epoch is resolved.
 func (s *Machine) confirmSuspicions() {
 	if s.closing || s.evicted || len(s.failures.candidates) > 0 {
 		return
@@ -145,8 +154,9 @@ func (s *Machine) confirmSuspicions() {
 	}
 }
 
-// peerConfirmedDead reports whether r is lost: all who could know say so, or nobody vouched
-// in time. Who has not seen it himself leaves it a little longer to those who have.
+// peerConfirmedDead reports whether r is lost: all its neighbours suspect it, or it has not refuted
+// in time. A rank that does not suspect r itself waits secondhandDelay longer, so that a rank with
+// first-hand knowledge announces the failure.
 func (s *Machine) peerConfirmedDead(r int) bool {
 	since, firsthand := never, false
 	for i := range s.ranks[r].suspicions {
@@ -164,8 +174,8 @@ func (s *Machine) peerConfirmedDead(r int) bool {
 	return s.suspectedByAll(r) || s.reached(since+Time(RefuteTimeout))
 }
 
-// suspectedByAll reports whether all neighbours of r that are not in doubt themselves
-// have said Down about their control links to it.
+// suspectedByAll reports whether all neighbours of r that are not suspected themselves suspect it
+// because of their control links.
 func (s *Machine) suspectedByAll(r int) bool {
 	members := s.ringMembers(func(int) bool { return true })
 	for _, j := range Neighbours(members, slices.Index(members, r)) {
@@ -177,8 +187,8 @@ func (s *Machine) suspectedByAll(r int) bool {
 	return true
 }
 
-// confirmLink deals with this rank's own Down about a rank that lives: a data
-// connection is lost, a control link has RedialWait to come back.
+// confirmLink handles this rank's own suspicion of a rank that has refuted it. A data connection is
+// lost at once; a control link has RedialTimeout to come up again.
 func (s *Machine) confirmLink(r int, d *suspicion) {
 	l := &s.ranks[r].link
 	switch {
@@ -189,10 +199,10 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 	case d.redialBy == 0:
 		wait := RedialTimeout
 		if !l.everUp {
-			wait = s.cfg.Silence // it was tried for as long already, and may be slow rather than cut
+			wait = s.cfg.Silence // it was dialled for that long already: it may be slow rather than cut
 		}
 		d.redialBy = s.now + Time(wait)
-		s.cut(r) // a silent one
+		s.cut(r) // a silent link is still open
 		l.retryAt, l.backoff = s.now, 0
 		s.reached(d.redialBy)
 		s.changed = true
@@ -202,7 +212,8 @@ func (s *Machine) confirmLink(r int, d *suspicion) {
 	}
 }
 
-// peerLost is the verdict on a rank, in the words of those who saw it.
+// peerLost returns the failure of a rank, with the last call and the cause as the ranks that
+// suspect it reported them.
 func (s *Machine) peerLost(r int) *fault.Error {
 	k := &s.ranks[r]
 	call, cause := string(k.link.lastCall), ""
@@ -226,7 +237,8 @@ func (s *Machine) peerLost(r int) *fault.Error {
 	return e
 }
 
-// isolated reports whether this rank had links to several others, and none is up.
+// isolated reports whether this rank had links to several ranks, and none is up: then it may be
+// this rank that is cut off.
 func (s *Machine) isolated() bool {
 	had := 0
 	for r := range s.ranks {
@@ -240,7 +252,7 @@ func (s *Machine) isolated() bool {
 	return had > 1
 }
 
-// linkLost is the verdict on the connection between this rank and r.
+// linkLost returns the failure of the connection between this rank and r.
 func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	low, high := min(r, s.cfg.Me), max(r, s.cfg.Me)
 	e := fault.New(fault.LinkLost, "mesh", s.cfg.Me, "%s", fmt.Sprintf("both ranks are alive, but the link between them is broken: %s", cause))
@@ -250,7 +262,7 @@ func (s *Machine) linkLost(r int, cause string) *fault.Error {
 	return e
 }
 
-// clearSuspicions forgets what was said about a rank that is gone, and what it said.
+// clearSuspicions removes the suspicions of a rank that is gone, and those it has flooded.
 func (s *Machine) clearSuspicions(gone int) {
 	s.ranks[gone].suspicions = nil
 	for r := range s.ranks {

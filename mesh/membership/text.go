@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Transcripts show inputs and outputs as lines of text.
+// The Outputs as lines of a transcript.
 
 func bodyText(k MessageKind, body []byte) string {
 	if k == Failure {
