@@ -62,8 +62,8 @@
 //	                                 kernel closes its socket
 //	the peer's process is stopped    nothing; Unsent shows it when frames wait, and mesh judges
 //	the peer breaks the protocol     fails at once with fault.LinkLost
-//	the peer writes where nothing    fails with fault.Misuse; the memory is not touched, as the
-//	is exposed                       sender's copy needs the slot
+//	the peer sends into memory that  fails with fault.Misuse; a sound sender has written nothing
+//	is not exposed                   there
 //	the peer dies inside a fragment  a release notices that, and does not wait
 //	the peer stops inside a          a release takes the pages away from it after 250 ms
 //	fragment

@@ -315,7 +315,7 @@ func TestForgedTokensAreNotWrittenTo(t *testing.T) {
 		in := new(bufferSink)
 		mem, _ := alloc(t, far, size)
 		honest, release := expose(t, far, 1, mem[:200])
-		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // the arena is mapped
+		if err := sendExposed(near, far, in, honest, 0, []byte{0}); err != nil { // the pool is mapped
 			t.Fatal(err)
 		}
 		whole := near.peerMemory.mem
