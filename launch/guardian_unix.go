@@ -109,7 +109,7 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 		g.startLocked()
 	default:
 		g.pipe = nil
-		g.onLost(fmt.Errorf("it ended: %v", state))
+		g.onLost(fmt.Errorf("it ended by itself: %v", state))
 	}
 }
 

@@ -107,7 +107,7 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	case o.rejected != "":
 		return 0, usagef("%s: %s", args[0], o.rejected)
 	case joined && o.args != 1:
-		return 0, usagef("%s takes no value after '='", "-"+name)
+		return 0, usagef("%s: got a value after '=', want none", "-"+name)
 	case joined:
 		return 1, p.apply(o, args[0], []string{value})
 	case len(args) <= o.args:
@@ -133,13 +133,13 @@ func (p *parser) apply(o *option, spelled string, args []string) error {
 func (p *parser) finish() error {
 	j := &p.req.job
 	if len(p.ignored) > 0 {
-		p.warn("ignored, as it means nothing here: %s", strings.Join(p.ignored, ", "))
+		p.warn("ignored, because it has no meaning here: %s", strings.Join(p.ignored, ", "))
 	}
 	total := 0
 	for i := range j.Apps {
 		a := &j.Apps[i]
 		if a.Ranks == 0 && len(j.Apps) > 1 {
-			return usagef("each program between ':' needs its own -np; %s has none", a.Args[0])
+			return usagef("%s: got no -np, want one for each of several programs", a.Args[0])
 		}
 		if a.Ranks == 0 {
 			a.Ranks = runtime.NumCPU() // as mpirun does
@@ -148,10 +148,10 @@ func (p *parser) finish() error {
 		total += a.Ranks
 	}
 	if total > MaxRanks {
-		return usagef("%d ranks are more than %d", total, MaxRanks)
+		return usagef("got %d ranks, want at most %d", total, MaxRanks)
 	}
 	if p.strict && total > runtime.NumCPU() {
-		return usagef("%d ranks are more than this host's %d processors, and --nooversubscribe was given", total, runtime.NumCPU())
+		return usagef("got %d ranks with --nooversubscribe, want at most this host's %d processors", total, runtime.NumCPU())
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (p *parser) warn(format string, args ...any) {
 func count(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > MaxRanks {
-		return 0, fmt.Errorf("%q is no number from 1 to %d", s, MaxRanks)
+		return 0, fmt.Errorf("got %q, want a number from 1 to %d", s, MaxRanks)
 	}
 	return n, nil
 }
@@ -176,7 +176,7 @@ func duration(s string) (time.Duration, error) {
 		d, err = time.ParseDuration(s + "s")
 	}
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is no duration; use seconds, or one like 90s or 10m", s)
+		return 0, fmt.Errorf("got %q, want seconds, or a duration like 90s or 10m", s)
 	}
 	return d, nil
 }
@@ -186,10 +186,10 @@ func duration(s string) (time.Duration, error) {
 func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	name, _, has := strings.Cut(s, "=")
 	if name == "" || strings.ContainsRune(s, 0) {
-		return "", false, fmt.Errorf("%q is neither NAME nor NAME=VALUE", s)
+		return "", false, fmt.Errorf("got %q, want NAME or NAME=VALUE", s)
 	}
 	if slices.Contains(reservedVars(), name) {
-		p.warn("-x %s: ignored, as tuttirun itself tells each rank its %s", name, name)
+		p.warn("-x %s: ignored; tuttirun itself sets %s for each rank", name, name)
 		return "", false, nil
 	}
 	if has {
@@ -197,7 +197,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	}
 	v, ok := lookup(p.env, name)
 	if !ok {
-		p.warn("-x %s: not set here, so the ranks do not get it", name)
+		p.warn("-x %s: ignored; it is not set in this environment", name)
 		return "", false, nil
 	}
 	return name + "=" + v, true, nil
@@ -208,7 +208,7 @@ func (p *parser) hosts(list string) error {
 	for entry := range strings.SplitSeq(list, ",") {
 		name, slots, has := strings.Cut(entry, ":")
 		if !p.isHere(name) {
-			return fmt.Errorf("%q is not this host, and ranks are started on this host only", name)
+			return fmt.Errorf("got host %q, want this one: ranks are started on this host only", name)
 		}
 		n := 1
 		if has {

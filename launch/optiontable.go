@@ -98,7 +98,7 @@ func compatOptions() []option {
 		{names: []string{"stdin"}, args: 1, operand: "RANK",
 			set: func(p *parser, a []string) error {
 				if a[0] != "0" {
-					return fmt.Errorf("%q: standard input goes to rank 0 only", a[0])
+					return fmt.Errorf("got rank %q, want 0: standard input goes to rank 0 only", a[0])
 				}
 				return nil
 			}},

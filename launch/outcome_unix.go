@@ -36,10 +36,10 @@ func (r *run) outcome() Outcome {
 	switch {
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
-			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had been started, and were ended", r.started(), len(r.ranks))}}
+			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and have been ended", r.started(), len(r.ranks))}}
 	case r.policy.timedOut:
 		return Outcome{Code: exitTimeout, Verdict: []string{
-			fmt.Sprintf("the job did not end within %v (--timeout); it was ended", r.job.Timeout), r.reportsOfOthers(nil)}}
+			fmt.Sprintf("the job has not ended within %v (--timeout), and has been ended", r.job.Timeout), r.reportsOfOthers(nil)}}
 	case culprit != nil:
 		first := culprit.describe()
 		if r.endSignal != 0 {

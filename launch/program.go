@@ -73,7 +73,7 @@ func executable(name, dir, path string) error {
 	case info.IsDir():
 		return &startError{exitNotRunning, name + ": is a directory"}
 	case info.Mode()&0o111 == 0:
-		return &startError{exitNotRunning, name + ": is not executable; chmod +x it?"}
+		return &startError{exitNotRunning, name + ": not executable; make it so with chmod +x"}
 	}
 	return nil
 }

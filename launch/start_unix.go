@@ -43,7 +43,7 @@ func (r *run) startAll() *startError {
 	r.starter = newStarter()
 	r.guardian = newGuardian(r.job.Guardian, r.info.job, func(err error) {
 		if !r.job.Quiet {
-			r.err.logf("no guardian (%v): if tuttirun is killed, children of ranks may stay", err)
+			r.err.logf("no guardian: %v; if tuttirun is killed, children of ranks may keep running", err)
 		}
 	})
 	for i, k := range r.ranks {

@@ -48,10 +48,10 @@ func mergeTimeline(file string, ranks int) (notes []string) {
 	case len(parts) == 0:
 		return []string{"the timeline " + file + " is empty: no rank has started and closed a coordinator"}
 	case len(missing) > 0:
-		notes = append(notes, fmt.Sprintf("the timeline %s is without %s: killed, or without a coordinator", file, rankList(missing)))
+		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: killed, or without a coordinator", file, rankList(missing)))
 	}
 	if err := mergeFiles(file, parts); err != nil {
-		return append(notes, fmt.Sprintf("the timeline %s cannot be made of its parts: %v", file, err))
+		return append(notes, fmt.Sprintf("merge the timeline %s: %v", file, err))
 	}
 	for r := range ranks {
 		os.Remove(timeline.PartName(file, r))
@@ -95,10 +95,10 @@ func mergeParts(file string) error {
 	}
 	parts, missing := timelineParts(file, ranks)
 	if len(parts) == 0 {
-		return fmt.Errorf("there is no part %s.rank0, or any other", file)
+		return fmt.Errorf("got no part of %s, want %[1]s.rank0 and so on", file)
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("there are %d parts %s.rank*; missing or empty: %s", len(parts), file, rankList(missing))
+		return fmt.Errorf("got %d parts %s.rank*; missing or empty: %s", len(parts), file, rankList(missing))
 	}
 	return mergeFiles(file, parts)
 }

@@ -56,7 +56,7 @@ const maxVector = 1 << 40
 // tooLarge is the error of a vector that cannot be meant; nil when it can.
 func tooLarge(flag string, s sizeFlag) error {
 	if int64(s) > maxVector {
-		return fmt.Errorf("-%s %d: a vector has at most %d bytes (1024Gi)", flag, s, int64(maxVector))
+		return fmt.Errorf("-%s %d: want at most %d bytes (1024Gi)", flag, s, int64(maxVector))
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func
 		return err
 	}
 	if own == nil {
-		own = fmt.Errorf("rank 0 says: %s", text)
+		own = fmt.Errorf("rank 0: %s", text)
 	}
 	return fmt.Errorf("-%s %s: %w", flag, path, own)
 }

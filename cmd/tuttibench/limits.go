@@ -39,7 +39,7 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if o.time < 0 || o.cold < 1 {
-		return nil, fmt.Errorf("-time %v and -cold %d: want 0, and 1, or more", o.time, o.cold)
+		return nil, fmt.Errorf("-time %v and -cold %d: want at least 0 and 1", o.time, o.cold)
 	}
 	if err := tooLarge("cold", o.cold); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 // cores take to hear from each other is what remains; it stands above the table.
 func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
 	if c.Size() < 2 {
-		return fmt.Errorf("one rank reduces nothing; tuttirun -np 2 starts two")
+		return fmt.Errorf("got one rank, want 2 or more; tuttirun -np 2 starts two")
 	}
 	if c.Rank() > 0 {
 		out = io.Discard

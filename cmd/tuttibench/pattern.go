@@ -112,7 +112,7 @@ func exactUpTo(d tensor.DType) int {
 // vectorsFor makes the buffers for an element type.
 func vectorsFor(c *comm.Comm, o options, largest int) (vectors, error) {
 	if most := exactUpTo(o.dtype) / maxAddend; c.Size() > most {
-		return nil, fmt.Errorf("sums of %v can be checked on at most %d ranks", o.dtype, most)
+		return nil, fmt.Errorf("got %d ranks, want at most %d: sums of %v are exact up to there", c.Size(), most, o.dtype)
 	}
 	switch o.dtype {
 	case tensor.Int8:

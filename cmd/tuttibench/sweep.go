@@ -25,7 +25,7 @@ const (
 // wrong results, too, equally on all ranks.
 func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	if o.op == "pingpong" && c.Size() < 2 {
-		return errors.New("a pingpong needs 2 ranks; tuttirun -np 2 starts them")
+		return errors.New("pingpong: got one rank, want 2 or more; tuttirun -np 2 starts two")
 	}
 	if o.plot != "" {
 		if err := onRankZero(ctx, c, "plot", o.plot, checkWritable); err != nil {

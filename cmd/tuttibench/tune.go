@@ -82,7 +82,7 @@ func tunable() []string {
 // a tuning file.
 func tune(ctx context.Context, c *comm.Comm, o *tuneOptions, out, log io.Writer) error {
 	if c.Size() < 2 {
-		return errors.New("one rank has nothing to tune; tuttirun -np 2 starts two")
+		return errors.New("got one rank, want 2 or more; tuttirun -np 2 starts two")
 	}
 	var old oldTuning
 	if o.add != "" {

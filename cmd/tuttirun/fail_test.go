@@ -81,7 +81,7 @@ func TestRanksThatDoNotEndByThemselvesGetTermThenKill(t *testing.T) {
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--timeout", "0.3", "sh", "-c", `[ $TUTTI_RANK = 0 ] && trap '' TERM; exec sleep 1000`)
-	j.ends(124, "did not end within 300ms (--timeout)", "ranks 0, 1 did not end in time")
+	j.ends(124, "has not ended within 300ms (--timeout)", "ranks 0, 1 did not end in time")
 }
 
 func TestQuietSaysNothing(t *testing.T) {

@@ -35,7 +35,7 @@ func TestATimelineOfProgramsWithoutACoordinatorIsReported(t *testing.T) {
 func TestPartsOfAJobStartedOtherwiseAreMergedOnDemand(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "a[1]*.json")
-	start(t, "--merge-timeline", file).ends(126, "there is no part "+file+".rank0")
+	start(t, "--merge-timeline", file).ends(126, "got no part of "+file+", want "+file+".rank0")
 	for _, r := range []int{0, 2} {
 		writePart(t, file, r)
 	}

@@ -49,7 +49,7 @@ func Check(r io.Reader) ([]Span, []Info, error) {
 	var order []thread
 	for i, e := range file.TraceEvents {
 		if e.PID == nil || e.TID == nil || e.Name == "" {
-			return nil, nil, fmt.Errorf("event %d has no name, process or thread", i)
+			return nil, nil, fmt.Errorf("event %d: got no name, process or thread", i)
 		}
 		at := thread{*e.PID, *e.TID}
 		switch {
@@ -59,21 +59,21 @@ func Check(r io.Reader) ([]Span, []Info, error) {
 			begin, err := nanos(e.TS)
 			dur, err2 := nanos(e.Dur)
 			if err != nil || err2 != nil {
-				return nil, nil, fmt.Errorf("event %d: times %q and %q", i, e.TS, e.Dur)
+				return nil, nil, fmt.Errorf("event %d: got times %q and %q, want microseconds with three decimals", i, e.TS, e.Dur)
 			}
 			if spans[at] == nil {
 				order = append(order, at)
 			}
 			spans[at] = append(spans[at], Span{Rank: at.pid, Name: e.Name, Begin: begin, End: begin + dur})
 		case e.Ph != "M":
-			return nil, nil, fmt.Errorf("event %d has phase %q", i, e.Ph)
+			return nil, nil, fmt.Errorf("event %d: got phase %q, want X or M", i, e.Ph)
 		}
 	}
 	slices.SortFunc(order, func(a, b thread) int { return cmp.Or(a.pid-b.pid, a.tid-b.tid) })
 	var all []Span
 	for _, at := range order {
 		if names[at] == "" {
-			return nil, nil, fmt.Errorf("thread %d of rank %d has no name", at.tid, at.pid)
+			return nil, nil, fmt.Errorf("thread %d of rank %d: got no name", at.tid, at.pid)
 		}
 		if err := nest(spans[at], names[at]); err != nil {
 			return nil, nil, err
@@ -90,7 +90,7 @@ func nanos(n json.Number) (int64, error) {
 		return 0, err
 	}
 	if micros < 0 {
-		return 0, fmt.Errorf("a negative time")
+		return 0, fmt.Errorf("got a negative time")
 	}
 	return 1000*micros + rest, nil
 }
@@ -106,7 +106,7 @@ func nest(list []Span, name string) error {
 			open = open[:len(open)-1]
 		}
 		if n := len(open); n > 0 && open[n-1].End < s.End {
-			return fmt.Errorf("rank %d, %s: %s ends at %d ns, and %s, in which it begins, at %d ns", s.Rank, name, s.Name, s.End, open[n-1].Name, open[n-1].End)
+			return fmt.Errorf("rank %d, %s: %s ends at %d ns, after the end of %s, in which it begins, at %d ns", s.Rank, name, s.Name, s.End, open[n-1].Name, open[n-1].End)
 		}
 		s.Depth = len(open)
 		open = append(open, *s)

@@ -50,14 +50,14 @@ func readHead(sc *bufio.Scanner) ([]json.RawMessage, error) {
 		} `json:"otherData"`
 	}
 	if !sc.Scan() {
-		return nil, fmt.Errorf("it is empty, or cannot be read: %v", sc.Err())
+		return nil, fmt.Errorf("got an empty or unreadable file: %v", sc.Err())
 	}
 	line := append(bytes.TrimSuffix(bytes.Clone(sc.Bytes()), []byte(",")), '}')
 	if err := json.Unmarshal(line, &head); err != nil {
-		return nil, fmt.Errorf("it does not begin as a timeline: %v", err)
+		return nil, fmt.Errorf("the first line is not that of a timeline: %v", err)
 	}
 	if !sc.Scan() || sc.Text() != listHead {
-		return nil, fmt.Errorf("it has no list of events")
+		return nil, fmt.Errorf("got no list of events")
 	}
 	return head.OtherData.Ranks, nil
 }
@@ -74,7 +74,7 @@ func copyEvents(out *bufio.Writer, sc *bufio.Scanner, hasEvents *bool) error {
 			continue
 		}
 		if !json.Valid(line) {
-			return fmt.Errorf("%.60q is no event", line)
+			return fmt.Errorf("got %.60q, want an event", line)
 		}
 		if *hasEvents {
 			out.WriteString(",\n")
@@ -82,5 +82,5 @@ func copyEvents(out *bufio.Writer, sc *bufio.Scanner, hasEvents *bool) error {
 		*hasEvents = true
 		out.Write(line)
 	}
-	return fmt.Errorf("it is broken off (%v)", sc.Err())
+	return fmt.Errorf("the list of events has no end (%v)", sc.Err())
 }

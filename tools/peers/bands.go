@@ -62,7 +62,7 @@ func (t *table) checkFloors(out io.Writer, bands []band) error {
 		}
 	}
 	if len(short) > 0 {
-		return fmt.Errorf("falls short at %s", strings.Join(short, "; "))
+		return fmt.Errorf("below its floors: %s", strings.Join(short, "; "))
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func TestATimelineNamesTheRankThatWasKilled(t *testing.T) {
 	pids := j.pids(3)
 	j.events("trained", 1)
 	j.signal(pids[1], syscall.SIGKILL)
-	j.wantExit(128+int(syscall.SIGKILL), file+" is without rank 1")
+	j.wantExit(128+int(syscall.SIGKILL), file+" lacks rank 1")
 	if spans, infos := checkFile(t, file); len(infos) != 2 || len(spans) == 0 {
 		t.Errorf("ranks %+v, want 2; %d spans", infos, len(spans))
 	}
