@@ -20,7 +20,7 @@ import (
 )
 
 // merged is the timeline of n ranks' parts, checked.
-func merged(t *testing.T, file string, n int) []timeline.Span {
+func merged(t *testing.T, file string, n int) []timeline.ReadSpan {
 	t.Helper()
 	var parts []io.Reader
 	for r := range n {
@@ -106,7 +106,7 @@ func TestATimelineShowsEveryTensorOnEveryRank(t *testing.T) {
 	}
 }
 
-func count(spans []timeline.Span, rank int, on string, depth int) (n int) {
+func count(spans []timeline.ReadSpan, rank int, on string, depth int) (n int) {
 	for _, s := range spans {
 		if s.Rank == rank && s.Thread == on && s.Depth == depth {
 			n++
@@ -115,7 +115,7 @@ func count(spans []timeline.Span, rank int, on string, depth int) (n int) {
 	return n
 }
 
-func countNamed(spans []timeline.Span, rank int, on, name string) (n int) {
+func countNamed(spans []timeline.ReadSpan, rank int, on, name string) (n int) {
 	for _, s := range spans {
 		if s.Rank == rank && s.Thread == on && s.Name == name && s.Depth == 1 {
 			n++
@@ -200,7 +200,7 @@ func errorOf(t *testing.T, file string, n int) (worst int64) {
 	return worst + 2
 }
 
-func checkOrder(t *testing.T, spans []timeline.Span, n int, on string, off int64) {
+func checkOrder(t *testing.T, spans []timeline.ReadSpan, n int, on string, off int64) {
 	t.Helper()
 	begins, runs := make([][]int64, n), make([][]int64, n)
 	for _, s := range spans {

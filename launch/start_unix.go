@@ -132,13 +132,13 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 }
 
 // startCopier begins to pass one stream on, and returns the end to write to.
-func (r *run) startCopier(to *lineWriter, tag string, said *lastError) (*os.File, error) {
+func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.File, error) {
 	from, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	r.pipes = append(r.pipes, from)
-	r.copiers.Go((&lineCopier{src: from, dst: to, tag: tag, last: said}).run)
+	r.copiers.Go((&lineCopier{src: from, dst: to, tag: tag, last: watcher}).run)
 	return w, nil
 }
 

@@ -123,7 +123,7 @@ faults() {
 	start; ip link set "$VERBS_NETDEV" down; must_fail "link down" "local queue pair operation error"
 	ip link set "$VERBS_NETDEV" up
 	gid_is_back
-	tests verbs.test '^TestDeviceTells' # which takes the link down and up
+	tests verbs.test '^TestDeviceReports' # which takes the link down and up
 	gid_is_back
 	began=$SECONDS
 	TUTTI_VERBS_GID_INDEX=9 timeout -k 10 $HANG ./tuttirun -np 2 ./tuttibench -transport grpc+verbs >fault.log 2>&1 & job=$!

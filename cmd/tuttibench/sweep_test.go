@@ -31,11 +31,11 @@ func bench(t *testing.T, args string) string {
 	return out.String()
 }
 
-func TestEveryOperationIsRightOverEveryWireInAndOutOfPlace(t *testing.T) {
+func TestOperationsOverWiresInPlaceOrNot(t *testing.T) {
 	for _, wire := range []string{"memory", "tcp", "grpc"} {
 		for _, op := range opNames {
-			for _, place := range []string{"", "-inplace"} {
-				args := fmt.Sprintf("-local 3 -op %s -transport %s %s -max 256Ki -factor 32 -time 0 -format csv", op, wire, place)
+			for _, flag := range []string{"", "-inplace"} {
+				args := fmt.Sprintf("-local 3 -op %s -transport %s %s -max 256Ki -factor 32 -time 0 -format csv", op, wire, flag)
 				for _, r := range records(t, bench(t, args)) {
 					if r["op"] != op || r["transport"] != wire || r["ranks"] != "3" || r["wrong"] != "0" {
 						t.Errorf("%s: got %v", args, r)

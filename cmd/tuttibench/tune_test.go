@@ -97,9 +97,9 @@ func TestLimitsSetsAnAllReduceBesideItsBound(t *testing.T) {
 	if len(lines) != 5 || !strings.HasPrefix(lines[0], "# allreduce of float32 on 2 ranks") {
 		t.Fatalf("got\n%s", out)
 	}
-	var took float64
+	var seconds float64
 	if runtime.GOMAXPROCS(0) > 1 {
-		if _, err := fmt.Sscanf(lines[1], "# two cores show each other a number in %f ns", &took); err != nil || took <= 0 {
+		if _, err := fmt.Sscanf(lines[1], "# two cores show each other a number in %f ns", &seconds); err != nil || seconds <= 0 {
 			t.Errorf("got %q: %v", lines[1], err)
 		}
 	}

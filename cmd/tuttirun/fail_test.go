@@ -17,8 +17,8 @@ import (
 
 func TestExitCodeIsZeroWhenAllRanksEndWell(t *testing.T) {
 	t.Parallel()
-	if said := start(t, "-np", "64", "true").ends(0); said != "" {
-		t.Errorf("got %q on standard error", said)
+	if stderr := start(t, "-np", "64", "true").ends(0); stderr != "" {
+		t.Errorf("got %q on standard error", stderr)
 	}
 }
 
@@ -58,8 +58,8 @@ func TestKilledRankIsNamedWithItsSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	io.WriteString(j.stdin, "now\n")
-	said := j.ends(137, fmt.Sprintf("rank 1 (sh, process %d) was killed by signal 9 (SIGKILL)", pid), `rank 0: "allreduce: peer lost [rank 1]"`)
-	if n := strings.Count(said, "tuttirun: "); n != 2 {
+	stderr := j.ends(137, fmt.Sprintf("rank 1 (sh, process %d) was killed by signal 9 (SIGKILL)", pid), `rank 0: "allreduce: peer lost [rank 1]"`)
+	if n := strings.Count(stderr, "tuttirun: "); n != 2 {
 		t.Errorf("the verdict has %d lines", n)
 	}
 }
@@ -84,11 +84,11 @@ func TestTimeout(t *testing.T) {
 	j.ends(124, "has not ended within 300ms (--timeout)", "ranks 0, 1 did not end in time")
 }
 
-func TestQuietSaysNothing(t *testing.T) {
+func TestQuietPrintsNothing(t *testing.T) {
 	t.Parallel()
 	start(t, "-q", "-np", "1", "/nonexistent/program").ends(127, "tuttirun: cannot start ", "/nonexistent/program")
-	if said := start(t, "-q", "--mca", "a", "b", "-np", "1", "false").ends(1); said != "" {
-		t.Errorf("got %q", said)
+	if stderr := start(t, "-q", "--mca", "a", "b", "-np", "1", "false").ends(1); stderr != "" {
+		t.Errorf("got %q", stderr)
 	}
 }
 
@@ -130,7 +130,7 @@ func TestChildrenLeftBehindAreEnded(t *testing.T) {
 }
 
 // A reader that leaves ends the ranks as it would in a pipeline, with SIGPIPE.
-func TestReaderThatLeavesEndsTheJob(t *testing.T) {
+func TestClosedReaderEndsTheJob(t *testing.T) {
 	t.Parallel()
 	for _, tag := range []string{"-np=2", "-l"} {
 		j := start(t, tag, "-np", "2", "yes")

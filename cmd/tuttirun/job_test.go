@@ -188,7 +188,7 @@ func (j *job) signal(s syscall.Signal) {
 }
 
 // wait returns the exit code, -1 for a signal, and what tuttirun said.
-func (j *job) wait() (code int, said string) {
+func (j *job) wait() (code int, stderr string) {
 	j.t.Helper()
 	j.waited.Do(func() {
 		stuck := time.AfterFunc(limit, func() { j.cmd.Process.Kill() })
@@ -202,19 +202,19 @@ func (j *job) wait() (code int, said string) {
 // ends waits and compares the exit code and parts of standard error.
 func (j *job) ends(code int, parts ...string) string {
 	j.t.Helper()
-	got, said := j.wait()
+	got, stderr := j.wait()
 	if got != code {
 		j.t.Errorf("exit code %d, want %d", got, code)
 	}
 	for _, p := range parts {
-		if !strings.Contains(said, p) {
+		if !strings.Contains(stderr, p) {
 			j.t.Errorf("standard error does not say %q", p)
 		}
 	}
 	if j.t.Failed() {
-		j.t.Logf("standard error:\n%s", said)
+		j.t.Logf("standard error:\n%s", stderr)
 	}
-	return said
+	return stderr
 }
 
 func (j *job) checkNothingIsLeft() { j.closed.Do(j.close) }

@@ -62,7 +62,7 @@ const family = `
 	`
 
 // The check itself is in the clean-up: the pipe that all of them hold must end.
-func TestKilledLauncherLeavesNothingBehind(t *testing.T) {
+func TestKilledLauncherEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 4} {
 		j := start(t, "-np", fmt.Sprint(n), "sh", "-c", family+"wait")
@@ -73,7 +73,7 @@ func TestKilledLauncherLeavesNothingBehind(t *testing.T) {
 }
 
 // At any moment of its life, the first included.
-func TestLauncherKilledWhileStartingLeavesNothingBehind(t *testing.T) {
+func TestLauncherKilledWhileStartingEndsItsJob(t *testing.T) {
 	t.Parallel()
 	for i := range 20 {
 		j := start(t, "-np", "16", "sh", "-c", "sleep 1000 & sleep 1000")
@@ -119,7 +119,7 @@ func TestGuardianIsOutOfReachOfTheLaunchersGroup(t *testing.T) {
 
 // When a rank fails, the children of all ranks end too, whatever group they
 // fled to.
-func TestFailedJobEndsStraysToo(t *testing.T) {
+func TestFailedJobEndsDetachedChildren(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", family+`[ $TUTTI_RANK = 1 ] && wait; read line; exit 7`)
 	j.set(2)

@@ -55,9 +55,9 @@ func TestSecretsDifferAndStayOffCommandLines(t *testing.T) {
 		j := start(t, "-np", "1", "-v", "sh", "-c", `echo $TUTTI_SECRET; cat /proc/$$/cmdline /proc/$PPID/cmdline 2>/dev/null | tr '\0' ' '`)
 		s := j.line()
 		rest := j.line()
-		said := j.ends(0)
-		if len(s) != 32 || strings.Contains(rest, s) || strings.Contains(said, s) {
-			t.Errorf("secret %q; command lines %q; said %q", s, rest, said)
+		stderr := j.ends(0)
+		if len(s) != 32 || strings.Contains(rest, s) || strings.Contains(stderr, s) {
+			t.Errorf("secret %q; command lines %q; said %q", s, rest, stderr)
 		}
 		return s
 	}
@@ -92,11 +92,11 @@ func TestTaggedOutputComesInWholeLines(t *testing.T) {
 			t.Errorf("rank %s: got %v", r, got)
 		}
 	}
-	said := j.ends(0)
-	lines := strings.Fields(said)
+	stderr := j.ends(0)
+	lines := strings.Fields(stderr)
 	slices.Sort(lines)
 	if want := "[0] [1] [2] [3] e0 e1 e2 e3"; strings.Join(lines, " ") != want {
-		t.Errorf("standard error is %q", said)
+		t.Errorf("standard error is %q", stderr)
 	}
 
 	j = start(t, "--tag-output", "-np", "1", "echo", "x")

@@ -52,7 +52,7 @@ func TestFirstInterruptIsTheRanksToHandle(t *testing.T) {
 	}
 }
 
-func TestInterruptedJobSaysSo(t *testing.T) {
+func TestInterruptedJobIsReported(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "sh", "-c", "echo ready; exec sleep 1000")
 	j.expect("ready", "ready")

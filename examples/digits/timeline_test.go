@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // trainTimeline trains with 4 processes, and returns the timeline of that.
-func trainTimeline(t *testing.T) ([]timeline.Span, []timeline.Info) {
+func trainTimeline(t *testing.T) ([]timeline.ReadSpan, []timeline.Info) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

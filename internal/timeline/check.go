@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// A Span is a span of a timeline as Check has read it, in nanoseconds.
-type Span struct {
+// A ReadSpan is a span of a timeline as Check has read it, in nanoseconds.
+type ReadSpan struct {
 	Rank         int
 	Thread, Name string
 	Begin, End   int64
@@ -33,7 +33,7 @@ type event struct {
 // written, and returns its spans, by rank, thread and time, and what the ranks
 // told. Perfetto wants every event to have a process and a thread, no negative
 // times, and spans of one thread to nest; anything else is an error.
-func Check(r io.Reader) ([]Span, []Info, error) {
+func Check(r io.Reader) ([]ReadSpan, []Info, error) {
 	var file struct {
 		TraceEvents []event `json:"traceEvents"`
 		OtherData   struct {
@@ -45,7 +45,7 @@ func Check(r io.Reader) ([]Span, []Info, error) {
 	}
 	type thread struct{ pid, tid int }
 	names := make(map[thread]string)
-	spans := make(map[thread][]Span)
+	spans := make(map[thread][]ReadSpan)
 	var order []thread
 	for i, e := range file.TraceEvents {
 		if e.PID == nil || e.TID == nil || e.Name == "" {
@@ -64,13 +64,13 @@ func Check(r io.Reader) ([]Span, []Info, error) {
 			if spans[at] == nil {
 				order = append(order, at)
 			}
-			spans[at] = append(spans[at], Span{Rank: at.pid, Name: e.Name, Begin: begin, End: begin + dur})
+			spans[at] = append(spans[at], ReadSpan{Rank: at.pid, Name: e.Name, Begin: begin, End: begin + dur})
 		case e.Ph != "M":
 			return nil, nil, fmt.Errorf("event %d: got phase %q, want X or M", i, e.Ph)
 		}
 	}
 	slices.SortFunc(order, func(a, b thread) int { return cmp.Or(a.pid-b.pid, a.tid-b.tid) })
-	var all []Span
+	var all []ReadSpan
 	for _, at := range order {
 		if names[at] == "" {
 			return nil, nil, fmt.Errorf("thread %d of rank %d: got no name", at.tid, at.pid)
@@ -96,9 +96,9 @@ func nanos(n json.Number) (int64, error) {
 }
 
 // nest sorts the spans of a thread, and says how deep each lies.
-func nest(list []Span, name string) error {
-	slices.SortStableFunc(list, func(a, b Span) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(b.End, a.End)) })
-	var open []Span
+func nest(list []ReadSpan, name string) error {
+	slices.SortStableFunc(list, func(a, b ReadSpan) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(b.End, a.End)) })
+	var open []ReadSpan
 	for i := range list {
 		s := &list[i]
 		s.Thread = name

@@ -31,7 +31,7 @@ func TestAPartAndAMergedTimelineAreValid(t *testing.T) {
 	if err != nil || len(spans) != 6 || len(infos) != 1 || infos[0] != (timeline.Info{Rank: 3, Host: `a "host"`, Offset: -5, Error: 2}) {
 		t.Fatalf("a part: %d spans, %+v, %v", len(spans), infos, err)
 	}
-	want := timeline.Span{Rank: 3, Thread: `w"1"`, Name: "wire", Begin: 1_000_000_002, End: 1_000_003_002, Depth: 1}
+	want := timeline.ReadSpan{Rank: 3, Thread: `w"1"`, Name: "wire", Begin: 1_000_000_002, End: 1_000_003_002, Depth: 1}
 	if spans[1] != want {
 		t.Errorf("got %+v, want %+v", spans[1], want)
 	}

@@ -31,8 +31,8 @@ func (f *versionFlag) String() string { return "" }
 // Set implements flag.Value.
 func (f *versionFlag) Set(text string) error {
 	name, dir, _ := strings.Cut(text, "=")
-	taken := name == ours || slices.ContainsFunc(*f, func(v version) bool { return v.name == name })
-	if name == "" || dir == "" || taken || strings.ContainsAny(name, ", ") {
+	duplicate := name == ours || slices.ContainsFunc(*f, func(v version) bool { return v.name == name })
+	if name == "" || dir == "" || duplicate || strings.ContainsAny(name, ", ") {
 		return errors.New("want NAME=DIR, with a name of its own")
 	}
 	*f = append(*f, version{name: name, dir: dir})

@@ -17,8 +17,8 @@ func registrations(f *softdevice.Fabric) int {
 	return regions
 }
 
-func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestArenaIsRegisteredOnce(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	home := b.ends[1].transport
 	mem, free, err := home.Alloc(1 << 20)
 	if err != nil || rdma.AddressOf(mem)%64 != 0 || len(mem) != 1<<20 || bytes.Count(mem, []byte{0}) != len(mem) {
@@ -34,7 +34,7 @@ func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
 	if err := free(); !errors.Is(err, fault.Misuse) {
 		t.Errorf("free of memory that is shown: got %v, want %v", err, fault.Misuse)
 	}
-	<-drained(b, b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{7}, 1000)}))
+	<-waitDone(b, b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{7}, 1000)}))
 	b.until("what was written to it", func() bool { return b.sinks[1].n == 1 })
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
 		t.Error("it was not written where it was shown")
@@ -51,8 +51,8 @@ func TestMemoryFromAllocIsRegisteredOnce(t *testing.T) {
 	}
 }
 
-// drained moves the bench until a Done has run, whose error it passes on.
-func drained(b *bench, done <-chan error) <-chan error {
+// waitDone moves the bench until a Done has run, whose error it passes on.
+func waitDone(b *connPair, done <-chan error) <-chan error {
 	out := make(chan error, 1)
 	b.until("Done", func() bool {
 		select {
@@ -68,7 +68,7 @@ func drained(b *bench, done <-chan error) <-chan error {
 
 // Two parts of one piece are shown at once, and one is taken back before it was
 // written: what comes there later is refused, and the other part stays open.
-func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
+func TestPartsOfAnArenaAreExposedAndReleasedSeparately(t *testing.T) {
 	f := softdevice.NewFabric()
 	d := f.Device(0)
 	c := newCache(d, 1<<20, true)
@@ -77,14 +77,14 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	take := func(b []byte) *registration {
+	acquire := func(b []byte) *registration {
 		l, err := c.acquire(b)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
-	first, second := take(mem[:400]), take(mem[400:])
+	first, second := acquire(mem[:400]), acquire(mem[400:])
 	if first != arena || second == arena || first.region.RKey == second.region.RKey {
 		t.Error("two uses share one registration")
 	}
@@ -96,7 +96,7 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if f.Writable(key, rdma.AddressOf(mem), 1) || !f.Writable(second.region.RKey, rdma.AddressOf(mem[400:]), 600) {
 		t.Error("what was taken back can be written, or what is shown can not")
 	}
-	again := take(mem[10:20])
+	again := acquire(mem[10:20])
 	if again != arena || again.region.RKey == key {
 		t.Error("the key that was taken back is in use again")
 	}
@@ -108,7 +108,7 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	if n := registrations(f); n > 0 {
 		t.Errorf("%d registrations of memory that was freed", n)
 	}
-	if l := take(mem[:10]); l == arena {
+	if l := acquire(mem[:10]); l == arena {
 		t.Error("freed memory is taken for an arena's")
 	} else {
 		l.release()
@@ -119,8 +119,8 @@ func TestPartsOfMemoryFromAllocAreShownAndTakenBackOneByOne(t *testing.T) {
 	}
 }
 
-func TestMemoryFromAllocOutlivesItsTransport(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestArenaOutlivesItsTransport(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	home := b.ends[0].transport
 	mem, free, err := home.Alloc(100)
 	if err != nil {

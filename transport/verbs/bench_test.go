@@ -8,42 +8,42 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A kept is a Sink that has one place for all bodies.
-type kept struct {
+// A fixedSink is a Sink that has one place for all bodies.
+type fixedSink struct {
 	n    int
 	body []byte
 }
 
-func (s *kept) Buffer(h transport.Header) []byte { return s.body[:h.Size] }
+func (s *fixedSink) Buffer(h transport.Header) []byte { return s.body[:h.Size] }
 
-func (s *kept) Arrived(h transport.Header, n int) {
+func (s *fixedSink) Arrived(h transport.Header, n int) {
 	if n == h.Size {
 		s.n++
 	}
 }
 
 // Copy implements transport.Taker.
-func (s *kept) Copy(_ transport.Header, body []byte) {
+func (s *fixedSink) Copy(_ transport.Header, body []byte) {
 	copy(s.body, body)
 	s.n++
 }
 
-// A lane sends frames of one size from end 0 to end 1, each by the path that its
+// A sender sends frames of one size from end 0 to end 1, each by the path that its
 // size takes: in a message, by the strip, asked for, or into exposed memory.
-type lane struct {
-	*bench
-	frame transport.Frame
-	sink  kept
-	done  int
-	shown bool
+type sender struct {
+	*connPair
+	frame   transport.Frame
+	sink    fixedSink
+	done    int
+	exposed bool
 }
 
-func newLane(t testing.TB, f *softdevice.Fabric, size int, shown bool) *lane {
-	return newLaneWith(t, f, Options{}, size, shown)
+func newSender(t testing.TB, f *softdevice.Fabric, size int, shown bool) *sender {
+	return newSenderWith(t, f, Options{}, size, shown)
 }
 
-func newLaneWith(t testing.TB, f *softdevice.Fabric, o Options, size int, shown bool) *lane {
-	l := &lane{bench: newBench(t, f, o), sink: kept{body: make([]byte, size)}, shown: shown}
+func newSenderWith(t testing.TB, f *softdevice.Fabric, o Options, size int, shown bool) *sender {
+	l := &sender{connPair: newConnPair(t, f, o), sink: fixedSink{body: make([]byte, size)}, exposed: shown}
 	l.frame = transport.Frame{Head: []byte("head"), Body: make([]byte, size), Done: func(err error) {
 		if err != nil {
 			t.Error(err)
@@ -53,10 +53,10 @@ func newLaneWith(t testing.TB, f *softdevice.Fabric, o Options, size int, shown 
 	return l
 }
 
-// pass has one frame arrive and be done.
-func (l *lane) pass(t testing.TB) {
+// transfer has one frame arrive and be done.
+func (l *sender) transfer(t testing.TB) {
 	release := func() {}
-	if l.shown {
+	if l.exposed {
 		to, hide, err := l.ends[1].Expose(1, l.sink.body)
 		if err != nil {
 			t.Fatal(err)
@@ -87,22 +87,22 @@ var paths = []struct {
 func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
-			l := newLane(t, softdevice.NewFabric(), p.size, p.shown)
-			if n := testing.AllocsPerRun(100, func() { l.pass(t) }); n >= 1 {
+			l := newSender(t, softdevice.NewFabric(), p.size, p.shown)
+			if n := testing.AllocsPerRun(100, func() { l.transfer(t) }); n >= 1 {
 				t.Errorf("%v allocations per frame", n)
 			}
 		})
 	}
 	t.Run("at once", func(t *testing.T) {
-		l := newLane(t, softdevice.NewFabric(), 64, false)
-		if n := testing.AllocsPerRun(100, func() { l.passNow(t) }); n >= 1 {
+		l := newSender(t, softdevice.NewFabric(), 64, false)
+		if n := testing.AllocsPerRun(100, func() { l.transferInline(t) }); n >= 1 {
 			t.Errorf("%v allocations per frame", n)
 		}
 	})
 }
 
-// passNow has one frame arrive that is sent past a Frame and its Done, where it can be.
-func (l *lane) passNow(t testing.TB) {
+// transferInline has one frame arrive that is sent past a Frame and its Done, where it can be.
+func (l *sender) transferInline(t testing.TB) {
 	got := l.sink.n + 1
 	for !l.ends[0].TrySend(l.frame.Head, l.frame.Body) {
 		l.ends[0].Progress(&l.sink, 1)
@@ -120,24 +120,24 @@ func BenchmarkFrame(b *testing.B) { benchFrames(b, softdevice.NewFabric()) }
 func benchFrames(b *testing.B, f *softdevice.Fabric) {
 	for _, p := range paths {
 		b.Run(fmt.Sprintf("%s/%d", p.name, p.size), func(b *testing.B) {
-			l := newLane(b, f, p.size, p.shown)
+			l := newSender(b, f, p.size, p.shown)
 			b.SetBytes(int64(p.size))
 			b.ReportAllocs()
 			for b.Loop() {
-				l.pass(b)
+				l.transfer(b)
 			}
 		})
 	}
 	b.Run("at once/64", func(b *testing.B) {
-		l := newLane(b, f, 64, false)
+		l := newSender(b, f, 64, false)
 		b.ReportAllocs()
 		for b.Loop() {
-			l.passNow(b)
+			l.transferInline(b)
 		}
 	})
 	b.Run("exposed/1048576, 4 at a time", func(b *testing.B) { // as ib_write_bw has many on their way
 		const tensors, size = 4, 1 << 20
-		l := newLane(b, f, size, true)
+		l := newSender(b, f, size, true)
 		b.SetBytes(tensors * size)
 		var out, in [tensors][]byte
 		for i := range in {
@@ -149,7 +149,7 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 	})
 	for _, p := range paths[1:3] {
 		b.Run(fmt.Sprintf("%s/%d in a stream", p.name, p.size), func(b *testing.B) {
-			l := newLane(b, f, p.size, false)
+			l := newSender(b, f, p.size, false)
 			b.SetBytes(int64(p.size))
 			b.ReportAllocs()
 			l.stream(b, 8)
@@ -158,7 +158,7 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 }
 
 // stream passes b.N frames, some of them in flight at a time.
-func (l *lane) stream(b *testing.B, flying int) {
+func (l *sender) stream(b *testing.B, flying int) {
 	frames := make([]transport.Frame, flying)
 	sent := 0
 	for i := range frames {
@@ -188,17 +188,17 @@ func (l *lane) stream(b *testing.B, flying int) {
 	}
 }
 
-// plain are the options with which every body is asked for, and registered for that
+// basicOptions are the options with which every body is asked for, and registered for that
 // one use, and one message is on its way at a time (two more buffers are for credit):
 // the six messages as TensorFlow has them, and nothing that spares one.
-var plain = Options{Depth: minDepth, Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}
+var basicOptions = Options{Depth: minDepth, Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}
 
 // protocols are what is set beside each other.
 var protocols = []struct {
 	name string
 	o    Options
 }{
-	{"six messages, one at a time", plain},
+	{"six messages, one at a time", basicOptions},
 	{"and several in flight", Options{Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}},
 	{"and longer message buffers", Options{Ring: -1, CacheBytes: -1, Fresh: true}},
 	{"and the strip", Options{CacheBytes: -1, Fresh: true}},
@@ -214,14 +214,14 @@ func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 	for _, p := range protocols {
 		for _, size := range []int{4 << 10, 64 << 10} {
 			b.Run(fmt.Sprintf("%d KiB, 64 in flight/%s", size>>10, p.name), func(b *testing.B) {
-				l := newLaneWith(b, f, p.o, size, false)
+				l := newSenderWith(b, f, p.o, size, false)
 				b.SetBytes(int64(size))
 				l.stream(b, 64)
 			})
 		}
 		b.Run("steps of 100 tensors/"+p.name, func(b *testing.B) {
 			const tensors, size = 100, 64 << 10
-			l := newLaneWith(b, f, p.o, size, false)
+			l := newSenderWith(b, f, p.o, size, false)
 			b.SetBytes(tensors * size)
 			out, in := make([][]byte, tensors), make([][]byte, tensors)
 			for i := range in {
@@ -235,7 +235,7 @@ func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 }
 
 // step has end 1 show memory for all tensors, and end 0 write them.
-func (l *lane) step(b *testing.B, out, in [][]byte) {
+func (l *sender) step(b *testing.B, out, in [][]byte) {
 	var releases []func()
 	got, done := l.sink.n+len(in), l.done+len(in)
 	for i := range in {

@@ -11,7 +11,7 @@ import (
 )
 
 // A body of 50,000 bytes into exposed memory is one write; its completions follow.
-func TestBreakLeavesWhatItSays(t *testing.T) {
+func TestBreaksHappenWhereTheyAreSet(t *testing.T) {
 	for name, c := range map[string]struct {
 		at         softdevice.Break
 		completion bool
@@ -27,7 +27,7 @@ func TestBreakLeavesWhatItSays(t *testing.T) {
 		"not at a completion at all": {softdevice.NoBreak, true, 50_000, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, softdevice.NewFabric(), Options{})
+			b := newConnPair(t, softdevice.NewFabric(), Options{})
 			mem, to, release := b.expose(50_000)
 			defer release()
 			steps := 0
@@ -41,7 +41,7 @@ func TestBreakLeavesWhatItSays(t *testing.T) {
 			if c.at == softdevice.NoBreak {
 				b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 			} else {
-				b.fails()
+				b.waitFailure()
 			}
 			if got := bytes.Count(mem, []byte{1}); got != c.come || (b.sinks[1].n == 1) != c.whole {
 				t.Errorf("%d bytes and %d frames came, want %d bytes, whole: %v", got, b.sinks[1].n, c.come, c.whole)
@@ -58,7 +58,7 @@ func TestBreakLeavesWhatItSays(t *testing.T) {
 
 // softdevice reads the head out of the message's bytes by itself.
 func TestStepHasTheHeadOfTheMessage(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	var heads []string
 	b.fabric.SetHook(func(s softdevice.Step) softdevice.Break {
 		if head := s.Head(); len(head) > 0 {
@@ -67,7 +67,7 @@ func TestStepHasTheHeadOfTheMessage(t *testing.T) {
 		return softdevice.NoBreak
 	})
 	done := b.send(&transport.Frame{Head: []byte("head"), Body: []byte("body")})
-	if err := <-drained(b, done); err != nil {
+	if err := <-waitDone(b, done); err != nil {
 		t.Fatal(err)
 	}
 	b.fabric.SetHook(nil)

@@ -79,29 +79,29 @@ func (p *selection) network() string {
 // device, port and GID: taken, or why not. The error is of all that was looked at.
 func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
 	w, why = w.ownPort()
-	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+	explain := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	for i, d := range devices {
 		if w.device != "" && w.device != d.name {
-			say("%s: want device %q", d.name, w.device)
+			explain("%s: want device %q", d.name, w.device)
 			continue
 		}
 		if d.err != nil {
-			say("%s: %v", d.name, d.err)
+			explain("%s: %v", d.name, d.err)
 			continue
 		}
 		for _, p := range d.ports {
 			g, reason := w.bestGID(p)
 			switch {
 			case reason != "":
-				say("%s port %d: %s", d.name, p.number, reason)
+				explain("%s port %d: %s", d.name, p.number, reason)
 			case best != nil:
-				say("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
+				explain("%s port %d: usable, but %s precedes it", d.name, p.number, best.name)
 			default:
 				best = &selection{device: i, name: d.name, port: p, gid: g}
-				say("%v: selected", best)
+				explain("%v: selected", best)
 				for _, other := range p.gids {
 					if other.index != g.index {
-						say("%s port %d, %v: %s", d.name, p.number, other, w.whyNot(other))
+						explain("%s port %d, %v: %s", d.name, p.number, other, w.whyNot(other))
 					}
 				}
 			}

@@ -25,7 +25,7 @@ func host() []deviceInfo {
 	}
 }
 
-func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
+func TestDeviceAndGIDAreSelectedByTheConfig(t *testing.T) {
 	for name, c := range map[string]struct {
 		env  map[string]string
 		want string // of the pick, or of the error
@@ -70,7 +70,7 @@ func TestDeviceAndGIDAreChosenAsWished(t *testing.T) {
 }
 
 // The ranks of a host take its rails in turn, and each is told which, and why.
-func TestRailsAreTakenInTurn(t *testing.T) {
+func TestRanksOfAHostSelectPortsInTurn(t *testing.T) {
 	for rank, want := range []string{"mlx5_2", "mlx5_3", "mlx5_2", "mlx5_3"} {
 		env := map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "TUTTI_LOCAL_RANK": strconv.Itoa(rank)}
 		w, err := readConfig(func(n string) string { return env[n] })
@@ -81,13 +81,13 @@ func TestRailsAreTakenInTurn(t *testing.T) {
 		if err != nil || best.name != want {
 			t.Errorf("rank %d: got %v, %v, want %s", rank, best, err, want)
 		}
-		if said := fmt.Sprintf("ports [mlx5_2 mlx5_3]: TUTTI_LOCAL_RANK is %d, which selects %s", rank, want); why[0] != said {
-			t.Errorf("rank %d: got %q, want %q", rank, why[0], said)
+		if want_ := fmt.Sprintf("ports [mlx5_2 mlx5_3]: TUTTI_LOCAL_RANK is %d, which selects %s", rank, want); why[0] != want_ {
+			t.Errorf("rank %d: got %q, want %q", rank, why[0], want_)
 		}
 	}
 }
 
-func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
+func TestInvalidVariableIsNamedInTheError(t *testing.T) {
 	for name, value := range map[string]string{
 		"RDMA_DEVICE": "mlx5_0:,mlx5_1", "RDMA_QP_MTU": "1500", "TUTTI_LOCAL_RANK": "first", "SLURM_LOCALID": "-1",
 		"TUTTI_VERBS_PORT": "first", "TUTTI_VERBS_GID_FAMILY": "ipx", "TUTTI_VERBS_MTU": "1500", "TUTTI_VERBS_RETRIES": "7",
@@ -109,7 +109,7 @@ func TestWishThatCannotBeNamesItsVariable(t *testing.T) {
 	}
 }
 
-func TestWishesFillInOptions(t *testing.T) {
+func TestConfigCompletesOptions(t *testing.T) {
 	env := map[string]string{"RDMA_QP_QUEUE_DEPTH": "4096", "TUTTI_VERBS_RING": "-1", "TUTTI_VERBS_BUFFER": "512",
 		"TUTTI_VERBS_FRESH": "1", "RDMA_QP_RETRY_COUNT": "7"}
 	w, err := readConfig(func(n string) string { return env[n] })
@@ -148,7 +148,7 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 }
 
 // That a device's queues go by it is tested over a device: TestDeviceSpreadsItsQueuesOverItsWaiters.
-func TestTheWaiterWithTheFewestQueuesIsNext(t *testing.T) {
+func TestNewQueuesGoToTheLeastLoadedWaiter(t *testing.T) {
 	load := make([]int, 3)
 	for range 7 {
 		load[leastLoaded(load)]++

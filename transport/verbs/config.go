@@ -153,11 +153,11 @@ func mtuOf(bytes int) uint8 {
 // apply fills in what o leaves open.
 func (w *config) apply(o *Options) {
 	for _, p := range []struct {
-		to   *int
-		wish int
+		to    *int
+		value int
 	}{{&o.Depth, w.depth}, {&o.Buffer, w.buffer}, {&o.Ring, w.ring}, {&o.CacheBytes, w.cache}} {
 		if *p.to == 0 {
-			*p.to = p.wish
+			*p.to = p.value
 		}
 	}
 	o.Fresh = o.Fresh || w.fresh == 1

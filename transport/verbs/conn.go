@@ -173,12 +173,12 @@ func (c *conn) Arm(ready func()) {
 		}
 		pending = c.poll(1) > 0 || c.isPending()
 	}
-	relayed := !c.recvSwitched.Load()
+	onSetup := !c.recvSwitched.Load()
 	c.mu.Unlock()
 	switch {
 	case pending || c.setupPending.Load():
 		c.transport.caller.Call(c.fireFunc)
-	case relayed:
+	case onSetup:
 		c.setup.Arm(c.setupReadyFunc)
 	}
 }
@@ -220,7 +220,7 @@ func (c *conn) fail(err error, abrupt bool) {
 		c.err = err
 	}
 	c.closed = c.closed || abrupt
-	done, unfinished, err := c.tearDown(), c.takeUnfinished(), c.err
+	done, unfinished, err := c.tearDown(), c.popUnfinished(), c.err
 	c.mu.Unlock()
 	finish(&done, nil)
 	finish(&unfinished, err)
@@ -246,8 +246,8 @@ func (c *conn) tearDown() (done transport.Queue) {
 	return done
 }
 
-// takeUnfinished takes the frames that are queued or on their way. mu is held.
-func (c *conn) takeUnfinished() (unfinished transport.Queue) {
+// popUnfinished takes the frames that are queued or on their way. mu is held.
+func (c *conn) popUnfinished() (unfinished transport.Queue) {
 	if c.endpoint != nil {
 		c.endpoint.abandon(&unfinished)
 	}

@@ -35,14 +35,14 @@ func needsDevice(t testing.TB) {
 
 func TestDeviceRefusesAWrongKey(t *testing.T) {
 	needsDevice(t)
-	b := newBench(t, nil, Options{})
+	b := newConnPair(t, nil, Options{})
 	mem, to, release := b.expose(50_000)
 	defer release()
 	b.ends[0].mu.Lock()
 	b.ends[0].flow.remotes[0].rkey ^= 0x5a00
 	b.ends[0].mu.Unlock()
 	done := b.send(&transport.Frame{To: to, ID: 1, Body: make([]byte, len(mem))})
-	b.fails()
+	b.waitFailure()
 	if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), "remote access error") {
 		t.Errorf("Done got %v", err)
 	}
@@ -67,7 +67,7 @@ func openHard(t *testing.T) *ibDevice {
 
 // The interface goes down and comes back while nothing is posted: the device tells so by
 // events, which end no queue pair. Only a VM's interface, of verbs-vm's, is treated so.
-func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
+func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
 	p, err := h.NewQueuePair(minDepth, func() {})
 	if err != nil {
@@ -84,7 +84,7 @@ func TestDeviceTellsThatItsPortIsDown(t *testing.T) {
 		if out, err := exec.Command("ip", "link", "set", netdev, state).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for deadline := time.Now().Add(patience); strings.Contains(h.Describe(), "port is down") != (state == "down"); runtime.Gosched() {
+		for deadline := time.Now().Add(testTimeout); strings.Contains(h.Describe(), "port is down") != (state == "down"); runtime.Gosched() {
 			if time.Now().After(deadline) {
 				t.Fatalf("the interface is %s, and the device is %s", state, h.Describe())
 			}
@@ -132,45 +132,45 @@ func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	}
 }
 
-// A deadly device kills its process at one step: before and after what is posted,
+// A killingDevice device kills its process at one step: before and after what is posted,
 // and where a completion has been taken and not been acted on.
-type deadly struct {
+type killingDevice struct {
 	rdma.Device
 	left *atomic.Int64
 }
 
-func (d deadly) step() {
+func (d killingDevice) step() {
 	if d.left.Add(-1) == 0 {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
 }
 
-func (d deadly) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
+func (d killingDevice) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) {
 	d.step()
 	p, err := d.Device.NewQueuePair(depth, notify)
 	d.step()
-	return deadlyPair{p, d}, err
+	return killingQueuePair{p, d}, err
 }
 
-type deadlyPair struct {
+type killingQueuePair struct {
 	rdma.QueuePair
-	deadly
+	killingDevice
 }
 
-func (p deadlyPair) Connect(peer rdma.Address) error {
+func (p killingQueuePair) Connect(peer rdma.Address) error {
 	p.step()
 	defer p.step()
 	return p.QueuePair.Connect(peer)
 }
 
-func (p deadlyPair) Send(ws []rdma.WorkRequest) error {
+func (p killingQueuePair) Send(ws []rdma.WorkRequest) error {
 	p.step()
 	defer p.step()
 	return p.QueuePair.Send(ws)
 }
 
-func (p deadlyPair) Poll(into []rdma.Completion, spins int) (int, error) {
+func (p killingQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 	n, err := p.QueuePair.Poll(into, spins)
 	if n > 0 {
 		p.step()
@@ -178,19 +178,19 @@ func (p deadlyPair) Poll(into []rdma.Completion, spins int) (int, error) {
 	return n, err
 }
 
-func (p deadlyPair) Close() error { return p.QueuePair.Close() }
+func (p killingQueuePair) Close() error { return p.QueuePair.Close() }
 
-// A party is one end of a conversation in which frames go all the ways that there
+// A scriptedEnd is one end of a conversation in which frames go all the ways that there
 // are. What a frame asks for is in the first byte of its head: an echo (e), to write
 // to the Token in its body (w), to show memory to write to (s); r is the reply.
-type party struct {
+type scriptedEnd struct {
 	testing.TB
-	c       *conn
-	body    []byte
-	todo    []func()
-	replies int
-	written int
-	onFull  func()
+	c        *conn
+	body     []byte
+	deferred []func()
+	replies  int
+	written  int
+	onFull   func()
 }
 
 const (
@@ -198,30 +198,30 @@ const (
 	shownID   = 9
 )
 
-func (p *party) Buffer(h transport.Header) []byte {
+func (p *scriptedEnd) Buffer(h transport.Header) []byte {
 	p.body = make([]byte, h.Size)
 	return p.body
 }
 
-func (p *party) Arrived(h transport.Header, n int) {
+func (p *scriptedEnd) Arrived(h transport.Header, n int) {
 	if n < h.Size {
 		return
 	}
 	if len(h.Head) == 0 && h.ID == shownID {
 		if p.written++; p.written%2 == 0 {
-			p.todo = append(p.todo, p.onFull)
+			p.deferred = append(p.deferred, p.onFull)
 		}
 		return
 	}
 	body := p.body
 	switch h.Head[0] {
 	case 'e':
-		p.todo = append(p.todo, func() { p.say('r', body) })
+		p.deferred = append(p.deferred, func() { p.send('r', body) })
 	case 's':
-		p.todo = append(p.todo, func() { p.show(func() { p.say('r', nil) }) })
+		p.deferred = append(p.deferred, func() { p.expose(func() { p.send('r', nil) }) })
 	case 'w':
 		to := transport.Token(body)
-		p.todo = append(p.todo, func() {
+		p.deferred = append(p.deferred, func() {
 			for range 2 { // the second time the place is full, and has to be asked for
 				p.c.Send(&transport.Frame{To: to, ID: shownID, Body: make([]byte, shownSize), Done: ignore})
 			}
@@ -231,25 +231,25 @@ func (p *party) Arrived(h transport.Header, n int) {
 	}
 }
 
-func (p *party) say(what byte, body []byte) {
+func (p *scriptedEnd) send(what byte, body []byte) {
 	p.c.Send(&transport.Frame{Head: []byte{what}, Body: body, Done: ignore})
 }
 
-// show has the peer write twice to memory that is shown, and then does full.
-func (p *party) show(full func()) {
+// expose has the peer write twice to memory that is shown, and then does full.
+func (p *scriptedEnd) expose(full func()) {
 	to, release, err := p.c.Expose(shownID, make([]byte, shownSize))
 	if err != nil {
 		return // the Conn has failed, which Progress tells
 	}
 	p.onFull = func() { release(); full() }
-	p.say('w', to[:])
+	p.send('w', to[:])
 }
 
-// turn moves the Conn, and does what has come to be done.
-func (p *party) turn() error {
+// progress moves the Conn, and does what has come to be done.
+func (p *scriptedEnd) progress() error {
 	_, err := p.c.Progress(p, 1)
-	todo := p.todo
-	p.todo = nil
+	todo := p.deferred
+	p.deferred = nil
 	for _, do := range todo {
 		do()
 	}
@@ -257,22 +257,22 @@ func (p *party) turn() error {
 }
 
 // await turns until there are so many replies.
-func (p *party) await(replies int) {
+func (p *scriptedEnd) await(replies int) {
 	for p.replies < replies {
-		if err := p.turn(); err != nil {
+		if err := p.progress(); err != nil {
 			p.Fatal(err)
 		}
 	}
 }
 
 const (
-	victimAddr = "TUTTI_VERBS_TEST_ADDR"
-	victimStep = "TUTTI_VERBS_TEST_STEP"
+	victimAddrVar = "TUTTI_VERBS_TEST_ADDR"
+	victimStepVar = "TUTTI_VERBS_TEST_STEP"
 )
 
 // TestDeviceVictim is the process that is killed; it passes if it has lived on.
 func TestDeviceVictim(t *testing.T) {
-	if os.Getenv(victimAddr) == "" {
+	if os.Getenv(victimAddrVar) == "" {
 		// Reason: it is no test by itself, but the process that the test named here kills.
 		t.Skip("TestDevicePeerIsKilledAtAnyStep starts this as a process of its own")
 	}
@@ -282,21 +282,21 @@ func TestDeviceVictim(t *testing.T) {
 	}
 	v := tr.(greeter).Transport
 	left := new(atomic.Int64)
-	v.device = deadly{v.device, left}
-	step, _ := strconv.Atoi(os.Getenv(victimStep))
+	v.device = killingDevice{v.device, left}
+	step, _ := strconv.Atoi(os.Getenv(victimStepVar))
 	left.Store(int64(step))
-	c, err := tr.Dial(context.Background(), os.Getenv(victimAddr))
+	c, err := tr.Dial(context.Background(), os.Getenv(victimAddrVar))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &party{TB: t, c: c.(*conn)}
+	p := &scriptedEnd{TB: t, c: c.(*conn)}
 	for i, n := range []int{64, 4096, 60_000, 60_000, 1 << 20, 0} {
-		p.say('e', make([]byte, n))
+		p.send('e', make([]byte, n))
 		p.await(i + 1)
 	}
-	p.say('s', nil)
+	p.send('s', nil)
 	p.await(7)
-	p.show(func() { p.replies++ })
+	p.expose(func() { p.replies++ })
 	p.await(8)
 	if err := tr.Close(); err != nil {
 		t.Error(err)
@@ -324,7 +324,7 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	}
 	step, begin := 1, time.Now()
 	for withVictim(t, addr, step, accepted) {
-		if step++; time.Since(begin) > patience { // a machine so slow that every step would take too long
+		if step++; time.Since(begin) > testTimeout { // a machine so slow that every step would take too long
 			step += 6
 		}
 	}
@@ -337,14 +337,14 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	}
 }
 
-// patience bounds what an emulated machine may take.
-const patience = 60 * time.Second
+// testTimeout bounds what an emulated machine may take.
+const testTimeout = 60 * time.Second
 
 // withVictim talks to a process that is killed at a step, and reports whether it was.
 func withVictim(t *testing.T, addr string, step int, accepted chan transport.Conn) (killed bool) {
 	t.Helper()
 	victim := exec.Command(os.Args[0], "-test.run", "^TestDeviceVictim$")
-	victim.Env = append(os.Environ(), victimAddr+"="+addr, fmt.Sprintf("%s=%d", victimStep, step))
+	victim.Env = append(os.Environ(), victimAddrVar+"="+addr, fmt.Sprintf("%s=%d", victimStepVar, step))
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -357,11 +357,11 @@ func withVictim(t *testing.T, addr string, step int, accepted chan transport.Con
 		t.Fatalf("step %d: the victim ended before it came: %v", step, err)
 	}
 	c.(pendingConn).Admit()
-	p := &party{TB: t, c: c.(pendingConn).conn}
+	p := &scriptedEnd{TB: t, c: c.(pendingConn).conn}
 	var died time.Time
 	var exit error
-	for deadline := time.Now().Add(patience); ; {
-		err := p.turn()
+	for deadline := time.Now().Add(testTimeout); ; {
+		err := p.progress()
 		if died.IsZero() {
 			select {
 			case exit = <-ended:
@@ -383,7 +383,7 @@ func withVictim(t *testing.T, addr string, step int, accepted chan transport.Con
 	p.c.Close()
 	if died.IsZero() {
 		exit = <-ended
-	} else if late := time.Since(died); late > patience/2 {
+	} else if late := time.Since(died); late > testTimeout/2 {
 		t.Errorf("step %d: the peer's death showed after %v", step, late)
 	}
 	var status *exec.ExitError

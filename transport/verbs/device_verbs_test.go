@@ -45,14 +45,14 @@ func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 		// Reason: it needs a second machine; tools/test-verbs.sh starts it on two.
 		t.Skip("there is no second machine: `make test-verbs` runs this test on two")
 	}
-	mk := overTCP(own, nil)
+	mk := nodesOverTCP(own, nil)
 	if os.Getenv("VERBS_RANK") != "0" {
-		wire := dialUntilThere(t, peer+lendingPort)
+		wire := dialUntilThere(t, peer+remotePort)
 		transporttest.RunAgent(t, wire, mk)
 		wire.Close()
 		return
 	}
-	l, err := net.Listen("tcp", own+lendingPort)
+	l, err := net.Listen("tcp", own+remotePort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 	wire.Close()
 }
 
-const lendingPort = ":4002"
+const remotePort = ":4002"
 
 // dialUntilThere dials until the other machine, which has booted at its own pace,
 // listens.
@@ -144,11 +144,11 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 }
 
 // The completion of a write of no bytes, to nowhere, stands for the frames before it.
-func TestDeviceKeepsCountOfWhatWentAtOnce(t *testing.T) {
+func TestDeviceCompletesTrySend(t *testing.T) {
 	needsDevice(t)
-	b := newBench(t, nil, Options{})
+	b := newConnPair(t, nil, Options{})
 	for want := range 3 {
-		b.sendNow("head", "body")
+		b.trySend("head", "body")
 		b.until("the frame", func() bool { return b.sinks[1].n > want })
 		b.until("its completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
 	}

@@ -10,42 +10,42 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A pact is two flows and what is on its way between them; the explorer walks all
+// A flowPair is two flows and what is on its way between them; the explorer walks all
 // orders in which their ends may act. It is the deadlock check of the protocol:
 // wherever no end can act any more, every frame must have arrived.
-type pact struct {
-	flows [2]flow
-	queue [2][]parcel // to flow i, in order: the queue pair
-	left  [2][]frame  // to be sent by flow i
-	got   [2]int      // frames that arrived at flow i
-	used  [2]int      // receives of flow i in use: on their way, or not reposted
-	lying [2][]span   // bodies in the strip of flow i, oldest first
+type flowPair struct {
+	flows        [2]flow
+	queue        [2][]arrival  // to flow i, in order: the queue pair
+	left         [2][]frame    // to be sent by flow i
+	got          [2]int        // frames that arrived at flow i
+	receivesUsed [2]int        // receives of flow i in use: on their way, or not reposted
+	bodies       [2][]ringSpan // bodies in the strip of flow i, oldest first
 }
 
-// A span is a part of a strip.
-type span struct{ from, to uint64 }
+// A ringSpan is a part of a strip.
+type ringSpan struct{ from, to uint64 }
 
-// A parcel takes one receive.
-type parcel struct {
+// A arrival takes one receive.
+type arrival struct {
 	packet packet
 	write  bool
 	imm    uint32
 	size   uint64
 }
 
-func (p *pact) clone() *pact {
+func (p *flowPair) clone() *flowPair {
 	c := *p
 	for i := range 2 {
 		f := &c.flows[i]
 		f.remotes, f.controls = slices.Clone(f.remotes), slices.Clone(f.controls)
 		f.locals, f.freeSlots = slices.Clone(f.locals), slices.Clone(f.freeSlots)
-		c.queue[i], c.left[i], c.lying[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i]), slices.Clone(p.lying[i])
+		c.queue[i], c.left[i], c.bodies[i] = slices.Clone(p.queue[i]), slices.Clone(p.left[i]), slices.Clone(p.bodies[i])
 	}
 	return &c
 }
 
-// feed gives flow i its next frame when it has none.
-func (p *pact) feed(i int) {
+// nextFrame gives flow i its next frame when it has none.
+func (p *flowPair) nextFrame(i int) {
 	if p.flows[i].out.phase == idle && len(p.left[i]) > 0 {
 		p.flows[i].step(input{op: inFrame, frame: p.left[i][0]})
 		p.left[i] = p.left[i][1:]
@@ -53,8 +53,8 @@ func (p *pact) feed(i int) {
 }
 
 // post has end i post one thing, if it may.
-func (p *pact) post(i int) (moved bool, err error) {
-	p.feed(i)
+func (p *flowPair) post(i int) (moved bool, err error) {
+	p.nextFrame(i)
 	out, err := p.flows[i].step(input{op: inNext})
 	if err != nil || out.op == outNone {
 		return false, err
@@ -66,18 +66,18 @@ func (p *pact) post(i int) (moved bool, err error) {
 		return true, nil
 	}
 	if out.op == outWrite {
-		return true, p.fill(1-i, span{out.at, out.at + out.size})
+		return true, p.writeRing(1-i, ringSpan{out.at, out.at + out.size})
 	}
-	p.queue[1-i] = append(p.queue[1-i], parcel{packet: out.packet, write: out.op == outWriteImm, imm: out.handle, size: out.size})
-	if p.used[1-i]++; p.used[1-i] > p.flows[1-i].depth {
+	p.queue[1-i] = append(p.queue[1-i], arrival{packet: out.packet, write: out.op == outWriteImm, imm: out.handle, size: out.size})
+	if p.receivesUsed[1-i]++; p.receivesUsed[1-i] > p.flows[1-i].depth {
 		return true, fmt.Errorf("end %d posted more than end %d has receives for", i, 1-i)
 	}
 	return true, nil
 }
 
-// fill puts a body into the strip of flow i, where none must lie that is not taken.
-func (p *pact) fill(i int, s span) error {
-	for _, old := range p.lying[i] {
+// writeRing puts a body into the strip of flow i, where none must lie that is not taken.
+func (p *flowPair) writeRing(i int, s ringSpan) error {
+	for _, old := range p.bodies[i] {
 		if s.from < old.to && old.from < s.to {
 			return fmt.Errorf("end %d wrote %v of the strip, where %v lies", 1-i, s, old)
 		}
@@ -85,12 +85,12 @@ func (p *pact) fill(i int, s span) error {
 	if s.to > p.flows[i].recvRing.size {
 		return fmt.Errorf("end %d wrote %v of a strip of %d bytes", 1-i, s, p.flows[i].recvRing.size)
 	}
-	p.lying[i] = append(p.lying[i], s)
+	p.bodies[i] = append(p.bodies[i], s)
 	return nil
 }
 
-// take has end i handle its oldest arrival and post the receive again.
-func (p *pact) take(i int) (moved bool, err error) {
+// deliver has end i handle its oldest arrival and post the receive again.
+func (p *flowPair) deliver(i int) (moved bool, err error) {
 	if len(p.queue[i]) == 0 {
 		return false, nil
 	}
@@ -107,7 +107,7 @@ func (p *pact) take(i int) (moved bool, err error) {
 	switch out.op {
 	case outNeedBuffer:
 		in = input{op: inAccept, size: out.packet.size}
-		if out.packet.id == dropped {
+		if out.packet.id == declinedID {
 			in = input{op: inDecline}
 			p.got[i]++
 		}
@@ -117,22 +117,22 @@ func (p *pact) take(i int) (moved bool, err error) {
 	case outFrame, outExposedFrame:
 		p.got[i]++
 		if out.packet.flag == flagInRing {
-			if at := p.lying[i][0].from; at != out.off {
+			if at := p.bodies[i][0].from; at != out.off {
 				return true, fmt.Errorf("end %d takes a body at %d that lies at %d", i, out.off, at)
 			}
-			p.lying[i] = p.lying[i][1:]
+			p.bodies[i] = p.bodies[i][1:]
 		}
 	case outBodyPart:
 		if f.arrivingSlot < 0 {
 			p.got[i]++
 		}
 	}
-	p.used[i]--
+	p.receivesUsed[i]--
 	_, err = f.step(input{op: inReposted})
 	return true, err
 }
 
-const dropped = 99
+const declinedID = 99
 
 // An explorer visits every state once. A state that is met again while it is still
 // being followed means that the ends can go round for ever: frames only ever
@@ -140,31 +140,31 @@ const dropped = 99
 type explorer struct {
 	*testing.T
 	want     [2]int
-	followed map[string]bool // true while it is, false when it has been
+	visiting map[string]bool // true while it is, false when it has been
 	turn     int
 }
 
-func (e *explorer) follow(p *pact) {
+func (e *explorer) visit(p *flowPair) {
 	key := fmt.Sprint(*p)
-	if now, seen := e.followed[key]; now {
+	if now, seen := e.visiting[key]; now {
 		e.Fatalf("the ends can go round for ever, with %v of %v frames in:\n%+v", p.got, e.want, *p)
 	} else if seen {
 		return
 	}
-	e.followed[key] = true
-	defer func() { e.followed[key] = false }()
+	e.visiting[key] = true
+	defer func() { e.visiting[key] = false }()
 	stuck := true
 	for i := range 2 {
-		e.prompts(p, i)
-		for _, act := range []func(*pact, int) (bool, error){(*pact).post, (*pact).take} {
+		e.checkTrySend(p, i)
+		for _, act := range []func(*flowPair, int) (bool, error){(*flowPair).post, (*flowPair).deliver} {
 			next := p.clone()
 			moved, err := act(next, i)
 			if err != nil {
-				e.Fatalf("after %d states: %v\n%+v", len(e.followed), err, *p)
+				e.Fatalf("after %d states: %v\n%+v", len(e.visiting), err, *p)
 			}
 			if moved {
 				stuck = false
-				e.follow(next)
+				e.visit(next)
 			}
 		}
 	}
@@ -173,9 +173,9 @@ func (e *explorer) follow(p *pact) {
 	}
 }
 
-// prompts checks that a frame which goes at once is what it is by being offered and
+// checkTrySend checks that a frame which goes at once is what it is by being offered and
 // pulled, and that one which does not go has changed nothing.
-func (e *explorer) prompts(p *pact, i int) {
+func (e *explorer) checkTrySend(p *flowPair, i int) {
 	if p.flows[i].out.phase != idle {
 		return
 	}
@@ -202,8 +202,8 @@ func (e *explorer) prompts(p *pact, i int) {
 	}
 }
 
-func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
-	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: dropped}
+func TestFlowNeverDeadlocksOrLoops(t *testing.T) {
+	long, short, drop := frame{size: 120}, frame{size: 10}, frame{size: 120, id: declinedID}
 	direct, full := frame{exposed: true, handle: handleOf(0, 1), size: 120}, frame{exposed: true, handle: handleOf(0, 1), size: 500}
 	mid := frame{size: 104}
 	kept := frame{exposed: true, handle: handleOf(1, 1), size: 100}
@@ -223,7 +223,7 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 		"one way":           {{short, long, direct, drop, short, direct}, nil},
 	} {
 		for depth := minDepth; depth <= deepest; depth++ {
-			p := &pact{left: left}
+			p := &flowPair{left: left}
 			for i := range p.flows {
 				p.flows[i] = *newFlow(depth, depth, 100, 60)
 				ins := []input{{op: inExpose, size: 500}, {op: inRingReady, size: 4*104 + 3}}
@@ -236,9 +236,9 @@ func TestNoOrderOfEventsEndsInADeadlockOrGoesRound(t *testing.T) {
 					}
 				}
 			}
-			e := &explorer{T: t, want: [2]int{len(left[1]), len(left[0])}, followed: make(map[string]bool)}
-			e.follow(p)
-			t.Logf("%s, depth %d: %d states", name, depth, len(e.followed))
+			e := &explorer{T: t, want: [2]int{len(left[1]), len(left[0])}, visiting: make(map[string]bool)}
+			e.visit(p)
+			t.Logf("%s, depth %d: %d states", name, depth, len(e.visiting))
 		}
 	}
 }

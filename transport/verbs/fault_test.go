@@ -17,35 +17,35 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A bench is two Conns on one Fabric, or device if that is nil, live, polled by the test's goroutine.
-type bench struct {
+// A connPair is two Conns on one Fabric, or device if that is nil, live, polled by the test's goroutine.
+type connPair struct {
 	testing.TB
 	fabric *softdevice.Fabric
 	ends   [2]*conn
-	sinks  [2]tally
+	sinks  [2]countingSink
 }
 
-// A tally is a Sink that counts frames and keeps the last body.
-type tally struct {
+// A countingSink is a Sink that counts frames and keeps the last body.
+type countingSink struct {
 	n    int
 	body []byte
 }
 
-func (s *tally) Buffer(h transport.Header) []byte {
+func (s *countingSink) Buffer(h transport.Header) []byte {
 	s.body = make([]byte, h.Size)
 	return s.body
 }
 
-func (s *tally) Arrived(h transport.Header, n int) {
+func (s *countingSink) Arrived(h transport.Header, n int) {
 	if n == h.Size {
 		s.n++
 	}
 }
 
-func newBench(t testing.TB, f *softdevice.Fabric, o Options) *bench {
+func newConnPair(t testing.TB, f *softdevice.Fabric, o Options) *connPair {
 	t.Helper()
 	leak.Check(t)
-	b := &bench{TB: t, fabric: f}
+	b := &connPair{TB: t, fabric: f}
 	hub := memory.New()
 	accepted := make(chan transport.Conn, 1)
 	var trs [2]transport.Transport
@@ -81,7 +81,7 @@ func newBench(t testing.TB, f *softdevice.Fabric, o Options) *bench {
 }
 
 // expose shows memory of end 1's to end 0, and returns when that knows of it.
-func (b *bench) expose(size int) (mem []byte, to transport.Token, release func()) {
+func (b *connPair) expose(size int) (mem []byte, to transport.Token, release func()) {
 	b.Helper()
 	mem = make([]byte, size)
 	to, release, err := b.ends[1].Expose(1, mem)
@@ -97,7 +97,7 @@ func (b *bench) expose(size int) (mem []byte, to transport.Token, release func()
 }
 
 // until polls both ends until done; errors are for done to find.
-func (b *bench) until(what string, done func() bool) {
+func (b *connPair) until(what string, done func() bool) {
 	b.Helper()
 	within(b, what, func() bool {
 		if done() {
@@ -121,15 +121,15 @@ func within(t testing.TB, what string, done func() bool) {
 }
 
 // send sends a frame from end 0 and returns what its Done will have got.
-func (b *bench) send(f *transport.Frame) <-chan error {
+func (b *connPair) send(f *transport.Frame) <-chan error {
 	done := make(chan error, 1)
 	f.Done = func(err error) { done <- err }
 	b.ends[0].Send(f)
 	return done
 }
 
-// fails polls until both ends have failed, and returns the errors.
-func (b *bench) fails() (errs [2]error) {
+// waitFailure polls until both ends have failed, and returns the errors.
+func (b *connPair) waitFailure() (errs [2]error) {
 	b.Helper()
 	b.until("the failure of both ends", func() bool {
 		for i, c := range b.ends {
@@ -143,42 +143,42 @@ func (b *bench) fails() (errs [2]error) {
 }
 
 // queuePairs are the two queue pairs.
-func (b *bench) queuePairs() (near, far *softdevice.QueuePair) {
-	return b.ends[0].endpoint.qp.(*softdevice.QueuePair), b.ends[1].endpoint.qp.(*softdevice.QueuePair)
+func (b *connPair) queuePairs() (near, far *softdevice.SoftQueuePair) {
+	return b.ends[0].endpoint.qp.(*softdevice.SoftQueuePair), b.ends[1].endpoint.qp.(*softdevice.SoftQueuePair)
 }
 
-func TestHardwareErrorsSayWhatToDo(t *testing.T) {
+func TestHardwareErrorsNameTheRemedy(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault func(f *softdevice.Fabric, near, far *softdevice.QueuePair)
+		fault func(f *softdevice.Fabric, near, far *softdevice.SoftQueuePair)
 		want  string
 	}{
-		"the peer's queue pair is gone": {func(_ *softdevice.Fabric, _, far *softdevice.QueuePair) { far.Disconnect() }, "transport retry counter exceeded"},
-		"a wrong key":                   {func(f *softdevice.Fabric, _, _ *softdevice.QueuePair) { f.RevokeRemoteAccess() }, "remote access error"},
-		"the link is down": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+		"the peer's queue pair is gone": {func(_ *softdevice.Fabric, _, far *softdevice.SoftQueuePair) { far.Disconnect() }, "transport retry counter exceeded"},
+		"a wrong key":                   {func(f *softdevice.Fabric, _, _ *softdevice.SoftQueuePair) { f.RevokeRemoteAccess() }, "remote access error"},
+		"the link is down": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) {
 			near.Fail(rdma.Completion{Status: rdma.LocalQueuePairOp, Vendor: 0x51})
 		}, "vendor error 0x51): probably the link is down"},
-		"a completion queue that overran": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) { near.Overrun() }, "has overrun"},
-		"a receiver that is not ready": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+		"a completion queue that overran": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) { near.Overrun() }, "has overrun"},
+		"a receiver that is not ready": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) {
 			near.Fail(rdma.Completion{Status: rdma.RNRExceeded})
 		}, "receiver not ready, retry counter exceeded"},
-		"an event that the queue pair has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+		"an event that the queue pair has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) {
 			near.FailByEvent(queuePairFatal.err())
 		}, "has closed the queue pair; look at the kernel's log"},
-		"an event that the device has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+		"an event that the device has failed": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) {
 			near.FailByEvent(deviceFatal.err())
 		}, "the device has failed; look at the kernel's log"},
-		"an unknown status": {func(_ *softdevice.Fabric, near, _ *softdevice.QueuePair) {
+		"an unknown status": {func(_ *softdevice.Fabric, near, _ *softdevice.SoftQueuePair) {
 			near.Fail(rdma.Completion{Status: 250})
 		}, "status 250"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, softdevice.NewFabric(), Options{})
+			b := newConnPair(t, softdevice.NewFabric(), Options{})
 			mem, to, release := b.expose(50_000)
 			defer release()
 			near, far := b.queuePairs()
 			c.fault(b.fabric, near, far)
 			done := b.send(&transport.Frame{To: to, ID: 1, Body: bytes.Repeat([]byte{1}, len(mem))})
-			errs := b.fails()
+			errs := b.waitFailure()
 			if err := <-done; !errors.Is(err, fault.LinkLost) || !strings.Contains(err.Error(), c.want) || err != errs[0] {
 				t.Errorf("Done got %v, Progress %v; want %q in both", err, errs[0], c.want)
 			}
@@ -188,8 +188,8 @@ func TestHardwareErrorsSayWhatToDo(t *testing.T) {
 
 // Of a device that fails while nothing is posted no work tells, but an event of its own,
 // which must wake who sleeps.
-func TestEventWakesWhoSleeps(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestEventFiresArm(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
 	b.until("quiet", func() bool {
 		state, err := b.ends[0].Progress(&b.sinks[0], 1)
@@ -203,12 +203,12 @@ func TestEventWakesWhoSleeps(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it sleeps on")
 	}
-	if errs := b.fails(); !errors.Is(errs[0], fault.LinkLost) || !strings.Contains(errs[0].Error(), "has overrun") {
+	if errs := b.waitFailure(); !errors.Is(errs[0], fault.LinkLost) || !strings.Contains(errs[0].Error(), "has overrun") {
 		t.Errorf("got %v, want %v, and why", errs[0], fault.LinkLost)
 	}
 }
 
-func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
+func TestFatalEventsNameTheRemedy(t *testing.T) {
 	for e := range event(20) {
 		text := e.err().Error()
 		if e.endsQueuePair() == strings.Contains(text, fmt.Sprint("unknown device event ", e)) {
@@ -222,8 +222,8 @@ func TestEventsThatEndAPairSayWhatHelps(t *testing.T) {
 
 // A lost completion cannot be told from a slow one here: what ends the wait is that
 // the owner sees that nothing moves.
-func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestLostCompletionCountsAsUnsent(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
 	done := b.send(&transport.Frame{Body: make([]byte, 100)})
 	near.LoseCompletions()
@@ -239,7 +239,7 @@ func TestLostCompletionShowsAsUnsentBytes(t *testing.T) {
 
 func TestReceiverIsAlwaysReady(t *testing.T) {
 	for _, depth := range []int{3, 4, 7, 32} {
-		b := newBench(t, softdevice.NewFabric(), Options{Depth: depth, Buffer: 300})
+		b := newConnPair(t, softdevice.NewFabric(), Options{Depth: depth, Buffer: 300})
 		for i := range 400 {
 			b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, i*7)})
 			b.ends[1].Send(&transport.Frame{Body: make([]byte, i*3), Done: ignore})
@@ -254,7 +254,7 @@ func TestReceiverIsAlwaysReady(t *testing.T) {
 	}
 }
 
-func TestStrangerHasNoQueuePair(t *testing.T) {
+func TestPendingConnHasNoQueuePair(t *testing.T) {
 	leak.Check(t)
 	hub, fabric := memory.New(), softdevice.NewFabric()
 	server, _ := New(Options{Setup: hub.Transport(), Device: fabric.Device(0)})
@@ -271,7 +271,7 @@ func TestStrangerHasNoQueuePair(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Send(&transport.Frame{Body: []byte("hello"), Done: ignore})
-	var sink tally
+	var sink countingSink
 	far := <-accepted
 	for sink.n == 0 {
 		if _, err := far.Progress(&sink, 1); err != nil {
@@ -296,10 +296,10 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for say := range byte(8) {
-		c.Send(&transport.Frame{Head: append([]byte(setupMark), say), Body: []byte{say}, Done: ignore})
+	for kind := range byte(8) {
+		c.Send(&transport.Frame{Head: append([]byte(setupMark), kind), Body: []byte{kind}, Done: ignore})
 	}
-	var sink tally
+	var sink countingSink
 	for far := <-accepted; sink.n < 8; {
 		if _, err := far.Progress(&sink, 1); err != nil {
 			t.Fatal(err)
@@ -310,21 +310,21 @@ func TestFrameThatLooksLikeSetupArrives(t *testing.T) {
 	}
 }
 
-func TestAlienTokenIsMisuse(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestForeignTokenIsMisuse(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	to, release, err := b.ends[0].Expose(1, make([]byte, 10)) // its own, not its peer's
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer release()
 	done := b.send(&transport.Frame{To: to, Body: make([]byte, 5)})
-	b.fails()
+	b.waitFailure()
 	if err := <-done; !errors.Is(err, fault.Misuse) {
 		t.Errorf("Done got %v, want %v", err, fault.Misuse)
 	}
 }
 
-func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
+func TestCacheIsBoundedAndReleasesAll(t *testing.T) {
 	d := softdevice.NewFabric().Device(0)
 	c := newCache(d, 1000, false)
 	bufs := make([][]byte, 5)
@@ -356,7 +356,7 @@ func TestCacheIsBoundedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
+func TestMissingDeviceErrorNamesTheRemedy(t *testing.T) {
 	if Built {
 		// Reason: what is tested is the error of a build without verbs, which `make test` makes.
 		t.Skip("this build has verbs, and may find a device; the default build, which cannot, runs this test")
@@ -376,8 +376,8 @@ func TestWithoutADeviceTheErrorSaysHowToGetOne(t *testing.T) {
 
 // With Fresh no key is of use for longer than one use of memory by the peer, which what
 // is written unasked, time and again, cannot have.
-func TestMemoryThatIsWrittenUnaskedIsRefusedWithFresh(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{Fresh: true})
+func TestFreshRefusesMemoryWithoutNotification(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{Fresh: true})
 	_, _, err := b.ends[1].Expose(transport.NoNotify, make([]byte, 100))
 	if !errors.Is(err, fault.Refused) || !strings.Contains(err.Error(), "TUTTI_VERBS_FRESH") {
 		t.Errorf("got %v, want it refused, and the option named", err)

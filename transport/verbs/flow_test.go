@@ -30,12 +30,12 @@ func TestTranscripts(t *testing.T) {
 func replay(text []byte) ([]byte, error) {
 	var f *flow
 	var out bytes.Buffer
-	for line := range strings.Lines(string(text)) {
-		if line[0] == '\t' {
+	for input_ := range strings.Lines(string(text)) {
+		if input_[0] == '\t' {
 			continue
 		}
-		out.WriteString(line)
-		words := strings.Fields(line)
+		out.WriteString(input_)
+		words := strings.Fields(input_)
 		if len(words) == 0 || words[0][0] == '#' {
 			continue
 		}
@@ -72,16 +72,16 @@ func values(words []string) (map[string]uint64, error) {
 }
 
 func inputOf(words []string, v map[string]uint64) (input, error) {
-	place := uint32(v["handle"])
+	handle := uint32(v["handle"])
 	switch words[0] {
 	case "frame":
 		_, direct := v["handle"]
-		return input{op: inFrame, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), exposed: direct, handle: place, at: v["at"]}}, nil
+		return input{op: inFrame, frame: frame{head: int(v["head"]), size: v["size"], id: uint32(v["id"]), exposed: direct, handle: handle, at: v["at"]}}, nil
 	case "next":
 		return input{op: inNext}, nil
 	case "message":
 		p := packet{flag: flagOf(v), head: int(v["head"]), credit: uint32(v["credit"]), freed: uint32(v["freed"]), id: uint32(v["id"]),
-			handle: place, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
+			handle: handle, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}
 		for k := ack; k <= tensorWrite; k++ {
 			if k.String() == words[1] {
 				p.kind = k
@@ -90,9 +90,9 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 		return input{op: inMessage, packet: p}, nil
 	case "write":
 		if v["more"] == 1 {
-			place |= more
+			handle |= more
 		}
-		return input{op: inWrite, handle: place, size: v["size"]}, nil
+		return input{op: inWrite, handle: handle, size: v["size"]}, nil
 	case "accept":
 		return input{op: inAccept, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "ring":
@@ -102,7 +102,7 @@ func inputOf(words []string, v map[string]uint64) (input, error) {
 	case "expose":
 		return input{op: inExpose, id: uint32(v["id"]), noNotify: v["nonotify"] == 1, size: v["size"], addr: v["addr"], rkey: uint32(v["rkey"])}, nil
 	case "unexpose":
-		return input{op: inUnexpose, handle: place}, nil
+		return input{op: inUnexpose, handle: handle}, nil
 	case "reposted":
 		return input{op: inReposted}, nil
 	}

@@ -107,7 +107,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestPlacesAreToldApart(t *testing.T) {
+func TestHandlesOfOneSlotAreOrdered(t *testing.T) {
 	for _, c := range []struct {
 		a, b uint32
 		want bool

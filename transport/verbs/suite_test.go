@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// world makes Transports on one Fabric, set up over memory.
-func world(o Options) transporttest.Maker {
+// nodesOverMemory makes Transports on one Fabric, set up over memory.
+func nodesOverMemory(o Options) transporttest.Maker {
 	return func(tb testing.TB, n int) []transporttest.Node {
 		hub, fabric := memory.New(), softdevice.NewFabric()
 		nodes := make([]transporttest.Node, n)
@@ -33,24 +33,24 @@ func world(o Options) transporttest.Maker {
 	}
 }
 
-func TestVerbsKeepsTheContract(t *testing.T) { transporttest.Run(t, world(Options{})) }
+func TestVerbsKeepsTheContract(t *testing.T) { transporttest.Run(t, nodesOverMemory(Options{})) }
 
 // The smallest buffers have every frame but the shortest cross messages, and every
 // wait for credit happen.
 func TestVerbsKeepsTheContractWithTinyBuffers(t *testing.T) {
-	transporttest.Run(t, world(Options{Depth: 3, Buffer: 256, CacheBytes: -1}))
+	transporttest.Run(t, nodesOverMemory(Options{Depth: 3, Buffer: 256, CacheBytes: -1}))
 }
 
 // Over tcp the set-up link has strangers, limits and a listener.
 func TestVerbsKeepsTheContractOverTCP(t *testing.T) {
 	transporttest.Run(t, func(tb testing.TB, n int) []transporttest.Node {
-		return overTCP("127.0.0.1", softdevice.NewFabric())(tb, n)
+		return nodesOverTCP("127.0.0.1", softdevice.NewFabric())(tb, n)
 	})
 }
 
-// overTCP makes Transports that are set up over tcp between such addresses, on a Fabric
+// nodesOverTCP makes Transports that are set up over tcp between such addresses, on a Fabric
 // or, without one, on the device of this host.
-func overTCP(ip string, fabric *softdevice.Fabric) transporttest.Maker {
+func nodesOverTCP(ip string, fabric *softdevice.Fabric) transporttest.Maker {
 	return func(tb testing.TB, n int) []transporttest.Node {
 		nodes := make([]transporttest.Node, n)
 		for i := range nodes {
@@ -75,6 +75,6 @@ func overTCP(ip string, fabric *softdevice.Fabric) transporttest.Maker {
 func FuzzSchedule(f *testing.F) {
 	f.Add(uint64(1))
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		transporttest.Schedule(t, world(Options{Depth: 3, Buffer: 512}), seed, 400)
+		transporttest.Schedule(t, nodesOverMemory(Options{Depth: 3, Buffer: 512}), seed, 400)
 	})
 }

@@ -113,11 +113,11 @@ func Explain() ([]string, error) {
 	if err != nil {
 		return nil, failure(fault.Misuse, "explain", err)
 	}
-	lines, err := explainDevices(w)
+	text, err := explainDevices(w)
 	if err != nil {
-		return lines, failure(fault.Refused, "explain", err)
+		return text, failure(fault.Refused, "explain", err)
 	}
-	return lines, nil
+	return text, nil
 }
 
 // applyDefaults fills in what is left out.

@@ -11,16 +11,16 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// sendNow sends from end 0, at once.
-func (b *bench) sendNow(head, body string) {
+// trySend sends from end 0, at once.
+func (b *connPair) trySend(head, body string) {
 	b.Helper()
 	if !b.ends[0].TrySend([]byte(head), []byte(body)) {
 		b.Fatalf("%q does not go at once, though nothing is in its way", body)
 	}
 }
 
-// unsent is end 0's.
-func (b *bench) unsent(want int) (since time.Time) {
+// checkUnsent is end 0's.
+func (b *connPair) checkUnsent(want int) (since time.Time) {
 	b.Helper()
 	n, since := b.ends[0].Unsent()
 	if n != want || since.IsZero() != (n == 0) { // a time that is left over would make what comes next look old
@@ -31,41 +31,41 @@ func (b *bench) unsent(want int) (since time.Time) {
 
 // No completion tells of a frame that went at once, until Unsent asks for one: a healthy
 // link must not look as if it stalled, however often it is asked.
-func TestUnsentCountsWhatWentAtOnceUntilItHasCome(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
-	b.sendNow("head", "body")
-	b.sendNow("", "more")
+func TestUnsentCountsTrySendUntilAcknowledged(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
+	b.trySend("head", "body")
+	b.trySend("", "more")
 	b.until("the frames", func() bool { return b.sinks[1].n == 2 })
-	since := b.unsent(12)
-	if again := b.unsent(12); !again.Equal(since) {
+	since := b.checkUnsent(12)
+	if again := b.checkUnsent(12); !again.Equal(since) {
 		t.Errorf("nothing has come between %v and %v", since, again)
 	}
 	b.until("a completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
 	if posted := b.ends[0].postedCount(); posted != 3 {
 		t.Errorf("%d works are posted for two frames, want one more", posted)
 	}
-	b.unsent(0)
-	b.sendNow("", "again")
-	b.unsent(5)
+	b.checkUnsent(0)
+	b.trySend("", "again")
+	b.checkUnsent(5)
 	b.until("a completion", func() bool { n, _ := b.ends[0].Unsent(); return n == 0 })
 }
 
-func TestLostCompletionOfWhatWentAtOnceShowsAsUnsentBytes(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestLostCompletionOfTrySendCountsAsUnsent(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
-	b.sendNow("head", "body")
-	since := b.unsent(8)
+	b.trySend("head", "body")
+	since := b.checkUnsent(8)
 	near.LoseCompletions()
 	b.until("the frame", func() bool { return b.sinks[1].n == 1 })
-	if again := b.unsent(8); !again.Equal(since) {
+	if again := b.checkUnsent(8); !again.Equal(since) {
 		t.Errorf("Unsent says that something has come at %v, since %v", again, since)
 	}
 }
 
 // A body may take longer than a link may be silent: each part of it that has come tells
 // that the link moves.
-func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{Depth: minDepth})
+func TestUnsentShrinksWithEachWriteOfABody(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{Depth: minDepth})
 	const size = 10 * segmentSize
 	_, to, release := b.expose(size)
 	defer release()
@@ -84,52 +84,52 @@ func TestUnsentShrinksWithEachPartOfALongBodyThatHasCome(t *testing.T) {
 	if n <= 0 || n >= size || !moved {
 		t.Errorf("%d bytes of %d are unsent, and the time of the last one is known: %v", n, size, moved)
 	}
-	if err := <-drained(b, done); err != nil {
+	if err := <-waitDone(b, done); err != nil {
 		t.Error(err)
 	}
-	b.unsent(0)
+	b.checkUnsent(0)
 }
 
 // A message without a body can be stuck, too.
 func TestUnsentCountsHeads(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	done := b.send(&transport.Frame{Head: []byte("head")})
-	b.unsent(4)
-	if err := <-drained(b, done); err != nil {
+	b.checkUnsent(4)
+	if err := <-waitDone(b, done); err != nil {
 		t.Error(err)
 	}
-	b.unsent(0)
+	b.checkUnsent(0)
 }
 
-func TestUnsentForgetsWhatThePeerDoesNotWant(t *testing.T) {
-	b := newBench(t, softdevice.NewFabric(), Options{})
+func TestUnsentDropsDeclinedBodies(t *testing.T) {
+	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	done := b.send(&transport.Frame{Head: []byte("head"), Body: make([]byte, 4<<20)})
-	b.unsent(4 + 4<<20)
+	b.checkUnsent(4 + 4<<20)
 	within(t, "the frame's end", func() bool {
 		b.ends[0].Progress(&b.sinks[0], 1)
-		b.ends[1].Progress(unwanting{}, 1)
+		b.ends[1].Progress(decliningSink{}, 1)
 		return len(done) > 0
 	})
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	b.unsent(0)
+	b.checkUnsent(0)
 }
 
-// unwanting is a Sink that drops every body.
-type unwanting struct{}
+// decliningSink is a Sink that drops every body.
+type decliningSink struct{}
 
-func (unwanting) Buffer(transport.Header) []byte { return nil }
-func (unwanting) Arrived(transport.Header, int)  {}
+func (decliningSink) Buffer(transport.Header) []byte { return nil }
+func (decliningSink) Arrived(transport.Header, int)  {}
 
-// A gathering Sink keeps all bodies, as text.
-type gathering struct {
-	tally
+// A recordingSink Sink keeps all bodies, as text.
+type recordingSink struct {
+	countingSink
 	got []string
 }
 
-func (s *gathering) Arrived(h transport.Header, n int) {
-	s.tally.Arrived(h, n)
+func (s *recordingSink) Arrived(h transport.Header, n int) {
+	s.countingSink.Arrived(h, n)
 	if n == h.Size {
 		s.got = append(s.got, string(s.body))
 	}
@@ -137,7 +137,7 @@ func (s *gathering) Arrived(h transport.Header, n int) {
 
 // What transport.Conn says of one that ends behind TrySend, at both ends: true was
 // no promise that the frame arrives, until something behind it is Done.
-func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
+func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		at     softdevice.Break // where the device fails with the first frame; else this end closes
 		behind bool             // a frame is sent behind it, and Done
@@ -150,11 +150,11 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 		"a failure, and a frame behind it": {at: softdevice.BreakBefore, behind: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, softdevice.NewFabric(), Options{})
+			b := newConnPair(t, softdevice.NewFabric(), Options{})
 			if c.at != softdevice.NoBreak {
 				b.fabric.SetHook(func(softdevice.Step) softdevice.Break { return c.at })
 			}
-			b.sendNow("", "at once")
+			b.trySend("", "at once")
 			b.fabric.SetHook(nil)
 			near, behind := b.ends[0], make(chan error, 1)
 			if c.behind {
@@ -169,7 +169,7 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 				want = fault.Closed
 				near.Close()
 			}
-			var far gathering
+			var far recordingSink
 			var ended [2]error
 			within(t, "the end of both ends", func() bool {
 				_, ended[0] = near.Progress(&b.sinks[0], 1)
@@ -187,22 +187,22 @@ func TestWhatWentAtOnceArrivesOrIsTakenBackWhole(t *testing.T) {
 			if near.TrySend(nil, []byte("late")) {
 				t.Error("TrySend has sent on a Conn that has ended")
 			}
-			b.unsent(0)
+			b.checkUnsent(0)
 		})
 	}
 }
 
 // A device that refuses a work says so to whoever posts it; that this end sleeps must
 // not have it miss that, where the device has nothing else to tell.
-func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
-	for name, post := range map[string]func(b *bench){
-		"of TrySend": func(b *bench) { b.sendNow("", "refused") },
-		"of Unsent":  func(b *bench) { b.ends[0].Unsent() },
+func TestRefusedWorkFiresArm(t *testing.T) {
+	for name, post := range map[string]func(b *connPair){
+		"of TrySend": func(b *connPair) { b.trySend("", "refused") },
+		"of Unsent":  func(b *connPair) { b.ends[0].Unsent() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, softdevice.NewFabric(), Options{})
+			b := newConnPair(t, softdevice.NewFabric(), Options{})
 			near, _ := b.queuePairs()
-			b.sendNow("", "sent")
+			b.trySend("", "sent")
 			b.until("the frame", func() bool { return b.sinks[1].n == 1 })
 			b.until("quiet", func() bool {
 				state, err := b.ends[0].Progress(&b.sinks[0], 1)
@@ -217,7 +217,7 @@ func TestRefusedWorkWakesWhoSleeps(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Fatal("it sleeps on")
 			}
-			if errs := b.fails(); !errors.Is(errs[0], fault.LinkLost) {
+			if errs := b.waitFailure(); !errors.Is(errs[0], fault.LinkLost) {
 				t.Errorf("got %v, want %v", errs[0], fault.LinkLost)
 			}
 		})

@@ -50,7 +50,7 @@ func runTimeline(t *testing.T, file string, ranks int, o instruction) *job {
 }
 
 // checkFile reads a merged timeline.
-func checkFile(t *testing.T, file string) ([]timeline.Span, []timeline.Info) {
+func checkFile(t *testing.T, file string) ([]timeline.ReadSpan, []timeline.Info) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {

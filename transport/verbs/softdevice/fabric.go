@@ -21,7 +21,7 @@ import (
 // A Fabric joins devices. All its methods may be called concurrently.
 type Fabric struct {
 	mu         sync.Mutex // guards the fabric, its devices, queue pairs and regions
-	queuePairs map[uint32]*QueuePair
+	queuePairs map[uint32]*SoftQueuePair
 	regions    map[uint32]*region
 	lastNumber uint32 // of a queue pair or a region
 	notReady   int    // work requests that found no posted receive
@@ -31,7 +31,7 @@ type Fabric struct {
 
 // NewFabric returns a Fabric without devices.
 func NewFabric() *Fabric {
-	return &Fabric{queuePairs: make(map[uint32]*QueuePair), regions: make(map[uint32]*region), lastNumber: 0x100}
+	return &Fabric{queuePairs: make(map[uint32]*SoftQueuePair), regions: make(map[uint32]*region), lastNumber: 0x100}
 }
 
 // Device returns a new device, whose Steps have the number.
@@ -152,7 +152,7 @@ func (d *device) NewQueuePair(depth int, notify func()) (rdma.QueuePair, error) 
 	f := d.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := &QueuePair{device: d, number: f.newNumber(), capacity: 4*depth + 16, notify: notify}
+	p := &SoftQueuePair{device: d, number: f.newNumber(), capacity: 4*depth + 16, notify: notify}
 	f.queuePairs[p.number] = p
 	return p, nil
 }

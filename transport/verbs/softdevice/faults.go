@@ -42,7 +42,7 @@ func (f *Fabric) SetHook(hook func(Step) Break) {
 }
 
 // ask asks the hook about a work request, or about a completion if w is nil. mu is held.
-func (p *QueuePair) ask(w *rdma.WorkRequest, peer *QueuePair) Break {
+func (p *SoftQueuePair) ask(w *rdma.WorkRequest, peer *SoftQueuePair) Break {
 	hook := p.device.fabric.hook
 	if hook == nil || peer == nil {
 		return NoBreak
@@ -74,25 +74,25 @@ func (f *Fabric) RevokeRemoteAccess() {
 }
 
 // Disconnect has the queue pair forget its peer, whose work requests fail then.
-func (p *QueuePair) Disconnect() { p.device.fabric.inject(func() { p.peer = 0 }) }
+func (p *SoftQueuePair) Disconnect() { p.device.fabric.inject(func() { p.peer = 0 }) }
 
 // Fail breaks the queue pair with a completion.
-func (p *QueuePair) Fail(c rdma.Completion) { p.device.fabric.inject(func() { p.fail(c) }) }
+func (p *SoftQueuePair) Fail(c rdma.Completion) { p.device.fabric.inject(func() { p.fail(c) }) }
 
 // FailByEvent breaks the queue pair by an asynchronous event, whose error Poll returns.
-func (p *QueuePair) FailByEvent(err error) {
+func (p *SoftQueuePair) FailByEvent(err error) {
 	p.device.fabric.inject(func() { p.state, p.failure = broken, err })
 }
 
 // Overrun has the completion queue lose a completion.
-func (p *QueuePair) Overrun() { p.device.fabric.inject(func() { p.overrun = true }) }
+func (p *SoftQueuePair) Overrun() { p.device.fabric.inject(func() { p.overrun = true }) }
 
 // LoseCompletions drops the completions that have not been polled.
-func (p *QueuePair) LoseCompletions() { p.device.fabric.inject(func() { p.done = nil }) }
+func (p *SoftQueuePair) LoseCompletions() { p.device.fabric.inject(func() { p.done = nil }) }
 
 // RefuseWork breaks the queue pair without any completion or notification: the next Send
 // fails.
-func (p *QueuePair) RefuseWork() {
+func (p *SoftQueuePair) RefuseWork() {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	p.state = broken

@@ -6,13 +6,13 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A QueuePair is a queue pair of a software device. The fabric's mu guards it.
+// A SoftQueuePair is a queue pair of a software device. The fabric's mu guards it.
 //
 //	state    receives, waiting    Send                     left by
 //	ready    posted               executes                 fail, push (overrun), Close
 //	broken   empty, flushed       errNotReady              Close
 //	closed   empty                errNotReady
-type QueuePair struct {
+type SoftQueuePair struct {
 	device   *device
 	number   uint32
 	capacity int // of the completion queue
@@ -47,13 +47,13 @@ const inlineBytes = 220
 var errNotReady = errors.New("the queue pair is in the error state")
 
 // Local implements rdma.QueuePair.
-func (p *QueuePair) Local() rdma.Address { return rdma.Address{QPN: p.number, MTU: 5} }
+func (p *SoftQueuePair) Local() rdma.Address { return rdma.Address{QPN: p.number, MTU: 5} }
 
 // Inline implements rdma.QueuePair.
-func (p *QueuePair) Inline() int { return inlineBytes }
+func (p *SoftQueuePair) Inline() int { return inlineBytes }
 
 // Connect implements rdma.QueuePair.
-func (p *QueuePair) Connect(peer rdma.Address) error {
+func (p *SoftQueuePair) Connect(peer rdma.Address) error {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	if p.state != ready || p.peer != 0 {
@@ -65,7 +65,7 @@ func (p *QueuePair) Connect(peer rdma.Address) error {
 
 // Receive implements rdma.QueuePair. A broken queue pair ignores receives: its first
 // error has been reported.
-func (p *QueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
+func (p *SoftQueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 	f := p.device.fabric
 	f.mu.Lock()
 	defer f.unlock()
@@ -85,7 +85,7 @@ func (p *QueuePair) Receive(id uint64, r *rdma.Region, mem []byte) error {
 }
 
 // Send implements rdma.QueuePair.
-func (p *QueuePair) Send(ws []rdma.WorkRequest) error {
+func (p *SoftQueuePair) Send(ws []rdma.WorkRequest) error {
 	f := p.device.fabric
 	f.mu.Lock()
 	defer f.unlock()
@@ -103,7 +103,7 @@ func (p *QueuePair) Send(ws []rdma.WorkRequest) error {
 }
 
 // execute carries w out, as the devices of both ends do. mu is held.
-func (p *QueuePair) execute(w *rdma.WorkRequest) {
+func (p *SoftQueuePair) execute(w *rdma.WorkRequest) {
 	peer := p.device.fabric.queuePairs[p.peer]
 	switch {
 	case p.state != ready:
@@ -122,7 +122,7 @@ func (p *QueuePair) execute(w *rdma.WorkRequest) {
 
 // transfer copies what w carries to the peer, and completes w at both ends. Like
 // hardware it does not look up the address of a write of no bytes. mu is held.
-func (p *QueuePair) transfer(w *rdma.WorkRequest, peer *QueuePair) {
+func (p *SoftQueuePair) transfer(w *rdma.WorkRequest, peer *SoftQueuePair) {
 	var r receive
 	if !w.NoImm {
 		r = peer.receives[0]
@@ -162,7 +162,7 @@ func (p *QueuePair) transfer(w *rdma.WorkRequest, peer *QueuePair) {
 }
 
 // complete queues c, unless the hook breaks the queue pair before it. mu is held.
-func (p *QueuePair) complete(c rdma.Completion) {
+func (p *SoftQueuePair) complete(c rdma.Completion) {
 	at := NoBreak
 	if c.Status == rdma.Success {
 		at = p.ask(nil, p.device.fabric.queuePairs[p.peer])
@@ -177,7 +177,7 @@ func (p *QueuePair) complete(c rdma.Completion) {
 
 // push queues c and fires Arm. A full queue loses c, which breaks the queue pair. mu is
 // held.
-func (p *QueuePair) push(c rdma.Completion) {
+func (p *SoftQueuePair) push(c rdma.Completion) {
 	if len(p.done) == p.capacity {
 		p.state, p.overrun = broken, true
 		return
@@ -187,7 +187,7 @@ func (p *QueuePair) push(c rdma.Completion) {
 }
 
 // fire has the owner notified, once for each Arm. mu is held.
-func (p *QueuePair) fire() {
+func (p *SoftQueuePair) fire() {
 	if p.armed {
 		p.armed = false
 		p.device.fabric.notify = append(p.device.fabric.notify, p.notify)
@@ -196,7 +196,7 @@ func (p *QueuePair) fire() {
 
 // fail breaks the queue pair with its first error, and flushes what is posted. mu is
 // held.
-func (p *QueuePair) fail(c rdma.Completion) {
+func (p *SoftQueuePair) fail(c rdma.Completion) {
 	if p.state != ready {
 		return
 	}
@@ -209,7 +209,7 @@ func (p *QueuePair) fail(c rdma.Completion) {
 }
 
 // Poll implements rdma.QueuePair.
-func (p *QueuePair) Poll(into []rdma.Completion, _ int) (int, error) {
+func (p *SoftQueuePair) Poll(into []rdma.Completion, _ int) (int, error) {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	if p.overrun {
@@ -224,7 +224,7 @@ func (p *QueuePair) Poll(into []rdma.Completion, _ int) (int, error) {
 }
 
 // Arm implements rdma.QueuePair.
-func (p *QueuePair) Arm() error {
+func (p *SoftQueuePair) Arm() error {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	p.armed = true
@@ -232,7 +232,7 @@ func (p *QueuePair) Arm() error {
 }
 
 // Close implements rdma.QueuePair.
-func (p *QueuePair) Close() error {
+func (p *SoftQueuePair) Close() error {
 	p.device.fabric.mu.Lock()
 	defer p.device.fabric.mu.Unlock()
 	p.state, p.peer, p.receives, p.waiting, p.done = closed, 0, nil, nil, nil

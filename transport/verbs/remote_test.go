@@ -14,8 +14,8 @@ import (
 // Half of the Nodes are lent by another goroutine here, and by another machine where
 // TestDevicesOfTwoMachinesKeepTheContract runs.
 // The race detector, which takes ten times as long, has the same suite without lending.
-func TestVerbsKeepsTheContractWhereHalfOfItIsFarAway(t *testing.T) {
-	mk := overTCP("127.0.0.1", softdevice.NewFabric())
+func TestVerbsKeepsTheContractWithRemoteNodes(t *testing.T) {
+	mk := nodesOverTCP("127.0.0.1", softdevice.NewFabric())
 	near, far := net.Pipe()
 	var agent sync.WaitGroup
 	agent.Go(func() { transporttest.RunAgent(t, far, mk) })
