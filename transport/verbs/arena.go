@@ -10,18 +10,18 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// An arena of a cache is memory from Alloc, registered in one piece: what is sent from
-// any part of it, or shown, needs no registration. It is a lease among cache.arenas. For
-// sending it stays registered until free, or the Transport's Close. What peers may write
-// to is one registration for one use, here as elsewhere, so that it can end with that
-// use, if something may still be on its way; the next use then registers all of it anew.
-// Further parts that are shown at the same time have registrations of their own, from
-// the cache.
+// An arena is memory from Alloc, registered in one piece. Sending from any part of it, or
+// exposing one, needs no further registration. An arena is a registration in
+// registrationCache.arenas.
+//
+// In the local cache an arena stays registered until free, or until Close of the Transport. In
+// the remote cache one registration serves one use at a time, so that it can end with that use
+// if a peer's write may still be in flight; the next use then registers the whole arena again.
+// Parts that are exposed at the same time get registrations of their own from the cache.
 
-// Alloc implements transport.Allocator with memory that is registered, and pinned,
-// from the start. It stays so until free or the Transport's Close. It lies outside
-// Go's heap. fault.Exhausted: the device, or the limit on locked memory, or the host
-// has no room for it.
+// Alloc implements transport.Allocator. The memory is outside Go's heap, and registered and
+// pinned from the start, until free or Close of the Transport. fault.Exhausted: the device, the
+// limit on locked memory or the host has no room for it.
 func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 	op := fmt.Sprintf("allocate %d bytes", size)
 	switch {
@@ -60,7 +60,7 @@ func (t *Transport) Alloc(size int) ([]byte, func() error, error) {
 
 var errInUse = errors.New("a part of it is exposed to a peer or being sent, or it has been freed before; free it once, after the calls that use it")
 
-// addArena registers mem, and makes an arena of it.
+// addArena registers mem as an arena.
 func (c *registrationCache) addArena(mem []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,8 +74,10 @@ func (c *registrationCache) addArena(mem []byte) (*registration, error) {
 	return l, nil
 }
 
+// startOf returns the address by which the cache sorts memory.
 func startOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
+// byStart compares a registration with an address, for a binary search.
 func byStart(l *registration, start uintptr) int {
 	switch {
 	case l.start < start:
@@ -86,7 +88,7 @@ func byStart(l *registration, start uintptr) int {
 	return 0
 }
 
-// arenaOf is the arena that b lies in; nil when it lies in none. mu is held.
+// arenaOf returns the arena that b lies in, or nil. mu is held.
 func (c *registrationCache) arenaOf(b []byte) *registration {
 	start := startOf(b)
 	i, found := slices.BinarySearchFunc(c.arenas, start, byStart)
@@ -99,8 +101,8 @@ func (c *registrationCache) arenaOf(b []byte) *registration {
 	return c.arenas[i]
 }
 
-// acquireArena is the arena's own registration for one more use, if it is free for that; it is
-// made anew if its last use had to end it. mu is held.
+// acquireArena returns the arena's own registration for one more use, or nil if a peer is using
+// it. It registers the arena again if the last use has ended the registration. mu is held.
 func (c *registrationCache) acquireArena(a *registration) (*registration, error) {
 	if c.remote && a.refs > 0 {
 		return nil, nil
@@ -123,8 +125,8 @@ func (l *registration) inUse() bool {
 	return l.refs+l.partRefs > 0
 }
 
-// removeArena ends an arena, and what else is registered of its memory, unless a part of
-// it is in use. It may be called again.
+// removeArena deregisters an arena and what else is registered of its memory, unless a part of
+// it is in use. Repeated calls have no effect.
 func (c *registrationCache) removeArena(a *registration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +145,7 @@ func (c *registrationCache) removeArena(a *registration) error {
 	return nil
 }
 
-// deregister ends the registration of an arena, if there is one; mu is held.
+// deregister ends the registration of an arena if it has one. mu is held.
 func (l *registration) deregister() {
 	if l.region != nil {
 		l.region.Deregister()

@@ -39,7 +39,7 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 	if bytes.Count(mem, []byte{7}) != 1000 || mem[5000] != 7 {
 		t.Error("it was not written where it was shown")
 	}
-	if got := registrations(b.fabric); got > before+3 { // the place of the asked body, the strip it brought, the body written
+	if got := registrations(b.fabric); got > before+3 { // the requested buffer, the ring that came with it, and the body written
 		t.Errorf("%d registrations, before %d", got, before)
 	}
 	release()
@@ -51,7 +51,7 @@ func TestArenaIsRegisteredOnce(t *testing.T) {
 	}
 }
 
-// waitDone moves the bench until a Done has run, whose error it passes on.
+// waitDone progresses both ends until a Done has run, and passes its error on.
 func waitDone(b *connPair, done <-chan error) <-chan error {
 	out := make(chan error, 1)
 	b.until("Done", func() bool {
@@ -66,8 +66,8 @@ func waitDone(b *connPair, done <-chan error) <-chan error {
 	return out
 }
 
-// Two parts of one piece are shown at once, and one is taken back before it was
-// written: what comes there later is refused, and the other part stays open.
+// Two parts of one arena are exposed at once, and one is released before it was written. A late
+// write to it is refused, and the other part stays exposed.
 func TestPartsOfAnArenaAreExposedAndReleasedSeparately(t *testing.T) {
 	f := softdevice.NewFabric()
 	d := f.Device(0)

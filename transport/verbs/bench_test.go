@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A fixedSink is a Sink that has one place for all bodies.
+// A fixedSink receives all bodies in one buffer.
 type fixedSink struct {
 	n    int
 	body []byte
@@ -22,14 +22,14 @@ func (s *fixedSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// Copy implements transport.Taker.
+// Copy implements transport.CopySink.
 func (s *fixedSink) Copy(_ transport.Header, body []byte) {
 	copy(s.body, body)
 	s.n++
 }
 
-// A sender sends frames of one size from end 0 to end 1, each by the path that its
-// size takes: in a message, by the strip, asked for, or into exposed memory.
+// A sender sends frames of one size from end 0 to end 1, each by the path for its size: in a
+// message, through the ring, into a requested buffer, or into exposed memory.
 type sender struct {
 	*connPair
 	frame   transport.Frame
@@ -53,7 +53,7 @@ func newSenderWith(t testing.TB, f *softdevice.Fabric, o Options, size int, show
 	return l
 }
 
-// transfer has one frame arrive and be done.
+// transfer sends one frame and waits until it has arrived and is Done.
 func (l *sender) transfer(t testing.TB) {
 	release := func() {}
 	if l.exposed {
@@ -74,7 +74,7 @@ func (l *sender) transfer(t testing.TB) {
 	release()
 }
 
-// paths are frames of all ways to go.
+// paths has a frame for each path.
 var paths = []struct {
 	name  string
 	size  int
@@ -101,7 +101,7 @@ func TestFrameInSteadyStateAllocatesNothing(t *testing.T) {
 	})
 }
 
-// transferInline has one frame arrive that is sent past a Frame and its Done, where it can be.
+// transferInline sends one frame with TrySend and waits until it has arrived.
 func (l *sender) transferInline(t testing.TB) {
 	got := l.sink.n + 1
 	for !l.ends[0].TrySend(l.frame.Head, l.frame.Body) {
@@ -157,7 +157,7 @@ func benchFrames(b *testing.B, f *softdevice.Fabric) {
 	}
 }
 
-// stream passes b.N frames, some of them in flight at a time.
+// stream transfers b.N frames, flying of them at a time.
 func (l *sender) stream(b *testing.B, flying int) {
 	frames := make([]transport.Frame, flying)
 	sent := 0
@@ -188,12 +188,12 @@ func (l *sender) stream(b *testing.B, flying int) {
 	}
 }
 
-// basicOptions are the options with which every body is asked for, and registered for that
-// one use, and one message is on its way at a time (two more buffers are for credit):
-// the six messages as TensorFlow has them, and nothing that spares one.
+// basicOptions are TensorFlow's six messages without any optimization: every body is requested
+// and registered for one use, and one message is in flight at a time (two more buffers are for
+// credits).
 var basicOptions = Options{Depth: minDepth, Buffer: 256, Ring: -1, CacheBytes: -1, Fresh: true}
 
-// protocols are what is set beside each other.
+// protocols are compared with each other. Each adds one optimization to those before it.
 var protocols = []struct {
 	name string
 	o    Options
@@ -208,8 +208,8 @@ var protocols = []struct {
 
 func BenchmarkImprovements(b *testing.B) { benchImprovements(b, softdevice.NewFabric()) }
 
-// benchImprovements is 64 bodies of 4 KiB, and of 64 KiB, in flight; and steps with 100
-// tensors of 64 KiB, which are the same at each.
+// benchImprovements transfers 64 bodies of 4 KiB and of 64 KiB at a time, and runs steps with
+// 100 tensors of 64 KiB in the same memory.
 func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 	for _, p := range protocols {
 		for _, size := range []int{4 << 10, 64 << 10} {
@@ -234,7 +234,7 @@ func benchImprovements(b *testing.B, f *softdevice.Fabric) {
 	}
 }
 
-// step has end 1 show memory for all tensors, and end 0 write them.
+// step has end 1 expose memory for all tensors, and end 0 write them.
 func (l *sender) step(b *testing.B, out, in [][]byte) {
 	var releases []func()
 	got, done := l.sink.n+len(in), l.done+len(in)

@@ -6,43 +6,51 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A registrationCache keeps memory registered that is used again and again: registering costs
-// about 2 ms for 10 MB, and more than sending on fast links. One cache has what is
-// sent from, registered for local use only; another one what peers write to.
+// A registrationCache keeps memory registered that is used repeatedly. Registering costs about
+// 2 ms for 10 MB, which is more than sending that much on a fast link. A Transport has two
+// caches: the local one for memory that is sent from, registered for local access only, and the
+// remote one for memory that peers write to.
 //
-// Of the latter each use has its registration to itself, and gives it back only if
-// nothing of the peer's can be on its way there any more; else it is dropped, which
-// has the device refuse what comes late. A peer that keeps a key and writes later
-// than it may is not held off: Options.Fresh is for those who do not trust the ranks
-// of their own job.
+// In the remote cache each use has its registration to itself. A use returns its registration
+// only if no write of the peer's can be in flight; otherwise the registration is invalidated,
+// and the device refuses a late write. A peer that breaks the protocol and keeps a key can
+// still write to cached memory. Options.Fresh is for jobs that do not trust their own ranks.
 //
-// A registration pins its memory, and so the garbage collector neither frees nor
-// reuses it while it is cached: an entry cannot go stale. The price is that up to
-// limit bytes stay alive that the program has dropped. Memory that is not Go's, and
-// is unmapped by its owner, must not be sent from or shown.
+// A registration pins its memory. So the garbage collector neither frees nor reuses memory
+// while it is cached, and an entry cannot go stale. The price: up to limit bytes stay alive
+// that the program no longer uses. Memory that is not Go's, and that its owner unmaps, must not
+// be sent from or exposed.
 type registrationCache struct {
 	device rdma.Device
 	remote bool
-	limit  int // bytes
+	limit  int // bytes of entries; those in use may exceed it
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the rest, and all registrations
 	entries map[uintptr]*registration
-	arenas  []*registration // in the order of their addresses
-	unused  registration    // of leases without users, a ring: next is the last used one
-	bytes   int
+	arenas  []*registration // sorted by address
+	unused  registration    // list head: next is the most recently used entry without uses
+	bytes   int             // of entries
 }
 
-// A registration is the use of one registration. Uses of equal memory share it if it is not
-// remote.
+// A registration is memory that is registered, and its uses. In the local cache, uses of the
+// same memory share one.
+//
+//	state      refs  in entries  in unused  left by
+//	used       >0    yes         no         release, invalidate
+//	unused     0     yes         yes        acquire, evict (deregisters)
+//	detached   >0    no          no         release, invalidate (deregister)
+//
+// A registration is detached if its memory had an entry in use already, or if it was evicted
+// while in use. An arena (mem is not nil) is in none of these lists.
 type registration struct {
 	cache      *registrationCache
 	region     *rdma.Region
 	start      uintptr
 	refs       int
-	detached   bool          // not among the entries: gone with its last user
-	mem        []byte        // of an arena; nil: it is none
-	arena      *registration // that its memory is a part of; nil: none
-	partRefs   int           // of an arena, uses of parts by registrations of their own
+	detached   bool          // not in entries: deregistered with its last use
+	mem        []byte        // of an arena; nil: this is none
+	arena      *registration // that contains the memory; nil: none
+	partRefs   int           // of an arena: uses of its parts that have registrations of their own
 	prev, next *registration // in unused; nil while in use
 }
 
@@ -52,7 +60,8 @@ func newCache(d rdma.Device, limit int, remote bool) *registrationCache {
 	return c
 }
 
-// acquire registers b, or finds that it is. b is not empty.
+// acquire returns a registration of b for one use, from the cache if it has one. b is not
+// empty.
 func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +78,7 @@ func (c *registrationCache) acquire(b []byte) (*registration, error) {
 	return l, err
 }
 
-// acquireOwn is take of memory that needs a registration of its own. mu is held.
+// acquireOwn acquires memory that the registration of an arena does not cover. mu is held.
 func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registration, error) {
 	start := startOf(b)
 	l := c.entries[start]
@@ -96,10 +105,11 @@ func (c *registrationCache) acquireOwn(b []byte, arena *registration) (*registra
 	return added, nil
 }
 
-// register registers b. mu is held.
+// register registers b with the device. If the device refuses, the cache may hold all memory
+// that may be locked: register empties it and tries again. mu is held.
 func (c *registrationCache) register(b []byte) (*rdma.Region, error) {
 	r, err := c.device.Register(b, c.remote)
-	if err != nil { // perhaps all that may be locked is cached
+	if err != nil { // the cache may hold all memory that may be locked
 		c.shrink(0)
 		if r, err = c.device.Register(b, c.remote); err != nil {
 			return nil, registrationError(len(b), err)
@@ -108,7 +118,7 @@ func (c *registrationCache) register(b []byte) (*rdma.Region, error) {
 	return r, nil
 }
 
-// evict takes an entry out; it ends with its last user. mu is held.
+// evict removes an entry. Its registration ends now, or with its last use. mu is held.
 func (c *registrationCache) evict(l *registration) {
 	delete(c.entries, l.start)
 	c.bytes -= len(l.region.Mem)
@@ -118,7 +128,7 @@ func (c *registrationCache) evict(l *registration) {
 	}
 }
 
-// unlink takes l out of unused, and reports whether it was there. mu is held.
+// unlink removes l from the list of unused entries. It reports whether l was there. mu is held.
 func (l *registration) unlink() bool {
 	if l.next == nil {
 		return false
@@ -128,15 +138,16 @@ func (l *registration) unlink() bool {
 	return true
 }
 
-// shrink forgets what was not used for longest until at most limit bytes are held,
-// or all that is left is in use. mu is held.
+// shrink evicts the least recently used entries until the cache has at most limit bytes, or
+// only entries in use. mu is held.
 func (c *registrationCache) shrink(limit int) {
 	for c.bytes > limit && c.unused.prev != &c.unused {
 		c.evict(c.unused.prev)
 	}
 }
 
-// release ends one use. A nil lease has nothing to end.
+// release ends one use. The entry stays registered for the next one. A nil registration has
+// nothing to release.
 func (l *registration) release() {
 	if l == nil {
 		return
@@ -157,7 +168,7 @@ func (l *registration) release() {
 	c.shrink(c.limit)
 }
 
-// unref ends one use in the books. mu is held.
+// unref counts one use less, of the arena too. mu is held.
 func (l *registration) unref() {
 	l.refs--
 	if l.arena != nil {
@@ -165,8 +176,8 @@ func (l *registration) unref() {
 	}
 }
 
-// invalidate ends the only use of a remote lease, and the registration: from its return on
-// nothing is written there. A nil lease has nothing to end.
+// invalidate ends the only use of a registration of the remote cache, and the registration:
+// after it has returned, no peer can write there. A nil registration has nothing to invalidate.
 func (l *registration) invalidate() {
 	if l == nil {
 		return
@@ -185,8 +196,8 @@ func (l *registration) invalidate() {
 	l.region.Deregister()
 }
 
-// close forgets everything; what is in use ends with its users. Memory from Alloc
-// stays, and is not registered any more.
+// close evicts everything. What is in use is deregistered with its last use. Memory from Alloc
+// stays valid, but is no longer registered.
 func (c *registrationCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// A deviceInfo is what choosing needs to know of a device: what the system tells.
+// A deviceInfo is what the system reports of a device.
 type deviceInfo struct {
 	name  string
-	err   error // why it cannot be opened
+	err   error // why it cannot be opened; nil if it can
 	ports []portInfo
 }
 
@@ -43,9 +43,9 @@ func (g gidInfo) String() string {
 	return fmt.Sprintf("GID %d, %v, %s", g.index, netip.AddrFrom16(g.gid).Unmap(), kind)
 }
 
-// A selection is the device, port and GID that queue pairs will use.
+// A selection is the device, port and GID that queue pairs use.
 type selection struct {
-	device int // its number in the list
+	device int // its index in the list
 	name   string
 	port   portInfo
 	gid    gidInfo
@@ -59,9 +59,9 @@ func (p *selection) String() string {
 	return fmt.Sprintf("%s port %d, %v%s, MTU %d", p.name, p.port.number, p.gid, lid, 128<<p.port.mtu)
 }
 
-// network is what a device of the other end must be on, too: a RoCE v2 address can be
-// routed as far as IP goes, all others belong to one subnet, whose prefix is the
-// first half of a GID.
+// network names the network of a device. Two devices can reach each other if their names are
+// equal: a RoCE v2 address is routed wherever IP is; all others belong to one subnet, whose
+// prefix is the first half of a GID.
 func (p *selection) network() string {
 	switch {
 	case p.gid.roce == 2 && p.gid.family() == "ipv4":
@@ -74,9 +74,9 @@ func (p *selection) network() string {
 	return fmt.Sprintf("infiniband-%x", p.gid.gid[:8])
 }
 
-// choose takes the first device, or this process's rail, and port of it, that the wishes allow, that is
-// active and has a GID they allow; of its GIDs the best. why says a line of each
-// device, port and GID: taken, or why not. The error is of all that was looked at.
+// choose selects the first device and port that the config allows, or this process's port of
+// several. A port must be active and have an allowed GID; the best one is used. why has a line
+// for each device, port and GID: selected, or why not. The error lists all of them.
 func choose(devices []deviceInfo, w *config) (best *selection, why []string, err error) {
 	w, why = w.ownPort()
 	explain := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
@@ -116,7 +116,7 @@ func choose(devices []deviceInfo, w *config) (best *selection, why []string, err
 	return nil, why, errors.New(strings.Join(why, "; "))
 }
 
-// bestGID is the GID to use of a port, or why there is none.
+// bestGID returns the GID to use of a port, or the reason why there is none.
 func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	switch {
 	case w.port != 0 && w.port != p.number:
@@ -138,10 +138,10 @@ func (w *config) bestGID(p portInfo) (best gidInfo, reason string) {
 	return best, ""
 }
 
-// maxWaiters is how many goroutines may wait for a device's events.
+// maxWaiters is how many goroutines may wait for the events of a device.
 const maxWaiters = 64
 
-// leastLoaded is the first of the waiters that the fewest completion queues belong to.
+// leastLoaded returns the first waiter with the fewest completion queues.
 func leastLoaded(queues []int) (waiter int) {
 	for i, n := range queues {
 		if n < queues[waiter] {
@@ -151,8 +151,8 @@ func leastLoaded(queues []int) (waiter int) {
 	return waiter
 }
 
-// score ranks GIDs: RoCE version 2 can be routed, an IPv4 address is what people
-// set up, and one that is link-local is known on one link only. 0: not allowed.
+// score ranks GIDs; 0 means not allowed. RoCE version 2 can be routed, people set up IPv4
+// addresses, and a link-local address is known on one link only.
 func (w *config) score(g gidInfo) int {
 	if w.excludes(g) != "" {
 		return 0
@@ -169,6 +169,7 @@ func (w *config) score(g gidInfo) int {
 	return n
 }
 
+// excludes returns the reason why the config does not allow g; "" if it does.
 func (w *config) excludes(g gidInfo) string {
 	switch {
 	case w.gid >= 0 && w.gid != g.index:
@@ -181,6 +182,7 @@ func (w *config) excludes(g gidInfo) string {
 	return ""
 }
 
+// whyNot returns the reason why g is not selected.
 func (w *config) whyNot(g gidInfo) string {
 	if not := w.excludes(g); not != "" {
 		return not

@@ -69,7 +69,7 @@ func TestDeviceAndGIDAreSelectedByTheConfig(t *testing.T) {
 	}
 }
 
-// The ranks of a host take its rails in turn, and each is told which, and why.
+// The ranks of a host select its ports in turn, and each is told which, and why.
 func TestRanksOfAHostSelectPortsInTurn(t *testing.T) {
 	for rank, want := range []string{"mlx5_2", "mlx5_3", "mlx5_2", "mlx5_3"} {
 		env := map[string]string{"TUTTI_VERBS_DEVICE": "mlx5_2,mlx5_3", "TUTTI_LOCAL_RANK": strconv.Itoa(rank)}
@@ -147,7 +147,7 @@ func TestNetworksAreEqualWhereDevicesShouldReachEachOther(t *testing.T) {
 	}
 }
 
-// That a device's queues go by it is tested over a device: TestDeviceSpreadsItsQueuesOverItsWaiters.
+// TestDeviceSpreadsItsQueuesOverItsWaiters tests that the queues of a device follow this.
 func TestNewQueuesGoToTheLeastLoadedWaiter(t *testing.T) {
 	load := make([]int, 3)
 	for range 7 {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// config are what a user says of the device and of the queue pairs on it, by
-// variables, since they differ from host to host. They are immutable.
+// A config is what the user sets for the device and its queue pairs. It comes from variables,
+// because it differs from host to host. It is immutable once readConfig has returned.
 type config struct {
-	device       string     // "": any; else one of rails, or several before ownRail
-	ports        []portName // of device
-	localRank    int        // which rank of its host this is
-	localRankVar string     // the variable that says so
+	device       string     // "": any; several, separated by commas, before ownPort
+	ports        []portName // in device
+	localRank    int        // number of this rank on its host; selects one of ports
+	localRankVar string     // the variable that has it
 	port         int        // 0: any
 	gid          int        // index; -1: the best
 	family       string     // of the GID: "ipv4", "ipv6" or "": any, ipv4 before ipv6
@@ -35,8 +35,9 @@ type config struct {
 	problems     []error
 }
 
-// A variable is one variable: ours, TensorFlow's for the same (contrib/verbs/README.md
-// of TensorFlow 1.15; "" where it has none), and what values it takes.
+// A variable is one setting: its name here, TensorFlow's name for the same
+// (contrib/verbs/README.md of TensorFlow 1.15; "" if it has none), and the values that it
+// accepts.
 type variable struct {
 	name, tfName string
 	value        *int
@@ -45,6 +46,7 @@ type variable struct {
 	choices      []string // of text; nil: any
 }
 
+// variables lists all settings with where their values go.
 func (w *config) variables() []variable {
 	return []variable{
 		{name: "DEVICE", tfName: "RDMA_DEVICE", text: &w.device},
@@ -70,9 +72,9 @@ func (w *config) variables() []variable {
 
 const ourPrefix = "TUTTI_VERBS_"
 
-// readConfig reads the variables. Ours win over TensorFlow's; a value that cannot be
-// is an error that names the variable, and never a default in silence. TensorFlow's
-// retry count of 7 becomes 6, for 7 has some drivers try for ever.
+// readConfig reads the variables. This module's names precede TensorFlow's. An invalid value is
+// an error that names the variable, never silently the default. Exception: TensorFlow's retry
+// count of 7 becomes 6, because some drivers retry forever with 7.
 func readConfig(getenv func(string) string) (*config, error) {
 	w := &config{gid: -1, timeout: 14, retries: 6, rnr: 6, waiters: 1}
 	setBy := make(map[string]string) // the variable that was set, by its name here
@@ -105,13 +107,16 @@ func readConfig(getenv func(string) string) (*config, error) {
 	return w, errors.Join(w.problems...)
 }
 
+// addProblem adds an error to those that readConfig returns, so that a user sees all of them at
+// once.
 func (w *config) addProblem(err error) {
 	if err != nil {
 		w.problems = append(w.problems, err)
 	}
 }
 
-// atMost bounds a number that TensorFlow takes more of: a queue's depth is a wish.
+// atMost limits a number for which TensorFlow accepts larger values: the depth of a queue is a
+// request, not a demand.
 func atMost(text string, most int) string {
 	if n, err := strconv.Atoi(text); err == nil && n > most {
 		return strconv.Itoa(most)
@@ -119,6 +124,7 @@ func atMost(text string, most int) string {
 	return text
 }
 
+// set parses the text of variable name.
 func (v *variable) set(name, text string) error {
 	if v.text != nil {
 		*v.text = text
@@ -140,7 +146,7 @@ func (v *variable) set(name, text string) error {
 	return nil
 }
 
-// mtuOf is enum ibv_mtu for a number of bytes; 0 where there is none.
+// mtuOf returns enum ibv_mtu for a number of bytes; 0 if there is none.
 func mtuOf(bytes int) uint8 {
 	for code, n := range [...]int{1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096} {
 		if n == bytes && n != 0 {
@@ -150,7 +156,7 @@ func mtuOf(bytes int) uint8 {
 	return 0
 }
 
-// apply fills in what o leaves open.
+// apply completes the options that o leaves at zero.
 func (w *config) apply(o *Options) {
 	for _, p := range []struct {
 		to    *int

@@ -9,7 +9,17 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A stage is how far a Conn has come from its set-up link to its queue pair.
+// A stage is how far a Conn has moved from its set-up link to its queue pair. Each end passes
+// through all of them in order, unless it fails or stays on the set-up link
+// (Options.OnRequest).
+//
+//	stage        left when, accepting end                dialling end
+//	onSetupLink  Admit (and WANT): sends OFFER           OFFER arrives: sends ANSWER
+//	negotiating  ANSWER arrives: queues READY            READY arrives: queues OVER
+//	switching    READY is Done                           OVER is Done
+//	live         never
+//
+// Receiving switches on its own: recvSwitched is set when the peer's READY or OVER arrives.
 type stage uint8
 
 const (
@@ -19,54 +29,61 @@ const (
 	live                     // frames go over the queue pair
 )
 
-// A conn is one end of a link: TensorFlow's channel. It is a Conn of the set-up
-// transport first, and has a queue pair from Admit on; what was sent before still
-// arrives before what is sent after. The set-up link stays: that it breaks is how
-// an idle end learns that its peer is gone, for which a queue pair has no means.
+// A conn is one end of a link, TensorFlow's channel. It is a Conn of the set-up transport
+// first, and has a queue pair from Admit on. Frames sent before the switch arrive before those
+// sent after it. The set-up link stays open, because its end is how an idle Conn learns that
+// the peer is gone; a queue pair has no means for that.
 //
-// Locks: mu, then the device's. The set-up link is never called with mu held, nor
-// are a Sink, Done or ready.
+// Failure and Close:
+//
+//	err   closed  meaning
+//	nil   false   in use
+//	set   false   failed: what has arrived whole is still delivered, then err is returned
+//	set   true    closed, or failed by the peer's protocol error: nothing is delivered
+//
+// Lock order: mu, then locks of the device. Neither the set-up link nor a Sink, Done or ready
+// is called with mu held. progressing is the right to be in Progress; it is never waited for.
 type conn struct {
 	transport *Transport
 	setup     transport.Conn
 	accepted  bool
 	salt      uint64
 
-	progressing    atomic.Bool // the role: held for one call of Progress, never waited for
-	setupPending   atomic.Bool // the set-up link has something
-	recvSwitched   atomic.Bool // nothing of the peer's owner comes over the set-up link any more
-	releasable     atomic.Bool // the buffers may be given back once nobody is in Progress
+	progressing    atomic.Bool // set during each call of Progress
+	setupPending   atomic.Bool // the set-up link may have something to read
+	recvSwitched   atomic.Bool // the peer sends its frames over the queue pair
+	releasable     atomic.Bool // the message buffers may be released after Progress
 	fireFunc       func()      // c.fire, bound once
-	setupReadyFunc func()      // c.setupRang, bound once
+	setupReadyFunc func()      // c.setupReady, bound once
 
-	// of the role
+	// Owned by the goroutine in Progress.
 	setupSink setupSink
-	head      [transport.MaxHead]byte // of the frame whose body is placed
-	header    transport.Header        // of the same
+	head      [transport.MaxHead]byte // of the frame whose requested body is arriving
+	header    transport.Header        // of the same frame
 
 	mu         sync.Mutex // guards the rest
 	stage      stage
 	wanted     bool             // there is to be a queue pair
-	admitted   bool             // accepted: Admit has been called
-	holding    bool             // frames wait for the queue pair from now on
+	admitted   bool             // accepting end: Admit has been called
+	holding    bool             // frames are for the queue pair from now on
 	setupQueue transport.Queue  // for the set-up link
-	flushing   bool             // a goroutine hands early over
-	marker     *transport.Frame // the last of early: this end's READY or OVER
+	flushing   bool             // a goroutine is sending setupQueue
+	marker     *transport.Frame // the last of setupQueue: this end's READY or OVER
 	out        transport.Queue  // for the queue pair
-	current    *transport.Frame
-	currentReg *registration // current's body, registered
-	body       []byte        // current's; of one in parts a copy, from staging
-	staging    [][]byte      // buffers that no frame uses; at most maxStaging
-	unposted   int           // bytes of current that are in no flight yet
+	current    *transport.Frame // being posted; nil: none
+	currentReg *registration    // current's body, registered
+	body       []byte           // current's; of one in parts a copy, from staging
+	staging    [][]byte         // buffers that no frame uses; at most maxStaging
+	unposted   int              // bytes of current that are not posted yet
 	flow       *flow
-	endpoint   *endpoint // nil before the stage agreeing
+	endpoint   *endpoint // nil before stage negotiating
 	peer       hello
 	exposures  []exposure      // by slot
-	bodyReg    *registration   // what the arriving body is written to
-	finished   transport.Queue // Done is to run, without an error
+	bodyReg    *registration   // of the memory for the arriving body
+	finished   transport.Queue // frames whose Done is to run without an error
 	err        error           // the first error, and final
-	closed     bool            // nothing is to be delivered any more
-	ready      func()          // armed
+	closed     bool            // nothing more is to be delivered
+	ready      func()          // callback of Arm; nil: not armed
 	unsent     unsent
 }
 
@@ -78,7 +95,7 @@ func newConn(t *Transport, setup transport.Conn, accepted bool) *conn {
 	return c
 }
 
-// Send queues f, and posts what the peer has room for.
+// Send queues f, and posts what credits permit.
 func (c *conn) Send(f *transport.Frame) {
 	if len(f.Head) > transport.MaxHead {
 		f.Done(failure(fault.Misuse, "send", fmt.Errorf("got a head of %d bytes, want at most %d", len(f.Head), transport.MaxHead)))
@@ -102,8 +119,8 @@ func (c *conn) Send(f *transport.Frame) {
 	c.pumpAndUnlock()
 }
 
-// flushSetupQueueAndUnlock hands what is for the set-up link over, in order: by one goroutine at a
-// time, and without mu, for a Done may run in there. It unlocks mu.
+// flushSetupQueueAndUnlock sends setupQueue over the set-up link in order. One goroutine at a
+// time does so, without mu, because a Done may run inside. It unlocks mu.
 func (c *conn) flushSetupQueueAndUnlock() {
 	if c.flushing {
 		c.mu.Unlock()
@@ -125,9 +142,9 @@ func (c *conn) flushSetupQueueAndUnlock() {
 
 func ignore(error) {}
 
-// progress is Progress by whoever has the role.
+// progress is Progress, by the goroutine that has set progressing.
 func (c *conn) progress(in transport.Sink, spins int) (transport.State, error) {
-	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always not
+	pending := c.setupPending.Load() && c.setupPending.Swap(false) // nearly always false
 	if (pending || !c.recvSwitched.Load()) && !c.hasFailed() {
 		if moved := c.progressSetup(in); moved {
 			return transport.Moved, nil
@@ -142,8 +159,8 @@ func (c *conn) hasFailed() bool {
 	return c.err != nil
 }
 
-// progressSetup moves the set-up link, until the peer's queue pair takes over:
-// then it only looks there when something has come.
+// progressSetup moves the set-up link. Once the peer has switched, it does so only when
+// something has arrived there.
 func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	c.setupSink.owner = in
 	state, err := c.setup.Progress(&c.setupSink, 1)
@@ -162,7 +179,8 @@ func (c *conn) progressSetup(in transport.Sink) (moved bool) {
 	return false
 }
 
-// Arm has ready run once Progress could move something.
+// Arm implements transport.Conn. It checks for completions after arming the device, because one
+// that is queued already may not fire it.
 func (c *conn) Arm(ready func()) {
 	c.mu.Lock()
 	c.ready = ready
@@ -183,12 +201,12 @@ func (c *conn) Arm(ready func()) {
 	}
 }
 
-// isPending reports whether Progress would find something; mu is held.
+// isPending reports whether Progress would find something. mu is held.
 func (c *conn) isPending() bool {
 	return c.err != nil || c.finished.First != nil || c.endpoint != nil && (c.endpoint.arrivals.n > 0 && c.recvSwitched.Load() || c.endpoint.err != nil)
 }
 
-// fire runs the armed callback.
+// fire runs the armed callback, once.
 func (c *conn) fire() {
 	c.mu.Lock()
 	ready := c.ready
@@ -199,21 +217,22 @@ func (c *conn) fire() {
 	}
 }
 
-// setupReady is the set-up link's wake-up.
+// setupReady is the callback of the set-up link's Arm.
 func (c *conn) setupReady() {
 	c.setupPending.Store(true)
 	c.fire()
 }
 
-// Close ends the Conn at once. What is Done is in the peer's memory already.
+// Close implements transport.Conn. A frame whose Done has run without an error is in the peer's
+// memory already.
 func (c *conn) Close() error {
 	c.fail(failure(fault.Closed, "this end has closed", nil), true)
 	return nil
 }
 
-// fail fails the Conn, unless it has failed already: the queue pair is closed, so
-// that nothing writes any more, and every frame gets its Done. Unless it is
-// abrupt, what had come whole is still delivered.
+// fail ends the Conn with err, unless it has failed before. The queue pair is closed first, so
+// that nothing is written any more; then each frame gets its Done. Unless abrupt is set, frames
+// that have arrived whole are still delivered.
 func (c *conn) fail(err error, abrupt bool) {
 	c.mu.Lock()
 	if c.err == nil {
@@ -229,8 +248,8 @@ func (c *conn) fail(err error, abrupt bool) {
 	c.releaseIfDrained()
 }
 
-// tearDown closes the queue pair and takes all memory but the message buffers
-// from the device. It returns the frames that were sent before. mu is held.
+// tearDown closes the queue pair and deregisters all memory except for the message buffers. It
+// returns the frames that were sent completely. mu is held.
 func (c *conn) tearDown() (done transport.Queue) {
 	if l := c.endpoint; l != nil && !l.closed {
 		for !c.closed && c.poll(1) > 0 {
@@ -246,7 +265,7 @@ func (c *conn) tearDown() (done transport.Queue) {
 	return done
 }
 
-// popUnfinished takes the frames that are queued or on their way. mu is held.
+// popUnfinished removes and returns the frames that are queued or outstanding. mu is held.
 func (c *conn) popUnfinished() (unfinished transport.Queue) {
 	if c.endpoint != nil {
 		c.endpoint.abandon(&unfinished)
@@ -267,20 +286,20 @@ func (c *conn) popUnfinished() (unfinished transport.Queue) {
 	return unfinished
 }
 
-// finish runs Done for all of q.
+// finish runs Done for all frames of q.
 func finish(q *transport.Queue, err error) {
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		f.Done(err)
 	}
 }
 
-// deregisterBody takes the arriving body's memory from the device; mu is held.
+// deregisterBody deregisters the memory of the arriving body. mu is held.
 func (c *conn) deregisterBody() {
 	c.bodyReg.invalidate()
 	c.bodyReg = nil
 }
 
-// releaseIfDrained gives the message buffers back as soon as nothing is to be delivered.
+// releaseIfDrained releases the message buffers once nothing is left to be delivered from them.
 func (c *conn) releaseIfDrained() {
 	c.mu.Lock()
 	drained := c.endpoint == nil || c.endpoint.closed && (c.closed || c.endpoint.arrivals.n == 0)
@@ -292,7 +311,7 @@ func (c *conn) releaseIfDrained() {
 	}
 }
 
-// releaseBuffers frees the message buffers unless somebody is in Progress, who then
+// releaseBuffers releases the message buffers, unless a goroutine is in Progress. That one then
 // does.
 func (c *conn) releaseBuffers() {
 	if !c.progressing.CompareAndSwap(false, true) {

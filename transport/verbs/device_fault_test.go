@@ -48,7 +48,7 @@ func TestDeviceRefusesAWrongKey(t *testing.T) {
 	}
 }
 
-// openHard is a device that leaves nothing when the test has ended.
+// openHard opens a device, which must hold nothing when the test ends.
 func openHard(t *testing.T) *ibDevice {
 	t.Helper()
 	needsDevice(t)
@@ -65,8 +65,8 @@ func openHard(t *testing.T) *ibDevice {
 	return d.(*ibDevice)
 }
 
-// The interface goes down and comes back while nothing is posted: the device tells so by
-// events, which end no queue pair. Only a VM's interface, of verbs-vm's, is treated so.
+// The interface goes down and comes back while nothing is posted. The device reports it by
+// events, which end no queue pair. Only the interface of a VM of tools/verbs-vm is changed.
 func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
 	p, err := h.NewQueuePair(minDepth, func() {})
@@ -78,7 +78,7 @@ func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 		t.Log("no port is taken down: VERBS_NETDEV names no interface")
 		states = nil
 	} else {
-		t.Cleanup(func() { exec.Command("ip", "link", "set", netdev, "up").Run() }) // whatever happens here
+		t.Cleanup(func() { exec.Command("ip", "link", "set", netdev, "up").Run() }) // also if the test fails
 	}
 	for _, state := range states {
 		if out, err := exec.Command("ip", "link", "set", netdev, state).CombinedOutput(); err != nil {
@@ -98,7 +98,7 @@ func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	}
 }
 
-// Events of a queue pair reach that one, those of the device all; and what sleeps is woken.
+// Events of a queue pair reach that one, events of the device all of them; each fires Arm.
 func TestDeviceEventsEndThePairsThatTheyAreAbout(t *testing.T) {
 	h := openHard(t)
 	var pairs [2]*ibQueuePair
@@ -180,9 +180,9 @@ func (p killingQueuePair) Poll(into []rdma.Completion, spins int) (int, error) {
 
 func (p killingQueuePair) Close() error { return p.QueuePair.Close() }
 
-// A scriptedEnd is one end of a conversation in which frames go all the ways that there
-// are. What a frame asks for is in the first byte of its head: an echo (e), to write
-// to the Token in its body (w), to show memory to write to (s); r is the reply.
+// A scriptedEnd is one end of a conversation with frames of all kinds. The first byte of a
+// frame's head is a command: echo the body (e), write to the Token in the body (w), expose
+// memory to write to (s). A reply has r.
 type scriptedEnd struct {
 	testing.TB
 	c        *conn
@@ -222,7 +222,7 @@ func (p *scriptedEnd) Arrived(h transport.Header, n int) {
 	case 'w':
 		to := transport.Token(body)
 		p.deferred = append(p.deferred, func() {
-			for range 2 { // the second time the place is full, and has to be asked for
+			for range 2 { // the second one must renew the memory
 				p.c.Send(&transport.Frame{To: to, ID: shownID, Body: make([]byte, shownSize), Done: ignore})
 			}
 		})
@@ -235,17 +235,17 @@ func (p *scriptedEnd) send(what byte, body []byte) {
 	p.c.Send(&transport.Frame{Head: []byte{what}, Body: body, Done: ignore})
 }
 
-// expose has the peer write twice to memory that is shown, and then does full.
+// expose has the peer write twice to exposed memory, and then calls full.
 func (p *scriptedEnd) expose(full func()) {
 	to, release, err := p.c.Expose(shownID, make([]byte, shownSize))
 	if err != nil {
-		return // the Conn has failed, which Progress tells
+		return // the Conn has failed; Progress returns the error
 	}
 	p.onFull = func() { release(); full() }
 	p.send('w', to[:])
 }
 
-// progress moves the Conn, and does what has come to be done.
+// progress progresses the Conn and runs what was deferred.
 func (p *scriptedEnd) progress() error {
 	_, err := p.c.Progress(p, 1)
 	todo := p.deferred
@@ -256,7 +256,7 @@ func (p *scriptedEnd) progress() error {
 	return err
 }
 
-// await turns until there are so many replies.
+// await progresses until there have been so many replies.
 func (p *scriptedEnd) await(replies int) {
 	for p.replies < replies {
 		if err := p.progress(); err != nil {
@@ -270,7 +270,7 @@ const (
 	victimStepVar = "TUTTI_VERBS_TEST_STEP"
 )
 
-// TestDeviceVictim is the process that is killed; it passes if it has lived on.
+// TestDeviceVictim is the process that is killed. It passes if it survives.
 func TestDeviceVictim(t *testing.T) {
 	if os.Getenv(victimAddrVar) == "" {
 		// Reason: it is no test by itself, but the process that the test named here kills.
@@ -303,9 +303,9 @@ func TestDeviceVictim(t *testing.T) {
 	}
 }
 
-// The peer is killed at each step of a conversation in turn. Each time this end hears
-// of it soon, and gives everything back: a device that still has memory registered,
-// or a queue pair, refuses to be closed.
+// The peer is killed at each step of a conversation in turn. Each time this end must learn of
+// it soon and release everything: a device that still has a queue pair or registered memory
+// cannot be closed.
 func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 	needsDevice(t)
 	leak.Check(t)
@@ -340,7 +340,7 @@ func TestDevicePeerIsKilledAtAnyStep(t *testing.T) {
 // testTimeout bounds what an emulated machine may take.
 const testTimeout = 60 * time.Second
 
-// withVictim talks to a process that is killed at a step, and reports whether it was.
+// withVictim talks to a process that is killed at a step. It reports whether it was.
 func withVictim(t *testing.T, addr string, step int, accepted chan transport.Conn) (killed bool) {
 	t.Helper()
 	victim := exec.Command(os.Args[0], "-test.run", "^TestDeviceVictim$")

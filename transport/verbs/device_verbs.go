@@ -26,30 +26,30 @@ import (
 const Built = true
 
 const (
-	// inlineBytes is how many bytes are to go inline: a message with a short body.
+	// inlineBytes is how many bytes are to be sent inline: a message with a short body.
 	inlineBytes = 220
-	// batchSize is how many works go to the device in one call.
+	// batchSize is how many work requests are posted in one call of the device.
 	batchSize = 16
 )
 
-// A ibDevice is one device of libibverbs'. Its waiters share its completion queues.
+// An ibDevice is a device of libibverbs. Its waiters share its completion queues.
 type ibDevice struct {
 	selection *selection
 	config    *config
 	context   *C.struct_ibv_context
 	pd        *C.struct_ibv_pd
-	waiters   []*waiter // immutable once open has returned
-	events    *os.File  // those that are of no work; nil: not opened
+	waiters   []*waiter // immutable after open
+	events    *os.File  // asynchronous events; nil: not opened
 	asyncDone chan struct{}
-	down      atomic.Bool // the port, by the last event about it
+	down      atomic.Bool // the port, by its last event
 
 	mu         sync.Mutex // guards the rest
 	queuePairs map[uintptr]*ibQueuePair
 	last       uintptr
-	load       []int // completion queues, by waiter
+	load       []int // number of completion queues, by waiter
 }
 
-// withDevices runs do with the list of this host's devices.
+// withDevices calls do with the list of this host's devices.
 func withDevices(do func([]*C.struct_ibv_device) error) error {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
@@ -60,7 +60,7 @@ func withDevices(do func([]*C.struct_ibv_device) error) error {
 	return do(unsafe.Slice(list, int(n)))
 }
 
-// openDevice opens the device that the wishes and choose agree on.
+// openDevice opens the device that choose selects, and starts its waiters.
 func openDevice(w *config) (d rdma.Device, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) error {
 		p, _, err := choose(describeAll(list), w)
@@ -82,7 +82,7 @@ func openDevice(w *config) (d rdma.Device, err error) {
 	return d, err
 }
 
-// explainDevices is what choose says of this host.
+// explainDevices returns the lines of choose for this host.
 func explainDevices(w *config) (why []string, err error) {
 	err = withDevices(func(list []*C.struct_ibv_device) (err error) {
 		_, why, err = choose(describeAll(list), w)
@@ -91,6 +91,7 @@ func explainDevices(w *config) (why []string, err error) {
 	return why, err
 }
 
+// describeAll returns what choose needs to know of the devices.
 func describeAll(list []*C.struct_ibv_device) []deviceInfo {
 	infos := make([]deviceInfo, len(list))
 	for i, dev := range list {
@@ -100,6 +101,7 @@ func describeAll(list []*C.struct_ibv_device) []deviceInfo {
 	return infos
 }
 
+// portsOf queries the ports and GIDs of a device.
 func portsOf(dev *C.struct_ibv_device) ([]portInfo, error) {
 	context, err := C.ibv_open_device(dev)
 	if context == nil {
@@ -160,7 +162,7 @@ func (d *ibDevice) Describe() string {
 
 func (d *ibDevice) Network() string { return d.selection.network() }
 
-// Alloc is memory outside Go's heap, which the collector need not keep in place.
+// Alloc returns memory outside Go's heap.
 func (d *ibDevice) Alloc(size int, remote bool) (*rdma.Region, error) {
 	mem, free, err := d.Memory(size)
 	if err != nil {
@@ -176,8 +178,8 @@ func (d *ibDevice) Alloc(size int, remote bool) (*rdma.Region, error) {
 	return r, nil
 }
 
-// Memory is refused where it is more than half of what the host has left: pinning
-// brings the pages in, and the kernel kills processes rather than refuse them.
+// Memory refuses more than half of what the host has left. Pinning touches all pages, and the
+// kernel kills processes rather than refuse them.
 func (d *ibDevice) Memory(size int) ([]byte, func() error, error) {
 	if err := headroom.Check(int64(size)); err != nil {
 		return nil, nil, err
@@ -220,7 +222,7 @@ func (d *ibDevice) Close() error {
 	return d.release()
 }
 
-// release gives back what open took; the device refuses while something is left.
+// release frees what open has allocated. The device refuses while something of it is left.
 func (d *ibDevice) release() error {
 	var errs []error
 	check := func(what string, rc C.int) {
@@ -230,14 +232,14 @@ func (d *ibDevice) release() error {
 	}
 	for _, w := range d.waiters {
 		if w.events != nil {
-			w.events.Close() // again, unless open has failed
+			w.events.Close() // for the second time, unless open has failed
 		}
 		if w.channel != nil {
 			check("ibv_destroy_comp_channel", C.ibv_destroy_comp_channel(w.channel))
 		}
 	}
 	if d.events != nil {
-		d.events.Close() // again, unless open has failed
+		d.events.Close() // for the second time, unless open has failed
 	}
 	if d.pd != nil {
 		check("ibv_dealloc_pd", C.ibv_dealloc_pd(d.pd))
@@ -248,17 +250,17 @@ func (d *ibDevice) release() error {
 	return errors.Join(errs...)
 }
 
-// A ibQueuePair is a queue pair of libibverbs'.
+// An ibQueuePair is a queue pair of libibverbs.
 type ibQueuePair struct {
 	device     *ibDevice
 	number     uintptr
 	notify     func()
-	ended      atomic.Pointer[error] // by an event
+	ended      atomic.Pointer[error] // error of an asynchronous event; nil: none
 	waiter     int
 	cq         *C.struct_ibv_cq
 	qp         *C.struct_ibv_qp
 	psn        uint32
-	inlineRoom int // bytes that go inline
+	inlineRoom int // most bytes of an inline work request
 	batch      [batchSize]C.tutti_work
 	done       [batchSize]C.tutti_done
 }
@@ -288,7 +290,7 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	}
 	inlined := C.uint32_t(inlineBytes)
 	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
-		inlined = 0 // a device that takes so much does not refuse for another reason twice
+		inlined = 0 // the device may refuse so many inline bytes; try without
 		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined)
 	}
 	if p.qp == nil {
@@ -306,7 +308,7 @@ func (p *ibQueuePair) Local() rdma.Address {
 	return rdma.Address{GID: c.gid.gid, QPN: uint32(p.qp.qp_num), PSN: p.psn, LID: c.port.lid, MTU: p.device.mtu()}
 }
 
-// mtu is what this end would use.
+// mtu returns the MTU that this end proposes. The smaller one of both ends is used.
 func (d *ibDevice) mtu() uint8 {
 	if m := mtuOf(d.config.mtu); m != 0 {
 		return min(m, d.selection.port.mtu)
@@ -350,6 +352,7 @@ func (p *ibQueuePair) Send(ws []rdma.WorkRequest) error {
 	return nil
 }
 
+// cWorkRequest converts w for C.
 func cWorkRequest(w *rdma.WorkRequest) C.tutti_work {
 	h := C.tutti_work{id: C.uint64_t(w.ID), len: C.uint32_t(len(w.Mem)), lkey: C.uint32_t(w.LKey),
 		raddr: C.uint64_t(w.RemoteAddr), rkey: C.uint32_t(w.RKey), imm: C.uint32_t(w.Imm)}

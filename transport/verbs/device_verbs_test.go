@@ -36,8 +36,8 @@ func TestDeviceKeepsTheContract(t *testing.T) {
 	})
 }
 
-// TestDevicesOfTwoMachinesKeepTheContract runs the suite between the devices of two
-// machines, as tools/verbs-vm calls them: the Nodes of one are lent to the other.
+// TestDevicesOfTwoMachinesKeepTheContract runs the suite between the devices of two machines.
+// tools/verbs-vm starts it on both; the nodes of one are remote nodes of the other.
 func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 	needsDevice(t)
 	own, peer := os.Getenv("VERBS_IP"), os.Getenv("VERBS_PEER")
@@ -69,8 +69,7 @@ func TestDevicesOfTwoMachinesKeepTheContract(t *testing.T) {
 
 const remotePort = ":4002"
 
-// dialUntilThere dials until the other machine, which has booted at its own pace,
-// listens.
+// dialUntilThere dials until the other machine, which boots at its own pace, listens.
 func dialUntilThere(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -143,7 +142,7 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 }
 
-// The completion of a write of no bytes, to nowhere, stands for the frames before it.
+// The completion of a write of no bytes, without an address, stands for the frames before it.
 func TestDeviceCompletesTrySend(t *testing.T) {
 	needsDevice(t)
 	b := newConnPair(t, nil, Options{})
@@ -154,7 +153,7 @@ func TestDeviceCompletesTrySend(t *testing.T) {
 	}
 }
 
-// BenchmarkDeviceFrame is to be read beside ib_write_bw's and ib_send_lat's figures.
+// BenchmarkDeviceFrame is for comparison with ib_write_bw and ib_send_lat.
 func BenchmarkDeviceFrame(b *testing.B) {
 	if _, err := openDeviceForTest(); err != nil {
 		b.Skipf("there is no usable RDMA device: %v", err)
@@ -162,7 +161,7 @@ func BenchmarkDeviceFrame(b *testing.B) {
 	benchFrames(b, nil)
 }
 
-// BenchmarkDeviceImprovements is what the messages cost that are spared.
+// BenchmarkDeviceImprovements measures what each optimization of the protocol saves.
 func BenchmarkDeviceImprovements(b *testing.B) {
 	if _, err := openDeviceForTest(); err != nil {
 		b.Skipf("there is no usable RDMA device: %v", err)

@@ -16,11 +16,12 @@ import (
 // A waiter is a goroutine that waits for the events of some completion queues.
 type waiter struct {
 	channel *C.struct_ibv_comp_channel
-	events  *os.File // the channel's descriptor, in Go's poller; nil: not opened
+	events  *os.File // the channel's descriptor in Go's poller; nil: not opened
 	ended   chan struct{}
 }
 
-// openWaiter makes w's channel, and a descriptor of it that Go's poller may close.
+// openWaiter makes the channel of w, and a descriptor of it in Go's poller, which Close can
+// interrupt.
 func (d *ibDevice) openWaiter(w *waiter) (err error) {
 	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
 		return fmt.Errorf("completion channel: %w", err)
@@ -31,10 +32,10 @@ func (d *ibDevice) openWaiter(w *waiter) (err error) {
 	return nil
 }
 
-// pollable is a descriptor of what fd is one of, in Go's poller, which may close it.
+// pollable duplicates fd for Go's poller, which may close the duplicate.
 func pollable(fd int, name string) (*os.File, error) {
-	// In one call: a process that is started between a dup and a close-on-exec would
-	// inherit it.
+	// In one call: a process that is started between a dup and a close-on-exec would inherit
+	// the descriptor.
 	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// wait hands events to the pairs that they are for, until close.
+// wait dispatches completion events to their queue pairs until Close.
 func (d *ibDevice) wait(w *waiter) {
 	defer close(w.ended)
 	raw, err := w.events.SyscallConn()
@@ -69,7 +70,7 @@ func (d *ibDevice) wait(w *waiter) {
 	}
 }
 
-// watchAsync passes on the events that are of no work, until close.
+// watchAsync dispatches asynchronous events until Close.
 func (d *ibDevice) watchAsync() {
 	defer close(d.asyncDone)
 	raw, err := d.events.SyscallConn()
@@ -88,7 +89,8 @@ func (d *ibDevice) watchAsync() {
 	}
 }
 
-// handleEvent acts on one event: of a pair, a port, or, where both are 0, the device.
+// handleEvent applies one asynchronous event. It is about a queue pair or a port, or about the
+// device if both are 0.
 func (d *ibDevice) handleEvent(e event, pair uintptr, port int) {
 	if port == d.selection.port.number && (e == portError || e == portActive) {
 		d.down.Store(e == portError)

@@ -1,36 +1,44 @@
-// Package verbs implements package transport over RDMA: reliable-connected queue
-// pairs, with bodies written by the sender's device straight into the receiver's
-// memory.
+// Package verbs implements package transport over RDMA. Frames travel over
+// reliable-connected queue pairs, and the sender's device writes bodies straight into
+// the receiver's memory.
 //
-// A Transport (TensorFlow's users know it as adapter and manager) has one device.
-// A Conn (their channel) is set up over a wire that is handed in, and is a Conn of
-// that wire until the peer is admitted: a stranger gets neither a queue pair nor
-// registered memory. From then on frames go over the queue pair, and the set-up
-// link stays for one purpose: when it breaks, the peer is gone. Two ends that cannot
-// have a queue pair get an error that says why; they do not go on over the set-up
-// link.
+// A Transport has one device (TensorFlow calls the two manager and adapter). A Conn
+// (TensorFlow's channel) begins as a Conn of another transport, its set-up link. It gets
+// a queue pair and registered memory only once the peer is admitted. From then on frames
+// go over the queue pair, and the set-up link has one purpose: when it breaks, the peer
+// is gone. If the two ends cannot have a queue pair, the Conn fails with the reason; it
+// does not continue over the set-up link.
 //
-// The protocol is a pure function (flow.go). A device is a small interface, in
-// internal/rdma; this host's hardware implements it (device_verbs.go), and so does
-// package softdevice, with which all tests run anywhere. The package does not know
-// ranks, what heads mean, or which wire sets it up.
+// For maintainers, from the inside out:
+//
+//   - flow.go and flow_in.go are the protocol, a pure state machine without time, locks
+//     or I/O. Transcripts in testdata and an exhaustive search in explore_test.go test
+//     it, and model/ has its credits for spin.
+//   - internal/rdma is the interface of a device. device_verbs.go implements it with
+//     libibverbs, and package softdevice in software, for tests everywhere.
+//   - endpoint.go is a queue pair with its buffers. send.go and receive.go move bytes
+//     between it, the flow and the Sink. upgrade.go and hello.go agree on the queue pair.
+//   - cache.go and arena.go keep memory registered.
+//   - config.go, ports.go and choose.go read variables and select a device.
+//
+// The package does not know ranks, the meaning of heads, or which transport sets it up.
 //
 // # On the set-up link
 //
-// Frames of this package have the head "tuttiRC", 0x01 and a kind; all others are
-// the owners'. Integers are little-endian.
+// Frames of this package have the head "tuttiRC", 0x01 and a kind. All others are the
+// owner's. Integers are little-endian.
 //
 //	kind  name     sent by    body and meaning
 //	1     OFFER    accepting  hello: how its queue pair is reached
 //	2     ANSWER   dialling   hello; its queue pair is connected and can receive
-//	3     READY    accepting  none; so can this one, and the next frame goes there
-//	4     OVER     dialling   none; its next frame goes there, too
-//	5     LITERAL  either     none; the next frame is an owner's, whatever its head
+//	3     READY    accepting  none; its queue pair can receive, its next frame goes there
+//	4     OVER     dialling   none; its next frame goes over the queue pair, too
+//	5     LITERAL  either     none; the next frame is the owner's, whatever its head
 //	6     REFUSE   either     up to 400 bytes of text: why there is no queue pair
-//	7     WANT     dialling   none; asks for an OFFER, with Options.OnRequest
+//	7     WANT     dialling   none; requests an OFFER, with Options.OnRequest
 //
-// Frames of the owners go over the set-up link until READY or OVER, which is written
-// before a frame goes over the queue pair; the receiver takes those in this order.
+// The owner's frames go over the set-up link up to READY or OVER. An end sends that
+// before its first frame over the queue pair, and the receiver delivers in this order.
 //
 //	offset  bytes  field of a hello
 //	0       16     GID
@@ -45,92 +53,94 @@
 //
 // # On the queue pair
 //
-// There are messages (SEND) and writes (RDMA WRITE with immediate). Both take one of
-// the receives that the peer has posted, and so cost one credit; the last credit is
-// kept for messages that give some back, so that a receiver is always ready and two
-// ends never wait for each other's credit. A message is:
+// There are messages (SEND) and writes (RDMA WRITE with immediate). Each consumes one of
+// the receives that the peer has posted, and so costs one credit. The last credit is kept
+// for messages that grant credits. So a receive is always posted, and two ends never wait
+// for each other's credits. A message is:
 //
 //	offset  bytes  field
 //	0       1      version, 3
 //	1       1      kind, below
 //	2       1      flag, below, or 0
 //	3       1      length of the head, at most 128
-//	4       4      credit: receives that the sender has posted again
+//	4       4      credits: receives that the sender has posted again
 //	8       4      ID of the frame, or of the exposure
-//	12      4      place
-//	16      8      bytes of body, or of the memory at the place
-//	24      8      address of the place
+//	12      4      handle
+//	16      8      bytes of body, or of the memory of the handle
+//	24      8      address of that memory
 //	32      4      key for writing there
-//	36      4      freed: bytes of the sender's strip that are free again
+//	36      4      freed: bytes of the sender's ring that are free again
 //	40      head   opaque here; in TENSOR_WRITE and BUFFER_REQUEST
 //	        body   opaque here; in TENSOR_WRITE without a flag
 //
-// The kinds are TensorFlow's six, and mean here:
+// The kinds are TensorFlow's six. Here they mean:
 //
-//	1 ACK              credit, and nothing else
-//	2 BUFFER_IDLE      the place is not to be written any more (the end of an Expose)
-//	3 BUFFER_REQUEST   a frame is to come that fits no message: where to?
-//	4 BUFFER_RESPONSE  there; or nowhere, the body is not wanted
-//	5 TENSOR_REQUEST   this memory may be written (an Expose); what follows may name it
+//	1 ACK              grants credits, and nothing else
+//	2 BUFFER_IDLE      the handle's memory is no longer exposed
+//	3 BUFFER_REQUEST   a frame fits no message: where does its body go?
+//	4 BUFFER_RESPONSE  to this memory; or nowhere, the body is declined
+//	5 TENSOR_REQUEST   this memory is exposed; frames that follow may name it
 //	6 TENSOR_WRITE     a whole frame, in the message
 //
 // and with a flag:
 //
-//	1 BUFFER_RESPONSE  nowhere: the body is not wanted
-//	2 TENSOR_REQUEST   this memory is the sender's strip
-//	2 TENSOR_WRITE     a whole frame, whose body lies in the receiver's strip at address
-//	4 BUFFER_REQUEST   the place is written full; may it be written again?
-//	4 BUFFER_RESPONSE  it may
-//	8 TENSOR_REQUEST   this memory is kept: written in silence, and as often as wanted
+//	1 BUFFER_RESPONSE  the body is declined
+//	2 TENSOR_REQUEST   this memory is the sender's ring
+//	2 TENSOR_WRITE     a whole frame; its body lies in the receiver's ring at the address
+//	4 BUFFER_REQUEST   the handle's memory has been written to its size; renew it
+//	4 BUFFER_RESPONSE  it is renewed
+//	8 TENSOR_REQUEST   this memory is written without notification, any number of times
 //
-// An end that is asked for a place for a body of middling size makes a strip: memory
-// that such bodies are written to from then on, one behind the other and round again,
-// by plain writes with a TENSOR_WRITE behind each. A body takes a quarter of the strip
-// at most, lies in one piece (at the beginning, when the rest is too short), and is
-// copied out; freed counts the rest that stayed empty, too. It goes by itself, in an
-// ACK, once it is half the strip.
+// A body of middling size, which fits no message, goes to the receiver's eager ring. An
+// end allocates its ring when it is first asked for a buffer for such a body. The sender
+// writes bodies into the ring one behind the other by plain writes, each with a
+// TENSOR_WRITE behind it. A body is at most a quarter of the ring and contiguous: if the
+// rest of the ring is too short, it goes to the beginning. The receiver copies it out at
+// once. The freed field also counts a rest that stayed empty. An ACK carries it once it
+// is half of the ring.
 //
-// Exposed memory is written to its size, in all, and no further before a
-// BUFFER_REQUEST is answered; BUFFER_IDLE is an answer, too. So its owner knows, when
-// as much has come, that nothing is on its way there.
+// Exposed memory is written up to its size in all. To write more, the sender renews it by
+// a BUFFER_REQUEST; BUFFER_IDLE is an answer to that, too. So the owner knows, once that
+// many bytes have arrived, that no write is in flight.
 //
-// Memory that is kept (transport.Unheard) is written by plain writes, of which its owner
-// learns by what comes behind them: package rendezvous lays recurring tensors out there.
-// Nothing bounds what is written, so that its registration ends with its release. Its
-// TENSOR_REQUEST has the id 2^32-1, and is refused with another one.
+// Memory without notification (transport.NoNotify) is written by plain writes. Its owner
+// learns of them by what the sender sends behind them. Nothing bounds those writes, so
+// the registration ends with the release. Its TENSOR_REQUEST has the ID 2^32-1; any other
+// ID is a protocol error.
 //
-// A place is memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 which
-// use of the slot it is. A write carries it as its immediate value; bit 31 says that
-// more of the same frame follows. A write into the place of a BUFFER_RESPONSE is at
-// the body's offset; a write into exposed memory goes where its frame says. Writes
-// are of at most 256 KiB. Each end sends frames one after the other, and messages
-// about memory before them.
+// A handle names memory of the receiver's: bits 0 to 11 are its slot, bits 12 to 30 the
+// generation of that slot. A write has the handle as its immediate value, in which bit 31
+// means that more writes of the same frame follow. A write into the memory of a
+// BUFFER_RESPONSE is at the body's offset; a write into exposed memory is where its frame
+// says. A write has at most 256 KiB. Each end sends its frames one after the other, and
+// messages about memory before them.
 //
-// How the messages of package rendezvous travel: an offer, and a message with its
-// bytes up to about 8 KiB, is a TENSOR_WRITE; a longer one is BUFFER_REQUEST,
-// BUFFER_RESPONSE and writes; a request that shows memory is a TENSOR_REQUEST with a
-// TENSOR_WRITE behind it that has the Token; its data are writes; the receive's end is
-// a BUFFER_IDLE.
+// The messages of package rendezvous travel as follows. An envelope, and a message of up
+// to about 8 KiB, is a TENSOR_WRITE. A longer message is BUFFER_REQUEST, BUFFER_RESPONSE
+// and writes. A request that exposes memory is a TENSOR_REQUEST with a TENSOR_WRITE behind
+// it that has the Token; its data are writes, and the end of the receive is a BUFFER_IDLE.
 //
 // # Memory
 //
-// Memory that a peer may write, from Expose to release and from Place to the last
-// Arrived, is registered for that one use, and so is memory that is sent from, for
-// local use only. Both stay registered for the next time, up to Options.CacheBytes
-// each; but where something of the peer's may still be on its way at a release, the
-// registration ends there and then: the device refuses what comes late, and the Conn
-// fails. Options.Fresh has it end always, and refuses memory that is to be kept. A
-// Conn's message buffers are twice Depth times Buffer bytes, 512 KiB unless told
-// otherwise, and its strip is 2 MiB.
+// A peer may write to memory from Expose to release, and from Place to the last Arrived.
+// That memory is registered for this one use. Memory that is sent from is registered for
+// local access only. Both stay registered for later uses, up to Options.CacheBytes each.
+// If a peer's write may still be in flight at a release, the registration ends at once:
+// the device then refuses a late write, and the Conn fails. With Options.Fresh every
+// registration ends with its use, and memory without notification is refused. The message
+// buffers of a Conn are twice Depth times Buffer bytes, 512 KiB by default. Its ring is
+// 2 MiB.
 //
 // # Ending
 //
-// A work that fails breaks the Conn with fault.LinkLost, and says which status the
-// device gave, what most often causes it, and what helps. The queue pair is closed
-// before any Done runs with an error and before Progress returns it; what had arrived
-// whole is delivered first. So does an event of the device's about the queue pair, its
-// completion queue or all of the device; that the port is down is only said in errors, for
-// retries may outlast it. A work that never completes shows in Unsent. So does one that
-// asks for no completion: Unsent has a write of no bytes follow it, to no address and
-// without immediate, whose completion stands for both.
+// A work request that fails breaks the Conn with fault.LinkLost. The error has the
+// device's status, its most likely cause and the remedy. The queue pair is closed before
+// any Done runs with an error and before Progress returns it. Frames that have arrived
+// whole are delivered first. Events of the device about the queue pair, its completion
+// queue or the device itself break the Conn, too. A port that is down does not, because
+// retries may outlast it; errors mention it.
+//
+// A work request that never completes shows in Unsent, and so does one that requests no
+// completion. For the latter Unsent posts a write of no bytes, whose completion stands
+// for all before it.
 package verbs

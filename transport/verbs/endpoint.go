@@ -8,41 +8,47 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A endpoint is what a Conn has of the device: a queue pair, the message buffers that
-// are posted for the peer's messages, and those that ours are written in. The
-// Conn's mu guards it, except that a buffer whose receive has completed is
-// Progress's until it is posted again.
+// An endpoint is what a Conn holds of the device: a queue pair with its message buffers, and
+// the eager ring. The Conn's mu guards it. Exception: a receive buffer belongs to Progress from
+// its completion until it is posted again.
 //
-// Works are numbered from 1 as they are posted; work n uses out buffer n modulo
-// their number, so a work's end frees its buffer.
+// Work requests are numbered from 1 in the order posted. Number n uses send buffer n modulo
+// depth, so the completion of n frees its buffer. Always completed <= lastSignaled <=
+// posted, and posted-completed <= depth.
+//
+//	state      closed  released  the queue pair              buffers
+//	open       false   false     sends and receives          registered
+//	closed     true    false     gone; arrivals may remain   registered, until Progress has delivered the arrivals
+//	released   true    true      gone                        returned to the device
 type endpoint struct {
 	qp           rdma.QueuePair
-	bufferSize   int          // bytes of a buffer
-	depth        int          // buffers each way, and works that may be posted
-	recvBuffers  *rdma.Region // depth buffers
-	sendBuffers  *rdma.Region // depth buffers
-	recvRing     *rdma.Region // for bodies that fit no buffer; nil before the first of them
-	posted       uint64
-	lastSignaled uint64 // the last work posted that a completion was asked for
-	completed    uint64
-	outstanding  []outstanding      // by work modulo depth
-	batch        []rdma.WorkRequest // being put together
-	completions  []rdma.Completion
+	bufferSize   int                // bytes of a buffer
+	depth        int                // buffers each way; most outstanding work requests
+	recvBuffers  *rdma.Region       // depth buffers
+	sendBuffers  *rdma.Region       // depth buffers
+	recvRing     *rdma.Region       // for bodies that fit no message; nil before the first of them
+	posted       uint64             // number of the last work request
+	lastSignaled uint64             // number of the last signaled work request
+	completed    uint64             // number up to which work requests have completed
+	outstanding  []outstanding      // by number modulo depth
+	batch        []rdma.WorkRequest // to be posted next
+	completions  []rdma.Completion  // scratch space of poll
 	arrivals     arrivalQueue
-	err          error // the first completion that failed
+	err          error // the first error of the queue pair
 	closed       bool
 	released     bool
 }
 
-// A outstanding is what ends with a work.
+// An outstanding is what a work request keeps busy until it completes.
 type outstanding struct {
-	frame  *transport.Frame // whose last work it is
+	frame  *transport.Frame // of which it is the last work request; nil for others
 	reg    *registration
 	bytes  int    // of the frame, for unsent
 	staged []byte // the copy of a body in parts; nil: there is none
 }
 
-// arrivalQueue is a ring of completed receives, as many as can be posted.
+// An arrivalQueue is a circular queue of completed receives. It never overflows: it has a slot
+// for each receive that can be posted.
 type arrivalQueue struct {
 	slots   []rdma.Completion
 	head, n int
@@ -60,7 +66,8 @@ func (a *arrivalQueue) pop() rdma.Completion {
 	return c
 }
 
-// newEndpoint makes a queue pair and posts its receives.
+// newEndpoint makes a queue pair and posts all its receives. It holds the device until
+// releaseBuffers.
 func (c *conn) newEndpoint() (*endpoint, error) {
 	o := &c.transport.opts
 	l := &endpoint{bufferSize: o.Buffer, depth: o.Depth}
@@ -77,6 +84,7 @@ func (c *conn) newEndpoint() (*endpoint, error) {
 	return l, nil
 }
 
+// open makes the queue pair and the buffers. After an error the caller discards what exists.
 func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
 	if l.qp, err = d.NewQueuePair(l.depth, notify); err != nil {
 		return err
@@ -95,23 +103,25 @@ func (l *endpoint) open(d rdma.Device, notify func()) (err error) {
 	return nil
 }
 
-// hasRoom reports whether one more work may be posted.
+// hasRoom reports whether one more work request may be posted.
 func (l *endpoint) hasRoom() bool { return l.posted-l.completed < uint64(l.depth) }
 
-// isSignalDue reports whether the last work posted is one of those that are signalled in turn.
+// isSignalDue reports whether the work request posted last must be signaled in its turn. One in
+// a quarter of the depth is, so that buffers are freed even if every frame is sent inline.
 func (l *endpoint) isSignalDue() bool { return l.posted%uint64(max(l.depth/signalEvery, 1)) == 0 }
 
-// postReceive gives receive buffer i to the device.
+// postReceive posts receive buffer i.
 func (l *endpoint) postReceive(i uint64) error {
 	return l.qp.Receive(i, l.recvBuffers, l.buffer(l.recvBuffers, i))
 }
 
+// buffer returns the i-th buffer of r, modulo depth.
 func (l *endpoint) buffer(r *rdma.Region, i uint64) []byte {
 	at := int(i) % l.depth * l.bufferSize
 	return r.Mem[at : at+l.bufferSize : at+l.bufferSize]
 }
 
-// close ends the queue pair.
+// close closes the queue pair. Arrivals that have been polled stay.
 func (l *endpoint) close() {
 	if l.qp != nil && !l.closed {
 		l.qp.Close()
@@ -119,7 +129,7 @@ func (l *endpoint) close() {
 	l.closed = true
 }
 
-// releaseBuffers gives the buffers back, once.
+// releaseBuffers returns the buffers to the device. It reports whether this was the first call.
 func (l *endpoint) releaseBuffers() (first bool) {
 	if l.released {
 		return false
@@ -133,14 +143,14 @@ func (l *endpoint) releaseBuffers() (first bool) {
 	return true
 }
 
-// setError notes the first error of the queue pair.
+// setError sets the first error of the queue pair. Later ones follow from it.
 func (l *endpoint) setError(err error) {
 	if l.err == nil {
 		l.err = err
 	}
 }
 
-// abandon takes the frames on their way, after close.
+// abandon moves the frames of outstanding work requests to unfinished, after close.
 func (l *endpoint) abandon(unfinished *transport.Queue) {
 	for ; l.completed < l.posted; l.completed++ {
 		f := &l.outstanding[(l.completed+1)%uint64(l.depth)]
@@ -152,8 +162,8 @@ func (l *endpoint) abandon(unfinished *transport.Queue) {
 	}
 }
 
-// poll takes what the completion queue holds, after so many looks at most, and returns
-// how much that was. mu is held.
+// poll gets completions from the device, which checks its queue up to spins times for the first
+// one. It returns their number. Failed ones set the error of the endpoint. mu is held.
 func (c *conn) poll(spins int) int {
 	l := c.endpoint
 	if l.closed {
@@ -177,7 +187,8 @@ func (c *conn) poll(spins int) int {
 	return n
 }
 
-// completeThrough ends all works up to number n. mu is held.
+// completeThrough completes all work requests up to number n, and queues the frames that end
+// with them. mu is held.
 func (c *conn) completeThrough(n uint64) {
 	l := c.endpoint
 	bytes := 0

@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An event is what a device says that is of no work: enum ibv_event_type of libibverbs.
+// An event is what a device reports apart from completions: enum ibv_event_type of libibverbs.
 type event uint32
 
 const (
@@ -20,8 +20,8 @@ const (
 	portError        event = 10
 )
 
-// endsQueuePair reports whether the pair that e is about works no more. A port that is down is
-// left to the pairs' retries: it may be back before these end.
+// endsQueuePair reports whether the event ends its queue pairs. A port that is down does not:
+// it may be back before the retries end.
 func (e event) endsQueuePair() bool {
 	switch e {
 	case queueOverran, queuePairFatal, queuePairRequest, queuePairAccess, deviceFatal:
@@ -30,7 +30,7 @@ func (e event) endsQueuePair() bool {
 	return false
 }
 
-// err says what e means and what helps.
+// err explains the event and names the remedy.
 func (e event) err() error {
 	switch e {
 	case queueOverran:

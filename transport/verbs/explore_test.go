@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A flowPair is two flows and what is on its way between them; the explorer walks all
-// orders in which their ends may act. It is the deadlock check of the protocol:
-// wherever no end can act any more, every frame must have arrived.
+// A flowPair is two flows and what is in flight between them. The explorer visits all orders in
+// which the two ends may act. It is the deadlock check of the protocol: when no end can act any
+// more, every frame must have arrived.
 type flowPair struct {
 	flows        [2]flow
 	queue        [2][]arrival  // to flow i, in order: the queue pair
@@ -22,10 +22,10 @@ type flowPair struct {
 	bodies       [2][]ringSpan // bodies in the strip of flow i, oldest first
 }
 
-// A ringSpan is a part of a strip.
+// A ringSpan is a part of a ring.
 type ringSpan struct{ from, to uint64 }
 
-// A arrival takes one receive.
+// An arrival uses one receive.
 type arrival struct {
 	packet packet
 	write  bool
@@ -44,7 +44,7 @@ func (p *flowPair) clone() *flowPair {
 	return &c
 }
 
-// nextFrame gives flow i its next frame when it has none.
+// nextFrame gives flow i its next frame if it has none.
 func (p *flowPair) nextFrame(i int) {
 	if p.flows[i].out.phase == idle && len(p.left[i]) > 0 {
 		p.flows[i].step(input{op: inFrame, frame: p.left[i][0]})
@@ -75,7 +75,8 @@ func (p *flowPair) post(i int) (moved bool, err error) {
 	return true, nil
 }
 
-// writeRing puts a body into the strip of flow i, where none must lie that is not taken.
+// writeRing puts a body into the ring of flow i. It must not overlap a body that has not been
+// copied out.
 func (p *flowPair) writeRing(i int, s ringSpan) error {
 	for _, old := range p.bodies[i] {
 		if s.from < old.to && old.from < s.to {
@@ -134,9 +135,8 @@ func (p *flowPair) deliver(i int) (moved bool, err error) {
 
 const declinedID = 99
 
-// An explorer visits every state once. A state that is met again while it is still
-// being followed means that the ends can go round for ever: frames only ever
-// advance, so nothing of them moved on the way.
+// An explorer visits every state once. If it meets a state that it is still visiting, the ends
+// can loop forever: frames only advance, so none has on the way.
 type explorer struct {
 	*testing.T
 	want     [2]int
@@ -173,8 +173,8 @@ func (e *explorer) visit(p *flowPair) {
 	}
 }
 
-// checkTrySend checks that a frame which goes at once is what it is by being offered and
-// pulled, and that one which does not go has changed nothing.
+// checkTrySend checks that TrySend comes to the same as queuing the frame, and that it changes
+// nothing if it returns false.
 func (e *explorer) checkTrySend(p *flowPair, i int) {
 	if p.flows[i].out.phase != idle {
 		return

@@ -8,24 +8,24 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// An exposure is the device's side of one place. release is made once per slot and
-// given out at each use.
+// An exposure is the registration behind one slot of exposed memory. release is made once per
+// slot, and returned for each use of it.
 type exposure struct {
 	reg     *registration
 	handle  uint32
 	release func()
 }
 
-// Expose has the device let the peer write to buf, and tells the peer by a
-// TENSOR_REQUEST, which goes before any frame sent from now on. After release the
-// device refuses what comes late, unless nothing can: then buf stays registered for
-// the next time. With the id transport.Unheard the peer writes in silence, as often as
-// it wants: no receive, no credit and no completion here is spent on it.
+// Expose implements transport.Exposer. It registers buf for the peer and announces it by a
+// TENSOR_REQUEST, which precedes all later frames. After release the device refuses late
+// writes; if none can be in flight, buf stays registered for its next use. With the ID
+// transport.NoNotify the peer writes any number of times without notification. Such a write
+// uses no receive, credit or completion here.
 //
-// fault.Exhausted: the device takes no more memory, or the Conn has 4096 exposures.
-// fault.Refused: it has no queue pair, because its peer has asked for none (see
-// Options.OnRequest), or the id is transport.Unheard with Options.Fresh, for such
-// memory is registered once for many uses.
+// fault.Exhausted: the device cannot register more memory, or the Conn has 4096 exposures.
+// fault.Refused: the Conn has no queue pair because its peer has not requested one
+// (Options.OnRequest), or the ID is transport.NoNotify and Options.Fresh is set, since such
+// memory stays registered for many uses.
 func (c *conn) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	if !c.transport.acquireDevice() {
 		return transport.Token{}, nil, failure(fault.Closed, "expose", nil)
@@ -71,14 +71,15 @@ var (
 	errFresh       = errors.New("memory for many writes stays registered, which Options.Fresh (TUTTI_VERBS_FRESH) forbids; unset it, or expose memory per write")
 )
 
+// isWanted reports whether there is to be a queue pair.
 func (c *conn) isWanted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.wanted
 }
 
-// exposureOf is the entry of a slot, made when needed. mu is held. Entries do not
-// move once c.exposures has the room that flow.mine may need.
+// exposureOf returns the entry of a slot, and makes it if needed. It is valid until the next
+// call. mu is held.
 func (c *conn) exposureOf(slot int) *exposure {
 	for slot >= len(c.exposures) {
 		slot := len(c.exposures)

@@ -17,7 +17,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// A connPair is two Conns on one Fabric, or device if that is nil, live, polled by the test's goroutine.
+// A connPair is two live Conns, on one Fabric or, without one, on this host's device. The
+// test's goroutine progresses both.
 type connPair struct {
 	testing.TB
 	fabric *softdevice.Fabric
@@ -25,7 +26,7 @@ type connPair struct {
 	sinks  [2]countingSink
 }
 
-// A countingSink is a Sink that counts frames and keeps the last body.
+// A countingSink counts frames and keeps the last body.
 type countingSink struct {
 	n    int
 	body []byte
@@ -80,7 +81,7 @@ func newConnPair(t testing.TB, f *softdevice.Fabric, o Options) *connPair {
 	return b
 }
 
-// expose shows memory of end 1's to end 0, and returns when that knows of it.
+// expose exposes memory of end 1, and returns once end 0 knows of it.
 func (b *connPair) expose(size int) (mem []byte, to transport.Token, release func()) {
 	b.Helper()
 	mem = make([]byte, size)
@@ -96,7 +97,7 @@ func (b *connPair) expose(size int) (mem []byte, to transport.Token, release fun
 	return mem, to, release
 }
 
-// until polls both ends until done; errors are for done to find.
+// until progresses both ends until done. Errors are for done to notice.
 func (b *connPair) until(what string, done func() bool) {
 	b.Helper()
 	within(b, what, func() bool {
@@ -110,7 +111,7 @@ func (b *connPair) until(what string, done func() bool) {
 	})
 }
 
-// within asks done again and again.
+// within calls done until it returns true.
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); {
@@ -120,7 +121,7 @@ func within(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// send sends a frame from end 0 and returns what its Done will have got.
+// send sends a frame from end 0. The error of its Done will be in the channel.
 func (b *connPair) send(f *transport.Frame) <-chan error {
 	done := make(chan error, 1)
 	f.Done = func(err error) { done <- err }
@@ -128,7 +129,7 @@ func (b *connPair) send(f *transport.Frame) <-chan error {
 	return done
 }
 
-// waitFailure polls until both ends have failed, and returns the errors.
+// waitFailure progresses both ends until they have failed, and returns the errors.
 func (b *connPair) waitFailure() (errs [2]error) {
 	b.Helper()
 	b.until("the failure of both ends", func() bool {
@@ -142,7 +143,7 @@ func (b *connPair) waitFailure() (errs [2]error) {
 	return errs
 }
 
-// queuePairs are the two queue pairs.
+// queuePairs returns the queue pairs of both ends.
 func (b *connPair) queuePairs() (near, far *softdevice.SoftQueuePair) {
 	return b.ends[0].endpoint.qp.(*softdevice.SoftQueuePair), b.ends[1].endpoint.qp.(*softdevice.SoftQueuePair)
 }
@@ -186,8 +187,8 @@ func TestHardwareErrorsNameTheRemedy(t *testing.T) {
 	}
 }
 
-// Of a device that fails while nothing is posted no work tells, but an event of its own,
-// which must wake who sleeps.
+// A device that fails while nothing is posted reports it by an event only. The event must fire
+// Arm.
 func TestEventFiresArm(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
@@ -220,8 +221,8 @@ func TestFatalEventsNameTheRemedy(t *testing.T) {
 	}
 }
 
-// A lost completion cannot be told from a slow one here: what ends the wait is that
-// the owner sees that nothing moves.
+// A lost completion cannot be told from a slow one here. The owner ends the wait when it sees
+// that nothing is acknowledged.
 func TestLostCompletionCountsAsUnsent(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	near, _ := b.queuePairs()
@@ -374,8 +375,8 @@ func TestMissingDeviceErrorNamesTheRemedy(t *testing.T) {
 	}
 }
 
-// With Fresh no key is of use for longer than one use of memory by the peer, which what
-// is written unasked, time and again, cannot have.
+// With Fresh no key is valid for longer than one use of memory by the peer. Memory without
+// notification is for many uses.
 func TestFreshRefusesMemoryWithoutNotification(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{Fresh: true})
 	_, _, err := b.ends[1].Expose(transport.NoNotify, make([]byte, 100))

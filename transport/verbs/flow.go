@@ -2,69 +2,87 @@ package verbs
 
 import "fmt"
 
-// A flow is the protocol of one Conn as one end sees it: what may be posted, what
-// has been agreed about memory, and what an arrival means. It moves no bytes and
-// knows no time, no locks and no device; step takes it from one state to the next.
+// A flow is the protocol of one Conn as one end sees it: what may be posted, what the ends have
+// agreed about memory, and what an arrival means. It moves no bytes and has no time, locks or
+// device. Method step takes it from one state to the next; doc.go has the messages.
 //
-// Credits: whatever takes one of the peer's posted receives, which is each message
-// and each write with an immediate value, costs one. The last one is kept for a
-// message that gives credit back, so that two ends that have both run out can
-// never wait for each other ([MS-SMBD] 3.1.5.1 has the same rule). Credit goes by
-// itself, in an ACK, once it is half of all and at least two: an ACK takes one, and
-// two ends that each answered one credit with one would do so for ever.
+// Credits. Each message, and each write with an immediate value, consumes one of the receives
+// that the peer has posted, and so one credit. Two rules keep the ends from deadlock:
+//
+//   - The last credit is kept for a message that grants credits. So two ends that
+//     have run out of credits never wait for each other ([MS-SMBD] 3.1.5.1 has
+//     the same rule).
+//   - An ACK grants credits only once they are half of all, and at least two. It
+//     costs one itself: two ends that answered each credit with one would do so
+//     forever.
+//
+// Order. The flow posts messages about memory first, then the current frame, then an ACK if one
+// is due. So a frame that names exposed memory never arrives before the TENSOR_REQUEST.
+//
+// Memory. A slot of locals is memory of this end that the peer may write to. Its handle has the
+// slot's generation, so that a stale handle is detected. A slot of remotes is the peer's view
+// of the same.
 type flow struct {
-	depth   int // receives that each end has posted
-	payload int // bytes of head and body that a message takes
-	segment int // bytes of the longest write
+	depth   int // receives that this end has posted
+	payload int // most bytes of head and body in a message
+	segment int // most bytes of a write
 
-	credits   int // the peer's posted receives that we may use
-	ungranted int // our receives posted again that the peer does not know of
+	credits   int // receives of the peer's that this end may still use
+	ungranted int // receives posted again that the peer does not know of
 
 	out          outgoing
-	sendRing     eagerRing      // the peer's, which we write to
-	remotes      []remoteMemory // the peer's places, by slot
-	controls     []packet       // messages about memory that are to be posted, oldest first
-	controlsSent int            // of notes, those already posted
+	sendRing     eagerRing      // the peer's, which this end writes to
+	remotes      []remoteMemory // the peer's memory, by slot
+	controls     []packet       // messages about memory, oldest first
+	controlsSent int            // how many of controls are posted
 
-	recvRing      eagerRing     // ours, which the peer writes to
-	freed         uint64        // bytes of it that the peer does not know to be free
-	ringUsed      uint64        // bytes of it that the arrival at hand has
-	locals        []localMemory // our places, by slot
-	freeSlots     []int         // slots of mine that are not in use
-	arrivingSlot  int           // the slot that a placed body comes into; -1: none
-	requestedSize uint64        // size of the frame whose place is being asked for; 0: none
+	recvRing      eagerRing     // this end's, which the peer writes to
+	freed         uint64        // bytes of recvRing that are free, unknown to the peer
+	ringUsed      uint64        // bytes of recvRing that the current arrival uses
+	locals        []localMemory // this end's memory, by slot
+	freeSlots     []int         // unused slots of locals
+	arrivingSlot  int           // slot of the requested body that is arriving; -1: none
+	requestedSize uint64        // size of the body that outNeedBuffer has asked about; 0: none
 }
 
-// A phase is how far the frame that is being sent has come.
+// A phase is how far the current outgoing frame has come.
+//
+//	idle -> queued -> idle                     it fits a message
+//	        queued -> inRing -> idle           its body is written to the ring first
+//	        queued -> requested -> writing -> idle    the peer is asked for a buffer
+//	                  requested -> idle        the peer declines the body
+//	        queued -> writing -> idle          into exposed memory
+//	        queued -> renewing -> queued       into exposed memory that is written full
 type phase uint8
 
 const (
-	idle      phase = iota // there is none
+	idle      phase = iota // there is no frame
 	queued                 // nothing of it is posted
-	inRing                 // its body is in the peer's strip, its message is not posted
-	requested              // BUFFER_REQUEST is posted, the answer is not here
-	renewing               // the same; the place that it names has been written full
-	writing                // its place is known, not all of it is posted
+	inRing                 // its body is in the peer's ring; its message is not posted
+	requested              // BUFFER_REQUEST is posted; the answer has not arrived
+	renewing               // the same, to renew exposed memory
+	writing                // its memory is known; not all of it is posted
 )
 
-// A eagerRing is memory of one end's that the other writes bodies of middling size to,
-// one behind the other and round again, without asking for each: they are copied out
-// at once, which costs less than a question, an answer and a registration. The
-// writer learns with the credit which bytes are free again.
+// An eagerRing is memory of one end that the other writes bodies of middling size to. The
+// writer puts them one behind the other, and wraps around. It asks for none of them: the reader
+// copies each out at once, which costs less than a request, a response and a registration. Both
+// ends compute where the next body lies. The writer learns with the credits which bytes are
+// free again.
 type eagerRing struct {
 	addr uint64
 	size uint64 // 0: there is none
 	rkey uint32
 	head uint64 // bytes ever used
-	tail uint64 // of those, bytes that are free again; only the writer knows
+	tail uint64 // of those, bytes that are free again; the writer alone uses it
 }
 
-// fits reports whether a body may lie in the strip. Four must fit, so that two
-// that wait for room are enough to have the reader tell of it.
+// fits reports whether a body may go to the ring. Four must fit: the reader reports free bytes
+// once they are half of the ring, so a writer that waits for a quarter never waits forever.
 func (s *eagerRing) fits(n uint64) bool { return n > 0 && n <= s.size/4 }
 
-// next is where a body of n bytes lies, and what it uses up: it lies in one piece,
-// and the rest of the strip behind it stays empty if need be.
+// next returns where a body of n bytes lies and how many bytes it uses up. The body is
+// contiguous. If the rest of the ring is too short, the rest stays empty and counts as used.
 func (s *eagerRing) next(n uint64) (off, used uint64) {
 	off = s.head % s.size
 	if rest := s.size - off; rest < n {
@@ -73,12 +91,13 @@ func (s *eagerRing) next(n uint64) (off, used uint64) {
 	return off, n
 }
 
+// outgoing is the frame that is being sent. The zero value, phase idle, is none.
 type outgoing struct {
 	phase phase
 	frame frame
-	to    remoteMemory // where it goes, when writing
+	to    remoteMemory // writing: the memory
 	sent  uint64
-	off   uint64 // where it lies, when landed
+	off   uint64 // inRing: where the body lies
 }
 
 // A frame is what a flow knows of a transport.Frame.
@@ -86,104 +105,123 @@ type frame struct {
 	head    int
 	size    uint64
 	id      uint32
-	exposed bool   // it goes to place, from at on
-	handle  uint32 // the peer's
+	exposed bool   // it goes to the memory of handle, at offset at
+	handle  uint32 // of remotes
 	at      uint64
 }
 
-// A remoteMemory is memory of the peer's.
+// A remoteMemory is exposed memory of the peer, or the buffer of a BUFFER_RESPONSE. An entry of
+// remotes has one of three states:
+//
+//	announced  closed   meaning
+//	false      false    empty: nothing was announced for the slot
+//	true       false    exposed: frames may be written
+//	true       true     closed by BUFFER_IDLE; a TENSOR_REQUEST may use the slot again
 type remoteMemory struct {
 	handle    uint32
-	announced bool // it was ever told of
-	closed    bool // it is idle: BUFFER_IDLE came
+	announced bool // its TENSOR_REQUEST has arrived; else the slot is empty
+	closed    bool // its BUFFER_IDLE has arrived
 	addr      uint64
 	size      uint64
-	left      uint64 // bytes that may be written before it must be asked for again
+	left      uint64 // bytes that may be written before it must be renewed
 	rkey      uint32
-	noNotify  bool // its owner hears of no write, and bounds none
+	noNotify  bool // writes to it are not reported, and not bounded
 }
 
-// A localMemory is memory that the peer may write to, or could once.
+// A localMemory is memory of this end that the peer may write to, or could once. It is of one
+// kind until its slot is used again:
+//
+//	holdsOne  noNotify   kind
+//	true      false      the buffer of one requested body
+//	false     false      exposed; renewed after the peer has asked for that
+//	false     true       exposed without notification; never renewed
+//
+// open is false once this end has closed it: a write to it is then an error.
 type localMemory struct {
 	handle     uint32
-	id         uint32 // what it arrives by
+	id         uint32 // Header.ID of what is written to it
 	size       uint64
-	frameBytes uint64 // bytes of the frame that is arriving
-	totalBytes uint64 // bytes that came since it was shown
+	frameBytes uint64 // of the frame that is arriving
+	totalBytes uint64 // since it was exposed or renewed
 	open       bool
-	renewed    bool // it was shown again, when it had been written full
-	holdsOne   bool // it was asked for by BUFFER_REQUEST and holds one body
-	noNotify   bool // it is written in silence, as often as the peer wants
+	renewed    bool // it has been renewed at least once
+	holdsOne   bool // it is the buffer of one requested body
+	noNotify   bool // writes to it are not reported, and not bounded
 }
 
-// drained reports that nothing of the peer's can be on its way to l any more: it has
-// written as much as it may. Of memory that is kept nobody can know.
+// drained reports that no write of the peer to l can be in flight, because it has written as
+// much as it may. Without notification nobody can know.
 func (l *localMemory) drained() bool { return l.totalBytes == l.size && !l.renewed && !l.noNotify }
 
+// newFlow returns the flow of an end with depth receives, whose peer has peerDepth. A message
+// has payload bytes of head and body, a write at most segment bytes.
 func newFlow(depth, peerDepth, payload, segment int) *flow {
 	return &flow{depth: depth, payload: payload, segment: segment, credits: peerDepth, arrivingSlot: -1}
 }
 
-// The inputs of a flow.
+// An input is an event for a flow. The comment of each field has the operations that use it.
 type input struct {
 	op       inputOp
-	frame    frame  // offered
-	packet   packet // came
-	handle   uint32 // wrote: the immediate value; concealed: the place
-	size     uint64 // wrote: bytes; placed, exposed: of the memory
-	addr     uint64 // placed, exposed
-	rkey     uint32 // placed, exposed
-	id       uint32 // exposed
-	noNotify bool   // exposed: its owner does not want to hear of writes
+	frame    frame  // inFrame
+	packet   packet // inMessage
+	handle   uint32 // inWrite: the immediate value; inUnexpose
+	size     uint64 // inWrite: bytes written; inAccept, inRingReady, inExpose: of the memory
+	addr     uint64 // inAccept, inRingReady, inExpose
+	rkey     uint32 // inAccept, inRingReady, inExpose
+	id       uint32 // inExpose
+	noNotify bool   // inExpose: writes are not reported
 }
 
+// An inputOp says what has happened.
 type inputOp uint8
 
 const (
-	inFrame     inputOp = iota + 1 // a frame is to be sent; the flow must be resting
+	inFrame     inputOp = iota + 1 // a frame is to be sent; the phase must be idle
 	inNext                         // what may be posted now?
-	inMessage                      // a message
-	inWrite                        // a write with an immediate value has come
-	inAccept                       // the answer to an output ask: there is memory
-	inDecline                      // the answer to an output ask: drop the body
-	inRingReady                    // there is a strip, of size at addr
-	inExpose                       // memory is shown to the peer
-	inUnexpose                     // and is not any more
-	inReposted                     // a receive is posted again
+	inMessage                      // a message has arrived
+	inWrite                        // a write with an immediate value has arrived
+	inAccept                       // the answer to outNeedBuffer: this memory
+	inDecline                      // the answer to outNeedBuffer: the body is declined
+	inRingReady                    // this end has allocated its ring, of size bytes at addr
+	inExpose                       // memory is exposed to the peer
+	inUnexpose                     // memory is no longer exposed
+	inReposted                     // the receive of the last arrival has been posted again
 )
 
-// An output is what one step wants done.
+// An output is the action that one step demands. The comment of each field has the operations
+// that set it.
 type output struct {
 	op      outputOp
-	packet  packet       // post, ask, small
-	remote  remoteMemory // write
-	off     uint64       // write: from where in the body; and, with at, where in the memory
-	at      uint64
-	size    uint64 // write: bytes; part: bytes in so far; whole, direct: of the frame
-	id      uint32 // part, direct
-	handle  uint32 // write: the immediate value; part, whole, direct, shown: the place
-	last    bool   // post, write, fill: nothing of the frame is left to be posted
-	drained bool   // hidden: nothing of the peer's can be on its way there
+	packet  packet       // outSend, outNeedBuffer, outFrame
+	remote  remoteMemory // outWriteImm, outWrite
+	off     uint64       // outWriteImm, outWrite: offset in the body; outFrame: in the ring
+	at      uint64       // outWriteImm, outWrite: offset in the memory
+	size    uint64       // outWriteImm, outWrite: bytes; outBodyPart: bytes arrived so far; outExposedFrame: of the frame
+	id      uint32       // outExposedFrame
+	handle  uint32       // outWriteImm: the immediate value; outBodyPart, outExposedFrame, outExposed
+	last    bool         // outSend, outWriteImm, outWrite: the frame ends with it
+	drained bool         // outUnexpose: no write can be in flight
 }
 
+// An outputOp says what is to be done.
 type outputOp uint8
 
 const (
 	outNone         outputOp = iota
-	outSend                  // post a message; with last it carries the frame that was offered
-	outWriteImm              // post a write
-	outWrite                 // post a write which the peer does not hear of; with last it ends the frame
-	outSkip                  // the frame is done: its receiver does not want it
-	outNeedBuffer            // find memory for the body of packet, and answer placed or declined
-	outFrame                 // a frame has come in a message, or in the strip from off on
-	outBodyPart              // more of a placed body is in; all of it when size says so
-	outExposedFrame          // a frame has come into exposed memory
-	outExposed               // the answer to exposed: the place's name
-	outUnexposed             // the answer to concealed
+	outSend                  // post a message; if last is set, it has the frame
+	outWriteImm              // post a write with an immediate value
+	outWrite                 // post a plain write, into the ring or without notification
+	outSkip                  // the frame is done: the peer declines it
+	outNeedBuffer            // find memory for the body of packet, and answer inAccept or inDecline
+	outFrame                 // a frame has arrived in a message, or in the ring at off
+	outBodyPart              // a part of a requested body has arrived; all of it if size is
+	outExposedFrame          // a frame has arrived in exposed memory
+	outExposed               // the answer to inExpose and inAccept: the handle
+	outUnexposed             // the answer to inUnexpose
 )
 
-// step is the whole protocol. An error means that the peer, or who sends here, has
-// broken it; the Conn is to fail.
+// step applies one input and returns what is to be done. It is the whole protocol. An error
+// means that the peer, or the caller, has violated the protocol; the Conn must fail.
 func (f *flow) step(in input) (output, error) {
 	switch in.op {
 	case inFrame:
@@ -217,8 +255,8 @@ func (f *flow) step(in input) (output, error) {
 	return output{}, nil
 }
 
-// next is the next thing that may be posted: messages about memory first, for
-// others wait for them; then the frame; then credit that is worth a message.
+// next returns what may be posted next: messages about memory first, because others wait for
+// them, then the frame, then an ACK if credits or ring bytes are worth one.
 func (f *flow) next() (output, error) {
 	switch {
 	case f.controlsSent < len(f.controls):
@@ -231,7 +269,7 @@ func (f *flow) next() (output, error) {
 			return out, err
 		}
 	case f.out.phase == renewing:
-		if _, _, err := f.target(); err != nil { // it is idle: that is the answer
+		if _, _, err := f.target(); err != nil { // it is closed: BUFFER_IDLE is the answer
 			return output{}, err
 		}
 	case f.out.phase == writing && (f.out.to.noNotify || f.credits > 1):
@@ -243,35 +281,36 @@ func (f *flow) next() (output, error) {
 	return output{}, nil
 }
 
-// maySend reports whether a message may go; it takes all credit owed along.
+// maySend reports whether a message may be posted. A message grants all ungranted credits, so
+// it may use the last credit if there are any.
 func (f *flow) maySend() bool { return f.credits > 1 || f.credits == 1 && f.ungranted > 0 }
 
-// grantDue reports whether there is so much credit, or room on the strip, that it is worth
-// a message.
+// grantDue reports whether ungranted credits, or free bytes of the ring, are worth an ACK.
 func (f *flow) grantDue() bool {
 	return f.ungranted >= max(f.depth/2, 2) || f.freed > 0 && f.freed >= f.recvRing.size/2
 }
 
-// isIdle reports whether nothing is to be posted, which is what a pull finds most often.
+// isIdle reports whether there is nothing to post, which is the most common case.
 func (f *flow) isIdle() bool {
 	return f.out.phase == idle && f.controlsSent == len(f.controls) && !f.grantDue()
 }
 
+// send returns the output that posts a message.
 func (f *flow) send(p packet, last bool) output {
 	f.spendCredit(&p)
 	return output{op: outSend, packet: p, last: last}
 }
 
-// spendCredit takes the credit that a message costs, and has it take all that is owed along.
+// spendCredit subtracts the credit of a message, which grants all that is ungranted.
 func (f *flow) spendCredit(p *packet) {
 	p.credit, f.ungranted = uint32(f.ungranted), 0
 	p.freed, f.freed = uint32(f.freed), 0
 	f.credits--
 }
 
-// trySend is the one message of a frame with ID 0, if nothing is to go before that and
-// the peer has a receive for it: what offered and pull would come to. False has changed
-// nothing.
+// trySend returns the message of a frame with ID 0, if it fits one, nothing is before it and a
+// credit is left. It comes to the same as inFrame and inNext. If it returns false, nothing has
+// changed.
 func (f *flow) trySend(head, size int) (p packet, ok bool) {
 	if f.out.phase != idle || f.controlsSent < len(f.controls) || head+size > f.payload || !f.maySend() {
 		return p, false
@@ -281,10 +320,11 @@ func (f *flow) trySend(head, size int) (p packet, ok bool) {
 	return p, true
 }
 
+// queueControl queues a message about memory.
 func (f *flow) queueControl(p packet) { f.controls = append(f.controls, p) }
 
-// nextControl takes the oldest note; what is before it is given back when that is
-// most of the list.
+// nextControl removes the oldest queued message. It moves the others to the front once at least
+// half of the slice is used up, so that the slice does not grow forever.
 func (f *flow) nextControl() packet {
 	p := f.controls[f.controlsSent]
 	if f.controlsSent++; 2*f.controlsSent >= len(f.controls) {
@@ -294,7 +334,7 @@ func (f *flow) nextControl() packet {
 	return p
 }
 
-// beginFrame posts the first thing about the frame that was offered, if it may.
+// beginFrame posts the first part of the queued frame, if credits permit.
 func (f *flow) beginFrame() (output, error) {
 	fr := &f.out.frame
 	if fr.exposed {
@@ -319,9 +359,9 @@ func (f *flow) beginFrame() (output, error) {
 	return f.send(p, true), nil
 }
 
-// beginExposed begins a frame into memory that the peer has shown. It is written to
-// its size and no further, so that its owner knows from the bytes that have come
-// that no more are on their way; who wants to write there again asks.
+// beginExposed begins a frame into exposed memory. That memory is written up to its size in
+// all, so that its owner knows from the bytes that have arrived that no more are in flight. To
+// write more, the frame first renews it.
 func (f *flow) beginExposed() (output, error) {
 	fr := &f.out.frame
 	to, ok, err := f.target()
@@ -346,7 +386,7 @@ func (f *flow) beginExposed() (output, error) {
 	return f.nextWrite(), nil
 }
 
-// writeToRing writes the frame's body to the peer's strip, if there is room.
+// writeToRing writes the frame's body to the peer's ring, if it has room.
 func (f *flow) writeToRing() output {
 	s, n := &f.sendRing, f.out.frame.size
 	off, used := s.next(n)
@@ -358,8 +398,8 @@ func (f *flow) writeToRing() output {
 	return output{op: outWrite, remote: remoteMemory{addr: s.addr, rkey: s.rkey}, at: off, size: n}
 }
 
-// target is the memory that the frame names. What has not been told of yet is
-// waited for; what is idle, or too small, is an error.
+// target returns the memory that the frame names. It returns false while that memory is not
+// announced: the frame waits. Memory that is closed or too small is an error.
 func (f *flow) target() (to remoteMemory, ok bool, err error) {
 	fr := &f.out.frame
 	slot := slotOf(fr.handle)
@@ -376,8 +416,8 @@ func (f *flow) target() (to remoteMemory, ok bool, err error) {
 	return to, true, nil
 }
 
-// nextWrite is the frame's next write. What goes to memory that is kept takes no receive,
-// and so no credit.
+// nextWrite returns the next write of the frame, of at most segment bytes. Without notification
+// a write consumes no receive, and so no credit.
 func (f *flow) nextWrite() output {
 	o := &f.out
 	n := min(o.frame.size-o.sent, uint64(f.segment))

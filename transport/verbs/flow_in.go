@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// handleMessage is what a message of the peer's means.
+// handleMessage applies a message of the peer. All messages may grant credits and free bytes of
+// the ring; the rest depends on the kind.
 func (f *flow) handleMessage(p packet) (output, error) {
 	f.credits += int(p.credit)
 	if p.credit > uint32(maxDepth) || f.credits > maxDepth {
@@ -35,10 +36,10 @@ func (f *flow) handleMessage(p packet) (output, error) {
 	case p.kind == tensorRequest || p.kind == bufferIdle:
 		return output{}, f.handleExposure(p)
 	}
-	return output{}, nil // ACK: its credit was all it had
+	return output{}, nil // ACK: it has nothing but credits
 }
 
-// handleFreed notes what is free again of the peer's strip.
+// handleFreed adds to the free bytes of the peer's ring.
 func (f *flow) handleFreed(p packet) error {
 	s := &f.sendRing
 	if s.tail += uint64(p.freed); s.tail > s.head {
@@ -47,8 +48,8 @@ func (f *flow) handleFreed(p packet) error {
 	return nil
 }
 
-// handleFrame is a frame that is here: in the message, or in our strip, at the one place
-// where both ends know that the next one lies.
+// handleFrame applies a frame that has arrived, in the message or in this end's ring. In the
+// ring it must lie where both ends compute that the next body lies.
 func (f *flow) handleFrame(p packet) (output, error) {
 	if err := f.checkNoBody(p.kind); err != nil || p.flag != flagInRing {
 		return output{op: outFrame, packet: p}, err
@@ -66,8 +67,8 @@ func (f *flow) handleFrame(p packet) (output, error) {
 	return output{op: outFrame, packet: p, off: off}, nil
 }
 
-// handleRenew shows memory again that the peer has written full. What is idle by now needs
-// no answer: the peer hears that it is.
+// handleRenew renews exposed memory that the peer has written to its size. Memory that is
+// closed by now needs no answer: a BUFFER_IDLE is on its way.
 func (f *flow) handleRenew(p packet) error {
 	slot := slotOf(p.handle)
 	switch {
@@ -83,7 +84,8 @@ func (f *flow) handleRenew(p packet) error {
 	return nil
 }
 
-// checkNoBody refuses a frame that comes inside another one.
+// checkNoBody returns an error if the body of another frame is arriving, or has been asked
+// about.
 func (f *flow) checkNoBody(k kind) error {
 	if f.requestedSize > 0 || f.arrivingSlot >= 0 {
 		return fmt.Errorf("%v: got it within the body of another frame", k)
@@ -91,7 +93,7 @@ func (f *flow) checkNoBody(k kind) error {
 	return nil
 }
 
-// handleResponse takes the place for the frame that was asked about.
+// handleResponse applies the answer to this end's BUFFER_REQUEST.
 func (f *flow) handleResponse(p packet) (output, error) {
 	o := &f.out
 	switch {
@@ -113,7 +115,8 @@ func (f *flow) handleResponse(p packet) (output, error) {
 	return output{}, nil
 }
 
-// handleExposure notes what the peer says of its exposed memory.
+// handleExposure applies what the peer announces about its memory: its ring, an exposure, or
+// the end of one.
 func (f *flow) handleExposure(p packet) error {
 	slot := slotOf(p.handle)
 	if p.flag == flagInRing {
@@ -136,7 +139,7 @@ func (f *flow) handleExposure(p packet) error {
 		f.remotes[slot].closed = true
 		return nil
 	}
-	for slot >= len(f.remotes) { // at most maxPlaces
+	for slot >= len(f.remotes) { // slotOf is below maxSlots
 		f.remotes = append(f.remotes, remoteMemory{})
 	}
 	if old := &f.remotes[slot]; old.announced && !old.closed {
@@ -146,7 +149,8 @@ func (f *flow) handleExposure(p packet) error {
 	return nil
 }
 
-// openSlot takes a slot for memory of ours.
+// openSlot assigns a slot, with a new generation, to memory of this end. At most maxSlots are
+// open.
 func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err error) {
 	if n := len(f.freeSlots); n > 0 {
 		slot, f.freeSlots = f.freeSlots[n-1], f.freeSlots[:n-1]
@@ -160,6 +164,7 @@ func (f *flow) openSlot(size uint64, id uint32, holdsOne bool) (slot int, err er
 	return slot, nil
 }
 
+// closeSlot ends a slot. Its next use has another generation.
 func (f *flow) closeSlot(slot int) {
 	f.locals[slot].open = false
 	f.freeSlots = append(f.freeSlots, slot)
@@ -177,7 +182,7 @@ func (f *flow) acceptBody(in input) (output, error) {
 	return output{op: outExposed, handle: l.handle}, nil
 }
 
-// expose tells the peer of memory.
+// expose announces memory to the peer.
 func (f *flow) expose(in input) (output, error) {
 	if len(f.controls)-f.controlsSent >= maxControls {
 		return output{}, fmt.Errorf("got %d messages about memory that the peer has not read; release or expose less often", maxControls)
@@ -200,7 +205,8 @@ var (
 	errNotified   = errors.New("got a write with notification into memory without")
 )
 
-// handleWrite counts n bytes that have come into a place of ours.
+// handleWrite counts n bytes that have arrived in memory of this end. imm is the immediate
+// value: the handle, and whether more writes of the frame follow.
 func (f *flow) handleWrite(imm uint32, n uint64) (output, error) {
 	slot, goesOn := slotOf(imm), imm&more != 0
 	if slot >= len(f.locals) || !f.locals[slot].open || f.locals[slot].handle != imm&^more {

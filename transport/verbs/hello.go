@@ -10,16 +10,15 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// What two ends say to each other on the set-up link, beside their owners' frames,
-// are frames whose head is setupMark and one of these.
+// The kinds of messages on the set-up link: frames whose head is setupMark and one of these.
 const (
-	setupOffer    = 1 // the accepting end's queue pair
-	setupAnswer   = 2 // the dialling end's, which can receive
-	setupReady    = 3 // the accepting end can receive, and sends over the queue pair from now on
-	setupSwitched = 4 // so does the dialling end
-	setupLiteral  = 5 // the next frame is an owner's, though it looks like one of these
-	setupRefuse   = 6 // there will be no queue pair; the body says why
-	setupRequest  = 7 // the dialling end asks for a queue pair, where it is for it to ask
+	setupOffer    = 1 // accepting end: the address of its queue pair
+	setupAnswer   = 2 // dialling end: the address of its queue pair, which can receive
+	setupReady    = 3 // accepting end: its next frame goes over the queue pair
+	setupSwitched = 4 // dialling end: its next frame goes over the queue pair
+	setupLiteral  = 5 // the next frame is the owner's, though it looks like one of these
+	setupRefuse   = 6 // there is no queue pair; the body is the reason
+	setupRequest  = 7 // dialling end with OnRequest: requests an OFFER
 )
 
 const (
@@ -30,9 +29,9 @@ const (
 	maxRefusal   = 400 // bytes of text
 )
 
-// The bounds on what a hello may say.
+// The bounds of what a hello and a message may contain. A Conn with a peer beyond them fails.
 const (
-	minDepth    = 3 // with two, credit could not reach the two that make an ACK
+	minDepth    = 3 // with two, credits could not reach the two that an ACK needs
 	maxDepth    = 1024
 	minBuffer   = 256
 	maxBuffer   = 1 << 20
@@ -42,14 +41,15 @@ const (
 	maxRing     = 1 << 30
 )
 
-// A hello is what the peer needs to know of this end before the first message.
+// A hello is what the peer must know of this end before the first message.
 type hello struct {
 	rdma.Address
 	depth  uint32 // receives posted
 	buffer uint32 // bytes of each
-	salt   uint64 // what this end's Tokens carry
+	salt   uint64 // in this end's Tokens
 }
 
+// put encodes h into b, which has helloLen bytes.
 func (h *hello) put(b []byte) {
 	le := binary.LittleEndian
 	copy(b, h.GID[:])
@@ -62,6 +62,7 @@ func (h *hello) put(b []byte) {
 	le.PutUint64(b[36:], h.salt)
 }
 
+// parseHello decodes and validates a hello.
 func parseHello(b []byte) (hello, error) {
 	if len(b) != helloLen {
 		return hello{}, fmt.Errorf("hello: got %d bytes, want %d", len(b), helloLen)
@@ -83,24 +84,23 @@ func parseHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// setupFrame is a frame of this package's for the set-up link.
+// setupFrame returns a frame of this package for the set-up link.
 func setupFrame(kind byte, body []byte, done func(error)) *transport.Frame {
 	return &transport.Frame{Head: append([]byte(setupMark), kind), Body: body, Done: done}
 }
 
-// looksLikeSetup reports whether a head could be taken for one of this package's.
+// looksLikeSetup reports whether a head could be mistaken for one of this package.
 func looksLikeSetup(head []byte) bool { return bytes.HasPrefix(head, []byte(setupMark)) }
 
-// A setupSink is the Sink of the set-up link: it hands owners' frames through to the
-// owner's Sink, and keeps what the two ends say to each other. Only Progress uses
-// it.
+// A setupSink is the Sink of the set-up link. It passes the owner's frames to the owner's Sink
+// and handles the messages of this package. Only Progress uses it.
 type setupSink struct {
 	c       *conn
-	owner   transport.Sink // for the length of one Progress
-	literal bool           // the next frame is an owner's
-	isSetup bool           // the frame that is arriving is
+	owner   transport.Sink // during one Progress
+	literal bool           // the next frame is the owner's
+	isSetup bool           // the arriving frame is a message of this package
 	body    [max(helloLen, maxRefusal)]byte
-	err     error // the peer broke the rules
+	err     error // the peer has violated the protocol
 }
 
 // Buffer implements transport.Sink.

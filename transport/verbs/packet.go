@@ -7,9 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A kind is one of the six messages of the protocol; they are TensorFlow's, in
-// its order (contrib/verbs/README.md of TensorFlow 1.3). doc.go says what each
-// means here.
+// A kind is one of the six messages of the protocol. They are TensorFlow's, in its order
+// (contrib/verbs/README.md of TensorFlow 1.3). doc.go has their meaning here.
 type kind uint8
 
 const (
@@ -26,7 +25,7 @@ var kindNames = [...]string{
 	bufferResponse: "BUFFER_RESPONSE", tensorRequest: "TENSOR_REQUEST", tensorWrite: "TENSOR_WRITE",
 }
 
-// String is the name that TensorFlow gave the message.
+// String returns the name that TensorFlow gave the message.
 func (k kind) String() string {
 	if k < ack || k > tensorWrite {
 		return fmt.Sprintf("message %d", uint8(k))
@@ -37,13 +36,13 @@ func (k kind) String() string {
 const (
 	packetVersion = 3
 	packetLen     = 40 // bytes before head and body
-	flagDeclined  = 1  // BUFFER_RESPONSE: the body is not wanted, send none
-	flagInRing    = 2  // TENSOR_REQUEST: of the strip; TENSOR_WRITE: the body lies there
-	flagRenew     = 4  // BUFFER_REQUEST and its answer: the place is written full, may it be again?
-	flagNoNotify  = 8  // TENSOR_REQUEST: the place is written in silence, as often as wanted
+	flagDeclined  = 1  // BUFFER_RESPONSE: the body is declined
+	flagInRing    = 2  // TENSOR_REQUEST: of the ring; TENSOR_WRITE: the body lies there
+	flagRenew     = 4  // BUFFER_REQUEST and its answer: renew the memory, which is written to its size
+	flagNoNotify  = 8  // TENSOR_REQUEST: without notification
 )
 
-// allows reports whether a flag belongs to the message. One has at most one flag.
+// allows reports whether the message may have the flag. A message has at most one.
 func (k kind) allows(flag byte) bool {
 	switch flag {
 	case 0:
@@ -60,21 +59,21 @@ func (k kind) allows(flag byte) bool {
 	return false
 }
 
-// A packet is one message as it lies in a message buffer, but for head and body.
+// A packet is the header of a message. Head and body follow it in the message buffer.
 type packet struct {
 	kind   kind
-	flag   byte   // 0, or what belongs to the kind
+	flag   byte   // 0, or one that the kind allows
 	head   int    // bytes of head that follow
-	credit uint32 // receive buffers that the sender has posted again
-	freed  uint32 // bytes of the sender's strip that may be written again
+	credit uint32 // receives that the sender has posted again
+	freed  uint32 // bytes of the sender's ring that are free again
 	id     uint32 // of a frame
-	handle uint32 // names memory; see placeOf
+	handle uint32 // names memory; see handleOf
 	size   uint64 // bytes of body, or of memory
 	addr   uint64
 	rkey   uint32
 }
 
-// put writes p to b, which has room for it.
+// put encodes p into b, which has at least packetLen bytes.
 func (p *packet) put(b []byte) {
 	b[0], b[1], b[2], b[3] = packetVersion, byte(p.kind), p.flag, byte(p.head)
 	le := binary.LittleEndian
@@ -87,7 +86,7 @@ func (p *packet) put(b []byte) {
 	le.PutUint32(b[36:], p.freed)
 }
 
-// parse reads a message that fills b. Head and body are what follows packetLen.
+// parse decodes and validates a message that fills b. Head and body are what follows packetLen.
 func parse(b []byte) (packet, error) {
 	if len(b) < packetLen {
 		return packet{}, fmt.Errorf("message: got %d bytes, want at least %d", len(b), packetLen)
@@ -119,9 +118,9 @@ func parse(b []byte) (packet, error) {
 	return p, nil
 }
 
-// A place is named by 31 bits: which of the receiver's places it is, and which
-// use of it, so that a name that is stale is noticed. The top bit is set in the
-// immediate value of a write that more writes of the same frame follow.
+// A handle names memory by 31 bits: the slot of the receiver's table, and the generation of
+// that slot, so that a stale handle is detected. In the immediate value of a write the top bit
+// means that more writes of the same frame follow.
 const (
 	more           = 1 << 31
 	maxSlots       = 1 << 12
@@ -134,8 +133,8 @@ func handleOf(slot int, generation uint32) uint32 {
 
 func slotOf(handle uint32) int { return int(handle & (maxSlots - 1)) }
 
-// newer reports whether a is a later use of the same place than b, as serial
-// numbers are compared (RFC 1982).
+// newer reports whether a is a later generation of the same slot than b. Generations wrap
+// around and are compared as serial numbers (RFC 1982).
 func newer(a, b uint32) bool {
 	d := (a>>12 - b>>12) & generationMask
 	return d != 0 && d < 1<<18

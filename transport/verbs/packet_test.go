@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// golden are messages whose bytes lie in testdata: the wire format, once more than
-// doc.go's table, so that a change of it cannot go unnoticed.
+// golden has messages whose bytes are in testdata: the wire format in a second form beside
+// doc.go, so that no change of it goes unnoticed.
 var golden = []struct {
 	name string
 	p    packet
@@ -102,7 +102,7 @@ func FuzzParse(f *testing.F) {
 		if !bytes.Equal(again, b[:packetLen]) {
 			t.Errorf("%x was read as %+v, which is written as %x", b, p, again)
 		}
-		// Whatever it says, a flow takes it or refuses it.
+		// A flow must accept or refuse any packet, without a panic.
 		newFlow(4, 4, 200, 100).step(input{op: inMessage, packet: p})
 	})
 }

@@ -6,15 +6,14 @@ import (
 	"strings"
 )
 
-// Several devices or ports of a host are rails: its ranks take them in turn, each one,
-// by their number on the host. A Conn has one rail; that all of a host's are used is for
-// the ranks on it. Each rank's device reaches each other's, as a routed RoCE v2 network or
-// one InfiniBand subnet has it.
+// A host may have several devices or ports. Its ranks select one each, in turn by their number
+// on the host. A Conn uses one port; all ports of a host are used by its ranks together. Every
+// device must reach every other, as in a routed RoCE v2 network or one InfiniBand subnet.
 
-// A portName is what TUTTI_VERBS_DEVICE says of one: "mlx5_0", or with its port "mlx5_0:2".
+// A portName is one entry of TUTTI_VERBS_DEVICE: "mlx5_0", or with its port "mlx5_0:2".
 type portName struct {
 	device string
-	port   int // 0: as TUTTI_VERBS_PORT says
+	port   int // 0: TUTTI_VERBS_PORT
 }
 
 func (r portName) String() string {
@@ -24,7 +23,7 @@ func (r portName) String() string {
 	return fmt.Sprintf("%s:%d", r.device, r.port)
 }
 
-// parsePorts reads the rails that a variable names, parted by commas; none for "".
+// parsePorts parses the ports in a variable, separated by commas; none for "".
 func parsePorts(variable, text string) (ports []portName, err error) {
 	if text == "" {
 		return nil, nil
@@ -43,19 +42,19 @@ func parsePorts(variable, text string) (ports []portName, err error) {
 	return ports, nil
 }
 
-// localRankVars are the variables that say which rank of its host a process is, as launchers
-// set them: ours, Open MPI's, Intel MPI's and MPICH's, Slurm's. torchrun may be started by
-// one of these, whose variables its workers have, too; so its own goes before theirs.
+// localRankVars are the variables in which launchers put the number of a rank on its host: this
+// module's, Open MPI's, those of Intel MPI and MPICH, Slurm's. torchrun may run under one of
+// these, and its workers inherit their variables; so its own is checked before theirs.
 var localRankVars = [...]string{localRankVar, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", torchLocalRankVar}
 
 const (
 	localRankVar      = "TUTTI_LOCAL_RANK"
 	torchLocalRankVar = "LOCAL_RANK"
-	torchRunIDVar     = "TORCHELASTIC_RUN_ID" // torchrun has started this process
+	torchRunIDVar     = "TORCHELASTIC_RUN_ID" // set by torchrun
 )
 
-// localRankOf is which rank of its host this process is, and the variable that says so, the
-// first that says anything; 0 and "" where none does.
+// localRankOf returns the number of this process on its host, and the variable that has it. It
+// returns 0 and "" if none is set.
 func localRankOf(getenv func(string) string) (rank int, variable string, err error) {
 	names := localRankVars[:]
 	if getenv(torchRunIDVar) != "" {
@@ -74,9 +73,8 @@ func localRankOf(getenv func(string) string) (rank int, variable string, err err
 	return 0, "", nil
 }
 
-// ownPort is w for the one rail that is this process's, and a line about it for people
-// where there are several. That it cannot be used is an error of choose's, and no
-// other rail is taken then.
+// ownPort returns w for the one port of this process, and a line for people if there are
+// several. If that port cannot be used, choose fails: no other one replaces it.
 func (w *config) ownPort() (own *config, why []string) {
 	if len(w.ports) == 0 {
 		return w, nil

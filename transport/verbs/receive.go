@@ -9,7 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// deliver takes arrivals until one of them is something of a frame's.
+// deliver handles arrivals until one of them delivers something to the Sink. The device is
+// polled up to spins times, once for the first arrival.
 func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	state := transport.Idle
 	for range maxDepth {
@@ -32,8 +33,8 @@ func (c *conn) deliver(in transport.Sink, spins int) (transport.State, error) {
 	return state, nil
 }
 
-// nextArrival polls the queue pair, posts what can go, and returns the oldest arrival.
-// The error is the Conn's, once nothing is left to be delivered.
+// nextArrival polls the device, posts what can be posted, and returns the oldest arrival. The
+// error is the Conn's; it is returned once nothing is left to be delivered.
 func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err error) {
 	c.mu.Lock()
 	l := c.endpoint
@@ -46,7 +47,7 @@ func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err er
 		return e, false, false, err
 	}
 	if l.arrivals.n > 0 {
-		spins = 1 // nothing is waited for, but a Done may be due
+		spins = 1 // an arrival is at hand; poll only for frames that are Done
 	}
 	if c.err == nil {
 		moved = c.poll(spins) > 0
@@ -69,7 +70,7 @@ func (c *conn) nextArrival(spins int) (e rdma.Completion, moved, ok bool, err er
 	return e, moved || posted, ok, nil
 }
 
-// handleArrival handles one arrival; true when it was a frame's.
+// handleArrival handles one arrival. It reports whether it has delivered something to the Sink.
 func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 	c.mu.Lock()
 	l := c.endpoint
@@ -87,7 +88,7 @@ func (c *conn) handleArrival(e rdma.Completion, in transport.Sink) bool {
 		last, c.bodyReg = c.bodyReg, nil
 	}
 	c.mu.Unlock()
-	last.release() // all of it has come: nothing is on its way there
+	last.release() // all of it has arrived, so no write is in flight
 	err = c.deliverArrival(&out, buf, in)
 	c.mu.Lock()
 	c.repostAndUnlock(e.ID, err)
@@ -106,8 +107,8 @@ func (c *conn) stepFlow(e rdma.Completion, buf []byte) (output, error) {
 	return c.flow.step(input{op: inMessage, packet: p})
 }
 
-// repostAndUnlock posts a receive again, and what the arrival made possible. An
-// error is the peer's fault.
+// repostAndUnlock posts a receive again, and what the arrival has made possible. An error is a
+// protocol error of the peer, which fails the Conn.
 func (c *conn) repostAndUnlock(id uint64, err error) {
 	if err != nil {
 		c.mu.Unlock()
@@ -144,7 +145,7 @@ func (c *conn) deliverArrival(out *output, buf []byte, in transport.Sink) error 
 	return nil
 }
 
-// deliverFrame gives a frame to the Sink that lies in a message, or in the strip.
+// deliverFrame gives a frame to the Sink whose body is in the message or in the ring.
 func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	head := buf[packetLen : packetLen+out.packet.head]
 	h := transport.Header{Head: head, ID: out.packet.id, Size: int(out.packet.size)}
@@ -167,10 +168,10 @@ func (c *conn) deliverFrame(out *output, buf []byte, in transport.Sink) error {
 	return nil
 }
 
-// requestBuffer asks the Sink for memory for a body, and answers the peer.
+// requestBuffer asks the Sink for memory for a body, registers it, and answers the peer.
 func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	if c.hasFailed() {
-		return nil // its body will not come
+		return nil // its body will not arrive
 	}
 	n := copy(c.head[:], buf[packetLen:packetLen+p.head])
 	c.header = transport.Header{Head: c.head[:n], ID: p.id, Size: int(p.size)}
@@ -182,7 +183,7 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 		return c.declineBody(in)
 	}
 	if !c.transport.acquireDevice() {
-		return nil // Close ends the Conn
+		return nil // Close of the Transport ends the Conn
 	}
 	defer c.transport.releaseDevice()
 	l, err := c.transport.remoteCache.acquire(dst[:p.size])
@@ -210,10 +211,10 @@ func (c *conn) requestBuffer(p *packet, buf []byte, in transport.Sink) error {
 	return err
 }
 
-// newRing makes the strip when the first body comes that it would have been good
-// for, so that links which carry little do without one; nil when there is none to be
-// made. That the device takes no more memory costs speed here, and no more. The
-// caller is in Progress, which alone makes strips.
+// newRing allocates the eager ring for the first body that could have used it, so that links
+// with little traffic have none. It returns nil if there is a ring, the body is too large, or
+// the device has no memory left: without a ring, bodies are slower but arrive. Only Progress
+// calls it.
 func (c *conn) newRing(size int) *rdma.Region {
 	o := &c.transport.opts
 	if c.endpoint.recvRing != nil || size > o.Ring/4 {
@@ -226,7 +227,7 @@ func (c *conn) newRing(size int) *rdma.Region {
 	return r
 }
 
-// declineBody drops the body that is asked about: it need not come.
+// declineBody tells the peer not to send the body, and the Sink that it is complete.
 func (c *conn) declineBody(in transport.Sink) error {
 	c.mu.Lock()
 	_, err := c.flow.step(input{op: inDecline})
@@ -244,7 +245,7 @@ func (c *conn) isClosed() bool {
 	return c.closed
 }
 
-// checkBuffer refuses a place that is too small for the body.
+// checkBuffer returns an error if the Sink's memory is too small for the body.
 func checkBuffer(dst []byte, size int) error {
 	if dst != nil && len(dst) < size {
 		return failure(fault.Misuse, "progress", fmt.Errorf("the Sink's Place returned %d bytes for a body of %d", len(dst), size))
@@ -252,7 +253,7 @@ func checkBuffer(dst []byte, size int) error {
 	return nil
 }
 
-// registrationError is the error of memory that the device did not take.
+// registrationError is the error of memory that the device refuses to register.
 func registrationError(n int, err error) error {
 	return failure(fault.Exhausted, "register memory", fmt.Errorf(
 		"%d bytes: %w; raise the limit on locked memory (ulimit -l unlimited, or LimitMEMLOCK of the service)", n, err))

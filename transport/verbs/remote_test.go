@@ -11,9 +11,9 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// Half of the Nodes are lent by another goroutine here, and by another machine where
-// TestDevicesOfTwoMachinesKeepTheContract runs.
-// The race detector, which takes ten times as long, has the same suite without lending.
+// Half of the Nodes belong to another goroutine here, and to another machine in
+// TestDevicesOfTwoMachinesKeepTheContract. The race detector, which takes ten times as long,
+// runs the same suite with local nodes only.
 func TestVerbsKeepsTheContractWithRemoteNodes(t *testing.T) {
 	mk := nodesOverTCP("127.0.0.1", softdevice.NewFabric())
 	near, far := net.Pipe()

@@ -10,16 +10,17 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// segmentSize is the most bytes of one write: so that what lies above can work on
-// the first bytes while the next ones arrive.
+// segmentSize is the most bytes of one write. So the receiver's owner can work on the first
+// bytes while the next arrive.
 const segmentSize = 256 << 10
 
-// signalEvery is after how many works one at least is signalled, as a part of the
-// depth. The last one posted always is; the others only take room.
+// signalEvery is how many signaled work requests there are at least among depth. The last one
+// of each post is signaled; others only free buffers.
 const signalEvery = 4
 
-// pumpAndUnlock posts what can be posted, unlocks mu, and runs what Done is due.
-// A Conn that breaks the protocol fails. It reports whether anything was posted.
+// pumpAndUnlock posts what can be posted, unlocks mu, and runs Done for what has finished. If
+// the owner has violated the protocol, the Conn fails. It reports whether it has posted
+// anything.
 func (c *conn) pumpAndUnlock() (posted bool) {
 	before := c.postedCount()
 	err := c.pump()
@@ -41,7 +42,7 @@ func (c *conn) postedCount() uint64 {
 	return c.endpoint.posted
 }
 
-// pump posts as much as the queue pair has room and the peer has receives for, in
+// pump posts as many work requests as the endpoint has room and the peer has receives for, in
 // one call to the device. mu is held.
 func (c *conn) pump() error {
 	l := c.endpoint
@@ -70,7 +71,7 @@ func (c *conn) pump() error {
 	return fail
 }
 
-// post gives the works that were put together to the device. mu is held.
+// post posts the batch to the device. mu is held.
 func (c *conn) post() {
 	l := c.endpoint
 	if w := &l.batch[len(l.batch)-1]; w.Signaled {
@@ -81,16 +82,17 @@ func (c *conn) post() {
 	}
 }
 
-// postFailed fails the queue pair that has refused works, and wakes who sleeps: nothing
-// need be on its way that would. mu is held.
+// postFailed sets the error of an endpoint whose device refuses work, and fires Arm: no
+// completion may be outstanding that would. mu is held.
 func (c *conn) postFailed(err error) {
-	for c.poll(1) > 0 { // the reason may lie there
+	for c.poll(1) > 0 { // a failed completion has the reason
 	}
 	c.endpoint.setError(failure(fault.LinkLost, "post", fmt.Errorf("%s: %w", c.transport.device.Describe(), err)))
 	c.transport.caller.Call(c.fireFunc)
 }
 
-// nextFrame gives the flow the next frame when it has none. mu is held.
+// nextFrame gives the flow the next frame if it has none. A body that fits no message is
+// registered first. mu is held.
 func (c *conn) nextFrame() error {
 	if c.flow.out.phase != idle || c.out.First == nil {
 		return nil
@@ -117,7 +119,7 @@ func (c *conn) nextFrame() error {
 	return err
 }
 
-// buildWorkRequest makes a work of what the flow wants posted. mu is held.
+// buildWorkRequest appends to the batch what the flow wants posted. mu is held.
 func (c *conn) buildWorkRequest(out *output) {
 	l := c.endpoint
 	l.posted++
@@ -153,7 +155,7 @@ func (c *conn) buildWorkRequest(out *output) {
 	l.batch = append(l.batch, w)
 }
 
-// skipFrame ends the frame that its receiver does not want. mu is held.
+// skipFrame ends the frame that its receiver has declined. mu is held.
 func (c *conn) skipFrame() {
 	c.unsent.sub(c.unposted)
 	c.finished.Push(c.current)
@@ -168,8 +170,8 @@ func (c *conn) skipFrame() {
 // frames in parts allocate nothing, and their memory stays registered.
 const maxStaging = 4
 
-// bodyOf returns the body of f as one piece. A work request has one piece of memory,
-// so that a body in parts is copied. mu is held.
+// bodyOf returns the body of f as one piece, because a work request has one. It copies a body
+// in parts. mu is held.
 func (c *conn) bodyOf(f *transport.Frame) []byte {
 	if f.Parts == nil {
 		return f.Body
@@ -188,16 +190,16 @@ func (c *conn) bodyOf(f *transport.Frame) []byte {
 	return b
 }
 
-// reuse keeps a copy's memory for the next one. mu is held.
+// reuse keeps the memory of a copy for the next one. mu is held.
 func (c *conn) reuse(b []byte) {
 	if cap(b) > 0 && len(c.staging) < maxStaging {
 		c.staging = append(c.staging, b)
 	}
 }
 
-// A Token names the memory of one place of the Conn that exposed it.
+// A Token names memory that the Conn which made it has exposed.
 //
-//	bytes 0..3   the place, uint32, little-endian
+//	bytes 0..3   the handle, uint32, little-endian
 //	bytes 4..7   "RDMA"
 //	bytes 8..15  the Conn's salt
 //	bytes 16..31 zero
@@ -212,7 +214,7 @@ func (c *conn) token(handle uint32) (t transport.Token) {
 
 var errForeignToken = errors.New("got a token that the peer of this Conn has not made")
 
-// handleIn is the place that a Token of the peer's names.
+// handleIn returns the handle in a Token of the peer.
 func handleIn(t transport.Token, salt uint64) (uint32, error) {
 	handle := binary.LittleEndian.Uint32(t[:])
 	if string(t[4:8]) != tokenMark || binary.LittleEndian.Uint64(t[8:]) != salt || handle&more != 0 {

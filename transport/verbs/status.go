@@ -7,7 +7,8 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// A statusText says what a status means, what most often causes it, and what helps.
+// A statusText explains a status: its name in libibverbs, the most likely cause, and the
+// remedy.
 type statusText struct{ name, cause, remedy string }
 
 var statusTexts = map[rdma.Status]statusText{
@@ -25,7 +26,7 @@ var statusTexts = map[rdma.Status]statusText{
 	rdma.General:          {"general error", "the driver gives no reason", "look at the kernel's log (dmesg)"},
 }
 
-// completionError is the error of a Conn one of whose works ended like c.
+// completionError is the error of a Conn whose work request has failed.
 func completionError(device string, c rdma.Completion) error {
 	e, ok := statusTexts[c.Status]
 	if !ok {
@@ -39,7 +40,7 @@ func completionError(device string, c rdma.Completion) error {
 		device, e.name, c.Status, c.Vendor, e.cause, e.remedy))
 }
 
-// failure is this package's error. A transport does not know ranks: Rank is -1.
+// failure makes this package's errors. A transport does not know ranks, so Rank is -1.
 func failure(k fault.Kind, op string, err error) error {
 	return &fault.Error{Kind: k, Op: "verbs: " + op, Rank: -1, Err: err}
 }

@@ -14,75 +14,75 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// Name is what this wire is called; a Transport's Name has the set-up wire's
-// before it, as in TensorFlow's "grpc+verbs".
+// Name is the name of this transport. A Transport's own Name begins with the set-up
+// transport's, as in TensorFlow's "grpc+verbs".
 const Name = "verbs"
 
 // A Device is an RDMA device. Besides the hardware that New opens there are those of
 // package softdevice.
 type Device = rdma.Device
 
-// Options says how a Transport is set up, and what it may use.
+// Options configures a Transport. Zero values mean the defaults, or what the variables in
+// docs/verbs.md set.
 type Options struct {
-	// Setup is the wire over which two ends find each other and agree on a queue
-	// pair, and by which they notice that the other is gone. The Transport owns
-	// it from New on, and closes it.
+	// Setup is the transport over which two ends find each other, agree on a queue pair, and
+	// notice that the other is gone. The Transport owns it from New on, and closes it.
 	Setup transport.Transport
 	// Device, if not nil, is used in place of this host's hardware. The Transport owns
 	// it from New on, and closes it.
 	Device Device
 
-	// OnRequest has an accepted Conn get a queue pair only if its peer has asked for
-	// one, which a peer does by dialling with OnRequest itself. Otherwise it stays a
-	// Conn of the set-up wire, also towards peers that know that wire only, and shows
-	// no memory: for who picks a wire per peer.
+	// OnRequest gives an accepted Conn a queue pair only if its peer has requested one. A peer
+	// does so by dialling with OnRequest itself. Otherwise the Conn stays on the set-up
+	// transport, also towards peers that know only that one, and exposes no memory. It is for
+	// owners that choose a transport per peer.
 	OnRequest bool
 
-	// Depth is how many messages, and writes of tensors, a peer may have on their
-	// way to this end on one Conn: 3 to 1024; 0 is 32.
+	// Depth is how many messages and writes a peer may have in flight to this end on one Conn:
+	// 3 to 1024; 0 is 32.
 	Depth int
-	// Buffer is the size in bytes of a message buffer, and bodies that fit into
-	// one with 40 bytes and their head are copied rather than registered: 256 to
-	// 1 MiB; 0 is 8192. A Conn has twice Depth of them.
+	// Buffer is the size of a message buffer in bytes: 256 to 1 MiB; 0 is 8192. A Conn has
+	// twice Depth of them. Bodies that fit into one beside 40 bytes and their head are copied
+	// instead of registered.
 	Buffer int
-	// Strip is the size in bytes of a Conn's strip: bodies of up to a quarter of it
-	// that fit no message buffer are written there without asking for each, and
-	// copied out. It is made with the first such body. 1 KiB to 1 GiB; 0 is 2 MiB,
-	// negative none.
+	// Ring is the size in bytes of a Conn's eager ring: 1 KiB to 1 GiB; 0 is 2 MiB, and
+	// negative means none. Bodies of up to a quarter of it that fit no message buffer are
+	// written there without a request, and copied out. It is allocated with the first such
+	// body.
 	Ring int
-	// CacheBytes bounds the memory that stays registered because it was sent from,
-	// and as much again that peers wrote to: 0 is 256 MiB; negative, none beyond
-	// what is in use.
+	// CacheBytes bounds the memory that stays registered after it was sent from, and as much
+	// again that peers have written to: 0 is 256 MiB; negative means none beyond what is in
+	// use.
 	CacheBytes int
-	// Fresh has memory be registered anew for each use by a peer, so that no key is
-	// of any use afterwards, also to a peer that breaks the rules. Expose refuses the
-	// id transport.Unheard then: that memory is for many uses.
+	// Fresh ends every registration for a peer with its use, so that no key is valid
+	// afterwards, not even for a peer that breaks the protocol. Expose then refuses the ID
+	// transport.NoNotify, because such memory is for many uses.
 	Fresh bool
 }
 
-// A Transport is one end's RDMA device and the queue pairs on it: TensorFlow's
-// adapter and manager. It implements transport.Transport; all its methods may be
-// called concurrently.
+// A Transport is one end's RDMA device with its queue pairs, TensorFlow's adapter and manager.
+// It implements transport.Transport. All its methods may be called concurrently.
 type Transport struct {
 	opts        Options
 	device      rdma.Device
-	localCache  *registrationCache // what is sent from
-	remoteCache *registrationCache // what peers may write to
+	localCache  *registrationCache // memory that is sent from
+	remoteCache *registrationCache // memory that peers may write to
 	caller      *poll.Caller
-	inUse       sync.WaitGroup // what uses the device: message buffers, and registrations under way
+	inUse       sync.WaitGroup // uses of the device: message buffers, and calls that register memory
 
 	mu        sync.Mutex // guards the rest
 	conns     map[*conn]struct{}
 	closed    bool
-	closeDone chan struct{} // closed when Close has ended
+	closeDone chan struct{} // closed once Close has returned
 }
 
-// New opens the device: the first that has an active port and a GID, and of its GIDs,
-// RoCE version 2's over IPv4 if it can; Explain tells. The variables in docs/verbs.md,
-// TUTTI_VERBS_DEVICE and so on, say otherwise, and fill in what o leaves open. The
-// result is a transport.Greeter if the set-up wire is.
-// It is fault.Misuse if o says what cannot be, and fault.Refused, with the remedy,
-// if this program or this host has no verbs; then Setup is left alone.
+// New opens a device: the first that has an active port and a GID, and of its GIDs the best,
+// RoCE version 2 over IPv4 if there is one. Explain lists the choices. The variables in
+// docs/verbs.md, TUTTI_VERBS_DEVICE and so on, override this, and complete what o leaves at
+// zero. The result is a transport.Greeter if the set-up transport is.
+//
+// fault.Misuse: o or a variable is invalid. fault.Refused, with the remedy: this program or
+// this host has no verbs. Setup stays open in both cases.
 func New(o Options) (transport.Transport, error) {
 	w, err := readConfig(os.Getenv)
 	if err != nil {
@@ -106,8 +106,8 @@ func New(o Options) (transport.Transport, error) {
 	return t, nil
 }
 
-// Explain says, a line each, which of this host's devices, ports and GIDs New would
-// take, and why not the others. The error is New's.
+// Explain returns a line for each device, port and GID of this host: whether New would select
+// it, and why not. The error is New's.
 func Explain() ([]string, error) {
 	w, err := readConfig(os.Getenv)
 	if err != nil {
@@ -120,7 +120,7 @@ func Explain() ([]string, error) {
 	return text, nil
 }
 
-// applyDefaults fills in what is left out.
+// applyDefaults completes what is zero, and validates all.
 func (o *Options) applyDefaults() error {
 	if o.Depth == 0 {
 		o.Depth = 32
@@ -147,7 +147,8 @@ func (o *Options) applyDefaults() error {
 	return nil
 }
 
-// remoteCacheBytes is how much may stay registered for peers that nobody is writing to.
+// remoteCacheBytes is how much memory may stay registered for peers while no peer is writing to
+// it.
 func (o *Options) remoteCacheBytes() int {
 	if o.Fresh {
 		return -1
@@ -155,13 +156,12 @@ func (o *Options) remoteCacheBytes() int {
 	return o.CacheBytes
 }
 
-// Network says, in a word without ";" and "=", what network the device is on: two
-// ends whose words are equal have addresses of one kind, by which each device should
-// reach the other's.
+// Network names the network of the device, in a word without ";" and "=". Devices with equal
+// names should reach each other.
 func (t *Transport) Network() string { return t.device.Network() }
 
-// Try finds out whether a Conn could be set up here: it makes a queue pair with its
-// message buffers, and gives them back. The error is what the Conn's would be.
+// Try checks whether a Conn could be set up: it makes a queue pair with its message buffers and
+// releases them. The error is what the Conn's would be.
 func (t *Transport) Try() error {
 	c := newConn(t, nil, false)
 	l, err := c.newEndpoint()
@@ -171,16 +171,16 @@ func (t *Transport) Try() error {
 	return err
 }
 
-// A greeter is a Transport whose set-up wire shares the process's listener.
+// A greeter is a Transport whose set-up transport shares the process's listener.
 type greeter struct {
 	*Transport
 	transport.Greeter
 }
 
-// Name is the set-up wire's name, "+" and "verbs".
+// Name returns the set-up transport's name, "+" and "verbs".
 func (t *Transport) Name() string { return t.opts.Setup.Name() + "+" + Name }
 
-// Serve serves on the set-up wire; the address is that wire's.
+// Serve serves on the set-up transport. The address is that transport's.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("accept is nil, want a function"))
@@ -192,8 +192,8 @@ func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string,
 	})
 }
 
-// Dial opens a Conn over the set-up wire. It has a queue pair once the peer has
-// admitted it; that there can be none fails the Conn, then, with the reason.
+// Dial opens a Conn over the set-up transport. It gets a queue pair once the peer has admitted
+// it. If there can be none, the Conn fails then, with the reason.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	s, err := t.opts.Setup.Dial(ctx, addr)
 	if err != nil {
@@ -204,12 +204,12 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 		return nil, failure(fault.Closed, "dial "+addr, nil)
 	}
 	if t.opts.OnRequest {
-		s.Send(setupFrame(setupRequest, nil, ignore)) // before any frame of the owner's
+		s.Send(setupFrame(setupRequest, nil, ignore)) // precedes all frames of the owner
 	}
 	return c, nil
 }
 
-// addConn makes a Conn that Close ends, too; nil when it is too late.
+// addConn makes a Conn that Close also closes; nil after Close has begun.
 func (t *Transport) addConn(s transport.Conn, accepted bool) *conn {
 	c := newConn(t, s, accepted)
 	t.mu.Lock()
@@ -223,8 +223,8 @@ func (t *Transport) addConn(s transport.Conn, accepted bool) *conn {
 	return nil
 }
 
-// acquireDevice counts a use of the device that Close has to wait for; false: Close has
-// begun. Each is undone by leave.
+// acquireDevice counts a use of the device, which Close waits for. It returns false if Close
+// has begun. releaseDevice undoes it.
 func (t *Transport) acquireDevice() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,8 +242,8 @@ func (t *Transport) removeConn(c *conn) {
 	delete(t.conns, c)
 }
 
-// Close ends every Conn made here, and returns when nothing of theirs is with the
-// device any more. It must not be called from a Sink either.
+// Close closes every Conn of the Transport, and returns once the device holds nothing of
+// theirs. It must not be called from a Sink.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	first := !t.closed

@@ -6,11 +6,10 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// TrySend implements transport.Conn: a frame that fits a message, and that nothing
-// stands before, is posted from here. Its buffer is the only thing that ends with it, so
-// that it asks for no completion but in its turn (signalEvery), or Unsent's. The peer's
-// device has acknowledged it once a frame behind it is Done; before that, a Close may
-// take it back.
+// TrySend implements transport.Conn. It posts a frame that fits a message if no other frame is
+// before it. The message buffer is all that its completion frees, so it is signaled only in its
+// turn (isSignalDue), or by Unsent. The peer's device has acknowledged the frame once a frame
+// behind it is Done. A Close before that may discard it.
 func (c *conn) TrySend(head, body []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,11 +30,11 @@ func (c *conn) TrySend(head, body []byte) bool {
 	c.unsent.bytes += n - packetLen
 	l.batch = append(l.batch[:0], rdma.WorkRequest{ID: l.posted, Signaled: l.isSignalDue(), Mem: b[:n], LKey: l.sendBuffers.LKey, Inline: n <= l.qp.Inline()})
 	c.post()
-	return true // where it was not posted, the Conn has failed, as it may behind any frame
+	return true // if posting failed, the Conn has failed, as it may after any frame
 }
 
-// Progress delivers at most one frame, and posts what can be posted now. The device
-// polls up to spins times for a completion; all else is done once.
+// Progress implements transport.Conn. It delivers at most one frame and posts what can be
+// posted. The device checks its completion queue up to spins times; all else happens once.
 func (c *conn) Progress(in transport.Sink, spins int) (transport.State, error) {
 	if !c.progressing.CompareAndSwap(false, true) {
 		return transport.Busy, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/softdevice"
 )
 
-// trySend sends from end 0, at once.
+// trySend sends from end 0 inline.
 func (b *connPair) trySend(head, body string) {
 	b.Helper()
 	if !b.ends[0].TrySend([]byte(head), []byte(body)) {
@@ -19,7 +19,7 @@ func (b *connPair) trySend(head, body string) {
 	}
 }
 
-// checkUnsent is end 0's.
+// checkUnsent checks the stall report of end 0.
 func (b *connPair) checkUnsent(want int) (since time.Time) {
 	b.Helper()
 	n, since := b.ends[0].Unsent()
@@ -29,8 +29,8 @@ func (b *connPair) checkUnsent(want int) (since time.Time) {
 	return since
 }
 
-// No completion tells of a frame that went at once, until Unsent asks for one: a healthy
-// link must not look as if it stalled, however often it is asked.
+// A frame of TrySend has no completion until Unsent requests one. A healthy link must not look
+// stalled, however often it is asked.
 func TestUnsentCountsTrySendUntilAcknowledged(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{})
 	b.trySend("head", "body")
@@ -62,8 +62,8 @@ func TestLostCompletionOfTrySendCountsAsUnsent(t *testing.T) {
 	}
 }
 
-// A body may take longer than a link may be silent: each part of it that has come tells
-// that the link moves.
+// A body may take longer than a link may stall. Each write that is acknowledged must count as
+// progress.
 func TestUnsentShrinksWithEachWriteOfABody(t *testing.T) {
 	b := newConnPair(t, softdevice.NewFabric(), Options{Depth: minDepth})
 	const size = 10 * segmentSize
@@ -116,7 +116,7 @@ func TestUnsentDropsDeclinedBodies(t *testing.T) {
 	b.checkUnsent(0)
 }
 
-// decliningSink is a Sink that drops every body.
+// decliningSink declines every body.
 type decliningSink struct{}
 
 func (decliningSink) Buffer(transport.Header) []byte { return nil }
@@ -135,8 +135,9 @@ func (s *recordingSink) Arrived(h transport.Header, n int) {
 	}
 }
 
-// What transport.Conn says of one that ends behind TrySend, at both ends: true was
-// no promise that the frame arrives, until something behind it is Done.
+// transport.Conn promises of TrySend, at both ends of a Conn that ends behind it: the frame
+// arrives whole or not at all, and its true is no promise of arrival until something behind it
+// is Done.
 func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	for name, c := range map[string]struct {
 		at     softdevice.Break // where the device fails with the first frame; else this end closes
@@ -192,8 +193,8 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// A device that refuses a work says so to whoever posts it; that this end sleeps must
-// not have it miss that, where the device has nothing else to tell.
+// A device that refuses a work request reports that to the caller of post only. An end that
+// sleeps must be woken nevertheless.
 func TestRefusedWorkFiresArm(t *testing.T) {
 	for name, post := range map[string]func(b *connPair){
 		"of TrySend": func(b *connPair) { b.trySend("", "refused") },

@@ -7,16 +7,22 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
-// unsent is how many bytes of frames the owner has given for the queue pair that the
-// peer's device has not acknowledged, and since when it has acknowledged none.
+// unsent counts the bytes of frames that the owner has sent over the queue pair and the peer's
+// device has not acknowledged.
+//
+//	bytes  since     meaning
+//	0      zero      everything is acknowledged
+//	>0     a time    nothing has been acknowledged since then
+//	>0     zero      TrySend has added bytes to 0 without reading the clock; the next Unsent sets since
 type unsent struct {
 	bytes int
-	since time.Time // zero: since nobody knows when; TrySend does not look at the clock
+	since time.Time // of the last acknowledgement
 }
 
-// sizeOf is what f counts for.
+// sizeOf returns the bytes that f counts for: head and body.
 func sizeOf(f *transport.Frame) int { return len(f.Head) + f.Size() }
 
+// add counts n more bytes.
 func (u *unsent) add(n int) {
 	if u.bytes == 0 {
 		u.since = time.Now()
@@ -24,6 +30,7 @@ func (u *unsent) add(n int) {
 	u.bytes += n
 }
 
+// sub counts n bytes as acknowledged, which restarts the time of the others.
 func (u *unsent) sub(n int) {
 	u.bytes -= n
 	u.since = time.Time{}
@@ -32,11 +39,12 @@ func (u *unsent) sub(n int) {
 	}
 }
 
-// Unsent is how many bytes of frames, heads and bodies, this end has taken and the
-// peer's device has not acknowledged, and since when it has acknowledged none; of
-// frames that went by TrySend, since the first Unsent behind them. Zero: nothing waits.
-// A frame whose device does not have to say that it has come would wait for ever:
-// Unsent has it say so, and the next one tells what it has said.
+// Unsent implements transport.Conn. It counts heads and bodies that the peer's device has not
+// acknowledged, and since when it has acknowledged none. For frames of TrySend that time is the
+// first Unsent behind them.
+//
+// A frame without a completion of its own would count forever. So Unsent requests a completion,
+// which a later call sees.
 func (c *conn) Unsent() (bytes int, since time.Time) {
 	if bytes, since = c.setup.Unsent(); bytes > 0 {
 		return bytes, since
@@ -50,16 +58,16 @@ func (c *conn) Unsent() (bytes int, since time.Time) {
 	return c.unsent.bytes, c.unsent.since
 }
 
-// requestCompletion posts a write of no bytes, if bytes are on their way and no completion is, for
-// the sake of its completion: it stands for all before it. Such a write takes no
-// receive at the peer, which does not hear of it, and no device asks where it may go
-// (InfiniBand's C9-88). mu is held.
+// requestCompletion posts a write of no bytes if bytes are outstanding and no completion is.
+// The completion of that write stands for all work requests before it. Such a write consumes no
+// receive and is not reported at the peer. Devices do not check its address (InfiniBand
+// Architecture Specification, C9-88). mu is held.
 func (c *conn) requestCompletion() {
 	l := c.endpoint
 	if c.unsent.bytes == 0 || c.stage != live || c.err != nil || l.err != nil || l.lastSignaled > l.completed || l.posted == l.completed {
 		return
 	}
-	l.posted++ // there is room: of as many works as there can be, one is signalled
+	l.posted++ // hasRoom holds: among depth work requests at least one is signaled
 	l.batch = append(l.batch[:0], rdma.WorkRequest{ID: l.posted, Signaled: true, Write: true, NoImm: true})
 	c.post()
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
 
+// newSalt returns a random number by which a Conn recognises its own Tokens.
 func newSalt() uint64 {
 	var b [8]byte
 	rand.Read(b[:]) // never fails since Go 1.24
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// A pendingConn is the accepting end. Until Admit it has no queue pair and no registered
-// memory: a stranger costs what it costs on the set-up link.
+// A pendingConn is the accepting end before Admit. It has no queue pair and no registered
+// memory, so an unauthenticated peer costs no more than on the set-up link.
 type pendingConn struct{ *conn }
 
-// Admit lifts the set-up link's limits, and offers the peer a queue pair if it is to
-// have one.
+// Admit implements transport.Pending. It lifts the limits of the set-up link, and offers the
+// peer a queue pair if it is to have one.
 func (g pendingConn) Admit() {
 	if sg, ok := g.setup.(transport.Pending); ok {
 		sg.Admit()
@@ -32,7 +33,8 @@ func (g pendingConn) Admit() {
 	}
 }
 
-// readyToOffer notes something, and reports whether it was the last that an offer waited for.
+// readyToOffer applies a change, and reports whether it was the last one that an OFFER waited
+// for: an OFFER needs Admit, and with Options.OnRequest the peer's WANT.
 func (c *conn) readyToOffer(set func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +42,7 @@ func (c *conn) readyToOffer(set func()) bool {
 	return c.admitted && c.wanted
 }
 
-// RemoteAddr is the set-up link's; nil where that has none.
+// RemoteAddr returns that of the set-up link, or nil if it has none.
 func (c *conn) RemoteAddr() net.Addr {
 	if r, ok := c.setup.(transport.Pending); ok {
 		return r.RemoteAddr()
@@ -48,7 +50,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	return nil
 }
 
-// offer makes the accepting end's queue pair and tells the peer how to reach it.
+// offer makes the accepting end's queue pair and sends its address.
 func (c *conn) offer() {
 	l, err := c.newEndpoint()
 	if err != nil {
@@ -62,7 +64,7 @@ func (c *conn) offer() {
 	c.setup.Send(c.hello(setupOffer))
 }
 
-// install makes l the Conn's, unless it has failed or has one.
+// install makes l the endpoint of the Conn, unless the Conn has failed or has one.
 func (c *conn) install(l *endpoint) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,6 +75,7 @@ func (c *conn) install(l *endpoint) bool {
 	return true
 }
 
+// discard closes an endpoint that the Conn does not use.
 func (c *conn) discard(l *endpoint) {
 	l.close()
 	if l.releaseBuffers() {
@@ -80,7 +83,7 @@ func (c *conn) discard(l *endpoint) {
 	}
 }
 
-// hello says how this end's queue pair is reached.
+// hello returns the frame with this end's hello.
 func (c *conn) hello(kind byte) *transport.Frame {
 	body := make([]byte, helloLen)
 	h := hello{Address: c.endpoint.qp.Local(), depth: uint32(c.endpoint.depth), buffer: uint32(c.endpoint.bufferSize), salt: c.salt}
@@ -88,14 +91,15 @@ func (c *conn) hello(kind byte) *transport.Frame {
 	return setupFrame(kind, body, ignore)
 }
 
-// refuse tells the peer that there will be no queue pair, and why, and fails.
+// refuse tells the peer why there is no queue pair, and fails the Conn with that.
 func (c *conn) refuse(err error) {
 	text := []byte(err.Error())
 	c.setup.Send(setupFrame(setupRefuse, text[:min(len(text), maxRefusal)], func(error) { c.fail(err, true) }))
 }
 
-// handleSetup is what the peer says on the set-up link. An error means nonsense; what
-// this end's device refuses ends the Conn here.
+// handleSetup applies a message of the peer on the set-up link. It returns an error if the
+// message violates the protocol. What this end's device refuses fails the Conn here, without
+// such an error.
 func (c *conn) handleSetup(kind byte, body []byte) error {
 	switch negotiating := c.inStage(negotiating); {
 	case kind == setupLiteral:
@@ -127,21 +131,22 @@ func (c *conn) handleSetup(kind byte, body []byte) error {
 	return nil
 }
 
-// switchReceive has arrivals be taken from the queue pair: the peer has left the set-up
-// link, which is only looked at when something comes there.
+// switchReceive has arrivals delivered from the queue pair. From now on the set-up link is
+// progressed only when it has fired.
 func (c *conn) switchReceive() {
 	c.recvSwitched.Store(true)
 	c.setupPending.Store(true)
 }
 
+// inStage reports whether the Conn is in stage s.
 func (c *conn) inStage(s stage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stage == s
 }
 
-// answerOffer is the dialling end's part: it is connected before the peer is, and so
-// can receive when the peer begins to send.
+// answerOffer is the dialling end's part. It connects its queue pair before it answers, so that
+// it can receive as soon as the peer may send.
 func (c *conn) answerOffer(peer hello) {
 	l, err := c.newEndpoint()
 	if err != nil {
@@ -161,7 +166,7 @@ func (c *conn) answerOffer(peer hello) {
 	c.setup.Send(c.hello(setupAnswer))
 }
 
-// acceptAnswer is the accepting end's part.
+// acceptAnswer is the accepting end's part: it connects its queue pair and switches.
 func (c *conn) acceptAnswer(peer hello) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -178,7 +183,7 @@ func (c *conn) acceptAnswer(peer hello) {
 	c.switchSend(setupReady)
 }
 
-// setPeer notes what the peer can take.
+// setPeer sets what the peer can receive.
 func (c *conn) setPeer(peer hello) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,8 +192,8 @@ func (c *conn) setPeer(peer hello) {
 	c.flow.payload = min(int(peer.buffer), c.endpoint.bufferSize) - packetLen
 }
 
-// switchSend queues the last frame for the set-up link. When it is Done, and so will
-// arrive whatever happens, frames go over the queue pair.
+// switchSend queues the last frame for the set-up link. Once that is Done, it will arrive, and
+// frames go over the queue pair.
 func (c *conn) switchSend(kind byte) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -201,7 +206,7 @@ func (c *conn) switchSend(kind byte) {
 	c.flushSetupQueueAndUnlock()
 }
 
-// goLive sends what has waited.
+// goLive is Done of that last frame. It posts the frames that have waited.
 func (c *conn) goLive(err error) {
 	c.mu.Lock()
 	if err == nil && c.err == nil {
@@ -210,6 +215,7 @@ func (c *conn) goLive(err error) {
 	c.pumpAndUnlock()
 }
 
+// connectError is the error of a queue pair that cannot be connected.
 func connectError(d rdma.Device, err error) error {
 	return failure(fault.LinkLost, "connect", fmt.Errorf("%s: %w; compare GID index, RoCE version and MTU of both ends", d.Describe(), err))
 }
