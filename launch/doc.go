@@ -1,56 +1,59 @@
-// Package launch starts the processes of a job on this host, watches them, and
-// ends them. It is all of the program tuttirun but for its main function.
+// Package launch starts the processes of a job on this host, watches them, and ends them. It is
+// all of the program tuttirun except for its main function.
 //
-// It shares with package bootstrap nothing but the names of the variables: what
-// it starts may be any program, tutti's or not. It does not know transports,
-// communicators, or what the ranks say to each other.
+// With package bootstrap it shares only the names of the variables: what it starts may be any
+// program, tutti's or not. It does not know transports, communicators, or what the ranks send
+// to each other.
+//
+// For maintainers: policy.go decides which signals a job gets and when; it is a pure state
+// machine. run_unix.go is the one goroutine that owns a running job and applies the policy.
+// start_unix.go starts the processes, guardian_unix.go ends them if the launcher is killed,
+// output.go and lasterror.go read what they print, and outcome_unix.go makes exit code and
+// verdict of how they ended. options.go and optiontable.go read the command line.
 //
 // # The life of a job
 //
-// Each rank is a process in a process group of its own, so that its children
-// can be signalled with it. Rank 0 inherits a listener on loopback, already
-// bound, whose address all ranks find in TUTTI_ROOT: there is no port to race
-// for. A random secret and a random job name go through the environment.
+// Each rank is a process in a process group of its own, so that its children can be signalled
+// with it. Rank 0 inherits a listener on loopback that is already bound; all ranks find its
+// address in TUTTI_ROOT. So no other process can take the port in between. A random secret and
+// a random job name are in the environment of all ranks.
 //
-// Rank 0 has the launcher's standard input, the others have none. Signals that
-// ask a job to end (INT, TERM, HUP, QUIT) are forwarded once; the second time
-// every rank gets TERM, the third time KILL. USR1, USR2, TSTP and CONT are
-// forwarded as they come.
+// Rank 0 has the launcher's standard input, the others have none. Signals that ask a job to end
+// (INT, TERM, HUP, QUIT) are forwarded once. The second time every rank gets TERM, the third
+// time KILL. USR1, USR2, TSTP and CONT are always forwarded.
 //
-// A rank that exits with 0 while others run is normal. When one exits with
-// another code, or dies of a signal, the others have a time of grace to report
-// and exit by themselves; then they get TERM, and 2 s later KILL. What ranks
-// leave behind in their groups, or elsewhere with the job's name in its
-// environment (Linux), gets the same when the last rank has ended.
+// A rank that exits with 0 while others run is normal. When one exits with another code, or
+// dies of a signal, the others have a grace period to report and exit by themselves. Then they
+// get TERM, and 2 s later KILL. The same happens, once the last rank has ended, to the
+// processes that ranks leave behind in their groups, or elsewhere with the job's name in their
+// environment (Linux).
 //
 // # When the launcher itself is killed
 //
-// Nothing of the above runs then, so each rank has asked the kernel (Linux) to
-// be killed with its parent. That reaches no grandchildren, and other systems
-// lack it; so a second process, the guardian, holds the other end of a pipe and
-// knows the groups. When the pipe ends without a goodbye, it kills the groups,
-// and (Linux) whatever else carries the job's name. It needs no privileges.
-// Beyond its reach is a grandchild that left its group and wiped its
-// environment while the launcher was killed.
+// A killed launcher can end nothing. So each rank has asked the kernel (Linux) to be killed
+// with its parent. This does not reach grandchildren, and other systems lack it. Therefore a
+// second process, the guardian, holds the other end of a pipe and knows the groups. When the
+// pipe ends without a goodbye, the guardian kills the groups, and on Linux every other process
+// with the job's name. It needs no privileges. It cannot reach a grandchild that has left its
+// group and cleared its environment.
 //
 // # Timelines
 //
-// With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and
-// so on when it ends, and the launcher makes FILE of them when all ranks have
-// ended. Ranks that were killed are missing, and named.
+// With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
+// ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that
+// have written none, as those that were killed.
 //
 // # Exit codes
 //
 //	0          every rank exited with 0
-//	1 to 255   the first failing rank's exit code; 128+n if signal n ended it
+//	1 to 255   the exit code of the first rank that failed; 128+n if signal n ended it
 //	2          the command line is wrong
-//	124        the job did not end within --timeout
+//	124        the job has not ended within --timeout
 //	126, 127   a program cannot be executed, or does not exist
 //
 // # Systems
 //
-// Linux has all of it. Other Unix systems lack the parent-death signal and the
-// search by environment; the guardian still ends the groups. On Windows Run
-// refuses: start the ranks by hand there, with TUTTI_RANK, TUTTI_SIZE and
-// TUTTI_ROOT set.
+// Linux has all of this. Other Unix systems lack the parent-death signal and the search by
+// environment; the guardian still ends the groups. On Windows Run refuses: start the ranks by
+// hand there, with TUTTI_RANK, TUTTI_SIZE and TUTTI_ROOT set.
 package launch

@@ -15,23 +15,27 @@ import (
 	"time"
 )
 
-// guardianName is the guardian's argv[0]: what tells Main to be it, and what
-// keeps a "killall tuttirun" from ending both.
+// guardianName is argv[0] of the guardian. By it Main knows what to be, and "killall tuttirun"
+// does not end both.
 const guardianName = "tutti-guardian"
 
-// guardianFD is the guardian's end of the pipe. Its arguments are the job's name
-// and the groups that exist already, so that it knows them from its first
-// moment. The pipe's lines are "+GROUP" and "-GROUP", and "bye" when it is not
-// needed any more.
+// guardianFD is the guardian's end of the pipe. Its arguments are the job's name and the groups
+// that exist already, so that it knows them from its first moment. The lines in the pipe are
+// "+GROUP" and "-GROUP", and "bye" once it is not needed any more.
 const guardianFD = 3
 
-// A guardian is the launcher's side of the process that ends the job should the
-// launcher be killed. Should the guardian be, it is started anew, a few times.
-// Its methods may be called by any goroutine, on a nil guardian too.
+// A guardian is the launcher's side of the process that ends the job if the launcher is killed.
+// If the guardian itself is killed, it is started again, at most three times. Any goroutine may
+// call its methods, on a nil guardian too.
+//
+//	pipe    dismissed  the process
+//	a pipe  false      runs, or has just ended and is being restarted by watch
+//	a pipe  true       has been told to end; ended is closed once it has
+//	nil     any        there is none, and onLost has been called
 type guardian struct {
 	program string
 	job     string
-	onLost  func(error) // told when there is none any more
+	onLost  func(error) // called once there is none any more
 
 	mu        sync.Mutex // guards what follows
 	pipe      *os.File   // nil without a guardian
@@ -39,10 +43,10 @@ type guardian struct {
 	groups    map[int]bool
 	dismissed bool
 	ended     chan struct{} // closed when the current process has ended
-	starts    int
+	starts    int           // of processes, so far
 }
 
-// newGuardian starts a guardian; nil when program is "".
+// newGuardian starts a guardian; nil if program is "".
 func newGuardian(program, job string, onLost func(error)) *guardian {
 	if program == "" {
 		return nil
@@ -54,6 +58,7 @@ func newGuardian(program, job string, onLost func(error)) *guardian {
 	return g
 }
 
+// startLocked starts the process. If that fails, the job runs on without.
 func (g *guardian) startLocked() {
 	g.starts++
 	p, pipe, err := g.fork()
@@ -66,10 +71,9 @@ func (g *guardian) startLocked() {
 	go g.watch(p, pipe, g.ended)
 }
 
-// fork starts the process. It is in a session of its own, out of reach of the
-// terminal's signals and of those to our group; of what we opened it holds
-// nothing but the pipe; and it does not carry the job's name, by which it looks
-// for what to kill.
+// fork starts the process. It is in a session of its own, which signals of the terminal and to
+// this process's group do not reach. Of this process's files it has only the pipe. It does not
+// carry the job's name, by which it looks for processes to kill.
 func (g *guardian) fork() (*os.Process, *os.File, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -96,7 +100,7 @@ func (g *guardian) fork() (*os.Process, *os.File, error) {
 	return p, to, nil
 }
 
-// watch reaps one guardian, and starts the next when it was not sent away.
+// watch waits for one guardian process, and starts the next one unless it was dismissed.
 func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	state, err := p.Wait()
 	pipe.Close()
@@ -113,6 +117,7 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	}
 }
 
+// add has the guardian know a group.
 func (g *guardian) add(pgid int) {
 	if g == nil {
 		return
@@ -123,6 +128,7 @@ func (g *guardian) add(pgid int) {
 	g.sendLocked("+%d\n", pgid)
 }
 
+// remove has the guardian forget a group, whose number may soon belong to others.
 func (g *guardian) remove(pgid int) {
 	if g == nil {
 		return
@@ -133,16 +139,16 @@ func (g *guardian) remove(pgid int) {
 	g.sendLocked("-%d\n", pgid)
 }
 
-// sendLocked writes a line. When the guardian has just gone, watch will repeat
-// all that counts to the next. The pipe holds more than a job writes.
+// sendLocked writes a line. If the guardian has just ended, watch tells the next one all groups
+// that count. The pipe holds more than a job writes, so this does not block.
 func (g *guardian) sendLocked(format string, args ...any) {
 	if g.pipe != nil {
 		fmt.Fprintf(g.pipe, format, args...)
 	}
 }
 
-// dismiss sends the guardian away and waits until it has gone; one that does not
-// go, because somebody stopped it, is killed.
+// dismiss tells the guardian to end and waits for that. One that does not end, because it was
+// stopped by a signal, is killed.
 func (g *guardian) dismiss() {
 	if g == nil {
 		return
@@ -160,15 +166,14 @@ func (g *guardian) dismiss() {
 	<-ended
 }
 
-// guardJob is the guardian process: it waits for the end of the pipe, and unless
-// it was said goodbye to, it kills what is left of the job.
+// guardJob is the guardian process: it waits for the end of the pipe, and kills what is left of
+// the job unless it has received a goodbye.
 func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	if bye := watchPipe(in, groups); bye {
 		return 0
 	}
-	// A process that forks while it is being killed may leave a child, so look
-	// again until nothing is found; but not for ever, as something may be
-	// unkillable.
+	// A process that forks while it is being killed may leave a child, so look again until
+	// nothing is found. Do not look forever, because something may survive KILL.
 	for range 100 {
 		for pgid := range groups {
 			signalGroup(pgid, syscall.SIGKILL)
@@ -182,7 +187,8 @@ func guardJob(job string, groups map[int]bool, in io.Reader) int {
 	return 1
 }
 
-// watchPipe follows the launcher's lines to their end, and keeps the groups.
+// watchPipe applies the launcher's lines to groups until the pipe ends. It returns whether the
+// last one was a goodbye.
 func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()
@@ -200,8 +206,8 @@ func watchPipe(in io.Reader, groups map[int]bool) (bye bool) {
 	return false
 }
 
-// groupIn reads a group's number; 0 when there is none. Numbers below 2 would
-// signal the guardian's own group, or every process there is.
+// groupIn parses a group's number; 0 if there is none. Numbers below 2 would signal the
+// guardian's own group, or every process.
 func groupIn(text string) int {
 	pgid, err := strconv.Atoi(text)
 	if err != nil || pgid < 2 {
@@ -210,8 +216,8 @@ func groupIn(text string) int {
 	return pgid
 }
 
-// guardMain is Main in a process that was started as guardian, with the
-// arguments after its name.
+// guardMain is Main in a process that was started as the guardian. args are those after its
+// name.
 func guardMain(args []string) int {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE)
 	in := os.NewFile(guardianFD, "launcher")

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// MaxRanks is the most ranks that one job may ask for. Waiting for a process
-// holds a thread, and a Go program may have 10,000.
+// MaxRanks is the most ranks of one job. Waiting for a process holds a thread, and a Go program
+// may have 10,000.
 const MaxRanks = 4096
 
-// A Job is what Run starts: one or more programs whose ranks form one world,
-// numbered in the order of Apps.
+// A Job is what Run starts: one or more programs, whose ranks are numbered in the order of
+// Apps.
 type Job struct {
 	Apps []App
 	Env  []string // what the ranks inherit, "NAME=value"; nil is this process's own environment
@@ -19,32 +19,31 @@ type Job struct {
 	Transport string // TUTTI_TRANSPORT for the ranks; "" leaves it as it is
 	Report    bool   // have the ranks print their choice of transports
 
-	// Timeline names the file that gets what the ranks' coordinators did, as
-	// Chrome's trace events; "" makes none. Ranks that are killed are not in it.
+	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
+	// events; "" makes none. It lacks ranks that are killed.
 	Timeline string
 
 	Tags    Tags
-	Timeout time.Duration // the job's longest life; 0 is none
-	Grace   time.Duration // what the others have once a rank has failed
-	Quiet   bool          // print no warnings
+	Timeout time.Duration // how long the job may run; 0 is forever
+	Grace   time.Duration // how long the other ranks have once one has failed
+	Quiet   bool          // print neither warnings nor notes
 	Verbose bool          // print the processes as they start
 
-	// Stdin is rank 0's standard input; nil is none. A terminal is read by Run
-	// and copied, because a rank's group is never the terminal's foreground.
+	// Stdin is rank 0's standard input; nil is none. Run reads a terminal itself and copies it,
+	// because a rank's group is never the foreground group of the terminal.
 	Stdin *os.File
 
-	// Stdout and Stderr take what the ranks print. Without Tags a Stdout that is
-	// a file is handed to the ranks as it is. Standard error always passes
-	// through Run, which remembers each rank's last error for the verdict.
+	// Stdout and Stderr receive what the ranks print. Without Tags, a Stdout that is a file is
+	// inherited by the ranks. Standard error always passes through Run, which keeps each rank's
+	// last error for the verdict.
 	Stdout, Stderr io.Writer
 
-	// Guardian is a program whose main function calls Main (tuttirun itself):
-	// it is started a second time to end the job should this process be killed.
-	// "" goes without one.
+	// Guardian is a program whose main function calls Main, as tuttirun itself. It is started a
+	// second time, to end the job if this process is killed. "" means no guardian.
 	Guardian string
 }
 
-// An App is one program of a job and how many ranks run it.
+// An App is one program of a job and the number of ranks that run it.
 type App struct {
 	Ranks int
 	Set   []string // variables of these ranks alone, "NAME=value"
@@ -52,7 +51,7 @@ type App struct {
 	Args  []string // the program and its arguments
 }
 
-// Tags say how lines are marked with the rank that printed them.
+// Tags say how lines of output are marked with the rank that printed them.
 type Tags uint8
 
 // The ways to tag lines. With any but NoTags each line is written whole.
@@ -65,11 +64,11 @@ const (
 // An Outcome is how a job ended.
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
-	Verdict []string // what went wrong, for people; empty when nothing did
-	Broken  bool     // some rank could not be started; said also to those who want no verdict
+	Verdict []string // what went wrong, for people; empty if nothing did
+	Broken  bool     // a rank could not be started; printed even if Quiet
 }
 
-// The exit codes that are not a rank's.
+// The exit codes that no rank has returned.
 const (
 	exitUsage      = 2
 	exitTimeout    = 124
@@ -77,6 +76,6 @@ const (
 	exitNotFound   = 127
 )
 
-// killAfter is what a process has between TERM and KILL, and between KILL and
-// being given up as unkillable.
+// killAfter is how long a process has between TERM and KILL, and then until it counts as
+// unkillable.
 const killAfter = 2 * time.Second

@@ -12,20 +12,20 @@ import (
 // maxQuoteLine is how many bytes of a line a verdict can quote.
 const maxQuoteLine = 1 << 10
 
-// A lastError watches a rank's standard error and remembers the line that most
-// likely says why the rank ended: the last one with an error of this module,
-// else the first line of the last panic, else the last line that is not blank.
-// A stack trace of any length below the line does no harm.
+// A lastError reads a rank's standard error and keeps the line that most likely says why the
+// rank ended: the last one with an error of this module, else the first line of the last panic,
+// else the last line that is not blank. A stack trace below that line, of any length, changes
+// nothing.
 type lastError struct {
-	mu    sync.Mutex // the verdict may be written while the rank's children still print
-	line  []byte     // the current line, cut at maxQuote
+	mu    sync.Mutex // guards the rest: children of the rank may print while the verdict is written
+	line  []byte     // the current line, cut at maxQuoteLine
 	fault string
 	kind  fault.Kind // of fault
 	panic string
 	last  string
 }
 
-// write takes the next bytes of the stream.
+// write reads the next bytes of the stream.
 func (e *lastError) write(b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -40,7 +40,7 @@ func (e *lastError) write(b []byte) {
 	}
 }
 
-// addLine sorts one whole line.
+// addLine sorts one whole line into fault, panic or last.
 func (e *lastError) addLine(line string) {
 	switch kind := faultIn(line); {
 	case line == "":
@@ -53,8 +53,8 @@ func (e *lastError) addLine(line string) {
 	}
 }
 
-// quote is the line to quote, "" when there is none; kind is 0 unless it is an
-// error of this module.
+// quote returns the line to quote, "" if there is none. kind is 0 unless the line is an error
+// of this module.
 func (e *lastError) quote() (line string, kind fault.Kind) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,8 +71,8 @@ func (e *lastError) quote() (line string, kind fault.Kind) {
 	return e.last, 0
 }
 
-// faultIn finds an error of this module in a line by its form, "op: rank 3:
-// kind ...", and returns its kind; 0 when there is none.
+// faultIn finds an error of this module in a line by its form, "op: rank 3: kind ...". It
+// returns the error's kind; 0 if there is none.
 func faultIn(line string) fault.Kind {
 	const mark = ": rank "
 	for {

@@ -10,9 +10,9 @@ import (
 	"github.com/tutti-go/tutti/internal/version"
 )
 
-// Main is the program tuttirun: it reads the command line in args, whose first
-// is the program's own name, runs the job, prints the verdict, and returns the
-// exit code. Started as guardian it is that instead.
+// Main is the program tuttirun. It reads the command line in args, whose first element is the
+// program's own name, runs the job, prints the verdict, and returns the exit code. If that name
+// is the guardian's, Main is the guardian instead.
 func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	if len(args) > 0 && args[0] == guardianName {
 		return guardMain(args[1:])
@@ -50,6 +50,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	return out.Code
 }
 
+// printed turns the result of a print into an exit code.
 func printed(_ int, err error) int {
 	if err != nil {
 		return 1
@@ -57,8 +58,8 @@ func printed(_ int, err error) int {
 	return 0
 }
 
-// self is this program's file, to be started once more as guardian. The link in
-// /proc holds also when the file has been replaced or removed meanwhile.
+// self returns the path of this program, to start it again as the guardian. The link in /proc
+// is valid even after the file has been replaced or removed.
 func self() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil && runtime.GOOS == "linux" {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// A usageError is a command line that cannot be understood.
+// A usageError says why a command line cannot be parsed.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
 func usagef(format string, args ...any) error { return usageError(fmt.Sprintf(format, args...)) }
 
-// A request is what a command line asks for.
+// A request is what a command line demands.
 type request struct {
 	job      Job
 	help     bool
@@ -26,11 +26,11 @@ type request struct {
 	warnings []string
 }
 
-// needsNoProgram reports whether something is asked for that needs no program.
+// needsNoProgram reports whether the request can be met without a program.
 func (r *request) needsNoProgram() bool { return r.help || r.version || r.merge != "" }
 
-// A parser goes through a command line once. Options stand before the program;
-// ":" begins the next program, with its own -np, -x and --wdir.
+// A parser reads a command line once. Options precede the program. ":" begins the next program,
+// with its own -np, -x and --wdir.
 type parser struct {
 	req     request
 	env     []string // for -x NAME
@@ -43,7 +43,7 @@ type parser struct {
 	ignored []string
 }
 
-// parse reads the arguments after the program's own name. Errors are usageError.
+// parse reads the arguments after the program's own name. Errors are usageErrors.
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
 	p.host, _ = os.Hostname()
@@ -62,8 +62,8 @@ func parse(args, env []string) (*request, error) {
 	return &p.req, p.finish()
 }
 
-// cutAtColon cuts at the first argument that is a colon alone; as with mpirun,
-// a program cannot be given one.
+// cutAtColon cuts at the first argument that is a lone colon. As with mpirun, no program can be
+// given one.
 func cutAtColon(args []string) (app, rest []string, found bool) {
 	if i := slices.Index(args, ":"); i >= 0 {
 		return args[:i], args[i+1:], true
@@ -71,7 +71,7 @@ func cutAtColon(args []string) (app, rest []string, found bool) {
 	return args, nil, false
 }
 
-// parseApp reads the options and the program of one context.
+// parseApp reads the options and the program of one App.
 func (p *parser) parseApp(args []string) error {
 	p.app, p.slots, p.perNode = App{}, 0, 0
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
@@ -96,7 +96,7 @@ func (p *parser) parseApp(args []string) error {
 	return nil
 }
 
-// parseOption reads the option at args[0] and says how many arguments it took.
+// parseOption reads the option at args[0]. It returns how many arguments it has used.
 func (p *parser) parseOption(args []string) (used int, err error) {
 	text := strings.TrimPrefix(strings.TrimPrefix(args[0], "-"), "-")
 	name, value, joined := strings.Cut(text, "=")
@@ -116,6 +116,7 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	return 1 + o.args, p.apply(o, args[0], args[1:1+o.args])
 }
 
+// apply carries out an option. It ignores, with a warning, options that have no meaning here.
 func (p *parser) apply(o *option, spelled string, args []string) error {
 	if o.set == nil {
 		if !o.accepted && !slices.Contains(p.ignored, spelled) {
@@ -129,7 +130,7 @@ func (p *parser) apply(o *option, spelled string, args []string) error {
 	return nil
 }
 
-// finish fills in what was left open and checks the whole.
+// finish completes what is open, and validates the whole.
 func (p *parser) finish() error {
 	j := &p.req.job
 	if len(p.ignored) > 0 {
@@ -156,11 +157,12 @@ func (p *parser) finish() error {
 	return nil
 }
 
+// warn adds a warning for the user.
 func (p *parser) warn(format string, args ...any) {
 	p.req.warnings = append(p.req.warnings, fmt.Sprintf(format, args...))
 }
 
-// count reads a number of ranks.
+// count parses a number of ranks.
 func count(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > MaxRanks {
@@ -169,7 +171,7 @@ func count(s string) (int, error) {
 	return n, nil
 }
 
-// duration reads seconds, or a Go duration.
+// duration parses seconds, or a Go duration.
 func duration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
@@ -181,8 +183,8 @@ func duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// variable reads NAME=VALUE or NAME; the latter takes the value from the
-// launcher's environment, also where ranks would not inherit it.
+// variable parses NAME=VALUE or NAME. For the latter it returns the value in the launcher's
+// environment, even if ranks would not inherit it.
 func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	name, _, has := strings.Cut(s, "=")
 	if name == "" || strings.ContainsRune(s, 0) {
@@ -203,7 +205,7 @@ func (p *parser) variable(s string) (setting string, ok bool, err error) {
 	return name + "=" + v, true, nil
 }
 
-// hosts reads host[:slots],... and accepts this host only.
+// hosts parses host[:slots],... and accepts this host only.
 func (p *parser) hosts(list string) error {
 	for entry := range strings.SplitSeq(list, ",") {
 		name, slots, has := strings.Cut(entry, ":")
@@ -222,6 +224,7 @@ func (p *parser) hosts(list string) error {
 	return nil
 }
 
+// isHere reports whether a name means this host.
 func (p *parser) isHere(name string) bool {
 	return name == "localhost" || name == "127.0.0.1" || name == "::1" || p.host != "" && name == p.host
 }

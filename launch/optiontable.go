@@ -67,7 +67,7 @@ func ownOptions() []option {
 	}
 }
 
-// compatOptions are other launchers' that have a meaning here.
+// compatOptions are options of other launchers that have a meaning here.
 func compatOptions() []option {
 	return []option{
 		{names: []string{"oversubscribe"}, help: "accepted; more ranks than processors are always fine", accepted: true},
@@ -105,7 +105,8 @@ func compatOptions() []option {
 	}
 }
 
-// ignoredOptions say where ranks go, or are about things that do not exist here.
+// ignoredOptions place ranks on hosts and processors, or are about features that do not exist
+// here.
 func ignoredOptions() []option {
 	var all []option
 	add := func(args int, operand string, names ...string) {
@@ -122,8 +123,8 @@ func ignoredOptions() []option {
 	return all
 }
 
-// rejectedOptions ask for what is not there; ignoring them would do other than
-// what was asked for.
+// rejectedOptions demand what does not exist here. Ignoring them would do something else than
+// the user wants.
 func rejectedOptions() []option {
 	const remote = "ranks are started on this host only"
 	var all []option
@@ -137,6 +138,7 @@ func rejectedOptions() []option {
 	return all
 }
 
+// findOption returns the option with a name, or nil.
 func findOption(name string) *option {
 	for _, o := range options() {
 		if slices.Contains(o.names, name) {
@@ -146,7 +148,7 @@ func findOption(name string) *option {
 	return nil
 }
 
-// unknownOption refuses and suggests: the closest name, at most two edits away.
+// unknownOption returns an error that suggests the closest name, at most two edits away.
 func unknownOption(spelled, name string) error {
 	best, distance := "", 3
 	for _, o := range options() {
@@ -162,7 +164,7 @@ func unknownOption(spelled, name string) error {
 	return usagef("unknown option %s; did you mean %s?", spelled, dashed(best))
 }
 
-// dashed writes an option as people do: one dash for short names.
+// dashed writes an option as users do: short names with one dash.
 func dashed(name string) string {
 	if len(name) <= 2 {
 		return "-" + name
@@ -170,7 +172,7 @@ func dashed(name string) string {
 	return "--" + name
 }
 
-// edits is Levenshtein's distance between two short words.
+// edits returns Levenshtein's distance between two short words.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -209,7 +211,7 @@ the first failing rank's (128+n for signal n), 124 after --timeout, 126 or 127
 when a program cannot be started, 2 when the command line is wrong.
 `
 
-// usage is the text of --help.
+// usage returns the text of --help.
 func usage() string {
 	var b strings.Builder
 	b.WriteString(usageHead)

@@ -18,8 +18,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// simultaneous is how close two failures may be for their order to mean nothing: a
-// rank mostly learns of another's death within less.
+// simultaneous is the time between two failures within which their order means nothing: ranks
+// usually learn of another's death within less.
 const simultaneous = 100 * time.Millisecond
 
 // maxSaid and maxVoices bound a verdict: the bytes of one quotation, and how
@@ -29,8 +29,8 @@ const (
 	maxReports   = 8
 )
 
-// outcome is the exit code and, when something went wrong, the two lines that
-// say who failed and what the others had to say.
+// outcome returns the exit code and, if something went wrong, two lines: which rank failed, and
+// what the others have reported.
 func (r *run) outcome() Outcome {
 	culprit := culprit(r.ranks)
 	switch {
@@ -54,6 +54,7 @@ func (r *run) outcome() Outcome {
 	return Outcome{}
 }
 
+// started returns how many ranks have been started.
 func (r *run) started() (n int) {
 	for _, k := range r.ranks {
 		if k.pid != 0 {
@@ -63,10 +64,10 @@ func (r *run) started() (n int) {
 	return n
 }
 
-// notOK tells whether a rank failed because we ended it, or runs still.
+// notOK reports whether a rank still runs, or has not exited with 0.
 func (k *rank) notOK() bool { return !k.ended || k.status != 0 }
 
-// exitCode is a shell's: 128 more than the signal.
+// exitCode returns a shell's exit code: 128 more than the signal.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -74,13 +75,14 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// culprit is the rank that brought the job down: the first that failed of its
-// own accord; nil when none did. Among those that failed within settle of the
-// first, a rank that died of a signal comes before one that exited, and one
-// that blames nobody before one whose error blames another rank. With them counts
-// whom one of them has called lost, however much later that was seen to end: a
-// rank's connections end before the kernel is done with it, and on a busy machine
-// others have heard of that, and exited, long before.
+// culprit returns the rank that has brought the job down, or nil: the first that failed by
+// itself. Ranks that failed within simultaneous of the first are candidates, too. Among the
+// candidates a rank that died of a signal precedes one that exited, and one that blames nobody
+// precedes one whose error blames another rank.
+//
+// A rank that a candidate reports as lost is also a candidate, however much later its end was
+// seen. A rank's connections end before the kernel has ended the process. On a busy machine,
+// other ranks have learned of that and exited long before.
 func culprit(ranks []*rank) *rank {
 	var failed []*rank
 	for _, k := range ranks {
@@ -102,8 +104,8 @@ func culprit(ranks []*rank) *rank {
 	return slices.MinFunc(candidates, func(a, b *rank) int { return cmp.Compare(a.blameOrder(), b.blameOrder()) })
 }
 
-// blameOrder orders ranks that failed at the same time, the likeliest culprit
-// first.
+// blameOrder orders candidates, the likeliest culprit first: killed by a signal, failed by
+// itself, failed because of another rank.
 func (k *rank) blameOrder() int {
 	if k.status.Signaled() {
 		return 0
@@ -115,7 +117,7 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether a rank ended with an error that says that another is lost.
+// blames reports whether a rank ended with an error that reports another one as lost.
 func (k *rank) blames(other *rank) bool {
 	line, kind := k.lastError.quote()
 	if kind != fault.PeerLost {
@@ -126,7 +128,7 @@ func (k *rank) blames(other *rank) bool {
 	return end > 0 && rest[:end] == strconv.Itoa(other.id)
 }
 
-// describe says who a rank was and how it ended, in its own words too.
+// describe returns which rank this is, how it ended, and its last error.
 func (k *rank) describe() string {
 	was := ""
 	if k.status.Signaled() {
@@ -139,7 +141,7 @@ func (k *rank) describe() string {
 	return s
 }
 
-// describeStatus reads well after one rank and after several.
+// describeStatus describes an end so that it fits one rank as well as several.
 func describeStatus(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
@@ -151,8 +153,8 @@ func describeStatus(w syscall.WaitStatus) string {
 	return s
 }
 
-// reportsOfOthers quotes the error of each rank but the culprit. Ranks that say the same
-// but for their own number are quoted once.
+// reportsOfOthers quotes the error of each rank except for the culprit. Errors that differ in
+// the rank's own number only are quoted once.
 func (r *run) reportsOfOthers(culprit *rank) string {
 	ranksBy := make(map[string][]int)
 	var order []string
@@ -180,10 +182,10 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 	return strings.Join(parts, "; ")
 }
 
-// leftEarly names the ranks that had exited with 0 when the culprit failed for
-// want of another rank: they are the likely cause, though it is no failure. As in
-// culprit, their ends may be seen a little after that of the rank that missed them,
-// or, where it calls them lost, at any time.
+// leftEarly names the ranks that had exited with 0 when the culprit failed for want of another
+// rank. They are the likely cause, though exiting with 0 is no failure. As in culprit, their
+// end may be seen a little after that of the culprit or, if it reports them as lost, at any
+// time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil
@@ -200,8 +202,8 @@ func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	return parts
 }
 
-// report is what a rank that did not end well has to say, to stand after its
-// number. An error of this module tells more than the exit code beside it.
+// report returns how a rank that did not end well ended, to follow its number. An error of this
+// module says more than the exit code.
 func (k *rank) report() string {
 	state := " " + describeStatus(k.status)
 	switch {
@@ -226,7 +228,7 @@ func (k *rank) report() string {
 // timestamp is what log and many other loggers put before a line.
 var timestamp = regexp.MustCompile(`^\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d\S*\s+`)
 
-// quoted is a line as part of a verdict: without its time, printable, bounded.
+// quoted returns a line as part of a verdict: without its time, printable, bounded.
 func quoted(line string) string {
 	line = timestamp.ReplaceAllString(line, "")
 	if len(line) > maxQuoteText {

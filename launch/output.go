@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// maxLine is the most bytes of one line that are held back to write it whole.
-// What is longer is written in pieces of this size.
+// maxLine is the most bytes of one line that are held back to write it whole. A longer line is
+// written in parts of this size.
 const maxLine = 64 << 10
 
-// partialWait is how long an untagged line may stay unfinished before it is
-// shown as it is: prompts and progress bars want to be seen.
+// partialWait is how long an untagged line may stay unfinished before it is written as it is:
+// users want to see prompts and progress bars.
 const partialWait = 50 * time.Millisecond
 
-// A lineWriter takes whole lines from many ranks, one write at a time.
+// A lineWriter writes whole lines of many ranks, one write at a time.
 type lineWriter struct {
 	mu     sync.Mutex // one write at a time
 	w      io.Writer
-	failed bool // a write has failed: the reader has left
+	failed bool // a write has failed: the reader has closed its end
 }
 
-// write reports whether the bytes went out; after a failure it takes nothing.
+// write reports whether the bytes were written. After a failure it writes nothing.
 func (s *lineWriter) write(b []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,25 +36,26 @@ func (s *lineWriter) write(b []byte) bool {
 	return !s.failed
 }
 
-// logf prints a line of the launcher's own.
+// logf prints a line of the launcher itself.
 func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
-// A lineCopier passes what one rank writes on to a sink, line by line.
+// A lineCopier copies what one rank writes to a lineWriter, line by line. One goroutine runs
+// it.
 type lineCopier struct {
 	src  *os.File
 	dst  *lineWriter
-	tag  string // before each line; "" passes bytes as they are
+	tag  string // before each line; "" copies bytes as they are
 	last *lastError
 
-	buf []byte // what has arrived of a line; never beyond maxLine
-	out []byte // tagged lines on their way
+	buf []byte // what has arrived of a line; at most maxLine bytes
+	out []byte // tagged lines that are not written yet
 }
 
-// run relays until the writers have all closed their end, and closes its own.
-// A sink that has failed ends it too, so that a writer learns of it as it would
-// without a launcher (SIGPIPE); but what is wanted for the verdict is read on.
+// run copies until all writers have closed their end, and then closes its own. It also ends
+// when dst fails, so that a writer gets SIGPIPE, as it would without a launcher. But what the
+// verdict needs is read on.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
@@ -77,8 +78,8 @@ func (r *lineCopier) run() {
 	}
 }
 
-// flush writes the whole lines in buf; all of it when the line will not grow
-// there: at the end, when it was waited for in vain, and when buf is full.
+// flush writes the whole lines in buf. It writes all of buf if the line will not grow there: at
+// the end, after partialWait, and when buf is full.
 func (r *lineCopier) flush(all bool) bool {
 	end := bytes.LastIndexByte(r.buf, '\n') + 1
 	if all || end == 0 && len(r.buf) == cap(r.buf) {
@@ -97,7 +98,7 @@ func (r *lineCopier) flush(all bool) bool {
 	return ok
 }
 
-// writeTagged writes lines, each with its tag and its newline.
+// writeTagged writes lines, each with its tag and a newline.
 func (r *lineCopier) writeTagged(text []byte) bool {
 	ok := true
 	for line := range bytes.Lines(text) {
@@ -115,7 +116,7 @@ func (r *lineCopier) writeTagged(text []byte) bool {
 	return ok
 }
 
-// tag is what stands before each line of a rank.
+// tag returns what precedes each line of a rank.
 func (t Tags) tag(rank int, stream string) string {
 	switch t {
 	case RankTag:

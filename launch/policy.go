@@ -6,34 +6,45 @@ import (
 )
 
 // A phase is how far the end of a job has come.
+//
+//	running ---- a rank fails ----> failing ----+
+//	   |                               |        |
+//	   |  all ranks have ended         | same   | grace is over
+//	   v                               v        v
+//	draining <-------------------------+   terminating --- 2 s ---> killing --- 2 s ---> abandoned
+//	   +---------- grace is over --------------^
+//
+// The end of the job's own time, the end of the context and the user's second signal go to
+// terminating from every earlier phase, the third one to killing.
 type phase uint8
 
 const (
-	running     phase = iota // all is well
-	failing                  // a rank has failed; the others have the grace
-	draining                 // all ranks have ended, but not all that they started
-	terminating              // everything has got TERM
-	killing                  // everything has got KILL
-	abandoned                // something survives KILL, as in a dead file system
+	running     phase = iota // no rank has failed
+	failing                  // a rank has failed; the others have the grace period
+	draining                 // all ranks have ended, but not all of their children
+	terminating              // everything has received TERM
+	killing                  // everything has received KILL
+	abandoned                // something survives KILL, such as a process in a file system that hangs
 )
 
 // never is the deadline of a phase that lasts until something happens.
 const never = time.Duration(1<<63 - 1)
 
-// A policy decides which signals the processes of a job get, and when. It is a
-// pure state machine: times are durations since the job's start, and each input
-// returns the signal that all remaining processes shall get now, 0 for none.
-// The caller calls passed when the time is until or later.
+// A policy decides which signals the processes of a job get, and when. It is a pure state
+// machine. Times are durations since the start of the job. Each input returns the signal that
+// all remaining processes must get now; 0 is none. The caller calls deadlinePassed once the
+// time is deadline or later.
 type policy struct {
 	grace    time.Duration
-	alive    int // ranks that have not ended
+	alive    int // number of ranks that have not ended
 	phase    phase
 	deadline time.Duration
 
-	interrupts int  // how often the user asked for the end
-	timedOut   bool // the job's own time ran out
+	interrupts int  // how often the user has asked for the end
+	timedOut   bool // the job's timeout has passed
 }
 
+// newPolicy returns the policy of a job that begins now. A timeout of 0 is none.
 func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	p := &policy{grace: grace, alive: ranks, deadline: never}
 	if timeout > 0 {
@@ -42,7 +53,7 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	return p
 }
 
-// exited takes the end of one rank.
+// exited is the input that one rank has ended.
 func (p *policy) exited(now time.Duration, failed bool) {
 	p.alive--
 	if failed && p.phase == running {
@@ -53,8 +64,8 @@ func (p *policy) exited(now time.Duration, failed bool) {
 	}
 }
 
-// interrupted takes a signal by which the user asks for the end: the first is
-// the ranks' to handle, in their own time; the second and third are not.
+// interrupted is the input that the user has asked for the end by a signal. The first one is
+// forwarded, so that the ranks can end in their own time; the second and third are not.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
 	p.interrupts++
 	switch {
@@ -68,13 +79,13 @@ func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Sign
 	return syscall.SIGKILL
 }
 
-// end asks everything to end now.
+// end is the input that everything must end now.
 func (p *policy) end(now time.Duration) syscall.Signal {
 	p.setPhase(terminating, now)
 	return syscall.SIGTERM
 }
 
-// deadlinePassed takes the end of the phase's time.
+// deadlinePassed is the input that the deadline of the phase has passed.
 func (p *policy) deadlinePassed(now time.Duration) syscall.Signal {
 	switch p.phase {
 	case running:
@@ -90,6 +101,7 @@ func (p *policy) deadlinePassed(now time.Duration) syscall.Signal {
 	return 0
 }
 
+// setPhase begins a phase and sets its deadline.
 func (p *policy) setPhase(next phase, now time.Duration) {
 	p.phase = next
 	switch next {

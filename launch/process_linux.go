@@ -12,13 +12,13 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// rankAttr puts a rank in a process group of its own, and has the kernel kill
-// it when the launcher dies.
+// rankAttr puts a rank into a process group of its own, and has the kernel kill it when the
+// launcher dies.
 func rankAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// A process is one line of the process table.
+// A process is one entry of the process table.
 type process struct {
 	pid, group int
 	name       string
@@ -27,8 +27,8 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
-// groupAlive tells whether a group has members that run. Zombies do not count:
-// where process 1 reaps nothing they stay for ever.
+// groupAlive reports whether a group has members that run. Zombies do not count: if process 1
+// does not reap, they stay forever.
 func groupAlive(pgid int) bool {
 	if syscall.Kill(-pgid, 0) != nil {
 		return false
@@ -47,8 +47,8 @@ func groupAlive(pgid int) bool {
 
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf lists the processes that run in the groups, or carry the job's name
-// in their environment.
+// membersOf returns the processes in the groups, and those that carry the job's name in their
+// environment.
 func membersOf(groups map[int]bool, job string) []process {
 	table, err := processes()
 	if err != nil {
@@ -63,7 +63,7 @@ func membersOf(groups map[int]bool, job string) []process {
 	return members
 }
 
-// membersByGroup does with the kernel's answer, which counts zombies too.
+// membersByGroup is membersOf without /proc. The kernel's answer counts zombies, too.
 func membersByGroup(groups map[int]bool) []process {
 	var members []process
 	for pgid := range groups {
@@ -74,11 +74,11 @@ func membersByGroup(groups map[int]bool) []process {
 	return members
 }
 
-// signalDetached signals each process that carries the job's name and is in none
-// of the groups. The process is pinned first and then asked again who it is: its
-// number may have become another's in between.
+// signalDetached signals each process that carries the job's name and is in none of the groups.
+// It pins the process first and then checks its name again, because the number may belong to
+// another process by then.
 func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
-	table, _ := processes() // nothing without /proc
+	table, _ := processes() // empty without /proc
 	for _, p := range table {
 		if p.zombie || groups[p.group] || !belongsTo(p.pid, job) {
 			continue
@@ -88,14 +88,14 @@ func signalDetached(groups map[int]bool, job string, s syscall.Signal) {
 			continue
 		}
 		if belongsTo(p.pid, job) {
-			pinned.Signal(s) // an error says that it has ended
+			pinned.Signal(s) // an error means that it has ended
 		}
 		pinned.Release()
 	}
 }
 
-// belongsTo tells whether a process was started with the job's name in its
-// environment. Other users' processes cannot be read, and are not ours.
+// belongsTo reports whether a process was started with the job's name in its environment.
+// Processes of other users cannot be read, and are not the job's.
 func belongsTo(pid int, job string) bool {
 	if pid == os.Getpid() {
 		return false
@@ -114,7 +114,7 @@ func belongsTo(pid int, job string) bool {
 	return false
 }
 
-// processes reads the process table. Processes that end meanwhile are left out.
+// processes reads the process table. Processes that end meanwhile are omitted.
 func processes() ([]process, error) {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -140,8 +140,8 @@ func processes() ([]process, error) {
 	return all, nil
 }
 
-// parseStat reads "pid (name) state ppid pgrp ...", proc(5). The name may hold
-// anything, brackets and spaces included; the last bracket ends it.
+// parseStat parses "pid (name) state ppid pgrp ...", proc(5). The name may contain anything,
+// even brackets and spaces; the last bracket ends it.
 func parseStat(pid int, text string) (process, bool) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -156,5 +156,5 @@ func parseStat(pid int, text string) (process, bool) {
 	return process{pid: pid, group: group, name: text[open+1 : end], zombie: zombie}, err == nil
 }
 
-// nameProcess sets the name that ps and killall see. Nothing depends on it.
+// nameProcess sets the name that ps and killall use. Nothing depends on it.
 func nameProcess(name string) { os.WriteFile("/proc/self/comm", []byte(name), 0) }

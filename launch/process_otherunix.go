@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// rankAttr puts a rank in a process group of its own. There is no parent-death
-// signal here; the guardian alone ends ranks whose launcher was killed.
+// rankAttr puts a rank into a process group of its own. There is no parent-death signal here:
+// only the guardian ends ranks whose launcher was killed.
 func rankAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// A process stands for one group: its members are not listed here.
+// A process stands for one group, whose members are not listed here.
 type process struct{ pid int }
 
 func (p process) String() string { return fmt.Sprintf("group %d", p.pid) }
@@ -20,7 +20,7 @@ func groupAlive(pgid int) bool { return syscall.Kill(-pgid, 0) == nil }
 
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
-// membersOf lists the groups that have members.
+// membersOf returns the groups that have members.
 func membersOf(groups map[int]bool, _ string) []process {
 	var members []process
 	for pgid := range groups {
@@ -31,7 +31,7 @@ func membersOf(groups map[int]bool, _ string) []process {
 	return members
 }
 
-// signalDetached cannot read other processes' environments here.
+// signalDetached does nothing: the environment of other processes cannot be read here.
 func signalDetached(map[int]bool, string, syscall.Signal) {}
 
 // nameProcess does nothing here: ps shows argv[0].

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// A startError is a program that cannot be started, and the shell's exit code
-// for that.
+// A startError says why a program cannot be started, with the exit code that a shell gives to
+// that.
 type startError struct {
 	code int
 	text string
@@ -19,8 +19,8 @@ type startError struct {
 
 func (e *startError) Error() string { return e.text }
 
-// findProgram resolves a program as execvp would, with the PATH and in the
-// directory that its rank will have. The answer is for a process in dir.
+// findProgram resolves a program as execvp does, with the PATH and in the directory of its
+// rank. The result is valid for a process in dir.
 func findProgram(name, dir, path string) (string, error) {
 	if strings.ContainsRune(name, filepath.Separator) {
 		return name, executable(name, dir, name)
@@ -37,7 +37,7 @@ func findProgram(name, dir, path string) (string, error) {
 		}
 		var se *startError
 		if errors.As(err, &se) && se.code == exitNotRunning && denied == nil {
-			denied = err // as the shell: found, but not executable; a later one may do
+			denied = err // like the shell: a later one may be executable
 		}
 	}
 	if denied != nil {
@@ -51,6 +51,7 @@ func findProgram(name, dir, path string) (string, error) {
 	return "", &startError{exitNotFound, fmt.Sprintf("%s: no such program in PATH%s", name, hint)}
 }
 
+// orDot returns the directory of an entry of PATH.
 func orDot(dir string) string {
 	if dir == "" {
 		return "." // an empty entry of PATH
@@ -58,7 +59,7 @@ func orDot(dir string) string {
 	return dir
 }
 
-// executable says why path, seen from dir, cannot be executed; nil when it can
+// executable returns an error if path, seen from dir, cannot be executed. nil means that it can
 // as far as its mode tells.
 func executable(name, dir, path string) error {
 	if dir != "" && !filepath.IsAbs(path) {
@@ -78,7 +79,7 @@ func executable(name, dir, path string) error {
 	return nil
 }
 
-// startFailure explains why the system did not start a program that seemed fit.
+// startFailure explains why the system has not started a program that findProgram accepts.
 func startFailure(name, dir string, err error) *startError {
 	code, why := exitNotRunning, err.Error()
 	var pe *fs.PathError

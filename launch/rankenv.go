@@ -16,15 +16,15 @@ type jobInfo struct {
 	secret string // hex
 	root   string // where rank 0 listens
 
-	timeline string // the file, with its whole path; "": none
+	timeline string // absolute path; "": none
 }
 
-// listenFD is the descriptor under which rank 0 finds the listener: the first
-// one after standard error.
+// listenFD is the descriptor at which rank 0 finds the listener: the first after standard
+// error.
 const listenFD = 3
 
-// baseEnv is what ranks inherit: env without the variables that would tell them
-// another identity, be it another launcher's or that of an outer job of ours.
+// baseEnv returns what ranks inherit: env without the variables that would give them another
+// identity, by another launcher or by an outer job of tuttirun.
 func baseEnv(env []string) []string {
 	own := vars.Identity()
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
@@ -33,8 +33,8 @@ func baseEnv(env []string) []string {
 	})
 }
 
-// rankEnv is the environment of one rank: what it inherits, what the user sets
-// for its program, and last what this job says, which nothing may override.
+// rankEnv returns the environment of one rank: what it inherits, then what the user sets for
+// its program, and last the variables of this job, which nothing overrides.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env := slices.Concat(base, a.Set)
 	if a.Dir != "" {
@@ -67,14 +67,12 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	return lastOfEach(env)
 }
 
-// reservedVars are the variables that rankEnv gives every rank, whatever is set for its
-// program.
+// reservedVars returns the variables that rankEnv sets for every rank, whatever the user sets.
 func reservedVars() []string {
 	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.Incarnation, vars.Secret}
 }
 
-// lastOfEach keeps the last setting of each name, as programs differ in which
-// of two they see.
+// lastOfEach keeps the last setting of each name. Programs differ in which of two they use.
 func lastOfEach(env []string) []string {
 	at := make(map[string]int, len(env))
 	kept := env[:0]
@@ -90,7 +88,7 @@ func lastOfEach(env []string) []string {
 	return kept
 }
 
-// lookup reads one variable of an environment; the last setting counts.
+// lookup returns the value of a variable. The last setting counts.
 func lookup(env []string, name string) (string, bool) {
 	for _, e := range slices.Backward(env) {
 		if v, ok := strings.CutPrefix(e, name+"="); ok {

@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// drainPoll is how often the launcher looks for what ranks left behind, once
-// the last one has ended and something is there.
+// drainPoll is how often the launcher looks for processes that ranks have left behind, after
+// the last rank has ended.
 const drainPoll = 20 * time.Millisecond
 
-// A run is one job under way. The goroutine in Run owns all of it; others only
-// send it what they saw.
+// A run is one running job. The goroutine in Run owns all of it. The others, which wait for
+// processes and copy their output, only send it events.
 type run struct {
 	job       *Job
 	info      jobInfo
@@ -33,30 +33,39 @@ type run struct {
 	out, err *lineWriter
 	starter  *starter
 	guardian *guardian
-	listener *os.File // rank 0's, until it has it
+	listener *os.File // rank 0's, until rank 0 has inherited it
 	copiers  sync.WaitGroup
-	pipes    []*os.File      // the relays' ends
+	pipes    []*os.File      // read ends of the copiers
 	stdin_   *terminalCopier // rank 0's terminal; nil without one
 
 	exits     chan exit
 	signals   chan os.Signal
-	endSignal syscall.Signal // the first signal by which the user asked for the end
-	startErr  *startError    // why not all ranks were started
+	endSignal syscall.Signal // the first signal by which the user asked for the end; 0: none
+	startErr  *startError    // why not all ranks were started; nil: they were
 }
 
-// A rank is one process of the job.
+// A rank is one process of the job. It passes through these states in order:
+//
+//	pid  ended  groupGone  meaning
+//	0    false  false      not started
+//	>0   false  false      runs
+//	>0   true   false      has ended; its group has members, which may be signalled
+//	>0   true   true       its group is empty: the number may belong to others, and gets no signal
+//
+// killed is set with ended. It separates ranks that failed by themselves from those that the
+// launcher has ended.
 type rank struct {
 	id      int
 	app     *App
 	program string
 	env     []string
 
-	pid       int  // also its group; 0 when it was not started
-	ended     bool // the process itself; its group may live on
-	groupGone bool // the group has no members any more
+	pid       int  // also its group
+	ended     bool // the process has ended
+	groupGone bool // the group has no members
 	status    syscall.WaitStatus
 	endedAt   time.Duration // when it ended, since the job's start
-	killed    bool          // it had TERM or KILL from us when it ended
+	killed    bool          // it had received TERM or KILL when it ended
 	lastError *lastError
 }
 
@@ -66,11 +75,12 @@ type exit struct {
 	status syscall.WaitStatus
 }
 
-// Run starts the ranks of j, and returns when all of them have ended, and all
-// that they started. While it runs it catches this process's signals and
-// forwards them; so there is one Run at a time. Ending ctx asks the ranks to
-// end. It always returns; what bounds it when a rank does not end by itself is
-// Timeout, the grace after another's failure, ctx, or a signal.
+// Run starts the ranks of j. It returns when all of them and all their children have ended. It
+// handles this process's signals while it runs, so only one Run may run at a time. When ctx
+// ends, the ranks are asked to end.
+//
+// Run always returns. A rank that does not end by itself is ended after Timeout, the grace
+// period after another rank's failure, the end of ctx, or a signal.
 func Run(ctx context.Context, j *Job) Outcome {
 	r := &run{job: j, startedAt: time.Now(), out: &lineWriter{w: j.Stdout}, err: &lineWriter{w: j.Stderr}}
 	if err := r.prepare(); err != nil {
@@ -104,10 +114,11 @@ func startFailed(err error) Outcome {
 	return Outcome{Code: code, Verdict: []string{"cannot start " + err.Error()}, Broken: true}
 }
 
+// now is the time in the job, as the policy has it.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 
-// prepare finds all programs before any of them runs, and makes what the world
-// shares. It starts nothing and leaves nothing open when it fails.
+// prepare finds all programs before any of them runs, and makes the information that all ranks
+// share. If it fails, it has started nothing and left nothing open.
 func (r *run) prepare() error {
 	env := r.job.Env
 	if env == nil {
@@ -140,6 +151,7 @@ func (r *run) prepare() error {
 	return nil
 }
 
+// addApp finds the program of an App and appends its ranks.
 func (r *run) addApp(base []string, a *App) error {
 	if a.Dir != "" && !isDir(a.Dir) {
 		return &startError{exitNotRunning, a.Args[0] + ": the working directory " + a.Dir + " does not exist"}
@@ -158,18 +170,18 @@ func (r *run) addApp(base []string, a *App) error {
 	return nil
 }
 
-// random is n random bytes in hex. crypto/rand does not fail.
+// random returns n random bytes in hex. crypto/rand does not fail.
 func random(n int) string {
 	b := make([]byte, n)
 	rand.Read(b)
 	return hex.EncodeToString(b)
 }
 
-// listen binds the job's address on loopback and returns the listener as a file
-// to hand over.
+// listen binds the job's address on loopback, by IPv6 if there is no IPv4. It returns the
+// listener as a file for rank 0 to inherit.
 func listen() (*os.File, string, error) {
 	var config net.ListenConfig
-	config.SetMultipathTCP(false) // the ranks' links are plain TCP
+	config.SetMultipathTCP(false) // the links between ranks are plain TCP
 	l, err := config.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		var err6 error
@@ -182,8 +194,8 @@ func listen() (*os.File, string, error) {
 	return file, l.Addr().String(), err
 }
 
-// notifySignals takes over the signals. One that this process was started to ignore, as
-// by nohup, stays ignored, here and in the ranks.
+// notifySignals has the job's goroutine receive this process's signals. A signal that the
+// process was started to ignore, as by nohup, stays ignored, here and in the ranks.
 func (r *run) notifySignals() {
 	r.signals = make(chan os.Signal, 16)
 	for _, s := range []os.Signal{
@@ -196,7 +208,8 @@ func (r *run) notifySignals() {
 	}
 }
 
-// cleanUp gives back all that Run took.
+// cleanUp undoes notifySignals and stops all helpers. The guardian is dismissed here: the job
+// has ended.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
 	if r.stdin_ != nil {
@@ -213,7 +226,7 @@ func (r *run) cleanUp() {
 	}
 }
 
-// loop watches the job until nothing of it is left, or can be ended.
+// loop handles events until nothing of the job is left, or what is left cannot be ended.
 func (r *run) loop(ctx context.Context) {
 	canceled := ctx.Done()
 	timer := time.NewTimer(0)
@@ -236,7 +249,7 @@ func (r *run) loop(ctx context.Context) {
 	}
 }
 
-// isOver tells whether the loop's work is done.
+// isOver reports whether loop has nothing left to do.
 func (r *run) isOver() bool {
 	if r.policy.phase == abandoned {
 		return true
@@ -244,7 +257,8 @@ func (r *run) isOver() bool {
 	return r.policy.alive == 0 && len(r.leftovers()) == 0
 }
 
-// pause is how long to wait for an event.
+// pause returns how long to wait for the next event. Children of ranks that have ended send no
+// event, so they are polled for.
 func (r *run) pause() time.Duration {
 	d := r.policy.deadline - r.now()
 	if r.policy.alive == 0 {
@@ -253,6 +267,7 @@ func (r *run) pause() time.Duration {
 	return max(d, 0)
 }
 
+// exited handles the end of a rank.
 func (r *run) exited(e exit) {
 	e.rank.ended, e.rank.status, e.rank.endedAt = true, e.status, r.now()
 	e.rank.killed = r.policy.phase >= terminating
@@ -260,8 +275,8 @@ func (r *run) exited(e exit) {
 	r.updateGroup(e.rank)
 }
 
-// updateGroup notes that a rank's group is empty. From then on its number may
-// be anybody's, so it gets no signal from us or the guardian.
+// updateGroup checks whether a rank's group is empty. From then on its number may belong to
+// other processes, so neither this process nor the guardian signals it.
 func (r *run) updateGroup(k *rank) {
 	if k.ended && !k.groupGone && !groupAlive(k.pid) {
 		k.groupGone = true
@@ -269,6 +284,8 @@ func (r *run) updateGroup(k *rank) {
 	}
 }
 
+// deadlinePassed handles the deadline of the policy, and names the children that are ended for
+// it.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
 	left := r.leftovers()
@@ -278,11 +295,12 @@ func (r *run) deadlinePassed(now time.Duration) {
 	}
 }
 
-// signalled handles one signal to the launcher.
+// signalled handles one signal to the launcher. TSTP stops the ranks first, then the launcher
+// itself.
 func (r *run) signalled(s syscall.Signal) {
 	switch s {
 	case syscall.SIGPIPE:
-		// Our own writes report it as an error.
+		// This process's own writes report it as an error.
 	case syscall.SIGTSTP:
 		r.signalAll(s)
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -296,8 +314,8 @@ func (r *run) signalled(s syscall.Signal) {
 	}
 }
 
-// signalAll signals every group that has members. What must end is also sought
-// by the job's name.
+// signalAll signals every group that has members. Once the job is being ended, it also signals
+// processes outside the groups that carry the job's name.
 func (r *run) signalAll(s syscall.Signal) {
 	if s == 0 {
 		return
@@ -311,7 +329,7 @@ func (r *run) signalAll(s syscall.Signal) {
 	}
 }
 
-// groups are the ranks' groups that may have members.
+// groups returns the ranks' groups that may have members.
 func (r *run) groups() map[int]bool {
 	groups := make(map[int]bool)
 	for _, k := range r.ranks {
@@ -322,8 +340,8 @@ func (r *run) groups() map[int]bool {
 	return groups
 }
 
-// leftovers is what the job still has once its ranks have ended: members of
-// their groups, and strays.
+// leftovers returns the processes that the job still has: members of the ranks' groups, and
+// others with the job's name.
 func (r *run) leftovers() []process {
 	for _, k := range r.ranks {
 		r.updateGroup(k)
@@ -331,6 +349,7 @@ func (r *run) leftovers() []process {
 	return membersOf(r.groups(), r.info.job)
 }
 
+// describe lists at most eight processes.
 func describe(left []process) string {
 	var names []string
 	for i, p := range left {
@@ -343,9 +362,9 @@ func describe(left []process) string {
 	return strings.Join(names, ", ")
 }
 
-// drain lets the relays finish. They end by themselves when the last writer has
-// gone, unless one survived, or the reader of our own output does not read; a
-// signal ends the wait then.
+// drain waits until the copiers have finished. They end when the last writer has closed its
+// end. After killAfter their pipes are closed, because a writer may have survived. A signal
+// ends the wait, because the reader of this process's own output may not read.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {

@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// A starter forks from one thread that lives as long as the job: the kernel
-// takes the end of the thread that forked a child for the death of its parent.
+// A starter starts processes from one thread that lives as long as the job. The kernel takes
+// the end of the thread that has forked a child for the death of its parent, and would kill the
+// child.
 type starter struct{ work chan func() }
 
 func newStarter() *starter {
@@ -25,7 +26,7 @@ func newStarter() *starter {
 	return s
 }
 
-// do runs f on the thread and waits for it.
+// do calls f on the thread and waits for it.
 func (s *starter) do(f func()) {
 	done := make(chan struct{})
 	s.work <- func() {
@@ -37,8 +38,8 @@ func (s *starter) do(f func()) {
 
 func (s *starter) stop() { close(s.work) }
 
-// startAll starts the guardian and then the ranks, rank 0 first. When one
-// cannot be started it stops there; the caller ends those that run.
+// startAll starts the guardian and then the ranks, rank 0 first. If one cannot be started it
+// stops there; the caller ends those that run.
 func (r *run) startAll() *startError {
 	r.starter = newStarter()
 	r.guardian = newGuardian(r.job.Guardian, r.info.job, func(err error) {
@@ -48,14 +49,14 @@ func (r *run) startAll() *startError {
 	})
 	for i, k := range r.ranks {
 		if err := r.start(k); err != nil {
-			r.policy.alive = i // the rest never was
+			r.policy.alive = i // the others have not started
 			return err
 		}
 	}
 	return nil
 }
 
-// start starts one rank and those who watch it.
+// start starts one rank, and the goroutines that wait for it and copy its output.
 func (r *run) start(k *rank) *startError {
 	files, ours, err := r.files(k)
 	if err != nil {
@@ -73,8 +74,8 @@ func (r *run) start(k *rank) *startError {
 	k.pid = p.Pid
 	r.guardian.add(k.pid)
 	if k.id == 0 {
-		// From here on the port is rank 0's alone: once it has ended, those who
-		// dial it are turned away instead of waiting for nobody.
+		// From here on the port is rank 0's alone. Once rank 0 has ended, dialling it is
+		// refused instead of left waiting.
 		r.listener.Close()
 		r.listener = nil
 	}
@@ -85,18 +86,18 @@ func (r *run) start(k *rank) *startError {
 	return nil
 }
 
-// wait reports the end of one rank.
+// wait sends the end of one rank to the job's goroutine.
 func (r *run) wait(k *rank, p *os.Process) {
 	state, err := p.Wait()
 	if err != nil {
-		r.exits <- exit{k, 255 << 8} // it is not our child any more; nothing else can be said
+		r.exits <- exit{k, 255 << 8} // it is no longer a child of this process; nothing more is known
 		return
 	}
 	r.exits <- exit{k, state.Sys().(syscall.WaitStatus)}
 }
 
-// files are a rank's descriptors, and those of them that are to be closed here
-// once it has started. On failure nothing is left open.
+// files returns a rank's descriptors, and those of them that must be closed here once it has
+// started. If it fails, nothing is left open.
 func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -131,7 +132,7 @@ func (r *run) files(k *rank) (files, toClose []*os.File, err error) {
 	return files, toClose, nil
 }
 
-// startCopier begins to pass one stream on, and returns the end to write to.
+// startCopier starts to copy one stream, and returns the end to write to.
 func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.File, error) {
 	from, w, err := os.Pipe()
 	if err != nil {
@@ -142,7 +143,8 @@ func (r *run) startCopier(to *lineWriter, tag string, watcher *lastError) (*os.F
 	return w, nil
 }
 
-// stdin is the launcher's own for rank 0, and nothing for the others.
+// stdin returns the launcher's own standard input for rank 0, and the null device for the
+// others. A terminal is copied through a pipe.
 func (r *run) stdin(k *rank) (*os.File, error) {
 	in := r.job.Stdin
 	if k.id != 0 || in == nil {

@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// foregroundPoll is how often a launcher in the background looks whether it is
-// in the foreground again, in milliseconds.
+// foregroundPoll is how often, in milliseconds, a launcher in the background checks whether it
+// is in the foreground again.
 const foregroundPoll = 200
 
-// isControllingTerminal tells whether job control applies to f: a read by a
-// process outside the foreground group would stop that process.
+// isControllingTerminal reports whether job control applies to f: a read by a process outside
+// the foreground group would stop that process.
 func isControllingTerminal(f *os.File) bool {
 	_, err := foreground(f)
 	return err == nil
 }
 
-// foreground is the process group that may read the terminal.
+// foreground returns the process group that may read the terminal.
 func foreground(f *os.File) (pgid int, err error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -33,8 +33,8 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// A terminalCopier copies a terminal to rank 0. It reads only while the launcher is in
-// the foreground, and never blocks in a read, so that it can be stopped.
+// A terminalCopier copies a terminal to rank 0. It reads only while the launcher is in the
+// foreground. It never blocks in a read, so that it can be stopped.
 type terminalCopier struct {
 	stopper *os.File // closing it ends the wait for the terminal
 	to      *os.File // closing it ends the wait for rank 0
@@ -61,8 +61,8 @@ func (f *terminalCopier) stop() {
 	f.done.Wait()
 }
 
-// copyTerminal copies until the terminal's end of file, until rank 0 takes no
-// more, or until stopped is readable.
+// copyTerminal copies until the terminal's end of file, until rank 0 reads no more, or until
+// stopped is readable.
 func copyTerminal(in, to, stopped *os.File) {
 	buf := make([]byte, 4096)
 	for {

@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// prepareTimeline makes room for the ranks' parts, and hears at once when the
-// timeline cannot be written.
+// prepareTimeline creates the file and removes the parts of an earlier job. So it fails at once
+// if the timeline cannot be written.
 func prepareTimeline(file string, ranks int) (path string, err error) {
 	if path, err = filepath.Abs(file); err != nil {
 		return "", err
@@ -22,16 +22,16 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 		return "", err
 	}
 	for r := range ranks {
-		os.Remove(timeline.PartName(path, r)) // of an earlier job
+		os.Remove(timeline.PartName(path, r)) // left by an earlier job
 	}
 	return path, f.Close()
 }
 
-// timelineParts are the parts that lie beside a timeline's file, by rank.
+// timelineParts returns the parts beside a timeline's file, by rank, and the ranks without one.
 func timelineParts(file string, ranks int) (parts []string, missing []int) {
 	for r := range ranks {
 		part := timeline.PartName(file, r)
-		if info, err := os.Stat(part); err != nil || info.Size() == 0 { // a rank that was killed leaves it empty
+		if info, err := os.Stat(part); err != nil || info.Size() == 0 { // the part of a rank that was killed is empty
 			missing = append(missing, r)
 			continue
 		}
@@ -40,8 +40,7 @@ func timelineParts(file string, ranks int) (parts []string, missing []int) {
 	return parts, missing
 }
 
-// mergeTimeline makes one file of the parts, removes them, and returns what
-// people should know of it.
+// mergeTimeline merges the parts into one file and removes them. It returns notes for the user.
 func mergeTimeline(file string, ranks int) (notes []string) {
 	parts, missing := timelineParts(file, ranks)
 	switch {
@@ -59,6 +58,7 @@ func mergeTimeline(file string, ranks int) (notes []string) {
 	return notes
 }
 
+// mergeFiles merges parts into file.
 func mergeFiles(file string, parts []string) error {
 	var readers []io.Reader
 	for _, p := range parts {
@@ -80,8 +80,8 @@ func mergeFiles(file string, parts []string) error {
 	return err
 }
 
-// mergeParts merges the parts of a job that this launcher did not start. The
-// highest rank that has left a part says how many there should be.
+// mergeParts merges the parts of a job that this launcher has not started. The highest rank
+// with a part tells how many there should be.
 func mergeParts(file string) error {
 	names, err := filepath.Glob(escapeGlob(file) + ".rank*")
 	if err != nil {
@@ -103,12 +103,12 @@ func mergeParts(file string) error {
 	return mergeFiles(file, parts)
 }
 
-// escapeGlob has a pattern mean itself.
+// escapeGlob escapes what has a meaning in a pattern.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(s)
 }
 
-// rankList reads "rank 3", or "ranks 0, 1, 4".
+// rankList returns "rank 3", or "ranks 0, 1, 4", with at most 16 numbers.
 func rankList(ids []int) string {
 	if len(ids) == 1 {
 		return fmt.Sprintf("rank %d", ids[0])
