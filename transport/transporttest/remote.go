@@ -225,8 +225,16 @@ func (c *remoteConn) Progress(in transport.Sink, _ int) (transport.State, error)
 	}
 	defer c.reading.Store(false)
 	re := c.r.call(&request{Op: opProgress, Conn: c.number})
-	for i := range re.Events {
-		c.replay(&re.Events[i], in)
+	sink, copies := in.(transport.CopySink)
+	for i := 0; i < len(re.Events); i++ {
+		e := &re.Events[i]
+		if copies && e.Buffer && i+1 < len(re.Events) && re.Events[i+1].N == e.Header.Size {
+			i++ // the whole body came at once
+			c.copyMemory(&re.Events[i])
+			sink.Copy(e.Header, re.Events[i].Body)
+			continue
+		}
+		c.replay(e, in)
 	}
 	err := re.Err.err(nil)
 	if err != nil && (c.err == nil || c.err.Error() != err.Error()) {
@@ -237,13 +245,18 @@ func (c *remoteConn) Progress(in transport.Sink, _ int) (transport.State, error)
 	return transport.State(re.State), err
 }
 
-// replay calls the Sink as the agent's was called.
-func (c *remoteConn) replay(e *event, in transport.Sink) {
+// copyMemory updates exposed memory to what the agent's was at an event.
+func (c *remoteConn) copyMemory(e *event) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, m := range e.Memory {
 		copy(c.exposed[m.Exposure], m.Bytes)
 	}
-	c.mu.Unlock()
+}
+
+// replay calls the Sink as the agent's was called.
+func (c *remoteConn) replay(e *event, in transport.Sink) {
+	c.copyMemory(e)
 	if e.Buffer {
 		c.dst = in.Buffer(e.Header)
 		return
@@ -274,6 +287,11 @@ func (c *remoteConn) Close() error {
 type remoteAdmit struct{ c *remoteConn }
 
 func (a remoteAdmit) Admit() { a.c.r.call(&request{Op: opAdmit, Conn: a.c.number}) }
+
+// RemoteAddr is not known here.
+func (remoteAdmit) RemoteAddr() net.Addr { return nil }
+
+var _ transport.Pending = remoteAdmit{}
 
 type remoteExpose struct{ c *remoteConn }
 
