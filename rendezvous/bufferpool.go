@@ -2,29 +2,30 @@ package rendezvous
 
 import "math/bits"
 
-// bufferPool is memory for pushed bytes that met no receive, between two uses. What is
-// free lies by size: few lengths recur, those of segments and what is left of a
-// message for the last one. Where several ranks send to one they run ahead of it for as
-// long as their credit lasts, so so much may be free at a time.
+// A bufferPool keeps the memory of eager messages that matched no receive, for the next ones. Free
+// pieces are sorted by size class, because few lengths recur: that of a segment, and what is left
+// of a message for its last one. Where several ranks send to one, they run ahead of it for as long
+// as their credit lasts, so the pool may keep as many bytes as that. The engine's lock guards it.
 type bufferPool struct {
-	free  [bits.UintSize + 1][][]byte // by the bits of the capacity
+	free  [bits.UintSize + 1][][]byte // by bits.Len of the capacity
 	size  int                         // bytes in free
-	limit int                         // bytes that free may have
+	limit int                         // the most bytes that free may have
 }
 
 const (
-	maxPooled = 16 << 20 // the most bytes of free storage, however many peers there are
-	poolAlign = 64       // pieces are of so many bytes, or a multiple
-	poolTries = 4        // pieces about as large that are looked at before a new one is made
+	maxPooled = 16 << 20 // the most bytes of any pool, however many peers there are
+	poolAlign = 64       // capacities are multiples of this
+	poolTries = 4        // pieces per class that get looks at before it makes a new one
 )
 
-// newBufferPool is for messages of so many peers, each with that much credit.
+// newBufferPool returns a pool for the messages of a number of peers, each with credit bytes of
+// credit.
 func newBufferPool(peers, credit int) bufferPool {
 	return bufferPool{limit: min(max(peers, 1)*min(credit, maxPooled), maxPooled)}
 }
 
-// get is n bytes of storage, with any content, in memory of little more than twice as
-// many.
+// get returns n bytes with any content. Their capacity is at most a little more than twice n, so
+// that a small message does not keep a large piece.
 func (st *bufferPool) get(n int) []byte {
 	if n == 0 {
 		return []byte{}
@@ -45,8 +46,8 @@ func (st *bufferPool) get(n int) []byte {
 	return make([]byte, n, least)
 }
 
-// put keeps b for another use. Where there is no room for it, that of other sizes,
-// which were in use before, is given up for it.
+// put keeps b for another get. If there is no room, pieces of other classes make way: the program
+// has gone over to other lengths.
 func (st *bufferPool) put(b []byte) {
 	if cap(b) == 0 || cap(b) > st.limit {
 		return
@@ -63,7 +64,7 @@ func (st *bufferPool) put(b []byte) {
 	}
 }
 
-// drop gives up free pieces of a class until there are so many bytes less.
+// drop frees pieces of a class until the pool has that many bytes less.
 func (st *bufferPool) drop(class, bytes int) {
 	free := st.free[class]
 	for len(free) > 0 && bytes > 0 {

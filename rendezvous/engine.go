@@ -29,7 +29,7 @@ const (
 	DefaultSendBuffer = 256 << 20
 	DefaultStepBytes  = 1 << 30
 
-	// minCredit is what every peer may send before it has heard of a larger grant. Both ranks
+	// minCredit is what every peer may send before it knows of a larger grant. Both ranks
 	// assume it, so that the first message needs no round trip.
 	minCredit = 512 << 10
 	// envelopeCost is what a message costs in credit besides its bytes. It stands for the memory

@@ -7,10 +7,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// FailPeer ends every call that needs a rank, now and later, with err: the
-// verdict about it, or its goodbye. What has arrived from it whole can still be
-// received. A receive from any source ends when a rank of its space is lost, or
-// when all others have said goodbye.
+// FailPeer ends every call that needs a rank, now and later, with err: the verdict about the rank,
+// or its goodbye. Messages that have arrived from it completely can still be received. A receive
+// from any source ends when a rank of its context is lost, or when all others have said goodbye.
+//
+// It works in three steps, because a Conn may still write into buffers: the requests are aborted
+// under the lock; the link is closed without it; then nothing touches a buffer any more, and what
+// has waited for the Conn ends.
 func (e *Engine) FailPeer(rank int, err error) {
 	p := e.peers[rank]
 	e.mu.Lock()
@@ -35,14 +38,15 @@ func (e *Engine) FailPeer(rank int, err error) {
 	e.unlock()
 }
 
-// Gone is what FailPeer said of a rank, or nil.
+// Gone returns the error that FailPeer gave for a rank, or nil.
 func (e *Engine) Gone(rank int) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.peers[rank].gone
 }
 
-// failSource ends the receives of a space that p was to serve.
+// failSource ends the receives of a context that p was to serve, and drops p's messages that have
+// not arrived completely.
 func (mc *MatchContext) failSource(p *peer, err error) {
 	e := mc.e
 	anySource := error(nil)
@@ -79,6 +83,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 	mc.notify(nil)
 }
 
+// hasMember reports whether a rank of the job is a member of the context.
 func (mc *MatchContext) hasMember(rank int) bool {
 	for _, r := range mc.members {
 		if r == rank {
@@ -88,9 +93,9 @@ func (mc *MatchContext) hasMember(rank int) bool {
 	return false
 }
 
-// Drain returns when every accepted send has been delivered, and each peer has
-// taken all that was sent to it, or is gone. It is the first half of closing in
-// order. An accepted message that could not be delivered is its error.
+// Drain returns when every accepted send has been delivered, and each peer has acknowledged all
+// that was sent to it, or is gone. It is the first half of an orderly close. It returns the error
+// of an accepted message that could not be delivered.
 func (e *Engine) Drain(ctx context.Context) error {
 	d := &drain{e: e}
 	w := e.m.NewWaiter()
@@ -112,17 +117,18 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return lost
 }
 
-// wakeDrain wakes Drain to look again; e.mu is held.
+// wakeDrain lets Drain check again; e.mu is held.
 func (e *Engine) wakeDrain() {
 	if w := e.drainWaiter; w != nil {
 		w.Wake()
 	}
 }
 
-// drain is the event that all promised bytes are taken.
+// A drain is the condition that every peer has acknowledged our bye.
 type drain struct{ e *Engine }
 
-// sendBye says bye to a peer once nothing is owed to it any more.
+// sendBye sends our bye to a peer once no send to it is left. It reports whether the peer needs
+// nothing more: it has acknowledged the bye, is gone, or was never sent anything.
 func (d *drain) sendBye(p *peer) bool {
 	switch {
 	case d.e.ended != nil:
@@ -142,7 +148,7 @@ func (d *drain) sendBye(p *peer) bool {
 	return p.byeAcked
 }
 
-// Met implements mesh.Event.
+// Met implements mesh.Condition.
 func (d *drain) Met() bool {
 	d.e.mu.Lock()
 	defer d.e.unlock()
@@ -153,7 +159,7 @@ func (d *drain) Met() bool {
 	return all
 }
 
-// pendingRanks names the peers that have not taken all.
+// pendingRanks names the peers that have not acknowledged all.
 func (d *drain) pendingRanks() string {
 	d.e.mu.Lock()
 	defer d.e.mu.Unlock()
@@ -166,7 +172,7 @@ func (d *drain) pendingRanks() string {
 	return s
 }
 
-// End makes every call fail with err, now and later. Nothing is said to anyone.
+// End makes every call fail with err, now and later. It sends nothing to anyone.
 func (e *Engine) End(err error) {
 	e.mu.Lock()
 	if e.ended == nil {
@@ -176,7 +182,7 @@ func (e *Engine) End(err error) {
 		mc.fail(err)
 	}
 	for _, p := range e.peers {
-		p.endSends(nil, err) // also those that a closed space had left to go on
+		p.endSends(nil, err) // also the accepted sends of closed contexts
 		p.dropPrepared()
 	}
 	e.wakeDrain()

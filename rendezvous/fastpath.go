@@ -7,24 +7,25 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A small message between two ranks that both are at it needs none of what an Op
-// is for: nobody cancels it, nothing waits for credit, no receive is in the way.
-// What follows is the way of such a message. It is taken only where it makes no
-// difference to anyone; everything else goes by Start and Post, which know all
-// cases. The frames are the same.
+// This file is the fast path of small messages. Between two ranks that both wait for the exchange,
+// a message needs none of what a Request is for: nobody cancels it, nothing waits for credit, and
+// no other receive has precedence. TrySend and TryRecv handle that case without a Request, and leave
+// every other one to PostSend and PostRecv, which know all cases. The frames are the same, so each
+// side decides for itself (docs/adr/0016).
 
-// maxInline is the largest message that is tried so.
+// maxInline is the largest message in bytes that the fast path handles.
 const maxInline = 8 << 10
 
-// headerCache is the head of the last small message to a peer. Messages like the one
-// before have the same, and need not encode it again.
+// A headerCache is the encoded header of the last small message to a peer. In a steady exchange the
+// next message has the same header and need not encode it. The engine's lock guards it.
 type headerCache struct {
 	header frameHeader
 	raw    [transport.MaxHead]byte
-	rawLen int // the bytes of it; 0: none
+	rawLen int // bytes of raw that are the header; 0: none
 }
 
-// get is the encoded head of a message without a name and a checksum.
+// get returns the encoded header of a message without a name and a checksum. It is valid until the
+// next call.
 func (l *headerCache) get(context uint64, tag int32, size int, fingerprint uint64, credit uint32) []byte {
 	h := &l.header
 	if l.rawLen == 0 || h.context != context || h.tag != tag || h.size != uint64(size) || h.fingerprint != fingerprint || h.credit != credit {
@@ -34,13 +35,13 @@ func (l *headerCache) get(context uint64, tag int32, size int, fingerprint uint6
 	return l.raw[:l.rawLen]
 }
 
-// inlineCreditPart is the part of the peer's credit that is given back with a small
-// message; less waits, because a head that is always another costs both sides.
+// A small message returns credit only when it is this part of the peer's credit or more, because a
+// header that changes each time must be encoded here and decoded there.
 const inlineCreditPart = 64
 
-// TrySend sends a small message if it can go on its way at once, as Send would send
-// it, and reports whether it did. It never waits; body is the caller's again when it
-// returns. If not, nothing has happened.
+// TrySend sends a small message like Send if that is possible at once, and reports whether it did.
+// It never waits, and body is the caller's again when it returns. If it reports false, nothing has
+// happened, and Send follows.
 func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []byte) bool {
 	e := mc.e
 	p := e.peers[to]
@@ -66,7 +67,7 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 		e.mu.Unlock()
 		return true
 	}
-	if !sent { // others have met less credit meanwhile, and may wait for what nobody would give back again
+	if !sent { // sends that found too little credit meanwhile may be waiting for what this one reserved
 		p.unreturned += int64(back)
 		p.addCredit(uint32(cost), 0)
 		p.grantExtra()
@@ -76,8 +77,8 @@ func (mc *MatchContext) TrySend(to int, tag int32, fingerprint uint64, body []by
 	return sent
 }
 
-// canSendInline reports whether a message of that size may go to p past all that an Op
-// is for; e.mu is held.
+// canSendInline reports whether a message of that size may go to p without a Request: it is small
+// and eager, and nothing that was decided before it waits to be sent. e.mu is held.
 func (p *peer) canSendInline(mc *MatchContext, size int) bool {
 	e := p.e
 	return size <= min(maxInline, e.cfg.Threshold) && e.cfg.Protocol != Rendezvous && !e.cfg.Checksum &&
@@ -118,35 +119,44 @@ func (i *inlineProbe) report(sent bool) {
 	}
 }
 
-// A fastRecv is a receive that waits for a moment only, for one message that it takes
-// as it comes. No more than one goroutine per peer does so at a time. To all others
-// it is a receive that has not been posted yet: whatever is not simple ends it, and
-// Post follows. The engine's lock guards what is not atomic.
+// A fastRecv is a receive that spins for a bounded time, for one message that goes straight into
+// its buffer. At most one goroutine per peer uses it at a time. For everyone else the receive has
+// not been posted yet: whatever is not simple makes it fall back, and PostRecv follows.
+//
+//	busy   open   state     meaning
+//	false  false  any       free
+//	true   true   0         waiting for its message
+//	true   false  0         deliverFast is copying the message, without the lock
+//	true   false  done      the message is in buf
+//	true   false  fallback  the receive must be posted
+//
+// The engine's lock guards open and what is below it, but size, which deliverFast writes before
+// state, and TryRecv reads after it.
 type fastRecv struct {
-	busy  atomic.Bool // somebody uses it
-	state atomic.Uint32
+	busy  atomic.Bool   // a goroutine uses it
+	state atomic.Uint32 // 0, or one of the states below
 
-	open        bool // a message may come
+	open        bool // the message may come
 	mc          *MatchContext
 	tag         int32
 	fingerprint uint64
 	buf         []byte
-	size        int // of the message; whose goroutine writes it before state
+	size        int // of the message
 }
 
-// The states of a catch that is not open any more.
+// The states of a fastRecv that is not open any more.
 const (
 	fastRecvDone     = 1 + iota // the message is in buf
 	fastRecvFallback            // it must be posted
 )
 
-// Met implements mesh.Event.
+// Met implements mesh.Condition.
 func (c *fastRecv) Met() bool { return c.state.Load() != 0 }
 
-// TryRecv receives a message that from and tag cover, neither a wildcard, into buf,
-// if it is a small one that comes within a moment; n is its size. If not, nothing
-// has happened, and Recv is to follow. With more room than a small message needs it is
-// at once: a large one that came meanwhile would have to wait in memory of ours.
+// TryRecv receives a small message with this source and tag, neither a wildcard, into buf, if it
+// arrives while this rank spins. n is its size. If ok is false, nothing has happened, and Recv
+// follows. With a buffer larger than maxInline it returns at once: a large message that came
+// meanwhile would find no posted receive and be copied twice.
 func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []byte) (n int, ok bool) {
 	if len(buf) > maxInline {
 		return 0, false
@@ -169,8 +179,8 @@ func (mc *MatchContext) TryRecv(from int, tag int32, fingerprint uint64, buf []b
 	return n, ok
 }
 
-// start opens the catch, unless it is taken, or a message or another receive is
-// there that has precedence.
+// start opens c. It reports false if another goroutine uses c, if the link delivers no frames by
+// Copy, or if a message or receive is there that has precedence.
 func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint64, buf []byte) bool {
 	e := p.e
 	e.mu.Lock()
@@ -185,14 +195,14 @@ func (c *fastRecv) start(p *peer, mc *MatchContext, tag int32, fingerprint uint6
 	return true
 }
 
-// giveUp ends a wait in vain.
+// giveUp ends the spin of a receive whose message has not come.
 func (c *fastRecv) giveUp(e *Engine) {
 	e.mu.Lock()
 	c.fallBack()
 	e.mu.Unlock()
 }
 
-// fallBack has the receive posted instead, unless it has met its message; e.mu is held.
+// fallBack closes c, so that the receive is posted, unless it has got its message. e.mu is held.
 func (c *fastRecv) fallBack() {
 	if c.open {
 		c.open = false
@@ -200,8 +210,8 @@ func (c *fastRecv) fallBack() {
 	}
 }
 
-// fallBackFastRecvs ends the catches of a space, because a receive or a message is about to
-// enter its table that has precedence over what may come next. e.mu is held.
+// fallBackFastRecvs closes all fast-path receives of a context, because a receive that was posted
+// before them returns to the table. e.mu is held.
 func (mc *MatchContext) fallBackFastRecvs() {
 	for _, r := range mc.members {
 		if c := &mc.e.peers[r].fast; c.mc == mc {
@@ -210,15 +220,16 @@ func (mc *MatchContext) fallBackFastRecvs() {
 	}
 }
 
-// onQueued tells the catch of a message that has entered the table: those that come
-// behind it must not overtake it. e.mu is held.
+// onQueued closes c if a message for it has entered the table: messages behind that one must not
+// overtake it. e.mu is held.
 func (c *fastRecv) onQueued(m *message) {
 	if c.open && c.mc == m.mc && c.tag == m.key.tag {
 		c.fallBack()
 	}
 }
 
-// Copy implements transport.CopySink. It runs under the link's role.
+// Copy implements transport.CopySink: it consumes a whole small frame whose body is only lent for
+// this call. It runs under the link's progress role.
 func (p *peer) Copy(f transport.Header, body []byte) {
 	if !p.inline.copies.Load() {
 		p.inline.copies.Store(true)
@@ -232,8 +243,10 @@ func (p *peer) Copy(f transport.Header, body []byte) {
 	p.Arrived(f, f.Size)
 }
 
-// deliverFast gives a small message, whose head is p.in's, to the receive that waits for
-// just that; false where there is none, or anything is not as usual.
+// deliverFast copies a small message, whose header is in p.in, to the fast-path receive that waits
+// for exactly that message. It reports false where there is none, or anything is unusual: flags,
+// another fingerprint, a body that does not fit. Those take the ordinary path, which knows all
+// cases.
 func (p *peer) deliverFast(body []byte) bool {
 	c, h, e := &p.fast, &p.in.header, p.e
 	if !c.busy.Load() || h.kind != kindEager || h.flags != 0 {

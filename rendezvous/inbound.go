@@ -36,7 +36,7 @@ func (p *peer) startEager(h *frameHeader) {
 	}
 	if req := mc.table.popRecv(k); req != nil {
 		e.setMatch(req, p, p.envelopeOf(h))
-		p.in.req, req.bufBusy = req, true // also when the bytes are dropped: p.in holds the op until they are in
+		p.in.req, req.bufBusy = req, true // also when the bytes are dropped: p.in refers to req until they are in
 		if e.validate(req) {
 			p.in.dst = req.buf
 		}

@@ -61,7 +61,7 @@ func (e *Engine) onMatch(req *Request, m *message) {
 }
 
 // deferCopy copies a message that has arrived completely to its receive, after the lock is
-// released. From now on the receive succeeds, whoever fails meanwhile.
+// released. From now on the receive succeeds, even if its sender fails meanwhile.
 func (e *Engine) deferCopy(req *Request, m *message) {
 	req.bufBusy, req.complete = true, true
 	e.deferAction(deferredAction{kind: actionCopy, req: req, msg: m})

@@ -122,7 +122,7 @@ func (e *Engine) Open(id uint64, members []int) *MatchContext {
 	e.mu.Lock()
 	defer e.unlock()
 	mc := e.contextFor(id)
-	if mc == nil { // an id that was closed is never used again; a fresh space fails at once
+	if mc == nil { // an id that was closed is never used again: the new context fails every call
 		mc = &MatchContext{e: e, id: id, err: e.misuse("open", "context %#x has been closed; open one with another id", id)}
 	}
 	mc.members = members
@@ -166,7 +166,7 @@ func (mc *MatchContext) Close(err error) {
 	}
 	delete(e.contexts, mc.id)
 	if len(e.closedIDs) >= maxClosed {
-		clear(e.closedIDs) // a straggler older than that would wait in a space nobody opens, within its credit
+		clear(e.closedIDs) // a message for an older one would wait in a context that nobody opens, within its credit
 	}
 	e.closedIDs[mc.id] = struct{}{}
 }

@@ -19,7 +19,7 @@ const (
 	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 
-// A Tensor is what a named message carries besides its key. Data belongs to whoever holds the
+// A Tensor is what a named message carries besides its key. Data belongs to the holder of the
 // Tensor, but see Release for a Tensor that was received into a prepared buffer.
 type Tensor struct {
 	DType tensor.DType

@@ -22,16 +22,17 @@ const maxPrepared = 1 << 12
 // enough to be sent eagerly, or larger than the buffer, or that is sent before the
 // sender has seen the Release of the one before.
 //
-//	pending ──► exposing ──► open ──► closing ──► hiding ──► closed
-//	   │            │ └─────────────────┴───────────▲  ▲
-//	   │            ▼                                  │
-//	   └───────► refused ──────────────────────────────┘ (at once)
+//	state     the peer may write  leaves it when                            to
+//	pending   no                  a receive of the name finds a Conn        exposing
+//	exposing  no                  Expose has returned                       open, refused, hiding
+//	open      yes                 Close, or the peer or context ends        closing, hiding
+//	refused   no                  Close                                     closed
+//	closing   yes                 the peer has acknowledged, or is gone     hiding
+//	hiding    no                  the exposure is withdrawn, and no         closed
+//	                              receive copies from the buffer
+//	closed    no                  never; the buffer is the program's
 //
-// pending: there is no Conn to the peer yet. exposing: Expose runs, without the lock.
-// open: the peer may write. refused: the Conn cannot expose the buffer. closing: the peer
-// was asked to stop and has not acknowledged it, or Expose still runs. hiding: the peer
-// has stopped, or is gone; the exposure is being withdrawn, or a receive still copies the
-// last tensor. closed: the buffer is the program's.
+// A Close while exposing sets closing, and the goroutine that exposes goes on to hiding.
 type PreparedRecv struct {
 	mc       *MatchContext
 	peer     *peer
@@ -47,6 +48,8 @@ type PreparedRecv struct {
 	done       bool     // the exposure is withdrawn
 }
 
+// A preparedState is a state of a PreparedRecv; see there. Their order matters: from preparedHiding
+// on nothing new may begin.
 type preparedState uint8
 
 const (
@@ -65,8 +68,8 @@ type preparedKey struct {
 	name    string
 }
 
-// A loan is a use of a prepared buffer that a message or a Tensor stands for. The zero
-// loan is none.
+// A loan is one use of a prepared buffer, which a message or a Tensor holds. generation tells it
+// from later uses, so that a stale Release does nothing. The zero loan is none.
 type loan struct {
 	from       *PreparedRecv
 	generation uint32
@@ -105,7 +108,7 @@ func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*Prepar
 }
 
 // Exposed reports whether the sender may write into the buffer: the Conn is there, and
-// can expose it. It does not say that the sender knows.
+// can expose it. The sender may not know yet.
 func (pr *PreparedRecv) Exposed() bool {
 	pr.peer.e.mu.Lock()
 	defer pr.peer.e.mu.Unlock()
@@ -210,6 +213,7 @@ func (pr *PreparedRecv) expose() {
 	}
 }
 
+// The reasons not to expose a buffer, and what the log advises.
 var (
 	errNoExposer     = errors.New("the transport cannot expose memory")
 	errSelf          = errors.New("a rank does not write into its own memory")
@@ -230,7 +234,7 @@ func (p *peer) cannotExpose() error {
 	return nil
 }
 
-// refuse has the tensors of pr come the ordinary way for good, and logs that once per
+// refuse lets the tensors of pr come the ordinary way for good, and logs that once per
 // peer; e.mu is held.
 func (pr *PreparedRecv) refuse(err error) {
 	pr.state = preparedRefused
@@ -284,7 +288,9 @@ func (p *peer) handleUnprepareAck(id uint32) {
 	pr.hide()
 }
 
-// hide withdraws the exposure after the lock is released. e.mu is held.
+// hide withdraws the exposure after the lock is released. A tensor that lies in the buffer and
+// waits in the table is copied to memory of the pool first; that happens under the lock, because it
+// is rare and the program waits for its buffer. e.mu is held.
 func (pr *PreparedRecv) hide() {
 	if pr.state >= preparedHiding {
 		return
@@ -367,8 +373,8 @@ func (p *peer) handleWritten(h *frameHeader) {
 	e.deliver(m)
 }
 
-// loanBuffer completes a receive without a buffer with the prepared buffer that its message
-// lies in. e.mu is held.
+// loanBuffer completes a receive without a buffer with the prepared buffer that its message lies
+// in. e.mu is held.
 func (e *Engine) loanBuffer(req *Request, m *message) {
 	pr := m.loan.from
 	req.buf, req.tensor.loan = m.data, m.loan

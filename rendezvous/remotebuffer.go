@@ -5,8 +5,10 @@ import "github.com/tutti-go/tutti/transport"
 // A remoteBuffer is a buffer that a peer has prepared for the tensors of one name that
 // this rank sends to it. The engine's lock guards it.
 //
-//	free ──launch──► writing ──last frame queued──► used ──release──► free
-//	                    └────────the send is aborted────────────────────▲
+//	filled  writer  meaning
+//	false   nil     free: the next tensor that fits may be written
+//	true    set     a send writes there; aborted, it leaves the buffer free
+//	true    nil     the peer was notified; its release frees the buffer
 //
 // An unprepare takes it out of remoteByKey at once, and is acknowledged when nothing
 // writes there: every kindWritten about it is on the stream before the acknowledgement.
@@ -17,7 +19,7 @@ type remoteBuffer struct {
 	size    uint64
 	filled  bool     // from the first write until the peer releases it
 	writer  *Request // the send that writes there and is not announced yet
-	closing bool     // the peer asked for its end while there was a writer
+	closing bool     // the peer has taken it back while there was a writer
 }
 
 // handlePrepare takes note of a buffer of the peer's.
@@ -85,7 +87,7 @@ func (p *peer) writeTo(req *Request, rb *remoteBuffer) {
 	p.enqueueData(req)
 }
 
-// announce says, behind the last of its bytes, that req lies in the peer's buffer.
+// announce notifies the peer, behind the last of req's bytes, that req is in its buffer.
 func (p *peer) announce(req *Request) {
 	var h frameHeader
 	p.fillHeader(req, &h)
@@ -112,7 +114,7 @@ func (p *peer) endWrite(req *Request) {
 }
 
 // cancelWrite frees the buffer of a send that ended before it was announced. The peer
-// never heard of it, so its credit is free again, too.
+// does not know of it, so its credit is free again, too.
 func (p *peer) cancelWrite(req *Request) {
 	if req.remote == nil {
 		return

@@ -214,7 +214,7 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 		}
 	}
 	f.Body, f.Parts, f.To, f.ID = body, req.parts, transport.Token{}, 0
-	if req.token != (transport.Token{}) { // it may arrive without its head, so the head must not matter
+	if req.token != (transport.Token{}) { // it may arrive without its header, so the header must carry nothing
 		f.To, f.Offset, f.ID = req.token, int(h.offset), req.recvID
 		if req.remote != nil {
 			f.ID = transport.NoNotify
@@ -297,7 +297,7 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 	case err != nil: // the verdict will end it
 	case req.sent < req.length():
 		req.peer.enqueueData(req)
-		req.peer.addCredit(0, 0) // what op's end would have been overtaken by
+		req.peer.addCredit(0, 0) // sends of req's key, which had to wait for it
 	case req.inFlight == 0:
 		e.finish(req, nil)
 	}

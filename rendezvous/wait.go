@@ -7,14 +7,15 @@ import (
 	"github.com/tutti-go/tutti/mesh"
 )
 
-// Either is the event that one of two ops is done; a nil op never is.
+// Either is the condition that one of two requests is done. A nil request never is.
 type Either struct{ A, B *Request }
 
-// Met implements mesh.Event.
+// Met implements mesh.Condition.
 func (ei *Either) Met() bool {
 	return ei.A != nil && ei.A.done.Load() || ei.B != nil && ei.B.done.Load()
 }
 
+// watch wakes w when one of the requests is done; nil ends that.
 func (ei *Either) watch(w *mesh.Waiter) {
 	if ei.A != nil {
 		ei.A.waiter.Store(w)
@@ -24,8 +25,8 @@ func (ei *Either) watch(w *mesh.Waiter) {
 	}
 }
 
-// WaitEither returns when one of ei's ops is done, or ctx or p has ended the
-// wait; both go on in that case. It moves the links in also.
+// WaitEither waits for one of ei's requests, or until ctx or p ends the wait; the requests go on
+// then. It moves the links in also.
 func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, also []*mesh.Link) error {
 	if e.m.Poll(ctx, ei, p, also) {
 		return nil
@@ -38,8 +39,8 @@ func (e *Engine) WaitEither(ctx context.Context, p mesh.WaitPolicy, ei *Either, 
 	return err
 }
 
-// CancelAndWait ends ops with err, except those that their peers are moving bytes for,
-// and returns when all are done: from then on their buffers are the caller's.
+// CancelAndWait ends requests with err, except those whose bytes are in flight, and returns when
+// all are done. From then on their buffers are the caller's.
 func (e *Engine) CancelAndWait(err error, reqs ...*Request) {
 	for _, req := range reqs {
 		e.cancel(req, err)
@@ -49,7 +50,8 @@ func (e *Engine) CancelAndWait(err error, reqs ...*Request) {
 	}
 }
 
-// A requestSet is the event that all of some ops are done.
+// A requestSet is the condition that all of some requests are done. Sets are pooled, because a
+// mesh.Condition that is made per call would be allocated.
 type requestSet struct {
 	reqs  []*Request
 	links []*mesh.Link
@@ -57,6 +59,7 @@ type requestSet struct {
 
 var requestSets = sync.Pool{New: func() any { return new(requestSet) }}
 
+// Met implements mesh.Condition.
 func (s *requestSet) Met() bool {
 	for _, req := range s.reqs {
 		if !req.done.Load() {
@@ -66,6 +69,7 @@ func (s *requestSet) Met() bool {
 	return true
 }
 
+// addLinks adds the links of req that the set does not have yet.
 func (s *requestSet) addLinks(req *Request) {
 	for _, l := range req.Links() {
 		known := false
@@ -78,8 +82,8 @@ func (s *requestSet) addLinks(req *Request) {
 	}
 }
 
-// WaitAll returns when all ops are done, with the first error in their order.
-// When ctx or p ends the wait, ops that have met nothing leave without a trace.
+// WaitAll waits for all requests and returns the first error in their order. When ctx or p ends the
+// wait, requests that nothing has matched are canceled, and the others are waited for.
 func (e *Engine) WaitAll(ctx context.Context, p mesh.WaitPolicy, reqs []*Request) error {
 	if err := e.waitForSet(ctx, p, reqs); err != nil {
 		e.CancelAndWait(err, reqs...)
@@ -92,6 +96,7 @@ func (e *Engine) WaitAll(ctx context.Context, p mesh.WaitPolicy, reqs []*Request
 	return nil
 }
 
+// waitForSet waits until all requests are done, or ctx or p ends the wait.
 func (e *Engine) waitForSet(ctx context.Context, p mesh.WaitPolicy, reqs []*Request) error {
 	s := requestSets.Get().(*requestSet)
 	defer func() {
