@@ -1,6 +1,6 @@
 package p2p
 
-// Window is how many segments are under way each way.
+// Window is how many segments are in flight each way.
 const Window = window
 
 // SeesFlagSetWhileFallingAsleep reports whether a rank that is about to sleep sees a flag

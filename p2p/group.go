@@ -1,9 +1,13 @@
-// Package p2p is ranks and tags: messages between two members of a group, and
-// the rounds that collective algorithms are written with.
+// Package p2p is ranks and tags: messages between two members of a group, and the rounds that
+// collective algorithms are written with.
 //
-// It moves bytes. It does not know element types, operators' meaning, which
-// algorithm runs, or how a group came about. A group's ranks run from 0; errors
-// name ranks of the job.
+// A Group is a communicator's ranks. A Round is one collective operation on it: an algorithm's
+// sends, receives and reductions of whole vectors, which travel in segments, windowed and reduced
+// as they arrive (Round.move). Where the ranks share memory, the algorithm works on Fragments of
+// it instead, with a ready and a done flag per rank (Shared).
+//
+// The package moves bytes. It does not know element types, the operators' meaning, which algorithm
+// runs, or how a group came about. A group's ranks run from 0; errors name ranks of the job.
 package p2p
 
 import (
@@ -15,7 +19,7 @@ import (
 	"github.com/tutti-go/tutti/topology"
 )
 
-// Wildcards of a receive or probe.
+// The wildcards of a receive or probe.
 const (
 	AnySource = rendezvous.Any
 	AnyTag    = rendezvous.Any
@@ -28,44 +32,44 @@ type MessageInfo struct {
 	Bytes  int
 }
 
-// A Group is the ranks of one communicator, seen from one of them. It has two
-// contexts, so that messages never meet collectives. All methods may be called
-// concurrently; a buffer is the caller's again when the call has returned.
+// A Group is the ranks of one communicator, seen from one of them. It has two matching contexts, so
+// that messages never match collectives. All methods may be called concurrently, but those that say
+// when they come; a buffer is the caller's again when the call has returned.
 //
-// A Patience bounds a wait besides its context; nil is none.
+// A mesh.WaitPolicy bounds a wait besides its context; nil is none.
 type Group struct {
 	e           *rendezvous.Engine
 	ranks       []int       // the job's rank of each member
-	index       map[int]int // and back
+	index       map[int]int // the member with a rank of the job
 	rank        int
-	messages    *rendezvous.MatchContext // messages
-	collectives *rendezvous.MatchContext // collectives
-	segment     int
+	messages    *rendezvous.MatchContext // of point-to-point messages and named tensors
+	collectives *rendezvous.MatchContext // ordered: see rendezvous.MatchContext.SetOrdered
+	segment     int                      // bytes of a segment
 	pool        scratchPool
 	all         subgroup // all members
 	host        subgroup // those on this rank's host
 
-	tracer func(TraceEvent) // nil: nobody looks
+	tracer func(TraceEvent) // nil in programs; see SetTracer
 }
 
-// Options of a Group; equal on all members.
+// Options of a Group. ID, Ranks and Segment are equal on all members.
 type Options struct {
 	ID      uint64 // the communicator's: unique among those alive that share two ranks
 	Ranks   []int  // the job's rank of each member
 	Rank    int    // this process's rank in the group
 	Segment int    // bytes of a segment of a collective's message; 0: DefaultSegment
-	// Stray hears of a collective's message that this rank does not await, or
-	// not yet: from which of the job's ranks, of which round, and with which
-	// fingerprint. It must be short and call nothing of the group's. May be nil.
+	// OnUnexpected is called with a collective's message that this rank does not await, or not yet:
+	// its sender as a rank of the job, its round and its fingerprint. It must be short and must not
+	// call the group. It may be nil.
 	OnUnexpected func(world int, seq uint32, fingerprint uint64)
 }
 
-// DefaultSegment keeps a segment in cache while it is received and folded. Of the
-// sizes tried over tcp (64 to 512 KiB) the largest that is still pushed, unasked,
-// with its envelope, was the fastest from 256 KiB on.
+// DefaultSegment keeps a segment in cache while it is received and reduced. It was the fastest of
+// 64 to 512 KiB over tcp for messages from 256 KiB on: the largest segment that still goes eagerly,
+// with its envelope in one data frame.
 const DefaultSegment = 240 << 10
 
-// NewGroup opens the group's contexts.
+// NewGroup opens the group's contexts on this rank. The members need not do so at the same time.
 func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	g := &Group{e: e, ranks: o.Ranks, rank: o.Rank, segment: o.Segment, index: make(map[int]int, len(o.Ranks))}
 	if g.segment <= 0 {
@@ -86,16 +90,16 @@ func NewGroup(e *rendezvous.Engine, o Options) *Group {
 	return g
 }
 
-// Rank is this process's rank in the group.
+// Rank returns this process's rank in the group.
 func (g *Group) Rank() int { return g.rank }
 
-// Size is the number of members.
+// Size returns the number of members.
 func (g *Group) Size() int { return len(g.ranks) }
 
-// WorldRank is the job's rank of a member.
+// WorldRank returns the job's rank of a member.
 func (g *Group) WorldRank(rank int) int { return g.ranks[rank] }
 
-// RankOf is the group's rank of one of the job's, and whether it is a member.
+// RankOf returns the group's rank of one of the job's, and whether it is a member.
 func (g *Group) RankOf(worldRank int) (int, bool) {
 	r, ok := g.index[worldRank]
 	return r, ok
@@ -107,22 +111,24 @@ func (g *Group) Revoke(err error) {
 	g.collectives.Revoke(err)
 }
 
-// Close gives the group's contexts up: later calls fail with err.
+// Close releases the group's contexts: later calls fail with err.
 func (g *Group) Close(err error) {
 	g.messages.Close(err)
 	g.collectives.Close(err)
 }
 
-// Err is why the group was revoked or closed, or nil.
+// Err returns why the group was revoked or closed, or nil.
 func (g *Group) Err() error { return g.messages.Err() }
 
-// Context is the group's context for messages, for named tensors.
+// Context returns the matching context of the group's messages, for named tensors.
 func (g *Group) Context() *rendezvous.MatchContext { return g.messages }
 
+// info translates what a receive learned to the group's ranks.
 func (g *Group) info(env rendezvous.RecvInfo, err error) (MessageInfo, error) {
 	return MessageInfo{Source: g.index[env.Source], Tag: env.Tag, Bytes: env.Bytes}, err
 }
 
+// source translates a receive's source to a rank of the job.
 func (g *Group) source(from int) int {
 	if from == AnySource {
 		return AnySource
@@ -130,7 +136,8 @@ func (g *Group) source(from int) int {
 	return g.ranks[from]
 }
 
-// check refuses ranks and tags that cannot be.
+// check refuses ranks and tags that are out of range; wild allows wildcards. op is the call, and
+// what the argument, that the error names.
 func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 	switch {
 	case wild && rank == AnySource:
@@ -149,9 +156,9 @@ func (g *Group) check(op, what string, rank, tag int, wild bool) error {
 // MaxTag is the largest tag.
 const MaxTag = 1<<31 - 1
 
-// Send sends b to a member. It returns at once while the receiver's credit or
-// this rank's spill buffer takes the bytes, else when a receive has met them
-// (MPI's standard mode). print is compared with the receive's; 0 never differs.
+// Send sends b to a member (MPI's standard mode). It returns at once while the receiver's credit or
+// this rank's spill buffer takes the bytes, else when a receive has matched them. The fingerprint
+// is compared with the receive's; 0 matches any.
 func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, fingerprint uint64, b []byte) error {
 	if err := g.check("send", "destination rank", to, tag, false); err != nil {
 		return err
@@ -159,8 +166,8 @@ func (g *Group) Send(ctx context.Context, p mesh.WaitPolicy, to, tag int, finger
 	return g.messages.Send(ctx, p, g.ranks[to], int32(tag), fingerprint, b, rendezvous.Auto)
 }
 
-// TrySend is Send where that would return at once and has nothing to prepare, and
-// reports whether it has sent; if not, Send is to follow.
+// TrySend is Send where that would return at once without preparation. It reports whether it has
+// sent; if not, Send follows.
 func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 	if uint(to) >= uint(len(g.ranks)) || to == g.rank || uint(tag) > MaxTag {
 		return false
@@ -168,8 +175,8 @@ func (g *Group) TrySend(to, tag int, fingerprint uint64, b []byte) bool {
 	return g.messages.TrySend(g.ranks[to], int32(tag), fingerprint, b)
 }
 
-// TryRecv is Recv of a small message that comes within a moment, and reports
-// whether it did; if not, Recv is to follow.
+// TryRecv is Recv of a small message that arrives while this rank spins. It reports whether one
+// did; if not, Recv follows.
 func (g *Group) TryRecv(from, tag int, fingerprint uint64, b []byte) (MessageInfo, bool) {
 	if uint(from) >= uint(len(g.ranks)) || from == g.rank || uint(tag) > MaxTag {
 		return MessageInfo{}, false
@@ -186,8 +193,7 @@ func (g *Group) Recv(ctx context.Context, p mesh.WaitPolicy, from, tag int, fing
 	return g.info(g.messages.Recv(ctx, p, g.source(from), int32(tag), fingerprint, b))
 }
 
-// Probe waits until a message is there that Recv with the same arguments would
-// take; it stays.
+// Probe waits for a message that Recv with the same arguments would receive. The message stays.
 func (g *Group) Probe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (MessageInfo, error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, err
@@ -195,7 +201,7 @@ func (g *Group) Probe(ctx context.Context, p mesh.WaitPolicy, from, tag int) (Me
 	return g.info(g.messages.Probe(ctx, p, g.source(from), int32(tag)))
 }
 
-// TryProbe is Probe without waiting; ok is false when no such message is there.
+// TryProbe is Probe without waiting. ok is false when no such message is there.
 func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	if err := g.check("probe", "source rank", from, tag, true); err != nil {
 		return MessageInfo{}, false, err
@@ -205,8 +211,8 @@ func (g *Group) TryProbe(from, tag int) (st MessageInfo, ok bool, err error) {
 	return st, ok, err
 }
 
-// Exchange sends out and receives into in at the same time, to and from members
-// that may differ. It never deadlocks, at any size. The buffers must not overlap.
+// Exchange sends out and receives into in at the same time, to and from members that may differ. It
+// never deadlocks, whatever the sizes. The buffers must not overlap.
 func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, out []byte, from, rtag int, in []byte, fingerprint uint64) (MessageInfo, error) {
 	if err := g.check("exchange", "destination rank", to, tag, false); err != nil {
 		return MessageInfo{}, err
@@ -225,10 +231,11 @@ func (g *Group) Exchange(ctx context.Context, p mesh.WaitPolicy, to, tag int, ou
 	return st, err
 }
 
+// requestInfo returns what a receive that is done learned of its message.
 func (g *Group) requestInfo(req *rendezvous.Request) MessageInfo {
 	return MessageInfo{Source: g.index[req.Source()], Tag: req.Tag(), Bytes: req.Bytes()}
 }
 
-// RevokeCollectives ends every collective in the group with err, now and later;
-// messages between its members go on.
+// RevokeCollectives ends every collective in the group with err, now and later. Messages between
+// its members go on.
 func (g *Group) RevokeCollectives(err error) { g.collectives.Revoke(err) }

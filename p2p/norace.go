@@ -2,7 +2,6 @@
 
 package p2p
 
-// storeMark writes a mark, which others read once they have seen the flag that is
-// stored after it: it needs no order of its own, and an atomic store is one of the
-// dearest instructions there are.
+// storeMark writes a fingerprint, which others read once they have seen the flag that is stored after
+// it. So it needs no order of its own, and an atomic store is one of the most expensive instructions.
 func storeMark(mark *uint64, own uint64) { *mark = own }

@@ -10,18 +10,20 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// How a rank polls a flag. With a core of its own it looks again and again, for a
-// bounded time. Where ranks outnumber cores it gives the core away after a few
-// looks, each time. Then it sleeps until it is nudged.
+// A rank polls a flag in two ways. On a core of its own it reads the flag again and again, for at
+// most pollTime. Where ranks outnumber cores it yields the core after a few reads, each time,
+// because the rank that sets the flag may need it. If the flag is not set by then, the rank sleeps
+// until it is woken.
 const (
 	pollTime            = 200 * time.Microsecond
-	oversubscribedPolls = 20
-	yields              = 200
-	pollsPerCheck       = 32 // looks between looks at everything else: about a microsecond
-	coreCheckInterval   = 8  // turns: whoever takes so long may share our core
+	oversubscribedPolls = 20  // reads before the first yield
+	yields              = 200 // one read after each
+	pollsPerCheck       = 32  // reads between checks of everything else: about a microsecond
+	coreCheckInterval   = 8   // checks after which the awaited rank may be on this core
 )
 
-// await returns when a member's flag shows count.
+// await returns when a member's flag has reached count. It returns an error when ctx or the wait
+// policy ends the wait, when the collectives are revoked, or when that member is gone.
 func (p Fragment) await(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	if atomic.LoadUint64(flag) >= count {
 		return nil
@@ -38,8 +40,7 @@ func (p Fragment) await(ctx context.Context, rank int, flag *uint64, count uint6
 	return p.sleep(ctx, rank, flag, count)
 }
 
-// poll looks at a flag from a core of this rank's own; false when it is time for
-// something else.
+// poll reads a flag on a core of this rank's own. It reports false when it is time to sleep.
 func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64) bool {
 	var end time.Time
 	for turn := 0; ; turn++ {
@@ -64,8 +65,9 @@ func (p Fragment) poll(ctx context.Context, rank int, flag *uint64, count uint64
 	}
 }
 
-// separateCores parts this rank from the one it waits for, if both have been put on one
-// core: the system may take long to see that two who poll do not go together.
+// separateCores moves this rank away from the core of the rank that it waits for, if both are on
+// the same one. Two polling ranks on one core delay each other, and the scheduler takes long to see
+// it.
 func (p Fragment) separateCores(rank int) {
 	s, m := p.r.sub.shared, p.r.g.e.Mesh()
 	core := uint64(m.Core()) + 1
@@ -81,7 +83,7 @@ func (p Fragment) separateCores(rank int) {
 	m.Yield()
 }
 
-// pollOversubscribed is poll where the core may be what the awaited rank waits for.
+// pollOversubscribed is poll where the awaited rank may need this rank's core.
 func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
 	for range oversubscribedPolls {
 		if atomic.LoadUint64(flag) >= count {
@@ -97,7 +99,8 @@ func (p Fragment) pollOversubscribed(flag *uint64, count uint64) bool {
 	return false
 }
 
-// sleep parks until a member's flag shows count, or the wait is over.
+// sleep parks until a member's flag has reached count, or the wait is over. The asleep word of the
+// control block asks that member to wake us.
 func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint64) error {
 	g, s := p.r.g, p.r.sub.shared
 	ev := &p.r.flag
@@ -115,9 +118,13 @@ func (p Fragment) sleep(ctx context.Context, rank int, flag *uint64, count uint6
 	return nil
 }
 
-// flagEvent is the event that a flag shows a count, or never will: the group's
-// collectives are revoked, or the flag's rank has gone. Looking at it in vain
-// leaves the wish to be nudged.
+// A flagEvent is the condition that a flag has reached a count or never will: the group's
+// collectives are revoked, or the flag's rank is gone. Checking it before the flag is set stores 1
+// in asleep, which asks for a wake-up.
+//
+// The order prevents a lost wake-up: we store asleep and then read the flag; the flag's owner
+// stores the flag and then reads asleep. Whatever the interleaving, one of the two sees the other's
+// store.
 type flagEvent struct {
 	coll      *rendezvous.MatchContext
 	e         *rendezvous.Engine
@@ -127,7 +134,7 @@ type flagEvent struct {
 	count     uint64
 }
 
-// Met implements mesh.Event.
+// Met implements mesh.Condition.
 func (ev *flagEvent) Met() bool {
 	if atomic.LoadUint64(ev.flag) >= ev.count || ev.coll.Dead() || ev.e.Gone(ev.worldRank) != nil {
 		return true

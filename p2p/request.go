@@ -7,9 +7,8 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// A MessageRequest is a send or a receive under way. Its buffer is the caller's again
-// when Wait has returned, or Test has reported true. One goroutine at a time may
-// use a Request.
+// A MessageRequest is a send or a receive in progress. Its buffer is the caller's again when Wait
+// has returned, or Test has reported true. One goroutine at a time may use a MessageRequest.
 type MessageRequest struct {
 	g      *Group
 	req    *rendezvous.Request // nil once it is done
@@ -18,7 +17,7 @@ type MessageRequest struct {
 	err    error
 }
 
-// Isend begins to send b, and never blocks.
+// Isend begins to send b. It never blocks; an invalid argument is the request's error.
 func (g *Group) Isend(to, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("isend", "destination rank", to, tag, false); err != nil {
 		return &MessageRequest{g: g, err: err}
@@ -26,7 +25,7 @@ func (g *Group) Isend(to, tag int, fingerprint uint64, b []byte) *MessageRequest
 	return &MessageRequest{g: g, req: g.messages.PostSend(g.ranks[to], int32(tag), fingerprint, b, rendezvous.Auto)}
 }
 
-// Irecv begins to receive into b, and never blocks.
+// Irecv begins to receive into b. It never blocks; an invalid argument is the request's error.
 func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageRequest {
 	if err := g.check("irecv", "source rank", from, tag, true); err != nil {
 		return &MessageRequest{g: g, err: err}
@@ -34,8 +33,8 @@ func (g *Group) Irecv(from, tag int, fingerprint uint64, b []byte) *MessageReque
 	return &MessageRequest{g: g, recv: true, req: g.messages.PostRecv(g.source(from), int32(tag), fingerprint, b)}
 }
 
-// Wait returns when the request is done. When ctx or p ends first, a request
-// that has met nothing is withdrawn; one that has is waited for.
+// Wait returns when the request is done. When ctx or p ends the wait first, a request that nothing
+// has matched is canceled, and a matched one is waited for.
 func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageInfo, error) {
 	if r.req != nil {
 		r.g.e.Wait(ctx, r.req, p)
@@ -44,7 +43,7 @@ func (r *MessageRequest) Wait(ctx context.Context, p mesh.WaitPolicy) (MessageIn
 	return r.status, r.err
 }
 
-// Test reports whether the request is done, and moves its link once to find out.
+// Test reports whether the request is done. It moves its link once to find out.
 func (r *MessageRequest) Test() (st MessageInfo, done bool, err error) {
 	if r.req != nil && !r.req.Met() {
 		for _, l := range r.req.Links() {
@@ -58,6 +57,7 @@ func (r *MessageRequest) Test() (st MessageInfo, done bool, err error) {
 	return r.status, true, r.err
 }
 
+// reap copies the result out of a request that is done, and frees it.
 func (r *MessageRequest) reap() {
 	if r.req == nil {
 		return
@@ -70,17 +70,17 @@ func (r *MessageRequest) reap() {
 	r.req = nil
 }
 
-// Ready reports whether Wait would return at once, without moving anything.
+// Ready reports whether Wait would return at once. It moves nothing.
 func (r *MessageRequest) Ready() bool { return r.req == nil || r.req.Met() }
 
-// Watch has w woken when the request is done; nil ends that.
+// Watch wakes w when the request is done; nil ends that.
 func (r *MessageRequest) Watch(w *mesh.Waiter) {
 	if r.req != nil {
 		r.req.Watch(w)
 	}
 }
 
-// Links are the links that the request's message can come or go on.
+// Links returns the links that the request's message can arrive or leave on.
 func (r *MessageRequest) Links() []*mesh.Link {
 	if r.req == nil {
 		return nil

@@ -12,12 +12,12 @@ import (
 	"github.com/tutti-go/tutti/rendezvous"
 )
 
-// window is how many segments of a message are under way each way. In an
-// exchange a rank sends at most so many more than it has received: large
-// exchanges that run ahead of each other are up to twice as slow.
+// window is how many segments of a message are in flight each way. In an exchange a rank sends at
+// most window segments more than it has received: large exchanges that run ahead of each other were
+// measured to be up to twice as slow.
 const window = 4
 
-// A Side says where an arrived share stands in a fold.
+// A Side is the position of an arrived vector among the operands of a reduction.
 type Side uint8
 
 // The sides.
@@ -26,56 +26,58 @@ const (
 	Later                   // op(own, arrived)
 )
 
-// A Round is one collective operation on a group: what an algorithm exchanges
-// in. Its messages carry the operation's sequence number and fingerprint, so
-// they meet those of the same operation only. A message travels in segments
-// whose number depends on its length alone; an empty one still travels.
+// A Round is one collective operation on a group, as one rank takes part in it. Its messages carry
+// the operation's sequence number as their tag, and its fingerprint, so they match those of the
+// same operation only. A message travels in segments whose number depends on its length alone, so
+// both ends agree on it without a word; an empty message still travels, as one segment.
 //
-// One goroutine uses a Round, and one Round of an operation at a time: besides the
-// one of all members there may be some of a few; see Host and Among. After an
-// error the group's collectives are revoked on this rank, because half a collective
-// cannot be unsent; buffers are the caller's again when a method has returned.
+// One goroutine uses a Round, and one Round of an operation at a time: besides the one over all
+// members there may be some over a few; see Host and Among. After an error the group's collectives
+// are revoked on this rank, because half a collective cannot be taken back. Buffers are the
+// caller's again when a method has returned.
 type Round struct {
 	*operation
-	sub subgroup // whose ranks this Round counts
+	sub subgroup // the ranks that this Round counts
 }
 
-// An operation is what the Rounds of one collective operation have in common.
+// An operation is what the Rounds of one collective operation have in common. It is pooled, with
+// its memory for requests, lists and Rounds, so that an operation of the usual size allocates
+// nothing.
 type operation struct {
 	g           *Group
 	p           mesh.WaitPolicy
-	tag         int32
-	fingerprint uint64
-	historyHash uint64
-	segment     int  // bytes of a segment
-	markEnds    bool // see MarkEnds
+	tag         int32  // the sequence number
+	fingerprint uint64 // of the operation; all members' must agree
+	historyHash uint64 // of the group's operations so far; see SetHistoryHash
+	segment     int    // bytes of a segment
+	markEnds    bool   // see MarkEnds
 
-	sends, recvs [window]*rendezvous.Request
-	links        [2]*mesh.Link
-	next         rendezvous.Either // the oldest receive and send under way
-	flag         flagEvent         // what a wait in shared memory sleeps on
-	scratch      []scratch
-	recvStage    []byte     // where segments that are to be folded arrive; one message's after the other's
-	sendStage    []byte     // where those that go out are put together that the link does not gather; likewise
-	iovecs       Iovecs     // of those under way; the last for what is at hand
-	vectors      [2]Vectors // of the message that goes out, and of that which comes in
+	sends, recvs [window]*rendezvous.Request // in flight; segment i has index i%window
+	links        [2]*mesh.Link               // that move is using
+	next         rendezvous.Either           // the oldest receive and send in flight
+	flag         flagEvent                   // what a wait in shared memory sleeps on
+	scratch      []scratch                   // until the operation ends
+	recvStage    []byte                      // where segments arrive that are reduced or scattered; one message's after the other's
+	sendStage    []byte                      // where segments are gathered if the link does not gather; likewise
+	iovecs       Iovecs                      // of the segments in flight; the last list is for the one at hand
+	vectors      [2]Vectors                  // of the outgoing message, and of the incoming one
 
-	noShared bool        // it runs beside others, so not in shared memory
+	noShared bool        // it runs concurrently with others, so not in shared memory
 	arena    *roundArena // never nil
 }
 
 var operations = sync.Pool{New: func() any { return &operation{arena: new(roundArena)} }}
 
-// NewRound begins a round. seq counts the group's collectives; print is the
-// fingerprint that all members must agree on.
+// NewRound begins a round. seq counts the group's collectives; all members must agree on it and on
+// the fingerprint. p bounds the round's waits; it may be nil.
 func (g *Group) NewRound(seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	o := operations.Get().(*operation)
 	o.g, o.p, o.tag, o.fingerprint, o.segment = g, p, int32(seq&MaxTag), fingerprint, g.segment
 	return o.round(g.all)
 }
 
-// ReuseRound is NewRound in the memory of r, a round of this group's of all members
-// that Clear has ended, or nil.
+// ReuseRound is NewRound in the memory of r, a round over all members of this group that Clear has
+// ended. A nil r is allowed.
 func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.WaitPolicy) *Round {
 	if r == nil {
 		return g.NewRound(seq, fingerprint, p)
@@ -85,16 +87,16 @@ func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.Wait
 	return r
 }
 
-// SetHistoryHash says what the group's operations up to this one were, in one number that
-// is equal on members that agree about all of them. Messages of an operation tell
-// by themselves; one in shared memory that moves nothing leaves no trace else.
+// SetHistoryHash sets the hash of the group's operations up to this one, which is equal on members
+// that agree about all of them. Messages show a disagreement by their own fingerprint; an operation
+// in shared memory that moves nothing leaves no other trace.
 func (r *Round) SetHistoryHash(hash uint64) { r.historyHash = hash }
 
-// Unreceived is one of the job's ranks that sent something in this round which this
-// rank did not receive: the two have not carried out the same operation.
+// Unreceived returns a rank of the job that sent something in this round which this rank did not
+// receive: the two have not carried out the same operation.
 func (r *Round) Unreceived() (worldRank int, ok bool) { return r.g.collectives.Unreceived(r.tag) }
 
-// End gives the round and its scratch memory back.
+// End ends the round and returns its memory.
 func (r *Round) End() {
 	o := r.operation
 	o.release()
@@ -103,8 +105,9 @@ func (r *Round) End() {
 	operations.Put(o)
 }
 
-// Clear gives the round's scratch memory back, and the rounds of some of its
-// ranks. It is for Again, or left to the collector.
+// Clear ends the round but keeps it for ReuseRound, or for the garbage collector. It returns the
+// scratch memory and the Rounds over some of its ranks, and prefetches what the group's next
+// operation touches first.
 func (r *Round) Clear() {
 	o := r.operation
 	if len(o.scratch) > 0 || o.iovecs.used() {
@@ -119,7 +122,7 @@ func (r *Round) Clear() {
 	o.p, o.noShared = nil, false
 }
 
-// release gives scratch memory back.
+// release returns the scratch memory and lets go of the program's vectors.
 func (o *operation) release() {
 	o.iovecs.reset()
 	o.vectors = [2]Vectors{}
@@ -130,18 +133,17 @@ func (o *operation) release() {
 	o.scratch, o.recvStage, o.sendStage = o.scratch[:0], nil, nil
 }
 
-// Rank is this process's rank in the round.
+// Rank returns this process's rank in the round.
 func (r *Round) Rank() int { return r.sub.rank }
 
-// Size is the number of ranks in the round.
+// Size returns the number of ranks in the round.
 func (r *Round) Size() int { return len(r.sub.ranks) }
 
-// Segment is the size of a segment in bytes.
+// Segment returns the size of a segment in bytes.
 func (r *Round) Segment() int { return r.segment }
 
-// SetSegment has this round's messages travel in segments of that many bytes,
-// equally many on all members and whole elements; 0 leaves the group's. It comes
-// before the round's first message.
+// SetSegment sets the size of this round's segments in bytes: whole elements, and the same on all
+// members. 0 leaves the group's. It comes before the round's first message.
 func (r *Round) SetSegment(bytes int) {
 	if bytes > 0 {
 		r.segment = bytes
@@ -153,7 +155,7 @@ func (r *Round) Send(ctx context.Context, to int, b []byte) error {
 	return r.move(ctx, to, flat(b), none, payload{}, fold{})
 }
 
-// Recv receives exactly len(b) bytes.
+// Recv receives exactly len(b) bytes. A message of another length is a fault.Mismatch.
 func (r *Round) Recv(ctx context.Context, from int, b []byte) error {
 	return r.move(ctx, none, payload{}, from, flat(b), fold{})
 }
@@ -164,8 +166,8 @@ func (r *Round) Exchange(ctx context.Context, to int, out []byte, from int, in [
 	return r.move(ctx, to, flat(out), from, flat(in), fold{})
 }
 
-// RecvFold receives a share and folds it into acc, segment by segment as it
-// arrives: acc = op(arrived, acc) for Earlier, op(acc, arrived) for Later.
+// RecvFold receives a vector and reduces it into acc, segment by segment as it arrives: acc =
+// op(arrived, acc) for Earlier, op(acc, arrived) for Later.
 func (r *Round) RecvFold(ctx context.Context, from int, acc []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, none, payload{}, from, flat(acc), fold{kernel: k, side: side})
 }
@@ -175,9 +177,8 @@ func (r *Round) ExchangeFold(ctx context.Context, to int, out []byte, from int, 
 	return r.move(ctx, to, flat(out), from, flat(acc), fold{kernel: k, side: side})
 }
 
-// ExchangeFoldTo is ExchangeFold of own and what arrives into dst, which is where
-// it arrives: dst = op(arrived, own) for Earlier, op(own, arrived) for Later. dst
-// overlaps neither out nor own.
+// ExchangeFoldTo is ExchangeFold of own and what arrives into dst, which is also where it arrives:
+// dst = op(arrived, own) for Earlier, op(own, arrived) for Later. dst overlaps neither out nor own.
 func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int, dst, own []byte, k reduce.Kernel, side Side) error {
 	return r.move(ctx, to, flat(out), from, flat(dst), fold{k, side, own})
 }
@@ -185,16 +186,18 @@ func (r *Round) ExchangeFoldTo(ctx context.Context, to int, out []byte, from int
 // none stands for "no peer" in move.
 const none = -1
 
-// fold says what becomes of arrived segments. The zero fold: nothing, they are in
-// place.
+// A fold says how arrived segments are reduced. The zero fold does not: they have arrived in their
+// buffer.
 type fold struct {
 	kernel reduce.Kernel
 	side   Side
-	own    []byte // what they are folded with; nil: what lies where they belong
+	own    []byte // the other operand; nil: what is in the destination
 }
 
+// none reports whether nothing is reduced.
 func (f *fold) none() bool { return f.side == 0 }
 
+// apply reduces arrived and own into acc.
 func (f *fold) apply(acc, own, arrived []byte) {
 	if f.side == Earlier {
 		f.kernel.Fold(acc, arrived, own)
@@ -203,7 +206,15 @@ func (f *fold) apply(acc, own, arrived []byte) {
 	}
 }
 
-// move sends out and receives in, both in segments, windowed and paced.
+// move sends out and receives in, both in segments. Every exchange of the package is a call of it.
+//
+//	posted   receives posted, at most window ahead of those reaped (got)
+//	started  sends started, at most window ahead of those reaped (sent), and, while
+//	         receives are left, at most window ahead of got
+//
+// The loop starts what the windows allow, reaps what is done, and waits for the oldest receive or
+// send when nothing is. Receives are posted first, so that segments find their buffer. Whichever of
+// the two directions ends first, the other goes on: that is why no exchange deadlocks.
 func (r *Round) move(ctx context.Context, to int, out payload, from int, in payload, f fold) error {
 	if r.g.tracer != nil && to != none {
 		r.g.tracer(TraceEvent{Kind: TraceSend, Peer: r.sub.ranks[to]})
@@ -264,9 +275,9 @@ func (r *Round) move(ctx context.Context, to int, out payload, from int, in payl
 	return nil
 }
 
-// stagingBuffer is n bytes of one of the round's two stages. Rounds have many messages: were
-// each given Scratch of its own, a ring of many ranks would hold as many windows. Nobody
-// looks at a message's stage any more when move has returned.
+// stagingBuffer returns n bytes of one of the operation's two stages. A stage serves one message
+// after the other: if each message had scratch memory of its own, a ring of many ranks would hold
+// as many windows. No message's stage is read after its move has returned.
 func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 	if cap(*stage) < n {
 		*stage = r.Scratch(n)
@@ -274,14 +285,13 @@ func (r *Round) stagingBuffer(stage *[]byte, n int) []byte {
 	return (*stage)[:n]
 }
 
-// MarkEnds has the last segment of each message say so, in this round on all
-// members. It is for operations in which a message may be shorter than its receiver
-// expects: one of whole segments would pass for the beginning of what is expected,
-// and the rest be waited for. Both sides must then cut messages alike. It comes
-// before the round's first message.
+// MarkEnds lets the last segment of each message say that it is the last, in this round on all
+// members. It is for operations in which a message may be shorter than its receiver expects: one of
+// whole segments would pass for the beginning of the expected message, and the rest be awaited.
+// Both sides must then cut messages alike. It comes before the round's first message.
 func (r *Round) MarkEnds() { r.markEnds = true }
 
-// segmentFingerprint is the fingerprint that segment i of n carries.
+// segmentFingerprint returns the fingerprint that segment i of n carries.
 func (r *Round) segmentFingerprint(i, n int) uint64 {
 	if r.markEnds && i == n-1 {
 		return r.fingerprint &^ lastSegmentBit
@@ -289,27 +299,27 @@ func (r *Round) segmentFingerprint(i, n int) uint64 {
 	return r.fingerprint
 }
 
-// lastSegmentBit is set in every fingerprint but those of last segments that are marked.
+// lastSegmentBit is set in every fingerprint, except in those of last segments that are marked.
 const lastSegmentBit = 1
 
-// SameFingerprint reports whether the fingerprint of a message is that of an operation with
-// this one.
+// SameFingerprint reports whether a message's fingerprint is that of an operation with this one.
 func SameFingerprint(message, fingerprint uint64) bool {
 	return message|lastSegmentBit == fingerprint|lastSegmentBit
 }
 
-// segments is how many segments a message of n bytes has.
+// segments returns the number of segments of a message of n bytes.
 func (r *Round) segments(n int) int { return max(1, (n+r.segment-1)/r.segment) }
 
-// segmentSize is the bytes of segment i of a message of so many.
+// segmentSize returns the bytes of segment i of a message of size bytes.
 func (r *Round) segmentSize(size, i int) int { return min((i+1)*r.segment, size) - i*r.segment }
 
-// segmentOf is segment i of b.
+// segmentOf returns segment i of b.
 func (r *Round) segmentOf(b []byte, i int) []byte {
 	return b[i*r.segment : min((i+1)*r.segment, len(b))]
 }
 
-// recvBuffer is where segment i is received: in place, or in the stage for a fold.
+// recvBuffer returns where segment i is received: in its destination, or in the stage if it is
+// reduced.
 func (r *Round) recvBuffer(in, stage []byte, i int) []byte {
 	part := r.segmentOf(in, i)
 	if stage == nil {
@@ -319,7 +329,7 @@ func (r *Round) recvBuffer(in, stage []byte, i int) []byte {
 	return stage[at : at+len(part)]
 }
 
-// reapSend reaps the oldest send.
+// reapSend frees the oldest send and returns its error.
 func (r *Round) reapSend(n *int) error {
 	req := r.sends[*n%window]
 	err := req.Err()
@@ -329,7 +339,7 @@ func (r *Round) reapSend(n *int) error {
 	return err
 }
 
-// reapRecv reaps the oldest receive, and folds what it brought.
+// reapRecv frees the oldest receive, checks its size, and reduces what it brought.
 func (r *Round) reapRecv(n *int, v *receiver) error {
 	i := *n
 	req := r.recvs[i%window]
@@ -352,9 +362,9 @@ func (r *Round) reapRecv(n *int, v *receiver) error {
 	return nil
 }
 
-// fail revokes the group's collectives, so that nothing under way touches a
-// buffer any more, and ends what this round has outstanding. A rank that has said
-// goodbye may have done so after another operation in this one's place.
+// fail revokes the group's collectives, so that nothing in flight touches a buffer any more, and
+// ends the requests of this round. A rank that has said goodbye may have done so after another
+// operation in this one's place: then the error is a mismatch.
 func (r *Round) fail(err error) error {
 	if errors.Is(err, fault.Closed) {
 		if worldRank, ok := r.g.collectives.UnreceivedMismatch(r.tag, func(fingerprint uint64) bool { return !SameFingerprint(fingerprint, r.fingerprint) }); ok {

@@ -7,12 +7,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// scratch is memory that a round borrows, as words so that it is aligned for
-// every element type.
+// scratch is temporary memory of a round. It is a slice of words, so that it is aligned for every
+// element type.
 type scratch []uint64
 
-// scratchPool keeps scratch memory of one group by size class: pieces of at most
-// 2^keepClass words, and keepWords in all. The rest goes back to the collector.
+// A scratchPool keeps the scratch memory of one group by size class: pieces of at most 2^maxClass
+// words, and maxPoolWords in all. The rest goes back to the garbage collector.
 type scratchPool struct {
 	mu   sync.Mutex // guards the rest
 	free [maxClass + 1][]scratch
@@ -24,8 +24,8 @@ const (
 	maxPoolWords = 2 << maxClass // 128 MiB
 )
 
-// Scratch is n bytes of memory until the round ends, with any content, aligned
-// for every element type.
+// Scratch returns n bytes with any content, aligned for every element type. They are the caller's
+// until the round ends.
 func (r *Round) Scratch(n int) []byte {
 	if n == 0 {
 		return nil
@@ -35,6 +35,7 @@ func (r *Round) Scratch(n int) []byte {
 	return tensor.Bytes([]uint64(s))[:n]
 }
 
+// get returns at least words words: the next power of two.
 func (p *scratchPool) get(words int) scratch {
 	class := bits.Len(uint(words - 1))
 	if class <= maxClass {
@@ -51,6 +52,7 @@ func (p *scratchPool) get(words int) scratch {
 	return make(scratch, 1<<class)
 }
 
+// put keeps s for another get, or leaves it to the garbage collector.
 func (p *scratchPool) put(s scratch) {
 	class := bits.Len(uint(len(s) - 1))
 	if class > maxClass {

@@ -10,21 +10,21 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// How shared memory is laid out, in bytes: for each rank a control block, then for
-// each rank its notes, then for each rank its heads, then for each rank its slots. What
-// one rank writes while others poll it has a cache line of its own.
+// Shared memory holds, in bytes: for each rank a control block, then for each rank its cells, then
+// for each rank its flag sets, then for each rank its slots. What one rank writes while others poll
+// it has a cache line of its own.
 //
-//	control block   0  asleep: 1 while this rank waits to be nudged
-//	                8  core: where this rank last polled in vain, plus one; 0: nowhere yet
-//	head            0  done: the last of its pieces that this rank is done with
-//	                8  ready: the last of its pieces whose share lies in place
-//	               16  mark: the fingerprint of that piece
-//	note            0  the head of a small piece
-//	               24  its share, so that it arrives with the head
-//	slot            0  the share of any other piece
+//	control block   0  asleep: 1 while this rank waits to be woken
+//	                8  core: where this rank last polled without success, plus one; 0: none yet
+//	flag set        0  done: the newest of its fragments that this rank is done with
+//	                8  ready: the newest of its fragments whose share is in memory
+//	               16  fingerprint of that fragment's operation
+//	cell            0  the flag set of a small fragment
+//	               24  its share, so that it arrives with the flags
+//	slot            0  the share of any other fragment
 //
-// Piece i has note i mod notes, or else head i mod heads and slot i mod slots. Of a slot
-// it takes a part of its own size, another one each time.
+// Fragment i has cell i mod cells, or else flag set i mod flagSets and slot i mod slots. It uses a
+// part of the slot of its own size, another one each time.
 const (
 	controlSize = 64
 	coreOffset  = 8
@@ -35,40 +35,39 @@ const (
 	inlineOffset      = 24
 	cellSize          = (inlineOffset + SmallSize + 63) / 64 * 64
 
-	// cells are enough for pieces whose share is written when others are up to
-	// firstBehind pieces behind: so few stay in the first-level cache.
+	// cells are enough for fragments whose share is written when others are up to
+	// firstBehind fragments behind, and few enough to stay in the first-level cache.
 	cells = 4
 
-	// SmallSize is the most bytes of a small piece.
+	// SmallSize is the most bytes of a small fragment.
 	SmallSize = 4 << 10
-	// SlotSize is the most bytes of one piece: many of them fit into the
+	// SlotSize is the most bytes of a fragment: many of them fit into the
 	// second-level cache.
 	SlotSize = 64 << 10
 
-	// totalSlots is about how many slots the ranks have together, and of which two have
-	// mostSlots each. A line that is written again must be taken from the caches of
-	// those who read it, which takes several times as long as to fetch it from where
-	// all caches have put out what they had no room for. So the slots are more than
-	// the second-level caches hold, and less than the third: see docs/adr/0018.
+	// totalSlots is about how many slots the ranks have together; two ranks have maxSlots each. A
+	// cache line that is written again must be taken from the caches of its readers, which takes
+	// several times as long as to fetch it after their caches have evicted it. So the slots are
+	// larger than the second-level caches, and smaller than the third: see docs/adr/0018.
 	totalSlots = 64
 	maxSlots   = 32
 	minSlots   = 3
 )
 
-// A slotLayout is how many slots and heads each rank has, and how far ranks may be from
-// each other. It is a function of their number, so that all have the same.
+// A slotLayout is how many slots and flag sets each rank has, and how far ranks may be from each
+// other. It is a function of the number of ranks, so all compute the same.
 //
-// A share is written for piece i when all members are Done with piece i-behind, and so
-// read none before piece i-behind-lead, which is i-slots+1. Nobody is then further than
-// behind pieces past any other, who looks at heads from behind pieces ago on: twice as
-// many heads as slots are enough.
+// A share is written for fragment i when all members are done with fragment i-maxBehind. They then
+// read none before i-maxBehind-lead, which is i-slots+1, so no slot is overwritten that is still
+// read. No rank is more than maxBehind fragments ahead of another, and it looks at flags from
+// maxBehind fragments ago on: twice as many flag sets as slots are enough.
 type slotLayout struct {
-	slots, flagSets int
-	lead, maxBehind uint64
+	slots, flagSets int    // flagSets is a power of two
+	lead, maxBehind uint64 // fragments
 }
 
-// newSlotLayout is that of n ranks. heads is a power of two. Three slots let a rank copy
-// piece i+1 in while others still read piece i-1.
+// newSlotLayout returns the layout of n ranks. At least three slots let a rank copy fragment i+1 in
+// while others still read fragment i-1.
 func newSlotLayout(n int) slotLayout {
 	l := slotLayout{slots: maxSlots}
 	for l.slots > minSlots && n*l.slots > totalSlots {
@@ -83,57 +82,65 @@ func newSlotLayout(n int) slotLayout {
 	return l
 }
 
-// slotsOffset is where slots begin, for each rank.
+// slotsOffset is the bytes before the slots, per rank.
 func (l slotLayout) slotsOffset() int { return controlSize + cells*cellSize + l.flagSets*flagSetSize }
 
-// SharedSize is how many bytes of shared memory n ranks need: of 2 to 16 at most 5 MiB,
-// which become memory only as far as vectors get in them.
+// SharedSize is how many bytes of shared memory n ranks need: at most 5 MiB for 2 to 16 of them.
+// Pages are used only as far as vectors get in them.
 func SharedSize(n int) int {
 	l := newSlotLayout(n)
 	return n * (l.slotsOffset() + l.slots*SlotSize)
 }
 
-// Shared is memory that some members of a group can read and write, as one of
-// them uses it: all, or those of a host. The goroutine inside a blocking
-// collective uses it, one piece after the other; pieces are numbered alike on all
-// members, because every algorithm publishes as many for equal arguments.
+// Shared is memory that some members of a group can read and write, as one of them uses it: all
+// members, or those of a host. The goroutine inside a blocking collective uses it, one fragment
+// after the other. Fragments are numbered alike on all members, because every algorithm uses the
+// same number of them for equal arguments.
 //
-// A piece has up to two stages. Ready says that a rank's share is in place; Done
-// says that what the second stage left is in place, or, for a piece of one stage,
-// the share, and that this rank reads no piece any more that is more than Ahead
-// pieces before it. The layout says why nothing is overwritten that is still read.
+// A fragment has up to two stages, each with a flag per rank:
+//
+//	flag   set by      promises
+//	ready  SetReady    the rank's share is in memory
+//	done   SetDone     what the second stage left is in memory, or, for a fragment of one
+//	                   stage, the share; and the rank reads no fragment any more that is
+//	                   more than MaxLead fragments older
+//
+// A flag holds the number of a fragment and only grows. An owner stores its data, then the flag; a
+// reader loads the flag, then the data. slotLayout says why nothing is overwritten that is still
+// read.
 type Shared struct {
 	slotLayout
 	ranks       []int // the job's rank of each
-	rank        int   // this process's place among them
+	rank        int   // this process's index in ranks
 	mem         []byte
-	words       []uint64 // the same; the heads of notes are read and written atomically
-	sleep       []*uint64
-	next        uint64       // the number of the next piece
+	words       []uint64     // mem; flags are read and written atomically
+	sleep       []*uint64    // the asleep word of each rank
+	next        uint64       // the number of the next fragment
 	first       uint64       // that of the operation's first
-	slotBytes   int          // bytes of a place of the operation's pieces
-	history     smallHistory // what the two before the next operation's first were
-	prevHistory smallHistory // what the two before the operation's first were
+	slotBytes   int          // bytes of a slot that each of the operation's fragments uses
+	history     smallHistory // of the fragments before the next operation's first
+	prevHistory smallHistory // of those before this operation's first
 
-	mapped   bool             // the race detector does not see what flags in it order
-	flagHook func(set func()) // nil: flags are set at once
+	mapped   bool             // mapped from outside the heap: the race detector does not see what its flags order
+	flagHook func(set func()) // nil in programs; see SetFlagHook
 }
 
-// firstFragment leaves room for the two before it that everyone is done with.
+// firstFragment leaves room for the two fragments before it, which every rank is done with.
 const firstFragment = 2
 
-// SetShared gives the group shared memory of SharedSize bytes, zeroed, that all
-// members have. It comes before the group's first round, on all members or none.
+// SetShared gives the group shared memory of SharedSize bytes, zeroed, that all members have
+// mapped. It comes before the group's first round, on all members or none.
 func (g *Group) SetShared(mem []byte) { g.all.shared = newShared(g.all, mem) }
 
-// SetHostShared is SetShared for the members on this rank's host, all of which do
-// so or none.
+// SetHostShared is SetShared for the members on this rank's host, on all of those or none.
 func (g *Group) SetHostShared(mem []byte) { g.host.shared = newShared(g.host, mem) }
 
-// SetFlagHook has see called for each flag that this rank is about to set in the
-// memory of SetShared. A flag is set when see calls its argument.
+// SetFlagHook lets hook be called for each flag that this rank is about to set in the memory of
+// SetShared. The flag is set when hook calls its argument. Tests fail a rank before and after each
+// flag with it.
 func (g *Group) SetFlagHook(hook func(set func())) { g.all.shared.flagHook = hook }
 
+// newShared returns one rank's view of shared memory.
 func newShared(on subgroup, mem []byte) *Shared {
 	s := &Shared{ranks: on.ranks, rank: on.rank, mem: mem, next: firstFragment, words: tensor.Elements[uint64](mem), slotLayout: newSlotLayout(len(on.ranks))}
 	s.mapped = race.IsShared(mem)
@@ -149,10 +156,13 @@ func (g *Group) HasShared() bool { return g.all.shared != nil }
 // HasShared reports whether the round's ranks have shared memory that it may use.
 func (r *Round) HasShared() bool { return r.sub.shared != nil }
 
+// asleep is the word that a rank sets to 1 while it waits to be woken.
 func (s *Shared) asleep(rank int) *uint64 { return &s.words[rank*controlSize/8] }
-func (s *Shared) core(rank int) *uint64   { return &s.words[(rank*controlSize+coreOffset)/8] }
 
-// flag is a field of a rank's head of a piece.
+// core is the word that says on which core a rank last polled.
+func (s *Shared) core(rank int) *uint64 { return &s.words[(rank*controlSize+coreOffset)/8] }
+
+// flag returns a word of a rank's flag set of a fragment; at is its offset there.
 func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	n := len(s.ranks)
 	if small {
@@ -163,24 +173,29 @@ func (s *Shared) flag(rank int, fragment uint64, small bool, at int) *uint64 {
 	return &s.words[at/8]
 }
 
-// smallHistory says which of the firstBehind pieces before another were small.
+// A smallHistory says which of the firstBehind fragments before another one were small, because
+// those have their flags in cells.
 type smallHistory [firstBehind]bool
 
-// firstBehind is how far others may be behind the first piece of an operation, or any
-// small one, when its share is written: not so far as within one, because to look at
-// their heads is how a rank that only gives learns that others are in another operation.
+// firstBehind is how many fragments others may be behind the first fragment of an operation, or any
+// small one, when its share is written. It is less than maxBehind within an operation: by looking
+// at their flags a rank that only sends learns that others are in another operation.
 const firstBehind = 2
 
-// A Fragment is one step of a collective in shared memory: at most SlotSize bytes
-// of each rank's.
+// A Fragment is one step of a collective in shared memory: at most SlotSize bytes of each rank's. A
+// rank goes through it in this order; a rank that writes no share leaves out what it does not need:
+//
+//	AwaitFree → write Slot(own rank) → SetReady → AwaitReady(others) → read → SetDone
+//
+// A fragment of one stage has no ready flag: SetDone publishes the share, and AwaitDone awaits it.
 type Fragment struct {
 	r     *Round
-	n     uint64
-	small bool // its share lies in the note
+	n     uint64 // its number
+	small bool   // its flags and share are in a cell
 }
 
-// Fragments begins n pieces of at most size bytes, which are used in order, and ends
-// those before. Every member does so alike.
+// Fragments begins n fragments of at most size bytes, which are used in order, and ends those
+// before them. It returns the first. Every member calls it with the same arguments.
 func (r *Round) Fragments(n, size int) Fragment {
 	s := r.sub.shared
 	s.first, s.slotBytes, s.prevHistory = s.next, SmallSize, s.history
@@ -198,10 +213,10 @@ func (r *Round) Fragments(n, size int) Fragment {
 	return Fragment{r, s.first, small}
 }
 
-// Next is the piece after p.
+// Next returns the fragment after p.
 func (p Fragment) Next() Fragment { return Fragment{p.r, p.n + 1, p.small} }
 
-// flag is a field of a rank's head of a piece: one of p's operation, or one of the
+// flag returns a word of a rank's flag set of a fragment: one of p's operation, or one of the
 // firstBehind before them.
 func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	s, small := p.r.sub.shared, p.small
@@ -211,13 +226,13 @@ func (p Fragment) flag(rank int, fragment uint64, at int) *uint64 {
 	return s.flag(rank, fragment, small, at)
 }
 
-// MaxLead is how many pieces beyond the one that it reads a rank may be Done with, within
-// an operation of pieces of one stage.
+// MaxLead is how many fragments beyond the one that it reads a rank may be done with, within an
+// operation of fragments of one stage.
 func (r *Round) MaxLead() int { return int(r.sub.shared.lead) }
 
-// Slot is where a member's share of the piece lies, with room for as many bytes as
-// Pieces was told, up to SlotSize. A rank writes its own between Claim and Ready, and
-// others' never.
+// Slot returns where a member's share of the fragment is, with room for as many bytes as Fragments
+// was told, up to SlotSize. A rank writes its own between AwaitFree and SetReady, and never writes
+// another's.
 func (p Fragment) Slot(rank int) []byte {
 	s := p.r.sub.shared
 	n := len(s.ranks)
@@ -230,9 +245,9 @@ func (p Fragment) Slot(rank int) []byte {
 	return s.mem[at : at+s.slotBytes : at+s.slotBytes]
 }
 
-// prefetchNext fetches what the next piece, if it is a small one, needs first, beside whatever this rank does until
-// then: the line that it will write, which others have read, and that in which they
-// tell that it may. A line takes as long to come as all checks of a call.
+// prefetchNext prefetches the cache lines that a small operation touches first: the line that this
+// rank will write, which others have read, and those in which they say that it may. A line takes as
+// long to arrive as all checks of a call, so the two overlap.
 func (s *Shared) prefetchNext() {
 	cpu.PrefetchWrite(s.flag(s.rank, s.next, true, 0))
 	if len(s.ranks) > maxPrefetchRanks {
@@ -245,12 +260,11 @@ func (s *Shared) prefetchNext() {
 	}
 }
 
-// maxPrefetchRanks is of how many ranks the lines are fetched ahead.
+// maxPrefetchRanks is the most ranks whose lines are prefetched.
 const maxPrefetchRanks = 8
 
-// AwaitFree returns when this rank's share may be written. A rank that writes none, but is
-// Done before it has waited for another, claims the piece as well: others may still look
-// at what lies in its note.
+// AwaitFree returns when this rank's share may be written. A rank that writes none, but is done
+// before it has waited for another, calls it too: others may still read what is in its cell.
 func (p Fragment) AwaitFree(ctx context.Context) error {
 	s, last := p.r.sub.shared, p.n-firstBehind
 	if !p.small && p.n > s.first {
@@ -282,10 +296,12 @@ func (p Fragment) AwaitFree(ctx context.Context) error {
 // SetReady publishes this rank's share.
 func (p Fragment) SetReady() { p.publish(readyOffset) }
 
-// SetDone publishes that this rank has finished the piece's second stage, or, for a
-// piece of one stage, its share.
+// SetDone publishes that this rank has finished the fragment's second stage, or, for a fragment of
+// one stage, its share.
 func (p Fragment) SetDone() { p.publish(0) }
 
+// publish writes the operation's fingerprint next to the flag at this offset, and then sets the
+// flag.
 func (p Fragment) publish(at int) {
 	s := p.r.sub.shared
 	mark, own := p.flag(s.rank, p.n, fingerprintOffset), p.fingerprint()
@@ -302,8 +318,9 @@ func (p Fragment) publish(at int) {
 	p.set(at)
 }
 
-// set sets this rank's flag, and wakes who sleeps for it. An operation's first piece
-// has the head of a note, too: there a rank looks whose own operation is a small one.
+// set sets this rank's flag and wakes the ranks that sleep for it. An operation's first fragment
+// sets the flags of a cell, too: there a rank looks that is in an operation of small fragments, and
+// so finds the mismatch.
 func (p Fragment) set(at int) {
 	s := p.r.sub.shared
 	flag := p.flag(s.rank, p.n, at)
@@ -315,29 +332,29 @@ func (p Fragment) set(at int) {
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, fingerprintOffset), p.fingerprint())
 		atomic.StoreUint64(s.flag(s.rank, p.n, true, at), p.n)
 	}
-	for rank, asleep := range s.sleep { // after the flag: whoever falls asleep looks at it once more
+	for rank, asleep := range s.sleep { // after the flag: a rank that falls asleep reads the flag once more
 		if atomic.LoadUint64(asleep) != 0 && atomic.CompareAndSwapUint64(asleep, 1, 0) {
 			p.r.g.e.WakePeer(s.ranks[rank])
 		}
 	}
 }
 
-// AwaitReady returns when a member's share of the piece can be read.
+// AwaitReady returns when a member's share of the fragment can be read.
 func (p Fragment) AwaitReady(ctx context.Context, rank int) error {
 	return p.awaitAgreed(ctx, rank, readyOffset)
 }
 
-// AwaitDone returns when a member is done with the piece.
+// AwaitDone returns when a member is done with the fragment.
 func (p Fragment) AwaitDone(ctx context.Context, rank int) error { return p.awaitAgreed(ctx, rank, 0) }
 
-// fingerprint is the fingerprint of the operation that the piece belongs to, with all
-// that went before it: an operation that moves nothing has no piece.
+// fingerprint returns the fingerprint of the fragment's operation and of all operations before it,
+// because an operation that moves nothing has no fragment.
 func (p Fragment) fingerprint() uint64 {
 	return p.r.fingerprint ^ (p.r.historyHash+uint64(uint32(p.r.tag)))*0x9e3779b97f4a7c15
 }
 
-// awaitAgreed awaits the piece's number in a member's note, and compares
-// fingerprints: that member may be in another operation.
+// awaitAgreed awaits the fragment's number in a member's flag and compares fingerprints: that
+// member may be in another operation.
 func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 	s := p.r.sub.shared
 	flag := p.flag(rank, p.n, at)
@@ -357,12 +374,12 @@ func (p Fragment) awaitAgreed(ctx context.Context, rank, at int) error {
 		p.r.g.tracer(TraceEvent{flagEventKind(at, TraceSawReady, TraceSawDone), s.ranks[rank], p})
 	}
 	if !p.small && p.n == s.first && s.prevHistory[0] {
-		return nil // its note may have been used again, because this rank is further; the mark tells of it, too
+		return nil // its cell may have been used again, because this rank is further; the fingerprint covers it, too
 	}
 	return p.compareFingerprints(rank, p.n-1)
 }
 
-// flagEventKind is ready for the flag that lies there in a note, or else done.
+// flagEventKind returns ready for the ready flag's offset, and done otherwise.
 func flagEventKind(at int, ready, done TraceKind) TraceKind {
 	if at == readyOffset {
 		return ready
@@ -370,8 +387,8 @@ func flagEventKind(at int, ready, done TraceKind) TraceKind {
 	return done
 }
 
-// compareFingerprints compares the fingerprints of an earlier piece: a root that only gives
-// would not notice otherwise that another rank took itself for the root.
+// compareFingerprints compares the fingerprints of an earlier fragment. A root that only sends
+// would not notice otherwise that another rank believes to be the root.
 func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	s := p.r.sub.shared
 	if fragment >= firstFragment && atomic.LoadUint64(p.flag(rank, fragment, fingerprintOffset)) != atomic.LoadUint64(p.flag(s.rank, fragment, fingerprintOffset)) {
@@ -380,6 +397,7 @@ func (p Fragment) compareFingerprints(rank int, fragment uint64) error {
 	return nil
 }
 
+// mismatch fails the round: a member is in another operation.
 func (p Fragment) mismatch(rank int) error {
 	g := p.r.g
 	return p.r.fail(&fault.Error{Kind: fault.Mismatch, Op: "collective", Rank: g.ranks[g.rank], Peers: []fault.Peer{{Rank: p.r.sub.shared.ranks[rank]}}})

@@ -2,17 +2,17 @@ package p2p
 
 import "github.com/tutti-go/tutti/topology"
 
-// A subgroup is some members of a group, whose ranks a Round counts.
+// A subgroup is some members of a group, over whose ranks a Round runs.
 type subgroup struct {
-	ranks  []int // the job's rank of each
-	rank   int   // this process's place among them
-	layout *topology.Layout
-	shared *Shared // memory that they have in common; nil: none
+	ranks  []int            // the job's rank of each
+	rank   int              // this process's index in ranks
+	layout *topology.Layout // where they run
+	shared *Shared          // memory that they have in common; nil: none
 }
 
-// SetLayout says where the members run, in their order. All members do so alike,
-// before the group gets shared memory and between two rounds. Without it they are
-// on one host.
+// SetLayout says on which hosts the members run, in the order of their ranks. All members call it
+// with equal layouts, before the group gets shared memory and between two rounds. Without it all
+// are on one host.
 func (g *Group) SetLayout(l *topology.Layout) {
 	g.all.layout = l
 	g.host = subgroup{}
@@ -29,27 +29,28 @@ func (g *Group) SetLayout(l *topology.Layout) {
 	g.host.layout = &flat
 }
 
-// Layout says where the members run.
+// Layout returns where the members run.
 func (g *Group) Layout() *topology.Layout { return g.all.layout }
 
-// HasHostShared reports whether the members on this rank's host have shared memory:
-// of their own, or because the host has all members.
+// HasHostShared reports whether the members on this rank's host have shared memory: of their own,
+// or because the host has all members.
 func (g *Group) HasHostShared() bool { return g.host.shared != nil || g.singleHost() && g.HasShared() }
 
+// singleHost reports whether all members are on one host.
 func (g *Group) singleHost() bool { return g.all.layout.Hosts() == 1 }
 
-// Layout says where the round's ranks run.
+// Layout returns where the round's ranks run.
 func (r *Round) Layout() *topology.Layout { return r.sub.layout }
 
-// DisableShared has the round run beside others of the group's: it uses no shared memory,
-// which one operation at a time may use. It comes first.
+// DisableShared lets the round run concurrently with others of the group's: it uses no shared
+// memory, which only one operation at a time may use. It comes before the round's first message.
 func (r *Round) DisableShared() {
 	r.noShared = true
 	r.sub.shared = nil
 }
 
-// Host is the round as seen by the ranks of this rank's host, in the order of the
-// group's layout, with the memory that they share.
+// Host returns the round over the ranks of this rank's host, in the order of the group's layout,
+// with the memory that they share.
 func (r *Round) Host() *Round {
 	on := r.g.host
 	if r.g.singleHost() {
@@ -61,10 +62,10 @@ func (r *Round) Host() *Round {
 	return r.round(on)
 }
 
-// Among is the round as seen by some of its ranks, who lie as l says: pick(i) is
-// the one with rank i among them. It is nil when this rank is none of them. Two
-// ranks may meet in several such rounds of one operation when both use them in the
-// same order. It costs a few integers, kept until the operation ends.
+// Among returns the round over some of r's ranks, which run as l says: pick(i) is the rank in r of
+// the one with rank i there. It returns nil when this rank is none of them. Two ranks may be
+// together in several such rounds of one operation, if both use them in the same order. It takes a
+// few integers, which are kept until the operation ends.
 func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	on := subgroup{ranks: r.arena.allocRanks(l.Size()), rank: none}
 	for i := range on.ranks {
@@ -82,17 +83,17 @@ func (r *Round) Among(l topology.Layout, pick func(i int) int) *Round {
 	return some
 }
 
-// roundArena are the Rounds of an operation, and the lists of ranks that they have.
-// What there is room for here is not allocated.
+// A roundArena holds the Rounds of an operation, with their layouts and lists of ranks. It is
+// reused, so that the first few of each cost no allocation.
 type roundArena struct {
 	rounds      [4]Round
 	layouts     [4]topology.Layout
 	roundsUsed  int
 	layoutsUsed int
-	ranks       []int
+	ranks       []int // the lists of allocRanks, one after the other
 }
 
-// round is a Round of the operation for a party.
+// round returns a Round of the operation over a subgroup.
 func (o *operation) round(on subgroup) *Round {
 	rs := o.arena
 	if rs.roundsUsed == len(rs.rounds) {
@@ -104,6 +105,7 @@ func (o *operation) round(on subgroup) *Round {
 	return r
 }
 
+// allocLayout returns a copy of l that lives as long as the operation.
 func (rs *roundArena) allocLayout(l topology.Layout) *topology.Layout {
 	var kept *topology.Layout
 	if rs.layoutsUsed == len(rs.layouts) {
@@ -116,7 +118,7 @@ func (rs *roundArena) allocLayout(l topology.Layout) *topology.Layout {
 	return kept
 }
 
-// allocRanks is n integers that nobody else uses until the operation ends.
+// allocRanks returns n integers that nobody else uses until the operation ends.
 func (rs *roundArena) allocRanks(n int) []int {
 	if cap(rs.ranks)-len(rs.ranks) < n {
 		rs.ranks = make([]int, 0, 2*(cap(rs.ranks)+n)) // older lists keep their memory
@@ -126,7 +128,7 @@ func (rs *roundArena) allocRanks(n int) []int {
 	return rs.ranks[at : at+n : at+n]
 }
 
-// clear forgets the Rounds but for the first few that are kept.
+// clear forgets all Rounds but the first kept ones.
 func (rs *roundArena) clear(kept int) {
 	clear(rs.rounds[kept:rs.roundsUsed])
 	clear(rs.layouts[:rs.layoutsUsed])

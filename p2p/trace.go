@@ -1,30 +1,30 @@
 package p2p
 
-// An TraceKind is what a rank does in a round that concerns another.
+// A TraceKind is what a rank does in a round that involves another rank.
 type TraceKind uint8
 
-// The acts.
+// The kinds of events.
 const (
 	TraceSend     TraceKind = iota + 1 // it begins to send a message
-	TraceRecv                          // it has received one, and folded it
-	TraceSetReady                      // it is about to set its flags of a piece
-	TraceSetDone
-	TraceSawReady // it has seen another's, or its own
-	TraceSawDone
+	TraceRecv                          // it has received one, and reduced it
+	TraceSetReady                      // it is about to set its ready flag of a fragment
+	TraceSetDone                       // or its done flag
+	TraceSawReady                      // it has seen another's ready flag, or its own
+	TraceSawDone                       // or a done flag
 )
 
-// A TraceEvent is one act of a rank, as an observer is told it.
+// A TraceEvent is one step of a rank, as a tracer sees it.
 type TraceEvent struct {
 	Kind     TraceKind
-	Peer     int      // the job's rank of whom it concerns; whose flag it is
-	Fragment Fragment // whose flag it is; of messages, none
+	Peer     int      // the job's rank at the other end of a message, or whose flag it is
+	Fragment Fragment // whose flag it is; of messages, the zero Fragment
 }
 
-// SetTracer has see called for what this rank does in the group's rounds of all
-// members and of some, in the order in which it does so, on its own goroutine.
-// What a flag publishes lies in place when see is told that it is shown. It comes
-// before the group's first round; tests redraw the algorithms' drawings with it.
+// SetTracer lets trace be called for what this rank does in the group's rounds, those of subgroups
+// included, in the order in which it happens, on this rank's goroutine. What a flag publishes is in
+// memory when trace is called for it. SetTracer comes before the group's first round. Tests redraw
+// the algorithms' drawings with it.
 func (g *Group) SetTracer(trace func(TraceEvent)) { g.tracer = trace }
 
-// Number tells a piece from all others of its memory; it is equal on all members.
+// Number identifies a fragment among all of its memory. It is equal on all members.
 func (p Fragment) Number() uint64 { return p.n }

@@ -23,13 +23,13 @@ func (v Vectors) Chunk(i int) Vectors {
 	return v
 }
 
-// bounds are where the chunk that is meant lies in a vector of so many bytes.
+// bounds returns where v's chunk begins and ends in a vector of size bytes.
 func (v *Vectors) bounds(size int) (lo, hi int) {
 	lo, hi = tensor.Chunk(size/v.Elem, v.Chunks, v.chunk)
 	return lo * v.Elem, hi * v.Elem
 }
 
-// Ranges yields what the chunk that is meant lies in.
+// Ranges yields the part of each vector that v's chunk consists of.
 func (v Vectors) Ranges(yield func([]byte) bool) {
 	for _, b := range v.List {
 		if lo, hi := v.bounds(len(b)); lo < hi && !yield(b[lo:hi]) {
@@ -47,25 +47,27 @@ func (v *Vectors) size() int {
 	return n
 }
 
-// A payload is what a message carries, or brings: flat bytes, or a chunk of vectors.
+// A payload is what a message carries or brings: flat bytes, or a chunk of vectors.
 type payload struct {
 	flat []byte
 	vec  *Vectors // nil: flat
 	size int      // bytes
 }
 
+// flat is a payload of contiguous bytes.
 func flat(b []byte) payload { return payload{flat: b, size: len(b)} }
 
+// payload is v's chunk as a payload.
 func (v *Vectors) payload() payload { return payload{vec: v, size: v.size()} }
 
-// A vectorCursor reads a chunk of vectors from the front on.
+// A vectorCursor reads a chunk of vectors from front to back.
 type vectorCursor struct {
 	v         *Vectors
 	nextIndex int // of its List
 	rest      []byte
 }
 
-// next appends to into what the next n bytes lie in.
+// next appends to into the slices that hold the next n bytes.
 func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	for n > 0 {
 		if len(c.rest) == 0 {
@@ -83,14 +85,14 @@ func (c *vectorCursor) next(n int, into [][]byte) [][]byte {
 	return into
 }
 
-// Iovecs are lists of slices that an operation works with, for reuse: what one of
-// them was left with is forgotten when the operation ends.
+// Iovecs are lists of slices that an operation works with, kept for reuse. Their contents are
+// forgotten when the operation ends.
 type Iovecs [window + 1][][]byte
 
-// Iovecs are the round's.
+// Iovecs returns the operation's lists.
 func (r *Round) Iovecs() *Iovecs { return &r.iovecs }
 
-// used reports whether there is something to forget.
+// used reports whether there is anything to forget.
 func (p *Iovecs) used() bool {
 	for _, list := range p {
 		if len(list) > 0 {
@@ -110,10 +112,10 @@ func (p *Iovecs) reset() {
 	}
 }
 
-// ExchangeVectors is Exchange of chunks of vectors, which must not overlap. What
-// goes out is gathered where the link can do that, and else staged; what comes in
-// goes where it belongs, unless a segment of it lies in several pieces: then it is
-// copied from the stage while the next segments come.
+// ExchangeVectors is Exchange of chunks of vectors, which must not overlap. What goes out is
+// gathered by the link, or, if the link cannot do that, copied to a stage. What comes in goes
+// straight to its vector, except a segment that belongs into several: that one is copied from a
+// stage while the next segments arrive.
 func (r *Round) ExchangeVectors(ctx context.Context, to int, out Vectors, from int, in Vectors) error {
 	r.vectors = [2]Vectors{out, in}
 	return r.move(ctx, to, r.vectors[0].payload(), from, r.vectors[1].payload(), fold{})
@@ -135,13 +137,15 @@ type sender struct {
 	stage   []byte // where parts are put side by side that the link does not gather
 }
 
+// sender returns the sender of a message to a rank of the round.
 func (r *Round) sender(to int, what payload) sender {
 	s := sender{r: r, to: r.sub.ranks[to], payload: what, count: r.segments(what.size)}
 	s.cursor.v = what.vec
 	return s
 }
 
-// start starts segment i, the next one.
+// start starts segment i, the next one. Segments go eagerly, because their receives are posted
+// ahead.
 func (s *sender) start(i int) *rendezvous.Request {
 	r := s.r
 	mark := r.segmentFingerprint(i, s.count)
@@ -172,8 +176,7 @@ func (s *sender) start(i int) *rendezvous.Request {
 	return r.g.collectives.PostSend(s.to, r.tag, mark, body, rendezvous.Eager)
 }
 
-// A receiver says where the segments of one message arrive, and what becomes of
-// them.
+// A receiver says where the segments of one message arrive, and what becomes of them.
 type receiver struct {
 	r          *Round
 	from       int // the job's rank
@@ -186,6 +189,7 @@ type receiver struct {
 	direct     uint         // bit i%window: segment i is posted where it belongs
 }
 
+// receiver returns the receiver of a message from a rank of the round.
 func (r *Round) receiver(from int, what payload, f fold) receiver {
 	v := receiver{r: r, from: r.sub.ranks[from], payload: what, f: f, count: r.segments(what.size)}
 	v.postCursor.v, v.reapCursor.v = what.vec, what.vec
@@ -200,6 +204,7 @@ func (v *receiver) post(i int) *rendezvous.Request {
 	return v.r.g.collectives.PostRecv(v.from, v.r.tag, v.r.segmentFingerprint(i, v.count), v.recvBuffer(i))
 }
 
+// recvBuffer returns where segment i, the next one to be posted, arrives.
 func (v *receiver) recvBuffer(i int) []byte {
 	if v.payload.vec == nil {
 		return v.r.recvBuffer(v.payload.flat, v.stage, i)
@@ -221,7 +226,7 @@ func (v *receiver) recvBuffer(i int) []byte {
 	return staged
 }
 
-// arrived does with segment i, the next one, what is to be done.
+// arrived reduces segment i, the next one to be reaped, or copies it to its vectors.
 func (v *receiver) arrived(i int) {
 	if v.payload.vec == nil {
 		if v.f.none() {
