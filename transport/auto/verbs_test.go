@@ -38,7 +38,7 @@ func TestAutoKeepsTheContractOverVerbs(t *testing.T) {
 	}
 }
 
-func TestVerbsIsTakenWhereBothHaveADevice(t *testing.T) {
+func TestVerbsIsChosenWhereBothHaveADevice(t *testing.T) {
 	leak.Check(t)
 	fabric := softdevice.NewFabric()
 	me, mine := serve(t, "auto", Options{NoShm: true, Wires: software(fabric, 0)}, listen(t))

@@ -183,7 +183,7 @@ func (c *conn) pass(h *queuedFrame, number int) {
 		case peer != nil && !h.noNotify():
 			peer.expect(number, i)
 			if s.rules[i].moment == Before {
-				h.strip(failure(fault.LinkLost, s.rules[i].String(), nil))
+				h.clear(failure(fault.LinkLost, s.rules[i].String(), nil))
 			}
 		case s.rules[i].moment == Before:
 			s.apply(i, c.node.number, c)
@@ -216,9 +216,9 @@ func (h *queuedFrame) applyWhenDone(c *conn, i int) {
 	}
 }
 
-// strip leaves of a frame what tells the other end that it is there to be cut:
+// clear leaves of a frame what tells the other end that it is there to be cut:
 // what was sent before it shall arrive, and nothing of it.
-func (h *queuedFrame) strip(err error) {
+func (h *queuedFrame) clear(err error) {
 	h.err = err
 	h.Head, h.Body, h.Parts, h.To = nil, nil, nil, transport.Token{}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // What a device asks about is counted by its kind and ends, and a cut is left to it.
-func TestADeviceIsToldWhereItsQueuePairBreaks(t *testing.T) {
+func TestADeviceLearnsWhereItsQueuePairBreaks(t *testing.T) {
 	for m := Before; m <= After; m++ {
 		w := newCluster(t, 2, Options{Rules: []Rule{Cut(m, 2).From(0).To(1)}, Counts: func(s Step) bool { return s.Kind == Post }})
 		var got []Moment

@@ -150,7 +150,7 @@ func sendAll(near, far *end, size int) (results []*result) {
 
 // Every moment at every step: what is before it arrives, what is behind it does
 // not, both ends fail, and each Done runs once.
-func TestCutFallsWhereTheRuleSays(t *testing.T) {
+func TestCutFallsWhereTheRuleNames(t *testing.T) {
 	count := newCluster(t, 2, Options{})
 	near, far := count.link(0, 1)
 	sendAll(near, far, 10)

@@ -16,8 +16,8 @@ func TestFramesBehindADeathGetNoBuffer(t *testing.T) {
 	s := &sink{c: c, in: far}
 	for i := range 3 {
 		h := transport.Header{Size: 10}
-		if placed := s.Buffer(h) != nil; placed != (i == 0) {
-			t.Errorf("frame %d is placed: %v", i, placed)
+		if given := s.Buffer(h) != nil; given != (i == 0) {
+			t.Errorf("frame %d has a buffer: %v", i, given)
 		}
 		s.Arrived(h, 10)
 	}

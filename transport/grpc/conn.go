@@ -83,9 +83,9 @@ func (c *conn) awaitEnd(stop func()) {
 	select {
 	case <-c.link.over:
 	case <-c.closing:
-		c.linger()
+		c.awaitPeerClose()
 	}
-	hard := time.AfterFunc(lingerTime, c.link.cut) // for a writer that is stuck
+	hard := time.AfterFunc(closeTime, c.link.cut) // for a writer that is stuck
 	stop()
 	hard.Stop()
 	c.link.cut()
@@ -93,14 +93,14 @@ func (c *conn) awaitEnd(stop func()) {
 	c.drain()
 }
 
-// linger gives gRPC some time to write what it has been given, and the peer to
+// awaitPeerClose gives gRPC some time to write what it has been given, and the peer to
 // take notice and to close the connection, before it is cut. A frame that was Done
 // before Close gets out in that time, or its peer takes nothing any more.
-func (c *conn) linger() {
+func (c *conn) awaitPeerClose() {
 	if c.hangUp != nil {
 		c.hangUp()
 	}
-	timer := time.NewTimer(lingerTime)
+	timer := time.NewTimer(closeTime)
 	defer timer.Stop()
 	select {
 	case <-c.link.over:
@@ -211,14 +211,14 @@ func (c *conn) fail(err *fault.Error) {
 	if c.err == nil {
 		c.err = err
 	}
-	stale, err := c.takeQueued(), c.err
+	stale, err := c.dequeueUnsent(), c.err
 	c.cond.Broadcast()
 	c.mu.Unlock()
 	finish(&stale, err)
 }
 
-// takeQueued takes the frames that gRPC has not been given any of. mu is held.
-func (c *conn) takeQueued() transport.Queue {
+// dequeueUnsent takes the frames that gRPC has not been given any of. mu is held.
+func (c *conn) dequeueUnsent() transport.Queue {
 	stale := c.out
 	c.out = transport.Queue{}
 	if c.begun {

@@ -215,7 +215,7 @@ func TestUnsentEndsWhenAllIsWritten(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatHappenedWithoutStatusCodes(t *testing.T) {
+func TestErrorsNameTheCauseWithoutStatusCodes(t *testing.T) {
 	near, far := connect(t, Options{})
 	far.Close()
 	_, err := drain(t, near, new(recordingSink), never)
@@ -227,7 +227,7 @@ func TestErrorsSayWhatHappenedWithoutStatusCodes(t *testing.T) {
 	}
 }
 
-func TestDialSaysWhyItFailed(t *testing.T) {
+func TestDialErrorsNameTheCause(t *testing.T) {
 	leak.Check(t)
 	nobody := listen(t)
 	nobody.Close()

@@ -23,8 +23,8 @@ const Name = "grpc"
 const (
 	// defaultOpenTimeout is how long an accepted connection may take to open its stream.
 	defaultOpenTimeout = 5 * time.Second
-	// lingerTime is how long after Close bytes that gRPC holds may still go out.
-	lingerTime = 250 * time.Millisecond
+	// closeTime is how long after Close bytes that gRPC holds may still go out.
+	closeTime = 250 * time.Millisecond
 )
 
 // Options says how a Transport works. The zero value is good: no TLS.

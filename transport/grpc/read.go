@@ -51,7 +51,7 @@ func (b *inbox) put(m mem.BufferSlice) bool {
 	b.msgs = append(b.msgs, m)
 	b.bytes += m.Len() + messageCost
 	b.due.Add(1)
-	ready := b.takeReady()
+	ready := b.disarm()
 	b.mu.Unlock()
 	if ready != nil {
 		ready()
@@ -96,7 +96,7 @@ func (b *inbox) end() {
 		b.over = true
 		b.due.Add(1)
 	}
-	ready := b.takeReady()
+	ready := b.disarm()
 	b.mu.Unlock()
 	if ready != nil {
 		ready()
@@ -129,7 +129,7 @@ func (b *inbox) arm(ready func()) {
 // fire runs ready on a goroutine of its own, since whoever is here may hold locks
 // that ready wants. mu is held.
 func (b *inbox) fire() {
-	ready := b.takeReady()
+	ready := b.disarm()
 	if ready == nil {
 		return
 	}
@@ -152,8 +152,8 @@ func (b *inbox) awaitReady() {
 	}
 }
 
-// takeReady disarms. mu is held.
-func (b *inbox) takeReady() func() {
+// disarm disarms. mu is held.
+func (b *inbox) disarm() func() {
 	ready := b.ready
 	b.ready = nil
 	return ready

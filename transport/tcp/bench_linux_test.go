@@ -22,11 +22,11 @@ func rawSockets(tb testing.TB) (a, b int) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return takeOver(tb, near), takeOver(tb, far)
+	return ownedDescriptor(tb, near), ownedDescriptor(tb, far)
 }
 
-func takeOver(tb testing.TB, nc net.Conn) int {
-	fd, err := takeDescriptor(nc.(*net.TCPConn))
+func ownedDescriptor(tb testing.TB, nc net.Conn) int {
+	fd, err := ownDescriptor(nc.(*net.TCPConn))
 	if err != nil {
 		tb.Fatal(err)
 	}

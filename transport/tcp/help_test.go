@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// patience bounds the waits of these tests; none should come near it.
-const patience = 20 * time.Second
+// waitTime bounds the waits of these tests; none should come near it.
+const waitTime = 20 * time.Second
 
 // pair is two Conns that are joined, made by Transports with these options; the
 // second was accepted, and is not admitted.
@@ -32,7 +32,7 @@ func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
 
 // soon is a context that ends with the test, or with patience.
 func soon(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTime)
 	tb.Cleanup(cancel)
 	return ctx
 }
@@ -43,8 +43,8 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
-		tb.Fatalf("nothing came within %v", patience)
+	case <-time.After(waitTime):
+		tb.Fatalf("nothing came within %v", waitTime)
 		panic("not reached")
 	}
 }
@@ -94,14 +94,14 @@ func (s *bufferSink) Arrived(h transport.Header, n int) {
 // move has Progress run until done, and returns the error that ended it before.
 func move(tb testing.TB, c transport.Conn, in transport.Sink, done func() bool) error {
 	tb.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTime)
 	for i := 1; !done(); i++ {
 		state, err := c.Progress(in, 1)
 		if err != nil {
 			return err
 		}
 		if state == transport.Idle && i%1024 == 0 && time.Now().After(deadline) {
-			tb.Fatalf("it has not happened within %v", patience)
+			tb.Fatalf("it has not happened within %v", waitTime)
 		}
 	}
 	return nil

@@ -307,7 +307,7 @@ func TestPlainConnectionOfAMuxIsRefusedUnderTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	nc.SetReadDeadline(time.Now().Add(patience))
+	nc.SetReadDeadline(time.Now().Add(waitTime))
 	if _, err := nc.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) || err == nil {
 		t.Errorf("the connection is still open: %v", err)
 	}

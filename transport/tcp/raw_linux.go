@@ -69,7 +69,7 @@ type raw struct {
 // newRaw takes the connection away from Go's poller. It closes e on failure.
 func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, error) {
 	local, remote := tc.LocalAddr(), tc.RemoteAddr()
-	fd, err := takeDescriptor(tc)
+	fd, err := ownDescriptor(tc)
 	if err != nil {
 		e.discard()
 		kind := fault.Exhausted
@@ -102,7 +102,7 @@ func (t *Transport) newRaw(tc *net.TCPConn, e pendingConn) (transport.Conn, erro
 		return nil, failure(fault.Closed, "open a connection", nil)
 	}
 	err = c.wakeup.register(t, c)
-	c.leave()
+	c.exit()
 	if err != nil {
 		c.Close()
 		return nil, failure(fault.Exhausted, "open a connection", err)
@@ -118,7 +118,7 @@ func (c *raw) Admit() {
 	}
 	if c.gate.Enter() {
 		setReceiveBuffer(c.fd, c.t.options.ReceiveBuffer)
-		c.leave()
+		c.exit()
 	}
 	c.out.admitPeer()
 	c.origin.admit()
@@ -248,7 +248,7 @@ func (c *raw) Send(f *transport.Frame) {
 	}
 	if c.gate.Enter() {
 		c.flush()
-		c.leave()
+		c.exit()
 		return
 	}
 	var failed transport.Queue // Close came first
@@ -316,8 +316,8 @@ func (c *raw) Close() error {
 	return nil
 }
 
-// leave ends a use of the descriptor other than the reader's.
-func (c *raw) leave() {
+// exit ends a use of the descriptor other than the reader's.
+func (c *raw) exit() {
 	if c.gate.Exit() {
 		c.teardown()
 	}
@@ -331,7 +331,7 @@ func (c *raw) teardown() {
 	syscall.Shutdown(c.fd, syscall.SHUT_WR)
 	if onTheWay && !c.drained() {
 		go func() {
-			linger(c.pending.Load(), c.drained)
+			awaitDrained(c.pending.Load(), c.drained)
 			c.closeDescriptor()
 		}()
 		return

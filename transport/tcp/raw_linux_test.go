@@ -21,15 +21,15 @@ import (
 
 // A connection that says nothing costs little until its Conn is closed.
 func TestPendingConnCostsLittleMemory(t *testing.T) {
-	const guests = 200
+	const pending = 200
 	tr := New(Options{})
 	defer tr.Close()
-	conns := make(chan transport.Conn, guests)
+	conns := make(chan transport.Conn, pending)
 	addr, err := tr.Serve(listen(t), func(c transport.Conn) { conns <- c })
 	if err != nil {
 		t.Fatal(err)
 	}
-	dialled := make([]net.Conn, guests+1)
+	dialled := make([]net.Conn, pending+1)
 	open := func(i int) {
 		if dialled[i], err = net.Dial("tcp", addr); err != nil {
 			t.Fatal(err)
@@ -40,12 +40,12 @@ func TestPendingConnCostsLittleMemory(t *testing.T) {
 		move(t, c, dropper{}, func() bool { return c.(*raw).dec.inBody })
 		c.Send(&transport.Frame{Head: make([]byte, 100), Done: func(error) {}})
 	}
-	open(guests) // what comes once and for all
+	open(pending) // what comes once and for all
 	before := heap()
-	for i := range guests {
+	for i := range pending {
 		open(i)
 	}
-	per := (heap() - before) / guests
+	per := (heap() - before) / pending
 	for _, nc := range dialled {
 		nc.Close()
 	}
@@ -311,14 +311,14 @@ func TestRoomWakesOnlyWhoHasBytesWaiting(t *testing.T) {
 }
 
 // The writing half may fail first; what the peer had sent before is delivered.
-func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
+func TestFailedWriteKeepsArrivedFrames(t *testing.T) {
 	near, far := pair(t, Options{})
 	for range 3 {
 		far.Send(&transport.Frame{Head: []byte("last words"), Done: func(error) {}})
 	}
 	far.Close()
 	var failure atomic.Pointer[error]
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTime)
 	for failure.Load() == nil {
 		near.Send(&transport.Frame{Body: make([]byte, 1000), Done: func(err error) {
 			if err != nil {
@@ -340,7 +340,7 @@ func TestFailedWriteLeavesWhatHasArrived(t *testing.T) {
 }
 
 // The listener that an accepted connection comes from may end it at any moment.
-func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeavesNothing(t *testing.T) {
+func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeaksNothing(t *testing.T) {
 	leak.Check(t)
 	ln := listen(t)
 	near, err := net.Dial("tcp", ln.Addr().String())
@@ -374,14 +374,14 @@ func TestAConnectionClosedWhileItsDescriptorIsDuplicatedLeavesNothing(t *testing
 }
 
 // Inside a host BBR's pacing only costs time; to other hosts it is the system's business.
-func TestConnectionsInsideAHostLeaveBBR(t *testing.T) {
+func TestConnectionsInsideAHostAvoidBBR(t *testing.T) {
 	ln := listen(t)
 	nc, err := net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	fd, err := takeDescriptor(nc.(*net.TCPConn))
+	fd, err := ownDescriptor(nc.(*net.TCPConn))
 	if err != nil {
 		t.Fatal(err)
 	}

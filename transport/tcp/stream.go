@@ -22,8 +22,8 @@ const (
 
 	// lastReads is how long a stream that cannot write any more, or was closed,
 	// still reads what the peer has sent.
-	lastReads   = time.Second
-	lingerReads = time.Millisecond
+	lastReads     = time.Second
+	drainReadTime = time.Millisecond
 )
 
 // A stream is a Conn over any net.Conn, with a goroutine that reads and one that
@@ -198,7 +198,7 @@ func (c *stream) teardown() {
 	<-c.done
 	if tc, ok := c.wire.(halfCloser); ok {
 		tc.CloseWrite()
-		linger(c.pending.Load(), c.drained)
+		awaitDrained(c.pending.Load(), c.drained)
 	}
 	c.wire.Close()
 	if c.origin.outer != nil {
@@ -210,7 +210,7 @@ func (c *stream) teardown() {
 // drained is as for raw; where the system does not tell what is on its way, only
 // the peer's end does.
 func (c *stream) drained() bool {
-	c.wire.SetReadDeadline(time.Now().Add(lingerReads))
+	c.wire.SetReadDeadline(time.Now().Add(drainReadTime))
 	if _, err := io.Copy(io.Discard, c.wire); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return true
 	}

@@ -21,9 +21,9 @@ const shortCall = 32 << 10
 // work of gathering them.
 const shortWrite = 512
 
-// takeDescriptor duplicates a connection's descriptor and closes the original,
+// ownDescriptor duplicates a connection's descriptor and closes the original,
 // which takes it out of Go's poller. It stays non-blocking.
-func takeDescriptor(tc *net.TCPConn) (int, error) {
+func ownDescriptor(tc *net.TCPConn) (int, error) {
 	fd, err := duplicate(tc)
 	if err != nil {
 		return -1, err

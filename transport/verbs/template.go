@@ -10,10 +10,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Template is the transport verbs as a value that a program passes whether or not this
+// A LazyTransport is the transport verbs as a value that a program passes whether or not this
 // host has an RDMA device: the device is opened when it is first needed. All its methods
 // may be called concurrently.
-type Template struct {
+type LazyTransport struct {
 	options Options
 
 	open sync.Once
@@ -22,19 +22,19 @@ type Template struct {
 }
 
 // Over returns a Template with these options.
-func Over(o Options) *Template { return &Template{options: o} }
+func Over(o Options) *LazyTransport { return &LazyTransport{options: o} }
 
 // Name is the set-up wire's name, "+" and "verbs".
-func (v *Template) Name() string { return v.options.Setup.Name() + "+" + Name }
+func (v *LazyTransport) Name() string { return v.options.Setup.Name() + "+" + Name }
 
 // opened opens the device.
-func (v *Template) opened() (transport.Transport, error) {
+func (v *LazyTransport) opened() (transport.Transport, error) {
 	v.open.Do(func() { v.t, v.err = New(v.options) })
 	return v.t, v.err
 }
 
 // Serve opens the device and serves. Without one the error is New's.
-func (v *Template) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
+func (v *LazyTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	t, err := v.opened()
 	if err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (v *Template) Serve(in net.Listener, accept func(transport.Conn)) (string, 
 }
 
 // Dial opens the device and dials. Without one the error is New's.
-func (v *Template) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+func (v *LazyTransport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	t, err := v.opened()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (v *Template) Dial(ctx context.Context, addr string) (transport.Conn, error
 }
 
 // Close closes what was opened.
-func (v *Template) Close() error {
+func (v *LazyTransport) Close() error {
 	v.open.Do(func() {})
 	if v.t == nil {
 		return v.options.Setup.Close()
@@ -61,7 +61,7 @@ func (v *Template) Close() error {
 }
 
 // ForRank opens the device for one rank, over a set-up wire for that rank.
-func (v *Template) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
+func (v *LazyTransport) ForRank(rank int, tls *tlsopt.Options, log *slog.Logger) (transport.Transport, error) {
 	o := v.options
 	if s, ok := o.Setup.(template); ok {
 		setup, err := s.ForRank(rank, tls, log)
@@ -86,7 +86,7 @@ type template interface {
 // Upgrade returns a Transport that is set up over tcp and moves a Conn to RDMA where both
 // ends have a device, and the name of the device's network. It returns nil without an
 // error where the program was built without verbs.
-func (v *Template) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
+func (v *LazyTransport) Upgrade(tcp transport.Transport) (wire transport.Transport, network string, err error) {
 	o := v.options
 	if !Built && o.Device == nil {
 		return nil, "", nil
@@ -103,4 +103,4 @@ func (v *Template) Upgrade(tcp transport.Transport) (wire transport.Transport, n
 	return t, t.Network(), nil
 }
 
-var _ transport.Transport = (*Template)(nil)
+var _ transport.Transport = (*LazyTransport)(nil)
