@@ -188,7 +188,7 @@ func (t *Transport) Serve(_ net.Listener, accept func(transport.Conn)) (string, 
 
 // Dial opens a Conn to the Transport that serves addr. It never waits: an address that no Transport
 // serves, not yet or not any more, is fault.Refused. Both ends exist when it returns; the peer's
-// notifier passes the other one to accept a moment later.
+// notifier passes the other end to accept soon after that.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctxFailure(ctx, "dial "+addr); err != nil {
 		return nil, err

@@ -33,7 +33,7 @@ const (
 //	writer   one         outbox.writing, within Send or       outbox.producer and the frame that
 //	                     Progress                             is being written
 //	others   any number  gate.Enter, where they touch memory  nothing; they queue, arm, admit and
-//	                     or the socket                        close, and wait for nobody
+//	                     or the socket                        close, and never wait
 //
 // The gate guards the mapping and the socket: a goroutine that touches them is inside the gate, or
 // holds outbox.mu while the outbox accepts frames. The last one to exit a closed gate releases
@@ -141,8 +141,8 @@ func (c *conn) progress(in transport.Sink) (transport.State, error) {
 	if c.outbox.blocked.Load() && c.outbox.resume() && c.flush() {
 		state = transport.Moved
 	}
-	// Progress looks for a failure first, and for a record after that. In the other order a frame
-	// could arrive between the two looks, in front of the failure, and would be lost.
+	// The failure is read before the ring. In the other order, a frame could arrive between the two
+	// reads, in front of the failure, and would be lost.
 	gone := c.firstErr.Get()
 	if c.ended || !c.consumer.hasRecord() {
 		if gone != nil {
@@ -177,7 +177,7 @@ func (c *conn) returnSpace() {
 // receive delivers what has arrived, up to the end of one frame and at most about maxReceive
 // bytes.
 //
-// last says that the Conn has failed: then what it delivers counts against drainBudget, so that
+// last is true when the Conn has failed: then what it delivers counts against drainBudget, so that
 // a peer that fills the ring without end cannot keep the failure from being reported.
 func (c *conn) receive(in transport.Sink, last bool) error {
 	for most := maxReceive; most > 0; {

@@ -26,7 +26,7 @@ func passDescriptor(socket int, b []byte, fd int) error {
 // sendDescriptor is passDescriptor for a connection that Go polls: it waits while the socket is
 // full. A failure that is not the connection's end is fault.Refused, since descriptors do not
 // pass between the two processes. A lack of the moment, such as too many descriptors in flight
-// (ETOOMANYREFS), is not told apart: the layer above takes another wire either way.
+// (ETOOMANYREFS), gives the same error: the layer above takes another wire either way.
 func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
 	conn, err := nc.SyscallConn()
 	if err != nil {
@@ -46,7 +46,7 @@ func sendDescriptor(nc *net.UnixConn, b []byte, fd int) error {
 	return failure(fault.Refused, "pass a descriptor", fmt.Errorf("no descriptor can be sent to the peer: %w", err))
 }
 
-// isConnEnd reports whether err says that a connection, or the time given to it, has ended.
+// isConnEnd reports whether err is the end of a connection, or of its deadline.
 func isConnEnd(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) ||
@@ -65,7 +65,7 @@ func noDescriptor() error {
 }
 
 // noDescriptorFor is noDescriptor for a process that got err from its own attempt. The
-// remedy comes first: the answer that tells the peer is cut at reasonRoom bytes.
+// remedy comes first, because the answer to the peer is cut at reasonRoom bytes.
 func noDescriptorFor(err error) error {
 	switch {
 	case errors.Is(err, unix.EMFILE):

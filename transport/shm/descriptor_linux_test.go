@@ -66,7 +66,7 @@ func runForbidden(call string) {
 }
 
 // A process that cannot make memory, or pass its descriptor, knows so from the start and
-// says why; Package auto then takes another wire.
+// reports why. Package auto then takes another wire.
 func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	for call := range forbidden {
 		output := startPeer(t, "forbidden "+call).addr
@@ -80,7 +80,7 @@ func TestSandboxedProcessReportsWhySharingIsUnavailable(t *testing.T) {
 	}
 }
 
-// A host of a Share that cannot send descriptors any more fails, and says so to the others.
+// A host that cannot send descriptors fails its Share, and the others learn that.
 func TestShareFailsForAllWhenItsHostCannotSendDescriptors(t *testing.T) {
 	leak.Check(t)
 	tr := New(Options{})
@@ -202,7 +202,7 @@ func TestShareWithoutDescriptorFails(t *testing.T) {
 	}
 }
 
-// A host may die when it has sent the memory to some: nobody uses that, and the others
+// A host may die after it has sent the memory to some members. They do not use it, and all
 // begin again.
 func TestShareBeginsAgainWhenItsHostDiesBeforeTheCommit(t *testing.T) {
 	leak.Check(t)
@@ -242,7 +242,7 @@ func TestShareBeginsAgainWhenItsHostDiesBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// The reason that a peer is told is cut; the remedy has to come first.
+// The reason in an answer is cut, so the remedy has to come first.
 func TestReasonForAPeerBeginsWithTheRemedy(t *testing.T) {
 	for _, tc := range []struct {
 		err  error

@@ -31,7 +31,7 @@ import (
 // g is the number of the exposure, from 1, and never used again on the Conn. Every transition
 // is a compare-and-swap, except those of the owner from free and from writing. They are
 // sequentially consistent, as all of Go's atomics: a fragment is in memory before the word
-// says so. The owner, who wants its memory back, waits while the word says writing. A fragment
+// says so. An owner that wants its memory back waits while the word says writing. A fragment
 // takes some ten microseconds; a peer that was stopped or killed in the middle of one is
 // handled by revoke.
 //
@@ -234,7 +234,7 @@ func (c *conn) awaitWriter(word *atomic.Uint64, number uint64) bool {
 }
 
 // peerExited reports whether the peer's process has ended. That includes a child of this
-// process which nobody has waited for.
+// process that has ended and was not waited for.
 func (c *conn) peerExited() bool {
 	fd, err := unix.PidfdOpen(int(c.peerCred.Pid), 0)
 	if err != nil {

@@ -59,7 +59,7 @@ type handshakeResult struct {
 	seg         *segment
 	fd          int // the socket, taken from Go's poller
 	peer        unix.Ucred
-	releaseSlot func() // of who has accepted: gives the pending connection's slot back
+	releaseSlot func() // releases the slot of an accepted connection; nil at the dialer
 }
 
 // dialSocket connects to the socket of that name. A unix socket whose queue is full fails with

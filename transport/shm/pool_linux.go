@@ -268,8 +268,8 @@ func (p *pool) free(a *allocation) error {
 	return nil
 }
 
-// close closes the descriptor. Allocations stay, and are exposed to nobody any more, as
-// every Conn has been closed before.
+// close closes the descriptor. Allocations stay until they are freed. They cannot be exposed any
+// more, as every Conn has been closed before.
 func (p *pool) close() {
 	p.open.Lock()
 	defer p.open.Unlock()
@@ -281,9 +281,9 @@ func (p *pool) close() {
 
 // detach takes the pages of buf, a part of the allocation, away from all peers: they keep
 // what they have mapped, and this process gets a copy in its place. It is for a peer
-// that was stopped while it was writing and may continue one day. Nobody here uses buf
-// meanwhile; of what lies beside it in its first and last page, a write at this very
-// moment may be lost.
+// that was stopped while it was writing, and may continue later. No goroutine uses buf during
+// the call. A write of another goroutine to the rest of buf's first or last page may be lost, if
+// it runs at the same time.
 //
 // The copy is made in new pages first. Then one mremap puts these in place of the shared pages, at
 // the same address, so that the program's slices stay valid.

@@ -205,7 +205,7 @@ func writeAccepted(nc *net.UnixConn, seg *segment, memory int) error {
 func reject(nc *net.UnixConn, err error) {
 	var f *fault.Error
 	if errors.As(err, &f) && f.Err != nil {
-		err = f.Err // the operation that failed here says nothing to the peer
+		err = f.Err // the peer needs the cause, not the operation that failed here
 	}
 	b := make([]byte, answerLen)
 	copy(b, magic)

@@ -31,7 +31,7 @@ import (
 //
 // Instead of the memory a member may get a mismatch, a failure, or the end of the
 // connection. A host that gives up closes its socket, and one of the waiting members binds
-// the name again. A member that gives up says so and then listens on: whether it was too late
+// the name again. A member that gives up sends that, and keeps reading: whether it was too late
 // is the host's decision, so that all ranks get memory or none does. Exceptions are a rank that
 // dies, one that was stopped for longer than replyTimeout, and one that gets no descriptor or
 // cannot map it: its Share fails, and those of the others may succeed.
@@ -164,10 +164,10 @@ func atLeastOne(size int) int { return max(size, 1) }
 var errRetry = errors.New("the host of the share has left")
 
 // joinShare waits for the other ranks, as host or as member, and returns the memory's descriptor.
-// To bind the socket's name decides who is the host: the kernel lets one process do it, and
-// frees the name when that process closes the socket or dies. So a Share needs no other
-// agreement on a leader, and outlives the death of its host. Between two attempts it pauses for
-// 50 µs at first and 5 ms at most.
+// The rank that binds the socket's name is the host: the kernel lets one process do that, and
+// frees the name when the process closes the socket or dies. So a Share needs no other election,
+// and survives the death of its host. Between two attempts joinShare pauses, for 50 µs at first
+// and for 5 ms at most.
 func joinShare(ctx context.Context, name string, w shareRequest) (int, error) {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@" + name})
@@ -211,8 +211,8 @@ func joinHost(ctx context.Context, name string, w shareRequest) (int, error) {
 	if _, err := nc.Write(b); err != nil {
 		return -1, errRetry
 	}
-	// When ctx ends, the member says that it gives up, and waits a little longer for the decision:
-	// the host may have decided already.
+	// When ctx ends, the member sends that it gives up, and waits for the decision for replyTimeout
+	// at most: the host may have decided already.
 	defer context.AfterFunc(ctx, func() {
 		nc.SetReadDeadline(time.Now().Add(replyTimeout))
 		nc.Write([]byte{memberQuits})
@@ -421,8 +421,8 @@ func (h *shareHost) distribute() error {
 	return nil
 }
 
-// rejectMismatch decides that there is a mismatch, and tells each rank what another one
-// asked. h.mu is held.
+// rejectMismatch decides that there is a mismatch, and sends each rank the request of another one.
+// h.mu is held.
 func (h *shareHost) rejectMismatch(theirs shareRequest) {
 	h.decide(mismatch(h.request, theirs), func(w shareRequest) []byte {
 		if w == h.request {

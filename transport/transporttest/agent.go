@@ -26,7 +26,7 @@ import (
 //	dial        when Dial returns          Conn, Exposer, or Err
 //	closeNode   when Close returns         Err, also for memory written after its release
 //	send        when Done runs             Err
-//	progress    at once                    State, Err, and what the Sink was told: Events
+//	progress    at once                    State, Err, and the calls of the Sink: Events
 //	arm         when ready runs; never if a later arm replaced it
 //	closeConn   at once
 //	admit       at once
@@ -128,7 +128,7 @@ func RunAgent(tb testing.TB, wire io.ReadWriteCloser, mk Maker) {
 	tb.Helper()
 	a := &agent{tb: tb, mk: mk, enc: gob.NewEncoder(wire),
 		nodes: make(map[uint64]Node), closed: make(map[uint64]bool), conns: make(map[uint64]*agentConn)}
-	defer wire.Close() // also when mk ends this goroutine: the Remote is told
+	defer wire.Close() // also when mk ends this goroutine, so that the Remote notices
 	defer a.close()
 	for in := gob.NewDecoder(wire); ; {
 		q := new(request)

@@ -246,7 +246,7 @@ func (e *endpoint) countWakeUps(d time.Duration) (n int) {
 		e.Arm(ready)
 	}
 	e.Arm(ready)
-	<-time.After(d) // how long we look, not what we wait for
+	<-time.After(d) // this is the time of observation; nothing is waited for
 	mu.Lock()
 	defer mu.Unlock()
 	over = true

@@ -295,8 +295,8 @@ var _ transport.Pending = remoteAdmit{}
 
 type remoteExpose struct{ c *remoteConn }
 
-// Expose has the agent expose memory of its own. What comes there is copied to buf before
-// the Sink is called.
+// Expose makes the agent expose memory of its own. What arrives there is copied to buf before the
+// Sink is called.
 func (x remoteExpose) Expose(id uint32, buf []byte) (transport.Token, func(), error) {
 	c := x.c
 	q := &request{Op: opExpose, Conn: c.number, FrameID: id, Body: slices.Clone(buf)}
