@@ -146,7 +146,7 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 	for _, known := range []string{"grpc", "grpc+" + verbsName, "tcp+" + verbsName} {
 		if name == known {
 			return nil, failure(fault.Misuse, "transport "+name, fmt.Errorf("it is not linked into this program: "+
-				"import github.com/tutti-go/tutti/transport/wires and pass comm.WithTransportName(wires.All()...), or import transport/%s alone",
+				"import github.com/tutti-go/tutti/transport/wires and pass comm.WithTransport(wires.All()...), or import transport/%s alone",
 				known[strings.Index(known, "+")+1:]))
 		}
 	}

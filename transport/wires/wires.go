@@ -1,7 +1,7 @@
 // Package wires has all transports that are not part of every program: gRPC and RDMA. A
 // command that lets its user choose any of them by name passes them on:
 //
-//	comm.Init(ctx, comm.WithTransportName(wires.All()...))
+//	comm.Init(ctx, comm.WithTransport(wires.All()...))
 //
 // They make a program several megabytes larger. One that needs a single wire imports
 // that wire's package and passes its value.
