@@ -8,11 +8,12 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// Flood sends body to every live rank but this one, once each, in no order that
-// floods of other calls could rely on. body is copied. More than MaxFlood bytes,
-// or thousands of floods at once, are a bug of the caller's; they are not sent,
-// and logged. A rank that takes nothing while half a megabyte is flooded hears
-// only the last 64 floods of that time.
+// Flood sends body to every live rank but this one, once each. It copies body. Floods of different
+// ranks may arrive in any order.
+//
+// A body of more than MaxFlood bytes, or thousands of floods at once, are bugs of the caller: they
+// are dropped and logged. A rank that reads nothing while half a megabyte is flooded gets only the
+// last 64 floods of that time.
 func (m *Mesh) Flood(kind byte, body []byte) {
 	if len(body) > MaxFlood || m.control.full() {
 		m.log.Error("flood dropped: too large, or too many queued", "bytes", len(body), "max", MaxFlood)
@@ -22,12 +23,12 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 	m.control.post(func(c *control) { c.step(membership.Flood{Code: kind, Body: body}) })
 }
 
-// Fence returns when the neighbours have handled, and sent on, all that this rank
-// has flooded before, or are out of reach, or ctx has ended. A rank whose process
-// may end now calls it, so that its last words do not end with it. It must not be
-// called from Events.
+// Fence returns when the neighbours have handled and forwarded all that this rank flooded before,
+// or are unreachable, or ctx ends. A rank calls it before its process exits, so that its last
+// floods are not lost. It must not be called from Events.
 func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
+// fence waits for the machine's Fenced.
 func (c *control) fence(ctx context.Context) {
 	ch := make(chan struct{})
 	id := c.lastID.Add(1)
@@ -43,10 +44,12 @@ func (c *control) fence(ctx context.Context) {
 	}
 }
 
-// Ask puts a question to ranks and returns one Answer for each, in their order. It
-// returns when all have answered or are known to be gone, after about a second at
-// the latest (a silent rank is answered for by its neighbours), or when ctx ends.
-// A question of more than MaxFlood bytes is not put, and has no answers.
+// Ask sends a question to ranks and returns one Answer for each, in their order. It returns when
+// all ranks have answered or are known to be gone, after about a second at the latest, or when ctx
+// ends. The neighbours of a silent rank answer for it.
+//
+// A question of more than MaxFlood bytes is not sent, and a rank that does not exist is not asked;
+// their Answers are empty.
 func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	answers := make([]Answer, len(ranks))
 	var known []int
@@ -68,7 +71,8 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	return answers
 }
 
-// ask puts a question and waits for what the State makes of it.
+// ask passes a question to the machine and waits for its Answered, which comes at once when ctx
+// ends.
 func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membership.RankAnswer {
 	ch := make(chan []membership.RankAnswer, 1)
 	id := c.lastID.Add(1)
@@ -92,9 +96,8 @@ func (c *control) ask(ctx context.Context, ranks []int, question []byte) []membe
 	}
 }
 
-// Suspect says that this rank's data Conn to rank broke. Within a second a
-// verdict follows, about the rank or about the link, unless the rank turns out to
-// have said goodbye.
+// Suspect reports that this rank's data Conn to rank broke. Within a second all ranks get a
+// failure, of the rank or of the link, unless the rank has said goodbye.
 func (m *Mesh) Suspect(rank int, cause error) {
 	why := "data connection broke"
 	if cause != nil {
@@ -103,11 +106,12 @@ func (m *Mesh) Suspect(rank int, cause error) {
 	m.control.post(func(c *control) { c.step(membership.DataLinkDown{Rank: rank, Cause: why}) })
 }
 
-// Announce announces e to all ranks, this one included: a panic, an abort, an
-// exit without Close. The first verdict wins; of several that cross on their way,
-// all ranks hear the one about the lowest rank first, and the others after it. A
-// fault.PeerLost that names this rank says that it is about to end: its links may
-// break then without another verdict.
+// Announce reports e to all ranks, this one included: a panic, an abort, an exit without Close. The
+// first failure wins. Of several concurrent ones, all ranks report the one about the lowest rank
+// first, and the others after it.
+//
+// A fault.PeerLost that names this rank says that it is about to exit: its links may break
+// afterwards without another failure.
 func (m *Mesh) Announce(e *fault.Error) {
 	if e == nil {
 		return

@@ -15,51 +15,59 @@ import (
 
 // Bounds of the control goroutine's queues.
 const (
-	maxTasks         = 4096      // things asked of it; floods beyond are dropped, with a warning
-	maxQueuedBytes   = 512 << 10 // bytes on their way to one peer; more is dropped until it takes some
-	maxFramesPerTurn = 64        // frames taken from one link before the others have their turn
+	maxTasks         = 4096      // posted functions; beyond that, floods are dropped with a warning
+	maxQueuedBytes   = 512 << 10 // bytes queued for one peer; beyond that, messages are dropped until it reads some
+	maxFramesPerTurn = 64        // frames read from one link before the other links have their turn
 )
 
-// drainTimeout is how long the link to a rank that was given up stays, for it to
-// learn of that: it may only have been stopped.
+// drainTimeout is how long the link to a rank that was marked dead stays open. The rank may only
+// have been suspended, and learns from what is queued on the link that it was blamed.
 const drainTimeout = 30 * time.Second
 
-// abortTimeout is how long a start that failed waits for all ranks to agree why.
+// abortTimeout is how long a start that failed waits for all ranks to agree on the reason.
 const abortTimeout = 600 * time.Millisecond
 
-// A control is the one goroutine that knows who belongs to the job. It owns the
-// membership State and the control links, never waits for a Conn or for the layer
-// above, and is reached through post only.
+// A control is the one goroutine that knows who belongs to the job. It owns the membership machine
+// and the control links. It never waits for a Conn or for the layer above, and is reached through
+// post only.
+//
+//	state     running  stopped  posted functions
+//	new       no       no       kept until run
+//	running   yes      no       run in the next turn
+//	stopped   any      yes      dropped; done is closed when the goroutine has ended
+//
+// Start waits for one of ready, failed and done; Close waits for left or done.
 type control struct {
 	m     *Mesh
 	start time.Time
 	wake  wakeup
 	quit  chan struct{} // closed by stop
-	done  chan struct{} // closed when the goroutine has ended, or never was
+	done  chan struct{} // closed when the goroutine has ended; if it never ran, by stop
 
 	mu      sync.Mutex // guards the next four
 	posted  []func(*control)
 	running bool
 	stopped bool
-	dialing []bool // by rank: a dial of ours is under way
+	dialing []bool // by rank: this rank is dialling its control link
 
 	ready  chan struct{}     // closed when all ranks have started
-	failed chan *fault.Error // the first verdict before that; one slot
-	left   chan struct{}     // closed when the goodbye was heard
-	lastID atomic.Uint64     // the last question's or fence's
+	failed chan *fault.Error // the first failure before ready; one slot
+	left   chan struct{}     // closed when all neighbours have acknowledged the goodbye
+	lastID atomic.Uint64     // of questions and fences
 
-	// The goroutine's own.
-	lastTurn  time.Time // when noticeStop was called last
-	resumed   time.Time // when this process went on after it was stopped, or began
+	// Owned by the goroutine.
+	lastTurn  time.Time // when detectSuspend ran last
+	resumed   time.Time // when this process resumed after it was suspended, or started
 	state     *membership.Machine
-	inputs    []membership.Input // what is to be stepped next
-	stepping  bool               // in step
-	links     []*controlLink     // by rank
-	closing   []*controlLink
-	questions map[uint64]chan []membership.RankAnswer // by the question's ticket
-	fences    map[uint64]chan struct{}                // by theirs
+	inputs    []membership.Input                      // Inputs that arrived within step
+	stepping  bool                                    // step is running
+	links     []*controlLink                          // by rank; nil: no link
+	closing   []*controlLink                          // links that are cut and not yet drained
+	questions map[uint64]chan []membership.RankAnswer // by ID; each has one slot
+	fences    map[uint64]chan struct{}                // by ID
 }
 
+// newControl returns a control that accepts posts and has not started.
 func newControl(m *Mesh) *control {
 	return &control{
 		m: m, start: time.Now(),
@@ -70,7 +78,8 @@ func newControl(m *Mesh) *control {
 	}
 }
 
-// run starts the goroutine. What was posted before waits for it.
+// run starts the goroutine, which first runs what was posted before. joined says that all ranks are
+// known to have started.
 func (c *control) run(joined bool) {
 	cfg := &c.m.cfg
 	c.state = membership.New(membership.Config{
@@ -85,7 +94,7 @@ func (c *control) run(joined bool) {
 	}
 }
 
-// stop ends the goroutine and waits for it. It must not be called from there.
+// stop ends the goroutine and waits for it. It must not be called from the goroutine itself.
 func (c *control) stop() {
 	c.mu.Lock()
 	first, running := !c.stopped, c.running
@@ -100,7 +109,7 @@ func (c *control) stop() {
 	<-c.done
 }
 
-// post has do run on the control goroutine. It never blocks.
+// post runs do on the control goroutine, in the order of the posts. It never blocks.
 func (c *control) post(do func(*control)) {
 	c.mu.Lock()
 	c.posted = append(c.posted, do)
@@ -108,13 +117,15 @@ func (c *control) post(do func(*control)) {
 	c.wake.raise()
 }
 
-// full reports whether so much is posted that floods are to be dropped.
+// full reports whether so many functions are posted that floods must be dropped.
 func (c *control) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.posted) >= maxTasks
 }
 
+// loop runs a turn whenever something was posted, a control link has something to read, or the
+// machine has a timer.
 func (c *control) loop() {
 	defer close(c.done)
 	timer := time.NewTimer(time.Nanosecond)
@@ -132,14 +143,15 @@ func (c *control) loop() {
 	}
 }
 
-// maxRest is how long the goroutine rests at most, and stopLeast from which pause
-// between two turns on this process counts as one that was stopped.
+// maxIdle bounds the time between two turns. A longer pause than suspendThreshold shows that the
+// process was suspended.
 const (
 	maxIdle          = stallEvery
 	suspendThreshold = 2 * maxIdle
 )
 
-// detectSuspend is called in each turn, before anybody is judged by how long it took nothing.
+// detectSuspend records when the process resumed. It runs in each turn before any peer is judged by
+// how long it has read nothing.
 func (c *control) detectSuspend() {
 	now := time.Now()
 	if now.Sub(c.lastTurn) > suspendThreshold {
@@ -148,15 +160,15 @@ func (c *control) detectSuspend() {
 	c.lastTurn = now
 }
 
-// idleTime is how long the goroutine can wait for its next turn. It is never 0: in a synctest
-// bubble goroutines that come to timers which are due already, several at the same moment,
-// crash the race detector of Go 1.26.
+// idleTime returns how long the goroutine can wait for its next turn. It is never 0: in a synctest
+// bubble, goroutines that reach timers already expired, several at the same moment, crash the race
+// detector of Go 1.26.
 func (c *control) idleTime() time.Duration {
 	return min(max(time.Duration(c.state.Next()), time.Nanosecond), maxIdle)
 }
 
-// turn does what is due. What has arrived comes before the clock: a rank that was
-// stopped first learns what happened meanwhile.
+// turn runs everything that is due. What has arrived comes before the clock, so that a rank that
+// was suspended first learns what happened meanwhile.
 func (c *control) turn() {
 	c.mu.Lock()
 	posted := c.posted
@@ -181,7 +193,7 @@ func (c *control) turn() {
 	c.m.links.checkStall(c.lastTurn, c.m.cfg.Stall, c.resumed)
 }
 
-// closeLinks closes every link.
+// closeLinks closes every link, those that are draining included.
 func (c *control) closeLinks() {
 	for _, l := range slices.Concat(c.links, c.closing) {
 		if l != nil {
@@ -190,9 +202,11 @@ func (c *control) closeLinks() {
 	}
 }
 
+// now returns the time of the machine: since this control was made.
 func (c *control) now() membership.Time { return membership.Time(time.Since(c.start)) }
 
-// step takes one input and all that follow from carrying out its outputs.
+// step gives the machine one Input, executes its Outputs, and repeats that for Inputs that arise on
+// the way. A nested call only queues its Input, so the machine is never entered twice.
 func (c *control) step(in membership.Input) {
 	c.inputs = append(c.inputs, in)
 	if c.stepping {
@@ -208,6 +222,7 @@ func (c *control) step(in membership.Input) {
 	c.inputs, c.stepping = c.inputs[:0], false
 }
 
+// execute carries out one Output of the machine.
 func (c *control) execute(o membership.Output) {
 	events := c.m.cfg.Events
 	switch o := o.(type) {
@@ -237,7 +252,7 @@ func (c *control) execute(o membership.Output) {
 	case membership.Answered:
 		if ch := c.questions[o.ID]; ch != nil {
 			delete(c.questions, o.ID)
-			ch <- o.Answers // has a slot
+			ch <- o.Answers // never blocks: the channel has a slot
 		}
 	case membership.Fenced:
 		if ch := c.fences[o.ID]; ch != nil {
@@ -249,7 +264,7 @@ func (c *control) execute(o membership.Output) {
 	}
 }
 
-// report tells the layer above, and whoever waits in Start.
+// report passes a failure to the layer above and, before all ranks have started, to Start.
 func (c *control) report(e *fault.Error) {
 	if e.Kind == fault.PeerLost {
 		for _, p := range e.Peers {
@@ -264,7 +279,7 @@ func (c *control) report(e *fault.Error) {
 	c.m.cfg.Events.Failed(e)
 }
 
-// fail tells Start why it fails; the first reason holds.
+// fail makes Start fail with e, unless it has a reason already.
 func (c *control) fail(e *fault.Error) {
 	select {
 	case c.failed <- e:
@@ -272,14 +287,14 @@ func (c *control) fail(e *fault.Error) {
 	}
 }
 
-// updatePeer changes what dials and handshakes know of a rank.
+// updatePeer changes, under the lock, what dials and handshakes know of a rank.
 func (m *Mesh) updatePeer(rank int, change func(*peer)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.peers[rank])
 }
 
-// countLocalRanks is the number of ranks that run on this host.
+// countLocalRanks returns the number of ranks that run on this host.
 func (m *Mesh) countLocalRanks() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,8 +306,8 @@ func (m *Mesh) countLocalRanks() (n int) {
 	return n
 }
 
-// await returns when all ranks have started. When that fails, it tells the others
-// why, so that all ranks name the same reason rather than each other.
+// await returns when all ranks have started. If they do not, it announces the reason, so that all
+// ranks report the same one rather than each other.
 func (c *control) await(ctx context.Context) error {
 	var e *fault.Error
 	select {
@@ -300,7 +315,7 @@ func (c *control) await(ctx context.Context) error {
 		return nil
 	case e := <-c.failed:
 		if e.Kind != fault.Refused || e.Rank != c.m.cfg.Rank {
-			return e // a verdict: everybody knows
+			return e // it was reported to all ranks
 		}
 		return c.abortStart(e)
 	case <-c.done:
@@ -311,7 +326,8 @@ func (c *control) await(ctx context.Context) error {
 	return c.abortStart(e)
 }
 
-// abortStart announces e, and returns what the ranks agree on.
+// abortStart announces e, and returns the failure that the ranks agree on within abortTimeout, or
+// else e.
 func (c *control) abortStart(e *fault.Error) *fault.Error {
 	c.post(func(c *control) { c.step(membership.Announce{Err: e, Exiting: true}) })
 	select {
@@ -323,7 +339,7 @@ func (c *control) abortStart(e *fault.Error) *fault.Error {
 	return e
 }
 
-// missing are the ranks that have not come.
+// missing returns the ranks that have not started.
 func (c *control) missing() []int {
 	ch := make(chan []int, 1)
 	c.post(func(c *control) { ch <- c.state.Missing() })
@@ -335,7 +351,7 @@ func (c *control) missing() []int {
 	}
 }
 
-// departJob says goodbye and waits until it was heard, or ctx has ended.
+// departJob says goodbye and waits until all neighbours have acknowledged it, or ctx ends.
 func (c *control) departJob(ctx context.Context) error {
 	c.post(func(c *control) { c.step(membership.Goodbye{}) })
 	select {
@@ -348,7 +364,7 @@ func (c *control) departJob(ctx context.Context) error {
 	return fault.New(fault.ContextKind(ctx.Err()), "close", c.m.cfg.Rank, "not all neighbours have acknowledged the goodbye: %w", ctx.Err())
 }
 
-// isDialing reports whether a dial of ours to rank is under way.
+// isDialing reports whether this rank is dialling its control link to rank.
 func (c *control) isDialing(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -377,8 +393,8 @@ func (c *control) dial(rank int) {
 	})
 }
 
-// dialFailed has the State try again later. A peer that will never have us fails
-// Start, and is worth a line afterwards.
+// dialFailed lets the machine retry later. A peer that will never accept this rank fails Start or,
+// when all ranks have started, is logged.
 func (c *control) dialFailed(rank int, err error) {
 	var no *refusal
 	if errors.As(err, &no) && no.permanent(c.m.id.incarnation) {
@@ -394,7 +410,8 @@ func (c *control) dialFailed(rank int, err error) {
 	c.step(membership.DialFailed{Rank: rank, Cause: err.Error()})
 }
 
-// linkUp hands over a Conn whose handshake is done.
+// linkUp passes a Conn whose handshake is complete to the control goroutine. It replaces an earlier
+// link.
 func (c *control) linkUp(rank int, conn transport.Conn) {
 	c.post(func(c *control) {
 		if old := c.links[rank]; old != nil {
@@ -405,7 +422,7 @@ func (c *control) linkUp(rank int, conn transport.Conn) {
 	})
 }
 
-// retireLink closes a link once what was sent on it is out, or lastWordTime has passed.
+// retireLink closes a link once all that was sent on it has left, or after drainTimeout.
 func (c *control) retireLink(rank int) {
 	if l := c.links[rank]; l != nil {
 		c.links[rank] = nil
@@ -414,7 +431,7 @@ func (c *control) retireLink(rank int) {
 	}
 }
 
-// linkDown ends a link that broke.
+// linkDown closes a link that broke. It does nothing when the link has been replaced or retired.
 func (c *control) linkDown(l *controlLink, cause string) {
 	if c.links[l.rank] != l {
 		return

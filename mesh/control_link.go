@@ -10,29 +10,31 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A controlLink is one control link. All of it belongs to the control goroutine,
-// but for ready, queued and spare. Heartbeats are most of what it carries, and make
-// no garbage: a program that pauses for none hears of none.
+// A controlLink is one control link. The control goroutine owns it, except for ready, queued and
+// spare, which the Conn's callbacks change.
+//
+// Heartbeats are most of what it carries, and allocate nothing: a spare frame, a buffer for their
+// bodies and the Received Input are reused. An idle job leaves the garbage collector nothing to do.
 type controlLink struct {
 	c       *control
 	rank    int
 	conn    transport.Conn
 	ready   atomic.Bool                  // Progress may find something
-	queued  atomic.Int64                 // bytes that the Conn holds
-	spare   atomic.Pointer[controlFrame] // one that the Conn has done with, or nil
-	onReady func()                       // l.fire, bound once
+	queued  atomic.Int64                 // bytes that the Conn holds; at most maxQueuedBytes and one message
+	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
+	onReady func()                       // l.wakeUp, bound once
 
 	fullSince time.Time // since when queued is at its bound; zero: it is not
-	dropped   bool      // messages were dropped meanwhile
-	deadline  time.Time // a dying link's end
+	dropped   bool      // messages were dropped since then
+	deadline  time.Time // when a retired link is closed at the latest
 
-	// What is arriving.
+	// The frame that is arriving.
 	head         controlHead
 	body         []byte
-	heartbeatBuf []byte              // room for a heartbeat's body
-	input        membership.Received // the message, while it is stepped
-	complete     bool                // a frame has arrived
-	protocolErr  error               // what arrives is not a message
+	heartbeatBuf []byte              // memory for the bodies of heartbeats
+	input        membership.Received // the Input of the last message, reused
+	complete     bool                // the whole frame has arrived
+	protocolErr  error               // why the frame is not a valid message
 }
 
 // A controlFrame is a message on its way out.
@@ -40,10 +42,11 @@ type controlFrame struct {
 	transport.Frame
 	link *controlLink
 	head [controlSize]byte
-	call []byte // room for a heartbeat's body
+	call []byte // memory for the body of a heartbeat
 	size int64
 }
 
+// newControlLink returns a link that is read in the next turn.
 func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
 	l := &controlLink{c: c, rank: rank, conn: conn}
 	l.onReady = l.wakeUp
@@ -51,14 +54,14 @@ func newControlLink(c *control, rank int, conn transport.Conn) *controlLink {
 	return l
 }
 
-// wakeUp is the Conn's wake-up.
+// wakeUp is the Conn's wake-up callback.
 func (l *controlLink) wakeUp() {
 	l.ready.Store(true)
 	l.c.wake.raise()
 }
 
-// send queues a message. One to a peer that takes too little is dropped; what
-// matters of it is sent again when the peer takes more.
+// send queues a message. When the queue is full the message is dropped; what matters of it is sent
+// again by a Resync once the peer reads. A dropped heartbeat needs no Resync.
 func (l *controlLink) send(m membership.Message) {
 	if l.queued.Load() >= maxQueuedBytes {
 		l.dropped = l.dropped || m.Kind != membership.Heartbeat
@@ -80,13 +83,15 @@ func (l *controlLink) send(m membership.Message) {
 	l.conn.Send(&f.Frame)
 }
 
+// done gives the frame's bytes back to the queue, and keeps the frame for the next message.
 func (f *controlFrame) done(error) {
 	f.link.queued.Add(-f.size)
 	f.Body = nil
-	f.link.spare.Store(f) // where there is another one, either will do
+	f.link.spare.Store(f) // an earlier spare is left to the garbage collector
 }
 
-// receive takes what has arrived, and leaves a wake-up with the Conn.
+// receive handles the messages that have arrived, up to maxFramesPerTurn, and arms the Conn's
+// wake-up when there are no more.
 func (l *controlLink) receive() {
 	if !l.ready.Load() {
 		return
@@ -103,7 +108,7 @@ func (l *controlLink) receive() {
 			l.c.linkDown(l, l.protocolErr.Error())
 			return
 		case l.c.links[l.rank] != l:
-			return // what arrived has ended it
+			return // a message has closed or replaced this link
 		case err != nil:
 			l.c.linkDown(l, err.Error())
 			return
@@ -116,7 +121,7 @@ func (l *controlLink) receive() {
 	l.c.wake.raise() // there may be more
 }
 
-// deliver hands on a message that has arrived.
+// deliver passes a complete message to the machine.
 func (l *controlLink) deliver() {
 	m, err := l.head.withBody(l.body)
 	l.body = nil
@@ -129,8 +134,8 @@ func (l *controlLink) deliver() {
 	l.input = membership.Received{}
 }
 
-// Buffer implements transport.Sink. Bodies are kept by floods, so each has memory
-// of its own, but those of heartbeats.
+// Buffer implements transport.Sink. Floods keep their bodies, so each body has memory of its own,
+// except those of heartbeats.
 func (l *controlLink) Buffer(h transport.Header) []byte {
 	head, err := parseControl(h.Head, l.c.m.cfg.Size)
 	if err == nil && h.Size != head.size {
@@ -145,7 +150,7 @@ func (l *controlLink) Buffer(h transport.Header) []byte {
 	return l.body
 }
 
-// bodyBuffer is memory for the body of the message of l.head.
+// bodyBuffer returns n bytes for the body of the message in l.head.
 func (l *controlLink) bodyBuffer(n int) []byte {
 	if l.head.msg.Kind != membership.Heartbeat || n > MaxCall {
 		return make([]byte, n)
@@ -159,8 +164,9 @@ func (l *controlLink) bodyBuffer(n int) []byte {
 // Arrived implements transport.Sink.
 func (l *controlLink) Arrived(h transport.Header, n int) { l.complete = n == h.Size }
 
-// checkQueue ends a link whose peer has taken nothing for too long, and sends again what
-// was dropped once it takes more.
+// checkQueue closes a link whose peer has read nothing for Config.Stall, not counting time in which
+// this process was suspended. When the queue has room again, it asks the machine to send again what
+// was dropped.
 func (l *controlLink) checkQueue() {
 	stall := l.c.m.cfg.Stall
 	switch full := l.queued.Load() >= maxQueuedBytes; {
@@ -177,7 +183,8 @@ func (l *controlLink) checkQueue() {
 	}
 }
 
-// closeIfDrained closes a dying link when it is empty, or late, and reports whether it did.
+// closeIfDrained closes a retired link when its queue is empty or its deadline has passed, and
+// reports whether it did.
 func (l *controlLink) closeIfDrained() bool {
 	_, err := l.conn.Progress(discardSink{}, 1)
 	if err == nil && l.queued.Load() > 0 && time.Now().Before(l.deadline) {
@@ -188,11 +195,11 @@ func (l *controlLink) closeIfDrained() bool {
 	return true
 }
 
-// discardSink is a Sink that drops everything.
+// A discardSink drops everything.
 type discardSink struct{}
 
 func (discardSink) Buffer(transport.Header) []byte { return nil }
 func (discardSink) Arrived(transport.Header, int)  {}
 
-// cores is the number of processors that this process may use.
+// cores returns the number of processors that this process may use.
 func cores() int { return runtime.GOMAXPROCS(0) }

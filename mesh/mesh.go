@@ -15,78 +15,79 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// The times that hold where Config leaves them zero.
+// The durations that apply where Config leaves them zero.
 const (
 	DefaultHeartbeat = 250 * time.Millisecond
 	DefaultSilence   = 4 * time.Second
 	DefaultStall     = 5 * time.Second
 )
 
-// MaxFlood is the most bytes that the body of a Flood, a question or its answer
-// may have.
+// MaxFlood is the maximum size, in bytes, of the body of a Flood, a question or an answer.
 const MaxFlood = 3 << 10
 
-// MaxCall is the most bytes of a last call that travel with a heartbeat.
+// MaxCall is the maximum number of bytes of a last call that a heartbeat carries.
 const MaxCall = 200
 
-// MaxSize is the most ranks a job may have: a question names the ranks it is for
-// by a bit each, beside MaxFlood bytes.
+// MaxSize is the maximum number of ranks of a job. A question names the ranks it is for by a bit
+// each, beside a body of MaxFlood bytes.
 const MaxSize = 8 * (maxBody - MaxFlood)
 
-// A Config says who a rank is and how it reaches the others. Size, Transport and,
-// unless Size is 1, Root or Peers must be set.
+// A Config says who a rank is and how it reaches the others. Size, Transport and, unless Size is 1,
+// Root or Peers must be set.
 type Config struct {
 	Rank, Size   int
 	Job          string              // equal on all ranks of a job, different between jobs
-	Incarnation  uint32              // counts restarts of the job
-	Secret       []byte              // proves that a peer belongs to the job; empty: no proof is asked
+	Incarnation  uint32              // counts restarts of the job, from 0
+	Secret       []byte              // proves that a peer belongs to the job; empty: no proof is required
 	Transport    transport.Transport // carries handshakes, control links and data; the Mesh closes it
-	Listener     net.Listener        // this process's one listener; nil when the transport needs none
-	TLS          *tls.Config         // the server's side of TLS on Listener; nil: plain connections
+	Listener     net.Listener        // this process's one listener; nil when the transport needs none; the Mesh closes it
+	TLS          *tls.Config         // the server side of TLS on Listener; nil: plain connections
 	Root         string              // where rank 0 can be reached: addresses are exchanged there
 	Peers        []string            // all ranks' addresses, when they are known beforehand
 	Host         string              // the name to report for this rank's host, at most 64 bytes
 	BodySums     bool                // bodies carry a checksum; must be equal on all ranks
 	InProcess    bool                // the ranks are goroutines of this process
-	Heartbeat    time.Duration       // between two signs of life; 0: DefaultHeartbeat
-	Silence      time.Duration       // after which a rank is given up; 0: DefaultSilence
-	Stall        time.Duration       // for which a peer may refuse offered bytes; 0: DefaultStall
-	StartWarning time.Duration       // after which a Start that waits logs whom it waits for; 0: never
+	Heartbeat    time.Duration       // the time between two heartbeats on a link; 0: DefaultHeartbeat
+	Silence      time.Duration       // a link that is silent for this long counts as broken; 0: DefaultSilence
+	Stall        time.Duration       // for how long a peer may read nothing while bytes wait; 0: DefaultStall
+	StartWarning time.Duration       // after which a waiting Start logs the missing ranks; 0: never
 	Log          *slog.Logger        // nil: warnings on standard error
-	Events       Events              // nil: nobody listens
-	Data         Data                // what lies above the data Conns
+	Events       Events              // nil: events are dropped
+	Data         Data                // the layer above the data Conns; nil: there are none
 }
 
-// Events is what a Mesh tells the layer above. All methods run on the Mesh's
-// control goroutine, one at a time: they are short and never block, and may call
-// Flood, Suspect and Verdict, but not Ask or Close. They may come before Start
-// has returned, and stop when Close returns.
+// Events is the layer above a Mesh, as the control goroutine calls it. Its methods are called one
+// at a time; they are short and never block, and may call Flood, Suspect and Announce, but not Ask
+// or Close. They may be called before Start has returned, and are not called after Close has.
 type Events interface {
-	// Verdict says who failed: fault.PeerLost, fault.LinkLost, or what a rank
-	// announced by Mesh.Verdict. e.Peers names the blamed, and e is the same on
-	// all ranks. A rank that is blamed itself hears so, too.
+	// Failed reports a failure: fault.PeerLost, fault.LinkLost, or what a rank announced. e.Peers
+	// names the blamed ranks, and e is the same on all ranks. A rank that is blamed itself gets it,
+	// too.
 	Failed(e *fault.Error)
-	// Goodbye says that a rank has closed in order.
+	// Goodbye reports that a rank has closed in order.
 	Goodbye(rank int)
-	// Flooded brings another rank's Flood. body may be kept, and not changed.
+	// Flooded brings another rank's Flood. body may be kept, but not changed.
 	Flooded(from int, kind byte, body []byte)
-	// Question answers an Ask; nil is silence. At most MaxFlood bytes are sent.
+	// Question returns the answer to an Ask; nil declines. At most MaxFlood bytes are sent.
 	Question(from int, q []byte) []byte
-	// LastCall appends to b what this rank does or did last, for heartbeats; MaxCall
-	// bytes of it are sent.
+	// LastCall appends to b the call that this rank is in, or was in last, for heartbeats. At most
+	// MaxCall bytes are sent.
 	LastCall(b []byte) []byte
 }
 
-// An Answer is what became of a question to one rank.
+// An Answer is the result of a question to one rank. A rank that answers has a Body; for a silent
+// rank Last and Silent are what its neighbours know.
 type Answer struct {
 	Rank   int
-	Body   []byte        // the rank's own words; nil when there are none
-	Last   string        // of a silent rank: its last call, as its heartbeats told its neighbours
-	Silent time.Duration // of a silent rank: for how long its neighbours have heard nothing
+	Body   []byte        // the rank's own answer; nil when there is none
+	Last   string        // of a silent rank: its last call, from its heartbeats
+	Silent time.Duration // of a silent rank: for how long its neighbours have received nothing
 }
 
-// A Mesh is one rank's place among its peers. All methods may be called by
-// anyone at any time; those without a context never block.
+// A Mesh is one rank among its peers. All methods may be called by any goroutine at any time; those
+// without a context never block.
+//
+// mu is never held while another lock of this package is taken, or while calling out.
 type Mesh struct {
 	cfg            Config
 	log            *slog.Logger
@@ -103,11 +104,11 @@ type Mesh struct {
 	ctx    context.Context // ends when the Mesh shuts down
 	cancel context.CancelFunc
 	work   sync.WaitGroup // handshakes and dials; see spawn
-	once   sync.Once      // Close
+	once   sync.Once      // of Close
 	closed error          // what Close returned
 
 	mu    sync.Mutex // guards the rest
-	ended bool       // nothing is spawned any more
+	ended bool       // shutDown has begun: spawn starts nothing more
 	peers []peer
 }
 
@@ -115,16 +116,16 @@ type Mesh struct {
 type peer struct {
 	record
 	instance uint64       // the process that has proven to be this rank; 0: none yet
-	lost     *fault.Error // the verdict that gave it up
-	departed bool         // it has closed in order, or this rank has said so itself
+	lost     *fault.Error // the failure that marked it dead
+	departed bool         // it has closed in order; of this rank: Close has begun
 }
 
-// Start makes this process rank cfg.Rank of cfg.Size: it serves, learns the
-// others' addresses, opens the control links, and returns when all ranks have
-// done so. Its errors are *fault.Error: Misuse for a wrong Config, Refused when
-// a peer turned this rank down, Timeout naming the ranks that never came,
-// PeerLost when one died on the way. After an error nothing is left running,
-// and the Transport and the Listener are closed.
+// Start makes this process rank cfg.Rank of cfg.Size. It accepts connections, learns the addresses
+// of all ranks, opens the control links, and returns when all ranks have done so.
+//
+// Its errors are *fault.Error: Misuse for a wrong Config, Refused when a peer refused this rank,
+// Timeout naming the ranks that never started, PeerLost when one died meanwhile. After an error
+// nothing is left running, and the Transport and the Listener are closed.
 func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	if err := cfg.complete(); err != nil {
 		if cfg.Listener != nil {
@@ -143,7 +144,7 @@ func Start(ctx context.Context, cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
-// complete fills in what was left out, and finds what is wrong.
+// complete checks the Config and sets the defaults. Nothing below checks an argument again.
 func (cfg *Config) complete() error {
 	wrong := func(format string, args ...any) error {
 		return fault.New(fault.Misuse, "init", cfg.Rank, format, args...)
@@ -181,6 +182,7 @@ func (cfg *Config) complete() error {
 	return nil
 }
 
+// newMesh returns a Mesh that does nothing yet.
 func newMesh(cfg Config) *Mesh {
 	m := &Mesh{
 		cfg: cfg, log: cfg.Log.With("rank", cfg.Rank), id: newIdentity(cfg), inProcess: cfg.InProcess,
@@ -201,6 +203,7 @@ func newMesh(cfg Config) *Mesh {
 	return m
 }
 
+// start runs the steps of Start: listen, exchange addresses, wait for all ranks.
 func (m *Mesh) start(ctx context.Context) error {
 	addr, err := m.serve(ctx)
 	if err != nil {
@@ -217,7 +220,7 @@ func (m *Mesh) start(ctx context.Context) error {
 	return m.control.await(ctx)
 }
 
-// serve opens the front and lets the transport accept; it returns the address.
+// serve opens the mux and lets the transport accept. It returns this rank's address.
 func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	var in net.Listener
 	if m.cfg.Listener != nil {
@@ -227,9 +230,9 @@ func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 	return m.cfg.Transport.Serve(in, m.accept)
 }
 
-// outward is the address under which others reach a listener. One that listens on
-// all interfaces is reached by the one that leads to root; finding out sends
-// nothing but perhaps a question to the resolver.
+// outward returns the address under which other ranks reach a listener. One that listens on all
+// interfaces is reached by the interface that leads to root. Connecting a UDP socket finds it, and
+// sends nothing but perhaps a query to the resolver.
 func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	ta, ok := addr.(*net.TCPAddr)
 	if !ok || !ta.IP.IsUnspecified() {
@@ -272,7 +275,7 @@ func (m *Mesh) exchange(ctx context.Context, own record) error {
 	return nil
 }
 
-// failure is an error of Start.
+// failure returns an error of Start. The kind of a *fault.Error in err takes precedence over k.
 func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	e := &fault.Error{Kind: k, Op: "init", Rank: m.cfg.Rank, Err: err}
 	var cause *fault.Error
@@ -282,8 +285,8 @@ func (m *Mesh) failure(k fault.Kind, err error) *fault.Error {
 	return e
 }
 
-// spawn runs f on a goroutine that shutDown waits for; f ends when m.ctx does.
-// It reports false, without running f, when the Mesh has shut down.
+// spawn runs f on a goroutine that shutDown waits for; f ends when m.ctx does. It returns false,
+// without running f, when the Mesh is shutting down.
 func (m *Mesh) spawn(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -294,7 +297,8 @@ func (m *Mesh) spawn(f func()) bool {
 	return true
 }
 
-// shutDown ends everything, in the order in which it hangs together.
+// shutDown ends everything, from the top down: no new goroutines, the join server, data links,
+// control links, the listener, the transport; then it waits for all goroutines.
 func (m *Mesh) shutDown(why error) {
 	m.mu.Lock()
 	m.ended = true
@@ -314,9 +318,8 @@ func (m *Mesh) shutDown(why error) {
 	m.work.Wait()
 }
 
-// Close says goodbye, waits until the neighbours have heard it (or are gone, or
-// ctx has ended, which is its error), and closes everything. Later calls return
-// what the first one did.
+// Close says goodbye, waits until the neighbours have acknowledged it (or are gone, or ctx ends,
+// whose error it then returns), and closes everything. Later calls return the first one's result.
 func (m *Mesh) Close(ctx context.Context) error {
 	m.once.Do(func() {
 		m.mu.Lock()
@@ -328,20 +331,20 @@ func (m *Mesh) Close(ctx context.Context) error {
 	return m.closed
 }
 
-// Rank is this process's rank.
+// Rank returns this process's rank.
 func (m *Mesh) Rank() int { return m.cfg.Rank }
 
-// Size is the number of ranks the job started with.
+// Size returns the number of ranks that the job started with.
 func (m *Mesh) Size() int { return m.cfg.Size }
 
-// Host is the host name that a rank reported, "" while it is not known.
+// Host returns the host name that a rank reported, "" while it is unknown.
 func (m *Mesh) Host(rank int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.peers[rank].host
 }
 
-// noEvents listens to events.
+// noEvents drops all events.
 type noEvents struct{}
 
 func (noEvents) Failed(*fault.Error)         {}
