@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// Whoever sets a flag nudges those who have said that they sleep. A rank that has looked,
-// says so, and sleeps, would miss a flag that was set in between: it looks once more.
+// A rank that sets a flag wakes the ranks that have stored their asleep word. A flag that is set
+// between another rank's read and its store would wake nobody, so that rank reads the flag once
+// more.
 func TestFlagSetWhileRankFallsAsleepIsSeen(t *testing.T) {
 	teamtest.New(t, 2, smallSegment).Run(t, func(_ context.Context, r *p2p.Round) error {
 		if !r.SeesFlagSetWhileFallingAsleep() {

@@ -18,11 +18,11 @@ import (
 // smallSegment is a segment that holds two elements.
 const smallSegment = 16
 
-// lengths are messages of none, parts and many segments, in elements: around the
-// ends of a segment and of the window.
+// lengths are messages of no segment's worth, parts and many segments, in elements: around the ends
+// of a segment and of the window.
 var lengths = []int{0, 1, 2, 3, 2*p2p.Window - 1, 2 * p2p.Window, 2*p2p.Window + 1, 9 * p2p.Window}
 
-// numbers are count elements that only this rank and message have.
+// numbers returns count elements that only this rank and message have.
 func numbers(rank, count int) []uint64 {
 	s := make([]uint64, count)
 	for i := range s {
@@ -31,8 +31,7 @@ func numbers(rank, count int) []uint64 {
 	return s
 }
 
-// The two directions of an exchange end at different times; whoever is done with
-// one goes on with the other.
+// The two directions of an exchange end at different times, and the longer one goes on alone.
 func TestExchangesOfAnyTwoLengthsComplete(t *testing.T) {
 	tm := teamtest.New(t, 2, smallSegment)
 	for _, there := range lengths {
@@ -55,8 +54,8 @@ func TestExchangesOfAnyTwoLengthsComplete(t *testing.T) {
 	}
 }
 
-// A rank in the middle of a chain passes on what it is still receiving: nobody is
-// to wait for an end that comes only when it goes on itself.
+// A rank in the middle of a chain forwards what it is still receiving. No rank may wait for an end
+// that comes only after it has gone on itself.
 func TestChainForwardsWhileReceiving(t *testing.T) {
 	const n = 4
 	tm := teamtest.New(t, n, smallSegment)
@@ -82,8 +81,8 @@ func TestChainForwardsWhileReceiving(t *testing.T) {
 	}
 }
 
-// orderedKernel is an operator that tells its operands apart: decimal digits, the
-// earlier ones first.
+// orderedKernel returns an operator that tells its operands apart: decimal digits, the earlier ones
+// first.
 func orderedKernel(t *testing.T) reduce.Kernel {
 	t.Helper()
 	k, err := reduce.Func("before", reduce.RankOrder, func(a, b uint64) uint64 { return 10*a + b }).Kernel(tensor.Uint64)
@@ -131,9 +130,9 @@ func TestFoldsKeepTheirSide(t *testing.T) {
 	}
 }
 
-// More pieces than there are heads and slots, small and large, so that each is
-// used again while slower ranks still look at it; each rank takes a piece as long after
-// it has put its own there as it may. Operations follow each other without a pause.
+// There are more fragments than flag sets and slots, small and large, so each slot is used again
+// while slower ranks still read it. Each rank reads a fragment as late after publishing its own as
+// it may. Operations follow each other without a pause.
 func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 	for _, n := range []int{2, 3, 9} {
 		tm := teamtest.New(t, n, smallSegment)
@@ -150,9 +149,9 @@ func TestFragmentsAreNotOverwrittenWhileRead(t *testing.T) {
 	}
 }
 
-// exchangeFragments has every rank put so many pieces of its own in, and check all others'.
+// exchangeFragments lets every rank publish a number of fragments, and checks those of all others.
 func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) error {
-	const stride = 64 // elements are written and read so far from each other
+	const stride = 64 // elements between those that are written and read
 	lead := r.MaxLead()
 	if size <= p2p.SmallSize {
 		lead = 0
@@ -191,9 +190,9 @@ func exchangeFragments(ctx context.Context, r *p2p.Round, fragments, size int) e
 	return nil
 }
 
-// Operations in which all wait, and those in which one only gives, with few pieces and
-// many, small and large, follow each other in all orders: no rank may take what another
-// left in the next operation for that of its own, nor write what another still reads.
+// Operations in which all ranks wait, and operations in which one only sends, with few fragments
+// and many, small and large, follow each other in all orders. No rank may read a fragment of the
+// next operation as one of its own, nor overwrite one that another still reads.
 func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	const operations = 1000
 	sizes := []int{8, p2p.SmallSize, p2p.SmallSize + 8, p2p.SlotSize / 4, p2p.SlotSize/2 + 8, p2p.SlotSize}
@@ -228,8 +227,8 @@ func TestOperationsOfAllKindsFollowEachOther(t *testing.T) {
 	}
 }
 
-// broadcastFragments has the others read so many pieces of root's: the first and the last word
-// of each tell the operation and the piece.
+// broadcastFragments lets the others read a number of root's fragments. The first and the last word
+// of each identify the operation and the fragment.
 func broadcastFragments(ctx context.Context, r *p2p.Round, operation, root, fragments, size int) error {
 	number := func(i int) uint64 { return uint64(operation+1)<<32 | uint64(i) }
 	p := r.Fragments(fragments, size)
@@ -266,7 +265,7 @@ func TestRanksInDifferentOperationsReportMismatch(t *testing.T) {
 		err := p.AwaitDone(ctx, 1-i)
 		var f *fault.Error
 		if !errors.As(err, &f) || f.Kind != fault.Mismatch || len(f.Peers) != 1 || f.Peers[0].Rank != 1-i {
-			// The other may have revoked its own group first; it shares nothing else with ours.
+			// The other rank may have revoked its own group first; it shares nothing else with ours.
 			return fmt.Errorf("got %v, want a mismatch with rank %d", err, 1-i)
 		}
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A ring of many ranks has many messages, of chunks that lie in several vectors. Over
-// links that do not gather them each is put together first: all of them in one place.
+// A ring of many ranks has many messages, of chunks that consist of several vectors. Over links
+// that do not gather, each message is first copied together, all of them into the same stage.
 func TestMessagesWithoutGatherShareOneStage(t *testing.T) {
 	const n, each = 5, 100_000 // elements of each vector; a chunk of three is longer than a frame
 	tm := teamtest.New(t, n, 1<<20)

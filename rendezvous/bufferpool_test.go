@@ -2,7 +2,7 @@ package rendezvous
 
 import "testing"
 
-// Lengths that recur are served from what is free, in whatever order they come back.
+// Recurring lengths are served from free pieces, in whatever order these are returned.
 func TestBufferPoolReusesRecurringLengths(t *testing.T) {
 	st := newBufferPool(2, DefaultCredit)
 	var held [][]byte
@@ -47,7 +47,7 @@ func TestBufferPoolIsBounded(t *testing.T) {
 	}
 }
 
-// A program that goes over to other lengths finds those.
+// A program that goes over to other lengths finds free pieces for those.
 func TestBufferPoolEvictsUnusedSizes(t *testing.T) {
 	st := newBufferPool(1, 1<<20)
 	for range 16 {

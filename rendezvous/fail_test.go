@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// arriveEager has a pushed message come from a rank, as its link would.
+// arriveEager lets an eager message from a rank arrive, as its link would.
 func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 	h := frameHeader{kind: kindEager, context: s.id, tag: tag, size: uint64(len(body))}
 	var room [transport.MaxHead]byte
@@ -17,8 +17,8 @@ func arriveEager(e *Engine, from int, s *MatchContext, tag int32, body string) {
 	e.peers[from].Arrived(f, len(body))
 }
 
-// A rank may go the moment its message has been taken, while the receive that it
-// has met is still copying it.
+// A rank may close as soon as its message has arrived, while the message is still being copied to
+// its receive.
 func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	gone := fault.New(fault.Closed, "close", 1, "")
 	for name, end := range map[string]func(e *Engine, s *MatchContext){
@@ -33,7 +33,7 @@ func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 			e.mu.Lock()
 			req := e.getRequest()
 			req.mc, req.buf, req.fullBuf, req.key = s, buf, buf, key{source: 1, tag: 3}
-			e.post(req) // the copy is put off until release
+			e.post(req) // the copy is deferred until unlock
 			e.peers[1].gone = gone
 			end(e, s)
 			e.unlock()
@@ -44,7 +44,7 @@ func TestArrivedMessageIsReceivedAfterItsSenderLeft(t *testing.T) {
 	}
 }
 
-// The Conn may say that a frame is out only after the peer has taken it, and gone.
+// The Conn may report that a frame is out only after the peer has received it and closed.
 func TestHandedOverSendSucceedsWhenThePeerCloses(t *testing.T) {
 	const size = 100
 	for name, c := range map[string]struct {

@@ -16,9 +16,8 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A inlineTransport Transport has Conns that are Prompters, and hand small frames to a Taker:
-// what memory, by which bytes wait at their sender's, cannot promise and a test does
-// not need.
+// An inlineTransport has Conns with TrySend, which deliver small frames to a CopySink. Memory does
+// not: its frames refer to the sender's memory until they are delivered, which tests do not need.
 type inlineTransport struct{ transport.Transport }
 
 func (h inlineTransport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
@@ -35,12 +34,12 @@ func (h inlineTransport) Dial(ctx context.Context, addr string) (transport.Conn,
 
 type inlineConn struct {
 	transport.Conn
-	refuse       bool // the next SendNow
+	refuse       bool // the next TrySend
 	sends, spins hook
 	sink         bufferingSink
 }
 
-// hook is what happens while the next call of its kind is under way.
+// A hook is run once, by the next call that it is set for.
 type hook struct{ atomic.Pointer[func()] }
 
 func (m *hook) set(do func()) { m.Store(&do) }
@@ -72,7 +71,7 @@ func (c *inlineConn) Progress(in transport.Sink, spins int) (state transport.Sta
 	return state, err
 }
 
-// bufferingSink has small frames pass through its own memory.
+// A bufferingSink passes small frames through its own memory.
 type bufferingSink struct {
 	transport.Sink
 	room [maxInline]byte
@@ -96,7 +95,7 @@ func (s *bufferingSink) Arrived(h transport.Header, n int) {
 	s.Sink.Arrived(h, n)
 }
 
-// newInlineTeam is two ranks that have exchanged a message.
+// newInlineTeam returns two ranks that have exchanged a message.
 func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 	t.Helper()
 	tm = newTeamWith(t, 2, cfg, func(w transport.Transport) transport.Transport { return inlineTransport{w} })
@@ -105,8 +104,8 @@ func newInlineTeam(t *testing.T, cfg Config) (tm *team, a, b *MatchContext) {
 	return tm, tm.engines[0].Open(5, []int{0, 1}), tm.engines[1].Open(5, []int{0, 1})
 }
 
-// A message that another goroutine has moved into the table before the receive looked
-// goes the long way; sooner or later one does not.
+// A message that another goroutine has moved into the table before the receive polled takes the
+// ordinary path; of many tries one does not.
 func TestFastPathNeedsNoRequest(t *testing.T) {
 	const tries = 1000
 	tm, a, b := newInlineTeam(t, Config{})
@@ -159,7 +158,7 @@ func TestTrySendMatchesAnyRecv(t *testing.T) {
 	}
 }
 
-// The short way is for what nobody else could notice.
+// The fast path is for messages whose use of it nobody else can notice.
 func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	for name, before := range map[string]func(tm *team, a, b *MatchContext){
 		"a receive for the same messages": func(_ *team, _, b *MatchContext) { b.PostRecv(0, 7, 0, make([]byte, 4)) },
@@ -194,15 +193,15 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	}
 }
 
-// What comes while a receive waits on the short way, and is not for the short way,
-// goes the long one; and what comes behind it must not overtake it.
+// A message that arrives during a fast-path receive and does not fit it takes the ordinary path,
+// and messages behind it must not overtake it.
 func TestFastPathPreservesMessageOrder(t *testing.T) {
 	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
 	for name, first := range map[string]frameHeader{
 		"an offer":                   {kind: kindOffer, context: 5, tag: 7, size: 1 << 20, fingerprint: 1, id: 9},
 		"one that does not fit":      {kind: kindEager, context: 5, tag: 7, size: 5, fingerprint: 1},
 		"one of another fingerprint": {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 2},
-		"one that is in already":     {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 1}, // not by Take
+		"one that is in already":     {kind: kindEager, context: 5, tag: 7, size: 1, fingerprint: 1}, // not by Copy
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, _, b := newInlineTeam(t, Config{})
@@ -227,7 +226,7 @@ func TestFastPathPreservesMessageOrder(t *testing.T) {
 	}
 }
 
-// A receive whose message is taken back stands before all that came after it.
+// A receive whose message was withdrawn has precedence over all that was posted after it.
 func TestRepostedRecvHasPrecedence(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	e := tm.engines[1]
@@ -244,7 +243,7 @@ func TestRepostedRecvHasPrecedence(t *testing.T) {
 	}
 }
 
-// arriveInline has a small frame from a rank arrive in one call.
+// arriveInline delivers a small frame from a rank in one call.
 func (e *Engine) arriveInline(from int, h frameHeader) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)], Size: int(h.size)}
@@ -281,7 +280,7 @@ func TestTrySendYieldsToAllThatHasPrecedence(t *testing.T) {
 func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
-	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that some is to go along
+	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart // so that the header returns some
 	credit, unreturned := p.credit, p.unreturned
 	p.link.Conn().(*inlineConn).refuse = true
 	if a.TrySend(1, 7, 0, []byte("lost")) {
@@ -299,8 +298,8 @@ func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	}
 }
 
-// A send that found too little credit, because a message that was then refused held
-// some, needs no answer from the peer to go.
+// A send that found too little credit, because a TrySend that was then refused held some, goes out
+// without an answer of the peer.
 func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
@@ -326,15 +325,14 @@ func TestRefusedTrySendReleasesWaitingSends(t *testing.T) {
 	got.Free()
 }
 
-// What ends a wait ends it also on the short way, whose receive is then posted and
-// gets the error.
+// What ends a wait also ends a fast-path receive, which is then posted and gets the error.
 func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(tm *team, b *MatchContext)
 		want error
 	}{
 		"the context": {func(_ *team, b *MatchContext) { b.Revoke(errRevoked) }, errRevoked},
-		"the peer":    {func(tm *team, _ *MatchContext) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits until the link is let go
+		"the peer":    {func(tm *team, _ *MatchContext) { go tm.engines[1].FailPeer(0, errEnded) }, errEnded}, // it waits for the link's progress role
 	} {
 		t.Run(name, func(t *testing.T) {
 			tm, _, b := newInlineTeam(t, Config{})
@@ -349,8 +347,8 @@ func TestTryRecvEndsWithItsContextOrPeer(t *testing.T) {
 	}
 }
 
-// Goroutines that send and receive at once serve each other's messages, those on the
-// short way too, and a stream that nobody answers uses up the credit beside them.
+// Goroutines that send and receive at the same time handle each other's messages, fast-path ones
+// too, while a stream that nobody answers uses up the credit.
 func TestGoroutinesShareTheFastPath(t *testing.T) {
 	const pairs, rounds = 4, 300
 	_, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
@@ -400,10 +398,11 @@ func TestGoroutinesShareTheFastPath(t *testing.T) {
 	work.Wait()
 }
 
-// sizeOf is the bytes of message i: 1 and more, up to some that are not small.
+// sizeOf returns the bytes of message i: from 1 to more than a small message has.
 func sizeOf(i int) int { return 1 + 30*i }
 
-// Several times the credit passes, in both ways of receiving, and in the order sent.
+// The messages take several times the credit, are received on both paths, and arrive in the order
+// sent.
 func TestFastPathReturnsCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{Credit: 2 * minCredit})
 	now, soon := 0, 0
@@ -426,7 +425,7 @@ func TestFastPathReturnsCredit(t *testing.T) {
 		}
 		tm.engines[0].m.Link(1).Progress() // the credit
 	}
-	if now < 100 || soon < 100 { // nearly all, where no other goroutine gets hold of them first
+	if now < 100 || soon < 100 { // nearly all, unless another goroutine handles them first
 		t.Errorf("%d messages of 1000 were sent by the fast path, and %d received", now, soon)
 	}
 }
@@ -450,8 +449,8 @@ func TestTryRecvFallsBackOnInvalidMessages(t *testing.T) {
 	}
 }
 
-// A head that is the last one's again is not decoded again; one that differs in any
-// bit is, and is refused.
+// A header that equals the last one is not decoded again. One that differs in any bit is decoded,
+// and refused.
 func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	tm, _, _ := newInlineTeam(t, Config{})
 	p := tm.engines[1].peers[0]
@@ -474,7 +473,7 @@ func TestHeaderCacheDetectsEveryChange(t *testing.T) {
 	}
 }
 
-// A message for so much room may be large: it is to find its receive posted.
+// A message for such a buffer may be large, and must find its receive posted.
 func TestTryRecvRefusesLargeBuffers(t *testing.T) {
 	tm, _, b := newInlineTeam(t, Config{})
 	looked := false

@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// samples has a head of every kind, with every field that the kind carries.
+// samples returns a header of every kind, with every field that the kind carries.
 func samples() map[string]frameHeader {
 	token := transport.Token{1, 2, 3, 31: 9}
 	return map[string]frameHeader{
@@ -37,7 +37,7 @@ func samples() map[string]frameHeader {
 	}
 }
 
-// body is how many bytes follow a head on the wire.
+// body returns how many bytes follow a header on the wire.
 func (h *frameHeader) body() int {
 	switch h.kind {
 	case kindEager, kindData:

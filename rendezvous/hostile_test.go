@@ -12,8 +12,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// silentData is what lies above the data Conns of a rank that takes everything and says
-// nothing.
+// silentData is the upper layer of a rank that accepts every frame and sends none.
 type silentData struct{}
 
 func (silentData) Sink(*mesh.Link) transport.Sink    { return silentData{} }
@@ -21,8 +20,8 @@ func (silentData) LinkDown(int, error)               {}
 func (silentData) Buffer(transport.Header) []byte    { return nil }
 func (silentData) Arrived(h transport.Header, n int) {}
 
-// newWithSilentPeer is rank 0 of two, with a Conn to a rank 1 that is deaf: so that a
-// test can say on rank 1's behalf whatever it wants.
+// newWithSilentPeer returns rank 0 of two, with a Conn to a silent rank 1, so that a test can send
+// any frame in that rank's place.
 func newWithSilentPeer(t *testing.T) *Engine {
 	t.Helper()
 	hub := memory.New()
@@ -53,13 +52,13 @@ func newWithSilentPeer(t *testing.T) *Engine {
 	}
 	e.m.Link(1).Open()
 	for e.m.Link(1).Conn() == nil {
-		time.Sleep(time.Millisecond) // a Link tells nobody that it is up
+		time.Sleep(time.Millisecond) // a Link has no event for being up
 	}
 	return e
 }
 
-// A randomPeer is a rank that calls at random, beside a peer that says well-formed
-// frames at random.
+// A randomPeer is a rank that makes random calls, beside a peer that sends well-formed random
+// frames.
 type randomPeer struct {
 	*rand.Rand
 	e        *Engine
@@ -68,7 +67,7 @@ type randomPeer struct {
 	prepared []*PreparedRecv
 }
 
-// randomCall does something that a program may do.
+// randomCall makes a call that a program may make.
 func (b *randomPeer) randomCall() {
 	s := b.contexts[b.IntN(len(b.contexts))]
 	fingerprint, buf := uint64(b.IntN(2)), make([]byte, b.IntN(4)*20000)
@@ -107,7 +106,7 @@ func (b *randomPeer) randomCall() {
 	}
 }
 
-// reap frees the ops that are done.
+// reap frees the requests that are done.
 func (b *randomPeer) reap() {
 	waiting := b.reqs[:0]
 	for _, req := range b.reqs {
@@ -120,7 +119,7 @@ func (b *randomPeer) reap() {
 	b.reqs = waiting
 }
 
-// randomFrame has a frame of the peer's arrive.
+// randomFrame lets a frame of the peer arrive.
 func (b *randomPeer) randomFrame() {
 	h := frameHeader{
 		kind: frameKind(1 + b.IntN(int(kindEnd)-1)), id: uint32(b.IntN(12)), credit: uint32(b.IntN(1000)),
@@ -128,7 +127,7 @@ func (b *randomPeer) randomFrame() {
 		recvID: uint32(b.IntN(8)), offset: uint64(b.IntN(3) * 10000),
 	}
 	if h.kind == kindName {
-		h.size = 3 // not in its head
+		h.size = 3 // not in its header
 	}
 	if h.kind == kindPrepare && b.IntN(4) > 0 {
 		h.flags, h.size = flagToken, 20000
@@ -171,7 +170,7 @@ func TestEveryRequestEndsUnderRandomFrames(t *testing.T) {
 			if time.Now().After(late) {
 				t.Fatalf("seed %d: %d requests hang, the first in phase %d", seed, len(b.reqs), b.reqs[0].phase)
 			}
-			time.Sleep(time.Millisecond) // ops that hang wake nobody
+			time.Sleep(time.Millisecond) // requests that hang wake nobody
 		}
 		for i, pr := range b.prepared {
 			if err := pr.Close(t.Context()); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/tutti-go/tutti/transport/memory"
 )
 
-// A team is some ranks of one process, each an Engine and its Mesh.
+// A team is some ranks of one process, each an Engine with its Mesh.
 type team struct {
 	engines []*Engine
 	meshes  []*mesh.Mesh
@@ -25,7 +25,7 @@ func newTeam(t *testing.T, n int) *team {
 	return newTeamWith(t, n, Config{}, func(w transport.Transport) transport.Transport { return w })
 }
 
-// newTeamWith is a team whose Engines have cfg, and whose Transports are wrapped.
+// newTeamWith returns a team whose Engines have cfg, and whose Transports are wrapped.
 func newTeamWith(t *testing.T, n int, cfg Config, wrap func(transport.Transport) transport.Transport) *team {
 	t.Helper()
 	hub := memory.New()
@@ -56,7 +56,7 @@ func newTeamWith(t *testing.T, n int, cfg Config, wrap func(transport.Transport)
 	return tm
 }
 
-// close ends all ranks; twice is once.
+// close ends all ranks. A second call does nothing.
 func (tm *team) close() {
 	var ends sync.WaitGroup
 	for r, m := range tm.meshes {
@@ -70,8 +70,8 @@ func (tm *team) close() {
 	ends.Wait()
 }
 
-// connect opens the data Conn from one rank to another, and returns when nothing
-// is on its way on it.
+// connect opens the data Conn from one rank to another, and returns when nothing is in flight on
+// it.
 func (tm *team) connect(t *testing.T, from, to int) {
 	t.Helper()
 	req := tm.engines[from].Open(99, []int{from, to}).PostSend(to, 0, 0, []byte{1}, Eager)
@@ -82,7 +82,7 @@ func (tm *team) connect(t *testing.T, from, to int) {
 		}
 	}
 	e, p := tm.engines[from], tm.engines[from].peers[to]
-	for granted := false; !granted; { // all its credit, which comes back with the first message
+	for granted := false; !granted; { // all its credit, which the first message returns
 		e.m.Link(to).Progress()
 		e.mu.Lock()
 		granted = p.credit > minCredit
@@ -94,8 +94,8 @@ func (tm *team) connect(t *testing.T, from, to int) {
 // tests, which leave its body as it is.
 const zeroName = "\x00\x00\x00"
 
-// startArrival has the head of a frame from a rank arrive, and returns what has the
-// rest of it arrive.
+// startArrival lets the header of a frame from a rank arrive, and returns a function that completes
+// the frame.
 func (e *Engine) startArrival(from int, h frameHeader) (rest func()) {
 	var room [transport.MaxHead]byte
 	f := transport.Header{Head: room[:h.encode(&room)]}
@@ -122,7 +122,7 @@ func TestMismatchedRecvWaitsForItsMessage(t *testing.T) {
 	s.Revoke(errRevoked)
 	if req.Met() {
 		req.Free()
-		next := other.PostRecv(1, 9, 0, nil) // takes the same memory
+		next := other.PostRecv(1, 9, 0, nil) // uses the same memory
 		rest()
 		if next.Met() {
 			t.Fatal("the end of a message ended a receive of another context")
@@ -174,7 +174,7 @@ func TestRecvsEndWithTheMesh(t *testing.T) {
 			e.startArrival(1, frameHeader{kind: kindOffer, context: 5, tag: 3, size: 1 << 20, id: 4711})()
 		},
 	} {
-		for _, closed := range []bool{false, true} { // the space, before
+		for _, closed := range []bool{false, true} { // the context, before
 			t.Run(name, func(t *testing.T) {
 				tm := newTeam(t, 2)
 				tm.connect(t, 0, 1)

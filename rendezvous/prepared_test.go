@@ -74,8 +74,8 @@ func (s *stepper) one(sizes ...int) (got []Tensor) {
 	return got
 }
 
-// repeat repeats a step until ok: how many it takes depends on which frames of the two
-// directions are handled first.
+// repeat repeats a step until ok. How many steps it takes depends on the order in which the frames
+// of the two directions are handled.
 func (s *stepper) repeat(what string, ok func() bool, sizes ...int) {
 	s.Helper()
 	for range 1000 {
@@ -97,7 +97,7 @@ func (s *stepper) offers() uint32 {
 	return e.peers[1].nextOfferID
 }
 
-// direct reports that a step is made without an offer.
+// direct returns a function that reports whether a step was made without an offer.
 func (s *stepper) direct() func() bool {
 	before := s.offers()
 	return func() bool {
@@ -234,7 +234,7 @@ func TestTensorIsNotOverwrittenBeforeItsRelease(t *testing.T) {
 		}
 		next = s.one(30_000)[0]
 	}
-	kept.Release() // stale: another tensor lies there
+	kept.Release() // stale: another tensor is there
 	Tensor{}.Release()
 	step = s.step
 	s.one(30_000)
@@ -318,7 +318,7 @@ func TestTensorsOfOneKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Close waits for the sender, and keeps a tensor that lies in the buffer unreceived.
+// Close waits for the sender, and keeps a tensor that is in the buffer and was not received.
 func TestCloseKeepsAnUnreceivedTensor(t *testing.T) {
 	s := newStepper(t, Config{})
 	buf := make([]byte, 20_000)
@@ -460,7 +460,7 @@ func TestPreparedRecvFromSelfComesTheOrdinaryWay(t *testing.T) {
 	s.close(pr)
 }
 
-// connErrAfter moves the link, and returns why it broke.
+// connErrAfter moves the link and returns why it failed, or nil.
 func (p *peer) connErrAfter() error {
 	p.link.Progress()
 	p.e.mu.Lock()
@@ -555,7 +555,7 @@ func TestWithoutAStaticPlanTensorsAreOffered(t *testing.T) {
 	}
 }
 
-// Callbacks are prepared for as receives that wait are: when the program leaves them.
+// The plan prepares for callbacks as for receives that wait: when the program registers one.
 func TestStaticPlanServesCallbacks(t *testing.T) {
 	s := newStepper(t, Config{Static: 1 << 22})
 	direct := s.direct()
@@ -634,7 +634,7 @@ func TestStaticPlanReservesWithinItsLimit(t *testing.T) {
 	}
 }
 
-// Names that do not recur, as those with a step's number in them, neither fill the plan
+// Names that do not recur, such as names with the step's number in them, must neither fill the plan
 // nor keep it from those that do.
 func TestStaticPlanForgetsWhatDoesNotRecur(t *testing.T) {
 	sp := newStaticPlan(1 << 20)

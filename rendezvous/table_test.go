@@ -13,7 +13,7 @@ func newMessage(source, tag int32, id uint64) *message {
 	return &message{key: key{source: source, tag: tag}, env: envelope{fingerprint: id}}
 }
 
-// A referenceTable is the table's promise in its plainest form: two lists, scanned.
+// A referenceTable is the table's specification: two lists, searched in order.
 type referenceTable struct {
 	recvs []*Request
 	msgs  []*message
@@ -74,7 +74,7 @@ func TestTableMatchesLikeTwoLists(t *testing.T) {
 					req := ref.recvs[i]
 					ref.recvs = append(ref.recvs[:i:i], ref.recvs[i+1:]...)
 					tb.unpost(req)
-					if rng.IntN(2) == 0 { // back to where it stood
+					if rng.IntN(2) == 0 { // back to its place in the order of posting
 						ref.recvs = append(ref.recvs[:i:i], append([]*Request{req}, ref.recvs[i:]...)...)
 						if m := tb.repost(req); m != nil {
 							t.Fatalf("seed %d step %d: a receive matched %v when it was reposted", seed, step, m.key)

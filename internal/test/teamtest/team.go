@@ -24,17 +24,18 @@ import (
 // roundLimit bounds a round of a test, so that a deadlock is a failure.
 const roundLimit = 30 * time.Second
 
-// ID is the team's communicator: a number that no other bytes look like.
+// ID is the team's communicator: a number that no other bytes on the wire look like.
 const ID = 0x5eed_7ea3_0c11_ec71
 
-// A Team is n ranks that are goroutines of this test, joined in memory.
+// A Team is n ranks that are goroutines of this test, connected by the memory transport.
 type Team struct {
 	Ranks     []*Member
 	Seq       uint32 // of the last round
-	SharedMem []byte // the memory that all ranks of the first host have
+	SharedMem []byte // the memory that the ranks of the first host share
 }
 
-// A Member is one rank of a Team, and what it hears of the others.
+// A Member is one rank of a Team. It implements mesh.Events: verdicts and goodbyes go to its
+// engine.
 type Member struct {
 	Group  *p2p.Group
 	engine *rendezvous.Engine
@@ -55,21 +56,20 @@ func (m *Member) Flooded(int, byte, []byte)   {}
 func (m *Member) Question(int, []byte) []byte { return nil }
 func (m *Member) LastCall(b []byte) []byte    { return append(b, "a test"...) }
 
-// New starts n ranks, whose messages travel in segments of that many bytes (0: the
-// usual ones), and closes them when the test ends, which must leave
-// nothing behind.
+// New starts n ranks, whose messages travel in segments of that many bytes; 0 is the default. It
+// closes them when the test ends, and fails the test if anything is left behind.
 func New(t testing.TB, n, segment int) *Team {
 	t.Helper()
 	return Start(t, n, segment, NoWrapper)
 }
 
-// A Wrapper puts something between a rank and its wire.
+// A Wrapper wraps the transport of a rank.
 type Wrapper func(rank int, t transport.Transport) transport.Transport
 
-// NoWrapper puts nothing there.
+// NoWrapper returns the transport itself.
 func NoWrapper(_ int, t transport.Transport) transport.Transport { return t }
 
-// Start is New with something between each rank and its wire.
+// Start is New with each rank's transport wrapped.
 func Start(t testing.TB, n, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	return StartAt(t, make([]topology.Place, n), SharedMemory, segment, wrap)
@@ -81,7 +81,8 @@ const (
 	NoSharedMemory = false
 )
 
-// StartAt starts a rank at each place.
+// StartAt is Start with one rank for each place in the topology. If share is true, the ranks of a
+// host share memory.
 func StartAt(t testing.TB, hosts []topology.Place, share bool, segment int, wrap Wrapper) *Team {
 	t.Helper()
 	n := len(hosts)
@@ -109,7 +110,7 @@ func StartAt(t testing.TB, hosts []topology.Place, share bool, segment int, wrap
 		m.mesh, err = mesh.Start(ctx, mesh.Config{
 			Rank: i, Size: n, Job: "test/" + hub.ID(), Transport: transports[i], Peers: peers,
 			InProcess: true, Events: m, Data: m.engine,
-			Heartbeat: time.Minute, Silence: time.Hour, // so that the tests' own load looks like no failure
+			Heartbeat: time.Minute, Silence: time.Hour, // so that a loaded machine does not look like a failure
 		})
 		if err != nil {
 			return err
@@ -137,7 +138,7 @@ func (tm *Team) close(t testing.TB) {
 	})
 }
 
-// Run has all ranks be in one round at once.
+// Run calls f for every rank at the same time, each with its Round of the team's next operation.
 func (tm *Team) Run(t testing.TB, f func(ctx context.Context, r *p2p.Round) error) {
 	t.Helper()
 	tm.Seq++
@@ -148,8 +149,8 @@ func (tm *Team) Run(t testing.TB, f func(ctx context.Context, r *p2p.Round) erro
 	})
 }
 
-// Each calls f for every rank at once, and fails the test by the first error,
-// which ends the others' contexts.
+// Each calls f for every rank at the same time. The first error fails the test and ends the
+// contexts of the others.
 func (tm *Team) Each(t testing.TB, f func(ctx context.Context, rank int) error) {
 	t.Helper()
 	limited, stop := context.WithTimeout(context.Background(), roundLimit)
