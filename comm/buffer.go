@@ -10,19 +10,16 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Buffer is memory for elements that other ranks may be let write into: where the
-// job's wire has such memory, a large message that is received into any part of it
-// is copied once, by its sender, straight to where it belongs. Otherwise it is
-// ordinary memory. It is of use for receives of 64 KiB and more, and does no harm
-// elsewhere; it pays to make it once and use it often.
+// A Buffer is memory for elements that other ranks may be allowed to write into. Where the job's
+// transport has such memory, a large message that is received into any part of it is copied once,
+// by its sender, straight to its destination. Otherwise it is ordinary memory. It helps receives
+// of 64 KiB and more, and does no harm elsewhere; it pays to make it once and use it often.
 //
-// Where it is the wire's memory, the garbage collector does not know it: it is not
-// freed when nobody refers to it, neither to the Buffer nor to a slice of it, but by
-// Close alone, and counts neither for GOGC nor for GOMEMLIMIT. No other rank can
-// reach it except while a receive into it is under way.
+// Memory of the transport is outside the garbage collector's: it is not freed when nothing refers
+// to the Buffer or to a slice of it, but by Close alone, and it counts neither for GOGC nor for
+// GOMEMLIMIT. No other rank can reach it except while a receive into it is under way.
 //
-// Slice may be called concurrently; Close is not to be called while somebody uses
-// the memory.
+// Slice may be called concurrently. Nobody may use the memory while Close runs.
 type Buffer[T Element] struct {
 	c *Comm
 
@@ -31,11 +28,11 @@ type Buffer[T Element] struct {
 	free func() error // nil: it is ordinary memory
 }
 
-// Alloc makes a Buffer of n zero elements. It is local. The memory is this process's
-// and not the communicator's: it may be used with any communicator of the job, and
-// stays when they close, until its own Close. Errors: fault.Misuse for an n that cannot be,
-// fault.Exhausted when there is not enough memory, or too many Buffers are alive,
-// fault.Closed when the job has been closed.
+// Alloc makes a Buffer of n zero elements. It is local. The memory belongs to the process and not
+// to the communicator: any communicator of the job may use it, and it stays when they close, until
+// its own Close. Errors: fault.Misuse for an n that is negative or too large, fault.Exhausted when
+// there is not enough memory, or too many Buffers exist, fault.Closed when the job has been
+// closed.
 func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	size := tensor.TypeOf[T]().Size()
 	if n < 0 || n > math.MaxInt/size {
@@ -56,17 +53,16 @@ func Alloc[T Element](c *Comm, n int) (*Buffer[T], error) {
 	return b, nil
 }
 
-// Slice is the memory; nil after Close.
+// Slice returns the memory; nil after Close.
 func (b *Buffer[T]) Slice() []T {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.all
 }
 
-// Close frees the memory, which must not be touched afterwards, not even read: that
-// ends the process, as a bad pointer does. It frees nothing, and returns
-// fault.Misuse, while a receive into it is under way that its sender knows of.
-// Closing twice is no error.
+// Close frees the memory, which must not be touched afterwards, not even read: that ends the
+// process, as a bad pointer does. While a receive that its sender knows of is under way into the
+// memory, Close frees nothing and returns fault.Misuse. Closing twice is no error.
 func (b *Buffer[T]) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

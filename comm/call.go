@@ -14,29 +14,29 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// signature says what a call does: all that ranks must agree on, or are told about.
-// Fields that do not apply are zero, or -1 for ranks and tags.
+// A signature says what a call does: all that ranks must agree on, and what errors report. Fields
+// that do not apply are zero, or -1 for ranks and tags.
 type signature struct {
 	callName   string // "allreduce", "send"
 	dtype      tensor.DType
 	count      int // elements; -1 when ranks may differ
 	root       int
-	peer       int // the member that a message goes to or comes from
+	peer       int // the member of the communicator that a message goes to or comes from
 	tag        int
-	lists      int    // vectors that count is the sum of; 0: it is that of one
+	lists      int    // vectors whose lengths count adds up; 0: one vector
 	operator   string // the operator
 	operatorID uint64
 	algorithm  string
 	// segment is the bytes of a segment of a collective's messages.
 	segment int
-	callID  uint64 // of a collective: a number for its name and its algorithm
+	callID  uint64 // of a collective: a number for its name, its algorithm and noSharedFlag
 }
 
 // String reads "allreduce float32 x1000 sum".
 func (sig signature) String() string { return string(sig.appendTo(nil, 0)) }
 
-// appendTo appends what String returns to b, with a collective's number after its
-// name unless that is 0: "allreduce #41 float32 x1000 sum".
+// appendTo appends what String returns to b, with a collective's number after its name unless that
+// is 0: "allreduce #41 float32 x1000 sum".
 func (sig *signature) appendTo(b []byte, seq uint32) []byte {
 	number := func(before string, n int) { b = strconv.AppendInt(append(b, before...), int64(n), 10) }
 	b = append(b, sig.callName...)
@@ -70,8 +70,8 @@ func (sig *signature) appendTo(b []byte, seq uint32) []byte {
 	return b
 }
 
-// details says what String leaves out, and ranks must agree on all the same: it is for
-// calls that read alike.
+// details says what String leaves out and ranks must agree on all the same. Errors add it when two
+// calls read alike.
 func (sig signature) details() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "by %s in segments of %d bytes", sig.algorithm, sig.segment)
@@ -87,68 +87,75 @@ func (sig signature) details() string {
 	return b.String()
 }
 
+// Values of signature.peer that are no rank.
 const (
 	noPeer  = -1
-	anyPeer = -2
+	anyPeer = -2 // AnySource
 )
 
-// hash is the fingerprint of a collective: equal on ranks that agree. It is
-// never 0, which stands for "not checked", also in the form of last segments; see
-// p2p.Same.
+// hash returns the fingerprint of a collective: equal on ranks that agree. It is never 0, which
+// means "not checked", also in the form of last segments; see p2p.Same.
 func (sig *signature) hash() uint64 {
-	// Products that do not wait for each other, with odd numbers that are taken from
-	// the fractions of square roots.
+	// The products do not depend on each other, so they overlap. Their odd factors are
+	// fractions of square roots.
 	h := sig.callID*0x6a09e667f3bcc909 + (uint64(sig.dtype)<<32^uint64(uint32(sig.root)))*0xbb67ae8584caa73b +
 		uint64(sig.count)*0x3c6ef372fe94f82b + sig.operatorID*0xa54ff53a5f1d36f1 + uint64(sig.segment)*0x510e527fade682d1
 	h = (h ^ h>>32) * 0x9e3779b97f4a7c15
 	return (h ^ h>>29) | 3
 }
 
-// A call is one blocking call of the program's, or one non-blocking collective,
-// while it is under way. It is also the Patience of the call's waits.
+// A call is one blocking call of the program, or one non-blocking collective, while it is under
+// way. It is also the mesh.WaitPolicy of the call's waits: it says when a wait has to send its
+// fingerprint, to warn, and to give up.
 //
-// Its owner writes it before it is listed; who reads it later holds calls.mu,
-// or is the owner.
+// Its owner writes it before it is listed. Later readers hold calls.mu, or are the owner. The
+// stages of a long wait follow each other in time:
+//
+//	stage             after                           once or again
+//	stageFingerprint  100 ms, staggered by rank       each second, until another rank has sent the same
+//	stageWarn         the option StallWarning         once
+//	stageTimeout      the option Timeout              once: the wait ends
 type call struct {
-	*callRecord // what it is: kept, or the entry of its communicator's history, where no other can take that meanwhile
+	*callRecord // what it is: ownRecord, or, for a blocking collective, its entry in the history
 	ownRecord   callRecord
 	c           *Comm
 	collective  bool
 	hasLimit    bool   // its context has a deadline
 	historyHash uint64 // of all collectives up to this one
-	admission   uint64 // of a communicator's own call: what entered was
+	admission   uint64 // of a blocking collective: what Comm.admitted was
 
-	listed     bool // in calls, which guard it and its neighbours there
+	listed     bool // in calls, whose mu guards it and its neighbours
 	prev, next *call
 
-	mu               sync.Mutex // guards the rest: waits of one call follow each other, but a report may run beside
-	waitingSince     time.Time  // it was first asked, having polled for a while
-	stagesDone       stage      // those that were due, as bits
-	fingerprintsSent int        // how often the fingerprint was told
-	agreed           bool       // another rank told the same one: no need to tell ours
+	mu               sync.Mutex // guards the rest: a call has one wait at a time, but markAgreed runs beside it
+	waitingSince     time.Time  // when its wait first asked for a deadline, after polling
+	stagesDone       stage      // the stages that are over, as bits
+	fingerprintsSent int        // how often it sent its fingerprint
+	agreed           bool       // another rank sent the same one: no need to send ours
 }
 
 // A stage is what a call that waits long does next.
 type stage uint8
 
 const (
-	stageFingerprint stage = 1 << iota // tell the others our fingerprint
+	stageFingerprint stage = 1 << iota // send our fingerprint to the others
 	stageWarn                          // log who is missing
 	stageTimeout                       // give up
 )
 
-// printAfter is when a rank that waits in a collective tells the others its
-// fingerprint; printSpread keeps ranks that wait together from all doing so.
+// fingerprintAfter is when a rank that waits in a collective sends its fingerprint to the
+// others. fingerprintSpread staggers ranks that wait together: the first one's is enough for all
+// that agree with it.
 const (
 	fingerprintAfter    = 100 * time.Millisecond
 	fingerprintSpread   = 100 * time.Millisecond
-	fingerprintInterval = time.Second // for ranks that have made the communicator only meanwhile
+	fingerprintInterval = time.Second // for ranks that make the communicator later
 )
 
-// errTimeout is the communicator's own limit, where the context has none.
+// errTimeout is the limit of the communicator, where the context has none.
 var errTimeout = errors.New("the communicator's Timeout has passed")
 
-// NextCheck implements mesh.Patience.
+// NextCheck implements mesh.WaitPolicy.
 func (cl *call) NextCheck() time.Time {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -159,7 +166,7 @@ func (cl *call) NextCheck() time.Time {
 	return at
 }
 
-// nextStage is the next stage and its moment; zero when there is none.
+// nextStage returns the next stage and its moment, which is zero when there is none.
 func (cl *call) nextStage() (at time.Time, s stage) {
 	rt := cl.c.rt
 	after := func(d time.Duration, next stage) {
@@ -184,7 +191,7 @@ func stagger(rank, size int) time.Duration {
 	return fingerprintSpread * time.Duration(rank) / time.Duration(size)
 }
 
-// Check implements mesh.Patience.
+// Check implements mesh.WaitPolicy.
 func (cl *call) Check() error {
 	cl.mu.Lock()
 	at, s := cl.nextStage()
@@ -210,7 +217,7 @@ func (cl *call) Check() error {
 	return nil
 }
 
-// waitsFor is the job's rank that a message call waits for; -1: none in particular.
+// waitsFor returns the job's rank that a message call waits for; -1: none in particular.
 func (cl *call) waitsFor() int {
 	if cl.peer < 0 || cl.peer >= cl.c.Size() { // it is about to be refused
 		return -1
@@ -228,23 +235,24 @@ func describeCall(sig signature, collective bool, seq uint32) string {
 	return string(sig.appendTo(nil, seq))
 }
 
-// A callRecord is what is remembered of a collective that has begun.
+// A callRecord is what is kept of a call that has begun: for the history of a communicator, and
+// for those who ask what this rank did last.
 type callRecord struct {
 	signature
 	site        callsite.Site
 	seq         uint32
 	fingerprint uint64
-	planNumber  uint64 // the number of what the communicator remembers of it; 0: nothing
+	planNumber  uint64 // the number of its cached plan; 0: none
 }
 
 func (r *callRecord) String() string { return describeCall(r.signature, r.seq != 0, r.seq) }
 
-// calls are the calls of one rank: those under way, and the last that began. Every
-// collective takes the lock once. It ends without: a communicator's own call, the
-// blocking one, stays listed until its next, or until the communicator is closed, and
-// underWay tells whether it is.
+// calls are the calls of one rank: those under way, oldest first, and the last one that began.
+// Every collective takes the lock once, when it begins. A blocking one ends without it: it stays
+// listed until the next one of its communicator, or until the communicator is closed, and active
+// says whether it is under way.
 type calls struct {
-	mu           sync.Mutex // guards all of it, and what it says in Comm
+	mu           sync.Mutex // guards all of it, and the fields of every Comm that name it
 	oldestListed *call      // the one listed longest
 	newestListed *call      // the youngest
 	lastComm     *Comm      // of the call that began last, for heartbeats
@@ -255,7 +263,7 @@ type calls struct {
 	stuckOn      int   // when it gave up: the job's rank that it had waited for; else -1
 }
 
-// beginMessage lists a call that has no place among its communicator's collectives.
+// beginMessage lists a call that is no collective.
 func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Lock()
 	cs.add(cl)
@@ -263,7 +271,7 @@ func (cs *calls) beginMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// add makes cl the youngest call. cs.mu is held.
+// add makes cl the newest call. cs.mu is held.
 func (cs *calls) add(cl *call) {
 	if cs.newestListed != cl {
 		if cl.listed {
@@ -280,8 +288,8 @@ func (cs *calls) add(cl *call) {
 	cs.lastComm, cs.lastSeq = cl.c, cl.seq
 }
 
-// recordInline is begin and end of a message call that does not wait. It is remembered as
-// the one that began last, but not listed: it is over before anyone could ask.
+// recordInline records a message call that does not wait. It is over before anyone could ask for
+// it, so it is not listed.
 func (cs *calls) recordInline(c *Comm, sig *signature) {
 	cs.mu.Lock()
 	cs.lastComm, cs.lastSeq, cs.lastMessage = c, 0, *sig
@@ -290,7 +298,7 @@ func (cs *calls) recordInline(c *Comm, sig *signature) {
 	cs.mu.Unlock()
 }
 
-// remove takes cl out, which is listed. cs.mu is held.
+// remove takes a listed call off the list. cs.mu is held.
 func (cs *calls) remove(cl *call) {
 	if cl.prev == nil {
 		cs.oldestListed = cl.next
@@ -308,7 +316,7 @@ func (cs *calls) remove(cl *call) {
 	cl.prev, cl.next, cl.listed = nil, nil, false
 }
 
-// endMessage takes a call out.
+// endMessage takes a call off the list.
 func (cs *calls) endMessage(cl *call) {
 	cs.mu.Lock()
 	if cl.listed {
@@ -317,13 +325,13 @@ func (cs *calls) endMessage(cl *call) {
 	cs.mu.Unlock()
 }
 
-// active reports whether a listed call has not left yet. calls.mu is held.
+// active reports whether a listed call has not returned yet. calls.mu is held.
 func (cl *call) active() bool {
 	c := cl.c
 	return cl != &c.blocking || cl.admission == c.admitted && c.exited.Load() != cl.admission
 }
 
-// oldestActive is the call that is under way for longest, or nil. cs.mu is held.
+// oldestActive returns the call that is under way longest, or nil. cs.mu is held.
 func (cs *calls) oldestActive() *call {
 	for cl := cs.oldestListed; cl != nil; cl = cl.next {
 		if cl.active() {
@@ -333,8 +341,7 @@ func (cs *calls) oldestActive() *call {
 	return nil
 }
 
-// lastRecord is the call that began last; the zero past when there was none. cs.mu is
-// held.
+// lastRecord returns the call that began last; the zero record when there was none. cs.mu is held.
 func (cs *calls) lastRecord() callRecord {
 	if cs.lastSeq == 0 {
 		return callRecord{signature: cs.lastMessage, site: cs.lastSite}
@@ -342,8 +349,8 @@ func (cs *calls) lastRecord() callRecord {
 	return cs.lastComm.history[cs.lastSeq%historySize]
 }
 
-// recordTimeout remembers whom a message call waited for in vain, until the next call:
-// ranks in a cycle that give up one after the other are all to see the cycle.
+// recordTimeout keeps whom a message call waited for until it gave up, until the next call: ranks
+// in a cycle that give up one after the other all report the cycle.
 func (cs *calls) recordTimeout(cl *call) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -354,20 +361,21 @@ func (cs *calls) recordTimeout(cl *call) {
 
 var callPool = sync.Pool{New: func() any { return new(call) }}
 
+// newCall returns a call from the pool; free returns it there.
 func newCall(c *Comm) *call {
 	cl := callPool.Get().(*call)
 	cl.callRecord, cl.c = &cl.ownRecord, c
 	return cl
 }
 
-// free gives cl back; nobody but its owner may know it any more.
+// free returns cl to the pool. Nobody else may refer to it.
 func (cl *call) free() {
 	cl.reset()
 	cl.callRecord, cl.ownRecord, cl.c, cl.collective = nil, callRecord{}, nil, false
 	callPool.Put(cl)
 }
 
-// reset forgets how long the last call waited, for the next.
+// reset forgets how long the last call waited, before the next one.
 func (cl *call) reset() {
 	if !cl.waitingSince.IsZero() || cl.agreed {
 		cl.waitingSince, cl.stagesDone, cl.agreed, cl.fingerprintsSent = time.Time{}, 0, false, 0

@@ -12,15 +12,24 @@ import (
 	"github.com/tutti-go/tutti/p2p"
 )
 
-// A Comm is a communicator: an ordered group of ranks whose messages and
-// collectives meet no others. Init and Local make the one of all ranks; Split,
-// Dup and Sub make more.
+// A Comm is a communicator: an ordered group of ranks whose messages and collectives match no
+// others. Init and Local make the one of all ranks; Split, Dup and Sub make more.
 //
-// Messages may be sent and received by any number of goroutines. Collectives of
-// one communicator are ordered by the calls that start them: a collective that
-// is started while another goroutine starts one, or is inside a blocking one, on
-// the same communicator is fault.Misuse. Goroutines that want collectives of
-// their own take a Dup each.
+// Any number of goroutines may send and receive messages. Collectives of one communicator are
+// ordered by the calls that start them. A collective that a goroutine starts while another
+// goroutine starts one, or is inside a blocking one, on the same communicator is fault.Misuse.
+// Goroutines that need collectives of their own take a Dup each.
+//
+// The state of its blocking collective, of which there is at most one at a time:
+//
+//	admitted, exited    inUse  drained   meaning
+//	equal               false  nil       no call is inside
+//	admitted one ahead  false  nil       one is inside, by messages
+//	admitted one ahead  true   nil       one is inside, in shared memory
+//	admitted one ahead  true   not nil   Close waits for it to leave shared memory
+//
+// A successful call changes exited alone, without the lock, so inUse may stay true after it; only
+// admitted and exited say whether a call is inside.
 type Comm struct {
 	rt    *rankRuntime
 	group *p2p.Group
@@ -28,27 +37,27 @@ type Comm struct {
 
 	table   *collective.Table
 	wire    string              // the names of all wires between its ranks; equal on all of them
-	chooser *collective.Chooser // the table, for so many ranks and that wire
+	chooser *collective.Chooser // the table, for this number of ranks and this wire
 
-	blocking call       // the blocking collective's, while one is inside
-	round    *p2p.Round // and its round; nil before the first
-	// left is what entered was for the last call that has left: equal when none is
-	// inside. A call leaves without the lock.
+	blocking call       // of the blocking collective, while one is inside
+	round    *p2p.Round // reused by the blocking collectives; nil before the first
+	// exited is what admitted was for the last call that has returned. A call sets it
+	// without the lock.
 	exited  atomic.Uint64
-	closing atomic.Bool // who leaves has something to do for Close
+	closing atomic.Bool // Close has begun: a call that returns takes itself off the list
 
-	conflict      atomic.Pointer[conflict] // not yet known to the others
-	releaseMemory func() error             // gives the shared memory back, at Close; nil when there is none
+	conflict      atomic.Pointer[conflict] // a mismatch that this rank alone has seen so far
+	releaseMemory func() error             // unmaps the shared memory, at Close; nil when there is none
 
-	mu          *sync.Mutex   // the world's calls.mu; guards the rest
-	admitted    uint64        // how often a blocking collective, or a start, has been let in
-	inUse       bool          // the one inside may be looking at the shared memory
-	drained     chan struct{} // closed when it is not any more; nil: nobody waits for that
-	seq         uint32        // of the last collective that began
-	historyHash uint64        // the fingerprints of all that began, in order
+	mu          *sync.Mutex   // the runtime's calls.mu; guards the rest
+	admitted    uint64        // blocking collectives, and starts of others, so far
+	inUse       bool          // the blocking collective may access the shared memory
+	drained     chan struct{} // closed when inUse ends; nil: nobody waits for that
+	seq         uint32        // number of the last collective that began
+	historyHash uint64        // of the fingerprints of all that began, in order
 	history     [historySize]callRecord
 	planCache   [planCacheSize]cachedPlan
-	plansCached uint64 // how often something was put there
+	plansCached uint64 // plans put into planCache so far: their numbers
 	expected    expectation
 	children    uint64
 	subs        map[uint64]uint64
@@ -56,10 +65,13 @@ type Comm struct {
 	closed      bool
 }
 
-// historySize is how many collectives back a rank can still tell what it did.
+// historySize is how many collectives back a rank can still say what it did. Ranks that disagree
+// notice that within a few collectives: a rank runs ahead of another one only through collectives
+// in which it needs nothing of that one.
 const historySize = 64
 
-// An expectation is a fingerprint of another rank that is ahead of this one.
+// An expectation is the fingerprint of another rank that is ahead of this one. It is compared when
+// this rank begins the collective of that number.
 type expectation struct {
 	seq         uint32
 	fingerprint uint64
@@ -67,6 +79,9 @@ type expectation struct {
 	details     string
 }
 
+// newComm makes a communicator of some ranks of the job, of which this process is number rank. It
+// applies what the runtime already knows: a revoke by another rank that made the communicator
+// earlier, and lost ranks and links.
 func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
 	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
 	c.blocking.c, c.blocking.collective = c, true
@@ -88,31 +103,32 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	return c
 }
 
-// setTable has the communicator choose its algorithms by table. No call is under way.
+// setTable makes the communicator choose its algorithms by table. No call is under way.
 func (c *Comm) setTable(table *collective.Table) {
 	c.table, c.chooser = table, table.ChooserOn(c.group.Layout(), c.wire)
 	c.clearPlans()
 }
 
-// Rank is this process's rank in the communicator.
+// Rank returns this process's rank in the communicator.
 func (c *Comm) Rank() int { return c.group.Rank() }
 
-// Size is the number of ranks in the communicator.
+// Size returns the number of ranks in the communicator.
 func (c *Comm) Size() int { return c.group.Size() }
 
-// WorldRank is the job's rank of a rank of the communicator: what errors name.
+// WorldRank returns the rank in the job of a rank of the communicator. Errors name ranks of the
+// job.
 func (c *Comm) WorldRank(rank int) int { return c.group.WorldRank(rank) }
 
-// begin admits a blocking collective, or the start of a non-blocking one: it is
-// alone on this communicator, which is in order, and it gets its number.
+// begin admits a blocking collective, or the start of a non-blocking one, gives it its number and
+// lists it as cl. It returns an error when another call is inside, or when the communicator is
+// closed or revoked.
 //
-// cl becomes the call, when this is no error, and is listed. It is the
-// communicator's own or one that nobody knows. Of plans for the own one those that are
-// plain need not have been prepared: one like them may be known. To prepare them takes
-// no lock, since all communicators of this rank have one in common.
+// cl is c.blocking, or a call that nobody else refers to. For c.blocking a cacheable plan need not
+// be prepared: begin looks it up in the cache, and prepares it if it is not there. It prepares
+// without the lock, which all communicators of this rank share, and therefore looks twice.
 func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	_, limited := ctx.Deadline()
-	prepared := false // it was prepared because nothing like it was known
+	prepared := false // by this call, because the cache had no such plan
 	for cached := cl != &c.blocking || !pl.cacheable(); ; cached = true {
 		c.mu.Lock()
 		if c.admitted != c.exited.Load() {
@@ -147,7 +163,7 @@ func (c *Comm) begin(ctx context.Context, pl *plan, cl *call) error {
 	return nil
 }
 
-// concurrentCall is the error of a call that has found another one inside.
+// concurrentCall is the error of a call that finds another one inside.
 func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 	at := other.String()
 	if at == "" {
@@ -157,8 +173,9 @@ func (c *Comm) concurrentCall(name string, other callsite.Site) error {
 		name, at, callsite.Here())
 }
 
-// rejected leaves, and is the error of a call that was not admitted; seq is 0 when it
-// has got no number.
+// rejected ends a call that was not admitted, and returns its error; seq is 0 when it has no
+// number. A mismatch revokes the communicator, and the other ranks hear of it before this call
+// returns.
 func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
 		c.revokeAll(f)
@@ -173,8 +190,8 @@ func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 // exit lets the next call in.
 func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
-// admit numbers cl, remembers it, compares it with what others have told, and lists
-// it. c.mu is held.
+// admit gives cl its number, records it in the history, compares it with the expectation of
+// another rank, and lists it. c.mu is held.
 func (c *Comm) admit(pl *plan, cl *call) error {
 	c.seq++
 	p := &c.history[c.seq%historySize]
@@ -186,7 +203,7 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	if c.expected.seq == c.seq && c.expected.fingerprint != p.fingerprint {
 		return c.mismatch(p, c.expected.from, c.expected.details)
 	}
-	if cl == &c.blocking { // alone until it leaves, so its entry stays
+	if cl == &c.blocking { // no other call begins before it returns, so its entry in the history stays
 		cl.reset()
 		cl.callRecord, cl.admission, c.inUse = p, c.admitted, pl.usesShared
 	} else {
@@ -196,7 +213,7 @@ func (c *Comm) admit(pl *plan, cl *call) error {
 	return nil
 }
 
-// unusable is why no call can be made; c.mu is held.
+// unusable returns why the communicator takes no calls, or nil; c.mu is held.
 func (c *Comm) unusable() error {
 	switch {
 	case c.closed:
@@ -207,19 +224,20 @@ func (c *Comm) unusable() error {
 	return nil
 }
 
-// finish ends a collective and turns its error into the caller's.
+// finish ends a collective and turns its error into the caller's. The successful end of a blocking
+// one is the fast path: it takes no lock and stays listed, and the next one takes over its entry.
 func (c *Comm) finish(cl *call, err error) error {
 	blocking := cl == &c.blocking
 	if err == nil && blocking && c.conflict.Load() == nil {
 		c.exit()
-		if c.closing.Load() { // looked at after leaving, as Close looks whether it has left after saying so
+		if c.closing.Load() { // loaded after exit: Close stores closing before it looks whether a call is inside
 			c.unlist(cl)
 		}
 		return nil
 	}
 	c.unlist(cl)
 	if c.conflict.Load() != nil && (err == nil || errors.Is(err, fault.Closed)) {
-		err = c.resolve() // whose revoke is still on its way; the rank that disagreed may have closed in good faith
+		err = c.resolve() // the revoke has not arrived yet; the rank that disagreed may have closed without knowing
 	}
 	if err != nil {
 		err = c.collectiveFailed(cl, err)
@@ -232,7 +250,8 @@ func (c *Comm) finish(cl *call, err error) error {
 	return err
 }
 
-// unlist takes a call off the list. The shared memory is Close's to take then.
+// unlist takes a call off the list. If it is the blocking one, Close may release the shared memory
+// from now on.
 func (c *Comm) unlist(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,8 +267,8 @@ func (c *Comm) unlist(cl *call) {
 	}
 }
 
-// withOp gives an error of a lower layer the name of the exported call. The
-// error is wrapped once; its kind and blame stay.
+// withOp gives an error of a lower layer the name of the exported call. The error is wrapped once;
+// its kind and blame stay.
 func (c *Comm) withOp(op string, err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) {
@@ -264,13 +283,12 @@ func (c *Comm) misuse(op, format string, args ...any) error {
 	return fault.New(fault.Misuse, op, c.rt.rank, format, args...)
 }
 
-// Close gives the communicator up. On one that Split, Dup or Sub made it is
-// local and immediate; what its Sends had accepted is still delivered. On the
-// job's it returns when all that this rank has sent is taken, then says goodbye;
-// afterwards calls of other ranks that need this rank get fault.Closed, naming
-// it. Its error is a message that Send had accepted and that could not be
-// delivered, or fault.Timeout when ctx ended first, or the communicator's Timeout
-// where ctx has no deadline. Closing twice is no error.
+// Close gives up the communicator. On one that Split, Dup or Sub made it is local and immediate;
+// what its Sends have accepted is still delivered. On the job's it returns when the peers have
+// received all that this rank has sent, and then says goodbye; later calls of other ranks that
+// need this rank get fault.Closed, which names it. Its error names a message that Send accepted
+// and that could not be delivered, or is fault.Timeout when ctx ended first, or the communicator's
+// Timeout where ctx has no deadline. Closing twice is no error.
 func (c *Comm) Close(ctx context.Context) error {
 	c.mu.Lock()
 	again := c.closed
@@ -295,9 +313,9 @@ func (c *Comm) Close(ctx context.Context) error {
 	return nil
 }
 
-// Abort ends the job: every call of every rank, under way or later, fails with
-// fault.PeerLost naming this rank and the cause. It returns once others have heard,
-// after a tenth of a second at the latest, so that the process may end then.
+// Abort ends the job: every call of every rank, under way or later, fails with fault.PeerLost,
+// which names this rank and the cause. It returns once other ranks have heard of it, after 100 ms
+// at the latest, so that the process may end then.
 func (c *Comm) Abort(cause error) {
 	p := c.rt.peer(c.rt.rank)
 	p.At = callsite.Here().String()

@@ -63,8 +63,8 @@ func Init(ctx context.Context, opts ...Option) (*Comm, error) {
 	})
 }
 
-// singleRank makes a job of one rank. Nobody will dial it, so it needs no wire: a
-// message to oneself never leaves the table.
+// singleRank makes a job of one rank. Nobody dials it, so it needs no transport: a message to
+// itself never leaves the matching table.
 func singleRank(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error) {
 	hub := memory.New()
 	return start(ctx, o, hub.Transport(), mesh.Config{Size: 1, Job: job.Name, Peers: []string{hub.Addr(0)}, Host: job.Host, InProcess: true})
@@ -93,7 +93,7 @@ func (o *options) applyEnvironment(job *bootstrap.Job) {
 	o.report = o.report || job.ReportTransport
 }
 
-// A wrapper puts a transport between the job and its wire, for tests that cut it.
+// A wrapper puts a transport between the job and its own, for tests that inject faults.
 type wrapper func(rank int, t transport.Transport) transport.Transport
 
 // wire makes the transport that the options name.
@@ -155,7 +155,8 @@ func start(ctx context.Context, o *options, t transport.Transport, cfg mesh.Conf
 	return rt.newJobComm(ctx)
 }
 
-// newJobComm makes the job's communicator, with the table that rank 0 tells.
+// newJobComm makes the job's communicator, with the table of algorithms that rank 0 broadcasts and
+// the places that all ranks exchange.
 func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	ranks := make([]int, rt.size)
 	for i := range ranks {
@@ -182,7 +183,7 @@ func (rt *rankRuntime) newJobComm(ctx context.Context) (*Comm, error) {
 	return c, nil
 }
 
-// abortInit ends a job that did not come about on this rank: the others hear why.
+// abortInit ends a job that did not start on this rank: the others hear why.
 func (rt *rankRuntime) abortInit(err error) {
 	p := rt.peer(rt.rank)
 	p.Call = "init"
@@ -190,7 +191,7 @@ func (rt *rankRuntime) abortInit(err error) {
 	rt.close(context.Background())
 }
 
-// reportTransports prints, on request, which wire this rank takes to each other.
+// reportTransports prints, on request, which transport this rank uses to each other rank.
 func (rt *rankRuntime) reportTransports() {
 	if !rt.opt.report {
 		return

@@ -64,8 +64,8 @@ type local struct {
 	err error      // of the rank that failed first
 }
 
-// setUp gives every rank its listener and its way to rank 0, where the wire
-// needs them.
+// setUp makes every rank's transport, and its listener and the address of rank 0 where the
+// transport needs them.
 func (l *local) setUp() error {
 	l.cfgs = make([]mesh.Config, l.n)
 	inMemory := l.o.transportName() == auto.Name || l.o.transport == memory.Name
@@ -100,7 +100,7 @@ func (l *local) setUp() error {
 	return nil
 }
 
-// tearDown gives back what prepare made before it failed.
+// tearDown releases what setUp made before it failed.
 func (l *local) tearDown() {
 	for r, t := range l.wires {
 		t.Close()
@@ -131,7 +131,7 @@ func (l *local) rank(r int) {
 	err = l.runProgram(c)
 }
 
-// closeRank closes a rank whose f has ended with err.
+// closeRank closes a rank whose f has returned err.
 func (l *local) closeRank(c *Comm, err error) {
 	if err == nil {
 		if err = c.Close(l.ctx); err != nil {
@@ -144,7 +144,7 @@ func (l *local) closeRank(c *Comm, err error) {
 	c.Close(l.ctx)
 }
 
-// runProgram runs the program, and makes a panic an error; its stack is printed once.
+// runProgram calls f, and turns a panic into an error; its stack is printed once.
 func (l *local) runProgram(c *Comm) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -155,8 +155,8 @@ func (l *local) runProgram(c *Comm) (err error) {
 	return l.f(l.ctx, c)
 }
 
-// setError keeps the error that came first. Those that follow from it, because
-// another rank named it, say less.
+// setError keeps the error that came first. Errors that follow from another one, because a rank
+// reports the failure of another rank, give way to it.
 func (l *local) setError(err error) {
 	l.mu.Lock()
 	first := l.err == nil
@@ -169,7 +169,7 @@ func (l *local) setError(err error) {
 	}
 }
 
-// isConsequence reports whether an error tells of another rank's failure.
+// isConsequence reports whether an error reports another rank's failure.
 func isConsequence(err error) bool {
 	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, fault.Closed) || errors.Is(err, context.Canceled)
 }

@@ -15,7 +15,7 @@ import (
 // bool types and named types over them, Float16, BFloat16, and Loc.
 type Element = tensor.Element
 
-// Wildcards of Recv, Irecv and Probe.
+// Wildcards of Recv, IRecv and Probe.
 const (
 	AnySource = p2p.AnySource
 	AnyTag    = p2p.AnyTag
@@ -31,15 +31,15 @@ type Status struct {
 	Bytes  int // size; Count in elements is Bytes over the element's size
 }
 
-// Count is the message's size in elements of type T.
+// Count returns the message's size in elements of type T.
 func Count[T Element](s Status) int { return s.Bytes / tensor.TypeOf[T]().Size() }
 
-// typeFingerprint is the fingerprint of a message: its element type.
+// typeFingerprint returns the fingerprint of a message: its element type.
 func typeFingerprint[T Element]() uint64 { return fingerprintOf(tensor.TypeOf[T]()) }
 
 func fingerprintOf(d tensor.DType) uint64 { return 1<<32 | uint64(d) }
 
-// beginMessage begins a call on a message; leaveMessage ends it.
+// beginMessage begins a call on a message; endMessage ends it.
 func (c *Comm) beginMessage(ctx context.Context, sig signature) *call {
 	cl := newCall(c)
 	cl.signature = sig
@@ -59,8 +59,8 @@ func (c *Comm) endMessage(cl *call, err error) error {
 	return err
 }
 
-// typeError says of a message of another element type than its receive's what both are,
-// and which receive of the program it has met.
+// typeError says, of a message of another element type than its receive's, what both are, and
+// which receive of the program it matched.
 func typeError(err error, cl *call) error {
 	var p *rendezvous.FingerprintError
 	var f *fault.Error
@@ -73,7 +73,7 @@ func typeError(err error, cl *call) error {
 	return &out
 }
 
-// typeOfFingerprint undoes typePrint; a peer may have sent anything.
+// typeOfFingerprint undoes fingerprintOf; a peer may have sent anything.
 func typeOfFingerprint(fingerprint uint64) string {
 	if d := tensor.DType(fingerprint); fingerprint>>32 == 1 && uint64(d) == fingerprint&(1<<32-1) && d.Valid() {
 		return d.String()
@@ -88,10 +88,10 @@ func peerOrAny(from int) int {
 	return from
 }
 
-// Send sends buf to rank to. It returns when buf is the caller's again: at once
-// while the receiver's credit or this rank's spill buffer takes the bytes, else
-// when a receive has met the message (MPI's standard mode). Messages between two
-// ranks with one tag arrive in the order sent.
+// Send sends buf to rank to. It returns when buf is the caller's again: at once while the
+// receiver's credit or this rank's send buffer holds the bytes, else when a receive has matched
+// the message (MPI's standard mode). Messages between two ranks with one tag arrive in the order
+// sent.
 func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	sig := signature{callName: "send", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: to, tag: tag}
 	if c.group.TrySend(to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)) {
@@ -102,10 +102,9 @@ func Send[T Element](ctx context.Context, c *Comm, to, tag int, buf []T) error {
 	return c.endMessage(cl, c.group.Send(ctx, cl, to, tag, fingerprintOf(sig.dtype), tensor.Bytes(buf)))
 }
 
-// Recv receives a message from rank from (or AnySource) with tag (or AnyTag)
-// into buf, which may be larger than the message. A message that does not fit, or
-// of another element type, is used up and is an error. Cancelled before a message
-// has met it, Recv leaves no trace.
+// Recv receives a message from rank from (or AnySource) with tag (or AnyTag) into buf, which may
+// be larger than the message. A message that does not fit, or has another element type, is
+// consumed and is an error. Canceled before it has matched a message, Recv leaves no trace.
 func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Status, error) {
 	sig := signature{callName: "recv", dtype: tensor.TypeOf[T](), count: len(buf), root: -1, peer: peerOrAny(from), tag: tag}
 	c.rt.calls.recordInline(c, &sig)
@@ -117,15 +116,15 @@ func Recv[T Element](ctx context.Context, c *Comm, from, tag int, buf []T) (Stat
 	return Status(st), c.endMessage(cl, err)
 }
 
-// Probe waits until a message is there that Recv with the same arguments would
-// take, and returns its status; the message stays.
+// Probe waits until a message arrives that Recv with the same arguments would receive, and returns
+// its status; the message stays.
 func (c *Comm) Probe(ctx context.Context, from, tag int) (Status, error) {
 	cl := c.beginMessage(ctx, signature{callName: "probe", count: -1, root: -1, peer: peerOrAny(from), tag: tag})
 	st, err := c.group.Probe(ctx, cl, from, tag)
 	return Status(st), c.endMessage(cl, err)
 }
 
-// IProbe is Probe without waiting; ok is false when no such message is there.
+// IProbe is Probe without waiting; ok is false when no such message has arrived.
 func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	s, ok, err := c.group.TryProbe(from, tag)
 	if err != nil {
@@ -134,8 +133,8 @@ func (c *Comm) IProbe(from, tag int) (st Status, ok bool, err error) {
 	return Status(s), ok, err
 }
 
-// SendRecv sends out to rank to and receives in from rank from at the same time
-// (MPI's sendrecv). It never deadlocks, at any size. out and in must not overlap.
+// SendRecv sends one buffer to rank to and receives another from rank from at the same time. It
+// never deadlocks, at any size. The buffers must not overlap.
 func SendRecv[T Element](ctx context.Context, c *Comm, to, tag int, send []T, from, fromTag int, recv []T) (Status, error) {
 	cl := c.beginMessage(ctx, signature{callName: "exchange", dtype: tensor.TypeOf[T](), count: len(send), root: -1, peer: peerOrAny(from), tag: fromTag})
 	st, err := c.group.Exchange(ctx, cl, to, tag, tensor.Bytes(send), from, fromTag, tensor.Bytes(recv), typeFingerprint[T]())

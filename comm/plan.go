@@ -13,11 +13,12 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A plan is one collective as the program asked for it: checked on this rank,
-// and not begun.
+// A plan is one collective as the program called it. Its builder in collectives.go sets the call's
+// arguments, bind adds its options and finds its buffers, prepare checks them and chooses the
+// algorithm, and run carries it out.
 type plan struct {
 	verb       collective.Verb
-	callName   string // the exported call's name, where it is not the verb's
+	callName   string // the name of the exported call, where it is not the verb's: "split", "dup"
 	dtype      tensor.DType
 	dst, src   []byte
 	vectors    [][]byte // an allreduce's vectors, instead of these two
@@ -30,17 +31,17 @@ type plan struct {
 	persistent bool // the option Persistent is given
 	op         Op
 	kernel     reduce.Kernel
-	forced     string // the algorithm that the caller has named; "": the table chooses
+	forced     string // the algorithm that the option Algorithm names; "": the table chooses
 	algo       collective.Algorithm
-	segment    int         // bytes of a segment of its messages
+	segment    int         // bytes of one segment of its messages
 	bytes      int         // of the whole vector, for the choice of the algorithm
-	noShared   bool        // it runs beside others, so not in the memory that the ranks share
-	usesShared bool        // it works in that memory
-	cached     *cachedPlan // what its communicator remembers of it; nil: nothing
+	noShared   bool        // it runs beside other calls, so it must not use the memory that the ranks share
+	usesShared bool        // it uses that memory
+	cached     *cachedPlan // its entry in the cache; nil: none
 }
 
-// prepare finds the operator's kernel and the algorithm, and refuses what cannot
-// be, before anything is sent: the communicator stays as it was.
+// prepare finds the operator's kernel and the algorithm, and refuses wrong arguments. It sends
+// nothing, so the communicator stays usable after an error.
 func (pl *plan) prepare(c *Comm) error {
 	name := pl.verb.String()
 	if pl.root < -1 || pl.root >= c.Size() {
@@ -163,8 +164,9 @@ func (pl *plan) checkReduction(c *Comm) error {
 	return c.misuse(pl.verb.String(), "buf and the src of From: got slices that overlap, want separate ones; leave From out to work in place")
 }
 
-// buffersOverlap reports whether a reduction's two buffers overlap without being one: what
-// is folded into the one would be read again from the other, a wrong sum in silence.
+// buffersOverlap reports whether the two buffers of a reduction overlap without being one. A
+// result written to one of them would then be read as input from the other, and the sum would be
+// wrong without an error.
 func (pl *plan) buffersOverlap() bool {
 	switch pl.verb {
 	case collective.VerbAllReduce, collective.VerbReduce, collective.VerbScan, collective.VerbExScan:
@@ -214,10 +216,11 @@ func (pl *plan) checkOwnCount(c *Comm, name string, b []byte) error {
 	return pl.checkLength(c, name, b, pl.counts[c.Rank()]*pl.dtype.Size())
 }
 
-// noSharedFlag is the bit of what.kind that says so, where it makes a difference.
+// noSharedFlag is the bit of signature.callID that says that a call does not use shared memory,
+// where that makes a difference.
 const noSharedFlag = 1 << 16
 
-// describe sets w, all of it, to the call as the ranks compare it.
+// describe sets all of sig to the call as the ranks compare it.
 func (pl *plan) describe(sig *signature) {
 	sig.callName, sig.algorithm = pl.verb.String(), pl.algo.Name()
 	sig.dtype, sig.count, sig.root = pl.dtype, pl.count, pl.root
@@ -227,7 +230,7 @@ func (pl *plan) describe(sig *signature) {
 		sig.callName = pl.callName
 		sig.callID ^= hashText(pl.callName)
 	}
-	if pl.noShared && pl.algo.Hierarchical() { // by messages within hosts, so it meets none in shared memory
+	if pl.noShared && pl.algo.Hierarchical() { // it uses messages within hosts, so it does not match a call that uses shared memory
 		sig.callID |= noSharedFlag
 	}
 	sig.operator, sig.operatorID, sig.lists = "", 0, len(pl.vectors)
@@ -236,10 +239,10 @@ func (pl *plan) describe(sig *signature) {
 	}
 	switch pl.verb {
 	case collective.VerbAllReduce:
-		for _, v := range pl.vectors { // that a list is as long as another does not make it the same
+		for _, v := range pl.vectors { // two lists of one total length may still differ
 			sig.operatorID = (sig.operatorID ^ uint64(len(v))) * 0x9e3779b97f4a7c15
 		}
-	case collective.VerbBarrier: // its type is nobody's business
+	case collective.VerbBarrier: // its element type means nothing
 		sig.dtype = tensor.Invalid
 	case collective.VerbAllGatherV, collective.VerbReduceScatterV: // the counts are equal on all ranks
 		for _, n := range pl.counts {
@@ -248,8 +251,8 @@ func (pl *plan) describe(sig *signature) {
 	}
 }
 
-// record sets p to the call. Where p was of one like it, there is nothing to write:
-// calls that repeat themselves go around the history without touching much of it.
+// record sets r to the call. It writes nothing if r holds a call of the same cached plan: a
+// program that repeats its calls goes around the history without touching much of it.
 func (pl *plan) record(r *callRecord) {
 	switch cp := pl.cached; {
 	case cp == nil:
@@ -260,18 +263,18 @@ func (pl *plan) record(r *callRecord) {
 	}
 }
 
-// hashText is what ranks compare where they must agree on a text.
+// hashText returns what ranks compare where they must agree on a text.
 func hashText(s string) uint64 {
 	h := fnv.New64a()
 	io.WriteString(h, s) // a hash takes all
 	return h.Sum64()
 }
 
-// dispatch carries the plan out in a round.
+// dispatch calls the algorithm in a round.
 func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	es := pl.dtype.Size()
 	switch pl.verb {
-	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // each side has its own word on the counts
+	case collective.VerbGatherV, collective.VerbScatterV, collective.VerbAllToAllV: // sender and receiver each give a count, which may differ
 		r.MarkEnds()
 	}
 	switch pl.verb {
@@ -312,7 +315,8 @@ func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// run runs the plan in its round.
+// run carries the plan out in its round. A message that is left over means that a rank sent more
+// than this one expected.
 func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
@@ -360,8 +364,8 @@ func (c *Comm) executeBound(ctx context.Context, pl *plan) error {
 	return c.finish(cl, err)
 }
 
-// runShared is carryOut in shared memory. Close waits with giving it back until
-// this call has left, or has ended by a panic, an operator's perhaps.
+// runShared is run in shared memory. If an operator panics, it lets Close release the memory: the
+// call will not return.
 func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	panics := true
 	defer func() {

@@ -10,13 +10,13 @@ import (
 // kernel, its algorithm, its description and its fingerprint, is remembered by the
 // communicator: BenchmarkCallAlone has the time that it takes less.
 
-// planCacheSize is how many calls a communicator remembers, a power of two.
+// planCacheSize is how many plans a communicator caches, a power of two.
 const planCacheSize = 16
 
 // A cachedPlan is a blocking call that was prepared before. c.mu guards it.
 type cachedPlan struct {
 	key         planKey
-	number      uint64 // of all that this communicator has remembered; 0: nothing yet
+	number      uint64 // of all plans that this communicator has cached; 0: an empty entry
 	kernel      reduce.Kernel
 	algo        collective.Algorithm
 	segment     int
@@ -25,7 +25,7 @@ type cachedPlan struct {
 	fingerprint uint64
 }
 
-// An planKey is all that a plan's algorithm, description and fingerprint follow from.
+// A planKey is all that the algorithm, the description and the fingerprint of a plan depend on.
 type planKey struct {
 	verb            collective.Verb
 	dtype           tensor.DType
@@ -34,25 +34,26 @@ type planKey struct {
 	op              Op
 }
 
-// cacheable reports whether the plan's answers follow from what asked holds.
+// cacheable reports whether a planKey holds all that the plan depends on.
 func (pl *plan) cacheable() bool {
 	return pl.callName == "" && pl.forced == "" && pl.counts == nil && pl.sends == nil && !pl.noShared
 }
 
-// matches reports whether a plain plan asks the same. It compares word by word: to put
-// together what == could compare takes longer.
+// matches reports whether a cacheable plan has this key. It compares field by field: to build a
+// value that == could compare takes longer.
 func (k *planKey) matches(pl *plan) bool {
 	return k.verb == pl.verb && k.dtype == pl.dtype && k.count == pl.count && k.root == pl.root && k.op == pl.op &&
 		k.bytes == pl.bytes && k.dst == len(pl.dst) && k.src == len(pl.src)
 }
 
-// planEntry is where a plain plan is remembered.
+// planEntry returns where a cacheable plan is cached. The cache is direct-mapped: two plans of one
+// entry evict each other.
 func (c *Comm) planEntry(pl *plan) *cachedPlan {
 	h := uint64(pl.bytes)*0x9e3779b97f4a7c15 + uint64(pl.dtype)*0xbb67ae8584caa73b + pl.op.ID() + uint64(pl.root)<<32
 	return &c.planCache[(h>>32^uint64(pl.verb))%planCacheSize]
 }
 
-// lookupPlan makes a plan what one like it came to; false when none is known. c.mu is held.
+// lookupPlan completes a plan from the cache; false when no such plan is there. c.mu is held.
 func (c *Comm) lookupPlan(pl *plan) bool {
 	k := c.planEntry(pl)
 	if k.number == 0 || !k.key.matches(pl) || pl.buffersOverlap() { // where the buffers lie is all that lengths do not tell
@@ -62,7 +63,7 @@ func (c *Comm) lookupPlan(pl *plan) bool {
 	return true
 }
 
-// cachePlan keeps what a plan that was prepared has come to. c.mu is held.
+// cachePlan caches a plan that was prepared. c.mu is held.
 func (c *Comm) cachePlan(pl *plan) {
 	k := c.planEntry(pl)
 	c.plansCached++
@@ -73,5 +74,5 @@ func (c *Comm) cachePlan(pl *plan) {
 	pl.cached = k
 }
 
-// clearPlans is for when other answers would be found.
+// clearPlans empties the cache: another table chooses other algorithms.
 func (c *Comm) clearPlans() { c.planCache = [planCacheSize]cachedPlan{} }

@@ -17,8 +17,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A rankRuntime is what all communicators of one rank share: the mesh, the engine, and
-// what is known of the other ranks. It is the mesh's Events.
+// A rankRuntime is what all communicators of one rank share: the mesh, the engine, and what is
+// known of the other ranks. It implements mesh.Events: the mesh tells it of lost ranks and links,
+// of goodbyes, and of floods and questions of other ranks. Its methods may be called concurrently,
+// except that the mesh's control goroutine alone calls LastCall.
 type rankRuntime struct {
 	opt           *options
 	rank          int
@@ -27,34 +29,34 @@ type rankRuntime struct {
 	wire          transport.Transport
 	eng           *rendezvous.Engine
 	log           *slog.Logger
-	initGoroutine uint64 // the goroutine that called Init, for "where is it now"
+	initGoroutine uint64 // the goroutine that called Init, to find out where it is now
 	calls         calls
-	lastRecord    callRecord         // the control goroutine's, as is sites: what a heartbeat told last
-	siteTexts     callsite.TextCache // and where calls were
-	model         choose.Model       // rank 0's; set before Init returns
+	lastRecord    callRecord         // the control goroutine's: what the last heartbeat said
+	siteTexts     callsite.TextCache // the control goroutine's: where calls were
+	model         choose.Model       // of rank 0's tuning file; set before Init returns
 	// places is where each rank runs; all ranks know the same. Set once, before any
 	// communicator but the job's exists.
 	places []topology.Place
 
-	ctx    context.Context // ends when the world is closed
+	ctx    context.Context // ends when the runtime is closed
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines started by spawn
 
 	mu           sync.Mutex // guards the rest
 	comms        map[uint64]*Comm
 	earlyRevokes earlyRevokes
-	lostRanks    map[int]error  // ranks that are lost or closed
-	lostLinks    []*fault.Error // links that are lost
-	ended        error          // after Close, or a verdict about this rank
+	lostRanks    map[int]error  // why ranks are lost, or that they have closed
+	lostLinks    []*fault.Error // each names both ends
+	ended        error          // why this rank takes no calls: it has closed, or was declared lost
 	closing      bool
-	verdict      *fault.Error // the first verdict
+	verdict      *fault.Error // the first failure that the mesh reported
 }
 
-// maxEarly bounds what is remembered for communicators that are not there yet.
+// maxEarly bounds the revokes that are kept for communicators that this rank has not made.
 const maxEarly = 256
 
-// earlyRevokes are the last maxEarly revokes of communicators that this rank does
-// not have. It may make them soon; of others it is no member, or has closed them.
+// earlyRevokes are the last maxEarly revokes of communicators that this rank does not have. It may
+// make one of them soon; of the others it is no member, or it has closed them.
 type earlyRevokes struct {
 	why   map[uint64]*fault.Error
 	order []uint64 // the oldest first
@@ -84,7 +86,7 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	return e
 }
 
-// spawn runs f on a goroutine that Close waits for; false when it is too late.
+// spawn runs f on a goroutine that Close waits for. It returns false after Close has begun.
 func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -99,7 +101,7 @@ func (rt *rankRuntime) spawn(f func(ctx context.Context)) bool {
 	return true
 }
 
-// Failed implements mesh.Events: somebody is lost, and all ranks hear the same.
+// Failed implements mesh.Events: ranks are lost, or a link is, and all ranks get the same error.
 func (rt *rankRuntime) Failed(e *fault.Error) {
 	rt.mu.Lock()
 	if rt.verdict == nil {
@@ -121,8 +123,8 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 	}
 }
 
-// linkLost ends what needs both ranks of a broken link: messages between them on
-// themselves, and collectives of every communicator that has both.
+// linkLost ends what needs both ranks of a broken link: messages between them, and collectives of
+// every communicator that has both as members.
 func (rt *rankRuntime) linkLost(e *fault.Error) {
 	rt.mu.Lock()
 	rt.lostLinks = append(rt.lostLinks, e)
@@ -148,9 +150,9 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 	return true
 }
 
-// lossWithin is why collectives of a new communicator cannot be: one of its ranks, or
-// a link between two of them, is lost. Ranks that exchange nothing over that link
-// would not find out by themselves. w.mu is held.
+// lossWithin returns why a new communicator cannot run collectives, or nil: one of its ranks is
+// lost, or a link between two of them. Ranks that exchange nothing over that link would not find
+// out by themselves. rt.mu is held.
 func (rt *rankRuntime) lossWithin(c *Comm) error {
 	for r := range c.Size() {
 		var f *fault.Error
@@ -175,8 +177,8 @@ func (rt *rankRuntime) blamed(e *fault.Error, rank int) bool {
 	return false
 }
 
-// rankLost ends every call that needs a rank: messages with it, and collectives of
-// every communicator that has it.
+// rankLost ends every call that needs a rank: messages with it, and collectives of every
+// communicator that has it as a member.
 func (rt *rankRuntime) rankLost(rank int, err error) {
 	rt.mu.Lock()
 	rt.lostRanks[rank] = err
@@ -189,8 +191,8 @@ func (rt *rankRuntime) rankLost(rank int, err error) {
 	}
 }
 
-// Goodbye implements mesh.Events. What the rank sent has been taken; collectives
-// that need no more of it go on.
+// Goodbye implements mesh.Events: a rank has closed. Its peers have received all that it sent, so
+// collectives that need no more of it go on.
 func (rt *rankRuntime) Goodbye(rank int) {
 	err := &fault.Error{Kind: fault.Closed, Op: "close", Rank: rank, Peers: []fault.Peer{rt.peer(rank)}}
 	rt.mu.Lock()
@@ -209,7 +211,7 @@ func (rt *rankRuntime) end(err error) {
 	rt.eng.End(err)
 }
 
-// openComms are the communicators alive on this rank.
+// openComms returns the communicators that are open on this rank.
 func (rt *rankRuntime) openComms() []*Comm {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -226,7 +228,8 @@ func (rt *rankRuntime) comm(id uint64) *Comm {
 	return rt.comms[id]
 }
 
-// LastCall implements mesh.Events. It makes no garbage for a call like one before.
+// LastCall implements mesh.Events: it appends the text of the last call to b, for a heartbeat. It
+// allocates nothing for a call that is like an earlier one.
 func (rt *rankRuntime) LastCall(b []byte) []byte {
 	rt.calls.mu.Lock()
 	rt.lastRecord = rt.calls.lastRecord()
@@ -271,7 +274,7 @@ func (rt *rankRuntime) peer(rank int) fault.Peer {
 	return fault.Peer{Rank: rank, Host: m.Host(rank)}
 }
 
-// setMesh gives the world its mesh.
+// setMesh gives the runtime its mesh, which starts after the runtime exists.
 func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
 	rt.eng.Bind(m)
 	rt.mu.Lock()
@@ -279,7 +282,7 @@ func (rt *rankRuntime) setMesh(m *mesh.Mesh) {
 	rt.mu.Unlock()
 }
 
-// close closes the world: promised bytes first, then the goodbye.
+// close closes the runtime: it delivers what Sends have accepted, then says goodbye.
 func (rt *rankRuntime) close(ctx context.Context) error {
 	rt.mu.Lock()
 	if rt.closing {
@@ -314,11 +317,11 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	return err
 }
 
-// askLimit bounds how long an error waits for the words of other ranks.
+// askLimit bounds how long an error waits for answers of other ranks.
 const askLimit = time.Second
 
-// location is the place that a call was made from, and, for a rank that is in no
-// call, where the goroutine that called Init is now.
+// location returns the file and line of a call, and, for a rank that is in no call, where the
+// goroutine that called Init is now.
 func (rt *rankRuntime) location(site callsite.Site, underWay bool) string {
 	if underWay {
 		return site.String()
