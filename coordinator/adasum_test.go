@@ -16,7 +16,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// plainAdasum is the formula, on whole vectors in float64.
+// plainAdasum is the formula on whole vectors in float64.
 func plainAdasum(shares [][]float64) []float64 {
 	for len(shares) > 1 {
 		var up [][]float64
@@ -67,8 +67,7 @@ func convert[T float32 | float64](v []float64) []T {
 	return out
 }
 
-// almostEqual compares with a reference, whose largest element is what errors are
-// relative to.
+// almostEqual compares with a reference. Errors are relative to its largest element.
 func almostEqual[T float32 | float64](what string, got []T, want []float64, most float64) error {
 	largest := 1e-300
 	for _, w := range want {

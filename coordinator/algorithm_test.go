@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// Tensors are fused as lists where the table is the default one: it names algorithms
-// for large vectors that take no lists, and fold as one that does.
+// By the default table, fused tensors are reduced as lists: for large vectors it names algorithms
+// that do not work on lists, but fold in the same order as one that does.
 func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -35,8 +35,8 @@ func TestByTheDefaultTableTensorsAreReducedWhereTheyLie(t *testing.T) {
 	}
 }
 
-// A ring that somebody has asked for, or that the table has for large vectors, is one;
-// only where the table has stretches do single vectors go by them.
+// A plain ring is used where the program or the table for large vectors asks for it; single vectors
+// go segment by segment only if the table says so.
 func TestSingleVectorsAreReducedByWhatWasChosenForLargeOnes(t *testing.T) {
 	classOf := func(a string) uint8 { return uint8(slices.Index(classes(), a)) }
 	for _, tc := range []struct {

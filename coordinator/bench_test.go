@@ -12,16 +12,15 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// BenchmarkSmallTensors is a step of 1,000 tensors of 1 KiB, from the first
-// submission to the last wait, on ranks that are goroutines.
+// BenchmarkSmallTensors measures a step of 1,000 tensors of 1 KiB, from the first submission to the
+// last wait, on ranks that are goroutines.
 func BenchmarkSmallTensors(b *testing.B) {
 	for _, ranks := range []int{1, 2, 4} {
 		b.Run(fmt.Sprintf("ranks=%d", ranks), func(b *testing.B) { benchSteps(b, ranks, "auto", 1000, 256) })
 	}
 }
 
-// benchSteps times steps of that many tensors of so many elements, after some that
-// are not timed.
+// benchSteps measures steps of a number of tensors of equal size, after three that do not count.
 func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opts ...coordinator.Option) {
 	b.ReportAllocs()
 	err := comm.Local(ranks, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
@@ -49,7 +48,8 @@ func benchSteps(b *testing.B, ranks int, wire string, tensors, elements int, opt
 	}
 }
 
-// steps are a program's that submits the same tensors again and again, declared in the first.
+// steps are those of a program that submits the same tensors again and again, declared in the first
+// step.
 type steps struct {
 	names   []string
 	bufs    [][]float32
@@ -77,12 +77,12 @@ func (s *steps) step(ctx context.Context, co *coordinator.Coordinator) error {
 	return coordinator.WaitAll(ctx, s.handles...)
 }
 
-// What a step costs is there however many tensors it has: messages and lists, and
-// none of it for each tensor, nor for each part of a large one.
+// A step allocates messages and lists, however many tensors it has, and nothing for a tensor or a
+// part of a large one.
 func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	for _, c := range []struct {
 		what                      string
-		tensors, elements, pieces int // that are carried out
+		tensors, elements, pieces int // pieces: tensors or parts that are executed
 		opts                      []coordinator.Option
 	}{
 		{"small tensors", 2000, 16, 2000, nil},
@@ -91,7 +91,7 @@ func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			opts := append(c.opts, coordinator.WithCache(2*c.tensors), coordinator.WithCredit(1<<30),
-				coordinator.WithCycle(time.Minute)) // so that a slow machine does not tell a step in many messages
+				coordinator.WithCycle(time.Minute)) // so that a slow machine does not send a step in many lists
 			err := comm.Local(2, with(func(ctx context.Context, cm *comm.Comm, co *coordinator.Coordinator) error {
 				got, err := allocations(ctx, cm, co, newSteps(c.tensors, c.elements))
 				if limit := uint64(40 + c.pieces/4); err == nil && got > limit {
@@ -106,7 +106,7 @@ func TestSteadyStepsAllocateNothingPerTensor(t *testing.T) {
 	}
 }
 
-// allocations are those of one step in many, on all ranks; 0 on other ranks than 0.
+// allocations is the mean number of allocations in a step on all ranks; 0 on other ranks than 0.
 func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, s *steps) (uint64, error) {
 	const runs = 10
 	for range 5 { // until the cache knows all names, and tables have grown
@@ -133,8 +133,8 @@ func allocations(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator,
 	return (after.Mallocs - before.Mallocs) / runs, nil
 }
 
-// BenchmarkParts is a step of large tensors that go in parts, of which allocs/op
-// shows what each costs, on all ranks together.
+// BenchmarkParts measures a step of large tensors that run in parts. Its allocs/op are those of all
+// ranks.
 func BenchmarkParts(b *testing.B) {
 	for _, wire := range []string{"memory", "tcp"} {
 		b.Run(wire, func(b *testing.B) {
@@ -143,9 +143,9 @@ func BenchmarkParts(b *testing.B) {
 	}
 }
 
-// BenchmarkModel is a step of a model's gradients, of which few are large and many
-// small, on ranks that are goroutines: by a coordinator; as separate calls, one
-// after the other; and as one vector. With GOMAXPROCS=1 it compares what they cost.
+// BenchmarkModel measures a step of a model's gradients, of which few are large and many small, on
+// ranks that are goroutines: by a coordinator; as separate calls; and as one vector. With
+// GOMAXPROCS=1 it compares their time of the processor.
 func BenchmarkModel(b *testing.B) {
 	sizes := []int{9408, 2_048_000} // elements, as ResNet-50 has them, some fewer
 	for stage := range 4 {
@@ -191,7 +191,7 @@ func BenchmarkModel(b *testing.B) {
 	}
 }
 
-// model is steps of tensors that lie side by side in one vector.
+// model is steps of tensors that are parts of one vector.
 type model struct {
 	steps
 	all []float32

@@ -8,14 +8,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// oneTensor is a Bucket of one tensor that a sampler takes for a step's first.
+// oneTensor is a Bucket of one tensor, which a sampler regards as the first of a step.
 func oneTensor() *negotiate.Bucket {
 	t := &negotiate.Spec{Name: "w", Operation: negotiate.AllReduce, DType: tensor.Float32, Wire: tensor.Float32, Shape: []int{1000}}
 	return &negotiate.Bucket{Entries: []negotiate.BucketEntry{{Spec: t, Submission: 1}}, Parts: 1}
 }
 
-// runStep is a step that begins at a time and takes so long; it reports whether a sample
-// is complete.
+// runStep is a step that begins at a time and has a duration. It reports whether a sample is
+// complete.
 func runStep(s *sampler, at, duration negotiate.Time) bool {
 	b := oneTensor()
 	s.noteInput(at, &negotiate.Submit{Requests: make([]negotiate.TensorRequest, 1), Submissions: []negotiate.SubmissionID{1}})
@@ -24,8 +24,8 @@ func runStep(s *sampler, at, duration negotiate.Time) bool {
 	return change
 }
 
-// The clock of a sample stands still while nothing is under way, and a sample of long
-// steps has fewer of them.
+// A sample does not count time in which nothing is in flight, and one of long steps has fewer of
+// them.
 func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	const ms = negotiate.Time(negotiate.Millisecond)
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func TestASampleHasAsManyStepsAsItNeeds(t *testing.T) {
 	}
 }
 
-// Whatever becomes of a submission, the clock stops when nothing is under way.
+// Whatever the outcome of a submission, the clock stops when nothing is in flight.
 func TestTheClockOfASampleStopsHoweverThingsEnd(t *testing.T) {
 	var s sampler
 	s.noteInput(10, negotiate.Submit{Submissions: []negotiate.SubmissionID{1, 2, 3}})

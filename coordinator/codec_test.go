@@ -17,7 +17,7 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// A plain codec says what a rank sends of a vector.
+// A plainCodec is the reference of a codec: what a rank sends of a vector.
 type plainCodec func(v []float64) []float64
 
 func plainTop(keep int) plainCodec {
@@ -86,8 +86,7 @@ func TestCodedGradientsAreThoseOfAPlainReferenceAndEqualOnAllRanks(t *testing.T)
 	}
 }
 
-// codedSteps runs some steps with error feedback, on this rank and by the
-// reference for all ranks.
+// codedSteps runs some steps with error feedback, on this rank, and by the reference for all ranks.
 func codedSteps[T float32 | float64](ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, most float64) error {
 	for _, cc := range codecs[T]() {
 		for _, size := range []int{0, 1, 9, 1000} {

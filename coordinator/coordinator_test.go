@@ -42,8 +42,8 @@ func with(f func(context.Context, *comm.Comm, *coordinator.Coordinator) error, o
 	}
 }
 
-// whileRank1HasJoined runs f on ranks 0 and 2 of three, without rank 1, which joins
-// at once; then these join, too.
+// whileRank1HasJoined runs f on ranks 0 and 2 of three. Rank 1 joins at once, and the others after
+// f.
 func whileRank1HasJoined(t *testing.T, f func(context.Context, *comm.Comm, *coordinator.Coordinator) error) {
 	t.Helper()
 	leak.Check(t)

@@ -2,12 +2,11 @@ package coordinator
 
 import "fmt"
 
-// Record has a rank remember what it carries out, for Sequence: a timeline that
-// nobody writes.
+// Record has a rank record what it executes, for Sequence, as a timeline that is not written.
 func Record(co *Coordinator) { co.rec.Store(new(recorder)) }
 
-// Sequence ends Record, and is what the rank has carried out since, in order: the
-// process set, the name, the part, and how many were carried out together.
+// Sequence ends Record. It returns what the rank has executed since, in order: the process set, the
+// name, the part, and how many tensors were executed together.
 func Sequence(co *Coordinator) []Carried {
 	r := co.rec.Swap(nil)
 	r.mu.Lock()
@@ -20,7 +19,7 @@ func Sequence(co *Coordinator) []Carried {
 	return list
 }
 
-// A Carried is one thing that a rank has carried out.
+// A Carried is one tensor, or part of one, that a rank has executed.
 type Carried struct {
 	Set  uint32
 	What string

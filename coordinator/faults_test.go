@@ -109,10 +109,10 @@ func TestWhatCannotBeIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A rank is lost while others wait in each phase: for the negotiation, with rank
-// 0 gone; inside the collective; for all to join, or to agree on a process set;
-// while a report of what stalls asks it where it is; for all to close. That it
-// takes no second is shown in package comm's test of deaths at every frame.
+// A rank is lost while others wait in each phase: for the negotiation, with rank 0 lost; inside the
+// collective; for all to join or to agree on a process set; while a report asks the lost rank where
+// it is; for all to close. That this takes less than a second is shown by package comm's test of
+// deaths at every frame.
 func TestALostRankEndsEveryHandleNamingIt(t *testing.T) {
 	for _, wire := range wires() {
 		for _, dead := range []int{0, 1} {
@@ -192,7 +192,7 @@ func stallLimit(phase string) time.Duration {
 	return 0
 }
 
-// names reports whether err tells of the loss of a rank.
+// names reports whether err blames a rank for being lost.
 func names(err error, rank int) bool {
 	var f *fault.Error
 	if !errors.As(err, &f) || !errors.Is(err, fault.PeerLost) {

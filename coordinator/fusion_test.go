@@ -17,7 +17,7 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A reductionCase of folding: what of a program's decides in which order shares are folded.
+// A reductionCase is what decides in which order shares are folded.
 type reductionCase struct {
 	name     string
 	op       comm.Op
@@ -26,9 +26,9 @@ type reductionCase struct {
 	callOpts []coordinator.CallOption
 }
 
-// reductionCases are those that a coordinator has, and all for which chunks are folded by one
-// call and gathered by another. The rules are of a tuning that folds chunks of each
-// size in another order, and that knows no order of the ranks for large ones.
+// reductionCases are all ways of folding, and those in which chunks are folded by one call and
+// gathered by another. Their rules are of a tuning that folds chunks of each size in another order
+// and does not use the order of the ranks for large ones.
 func reductionCases(t *testing.T) []reductionCase {
 	t.Helper()
 	rules := filepath.Join(t.TempDir(), "tuning.json")
@@ -60,7 +60,7 @@ func reductionCases(t *testing.T) []reductionCase {
 	}
 }
 
-// fusedSizes are of tensors that are small, 8 KiB or less, and 84 KB together.
+// fusedSizes are sizes of small tensors, 8 KiB or less, of 84 KB together.
 func fusedSizes() []int {
 	sizes := []int{1000, 1, 3, 64}
 	for range 10 {
@@ -69,8 +69,7 @@ func fusedSizes() []int {
 	return sizes
 }
 
-// A tensor has the same bits alone, with some others, and in one Bucket with so many
-// that together they are large, whatever folds it.
+// A tensor has the same bits alone, with some others, and in a large Bucket, whatever folds it.
 func TestNoWayOfFoldingLetsFusionChangeABit(t *testing.T) {
 	const some, all = 20_000, 64 << 20
 	for _, w := range reductionCases(t) {
@@ -115,8 +114,8 @@ func sameBits(t *testing.T, fusion int, alone, fused [][]float32) {
 	}
 }
 
-// runFused are rank 0's results, and the most tensors that were carried out together.
-// They are submitted as a group, so that all are ready at once.
+// runFused returns rank 0's results, and the most tensors that were executed together. They are
+// submitted as a group, so that all are ready at once.
 func (w *reductionCase) runFused(t *testing.T, n int, share bool, fusion int) (results [][]float32, together int) {
 	t.Helper()
 	by := w.class

@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestTheIdentityChangesNoShare folds what an absent rank gives with some elements
-// of every type, on either side, by every operator that takes the type.
+// TestTheIdentityChangesNoShare folds what an absent rank contributes with some elements of every
+// type, on either side, by every operator that accepts the type.
 func TestTheIdentityChangesNoShare(t *testing.T) {
 	pairs := 0
 	for _, op := range []comm.Op{

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestARankThatHasJoinedGivesNothingToAnyOperation is what ranks 0 and 2 get while
-// rank 1 has joined. Each gives its rank plus 1, so 1 and 3.
+// TestARankThatHasJoinedGivesNothingToAnyOperation compares what ranks 0 and 2 get while rank 1 has
+// joined. Each contributes its rank plus 1, so 1 and 3.
 func TestARankThatHasJoinedGivesNothingToAnyOperation(t *testing.T) {
 	type coord = *coordinator.Coordinator
 	reduced := func(op comm.Op, want float64, count int, opts ...coordinator.CallOption) func(context.Context, coord) error {

@@ -47,7 +47,7 @@ func TestALogWriterDropsWithACountAndNeverWhatMustBeWritten(t *testing.T) {
 	})
 }
 
-// slowHandler is a logger's handler that takes a line when it is let go; nil: at once.
+// A slowHandler is a logger's handler that blocks until free is closed; nil: it does not block.
 type slowHandler struct{ free chan struct{} }
 
 func (s slowHandler) Enabled(context.Context, slog.Level) bool { return true }
@@ -60,8 +60,8 @@ func (s slowHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// Autotune's log takes nothing, which costs a warning and no more. Close's context ends
-// while it waits for that, so it has ended when the warning is written.
+// Autotune's log blocks, which costs a warning and no more. Close's context ends while Close waits
+// for that log, so it has ended when the warning is written.
 func TestWhatAutotuneLacksIsNoFaultOfALogger(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -103,7 +103,7 @@ func withEnd(d time.Duration) func(context.Context) (context.Context, context.Ca
 	return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
 }
 
-// withCancel cancels after a while.
+// withCancel is a context that is cancelled after a while.
 func withCancel(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	time.AfterFunc(2*time.Second, cancel)

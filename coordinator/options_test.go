@@ -86,7 +86,7 @@ func TestACreditThatWasAskedForHoldsFromTheStart(t *testing.T) {
 	}
 }
 
-// Rank 0 decides, and what it is asked for holds on any wire.
+// Rank 0 decides, and an option holds on any wire.
 func TestPartsAreLargerWhereTheyGoByMessages(t *testing.T) {
 	for _, tc := range []struct {
 		wire string

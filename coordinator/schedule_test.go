@@ -17,8 +17,8 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// TestRandomTensorsInRandomOrdersOnRealWires plays jobs of up to 8 ranks, whose
-// ranks submit at their own pace.
+// TestRandomTensorsInRandomOrdersOnRealWires runs jobs of up to 8 ranks, which submit at their own
+// pace.
 func TestRandomTensorsInRandomOrdersOnRealWires(t *testing.T) {
 	for i, wire := range wires() {
 		for n := 1; n <= 8; n++ {
@@ -43,9 +43,9 @@ func delay(rnd *rand.Rand) {
 	}
 }
 
-// TestThousandsOfSchedulesAgree plays jobs in bubbles of time: a rank may be late
-// by many cycles, and a job that hangs ends by its own limits, at no cost. A
-// schedule is one round: tensors, and for each rank an order and pauses.
+// TestThousandsOfSchedulesAgree runs jobs in bubbles of time: a rank may be late by many cycles,
+// and a job that hangs ends by its own limits at once. A schedule is one round: tensors, and for
+// each rank an order and pauses.
 func TestThousandsOfSchedulesAgree(t *testing.T) {
 	jobs, rounds := 150, 20
 	if raceEnabled || testing.Short() {
@@ -65,21 +65,21 @@ func TestThousandsOfSchedulesAgree(t *testing.T) {
 	}
 }
 
-// idle is up to some cycles, or none.
+// idle is a pause of up to some cycles, or none.
 func idle(rnd *rand.Rand) {
 	if rnd.IntN(2) == 0 {
 		time.Sleep(time.Duration(rnd.IntN(4000)) * time.Microsecond) // of the bubble's time, which passes when all wait
 	}
 }
 
-// A schedule is one job: what is submitted follows from the seed and is known to
-// all ranks; when, and in which order, each rank draws for itself.
+// A schedule is one job. What is submitted follows from the seed, and all ranks know it; when and
+// in which order, each rank draws by itself.
 type schedule struct {
 	seed      uint64
 	n, rounds int
 	pause     func(*rand.Rand)
 	ran       [][]coordinator.Carried // by each rank
-	last      []int                   // who joined last, as each rank was told
+	last      []int                   // which rank joined last, as each rank has learned it
 }
 
 func (p *schedule) run(opts ...comm.Option) error {
@@ -95,8 +95,8 @@ func (p *schedule) run(opts ...comm.Option) error {
 	return p.agree()
 }
 
-// rank is one rank's program: rounds that all take part in; some more that it
-// takes part in until its data runs out; and the join.
+// rank is the program of one rank: rounds with all ranks, some more until its data runs out, and
+// the join.
 func (p *schedule) rank(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	me := c.Rank()
 	coordinator.Record(co)
@@ -138,10 +138,10 @@ func (p *schedule) rank(ctx context.Context, c *comm.Comm, co *coordinator.Coord
 	return nil
 }
 
-// batches are those of a rank beyond the rounds.
+// batches is how many rounds a rank has beyond the common ones.
 func (p *schedule) batches(rank int) int { return int(p.seed+uint64(rank)*7) % 4 }
 
-// agree compares what the ranks have carried out, where two of them take part.
+// agree compares what the ranks have executed, where two of them take part.
 func (p *schedule) agree() error {
 	for r := range p.n {
 		mine, first := p.ran[r], p.ran[0]
@@ -163,7 +163,7 @@ func (p *schedule) agree() error {
 	return nil
 }
 
-// round submits some tensors, and waits for them, in orders of the rank's own.
+// round submits some tensors and waits for them, in orders of the rank's own.
 func (p *schedule) round(ctx context.Context, co *coordinator.Coordinator, set *coordinator.ProcessSet, me, round int) error {
 	common := rand.New(rand.NewPCG(p.seed, 1000+uint64(round)))
 	own := rand.New(rand.NewPCG(p.seed, 1_000_000+uint64(1000*me+round)))
@@ -194,7 +194,7 @@ func (p *schedule) round(ctx context.Context, co *coordinator.Coordinator, set *
 	return nil
 }
 
-// A task is one tensor, or a group of them, and what must come of it.
+// A task is one tensor, or a group of them, and its expected result.
 type task struct {
 	name  string
 	kind  int
@@ -206,7 +206,7 @@ type task struct {
 	me, n int // in the set
 }
 
-// draw makes a task; its name may have stood for something else before.
+// draw makes a task. Its name may have stood for another tensor before.
 func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
 	k := task{name: fmt.Sprint("t", i), kind: rnd.IntN(10), size: []int{0, 1, 2, 5, 40, 300, 1500}[rnd.IntN(7)], round: round}
 	k.inSet = rnd.IntN(5) == 0
@@ -218,7 +218,7 @@ func (p *schedule) draw(rnd *rand.Rand, i, round int) task {
 	return k
 }
 
-// submit submits a task on this rank; what it returns waits, and compares.
+// submit submits a task on this rank. The function that it returns waits and compares.
 func (k task) submit(co *coordinator.Coordinator) func(context.Context) error {
 	switch k.kind {
 	case 0:
@@ -268,7 +268,7 @@ func (k task) reduce(to coordinator.Submitter, name string, op comm.Op, want fun
 	}
 }
 
-// matches compares elements with what they must be.
+// matches compares elements with the expected ones.
 func matches[T comparable](what string, got []T, want func(i int) T) error {
 	for i, v := range got {
 		if v != want(i) {
@@ -310,7 +310,7 @@ func (k task) scatter(co *coordinator.Coordinator) func(context.Context) error {
 	}
 }
 
-// part is which rows are a rank's.
+// part is which rows a rank gets.
 func (k task) part(rank int) (lo, hi int) {
 	longer := k.size % k.n
 	lo = rank*(k.size/k.n) + min(rank, longer)
@@ -321,7 +321,7 @@ func (k task) part(rank int) (lo, hi int) {
 	return lo, hi
 }
 
-// rows are how many a rank gives to a gather: others in every round.
+// rows is how many rows a rank gives to a gather, in every round others.
 func (k task) rows(rank int) int { return (k.size + rank*k.round) % 37 }
 
 func (k task) gather(co *coordinator.Coordinator) func(context.Context) error {

@@ -42,10 +42,9 @@ func TestTheProgramsOwnCollectivesGoOnBeside(t *testing.T) {
 	})
 }
 
-// TestBitsDoNotDependOnFusion submits the same tensors under settings that fuse
-// all, some and none of them, in other orders each time, and compares bits. Segments
-// are so short that the larger tensors go round a ring in several stretches, also
-// those that travel as 16 bits.
+// TestBitsDoNotDependOnFusion submits the same tensors under settings that fuse all, some and none
+// of them, in other orders each time, and compares bits. Segments are so short that the larger
+// tensors go round a ring in several of them, also those that travel in 16 bits.
 func TestBitsDoNotDependOnFusion(t *testing.T) {
 	sizes := []int{1, 2, 7, 63, 64, 65, 1000, 4096, 10_000, 3, 129, 50_000, 60_000, 25_000, 40}
 	const narrow = 12                         // the first that travels as 16 bits
@@ -207,7 +206,7 @@ func TestRanksThatRunOutGiveNothingAndAllLearnWhoWasLast(t *testing.T) {
 	})
 }
 
-// oneBatch is a batch of those ranks that have one: step and above.
+// oneBatch is a batch of the ranks that have one: step and above.
 func oneBatch(ctx context.Context, co *coordinator.Coordinator, n, me, step int) error {
 	givers := n - step
 	least, mean, prod := []float32{float32(10 + me)}, []float64{float64(me)}, []int8{2}

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// rows are what a rank gives: none on rank 1, and an index twice on rank 2.
+// rows are what a rank contributes: none on rank 1, and an index twice on rank 2.
 func rows(rank, step int) coordinator.Sparse[float32] {
 	s := coordinator.Sparse[float32]{Width: 2}
 	if rank == 1 {

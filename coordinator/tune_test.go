@@ -23,8 +23,8 @@ import (
 	"github.com/tutti-go/tutti/internal/test/leak"
 )
 
-// tuneOut takes steps until rank 0 has settled, and one more. Every result is
-// compared with the sum, to the bit between ranks.
+// tuneOut takes steps until Autotune has finished on rank 0, and one more. Every result is compared
+// with the sum, and its bits between the ranks.
 func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	for step := 0; ; step++ {
 		if step > 1000 {
@@ -64,7 +64,7 @@ func tuneOut(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) err
 	}
 }
 
-// sameSettings compares those of all ranks.
+// sameSettings compares the settings of all ranks.
 func sameSettings(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {
 	s, _ := co.Settings()
 	mine := make([]byte, 200)
@@ -119,7 +119,7 @@ func TestAutotuneEndsOnAllRanksAndSavesItsChoice(t *testing.T) {
 	}
 }
 
-// blockedWriter is a log that takes nothing before it is let go.
+// A blockedWriter is a log that blocks until free is closed.
 type blockedWriter struct{ free chan struct{} }
 
 func (s *blockedWriter) Write(b []byte) (int, error) {
@@ -140,7 +140,7 @@ func TestABlockedLogDelaysNobody(t *testing.T) {
 	}
 }
 
-// By the bubble's clock, Close gives it 5 s.
+// By the bubble's clock, Close waits for 5 s.
 func TestCloseWaitsForABlockedLogNoLongerThanItsBound(t *testing.T) {
 	leak.Check(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestCloseWaitsForABlockedLogNoLongerThanItsBound(t *testing.T) {
 	})
 }
 
-// lines is a log that takes anything, or nothing before it is let go.
+// lines is a log that keeps what it gets, or blocks until free is closed.
 type lines struct {
 	free chan struct{} // nil: anything
 	mu   sync.Mutex
@@ -237,9 +237,9 @@ func TestABlockedLoggerStopsNoJob(t *testing.T) {
 	})
 }
 
-// What autotune may change is in the docs' table; with Deterministic none of it
-// changes a bit, though other settings are tried in every step: neither of the table's
-// own ring nor of two calls, which a tree comes to.
+// The table in the docs says what autotune may change. With Deterministic none of it changes a bit,
+// although other settings are tried in every step: neither of the table's own ring nor of two
+// calls, which are used with a tree.
 func TestAutotuneThatIsDeterministicChangesNoBit(t *testing.T) {
 	for name, limits := range map[string][]comm.Option{
 		"by the table": {comm.WithParameters(comm.Parameters{NoSharedMemory: true})},

@@ -14,14 +14,13 @@ import (
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
-// Any number of goroutines submit, wait for one handle or for many, for the same
-// ones, and give up, all at once: each acts for the coordinator if it can.
+// Any number of goroutines submit, wait for one handle or for many, for the same ones, and give up,
+// all at once. Each of them may step the state machines or poll.
 func TestGoroutinesThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
 	concurrentSteps(t, 3, 6, 20)
 }
 
-// With more ranks than rank 0 tells an order by itself, who submits there wakes the
-// loop for that.
+// With more ranks than inlineRanks, a Submit on rank 0 wakes the loop to send the order.
 func TestGoroutinesOfManyRanksThatSubmitAndWaitAtOnceAllGetTheirResults(t *testing.T) {
 	concurrentSteps(t, 9, 2, 5)
 }
@@ -49,7 +48,7 @@ func concurrentSteps(t *testing.T, ranks, goroutines, steps int) {
 	}
 }
 
-// concurrentRankSteps are one goroutine's.
+// concurrentRankSteps are the steps of one goroutine.
 func concurrentRankSteps(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, g, steps, tensors int) error {
 	over, cancel := context.WithCancel(ctx)
 	cancel()

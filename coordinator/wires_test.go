@@ -2,8 +2,8 @@ package coordinator_test
 
 import "runtime"
 
-// wires are those that every system has, and Linux's shm: it stands on memfds and
-// abstract sockets, which no other system has.
+// wires are those that every system has, and shm on Linux: it needs memfds and abstract sockets,
+// which no other system has.
 func wires() []string {
 	all := []string{"memory", "tcp", "grpc"}
 	if runtime.GOOS == "linux" {

@@ -115,7 +115,7 @@ func TestATunerSpeedsUpAJobThatWasSetUpPoorly(t *testing.T) {
 	}
 }
 
-// A machine of slow and quick minutes says more of these than of any setting.
+// On a machine of slow and quick minutes, scores say more about these than about any setting.
 func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	for _, p := range problems() {
 		for _, noise := range []float64{0.3, 3} {
@@ -137,8 +137,8 @@ func TestATunerFinishesHoweverLoudTheNoise(t *testing.T) {
 	}
 }
 
-// Noise makes some point look better than the best one, which is the start: it stays,
-// mostly, and where something is clearly better, that is found all the same.
+// Noise makes some point look better than the start, which is the best: the start mostly stays.
+// Where something is clearly better, it is found all the same.
 func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	p := problems()[3]
 	start := autotune.Candidate{3e7, 2, 1, 0} // the best of all
@@ -174,7 +174,7 @@ func TestATunerEndsNoWorseThanItBegan(t *testing.T) {
 	}
 }
 
-// The reference is as many random points.
+// The reference is a search that tries as many random points.
 func TestATunerBeatsRandomSearch(t *testing.T) {
 	p := problems()[2]
 	tu := newTuner(t, p.axes, autotune.Options{})

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// BenchmarkStep is the leader's work for one step of 500 tensors, submitted by
-// all ranks, decoded already: uncached, every rank sends every request in full;
-// cached, a bit each. up and down are the bytes of the messages per step.
+// BenchmarkStep measures the Coordinator's work for one step of 500 tensors that all ranks submit,
+// without decoding. Uncached, every rank sends every request in full; cached, one bit for each. It
+// also reports the bytes of the lists of a step, to rank 0 and back.
 func BenchmarkStep(b *testing.B) {
 	const tensors = 500
 	for _, ranks := range []int{8, 64, 512, 1024, 4096} {

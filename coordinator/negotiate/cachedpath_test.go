@@ -10,7 +10,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// cachedJob is a leader of some ranks to which so many tensors are known by number.
+// cachedJob returns a Coordinator of some ranks that has as many tensors in its cache.
 func cachedJob(t *testing.T, ranks, tensors int) *Coordinator {
 	t.Helper()
 	l := NewCoordinator(Config{
@@ -36,7 +36,7 @@ func cachedRequest(i int) TensorRequest {
 	return q
 }
 
-// numbers is a Member's message of some numbers.
+// numbers is a request list of some cache IDs.
 func numbers(ids ...int) *RequestList {
 	requests := new(RequestList)
 	for _, id := range ids {
@@ -45,7 +45,7 @@ func numbers(ids ...int) *RequestList {
 	return requests
 }
 
-// describeOutputs is what a leader says, in words.
+// describeOutputs puts outputs into one line.
 func describeOutputs(outs []CoordinatorOutput) string {
 	var words []string
 	for _, o := range outs {
@@ -54,9 +54,9 @@ func describeOutputs(outs []CoordinatorOutput) string {
 	return strings.Join(words, "; ")
 }
 
-// Whatever is asked about numbers that were only counted, the answer is that of a
-// leader that counts none: with ranks that send some in full, and otherwise than
-// before; that join, or leave; and with reports of what stalls.
+// A Coordinator that counts on the cached path and one that never does give equal responses to
+// equal requests: also if ranks send some in full or changed, join or shut down, and if tensors
+// stall.
 func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 	const ranks, tensors = 5, 150
 	for seed := range uint64(300) {
@@ -75,8 +75,8 @@ func TestCachedAndSlowPathsGiveEqualResponses(t *testing.T) {
 				t.Fatalf("seed %d: %d and %d tensors wait, %d and %d are queued", seed, one.pendingCount, other.pendingCount, len(one.ready), len(other.ready))
 			}
 		}
-		for range 3 { // steps of the program's
-			left := make([][]int, ranks) // what each rank has yet to submit
+		for range 3 { // steps of the program
+			left := make([][]int, ranks) // what each rank has not submitted yet
 			for r := range ranks {
 				left[r] = rnd.Perm(tensors)
 			}

@@ -48,8 +48,8 @@ func sampleResponseList() *ResponseList {
 	}
 }
 
-// TestWireFormIsThatOfTheGoldenFile fails when the bytes change: then the version
-// must change, too, or -update was forgotten.
+// TestWireFormIsThatOfTheGoldenFile fails when the bytes change. Then the version must change, and
+// the golden file is rewritten by -update.
 func TestWireFormIsThatOfTheGoldenFile(t *testing.T) {
 	const name = "testdata/wire.golden"
 	text := "up " + hex.EncodeToString(AppendRequestList(nil, sampleRequestList())) + "\ndown " + hex.EncodeToString(AppendResponseList(nil, sampleResponseList())) + "\n"
@@ -81,7 +81,7 @@ func TestMessagesThatAreCutOrLongerAreRefused(t *testing.T) {
 	}
 }
 
-// seeded adds the golden messages, which mutations start from.
+// seeded adds the golden lists, from which mutations start.
 func seeded(f *testing.F) {
 	text, err := os.ReadFile("testdata/wire.golden")
 	if err != nil {
@@ -97,8 +97,8 @@ func seeded(f *testing.F) {
 	}
 }
 
-// FuzzCoordinator has a rank tell the leader anything: no panic, and what was read
-// reads the same when written again.
+// FuzzCoordinator has a rank send anything to the Coordinator. It must not panic, and what it
+// decodes must encode and decode to the same.
 func FuzzCoordinator(f *testing.F) {
 	seeded(f)
 	f.Add(AppendRequestList(nil, &RequestList{Join: true, Shutdown: true}))
@@ -121,7 +121,7 @@ func FuzzCoordinator(f *testing.F) {
 	})
 }
 
-// FuzzWorker has the leader tell a Member anything.
+// FuzzWorker sends anything to a Worker.
 func FuzzWorker(f *testing.F) {
 	seeded(f)
 	f.Fuzz(func(t *testing.T, b []byte) {

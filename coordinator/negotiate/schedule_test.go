@@ -10,10 +10,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestAnyScheduleEndsWithAllRanksAgreeing runs thousands of small jobs: random
-// tensors, submitted in an order of its own by each rank, over several steps,
-// with messages, Buckets and time moving in random order. Everything submitted
-// must be carried out, and all ranks must have run the same in the same order.
+// TestAnyScheduleEndsWithAllRanksAgreeing runs thousands of small jobs: random tensors over several
+// steps, which each rank submits in an order of its own, while lists, Buckets and time move in
+// random order. Everything submitted must be executed, and all ranks must execute the same in the
+// same order.
 func TestAnyScheduleEndsWithAllRanksAgreeing(t *testing.T) {
 	seeds := 3000
 	if testing.Short() {
@@ -66,8 +66,8 @@ func newJob(seed uint64) *job {
 	return j
 }
 
-// planStep submits the tensors of one step on rank r. What they are follows from
-// the seed and the step; their order is the rank's own.
+// planStep plans the submissions of rank r in one step. The tensors follow from the seed and the
+// step; their order is the rank's own.
 func (j *job) planStep(r int, seed, step uint64) {
 	common := rand.New(rand.NewPCG(seed, step))
 	var units [][]TensorRequest
@@ -114,7 +114,7 @@ func (j *job) tensor(rnd *rand.Rand, name string) TensorRequest {
 	return q
 }
 
-// submitUnlessInFlight submits unless a name is still under way on this rank.
+// submitUnlessInFlight submits tensors, unless one of their names is in flight on this rank.
 func (j *job) submitUnlessInFlight(r int, u []TensorRequest) bool {
 	for i := range u {
 		if t, before := j.mine[r][u[i].Name]; before && j.fate[r][t] == "" {
@@ -159,7 +159,7 @@ func (j *job) run() error {
 
 func (j *job) where() string { return strings.Join(j.end, "|") }
 
-// check compares what the ranks did.
+// check compares what the ranks have executed.
 func (j *job) check() error {
 	for r := range j.n {
 		if j.end[r] != "end" {
@@ -178,7 +178,7 @@ func (j *job) check() error {
 	return nil
 }
 
-// closing allows for a rank that closed without having all the others' steps.
+// closing reports whether a tensor failed because a rank with fewer steps had shut down.
 func (j *job) closing(fate string) bool {
 	return strings.Contains(fate, "without submitting the tensor")
 }

@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// A sim is a coordinator of several ranks in one loop: messages go through their
-// wire form, wait in queues, and are delivered in an order that the test chooses.
+// A sim is a coordinator of several ranks in one loop. Lists pass through their wire form, wait in
+// queues, and are delivered in an order that the test chooses.
 type sim struct {
 	now         Time
 	coordinator *Coordinator
 	workers     []*Worker
-	requests    [][][]byte // to the leader, by sender
+	requests    [][][]byte // to the Coordinator, by sender
 	responses   [][][]byte // to each rank
-	paused      Bitset     // ranks that hear and tell nothing
-	busy        Bitset     // ranks that carry out nothing
+	paused      Bitset     // ranks that receive and send nothing
+	busy        Bitset     // ranks that execute nothing
 	runs        [][]*Bucket
 	trace       func(format string, args ...any)
 	submissions SubmissionID
-	location    string // what ranks say when asked where they are
+	location    string // what ranks answer when they are asked where they are
 
-	log  [][]string                // what each rank has run
+	log  [][]string                // what each rank has executed
 	fate []map[SubmissionID]string // what became of each submission, by rank
 	end  []string
 }
@@ -37,7 +37,7 @@ func newSim(cfg Config) *sim {
 	return s
 }
 
-// stepWorker gives a Member an input.
+// stepWorker gives a Worker an input and delivers its outputs.
 func (s *sim) stepWorker(rank int, in WorkerInput) {
 	for _, o := range s.workers[rank].Step(s.now, in) {
 		switch o := o.(type) {
@@ -76,7 +76,7 @@ func (s *sim) stepWorker(rank int, in WorkerInput) {
 	}
 }
 
-// record notes what became of a submission; twice is an error.
+// record notes the outcome of a submission. A second one is an error.
 func (s *sim) record(rank int, t SubmissionID, what string) {
 	if old, twice := s.fate[rank][t]; twice || t == 0 {
 		panic(fmt.Sprintf("rank %d, ticket %d: %q after %q", rank, t, what, old))
@@ -109,7 +109,7 @@ func (s *sim) submit(rank int, rs ...TensorRequest) (first SubmissionID) {
 
 // A move is one thing that can happen next.
 type move struct {
-	kind byte // 'u' a message to the leader, 'd' one from it, 'x' a Bucket carried out
+	kind byte // 'u' a list to the Coordinator, 'd' one from it, 'x' a Bucket is executed
 	rank int
 }
 
@@ -176,7 +176,7 @@ func (s *sim) tick(d Duration) {
 	s.stepCoordinator(Tick{})
 }
 
-// next is the soonest moment at which somebody wants to look again.
+// next is when the first of the machines wants to be called again.
 func (s *sim) next() (wait Duration, ok bool) {
 	var spans []Duration
 	for _, m := range s.workers {

@@ -12,10 +12,10 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// TestTranscripts replays what is written under testdata: commands, and after
-// each the trace of all ranks in lines that begin with >, compared and, with
-// -update, rewritten. A message is delivered as soon as it is sent, and a Bucket
-// carried out as soon as it is given out, unless the rank is held or busy.
+// TestTranscripts replays the files under testdata: commands, and after each the trace of all ranks
+// in lines that begin with >, which are compared or, with -update, rewritten. A list is delivered
+// as soon as it is sent, and a Bucket executed as soon as it is output, unless the rank is held or
+// busy.
 //
 //	ranks 3 cache 4 partition 1000
 //	0 allreduce w1 float32 4 sum    all: every rank; several tensors by "and"
