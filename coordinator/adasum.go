@@ -42,7 +42,7 @@ func (x *executor) adasum(ctx context.Context, s *setComm, items []item) error {
 	if err := comm.AllToAll(ctx, s.c, shares, comm.From(buf)); err != nil {
 		return err
 	}
-	lengths := make([]int, len(items)) // of each tensor's piece of a chunk, with the zeros behind it
+	lengths := make([]int, len(items)) // of each tensor's piece of a chunk, with the zeros after it
 	for i := range items {
 		lengths[i] = l.chunkWidth(&items[i])
 	}
@@ -79,7 +79,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 			return err
 		}
 		clear(dots)
-		for i, v := range gathered { // in the order of the ranks, the same on all
+		for i, v := range gathered { // in rank order, so the sums are equal on all ranks
 			dots[i%len(dots)] += v
 		}
 		up := shares[:0]

@@ -16,8 +16,9 @@ const (
 	pingName  = "ping"
 	pongName  = "pong"
 
-	pings     = 16          // whose fastest round trip counts
-	pingLimit = time.Second // for all of them; a rank 0 that needs longer is gone or very busy
+	pings = 16 // whose fastest round trip counts
+	// pingLimit is for all pings together. A rank 0 that needs longer is gone or very busy.
+	pingLimit = time.Second
 )
 
 // A clockSample compares the clocks at a time of this rank: rank 0's shows offset more, give or
@@ -70,7 +71,7 @@ func (co *Coordinator) answerPings(from int) {
 			co.answerPings(from)
 		}
 	})
-	_ = err // the communicator has ended, and what listens to it hears so
+	_ = err // the communicator has failed, which its other receives report
 }
 
 // sampleClock compares the clocks. If rank 0 does not answer there is no sample, and it is not
@@ -88,7 +89,7 @@ func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
 		var ok bool
 		for range pings {
 			if one := co.ping(ctx); one.maxError < 0 {
-				co.clockUnavailable = true // an answer may come yet, and would be taken for another's
+				co.clockUnavailable = true // a late answer would be mistaken for that of the next ping
 				break
 			} else if !ok || one.maxError < m.maxError {
 				m, ok = one, true

@@ -71,6 +71,8 @@ func (x *executor) coded(ctx context.Context, s *setComm, it *item, contributors
 	return codedSum[float64](ctx, x, s, it, contributors)
 }
 
+// codedSum encodes this rank's share, gathers all messages, and adds them in the order of the
+// ranks, so that all ranks get the same bits.
 func codedSum[T float32 | float64](ctx context.Context, x *executor, s *setComm, it *item, contributors int) error {
 	t := it.Spec
 	c := codecOf[T](t)
@@ -117,6 +119,7 @@ type codec[T float32 | float64] struct {
 	n, keep int
 }
 
+// codecOf is the codec of a tensor. It never keeps more elements than there are.
 func codecOf[T float32 | float64](t *negotiate.Spec) codec[T] {
 	n := t.Elements()
 	return codec[T]{t.Codec, n, min(t.Keep, n)}
@@ -144,7 +147,7 @@ func (c codec[T]) accumulate(x *executor, it *item) []T {
 		clear(sum)
 	}
 	for i, v := range src {
-		sum[i] += T(v * pre) // rounded by itself, also where a processor could do both at once
+		sum[i] += T(v * pre) // the conversion forbids a fused multiply-add, whose rounding would differ between processors
 	}
 	return sum
 }
@@ -161,6 +164,8 @@ func (c codec[T]) encode(msg []byte, sum []T) {
 	c.encodeBits(msg, sum)
 }
 
+// encodeTop writes the elements above the limit in their order, and of those equal to it the first
+// ones.
 func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	limit, ties := kthLargest(sum, c.keep)
 	indices, values := msg[:4*c.keep], msg[4*c.keep:]
@@ -180,6 +185,7 @@ func (c codec[T]) encodeTop(msg []byte, sum []T) {
 	}
 }
 
+// encodeBits sums in float64, so that the means of long tensors are exact enough.
 func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	var below, other float64
 	var belows int

@@ -21,6 +21,7 @@ func narrow(wire tensor.DType, dst []byte, d tensor.DType, src []byte, factor fl
 	narrowFrom(wire, dst, tensor.Elements[float64](src), factor)
 }
 
+// narrowFrom rounds each element once, after it has been scaled in its own type.
 func narrowFrom[T float32 | float64](wire tensor.DType, dst []byte, src []T, factor T) {
 	if wire == tensor.F16 {
 		out := tensor.Elements[tensor.Float16](dst)
@@ -44,6 +45,7 @@ func widen(d tensor.DType, dst []byte, wire tensor.DType, src []byte) {
 	widenTo(tensor.Elements[float64](dst), wire, src)
 }
 
+// widenTo is exact: every 16-bit float is a float32.
 func widenTo[T float32 | float64](dst []T, wire tensor.DType, src []byte) {
 	if wire == tensor.F16 {
 		for i, v := range tensor.Elements[tensor.Float16](src) {

@@ -30,24 +30,32 @@ import (
 // A goroutine that holds mu may not step the state machines, and one that steps them takes mu for
 // moments only. So mu is always the last lock taken.
 type Coordinator struct {
-	rank, size    int // in the communicator that Start was given
-	worldRank     func(rank int) int
-	all           *ProcessSet
-	homeGoroutine uint64 // the goroutine that called Start: its stack answers where this rank is
+	rank, size int // in the communicator that Start was given
+	worldRank  func(rank int) int
+	all        *ProcessSet
+	// homeGoroutine is the goroutine that called Start. Its stack answers where this rank is,
+	// since it mostly runs the program's main loop.
+	homeGoroutine uint64
 	cfg           negotiate.Config
 	log           *logWriter
 	control, data *comm.Comm // for negotiation, and for the tensors of all ranks
 	started       time.Time
 
-	worker              *negotiate.Worker
-	coord               *negotiate.Coordinator // nil except on rank 0
-	local               []any                  // lists from one of them to the other
-	cost                negotiate.Executed     // an input that is used again and again
-	clock               negotiate.Time         // of this step; reading a clock takes longer than most events
-	workerDue, coordDue negotiate.Time         // when they want to be called again; never: not
-	timer               *time.Timer            // for the earlier of the two
-	timerAt             negotiate.Time         // what timer is set to
-	endCause            *fault.Error           // nil when all ranks have shut down
+	worker *negotiate.Worker
+	coord  *negotiate.Coordinator // nil except on rank 0
+	// local holds the lists on their way between the two on rank 0.
+	local []any
+	// cost is the input of every finished Bucket, used again and again so that none is
+	// allocated.
+	cost negotiate.Executed
+	// clock is the time of this step. To read a clock for each event would take longer than
+	// most events.
+	clock negotiate.Time
+	// workerDue and coordDue are when the machines want to be called again; never: not.
+	workerDue, coordDue negotiate.Time
+	timer               *time.Timer    // for the earlier of the two
+	timerAt             negotiate.Time // what timer is set to
+	endCause            *fault.Error   // nil when all ranks have shut down
 
 	progress progress
 	pollEnd  pollEnd
@@ -91,7 +99,7 @@ type event struct {
 // of its own, so collectives on c go on beside it. Rank 0's options hold for all ranks. Close ends
 // it.
 func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, error) {
-	began := time.Now() // on rank 0 before anything that another rank does after Start
+	began := time.Now() // earlier on rank 0 than anything that another rank does after Start
 	o, err := newOptions(c, opts)
 	if err != nil {
 		return nil, err
@@ -166,7 +174,7 @@ func (co *Coordinator) Close(ctx context.Context) error {
 		co.post(event{err: &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: "close coordinator", Rank: co.worldRank(co.rank), Err: ctx.Err()}})
 		co.processEvents()
 		co.exec.abandon()
-		<-co.ended // soon: it waits for no other rank any more
+		<-co.ended // soon, since it waits for no other rank now
 	}
 	unwritten := co.drainLogs(ctx)
 	co.mu.Lock()

@@ -17,6 +17,7 @@ type element interface {
 	allGatherV(ctx context.Context, c *comm.Comm, dst, src []byte, counts []int) error
 }
 
+// typed is the element of a Go type.
 type typed[T comm.Element] struct{}
 
 func (typed[T]) allReduce(ctx context.Context, c *comm.Comm, algorithm string, buf []byte, op comm.Op) error {
@@ -69,6 +70,7 @@ func elementOf(d tensor.DType) element {
 	return typed[bool]{}
 }
 
+// locOf is elementOf for a Loc of a base type.
 func locOf(base tensor.DType) element {
 	switch base {
 	case tensor.Int8:
@@ -110,6 +112,7 @@ func builtin(id uint64) (op comm.Op, known bool) {
 	return comm.Op{}, false
 }
 
+// reduces reports whether an operation folds elements, and so has an operator.
 func reduces(k negotiate.Operation) bool {
 	return k == negotiate.AllReduce || k == negotiate.ReduceScatter
 }
@@ -148,6 +151,8 @@ func scale(d tensor.DType, buf []byte, factor float64) {
 	}
 }
 
+// scaleFloats multiplies in the elements' own type, not in float64, so that each product is rounded
+// once.
 func scaleFloats[T float32 | float64](buf []byte, factor float64) {
 	f := T(factor)
 	v := tensor.Elements[T](buf)
@@ -194,6 +199,7 @@ func identityOf(op uint64, d tensor.DType) []byte {
 	return nil
 }
 
+// ones is n bytes of one bits.
 func ones(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -202,6 +208,7 @@ func ones(n int) []byte {
 	return b
 }
 
+// of is a value as the bytes of one element, in the order of the host.
 func of[T comm.Element](v T) []byte { return tensor.Bytes([]T{v}) }
 
 // number is a number as one element of a type. The imaginary part of a complex -0 is -0, too.

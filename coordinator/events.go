@@ -87,7 +87,7 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 		co.processEvents()
 		return
 	}
-	if co.workerDue == never || co.progress.has(hasEvents) { // the Member looks at the time of what comes first
+	if co.workerDue == never || co.progress.has(hasEvents) { // the time of the first submission of a list matters
 		co.clock = co.now()
 	}
 	if !co.drainEvents() { // what was submitted before

@@ -28,15 +28,17 @@ type executor struct {
 	exited chan struct{} // closed when loop has returned
 
 	// mu guards the next four.
-	mu        sync.Mutex // guards these
+	mu        sync.Mutex // guards the next four
 	queue     []job
 	comms     []*comm.Comm // of process sets
 	finishing bool
 	abandoned bool
 
 	// The rest belongs to loop; err is read after exited is closed.
-	sets        map[uint32]*setComm
-	scratch     [2][]uint64 // memory that is kept from Bucket to Bucket: the fusion buffer, and one more
+	sets map[uint32]*setComm
+	// scratch is memory that is kept from Bucket to Bucket: the fusion buffer, and one more for
+	// operations that need a destination beside it.
+	scratch     [2][]uint64
 	counts      []int
 	items       []item      // of the Bucket that is being executed,
 	packedItems []item      // those of them that are packed,
@@ -58,12 +60,15 @@ type job struct {
 
 // A setComm is the communicator of a process set, with the algorithms of its allreduces.
 type setComm struct {
-	c               *comm.Comm
-	ranks           []int  // numbered as in the coordinator's communicator
-	foldAlgorithm   string // fixes the order of the folds; "": a reduce-scatter and an allgather
+	c     *comm.Comm
+	ranks []int // numbered as in the coordinator's communicator
+	// foldAlgorithm fixes the order of the folds. It is "" where a reduce-scatter and an
+	// allgather do.
+	foldAlgorithm   string
 	vectorAlgorithm string // the same for one contiguous vector; see algorithmOf
 }
 
+// newSetComm makes the setComm of a communicator, which is nil on ranks outside of the set.
 func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	s := &setComm{c: c, ranks: ranks}
 	if c != nil {
@@ -72,6 +77,7 @@ func newSetComm(c *comm.Comm, ranks []int) *setComm {
 	return s
 }
 
+// init prepares an executor of which loop has not begun.
 func (x *executor) init(co *Coordinator) {
 	x.co, x.wake, x.exited = co, make(chan struct{}, 1), make(chan struct{})
 	x.sets = map[uint32]*setComm{negotiate.World: newSetComm(co.data, ranks(co.size))}
@@ -87,6 +93,8 @@ func (x *executor) add(j job) {
 	x.signal()
 }
 
+// signal wakes loop if it waits. The channel has room for one signal, which is enough: loop looks
+// at all of its state after each.
 func (x *executor) signal() {
 	select {
 	case x.wake <- struct{}{}:
@@ -99,7 +107,7 @@ func (x *executor) signal() {
 func (x *executor) abandon() {
 	x.mu.Lock()
 	x.finishing, x.abandoned = true, true
-	x.co.progress.set(executing) // so that it does not poll any longer
+	x.co.progress.set(executing) // the loop stops polling for it
 	x.mu.Unlock()
 	x.co.data.Close(context.Background())
 	x.closeSets()
@@ -110,7 +118,7 @@ func (x *executor) abandon() {
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true
-	x.co.progress.set(executing) // so that it does not poll any longer
+	x.co.progress.set(executing) // the loop stops polling for it
 	x.mu.Unlock()
 	x.signal()
 	<-x.exited
@@ -146,7 +154,7 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 // loop executes jobs until there are no more, or one fails.
 func (x *executor) loop() {
 	defer close(x.exited)
-	ctx := context.Background() // abandon ends what waits
+	ctx := context.Background() // abandon ends what blocks
 	for {
 		j, ok := x.next(ctx)
 		if !ok {
@@ -185,7 +193,7 @@ func (x *executor) execute(ctx context.Context, j job) error {
 			return err
 		}
 	}
-	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before anybody can submit these names again
+	x.co.post(event{in: negotiate.Finished{Bucket: b}}) // before the program can submit these names again
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Entries)
 	}

@@ -24,6 +24,7 @@ func (co *Coordinator) Group(collect func(g *TensorGroup)) {
 	g.submitAll()
 }
 
+// coordinator implements Submitter.
 func (g *TensorGroup) coordinator() *Coordinator { return g.co }
 
 // submit adds a handle to the group, or fails it if it is invalid by itself.

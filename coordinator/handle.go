@@ -29,22 +29,25 @@ type Handle struct {
 	co *Coordinator
 
 	// The coordinator's mutex guards these.
-	state     handleState
-	err       error         // the outcome of the last submission
-	misuse    error         // of a Submit that came too early; the next outcome if err is nil
-	done      chan struct{} // nil until somebody calls Done
+	state handleState
+	err   error // the outcome of the last submission
+	// misuse is the error of a Submit that came too early. It is the next outcome, unless err
+	// is set.
+	misuse    error
+	done      chan struct{} // nil until Done is called
 	waiters   *waiter
-	call      string        // "allreduce w1 float32 [4] sum"; "" until somebody asks
+	call      string        // "allreduce w1 float32 [4] sum"; "" until it is needed
 	site      callsite.Site // of the last Submit; requests[0].Site has it in words
 	invalid   error         // why no submission of this handle can succeed
-	parent    *Handle       // whose part this is, see newParent
+	parent    *Handle       // the handle whose part this is, see newParent
 	parts     int           // of a parent: parts in flight
 	combine   func() error  // of a parent: makes the result of those of its parts
 	combining sync.Once
 	combined  error // what combine has returned
 
-	submittedAt int64         // for the timeline
-	completedAt time.Duration // when it last succeeded, since the coordinator started
+	submittedAt int64 // for the timeline
+	// completedAt is when the handle last succeeded, since the coordinator started.
+	completedAt time.Duration
 
 	// These do not change while the handle is in flight. The state machines read the request.
 	requests    [1]negotiate.TensorRequest
@@ -52,16 +55,22 @@ type Handle struct {
 	input       negotiate.Submit // of these two
 	grouped     bool             // it is submitted by its group
 
-	dst, src     []byte
-	op           comm.Op
-	residual     []byte                               // allreduce: what was not sent before,
-	residualType tensor.DType                         // and its element type
-	splits       []int                                // alltoall: rows to each rank
-	result       func(bytes int, counts []int) []byte // makes room for a result of unknown size
-	set          *ProcessSet                          // that it belongs to; the result of addset
-	last         int                                  // the result of join
+	dst, src []byte
+	op       comm.Op
+	// residual is what earlier steps of a codec did not send, and residualType its element
+	// type.
+	residual     []byte
+	residualType tensor.DType
+	splits       []int // alltoall: rows to each rank
+	// result makes room for the result of an operation whose size was not known, and gets the
+	// rows of each rank.
+	result func(bytes int, counts []int) []byte
+	// set is the process set that it belongs to, and the result of addset.
+	set  *ProcessSet
+	last int // the result of join
 }
 
+// A handleState is a row of Handle's table.
 type handleState uint8
 
 const (
@@ -185,6 +194,9 @@ func (h *Handle) Wait(ctx context.Context) error {
 	return err
 }
 
+// wait is Wait without combine. A goroutine that has found the handle in flight gets the outcome of
+// that submission from its waiter, since another goroutine may have submitted the handle again by
+// then.
 func (h *Handle) wait(ctx context.Context) error {
 	co := h.co
 	co.mu.Lock()
@@ -306,7 +318,7 @@ func (co *Coordinator) newWaiter() *waiter {
 
 // releaseWaiter keeps a waiter that no handle knows any more. co.mu is held.
 func (co *Coordinator) releaseWaiter(w *waiter) {
-	select { // the context may have ended beside the wait
+	select { // the context may have ended at the same time
 	case <-w.woken:
 	default:
 	}

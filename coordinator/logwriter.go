@@ -15,9 +15,10 @@ import (
 // that step the state machines may not: some of them are the program's. When capacity entries wait
 // already, more are dropped and counted. Any number of goroutines may use it.
 type logWriter struct {
-	capacity int               // entries that may wait
-	log      *slog.Logger      // for warn
-	onError  func(text string) // gets what could not be written, and how much was dropped
+	capacity int          // entries that may wait
+	log      *slog.Logger // for warn
+	// onError gets what could not be written, and how much was dropped. run calls it.
+	onError func(text string)
 
 	mu      sync.Mutex // guards the rest
 	jobs    []func() error
@@ -45,6 +46,7 @@ func (s *logWriter) enqueue(job func() error) { s.add(s.capacity, job) }
 // enqueueAlways is enqueue for entries that must not be dropped. The caller bounds their number.
 func (s *logWriter) enqueueAlways(job func() error) { s.add(math.MaxInt, job) }
 
+// add queues an entry unless too many wait, and starts the goroutine if there is none.
 func (s *logWriter) add(most int, job func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +87,7 @@ func (s *logWriter) next() (job func() error, dropped int) {
 	case len(s.jobs) > 0:
 		job, s.jobs = s.jobs[0], s.jobs[1:]
 	case dropped > 0:
-		job = func() error { return nil } // to be told of first
+		job = func() error { return nil } // so that run reports them first
 	default:
 		s.jobs = nil
 		close(s.idle)

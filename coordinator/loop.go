@@ -53,6 +53,7 @@ func (co *Coordinator) startNegotiation() {
 	co.processEvents()
 }
 
+// now is the time since Start on this rank.
 func (co *Coordinator) now() negotiate.Time { return negotiate.Time(time.Since(co.started)) }
 
 // handleEvent processes an event, and reports whether it was the last.
@@ -89,7 +90,7 @@ func (co *Coordinator) receive(from int, body []byte) bool {
 // rank.
 func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 	if _, tick := in.(negotiate.Tick); tick {
-		co.timerAt = never // it has rung
+		co.timerAt = never // it has fired
 		if co.coord != nil {
 			co.stepCoordinator(negotiate.Tick{})
 		}

@@ -76,6 +76,7 @@ func WithPartition(bytes int) Option { return func(o *options) { o.cfg.Partition
 // start.
 func WithCredit(bytes int) Option { return func(o *options) { o.setCredit(bytes) } }
 
+// setCredit sets the credit that somebody asked for, which holds from the start.
 func (o *options) setCredit(bytes int) { o.cfg.Credit, o.cfg.UnprioritizedCredit = bytes, 0 }
 
 // WithCache sets how many tensors the response cache holds, which are negotiated by one bit each;
@@ -93,6 +94,8 @@ func WithStallLimits(warn, end time.Duration) Option {
 // WithLogger sends warnings to log; the default prints them on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
+// newOptions merges the defaults, the environment and the program's options, in this order, and
+// validates the result.
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	o := &options{cfg: negotiate.Config{
 		Size: c.Size(), Cycle: negotiate.Duration(defaultCycle), Fusion: defaultFusion, MaxFusedTensor: defaultMaxFusedTensor,
@@ -151,6 +154,8 @@ type variable struct {
 	set   func(o *options, v float64)
 }
 
+// variables are all that the environment can set, but for those of Autotune, which tuneEnvironment
+// reads.
 func variables() []variable {
 	seconds := func(v float64) negotiate.Duration { return negotiate.Duration(v * float64(negotiate.Second)) }
 	return []variable{

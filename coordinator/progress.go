@@ -117,7 +117,7 @@ func (co *Coordinator) poll(ctx context.Context, w *waiter) {
 	co.progress.Poll(ctx, &co.pollEnd)
 	co.pollEnd.w = nil
 	co.progress.endPoll()
-	co.processEvents() // a callback may have left an event to the poller just now
+	co.processEvents() // a callback may have posted an event for the poller just now
 }
 
 // pollEnd is the event that a poller polls for. The poller owns it.

@@ -50,6 +50,7 @@ type layout struct {
 	chunks int // of each tensor
 }
 
+// layout is the layout of some items in the fusion buffer of this process set.
 func (s *setComm) layout(items []item) layout {
 	if s.foldAlgorithm == inRankOrder {
 		return layout{items, 1}

@@ -23,10 +23,12 @@ type sampler struct {
 	axes  int
 	log   *logWriter
 
-	marker    string         // the first tensor of the sample
-	seen      int            // how often it was executed
-	skip      int            // steps before the measurement begins
-	warmUntil negotiate.Time // busy time after which the warm-up is over anyway; never: not before
+	marker string // the first tensor of the sample
+	seen   int    // how often it was executed
+	skip   int    // steps before the measurement begins
+	// warmUntil is the busy time after which the warm-up is over, however few steps it had;
+	// never: not before.
+	warmUntil negotiate.Time
 	bytes     int
 	busy      busyTime
 }
@@ -102,7 +104,7 @@ func (s *sampler) bucketDone(now negotiate.Time, b *negotiate.Bucket) (next nego
 func (s *sampler) stepped(now negotiate.Time) bool {
 	s.seen++
 	ran := s.busy.elapsed(now)
-	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long enough for fewer to do
+	if s.seen <= s.skip && s.seen > leastSteps && ran >= s.warmUntil { // steps are long, so fewer warm up enough
 		s.skip = s.seen - 1
 	}
 	steps := s.seen - 1 - s.skip

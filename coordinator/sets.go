@@ -21,6 +21,7 @@ func newProcessSet(id uint32, name string, ranks []int) *ProcessSet {
 	return &ProcessSet{id, name, ranks}
 }
 
+// ranks lists 0 to n-1.
 func ranks(n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -47,6 +48,7 @@ func (co *Coordinator) RemoveProcessSet(ctx context.Context, s *ProcessSet) erro
 	return err
 }
 
+// changeSets submits a request for a process set, and waits until all ranks have made it.
 func (co *Coordinator) changeSets(ctx context.Context, kind negotiate.Operation, name string, list []int) (*Handle, error) {
 	q := negotiate.TensorRequest{Site: co.site()}
 	q.Set, q.Operation, q.Name, q.Shape, q.Root, q.Pre, q.Post = negotiate.SetRegistry, kind, name, slices.Clone(list), -1, 1, 1

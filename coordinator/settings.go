@@ -17,19 +17,25 @@ import (
 // and loaded. Cycle, Fusion and Cache change no bit of any result. Algorithm changes the order in
 // which shares are folded, on all ranks at once.
 type Settings struct {
-	Cycle     time.Duration `json:"cycle_ns"`     // see WithCycle
-	Fusion    int           `json:"fusion_bytes"` // see WithFusion
-	Cache     bool          `json:"cache"`        // false: the response cache is not used, see WithCache
-	Algorithm string        `json:"algorithm"`    // DefaultAlgorithm, Ring or ReduceScatterAllGather
+	Cycle  time.Duration `json:"cycle_ns"`     // see WithCycle
+	Fusion int           `json:"fusion_bytes"` // see WithFusion
+	// Cache says whether the response cache is used, see WithCache.
+	Cache bool `json:"cache"`
+	// Algorithm is DefaultAlgorithm, Ring or ReduceScatterAllGather.
+	Algorithm string `json:"algorithm"`
 }
 
 // The classes of algorithms for the AllReduces of a coordinator.
 const (
-	DefaultAlgorithm       = "table" // what the communicator's table gives large vectors
-	Ring                   = "ring"
-	ReduceScatterAllGather = "reduce_scatter+allgather" // two calls, which fold as the table has large vectors folded
+	// DefaultAlgorithm is what the communicator's table gives large vectors.
+	DefaultAlgorithm = "table"
+	Ring             = "ring"
+	// ReduceScatterAllGather is two calls, which fold in the order that the table gives large
+	// vectors.
+	ReduceScatterAllGather = "reduce_scatter+allgather"
 )
 
+// classes lists the classes of algorithms. A class travels as its index here.
 func classes() []string {
 	return []string{DefaultAlgorithm, Ring, ReduceScatterAllGather}
 }
@@ -91,6 +97,7 @@ func (s Settings) Save(file string) error {
 	return atomicwriter.WriteFile(file, append(b, '\n'), mode)
 }
 
+// tuning translates settings for the state machines. Its error says which values are wrong.
 func (s Settings) tuning() (negotiate.Tunables, error) {
 	t := negotiate.Tunables{Cycle: negotiate.Duration(s.Cycle), Fusion: s.Fusion, Cache: s.Cache}
 	for i, a := range classes() {
@@ -102,6 +109,7 @@ func (s Settings) tuning() (negotiate.Tunables, error) {
 	return t, fmt.Errorf("got settings %+v, want an algorithm of %q and nothing negative", s, classes())
 }
 
+// settingsOf is the reverse of tuning. The class must be valid.
 func settingsOf(t negotiate.Tunables) Settings {
 	return Settings{time.Duration(t.Cycle), t.Fusion, t.Cache, classes()[t.Class]}
 }
@@ -157,7 +165,7 @@ func Deterministic() Option { return func(o *options) { o.deterministic = true }
 func (co *Coordinator) beginTuning() {
 	now := negotiate.Tunables{Cycle: co.cfg.Cycle, Fusion: co.cfg.Fusion, Cache: co.cfg.Cache > 0}
 	if co.opts.settings != nil {
-		now, _ = co.opts.settings.tuning() // newOptions has looked at them
+		now, _ = co.opts.settings.tuning() // newOptions has validated them
 		if co.opts.deterministic {
 			now.Class = 0
 		}

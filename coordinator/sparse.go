@@ -33,7 +33,7 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 		return failedHandle(co, call, err)
 	}
 	s := &sparseSum[T]{call: call, op: op, width: src.Width}
-	indices := append([]int64{-1}, src.Indices...) // a first index of no row shows that a rank has taken part
+	indices := append([]int64{-1}, src.Indices...) // the first index, of no row, shows that the rank has not joined
 	rows := append(slices.Clone(opts), Shape(len(src.Indices), src.Width))
 	parts := []*Handle{
 		co.declare(gather(&request{kind: negotiate.AllGather, name: name + "/indices", root: -1}, &s.indices, indices), opts),
@@ -50,6 +50,7 @@ func AllReduceSparse[T comm.Element](to Submitter, name string, dst *Sparse[T], 
 	return h
 }
 
+// submitParts adds the two gathers to the group, on behalf of the program's one call.
 func (g *TensorGroup) submitParts(parts []*Handle, at callsite.Site) {
 	for _, h := range parts {
 		g.submit(h, at)

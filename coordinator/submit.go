@@ -28,6 +28,8 @@ type CallOption struct {
 	residual []byte // of elements of type wire
 }
 
+// An optionCode says what a CallOption is about. Options are values, not functions, so that a call
+// with options does not allocate closures.
 type optionCode uint8
 
 const (
@@ -187,6 +189,8 @@ func (o *CallOption) apply(q *negotiate.TensorRequest, h *Handle) {
 	}
 }
 
+// coordinator implements Submitter.
 func (co *Coordinator) coordinator() *Coordinator { return co }
 
+// submit implements Submitter.
 func (co *Coordinator) submit(h *Handle, at callsite.Site) { h.submit(at) }

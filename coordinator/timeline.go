@@ -19,7 +19,12 @@ const maxRecorded = 1 << 16
 // A tensorTimes is when what happened to a tensor, or to a part of it, in nanoseconds on this
 // rank's clock; 0 where it was not seen.
 //
-//	submitted ─ negotiate ─► negotiated ─ queue ─► started ─ pack ─► packed ─ transfer ─► transferred ─ unpack ─► done
+//	submitted    ├─ negotiate
+//	negotiated   ├─ queue
+//	started      ├─ fuse
+//	packed       ├─ wire
+//	transferred  ├─ copy-out
+//	done
 type tensorTimes struct {
 	tensor       *negotiate.Spec
 	bytes        int
@@ -41,6 +46,7 @@ type recorder struct {
 	samples []clockSample // at the start and at the end
 }
 
+// add keeps the times of a tensor in place of the oldest ones once the recorder is full.
 func (r *recorder) add(l tensorTimes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +76,7 @@ func (co *Coordinator) StartTimeline(ctx context.Context, file string) error {
 		return bad("a timeline is being recorded already; call StopTimeline first")
 	}
 	part := timeline.PartName(file, co.worldRank(co.rank))
-	f, err := os.Create(part) // now, and not in an hour, is when to hear that it cannot be
+	f, err := os.Create(part) // so that an error is reported now and not after an hour
 	if err == nil {
 		err = f.Close()
 	}
@@ -159,11 +165,11 @@ func (co *Coordinator) writeTimeline(r *recorder) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clock := newClock(r.samples)
-	host, _ := os.Hostname() // its name alone is lost
+	host, _ := os.Hostname() // without it the timeline has no name for the host
 	w := timeline.NewWriter(f, timeline.Info{
 		Rank: co.worldRank(co.rank), Host: host, Offset: clock.offset[0], Error: clock.maxError, Dropped: r.dropped,
 	})
-	ends := make(map[string]int64) // of the last life on each thread
+	ends := make(map[string]int64) // of the last span of each tensor
 	for i := range r.times {
 		r.times[(r.next+i)%len(r.times)].write(w, clock, ends)
 	}

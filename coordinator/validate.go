@@ -83,7 +83,7 @@ func (co *Coordinator) validate(q *negotiate.TensorRequest, h *Handle, count int
 func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad func(string, ...any) error) error {
 	at := slices.Index(h.set.ranks, co.rank)
 	if at < 0 {
-		return nil // refused by the Member, who says so
+		return nil // the Worker refuses it
 	}
 	lo, hi := tensor.Chunk(q.Shape[0], len(h.set.ranks), at)
 	if want := (hi - lo) * rowSize(&q.Spec); len(h.dst) != want {
@@ -92,6 +92,7 @@ func (co *Coordinator) validatePart(q *negotiate.TensorRequest, h *Handle, bad f
 	return nil
 }
 
+// isFinite reports whether f is neither infinite nor a NaN.
 func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }
 
 // rowSize is the size in bytes of one row of the first dimension.

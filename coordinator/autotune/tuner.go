@@ -34,7 +34,9 @@ type Options struct {
 	// of 4 to 7. Of fewer than 4 there are none; then one sample that is a tenth better decides.
 	Most int
 
-	Gain float64 // the relative gain for which the search moves to another point; 0.02
+	// Gain is the relative gain for which the search moves to another point; 0.02. Smaller
+	// differences are mostly noise.
+	Gain float64
 }
 
 // A Tuner seeks the best point. One goroutine at a time uses it.
@@ -63,6 +65,7 @@ type Tuner struct {
 	scores []float64 // of the comparison, in order
 }
 
+// A phase is a row of Tuner's table.
 type phase uint8
 
 const (
@@ -118,6 +121,7 @@ func New(axes []Axis, opts Options) (*Tuner, error) {
 	return t, nil
 }
 
+// valid reports whether a candidate has a value within each axis.
 func (t *Tuner) valid(p Candidate) bool {
 	if len(p) != len(t.axes) {
 		return false

@@ -56,6 +56,7 @@ func (b Bitset) All(yield func(int) bool) {
 	}
 }
 
+// clear empties the set and keeps its memory.
 func (b Bitset) clear() {
 	for i := range b {
 		b[i] = 0

@@ -25,7 +25,7 @@ func (c *Coordinator) assignID(p *pendingTensor, absent []int) (id uint32, trans
 		c.cache[p.cacheID].queued = true
 		return uint32(p.cacheID), false
 	}
-	if absent != nil { // some of its requests are not there to be remembered
+	if absent != nil { // there is no request of theirs to cache
 		return c.assignTransientID(p), true
 	}
 	if p.cacheID < 0 {

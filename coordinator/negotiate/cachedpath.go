@@ -16,7 +16,7 @@ import "math/bits"
 //	a request, join, stall report    toSlowPath          as any pendingTensor
 type cachedPath struct {
 	eligible Bitset        // entries that are counted here
-	counts   []cachedCount // by number
+	counts   []cachedCount // by cache ID
 	// A rank has submitted an entry if its bit differs from that of phase. When all ranks have,
 	// phase is flipped, so that nothing need be cleared for each rank.
 	submitted []Bitset // by rank
@@ -55,7 +55,7 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 	}
 	q := &c.fast
 	for len(q.submitted[from]) <= w {
-		q.submitted[from] = append(q.submitted[from], 0) // as phase is there, where not all have submitted yet
+		q.submitted[from] = append(q.submitted[from], 0) // like phase: not submitted
 	}
 	for len(q.phase) <= w {
 		q.phase = append(q.phase, 0)

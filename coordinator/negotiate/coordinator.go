@@ -69,12 +69,18 @@ type Coordinator struct {
 	sets    map[uint32]*processSet
 	nextSet uint32
 
-	pending      map[key]*pendingTensor // by name, but for those of cache entries, which know their own
-	pendingCount int                    // of pending, of the entries, and those counted on the cached path
+	// pending finds by name the pending tensors that have no cache entry; entries know their
+	// own.
+	pending map[key]*pendingTensor
+	// pendingCount counts those in pending, those of entries, and those counted on the cached
+	// path. While it is above 0, ready tensors wait for company.
+	pendingCount int
 	groups       map[groupKey]*group
 	pendingPool  []*pendingTensor // for reuse
-	lastRequest  *pendingTensor   // of the list being handled; it hints at what comes next
-	noRequest    pendingTensor    // what lastRequest is before the first
+	// lastRequest is the previous request of the list being handled. Its successor in an
+	// earlier rank's list is mostly the next one here, too.
+	lastRequest *pendingTensor
+	noRequest   pendingTensor // what lastRequest is before the first
 
 	// The response cache. IDs from cfg.Cache on are transient: for one launch, not cached.
 	cache             []coordinatorEntry
@@ -89,17 +95,20 @@ type Coordinator struct {
 	lastAck           []uint32       // by rank, the last list that it has applied
 
 	// What is ready, and the reasons to launch it now.
-	ready          []*readyTensor
-	readyPool      []*readyTensor // for reuse
-	building       bucketBuilders
-	idPool         []IDRange // memory for the IDs of responses
-	readySince     Time      // when the first of ready became so
-	readyBytes     int       // of ready
-	inflight       int       // the cost of what is launched and not executed by rank 0
-	creditSpent    bool      // launch stopped for lack of credit, and half of it must come back
-	prioritized    bool      // some tensor has had a priority
-	force          bool      // launch all that is ready, also beyond the credit
-	skipFusionWait bool      // launch without waiting for company
+	ready      []*readyTensor
+	readyPool  []*readyTensor // for reuse
+	building   bucketBuilders
+	idPool     []IDRange // memory for the IDs of responses
+	readySince Time      // when the first of ready became so
+	readyBytes int       // of ready
+	// inflight is the cost of what is launched and not executed by rank 0.
+	inflight int
+	// creditSpent is set when a launch stopped for lack of credit, and until half of it has
+	// come back.
+	creditSpent    bool
+	prioritized    bool // some tensor has had a priority
+	force          bool // launch all that is ready, also beyond the credit
+	skipFusionWait bool // launch without waiting to fuse
 
 	// Ranks that have run out of data, and ranks that submit nothing more.
 	joined     Bitset
@@ -109,10 +118,11 @@ type Coordinator struct {
 
 	cacheOff bool // all IDs are transient
 
-	// Stalls: reporting is nil while no report waits for the locations of missing ranks.
-	nextStallCheck Time             // when the oldest pending tensor may have stalled
+	// nextStallCheck is when the oldest pending tensor may have stalled.
+	nextStallCheck Time
 	reporting      []*pendingTensor // the tensors of the report that is being made
-	locating       Bitset           // ranks that have been asked and have not answered
+	// locating are the ranks that have been asked and have not answered.
+	locating       Bitset
 	locations      []RankLocation
 	locateDeadline Time // when the report is made without their answers
 
@@ -140,11 +150,14 @@ type coordinatorEntry struct {
 	lastUsed  uint64 // by Coordinator.launches
 	state     entryState
 	queued    bool   // it is in Coordinator.ready
-	evictedAt uint32 // the number of the list that told the eviction
+	evictedAt uint32 // the number of the list with the eviction
 	pending   *pendingTensor
-	ready     *readyTensor // made at its first launch by the cached path, and used again
+	// ready is made when the cached path first launches the entry, and used for each launch
+	// after it.
+	ready *readyTensor
 }
 
+// An entryState is a row of coordinatorEntry's table.
 type entryState uint8
 
 const (
@@ -231,8 +244,11 @@ func (c *Coordinator) due(t Time) bool {
 	return false
 }
 
+// apply does nothing: Step looks at what is due after every input.
 func (Tick) apply(*Coordinator) {}
 
+// apply returns credit. The sum cannot become negative but by an error of the caller, which costs
+// credit only.
 func (in Executed) apply(c *Coordinator) { c.inflight = max(0, c.inflight-in.Cost) }
 
 // apply handles a list in the order in which the Worker's program called: submissions first, then
@@ -297,7 +313,7 @@ func (c *Coordinator) flush() {
 	c.freeTransient, c.releasedTransient = append(c.freeTransient, c.releasedTransient...), c.releasedTransient[:0]
 	for len(d.Entries)+len(d.Responses)+len(d.Evicted) > 0 {
 		part := d
-		if len(d.Entries) > maxEntries { // they come before the items that use them
+		if len(d.Entries) > maxEntries { // entries come before the responses that use them
 			part = ResponseList{Entries: d.Entries[:maxEntries]}
 			d.Entries = d.Entries[maxEntries:]
 		} else {
@@ -319,6 +335,7 @@ type processSet struct {
 	index map[int]int // nil if each rank is its own index
 }
 
+// allRanks lists 0 to n-1.
 func allRanks(n int) []int {
 	all := make([]int, n)
 	for i := range all {

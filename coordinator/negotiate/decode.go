@@ -9,16 +9,18 @@ import (
 // everything that it returns is zero, so callers check once, at the end.
 type reader struct {
 	wire.Reader
-	responses int       // of the message
-	idPool    []IDRange // memory for the next runs
+	responses int       // of the list
+	idPool    []IDRange // memory for the IDs of the next responses
 }
 
+// version fails a list of another version.
 func (r *reader) version() {
 	if r.Uint8() != wireVersion {
 		r.Fail()
 	}
 }
 
+// text reads a text of at most limit bytes.
 func (r *reader) text(limit int) string { return r.String(r.Count(1), limit) }
 
 // idRanges returns memory for the IDs of a response. Most responses have one range, so memory for
@@ -33,6 +35,7 @@ func (r *reader) idRanges(n int) []IDRange {
 	return list
 }
 
+// ints reads a list of signed numbers. An empty list is nil.
 func (r *reader) ints() []int {
 	n := r.Count(1)
 	if n == 0 {
@@ -45,6 +48,7 @@ func (r *reader) ints() []int {
 	return list
 }
 
+// bits reads what appendBits has written. An empty set is nil.
 func (r *reader) bits() Bitset {
 	raw := r.Bytes(r.Count(1))
 	if len(raw) == 0 {
@@ -57,6 +61,7 @@ func (r *reader) bits() Bitset {
 	return set
 }
 
+// fault reads an error.
 func (r *reader) fault() *fault.Error {
 	raw := r.Bytes(r.Count(1))
 	if !r.OK() {

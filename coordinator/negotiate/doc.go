@@ -15,6 +15,20 @@
 // same code runs in a simulation of all ranks in a loop, in property tests over thousands of
 // schedules, and in the transcripts under testdata.
 //
+// # Two steps of a program
+//
+// Two ranks submit w1 and w2 in each step, rank 1 in the other order. The first step sends requests in full
+// and defines cache entries. From the second step on, each rank sends two bits:
+//
+//	rank 0 ► ack 0, allreduce w1 float32 [4] sum, allreduce w2 float32 [2 3] sum
+//	rank 1 ► ack 0, allreduce w2 float32 [2 3] sum, allreduce w1 float32 [4] sum
+//	       ◄ #1: entry 0 is w1; entry 1 is w2; run 0-1          both run w1 and w2 in one Bucket
+//	rank 0 ► ack 1, cached 0 1
+//	rank 1 ► ack 1, cached 0 1
+//	       ◄ #2: run 0-1                                        the same Bucket again
+//
+// Transcripts of such exchanges, for every rule below, are in testdata.
+//
 // # When a tensor runs
 //
 // A tensor is ready when every rank of its process set has submitted its name or has joined. Ready
@@ -54,6 +68,21 @@
 // A rank that has joined takes part in everything without contributing, until all ranks have joined;
 // Bucket.Absent names such ranks. A rank that has shut down submits nothing more, and what needs it
 // fails with fault.Closed.
+//
+// # Stalls
+//
+// A tensor that some ranks have submitted and others have not is a stall. After Config.StallWarn the
+// Coordinator asks the missing ranks where their programs are, for at most a second, and reports the tensor,
+// who has submitted it, and the answers. After Config.StallEnd it ends the coordinator on all ranks with
+// fault.Timeout that names the missing ones. No rank need be alive for that but rank 0.
+//
+// # Errors
+//
+//	what happens                        who gets what
+//	ranks disagree about a tensor       fault.Mismatch for that tensor, on all ranks
+//	a rank misuses a call by itself     fault.Misuse for that call, on that rank
+//	a rank is lost, or fails            ResponseAbort: the coordinator ends on all ranks
+//	a list breaks the protocol          the same, with fault.Mismatch that blames the sender
 //
 // # Model
 //

@@ -91,6 +91,7 @@ func (c *Coordinator) queueReady(u *readyTensor) {
 	}
 }
 
+// newReady returns an empty readyTensor, if possible a used one.
 func (c *Coordinator) newReady() *readyTensor {
 	if n := len(c.readyPool); n > 0 {
 		u := c.readyPool[n-1]
@@ -118,10 +119,10 @@ func (c *Coordinator) launch() {
 		return
 	}
 	if c.creditSpent && c.inflight > c.credit()/2 && !c.force && !c.skipFusionWait {
-		return // one message for several parts, and not one for each that is done
+		return // one list for several parts
 	}
 	c.creditSpent = false
-	if !slices.IsSortedFunc(c.ready, moreUrgent) { // they mostly are, and to look is cheap
+	if !slices.IsSortedFunc(c.ready, moreUrgent) { // they mostly are, and to check is cheap
 		slices.SortStableFunc(c.ready, moreUrgent)
 	}
 	bs := &c.building
@@ -185,6 +186,7 @@ func (bs *bucketBuilders) clear() {
 	bs.list, bs.last = bs.list[:0], nil
 }
 
+// newBucket returns an empty bucketBuilder, if possible a used one.
 func (bs *bucketBuilders) newBucket() *bucketBuilder {
 	if n := len(bs.spare); n > 0 {
 		b := bs.spare[n-1]
@@ -202,6 +204,7 @@ func (bs *bucketBuilders) find(c fusionKey) *bucketBuilder {
 	return bs.open[c]
 }
 
+// add appends a Bucket. If it is fusible, it becomes the open one of its key.
 func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 	bs.list = append(bs.list, b)
 	if !fusible {

@@ -16,20 +16,26 @@ import (
 //	grouped  all, but absent   true   the last tensor of its group is resolved
 //	gone     any               any    removePending; live is false, and pendingPool may use it again
 type pendingTensor struct {
-	key            key
-	set            *processSet
-	variants       []variant // what was submitted, each with the lowest rank that did
-	submitted      Bitset    // which ranks have, by index in the set
-	submittedCount int       // how many
-	rows           []int     // AllGather: first dimensions, by index in the set
-	cacheID        int       // -1: none
-	redefine       bool      // some rank sent it in full, so that its entry must be sent again
-	since          Time
-	stall          stallState
-	live           bool           // not removed
-	next           *pendingTensor // what the last rank that sent it in full sent next; a hint
-	ready          bool           // it waits for the others of its group
-	failed         *fault.Error
+	key key
+	set *processSet
+	// variants are the requests that were made, each with the lowest rank that made it. There
+	// is one, unless ranks disagree.
+	variants       []variant
+	submitted      Bitset // which ranks have, by index in the set
+	submittedCount int    // how many
+	rows           []int  // AllGather: first dimensions, by index in the set
+	cacheID        int    // -1: none
+	// redefine is set when some rank sent the tensor in full, so that its entry must be sent
+	// again.
+	redefine bool
+	since    Time
+	stall    stallState
+	live     bool // not removed
+	// next is what the last rank that sent it in full sent after it: a hint for the ranks that
+	// follow.
+	next   *pendingTensor
+	ready  bool // it waits for the others of its group
+	failed *fault.Error
 }
 
 // A variant is one of the requests that ranks disagree about, with the lowest rank that made it.
@@ -42,6 +48,7 @@ type variant struct {
 // maxVariants bounds what is kept of ranks that all disagree.
 const maxVariants = 4
 
+// A groupKey is what the tensors of a group have in common.
 type groupKey struct {
 	set   uint32
 	group uint64
@@ -91,7 +98,7 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 // so that the tensor is mostly the successor of the last one, and no map is read.
 func (c *Coordinator) receiveRequest(from int, q *TensorRequest) {
 	k := q.key()
-	p := c.lastRequest.next // ranks mostly submit in the order of the one before
+	p := c.lastRequest.next // ranks mostly submit in the order of the rank before them
 	if p == nil || !p.live || p.key != k {
 		p = c.find(k)
 	}
@@ -191,6 +198,7 @@ func (c *Coordinator) recordSubmission(p *pendingTensor, from, at int) bool {
 	return false
 }
 
+// setRows notes a member's first dimension of an AllGather.
 func (p *pendingTensor) setRows(at, rows int) {
 	if p.rows == nil {
 		p.rows = make([]int, len(p.set.ranks))
@@ -226,7 +234,7 @@ func (c *Coordinator) removePending(p *pendingTensor) {
 		delete(c.pending, p.key)
 	}
 	for i, w := range c.reporting {
-		if w == p { // the report names it all the same
+		if w == p { // the report keeps a copy
 			c.reporting[i] = &pendingTensor{key: p.key, set: p.set, variants: slices.Clone(p.variants), submitted: slices.Clone(p.submitted), submittedCount: p.submittedCount, since: p.since}
 		}
 	}

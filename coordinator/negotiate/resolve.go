@@ -68,6 +68,7 @@ func (c *Coordinator) failEarly(p *pendingTensor, err *fault.Error) {
 	}
 }
 
+// call is the operation in words, as its first variant has it.
 func (p *pendingTensor) call() string { return p.variants[0].spec.Call() }
 
 // resolve decides what becomes of a tensor that every rank has submitted or is absent from. A
@@ -125,6 +126,7 @@ func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	return nil
 }
 
+// blame lists ranks as the culprits of an error, as many as one holds.
 func blame(ranks []int, call string) []fault.Peer {
 	var peers []fault.Peer
 	for _, r := range ranks[:min(len(ranks), fault.MaxPeers)] {

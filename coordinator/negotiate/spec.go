@@ -102,6 +102,7 @@ type key struct {
 	name string
 }
 
+// key is what the tensor is found by.
 func (t *Spec) key() key { return key{t.Set, t.Name} }
 
 // Elements is how many elements the shape has. A dimension of -1 counts as 1, so for AllGather it

@@ -30,7 +30,7 @@ func (s Stall) String() string {
 	if s.Site != "" {
 		fmt.Fprintf(&b, " (%s)", s.Site)
 	}
-	if len(s.Missing) == 0 { // they have submitted it, or joined, while they were asked
+	if len(s.Missing) == 0 { // they have submitted it or joined since they were asked
 		b.WriteString("; nobody is missing any more")
 		return b.String()
 	}
@@ -92,7 +92,7 @@ func (c *Coordinator) checkStalls() {
 	switch {
 	case stalled != nil && c.reporting == nil:
 		c.requestLocations(stalled)
-	case stalled != nil: // after the report that is being made
+	case stalled != nil: // reported after the one that is being made
 		c.nextStallCheck = min(c.nextStallCheck, c.locateDeadline+1)
 	}
 	c.due(c.nextStallCheck)

@@ -7,8 +7,10 @@ import "fmt"
 type Tunables struct {
 	Cycle  Duration
 	Fusion int
-	Cache  bool  // tensors are negotiated by cache IDs; Config.Cache must be above 0
-	Class  uint8 // of algorithms; its meaning is the caller's
+	// Cache says whether tensors are negotiated by cache IDs. Config.Cache must be above 0 for
+	// that.
+	Cache bool
+	Class uint8 // of algorithms; its meaning is the caller's
 }
 
 // valid reports whether a Coordinator could have sent the settings.
@@ -26,7 +28,7 @@ type Retune struct{ Tuning Tunables }
 // apply launches what is ready first, so that a tensor goes by the settings under which it became
 // ready.
 func (in Retune) apply(c *Coordinator) {
-	c.fence() // what is ready goes by what held when it was submitted
+	c.fence() // what is ready goes by the old settings
 	c.allToSlowPath()
 	c.cfg.Cycle, c.cfg.Fusion, c.cacheOff = in.Tuning.Cycle, in.Tuning.Fusion, !in.Tuning.Cache
 	c.outgoing.Responses = append(c.outgoing.Responses, Response{Kind: ResponseTune, Tuning: in.Tuning})

@@ -119,6 +119,7 @@ func ParseResponseList(b []byte) (*ResponseList, error) {
 	return m, r.end("a response list")
 }
 
+// appendResponse writes the fields that a response of its kind has. response reads the same fields.
 func appendResponse(b []byte, it *Response) []byte {
 	b = append(b, byte(it.Kind))
 	switch it.Kind {
@@ -158,6 +159,7 @@ func appendResponse(b []byte, it *Response) []byte {
 	return b
 }
 
+// response reads what appendResponse has written. A kind that it does not know fails the list.
 func (r *reader) response(it *Response) {
 	it.Kind = ResponseKind(r.Uint8())
 	switch it.Kind {
@@ -197,6 +199,7 @@ func (r *reader) response(it *Response) {
 	}
 }
 
+// appendRequest writes a request. tensorRequest reads the same fields.
 func appendRequest(b []byte, q *TensorRequest) []byte {
 	b = appendSpec(b, &q.Spec)
 	b = binary.AppendVarint(b, int64(q.Rows))
@@ -204,6 +207,7 @@ func appendRequest(b []byte, q *TensorRequest) []byte {
 	return appendText(b, q.Site)
 }
 
+// tensorRequest reads what appendRequest has written.
 func (r *reader) tensorRequest(q *TensorRequest) {
 	r.spec(&q.Spec)
 	q.Rows = r.Varint()
@@ -211,6 +215,7 @@ func (r *reader) tensorRequest(q *TensorRequest) {
 	q.Site = r.text(MaxSite)
 }
 
+// appendSpec writes a spec. A tensor without a codec has neither its byte nor the elements to keep.
 func appendSpec(b []byte, t *Spec) []byte {
 	b = binary.AppendUvarint(b, uint64(t.Set))
 	b = appendText(b, t.Name)
@@ -249,6 +254,8 @@ const (
 	minRequest = minSpec + 3
 )
 
+// spec reads what appendSpec has written. It fails the list if no Worker could have sent the spec,
+// so the state machines need not check it again.
 func (r *reader) spec(t *Spec) {
 	t.Set, t.Name = r.Uvarint32(), r.text(MaxName)
 	t.Operation, t.DType, t.Wire = Operation(r.Uint8()), tensor.DType(r.Uint8()), tensor.DType(r.Uint8())
@@ -274,6 +281,7 @@ func (r *reader) spec(t *Spec) {
 	}
 }
 
+// flagByte is 1 for true and 0 for false.
 func flagByte(on bool) byte {
 	if on {
 		return 1
@@ -293,11 +301,14 @@ func appendInts(b []byte, list []int) []byte {
 	return b
 }
 
+// appendFault writes an error in package fault's wire form, which bounds its length.
 func appendFault(b []byte, e *fault.Error) []byte {
 	var buf [fault.MaxWire]byte
 	return appendText(b, string(e.AppendWire(buf[:0])))
 }
 
+// appendBits writes a set by bytes, the lowest numbers first, without the zero bytes at its end. In
+// steady state a rank's submissions of 500 tensors are 63 bytes.
 func appendBits(b []byte, set Bitset) []byte {
 	n := len(set) * 8
 	at := func(i int) byte { return byte(set[i/8] >> (i % 8 * 8)) }

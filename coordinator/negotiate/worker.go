@@ -77,7 +77,7 @@ type tensorState struct {
 type workerEntry struct {
 	spec  *Spec // nil: the ID is unknown
 	rows  []int
-	state *tensorState // nil when this rank knows none
+	state *tensorState // nil if this rank has not submitted the name
 	set   uint32
 	cost  int // of the whole tensor
 }
@@ -214,8 +214,10 @@ func (w *Worker) rejectAfterEnd(in WorkerInput) {
 
 func (Tick) applyWorker(*Worker) {}
 
+// applyWorker has outgoing sent at the end of this Step, if there is something.
 func (Flush) applyWorker(w *Worker) { w.urgent = w.urgent || w.hasOutgoing }
 
+// applyWorker sends the join with all submissions before it, at once: other ranks may wait for it.
 func (in Join) applyWorker(w *Worker) {
 	if w.joining || w.closed {
 		w.outputs = append(w.outputs, Fail{[]SubmissionID{in.Submission}, &fault.Error{Kind: fault.Misuse, Op: "join", Rank: w.rank, Err: fmt.Errorf("this rank has already joined or closed")}})
@@ -227,6 +229,8 @@ func (in Join) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
+// applyWorker sends the shutdown with all submissions before it, at once. A second one does
+// nothing.
 func (Shutdown) applyWorker(w *Worker) {
 	if w.closed {
 		return
@@ -237,12 +241,15 @@ func (Shutdown) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
+// applyWorker answers the Coordinator, which waits for at most a second.
 func (in Location) applyWorker(w *Worker) {
 	w.outgoing.Location, w.outgoing.HasLocation = in.At[:min(len(in.At), MaxSite)], true
 	w.markOutgoing()
 	w.urgent = true
 }
 
+// applyWorker tells the Coordinator, which ends the other ranks, and ends this rank without waiting
+// for that.
 func (in Failed) applyWorker(w *Worker) {
 	w.outgoing.Fault = in.Err
 	w.markOutgoing()
@@ -289,6 +296,7 @@ func (w *Worker) complete(n *tensorState) {
 	}
 }
 
+// remove forgets a name. The memo of a request may still point to its state, hence removed.
 func (w *Worker) remove(n *tensorState) {
 	n.removed = true
 	delete(w.tensors, n.key)
