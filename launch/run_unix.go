@@ -36,7 +36,7 @@ type run struct {
 	listener *os.File // rank 0's, until rank 0 has inherited it
 	copiers  sync.WaitGroup
 	pipes    []*os.File      // read ends of the copiers
-	stdin_   *terminalCopier // rank 0's terminal; nil without one
+	terminal *terminalCopier // rank 0's terminal; nil without one
 
 	exits     chan exit
 	signals   chan os.Signal
@@ -212,8 +212,8 @@ func (r *run) notifySignals() {
 // has ended.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
-	if r.stdin_ != nil {
-		r.stdin_.stop()
+	if r.terminal != nil {
+		r.terminal.stop()
 	}
 	if r.starter != nil {
 		r.starter.stop()

@@ -160,7 +160,7 @@ func (r *run) stdin(k *rank) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.stdin_, err = newTerminalCopier(in, to); err != nil {
+	if r.terminal, err = newTerminalCopier(in, to); err != nil {
 		from.Close()
 		to.Close()
 	}

@@ -41,15 +41,15 @@ func TestAWrongFlagGetsOneLineWithItsRemedyAndNoUsage(t *testing.T) {
 		"explain -op":              "-op",
 		"tune -factor many -o x.y": "many",
 	} {
-		var said bytes.Buffer
-		err := run(t.Context(), strings.Fields(args), io.Discard, &said)
+		var usage bytes.Buffer
+		err := run(t.Context(), strings.Fields(args), io.Discard, &usage)
 		switch {
 		case err == nil:
 			t.Errorf("%s: got no error", args)
 		case !strings.Contains(err.Error(), want), strings.Contains(err.Error(), "\n"):
 			t.Errorf("%s: got %q, want one line with %q", args, err, want)
-		case said.Len() > 0:
-			t.Errorf("%s: prints %q beside its error", args, said.String())
+		case usage.Len() > 0:
+			t.Errorf("%s: prints %q beside its error", args, usage.String())
 		}
 	}
 }

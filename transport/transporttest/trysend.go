@@ -216,6 +216,6 @@ func copySinkGetsSameFrames(t *testing.T, mk Maker) {
 	}
 	w.exchange(frames, far)
 	if sink.copied == 0 {
-		t.Error("no frame came by Take")
+		t.Error("got no frame by Copy")
 	}
 }

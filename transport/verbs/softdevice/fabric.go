@@ -110,9 +110,9 @@ func (d *device) Describe() string { return "software device" }
 func (d *device) Network() string { return "software" }
 
 func (d *device) Memory(size int) ([]byte, func() error, error) {
-	const cacheLine = 64
-	b := make([]byte, size+cacheLine-1)
-	off := int(-rdma.AddressOf(b) % cacheLine)
+	const alignment = 64
+	b := make([]byte, size+alignment-1)
+	off := int(-rdma.AddressOf(b) % alignment)
 	return b[off : off+size : off+size], func() error { return nil }, nil
 }
 
