@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// parse reads args, and shows the help only to those who ask for it: what is wrong
-// on a command line fits one line, which each rank prints.
+// parse parses args. It shows the help only to users who ask for it: other errors are one line,
+// which each rank prints.
 func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
 	show := flags.Usage
 	if show == nil {
@@ -49,11 +49,11 @@ func (s *durationFlag) Set(text string) error {
 	return nil
 }
 
-// maxVector bounds a vector, in bytes, so that a slip of the pen is told from a
-// wish; what of it the host has memory for is the host's to say.
+// maxVector is the most bytes of a vector, so that a typing error is told from a real demand.
+// Whether the host has memory for a smaller one is up to the host.
 const maxVector = 1 << 40
 
-// tooLarge is the error of a vector that cannot be meant; nil when it can.
+// tooLarge returns an error for a vector that cannot be meant, else nil.
 func tooLarge(flag string, s sizeFlag) error {
 	if int64(s) > maxVector {
 		return fmt.Errorf("-%s %d: want at most %d bytes (1024Gi)", flag, s, int64(maxVector))
@@ -61,8 +61,8 @@ func tooLarge(flag string, s sizeFlag) error {
 	return nil
 }
 
-// onRankZero has rank 0 find out whether what a flag asks of its host can be had,
-// before anything is measured, and tells all ranks.
+// onRankZero has rank 0 check, before anything is measured, whether its host can give what a
+// flag demands. All ranks get the result.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
 	if c.Rank() == 0 {
@@ -91,7 +91,7 @@ func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func
 	return fmt.Errorf("-%s %s: %w", flag, path, own)
 }
 
-// checkWritable makes a file's folder, and the file for a moment where there is none.
+// checkWritable makes a file's folder, and for a moment the file if there is none.
 func checkWritable(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err

@@ -21,8 +21,8 @@ const (
 	iterationLimit = 100_000_000 // that may be asked for: their times are kept
 )
 
-// sweep measures every size, and prints on rank 0 as it goes. Its error tells of
-// wrong results, too, equally on all ranks.
+// sweep measures every size, and prints on rank 0 as it goes. It returns an error if results
+// are wrong, the same on all ranks.
 func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	if o.op == "pingpong" && c.Size() < 2 {
 		return errors.New("pingpong: got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -74,7 +74,7 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 	return verdict(rows)
 }
 
-// verdict is an error where a result was wrong.
+// verdict returns an error if a result was wrong.
 func verdict(rows []row) error {
 	var wrong []string
 	for _, r := range rows {
@@ -88,7 +88,7 @@ func verdict(rows []row) error {
 	return nil
 }
 
-// remark says where the figures come from.
+// remark describes what the figures are from.
 func remark(c *comm.Comm, o options) string {
 	buffers := "out of place"
 	if o.inplace || o.op == "broadcast" {
@@ -101,28 +101,29 @@ func remark(c *comm.Comm, o options) string {
 		o.op, o.dtype, buffers, c.Size(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 }
 
-// A sample is what the runs of one trial gave.
+// A sample is the result of one trial's runs.
 type sample struct {
 	seconds []float64 // the slowest rank's, of each iteration; ascending
 	allocs  float64   // of rank 0's process, per iteration; counted by it only
 	wrong   int       // elements, over all ranks
 }
 
-// A budget is how long a trial runs: until its iterations add up to time, or are so many.
+// A budget is how long a trial runs: until its iterations add up to time, or until their number
+// is maxIterations.
 type budget struct {
 	time          time.Duration
 	maxIterations int
 }
 
-// measure times a trial for as long as its budget lasts. All ranks see the
-// same times, those of the slowest, so they stop together without a word.
+// measure times a trial until its budget is spent. All ranks have the same times, those of the
+// slowest rank, so they stop together without messages.
 func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	t.load()
 	runtime.GC() // not in the midst of the measurement, if that can be helped
 	return timed(ctx, c, t, b)
 }
 
-// timed is measure for a trial that is loaded, in a process that has been cleaned.
+// timed is measure for a trial that is loaded, in a process whose garbage has been collected.
 func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	iterate := func() (float64, error) { return st.iterate(ctx) }
@@ -143,9 +144,9 @@ func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error)
 	return sample{seconds, allocs, wrong}, err
 }
 
-// repeat appends what each iteration takes, until the budget is spent. None is cut
-// short for a slow beginning: until all slots of shared memory have been touched once,
-// each call may take ten times as long as later ones.
+// repeat appends the time of each iteration until the budget is spent. A slow beginning does
+// not cut it short: until all slots of shared memory have been touched once, a call may take
+// ten times as long as later ones.
 func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]float64, error) {
 	for spent := 0.0; len(seconds) < b.maxIterations; {
 		s, err := iterate()
@@ -161,18 +162,18 @@ func repeat(iterate func() (float64, error), b budget, seconds []float64) ([]flo
 	return seconds, nil
 }
 
-// median is the time that decides.
+// median is the time that counts.
 func (s sample) median() float64 { return s.seconds[len(s.seconds)/2] }
 
-// A stopwatch takes the time of a trial's runs.
+// A stopwatch measures the runs of a trial.
 type stopwatch struct {
 	c       *comm.Comm
 	t       trial
 	slowest []float64
 }
 
-// iterate runs the trial once, on all ranks from a barrier on, and returns the
-// seconds that the slowest of them took.
+// iterate runs the trial once on all ranks, starting at a barrier. It returns the seconds of
+// the slowest rank.
 func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
 	if st.t.spoils {
 		st.t.load()
@@ -190,8 +191,8 @@ func (st *stopwatch) iterate(ctx context.Context) (float64, error) {
 	return st.slowest[0], err
 }
 
-// mallocs are the heap objects ever allocated, on rank 0. To count them stops
-// the process for some microseconds, so the other ranks do without.
+// mallocs returns the number of heap objects ever allocated, on rank 0. Counting them stops the
+// process for some microseconds, so the other ranks do not.
 func mallocs(c *comm.Comm) uint64 {
 	if c.Rank() > 0 {
 		return 0
@@ -201,9 +202,8 @@ func mallocs(c *comm.Comm) uint64 {
 	return m.Mallocs
 }
 
-// verify looks at what the last run has left, and at one more run from cleared
-// buffers: a run that writes nothing shows there. It returns the wrong elements
-// of all ranks.
+// verify checks the result of the last run, and of one more from cleared buffers: a run that
+// writes nothing shows there. It returns the number of wrong elements on all ranks.
 func verify(ctx context.Context, c *comm.Comm, t trial) (int, error) {
 	wrong := []int{t.wrong()}
 	t.load()

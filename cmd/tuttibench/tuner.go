@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A tuner is one rank's part in a tuning. All ranks take the same decisions,
-// because they take them by times that all of them have.
+// A tuner is one rank's part in a tuning. All ranks take the same decisions, because they take
+// them by times that all of them have.
 type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
@@ -25,14 +25,14 @@ type tuner struct {
 	times []choose.Measurement
 }
 
-// A way is an algorithm with a segment, and a communicator that is forced to it.
+// A way is an algorithm with a segment size, and a communicator that forces both.
 type way struct {
 	algorithm collective.Algorithm
 	segment   int // 0: the usual one
 	c         *comm.Comm
 }
 
-// op times all ways to carry out one collective.
+// op times all ways to run one collective.
 func (t *tuner) op(ctx context.Context, op string) error {
 	verb, err := collective.ParseVerb(op)
 	if err != nil {
@@ -65,8 +65,8 @@ func (t *tuner) op(ctx context.Context, op string) error {
 	return nil
 }
 
-// ways are all that this job can go, and maybe some in memory that it does not share.
-// They are returned beside an error, too.
+// ways returns the ways that this job can use, and possibly some that need shared memory which
+// it lacks. It returns those made so far beside an error, too.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
 	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
@@ -91,15 +91,15 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 	return ways, nil
 }
 
-// sharedElements is how many elements it takes to go once around all of the memory that n ranks
-// share, a multiple of n. A test sets it beside p2p.SharedSize.
+// sharedElements is how many elements fill all memory that n ranks share, a multiple of n. A
+// test compares it with p2p.SharedSize.
 func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
 
-// warm has each way that goes through shared memory run once with a vector of so many
-// elements, all that such memory holds, and returns the ways that can run. A slot becomes
-// memory when it is first touched, and calls of 16 to 128 KiB touch another one each
-// time: the first some hundred of them would take several times as long as any later
-// one, where those of messages, whose rings are shared by all ways, do not.
+// warm runs each way through shared memory once, with a vector of elements that fills all of
+// that memory, and returns the ways that can run. A slot becomes memory when it is first
+// touched, and each call of 16 to 128 KiB touches another one: the first hundreds of calls
+// would take several times as long as later ones. Messages have no such effect, because all
+// ways share their rings.
 func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
 		if w.algorithm.NeedsShared() {
@@ -118,8 +118,8 @@ func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*w
 	return able, nil
 }
 
-// size times all ways with vectors of count elements, in passes over them, and then
-// has those that would replace the default table's take turns with that.
+// size times all ways with vectors of count elements in passes over them. Then those that would
+// replace the default table's way alternate with that one.
 func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
 	bytes := count * k.dtype.Size()
 	if k.op == "barrier" {
@@ -138,7 +138,7 @@ func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways
 	return nil
 }
 
-// time is the median time of a trial, as a sweep takes it.
+// time returns the median time of a trial, as a sweep measures it.
 func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 	x.load()
 	s, err := timed(ctx, t.c, x, budget{t.o.time, maxIterations})
@@ -151,7 +151,7 @@ func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 	return s.median(), nil
 }
 
-// Heats find out which way is the fastest for vectors of one size.
+// heats find the fastest way for vectors of one size.
 type heats struct {
 	ranks, bytes int
 	wire         string
@@ -161,7 +161,7 @@ type heats struct {
 	ratios       map[*way][]outcome          // of rivals, one for each usual way
 }
 
-// An outcome is how many times as long as the usual way a rival took in turns with it.
+// An outcome is how many times as long as the usual way a rival took, when the two alternated.
 type outcome struct {
 	usual *way
 	ratio float64
@@ -206,20 +206,20 @@ func (h *heats) heat(w *way) (float64, error) {
 	return seconds, nil
 }
 
-// passes is how often each way is timed; the least median counts. Passes over all
-// ways keep a moment in which the machine was slow from deciding.
+// passes is how often each way is timed; the least median counts. Passes over all ways keep a
+// slow moment of the machine from deciding.
 const passes = 3
 
-// A way is timed for the second time unless it is hopeless, which no slow moment
-// explains, and in other segments, and for the third time, if it is within reach of
-// the best: multiples of the best time.
+// A way is timed a second time unless it is hopeless, which no slow moment explains. It is
+// timed a third time, and with other segments, if it is within reach of the best. Both are
+// multiples of the best time.
 const (
 	hopeless = 8
 	reach    = 1.5
 )
 
-// worth reports whether a way is to be timed in this pass. The first leaves segments
-// out; later ones those of which the mean message has one at most.
+// worth reports whether a way is to be timed in this pass. The first pass omits segments. Later
+// ones omit those of which an average message has at most one.
 func (h *heats) worth(w *way, pass int) bool {
 	best := h.best()
 	switch {
@@ -238,6 +238,7 @@ func (h *heats) worth(w *way, pass int) bool {
 	return usual >= 0 && h.got[h.ways[usual]] <= reach*best
 }
 
+// best returns the least time of all ways; 0 if there is none.
 func (h *heats) best() float64 {
 	best := 0.0
 	for _, seconds := range h.got {
@@ -261,13 +262,12 @@ func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) 
 	return choose.Comparison{}, false
 }
 
-// bouts is how many turns rivals take; odd, for the median.
+// bouts is how often rivals alternate; odd, for the median.
 const bouts = 5
 
-// turns times two ways in turns. Of many ways the one that looks the fastest has often
-// had the most luck, and a machine that changes its pace between two heats favours one:
-// so the median of what each turn makes of the two decides, whatever the rival took in
-// heats of its own.
+// turns alternates two ways. Among many ways the one that looks fastest has often had luck, and
+// a machine that changes its pace between two heats favours one. So the median of the ratios of
+// each turn decides, whatever the rival took in its own heats.
 func (h *heats) turns(usual, rival *way) error {
 	var ratios []float64
 	for range bouts {
@@ -286,12 +286,13 @@ func (h *heats) turns(usual, rival *way) error {
 	return nil
 }
 
-// seconds is what a way took at its best: one that had to take turns, so many times what
-// the usual way took at its own. A rival of several usual ways, one for calls that can go
-// through shared memory and one for others, has to be ahead of each when it won all its
-// turns, also of the quickest: so many times what that took as the worst turns say. Else
-// it counts by those that it lost: what it won from one must not undo what it lost to
-// another.
+// seconds returns the time of a way that counts. For a way that has alternated with the usual
+// one, it is the ratio times the usual way's own time.
+//
+// A rival may have several usual ways: one for calls through shared memory and one for others.
+// If it won against each, it must be ahead of the fastest of them: the worst ratio times that
+// time counts. If it lost to any, only those count, because a win against one must not undo a
+// loss against another.
 func (h *heats) seconds(w *way) (float64, bool) {
 	if len(h.ratios[w]) == 0 {
 		seconds, ok := h.got[w]
@@ -316,7 +317,7 @@ func (h *heats) wayOf(x choose.Measurement) *way {
 	return h.ways[i]
 }
 
-// times are what was found, in the order of the ways.
+// times returns the results in the order of the ways.
 func (h *heats) times() []choose.Measurement {
 	var all []choose.Measurement
 	for _, w := range h.ways {

@@ -40,13 +40,13 @@ func TestMain(m *testing.M) {
 	case "meet":
 		rankThatMeets()
 	}
-	if signal.Ignored(syscall.SIGHUP) { // under nohup; what is caught here, unlike what is ignored, is no child's heritage
+	if signal.Ignored(syscall.SIGHUP) { // under nohup; children inherit ignored signals, but not handled ones
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	os.Exit(m.Run())
 }
 
-// rankOfSignals prints what it gets, until it gets TERM or its input ends.
+// rankOfSignals prints the signals that it receives, until it receives TERM or its input ends.
 func rankOfSignals() {
 	got := make(chan os.Signal, 16)
 	signal.Notify(got, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT)

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A benchmark is one comparison: an operation, by so many ranks, over a wire.
+// A benchmark is one comparison: an operation, a number of ranks, and a transport.
 type benchmark struct {
 	op     string
 	np     int
@@ -24,7 +24,7 @@ type benchmark struct {
 	bin    string  // where tuttirun and tuttibench lie
 }
 
-// flags are those of a contest that all commands have.
+// flags defines the flags that all commands have.
 func (c *benchmark) flags(log io.Writer, name string) *flag.FlagSet {
 	f := flag.NewFlagSet("peers "+name, flag.ContinueOnError)
 	f.SetOutput(log)
@@ -50,7 +50,7 @@ func (c *benchmark) check() error {
 	return nil
 }
 
-// compareCommand prints one contest's table.
+// compareCommand prints the table of one benchmark.
 func compareCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	f := c.flags(log, "compare")
@@ -91,7 +91,7 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	return t.checkFloors(out, floors)
 }
 
-// runAll lets the contenders take turns.
+// runAll runs the contenders alternately, round after round, and keeps the best of each.
 func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
 	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {
@@ -126,7 +126,7 @@ func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.W
 // ours is the contender that the others are compared with.
 const ours = "tutti"
 
-// A table holds what a contest brought.
+// A table holds the results of a benchmark.
 type table struct {
 	benchmark
 	names    []string                   // in the order of their turns
@@ -134,7 +134,7 @@ type table struct {
 	best     map[string]map[int]float64 // by name and bytes: the best round's median in microseconds
 }
 
-// sizes are the bytes that tutti ran, or without it anybody, ascending.
+// sizes returns the bytes that tutti ran, or without tutti anybody, ascending.
 func (t *table) sizes() []int {
 	var all []int
 	for _, name := range t.names {
@@ -151,7 +151,7 @@ func (t *table) sizes() []int {
 	return all
 }
 
-// unmatched are the sizes that only tutti, or only its peers, ran.
+// unmatched returns the sizes that only tutti, or only its peers, ran.
 func (t *table) unmatched() []int {
 	var all []int
 	for _, name := range t.names {
@@ -165,7 +165,7 @@ func (t *table) unmatched() []int {
 	return all
 }
 
-// time is a contender's time; NaN where it has none.
+// time returns a contender's time; NaN if it has none.
 func (t *table) time(name string, bytes int) float64 {
 	if us, ok := t.best[name][bytes]; ok {
 		return us
@@ -173,7 +173,8 @@ func (t *table) time(name string, bytes int) float64 {
 	return math.NaN()
 }
 
-// ratio is the best peer's time over tutti's; NaN where one of them has none.
+// ratio is the best peer's time divided by tutti's; NaN if one of them has none. Other versions
+// of tutti are no peers.
 func (t *table) ratio(bytes int) float64 {
 	best := math.NaN()
 	for _, name := range t.names {
@@ -184,8 +185,8 @@ func (t *table) ratio(bytes int) float64 {
 	return best / t.time(ours, bytes)
 }
 
-// mean is the geometric mean of the ratios of all sizes from lo on, below hi; NaN
-// when there are none.
+// mean returns the geometric mean of the ratios of all sizes from lo to below hi; NaN if there
+// are none.
 func (t *table) mean(lo, hi int) float64 {
 	sum, n := 0.0, 0
 	for _, bytes := range t.sizes() {
@@ -197,7 +198,7 @@ func (t *table) mean(lo, hi int) float64 {
 	return math.Exp(sum / float64(n))
 }
 
-// print is the table for people.
+// print prints the table for people.
 func (t *table) print(out io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s np=%d %s, microseconds, best of %d medians\n%10s", t.op, t.np, t.wire, t.rounds, "bytes")
@@ -222,7 +223,7 @@ func (t *table) print(out io.Writer) error {
 	return err
 }
 
-// csv is the table for programs: microseconds, and the ratio.
+// csv returns the table for programs: microseconds, and the ratio.
 func (t *table) csv() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "bytes,%s,ratio\n", strings.Join(t.names, ","))

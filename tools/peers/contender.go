@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// A contender runs the whole sweep once, and returns microseconds by bytes. With an
-// error it may have some of them, too.
+// A contender runs the whole sweep once. It returns microseconds by bytes, some of them
+// possibly beside an error.
 type contender struct {
 	name    string
 	run     func(ctx context.Context) (map[int]float64, error)
 	version bool // another version of tutti, which must not fail
 }
 
-// contenders are tutti, if it is built, and those peers that can run the contest.
+// contenders returns tutti, if it is built, and the peers that can run the benchmark.
 func (c *benchmark) contenders(built map[string]string, log io.Writer) []contender {
 	var all []contender
 	if path := filepath.Join(c.bin, "tuttirun"); exists(path) {
@@ -115,7 +115,7 @@ func readBench(text string) (map[int]float64, error) {
 	return got, nil
 }
 
-// openMPI runs as it comes; over tcp without its shared memory.
+// openMPI runs with its defaults; over tcp without its shared memory.
 func (c *benchmark) openMPI(program string) contender {
 	args := []string{"-np", strconv.Itoa(c.np), "--oversubscribe"}
 	if c.wire == "tcp" {
@@ -128,8 +128,8 @@ func (c *benchmark) openMPI(program string) contender {
 	}}
 }
 
-// mpich has two ways within a host: ch4's own shared memory, the default, and UCX,
-// which takes its own, or TCP when it is told to.
+// mpich runs in two ways within a host: with ch4's shared memory, the default, and with UCX,
+// which uses its own, or TCP if told to.
 func (c *benchmark) mpich(program string) []contender {
 	args := append([]string{"-np", strconv.Itoa(c.np), program, c.op}, c.sweep()...)
 	with := func(name string, env ...string) contender {
@@ -143,8 +143,7 @@ func (c *benchmark) mpich(program string) []contender {
 	return []contender{with("mpich"), with("mpich-ucx", "MPIR_CVAR_NOLOCAL=1")}
 }
 
-// glooKinds are the algorithms of an operation that gloo_bench has and that are
-// worth their time.
+// glooKinds returns the algorithms of gloo_bench for an operation that are worth their time.
 func glooKinds(op string) []string {
 	switch op {
 	case "allreduce":
@@ -155,7 +154,7 @@ func glooKinds(op string) []string {
 	return nil
 }
 
-// gloo starts the ranks itself: gloo has no launcher.
+// gloo starts the ranks itself, because gloo has no launcher.
 func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]float64, error) {
 	store, err := os.MkdirTemp("", "tutti-gloo-")
 	if err != nil {
@@ -189,8 +188,8 @@ func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]flo
 // figures is what the peers' programs print.
 var figures = regexp.MustCompile(`bytes=(\d+) median_us=([\d.]+)`)
 
-// peer runs a peer's program and reads its figures, also those that it has printed
-// before it failed.
+// peer runs a peer's program and reads its figures, even those that it has printed before it
+// failed.
 func peer(ctx context.Context, env []string, program string, args ...string) (map[int]float64, error) {
 	out, err := output(ctx, env, program, args...)
 	got := make(map[int]float64)
@@ -204,14 +203,14 @@ func peer(ctx context.Context, env []string, program string, args ...string) (ma
 	return got, err
 }
 
-// patience is how long one sweep may take; then the program is asked to end, and
-// after a while made to.
+// sweepTimeout is how long one sweep may take. Then the program is asked to end, and killed
+// after killDelay.
 const (
 	sweepTimeout = 4 * time.Minute
 	killDelay    = 5 * time.Second
 )
 
-// output is what a program prints on standard output. Its error quotes the end of
+// output returns what a program prints on standard output. The error quotes the end of its
 // standard error.
 func output(ctx context.Context, env []string, program string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)

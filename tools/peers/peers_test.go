@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// fixedContender is a contender whose rounds bring these figures, one after the other.
+// fixedContender returns a contender whose rounds have these times.
 func fixedContender(name string, rounds ...map[int]float64) contender {
 	i := 0
 	return contender{name: name, run: func(context.Context) (map[int]float64, error) {
@@ -213,10 +213,10 @@ func TestArgumentsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// Each peer that this machine has is run for real, and verifies its own results.
-// They poll, and so take long where cores are busy with something else. How a peer
-// ends is its own affair once its figures are there: MPICH 4.0 over UCX's tcp now and
-// then never returns from MPI_Finalize, and is ended when patience is.
+// Each peer that this machine has runs for real, and verifies its own results. Peers poll, so
+// they take long while the cores are busy. How a peer ends does not matter once its figures are
+// there: MPICH 4.0 over UCX's tcp sometimes never returns from MPI_Finalize, and is ended after
+// sweepTimeout.
 func TestSoakPeersRunEveryOperation(t *testing.T) {
 	if os.Getenv("TUTTI_SOAK") == "" {
 		t.Skip("starts many jobs of other libraries: make soak")

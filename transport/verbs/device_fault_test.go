@@ -256,7 +256,7 @@ func (p *scriptedEnd) progress() error {
 	return err
 }
 
-// await progresses until there have been so many replies.
+// await progresses until the given number of replies has arrived.
 func (p *scriptedEnd) await(replies int) {
 	for p.replies < replies {
 		if err := p.progress(); err != nil {

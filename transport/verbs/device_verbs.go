@@ -290,7 +290,7 @@ func (p *ibQueuePair) open(depth int) (err error) {
 	}
 	inlined := C.uint32_t(inlineBytes)
 	if p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined); p.qp == nil {
-		inlined = 0 // the device may refuse so many inline bytes; try without
+		inlined = 0 // the device may refuse that many inline bytes; try without
 		p.qp, err = C.tutti_create_qp(d.pd, p.cq, C.uintptr_t(p.number), C.uint32_t(depth), &inlined)
 	}
 	if p.qp == nil {
