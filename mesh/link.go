@@ -15,67 +15,87 @@ import (
 // errDuplicate refuses the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// dialLimit bounds how long a data Conn may take to come up; longer than a
-// stranger may hold a slot. Between attempts a dial sleeps, ever longer.
+// dialTimeout bounds how long a data Conn may take to come up. It is longer than a pending
+// connection may hold a slot of the peer's mux, so that a dial outlasts a mux full of silent
+// connections. Between attempts a dial waits, ever longer.
 const (
 	dialTimeout      = 10 * time.Second
 	minRedialBackoff = 5 * time.Millisecond
 	maxRedialBackoff = 250 * time.Millisecond
 )
 
-// Data is what carries messages above the data Conns. Its methods may be called
-// on any goroutine and never block.
+// Data is the layer above the data Conns. Its methods may be called on any goroutine, and never
+// block.
 type Data interface {
-	// Sink is asked once per peer, before its first frame.
+	// Sink returns the Sink for a peer. It is called once, before the peer's first frame.
 	Sink(l *Link) transport.Sink
-	// LinkDown says that the Conn to a peer broke, never came up, or was closed by
-	// the Mesh's end; it comes at most once per Link, and nothing arrives on that
-	// Link afterwards.
+	// LinkDown reports that the Conn to a peer broke, never came up, or was closed with the Mesh.
+	// It is called at most once per Link, and nothing arrives on that Link afterwards.
 	LinkDown(rank int, err error)
 }
 
+// A linkState says who is opening the Conn of a Link. When both ranks dial, the lower rank's dial
+// wins.
+//
+//	linkIdle ---Send, Open--> linkDialing ---welcome--> linkOpening --> linkUp
+//	   |                        |      ^                     ^
+//	   |              the peer's dial wins                   |
+//	   |                        v                            |
+//	   +--the peer dials--> linkAccepting ---the peer's Conn-+
+//
+// Every state leads to linkFailed, which is final.
 type linkState uint8
 
 const (
-	linkIdle      linkState = iota // nobody needed it yet
-	linkDialing                    // this side dials
-	linkAccepting                  // the peer's Conn was admitted, or its dial has won
-	linkOpening                    // frames queued meanwhile are being sent, in order
-	linkUp
-	linkFailed
+	linkIdle      linkState = iota // it has not been needed yet
+	linkDialing                    // this rank dials
+	linkAccepting                  // the peer dials: its Conn was admitted, or its dial has won
+	linkOpening                    // the Conn is there; the frames queued before are being sent, in order
+	linkUp                         // frames go straight to the Conn
+	linkFailed                     // err says why
 )
 
-// A Link is the data Conn to one peer. It is opened when it is first needed;
-// frames sent before that wait in it, bounded by the credits of the layer above.
+// A Link is the data Conn to one peer. It is opened when it is first needed. Frames sent before
+// that wait in it; the credits of the layer above bound them.
 //
-// Send may be called by anyone. At most one goroutine at a time is in Progress:
-// the word role is taken by compare-and-swap for one call, and never waited for.
+// Send may be called by any goroutine. At most one goroutine at a time is in Progress: inProgress
+// is claimed by compare-and-swap, held for one call, and never waited for, except by close.
+//
+//	flag        set                           cleared                   meaning
+//	inProgress  before Conn.Progress          after it                  one goroutine reads
+//	armed       before Conn.Arm               when the wake-up fires    the Conn will call ready
+//	closed      by close                      never                     nothing arrives any more
+//
+// A link that is up is armed, or a waiter polls it, or the ticker will arm it: a waiter that leaves
+// an unarmed link calls noteUnarmed.
 type Link struct {
 	Rank int // the peer's
 
 	m           *Mesh
-	inProgress  atomic.Uint32 // 1 while somebody is in the Conn's Progress
-	armed       atomic.Bool   // the Conn holds our wake-up
+	inProgress  atomic.Uint32 // 1 while a goroutine is in Conn.Progress
+	armed       atomic.Bool   // the Conn holds this link's wake-up
 	closed      atomic.Bool   // the Conn is closed; arming it again would fire for ever
-	polls       atomic.Uint32 // counts turns of waiters; the ticker looks for links that rest
+	polls       atomic.Uint32 // counts the turns of waiters; by it the ticker finds links that nobody polls
 	conn        atomic.Pointer[upConn]
 	onReady     func()                // l.ready, bound once
-	deferredErr atomic.Pointer[error] // a Sink's verdict on what arrived; carried out after Progress
+	deferredErr atomic.Pointer[error] // why a Sink rejected a frame; the link fails once Progress has returned
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	state   linkState
 	pending transport.Queue
 	sink    transport.Sink
 	err     error
 }
 
-// upConn is a Conn with the Sink that its frames go to.
+// An upConn is an open Conn with the Sink of its frames. The two are stored as one, so that a
+// reader needs one load.
 type upConn struct {
 	transport.Conn
 	sink transport.Sink
 }
 
-// Conn is the peer's Conn once it is up, else nil; for abilities.
+// Conn returns the peer's Conn once it is up, else nil. Callers use it to find the Conn's
+// abilities.
 func (l *Link) Conn() transport.Conn {
 	if c := l.conn.Load(); c != nil {
 		return c.Conn
@@ -83,9 +103,8 @@ func (l *Link) Conn() transport.Conn {
 	return nil
 }
 
-// Send queues f on the Conn, and opens the Conn when this is its first use. It
-// never blocks; f.Done may run before it returns. Frames of one goroutine keep
-// their order.
+// Send queues f on the Conn, and opens the Conn when this is its first use. It never blocks; f.Done
+// may run before it returns. Frames sent by one goroutine keep their order.
 func (l *Link) Send(f *transport.Frame) {
 	if c := l.conn.Load(); c != nil {
 		c.Send(f)
@@ -130,10 +149,10 @@ func (l *Link) Open() {
 	l.mu.Unlock()
 }
 
-// dial opens the Conn. When both sides dial at once, the lower rank's dial wins
-// and the other is refused as a duplicate; its Conn comes by acceptData then. A
-// dial that fails otherwise is tried again: strangers may hold all the slots of
-// the peer's front for a while, and it turns away unheard whoever comes then.
+// dial opens the Conn. When both ranks dial at once, the lower rank's dial wins and the other is
+// refused as a duplicate; the Conn then comes by acceptData. A dial that fails otherwise is
+// retried: silent connections may hold all the slots of the peer's mux for a while, and the mux
+// closes any further connection at once.
 func (l *Link) dial(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -149,7 +168,7 @@ func (l *Link) dial(ctx context.Context) {
 		}
 		final := isFinal(err) || !sleep(ctx, pause)
 		switch {
-		case !l.isDialing(): // the peer's Conn has come meanwhile, however our dial has ended
+		case !l.isDialing(): // the peer's Conn has come meanwhile: the result of this dial does not matter
 			l.awaitPeer(ctx)
 			return
 		case final:
@@ -159,14 +178,14 @@ func (l *Link) dial(ctx context.Context) {
 	}
 }
 
-// isFinal reports whether a data Conn's dial has failed for good: the peer, or
-// what is known of it, says so.
+// isFinal reports whether a dial has failed for good, because the peer refused it or is known to be
+// gone.
 func isFinal(err error) bool {
 	var no *refusal
 	return errors.As(err, &no) || errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Closed) || cannotSucceed(err)
 }
 
-// sleep reports whether ctx has let it sleep that long.
+// sleep waits for d, and returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -176,14 +195,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isDialing reports whether the Conn is still this side's to open.
+// isDialing reports whether the Conn is still this rank's to open.
 func (l *Link) isDialing() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == linkDialing
 }
 
-// awaitPeer waits for the peer's own Conn, which has precedence over ours.
+// awaitPeer waits for the peer's own Conn, which has precedence over this rank's. It fails the link
+// if none has come when ctx ends.
 func (l *Link) awaitPeer(ctx context.Context) {
 	l.mu.Lock()
 	if l.state == linkDialing {
@@ -194,7 +214,7 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	if !waits {
 		return
 	}
-	<-ctx.Done() // dialLimit, also when the Conn has come meanwhile, or the Mesh's end
+	<-ctx.Done() // after dialTimeout, even when the Conn has come; or the Mesh has shut down
 	l.mu.Lock()
 	late := l.state == linkAccepting
 	l.mu.Unlock()
@@ -203,8 +223,8 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	}
 }
 
-// mayAcceptData decides, before the peer is told that it is welcome, whether its
-// data Conn is taken: not when one is up, and not when our own dial has precedence.
+// mayAcceptData decides, before the peer is welcomed, whether to accept its data Conn. It refuses
+// when one is up, and when this rank's own dial has precedence.
 func (m *Mesh) mayAcceptData(rank int) error {
 	l := m.Link(rank)
 	l.mu.Lock()
@@ -230,8 +250,8 @@ func (m *Mesh) acceptData(rank int, c transport.Conn) {
 	m.Link(rank).install(c, linkAccepting)
 }
 
-// install makes c the link's Conn, sends what waited, and starts reading. A Conn
-// that comes when another is there already is closed.
+// install makes c the link's Conn, sends the frames that waited, and arms the wake-up. It closes c
+// when there is a Conn already.
 func (l *Link) install(c transport.Conn, from linkState) {
 	l.mu.Lock()
 	if l.state != from && !(from == linkDialing && l.state == linkAccepting) {
@@ -244,7 +264,7 @@ func (l *Link) install(c transport.Conn, from linkState) {
 		l.sink = l.m.cfg.Data.Sink(l)
 	}
 	for f := l.pending.Pop(); f != nil; f = l.pending.Pop() {
-		l.mu.Unlock() // Done may run inside Send, and may come back here
+		l.mu.Unlock() // Done may run within Send, and may call this link again
 		c.Send(f)
 		l.mu.Lock()
 	}
@@ -259,8 +279,8 @@ func (l *Link) install(c transport.Conn, from linkState) {
 	l.arm()
 }
 
-// fail ends the link: what waits in it and in its Conn is done with err, the
-// layer above is told, and the control plane is asked for a verdict.
+// fail closes the link because it broke: it tells the layer above and asks the membership machine
+// to find out whether the rank or the link is lost.
 func (l *Link) fail(err error) {
 	if l.close(err) {
 		l.m.cfg.Data.LinkDown(l.Rank, err)
@@ -268,9 +288,9 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// close closes the link without telling anyone; false when it had ended before.
-// Either way nothing arrives on it once end has returned, so it must not be called
-// from within Progress.
+// close closes the link without telling anyone, and returns false when it was closed before.
+// Waiting frames are done with err. Either way nothing arrives once close has returned; so it must
+// not be called within Progress, for which it waits.
 func (l *Link) close(err error) bool {
 	l.mu.Lock()
 	first := l.state != linkFailed
@@ -291,8 +311,8 @@ func (l *Link) close(err error) bool {
 	return first
 }
 
-// quiesce returns once nobody is in the closed Conn's Progress: from then on no
-// receive's buffer is written into. Progress never blocks, so this is short.
+// quiesce returns once no goroutine is in the closed Conn's Progress. From then on nothing writes
+// into the buffer of a receive. Progress never blocks, so the wait is short.
 func (l *Link) quiesce() {
 	for !l.inProgress.CompareAndSwap(0, 1) {
 		runtime.Gosched()
@@ -300,17 +320,18 @@ func (l *Link) quiesce() {
 	l.inProgress.Store(0)
 }
 
-// DeferFailure ends the link because of what arrived on it. A Sink calls it from within
-// Progress; the link ends when that has returned.
+// DeferFailure fails the link because of a frame that arrived on it. A Sink calls it within
+// Progress, where the link cannot be closed; the link fails when Progress has returned. The first
+// error counts.
 func (l *Link) DeferFailure(err error) { l.deferredErr.CompareAndSwap(nil, &err) }
 
-// Close ends the link without a suspicion: the peer is known to be gone.
+// Close closes the link without suspecting the peer, which is known to be gone.
 func (l *Link) Close(err error) { l.close(err) }
 
 // Progress moves the link once, unless another goroutine is doing so.
 func (l *Link) Progress() transport.State { return l.progress(1) }
 
-// progress is Progress that polls up to spins times where the Conn does that.
+// progress is Progress that polls up to spins times where the Conn supports it.
 func (l *Link) progress(spins int) transport.State {
 	c := l.conn.Load()
 	if c == nil || l.closed.Load() {
@@ -319,7 +340,7 @@ func (l *Link) progress(spins int) transport.State {
 	if !l.inProgress.CompareAndSwap(0, 1) {
 		return transport.Busy
 	}
-	if l.closed.Load() { // meanwhile: end has seen the role free, and promised that nothing arrives any more
+	if l.closed.Load() { // closed meanwhile: close found inProgress free, and nothing may arrive any more
 		l.inProgress.Store(0)
 		return transport.Idle
 	}
@@ -332,8 +353,8 @@ func (l *Link) progress(spins int) transport.State {
 	return state
 }
 
-// progressOnce is one turn of the Conn's, unless what has arrived so far has doomed it:
-// what follows a frame that was refused would be taken for that frame.
+// progressOnce calls the Conn, unless a Sink has rejected a frame: the layer above would take the
+// next frame for the rejected one.
 func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err error) {
 	if why := l.deferredErr.Load(); why != nil {
 		return transport.Idle, *why
@@ -345,18 +366,18 @@ func (l *Link) progressOnce(c *upConn, spins int) (state transport.State, err er
 	return state, err
 }
 
-// arm leaves our wake-up with the Conn, unless it lies there already.
+// arm leaves this link's wake-up with the Conn, unless it is there already.
 func (l *Link) arm() {
 	if c := l.conn.Load(); c != nil && !l.closed.Load() && l.armed.CompareAndSwap(false, true) {
 		c.Arm(l.onReady)
 	}
 }
 
-// maxReadyTurns bounds how long one link keeps the transport's goroutine.
+// maxReadyTurns bounds how long one link occupies the transport's goroutine.
 const maxReadyTurns = 64
 
-// ready runs on the transport's goroutine when the Conn could move something
-// and nobody waits for it. A waiter that holds the role arms again on leaving.
+// ready runs on the transport's goroutine when the Conn could move something. If a waiter is in
+// Progress, the ticker arms the link once that waiter has left.
 func (l *Link) ready() {
 	l.armed.Store(false)
 	for range maxReadyTurns {
@@ -369,5 +390,5 @@ func (l *Link) ready() {
 			return
 		}
 	}
-	l.arm() // what is left to move fires at once
+	l.arm() // if there is more to move, it fires at once
 }

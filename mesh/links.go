@@ -9,12 +9,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// restInterval is how long a link that nobody waits for may stay without a wake-up armed.
-// It bounds how late a frame is noticed while the program computes.
+// restInterval is how long a link that nobody polls may stay without an armed wake-up. It bounds
+// how late a frame is noticed while the program computes.
 const restInterval = time.Millisecond
 
-// links are the data Links of one rank, and the goroutines that serve them: one
-// per dial under way, and a ticker that sleeps while every link is armed.
+// A links is the data Links of one rank and the goroutines that serve them: one per dial, and a
+// ticker. The ticker arms links that waiters have left; while all links are armed it sleeps without
+// a timer, so that an idle process wakes for nothing.
 type links struct {
 	peer []*Link
 
@@ -22,14 +23,15 @@ type links struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu     sync.Mutex // guards closed against spawn
+	mu     sync.Mutex // guards closed, against a concurrent spawn
 	closed bool
 
 	ticking    atomic.Bool // the ticker is awake, and will look at every link again
 	wakeTicker wakeup
-	lastCheck  time.Time // for stalls; the control goroutine's
+	lastCheck  time.Time // of stalls; owned by the control goroutine
 }
 
+// init makes the Links, all idle, and starts the ticker.
 func (ls *links) init(m *Mesh) {
 	ls.ctx, ls.cancel = context.WithCancel(context.Background())
 	ls.wakeTicker = newWakeup()
@@ -42,13 +44,13 @@ func (ls *links) init(m *Mesh) {
 	ls.spawn(ls.tickLoop)
 }
 
-// Link is the data link to a rank; it need not be up.
+// Link returns the data link to a rank, which need not be up.
 func (m *Mesh) Link(rank int) *Link { return m.links.peer[rank] }
 
-// Links are the data links to all ranks, by rank.
+// Links returns the data links to all ranks, by rank.
 func (m *Mesh) Links() []*Link { return m.links.peer }
 
-// spawn runs f on a goroutine that close waits for; f ends when its ctx does.
+// spawn runs f on a goroutine that close waits for; f ends when its context does.
 func (ls *links) spawn(f func(context.Context)) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -62,7 +64,7 @@ func (ls *links) spawn(f func(context.Context)) {
 	}()
 }
 
-// close ends every link with err and waits for the goroutines started here.
+// close closes every link with err, and waits for the goroutines of spawn.
 func (ls *links) close(err error) {
 	ls.mu.Lock()
 	ls.closed = true
@@ -76,15 +78,16 @@ func (ls *links) close(err error) {
 	ls.work.Wait()
 }
 
-// noteUnarmed tells the ticker that a link was left without its wake-up. It costs
-// one load while the ticker is awake, which it is between calls in a busy program.
+// noteUnarmed tells the ticker that a link was left without a wake-up. It costs one load while the
+// ticker is awake, as it is between the calls of a busy program.
 func (ls *links) noteUnarmed() {
 	if !ls.ticking.Load() && ls.ticking.CompareAndSwap(false, true) {
 		ls.wakeTicker.raise()
 	}
 }
 
-// tickLoop arms links that rest. It sleeps without a timer once all are armed.
+// tickLoop arms links that nobody has polled for restInterval. It sleeps without a timer once all
+// are armed.
 func (ls *links) tickLoop(ctx context.Context) {
 	seen := make([]uint32, len(ls.peer))
 	timer := time.NewTimer(restInterval)
@@ -98,15 +101,15 @@ func (ls *links) tickLoop(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		ls.ticking.Store(false) // before looking: who leaves a link from here on kicks
+		ls.ticking.Store(false) // before looking: a link left unarmed from here on wakes the ticker again
 		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
 			timer.Reset(restInterval)
 		}
 	}
 }
 
-// armResting arms every link that is up, unarmed and was not polled since the
-// last look; it reports whether one is left that was.
+// armResting arms every link that is up, unarmed, and was not polled since the last call. It
+// reports whether a polled one is left. seen holds the counts of the last call.
 func (ls *links) armResting(seen []uint32) (again bool) {
 	for r, l := range ls.peer {
 		if l.conn.Load() == nil || l.armed.Load() || l.closed.Load() {
@@ -122,14 +125,16 @@ func (ls *links) armResting(seen []uint32) (again bool) {
 	return again
 }
 
-// stallEvery is how often the data Conns are asked whether they stall.
+// stallEvery is how often the data Conns are asked for their stall reports.
 const stallEvery = time.Second
 
-// checkStall fails links whose wire has refused bytes for longer than limit, and since
-// resumed, when this process last went on: what a wire took meanwhile is only found out
-// when somebody looks. Somebody does in any case before a link is failed: its sender may
-// sleep until there is more room than the wire has made. The control goroutine calls it
-// in each of its turns.
+// checkStall fails links whose peer has read nothing for longer than limit while bytes waited. The
+// control goroutine calls it in each of its turns.
+//
+// Time before resumed, when this process last resumed after it was suspended, does not count: what
+// the peer read meanwhile shows only after the next Progress. For the same reason checkStall starts
+// a Progress in the last two intervals before the limit, since the sender may be asleep until there
+// is more room.
 func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Time) {
 	if now.Sub(ls.lastCheck) < stallEvery {
 		return
@@ -151,6 +156,7 @@ func (ls *links) checkStall(now time.Time, limit time.Duration, resumed time.Tim
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
@@ -158,7 +164,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Addr is the address that a rank is dialled at, "" while it is not known.
+// Addr returns the address at which a rank is dialled, "" while it is unknown.
 func (m *Mesh) Addr(rank int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

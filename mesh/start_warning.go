@@ -8,32 +8,33 @@ import (
 	"time"
 )
 
-// An startProgress is what a rank that is starting knows of whom it waits for. Start
-// writes it, and the notice reads it.
+// A startProgress is what a rank that is starting knows of the ranks it waits for. Start writes it,
+// and the warning reads it.
 type startProgress struct {
 	mu           sync.Mutex // guards the rest
 	joining      bool       // this rank exchanges addresses through rank 0
-	rootAnswered bool       // rank 0 has answered, and will say who is missing
-	missing      []int      // as rank 0 last said; nil: it has said nothing yet
+	rootAnswered bool       // rank 0 has answered, and will send the missing ranks
+	missing      []int      // as rank 0 sent them last; nil: it has sent none yet
 	lastErr      error      // why rank 0 was not reached the last time
 }
 
+// update changes the progress under its lock.
 func (a *startProgress) update(change func(*startProgress)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change(a)
 }
 
-// missingRanks are the ranks that have not come, as rank 0 last said.
+// missingRanks returns the ranks that rank 0 last reported missing.
 func (a *startProgress) missingRanks() []int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.missing
 }
 
-// warnIfSlow has one line say whom Start waits for, once it has waited for so long. A
-// job that never comes about would be silent until its deadline otherwise, which
-// is minutes away. The result ends it.
+// warnIfSlow logs one line that names the missing ranks, once Start has waited for after. Without
+// it, a job that cannot start would be silent until its deadline, minutes later. The caller calls
+// done when Start has ended.
 func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	if after > 0 {
@@ -51,8 +52,7 @@ func (m *Mesh) warnIfSlow(after time.Duration) (done func()) {
 	return cancel
 }
 
-// describeMissing names the ranks that have not come, as far as this rank knows; "" when
-// it knows of none.
+// describeMissing names the missing ranks, as far as this rank knows them; "" when none are known.
 func (m *Mesh) describeMissing() string {
 	m.progress.mu.Lock()
 	joining, rootAnswered, ranks, trouble := m.progress.joining, m.progress.rootAnswered, m.progress.missing, m.progress.lastErr

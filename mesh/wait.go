@@ -10,25 +10,26 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A Waiter is how one goroutine sleeps until something it waits for has
-// happened. Wake may be called by anyone; the rest belongs to that goroutine.
+// A Waiter is how one goroutine sleeps until its Condition is met. Wake may be called by any
+// goroutine; the rest belongs to the one that waits.
 type Waiter struct {
 	pool  *waiterPool
 	wake  wakeup
 	timer *time.Timer
 }
 
-// waiterPool are a Mesh's Waiters that nobody uses. Meshes do not share them: in a
-// test a Waiter's timer runs by the clock of its bubble. Nor are they a sync.Pool,
-// which would keep a Mesh that has ended alive over two collections.
+// A waiterPool holds the Waiters of a Mesh that are not in use. It is not shared between Meshes,
+// because in a test the timer of a Waiter runs by the clock of its synctest bubble. It is not a
+// sync.Pool, because that would keep a closed Mesh alive for two garbage collections.
 type waiterPool struct {
-	mu   sync.Mutex
-	free []*Waiter // at most keepWaiters
+	mu   sync.Mutex // guards free
+	free []*Waiter  // at most maxFreeWaiters
 }
 
+// maxFreeWaiters bounds the memory that waits for the next burst of waiters.
 const maxFreeWaiters = 64
 
-// NewWaiter takes one of this Mesh's Waiters, or makes one; Free gives it back.
+// NewWaiter returns a free Waiter of this Mesh, or a new one. Free gives it back.
 func (m *Mesh) NewWaiter() *Waiter {
 	if w := m.waiters.get(); w != nil {
 		return w
@@ -38,6 +39,7 @@ func (m *Mesh) NewWaiter() *Waiter {
 	return &Waiter{pool: &m.waiters, wake: newWakeup(), timer: t}
 }
 
+// get removes a free Waiter, or returns nil.
 func (ws *waiterPool) get() *Waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -51,6 +53,7 @@ func (ws *waiterPool) get() *Waiter {
 	return w
 }
 
+// put adds a Waiter, unless there are enough.
 func (ws *waiterPool) put(w *Waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -59,7 +62,7 @@ func (ws *waiterPool) put(w *Waiter) {
 	}
 }
 
-// Free gives w back. A Wake that comes afterwards ends a sleep in vain.
+// Free gives w back. A Wake that comes afterwards at worst ends one sleep of the next user early.
 func (w *Waiter) Free() {
 	select {
 	case <-w.wake:
@@ -68,43 +71,42 @@ func (w *Waiter) Free() {
 	w.pool.put(w)
 }
 
-// Wake ends the sleep that is under way, or the next one.
+// Wake ends the current sleep, or the next one.
 func (w *Waiter) Wake() {
 	w.wake.raise()
 }
 
-// An Condition is what a goroutine waits for. Happened is called often and must be
-// cheap; once true it stays true until the wait has returned.
+// A Condition is what a goroutine waits for. Met is called often and must be cheap; once it is
+// true, it stays true until the wait has returned.
 type Condition interface {
 	Met() bool
 }
 
-// A WaitPolicy bounds a wait. It is asked when the waiter goes to sleep and each
-// time the moment it named has come; it must not block.
+// A WaitPolicy bounds a wait. It is asked when the waiter goes to sleep, and whenever the time it
+// named has come. It must not block.
 type WaitPolicy interface {
-	// Until is the next moment at which Due wants to be called; zero: never.
+	// NextCheck returns the time at which Check is to be called; zero means never.
 	NextCheck() time.Time
-	// Due is called then; an error ends the wait.
+	// Check is called at that time. An error ends the wait.
 	Check() error
 }
 
-// How a waiter polls before it sleeps. Ranks that are processes of their own
-// cores poll for a bounded time; ranks that share a process or a core hand it
-// over between polls and sleep soon.
+// How a waiter polls before it sleeps. A rank with a core of its own polls for pollTime after the
+// last movement: a sleep and a wake-up would cost more than most messages take. Ranks that share a
+// process or a core give it up between two polls, and sleep soon.
 const (
 	pollTime       = 300 * time.Microsecond
 	maxLocalPolls  = 24
 	ctxEvery       = 8
-	clockEvery     = 32 // looking at the clock takes as long as moving a link twice
-	maxPolledLinks = 32 // links; a wait for more sleeps at once
+	clockEvery     = 32 // polls; reading the clock takes as long as moving a link twice
+	maxPolledLinks = 32 // a wait for more links sleeps at once
 
-	policyEvery = 256 // turns, also of links that move all the time
+	policyEvery = 256 // polls, even of links that move all the time
 )
 
-// Wait returns nil once ev has happened, and otherwise ctx's or p's error. Who
-// makes ev happen calls w.Wake afterwards. While it waits it moves the links in
-// ls itself; every other link has its wake-up. p may be nil. It is Poll, and then
-// Sleep.
+// Wait returns nil once ev is met, or the error of ctx or p. The goroutine that meets ev calls
+// w.Wake afterwards. While it waits it moves the links in ls itself; every other link has its
+// wake-up. p may be nil. Wait is Poll, then Sleep.
 func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls ...*Link) error {
 	if m.Poll(ctx, ev, p, ls) {
 		return nil
@@ -112,24 +114,23 @@ func (m *Mesh) Wait(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, 
 	return m.Sleep(ctx, w, ev, p, ls)
 }
 
-// Poll moves the links for as long as is worth while, and reports whether ev has
-// happened. A wait that ends here needs no Waiter.
+// Poll moves the links for as long as polling pays, and reports whether ev is met. A wait that ends
+// here needs no Waiter.
 func (m *Mesh) Poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	return ev.Met() || len(ls) <= maxPolledLinks && m.poll(ctx, ev, p, ls)
 }
 
-// How long Glance looks: some microseconds, in which a message comes that is an
-// answer to one just sent.
+// The bounds of Spin: some microseconds, in which the answer to a message just sent arrives.
 const (
 	spinTurns    = 32
 	spinsPerTurn = 16
 )
 
-// Spin moves a link for a moment, and reports whether ev has happened. It comes
-// before a wait is prepared, which a message that is here, or as good as here, need
-// not pay for. It looks at no context: it is over before one could matter.
+// Spin moves a link for a moment, and reports whether ev is met. A receive calls it before it
+// prepares a wait, whose cost a message that is here, or about to be, saves. It does not look at a
+// context: it is over before one could matter.
 func (m *Mesh) Spin(l *Link, ev Condition) bool {
-	l.polls.Add(1) // at once, and not when it is over: while it runs nobody waits for what follows
+	l.polls.Add(1) // at the start, so that the ticker counts this link as polled while Spin runs
 	if !l.armed.Load() {
 		m.links.noteUnarmed()
 	}
@@ -149,15 +150,16 @@ func (m *Mesh) Spin(l *Link, ev Condition) bool {
 	return false
 }
 
-// Arm leaves the links their wake-ups, as Sleep does, for who has polled in vain and
-// sleeps elsewhere.
+// Arm arms the wake-ups of the links, as Sleep does, for a caller that has polled without success
+// and sleeps elsewhere.
 func (m *Mesh) Arm(ls []*Link) {
 	for _, l := range ls {
 		l.arm()
 	}
 }
 
-// Sleep is the part of Wait for which ev's maker must know w.
+// Sleep is the second part of Wait. The goroutine that meets ev must know w by now. It arms the
+// links first and checks ev afterwards, so that no frame arrives unnoticed in between.
 func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy, ls []*Link) error {
 	for {
 		m.Arm(ls)
@@ -173,8 +175,8 @@ func (m *Mesh) Sleep(ctx context.Context, w *Waiter, ev Condition, p WaitPolicy,
 	}
 }
 
-// Oversubscribed reports whether more ranks than cores share this host, so that polling
-// takes the core from whom it waits for.
+// Oversubscribed reports whether more ranks than cores share this host. Then polling takes the core
+// from the rank that is waited for.
 func (m *Mesh) Oversubscribed() bool { return m.oversubscribed || m.inProcess }
 
 // Yield gives the core to another rank: another goroutine, or another process.
@@ -186,15 +188,15 @@ func (m *Mesh) Yield() {
 	cpu.Yield()
 }
 
-// Core is the core that the caller runs on, or -1 where that is not known.
+// Core returns the core that the caller runs on, or -1 where that is unknown.
 func (m *Mesh) Core() int { return cpu.CurrentCore() }
 
-// AvoidCore has the caller run on another core than this one, if it may.
+// AvoidCore moves the caller's thread to another core than this one, if its affinity allows that.
 func (m *Mesh) AvoidCore(core int) { cpu.AvoidCore(core) }
 
-// poll moves the links until ev has happened or it is time to sleep. That is also
-// when the wait's own end may have come: links that move without a pause, for
-// others, must not keep a waiter from noticing it.
+// poll moves the links until ev is met or it is time to sleep. It also stops when ctx or p may have
+// ended the wait: links that move without a pause, for other receivers, must not keep a waiter from
+// noticing that.
 func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link) bool {
 	var end time.Time
 	for i, turns := 0, 1; ; i, turns = i+1, turns+1 {
@@ -239,7 +241,7 @@ func (m *Mesh) poll(ctx context.Context, ev Condition, p WaitPolicy, ls []*Link)
 	}
 }
 
-// overdue reports whether the wait may be over before its event has happened.
+// overdue reports whether ctx or p may have ended the wait.
 func overdue(ctx context.Context, p WaitPolicy) bool {
 	if ctx.Err() != nil {
 		return true
@@ -251,7 +253,7 @@ func overdue(ctx context.Context, p WaitPolicy) bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// markPolled notes that a waiter has left links that may have no wake-up.
+// markPolled records that a waiter has left links that may not be armed.
 func (m *Mesh) markPolled(ls []*Link) {
 	for _, l := range ls {
 		l.polls.Add(1)
@@ -261,7 +263,7 @@ func (m *Mesh) markPolled(ls []*Link) {
 	}
 }
 
-// sleep parks until Wake, the end of ctx, or an error of p's.
+// sleep parks the goroutine until Wake, the end of ctx, or an error of p.
 func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	for {
 		var expired <-chan time.Time
@@ -286,6 +288,7 @@ func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	}
 }
 
+// stop stops the timer if it was started.
 func (w *Waiter) stop(expired <-chan time.Time) {
 	if expired != nil {
 		w.timer.Stop()
