@@ -136,6 +136,16 @@ fuzz: ## run every fuzz target for FUZZTIME (10s) each, one per core
 examples: build ## run every program in examples/ and check its output
 	$(GO) run ./tools/transcript examples
 
+# The tutorial's transport is a module of its own, as a user's would be.
+UNIXSOCK := docs/transports/unixsock
+
+.PHONY: tutorial
+tutorial: build ## judge the transport of docs/transports.md and run an allreduce over it
+	cd $(UNIXSOCK) && $(GO) mod tidy -diff && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test -race -timeout 5m ./...
+	cd $(UNIXSOCK) && $(GO) build -o $(CURDIR)/bin/ ./allreduce
+	dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && TUTTI_REPORT_TRANSPORT=1 bin/tuttirun -np 2 bin/allreduce "$$dir" 2>&1 | tee "$$dir/output" && \
+		test "$$(grep -cE 'rank [01] of 2: 1048576 sums are right' "$$dir/output")" = 2 && grep -q unixsock "$$dir/output"
+
 .PHONY: cross
 cross: ## build for the other platforms, without cgo
 	@for p in $(PLATFORMS); do \
