@@ -45,8 +45,8 @@ func allocateNothing(t *testing.T, tm *teamtest.Team) {
 	})
 }
 
-// allocations is how many there are per call and rank of a. A barrier after each
-// call keeps ranks that only send from running ahead.
+// allocations returns the allocations per call and rank of a. A barrier after each call keeps
+// ranks that only send from running ahead.
 func allocations(t testing.TB, tm *teamtest.Team, a Algorithm) float64 {
 	const width, warm, calls = 50, 50, 200
 	k, err := reduce.Sum.Kernel(tensor.Uint64)

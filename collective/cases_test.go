@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A testCase is one collective on all ranks of a team, with inputs whose result is
-// known. Its numbers are small enough for float32 to be exact.
+// A testCase is one collective on all ranks of a team, with inputs whose result is known. Its
+// numbers are small enough for float32 to be exact.
 type testCase struct {
 	a     Algorithm
 	n     int
@@ -24,7 +24,7 @@ type testCase struct {
 	cut   int // which of the v-variants' divisions
 }
 
-// A destination is where the result goes.
+// A destination says where the result goes.
 type destination int
 
 const (
@@ -37,10 +37,10 @@ func (x testCase) String() string {
 	return fmt.Sprintf("%v on %d ranks, %d elements, root %d, place %d, cut %d", x.a, x.n, x.count, x.root, x.dst, x.cut)
 }
 
-// cuts is how many divisions chunks knows.
+// cuts is the number of divisions that chunks knows.
 const cuts = 4
 
-// chunks is how many elements each rank has.
+// chunks returns the number of elements of each rank.
 func (x testCase) chunks() []int {
 	counts := make([]int, x.n)
 	switch verb := x.a.Verb(); {
@@ -67,10 +67,10 @@ func (x testCase) chunks() []int {
 	return counts
 }
 
-// number is what a test vector can be made of.
+// number lists the element types of test vectors.
 type number interface{ int32 | float32 }
 
-// share is element i of rank's vector.
+// share returns element i of rank's vector.
 func share[T number](rank, i int) T { return T((rank + 1) * (i%1009 + 1)) }
 
 func shares[T number](rank, from, count int) []T {
@@ -81,15 +81,15 @@ func shares[T number](rank, from, count int) []T {
 	return s
 }
 
-// sums is what the ranks' vectors add up to.
+// sums returns the sum of the ranks' vectors.
 func sums[T number](n, from, count int) []T {
 	return shares[T](n*(n+1)/2-1, from, count)
 }
 
-// junk is memory that a collective is to overwrite.
+// junk returns memory that a collective must overwrite.
 func junk[T number](count int) []T { return slices.Repeat([]T{-7}, count) }
 
-// attempt makes one rank's call of x, and says what is wrong with its result.
+// attempt makes one rank's call of x, and returns an error if its result is wrong.
 func attempt[T number](ctx context.Context, r *p2p.Round, x testCase) error {
 	var e T
 	k, err := reduce.Sum.Kernel(tensor.TypeOf[T]())
@@ -176,7 +176,7 @@ func attemptReduce[T number](ctx context.Context, r *p2p.Round, x testCase, k re
 	return err
 }
 
-// gathered is what n ranks' vectors of counts[i] elements make together.
+// gathered returns the vectors of n ranks, of counts[i] elements each, one after the other.
 func gathered[T number](counts []int) []T {
 	var all []T
 	for rank, count := range counts {
@@ -185,7 +185,7 @@ func gathered[T number](counts []int) []T {
 	return all
 }
 
-// span says where rank i's part begins and ends.
+// span returns the bounds of rank i's part.
 func span(counts []int, i int) (lo, hi int) {
 	for _, c := range counts[:i] {
 		lo += c
@@ -276,7 +276,7 @@ func attemptReduceScatter[T number](ctx context.Context, r *p2p.Round, x testCas
 	return verify(err, "dst", dst, sums[T](x.n, lo, hi-lo))
 }
 
-// payload is what from sends to to.
+// payload returns what from sends to to.
 func payload[T number](from, to, count int) []T { return shares[T](from+9*to, 0, count) }
 
 func attemptAllToAll[T number](ctx context.Context, r *p2p.Round, x testCase) error {
@@ -312,7 +312,7 @@ func attemptAllToAllV[T number](ctx context.Context, r *p2p.Round, x testCase) e
 	return verify(verify(err, "src", src, before), "dst", dst, want)
 }
 
-// verify is err, or the first element that is wrong.
+// verify returns err, or an error for the first element that is wrong.
 func verify[T number](err error, what string, got, want []T) error {
 	if err != nil {
 		return err
@@ -328,8 +328,8 @@ func verify[T number](err error, what string, got, want []T) error {
 	return nil
 }
 
-// testCases are all there are for a, on n ranks and count elements, with few of the
-// roots and divisions when few is asked for.
+// testCases returns the cases of a on n ranks and count elements. few leaves most roots and
+// divisions out.
 func testCases(a Algorithm, n, count int, few bool) []testCase {
 	roots, destinations, divisions := 1, 2, 1
 	switch a.Verb() {
@@ -364,7 +364,7 @@ func testCases(a Algorithm, n, count int, few bool) []testCase {
 	return all
 }
 
-// everyAlgorithm calls do for each there is.
+// everyAlgorithm calls do for each algorithm.
 func everyAlgorithm(do func(a Algorithm)) {
 	for _, verb := range Verbs() {
 		for _, a := range Algorithms(verb) {
@@ -424,8 +424,8 @@ func TestEveryAlgorithmIsRightForLargeVectors(t *testing.T) {
 	}
 }
 
-// smallSegment makes three segments of 1000 elements of four bytes, the last one
-// shorter. It is a multiple of every element's size.
+// smallSegment makes three segments of 1000 elements of four bytes, the last one shorter. It is
+// a multiple of every element's size.
 const smallSegment = 1600
 
 // run runs x with both types of number.

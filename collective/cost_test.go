@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// evenWidth is elements to a chunk that make a vector divisible by all numbers of
-// places, chunks and segments here, so that costs are exact.
+// evenWidth is the number of elements per chunk that makes a vector divisible by all numbers of
+// ranks, chunks and segments in this file, so that costs are exact.
 const evenWidth = 24
 
 func TestCostsAreThoseOfARun(t *testing.T) {
@@ -45,8 +45,8 @@ func TestCostsAreThoseOfARun(t *testing.T) {
 	})
 }
 
-// onHostsOfCosts runs do on 1 to 9 ranks, on one host, and on a host each: what a
-// cost counts of hierarchical algorithms.
+// onHostsOfCosts runs do on 1 to 9 ranks, on one host and on one host each, which the cost of a
+// hierarchical algorithm assumes.
 func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
 	for n := 1; n <= 9; n++ {
 		t.Run(fmt.Sprintf("%d ranks", n), func(t *testing.T) { do(t, n, 1) })
@@ -56,17 +56,17 @@ func onHostsOfCosts(t *testing.T, do func(t *testing.T, n, hosts int)) {
 	}
 }
 
-// pipelines reports whether a's steps move a segment of the vector each.
+// pipelines reports whether each step of a moves one segment of the vector.
 func (a Algorithm) pipelines() bool { return a.Name() == "chain" || a.Name() == "binary_tree" }
 
-// passesOn reports whether in a rank after rank folds into what the ones before it
-// have made, so that their folds are waited for.
+// passesOn reports whether the ranks of a fold one after the other into the result so far, so
+// that each waits for the folds of those before it.
 func (a Algorithm) passesOn() bool {
 	scans := a.Verb() == VerbScan || a.Verb() == VerbExScan
 	return scans && (a.Name() == "linear" || a.Name() == "chain")
 }
 
-// longest is the bytes of each step's longest message, all steps together.
+// longest returns the bytes of each step's longest message, summed over all steps.
 func longest(all []*message, steps int) int {
 	most := make([]int, steps)
 	for _, m := range all {
@@ -103,8 +103,8 @@ func TestCostsCountTheFoldsOfTheBusiestRank(t *testing.T) {
 	})
 }
 
-// mostFolded runs a, with width elements to a chunk, and returns the bytes that
-// the rank which folds most has folded.
+// mostFolded runs a, with width elements per chunk, and returns the bytes that the busiest rank
+// has folded.
 func mostFolded(t testing.TB, tm *teamtest.Team, a Algorithm, width int) int {
 	t.Helper()
 	folded := make([]atomic.Int64, len(tm.Ranks))

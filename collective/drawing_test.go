@@ -16,9 +16,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A provenance is an element that tells where it has been: its chunk in the top
-// byte, and below it one hexadecimal digit, rank + 1, for each share folded into
-// it, in the order of the fold.
+// A provenance is an element that records where it has been: its chunk in the top byte, and
+// below it one hexadecimal digit, rank + 1, for each share folded into it, in the order of the
+// fold.
 type provenance = uint64
 
 const chunkShift = 56
@@ -29,7 +29,7 @@ func newProvenance(chunk, rank int) provenance {
 
 func chunkOf(s provenance) int { return int(s >> chunkShift) }
 
-// ranksOf is the ranks whose shares are folded into s, in the order of the fold.
+// ranksOf returns the ranks whose shares are folded into s, in the order of the fold.
 func ranksOf(s provenance) []int {
 	var ranks []int
 	for s &= 1<<chunkShift - 1; s != 0; s >>= 4 {
@@ -39,7 +39,7 @@ func ranksOf(s provenance) []int {
 	return ranks
 }
 
-// join puts one spelling after the other.
+// join appends the ranks of later to those of earlier.
 func join(earlier, later provenance) provenance {
 	digits := later & (1<<chunkShift - 1)
 	kept := earlier & (1<<chunkShift - 1)
@@ -49,8 +49,8 @@ func join(earlier, later provenance) provenance {
 	return earlier>>chunkShift<<chunkShift | kept | digits
 }
 
-// provenanceKernel is join as an operator. What order it claims is up to the test: the
-// order in which an algorithm folds is just what it shows.
+// provenanceKernel returns join as an operator. The test chooses the order that it claims,
+// because the order in which an algorithm folds is what the drawing shows.
 func provenanceKernel(t testing.TB, order reduce.Order) reduce.Kernel {
 	k, err := reduce.Func("spell", order, join).Kernel(tensor.Uint64)
 	if err != nil {
@@ -71,9 +71,8 @@ type message struct {
 // A receipt is the nth message that a rank received from another.
 type receipt struct{ from, nth int }
 
-// record runs a, with width elements to a chunk and segments of so many bytes (0 is
-// one for each message), and returns what the team sent, each sender's messages in
-// their order.
+// record runs a with width elements per chunk and segments of that many bytes (0 is one per
+// message). It returns what the team sent, each sender's messages in their order.
 func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorithm, root, width, segment int) []*message {
 	t.Helper()
 	k := provenanceKernel(t, reduce.Commutative)
@@ -91,8 +90,8 @@ func record(t testing.TB, tm *teamtest.Team, seen func() []sentFrame, a Algorith
 	return all
 }
 
-// recordEmpty is record for an algorithm whose messages are empty, and so do not
-// tell what they wait for: but what their senders had received does.
+// recordEmpty is record for an algorithm with empty messages. Their contents do not show what
+// they wait for, so it records what their senders had received before.
 func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	t.Helper()
 	sent := make([][]*message, len(tm.Ranks))
@@ -114,8 +113,8 @@ func recordEmpty(t testing.TB, tm *teamtest.Team, a Algorithm) []*message {
 	return slices.Concat(sent...)
 }
 
-// A fixture is one rank's place in a recorded run: spelled elements, of its own
-// share, for any collective.
+// A fixture holds one rank's buffers in a recorded run, for any collective. Their elements are
+// provenances of the rank's own share.
 type fixture struct {
 	all, other []byte // every chunk
 	own        []byte // this rank's chunk
@@ -173,9 +172,9 @@ func (s *fixture) call(ctx context.Context, r *p2p.Round, a Algorithm, root int)
 	return fmt.Errorf("no call for %v", a)
 }
 
-// schedule gives every message the first step in which it could move, on ranks
-// that send one and receive one at a time: after all that it contains, and after
-// its sender's earlier ones. It returns the number of steps.
+// schedule gives every message the first step in which it could move, on ranks that send one
+// and receive one at a time: after all that it contains, and after its sender's earlier
+// messages. It returns the number of steps.
 func schedule(t testing.TB, all []*message) int {
 	t.Helper()
 	left := slices.Clone(all)
@@ -204,7 +203,7 @@ func schedule(t testing.TB, all []*message) int {
 	}
 }
 
-// ready reports whether all that went into m has arrived at its sender.
+// ready reports whether everything that m contains has arrived at its sender.
 func ready(m *message, done, left []*message) bool {
 	for _, other := range left {
 		if other != m && other.to == m.from && contains(m, other, done) {
@@ -225,8 +224,8 @@ func ready(m *message, done, left []*message) bool {
 	return true
 }
 
-// contains reports whether m carries what part brought to m's sender, and what that
-// had not already.
+// contains reports whether m carries something that part brought to m's sender, and that the
+// sender did not have before.
 func contains(m, part *message, done []*message) bool {
 	for _, e := range m.elems {
 		var had []int
@@ -245,7 +244,7 @@ func contains(m, part *message, done []*message) bool {
 	return false
 }
 
-// arrived is the ranks whose shares in e have come to a rank.
+// arrived returns the ranks whose shares in e have arrived at a rank.
 func arrived(e provenance, at int, done []*message) []int {
 	var ranks []int
 	for _, other := range done {
@@ -265,13 +264,12 @@ func subset(some, all []int) bool {
 	return !slices.ContainsFunc(some, func(x int) bool { return !slices.Contains(all, x) })
 }
 
-// A view says what a picture's rows are, and what stands before an arrow: the ranks
-// whose shares are folded, the chunks that are carried, or these and, in brackets,
-// those.
+// A view says what the rows of a drawing are, and what stands before an arrow: the ranks whose
+// shares are folded, the chunks that are carried, or chunks with ranks in brackets.
 type view struct{ byChunk, shares, chunks bool }
 
-// viewOf is how a picture of a looks: like the one in its header, where that could
-// be one or the other.
+// viewOf returns the view of a's drawing. Where several are possible, it is that of the drawing
+// in the header.
 func viewOf(a Algorithm, image string) view {
 	l := view{byChunk: strings.Contains(image, "chunk")}
 	brackets, carries := strings.Contains(image, "("), regexp.MustCompile(`\d → `).MatchString(image)
@@ -290,7 +288,7 @@ func viewOf(a Algorithm, image string) view {
 	return l
 }
 
-// cell is a message as its row shows it.
+// cell returns a message as its row shows it.
 func (l view) cell(m *message) string {
 	switch {
 	case l.byChunk:
@@ -309,8 +307,8 @@ func (l view) cell(m *message) string {
 	return fmt.Sprintf("→ %d", m.to)
 }
 
-// contents is the chunks that m carries, each run of those that have the same ranks'
-// shares with these in brackets: "01(23)".
+// contents returns the chunks that m carries. Each run of chunks with shares of the same ranks
+// is followed by these in brackets: "01(23)".
 func (m *message) contents() string {
 	var b strings.Builder
 	for i, e := range m.elems {
@@ -339,8 +337,8 @@ func digits(numbers []int) string {
 	return b.String()
 }
 
-// draw is the picture of scheduled messages: a row for each rank that sends, or
-// for each chunk; a column for each step.
+// draw returns the drawing of scheduled messages: a row for each rank that sends, or for each
+// chunk, and a column for each step.
 func draw(l view, all []*message, steps int) string {
 	cells := map[int][]string{}
 	var word string
@@ -369,7 +367,7 @@ func titles(steps int) []string {
 	return all
 }
 
-// aligned sets the columns three spaces apart.
+// aligned formats columns three spaces apart.
 func aligned(lines [][]string) string {
 	var b strings.Builder
 	for _, line := range lines {
@@ -386,7 +384,7 @@ func aligned(lines [][]string) string {
 	return b.String()
 }
 
-// redraw is the picture that h claims to show.
+// redraw returns the drawing of a run of a.
 func (h header) redraw(t testing.TB, a Algorithm) string {
 	t.Helper()
 	if a.NeedsShared() {

@@ -15,7 +15,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/golden"
 )
 
-// samples are the tables of the golden file, in its order.
+// samples returns the tables of the golden file, in its order.
 func samples(t testing.TB) []*Table {
 	forced := DefaultTable()
 	if err := forced.Force("allreduce:linear@256Ki,barrier:dissemination"); err != nil {
@@ -98,8 +98,8 @@ func TestParseTableRefusesWhatIsNotTheWireForm(t *testing.T) {
 	}
 }
 
-// FuzzParseTable checks that any bytes either are refused, or give a table that
-// can be told on and that selects.
+// FuzzParseTable checks that any bytes are either refused, or give a table that can be encoded
+// again and that chooses.
 func FuzzParseTable(f *testing.F) {
 	for _, table := range samples(f) {
 		f.Add(table.AppendEncoded(nil))
@@ -124,8 +124,7 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
-// FuzzForce checks that any text either is refused as misuse, or forces what its
-// own form says.
+// FuzzForce checks that any text is either refused as misuse, or forces what it names.
 func FuzzForce(f *testing.F) {
 	f.Add("allreduce:ring, broadcast:binomial,")
 	f.Add("allreduce:")

@@ -15,14 +15,14 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A fold is the order in which shares are folded: a rank's share, or op(earlier,
-// later) of two folds.
+// A fold is the order in which shares are folded: a rank's share, or op(earlier, later) of two
+// folds.
 type fold struct {
 	rank           int
 	earlier, later *fold
 }
 
-// serial folds each share into what has gathered so far.
+// serial folds each share into the result so far.
 func serial(ranks ...int) *fold {
 	f := &fold{rank: ranks[0]}
 	for _, r := range ranks[1:] {
@@ -31,7 +31,7 @@ func serial(ranks ...int) *fold {
 	return f
 }
 
-// fromLast folds what has gathered so far into each share, the last one first.
+// fromLast folds the result so far into each share, the last share first.
 func fromLast(lo, hi int) *fold {
 	f := &fold{rank: hi}
 	for r := hi - 1; r >= lo; r-- {
@@ -40,7 +40,7 @@ func fromLast(lo, hi int) *fold {
 	return f
 }
 
-// upTo lists n ranks in order, from first on.
+// upTo lists n ranks in order from first.
 func upTo(n, first int) []int {
 	ranks := make([]int, n)
 	for i := range ranks {
@@ -49,7 +49,7 @@ func upTo(n, first int) []int {
 	return ranks
 }
 
-// around is how pairwise algorithms fold chunk c.
+// around is the fold of chunk c by pairwise algorithms.
 func around(n, c int) *fold {
 	if c == n-1 {
 		return fromLast(0, c)
@@ -57,8 +57,8 @@ func around(n, c int) *fold {
 	return &fold{earlier: fromLast(0, c), later: fromLast(c+1, n-1)}
 }
 
-// upTree is how a k-nomial tree, with k the radix, folds the subtree of a node that
-// has so many at most.
+// upTree is the fold by a k-nomial tree, with k the radix, of the subtree of a node that has at
+// most width nodes.
 func upTree(n, root, node, width, radix int) *fold {
 	f := &fold{rank: (node + root) % n}
 	for d := 1; d < width; d *= radix {
@@ -69,8 +69,8 @@ func upTree(n, root, node, width, radix int) *fold {
 	return f
 }
 
-// lastOf is how a scan by recursive doubling folds the last so many ranks up to one:
-// a power of two of them, or all that there are.
+// lastOf is the fold by recursive doubling of the last ranks up to one: a power of two of them,
+// or all there are.
 func lastOf(ranks, upTo int) *fold {
 	if ranks == 1 {
 		return &fold{rank: upTo}
@@ -82,7 +82,7 @@ func lastOf(ranks, upTo int) *fold {
 	return &fold{earlier: lastOf(half, upTo-half), later: lastOf(half, upTo)}
 }
 
-// lastBefore is lastOf without the rank itself; nil is the fold of nothing.
+// lastBefore is lastOf without the rank itself. The fold of nothing is nil.
 func lastBefore(ranks, rank int) *fold {
 	if ranks == 1 || rank == 0 {
 		return nil
@@ -98,8 +98,8 @@ func lastBefore(ranks, rank int) *fold {
 	return &fold{earlier: lastOf(half, rank-half), later: later}
 }
 
-// documentedScan is the order that the header of a, a scan, promises for a rank; nil
-// where there is nothing to fold.
+// documentedScan returns the order that the header of a, a scan, documents for a rank, or nil
+// if there is nothing to fold.
 func documentedScan(t testing.TB, a Algorithm, n, rank int) *fold {
 	before := a.Verb() == VerbExScan
 	width := 1 << bits.Len(uint(n-1))
@@ -121,8 +121,8 @@ func documentedScan(t testing.TB, a Algorithm, n, rank int) *fold {
 // isScan reports whether a's results differ from rank to rank.
 func (a Algorithm) isScan() bool { return a.Verb() == VerbScan || a.Verb() == VerbExScan }
 
-// doubled is how recursive doubling folds: neighbours first where ranks are too
-// many, then halves.
+// doubled is the fold by recursive doubling: extra ranks with their neighbours first, and then
+// halves.
 func doubled(n int) *fold {
 	power := 1 << (bits.Len(uint(n)) - 1)
 	var blocks []*fold
@@ -144,7 +144,7 @@ func doubled(n int) *fold {
 	return blocks[0]
 }
 
-// documented is the order that a's header promises for a chunk.
+// documented returns the order that a's header documents for a chunk.
 func documented(t testing.TB, a Algorithm, n, root, chunk int) *fold {
 	switch a.Name() {
 	case "linear", "allgather_reduce", shared, hierarchical: // on one host
@@ -187,8 +187,8 @@ func reducing(do func(a Algorithm)) {
 	})
 }
 
-// folding is a reduction of arbitrary elements, whose result must have the bits
-// of the documented order.
+// A folding is a reduction of arbitrary elements, whose result must have the bits of the
+// documented order.
 type folding struct {
 	a      Algorithm
 	k      reduce.Kernel
@@ -196,7 +196,7 @@ type folding struct {
 	inputs [][]byte // by rank
 }
 
-// run reduces, and compares every rank's result, bit for bit.
+// run reduces, and compares every rank's result bit for bit.
 func (x folding) run(t testing.TB, tm *teamtest.Team) {
 	t.Helper()
 	n, size := len(x.inputs), x.k.DType().Size()
@@ -254,7 +254,7 @@ func (x folding) scan(t testing.TB, tm *teamtest.Team) {
 	})
 }
 
-// shares is how many ranks' shares f folds.
+// shares returns the number of shares that f folds.
 func (f *fold) shares() int {
 	if f.earlier == nil {
 		return 1
@@ -262,7 +262,7 @@ func (f *fold) shares() int {
 	return f.earlier.shares() + f.later.shares()
 }
 
-// call makes one rank's call; it returns the result and what it should be.
+// call makes one rank's call. It returns the result and the expected one.
 func (x folding) call(ctx context.Context, r *p2p.Round, want chunks) (got, expected []byte, err error) {
 	src := aligned8(x.inputs[r.Rank()])
 	switch x.a.Verb() {
@@ -289,7 +289,7 @@ func (x folding) call(ctx context.Context, r *p2p.Round, want chunks) (got, expe
 	return dst, want.of(r.Rank()), ReduceScatterV(ctx, r, x.a, dst, src, counts, x.k)
 }
 
-// aligned8 is a copy of b in memory that any element may lie in.
+// aligned8 returns a copy of b in memory that is aligned for every element type.
 func aligned8(b []byte) []byte {
 	words := make([]uint64, (len(b)+7)/8)
 	c := tensor.Bytes(words)[:len(b)]
@@ -297,7 +297,7 @@ func aligned8(b []byte) []byte {
 	return c
 }
 
-// value is b without what means nothing: the padding after a Loc's value.
+// value returns b without the padding after a Loc's value.
 func value(d tensor.DType, b []byte) []byte {
 	if !d.IsLoc() {
 		return b
@@ -309,7 +309,7 @@ func value(d tensor.DType, b []byte) []byte {
 	return b
 }
 
-// random is count elements of type d, without NaNs.
+// random returns count elements of type d without NaNs.
 func random(rng *rand.Rand, d tensor.DType, count int) []byte {
 	b := tensor.Bytes(make([]uint64, (count*d.Size()+7)/8))[:count*d.Size()]
 	if d.IsLoc() {

@@ -26,7 +26,7 @@ var (
 	condition = regexp.MustCompile(`(?:W|w)ith (\w+) ranks(?: on (\w+) hosts| and (\w+) segments)?(?:, (?:to|from) root (\d))?(?:, and in brackets[^:]*)?:`)
 )
 
-// source is the file of an algorithm; a v-variant shares its verb's.
+// source returns the file of an algorithm. A v-variant shares its verb's.
 func source(a Algorithm) string {
 	verb := strings.TrimSuffix(a.Verb().String(), "v")
 	return strings.ReplaceAll(verb, "_", "") + "_" + a.Name() + ".go"
@@ -37,13 +37,13 @@ func readHeader(t testing.TB, a Algorithm) header {
 	return parseHeader(t, comment(t, a))
 }
 
-// headerText is the algorithm's comment, on one line.
+// headerText returns the algorithm's comment on one line.
 func headerText(t testing.TB, a Algorithm) string {
 	t.Helper()
 	return strings.Join(strings.Fields(comment(t, a)), " ")
 }
 
-// comment is that of the first function in the algorithm's file.
+// comment returns the comment of the first function in the algorithm's file.
 func comment(t testing.TB, a Algorithm) string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), source(a), nil, parser.ParseComments)

@@ -26,7 +26,7 @@ func onHosts(n, hosts int) []topology.Place {
 	return placement
 }
 
-// at reads "a/n0 a/n1 n2": the place of each rank.
+// at parses "a/n0 a/n1 n2", the place of each rank.
 func at(text string) []topology.Place {
 	var placement []topology.Place
 	for item := range strings.FieldsSeq(text) {
@@ -39,8 +39,8 @@ func at(text string) []topology.Place {
 	return placement
 }
 
-// placements are those that tests go through: in order and in turn, even and uneven,
-// with racks and without.
+// placements are those that tests use: in order and round robin, even and uneven, with racks
+// and without.
 func placements() []string {
 	all := []string{
 		"n0 n0 n1 n1",
@@ -58,8 +58,8 @@ func placements() []string {
 	return all
 }
 
-// atPlacements runs do on a team for every placement, with and without memory that
-// the ranks of a host share.
+// atPlacements runs do on a team for every placement, with and without memory that the ranks of
+// a host share.
 func atPlacements(t *testing.T, do func(t *testing.T, tm *teamtest.Team, placement []topology.Place)) {
 	for _, text := range placements() {
 		for _, share := range []bool{teamtest.SharedMemory, teamtest.NoSharedMemory} {
@@ -89,8 +89,8 @@ func TestEveryAlgorithmIsRightForAnyPlacement(t *testing.T) {
 	})
 }
 
-// grouped is the ranks by rack and by host, from root on: a second, simpler account
-// of the order than package topology's.
+// grouped returns the ranks by rack and by host, beginning with root's: a second, simpler
+// account of the order than package topology's.
 func grouped(placement []topology.Place, root int) [][][]int {
 	var racks [][][]int
 	for rank, p := range placement {
@@ -110,7 +110,7 @@ func grouped(placement []topology.Place, root int) [][][]int {
 	return racks
 }
 
-// rotate rotates items until the one that is meant comes first.
+// rotate rotates items until first accepts the first one.
 func rotate[T any](items []T, first func(T) bool) {
 	for i := slices.IndexFunc(items, first); i > 0; i-- {
 		item := items[0]
@@ -119,7 +119,7 @@ func rotate[T any](items []T, first func(T) bool) {
 	}
 }
 
-// inTree is how a binomial tree over items folds them, each folded before.
+// inTree is the fold of items by a binomial tree.
 func inTree(items []*fold) *fold {
 	f := items[0]
 	for d := 1; d < len(items); d *= 2 {
@@ -138,8 +138,8 @@ func mapped[A, B any](items []A, f func(A) B) []B {
 	return all
 }
 
-// documentedAt is the order that a's header promises for the element at offset i of
-// count, which belongs to chunk c, where ranks are placed so.
+// documentedAt returns the order that a's header documents for the element at offset i of
+// count, in chunk c, for ranks at these places.
 func documentedAt(t testing.TB, a Algorithm, placement []topology.Place, root, c, i, count int, commutes bool) *fold {
 	n := len(placement)
 	hosts := func(root int) [][]int { return slices.Concat(grouped(placement, root)...) }
@@ -202,7 +202,7 @@ func documentedAt(t testing.TB, a Algorithm, placement []topology.Place, root, c
 	return documented(t, a, n, root, c)
 }
 
-// chain folds each into what has gathered so far.
+// chain folds each item into the result so far.
 func chain(folds []*fold) *fold {
 	f := folds[0]
 	for _, later := range folds[1:] {
@@ -211,7 +211,7 @@ func chain(folds []*fold) *fold {
 	return f
 }
 
-// doubledOf is doubled of folds instead of ranks.
+// doubledOf is doubled for folds instead of ranks.
 func doubledOf(items []*fold) *fold {
 	var put func(f *fold) *fold
 	put = func(f *fold) *fold {
@@ -223,13 +223,13 @@ func doubledOf(items []*fold) *fold {
 	return put(doubled(len(items)))
 }
 
-// partAround is where the part of count elements that has element i lies.
+// partAround returns the bounds of the part of count elements that contains element i.
 func partAround(count, parts, i int) (lo, hi int) {
 	p, _ := chunkAround(count, parts, i)
 	return tensor.Chunk(count, parts, p)
 }
 
-// chunkAround is which of n chunks has element i.
+// chunkAround returns which of n chunks contains element i.
 func chunkAround(count, n, i int) (chunk, lo int) {
 	for c := range n {
 		if lo, hi := tensor.Chunk(count, n, c); i >= lo && i < hi {
@@ -258,7 +258,7 @@ func TestFloatsHaveTheBitsOfTheDocumentedOrderForAnyPlacement(t *testing.T) {
 	})
 }
 
-// checkPlacement holds every element against the documented order.
+// checkPlacement compares every element with the documented order.
 func checkPlacement(t testing.TB, tm *teamtest.Team, x folding, placement []topology.Place) {
 	t.Helper()
 	n, size := len(placement), x.k.DType().Size()
@@ -314,8 +314,8 @@ func TestOperatorsThatDoNotCommuteGetRankOrderForAnyPlacement(t *testing.T) {
 	})
 }
 
-// crossings counts, over a recorded run, the messages that enter and leave each
-// group, where group tells a rank's.
+// crossings counts the messages of a recorded run that enter and leave each group. group
+// returns the name of a rank's group.
 func crossings(all []*message, group func(rank int) string) (entries, exits map[string]int, pairs map[[2]int]bool) {
 	entries, exits, pairs = map[string]int{}, map[string]int{}, map[[2]int]bool{}
 	for _, m := range all {
@@ -330,7 +330,7 @@ func crossings(all []*message, group func(rank int) string) (entries, exits map[
 	return entries, exits, pairs
 }
 
-// groupings are what boundaries are drawn around.
+// groupings returns the groups whose boundaries are counted.
 func groupings(placement []topology.Place) map[string]func(rank int) string {
 	return map[string]func(rank int) string{
 		"host": func(rank int) string { return placement[rank].Rack + "/" + placement[rank].Host },
@@ -386,8 +386,8 @@ func TestATreeEntersEachHostAndRackOnce(t *testing.T) {
 	}
 }
 
-// checkTree counts the messages over each boundary: one, away from the root's group
-// or towards it.
+// checkTree counts the messages over each boundary. There is one, away from the root's group or
+// towards it.
 func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.Place, root int) {
 	t.Helper()
 	for what, group := range groupings(placement) {
@@ -415,8 +415,8 @@ func checkTree(t *testing.T, all []*message, a Algorithm, placement []topology.P
 	}
 }
 
-// What a hierarchical algorithm moves between hosts does not grow with the ranks on
-// each; within hosts that share memory, it sends nothing that could be copied there.
+// What a hierarchical algorithm moves between hosts does not grow with the ranks on each.
+// Within hosts that share memory it sends nothing.
 func TestHierarchicalAlgorithmsSendBetweenHostsWhatTheirCostCounts(t *testing.T) {
 	placement := at("n0 n1 n2 n0 n1 n2 n0 n1 n2")
 	const hosts, width = 3, 6

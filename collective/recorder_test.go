@@ -13,13 +13,13 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A sentFrame is the body of a message that was seen on its way.
+// A sentFrame is a frame that a recorded run sent.
 type sentFrame struct {
 	from, to int
 	body     []byte
 }
 
-// A frameRecorder sees every frame that a team's ranks send.
+// A frameRecorder records every frame that a team's ranks send.
 type frameRecorder struct {
 	mu   sync.Mutex // guards seen
 	seen []sentFrame
@@ -29,15 +29,14 @@ type frameRecorder struct {
 	accepted chan struct{}
 }
 
-// newRecordedTeam is a team whose messages can be looked at: the function returns
-// those since its last call, each rank's in the order in which it sent them. They
-// must be short enough for one segment.
+// newRecordedTeam returns a team whose messages are recorded. The function returns those since
+// its last call, each rank's in the order sent. They must be short enough for one segment.
 func newRecordedTeam(t testing.TB, n int) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
 	return newRecordedTeamAt(t, make([]topology.Place, n), teamtest.SharedMemory)
 }
 
-// newRecordedTeamAt is newWatchedTeam with a rank at each place.
+// newRecordedTeamAt is newRecordedTeam with a rank at each place.
 func newRecordedTeamAt(t testing.TB, placement []topology.Place, share bool) (tm *teamtest.Team, seen func() []sentFrame) {
 	t.Helper()
 	w := &frameRecorder{accepted: make(chan struct{})}
@@ -53,7 +52,7 @@ func newRecordedTeamAt(t testing.TB, placement []topology.Place, share bool) (tm
 	}
 }
 
-// A recordingTransport hides every ability of the one it wraps, but the frames.
+// A recordingTransport hides every optional ability of the wrapped one.
 type recordingTransport struct {
 	transport.Transport
 	w    *frameRecorder

@@ -18,14 +18,14 @@ import (
 // rank's memory holds when it shows a flag, which flags it has seen before, and
 // which elements it has folded.
 
-// A signal is a flag that a rank shows, of one stage of a piece.
+// A signal is a flag that a rank sets for one stage of a fragment.
 type signal struct {
 	rank  int
 	piece uint64
 	act   p2p.TraceKind // ShowsReady or ShowsDone
 }
 
-// A stage is what one rank does up to, and with, showing a flag, or up to its end.
+// A stage is what one rank does up to, and including, setting a flag, or up to its end.
 type stage struct {
 	rank  int
 	sees  []signal     // in their order
@@ -36,7 +36,7 @@ type stage struct {
 	step  int
 }
 
-// A slotRecorder writes the stints of one rank down; it works on that rank's goroutine.
+// A slotRecorder records the stages of one rank, on that rank's goroutine.
 type slotRecorder struct {
 	rank    int
 	fixture *fixture
@@ -47,7 +47,7 @@ type slotRecorder struct {
 	own     []provenance                 // what its buffers held last
 }
 
-// observe is the rank's observer.
+// observe is the rank's trace hook.
 func (w *slotRecorder) observe(s p2p.TraceEvent) {
 	switch s.Kind {
 	case p2p.TraceSawReady:
@@ -64,7 +64,7 @@ func (w *slotRecorder) observe(s p2p.TraceEvent) {
 	}
 }
 
-// close ends a stint.
+// close ends a stage.
 func (w *slotRecorder) close() {
 	held := w.fixture.held()
 	w.now.gets = fresh(w.own, held)
@@ -75,12 +75,13 @@ func (w *slotRecorder) close() {
 	w.now = stage{}
 }
 
-// held is all that lies in the caller's buffers.
+// held returns everything in the caller's buffers.
 func (s *fixture) held() []provenance {
 	return slices.Concat(tensor.Elements[provenance](s.all), tensor.Elements[provenance](s.other), tensor.Elements[provenance](s.own))
 }
 
-// fresh is what now has where before had something else, or nothing; each once.
+// fresh returns each element of now, once, that differs from the element of before at its
+// position.
 func fresh(before, now []provenance) []provenance {
 	var all []provenance
 	for i, e := range now {
@@ -91,7 +92,7 @@ func fresh(before, now []provenance) []provenance {
 	return all
 }
 
-// kernel spells, and writes down what is folded with what.
+// kernel returns an operator that joins provenances and records what is folded with what.
 func (w *slotRecorder) kernel(t testing.TB) reduce.Kernel {
 	k, err := reduce.Func("spell", reduce.RankOrder, func(earlier, later provenance) provenance {
 		w.folds[join(earlier, later)] = [2]provenance{earlier, later}
@@ -103,8 +104,9 @@ func (w *slotRecorder) kernel(t testing.TB) reduce.Kernel {
 	return k
 }
 
-// slotWidth is so many elements to a chunk that a vector of two is no small one, and
-// that each is a piece for those who hand over a quarter of a slot.
+// slotWidth is the number of elements per chunk that makes a vector of two chunks too long for
+// the small slots, and each chunk one fragment for algorithms that hand over a quarter of a
+// slot.
 const slotWidth = p2p.SlotSize / 4 / 8
 
 // recordSlots runs a on n ranks that share memory.
@@ -133,9 +135,9 @@ func recordSlots(t testing.TB, a Algorithm, n, root int) []*slotRecorder {
 	return recorders
 }
 
-// inSteps gives every stint the first step in which it could be: after the rank's
-// earlier ones that do something, and after those that show what it sees. It returns
-// the stints that do something, and the number of steps.
+// inSteps gives every stage the first step in which it could run: after the rank's earlier
+// stages that do something, and after those that set the flags it sees. It returns the stages
+// that do something, and the number of steps.
 func inSteps(t testing.TB, a Algorithm, recorders []*slotRecorder) (all []*stage, steps int) {
 	t.Helper()
 	shown := map[signal]int{} // the step of each flag
@@ -180,7 +182,7 @@ func allShown(shown map[signal]int, flags []signal) bool {
 	})
 }
 
-// text is what a drawing shows of a stint.
+// text returns what a drawing shows of a stage.
 func (w *slotRecorder) text(a Algorithm, x *stage, all []*slotRecorder) string {
 	if a.Verb() == VerbBarrier {
 		return x.flags()
@@ -217,7 +219,7 @@ func (w *slotRecorder) text(a Algorithm, x *stage, all []*slotRecorder) string {
 	return strings.Join(append(does, w.readFrom(a, x, reads, all)...), ", ")
 }
 
-// before reports whether the rank had e in an earlier stint than x.
+// before reports whether the rank had e in a stage before x.
 func (w *slotRecorder) before(x *stage, e provenance) bool {
 	for _, earlier := range w.stages {
 		if earlier == x {
@@ -230,7 +232,8 @@ func (w *slotRecorder) before(x *stage, e provenance) bool {
 	return false
 }
 
-// readFrom says from whose slots what came that the rank has neither folded nor had.
+// readFrom returns from whose slots the elements came that the rank has neither folded nor had
+// before.
 func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []*slotRecorder) []string {
 	var texts []string
 	for rank, other := range all {
@@ -247,8 +250,8 @@ func (w *slotRecorder) readFrom(a Algorithm, x *stage, what []provenance, all []
 	return texts
 }
 
-// visibleTo reports whether the rank had e in a slot whose flag x has seen; a flag of
-// its own need not be seen, but shown before.
+// visibleTo reports whether the rank had e in a slot whose flag x has seen. A flag of its own
+// must have been set before.
 func (w *slotRecorder) visibleTo(e provenance, x *stage, own bool) bool {
 	return slices.ContainsFunc(w.stages, func(y *stage) bool {
 		if y.shows == nil || !slices.Contains(y.holds, e) {
@@ -258,7 +261,7 @@ func (w *slotRecorder) visibleTo(e provenance, x *stage, own bool) bool {
 	})
 }
 
-// flags is a stint of an operation that moves nothing.
+// flags returns the text of a stage of an operation that moves no data.
 func (x *stage) flags() string {
 	var texts []string
 	for _, f := range x.sees {
@@ -272,8 +275,8 @@ func (x *stage) flags() string {
 	return strings.Join(texts, ", ")
 }
 
-// label is what a drawing calls an element: A0 is rank 0's share of chunk A. What
-// all ranks have alike, or is finished, has no number.
+// label returns a drawing's name of an element: A0 is rank 0's share of chunk A. What all ranks
+// have alike, or is finished, has no number.
 func label(a Algorithm, e provenance) string {
 	chunk := string(rune('A' + chunkOf(e)))
 	reduces := a.entry().order != 0
@@ -284,7 +287,7 @@ func label(a Algorithm, e provenance) string {
 	return chunk
 }
 
-// expression is e as it was folded: "op(A0, A1)".
+// expression returns e as it was folded: "op(A0, A1)".
 func (w *slotRecorder) expression(e provenance) string {
 	parts, ok := w.folds[e]
 	if !ok {
@@ -293,8 +296,8 @@ func (w *slotRecorder) expression(e provenance) string {
 	return fmt.Sprintf("op(%s, %s)", w.expression(parts[0]), w.expression(parts[1]))
 }
 
-// redrawSlots is the picture of a run in shared memory: a row for each rank, a
-// column for each step.
+// redrawSlots returns the drawing of a run in shared memory: a row for each rank, and a column
+// for each step.
 func redrawSlots(t testing.TB, a Algorithm, n, root int) string {
 	t.Helper()
 	recorders := recordSlots(t, a, n, root)

@@ -17,9 +17,8 @@ var speeds = []struct {
 	{"tcp", false, 1e-5, 5e-10, 5e-11},
 }
 
-// By their costs, what runs by default on ranks that are no power of two, and for
-// counts that are odd, takes at most half as long again as it does on the next power
-// of two, below or above, with whole chunks.
+// By the costs of the default algorithms, ranks that are no power of two, and odd counts, take
+// at most half as long again as the next power of two, below or above, with whole chunks.
 func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	for _, s := range speeds {
 		took := func(verb Verb, n, m int) float64 {
@@ -47,7 +46,8 @@ func TestTimeGrowsSmoothlyWithRanksAndCount(t *testing.T) {
 	}
 }
 
-// More ranks than two hand broadcasts over in as few pieces, however many they are.
+// More than two ranks hand broadcasts over in as few fragments as possible, whatever their
+// number.
 func TestABroadcastOfManyRanksHasFewPieces(t *testing.T) {
 	a := find(t, VerbBroadcast, shared)
 	for n := 3; n <= 9; n++ {

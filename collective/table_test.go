@@ -11,7 +11,7 @@ import (
 	"github.com/tutti-go/tutti/reduce"
 )
 
-// find is Find for names that are there.
+// find is Find for names that exist.
 func find(t testing.TB, verb Verb, name string) Algorithm {
 	t.Helper()
 	a, err := Find(verb, name)
@@ -21,7 +21,7 @@ func find(t testing.TB, verb Verb, name string) Algorithm {
 	return a
 }
 
-// selected is what a table says on a communicator without a name for its wires.
+// selected returns a table's choice on a communicator without a name for its wires.
 func selected(t *Table, verb Verb, bytes, ranks int, commutes, sharing bool) Algorithm {
 	return t.Chooser(ranks, "").Choose(verb, bytes, commutes, sharing).Algorithm
 }

@@ -24,6 +24,7 @@ type definition struct {
 // undefined is the definition of the zero Op.
 var undefined definition
 
+// definition returns what o refers to, for the zero Op the definition without a code.
 func (o Op) definition() *definition {
 	if o.def == nil {
 		return &undefined
@@ -165,6 +166,8 @@ func (o Op) kernel(t *table, d tensor.DType) (Kernel, error) {
 	return Kernel{def.user.loops}, nil
 }
 
+// misuse returns the error of Op.Kernel. Programs get it from comm, which adds the call and the
+// rank.
 func misuse(format string, args ...any) error {
 	return fault.New(fault.Misuse, "reduce.Op.Kernel", -1, format, args...)
 }

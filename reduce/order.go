@@ -14,6 +14,7 @@ const (
 	canonicalBFloat16 = 0x7fc0
 )
 
+// minInteger and maxInteger are loops over integers, which have a total order.
 func minInteger[T integer](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -28,9 +29,8 @@ func maxInteger[T integer](dst, earlier, later []T) {
 	}
 }
 
-// Go's own min and max have the rules wanted here, except that they keep a
-// payload.
-
+// minFloat and maxFloat are loops over floats. Go's own min and max have the rules wanted here,
+// except that they keep a NaN's payload.
 func minFloat[T float](dst, earlier, later []T) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {
@@ -53,6 +53,8 @@ func canonical[T number](v T) T {
 	return v
 }
 
+// minLoc and maxLoc are loops over values with an index. A NaN wins over every number, and a
+// tie goes to the lower index, so the result does not depend on the order of the folds.
 func minLoc[T number](dst, earlier, later []tensor.Loc[T]) {
 	earlier, later = earlier[:len(dst)], later[:len(dst)]
 	for i := range dst {

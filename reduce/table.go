@@ -38,6 +38,8 @@ func (t *table) setMean(d tensor.DType, divide finish) {
 	t.loops[codeMean][d].finish = divide
 }
 
+// addPlain adds a plain loop for every pair of operator and type that package reduce supports.
+// The order matters where one type uses the loops of another.
 func (t *table) addPlain() {
 	addInteger[int8](t)
 	addInteger[int16](t)
@@ -69,6 +71,7 @@ func (t *table) addPlain() {
 	addLoc(t, tensor.BF16, bfloat16Order().minLoc, bfloat16Order().maxLoc)
 }
 
+// addInteger adds the loops of one integer type.
 func addInteger[T integer](t *table) {
 	d := tensor.TypeOf[T]()
 	t.set(Sum, d, over(sum[T]))
@@ -83,6 +86,8 @@ func addInteger[T integer](t *table) {
 	t.set(BitXor, d, bitXor)
 }
 
+// addFloat adds the loops of float32 or float64. plus is gonum's axpy of that type, which sums
+// faster than a Go loop.
 func addFloat[T float](t *table, plus axpy[T]) {
 	d := tensor.TypeOf[T]()
 	t.set(Sum, d, over(plus.sum))
@@ -92,6 +97,8 @@ func addFloat[T float](t *table, plus axpy[T]) {
 	t.set(Max, d, over(maxFloat[T]))
 }
 
+// addFloat16 adds the loops of float16. Min and max compare encodings, all others widen to
+// float32.
 func addFloat16(t *table) {
 	const d = tensor.F16
 	t.set(Sum, d, over(sumFloat16))
@@ -101,6 +108,7 @@ func addFloat16(t *table) {
 	t.set(Max, d, over(float16Order().max))
 }
 
+// addBFloat16 adds the loops of bfloat16, as addFloat16 does.
 func addBFloat16(t *table) {
 	const d = tensor.BF16
 	t.set(Sum, d, over(sumBFloat16))

@@ -34,7 +34,8 @@ const (
 // locBit distinguishes the number of a Loc type from that of its value's type.
 const locBit DType = 0x80
 
-// A typeInfo describes one DType.
+// A typeInfo describes one DType. The size of a Loc is what the compiler gives it, because
+// programs and ranks share Locs as memory, not as an encoding.
 type typeInfo struct {
 	name string
 	size int // bytes of an element

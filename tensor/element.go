@@ -32,7 +32,8 @@ type Loc[T LocValue] struct {
 	Index int64
 }
 
-// kinds maps a basic type, or a named type over it, to its DType.
+// kinds maps a basic type, or a named type over it, to its DType. int and uint are the type of
+// their size, so that programs on equal hosts agree.
 var kinds = [...]DType{
 	reflect.Int8:       Int8,
 	reflect.Int16:      Int16,

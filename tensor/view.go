@@ -21,7 +21,8 @@ func Slice[T Element](s []T) View[T] {
 
 // Strided returns rows × cols elements of s, with stride elements from the beginning of one row
 // to that of the next. Rows that overlap or do not fit are fault.Misuse. The stride of fewer
-// than two rows is ignored.
+// than two rows is ignored. All checks avoid overflow, so that no arguments can make a View
+// that reaches outside s.
 func Strided[T Element](s []T, rows, cols, stride int) (View[T], error) {
 	fits := func() bool {
 		switch {
@@ -63,7 +64,8 @@ func (v View[T]) Cols() int { return v.cols }
 // Len returns the number of elements.
 func (v View[T]) Len() int { return v.rows * v.cols }
 
-// Contiguous returns the View's memory as one slice, or false if its rows do not touch.
+// Contiguous returns the View's memory as one slice, or false if its rows do not touch. comm
+// sends a contiguous View without a copy.
 func (v View[T]) Contiguous() ([]T, bool) {
 	n := v.Len()
 	if n > 0 && v.rows > 1 && v.stride != v.cols {

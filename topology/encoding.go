@@ -48,6 +48,8 @@ func ParseRecords(b []byte) ([]Place, error) {
 	return places, nil
 }
 
+// printable replaces a character that is not printable ASCII by "?". Names from other ranks
+// appear in logs and errors.
 func printable(r rune) rune {
 	if r <= ' ' || r >= 0x7f {
 		return '?'

@@ -34,6 +34,9 @@ func Check(places []Place) error {
 // A Layout is the order in which algorithms visit the ranks of a group: rack by rack, host by
 // host. A rank's index in that order is its position. Hosts and racks are numbered in that
 // order, too. A Layout is immutable, and goroutines may share it.
+//
+// The layout of one host needs no slices: Flat leaves them nil, and the methods treat nil as
+// one host in rank order. That keeps jobs on one host free of memory per rank.
 type Layout struct {
 	n         int
 	order     []int // the rank at each position; nil: positions are ranks
@@ -48,8 +51,9 @@ type Layout struct {
 // Flat returns the layout of n ranks on one host.
 func Flat(n int) Layout { return Layout{n: n} }
 
-// New returns the layout of ranks 0, 1, … at the given places. Racks and hosts are ordered by
-// their lowest rank, so that names do not matter.
+// New returns the layout of ranks 0, 1, … at the given places. It sorts the ranks by the lowest
+// rank of their rack, then by the lowest rank of their host, then by number. The names of hosts
+// and racks do not matter, so renaming a host does not change the order of folds.
 func New(places []Place) *Layout {
 	n := len(places)
 	host, rack := make(map[Place]int), make(map[string]int) // the lowest rank of each

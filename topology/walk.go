@@ -5,6 +5,14 @@ package topology
 // at the root's and wraps around. Every host and every rack is a run of nodes, so a tree over
 // nodes can enter each once.
 //
+// With ranks 0 and 1 on host n0 and ranks 2 and 3 on n1, both in rack a, and ranks 4 and 5 on
+// n2 in rack b, the walk from rank 3 is
+//
+//	node  0  1  2  3  4  5
+//	rank  3  2  0  1  4  5
+//	host  n1 n1 n0 n0 n2 n2
+//	rack  a  a  a  a  b  b
+//
 // From position 0, nodes are positions.
 type Walk struct {
 	l    *Layout
@@ -19,7 +27,10 @@ func (l *Layout) From(rank int) Walk {
 	return Walk{l: l, root: l.Position(rank), host: host, rack: l.rackOfHost(host)}
 }
 
-// Rank returns the rank of a node.
+// Rank returns the rank of a node. It undoes what Node does, level by level: it rotates the
+// racks, then the hosts within the root's rack, then the ranks on the root's host. Only the
+// root's own rack and host need the inner rotations, because the walk enters all others at
+// their first host and rank.
 func (w Walk) Rank(node int) int {
 	rackFirst, rackEnd := w.positions(w.rack)
 	position := (node + rackFirst) % w.l.n

@@ -59,6 +59,8 @@ func (p *parser) fail(field, format string, args ...any) error {
 	return p.err
 }
 
+// token returns the next token, and records an error at the end of the file or for invalid
+// JSON.
 func (p *parser) token(field string) json.Token {
 	if p.err != nil {
 		return nil
@@ -73,6 +75,7 @@ func (p *parser) token(field string) json.Token {
 	return t
 }
 
+// delim reads the delimiter want. what describes it in the error.
 func (p *parser) delim(field string, want json.Delim, what string) {
 	if t := p.token(field); p.err == nil && t != want {
 		p.fail(field, "got %v, want %s", t, what)
@@ -111,6 +114,8 @@ func (p *parser) object(field string, known fieldReaders, required ...string) {
 	}
 }
 
+// sortedNames returns the names of the fields, for error texts that do not change from run to
+// run.
 func sortedNames(r fieldReaders) []string {
 	var names []string
 	for name := range r {
@@ -133,6 +138,7 @@ func (p *parser) list(field string, most int, item func(field string)) {
 	p.delim(field, ']', "the list's end")
 }
 
+// string reads a string of at most most bytes.
 func (p *parser) string(field string, most int) string {
 	t := p.token(field)
 	s, ok := t.(string)
@@ -195,6 +201,7 @@ func (p *parser) tuning() *TuningFile {
 	return t
 }
 
+// link reads the cost of a wire.
 func (p *parser) link(field string) (l LinkCost) {
 	p.object(field, fieldReaders{
 		"wire":            func(f string) { l.Wire = p.string(f, collective.MaxWireName) },
@@ -208,6 +215,7 @@ func (p *parser) link(field string) (l LinkCost) {
 	return l
 }
 
+// rule reads a rule, and checks it as NewTable will.
 func (p *parser) rule(field string) (u collective.TableRule) {
 	var op, name string
 	p.object(field, fieldReaders{
@@ -228,6 +236,7 @@ func (p *parser) rule(field string) (u collective.TableRule) {
 	return u
 }
 
+// measurement reads a measured time.
 func (p *parser) measurement(field string) (t Measurement) {
 	var op, name string
 	p.object(field, fieldReaders{

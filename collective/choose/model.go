@@ -29,8 +29,9 @@ type Model struct {
 }
 
 // link returns the cost of messages of that many bytes. A combination of wires, as "shm+tcp",
-// has costs of its own if it was measured as such. Otherwise the slowest of its wires counts.
-// ok is false if the model knows none of them.
+// has costs of its own if it was measured as such. Otherwise the slowest of its wires counts,
+// because a step of a collective ends with its slowest message. ok is false if the model knows
+// none of them.
 func (m *Model) link(wire string, bytes float64) (line LinkCost, ok bool) {
 	if line, ok = m.linkOf(wire, bytes); ok {
 		return line, true
@@ -60,8 +61,12 @@ func (m *Model) linkOf(name string, bytes float64) (line LinkCost, ok bool) {
 func (l LinkCost) seconds(bytes float64) float64 { return l.Alpha + l.Beta*bytes }
 
 // Predict returns the seconds that an algorithm takes on that many ranks for a vector of bytes
-// bytes. α and β are those of its mean message. ok is false if the model does not know the
-// wire.
+// bytes. ok is false if the model does not know the wire.
+//
+// α and β depend on the size of a message, and an algorithm sends messages of several sizes.
+// Predict uses those of its mean message, beta/alpha bytes, which is exact for algorithms whose
+// messages are equally long. An algorithm in shared memory uses the cost of Shared, whatever
+// the wire is.
 func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire string) (seconds float64, ok bool) {
 	alpha, beta, gamma := a.Cost(ranks, bytes, segment)
 	if alpha == 0 {
@@ -74,7 +79,8 @@ func (m *Model) Predict(a collective.Algorithm, ranks, bytes, segment int, wire 
 	return alpha*l.Alpha + beta*l.Beta + gamma*m.Gamma, ok
 }
 
-// MergeModels returns the newer model, with the older one's costs of other wires.
+// MergeModels returns the newer model, with the older one's costs of wires that the newer one
+// does not have. γ is the newer one's.
 func MergeModels(older, newer Model) Model {
 	var lines []LinkCost
 	for _, l := range older.Links {

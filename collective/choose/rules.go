@@ -90,7 +90,10 @@ type chosen struct {
 // unlimited is the until of a method without a limit.
 const unlimited = math.MaxUint64
 
-// rulesFor returns the rules for one verb, wire and number of ranks.
+// rulesFor returns the rules for one verb, wire and number of ranks. It walks the measured
+// sizes from small to large and keeps the choices of the current band of sizes open. Where the
+// choices change, it closes the band: one rule for each choice, all with the same MaxBytes, in
+// the order of their speed. A call then follows the fastest one that supports it.
 func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []collective.TableRule {
 	var rules []collective.TableRule
 	var open []chosen // the best of the band that is open
@@ -114,6 +117,9 @@ func (d defaults) rulesFor(times []Measurement, limits collective.TableRule) []c
 }
 
 // boundary returns the largest vector for which the choices of the smaller of two sizes hold.
+// If both sizes follow the default table, it is where that table changes, which is known
+// exactly. Otherwise nothing was measured between the two sizes, and their geometric mean is
+// the best guess.
 func boundary(below, above []chosen, smaller, larger int) uint64 {
 	measured := func(p chosen) bool { return p.until == 0 }
 	if !slices.ContainsFunc(below, measured) && !slices.ContainsFunc(above, measured) {
@@ -146,12 +152,15 @@ func upperBound(picks []chosen, largest int) uint64 {
 // sameMethod reports whether two measurements are of the same algorithm and segment size.
 func sameMethod(a, b Measurement) bool { return a.Algorithm == b.Algorithm && a.Segment == b.Segment }
 
-// A requirement is what a call demands of an algorithm.
+// A requirement is what a call demands of an algorithm: an operator that needs rank order or
+// not, and whether memory is shared. Each combination needs a method of its own, because the
+// fastest method overall may not support it.
 type requirement struct {
 	order  reduce.Order
 	shared bool
 }
 
+// requirements lists all combinations.
 func requirements() []requirement {
 	return []requirement{{reduce.Commutative, true}, {reduce.Commutative, false}, {reduce.RankOrder, true}, {reduce.RankOrder, false}}
 }
@@ -165,10 +174,12 @@ func (s requirement) supported(times []Measurement) []Measurement {
 	return can
 }
 
+// faster orders measurements by their times.
 func faster(a, b Measurement) int { return cmp.Compare(a.Seconds, b.Seconds) }
 
-// best returns the fastest methods, one per requirement, each once and the fastest first.
-// before are the choices for smaller vectors.
+// best returns the fastest methods, one per requirement, each once and the fastest first. One
+// method usually meets several requirements, so there are one or two. before are the choices
+// for smaller vectors.
 func (d defaults) best(times []Measurement, before []chosen) []chosen {
 	var all []chosen
 	for _, s := range requirements() {

@@ -84,6 +84,7 @@ func section[T any](b *bytes.Buffer, name string, items []T, line func(T) fields
 // fields is an object under construction. It omits what is "" or 0, except measured numbers.
 type fields []byte
 
+// add appends a field whose value is already encoded.
 func (f fields) add(name, value string) fields {
 	if len(f) > 0 {
 		f = append(f, ", "...)
@@ -91,6 +92,7 @@ func (f fields) add(name, value string) fields {
 	return fmt.Appendf(f, "%q: %s", name, value)
 }
 
+// text appends a string.
 func (f fields) text(name, value string) fields {
 	if value == "" {
 		return f
@@ -98,6 +100,7 @@ func (f fields) text(name, value string) fields {
 	return f.add(name, quoted(value))
 }
 
+// size appends a number of bytes or ranks.
 func (f fields) size(name string, value uint64) fields {
 	if value == 0 {
 		return f
@@ -105,11 +108,13 @@ func (f fields) size(name string, value uint64) fields {
 	return f.add(name, strconv.FormatUint(value, 10))
 }
 
+// number appends a measured number.
 func (f fields) number(name string, value float64) fields { return f.add(name, number(value)) }
 
 // number formats v with six digits, more than any clock is good for.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
+// quoted returns text as a JSON string, without the escapes for HTML that json.Marshal adds.
 func quoted(text string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
