@@ -73,6 +73,8 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 		shares[r] = all[r*size : (r+1)*size]
 	}
 	for len(shares) > 1 {
+		// Each rank has the products over its chunk of every tensor. Their sums over the ranks are
+		// the products over the whole tensors.
 		dots := products(shares, lengths)
 		gathered := make([]float64, c.Size()*len(dots))
 		if err := comm.AllGather(ctx, c, gathered, comm.From(dots)); err != nil {
@@ -82,6 +84,7 @@ func adasumTree[T float32 | float64](ctx context.Context, c *comm.Comm, raw []by
 		for i, v := range gathered { // in rank order, so the sums are equal on all ranks
 			dots[i%len(dots)] += v
 		}
+		// The next level has half as many shares; one without a neighbor goes up as it is.
 		up := shares[:0]
 		for p := 0; p < len(shares); p += 2 {
 			if p+1 < len(shares) {

@@ -15,6 +15,18 @@ import (
 // A Coordinator is one rank's part of the negotiation, and executes what is decided. Any number of
 // goroutines may call its methods and the functions that it is passed to.
 //
+// The life of a submission, and the goroutines in it:
+//
+//	program        Submit puts the handle in flight and steps the Worker, which collects requests
+//	program, loop  the Worker sends its list: the step is complete, a goroutine waits, or time is up
+//	wires          a callback posts the list as an event on rank 0
+//	loop, poller   the Coordinator orders Buckets, and sends the order to all ranks
+//	loop, poller   each rank's Worker applies the order and queues Buckets for the executor
+//	executor       the collective runs; the handles are done, and their waiters are woken
+//
+// The poller is a goroutine of the program in Wait, or the executor; so nothing but the last line
+// need wake a goroutine while any of the program's waits.
+//
 // Who may touch what:
 //
 //	fields                      owner

@@ -87,12 +87,16 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 		co.processEvents()
 		return
 	}
-	if co.workerDue == never || co.progress.has(hasEvents) { // the time of the first submission of a list matters
+	// The first submission of a list starts the Worker's cycle, so its time matters; that of the
+	// others does not.
+	if co.workerDue == never || co.progress.has(hasEvents) {
 		co.clock = co.now()
 	}
 	if !co.drainEvents() { // what was submitted before
 		return
 	}
+	// On rank 0 the Worker's list goes to the Coordinator right here, whose order may go out to the
+	// other ranks. With many ranks that is left to the loop.
 	over := co.stepWorker(in)
 	wake := !over && len(co.local) > 0 && co.size > inlineRanks
 	if len(co.local) > 0 && !wake {
@@ -106,7 +110,7 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.armTimer()
 	co.progress.endStep()
 	if wake {
-		co.post(event{in: negotiate.Flush{}})
+		co.post(event{in: negotiate.Flush{}}) // an event, so that the loop has something to process
 		co.wakeOwner()
 		return
 	}

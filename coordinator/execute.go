@@ -140,6 +140,7 @@ func (x *executor) next(ctx context.Context) (j job, ok bool) {
 			x.mu.Unlock()
 			return j, true
 		}
+		// Under mu, like the set in add: otherwise a job that is added now could be marked as done.
 		x.co.progress.clear(executing)
 		x.mu.Unlock()
 		if x.co.progress.waiters() > 0 {
@@ -197,6 +198,7 @@ func (x *executor) execute(ctx context.Context, j job) error {
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Entries)
 	}
+	// Only now does nobody read the entries any more.
 	x.co.post(event{in: negotiate.Released{Bucket: b}})
 	x.co.processEvents()
 	return nil

@@ -40,7 +40,7 @@ func (co *Coordinator) loop() {
 
 // startNegotiation is the first step: it posts the receives and sends the first settings.
 func (co *Coordinator) startNegotiation() {
-	co.progress.tryStep()
+	co.progress.tryStep() // succeeds, since no other goroutine knows the coordinator yet
 	co.timer.Stop()
 	co.clock = co.now()
 	co.listenAll()
@@ -95,6 +95,8 @@ func (co *Coordinator) stepAll(in negotiate.WorkerInput) bool {
 			co.stepCoordinator(negotiate.Tick{})
 		}
 	}
+	// The credit comes back before the Worker frees the names, so that the Coordinator can launch
+	// the next parts in the same step.
 	if b, ok := in.(negotiate.Finished); ok && co.coord != nil {
 		co.cost.Cost = b.Bucket.Cost
 		co.stepCoordinator(&co.cost)

@@ -102,6 +102,7 @@ func (x *executor) allReduce(ctx context.Context, s *setComm, items []item, cont
 	case t.Codec != negotiate.Plain:
 		return x.coded(ctx, s, &items[0], contributors)
 	}
+	// A tensor alone is cut into chunks just as layout cuts it, so it needs no buffer for its bits.
 	if len(items) == 1 && t.Wire == t.DType {
 		buf := x.ownBuffer(&items[0])
 		scale(t.DType, buf, t.Pre)
@@ -145,6 +146,7 @@ func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors in
 // the list, and its layout cuts each tensor as it would be cut by itself.
 func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) error {
 	t := items[0].Spec
+	// In shared memory even small tensors go into the shared slots from their own memory.
 	small := items[:0:0]
 	if s.foldAlgorithm != inRankOrder {
 		small = x.smallItems(items)
@@ -169,6 +171,8 @@ func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) 
 	if t.OpID == comm.Mean.ID() {
 		op = comm.Mean
 	}
+	// The list is reduced in place, so that the results of all but the packed tensors are where they
+	// belong.
 	err := s.c.Bridge().AllReduceList(ctx, s.foldAlgorithm, t.DType, x.list, op)
 	clear(x.list)
 	if err != nil {
@@ -286,6 +290,7 @@ func (x *executor) foldByReduceScatter(ctx context.Context, s *setComm, it *item
 			at = lo
 		}
 	}
+	// This rank's chunk is reduced in place, where the gather expects it.
 	own := buf[at*ws : (at+counts[me])*ws]
 	op := it.wireOp()
 	if err := kind.reduceScatterV(ctx, s.c, s.c.Bridge().Algorithm("reduce_scatterv", largeVector, op), own, buf, counts, op); err != nil {

@@ -54,8 +54,9 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 		return true
 	}
 	q := &c.fast
+	// The sets grow to word w. New words are like phase, which means not submitted.
 	for len(q.submitted[from]) <= w {
-		q.submitted[from] = append(q.submitted[from], 0) // like phase: not submitted
+		q.submitted[from] = append(q.submitted[from], 0)
 	}
 	for len(q.phase) <= w {
 		q.phase = append(q.phase, 0)
@@ -65,6 +66,8 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 		c.protocolError(from, "submitted %q twice before it ran", c.cache[64*w+bits.TrailingZeros64(twice)].spec.Name)
 		return false
 	}
+	// The bits of this rank now differ from phase. The last rank to submit flips phase instead, so
+	// that they agree again, on all ranks at once.
 	*word ^= which
 	for rest := which; rest != 0; rest &= rest - 1 {
 		bit := bits.TrailingZeros64(rest)
@@ -90,6 +93,8 @@ func (c *Coordinator) countCached(from, w int, which uint64) bool {
 // readyTensor is kept with the entry and used again, since nothing in it changes from step to step.
 func (c *Coordinator) enqueueCached(id uint32) {
 	s := &c.cache[id]
+	// Ranks submit a tensor again only after it has run, so the entry's own readyTensor is mostly
+	// free. If it is queued all the same, this submission gets another one.
 	u := s.ready
 	if u == nil || s.queued {
 		u = c.newReady()
@@ -118,6 +123,7 @@ func (c *Coordinator) updateEligible(id int) {
 // toSlowPath makes a pendingTensor of an entry that some ranks have submitted on the cached path.
 func (c *Coordinator) toSlowPath(id int) *pendingTensor {
 	s, q := &c.cache[id], &c.fast
+	// The set is that of all ranks, so a rank is its own index in it.
 	t := &q.counts[id]
 	p := c.beginPending(s.spec, c.sets[s.spec.Set])
 	c.pendingCount-- // it was counted

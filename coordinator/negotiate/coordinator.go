@@ -110,7 +110,13 @@ type Coordinator struct {
 	force          bool // launch all that is ready, also beyond the credit
 	skipFusionWait bool // launch without waiting to fuse
 
-	// Ranks that have run out of data, and ranks that submit nothing more.
+	// Ranks that have run out of data, and ranks that submit nothing more:
+	//
+	//	a rank is   its submissions  a tensor that it has not submitted
+	//	in neither  count            waits for it
+	//	joined      protocol error   is resolved without it; it is absent
+	//	shutdown    protocol error   fails with fault.Closed
+	//	in both     protocol error   is resolved without it, until all ranks have joined
 	joined     Bitset
 	lastJoined int
 	shutdown   Bitset

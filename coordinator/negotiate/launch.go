@@ -222,6 +222,8 @@ func (bs *bucketBuilders) add(b *bucketBuilder, fusible bool) {
 func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	key := u.key
 	fusible := u.parts == 1 && u.spec.Codec == Plain && u.bytes <= c.cfg.MaxFusedTensor && len(u.absent) == 0 && (key.kind == AllReduce || key.kind == Broadcast)
+	// Only sums and copies of whole tensors are fused. An absent rank takes part in a Bucket alone,
+	// since Bucket.Absent holds for all of it.
 	if b := bs.find(key); fusible && b != nil && c.fits(b, u) {
 		b.bytes += u.bytes
 		b.mixedPriorities = b.mixedPriorities || u.priority != b.first.priority
@@ -231,7 +233,7 @@ func (c *Coordinator) launchTensor(u *readyTensor, bs *bucketBuilders) bool {
 	}
 	for u.next < u.parts {
 		if (c.inflight >= c.credit() || len(bs.list) >= maxBuckets) && !c.force && key.kind != Barrier {
-			c.creditSpent = true
+			c.creditSpent = true // the rest of u keeps its position in the queue
 			return false
 		}
 		b := bs.newBucket()

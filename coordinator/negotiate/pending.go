@@ -68,6 +68,8 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 	if c.fast.counts[id].ranks > 0 {
 		c.toSlowPath(id)
 	}
+	// A live entry has its pending tensor itself. One that is evicted, or whose set was removed, has
+	// none: the tensor is found by name then, and fails if there is no such set.
 	p := s.pending
 	if set := c.sets[s.spec.Set]; p == nil && s.state == entryLive && set != nil {
 		p = c.beginPending(s.spec, set)
@@ -86,6 +88,7 @@ func (c *Coordinator) receiveCachedID(from, id int) {
 		p.setRows(at, s.rows[at])
 	}
 	p.redefine = p.redefine || s.state != entryLive
+	// Nearly always all ranks submit what the entry stands for; then no specs need be compared.
 	if len(p.variants) == 1 && p.variants[0].spec == s.spec {
 		p.variants[0].rank = min(p.variants[0].rank, from)
 	} else {

@@ -19,6 +19,14 @@ import (
 //	0           ≥ 0      cached
 //	0           -1       none: remove forgets it
 //
+// What the whole rank may still do:
+//
+//	flag     set by                        cleared by      submissions meanwhile
+//	joining  Join                          ResponseJoined  fail with fault.Misuse
+//	closed   Shutdown                      never           fail with fault.Misuse
+//	ended    Failed, or the Coordinator's  never           fail with fault.Closed
+//	         abort or shutdown
+//
 // Requests are collected in outgoing. They are sent when one of these happens: Config.Cycle has
 // passed since the first, the step is complete, a group or a barrier was submitted, or a Flush,
 // since a goroutine waits.

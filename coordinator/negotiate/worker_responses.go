@@ -59,10 +59,13 @@ func (w *Worker) defineEntry(e *CacheEntry) {
 	for len(w.cache) <= int(e.ID) {
 		w.cache = append(w.cache, workerEntry{})
 	}
+	// The ID may have stood for another name, whose eviction was acknowledged long ago.
 	if old := w.cache[e.ID]; old.state != nil && old.state != n {
 		w.dropCacheID(old.state)
 	}
 	w.cache[e.ID] = at
+	// What this rank has submitted is what all ranks have agreed on, so its request matches. A rank
+	// that is absent, or outside of the set, has no request to compare with.
 	if n != nil {
 		n.cacheID, n.matchesCache = int(e.ID), n.submission != 0
 	}

@@ -136,6 +136,7 @@ func (w *Worker) send() {
 	w.outgoing = RequestList{}
 	w.hasOutgoing, w.urgent = false, false
 	requests.Ack = w.applied
+	// What is sent cannot be replaced by evict any more.
 	for id := range requests.Cached.All {
 		if n := w.cache[id].state; n != nil {
 			n.unsent = false
@@ -146,6 +147,7 @@ func (w *Worker) send() {
 			n.unsent = false
 		}
 	}
+	// The bits go with the first list, and join, shutdown and fault with the last one.
 	for len(requests.Requests) > maxRequests {
 		part := RequestList{Ack: requests.Ack, Cached: requests.Cached, Requests: requests.Requests[:maxRequests]}
 		requests.Cached, requests.Requests = nil, requests.Requests[maxRequests:]
