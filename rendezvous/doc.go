@@ -38,6 +38,48 @@
 // small messages; prepared.go, remotebuffer.go and staticplan.go the direct writes of named
 // tensors; fail.go the end of peers and of the engine.
 //
+// # Exchanges
+//
+// An eager message, with a receive that was posted before and one that was not:
+//
+//	sender                     receiver
+//	eager(bytes)  ───────────► into the posted receive's buffer
+//	eager(bytes)  ───────────► into memory of the pool; copied when a receive is posted
+//	              ◄─────────── credit, with any frame that goes this way
+//
+// A rendezvous message. The receiver exposes its buffer if that is worth while and the Conn can;
+// then the bytes go there without a header, and Arrived learns only the receive's id:
+//
+//	sender                     receiver
+//	offer(1)      ───────────► waits in the table until a receive matches
+//	              ◄─────────── request(1, receive 7, token)
+//	data(7) ...   ───────────► into the receive's buffer, at most two frames at a time
+//
+// Either side may end a rendezvous early. Frames cross, so each side ignores what refers to an id
+// that it has ended, and only what no correct peer could have sent ends the link:
+//
+//	sender cancels the offer        withdraw; a receive that matched goes back into the table,
+//	                                and a request that crosses the withdraw is ignored
+//	sender is aborted amid the data abandon; the receive fails
+//	receiver does not want it       drop; the send succeeds
+//	receiver is aborted             nothing is sent; data that arrives is dropped, or, if the
+//	                                buffer is exposed, awaited
+//
+// A prepared receive of the tensors of one name, over several steps:
+//
+//	sender                     receiver
+//	              ◄─────────── prepare(3, token, "w")     once
+//	data          ───────────► into the prepared buffer, without a notification
+//	written(3)    ───────────► matches the step's receive, whose Data is the buffer
+//	              ◄─────────── release(3)                 the program is done with it
+//	data ...
+//	              ◄─────────── unprepare(3)
+//	unprepare ack ───────────► the exposure ends
+//
+// A rank that closes sends bye to each peer when all its sends are done, and is done when all byes
+// are acknowledged: Drain. A peer's failure comes from the mesh: LinkDown when a Conn breaks, and
+// FailPeer with the verdict, which names the rank at fault.
+//
 // # Frames
 //
 // All integers are little-endian. A header ends with the CRC-32C of what precedes it. Every header

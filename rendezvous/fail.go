@@ -30,10 +30,10 @@ func (e *Engine) FailPeer(rank int, err error) {
 	link := p.link
 	e.unlock()
 	if link != nil {
-		link.Close(err) // outside the lock: the frames' Done come back here
+		link.Close(err) // without the lock: the frames' Done functions take it
 	}
 	e.mu.Lock()
-	p.dropInbound() // now nothing writes into a buffer any more
+	p.dropInbound() // no Conn writes into a buffer any more
 	p.dropPrepared()
 	e.unlock()
 }
@@ -60,7 +60,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 		} else if int(req.key.source) != p.rank {
 			return
 		}
-		if why != nil {
+		if why != nil { // a receive from any source goes on while another member can send
 			mc.table.unpost(req)
 			e.finish(req, why)
 		}
@@ -72,6 +72,7 @@ func (mc *MatchContext) failSource(p *peer, err error) {
 		}
 		req = next
 	}
+	// Messages that have arrived completely stay: their sender may have closed in order.
 	for m := mc.table.arrivals.first; m != nil; {
 		next := m.later
 		if m.peer == p && (m.offer != 0 || !m.complete) {
@@ -132,9 +133,9 @@ type drain struct{ e *Engine }
 func (d *drain) sendBye(p *peer) bool {
 	switch {
 	case d.e.ended != nil:
-		return true // by a verdict: there is no more to come
+		return true // by a verdict: nothing more is sent
 	case p.rank == d.e.cfg.Rank:
-		return true // nobody is left to receive what this rank sent to itself
+		return true // no goroutine will receive what this rank sent to itself
 	case p.gone != nil:
 		return true
 	case p.pending.first != nil || p.sends.first != nil:

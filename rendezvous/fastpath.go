@@ -228,8 +228,8 @@ func (c *fastRecv) onQueued(m *message) {
 	}
 }
 
-// Copy implements transport.CopySink: it consumes a whole small frame whose body is only lent for
-// this call. It runs under the link's progress role.
+// Copy implements transport.CopySink: it consumes a whole small frame, whose body is valid during
+// this call only. It runs under the link's progress role.
 func (p *peer) Copy(f transport.Header, body []byte) {
 	if !p.inline.copies.Load() {
 		p.inline.copies.Store(true)

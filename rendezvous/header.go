@@ -9,35 +9,53 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
+// A frameKind says what a frame is for. The package comment has the fields of each kind.
 type frameKind uint8
 
 const (
+	// kindEager to kindData carry messages; see "Exchanges" in the package comment.
 	kindEager frameKind = iota + 1
 	kindOffer
 	kindRequest
 	kindData
+
+	// kindCredit returns credit when no other frame has carried it for a while, and grants
+	// envelopes beyond the credit.
 	kindCredit
+
+	// kindWithdraw, kindDrop and kindAbandon end a rendezvous early: the sender before the
+	// request, the receiver, and the sender after it.
 	kindWithdraw
 	kindDrop
 	kindAbandon
+
+	// kindBye is a rank's last frame to a peer, and kindByeAck its answer.
 	kindBye
 	kindByeAck
+
+	// kindName gives a tensor's name a number, so that a header needs 4 bytes for it.
 	kindName
+
+	// kindWake is for ranks that share memory: a flag was set that the peer may sleep for.
 	kindWake
+
+	// kindPrepare to kindRelease are for direct writes; see PreparedRecv and remoteBuffer.
 	kindPrepare
 	kindUnprepare
 	kindUnprepareAck
 	kindWritten
 	kindRelease
+
 	kindEnd // one past the last
 )
 
+// The flags of a header.
 const (
-	flagNamed = 1 << iota
-	flagDead
-	flagToken
-	flagBodyCRC
-	flagExtra
+	flagNamed   = 1 << iota // a named tensor: step, name and dimensions follow
+	flagDead                // its producer did not run
+	flagToken               // a token follows
+	flagBodyCRC             // the body's CRC-32C follows; set with Config.Checksum
+	flagExtra               // an offer that takes a granted envelope instead of credit
 )
 
 // maxDims is the most dimensions a named tensor may have. A header with all of them fits
@@ -51,27 +69,32 @@ const maxMessage = 1 << 46
 // A frameHeader is a frame's header in decoded form. The package comment has its layout by kind;
 // fields that a kind does not carry are zero.
 type frameHeader struct {
+	// Of every kind. What id numbers depends on the kind: an offer, a receive, a name or a
+	// prepared buffer.
 	kind   frameKind
 	flags  uint8
 	dtype  uint8
-	ndim   uint8
+	ndim   uint8 // dims in use
 	id     uint32
-	credit uint32
+	credit uint32 // bytes returned to the receiver of this frame
 
+	// Of messages: the envelope.
 	context     uint64
 	tag         int32
-	size        uint64
+	size        uint64 // bytes of the message, or of what the frame is about
 	fingerprint uint64
 
+	// Of named tensors.
 	step uint64
 	name uint32
 	dims [maxDims]int64
 
+	// Of requests, data and prepared buffers.
 	recvID uint32
 	offset uint64
 	token  transport.Token
 
-	bodyCRC uint32 // the body's, with flagSum
+	bodyCRC uint32 // with flagBodyCRC
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

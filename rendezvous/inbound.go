@@ -26,6 +26,8 @@ func (p *peer) startEager(h *frameHeader) {
 	mc := e.contextFor(h.context)
 	k, ok := p.keyOf(h)
 	if mc == nil || mc.err != nil || !ok {
+		// Nobody can receive it. It is charged all the same, so that a peer beyond its credit is
+		// found out, and the bytes are dropped.
 		p.chargeCredit(envelopeCost + int64(h.size))
 		p.returnCredit(envelopeCost + int64(h.size))
 		return
@@ -42,6 +44,7 @@ func (p *peer) startEager(h *frameHeader) {
 		}
 		return
 	}
+	// It enters the table before its bytes are in, so that messages behind it cannot overtake it.
 	m := e.getMessage(mc, k)
 	m.peer, m.env, m.cost = p, p.envelopeOf(h), cost
 	m.data = e.pool.get(int(h.size))
@@ -64,9 +67,9 @@ func (p *peer) finishEager(in *inboundFrame) {
 		m := in.msg
 		m.complete = true
 		switch {
-		case m.dropped:
+		case m.dropped: // its context or step has ended meanwhile
 			e.discard(m)
-		case m.claimedBy != nil:
+		case m.claimedBy != nil: // a receive was posted meanwhile
 			req := m.claimedBy
 			m.claimedBy, req.claimed = nil, nil
 			if req.pendingErr != nil {
@@ -137,7 +140,7 @@ func (p *peer) handleWithdraw(offer uint32) {
 	if m := p.queuedOffers[offer]; m != nil {
 		delete(p.queuedOffers, offer)
 		if m.mc.ordered {
-			m.withdrawn, m.offer = true, 0 // it stands before what came after it
+			m.withdrawn, m.offer = true, 0 // it keeps its place before later messages
 			return
 		}
 		m.mc.table.removeMessage(m)
@@ -149,10 +152,10 @@ func (p *peer) handleWithdraw(offer uint32) {
 			continue
 		}
 		switch {
-		case req.unexpose != nil:
+		case req.unexpose != nil: // its request has crossed the withdrawal
 			req.withdrawn = true
 			e.unexposeAndFinish(req, req.pendingErr)
-		case req.bufBusy: // being exposed just now
+		case req.bufBusy: // exposeAndRequest is running, and looks at withdrawn
 			req.withdrawn = true
 		case req.pendingErr != nil:
 			e.finish(req, req.pendingErr)
@@ -192,7 +195,7 @@ func (p *peer) startData(h *frameHeader) {
 		return
 	}
 	if req.pendingErr != nil {
-		return
+		return // aborted: the buffer is not written any more
 	}
 	req.bufBusy = true
 	p.in.req = req
@@ -208,7 +211,7 @@ func (p *peer) handleData(req *Request, n int) {
 	req.arrived += n
 	e := p.e
 	switch {
-	case req.pendingErr != nil && req.unexpose == nil:
+	case req.pendingErr != nil && req.unexpose == nil: // aborted while this frame was arriving
 		e.abort(req, req.pendingErr)
 	case req.arrived > len(req.buf):
 		p.protocolError("data: got %d bytes, want a message of %d", req.arrived, len(req.buf))

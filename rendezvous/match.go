@@ -33,7 +33,7 @@ func (e *Engine) onMatch(req *Request, m *message) {
 	}
 	fits := e.validate(req)
 	switch {
-	case m.local != nil:
+	case m.local != nil: // both ends are here; a receive that does not fit copies nothing
 		from := m.local
 		from.local = nil
 		e.freeMessage(m)
@@ -44,13 +44,13 @@ func (e *Engine) onMatch(req *Request, m *message) {
 		}
 		req.bufBusy = true
 		e.deferAction(deferredAction{kind: actionCopyLocal, req: req, sendReq: from})
-	case m.withdrawn:
+	case m.withdrawn: // it has used up its turn in the order of messages
 		e.discard(m)
 		e.repost(req)
 	case m.offer != 0:
 		delete(m.peer.queuedOffers, m.offer)
 		e.acceptOffer(req, m, fits)
-	case !m.complete:
+	case !m.complete: // finishEager goes on
 		m.claimedBy, req.claimed = req, m
 	case !fits:
 		e.discard(m)
@@ -188,6 +188,7 @@ func (e *Engine) repost(req *Request) {
 		e.finish(req, err)
 		return
 	}
+	// Everything that the match has set goes back to what PostRecv set. order stays.
 	e.unmatch(req)
 	req.phase, req.peer, req.offer, req.id, req.withdrawn, req.unexposing = phaseIdle, nil, 0, 0, false, false
 	req.buf = req.fullBuf

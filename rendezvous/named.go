@@ -116,10 +116,10 @@ func (mc *MatchContext) SendNamed(step uint64, to int, name string, t Tensor, do
 	e.steps.charge(id, size)
 	req := e.getRequest()
 	req.tensor = &t
-	req.onFinish = func(req *Request) {
+	req.onFinish = func(req *Request) { // runs without the lock
 		err := req.err
 		e.mu.Lock()
-		if _, over := e.steps.ended[id]; !over {
+		if _, over := e.steps.ended[id]; !over { // the end of a step forgets what it holds
 			e.steps.charge(id, -size)
 		}
 		e.recycle(req)

@@ -46,6 +46,8 @@ func (mc *MatchContext) PostSendParts(to int, tag int32, fingerprint uint64, par
 func (mc *MatchContext) Send(ctx context.Context, p mesh.WaitPolicy, to int, tag int32, fingerprint uint64, body []byte, d Protocol) error {
 	req := mc.PostSend(to, tag, fingerprint, body, d)
 	if !req.done.Load() {
+		// A small message waits for credit only: a copy is cheaper than to block the caller. A
+		// large one waits for its receive, which is probably about to be posted.
 		if mc.e.isEager(req) && mc.e.spill(req) {
 			return nil
 		}
@@ -102,7 +104,7 @@ func (e *Engine) spill(req *Request) bool {
 	e.spilled += size // reserved; the copy is made without the lock
 	body := req.buf
 	e.mu.Unlock()
-	copied := append([]byte(nil), body...)
+	copied := append([]byte(nil), body...) // the caller is in Send, so the body does not change
 	e.mu.Lock()
 	defer e.unlock()
 	if !req.spillable() {
@@ -167,7 +169,7 @@ func (p *peer) launch(req *Request) {
 	var h frameHeader
 	p.fillHeader(req, &h)
 	cost := envelopeCost + int64(req.length())
-	if !req.onRequest && p.credit >= cost {
+	if !req.onRequest && p.credit >= cost { // eager: the bytes go along
 		p.credit -= cost
 		req.phase = phaseFlowing
 		req.sent = req.length()
@@ -181,7 +183,7 @@ func (p *peer) launch(req *Request) {
 	}
 	if p.credit >= envelopeCost {
 		p.credit -= envelopeCost
-	} else {
+	} else { // hasCredit has seen that an envelope is granted
 		p.extraSends--
 		h.flags |= flagExtra
 	}
@@ -284,10 +286,12 @@ func (req *Request) frameDone(f *dataFrame, err error) {
 	req.peer.inConn--
 	switch {
 	case err != nil && req.pendingErr == nil && req.handedOver() && req.peer.closedInOrder():
+		// The peer has closed after it received what it wanted.
 		if req.inFlight == 0 {
 			e.finish(req, nil)
 		}
 	case req.pendingErr != nil || err != nil && req.peer.gone != nil:
+		// Aborted. The peer's receive must not wait for bytes that will not come.
 		if req.inFlight == 0 {
 			if req.recvID != 0 && req.sent < req.length() && req.peer.gone == nil && req.peer.connErr == nil {
 				req.peer.sendControl(frameHeader{kind: kindAbandon, id: req.recvID})
